@@ -28,25 +28,6 @@ import (
 	"github.com/countd/countd/sources"
 )
 
-// A stop takes at most 10 s, the least that orchestrators grant, and --shutdown-delay. If it is cut short, the
-// next start is slower, but no count is lost: all acknowledged writes are in the synced
-// logs.
-const (
-	readersTimeout  = time.Second     // for readers of sources to apply their batch
-	handOverTimeout = 3 * time.Second // for other nodes to take over the leads of this one
-	drainTimeout    = 2 * time.Second // after that, for requests in flight
-	closeTimeout    = 4 * time.Second // after that, for the groups and their snapshots
-	// lateTimeout is how long a step may take to return after its timeout.
-	lateTimeout = 500 * time.Millisecond
-)
-
-const (
-	// shutdownDelayDefault suits proxies that probe each second, or that retry refused requests.
-	shutdownDelayDefault = time.Second
-	// shutdownDelayMax catches a delay in the wrong unit.
-	shutdownDelayMax = 10 * time.Minute
-)
-
 // signalApart is how long after the signal to stop another signal counts as the same one:
 // process managers and terminals send it to the process and to its group.
 const signalApart = time.Second
@@ -149,73 +130,6 @@ func awaitAnother(signals <-chan os.Signal, asked time.Time, apart time.Duration
 		}
 	}
 	return nil // a channel of signals is never closed
-}
-
-// ports holds the listeners of a node; redis may be nil. Whatever is built on a listener
-// closes it.
-type ports struct{ http, cluster, redis net.Listener }
-
-// listen opens all the ports or none.
-func listen(c *config) (ports, error) {
-	var l ports
-	var err error
-	if l.http, err = listenAt("for HTTP", "http-addr", c.HTTPAddr); err != nil {
-		return ports{}, err
-	}
-	if l.cluster, err = listenCluster(c); err != nil {
-		l.close()
-		return ports{}, err
-	}
-	if c.RedisAddr != "" {
-		if l.redis, err = listenAt("for Redis clients", "redis-addr", c.RedisAddr); err != nil {
-			l.close()
-			return ports{}, err
-		}
-	}
-	return l, nil
-}
-
-func listenCluster(c *config) (net.Listener, error) {
-	return listenAt("on the cluster address", "cluster-addr", c.ClusterAddr)
-}
-
-// listenAt listens at the address of a setting. what completes "cannot listen".
-func listenAt(what, setting, addr string) (net.Listener, error) {
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		if errors.Is(err, syscall.EADDRINUSE) {
-			err = inUse(err, setting)
-		}
-		return nil, fmt.Errorf("cannot listen %s: %w", what, err)
-	}
-	return l, nil
-}
-
-// taken reports whether an address is in use, over TCP or UDP. Errors of gossip do not say so.
-func taken(addr string) bool {
-	l, err := net.Listen("tcp", addr)
-	if err == nil {
-		l.Close()
-	}
-	p, errUDP := net.ListenPacket("udp", addr)
-	if errUDP == nil {
-		p.Close()
-	}
-	return errors.Is(err, syscall.EADDRINUSE) || errors.Is(errUDP, syscall.EADDRINUSE)
-}
-
-// inUse adds the remedy to the error of an address that another process has.
-func inUse(err error, setting string) error {
-	return fmt.Errorf("%w: another process has it; choose another one with --%s", err, setting)
-}
-
-// close closes the ports; it ignores those that are closed already.
-func (l ports) close() {
-	for _, one := range []net.Listener{l.http, l.cluster, l.redis} {
-		if one != nil {
-			one.Close()
-		}
-	}
 }
 
 // start starts the node until it accepts requests. /readyz reports whether it can serve them
@@ -365,6 +279,22 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 	return p.beginServing(c)
 }
 
+// openRedis starts to serve clients of Redis, if there is a listener for them.
+func (p *process) openRedis(l net.Listener) error {
+	if l == nil {
+		return nil
+	}
+	server, err := redis.New(redis.Config{
+		Backend: &p.starting, Auth: p.auth, Listener: l, Version: version.String(), Registry: p.registry, Logger: p.logger,
+	})
+	if err != nil {
+		return fmt.Errorf("cannot make Redis server: %w", err)
+	}
+	p.redis = server
+	go func() { p.served <- server.Serve() }() // ended by stop
+	return nil
+}
+
 // openFailed adds the remedy to the error of a full disk.
 func openFailed(err error) error {
 	if errors.Is(err, shard.ErrDiskFull) {
@@ -412,107 +342,4 @@ func (p *process) announce(began time.Time) {
 		p.notifier.send("READY=1" + status("serving"))
 		p.logger.Info("ready", "after", time.Since(began).Round(time.Millisecond).String())
 	}
-}
-
-// stop makes the node not ready, has others lead its groups, accepts requests for delay if
-// there are other nodes, refuses new requests, finishes those in flight, writes the snapshots
-// that are worthwhile and releases the directory. A step that exceeds its time is logged, not
-// returned.
-func (p *process) stop(delay time.Duration) error {
-	var errs []error
-	if p.watcher != nil { // the following steps are no events
-		p.watcher.close()
-	}
-	if c := p.controller.Load(); c != nil {
-		c.Close()
-	}
-	if p.gossip != nil {
-		p.announceState(cluster.MemberStopping)
-	}
-	if p.sources != nil { // while this node can still write what they have read
-		_, err := p.within("end the readers of sources", readersTimeout, p.endReaders)
-		errs = append(errs, err)
-	}
-	if p.node != nil {
-		_, err := p.within("hand over the groups led here", handOverTimeout, p.node.HandOver)
-		errs = append(errs, err)
-		if len(p.node.Catalog().Nodes) > 1 {
-			p.server.Retire()
-			time.Sleep(delay)
-		}
-	}
-	_, err := p.within("finish the requests in flight", drainTimeout, p.shutServers)
-	errs = append(errs, err, p.closeAuth())
-	closed := true
-	if p.node != nil {
-		var err error
-		closed, err = p.within("close the groups", closeTimeout, p.node.Close)
-		errs = append(errs, err)
-	}
-	if p.gossip != nil {
-		errs = append(errs, p.gossip.Close())
-	}
-	p.tls.close()
-	if closed { // otherwise keep the lock as long as the process may write
-		errs = append(errs, p.dir.Close())
-	}
-	return errors.Join(errs...)
-}
-
-// endReaders stops the readers of sources.
-func (p *process) endReaders(ctx context.Context) error {
-	p.sources.Close(ctx)
-	return nil
-}
-
-// within runs one step of the stop until the timeout and reports whether the step was done
-// by then. A timeout is not an error.
-func (p *process) within(what string, timeout time.Duration, step func(context.Context) error) (done bool, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	result := make(chan error, 1)
-	go func() { result <- step(ctx) }() // ends by ctx or, if it hangs, with the process
-	select {
-	case err = <-result:
-	case <-time.After(timeout + lateTimeout):
-		err = context.DeadlineExceeded
-	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		p.logger.Warn("stop cut short", "step", what, "after", timeout.String())
-		return false, nil
-	}
-	return true, err
-}
-
-// openRedis starts to serve clients of Redis, if there is a listener for them.
-func (p *process) openRedis(l net.Listener) error {
-	if l == nil {
-		return nil
-	}
-	server, err := redis.New(redis.Config{
-		Backend: &p.starting, Auth: p.auth, Listener: l, Version: version.String(), Registry: p.registry, Logger: p.logger,
-	})
-	if err != nil {
-		return fmt.Errorf("cannot make Redis server: %w", err)
-	}
-	p.redis = server
-	go func() { p.served <- server.Serve() }() // ended by stop
-	return nil
-}
-
-// shutServers waits until both servers have finished the requests in flight.
-func (p *process) shutServers(ctx context.Context) error {
-	ended := make(chan error, 1)
-	go func() { // ends with ctx at the latest
-		if p.redis == nil {
-			ended <- nil
-			return
-		}
-		ended <- p.redis.Shutdown(ctx)
-	}()
-	var err error
-	if p.server != nil {
-		err = p.server.Shutdown(ctx)
-	}
-	return errors.Join(err, <-ended)
 }
