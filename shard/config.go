@@ -142,7 +142,7 @@ func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 	if c.OutboxMax == 0 {
 		c.OutboxMax = OutboxMaxDefault
 	}
-	if err := CheckOutbox(c.OutboxKeep, c.OutboxMax); err != nil {
+	if err := checkOutbox(c.OutboxKeep, c.OutboxMax); err != nil {
 		return c, id, err
 	}
 	if c.Limits == (dedup.Limits{}) {
@@ -174,8 +174,8 @@ const (
 	OutboxMaxDefault  = 10_000
 )
 
-// CheckOutbox returns an error if a value of Config.OutboxKeep or Config.OutboxMax is out of bounds.
-func CheckOutbox(keep time.Duration, posts int) error {
+// checkOutbox returns an error if a value of Config.OutboxKeep or Config.OutboxMax is out of bounds.
+func checkOutbox(keep time.Duration, posts int) error {
 	switch {
 	case keep < OutboxKeepMin || keep > OutboxKeepMax:
 		return fmt.Errorf("posts kept for %v: not in %v…%v", keep, OutboxKeepMin, OutboxKeepMax)
