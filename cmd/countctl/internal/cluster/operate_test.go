@@ -529,6 +529,33 @@ func TestVerifyWatches(t *testing.T) {
 	}
 }
 
+// An interrupt ends --watch without an error, also while no node answers and the client waits for
+// its next try.
+func TestVerifyWatchIsInterrupted(t *testing.T) {
+	server, i := three(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	i.Ctx = ctx
+	rounds := 0
+	server.edit(func(c *fakeCluster) {
+		c.Looked = func(_ *fakeCluster, _, path string) {
+			if !strings.HasSuffix(path, "digests") {
+				return
+			}
+			if rounds++; rounds == 2 {
+				time.AfterFunc(100*time.Millisecond, cancel) // the client has tried again by then, and waits
+			}
+			if rounds >= 2 {
+				panic(http.ErrAbortHandler)
+			}
+		}
+	})
+	got := i.Run("verify", "--watch", "--every", "1ms", "-o", "json")
+	if got.Code != cli.ExitOK || strings.Count(got.Out, "\n") != 1 || got.Err != "" || rounds < 2 {
+		t.Errorf("exit %d after %d rounds, %s%s", got.Code, rounds, got.Out, got.Err)
+	}
+}
+
 // Each node is drained, restarted and undrained before the next one is touched,
 // and none is as long as the cluster is not whole.
 func TestRollingRestart(t *testing.T) {

@@ -99,6 +99,9 @@ stuck.`,
 		RunE: c.OnCluster(func(ctx context.Context, server *client.Client, _ []client.ClusterNode, _ []string) error {
 			err := cli.Poll(ctx, every, func() (bool, error) {
 				out, err := VerifyOnce(ctx, server, wait)
+				if watch && err != nil && ctx.Err() != nil {
+					return false, ctx.Err() // err is the last failure of a call that waited for its next try
+				}
 				if err == nil {
 					err = c.Print(out, out.table)
 				}
