@@ -166,17 +166,17 @@ func (a Admin) ClusterNodes(ctx context.Context) (ClusterNodes, error) {
 
 // ClusterGroups lists the groups of the cluster, by number.
 func (a Admin) ClusterGroups(ctx context.Context) ([]ClusterGroup, error) {
-	return member[[]ClusterGroup](ctx, a.c, get("/v1/admin/groups"), "groups")
+	return askMember[[]ClusterGroup](ctx, a.c, get("/v1/admin/groups"), "groups")
 }
 
 // Digests returns the digests of all replicas.
 func (a Admin) Digests(ctx context.Context) ([]GroupDigests, error) {
-	return member[[]GroupDigests](ctx, a.c, get("/v1/admin/digests"), "groups")
+	return askMember[[]GroupDigests](ctx, a.c, get("/v1/admin/digests"), "groups")
 }
 
 // Plan returns the next steps of the placement.
 func (a Admin) Plan(ctx context.Context) ([]PlanStep, error) {
-	return member[[]PlanStep](ctx, a.c, get("/v1/admin/plan"), "steps")
+	return askMember[[]PlanStep](ctx, a.c, get("/v1/admin/plan"), "steps")
 }
 
 // ClusterVersion reads the cluster version.

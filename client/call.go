@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"reflect"
 	"strings"
 	"time"
 )
@@ -50,13 +51,14 @@ func ask[T any](ctx context.Context, c *Client, req call) (T, error) {
 	return answer, err
 }
 
-// member makes the call and returns one member of the answer's object, or zero if it has none.
-func member[T any](ctx context.Context, c *Client, req call, name string) (of T, err error) {
-	answer, err := ask[map[string]json.RawMessage](ctx, c, req)
-	if text := answer[name]; err == nil && text != nil {
-		err = json.Unmarshal(text, &of)
-	}
-	return of, err
+// askMember makes the call and returns one member of the answer's object, or zero if the answer
+// does not have it.
+func askMember[T any](ctx context.Context, c *Client, req call, name string) (T, error) {
+	// A struct with this one member takes one pass over the answer, and c.do reports its errors.
+	only := reflect.StructField{Name: "Member", Type: reflect.TypeFor[T](), Tag: reflect.StructTag(fmt.Sprintf("json:%q", name))}
+	answer := reflect.New(reflect.StructOf([]reflect.StructField{only}))
+	err := c.do(ctx, req, answer.Interface())
+	return answer.Elem().Field(0).Interface().(T), err
 }
 
 func get(path string) call { return call{method: http.MethodGet, path: path} }

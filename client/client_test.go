@@ -140,6 +140,21 @@ func TestAnswersThatAreNoAnswer(t *testing.T) {
 	}
 }
 
+// The error for a wrong member of an answer names the call. Other members are ignored, and an
+// absent member is zero.
+func TestAnswersWithOneMember(t *testing.T) {
+	for answer, want := range map[string][]bool{`{"results":5}`: nil, `{"results":[true],"more":1}`: {true}, `{}`: nil} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte(answer)) }))
+		defer server.Close()
+		in, err := dial(t, server.URL).Members("posts", "like").Check(t.Context(), 1, []client.ID{2}, client.ReadOptions{})
+		if wrong := answer == `{"results":5}`; (err != nil) != wrong || !slices.Equal(in, want) {
+			t.Errorf("%s: got %v, %v", answer, in, err)
+		} else if wrong && !strings.Contains(err.Error(), "cannot read the answer of POST "+server.URL) {
+			t.Errorf("%s: the error is %v", answer, err)
+		}
+	}
+}
+
 func TestCallsEndWithTheirContext(t *testing.T) {
 	server := nodetest.New(t)
 	ctx, cancel := context.WithCancel(t.Context())

@@ -112,7 +112,7 @@ type GroupMember struct {
 
 // Keyspaces lists the keyspaces.
 func (c *Client) Keyspaces(ctx context.Context) ([]Keyspace, error) {
-	return member[[]Keyspace](ctx, c, get("/v1/keyspaces"), "keyspaces")
+	return askMember[[]Keyspace](ctx, c, get("/v1/keyspaces"), "keyspaces")
 }
 
 // CreateKeyspace creates a keyspace of counters, or returns the existing one if it has the
@@ -188,7 +188,7 @@ func (c *Client) Cluster(ctx context.Context) (Cluster, error) {
 
 // Version reads the server's version.
 func (c *Client) Version(ctx context.Context) (string, error) {
-	return member[string](ctx, c, get("/v1/version"), "version")
+	return askMember[string](ctx, c, get("/v1/version"), "version")
 }
 
 // Ready reports whether the node can serve. If the node cannot serve, why holds its reason and

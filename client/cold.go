@@ -87,7 +87,7 @@ type ColdMigration struct {
 
 // Cold returns the nodes' reports about their rows on disk, from GET /v1/admin/cold.
 func (a Admin) Cold(ctx context.Context) ([]ColdNode, error) {
-	return member[[]ColdNode](ctx, a.c, get("/v1/admin/cold"), "nodes")
+	return askMember[[]ColdNode](ctx, a.c, get("/v1/admin/cold"), "nodes")
 }
 
 // MigrateCold moves rows that nobody writes near from memory to disk, on all nodes.

@@ -63,10 +63,7 @@ func (c *Client) getMany(ctx context.Context, keyspace string, member *ID, ids [
 		Columns []string `json:"columns,omitempty"`
 		Member  *ID      `json:"member,omitempty"`
 	}{ids, columns, member}
-	answer, err := ask[struct {
-		Results []Row `json:"results"`
-	}](ctx, c, o.post(keyspacePath(keyspace)+"/get", request))
-	return answer.Results, err
+	return askMember[[]Row](ctx, c, o.post(keyspacePath(keyspace)+"/get", request), "results")
 }
 
 // Page is one page of a scan.

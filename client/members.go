@@ -106,9 +106,9 @@ func appendMemberOps(dst []byte, ops []MemberOp, results, counted bool) []byte {
 
 // Check reports whether a member is in the set of each of up to GetIDsMax rows, in the order
 // of ids.
-func (m Members) Check(ctx context.Context, of ID, ids []ID, o ReadOptions) ([]bool, error) {
-	request := map[string]any{"member": of, "ids": ids}
-	return member[[]bool](ctx, m.c, o.post(m.path+"/check", request), "results")
+func (m Members) Check(ctx context.Context, member ID, ids []ID, o ReadOptions) ([]bool, error) {
+	request := map[string]any{"member": member, "ids": ids}
+	return askMember[[]bool](ctx, m.c, o.post(m.path+"/check", request), "results")
 }
 
 // Member is one line of a row's list.

@@ -33,7 +33,7 @@ type SavedSource struct {
 
 // SavedSources returns the sources of the cluster for a backup.
 func (a Admin) SavedSources(ctx context.Context) ([]SavedSource, error) {
-	return member[[]SavedSource](ctx, a.c, get("/v1/admin/sources"), "sources")
+	return askMember[[]SavedSource](ctx, a.c, get("/v1/admin/sources"), "sources")
 }
 
 // RestoreSource creates a source from the backup of another cluster, paused. Shards that are

@@ -67,7 +67,7 @@ func orderSource[T any](ctx context.Context, c *Client, name, verb string, reque
 
 // Sources lists the sources by name.
 func (c *Client) Sources(ctx context.Context) ([]Source, error) {
-	return member[[]Source](ctx, c, get("/v1/sources"), "sources")
+	return askMember[[]Source](ctx, c, get("/v1/sources"), "sources")
 }
 
 // Source reads a source.

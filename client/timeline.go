@@ -96,12 +96,12 @@ type GroupResult struct {
 
 // FolloweeGroups lists the groups of a user by name.
 func (c *Client) FolloweeGroups(ctx context.Context, user ID, o ReadOptions) ([]FolloweeGroup, error) {
-	return member[[]FolloweeGroup](ctx, c, o.get(feedPath(user, "groups"), nil), "groups")
+	return askMember[[]FolloweeGroup](ctx, c, o.get(feedPath(user, "groups"), nil), "groups")
 }
 
 // FolloweeGroup returns the followees of a group, ascending.
 func (c *Client) FolloweeGroup(ctx context.Context, user ID, name string, o ReadOptions) ([]ID, error) {
-	return member[[]ID](ctx, c, o.get(followeeGroupPath(user, name), nil), "followees")
+	return askMember[[]ID](ctx, c, o.get(followeeGroupPath(user, name), nil), "followees")
 }
 
 // PutFolloweeGroup makes a group of some of a user's followees, or replaces the group of that

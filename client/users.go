@@ -46,7 +46,7 @@ type UserToken struct {
 
 // Users returns the users by name.
 func (a Admin) Users(ctx context.Context) ([]User, error) {
-	return member[[]User](ctx, a.c, get("/v1/users"), "users")
+	return askMember[[]User](ctx, a.c, get("/v1/users"), "users")
 }
 
 // User returns the user of a name.
@@ -151,7 +151,7 @@ type AuditEvent struct {
 
 // Audit returns the last lines of the audit log of the server in use, at most limit lines.
 func (a Admin) Audit(ctx context.Context, limit int) ([]AuditEvent, error) {
-	return member[[]AuditEvent](ctx, a.c, get("/v1/admin/audit?limit="+strconv.Itoa(limit)), "events")
+	return askMember[[]AuditEvent](ctx, a.c, get("/v1/admin/audit?limit="+strconv.Itoa(limit)), "events")
 }
 
 // bearer adds a token to each request, redirects included, because a node redirects to other
