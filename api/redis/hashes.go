@@ -69,14 +69,13 @@ func (b *batch) fetchSame(k key, from int) {
 // would require leaving some out.
 func (c *conn) hscan(args [][]byte) {
 	a := c.arguments(args)
-	a.at = 3
-	var count int
-	a.options(countOption(&count))
-	if _, ok := strictjson.ParseUint64(args[2]); !ok {
-		a.err = errInvalidCursor
+	row, cursor := a.next(), a.next()
+	if _, ok := strictjson.ParseUint64(cursor); !ok {
+		a.fail(errInvalidCursor)
 	}
-	if !c.batch.failed(a.err) {
-		c.batch.fetchKeys(replyScan, args[1:2], (*batch).row)
+	a.options(countOption(new(int)))
+	if !a.b.failed(a.err) {
+		a.b.fetchKeys(replyScan, [][]byte{row}, (*batch).row)
 	}
 }
 

@@ -36,7 +36,7 @@ func fetches(kind replyKind, read func(*batch, []byte) (key, error)) func(*conn,
 // fetchKeys plans a reply of what keys name.
 func (b *batch) fetchKeys(kind replyKind, texts [][]byte, read func(*batch, []byte) (key, error)) {
 	from := len(b.cells)
-	if len(texts) == 1 { // of GET
+	if len(texts) == 1 { // most commands have one key, which needs no list
 		k, err := read(b, texts[0])
 		if b.failed(err) {
 			return
