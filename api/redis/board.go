@@ -15,17 +15,18 @@ import (
 // positions in them.
 func boardCommands() []spec {
 	const group = "countd"
+	read, write := auth.Read.On(shard.KeyspaceUnread), auth.Write.On(shard.KeyspaceUnread)
 	return []spec{
-		{"countd.notice.publish", -2, joins | writes, noKeys, auth.Write.On(shard.KeyspaceUnread), group, "publishes a notice in a channel, for all users", countUp("channel", (*unread.Numbers).Publish)},
-		{"countd.notice.retract", -3, joins | writes, noKeys, auth.Write.On(shard.KeyspaceUnread), group, "withdraws a notice", retract},
-		{"countd.notice.get", -3, joins, noKeys, auth.Read.On(shard.KeyspaceUnread), group, "position of a user in a channel", notices},
-		{"countd.notice.read", -3, joins | writes, noKeys, auth.Write.On(shard.KeyspaceUnread), group, "marks notices of a channel as read by a user", readNotices},
-		{"countd.notice.list", 1, joins, noKeys, auth.Read.On(shard.KeyspaceUnread), group, "the channels", readBoard(appendChannels)},
-		{"countd.dot.fire", -2, joins | writes, noKeys, auth.Write.On(shard.KeyspaceUnread), group, "shows a dot to all users", countUp("dot", (*unread.Numbers).Fire)},
-		{"countd.dot.set", -4, joins | writes, noKeys, auth.Write.On(shard.KeyspaceUnread), group, "sets whether new users see a dot", setDot},
-		{"countd.dot.get", 3, joins, noKeys, auth.Read.On(shard.KeyspaceUnread), group, "whether a user sees a dot", showDot},
-		{"countd.dot.clear", -3, joins | writes, noKeys, auth.Write.On(shard.KeyspaceUnread), group, "hides a dot from a user", clearDot},
-		{"countd.dot.list", 1, joins, noKeys, auth.Read.On(shard.KeyspaceUnread), group, "the dots", readBoard(appendDots)},
+		{"countd.notice.publish", -2, joins | writes, noKeys, write, group, "publishes a notice in a channel, for all users", countUp("channel", (*unread.Numbers).Publish)},
+		{"countd.notice.retract", -3, joins | writes, noKeys, write, group, "withdraws a notice", retract},
+		{"countd.notice.get", -3, joins, noKeys, read, group, "position of a user in a channel", notices},
+		{"countd.notice.read", -3, joins | writes, noKeys, write, group, "marks notices of a channel as read by a user", readNotices},
+		{"countd.notice.list", 1, joins, noKeys, read, group, "the channels", readBoard(appendChannels)},
+		{"countd.dot.fire", -2, joins | writes, noKeys, write, group, "shows a dot to all users", countUp("dot", (*unread.Numbers).Fire)},
+		{"countd.dot.set", -4, joins | writes, noKeys, write, group, "sets whether new users see a dot", setDot},
+		{"countd.dot.get", 3, joins, noKeys, read, group, "whether a user sees a dot", showDot},
+		{"countd.dot.clear", -3, joins | writes, noKeys, write, group, "hides a dot from a user", clearDot},
+		{"countd.dot.list", 1, joins, noKeys, read, group, "the dots", readBoard(appendDots)},
 	}
 }
 

@@ -11,19 +11,20 @@ import (
 
 func connectionCommands() []spec {
 	const group = "connection"
+	public, known := auth.Public.Need(), auth.Known.Need()
 	return []spec{
-		{"ping", -1, plain, noKeys, auth.Known.Need(), group, "PONG, or its argument", (*conn).ping},
-		{"echo", 2, plain, noKeys, auth.Known.Need(), group, "its argument", (*conn).echo},
-		{"hello", -1, unplanned, noKeys, auth.Public.Need(), group, "chooses RESP2 or RESP3", (*conn).hello},
-		{"auth", -2, unplanned, noKeys, auth.Public.Need(), group, "logs in with a token; without --auth, accepts the default user with any password", (*conn).auth},
-		{"select", 2, unplanned, noKeys, auth.Known.Need(), group, "there is one database, 0", (*conn).selectDB},
-		{"client", -2, unplanned, noKeys, auth.Known.Need(), group, "ID, GETNAME, SETNAME, SETINFO", (*conn).client},
-		{"readonly", 1, unplanned, noKeys, auth.Known.Need(), group, "lets this connection read stale counts", (*conn).readonly},
-		{"readwrite", 1, unplanned, noKeys, auth.Known.Need(), group, "ends READONLY", (*conn).readwrite},
-		{"quit", -1, unplanned | atOnce, noKeys, auth.Public.Need(), group, "ends the connection", (*conn).quit},
-		{"multi", 1, atOnce, noKeys, auth.Known.Need(), "transactions", "begins a transaction", (*conn).openMulti},
-		{"exec", 1, atOnce | writes, noKeys, auth.Known.Need(), "transactions", "executes a transaction on one shard", (*conn).exec},
-		{"discard", 1, atOnce, noKeys, auth.Known.Need(), "transactions", "discards a transaction", (*conn).discard},
+		{"ping", -1, plain, noKeys, known, group, "PONG, or its argument", (*conn).ping},
+		{"echo", 2, plain, noKeys, known, group, "its argument", (*conn).echo},
+		{"hello", -1, unplanned, noKeys, public, group, "chooses RESP2 or RESP3", (*conn).hello},
+		{"auth", -2, unplanned, noKeys, public, group, "logs in with a token; without --auth, accepts the default user with any password", (*conn).auth},
+		{"select", 2, unplanned, noKeys, known, group, "there is one database, 0", (*conn).selectDB},
+		{"client", -2, unplanned, noKeys, known, group, "ID, GETNAME, SETNAME, SETINFO", (*conn).client},
+		{"readonly", 1, unplanned, noKeys, known, group, "lets this connection read stale counts", (*conn).readonly},
+		{"readwrite", 1, unplanned, noKeys, known, group, "ends READONLY", (*conn).readwrite},
+		{"quit", -1, unplanned | atOnce, noKeys, public, group, "ends the connection", (*conn).quit},
+		{"multi", 1, atOnce, noKeys, known, "transactions", "begins a transaction", (*conn).openMulti},
+		{"exec", 1, atOnce | writes, noKeys, known, "transactions", "executes a transaction on one shard", (*conn).exec},
+		{"discard", 1, atOnce, noKeys, known, "transactions", "discards a transaction", (*conn).discard},
 	}
 }
 

@@ -10,12 +10,13 @@ import (
 // feedCommands are the commands about new posts of a user's followees.
 func feedCommands() []spec {
 	const group = "countd"
+	read, write := auth.Read.On(shard.KeyspaceFeed), auth.Write.On(shard.KeyspaceFeed)
 	return []spec{
-		{"countd.feed.reset", -2, joins | writes, noKeys, auth.Write.On(shard.KeyspaceFeed), group, "marks all posts as seen by a user", resetFeed},
-		{"countd.feed.follow", -3, joins | writes, noKeys, auth.Write.On(shard.KeyspaceFeed), group, "adds followees, whose present posts count as seen", changeFeed((*unread.Numbers).Follow)},
-		{"countd.feed.unfollow", -3, joins | writes, noKeys, auth.Write.On(shard.KeyspaceFeed), group, "removes followees and their unread posts", changeFeed((*unread.Numbers).Unfollow)},
-		{"countd.feed.read", -3, joins | writes, noKeys, auth.Write.On(shard.KeyspaceFeed), group, "marks all posts of some followees as seen by a user", changeFeed((*unread.Numbers).ReadFeed)},
-		{"countd.feed.unread", -2, joins, noKeys, auth.Read.On(shard.KeyspaceFeed), group, "number of posts that a user has not seen", feedUnread},
+		{"countd.feed.reset", -2, joins | writes, noKeys, write, group, "marks all posts as seen by a user", resetFeed},
+		{"countd.feed.follow", -3, joins | writes, noKeys, write, group, "adds followees, whose present posts count as seen", changeFeed((*unread.Numbers).Follow)},
+		{"countd.feed.unfollow", -3, joins | writes, noKeys, write, group, "removes followees and their unread posts", changeFeed((*unread.Numbers).Unfollow)},
+		{"countd.feed.read", -3, joins | writes, noKeys, write, group, "marks all posts of some followees as seen by a user", changeFeed((*unread.Numbers).ReadFeed)},
+		{"countd.feed.unread", -2, joins, noKeys, read, group, "number of posts that a user has not seen", feedUnread},
 	}
 }
 

@@ -16,11 +16,12 @@ import (
 
 func serverCommands() []spec {
 	const group = "server"
+	known := auth.Known.Need()
 	return []spec{
-		{"command", -1, unplanned, noKeys, auth.Known.Need(), group, "the commands; COUNT, DOCS, INFO", (*conn).commandCommand},
-		{"config", -2, unplanned, noKeys, auth.Known.Need(), group, "GET: the settings that tools read", (*conn).config},
-		{"info", -1, unplanned, noKeys, auth.Known.Need(), group, "information about this node, in the format of Redis", (*conn).info},
-		{"wait", 3, unplanned, noKeys, auth.Known.Need(), "generic", "least number of other nodes that have this connection's writes", (*conn).wait},
+		{"command", -1, unplanned, noKeys, known, group, "the commands; COUNT, DOCS, INFO", (*conn).commandCommand},
+		{"config", -2, unplanned, noKeys, known, group, "GET: the settings that tools read", (*conn).config},
+		{"info", -1, unplanned, noKeys, known, group, "information about this node, in the format of Redis", (*conn).info},
+		{"wait", 3, unplanned, noKeys, known, "generic", "least number of other nodes that have this connection's writes", (*conn).wait},
 	}
 }
 
