@@ -6,13 +6,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 
+	"github.com/countd/countd/auth/audit"
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-const (
-	tokenPrefix      = "ctd_"
-	tokenSecretBytes = 32
-)
+const tokenSecretBytes = 32
 
 // newToken returns the text of a token with a new secret,
 //
@@ -22,14 +20,14 @@ const (
 func newToken(number uint64) (text, hash string) {
 	var secret [tokenSecretBytes]byte
 	_, _ = rand.Read(secret[:]) // never fails
-	text = tokenPrefix + catalog.TokenID(number) + "_" + hex.EncodeToString(secret[:])
+	text = audit.TokenPrefix + catalog.TokenID(number) + "_" + hex.EncodeToString(secret[:])
 	sum := sha256.Sum256([]byte(text))
 	return text, hex.EncodeToString(sum[:])
 }
 
 // idOf returns the id in a token's text, or nil if the text is not a token's.
 func idOf(token []byte) []byte {
-	rest, ok := bytes.CutPrefix(token, []byte(tokenPrefix))
+	rest, ok := bytes.CutPrefix(token, []byte(audit.TokenPrefix))
 	if !ok {
 		return nil
 	}
