@@ -135,8 +135,8 @@ func (a *Cluster) Change(ctx context.Context, change Change) (*client.Changed, e
 // NodeNames holds the names of nodes as operators read them, by key.
 type NodeNames map[string]string
 
-// Names returns the names of the catalog's nodes, by key. If several nodes share a
-// name, those that are leaving appear under their keys instead.
+// Names returns the names of the catalog's nodes, by key. If a leaving node shares its name with
+// another node, Names returns its key in place of its name.
 func Names(view *catalog.View) NodeNames {
 	of := map[string][]string{}
 	for key, node := range view.Nodes {

@@ -253,7 +253,8 @@ func listed(names []string) string {
 	return strings.Join(names, ", ") + more
 }
 
-// withKeyspaces returns the fault of an unknown keyspace, with the names of those that exist.
+// withKeyspaces returns a copy of the fault of an unknown keyspace. The message of the copy lists
+// the existing keyspaces of counters. withKeyspaces returns any other fault unchanged.
 func (f *fault) withKeyspaces(all []*shard.Keyspace) *fault {
 	var names []string
 	for _, ks := range all {

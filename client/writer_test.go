@@ -281,7 +281,8 @@ func TestWriterReportsWhatFailed(t *testing.T) {
 	}
 }
 
-// A forgotten name is usable for numbers above those that it had.
+// After the server forgets a producer's name, the writer continues under the same name with
+// higher numbers.
 func TestWriterOutlivesAForgottenName(t *testing.T) {
 	server := nodetest.New(t, nodetest.OneProducer)
 	producers := inTurn(server, "Countd-Producer")
@@ -307,8 +308,8 @@ func TestWriterOutlivesAForgottenName(t *testing.T) {
 	}
 }
 
-// A batch of which nothing was applied is sent under another name if the server counted a later
-// one and then forgot the name.
+// The server applies nothing of a batch, counts a later batch, and then forgets the producer's
+// name. The writer must send the first batch again under a new name.
 func TestWriterRenumbersWhatWasNotCounted(t *testing.T) {
 	server := nodetest.New(t, nodetest.OneProducer)
 	var mu sync.Mutex

@@ -207,8 +207,8 @@ func TestRevokedLogin(t *testing.T) {
 	}
 }
 
-// TestRevokedInAPipeline checks that a token which is revoked while a pipeline runs does not
-// allow the commands behind, even those that had arrived.
+// TestRevokedInAPipeline revokes a token while the server executes a pipeline. The server must
+// refuse the rest of the pipeline, even though the rest has already arrived.
 func TestRevokedInAPipeline(t *testing.T) {
 	a, cluster := authtest.Open(t, auth.Enforce)
 	node := newFakeNode()
