@@ -129,8 +129,12 @@ func (r *localReplica) feedRows(q *remoteRead, cold bool, deadline time.Time) (r
 
 // admittedFor returns this node's replica if it may answer another node's read.
 func (rd *reader) admittedFor(q *remoteRead, deadline time.Time) (*localReplica, error) {
+	var r *localReplica
 	g := rd.registry.shardOf(q.group)
-	if g == nil || g.replica.Load() == nil {
+	if g != nil {
+		r = g.replica.Load()
+	}
+	if r == nil {
 		return nil, orDropped(rd.catalog.View(), q.group, fmt.Errorf("%w: group %d is not here", ErrNoLeader, q.group))
 	}
 	if err := g.of().Check(q.route); err != nil {
@@ -140,7 +144,6 @@ func (rd *reader) admittedFor(q *remoteRead, deadline time.Time) (*localReplica,
 	if q.index > 0 {
 		opt.Token.At = []GroupIndex{{Group: q.group, Index: q.index}}
 	}
-	r := g.replica.Load()
 	err := r.admit(q.group, &opt, time.Now())
 	if errors.Is(err, ErrBadToken) {
 		return nil, err

@@ -171,11 +171,10 @@ func (n *Node) serveSnapshot(ctx context.Context, request []byte, send func([]by
 	if err := q.End(); err != nil {
 		return err
 	}
-	g := n.registry.shardOf(number)
-	if g == nil || g.replica.Load() == nil {
+	r := n.registry.localOf(number)
+	if r == nil {
 		return fmt.Errorf("%w: group %d is not here", ErrNoLeader, number)
 	}
-	r := g.replica.Load()
 	if r.damage.Found() {
 		return fmt.Errorf("%w: this replica is damaged too", ErrNoQuorum)
 	}
