@@ -116,14 +116,12 @@ func (n *Node) serves() error {
 	if len(n.Keyspaces()) == 0 {
 		return fmt.Errorf("%w: %s", ErrNoLeader, n.waitsToBegin(len(view.Nodes)))
 	}
-	for _, g := range n.registry.groups.Load().all {
+	for g, r := range n.registry.local() {
 		if !view.MayHold(g.number, n.cfg.NodeKey) {
 			continue // a replica that will be deleted may never hear of a leader again
 		}
-		if r := g.replica.Load(); r != nil {
-			if err := r.group.Follows(); err != nil {
-				return fmt.Errorf("group %d (%s): %w", g.number, g.keyspace, err)
-			}
+		if err := r.group.Follows(); err != nil {
+			return fmt.Errorf("group %d (%s): %w", g.number, g.keyspace, err)
 		}
 	}
 	return nil

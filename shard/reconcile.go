@@ -43,11 +43,7 @@ func (n *Node) reconcile() {
 	n.removeDropped(view)
 	n.membership.Reconcile(n.registry.meta, view)
 	tellCatalog := true // false once the catalog does not answer, so that the other groups do not wait
-	for _, g := range n.registry.groups.Load().all {
-		r := g.replica.Load()
-		if r == nil {
-			continue
-		}
+	for g, r := range n.registry.local() {
 		if r.mustReopen.Swap(false) {
 			n.running.Go(func() { _ = n.reopen(g, r) }) // ends once the replica is closed; if the disk is too full to open it again, follow opens it later
 			continue
