@@ -35,7 +35,6 @@ var errInUse = errors.New("another process has the file open")
 // writes its meta page, which makes it the newest. So if the disk was full and the meta page is
 // the old one, nothing was stored, and the change may be repeated.
 type boltFile struct {
-	path   string
 	store  *raftboltdb.BoltStore
 	file   *os.File   // bolt's
 	writes sync.Mutex // held during a write transaction
@@ -47,7 +46,7 @@ func openBoltFile(path string) (*boltFile, error) {
 	if err := checkBoltFile(path); err != nil {
 		return nil, fmt.Errorf("cannot open log %s: %w", path, err)
 	}
-	b := &boltFile{path: path}
+	b := &boltFile{}
 	err := guardBolt(func() (err error) {
 		b.store, err = raftboltdb.New(raftboltdb.Options{
 			Path: path,
