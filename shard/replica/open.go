@@ -3,6 +3,7 @@ package replica
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -36,9 +37,9 @@ func Open(cfg Config) (*Replica, error) {
 	return g, nil
 }
 
-// makeGroupDir creates dir and makes its name durable.
+// makeGroupDir creates dir and makes its name durable. Its parent is durable already.
 func makeGroupDir(dir string) error {
-	if err := atomicfile.MkdirAll(dir, 0o750); err != nil {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
 	}
 	// Sync even if dir existed, because the process that made it may have been killed before it
