@@ -71,6 +71,17 @@ func (r *Reader) Count(size int) int {
 	return int(n)
 }
 
+// CountTo reads how many elements follow that take at least size bytes each, at most
+// bound.
+func (r *Reader) CountTo(size, bound int) int {
+	n := r.Count(size)
+	if n > bound {
+		r.Fail("too many elements")
+		return 0
+	}
+	return n
+}
+
 // Byte reads one byte.
 func (r *Reader) Byte() byte {
 	if b := r.Take(1); len(b) > 0 {
@@ -104,24 +115,18 @@ func (r *Reader) Take(n uint64) []byte {
 
 // Fixed64 reads 8 bytes, little-endian.
 func (r *Reader) Fixed64() uint64 {
-	if len(r.Rest) < 8 {
-		r.Fail("8 bytes")
-		return 0
+	if b := r.Take(8); len(b) > 0 {
+		return binary.LittleEndian.Uint64(b)
 	}
-	v := binary.LittleEndian.Uint64(r.Rest)
-	r.Rest = r.Rest[8:]
-	return v
+	return 0
 }
 
 // Fixed32 reads 4 bytes, little-endian.
 func (r *Reader) Fixed32() uint32 {
-	if len(r.Rest) < 4 {
-		r.Fail("4 bytes")
-		return 0
+	if b := r.Take(4); len(b) > 0 {
+		return binary.LittleEndian.Uint32(b)
 	}
-	v := binary.LittleEndian.Uint32(r.Rest)
-	r.Rest = r.Rest[4:]
-	return v
+	return 0
 }
 
 // End returns the first mistake, or that there are bytes behind the message.
@@ -143,15 +148,4 @@ func Bit(set bool) byte {
 // AppendBytes appends b behind its length.
 func AppendBytes(dst, b []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
-}
-
-// CountTo reads how many elements follow that take at least size bytes each, at most
-// bound.
-func (r *Reader) CountTo(size, bound int) int {
-	n := r.Count(size)
-	if n > bound {
-		r.Fail("too many elements")
-		return 0
-	}
-	return n
 }
