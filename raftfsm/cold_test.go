@@ -47,7 +47,7 @@ func newColdReplica(t testing.TB, name string) *coldReplica {
 	r := &coldReplica{t: t, name: name, fs: vfs.NewCrashableMem(), snapshots: map[string][]byte{}}
 	r.open()
 	t.Cleanup(func() {
-		if err := checkTable(r.fsm.Table()); err != nil {
+		if err := codectest.CheckTable(r.fsm.Table()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		_ = r.store.Close()

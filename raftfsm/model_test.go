@@ -59,7 +59,7 @@ func (m model) mustEqual(t rapid.TB, table *engine.Table) {
 	if got := table.Stats().Rows; got != rows {
 		t.Fatalf("%d rows, want %d", got, rows)
 	}
-	if err := checkTable(table); err != nil {
+	if err := codectest.CheckTable(table); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -110,7 +110,7 @@ func add(id uint64, column uint8, delta int64) engine.Op {
 func newCounters(t testing.TB) *Counters {
 	c := NewCounters(Tiers{})
 	t.Cleanup(func() {
-		if err := checkTable(c.Table()); err != nil {
+		if err := codectest.CheckTable(c.Table()); err != nil {
 			t.Error(err)
 		}
 	})

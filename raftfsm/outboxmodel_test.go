@@ -451,7 +451,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 					if got := r.State().Digest; got != sum {
 						t.Fatalf("digest %x, want %x", got, sum)
 					}
-					if err := checkTable(r.Table()); err != nil {
+					if err := codectest.CheckTable(r.Table()); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -231,7 +231,7 @@ func (w *setsWorld) check(t *rapid.T, r *setsReplica) {
 	if err := r.fsm.Members().Verify(); err != nil {
 		t.Fatal(err)
 	}
-	if err := checkTable(r.fsm.Table()); err != nil {
+	if err := codectest.CheckTable(r.fsm.Table()); err != nil {
 		t.Fatal(err)
 	}
 	for row := range uint64(setsRows) {

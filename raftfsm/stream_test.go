@@ -179,7 +179,7 @@ func FuzzParseRows(f *testing.F) {
 		if err := table.Load(&page); err != nil {
 			t.Fatal(err) // parseRows has seen that the rows ascend
 		}
-		if err := checkTable(table); err != nil {
+		if err := codectest.CheckTable(table); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/tiering"
 )
@@ -276,7 +277,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	}
 	checkCold(t, n, n.Keyspace("posts"), 2)
 	g, _ := n.router.groupsOf(n.Keyspace("posts"))
-	if err := checkTable(g[0].replica.Load().fsm.(*raftfsm.Counters).Table()); err != nil {
+	if err := codectest.CheckTable(g[0].replica.Load().fsm.(*raftfsm.Counters).Table()); err != nil {
 		t.Error(err)
 	}
 }
@@ -395,7 +396,7 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 	if got.Digest != want.Digest || got.Rows != want.Rows || got.ColdRows < coldTestRows/3 {
 		t.Errorf("the new replica has %+v, want %+v", got, want)
 	}
-	if err := checkTable(there().fsm.(*raftfsm.Counters).Table()); err != nil {
+	if err := codectest.CheckTable(there().fsm.(*raftfsm.Counters).Table()); err != nil {
 		t.Error(err)
 	}
 	carried := there().group.Snapshots().NewestBytes()

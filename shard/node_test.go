@@ -20,6 +20,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
 const testClusterID = "000102030405060708090a0b0c0d0e0f"
@@ -73,7 +74,7 @@ func mustStop(t *testing.T, n *Node) {
 				if table == nil {
 					continue
 				}
-				if err := checkTable(table); err != nil {
+				if err := codectest.CheckTable(table); err != nil {
 					t.Errorf("group %d: %v", g.number, err)
 				}
 			}

@@ -117,7 +117,7 @@ func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *loc
 	if got := m.here().fsm.State().ColdRows; got < coldTestRows/5 {
 		t.Errorf("%d rows are cold", got)
 	}
-	mustDo(t, checkTable(m.here().fsm.(*raftfsm.Counters).Table()))
+	mustDo(t, codectest.CheckTable(m.here().fsm.(*raftfsm.Counters).Table()))
 	if n := m.registry.damagedShards(); n != 0 {
 		t.Errorf("%d shards are damaged", n)
 	}

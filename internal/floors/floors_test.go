@@ -165,7 +165,7 @@ const rule = `
 	shard/rafttest:
 	internal/floors:
 	cmd/countd/e2e: internal/version
-	raftfsm/codec/codectest: raftfsm/codec
+	raftfsm/codec/codectest: raftfsm/codec engine
 	engine/members/memberstest: engine/members
 	source/brokers: source source/kafka source/nats source/postgres source/redisstream
 	source/sink/sinktest: source/sink

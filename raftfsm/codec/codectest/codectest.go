@@ -1,12 +1,13 @@
 // Package codectest holds the helpers that tests of state machines share: golden files,
-// snapshots that are damaged in every way, and sinks that break. It builds frames and never
-// interprets their contents.
+// snapshots that are damaged in every way, sinks that break, and a check of a table. It builds
+// frames and never interprets their contents.
 //
 // Invariant: only tests import it.
 package codectest
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"flag"
@@ -21,6 +22,7 @@ import (
 	"github.com/hashicorp/raft"
 	"pgregory.net/rapid"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/codec"
 )
 
@@ -94,6 +96,33 @@ func Persisted(t rapid.TB, fsm raft.FSM) []byte {
 		t.Fatal("the sink was not closed")
 	}
 	return s.Bytes()
+}
+
+// CheckTable returns an error unless a read by id finds each row of a scan. It also compares the number of rows and
+// the digest of the table with those of the rows. Tests of package engine verify the structure.
+func CheckTable(table *engine.Table) (err error) {
+	rows, digest := uint64(0), uint64(0)
+	failed := table.Scan(0, engine.ColumnsMax, func(p *engine.Page) bool {
+		var row [engine.ColumnsMax]int64
+		for i, id := range p.IDs {
+			if err = table.ReadCold(context.Background(), id, row[:]); err == nil && !slices.Equal(row[:], p.Row(i)) {
+				err = fmt.Errorf("row %d is %v in a scan, and reads %v", id, p.Row(i), row)
+			}
+			if err != nil {
+				return false
+			}
+			digest += engine.RowDigest(id, p.Row(i))
+		}
+		rows += uint64(len(p.IDs))
+		return true
+	})
+	if err == nil && failed == nil && (rows != table.Stats().Rows || digest != table.Digest()) {
+		err = fmt.Errorf("%d rows of digest %016x, the table has %d and %016x", rows, digest, table.Stats().Rows, table.Digest())
+	}
+	if err == nil {
+		err = failed
+	}
+	return err
 }
 
 // Restore restores a state machine from the bytes of a snapshot.
