@@ -129,7 +129,8 @@ func (c *counts) apply(now int64, r *Result) error {
 	}
 	if touched || c.changesOutboxes() {
 		err = c.applyJudged(now, touched, r)
-	} else if r.Overflows, err = c.table.Apply(c.batch.ops, r.Width, r.Rows, nil); len(c.table.Cuts()) > 0 {
+	} else {
+		r.Overflows, err = c.table.Apply(c.batch.ops, r.Width, r.Rows, nil)
 		r.Cuts = slices.Clone(c.table.Cuts())
 	}
 	if err == nil && touched {
