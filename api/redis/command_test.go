@@ -147,6 +147,7 @@ func TestScan(t *testing.T) {
 			return when(strings.HasPrefix(row, "posts"), row+":like", row+":view")
 		}},
 		{"no such type", "TYPE list COUNT 1000", func(string) []string { return nil }},
+		{"an empty type", `TYPE "" COUNT 1000`, func(string) []string { return nil }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			missing := map[string]bool{}

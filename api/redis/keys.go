@@ -115,12 +115,13 @@ func (c *conn) parseScan(args [][]byte) (q scanCall, err error) {
 	if q.from > scanExact {
 		q.from = (q.from - scanExact) * scanBlock
 	}
-	q.count, q.kind = scanCountDefault, ""
+	q.count = scanCountDefault
+	typed := false
 	a.options(countOption(&q.count), matchOption(&q.match), textOption("type", func(name []byte) error {
-		q.kind = strings.ToLower(string(name))
+		q.kind, typed = strings.ToLower(string(name)), true
 		return nil
 	}))
-	if q.kind == "" {
+	if !typed {
 		q.kind = "hash"
 		if strings.Count(q.match.text, ":") > 1 {
 			q.kind = "string"
