@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -536,23 +537,24 @@ func TestVerifyWatchIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	i.Ctx = ctx
-	rounds := 0
+	var rounds atomic.Int32
 	server.edit(func(c *fakeCluster) {
 		c.Looked = func(_ *fakeCluster, _, path string) {
 			if !strings.HasSuffix(path, "digests") {
 				return
 			}
-			if rounds++; rounds == 2 {
+			round := rounds.Add(1)
+			if round == 2 {
 				time.AfterFunc(100*time.Millisecond, cancel) // the client has tried again by then, and waits
 			}
-			if rounds >= 2 {
+			if round >= 2 {
 				panic(http.ErrAbortHandler)
 			}
 		}
 	})
 	got := i.Run("verify", "--watch", "--every", "1ms", "-o", "json")
-	if got.Code != cli.ExitOK || strings.Count(got.Out, "\n") != 1 || got.Err != "" || rounds < 2 {
-		t.Errorf("exit %d after %d rounds, %s%s", got.Code, rounds, got.Out, got.Err)
+	if got.Code != cli.ExitOK || strings.Count(got.Out, "\n") != 1 || got.Err != "" || rounds.Load() < 2 {
+		t.Errorf("exit %d after %d rounds, %s%s", got.Code, rounds.Load(), got.Out, got.Err)
 	}
 }
 
