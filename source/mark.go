@@ -62,7 +62,7 @@ func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (ther
 		}
 		if how := got.Differs(p.Mark); how != "" {
 			return there, Stalled("message at position %s, the last one counted below position %s, %s: the queue lost messages and has others in their place; "+
-				"seek to where it lost them, or below, to count what stands there, or to %s to go on without it", p.Mark.Position, p.Position, how, s.high)
+				"seek to where it lost them, or below, to count what stands there; or %s", p.Mark.Position, p.Position, how, s.seekPast(Position{}, "to go on without it"))
 		}
 		if len(got.Messages) > 0 { // the messages below are the old ones, too
 			s.found = p.Mark
@@ -78,7 +78,7 @@ func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (ther
 // again reads the message of a shard's mark. It waits as long as the broker makes progress.
 // PostgreSQL may have to read a large transaction, or all the log since an open transaction began.
 func (s *session) again(ctx context.Context, p sink.ShardPosition) (Again, error) {
-	way := fmt.Sprintf("pause the source and seek to %s to go on without comparing it", s.high)
+	way := s.seekPast(Position{}, "to go on without comparing it")
 	s.status.set(func() {
 		s.status.mu.doing = fmt.Sprintf("the message at position %s, the last one counted, is being read again, to compare it; %s", p.Mark.Position, way)
 	})

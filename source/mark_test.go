@@ -239,7 +239,7 @@ func TestLongComparison(t *testing.T) {
 	ending = make(chan struct{})
 	r, ended = run(10 * time.Millisecond)
 	eventually(t, "it says that it does not get on", func() bool {
-		return strings.Contains(r.Status().Reason, "does not get on for 10ms: pause the source and seek to 2 ")
+		return strings.Contains(r.Status().Reason, "does not get on for 10ms: seek to 2 ")
 	})
 	close(ending)
 	<-ended

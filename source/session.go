@@ -170,18 +170,23 @@ func (s *session) brokerError(verb string, err error) error {
 	return err
 }
 
-// advise adds to a stall for lost messages the position that a seek should use. It names no position below the
-// highest shard, as that shard would count messages twice. So it names none while a shard is late, which may be
-// the highest. Lower shards skip what lies between, which is gone or was counted by others.
+// advise adds to a stall for lost messages the position that a seek should use.
 func (s *session) advise(err error) error {
 	stalled, is := errors.AsType[*StalledError](err)
 	if !is || stalled.Next == (Position{}) {
 		return err
 	}
+	return Stalled("%s; %s", stalled.Reason, s.seekPast(stalled.Next, "to go on without them"))
+}
+
+// seekPast tells an operator to seek to p or to the highest shard: a lower position would make that shard count
+// messages twice. While a shard is late, which may be the highest, seekPast names no position. Lower shards skip
+// what lies between, which is gone or was counted by others.
+func (s *session) seekPast(p Position, purpose string) string {
 	if s.late {
-		return Stalled("%s; %s; once all shards answer, this says where to seek", stalled.Reason, cmp.Or(s.behind, "a shard does not answer"))
+		return purpose + ", wait: " + cmp.Or(s.behind, "a shard does not answer") + ", and once all shards answer, this says where to seek"
 	}
-	return Stalled("%s; seek to %s to go on without them", stalled.Reason, higher(stalled.Next, s.high))
+	return fmt.Sprintf("seek to %s %s", higher(p, s.high), purpose)
 }
 
 // read reads until an error, and then moves all shards to one position, so that the meaning of messages may

@@ -156,16 +156,30 @@ func TestNoSeekWhileLate(t *testing.T) {
 	})
 }
 
-// The same holds for a stall that comes while the session opens: the late shard may be the highest, and a
-// seek below it would count messages twice.
+// The same holds while the session opens, where a message may be lost, differ from its mark or not come again.
 func TestNoSeekIsAdvisedWhileLate(t *testing.T) {
-	s := &session{high: Position{Lo: 5}, late: true}
-	if reason := s.advise(Lost(Position{Lo: 3}, "messages are gone")).Error(); strings.Contains(reason, "seek to") {
-		t.Error(reason)
+	q, c := newFakes(2, nil)
+	q.add(like(1, 1), like(2, 1))
+	_, stop := startRunner(testConfig(t, ""), q, c)
+	eventually(t, "it is counted", func() bool { return caughtUp(q, c) })
+	stop()
+	q.values[1] = like(2, 9)
+	shards, err := c.Node().Positions(t.Context(), 1, 0)
+	if err != nil {
+		t.Fatal(err)
 	}
-	s.late = false
-	if reason := s.advise(Lost(Position{Lo: 3}, "messages are gone")).Error(); !strings.Contains(reason, "seek to 5") {
-		t.Error(reason)
+	for _, late := range []bool{true, false} {
+		s := &session{Runner: NewRunner(RunnerConfig{Source: testConfig(t, ""), Broker: q, Sink: c.Node()}), high: Position{Lo: 5}, late: late}
+		_, differs := s.verify(t.Context(), shards)
+		q.again = func(ctx context.Context, _ func()) error { <-ctx.Done(); return ctx.Err() }
+		s.times.silence = time.Millisecond
+		_, silent := s.verify(t.Context(), shards)
+		q.again = nil
+		for _, err := range []error{s.advise(Lost(Position{Lo: 3}, "messages are gone")), differs, silent} {
+			if err == nil || strings.Contains(err.Error(), "seek to 5") == late || strings.Contains(err.Error(), "this says where to seek") != late {
+				t.Errorf("late %t: %v", late, err)
+			}
+		}
 	}
 }
 
@@ -577,7 +591,7 @@ func TestTruncatedBehindAnotherReader(t *testing.T) {
 	if got := c.Sums()[1]; got != 2 {
 		t.Errorf("it went on: row 1 is %d", got)
 	}
-	const advice = "is another one now: the queue lost messages and has others in their place; seek to where it lost them, or below, to count what stands there, or to 6 to go on"
+	const advice = "is another one now: the queue lost messages and has others in their place; seek to where it lost them, or below, to count what stands there; or seek to 6 to go on"
 	if s := r.Status(); s.State != StateStalled || !strings.Contains(s.Reason, advice) {
 		t.Errorf("it is %s: %s", s.State, s.Reason)
 	}

@@ -34,7 +34,7 @@ func (s *session) remember(err error) {
 // there, or zero.
 func (s *session) recall(there Position) error {
 	if t := s.truncated; t.why != nil && (there == Position{} || there.Less(t.end)) {
-		return Stalled("%s; it has grown since: seek to where it was truncated, %s or below, or pause and resume to go on at %s without what stands below", t.why, t.end, s.high)
+		return Stalled("%s; it has grown since: seek to where it was truncated, %s or below; or pause and resume, and each shard goes on at its position without what stands below", t.why, t.end)
 	}
 	s.truncated = truncated{}
 	return nil
