@@ -19,14 +19,14 @@ func (t *Table) Least() uint64 {
 	return least
 }
 
-// Aged returns the number of rows in memory in the segments for whose range of ids old
-// returns true, whether or not they are being written to. It changes nothing.
-func (t *Table) Aged(old func(first, last uint64) bool) (rows int) {
+// Aged returns the number of rows in memory in all segments for whose range of ids isOld returns
+// true. It also counts segments that are being written to. It changes nothing.
+func (t *Table) Aged(isOld func(first, last uint64) bool) (rows int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()
 	for i := range len(d.segs) - 1 {
-		if s := d.segs[i].Load(); !s.cold.onDisk() && old(d.first(i), s.highest()) {
+		if s := d.segs[i].Load(); !s.cold.onDisk() && isOld(d.first(i), s.highest()) {
 			rows += s.rowsInMemory()
 		}
 	}

@@ -28,7 +28,8 @@ func TestLeast(t *testing.T) {
 	want("one is written to", 1_000_005)
 }
 
-// A division leaves a segment no rows as high as those of its neighbours: its age is that of its own rows.
+// After a division, the highest id of a segment is that of its own rows, not of its neighbours'
+// rows.
 func TestHighestOfDividedSealedRows(t *testing.T) {
 	tab, ids := sealedTable(t, 25_000)
 	for i := range uint64(3 * rowsMax) {

@@ -21,14 +21,14 @@ func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) (
 // Judge decides about ops while ApplyJudged applies them. Its methods must not use the
 // table.
 type Judge interface {
-	// Before is called right before an op is applied, when all ops before it are. It may
-	// change the values of the op's cells.
+	// ApplyJudged calls Before just before it applies an op, after it has applied all earlier ops.
+	// It may change the values of the op's cells.
 	Before(op int)
-	// Refused is called right after an op was refused.
+	// ApplyJudged calls Refused just after it has refused an op.
 	Refused(op int)
 }
 
-// ApplyJudged is Apply with a judge, or without one if that is nil.
+// ApplyJudged is Apply with a judge. If judge is nil, it is Apply.
 func (t *Table) ApplyJudged(ops []Op, width int, rows []int64, overflows []Overflow, judge Judge) ([]Overflow, error) {
 	t.writing.Lock()
 	defer t.writing.Unlock()
@@ -55,7 +55,7 @@ func (t *Table) Cuts() []Cut { return t.cuts }
 
 func (t *Table) applyOne(op *Op, dst []int64, overflows []Overflow, judge Judge) []Overflow {
 	at := t.locate(op.ID)
-	at.s.prefetch(at.p) // before Lock: its locked instruction would wait for a plain load
+	at.s.prefetch(at.p) // prefetch before Lock, whose locked instruction would wait for a plain load
 	t.mu.Lock()
 	defer t.unlock()
 	if !at.standsIn(t.dir.Load()) {

@@ -51,8 +51,8 @@ var realCounts = sync.OnceValues(func() (ids []uint64, rows [][3]int64) {
 	return ids, rows
 })
 
-// realIDs returns n distinct ids that are as dense over time as the real ones: between two neighbours of the
-// data set it places as many ids as its own density asks for.
+// realIDs returns n distinct ids that are as dense over time as the real ones. Between two
+// neighbours of the data set, it places ids at the density that the data set has there.
 func realIDs(n int) []uint64 {
 	seed, _ := realCounts()
 	r := rand.New(rand.NewPCG(1, 1))
@@ -121,8 +121,8 @@ func heapBytes() uint64 {
 	return m.HeapInuse
 }
 
-// BenchmarkSize reports bytes a row of 10 million rows: what the table accounts
-// for, and what the heap grew by, size classes and garbage of growth included.
+// BenchmarkSize reports the bytes per row of a table of 10 million rows: those that the table
+// accounts for, and the growth of the heap.
 func BenchmarkSize(b *testing.B) {
 	for _, o := range orders {
 		b.Run(o.name, func(b *testing.B) {

@@ -15,9 +15,9 @@ import (
 type bucket [lineWords]uint64
 
 // matchNarrowGo returns bit i if the i-th tag of a is tag. It returns bit lineWords+i if the i-th
-// tag of b is tag|tagSecond. Bits above the lowest mean nothing: a tag is in one slot only. It has
-// no branch: the slot is as good as random, and a misprediction would keep the processor from
-// starting on the next row while it waits for this one's memory.
+// tag of b is tag|tagSecond. Only the lowest bit counts, because a tag is in one slot only. It has
+// no branch: the slot is practically random. After a misprediction, the processor could not start
+// on the next row while it waits for the memory of this one.
 func matchNarrowGo(a, b *bucket, tag uint64) uint64 {
 	return a.matchHalves(tag) | b.matchHalves(tag|tagSecond)<<lineWords
 }
@@ -39,7 +39,7 @@ func equalHalves(x, y uint64) uint64 {
 	return ((x - lowBits) &^ x) >> 31 & lowBits
 }
 
-// matchWide is the same for wide tags.
+// matchWide is matchNarrowGo for wide tags.
 func matchWide(a, b *bucket, tag uint64) uint64 {
 	second := tag | tagSecond
 	return isZero(atomic.LoadUint64(&a[0])^tag) |

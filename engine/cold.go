@@ -55,8 +55,8 @@ type coldRow struct {
 	row  [ColumnsMax]int64
 }
 
-// warmOps brings the cold rows of ops into memory. The caller holds writing, so nobody
-// moves rows out before the ops are applied.
+// warmOps brings the cold rows of ops into memory. The caller holds t.writing, so nobody moves rows
+// out of memory before the ops are applied.
 func (t *Table) warmOps(ops []Op) error {
 	missing := t.missing(ops)
 	if len(missing) == 0 {

@@ -117,28 +117,28 @@ func (g *memGeneration) Load(first, last uint64, p *Page) error {
 
 func anyAge(uint64, uint64) bool { return true }
 
-// freeze freezes the idle segments, at most segments of them, and returns how many rows.
-func freeze(t rapid.TB, tab *Table, cold *memCold, segments int) int {
+// freeze freezes at most limit of the idle segments, and returns the number of their rows.
+func freeze(t rapid.TB, tab *Table, cold *memCold, limit int) int {
 	t.Helper()
 	tab.Watch(anyAge)
 	firsts, _ := tab.Watch(anyAge)
-	rows, err := tab.Freeze(cold, firsts[:min(len(firsts), segments)])
+	rows, err := tab.Freeze(cold, firsts[:min(len(firsts), limit)])
 	if err != nil {
 		t.Fatal(err)
 	}
 	return rows
 }
 
-// reloaded returns the table that a snapshot of tab makes. It seals rows in ranges for which old returns
-// true; old may be nil.
-func reloaded(t rapid.TB, tab *Table, old func(first, last uint64) bool) *Table {
+// reloaded returns the table that a snapshot of tab makes. It seals rows in ranges for which isOld
+// returns true; isOld may be nil.
+func reloaded(t rapid.TB, tab *Table, isOld func(first, last uint64) bool) *Table {
 	t.Helper()
 	snap := tab.Snapshot()
 	defer snap.Close()
 	n, with := newTableOf(testSecret), new(Sealer)
 	err := snap.Parts(func(p *Part) error {
 		if p.Cold == nil {
-			if ids := p.Page.IDs; old != nil && old(ids[0], ids[len(ids)-1]) {
+			if ids := p.Page.IDs; isOld != nil && isOld(ids[0], ids[len(ids)-1]) {
 				return n.LoadSealed(p.Page, with)
 			}
 			return n.Load(p.Page)
@@ -442,7 +442,7 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	segments := tab.Stats().Segments
-	if idle, due := tab.Watch(anyAge); len(idle) != segments-2 || due == 0 { // nor is the last
+	if idle, due := tab.Watch(anyAge); len(idle) != segments-2 || due == 0 { // neither the written segment nor the last one is
 		t.Errorf("%d of %d segments are idle", len(idle), segments)
 	}
 	young := func(_, last uint64) bool { return last < ids[12_000] }

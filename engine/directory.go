@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// directory is the ordered list of a table's segments. before never changes once readers
-// can see it. A segment of the same range is replaced in place; any other change makes a
+// directory is the ordered list of a table's segments. The field before never changes once readers
+// can see the directory. A segment of the same range is replaced in place; any other change makes a
 // new directory.
 type directory struct {
 	step   int      // largest power of two up to len(before)
@@ -44,8 +44,8 @@ func (d *directory) first(i int) uint64 { return d.before[i] + 1 }
 
 func (d *directory) last(i int) uint64 { return d.before[(i+1)%len(d.before)] }
 
-// with returns a directory in which right follows segment i and owns the ids from start
-// on, and left, unless nil, replaces segment i.
+// with returns a copy of d in which the segment right follows segment i and owns the ids from start
+// on. If left is not nil, left replaces segment i.
 func (d *directory) with(i int, left *segment, start uint64, right *segment) *directory {
 	n := newDirectory(len(d.segs) + 1)
 	copy(n.before, d.before[:i+1])
@@ -65,8 +65,8 @@ func (d *directory) with(i int, left *segment, start uint64, right *segment) *di
 	return n
 }
 
-// without returns a directory without segment i. The segment before it, or the one behind
-// it if i is 0, owns its range too. The directory must have at least two segments.
+// without returns a directory without segment i. Its range goes to the segment before it, or to the
+// one behind it if i is 0. The directory must have at least two segments.
 func (d *directory) without(i int) *directory {
 	n := newDirectory(len(d.segs) - 1)
 	copy(n.before, d.before[:i])

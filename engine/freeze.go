@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// This file moves rows out of memory, a segment at a time and concurrently with the
-// writer. Rows that are written while their segment is being moved stay in memory over
-// the cold ones. When a segment moves changes neither answers, nor rows, nor digest.
+// This file moves rows out of memory, a segment at a time and concurrently with the writer. Rows
+// that are written while their segment is being moved stay in memory over the cold ones. The moment
+// at which a segment moves affects neither answers, nor the number of rows, nor the digest.
 
 const (
 	// foldShare: a segment is written again once it has 1/foldShare as many rows in
@@ -19,20 +19,21 @@ const (
 	foldRowsMin   = 32
 )
 
-// Watch returns the segments that may be frozen, by the first id that they own: those for
-// whose range of ids old returns true and that were not written to since the previous
-// call, and those with enough changed rows over their cold ones. It leaves out the last
-// segment, which takes new ids. It marks all candidates: the writer copies a
-// marked segment before it writes to it, once. due is the number of rows in memory of all
-// candidates, including those that were written to.
-func (t *Table) Watch(old func(first, last uint64) bool) (idle []uint64, due int) {
+// Watch returns segments that may be frozen, by the first id that they own. A segment that is not
+// on disk is a candidate if isOld returns true for its range of ids. A segment on disk is a
+// candidate if it has enough changed rows in memory. Watch returns a candidate that was not written
+// to since the previous call, and one with very many changed rows. It leaves out the last segment,
+// which takes new ids. It marks all candidates. The writer copies a marked segment, once, before it
+// writes to it. due is the number of rows in memory of all candidates, including those that were
+// written to.
+func (t *Table) Watch(isOld func(first, last uint64) bool) (idle []uint64, due int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()
 	for i := range len(d.segs) - 1 {
 		s := d.segs[i].Load()
 		disk := s.cold.onDisk()
-		if !disk && !old(d.first(i), s.highest()) || disk && !s.worthFolding(foldShare) {
+		if !disk && !isOld(d.first(i), s.highest()) || disk && !s.worthFolding(foldShare) {
 			continue
 		}
 		if s.watched&toFreeze != 0 || disk && s.worthFolding(foldSoonShare) {
@@ -45,8 +46,8 @@ func (t *Table) Watch(old func(first, last uint64) bool) (idle []uint64, due int
 }
 
 func (s *segment) worthFolding(share int) bool {
-	// A generation with more than rowsMax rows must be split. Count at most rowsMax of its rows, because a
-	// segment may never have a share of all of them in memory.
+	// A generation with more than rowsMax rows must be split. A share of all of them may be more
+	// rows than a segment has in memory, so count at most rowsMax.
 	return s.rows >= max(foldRowsMin, min(s.cold.generation.Rows(), rowsMax)/share)
 }
 
@@ -62,10 +63,10 @@ type frozen struct {
 	generations []Generation
 }
 
-// Freeze writes the rows of segments that Watch returned to cold, all together, and then
-// removes them from memory. It returns how many rows became cold or were written again.
-// It skips a segment that has another shape meanwhile. On an error it changes nothing.
-// Calls must not run concurrently.
+// Freeze writes the rows of segments that Watch returned, all together, to the given Cold. It then
+// removes them from memory. It returns how many rows became cold or were written again. It skips a
+// segment that has another shape meanwhile. On an error it changes nothing. Calls must not run
+// concurrently.
 func (t *Table) Freeze(cold Cold, firsts []uint64) (rows int, err error) {
 	leaving := t.leaving(firsts)
 	defer func() {
@@ -149,12 +150,12 @@ func (t *Table) successorLocked(f *frozen) (d *directory, i int, now *segment) {
 	return d, i, now
 }
 
-// replaceFrozen replaces a segment whose rows are now on disk or sealed by one segment for
-// each generation. In memory these have only the rows written since the capture, and rows of
-// zeros for those deleted since. Readers see them only once they are complete. It returns
-// false if the segment was split, joined or replaced meanwhile, or if it would have more than most
-// rows in memory. unneeded are the parts, some nil, that the caller must release.
-func (t *Table) replaceFrozen(f *frozen, most int) (unneeded []*coldPart, replaced bool) {
+// replaceFrozen replaces a segment whose rows are now on disk or sealed by one segment for each
+// generation. In memory these have only the rows written since the capture, and rows of zeros for
+// those deleted since. Readers see them only once they are complete. It returns false if the
+// segment was split, joined or replaced meanwhile, or if it would have more than rowsLimit rows in
+// memory. unneeded are the parts, some nil, that the caller must release.
+func (t *Table) replaceFrozen(f *frozen, rowsLimit int) (unneeded []*coldPart, replaced bool) {
 	t.writing.Lock() // Apply may be about to use rows that it brought into memory
 	defer t.writing.Unlock()
 	t.mu.Lock()
@@ -172,7 +173,7 @@ func (t *Table) replaceFrozen(f *frozen, most int) (unneeded []*coldPart, replac
 			rows = append(rows, slotID{id, noSlot})
 		}
 	}
-	if len(rows) > most {
+	if len(rows) > rowsLimit {
 		return made, false
 	}
 	t.coldParts.Add(-now.cold.parts())

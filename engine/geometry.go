@@ -29,8 +29,8 @@ const (
 	// eighths of them.
 	bucketsLimit = 2 * bucketsMax
 
-	// Cuckoo hashing with two buckets of four or five fills to 0.98 and 0.99 at
-	// best (Dietzfelbinger and Weidling); short searches find room up to here.
+	// Cuckoo hashing with two buckets of four or five fills to 0.98 and 0.99 at best
+	// (Dietzfelbinger and Weidling). Up to the load below, short searches find an empty slot.
 	loadNumerator, loadDenominator = 98, 100
 	rowsMax                        = bucketsMax * slotsNarrow * loadNumerator / loadDenominator
 
@@ -116,8 +116,8 @@ func (g *geometry) covers(id uint64) bool { return id-g.base <= g.span }
 // with tag | tagSecond.
 type place struct{ first, second, tag uint64 }
 
-// place must not branch on the id, which is as good as random: a misprediction would keep
-// the processor from starting on the next row.
+// place must not branch on the id, because ids are practically random. After a misprediction, the
+// processor could not start on the next row.
 func (g *geometry) place(id, buckets uint64) place {
 	x := (id + g.addend) << (g.unused & 63)
 	x *= g.factor

@@ -26,23 +26,23 @@ func (t *Table) loadLocked(p *Page) error {
 	return nil
 }
 
-// Cut starts a new segment at an id that is above all rows, so that rows from there on share no
-// segment with these. It returns the first id of that segment. If the last segment is empty, this
-// id is below at.
-func (t *Table) Cut(at uint64) (first uint64) {
+// Cut starts a new segment at id, so that rows from id on share no segment with lower rows. It
+// returns the first id of that segment, which is below id if the last segment was empty. If id is
+// not above all rows, Cut changes nothing and returns id.
+func (t *Table) Cut(id uint64) (first uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()
 	end := len(d.segs) - 1
 	last := d.segs[end].Load()
 	switch {
-	case !t.isBehindLocked(at):
-		return at
-	case at == d.first(end) || last.rows == 0 && last.cold == nil:
+	case !t.isBehindLocked(id):
+		return id
+	case id == d.first(end) || last.rows == 0 && last.cold == nil:
 		return d.first(end)
 	}
-	t.dir.Store(d.with(end, nil, at, t.emptyLocked(at)))
-	return at
+	t.dir.Store(d.with(end, nil, id, t.emptyLocked(id)))
+	return id
 }
 
 // emptyLocked returns a small empty segment for ids from first on.

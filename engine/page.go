@@ -38,27 +38,27 @@ func (p *Page) add(id uint64, row []int64) {
 	p.Counts = append(p.Counts, row...)
 }
 
-// Merge sets p to the rows of over and, for other ids, those of under, without rows of
-// zeros. over and under have the same width, and neither is p.
-func (p *Page) Merge(over, under *Page) {
-	p.clear(over.Width)
+// Merge sets p to the rows of newer and, for other ids, to the rows of older. It leaves out rows of
+// zeros. newer and older have the same width, and neither is p.
+func (p *Page) Merge(newer, older *Page) {
+	p.clear(newer.Width)
 	add := func(from *Page, i int) {
 		if row := from.Row(i); !isZeroRow(row) {
 			p.add(from.IDs[i], row)
 		}
 	}
 	j := 0
-	for i, id := range over.IDs {
-		for ; j < len(under.IDs) && under.IDs[j] < id; j++ {
-			add(under, j)
+	for i, id := range newer.IDs {
+		for ; j < len(older.IDs) && older.IDs[j] < id; j++ {
+			add(older, j)
 		}
-		if j < len(under.IDs) && under.IDs[j] == id {
+		if j < len(older.IDs) && older.IDs[j] == id {
 			j++
 		}
-		add(over, i)
+		add(newer, i)
 	}
-	for ; j < len(under.IDs); j++ {
-		add(under, j)
+	for ; j < len(older.IDs); j++ {
+		add(older, j)
 	}
 }
 

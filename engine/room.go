@@ -29,8 +29,8 @@ func (t *Table) insertLocked(id uint64, row []int64, words int) {
 	}
 }
 
-// makeRoomLocked changes segment i so that id can be stored in the given number of words,
-// or comes closer to that: the caller retries.
+// makeRoomLocked changes segment i so that it can store id in the given number of words. It may
+// need several calls, so the caller retries.
 func (t *Table) makeRoomLocked(d *directory, i int, id uint64, words int) {
 	s := d.segs[i].Load()
 	inOrder := i == len(d.segs)-1 && id > s.maxID && s.cold == nil // maxID does not cover cold rows
@@ -60,9 +60,8 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64, words int) {
 // full reports whether a segment has as many rows as its array takes, or rowsMax.
 func (s *segment) full() bool { return s.rows >= min(rowsFor(len(s.buckets), s.wide), rowsMax) }
 
-// shrinkShare is the divisor of how full a segment must stay to keep its size when a row
-// is removed. A less full segment is rebuilt in the size of its rows; three quarters of
-// these must go before it is rebuilt again.
+// A segment is rebuilt in the size of its rows if a removal leaves it less than 1/shrinkShare full.
+// Three quarters of these rows must go before it is rebuilt again.
 const shrinkShare = 4
 
 // removeLocked deletes the row in a slot of segment i. It drops a segment that becomes
@@ -98,8 +97,8 @@ func (s *segment) occupied() []slotID {
 	return slots
 }
 
-// splitLocked splits segment i at its median. If id is above nearly all of its rows, it
-// splits there instead: ids that come nearly in order then leave full segments behind.
+// splitLocked splits segment i at its median. If id is above seven eighths of its rows, it splits
+// there instead, so that ids in nearly ascending order leave full segments behind.
 func (t *Table) splitLocked(d *directory, i int, slots []slotID, id uint64) {
 	sortByID(slots)
 	s := d.segs[i].Load()

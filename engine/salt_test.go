@@ -189,7 +189,7 @@ func TestSaltsDecideNoAnswer(t *testing.T) {
 	}
 }
 
-// pageInOneBucket returns a page of which, under each of the salts, some rows share a sealed bucket.
+// pageInOneBucket returns a page in which some rows share a sealed bucket, under each of the salts.
 func pageInOneBucket(salts []uint64, each int) *Page {
 	const rows, bits = 2048, 45
 	ids := []uint64{0, 1<<bits - 1} // which decide the geometry

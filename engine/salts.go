@@ -32,7 +32,7 @@ func (s *salts) next() uint64 { return splitmix.Mix(s.secret + s.drawn.Add(1)*mi
 // bound may need several; a half-empty array takes nearly any rows with any salt.
 const saltsMax = 8
 
-// build returns a new segment of the given shape that fill has filled. It returns nil if
+// build makes a segment of the given shape, fills it with fill, and returns it. It returns nil if
 // the rows find no room under saltsMax salts.
 func (s *salts) build(sh shape, words int, epoch uint64, fill func(*segment) bool) *segment {
 	n := newSegment(newGeometry(sh.buckets, sh.wide, sh.base, s.next()), sh.buckets, words, epoch)
@@ -48,10 +48,9 @@ func (s *salts) build(sh shape, words int, epoch uint64, fill func(*segment) boo
 	return nil
 }
 
-// mustBuild is build, but doubles the shape up to bucketsLimit until the rows fit. At
-// that size it keeps trying salts: rowsMax rows fill at most five eighths of the slots,
-// so the chance that a salt fails is one in millions, whatever the ids are, because
-// nobody knows the salt.
+// mustBuild is build, but doubles the shape up to bucketsLimit until the rows fit. At that size it
+// keeps trying salts: rowsMax rows fill at most five eighths of the slots. A salt then fails with a
+// chance of one in millions, whatever the ids are, because nobody knows the salt.
 func (s *salts) mustBuild(sh shape, words int, epoch uint64, fill func(*segment) bool) *segment {
 	for {
 		if n := s.build(sh, words, epoch, fill); n != nil {

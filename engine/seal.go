@@ -1,8 +1,8 @@
 package engine
 
-// This file seals segments that are no longer written, one at a time and concurrently
-// with the writer, and melts those of which too many rows are written again. Like moving
-// rows to disk, this changes neither answers, nor rows, nor digest.
+// This file seals segments that are no longer written, one at a time and concurrently with the
+// writer. It melts a sealed segment once too many of its rows were written again. Like moving rows
+// to disk, this changes neither answers, nor rows, nor digest.
 
 const (
 	// sealRowsMin is the fewest rows of a segment worth sealing.
@@ -19,8 +19,8 @@ const (
 	// worth sealing, or was melted. The number doubles each time, so a segment with a
 	// write a minute is copied once an hour.
 	restMax = 64
-	// lookMax bounds the segments that one call checks, during which it blocks writes:
-	// about 50 µs.
+	// lookMax bounds the segments that one call checks. The call blocks writes meanwhile, for about
+	// 50 µs.
 	lookMax = 256
 )
 
@@ -29,14 +29,14 @@ func (s *sealState) putOff() {
 	s.rest, s.looked = s.again, false
 }
 
-// Seal seals one segment: the first one with ids at or above from for whose range of ids
-// old returns true and that was not written to since the previous check. It reseals a
-// sealed segment with enough written rows, or melts it if those are too many. It returns
-// how many rows the segment has sealed, the id to continue from, and false once it has
-// checked all segments. It never seals the last segment, which takes new ids. Calls must
-// not run concurrently, nor with Freeze.
-func (t *Table) Seal(from uint64, old func(first, last uint64) bool) (rows int, next uint64, more bool) {
-	f, next, more := t.sealable(from, old)
+// Seal checks the segments from the one that owns start on, and seals the first one that is due. A
+// segment is due if isOld returns true for its range of ids and it was not written to since the
+// previous check. Seal seals a sealed segment again if it has enough written rows, and melts it if
+// it has too many. It returns how many rows the segment has sealed, the id to continue from, and
+// false once it has checked all segments. It never seals the last segment, which takes new ids.
+// Calls must not run concurrently, nor with Freeze.
+func (t *Table) Seal(start uint64, isOld func(first, last uint64) bool) (rows int, next uint64, more bool) {
+	f, next, more := t.sealable(start, isOld)
 	if f == nil {
 		return 0, next, more
 	}
@@ -58,16 +58,16 @@ func (t *Table) Seal(from uint64, old func(first, last uint64) bool) (rows int, 
 }
 
 // sealable captures the first segment that is due, and checks lookMax segments at most.
-func (t *Table) sealable(from uint64, old func(first, last uint64) bool) (f *frozen, next uint64, more bool) {
+func (t *Table) sealable(id uint64, isOld func(first, last uint64) bool) (f *frozen, next uint64, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d := t.dir.Load()
-	start := d.find(from)
+	start := d.find(id)
 	for i := start; i < len(d.segs)-1; i++ {
 		if i == start+lookMax {
 			return nil, d.first(i), true
 		}
-		if s := d.segs[i].Load(); s.dueLocked(d.first(i), old) {
+		if s := d.segs[i].Load(); s.dueLocked(d.first(i), isOld) {
 			s.watched |= toSeal
 			return &frozen{first: d.first(i), last: d.last(i), s: s}, d.first(i + 1), true
 		}
@@ -77,7 +77,7 @@ func (t *Table) sealable(from uint64, old func(first, last uint64) bool) (f *fro
 
 // dueLocked checks a segment that owns ids from first on, and reports whether to seal or
 // melt it.
-func (s *segment) dueLocked(first uint64, old func(first, last uint64) bool) bool {
+func (s *segment) dueLocked(first uint64, isOld func(first, last uint64) bool) bool {
 	packed := s.cold.sealed()
 	switch {
 	case s.cold.onDisk() || packed == nil && s.rows < sealRowsMin:
@@ -87,7 +87,7 @@ func (s *segment) dueLocked(first uint64, old func(first, last uint64) bool) boo
 		return false
 	case packed != nil && s.worthMelting(packed):
 		return true
-	case packed != nil && s.rows < packed.rows/resealShare || !old(first, s.highest()):
+	case packed != nil && s.rows < packed.rows/resealShare || !isOld(first, s.highest()):
 		return false
 	case s.watched&toSeal != 0:
 		return true
@@ -104,8 +104,9 @@ func (s *segment) dueLocked(first uint64, old func(first, last uint64) bool) boo
 // sealing saves.
 func (s *segment) worthMelting(packed *sealed) bool { return s.rows >= packed.rows/meltShare }
 
-// replaceSealed replaces the rows of f.s by packed, and keeps rows over them that were written since the
-// capture. It returns false if too many were, or if the segment has another shape.
+// replaceSealed replaces the rows of f.s by packed, and keeps rows over them that were written
+// since the capture. It returns false if too many were, or if the segment was split, joined or
+// replaced meanwhile.
 func (t *Table) replaceSealed(f *frozen, packed *sealed) bool {
 	f.generations = []Generation{packed}
 	_, replaced := t.replaceFrozen(f, packed.rows/(2*meltShare))

@@ -62,7 +62,7 @@ func writesWhileSealing(t *testing.T, idOf func(*rand.Rand, int) uint64, seed ui
 			}
 		}
 		ops := make([]Op, 0, 4000)
-		all := r.IntN(12) == 0 // some are gone whole
+		all := r.IntN(12) == 0 // some segments lose all rows
 		if all {
 			for _, id := range inside {
 				ops = append(ops, Op{ID: id, Kind: OpDelete})
@@ -109,8 +109,8 @@ func writesWhileSealing(t *testing.T, idOf func(*rand.Rand, int) uint64, seed ui
 	}
 }
 
-// widerTable returns a sealed table and its ids. Its first segment also owns ids from … last, which have no
-// rows any more.
+// widerTable returns a sealed table and its ids. Its first segment also owns the returned range of
+// ids, which have no rows any more.
 func widerTable(t *testing.T) (tab *Table, ids []uint64, from, last uint64) {
 	t.Helper()
 	tab, ids = sealedTable(t, 25_000)
@@ -214,7 +214,7 @@ func TestSegmentsWiderThanTheirSealedRowsMelt(t *testing.T) {
 		mustApply(t, tab, Op{ID: from + 1 + 2*i, Kind: OpDelete})
 		mustApply(t, tab, Op{ID: ids[i+50], Kind: OpDelete})
 	}
-	func() { // it grows, and what is deleted beside the sealed rows goes
+	func() { // it grows, and loses the deleted rows beside the sealed ones
 		tab.mu.Lock()
 		defer tab.unlock()
 		tab.reshapeLocked(0, 1)

@@ -15,9 +15,9 @@ import (
 // sealed is an immutable set of packed rows: a hash array without empty slots. It is the
 // generation of a coldPart in memory.
 //
-// A row is in the bucket of its mixed id (see geometry). The rows of a bucket are ordered
-// by remainder, and remainders are as good as random, so all gaps have the same
-// distribution. A lookup decodes half a bucket on average.
+// A row is in the bucket of its mixed id (see geometry). The rows of a bucket are ordered by
+// remainder, and remainders are practically random, so all gaps have the same distribution. A
+// lookup decodes half a bucket on average.
 //
 //	packed: where each bucket begins, and where the last one ends (2 bytes each,
 //	        little-endian, in units of 1 << unit bytes) | the buckets | 8 zeros
@@ -44,13 +44,13 @@ type sealedColumn struct {
 	signed bool  // some counts are below 0, so all are zigzagged
 }
 
-// peekBits is how many valid bits one load has at least.
+// peekBits is the least number of valid bits in one load.
 const peekBits = 57
 
-// peek returns at least peekBits bits of packed from bit at on, the first of them
+// peek returns at least peekBits bits of packed, starting at the given bit, the first of them
 // highest.
-func (s *sealed) peek(at uint) uint64 {
-	return binary.BigEndian.Uint64(s.packed[at>>3:]) << (at & 7)
+func (s *sealed) peek(bit uint) uint64 {
+	return binary.BigEndian.Uint64(s.packed[bit>>3:]) << (bit & 7)
 }
 
 // begins returns the bit at which a bucket begins.
@@ -93,51 +93,52 @@ func (s *sealed) read(id uint64, dst []int64) {
 	}
 }
 
-// nextRow returns the remainder of the row at bit at, and the bit of its counts, or false
-// at the end of the bucket. Before the first row of a bucket, remainder is 2^64-1.
-func (s *sealed) nextRow(remainder uint64, at, end uint) (uint64, uint, bool) {
-	w := s.peek(at)
+// nextRow reads the row that begins at the given bit. It returns the row's remainder and the bit of
+// its counts, or false at the end of the bucket. Before the first row of a bucket, remainder is
+// 2^64-1.
+func (s *sealed) nextRow(remainder uint64, bit, end uint) (uint64, uint, bool) {
+	w := s.peek(bit)
 	upper := uint(bits.LeadingZeros64(w))
-	if upper >= peekBits || at+upper >= end { // no row, only the zeros up to a unit or the next bucket
+	if upper >= peekBits || bit+upper >= end { // no row, only the zeros up to a unit or the next bucket
 		return 0, 0, false
 	}
-	at += upper + 1
+	bit += upper + 1
 	if w <<= upper + 1; upper+1+s.gapBits > peekBits {
-		w = s.peek(at)
+		w = s.peek(bit)
 	}
-	return remainder + 1 + uint64(upper)<<s.gapBits + w>>1>>(63-s.gapBits), at + s.gapBits, true
+	return remainder + 1 + uint64(upper)<<s.gapBits + w>>1>>(63-s.gapBits), bit + s.gapBits, true
 }
 
-// skip returns the bit of the row behind the counts at bit at.
-func (s *sealed) skip(at uint) uint {
-	w, left := s.peek(at), uint(peekBits) // valid bits of w, which starts at at
+// skip returns the bit of the row behind the counts that begin at the given bit.
+func (s *sealed) skip(bit uint) uint {
+	w, left := s.peek(bit), uint(peekBits) // valid bits of w
 	for i := range s.columns {
 		k := uint(s.columns[i].k)
 		n := 2*uint(bits.LeadingZeros64(w)) + 1 + k
 		if n > left {
-			w, left = s.peek(at), peekBits
+			w, left = s.peek(bit), peekBits
 			if n = 2*uint(bits.LeadingZeros64(w)) + 1 + k; n > left {
-				_, next := s.long(at, s.columns[i].k)
-				at, w, left = next, s.peek(next), peekBits
+				_, next := s.long(bit, s.columns[i].k)
+				bit, w, left = next, s.peek(next), peekBits
 				continue
 			}
 		}
-		w, left, at = w<<n, left-n, at+n
+		w, left, bit = w<<n, left-n, bit+n
 	}
-	return at
+	return bit
 }
 
-// counts stores the counts at bit at in dst, which must be all zero, and returns the bit
-// of the next row.
-func (s *sealed) counts(at uint, dst []int64) uint {
+// counts stores the counts that begin at the given bit in dst, which must be all zero. It returns
+// the bit of the next row.
+func (s *sealed) counts(bit uint, dst []int64) uint {
 	for _, c := range s.columns {
-		w := s.peek(at)
+		w := s.peek(bit)
 		zeros, v := uint(bits.LeadingZeros64(w)), uint64(0)
 		if n := 2*zeros + 1 + uint(c.k); n <= peekBits {
 			v = w<<zeros>>(63-zeros-uint(c.k)) - 1<<c.k
-			at += n
+			bit += n
 		} else {
-			v, at = s.long(at, c.k)
+			v, bit = s.long(bit, c.k)
 		}
 		if int(c.number) < len(dst) {
 			if dst[c.number] = int64(v); c.signed {
@@ -145,12 +146,12 @@ func (s *sealed) counts(at uint, dst []int64) uint {
 			}
 		}
 	}
-	return at
+	return bit
 }
 
 // long reads a value that has more bits than one load.
-func (s *sealed) long(at uint, k uint8) (v uint64, next uint) {
-	r := golomb.Reader{Buf: s.packed, At: int(at)}
+func (s *sealed) long(bit uint, k uint8) (v uint64, next uint) {
+	r := golomb.Reader{Buf: s.packed, At: int(bit)}
 	v = r.TakeValue(uint(k))
 	return v, uint(r.At)
 }

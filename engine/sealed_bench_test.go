@@ -212,12 +212,12 @@ func BenchmarkWritesDuringSealing(b *testing.B) {
 	}
 }
 
-// writesWhile applies batches while beside runs, and returns how long each batch took.
-func writesWhile(tab *Table, ids []uint64, beside func()) []time.Duration {
+// writesWhile applies batches while task runs, and returns how long each batch took.
+func writesWhile(tab *Table, ids []uint64, task func()) []time.Duration {
 	done := make(chan struct{})
-	go func() { // ends when beside returns
+	go func() { // ends when task returns
 		defer close(done)
-		beside()
+		task()
 	}()
 	r := rand.New(rand.NewPCG(6, 6))
 	ops := make([]Op, 256)

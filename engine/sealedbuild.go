@@ -30,9 +30,9 @@ type Sealer struct {
 	bits  golomb.Writer
 }
 
-// seal returns the rows of a page packed. There are at least bucketRows of them, in
-// ascending order of ids, none all zero. It returns nil if under each of saltsMax salts
-// some bucket would have more than bucketRowsMax rows.
+// seal packs the rows of a page. The page has at least bucketRows rows, in ascending order of ids,
+// none all zero. It returns nil if under each of saltsMax salts some bucket would have more than
+// bucketRowsMax rows.
 func (x *Sealer) seal(p *Page, salts *salts) *sealed {
 	first, last := p.IDs[0], p.IDs[len(p.IDs)-1]
 	buckets := len(p.IDs) / bucketRows

@@ -34,7 +34,7 @@ func TestTiersBesideTheWriter(t *testing.T) {
 			}
 			tab.Watch(anyAge)
 			firsts, _ := tab.Watch(anyAge)
-			firsts = firsts[:min(max(len(firsts)-2, 0), 1+i%3)] // rows stay in memory that can be sealed
+			firsts = firsts[:min(max(len(firsts)-2, 0), 1+i%3)] // leave rows in memory that can be sealed
 			if _, err := tab.Freeze(cold, firsts); err != nil {
 				t.Error(err)
 			}

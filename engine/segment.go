@@ -47,7 +47,7 @@ type segment struct {
 	//     only in this way, so a tag that a reader saw belongs to the counts that it
 	//     reads next, or seq has changed.
 	seq      atomic.Uint32
-	rowWords uint32 // 64-bit words of counts a row; never changes
+	rowWords uint32 // 64-bit words of counts per row; never changes
 	buckets  []bucket
 	more     []uint64 // words()-1 words for each slot: the counts from column 4 on
 	over     atomic.Pointer[overflow]
@@ -60,7 +60,7 @@ type segment struct {
 	rows    int     // stored in the array; with a cold part, rows of zeros count too
 	epoch   uint64  // the table's epoch when this segment was made
 	maxID   uint64  // no row has a larger id
-	watched watcher // who makes the writer copy the segment before it changes it
+	watched watcher // the tasks that make the writer copy the segment before it changes it
 	seal    sealState
 }
 

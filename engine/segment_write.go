@@ -112,8 +112,8 @@ func hasWide(row []int64) bool {
 // nearest empty slot is a few moves away.
 const roomSearchMax = 256
 
-// roomStep is a bucket that the search for an empty slot reached: the row in slot of an
-// earlier step's bucket would move here.
+// roomStep is a bucket that the search for an empty slot reached. The row in slot, a slot of the
+// parent's bucket, would move here.
 type roomStep struct {
 	bucket uint32
 	parent int16 // index of the earlier step; -1 for the two buckets of the new row
@@ -164,22 +164,22 @@ func (s *segment) shift(steps *[roomSearchMax]roomStep, last roomStep, empty int
 	return empty
 }
 
-// move moves the row at from to the empty slot to in its other bucket.
-func (s *segment) move(from, to int) {
+// move moves the row in fromSlot to toSlot, an empty slot of its other bucket.
+func (s *segment) move(fromSlot, toSlot int) {
 	for w := range s.words() {
-		source := s.word(from, w)
+		source := s.word(fromSlot, w)
 		for i := range wordColumns {
 			if *source>>(16*i)&0xFFFF == inOverflow {
 				column := w*wordColumns + i
 				o := s.over.Load()
-				v := o.get(overflowKey(from, column))
-				o.remove(overflowKey(from, column))
-				s.over.Store(o.put(overflowKey(to, column), v))
+				v := o.get(overflowKey(fromSlot, column))
+				o.remove(overflowKey(fromSlot, column))
+				s.over.Store(o.put(overflowKey(toSlot, column), v))
 			}
 		}
-		atomic.StoreUint64(s.word(to, w), *source)
+		atomic.StoreUint64(s.word(toSlot, w), *source)
 		atomic.StoreUint64(source, 0)
 	}
-	s.setTag(to, s.tag(from)^tagSecond)
-	s.setTag(from, 0)
+	s.setTag(toSlot, s.tag(fromSlot)^tagSecond)
+	s.setTag(fromSlot, 0)
 }

@@ -16,9 +16,9 @@ func shapeOf(slots []slotID, first, last uint64) shape {
 	return shapeFor(len(slots), slots, id, first, last)
 }
 
-// shapeFor returns the smallest shape for the given number of rows, which include id and
-// those of slots, in a segment that owns ids first … last. The shape is narrow if a
-// window can cover the rows. It may exceed bucketsMax.
+// shapeFor returns the smallest shape for the given number of rows, in a segment that owns ids
+// first … last. The rows include id and those of slots. The shape is narrow if a window can cover
+// the rows. It may exceed bucketsMax.
 func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
 	low, high := id, id
 	for _, r := range slots {
@@ -33,7 +33,7 @@ func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
 
 // window chooses the base of a narrow window for ids low … high in a segment that owns first …
 // last. It returns false if the segment must be wide. If the window cannot cover the whole range,
-// the last segment gets most of the spare room above, where ids in order go; other segments get
+// the last segment gets most of the spare room above, where ascending ids go; other segments get
 // half on either side. Both get some spare room below. Otherwise each of a run of falling ids would
 // be outside of the window and cause a rebuild.
 func window(buckets int, low, high, first, last uint64) (uint64, bool) {

@@ -132,15 +132,15 @@ func (s *Snapshot) Parts(fn func(*Part) error) error {
 	return nil
 }
 
-// Scan calls fn with rows of ids from on in ascending order, width counts each, until fn
-// returns false. Rows of one page are of one moment, different pages of different
-// moments. It leaves out rows whose first width counts are zero. A page is valid only
-// during the call. It reads cold rows from disk, and returns an error if it cannot.
-func (t *Table) Scan(from uint64, width int, fn func(*Page) bool) error {
+// Scan calls fn with the rows of the ids from start on, in ascending order, width counts each,
+// until fn returns false. All rows of a page are of one moment; different pages may be of different
+// moments. It leaves out rows whose first width counts are zero. A page is valid only during the
+// call. It reads cold rows from disk, and returns an error if it cannot.
+func (t *Table) Scan(start uint64, width int, fn func(*Page) bool) error {
 	var c collector
 	for {
-		seg, last := t.copySegment(from)
-		p, err := c.collectAll(seg, from, width)
+		seg, last := t.copySegment(start)
+		p, err := c.collectAll(seg, start, width)
 		seg.cold.release()
 		if err != nil {
 			return err
@@ -148,7 +148,7 @@ func (t *Table) Scan(from uint64, width int, fn func(*Page) bool) error {
 		if len(p.IDs) > 0 && !fn(p) || last == 1<<64-1 {
 			return nil
 		}
-		from = last + 1
+		start = last + 1
 	}
 }
 
@@ -171,8 +171,8 @@ type collector struct {
 	page, cold, merged Page
 }
 
-// collect gathers the rows in memory of a segment that does not change: a captured one or
-// a copy. It includes rows that are zero in these columns only if zeros is set.
+// collect gathers the rows in memory of a segment that does not change: a captured one or a copy.
+// If zeros is set, it includes rows that are zero in the first width columns.
 func (c *collector) collect(s *segment, from uint64, width int, zeros bool) *Page {
 	c.slots = c.slots[:0]
 	s.each(func(slot int, id uint64) {

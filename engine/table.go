@@ -23,9 +23,9 @@ type Table struct {
 	// coldMax is an upper bound of the ids of all rows on disk. It never falls. Nearly all writes
 	// have new ids, which are above it.
 	coldMax atomic.Uint64
-	// writing is held by Apply from before it brings cold rows into memory until it has
-	// used them, and by whoever moves rows out. It is acquired before mu, and held while
-	// the disk is read.
+	// Apply holds writing from before it brings cold rows into memory until it has used them. Code
+	// that moves rows out of memory holds it too. It is acquired before mu, and held while the disk
+	// is read.
 	writing sync.Mutex
 	cuts    []Cut // of the last Apply; under writing
 
@@ -90,10 +90,10 @@ func (t *Table) Widens(op *Op) bool {
 // outstanding misses of today's cores, and small enough for a stack.
 const pageRows = 32
 
-// GetMany fills dst with the rows of ids in their order, width counts an id. Each row is
-// whole; different rows may be of different moments during the call. The cache misses of
-// different rows overlap. GetMany appends the position of each row that may be cold to
-// cold, leaves that row unfilled, and returns cold. It allocates only for cold.
+// GetMany fills dst with the rows of ids in their order, width counts per id. Each row is whole;
+// different rows may be of different moments during the call. The cache misses of different rows
+// overlap. GetMany appends the position of each row that may be cold to cold, leaves that row
+// unfilled, and returns cold. It allocates only for cold.
 func (t *Table) GetMany(ids []uint64, width int, dst []int64, cold []int) []int {
 	var segs [pageRows]*segment
 	var places [pageRows]place
@@ -213,8 +213,8 @@ type Stats struct {
 	SealedBytes uint64 // of memory; included in Bytes
 }
 
-// Stats returns the size of the table. A write may fall between the reads of Rows and
-// Bytes.
+// Stats returns the size of the table. It reads Rows before Bytes, so a write may happen in
+// between.
 func (t *Table) Stats() Stats {
 	d := t.dir.Load()
 	st := Stats{Rows: uint64(t.rows.Load()), Segments: len(d.segs), Bytes: uint64(unsafe.Sizeof(*t))}

@@ -14,10 +14,10 @@ type Cold interface {
 // Release count references. A generation exists at least until its last reference is
 // released, and as long as a snapshot names it. Its methods are safe for concurrent use.
 type Generation interface {
-	Number() uint64              // unique among all generations that the table ever had on disk
-	Rows() int                   // none is all zero
-	Width() int                  // every count from this column on is 0
-	Bytes() (memory, disk int64) // its size in memory and on disk
+	Number() uint64 // unique among all generations that the table ever had on disk
+	Rows() int      // none is all zero
+	Width() int     // every count from this column on is 0
+	Bytes() (memory, disk int64)
 	// Get fills row with the first len(row) counts of id, zeros if there is no such row.
 	// It waits for its turn to read until ctx ends.
 	Get(ctx context.Context, id uint64, row []int64) error

@@ -20,8 +20,8 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// follow makes the node's keyspaces and groups those of the catalog. The node then knows every shard,
-// and has opened the replicas that it should hold.
+// follow updates the node's keyspaces and groups to match the catalog. The node then knows every
+// shard, and has opened the replicas that it should hold.
 func (n *Node) follow() error {
 	n.registry.changing.Lock()
 	defer n.registry.changing.Unlock()

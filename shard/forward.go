@@ -198,11 +198,11 @@ func parseSettled(r *wire.Reader, width int) *propose.Proposal {
 	return q
 }
 
-// mayTryAgain reports whether a part that failed with err may be proposed again. Either it changed
-// nothing, or it has an identity: then once is true, and repeats are applied once.
-func mayTryAgain(err error, once bool) bool {
+// mayTryAgain reports whether a part that failed with err may be proposed again. It may be if it
+// changed nothing, or if identified is true: then repeats are applied once.
+func mayTryAgain(err error, identified bool) bool {
 	if errors.Is(err, ErrOutcomeUnknown) {
-		return once
+		return identified
 	}
 	return errors.Is(err, ErrNoLeader) || errors.Is(err, ErrDraining)
 }

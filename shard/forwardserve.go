@@ -73,8 +73,9 @@ type checkedPart struct {
 	err     error // why the part is refused; nil if it is not
 }
 
-// check checks a forwarded part by a deadline. It refuses ops on dropped columns. A node that does
-// not know of the drop yet may send such ops, and their acknowledged counts would be lost.
+// check checks a forwarded part. It may read the disk until the deadline. It refuses ops on dropped
+// columns. A node that does not know of the drop yet may send such ops, and their acknowledged
+// counts would be lost.
 func (wr *writer) check(g *shardReplica, f *forward.Part, deadline time.Time) *checkedPart {
 	p := &checkedPart{Part: f}
 	r, err := g.led()

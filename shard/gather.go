@@ -107,16 +107,16 @@ func (ps *parts) overflows(w *Write) {
 	}
 }
 
-// refusable reports whether an op, op number at of a proposal, may have been refused, and the first
-// column whose sum may have overflowed. Only a sum overflows, and only if it adds something: the op
-// of a read adds 0.
-func (w *Write) refusable(op int, q *propose.Proposal, at int) (column uint8, could bool) {
+// refusable reports whether an op may have been refused, and the first column whose sum may have
+// overflowed. number is the op's number in the proposal. Only a sum overflows, and only if it adds
+// something: the op of a read adds 0.
+func (w *Write) refusable(op int, q *propose.Proposal, number int) (column uint8, could bool) {
 	if w.Feeds != nil || w.Board != nil {
 		return 0, true
 	}
 	if w.Outbox != nil {
 		column = raftfsm.TooOldColumn
-		if w.Width > 0 && q.Row(at, w.Width)[raftfsm.PostsColumn] == math.MaxInt64 {
+		if w.Width > 0 && q.Row(number, w.Width)[raftfsm.PostsColumn] == math.MaxInt64 {
 			column = raftfsm.PostsColumn // the post count is at its maximum, which still holds
 		}
 		return column, w.Outbox[op].Kind == outbox.Publish

@@ -11,7 +11,7 @@ type Health struct {
 	// Leaders maps a group to the key of its leader, or to "" if this node knows no leader that may
 	// serve. It covers the groups of which this node holds, and should hold, a replica.
 	Leaders map[uint32]string
-	Disk    headroom.Usage // a full one stops writes
+	Disk    headroom.Usage // a full disk stops writes
 	Memory  headroom.Usage // full memory stops new rows
 	// VotersFull are the groups led here that take no writes because too few of their voters have free
 	// disk, ascending.

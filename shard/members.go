@@ -11,8 +11,8 @@ import (
 // MemberReads reads the sets of members of counter keyspaces. Ids, members and columns are those of a
 // Write.
 type MemberReads interface {
-	// Check sets in[i] to whether the member is in the set of ids[i].
-	Check(ks *Keyspace, column int, member uint64, ids []uint64, opt *ReadOptions, in []bool) error
+	// Check sets contained[i] to whether the member is in the set of ids[i].
+	Check(ks *Keyspace, column int, member uint64, ids []uint64, opt *ReadOptions, contained []bool) error
 	// List returns a page of the members of a row, newest first.
 	List(ks *Keyspace, column int, id uint64, page members.Page, opt *ReadOptions) (members.List, error)
 	// Of returns a page of the rows that a member is in, newest first.
@@ -20,8 +20,8 @@ type MemberReads interface {
 }
 
 // Check implements MemberReads.
-func (rd *reader) Check(ks *Keyspace, column int, member uint64, ids []uint64, opt *ReadOptions, in []bool) error {
-	clear(in)
+func (rd *reader) Check(ks *Keyspace, column int, member uint64, ids []uint64, opt *ReadOptions, contained []bool) error {
+	clear(contained)
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
 		return rd.orUnknown(ks, err)
@@ -34,7 +34,7 @@ func (rd *reader) Check(ks *Keyspace, column int, member uint64, ids []uint64, o
 	}
 	for s := range pg.byShard {
 		for i, place := range pg.byShard[s].at {
-			in[place] = pg.byShard[s].rows[i] != 0
+			contained[place] = pg.byShard[s].rows[i] != 0
 		}
 	}
 	return nil

@@ -151,10 +151,11 @@ func (s *registry) snapshotsDeferred() (deferred int) {
 	return deferred
 }
 
-// countReplicas counts the replicas of this node for which of returns true, the catalog's included.
-func (n *Node) countReplicas(of func(*replica.Replica) bool) (count int) {
+// countReplicas counts the replicas of this node for which match returns true, the catalog's
+// included.
+func (n *Node) countReplicas(match func(*replica.Replica) bool) (count int) {
 	for _, g := range n.registry.Replicas() {
-		if of(g) {
+		if match(g) {
 			count++
 		}
 	}

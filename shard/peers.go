@@ -3,12 +3,12 @@ package shard
 // The methods of calls between nodes.
 const (
 	methodRead      = "read"      // parts of reads → rows
-	methodPropose   = "propose"   // parts of writes for one group → what became of each
+	methodPropose   = "propose"   // parts of writes for one group → the outcome of each
 	methodRelay     = "relay"     // the same, to be handed to the node that leads the group
 	methodRelayRead = "relayread" // a node and parts of reads for it → rows
-	methodReport    = "report"    // → what the node says of itself, as JSON
+	methodReport    = "report"    // nothing → the node's report of itself, as JSON
 	methodDiskFull  = "diskfull"  // nothing → whether the node's disk is at its reserve
-	methodSnapshot  = "snapshot"  // a shard and an index → a snapshot of then or later, in pieces
+	methodSnapshot  = "snapshot"  // a shard and an index → a snapshot of that index or a later one, in pieces
 )
 
 const (

@@ -76,9 +76,9 @@ func (rd *reader) get(ks *Keyspace, of readOf, ids []uint64, width int, opt *Rea
 	return nil
 }
 
-// feeds fills into with the feeds of users, as Node.Feeds does.
-func (rd *reader) feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds) error {
-	into.Followees, into.Ends, into.Stamps = into.Followees[:0], into.Ends[:0], into.Stamps[:0]
+// feeds sets dst to the feeds of users, as Node.Feeds does.
+func (rd *reader) feeds(ks *Keyspace, users []uint64, opt *ReadOptions, dst *Feeds) error {
+	dst.Followees, dst.Ends, dst.Stamps = dst.Followees[:0], dst.Ends[:0], dst.Stamps[:0]
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
 		return err
@@ -90,7 +90,7 @@ func (rd *reader) feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Fe
 		if err != nil {
 			return err
 		}
-		return rd.appendFeed(into, groups[s], r, key, opt)
+		return rd.appendFeed(dst, groups[s], r, key, opt)
 	}
 	pg := newPage(readFeeds, users, 0, route)
 	defer pg.release()
@@ -100,8 +100,8 @@ func (rd *reader) feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Fe
 	for _, user := range users {
 		s, key := route.KeyOf(user)
 		if p := &pg.byShard[s]; p.here == nil {
-			p.rows = into.appendRow(p.rows)
-		} else if err := rd.appendFeed(into, groups[s], p.here, key, opt); err != nil {
+			p.rows = dst.appendRow(p.rows)
+		} else if err := rd.appendFeed(dst, groups[s], p.here, key, opt); err != nil {
 			return err
 		}
 	}
@@ -110,16 +110,16 @@ func (rd *reader) feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Fe
 
 // appendFeed appends one user's feed. r is this node's replica if it may answer, or nil. appendFeed
 // reads r's memory if the feed is there.
-func (rd *reader) appendFeed(into *Feeds, g *shardReplica, r *localReplica, key uint64, opt *ReadOptions) error {
+func (rd *reader) appendFeed(dst *Feeds, g *shardReplica, r *localReplica, key uint64, opt *ReadOptions) error {
 	if r != nil {
-		if followees, stamp, inMemory := r.feed.Followees(into.Followees, key); inMemory {
-			into.Followees, into.Ends, into.Stamps = followees, append(into.Ends, len(followees)), append(into.Stamps, stamp)
+		if followees, stamp, inMemory := r.feed.Followees(dst.Followees, key); inMemory {
+			dst.Followees, dst.Ends, dst.Stamps = followees, append(dst.Ends, len(followees)), append(dst.Stamps, stamp)
 			return nil
 		}
 	}
 	row, err := rd.fetch(g, r, readQuery{of: readFeeds}, []uint64{key}, opt)
 	if err == nil {
-		into.appendRow(row)
+		dst.appendRow(row)
 	}
 	return err
 }
@@ -214,14 +214,14 @@ func (rd *reader) fetch(g *shardReplica, r *localReplica, what readQuery, keys [
 }
 
 // ask reads a shard until one replica answers, or until ctx, which has the read's deadline, ends.
-// It is the only retry loop of reads. here reads from this node's replica, once the replica may
-// answer; r is the replica if it may answer already, or nil. at reads from another node; ask tries
-// the leader first. An error of here is final unless it is ErrNoQuorum and the cluster has other
-// nodes. Of the errors of at, only ErrBadToken and ErrUnknownKeyspace are final.
-func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt *ReadOptions, here func(*localReplica) error, at func(context.Context, string) error) error {
+// It is the only retry loop of reads. local reads from this node's replica, once the replica may
+// answer; r is the replica if it may answer already, or nil. remote reads from another node; ask
+// tries the leader first. An error of local is final unless it is ErrNoQuorum and the cluster has
+// other nodes. Of the errors of remote, only ErrBadToken and ErrUnknownKeyspace are final.
+func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt *ReadOptions, local func(*localReplica) error, remote func(context.Context, string) error) error {
 	last := ErrNoLeader
 	tryHere := func(r *localReplica) (done bool) {
-		switch last = here(r); {
+		switch last = local(r); {
 		case !errors.Is(last, ErrNoQuorum):
 			return true
 		case rd.alone():
@@ -235,7 +235,7 @@ func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt
 	}
 	if retry.Until(ctx, func() bool {
 		for _, node := range rd.readers(g) {
-			last = at(ctx, node)
+			last = remote(ctx, node)
 			if last == nil || errors.Is(last, ErrBadToken) || errors.Is(last, ErrUnknownKeyspace) {
 				return true
 			}
@@ -261,7 +261,7 @@ func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt
 	return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, g.shard, g.keyspace, last.Error())
 }
 
-// admitted returns this node's replica if it may answer a read that arrived at the time arrived. It
+// admitted returns this node's replica if it may answer a read that arrived at the given time. It
 // returns nil if only another replica may answer. Its only error is ErrBadToken: no replica can
 // answer such a read.
 func (rd *reader) admitted(g *shardReplica, opt *ReadOptions, arrived time.Time) (*localReplica, error) {

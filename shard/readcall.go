@@ -320,12 +320,12 @@ func parseReadRows(r *wire.Reader, q *remoteRead) []int64 {
 	return parseCounts(r, len(q.keys)*q.width)
 }
 
-// parseCounted parses a count n, at most most, and the words(n) numbers after it. It appends all of
-// them to rows.
-func parseCounted(r *wire.Reader, rows []int64, most int, words func(n int) int) []int64 {
+// parseCounted parses a count n, which countMax bounds, and the words(n) numbers after it. It
+// appends all of them to rows.
+func parseCounted(r *wire.Reader, rows []int64, countMax int, words func(n int) int) []int64 {
 	n := r.Int()
-	if n < 0 || n > int64(most) {
-		r.Fail(fmt.Sprintf("%d in a row, of at most %d,", n, most))
+	if n < 0 || n > int64(countMax) {
+		r.Fail(fmt.Sprintf("%d in a row, of at most %d,", n, countMax))
 		return rows
 	}
 	return append(append(rows, n), parseCounts(r, words(int(n)))...)

@@ -12,11 +12,10 @@ import (
 // wakes it.
 const reconcileTick = 500 * time.Millisecond
 
-// runReconcile makes this node's groups what the catalog wants. It opens the replicas that this
+// runReconcile changes this node's groups to match the catalog. It opens the replicas that this
 // node is to hold, and deletes those that were removed from their group or whose keyspace was
-// dropped. It changes the members of the groups that this node leads, and hands over those that
-// the node should not lead. It keeps no state of its own. Open starts it; Close stops it and
-// waits.
+// dropped. It changes the members of the groups that this node leads, and hands over those that the
+// node should not lead. It keeps no state of its own. Open starts it; Close stops it and waits.
 func (n *Node) runReconcile() {
 	tick := time.NewTicker(reconcileTick)
 	defer tick.Stop()

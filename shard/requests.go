@@ -38,10 +38,10 @@ func (n *Node) Cursors(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, 
 	return n.router.orUnknown(ks, n.reader.get(ks, readCursors, ids, width, opt, rows))
 }
 
-// Feeds fills into with the feeds of users. Each feed is whole; different feeds may be of different
+// Feeds sets dst to the feeds of users. Each feed is whole; different feeds may be of different
 // moments.
-func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, into *Feeds) error {
-	return n.reader.feeds(ks, users, opt, into)
+func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, dst *Feeds) error {
+	return n.reader.feeds(ks, users, opt, dst)
 }
 
 // Board returns the board: the notices and dots that all users share.
@@ -55,12 +55,12 @@ func (n *Node) Holds(ks *Keyspace) bool {
 	return !slices.ContainsFunc(n.registry.groups.Load().byFirst[ks.FirstGroup], func(g *shardReplica) bool { return g.replica.Load() == nil })
 }
 
-// Scan returns up to limit rows of ids above after, or from the first id if hasAfter is false, in
-// ascending order, width counts for each. Scan returns no row whose only counts are in dropped
-// columns. Rows that are written during the scan may be of different moments. With
+// Scan returns up to limit rows, with width counts each, in ascending order of ids. It begins above
+// afterID, or with the first id if hasAfter is false. Scan returns no row whose only counts are in
+// dropped columns. Rows that are written during the scan may be of different moments. With
 // opt.SkipUnreadable, Scan may leave out shards, and names them.
-func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
-	r, err := n.reader.scanPage(ks, after, hasAfter, limit, width, opt)
+func (n *Node) Scan(ks *Keyspace, afterID uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
+	r, err := n.reader.scanPage(ks, afterID, hasAfter, limit, width, opt)
 	return r, n.router.orUnknown(ks, err)
 }
 

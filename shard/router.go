@@ -128,7 +128,7 @@ func (t *router) relayFor(g *shardReplica, leader string) string {
 	return t.nextHolder(g, func(node string) bool { return node != leader && !t.calls.Doubtful(node) })
 }
 
-// nextHolder returns the next of the group's other holders that accept accepts, or "".
+// nextHolder returns the next of the group's other holders for which accept returns true, or "".
 func (t *router) nextHolder(g *shardReplica, accept func(node string) bool) string {
 	holders := t.holders(g.number)
 	for range holders {

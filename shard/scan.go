@@ -9,7 +9,7 @@ import (
 )
 
 // scanPage returns a page of rows, as Node.Scan does.
-func (rd *reader) scanPage(ks *Keyspace, after uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
+func (rd *reader) scanPage(ks *Keyspace, afterID uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
 		return nil, err
@@ -20,7 +20,7 @@ func (rd *reader) scanPage(ks *Keyspace, after uint64, hasAfter bool, limit, wid
 	for i, g := range groups {
 		runs[i] = run{group: g}
 		if hasAfter {
-			from, found := s.route.FirstAbove(after, i)
+			from, found := s.route.FirstAbove(afterID, i)
 			runs[i].from, runs[i].ended = from, !found
 		}
 	}

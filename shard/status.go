@@ -81,9 +81,9 @@ func (n *Node) LeaderViews(ctx context.Context) map[uint32]LeaderView {
 	return n.membership.LeaderViews(ctx)
 }
 
-// Transfer asks the node from, which leads a group, to hand it over to another.
-func (n *Node) Transfer(ctx context.Context, group uint32, from, to string) error {
-	return n.membership.Transfer(ctx, group, from, to)
+// Transfer asks the node leader, which leads a group, to hand the group over to the node successor.
+func (n *Node) Transfer(ctx context.Context, group uint32, leader, successor string) error {
+	return n.membership.Transfer(ctx, group, leader, successor)
 }
 
 // Catalog returns the catalog as this node knows it. The caller must not change it.

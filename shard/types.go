@@ -202,9 +202,9 @@ type RequestID = dedup.RequestID
 // ByProducer identifies request number seq of a producer, whose name has 1 to ProducerBytesMax bytes.
 func ByProducer(producer []byte, seq uint64) RequestID { return dedup.ByProducer(producer, seq) }
 
-// ByKey identifies a request by a key of the client, of 1 to KeyBytesMax bytes. asked is the meaning of
-// the request: a repeat must have the same.
-func ByKey(key []byte, asked ...[]byte) RequestID { return dedup.ByKey(key, asked...) }
+// ByKey identifies a request by a key of the client, of 1 to KeyBytesMax bytes. meaning has the
+// contents of the request: a repeat must have the same.
+func ByKey(key []byte, meaning ...[]byte) RequestID { return dedup.ByKey(key, meaning...) }
 
 // The bounds of identities of requests.
 const (

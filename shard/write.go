@@ -201,10 +201,10 @@ func (ps *parts) cancel() {
 	}
 }
 
-// ask proposes only the part for the shard that judges the key: whether the key was used for
-// another body. The key alone chooses that shard, because a different body may have its ops on
-// entirely different shards. The write proposes its other parts once the judging shard has accepted
-// the key.
+// ask proposes only the part for the shard that judges the key. That shard finds whether the key
+// was used for another body. The key alone chooses that shard, because a different body may have
+// its ops on entirely different shards. The write proposes its other parts once the judging shard
+// has accepted the key.
 func (wr *writer) ask(ps *parts, w *Write, groups []*shardReplica) error {
 	s := w.judgeSlot(len(groups))
 	wr.settle(ps.byShard[s:s+1], groups[s:s+1], w, ps.timer)

@@ -50,8 +50,8 @@ var ErrDamaged = errors.New("cold rows are damaged")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// encodeBlock appends a block of as many rows of p, from index from on, as fit. It returns
-// the index of the row behind the last.
+// encodeBlock appends one block to dst, with as many rows of p as fit, beginning at p.IDs[from]. It
+// returns the index of the row behind the last.
 func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byte, next int) {
 	start := len(dst)
 	c := chooseCodes(p, from, min(len(p.IDs), from+blockRowsMax))
@@ -96,7 +96,7 @@ func namedCRC(name, body []byte) uint32 {
 // codes holds the codes of a block's ids and columns, a byte each.
 type codes []byte
 
-// chooseCodes returns the best codes for rows from … to-1.
+// chooseCodes returns the best codes for the rows with indexes in [from, to).
 func chooseCodes(p *engine.Page, from, to int) codes {
 	var gaps [65]int
 	for i := from + 1; i < to; i++ {

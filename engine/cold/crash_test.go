@@ -61,8 +61,8 @@ func (c *crashing) step(t *testing.T, i int) {
 	}
 }
 
-// check opens the store after a crash. It has each generation that a snapshot names, as it was written, and
-// nothing else after a sweep.
+// check opens the store after a crash. The store must have each generation that a snapshot names,
+// as it was written, and after a sweep nothing else.
 func (c *crashing) check(t *testing.T) {
 	s := openStore(t, c.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: c.r.IntN(101), RNG: c.r}))
 	defer s.Close()

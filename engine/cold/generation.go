@@ -15,7 +15,7 @@ import (
 type Generation struct {
 	group  *Group
 	number uint64
-	needed atomic.Int64 // references: calls of Retain less calls of Release
+	needed atomic.Int64 // references: calls of Retain minus calls of Release
 	index
 }
 

@@ -39,9 +39,10 @@ func newIndexCache() *indexCache {
 	return c
 }
 
-// fit resizes the cache to suit the indexes of the store's files, which have so many bytes in all.
-func (c *indexCache) fit(files uint64) {
-	size := min(max(files/indexShare, indexCacheMin), indexCacheMax)
+// fit resizes the cache to suit the indexes of the store's files. filesBytes is the size of all
+// files together.
+func (c *indexCache) fit(filesBytes uint64) {
+	size := min(max(filesBytes/indexShare, indexCacheMin), indexCacheMax)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.written.Store(0)
@@ -49,9 +50,9 @@ func (c *indexCache) fit(files uint64) {
 	c.mu.release = c.pebble.Reserve(int(indexCacheMax - size))
 }
 
-// wrote counts written bytes and resizes the cache after each indexFitEvery.
-func (c *indexCache) wrote(bytes int, files func() uint64) {
+// wrote counts written bytes and calls fit after each indexFitEvery bytes.
+func (c *indexCache) wrote(bytes int, filesBytes func() uint64) {
 	if c.written.Add(int64(bytes)) >= indexFitEvery {
-		c.fit(files())
+		c.fit(filesBytes())
 	}
 }

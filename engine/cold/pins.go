@@ -64,19 +64,18 @@ func parsePin(value []byte) ([]uint64, error) {
 	return numbers, nil
 }
 
-// Sweep removes the pins of snapshots that kept does not return, and then the generations
-// that nobody needs. kept returns finished snapshots and those being written. The
-// generations in use must have been opened before the first Sweep that follows
-// Store.Group.
-func (g *Group) Sweep(kept func() ([]string, error)) error {
+// Sweep removes the pins of all snapshots that listKept does not return, and then the generations
+// that nobody needs. listKept returns finished snapshots and those being written. The generations
+// in use must have been opened before the first Sweep that follows Store.Group.
+func (g *Group) Sweep(listKept func() ([]string, error)) error {
 	done, err := g.store.db.Use()
 	if err != nil {
 		return err
 	}
 	defer done()
-	g.mu.Lock() // no new pin until kept has returned, so kept includes the snapshot of every pin
+	g.mu.Lock() // no new pin until listKept has returned, so it returns the snapshot of every pin
 	defer g.mu.Unlock()
-	names, err := kept()
+	names, err := listKept()
 	if err != nil {
 		return fmt.Errorf("cannot list the snapshots that name cold rows: %w", err)
 	}

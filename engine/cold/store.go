@@ -43,8 +43,8 @@ const (
 	// Pebble writes the batch directly to a file.
 	pebbleMemtableBytes = 128 << 10
 
-	// removedWithin bounds the time until Pebble frees the space of removed generations.
-	// By default it would wait until a memtable is full of removals.
+	// removedWithin bounds the time until Pebble frees the space of removed generations. By default
+	// Pebble would wait until a memtable is full of removals.
 	removedWithin = 10 * time.Second
 )
 

@@ -459,7 +459,7 @@ func TestDamagedListOfGenerations(t *testing.T) {
 	}
 }
 
-// Nor is a number reused that was written while generations could not be listed at an earlier start.
+// No number is reused that was written while an earlier start could not list the generations.
 func TestDamagedListAtTwoStarts(t *testing.T) {
 	fs := vfs.NewMem()
 	s := openStore(t, fs)

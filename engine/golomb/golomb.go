@@ -132,8 +132,8 @@ func K(sizes *[65]int) uint {
 			if size <= k {
 				cost += n * 2 * (1 + k)
 			} else {
-				// In all, half, a quarter … of these values the 1 that q adds carries, which
-				// takes two more bits.
+				// If v>>k is all ones, q has one bit more, and the code takes two bits more. That
+				// is so for all, half, a quarter … of these values.
 				cost += n * (2*(2*(size-k)-1+k) + 4>>(size-k-1))
 			}
 		}

@@ -31,8 +31,8 @@ func RiceK(lengths *[65]int) uint8 {
 	return best
 }
 
-// riceCost returns about how many bits the numbers take. It counts each number as one in the
-// middle of its length.
+// riceCost returns about how many bits the numbers take. It assumes that each number is in the
+// middle of the range of its length.
 func riceCost(lengths *[65]int, k int) int {
 	cost := 0
 	for length, n := range lengths {

@@ -76,17 +76,17 @@ type deadPairs struct {
 	rows  []uint64 // rows that have no more pairs
 }
 
-// Begin begins the entry of an index, whose time is in Unix milliseconds. at is the state after all entries
-// that the state machine has applied so far. While a restart replays the log, that state is earlier than the
-// store's.
-func (g *Group) Begin(at State, index uint64, now int64) (*Batch, error) {
+// Begin begins the entry at index. now is the entry's time in Unix milliseconds. applied is the
+// state after all entries that the state machine has applied so far. While a restart replays the
+// log, that state is earlier than the store's.
+func (g *Group) Begin(applied State, index uint64, now int64) (*Batch, error) {
 	if err := g.usable(); err != nil {
 		return nil, err
 	}
-	b := &Batch{group: g, before: at, index: index, stamp: at.Stamp, now: StampOf(now)}
+	b := &Batch{group: g, before: applied, index: index, stamp: applied.Stamp, now: StampOf(now)}
 	if b.replayed = index <= g.state.Index; !b.replayed {
-		if at != g.state {
-			return nil, fmt.Errorf("%w: entry %d follows the sets of entry %d, the disk has those of entry %d", ErrDamaged, index, at.Index, g.state.Index)
+		if applied != g.state {
+			return nil, fmt.Errorf("%w: entry %d follows the sets of entry %d, the disk has those of entry %d", ErrDamaged, index, applied.Index, g.state.Index)
 		}
 		return b, nil
 	}
@@ -99,11 +99,11 @@ func (g *Group) Begin(at State, index uint64, now int64) (*Batch, error) {
 	if b.outcome, found, err = g.outcome(index); err != nil {
 		return nil, err
 	}
-	if found && b.outcome.previous != at.Index {
-		return nil, fmt.Errorf("%w: entry %d follows entry %d, the sets are of entry %d", ErrDamaged, index, b.outcome.previous, at.Index)
+	if found && b.outcome.previous != applied.Index {
+		return nil, fmt.Errorf("%w: entry %d follows entry %d, the sets are of entry %d", ErrDamaged, index, b.outcome.previous, applied.Index)
 	}
 	if !found {
-		b.outcome.after = at
+		b.outcome.after = applied
 	}
 	return b, nil
 }
@@ -158,7 +158,7 @@ func (b *Batch) Read() error {
 	return damaged(errors.Join(err, l.it.Close(), b.group.usable()))
 }
 
-// compare orders pairs as their keys.
+// compare orders pairs like their keys.
 func (p Pair) compare(o Pair) int {
 	return cmp.Or(cmp.Compare(p.Row, o.Row), cmp.Compare(p.Column, o.Column), cmp.Compare(p.Member, o.Member))
 }
@@ -300,7 +300,8 @@ func (b *Batch) judge(p Pair, apply func(at *pair, present bool) bool) (changes 
 	return true
 }
 
-// Undo undoes the last Join or Leave if that changed its set. A replay judges the op in the same way.
+// Undo undoes the last Join or Leave if that changed its set. The outcome keeps the op's bit, so a
+// replay judges the op in the same way.
 func (b *Batch) Undo() {
 	if b.last.of != nil {
 		b.last.of.is = b.last.was

@@ -20,8 +20,8 @@ var (
 
 const benchGroups = 7
 
-// likes draws who likes what, in the order of time. Posts have ids as Weibo's, which grow with
-// time; half of the likes go to one post in a thousand, and most to posts of the last day.
+// likes draws likes in the order of time. Posts have ids as Weibo's, which grow with time; half of
+// the likes go to one post in a thousand, and most to posts of the last day.
 type likes struct {
 	random *rand.Rand
 	users  *rand.Zipf
@@ -42,7 +42,7 @@ func newLikes(pairs int, span time.Duration) *likes {
 		day: float64(pairs) / likesPerPost * min(1, float64(24*time.Hour)/float64(span))}
 }
 
-// user draws one by how much they like, viewer draws any.
+// user draws a user in proportion to how much users like, and viewer draws any user.
 func (l *likes) user() uint64   { return userID(l.users.Uint64()) }
 func (l *likes) viewer() uint64 { return userID(l.random.Uint64N(benchUsers)) }
 
@@ -67,7 +67,7 @@ func (l *likes) next() (group int, p Pair, ms int64) {
 	return int(id % benchGroups), Pair{Row: id / benchGroups, Member: l.user(), Column: 2}, logTimeStart + l.now.Milliseconds()
 }
 
-// processor returns what the process has used of it.
+// processor returns the processor time that the process has used.
 func processor(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -136,7 +136,7 @@ func (b *benchStore) join(n int, pairs []Pair, ms int64) {
 	}
 }
 
-// fill applies entries of 100 joins of a shard, -bench-pairs of them in all.
+// fill applies entries of 100 joins each, -bench-pairs joins in all.
 func (b *benchStore) fill() *likes {
 	if *benchSpan == 0 {
 		*benchSpan = time.Duration(*benchPairs) * time.Second / 20
@@ -184,9 +184,9 @@ func BenchmarkDiscard(b *testing.B) {
 	}
 }
 
-// BenchmarkSets applies entries of joins, 100 of a shard together and alone, checks pages of
-// 20 posts, and reports the processor's time and the bytes on disk of each order. Joins alone
-// leave an outcome each, which B/pair has too.
+// BenchmarkSets applies entries of 100 joins and of one join, and checks pages of 20 posts. It
+// reports the processor's time, and the bytes on disk of each order. Each entry of one join leaves
+// an outcome, which B/pair includes.
 func BenchmarkSets(b *testing.B) {
 	of := newBenchStore(b)
 	s := of.store

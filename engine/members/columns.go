@@ -34,7 +34,7 @@ func keySchema() *pebble.KeySchema {
 	}
 }
 
-var _ [colblk.KeySeekerMetadataSize - unsafe.Sizeof(keySeeker{})]byte // it fits
+var _ [colblk.KeySeekerMetadataSize - unsafe.Sizeof(keySeeker{})]byte // compile-time check that a keySeeker fits
 
 // keyWriter makes a block.
 type keyWriter struct {
@@ -99,7 +99,8 @@ func (w *keyWriter) WriteDebug(to io.Writer, rows int) {
 	fmt.Fprintf(to, "%d keys, varying in %032b\n", rows, w.varying)
 }
 
-// of returns varying of the first rows keys, which are either all keys or all but one.
+// of returns the value of varying for the first rows keys. These are either all keys or all but the
+// last.
 func (w *keyWriter) of(rows int) uint32 {
 	if rows*keyBytes < len(w.keys) {
 		return w.before

@@ -25,7 +25,7 @@ func (d *damagedDisk) shatter() {
 	d.find()
 }
 
-// find has Pebble meet the damage.
+// find makes Pebble find the damage.
 func (d *damagedDisk) find() {
 	_ = d.store.db.Compact(d.Context(), []byte{0}, []byte{0xff}, false)
 }
@@ -73,7 +73,7 @@ func TestDiscardBesideLoads(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		d.readable() // no set with some of its members alone
+		d.readable() // no set may have lost only some of its members
 		d.repairAll()
 		d.close()
 	}
@@ -248,7 +248,7 @@ func TestCrashAtEachStepOfDiscard(t *testing.T) {
 			for i := range d.groups {
 				d.groups[i] = d.open(uint32(i))
 			}
-			d.readable() // no set with some of its members alone
+			d.readable() // no set may have lost only some of its members
 			for _, g := range d.groups {
 				if err := g.Verify(); err != nil && !errors.Is(err, ErrDamaged) || g.usable() == nil && g.State().Pairs < 100*damagedRows {
 					t.Errorf("%d/10: step %d: group %d: %+v, %v", part, i, g.number, g.State(), err)
@@ -288,7 +288,8 @@ func TestDiscardFilesSideBySide(t *testing.T) {
 	}
 }
 
-// What a Load left that was let go does not keep a damaged file after a restart: nobody reads it.
+// After a restart, the leftovers of an abandoned Load do not keep a damaged file, because nobody
+// reads them.
 func TestDiscardWhatALoadLeft(t *testing.T) {
 	d := damagedSmallFilesOf(t, 2, func(files []pebble.SSTableInfo) []pebble.SSTableInfo { return files[:1] })
 	defer func() { d.close() }()
@@ -305,8 +306,8 @@ func TestDiscardWhatALoadLeft(t *testing.T) {
 	}
 }
 
-// A group that was loaded because of one damaged file keeps sets that another one damaged since: a
-// Load from before that does not show that another replica has them now.
+// A Load because of one damaged file does not show that another replica has the sets that a second
+// file damaged since. So the group keeps these sets.
 func TestDiscardAfterALoadForAnotherFile(t *testing.T) {
 	d := damagedSmallFilesOf(t, 1, func(files []pebble.SSTableInfo) []pebble.SSTableInfo { return files[:1] })
 	defer func() { d.close() }()
@@ -334,9 +335,9 @@ func TestDiscardAfterALoadForAnotherFile(t *testing.T) {
 	}
 }
 
-// damagedSmallFilesOf returns a store with one group, and what a Load of its sets left that was
-// let go. Of the files that have pairs of one generation alone, in the order of their keys,
-// those that damaged returns are damaged.
+// damagedSmallFilesOf returns a store with one group, and with the leftovers of an abandoned Load.
+// It calls damaged with the files that have pairs of one generation alone, in the order of their
+// keys, and damages the files that damaged returns.
 func damagedSmallFilesOf(t *testing.T, generation uint32, damaged func([]pebble.SSTableInfo) []pebble.SSTableInfo) *damagedDisk {
 	t.Helper()
 	fs := vfs.NewMem()
@@ -377,8 +378,8 @@ func damagedSmallFilesOf(t *testing.T, generation uint32, damaged func([]pebble.
 	return d
 }
 
-// A Load of a group whose generation on disk cannot be told may write that very generation. Once
-// it was let go, the group refuses its sets after a restart, too: some of them are gone.
+// If the generation of a group on disk is unknown, a Load may write that very generation. If that
+// Load is abandoned, the group refuses its sets after a restart, because some of them are gone.
 func TestLoadOverAnUnknownGeneration(t *testing.T) {
 	fs := vfs.NewMem()
 	d := &damagedDisk{disk: &disk{T: t, store: storeOf(t, fs)}, fs: fs}

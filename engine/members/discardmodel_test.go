@@ -16,18 +16,17 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The model test of damage holds a store in whose files bits change to these properties. Beside
-// it are a map and another replica of each group, in a store without damage:
+// The model test of damage checks these properties of a store in whose files bits change. It
+// compares the store with a map, and with another replica of each group in a store without damage:
 //
-//  1. Each read answers as the map does after the entry of the group's state, or ErrDamaged.
-//  2. Each entry is judged as by the other replica, the first time and in a replay, or refused.
-//  3. What can be read of a group before the only damaged file is removed can be read afterwards.
-//     With more of them a read may meet the next, where removed keys hid it. What cannot be
-//     read is given up only if a Load began since the store was opened.
-//  4. A view that is read to its end makes another replica, whatever happened meanwhile.
-//  5. Nothing is refused before there is damage.
-//  6. Once the groups that cannot be read are loaded from the others, no damage is met any
-//     more, after a restart neither.
+//  1. Each read answers as the map does after the entry of the group's state, or ErrDamaged. 2.
+//     Each entry is judged as by the other replica, the first time and in a replay, or refused. 3.
+//     What can be read of a group before the only damaged file is removed can be read afterwards.
+//     With more damaged files, a read may meet the next one, which removed keys hid. What cannot be
+//     read is given up only if a Load began since the store was opened. 4. A view that is read to
+//     its end makes another replica, whatever happened meanwhile. 5. Nothing is refused before
+//     there is damage. 6. Once the groups that cannot be read are loaded from the others, nobody
+//     meets damage any more, not even after a restart.
 func TestDamageModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := &damageModel{fs: vfs.NewCrashableMem(), peer: storeOf(t, vfs.NewMem())}
@@ -266,7 +265,7 @@ func (d *damageModel) loads(t *rapid.T, g *damageGroup) {
 	}
 	switch rapid.IntRange(0, 5).Draw(t, "of a load") {
 	case 0:
-		g.load = nil // let go
+		g.load = nil // abandoned
 	case 1, 2:
 		d.endLoad(t, g)
 	default:
@@ -283,7 +282,7 @@ func (d *damageModel) views(t *rapid.T, g *damageGroup) {
 	}
 }
 
-// beginAnew is rare: all sets are removed, or the replica is, or older views are.
+// beginAnew is rare: it removes all sets, the replica, or older views.
 func (d *damageModel) beginAnew(t *rapid.T, g *damageGroup) {
 	switch rapid.IntRange(0, 9).Draw(t, "anew") {
 	case 0:
@@ -325,15 +324,15 @@ func (d *damageModel) discard(t *rapid.T) {
 	})
 }
 
-// keeps does what may remove a damaged file. Of all groups but one, what can be read before can
-// be read afterwards.
-func (d *damageModel) keeps(t *rapid.T, but *damageGroup, do func()) {
+// keeps calls step, which may remove a damaged file. In all groups but except, everything that was
+// readable before must be readable afterwards.
+func (d *damageModel) keeps(t *rapid.T, except *damageGroup, step func()) {
 	readable, usable := map[*damageGroup]bool{}, map[*damageGroup]bool{}
 	for _, g := range d.groups {
-		readable[g] = g != but && g.group != nil && g.group.Verify() == nil
-		usable[g] = g != but && g.group != nil && g.group.usable() == nil && !g.begun
+		readable[g] = g != except && g.group != nil && g.group.Verify() == nil
+		usable[g] = g != except && g.group != nil && g.group.usable() == nil && !g.begun
 	}
-	do()
+	step()
 	for _, g := range d.groups {
 		if readable[g] {
 			if err := g.group.Verify(); err != nil && (d.damages == 1 || !errors.Is(err, ErrDamaged)) {
@@ -481,7 +480,7 @@ func (g *damageGroup) savePeer(t *rapid.T) {
 	g.peerSaved = g.peerState
 }
 
-// startLoad begins to load the sets of the other replica: of one that is ahead, or if the
+// startLoad begins to load the sets of the other replica if that one is not behind, or if the
 // store's replica cannot go on.
 func (d *damageModel) startLoad(t *rapid.T, g *damageGroup) {
 	if !g.stuck && g.peerSaved.index < g.state.index && g.group.Verify() == nil {
@@ -582,7 +581,7 @@ func (d *damageModel) readView(t *rapid.T, g *damageGroup) {
 	}
 }
 
-// replicate makes a replica of a view, and has it apply the entries behind.
+// replicate makes a replica of a view, and applies the later entries to it.
 func (d *damageModel) replicate(t *rapid.T, g *damageGroup, s State) {
 	const number = 100
 	replica := groupOf(t, d.peer, number)

@@ -49,7 +49,7 @@ func (d *disk) give(ops ...op) {
 	}
 }
 
-// joins returns ops that have n members join each of some rows.
+// joins returns ops that add n members to each of the rows from 0 to rows-1.
 func joins(rows, n uint64) (ops []op) {
 	for row := range rows {
 		for m := range n {
@@ -175,8 +175,8 @@ func TestLeftGenerations(t *testing.T) {
 	}
 }
 
-// A snapshot from before outcomes that are removed is refused: a replay would take the entries
-// for ones that changed nothing.
+// A snapshot is refused if the outcomes after it were removed, because a replay would assume that
+// those entries changed nothing.
 func TestAdoptsWithoutOutcomes(t *testing.T) {
 	d := diskOf(t)
 	var after []State

@@ -89,8 +89,8 @@ func TestFiltersShareMemory(t *testing.T) {
 	}
 }
 
-// Entries that are committed while a filter is filled are in it, in the one in use too, and
-// the pairs from before come from the disk.
+// Pairs that are committed while a filter is filled are in that filter, and in the one in use.
+// Earlier pairs come from the disk.
 func TestFillBesideCommits(t *testing.T) {
 	d := diskOf(t)
 	const earlier, later = 3 * fillPairs, 4000
@@ -141,7 +141,7 @@ func TestCommitsAddToAFilterThatIsBeingFilled(t *testing.T) {
 	if d.give(op{kind: 'j', pair: late}); !f.has(late) {
 		t.Error("a commit did not add its pair")
 	}
-	// A Load replaces all pairs: nothing that is known of them counts any more.
+	// A Load replaces all pairs, so a filter of the earlier ones is dropped.
 	l, err := d.group.Load()
 	if err == nil {
 		err = l.Switch(State{})
@@ -154,7 +154,7 @@ func TestCommitsAddToAFilterThatIsBeingFilled(t *testing.T) {
 	}
 }
 
-// Once a filter is full, commits have a larger one filled.
+// Once a filter is full, commits request a larger one.
 func TestFilterGrows(t *testing.T) {
 	d := diskOf(t)
 	for m := uint64(0); m < 20_000; m += 1000 {
@@ -201,7 +201,7 @@ func TestFiltersAfterOpen(t *testing.T) {
 		defer d.group.known.mu.Unlock()
 		return d.group.known.wanted.Load() || d.group.known.filling != nil || d.group.known.now.Load() != nil
 	}
-	// A goroutine that has taken the wish may not have begun the filter yet.
+	// The goroutine that took the request may not have begun the filter yet.
 	must.Become(t, "a filter is wanted, filled or there", filterComes)
 	if err := d.group.fillFilter(); err != nil {
 		t.Fatal(err)
@@ -319,8 +319,8 @@ func TestFilterOfAShrunkGroup(t *testing.T) {
 	}
 }
 
-// Groups that there was no memory for get filters once others give some back, and those that
-// came first make do with their share.
+// Groups that got no memory for a filter get one once others release some. The groups that came
+// first then have only their share.
 func TestFiltersOfManyGroups(t *testing.T) {
 	d := diskOf(t)
 	d.store.cfg.MemoryBytes = 64 << 10 // 32 KiB for filters

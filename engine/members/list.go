@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Stamp says when a member joined: a time in milliseconds, times 64, plus a number that orders up
+// Stamp is the time at which a member joined: milliseconds times 64, plus a number that orders up
 // to 64 joins of one millisecond. Further joins take the stamps of the following milliseconds, so
 // lists keep the order of the log. Stamps come from the log, so all replicas have the same.
 type Stamp uint64

@@ -150,7 +150,8 @@ func (l *Load) Check(s State) error {
 	return nil
 }
 
-// Switch durably makes the loaded sets, whose state the caller passes, those of the group.
+// Switch durably replaces the sets of the group by the loaded ones. s is the state of the loaded
+// sets.
 func (l *Load) Switch(s State) error {
 	if err := l.Check(s); err != nil {
 		return err
@@ -176,8 +177,8 @@ func (l *Load) Switch(s State) error {
 	return l.removeAll(earlier)
 }
 
-// replace commits a batch with the state of the loaded sets, and makes them those of the group. It holds off
-// the removal of damaged files, which would otherwise use the earlier sets.
+// replace commits a batch with the state of the loaded sets, and replaces the sets of the group by
+// them. It holds off the removal of damaged files, which would otherwise use the earlier sets.
 func (l *Load) replace(batch *pebble.Batch) error {
 	g := l.group
 	g.store.writes.RLock()

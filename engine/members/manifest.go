@@ -12,10 +12,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Pebble's manifest lists its files. A crash may leave a partial record at its end, so Pebble takes a damaged
-// record for the end of the manifest, and removes the files that later records list. Their pairs would be
-// absent without an error, and the next entries would be judged by that. So the store keeps a sum of the
-// manifest beside it, in sumName:
+// Pebble's manifest lists its files. A crash may leave a partial record at its end, so Pebble takes
+// a damaged record for the end of the manifest, and removes the files that later records list.
+// Their pairs would be absent without an error, and the next entries would be judged without them.
+// So the store keeps a sum of the manifest beside it, in sumName:
 //
 //	version 1 (1) | bytes (8) | CRC32C of so many first bytes of the manifest (4) | its name … | CRC32C of all before (4)
 //

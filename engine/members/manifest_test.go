@@ -135,8 +135,8 @@ func TestManifestAfterCrashes(t *testing.T) {
 	}
 }
 
-// A manifest that lost its name to a crash leaves no sum of that name: the next one may get the
-// name, from a program that writes no sums.
+// A crash may lose the name of a manifest. Then no sum of that name stays, because the next
+// manifest may get the name.
 func TestSumsOfNamesThatLast(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewCrashableMem()
@@ -174,7 +174,7 @@ func TestSumsOfNamesThatLast(t *testing.T) {
 	}
 }
 
-// A sum that cannot be written, and one that is no sum, refuse nothing.
+// Open refuses no store because a sum could not be written or is invalid.
 func TestManifestWithoutSum(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()

@@ -23,14 +23,14 @@ import (
 type op struct {
 	pair   Pair
 	kind   byte // j, l: join, leave; d: delete the row; p: purge; c: clear
-	refuse bool // the engine refuses it if it was judged to change the set
+	refuse bool // the engine refuses it if it would change the set
 	stamp  Stamp
 }
 
 type entry struct {
 	now    int64
 	ops    []op
-	judged []bool // as of the first time; nil before
+	judged []bool // as judged the first time; nil before
 	after  State
 }
 
@@ -51,9 +51,9 @@ func storeOf(t interface{ Fatal(...any) }, fs vfs.FS) *Store {
 	return s
 }
 
-// give gives an entry to a group, as a state machine does. It calls between before and
-// after the reads.
-func give(g *Group, at State, index uint64, e *entry, between ...func()) (judged []bool, after State, err error) {
+// give gives an entry to a group, as a state machine does. It calls hooks before and after the
+// reads.
+func give(g *Group, at State, index uint64, e *entry, hooks ...func()) (judged []bool, after State, err error) {
 	b, err := g.Begin(at, index, e.now)
 	if err != nil {
 		return nil, at, err
@@ -72,13 +72,13 @@ func give(g *Group, at State, index uint64, e *entry, between ...func()) (judged
 			return nil, at, err
 		}
 	}
-	for _, fn := range between {
+	for _, fn := range hooks {
 		fn()
 	}
 	if err = b.Read(); err != nil {
 		return nil, at, err
 	}
-	for _, fn := range between {
+	for _, fn := range hooks {
 		fn()
 	}
 	for i := range e.ops {

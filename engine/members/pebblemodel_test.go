@@ -62,7 +62,8 @@ func drawPrefix(t *rapid.T) prefix {
 	return prefix{rapid.Uint32Range(0, 1).Draw(t, "group"), rapid.Uint32Range(1, 2).Draw(t, "generation")}
 }
 
-// drawKey returns a key of any kind. Few values make the same prefixes, and FF carries.
+// drawKey returns a key of any kind. Few values, so that prefixes are often equal; FF tests
+// carries.
 func drawKey(t *rapid.T) (key [keyBytes]byte) {
 	at := drawPrefix(t)
 	of := rapid.SampledFrom([]uint64{0, 1, 2, 1<<64 - 1}).Draw(t, "of")
@@ -127,8 +128,8 @@ func (m *pebbleModel) many(t *rapid.T) {
 	m.commit(t, b)
 }
 
-// removeAll removes what a generation, a group or a Trim does, perhaps before other changes of
-// the same batch.
+// removeAll removes the keys of a generation, of a group, or of a Trim, perhaps before other
+// changes of the same batch.
 func (m *pebbleModel) removeAll(t *rapid.T) {
 	b := m.store.db.NewBatch()
 	defer b.Close()

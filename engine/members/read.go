@@ -49,15 +49,16 @@ func (l lookup) stamp(p Pair) (Stamp, error) {
 	return at, err
 }
 
-// Contains fills in, which has len(rows) values: whether the member is in the set of each row's column.
-func (g *Group) Contains(member uint64, column uint8, rows []uint64, in []bool) error {
+// Contains sets contained[i] to whether the member is in the set of that column of rows[i].
+// contained has at least len(rows) values.
+func (g *Group) Contains(member uint64, column uint8, rows []uint64, contained []bool) error {
 	done, err := g.begin()
 	if err != nil {
 		return err
 	}
 	defer done()
 	pair := func(row uint64) Pair { return Pair{Row: row, Member: member, Column: column} }
-	clear(in[:len(rows)])
+	clear(contained[:len(rows)])
 	f := g.known.now.Load()
 	found := 0
 	for _, row := range rows {
@@ -84,7 +85,7 @@ func (g *Group) Contains(member uint64, column uint8, rows []uint64, in []bool) 
 		if err = failed; err != nil {
 			break
 		}
-		in[i] = at > g.dead[row]
+		contained[i] = at > g.dead[row]
 	}
 	return damaged(errors.Join(err, l.it.Close()))
 }

@@ -8,11 +8,12 @@ import (
 	"github.com/countd/countd/engine/pebbledb"
 )
 
-// Readable reads all that Apply will read of the sets for joins and leaves of pairs, and for deletions of
-// rows. It returns an ErrDamaged if it cannot. A leader that has called it does not propose an entry that it
-// could not apply, and Apply finds the blocks in the cache. Readable skips data that is only in memory. It
-// also skips pairs that a filter knows to be absent, unless damage was found: Apply may then lack the filter
-// and read a damaged block for them. Readable may sort pairs. Any goroutine may call it.
+// Readable reads everything that Apply will read of the sets to join or leave pairs and to delete
+// rows. It returns an ErrDamaged if it cannot. A leader that has called it does not propose an
+// entry that it could not apply, and Apply finds the blocks in the cache. Readable skips data that
+// is only in memory. It also skips pairs that a filter knows to be absent, unless damage was found:
+// Apply may then lack the filter and read a damaged block for them. Readable may sort pairs. Any
+// goroutine may call it.
 func (g *Group) Readable(pairs []Pair, rows []uint64) error {
 	done, err := g.begin()
 	if err != nil {

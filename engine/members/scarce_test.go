@@ -56,7 +56,7 @@ func TestEntriesWaitForTheMachine(t *testing.T) {
 	}
 }
 
-// roomyFS has as much room as room returns.
+// roomyFS reports the free space that room returns.
 type roomyFS struct {
 	vfs.FS
 	room func() uint64

@@ -98,7 +98,7 @@ type Store struct {
 // Open opens the store, and creates it if it does not exist.
 func Open(cfg Config) (*Store, error) { return open(cfg, func(*pebble.Options) {}) }
 
-// open is Open with changed options, for tests.
+// open is Open with Pebble's options as change leaves them. Tests change them.
 func open(cfg Config, change func(*pebble.Options)) (*Store, error) {
 	if cfg.MemoryBytes == 0 {
 		cfg.MemoryBytes = MemoryBytesDefault

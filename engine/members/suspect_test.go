@@ -14,15 +14,15 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
-// flip changes a byte in the largest table of a closed store, at a tenth of its size times part.
+// flip changes a byte in the largest table of a closed store, at part tenths of its size.
 func flip(t *testing.T, fs vfs.FS, dir string, part int64) {
 	t.Helper()
 	flipAt(t, fs, dir, part, 10)
 }
 
-// flipAt changes a byte in the largest table of a closed store, at part/of of its size. On a
-// badSector that cannot be read from then on.
-func flipAt(t *testing.T, fs vfs.FS, dir string, part, of int64) {
+// flipAt changes a byte in the largest table of a closed store, at part/parts of its size. On a
+// badSector it makes that place unreadable instead.
+func flipAt(t *testing.T, fs vfs.FS, dir string, part, parts int64) {
 	t.Helper()
 	names, err := fs.List(dir)
 	if err != nil {
@@ -35,7 +35,7 @@ func flipAt(t *testing.T, fs vfs.FS, dir string, part, of int64) {
 			largest, size = name, info.Size()
 		}
 	}
-	path, at := fs.PathJoin(dir, largest), size*part/of
+	path, at := fs.PathJoin(dir, largest), size*part/parts
 	if bad, is := fs.(*badSector); is {
 		bad.path, bad.at = path, at
 	} else {
@@ -106,8 +106,8 @@ func copyOf(t *testing.T, g *Group) (s State, blocks [][]byte) {
 	}
 }
 
-// A damaged file is found without a read of a set: 1. a compaction that meets it makes
-// suspects of the groups that it may concern, once; 2. a scrub tells which of them it does;
+// A damaged file is found without a read of a set: 1. a compaction that meets it makes suspects of
+// the groups that it may concern, once; 2. a scrub finds which of them are damaged;
 // 3. once the sets of those are replaced, the file is gone: all sets can be read and compacted,
 // after a restart too, and writes went on meanwhile; 4. nothing of the other groups is lost. A file
 // is damaged if bytes differ from those written, and if they cannot be read.
@@ -166,7 +166,7 @@ func damagedDiskOn(t *testing.T, fs vfs.FS, part int64) *damagedDisk {
 			t.Fatal("Pebble does not meet the damage")
 		}
 		if d.store.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false) == nil {
-			break // it does not read the filter, and the file is gone
+			break // the damage is in the filter, which a merge does not read; the file is gone
 		}
 	}
 	return d
@@ -288,7 +288,7 @@ func TestDamagedFileStays(t *testing.T) {
 	refused := 0
 	for _, part := range parts(1, 8) {
 		d := damagedDiskOf(t, part)
-		if d.store.Stats().Damaged == 0 { // see there
+		if d.store.Stats().Damaged == 0 { // the damage is gone, see damagedDiskOf
 			d.close()
 			continue
 		}

@@ -64,7 +64,7 @@ func discardFailing(t *testing.T, fs vfs.FS, nth int64, want State) (met, fatal 
 			t.Error(err)
 		}
 		close(ended)
-		select {} // as nothing goes on
+		select {} // the process would have ended
 	}
 	levels, err := d.store.db.SSTables()
 	if err != nil {
@@ -146,7 +146,8 @@ func TestDamageElsewhereBesideADiscard(t *testing.T) {
 	}
 }
 
-// No pair is lost of a file that a merge wrote just before Pebble cuts it, if it cannot be read.
+// If a merge wrote a file just before Pebble cuts it, and the file cannot be read, no pair of it is
+// lost.
 func TestDiscardBesideAMerge(t *testing.T) {
 	t.Parallel()
 	left, ended, done := vfs.NewMem(), make(chan struct{}), make(chan struct{})
@@ -189,7 +190,7 @@ func TestDiscardBesideAMerge(t *testing.T) {
 			t.Error(err)
 		}
 		close(ended)
-		select {} // as nothing goes on
+		select {} // the process would have ended
 	}
 	in := prefix{1, d.group.Generation()}
 	d.store.noteDamage(pebble.DataCorruptionInfo{

@@ -34,9 +34,9 @@ const (
 	blockBytesMax = 128 << 10
 )
 
-// ErrMovedOn is returned for a view that no longer reaches back to the state that a snapshot
-// names, because later snapshots have replaced that one. Nothing is damaged: the newest
-// snapshot can be read.
+// ErrMovedOn is returned if the group no longer has the sets of the state that a snapshot names,
+// because later snapshots have replaced that snapshot. Nothing is damaged: the newest snapshot can
+// be read.
 var ErrMovedOn = errors.New("later snapshots have replaced this one, and its sets are not kept")
 
 // viewsKept is how many captured views a group keeps until ReleaseViews: that of the snapshot that its

@@ -93,9 +93,9 @@ func (d *DB) Open(o *pebble.Options) (err error) {
 	return nil
 }
 
-// Close waits until nobody uses the database, calls last, and closes the database. Further calls
-// do nothing.
-func (d *DB) Close(last func()) error {
+// Close waits until nobody uses the database, calls beforeClose, and closes the database. Further
+// calls do nothing.
+func (d *DB) Close(beforeClose func()) error {
 	d.Stop()
 	d.gate.Lock()
 	defer d.gate.Unlock()
@@ -103,7 +103,7 @@ func (d *DB) Close(last func()) error {
 		return nil
 	}
 	d.closed = true
-	last()
+	beforeClose()
 	defer d.cache.Unref()
 	switch err := d.DB.Close(); {
 	case scarce.NoRoom(err):

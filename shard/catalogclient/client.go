@@ -74,9 +74,9 @@ type changeAnswer struct {
 	Result catalog.Result
 }
 
-// Change has the catalog's leader propose a command. Once this node has applied it, Change returns
-// the result and the index in the catalog's log. It waits for a leader until ctx ends. If the
-// result's Refused is set, the command changed nothing.
+// Change makes the catalog's leader propose a command. Once this node has applied it, Change
+// returns the result and the index in the catalog's log. It waits for a leader until ctx ends. If
+// the result's Refused is set, the command changed nothing.
 func (c *Client) Change(ctx context.Context, command *catalog.Command) (*catalog.Result, uint64, error) {
 	var answer *changeAnswer
 	var err error
@@ -119,12 +119,12 @@ func fateOfChange(err error) error {
 // read as if nothing had been done.
 var errNotSeen = fmt.Errorf("%w: it is not applied here yet", errs.ErrOutcomeUnknown)
 
-// awaitCatalog blocks until this node's catalog has applied its log up to index. If ctx ends
-// first, it returns behind joined with ctx's error.
-func (c *Client) awaitCatalog(ctx context.Context, index uint64, behind error) error {
+// awaitCatalog blocks until this node's catalog has applied its log up to index. If ctx ends first,
+// it returns errBehind joined with ctx's error.
+func (c *Client) awaitCatalog(ctx context.Context, index uint64, errBehind error) error {
 	return retry.WaitFor(ctx, func() error {
 		if c.cfg.Catalog.Applied() < index {
-			return behind
+			return errBehind
 		}
 		return nil
 	})
@@ -153,7 +153,7 @@ func (c *Client) changeHere(ctx context.Context, command *catalog.Command) (*cha
 		err    error
 	}
 	settled := make(chan outcome, 1)
-	go func() { // ends with the future, or with the process of a failed group
+	go func() { // ends with the future; if the group failed, with the process
 		future := c.cfg.Group().Apply(entry)
 		if err := future.Error(); err != nil {
 			settled <- outcome{err: err}

@@ -131,7 +131,7 @@ func (m *Maintenance) voters() (voters int) {
 }
 
 // beginVersion sets a cluster without keyspaces to the highest version that all nodes speak, so
-// that it begins with all keyspaces. Later versions are raised elsewhere, with the program.
+// that it begins with all keyspaces. It never changes the version of a cluster with keyspaces.
 func (m *Maintenance) beginVersion(ctx context.Context) error {
 	view := m.catalog.View()
 	most := view.VersionMax()

@@ -134,25 +134,25 @@ func (d *Dirs) Number(group uint32) (number uint64, here bool) {
 	return number, here
 }
 
-// Replicas returns this node's replicas of the groups for which of returns true.
-func (d *Dirs) Replicas(of func(group uint32) bool) (all []raftstore.ReplicaID) {
+// Replicas returns this node's replicas of the groups for which match returns true.
+func (d *Dirs) Replicas(match func(group uint32) bool) (all []raftstore.ReplicaID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for group, number := range d.mu.here {
-		if of(group) {
+		if match(group) {
 			all = append(all, raftstore.ReplicaID{Group: group, Number: number})
 		}
 	}
 	return all
 }
 
-// Forget removes the empty markers of deleted replicas of the groups for which of returns true.
+// Forget removes the empty markers of deleted replicas of the groups for which match returns true.
 // Use it only for groups that no catalog of this node can name any more.
-func (d *Dirs) Forget(of func(group uint32) bool) error {
+func (d *Dirs) Forget(match func(group uint32) bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for group, number := range d.mu.deleted {
-		if _, here := d.mu.here[group]; here || !of(group) {
+		if _, here := d.mu.here[group]; here || !match(group) {
 			continue
 		}
 		if err := os.Remove(d.Dir(group, number) + RemovedSuffix); err != nil {

@@ -19,7 +19,7 @@ func AppendCuts(dst []byte, cuts []engine.Cut, first int) []byte {
 	return dst
 }
 
-// ParseCuts parses the cuts of a part of ops ops, ascending by op.
+// ParseCuts parses the cuts of a part with the given number of ops, ascending by op.
 func ParseCuts(r *wire.Reader, ops int) []engine.Cut {
 	var cuts []engine.Cut
 	for range r.Count(3) {
@@ -45,7 +45,7 @@ func AppendChanged(dst []byte, changed []int, first int) []byte {
 	return dst
 }
 
-// ParseChanged parses the ops that changed a set, ascending, of a part of ops ops.
+// ParseChanged parses the ops that changed a set, ascending. The part has the given number of ops.
 func ParseChanged(r *wire.Reader, ops int) []int {
 	changed, next := make([]int, r.Count(1)), 0
 	for i := range changed {

@@ -35,9 +35,8 @@ const (
 	// of it for running requests.
 	MemoryLimitMin = 64 << 20
 
-	// memoryTightShare is the share (1/8) of the limit below it at which memory is tight. That is
-	// twice the margin of turn, so that rows keep leaving memory until new ones are accepted
-	// again.
+	// Memory is tight once the use is within 1/memoryTightShare of the limit. That is twice the
+	// margin of turn, so that rows keep leaving memory until new ones are accepted again.
 	memoryTightShare = 8
 
 	// DiskReserveDefault is kept free for the log entries of accepted writes.
@@ -50,7 +49,7 @@ type Config struct {
 	DiskReserve      uint64                 // bytes; 0 for none
 	CollectorPercent uint64                 // upper bound of the collector's goal; 0 for the runtime's goal
 	Tables           func() uint64          // bytes of all tables now
-	Snapshots        func() uint64          // size of the next snapshot of each group, in sum
+	Snapshots        func() uint64          // total size of the next snapshots of all groups
 	Free             func() (uint64, error) // free bytes of the disk
 	Logger           *slog.Logger
 }
@@ -65,11 +64,11 @@ type Headroom struct {
 	// MemoryTight is set once the use is within memoryTightShare of the limit. Then rows that may
 	// leave memory do so, before anything is refused.
 	MemoryTight atomic.Bool
-	MemoryOver  atomic.Uint64 // by how many bytes of tables the use exceeded that bound, as of the last tight check
+	MemoryOver  atomic.Uint64 // bytes of tables by which the use exceeded the bound of MemoryTight, as of the last check that found memory tight
 	DiskFull    atomic.Bool
 	VotersFull  atomic.Int64              // groups led here that accept no writes: too few voters have disk space, or this node has none
 	DiskHangs   atomic.Int64              // local replicas whose log takes no entries
-	hungAt      atomic.Pointer[time.Time] // when a log last recovered; nil for never
+	recoveredAt atomic.Pointer[time.Time] // when a log last recovered; nil for never
 
 	// The results of the last Look. Metrics, Usage and others read them without waiting for the disk.
 	memoryNeeds atomic.Uint64 // bytes, including what the collector needs
@@ -125,7 +124,7 @@ func (h *Headroom) Close() {
 // Look checks once. A full resource counts as free only a little below its bound, so that the
 // state does not change with every request.
 func (h *Headroom) Look() {
-	// Only the tables grow much between collections.
+	// Between collections only the tables grow much.
 	needs := h.needs()
 	if h.worthCollecting(needs) {
 		h.collect()
@@ -183,14 +182,14 @@ func (h *Headroom) NoteHang(hangs bool) {
 		return
 	}
 	now := time.Now()
-	h.hungAt.Store(&now)
+	h.recoveredAt.Store(&now)
 	h.DiskHangs.Add(-1)
 }
 
 // Unfit returns why the node should lead nothing, because its disk is full, hangs, or hung within
 // hangKept; or nil.
 func (h *Headroom) Unfit() error {
-	if at := h.hungAt.Load(); h.DiskHangs.Load() > 0 || at != nil && time.Since(*at) < hangKept {
+	if at := h.recoveredAt.Load(); h.DiskHangs.Load() > 0 || at != nil && time.Since(*at) < hangKept {
 		return errDiskHangs
 	}
 	return h.DiskError()
@@ -208,16 +207,16 @@ func (h *Headroom) DiskError() error {
 	return &DiskFullError{FreeBytes: h.diskFree.Load(), NeededBytes: h.diskNeeds.Load(), ReserveBytes: h.DiskReserve}
 }
 
-// collectorPercent returns the collector's goal, GOGC, or least if that is smaller and not 0. The
-// goal is lowered for a heap that is not small; a heap full of live data would be collected
-// without end. A collector that is turned off has no goal but GOMEMLIMIT.
-func collectorPercent(least uint64) uint64 {
+// collectorPercent returns the collector's goal, GOGC, or bound if that is smaller and not 0. The
+// process sets a higher GOGC only while its heap is small. A collector that is turned off has no goal
+// but GOMEMLIMIT.
+func collectorPercent(bound uint64) uint64 {
 	percent := RuntimeMetric("/gc/gogc:percent")
 	if percent == math.MaxUint64 {
 		return 0
 	}
-	if least > 0 {
-		return min(percent, least)
+	if bound > 0 {
+		return min(percent, bound)
 	}
 	return percent
 }

@@ -159,7 +159,7 @@ func TestHungDiskIsUnfitForAWhile(t *testing.T) {
 		t.Error("it may lead at once")
 	}
 	before := time.Now().Add(-hangKept)
-	h.hungAt.Store(&before)
+	h.recoveredAt.Store(&before)
 	if err := h.Unfit(); err != nil {
 		t.Errorf("it may not lead again: %v", err)
 	}

@@ -18,9 +18,9 @@ type SnapshotSpace struct {
 	}
 }
 
-// Take reserves bytes for a snapshot, or returns ErrNoRoom. The caller must call give once the
+// Take reserves bytes for a snapshot, or returns ErrNoRoom. The caller must call release once the
 // snapshot is written or has failed.
-func (d *SnapshotSpace) Take(bytes uint64) (give func(), err error) {
+func (d *SnapshotSpace) Take(bytes uint64) (release func(), err error) {
 	free, err := d.Free()
 	if err != nil {
 		return nil, err

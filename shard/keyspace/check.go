@@ -42,7 +42,8 @@ func (k *Keyspace) Check() error {
 // reservedNames are the names of built-in keyspaces of kinds other than counters.
 var reservedNames = [...]string{Unread, Feed, Board}
 
-// idColumn cannot be the name of a column: files of rows have the row's id under it.
+// idColumn cannot be the name of a column, because files of rows store the row's id under that
+// name.
 const idColumn = "id"
 
 // CheckColumns returns an ArgumentError for columns that no keyspace can have.

@@ -32,7 +32,7 @@ func (r Route) KeyOf(id uint64) (shard int, key uint64) {
 	return int(id % r.Shards), id / r.Shards
 }
 
-// IDOf returns the only id whose row has a key in a shard.
+// IDOf returns the only id whose row has the given key in a shard.
 func (r Route) IDOf(shard int, key uint64) uint64 {
 	if r.Hash {
 		return key
@@ -43,7 +43,7 @@ func (r Route) IDOf(shard int, key uint64) uint64 {
 // LeastID returns the least id of a shard.
 func (r Route) LeastID(shard int) (id uint64) {
 	for s, _ := r.KeyOf(id); s != shard; s, _ = r.KeyOf(id) {
-		id++ // each shard is as likely, so this takes about as many steps as there are shards
+		id++ // each shard is equally likely, so this takes about as many steps as there are shards
 	}
 	return id
 }
@@ -56,17 +56,17 @@ func (r Route) PerKey() uint64 {
 	return r.Shards
 }
 
-// FirstAbove returns the least key of a shard whose id may be greater than after, and false if there is
-// none.
-func (r Route) FirstAbove(after uint64, shard int) (uint64, bool) {
+// FirstAbove returns the least key of a shard that may belong to an id above the given one, and
+// false if there is none.
+func (r Route) FirstAbove(id uint64, shard int) (uint64, bool) {
 	if r.Hash {
-		return after + 1, after+1 > after
+		return id + 1, id+1 > id
 	}
-	s, key := r.KeyOf(after)
+	s, key := r.KeyOf(id)
 	if shard <= s {
 		key++
 	}
-	return key, r.IDOf(shard, key) > after // false past 2^64-1
+	return key, r.IDOf(shard, key) > id // false past 2^64-1
 }
 
 // mixID is the finalizer of MurmurHash3: a bijection in which every bit of the id affects every bit of

@@ -92,12 +92,12 @@ type transfer struct {
 	To    string
 }
 
-// Transfer asks the node from, which leads a group, to hand it over to another.
-func (m *Membership) Transfer(ctx context.Context, group uint32, from, to string) error {
-	if from == m.cfg.Key {
-		return m.HandOver(group, to)
+// Transfer asks the node leader, which leads a group, to hand the group over to the node successor.
+func (m *Membership) Transfer(ctx context.Context, group uint32, leader, successor string) error {
+	if leader == m.cfg.Key {
+		return m.HandOver(group, successor)
 	}
-	_, err := rpc.CallJSON[rpc.None](ctx, m.cfg.Calls, from, methodTransfer, transfer{group, to})
+	_, err := rpc.CallJSON[rpc.None](ctx, m.cfg.Calls, leader, methodTransfer, transfer{group, successor})
 	return err
 }
 

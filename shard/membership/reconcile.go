@@ -20,9 +20,9 @@ import (
 // reconcileTimeout bounds one group's step, including its calls to other nodes.
 const reconcileTimeout = time.Second
 
-// Wanted returns the replicas that the catalog wants as voters of a group. If each node is to have
-// a replica, others are those of all nodes. known is false while the local catalog lacks a node or
-// the number of a voter.
+// Wanted returns the replicas that the catalog wants as voters of a group. If every node is to hold
+// a replica, others has the replicas of all nodes. known is false while the local catalog lacks a
+// node or the number of a voter.
 func Wanted(view *catalog.View, group uint32) (target, others []replica.Member, known bool) {
 	placement := view.Groups[group]
 	for _, key := range placement.Target {

@@ -25,17 +25,17 @@ type Clock struct {
 
 	mu struct {
 		sync.Mutex           // the proposer asks for the time, metrics for Behind
-		at         time.Time // the clock at since, without a monotonic reading
+		at         time.Time // the clock's time at the moment since, without a monotonic reading
 		since      time.Time
 		late       bool // by more than logOffWarn; already logged
 	}
 }
 
-// NewClock returns a clock that starts at at and is never behind logTime, the latest stamp of the
-// applied entries. Outside tests, at is time.Now().
-func NewClock(at time.Time, logTime func() time.Time, logger *slog.Logger) *Clock {
+// NewClock returns a clock that begins with the time start and is never behind logTime, the latest
+// stamp of the applied entries. Outside tests, start is time.Now().
+func NewClock(start time.Time, logTime func() time.Time, logger *slog.Logger) *Clock {
 	c := &Clock{logTime: logTime, logger: logger}
-	c.mu.at, c.mu.since = at.Round(0), time.Now()
+	c.mu.at, c.mu.since = start.Round(0), time.Now()
 	return c
 }
 
@@ -44,7 +44,7 @@ func (c *Clock) now() time.Time {
 	defer c.mu.Unlock()
 	now := time.Now()
 	c.mu.at, c.mu.since = c.readLocked(now), now
-	// This clock never stamps an entry with a later time than at. So a later stamp comes from
+	// This clock never stamps an entry with a later time than c.mu.at. So a later stamp comes from
 	// another process.
 	if stamped := c.logTime(); stamped.After(c.mu.at) {
 		c.mu.at = stamped

@@ -124,15 +124,15 @@ func ofOps[T any](q *Proposal, all []T, byOp func(T, int) int) []T {
 	return all[from:to]
 }
 
-// Overflow returns the refusal of op i, if the entry refused it. Calls must come with increasing
-// i; from keeps the place in the entry's refusals between them.
-func (q *Proposal) Overflow(i int, from *int) (engine.Overflow, bool) {
+// Overflow returns the refusal of op i, if the entry refused it. Calls must come with increasing i;
+// next holds the place in the entry's refusals between them.
+func (q *Proposal) Overflow(i int, next *int) (engine.Overflow, bool) {
 	all := q.Result.Overflows
-	for *from < len(all) && all[*from].Op < q.First+i {
-		*from++
+	for *next < len(all) && all[*next].Op < q.First+i {
+		*next++
 	}
-	if *from < len(all) && all[*from].Op == q.First+i {
-		return all[*from], true
+	if *next < len(all) && all[*next].Op == q.First+i {
+		return all[*next], true
 	}
 	return engine.Overflow{}, false
 }

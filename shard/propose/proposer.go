@@ -94,9 +94,9 @@ func New(cfg Config) *Proposer {
 	return p
 }
 
-// Submit queues a section with that many ops. The proposer owns the section until the proposal is
-// settled. Submit returns ErrOverloaded if the queue is full, and ErrDraining if the proposer is
-// closed.
+// Submit queues a section with the given number of ops. The proposer owns the section until the
+// proposal is settled. Submit returns ErrOverloaded if the queue is full, and ErrDraining if the
+// proposer is closed.
 func (p *Proposer) Submit(section []byte, ops int, clocked bool, width int) (*Proposal, error) {
 	q, err := p.Reserve(section, ops, clocked, width)
 	if err != nil {

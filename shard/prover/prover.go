@@ -119,8 +119,8 @@ func (p *Prover) Close() {
 }
 
 // secondAskAfter is how long a leader waits for the voters that it asked before it asks the
-// remaining ones. It is a few times what a busy node needs. Next time the leader starts with
-// those.
+// remaining ones. It is a few times what a busy node needs. In its next round the leader asks those
+// first.
 const secondAskAfter = 25 * time.Millisecond
 
 // AskFresh is one round of a replica's Freshness.

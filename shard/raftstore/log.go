@@ -32,9 +32,9 @@ var (
 	ErrNoSegment = errors.New("the log cannot begin its next file")
 )
 
-// NoSegment returns an ErrNoSegment that wraps only why, which is transient. scarce.Is holds for it,
-// as it would not if ErrNoSegment were wrapped beside why.
-func NoSegment(why error) error { return noSegmentError{why} }
+// NoSegment returns an ErrNoSegment that wraps only cause, a transient error. If it also wrapped
+// ErrNoSegment, scarce.Is would return false for it.
+func NoSegment(cause error) error { return noSegmentError{cause} }
 
 type noSegmentError struct{ why error }
 
@@ -100,7 +100,7 @@ type Log struct {
 
 	yieldMax time.Duration // yieldMaxDefault except in tests
 
-	next   chan prepared // capacity 1: the prepared segment, next after writing
+	next   chan prepared // capacity 1: the prepared segment, which follows writing
 	spares chan *segment // capacity sparesMax: files of removed segments, for later segments
 	wake   chan struct{} // capacity 1: the cleaner may have something to do
 	stop   chan struct{} // ends the cleaner

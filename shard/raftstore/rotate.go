@@ -25,7 +25,7 @@ type prepared struct {
 	err     error
 }
 
-// rotate continues in the next segment, with space for a batch of need sectors.
+// rotate continues in the next segment, which has space for a batch of the given number of sectors.
 //
 // The first batch of the next segment has the whole index except the positions of entries. So
 // nobody needs the values in earlier segments any more. After that batch rotate ends the old
@@ -129,7 +129,7 @@ func (l *Log) prepare(number uint32) (*segment, error) {
 		if err == nil {
 			err = l.syncDir(l.dir)
 		}
-		if err != nil { // make removes a file with the new name
+		if err != nil { // a file may have the new name; make removes it
 			return nil, errors.Join(err, spare.file.Close(), l.unlink(spare.path))
 		}
 		return newSegment(number, path, spare.file, spare.sectors), nil

@@ -32,9 +32,9 @@ type moving struct {
 
 // submit blocks until a request is durable.
 //
-// If nobody writes and nothing waits, the caller writes itself, which saves two switches between
-// goroutines. It yields first: groups propose together, so that the entries of other groups can
-// share its sync. Requests that arrive while it writes are left to run.
+// If nobody writes and nothing waits, the caller writes its request itself, which saves two
+// switches between goroutines. It yields first: groups propose together, so that the entries of
+// other groups can share its sync. Requests that arrive while it writes are left to run.
 func (l *Log) submit(r *request) error {
 	if r.done == nil {
 		r.done = make(chan error, 1)

@@ -11,7 +11,7 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 )
 
-// Append returns a call with everything in it.
+// Append returns a call with all fields set, and with entries of several types.
 func Append() *raft.AppendEntriesRequest {
 	return &raft.AppendEntriesRequest{
 		RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1.0#4"), Addr: []byte("n1.0#4@127.0.0.1:1")},
@@ -29,7 +29,7 @@ func Heartbeat() *raft.AppendEntriesRequest {
 	return &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1.0#4"), Addr: []byte("a")}, Term: 5}
 }
 
-// Taking is the answer of a follower that takes a call.
+// Taking returns the answer of a follower that accepts a call.
 func Taking(args *raft.AppendEntriesRequest) raft.RPCResponse {
 	return raft.RPCResponse{Response: &raft.AppendEntriesResponse{Term: args.Term, LastLog: args.PrevLogEntry, Success: true}}
 }
@@ -37,11 +37,11 @@ func Taking(args *raft.AppendEntriesRequest) raft.RPCResponse {
 // Stable keeps raft's few values in memory. It is not safe for concurrent use.
 type Stable struct {
 	Values map[string][]byte
-	Sets   int   // that succeeded
-	Err    error // of each Set, unless nil
+	Sets   int   // calls of Set that succeeded
+	Err    error // returned by each Set; nil for none
 }
 
-// Set is raft.StableStore's.
+// Set implements raft.StableStore.
 func (s *Stable) Set(key, value []byte) error {
 	if s.Err != nil {
 		return s.Err
@@ -54,7 +54,7 @@ func (s *Stable) Set(key, value []byte) error {
 	return nil
 }
 
-// Get is raft.StableStore's.
+// Get implements raft.StableStore.
 func (s *Stable) Get(key []byte) ([]byte, error) {
 	v, ok := s.Values[string(key)]
 	if !ok {

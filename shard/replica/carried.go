@@ -234,23 +234,23 @@ func (g *Replica) SnapshotFrom(ctx context.Context, index uint64) (*raft.Snapsho
 }
 
 // Receive installs a snapshot of another replica as the newest of this one, and keeps this
-// replica's log and vote. fetch asks node for a snapshot of the entry from, or of a later entry. If
-// Receive cannot read all of it, it changes nothing.
-func (g *Replica) Receive(node string, kind codec.Kind, route codec.Route, fetch func(from uint64) (*raft.SnapshotMeta, io.ReadCloser, error)) error {
+// replica's log and vote. fetch asks node for a snapshot of the entry at index, or of a later
+// entry. If Receive cannot read all of it, it changes nothing.
+func (g *Replica) Receive(node string, kind codec.Kind, route codec.Route, fetch func(index uint64) (*raft.SnapshotMeta, io.ReadCloser, error)) error {
 	g.snapshotting.Lock() // keeps out this replica's own snapshots, which would be older
 	defer g.snapshotting.Unlock()
 	if g.Closed() { // its directory may be deleted, and Create would make it again
 		return errs.ErrGroupClosed
 	}
-	from := g.snaps.NewestIndex()
-	meta, state, err := fetch(from)
+	index := g.snaps.NewestIndex()
+	meta, state, err := fetch(index)
 	if err != nil {
 		return err
 	}
 	defer state.Close()
-	if term := g.raft.CurrentTerm(); meta.Index < from || meta.Term > term {
+	if term := g.raft.CurrentTerm(); meta.Index < index || meta.Term > term {
 		return fmt.Errorf("%w: %s has a snapshot of entry %d in term %d, this replica needs %d in %d at most",
-			errs.ErrBehind, node, meta.Index, meta.Term, from, term)
+			errs.ErrBehind, node, meta.Index, meta.Term, index, term)
 	}
 	if g.cfg.Room != nil {
 		give, err := g.cfg.Room(uint64(meta.Size))

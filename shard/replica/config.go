@@ -53,8 +53,8 @@ type Config struct {
 	// the last snapshot also had, such as the request memory. nil means that snapshots are tiny.
 	StateBytes func() uint64
 	// Room reserves disk space for a snapshot of about that many bytes, or returns an error if the
-	// disk lacks it. give releases the reservation once the snapshot is written. nil for no check.
-	Room func(bytes uint64) (give func(), err error)
+	// disk lacks it. release ends the reservation once the snapshot is written. nil for no check.
+	Room func(bytes uint64) (release func(), err error)
 
 	// Stuck returns why the state machine applies nothing more, or nil. A nil Stuck means that it
 	// always applies.

@@ -88,7 +88,7 @@ func NextStep(self raft.ServerID, servers []raft.Server, target, others []Member
 		return MemberStep{}
 	}
 	up := map[raft.ServerID]bool{self: true} // like upOf
-	var there []Member                       // voters of the target that are caught up, and this node if it is one
+	var heirs []Member                       // voters of the target that are caught up, and this node if it is one
 	for _, s := range servers {
 		if s.Suffrage != raft.Voter || s.ID == self {
 			continue
@@ -96,16 +96,16 @@ func NextStep(self raft.ServerID, servers []raft.Server, target, others []Member
 		lag, err := behind(s.ID)
 		up[s.ID] = err == nil
 		if i := slices.IndexFunc(target, func(m Member) bool { return m.ID == s.ID }); i >= 0 && err == nil && lag <= CaughtUpEntries {
-			there = append(there, target[i])
+			heirs = append(heirs, target[i])
 		}
 	}
 	if i := slices.IndexFunc(target, func(m Member) bool { return m.ID == self }); i >= 0 {
-		there = append(there, target[i])
+		heirs = append(heirs, target[i])
 	}
-	if 2*len(there) <= len(target) {
+	if 2*len(heirs) <= len(target) {
 		return MemberStep{} // the group may still need the surplus members
 	}
-	return dismissStep(self, servers, surplus, others, there, up)
+	return dismissStep(self, servers, surplus, others, heirs, up)
 }
 
 // upOf returns the voters, the leader included, that answer and have applied the configuration in
@@ -122,9 +122,9 @@ func upOf(self raft.ServerID, servers []raft.Server, behind func(raft.ServerID) 
 	return up
 }
 
-// canLose reports whether a majority of the voters without lost is up. Otherwise the leader could
-// commit neither the new configuration, which is in force at once, nor anything else, and nobody
-// could replace it (see DESIGN.md).
+// canLose reports whether the group can lose the voter lost: a majority of the other voters must be
+// up. Otherwise the leader could commit neither the new configuration, which is in force at once,
+// nor anything else, and nobody could replace it (see DESIGN.md).
 func canLose(servers []raft.Server, lost raft.ServerID, up map[raft.ServerID]bool) bool {
 	voters, there := 0, 0
 	for _, s := range servers {
@@ -240,8 +240,8 @@ func isIn(list []Member, s raft.Server) bool {
 
 // dismissStep removes the first surplus member without which the others keep a majority, or takes
 // its vote. Members that do not answer go first. The leader goes last, after it has handed the
-// group over to a member in there.
-func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, there []Member, up map[raft.ServerID]bool) MemberStep {
+// group over to one of heirs.
+func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, heirs []Member, up map[raft.ServerID]bool) MemberStep {
 	leads := false
 	for _, silent := range []bool{true, false} {
 		for _, s := range surplus {
@@ -259,7 +259,7 @@ func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, the
 	if !leads || len(surplus) > 1 {
 		return MemberStep{}
 	}
-	return MemberStep{StepHandOver, there[0], "handed over to " + string(there[0].ID)}
+	return MemberStep{StepHandOver, heirs[0], "handed over to " + string(heirs[0].ID)}
 }
 
 // changed waits until a change of members is committed, but at most three election timeouts,

@@ -250,12 +250,12 @@ func (f *rpcFilter) reopen(call *raft.InstallSnapshotRequest) {
 }
 
 // Reopen asks the owner to open the replica again. Without Config.Reopen it stops the group for
-// good, because of why.
-func (g *Replica) Reopen(why error) {
+// good, with cause as the reason.
+func (g *Replica) Reopen(cause error) {
 	if g.cfg.Reopen != nil {
 		g.cfg.Reopen()
 	} else {
-		_ = g.stop.Fail(fmt.Errorf("group %d: %w", g.cfg.Group, why))
+		_ = g.stop.Fail(fmt.Errorf("group %d: %w", g.cfg.Group, cause))
 	}
 }
 
@@ -357,15 +357,15 @@ func (f *rpcFilter) committed() uint64 {
 	return max(f.g.raft.CommitIndex(), f.g.raft.AppliedIndex())
 }
 
-// compare stops the group if an entry that is committed here has another term at the sender. The
-// parameter leads is the term that the sender leads.
-func (f *rpcFilter) compare(from raft.RPCHeader, leads, index, theirs uint64) error {
+// compare stops the group if an entry that is committed here has another term at the sender.
+// senderTerm is the term that the sender leads.
+func (f *rpcFilter) compare(from raft.RPCHeader, senderTerm, index, theirs uint64) error {
 	ours, known := f.termAt(index)
 	if !known || ours == theirs {
 		return nil
 	}
 	err := fmt.Errorf("group %d: %w: entry %d, which is committed here, is of term %d, and of term %d at %s (%s), which leads term %d",
-		f.g.cfg.Group, errContradicted, index, ours, theirs, from.ID, from.Addr, leads)
+		f.g.cfg.Group, errContradicted, index, ours, theirs, from.ID, from.Addr, senderTerm)
 	f.g.cfg.Logger.Error("the replicas of a group disagree on a committed entry: this one stops for good", "group", f.g.cfg.Group, "err", err)
 	return f.g.stop.Fail(err)
 }

@@ -322,7 +322,7 @@ type dialCounter struct {
 	}
 }
 
-// Dial implements raft.StreamLayer. address is one of named.
+// Dial implements raft.StreamLayer. address has the form that named returns.
 func (d *dialCounter) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	id, _, _ := strings.Cut(string(address), "@")
 	d.mu.Lock()

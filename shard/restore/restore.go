@@ -128,9 +128,9 @@ type Config struct {
 // leaders until ctx ends. Restore the board before the shards of unread numbers, because it bounds
 // their cursors.
 //
-// The first write makes the shard forget all requests of clients, and the restore brings none back. So a
-// repeat of any earlier request counts: the restored rows lack the requests from after the backup, and do
-// not tell them from the others.
+// The first write makes the shard forget all requests of clients, and the restore brings none back.
+// So a repeat of any earlier request counts: the restored rows lack the requests from after the
+// backup, and do not show which ones those are.
 //
 // Each write has a number (dedup.ByRestore) that its repeats share. So a late copy, from this restore or
 // an earlier one, changes nothing. The numbers count up from the time in nanoseconds at which the
@@ -293,13 +293,13 @@ func (r *restore) write(next batch) error {
 	})
 }
 
-// repeat calls try until it succeeds or fails for good.
-func (r *restore) repeat(try func(deadline time.Time) error) (err error) {
+// repeat calls attempt until it succeeds or fails for good.
+func (r *restore) repeat(attempt func(deadline time.Time) error) (err error) {
 	retry.Until(r.ctx, func() bool {
 		ctx, cancel := context.WithTimeout(r.ctx, restoreTryTimeout)
 		defer cancel()
 		deadline, _ := ctx.Deadline()
-		if err = try(deadline); errors.Is(err, errs.ErrExpired) {
+		if err = attempt(deadline); errors.Is(err, errs.ErrExpired) {
 			err = fmt.Errorf("%w: %w", ErrOtherRestore, err)
 		}
 		return err == nil || !mayTryAgain(err) || r.cfg.Draining.Load()

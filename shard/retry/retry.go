@@ -22,10 +22,10 @@ const (
 	pollEvery = 5 * time.Millisecond
 )
 
-// Until calls try, with a pause after each failure, until it returns true, and returns true. If
-// ctx ends during a pause, it returns false.
-func Until(ctx context.Context, try func() (done bool)) bool {
-	for pause := PauseMin; !try(); pause = min(2*pause, PauseMax) {
+// Until calls attempt until attempt returns true, with a pause after each failure. It then returns
+// true. If ctx ends during a pause, Until returns false.
+func Until(ctx context.Context, attempt func() (done bool)) bool {
+	for pause := PauseMin; !attempt(); pause = min(2*pause, PauseMax) {
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():

@@ -141,8 +141,8 @@ func AppendText(dst []byte, s string, bytesMax int) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// ParseError decodes an error at the beginning of b. It returns nil for no error, and the bytes
-// after it. It decodes an unknown code as CodeOther.
+// ParseError decodes an error at the beginning of b. told is nil for no error, and rest has the
+// bytes after it. It decodes an unknown code as CodeOther.
 func ParseError(b []byte) (told *Error, rest []byte, err error) {
 	r := wire.Reader{Rest: b}
 	if told = readError(&r); r.Err != nil {

@@ -154,7 +154,7 @@ func (p *callPeer) watch() {
 	}
 }
 
-// ping makes the node answer, if it can. Reading the answer from the connection counts; the call's
+// ping makes the node answer, if it can. Only the arrival of the answer's bytes counts; the call's
 // result has no further meaning.
 func (p *callPeer) ping() {
 	ctx, cancel := context.WithTimeout(p.calls.ctx, PingEvery)

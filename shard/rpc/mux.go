@@ -53,10 +53,10 @@ type MuxConfig struct {
 	Logger      *slog.Logger // nil discards
 }
 
-// DialPeer connects to the node at an address, host:port. to is the key of the node or the Raft id
-// of one of its replicas, or "" if only the address is known. A returned connection must reach
+// DialPeer connects to the node at an address, host:port. target is the key of the node or the Raft
+// id of one of its replicas, or "" if only the address is known. A returned connection must reach
 // that node. ctx bounds only the dial.
-type DialPeer = func(ctx context.Context, address, to string) (net.Conn, error)
+type DialPeer = func(ctx context.Context, address, target string) (net.Conn, error)
 
 func dialTCP(ctx context.Context, address, _ string) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", address)
@@ -342,18 +342,18 @@ func (m *Mux) refuse(conn net.Conn, err error) {
 }
 
 // Dial connects to another node's cluster port and sends the preface with the kind of the
-// connection and the addressee. to is the Raft id of a replica or, for other kinds, the key of a
-// node; "" means any. ctx bounds only these two steps.
-func (m *Mux) Dial(ctx context.Context, address, to string, kind uint8, group uint32) (net.Conn, error) {
+// connection and the addressee. target is the Raft id of a replica or, for other kinds, the key of
+// a node; "" means any. ctx bounds only these two steps.
+func (m *Mux) Dial(ctx context.Context, address, target string, kind uint8, group uint32) (net.Conn, error) {
 	dial := m.cfg.Dial
 	if dial == nil {
 		dial = dialTCP
 	}
-	conn, err := dial(ctx, address, to)
+	conn, err := dial(ctx, address, target)
 	if err != nil {
 		return nil, err
 	}
-	p := preface{kind: kind, cluster: m.cfg.ClusterID, group: group, to: Addressee(to), name: m.cfg.ClusterName}
+	p := preface{kind: kind, cluster: m.cfg.ClusterID, group: group, to: Addressee(target), name: m.cfg.ClusterName}
 	if err := m.sendPreface(ctx, conn, p); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot send the preface to %s: %w", address, err), conn.Close())
 	}

@@ -18,9 +18,9 @@ import (
 //	│   4 bytes    │  1 byte   │ 1 byte │  16 bytes  │ 4 bytes │ 8 bytes │ 1 byte │ 0–32 bytes│ 4 bytes │
 //	└──────────────┴───────────┴────────┴────────────┴─────────┴─────────┴────────┴───────────┴─────────┘
 //
-// name is the --cluster-name of the node. crc32c covers all bytes before it. to identifies the
-// replica that is meant, or the node unless the kind is kindRaft: it is the first 8 bytes of the
-// SHA-256 of the Raft id or node key, or 0 for any. A node may have another's former address, and
+// name is the --cluster-name of the node. crc32c covers all bytes before it. The field to is the
+// addressee, or 0 for any: the first 8 bytes of the SHA-256 of the Raft id of a replica for
+// kindRaft, and of the key of a node for other kinds. A node may have another's former address, and
 // a replica may have replaced a deleted one. Their answers must not count as those of their
 // predecessors.
 const (

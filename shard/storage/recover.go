@@ -71,14 +71,14 @@ func dropSuperseded(log *Log, snaps *Snapshots, newest *raft.SnapshotMeta) error
 	return errors.Join(state.Close(), log.DeleteRange(first, last))
 }
 
-// checkEntries reads the log from index from on. It returns the last entry's term, or term if
-// there is none.
-func checkEntries(log *Log, from, term uint64) (lastTerm uint64, err error) {
+// checkEntries reads the log from the entry first on. It returns the last entry's term, or the
+// given term if there is none.
+func checkEntries(log *Log, first, term uint64) (lastTerm uint64, err error) {
 	last, err := log.LastIndex()
 	if err != nil {
 		return 0, err
 	}
-	for index := from; index <= last; index++ {
+	for index := first; index <= last; index++ {
 		var entry raft.Log
 		if err := log.GetLog(index, &entry); err != nil {
 			if errors.Is(err, raft.ErrLogNotFound) {

@@ -104,11 +104,11 @@ const (
 )
 
 // ChooseLogStore returns the log store of the node whose groups are in dir. If there is no record,
-// it records asked, or LogStoreDefault if asked is empty. It refuses a directory that has logs and
-// no record.
-func ChooseLogStore(dir string, asked LogStore) (LogStore, error) {
-	if asked != "" {
-		if err := asked.Check(); err != nil {
+// it records wanted, or LogStoreDefault if wanted is empty. It refuses a directory that has logs
+// and no record.
+func ChooseLogStore(dir string, wanted LogStore) (LogStore, error) {
+	if wanted != "" {
+		if err := wanted.Check(); err != nil {
 			return "", err
 		}
 	}
@@ -117,10 +117,10 @@ func ChooseLogStore(dir string, asked LogStore) (LogStore, error) {
 		return "", err
 	}
 	if recorded == "" {
-		return recordLogStore(dir, cmp.Or(asked, LogStoreDefault))
+		return recordLogStore(dir, cmp.Or(wanted, LogStoreDefault))
 	}
-	if asked != "" && asked != recorded {
-		return "", fmt.Errorf("%w: %s holds logs of %s, and %s was asked for", ErrOtherLogStore, dir, recorded, asked)
+	if wanted != "" && wanted != recorded {
+		return "", fmt.Errorf("%w: %s holds logs of %s, and %s was asked for", ErrOtherLogStore, dir, recorded, wanted)
 	}
 	return recorded, nil
 }

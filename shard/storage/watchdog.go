@@ -90,10 +90,10 @@ func (g *hangGauge) check() Hang {
 	return Hang{g.ticks > g.after, g.ticks > max(g.after, 2*g.slowest), long}
 }
 
-// WatchStalls fails stop if a write of the log or of votes takes longer than limit, which must be
-// at least StallTicks nanoseconds. It returns when done closes or after that failure. At each tick
-// it calls hangs with the state of the log's writes of entries, and with that of applying, during
-// which the state machine applies entries.
+// WatchStalls fails the FailStop if a write of the log or of votes takes longer than limit, which
+// must be at least StallTicks nanoseconds. It returns when done closes or after that failure. At
+// each tick it calls hangs with the state of the log's writes of entries, and with that of
+// applying, during which the state machine applies entries.
 func WatchStalls(limit time.Duration, log *Log, votes *Votes, applying *StallGauge, stop *FailStop, hangs func(storing, applying Hang), done <-chan struct{}) {
 	gauges := []watchedGauge{
 		{gauge: &log.writing, what: "store entries in " + log.path},

@@ -80,9 +80,9 @@ const silenceMax = 3 * time.Second
 // errSilent ends a silent connection.
 var errSilent = errors.New("the node answers nothing on the connection")
 
-// noteSilence records that a call timed out. The call began when heard answers had arrived. If no
-// answer has arrived since then, and calls have timed out for silenceMax, noteSilence ends the
-// connection.
+// noteSilence records that a call timed out. heard is the number of answers that had arrived when
+// the call began. If no answer has arrived since then, and calls have timed out for silenceMax,
+// noteSilence ends the connection.
 func (c *Conn) noteSilence(heard int64, began time.Time) {
 	c.mu.Lock()
 	if c.heard.Load() != heard {

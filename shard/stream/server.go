@@ -326,9 +326,9 @@ func (t *servedStream) owe(more bool) {
 	t.mu.more = more
 }
 
-// answer queues an answer. It is written at once if waited is true; otherwise with the answers to
+// answer queues an answer. If atOnce is true, it is written at once; otherwise with the answers to
 // the calls that arrived with it, or after answersWait.
-func (t *servedStream) answer(a *Answer, waited bool) {
+func (t *servedStream) answer(a *Answer, atOnce bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.owed--
@@ -339,7 +339,7 @@ func (t *servedStream) answer(a *Answer, waited bool) {
 	switch {
 	case len(t.mu.out) > answersBytesMax:
 		t.conn.Close()
-	case waited || t.mu.owed == 0 && !t.mu.more:
+	case atOnce || t.mu.owed == 0 && !t.mu.more:
 		wake(t.wake)
 	case t.mu.timed:
 	case t.mu.timer == nil:

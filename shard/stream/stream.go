@@ -135,8 +135,8 @@ func (s *Streams) Waiting(group uint32) int {
 // most rpc.CloseGraceMax. Method calls that arrive meanwhile are refused with ErrDraining.
 func (s *Streams) Leave() { s.served.leave() }
 
-// Conn returns a connection to a node, and dials the node if necessary; at fallback if its address
-// is unknown. After a failed dial, calls fail at once until the next dial is due.
+// Conn returns a connection to a node, and dials the node if necessary. If the node's address is
+// unknown, it dials fallback. After a failed dial, calls fail at once until the next dial is due.
 func (s *Streams) Conn(node, fallback string, stop <-chan struct{}) (*Conn, error) {
 	return s.peer(node).connected(fallback, stop)
 }

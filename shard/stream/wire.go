@@ -27,10 +27,10 @@ import (
 //	leave:   0 | 4: the node that serves the stream is closing, and takes no more calls
 //	serve:   0 | 5, the first message back: the node serves the stream, and takes calls
 //
-// to is the addressee of the replica that is meant, as in a preface. The id identifies the call on
-// its connection. opening counts how often the answering process has opened a replica, so that an
-// answer of a reopened replica is recognised. The field Leader of an append is not sent: raft
-// reads it only if the sender has no address.
+// The field to is the addressee of the replica that is meant, as in a preface. The id identifies
+// the call on its connection. opening counts how often the answering process has opened a replica,
+// so that an answer of a reopened replica is recognised. The field Leader of an append is not sent:
+// raft reads it only if the sender has no address.
 const (
 	streamAppend = 0
 	streamCall   = 1

@@ -100,7 +100,7 @@ func (t *Tiering) Order(ctx context.Context, o TieringJob) (id string, answers m
 				return "", nil, &ColdRefusedError{key, why}
 			}
 		}
-		if never(answers) {
+		if allNever(answers) {
 			return "", nil, &errs.ArgumentError{Field: "older_than_seconds", Problem: "no row is ever old by --cold-after 0: give it, or before"}
 		}
 		if o.DryRun {
@@ -122,8 +122,8 @@ func (o TieringJob) name() string {
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// never reports whether rows are never old on any node.
-func never(answers map[string]ColdAnswer) bool {
+// allNever reports whether all nodes answered that no row is ever old enough.
+func allNever(answers map[string]ColdAnswer) bool {
 	for _, a := range answers {
 		if !a.Never {
 			return false

@@ -95,7 +95,7 @@ func (c coldReads) Collect(to chan<- prometheus.Metric) {
 // setMetrics returns the metrics of the sets of members.
 func (t *Tiering) setMetrics() []prometheus.Collector {
 	stats := func() (s members.Stats) {
-		if store := t.sets.Load(); store != nil { // else Open is not done
+		if store := t.sets.Load(); store != nil { // nil before OpenSets
 			s = store.Stats()
 		}
 		return s

@@ -47,11 +47,11 @@ func EachRead(n int, deadline time.Time, read func(ctx context.Context, i int) e
 	return reads.Wait()
 }
 
-// ReadOutboxes reads missing outbox bodies from disk. of returns the bodies and the key of an
+// ReadOutboxes reads missing outbox bodies from disk. bodiesOf returns the bodies and the key of an
 // author.
-func ReadOutboxes(missing []outbox.Missing, deadline time.Time, of func(author int) (*spill.Bodies, uint64)) error {
+func ReadOutboxes(missing []outbox.Missing, deadline time.Time, bodiesOf func(author int) (*spill.Bodies, uint64)) error {
 	return EachRead(len(missing), deadline, func(ctx context.Context, i int) (err error) {
-		bodies, key := of(missing[i].Author)
+		bodies, key := bodiesOf(missing[i].Author)
 		missing[i].Body, err = bodies.FetchMark(ctx, key, missing[i].Mark)
 		return err
 	})

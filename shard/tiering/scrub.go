@@ -83,9 +83,9 @@ func (s *Scrub) Run() {
 	}
 }
 
-// pause returns a function to call after each block of a pass. It waits so that the pass takes
-// about the time every, and returns an error once the node is stopping.
-func (s *Scrub) pause(began time.Time, every time.Duration) func(bytes int) error {
+// pause returns a function to call after each block of a pass. The function waits so that the pass
+// takes about as long as passTime, and returns an error once the node is stopping.
+func (s *Scrub) pause(began time.Time, passTime time.Duration) func(bytes int) error {
 	piece := 0
 	return func(bytes int) error {
 		if piece += bytes; piece < scrubPieceBytes {
@@ -94,7 +94,7 @@ func (s *Scrub) pause(began time.Time, every time.Duration) func(bytes int) erro
 		pause := time.Duration(piece) * time.Second / scrubBytesPerSecondMax
 		piece = 0
 		if now := s.Report(); now.PassOf > 0 {
-			due := time.Duration(float64(every) * min(1, float64(now.PassBytes)/float64(now.PassOf)))
+			due := time.Duration(float64(passTime) * min(1, float64(now.PassBytes)/float64(now.PassOf)))
 			pause = max(pause, due-time.Since(began))
 		}
 		select {
@@ -106,7 +106,7 @@ func (s *Scrub) pause(began time.Time, every time.Duration) func(bytes int) erro
 	}
 }
 
-// Pass reads all cold rows and sets once, in a random order of shards: even a process that never
+// Pass reads all cold rows and sets once, in a random order of shards. So even a process that never
 // lives for a whole pass reaches each shard in time. It returns the error of pause.
 func (s *Scrub) Pass(pause func(bytes int) error) error {
 	all := s.shards()

@@ -34,8 +34,8 @@ type Bodies struct {
 	Logger *slog.Logger // names the replica
 }
 
-// what returns the name of the bodies for logs.
-func (b *Bodies) what() string {
+// label returns the name of the bodies for logs.
+func (b *Bodies) label() string {
 	if b.Of == codec.KindFeed {
 		return "feeds"
 	}

@@ -108,9 +108,9 @@ func (s *Spill) Round(round *Round, now time.Duration) {
 	}
 }
 
-// Relieve moves at least over bytes of bodies out of memory, and feedReliefShare more. It picks
-// the bodies of all shards that have been idle the longest.
-func (s *Spill) Relieve(all []*Bodies, over int64) {
+// Relieve moves at least excess bytes of bodies out of memory, and 1/feedReliefShare of all their
+// bytes more. It picks the bodies of all shards that have been idle the longest.
+func (s *Spill) Relieve(all []*Bodies, excess int64) {
 	var ages spill.Ages
 	shards := make([]spill.Ages, len(all))
 	for i, r := range all {
@@ -120,7 +120,7 @@ func (s *Spill) Relieve(all []*Bodies, over int64) {
 		}
 	}
 	total := ages.Bytes()
-	share := min(1, float64(over)/float64(max(1, total))+1.0/feedReliefShare)
+	share := min(1, float64(excess)/float64(max(1, total))+1.0/feedReliefShare)
 	idle := time.Duration(ages.Oldest(int64(share*float64(total)))) * time.Second
 	for i, r := range all {
 		if bytes := float64(shards[i].Bytes()); bytes > 0 {
@@ -129,16 +129,16 @@ func (s *Spill) Relieve(all []*Bodies, over int64) {
 	}
 }
 
-// moveOut moves bodies of a replica that have been idle for at least idle out of memory, about
-// bytesMax at most.
+// moveOut moves bodies of a replica out of memory that were unused for at least the time idle,
+// about bytesMax bytes at most.
 func (s *Spill) moveOut(r *Bodies, idle time.Duration, bytesMax int64) {
 	began := time.Now()
 	moved, err := r.Spill(uint32(idle/time.Second), bytesMax, s.Tiering.MayFreeze)
 	if err != nil && !errors.Is(err, pebbledb.ErrClosed) {
-		r.Logger.Warn(r.what()+" stay in memory, and it is tried again", "err", err)
+		r.Logger.Warn(r.label()+" stay in memory, and it is tried again", "err", err)
 	}
 	if moved > 0 {
-		r.Logger.Info(r.what()+" have left memory", "users", moved, "after", time.Since(began).Round(time.Millisecond).String())
+		r.Logger.Info(r.label()+" have left memory", "users", moved, "after", time.Since(began).Round(time.Millisecond).String())
 	}
 }
 

@@ -125,18 +125,18 @@ type Leaving struct {
 	began time.Time
 }
 
-// Watch finds the idle segments that old selects. It returns the rows in memory of all segments that
-// old selects, including those that were written.
-func (l *Leaving) Watch(old func(first, last uint64) bool) int {
-	l.idle = l.FSM.Watch(old)
+// Watch finds the idle segments that isOld selects. It returns the rows in memory of all segments
+// that isOld selects, including those that were written.
+func (l *Leaving) Watch(isOld func(first, last uint64) bool) int {
+	l.idle = l.FSM.Watch(isOld)
 	l.due.Store(int64(l.idle.Due()))
 	return l.idle.Due()
 }
 
-// Leaving returns the local shards that of selects.
-func (t *Tiering) Leaving(of func(*Shard) bool) (all []*Leaving) {
+// Leaving returns the local shards for which match returns true.
+func (t *Tiering) Leaving(match func(*Shard) bool) (all []*Leaving) {
 	for _, s := range t.cfg.Shards() {
-		if of(s) {
+		if match(s) {
 			all = append(all, &Leaving{Shard: s, began: time.Now()})
 		}
 	}
@@ -222,11 +222,11 @@ func (t *Tiering) rest(took time.Duration) {
 	}
 }
 
-// freeze moves the rows of up to segments segments to disk, and calls rest after each step. Rows
-// whose cold segment cannot be read stay where they are. It returns an error if rows stay in
+// freeze moves the rows of at most segmentsMax segments to disk, and calls rest after each step.
+// Rows whose cold segment cannot be read stay where they are. It returns an error if rows stay in
 // memory.
-func (t *Tiering) freeze(l *Leaving, segments int, rest func(took time.Duration)) error {
-	for stop := max(0, l.idle.Segments()-segments); l.idle.Segments() > stop && t.MayFreeze(); {
+func (t *Tiering) freeze(l *Leaving, segmentsMax int, rest func(took time.Duration)) error {
+	for stop := max(0, l.idle.Segments()-segmentsMax); l.idle.Segments() > stop && t.MayFreeze(); {
 		began := time.Now()
 		rows, err := l.FSM.FreezeSome(l.idle, l.idle.Segments()-stop)
 		l.rows += rows

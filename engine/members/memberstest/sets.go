@@ -17,7 +17,7 @@ type Sets struct {
 
 type pair struct{ id, member uint64 }
 
-// Join adds a member, later than all before, and reports whether it was absent.
+// Join adds a member with a later stamp than all others, and reports whether the member was absent.
 func (s *Sets) Join(id, member uint64) bool {
 	if s.In(id, member) {
 		return false
@@ -58,13 +58,13 @@ func (s *Sets) Of(member uint64, page members.Page) members.List {
 	return s.paged(page, func(p pair) (uint64, bool) { return p.id, p.member == member })
 }
 
-// paged returns a page of the ids that of returns true with.
-func (s *Sets) paged(page members.Page, of func(pair) (id uint64, listed bool)) members.List {
+// paged returns a page of the ids that idOf returns with true.
+func (s *Sets) paged(page members.Page, idOf func(pair) (id uint64, listed bool)) members.List {
 	var all []members.Entry
 	for p, at := range s.pairs {
 		e := members.Entry{At: at}
 		var listed bool
-		if e.ID, listed = of(p); listed && (!page.Continues || e.Compare(page.After) > 0) {
+		if e.ID, listed = idOf(p); listed && (!page.Continues || e.Compare(page.After) > 0) {
 			all = append(all, e)
 		}
 	}
