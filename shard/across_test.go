@@ -24,9 +24,9 @@ func across(n *Node, id RequestID, ops ...engine.Op) *Write {
 	return w
 }
 
-// A write over keyspaces, through any node: 1. each op lies in its keyspace, with the
-// floors of that; 2. rows come in the order of the ops; 3. its key counts it once, and
-// refuses other ops whatever keyspaces they are of; 4. the token names all shards.
+// A write over keyspaces, through any node: 1. each op lies in its keyspace, with the floors of
+// that; 2. rows come in the order of the ops; 3. the key counts the write once and refuses other
+// ops, whatever their keyspaces; 4. the token names all shards.
 func TestWritesOverKeyspaces(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
@@ -73,8 +73,8 @@ func TestWritesOverKeyspaces(t *testing.T) {
 	}
 }
 
-// Of a write over keyspaces that a shard of one could not take, the others' ops are
-// named by number too, as one id may be of several.
+// If a shard of one keyspace fails in a write over several, the error names the ops by number too,
+// because one id may be in several keyspaces.
 func TestWritesOverKeyspacesInPart(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})

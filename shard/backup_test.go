@@ -52,7 +52,7 @@ func reportedBy(n *Node, number uint32) ReplicaReport {
 	return ReplicaReport{}
 }
 
-// passed is a context whose deadline passes right after a look at it.
+// passed is a context whose deadline passes right after a check of it.
 type passed struct {
 	context.Context
 	pass context.CancelFunc
@@ -63,7 +63,7 @@ func (p passed) Err() error {
 	return p.Context.Err()
 }
 
-// A backup that has begun is handed out, though its deadline has passed when it is checked.
+// A backup that has begun is returned, even if its deadline has passed when it is checked.
 func TestBackupOutlivesItsDeadline(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3) // others must prove that the node still leads
@@ -117,7 +117,7 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 	}
 	to := openMembers(t, 3)
 	restore := func(to *Node, number uint32, stream []byte, opt RestoreOptions) (raftfsm.SnapshotFacts, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax) // of each: it waits for leaders
+		ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax) // for each restore, which waits for leaders
 		defer cancel()
 		return to.RestoreShard(ctx, number, bytes.NewReader(stream), opt)
 	}
@@ -151,7 +151,7 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 	}
 }
 
-// A table is as wide as the words of its rows, whatever columns its keyspace has.
+// A table has whole words of columns, even if its keyspace has fewer columns.
 func TestBackupOfFewColumnsIsRestored(t *testing.T) {
 	t.Parallel()
 	from, to := openMembers(t, 1)[0], openMembers(t, 1)[0]
@@ -252,7 +252,7 @@ func TestAskCatalogLeader(t *testing.T) {
 			t.Errorf("%s: %v", n.cfg.NodeName, err)
 		}
 	}
-	mustDo(t, all[0].Close(t.Context())) // the catalog is on it alone
+	mustDo(t, all[0].Close(t.Context())) // it has the only replica of the catalog
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	if _, err := all[1].AskCatalogLeader(ctx, "nothing", nil); !errors.Is(err, ErrNoLeader) {

@@ -22,7 +22,7 @@ func TestBoundsOfACluster(t *testing.T) {
 		name   string
 		others int // keyspaces on another node
 		shards int // of each of them
-		ask    int // shards of what is asked for
+		ask    int // shards that the request asks for
 		field  string
 		bound  string
 	}{

@@ -74,8 +74,8 @@ func openMembers(t *testing.T, nodes int) []*Node {
 	return all
 }
 
-// once gives a write an identity, so that it is tried again when its leader is lost on
-// the way: on a busy machine one may be at any time.
+// once gives a write an identity, so that the node repeats the write if its leader is lost. On a
+// busy machine that may happen at any time.
 func once(w *Write) *Write {
 	w.ID = ByKey([]byte(rand.Text()))
 	return w
@@ -185,7 +185,7 @@ func digestsAgree(all []*Node) bool {
 	return true
 }
 
-// A node that hands over is led by others, and writes through it go on.
+// Other nodes lead the groups of a node that hands over, and writes through that node go on.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
@@ -204,8 +204,8 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// Nodes that stop together do not hand to each other: each group's leader changes
-// once for each node at most, and none waits for another.
+// Nodes that stop together do not hand groups to each other: each group's leader changes once for
+// each node at most, and none waits for another.
 func TestAllHandOverAtOnce(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

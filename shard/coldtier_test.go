@@ -43,15 +43,16 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *localReplica {
 	if s := r.fsm.State(); s.ColdRows < coldTestRows/2 {
 		t.Fatalf("%d rows of %d are cold", s.ColdRows, s.Rows)
 	}
-	r.group.Log().Covered(-(1 << 40), 0) // entries so large that few are kept
+	r.group.Log().Covered(-(1 << 40), 0) // as if the entries were so large that few are kept
 	if err := r.group.TakeSnapshot(); err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-// A row whose id its keyspace's layout cannot have given is reported, with a layout that
-// can have given more of the ids; other rows are not, nor such as are numbered from 1 on.
+// A row whose id the layout of its keyspace cannot have produced is reported, with a layout that
+// can have produced more of the ids. Other rows are not reported, nor those that are numbered from
+// 1 on.
 func TestMisfitIsReported(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -219,8 +220,8 @@ func countRows(t *testing.T, n *Node, ks *Keyspace) int {
 	}
 }
 
-// Cold rows answer as others do, and after a restart from snapshot and log; so do
-// shards that have none.
+// Cold rows answer like other rows, also after a restart from snapshot and log. So do shards
+// without cold rows.
 func TestColdRowsOfANode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -363,8 +364,8 @@ func TestNumberedRowsAreNotOld(t *testing.T) {
 	}
 }
 
-// A new replica is sent the cold rows of a snapshot that only names them, keeps them
-// on its own disk, and agrees.
+// A new replica gets the cold rows of a snapshot that only names them, stores them on its own disk,
+// and agrees with the other replica.
 func TestNewReplicaIsSentColdRows(t *testing.T) {
 	t.Parallel()
 	n := openColdNode(t, t.TempDir(), 1, 0)
@@ -400,14 +401,14 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 		t.Error(err)
 	}
 	carried := there().group.Snapshots().NewestBytes()
-	eventually(t, "a snapshot of its own names them", func() bool { // raft puts it off while members change
+	eventually(t, "a snapshot of its own names them", func() bool { // raft defers it while members change
 		other.tiering.MoveCold()
 		return there().group.Snapshots().NewestBytes() < carried*4/5
 	})
 	checkCold(t, other, other.Keyspace("posts"), 1)
 }
 
-// mustBeUnreadable holds an error to name the shard that the only node cannot read.
+// mustBeUnreadable checks that an error names the shard that the only node cannot read.
 func mustBeUnreadable(t *testing.T, err error, r *localReplica) {
 	t.Helper()
 	var damaged *UnreadableError

@@ -46,8 +46,8 @@ func mustDrop(t *testing.T, n *Node, name string) {
 	}
 }
 
-// allKnow waits until all nodes know that a keyspace was dropped, which they do already
-// unless the machine is slow.
+// allKnow waits until all nodes know that a keyspace was dropped. They know it already, unless the
+// machine is slow.
 func allKnow(t *testing.T, all []*Node, old *Keyspace) {
 	t.Helper()
 	for _, n := range all {
@@ -284,8 +284,8 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 	}
 }
 
-// A column that was dropped is nowhere to be seen, and the next of its name begins at
-// zero, whatever comes to the number of the old one.
+// A dropped column is shown nowhere, and the next column of its name begins at zero, whatever is
+// written to the number of the old one.
 func TestDropColumn(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
@@ -307,7 +307,7 @@ func TestDropColumn(t *testing.T) {
 	}
 	changed, err = n.AddColumns(ctx, "songs", []string{"likes"}, nil)
 	mustDo(t, err)
-	mustDo(t, n.Write(ks, &Write{Ops: []engine.Op{addTo(2, 1, 1)}, Deadline: soon()})) // by a caller who has seen nothing
+	mustDo(t, n.Write(ks, &Write{Ops: []engine.Op{addTo(2, 1, 1)}, Deadline: soon()})) // by a caller that does not know of the drop
 	if rows := mustGet(t, n, changed, ReadOptions{Consistency: Linearizable}, 1, 2); rows[3] != 0 || rows[7] != 0 {
 		t.Errorf("the new column has %v", rows)
 	}
@@ -458,7 +458,8 @@ func TestDroppedMemoryIsFreed(t *testing.T) {
 	})
 }
 
-// A node that closes while it deletes a keyspace ends that first, and Close waits for it.
+// A node that closes while it deletes a keyspace completes the deletion first, and Close waits for
+// it.
 func TestCloseWhileAKeyspaceIsDropped(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
@@ -477,8 +478,9 @@ func TestCloseWhileAKeyspaceIsDropped(t *testing.T) {
 	}
 }
 
-// A drop that the catalog here has and the node's table has not, as while the node opens
-// replicas of another keyspace, deletes nothing yet: the replicas are still open.
+// If the local catalog has a drop that the node's table does not have yet, nothing is deleted,
+// because the replicas are still open. That is so while the node opens replicas of another
+// keyspace.
 func TestDropThatIsNotFollowedYet(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// A node that begins to hold a shard has nothing of it at first. Until it has
-// some, stale reads there are answered by others, as they were before it began.
+// A node that begins to hold a shard has nothing of it at first. Until it has some, other nodes
+// answer its stale reads, as before.
 func TestStaleReadsBesideAReplicaThatIsCopied(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)
@@ -32,10 +32,10 @@ func TestStaleReadsBesideAReplicaThatIsCopied(t *testing.T) {
 	if g.replica.Load() != nil {
 		t.Fatal("the fourth node holds a replica to begin with")
 	}
-	// No leader knows yet that it is to have one: it stays empty.
+	// No leader knows yet that the node is to have a replica, so the replica stays empty.
 	view := *last.catalog.View()
-	last.registry.changing.Lock()                                            // the node does not open it as well, once it finds its files
-	mustDo(t, last.openReplica(g, view.Groups[g.number].NextReplica, &view)) // which it is given next
+	last.registry.changing.Lock()                                            // so that the node does not open it too, once it finds its files
+	mustDo(t, last.openReplica(g, view.Groups[g.number].NextReplica, &view)) // the number that it gets next
 	last.registry.changing.Unlock()
 	if got := stale(last); got != 5 {
 		t.Errorf("a node that has copied nothing yet answers %d, want 5", got)
@@ -48,10 +48,10 @@ func TestStaleReadsBesideAReplicaThatIsCopied(t *testing.T) {
 	})
 }
 
-// TestEverywhereWhileAVoteMoves: while a shard is written to, and its votes move from
-// node to node, its keyspace is everywhere and is not, each begun before the other is
-// done. 1. The voters come to be those of the target, each time. 2. No write that was
-// acknowledged is lost. 3. At the end nobody else holds anything of it.
+// TestEverywhereWhileAVoteMoves writes to a shard while its votes move from node to node. Meanwhile
+// the keyspace is set to everywhere and back, each time before the previous change is complete. 1.
+// The voters become those of the target, each time. 2. No write that was acknowledged is lost. 3.
+// At the end no other node has anything of the shard.
 func TestEverywhereWhileAVoteMoves(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)
@@ -108,8 +108,8 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
 }
 
-// votesAre reports whether each of these nodes has a vote in a group, and nobody else,
-// as each of them sees it.
+// votesAre reports whether, as each of the target's nodes sees it, exactly these nodes have a vote
+// in a group.
 func votesAre(all []*Node, number uint32, target []string) bool {
 	for _, n := range all {
 		if !slices.Contains(target, n.cfg.NodeKey) {

@@ -62,7 +62,7 @@ func onDisk(n *Node) (spilled, users uint64) {
 
 const feedTestUsers = 50
 
-// fillNode has users follow one, with the user's number of posts.
+// fillNode makes each user follow one author, with the user's number as the number of posts.
 func fillNode(t *testing.T, n *Node) {
 	t.Helper()
 	for user := range uint64(feedTestUsers) {
@@ -70,7 +70,7 @@ func fillNode(t *testing.T, n *Node) {
 	}
 }
 
-// checkFeeds reads feeds one by one and together, and holds them to fillNode's and
+// checkFeeds reads feeds one by one and together, and compares them with those of fillNode and
 // those that were followed since.
 func checkFeeds(t *testing.T, n *Node, opt ReadOptions, since map[uint64]raftfsm.Followee) {
 	t.Helper()
@@ -104,8 +104,7 @@ func checkFeeds(t *testing.T, n *Node, opt ReadOptions, since map[uint64]raftfsm
 	}
 }
 
-// Feeds on disk are polled, written, backed up and there after a restart as those in
-// memory are.
+// Feeds on disk are polled, written, backed up and kept over a restart like feeds in memory.
 func TestSpilledFeedsOfANode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -155,8 +154,8 @@ func TestSpilledFeedsOfANode(t *testing.T) {
 	checkFeeds(t, n, ReadOptions{}, since)
 }
 
-// Of three nodes each has other feeds in memory: any answers for all, those of replicas
-// elsewhere too, and all agree.
+// Each of three nodes has other feeds in memory. Any node answers for all feeds, also for those of
+// replicas elsewhere, and all nodes agree.
 func TestNodesSpillFeedsByThemselves(t *testing.T) {
 	t.Parallel()
 	first := openFeedNode(t, t.TempDir(), 1, "")
@@ -230,8 +229,9 @@ func loseFeeds(t *testing.T, n *Node, number uint32) (replaced func() bool) {
 	}
 }
 
-// loseAndTouch is loseFeeds on a node alone, which then has a reason to read them from disk. It
-// returns once the replica was opened again, serves, and may be repaired again.
+// loseAndTouch is loseFeeds on a single node. It then calls touch, which makes the node read the
+// records from disk. It returns once the replica was opened again, serves, and may be repaired
+// again.
 func loseAndTouch(t *testing.T, n *Node, number uint32, touch func(r *localReplica)) {
 	t.Helper()
 	r := n.registry.shardOf(number).replica.Load()
@@ -245,8 +245,8 @@ func loseAndTouch(t *testing.T, n *Node, number uint32, touch func(r *localRepli
 	})
 }
 
-// A replica whose feeds on disk are lost answers none wrongly, and has all again from its
-// own snapshot and log, also one of a node alone.
+// A replica whose feeds on disk are lost answers none wrongly, and gets all of them again from its
+// own snapshot and log, even on a single node.
 func TestLostFeedsComeBack(t *testing.T) {
 	t.Parallel()
 	n := openFeedNode(t, t.TempDir(), 1, "")
@@ -285,8 +285,8 @@ func TestLostFeedsComeBack(t *testing.T) {
 	}
 }
 
-// By themselves those feeds leave memory for which nobody asks, and of these, when memory
-// is tight, the ones idle for the longest, a share at a time.
+// Feeds that nobody polls leave memory by themselves. While memory is tight, those that were idle
+// the longest leave too, a share at a time.
 func TestFeedsLeaveMemoryByThemselves(t *testing.T) {
 	n := openFeedNode(t, t.TempDir(), 1, "")
 	fillNode(t, n)

@@ -15,9 +15,9 @@ func floored(id uint64, column uint8, delta, floor int64) engine.Op {
 	return engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: engine.FloorMark | column, Value: floor}, {Column: column, Value: delta}}}
 }
 
-// Through whichever node a write comes: 1. a count stops at the floor of its op or of its
-// column, the higher; 2. the cuts name their ops in the request's order, over shards;
-// 3. a repeat has the counts of now and no cuts.
+// Through whichever node a write comes: 1. a count stops at the higher one of the floors of its op
+// and its column; 2. the cuts name their ops in the request's order, over shards;
+// 3. a repeat has the present counts and no cuts.
 func TestFloorsThroughAnyNode(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
@@ -40,7 +40,7 @@ func TestFloorsThroughAnyNode(t *testing.T) {
 			return w
 		}
 		w := write()
-		if w.Duplicate { // a part was asked for again, as its answer was lost
+		if w.Duplicate { // a part was proposed again, because its answer was lost
 			continue
 		}
 		exact++
@@ -77,7 +77,7 @@ func TestUnreadHasFloors(t *testing.T) {
 	if gift, has := ks.Floors["gift"]; !has || gift != 0 || call || ks.Floors["ring"] != 3 {
 		t.Fatalf("floors %v", ks.Floors)
 	}
-	// The badge that was cleared before its comment went.
+	// The badge is cleared before its comment is deleted.
 	comment := uint8(ks.Column("comment"))
 	mustWrite(t, n, ks, addTo(7, comment, 1), engine.Op{ID: 7, Kind: engine.OpTake, Cells: []engine.Cell{{Column: comment, Value: 1}}})
 	mustWrite(t, n, ks, addTo(7, comment, -1))

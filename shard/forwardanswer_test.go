@@ -119,8 +119,8 @@ func TestForwardNotSentIsNotUnknown(t *testing.T) {
 	}
 }
 
-// Of the requests that came right before Close, each is refused, or its question has ended
-// once Close has waited.
+// A request that comes right before Close is refused, or its question has ended once Close has
+// waited.
 func TestForwardBesideClose(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})

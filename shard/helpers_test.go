@@ -21,7 +21,7 @@ var (
 
 var errNoDisk = errors.New("the disk is broken")
 
-// failedFuture is of a proposal that failed.
+// failedFuture is the future of a failed proposal.
 type failedFuture struct{ err error }
 
 func (f failedFuture) Error() error { return f.err }

@@ -34,7 +34,7 @@ func newKeyUses(t *testing.T) *keyUses {
 	return u
 }
 
-// advance stamps the log of a shard with a share of the horizon since the test began.
+// advance stamps the log of a shard with a time so many key horizons after the start of the test.
 func (u *keyUses) advance(shard int, horizons float64) {
 	u.t.Helper()
 	at := u.began.Add(time.Duration(horizons * float64(LimitsDefault.KeyHorizon)))
@@ -68,7 +68,7 @@ func TestNextUseOfAKeyThatARepeatCompletedLate(t *testing.T) {
 	t.Parallel()
 	u := newKeyUses(t)
 	hinder(u.n, u.ks, 1, heldGroup{err: raft.ErrNotLeader})
-	for try := 100 * time.Millisecond; ; try *= 2 { // until the judge had time enough
+	for try := 100 * time.Millisecond; ; try *= 2 { // until the judge had enough time
 		w, partial := u.write(), (*PartialError)(nil)
 		w.Deadline = time.Now().Add(try)
 		if err := u.n.Write(u.ks, w); errors.As(err, &partial) && len(partial.Applied) == 1 {

@@ -69,8 +69,8 @@ func TestReportsShowAnEntryThatDiffers(t *testing.T) {
 	}
 }
 
-// forgeLastEntry has the last write in the log of a closed node's replica add another
-// amount, checksum and all, and returns its index.
+// forgeLastEntry changes the amount of the last write in the log of a closed node's replica, with
+// valid checksums. It returns the index of that entry.
 func forgeLastEntry(t *testing.T, n *Node, number uint32) uint64 {
 	t.Helper()
 	replica, _ := n.registry.dirs.Number(number)
@@ -90,7 +90,7 @@ func forgeLastEntry(t *testing.T, n *Node, number uint32) uint64 {
 	for mustDo(t, log.GetLog(index, &entry)); entry.Type != raft.LogCommand; index-- {
 		mustDo(t, log.GetLog(index-1, &entry))
 	}
-	body := entry.Data[:len(entry.Data)-4] // a CRC32C stands behind it
+	body := entry.Data[:len(entry.Data)-4] // a CRC32C follows it
 	if was := binary.AppendVarint(nil, 63); !bytes.HasSuffix(body, was) {
 		t.Fatalf("entry %d does not end with the delta: %x", entry.Index, entry.Data)
 	}

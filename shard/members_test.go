@@ -402,7 +402,7 @@ func TestMembersOfASource(t *testing.T) {
 
 // A single node whose sets are damaged on disk refuses the ops and the reads that need the
 // damaged part, at once, and serves all others: 1. nothing of a refused write is applied;
-// 2. counts of the same rows, and other sets, are served; 3. so it is after a restart.
+// 2. counts of the same rows, and other sets, are served; 3. all this holds after a restart too.
 func TestDamagedMembersOfASingleNode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -68,7 +68,7 @@ func knowsAddrs(n *Node, all []*Node) bool {
 	return true
 }
 
-// openHeard opens a cluster of nodes that hear where each other is.
+// openHeard opens a cluster of nodes that learn each other's addresses from heard.
 func openHeard(t *testing.T, heard *callNodes, nodes int) []*Node {
 	t.Helper()
 	var all []*Node

@@ -47,7 +47,7 @@ func BenchmarkNodeWriteOnce(b *testing.B) {
 // benchIDs is how many rows the benchmarks write to.
 const benchIDs = 25_000
 
-// benchWrites has b.N requests written by so many callers.
+// benchWrites writes b.N requests from the given number of callers.
 func benchWrites(b *testing.B, n *Node, callers, ops int, id string) {
 	ks := n.Keyspace("posts")
 	var left atomic.Int64
@@ -83,7 +83,7 @@ func cpuTime(b *testing.B) time.Duration {
 
 func benchNode(b *testing.B, shards int, store storage.LogStore) *Node {
 	limits := LimitsDefault
-	limits.KeysMax, limits.KeyHorizon = dedup.KeysMaxMax, time.Second // full speed fills ten minutes in one
+	limits.KeysMax, limits.KeyHorizon = dedup.KeysMaxMax, time.Second // at full speed, the keys of ten minutes would exceed the maximum
 	n, err := Open(Config{Limits: limits,
 		Dir: b.TempDir(), NodeKey: "bench", NodeName: "bench", Bootstrap: true, ClusterID: strings.Repeat("0", 32), Version: "bench",
 		ClusterAddr: "127.0.0.1:0", Shards: fewShards(map[string]int{"posts": shards}), LogStore: store,

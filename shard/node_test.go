@@ -82,7 +82,7 @@ func mustStop(t *testing.T, n *Node) {
 	}
 }
 
-// soon is a deadline that a busy machine keeps.
+// soon returns a deadline that even a busy machine meets.
 func soon() time.Time { return time.Now().Add(30 * time.Second) }
 
 func addTo(id uint64, column uint8, delta int64) engine.Op {
@@ -153,7 +153,8 @@ func TestNodeKeepsEverything(t *testing.T) {
 			page := mustGet(t, n, mine, ReadOptions{}, 0, 1, 2, 3, 4, 5)
 			mustStop(t, n)
 
-			// Shards of built-in keyspaces are read when they are first made.
+			// The configured shards of built-in keyspaces count only when the keyspaces are
+			// created.
 			n = openNode(t, dir, map[string]int{"posts": 9})
 			if got := n.Keyspaces(); !reflect.DeepEqual(got, keyspaces) {
 				t.Errorf("keyspaces %+v, want %+v", got, keyspaces)
@@ -168,8 +169,8 @@ func TestNodeKeepsEverything(t *testing.T) {
 	}
 }
 
-// A node whose cluster has some of the first keyspaces makes the others: it was stopped
-// between them.
+// A node whose cluster has only some of the first keyspaces creates the others: it was stopped in
+// between.
 func TestNodeCompletesItsKeyspaces(t *testing.T) {
 	t.Parallel()
 	cfg := memberConfig(t, t.TempDir(), 1, 2) // makes none of its own before there are two nodes
@@ -407,7 +408,7 @@ func TestCloseWhileWritesAreInFlight(t *testing.T) {
 	}
 }
 
-// count books a write of ops that each add 1.
+// count records the outcome of a write whose ops each add 1.
 func count(w *Write, err error, acknowledged, unknown []atomic.Int64) {
 	var partial *PartialError
 	switch {

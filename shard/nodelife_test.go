@@ -20,7 +20,7 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// goroutinesOf returns the stacks of goroutines that run code of this module, but tests'.
+// goroutinesOf returns the stacks of goroutines that run code of this module, except code of tests.
 func goroutinesOf() map[string]string {
 	b := make([]byte, 16<<20)
 	all := map[string]string{}
@@ -121,7 +121,7 @@ func TestOpenUndoesWhatItStarted(t *testing.T) {
 				mustStop(t, n)
 				t.Fatal("it was opened")
 			}
-			listener.Close() // the caller's when Open fails
+			listener.Close() // if Open fails, the caller closes it
 			mustAddNone(t, before)
 			mustBeFree(t, cfg.ClusterAddr)
 
@@ -173,7 +173,7 @@ func TestNodeClosesInOrder(t *testing.T) {
 	stray := raftstore.ReplicaID{Group: 1, Number: 1 << 40}
 	logOpen := func() bool {
 		stray.Number++
-		_, err := n.log.Replica(stray) // which writes
+		_, err := n.log.Replica(stray) // which writes to the log
 		return !errors.Is(err, raftstore.ErrClosed)
 	}
 

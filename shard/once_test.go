@@ -63,13 +63,13 @@ func TestARetryThatCompletesABatch(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		id       RequestID
-		complete bool // what the retry is told
+		complete bool // whether the retry is a duplicate
 	}{"key": {key, true}, "producer": {ByProducer([]byte("p"), 1), false}} {
 		t.Run(name, func(t *testing.T) {
 			w := &Write{Ops: []engine.Op{addTo(0, 0, 1), addTo(1, 0, 1), addTo(2, 0, 1), addTo(3, 0, 1)}, ID: test.id}
 			before := mustGet(t, n, ks, ReadOptions{}, 0, 1, 2, 3)
 			hinder(n, ks, 1, heldGroup{err: raft.ErrNotLeader})
-			for try := 100 * time.Millisecond; ; try *= 2 { // until the others had time enough
+			for try := 100 * time.Millisecond; ; try *= 2 { // until the others had enough time
 				w.Deadline = time.Now().Add(try)
 				partial := (*PartialError)(nil)
 				if err := n.Write(ks, w); errors.As(err, &partial) && len(partial.Applied) == 3 {
@@ -149,7 +149,7 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 	stamp(LimitsDefault.KeyHorizon/5-LimitsDefault.KeyHorizon, earlier.Section())
 
 	w := &Write{Ops: []engine.Op{addTo(0, 0, 1), op}, ID: key}
-	for try := 100 * time.Millisecond; ; try *= 2 { // until the judge had time enough
+	for try := 100 * time.Millisecond; ; try *= 2 { // until the judge had enough time
 		w.Deadline = time.Now().Add(try)
 		err, partial := n.Write(ks, w), (*PartialError)(nil)
 		if err == nil {
@@ -207,7 +207,7 @@ func TestUsesTravel(t *testing.T) {
 	}
 }
 
-// Of copies of a keyed batch sent at once, one is not called a duplicate.
+// If copies of a keyed batch are sent at once, one of them is no duplicate.
 func TestOneOfManyCopiesIsFirst(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)
@@ -235,7 +235,7 @@ func TestOneOfManyCopiesIsFirst(t *testing.T) {
 	}
 }
 
-// A key that is refused for its own time says which way that lies.
+// If a key is refused because of its own time, the error tells whether that time is ahead.
 func TestRefusedKeysTellTheirTime(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})

@@ -22,8 +22,8 @@ type outboxSpill struct {
 
 const spillAuthors, spillPosts = 20, 10
 
-// fillAuthors publishes some posts of each author. The older of a page are of the authors with
-// the lower numbers.
+// fillAuthors publishes some posts of each author. The older posts of a page are those of the
+// authors with lower numbers.
 func fillAuthors(t *testing.T, n *Node) *outboxSpill {
 	t.Helper()
 	m := &outboxSpill{posts: map[uint64][]uint64{}}
@@ -63,7 +63,7 @@ func (m *outboxSpill) check(t *testing.T, n *Node, opt ReadOptions) {
 	mustReadNewest(t, n, NewestPosts{Authors: authors[:1], Limit: 1000}, opt, all[len(all)-len(m.posts[0]):]...)
 }
 
-// changeSome publishes, publishes again, removes and deletes, each of an author of its own.
+// changeSome publishes, publishes again, removes and deletes, each for another author.
 func (m *outboxSpill) changeSome(t *testing.T, n *Node, first uint64) {
 	t.Helper()
 	ks := n.Keyspace(KeyspaceUsers)
@@ -100,8 +100,8 @@ func outboxesOnDisk(n *Node) (spilled, authors uint64) {
 	return spilled, authors
 }
 
-// Outboxes on disk are read, written, backed up and there after a restart as those in memory
-// are. A page brings back at most as many as it has posts.
+// Outboxes on disk are read, written, backed up and kept over a restart like outboxes in memory. A
+// page brings back at most as many as it has posts.
 func TestSpilledOutboxesOfANode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -153,8 +153,8 @@ func TestSpilledOutboxesOfANode(t *testing.T) {
 	m.check(t, n, ReadOptions{})
 }
 
-// Of three nodes each has other outboxes in memory: any answers for all and all agree, also
-// when the leader loses those that it has on disk.
+// Each of three nodes has other outboxes in memory. Any node answers for all of them and all nodes
+// agree, even if the leader loses those that it has on disk.
 func TestNodesSpillOutboxesByThemselves(t *testing.T) {
 	t.Parallel()
 	first := openFeedNode(t, t.TempDir(), 1, "")
@@ -195,8 +195,8 @@ func TestNodesSpillOutboxesByThemselves(t *testing.T) {
 	eventually(t, "digests agree again", agree)
 }
 
-// A node alone whose outboxes on disk are lost answers no page without them, counts no post
-// twice, and has all again from its own snapshot and log.
+// A single node whose outboxes on disk are lost answers no page without them, counts no post twice,
+// and gets all of them again from its own snapshot and log.
 func TestLostOutboxesComeBack(t *testing.T) {
 	t.Parallel()
 	n := openFeedNode(t, t.TempDir(), 1, "")

@@ -13,7 +13,7 @@ import (
 
 var errRevoked = errors.New("revoked")
 
-// asks is a Permission that is refused from the call of a number on.
+// asks is a Permission that refuses from call number refused on.
 type asks struct{ calls, refused int }
 
 func (a *asks) Still() error {

@@ -100,7 +100,7 @@ func TestStandingIsProvedWithTheAsker(t *testing.T) {
 // disagrees is the term of a replica that is not counted.
 const disagrees = ^uint64(0)
 
-// probe has a replica of a node ask another node's, by its number, for term and index.
+// probe sends node n a term probe of the replica asker, for its replica with the number asked.
 func probe(t *testing.T, n *Node, asker raft.ServerID, group uint32, term, asked uint64) (answered, index uint64) {
 	t.Helper()
 	node, number := catalog.ParseReplicaID(string(asker))

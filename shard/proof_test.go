@@ -16,8 +16,8 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// proverTold returns a prover of a node's replicas to which other nodes answer the term
-// that is given, or nothing where none is.
+// proverTold returns a prover of a node's replicas. Another node answers it with the given term, or
+// not at all if none is given.
 func proverTold(t *testing.T, n *Node, terms map[string]uint64) *prover.Prover {
 	t.Helper()
 	p := prover.New(prover.Config{
@@ -28,7 +28,7 @@ func proverTold(t *testing.T, n *Node, terms map[string]uint64) *prover.Prover {
 				return nil, errors.New("it is away")
 			}
 			r := wire.Reader{Rest: request}
-			r.Bytes() // who asks
+			r.Bytes() // the asking node
 			var answer []byte
 			for range r.Uint() {
 				answer = binary.AppendUvarint(answer, term)

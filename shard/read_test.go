@@ -39,7 +39,7 @@ func TestBadTokens(t *testing.T) {
 			}
 		})
 	}
-	// Groups that are not asked are not waited for.
+	// A read does not wait for groups that it does not ask.
 	rows := make([]int64, 1)
 	if err := n.Get(ks, []uint64{3}, 1, &ReadOptions{Token: next, Deadline: soon()}, rows); err != nil || rows[0] != 1 {
 		t.Errorf("of the other shard: %v, %v", rows, err)
@@ -114,8 +114,8 @@ func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 	}
 }
 
-// A scan at a node alone waits for its replica, as a get does, where that has not
-// applied all that is committed at once.
+// A scan on a single node waits for its replica, like a get, if the replica has not applied
+// everything that is committed.
 func TestScanWaitsForABusyReplica(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
@@ -128,7 +128,7 @@ func TestScanWaitsForABusyReplica(t *testing.T) {
 	fresh.Ask = func(ctx context.Context) (uint64, error) {
 		index, err := ask(ctx)
 		if asked++; asked == 1 {
-			index++ // that is to come
+			index++ // an entry that is still to come
 		}
 		return index, err
 	}

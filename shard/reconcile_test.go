@@ -48,7 +48,7 @@ func TestReplicaOfAMemberIsKept(t *testing.T) {
 	leader, followers := roles(t, all, number)
 	n := followers[slices.IndexFunc(followers, func(n *Node) bool { return !n.LeadsCatalog() })]
 
-	// Who is to take its place is down, so that it stays a member.
+	// The node that should replace it is down, so it stays a member.
 	mustDo(t, all[3].Close(t.Context()))
 	target := all[0].router.holders(number)
 	moved := append(membership.Without(target, n.cfg.NodeKey), all[3].cfg.NodeKey)

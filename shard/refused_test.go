@@ -49,7 +49,7 @@ func TestPartlyRefusedWritesRepeated(t *testing.T) {
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
 	mustWrite(t, n, ks, fullRow(0), fullRow(1))
-	ids := []uint64{0, 3, 1, 4, 2, 4} // shard 0 in places, shard 1 wholly, 2 and 3 not
+	ids := []uint64{0, 3, 1, 4, 2, 4} // shard 0 refuses some ops, shard 1 all, shards 2 and 3 none
 	for name, id := range map[string]RequestID{"key": ByKey([]byte("k")), "producer": ByProducer([]byte("p"), 1)} {
 		for round := range 3 {
 			w := &Write{ID: id, Width: 4, Rows: make([]int64, 4*len(ids)), Deadline: soon()}
@@ -75,8 +75,8 @@ func TestPartlyRefusedWritesRepeated(t *testing.T) {
 	}
 }
 
-// Of a repeated write that was refused in part, only ops that add something are
-// unknown: a read, a set, a take and a delete cannot have overflowed.
+// If a repeated write was refused in part, only ops that add something are unknown: a read, a set,
+// a take and a delete cannot have overflowed.
 func TestOpsThatCannotOverflowAreKnownWhenRepeated(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
@@ -140,7 +140,7 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 	} {
 		check := func(t *testing.T) {
 			id := ByKey([]byte(test.name))
-			for id.Shard(4) == 1 { // the one without a leader would judge it
+			for id.Shard(4) == 1 { // the shard without a leader would judge it
 				test.name += "'"
 				id = ByKey([]byte(test.name))
 			}

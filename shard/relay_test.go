@@ -45,8 +45,8 @@ func openCuttable(t *testing.T) (all []*Node, cut func(a, b int)) {
 	}
 }
 
-// Two nodes that do not reach each other and both reach a third: one writes to a shard
-// that the other leads, and reads it.
+// Two nodes do not reach each other, but both reach a third. One of them writes to a shard that the
+// other leads, and reads it.
 func TestWritesGoThroughAThirdNode(t *testing.T) {
 	t.Parallel()
 	all, cut := openCuttable(t)

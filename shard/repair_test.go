@@ -36,7 +36,7 @@ func (m *coldMember) start() {
 	m.Node = openColdNodeAt(m.t, m.dir, m.i, 0, addr)
 }
 
-// here is the member's replica of the shard of posts, nil for none.
+// here returns the member's replica of the shard of posts, or nil.
 func (m *coldMember) here() *localReplica {
 	ks := m.Keyspace("posts")
 	if ks == nil {
@@ -49,13 +49,13 @@ func (m *coldMember) here() *localReplica {
 	return groups[0].replica.Load()
 }
 
-// mustNameCold has the member's newest snapshot name cold rows in place of carrying
-// those that it was sent.
+// mustNameCold makes the member's newest snapshot name its cold rows, instead of containing those
+// that it was sent.
 func (m *coldMember) mustNameCold() {
 	m.t.Helper()
 	r := m.here()
 	carried := r.group.Snapshots().NewestBytes()
-	eventually(m.t, "a snapshot of its own names its cold rows", func() bool { // raft puts it off while members change
+	eventually(m.t, "a snapshot of its own names its cold rows", func() bool { // raft defers it while members change
 		m.tiering.MoveCold()
 		return r.group.Snapshots().NewestBytes() < carried*4/5
 	})
@@ -112,8 +112,8 @@ func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *loc
 		}
 		return true
 	})
-	// Each replica that the rows were carried over leaves some more in memory, and there
-	// may have been two.
+	// Each transfer of the rows to another replica leaves some more in memory, and there may have
+	// been two.
 	if got := m.here().fsm.State().ColdRows; got < coldTestRows/5 {
 		t.Errorf("%d rows are cold", got)
 	}
@@ -170,7 +170,7 @@ func TestFlippedListIsOutlived(t *testing.T) {
 	all := coldCluster(t)
 	m := all[1]
 	m.stop()
-	m.start() // writes what its snapshot carries anew; what was before is listed in a file now
+	m.start() // it writes the rows of its snapshot anew, and a file now lists the earlier ones
 	m.stop()
 	flipLargest(t, filepath.Join(m.dir, "cold", "*.sst"))
 	m.start()
@@ -230,7 +230,7 @@ func TestDamagedSnapshotOfALeaderIsRepaired(t *testing.T) {
 	for i := range uint64(2 * 128) { // more entries than any snapshot leaves in the log
 		w = memberWrite(t, m.Node, ks, engine.Join(coldID(5), 2, i))
 	}
-	damaged.group.Log().Covered(-(1 << 40), 0) // entries so large that few are kept
+	damaged.group.Log().Covered(-(1 << 40), 0) // as if the entries were so large that few are kept
 	eventually(t, "a snapshot names the sets", func() bool { return damaged.group.TakeSnapshot() == nil })
 	sets := damaged.counters.Members()
 	sets.ReleaseViews(time.Now())
@@ -334,7 +334,7 @@ func TestRepairOutlivesTheProcess(t *testing.T) {
 	t.Parallel()
 	all := coldCluster(t)
 	m := all[1]
-	m.repairing.Store(true) // by this test
+	m.repairing.Store(true) // set by this test
 	stuck := m.here()
 	g := m.registry.shardOf(stuck.group.Group())
 	mustDo(t, m.cold.Drop(g.number))
@@ -402,8 +402,8 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 	}
 }
 
-// A repair that goes on once its replica was closed writes nothing: the directory may be
-// deleted by then, and would be there again at the next start, which is refused.
+// A repair that continues after its replica was closed writes nothing. The directory may be deleted
+// by then, and would exist again at the next start, which refuses it.
 func TestRepairEndsWithTheReplica(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
@@ -414,7 +414,7 @@ func TestRepairEndsWithTheReplica(t *testing.T) {
 	mustDo(t, r.close(t.Context(), false))
 	mustDo(t, n.registry.dirs.MoveAside(deleted.number, r.group.Number()))
 	mustDo(t, n.registry.dirs.Finish())
-	// The shards of a test are alike, so that one sends what the other asks for.
+	// The shards of a test are alike, so one can send what the other asks for.
 	if err := n.fetchSnapshot(t.Context(), from, r.group, n.cfg.NodeKey); !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("the repair ended with %v", err)
 	}
@@ -423,7 +423,7 @@ func TestRepairEndsWithTheReplica(t *testing.T) {
 	}
 }
 
-// A node opens a replica again that asks for it, with all that it had.
+// A node opens a replica again on the replica's request, with everything that it had.
 func TestNodeOpensAReplicaAgain(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})

@@ -21,13 +21,12 @@ import (
 	"github.com/countd/countd/shard/propose"
 )
 
-// copyingGroup keeps a copy of each entry, as the network may, and has the first try of
-// each end with an outcome that is not known, whether the entry is in the log or, where
-// lose says so, is not.
+// copyingGroup keeps a copy of each entry, as a network may. The first try of each entry ends with
+// an unknown outcome; the entry is in the log unless lose returns true for it.
 type copyingGroup struct {
 	propose.Group
 	lose func(entry int) bool
-	well atomic.Bool // from now on it only hands entries on
+	well atomic.Bool // from now on it only forwards entries
 
 	mu struct {
 		sync.Mutex
@@ -59,7 +58,7 @@ func (g *copyingGroup) proposed() int {
 	return len(g.mu.entries)
 }
 
-// copies has a shard propose through a copyingGroup.
+// copies makes a shard propose through a copyingGroup.
 func copies(n *Node, number uint32, lose func(entry int) bool) *copyingGroup {
 	g := n.registry.shardOf(number)
 	between := &copyingGroup{Group: g.replica.Load().group, lose: lose}
@@ -78,8 +77,8 @@ func (g *copyingGroup) late(t *testing.T) {
 	}
 }
 
-// givenUp begins restores of a shard and gives them up, until one has proposed more than
-// its first write and the repeat of that. All behind those two is lost.
+// givenUp begins restores of a shard and gives them up, until one has proposed more than its first
+// write and the repeat of that write. Everything after those two is lost.
 func givenUp(t *testing.T, n *Node, number uint32, restore func(context.Context) error) *copyingGroup {
 	t.Helper()
 	for timeout := 500 * time.Millisecond; ; timeout *= 2 {
@@ -152,7 +151,8 @@ func TestLateCopiesOfARestoreChangeNothing(t *testing.T) {
 	}
 }
 
-// A restore whose shard has taken one with a clock that was ahead begins ahead of that.
+// If a shard has accepted a restore with a clock that was ahead, the next restore begins ahead of
+// that.
 func TestRestoreBehindAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})

@@ -41,7 +41,7 @@ func TestDeletedReplica(t *testing.T) {
 				if mayBegin(5, number) || !mayBegin(5, number+1) || !mayBegin(50, 0) {
 					t.Error("a number that was deleted may begin again, or another may not")
 				}
-				// The next replica's files are lost. GiveUp did not leave them so.
+				// The next replica's files are lost. FinishGivenUp must not remove its record.
 				must.Do(t, record.GroupOpened(5))
 				if err := d.FinishGivenUp(); err != nil || !record.WasOpened(5) {
 					t.Errorf("recorded %v, %v", record.WasOpened(5), err)

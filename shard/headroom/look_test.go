@@ -27,7 +27,7 @@ func TestHeadroomTurns(t *testing.T) {
 		Live:      func() uint64 { return now.live },
 		Collector: func() uint64 { return now.collector },
 	}
-	tight := []int{1, 2, 3, 4, 6, 7} // steps with 875 and more of the 1000
+	tight := []int{1, 2, 3, 4, 6, 7} // steps in which the use is at least 875 of 1000
 	for i, step := range []struct {
 		now                      stock
 		wantMemory, wantDiskFull bool
@@ -35,13 +35,13 @@ func TestHeadroomTurns(t *testing.T) {
 		{now: stock{collector: 25, free: 10_000}},
 		{now: stock{live: 799, collector: 25, free: 1601}},
 		{now: stock{live: 800, collector: 25, free: 1600}, wantMemory: true, wantDiskFull: true}, // a quarter more than 800 is 1000
-		{now: stock{live: 760, collector: 25, free: 1706}, wantMemory: true, wantDiskFull: true}, // not free by a sixteenth yet
+		{now: stock{live: 760, collector: 25, free: 1706}, wantMemory: true, wantDiskFull: true}, // not a sixteenth below the bound yet
 		{now: stock{live: 700, collector: 25, free: 1708}},
 		{now: stock{collector: 25}, wantDiskFull: true},
 		{now: stock{live: 10, tables: 800, collector: 25, free: 10_000}, wantMemory: true}, // tables that grew since the collection
 		{now: stock{live: 700, collector: 100, free: 10_000}, wantMemory: true},            // another GOGC
 		{now: stock{live: 700, collector: 0, free: 10_000}},
-		{now: stock{snapshots: 400, free: 2000}, wantDiskFull: true}, // snapshots may take it
+		{now: stock{snapshots: 400, free: 2000}, wantDiskFull: true}, // snapshots may need it
 		{now: stock{snapshots: 200, free: 2000}},
 	} {
 		now = step.now

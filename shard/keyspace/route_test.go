@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Rows lie where the bijection says, on disks already.
+// mixID must not change, because rows on disk are stored where it says.
 func TestMixIDIsFixed(t *testing.T) {
 	for id, want := range map[uint64]uint64{
 		0: 0, 1: 0xb456bcfc34c2cb2c, 4467107636950632: 0x4b5be8b5e16aee56, 1<<64 - 1: 0x64b5720b4b825f21,
@@ -51,8 +51,8 @@ func TestRoutes(t *testing.T) {
 	}
 }
 
-// Ids that carry a time in milliseconds and end in zeros fill all shards of a keyspace
-// that was made without a word of shards, and of any that is spread by hash.
+// Ids that carry a time in milliseconds and end in zeros fill all shards, if the keyspace has the
+// default number of shards or spreads its ids by hash.
 func TestIDsThatEndInZerosFillAllShards(t *testing.T) {
 	const ids = 60_000
 	for _, k := range []Keyspace{{Shards: ShardsDefault}, {Shards: 4, Sharding: ShardingHash}, {Shards: 64, Sharding: ShardingHash}} {

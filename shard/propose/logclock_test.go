@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A clock for each latest stamp of the log and each wall clock.
+// The log's clock is right for each latest stamp of the log and each wall clock.
 func TestLogClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stamped time.Time

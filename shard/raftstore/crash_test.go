@@ -43,10 +43,10 @@ func (h *history) ackedNow() int {
 	return h.acked
 }
 
-// fits returns "" if the log holds the state after some number of changes between from and to, and
-// otherwise the difference.
-func (h *history) fits(l *Log, from, to int) (diff string) {
-	for n := from; n <= min(to+1, len(h.states)-1); n++ {
+// fits returns "" if the log holds the state after some number of changes between ackedMin and
+// ackedMax, and otherwise the difference.
+func (h *history) fits(l *Log, ackedMin, ackedMax int) (diff string) {
+	for n := ackedMin; n <= min(ackedMax+1, len(h.states)-1); n++ {
 		d := h.states[n].differs(l)
 		if d == "" {
 			return ""
@@ -56,11 +56,11 @@ func (h *history) fits(l *Log, from, to int) (diff string) {
 	return diff
 }
 
-// crash is a disk after a crash. At least from and at most to changes were acknowledged.
+// crash is a disk after a crash. At least ackedMin and at most ackedMax changes were acknowledged.
 type crash struct {
-	disk     *vfs.MemFS
-	from, to int
-	when     string
+	disk               *vfs.MemFS
+	ackedMin, ackedMax int
+	when               string
 }
 
 // crashes collects the states of a disk during a log's life.
@@ -75,7 +75,7 @@ type crashes struct {
 func (c *crashes) hook(next change) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	at := crash{from: c.acked(), when: fmt.Sprintf("at the %s of %s", next.kind, next.path)}
+	at := crash{ackedMin: c.acked(), when: fmt.Sprintf("at the %s of %s", next.kind, next.path)}
 	switch n := c.random.IntN(6); {
 	case n < 3 && next.kind == "write":
 		at.disk = tear(c.disk, next, c.random)
@@ -84,7 +84,7 @@ func (c *crashes) hook(next change) error {
 	default:
 		at.disk = c.disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100 * c.random.IntN(2), RNG: c.random})
 	}
-	at.to = c.acked()
+	at.ackedMax = c.acked()
 	c.taken = append(c.taken, at)
 	return nil
 }
@@ -115,12 +115,12 @@ func TestCrashAnywhere(t *testing.T) {
 			mustDo(t, l.Close())
 			t.Logf("%d crashes", len(c.taken))
 			for _, at := range c.taken {
-				again := &crashes{random: random, disk: at.disk, acked: func() int { return at.from }}
+				again := &crashes{random: random, disk: at.disk, acked: func() int { return at.ackedMin }}
 				whileOpened := 0
 				checkCrash(t, h, at, &watchedFS{FS: at.disk, hook: again.hook}, func() { whileOpened = again.count() })
 				if whileOpened > 0 {
 					second := again.taken[random.IntN(whileOpened)]
-					second.to, second.when = at.to, at.when+", and then "+second.when
+					second.ackedMax, second.when = at.ackedMax, at.when+", and then "+second.when
 					checkCrash(t, h, second, second.disk, func() {})
 				}
 			}
@@ -136,7 +136,7 @@ func checkCrash(t *testing.T, h *history, c crash, fs vfs.FS, opened func()) {
 		t.Fatalf("crash %s: %v", c.when, err)
 	}
 	opened()
-	diff := h.fits(l, c.from, c.to)
+	diff := h.fits(l, c.ackedMin, c.ackedMax)
 	if diff == "" {
 		id := ReplicaID{Group: 77}
 		var r *Replica
@@ -145,7 +145,7 @@ func checkCrash(t *testing.T, h *history, c crash, fs vfs.FS, opened func()) {
 		}
 	}
 	if err = errors.Join(err, l.Close()); err != nil || diff != "" {
-		t.Fatalf("crash %s, %d to %d changes acknowledged: %v%s", c.when, c.from, c.to, err, diff)
+		t.Fatalf("crash %s, %d to %d changes acknowledged: %v%s", c.when, c.ackedMin, c.ackedMax, err, diff)
 	}
 	// The remains of the interrupted batch do not disturb later ones.
 	if l, err = Open(testDir, Options{FS: fs, SegmentBytes: segmentBytesMin}); err != nil {

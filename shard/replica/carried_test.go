@@ -21,7 +21,7 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// withMembers is a leader alone with a shard of counters that has sets of members.
+// withMembers is the only replica of a shard of counters that has sets of members.
 type withMembers struct {
 	*testing.T
 	*Replica
@@ -35,7 +35,7 @@ type withMembers struct {
 	damage atomic.Int64 // how often it was noted
 }
 
-// countedFile is the file of a snapshot, which is closed after all that reads it.
+// countedFile is the file of a snapshot, which must be closed after everything that reads it.
 type countedFile struct {
 	io.ReadCloser
 	open *atomic.Int64
@@ -46,9 +46,9 @@ func (f countedFile) Close() error {
 	return f.ReadCloser.Close()
 }
 
-// openWithMembers opens a replica. It calls meanwhile when a snapshot is written, and before
-// and after the file of one is opened.
-func openWithMembers(t *testing.T, meanwhile func(w *withMembers)) *withMembers {
+// openWithMembers opens a replica. It calls hook when a snapshot is written, and before and after
+// the file of one is opened.
+func openWithMembers(t *testing.T, hook func(w *withMembers)) *withMembers {
 	t.Helper()
 	w := &withMembers{T: t, dir: t.TempDir()}
 	var err error
@@ -66,11 +66,11 @@ func openWithMembers(t *testing.T, meanwhile func(w *withMembers)) *withMembers 
 			t.Errorf("taken for damage: %v", err)
 		}
 	}
-	cfg.Room = func(uint64) (func(), error) { return func() { meanwhile(w) }, w.noRoom }
+	cfg.Room = func(uint64) (func(), error) { return func() { hook(w) }, w.noRoom }
 	w.Replica = mustOpen(t, cfg)
 	w.openStored = func(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-		meanwhile(w)
-		defer meanwhile(w)
+		hook(w)
+		defer hook(w)
 		meta, state, err := w.snaps.Open(id)
 		if err != nil {
 			return nil, nil, err
@@ -83,20 +83,20 @@ func openWithMembers(t *testing.T, meanwhile func(w *withMembers)) *withMembers 
 	return w
 }
 
-// join has one more member join a row.
+// join adds one more member to a row.
 func (w *withMembers) join() {
 	w.Helper()
 	w.joinMany(1)
 }
 
-// joinMany has n more members join a row, by one entry.
+// joinMany adds n more members to a row, in one entry.
 func (w *withMembers) joinMany(n uint64) {
 	w.Helper()
 	mustDo(w.T, w.Apply(joinEntry(time.Now(), w.next, n)).Error())
 	w.next += n
 }
 
-// joinEntry returns an entry by which members, n from first on, join a set: a clock
+// joinEntry returns an entry by which n members, numbered from first on, join a set. It has a clock
 // (raftfsm/dedup/limits.go), then a request with n ops (raftfsm/opkind.go).
 func joinEntry(now time.Time, first, n uint64) []byte {
 	le, minute := binary.LittleEndian, uint64(time.Minute.Milliseconds())
@@ -122,8 +122,8 @@ func (w *withMembers) visit(s io.ReadCloser) raftfsm.SnapshotFacts {
 	return facts
 }
 
-// replaceSnapshots has entries and snapshots come until nothing of the present ones is kept,
-// unless no snapshot may be taken now.
+// replaceSnapshots applies entries and takes snapshots until nothing of the present ones is kept.
+// It does nothing if no snapshot may be taken now.
 func (w *withMembers) replaceSnapshots() {
 	w.Helper()
 	if !w.freeSnapshots() {
@@ -135,7 +135,7 @@ func (w *withMembers) replaceSnapshots() {
 	}
 }
 
-// outdate has the present snapshots replaced, if they may be, and members join; and it releases
+// outdate replaces the present snapshots, if that is possible, and adds members. It also releases
 // the views that are not held, as the node does after a minute.
 func (w *withMembers) outdate() {
 	w.Helper()
@@ -144,8 +144,8 @@ func (w *withMembers) outdate() {
 	w.sets.ReleaseViews(time.Now())
 }
 
-// 1. Whatever comes while a backup is written and opened, it has the sets of its moment, at the
-// first attempt. 2. It can be read after more snapshots. 3. Nothing of this is taken for damage.
+// 1. Whatever happens while a backup is written and opened, it has the sets of its moment, at the
+// first attempt. 2. It can be read after more snapshots. 3. Nothing of this counts as damage.
 func TestBackupKeepsItsSets(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, (*withMembers).outdate)
@@ -159,8 +159,8 @@ func TestBackupKeepsItsSets(t *testing.T) {
 	}
 }
 
-// A caller that leaves while it waits for its turn does not wait any longer, no snapshot is taken
-// for it, and others may be taken.
+// A caller that leaves while it waits for its turn stops waiting. No snapshot is taken for it, and
+// others may be taken.
 func TestSnapshotOfACallerThatLeft(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*withMembers, context.Context) error{
@@ -206,7 +206,7 @@ func (w *withMembers) freeSnapshots() bool {
 	return free
 }
 
-// leaving is a context that ends right after it was found not to have ended.
+// leaving is a context that ends right after a check found that it had not ended.
 type leaving struct {
 	context.Context
 	leave context.CancelFunc
@@ -294,23 +294,23 @@ func TestReplacedSnapshot(t *testing.T) {
 	}
 }
 
-// breakSets overwrites the files that the sets are in. What is in memory stays.
+// breakSets overwrites the files of the sets. Data in memory stays.
 func (w *withMembers) breakSets() {
 	w.Helper()
 	files, err := filepath.Glob(filepath.Join(w.dir, "*.sst"))
 	mustDo(w.T, err)
 	for _, name := range files {
 		f, err := os.Stat(name)
-		if !errors.Is(err, os.ErrNotExist) { // as Pebble had merged it
+		if !errors.Is(err, os.ErrNotExist) { // Pebble has merged it meanwhile
 			mustDo(w.T, err)
 			mustDo(w.T, os.WriteFile(name, make([]byte, f.Size()), 0o600))
 		}
 	}
 }
 
-// What cannot be read of a snapshot that raft sends is noted as damage: as it is opened, and later,
-// however many snapshots have come since. If one has come before, also of the same entry, it may have
-// been removed.
+// If raft cannot read all of a snapshot that it sends, that counts as damage: while the snapshot is
+// opened, and later, however many snapshots have come since. If another snapshot came before, even
+// of the same entry, the data may have been removed.
 func TestDamageOfASentSnapshot(t *testing.T) {
 	t.Parallel()
 	lose := func(w *withMembers) {
@@ -323,7 +323,7 @@ func TestDamageOfASentSnapshot(t *testing.T) {
 	}
 	again := func(w *withMembers) { mustDo(w.T, w.TakeSnapshot()) }
 	for name, tc := range map[string]struct {
-		before, behind func(w *withMembers) // it is open
+		before, behind func(w *withMembers) // the snapshot is open
 		want           int64
 	}{
 		"the sets are lost":                             {before: lose, want: 1},
@@ -334,7 +334,7 @@ func TestDamageOfASentSnapshot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for range 20 { // until not all of the sets is in memory: a filter's fill reads them too
+			for range 20 { // until some of the sets are no longer in memory: filling a filter reads them too
 				noted, err := sendDamaged(t, tc.before, tc.behind)
 				met, want := isDamage(err), int64(0)
 				if met {
@@ -352,10 +352,10 @@ func TestDamageOfASentSnapshot(t *testing.T) {
 	}
 }
 
-// sendDamaged opens a snapshot to send it, and breaks the files of its sets then. It returns how
-// often damage was noted, and the error that the snapshot is sent with. It calls before and behind,
-// unless nil, before and once all is open.
-func sendDamaged(t *testing.T, before, behind func(w *withMembers)) (noted int64, err error) {
+// sendDamaged opens a snapshot to send it, and then breaks the files of its sets. It returns how
+// often damage was noted, and the error that the snapshot is sent with. Unless they are nil, it
+// calls beforeOpen before the snapshot is open, and afterOpen once everything is open.
+func sendDamaged(t *testing.T, beforeOpen, afterOpen func(w *withMembers)) (noted int64, err error) {
 	t.Helper()
 	w := openWithMembers(t, func(*withMembers) {})
 	for range 20 { // more than fits a memtable and the blocks that are read ahead
@@ -367,15 +367,15 @@ func sendDamaged(t *testing.T, before, behind func(w *withMembers)) (noted int64
 	meta, state, err := w.snaps.Open(metas[0].ID)
 	mustDo(t, err)
 	defer state.Close()
-	if before != nil {
-		before(w)
+	if beforeOpen != nil {
+		beforeOpen(w)
 	}
 	w.lossy.Store(true)
 	c, err := w.carry(meta.ID, state)
 	if err == nil {
 		defer c.Close()
-		if behind != nil {
-			behind(w)
+		if afterOpen != nil {
+			afterOpen(w)
 		}
 		w.breakSets()
 		_, err = io.Copy(io.Discard, c)
@@ -388,7 +388,7 @@ func sendDamaged(t *testing.T, before, behind func(w *withMembers)) (noted int64
 func TestBackupLeavesNothing(t *testing.T) {
 	t.Parallel()
 	errGone := errors.New("gone")
-	// at has do change the nth stored snapshot that is opened.
+	// at makes do replace the reader of the nth stored snapshot that is opened.
 	at := func(nth int, do func(io.ReadCloser) (io.ReadCloser, error)) func(*withMembers) {
 		return func(w *withMembers) {
 			stored, calls := w.openStored, 0

@@ -105,8 +105,8 @@ func TestCloseBesideASnapshot(t *testing.T) {
 	}
 }
 
-// A follower closes while it restores what its leader has sent, and while a leader that stands
-// still has sent a part. Nothing ends the process, and the replica opens with what is on its disk.
+// A follower closes while it restores a snapshot of its leader, or after a stalled leader has sent
+// a part of one. Nothing ends the process, and the replica opens with what is on its disk.
 func TestCloseBesideAnInstall(t *testing.T) {
 	for name, whole := range map[string]bool{"restoring": true, "receiving": false} {
 		t.Run(name, func(t *testing.T) {
@@ -157,8 +157,8 @@ func TestCloseBesideAnInstall(t *testing.T) {
 	}
 }
 
-// A snapshot is due, and nothing is applied as no leader says what is committed: it is not tried
-// again and again.
+// A snapshot is due, but nothing is applied because no leader announced a commit index. The replica
+// does not retry the snapshot again and again.
 func TestSnapshotWithoutALeader(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64

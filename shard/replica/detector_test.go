@@ -26,9 +26,8 @@ func stands(t *testing.T, g *Replica) bool {
 	return stood
 }
 
-// Followers that are asked all the time whether they miss their leader: 1. stand
-// for no election while they hear of it; 2. do once they do not, unless raft has
-// looked at its clock before.
+// Followers whose failure detector runs all the time: 1. do not campaign while they hear from their
+// leader; 2. campaign once they do not, unless raft's own timer fired before.
 func TestSuspectedLeaders(t *testing.T) {
 	const losses = 10
 	r := newReplicas(t, storage.LogStoreBoltDB)
@@ -58,7 +57,7 @@ func TestSuspectedLeaders(t *testing.T) {
 	t.Errorf("raft was first in each of %d losses", losses)
 }
 
-// The voters that miss a leader stand one after the other, and nobody else does.
+// The voters that miss a leader campaign one after the other, and no other replica campaigns.
 func TestVotersStandInTurn(t *testing.T) {
 	r := newReplicas(t, storage.LogStoreBoltDB)
 	leader := r.leader(t, -1)
@@ -86,7 +85,7 @@ func TestVotersStandInTurn(t *testing.T) {
 	mustBe("who is the first now", followers[1], at, true)
 }
 
-// Settings that are changed at once are all changed.
+// Settings that are changed concurrently are all changed.
 func TestSettingsChangeAtOnce(t *testing.T) {
 	cfg := testConfig(t, testMux(t), "n1")
 	cfg.Initial = aloneIn(cfg)
@@ -112,7 +111,7 @@ func TestSettingsChangeAtOnce(t *testing.T) {
 	}
 }
 
-// mustKnowVoters waits until each replica knows of so many voters.
+// mustKnowVoters waits until each replica knows the given number of voters.
 func (r *replicas) mustKnowVoters(t *testing.T, voters int) {
 	t.Helper()
 	eventually(t, "all know the voters", func() bool {
@@ -120,11 +119,11 @@ func (r *replicas) mustKnowVoters(t *testing.T, voters int) {
 	})
 }
 
-// others returns all replicas but one.
-func (r *replicas) others(but int) []*Replica {
+// others returns all replicas but except.
+func (r *replicas) others(except int) []*Replica {
 	var others []*Replica
 	for i, g := range r.groups {
-		if i != but {
+		if i != except {
 			others = append(others, g)
 		}
 	}

@@ -80,8 +80,8 @@ func TestRaftLogger(t *testing.T) {
 	}
 }
 
-// What is sent to a replica does not reach another that has its address now, on another
-// node or on the same: raft would take the answer for that replica's.
+// A call to a replica does not reach another replica that has its address now, on another node or
+// on the same one. raft would count the answer as that of the first replica.
 func TestAnotherReplicaAtTheAddressIsNotReached(t *testing.T) {
 	m, err := rpc.ListenMux(rpc.MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}, NodeKey: "n2.0"})
 	mustDo(t, err)
@@ -113,7 +113,7 @@ func TestAnotherReplicaAtTheAddressIsNotReached(t *testing.T) {
 	}
 }
 
-// An event that hits all groups of a node is one line of raft's, not one a group.
+// An event that hits all groups of a node is logged once, not once for each group.
 func TestRaftLoggersOfGroupsShareTheirLimit(t *testing.T) {
 	logged := &proctest.Buffer{}
 	mux := &rpc.Mux{}
@@ -151,8 +151,8 @@ func TestRaftLoggerThinsFailuresOfPeers(t *testing.T) {
 	}
 }
 
-// A leader that freezes while it sends a snapshot, whose connections stay open,
-// does not keep the other two of three from electing another.
+// A leader freezes while it sends a snapshot, and its connections stay open. It does not keep the
+// other two of three voters from electing another leader.
 func TestLeaderFreezesInASnapshot(t *testing.T) {
 	r := newReplicas(t, storage.LogStoreBoltDB)
 	r.add(t, 1, -1)
@@ -160,7 +160,7 @@ func TestLeaderFreezesInASnapshot(t *testing.T) {
 	old := r.leader(t, -1)
 	leader, follower := r.groups[old], r.groups[(old+1)%3]
 
-	// The frozen leader's connection is of a Mux of its own, which stays open.
+	// The frozen leader's connection has a Mux of its own, which stays open.
 	layer, err := testMux(t).Layer(leader.cfg.Group, "n9.0")
 	mustDo(t, err)
 	trans := newRaftTransport(layer, nil, 0, leader.cfg.raftLogger())

@@ -91,8 +91,8 @@ func TestEntryWindowsOfTwoLeadersDiffer(t *testing.T) {
 	}
 }
 
-// The first voters of a group write its first configuration each by itself, here with an
-// address of one that has moved since: replicas do not differ by that, only by members.
+// Each of the first voters of a group writes the first configuration itself, here with the old
+// address of a voter that has moved. Replicas do not differ by addresses, only by members.
 func TestFirstConfigurationsOfOneGroupAreAlike(t *testing.T) {
 	first := func(index uint64, servers ...raft.Server) EntryMark {
 		return markOf(&raft.Log{Index: index, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(raft.Configuration{Servers: servers})})

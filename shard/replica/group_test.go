@@ -44,8 +44,8 @@ func newReplicas(t *testing.T, store storage.LogStore) *replicas {
 	return r
 }
 
-// addVoter adds a voter through whoever leads: on a busy machine two voters may lose
-// each other meanwhile.
+// addVoter adds a voter through the present leader: on a busy machine two voters may lose each
+// other meanwhile.
 func (r *replicas) addVoter(t *testing.T, cfg Config) {
 	t.Helper()
 	id, addr := raft.ServerID(cfg.NodeID), raft.ServerAddress(cfg.Mux.Addr().String())
@@ -61,13 +61,13 @@ func (r *replicas) open(t *testing.T, i int) {
 	r.groups[i] = mustOpen(t, r.cfgs[i])
 }
 
-// leader waits for a ready leader among the replicas but one (-1 for none).
-func (r *replicas) leader(t *testing.T, but int) int {
+// leader waits for a ready leader among the replicas, and ignores replica except (-1 for none).
+func (r *replicas) leader(t *testing.T, except int) int {
 	t.Helper()
 	found := -1
 	eventually(t, "one replica is ready", func() bool {
 		for i, g := range r.groups {
-			if i != but && g.Ready() == nil {
+			if i != except && g.Ready() == nil {
 				found = i
 			}
 		}
@@ -76,12 +76,12 @@ func (r *replicas) leader(t *testing.T, but int) int {
 	return found
 }
 
-// add proposes n until it is accepted by a leader other than but. A leader that
-// loses its majority on a busy machine leaves an entry unknown.
-func (r *replicas) add(t *testing.T, n uint64, but int) {
+// add proposes n until a leader other than except accepts it. A leader that loses its majority on a
+// busy machine leaves an entry unknown.
+func (r *replicas) add(t *testing.T, n uint64, except int) {
 	t.Helper()
 	eventually(t, "an entry is accepted", func() bool {
-		err := r.groups[r.leader(t, but)].Apply(number(n)).Error()
+		err := r.groups[r.leader(t, except)].Apply(number(n)).Error()
 		switch {
 		case err == nil:
 			r.accepted += n
@@ -92,15 +92,15 @@ func (r *replicas) add(t *testing.T, n uint64, but int) {
 	})
 }
 
-// mustAgree waits until all replicas but one have the same sum: all that was
-// accepted, and of the unknown what they like.
-func (r *replicas) mustAgree(t *testing.T, but int) {
+// mustAgree waits until all replicas but except have the same sum: all accepted entries, and any of
+// unknown outcome.
+func (r *replicas) mustAgree(t *testing.T, except int) {
 	t.Helper()
 	eventually(t, "the replicas agree", func() bool {
 		agreed := -1
 		for i, f := range r.fsms {
 			sum, _ := f.state()
-			if i == but {
+			if i == except {
 				continue
 			}
 			if sum < r.accepted || agreed >= 0 && uint64(agreed) != sum {
@@ -143,7 +143,7 @@ func testThreeReplicas(t *testing.T, store storage.LogStore) {
 	}
 	r.mustAgree(t, old)
 	for _, g := range r.others(old) { // on a busy machine another leads soon
-		g.log.Covered(-(1 << 40), 0) // entries so large that few are kept
+		g.log.Covered(-(1 << 40), 0) // as if the entries were so large that few are kept
 		if err := g.TakeSnapshot(); err != nil {
 			t.Fatal(err)
 		}
@@ -250,7 +250,7 @@ func testBytesStartASnapshot(t *testing.T, store storage.LogStore) {
 	eventually(t, "its bytes are taken off", func() bool { return g.logSinceSnapshot() < cfg.SnapshotBytes })
 	mustClose(t, g)
 
-	// What is in the log behind the snapshot counts again after a restart.
+	// Entries in the log after the snapshot count again after a restart.
 	snapshot, counted := g.Stats().Snapshot, int64(0)
 	cfg.FSM = &sumFSM{}
 	g = mustOpen(t, cfg)
@@ -279,9 +279,9 @@ func (f *largeFSM) Snapshot() (raft.FSMSnapshot, error) {
 
 func (f *largeFSM) Restore(state io.ReadCloser) error { return state.Close() }
 
-// The next snapshot is due after as much log as the last one takes, and leaves as
-// much of it, however small the entries: a follower that restores it while
-// entries go on coming is not always late.
+// The next snapshot is due once the log is as large as the last snapshot, and leaves as much of the
+// log, however small the entries are. So a follower that restores it while more entries come is not
+// always late.
 func TestSnapshotIsDueByItsSize(t *testing.T) {
 	const state = 2 << 20
 	cfg := testConfig(t, testMux(t), "n1")

@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/shard/stream"
 )
 
-// idleLeader does for one follower what raft's heartbeat goroutine does: it asks 0.1 to
-// 0.2 s after the last answer. sent has when one was to be sent.
+// idleLeader does for one follower what raft's heartbeat goroutine does: it asks 0.1 to 0.2 s after
+// the last answer. It calls sent with the time at which each heartbeat was due.
 func idleLeader(t *testing.T, trans raftTransport, id raft.ServerID, rng *rand.Rand, sent func(time.Time), until time.Time) (returned time.Duration) {
 	t.Helper()
 	args := testHeartbeat()
@@ -94,7 +94,7 @@ func TestHeartbeatEndsWithItsGroup(t *testing.T) {
 	})
 }
 
-// A heartbeat waits only if the follower took a call of this term a short time ago.
+// A heartbeat waits only if the follower answered a call of this term a short time ago.
 func TestFirstHeartbeatWaitsForNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trans := raftTransport{pause: 400 * time.Millisecond, beats: NewBeats(), closed: newClosedOnce(), contacts: &sync.Map{}}
@@ -116,8 +116,8 @@ func TestFirstHeartbeatWaitsForNobody(t *testing.T) {
 	})
 }
 
-// An append without entries is left out only if the follower knows all that it says,
-// since its replica was opened.
+// An append without entries is left out only if the follower has learned everything in it since its
+// replica was opened.
 func TestFollowerKnows(t *testing.T) {
 	conn, another := &stream.Conn{}, &stream.Conn{}
 	entries := testAppend()

@@ -17,8 +17,8 @@ var (
 	testAppend, testHeartbeat, taking = rafttest.Append, rafttest.Heartbeat, rafttest.Taking
 )
 
-// cpuTime is what this process has used, which a busy machine changes less than
-// the time that goes by.
+// cpuTime returns the processor time that this process has used. A busy machine changes it less
+// than the elapsed time.
 func cpuTime(b *testing.B) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {

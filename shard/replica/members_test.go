@@ -36,8 +36,8 @@ func TestChangeOfOtherMembersThanChecked(t *testing.T) {
 	}
 }
 
-// A leader asks the others how far they are only when one of them is to go: asked
-// twice a second for each group, they would cost an idle node more than all else.
+// A leader asks the other members for their progress only when one of them is to go. Twice a second
+// for each group, these calls would cost an idle node more than all else.
 func TestSettledMembersAreNotAsked(t *testing.T) {
 	r := newReplicas(t, storage.LogStoreBoltDB)
 	leader := r.groups[r.leader(t, -1)]
@@ -67,8 +67,8 @@ func TestSettledMembersAreNotAsked(t *testing.T) {
 	}
 }
 
-// The voters that are left must have a majority that is up, or nobody leaves: and one that
-// does not answer leaves before one that does.
+// Nobody leaves unless a majority of the remaining voters is up, and a member that does not answer
+// leaves before one that does.
 func TestCanLose(t *testing.T) {
 	for name, c := range map[string]struct {
 		up   string
@@ -92,8 +92,8 @@ func TestCanLose(t *testing.T) {
 	}
 }
 
-// A voter whose address a joining replica has makes room for it only if the others can do
-// without it: it may be there, as the replica before on the same node.
+// A voter whose address a joining replica has makes room for it only if the others can do without
+// it, because it may still be alive, as an earlier replica on the same node.
 func TestAddressIsFreedOnlyWithAMajority(t *testing.T) {
 	at := func(id raft.ServerID, suffrage raft.ServerSuffrage) raft.Server {
 		return raft.Server{ID: id, Address: raft.ServerAddress(NodeOf(id)), Suffrage: suffrage}
@@ -122,7 +122,8 @@ func TestAddressIsFreedOnlyWithAMajority(t *testing.T) {
 	}
 }
 
-// A leader whose own address a joining replica has hands over: it never takes its own vote.
+// A leader whose own address a joining replica has hands over, because it never removes its own
+// vote.
 func TestLeaderDoesNotRemoveItself(t *testing.T) {
 	servers := []raft.Server{{ID: "a#1", Address: "a"}, {ID: "b#2", Address: "b"}, {ID: "c#3", Address: "c"}}
 	target := []Member{{"d#4", "a"}, {"b#2", "b"}, {"c#3", "c"}}

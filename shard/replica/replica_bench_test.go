@@ -102,7 +102,7 @@ func benchReplicas(b *testing.B) []*Replica {
 		muxes = append(muxes, mux)
 		initial = append(initial, Member{raft.ServerID(fmt.Sprintf("n%d", i+1)), mux.Addr().String()})
 	}
-	for i, mux := range slices.Backward(muxes) { // the first stands for election once the others are there
+	for i, mux := range slices.Backward(muxes) { // the first campaigns once the others are there
 		timing := TimingDefault
 		timing.Heartbeat, timing.Election, timing.Lease = time.Minute, time.Minute, 30*time.Second // no elections on a busy machine
 		g, err := Open(Config{

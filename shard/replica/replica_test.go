@@ -109,10 +109,10 @@ func testMux(t *testing.T) *rpc.Mux {
 	return m
 }
 
-// appendsOf holds the appends of each Mux.
+// appendsOf holds the streams of each Mux.
 var appendsOf sync.Map
 
-// testStreams returns the appends of a Mux, made if need be.
+// testStreams returns the streams of a Mux, and creates them if necessary.
 func testStreams(t *testing.T, mux *rpc.Mux) *stream.Streams {
 	t.Helper()
 	if a, made := appendsOf.Load(mux); made {
@@ -126,7 +126,7 @@ func testStreams(t *testing.T, mux *rpc.Mux) *stream.Streams {
 	return a
 }
 
-// testConfig is that of a group which must not fail.
+// testConfig returns the configuration of a group that must not fail.
 func testConfig(t *testing.T, mux *rpc.Mux, id string) Config {
 	t.Helper()
 	return Config{
@@ -174,7 +174,7 @@ func mustAdd(t *testing.T, g *Replica, n uint64) uint64 {
 	return future.Response().(uint64)
 }
 
-// timingOfAnHour is that of a group which is ready only if it waits for no timeout.
+// timingOfAnHour is for a group that is ready only if it waits for no timeout.
 var timingOfAnHour = Timing{Heartbeat: time.Hour, Election: time.Hour, Lease: time.Minute, Commit: time.Minute}
 
 func TestSoleVoterIsReadyAtOnce(t *testing.T) { eachStore(t, testSoleVoterIsReadyAtOnce) }
@@ -267,7 +267,7 @@ func testNineGroupsAreReadyAtOnce(t *testing.T, store storage.LogStore) {
 	}
 }
 
-// aloneIn makes the replica the only voter of a new group.
+// aloneIn returns the replica as the only voter of a new group.
 func aloneIn(cfg Config) []Member { return []Member{{cfg.ID(), cfg.Mux.Addr().String()}} }
 
 func mustLayer(t *testing.T, m *rpc.Mux, group uint32) raft.StreamLayer {

@@ -86,16 +86,16 @@ func TestDamagedNewestSnapshotIsRefused(t *testing.T) {
 	}
 }
 
-// rewrite replaces old in a file, or with an empty old flips a bit of a byte, from the end if at
-// is below 0.
-func rewrite(t *testing.T, path, old, replacement string, at int) {
+// rewrite replaces old in a file. If old is empty, it flips a bit of the byte at offset, which
+// counts from the end if it is below 0.
+func rewrite(t *testing.T, path, old, replacement string, offset int) {
 	t.Helper()
 	content, err := os.ReadFile(path)
 	mustDo(t, err)
-	if at < 0 {
-		at += len(content)
+	if offset < 0 {
+		offset += len(content)
 	}
-	s := string(changed(content, at))
+	s := string(changed(content, offset))
 	if old != "" {
 		if s = strings.Replace(string(content), old, replacement, 1); s == string(content) {
 			t.Fatalf("%q is not in %s", old, content)

@@ -55,7 +55,7 @@ func (p *playedLeader) dialler() *raft.NetworkTransport {
 	return trans
 }
 
-// to is where the follower listens.
+// to returns the address of the follower.
 func (p *playedLeader) to() raft.ServerAddress { return raft.ServerAddress(p.cfg.Mux.Addr().String()) }
 
 func headerOf(id string) raft.RPCHeader {
@@ -71,7 +71,7 @@ func entriesOf(term, first, last uint64) []*raft.Log {
 	return entries
 }
 
-// sumOf is what entriesOf adds up to.
+// sumOf returns the sum of what entriesOf adds.
 func sumOf(first, last uint64) (sum uint64) {
 	for i := first; i <= last; i++ {
 		sum += i
@@ -79,7 +79,7 @@ func sumOf(first, last uint64) (sum uint64) {
 	return sum
 }
 
-// append sends entries behind one of an index and a term, as the leader of a term.
+// append sends entries that follow the entry prev of term prevTerm, as the leader of term.
 func (p *playedLeader) append(term, prev, prevTerm, commit uint64, entries ...*raft.Log) (*raft.AppendEntriesResponse, error) {
 	var resp raft.AppendEntriesResponse
 	err := p.trans.AppendEntries("n1", p.to(), &raft.AppendEntriesRequest{
@@ -95,14 +95,14 @@ func (p *playedLeader) mustAppend(term, prev, prevTerm, commit uint64, entries .
 	}
 }
 
-// install sends a snapshot of the entries up to an index, of a term, as the leader of a
-// term.
-func (p *playedLeader) install(leads, index, term uint64) (*raft.InstallSnapshotResponse, error) {
+// install sends a snapshot of the entries up to index, of which the last has that term, as the
+// leader of leaderTerm.
+func (p *playedLeader) install(leaderTerm, index, term uint64) (*raft.InstallSnapshotResponse, error) {
 	state := binary.LittleEndian.AppendUint64(number(sumOf(2, index)), index-1)
 	config := raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "a1"}, {ID: "n2", Address: "a2"}, {ID: "n3", Address: "a3"}}}
 	var resp raft.InstallSnapshotResponse
 	err := p.trans.InstallSnapshot("n1", p.to(), &raft.InstallSnapshotRequest{
-		RPCHeader: headerOf("n2"), SnapshotVersion: raft.SnapshotVersionMax, Term: leads, LastLogIndex: index, LastLogTerm: term,
+		RPCHeader: headerOf("n2"), SnapshotVersion: raft.SnapshotVersionMax, Term: leaderTerm, LastLogIndex: index, LastLogTerm: term,
 		Configuration: raft.EncodeConfiguration(config), ConfigurationIndex: 1, Size: int64(len(state)),
 	}, &resp, bytes.NewReader(state))
 	return &resp, err
@@ -147,10 +147,9 @@ func (p *playedLeader) mustReopen() {
 	p.Replica = mustOpen(p.t, p.cfg)
 }
 
-// A snapshot that arrives late: 1. of entries that are applied, or that are in the log,
-// it changes nothing, and its sender is told that they are here; 2. one of an earlier
-// term is refused with the current one; 3. one of a later term makes that the current
-// one; 4. what comes next is stored behind the log.
+// A snapshot that arrives late: 1. changes nothing if its entries are applied or in the log, and
+// its sender learns that they are here; 2. is refused with the current term if its own is earlier;
+// 3. makes its term the current one if that is later; 4. is followed by entries behind the log.
 func TestLateSnapshot(t *testing.T) { eachStore(t, testLateSnapshot) }
 
 func testLateSnapshot(t *testing.T, store storage.LogStore) {
@@ -187,8 +186,8 @@ func testSnapshotInPlaceOfALongerLog(t *testing.T, store storage.LogStore) {
 		t.Run(name, func(t *testing.T) {
 			p := playLeader(t, store)
 			p.mustAppend(2, 1, 1, 8, entriesOf(2, 2, 12)...)
-			// A connection that stands before the snapshot ends with the replica: a vote that
-			// is late does not reach the replica that is opened again, which may give it.
+			// A connection from before the snapshot ends with the replica. A late vote request does
+			// not reach the reopened replica, which might grant the vote.
 			candidate := p.dialler()
 			mustDo(t, candidate.AppendEntries("n1", p.to(), &raft.AppendEntriesRequest{RPCHeader: headerOf("n3")}, &raft.AppendEntriesResponse{}))
 			p.mustInstall(4, index, 3)
@@ -238,7 +237,7 @@ func testSnapshotBehindTheLog(t *testing.T, store storage.LogStore) {
 	}
 }
 
-// A leader's commit index says nothing of an entry that it did not compare.
+// A leader's commit index proves nothing about an entry that the leader did not compare.
 func TestCommitEndsWhereTheLeaderCompared(t *testing.T) {
 	eachStore(t, testCommitEndsWhereTheLeaderCompared)
 }
@@ -246,7 +245,7 @@ func TestCommitEndsWhereTheLeaderCompared(t *testing.T) {
 func testCommitEndsWhereTheLeaderCompared(t *testing.T, store storage.LogStore) {
 	p := playLeader(t, store)
 	p.mustAppend(2, 1, 1, 9, entriesOf(2, 2, 11)...)
-	p.mustAppend(3, 10, 2, 11) // sent before it knows that its own entry 11 is to follow
+	p.mustAppend(3, 10, 2, 11) // sent before it knows that its own entry 11 follows
 	p.mustHave(10, 11)
 	p.mustAppend(3, 10, 2, 11, entriesOf(3, 11, 12)...)
 	p.mustHave(11, 12)
@@ -310,7 +309,7 @@ func testFirstEntriesArriveLate(t *testing.T, store storage.LogStore) {
 	p.mustHave(11, 12)
 }
 
-// slowFSM writes a snapshot only once the test lets it.
+// slowFSM writes a snapshot only once the test allows it.
 type slowFSM struct {
 	sumFSM
 	writing, write chan struct{}
@@ -332,8 +331,8 @@ func (s slowSnapshot) Persist(sink raft.SnapshotSink) error {
 	return s.FSMSnapshot.Persist(sink)
 }
 
-// A leader's snapshot comes while the replica writes one of its own, which ends later:
-// the leader's is the one that counts.
+// A leader's snapshot comes while the replica writes its own, which ends later. The leader's
+// snapshot counts.
 func TestSnapshotsCross(t *testing.T) {
 	fsm := &slowFSM{writing: make(chan struct{}), write: make(chan struct{})}
 	p := playLeaderOf(t, storage.LogStoreBoltDB, func(cfg *Config) {
@@ -358,8 +357,7 @@ func TestSnapshotsCross(t *testing.T) {
 	p.mustHave(21, 21)
 }
 
-// What shows that two leaders have committed different entries stops the group; what
-// shows less does not.
+// Proof that two leaders have committed different entries stops the group; anything less does not.
 func TestContradictionStopsTheGroup(t *testing.T) {
 	ready := func(t *testing.T) *playedLeader {
 		p := playLeader(t, storage.LogStoreBoltDB)
@@ -410,7 +408,7 @@ func TestContradictionStopsTheGroup(t *testing.T) {
 	})
 }
 
-// A call to stand for election at once is followed if the leader makes it.
+// An order to campaign at once is followed if it comes from the leader.
 func TestTimeoutNowIsTheLeaders(t *testing.T) {
 	p := playLeader(t, storage.LogStoreBoltDB)
 	p.mustAppend(2, 1, 1, 5, entriesOf(2, 2, 5)...)
@@ -462,8 +460,8 @@ func TestReplicaWithoutAVoteDoesNotCampaign(t *testing.T) {
 	}
 }
 
-// A replica that begins blank votes for nobody, whatever the candidate's log, until it
-// knows by its own log that it is a member.
+// A replica that begins blank votes for nobody, whatever the candidate's log, until its own log
+// shows that it is a member.
 func TestNoVoteBeforeItIsAMember(t *testing.T) {
 	p := playLeaderOf(t, storage.LogStoreBoltDB, func(*Config) {})
 	asks := func(term uint64) (granted, would bool) {
@@ -503,9 +501,9 @@ func TestNoVoteBeforeItIsAMember(t *testing.T) {
 	}
 }
 
-// A leader that was deposed comes back with a longer log, of which nothing is committed,
-// to one that began from a snapshot and has nothing else to send: it is opened again
-// once, and all agree.
+// A deposed leader has a longer log, of which nothing is committed. It returns to a leader that
+// began from a snapshot and has nothing else to send. The deposed one is opened again once, and all
+// agree.
 func TestDeposedLeaderWithALongerLog(t *testing.T) {
 	eachStore(t, testDeposedLeaderWithALongerLog)
 }

@@ -19,10 +19,9 @@ var errNoFile = raftstore.NoSegment(syscall.ENOSPC)
 
 // A leader whose log has no file for a change of its members:
 //
-//  1. It is replaced, if it can be.
-//  2. Nobody goes by the configuration that was not stored: raft goes by it, stored or not.
-//  3. If its owner can open it again, it is opened without the configuration, also once the log has
-//     a file.
+//  1. It is replaced, if it can be. 2. Nobody uses the configuration that was not stored, although
+//     raft uses one whether or not it was stored. 3. If its owner can open it again, it is opened
+//     without the configuration, also once the log has a file.
 func TestMembersThatCannotBeStored(t *testing.T) {
 	t.Run("it waits", func(t *testing.T) { testMembersThatCannotBeStored(t, false) })
 	t.Run("it is opened again", func(t *testing.T) { testMembersThatCannotBeStored(t, true) })
@@ -73,8 +72,8 @@ func testMembersThatCannotBeStored(t *testing.T, again bool) {
 	}
 }
 
-// A replica that waits for a file of its log is closed at once, whatever it waits with, and
-// whoever waits for it is answered.
+// A replica that waits for a file of its log closes at once, whichever call waits, and every
+// waiting caller gets an answer.
 func TestCloseBesideAWaitForAFile(t *testing.T) {
 	for name, wait := range map[string]func(*Replica){
 		"its term":     func(g *Replica) { _ = g.Apply(number(1)).Error() },
@@ -102,9 +101,9 @@ func TestCloseBesideAWaitForAFile(t *testing.T) {
 	}
 }
 
-// A leader that waits for a file to store a later term leads no more, but raft goes on with its
-// heartbeats. The others, a majority, must miss it: one of them was away when the leader handed over,
-// and would refuse to vote for as long as it hears from the former leader.
+// A leader that waits for a file to store a later term no longer leads, but raft continues its
+// heartbeats. The others, a majority, must miss it. One of them was away when the leader handed
+// over, and refuses to vote while it hears from the former leader.
 func TestLeaderThatWaitsForItsNextTerm(t *testing.T) {
 	r, stores := newFaultyReplicas(t, 3)
 	r.add(t, 1, -1)
@@ -128,8 +127,8 @@ func TestLeaderThatWaitsForItsNextTerm(t *testing.T) {
 	r.mustAgree(t, -1)
 }
 
-// A leader whose log takes no entries for long leaves its followers alone, although those that answer
-// are no majority: the others may be one, and its heartbeats would keep them from voting.
+// A leader whose log takes no entries for long sends its followers nothing, even if those that
+// answer are no majority. The others may be one, and its heartbeats would keep them from voting.
 func TestLeaderThatWaitsForLong(t *testing.T) {
 	r, _ := newFaultyReplicas(t, 3)
 	r.add(t, 1, -1)
@@ -159,7 +158,8 @@ func (fullSnapshot) Persist(raft.SnapshotSink) error {
 	return &fs.PathError{Op: "write", Path: "1-1-1.snap.tmp", Err: syscall.ENOSPC}
 }
 
-// A replica that has no room for its last snapshot is closed all the same: its log has all.
+// A replica that has no space for its last snapshot closes all the same, because its log has
+// everything.
 func TestCloseOnAFullDisk(t *testing.T) {
 	g, _, told := startFaulty(t, func(cfg *Config) { cfg.FSM, cfg.SnapshotBytes = fullFSM{&sumFSM{}}, 1 })
 	mustAdd(t, g, 1)
@@ -174,8 +174,8 @@ func TestCloseOnAFullDisk(t *testing.T) {
 	}
 }
 
-// A replica that is opened while its log has no file is refused at once, and opens later: whoever
-// opens it holds locks.
+// A replica that is opened while its log has no file is refused at once, and opens later, because
+// its opener holds locks.
 func TestOpenWithoutAFile(t *testing.T) {
 	cfg := testConfig(t, testMux(t), "n1")
 	cfg.Initial = aloneIn(cfg)

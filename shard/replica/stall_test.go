@@ -148,7 +148,7 @@ func TestHungDiskStopsTheGroup(t *testing.T) {
 		t.Errorf("told %v", err)
 	}
 	mustHaveStopped(t, g, told)
-	close(hang) // late, the write succeeds: it must not be acknowledged
+	close(hang) // the write succeeds late, and must not be acknowledged
 	if err := future.Error(); err == nil {
 		t.Error("the late write was acknowledged")
 	}

@@ -19,7 +19,7 @@ func noFatal(t *testing.T) *storage.FailStop {
 	return stop
 }
 
-// countFatal counts the notices.
+// countFatal counts the calls of notify.
 func countFatal(t *testing.T) (*storage.FailStop, *int) {
 	n := new(int)
 	stop := storage.NewFailStop(func(error) { *n++ }, func(error) {})

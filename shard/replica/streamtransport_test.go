@@ -32,8 +32,8 @@ func servedReplicaOf(t *testing.T, a *stream.Streams, group uint32, id raft.Serv
 	}()
 }
 
-// transportTo returns the transport of a group whose appends go to the node there.
-func transportTo(t *testing.T, there *rpc.Mux, group uint32) (trans raftTransport, call func(id raft.ServerID, args *raft.AppendEntriesRequest) (raft.AppendEntriesResponse, error)) {
+// transportTo returns the transport of a group whose appends go to the node of target.
+func transportTo(t *testing.T, target *rpc.Mux, group uint32) (trans raftTransport, call func(id raft.ServerID, args *raft.AppendEntriesRequest) (raft.AppendEntriesResponse, error)) {
 	t.Helper()
 	here := testMux(t)
 	trans = newRaftTransport(mustLayer(t, here, group), nil, 0, hclog.NewNullLogger())
@@ -41,7 +41,7 @@ func transportTo(t *testing.T, there *rpc.Mux, group uint32) (trans raftTranspor
 	t.Cleanup(func() { mustDo(t, trans.Close()) })
 	return trans, func(id raft.ServerID, args *raft.AppendEntriesRequest) (raft.AppendEntriesResponse, error) {
 		var resp raft.AppendEntriesResponse
-		err := trans.AppendEntries(id, raft.ServerAddress(there.Addr().String()), args, &resp)
+		err := trans.AppendEntries(id, raft.ServerAddress(target.Addr().String()), args, &resp)
 		return resp, err
 	}
 }
@@ -58,8 +58,8 @@ func (f *heldFSM) Restore(state io.ReadCloser) error {
 	return f.sumFSM.Restore(state)
 }
 
-// An append for a replica that restores its snapshot waits for it, as on a connection of
-// the group: one that is refused comes again up to ten seconds later.
+// An append waits for a replica that restores its snapshot, as on a connection of the group. raft
+// would repeat a refused append up to ten seconds later.
 func TestAppendWaitsForAReplicaThatOpens(t *testing.T) {
 	there := testMux(t)
 	cfg := testConfig(t, there, "n1.0")
@@ -173,7 +173,7 @@ func TestClosedStreamsEndAppends(t *testing.T) {
 	}
 }
 
-// What does not fit in a call of several groups travels on a connection of its own.
+// An append that is too large to travel with those of other groups uses a connection of its own.
 func TestLargeAppendTravelsByItself(t *testing.T) {
 	there := testMux(t)
 	a := testStreams(t, there)

@@ -15,8 +15,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// A heartbeat that is answered on the spot shares no memory with its answer:
-// raft sends the one and decodes into the other again and again.
+// A heartbeat that is answered without a call shares no memory with its answer: raft sends the one
+// and decodes into the other again and again.
 func TestSparedHeartbeatIsLeftAlone(t *testing.T) {
 	trans := raftTransport{pause: time.Hour, contacts: &sync.Map{}}
 	args := &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ID: []byte("n1"), Addr: []byte("a1")}, Term: 7}
@@ -32,9 +32,9 @@ func TestSparedHeartbeatIsLeftAlone(t *testing.T) {
 	}
 }
 
-// The connections that are kept idle to a replica end when its node restarts. A candidate that
-// asked by them would lose its election, and a leader could not hand over: each call is made
-// anew, once by a fresh one.
+// The idle connections to a replica end when its node restarts. A candidate that used them would
+// lose its election, and a leader could not hand over. So each such call is repeated, once, on a
+// fresh connection.
 func TestCallsReachARestartedReplica(t *testing.T) {
 	header := raft.RPCHeader{ProtocolVersion: 3, Addr: []byte("x"), ID: []byte("n1")}
 	for name, call := range map[string]func(from raftTransport, at raft.ServerAddress) error{
@@ -173,8 +173,8 @@ func TestAddressesNameTheReplica(t *testing.T) {
 	}
 }
 
-// Each call reaches the replica that is meant or none, also at the address that the
-// group's configuration has, where another replica may be by now.
+// Each call reaches the replica that is meant or none. The address in the group's configuration may
+// be that of another replica by then.
 func TestCallsNameTheReplica(t *testing.T) {
 	there := testMux(t)
 	at := raft.ServerAddress(there.Addr().String())

@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// join makes a fourth replica a voter, and so on.
+// join makes a further replica, number i, a voter.
 func (r *replicas) join(t *testing.T, i int) {
 	t.Helper()
 	r.cfgs = append(r.cfgs, testConfig(t, testMux(t), fmt.Sprintf("n%d", i+1)))
@@ -128,7 +128,7 @@ func TestVoteForACandidateThatTheVoterDoesNotKnow(t *testing.T) {
 }
 
 // A candidate that is sent a snapshot in its own term votes for others again: it follows the
-// sender, and its clock runs out.
+// sender, and its timer fires.
 func TestCandidateIsSentASnapshot(t *testing.T) {
 	p := playLeaderOf(t, storage.LogStoreBoltDB, func(cfg *Config) {
 		cfg.Initial = []Member{{"n2", "a2"}, {"n1", "a1"}, {"n3", "a3"}}
@@ -161,8 +161,8 @@ func TestCandidateOfAHandoverLosesTheElection(t *testing.T) {
 	}
 }
 
-// What is not committed goes to voters alone, by the leader's latest configuration and by
-// those in the append.
+// Uncommitted entries go only to voters, by the leader's latest configuration and by those in the
+// append.
 func TestWithheld(t *testing.T) {
 	conf := func(index uint64, voters ...raft.ServerID) *raft.Log {
 		c := raft.Configuration{Servers: []raft.Server{{ID: "n9", Address: "a9", Suffrage: raft.Nonvoter}}}
@@ -255,7 +255,7 @@ func TestDeposedLeaderEndsItsSnapshot(t *testing.T) {
 	}
 }
 
-// A leader that loses its majority while it takes the vote from a replica: that one has not got
+// A leader loses its majority while it takes the vote from a replica. That replica has not received
 // the configuration by which it would refuse the others and not campaign.
 func TestLostVoteIsNotToldBeforeItIsCommitted(t *testing.T) {
 	r := newReplicas(t, storage.LogStoreBoltDB)

@@ -34,7 +34,7 @@ func TestPositionsAfterRestore(t *testing.T) {
 	want := []dedup.PositionRecord{
 		record(1, 0, 5, 7), record(1, 1, 5, 7), // paused since
 		record(1, 2, 5, 100), record(1, 3, 5, 100), // sought since
-		record(1, 4, 5, 100), // of a later catalog than there is
+		record(1, 4, 5, 100), // from a later catalog than the present one
 		record(1, 5, 5, 100), // begun since
 	}
 	if !slices.Equal(got, want) {
