@@ -54,7 +54,7 @@ func holdsPassword(address string) bool {
 	return slashed || lateHost.MatchString(path) || urlPassword.MatchString(rest)
 }
 
-// decoded returns an address without the codes of a URL.
+// decoded returns an address with each percent code replaced by its character.
 func decoded(address string) string {
 	return percentCode.ReplaceAllStringFunc(address, func(code string) string {
 		text, _ := url.PathUnescape(code) // the code is valid

@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// batch is a batch of messages while it is checked and refused. Its ops are the decoder's.
+// batch holds messages while a session checks and refuses them. The decoder holds their ops.
 type batch struct {
 	*session
 	messages []Message
@@ -129,7 +129,8 @@ func messageOf(messages []Message, p Position) int {
 	return -1
 }
 
-// refuse drops the refused ops and, if the source has dead letters, writes theirs before the position passes.
+// refuse drops the refused ops. If the source has dead letters, refuse writes them before the
+// position passes the messages.
 func (b *batch) refuse(ctx context.Context) error {
 	if len(b.bad)+len(b.alone)+len(b.passed) == 0 {
 		return nil
@@ -199,8 +200,8 @@ func (s *session) send(ctx context.Context, letters []Letter) error {
 	return s.brokerError("write the dead letters", s.cfg.Broker.DeadLetter(ctx, letters))
 }
 
-// lateRejections writes dead letters for ops that the shards rejected although Check had not, as their sums
-// overflow. Their position has passed.
+// lateRejections writes dead letters for ops that Check accepted and a shard refused, because a sum
+// overflows. The shard's position has passed these ops already.
 func (s *session) lateRejections(ctx context.Context, ops []sink.Op, messages []Message, rejected []sink.Rejection) error {
 	if len(rejected) == 0 {
 		return nil

@@ -6,9 +6,9 @@ import (
 )
 
 const (
-	// FetchBytesMax bounds the bytes of a batch and of the messages that Next returns, except for
-	// the last one. So a reader holds a few times FetchBytesMax, whatever the size of the
-	// messages.
+	// FetchBytesMax bounds the bytes of a batch and of the messages that Next returns. Only the
+	// last message may pass the bound. So a reader holds a few times FetchBytesMax, whatever the
+	// size of the messages.
 	FetchBytesMax = 8 << 20
 	// MessageBytesMax is the size up to which each message can be read. A reader may stall at a larger one.
 	MessageBytesMax = 32 << 20

@@ -11,7 +11,7 @@ import (
 // sizedSink records how many messages the largest batch had.
 type sizedSink struct {
 	sink.Sink
-	most uint64 // messages of a batch with ops
+	most uint64 // number of messages in the largest batch with ops
 }
 
 func (s *sizedSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {
@@ -21,7 +21,7 @@ func (s *sizedSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, err
 	return s.Sink.Apply(ctx, b)
 }
 
-// TestBatchBytes: large messages are applied before a batch has many of them, and without the linger.
+// TestBatchBytes: large messages are applied in small batches, and without the linger.
 func TestBatchBytes(t *testing.T) {
 	q, c := newFakes(1, nil)
 	q.oneByOne = true
@@ -39,7 +39,7 @@ func TestBatchBytes(t *testing.T) {
 	}
 }
 
-// TestBuffered: one goroutine adds messages while there is room, and waits otherwise.
+// TestBuffered: one goroutine adds messages while they fit, and otherwise waits.
 func TestBuffered(t *testing.T) {
 	b, ended := NewBuffered(), make(chan struct{})
 	const size = 3 << 20
@@ -66,7 +66,7 @@ func TestBuffered(t *testing.T) {
 	}
 }
 
-// TestLetterBatches: many letters of one large message are written in parts.
+// TestLetterBatches: many letters of one large message are written in several batches.
 func TestLetterBatches(t *testing.T) {
 	value := make([]byte, 400)
 	letters := make([]Letter, 10)

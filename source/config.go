@@ -36,7 +36,7 @@ const (
 const (
 	OnErrorDeadLetter = "dead-letter" // it is written to the dead letters
 	OnErrorStop       = "stop"        // the partition stalls before it
-	OnErrorSkip       = "skip"        // it is counted
+	OnErrorSkip       = "skip"        // it is dropped, and only counted as rejected
 )
 
 // The bounds of a configuration.
@@ -52,7 +52,7 @@ const (
 	lingerDefault        = 20 * time.Millisecond
 )
 
-// Config says where a source reads and what its messages mean. ParseConfig checks it.
+// Config describes where a source reads and what its messages mean. ParseConfig checks it.
 type Config struct {
 	Name string `json:"name"`
 	Type string `json:"type"`
@@ -72,7 +72,7 @@ type Config struct {
 	Username     string `json:"username,omitempty"`
 	PasswordFile string `json:"password-file,omitempty"` // a file on each node, because the catalog has no secrets
 	Mechanism    string `json:"mechanism,omitempty"`     // kafka: plain, scram-sha-256 or scram-sha-512
-	TLS          *TLS   `json:"tls,omitempty"`           // nil: none, unless the address says so
+	TLS          *TLS   `json:"tls,omitempty"`           // nil for no TLS, unless the address asks for it
 
 	// DeadLetters is the topic, subject, key or table of the dead letters.
 	DeadLetters string `json:"dead-letters"`
@@ -84,7 +84,8 @@ type Config struct {
 	Batch   Bounds   `json:"batch"`
 }
 
-// TLS names files of each node, in PEM. Empty ones have the system's defaults.
+// TLS names files of each node, in PEM. Without CAFile, countd trusts the system's authorities.
+// Without CertFile, it shows no certificate.
 type TLS struct {
 	CAFile   string `json:"ca-file,omitempty"`
 	CertFile string `json:"cert-file,omitempty"`
@@ -97,9 +98,9 @@ type Bounds struct {
 	Linger   Duration `json:"linger"` // how long the first message waits for others
 }
 
-// Mapping tells where a message or row has the parts of an op. Each part is a constant, or a path
-// such as $.post.id. The keyspace unread has User in place of ID. A mapping has either Add or Set.
-// With Member it has no Add, and Set decides whether the member joins; a mapping of table rows
+// Mapping describes where a message or row has the parts of an op. Each part is a constant, or a
+// path such as $.post.id. The keyspace unread has User in place of ID. A mapping has either Add or
+// Set. With Member it has no Add, and Set decides whether the member joins; a mapping of table rows
 // then needs no Set. If and Unless are paths. A message or row counts only if the value at If is
 // true and the value at Unless is null, false or 0.
 type Mapping struct {
@@ -119,8 +120,8 @@ type StartAt struct {
 	Latest bool
 	At     map[uint32]Position // partitions that are not in it begin at their first messages
 
-	texts map[uint32]string // At as it was written; parsed once the type is known
-	ids   bool              // At holds ids of a Redis stream
+	texts map[uint32]string // the positions as written; parsed once the type is known
+	ids   bool              // the positions are ids of a Redis stream
 }
 
 // Earliest reports whether all partitions begin at their first messages.
@@ -182,12 +183,12 @@ func (c *Config) SameMeaning(other *Config) bool {
 	return bytes.Equal(c.meaning(), other.meaning())
 }
 
-// Continues returns nil if c can continue a partition at a position that configuration before has
-// reached, or else why not. Inside a transaction of PostgreSQL, a position counts the changes that
+// Continues returns an error if c cannot continue a partition at a position that the previous
+// configuration has reached. Inside a transaction of PostgreSQL, a position counts the changes that
 // the publication contains.
-func (c *Config) Continues(before *Config, at Position) error {
-	if c.Type == TypePostgres && before.Publication != c.Publication && at.Lo != 0 {
-		return fmt.Errorf("position %s is inside a transaction, whose changes publication %s numbers otherwise than %s: change it when the transaction is counted", at, c.Publication, before.Publication)
+func (c *Config) Continues(previous *Config, p Position) error {
+	if c.Type == TypePostgres && previous.Publication != c.Publication && p.Lo != 0 {
+		return fmt.Errorf("position %s is inside a transaction, whose changes publication %s numbers otherwise than %s: change it when the transaction is counted", p, c.Publication, previous.Publication)
 	}
 	return nil
 }

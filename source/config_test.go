@@ -133,7 +133,7 @@ func TestBadConfig(t *testing.T) {
 	}
 }
 
-// A user and a port are no password.
+// An address with a user and a port has no password.
 func TestAddressesWithoutPasswords(t *testing.T) {
 	for _, address := range []string{
 		"postgres://u@h:5432/d", "postgres://h1:1,h2:2/d?options=a:b@c", "redis://u@h:6379", "h:6379", "host=h user=u passfile=/f",
@@ -146,7 +146,7 @@ func TestAddressesWithoutPasswords(t *testing.T) {
 	}
 }
 
-// An address that a library refuses, or reads otherwise than its writer meant, holds a password too.
+// An address has a password even if a library refuses or misreads it.
 func TestAddressesWithPasswords(t *testing.T) {
 	for _, address := range []string{
 		"u:secret@h/d", "u:secret@h/d?sslmode=disable", "dbname=d u:secret@h", "host=u:secret@h", "u:sec=ret@h/d",
@@ -165,7 +165,8 @@ func TestAddressesWithPasswords(t *testing.T) {
 	}
 }
 
-// FuzzConfig: what is accepted is stored as JSON that is accepted again, and means the same.
+// FuzzConfig: ParseConfig accepts the JSON of each configuration that it accepted, and both mean
+// the same.
 func FuzzConfig(f *testing.F) {
 	f.Add([]byte(likes))
 	f.Add([]byte(`{"name":"a","type":"postgres","dsn":"d","slot":"s","publication":"p","prefix":"x","start":{"0":"0/16B3748"}}`))

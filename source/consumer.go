@@ -10,8 +10,9 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// Begin records where the partitions of a source begin, before a reader begins any: all of them or none. A
-// partition that is added to the queue later begins at its first message, whatever the configuration says.
+// Begin records where the partitions of a source begin, all of them or none. Call it before a
+// reader begins any. A partition that is added to the queue later begins at its first message,
+// whatever the configuration says.
 func Begin(ctx context.Context, number uint64, cfg *Config, b Broker, s sink.Sink) error {
 	partitions, err := b.Partitions(ctx)
 	if err != nil {
@@ -52,8 +53,8 @@ type ConsumerConfig struct {
 	Owns func(partition uint32) bool
 }
 
-// Consumer reads the partitions of a source that this node owns. The goroutine of Run starts one for each, ends
-// them and waits for them.
+// Consumer reads the partitions of a source that this node owns. The goroutine of Run starts a
+// runner for each, ends the runners and waits for them.
 type Consumer struct {
 	cfg   ConsumerConfig
 	times consumerTimes
@@ -73,7 +74,7 @@ const ListEvery = 30 * time.Second
 type consumerTimes struct {
 	owners     time.Duration // between checks of what the node owns
 	partitions time.Duration // between lists of the queue's partitions
-	ending     time.Duration // that runners get for their last batch
+	ending     time.Duration // the time that runners get for their last batch
 }
 
 // running is a runner that was started.
@@ -93,8 +94,7 @@ func (r *running) hasEnded() bool {
 	}
 }
 
-// NewConsumer returns a Consumer. Unless the source begins at the first messages, the caller has
-// called Begin for it.
+// NewConsumer returns a Consumer. Unless the source begins at the first messages, call Begin first.
 func NewConsumer(cfg ConsumerConfig) *Consumer {
 	c := &Consumer{cfg: cfg, times: consumerTimes{owners: time.Second, partitions: ListEvery, ending: 10 * time.Second}}
 	c.mu.runners, c.mu.partitions = map[uint32]*running{}, map[uint32]time.Time{}

@@ -85,7 +85,7 @@ type pausedSink struct {
 	mu     sync.Mutex
 	paused bool
 	calls  int
-	last   sink.Batch // that was applied
+	last   sink.Batch // the last applied batch
 }
 
 // evened reports whether the last batch moved all shards to a position.
@@ -118,7 +118,7 @@ func (s *pausedSink) Start(ctx context.Context, n uint64, p uint32, start sink.S
 	return s.Sink.Start(ctx, n, p, start)
 }
 
-// Apply takes of a paused source what has no ops, as the nodes do.
+// Apply accepts only batches without ops while the source is paused, as the nodes do.
 func (s *pausedSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,8 +129,8 @@ func (s *pausedSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, er
 	return s.Sink.Apply(ctx, b)
 }
 
-// TestConsumers: two nodes read the partitions that they own, also after the owners change;
-// a partition that is found later begins at its first message, though start is latest.
+// TestConsumers: two nodes read the partitions that they own, also after the owners change. A
+// partition that is found later begins at its first message, even if start is latest.
 func TestConsumers(t *testing.T) {
 	fake, _ := newFakes(1, nil)
 	q := &manyQueue{fakeQueue: fake, list: []uint32{0, 1}}

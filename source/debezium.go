@@ -7,7 +7,7 @@ import (
 	"math"
 )
 
-// The members of an envelope that count.
+// The members of an envelope that the decoder reads.
 const (
 	envPayload = iota
 	envOp

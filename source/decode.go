@@ -40,7 +40,7 @@ type Decoder struct {
 
 	// Ops are those decoded since the last Reset.
 	Ops   []sink.Op
-	cells []sink.Cell // the end of a chunk; full chunks belong to ops
+	cells []sink.Cell // the current chunk; the ops keep the full ones
 }
 
 // NewDecoder returns the decoder of a source. c is valid.
@@ -265,7 +265,7 @@ func (d *Decoder) opCells(o *sink.Op, path string) {
 	o.Cells = d.cells[first:len(d.cells):len(d.cells)]
 }
 
-// room returns cells with room for n more. The old array stays with the ops that use it.
+// room returns cells, or a new chunk if cells has no space for n more. The ops keep the old chunk.
 func room(cells []sink.Cell, n int) []sink.Cell {
 	const chunk = 4096
 	if cap(cells)-len(cells) < n {

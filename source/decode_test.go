@@ -74,7 +74,7 @@ func TestDecode(t *testing.T) {
 			`{"add":{"like":-2},"id":"1","keyspace":"posts"} {"add":{"like":2},"id":"2","keyspace":"posts"}`},
 		{"debezium", `{"op":"u","before":{"post_id":1,"weight":2},"after":{"post_id":1,"weight":2}}`, ``},
 		{"debezium", `{"op":"r","before":null,"after":{"post_id":1,"weight":2}}`, ``},
-		// A row with null for a part of an op counts nowhere; the other side of the change does.
+		// A row with a null part counts nothing. The other row of the change still counts.
 		{"debezium", `{"op":"u","before":{"post_id":5,"weight":2},"after":{"post_id":null,"weight":2}}`, `{"add":{"like":-2},"id":"5","keyspace":"posts"}`},
 		{"debezium", `{"op":"u","before":{"post_id":null,"weight":2},"after":{"post_id":703,"weight":2}}`, `{"add":{"like":2},"id":"703","keyspace":"posts"}`},
 		{"debezium", `{"op":"u","before":{"post_id":5,"weight":null},"after":{"post_id":5,"weight":7}}`, `{"add":{"like":7},"id":"5","keyspace":"posts"}`},
@@ -86,7 +86,7 @@ func TestDecode(t *testing.T) {
 		{"rows", `{"op":"c","after":{"post_id":701,"user_id":null}}`, ``},
 		{"nested", `{"op":"u","before":{"post":null,"kind":"like","weight":1},"after":{"post":{"id":3},"kind":"like","weight":1}}`, `{"add":{"like":1},"id":"3","keyspace":"posts"}`},
 		{"nested", `{"op":"u","before":{"post":{"id":3},"kind":"like","weight":1},"after":{"post":{"id":3},"kind":null,"weight":1}}`, `{"add":{"like":-1},"id":"3","keyspace":"posts"}`},
-		// Each side is judged by its own condition.
+		// Each row counts by its own condition.
 		{"visible", `{"op":"c","after":{"post_id":1,"visible":true}}`, `{"add":{"like":1},"id":"1","keyspace":"posts"}`},
 		{"visible", `{"op":"c","after":{"post_id":1,"visible":false}}`, ``},
 		{"visible", `{"op":"u","before":{"post_id":1,"visible":true},"after":{"post_id":1,"visible":false}}`, `{"add":{"like":-1},"id":"1","keyspace":"posts"}`},
@@ -102,7 +102,7 @@ func TestDecode(t *testing.T) {
 		{"deleted", `{"op":"d","before":{"post_id":1,"user_id":7,"deleted_at":"2026-01-02"}}`, ``},
 		{"event", `{"on":"1","post":"5","n":"3"}`, `{"add":{"like":3},"id":"5","keyspace":"posts"}`},
 		{"event", `{"on":"0","post":"5","n":"3"}`, ``},
-		// Numbers and truth in other spellings, if exact.
+		// Numbers and booleans in other spellings, if exact.
 		{"map", `{"post":{"id":"5.00"},"kind":"like","n":"-3"}`, `{"add":{"like":-3},"id":"5","keyspace":"posts"}`},
 		{"map", `{"post":{"id":7.0},"kind":"like","n":"12345678901234567.00"}`, `{"add":{"like":12345678901234567},"id":"7","keyspace":"posts"}`},
 		{"map", `{"post":{"id":5},"kind":"like","n":-1.2e1}`, `{"add":{"like":-12},"id":"5","keyspace":"posts"}`},
@@ -239,7 +239,7 @@ func TestDecodeAllocates(t *testing.T) {
 	}
 }
 
-// fuzzDecoder: a decoder adds ops that are whole or none, of valid JSON only.
+// fuzzDecoder: a decoder adds all ops of a message or none, and only for valid JSON.
 func fuzzDecoder(f *testing.F, format string, seeds ...string) {
 	for _, s := range seeds {
 		f.Add([]byte(s))

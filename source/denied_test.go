@@ -12,8 +12,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// TestWhoDenies: whatever call of the broker is denied, the source stalls. The same error of a call of
-// the Sink stalls nothing: it is of nodes of countd, which use TLS too.
+// TestWhoDenies: if the broker denies any call, the source stalls. The same error of the Sink
+// stalls nothing, because nodes of countd use TLS too.
 func TestWhoDenies(t *testing.T) {
 	t.Parallel()
 	alert := &net.OpError{Op: "remote error", Err: tls.AlertError(48)}

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestDoc: each configuration of docs/SOURCES.md is valid, and each message is decoded by the
-// configuration before it.
+// TestDoc: each configuration of docs/SOURCES.md is valid, and decodes the messages that follow it
+// there.
 func TestDoc(t *testing.T) {
 	doc, err := os.ReadFile("../docs/SOURCES.md")
 	if err != nil {

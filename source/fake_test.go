@@ -25,13 +25,13 @@ type fakeQueue struct {
 	bounds      func()                                           // called by Bounds after it has read them, if it is set
 	again       func(ctx context.Context, progress func()) error // called by Again, if it is set
 	dated       bool                                             // messages have the time when they were written
-	times       []time.Time                                      // then
+	times       []time.Time                                      // when each message was written; only if dated is set
 	oneByOne    bool                                             // messages are fetched one by one
-	behind      uint64                                           // messages that Bounds does not know yet
-	deleted     map[uint64]bool                                  // messages that are gone alone
+	behind      uint64                                           // number of messages that Bounds does not know yet
+	deleted     map[uint64]bool                                  // messages that were removed one by one
 }
 
-// fails reports, one time in n, that a call shall fail.
+// fails returns true for one call in n.
 func (q *fakeQueue) fails(n int) bool { return q.rng != nil && q.rng.IntN(n) == 0 }
 
 func (q *fakeQueue) add(values ...string) {
@@ -58,7 +58,7 @@ func (q *fakeQueue) Identity(context.Context) (string, error) {
 	return q.identity, nil
 }
 
-// errDenied is what fakeQueue answers to a user whom it does not accept.
+// errDenied is the error of a fakeQueue that refuses the user.
 var errDenied = errors.New("wrong password")
 
 func (q *fakeQueue) Denied(err error) bool { return errors.Is(err, errDenied) }

@@ -28,9 +28,9 @@ func lettersOf(t *testing.T, identity, message string, want int) (keys []string)
 	return keys
 }
 
-// TestKeysOfLetters checks that a broker which drops a dead letter whose key it has keeps each one: of
-// equal ops of a message, of a queue that was made anew, and of another message at the position of
-// one that was lost.
+// TestKeysOfLetters: a broker that drops letters by key keeps each different one. Equal ops of a
+// message have different keys. So do messages of a queue created anew, and a message in the place
+// of a lost one.
 func TestKeysOfLetters(t *testing.T) {
 	full := like(sinktest.FullRow, 1)
 	keys := slices.Concat(
@@ -46,7 +46,7 @@ func TestKeysOfLetters(t *testing.T) {
 	if again := lettersOf(t, "two", "poison", 1); !slices.Contains(keys, again[0]) {
 		t.Errorf("a letter that is written again has another key: %q, not of %q", again, keys)
 	}
-	// An index of PostgreSQL takes rows of some 2,700 bytes.
+	// An index of PostgreSQL accepts rows of about 2,700 bytes.
 	long := Letter{Source: strings.Repeat("s", 63), Partition: 1<<32 - 1, Position: Position{Hi: 1<<64 - 1, Lo: 1<<64 - 1}, Op: strings.Repeat("o", 5000)}
 	if n := len(long.Key()); n >= 200 {
 		t.Errorf("a key of %d bytes", n)

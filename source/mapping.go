@@ -43,7 +43,7 @@ type mapping struct {
 // pathNode is a node of the tree of the paths.
 type pathNode struct {
 	key      string
-	slot     int // of the value here, or -1
+	slot     int // of the value at this node, or -1
 	children []*pathNode
 }
 
@@ -132,7 +132,7 @@ func (m *mapping) compile(slot int) error {
 	return nil
 }
 
-// joins returns the value of an op with a member.
+// joins returns the value of an op with a member: 1 if the member joins, or 0 if it leaves.
 func joins(set bool) int64 {
 	if set {
 		return 1
@@ -163,7 +163,7 @@ func (n *pathNode) add(field, path string, slot int) error {
 	return nil
 }
 
-// child returns the child of a name, which it makes if necessary.
+// child returns the child for key, and adds it if it is missing.
 func (n *pathNode) child(key string) *pathNode {
 	if c := n.find([]byte(key)); c != nil {
 		return c
@@ -226,7 +226,7 @@ func (n *pathNode) setNull(raw [][]byte) {
 	}
 }
 
-// mapped reads a message of any JSON.
+// mapped reads a message in any form of JSON through the mapping.
 func (d *Decoder) mapped(value []byte) error {
 	if len(value) == 0 {
 		return errors.New("empty: an object is needed")
@@ -338,7 +338,7 @@ func (d *Decoder) row() (row, error) {
 	return r, nil
 }
 
-// id returns the id or the member.
+// id parses the number of a part: the id or the member.
 func (d *Decoder) id(slot int) (uint64, error) {
 	p := &d.mapping.parts[slot]
 	in, err := d.within(slot)
@@ -365,7 +365,7 @@ func (d *Decoder) within(slot int) (*strictjson.Cursor, error) {
 	return &d.inner, nil
 }
 
-// text returns the keyspace or the column.
+// text parses the name of a part: the keyspace or the column.
 func (d *Decoder) text(slot int) (string, error) {
 	p := &d.mapping.parts[slot]
 	in, err := d.within(slot)

@@ -15,22 +15,23 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// replacement is what a naive observer of the queue and the shards knows: which message stood at
+// replacement is a naive observer of the queue and the shards. It records which message stood at
 // each position when a shard passed it.
 type replacement struct {
 	q      *fakeQueue
 	passed []string
 }
 
-// saw is told how far the furthest shard has come. Nothing was lost since the last call.
+// saw records the messages below high, the highest position of the shards. Call it before the queue
+// loses anything.
 func (r *replacement) saw(high uint64) {
 	for at := uint64(len(r.passed)); at < high; at++ {
 		r.passed = append(r.passed, r.q.values[at])
 	}
 }
 
-// replaced reports whether a message that a shard passed is another one now or gone, unless it was
-// removed on purpose; shown whether the last of them is.
+// replaced reports whether any message that a shard passed is now missing or another one, unless it
+// was removed on purpose. shown reports the same for the last of these messages only.
 func (r *replacement) replaced() (some, shown bool) {
 	for at, was := range r.passed {
 		if uint64(at) < r.q.first || r.q.deleted[uint64(at)] {
@@ -42,8 +43,8 @@ func (r *replacement) replaced() (some, shown bool) {
 	return some, shown
 }
 
-// TestReplacedModel: a queue gets messages, loses its end, grows again, and has messages removed that
-// were counted, while readers begin and die at any moment, over a broker and shards that fail:
+// TestReplacedModel: a queue gets messages, loses its end and grows again, and counted messages are
+// removed. Readers begin and die at any moment, and the broker and the shards fail:
 //
 //  1. if the last message that a shard passed is another one, the reader stalls and counts nothing;
 //  2. if none is, the reader comes to the end, and each message is counted once.
@@ -83,7 +84,7 @@ func TestReplacedModel(t *testing.T) {
 				time.Sleep(time.Duration(rng.IntN(4)) * time.Millisecond)
 			case 6:
 				kill()
-			case 7: // while no reader has a connection, which would end
+			case 7: // while no reader is connected: a loss would break its connection
 				kill()
 				if n := uint64(len(q.values)); n > q.first {
 					keep := q.first + rng.Uint64N(n-q.first)
@@ -134,7 +135,7 @@ func TestReplacedModel(t *testing.T) {
 			for at, value := range q.values {
 				var id uint64
 				if uint64(at) < q.first || q.deleted[uint64(at)] {
-					continue // it may have stood in the place of another
+					continue // it may have replaced another
 				}
 				if _, err := fmt.Sscanf(value, `{"keyspace":"posts","id":%d`, &id); err != nil {
 					t.Fatal(err)
@@ -147,8 +148,8 @@ func TestReplacedModel(t *testing.T) {
 	})
 }
 
-// A mark is that of the last message below a position: also where a batch is cut, and where a later
-// batch had no message.
+// A mark is of the last message below a position, also if a batch is cut there, or if a later batch
+// had no message.
 func TestMarks(t *testing.T) {
 	message := func(at uint64) Message { return Message{Position: Position{Lo: at}, Value: []byte{byte(at)}} }
 	before := message(1)
@@ -167,7 +168,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// What tells a message from another: its time, key and value, and not how a derived value is spelled.
+// A message is distinguished by its time, key and value, but not by the spelling of a derived
+// value.
 func TestMarkOf(t *testing.T) {
 	at := time.UnixMilli(5)
 	messages := []Message{
@@ -187,8 +189,8 @@ func TestMarkOf(t *testing.T) {
 	}
 }
 
-// The comparison takes as long as it takes while the broker gets on. Meanwhile the partition is stalled, and
-// says what would end that. The end of the runner ends it.
+// The comparison has no time limit while the broker makes progress. Meanwhile the partition is
+// stalled, and its reason says how to end that. The end of the runner ends the comparison.
 func TestLongComparison(t *testing.T) {
 	q, c := newFakes(1, nil)
 	q.add(like(1, 1))

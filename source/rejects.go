@@ -10,10 +10,11 @@ import (
 )
 
 const (
-	// rejectsMax bounds the refusals that wait to be recorded. A reader stops reading above that
-	// number.
+	// rejectsMax bounds the refusals that wait to be recorded. If recording fails while more wait,
+	// the session ends.
 	rejectsMax = 10_000
-	// rejectsPerTick bounds the commands between two ticks, as all partitions use the catalog.
+	// rejectsPerTick bounds the commands between two ticks, because all partitions share the
+	// catalog.
 	rejectsPerTick = 10
 	// rejectsTimeout bounds one attempt, during which the reader waits.
 	rejectsTimeout = time.Second
@@ -24,7 +25,7 @@ const (
 // Only complete refusals are recorded, in order, so each is recorded once.
 type rejects struct {
 	waiting  []sink.Refusal
-	ids      map[string]bool // of the letters of waiting: a batch that is tried again may refuse an op again
+	ids      map[string]bool // the IDs of the letters of waiting; a repeated batch may refuse an op again
 	recorded int             // attempts since the last tick
 }
 

@@ -25,7 +25,7 @@ type times struct {
 	backoffMin, backoffMax time.Duration
 	tick                   time.Duration // between calls of session.tick
 	meet                   time.Duration // between reads of the shards' positions while the queue is idle
-	late                   time.Duration // for which a session goes on without a shard that does not answer
+	late                   time.Duration // how long a session goes on without a shard that does not answer
 	call                   time.Duration // bounds a call of the broker or the Sink, except Again
 	silence                time.Duration // how long Again may make no progress: a walsender may skip changes silently for wal_sender_timeout / 2
 }
@@ -60,7 +60,7 @@ type Runner struct {
 	status   status
 	decoder  *Decoder
 	reported error      // the last logged error
-	start    sink.Start // that the last session read
+	start    sink.Start // the start that the last session read
 
 	decided   decided
 	rejects   rejects

@@ -14,7 +14,7 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// pause is how long tests wait before they look again.
+// pause waits before a test checks again.
 func pause(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -76,8 +76,8 @@ func caughtUp(q *fakeQueue, c *sinktest.Cluster) bool {
 	return c.At(end)
 }
 
-// TestModel: two readers of a partition, that end at any moment and begin again, over a
-// broker and shards that fail at any call, with batches cut anywhere:
+// TestModel: two readers of a partition end and begin at any moment. The broker and the shards fail
+// at any call, and batches are cut anywhere:
 //
 //  1. the sums are those of the queue's good messages, each counted once;
 //  2. every bad message, and no other, is a dead letter;
@@ -188,8 +188,8 @@ func TestLateRejection(t *testing.T) {
 	}
 }
 
-// rejectingSink applies, loses the answer of the first batch with ops, and yet knows that it
-// rejected an op.
+// rejectingSink applies all batches. It loses the answer of the first batch with ops, but still
+// reports a rejected op.
 type rejectingSink struct {
 	sink.Sink
 	failed bool
@@ -232,7 +232,7 @@ func TestStopOnError(t *testing.T) {
 	if c.Sums()[3] != 0 || len(q.letters) > 0 {
 		t.Errorf("it went on: %v, %v", c.Sums(), q.letters)
 	}
-	q.set(func() { q.values[2] = like(3, 1) }) // what was wrong is right now
+	q.set(func() { q.values[2] = like(3, 1) }) // the bad message is good now
 	eventually(t, "it goes on", func() bool { return caughtUp(q, c) && r.Status().State == StateRunning })
 	if c.Sums()[3] != 2 {
 		t.Errorf("sums %v", c.Sums())
@@ -261,7 +261,7 @@ func TestTruncateStalls(t *testing.T) {
 	}
 }
 
-// TestLostData: a source that lost data is stalled, and applies nothing more.
+// TestLostData: a source that lost messages stalls, and applies nothing more.
 func TestLostData(t *testing.T) {
 	for name, harm := range map[string]struct {
 		do   func(q *fakeQueue)
@@ -313,7 +313,7 @@ func (stoppedSink) Start(context.Context, uint64, uint32, sink.Start) (sink.Star
 	return sink.Start{}, sink.ErrStopped
 }
 
-// A runner that is to end, or whose source was paused, leaves all shards at one position.
+// A runner leaves all shards at one position if it is told to end, or if its source was paused.
 func TestEnding(t *testing.T) {
 	for name, end := range map[string]func(s *pausedSink, ending chan struct{}){
 		"it is to end":         func(_ *pausedSink, ending chan struct{}) { close(ending) },
@@ -323,7 +323,7 @@ func TestEnding(t *testing.T) {
 			q, shards := newFakes(4, nil)
 			s, ending, ended := &pausedSink{Sink: shards.Node()}, make(chan struct{}), make(chan struct{})
 			r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: s, Ending: ending})
-			r.times.tick = time.Hour // it would move idle shards
+			r.times.tick = time.Hour // a tick would move idle shards
 			q.add(like(1, 1))
 			go func() {
 				defer close(ended)

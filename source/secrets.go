@@ -26,7 +26,7 @@ type Secrets struct {
 // Access holds the credentials for a broker.
 type Access struct {
 	Password string
-	TLS      *tls.Config // nil: none, unless the address says so
+	TLS      *tls.Config // nil for no TLS, unless the address asks for it
 }
 
 // file is a file that a configuration names.
@@ -90,7 +90,7 @@ func (s Secrets) Access(c *Config) (Access, error) {
 	return a, nil
 }
 
-// read returns what is in a file of the directory.
+// read returns the contents of a file of the directory.
 func (s Secrets) read(name string) ([]byte, error) {
 	root, err := os.OpenRoot(s.Dir)
 	if err != nil {

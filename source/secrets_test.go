@@ -49,7 +49,7 @@ func TestSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	devices := map[string]string{}
-	if syscall.Mknod(filepath.Join(dir, "zero"), syscall.S_IFCHR|0o600, 1<<8|5) == nil { // as root only
+	if syscall.Mknod(filepath.Join(dir, "zero"), syscall.S_IFCHR|0o600, 1<<8|5) == nil { // only root may do this
 		devices["zero"] = "not a regular file"
 	}
 	read := func(name string) (string, error) {
@@ -102,8 +102,8 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestNoSecrets: a configuration that names a file is refused where the node has no directory for it,
-// and says which flag gives one.
+// TestNoSecrets: a node without a directory for files refuses a configuration that names one. The
+// error names the flag for the directory.
 func TestNoSecrets(t *testing.T) {
 	for fields, field := range map[string]string{
 		withFile + "f": "password-file",
@@ -129,7 +129,7 @@ func TestNoSecrets(t *testing.T) {
 	}
 }
 
-// TestAddressesOfTheNode: an address names no file and no socket of the node.
+// TestAddressesOfTheNode: no address may name a file or a socket of the node.
 func TestAddressesOfTheNode(t *testing.T) {
 	const pg = "name: a\ntype: postgres\nslot: s\npublication: p\nprefix: x\ndsn: "
 	for text, reason := range map[string]string{

@@ -18,11 +18,11 @@ type session struct {
 	at     Position  // all ops of messages below it are applied or refused
 	low    Position  // of the lowest shard
 	high   Position  // of the highest shard
-	even   bool      // all shards are at at
-	late   bool      // a shard did not answer and may be below low; until even
+	even   bool      // all shards have reached the session's position
+	late   bool      // a shard did not answer and may be below low; false once even is set
 	behind string    // why a shard did not move with the others, or ""
 	met    time.Time // when all shards were last read
-	last   sink.Mark // of the last message below at that this session has read, or none
+	last   sink.Mark // of the last message that this session has read below its position, or none
 	found  sink.Mark // the highest mark whose message the queue still has
 
 	waiting      []Message
@@ -43,7 +43,8 @@ func (r *Runner) session(ctx context.Context) (low Position, err error) {
 	return s.low, s.advise(err)
 }
 
-// begin finds where to read. It returns a *StalledError if the queue is another or has lost messages.
+// begin finds where to read. It returns a *StalledError if the queue was replaced or has lost
+// messages.
 func (s *session) begin(ctx context.Context) error {
 	shards, err := s.find(ctx)
 	if err != nil {
@@ -356,7 +357,8 @@ func (s *session) settle(ctx context.Context) error {
 	return nil
 }
 
-// apply applies a batch and moves on. messages are those of the batch.
+// apply applies a batch and moves the session's position past it. messages holds the messages of
+// the batch.
 func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) error {
 	b.Source, b.Partition, b.From, b.Mark = s.cfg.Number, s.cfg.Partition, s.at, s.marks(messages)
 	call, cancel := context.WithTimeout(ctx, s.times.call)
@@ -371,7 +373,7 @@ func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) e
 		return wrap("apply a batch", err)
 	}
 	s.at, s.even = b.Next, len(b.Ops) == 0 && done.Behind == ""
-	if n := len(messages); n > 0 { // set it before anything below fails: it belongs to at
+	if n := len(messages); n > 0 { // set it before anything below can fail: it must match s.at
 		s.last = MarkOf(&messages[n-1])
 	}
 	if len(b.Ops) == 0 {

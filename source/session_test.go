@@ -15,7 +15,8 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// The broker is told only of what every shard has, though one of them never has an op.
+// A session confirms to the broker only what every shard has passed, even if one shard never has an
+// op.
 func TestCommitBelowIdleShards(t *testing.T) {
 	q, c := newFakes(2, nil)
 	ahead, told := make(chan string, 1), make(chan struct{})
@@ -39,11 +40,11 @@ func TestCommitBelowIdleShards(t *testing.T) {
 	_, stop := startRunner(testConfig(t, ""), q, c)
 	defer stop()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
-		q.add(like(2, 1)) // of shard 0
+		q.add(like(2, 1)) // for shard 0
 		select {
 		case why := <-ahead:
 			t.Fatal(why)
-		case <-told: // it rises under load
+		case <-told: // it also rises under load
 			return
 		case <-time.After(time.Millisecond / 4):
 		}
@@ -51,11 +52,11 @@ func TestCommitBelowIdleShards(t *testing.T) {
 	t.Fatal("the broker is told of nothing")
 }
 
-// lateSink is a Sink one of whose shards does not answer, as long as late says so.
+// lateSink is a Sink with one shard that does not answer while late is set.
 type lateSink struct {
 	sink.Sink
 	late *atomic.Bool
-	last bool // it is the last one; otherwise one more
+	last bool // the late shard is the last one; otherwise it is an additional one
 }
 
 func (s lateSink) Positions(ctx context.Context, source uint64, partition uint32) ([]sink.ShardPosition, error) {
@@ -77,8 +78,8 @@ func (s lateSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error
 	return done, err
 }
 
-// While a shard does not answer, the others go on, and the broker is told of nothing, as the shard may
-// need all of it. Its reader begins anew now and then.
+// While a shard does not answer, the others continue, and the session confirms nothing to the
+// broker: the shard may need everything. Now and then the reader begins anew.
 func TestCommitBelowLateShards(t *testing.T) {
 	q, c := newFakes(2, nil)
 	var late atomic.Bool
@@ -103,7 +104,7 @@ func TestCommitBelowLateShards(t *testing.T) {
 	eventually(t, "the broker is told", func() bool { return told.Load() == 2 && r.Status().Reason == "" })
 }
 
-// shardAhead returns a queue of five messages, of which shard 0 has all, and shard 1, which fails,
+// shardAhead returns a queue of five messages. Shard 0 has all of them. Shard 1, which fails, has
 // none.
 func shardAhead(t *testing.T) (*fakeQueue, *sinktest.Cluster) {
 	t.Helper()
@@ -116,7 +117,7 @@ func shardAhead(t *testing.T) (*fakeQueue, *sinktest.Cluster) {
 	return q, c
 }
 
-// A seek that a stall names is not below the shard that is furthest: it would count twice.
+// A stall names no seek below the highest shard: that shard would count messages twice.
 func TestSeekThatIsNamed(t *testing.T) {
 	q, c := shardAhead(t)
 	q.first = 3
@@ -156,7 +157,7 @@ func TestNoSeekWhileLate(t *testing.T) {
 	})
 }
 
-// The same holds while the session opens, where a message may be lost, differ from its mark or not come again.
+// The same holds while the session opens: a message may be lost, differ from its mark, or not arrive.
 func TestNoSeekIsAdvisedWhileLate(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1))
@@ -183,8 +184,8 @@ func TestNoSeekIsAdvisedWhileLate(t *testing.T) {
 	}
 }
 
-// A queue that was truncated below the shard that is furthest stalls, though another shard is
-// behind its end: what is written there next would be new to one and old to the other.
+// A queue that was truncated below the highest shard stalls, even if another shard is below its
+// end. A message that is written next would be new to the lower shard only.
 func TestTruncatedBetweenShards(t *testing.T) {
 	q, c := shardAhead(t)
 	c.Fail(-1)
@@ -193,7 +194,7 @@ func TestTruncatedBetweenShards(t *testing.T) {
 	defer stop()
 	eventually(t, "it stalls", func() bool {
 		q.set(func() {
-			if len(q.values) == 3 && c.Positions()[1].Lo == 3 { // it went on: shard 0 skips this
+			if len(q.values) == 3 && c.Positions()[1].Lo == 3 { // it continued: shard 0 skips this
 				q.values = append(q.values, like(2, 1))
 			}
 		})
@@ -226,7 +227,7 @@ func TestRestoredShard(t *testing.T) {
 	}
 }
 
-// A partition that stalls has its shards at one position, and begins anew less and less often.
+// A stalled partition has its shards at one position, and begins anew less and less often.
 func TestStallWaits(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(2, 1), like(2, 1), "poison")
@@ -240,7 +241,7 @@ func TestStallWaits(t *testing.T) {
 	if !c.At(Position{Lo: 2}) {
 		t.Errorf("the shards are at %v", c.Positions())
 	}
-	// The tenth wait is half a second at least: in a minute there is no time for 30.
+	// The tenth wait is at least half a second, so 30 attempts do not fit into a minute.
 	began := time.Now()
 	eventually(t, "the waits grow", func() bool {
 		tries := r.Status().Errors[reasonStalled]
@@ -251,7 +252,7 @@ func TestStallWaits(t *testing.T) {
 	})
 }
 
-// A reader that has read on while another begins leaves no sign of a truncated queue.
+// A reader that reads on while another one begins does not make the queue look truncated.
 func TestHandOver(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(1, 1))
@@ -279,7 +280,7 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// A queue that is made anew between the looks of a reader that begins is not read.
+// A queue that is created anew while a reader begins is not read.
 func TestMadeAnewWhileItBegins(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(1, 1), like(1, 1))
@@ -292,16 +293,16 @@ func TestMadeAnewWhileItBegins(t *testing.T) {
 	}
 }
 
-// A batch is tried again after a column was dropped, or made: each op is counted once, or is in
-// the dead letters once.
+// A batch is repeated after a column was dropped or created. Each op is counted once, or has one
+// dead letter.
 func TestColumnsBetweenTries(t *testing.T) {
 	both := `[{"keyspace":"posts","id":0,"add":{"like":1}},{"keyspace":"posts","id":1,"add":{"share":1}}]`
 	mirrored := `[{"keyspace":"posts","id":0,"add":{"share":1}},{"keyspace":"posts","id":1,"add":{"like":1}}]`
 	for name, test := range map[string]struct {
 		message       string
-		before, after bool // share is dropped
+		before, after bool // whether column share is dropped
 		sums          [2]int64
-		letter        string // its op; "-" for the whole message; empty for none
+		letter        string // the op of the dead letter; "-" for the whole message; empty for none
 	}{
 		"dropped, before its op is applied": {both, false, true, [2]int64{1, 0}, `{"add":{"share":1},"id":"1","keyspace":"posts"}`},
 		"dropped, after its op is applied":  {mirrored, false, true, [2]int64{1, 1}, ""},
@@ -343,12 +344,12 @@ func TestColumnsBetweenTries(t *testing.T) {
 	}
 }
 
-// A reader that reads again below what it has decided, for a shard that was late or restored, or because
-// the dead letters did not answer, does not decide anew.
+// A reader may read decided messages again: for a late or restored shard, or because the dead
+// letters failed. It does not decide them anew.
 func TestDecidedOnce(t *testing.T) {
 	whole := `[{"keyspace":"posts","id":0,"add":{"like":1}},{"keyspace":"posts","id":1,"add":{"share":1}}]`
 	for name, test := range map[string]struct {
-		first  bool // the column is dropped at the first try, or only at the second
+		first  bool // whether the column is dropped at the first try, or only at the second
 		again  func(q *fakeQueue, c *sinktest.Cluster)
 		counts [2]int64
 		letter string
@@ -357,7 +358,7 @@ func TestDecidedOnce(t *testing.T) {
 		"refused, late":     {true, func(*fakeQueue, *sinktest.Cluster) {}, [2]int64{0, 0}, "-"},
 		"taken, restored":   {false, func(_ *fakeQueue, c *sinktest.Cluster) { c.Restore(2, Position{}) }, [2]int64{1, 0}, `{"add":{"share":1},"id":"1","keyspace":"posts"}`},
 		"refused, restored": {true, func(_ *fakeQueue, c *sinktest.Cluster) { c.Restore(2, Position{}) }, [2]int64{0, 0}, "-"},
-		// The message was refused, but a seek means that it is read as if for the first time.
+		// The message was refused, but after a seek it is decided anew.
 		"refused, sought": {true, func(q *fakeQueue, c *sinktest.Cluster) { c.Seek(Position{}); clear(q.letters) }, [2]int64{1, 1}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -403,7 +404,7 @@ func TestDecidedOnce(t *testing.T) {
 	}
 }
 
-// A message whose dead letter may be written stays refused, though the answer was lost.
+// A message stays refused if the answer for its dead letter was lost.
 func TestRefusedWithoutAnAnswer(t *testing.T) {
 	q, c := newFakes(1, nil)
 	q.add(`{"keyspace":"posts","id":0,"add":{"share":1}}`)
@@ -426,7 +427,7 @@ func TestRefusedWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// What a restored shard reads again is refused again, whole.
+// A restored shard reads a refused message again, and the whole message is refused again.
 func TestRestoredShardRefusesAgain(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add("["+like(1, 1)+`,{"keyspace":"gone","id":1,"add":{"like":1}}]`, like(2, 1))
@@ -444,8 +445,8 @@ func TestRestoredShardRefusesAgain(t *testing.T) {
 	}
 }
 
-// The lag of a queue that nothing counts is 0 once the position has passed where the queue
-// ended a moment ago, and unknown before.
+// The positions of this queue do not show how many messages wait. The lag is 0 once the position
+// has passed the previous end, and unknown before.
 func TestLagThatNothingCounts(t *testing.T) {
 	at := func(n uint64) Position { return Position{Hi: n} }
 	s := status{counts: &Counts{}}
@@ -453,7 +454,7 @@ func TestLagThatNothingCounts(t *testing.T) {
 	s.mu.lastTime = time.Now().Add(-time.Minute)
 	for i, step := range []struct {
 		end, at uint64
-		lag     bool // is known
+		lag     bool // whether the lag is known
 	}{{10, 5, false}, {12, 5, false}, {14, 12, true}, {16, 14, true}, {18, 15, false}} {
 		s.setEnd(at(step.end), time.Now())
 		s.setPosition(at(step.at), time.Time{})
@@ -464,7 +465,7 @@ func TestLagThatNothingCounts(t *testing.T) {
 	}
 }
 
-// Messages that were fetched, and wait behind one that stops the partition, are in the lag.
+// The lag includes fetched messages that wait behind one that stops the partition.
 func TestLagBehindStop(t *testing.T) {
 	q, c := newFakes(1, nil)
 	q.add(like(1, 1), "poison", like(1, 1))
@@ -480,7 +481,7 @@ func TestLagBehindStop(t *testing.T) {
 	}
 }
 
-// wide is a queue whose positions do not count its messages.
+// wide is a queue whose positions do not show the number of messages.
 type wide struct{ *fakeQueue }
 
 func (w wide) Bounds(ctx context.Context, partition uint32) (first, end Position, err error) {
@@ -509,9 +510,9 @@ func (r wideReader) Next(ctx context.Context, limit int) (Fetched, error) {
 	return f, err
 }
 
-// A queue that was truncated below a shard stays stalled when it grows past the shard again: what
-// is written in between has positions that the shard has counted. A queue whose broker was behind
-// goes on, if a message that was counted shows it.
+// A queue that was truncated below a shard stays stalled when it grows past the shard: messages
+// written in between have positions that the shard has counted. If the broker was only behind, and
+// a counted message shows that, the source continues.
 func TestTruncatedAndGrown(t *testing.T) {
 	truncate := func(q *fakeQueue) { q.values, q.times = q.values[:3], q.times[:3] }
 	lag := func(q *fakeQueue) { q.behind = 2 }
@@ -536,7 +537,7 @@ func TestTruncatedAndGrown(t *testing.T) {
 			q.set(func() { test.harm(q) })
 			const reason = "position 5 is beyond the end of the queue, 3"
 			eventually(t, "it stalls", func() bool { return strings.Contains(r.Status().Reason, reason) })
-			q.add(message, message, message, message) // of a truncated queue two are below 5
+			q.add(message, message, message, message) // two of these are below 5 if the queue was truncated
 			q.set(func() { q.behind = 0 })
 			if test.recovers {
 				eventually(t, "it goes on", func() bool { return caughtUp(q, c) && r.Status().State == StateRunning })
@@ -558,7 +559,7 @@ func TestTruncatedAndGrown(t *testing.T) {
 	}
 }
 
-// That a message is there which was counted below the end of a truncated queue shows nothing.
+// A counted message below the end of a truncated queue proves nothing.
 func TestTruncatedBehindAnotherReader(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.dated = true
@@ -574,7 +575,7 @@ func TestTruncatedBehindAnotherReader(t *testing.T) {
 	if _, err := other.Apply(t.Context(), &sink.Batch{Source: 1, From: Position{Lo: 2}, Next: Position{Lo: 5}, Mark: lost}); err != nil {
 		t.Error(err)
 	}
-	q.add(like(1, 1), like(1, 1)) // in place of what the other reader counted
+	q.add(like(1, 1), like(1, 1)) // in the place of what the other reader counted
 	eventually(t, "it stalls", func() bool {
 		return strings.Contains(r.Status().Reason, "position 5 is beyond the end of the queue, 4")
 	})
@@ -599,7 +600,7 @@ func TestTruncatedBehindAnotherReader(t *testing.T) {
 	eventually(t, "it goes on after a seek", func() bool { return caughtUp(q, c) && r.Status().State == StateRunning })
 }
 
-// A message that is there shows nothing of a higher end that was seen before.
+// A message that still exists proves nothing about a higher end that was seen before.
 func TestTruncatedTwice(t *testing.T) {
 	s := session{Runner: &Runner{}, high: Position{Lo: 5}}
 	for _, end := range []uint64{3, 4, 2} {
@@ -614,7 +615,7 @@ func TestTruncatedTwice(t *testing.T) {
 	}
 }
 
-// A partition that neither reads nor applies is not running for long, whatever the reason, and says why.
+// A partition that neither reads nor applies does not stay running for long, and shows a reason.
 func TestNeverRunningWithoutSuccess(t *testing.T) {
 	q, c := newFakes(1, nil)
 	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: c.Node()})
@@ -626,7 +627,7 @@ func TestNeverRunningWithoutSuccess(t *testing.T) {
 		defer r.status.mu.Unlock()
 		r.status.mu.ok = time.Now().Add(-silentMax - time.Second)
 	}
-	for _, err := range []error{errBroken, sink.ErrMoved, nil} { // nil: a call hangs
+	for _, err := range []error{errBroken, sink.ErrMoved, nil} { // nil if a call hangs
 		late()
 		if err != nil {
 			r.report(err)
@@ -641,7 +642,8 @@ func TestNeverRunningWithoutSuccess(t *testing.T) {
 	}
 }
 
-// The lag in seconds is never 0 while messages wait, and no number where their times are not known.
+// The lag in seconds is never 0 while messages wait. It is unknown while the messages' times are
+// unknown.
 func TestLagSeconds(t *testing.T) {
 	s := status{counts: &Counts{}}
 	is := func(what string, want func(float64) bool) {
@@ -668,15 +670,15 @@ func TestLagSeconds(t *testing.T) {
 	is("none waits", func(s float64) bool { return s == 0 })
 }
 
-// A batch of which an op is refused late ends its session. The shards that the reader then brings
-// together get the mark of that batch, not that of the one before: otherwise the reader takes its last message
-// for one that was put into the queue since.
+// A batch with an op that is refused late ends its session. When the reader then moves the shards
+// to one position, it sends the mark of that batch. With an older mark, the next check would find
+// the batch's last message to be new.
 func TestMarkAfterLateRejection(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(2, 1))
 	r, stop := startRunner(testConfig(t, "on-error: stop"), q, c)
 	eventually(t, "the first is applied", func() bool { return caughtUp(q, c) })
-	q.add(like(sinktest.FullRow, 1)) // of shard 1
+	q.add(like(sinktest.FullRow, 1)) // for shard 1
 	eventually(t, "the second is refused", func() bool { return caughtUp(q, c) && r.Status().Rejected == 1 })
 	stop()
 	all, err := c.Node().Positions(t.Context(), 1, 0)

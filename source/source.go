@@ -27,8 +27,9 @@ type Mark = sink.Mark
 type Message struct {
 	Position Position
 	Value    []byte
-	Time     time.Time // when it was written; zero if the broker does not know
-	// Key and Value, unless Derived is set, distinguish the message from others with its Position and Time.
+	Time     time.Time // when the message was written; zero if the broker does not know
+	// Key distinguishes the message from others with its Position and Time. So does Value, unless
+	// Derived is set.
 	Key     []byte
 	Derived bool // the broker may spell Value differently when it returns the message again
 }
@@ -48,7 +49,7 @@ type Letter struct {
 	mark   Mark   // of the message
 }
 
-// ID returns a name that is unique among the letters of a source and a queue.
+// ID returns a name that is unique among the letters that a source has for a queue.
 func (l *Letter) ID() string {
 	if l.Op == "" {
 		return l.place()
@@ -87,16 +88,17 @@ type Broker interface {
 	Partitions(ctx context.Context) ([]uint32, error)
 	// Bounds returns the position of the first retained message and the position of the next message.
 	Bounds(ctx context.Context, partition uint32) (first, end Position, err error)
-	// Read returns a Reader that begins at from. It returns a *StalledError if a message at or above from is
-	// gone. found is the mark of a message that the queue still had a moment ago, or the zero Mark.
+	// Read returns a Reader that begins at position from. It returns a *StalledError if a message
+	// at or above that position is gone. found is the mark of a message that the queue still had a
+	// moment ago, or the zero Mark.
 	Read(ctx context.Context, partition uint32, from Position, found Mark) (Reader, error)
-	// Again returns the messages that the queue now has between two passed positions. It may take
-	// long, and calls progress whenever it makes progress.
+	// Again returns the messages that the queue now has between two passed positions. It calls
+	// progress whenever it makes progress, because it may take long.
 	Again(ctx context.Context, partition uint32, from, to Position, progress func()) (Again, error)
 	// DeadLetter writes letters, and waits until the broker has acknowledged them.
 	DeadLetter(ctx context.Context, letters []Letter) error
 	// Denied reports whether an error of the Broker or a Reader means that the broker refuses the
-	// user or a request. The reason must be one that does not pass by itself.
+	// user or a request. It reports false for a reason that passes by itself.
 	Denied(err error) bool
 	Close() error
 }
@@ -112,7 +114,7 @@ type LetterQueue interface {
 type Fetched struct {
 	Messages []Message // in order; the caller owns them
 	Next     Position  // the Reader has returned all messages below it
-	Left     int64     // messages at and above Next, if positions do not count them; -1 if unknown
+	Left     int64     // number of messages at or above Next, if positions do not show it; -1 if unknown
 }
 
 // Again holds the messages that a queue now has between two passed positions.
@@ -125,10 +127,12 @@ type Again struct {
 
 // A Reader reads one partition in order. Commit may be called during Next.
 type Reader interface {
-	// Next waits a while for messages. It returns at most limit messages and about FetchBytesMax. It returns a
-	// *StalledError if messages were lost before they were read, or if the queue is another.
+	// Next waits a while for messages. It returns at most limit messages and about FetchBytesMax.
+	// It returns a *StalledError if messages were lost before they were read, or if the queue was
+	// replaced.
 	Next(ctx context.Context, limit int) (Fetched, error)
-	// Commit tells the broker that all messages below p are handled. Countd never reads that back.
+	// Commit tells the broker that all messages below p are handled. Countd never begins there; it
+	// only uses it to notice lost messages.
 	Commit(ctx context.Context, p Position) error
 	Close() error
 }
@@ -136,7 +140,7 @@ type Reader interface {
 // StalledError is returned when only an operator can decide how to continue.
 type StalledError struct {
 	Reason string
-	Next   Position // the first message that is left, if messages are gone
+	Next   Position // if messages are gone: the position of the first one left
 	// Truncated is set if the queue ends, at End, below messages that were read.
 	Truncated bool
 	End       Position
@@ -149,7 +153,8 @@ func Stalled(format string, args ...any) error {
 	return &StalledError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// Lost returns a *StalledError for messages that are gone. next is the first message that is left.
+// Lost returns a *StalledError for messages that are gone. next is the position of the first
+// message that is left.
 func Lost(next Position, format string, args ...any) error {
 	return &StalledError{Reason: fmt.Sprintf(format, args...), Next: next}
 }

@@ -44,8 +44,8 @@ type Status struct {
 	Rate       float64 // messages a second, over the last seconds
 	Errors     map[string]uint64
 
-	left    int64 // messages that are not fetched, if positions do not count them; -1 if unknown
-	waiting int64 // messages that are fetched and not applied
+	left    int64 // number of messages not fetched yet, if positions do not show it; -1 if unknown
+	waiting int64 // number of messages fetched and not applied
 }
 
 // Lag returns how many messages wait, if that is known.
@@ -77,11 +77,12 @@ type status struct {
 		ok       time.Time // when the runner could last read and apply; see silentMax
 		lastTime time.Time // time of the last applied message
 		timeless bool      // the last fetched message has no usable time
-		behind   time.Time // since when messages wait; zero if none waits
+		behind   time.Time // when messages began to wait; zero if none waits
 		shard    string    // why a shard is behind, or ""
 		doing    string    // why a stalled partition takes long, or ""
 		counted  uint64    // applied messages at the last call of rate
-		// nextEnd and nextLooked are what the next call of setEnd shows if the number of messages is unknown.
+		// If the number of messages is unknown, the next call of setEnd shows nextEnd and
+		// nextLooked.
 		nextEnd    Position
 		nextLooked time.Time
 	}
@@ -101,7 +102,7 @@ func (s *status) get() Status {
 	return out
 }
 
-// silentMax is after how long without success a partition is stalled. Brokers and leaders of shards are rarely
+// A partition without success for silentMax is stalled. Brokers and leaders of shards are rarely
 // away for longer.
 const silentMax = 15 * time.Second
 
@@ -178,8 +179,8 @@ func (s *status) setPosition(at Position, last time.Time) {
 
 // setEnd sets the end of the queue and when it was read.
 //
-// If the number of waiting messages is unknown, it shows the previous end. The end of such a queue also rises
-// by messages that are not for the source, so the position is always below the newest end. If no message
+// If the number of waiting messages is unknown, it shows the previous end. The end of such a queue
+// also rises by messages for others, so the position is always below the newest end. If no message
 // waits, it has passed the previous end.
 func (s *status) setEnd(end Position, looked time.Time) {
 	s.mu.Lock()
@@ -195,9 +196,9 @@ func (s *status) setEnd(end Position, looked time.Time) {
 func (s *status) applied(messages int)  { s.counts.applied.Add(uint64(messages)) }
 func (s *status) rejected(messages int) { s.counts.rejected.Add(uint64(messages)) }
 
-// rate updates Rate. since is the time since its last call.
+// rate updates Rate. since is the time since the last call.
 func (s *status) rate(since time.Duration) {
-	const weight = 0.3 // of the newest second, so that five seconds make most of the rate
+	const weight = 0.3 // of the newest second; five seconds make most of the rate
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.counts.applied.Load()

@@ -19,10 +19,11 @@ const (
 	// evenEvery is how often Apply also moves the shards without ops. So a reader that begins anew
 	// reads few messages a second time.
 	evenEvery = time.Second
-	// answerMax is how long Apply waits for a shard that the batch has no op for. The shard is then late, so
-	// that a shard without a leader delays its own messages only.
+	// answerMax bounds the wait for a shard that the batch has no op for. After that the shard is
+	// late, so a shard without a leader delays only its own messages. Positions waits as long.
 	answerMax = 2 * time.Second
-	// opsMax bounds the ops of one write, as for clients. A message has no more.
+	// opsMax bounds the ops of one write. Requests of clients have the same bound. A message never
+	// has more ops.
 	opsMax = 10_000
 )
 
@@ -147,7 +148,7 @@ func chunkOf(ops []sink.Op) int {
 // behind returns why a batch without ops left a shard behind, or "".
 func (a *applyCall) behind() string {
 	for i, p := range a.progress {
-		if len(a.batch.Ops) == 0 && (!p.known || !p.sure || p.at.Less(a.batch.Next)) {
+		if len(a.batch.Ops) == 0 && (!p.known || !p.sure || p.position.Less(a.batch.Next)) {
 			return fmt.Sprintf("shard %d of keyspace %s does not answer: its messages wait", a.shards[i].number, a.shards[i].keyspace.Name)
 		}
 	}
@@ -159,9 +160,9 @@ func (a *applyCall) behind() string {
 // begins. It finishes before any shard moves. So when a new shard begins, no other shard has passed
 // a message of this batch that is for the new shard.
 //
-// A shard that the batch has no op for may stay unknown, as the batch passes none of its messages. A shard
-// that the batch has an op for must begin where the batch begins, or have the checkpoint and mark of another
-// shard there. Otherwise the reader begins anew.
+// A shard that the batch has no op for may stay unknown, as the batch passes none of its messages.
+// If a shard that the batch has an op for was late, joins must accept its checkpoint. Otherwise the
+// reader begins anew.
 func (a *applyCall) meetShards(ctx context.Context) error {
 	all := make(map[uint32]*progress, len(a.shards))
 	unmet := false
@@ -204,7 +205,8 @@ func (a *applyCall) needed() ([]bool, error) {
 	return needed, nil
 }
 
-// meet asks the shards that must answer, or the others, for the checkpoints that are not known for sure.
+// If must is set, meet asks the shards that must answer. Otherwise it asks the others. It asks only
+// for checkpoints that are unknown or in doubt.
 func (a *applyCall) meet(ctx context.Context, needed []bool, must bool) error {
 	w := &Write{Spaces: a.spaces, Sections: make([]*dedup.SourceSection, len(a.shards))}
 	asked := false
@@ -255,9 +257,10 @@ func (a *applyCall) checkFrom() error {
 	return nil
 }
 
-// learn records the answers of the shards. It returns the most serious error: first sink.ErrStopped, with which
-// the reader must end, then sink.ErrMoved, with which it must begin anew, then one after which it may repeat the
-// batch. If must is false, a shard that failed to answer becomes late, without an error.
+// learn records the answers of the shards. It returns the most serious error. sink.ErrStopped,
+// which ends the reader, precedes sink.ErrMoved, after which the reader begins anew. Last come the
+// errors after which the reader may repeat the batch. If must is false, a shard that failed to
+// answer becomes late, without an error.
 func (a *applyCall) learn(w *Write, must bool) error {
 	var stopped, moved, closed, failed error
 	for i, section := range w.Sections {
@@ -285,13 +288,13 @@ func (a *applyCall) learn(w *Write, must bool) error {
 		case !at.Known || at.Epoch != a.reader.epoch:
 			moved = sink.ErrMoved
 		default:
-			if !p.known || at.At.Less(p.at) || p.through.Less(at.At) { // otherwise it still has no ops up to through
+			if !p.known || at.At.Less(p.position) || p.through.Less(at.At) { // otherwise the shard still has no ops up to through
 				p.through = at.At
 			}
 			if section.Mode == dedup.SectionAdvance && at.At != section.Next || p.late && !p.known && !a.joins(at) {
 				moved = sink.ErrMoved
 			}
-			p.known, p.sure, p.late, p.at, p.mark = true, true, false, at.At, at.Mark
+			p.known, p.sure, p.late, p.position, p.mark = true, true, false, at.At, at.Mark
 		}
 	}
 	for _, err := range []error{stopped, moved, closed, failed} {
@@ -307,12 +310,12 @@ func (a *applyCall) learn(w *Write, must bool) error {
 // has compared that shard's mark with the queue.
 func (a *applyCall) joins(at *dedup.PositionAnswer) bool {
 	return at.At == a.batch.From && (!at.Mark.Exists() || slices.ContainsFunc(a.progress, func(p *progress) bool {
-		return p.known && p.sure && p.at == at.At && p.mark == at.Mark
+		return p.known && p.sure && p.position == at.At && p.mark == at.Mark
 	}))
 }
 
-// chunk applies ops of whole messages below next, and moves the shards that have ops. If all is set, it moves
-// the other shards too. ops[0] is op number first of the batch.
+// chunk applies ops of whole messages below next, and moves the shards that have ops. If all is
+// set, it moves the other shards too. first is the index of ops[0] in the batch.
 func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, first int, next sink.Position, all bool) error {
 	w := &Write{Spaces: a.spaces, Sections: make([]*dedup.SourceSection, len(a.shards))}
 	m := newMerge(w, len(ops))
@@ -326,7 +329,7 @@ func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, first int, next si
 			return fmt.Errorf("%w: %w", sink.ErrMoved, err)
 		}
 		if p := a.progress[slot]; ops[i].Position.Less(p.through) {
-			continue // the shard has it
+			continue // the shard has applied it
 		}
 		m.add(&ops[i], first+i)
 		a.advance(w, slot, next, mark)
@@ -336,11 +339,11 @@ func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, first int, next si
 		if w.Sections[slot] != nil {
 			continue
 		}
-		if all && p.known && p.sure && p.at.Less(next) {
+		if all && p.known && p.sure && p.position.Less(next) {
 			a.advance(rest, slot, next, mark)
 		}
 		if p.known && p.through.Less(next) {
-			p.through = next // it has no ops up to next
+			p.through = next // the shard has no ops up to next
 		}
 	}
 	if m.used(w) {
@@ -369,7 +372,7 @@ func (a *applyCall) sendOps(ctx context.Context, w *Write, m *merge) error {
 func (a *applyCall) advance(w *Write, slot int, next sink.Position, mark sink.Mark) {
 	if w.Sections[slot] == nil {
 		w.Sections[slot] = &dedup.SourceSection{
-			PositionKey: a.key, Mode: dedup.SectionAdvance, Epoch: a.reader.epoch, Prev: a.progress[slot].at, Next: next, Mark: mark,
+			PositionKey: a.key, Mode: dedup.SectionAdvance, Epoch: a.reader.epoch, Prev: a.progress[slot].position, Next: next, Mark: mark,
 		}
 	}
 }

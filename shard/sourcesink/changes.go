@@ -173,7 +173,7 @@ func (c *Changes) fence(ctx context.Context, s catalog.Source, to map[uint32]sin
 			fencing.Go(func() error { return c.sink.Fence(ctx, s, number) })
 		}
 	}
-	if err := fencing.Wait(); !errors.Is(err, sink.ErrStopped) { // otherwise it was deleted, and the command fails
+	if err := fencing.Wait(); !errors.Is(err, sink.ErrStopped) { // if the source was deleted, the seek itself fails
 		return err
 	}
 	return nil
@@ -216,8 +216,8 @@ func (c *Changes) SourcePositions(ctx context.Context, source uint64, partition 
 	return c.sink.ReadPositions(ctx, source, partition, keyspaces...)
 }
 
-// RecordRejected adds a reader's refusals, which ascend by position, to the catalog. It leaves out those below
-// the position up to which the catalog has counted.
+// RecordRejected adds a reader's refusals, which ascend by position, to the catalog. It leaves out
+// refusals that the catalog has counted already.
 func (c *Changes) RecordRejected(ctx context.Context, source uint64, partition uint32, all []sink.Refusal) error {
 	for range triesMax {
 		s, _ := c.world.View().Source(source)

@@ -67,14 +67,14 @@ func whyRejected(k *keyspace.Keyspace, op *sink.Op) string {
 // mergedMax bounds merged deltas and their sums.
 const mergedMax = 1 << 32
 
-// merge adds ops of messages to a write. It merges deltas of a row into one op where counts and refusals are
-// the same as with one op for each message:
+// merge adds ops of messages to a write. It merges deltas of a row into one op if counts and
+// refusals stay the same as with one op for each message:
 //
 //   - merge only merges ops of the same columns, because an op applies whole or not at all.
 //   - No op between the two merged ops touches these columns. An op on other columns of the row may lie
 //     between: it does not change these counts, and neither op can make the other fail.
 //   - merge only merges deltas of one sign. Each intermediate sum then lies between the first count and the
-//     last, so all fit if the last one fits, and a floor of the column cuts all of them to the same count. merge
+//     last. So all fit if the last one fits, and a floor of the column cuts all of them to the same count. merge
 //     never merges ops that have floors of their own.
 //   - merge never merges deltas or sums beyond mergedMax. So if a merged op
 //     overflows, its count is already within mergedMax of an end of int64. Then the shard refuses all messages
@@ -172,7 +172,8 @@ func (m *merge) key(id uint64, c engine.Cell) mergeKey {
 	return mergeKey{m.space.number, c.Column &^ engine.FloorMark, id}
 }
 
-// latest returns the one op that is the latest on all columns of the op that resolve got last, if there is one.
+// latest returns the op of the write that was the last one on each column of m.cells. It returns
+// false if those columns have different last ops.
 func (m *merge) latest(id uint64) (op int, there bool) {
 	for n, c := range m.cells {
 		i, known := m.last[m.key(id, c)]

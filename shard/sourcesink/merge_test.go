@@ -14,7 +14,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// Deltas merge only where one op gives the counts that two would.
+// Deltas merge only if one op gives the counts that two ops would give.
 func TestMergeCells(t *testing.T) {
 	t.Parallel()
 	cells := func(values ...int64) (cells []engine.Cell) {
@@ -65,8 +65,9 @@ func TestMergeCells(t *testing.T) {
 	}
 }
 
-// Merged ops leave the counts, and refuse the messages, that the ops of the messages would one by
-// one, in order. Only of a column that comes near an end of int64 may they refuse more.
+// Merged ops give the same counts, and refuse the same messages, as one op for each message in
+// order. Only near an end of int64 may a merged op refuse more messages. Only of a column that
+// comes near an end of int64 may they refuse more.
 func TestMergeAgainstOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -97,7 +98,7 @@ func TestMergeAgainstOrder(t *testing.T) {
 				value(table.Apply([]engine.Op{start}, 0, nil, nil))(t)
 			}
 		}
-		near := map[[2]uint64]bool{} // columns of rows, and what ops of theirs touch too
+		near := map[[2]uint64]bool{} // columns near an end, and the columns that their ops also touch
 		var refused, refusedMerged []int
 		w := &Write{Spaces: []*keyspace.Keyspace{ks}, Sections: make([]*dedup.SourceSection, 1)}
 		m := newMerge(w, len(ops))
@@ -168,7 +169,7 @@ func withFloors(ops []engine.Op, floors map[uint8]int64) (all []engine.Op) {
 	return all
 }
 
-// value returns a value that comes with no error.
+// value returns v, and fails the test if err is not nil.
 func value[T any](v T, err error) func(t rapid.TB) T {
 	return func(t rapid.TB) T {
 		t.Helper()

@@ -26,36 +26,37 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// sourceCluster is the shards and the catalog of a cluster, as state machines without Raft,
-// and a queue. Two nodes read it, each with a Sink and a catalog that lags. Whatever is
-// sent may be lost, applied without an answer, or applied at any later time.
+// sourceCluster has the shards and the catalog of a cluster, as state machines without Raft, and a
+// queue. Two nodes read the queue, each with a Sink and a catalog that lags. The network may lose a
+// section, lose its answer, or deliver it at any later time.
 //
-// A source's life begins when it is made, with a seek, and when its messages mean something
-// else. It has an ordinal, and the test's network writes the deltas of its sections to the
-// column of that number. So each row tells how often each life has applied each message.
+// A life of a source begins when the source is created, with each seek, and when its messages get
+// another meaning. Each life has an ordinal, and the test's network writes the deltas of its
+// sections to the column of that number. So each row shows how often each life has applied each
+// message.
 type sourceCluster struct {
 	t        rapid.TB
-	faults   *rapid.T // draws the fate of messages; nil if all arrive
+	faults   *rapid.T // draws what happens to sections; nil if all arrive
 	catalog  *catalog.Catalog
 	views    []*catalog.View
 	shards   map[uint32]raftfsm.Machine
 	queue    []queued
 	late     []func()
 	ordinals map[life]int
-	since    map[life]uint32         // by a life's epochs, its first
-	starts   map[int]sink.Position   // of lives
-	ends     map[int]sink.Position   // of lives whose messages mean something else after it
-	meaning  *catalog.PutSourceEntry // on its way
-	meant    int                     // the life that it ends
+	since    map[life]uint32         // by life: its first epoch
+	starts   map[int]sink.Position   // where lives start
+	ends     map[int]sink.Position   // where lives end whose messages got another meaning
+	meaning  *catalog.PutSourceEntry // the change of meaning that is on its way, or nil
+	meant    int                     // the life that meaning ends
 	fenced   map[uint64]uint32       // by source, the epoch of its last seek
-	seq      uint64                  // of restores
+	seq      uint64                  // sequence number of restores
 	backups  map[uint32][]byte
 	restores map[uint32]int // by group, 1 once it is closed and 2 once its rows are restored
 	letters  map[letter]bool
 	down     map[uint32]bool // groups without a leader
 }
 
-// queued is a message: one op on a row of its own, and one on a row that many share.
+// queued is a message. It has one op on a row of its own and one on a row that many messages share.
 type queued struct {
 	keyspace string
 	made     uint32 // the keyspace's first group when the message was sent; 0 for none
@@ -131,10 +132,10 @@ type sourceNode struct {
 	seen   int // of the cluster's views
 	sink   *Sink
 	source uint64
-	begun  bool // it has called Start
-	reads  bool // it has called Positions
+	begun  bool // whether it has called Start
+	reads  bool // whether it has called Positions
 	from   sink.Position
-	began  bool // it has read a message since it called Positions
+	began  bool // whether it has read a message since it called Positions
 	// meanwhile runs once, after the next Send has delivered its sections.
 	meanwhile func()
 }
@@ -206,7 +207,8 @@ func (n *sourceNode) Send(_ context.Context, w *Write) {
 	}
 }
 
-// deliver applies a section to a shard, or loses it, its answer, or both for a while.
+// deliver applies a section to a shard. It may lose the section or its answer, or delay or repeat
+// it.
 func (c *sourceCluster) deliver(group uint32, section dedup.SourceSection, ops []engine.Op) Answer {
 	if c.down[group] {
 		return Answer{Err: errModelLost}
@@ -261,8 +263,8 @@ func (c *sourceCluster) apply(group uint32, id dedup.RequestID, ops []engine.Op)
 	return Answer{Outcome: r.Outcome(0), At: at}
 }
 
-// step has a node do the next thing that a reader does. It returns true when the node has
-// read the whole queue.
+// step makes a node do the next thing that a reader does. It returns true when the node has read
+// the whole queue.
 func (n *sourceNode) step(batch int) (done bool) {
 	c, ctx := n.c, context.Background()
 	source, there := n.View().Sources[modelSource]
@@ -281,7 +283,7 @@ func (n *sourceNode) step(batch int) (done bool) {
 	if !n.reads {
 		all, err := n.sink.Positions(ctx, n.source, 0)
 		n.begun, n.reads, n.began = err == nil, err == nil, false
-		for _, p := range all { // none or that of the message below, whoever set it
+		for _, p := range all { // no mark, or the mark of the message below, whichever reader set it
 			if p.Mark.Exists() && p.Mark != modelMark(p.Position) {
 				c.t.Fatalf("a shard at %v has mark %v", p.Position, p.Mark)
 			}
@@ -381,7 +383,7 @@ func (c *sourceCluster) restoreEnds(group uint32) {
 	delete(c.restores, group)
 }
 
-// count returns how often a life has applied what a row counts.
+// count returns how often a life has applied the messages that a row counts.
 func (c *sourceCluster) count(k catalog.Keyspace, id uint64, ordinal int) int64 {
 	r := keyspace.NewRoute(k.Shards, k.Sharding)
 	s, key := r.KeyOf(id)
@@ -409,7 +411,7 @@ func (c *sourceCluster) fence(n *sourceNode, to uint64) *catalog.SeekSourceEntry
 	return &catalog.SeekSourceEntry{Name: modelSource, Version: s.Version, Positions: map[uint32]sink.Position{0: {Lo: to}}}
 }
 
-// seek makes a seek that was prepared.
+// seek sends the seek that fence prepared.
 func (c *sourceCluster) seek(fenced *catalog.SeekSourceEntry) {
 	if fenced == nil {
 		return
@@ -419,7 +421,7 @@ func (c *sourceCluster) seek(fenced *catalog.SeekSourceEntry) {
 	}
 }
 
-// settle prepares another meaning through a node.
+// settle prepares a change of meaning through a node.
 func (c *sourceCluster) settle(n *sourceNode) {
 	_ = n.CatchUp(context.Background())
 	s := c.source()
@@ -434,7 +436,7 @@ func (c *sourceCluster) settle(n *sourceNode) {
 	c.meant = c.ordinal(s.Number, p.Epoch)
 }
 
-// mean gives the source the meaning that was prepared, if nothing has come between.
+// mean sends the change that settle prepared. It fails if another change came first.
 func (c *sourceCluster) mean() {
 	if c.meaning == nil {
 		return
@@ -465,15 +467,15 @@ func (c *sourceCluster) put() {
 	c.command(&catalog.Command{PutSource: &catalog.PutSourceEntry{Name: modelSource, Config: json.RawMessage("{}"), Cluster: 1}})
 }
 
-// node returns a node that knows the catalog as it is.
+// node returns a node that knows the present catalog.
 func (c *sourceCluster) node() *sourceNode {
 	n := &sourceNode{c: c, seen: len(c.views) - 1}
 	n.sink = New(n)
 	return n
 }
 
-// A message for a keyspace that exists is no dead letter, though the reader's node has yet to
-// learn of the keyspace, and all shards that the node did not know begin where the batch does.
+// A reader whose node has not learned of a keyspace yet writes no dead letter for its messages. All
+// shards that the node did not know begin where the batch begins.
 func TestReaderWithAnOldCatalog(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -494,7 +496,7 @@ func TestReaderWithAnOldCatalog(t *testing.T) {
 	}
 }
 
-// A reader that has missed a seek begins no shard where it believed the source to begin.
+// A reader that missed a seek begins no shard at the old start of the source.
 func TestSeekBetweenStartAndPositions(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -521,8 +523,8 @@ func TestSeekBetweenStartAndPositions(t *testing.T) {
 	}
 }
 
-// A session from before a seek does not count below it for a new keyspace, although its node has settled the
-// source since.
+// A session from before a seek counts nothing below the seek for a new keyspace, even if its node
+// has settled the source since.
 func TestSessionFromBeforeASeek(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -547,8 +549,8 @@ func TestSessionFromBeforeASeek(t *testing.T) {
 	}
 }
 
-// A reader from before a seek does not take a position that another has reached since for its
-// own.
+// A reader from before a seek does not continue from a position that another reader has reached
+// since.
 func TestReaderFromBeforeASeek(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -567,8 +569,8 @@ func TestReaderFromBeforeASeek(t *testing.T) {
 	}
 }
 
-// readAll has a node read to the end of the queue. As a reader does where nothing comes, it
-// looks again at where the shards are.
+// readAll makes a node read to the end of the queue. It then reads the positions of the shards
+// again, as an idle reader does.
 func (c *sourceCluster) readAll(n *sourceNode) {
 	for range 2 {
 		_ = n.CatchUp(context.Background())
@@ -581,7 +583,7 @@ func (c *sourceCluster) readAll(n *sourceNode) {
 	}
 }
 
-// What a shard lacks that is restored while nothing comes is read again.
+// A shard that is restored while no message comes reads again what it lacks.
 func TestRestoredWhileIdle(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -615,8 +617,8 @@ func TestRestoredWhileIdle(t *testing.T) {
 	}
 }
 
-// A shard without a leader holds up its own messages alone. Once it has one again, it gets those that
-// others have passed, each once.
+// A shard without a leader delays only its own messages. Once it has a leader again, it gets each
+// message that the others have passed, once.
 func TestLeaderlessShard(t *testing.T) {
 	t.Parallel()
 	for name, known := range map[string]bool{"when its reader began": false, "while it is read": true, "and none before": true} {
@@ -629,7 +631,7 @@ func TestLeaderlessShard(t *testing.T) {
 				c.queue = slices.Repeat([]queued{{keyspace: "posts"}, {keyspace: "extra"}}, 3)
 				c.readAll(n)
 			}
-			lag := func(k string) uint64 { // messages of a keyspace that it lacks
+			lag := func(k string) uint64 { // number of messages that the keyspace lacks
 				missing := uint64(0)
 				for m, q := range c.queue {
 					if q.keyspace == k && c.count(c.catalog.View().Keyspaces[k], messageID+uint64(m), 0) != 1 {
@@ -672,7 +674,8 @@ func TestLeaderlessShard(t *testing.T) {
 	}
 }
 
-// A reader that has yet to learn of the pause begins shards and counts while another node settles the source.
+// One reader does not know of the pause yet: it begins shards and counts while another node settles
+// the source.
 func TestSettleBesideAReader(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -697,7 +700,7 @@ func TestSettleBesideAReader(t *testing.T) {
 	}
 }
 
-// A shard that was behind when it lost its leader gets what others have passed meanwhile.
+// A shard that was behind when it lost its leader later gets what others have passed meanwhile.
 func TestLeaderlessBehind(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -730,8 +733,8 @@ func TestLeaderlessBehind(t *testing.T) {
 	}
 }
 
-// A shard that did not answer when its reader began goes on with the mark of the others alone: with
-// another one, the queue may have lost messages that the shard counted.
+// A shard that did not answer at first continues only with the mark of the others. With another
+// mark, the queue may have lost messages that the shard counted.
 func TestLateShardWithAMark(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]error{"of the others": nil, "of another message": sink.ErrMoved} {
@@ -762,8 +765,8 @@ func TestLateShardWithAMark(t *testing.T) {
 	}
 }
 
-// A reader whose node has yet to learn of a seek leaves the queue's identity to be recorded before it
-// counts: another queue in its place would be taken for it.
+// A reader whose node does not know of a seek yet counts nothing before the queue's identity is
+// recorded. Otherwise another queue could take the place of this one.
 func TestIdentityIsRecordedAfterASeek(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -790,7 +793,8 @@ func TestIdentityIsRecordedAfterASeek(t *testing.T) {
 	}
 }
 
-// An entry of Redis may have the highest second half of an id. That it was refused is counted, too.
+// An entry of Redis may have the highest second half of an id. RecordRejected counts its refusal
+// too.
 func TestRecordRejectedAtTheHighest(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -973,8 +977,9 @@ func TestSourcesModel(t *testing.T) {
 	})
 }
 
-// check fails if a life of the source has applied a message twice, or, once it has read
-// everything, has not applied one that it has not put into the dead letters.
+// check fails if a life of the source has applied a message twice. If whole is set, the source has
+// read everything. check then also fails if the last life has neither applied a message nor written
+// a dead letter for it.
 func (c *sourceCluster) check(whole bool) {
 	source := c.source()
 	last := -1

@@ -22,7 +22,7 @@ const forgetTimeout = 5 * time.Second
 // that have no position. A reader that does not know of the pause yet may begin and move such a shard first,
 // so Settle reads all positions twice.
 func (s *Sink) Settle(ctx context.Context, source catalog.Source, partition uint32) (sink.Position, error) {
-	var r reader // a session of this node must not take the epoch that this call reads for its own
+	var r reader // not the shared cache: a session of this node must not use the epoch that this call reads
 	low, err := s.even(ctx, &r, source, partition)
 	if err != nil {
 		return sink.Position{}, err
@@ -33,7 +33,8 @@ func (s *Sink) Settle(ctx context.Context, source catalog.Source, partition uint
 	return s.even(ctx, &r, source, partition)
 }
 
-// even returns the one position of the shards of a partition, leaving out shards without a position.
+// even returns the position that all shards of a partition have. It ignores shards without a
+// position.
 func (s *Sink) even(ctx context.Context, r *reader, source catalog.Source, partition uint32) (sink.Position, error) {
 	all, err := s.positions(ctx, r, source.Number, partition, true)
 	if err != nil {

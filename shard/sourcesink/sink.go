@@ -51,7 +51,7 @@ type World interface {
 type Write struct {
 	Spaces   []*keyspace.Keyspace
 	Sections []*dedup.SourceSection // by shard of all Spaces, in order; nil for none
-	Ops      []engine.Op            // with the ids of the messages
+	Ops      []engine.Op            // ids as in the messages
 	In       []uint8                // for each op, the index of its keyspace in Spaces
 
 	Answers   []Answer // by shard; only set for shards with a section
@@ -67,20 +67,20 @@ type Answer struct {
 // reader caches the checkpoints of one partition. mu guards the other fields, and is held during an Apply.
 type reader struct {
 	mu     sync.Mutex
-	epoch  uint32               // that Positions read the checkpoints with; 0 before that
+	epoch  uint32               // the epoch at which Positions read the checkpoints; 0 before that
 	shards map[uint32]*progress // by Raft group
 	evened time.Time            // when Apply last moved all shards
 }
 
 // progress caches one shard's checkpoint.
 type progress struct {
-	known bool          // the shard has had a checkpoint of the reader's epoch
-	late  bool          // the shard did not answer; Apply asks it again only for an op
-	sure  bool          // no section without an answer may have moved the checkpoint
-	at    sink.Position // the checkpoint
-	mark  sink.Mark     // of the checkpoint
-	// through is at least at. The reader has seen all messages from at to through, and none has an op for
-	// the shard.
+	known    bool          // the shard has had a checkpoint of the reader's epoch
+	late     bool          // the shard did not answer; Apply asks it again only for an op
+	sure     bool          // false if a section without an answer may have moved the checkpoint
+	position sink.Position // the checkpoint
+	mark     sink.Mark     // the checkpoint's mark
+	// through is not below the checkpoint. The reader has seen all messages between them, and none
+	// has an op for the shard.
 	through sink.Position
 }
 
@@ -91,7 +91,8 @@ func New(world World) *Sink {
 	return s
 }
 
-// reader returns the cache of a partition. A new partition drops the caches of deleted sources.
+// reader returns the cache of a partition. If the partition is new, it also drops the caches of
+// deleted sources.
 func (s *Sink) reader(key dedup.PositionKey) *reader {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +179,7 @@ func (r *reader) markPassed(keyspaces []*keyspace.Keyspace, ops []sink.Op, rejec
 			}
 			shard, _ := k.Route().KeyOf(op.ID)
 			if p := r.shards[k.FirstGroup+uint32(shard)]; p != nil && p.known {
-				rejected[i].Passed = op.Position.Less(p.at)
+				rejected[i].Passed = op.Position.Less(p.position)
 			}
 		}
 	}
@@ -219,16 +220,16 @@ func (s *Sink) positions(ctx context.Context, r *reader, source uint64, partitio
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.epoch = 0
-	late := time.Duration(0)
+	timeout := time.Duration(0)
 	if !strict {
-		late = answerMax
+		timeout = answerMax
 	}
-	all, epoch, shards, err := s.readPositions(ctx, key, true, late)
+	all, epoch, shards, err := s.readPositions(ctx, key, true, timeout)
 	if errors.Is(err, errStaleCatalog) {
 		if err := s.world.CatchUp(ctx); err != nil {
 			return nil, err
 		}
-		all, epoch, shards, err = s.readPositions(ctx, key, true, late)
+		all, epoch, shards, err = s.readPositions(ctx, key, true, timeout)
 	}
 	if err != nil {
 		return nil, err
@@ -239,7 +240,7 @@ func (s *Sink) positions(ctx context.Context, r *reader, source uint64, partitio
 			r.shards[shards[i].group] = &progress{late: true}
 		}
 		if p.Known {
-			r.shards[shards[i].group] = &progress{known: true, sure: true, at: p.Position, mark: p.Mark, through: p.Position}
+			r.shards[shards[i].group] = &progress{known: true, sure: true, position: p.Position, mark: p.Mark, through: p.Position}
 		}
 	}
 	r.epoch, r.evened = epoch, time.Now()
@@ -254,10 +255,10 @@ func (s *Sink) ReadPositions(ctx context.Context, source uint64, partition uint3
 }
 
 // readPositions reads the checkpoints of a partition in all shards, or in those of the named
-// keyspaces, through their logs. If raise is set, no section of an epoch before the catalog's moves
-// the shards afterwards. If late is not 0, readPositions marks shards that do not answer within
-// late as Late. It returns an error instead if no shard has a checkpoint.
-func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise bool, late time.Duration, only ...string) (all []sink.ShardPosition, epoch uint32, shards []target, err error) {
+// keyspaces, through their logs. If raise is set, sections of epochs before the catalog's no longer
+// move the shards. If timeout is not 0, readPositions marks as Late the shards that do not answer
+// in time. It returns an error instead if no shard has a checkpoint.
+func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise bool, timeout time.Duration, only ...string) (all []sink.ShardPosition, epoch uint32, shards []target, err error) {
 	w := &Write{}
 	spaces := s.world.Keyspaces()
 	if len(only) > 0 {
@@ -272,15 +273,15 @@ func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise b
 		return nil, 0, nil, fmt.Errorf("%w: this node has yet to learn of the keyspaces", errs.ErrNoLeader)
 	}
 	partition := found.Partitions[key.Partition]
-	epoch = max(partition.Epoch, 1) // before Start no shard has any
+	epoch = max(partition.Epoch, 1) // before Start, no shard has an epoch
 	read := &dedup.SourceSection{PositionKey: key, Mode: dedup.SectionRead}
 	if raise {
 		read.Epoch, read.Since = epoch, partition.Since()
 	}
 	w.Sections = slices.Repeat([]*dedup.SourceSection{read}, len(shards))
-	if late > 0 {
+	if timeout > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, late)
+		ctx, cancel = context.WithTimeout(ctx, timeout)
 		defer cancel()
 	}
 	s.world.Send(ctx, w)
@@ -291,7 +292,7 @@ func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise b
 		switch {
 		case a.Err != nil:
 			err := fmt.Errorf("cannot read the position in shard %d of keyspace %s: %w", shard.number, shard.keyspace.Name, movedOr(a.Err))
-			if late == 0 || errors.Is(err, sink.ErrMoved) {
+			if timeout == 0 || errors.Is(err, sink.ErrMoved) {
 				return nil, 0, nil, err
 			}
 			failed = err
@@ -321,8 +322,8 @@ func busy(s target) error {
 	return fmt.Errorf("%w: shard %d of keyspace %s", sink.ErrBusy, s.number, s.keyspace.Name)
 }
 
-// movedOr returns ErrMoved for an error of a changed catalog, so that the reader checks its ops
-// again.
+// movedOr wraps an error for an unknown keyspace or column in ErrMoved, so that the reader checks
+// its ops again.
 func movedOr(err error) error {
 	if errors.Is(err, errs.ErrUnknownKeyspace) || errors.Is(err, errs.ErrUnknownColumn) {
 		return fmt.Errorf("%w: %w", sink.ErrMoved, err)

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/source/redisstream"
 )
 
-// Open returns the broker of a configuration, which is valid, and reads the files that it names. It
-// does not connect yet.
+// Open reads the files that a valid configuration names, and returns its broker. It does not
+// connect yet.
 func Open(cfg *source.Config, secrets source.Secrets) (source.Broker, error) {
 	access, err := secrets.Access(cfg)
 	if err != nil {
@@ -31,10 +31,11 @@ func Open(cfg *source.Config, secrets source.Secrets) (source.Broker, error) {
 	return nil, fmt.Errorf("no broker has type %s", cfg.Type)
 }
 
-// Quiet ends the logs of the clients of brokers. Call it before Open.
+// Quiet turns off the logs of the brokers' client libraries. Call it before Open.
 func Quiet() { redisstream.Quiet() }
 
-// broker keeps a nil pointer from becoming a broker that is not nil.
+// broker returns a nil interface if there is an error. A nil pointer of type B would make a Broker
+// that is not nil.
 func broker[B source.Broker](b B, err error) (source.Broker, error) {
 	if err != nil {
 		return nil, err

@@ -16,14 +16,14 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// Password is that of the user countd at a queue that needs one.
+// Password is the password of the user countd at queues that need one.
 const Password = "correct-horse"
 
-// Access is what a source and its broker need for passwords and TLS. Dir has the password of the
-// source, password; its authority, ca.crt; and its certificate, client.crt and client.key.
+// Access is what a source and its broker need for passwords and TLS. Dir holds the source's files:
+// password, ca.crt (its authority), and client.crt and client.key (its certificate).
 type Access struct {
 	Dir       string
-	CA        string // of the clients, for the broker
+	CA        string // file of the authority of the clients' certificates, for the broker
 	Server    pkitest.Files
 	authority *pkitest.Authority
 }
@@ -39,7 +39,7 @@ func NewAccess(t testing.TB) *Access {
 	return a
 }
 
-// restore makes the files of the source right.
+// restore writes the right files of the source.
 func (a *Access) restore(t testing.TB) {
 	t.Helper()
 	pkitest.Replace(t, filepath.Join(a.Dir, "ca.crt"), a.authority.Cert())
@@ -58,15 +58,16 @@ func (a *Access) Secrets() source.Secrets { return source.Secrets{Dir: a.Dir} }
 // Pool returns the authority of the certificates.
 func (a *Access) Pool() *x509.CertPool { return a.authority.Pool() }
 
-// Writer returns the settings of a client of the test, which stay right.
+// Writer returns the TLS settings of the test's own client. The faults of Guarded do not change
+// them.
 func (a *Access) Writer() *tls.Config {
 	return &tls.Config{RootCAs: a.Pool(), Certificates: []tls.Certificate{a.authority.Client(pki.Leaf{Name: "writer"})}}
 }
 
-// Guarded tests a queue at 127.0.0.1 that takes only the user and the certificates of an Access: a
-// source with another password, authority, address or certificate stalls, names no password and
-// counts nothing; nor does one without TLS; the right one counts each message once. reasons has, by
-// the fault, the text that a stall must contain.
+// Guarded tests a queue at 127.0.0.1 that accepts only the user and the certificates of an Access.
+// A source with another password, authority, address or certificate must stall, count nothing and
+// show no password. So must a source without TLS. The right source counts each message once.
+// reasons maps a fault to the text that its stall must contain.
 func Guarded(t *testing.T, q *Queue, a *Access, reasons map[string]string) {
 	t.Helper()
 	const wrong = "battery-staple"
@@ -114,7 +115,7 @@ func Guarded(t *testing.T, q *Queue, a *Access, reasons map[string]string) {
 	Once(t, q)
 }
 
-// Documented returns what a regular expression finds in docs/SOURCES.md: its first group.
+// Documented returns the first group of a regular expression's match in docs/SOURCES.md.
 func Documented(t *testing.T, expression string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/SOURCES.md")

@@ -101,14 +101,14 @@ func (r *Reader) Counts(t *testing.T, c *sinktest.Cluster, want int64) {
 	}
 }
 
-// Bounded tests that a reader returns and holds a few megabytes, however many large messages wait,
-// and returns all of them; and that many dead letters of one large message are written.
+// Bounded tests that a reader holds and returns a few megabytes at a time, however many large
+// messages wait. It also tests that a broker writes many dead letters of one large message.
 func Bounded(t *testing.T, q *Queue, holds func(source.Reader) int) {
 	t.Helper()
 	const messages = 60
-	random := make([]byte, 450<<10) // does not become small in a batch
+	random := make([]byte, 450<<10) // random, so that a batch cannot compress it
 	_, _ = rand.Read(random)
-	large := hex.EncodeToString(random) // a topic of Kafka takes it
+	large := hex.EncodeToString(random) // small enough for a Kafka topic
 	for range messages {
 		q.Write(t, large)
 	}
@@ -145,8 +145,8 @@ func Bounded(t *testing.T, q *Queue, holds func(source.Reader) int) {
 	}
 }
 
-// Once tests that two readers, that end and begin again, count each message once, that a bad
-// message is in the dead letters, and that a broker may restart.
+// Once tests that overlapping readers, which end and begin again, count each message once. It also
+// tests that bad messages become dead letters, and that the broker may restart.
 func Once(t *testing.T, q *Queue) {
 	t.Helper()
 	c := sinktest.New(3, nil)

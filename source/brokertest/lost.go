@@ -10,9 +10,9 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// Regrown tests that a queue stalls its reader after it lost counted messages, even if it has grown
-// past the shards' positions since: the reader never sees the queue end below a position. After a
-// seek the next reader goes on. save and lose stop the queue for a moment; lose
+// Regrown tests that a reader stalls after the queue lost counted messages, even if the queue has
+// grown past the shards' positions since. The reader then never sees the queue end below a
+// position. After a seek the next reader goes on. save and lose stop the queue for a moment. lose
 // returns it to its state at save.
 func Regrown(t *testing.T, q *Queue, save, lose func(t *testing.T)) {
 	t.Helper()
@@ -43,7 +43,7 @@ func Regrown(t *testing.T, q *Queue, save, lose func(t *testing.T)) {
 	r.Stop()
 }
 
-// Copy replaces a directory by a copy of another, which keeps its owner.
+// Copy replaces a directory by a copy of another. The copied files keep their owner.
 func Copy(t testing.TB, to, from string) {
 	t.Helper()
 	if out, err := exec.Command("sh", "-c", `rm -rf "$1" && cp -a "$2" "$1"`, "sh", to, from).CombinedOutput(); err != nil {

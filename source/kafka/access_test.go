@@ -51,13 +51,13 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// right is one that docs/SOURCES.md names.
+// right returns a permission that docs/SOURCES.md names.
 func right(topic string, operation kmsg.ACLOperation) kfake.ACL {
 	return kfake.ACL{Resource: kmsg.ACLResourceTypeTopic, Name: topic, Pattern: kmsg.ACLResourcePatternTypeLiteral, Operation: operation, Allow: true}
 }
 
-// answerDenials makes a cluster answer a source whose file has another password as Kafka does. kfake
-// closes the connection without an answer.
+// answerDenials makes a cluster refuse a source with another password in its file, as Kafka does.
+// kfake itself closes the connection without an answer.
 func answerDenials(c *cluster, file string) {
 	c.ControlKey(int16(kmsg.SASLAuthenticate), func(request kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()

@@ -37,9 +37,9 @@ type Broker struct {
 	}
 }
 
-// Open returns a broker. It connects when it is used. A test of old brokers adds what they need.
-func Open(cfg *source.Config, access source.Access, more ...kgo.Opt) (*Broker, error) {
-	options := append([]kgo.Opt{kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID("countd " + cfg.Name), kgo.ProducerBatchMaxBytes(letterBytesMax)}, more...)
+// Open returns a broker. The broker connects when it is used. Tests of old brokers set extra.
+func Open(cfg *source.Config, access source.Access, extra ...kgo.Opt) (*Broker, error) {
+	options := append([]kgo.Opt{kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID("countd " + cfg.Name), kgo.ProducerBatchMaxBytes(letterBytesMax)}, extra...)
 	if access.TLS != nil {
 		options = append(options, kgo.DialTLSConfig(access.TLS))
 	}
@@ -63,7 +63,8 @@ func Open(cfg *source.Config, access source.Access, more ...kgo.Opt) (*Broker, e
 }
 
 const (
-	// letterBytesMax bounds a dead letter, above what any topic takes.
+	// letterBytesMax is the client's own bound of a dead letter. It is so high that the topic's
+	// bound comes first.
 	letterBytesMax = 64 << 20
 	// letterBatchBytes bounds the letters of one produce request, so that many small letters
 	// together do not exceed a topic's limit.
@@ -76,7 +77,7 @@ func (b *Broker) Close() error {
 	return nil
 }
 
-// metadata returns the cluster's id and a fresh look at a topic.
+// metadata asks the broker for the cluster's id and the metadata of a topic.
 func (b *Broker) metadata(ctx context.Context, name string) (cluster string, topic kmsg.MetadataResponseTopic, err error) {
 	request := kmsg.NewPtrMetadataRequest()
 	asked := kmsg.NewMetadataRequestTopic()
@@ -123,8 +124,8 @@ func (b *Broker) Partitions(ctx context.Context) ([]uint32, error) {
 	return all, nil
 }
 
-// Bounds returns the first offset, and the one after the last. The end includes an open
-// transaction, whose messages wait.
+// Bounds returns the first offset, and the one after the last. The end lies above the messages of
+// open transactions, which no reader gets yet.
 func (b *Broker) Bounds(ctx context.Context, partition uint32) (first, end source.Position, err error) {
 	const earliest, latest = -2, -1
 	if first, err = b.offset(ctx, partition, earliest); err == nil {
@@ -220,9 +221,9 @@ func (b *Broker) Denied(err error) bool {
 	}, func(denied error) bool { return errors.Is(err, denied) })
 }
 
-// DeadLetter produces letters to the topic of the dead letters, for which all replicas in
-// sync acknowledge. A letter may be there twice if a node ended at the wrong moment; its
-// headers name the message.
+// DeadLetter produces letters to the topic of dead letters, and waits until all in-sync replicas
+// have acknowledged them. If a node ends before the acknowledgment, a letter may be there twice.
+// Its headers name the message.
 func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
 	for part := range source.LetterBatches(letters, letterBatchBytes) {
 		if err := b.produce(ctx, part); err != nil {

@@ -36,14 +36,14 @@ type cluster struct {
 	client  *kgo.Client
 }
 
-// newCluster starts a cluster with further options, and those that its clients need.
-func newCluster(t *testing.T, more []kfake.Opt, access ...kgo.Opt) *cluster {
+// newCluster starts a cluster with extra options. access holds the options that its clients need.
+func newCluster(t *testing.T, extra []kfake.Opt, access ...kgo.Opt) *cluster {
 	t.Helper()
 	addr := proctest.FreePorts(t, 1)[0]
 	_, text, _ := net.SplitHostPort(addr)
 	port, _ := strconv.Atoi(text)
 	c := &cluster{addr: addr, dir: t.TempDir(), access: append(access, kgo.SeedBrokers(addr))}
-	c.options = append(more, kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(c.dir), kfake.SyncWrites(), kfake.SeedTopics(1, "likes", "likes.dead"))
+	c.options = append(extra, kfake.NumBrokers(1), kfake.Ports(port), kfake.DataDir(c.dir), kfake.SyncWrites(), kfake.SeedTopics(1, "likes", "likes.dead"))
 	c.start(t)
 	t.Cleanup(func() { c.Close() })
 	var err error
@@ -103,8 +103,8 @@ func TestOnce(t *testing.T) {
 	brokertest.Once(t, newCluster(t, nil).queue())
 }
 
-// TestTransactions: messages of transactions that were aborted count nothing, and the
-// position passes the marker of the last.
+// TestTransactions: messages of aborted transactions count nothing, and the position passes the
+// marker of the last transaction.
 func TestTransactions(t *testing.T) {
 	c := newCluster(t, nil)
 	writer, err := kgo.NewClient(kgo.SeedBrokers(c.addr), kgo.DefaultProduceTopic("likes"), kgo.TransactionalID("t"))
@@ -130,7 +130,8 @@ func TestTransactions(t *testing.T) {
 		s := r.Status()
 		return s.Position == s.End && s.End.Lo == 8
 	})
-	// What stands behind the last message that counted is no message, also for a reader that begins.
+	// Only control records follow the last counted message. A reader that begins there also passes
+	// them.
 	r.Stop()
 	r = c.queue().Start(t, shards)
 	c.queue().Write(t, brokertest.Like(1, 100))
@@ -159,7 +160,7 @@ func TestLostData(t *testing.T) {
 	} {
 		for _, running := range []bool{true, false} {
 			if running && name == "expired" {
-				continue // a reader that runs may have read them
+				continue // the running reader may have read them
 			}
 			t.Run(fmt.Sprintf("%s, running %v", name, running), func(t *testing.T) {
 				cl := newCluster(t, nil)
@@ -244,7 +245,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestCompacted: a topic that loses messages before they are read is not read.
+// TestCompacted: no source reads a topic that loses messages before they are read.
 func TestCompacted(t *testing.T) {
 	c := newCluster(t, nil)
 	if err := c.DeleteTopic("likes"); err != nil {
@@ -257,8 +258,8 @@ func TestCompacted(t *testing.T) {
 	c.queue().Start(t, sinktest.New(1, nil)).Stalls(t, "cleanup.policy compact,delete")
 }
 
-// TestLargeLetters: letters that are too large together are written; one that is too large alone
-// stalls the source.
+// TestLargeLetters: many letters that exceed the limit only together are written. A single letter
+// above the limit stalls the source.
 func TestLargeLetters(t *testing.T) {
 	c := newCluster(t, nil)
 	shards := sinktest.New(1, nil)
@@ -284,7 +285,7 @@ func TestLargeLetters(t *testing.T) {
 	start("small", "1000", noise(9, 2000)).Stalls(t, "set on-error: skip")
 }
 
-// noise returns a text that no compression makes small.
+// noise returns a text that does not compress.
 func noise(seed uint64, length int) string {
 	rng, text := rand.New(rand.NewPCG(seed, 1)), make([]byte, length)
 	for i := range text {
@@ -293,8 +294,8 @@ func noise(seed uint64, length int) string {
 	return string(text)
 }
 
-// TestBrokerThatWasBehind: a leader that does not know yet where its log ends stalls the source until
-// it knows, and no longer.
+// TestBrokerThatWasBehind: a leader that does not know the end of its log yet stalls the source
+// only until it knows.
 func TestBrokerThatWasBehind(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, nil)
@@ -326,8 +327,8 @@ func TestBrokerThatWasBehind(t *testing.T) {
 	r.Counts(t, shards, 4)
 }
 
-// TestGrownSince: a log that ended below a position is truncated, though it has grown when it is asked
-// where it ends.
+// TestGrownSince: a log that ended below a position counts as truncated, even if it has grown
+// before the reader asks for its end.
 func TestGrownSince(t *testing.T) {
 	t.Parallel()
 	for now, want := range map[uint64]uint64{2: 2, 4: 4, 5: 4, 9: 4} {
@@ -338,8 +339,8 @@ func TestGrownSince(t *testing.T) {
 	}
 }
 
-// TestOtherLeader: a reader that begins after another leader took over, with other messages
-// at the positions that were read, stalls.
+// TestOtherLeader: another leader took over, with other messages at the positions that were read. A
+// reader that begins then stalls.
 func TestOtherLeader(t *testing.T) {
 	c := newCluster(t, nil)
 	q := c.queue()
@@ -397,8 +398,8 @@ func TestBounded(t *testing.T) {
 	brokertest.Bounded(t, newCluster(t, nil).queue(), func(source.Reader) int { return 0 })
 }
 
-// TestOpenTransaction: messages of a transaction that is open wait: they are in the lag, and the source is
-// not running once it has waited for a while. It goes on once the transaction has ended.
+// TestOpenTransaction: messages of an open transaction wait and are in the lag. After a while the
+// source is not running any more. It continues once the transaction has ended.
 func TestOpenTransaction(t *testing.T) {
 	c := newCluster(t, nil)
 	writer, err := kgo.NewClient(kgo.SeedBrokers(c.addr), kgo.DefaultProduceTopic("likes"), kgo.TransactionalID("t"))
@@ -431,7 +432,7 @@ func TestOpenTransaction(t *testing.T) {
 	})
 }
 
-// TestTimesOfProducers: times that producers chose are no lag, if they are none.
+// TestTimesOfProducers: implausible times from producers give no lag in seconds.
 func TestTimesOfProducers(t *testing.T) {
 	c := newCluster(t, nil)
 	q := c.queue()
@@ -469,7 +470,7 @@ func TestRegrown(t *testing.T) {
 	brokertest.Regrown(t, c.queue(), move(copied, c.dir), move(c.dir, copied))
 }
 
-// TestRemovedMark: that retention removed the last counted message is no loss.
+// TestRemovedMark: if retention removed the last counted message, no message counts as lost.
 func TestRemovedMark(t *testing.T) {
 	c := newCluster(t, nil)
 	q, shards, like := c.queue(), sinktest.New(2, nil), brokertest.Like(1, 1)

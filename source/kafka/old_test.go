@@ -27,11 +27,11 @@ import (
 
 var oldKafka = flag.String("old-kafka", "", "directory of Apache Kafka 0.9, which has libs")
 
-// speakOld has a client speak what Kafka 0.9 does, which cannot tell its versions.
+// speakOld limits a client to the protocol of Kafka 0.9, which cannot report its versions.
 var speakOld = []kgo.Opt{kgo.MaxVersions(kversion.V0_9_0()), kgo.DisableIdempotentWrite()}
 
-// oldCluster is Apache Kafka 0.9 with its ZooKeeper, each a process of its own. It makes topics,
-// of one partition, when a client names them.
+// oldCluster is Apache Kafka 0.9 with its ZooKeeper, each a process of its own. The broker creates
+// a topic of one partition when a client names it.
 type oldCluster struct {
 	zookeeper, addr string
 	config          string
@@ -79,7 +79,7 @@ func kill(cmd *exec.Cmd) {
 	_ = cmd.Wait()
 }
 
-// ask returns the answer of ZooKeeper to a command of four letters, empty if it does not serve.
+// ask returns the answer of ZooKeeper to a command of four letters, or "" if it does not serve.
 func (c *oldCluster) ask(command string) string {
 	conn, err := net.Dial("tcp", c.zookeeper)
 	if err != nil {
@@ -94,7 +94,7 @@ func (c *oldCluster) ask(command string) string {
 	return string(answer)
 }
 
-// start runs the broker, and returns when it has its topics.
+// start runs the broker, and returns once it has its topics.
 func (c *oldCluster) start(t *testing.T) {
 	t.Helper()
 	c.broker = java(t, filepath.Dir(c.config), "kafka.Kafka", c.config)
@@ -105,7 +105,7 @@ func (c *oldCluster) start(t *testing.T) {
 			defer cancel()
 			_, _, err := b.Bounds(ctx, 0)
 			if err != nil {
-				_, _ = b.Partitions(ctx) // makes it
+				_, _ = b.Partitions(ctx) // creates the topic
 			}
 			return err == nil
 		})
@@ -122,7 +122,7 @@ func (c *oldCluster) open(t *testing.T, cfg *source.Config) *Broker {
 	return b
 }
 
-// restart kills the broker and runs it again, once ZooKeeper has let go of it.
+// restart kills the broker and starts it again once ZooKeeper has released it.
 func (c *oldCluster) restart(t *testing.T) {
 	t.Helper()
 	kill(c.broker)
@@ -138,7 +138,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	must.Become(t, what, holds)
 }
 
-// TestOldKafka: messages of Apache Kafka 0.9 count once, though it is killed with SIGKILL.
+// TestOldKafka: messages of Apache Kafka 0.9 count once, even if the broker is killed with SIGKILL.
 func TestOldKafka(t *testing.T) {
 	c := newOldCluster(t)
 	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(c.addr), kgo.DefaultProduceTopic("likes")}, speakOld...)...)

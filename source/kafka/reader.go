@@ -25,10 +25,11 @@ type reader struct {
 	client    *kgo.Client
 	partition uint32
 	identity  string
-	at        uint64 // next to read
+	at        uint64 // the next offset to read
 }
 
-// Read returns a reader. It stalls if messages at or above from are gone.
+// Read returns a reader. It returns a *source.StalledError if messages at or above position from
+// are gone.
 func (b *Broker) Read(ctx context.Context, partition uint32, from source.Position, _ source.Mark) (source.Reader, error) {
 	identity, err := b.Identity(ctx)
 	if err != nil {
@@ -74,7 +75,7 @@ func outside(at, first, end source.Position) error {
 		return source.Lost(first, "position %s is outside of the topic, which has %s to %s: messages were removed before they were read", at, first, end)
 	}
 	ended := end
-	if !end.Less(at) { // the log has grown since the broker refused at, so it ended below at then
+	if !end.Less(at) { // the log has grown since the broker refused the position, so it ended below the position then
 		ended = source.Position{Lo: max(at.Lo, 1) - 1}
 	}
 	return source.Truncated(ended, "position %s is outside of the topic, which has %s to %s: the log was truncated; seek to go on", at, first, end)
@@ -116,8 +117,8 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	return got, r.same(ctx)
 }
 
-// Again returns the messages from one offset up to another. Kafka removes committed messages
-// only below the log's begin, because a source reads no compacted topic.
+// Again returns the messages from one offset up to another. A source reads no compacted topic, so
+// Kafka removes committed messages only at the log's start.
 func (b *Broker) Again(ctx context.Context, partition uint32, from, to source.Position, progress func()) (source.Again, error) {
 	again := source.Again{Whole: true}
 	for from.Less(to) {
@@ -150,14 +151,14 @@ func (b *Broker) again(ctx context.Context, partition uint32, from, to source.Po
 		if !got.Next.Less(to) || len(again.Messages) == 2 {
 			return nil
 		}
-		if from.Less(got.Next) { // over control records and aborted messages
+		if from.Less(got.Next) { // control records and aborted messages lie between
 			from = got.Next
 			progress()
 		}
 	}
 }
 
-// same returns a *source.StalledError if the topic is another.
+// same returns a *source.StalledError if the topic is not the one that the reader began with.
 func (r *reader) same(ctx context.Context) error {
 	now, err := r.b.Identity(ctx)
 	if err == nil && now != r.identity {

@@ -54,8 +54,8 @@ func TestToken(t *testing.T) {
 	q.Start(t, c).Counts(t, c, 1)
 }
 
-// TestRefusedForAWhile: a source whose user the server refuses while it reads stalls, and goes on once
-// the server takes the user again, though no file of the source changed.
+// TestRefusedForAWhile: a source stalls when the server refuses its user. It continues once the
+// server accepts the user again, without a change of the source's files.
 func TestRefusedForAWhile(t *testing.T) {
 	a := brokertest.NewAccess(t)
 	users := func(password string) string {
@@ -79,8 +79,8 @@ func TestRefusedForAWhile(t *testing.T) {
 	r.Counts(t, c, 2)
 }
 
-// TestRefusedPull: a source whose user may not ask for messages says so, though the library only misses
-// the server.
+// TestRefusedPull: if the user may not request messages, the stall says so, although the library
+// only reports a timeout.
 func TestRefusedPull(t *testing.T) {
 	t.Parallel()
 	a := brokertest.NewAccess(t)
@@ -92,8 +92,8 @@ func TestRefusedPull(t *testing.T) {
 	q.Start(t, sinktest.New(1, nil)).Stalls(t, `Permissions Violation for Publish to "$JS.API.CONSUMER.MSG.NEXT.LIKES`)
 }
 
-// TestOldDenial: a request that the server dropped, before it answered others, is not why another is
-// not answered.
+// TestOldDenial: an old denial is not the reason of a later timeout if the server has answered
+// requests in between.
 func TestOldDenial(t *testing.T) {
 	t.Parallel()
 	a := brokertest.NewAccess(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// BenchmarkSource reads a stream through a runner, and reports the processor time of this process a
+// BenchmarkSource reads a stream through a runner, and reports this process's CPU time for each
 // message.
 func BenchmarkSource(b *testing.B) {
 	q, js := newQueue(b)
@@ -36,7 +36,7 @@ func BenchmarkSource(b *testing.B) {
 	b.ReportMetric(float64((cpu()-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
 }
 
-// cpu returns what the process has used of processors.
+// cpu returns the CPU time of the process.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)

@@ -27,7 +27,7 @@ type Broker struct {
 	mu struct {
 		sync.Mutex
 		conn     *nats.Conn // nil before it is used; the library closes it if the server refuses the user
-		denied   error      // the last request that the server dropped, because the user may not make it
+		denied   error      // why the server dropped the last denied request
 		deniedAt time.Time
 	}
 }
@@ -66,8 +66,8 @@ func (b *Broker) Close() error {
 	return nil
 }
 
-// jetStream returns the connection, which it makes if necessary. The library keeps it alive until the
-// server refuses the user.
+// jetStream returns the connection. If there is none, it connects. The library reconnects by itself
+// until the server refuses the user.
 func (b *Broker) jetStream() (jetstream.JetStream, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -81,7 +81,7 @@ func (b *Broker) jetStream() (jetstream.JetStream, error) {
 	return jetstream.New(b.mu.conn)
 }
 
-// payloadMax is the server's bound of a message; 0 without a connection.
+// payloadMax returns the server's bound of a message, or 0 without a connection.
 func (b *Broker) payloadMax() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -91,10 +91,10 @@ func (b *Broker) payloadMax() int64 {
 	return b.mu.conn.MaxPayload()
 }
 
-// requestMax bounds the wait for an answer. A server that ends or begins may lose a request.
+// requestMax bounds the wait for an answer. A server that stops or starts may lose a request.
 const requestMax = 5 * time.Second
 
-// stream returns the stream and a fresh look at it.
+// stream asks the server for the stream and its present state.
 func (b *Broker) stream(ctx context.Context) (jetstream.Stream, *jetstream.StreamInfo, error) {
 	js, err := b.jetStream()
 	if err != nil {
@@ -113,8 +113,8 @@ func (b *Broker) stream(ctx context.Context) (jetstream.Stream, *jetstream.Strea
 	return stream, stream.CachedInfo(), nil
 }
 
-// explain returns the reason if the server dropped a request since asked, or else err. A request
-// dropped before asked does not explain err, because the server has answered later ones.
+// explain replaces a timeout by the reason for which the server denied a request after asked. An
+// earlier denial does not explain err, because the server has answered later requests.
 func (b *Broker) explain(err error, asked time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -184,8 +184,8 @@ func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Positi
 	return source.Position{Lo: max(1, info.State.FirstSeq)}, source.Position{Lo: info.State.LastSeq + 1}, nil
 }
 
-// DeadLetter publishes letters to the subject of the dead letters. A stream has to take it.
-// The server drops a letter that comes twice within the stream's window of duplicates.
+// DeadLetter publishes letters to the subject of the dead letters. A stream must store that
+// subject. The server drops a letter that comes twice within the stream's window of duplicates.
 func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
 	js, err := b.jetStream()
 	if err != nil {
@@ -243,14 +243,14 @@ func (b *Broker) Denied(err error) bool {
 		errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, nats.ErrSecureConnWanted)
 }
 
-// tooLarge reports whether a message is over the server's max_payload, or the stream's bound.
+// tooLarge reports whether a message exceeds the server's max_payload or the stream's bound.
 func tooLarge(err error) bool {
 	const exceedsMaximum = 10054
 	api, is := errors.AsType[*jetstream.APIError](err)
 	return errors.Is(err, nats.ErrMaxPayload) || is && api.ErrorCode == exceedsMaximum
 }
 
-// plain replaces what a header cannot hold.
+// plain replaces control characters, which a header cannot hold, by spaces.
 func plain(r rune) rune {
 	if r < ' ' {
 		return ' '

@@ -20,8 +20,8 @@ func (m numbered) Metadata() (*jetstream.MsgMetadata, error) {
 	return &jetstream.MsgMetadata{Sequence: m.of}, nil
 }
 
-// Messages before a gap are returned before the loss is: a seek past the gap, which the loss names, would
-// lose them too.
+// Next returns the messages before a gap before it reports the loss. Otherwise the seek past the
+// gap, which the loss names, would skip them.
 func TestMessagesBeforeAGap(t *testing.T) {
 	r := &reader{messages: make(chan jetstream.Msg, 3), buffered: source.NewBuffered(), ended: make(chan struct{}), at: 1}
 	for i, seq := range []uint64{1, 2, 5} {

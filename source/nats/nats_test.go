@@ -24,7 +24,7 @@ func newQueue(t testing.TB) (*brokertest.Queue, jetstream.JetStream) {
 	return queueOf(t, proctest.StartNATS(t))
 }
 
-// queueOf returns a stream of a server, which access lets the test use.
+// queueOf returns a stream of a server. access holds the options of the test's own client.
 func queueOf(t testing.TB, server *proctest.Server, access ...nats.Option) (*brokertest.Queue, jetstream.JetStream) {
 	t.Helper()
 	url := "nats://" + server.Addr
@@ -47,7 +47,7 @@ func queueOf(t testing.TB, server *proctest.Server, access ...nats.Option) (*bro
 		Write: func(t *testing.T, values ...string) {
 			for _, v := range values {
 				written++
-				id := strconv.Itoa(written) // one that is sent again is one
+				id := strconv.Itoa(written) // so that a message that is sent twice is stored once
 				must.Become(t, "a message is written", func() bool {
 					_, err := js.Publish(t.Context(), "likes", []byte(v), jetstream.WithMsgID(id))
 					return err == nil
@@ -138,7 +138,7 @@ func TestLostMessages(t *testing.T) {
 	}
 }
 
-// TestRecreatedWhileRead: a reader that runs notices that the stream was made anew.
+// TestRecreatedWhileRead: a running reader notices that the stream was created anew.
 func TestRecreatedWhileRead(t *testing.T) {
 	q, js := newQueue(t)
 	shards := sinktest.New(2, nil)
@@ -156,7 +156,8 @@ func TestRecreatedWhileRead(t *testing.T) {
 	}
 }
 
-// newDisk returns a stream, and what saves the disk of its server, and makes the disk what was saved.
+// newDisk returns a stream and two functions: save copies the disk of its server, and lose puts the
+// copy back.
 func newDisk(t *testing.T) (q *brokertest.Queue, save, lose func(*testing.T)) {
 	t.Helper()
 	dir, copied := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "copy")
@@ -178,7 +179,7 @@ func TestRegrown(t *testing.T) {
 	brokertest.Regrown(t, q, save, lose)
 }
 
-// TestRemovedMark: that the last counted message was deleted or purged is no loss.
+// TestRemovedMark: if the last counted message was deleted or purged, no message counts as lost.
 func TestRemovedMark(t *testing.T) {
 	q, js := newQueue(t)
 	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
@@ -202,8 +203,8 @@ func TestRemovedMark(t *testing.T) {
 	}
 }
 
-// TestServerThatLostMessages: a server that lost the messages which its disk had not yet written, as
-// after a power failure, and that has as many others since, is not read.
+// TestServerThatLostMessages: a server lost messages that it had not written to disk, as after a
+// power failure, and got as many others since. No reader counts these.
 func TestServerThatLostMessages(t *testing.T) {
 	t.Parallel()
 	q, save, lose := newDisk(t)
@@ -258,10 +259,10 @@ func TestCovers(t *testing.T) {
 	}
 }
 
-// TestLargeLetter: a dead letter that its stream does not take stalls the source.
+// TestLargeLetter: a dead letter that its stream refuses stalls the source.
 func TestLargeLetter(t *testing.T) {
 	q, js := newQueue(t)
-	large := strings.Repeat("x", 1<<20-50) // the server takes it, but not with the headers of a letter
+	large := strings.Repeat("x", 1<<20-50) // the server accepts it, but not with the headers of a letter
 	q.Write(t, large)
 	q.Start(t, sinktest.New(1, nil)).Stalls(t, "set on-error: skip")
 	if _, err := js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "DEAD", Subjects: []string{"LIKES.dead"}, Duplicates: time.Minute, MaxMsgSize: 500}); err != nil {
@@ -275,7 +276,8 @@ func TestLargeLetter(t *testing.T) {
 	q.Start(t, sinktest.New(1, nil)).Stalls(t, "set on-error: skip")
 }
 
-// TestClosedConnection: a reader whose connection was closed fails, though its broker has another.
+// TestClosedConnection: a reader whose connection was closed fails, even if its broker has another
+// connection.
 func TestClosedConnection(t *testing.T) {
 	q, _ := newQueue(t)
 	q.Write(t, brokertest.Like(1, 1))
@@ -300,8 +302,8 @@ func TestBounded(t *testing.T) {
 	brokertest.Bounded(t, q, func(r source.Reader) int { return r.(*reader).buffered.Bytes() })
 }
 
-// TestDeletedTail: a source whose last message was removed before it was read stalls, and says where to
-// seek; one that is merely behind does not.
+// TestDeletedTail: if the last message was removed before it was read, the source stalls and names
+// a seek. A source that is only behind does not stall.
 func TestDeletedTail(t *testing.T) {
 	q, js := newQueue(t)
 	like := brokertest.Like(1, 1)
@@ -323,7 +325,7 @@ func TestDeletedTail(t *testing.T) {
 	q.Start(t, c).Stalls(t, "messages 2 to 3 were removed before they were read; seek to 4")
 }
 
-// TestStreamsThatForget: a stream whose messages leave it from between others is refused.
+// TestStreamsThatForget: a source refuses a stream that may remove messages between others.
 func TestStreamsThatForget(t *testing.T) {
 	q, js := newQueue(t)
 	for name, of := range map[string]jetstream.StreamConfig{

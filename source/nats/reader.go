@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// waitMax is how long Next waits for a message before it looks at the stream.
+	// waitMax is how long Next waits for a message before it checks the stream.
 	waitMax = time.Second
-	// pullMax bounds the messages of one request to the server. A few thousand leave the reader
-	// waiting for the next answer.
+	// pullMax bounds the messages of one request to the server. With a few thousand, the reader
+	// would often wait for the next answer.
 	pullMax = 10_000
 	// readyMax bounds the messages that wait for Next.
 	readyMax = 2_000
@@ -35,16 +35,17 @@ type reader struct {
 	identity string
 	stream   jetstream.Stream
 	consume  jetstream.ConsumeContext
-	messages chan jetstream.Msg // closed by nobody; consume's handler blocks when it is full
+	messages chan jetstream.Msg // never closed; deliver blocks while it is full
 	buffered *source.Buffered   // of messages
 	failed   chan error
 	ended    chan struct{} // closed by Close
-	at       uint64        // next to read, by the stream's sequence
+	at       uint64        // the next sequence number of the stream to read
 	seen     uint64        // messages that the consumer has delivered
 	broken   error         // error of a message that follows the messages of the last Next
 }
 
-// Read returns a reader. It stalls if messages at or above from are gone.
+// Read returns a reader. It returns a *source.StalledError if messages at or above position from
+// are gone.
 func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, _ source.Mark) (source.Reader, error) {
 	stream, info, err := b.stream(ctx)
 	if err != nil {
@@ -101,7 +102,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, _ sou
 	return r, nil
 }
 
-// deliver is called by the library, a message at a time.
+// The library calls deliver with one message at a time.
 func (r *reader) deliver(m jetstream.Msg) {
 	if !r.buffered.Add(len(m.Data()), r.ended) {
 		return

@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// testAccess: a user with a password, and TLS with certificates of both sides. The server takes
-// countd by nothing else.
+// testAccess: a user with a password, and TLS with certificates of both sides. The server accepts
+// countd in no other way.
 func testAccess(t *testing.T, db *database) {
 	a := brokertest.NewAccess(t)
 	data := db.setting(t, "data_directory")
@@ -49,7 +49,7 @@ hostssl all all 127.0.0.1/32 scram-sha-256 clientcert=verify-ca
 	stranger.Start(t, sinktest.New(1, nil)).Stalls(t, "must be superuser or replication role")
 }
 
-// setting returns a setting of the server.
+// setting returns the value of a setting of the server.
 func (db *database) setting(t *testing.T, name string) (value string) {
 	t.Helper()
 	db.do(t, func(c *pgx.Conn) error { return c.QueryRow(t.Context(), "SHOW "+name).Scan(&value) })

@@ -1,12 +1,11 @@
-// Package postgres owns the connections to PostgreSQL that read its log for package source:
-// messages of pg_logical_emit_message, which are an outbox without a table, or changes of
-// tables, in the form of Debezium's envelopes.
+// Package postgres reads PostgreSQL's log for package source. It reads messages of
+// pg_logical_emit_message, which are an outbox without a table, or changes of tables, as Debezium's
+// envelopes.
 //
-// It never makes a slot or a publication: a slot keeps the log that was not confirmed, so that
-// nothing is lost while no node reads, and an abandoned one fills the disk. The operator makes
-// both.
+// It never creates a slot or a publication: the operator does. A slot keeps the log that was not
+// confirmed, so nothing is lost while no node reads. An abandoned slot fills the disk.
 //
-// Invariant: it confirms a position to PostgreSQL only once package source has said that every
+// Invariant: it confirms a position to PostgreSQL only after package source has committed it: every
 // shard has passed it.
 package postgres
 
@@ -32,19 +31,19 @@ type Broker struct {
 	mu struct {
 		sync.Mutex
 		control *pgconn.PgConn // for queries; nil before it is used
-		// connects counts the connections for queries, and compared is what it was when Again began last.
+		// connects counts the connections for queries. compared is its value when Again last began.
 		connects, compared uint64
-		// asked is the system that Identity found last. Queries go to no other: the addresses of a
-		// DSN are tried in turn, so that the next connection may be to another server.
+		// asked is the system that Identity found last. Queries use no other system. The client
+		// tries the addresses of a DSN in turn, so the next connection may be to another server.
 		asked string
 		read  string // the system whose log an open reader reads; empty for none
-		// unpublished is from where the log was read last before the publication was there, and published
-		// where the log ended then.
+		// unpublished is where a reader last began without finding the publication. published is
+		// where the log ended when that was first noticed.
 		unpublished, published source.Position
 	}
 }
 
-// dsnKeys are the settings that a DSN may have. None of them names a file of the node, or is a
+// dsnKeys are the settings that a DSN may have. None of them names a file of the node or is a
 // password.
 var dsnKeys = []string{
 	"host", "port", "dbname", "user", "sslmode", "ssl", "sslsni", "sslnegotiation", "channel_binding", "require_auth",
@@ -73,12 +72,12 @@ func Open(cfg *source.Config, access source.Access) (*Broker, error) {
 	if cfg.Username != "" {
 		conn.User = cfg.Username
 	}
-	conn.Password = access.Password // and none of the process's environment, or of its home directory
+	conn.Password = access.Password // not one from the environment or the home directory
 	if access.TLS != nil {
 		access.TLS.ServerName = conn.Host
 		conn.TLSConfig, conn.Fallbacks = access.TLS, nil
 	} else {
-		conn.SSLCertMode = "disable" // shows no certificate of the home directory
+		conn.SSLCertMode = "disable" // sends no certificate from the home directory
 	}
 	conn.RuntimeParams["replication"] = "database"
 	conn.RuntimeParams["application_name"] = "countd " + cfg.Name
@@ -99,7 +98,7 @@ func (b *Broker) closeLocked() error {
 	}
 	control := b.mu.control
 	b.mu.control = nil
-	return control.Close(context.Background()) // does not wait for long: it only says goodbye
+	return control.Close(context.Background()) // quick: it only sends a last message
 }
 
 // query runs statements and returns the rows of the last one, as text. After an error the
@@ -132,7 +131,7 @@ func (b *Broker) queryLocked(ctx context.Context, sql string) ([][][]byte, error
 	return results[len(results)-1].Rows, nil
 }
 
-// connectLocked connects for queries, and returns what system the server is.
+// connectLocked opens the connection for queries, and returns the system of its server.
 func (b *Broker) connectLocked(ctx context.Context) (system string, err error) {
 	if b.mu.control, err = pgconn.ConnectConfig(ctx, b.conn); err != nil {
 		b.mu.control = nil
@@ -145,7 +144,7 @@ func (b *Broker) connectLocked(ctx context.Context) (system string, err error) {
 	return system, err
 }
 
-// identify returns which database system the server of a connection is, and its timeline.
+// identify returns the database system and the timeline of a connection's server.
 func identify(ctx context.Context, conn *pgconn.PgConn) (string, error) {
 	results, err := conn.Exec(ctx, "IDENTIFY_SYSTEM").ReadAll()
 	if err != nil {
@@ -158,8 +157,8 @@ func identify(ctx context.Context, conn *pgconn.PgConn) (string, error) {
 	return fmt.Sprintf("system %s timeline %s", system[0], system[1]), nil
 }
 
-// ask asks the server of queries which system it is, and has later queries go to no other. It also
-// returns the system whose log is read, if it is another.
+// ask returns the system that answers queries, and binds later queries to it. If an open reader
+// reads the log of another system, ask also returns that one.
 func (b *Broker) ask(ctx context.Context) (asked, read string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -178,8 +177,9 @@ func (b *Broker) ask(ctx context.Context) (asked, read string, err error) {
 	return asked, b.mu.read, nil
 }
 
-// publishedAt returns a position where the publication was there, although it was not at from: the
-// first end of the log that it was told, so that the reason of the stall stays.
+// publishedAt returns a position where the publication exists, for a reader that began at from and
+// did not find it. For the same from it keeps returning the first end, so that the reason of the
+// stall does not change.
 func (b *Broker) publishedAt(from, end source.Position) source.Position {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -189,15 +189,15 @@ func (b *Broker) publishedAt(from, end source.Position) source.Position {
 	return b.mu.published
 }
 
-// setCompared notes the connection on which Again compares.
+// setCompared records the connection on which Again compares.
 func (b *Broker) setCompared() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.compared = b.mu.connects
 }
 
-// stillCompared returns an error if queries have gone over another connection since Again compared: the
-// server may have restarted between, without the end of its log.
+// stillCompared returns an error if the connection for queries is not the one on which Again
+// compared. The server may have restarted between, and lost the end of its log.
 func (b *Broker) stillCompared() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -214,7 +214,8 @@ func (b *Broker) setRead(system string) {
 	b.mu.read = system
 }
 
-// row is query for one row of a number of columns; nil if there is none.
+// row runs a query and returns its first row, which must have at least that many columns. It
+// returns nil if there is no row.
 func (b *Broker) row(ctx context.Context, columns int, sql string) ([][]byte, error) {
 	rows, err := b.query(ctx, sql)
 	if err != nil || len(rows) == 0 {
@@ -226,8 +227,8 @@ func (b *Broker) row(ctx context.Context, columns int, sql string) ([][]byte, er
 	return rows[0], nil
 }
 
-// Identity returns the database system, its timeline and the slot; of two systems if the server that
-// answers queries is another than that whose log is read.
+// Identity returns the database system, its timeline and the slot. If the log is read from another
+// server than the one that answers queries, it names both systems.
 func (b *Broker) Identity(ctx context.Context) (string, error) {
 	asked, read, err := b.ask(ctx)
 	if err != nil {
@@ -245,10 +246,11 @@ func (b *Broker) Identity(ctx context.Context) (string, error) {
 	return asked + " slot " + b.cfg.Slot, nil
 }
 
-// published returns a *source.StalledError if the publication is missing, or if the source
-// would read its dead letters, each of which would be another bad message.
+// published returns a *source.StalledError if the publication is missing or lacks the tables to
+// read. It does so too if the source would read its dead letters, each of which would be another
+// bad message.
 func (b *Broker) published(ctx context.Context) error {
-	// to_regclass is an error for a schema that the user may not use, so it is not called for other tables.
+	// to_regclass fails for a schema that the user may not use, so call it for no other table.
 	found, err := b.row(ctx, 2, "SELECT p.puballtables OR EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"+
 		" JOIN pg_publication_tables t ON t.schemaname = n.nspname AND t.tablename = c.relname"+
 		" WHERE c.oid = to_regclass('"+b.cfg.DeadLetters+"') AND t.pubname = p.pubname)"+
@@ -288,7 +290,7 @@ func (b *Broker) confirmed(ctx context.Context) (source.Position, error) {
 // Partitions returns partition 0.
 func (b *Broker) Partitions(context.Context) ([]uint32, error) { return []uint32{0}, nil }
 
-// Bounds returns what the slot has passed, and the end of the log.
+// Bounds returns the position that the slot has passed, and the end of the log.
 func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Position, err error) {
 	if first, err = b.confirmed(ctx); err != nil {
 		return first, end, err
@@ -304,18 +306,18 @@ func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Positi
 	return first, end, err
 }
 
-// DeadLetter inserts letters into the table of dead letters, which it makes if it is
-// missing. A letter that comes twice is there once.
+// DeadLetter inserts letters into the table of dead letters. It creates a missing table. The table
+// keeps one copy of a letter that comes twice.
 func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
 	table := b.cfg.DeadLetters
-	// IF NOT EXISTS needs the right to create tables, even where there is one.
+	// IF NOT EXISTS needs the right to create tables even if the table exists.
 	there, err := b.row(ctx, 1, "SELECT to_regclass('"+table+"')")
 	if err == nil && (there == nil || there[0] == nil) {
 		_, err = b.query(ctx, "CREATE TABLE IF NOT EXISTS "+table+" (id text PRIMARY KEY, source text NOT NULL, position text NOT NULL,"+
 			" reason text NOT NULL, op text NOT NULL, message bytea NOT NULL, at timestamptz NOT NULL DEFAULT now())")
 	}
 	if err == nil {
-		err = b.published(ctx) // a publication of a schema has the new table
+		err = b.published(ctx) // a publication of a whole schema contains the new table
 	}
 	if err != nil {
 		return err
@@ -328,7 +330,7 @@ func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error 
 	return nil
 }
 
-// letterBatchBytes bounds the letters of one call of the server.
+// letterBatchBytes bounds the letters of one query.
 const letterBatchBytes = 1 << 20
 
 // insert returns the statements that insert letters.
@@ -356,19 +358,19 @@ func (b *Broker) CheckLetters(ctx context.Context) error {
 	return err
 }
 
-// passing are the classes of SQLSTATE, and conditions, that pass by themselves: the connection broke, a
-// transaction is to be repeated, resources lack, an administrator restarts the server, and another
-// node still reads the slot.
+// passing lists the classes and codes of SQLSTATE that pass by themselves. In order: the connection
+// broke, the transaction must be repeated, resources lack, an administrator restarts the server,
+// another node still reads the slot.
 var passing = []string{"08", "40", "53", "57", "55006"}
 
-// Denied reports whether the server refused a statement for a reason that does not pass by itself, such as
-// that it does not accept the user.
+// Denied reports whether the server refused a statement for a reason that does not pass by itself,
+// such as an unknown user.
 func (b *Broker) Denied(err error) bool {
 	of, is := errors.AsType[*pgconn.PgError](err)
 	return is && !slices.ContainsFunc(passing, func(code string) bool { return strings.HasPrefix(of.Code, code) })
 }
 
-// literal returns a text as SQL that nothing in the text can leave.
+// literal returns an SQL expression for a text. Nothing in the text can end the expression.
 func literal(text string) string {
 	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "?")
 	return "convert_from('\\x" + hex.EncodeToString([]byte(text)) + "', 'UTF8')"

@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// FuzzDSN: a DSN in which the library finds a password is refused, however it is written.
+// FuzzDSN: ParseConfig refuses each DSN in which the library finds a password.
 func FuzzDSN(f *testing.F) {
 	if err := os.Unsetenv("PGPASSWORD"); err != nil {
 		f.Fatal(err)

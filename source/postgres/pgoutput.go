@@ -11,18 +11,18 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// epoch is where PostgreSQL's time begins.
+// epoch is time zero of PostgreSQL.
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// decoder decodes messages of pgoutput, version 1. The number of a message in its transaction
-// counts all changes and messages, whatever the source selects, so that it is the same each
-// time that the transaction is decoded.
+// decoder decodes messages of pgoutput, version 1. The number of a message counts all changes and
+// messages of its transaction, whatever the source selects. So it is the same each time that the
+// transaction is decoded.
 type decoder struct {
-	prefix    string // of the messages; empty: changes of tables
+	prefix    string // of the messages to read; empty to read changes of tables
 	relations map[uint32]relation
-	compares  bool // passes messages outside of transactions; see message
+	compares  bool // skips messages outside of transactions and does not stall; see message
 
-	inside bool // a transaction
+	inside bool // whether a transaction is open
 	commit uint64
 	number uint64
 	time   time.Time
@@ -46,7 +46,7 @@ const boolType = 16
 
 var errShort = errors.New("a message of pgoutput is too short")
 
-// fields reads the fields of a message. After the first that is not there, all are zero.
+// fields reads the fields of a message. After the first missing field, it returns zeros.
 type fields struct {
 	data []byte
 	bad  bool
@@ -79,7 +79,8 @@ func (f *fields) text() string {
 	return out
 }
 
-// decode decodes one message. It returns an empty item for one that says nothing here.
+// decode decodes one message. It returns an empty item for one that has neither a message nor a new
+// position for the source.
 func (d *decoder) decode(data []byte) (item, error) {
 	f := &fields{data: data}
 	var out item
@@ -133,9 +134,10 @@ func (d *decoder) relation(f *fields) {
 	d.relations[id] = r
 }
 
-// message decodes a message of pg_logical_emit_message. One that is outside of transactions has no position:
-// PostgreSQL tells where its record ends, but a stream from anywhere behind the record's start does not have it.
-// So it stalls the source before it is passed. A stream from the record's end has all that comes later.
+// message decodes a message of pg_logical_emit_message. A message outside of a transaction has no
+// exact position. PostgreSQL sends the end of its record, but a stream that begins after the
+// record's start leaves the message out. So such a message stalls the source before its position. A
+// stream that begins at the record's end has everything later.
 func (d *decoder) message(f *fields) (item, error) {
 	transactional := f.u8() == 1
 	lsn := f.u64()
@@ -187,7 +189,8 @@ func (d *decoder) change(kind byte, f *fields) (item, error) {
 	if err != nil {
 		return item{}, err
 	}
-	// How a value is spelled depends on settings of the server, such as its time zone.
+	// The spelling of a value depends on settings of the server, such as its time zone. So Derived
+	// is set.
 	return item{source.Message{Position: p, Value: text, Time: d.time, Key: d.xid, Derived: true}, true, source.Position{Hi: p.Hi, Lo: p.Lo + 1}}, nil
 }
 
@@ -218,7 +221,7 @@ func (r relation) row(f *fields, whole bool) map[string]any {
 	return row
 }
 
-// value returns a value as JSON has it.
+// value converts a column's text to a JSON value.
 func (c column) value(text []byte) any {
 	switch {
 	case plainTypes[c.oid] && json.Valid(text):

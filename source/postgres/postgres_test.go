@@ -37,7 +37,7 @@ func (db *database) dsn() string {
 	return "postgres://postgres@" + db.Addr + "/postgres?sslmode=disable"
 }
 
-// do runs something with a connection, again after an error: the server may be starting.
+// do calls f with a connection, and repeats it after an error, because the server may be starting.
 func (db *database) do(t *testing.T, f func(*pgx.Conn) error) {
 	t.Helper()
 	var err error
@@ -65,7 +65,7 @@ func (db *database) exec(t *testing.T, sql string, args ...any) {
 	})
 }
 
-// awaitFree waits until no connection reads a slot: the server releases it after a reader has closed.
+// awaitFree waits until the server has released a slot, some time after its reader closed.
 func (db *database) awaitFree(t *testing.T, slot string) {
 	t.Helper()
 	must.Become(t, "the slot is free", func() bool {
@@ -77,7 +77,7 @@ func (db *database) awaitFree(t *testing.T, slot string) {
 	})
 }
 
-// queue makes a slot, and returns what is written from now on.
+// queue creates a slot, and returns a queue of everything written from now on.
 func (db *database) queue(t *testing.T, slot, publication, more string) *brokertest.Queue {
 	db.exec(t, "SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot)
 	return &brokertest.Queue{
@@ -126,9 +126,9 @@ func TestReads(t *testing.T) {
 	t.Run("letters", func(t *testing.T) { testLetters(t, db) })
 }
 
-// testOutbox: messages of transactions that were rolled back, of other prefixes, and changes
-// of tables count nothing. One outside of transactions stalls the source, again and again, until a seek behind it,
-// which loses no other.
+// testOutbox: messages of rolled-back transactions and of other prefixes, and changes of tables,
+// count nothing. A message outside of a transaction stalls the source at each start. A seek past it
+// loses no other message.
 func testOutbox(t *testing.T, db *database) {
 	q := db.queue(t, "outbox", "countd", outbox)
 	like := brokertest.Like(1, 1)
@@ -195,7 +195,7 @@ func seekTo(t *testing.T, reason string) source.Position {
 	return at
 }
 
-// testTable: sums are those of the rows, after any change; a truncate stalls the source.
+// testTable: after any change the sums are those of the rows. A truncate stalls the source.
 func testTable(t *testing.T, db *database) {
 	db.exec(t, "DELETE FROM likes")
 	c := sinktest.New(2, nil)
@@ -222,8 +222,8 @@ func testTable(t *testing.T, db *database) {
 	r.Stalls(t, "the table was truncated")
 }
 
-// testValues: rows whose post is deleted, or that a condition leaves out, are taken back; columns may
-// have any type whose value is a whole number or a truth.
+// testValues: the source subtracts rows whose post is deleted, or which a condition leaves out.
+// Columns may have any type whose value is a whole number or a boolean.
 func testValues(t *testing.T, db *database) {
 	for _, sql := range []string{
 		"CREATE DOMAIN flag AS bool", "CREATE DOMAIN amount AS int",
@@ -345,16 +345,16 @@ func testLetters(t *testing.T, db *database) {
 	q := db.queue(t, "app", "app", table+"dead-letters: app.dead\n")
 	r := q.Start(t, sinktest.New(1, nil))
 	db.exec(t, "INSERT INTO app.likes (post_id, weight) VALUES (1, 'no number')")
-	r.Stalls(t, want) // at the first letter: before it there is no table
+	r.Stalls(t, want) // at the first letter, which creates the table
 
-	// An outbox is not read from tables.
+	// A source of an outbox reads no tables.
 	c := sinktest.New(1, nil)
 	q = db.queue(t, "outbox_of_everything", "everything", outbox)
 	q.Write(t, "poison", brokertest.Like(1, 1))
 	q.Start(t, c).Counts(t, c, 1)
 }
 
-// testLag: the lag is 0 where nothing waits, although other tables are written, and is unknown
+// testLag: the lag is 0 if no message waits, even while other tables are written. It is unknown
 // while the reader is behind.
 func testLag(t *testing.T, db *database) {
 	q := db.queue(t, "lag", "countd", outbox)
@@ -390,8 +390,8 @@ func testBounded(t *testing.T, db *database) {
 	brokertest.Bounded(t, q, func(r source.Reader) int { return r.(*reader).holds.Bytes() })
 }
 
-// testPublication: a source whose publication was made anew, or after the slot, stalls, and says where to
-// seek; after that it goes on. One whose publication has no tables stalls.
+// testPublication: if the publication was created anew, or after the slot, the source stalls and
+// names a seek. After the seek it continues. A source whose publication has no tables stalls.
 func testPublication(t *testing.T, db *database) {
 	db.exec(t, "CREATE TABLE thanks (id bigserial PRIMARY KEY, post_id bigint, weight int)")
 	db.exec(t, "ALTER TABLE thanks REPLICA IDENTITY FULL")
@@ -427,8 +427,7 @@ func testPublication(t *testing.T, db *database) {
 	db.queue(t, "bare", "bare", table).Start(t, sinktest.New(1, nil)).Stalls(t, "publication bare has no tables")
 }
 
-// TestRegrown: a database that was made what it was before, as from a copy of its disk, has another log
-// since.
+// TestRegrown: a database was set back, as from a copy of its disk, and has another log since.
 func TestRegrown(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -443,8 +442,8 @@ func TestRegrown(t *testing.T) {
 	brokertest.Regrown(t, db.queue(t, "countd", "countd", outbox), move(copied, data), move(data, copied))
 }
 
-// TestCrashKeepsMarks: a server that crashed may have forgotten how far the slot has come. It sends
-// what was counted again, and nothing is lost.
+// TestCrashKeepsMarks: a server that crashed may have forgotten the slot's latest position. It
+// sends counted messages again, and nothing is lost.
 func TestCrashKeepsMarks(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -19,22 +19,23 @@ const (
 	waitMax = time.Second
 	// pendingMax bounds the messages that wait in memory.
 	pendingMax = 2_000
-	// slotFreeEvery is how often Again looks whether the server has noticed its end.
+	// slotFreeEvery is how often Again checks whether the server has released the slot.
 	slotFreeEvery = 10 * time.Millisecond
-	// askEvery is how often Again asks how far the server has come: each answer is a message too. Again uses the connection for queries as often, so that no timeout of
-	// the server ends it: Read refuses to begin if it was replaced.
+	// askEvery is how often Again asks how far the server has come. Each answer counts as progress.
+	// Again also uses the connection for queries that often, so that no timeout of the server
+	// closes it. Read refuses to begin if that connection was replaced.
 	askEvery = 100 * time.Millisecond
 )
 
-// item is what the receiving goroutine hands to Next: a message, or only how far it came.
+// item is what the receiving goroutine sends to Next: a message, or only a new position.
 type item struct {
 	message source.Message
 	has     bool
 	next    source.Position
 }
 
-// reader streams the log. A goroutine, which Read starts and Close ends and waits for,
-// receives and decodes; Next takes from its channel.
+// reader streams the log. Read starts a goroutine that receives and decodes. Next takes items from
+// its channel. Close ends the goroutine and waits for it.
 type reader struct {
 	conn   *pgconn.PgConn
 	dec    decoder
@@ -45,16 +46,16 @@ type reader struct {
 	cancel context.CancelFunc
 	b      *Broker
 	from   source.Position
-	next   source.Position // of Next
+	next   source.Position // the position that Next returns
 	heard  func()          // called at each message of the server
 
 	mu struct {
 		sync.Mutex
-		confirmed uint64 // what the server is told; mu also guards writes
+		confirmed uint64 // the position last confirmed to the server; mu also guards writes to conn
 	}
 }
 
-// Read returns a reader. It stalls if the slot has passed from.
+// Read returns a reader. It returns a *source.StalledError if the slot has passed position from.
 func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, found source.Mark) (source.Reader, error) {
 	r, err := b.read(ctx, from, found, false, func() {})
 	if err != nil {
@@ -73,7 +74,7 @@ func (b *Broker) read(ctx context.Context, from source.Position, found source.Ma
 		err = startReplication(ctx, conn, b.cfg, from)
 	}
 	var confirmed source.Position
-	if err == nil { // the slot is this reader's now: nobody else moves it
+	if err == nil { // this reader holds the slot now, so nobody else moves it
 		confirmed, err = b.confirmed(ctx)
 	}
 	if err == nil && from.Hi < confirmed.Hi {
@@ -105,8 +106,8 @@ func (b *Broker) read(ctx context.Context, from source.Position, found source.Ma
 	return r, nil
 }
 
-// Again returns the messages from one position up to another, if the slot has not passed them. What it
-// has passed was confirmed. It returns once the slot is free again.
+// Again returns the messages from one position up to another. It leaves out what the slot has
+// passed: the source had confirmed that. It returns once the slot is free again.
 func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position, progress func()) (source.Again, error) {
 	confirmed, err := b.confirmed(ctx)
 	b.setCompared()
@@ -143,7 +144,7 @@ func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position, 
 		}
 		at = got.Next
 	}
-	_ = r.Close() // what was read does not depend on it
+	_ = r.Close() // the messages do not depend on it
 	for err == nil {
 		active, failed := b.row(ctx, 1, "SELECT active FROM pg_replication_slots WHERE slot_name = '"+b.cfg.Slot+"'")
 		if failed != nil || active == nil || string(active[0]) == "f" {
@@ -182,7 +183,7 @@ func startReplication(ctx context.Context, conn *pgconn.PgConn, cfg *source.Conf
 	}
 }
 
-// receive hands over what the server sends, until life ends or an error.
+// receive sends what the server sends to Next, until life ends or there is an error.
 func (r *reader) receive(life context.Context) {
 	defer close(r.ended)
 	defer close(r.items)
@@ -210,11 +211,12 @@ func (r *reader) receive(life context.Context) {
 	}
 }
 
-// errSkipped is of a server that leaves out the changes of tables, because the publication is not there.
+// errSkipped is returned if the server leaves out changes of tables, because the publication was
+// missing at that place of the log.
 var errSkipped = errors.New("the server skips changes: the publication was not there")
 
-// noticed returns errSkipped for the warning that PostgreSQL 18 sends in place of an error. In the stream
-// it sends no other of this class.
+// noticed returns errSkipped for the warning that PostgreSQL 18 sends in place of an error. In the
+// stream, the server sends no other warning of this class.
 func (r *reader) noticed(m *pgproto3.NoticeResponse) error {
 	const notInPrerequisiteState = "55000"
 	if m.Code == notInPrerequisiteState && r.dec.prefix == "" {
@@ -249,10 +251,10 @@ func (r *reader) received(life context.Context, data []byte) error {
 	return errors.New("a message of the stream that is neither w nor k")
 }
 
-// hand puts an item into the channel, if it says anything new.
+// hand sends an item to Next, unless it is empty.
 func (r *reader) hand(life context.Context, i item) error {
 	if i.has && i.message.Position.Less(r.from) {
-		i.has, i.message = false, source.Message{} // the first part of a transaction, which was applied
+		i.has, i.message = false, source.Message{} // an earlier part of the transaction, which was applied
 	}
 	if !i.has && i.next == (source.Position{}) {
 		return nil
@@ -309,13 +311,13 @@ func (r *reader) take(got *source.Fetched, i item) {
 	}
 }
 
-// Commit tells the server which part of the log it may remove. Transactions that committed
-// at p or later will be sent again. It asks for how far the server has come: Next passes what
-// holds no message.
+// Commit tells the server which part of the log it may remove. Transactions that committed at p or
+// later will be sent again. Commit also asks how far the server has come, so that Next moves past
+// parts of the log without messages.
 func (r *reader) Commit(_ context.Context, p source.Position) error { return r.confirm(p.Hi, 1) }
 
-// explain returns a *source.StalledError if the server did not find the publication: it looks for it as
-// of the log that it decodes, not as of now.
+// explain returns a *source.StalledError if the server did not find the publication. The server
+// searches for it as of the place in the log that it decodes, not as of now.
 func (r *reader) explain(ctx context.Context, err error) error {
 	const undefinedObject = "42704"
 	if of, is := errors.AsType[*pgconn.PgError](err); !errors.Is(err, errSkipped) && (!is || of.Code != undefinedObject) {

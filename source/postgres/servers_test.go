@@ -17,19 +17,19 @@ import (
 	"github.com/countd/countd/source/brokertest"
 )
 
-// The addresses of a DSN are tried in turn, so each connection may be to another server. No server but
-// the one that Identity names is read or asked.
+// The client tries the addresses of a DSN in turn, so each connection may be to another server. The
+// source uses only the server that Identity names.
 func TestTwoServers(t *testing.T) {
 	one, two := newDatabase(t), newDatabase(t)
 	for _, db := range []*database{one, two} {
 		db.exec(t, "CREATE ROLE reader LOGIN REPLICATION")
 		if db == one {
-			db.exec(t, "ALTER SYSTEM SET max_wal_senders = 1") // a server that takes no more
+			db.exec(t, "ALTER SYSTEM SET max_wal_senders = 1") // a server that accepts only one stream
 			db.Restart(t)
 		}
 		db.queue(t, "pub", "countd", outbox)
 	}
-	for range 50 { // so that the log of the other is further
+	for range 50 { // so that the other server's log is longer
 		two.exec(t, "SELECT pg_logical_emit_message(true, 'likes', $1)", brokertest.Like(1, 1000))
 	}
 	one.exec(t, "SELECT pg_logical_emit_message(true, 'likes', $1)", brokertest.Like(1, 1))
@@ -46,7 +46,7 @@ func TestTwoServers(t *testing.T) {
 		return of
 	}
 
-	// As the first server takes one connection, the log is read from the second.
+	// The first server accepts only one connection, so the log is read from the second.
 	b := open()
 	before := identity(b)
 	first, _, err := b.Bounds(t.Context(), 0)
@@ -67,7 +67,7 @@ func TestTwoServers(t *testing.T) {
 		t.Errorf("the identity is %q, and %q after the reader is closed", before, after)
 	}
 
-	// The connection for queries breaks, and the next is to the second server.
+	// The connection for queries breaks. The next one is to the second server.
 	b.mu.Lock()
 	_ = b.mu.control.Conn().Close()
 	b.mu.Unlock()
@@ -94,8 +94,8 @@ func TestTwoServers(t *testing.T) {
 	}
 }
 
-// A server that restarts between the comparison with what was counted and the stream may have lost the
-// end of its log by then: the comparison is made again.
+// A server that restarts after the comparison and before the stream may have lost the end of its
+// log. The session compares again.
 func TestRestartAfterComparing(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -133,7 +133,8 @@ func TestRestartAfterComparing(t *testing.T) {
 	}
 }
 
-// A comparison that has to read a lot, since a transaction is open for long, says that it gets on.
+// A long open transaction makes the comparison read a lot. The comparison reports progress
+// meanwhile.
 func TestLongComparison(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -163,8 +164,8 @@ func TestLongComparison(t *testing.T) {
 	}
 }
 
-// PostgreSQL 18 warns that a publication is not there, and goes on without the changes of its tables. The
-// source stalls at what was there before, as it does with older servers.
+// PostgreSQL 18 only warns that a publication is missing, and skips the changes of its tables. The
+// source stalls at the last good position, as with older servers.
 func TestSkippedPublication(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -14,15 +14,15 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// cpu returns what the process has used of processors.
+// cpu returns the CPU time of the process.
 func cpu() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkSource reads a stream through a runner, and BenchmarkBare with a consumer that
-// counts in a map. Both report the processor time of this process a message.
+// BenchmarkSource reads a stream through a runner, and BenchmarkBare with a consumer that counts in
+// a map. Both report this process's CPU time for each message.
 func BenchmarkSource(b *testing.B) { benchmark(b, true) }
 
 func BenchmarkBare(b *testing.B) { benchmark(b, false) }

@@ -14,8 +14,8 @@ const answerBytesMax = 4 * source.MessageBytesMax
 // errAnswer is returned by a connection whose answer is over answerBytesMax.
 var errAnswer = errors.New("an answer of Redis is too large")
 
-// bounded returns a dialer of connections that fail at an answer over answerBytesMax: Redis bounds the
-// entries of an answer by their number only.
+// bounded returns a dialer whose connections fail if an answer exceeds answerBytesMax. Redis itself
+// bounds only the number of entries in an answer.
 func bounded(dial func(ctx context.Context, network, addr string) (net.Conn, error)) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)

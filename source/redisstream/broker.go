@@ -70,8 +70,8 @@ func Quiet() { logging.Disable() }
 // Close closes the connections.
 func (b *Broker) Close() error { return b.client.Close() }
 
-// findGroup returns the name of the source's consumer group, which it makes if there is
-// none. Two nodes that run it at once get the same.
+// findGroup returns the name of the source's consumer group. It creates a missing group. Two nodes
+// that run it at the same time get the same name.
 var findGroup = redis.NewScript(`
 if redis.call('EXISTS', KEYS[1]) == 0 then return false end
 for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
@@ -113,7 +113,7 @@ func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Positi
 	return first, end, err
 }
 
-// explain returns a *source.StalledError for a stream that is not there, or whose entries are too large.
+// explain returns a *source.StalledError for a missing stream, or one whose entries are too large.
 func (b *Broker) explain(err error) error {
 	if errors.Is(err, errAnswer) {
 		return source.Stalled("stream %s has entries that are too large: an answer of Redis with two or three of them is over %d MiB", b.cfg.Key, answerBytesMax>>20)
@@ -124,8 +124,8 @@ func (b *Broker) explain(err error) error {
 	return err
 }
 
-// DeadLetter appends letters to the stream of dead letters. A letter may be there twice if a
-// node ended at the wrong moment; source, partition and position name it.
+// DeadLetter appends letters to the stream of dead letters. If a node ends before Redis answers, a
+// letter may be there twice. Its source, partition and position identify it.
 func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
 	for part := range source.LetterBatches(letters, letterBatchBytes) {
 		if err := b.add(ctx, part); err != nil {
@@ -179,12 +179,12 @@ func parse(id string) (source.Position, error) {
 	return source.Position{Hi: hi, Lo: lo}, nil
 }
 
-// format is the id at a position.
+// format returns the id at a position.
 func format(p source.Position) string {
 	return strconv.FormatUint(p.Hi, 10) + "-" + strconv.FormatUint(p.Lo, 10)
 }
 
-// after returns the position that follows por, if p is the highest position, p.
+// after returns the position that follows p, or p if p is the highest position.
 func after(p source.Position) source.Position {
 	switch {
 	case p.Lo < math.MaxUint64:

@@ -17,7 +17,7 @@ import (
 const (
 	// waitMax is how long Next waits for an entry.
 	waitMax = 500 * time.Millisecond
-	// countFirst is how many entries the first fetch asks for: their size is not known.
+	// countFirst is how many entries the first fetch requests, because their size is not known.
 	countFirst = 16
 )
 
@@ -29,28 +29,31 @@ type reader struct {
 
 	mu struct {
 		sync.Mutex
-		at source.Position // next to read
-		// added is how many entries were ever added below at, if counted.
+		next source.Position // the next position to read
+		// added is the number of entries that were ever added below next. It is valid if counted is
+		// set.
 		added   int64
 		counted bool
-		// count is how many entries together have FetchBytesMax bytes, if they are as large as
+		// count is how many entries have FetchBytesMax bytes together, if they are as large as
 		// those of the last fetch.
 		count int
-		// last is the highest entry that was there: read, or counted before. It is compared again when
-		// the client has made a connection since connects, perhaps to a server that has lost it.
+		// last is the mark of the highest entry that was read, or that the caller of Read found. If
+		// the client has connected since connects, perhaps to a server that has lost the entry,
+		// compare reads it again.
 		last     source.Mark
 		connects uint64
 	}
 }
 
-// Read returns a reader. It stalls if entries at or above from may be gone.
+// Read returns a reader. It returns a *source.StalledError if entries at or above position from may
+// be gone.
 func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, found source.Mark) (source.Reader, error) {
 	group, err := b.Identity(ctx)
 	if err != nil {
 		return nil, err
 	}
 	r := &reader{b: b, group: group}
-	r.mu.at, r.mu.count, r.mu.last = from, countFirst, found
+	r.mu.next, r.mu.count, r.mu.last = from, countFirst, found
 	_, err = r.read(ctx, 0)
 	return r, err
 }
@@ -86,11 +89,11 @@ func (r *reader) read(ctx context.Context, limit int) (source.Fetched, error) {
 }
 
 func (r *reader) readLocked(ctx context.Context, limit int) (source.Fetched, error) {
-	got := source.Fetched{Next: r.mu.at, Left: -1}
+	got := source.Fetched{Next: r.mu.next, Left: -1}
 	key := r.b.cfg.Key
 	tx := r.b.client.TxPipeline()
 	stream, groups := tx.XInfoStream(ctx, key), tx.XInfoGroups(ctx, key)
-	entries := tx.XRead(ctx, &redis.XReadArgs{Streams: []string{key, format(before(r.mu.at))}, Count: int64(max(limit, 1)), Block: -1})
+	entries := tx.XRead(ctx, &redis.XReadArgs{Streams: []string{key, format(before(r.mu.next))}, Count: int64(max(limit, 1)), Block: -1})
 	if _, err := tx.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return got, executed(err, stream, groups, entries)
 	}
@@ -103,7 +106,7 @@ func (r *reader) readLocked(ctx context.Context, limit int) (source.Fetched, err
 		return got, err
 	}
 	if deleted != (source.Position{}) {
-		r.mu.counted = false // which of the entries below deleted are gone is not known
+		r.mu.counted = false // unknown: which of the entries below deleted are gone
 		next = slices.DeleteFunc(next, func(e redis.XMessage) bool {
 			p, err := parse(e.ID)
 			return err == nil && deleted.Less(p)
@@ -116,14 +119,14 @@ func (r *reader) readLocked(ctx context.Context, limit int) (source.Fetched, err
 		return got, err
 	}
 	if deleted != (source.Position{}) && len(next) == 0 {
-		return got, source.Lost(after(deleted), "entries up to %s were deleted before they were read; position is %s", format(deleted), r.mu.at)
+		return got, source.Lost(after(deleted), "entries up to %s were deleted before they were read; position is %s", format(deleted), r.mu.next)
 	}
 	if limit > 0 && len(next) > 0 {
 		if err := r.take(&got, next); err != nil {
 			return got, err
 		}
 	}
-	if last, err := parse(stream.Val().LastGeneratedID); err == nil && after(last) == r.mu.at && deleted == (source.Position{}) {
+	if last, err := parse(stream.Val().LastGeneratedID); err == nil && after(last) == r.mu.next && deleted == (source.Position{}) {
 		r.mu.added, r.mu.counted = stream.Val().EntriesAdded, true
 	}
 	if r.mu.counted {
@@ -132,15 +135,15 @@ func (r *reader) readLocked(ctx context.Context, limit int) (source.Fetched, err
 	return got, nil
 }
 
-// deleted returns the last entry that was deleted at or above at; or zero if none was. The reader
-// returns the remaining entries below it before the source stalls, so that a seek past the deleted
-// entry skips none of them. mu is held.
+// deleted returns the position of the last entry that was deleted at or above r.mu.next, or zero if
+// none was. The reader returns the remaining entries below it before the source stalls, so that a
+// seek past the deleted entry skips none of them. mu is held.
 func (r *reader) deleted(stream *redis.XInfoStream) (source.Position, error) {
 	last, err := parse(stream.MaxDeletedEntryID)
 	if err != nil || stream.EntriesAdded < stream.Length {
 		return last, source.Stalled("Redis does not count the entries that were added: version 7.0 or newer is needed")
 	}
-	if stream.EntriesAdded == stream.Length || last.Less(r.mu.at) {
+	if stream.EntriesAdded == stream.Length || last.Less(r.mu.next) {
 		return source.Position{}, nil
 	}
 	return last, nil
@@ -190,8 +193,8 @@ func executed(err error, commands ...redis.Cmder) error {
 	return err
 }
 
-// judge returns a *source.StalledError unless all entries at and above at are there that
-// were ever added, those aside that were deleted. mu is held.
+// judge returns a *source.StalledError if an entry at or above r.mu.next was lost or trimmed.
+// readLocked handles deleted entries. mu is held.
 func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, deleted source.Position) error {
 	i := slices.IndexFunc(groups, func(g redis.XInfoGroup) bool { return g.Name == r.group })
 	if i < 0 {
@@ -201,12 +204,12 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, del
 	if err != nil {
 		return err
 	}
-	at := r.mu.at
+	at := r.mu.next
 	if after(last).Less(at) {
 		return source.Truncated(after(last), "position %s is beyond the last entry, %s: the stream lost entries; seek to go on", at, format(last))
 	}
 	if deleted != (source.Position{}) {
-		return nil // it stalls once it has read those below deleted
+		return nil // readLocked stalls once it has returned the entries below deleted
 	}
 	left := after(last) // the first that is left
 	if stream.Length > 0 {
@@ -235,16 +238,16 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, del
 	return nil
 }
 
-// compare returns a *source.StalledError if what was read is not from the stream of the last entry. mu
-// is held.
+// compare returns a *source.StalledError if the stream no longer has the last entry that was read.
+// mu is held.
 func (r *reader) compare(ctx context.Context) error {
 	connects := r.b.connects.Load() // load it before the commands below make another connection
 	if connects == r.mu.connects {
 		return nil
 	}
 	if last := r.mu.last; last.Exists() {
-		to := r.mu.at
-		if !last.Position.Less(to) { // a shard is ahead of at
+		to := r.mu.next
+		if !last.Position.Less(to) { // a shard is ahead of this reader
 			to = after(last.Position)
 		}
 		again, err := r.b.Again(ctx, 0, last.Position, to, nil)
@@ -259,7 +262,7 @@ func (r *reader) compare(ctx context.Context) error {
 	return nil
 }
 
-// take appends entries to got and moves at past them. mu is held.
+// take appends entries to got and moves r.mu.next past them. mu is held.
 func (r *reader) take(got *source.Fetched, entries []redis.XMessage) error {
 	got.Messages = make([]source.Message, 0, len(entries))
 	for _, e := range entries {
@@ -271,7 +274,7 @@ func (r *reader) take(got *source.Fetched, entries []redis.XMessage) error {
 			return source.Stalled("the last entry, %s, has the highest id: no position follows it, and no entry", e.ID)
 		}
 		got.Messages = append(got.Messages, m)
-		r.mu.at = after(m.Position)
+		r.mu.next = after(m.Position)
 	}
 	if n := len(entries); n > 0 {
 		if last := source.MarkOf(&got.Messages[n-1]); r.mu.last.Position.Less(last.Position) {
@@ -280,7 +283,7 @@ func (r *reader) take(got *source.Fetched, entries []redis.XMessage) error {
 		r.mu.count = max(1, n*source.FetchBytesMax/max(1, got.Bytes()))
 	}
 	r.mu.added += int64(len(entries))
-	got.Next = r.mu.at
+	got.Next = r.mu.next
 	return nil
 }
 
@@ -303,10 +306,11 @@ func (b *Broker) value(fields map[string]any) []byte {
 	return text
 }
 
-// Commit moves the consumer group, which shows the lag to whoever looks at the stream.
+// Commit moves the consumer group to p. So Redis shows the lag, and a later reader can notice a
+// trim.
 func (r *reader) Commit(ctx context.Context, p source.Position) error {
 	r.mu.Lock()
-	added, exact := r.mu.added, r.mu.counted && r.mu.at == p
+	added, exact := r.mu.added, r.mu.counted && r.mu.next == p
 	r.mu.Unlock()
 	args := []any{"XGROUP", "SETID", r.b.cfg.Key, r.group, format(before(p))}
 	if exact {

@@ -60,7 +60,7 @@ func TestFieldsAsJSON(t *testing.T) {
 	q.Start(t, c).Counts(t, c, 3)
 }
 
-// TestDocumented: the command of docs/SOURCES.md makes a stream that a source counts.
+// TestDocumented: the command of docs/SOURCES.md creates a stream that a source counts.
 func TestDocumented(t *testing.T) {
 	q, client := newQueue(t, "")
 	var command []any
@@ -74,7 +74,7 @@ func TestDocumented(t *testing.T) {
 	q.Start(t, c).Counts(t, c, 1)
 }
 
-// TestFieldsAreTexts: the fields of an entry are texts, also the amounts and the truths.
+// TestFieldsAreTexts: the fields of an entry are texts, even amounts and booleans.
 func TestFieldsAreTexts(t *testing.T) {
 	q, client := newQueue(t, "map: {keyspace: posts, id: $.post, column: like, add: $.n, if: $.on}")
 	for _, on := range []string{"1", "0", "true", "False"} {
@@ -89,8 +89,8 @@ func TestFieldsAreTexts(t *testing.T) {
 	}
 }
 
-// TestTrim: a trim of entries that were read is harmless, and one of others stalls the
-// source, whether a reader runs or not.
+// TestTrim: a trim of read entries is harmless. A trim of unread entries stalls the source, whether
+// a reader runs or not.
 func TestTrim(t *testing.T) {
 	for _, running := range []bool{true, false} {
 		q, client := newQueue(t, "")
@@ -177,8 +177,8 @@ func TestLostStream(t *testing.T) {
 	}
 }
 
-// TestTruncated: an entry with the id and the value of one that was counted is no proof that the
-// stream was not truncated: the clock of a new master may be behind, and a producer may set ids.
+// TestTruncated: a counted entry's id and value do not prove that the stream was not truncated. The
+// clock of a new master may be behind, and a producer may set ids.
 func TestTruncated(t *testing.T) {
 	q, client := newQueue(t, "")
 	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
@@ -239,11 +239,11 @@ func TestBounded(t *testing.T) {
 	q, client := newQueue(t, "")
 	brokertest.Bounded(t, q, func(source.Reader) int { return 0 })
 
-	// Entries of which one answer has too many are read all the same.
+	// Many large entries, too large for one answer together, are read all the same.
 	like := brokertest.Like(1, 1)
 	c := sinktest.New(1, nil)
 	client.Del(t.Context(), "likes")
-	for range 20 { // small ones first, so that the reader asks for many
+	for range 20 { // small entries first, so that the reader requests many
 		q.Write(t, like, like, like, like, like)
 	}
 	for range 60 {
@@ -252,15 +252,15 @@ func TestBounded(t *testing.T) {
 	r := q.Start(t, c)
 	r.Counts(t, c, 160)
 
-	// One that is too large alone stalls the source.
+	// A single entry that is too large stalls the source.
 	client.Del(t.Context(), "likes.dead")
 	q.Write(t, like)
 	client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"value", strings.Repeat("x", answerBytesMax)}})
 	r.Stalls(t, "has entries that are too large")
 }
 
-// TestDeletedBetween: entries that are left below a deleted one are counted before the source stalls, so
-// that the seek that it names loses none of them.
+// TestDeletedBetween: the source counts the entries left below a deleted one before it stalls. So
+// the seek that it names skips none of them.
 func TestDeletedBetween(t *testing.T) {
 	q, client := newQueue(t, "")
 	c := sinktest.New(1, nil)
@@ -273,7 +273,7 @@ func TestDeletedBetween(t *testing.T) {
 	r.Counts(t, c, 1+4)
 }
 
-// TestIDsWithoutTimes: the age of entries whose ids are no times is not known.
+// TestIDsWithoutTimes: entries whose ids are not times have no known age.
 func TestIDsWithoutTimes(t *testing.T) {
 	q, client := newQueue(t, "on-error: stop\n")
 	client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", ID: "1-0", Values: []any{"value", brokertest.Like(1, 1)}})
@@ -287,14 +287,14 @@ func TestIDsWithoutTimes(t *testing.T) {
 	}
 }
 
-// TestNoStream: a key of another type, which no error of Redis tells by a code, stalls the source.
+// TestNoStream: a key of another type stalls the source, although Redis reports it only as text.
 func TestNoStream(t *testing.T) {
 	q, client := newQueue(t, "")
 	client.Set(t.Context(), "likes", "x", 0)
 	q.Start(t, sinktest.New(1, nil)).Stalls(t, "WRONGTYPE")
 }
 
-// TestRegrown: a stream that was made what it was before has other entries since.
+// TestRegrown: a stream was set back, and has other entries since.
 func TestRegrown(t *testing.T) {
 	q, client := newQueue(t, "")
 	var saved string
@@ -305,7 +305,7 @@ func TestRegrown(t *testing.T) {
 	})
 }
 
-// TestRemovedMark: that the last counted entry was trimmed or deleted is no loss.
+// TestRemovedMark: if the last counted entry was trimmed or deleted, no entry counts as lost.
 func TestRemovedMark(t *testing.T) {
 	q, client := newQueue(t, "")
 	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
@@ -328,13 +328,13 @@ func TestRemovedMark(t *testing.T) {
 	}
 }
 
-// TestRegrownWhileIdle: a reader that has read nothing yet compares what was counted before.
+// TestRegrownWhileIdle: a reader that has read nothing yet compares the entry counted last.
 func TestRegrownWhileIdle(t *testing.T) {
 	q, client := newQueue(t, "")
 	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
 	like := brokertest.Like(1, 1)
 	q.Write(t, like)
-	if _, err := b.Identity(t.Context()); err != nil { // makes the group
+	if _, err := b.Identity(t.Context()); err != nil { // creates the group
 		t.Fatal(err)
 	}
 	saved := client.Dump(t.Context(), "likes").Val()
@@ -368,8 +368,8 @@ func TestRegrownWhileIdle(t *testing.T) {
 	}
 }
 
-// TestRegrownWhileRead: a reader whose connections were replaced, by others to a server that lost
-// entries and got as many, reads nothing of it.
+// TestRegrownWhileRead: the client reconnects to a server that lost entries and got as many others.
+// The reader returns none of them.
 func TestRegrownWhileRead(t *testing.T) {
 	q, client := newQueue(t, "")
 	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)

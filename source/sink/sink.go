@@ -1,5 +1,6 @@
-// Package sink declares what readers of queues and shards share: positions, ops of messages, and the Sink that
-// applies each op once. Package source reads queues into a Sink, and package sourcesink implements it.
+// Package sink declares what readers of queues share with shards: positions, ops of messages, and
+// the Sink that applies each op once. Package source reads queues into a Sink, and package
+// sourcesink implements it.
 //
 // It never reads a queue or a shard, and imports nothing of this module.
 package sink
@@ -30,7 +31,7 @@ const (
 	Leave
 )
 
-// OfMember reports whether an op changes a set of members.
+// OfMember reports whether an op adds or removes a member of a row's column.
 func (k OpKind) OfMember() bool { return k == Join || k == Leave }
 
 // Cell is a delta, a value or a member of one column.
@@ -47,7 +48,7 @@ type Op struct {
 	Kind     OpKind
 	Cells    []Cell
 	HasFloor bool
-	Floor    int64 // if HasFloor: for all cells of an Add
+	Floor    int64 // for all cells of an Add; only if HasFloor is set
 }
 
 // Batch has the ops of a partition between two positions.
@@ -55,10 +56,10 @@ type Batch struct {
 	Source    uint64
 	Partition uint32
 	From      Position // Next of the previous batch, or where the reader began
-	Next      Position // all messages from From to it are in the batch, or have no ops
+	Next      Position // the batch has the ops of all messages from From to Next
 	Ops       []Op     // in the order of their messages, not merged
-	// Mark returns the mark of the last message below a position of the batch, or the zero Mark if the reader has
-	// read none since it began. It may be nil.
+	// Mark returns the mark of the last message below a position of the batch. It returns the zero
+	// Mark if the reader has read none since it began. It may be nil.
 	Mark func(below Position) Mark
 }
 

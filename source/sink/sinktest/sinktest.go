@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// Keyspace is the keyspace of the shards. Each delta to its row FullRow overflows.
+// Keyspace is the keyspace of the shards. Each delta to row FullRow overflows.
 const (
 	Keyspace = "posts"
 	FullRow  = 999
@@ -22,7 +22,7 @@ const (
 // ErrBroken is returned by calls that fail at random.
 var ErrBroken = errors.New("broken")
 
-// Cluster is the shards of one partition.
+// Cluster holds the shards of one partition.
 type Cluster struct {
 	mu struct {
 		sync.Mutex
@@ -122,7 +122,7 @@ func (c *Cluster) Node() sink.Sink { return &node{c: c} }
 
 type node struct {
 	c    *Cluster
-	seen []shard // has and at only; guarded by the cluster's lock
+	seen []shard // without marks and sums; guarded by the cluster's lock
 }
 
 func (n *node) Begin(ctx context.Context, source uint64, starts map[uint32]sink.Position, identity string) error {
@@ -193,7 +193,7 @@ func (n *node) Apply(_ context.Context, b *sink.Batch) (sink.Applied, error) {
 		}
 		s, seen := &c.mu.shards[i], &n.seen[i]
 		if len(b.Ops) > 0 && !slices.ContainsFunc(b.Ops, func(op sink.Op) bool { return op.ID%uint64(len(c.mu.shards)) == uint64(i) }) {
-			continue // it is idle, and moves with a batch without ops
+			continue // the shard moves with a batch without ops
 		}
 		if s.has != seen.has || s.at != seen.at {
 			return sink.Applied{}, sink.ErrMoved
