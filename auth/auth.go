@@ -1,4 +1,4 @@
-// Package auth owns who may do what: tokens, roles, the rights that they give, and the limits
+// Package auth decides who may do what. It owns tokens, roles, the rights that they give, and the limits
 // of users. It never stores users; the catalog does. It never serves a port; packages api and
 // api/redis name the need of each route and command, and ask auth about each call.
 //
@@ -39,11 +39,11 @@ type Mode string
 // The modes.
 const (
 	Off        Mode = "off"        // everybody may do everything; tokens are ignored
-	Permissive Mode = "permissive" // everybody may; what Enforce would refuse is logged and counted
+	Permissive Mode = "permissive" // everybody may do everything; calls that Enforce would refuse are logged and counted
 	Enforce    Mode = "enforce"
 )
 
-// Set makes m a mode by its name.
+// Set sets m to the mode with a name.
 func (m *Mode) Set(text string) error {
 	switch mode := Mode(text); mode {
 	case Off, Permissive, Enforce:
@@ -74,7 +74,7 @@ const (
 	refusals
 )
 
-// String returns the refusal's name, in metrics and the audit log.
+// String returns the refusal's name in metrics and the audit log.
 func (r Refusal) String() string {
 	return [refusals]string{"granted", "no_token", "bad_token", "expired_token", "users_unproven", "permission_denied", "overloaded"}[r]
 }
@@ -85,15 +85,15 @@ const (
 	trustMax = 30 * time.Second
 	// proveEvery is how often a node proves its copy.
 	proveEvery = 5 * time.Second
-	// proveAgain is how often a node tries if it could not.
+	// proveAgain is how often a node tries again after a failed proof.
 	proveAgain = time.Second
 )
 
-// proof is the time at which a proof of the users began, by two clocks. The monotonic clock stops
-// while a machine is suspended, and the wall clock may be set back.
+// proof is the time at which a proof of the users began, by two clocks. The monotonic clock may
+// stop while a machine is suspended, and the wall clock may be set back.
 type proof struct {
 	at   time.Time
-	wall time.Time // at without its monotonic reading
+	wall time.Time // the same time without its monotonic reading
 }
 
 // Config configures an Authorizer.
@@ -114,8 +114,9 @@ type Authorizer struct {
 	cluster atomic.Pointer[Cluster] // nil until Follow is called
 	// proved is when the latest proof of the users began; nil for never.
 	proved atomic.Pointer[proof]
-	// callers belong to the users of one view. A view with other users has another pointer,
-	// which the first call after it notices.
+	// callers holds the callers of one view of the users. If a later view has other users, the next
+	// call replaces it. A view with other users has another pointer, which the first call after it
+	// notices.
 	callers atomic.Pointer[callers]
 	mu      struct {
 		sync.Mutex // held while callers is replaced
@@ -170,7 +171,7 @@ type callers struct {
 	byID  map[string]*Caller
 }
 
-// tokenBytesMax bounds a token. Longer ones are refused unread.
+// tokenBytesMax bounds a token. Auth refuses a longer one without hashing it.
 const tokenBytesMax = 512
 
 // Identify returns the caller with a token, or why there is none. It allocates nothing, takes
@@ -240,8 +241,8 @@ func (a *Authorizer) Keeps(c *Caller, now time.Time) Refusal {
 
 func (c *Caller) expired(now time.Time) bool { return c.expires != 0 && now.Unix() >= c.expires }
 
-// trusted returns the callers of the node's catalog, or nil if the node has not proved lately
-// that it is current.
+// trusted returns the callers of the node's catalog. It returns nil if the node has not proved
+// lately that its catalog is current.
 func (a *Authorizer) trusted(now time.Time) *callers {
 	cluster, proved := a.cluster.Load(), a.proved.Load()
 	if cluster == nil || proved == nil || now.Sub(proved.at) > trustMax || now.Sub(proved.wall) > trustMax {
@@ -254,7 +255,7 @@ func (a *Authorizer) trusted(now time.Time) *callers {
 	return a.replaceCallers(*cluster)
 }
 
-// replaceCallers makes the callers those of the node's catalog.
+// replaceCallers replaces the callers by those of the node's catalog.
 func (a *Authorizer) replaceCallers(cluster Cluster) *callers {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -274,7 +275,7 @@ func (a *Authorizer) replaceCallers(cluster Cluster) *callers {
 		for _, t := range u.Tokens {
 			c := &Caller{Name: u.Name, Token: t.ID(), expires: t.Expires, rights: rights, limiter: l}
 			if n, err := hex.Decode(c.hash[:], []byte(t.Hash)); err != nil || n != len(c.hash) {
-				continue // the catalog takes none
+				continue // the catalog accepts no such hash
 			}
 			all.byID[c.Token] = c
 		}
@@ -293,8 +294,8 @@ func (c *Caller) May(access Access, keyspace []byte) bool {
 func (c *Caller) MayOnAny(access Access) bool { return c.rights.any.has(access) }
 
 // Allows reports whether the caller, or nobody if c is nil, may make a call that needs need.
-// keyspace is the keyspace in the path of the request. If the body names the keyspaces, one
-// allowed keyspace is enough here; the server then checks each of them.
+// keyspace is the keyspace in the path of the request. If the body names the keyspaces, access to
+// any keyspace is enough here. The server then checks each of them.
 func (c *Caller) Allows(need *Need, keyspace []byte) bool {
 	switch {
 	case need.Access == Public:

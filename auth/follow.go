@@ -14,13 +14,13 @@ type Cluster interface {
 	// CatchUp waits until the copy has every change that any node acknowledged before the
 	// call.
 	CatchUp(ctx context.Context) error
-	// ChangeOnAll changes the catalog and waits for the other nodes to apply the change. It
-	// returns the names of those that did not confirm it.
+	// ChangeOnAll changes the catalog and waits for the other nodes to apply the change. It returns
+	// the names of the nodes that did not confirm it.
 	ChangeOnAll(ctx context.Context, command *catalog.Command) (result *catalog.Result, behind []string, err error)
 }
 
-// Follow keeps the callers those of a cluster, and the root token that of its file, until ctx
-// ends. The caller runs it once, on a goroutine.
+// Follow keeps the callers equal to the users of a cluster, and the root token equal to its file,
+// until ctx ends. The caller runs it once, on a goroutine.
 func (a *Authorizer) Follow(ctx context.Context, cluster Cluster) {
 	a.cluster.Store(&cluster)
 	warned := false
@@ -47,14 +47,15 @@ func (a *Authorizer) Follow(ctx context.Context, cluster Cluster) {
 	}
 }
 
-// prove waits until the users are as current as the catalog's leader's were at a time.
-func (a *Authorizer) prove(ctx context.Context, cluster Cluster, at time.Time) error {
+// prove waits until the users of this node are at least as current as the leader's at the time
+// began.
+func (a *Authorizer) prove(ctx context.Context, cluster Cluster, began time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, proveEvery)
 	defer cancel()
 	if err := cluster.CatchUp(ctx); err != nil {
 		return err
 	}
-	a.proved.Store(&proof{at, at.Round(0)})
+	a.proved.Store(&proof{began, began.Round(0)})
 	return nil
 }
 

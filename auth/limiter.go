@@ -13,8 +13,8 @@ type Limit uint8
 // The limits, each per second and node.
 const (
 	Requests    Limit = iota // calls of the HTTP API, commands of Redis
-	Ops                      // ops of writes; a write without a list of ops is one
-	Connections              // HTTP connections by their first request with a user's token, Redis connections by AUTH
+	Ops                      // ops of writes; a write without a list of ops counts as one op
+	Connections              // HTTP connections, counted at the first request with a user's token; Redis connections, counted at AUTH
 	limits
 )
 
@@ -28,25 +28,26 @@ type limiter struct {
 	refused [limits]atomic.Uint64
 }
 
-// newLimiter returns a limiter with the counts of refusals of before, which may be nil.
-func newLimiter(of catalog.UserLimits, before *limiter) *limiter {
+// newLimiter returns a limiter for a user's limits. It takes over the counts of refusals from the
+// previous limiter, which may be nil.
+func newLimiter(of catalog.UserLimits, previous *limiter) *limiter {
 	l := &limiter{limits: of}
 	l.buckets[Requests].perSec = of.Requests
 	l.buckets[Ops].perSec = of.Ops
 	l.buckets[Connections].perSec = of.Connections
-	if before != nil {
+	if previous != nil {
 		for i := range l.refused {
-			l.refused[i].Store(before.refused[i].Load())
+			l.refused[i].Store(previous.refused[i].Load())
 		}
 	}
 	return l
 }
 
 // bucket holds up to a second's worth of tokens. A batch that needs more tokens is admitted whole
-// and owes the difference. The next call waits until the debt is paid.
+// and owes the difference. Later calls are refused until the debt is paid.
 type bucket struct {
 	perSec int64 // 0 for no limit
-	// full is when the bucket is full again, in Unix nanoseconds. The bucket is empty from a
+	// full is when the bucket is full again, in Unix nanoseconds. The bucket is empty until one
 	// second before that.
 	full atomic.Int64
 }
@@ -62,7 +63,7 @@ func (b *bucket) take(n int, now time.Time) (wait time.Duration) {
 		from := max(full, at)
 		if owed := from - at - int64(time.Second); owed >= 0 {
 			// If the clock was set back, do not lock the user out for that long.
-			if owed > int64(owedMax+time.Minute) { // more than Owe owes, and more than calls that began a little earlier see
+			if owed > int64(owedMax+time.Minute) { // above any debt of Owe, also as seen by calls that began a little earlier
 				b.full.CompareAndSwap(full, at)
 				continue
 			}
@@ -74,7 +75,7 @@ func (b *bucket) take(n int, now time.Time) (wait time.Duration) {
 	}
 }
 
-// owedMax bounds the debt. It is more than any batch owes: 10,000 ops at one a second.
+// owedMax bounds the debt. It is above the debt of any batch: 10,000 ops at one a second.
 const owedMax = 4 * time.Hour
 
 // Take counts n against a limit of the caller. It returns 0 if the limit allows the call, or else
@@ -89,7 +90,7 @@ func (c *Caller) Take(l Limit, n int, now time.Time) (wait time.Duration) {
 	return wait
 }
 
-// Owe counts n more against a limit that Take has allowed. The caller pays before its next call.
+// Owe counts n more against a limit that Take has allowed. The debt delays the caller's next calls.
 func (c *Caller) Owe(l Limit, n int, now time.Time) {
 	if c.limiter == nil || n <= 0 {
 		return
@@ -101,7 +102,7 @@ func (c *Caller) Owe(l Limit, n int, now time.Time) {
 	for {
 		full, at := b.full.Load(), now.UnixNano()
 		owes := min(max(full, at)+int64(n)*int64(time.Second)/b.perSec, at+int64(time.Second+owedMax))
-		if b.full.CompareAndSwap(full, max(full, owes)) { // several batches at once may owe more together
+		if b.full.CompareAndSwap(full, max(full, owes)) { // concurrent batches may together owe more than the bound
 			return
 		}
 	}

@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics counts refusals. It counts refusals by limits per user. The number of users is bounded,
-// and the series of a deleted user ends.
+// metrics counts refusals. It counts refusals by limits for each user. Their number is bounded,
+// because users are, and the series of a deleted user ends.
 type metrics struct {
 	refused   [refusals]prometheus.Counter
 	permitted [refusals]prometheus.Counter

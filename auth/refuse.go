@@ -16,7 +16,7 @@ type Call struct {
 }
 
 // Refuse counts and logs a call that the caller may not make. It reports whether to refuse the
-// call: the mode Permissive serves it.
+// call: mode Permissive serves it.
 func (a *Authorizer) Refuse(why Refusal, c Call) bool {
 	counters := &a.metrics.permitted
 	if a.Enforces() {

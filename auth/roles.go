@@ -10,11 +10,11 @@ import (
 // Access is what a call does.
 type Access uint8
 
-// The kinds of access. Nobody, the zero value, belongs to a call without a Need.
+// The kinds of access. Nobody is the zero value, for a call without a Need.
 const (
 	Nobody Access = iota
-	Public        // nobody needs a token
-	Known         // any token will do
+	Public        // no token is needed
+	Known         // any valid token is enough
 	Read          // reads rows of keyspaces
 	Ingest        // adds to rows of keyspaces, and returns them
 	Write         // changes rows of keyspaces in any way
@@ -24,7 +24,7 @@ const (
 
 // Where a call names the keyspaces that it needs access to.
 const (
-	InNeed = iota // Need.Keyspaces has them
+	InNeed = iota // Need.Keyspaces names them
 	InPath        // its path names one
 	InBody        // its body, parameters or keys name them; the server checks each
 )
@@ -36,10 +36,10 @@ type Need struct {
 	Keyspaces []string // each is needed
 }
 
-// Need returns the need of a call that is about no keyspace.
+// Need returns the need of a call that concerns no keyspace.
 func (a Access) Need() Need { return Need{Access: a} }
 
-// On returns the need of a call on these keyspaces.
+// On returns the need of a call that uses these keyspaces.
 func (a Access) On(keyspaces ...string) Need { return Need{Access: a, Keyspaces: keyspaces} }
 
 // InPath returns the need of a call whose path names its keyspace.
@@ -85,7 +85,7 @@ type rights struct {
 // rootRights are the rights of the root token.
 var rootRights = rightsOf([]catalog.Grant{{Role: "admin", Keyspaces: []string{catalog.AllKeyspaces}}})
 
-// cover reports whether r allows all that others allow.
+// cover reports whether r allows everything that others allow.
 func (r *rights) cover(others *rights) bool {
 	for name, on := range others.on {
 		if on&^(r.all|r.on[name]) != 0 {
@@ -95,7 +95,8 @@ func (r *rights) cover(others *rights) bool {
 	return others.all&^r.all == 0
 }
 
-// rightsOf joins grants. A role of a later program grants nothing.
+// rightsOf combines grants. A role that this program does not know grants nothing. A role of a
+// later program grants nothing.
 func rightsOf(grants []catalog.Grant) *rights {
 	r := &rights{on: map[string]accesses{}}
 	for _, g := range grants {

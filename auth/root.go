@@ -20,8 +20,8 @@ const (
 	RootTokenBytesMin = 32
 )
 
-// rootToken is the token in a file of this node, whose holder is an admin on this node. It is
-// in no catalog, so it works while a cluster has no users and while no leader can be reached.
+// rootToken is the token in a file of this node. Its holder is an admin on this node. The token is
+// in no catalog, so it works without users and without a reachable leader.
 type rootToken struct {
 	path   string // "" for none
 	caller atomic.Pointer[Caller]

@@ -13,12 +13,11 @@ import (
 
 // The errors of changes of users.
 var (
-	// ErrNoUser is returned when there is no user of a name.
+	// ErrNoUser is returned when no user has the name.
 	ErrNoUser = errors.New("no such user")
-	// ErrNoToken is returned when a user has no token of an id.
+	// ErrNoToken is returned when the user has no token with the id.
 	ErrNoToken = errors.New("the user has no such token")
-	// ErrUserChanged is returned if a user differs from the one that the caller of a change has
-	// read.
+	// ErrUserChanged is returned if a user is not as the caller of the change has read it.
 	ErrUserChanged = errors.New("the user is another one, or was changed meanwhile")
 	// ErrNoCatalog is returned while a node has no catalog.
 	ErrNoCatalog = errors.New("this node does not know its cluster yet")
@@ -47,7 +46,7 @@ func Users(cluster Cluster) ([]catalog.User, error) {
 	return view.UsersByName(), nil
 }
 
-// User returns the user of a name.
+// User returns the user with a name.
 func User(cluster Cluster, name string) (catalog.User, error) {
 	view := cluster.Catalog()
 	if view == nil {
@@ -60,8 +59,8 @@ func User(cluster Cluster, name string) (catalog.User, error) {
 	return u, nil
 }
 
-// PutUser makes a user, or replaces the grants and limits of one that exists; if was is not
-// nil, only while the user has those rights. behind names the nodes that did not confirm the
+// PutUser creates a user, or replaces the grants and limits of an existing one. If was is not nil,
+// it only changes a user that has those rights now. behind names the nodes that did not confirm the
 // change.
 func PutUser(ctx context.Context, cluster Cluster, name string, rights catalog.UserRights, was *catalog.UserRights) (u catalog.User, behind []string, err error) {
 	if err := checkUser(name, rights, was); err != nil {
@@ -100,7 +99,7 @@ func AddToken(ctx context.Context, cluster Cluster, name string, expiresIn time.
 		now := time.Now()
 		t = catalog.Token{Number: view.Users.LastToken + 1, Created: now.Unix()}
 		if expiresIn > 0 {
-			t.Expires = now.Add(expiresIn + time.Second - 1).Unix() // not before it was told to
+			t.Expires = now.Add(expiresIn + time.Second - 1).Unix() // round up, so that the token does not expire early
 		}
 		text, t.Hash = newToken(t.Number)
 		r, behind, err := change(ctx, cluster, &catalog.Command{AddToken: &catalog.AddTokenEntry{User: name, Token: t}})
@@ -124,7 +123,7 @@ func AddToken(ctx context.Context, cluster Cluster, name string, expiresIn time.
 func RemoveToken(ctx context.Context, cluster Cluster, name, id string) (behind []string, err error) {
 	u, err := User(cluster, name)
 	if errors.Is(err, ErrNoUser) || err == nil && !slices.ContainsFunc(u.Tokens, func(t catalog.Token) bool { return t.ID() == id }) {
-		// Another node may have just made it.
+		// Another node may have just added the token.
 		if err = cluster.CatchUp(ctx); err == nil {
 			u, err = User(cluster, name)
 		}
@@ -182,7 +181,7 @@ func checkUser(name string, rights catalog.UserRights, was *catalog.UserRights) 
 	return checkRights("was.", *was)
 }
 
-// checkRights returns the first fault of a grant or limit, whose field begins with path.
+// checkRights returns the first fault of a grant or limit. path is the prefix of the field's name.
 func checkRights(path string, rights catalog.UserRights) error {
 	for i := range rights.Grants {
 		if err := checkGrant(fmt.Sprintf("%sgrants[%d]", path, i), &rights.Grants[i]); err != nil {
@@ -203,7 +202,7 @@ func checkRights(path string, rights catalog.UserRights) error {
 	return nil
 }
 
-// DefaultName is the user of Redis clients that name none.
+// DefaultName is the user of Redis clients that name no user.
 const DefaultName = "default"
 
 // checkGrant refuses a meaningless grant. A grant of a role for the cluster applies to all

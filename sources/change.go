@@ -28,8 +28,8 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 	if err != nil {
 		return nil, argument(err)
 	}
-	known := false // a try of this call found the source
-	var made *held // what this call has made Changing
+	known := false // an earlier attempt of this call found the source
+	var made *held // the source that this call has made Changing
 	of, err := s.change(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
 		switch {
 		case err == nil:
@@ -54,7 +54,7 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 	return of, err
 }
 
-// changesMax bounds how often a call starts again because another change came first.
+// changesMax bounds the attempts of a call. Each attempt fails because another change came first.
 const changesMax = 10
 
 // change applies a change and returns the source after it.
@@ -81,8 +81,8 @@ func (s *Sources) applyChange(ctx context.Context, name string, apply func(*shar
 	}
 }
 
-// create creates a source. A source that does not begin at the first messages stays paused until its
-// beginning is recorded: otherwise a reader could record another beginning.
+// create creates a source. A source that does not begin at the first messages stays paused until
+// its beginning is recorded. Otherwise a reader could record another beginning.
 func (s *Sources) create(ctx context.Context, n *shard.Node, cfg *source.Config, made **held) (catalog.Source, error) {
 	later := !cfg.Start.Earliest()
 	of, err := n.CreateSource(ctx, cfg.Name, cfg.JSON(), later)
@@ -96,16 +96,17 @@ func (s *Sources) create(ctx context.Context, n *shard.Node, cfg *source.Config,
 // held is a source that a change has made Changing.
 type held struct {
 	catalog.Source
-	// before and paused are what a source was whose meaning was replaced before it began. A source that
-	// was created has none.
+	// before and paused describe the source before the call replaced its meaning, if it had not
+	// begun then. A source that the call created has none. A source that was created has none.
 	before json.RawMessage
 	paused bool
 }
 
-// release undoes the first part of a change that failed, so that its source is not left Changing. A source
-// that has begun by now runs: a reader may have begun a partition, or the start of this call came late.
-// Another call that has read the source as Changing begins anew. release leaves a source that has not begun to
-// another call that has changed it, which is still to record its beginning.
+// release undoes the first part of a change that failed, so that its source does not stay Changing.
+// If the source has begun by now, release resumes it: a reader may have begun a partition, or the
+// start of this call came late. Another call that has read the source as Changing then begins anew.
+// If another call has changed the source, and it has not begun, release leaves it to that call,
+// which will record its beginning.
 func (s *Sources) release(ctx context.Context, of *held) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
@@ -134,7 +135,7 @@ func (s *Sources) release(ctx context.Context, of *held) error {
 	return err
 }
 
-// beginAndResume records where the partitions of a source begin, which must be Changing, and resumes it.
+// beginAndResume records where the partitions of a Changing source begin, and resumes it.
 func (s *Sources) beginAndResume(ctx context.Context, n *shard.Node, of catalog.Source) (catalog.Source, error) {
 	begun, err := s.begun(ctx, n, of)
 	if err == nil && !begun.Changing { // an operator has paused or resumed it
@@ -173,8 +174,8 @@ const changeTimeout = 5 * time.Second
 // running source and resumes it afterwards. It also resumes a source that an earlier change left paused, but
 // not one that an operator paused.
 //
-// A source that has begun nothing gets another number too if it is to begin elsewhere: a start that is
-// still under way, of a reader or of a creation that was given up, then finds no source.
+// A source that has begun nothing also gets another number if it is to begin elsewhere. A start
+// that is still under way, by a reader or by an abandoned creation, then finds no source.
 func (s *Sources) set(ctx context.Context, n *shard.Node, of catalog.Source, cfg *source.Config, made **held) (catalog.Source, error) {
 	before, err := source.ParseConfig(of.Config)
 	if err != nil {
@@ -187,7 +188,7 @@ func (s *Sources) set(ctx context.Context, n *shard.Node, of catalog.Source, cfg
 		now, err = n.SetSource(ctx, of, cfg.JSON(), stays || begins)
 	} else {
 		paused := of
-		if !of.Paused { // otherwise use the pause of the other change: one of the two finishes first
+		if !of.Paused { // otherwise use the pause of the other change; one of the two finishes first
 			meet(ctx, n, of)
 			*made = &held{Source: of}
 			if paused, err = n.SetPaused(ctx, of, true, true); err != nil {
@@ -245,9 +246,9 @@ func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
 	})
 }
 
-// meet waits, before a pause, until the readers of a source have moved all shards to the furthest position, as they
-// do each second. So a pause soon after the death of a reader leaves no shards apart, if the next reader starts
-// in time. meet itself moves nothing.
+// meet waits, before a pause, until the readers of a source have moved all shards to the furthest
+// position, as they do each second. So a pause soon after a reader's death does not leave shards at
+// different positions, if the next reader starts in time. meet itself moves nothing.
 func meet(ctx context.Context, n *shard.Node, of catalog.Source) {
 	if of.Paused {
 		return
@@ -304,9 +305,9 @@ const (
 	// meetMax bounds a pause's wait for the shards to reach one position. Within it, gossip notices a dead
 	// node, and another node begins to read.
 	meetMax = 5 * time.Second
-	// pauseMax is how long a pause waits for readers: longer than they need to end.
+	// pauseMax is how long a pause waits for readers. They end sooner.
 	pauseMax = 15 * time.Second
-	// pauseAnswer is the part of a call's time that is kept for its answer.
+	// pauseAnswer is the part of a call's time that is reserved for its answer.
 	pauseAnswer = 2 * time.Second
 )
 
@@ -360,7 +361,7 @@ func (s *Sources) Seek(ctx context.Context, name string, to map[uint32]string) (
 				return of, err
 			}
 		}
-		if unbegun(of) { // a partition that is sought counts as begun
+		if unbegun(of) { // a seek makes a partition count as begun
 			if of, err = s.begun(ctx, n, of); err != nil {
 				return of, err
 			}

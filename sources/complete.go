@@ -22,8 +22,9 @@ const (
 	partitionsAtOnce = 64
 )
 
-// complete sets Position, from the shards, and End and Lag, from the queue, of partitions whose reader does not
-// report them: the source is paused, the reader has just begun, or it stalled before it knew them.
+// complete sets Position from the shards, and End and Lag from the queue, for partitions whose
+// reader does not report them. Their source is paused, or their reader has just begun or stalled
+// before it knew them.
 func (s *Sources) complete(ctx context.Context, n *shard.Node, of catalog.Source, all []Partition) {
 	var unread []*Partition
 	for i := range all {
@@ -87,7 +88,7 @@ func (p *Partition) readPosition(ctx context.Context, n *shard.Node, of catalog.
 // readEnd sets End and Lag if the queue still has the recorded identity.
 func (p *Partition) readEnd(ctx context.Context, broker source.Broker, recorded string) {
 	if identity, err := broker.Identity(ctx); err != nil || recorded != "" && identity != recorded {
-		return // after a seek none is recorded
+		return // after a seek no identity is recorded
 	}
 	looked := time.Now()
 	_, end, err := broker.Bounds(ctx, p.Partition)
@@ -96,7 +97,7 @@ func (p *Partition) readEnd(ctx context.Context, broker source.Broker, recorded 
 	}
 	age := time.Since(looked).Milliseconds()
 	p.End, p.EndAgeMS = &end, &age
-	p.LagSeconds = nil // while messages wait: no reader knows the last one that was applied
+	p.LagSeconds = nil // unknown while messages wait: no reader knows the last applied message
 	if !p.Position.Less(end) {
 		p.LagSeconds = new(float64)
 	}

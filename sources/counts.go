@@ -8,9 +8,9 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// counts holds the messages that this node has counted since it started. It outlives the readers, so that a
-// pause resets no count. It must not use the lock of Sources, because consumers ask for counts under their own
-// lock.
+// counts holds the messages that this node has counted since it started. It outlives the readers,
+// so a pause resets no count. It must not use the lock of Sources, because consumers ask for counts
+// under their own lock.
 type counts struct {
 	partitions sync.Map // by partitionKey, a *source.Counts
 }

@@ -70,7 +70,7 @@ func (s *Sources) checkLetters(ctx context.Context, cfg *source.Config) error {
 	defer cancel()
 	broker, err := s.connectCall(ctx, cfg)
 	if err != nil {
-		return nil //nolint:nilerr // the state of the source will tell
+		return nil //nolint:nilerr // the state of the source will show it
 	}
 	defer broker.Close()
 	queue, is := broker.(source.LetterQueue)

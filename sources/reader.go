@@ -15,8 +15,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// reader reads the partitions of a source that this node owns. One goroutine reads them, and another reads files,
-// so that a hanging file system does not stop other sources.
+// reader reads the partitions of a source that this node owns. One goroutine reads the queue.
+// Another reads files, so that a hanging file system does not stop other sources.
 type reader struct {
 	of     catalog.Source
 	opened time.Time
@@ -31,15 +31,15 @@ type state struct {
 	consumer *source.Consumer
 	failed   error
 	tries    uint64   // failed attempts
-	owned    []uint32 // partitions that are not read because of failed
+	owned    []uint32 // partitions that this node owns and does not read, because of failed
 }
 
-// open starts a reader, whose goroutine ends after end or if the reader cannot be opened. before is the previous
-// attempt or nil; its state remains valid until this attempt has ended.
-func (s *Sources) open(n *shard.Node, of catalog.Source, before *reader) *reader {
+// open starts a reader. Its goroutine ends after end, or if it cannot open the reader. previous is
+// the last attempt or nil; its state remains valid until this attempt has ended.
+func (s *Sources) open(n *shard.Node, of catalog.Source, previous *reader) *reader {
 	r := &reader{of: of, opened: time.Now(), ending: make(chan struct{}), ended: make(chan struct{})}
-	if before != nil {
-		r.state.Store(before.state.Load())
+	if previous != nil {
+		r.state.Store(previous.state.Load())
 	}
 	go s.read(n, r)
 	return r
@@ -70,10 +70,10 @@ func (s *Sources) read(n *shard.Node, r *reader) {
 	}})
 	r.state.Store(&state{consumer: consumer})
 	consumer.Run(s.running)
-	_ = broker.Close() // what was applied does not depend on it
+	_ = broker.Close() // applied messages do not depend on it
 }
 
-// fail sets the state of a reader that could not be opened, or is not open yet.
+// fail sets the state of a reader that could not be opened, or that is still opening.
 func (s *Sources) fail(n *shard.Node, r *reader, err error) {
 	next, before := &state{failed: err}, r.state.Load()
 	known := slices.Sorted(maps.Keys(r.of.Partitions))
@@ -103,7 +103,7 @@ var errEnding = errors.New("the reader is to end")
 func (s *Sources) connect(n *shard.Node, cfg *source.Config, r *reader) (source.Broker, error) {
 	done := make(chan connected)
 	go func() {
-		files := s.filesState(cfg) // before Open reads them
+		files := s.filesState(cfg) // read the state before Open reads the files
 		broker, err := s.cfg.Open(cfg, s.secrets)
 		connected{broker, err}.handOver(done, r.ended)
 		if err == nil { // otherwise match opens the source again soon
@@ -116,12 +116,12 @@ func (s *Sources) connect(n *shard.Node, cfg *source.Config, r *reader) (source.
 		select {
 		case of := <-done:
 			return of.broker, of.err
-		case <-late.C: // repeatedly, as the node may own other partitions by then
+		case <-late.C: // again and again, because the node may own other partitions by then
 			s.fail(n, r, errOpening)
 		case <-r.ending:
 		}
 	}
-	select { // most brokers open quickly: close it here
+	select { // most brokers open quickly: close this one here
 	case of := <-done:
 		of.close()
 	case <-time.After(openEnding):
@@ -151,10 +151,11 @@ func (c connected) close() {
 	}
 }
 
-// connectCall opens a broker for a call. It waits until ctx ends, as a file system may hang, and closes a broker
-// that opens later.
+// connectCall opens a broker for a call. It waits only until ctx ends, because a file system may
+// hang. It closes a broker that opens later. It waits until ctx ends, as a file system may hang,
+// and closes a broker that opens later.
 func (s *Sources) connectCall(ctx context.Context, cfg *source.Config) (source.Broker, error) {
-	key := string(cfg.JSON()) // the files of another configuration may be readable
+	key := string(cfg.JSON()) // another configuration may name readable files
 	s.mu.Lock()
 	if s.mu.connecting[key] >= connectCallsMax {
 		s.mu.Unlock()
@@ -222,7 +223,8 @@ func (r *reader) hasFailed() bool {
 
 var errOpening = errors.New("the files that its configuration names are not read yet")
 
-// status returns the states of the partitions that this node reads, and why others may be missing.
+// status returns the states of the partitions that this node reads. The error is why other
+// partitions may be missing.
 func (r *reader) status() (map[uint32]source.Status, error) {
 	of := r.state.Load()
 	switch {
@@ -238,7 +240,7 @@ func (r *reader) status() (map[uint32]source.Status, error) {
 	return all, nil
 }
 
-// listed returns for how many ms the consumer has listed each partition of the queue.
+// listed returns, in ms, how long the consumer has listed each partition of the queue.
 func (r *reader) listed() map[uint32]int64 {
 	all := map[uint32]int64{}
 	if of := r.state.Load(); of != nil && of.failed == nil {

@@ -29,13 +29,13 @@ type Event struct {
 
 // Past is a part of a queue.
 type Past struct {
-	Events []Event  `json:"events"` // on rows of the keyspace, in order
+	Events []Event  `json:"events"` // effects on rows of the keyspace, in order
 	Next   Position `json:"next"`   // where the next messages begin
 }
 
 // Past returns the effects of a partition's messages on the rows of a keyspace, beginning at a
-// position. If there are no messages yet, Next is that position. A reconciliation uses Past and
-// Rows to compare counts with the truth. Neither of them writes anything.
+// position. If there are no later messages yet, Next is that position. A reconciliation uses Past
+// and Rows to compare counts with the truth. Neither of them writes anything.
 func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uint32, from string) (*Past, error) {
 	at, err := source.ParsePosition(from)
 	if err != nil {
@@ -120,7 +120,8 @@ func appendEvents(events []Event, op *sink.Op, floors map[string]int64) []Event 
 	return append(events, plain)
 }
 
-// Window bounds the position of a shard in a partition while its rows were read, from From to To.
+// Window bounds the position of a shard in a partition while Rows read rows. The position was From
+// before, and To after.
 type Window struct {
 	Partition uint32   `json:"partition"`
 	From      Position `json:"from"`
@@ -143,8 +144,9 @@ type Rows struct {
 // errNoPosition is returned when a shard has not begun to count a source.
 var errNoPosition = errors.New("a shard has no position yet: resume the source, and wait until it has read")
 
-// Rows reads rows and the positions of a source in their shards, or in all shards if there are no ids. The counts
-// of a row contain all messages below From of its shard, and none at or above To.
+// Rows reads rows, and the positions of a source in the rows' shards. Without ids, it reads the
+// positions in all shards. The counts of a row contain all messages below From of its shard, and
+// none at or above To.
 //
 // It reads the positions through the logs of the shards, before and after the rows. The replicas
 // that it reads rows from have all writes that were acknowledged before the call. Only a seek or a

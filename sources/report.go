@@ -27,7 +27,7 @@ type Source struct {
 	Name   string `json:"name"`
 	Type   string `json:"type"`
 	State  string `json:"state"`  // running, paused or stalled
-	Reason string `json:"reason"` // why it is stalled or does not go on
+	Reason string `json:"reason"` // why the source is stalled or does not continue
 	// Node is the name of the node that reads all partitions, or empty.
 	Node string `json:"node,omitempty"`
 	// Applied is the number of messages that the nodes have counted since they started.
@@ -52,7 +52,7 @@ type Partition struct {
 	// Position, End and Lag are nil while they are not known.
 	Position   *Position `json:"position,omitempty"`
 	End        *Position `json:"end,omitempty"`
-	EndAgeMS   *int64    `json:"end_age_ms,omitempty"` // since End was read
+	EndAgeMS   *int64    `json:"end_age_ms,omitempty"` // age of End in ms
 	Lag        *uint64   `json:"lag,omitempty"`        // messages
 	LagSeconds *float64  `json:"lag_seconds"`          // null while it is not known
 	Rate       float64   `json:"rate"`                 // messages a second
@@ -66,7 +66,7 @@ type report struct {
 	Ended      bool              `json:"ended,omitempty"`  // the node does not read the source
 	Failed     string            `json:"failed,omitempty"` // why the node reads less than it owns
 	Partitions []Partition       `json:"partitions"`
-	Listed     map[uint32]int64  `json:"listed,omitempty"`  // by partition of the queue, for how many ms the node has listed it
+	Listed     map[uint32]int64  `json:"listed,omitempty"`  // by partition of the queue: how long the node has listed it, in ms
 	Counted    map[uint32]uint64 `json:"counted,omitempty"` // by partition that it reads or has read
 }
 
@@ -133,7 +133,7 @@ func (s *Sources) Get(ctx context.Context, name string) (*Source, error) {
 	return &s.join(ctx, n, []catalog.Source{of})[0], nil
 }
 
-// find returns the source with a name, after all changes acknowledged before the call.
+// find waits for all changes acknowledged before the call. It then returns the source with a name.
 func (s *Sources) find(ctx context.Context, name string) (*shard.Node, catalog.Source, error) {
 	n, err := s.cfg.Node()
 	if err != nil {
@@ -153,7 +153,7 @@ func (s *Sources) join(ctx context.Context, n *shard.Node, all []catalog.Source)
 	name := admin.Names(view)
 	joined := make([]Source, len(all))
 	var joins sync.WaitGroup
-	for i, of := range all { // concurrently, as a source without a reader waits for its queue
+	for i, of := range all { // concurrently, because a source without a reader waits for its queue
 		joins.Go(func() { joined[i] = s.joinOne(ctx, n, of, reports, name) })
 	}
 	joins.Wait()
@@ -242,7 +242,7 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source,
 	return out
 }
 
-// forever is the age of a partition that is known without a list.
+// forever stands for the age of a partition that no list contains.
 const forever = time.Duration(math.MaxInt64)
 
 // ahead reports whether the reader of p has read further than the reader of other.

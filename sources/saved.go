@@ -19,7 +19,7 @@ import (
 type Saved struct {
 	Name       string                    `json:"name"`
 	Number     string                    `json:"number"`           // decimal, as it may exceed 2^53
-	Origin     string                    `json:"origin,omitempty"` // its number in the backup that it comes from
+	Origin     string                    `json:"origin,omitempty"` // the source's number in the backup that it was restored from
 	Config     json.RawMessage           `json:"config"`
 	Partitions map[uint32]SavedPartition `json:"partitions"`
 }
@@ -56,8 +56,9 @@ func (s *Sources) Save(ctx context.Context) ([]Saved, error) {
 	return all, nil
 }
 
-// RestoreSaved creates a source from the backup of another cluster. It is paused. Shards whose snapshots are
-// restored after that continue from their positions in the backup.
+// RestoreSaved creates a source from the backup of another cluster. The source is paused. Shards
+// whose snapshots are restored after that continue from their positions in the backup. Shards whose
+// snapshots are restored after that continue from their positions in the backup.
 func (s *Sources) RestoreSaved(ctx context.Context, text []byte) (*Source, error) {
 	var saved Saved
 	d := json.NewDecoder(bytes.NewReader(text))

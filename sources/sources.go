@@ -24,13 +24,14 @@ import (
 const (
 	// matchEvery is how often the node compares its readers with the catalog.
 	matchEvery = 200 * time.Millisecond
-	// openEvery is how often Sources retries to open a source and checks the files that a source names.
+	// openEvery is how often Sources tries again to open a source, and checks the files that a
+	// source names.
 	openEvery = 5 * time.Second
 	// openEnding is how long an ending reader waits for its broker to open. Only a hanging file system takes
 	// longer.
 	openEnding = time.Second
-	// unreadMax is how long a partition may have no reader before the source is stalled: longer than another
-	// node needs to take over.
+	// unreadMax is how long a partition may have no reader before its source is stalled. Another
+	// node takes over sooner.
 	unreadMax = 15 * time.Second
 	// connectCallsMax bounds the concurrent calls that open the broker of one configuration. While a file system
 	// hangs, each of them keeps a thread.
@@ -57,7 +58,7 @@ type Config struct {
 type Sources struct {
 	cfg      Config
 	secrets  source.Secrets
-	running  context.Context // of the readers; abandon ends it if they take too long to end
+	running  context.Context // the context of the readers; abandon ends it if they take too long to end
 	abandon  context.CancelFunc
 	stopping chan struct{}
 	stopped  chan struct{} // nil before Start
@@ -71,8 +72,8 @@ type Sources struct {
 		sync.Mutex
 		readers    map[uint64]*reader // by number of the source
 		connecting map[string]int     // number of calls that open a broker, by configuration
-		// alive lists the living nodes with their states, and since is when this node saw the list change. runs has
-		// when this node saw each running source first, by number.
+		// alive lists the living nodes with their states, and since is when this node saw the list
+		// change. runs has, by number, when this node first saw each running source.
 		alive string
 		since time.Time
 		runs  map[uint64]time.Time
@@ -140,7 +141,7 @@ func (s *Sources) match(n *shard.Node, all []catalog.Source) {
 	s.noteLocked(n.Catalog(), wanted)
 	for number, r := range s.mu.readers {
 		if of, is := wanted[number]; !is || string(of.Config) != string(r.of.Config) || r.isEnding() || r.stale.Load() {
-			if r.end(); r.hasEnded() { // before that, it still reports
+			if r.end(); r.hasEnded() { // until then, the reader still reports
 				delete(s.mu.readers, number)
 			}
 		}
@@ -172,8 +173,8 @@ func (s *Sources) noteLocked(view *catalog.View, wanted map[uint64]catalog.Sourc
 	s.mu.runs = runs
 }
 
-// isLate reports whether each partition of a source should have had a reader for unreadMax. In that time,
-// nothing changed that decides which node reads a partition.
+// isLate reports whether each partition of a source should have a reader by now: nothing that
+// decides which node reads a partition has changed for unreadMax.
 func (s *Sources) isLate(number uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,7 +223,7 @@ func weight(number uint64, partition uint32, key string) uint64 {
 	f := fnv.New64a()
 	_, _ = f.Write([]byte(key)) // never fails
 	h := f.Sum64() ^ number ^ uint64(partition)*0x9e3779b97f4a7c15
-	for range 2 { // the finalizer of MurmurHash3: each bit affects all
+	for range 2 { // the finalizer of MurmurHash3: each bit affects all bits
 		h ^= h >> 33
 		h *= 0xff51afd7ed558ccd
 	}

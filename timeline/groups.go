@@ -31,8 +31,8 @@ func (t *Timelines) Group(user uint64, name string, opt *shard.ReadOptions) (raf
 	return groups[i], nil
 }
 
-// PutGroup creates or replaces a group of some of a user's followees. It returns their number. All must be
-// followees.
+// PutGroup creates or replaces a group of some of a user's followees. It returns their number. The
+// user must follow all of them. All must be followees.
 func (t *Timelines) PutGroup(user uint64, name string, followees []uint64, w *shard.Write) (int64, error) {
 	ids := slices.Clone(followees)
 	slices.Sort(ids)
@@ -50,13 +50,14 @@ func (t *Timelines) PutGroup(user uint64, name string, followees []uint64, w *sh
 	return 0, t.notFollowed(user, followees, w)
 }
 
-// DropGroup removes a group, if there is one.
+// DropGroup removes a group. A missing group is no error.
 func (t *Timelines) DropGroup(user uint64, name string, w *shard.Write) error {
 	_, err := t.changeGroup(raftfsm.FeedOp{Kind: raftfsm.FeedDropGroup, User: user, Group: name}, w)
 	return err
 }
 
-// changeGroup writes an op on a group. It returns how many followees the group has then.
+// changeGroup writes an op on a group. It returns the group's number of followees afterwards. It
+// returns how many followees the group has then.
 func (t *Timelines) changeGroup(op raftfsm.FeedOp, w *shard.Write) (size int64, err error) {
 	ks, err := t.keyspace(shard.KeyspaceFeed, shard.KindFeed)
 	if err != nil {
@@ -70,7 +71,7 @@ func (t *Timelines) changeGroup(op raftfsm.FeedOp, w *shard.Write) (size int64, 
 	if !w.Repeated || len(w.Overflows) > 0 {
 		return w.Rows[0], nil
 	}
-	// The row of a repeat is the number of all followees.
+	// The row of a repeat has the number of all followees, not of the group's.
 	groups, err := t.Groups(op.User, &shard.ReadOptions{Consistency: shard.Stale, Token: w.Token, Deadline: w.Deadline})
 	if err != nil {
 		return 0, fmt.Errorf("%w: it was applied, and the group could not be read: %w", shard.ErrOutcomeUnknown, err)

@@ -1,9 +1,10 @@
-// Package timeline builds the home page of a user from the data of shards: the posts of the user's followees
-// or of a group of them, newest first, with the counts of each. It also writes outboxes and groups. It keeps
-// no state, and stores nothing for a follower.
+// Package timeline builds the home page of a user from the data of shards. The page has the newest
+// posts of the user's followees, or of a group of them, with the counts of each post. The package
+// also writes outboxes and groups. It keeps no state, and stores nothing for a follower.
 //
-// Invariant: a page contains, once each, all posts of the authors between the cursor and its last post that
-// existed throughout the read. It names the shards that it could not read.
+// Invariant: a page contains each post between the cursor and its last post once, if the post
+// existed throughout the read and its shard was readable. It names the shards that it could not
+// read.
 package timeline
 
 import (
@@ -28,8 +29,7 @@ const (
 // ErrNoGroup is returned for a group that the user does not have.
 var ErrNoGroup = errors.New("no such group")
 
-// ErrOverflow is returned for a publish by an author whose number of posts does not fit
-// int64.
+// ErrOverflow is returned when an author publishes and the number of posts does not fit int64.
 var ErrOverflow = errors.New("the number of posts is not an integer of 64 bits")
 
 // Node has the methods of a node that this package calls. *shard.Node implements it and documents
@@ -45,8 +45,8 @@ type Node interface {
 
 // Timelines answers for all users. Any goroutine may call its methods.
 //
-// A write takes a shard.Write with the identity and the deadline of the request, and sets
-// its Duplicate and Token. It owns the rest of the Write until it returns. Errors are
+// The caller of a write passes a shard.Write with the identity and the deadline of the request. The
+// method sets its Duplicate and Token, and owns the rest of it until it returns. Errors are
 // shard's, or this package's.
 type Timelines struct{ node Node }
 
@@ -55,8 +55,8 @@ func New(node Node) *Timelines { return &Timelines{node} }
 
 // Published is the outcome of a publish or a removal.
 type Published struct {
-	// Changed is false if the post existed already, if there was none to remove, and for a repeat of the
-	// request.
+	// Changed is false if the post existed already, or if there was none to remove. It is false for
+	// a repeat of the request.
 	Changed bool
 	Posts   int64 // of the author, afterwards
 }
@@ -104,8 +104,8 @@ func (t *Timelines) keyspace(name, kind string) (*shard.Keyspace, error) {
 	return ks, nil
 }
 
-// Outbox returns up to limit posts of an author, newest first, behind the id after if
-// hasAfter, and whether there are more.
+// Outbox returns up to limit posts of an author, newest first, and whether there are more. If
+// hasAfter is set, it begins behind the post with id after.
 func (t *Timelines) Outbox(author, after uint64, hasAfter bool, limit int, opt *shard.ReadOptions) (posts []shard.Post, more bool, err error) {
 	ks, err := t.users()
 	if err != nil {
@@ -119,9 +119,9 @@ func (t *Timelines) Outbox(author, after uint64, hasAfter bool, limit int, opt *
 // Query selects a page of a timeline.
 type Query struct {
 	User  uint64
-	Group string // only these followees, if not ""
+	Group string // if not "", only the followees in this group
 	Limit int    // 1 to LimitMax
-	// After is the last post of the page before, if HasAfter.
+	// After is the last post of the previous page, if HasAfter is set.
 	After    shard.Post
 	HasAfter bool
 	// Counts is the keyspace of the counters that the page returns for each post; nil for none.
@@ -135,9 +135,9 @@ type Query struct {
 // Page is one page of a timeline. The caller owns it and may reuse it.
 type Page struct {
 	Posts  []shard.Post
-	More   bool    // there are posts behind the last one
+	More   bool    // whether there are posts behind the last one
 	Counts []int64 // a row for each post, if the query has a keyspace
-	Member []bool  // whether the user is in the set of each post: all posts of the first column, then those of the next
+	Member []bool  // whether the user is in the set of each post: first the first column for all posts, then the next column
 	// Unreadable are the shards of authors that could not be read, ascending. Their posts are
 	// missing.
 	Unreadable []int
@@ -147,7 +147,7 @@ type Page struct {
 	ids     []uint64
 }
 
-// Read fills a page. Parts of it may be of different moments.
+// Read fills a page. Its parts may show different moments.
 func (t *Timelines) Read(q *Query, opt *shard.ReadOptions, p *Page) error {
 	p.Posts, p.Counts, p.Member, p.Unreadable, p.More = p.Posts[:0], p.Counts[:0], p.Member[:0], nil, false
 	if err := t.readAuthors(q, opt, p); err != nil {
@@ -168,8 +168,8 @@ func (t *Timelines) Read(q *Query, opt *shard.ReadOptions, p *Page) error {
 	return t.readRows(q, opt, p)
 }
 
-// withTimeLeft returns options with a quarter less time, so that an unreadable shard does not cost the page
-// its counts.
+// withTimeLeft returns options with three quarters of the time left, so that an unreadable shard
+// does not cost the page its counts.
 func withTimeLeft(opt *shard.ReadOptions) *shard.ReadOptions {
 	earlier := *opt
 	earlier.Deadline = opt.Deadline.Add(-time.Until(opt.Deadline) / 4)

@@ -32,9 +32,9 @@ func (n *Numbers) Shows(dot string, user uint64, opt *shard.ReadOptions) (bool, 
 	return d.Shows(row), nil
 }
 
-// ClearDot hides a dot from a user until the dot is fired again. It returns whether the user sees the dot
-// afterwards. Only a repeat of the request can return true. It creates a missing dot, so that the user counts
-// as seen when the dot is first fired.
+// ClearDot hides a dot from a user until the dot is fired again. It returns whether the user sees
+// the dot afterwards, which only a repeat of the request can do. It creates a missing dot, so that
+// the user does not see the dot before it is fired.
 func (n *Numbers) ClearDot(dot string, user uint64, w *shard.Write) (shows bool, err error) {
 	board, made, err := n.boardWith(raftfsm.BoardMakeDot, dot, w)
 	if err != nil {

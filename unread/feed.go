@@ -16,8 +16,8 @@ const PostsKeyspace = "users"
 
 const postsWidth = 1
 
-// postsPageMax bounds the counts of posts of one read. It is the bound of one call to another node, which
-// may hold them all.
+// postsPageMax bounds the counts of posts of one read. One call to another node, which may hold all
+// of them, has the same bound.
 const postsPageMax = 8192
 
 // FolloweeUnread is the number of new posts of one followee.
@@ -28,7 +28,7 @@ type FolloweeUnread struct {
 
 // Feed is the number of posts that are new to a user.
 type Feed struct {
-	Unread int64            // the sum, math.MaxInt64 at the most
+	Unread int64            // the sum, at most math.MaxInt64
 	Detail []FolloweeUnread // one entry for each followee, ascending by id
 }
 
@@ -66,8 +66,8 @@ func (n *Numbers) feed(user uint64, feedOpt, postsOpt *shard.ReadOptions) (f Fee
 	return f, nil
 }
 
-// Followees returns up to limit followees of a user, ascending, behind the id after if
-// hasAfter, and whether there are more.
+// Followees returns up to limit followees of a user, ascending, and whether there are more. If
+// hasAfter is set, it begins behind the id after.
 func (n *Numbers) Followees(user, after uint64, hasAfter bool, limit int, opt *shard.ReadOptions) (page []uint64, more bool, err error) {
 	followees, _, err := n.followees(user, opt)
 	if err != nil {
@@ -125,9 +125,9 @@ func (n *Numbers) readPosts(authors []uint64, opt *shard.ReadOptions, counts []i
 	return nil
 }
 
-// ResetFeed makes the user follow exactly these authors and marks all their current posts as seen. nil stands
-// for the current followees. If upTo is not nil, posts with higher ids stay unread if the authors' outboxes
-// have them.
+// ResetFeed makes the user follow exactly these authors and marks all their current posts as seen.
+// If authors is nil, it keeps the current followees. If upTo is not nil, posts with higher ids stay
+// unread, as far as the authors' outboxes contain them.
 func (n *Numbers) ResetFeed(user uint64, authors []uint64, upTo *uint64, w *shard.Write) (Feed, error) {
 	op := raftfsm.FeedOp{Kind: raftfsm.FeedReset, User: user}
 	if authors == nil {
@@ -176,23 +176,23 @@ func (n *Numbers) changeFeed(kind raftfsm.OpKind, user uint64, authors []uint64,
 	return n.feedAfter(user, w)
 }
 
-// postsOf reads the posts of authors that a user has seen.
+// postsOf returns, for each author, how many posts the user counts as seen.
 type postsOf func(authors []uint64, opt *shard.ReadOptions) ([]int64, error)
 
 // writeFeed proposes op, a change of a user's feed, with the seen posts of the authors. raftfsm.FeedOp
 // documents the rule by which seen posts stay seen. The caller sets op.Since if it has read the feed.
 //
-// If another op overtook this one, each followee has the higher count of the two ops. That hides new posts of
-// an author who deleted posts meanwhile. So writeFeed then reads and proposes the posts again. The second
-// proposal needs no identity. A repeat of the request would not make it, and its effect is that of a new
-// request.
+// If another op overtook this one, each followee has the higher count of the two ops. That would
+// hide new posts of an author who removed posts meanwhile. So writeFeed reads and proposes the
+// posts again. The second proposal needs no identity: a repeat of the request does not send it, and
+// it has the effect of a new request.
 func (n *Numbers) writeFeed(op raftfsm.FeedOp, authors []uint64, read postsOf, w *shard.Write) error {
 	authors = slices.Clone(authors)
 	slices.Sort(authors)
 	authors = slices.Compact(authors)
 	switch {
 	case op.Kind == raftfsm.FeedFollow:
-		op.Since = 1 // so that it replaces no existing posts
+		op.Since = 1 // so that it does not replace the seen posts of followees
 	case op.Kind != raftfsm.FeedUnfollow && op.Since == 0:
 		_, stamp, err := n.followees(op.User, &shard.ReadOptions{Consistency: shard.Stale, Deadline: w.Deadline})
 		if err != nil {
@@ -252,6 +252,7 @@ func now(w *shard.Write) *shard.ReadOptions {
 }
 
 // feedAfter returns the user's feed after an applied write. If the read fails, the error is
+// ErrOutcomeUnknown, because the write itself succeeded. If the read fails, the error is
 // ErrOutcomeUnknown: the write did not fail.
 func (n *Numbers) feedAfter(user uint64, w *shard.Write) (Feed, error) {
 	behind := &shard.ReadOptions{Consistency: shard.Stale, Token: w.Token, Deadline: w.Deadline}

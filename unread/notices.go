@@ -8,12 +8,13 @@ import (
 // Notices is a user's position in a channel.
 type Notices struct {
 	Unread   int64
-	Seen     bool  // the user has a cursor in the channel; else Unread is 0
+	Seen     bool  // whether the user has a cursor in the channel; if not, Unread is 0
 	LastRead int64 // the notice up to which the user has read, if Seen
-	Latest   int64 // of the channel, 0 for one that was never published to
+	Latest   int64 // the channel's last notice; 0 if none was ever published
 }
 
-// Stand is the last notice that a user without a cursor counts as having read. Only the service knows it.
+// Stand is the last notice that a user without a cursor counts as having read. Only the calling
+// service knows it. Only the service knows it.
 type Stand struct {
 	Behind int64
 	Known  bool
@@ -24,7 +25,7 @@ func (n *Numbers) Publish(channel string, w *shard.Write) (seq int64, err error)
 	return n.writeBoard(w, &raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: channel})
 }
 
-// Retract retracts a notice. To retract it again is no error.
+// Retract retracts a notice. It is no error to retract it again.
 func (n *Numbers) Retract(channel string, seq int64, w *shard.Write) error {
 	_, err := n.writeBoard(w, &raftfsm.BoardOp{Kind: raftfsm.BoardRetract, Name: channel, Seq: seq})
 	return err
@@ -59,9 +60,9 @@ func standing(c *raftfsm.Channel, row []int64, since Stand) Notices {
 	return s
 }
 
-// ReadNotices moves a user's cursor in a channel up to a notice, but not past the
-// latest and never back. A nil upTo is the latest. Like BeginNotices, it creates
-// a missing channel, so that the user has a position before its first notice.
+// ReadNotices moves a user's cursor in a channel up to notice upTo, or to the latest if upTo is
+// nil. It never moves the cursor past the latest notice, or back. Like BeginNotices, it creates a
+// missing channel, so that the user has a position before its first notice.
 func (n *Numbers) ReadNotices(channel string, user uint64, upTo *int64, w *shard.Write) (Notices, error) {
 	return n.moveNotices(channel, user, w, func(latest int64) (int64, bool) {
 		if upTo == nil {

@@ -13,8 +13,8 @@ import (
 // PollUsersMax bounds the users of one poll.
 const PollUsersMax = 100
 
-// feedUsersMax bounds the feeds that one poll holds at once: 16 users with the most followees take a few
-// megabytes.
+// feedUsersMax bounds the feeds that one poll holds at once. The feeds of 16 users with the most
+// followees take a few megabytes.
 const feedUsersMax = 16
 
 // Poll is one poll and its answer. The caller owns it and may reuse it. The answer has a row for each user. The
@@ -24,7 +24,7 @@ type Poll struct {
 	Channels []string
 	Dots     []string
 
-	Columns []string // of the counts
+	Columns []string // the columns of Counts
 	Counts  []int64  // len(Columns) counts for each user
 	Notices []int64  // len(Channels) numbers for each user
 	Shown   []bool   // len(Dots) values for each user
@@ -41,8 +41,8 @@ type scratch struct {
 
 var scratchPool = sync.Pool{New: func() any { return &scratch{} }}
 
-// pooledFolloweesMax is the largest capacity for followees that the pool keeps: enough
-// for a page of usual users.
+// pooledFolloweesMax is the largest capacity for followees that the pool keeps. It is enough for a
+// poll of usual users.
 const pooledFolloweesMax = 16_384
 
 // Poll answers p. The parts of one user's answer may be of different moments.
@@ -65,8 +65,9 @@ func (n *Numbers) Poll(p *Poll, opt *shard.ReadOptions) error {
 	return n.pollFeeds(p, s, opt)
 }
 
-// waits reports whether the parts of a poll are likely to wait for other nodes. Parts that
-// only read memory here take less time than the goroutines would.
+// waits reports whether parts of a poll probably wait for other nodes. Parts that only read this
+// node's memory take less time than goroutines would. Parts that only read memory here take less
+// time than the goroutines would.
 func (n *Numbers) waits(opt *shard.ReadOptions) bool {
 	if opt.Consistency == shard.Linearizable {
 		return true
@@ -79,10 +80,10 @@ func (n *Numbers) waits(opt *shard.ReadOptions) bool {
 	return false
 }
 
-// pollTogether is Poll with its parts at the same time. They share nothing but p.Users and
-// opt, which they only read.
+// pollTogether runs the parts of Poll concurrently. They share only p.Users and opt, which they
+// only read. They share nothing but p.Users and opt, which they only read.
 func (n *Numbers) pollTogether(p *Poll, s *scratch, opt *shard.ReadOptions) error {
-	var parts errgroup.Group // ends at the deadline
+	var parts errgroup.Group // each part ends at the deadline
 	parts.Go(func() error { return n.pollCounts(p, opt) })
 	parts.Go(func() error { return n.pollBoard(p, s, opt) })
 	parts.Go(func() error { return n.pollFeeds(p, s, opt) })
@@ -116,8 +117,8 @@ func withoutDropped(counts []int64, columns []string) []int64 {
 	return kept
 }
 
-// resized returns a slice of n values with any content, in the same array if that is
-// large enough.
+// resized returns a slice of n values with any content. It reuses the array if that is large
+// enough.
 func resized[T any](values []T, n int) []T {
 	if cap(values) < n {
 		return make([]T, n)

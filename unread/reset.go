@@ -6,14 +6,14 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// ResetOps returns the two ops of a user's reset: the first returns the cleared counts, the second
-// the remaining ones. The reset subtracts each cell's value from its column, but not below 0; if
-// all is set, it sets the columns to 0, even those with negative counts. The ops share the returned
-// slice, which is cells with as many cells appended.
-func ResetOps(user uint64, cells []engine.Cell, all bool) ([2]engine.Op, []engine.Cell) {
+// ResetOps returns the two ops of a user's reset. The first returns the cleared counts, the second
+// the remaining ones. The reset subtracts each cell's value from its column, but not below 0. If
+// everything is set, it sets the columns to 0, even those with negative counts. The ops share the
+// returned slice: cells, with as many cells appended.
+func ResetOps(user uint64, cells []engine.Cell, everything bool) ([2]engine.Op, []engine.Cell) {
 	n := len(cells)
 	left := engine.OpAdd
-	if all {
+	if everything {
 		left = engine.OpSet
 		for i := range cells {
 			cells[i].Value = math.MaxInt64

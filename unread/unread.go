@@ -1,9 +1,9 @@
-// Package unread computes the notices of channels, the red dots and the posts of followees that users
-// have not seen, and all of these in one poll, from the data of shards. It keeps no state, and never
-// writes to a user because something happened to all users.
+// Package unread computes, from the data of shards, what users have not seen: notices of channels,
+// red dots and posts of followees, and all of these in one poll. It keeps no state. It never writes
+// to a user because something happened to all users.
 //
-// Invariant: it decides how a user moves before it proposes, from reads that see every
-// write acknowledged before. The proposal contains the whole decision, so that each replica
+// Invariant: the package decides how a user's cursor moves before it proposes, from reads that see
+// every write acknowledged before. The proposal contains the whole decision, so that each replica
 // does the same.
 package unread
 
@@ -41,9 +41,9 @@ type Node interface {
 
 // Numbers answers for all users. Any goroutine may call its methods.
 //
-// A write takes a shard.Write with the identity and the deadline of the request, and
-// sets its Duplicate and Token. It owns the rest of the Write until it returns. Errors
-// are shard's, or this package's.
+// The caller of a write passes a shard.Write with the identity and the deadline of the request. The
+// method sets its Duplicate and Token, and owns the rest of it until it returns. Errors are
+// shard's, or this package's.
 type Numbers struct{ node Node }
 
 // New returns the numbers of a node.
@@ -81,8 +81,8 @@ func (n *Numbers) cursors(user uint64, width int, opt *shard.ReadOptions) ([]int
 	return row, n.node.Cursors(ks, []uint64{user}, width, opt, row)
 }
 
-// writeUser writes one op on one user and returns the first width columns of the op's
-// row.
+// writeUser writes one op on one user. It returns the first width columns of the row that the op
+// returned.
 func (n *Numbers) writeUser(w *shard.Write, table raftfsm.Table, op engine.Op, width int) ([]int64, error) {
 	ks, err := n.keyspace(shard.KeyspaceUnread, shard.KindUnread)
 	if err != nil {
@@ -93,8 +93,8 @@ func (n *Numbers) writeUser(w *shard.Write, table raftfsm.Table, op engine.Op, w
 	return w.Rows, n.node.Write(ks, w)
 }
 
-// touch writes an op without effect to a user, once. A request that has nothing to move records its identity
-// this way, so that a repeat has nothing to move either.
+// touch writes an op without effect to a user. A request that moves no cursor records its identity
+// this way, so that a repeat moves none either.
 func (n *Numbers) touch(w *shard.Write, user uint64) error {
 	_, err := n.writeUser(w, raftfsm.TableCounts, engine.Op{ID: user, Kind: engine.OpAdd, Cells: []engine.Cell{{}}}, 1)
 	return err
@@ -109,8 +109,8 @@ func (n *Numbers) move(w *shard.Write, user uint64, kind engine.OpKind, number u
 	return row, err
 }
 
-// writeBoard writes one op on the board. It returns the channel's last notice or
-// how often the dot was fired; for a repeat, the value of its first answer.
+// writeBoard writes one op on the board. It returns the number of the channel's last notice, or how
+// often the dot was fired. For a repeat it returns the value of the first answer.
 func (n *Numbers) writeBoard(w *shard.Write, op *raftfsm.BoardOp) (value int64, err error) {
 	ks, err := n.keyspace(shard.KeyspaceBoard, shard.KindBoard)
 	if err != nil {
@@ -132,8 +132,8 @@ func (n *Numbers) writeBoard(w *shard.Write, op *raftfsm.BoardOp) (value int64, 
 }
 
 // boardWith returns a board that includes every write acknowledged before the call. If the channel
-// or dot of the name is missing, boardWith creates it first, in the way of the op kind makes, and
-// returns the token of that write. The write has no identity, because a repeat changes nothing.
+// or dot of the name is missing, boardWith first creates it by an op of kind makes, and returns the
+// token of that write. The write has no identity, because a repeat changes nothing.
 func (n *Numbers) boardWith(makes raftfsm.OpKind, name string, of *shard.Write) (*raftfsm.BoardView, shard.Token, error) {
 	board, err := n.boardNow(of.Deadline)
 	if err != nil {

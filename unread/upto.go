@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// newerMax bounds the posts above the id of a reset, which reads them all.
+	// newerMax bounds the posts above the id of a reset. The reset reads all of them.
 	newerMax = 100_000
 	// The first read asks for newerFirst posts, and each later read for newerPage posts. Most resets follow a
 	// page, so few posts are newer.
@@ -20,22 +20,23 @@ const (
 // tally counts an author's posts, and those in the outbox above an id.
 type tally struct {
 	posts, newer int64
-	ids          uint64 // hash of the newer ids
+	ids          uint64 // hash of the ids of the newer posts
 }
 
 // postsUpTo returns the number of posts of each author, ascending, without the posts in the outbox whose ids
 // are above upTo. opt is linearizable, so it reads all acknowledged writes.
 //
-// It reads posts and outboxes separately, twice, and again for authors that changed in between: publishes by
-// some authors do not delay the reads of the others. Two equal reads show the state of one moment, with one
-// exception. An author may change three times during the reads and return to the initial state, for example by
-// publishing, removing and publishing the same post. That author's unread number is then one off until the next
-// reset. More reads only make this rarer. A version in each outbox would exclude it, but would take memory for
-// every author, and be part of digests and snapshots. A read of posts and outboxes under the lock that entries
-// with posts hold would also exclude it. But that needs one more kind of read between nodes.
+// It reads posts and outboxes separately, and twice. It reads authors that changed in between
+// again: publishes of some authors do not delay the reads of the others. Two equal reads show the
+// state of one moment, with one exception. An author may change three times during the reads and
+// return to the initial state, for example by publishing, removing and publishing the same post.
+// That author's unread number is then one off until the next reset. More reads only make this
+// rarer. A version in each outbox would exclude it, but would take memory for every author, and be
+// part of digests and snapshots. A read of posts and outboxes under the lock that entries with
+// posts hold would also exclude it. But that needs one more kind of read between nodes.
 func (n *Numbers) postsUpTo(authors []uint64, upTo uint64, opt *shard.ReadOptions) ([]int64, error) {
 	seen, authors := make([]int64, len(authors)), slices.Clone(authors)
-	at := make([]int, len(authors)) // of each author that is still to be read
+	at := make([]int, len(authors)) // the index in seen of each author that is still to be read
 	for i := range at {
 		at[i] = i
 	}

@@ -1,9 +1,10 @@
-// Package audit owns the audit log: a file of JSON lines about calls of admins and refused
-// calls. It never writes a token, and it never fails a call: a line that cannot be written is
-// counted and reported in the node's log.
+// Package audit owns the audit log: a file of JSON lines about calls of admins and refused calls.
+// It never writes a token, and it never fails a call. If it cannot write a line, it counts that and
+// reports it in the node's log.
 //
-// Invariant: refusals cannot fill the disk. Lines about them are limited to a rate, each says
-// how many it stands for, and the files together have a bounded size.
+// Invariant: refusals cannot fill the disk. Lines about them are limited to a rate, and each
+// contains the number of refusals that had no line before it. The files together have a bounded
+// size.
 package audit
 
 import (
@@ -25,9 +26,9 @@ import (
 const (
 	// fileMiBMax and filesMax bound the files together to about 512 MiB.
 	fileMiBMax = 64
-	filesMax   = 7 // besides the one being written
-	// refusalsPerSec and refusalsBurst bound the lines about refusals of one outcome. At
-	// 300 bytes a line, a year of a flood would not wrap the files sooner than three weeks.
+	filesMax   = 7 // without the one being written
+	// refusalsPerSec and refusalsBurst bound the lines about refusals of one outcome. With 300
+	// bytes a line, a flood needs about three weeks to rotate all files away.
 	refusalsPerSec = 1
 	refusalsBurst  = 100
 	// detailBytesMax bounds each text of a line.
@@ -63,7 +64,7 @@ type budget struct {
 
 // Open opens the file, which Close closes.
 func Open(path string, registry *prometheus.Registry, logger *slog.Logger) (*Log, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) // an error at the start, not at the first event
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) // fail at the start, not at the first event
 	if err == nil {
 		err = f.Close()
 	}
@@ -92,7 +93,7 @@ func (l *Log) Action(e client.AuditEvent) {
 	l.writeLocked(&e)
 }
 
-// Refused writes a refusal, unless there were too many of its outcome.
+// Refused writes a refusal, unless the rate for its outcome is exceeded.
 func (l *Log) Refused(e client.AuditEvent) {
 	if l == nil {
 		return

@@ -10,9 +10,9 @@ const TokenPrefix = "ctd_"
 
 var token = regexp.MustCompile(TokenPrefix + `([0-9A-Za-z]*)_[0-9A-Za-z]+`)
 
-// MaskTokens returns text without the secrets of tokens, which callers put into paths and bodies by
-// mistake, and logs keep. It removes secrets that were cut off, too. The id of a token stays: an
-// operator needs it to revoke the token.
+// MaskTokens returns text without the secrets of tokens. Callers put tokens into paths and bodies
+// by mistake, and logs keep them. It also removes secrets that were cut off. It keeps the id of a
+// token, because an operator needs the id to revoke the token.
 func MaskTokens(text string) string {
 	if !strings.Contains(text, TokenPrefix) {
 		return text

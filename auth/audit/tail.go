@@ -16,8 +16,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// rotatedFormat is the time in the name of a file that was written before: audit.log becomes
-// audit-2026-11-23T12-00-00.000.log.
+// rotatedFormat is the time in the name of a rotated file: audit.log becomes
 const rotatedFormat = "2006-01-02T15-04-05.000"
 
 // Tail returns the last events, at most n, the oldest first. It reads the rotated files too,

@@ -1,5 +1,5 @@
-// Package authtest is for tests of servers that check their callers: a cluster in memory, and the
-// matrix of docs/SECURITY.md.
+// Package authtest has helpers for tests of servers that check their callers: a cluster in memory,
+// and the matrix of docs/SECURITY.md.
 package authtest
 
 import (
@@ -64,7 +64,7 @@ func Open(t testing.TB, mode auth.Mode) (*auth.Authorizer, *Cluster) {
 	return a, c
 }
 
-// Token makes a user with grants, and returns a token of it.
+// Token creates a user with grants, and returns a token of that user.
 func (c *Cluster) Token(t testing.TB, user string, grants ...catalog.Grant) string {
 	t.Helper()
 	if _, _, err := auth.PutUser(t.Context(), c, user, catalog.UserRights{Grants: grants}, nil); err != nil {
@@ -80,7 +80,7 @@ func (c *Cluster) Token(t testing.TB, user string, grants ...catalog.Grant) stri
 // Roles are the columns of the matrix; the first stands for a caller without a token.
 var Roles = []string{"nobody", "reader", "writer", "ingest", "metrics", "admin"}
 
-// Row is a row of a written matrix.
+// Row is a row of the documented matrix.
 type Row struct {
 	Keyspaces []string
 	May       map[string]bool // by role

@@ -1,6 +1,6 @@
-// Package postgres reads PostgreSQL's log for package source. It reads messages of
-// pg_logical_emit_message, which are an outbox without a table, or changes of tables, as Debezium's
-// envelopes.
+// Package postgres owns the connections to PostgreSQL, and reads its log for package source. It
+// reads messages of pg_logical_emit_message, which are an outbox without a table, or changes of
+// tables, as Debezium's envelopes.
 //
 // It never creates a slot or a publication: the operator does. A slot keeps the log that was not
 // confirmed, so nothing is lost while no node reads. An abandoned slot fills the disk.
