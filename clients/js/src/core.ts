@@ -1,0 +1,186 @@
+import {CountdError, didNothing, refusalOf} from './errors.js';
+import {parse, stringify} from './json.js';
+
+const addrsMax = 16;
+const timeoutMaxMs = 60_000;
+const retryFirstMs = 50;
+const retryMaxMs = 5_000;
+// How long a try waits after its deadline for the server to report the outcome.
+const graceMs = 1_000;
+
+export interface Config {
+  /** 1 to 16 servers of one cluster, such as http://10.0.0.1:7400. A call uses one until it fails, then the next. */
+  addrs: readonly string[];
+  /** Sent as Authorization: Bearer. */
+  token?: string;
+  /** The deadline of one try, up to 60,000; 5,000 by default. */
+  timeoutMs?: number;
+  /** For how long after its first failure a call is repeated; 30,000 by default, 0 for never. */
+  retryForMs?: number;
+  /** Called after each failure of a call that is repeated. */
+  onRetry?: (error: CountdError, waitMs: number) => void;
+  /** Counts beyond 2^53 - 1 are a bigint. Without this, an answer that has one is an error. */
+  bigints?: boolean;
+  /** In place of the global fetch: for a client certificate, a proxy or a test. */
+  fetch?: typeof fetch;
+}
+
+export interface CallOptions {
+  /** Ends the call. A write that it ends may have been applied. */
+  signal?: AbortSignal;
+  /** In place of Config.timeoutMs. */
+  timeoutMs?: number;
+  /** In place of Config.retryForMs. */
+  retryForMs?: number;
+}
+
+export interface ReadOptions extends CallOptions {
+  /** The server's default is bounded. */
+  consistency?: 'stale' | 'bounded' | 'linearizable';
+  /** How old a bounded read may be; the server's default is 1,000. */
+  maxStalenessMs?: number;
+  /** The token of a write that the read must see. */
+  token?: string;
+}
+
+export interface WriteOptions extends CallOptions {
+  /**
+   * The Idempotency-Key, 1 to 128 bytes; by default a new UUIDv7. Set it if the caller itself may repeat the
+   * write, after a crash for example: the write counts once for each key.
+   */
+  key?: string;
+}
+
+export interface Call {
+  method: 'GET' | 'POST' | 'PUT' | 'DELETE';
+  /** With its parts escaped. */
+  path: string;
+  query?: Readonly<Record<string, string | number | boolean | undefined>>;
+  body?: unknown;
+  headers?: Readonly<Record<string, string>>;
+  /** The call changes something, so its caller must learn whether it may have happened. */
+  write?: boolean;
+  /** Must not be sent twice. */
+  once?: boolean;
+}
+
+/** Sends calls to the servers of one cluster. */
+export class Core {
+  readonly #config: Config;
+  readonly #bases: readonly string[];
+  #current = 0;
+
+  constructor(config: Config) {
+    const {addrs, timeoutMs = 0, retryForMs = 0} = config;
+    if (addrs.length < 1 || addrs.length > addrsMax) throw new RangeError(`addrs: a client needs 1 to ${addrsMax} addresses, not ${addrs.length}`);
+    if (timeoutMs < 0 || timeoutMs > timeoutMaxMs) throw new RangeError(`timeoutMs: ${timeoutMs} is not between 0 and ${timeoutMaxMs}`);
+    if (retryForMs < 0) throw new RangeError(`retryForMs: ${retryForMs} is below 0`);
+    this.#config = config;
+    this.#bases = addrs.map(baseOf);
+  }
+
+  /** Makes a call, with retries, and returns the answer's JSON. */
+  async call(call: Call, options: CallOptions = {}): Promise<unknown> {
+    const body = call.body === undefined ? undefined : stringify(call.body);
+    let maybe = false; // an earlier try may have written
+    let end = 0;
+    for (let bound = retryFirstMs; ; bound = Math.min(2 * bound, retryMaxMs)) {
+      let failure: CountdError | undefined;
+      for (let tries = 1; ; tries++) {
+        const current = this.#current;
+        try {
+          return await this.#try(this.#bases[current % this.#bases.length]!, call, body, options);
+        } catch (e) {
+          if (!(e instanceof CountdError)) throw e;
+          failure = e;
+        }
+        maybe ||= call.write === true && !didNothing(failure);
+        if (!failure.noAnswer && failure.status !== 503 && failure.status !== 502) break;
+        if (this.#current === current) this.#current = current + 1; // of concurrent calls, only the first switches
+        if (tries >= this.#bases.length || call.once || options.signal?.aborted) break;
+      }
+      // A refusal for the sum is remembered under the write's key, so it holds for earlier tries too.
+      failure.maybeApplied = maybe && failure.code !== 'overflow';
+      if (call.once || !failure.retryable || options.signal?.aborted) throw failure;
+      end ||= Date.now() + (options.retryForMs ?? this.#config.retryForMs ?? 30_000);
+      const left = end - Date.now();
+      if (left <= 0) throw failure;
+      const wait = Math.min(failure.retryAfterMs + Math.random() * bound, left);
+      this.#config.onRetry?.(failure, wait);
+      if (!(await slept(wait, options.signal))) throw failure;
+    }
+  }
+
+  async #try(base: string, call: Call, body: string | undefined, options: CallOptions): Promise<unknown> {
+    const timeout = options.timeoutMs ?? (this.#config.timeoutMs || 5_000);
+    const headers: Record<string, string> = {...call.headers, 'Countd-Timeout': `${timeout}ms`};
+    if (body !== undefined) headers['Content-Type'] = 'application/json';
+    if (this.#config.token !== undefined) headers['Authorization'] = `Bearer ${this.#config.token}`;
+    const late = AbortSignal.timeout(timeout + graceMs);
+    let answer: Response;
+    let text: string;
+    try {
+      answer = await (this.#config.fetch ?? fetch)(base + call.path + queryOf(call.query), {
+        method: call.method, headers, body: body ?? null, redirect: 'error',
+        signal: options.signal ? AbortSignal.any([options.signal, late]) : late,
+      });
+      text = await answer.text();
+    } catch (e) {
+      const failure = new CountdError(options.signal?.aborted ? 'the call was aborted' : `no answer from ${base}: ${causeOf(e)}`, {}, {cause: e});
+      failure.noAnswer = true;
+      throw failure;
+    }
+    if (!answer.ok) throw refusalOf(answer.status, answer.headers, text);
+    try {
+      return parse(text, this.#config.bigints === true);
+    } catch (e) {
+      throw e instanceof CountdError ? e : new CountdError(`cannot read the answer of ${call.method} ${base}${call.path}`, {}, {cause: e});
+    }
+  }
+}
+
+function causeOf(e: unknown): string {
+  if (!(e instanceof Error)) return String(e);
+  return e.cause instanceof Error ? `${e.message}: ${e.cause.message}` : e.message;
+}
+
+function baseOf(addr: string): string {
+  const url = new URL(addr.includes('://') ? addr : `http://${addr}`);
+  if (!/^https?:$/.test(url.protocol) || url.pathname !== '/' || url.search !== '' || url.username !== '') {
+    throw new TypeError(`addrs: ${JSON.stringify(addr)} is not of the form http://host:port`);
+  }
+  if (!addr.includes('://') && url.port === '') url.port = '7400';
+  return url.origin;
+}
+
+function queryOf(query: Call['query']): string {
+  const set = Object.entries(query ?? {}).filter(([, v]) => v !== undefined && v !== '');
+  return set.length === 0 ? '' : `?${new URLSearchParams(set.map(([k, v]) => [k, String(v)]))}`;
+}
+
+/** Waits. It returns false if the signal ended the wait. */
+function slept(ms: number, signal: AbortSignal | undefined): Promise<boolean> {
+  return new Promise(resolve => {
+    const end = () => {
+      clearTimeout(timer);
+      resolve(false);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener('abort', end);
+      resolve(true);
+    }, ms);
+    signal?.addEventListener('abort', end, {once: true});
+  });
+}
+
+/** Returns a new Idempotency-Key: a UUIDv7, whose time lets a server that has forgotten the key refuse it. */
+export function newKey(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  const now = Date.now(), view = new DataView(bytes.buffer);
+  view.setUint32(0, Math.floor(now / 0x10000));
+  view.setUint16(4, now % 0x10000);
+  bytes[6] = (bytes[6]! & 0x0f) | 0x70;
+  bytes[8] = (bytes[8]! & 0x3f) | 0x80;
+  const hex = Array.from(bytes, b => b.toString(16).padStart(2, '0')).join('');
+  return `${hex.slice(0, 8)}-${hex.slice(8, 12)}-${hex.slice(12, 16)}-${hex.slice(16, 20)}-${hex.slice(20)}`;
+}

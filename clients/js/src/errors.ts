@@ -1,0 +1,88 @@
+import type {components} from './api.js';
+
+/** The codes of the API; later servers may have more. */
+export type Code = components['schemas']['Code'] | (string & {});
+
+/** What a server's refusal says. */
+export interface Refusal {
+  status: number;
+  code: Code;
+  field: string;
+  retryAfterMs: number;
+  applied: readonly string[];
+  unknown: readonly string[];
+  appliedOps: readonly number[];
+  unknownOps: readonly number[];
+}
+
+/** A call that did not succeed. */
+export class CountdError extends Error {
+  override readonly name = 'CountdError';
+  /** HTTP status of the refusal; 0 if no server answered. */
+  readonly status: number = 0;
+  /** Such as invalid_argument; '' if the answer is not countd's. */
+  readonly code: Code = '';
+  /** The wrong field of the request, such as ops[3].id; '' for none. */
+  readonly field: string = '';
+  /** How long the server asks to wait before a retry. */
+  readonly retryAfterMs: number = 0;
+  /** The ids of ops that were applied, for a write over several shards. */
+  readonly applied: readonly string[] = [];
+  /** The ids of ops that may have been applied, for a write over several shards. */
+  readonly unknown: readonly string[] = [];
+  /** The same ops as applied, by their number in the request. */
+  readonly appliedOps: readonly number[] = [];
+  /** The same ops as unknown, by their number in the request. */
+  readonly unknownOps: readonly number[] = [];
+  /**
+   * The write may have been applied. It still counts once if the caller repeats it with the key of that
+   * write. If this is false, nothing of the write was applied.
+   */
+  maybeApplied = false;
+
+  constructor(message: string, refusal?: Partial<Refusal>, options?: ErrorOptions) {
+    super(message, options);
+    Object.assign(this, refusal);
+  }
+
+  /** Whether the same call may succeed later. */
+  get retryable(): boolean {
+    return this.noAnswer || [408, 429, 502, 503, 504].includes(this.status);
+  }
+
+  /** Whether no server answered. */
+  noAnswer = false;
+}
+
+/** Returns the refusal that an answer without success holds. */
+export function refusalOf(status: number, headers: Headers, body: string): CountdError {
+  const retryAfterMs = retryAfter(headers.get('Retry-After'));
+  try {
+    const answer = JSON.parse(body) as {error: {code: unknown; message: string; field?: string}} & Record<string, unknown>;
+    const {code, message, field = ''} = answer.error;
+    if (typeof code === 'string' && code !== '') {
+      return new CountdError(`${code} (${status}): ${message}`, {
+        status, code, field, retryAfterMs,
+        applied: (answer['applied'] as string[]) ?? [], unknown: (answer['unknown'] as string[]) ?? [],
+        appliedOps: (answer['applied_ops'] as number[]) ?? [], unknownOps: (answer['unknown_ops'] as number[]) ?? [],
+      });
+    }
+  } catch {
+    // Not an answer of countd: a proxy's, for example.
+  }
+  const text = body.replace(/\s+/g, ' ').trim().slice(0, 200) || 'the answer has no text';
+  return new CountdError(`${status}: ${text}`, {status, retryAfterMs});
+}
+
+function retryAfter(value: string | null): number {
+  if (value === null) return 0;
+  if (/^[0-9]{1,9}$/.test(value)) return Number(value) * 1000;
+  return Math.max(0, (Date.parse(value) || 0) - Date.now());
+}
+
+/** Whether a try that failed with this error certainly wrote nothing. */
+export function didNothing(e: CountdError): boolean {
+  if (e.noAnswer || e.applied.length + e.unknown.length > 0) return false;
+  if (e.status === 408 || e.status === 503) return e.code !== ''; // from countd itself, not from a proxy
+  return e.status >= 400 && e.status < 500;
+}

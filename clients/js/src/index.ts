@@ -1,0 +1,376 @@
+// The client of countd's HTTP API. Each write carries one Idempotency-Key over all its tries, so it counts once
+// however often it is sent. A promise is fulfilled only with a whole answer of status 2xx.
+
+import type {components, Int64} from './api.js';
+import {Core, newKey, type Call, type CallOptions, type Config, type ReadOptions, type WriteOptions} from './core.js';
+import {idOf, intOf, intsOf, type Id, type Int, type Ints} from './json.js';
+import {Writer, type WriterConfig} from './writer.js';
+
+export {CountdError, type Code} from './errors.js';
+export {newKey, type Call, type CallOptions, type Config, type ReadOptions, type WriteOptions} from './core.js';
+export {Writer, type Failure, type WriterConfig} from './writer.js';
+export type {Id, Int, Ints} from './json.js';
+
+/** T with each whole number as an N. */
+export type Whole<T, N> = T extends Int64 ? N : T extends object ? {[K in keyof T]: Whole<T[K], N>} : T;
+/** An answer of the API. N is number, or number | bigint for a client with bigints. */
+export type Answer<K extends keyof components['schemas'], N = number> = Whole<components['schemas'][K], N>;
+
+/** A change of one row. Ops on one row apply in their order. */
+export interface IncrOp {
+  id: Id;
+  add: Ints;
+  /** No sum drops below it; a column that is below it already stays. */
+  floor?: Int;
+}
+
+export interface SetOp {
+  id: Id;
+  set: Ints;
+}
+
+export interface MemberOp {
+  id: Id;
+  member: Id;
+  /** Whether the member is added, or removed. */
+  set: boolean;
+}
+
+/** An op of {@link Countd.ops}: on a row, on a user's unread numbers, or on a set of members. */
+export type AnyOp =
+  | {keyspace: string; id: Id; add: Ints; floor?: Int}
+  | {keyspace: string; id: Id; set: Ints}
+  | {keyspace: string; column: string; id: Id; member: Id; set: boolean}
+  | {user: Id; add: Ints; floor?: Int};
+
+/** An entry of the results of a write: the row after its op, or why only this op was refused. */
+export type OpResult<N = number> = {id: string; counts: Record<string, N>; added?: Record<string, N>; error?: undefined} | {id: string; error: Answer<'Fault'>; counts?: undefined};
+
+export interface Results<R> {
+  results: R[];
+  /** How many ops were refused. */
+  failed?: number;
+  /** In a repeat: ids of ops of which it is no longer known whether they were applied or refused. */
+  unknown?: string[];
+  duplicate: boolean;
+  /** A read that sends it sees this write. */
+  token: string;
+}
+
+/** A client. It may be used by any number of calls at once, and holds nothing that must be closed. */
+export class Countd<N extends number | bigint = number> {
+  readonly #core: Core;
+
+  private constructor(config: Config) {
+    this.#core = new Core(config);
+  }
+
+  /** Checks the configuration. It does not connect. */
+  static open(config: Config & {bigints: true}): Countd<number | bigint>;
+  static open(config: Config & {bigints?: false}): Countd<number>;
+  static open(config: Config): Countd<number | bigint> {
+    return new Countd(config);
+  }
+
+  /** Any call of the API. A write that sets Call.write is sent again as other writes are: give it a key in Call.headers. */
+  request(call: Call, options?: CallOptions): Promise<unknown> {
+    return this.#core.call(call, options);
+  }
+
+  #read<T>(path: string, o: ReadOptions = {}, query: Call['query'] = {}, body?: unknown): Promise<T> {
+    const fresh = {...query, consistency: o.consistency, max_staleness: o.maxStalenessMs === undefined ? undefined : `${o.maxStalenessMs}ms`};
+    const headers: Record<string, string> = o.token === undefined ? {} : {'Countd-Token': o.token};
+    return this.#core.call({method: body === undefined ? 'GET' : 'POST', path, query: fresh, body, headers}, o) as Promise<T>;
+  }
+
+  #write<T>(method: Call['method'], path: string, body?: unknown, o: WriteOptions = {}): Promise<T> {
+    return this.#core.call({method, path, body, headers: {'Idempotency-Key': o.key ?? newKey()}, write: true}, o) as Promise<T>;
+  }
+
+  async *#pages<P extends {cursor?: string}, T>(read: (cursor: string | undefined) => Promise<P>, items: (page: P) => Iterable<T>): AsyncGenerator<T, void, undefined> {
+    for (let cursor: string | undefined; ; ) {
+      const page = await read(cursor);
+      yield* items(page);
+      if ((cursor = page.cursor) === undefined) return;
+    }
+  }
+
+  // Counters.
+
+  /** Reads a row. A row that was never written has zeros. */
+  get(keyspace: string, id: Id, o?: ReadOptions): Promise<Answer<'Row', N>> {
+    return this.#read(`/v1/counters/${part(keyspace)}/${idOf(id, 'id')}`, o);
+  }
+
+  /** Reads up to 1,000 rows, in the order of ids. With a member, each tells in which of its sets the member is. */
+  async getMany(keyspace: string, ids: readonly Id[], o: ReadOptions & {columns?: readonly string[]; member?: Id} = {}): Promise<Answer<'Rows', N>['results']> {
+    const body = {ids: ids.map((id, i) => idOf(id, `ids[${i}]`)), columns: o.columns, member: o.member === undefined ? undefined : idOf(o.member, 'member')};
+    return (await this.#read<Answer<'Rows', N>>(`/v1/counters/${part(keyspace)}/get`, o, {}, body)).results;
+  }
+
+  /** Adds to columns of one row, and returns the row after it. A sum beyond 64 bits is refused: `overflow`. */
+  async incr(keyspace: string, id: Id, add: Ints, o: WriteOptions & {floor?: Int} = {}): Promise<Answer<'RowWritten', N> & {added?: Record<string, N>}> {
+    const {results, duplicate, token} = await this.incrMany(keyspace, [{id, add, ...(o.floor === undefined ? {} : {floor: o.floor})}], o);
+    const [row] = results;
+    return {...row, duplicate, token} as Answer<'RowWritten', N>;
+  }
+
+  /** Adds to up to 10,000 rows. A sum beyond 64 bits refuses its op alone. */
+  incrMany(keyspace: string, ops: readonly IncrOp[], o?: WriteOptions): Promise<Results<OpResult<N>>> {
+    return this.#write('POST', `/v1/counters/${part(keyspace)}/incr`, {ops: ops.map(incrOp('id'))}, o);
+  }
+
+  /** Sets columns of one row; the others stay. */
+  set(keyspace: string, id: Id, set: Ints, o?: WriteOptions): Promise<Answer<'RowWritten', N>> {
+    return this.#write('PUT', `/v1/counters/${part(keyspace)}/${idOf(id, 'id')}`, {set: intsOf(set, 'set')}, o);
+  }
+
+  /** Sets columns of up to 10,000 rows. */
+  setMany(keyspace: string, ops: readonly SetOp[], o?: WriteOptions): Promise<Results<OpResult<N>>> {
+    const body = {ops: ops.map((op, i) => ({id: idOf(op.id, `ops[${i}].id`), set: intsOf(op.set, `ops[${i}].set`)}))};
+    return this.#write('POST', `/v1/counters/${part(keyspace)}/set`, body, o);
+  }
+
+  /** Sets every column of a row to zero. */
+  delete(keyspace: string, id: Id, o?: WriteOptions): Promise<Answer<'RowWritten', N>> {
+    return this.#write('DELETE', `/v1/counters/${part(keyspace)}/${idOf(id, 'id')}`, undefined, o);
+  }
+
+  /** Reads all rows that have a count, by ascending id, a page at a time. Rows that are written meanwhile may be of different moments. */
+  scan(keyspace: string, o: ReadOptions & {columns?: readonly string[]; pageRows?: number} = {}): AsyncGenerator<Answer<'Row', N>, void, undefined> {
+    return this.#pages(
+      cursor => this.#read<Answer<'Page', N>>(`/v1/counters/${part(keyspace)}/scan`, o, {}, {cursor, columns: o.columns, limit: o.pageRows}),
+      page => page.results,
+    );
+  }
+
+  /** Writes to rows of any keyspaces under one key: up to 10,000 ops. The ops of one shard are applied together. */
+  ops(ops: readonly AnyOp[], o?: WriteOptions): Promise<Results<Answer<'OpAfter', N>>> {
+    return this.#write('POST', '/v1/ops', {ops: ops.map(anyOp)}, o);
+  }
+
+  /** Merges increments into batches, each counted once. */
+  writer(config?: WriterConfig): Writer {
+    return new Writer(this.#core, config);
+  }
+
+  // Members: who did it.
+
+  /** Adds a member to the set of a row, and 1 to its count unless the member was there. */
+  addMember(keyspace: string, column: string, id: Id, member: Id, o?: WriteOptions): Promise<MemberWritten<N>> {
+    return this.#changeMember(keyspace, column, {id, member, set: true}, o);
+  }
+
+  /** Removes a member from the set of a row, and 1 from its count if the member was there. */
+  removeMember(keyspace: string, column: string, id: Id, member: Id, o?: WriteOptions): Promise<MemberWritten<N>> {
+    return this.#changeMember(keyspace, column, {id, member, set: false}, o);
+  }
+
+  async #changeMember(keyspace: string, column: string, op: MemberOp, o?: WriteOptions): Promise<MemberWritten<N>> {
+    const {results, duplicate, token} = await this.changeMembers(keyspace, column, [op], o);
+    return {...results[0], duplicate, token} as MemberWritten<N>;
+  }
+
+  /** Adds and removes up to 10,000 members, in the order of ops. */
+  changeMembers(keyspace: string, column: string, ops: readonly MemberOp[], o?: WriteOptions): Promise<Results<MemberResult<N>>> {
+    return this.#write('POST', `/v1/members/${part(keyspace)}/${part(column)}`, {ops: ops.map(memberOp)}, o);
+  }
+
+  /** Tells for up to 1,000 rows, in the order of ids, whether the member is in the set. */
+  async hasMember(keyspace: string, column: string, member: Id, ids: readonly Id[], o?: ReadOptions): Promise<boolean[]> {
+    const body = {member: idOf(member, 'member'), ids: ids.map((id, i) => idOf(id, `ids[${i}]`))};
+    return (await this.#read<{results: boolean[]}>(`/v1/members/${part(keyspace)}/${part(column)}/check`, o, {}, body)).results;
+  }
+
+  /** A page of the members of a row, newest first. */
+  members(keyspace: string, column: string, id: Id, o: ReadOptions & PageOptions = {}): Promise<Answer<'MembersPage', N>> {
+    return this.#read(`/v1/members/${part(keyspace)}/${part(column)}/${idOf(id, 'id')}`, o, {limit: o.limit, cursor: o.cursor});
+  }
+
+  /** A page of the rows that a member is in, newest first. */
+  rowsOf(keyspace: string, column: string, member: Id, o: ReadOptions & PageOptions = {}): Promise<Answer<'RowsOfMember', N>> {
+    return this.#read(`/v1/members/${part(keyspace)}/${part(column)}/of/${idOf(member, 'member')}`, o, {limit: o.limit, cursor: o.cursor});
+  }
+
+  // Unread numbers.
+
+  /** Reads a user's own unread numbers. */
+  unread(user: Id, o?: ReadOptions): Promise<Answer<'UserRow', N>> {
+    return this.#read(`/v1/unread/${idOf(user, 'user')}`, o);
+  }
+
+  /** Adds to unread numbers of up to 10,000 users. None drops below 0. */
+  incrUnread(ops: readonly {user: Id; add: Ints}[], o?: WriteOptions): Promise<Results<{user: string; counts?: Record<string, N>; error?: Answer<'Fault'>}>> {
+    return this.#write('POST', '/v1/unread/incr', {ops: ops.map(incrOp('user'))}, o);
+  }
+
+  /** Clears what a user has seen: whole columns, or the counts that the user was shown, so that later ones stay. */
+  resetUnread(user: Id, what: {columns: readonly string[]} | {seen: Ints}, o?: WriteOptions): Promise<Answer<'UserReset', N>> {
+    return this.#write('POST', `/v1/unread/${idOf(user, 'user')}/reset`, what, o);
+  }
+
+  /** All that a user polls for: unread numbers, notices of channels, dots and the feed. */
+  poll(user: Id, what: Names = {}, o?: ReadOptions): Promise<Answer<'Poll', N>> {
+    return this.#read(`/v1/poll/${idOf(user, 'user')}`, o, {channels: what.channels?.join(','), dots: what.dots?.join(',')});
+  }
+
+  /** poll for up to 100 users, in their order. */
+  async pollMany(users: readonly Id[], what: Names = {}, o?: ReadOptions): Promise<Answer<'Polls', N>['results']> {
+    const body = {users: users.map((user, i) => idOf(user, `users[${i}]`)), ...what};
+    return (await this.#read<Answer<'Polls', N>>('/v1/poll', o, {}, body)).results;
+  }
+
+  /** Publishes a notice to all users of a channel. Its text is stored by the caller, under channel and seq. */
+  publishNotice(channel: string, o?: WriteOptions): Promise<Answer<'Published', N>> {
+    return this.#write('POST', `/v1/notices/${part(channel)}`, {}, o);
+  }
+
+  /** Retracts a notice: nobody counts it any more. */
+  retractNotice(channel: string, seq: Int, o?: WriteOptions): Promise<Answer<'Published', N>> {
+    return this.#write('DELETE', `/v1/notices/${part(channel)}/${intOf(seq, 'seq')}`, undefined, o);
+  }
+
+  /** A user's unread notices of a channel. since is the position of a user who has none yet. */
+  notices(channel: string, user: Id, o: ReadOptions & {since?: Int} = {}): Promise<Answer<'Notices', N>> {
+    return this.#read(`/v1/notices/${part(channel)}/users/${idOf(user, 'user')}`, o, {since: o.since?.toString()});
+  }
+
+  /** Marks notices as read: all, or those up to a number. It never moves back. */
+  readNotices(channel: string, user: Id, upTo?: Int, o?: WriteOptions): Promise<Answer<'NoticesWritten', N>> {
+    return this.#write('POST', `/v1/notices/${part(channel)}/users/${idOf(user, 'user')}/read`, upTo === undefined ? {} : {up_to: intOf(upTo, 'upTo')}, o);
+  }
+
+  /** Shows a red dot to every user. */
+  fireDot(name: string, o?: WriteOptions): Promise<Answer<'Fired', N>> {
+    return this.#write('POST', `/v1/dots/${part(name)}/fire`, {}, o);
+  }
+
+  /** Whether a user sees a dot. */
+  async dot(name: string, user: Id, o?: ReadOptions): Promise<boolean> {
+    return (await this.#read<{show: boolean}>(`/v1/dots/${part(name)}/users/${idOf(user, 'user')}`, o)).show;
+  }
+
+  /** Hides a dot from a user until it is fired again. */
+  clearDot(name: string, user: Id, o?: WriteOptions): Promise<Answer<'ShowsWritten', N>> {
+    return this.#write('POST', `/v1/dots/${part(name)}/users/${idOf(user, 'user')}/clear`, {}, o);
+  }
+
+  // Feeds and timelines.
+
+  /** Replaces whom a user follows, or without followees marks all their posts as seen. */
+  resetFeed(user: Id, followees?: readonly Id[], o?: WriteOptions): Promise<Answer<'FeedWritten', N>> {
+    return this.#changeFeed(user, 'reset', followees, o);
+  }
+
+  follow(user: Id, followees: readonly Id[], o?: WriteOptions): Promise<Answer<'FeedWritten', N>> {
+    return this.#changeFeed(user, 'follow', followees, o);
+  }
+
+  unfollow(user: Id, followees: readonly Id[], o?: WriteOptions): Promise<Answer<'FeedWritten', N>> {
+    return this.#changeFeed(user, 'unfollow', followees, o);
+  }
+
+  /** Marks the posts of some followees as seen. */
+  readFeed(user: Id, followees: readonly Id[], o?: WriteOptions): Promise<Answer<'FeedWritten', N>> {
+    return this.#changeFeed(user, 'read', followees, o);
+  }
+
+  #changeFeed(user: Id, verb: string, followees?: readonly Id[], o?: WriteOptions): Promise<Answer<'FeedWritten', N>> {
+    return this.#write('POST', `/v1/feed/${idOf(user, 'user')}/${verb}`, followees === undefined ? {} : followeesOf(followees), o);
+  }
+
+  /** How many posts of followees a user has not seen. */
+  feedUnread(user: Id, o: ReadOptions & {detail?: boolean} = {}): Promise<Answer<'FeedUnread', N>> {
+    return this.#read(`/v1/feed/${idOf(user, 'user')}/unread`, o, {detail: o.detail});
+  }
+
+  /** Whom a user follows, by ascending id. */
+  followees(user: Id, o: ReadOptions = {}): AsyncGenerator<string, void, undefined> {
+    return this.#pages(
+      cursor => this.#read<Answer<'FolloweesPage', N>>(`/v1/feed/${idOf(user, 'user')}/followees`, o, {cursor}),
+      page => page.followees,
+    );
+  }
+
+  /** Makes a group of some followees, or replaces the group of that name. */
+  putGroup(user: Id, name: string, followees: readonly Id[], o?: WriteOptions): Promise<Answer<'GroupWritten', N>> {
+    return this.#write('PUT', `/v1/feed/${idOf(user, 'user')}/groups/${part(name)}`, followeesOf(followees), o);
+  }
+
+  dropGroup(user: Id, name: string, o?: WriteOptions): Promise<Answer<'GroupWritten', N>> {
+    return this.#write('DELETE', `/v1/feed/${idOf(user, 'user')}/groups/${part(name)}`, undefined, o);
+  }
+
+  /** Adds a post to an author's outbox, and 1 to the author's posts; the same post again changes nothing. */
+  addPost(author: Id, post: Id, o?: WriteOptions): Promise<Answer<'PostWritten', N>> {
+    return this.#write('POST', `/v1/outbox/${idOf(author, 'author')}`, {id: idOf(post, 'post')}, o);
+  }
+
+  removePost(author: Id, post: Id, o?: WriteOptions): Promise<Answer<'PostWritten', N>> {
+    return this.#write('DELETE', `/v1/outbox/${idOf(author, 'author')}/${idOf(post, 'post')}`, undefined, o);
+  }
+
+  /** A page of an author's posts, newest first. */
+  outbox(author: Id, o: ReadOptions & PageOptions = {}): Promise<Answer<'OutboxPage', N>> {
+    return this.#read(`/v1/outbox/${idOf(author, 'author')}`, o, {limit: o.limit, cursor: o.cursor});
+  }
+
+  /**
+   * A page of the posts of a user's followees, newest first. counts names the keyspace of the posts' counts;
+   * member names columns, for each of which a post tells whether the user is in its set.
+   */
+  timeline(user: Id, o: ReadOptions & PageOptions & {group?: string; counts?: string; member?: readonly string[]} = {}): Promise<Answer<'Timeline', N>> {
+    return this.#read(`/v1/timeline/${idOf(user, 'user')}`, o, {limit: o.limit, cursor: o.cursor, group: o.group, counts: o.counts, member: o.member?.join(',')});
+  }
+
+  // Keyspaces.
+
+  async keyspaces(o?: ReadOptions): Promise<Answer<'Keyspace', N>[]> {
+    return (await this.#read<Answer<'Keyspaces', N>>('/v1/keyspaces', o)).keyspaces;
+  }
+
+  /** Makes a keyspace of counters. */
+  createKeyspace(keyspace: Whole<components['schemas']['NewKeyspace'], Int>, o?: CallOptions): Promise<Answer<'Keyspace', N>> {
+    return this.#core.call({method: 'POST', path: '/v1/keyspaces', body: keyspace, write: true}, o) as Promise<Answer<'Keyspace', N>>;
+  }
+}
+
+/** What a poll is about. */
+export interface Names {
+  channels?: readonly string[];
+  dots?: readonly string[];
+}
+
+export interface PageOptions {
+  limit?: number;
+  /** Of the page before. */
+  cursor?: string;
+}
+
+export type MemberResult<N = number> = {id: string; member: string; changed: boolean; count: N; error?: undefined} | {id: string; member: string; error: Answer<'Fault'>};
+export type MemberWritten<N = number> = {id: string; member: string; changed: boolean; count: N; duplicate: boolean; token: string};
+
+const part = encodeURIComponent;
+
+function followeesOf(followees: readonly Id[]): {followees: string[]} {
+  return {followees: followees.map((id, i) => idOf(id, `followees[${i}]`))};
+}
+
+function incrOp(id: 'id' | 'user') {
+  return (op: {id?: Id; user?: Id; add: Ints; floor?: Int}, i: number) => ({
+    [id]: idOf(op[id]!, `ops[${i}].${id}`),
+    add: intsOf(op.add, `ops[${i}].add`),
+    floor: op.floor === undefined ? undefined : intOf(op.floor, `ops[${i}].floor`),
+  });
+}
+
+function memberOp(op: MemberOp, i: number): unknown {
+  return {id: idOf(op.id, `ops[${i}].id`), member: idOf(op.member, `ops[${i}].member`), set: op.set};
+}
+
+function anyOp(op: AnyOp, i: number): unknown {
+  if ('user' in op) return incrOp('user')(op, i);
+  if ('member' in op) return {keyspace: op.keyspace, column: op.column, ...(memberOp(op, i) as object)};
+  if ('add' in op) return {keyspace: op.keyspace, ...incrOp('id')(op, i)};
+  return {keyspace: op.keyspace, id: idOf(op.id, `ops[${i}].id`), set: intsOf(op.set, `ops[${i}].set`)};
+}

@@ -1,0 +1,73 @@
+import {CountdError} from './errors.js';
+
+// JSON whose whole numbers keep their value: JSON.parse and JSON.stringify round those beyond 2^53.
+
+/** A delta, a count to set or a floor. A number must be whole and at most 2^53 - 1 on either side of 0. */
+export type Int = number | bigint;
+
+/** The id of a row, user, post or member: 0 to 2^64 - 1. A number must be at most 2^53 - 1. */
+export type Id = string | number | bigint;
+
+const mark = '\u0001int:';
+const quotedMark = /"\\u0001int:(-?[0-9]+)"/g;
+// Strings are matched first, so that digits inside of them are left alone.
+const stringOrInt = /"(?:[^"\\]|\\.)*"|-?[0-9]{16,}(?![0-9.eE])/g;
+const int64Max = 2n ** 63n - 1n;
+
+/** Returns text as a value. Whole numbers beyond 2^53 - 1 become a bigint if bigints is set; otherwise parse throws. */
+export function parse(text: string, bigints: boolean): unknown {
+  let found = false;
+  const marked = text.replace(stringOrInt, token => {
+    if (token.startsWith('"') || Number.isSafeInteger(Number(token))) return token;
+    if (!bigints) {
+      throw new CountdError(`the answer has the number ${token}, which is beyond 2^53 - 1: make the client with bigints: true`);
+    }
+    found = true;
+    return `"\\u0001int:${token}"`;
+  });
+  if (!found) return JSON.parse(marked);
+  return JSON.parse(marked, (_, v: unknown) => (typeof v === 'string' && v.startsWith(mark) ? BigInt(v.slice(mark.length)) : v));
+}
+
+/** Returns a value as JSON, a bigint as the number that it is. */
+export function stringify(value: unknown): string {
+  return JSON.stringify(value, (_, v: unknown) => (typeof v === 'bigint' ? mark + v : v)).replace(quotedMark, '$1');
+}
+
+/** Returns an id in its only spelling. It throws a RangeError for anything else. */
+export function idOf(id: Id, field: string): string {
+  if (typeof id === 'number' && !Number.isSafeInteger(id)) {
+    throw new RangeError(`${field}: ${id} is not exact beyond 2^53 - 1: pass the id as a string or a bigint`);
+  }
+  const text = String(id);
+  if (!/^(0|[1-9][0-9]{0,19})$/.test(text) || BigInt(text) >= 2n ** 64n) {
+    throw new RangeError(`${field}: ${JSON.stringify(text)} is not an id, a whole number from 0 to 2^64 - 1`);
+  }
+  return text;
+}
+
+/** Returns a whole number of 64 bits as it is. It throws a RangeError for anything else. */
+export function intOf(n: Int, field: string): Int {
+  if (typeof n === 'bigint' ? n > int64Max || n < -int64Max - 1n : !Number.isSafeInteger(n)) {
+    throw new RangeError(`${field}: ${n} is not a whole number of 64 bits${typeof n === 'number' ? ', or beyond 2^53 - 1: pass it as a bigint' : ''}`);
+  }
+  return n;
+}
+
+/** Numbers by column. */
+export type Ints = Readonly<Record<string, Int>>;
+
+/** Checks each number of some columns. */
+export function intsOf(ints: Ints, field: string): Ints {
+  const columns = Object.entries(ints);
+  if (columns.length === 0) throw new RangeError(`${field}: no column`);
+  for (const [column, n] of columns) intOf(n, `${field}.${column}`);
+  return ints;
+}
+
+/** The sum of two numbers, or undefined if it does not fit 64 bits. */
+export function sumOf(a: Int, b: Int): Int | undefined {
+  if (typeof a === 'number' && typeof b === 'number' && Number.isSafeInteger(a + b)) return a + b;
+  const sum = BigInt(a) + BigInt(b);
+  return sum > int64Max || sum < -int64Max - 1n ? undefined : sum;
+}

@@ -1,0 +1,153 @@
+import assert from 'node:assert/strict';
+import {createRequire} from 'node:module';
+import {test} from 'node:test';
+import {Countd, CountdError, newKey} from 'countd';
+
+// A fetch that answers with a list of answers, the last one again and again, and keeps the requests.
+function server(...answers) {
+  const asked = [];
+  const fetch = async (url, init) => {
+    asked.push({url, ...init});
+    const answer = answers.length > 1 ? answers.shift() : answers[0];
+    if (answer instanceof Error) throw answer;
+    const [status, body, headers = {}] = answer;
+    return new Response(typeof body === 'string' ? body : JSON.stringify(body), {status, headers});
+  };
+  return {asked, open: config => Countd.open({addrs: ['http://a:1', 'b'], fetch, ...config})};
+}
+
+const row = (like = 1) => ({results: [{id: '1', counts: {like}}], duplicate: false, token: 't'});
+const busy = [503, {error: {code: 'no_leader', message: 'no leader'}}];
+const failure = async promise => promise.then(() => assert.fail('it succeeded'), e => (assert(e instanceof CountdError, e.stack), e));
+
+test('a write has one key over all its tries, and goes to the next address', async () => {
+  const s = server(new TypeError('fetch failed'), busy, [429, {error: {code: 'overloaded', message: 'busy'}}], [200, row()]);
+  const waits = [];
+  const got = await s.open({onRetry: (e, ms) => waits.push([e.code, ms])}).incr('posts', 1, {like: 1});
+  assert.deepEqual(got, {id: '1', counts: {like: 1}, duplicate: false, token: 't'});
+  assert.deepEqual(s.asked.map(r => r.url), ['http://a:1', 'http://b:7400', 'http://a:1', 'http://a:1'].map(base => `${base}/v1/counters/posts/incr`));
+  assert.equal(new Set(s.asked.map(r => r.headers['Idempotency-Key'])).size, 1);
+  assert.deepEqual(waits.map(([code]) => code), ['no_leader', 'overloaded']);
+});
+
+test('Retry-After is waited for, and the last try comes at the end of retryForMs', async () => {
+  const s = server([503, {error: {code: 'draining', message: 'later'}}, {'Retry-After': '1'}], busy, [200, row()]);
+  const began = Date.now();
+  await s.open({addrs: ['a']}).incr('posts', 1, {like: 1});
+  assert(Date.now() - began >= 1000);
+  const never = server([503, {error: {code: 'draining', message: 'later'}}, {'Retry-After': '7'}]);
+  const e = await failure(never.open({retryForMs: 60}).incr('posts', 1, {like: 1}));
+  assert.deepEqual([e.status, e.code, e.retryAfterMs, e.maybeApplied, never.asked.length], [503, 'draining', 7000, false, 4]);
+});
+
+test('a write whose try got no answer may have been applied, whatever comes after', async () => {
+  const s = server(new TypeError('fetch failed'), [400, {error: {code: 'invalid_argument', message: 'no', field: 'ops[0].add.x'}}]);
+  const e = await failure(s.open().incr('posts', 1, {x: 1}));
+  assert.deepEqual([e.code, e.field, e.maybeApplied], ['invalid_argument', 'ops[0].add.x', true]);
+  const sure = server([400, {error: {code: 'invalid_argument', message: 'no', field: 'ops[0].add.x'}}]);
+  assert.equal((await failure(sure.open().incr('posts', 1, {x: 1}))).maybeApplied, false);
+  const sum = server(new TypeError('fetch failed'), [409, {error: {code: 'overflow', message: 'no'}}]);
+  assert.equal((await failure(sum.open().incr('posts', 1, {x: 1}))).maybeApplied, false);
+  const proxy = server([503, 'try later']);
+  assert.equal((await failure(proxy.open({retryForMs: 0}).incr('posts', 1, {x: 1}))).maybeApplied, true);
+});
+
+test('numbers keep their value or are refused', async () => {
+  const big = '{"id":"9007199254740993","counts":{"like":9223372036854775807,"view":-9007199254740993,"x":7}}';
+  const s = server([200, big]);
+  assert.deepEqual(await s.open({bigints: true}).get('posts', 9007199254740993n), {id: '9007199254740993', counts: {like: 2n ** 63n - 1n, view: -9007199254740993n, x: 7}});
+  assert.match((await failure(s.open().get('posts', '1'))).message, /9223372036854775807.*bigints: true/);
+  const write = server([200, '{"results":[{"id":"1","counts":{"like":9007199254740992}}],"duplicate":false,"token":"t"}']);
+  assert.equal((await failure(write.open().incr('posts', 1, {like: 2n ** 53n - 2n}))).maybeApplied, true);
+  assert.equal(write.asked[0].body, '{"ops":[{"id":"1","add":{"like":9007199254740990}}]}');
+  const sent = write.asked.length;
+  for (const call of [
+    c => c.get('posts', 2 ** 53), c => c.get('posts', -1), c => c.get('posts', '01'), c => c.get('posts', 2n ** 64n), c => c.get('posts', 1.5),
+    c => c.incr('posts', 1, {like: 2 ** 53}), c => c.incr('posts', 1, {like: 2n ** 63n}), c => c.incr('posts', 1, {like: 0.5}), c => c.incr('posts', 1, {}),
+    c => c.getMany('posts', [1, 2 ** 60]), c => c.addMember('posts', 'like', 1, 2 ** 60),
+  ]) {
+    await assert.rejects(async () => call(write.open()), RangeError);
+  }
+  assert.equal(write.asked.length, sent);
+});
+
+test('a digit string inside a string is left alone', async () => {
+  const s = server([200, {id: '1', counts: {}, note: 'a "quoted\\" 12345678901234567890 text'}]);
+  assert.equal((await s.open().get('posts', 1)).note, 'a "quoted\\" 12345678901234567890 text');
+});
+
+test('a signal ends the call and its waits', async () => {
+  const s = server(busy);
+  const e = await failure(s.open().incr('posts', 1, {like: 1}, {signal: AbortSignal.timeout(120)}));
+  assert.equal(e.code, 'no_leader');
+  const gone = AbortSignal.abort();
+  const hung = Countd.open({addrs: ['a'], fetch: async (_, {signal}) => signal.throwIfAborted()});
+  assert.match((await failure(hung.get('posts', 1, {signal: gone}))).message, /aborted/);
+});
+
+test('reads send their freshness and token', async () => {
+  const s = server([200, {id: '1', counts: {}}]);
+  await s.open({token: 'ctd_x'}).get('a/b', 1, {consistency: 'bounded', maxStalenessMs: 250, token: 'tok', timeoutMs: 900});
+  assert.equal(s.asked[0].url, 'http://a:1/v1/counters/a%2Fb/1?consistency=bounded&max_staleness=250ms');
+  assert.deepEqual(s.asked[0].headers, {'Countd-Token': 'tok', 'Countd-Timeout': '900ms', Authorization: 'Bearer ctd_x'});
+});
+
+test('a scan follows cursors', async () => {
+  const page = (id, cursor) => [200, {results: [{id, counts: {}}], next: null, cursor}];
+  const s = server(page('1', 'c1'), page('2'));
+  const ids = [];
+  for await (const row of s.open().scan('posts', {pageRows: 1})) ids.push(row.id);
+  assert.deepEqual(ids, ['1', '2']);
+  assert.deepEqual(s.asked.map(r => r.body), ['{"limit":1}', '{"cursor":"c1","limit":1}']);
+});
+
+test('keys are UUIDs of version 7 in the order of time', async () => {
+  const a = newKey();
+  await new Promise(resolve => setTimeout(resolve, 3));
+  const b = newKey();
+  assert.match(a, /^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$/);
+  assert(a.slice(0, 13) < b.slice(0, 13));
+  assert(Math.abs(parseInt(a.slice(0, 8) + a.slice(9, 13), 16) - Date.now()) < 1000);
+});
+
+test('a writer merges what waits, keeps signs apart and numbers its batches', async () => {
+  let release;
+  const first = new Promise(resolve => (release = resolve));
+  const bodies = [];
+  const c = Countd.open({addrs: ['a'], fetch: async (_, {headers, body}) => {
+    bodies.push([headers['Countd-Producer'], headers['Countd-Seq'], JSON.parse(body).ops]);
+    if (bodies.length === 1) await first;
+    return new Response('{"applied":1,"duplicate":false,"token":"t"}');
+  }});
+  const w = c.writer({waitingOps: 3});
+  await w.add('posts', 1, {view: 1});
+  await new Promise(resolve => setImmediate(resolve));
+  for (const n of [1, 2, -1, -2, 5]) await w.add('posts', 1, {view: n});
+  const fourth = w.add('posts', 2, {view: 1});
+  assert.equal(await Promise.race([fourth.then(() => 'queued'), new Promise(resolve => setTimeout(resolve, 20, 'waits'))]), 'waits');
+  release();
+  await fourth;
+  await w.close();
+  await assert.rejects(w.add('posts', 1, {view: 1}), /closed/);
+  const ops = bodies.map(b => b[2]);
+  assert.deepEqual(ops, [[{id: '1', add: {view: 1}}], [{id: '1', add: {view: 3}}, {id: '1', add: {view: -3}}, {id: '1', add: {view: 5}}], [{id: '2', add: {view: 1}}]]);
+  assert.deepEqual(bodies.map(b => b[1]), ['1', '2', '3']);
+  assert.equal(new Set(bodies.map(b => b[0])).size, 1);
+});
+
+test('a writer fails the ops of a wrong column alone, and renews an expired producer', async () => {
+  const wrong = [400, {error: {code: 'invalid_argument', message: 'no such column', field: 'ops[1].add.x'}}];
+  const expired = [410, {error: {code: 'idempotency_expired', message: 'too old'}}];
+  const s = server(wrong, expired, [200, {applied: 1, failed: 1, errors: [{id: '1', error: {code: 'overflow', message: 'no', field: 'ops[0].add.view'}}], duplicate: false, token: 't'}]);
+  const failures = [];
+  const w = s.open().writer({onFailure: f => failures.push([f.id, f.add, f.error.code, f.error.maybeApplied])});
+  await Promise.all([w.add('posts', 1, {view: 1}), w.add('posts', 2, {x: 1})]);
+  await assert.rejects(w.flush(), e => e.field === 'ops[1].add.x');
+  await w.flush();
+  assert.deepEqual(failures, [['2', {x: 1}, 'invalid_argument', false], ['1', {view: 1}, 'overflow', false]]);
+  assert.notEqual(s.asked[1].headers['Countd-Producer'], s.asked[2].headers['Countd-Producer']);
+});
+
+test('CommonJS programs can load it', () => {
+  assert.equal(typeof createRequire(import.meta.url)('countd').Countd.open, 'function');
+});
