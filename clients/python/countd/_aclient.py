@@ -1,0 +1,220 @@
+"""The client for asyncio, over its streams."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import io
+import logging
+import ssl
+import urllib.parse
+from typing import Any, AsyncIterator, Callable, Mapping, Optional, Sequence
+
+from ._calls import DEFAULT, Calls, Json, Read
+from ._protocol import Answer, Call, CountdError, Id, Options, Pause, Protocol, Request, Step, no_answer
+from ._queue import Batch, Failure, Queue
+
+_log = logging.getLogger("countd")
+
+_IDLE_MAX = 64  # idle connections to one address
+_ANSWER_BYTES_MAX = 64 << 20
+_HEAD_BYTES_MAX = 64 << 10
+
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class AsyncClient(Calls):
+    """Client for asyncio: each call returns an awaitable. A call that is cancelled may have been applied."""
+
+    def __init__(
+        self, addrs: str | Sequence[str], *, token: str = "", timeout: float = 5.0, retry_for: float = 30.0,
+        on_retry: Optional[Callable[[CountdError, float], None]] = None, tls: Optional[ssl.SSLContext] = None,
+    ) -> None:
+        self._options = Options(timeout, retry_for, on_retry)
+        self._protocol = Protocol([addrs] if isinstance(addrs, str) else addrs, token, self._options)
+        self._tls = tls
+        self._idle: dict[str, list[_Streams]] = {}  # by address
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes idle connections."""
+        idle, self._idle = self._idle, {}
+        for connections in idle.values():
+            for _, writer in connections:
+                writer.close()
+
+    async def request(self, method: str, path: str, *, query: Mapping[str, Any] = {}, body: Any = None, headers: Mapping[str, str] = {}, write: bool = False) -> Any:
+        """Any call of the API. A write is sent again as other writes are: give it an Idempotency-Key in headers."""
+        return await self._make(Call(method, path, query, body, headers, write))
+
+    async def scan(self, keyspace: str, *, columns: Optional[Sequence[str]] = None, page_rows: int = 1000, read: Read = DEFAULT) -> AsyncIterator[Json]:
+        """Reads all rows that have a count, by ascending id. Rows that are written meanwhile may be of different moments."""
+        page: Json = {"cursor": None}
+        while "cursor" in page:
+            page = await self.scan_page(keyspace, cursor=page["cursor"], limit=page_rows, columns=columns, read=read)
+            for row in page["results"]:
+                yield row
+
+    async def followees(self, user: Id, *, read: Read = DEFAULT) -> AsyncIterator[str]:
+        """Whom a user follows, by ascending id."""
+        page: Json = {"cursor": None}
+        while "cursor" in page:
+            page = await self.followees_page(user, cursor=page["cursor"], read=read)
+            for followee in page["followees"]:
+                yield followee
+
+    def writer(self, *, batch_ops: int = 1000, waiting_ops: int = 100_000, retry_for: float = 30.0, on_failure: Optional[Callable[[Failure], None]] = None) -> AsyncWriter:
+        """Merges increments into batches, each counted once."""
+        return AsyncWriter(self, Queue(batch_ops, waiting_ops, retry_for, on_failure))
+
+    async def _make(self, call: Call, shape: Callable[[Any], Any] = lambda answer: answer) -> Any:
+        return shape(await self._drive(self._protocol.call(call)))
+
+    async def _drive(self, step: Step) -> Any:
+        try:
+            asked = next(step)
+            while True:
+                if isinstance(asked, Pause):
+                    await asyncio.sleep(asked.seconds)
+                    asked = step.send(None)
+                    continue
+                try:
+                    answer = await self._send(asked)
+                except CountdError as e:
+                    asked = step.throw(e)
+                else:
+                    asked = step.send(answer)
+        except StopIteration as end:
+            return end.value
+
+    async def _send(self, request: Request) -> Answer:
+        streams: list[_Streams] = []  # the connection, so that a failure closes it
+        try:
+            return await asyncio.wait_for(self._exchange(request, streams), request.timeout)
+        except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, http.client.HTTPException) as e:
+            raise no_answer(request.base, e) from e
+        finally:
+            for _, writer in streams:
+                writer.close()
+
+    async def _exchange(self, request: Request, streams: list[_Streams]) -> Answer:
+        url = urllib.parse.urlsplit(request.base)
+        idle = self._idle.get(request.base)
+        if idle:
+            streams.append(idle.pop())
+        else:
+            tls = (self._tls or ssl.create_default_context()) if url.scheme == "https" else None
+            streams.append(await asyncio.open_connection(url.hostname, url.port, ssl=tls, limit=_HEAD_BYTES_MAX))
+        reader, writer = streams[0]
+        body = request.body or b""
+        head = [f"{request.method} {request.target} HTTP/1.1", f"Host: {url.netloc}", f"Content-Length: {len(body)}"]
+        head += [f"{name}: {_header(value)}" for name, value in request.headers.items()]
+        writer.write("\r\n".join(head).encode("latin-1") + b"\r\n\r\n" + body)
+        await writer.drain()
+        line, _, rest = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
+        status = int(line.split(b" ", 2)[1])
+        headers = {name.lower(): value for name, value in http.client.parse_headers(io.BytesIO(rest)).items()}
+        keep = line.startswith(b"HTTP/1.1") and headers.get("connection", "").lower() != "close"
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            answer = await _chunks(reader)
+        elif "content-length" in headers:
+            answer = await reader.readexactly(_bounded(int(headers["content-length"])))
+        else:
+            answer, keep = await reader.read(_ANSWER_BYTES_MAX), False
+        connections = self._idle.setdefault(request.base, [])
+        if keep and len(connections) < _IDLE_MAX:
+            connections.append(streams.pop())
+        return Answer(status, headers, answer)
+
+
+def _header(value: str) -> str:
+    if "\r" in value or "\n" in value:
+        raise CountdError("a header must be one line")
+    return value
+
+
+def _bounded(size: int) -> int:
+    if not 0 <= size <= _ANSWER_BYTES_MAX:
+        raise CountdError(f"cannot read the answer: it is larger than {_ANSWER_BYTES_MAX} bytes")
+    return size
+
+
+async def _chunks(reader: asyncio.StreamReader) -> bytes:
+    body = bytearray()
+    while size := int((await reader.readuntil(b"\r\n")).split(b";")[0], 16):
+        _bounded(len(body) + size)
+        body += await reader.readexactly(size)
+        await reader.readexactly(2)
+    while await reader.readuntil(b"\r\n") != b"\r\n":
+        pass
+    return bytes(body)
+
+
+class AsyncWriter:
+    """Writer for asyncio. A task of its own sends, from the first add on."""
+
+    def __init__(self, client: AsyncClient, queue: Queue) -> None:
+        self._client = client
+        self._queue = queue
+        self._changed = asyncio.Condition()
+        self._task: Optional[asyncio.Task[None]] = None
+
+    async def __aenter__(self) -> AsyncWriter:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def add(self, keyspace: str, id: Id, deltas: Mapping[str, int]) -> None:
+        """Queues deltas of a row; waits while the queue is full. flush tells whether they are counted."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._queue.put(keyspace, id, deltas))
+            if self._task is None:
+                self._task = asyncio.create_task(self._run())
+            self._changed.notify_all()
+
+    async def flush(self) -> None:
+        """Waits until each earlier add is counted or has failed. It raises the first failure since the last flush."""
+        async with self._changed:
+            waiting = self._queue.unsettled()
+            await self._changed.wait_for(lambda: all(batch.settled for batch in waiting))
+            self._queue.raise_failure()
+
+    async def close(self) -> None:
+        """Refuses further adds, and flushes."""
+        async with self._changed:
+            self._queue.closed = True
+            self._changed.notify_all()
+        if self._task:
+            await self._task
+        await self.flush()
+
+    async def _run(self) -> None:
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self._queue.closed or self._queue.waits())
+                batch = self._queue.take()
+                if batch is None:
+                    return
+                self._changed.notify_all()
+            try:
+                await self._send(batch)
+            except Exception:  # of on_failure
+                _log.exception("on_failure failed")
+            async with self._changed:
+                self._queue.settle(batch)
+                self._changed.notify_all()
+
+    async def _send(self, batch: Batch) -> None:
+        for call in self._queue.calls(batch):
+            try:
+                answer = await self._client._drive(self._client._protocol.call(call, self._queue.options(self._client._options)))
+            except CountdError as e:
+                batch.refused(e)
+            else:
+                batch.answered(answer)

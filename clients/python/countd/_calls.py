@@ -1,0 +1,256 @@
+"""The calls of the API. Client and AsyncClient make them; in AsyncClient each returns an awaitable."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+from ._protocol import Call, Id, id_of, int_of, ints_of, new_key, part
+
+Json = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """How fresh a read must be. The default is the server's."""
+
+    consistency: Optional[str] = None  # stale, bounded or linearizable
+    max_staleness: Optional[float] = None  # seconds, of a bounded read
+    token: Optional[str] = None  # of a write that the read must see
+
+
+DEFAULT = Read()
+
+
+class Calls:
+    """All counts are int, all ids of answers str."""
+
+    def _make(self, call: Call, shape: Callable[[Any], Any] = lambda answer: answer) -> Any:
+        """Makes a call and returns its answer in a shape."""
+        raise NotImplementedError
+
+    def _read(self, path: str, read: Read, query: Optional[Mapping[str, Any]] = None, body: Any = None, shape: Callable[[Any], Any] = lambda answer: answer) -> Any:
+        asked = {**(query or {}), "consistency": read.consistency}
+        if read.max_staleness is not None:
+            asked["max_staleness"] = f"{round(read.max_staleness * 1000)}ms"
+        headers = {"Countd-Token": read.token} if read.token else {}
+        return self._make(Call("GET" if body is None else "POST", path, asked, body, headers), shape)
+
+    def _write(self, method: str, path: str, body: Any, key: Optional[str], shape: Callable[[Any], Any] = lambda answer: answer) -> Any:
+        return self._make(Call(method, path, body=body, headers={"Idempotency-Key": key or new_key()}, write=True), shape)
+
+    # Counters.
+
+    def get(self, keyspace: str, id: Id, *, read: Read = DEFAULT) -> Any:
+        """Reads a row: {"id", "counts"}. A row that was never written has zeros."""
+        return self._read(f"/v1/counters/{part(keyspace)}/{id_of(id)}", read)
+
+    def get_many(self, keyspace: str, ids: Sequence[Id], *, columns: Optional[Sequence[str]] = None, member: Optional[Id] = None, read: Read = DEFAULT) -> Any:
+        """Reads up to 1,000 rows, in the order of ids. With a member, each tells in which of its sets the member is."""
+        body = {"ids": _ids(ids, "ids"), **_given(columns=columns and list(columns), member=None if member is None else id_of(member, "member"))}
+        return self._read(f"/v1/counters/{part(keyspace)}/get", read, body=body, shape=operator.itemgetter("results"))
+
+    def incr(self, keyspace: str, id: Id, add: Mapping[str, int], *, floor: Optional[int] = None, key: Optional[str] = None) -> Any:
+        """Adds to columns of one row, and returns the row after it: {"id", "counts", "duplicate", "token"}."""
+        op = _incr({"id": id, "add": add, "floor": floor}, 0, "id")
+        return self._write("POST", f"/v1/counters/{part(keyspace)}/incr", {"ops": [op]}, key, _one)
+
+    def incr_many(self, keyspace: str, ops: Sequence[Mapping[str, Any]], *, key: Optional[str] = None) -> Any:
+        """Adds to up to 10,000 rows: {"id", "add", "floor"?} each. A sum beyond 64 bits refuses its op alone."""
+        return self._write("POST", f"/v1/counters/{part(keyspace)}/incr", {"ops": [_incr(op, i, "id") for i, op in enumerate(ops)]}, key)
+
+    def set(self, keyspace: str, id: Id, values: Mapping[str, int], *, key: Optional[str] = None) -> Any:
+        """Sets columns of one row; the others stay."""
+        return self._write("PUT", f"/v1/counters/{part(keyspace)}/{id_of(id)}", {"set": ints_of(values, "set")}, key)
+
+    def set_many(self, keyspace: str, ops: Sequence[Mapping[str, Any]], *, key: Optional[str] = None) -> Any:
+        """Sets columns of up to 10,000 rows: {"id", "set"} each."""
+        body = {"ops": [{"id": id_of(op["id"], f"ops[{i}].id"), "set": ints_of(op["set"], f"ops[{i}].set")} for i, op in enumerate(ops)]}
+        return self._write("POST", f"/v1/counters/{part(keyspace)}/set", body, key)
+
+    def delete(self, keyspace: str, id: Id, *, key: Optional[str] = None) -> Any:
+        """Sets every column of a row to zero."""
+        return self._write("DELETE", f"/v1/counters/{part(keyspace)}/{id_of(id)}", None, key)
+
+    def scan_page(self, keyspace: str, *, cursor: Optional[str] = None, limit: int = 1000, columns: Optional[Sequence[str]] = None, read: Read = DEFAULT) -> Any:
+        """Reads rows that have a count, by ascending id: {"results", "cursor"?}, the cursor of the next page."""
+        return self._read(f"/v1/counters/{part(keyspace)}/scan", read, body=_given(cursor=cursor, limit=limit, columns=columns and list(columns)))
+
+    def ops(self, ops: Sequence[Mapping[str, Any]], *, key: Optional[str] = None) -> Any:
+        """Writes to rows of any keyspaces under one key, up to 10,000 ops in the form of /v1/ops. The ops of one shard are applied together."""
+        return self._write("POST", "/v1/ops", {"ops": [_any(op, i) for i, op in enumerate(ops)]}, key)
+
+    # Members: who did it.
+
+    def add_member(self, keyspace: str, column: str, id: Id, member: Id, *, key: Optional[str] = None) -> Any:
+        """Adds a member to the set of a row, and 1 to its count unless the member was there."""
+        op = _member({"id": id, "member": member, "set": True}, 0)
+        return self._write("POST", f"/v1/members/{part(keyspace)}/{part(column)}", {"ops": [op]}, key, _one)
+
+    def remove_member(self, keyspace: str, column: str, id: Id, member: Id, *, key: Optional[str] = None) -> Any:
+        """Removes a member from the set of a row, and 1 from its count if the member was there."""
+        op = _member({"id": id, "member": member, "set": False}, 0)
+        return self._write("POST", f"/v1/members/{part(keyspace)}/{part(column)}", {"ops": [op]}, key, _one)
+
+    def change_members(self, keyspace: str, column: str, ops: Sequence[Mapping[str, Any]], *, key: Optional[str] = None) -> Any:
+        """Adds and removes up to 10,000 members, in the order of ops: {"id", "member", "set"} each."""
+        return self._write("POST", f"/v1/members/{part(keyspace)}/{part(column)}", {"ops": [_member(op, i) for i, op in enumerate(ops)]}, key)
+
+    def has_member(self, keyspace: str, column: str, member: Id, ids: Sequence[Id], *, read: Read = DEFAULT) -> Any:
+        """Tells for up to 1,000 rows, in the order of ids, whether the member is in the set."""
+        body = {"member": id_of(member, "member"), "ids": _ids(ids, "ids")}
+        return self._read(f"/v1/members/{part(keyspace)}/{part(column)}/check", read, body=body, shape=operator.itemgetter("results"))
+
+    def members(self, keyspace: str, column: str, id: Id, *, cursor: Optional[str] = None, limit: Optional[int] = None, read: Read = DEFAULT) -> Any:
+        """A page of the members of a row, newest first."""
+        return self._read(f"/v1/members/{part(keyspace)}/{part(column)}/{id_of(id)}", read, {"cursor": cursor, "limit": limit})
+
+    def rows_of(self, keyspace: str, column: str, member: Id, *, cursor: Optional[str] = None, limit: Optional[int] = None, read: Read = DEFAULT) -> Any:
+        """A page of the rows that a member is in, newest first."""
+        return self._read(f"/v1/members/{part(keyspace)}/{part(column)}/of/{id_of(member, 'member')}", read, {"cursor": cursor, "limit": limit})
+
+    # Unread numbers.
+
+    def unread(self, user: Id, *, read: Read = DEFAULT) -> Any:
+        """Reads a user's own unread numbers."""
+        return self._read(f"/v1/unread/{id_of(user, 'user')}", read)
+
+    def incr_unread(self, ops: Sequence[Mapping[str, Any]], *, key: Optional[str] = None) -> Any:
+        """Adds to unread numbers of up to 10,000 users: {"user", "add"} each. None drops below 0."""
+        return self._write("POST", "/v1/unread/incr", {"ops": [_incr(op, i, "user") for i, op in enumerate(ops)]}, key)
+
+    def reset_unread(self, user: Id, *, columns: Optional[Sequence[str]] = None, seen: Optional[Mapping[str, int]] = None, key: Optional[str] = None) -> Any:
+        """Clears what a user has seen: whole columns, or the counts that the user was shown, so that later ones stay."""
+        return self._write("POST", f"/v1/unread/{id_of(user, 'user')}/reset", _given(columns=columns and list(columns), seen=seen and ints_of(seen, "seen")), key)
+
+    def poll(self, user: Id, *, channels: Sequence[str] = (), dots: Sequence[str] = (), read: Read = DEFAULT) -> Any:
+        """All that a user polls for: unread numbers, notices of channels, dots and the feed."""
+        return self._read(f"/v1/poll/{id_of(user, 'user')}", read, {"channels": ",".join(channels), "dots": ",".join(dots)})
+
+    def poll_many(self, users: Sequence[Id], *, channels: Sequence[str] = (), dots: Sequence[str] = (), read: Read = DEFAULT) -> Any:
+        """poll for up to 100 users, in their order."""
+        body = {"users": _ids(users, "users"), **_given(channels=list(channels) or None, dots=list(dots) or None)}
+        return self._read("/v1/poll", read, body=body, shape=operator.itemgetter("results"))
+
+    def publish_notice(self, channel: str, *, key: Optional[str] = None) -> Any:
+        """Publishes a notice to all users of a channel. Its text is stored by the caller, under channel and seq."""
+        return self._write("POST", f"/v1/notices/{part(channel)}", {}, key)
+
+    def retract_notice(self, channel: str, seq: int, *, key: Optional[str] = None) -> Any:
+        """Retracts a notice: nobody counts it any more."""
+        return self._write("DELETE", f"/v1/notices/{part(channel)}/{int_of(seq, 'seq')}", None, key)
+
+    def notices(self, channel: str, user: Id, *, since: Optional[int] = None, read: Read = DEFAULT) -> Any:
+        """A user's unread notices of a channel. since is the position of a user who has none yet."""
+        return self._read(f"/v1/notices/{part(channel)}/users/{id_of(user, 'user')}", read, {"since": since})
+
+    def read_notices(self, channel: str, user: Id, up_to: Optional[int] = None, *, key: Optional[str] = None) -> Any:
+        """Marks notices as read: all, or those up to a number. It never moves back."""
+        return self._write("POST", f"/v1/notices/{part(channel)}/users/{id_of(user, 'user')}/read", _given(up_to=up_to), key)
+
+    def fire_dot(self, name: str, *, key: Optional[str] = None) -> Any:
+        """Shows a red dot to every user."""
+        return self._write("POST", f"/v1/dots/{part(name)}/fire", {}, key)
+
+    def dot(self, name: str, user: Id, *, read: Read = DEFAULT) -> Any:
+        """Whether a user sees a dot."""
+        return self._read(f"/v1/dots/{part(name)}/users/{id_of(user, 'user')}", read, shape=operator.itemgetter("show"))
+
+    def clear_dot(self, name: str, user: Id, *, key: Optional[str] = None) -> Any:
+        """Hides a dot from a user until it is fired again."""
+        return self._write("POST", f"/v1/dots/{part(name)}/users/{id_of(user, 'user')}/clear", {}, key)
+
+    # Feeds and timelines.
+
+    def reset_feed(self, user: Id, followees: Optional[Sequence[Id]] = None, *, key: Optional[str] = None) -> Any:
+        """Replaces whom a user follows, or without followees marks all their posts as seen."""
+        return self._feed(user, "reset", followees, key)
+
+    def follow(self, user: Id, followees: Sequence[Id], *, key: Optional[str] = None) -> Any:
+        return self._feed(user, "follow", followees, key)
+
+    def unfollow(self, user: Id, followees: Sequence[Id], *, key: Optional[str] = None) -> Any:
+        return self._feed(user, "unfollow", followees, key)
+
+    def read_feed(self, user: Id, followees: Sequence[Id], *, key: Optional[str] = None) -> Any:
+        """Marks the posts of some followees as seen."""
+        return self._feed(user, "read", followees, key)
+
+    def _feed(self, user: Id, verb: str, followees: Optional[Sequence[Id]], key: Optional[str]) -> Any:
+        body = {} if followees is None else {"followees": _ids(followees, "followees")}
+        return self._write("POST", f"/v1/feed/{id_of(user, 'user')}/{verb}", body, key)
+
+    def feed_unread(self, user: Id, *, detail: bool = False, read: Read = DEFAULT) -> Any:
+        """How many posts of followees a user has not seen."""
+        return self._read(f"/v1/feed/{id_of(user, 'user')}/unread", read, {"detail": detail or None})
+
+    def followees_page(self, user: Id, *, cursor: Optional[str] = None, limit: int = 1000, read: Read = DEFAULT) -> Any:
+        """Whom a user follows, by ascending id."""
+        return self._read(f"/v1/feed/{id_of(user, 'user')}/followees", read, {"cursor": cursor, "limit": limit})
+
+    def put_group(self, user: Id, name: str, followees: Sequence[Id], *, key: Optional[str] = None) -> Any:
+        """Makes a group of some followees, or replaces the group of that name."""
+        return self._write("PUT", f"/v1/feed/{id_of(user, 'user')}/groups/{part(name)}", {"followees": _ids(followees, "followees")}, key)
+
+    def drop_group(self, user: Id, name: str, *, key: Optional[str] = None) -> Any:
+        return self._write("DELETE", f"/v1/feed/{id_of(user, 'user')}/groups/{part(name)}", None, key)
+
+    def add_post(self, author: Id, post: Id, *, key: Optional[str] = None) -> Any:
+        """Adds a post to an author's outbox, and 1 to the author's posts; the same post again changes nothing."""
+        return self._write("POST", f"/v1/outbox/{id_of(author, 'author')}", {"id": id_of(post, "post")}, key)
+
+    def remove_post(self, author: Id, post: Id, *, key: Optional[str] = None) -> Any:
+        return self._write("DELETE", f"/v1/outbox/{id_of(author, 'author')}/{id_of(post, 'post')}", None, key)
+
+    def outbox(self, author: Id, *, cursor: Optional[str] = None, limit: Optional[int] = None, read: Read = DEFAULT) -> Any:
+        """A page of an author's posts, newest first."""
+        return self._read(f"/v1/outbox/{id_of(author, 'author')}", read, {"cursor": cursor, "limit": limit})
+
+    def timeline(self, user: Id, *, cursor: Optional[str] = None, limit: Optional[int] = None, group: str = "", counts: str = "", member: Sequence[str] = (), read: Read = DEFAULT) -> Any:
+        """A page of the posts of a user's followees, newest first.
+
+        counts names the keyspace of the posts' counts; member names columns, for each of which a post tells whether the user is in its set.
+        """
+        query = {"cursor": cursor, "limit": limit, "group": group, "counts": counts, "member": ",".join(member)}
+        return self._read(f"/v1/timeline/{id_of(user, 'user')}", read, query)
+
+    # Keyspaces.
+
+    def keyspaces(self, *, read: Read = DEFAULT) -> Any:
+        return self._read("/v1/keyspaces", read, shape=operator.itemgetter("keyspaces"))
+
+    def create_keyspace(self, name: str, columns: Sequence[Any], **settings: Any) -> Any:
+        """Makes a keyspace of counters. settings are those of POST /v1/keyspaces, such as shards."""
+        return self._make(Call("POST", "/v1/keyspaces", body={"name": name, "columns": list(columns), **settings}, write=True))
+
+
+def _one(answer: Any) -> Json:
+    return {**answer["results"][0], "duplicate": answer["duplicate"], "token": answer["token"]}
+
+
+def _given(**fields: Any) -> Json:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _ids(ids: Sequence[Id], field: str) -> list[str]:
+    return [id_of(id, f"{field}[{i}]") for i, id in enumerate(ids)]
+
+
+def _incr(op: Mapping[str, Any], i: int, name: str) -> Json:
+    floor = {} if op.get("floor") is None else {"floor": int_of(op["floor"], f"ops[{i}].floor")}
+    return {name: id_of(op[name], f"ops[{i}].{name}"), "add": ints_of(op["add"], f"ops[{i}].add"), **floor}
+
+
+def _member(op: Mapping[str, Any], i: int) -> Json:
+    return {"id": id_of(op["id"], f"ops[{i}].id"), "member": id_of(op["member"], f"ops[{i}].member"), "set": bool(op["set"])}
+
+
+def _any(op: Mapping[str, Any], i: int) -> Json:
+    if "user" in op:
+        return _incr(op, i, "user")
+    if "member" in op:
+        return {"keyspace": op["keyspace"], "column": op["column"], **_member(op, i)}
+    if "add" in op:
+        return {"keyspace": op["keyspace"], **_incr(op, i, "id")}
+    return {"keyspace": op["keyspace"], "id": id_of(op["id"], f"ops[{i}].id"), "set": ints_of(op["set"], f"ops[{i}].set")}

@@ -1,0 +1,216 @@
+"""The client for threads."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import socket
+import ssl
+import threading
+import time
+import urllib.parse
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+
+from ._calls import DEFAULT, Calls, Json, Read
+from ._protocol import Answer, Call, CountdError, Id, Options, Pause, Protocol, Request, Step, no_answer
+from ._queue import Batch, Failure, Queue
+
+_log = logging.getLogger("countd")
+
+_IDLE_MAX = 64  # idle connections to one address
+_ANSWER_BYTES_MAX = 64 << 20
+
+
+class Client(Calls):
+    """Calls the servers of one cluster. It may be shared by threads; a thread waits for its call.
+
+    addrs are 1 to 16 servers, such as http://10.0.0.1:7400: a call uses one until it fails, then the next. timeout
+    is the deadline of one try in seconds, retry_for for how long after its first failure a call is repeated.
+    """
+
+    def __init__(
+        self, addrs: str | Sequence[str], *, token: str = "", timeout: float = 5.0, retry_for: float = 30.0,
+        on_retry: Optional[Callable[[CountdError, float], None]] = None, tls: Optional[ssl.SSLContext] = None,
+    ) -> None:
+        self._options = Options(timeout, retry_for, on_retry)
+        self._protocol = Protocol([addrs] if isinstance(addrs, str) else addrs, token, self._options)
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._idle: dict[str, list[http.client.HTTPConnection]] = {}  # by address
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes idle connections."""
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        for connections in idle.values():
+            for connection in connections:
+                connection.close()
+
+    def request(self, method: str, path: str, *, query: Mapping[str, Any] = {}, body: Any = None, headers: Mapping[str, str] = {}, write: bool = False) -> Any:
+        """Any call of the API. A write is sent again as other writes are: give it an Idempotency-Key in headers."""
+        return self._make(Call(method, path, query, body, headers, write))
+
+    def scan(self, keyspace: str, *, columns: Optional[Sequence[str]] = None, page_rows: int = 1000, read: Read = DEFAULT) -> Iterator[Json]:
+        """Reads all rows that have a count, by ascending id. Rows that are written meanwhile may be of different moments."""
+        page: Json = {"cursor": None}
+        while "cursor" in page:
+            page = self.scan_page(keyspace, cursor=page["cursor"], limit=page_rows, columns=columns, read=read)
+            yield from page["results"]
+
+    def followees(self, user: Id, *, read: Read = DEFAULT) -> Iterator[str]:
+        """Whom a user follows, by ascending id."""
+        page: Json = {"cursor": None}
+        while "cursor" in page:
+            page = self.followees_page(user, cursor=page["cursor"], read=read)
+            yield from page["followees"]
+
+    def writer(self, *, batch_ops: int = 1000, waiting_ops: int = 100_000, retry_for: float = 30.0, on_failure: Optional[Callable[[Failure], None]] = None) -> Writer:
+        """Merges increments into batches, each counted once."""
+        return Writer(self, Queue(batch_ops, waiting_ops, retry_for, on_failure))
+
+    def _make(self, call: Call, shape: Callable[[Any], Any] = lambda answer: answer) -> Any:
+        return shape(self._drive(self._protocol.call(call)))
+
+    def _drive(self, step: Step) -> Any:
+        try:
+            asked = next(step)
+            while True:
+                if isinstance(asked, Pause):
+                    time.sleep(asked.seconds)
+                    asked = step.send(None)
+                    continue
+                try:
+                    answer = self._send(asked)
+                except CountdError as e:
+                    asked = step.throw(e)
+                else:
+                    asked = step.send(answer)
+        except StopIteration as end:
+            return end.value
+
+    def _send(self, request: Request) -> Answer:
+        end = time.monotonic() + request.timeout
+        connection = self._connection(request)
+        try:
+            # A write on a connection that the server has closed meanwhile is not sent again here: the call does that, with its key.
+            connection.request(request.method, request.target, request.body, request.headers)
+            with connection.getresponse() as response:
+                body = bytearray()
+                while not response.isclosed():
+                    self._limit(connection, end)
+                    body += (chunk := response.read1(1 << 20))
+                    if len(body) > _ANSWER_BYTES_MAX:
+                        raise CountdError(f"cannot read the answer of {request.base}{request.target}: it is larger than {_ANSWER_BYTES_MAX} bytes")
+                    if not chunk:
+                        break
+                answer = Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, bytes(body))
+                keep = not response.will_close
+        except (OSError, http.client.HTTPException) as e:
+            connection.close()
+            raise no_answer(request.base, e) from e
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            idle = self._idle.setdefault(request.base, [])
+            if keep and len(idle) < _IDLE_MAX:
+                idle.append(connection)
+                return answer
+        connection.close()
+        return answer
+
+    def _limit(self, connection: http.client.HTTPConnection, end: float) -> None:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise socket.timeout("timed out")
+        if connection.sock:
+            connection.sock.settimeout(left)
+
+    def _connection(self, request: Request) -> http.client.HTTPConnection:
+        with self._lock:
+            idle = self._idle.get(request.base)
+            connection = idle.pop() if idle else None
+        if connection is None:
+            url = urllib.parse.urlsplit(request.base)
+            if url.scheme == "https":
+                connection = http.client.HTTPSConnection(url.hostname or "", url.port, context=self._tls)
+            else:
+                connection = http.client.HTTPConnection(url.hostname or "", url.port)
+        connection.timeout = request.timeout
+        if connection.sock:
+            connection.sock.settimeout(request.timeout)
+        return connection
+
+
+class Writer:
+    """Counts streams of increments, each once.
+
+    It sums what waits by row, and sends a keyspace's sums as soon as the batch before is answered, without a timer.
+    A row ends as if its increments were applied one by one, even at a floor. A thread of its own sends. What waits
+    is lost if the process dies.
+    """
+
+    def __init__(self, client: Client, queue: Queue) -> None:
+        self._client = client
+        self._queue = queue
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="countd writer", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, keyspace: str, id: Id, deltas: Mapping[str, int]) -> None:
+        """Queues deltas of a row; waits while the queue is full. flush tells whether they are counted."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._queue.put(keyspace, id, deltas))
+            self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Waits until each earlier add is counted or has failed. It raises the first failure since the last flush."""
+        with self._changed:
+            waiting = self._queue.unsettled()
+            self._changed.wait_for(lambda: all(batch.settled for batch in waiting))
+            self._queue.raise_failure()
+
+    def close(self) -> None:
+        """Refuses further adds, and flushes."""
+        with self._changed:
+            self._queue.closed = True
+            self._changed.notify_all()
+        self._thread.join()
+        self.flush()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._queue.closed or self._queue.waits())
+                batch = self._queue.take()
+                if batch is None:
+                    return
+                self._changed.notify_all()
+            try:
+                self._send(batch)
+            except Exception:  # of on_failure
+                _log.exception("on_failure failed")
+            with self._changed:
+                self._queue.settle(batch)
+                self._changed.notify_all()
+
+    def _send(self, batch: Batch) -> None:
+        for call in self._queue.calls(batch):
+            try:
+                answer = self._client._drive(self._client._protocol.call(call, self._queue.options(self._client._options)))
+            except CountdError as e:
+                batch.refused(e)
+            else:
+                batch.answered(answer)

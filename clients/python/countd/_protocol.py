@@ -1,0 +1,244 @@
+"""What a call does, without sockets: a generator that yields requests to send and pauses to wait for.
+
+The sync and the asyncio client drive the same generators, so that they retry alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import email.utils
+import json
+import os
+import random
+import time
+import urllib.parse
+from typing import Any, Callable, Generator, Mapping, Optional, Sequence, Union
+
+ADDRS_MAX = 16
+TIMEOUT_MAX = 60.0
+RETRY_FIRST = 0.05
+RETRY_MAX = 5.0
+GRACE = 1.0  # how long a try waits after its deadline for the server to report the outcome
+
+Id = Union[int, str]
+
+
+class CountdError(Exception):
+    """A call that did not succeed."""
+
+    status = 0  # HTTP status of the refusal; 0 if no server answered
+    code = ""  # such as invalid_argument; "" if the answer is not countd's
+    field = ""  # the wrong field of the request, such as ops[3].id; "" for none
+    retry_after = 0.0  # for how many seconds the server asks to wait
+    applied: Sequence[str] = ()  # ids of ops that were applied, for a write over several shards
+    unknown: Sequence[str] = ()  # ids of ops that may have been applied
+    applied_ops: Sequence[int] = ()  # the same ops as applied, by their number in the request
+    unknown_ops: Sequence[int] = ()
+    no_answer = False  # no server answered
+    # The write may have been applied. It still counts once if the caller repeats it with the key of that write.
+    # If this is False, nothing of the write was applied.
+    maybe_applied = False
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same call may succeed later."""
+        return self.no_answer or self.status in (408, 429, 502, 503, 504)
+
+    def _did_nothing(self) -> bool:
+        if self.no_answer or self.applied or self.unknown:
+            return False
+        if self.status in (408, 503):
+            return self.code != ""  # from countd itself, not from a proxy
+        return 400 <= self.status < 500
+
+
+def no_answer(base: str, cause: BaseException) -> CountdError:
+    error = CountdError(f"no answer from {base}: {cause or type(cause).__name__}")
+    error.no_answer = True
+    error.__cause__ = cause
+    return error
+
+
+def refusal(status: int, headers: Mapping[str, str], body: bytes) -> CountdError:
+    """Returns what an answer without success says."""
+    try:
+        answer = json.loads(body)
+        fault = answer["error"]
+        error = CountdError(f"{fault['code']} ({status}): {fault['message']}")
+        error.code, error.field = fault["code"], fault.get("field", "")
+        error.applied, error.unknown = answer.get("applied", ()), answer.get("unknown", ())
+        error.applied_ops, error.unknown_ops = answer.get("applied_ops", ()), answer.get("unknown_ops", ())
+    except (ValueError, KeyError, TypeError):  # not an answer of countd: a proxy's, for example
+        text = " ".join(body.decode("utf-8", "replace").split())[:200] or "the answer has no text"
+        error = CountdError(f"{status}: {text}")
+    error.status = status
+    error.retry_after = _retry_after(headers.get("retry-after", ""))
+    return error
+
+
+def _retry_after(value: str) -> float:
+    if value.isdecimal():
+        return float(value)
+    try:
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except (ValueError, TypeError):
+        return 0.0
+
+
+@dataclasses.dataclass
+class Options:
+    timeout: float = 5.0  # seconds of one try
+    retry_for: float = 30.0  # seconds after its first failure for which a call is repeated; 0 for never
+    on_retry: Optional[Callable[[CountdError, float], None]] = None
+
+
+@dataclasses.dataclass
+class Request:
+    method: str
+    base: str
+    target: str  # path and query
+    headers: dict[str, str]
+    body: Optional[bytes]
+    timeout: float  # seconds, the grace included
+
+
+@dataclasses.dataclass
+class Pause:
+    seconds: float
+
+
+@dataclasses.dataclass
+class Answer:
+    status: int
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes
+
+
+Step = Generator[Union[Request, Pause], Optional[Answer], Any]
+
+
+@dataclasses.dataclass
+class Call:
+    method: str
+    path: str  # with its parts escaped
+    query: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    body: Any = None
+    headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    write: bool = False
+
+
+class Protocol:
+    """The addresses of one cluster, and which of them is in use."""
+
+    def __init__(self, addrs: Sequence[str], token: str, options: Options) -> None:
+        if isinstance(addrs, str):
+            addrs = [addrs]
+        if not 1 <= len(addrs) <= ADDRS_MAX:
+            raise ValueError(f"addrs: a client needs 1 to {ADDRS_MAX} addresses, not {len(addrs)}")
+        if not 0 < options.timeout <= TIMEOUT_MAX:
+            raise ValueError(f"timeout: {options.timeout} is not above 0 and at most {TIMEOUT_MAX:.0f}")
+        if options.retry_for < 0:
+            raise ValueError(f"retry_for: {options.retry_for} is below 0")
+        self._bases = [base_of(addr) for addr in addrs]
+        self._token = token
+        self._options = options
+        self._current = 0
+
+    def call(self, call: Call, options: Optional[Options] = None) -> Step:
+        """Makes a call, with retries, and returns the answer's JSON."""
+        options = options or self._options
+        headers = dict(call.headers)
+        body = None
+        if call.body is not None:
+            body = json.dumps(call.body, separators=(",", ":"), ensure_ascii=False).encode()
+            headers["Content-Type"] = "application/json"
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        headers["Countd-Timeout"] = f"{max(1, round(options.timeout * 1000))}ms"
+        target = call.path + query_of(call.query)
+        maybe = False  # an earlier try may have written
+        end = 0.0
+        bound = RETRY_FIRST
+        while True:
+            for tries in range(len(self._bases)):
+                current = self._current
+                base = self._bases[current % len(self._bases)]
+                try:
+                    answer = yield Request(call.method, base, target, headers, body, options.timeout + GRACE)
+                    assert answer is not None
+                    if 200 <= answer.status < 300:
+                        return json.loads(answer.body)
+                    raise refusal(answer.status, answer.headers, answer.body)
+                except CountdError as e:
+                    error = e
+                except ValueError as e:
+                    error = CountdError(f"cannot read the answer of {call.method} {base}{call.path}: {e}")
+                maybe = maybe or call.write and not error._did_nothing()
+                if not error.no_answer and error.status not in (502, 503):
+                    break
+                if self._current == current:  # of concurrent calls, only the first switches
+                    self._current = current + 1
+            # A refusal for the sum is remembered under the write's key, so it holds for earlier tries too.
+            error.maybe_applied = maybe and error.code != "overflow"
+            if not error.retryable:
+                raise error
+            end = end or time.monotonic() + options.retry_for
+            left = end - time.monotonic()
+            if left <= 0:
+                raise error
+            wait = min(error.retry_after + random.random() * bound, left)
+            if options.on_retry:
+                options.on_retry(error, wait)
+            yield Pause(wait)
+            bound = min(2 * bound, RETRY_MAX)
+
+
+def base_of(addr: str) -> str:
+    url = urllib.parse.urlsplit(addr if "://" in addr else f"http://{addr}")
+    if url.scheme not in ("http", "https") or not url.hostname or url.path not in ("", "/") or url.query or url.username:
+        raise ValueError(f"addrs: {addr!r} is not of the form http://host:port")
+    host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+    port = url.port or (7400 if "://" not in addr else 443 if url.scheme == "https" else 80)
+    return f"{url.scheme}://{host}:{port}"
+
+
+def query_of(query: Mapping[str, Any]) -> str:
+    values = {name: str(value).lower() if isinstance(value, bool) else value for name, value in query.items() if value not in (None, "")}
+    return "?" + urllib.parse.urlencode(values) if values else ""
+
+
+def part(text: str) -> str:
+    """Returns a part of a path, escaped."""
+    return urllib.parse.quote(text, safe="")
+
+
+def id_of(value: Id, field: str = "id") -> str:
+    """Returns an id in its only spelling. It raises ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError(f"{field}: {value!r} is not an int or a str")
+    text = str(value)
+    if not (text.isascii() and text.isdecimal()) or (text[0] == "0" and text != "0") or int(text) >= 1 << 64:
+        raise ValueError(f"{field}: {text!r} is not an id, a whole number from 0 to 2^64 - 1")
+    return text
+
+
+def int_of(value: int, field: str) -> int:
+    """Returns a whole number of 64 bits as it is. It raises ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{field}: {value!r} is not a whole number of 64 bits")
+    return value
+
+
+def ints_of(values: Mapping[str, int], field: str) -> dict[str, int]:
+    if not values:
+        raise ValueError(f"{field}: no column")
+    return {column: int_of(value, f"{field}.{column}") for column, value in values.items()}
+
+
+def new_key() -> str:
+    """Returns a new Idempotency-Key: a UUIDv7, whose time lets a server that has forgotten the key refuse it."""
+    value = bytearray((time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10))
+    value[6] = value[6] & 0x0F | 0x70
+    value[8] = value[8] & 0x3F | 0x80
+    text = value.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

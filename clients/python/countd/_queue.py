@@ -1,0 +1,184 @@
+"""What a writer does, without threads or tasks: increments by keyspace, merged into numbered batches."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+import time
+import uuid
+from typing import Any, Callable, Iterator, Mapping, Optional
+
+from ._protocol import Call, CountdError, Id, Options, id_of, ints_of, part
+
+_SESSION_AGE_MAX = 3600.0  # far below the day after which a server forgets a producer
+_COLUMN = re.compile(r"ops\[\d+\]\.add\.(.+)")
+_OP = re.compile(r"ops\[(\d+)\]")
+
+
+@dataclasses.dataclass
+class Failure:
+    """An op of a batch that was not counted, or may not have been: error.maybe_applied tells."""
+
+    keyspace: str
+    id: str
+    add: Mapping[str, int]  # the sum of one or more adds
+    error: CountdError
+
+
+class Batch:
+    """Ops of one keyspace, and what became of its request."""
+
+    def __init__(self, keyspace: str) -> None:
+        self.keyspace = keyspace
+        self.ops: list[dict[str, Any]] = []
+        self.newest: dict[str, dict[str, Any]] = {}  # by id
+        self.settled = False
+        self.error: Optional[CountdError] = None
+        self.answer: Optional[Mapping[str, Any]] = None
+
+    def answered(self, answer: Mapping[str, Any]) -> None:
+        self.answer, self.error = answer, None
+
+    def refused(self, error: CountdError) -> None:
+        self.answer, self.error = None, error
+
+
+@dataclasses.dataclass
+class _Session:
+    producer: str
+    born: float
+    seq: int = 0
+
+
+class Queue:
+    """The increments that wait. Its caller holds a lock, except for calls, which only the sender uses."""
+
+    def __init__(self, batch_ops: int, waiting_ops: int, retry_for: float, on_failure: Optional[Callable[[Failure], None]]) -> None:
+        if not 1 <= batch_ops <= 10_000:
+            raise ValueError(f"batch_ops: {batch_ops} is not between 1 and 10,000")
+        if waiting_ops < 1:
+            raise ValueError(f"waiting_ops: {waiting_ops} is below 1")
+        if not 0 <= retry_for <= _SESSION_AGE_MAX:
+            raise ValueError(f"retry_for: {retry_for} is not between 0 and an hour")
+        self._batch_ops, self._waiting_ops, self._retry_for, self._on_failure = batch_ops, waiting_ops, retry_for, on_failure
+        self._batches: collections.deque[Batch] = collections.deque()  # the oldest first
+        self._filling: dict[str, Batch] = {}  # the newest batch of a keyspace, while it waits
+        self._flying: Optional[Batch] = None
+        self._sessions: dict[str, _Session] = {}  # by keyspace
+        self._waiting = 0
+        self._failed: Optional[CountdError] = None
+        self.closed = False
+
+    def put(self, keyspace: str, id: Id, deltas: Mapping[str, int]) -> bool:
+        """Queues deltas. It returns False while the queue is full."""
+        row, add = id_of(id), ints_of(deltas, "add")
+        if self.closed:
+            raise RuntimeError("the writer is closed")
+        batch = self._filling.get(keyspace)
+        if batch is not None and _merge(batch.newest.get(row), add):
+            return True
+        if self._waiting >= self._waiting_ops:
+            return False
+        if batch is None or len(batch.ops) >= self._batch_ops:
+            batch = self._filling[keyspace] = Batch(keyspace)
+            self._batches.append(batch)
+        op = {"id": row, "add": add}
+        batch.ops.append(op)
+        batch.newest[row] = op
+        self._waiting += 1
+        return True
+
+    def waits(self) -> bool:
+        return bool(self._batches)
+
+    def take(self) -> Optional[Batch]:
+        """Removes the oldest batch. The caller sends one at a time, which keeps the order of a row's increments."""
+        if not self._batches:
+            return None
+        batch = self._batches.popleft()
+        if self._filling.get(batch.keyspace) is batch:
+            del self._filling[batch.keyspace]
+        self._waiting -= len(batch.ops)
+        self._flying = batch
+        return batch
+
+    def settle(self, batch: Batch) -> None:
+        batch.settled, self._flying = True, None
+
+    def unsettled(self) -> list[Batch]:
+        return [*self._batches, *([self._flying] if self._flying else [])]
+
+    def raise_failure(self) -> None:
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
+
+    def options(self, base: Options) -> Options:
+        return dataclasses.replace(base, retry_for=self._retry_for)
+
+    def calls(self, batch: Batch) -> Iterator[Call]:
+        """Yields the calls of a batch, mostly one. After each, its caller has called answered or refused."""
+        ops, renewed = batch.ops, False
+        while ops:
+            session = self._sessions.get(batch.keyspace)
+            if session is None or time.monotonic() - session.born > _SESSION_AGE_MAX:
+                session = self._sessions[batch.keyspace] = _Session(uuid.uuid4().hex, time.monotonic())
+            session.seq += 1
+            headers = {"Countd-Producer": session.producer, "Countd-Seq": str(session.seq)}
+            yield Call("POST", f"/v1/counters/{part(batch.keyspace)}/incr", body={"want": "none", "ops": ops}, headers=headers, write=True)
+            error = batch.error
+            if error is None:
+                self._fail_refused(batch, ops)
+                return
+            found = _COLUMN.fullmatch(error.field)
+            wrong = [op for op in ops if found and found[1] in op["add"]]
+            if error.status == 400 and not error.maybe_applied and wrong:
+                for op in wrong:  # nothing was applied: the other ops are right
+                    self._fail(batch, op, error)
+                ops = [op for op in ops if op not in wrong]
+                continue
+            if error.status == 410:
+                del self._sessions[batch.keyspace]
+                if not error.maybe_applied and not renewed:
+                    renewed = True
+                    continue
+            for op in ops:
+                self._fail(batch, op, error)
+            return
+
+    def _fail_refused(self, batch: Batch, ops: list[dict[str, Any]]) -> None:
+        answer = batch.answer or {}
+        for refused in answer.get("errors", ()):
+            fault = refused["error"]
+            at = _OP.match(fault.get("field", ""))
+            if at and int(at[1]) < len(ops):
+                error = CountdError(f"{fault['code']}: {fault['message']}")
+                error.code, error.field = fault["code"], fault["field"]
+                self._fail(batch, ops[int(at[1])], error)
+        unknown = list(answer.get("unknown", ()))
+        for op in ops:
+            if unknown and unknown[0] == op["id"]:
+                del unknown[0]
+                error = CountdError("the sums of some rows of its shard did not fit")
+                error.maybe_applied = True
+                self._fail(batch, op, error)
+
+    def _fail(self, batch: Batch, op: Mapping[str, Any], error: CountdError) -> None:
+        self._failed = self._failed or error
+        if self._on_failure:
+            self._on_failure(Failure(batch.keyspace, op["id"], op["add"], error))
+
+
+def _merge(op: Optional[dict[str, Any]], add: Mapping[str, int]) -> bool:
+    """Adds deltas to an op that waits. It returns False if that would change what floors do, or not fit."""
+    if op is None:
+        return False
+    sums = {}
+    for column, delta in add.items():
+        was = op["add"].get(column, 0)
+        sums[column] = was + delta
+        if was and (was < 0) != (delta < 0) or not -(1 << 63) <= sums[column] < 1 << 63:
+            return False
+    op["add"].update(sums)
+    return True
