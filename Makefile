@@ -7,7 +7,7 @@ BENCH    ?= .
 LINTER   := bin/golangci-lint-v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race fuzz-short lint vuln bench e2e-boltdb e2e-long old-kafka chaos upgrade failover overload cluster demo clean
+.PHONY: help build test race fuzz-short lint vuln bench clients e2e-boltdb e2e-long old-kafka chaos upgrade failover overload cluster demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,12 @@ vuln: ## known faults in what the programs call, from vuln.go.dev
 
 bench: ## Go benchmarks that match BENCH (all)
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem -timeout 60m ./...
+
+clients: ## build and test the clients for JavaScript and Python; needs Node 20.3 with npm, and Python 3.10
+	npm ci --no-audit --no-fund --prefix clients/js
+	npm run --silent build --prefix clients/js
+	npm test --silent --prefix clients/js
+	cd clients/python && PYTHONPATH=. python3 -m unittest discover -s tests
 
 e2e-boltdb: ## the tests of the real binaries over the other log store, boltdb
 	COUNTD_LOG_STORE=boltdb $(GO) test -count=1 -timeout 15m ./cmd/countd/e2e

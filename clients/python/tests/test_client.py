@@ -51,7 +51,8 @@ class Server:
 
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        self.http.handle_error = lambda *_: None  # a client that went away
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
         self.addr = f"http://127.0.0.1:{self.http.server_port}"
 
     def __enter__(self):
