@@ -141,7 +141,7 @@ func writePair(c *cli.CLI, dir, name string, pair pki.Pair) error {
 		return err
 	}
 	if err := writeNew(out.Cert, pair.Cert, 0o644); err != nil {
-		_ = os.Remove(out.Key) // it was made just now, and is of no use
+		_ = os.Remove(out.Key) // a key without a certificate is of no use
 		return err
 	}
 	return c.Print(out, func(t *cli.Table) {

@@ -1,6 +1,6 @@
-// Package access owns the commands on access to a cluster: users, tokens, the audit log
-// and certificates. It prints a secret once, to standard output, and stores none
-// but the keys of certificates, in files that only their owner can read.
+// Package access owns the commands on access to a cluster: users, tokens, the audit log and
+// certificates. It prints a token once and never stores it. It stores the keys of
+// certificates in files that only their owner can read.
 package access
 
 import (
@@ -46,7 +46,7 @@ func userShowCommand(c *cli.CLI) *cobra.Command {
 	}
 }
 
-// grantFlags are the grants and limits of a user on a command line.
+// grantFlags holds the flags that set a user's grants and limits.
 type grantFlags struct {
 	grants []string
 	limits client.UserLimits
@@ -59,7 +59,7 @@ func (g *grantFlags) add(cmd *cobra.Command) {
 	cmd.Flags().Int64Var(&g.limits.Connections, "connections-per-second", 0, "limit of new connections on each node; 0 for none")
 }
 
-// parse returns the grants.
+// parse parses the --grant flags.
 func (g *grantFlags) parse() ([]client.Grant, error) {
 	var grants []client.Grant
 	for _, text := range g.grants {
@@ -147,21 +147,21 @@ func userGrantCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// holds reports whether a user has a grant. A grant for the whole cluster names no keyspaces on
-// the command line, and * in the user.
+// holds reports whether a user has a grant. For a grant on the whole cluster, the command
+// line names no keyspaces and the user's record lists *.
 func holds(u *client.User, grant client.Grant) bool {
 	return slices.ContainsFunc(u.Grants, func(has client.Grant) bool {
 		return has.Role == grant.Role && (slices.Equal(has.Keyspaces, grant.Keyspaces) || grant.Keyspaces == nil && slices.Equal(has.Keyspaces, []string{"*"}))
 	})
 }
 
-// printChanged prints a user that was made or changed, unless that failed.
+// printChanged prints a created or changed user, or returns the error of that change.
 func printChanged(c *cli.CLI, name string, u client.User, err error) error {
 	warnOfBehind(c, u.NodesBehind)
 	return c.Answer(err, "change user "+name, u, func(t *cli.Table) { accountRows(t, []client.User{u}) })
 }
 
-// warnOfBehind names the nodes that may not know a change yet.
+// warnOfBehind warns of the nodes that may not know a change yet.
 func warnOfBehind(c *cli.CLI, behind []string) {
 	if len(behind) > 0 {
 		fmt.Fprintf(c.Err, "warning: not confirmed by %s: these nodes act on it once they hear of it, and refuse all tokens 30 s after they lost the cluster\n", strings.Join(behind, ", "))

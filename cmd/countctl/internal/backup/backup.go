@@ -2,8 +2,8 @@
 // which a backup saves the keyspaces. If a keyspace refers to another one, the backup saves the
 // referring keyspace first.
 //
-// It never interprets the rows of a shard: files have the bytes of a snapshot, which servers
-// write and check. It writes into a keyspace that has rows only with --force.
+// It never interprets the rows of a shard: a file holds a snapshot as a server sent it, and
+// servers check it. It restores into a keyspace that has rows only if --force is given.
 //
 // Invariant: a directory with a manifest holds a whole backup, because the manifest is written
 // last.
@@ -36,8 +36,8 @@ func Commands(c *cli.CLI) []*cobra.Command {
 	return []*cobra.Command{backupCommand(c), restoreCommand(c)}
 }
 
-// backupRetryFor is how long a shard's snapshot is retried while its group changes its
-// leader.
+// backupRetryFor bounds how long backup retries one shard, for example while its group
+// elects a leader.
 const backupRetryFor = time.Minute
 
 // backupOutput is the JSON output of backup.
@@ -106,8 +106,8 @@ func runBackup(ctx context.Context, c *cli.CLI, dir string) error {
 	})
 }
 
-// claimFile is in the directory of a backup until that is whole. The backup that created it
-// owns the directory, and is the only one that writes or removes files there.
+// claimFile marks a directory whose backup is not whole yet. The backup that created the
+// file owns the directory: no other backup writes or removes files there.
 const claimFile = "claim" + groupFileSuffix
 
 // claimDir creates a directory or accepts an empty one, and claims it. It reports whether it
@@ -131,13 +131,13 @@ func claimDir(dir string) (made bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("cannot claim %s: %w", dir, err)
 	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 { // another one ended just now
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 { // another backup ended since checkEmpty
 		return false, errors.Join(err, os.Remove(claim.Name()), checkEmpty(dir))
 	}
 	return made, nil
 }
 
-// checkEmpty returns an error for a directory that has files.
+// checkEmpty returns an error for a directory that is not empty.
 func checkEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	switch {
@@ -159,16 +159,16 @@ func isUnfinished(entries []os.DirEntry) bool {
 	})
 }
 
-// backup is a backup under way.
+// backup is a running backup.
 type backup struct {
 	*cli.CLI
 	server *client.Client
 	dir    string
-	files  []string // its files that may exist
+	files  []string // to remove if the backup fails
 }
 
 // remove removes the files of a failed backup, and its directory if the backup created it.
-// The next backup starts with all shards, so none of them is of use.
+// No later backup could use them: each writes all shards anew.
 func (b *backup) remove(made bool) {
 	left := error(nil)
 	for _, file := range b.files {
@@ -227,17 +227,17 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 	return m, nil
 }
 
-// sources lists the sources after the last snapshot. So the list has every partition for which a
-// snapshot has a position. It leaves out a source whose number differs from the number in before.
-// Such a source has positions under both numbers, and messages between them would count twice or
-// never.
-func (b *backup) sources(ctx context.Context, before []client.SavedSource) (kept []client.SavedSource, err error) {
+// sources lists the sources after the last snapshot, so that the list has every partition
+// for which a snapshot has a position. It leaves out a source whose number has changed
+// since earlier, the list from before the snapshots. Such a source has positions under both
+// numbers, and messages between them would count twice or never.
+func (b *backup) sources(ctx context.Context, earlier []client.SavedSource) (kept []client.SavedSource, err error) {
 	after, err := b.server.Admin().SavedSources(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the sources: %w", err)
 	}
 	for _, s := range after {
-		if i := slices.IndexFunc(before, func(was client.SavedSource) bool { return was.Name == s.Name }); i < 0 || before[i].Number != s.Number {
+		if i := slices.IndexFunc(earlier, func(was client.SavedSource) bool { return was.Name == s.Name }); i < 0 || earlier[i].Number != s.Number {
 			b.Say("source %s was made, or what its messages mean was changed, during the backup: it is left out", s.Name)
 			continue
 		}
@@ -246,9 +246,10 @@ func (b *backup) sources(ctx context.Context, before []client.SavedSource) (kept
 	return kept, nil
 }
 
-// addColumns adds the columns of the keyspaces to the manifest. It runs after all snapshots,
-// so that every column with counts in a snapshot is included. numbers holds the groups of
-// the snapshots.
+// addColumns adds the columns of the keyspaces to the manifest. It runs after all
+// snapshots, so that every column with counts in a snapshot is included. numbers holds the
+// group numbers from before the snapshots; a new number shows that the keyspace was
+// dropped.
 func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string]uint32) error {
 	keyspaces, err := b.server.Keyspaces(ctx)
 	if err != nil {
@@ -274,7 +275,7 @@ func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string
 	return nil
 }
 
-// groupNumbers returns the numbers of the groups by name.
+// groupNumbers returns the number of each group by its name.
 func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32, error) {
 	groups, err := server.Admin().ClusterGroups(ctx)
 	if err != nil {
@@ -287,7 +288,8 @@ func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32
 	return numbers, nil
 }
 
-// shard writes one shard's file. If the shard's leader changes, it starts the file again.
+// shard writes one shard's file. It starts the file again after a retryable error, such as
+// a change of the leader.
 func (b *backup) shard(ctx context.Context, keyspace string, shard int, numbers map[string]uint32) (*manifestGroup, error) {
 	name := fmt.Sprintf("%s/%d", keyspace, shard)
 	number, there := numbers[name]

@@ -20,8 +20,8 @@ import (
 const (
 	manifestFile   = "manifest.json"
 	manifestFormat = "countd backup 1"
-	// manifestBytesMax bounds how much is read of a file with the manifest's name: 4,096
-	// groups take some 1 MB.
+	// manifestBytesMax bounds the bytes that readManifest reads. A manifest of 4,096 groups
+	// has about 1 MB.
 	manifestBytesMax = 16 << 20
 )
 
@@ -30,8 +30,8 @@ const (
 type manifest struct {
 	Format    string             `json:"format"` // manifestFormat
 	ClusterID string             `json:"cluster_id"`
-	Program   string             `json:"program"` // that wrote it, for people
-	Begun     time.Time          `json:"begun"`   // all that was acknowledged before is in it
+	Program   string             `json:"program"` // version of the program that wrote it; for people
+	Begun     time.Time          `json:"begun"`   // the backup has every write acknowledged before
 	Ended     time.Time          `json:"ended"`
 	Keyspaces []manifestKeyspace `json:"keyspaces"`
 	// Sources has each source that kept its number during the backup. A source gets a new number when
@@ -45,15 +45,15 @@ type manifestKeyspace struct {
 	Kind    string   `json:"kind"`
 	Columns []string `json:"columns"`
 	Shards  int      `json:"shards"`
-	// Numbered holds the columns by their numbers in the files, with "" for dropped ones. It
-	// is left out if there are none: then Columns holds the same. A program that does not
-	// know the field refuses the manifest.
+	// Numbered lists the columns in the order of their numbers in the files, with "" for a
+	// dropped one. If no column was dropped, it is absent and Columns has that order. A
+	// program that does not know the field refuses the manifest.
 	Numbered []string `json:"numbered_columns,omitempty"`
-	// Floors holds the floors of columns.
+	// Floors holds the floor of each column that has one.
 	Floors map[string]int64 `json:"floors,omitempty"`
 	// Sharding is "" for modulo. A program that does not know it refuses the manifest.
 	Sharding string          `json:"sharding,omitempty"`
-	Groups   []manifestGroup `json:"groups"` // by shard
+	Groups   []manifestGroup `json:"groups"` // one for each shard, in order
 }
 
 // manifestGroup is the snapshot of one shard, a file next to the manifest.
@@ -62,7 +62,7 @@ type manifestGroup struct {
 	File   string `json:"file"`
 	Bytes  int64  `json:"bytes"`
 	SHA256 string `json:"sha256"` // 64 hex digits
-	Index  uint64 `json:"index"`  // of the log of its group, then
+	Index  uint64 `json:"index"`  // of the group's log at the snapshot
 	Rows   uint64 `json:"rows"`
 	Digest string `json:"digest"` // of its rows, 16 hex digits
 }
@@ -70,13 +70,13 @@ type manifestGroup struct {
 // errBackup is returned for a directory that holds no whole backup.
 var errBackup = errors.New("not a whole backup")
 
-// plainName matches the valid names of a backup's files, which are all in its directory.
+// plainName matches the names that a backup's files may have. It excludes paths.
 var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 
-// groupFileSuffix ends the names of groups' files.
+// groupFileSuffix ends the name of each shard's file.
 const groupFileSuffix = ".snapshot"
 
-// readManifest reads a backup's manifest and refuses one that backup does not write.
+// readManifest reads the manifest in dir. It refuses one that no backup writes.
 func readManifest(dir string) (*manifest, error) {
 	f, err := os.Open(filepath.Join(dir, manifestFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -119,7 +119,7 @@ func parseManifest(r io.Reader) (*manifest, error) {
 	return m, nil
 }
 
-// check compares the whole file of a group with the manifest.
+// check compares the file of a shard with its size and checksum in the manifest.
 func (g *manifestGroup) check(dir string) error {
 	f, err := os.Open(filepath.Join(dir, g.File))
 	if err != nil {
@@ -137,11 +137,11 @@ func (g *manifestGroup) check(dir string) error {
 	return nil
 }
 
-// backupRefers lists which keyspaces refer to others. A backup copies the referring keyspace
-// first, and a restore restores it last. So the backup contains everything that is referred
-// to, even if there are writes meanwhile. In the other order a cursor could be beyond the
-// last notice and hide the next ones, and a feed could mark posts as seen that the author
-// does not have.
+// backupRefers lists which keyspaces refer to others. A backup copies the referring
+// keyspace first, and a restore restores it last. So the backup contains everything that is
+// referred to, even if there are writes meanwhile. In the other order, a cursor could be
+// beyond the last notice and hide the next ones. A feed could mark posts as seen that the
+// author does not have.
 var backupRefers = []struct{ from, to string }{
 	{"unread", "board"}, // cursors to notices and firings
 	{"feed", "users"},   // followees to their column posts
@@ -152,8 +152,8 @@ func inBackupOrder[K any](keyspaces []K, name func(K) string) {
 	slices.SortStableFunc(keyspaces, func(a, b K) int { return cmp.Compare(backupRank(name(b)), backupRank(name(a))) })
 }
 
-// backupRank returns 0 for a keyspace that refers to none, otherwise one more than the
-// highest rank that it refers to. There is no cycle.
+// backupRank returns 0 for a keyspace that refers to no other. Otherwise it returns one
+// more than the highest rank among those it refers to. References form no cycle.
 func backupRank(name string) (rank int) {
 	for _, r := range backupRefers {
 		if r.from == name {

@@ -23,7 +23,7 @@ type restoreOutput struct {
 	Shards  int                   `json:"shards"`
 	Rows    uint64                `json:"rows"`
 	Seconds float64               `json:"seconds"`
-	Verify  *cluster.VerifyOutput `json:"verify,omitempty"` // of a restore; --check compares nothing
+	Verify  *cluster.VerifyOutput `json:"verify,omitempty"` // nil with --check, which restores nothing
 }
 
 func restoreCommand(c *cli.CLI) *cobra.Command {
@@ -57,17 +57,17 @@ repeated request counts again, whatever its key or number, even one from before 
 	return cmd
 }
 
-// restore is a restore under way.
+// restore is a running restore.
 type restore struct {
 	*cli.CLI
 	dir     string
 	force   bool
 	server  *client.Client
 	backup  *manifest
-	there   []client.Keyspace // of the cluster, before the restore
-	numbers map[string]uint32 // of groups, by name
-	// moved holds, by keyspace, the columns in the files if they or their numbers differ
-	// from the cluster's, like manifestKeyspace.Numbered.
+	there   []client.Keyspace // keyspaces of the cluster before the restore
+	numbers map[string]uint32 // numbers of groups by name
+	// moved holds the columns of each keyspace whose files number them differently than the
+	// cluster. Its key is the keyspace; its value is like manifestKeyspace.Numbered.
 	moved map[string][]string
 }
 
@@ -93,7 +93,7 @@ func (r *restore) run(ctx context.Context, check bool) error {
 	})
 }
 
-// checkFiles reads the whole backup.
+// checkFiles checks every file of the backup.
 func (r *restore) checkFiles() (restoreOutput, error) {
 	out := restoreOutput{Dir: r.dir}
 	var err error
@@ -114,7 +114,7 @@ func (r *restore) checkFiles() (restoreOutput, error) {
 	return out, nil
 }
 
-// begin checks the cluster and asks for confirmation.
+// begin connects to the cluster and asks for confirmation.
 func (r *restore) begin(ctx context.Context) error {
 	server, _, err := r.Operate(ctx)
 	if err != nil {
@@ -161,7 +161,7 @@ func (r *restore) all(ctx context.Context, out *restoreOutput) error {
 	return verdict.Verdict()
 }
 
-// refuse returns why the restore must not begin. It runs before anything changes.
+// refuse returns an error if the restore must not begin. It changes nothing.
 func (r *restore) refuse(ctx context.Context) error {
 	var err error
 	if r.there, err = r.server.Keyspaces(ctx); err != nil {
@@ -184,8 +184,8 @@ func (r *restore) refuse(ctx context.Context) error {
 	return r.mustBeEmpty(ctx)
 }
 
-// refuseSources returns why the sources of a backup of another cluster cannot be created. A source
-// that an earlier restore created from the backup is no obstacle.
+// refuseSources returns an error if a source of another cluster's backup cannot be created.
+// A source that an earlier restore created from the backup is no obstacle.
 func (r *restore) refuseSources(ctx context.Context) error {
 	nodes, err := r.server.Admin().ClusterNodes(ctx)
 	if err != nil || nodes.ClusterID == r.backup.ClusterID {
@@ -213,7 +213,8 @@ func (r *restore) keyspace(name string) (client.Keyspace, bool) {
 	return r.there[i], true
 }
 
-// makeKeyspaces creates the keyspaces and columns of the backup in the cluster.
+// makeKeyspaces creates the keyspaces and columns of the backup in the cluster. Then it
+// sets moved and numbers.
 func (r *restore) makeKeyspaces(ctx context.Context) error {
 	for _, k := range r.backup.Keyspaces {
 		there, found := r.keyspace(k.Name)
@@ -244,8 +245,8 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	return err
 }
 
-// makeSources creates the sources of a backup of another cluster. It runs before the shards are
-// restored, which then continue at their positions.
+// makeSources creates the sources of a backup of another cluster. It runs before the shards
+// are restored, so that each shard continues at its positions.
 func (r *restore) makeSources(ctx context.Context) error {
 	nodes, err := r.server.Admin().ClusterNodes(ctx)
 	if err != nil {
@@ -263,7 +264,7 @@ func (r *restore) makeSources(ctx context.Context) error {
 	return nil
 }
 
-// inFiles returns the columns at their numbers in the files.
+// inFiles lists the columns in the order of their numbers in the files.
 func (k *manifestKeyspace) inFiles() []string {
 	if k.Numbered != nil {
 		return k.Numbered
@@ -272,6 +273,7 @@ func (k *manifestKeyspace) inFiles() []string {
 }
 
 // sameNumbers reports whether each column of the files has the same number in the cluster.
+// It reports false if the files have a dropped column.
 func (k *manifestKeyspace) sameNumbers(there []string) bool {
 	columns := k.inFiles()
 	return len(columns) <= len(there) && slices.Equal(columns, there[:len(columns)]) && !slices.Contains(columns, "")
@@ -303,11 +305,12 @@ func withFloors(names []string, floors map[string]int64) []client.Column {
 	return columns
 }
 
-// kindCounters is the kind of keyspaces that clients can create; the cluster version creates
-// others.
+// kindCounters is the kind of keyspaces that clients can create. The cluster creates those
+// of other kinds itself.
 const kindCounters = "counters"
 
-// fits refuses a keyspace with shards of another number, or of another kind.
+// fits refuses a keyspace whose number of shards, sharding or kind differs from the
+// backup's.
 func fits(there client.Keyspace, k manifestKeyspace) error {
 	if there.Shards != k.Shards {
 		return fmt.Errorf("keyspace %s has %d shards, the backup %d; start the new cluster with --shards %s=%d",
@@ -323,8 +326,8 @@ func fits(there client.Keyspace, k manifestKeyspace) error {
 	return nil
 }
 
-// mustBeEmpty refuses, before the first shard, a restore that the server would refuse at a
-// later one.
+// mustBeEmpty refuses a restore if any shard of its keyspaces has rows. Without it the
+// server would refuse that shard after others were restored.
 func (r *restore) mustBeEmpty(ctx context.Context) error {
 	groups, err := r.server.Admin().ClusterGroups(ctx)
 	if err != nil {
@@ -355,7 +358,7 @@ func (r *restore) shard(ctx context.Context, name string, g manifestGroup) error
 	if err != nil {
 		return err
 	}
-	if done.CursorsSetBack > 0 { // the server compared the rows after the change
+	if done.CursorsSetBack > 0 { // the rows differ from the backup's; the server has checked them
 		r.Say("%s: %s, digest %s; %s beyond the board of the backup set back to its end", name,
 			cli.Counted(done.Rows, "row"), done.Digest, cli.WereCounted(done.CursorsSetBack, "cursor"))
 		return nil

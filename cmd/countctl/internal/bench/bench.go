@@ -1,6 +1,7 @@
-// Package bench owns the command bench: it checks the flags and the target, runs the load of
-// internal/load, and compares the counts with the answers. It loads a distant server only with
-// --yes. It asks before it changes a keyspace with rows that the command line does not name.
+// Package bench owns the command bench: it checks the flags and the target, runs the load
+// of package load, and compares the counts with the answers. It loads a server on another
+// machine only with --yes. It asks before it changes a keyspace that has rows, unless the
+// command line names that keyspace.
 package bench
 
 import (
@@ -30,7 +31,7 @@ func Commands(c *cli.CLI) []*cobra.Command {
 // benchIDsMax bounds the ids that a bench reads from a file.
 const benchIDsMax = 50_000_000
 
-// benchFlags are the flags of bench that need more than a copy.
+// benchFlags holds the flags of bench. cfg holds those that package load takes unchanged.
 type benchFlags struct {
 	op      string
 	dist    string
@@ -166,8 +167,8 @@ func bench(ctx context.Context, c *cli.CLI, f benchFlags) error {
 	return nil
 }
 
-// runBench runs the load, with a sum before and after it if check is set. It returns a
-// report and an error if the load was cut short or the second sum failed.
+// runBench runs the load. If check is set, it sums the column before and after the load. It
+// returns both a report and an error if the load was cut short or the second sum failed.
 func runBench(ctx context.Context, c *cli.CLI, cfg load.Config, check bool) (*benchReport, error) {
 	server, err := c.ConnectFor(client.Retry{})
 	if err != nil {
@@ -195,8 +196,8 @@ func runBench(ctx context.Context, c *cli.CLI, cfg load.Config, check bool) (*be
 	return report, err
 }
 
-// checkBenchTarget refuses a wrong keyspace or column, and asks before the bench changes counts of
-// a keyspace that the command line does not name.
+// checkBenchTarget refuses an unknown keyspace or column. It asks for confirmation if the
+// bench would change a keyspace that has rows and that the command line does not name.
 func checkBenchTarget(ctx context.Context, c *cli.CLI, cfg load.Config, named bool) error {
 	server, err := c.Connect()
 	if err != nil {
@@ -249,7 +250,7 @@ func changedBy(cfg *load.Config) string {
 	return ""
 }
 
-// isLoopback reports whether an address is on this machine, without a name lookup.
+// isLoopback reports whether an address is on this machine. It looks up no name.
 func isLoopback(addr *url.URL) bool {
 	host := addr.Hostname()
 	if host == "localhost" {
@@ -337,7 +338,7 @@ func percentileRows(t *cli.Table, name string, p *load.Percentiles) {
 	t.Row(cells...)
 }
 
-// benchCheckIDsMax bounds the rows that are read before and after a bench.
+// benchCheckIDsMax bounds the ids whose counts --check sums.
 const benchCheckIDsMax = 1_000_000
 
 // benchReport is the JSON output of bench.
@@ -351,11 +352,11 @@ type benchReport struct {
 type benchCheck struct {
 	Counted int64 `json:"counted"` // by how much the counts grew
 	Least   int64 `json:"least"`   // increments that were acknowledged
-	Most    int64 `json:"most"`    // including those that may have been applied
+	Most    int64 `json:"most"`    // those, and increments of unknown outcome
 	Holds   bool  `json:"holds"`
 }
 
-// sumOf adds the column up over ids 1 … N of the bench.
+// sumOf sums the bench's column over ids 1 … N.
 func sumOf(ctx context.Context, server *client.Client, cfg *load.Config) (int64, error) {
 	var sum int64
 	ids := make([]client.ID, 0, client.GetIDsMax)

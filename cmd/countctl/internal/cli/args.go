@@ -18,8 +18,9 @@ import (
 	"github.com/countd/countd/internal/days"
 )
 
-// argsOf returns the check of the arguments that a usage line names: WORD is one, WORD… one or
-// more, [WORD] at most one and [WORD…] any number. A flag ends the list.
+// argsOf returns a check of the number of arguments that a usage line names. WORD is one
+// argument, WORD… one or more, [WORD] at most one, [WORD…] any number. The first flag ends
+// the list.
 func argsOf(use string) cobra.PositionalArgs {
 	_, line, _ := strings.Cut(use, " ")
 	words := strings.Fields(line)
@@ -46,7 +47,7 @@ func argsOf(use string) cobra.PositionalArgs {
 	}
 }
 
-// checkArgs sets the check of arguments of each command below root that has none.
+// checkArgs adds the check of argsOf to each command below root that has no check.
 func checkArgs(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		if cmd.Args == nil {
@@ -68,7 +69,8 @@ func DurationFlag(flags *pflag.FlagSet, d *time.Duration, name string, value tim
 // limitMax bounds --limit, as the API does.
 const limitMax = 1000
 
-// LimitFlag defines --limit of a page. Without it, limit stays as it is.
+// LimitFlag defines --limit for the size of a page. If the flag is absent, limit is
+// unchanged.
 func LimitFlag(flags *pflag.FlagSet, limit *int, usage string) {
 	flags.Func("limit", usage, func(text string) error {
 		n, err := strconv.Atoi(text)
@@ -115,7 +117,7 @@ func CommandGroup(use, short string, commands ...*cobra.Command) *cobra.Command 
 	return cmd
 }
 
-// ParseOp reads ID COLUMN=N….
+// ParseOp parses an op in the form ID COLUMN=N….
 func ParseOp(args []string) (client.Op, error) {
 	id, err := client.ParseID(args[0])
 	if err != nil {
@@ -136,7 +138,7 @@ func ParseOp(args []string) (client.Op, error) {
 	return op, nil
 }
 
-// IDs parses the ids among the arguments; - stands for those on standard input.
+// IDs parses the arguments as ids. The argument - stands for the ids on standard input.
 func (c *CLI) IDs(args []string) ([]client.ID, error) {
 	var ids []client.ID
 	for _, arg := range args {
@@ -157,7 +159,7 @@ func (c *CLI) IDs(args []string) ([]client.ID, error) {
 	return ids, nil
 }
 
-// scanIDs reads ids parted by white space.
+// scanIDs reads ids that are separated by white space.
 func scanIDs(in io.Reader) ([]client.ID, error) {
 	var ids []client.ID
 	words := bufio.NewScanner(in)

@@ -1,11 +1,11 @@
 // Package cli owns what the commands of countctl share: global flags and their environment
 // variables, the connection to the cluster, questions, progress, output and exit codes.
 //
-// It never knows a command but version and help: the other packages pass theirs to Main. It
-// never retries a call itself; package client does, for as long as a command says.
+// It defines only the commands version, help and completion; the other packages pass theirs
+// to Main. It never retries a call itself: package client does, for the time that a command
+// sets.
 //
-// Invariant: a command that fails prints one error and exits with the code that its kind of
-// error has, whatever package it is of.
+// Invariant: a command that fails prints one error, whose kind alone decides the exit code.
 package cli
 
 import (
@@ -38,7 +38,7 @@ const (
 	timeoutDefault = 5 * time.Second
 )
 
-// Terminal is where a command reads and writes.
+// Terminal holds the streams and the environment of a command.
 type Terminal struct {
 	In  io.Reader
 	Out io.Writer
@@ -55,22 +55,22 @@ type CLI struct {
 	NoWait  bool
 	Timeout time.Duration
 	TLS     tlsFlags
-	// tokenFile overrides the variable with the token.
+	// tokenFile is --token-file, which overrides the variable that holds the token.
 	tokenFile string
 	meter     *Meter // nil until the command shows progress
 	// Interrupted is closed by the first signal.
 	Interrupted <-chan struct{}
-	// understood is set once a command's flags and arguments are parsed: an earlier error is one
-	// of usage.
+	// understood is set once a command's flags and arguments are parsed. An error before
+	// that is a usage error.
 	understood bool
 }
 
-// UsageError is a mistake in the command line that only the command can see.
+// UsageError is a mistake in the command line that a command finds itself.
 type UsageError struct{ problem string }
 
 func (e *UsageError) Error() string { return e.problem }
 
-// Usagef returns an error of usage, for which countctl exits with ExitUsage.
+// Usagef returns a UsageError, for which countctl exits with ExitUsage.
 func Usagef(format string, args ...any) error {
 	return &UsageError{fmt.Sprintf(format, args...)}
 }
@@ -87,13 +87,14 @@ func (c *CLI) globalFlags(root *cobra.Command) {
 	c.tokenFlags(flags)
 }
 
-// Connect returns a client with the global flags. It sends each call once, so that a person
-// notices at once that no server answers. It does not connect yet.
+// Connect returns a client with the settings of the global flags; it opens no connection
+// yet. The client sends each call once, so that a person learns at once that no server
+// answers.
 func (c *CLI) Connect() (*client.Client, error) {
 	return c.ConnectFor(client.Retry{For: client.RetryNever})
 }
 
-// ConnectFor is Connect with another rule for repeating calls.
+// ConnectFor is Connect for a client that repeats calls as retry says.
 func (c *CLI) ConnectFor(retry client.Retry) (*client.Client, error) {
 	if c.Timeout <= 0 {
 		return nil, Usagef("--timeout must be above 0, not %v", c.Timeout)
@@ -111,15 +112,16 @@ func (c *CLI) WithServer(act func(*client.Client) error) error {
 	return act(server)
 }
 
-// OnServer returns the RunE of a command that works on the server that the global flags name.
+// OnServer returns a RunE that calls act with a client of the server that the global flags
+// name.
 func (c *CLI) OnServer(act func(ctx context.Context, server *client.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		return c.WithServer(func(server *client.Client) error { return act(cmd.Context(), server, args) })
 	}
 }
 
-// OnCluster returns the RunE of a command that works on the cluster and its nodes, with the
-// client of Operate.
+// OnCluster returns a RunE that calls act with the client and the nodes that Operate
+// returns.
 func (c *CLI) OnCluster(act func(ctx context.Context, server *client.Client, nodes []client.ClusterNode, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		server, nodes, err := c.Operate(cmd.Context())
@@ -159,7 +161,7 @@ func (c *CLI) ConfirmRisk(question string) error {
 	return c.Confirm(question)
 }
 
-// MayAsk refuses a question where there is neither a terminal nor --yes.
+// MayAsk returns an error if there is neither a terminal for a question nor --yes.
 func (c *CLI) MayAsk(question string) error {
 	if !c.Yes && (!IsTerminal(c.In) || !IsTerminal(c.Err)) {
 		return Usagef("%s Give --yes", question)
@@ -167,8 +169,8 @@ func (c *CLI) MayAsk(question string) error {
 	return nil
 }
 
-// Ask prints a question and returns the answer, or an error after an interrupt. The goroutine
-// that still reads then ends with the process.
+// Ask prints a question and returns the answer, or an error after an interrupt. After an
+// interrupt, the goroutine that still reads ends with the process.
 func (c *CLI) Ask(question string) (string, error) {
 	fmt.Fprint(c.Err, question)
 	type reply struct {

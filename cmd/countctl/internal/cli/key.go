@@ -11,14 +11,14 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// OnceText ends the help of a command that writes.
+// OnceText is the last paragraph of the help of a command that writes.
 const OnceText = `
 
 The request is sent once, with a key under which it counts only once, however often it
 is sent. If its outcome stays unknown, the error names the key: run the same command
 again with that --key.`
 
-// FloorFlag is --floor, nil while it is not given.
+// FloorFlag is the flag --floor. Value is nil if the flag is absent.
 type FloorFlag struct{ Value *int64 }
 
 // Add adds --floor to a command.
@@ -62,23 +62,23 @@ func WriteKey(cmd *cobra.Command, key string, bytesMax int) (string, error) {
 
 // unknownError is the error of a write that may have happened.
 type unknownError struct {
-	what string // the write did, if it happened
-	key  string // with which to repeat it
-	err  error
+	effect string // a clause, such as "the ops were applied"
+	key    string // with which to repeat it
+	err    error
 }
 
-// Unknown returns the error of a write that may have happened. what says what it did then; key
-// is the key with which to repeat it.
-func Unknown(what, key string, err error) error { return &unknownError{what, key, err} }
+// Unknown returns the error of a write that may have happened. effect is a clause for the
+// write, such as "the ops were applied". key is the key with which to repeat it.
+func Unknown(effect, key string, err error) error { return &unknownError{effect, key, err} }
 
 func (e *unknownError) Error() string {
 	why := strings.TrimPrefix(e.err.Error(), client.ErrUnknown.Error()+": ") // the line below says the same
-	return fmt.Sprintf("it is unknown whether %s: %s; run it again with --key %s, so that it counts once", e.what, why, e.key)
+	return fmt.Sprintf("it is unknown whether %s: %s; run it again with --key %s, so that it counts once", e.effect, why, e.key)
 }
 
 func (e *unknownError) Unwrap() error { return e.err }
 
-// WithKeyRemedy adds the remedy to the refusal of a key.
+// WithKeyRemedy adds to the refusal of a key what the caller can do.
 func WithKeyRemedy(err error) error {
 	var refused *client.Error
 	if !errors.As(err, &refused) {

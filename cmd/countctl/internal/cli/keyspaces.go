@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// HasColumn refuses a column that a keyspace does not have.
+// HasColumn returns an error if a keyspace lacks a column.
 func HasColumn(keyspace client.Keyspace, column string) error {
 	if slices.Contains(keyspace.Columns, column) {
 		return nil
@@ -21,7 +21,7 @@ func HasColumn(keyspace client.Keyspace, column string) error {
 	return Usagef("keyspace %s has no column %q (it has %s)", keyspace.Name, column, strings.Join(keyspace.Columns, ", "))
 }
 
-// FindColumn returns a keyspace of counters that has a column.
+// FindColumn returns a keyspace of counters by name, or an error if it lacks a column.
 func FindColumn(ctx context.Context, server *client.Client, name, column string) (client.Keyspace, error) {
 	keyspace, err := FindCounters(ctx, server, name)
 	if err == nil {
@@ -55,7 +55,8 @@ func FindKeyspace(ctx context.Context, server *client.Client, name string) (clie
 	return client.Keyspace{}, fmt.Errorf("no keyspace %q (there are %s); countctl keyspace create makes one", name, strings.Join(names, ", "))
 }
 
-// KeyspaceFlag adds --keyspace, for a keyspace of counters, to a command whose RunE is set.
+// KeyspaceFlag adds --keyspace, for a keyspace of counters, to a command. The command's
+// RunE must be set before.
 func (c *CLI) KeyspaceFlag(cmd *cobra.Command, keyspace *string) {
 	cmd.Flags().StringVar(keyspace, "keyspace", "posts", "keyspace to work on")
 	run := cmd.RunE
@@ -64,7 +65,8 @@ func (c *CLI) KeyspaceFlag(cmd *cobra.Command, keyspace *string) {
 	}
 }
 
-// explainKind replaces the error for an unknown keyspace that exists but is of another kind.
+// explainKind replaces the error for an unknown keyspace if the keyspace exists and is of
+// another kind.
 func (c *CLI) explainKind(ctx context.Context, name string, err error) error {
 	var refused *client.Error
 	if !errors.As(err, &refused) || refused.Code != "unknown_keyspace" {
@@ -93,7 +95,7 @@ func notCounters(k client.Keyspace) error {
 	return fmt.Errorf("%s is not a keyspace of counters; use countctl %s", k.Name, command)
 }
 
-// ColumnFlags are the flags that name the sets of a command.
+// ColumnFlags holds --keyspace and --column, which name the sets that a command works on.
 type ColumnFlags struct{ Keyspace, Column string }
 
 // Register adds the flags to a command.
@@ -107,7 +109,7 @@ func ColumnFlag(cmd *cobra.Command, column *string) {
 	cmd.Flags().StringVar(column, "column", "like", "column that has the members")
 }
 
-// Members returns the calls on the sets.
+// Members returns the client's calls on the sets.
 func (f *ColumnFlags) Members(server *client.Client) client.Members {
 	return server.Members(f.Keyspace, f.Column)
 }

@@ -12,13 +12,13 @@ import (
 const (
 	// PollEvery is how often a waiting command polls the cluster.
 	PollEvery = 200 * time.Millisecond
-	// operateRetryFor is longer than an election.
+	// operateRetryFor is longer than an election, so that a call survives one.
 	operateRetryFor = 10 * time.Second
 )
 
 // Operate returns a client for work on the cluster, and the nodes. The client starts with
-// --addr and may use any other node, so that a command survives the node that it started
-// with.
+// --addr and may use any other node that answers. So a command survives the loss of the
+// node that it started with.
 func (c *CLI) Operate(ctx context.Context) (*client.Client, []client.ClusterNode, error) {
 	first, err := c.ConnectFor(client.Retry{For: operateRetryFor})
 	if err != nil {
@@ -41,10 +41,11 @@ func (c *CLI) Operate(ctx context.Context) (*client.Client, []client.ClusterNode
 	return server, seen.Nodes, err
 }
 
-// Poll calls look until that is done, fails, or ctx ends, with a pause between two calls.
-func Poll(ctx context.Context, pause time.Duration, look func() (done bool, err error)) error {
+// Poll calls check until check reports done or fails, or ctx ends. It pauses between two
+// calls.
+func Poll(ctx context.Context, pause time.Duration, check func() (done bool, err error)) error {
 	for {
-		if done, err := look(); done || err != nil {
+		if done, err := check(); done || err != nil {
 			return err
 		}
 		if err := Pause(ctx, pause); err != nil {
@@ -53,7 +54,7 @@ func Poll(ctx context.Context, pause time.Duration, look func() (done bool, err 
 	}
 }
 
-// Pause waits, and returns ctx's error if ctx ends before.
+// Pause waits for d. If ctx ends first, it returns ctx's error.
 func Pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -63,7 +64,7 @@ func Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// GroupName returns the name of a group, as plans have it.
+// GroupName returns the name of a group as plans show it, such as posts/3.
 func GroupName(g client.ClusterGroup) string {
 	if g.Keyspace == MetaKeyspace {
 		return MetaKeyspace
@@ -71,7 +72,7 @@ func GroupName(g client.ClusterGroup) string {
 	return fmt.Sprintf("%s/%d", g.Keyspace, g.Shard)
 }
 
-// MetaKeyspace takes the place of a keyspace for the group of the catalog.
+// MetaKeyspace is the keyspace that the catalog's group reports; there is no such keyspace.
 const MetaKeyspace = "meta"
 
 // Say prints progress to standard error; standard output is for results.

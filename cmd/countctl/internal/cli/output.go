@@ -18,11 +18,11 @@ const (
 	outputJSON  = "json"
 )
 
-// Answer prints the answer to a request. If err is not nil, it returns err instead, with what the
-// request was to do.
-func (c *CLI) Answer(err error, what string, v any, rows func(*Table)) error {
+// Answer prints the answer to a request. If err is not nil, it returns err with the prefix
+// "cannot" and task.
+func (c *CLI) Answer(err error, task string, v any, rows func(*Table)) error {
 	if err != nil {
-		return fmt.Errorf("cannot %s: %w", what, err)
+		return fmt.Errorf("cannot %s: %w", task, err)
 	}
 	return c.Print(v, rows)
 }
@@ -59,19 +59,21 @@ func (t *Table) Row(cells ...any) {
 	fmt.Fprintln(t.w)
 }
 
-// Gap begins another table below.
+// Gap ends the current table and writes an empty line. Later rows form a table of their
+// own.
 func (t *Table) Gap() {
-	t.w.Flush() // Flush returns its error again
+	t.w.Flush() // if the output is broken, the last Flush fails too
 	fmt.Fprintln(t.w)
 }
 
 // Flush writes the table.
 func (t *Table) Flush() error { return t.w.Flush() }
 
-// Counts adds rows of counts under a header of their columns; id is the header of the ids.
-func (t *Table) Counts(id string, rows ...client.Row) {
+// Counts adds a header with the columns of the rows, and the rows. idHeader is the header
+// of the ids.
+func (t *Table) Counts(idHeader string, rows ...client.Row) {
 	for i, row := range rows {
-		header, cells := []any{id}, []any{row.ID}
+		header, cells := []any{idHeader}, []any{row.ID}
 		for _, count := range row.Counts {
 			header, cells = append(header, strings.ToUpper(count.Column)), append(cells, count.Value)
 		}
@@ -82,20 +84,20 @@ func (t *Table) Counts(id string, rows ...client.Row) {
 	}
 }
 
-// WereCounted returns the beginning of a sentence about n objects.
-func WereCounted[N int | int64 | uint64](n N, one string) string {
+// WereCounted returns the beginning of a sentence about n objects, such as "2 rows were".
+func WereCounted[N int | int64 | uint64](n N, noun string) string {
 	if n == 1 {
-		return "1 " + one + " was"
+		return "1 " + noun + " was"
 	}
-	return Counted(n, one) + " were"
+	return Counted(n, noun) + " were"
 }
 
-// Counted returns a number with its noun.
-func Counted[N int | int64 | uint64](n N, one string) string {
+// Counted returns a number with its noun, such as "1 row" or "2 rows".
+func Counted[N int | int64 | uint64](n N, noun string) string {
 	if n == 1 {
-		return "1 " + one
+		return "1 " + noun
 	}
-	return Grouped(n) + " " + one + "s"
+	return Grouped(n) + " " + noun + "s"
 }
 
 // Grouped writes a number with commas between thousands.
@@ -119,7 +121,7 @@ func (c *CLI) RefuseExisting(path string) error {
 // StreamName stands for standard input or output among file names.
 const StreamName = "-"
 
-// SameFile reports whether two names are of one file, which need not be there.
+// SameFile reports whether two paths name one file. The file need not exist.
 func SameFile(a, b string) bool {
 	is, err1 := os.Stat(a)
 	other, err2 := os.Stat(b)

@@ -17,14 +17,14 @@ const (
 	lineEvery   = 5 * time.Second        // readable in a log
 	// clearLine moves to the beginning of a terminal's line and erases it.
 	clearLine = "\r\x1b[K"
-	// RetryForDefault outlives the restart of a node.
+	// RetryForDefault is longer than the restart of a node.
 	RetryForDefault = time.Minute
 )
 
 // Sample is the progress of some work.
 type Sample struct {
 	Rows  int64
-	Done  int64  // of Total, in any unit: bytes of a file, rows of a keyspace
+	Done  int64  // how much of Total is done, in any unit: bytes of a file, rows of a keyspace
 	Total int64  // 0 or less if not known
 	Unit  string // of Rows, in the singular; "" for row
 }
@@ -119,11 +119,12 @@ func RetryFlag(flags *pflag.FlagSet, retryFor *time.Duration) {
 	DurationFlag(flags, retryFor, "retry-for", RetryForDefault, "how long to repeat a request while the server is busy or unreachable")
 }
 
-// Retry returns how calls are repeated: for so long, with a line from time to time while they
-// wait. The meter writes the line once it runs.
+// Retry returns the rule for calls that are repeated for retryFor. While a call waits, it
+// prints a line at most every lineEvery. If the meter runs, it prints the line through the
+// meter.
 func (c *CLI) Retry(retryFor time.Duration) client.Retry {
 	if retryFor <= 0 {
-		retryFor = client.RetryNever // 0 is the client's default
+		retryFor = client.RetryNever // 0 would be the client's default
 	}
 	var mu sync.Mutex
 	var last time.Time // under mu
@@ -143,7 +144,7 @@ func (c *CLI) Retry(retryFor time.Duration) client.Retry {
 	}}
 }
 
-// ConnectWaiting is Connect with calls that are repeated by Retry.
+// ConnectWaiting is Connect for a client that repeats calls as Retry says.
 func (c *CLI) ConnectWaiting(retryFor time.Duration) (*client.Client, error) {
 	return c.ConnectFor(c.Retry(retryFor))
 }

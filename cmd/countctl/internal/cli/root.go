@@ -22,8 +22,8 @@ type Commands func(*CLI) []*cobra.Command
 
 // Main executes the process's command line and ends the process.
 func Main(groups ...Commands) {
-	// The first signal ends the command in order; after it the default is back
-	// and a second one kills.
+	// The first signal cancels the command and restores the default handling. So a second
+	// signal kills the process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	os.Exit(Run(ctx, os.Args[1:], Terminal{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Env: os.Getenv}, groups...))
@@ -48,7 +48,7 @@ func Run(ctx context.Context, args []string, t Terminal, groups ...Commands) int
 	}
 }
 
-// Root returns the command that the groups' commands are below.
+// Root returns the command countctl with the commands of all groups below it.
 func (c *CLI) Root(groups ...Commands) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "countctl",
@@ -87,7 +87,7 @@ a request refused), and 2 on wrong usage. Errors go to standard error.`,
 	return root
 }
 
-// checkGlobals checks the global flags. Later errors are not of usage, unless they say so.
+// checkGlobals checks the global flags. Later errors are usage errors only if they say so.
 func (c *CLI) checkGlobals() error {
 	if c.output != outputTable && c.output != outputJSON {
 		return Usagef("--output is table or json, not %q", c.output)
@@ -101,7 +101,7 @@ func (c *CLI) checkGlobals() error {
 	return nil
 }
 
-// explain adds a remedy to an error.
+// explain returns the text of an error, with a remedy if there is one.
 func (c *CLI) explain(err error) string {
 	var refused *client.Error
 	var unknown *unknownError
@@ -120,7 +120,7 @@ func (c *CLI) explain(err error) string {
 	return err.Error()
 }
 
-// remedy returns what to do about a refusal, if its message does not say so.
+// remedy returns what to do about a refusal whose message does not say it, or "".
 func remedy(refused *client.Error) string {
 	switch refused.Code {
 	case "unknown_keyspace":
@@ -193,7 +193,7 @@ var argumentFields = []string{
 	"positions", "key", "group", "grants", "limits",
 }
 
-// isUsage reports whether a server refused a part of the command line.
+// isUsage reports whether a server refused a value of the command line.
 func isUsage(err error) bool {
 	var refused *client.Error
 	if !errors.As(err, &refused) || refused.Code != "invalid_argument" {
@@ -216,7 +216,7 @@ func (c *CLI) versionCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			out := versionOutput{Client: version.String()}
 			return c.WithServer(func(server *client.Client) (err error) {
-				// countctl's own version is known whether there is a server or not.
+				// Print countctl's own version even if no server answers.
 				if out.Server, err = server.Version(cmd.Context()); err != nil {
 					fmt.Fprintf(c.Err, "countctl: the server's version is not known: %s\n", c.explain(err))
 				}

@@ -8,8 +8,9 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// Scan visits the rows of a keyspace that have a count, page by page in
-// ascending order of id. Rows that change meanwhile appear as they were read.
+// Scan calls visit with each page of a keyspace, in ascending order of id. A row without a
+// count is in no page. A row that changes meanwhile appears as it was when its page was
+// read.
 func Scan(ctx context.Context, server *client.Client, keyspace string, columns []string, o client.ReadOptions, visit func(client.Page) error) error {
 	var after *client.ID
 	for {
@@ -30,7 +31,8 @@ func Scan(ctx context.Context, server *client.Client, keyspace string, columns [
 	}
 }
 
-// checkOrder refuses a page that would lead in a circle or hold a row twice.
+// checkOrder refuses a page that is out of order. Such a page could repeat rows, or keep
+// Scan from ending.
 func checkOrder(after *client.ID, page client.Page) error {
 	ordered := slices.IsSortedFunc(page.Rows, func(a, b client.Row) int {
 		if a.ID < b.ID {

@@ -14,10 +14,10 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// tlsFlags name the files for servers with TLS.
+// tlsFlags holds the paths of the files for TLS.
 type tlsFlags struct{ ca, cert, key string }
 
-// The variables that set the flags.
+// Environment variables that set the flags.
 const (
 	caEnv   = "COUNTCTL_CA"
 	certEnv = "COUNTCTL_CERT"
@@ -30,7 +30,7 @@ func (c *CLI) tlsFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.TLS.key, "cert-key", c.Env(keyEnv), "file with the key of --cert (PEM), if the key is not in that file; "+keyEnv+" sets it")
 }
 
-// Config returns the configuration of TLS, or nil without any of the flags.
+// Config returns the TLS configuration, or nil if none of the flags is set.
 func (f tlsFlags) Config() (*tls.Config, error) {
 	if f == (tlsFlags{}) {
 		return nil, nil
@@ -59,7 +59,7 @@ func (f tlsFlags) Config() (*tls.Config, error) {
 	return config, nil
 }
 
-// Dial returns a client of some servers, with the global flags.
+// Dial returns a client of the servers at addrs, with the settings of the global flags.
 func (c *CLI) Dial(addrs []string, retry client.Retry) (*client.Client, error) {
 	config, err := c.TLS.Config()
 	if err != nil {
@@ -75,9 +75,9 @@ func (c *CLI) Dial(addrs []string, retry client.Retry) (*client.Client, error) {
 	return client.New(client.Config{Addrs: addrs, Timeout: c.Timeout, Retry: retry, TLS: config, Token: token, TokenToAddrs: usesTLS})
 }
 
-// NodeURL returns the URL of a node that reports httpAddr as its address. The scheme is that of
-// the same address among server's. If server does not have the address, the scheme is https if
-// any of server's is, so that no token goes to a guessed address in the clear.
+// NodeURL returns the URL of a node that reports httpAddr as its address. An address that
+// server uses keeps its scheme. Any other address gets https if an address of server has
+// https, so that no token goes there in the clear.
 func NodeURL(server *client.Client, httpAddr string) string {
 	addrs := server.Addrs()
 	withTLS := func(addr string) bool { return strings.HasPrefix(addr, "https://") }
@@ -88,7 +88,7 @@ func NodeURL(server *client.Client, httpAddr string) string {
 	return secure
 }
 
-// The variables that set the token.
+// Environment variables that set the token.
 const (
 	tokenEnv     = "COUNTCTL_TOKEN"
 	tokenFileEnv = "COUNTCTL_TOKEN_FILE"

@@ -15,7 +15,7 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// Result is what a command line came to.
+// Result is the exit code and the output of a command line.
 type Result struct {
 	Code     int
 	Out, Err string
@@ -58,7 +58,7 @@ func (i *Invocation) OK(args ...string) string {
 	return got.Out
 }
 
-// Decode reads JSON output.
+// Decode decodes JSON output.
 func Decode[T any](t *testing.T, text string) T {
 	t.Helper()
 	var v T

@@ -20,7 +20,7 @@ const coldWait = 24 * time.Hour
 // coldOutput is the JSON output of cold migrate and stop.
 type coldOutput struct {
 	ID    string           `json:"id"`   // "" of a dry run
-	Rows  uint64           `json:"rows"` // that moved; that are to, if that was not waited for; a row of three replicas is three
+	Rows  uint64           `json:"rows"` // rows moved, or rows due if the command did not wait; each replica counts
 	Done  bool             `json:"done"` // the jobs have ended
 	Nodes []coldNodeOutput `json:"nodes"`
 
@@ -56,14 +56,14 @@ continue; cold stop ends the job.`,
 		Example: "  countctl cold migrate posts --older-than 720h\n  countctl cold migrate users --before 1000000 --dry-run",
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if len(args) > 0 {
-				if m.Keyspace = args[0]; m.Keyspace == "" { // which would be all
+				if m.Keyspace = args[0]; m.Keyspace == "" { // an empty name would mean all keyspaces
 					return cli.Usagef("KEYSPACE is empty")
 				}
 			}
 			if m.Before, err = idFlag(cmd, "before", before); err != nil {
 				return err
 			}
-			if cmd.Flags().Changed("before") && m.Before == 0 { // which would be as if it were not given
+			if cmd.Flags().Changed("before") && m.Before == 0 { // 0 would mean that the flag is absent
 				return cli.Usagef("--before: no id is below 0")
 			}
 			return orderCold(cmd.Context(), c, "migrate", wait, m.DryRun, func(server *client.Client) (client.ColdOrdered, error) {
@@ -96,7 +96,7 @@ func coldStopCommand(c *cli.CLI) *cobra.Command {
 	}
 }
 
-// idFlag reads a flag that is an id, 0 if it is not given.
+// idFlag returns the id in a flag, or 0 if the flag is not given.
 func idFlag(cmd *cobra.Command, name, text string) (uint64, error) {
 	if !cmd.Flags().Changed(name) {
 		return 0, nil
@@ -108,7 +108,8 @@ func idFlag(cmd *cobra.Command, name, text string) (uint64, error) {
 	return uint64(id), nil
 }
 
-// wholeSeconds refuses a flag that the API has no number for.
+// wholeSeconds refuses a duration that the API cannot express: below 1s, or not in whole
+// seconds.
 func wholeSeconds(cmd *cobra.Command, name string, d time.Duration) error {
 	if cmd.Flags().Changed(name) && (d < time.Second || d%time.Second != 0) {
 		return cli.Usagef("--%s is 1s or more, in whole seconds, not %v", name, d)
@@ -116,9 +117,9 @@ func wholeSeconds(cmd *cobra.Command, name string, d time.Duration) error {
 	return nil
 }
 
-// orderCold sends an order to the nodes and, unless wait is 0, waits for the end of the jobs
-// on those that answered.
-func orderCold(ctx context.Context, c *cli.CLI, verb string, wait time.Duration, only bool, order func(*client.Client) (client.ColdOrdered, error)) error {
+// orderCold sends an order to the nodes. Unless orderOnly or --no-wait is set, it then
+// waits until the jobs end on the nodes that answered.
+func orderCold(ctx context.Context, c *cli.CLI, verb string, wait time.Duration, orderOnly bool, order func(*client.Client) (client.ColdOrdered, error)) error {
 	server, _, err := c.Operate(ctx)
 	if err != nil {
 		return err
@@ -135,7 +136,7 @@ func orderCold(ctx context.Context, c *cli.CLI, verb string, wait time.Duration,
 			c.Say("%s does not answer: %s", n.Node, out.consequence())
 		}
 	}
-	if !only && !c.NoWait {
+	if !orderOnly && !c.NoWait {
 		if err := awaitCold(ctx, c, server, &out, wait); err != nil {
 			return err
 		}
@@ -146,7 +147,7 @@ func orderCold(ctx context.Context, c *cli.CLI, verb string, wait time.Duration,
 	return out.verdict(verb)
 }
 
-// consequence returns the consequence for a node that does not answer.
+// consequence describes what it means for the order that a node does not answer.
 func (o *coldOutput) consequence() string {
 	switch {
 	case o.verb == "stop":
@@ -157,7 +158,7 @@ func (o *coldOutput) consequence() string {
 	return "it begins nothing, unless it answered too late; this command does not wait for it"
 }
 
-// awaitCold waits until the jobs of all nodes have ended.
+// awaitCold waits until the jobs end on all nodes that accepted the order.
 func awaitCold(ctx context.Context, c *cli.CLI, server *client.Client, out *coldOutput, wait time.Duration) error {
 	err := await(ctx, c, wait, func(ctx context.Context) (string, error) {
 		seen, err := server.Admin().Cold(ctx)
@@ -197,7 +198,7 @@ func (o *coldOutput) update(seen []client.ColdNode) string {
 	return strings.Join(waits, ", ")
 }
 
-// verdict returns an error about the rows that were not moved.
+// verdict returns an error if a node refused the order or did not complete it.
 func (o *coldOutput) verdict(verb string) error {
 	for _, n := range o.Nodes {
 		switch {
@@ -302,7 +303,7 @@ func orNever(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).String()
 }
 
-// hitRate is the share of reads that found their block in memory.
+// hitRate returns the share of reads that found their block in memory.
 func hitRate(n client.ColdNode) string {
 	if n.CacheHits+n.Reads == 0 {
 		return "-"
@@ -317,7 +318,7 @@ func latency(n client.ColdNode, seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(time.Microsecond).String()
 }
 
-// scrubbed returns the progress of the current pass.
+// scrubbed returns the progress of the scrub's current pass.
 func scrubbed(s client.ColdScrub) string {
 	switch {
 	case s.EverySeconds == 0:

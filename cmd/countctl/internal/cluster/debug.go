@@ -17,8 +17,8 @@ import (
 	"github.com/countd/countd/internal/atomicfile"
 )
 
-// bundlePaths are the paths in a bundle for each node. None of them contains counts, keys or
-// settings. A path that a node does not serve is left out.
+// bundlePaths lists what a bundle requests from each node. No answer contains counts, keys
+// of requests or settings. A bundle leaves out a path that a node does not serve.
 var bundlePaths = []struct{ path, file string }{
 	{"/metrics", "metrics.txt"},
 	{"/readyz", "readyz.json"},
@@ -27,7 +27,7 @@ var bundlePaths = []struct{ path, file string }{
 	{"/debug/pprof/goroutine?debug=2", "goroutines.txt"},
 }
 
-// bundleAdminPaths are the paths in a bundle for the cluster.
+// bundleAdminPaths lists what a bundle requests once for the cluster.
 var bundleAdminPaths = []string{"nodes", "groups", "digests", "plan", "version", "cold"}
 
 // bundleOutput is the JSON output of debug bundle.
@@ -101,7 +101,8 @@ type bundleWriter struct {
 	failed error
 }
 
-// node adds the answers of one node. err is why there is no client of it.
+// node adds the answers of one node. If err is set, there is no client for the node, and
+// node records err.
 func (b *bundleWriter) node(ctx context.Context, n client.ClusterNode, server *client.Client, err error) {
 	if err != nil {
 		b.out.Failed = append(b.out.Failed, fmt.Sprintf("%s: %v", n.ID, err))

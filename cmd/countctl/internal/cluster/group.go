@@ -37,7 +37,7 @@ func groupRows(t *cli.Table, groups []client.ClusterGroup) {
 	}
 }
 
-// numbered joins the names of members, each with the number of its replica.
+// numbered joins the names of nodes, each with the number of its replica if that has one.
 func numbered(g client.ClusterGroup, nodes []string) string {
 	names := slices.Clone(nodes)
 	for _, r := range g.Replicas {
@@ -48,7 +48,7 @@ func numbered(g client.ClusterGroup, nodes []string) string {
 	return strings.Join(names, ",")
 }
 
-// lagOf returns the largest lag of a replica.
+// lagOf returns the largest lag among the group's replicas.
 func lagOf(g client.ClusterGroup) uint64 {
 	lag := uint64(0)
 	for _, r := range g.Replicas {
@@ -86,8 +86,8 @@ func groupTransferCommand(c *cli.CLI) *cobra.Command {
 	}
 }
 
-// changeGroup returns the RunE of a command that changes the group of its first argument. It
-// prints the result.
+// changeGroup returns the RunE of a command whose first argument names a group. The RunE
+// calls change and prints its result.
 func changeGroup(c *cli.CLI, change func(context.Context, *client.Client, client.ClusterGroup, []string) (client.Changed, error)) func(*cobra.Command, []string) error {
 	return c.OnCluster(func(ctx context.Context, server *client.Client, _ []client.ClusterNode, args []string) error {
 		g, err := parseGroup(ctx, server, args[0])
@@ -139,7 +139,7 @@ func moveReplica(ctx context.Context, c *cli.CLI, server *client.Client, g clien
 	return changed, goesOn(err, "%s moves; countctl group move %s %s %s moves it back once that is done", cli.GroupName(g), cli.GroupName(g), to, from)
 }
 
-// awaitMove waits until a group's members are its target.
+// awaitMove waits until a group's voters are those of its target.
 func awaitMove(ctx context.Context, c *cli.CLI, server *client.Client, g client.ClusterGroup, wait time.Duration) error {
 	return await(ctx, c, wait, func(ctx context.Context) (string, error) {
 		now, err := parseGroup(ctx, server, strconv.FormatUint(uint64(g.ID), 10))

@@ -23,7 +23,7 @@ type nodesOutput struct {
 type nodeOutput struct {
 	Node    string `json:"node"`
 	Key     string `json:"key"`
-	State   string `json:"state"` // active, draining, leaving or, once it is, removed
+	State   string `json:"state"` // active, draining, leaving or removed
 	Changed bool   `json:"changed"`
 	Leads   int    `json:"leads"`
 	Done    bool   `json:"done"` // the change is complete
@@ -66,8 +66,8 @@ It keeps its replicas and answers requests. End the drain with node undrain.`,
 	return cmd
 }
 
-// mayMove refuses to remove a node while so many other nodes are dead that no replica can
-// move: the removal would wait forever.
+// mayMove returns an error if half or more of the nodes that stay are dead. No replica can
+// move then, and a removal would wait forever.
 func mayMove(nodes []client.ClusterNode, leaver client.ClusterNode) error {
 	staying, dead := 0, []string{}
 	for _, n := range nodes {
@@ -86,8 +86,8 @@ func mayMove(nodes []client.ClusterNode, leaver client.ClusterNode) error {
 	return nil
 }
 
-// onNode returns the RunE of a command that calls act to change the node of its first argument.
-// It prints the result.
+// onNode returns the RunE of a command whose first argument names a node. The RunE calls
+// act, which changes the node, and prints the result.
 func onNode(c *cli.CLI, act func(context.Context, *client.Client, []client.ClusterNode, client.ClusterNode) (nodeOutput, error)) func(*cobra.Command, []string) error {
 	return c.OnCluster(func(ctx context.Context, server *client.Client, nodes []client.ClusterNode, args []string) error {
 		n, there := FindNode(nodes, args[0])
@@ -114,7 +114,7 @@ func changeNode(ctx context.Context, call func(ctx context.Context, key string) 
 	return nodeOutput{Node: n.ID, Key: n.Key, State: changed.Node.State, Changed: changed.Changed, Leads: n.Leads}, nil
 }
 
-// drain drains a node and, unless --no-wait is given, waits until it leads
+// drain drains a node. Unless --no-wait is given, it then waits until the node leads
 // nothing.
 func drain(ctx context.Context, c *cli.CLI, server *client.Client, n client.ClusterNode, wait time.Duration) (nodeOutput, error) {
 	out, err := changeNode(ctx, server.Admin().Drain, "drain", n)

@@ -23,13 +23,14 @@ type planOutput struct {
 	Moving []movingGroup     `json:"moving"` // moves in progress
 }
 
-// movingGroup is a group that differs from its target, or does not answer.
+// movingGroup is a group whose voters differ from its target, or whose leader does not
+// answer.
 type movingGroup struct {
 	Group    uint32   `json:"group"`
 	Name     string   `json:"name"`
 	Add      []string `json:"add"`
 	Remove   []string `json:"remove"`
-	NoLeader bool     `json:"no_leader"` // so its voters are not known for sure
+	NoLeader bool     `json:"no_leader"` // its voters are uncertain then
 }
 
 func rebalanceCommand(c *cli.CLI) *cobra.Command {
@@ -59,10 +60,10 @@ anything. If each group has a leader and its replicas are where they should be, 
 	return cmd
 }
 
-// runRebalance prints the plan; with a wait, the plan at its end.
+// runRebalance prints the plan. If wait is above 0, it first waits until the plan is idle.
 func runRebalance(ctx context.Context, c *cli.CLI, server *client.Client, wait time.Duration) error {
 	var plan planOutput
-	look := func(ctx context.Context) (waitsFor string, err error) {
+	check := func(ctx context.Context) (waitsFor string, err error) {
 		if plan, err = planOf(ctx, server); err != nil || plan.Idle {
 			return "", err
 		}
@@ -70,18 +71,18 @@ func runRebalance(ctx context.Context, c *cli.CLI, server *client.Client, wait t
 	}
 	var late error
 	if wait > 0 {
-		if late = await(ctx, c, wait, look); late != nil && !errors.Is(late, errNotYet) {
+		if late = await(ctx, c, wait, check); late != nil && !errors.Is(late, errNotYet) {
 			return late
 		}
-	} else if _, err := look(ctx); err != nil {
+	} else if _, err := check(ctx); err != nil {
 		return err
 	}
 	return errors.Join(c.Print(plan, plan.table), late)
 }
 
 // planOf requests the plan between two reads of the groups. The plan may have no step while
-// a group moves, because the number of concurrent moves is bounded. A move that neither read
-// shows would have changed the group's target.
+// a group moves, because the number of concurrent moves is bounded. A move that begins and
+// ends between the two reads changes the target of its group, so planOf notices it too.
 func planOf(ctx context.Context, server *client.Client) (planOutput, error) {
 	before, err := server.Admin().ClusterGroups(ctx)
 	if err != nil {

@@ -35,7 +35,7 @@ type restartedNode struct {
 	Seconds float64 `json:"seconds"` // from the drain to the end of the drain
 }
 
-// rolling is a rolling restart under way.
+// rolling is a running rolling restart.
 type rolling struct {
 	*cli.CLI
 	server *client.Client
@@ -95,7 +95,7 @@ func (r *rolling) run(ctx context.Context, only []string) error {
 	out := rollingOutput{Restarted: []restartedNode{}}
 	for i, n := range nodes {
 		began := time.Now()
-		if err := r.one(ctx, n); err != nil {
+		if err := r.restartNode(ctx, n); err != nil {
 			r.sayWhatIsLeft(ctx, nodes[i:])
 			if ctx.Err() != nil {
 				err = errors.New("it was interrupted")
@@ -132,8 +132,8 @@ func chosen(nodes []client.ClusterNode, only []string) ([]client.ClusterNode, er
 	return list, nil
 }
 
-// one restarts one node.
-func (r *rolling) one(ctx context.Context, n client.ClusterNode) error {
+// restartNode drains one node, restarts it, waits until it is back, and undrains it.
+func (r *rolling) restartNode(ctx context.Context, n client.ClusterNode) error {
 	if err := await(ctx, r.CLI, r.wait, func(ctx context.Context) (string, error) { return r.unsound(ctx, "") }); err != nil {
 		return fmt.Errorf("the cluster is not whole: %w", err)
 	}
@@ -168,8 +168,8 @@ func (r *rolling) one(ctx context.Context, n client.ClusterNode) error {
 }
 
 // restart runs the command for a node. Names of nodes contain no characters special to a
-// shell. The command has a process group of its own, so that Ctrl-C does not interrupt a
-// restart; restart waits for it even if ctx ends.
+// shell. The command has a process group of its own, so that Ctrl-C does not interrupt it.
+// restart waits for the command even if ctx ends.
 func (r *rolling) restart(ctx context.Context, n client.ClusterNode) error {
 	line := strings.NewReplacer("{id}", n.ID, "{key}", n.Key, "{http}", n.HTTPAddr).Replace(r.exec)
 	cmd := exec.Command("sh", "-c", line)
@@ -179,7 +179,7 @@ func (r *rolling) restart(ctx context.Context, n client.ClusterNode) error {
 		return fmt.Errorf("%q: %w", line, err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // which restart waits for
+	go func() { ended <- cmd.Wait() }() // restart receives the result
 	var err error
 	select {
 	case err = <-ended:
@@ -193,7 +193,8 @@ func (r *rolling) restart(ctx context.Context, n client.ClusterNode) error {
 	return nil
 }
 
-// afterwards returns a context for the cleanup after ctx was cancelled.
+// afterwards returns a context for cleanup. It ignores the end of ctx, and ends after
+// rollingCleanup.
 func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), rollingCleanup)
 }
@@ -211,9 +212,9 @@ func (r *rolling) undrain(ctx context.Context, n client.ClusterNode) error {
 	return nil
 }
 
-// sayWhatIsLeft prints the state of each node, and the commands with which to finish the
-// restarts of left.
-func (r *rolling) sayWhatIsLeft(ctx context.Context, left []client.ClusterNode) {
+// sayWhatIsLeft prints the state of each node, and the command that restarts the remaining
+// nodes.
+func (r *rolling) sayWhatIsLeft(ctx context.Context, remaining []client.ClusterNode) {
 	ctx, cancel := afterwards(ctx)
 	defer cancel()
 	seen, err := r.server.Admin().ClusterNodes(ctx)
@@ -233,7 +234,7 @@ func (r *rolling) sayWhatIsLeft(ctx context.Context, left []client.ClusterNode) 
 			r.Say("%s is drained; end that with: countctl node undrain %s", n.ID, n.ID)
 		}
 	}
-	r.Say("continue with: countctl rolling-restart --nodes %s --exec '%s'", namesOf(left, ","), r.exec)
+	r.Say("continue with: countctl rolling-restart --nodes %s --exec '%s'", namesOf(remaining, ","), r.exec)
 }
 
 // away returns why a restarted node is not back yet, or "".
@@ -254,15 +255,15 @@ func (r *rolling) away(ctx context.Context, n client.ClusterNode, life string) (
 	return r.unsound(ctx, n.ID)
 }
 
-// unsound returns why the cluster cannot spare a node now, or "". Only the node but may be
-// drained.
-func (r *rolling) unsound(ctx context.Context, but string) (string, error) {
+// unsound returns why the cluster cannot spare a node now, or "". It ignores the condition
+// of node exceptID, which its caller checks.
+func (r *rolling) unsound(ctx context.Context, exceptID string) (string, error) {
 	seen, err := r.server.Admin().ClusterNodes(ctx)
 	if err != nil {
 		return "", err
 	}
 	for _, n := range seen.Nodes {
-		if what := condition(n); what != "alive" && n.ID != but {
+		if what := condition(n); what != "alive" && n.ID != exceptID {
 			return n.ID + " is " + what, nil
 		}
 	}

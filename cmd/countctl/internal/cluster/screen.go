@@ -17,18 +17,18 @@ const (
 	// screenWidth and screenLines are the size of a terminal, less one line for the prompt.
 	screenWidth = 80
 	screenLines = 24 - 1
-	// The minimum lengths of lists that are cut for lack of space. Together with the rest of
-	// the screen they fit: see screen.
+	// Minimum lengths of the lists that screen cuts. With all lists at these lengths, the
+	// output fits into screenLines.
 	warningLinesMin = 6
 	nodeLinesMin    = 4
 	keyspaceMin     = 3
-	// namesMax is the number of node names in a line.
+	// namesMax is the number of node names in a line that does not name all nodes.
 	namesMax = 3
 )
 
 // screen prints one screen: a summary, the warnings, the nodes and the keyspaces.
 func (s statusOutput) screen(t *cli.Table) {
-	if s.ClusterID == "" { // no information yet
+	if s.ClusterID == "" { // the node knows no cluster yet
 		for _, line := range wrapped("The node is not ready: "+s.Why, "") {
 			t.Row(line)
 		}
@@ -37,15 +37,15 @@ func (s statusOutput) screen(t *cli.Table) {
 	summary := s.summary()
 	warnings, nodes := s.warningLines(), s.nodeRows()
 	keyspaces, shards := s.keyspaceRows()
-	// Three gaps, the headers of two tables and the total.
-	over := len(summary) + 3 + 2 + 1 + len(warnings) + len(nodes) + len(keyspaces) - screenLines
-	keyspaces, over = cut(keyspaces, keyspaceMin, over, func(n int) []any {
+	// The output also has three gaps, the headers of two tables and the total.
+	excess := len(summary) + 3 + 2 + 1 + len(warnings) + len(nodes) + len(keyspaces) - screenLines
+	keyspaces, excess = cut(keyspaces, keyspaceMin, excess, func(n int) []any {
 		return []any{fmt.Sprintf("%d more", n), "", "", "", "", "", ""}
 	})
-	nodes, over = cut(nodes, nodeLinesMin, over, func(n int) []any {
+	nodes, excess = cut(nodes, nodeLinesMin, excess, func(n int) []any {
 		return []any{fmt.Sprintf("%d more", n), "", "", "", "", ""}
 	})
-	warnings, _ = cut(warnings, warningLinesMin, over, func(n int) string {
+	warnings, _ = cut(warnings, warningLinesMin, excess, func(n int) string {
 		return cli.Counted(n, "more line") + ": countctl status --groups"
 	})
 	for _, line := range slices.Concat(summary, []string{""}, warnings) {
@@ -64,18 +64,19 @@ func (s statusOutput) screen(t *cli.Table) {
 	t.Row(sizeRow("total", shards, s.Total)...)
 }
 
-// cut removes over lines from the end of a list, but keeps at least least lines. Its last line
-// then is more, with the number of hidden lines. It returns how many lines it could not remove.
-func cut[L any](lines []L, least, over int, more func(n int) L) ([]L, int) {
-	if over <= 0 || len(lines) <= least {
-		return lines, over
+// cut removes up to excess lines from the end of a list, but keeps at least keepMin lines.
+// The last line of a cut list is hiddenLine, which gets the number of hidden lines. cut
+// returns the number of lines that it still had to remove.
+func cut[L any](lines []L, keepMin, excess int, hiddenLine func(n int) L) ([]L, int) {
+	if excess <= 0 || len(lines) <= keepMin {
+		return lines, excess
 	}
-	keep := max(least, len(lines)-over)
-	over -= len(lines) - keep
-	return append(lines[:keep-1:keep-1], more(len(lines)-keep+1)), over
+	keep := max(keepMin, len(lines)-excess)
+	excess -= len(lines) - keep
+	return append(lines[:keep-1:keep-1], hiddenLine(len(lines)-keep+1)), excess
 }
 
-// summary is the state in a sentence or two.
+// summary describes the cluster in at most three lines.
 func (s statusOutput) summary() []string {
 	state := "is ready"
 	if !s.Ready {
@@ -100,7 +101,8 @@ func (s statusOutput) summary() []string {
 		alive, cli.Counted(len(s.Nodes), "node"), led, cli.Counted(len(s.Groups), "group"), cli.Counted(s.Total.Rows, "row")))
 }
 
-// warningLines has one warning for all that differ in their node or group alone.
+// warningLines returns the lines of all warnings. Warnings that differ only in their node
+// or group share one text.
 func (s statusOutput) warningLines() []string {
 	if len(s.Warnings) == 0 {
 		return []string{"no warnings"}
@@ -116,13 +118,14 @@ func (s statusOutput) warningLines() []string {
 	return lines
 }
 
-// alikes groups the warnings that share a line, in the order of the first of each.
+// alikes groups the warnings that share one text. The groups are in the order of their
+// first warnings.
 func alikes(warnings []warning) (all [][]warning) {
-	type kind struct{ code, many string }
+	type kind struct{ code, plural string }
 	at := map[kind]int{}
 	for _, w := range warnings {
-		k := kind{w.Code, w.many}
-		if i, known := at[k]; known && w.many != "" {
+		k := kind{w.Code, w.plural}
+		if i, known := at[k]; known && w.plural != "" {
 			all[i] = append(all[i], w)
 			continue
 		}
@@ -138,16 +141,17 @@ func textOf(alike []warning) string {
 		return w.Text
 	}
 	if w.group != "" {
-		return cli.Counted(len(alike), "group") + " " + w.many
+		return cli.Counted(len(alike), "group") + " " + w.plural
 	}
 	var nodes []string
 	for _, w := range alike {
 		nodes = append(nodes, w.node)
 	}
-	return few(nodes) + " " + w.many
+	return few(nodes) + " " + w.plural
 }
 
-// few lists nodes by name, if they are not many.
+// few joins the names of nodes. If there are more than namesMax+1, it names namesMax and
+// counts the others.
 func few(nodes []string) string {
 	if len(nodes) <= namesMax+1 {
 		return strings.Join(nodes, ", ")
@@ -155,7 +159,8 @@ func few(nodes []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(nodes[:namesMax], ", "), len(nodes)-namesMax)
 }
 
-// nodeRows returns the nodes. If there are many, those with problems come first.
+// nodeRows returns the nodes. If there are more than nodeLinesMin, those with problems come
+// first.
 func (s statusOutput) nodeRows() [][]any {
 	nodes := slices.Clone(s.Nodes)
 	if len(nodes) > nodeLinesMin {
@@ -174,8 +179,8 @@ func (s statusOutput) nodeRows() [][]any {
 	return rows
 }
 
-// keyspaceRows returns the keyspaces without the group of the catalog, the largest first, and
-// their number of shards.
+// keyspaceRows returns a row for each keyspace, the largest first, and the number of their
+// shards. It leaves out the catalog's group.
 func (s statusOutput) keyspaceRows() (rows [][]any, shards int) {
 	keyspaces := slices.Clone(s.Keyspaces)
 	slices.SortStableFunc(keyspaces, func(a, b sizeOutput) int { return cmp.Compare(b.Rows, a.Rows) })
@@ -198,7 +203,7 @@ func sizeRow(name string, shards int, k sizeOutput) []any {
 
 func size(bytes uint64) string { return units.HumanSizeWithPrecision(float64(bytes), 3) }
 
-// clip cuts a text to so many characters.
+// clip cuts a text to at most width characters. A cut text ends in "…".
 func clip(text string, width int) string {
 	if utf8.RuneCountInString(text) <= width {
 		return text
@@ -210,10 +215,10 @@ func clip(text string, width int) string {
 // head, the others with as many spaces.
 func wrapped(text, head string) (lines []string) {
 	line := head
-	room := func() int { return screenWidth - utf8.RuneCountInString(line) }
+	free := func() int { return screenWidth - utf8.RuneCountInString(line) }
 	begun := false // the line has a word already
 	for _, word := range strings.Fields(text) {
-		if begun && room() < 1+utf8.RuneCountInString(word) {
+		if begun && free() < 1+utf8.RuneCountInString(word) {
 			lines, line, begun = append(lines, line), strings.Repeat(" ", len(head)), false
 		}
 		if begun {

@@ -1,8 +1,8 @@
 // Package cluster owns the commands of operators: the state of nodes and groups, moves,
-// drains, upgrades, restarts, cold rows and verification. Each gives an order, waits until
-// the cluster has carried it out, and prints how far it is.
+// drains, upgrades, restarts, cold rows and verification. A command that changes something
+// sends an order, waits until the cluster has carried it out, and prints the progress.
 //
-// It never carries out a step itself, except that rolling-restart restarts one node after
+// It carries out no step itself, except that rolling-restart restarts one node after
 // another. It keeps no state between commands.
 //
 // Invariant: the cluster carries out each order by itself, so an interrupted command loses
@@ -37,7 +37,7 @@ func Commands(c *cli.CLI) []*cobra.Command {
 // statusOutput is the JSON output of status.
 type statusOutput struct {
 	Ready       bool                  `json:"ready"`
-	Why         string                `json:"why,omitempty"` // it is not ready
+	Why         string                `json:"why,omitempty"` // reason why it is not ready
 	ClusterID   string                `json:"cluster_id"`
 	ClusterName string                `json:"cluster_name,omitempty"` // "" for none
 	Version     client.ClusterVersion `json:"version"`
@@ -54,7 +54,7 @@ type groupOutput struct {
 	Digest string `json:"digest"` // 16 hex digits; "" without a leader
 }
 
-// sizeOutput is the size of groups together.
+// sizeOutput is the total size of several groups.
 type sizeOutput struct {
 	Keyspace    string  `json:"keyspace,omitempty"`
 	Rows        uint64  `json:"rows"`
@@ -116,6 +116,7 @@ func waitReady(ctx context.Context, server *client.Client, wait time.Duration) (
 }
 
 // anyReady asks one address after the other until one is ready. It returns the last answer.
+// An error other than ErrNoAnswer ends the search.
 func anyReady(ctx context.Context, server *client.Client) (ready bool, why string, err error) {
 	for range server.Addrs() {
 		if ready, why, err = server.Ready(ctx); ready || err != nil && !errors.Is(err, client.ErrNoAnswer) {
@@ -125,8 +126,8 @@ func anyReady(ctx context.Context, server *client.Client) (ready bool, why strin
 	return ready, why, err
 }
 
-// readState collects the state of the cluster. If the node has no cluster yet, the state is
-// empty.
+// readState collects the state of the cluster. If the node has no cluster yet, it returns
+// an empty state and an error.
 func readState(ctx context.Context, server *client.Client) (statusOutput, error) {
 	out := statusOutput{Nodes: []client.ClusterNode{}, Groups: []groupOutput{}, Keyspaces: []sizeOutput{}, Warnings: []warning{}}
 	nodes, err := server.Admin().ClusterNodes(ctx)
@@ -170,7 +171,7 @@ func leaderDigest(g client.ClusterGroup, digests []client.GroupDigests) string {
 	return ""
 }
 
-// sum adds up the groups, by keyspace and in all.
+// sum adds up the sizes of the groups, for each keyspace and for the whole cluster.
 func (s *statusOutput) sum() error {
 	at := map[string]int{}
 	for _, g := range s.Groups {
@@ -181,7 +182,7 @@ func (s *statusOutput) sum() error {
 			s.Keyspaces = append(s.Keyspaces, sizeOutput{Keyspace: g.Keyspace})
 		}
 		digest := uint64(0)
-		if g.Digest != "" && g.Keyspace != cli.MetaKeyspace { // otherwise no leader reports, or the group has no rows
+		if g.Digest != "" && g.Keyspace != cli.MetaKeyspace { // else no leader answers, or it is the catalog, which has no rows
 			var err error
 			if digest, err = strconv.ParseUint(g.Digest, 16, 64); err != nil {
 				return fmt.Errorf("the digest %q of group %d is not 16 hex digits", g.Digest, g.ID)
@@ -193,7 +194,7 @@ func (s *statusOutput) sum() error {
 	return nil
 }
 
-// add adds a group, whose digest is parsed.
+// add adds a group, whose digest as a number is digest.
 func (s *sizeOutput) add(g groupOutput, digest uint64) {
 	s.groups++
 	s.Rows += g.Rows
@@ -222,7 +223,7 @@ func (s statusOutput) clusterText() string {
 	return s.ClusterName + " (" + s.ClusterID + ")"
 }
 
-// table prints all there is, however long.
+// table prints the whole state, however long.
 func (s statusOutput) table(t *cli.Table) {
 	t.Row("CLUSTER", "VERSION", "READY", "WARNINGS")
 	t.Row(cmp.Or(s.clusterText(), "-"), s.Version.Version, s.Ready, len(s.Warnings))

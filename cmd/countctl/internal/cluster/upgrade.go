@@ -82,8 +82,8 @@ func readVersion(ctx context.Context, server *client.Client) (client.ClusterVers
 	return version, err
 }
 
-// onVersion returns the RunE of a command that reads or changes the cluster version by act. It
-// prints the new version.
+// onVersion returns the RunE of a command that reads or changes the cluster version. The
+// RunE calls act and prints the version that act returns.
 func onVersion(c *cli.CLI, act func(context.Context, *client.Client) (client.Changed, error)) func(*cobra.Command, []string) error {
 	return c.OnCluster(func(ctx context.Context, server *client.Client, nodes []client.ClusterNode, _ []string) error {
 		changed, err := act(ctx, server)
@@ -109,7 +109,8 @@ func (o upgradeOutput) table(t *cli.Table) {
 	}
 }
 
-// confirmFinal describes the change, and asks for confirmation if there is one.
+// confirmFinal prints what finalize would change. If there is a change, it asks for
+// confirmation.
 func confirmFinal(c *cli.CLI, now client.ClusterVersion) error {
 	switch {
 	case now.Version < now.Max:

@@ -16,12 +16,13 @@ import (
 )
 
 const (
-	// VerifyWait is long enough to see replicas at a common index during writes, and for a
-	// replica that was away to catch up a little.
+	// VerifyWait is long enough to see replicas at a common index during writes. Within it,
+	// a replica that returned applies some entries, so that it does not count as stuck.
 	VerifyWait = 30 * time.Second
 	// verifyEvery is how often verify --watch compares.
 	verifyEvery = 5 * time.Second
-	// placesKept bounds the memory for a group: the marks of some reads of all its replicas.
+	// placesKept bounds the places that a verification remembers, for each group on
+	// average.
 	placesKept = 4096
 )
 
@@ -35,7 +36,7 @@ type VerifyOutput struct {
 	Replicas int      `json:"replicas"` // that equal another replica of their group and differ from none
 	Unseen   []string `json:"unseen"`   // that could not be compared
 
-	Stuck      []stuckReplica `json:"stuck"` // the part of Unseen that applies nothing
+	Stuck      []stuckReplica `json:"stuck"` // those of Unseen that apply nothing
 	Difference []difference   `json:"differences"`
 }
 
@@ -49,12 +50,12 @@ type difference struct {
 	// Set if the entries differ; nil for the replica that applied none there.
 	OneEntry   *entryOutput `json:"one_entry,omitempty"`
 	OtherEntry *entryOutput `json:"other_entry,omitempty"`
-	// Of a difference of rows.
+	// Set if the rows differ.
 	OneDigest   string `json:"one_digest,omitempty"`
 	OtherDigest string `json:"other_digest,omitempty"`
 }
 
-// entryOutput is an entry of a log, at the index of its difference.
+// entryOutput identifies the entry of a log at the index of a difference.
 type entryOutput struct {
 	Term uint64 `json:"term"`
 	CRC  string `json:"crc"`
@@ -78,9 +79,9 @@ func (e *entryOutput) String() string {
 // stuckReplica is a replica that applied nothing while verify ran, although another was
 // ahead of it.
 type stuckReplica struct {
-	Replica string `json:"replica"` // as posts/0@n1
-	Index   uint64 `json:"index"`   // the last that it applied
-	Ahead   string `json:"ahead"`   // the node that was the furthest
+	Replica string `json:"replica"` // such as posts/0@n1
+	Index   uint64 `json:"index"`   // the last one that it applied
+	Ahead   string `json:"ahead"`   // the node that has applied the most
 	AheadAt uint64 `json:"ahead_at"`
 }
 
@@ -100,7 +101,7 @@ stuck.`,
 			err := cli.Poll(ctx, every, func() (bool, error) {
 				out, err := VerifyOnce(ctx, server, wait)
 				if watch && err != nil && ctx.Err() != nil {
-					return false, ctx.Err() // err is the last failure of a call that waited for its next try
+					return false, ctx.Err() // an interrupt is no failure of the call that it ended
 				}
 				if err == nil {
 					err = c.Print(out, out.table)
@@ -147,8 +148,8 @@ func VerifyOnce(ctx context.Context, server *client.Client, wait time.Duration) 
 // verification holds the observations of replicas so far.
 type verification struct {
 	seen    map[place]sighting
-	equal   map[string]bool   // replicas, as group@node, that another one equals
-	behind  map[string]uint64 // the first index of each replica that others were ahead of, likewise
+	equal   map[string]bool   // replicas, as group@node, that equal another one
+	behind  map[string]uint64 // index at which a replica, as group@node, was first seen behind another one
 	differs []difference
 }
 
@@ -169,7 +170,7 @@ type sighting struct{ node, digest string }
 // replicas with each other.
 func (v *verification) add(groups []client.GroupDigests) {
 	if len(v.seen) > placesKept*max(1, len(groups)) {
-		clear(v.seen) // replicas that were compared stay compared
+		clear(v.seen) // equal keeps the replicas that were compared
 	}
 	for _, g := range groups {
 		name := nameOfDigests(g)
@@ -210,15 +211,15 @@ func furthest(g client.GroupDigests) client.ReplicaDigest {
 	return far
 }
 
-// compareEntries returns the first index at which both replicas applied different entries,
-// between the first and the last entry of both, or nil.
+// compareEntries returns the first difference between the entries of two replicas, or nil.
+// It compares only the range of indexes that both replicas report.
 func compareEntries(one, other client.ReplicaDigest) *difference {
 	a, b := one.Entries, other.Entries
 	if len(a) == 0 || len(b) == 0 {
 		return nil
 	}
 	from, to := max(a[0].Index, b[0].Index), min(a[len(a)-1].Index, b[len(b)-1].Index)
-	found := map[uint64]*difference{} // every entry, by index
+	found := map[uint64]*difference{} // entries of both replicas, by index
 	note := func(entries []client.EntryMark, set func(*difference, *entryOutput)) {
 		for _, e := range entries {
 			if e.Index < from || e.Index > to {
@@ -253,8 +254,8 @@ func (v *verification) note(at place, name string, now sighting) {
 	}
 }
 
-// stuck returns the replicas, as group@node, that have applied nothing since they were first
-// seen behind another one, and still are behind.
+// stuck returns those of replicas, each as group@node, that are behind another one and have
+// applied nothing since they were first seen behind.
 func (v *verification) stuck(groups []client.GroupDigests, replicas []string) []stuckReplica {
 	found := []stuckReplica{}
 	for _, g := range groups {
@@ -302,7 +303,7 @@ func (o VerifyOutput) differs(group, node string) bool {
 	})
 }
 
-// Verdict returns the error for what was found, or nil.
+// Verdict returns an error if replicas differ or could not be compared, otherwise nil.
 func (o VerifyOutput) Verdict() error {
 	switch {
 	case len(o.Difference) > 0:

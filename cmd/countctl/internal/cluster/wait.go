@@ -13,16 +13,17 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// errNotYet is returned by commands that waited for as long as they should.
+// errNotYet is returned by a command whose wait ended before the cluster was done.
 var errNotYet = errors.New("not done in time; the cluster continues")
 
 // goesOnError is returned by a command that was interrupted while the cluster carries out
-// its order; how is how the order continues and is cancelled.
-type goesOnError struct{ how string }
+// its order. advice says how the order continues and how to end it.
+type goesOnError struct{ advice string }
 
-func (e *goesOnError) Error() string { return "interrupted, but the cluster continues: " + e.how }
+func (e *goesOnError) Error() string { return "interrupted, but the cluster continues: " + e.advice }
 
-// goesOn adds to err how an order continues after an interrupted wait.
+// goesOn replaces the error of an interrupted wait by one that says how the order
+// continues. It returns any other error unchanged.
 func goesOn(err error, format string, args ...any) error {
 	if errors.Is(err, context.Canceled) {
 		return &goesOnError{fmt.Sprintf(format, args...)}
@@ -30,12 +31,12 @@ func goesOn(err error, format string, args ...any) error {
 	return err
 }
 
-// await polls until look returns "" as the reason to wait, and prints each new reason. It also
-// waits while a node does not answer.
-func await(ctx context.Context, c *cli.CLI, wait time.Duration, look func(context.Context) (waitsFor string, err error)) error {
+// await polls check until it returns no reason to wait, and prints each new reason. A node
+// that does not answer is a reason to wait too.
+func await(ctx context.Context, c *cli.CLI, wait time.Duration, check func(context.Context) (waitsFor string, err error)) error {
 	end, said := time.Now().Add(wait), ""
 	return cli.Poll(ctx, cli.PollEvery, func() (bool, error) {
-		waitsFor, err := look(ctx)
+		waitsFor, err := check(ctx)
 		switch {
 		case err == nil && waitsFor == "":
 			return true, nil
@@ -55,8 +56,8 @@ func await(ctx context.Context, c *cli.CLI, wait time.Duration, look func(contex
 	})
 }
 
-// FindNode returns the node of a name or key, of several of a name the first
-// that is not leaving.
+// FindNode returns the node whose name or key is called. A leaving node that shares its name
+// with another one is listed under its key, so the name finds the other one.
 func FindNode(nodes []client.ClusterNode, called string) (client.ClusterNode, bool) {
 	i := slices.IndexFunc(nodes, func(n client.ClusterNode) bool { return n.Key == called || n.ID == called })
 	if i < 0 {
@@ -91,7 +92,7 @@ func condition(n client.ClusterNode) string {
 }
 
 const (
-	// drainWait is a generous time for some tens of groups to change hands.
+	// drainWait is long enough to hand over some tens of groups.
 	drainWait = 2 * time.Minute
 	// moveWait is long enough to copy many replicas one by one.
 	moveWait = 24 * time.Hour

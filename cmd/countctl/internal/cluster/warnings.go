@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// lagWarned is the lag, in entries, from which there is a warning: a follower that only
-	// waits for its disk is some tens behind.
+	// status warns of a replica that is more than lagWarned entries behind. A follower that
+	// only waits for its disk is some tens of entries behind.
 	lagWarned = 1000
-	// unevenRowsMin is the number of rows from which there is a warning about a shard with
-	// more than twice its share: among fewer rows that is chance.
+	// status warns of a shard with more than twice its share if it has at least
+	// unevenRowsMin rows. Fewer rows can be uneven by chance.
 	unevenRowsMin = 10_000
-	// votersWanted is the number of voters of a group if there are enough nodes: the least
-	// that survive the loss of one.
+	// votersWanted is the number of voters of a group if there are enough nodes. Three is
+	// the least number that survives the loss of one.
 	votersWanted = 3
 )
 
@@ -29,7 +29,7 @@ type warning struct {
 	Text string `json:"text"`
 
 	node, group string // the subject, if others may have the same code
-	many        string // text about several subjects: "are dead"
+	plural      string // text about several subjects, such as "are dead"
 }
 
 // findings gathers warnings.
@@ -39,14 +39,14 @@ func (f *findings) warn(code, format string, args ...any) {
 	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...)})
 }
 
-// node adds a warning about one of several nodes; many is the text for all of them.
-func (f *findings) node(code, id, many, format string, args ...any) {
-	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...), node: id, many: many})
+// node adds a warning about one of several nodes. plural is the text for several of them.
+func (f *findings) node(code, id, plural, format string, args ...any) {
+	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...), node: id, plural: plural})
 }
 
-// group adds a warning about one of several groups; many is the text for all of them.
-func (f *findings) group(code string, g client.ClusterGroup, many, format string, args ...any) {
-	*f = append(*f, warning{Code: code, Text: cli.GroupName(g) + fmt.Sprintf(format, args...), group: cli.GroupName(g), many: many})
+// group adds a warning about one of several groups. plural is the text for several of them.
+func (f *findings) group(code string, g client.ClusterGroup, plural, format string, args ...any) {
+	*f = append(*f, warning{Code: code, Text: cli.GroupName(g) + fmt.Sprintf(format, args...), group: cli.GroupName(g), plural: plural})
 }
 
 // warningsOf returns the warnings about a cluster.
@@ -148,8 +148,8 @@ func warnOfGroup(g client.ClusterGroup, dead map[string]bool, wanted int, found 
 	}
 }
 
-// warnOfDifferences warns once of each group whose replicas differ in one read; verify reads
-// again until all are compared.
+// warnOfDifferences warns once of each group whose replicas differ in one read of the
+// digests. It may miss a difference; verify reads until all replicas are compared.
 func warnOfDifferences(digests []client.GroupDigests, found *findings) {
 	v := newVerification()
 	v.add(digests)
@@ -158,20 +158,20 @@ func warnOfDifferences(digests []client.GroupDigests, found *findings) {
 		if !warned[d.Group] {
 			*found = append(*found, warning{
 				Code: "replicas_differ", Text: fmt.Sprintf("%s differs at index %d: %s", d.Group, d.Index, d.sides()),
-				group: d.Group, many: "have replicas that differ; see countctl verify",
+				group: d.Group, plural: "have replicas that differ; see countctl verify",
 			})
 		}
 		warned[d.Group] = true
 	}
 }
 
-// misfitShare is the part of a keyspace's rows with ids that do not fit its layout from
-// which status warns. Fewer rows cost little memory, and another layout would not suit the
-// rest.
+// status warns of a keyspace if at least one row in misfitShare has an id that does not fit
+// the layout. Fewer misfits cost little memory, and another layout would not suit the other
+// rows.
 const misfitShare = 10 // a tenth
 
-// warnOfMisfits warns of keyspaces where many rows stay in memory at any age, because their
-// ids do not fit the layout.
+// warnOfMisfits warns of a keyspace if many of its ids do not fit its layout. Such rows
+// stay in memory at any age.
 func warnOfMisfits(groups []client.ClusterGroup, warn func(code, format string, args ...any)) {
 	rows, misfits, worst := map[string]uint64{}, map[string]uint64{}, map[string]*client.Misfit{}
 	for _, g := range groups {
@@ -191,7 +191,7 @@ func warnOfMisfits(groups []client.ClusterGroup, warn func(code, format string, 
 	}
 }
 
-// misfitAdvice returns the --id-layout that a keyspace should have.
+// misfitAdvice names the layout that would fit more rows of a keyspace, if there is one.
 func misfitAdvice(keyspace string, m *client.Misfit) string {
 	if m.Fits == "" {
 		return "no layout with a name fits more of the rows"
@@ -199,8 +199,8 @@ func misfitAdvice(keyspace string, m *client.Misfit) string {
 	return fmt.Sprintf("start the nodes with --id-layout %s=%s", keyspace, m.Fits)
 }
 
-// warnOfSkew warns of keyspaces whose ids crowd in one shard: its group has the load of several,
-// which no other node can share.
+// warnOfSkew warns of a keyspace if one shard holds more than twice its share of the rows.
+// No other node can take over part of that shard's load.
 func warnOfSkew(groups []client.ClusterGroup, warn func(code, format string, args ...any)) {
 	rows, shards, fullest := map[string]uint64{}, map[string]uint64{}, map[string]client.ClusterGroup{}
 	for _, g := range groups {

@@ -40,7 +40,7 @@ func keyspaceCreateCommand(c *cli.CLI) *cobra.Command {
 			if cmd.Flags().Changed("shards") && shards < 1 {
 				return cli.Usagef("--shards is 1 to 64, not %d", shards)
 			}
-			all, err := floors.of(columns)
+			all, err := floors.apply(columns)
 			if err != nil {
 				return err
 			}
@@ -71,7 +71,7 @@ func keyspaceAddColumnsCommand(c *cli.CLI) *cobra.Command {
 		Example: "  countctl keyspace add-columns songs shares\n" +
 			"  countctl keyspace add-columns unread at,comment,like,dm --floor at=0,comment=0,like=0,dm=0",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			all, err := floors.of(strings.Split(strings.Join(args[1:], ","), ",")) // a b and a,b
+			all, err := floors.apply(strings.Split(strings.Join(args[1:], ","), ",")) // accepts both a b and a,b
 			if err != nil {
 				return err
 			}
@@ -82,33 +82,33 @@ func keyspaceAddColumnsCommand(c *cli.CLI) *cobra.Command {
 		},
 	}
 	floors.add(cmd)
-	cmd.Flags().StringSliceVar(&floors.none, "no-floor", nil, "columns to remove the floor of")
+	cmd.Flags().StringSliceVar(&floors.removed, "no-floor", nil, "columns to remove the floor of")
 	return cmd
 }
 
-// columnFloors holds the floors of columns on a command line.
+// columnFloors holds --floor and --no-floor.
 type columnFloors struct {
-	at   map[string]int64
-	none []string
+	floors  map[string]int64
+	removed []string
 }
 
 func (f *columnFloors) add(cmd *cobra.Command) {
-	cmd.Flags().StringToInt64Var(&f.at, "floor", nil, "floors of columns, such as like=0: no increment lowers a count below the floor")
+	cmd.Flags().StringToInt64Var(&f.floors, "floor", nil, "floors of columns, such as like=0: no increment lowers a count below the floor")
 }
 
-// of returns columns with their floors.
-func (f *columnFloors) of(names []string) ([]client.Column, error) {
+// apply returns the columns of some names with their floors.
+func (f *columnFloors) apply(names []string) ([]client.Column, error) {
 	columns := make([]client.Column, len(names))
 	for i, name := range names {
-		columns[i] = client.Column{Name: name, NoFloor: slices.Contains(f.none, name)}
-		if floor, has := f.at[name]; has {
+		columns[i] = client.Column{Name: name, NoFloor: slices.Contains(f.removed, name)}
+		if floor, has := f.floors[name]; has {
 			columns[i].Floor = &floor
 		}
 		if columns[i].Floor != nil && columns[i].NoFloor {
 			return nil, cli.Usagef("column %s is in both --floor and --no-floor", name)
 		}
 	}
-	for _, name := range append(slices.Sorted(maps.Keys(f.at)), f.none...) {
+	for _, name := range append(slices.Sorted(maps.Keys(f.floors)), f.removed...) {
 		if !slices.Contains(names, name) {
 			return nil, cli.Usagef("a floor is given for %s, which is not one of the columns named", name)
 		}
@@ -214,7 +214,8 @@ from zero. A dropped column still counts towards the 64 of a keyspace.`,
 	}
 }
 
-// toDrop returns a keyspace and its number of rows as text.
+// toDrop returns a keyspace and its number of rows as text. If the rows cannot be counted,
+// the text says so.
 func toDrop(ctx context.Context, c *cli.CLI, server *client.Client, name string) (client.Keyspace, string, error) {
 	all, err := server.Keyspaces(ctx)
 	if err != nil {
@@ -231,8 +232,8 @@ func toDrop(ctx context.Context, c *cli.CLI, server *client.Client, name string)
 	return all[i], cli.Counted(rows, "row"), nil
 }
 
-// confirmByName asks for a name on a terminal before something is lost for good. Without a
-// terminal --yes is needed.
+// confirmByName makes a person type name before something is lost for good. Without a
+// terminal it requires --yes.
 func confirmByName(c *cli.CLI, what, name string) error {
 	if err := c.MayAsk(what); err != nil || c.Yes {
 		return err

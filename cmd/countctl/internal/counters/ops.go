@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// opsBytesMax bounds the input: 10,000 ops of a few columns take some 2 MB.
+// opsBytesMax bounds the bytes of the input. 10,000 ops of a few columns take some 2 MB.
 const opsBytesMax = 64 << 20
 
 func opsCommand(c *cli.CLI) *cobra.Command {
@@ -53,7 +53,7 @@ other, each an op such as {"keyspace":"posts","id":"1","add":{"like":1}} or
 							t.Row(one.ID, fmt.Sprintf("member %d, count %d", m.Member, m.Count))
 							continue
 						}
-						text, _ := one.Counts.MarshalJSON() // it has no error
+						text, _ := one.Counts.MarshalJSON() // it never fails
 						t.Row(one.ID, string(text))
 					}
 				})
@@ -68,34 +68,34 @@ other, each an op such as {"keyspace":"posts","id":"1","add":{"like":1}} or
 	return cmd
 }
 
-// readOp is an op as it is written. Its set is an object of counts or, with a member, true or
-// false.
+// readOp is an op in the form of the input. Set is an object of counts or, in an op with a
+// member, true or false.
 type readOp struct {
 	client.KeyspaceOp
-	User   *client.ID      `json:"user"`
-	Set    json.RawMessage `json:"set"`
-	Column *string         `json:"column"`
-	Of     *client.ID      `json:"member"`
+	User     *client.ID      `json:"user"`
+	Set      json.RawMessage `json:"set"`
+	Column   *string         `json:"column"`
+	MemberID *client.ID      `json:"member"`
 }
 
-// finish reads the set.
+// finish decodes Set.
 func (op *readOp) finish() error {
-	if op.Column == nil && op.Of == nil {
+	if op.Column == nil && op.MemberID == nil {
 		if op.Set == nil {
 			return nil
 		}
 		return json.Unmarshal(op.Set, &op.KeyspaceOp.Set)
 	}
 	set := string(op.Set)
-	if op.Column == nil || op.Of == nil || op.User != nil || op.Add != nil || op.Floor != nil || set != "true" && set != "false" {
+	if op.Column == nil || op.MemberID == nil || op.User != nil || op.Add != nil || op.Floor != nil || set != "true" && set != "false" {
 		return errors.New("an op with a member has keyspace, column, id, member and set, which is true or false")
 	}
-	op.Member = &client.KeyspaceMember{Column: *op.Column, Member: *op.Of, Leave: set == "false"}
+	op.Member = &client.KeyspaceMember{Column: *op.Column, Member: *op.MemberID, Leave: set == "false"}
 	return nil
 }
 
-// readOps reads a sequence of objects. An op without a keyspace is on unread numbers and has
-// a user.
+// readOps reads a sequence of JSON objects. An op with a user is on unread numbers; any
+// other op names its keyspace.
 func readOps(in io.Reader) ([]client.KeyspaceOp, error) {
 	d := json.NewDecoder(io.LimitReader(in, opsBytesMax))
 	d.DisallowUnknownFields()

@@ -3,8 +3,8 @@
 //
 // It never repeats a write of unknown outcome under another key.
 //
-// Invariant: it sends each write of counts once, under a key, and prints the key if the outcome
-// is unknown, so that the caller can repeat the command under the key and count once.
+// Invariant: it sends each write of counts once, under a key. If the outcome is unknown, it
+// prints the key. A caller who repeats the command with that key counts once.
 package counters
 
 import (

@@ -77,7 +77,7 @@ func rankedRows(t *cli.Table, column string, rows []client.Row) {
 	}
 }
 
-// topRows are the rows with the largest counts, the largest first. If counts are equal,
+// topRows holds the rows with the largest counts, the largest first. If counts are equal,
 // the smaller id ranks higher.
 type topRows struct {
 	column string
@@ -85,8 +85,7 @@ type topRows struct {
 	rows   []client.Row
 }
 
-// offer keeps the row if it ranks among the largest. A row without a count in
-// the column does not.
+// offer keeps a row if it ranks among the largest. A row whose count is zero does not rank.
 func (h *topRows) offer(row client.Row) {
 	if value, _ := row.Counts.Get(h.column); value == 0 {
 		return

@@ -35,7 +35,7 @@ func setCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// writeCommand is a command that changes columns of one row.
+// writeCommand returns a command that changes columns of one row.
 func writeCommand(c *cli.CLI, done string, write func(*client.Client, context.Context, string, []client.Op, client.WriteOptions) (client.WriteResult, error)) *cobra.Command {
 	var keyspace, key string
 	cmd := &cobra.Command{
@@ -88,7 +88,7 @@ func ofCommandLine(err error) error {
 	return err
 }
 
-// refusal returns the error of the only op of a request.
+// refusal returns the error of the only op of a request, or nil.
 func refusal(answer client.WriteResult) error {
 	if len(answer.Results) != 1 {
 		return fmt.Errorf("the server answered with %d results for one op", len(answer.Results))
@@ -104,10 +104,11 @@ type deleteOutput struct {
 	Results []client.WrittenRow `json:"results"`
 }
 
-// deleteKeyBytesMax leaves room for an id after the key.
+// deleteKeyBytesMax leaves space for an id after the key.
 const deleteKeyBytesMax = client.KeyBytesMax - len("/18446744073709551615")
 
-// keyOf returns the key for the delete of one row: with several rows, each has its own.
+// keyOf returns the key for the delete of one row. If a command deletes several rows, each
+// has a key of its own.
 func keyOf(key string, id client.ID, rows int) string {
 	if rows == 1 {
 		return key

@@ -15,8 +15,8 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// ErrNotRegular is returned for a named pipe, a device or a directory where a file is read
-// more than once.
+// ErrNotRegular is returned for a named pipe, a device or a directory if the file must be
+// read more than once.
 var ErrNotRegular = errors.New("not a regular file")
 
 // ErrDamaged is returned for a gzip file that is cut off, or whose checksum is wrong.
@@ -25,15 +25,15 @@ var ErrDamaged = errors.New("the gzip file is cut off or damaged")
 // ErrChanged is returned for a file that was written to while it was read.
 var ErrChanged = errors.New("the file was changed while it was read")
 
-// Identity identifies the content of a file. Its time is not included: a copy, or a file
-// that was touched, has the same rows.
+// Identity identifies the content of a file. It leaves out the file's time, because a copy
+// or a touched file has the same rows.
 type Identity struct {
 	Size   int64  `json:"size"`   // bytes
 	SHA256 string `json:"sha256"` // of all bytes, in hex
 }
 
-// Identify returns a file's identity. It reads the whole file, because rows that are cut
-// into numbered batches must be exactly the same ones. It also unpacks a gzip file to its
+// Identify returns a file's identity. It reads the whole file, because a resumed import
+// must cut exactly the same rows into numbered batches. It also unpacks a gzip file to its
 // end, and returns ErrDamaged if that fails. It returns early when ctx ends.
 func Identify(ctx context.Context, path string) (Identity, error) {
 	f, err := openRegular(path)
@@ -44,8 +44,8 @@ func Identify(ctx context.Context, path string) (Identity, error) {
 	return identify(ctx, f)
 }
 
-// openRegular opens a regular file. It never opens anything else: that would block for a
-// pipe without a writer.
+// openRegular opens a regular file. It opens nothing else, because opening a pipe without a
+// writer would block.
 func openRegular(path string) (*os.File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -94,10 +94,10 @@ func isGzip(in *bufio.Reader) bool {
 	return bytes.Equal(magic, []byte{0x1f, 0x8b})
 }
 
-// identifyStep is how many bytes are read between two checks of the context.
+// identifyStep bounds the bytes that identify reads between two checks of the context.
 const identifyStep = 1 << 20
 
-// untilDone reads until its context ends. It hides the file's own ways to copy.
+// untilDone reads a file until its context ends.
 type untilDone struct {
 	ctx  context.Context
 	file io.Reader

@@ -1,9 +1,9 @@
 // Package csvfile reads and writes the CSV files of import and export, plain or gzipped.
 //
 // It owns line numbers, the raw bytes of the latest record and the count of bytes read. It
-// never interprets a field. Invariant: each record of a file is returned once, with the line
-// on which it starts, or is reported as bad with that line. An end of file inside a record
-// or inside the gzip stream is an error.
+// never interprets a field. Invariant: the reader returns each record once, or reports it
+// as bad, with the line on which it starts. An end of file inside a record or inside the
+// gzip stream is an error.
 package csvfile
 
 import (
@@ -25,18 +25,19 @@ import (
 )
 
 const (
-	// recordBytesMax bounds a record, so that a quote without an end does not read the rest
-	// of the file into memory.
+	// recordBytesMax bounds a record, so that an open quote does not pull the rest of the
+	// file into memory.
 	recordBytesMax = 1 << 20
 	readBufferSize = 64 << 10
 )
 
-// ErrRecordTooLong is returned when a record is longer than 1 MiB: most likely
-// a quote that is never closed.
+// ErrRecordTooLong is returned for a record that is longer than 1 MiB. Most likely a quote
+// in it is never closed.
 var ErrRecordTooLong = errors.New("record longer than 1 MiB (is a quote left open?)")
 
-// RowError is the fault of a row of a file. Next returns it for a record that is not CSV or has
-// another number of fields than the header. Reading may continue after it.
+// RowError describes what is wrong with a row of a file. Next returns it for a record that
+// is not CSV, or whose number of fields differs from the header's. Reading may continue
+// after it.
 type RowError struct {
 	Name   string // of the file
 	Line   int64
@@ -45,7 +46,8 @@ type RowError struct {
 
 func (e *RowError) Error() string { return fmt.Sprintf("%s:%d: %s", e.Name, e.Line, e.Reason) }
 
-// Bad returns a fault of the record last returned or, before the first one, of the header.
+// Bad returns a RowError for the record last returned or, before the first one, for the
+// header.
 func (r *Reader) Bad(format string, args ...any) error {
 	return &RowError{r.name, r.line, fmt.Sprintf(format, args...)}
 }
@@ -53,8 +55,8 @@ func (r *Reader) Bad(format string, args ...any) error {
 // ErrBadDelimiter is returned by ParseDelimiter.
 var ErrBadDelimiter = errors.New("a delimiter is one character, or tab: no letter, digit, quote, dot, sign or line end")
 
-// ParseDelimiter reads a delimiter that can neither be a part of a number or a name nor of
-// the syntax of CSV.
+// ParseDelimiter parses a delimiter. It refuses a character that may be part of a number,
+// of a name or of the syntax of CSV.
 func ParseDelimiter(text string) (rune, error) {
 	if text == "tab" || text == `\t` {
 		text = "\t"
@@ -104,9 +106,9 @@ func Open(ctx context.Context, path string) (*Reader, error) {
 	return newReader(&Reader{name: path, size: info.Size(), comma: ',', closers: []io.Closer{f}}, f)
 }
 
-// OpenWhole opens a regular file, reads it to its end and returns its identity, and then
-// reads its header. So a file that is cut off is refused before any of its rows is used, and
-// the rows that are read are those of the identity; Unchanged confirms that.
+// OpenWhole opens a regular file, reads it to its end for its identity, and then reads its
+// header. So it refuses a truncated gzip file before any row is used. Unchanged confirms
+// later that the rows are still those of the identity.
 func OpenWhole(ctx context.Context, path string, comma rune) (*Reader, Identity, error) {
 	f, err := openRegular(path)
 	if err != nil {
@@ -128,8 +130,8 @@ func OpenWhole(ctx context.Context, path string, comma rune) (*Reader, Identity,
 	return r, identity, err
 }
 
-// Unchanged returns ErrChanged if a file of OpenWhole was written to since. It sees that by
-// the file's size and time.
+// Unchanged returns ErrChanged if a file of OpenWhole was written to since. It compares the
+// file's size and time.
 func (r *Reader) Unchanged() error {
 	if r.file == nil {
 		return nil
@@ -188,9 +190,10 @@ func (r *Reader) open() error {
 	return nil
 }
 
-// skipMark skips a byte order mark, as spreadsheets write, and refuses that of UTF-16.
+// skipMark skips the byte order mark of UTF-8, which spreadsheets write. It refuses that of
+// UTF-16.
 func (r *Reader) skipMark(plain *bufio.Reader) error {
-	start, _ := plain.Peek(3) // an error comes back from the next read
+	start, _ := plain.Peek(3) // the next read returns the error too
 	switch {
 	case bytes.Equal(start, []byte("\ufeff")):
 		_, err := plain.Discard(len(start))
@@ -216,8 +219,8 @@ func (r *Reader) Size() int64 { return r.size }
 // BytesRead returns how many of Size bytes are read. It is safe for concurrent use.
 func (r *Reader) BytesRead() int64 { return r.counted.n.Load() }
 
-// Line returns the line that the record last returned, or refused, starts on.
-// The first is 1, the header's.
+// Line returns the first line of the record that Next last returned or refused. The header
+// is on line 1.
 func (r *Reader) Line() int64 { return r.line }
 
 // Next returns the next record; its fields are valid until the next call. It returns io.EOF
@@ -232,8 +235,8 @@ func (r *Reader) Next() ([]string, error) {
 	case errors.As(err, &parse):
 		r.line = int64(parse.StartLine)
 		if parse.StartLine != parse.Line {
-			// A bad field of several lines: its intended end is unknown, so it may contain
-			// good rows.
+			// The bad field spans several lines. Where it should end is unknown, so it may
+			// contain good rows.
 			return nil, fmt.Errorf("%s:%d: a quote opened here breaks at line %d", r.name, r.line, parse.Line)
 		}
 		return nil, r.Bad("%v", parse.Err)
@@ -277,13 +280,13 @@ func (c *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// recentBytes passes a stream on and keeps the bytes that a reader above may have buffered
-// but not yet parsed, so that a bad record can be shown unchanged.
+// recentBytes passes a stream on and keeps its bytes from the current record on, so that a
+// bad record can be shown unchanged.
 type recentBytes struct {
 	r     io.Reader
 	kept  []byte
 	first int64 // offset in the stream of kept[0]
-	used  int   // bytes of kept that discard gave up
+	used  int   // bytes of kept that are discarded
 }
 
 func (b *recentBytes) Read(p []byte) (int, error) {
@@ -298,7 +301,7 @@ func (b *recentBytes) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// discard drops the bytes before an offset.
+// discard discards the bytes before an offset.
 func (b *recentBytes) discard(offset int64) { b.used = int(offset - b.first) }
 
 func (b *recentBytes) since(from, to int64) []byte { return b.kept[from-b.first : to-b.first] }
@@ -323,9 +326,9 @@ func openSilent(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// Interruptible returns a reader whose Read returns ctx's error once ctx ends, even while
-// r is silent. The goroutine of a Read that ctx cut off ends with that Read of r, or with
-// the process; the caller reads nothing more from r.
+// Interruptible returns a reader whose Read returns ctx's error once ctx ends, even while r
+// is silent. The goroutine of a Read that ctx cut off ends with that Read of r, or with the
+// process. The caller must not read from r afterwards.
 func Interruptible(ctx context.Context, r io.Reader) io.Reader {
 	return &interruptible{ctx: ctx, r: r, done: make(chan readResult, 1)}
 }

@@ -14,8 +14,8 @@ import (
 
 const writeBufferSize = 256 << 10
 
-// Writer writes a CSV file of ids and integers. A file appears under its name
-// at Commit, whole. It is used by one goroutine.
+// Writer writes a CSV file of ids and integers. Commit makes the whole file appear under
+// its name. Only one goroutine may use a Writer.
 type Writer struct {
 	name     string
 	file     *atomicfile.File // nil for a stream
@@ -24,8 +24,8 @@ type Writer struct {
 	line     []byte
 }
 
-// Create begins a file; a name that ends in .gz is gzipped. The caller calls
-// Commit or Abort.
+// Create begins a file, gzipped if its name ends in .gz. The caller must call Commit or
+// Abort.
 func Create(path string) (*Writer, error) {
 	f, err := atomicfile.Create(path)
 	if err != nil {
@@ -68,7 +68,8 @@ func (w *Writer) flushLine() error {
 	return w.wrap(err)
 }
 
-// Commit completes the file and renames it to its target.
+// Commit completes the file and renames it to its target. For a stream it flushes the
+// buffers.
 func (w *Writer) Commit() error {
 	err := w.buffered.Flush()
 	if err == nil && w.gzip != nil {
@@ -84,7 +85,8 @@ func (w *Writer) Commit() error {
 	return w.wrap(w.file.Commit())
 }
 
-// Abort leaves an earlier file unchanged. It does nothing after Commit.
+// Abort removes the incomplete file and leaves an earlier file unchanged. It does nothing
+// after Commit.
 func (w *Writer) Abort() {
 	if w.file != nil {
 		w.file.Abort()

@@ -8,15 +8,15 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// cut is a run of a file's rows that is added by one request.
+// cut is a range of a file's rows that one request adds.
 type cut struct {
 	seq       uint64
 	before    Position // where it begins
 	after     Position // where it ends
 	sums      client.Sums
-	ids       []client.ID // of the rows in sums, one a row
-	overflows Overflows   // of its answer
-	acked     bool        // guarded by the lock of cuts
+	ids       []client.ID // of the rows in sums, one for each row
+	overflows Overflows   // from the server's answer
+	acked     bool        // guarded by the mutex of cuts
 }
 
 func (c *cut) rows() int64 { return c.after.Rows - c.before.Rows }
@@ -26,9 +26,9 @@ func (c *cut) add(inc increment) {
 	c.ids = append(c.ids, inc.id)
 }
 
-// progress is the part of a progress file about cuts: the lowest number that is not added,
-// the position where its cut begins, before which every row is added or rejected, and the
-// rows that did not fit.
+// progress is the part of a progress file about cuts. seq is the number of the lowest cut
+// that is not added. position is where that cut begins: every row before it is added or
+// rejected. overflows has the rows that did not fit.
 type progress struct {
 	seq       uint64
 	position  Position
@@ -44,19 +44,19 @@ func (p progress) summary() Summary {
 }
 
 // cuts tracks which cuts of a file are added, and how far the progress file lags behind.
-// Cuts are acknowledged in any order.
+// The server may acknowledge cuts in any order.
 //
-// Invariant: the number of an admitted cut is less than client.Window above the lowest one
-// that a run from the progress file would send again. So every repeat is still in the
+// Invariant: the number of an admitted cut is below saved + client.Window. A run from the
+// progress file sends again what it finds from saved on. So every repeat is still in the
 // server's window.
 type cuts struct {
 	mu struct {
 		sync.Mutex
-		open      []*cut        // admitted and not all acknowledged, oldest first
+		open      []*cut        // admitted cuts from the oldest unacknowledged one on
 		next      uint64        // number of the next cut
 		end       Position      // where the next cut begins
-		overflows Overflows     // of the cuts below the open ones
-		saved     uint64        // lowest open number in the progress file
+		overflows Overflows     // of the cuts before open
+		saved     uint64        // lowest open number according to the progress file
 		freed     chan struct{} // closed and replaced when another cut may be admitted
 	}
 	behind chan struct{} // has a token when the progress file lags far behind
@@ -70,7 +70,8 @@ func newCuts(from progress, kept bool) *cuts {
 	return c
 }
 
-// letThrough numbers a complete cut, and waits until it may be sent or ctx ends.
+// letThrough waits until a complete cut may be sent, and numbers it. If ctx ends first, it
+// returns ctx's error.
 func (c *cuts) letThrough(ctx context.Context, next *cut) error {
 	for {
 		freed := c.admit(next)
@@ -89,8 +90,9 @@ func (c *cuts) letThrough(ctx context.Context, next *cut) error {
 	}
 }
 
-// admit admits a cut if the window allows, and no open cut must be applied before it.
-// Otherwise it returns a channel that is closed when another try may succeed.
+// admit numbers a cut and adds it to open, if the window allows it and no open cut must be
+// applied first. Otherwise it returns a channel that is closed when another try may
+// succeed.
 func (c *cuts) admit(next *cut) (freed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,7 +106,7 @@ func (c *cuts) admit(next *cut) (freed <-chan struct{}) {
 	return nil
 }
 
-// ack notes that a cut is added.
+// ack records that the server added a cut.
 func (c *cuts) ack(done *cut) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +129,7 @@ func (c *cuts) ack(done *cut) {
 	}
 }
 
-// progress returns the present progress. None of its fields ever decreases.
+// progress returns the current progress. None of its fields ever decreases.
 func (c *cuts) progress() progress {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,7 +143,7 @@ func (c *cuts) progressLocked() progress {
 	return progress{c.mu.next, c.mu.end, c.mu.overflows}
 }
 
-// finish moves the end to that of the file, after every cut is added.
+// finish sets the end to that of the file. Every cut must have been added.
 func (c *cuts) finish(end Position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,9 +13,9 @@ import (
 
 // increment is the increment of one record.
 type increment struct {
-	id     client.ID
-	deltas client.Counts // none if the record counts for nothing
-	at     float64       // seconds on the file's own clock; 0 without a clock, NaN for an invalid time
+	id      client.ID
+	deltas  client.Counts // none if the record counts for nothing
+	seconds float64       // on the file's clock; 0 if the file has none, NaN for an invalid time
 }
 
 // incrementParser parses records into increments. It keeps no reference to the record.
@@ -23,7 +23,7 @@ type incrementParser interface {
 	increment(record []string) (increment, error)
 }
 
-// increment reads the columns as deltas.
+// increment parses a record whose columns are deltas.
 func (p *rowParser) increment(record []string) (increment, error) {
 	id, cells, err := p.parse(record)
 	if err != nil {
@@ -33,7 +33,7 @@ func (p *rowParser) increment(record []string) (increment, error) {
 	return increment{id: id, deltas: cells}, nil
 }
 
-// EventColumns name the columns of a file of events other than the id's.
+// EventColumns names the columns of a file of events, except the id's.
 type EventColumns struct {
 	Event string `json:"event"`
 	Time  string `json:"time"`
@@ -48,11 +48,11 @@ type eventParser struct {
 	counters        map[string]string // event → column; "" counts for nothing
 }
 
-// newEventParser finds the columns in the file's header. The session, not the speed of this
-// run, decides whether a row without a time is bad: bad rows are in no cut, and every run
+// newEventParser finds the columns in the file's header. The session decides whether a row
+// without a time is bad, not the speed of this run. Bad rows are in no cut, and every run
 // must cut the file in the same way.
 func newEventParser(in *csvfile.Reader, about State, gone []string, speed float64) (*eventParser, error) {
-	timed := about.Session.TickSeconds > 0 // begun at a speed: a row without a time is a bad one
+	timed := about.Session.TickSeconds > 0 // the session began at a speed
 	p := &eventParser{in: in, timed: timed, paced: timed || speed > 0, counters: map[string]string{}}
 	for _, m := range about.Columns {
 		p.counters[m.File] = m.Counter
@@ -80,11 +80,11 @@ func (p *eventParser) increment(record []string) (increment, error) {
 	}
 	inc := increment{id: id}
 	if p.paced {
-		inc.at, err = strconv.ParseFloat(record[p.time], 64)
-		if err != nil || math.IsInf(inc.at, 0) {
-			inc.at = math.NaN()
+		inc.seconds, err = strconv.ParseFloat(record[p.time], 64)
+		if err != nil || math.IsInf(inc.seconds, 0) {
+			inc.seconds = math.NaN()
 		}
-		if p.timed && math.IsNaN(inc.at) {
+		if p.timed && math.IsNaN(inc.seconds) {
 			return increment{}, p.in.Bad("%q is not a time in seconds", record[p.time])
 		}
 	}
@@ -98,10 +98,11 @@ func (p *eventParser) increment(record []string) (increment, error) {
 	return inc, nil
 }
 
-// paceSecondsMax keeps the wait for an event of a far future within a Duration.
+// paceSecondsMax bounds a wait, so that an event in the far future does not overflow a
+// Duration.
 const paceSecondsMax = 100 * 365 * 24 * 3600
 
-// pace waits for the time of events.
+// pace delays events until they are due.
 type pace struct {
 	speed float64 // 0 does not wait
 	began time.Time
@@ -109,7 +110,7 @@ type pace struct {
 }
 
 // wait waits until an event is due, relative to the first one, or until ctx ends. An event
-// without a time, NaN, is due at once.
+// whose time is NaN is due at once.
 func (p *pace) wait(ctx context.Context, at float64) error {
 	if p.speed == 0 || math.IsNaN(at) {
 		return nil

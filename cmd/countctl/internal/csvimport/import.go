@@ -1,15 +1,17 @@
 // Package csvimport streams the rows of a CSV file into a keyspace: as absolute values
 // (Import), or as increments (Replay).
 //
-// It owns the order of rows, the batches in flight and the progress file. It never repeats a
-// row in a way that changes the result. Invariant: the progress file names a line up to
-// which every row was acknowledged or written to the rejects; the line never decreases.
+// It owns the order of rows, the batches in flight and the progress file. It never repeats
+// a row in a way that changes the result. Invariant: every row up to the line in the
+// progress file was acknowledged or written to the rejects. That line never decreases.
 //
-// Absolute values may be repeated if the order of the rows of one id is kept. All rows of an
-// id therefore use the same lane, and a lane has one request in flight, so that the last row
-// wins even if requests are repeated. Package fence keeps the order of runs. Increments may be
-// sent in any order that no floor can tell from that of the file, but each counts once: a
-// batch is repeated unchanged, under its number. The argument is in transfer/DESIGN.md.
+// An import may repeat absolute values if it keeps the order of the rows of each id. So all
+// rows of an id use one lane, and a lane has one request in flight. The last row then wins
+// even if requests are repeated. Package fence keeps the order of runs.
+//
+// Increments must count once each: a batch is repeated unchanged, under its number. They
+// may be sent out of the file's order only where no floor makes a difference. The argument
+// is in transfer/DESIGN.md.
 package csvimport
 
 import (
@@ -27,11 +29,11 @@ import (
 )
 
 const (
-	// LanesMax bounds the requests in flight. A server's groups are busy with
-	// a few already.
+	// LanesMax bounds the requests in flight. A few of them already keep a server's groups
+	// busy.
 	LanesMax = 64
-	// saveEvery bounds how much work a killed import repeats, apart from the requests in
-	// flight.
+	// saveEvery is the interval at which the progress file is written. A killed import
+	// repeats the work of this time and the requests in flight.
 	saveEvery = time.Second
 )
 
@@ -44,30 +46,30 @@ type Column struct {
 // Config configures a run of either kind.
 type Config struct {
 	Client   *client.Client
-	Rows     int          // of one request of an Import, 1 … client.WriteOpsMax; a session has its own
+	Rows     int          // in one request of an Import, 1 … client.WriteOpsMax; a Replay uses its session's
 	InFlight int          // requests at a time, 1 … LanesMax
 	Retry    client.Retry // of each request
-	Rejects  string       // file for bad rows; "" stops at the first one, and at a sum that does not fit
+	Rejects  string       // file for bad rows; if it is "", the run stops at the first one, or at a sum that does not fit
 	State    string       // progress file; "" keeps none
 	From     State        // where to continue; Position is zero at the start of the file
-	// Confirm, if not nil, is called when all rows are handled. With its error the run is not
-	// done.
+	// Confirm, if not nil, is called when all rows are handled. If it fails, so does the
+	// run.
 	Confirm func(context.Context) error
 
-	// The other fields are of a Replay.
-	Speed   float64 // times real time, by the file's clock; 0 does not wait
+	// Only a Replay uses the fields below.
+	Speed   float64 // multiple of real time, by the file's clock; 0 does not wait
 	Restart bool    // the first write of the progress file replaces any other file
-	// Gone are columns of From that the keyspace no longer has. Their rows are cut as before,
-	// and add nothing to them.
+	// Gone lists columns of From that the keyspace no longer has. The file is cut as
+	// before, and nothing is added to these columns.
 	Gone []string
 }
 
 // Summary is the result of an import.
 type Summary struct {
-	Rows      int64 // acknowledged, including the previous run
-	Rejected  int64 // likewise; the rows of Overflows are in no file
+	Rows      int64 // acknowledged by this run and those that it continues
+	Rejected  int64 // likewise, plus the rows of Overflows, which are in no file of rejects
 	Position  Position
-	Overflows Overflows // of increments
+	Overflows Overflows // of a Replay
 }
 
 // Import is one run that sets the rows of a file, or adds its members.
@@ -81,7 +83,8 @@ type Import struct {
 	acked  atomic.Int64 // rows acknowledged in this run
 }
 
-// New checks the file's header against the config.
+// New returns an import of a file, or an error if the file's header does not fit the
+// config.
 func New(cfg Config, in *csvfile.Reader) (*Import, error) {
 	parser, err := newRowParser(in, cfg.From, nil)
 	if err != nil {
@@ -100,11 +103,11 @@ func New(cfg Config, in *csvfile.Reader) (*Import, error) {
 // RowsAcked returns the rows acknowledged in this run. It is safe for concurrent use.
 func (im *Import) RowsAcked() int64 { return im.acked.Load() }
 
-// Run imports the file from the configured position. It writes the progress file first: the
-// next run must know the fence of this one. It returns when every row is acknowledged or
-// rejected, or with the error that stopped it: a *csvfile.RowError for a bad row, or ctx's
-// error. After a failure the progress file holds where to continue; after success the file is
-// removed.
+// Run imports the file from the configured position. It writes the progress file first, so
+// that the next run knows the fence of this one. It returns when every row is acknowledged
+// or rejected, or with the error that stopped it. That is a *csvfile.RowError for a bad
+// row, or ctx's error. After a failure the progress file says where to continue; after
+// success Run removes it.
 func (im *Import) Run(ctx context.Context) (Summary, error) {
 	if err := im.rows.openRejects(im.cfg.Rejects); err != nil {
 		return Summary{}, err

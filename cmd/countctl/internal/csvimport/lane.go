@@ -11,15 +11,15 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// laneQueueMax is how many full batches are queued in a lane: one, so that the next request
-// is sent as soon as the last one was answered.
+// laneQueueMax bounds the full batches that wait in a lane. With one, the next request is
+// sent as soon as the last one is answered.
 const laneQueueMax = 1
 
 // batch holds the rows of one request.
 type batch struct {
 	ops     []client.Op
-	members []client.MemberOp // in place of ops
-	lines   []int64           // of the file, one an op
+	members []client.MemberOp // of a set, in place of ops
+	lines   []int64           // of the file, one for each op
 }
 
 // row is one row of the file.
@@ -29,7 +29,8 @@ type row struct {
 }
 
 // lane sends the rows of its ids in order, one request at a time. Each request has a number
-// of the run's fence: a late copy of it must not overwrite counts that were set after it.
+// of the run's fence, so that a late copy of it cannot overwrite counts that were set after
+// it.
 type lane struct {
 	im      *Import
 	number  int
@@ -87,8 +88,8 @@ func (l *lane) finish(ctx context.Context) {
 }
 
 // run sends batches until the queue is closed. Once ctx is done it sends nothing more, but
-// it waits for the answer of a request in flight: if it were cut off, the request might
-// reach the server after the rows of the next run.
+// it waits for the answer to a request in flight. A request that was cut off could reach
+// the server after the rows of the next run.
 func (l *lane) run(ctx context.Context, fail context.CancelCauseFunc) {
 	for b := range l.queue {
 		if ctx.Err() != nil {
@@ -121,7 +122,7 @@ func (l *lane) send(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// write sends the rows.
+// write sends the rows as values, members or copied members.
 func (b *batch) write(ctx context.Context, cfg *Config, o client.WriteOptions) (client.WriteResult, error) {
 	from := &cfg.From
 	switch {
@@ -145,51 +146,51 @@ func (im *Import) place(b *batch, err error) string {
 }
 
 // Position is a position in a file: every record that starts on Line or before is handled.
-// Rows of them were acknowledged by the server and Rejected of them were rejected.
+// The server acknowledged Rows of them, and Rejected of them were rejected.
 type Position struct {
 	Line     int64 `json:"line"`
 	Rows     int64 `json:"rows"`
 	Rejected int64 `json:"rejected,omitempty"`
 }
 
-// watermark tracks up to which line all rows are acknowledged, while lanes complete theirs
-// in any order.
+// watermark tracks the line up to which all rows are handled, while lanes complete their
+// rows in any order.
 type watermark struct {
 	mu struct {
 		sync.Mutex
-		read Position // after the last record read
-		// open holds, for each lane and each of its unacknowledged batches, oldest first,
-		// the position before the batch's first row. The oldest of all is the watermark; if
-		// there is none, the watermark is read.
+		end Position // after the last record read
+		// open has a list for each lane. The list holds the position before the first row
+		// of each unacknowledged batch, oldest first. The lowest position of all lists is
+		// the watermark. If all lists are empty, the watermark is end.
 		open [][]Position
 	}
 }
 
 func newWatermark(lanes int, from Position) *watermark {
 	w := &watermark{}
-	w.mu.read = from
+	w.mu.end = from
 	w.mu.open = make([][]Position, lanes)
 	return w
 }
 
-// taken records that the row of a line was passed to a lane, into a new batch or the present
-// one.
+// taken records that the row on line was passed to a lane. newBatch is set if the row
+// begins a batch.
 func (w *watermark) taken(lane int, newBatch bool, line int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if newBatch {
-		w.mu.open[lane] = append(w.mu.open[lane], w.mu.read)
+		w.mu.open[lane] = append(w.mu.open[lane], w.mu.end)
 	}
-	w.mu.read.Line = line
-	w.mu.read.Rows++
+	w.mu.end.Line = line
+	w.mu.end.Rows++
 }
 
-// passed records that the record of a line was rejected.
+// passed records that the record on line was rejected.
 func (w *watermark) passed(line int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.mu.read.Line = line
-	w.mu.read.Rejected++
+	w.mu.end.Line = line
+	w.mu.end.Rejected++
 }
 
 // acked records that the lane's oldest batch was acknowledged.
@@ -203,7 +204,7 @@ func (w *watermark) acked(lane int) {
 func (w *watermark) position() Position {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	lowest := w.mu.read
+	lowest := w.mu.end
 	for _, batches := range w.mu.open {
 		if len(batches) > 0 && batches[0].Line < lowest.Line {
 			lowest = batches[0]

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// overflowIDsMax bounds the ids of each kind in a progress file. The file is written
-	// every second, and a user with more such rows has to read the source file again.
+	// overflowIDsMax bounds the ids of each kind in a progress file, because the file is
+	// written every second. Whoever needs more ids must find them in the source file.
 	overflowIDsMax = 1000
 	// overflowIDsShown is the number of ids in a message of one line.
 	overflowIDsShown = 5
@@ -21,13 +21,13 @@ const (
 // an id does not fit int64.
 type Overflows struct {
 	Refused OverflowRows `json:"refused,omitzero"` // not added
-	Unknown OverflowRows `json:"unknown,omitzero"` // some were not: the answer that named them was lost
+	Unknown OverflowRows `json:"unknown,omitzero"` // some were not added; the answer that named them was lost
 }
 
 // OverflowRows are rows with the same outcome.
 type OverflowRows struct {
 	Rows int64       `json:"rows"`
-	IDs  []client.ID `json:"ids"` // each once, as they came, the first 1,000
+	IDs  []client.ID `json:"ids"` // the first 1,000 different ones, in the order of the file
 }
 
 // Rows returns how many rows do not count as added.
@@ -80,7 +80,7 @@ func (r *OverflowRows) name(id client.ID) {
 	}
 }
 
-// valid reports whether they are possible for a file of that many rows.
+// valid reports whether a file with that many rows can have these overflows.
 func (o Overflows) valid(rows int64) bool {
 	for _, r := range []OverflowRows{o.Refused, o.Unknown} {
 		if r.Rows < 0 || r.Rows > rows || len(r.IDs) > overflowIDsMax || int64(len(r.IDs)) > r.Rows {
@@ -97,7 +97,7 @@ func noneFits(err error) bool {
 	return errors.As(err, &refused) && refused.Code == "overflow"
 }
 
-// refuseAll is the answer that names every id of the cut.
+// refuseAll returns a refusal of each id of the cut.
 func (c *cut) refuseAll() []client.OpResult {
 	var all []client.OpResult
 	for _, op := range c.sums.Ops() {
@@ -106,7 +106,7 @@ func (c *cut) refuseAll() []client.OpResult {
 	return all
 }
 
-// overflow notes which rows of the cut a server's answer leaves out.
+// overflow records the rows of the cut that a server's answer names as refused or unknown.
 func (c *cut) overflow(answer client.WriteResult) {
 	fates := map[client.ID]*OverflowRows{}
 	for _, id := range answer.Unknown {

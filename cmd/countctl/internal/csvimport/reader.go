@@ -20,17 +20,17 @@ type rowReader struct {
 	passed  func(line int64) // called for each rejected row
 }
 
-// openRejects creates the file of bad rows or opens it to continue. Without a path there is
-// none.
+// openRejects prepares the file of bad rows, new or to continue. If path is "", there is no
+// such file.
 func (r *rowReader) openRejects(path string) (err error) {
 	if path == "" {
 		return nil
 	}
-	through := r.from.Line
+	lastLine := r.from.Line
 	if r.from.Rejected == 0 {
-		through = 0 // a file of this import was not synced before the progress file
+		lastLine = 0 // no row before from was rejected, so the file begins anew
 	}
-	r.rejects, err = openRejects(path, r.in, through)
+	r.rejects, err = openRejects(path, r.in, lastLine)
 	return err
 }
 
@@ -58,8 +58,8 @@ func (r *rowReader) each(ctx context.Context, use func(record []string, line int
 	return ctx.Err()
 }
 
-// reject writes the latest bad row to the rejects. It returns the error if that is not
-// allowed.
+// reject writes the latest record to the rejects if err is a *csvfile.RowError. Without
+// rejects, or for another error, it returns the error.
 func (r *rowReader) reject(err error) error {
 	var row *csvfile.RowError
 	switch {
@@ -81,9 +81,9 @@ func (r *rowReader) reject(err error) error {
 // run.
 type sender func(ctx context.Context, fail context.CancelCauseFunc)
 
-// run runs the senders while read passes them the rows, and saves the progress every second
-// and at each wake. Once all rows are handled it calls confirm, unless that is nil. It returns
-// the first error.
+// run runs the senders while read passes them the rows. It saves the progress every second,
+// and whenever wake has a token. Once all rows are handled it calls confirm, unless that is
+// nil. It returns the first error.
 //
 // Goroutines: run starts one for each sender and one that saves, and waits for all of them.
 func (r *rowReader) run(ctx context.Context, senders []sender, read func(context.Context) error, save func() error, wake <-chan struct{}, confirm func(context.Context) error) error {

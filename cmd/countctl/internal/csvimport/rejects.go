@@ -21,7 +21,7 @@ import (
 // rejectedFileMode is the mode of new files, before the umask.
 const rejectedFileMode = 0o666
 
-// ErrNotRejects is returned instead of overwriting a file that has no rejects.
+// ErrNotRejects is returned if the file for rejects exists and holds something else.
 var ErrNotRejects = errors.New("not a file of rejected rows; remove it, or name another with --rejects")
 
 // The first two columns of the rejects.
@@ -30,10 +30,10 @@ const (
 	reasonColumn = "reason"
 )
 
-// rejects is the file of bad rows: line and reason, then the unchanged row, so that it can
-// be corrected and imported like the source file. A row that is not CSV is in one quoted
-// field. Each row is written before the watermark passes it, and synced before the progress
-// file does.
+// rejects is the file of bad rows. Each has the line, the reason and the unchanged row, so
+// that the file can be corrected and imported like the source file. A row that is not CSV
+// is in one quoted field. Each row is written before the watermark passes it, and synced
+// before the progress file passes it.
 type rejects struct {
 	path   string
 	header []string
@@ -47,9 +47,10 @@ type rejects struct {
 	}
 }
 
-// openRejects creates the file, or keeps the rows of the run that this one continues, up to
-// a line; this run finds the later ones again.
-func openRejects(path string, in *csvfile.Reader, through int64) (*rejects, error) {
+// openRejects prepares the file; add creates it with the first bad row. Of an existing file
+// it keeps the rows up to lastLine, because this run finds later ones again. If lastLine is
+// 0, it removes the file.
+func openRejects(path string, in *csvfile.Reader, lastLine int64) (*rejects, error) {
 	r := &rejects{path: path, header: append([]string{lineColumn, reasonColumn}, in.Header()...), comma: in.Delimiter()}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if errors.Is(err, os.ErrNotExist) {
@@ -58,8 +59,8 @@ func openRejects(path string, in *csvfile.Reader, through int64) (*rejects, erro
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the file of rejected rows: %w", err)
 	}
-	comma, end, err := rejectedThrough(f, through)
-	if err == nil && through == 0 {
+	comma, end, err := rejectedThrough(f, lastLine)
+	if err == nil && lastLine == 0 {
 		f.Close()
 		if err := os.Remove(path); err != nil {
 			return nil, fmt.Errorf("cannot begin the file of rejected rows: %w", err)
@@ -85,16 +86,15 @@ func (r *rejects) use(f *os.File, comma rune) {
 	r.mu.csv.Comma = comma
 }
 
-// rejectedThrough returns the delimiter of rejects, and the offset after the rows of lines up
-// to through. A crash may have left more rows after them, or nothing but a part of the
-// header.
-func rejectedThrough(f io.Reader, through int64) (comma rune, end int64, err error) {
+// rejectedThrough returns the delimiter of rejects, and the offset after the rows up to
+// lastLine. A crash may have left later rows, or only a part of the header.
+func rejectedThrough(f io.Reader, lastLine int64) (comma rune, end int64, err error) {
 	buffered := bufio.NewReader(f)
-	start, _ := buffered.Peek(len(lineColumn) + utf8.UTFMax + len(reasonColumn)) // an error comes back from the next read
+	start, _ := buffered.Peek(len(lineColumn) + utf8.UTFMax + len(reasonColumn)) // the next read returns the error too
 	rest, isRejects := strings.CutPrefix(string(start), lineColumn)
 	comma, size := utf8.DecodeRuneInString(rest)
 	if !isRejects || !strings.HasPrefix(rest[size:], reasonColumn) {
-		if through == 0 && strings.HasPrefix(lineColumn+","+reasonColumn, string(start)) {
+		if lastLine == 0 && strings.HasPrefix(lineColumn+","+reasonColumn, string(start)) {
 			return ',', 0, nil
 		}
 		return 0, 0, ErrNotRejects
@@ -110,7 +110,7 @@ func rejectedThrough(f io.Reader, through int64) (comma rune, end int64, err err
 		if err != nil {
 			return comma, end, nil
 		}
-		if line, err := strconv.ParseInt(record[0], 10, 64); err != nil || line > through {
+		if line, err := strconv.ParseInt(record[0], 10, 64); err != nil || line > lastLine {
 			return comma, end, nil
 		}
 	}
@@ -143,8 +143,8 @@ func (r *rejects) add(row *csvfile.RowError, raw []byte) error {
 	return nil
 }
 
-// sync makes the rows durable that were added so far, and the file's name. It may be called
-// concurrently with the other methods. It does nothing if r is nil.
+// sync makes the rows added so far and the file's name durable. Other methods may run
+// meanwhile. It does nothing if r is nil.
 func (r *rejects) sync() error {
 	if r == nil {
 		return nil
@@ -165,7 +165,7 @@ func (r *rejects) syncLocked() error {
 	return nil
 }
 
-// close syncs and closes the file, unless r is nil. Rows that are added later are lost.
+// close syncs and closes the file; no row may be added later. It does nothing if r is nil.
 func (r *rejects) close() error {
 	if r == nil {
 		return nil

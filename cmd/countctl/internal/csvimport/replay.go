@@ -15,8 +15,8 @@ import (
 )
 
 // Replay is one run that adds the rows of a file, each exactly once over all runs of one
-// session: every run cuts the file in the same way, and each cut is sent under its own
-// number of the session's producer.
+// session. Every run cuts the file in the same way, and sends each cut under its own number
+// of the session's producer.
 //
 // Goroutines: Run starts one for each request in flight and one that saves progress, and
 // waits for all of them before it returns.
@@ -33,7 +33,8 @@ type Replay struct {
 	begun   atomic.Bool  // the progress file describes the session; until then it is left unchanged
 }
 
-// NewReplay checks the file's header against the config, whose From was begun by BeginSession.
+// NewReplay returns a replay of a file, whose From was begun by BeginSession. It returns an
+// error if the file's header does not fit the config.
 func NewReplay(cfg Config, in *csvfile.Reader) (*Replay, error) {
 	r := &Replay{cfg: cfg, rows: rowReader{in: in, from: cfg.From.Position}, pace: pace{speed: cfg.Speed}}
 	var err error
@@ -56,8 +57,9 @@ func NewReplay(cfg Config, in *csvfile.Reader) (*Replay, error) {
 func (r *Replay) RowsAcked() int64 { return r.acked.Load() }
 
 // Run adds the file from the configured position. It returns when every row is added or
-// rejected, or with the error that stopped it, like Import.Run. Then the progress file holds
-// where to continue, or that all is done. A run that sent nothing leaves no progress file.
+// rejected, or with the error that stopped it, like Import.Run. Then the progress file says
+// where to continue, or that all is done. A run that fails before it sends anything leaves
+// the progress file unchanged.
 func (r *Replay) Run(ctx context.Context) (Summary, error) {
 	if err := r.rows.openRejects(r.cfg.Rejects); err != nil {
 		return Summary{}, err
@@ -100,11 +102,11 @@ func (r *Replay) read(ctx context.Context, queue chan<- *cut) error {
 	return r.hand(ctx, queue)
 }
 
-// take adds an increment to its cut. The end of a cut depends on the file and the session
-// only.
+// take adds an increment to its cut. Only the file and the session determine where a cut
+// ends.
 func (r *Replay) take(ctx context.Context, queue chan<- *cut, inc increment, line int64) error {
 	if tick := r.cfg.From.Session.TickSeconds; tick > 0 {
-		bucket := math.Floor(inc.at / tick)
+		bucket := math.Floor(inc.seconds / tick)
 		if bucket != r.bucket {
 			if err := r.hand(ctx, queue); err != nil {
 				return err
@@ -112,7 +114,7 @@ func (r *Replay) take(ctx context.Context, queue chan<- *cut, inc increment, lin
 		}
 		r.bucket = bucket
 	}
-	if err := r.pace.wait(ctx, inc.at); err != nil {
+	if err := r.pace.wait(ctx, inc.seconds); err != nil {
 		return err
 	}
 	if len(inc.deltas) > 0 {
@@ -150,9 +152,9 @@ func (r *Replay) hand(ctx context.Context, queue chan<- *cut) error {
 	}
 }
 
-// send sends cuts until the queue is closed. Once ctx is done it sends nothing more, but it waits
-// for the answer of a request in flight: when the next run asks for that answer, the server may
-// have forgotten the session.
+// send sends cuts until the queue is closed. Once ctx is done it sends nothing more, but it
+// waits for the answer to a request in flight. When the next run asks for that answer, the
+// server may have forgotten the session.
 func (r *Replay) send(ctx context.Context, queue <-chan *cut, fail context.CancelCauseFunc) {
 	for c := range queue {
 		if ctx.Err() != nil {
@@ -164,8 +166,8 @@ func (r *Replay) send(ctx context.Context, queue <-chan *cut, fail context.Cance
 	}
 }
 
-// add sends a cut and records its outcome. Sums that do not fit are not a failure of the
-// cut: they stop the run only if a bad row does too.
+// add sends a cut and records its outcome. A sum that does not fit is no failure of the
+// cut. It stops the run only if a bad row would stop it too.
 func (r *Replay) add(ctx context.Context, c *cut) error {
 	if err := r.begin(); err != nil {
 		return err
@@ -193,7 +195,7 @@ func (r *Replay) add(ctx context.Context, c *cut) error {
 	return nil
 }
 
-// begin writes the progress file before the first cut is sent: the producer's name
+// begin writes the progress file before the first cut is sent, because the producer's name
 // must outlive this process before it is used.
 func (r *Replay) begin() error {
 	if r.begun.Load() {

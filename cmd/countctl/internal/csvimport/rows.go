@@ -37,7 +37,8 @@ func newRowParser(in *csvfile.Reader, about State, gone []string) (*rowParser, e
 	return p, nil
 }
 
-// findColumn finds a column of the file, which flag names.
+// findColumn returns the index of a column of the file. flag is the flag that names the
+// column.
 func findColumn(in *csvfile.Reader, name, flag string) (int, error) {
 	header := in.Header()
 	field := slices.Index(header, name)

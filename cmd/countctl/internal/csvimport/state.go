@@ -44,10 +44,10 @@ type State struct {
 	IDColumn   string       `json:"id_column"`
 	Events     EventColumns `json:"events,omitzero"` // of KindEvents, whose Columns map events
 	Format     Format       `json:"format,omitzero"`
-	Map        []string     `json:"map,omitempty"` // as given, from which Columns were made
+	Map        []string     `json:"map,omitempty"` // --map as given, from which Columns was made
 	Columns    []Column     `json:"columns"`
-	// Numbers are those of the keyspace's columns in Columns; -1 for an event that counts
-	// for nothing. A column that is dropped and made again has another number.
+	// Numbers has the keyspace's number of each of Columns; -1 for an event that counts for
+	// nothing. A column that is dropped and created again gets another number.
 	Numbers  []int    `json:"column_numbers,omitempty"`
 	Position Position `json:"position"`
 	Rejects  string   `json:"rejects,omitempty"` // file of the rejected rows, if there is one
@@ -65,24 +65,26 @@ type Format struct {
 	EmptyAsZero bool   `json:"empty_as_zero,omitempty"` // an empty count is 0
 }
 
-// Session is the way in which a file is cut into numbered batches, so that each batch is
-// added once even if it is sent several times. It stays the same until the file is done,
-// whatever the flags of a later run are.
+// Session describes how a file is cut into numbered batches. Each batch is added once, even
+// if it is sent several times. A session stays the same until the file is done, whatever
+// flags a later run has.
 type Session struct {
 	Producer  string `json:"producer"`
 	Seq       uint64 `json:"seq"`        // of the batch that begins after Position; lower ones are added
 	BatchRows int    `json:"batch_rows"` // maximum number of rows of a batch
-	// TickSeconds is a period on the file's clock; a batch does not extend beyond it. It is
-	// 0 in a session that began at full speed, where rows need no time. Both fields
-	// determine the content of batches, so a later run at another speed keeps them.
+	// TickSeconds is a period on the file's clock; no batch has rows of two periods. It is
+	// 0 in a session that began at full speed, where rows need no time. BatchRows and
+	// TickSeconds determine the content of batches, so a later run at another speed keeps
+	// them.
 	TickSeconds float64 `json:"tick_seconds,omitempty"`
 	Done        bool    `json:"done,omitempty"`
 }
 
-// Begin describes an import that has not begun. before is the progress file of an earlier run of
-// any import, or zero: writes of that run may still be under way.
-func (s State) Begin(before State) State {
-	s.Version, s.Fence = stateVersion, before.Fence
+// Begin returns the state of an import that has not begun. earlier is the progress file of
+// an earlier run of any import, or zero. Begin keeps its fence, because writes of that run
+// may still be under way.
+func (s State) Begin(earlier State) State {
+	s.Version, s.Fence = stateVersion, earlier.Fence
 	return s
 }
 
@@ -93,8 +95,8 @@ func (s State) Adds() bool { return s.Kind == KindAdd || s.Kind == KindEvents }
 // members, and its Counter the sets.
 func (s *State) ofMembers() bool { return s.Kind == KindMembers || s.Kind == KindCopied }
 
-// BeginSession describes an import whose increments have not begun, under a producer name that was
-// never used.
+// BeginSession returns the state of an import whose increments have not begun, under a
+// producer name that was never used.
 func (s State) BeginSession(batchRows int, tickSeconds float64) State {
 	s = s.Begin(State{})
 	s.Session = &Session{Producer: client.NewProducer(), Seq: 1, BatchRows: batchRows, TickSeconds: tickSeconds}
@@ -109,9 +111,9 @@ func (s State) Summary() Summary {
 // SameImport reports whether both belong to the same import, whatever their progress.
 func (s State) SameImport(other State) bool { return len(s.Differences(other)) == 0 }
 
-// Differences returns the parts in which s differs from other, the present import; none if
-// both are the same import. A new cluster at the same address differs; a cluster without an
-// id is identified by its address.
+// Differences returns the parts in which s differs from other, the import that is to run.
+// It returns none if both are the same import. Another cluster at the same address is a
+// difference. A cluster without an id is identified by its address.
 func (s State) Differences(other State) []string {
 	var parts []string
 	note := func(differ bool, what string, was, is any) {
@@ -152,17 +154,18 @@ func (s State) madeAgain(other State) bool {
 	return s.Keyspace == other.Keyspace && s.Cluster == other.Cluster && s.FirstGroup != 0 && other.FirstGroup != 0 && s.FirstGroup != other.FirstGroup
 }
 
-// MadeAgain reports whether s is the present import, other, except that the keyspace was dropped
-// and made again.
+// MadeAgain reports whether s and other are the same import, except that the keyspace was
+// dropped and created again.
 func (s State) MadeAgain(other State) bool {
 	again := s.madeAgain(other)
 	s.FirstGroup = other.FirstGroup
 	return again && s.SameImport(other)
 }
 
-// mapsOtherwise reports whether the present import, other, maps columns in another way. A session
-// keeps the columns with which it began, even if the keyspace changes: they determine which rows
-// are bad, and thereby the cuts. An import of values begins anew instead, which is always right.
+// mapsOtherwise reports whether other, the import that is to run, maps columns in another
+// way. A session keeps the columns with which it began, even if the keyspace changes,
+// because they determine which rows are bad, and thereby the cuts. An import of values
+// begins anew instead, which is always right.
 func (s State) mapsOtherwise(other State) bool {
 	if s.Adds() {
 		return !slices.Equal(slices.Sorted(slices.Values(s.Map)), slices.Sorted(slices.Values(other.Map))) && !slices.Equal(s.Columns, other.Columns)
@@ -219,7 +222,8 @@ func (s State) write(path string) error { return progressfile.Write(path, s) }
 // ErrTaken is returned if another session has taken over the progress file.
 var ErrTaken = errors.New("the progress file is another session's by now")
 
-// writeOwn replaces the progress file of the session, or creates it.
+// writeOwn replaces the progress file of the session, or creates it. It returns ErrTaken if
+// the file is another session's.
 func (s State) writeOwn(path string) error {
 	there, found, err := ReadState(path)
 	switch {

@@ -1,8 +1,8 @@
 // Package fence numbers the writes of absolute values over all runs of an import, so that a
 // late write of an earlier run cannot overwrite what a later run has written.
 //
-// It owns the numbers and the window in which they are sent. It never keeps a Fence: its
-// caller writes that to the progress file before the first write of a run.
+// It owns the numbers and the window in which they are sent. It never stores a Fence: its
+// caller writes the Fence to the progress file before the first write of a run.
 //
 // Invariant: each number of a run is at least client.Window above every number of the earlier
 // runs. A shard that has applied one write of a run therefore refuses all later arrivals from
@@ -21,17 +21,18 @@ import (
 )
 
 const (
-	// runNumbers is how many numbers a run may use: more than it can send.
+	// runNumbers bounds the numbers of a run. No run sends that many writes.
 	runNumbers = 1 << 36
-	// stepsMax bounds by how many times runNumbers a run is above the previous one. The
-	// step is random, so that two runs that begin at copies of one progress file differ.
+	// The numbers of a run begin 1 to stepsMax times runNumbers above those of the previous
+	// run. The step is random, so that two runs that start from copies of one progress file
+	// differ.
 	stepsMax = 1 << 12
 )
 
 // ErrPassed is returned for a write after another run of the same import has begun.
 var ErrPassed = errors.New("another run of this import has begun meanwhile")
 
-// Fence is what the runs of an import share.
+// Fence is the state that the runs of an import share.
 type Fence struct {
 	Producer string `json:"producer"`
 	Base     uint64 `json:"base"` // the latest run's numbers are above it
@@ -40,7 +41,8 @@ type Fence struct {
 // New returns the fence of a first run.
 func New() Fence { return Fence{Producer: client.NewProducer()} }
 
-// Next returns the fence of the run after that of f. The zero Fence has no run.
+// Next returns the fence of the run after that of f. After the zero Fence, it returns that
+// of a first run.
 func (f Fence) Next() Fence {
 	step := runNumbers * (1 + rand.Uint64N(stepsMax))
 	if f.Producer == "" || f.Base > math.MaxUint64-step-runNumbers {
@@ -58,12 +60,12 @@ type Writer struct {
 		sync.Mutex
 		next   uint64          // number of the next write
 		lowest uint64          // the lowest open number; next if none is open
-		open   map[uint64]bool // sent, and perhaps sent again
+		open   map[uint64]bool // numbers whose writes have no final answer
 		freed  chan struct{}   // closed and replaced when lowest rises
 	}
 }
 
-// NewWriter returns a writer of the run of f, which repeats each write by retry.
+// NewWriter returns a writer for the run of f. It repeats each write as retry says.
 func NewWriter(f Fence, retry client.Retry) *Writer {
 	w := &Writer{producer: f.Producer, retry: retry}
 	w.mu.next, w.mu.lowest = f.Base+1, f.Base+1
@@ -75,8 +77,8 @@ func NewWriter(f Fence, retry client.Retry) *Writer {
 	return w
 }
 
-// Write sends a write under a new number, and repeats it until the answer is final. Once ctx is
-// done it sends nothing more, but it waits for the answer of a request in flight.
+// Write sends a write under a new number, and repeats it until the answer is final. Once
+// ctx is done it sends nothing more, but it waits for the answer to a request in flight.
 func (w *Writer) Write(ctx context.Context, send func(context.Context, client.WriteOptions) (client.WriteResult, error)) (client.WriteResult, error) {
 	seq, err := w.take(ctx)
 	if err != nil {
@@ -95,8 +97,8 @@ func (w *Writer) Write(ctx context.Context, send func(context.Context, client.Wr
 	return result, err
 }
 
-// take opens the next number. It waits while the lowest open one is client.Window below it: a
-// shard refuses the lowest number once it has applied one that is client.Window above.
+// take opens the next number. It waits while the lowest open number is client.Window below.
+// A shard refuses that number once it has applied one that is client.Window above.
 func (w *Writer) take(ctx context.Context) (uint64, error) {
 	for {
 		seq, freed := w.tryTake()
@@ -123,7 +125,7 @@ func (w *Writer) tryTake() (seq uint64, freed <-chan struct{}) {
 	return seq, nil
 }
 
-// settle closes a number, which is not sent again.
+// settle closes a number that is not sent again.
 func (w *Writer) settle(seq uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// Dist is how ids are chosen.
+// Dist is the distribution by which ids are chosen.
 type Dist string
 
 // The distributions of ids.
@@ -27,7 +27,7 @@ type IDs struct {
 	Dist  Dist
 	N     uint64   // ids 1 … N, when List is empty
 	List  []uint64 // ids to use in place of 1 … N
-	ZipfS float64  // exponent of Zipf, above 1; the larger, the hotter
+	ZipfS float64  // exponent of Zipf, above 1; a larger one favours fewer ids
 }
 
 func (s *IDs) validate() error {
@@ -52,15 +52,15 @@ func (s *IDs) size() uint64 {
 // picker chooses ids for one worker.
 type picker struct {
 	set  *IDs
-	each *atomic.Uint64 // ids taken by all workers, for Each
+	each *atomic.Uint64 // number of ids that all workers took, for Each
 	rand *rand.Rand
 	zipf *rand.Zipf // nil unless the distribution is Zipf
-	step uint64     // has no divisor in common with the size of the set
+	step uint64     // coprime to the size of the set
 }
 
-// newPicker starts a sequence of its own for each seed.
+// newPicker returns a picker. Each seed has a sequence of its own.
 func newPicker(set *IDs, each *atomic.Uint64, seed uint64) *picker {
-	const stream = 0x636f756e7464 // any constant: it separates the sequences of seeds
+	const stream = 0x636f756e7464 // second half of the seed; any constant will do
 	p := &picker{set: set, each: each, rand: rand.New(rand.NewPCG(seed, stream)), step: coprimeStep(set.size())}
 	if set.Dist == Zipf {
 		p.zipf = rand.NewZipf(p.rand, set.ZipfS, 1, set.size()-1)
@@ -78,18 +78,18 @@ func (p *picker) next() uint64 {
 	case Uniform:
 		rank = p.rand.Uint64N(n)
 	case Each:
-		return p.set.at((p.each.Add(1) - 1) % n)
+		return p.set.idAt((p.each.Add(1) - 1) % n)
 	}
 	// Spread the ranks over the set, so that popular ids are not neighbours.
-	return p.set.at(mulMod(rank, p.step, n))
+	return p.set.idAt(mulMod(rank, p.step, n))
 }
 
-// at returns the id at a place of the set, from 0.
-func (s *IDs) at(place uint64) uint64 {
+// idAt returns the id at an index of the set, from 0.
+func (s *IDs) idAt(index uint64) uint64 {
 	if len(s.List) > 0 {
-		return s.List[place]
+		return s.List[index]
 	}
-	return place + 1
+	return index + 1
 }
 
 // coprimeStep returns a step near 0.618 n whose multiples visit all of 0 … n-1.

@@ -1,14 +1,14 @@
 // Package load runs a measured load on a countd server.
 //
 // It owns the pacing, the choice of ids and the histogram of latencies. It never decodes a
-// good answer beyond its status, because the client shares its cores with the server that it
-// measures. Invariant: every request that was due in the measured time is in the report, as
-// an answer, an error or unsent. In an open loop its latency counts from when it was due,
-// not from when the client sent it.
+// good answer beyond its status, because the client shares its cores with the server that
+// it measures. Invariant: every request that was due in the measured time is in the report,
+// as an answer, an error or unsent. In an open loop the latency of a request counts from
+// when it was due, not from when the client sent it.
 //
-// Goroutines: Run starts one worker for each request in flight, stops them at the end of the
-// time, of the requests or of ctx, and waits for them all. An increment of unknown outcome
-// that is being repeated may delay that by resendFor.
+// Goroutines: Run starts one worker for each request in flight. It stops them when the time
+// is over, when the requests are done or when ctx ends, and waits for them all. A worker
+// that repeats an increment of unknown outcome may delay that by resendFor.
 package load
 
 import (
@@ -51,11 +51,11 @@ const (
 	Poll    Kind = "poll"    // all that one user polls for, by GET
 	Polls   Kind = "polls"   // the same of Config.Page users in one request
 	Feed    Kind = "feed"    // one user follows others, chosen again each time, and has seen their posts
-	Seen    Kind = "seen"    // one user has read the notices of Config.Channels' first
+	Seen    Kind = "seen"    // one user has read the notices of the first of Config.Channels
 	Clear   Kind = "clear"   // one user has seen the first of Config.Dots
-	Publish Kind = "publish" // a notice to that channel
+	Publish Kind = "publish" // a notice for the first of Config.Channels
 
-	Post     Kind = "post"     // one author publishes a post of now
+	Post     Kind = "post"     // one author publishes a post with the current time
 	Timeline Kind = "timeline" // one user's newest Config.Page posts with their counts
 )
 
@@ -71,7 +71,7 @@ type Config struct {
 	TLS         *tls.Config // for an Addr of https; nil for the system's authorities
 	Token       string      // that requests bear; "" for none
 	Keyspace    string      // UnreadKeyspace for kinds with OfUsers
-	Column      string      // that increments add 1 to
+	Column      string      // to which increments add 1
 	Op          Kind
 	Page        int           // ids of a page
 	Batch       int           // increments of a request
@@ -105,7 +105,7 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("the op is one of %s, not %q", listed(kinds), c.Op)
 	case c.Op == Polls && c.Page > PollMax:
 		return fmt.Errorf("a poll is of 1 to %d users, not %d", PollMax, c.Page)
-	// No server accepts such a name, and requests do not escape it.
+	// Requests do not escape names, and no server accepts such a name.
 	case slices.ContainsFunc(names, func(name string) bool { return name == "" || url.QueryEscape(name) != name }):
 		return fmt.Errorf("the name of a channel or dot is of a-z, 0-9 and _: one of %q is not", names)
 	case (c.Op == Seen || c.Op == Publish) && len(c.Channels) == 0:

@@ -12,8 +12,8 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// memoryEvery is the interval of the samples: short enough for a lasting peak, and long
-// enough to cost the server nothing.
+// memoryEvery is the interval of the samples. It is short enough to see a lasting peak, and
+// long enough to cost the server nothing.
 const memoryEvery = time.Second
 
 // Memory is the resident memory of the server's process, as the server reports it.
@@ -28,7 +28,7 @@ type memoryWatch struct {
 	http *fasthttp.HostClient
 	uri  string
 	cfg  *Config
-	seen Memory // of the goroutine until done is closed
+	seen Memory // owned by the goroutine until done is closed
 
 	once       sync.Once
 	quit, done chan struct{}
@@ -88,7 +88,8 @@ func (w *memoryWatch) sample() (uint64, error) {
 
 var errNoMemory = errors.New("the metrics have no process_resident_memory_bytes")
 
-// residentBytes finds the gauge in metrics of the Prometheus text form.
+// residentBytes returns the gauge process_resident_memory_bytes of metrics in the
+// Prometheus text format.
 func residentBytes(metrics []byte) (uint64, error) {
 	for line := range bytes.Lines(metrics) {
 		if value, ok := bytes.CutPrefix(line, []byte("process_resident_memory_bytes ")); ok {

@@ -16,8 +16,8 @@ import (
 // of a server.
 const resendFor = 30 * time.Second
 
-// resendPauseMax bounds the pause between two such tries, which doubles from
-// brokenPause: a server that is overloaded is not helped by them.
+// resendPauseMax bounds the pause between two such tries. The pause doubles from
+// brokenPause on, to spare an overloaded server.
 const resendPauseMax = time.Second
 
 // outcome is the outcome of a request.
@@ -26,11 +26,11 @@ type outcome int
 const (
 	done    outcome = iota
 	refused         // the server did nothing
-	unknown         // it was done or not, or in part
+	unknown         // the server did all of it, a part or nothing
 )
 
-// send makes the round trip, with Config.Once repeatedly until the outcome of an increment
-// is known, and counts failures in t.
+// send sends a request, waits for its answer, and counts a failure in t. With Config.Once
+// it repeats an increment of unknown outcome.
 func (w *worker) send(request *fasthttp.Request, t *tally) outcome {
 	o, code := w.try(request)
 	if o == unknown && w.once && request == w.incr {
@@ -50,8 +50,8 @@ func (w *worker) send(request *fasthttp.Request, t *tally) outcome {
 	return o
 }
 
-// resend repeats the latest increment. While tries fail its outcome stays unknown, even if
-// the server refuses them: a refusal says nothing about the first try.
+// resend repeats the latest increment. While tries fail, the outcome stays unknown: a
+// refusal of a later try says nothing about the first one.
 func (w *worker) resend(code string, t *tally) (outcome, string) {
 	pause := brokenPause
 	for end := time.Now().Add(resendFor); time.Now().Before(end); pause = min(2*pause, resendPauseMax) {
@@ -81,7 +81,7 @@ func (w *worker) try(request *fasthttp.Request) (outcome, string) {
 }
 
 // refusal is an answer with a status other than 200. Many are the same, so a worker parses
-// only the first of them.
+// only those that differ from its latest one.
 type refusal struct {
 	status  int
 	body    []byte
@@ -89,7 +89,7 @@ type refusal struct {
 	outcome outcome
 }
 
-// readRefusal copies what it keeps.
+// readRefusal parses a refusal. It keeps no reference to resp.
 func readRefusal(resp *fasthttp.Response) refusal {
 	var answer struct {
 		Error struct {
@@ -104,14 +104,15 @@ func readRefusal(resp *fasthttp.Response) refusal {
 		return r
 	}
 	r.code = answer.Error.Code
-	// With a status below 500 or with 503, countd also names the ops that it has applied.
+	// With a status of 4xx or 503, countd names each op that it applied or may have
+	// applied.
 	if (r.status/100 == 4 || r.status == http.StatusServiceUnavailable) && len(answer.Applied)+len(answer.Unknown) == 0 {
 		r.outcome = refused
 	}
 	return r
 }
 
-// codeOfBroken names a request that got no answer.
+// codeOfBroken returns the code for a request that got no answer.
 func codeOfBroken(err error) string {
 	var timeout net.Error
 	if errors.Is(err, fasthttp.ErrTimeout) || errors.As(err, &timeout) && timeout.Timeout() {

@@ -13,11 +13,11 @@ import (
 type pacer struct {
 	start    time.Time
 	interval float64      // nanoseconds from one request to the next; 0 in a closed loop
-	slots    int64        // requests of the run at most
-	next     atomic.Int64 // request to hand out; in an open loop it changes under sleeping alone
+	slots    int64        // maximum number of requests of the run
+	next     atomic.Int64 // number of the next request; in an open loop, sleeping guards it
 
-	// sleeping is locked in an open loop by the worker that waits until its request is due.
-	// The others queue on it, because their requests are due later.
+	// In an open loop, the worker that waits until its request is due holds sleeping. The
+	// others queue for it, because their requests are due later.
 	sleeping sync.Mutex
 }
 
@@ -48,13 +48,13 @@ func (p *pacer) take(ctx context.Context) (due time.Time, ok bool) {
 	return due, true
 }
 
-// due returns when a request of an open loop is due.
+// due returns the time at which request n of an open loop is due.
 func (p *pacer) due(n int64) time.Time {
 	return p.start.Add(time.Duration(float64(n) * p.interval))
 }
 
 // unsent calls visit for each request of an open loop that was due before end and had no
-// free worker, with its waiting time.
+// free worker. visit gets the time that the request had waited at end.
 func (p *pacer) unsent(end time.Time, visit func(waited time.Duration)) {
 	if p.interval == 0 {
 		return
@@ -64,12 +64,12 @@ func (p *pacer) unsent(end time.Time, visit func(waited time.Duration)) {
 	}
 }
 
-// sleepUntil returns at the instant, or false when ctx ends before.
-func sleepUntil(ctx context.Context, at time.Time) bool {
-	// A timer of the runtime wakes up to a millisecond late on an idle
-	// machine; that would be the latency measured.
+// sleepUntil waits until instant and returns true. If ctx ends first, it returns false.
+func sleepUntil(ctx context.Context, instant time.Time) bool {
+	// A timer of the runtime wakes up to a millisecond late on an idle machine. The
+	// measured latency would include that.
 	const timerLateness = 1500 * time.Microsecond
-	if wait := time.Until(at) - timerLateness; wait > 0 {
+	if wait := time.Until(instant) - timerLateness; wait > 0 {
 		timer := time.NewTimer(wait)
 		defer timer.Stop()
 		select {
@@ -78,7 +78,7 @@ func sleepUntil(ctx context.Context, at time.Time) bool {
 			return false
 		}
 	}
-	if wait := time.Until(at); wait > 0 {
+	if wait := time.Until(instant); wait > 0 {
 		sleepExactly(wait)
 	}
 	return true

@@ -12,8 +12,8 @@ type Report struct {
 	Dist        Dist    `json:"dist"`
 	IDs         uint64  `json:"ids"` // to choose from
 	Keyspace    string  `json:"keyspace"`
-	Page        int     `json:"page,omitempty"`  // ids of a page or a poll, where there were any
-	Batch       int     `json:"batch,omitempty"` // increments of a request, where there were any
+	Page        int     `json:"page,omitempty"`  // ids of a page or users of a poll; absent for other ops
+	Batch       int     `json:"batch,omitempty"` // increments of a request; absent for other ops
 	Concurrency int     `json:"concurrency"`     // maximum number of requests in flight
 	Rate        float64 `json:"rate"`            // target, requests a second; 0 for a closed loop
 	Seconds     float64 `json:"seconds"`         // from the first request to the last answer
@@ -24,29 +24,30 @@ type Report struct {
 	Increments        int64            `json:"increments"` // of the ops
 	OpsPerSecond      float64          `json:"ops_per_second"`
 	Failed            int64            `json:"failed"`      // requests with an error or without an answer
-	Errors            map[string]int64 `json:"errors"`      // the failed, by code
-	Refused           int64            `json:"refused"`     // the failed ones of which the server did nothing
-	UnknownOps        int64            `json:"unknown_ops"` // increments of the failed that may have been done
+	Errors            map[string]int64 `json:"errors"`      // failed requests by code
+	Refused           int64            `json:"refused"`     // failed requests of which the server did nothing
+	UnknownOps        int64            `json:"unknown_ops"` // increments of failed requests that may have been done
 	Resent            int64            `json:"resent"`      // increments sent again to learn their outcome
 	Unsent            int64            `json:"unsent"`      // due in an open loop when no worker was free
 
-	// LatencyUS is of requests that succeeded; in an open loop from when they
-	// were due, and the unsent count with their wait until the end.
+	// LatencyUS is the latency of requests that succeeded. In an open loop it counts from
+	// when a request was due, and it includes unsent requests with their wait until the
+	// end.
 	LatencyUS Percentiles `json:"latency_us"`
-	// ReadLatencyUS and IncrLatencyUS are its two parts in a mixed load,
-	// without the unsent.
+	// ReadLatencyUS and IncrLatencyUS are the latencies of reads and of increments in a
+	// mixed load, without unsent requests.
 	ReadLatencyUS *Percentiles `json:"read_latency_us,omitempty"`
 	IncrLatencyUS *Percentiles `json:"incr_latency_us,omitempty"`
-	// AnswerUS is the same of an open loop without the client's share: from when
-	// the requests were sent.
+	// AnswerUS is the latency in an open loop without the client's share: it counts from
+	// when a request was sent.
 	AnswerUS *Percentiles `json:"answer_us,omitempty"`
-	// LateUS is the client's own share of the latency in an open loop: from when a request
-	// was due to when a waiting worker sent it.
+	// LateUS is the client's own share of the latency in an open loop. It counts from when a
+	// request was due to when a waiting worker sent it.
 	LateUS *Percentiles `json:"late_us,omitempty"`
 	Memory *Memory      `json:"server_memory,omitempty"`
 }
 
-// Percentiles are of latencies, in microseconds, right to within 1 %.
+// Percentiles holds percentiles of a latency, in microseconds, right to within 1 %.
 type Percentiles struct {
 	P50   float64 `json:"p50"`
 	P90   float64 `json:"p90"`

@@ -19,10 +19,11 @@ const followedByAll = 1
 // userRequest is a request about unread numbers, which one worker reuses.
 type userRequest struct {
 	*fasthttp.Request
-	before, after []byte // URI around the user, where there is one
+	before, after []byte // parts of the URI around the user's id
 }
 
-// newUserRequest returns the request for a kind of load. For other kinds it is not used.
+// newUserRequest returns the request for a kind of load. For a kind without OfUsers it is
+// not used.
 func newUserRequest(cfg *Config) userRequest {
 	method, before, after := http.MethodPost, "", ""
 	switch cfg.Op {
@@ -93,8 +94,9 @@ func (w *worker) nextUser() {
 	w.user.SetRequestURIBytes(w.uri)
 }
 
-// Ids of posts are seconds since postEpoch above 22 bits, as --id-layout of posts has them
-// by default. postWorkerBits of the 22 bits are the worker's number, so that no two ids are equal.
+// The id of a post is its seconds since postEpoch, shifted by postTimeBits, as the default
+// --id-layout of posts has it. The low postWorkerBits are the worker's number, so that no
+// two ids are equal.
 const (
 	postEpoch      = 515_483_463
 	postTimeBits   = 22

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// latencyMax is the largest latency that is recorded exactly.
+	// latencyMax is the largest latency that is recorded; a longer one counts as
+	// latencyMax.
 	latencyMax = time.Hour
 	// latencyMin is the finest step of latencies.
 	latencyMin = time.Microsecond
@@ -33,8 +34,8 @@ type tally struct {
 	ok      int64                   // requests that succeeded
 	ops     int64                   // rows read or increments done by them
 	errors  map[string]int64        // requests that failed, by code
-	refused int64                   // the failed ones of which the server did nothing
-	unknown int64                   // of the failed: increments that may have been done or not
+	refused int64                   // failed requests of which the server did nothing
+	unknown int64                   // increments of failed requests that may have been done
 	resent  int64                   // requests sent again to learn their outcome
 }
 
@@ -50,8 +51,8 @@ func record(h *hdrhistogram.Histogram, latency time.Duration) {
 	h.RecordValue(int64(min(max(latency, 0), latencyMax))) // in range, so it cannot fail
 }
 
-// worker has one connection and one request in flight. All it uses for a
-// request is its own and used again.
+// worker has one connection and one request in flight. It owns the buffers of its requests
+// and reuses them.
 type worker struct {
 	cfg     *Config
 	http    *fasthttp.HostClient
@@ -62,7 +63,7 @@ type worker struct {
 	answers *hdrhistogram.Histogram // of an open loop: from sent to answered, of requests that succeeded
 
 	base   []byte // URL of the keyspace
-	member string // the member with the id of an increment
+	member string // JSON member that holds the id of an increment
 	uri    []byte
 	body   []byte
 	get    *fasthttp.Request // one row
@@ -74,7 +75,7 @@ type worker struct {
 	number  uint64
 	post    uint64  // id of the latest post
 	once    bool    // increments are numbered
-	seq     uint64  // of the latest one
+	seq     uint64  // of the latest increment
 	refusal refusal // the latest
 }
 
@@ -128,7 +129,7 @@ func newClient(cfg *Config) *fasthttp.HostClient {
 		NoDefaultUserAgentHeader:      true,
 		DisableHeaderNamesNormalizing: true,
 		DisablePathNormalizing:        true,
-		// An increment must not be sent twice.
+		// The HTTP client must not send an increment twice.
 		MaxIdemponentCallAttempts: 1,
 		RetryIfErr:                func(*fasthttp.Request, int, error) (bool, bool) { return false, false },
 	}
@@ -160,7 +161,7 @@ func hostPort(cfg *Config) string {
 
 // connect opens the connection by a read that is not measured.
 func (w *worker) connect() error {
-	w.prepareRead(w.cfg.IDs.at(0))
+	w.prepareRead(w.cfg.IDs.idAt(0))
 	if err := w.http.Do(w.get, w.resp); err != nil {
 		return fmt.Errorf("cannot reach %s: %w", w.cfg.Addr, err)
 	}

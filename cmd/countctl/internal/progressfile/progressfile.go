@@ -16,11 +16,11 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// bytesMax bounds how much is read of a progress file: a mapping of 64 columns with long
-// names is many times smaller.
+// bytesMax bounds the bytes that Read reads. A mapping of 64 columns with long names is
+// many times smaller.
 const bytesMax = 1 << 20
 
-// Read reads a progress file with decode; found is false if there is none.
+// Read reads a progress file and decodes it. found is false if there is no file.
 func Read[S any](path string, decode func(text []byte) (S, error)) (s S, found bool, err error) {
 	var none S
 	f, err := os.Open(path)
@@ -41,7 +41,7 @@ func Read[S any](path string, decode func(text []byte) (S, error)) (s S, found b
 	return s, true, nil
 }
 
-// Write replaces a progress file by one of state.
+// Write writes state to a progress file, in place of an earlier one.
 func Write(path string, state any) error { return write(path, state, (*atomicfile.File).Commit) }
 
 // Create writes a progress file that must not exist yet. If it exists, Create leaves it
@@ -67,7 +67,7 @@ var ErrLocked = errors.New("another run holds the progress file")
 // wait.
 func Lock(path string) (unlock func(), err error) {
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
-		path = resolved // two links to one file are one run's
+		path = resolved // links to one file share its lock
 	}
 	path += ".lock"
 	for range lockTriesMax {
@@ -81,7 +81,7 @@ func Lock(path string) (unlock func(), err error) {
 		}
 		if isAt(l, path) {
 			return func() {
-				_ = os.Remove(path) // while it is locked: a run that opened it before finds by isAt that it is gone
+				_ = os.Remove(path) // still locked: a run that opened it before finds by isAt that it is gone
 				_ = l.Unlock()
 			}, nil
 		}

@@ -9,47 +9,51 @@ import (
 	"time"
 )
 
-// This file adds drifts to rows, each once, though runs are killed between any two writes, writes
-// of a killed run arrive late, and two runs correct the same rows at once.
+// This file adds each drift to its row once. That holds if a run is killed between any two
+// writes, if writes of a killed run arrive late, and if two runs correct the same rows at once.
 //
 // The writes of a run have rising numbers, and all runs are one producer of each column. A shard
-// refuses a write whose number is 64 or more below the highest that it took of the column. A run
-// first adds 0 to each row that differs: the fence. Once all shards took it, the run compares the
-// rows again, and adds what they lack. So a shard orders runs by when it took their fences:
+// refuses a write whose number is 64 or more below the highest that it has accepted for the
+// column. A run first adds 0 to each row that differs: the fence. Once all shards have accepted
+// the fence, the run compares the rows again, and adds what they lack. So the order in which a
+// shard accepts the fences is the order of the runs in that shard:
 //
-//   - It takes the fence of an earlier run before that run sends its first correction. If it
-//     takes the fence of a later run after that, this fence has a number above these corrections.
-//     From then on it refuses the corrections that still arrive. The others had arrived before,
-//     so the later run sees them when it compares the rows again.
-//   - So the difference that this comparison finds stays until this run or a later one adds it.
-//   - Once it took the fence of a later run, it refuses the next correction of this run, which
-//     ends with ErrPassed. The later run sees what was corrected before.
+//   - A shard accepts the fence of an earlier run before that run sends its first correction. If
+//     it accepts the fence of a later run after that, this fence has a number above these
+//     corrections. From then on the shard refuses the corrections that still arrive. The others
+//     arrived before, so the later run sees them when it compares the rows again.
+//   - So a difference that a run finds in this comparison stays until that run or a later one adds
+//     it.
+//   - Once a shard has accepted the fence of a later run, it refuses the next correction of the
+//     earlier run, which ends with ErrPassed. The later run sees what was corrected before.
 //   - A row that does not differ gets no fence. A late correction of a killed run may still reach
 //     it, if something else corrected the row in the meantime. The next run finds the difference.
-//   - A write may reach only some of its shards. The next run finds the others.
+//   - A write may reach only some of its shards. The next run finds what the others lack.
 //
-// Numbers begin with the time in nanoseconds and rise by one a write, so they stay below the
-// clock, and a later run begins above them. Where the clock of an earlier run was ahead, the fence
-// is refused, and repeated with higher numbers until a shard takes it. The argument fails if a clock
-// is so far behind that a fence gets one of the few thousand numbers of an earlier run.
+// Numbers begin with the time in nanoseconds and rise by one for each write. So they stay below
+// the clock, and a later run begins above them. If the clock of an earlier run was ahead, shards
+// refuse the fence, and the run repeats it with higher numbers until they accept it. The argument
+// fails if a clock is so far behind that a fence gets one of the few thousand numbers of an
+// earlier run.
 
 // Writer adds to rows.
 type Writer interface {
-	// Add adds to a column of rows, in each shard once for a number. It returns ErrPassed if a
-	// shard took a number of the column before that is far above.
+	// Add adds to a column of rows. Each shard applies a number once. Add returns ErrPassed
+	// if a shard has accepted a number for the column that is far above.
 	Add(ctx context.Context, column int, number uint64, adds []Drift) error
 }
 
-// ErrPassed is returned by Writer.Add, and where another run on the same rows began after this one.
+// ErrPassed is returned if another run on the same rows began after this one.
 var ErrPassed = errors.New("another run of reconcile has begun meanwhile")
 
 const (
-	// correctionMax bounds the columns of rows that are written together, except that a row is never
-	// split. Other writes wait no longer for it than for one of their own kind.
+	// correctionMax bounds the drifts in one write, except that a row is never split. Other
+	// writes wait for such a write no longer than for one of their own kind.
 	correctionMax = 500
-	// fenceStep is by how much the number of a fence rises that was refused; it doubles each time.
+	// A refused fence is repeated with a number that is higher by fenceStep. The step
+	// doubles each time.
 	fenceStep = uint64(time.Second)
-	fenceMax  = 32 // tries: over a hundred years
+	fenceMax  = 32 // tries; their steps add up to over a hundred years
 )
 
 // Correction is the writing part of one run.
@@ -63,8 +67,8 @@ func NewCorrection(w Writer, now time.Time) *Correction {
 	return &Correction{writer: w, number: uint64(now.UnixNano())}
 }
 
-// Fence makes the shards of rows that differ refuse what earlier runs have sent them. The rows
-// are to be compared again before they are corrected.
+// Fence makes the shards of rows that differ refuse what earlier runs have sent them. The
+// caller must compare the rows again before it corrects them.
 func (c *Correction) Fence(ctx context.Context, drifts []Drift) error {
 	for part := range parts(drifts) {
 		for column, adds := range byColumn(part) {
@@ -90,7 +94,8 @@ func (c *Correction) fence(ctx context.Context, column int, adds []Drift) error 
 	}
 }
 
-// Correct adds what rows lack, and returns how many it corrected. Fence was called for the rows.
+// Correct adds what rows lack, and returns how many rows it corrected. The caller has
+// called Fence for them.
 func (c *Correction) Correct(ctx context.Context, drifts []Drift) (rows int, err error) {
 	for part := range parts(drifts) {
 		for column, adds := range byColumn(part) {
@@ -104,7 +109,8 @@ func (c *Correction) Correct(ctx context.Context, drifts []Drift) (rows int, err
 	return rows, nil
 }
 
-// parts yields drifts, which are in order of their rows, in parts of whole rows.
+// parts yields the drifts in parts of whole rows. The drifts are in the order of their
+// rows.
 func parts(drifts []Drift) iter.Seq[[]Drift] {
 	return func(yield func([]Drift) bool) {
 		for len(drifts) > 0 {
@@ -135,7 +141,8 @@ func byColumn(drifts []Drift) iter.Seq2[int, []Drift] {
 	}
 }
 
-// Rows returns how many rows drifts have, which are in order of their rows.
+// Rows returns the number of rows that have drifts. The drifts are in the order of their
+// rows.
 func Rows(drifts []Drift) (rows int) {
 	for i, d := range drifts {
 		if i == 0 || drifts[i-1].ID != d.ID {

@@ -1,5 +1,6 @@
 // Package reconcile compares counts with a truth that was counted elsewhere, while writes
-// continue. It owns the arithmetic; it reads through a Server and never writes.
+// continue, and corrects them. It owns the arithmetic. It reads through a Server and writes
+// through a Writer.
 //
 // The truth is the correct rows at a position P of a source: a count of all messages below P.
 // Compare reads a row together with a window [From, To] of its shard: the row has all
@@ -11,10 +12,10 @@
 // The drift of the row is this sum minus the row. If a message lies in the window, nobody knows
 // whether the row has it, and Compare reads the row again.
 //
-// Invariant: a drift is the difference at one moment of the row's shard. A later increment adds to
-// the row and to its truth, so the drift may be added to the row at any later time, once. A value
-// that is set later, or a floor that stops one of the two sums, breaks that. So callers compare
-// corrected rows Again.
+// Invariant: a drift is the difference at one moment of the row's shard. A later increment
+// adds to the row and to its truth, so the drift may be added to the row at any later time,
+// once. A value that is set later, or a floor that stops one of the two sums, breaks that.
+// So callers compare corrected rows once more, by Again.
 package reconcile
 
 import (
@@ -59,17 +60,18 @@ func ParsePosition(text string) (Position, error) {
 	return Position{h, l}, nil
 }
 
-// Event is what a message does to a column of a row.
+// Event is the effect of a message on one column of a row.
 type Event struct {
 	Position Position
 	ID       uint64
-	Column   int // of the columns that are compared
+	Column   int // index among the compared columns
 	Set      bool
 	Value    int64
-	Floor    *int64 // of an add
+	Floor    *int64 // of an increment
 }
 
-// Window is where a shard was in a partition while its rows were read.
+// Window holds the positions at which a shard was in a partition before and after its rows
+// were read.
 type Window struct {
 	Partition uint32
 	From, To  Position
@@ -78,30 +80,29 @@ type Window struct {
 // Row is a row as the server has it.
 type Row struct {
 	ID     uint64
-	Counts []int64 // of the columns that are compared
+	Counts []int64 // of the compared columns
 	Shard  int
 }
 
-// Server is what Compare reads.
+// Server provides the rows and messages that Compare reads.
 type Server interface {
-	// Past returns what messages of a partition do from a position on, in order, and where the
-	// next begin: at from if there are none yet.
+	// Past returns the effects of a partition's messages from a position on, in order. next
+	// is the position after these messages, or from if there are none yet.
 	Past(ctx context.Context, partition uint32, from Position) (events []Event, next Position, err error)
-	// Rows returns rows in the order of ids, and the windows of their shards; those of all
-	// shards if there are no ids.
+	// Rows returns rows in the order of ids, and the windows of their shards. Without ids
+	// it returns the windows of all shards.
 	Rows(ctx context.Context, ids []uint64) (rows []Row, shards map[int][]Window, err error)
 	// Wait waits a moment, or until ctx ends.
 	Wait(ctx context.Context) error
 }
 
-// ErrBehind is returned where the source does not come to the position of the truth.
+// ErrBehind is returned if the source does not reach the position of the truth.
 var ErrBehind = errors.New("the source has not counted up to the position of the truth")
 
-// ErrMovedBack is returned where a shard was set back below where it was: by a seek, or by a
-// restore.
+// ErrMovedBack is returned if a seek or a restore moved a shard back during the comparison.
 var ErrMovedBack = errors.New("the source was moved back meanwhile: begin again")
 
-// Drift is a column of a row that is not what it should be.
+// Drift is a column of a row that differs from the truth.
 type Drift struct {
 	ID     uint64
 	Column int
@@ -115,53 +116,53 @@ type Result struct {
 	Compared  int      // rows
 	Differ    int      // rows
 	Drifts    []Drift  // by id and column
-	Unsettled []uint64 // rows that had messages at each try
+	Unsettled []uint64 // rows that had messages in the window at each try
 
 	comparison *comparison
 }
 
 const (
-	rowsMax  = 10_000 // of a call, which costs two entries in the log of each shard
-	triesMax = 30     // of a row, or until the source has caught up
+	rowsMax  = 10_000 // of a call; each call costs two entries in the log of each shard
+	triesMax = 30     // for a row, or until the source has caught up
 )
 
-// Truth is what rows should be. Compare changes it.
+// Truth holds the counts that rows should have. Compare adds messages to it.
 type Truth struct {
 	columns int
-	at      map[uint64]int // index of a row
+	offsets map[uint64]int // of each row in counts
 	counts  []int64
 }
 
-// NewTruth returns a truth of a number of columns without rows.
-func NewTruth(columns int) *Truth { return &Truth{columns: columns, at: map[uint64]int{}} }
+// NewTruth returns a truth with a number of columns and no rows.
+func NewTruth(columns int) *Truth { return &Truth{columns: columns, offsets: map[uint64]int{}} }
 
-// Row returns the counts of a row, which it makes if it is missing.
+// Row returns the counts of a row. It adds the row if it is missing.
 func (t *Truth) Row(id uint64) []int64 {
-	i, there := t.at[id]
+	i, there := t.offsets[id]
 	if !there {
 		i = len(t.counts)
-		t.at[id] = i
+		t.offsets[id] = i
 		t.counts = append(t.counts, make([]int64, t.columns)...)
 	}
 	return t.counts[i : i+t.columns]
 }
 
-// Has reports whether there is a row.
+// Has reports whether the truth has a row.
 func (t *Truth) Has(id uint64) bool {
-	_, there := t.at[id]
+	_, there := t.offsets[id]
 	return there
 }
 
-// Len returns how many rows there are.
-func (t *Truth) Len() int { return len(t.at) }
+// Len returns the number of rows.
+func (t *Truth) Len() int { return len(t.offsets) }
 
 // comparison is one run of Compare.
 type comparison struct {
 	server Server
 	truth  *Truth
-	next   map[uint32]Position // by partition, where Past goes on
-	low    map[uint32]Position // the truth contains what lies below
-	late   map[uint64][]late   // what does not, by row
+	next   map[uint32]Position // by partition: from where Past reads next
+	low    map[uint32]Position // by partition: the truth has the messages below
+	late   map[uint64][]late   // by row: the messages that the truth does not have
 }
 
 type late struct {
@@ -169,15 +170,16 @@ type late struct {
 	Event
 }
 
-// Compare compares all rows of truth, and those that messages name. at has the position of
-// the truth in each partition; with no partition, the rows are compared as they are.
-func Compare(ctx context.Context, server Server, truth *Truth, at map[uint32]Position) (*Result, error) {
+// Compare compares all rows of truth, and those that messages name. positions has the
+// position of the truth in each partition. If it is empty, Compare compares the rows as
+// they are.
+func Compare(ctx context.Context, server Server, truth *Truth, positions map[uint32]Position) (*Result, error) {
 	c := &comparison{server: server, truth: truth, next: map[uint32]Position{}, low: map[uint32]Position{}, late: map[uint64][]late{}}
-	if err := c.begin(ctx, at); err != nil {
+	if err := c.begin(ctx, positions); err != nil {
 		return nil, err
 	}
 	ids := make([]uint64, 0, truth.Len())
-	for id := range truth.at {
+	for id := range truth.offsets {
 		ids = append(ids, id)
 	}
 	slices.Sort(ids)
@@ -210,7 +212,7 @@ func (r *Result) Still(ctx context.Context) ([]Drift, error) {
 	return slices.DeleteFunc(again.Drifts, func(d Drift) bool { return before[lack{d.ID, d.Column}] != d.Add }), nil
 }
 
-// all compares rows, some of them several times.
+// all compares rows. It tries those again that had a message in the window.
 func (c *comparison) all(ctx context.Context, ids []uint64) (*Result, error) {
 	out := &Result{Compared: len(ids), comparison: c}
 	for try := 0; len(ids) > 0 && try < triesMax; try++ {
@@ -233,9 +235,9 @@ func (c *comparison) all(ctx context.Context, ids []uint64) (*Result, error) {
 	return out, nil
 }
 
-// begin brings the truth to the lowest position of all shards.
-func (c *comparison) begin(ctx context.Context, at map[uint32]Position) error {
-	if len(at) == 0 {
+// begin adds to the truth the messages below the lowest position of all shards.
+func (c *comparison) begin(ctx context.Context, positions map[uint32]Position) error {
+	if len(positions) == 0 {
 		return nil
 	}
 	for try := 0; ; try++ {
@@ -253,7 +255,7 @@ func (c *comparison) begin(ctx context.Context, at map[uint32]Position) error {
 		}
 		behind := error(nil)
 		for partition, low := range c.low {
-			from, is := at[partition]
+			from, is := positions[partition]
 			if !is {
 				return fmt.Errorf("the truth has no position of partition %d", partition)
 			}
@@ -262,7 +264,7 @@ func (c *comparison) begin(ctx context.Context, at map[uint32]Position) error {
 				behind = fmt.Errorf("%w: partition %d is at %s, and the truth at %s", ErrBehind, partition, low, from)
 			}
 		}
-		for partition := range at {
+		for partition := range positions {
 			if _, is := c.low[partition]; !is {
 				return fmt.Errorf("the source has no partition %d", partition)
 			}
@@ -300,7 +302,7 @@ func (c *comparison) readTo(ctx context.Context, partition uint32, to Position) 
 				}
 				continue
 			}
-			c.truth.Row(e.ID) // also compared
+			c.truth.Row(e.ID) // adds the row, so that it is compared if begin reads the message
 			c.late[e.ID] = append(c.late[e.ID], late{partition, e})
 		}
 		if !c.next[partition].Less(next) {
@@ -404,9 +406,9 @@ func windowOf(windows []Window, partition uint32) Window {
 	return Window{}
 }
 
-// Bucket is how many drifts have a size, of either sign.
+// Bucket counts the drifts of some sizes, by sign.
 type Bucket struct {
-	From  uint64 `json:"from"` // sizes
+	From  uint64 `json:"from"` // smallest size
 	To    uint64 `json:"to"`
 	Above int    `json:"too_much"` // columns of rows
 	Below int    `json:"too_few"`

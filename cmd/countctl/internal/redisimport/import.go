@@ -24,10 +24,10 @@ import (
 )
 
 const (
-	// pagesAhead is how many steps are read ahead of the writes.
+	// pagesAhead bounds the pages that are read ahead of the writes.
 	pagesAhead = 2
-	// saveEvery bounds how much work a killed import repeats, apart from the requests in
-	// flight.
+	// saveEvery is the interval at which the progress file is written. A killed import
+	// repeats the work of this time and the requests in flight.
 	saveEvery = time.Second
 )
 
@@ -36,12 +36,12 @@ type Config struct {
 	Redis    *redis.Client
 	Client   *client.Client
 	Patterns []*Pattern
-	// Columns maps the names of counts in keys and hashes to columns, by keyspace. Other
-	// names are not copied.
+	// Columns maps, for each keyspace, the names of counts in keys and hashes to columns.
+	// Counts of other names are not copied.
 	Columns map[string]map[string]string
 	Batch   int                        // keys of one step, 1 … client.WriteOpsMax; Redis may return a few more
-	Bad     func(*BadValueError) error // receives a value that is not a count; an error ends the import
-	Synced  func() error               // makes durable what Bad received; nil for nothing
+	Bad     func(*BadValueError) error // called with a value that is not a count; its error ends the import
+	Synced  func() error               // makes durable what Bad was called with; may be nil
 	State   string                     // progress file; "" keeps none
 	From    State                      // where to continue
 	Retry   client.Retry               // of each write
@@ -63,7 +63,7 @@ func (b *BadValueError) Error() string {
 	return fmt.Sprintf("key %s: %s", key, b.Reason)
 }
 
-// Import is one run. Its goroutines are walk, which Run starts and waits for.
+// Import is one run. Run and Verify each start a goroutine for walk, and wait for it.
 type Import struct {
 	cfg   Config
 	state State
@@ -73,7 +73,7 @@ type Import struct {
 	writer *fence.Writer
 }
 
-// New returns a run.
+// New returns an import that continues at cfg.From.
 func New(cfg Config) *Import {
 	i := &Import{cfg: cfg, state: cfg.From}
 	i.state.Fence = i.state.Fence.Next()
@@ -81,14 +81,15 @@ func New(cfg Config) *Import {
 	return i
 }
 
-// Keys and Rows return the progress of this run. They are safe for concurrent use.
+// Keys returns the keys that were read in this run. Like Rows, it is safe for concurrent
+// use.
 func (i *Import) Keys() int64 { return i.keys.Load() }
 
 // Rows returns the rows that were acknowledged in this run.
 func (i *Import) Rows() int64 { return i.rows.Load() }
 
 // Run copies the remaining keys and returns the final state. It writes the progress file
-// first: the next run must know the fence of this one.
+// first, so that the next run knows the fence of this one.
 func (i *Import) Run(ctx context.Context) (State, error) {
 	if err := i.save(); err != nil {
 		return i.state, err
@@ -100,9 +101,9 @@ func (i *Import) Run(ctx context.Context) (State, error) {
 	return i.state, err
 }
 
-// walkAll iterates over the keys of all patterns from the state's position on. It calls use
-// for each page before the position moves past the page.
-func (i *Import) walkAll(ctx context.Context, use func(context.Context, *page) error) error {
+// walkAll iterates over the keys of all patterns from the state's position on. It calls
+// visit with each page before the position moves past the page.
+func (i *Import) walkAll(ctx context.Context, visit func(context.Context, *page) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	pages := make(chan *page, pagesAhead)
 	walked := make(chan error, 1)
@@ -116,7 +117,7 @@ func (i *Import) walkAll(ctx context.Context, use func(context.Context, *page) e
 		if failed != nil {
 			continue
 		}
-		if failed = i.step(ctx, p, use); failed != nil {
+		if failed = i.step(ctx, p, visit); failed != nil {
 			cancel()
 			continue
 		}
@@ -134,14 +135,14 @@ func (i *Import) walkAll(ctx context.Context, use func(context.Context, *page) e
 	return failed
 }
 
-// step uses one page and moves the position past it.
-func (i *Import) step(ctx context.Context, p *page, use func(context.Context, *page) error) error {
+// step visits one page and moves the position past it.
+func (i *Import) step(ctx context.Context, p *page, visit func(context.Context, *page) error) error {
 	for _, bad := range p.bad {
 		if err := i.cfg.Bad(bad); err != nil {
 			return err
 		}
 	}
-	if err := use(ctx, p); err != nil {
+	if err := visit(ctx, p); err != nil {
 		return err
 	}
 	i.rows.Add(int64(len(p.ops)))
@@ -149,8 +150,8 @@ func (i *Import) step(ctx context.Context, p *page, use func(context.Context, *p
 	return nil
 }
 
-// write sets the rows of a page. Each write has a number of the run's fence, so that its
-// tries count as one, and a late one of an earlier run changes nothing.
+// write sets the rows of a page. Each write has a number of the run's fence. So repeats of
+// a write count once, and a late write of an earlier run changes nothing.
 func (i *Import) write(ctx context.Context, p *page) error {
 	for ops := range slices.Chunk(p.ops, client.WriteOpsMax) {
 		_, err := i.writer.Write(ctx, func(ctx context.Context, o client.WriteOptions) (client.WriteResult, error) {
@@ -179,19 +180,19 @@ func (i *Import) save() error {
 type page struct {
 	number       int // of the pattern
 	pattern      *Pattern
-	ops          []client.Op // by row
+	ops          []client.Op // one for each row
 	bad          []*BadValueError
 	keys         int64
 	values       int64
 	ignored      int64    // keys and fields that are not to be copied
-	came         Names    // values, by their column's name in Redis
-	left         Names    // the part of ignored that has such a name
+	came         Names    // number of values, by their column's name in Redis
+	left         Names    // likewise, of the ignored that have such a name
 	expiring     int64    // keys that are copied and have a time to live
 	expiringKeys []string // the first of them
 	next         uint64   // the next cursor, 0 at the pattern's end
 }
 
-// walk reads the pages from the state's place on.
+// walk sends the pages from the state's place on.
 func (i *Import) walk(ctx context.Context, pages chan<- *page) error {
 	place := i.state.Place
 	for number := place.Pattern; number < len(i.cfg.Patterns); number++ {
@@ -224,7 +225,7 @@ func (i *Import) read(ctx context.Context, number int, cursor uint64) (*page, er
 		return nil, err
 	}
 	p.next = next
-	rows := rowsOf{patterns: i.cfg.Patterns, columns: i.cfg.Columns[p.pattern.Keyspace], page: p, at: map[client.ID]int{}}
+	rows := rowsOf{patterns: i.cfg.Patterns, columns: i.cfg.Columns[p.pattern.Keyspace], page: p, index: map[client.ID]int{}}
 	if p.pattern.hashes() {
 		return p, i.readHashes(ctx, keys, &rows)
 	}
@@ -240,8 +241,8 @@ func (i *Import) scan(ctx context.Context, p *Pattern, cursor uint64) ([]string,
 	return i.cfg.Redis.Scan(ctx, cursor, p.glob, int64(i.cfg.Batch)).Result()
 }
 
-// readCounts reads the keys that are counts: strings, and sets and sorted sets, whose
-// members it counts. Keys of other types do not match the pattern.
+// readCounts reads the keys that are counts. A string has its count as its value; a set or
+// sorted set counts its members. Keys of other types do not match the pattern.
 func (i *Import) readCounts(ctx context.Context, keys []string, rows *rowsOf) error {
 	types, left := make([]*redis.StatusCmd, len(keys)), make([]*redis.DurationCmd, len(keys))
 	_, err := i.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
@@ -270,7 +271,7 @@ func (i *Import) readCounts(ctx context.Context, keys []string, rows *rowsOf) er
 	return i.readSizes(ctx, &sets, &sorted, rows)
 }
 
-// counted is keys of one type, and their counts.
+// counted holds keys of one type, and the cells that they count.
 type counted struct {
 	keys  []string
 	cells []cell
@@ -421,7 +422,7 @@ type Verdict struct {
 }
 
 // Verify iterates over all keys again, from the first on, and compares each value with the
-// present count in countd.
+// current count in countd.
 func (i *Import) Verify(ctx context.Context) (Verdict, error) {
 	again := &Import{cfg: i.cfg}
 	again.cfg.State, again.cfg.From = "", State{}

@@ -21,9 +21,9 @@ type Pattern struct {
 	Column   string // of a count whose key does not name it; else ""
 
 	glob   string         // for SCAN
-	keys   *regexp.Regexp // with anything for the id
-	id     int            // the group of keys that is the id
-	column int            // likewise of the column; 0 for none
+	keys   *regexp.Regexp // matches a key, also one with other text in place of an id
+	id     int            // number of the id's group in keys
+	column int            // likewise for the column; 0 for none
 }
 
 const (
@@ -31,7 +31,7 @@ const (
 	columnMark = "{column}"
 )
 
-// ErrBadPattern is returned for a pattern that names no keys or no place.
+// ErrBadPattern is returned for text that is not a pattern.
 var ErrBadPattern = errors.New("want KEYS=KEYSPACE or KEYS=KEYSPACE:COLUMN, with {id} once in KEYS and {column} at most once, something between them, in UTF-8")
 
 // ParsePattern reads a pattern.
@@ -81,9 +81,10 @@ func (p *Pattern) compile(keys string) {
 	p.glob, p.keys = glob.String(), regexp.MustCompile(exact.String())
 }
 
-// badIDsOf returns an alternative to an id for text that is no number: without the character
-// that parts the id from the text after it or, at the end, before it. So like:abc has an id of
-// like:{id}, and like:1:by has another form. It returns "" for a pattern without such text.
+// badIDsOf returns an alternative to the digits of an id, for text that is no number. The
+// text must not contain the character after the id or, for an id at the end, before it. So
+// like:abc matches like:{id} with a bad id, and like:1:by does not match. It returns "" for
+// a pattern without such a character.
 func badIDsOf(keys string) string {
 	before, after, _ := strings.Cut(keys, idMark)
 	var parts rune
@@ -122,7 +123,7 @@ func (p *Pattern) Types() string {
 }
 
 // match returns the id in a key and, for a count, the column's name. ok is false for a key
-// that does not match. The error is that of an id that is no number of 64 bits.
+// that does not match. err is set if the id is not a number of 64 bits.
 func (p *Pattern) match(key string) (id client.ID, column string, ok bool, err error) {
 	m := p.keys.FindStringSubmatch(key)
 	if m == nil {
@@ -136,7 +137,7 @@ func (p *Pattern) match(key string) (id client.ID, column string, ok bool, err e
 	return id, column, true, err
 }
 
-// hasNumber reports whether a key matches with digits for its id.
+// hasNumber reports whether a key matches and has digits as its id.
 func (p *Pattern) hasNumber(key string) bool {
 	m := p.keys.FindStringSubmatch(key)
 	return m != nil && m[p.id] != "" && strings.Trim(m[p.id], "0123456789") == ""

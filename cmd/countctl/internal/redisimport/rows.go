@@ -12,9 +12,9 @@ import (
 // rowsOf gathers the values of a page into rows.
 type rowsOf struct {
 	patterns []*Pattern        // all of the import
-	columns  map[string]string // by their names in keys and hashes
+	columns  map[string]string // by the names of their counts in keys and hashes
 	page     *page
-	at       map[client.ID]int // of page.ops
+	index    map[client.ID]int // in page.ops
 }
 
 // cell is one count.
@@ -24,7 +24,7 @@ type cell struct {
 	name   string // the column's name in its key or field
 }
 
-// cellOf returns the cell of the key of a count, and false if the key is not to be copied.
+// cellOf returns the cell that a key counts, and false if the key is not to be copied.
 func (r *rowsOf) cellOf(key string) (cell, bool) {
 	r.page.keys++
 	id, name, ok, err := r.match(key)
@@ -59,7 +59,7 @@ func (r *rowsOf) match(key string) (id client.ID, column string, ok bool, err er
 	return 0, column, true, fmt.Errorf("the id %w", err)
 }
 
-// expires notes a key that is copied although it has a time to live.
+// expires records that a copied key has a time to live.
 func (r *rowsOf) expires(key string, left time.Duration) {
 	if left <= 0 {
 		return
@@ -69,7 +69,7 @@ func (r *rowsOf) expires(key string, left time.Duration) {
 	}
 }
 
-// idOf returns the row that a hash is, and false when it is not to be copied.
+// idOf returns the id of the row in a hash, and false if the hash is not to be copied.
 func (r *rowsOf) idOf(key string) (client.ID, bool) {
 	r.page.keys++
 	id, _, ok, err := r.match(key)
@@ -95,10 +95,10 @@ func (r *rowsOf) put(key, field string, c cell, text string) {
 // set sets a count in its row. If Redis returns a key twice, the last value counts.
 func (r *rowsOf) set(c cell, value int64) {
 	r.page.came.add(c.name, 1)
-	at, ok := r.at[c.id]
+	at, ok := r.index[c.id]
 	if !ok {
 		at = len(r.page.ops)
-		r.at[c.id] = at
+		r.index[c.id] = at
 		r.page.ops = append(r.page.ops, client.Op{ID: c.id})
 	}
 	op := &r.page.ops[at]

@@ -29,34 +29,35 @@ type State struct {
 	Mapping  []string `json:"mapping,omitempty"`
 	Place    Place    `json:"place"`
 	// Keyspaces has the numbers of the keyspaces' first Raft groups, by name. No other
-	// keyspace ever has such a number; a keyspace whose number the server did not report is missing.
+	// keyspace ever has such a number. It is 0 if the server did not report it.
 	Keyspaces map[string]uint32 `json:"keyspaces,omitempty"`
-	// Fence is that of all runs which used this file.
+	// Fence is the fence of all runs that used this file.
 	Fence fence.Fence `json:"fence,omitzero"`
 
 	Keys    int64 `json:"keys"`    // that were read
 	Values  int64 `json:"values"`  // that were copied
-	Ignored int64 `json:"ignored"` // keys, and fields of hashes, that are of no pattern or column
+	Ignored int64 `json:"ignored"` // keys, and fields of hashes, that match no pattern or column
 	Bad     int64 `json:"bad"`     // values that were rejected
 
 	Expiring     int64    `json:"expiring,omitempty"`      // keys that were copied and have a time to live
 	ExpiringKeys []string `json:"expiring_keys,omitempty"` // the first of them
 
 	Given []int64 `json:"given,omitempty"` // values that were copied, by pattern
-	Came  Names   `json:"came,omitempty"`  // values, by their column's name in Redis
-	Left  Names   `json:"left,omitempty"`  // the part of Ignored that has such a name
+	Came  Names   `json:"came,omitempty"`  // number of values, by their column's name in Redis
+	Left  Names   `json:"left,omitempty"`  // likewise, of the ignored that have such a name
 }
 
 // Place is where the iteration continues.
 type Place struct {
-	Pattern int    `json:"pattern"` // by number
+	Pattern int    `json:"pattern"` // index in Patterns
 	Cursor  uint64 `json:"cursor"`  // of its SCAN
 }
 
-// Begin returns the state of an import that has not begun. before is the progress file of an
-// earlier run of any import, or zero: writes of that run may still be under way.
-func (s State) Begin(before State) State {
-	s.Version, s.Fence = stateVersion, before.Fence
+// Begin returns the state of an import that has not begun. earlier is the progress file of
+// an earlier run of any import, or zero. Begin keeps its fence, because writes of that run
+// may still be under way.
+func (s State) Begin(earlier State) State {
+	s.Version, s.Fence = stateVersion, earlier.Fence
 	return s
 }
 
@@ -104,17 +105,16 @@ func decodeState(text []byte) (State, error) {
 	return s, nil
 }
 
-// namesMax bounds the names in a Names: a hash with ids as fields may have any number of
-// them.
+// namesMax bounds a Names, because a hash with ids as fields may have any number of names.
 const namesMax = 1000
 
 // Names counts names of keys and fields, up to namesMax names.
 type Names map[string]int64
 
-// add adds times to the count of a name. The map must not be nil.
-func (n Names) add(name string, times int64) {
+// add adds count to the number of a name. The map must not be nil.
+func (n Names) add(name string, count int64) {
 	if _, ok := n[name]; ok || len(n) < namesMax {
-		n[name] += times
+		n[name] += count
 	}
 }
 
@@ -123,15 +123,15 @@ func (n Names) merge(other Names) Names {
 	if n == nil && len(other) > 0 {
 		n = Names{}
 	}
-	for name, times := range other {
-		n.add(name, times)
+	for name, count := range other {
+		n.add(name, count)
 	}
 	return n
 }
 
 func (n Names) valid() bool {
-	for _, times := range n {
-		if times < 0 {
+	for _, count := range n {
+		if count < 0 {
 			return false
 		}
 	}

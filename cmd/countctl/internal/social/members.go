@@ -86,7 +86,7 @@ func membersCheckCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// listFlags select the lines that list and of print.
+// listFlags holds --limit and --cursor of the commands "members list" and "members of".
 type listFlags struct {
 	limit  int
 	cursor string
@@ -98,7 +98,7 @@ func (f *listFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.cursor, "cursor", "", "cursor that the previous page printed")
 }
 
-// moreRows adds how to get the next page.
+// moreRows prints the flag that gets the next page, if there is one.
 func moreRows(t *cli.Table, cursor string) {
 	if cursor != "" {
 		t.Gap()

@@ -87,7 +87,7 @@ func noticeReadCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// given returns the number of a flag, or nil below 0.
+// given returns the value of a flag, or nil if it is below 0, which marks an absent flag.
 func given(n int64) *int64 {
 	if n < 0 {
 		return nil

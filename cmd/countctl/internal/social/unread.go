@@ -4,8 +4,8 @@
 //
 // It never computes a number that it prints: servers join and count.
 //
-// Invariant: a write has one key, which is printed if the outcome is unknown, so that the
-// caller can repeat the command under the key and change things once.
+// Invariant: each write has one key. If the outcome is unknown, the command prints the key.
+// A caller who repeats the command with that key changes things once.
 package social
 
 import (
@@ -29,8 +29,8 @@ func Commands(c *cli.CLI) []*cobra.Command {
 	}
 }
 
-// userCommand returns a command that calls act with its arguments, and prints the answer. ids has
-// the arguments that are ids, at their places.
+// userCommand returns a command that calls act and prints its answer. act gets the
+// arguments, and the ids that idsOf finds in them.
 func userCommand(c *cli.CLI, use, short string,
 	act func(cmd *cobra.Command, server *client.Client, args []string, ids []client.ID) (any, func(*cli.Table), error)) *cobra.Command {
 	return &cobra.Command{
@@ -63,8 +63,9 @@ func readCommand(c *cli.CLI, use, short string,
 	return cmd
 }
 
-// writeCommand is userCommand for a command that writes. what describes the write.
-func writeCommand(c *cli.CLI, use, short, what string,
+// writeCommand is userCommand for a command that writes. effect is a clause for the write,
+// such as "the dot was fired".
+func writeCommand(c *cli.CLI, use, short, effect string,
 	write func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error)) *cobra.Command {
 	var key string
 	cmd := userCommand(c, use, short, func(cmd *cobra.Command, server *client.Client, args []string, ids []client.ID) (any, func(*cli.Table), error) {
@@ -74,7 +75,7 @@ func writeCommand(c *cli.CLI, use, short, what string,
 		}
 		answer, rows, err := write(cmd.Context(), server, args, ids, client.WriteOptions{Key: key})
 		if errors.Is(err, client.ErrUnknown) {
-			return nil, nil, cli.Unknown(what, key, err)
+			return nil, nil, cli.Unknown(effect, key, err)
 		}
 		return answer, rows, unreadError("the write failed", cli.WithKeyRemedy(err))
 	})
@@ -83,17 +84,17 @@ func writeCommand(c *cli.CLI, use, short, what string,
 	return cmd
 }
 
-// unreadError adds to an error what failed, unless it is an error of usage.
-func unreadError(what string, err error) error {
+// unreadError prefixes an error, unless it is a usage error.
+func unreadError(prefix string, err error) error {
 	var usage *cli.UsageError
 	if err == nil || errors.As(err, &usage) {
 		return err
 	}
-	return fmt.Errorf("%s: %w", what, err)
+	return fmt.Errorf("%s: %w", prefix, err)
 }
 
-// idsOf parses the arguments that the usage line calls ids, each at its place. Rows and members
-// may come from standard input.
+// idsOf parses the arguments that the usage line calls ids, each at the index of its
+// argument. Rows and members may come from standard input.
 func idsOf(c *cli.CLI, use string, args []string) ([]client.ID, error) {
 	ids, words := make([]client.ID, len(args)), strings.Fields(use)[1:]
 	for i, arg := range args {
@@ -113,7 +114,7 @@ func idsOf(c *cli.CLI, use string, args []string) ([]client.ID, error) {
 	return ids, nil
 }
 
-// parseID parses the id of a kind of thing, which its error names.
+// parseID parses an id. Its error names the kind of id.
 func parseID(kind, text string) (client.ID, error) {
 	id, err := client.ParseID(text)
 	if err != nil {

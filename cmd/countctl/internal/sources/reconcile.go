@@ -31,17 +31,17 @@ type reconcileFlags struct {
 	retryFor             time.Duration
 }
 
-// worstShown is how many of the largest drifts are shown.
+// worstShown bounds the drifts that the output shows, the largest first.
 const worstShown = 20
 
-// The errors of a comparison that did not end as it should.
+// Errors of a run that could not compare or correct all rows.
 var (
 	errUnsettled   = errors.New("rows had messages at each look")
 	errNotQuiesced = errors.New("something was written meanwhile")
 	errStillDiffer = errors.New("rows still differ")
 )
 
-// driftOutput is one column of a row that is not what it should be.
+// driftOutput is one column of a row that differs from the truth.
 type driftOutput struct {
 	ID     client.ID `json:"id"`
 	Column string    `json:"column"`
@@ -59,7 +59,7 @@ type reconcileOutput struct {
 	Worst     []driftOutput      `json:"worst"`
 	Unsettled []client.ID        `json:"unsettled"`
 	Corrected int                `json:"corrected"` // rows
-	Repeated  int                `json:"repeated"`  // rows that changed before they were corrected: another run corrected them
+	Repeated  int                `json:"repeated"`  // rows whose difference changed before they were corrected, as by another run
 	Report    string             `json:"report,omitempty"`
 }
 
@@ -195,8 +195,8 @@ func runReconcile(ctx context.Context, c *cli.CLI, args []string, f reconcileFla
 	return err
 }
 
-// stillDiffer compares corrected rows again. They differ if a message set a value or met a floor
-// meanwhile.
+// stillDiffer compares corrected rows again, and returns an error if any differs. A row
+// differs if a message set a value or met a floor meanwhile.
 func stillDiffer(ctx context.Context, found *reconcile.Result) error {
 	left, err := found.Again(ctx)
 	if err != nil {
@@ -208,10 +208,10 @@ func stillDiffer(ctx context.Context, found *reconcile.Result) error {
 	return nil
 }
 
-// allowCorrections asks before drifts are corrected, unless all are small.
-func allowCorrections(c *cli.CLI, found *reconcile.Result, most uint64) error {
+// allowCorrections asks for confirmation if a drift is larger than unasked.
+func allowCorrections(c *cli.CLI, found *reconcile.Result, unasked uint64) error {
 	largest := reconcile.Largest(found.Drifts)
-	if largest <= most {
+	if largest <= unasked {
 		return nil
 	}
 	return c.ConfirmRisk(fmt.Sprintf("Correct %s of rows, by up to %d?", cli.Counted(len(found.Drifts), "column"), largest))
@@ -225,7 +225,7 @@ type reconciled struct {
 	truth            *truth
 }
 
-// scan adds the rows that the truth does not have, which should be 0.
+// scan adds to the truth the rows that it lacks. Their counts should be 0.
 func (r *reconciled) scan(ctx context.Context) error {
 	return cli.Scan(ctx, r.server, r.keyspace, r.truth.columns, client.ReadOptions{Consistency: "linearizable"}, func(page client.Page) error {
 		for _, row := range page.Rows {
@@ -244,7 +244,8 @@ func (r *reconciled) unchanged(ctx context.Context, digests map[uint32]string) e
 	return err
 }
 
-// digests returns the digest of each shard, of the replica that is furthest.
+// digests returns the digest of each shard, from the replica that has applied the most. If
+// wanted is false, it returns none.
 func (r *reconciled) digests(ctx context.Context, wanted bool) (map[uint32]string, error) {
 	found := map[uint32]string{}
 	if !wanted {
@@ -348,10 +349,11 @@ func (r *reconciled) row(row *client.Row, shard int) reconcile.Row {
 // Wait implements reconcile.Server.
 func (r *reconciled) Wait(ctx context.Context) error { return cli.Pause(ctx, 100*time.Millisecond) }
 
-// correct corrects the rows that still differ as they did, once no correction of an earlier run can
-// reach them. digests are those before the comparison.
+// correct corrects the rows whose drifts two comparisons found alike. Between the
+// comparisons, a fence keeps corrections of earlier runs away. digests are those from
+// before the first comparison.
 func (r *reconciled) correct(ctx context.Context, found *reconcile.Result, digests map[uint32]string, out *reconcileOutput) error {
-	if err := r.unchanged(ctx, digests); err != nil { // a question may have been open for long
+	if err := r.unchanged(ctx, digests); err != nil { // a question may have waited long for its answer
 		return err
 	}
 	run := reconcile.NewCorrection(r, time.Now())
@@ -383,7 +385,7 @@ func (r *reconciled) Add(ctx context.Context, column int, number uint64, adds []
 	for i, d := range adds {
 		ops[i] = client.Op{ID: client.ID(d.ID), Cells: client.Counts{{Column: name, Value: d.Add}}}
 	}
-	of := sha256.Sum256([]byte(name)) // a name may be as long as a producer's
+	of := sha256.Sum256([]byte(name)) // the name itself may be too long for a producer's name
 	_, err := r.server.CorrectMany(ctx, r.keyspace, ops, client.WriteOptions{
 		Quiet: true, Producer: "countctl reconcile " + hex.EncodeToString(of[:16]), Seq: number,
 	})
@@ -425,7 +427,7 @@ func (o reconcileOutput) table(t *cli.Table) {
 	}
 }
 
-// writeReport writes all differences.
+// writeReport writes all differences to a CSV file.
 func writeReport(path string, drifts []reconcile.Drift, columns []string) error {
 	if path == "" {
 		return nil

@@ -1,6 +1,7 @@
-// Package sources owns the commands on sources, which are queues that the cluster counts, and
-// reconcile, which compares counts with a truth. internal/reconcile does the arithmetic; this
-// package reads the truth, asks, and sends the corrections.
+// Package sources owns the commands on sources, which are queues that the cluster counts.
+// It also owns reconcile, which compares counts with a truth. Package reconcile does the
+// arithmetic; this package reads the truth, asks for confirmation, and sends the
+// corrections.
 //
 // It never reads a queue and never moves a position: servers do.
 //
@@ -32,7 +33,7 @@ func Commands(c *cli.CLI) []*cobra.Command {
 	return []*cobra.Command{sourceCommand(c), reconcileCommand(c)}
 }
 
-// sourceFileBytesMax is above what the server takes.
+// sourceFileBytesMax is above the server's own limit.
 const sourceFileBytesMax = 1 << 20
 
 func sourceCommand(c *cli.CLI) *cobra.Command {
@@ -96,7 +97,7 @@ func readSource(c *cli.CLI, name string) ([]byte, error) {
 	return text, nil
 }
 
-// sourceVerb returns a command that changes the source it names.
+// sourceVerb returns a command that changes the source that its argument names.
 func sourceVerb(c *cli.CLI, verb, short string, change func(*client.Client, context.Context, string) (client.Source, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:     verb + " NAME",
@@ -220,10 +221,11 @@ func awaitSource(ctx context.Context, c *cli.CLI, server *client.Client, name st
 	return of, err
 }
 
-// caughtUp reports whether all partitions are at an end that was read within the time.
-func caughtUp(of client.Source, within time.Duration) bool {
+// caughtUp reports whether each partition is at its end, which was read less than maxAge
+// ago.
+func caughtUp(of client.Source, maxAge time.Duration) bool {
 	for _, p := range of.Partitions {
-		if p.EndAgeMS == nil || *p.EndAgeMS >= within.Milliseconds() || p.Position != p.End {
+		if p.EndAgeMS == nil || *p.EndAgeMS >= maxAge.Milliseconds() || p.Position != p.End {
 			return false
 		}
 	}

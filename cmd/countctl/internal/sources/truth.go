@@ -15,7 +15,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/reconcile"
 )
 
-// truth is what rows should be.
+// truth holds the counts that rows should have.
 type truth struct {
 	columns []string // in the order of the rows' counts
 	rows    *reconcile.Truth
@@ -87,7 +87,7 @@ func queryTruth(ctx context.Context, dsn, query string, keyspace client.Keyspace
 	return &t.truth, nil
 }
 
-// truthReader reads records of text.
+// truthReader adds records of text to a truth.
 type truthReader struct {
 	truth
 	id     int   // place of the id in a record
@@ -115,7 +115,7 @@ func newTruthReader(header []string, keyspace client.Keyspace) (*truthReader, er
 	return t, nil
 }
 
-// add reads a record.
+// add adds a record. Its id must be new.
 func (t *truthReader) add(record []string) error {
 	id, err := strconv.ParseUint(record[t.id], 10, 64)
 	if err != nil {

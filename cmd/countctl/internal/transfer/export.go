@@ -71,8 +71,8 @@ were when they were read.`,
 	return cmd
 }
 
-// checkOutput refuses a name that is more likely that of a keyspace than of a file, and a file
-// that is there.
+// checkOutput refuses a path that looks like the name of a keyspace. Without --yes it also
+// refuses a file that exists.
 func checkOutput(c *cli.CLI, path string) error {
 	if path == cli.StreamName {
 		return nil
@@ -83,7 +83,8 @@ func checkOutput(c *cli.CLI, path string) error {
 	return c.RefuseExisting(path)
 }
 
-// exportTo writes a CSV file by write; the file appears whole or not at all.
+// exportTo creates a CSV file and calls write to fill it. The file appears whole or not at
+// all.
 func exportTo(c *cli.CLI, path string, retryFor time.Duration, write func(*client.Client, *csvfile.Writer) error) error {
 	server, err := c.ConnectWaiting(retryFor)
 	if err != nil {
@@ -120,7 +121,7 @@ func exportFile(ctx context.Context, c *cli.CLI, path string, f exportFlags) err
 	if err != nil {
 		return err
 	}
-	if path != cli.StreamName { // only rows may be written to it
+	if path != cli.StreamName { // else standard output has the rows
 		err = c.Print(done, done.table)
 	}
 	return errors.Join(err, missingError(f.keyspace, done.UnreadableShards))
@@ -143,7 +144,7 @@ func (o exportOutput) table(t *cli.Table) {
 	t.Row(o.File, o.Keyspace, cli.Grouped(o.Rows), fmt.Sprintf("%.1f", o.Seconds), cli.Grouped(int64(o.RowsPerSecond)))
 }
 
-// exportColumns checks --columns, or returns all columns.
+// exportColumns returns the columns of --columns, or all columns.
 func exportColumns(ctx context.Context, server *client.Client, f exportFlags) ([]string, error) {
 	keyspace, err := cli.FindCounters(ctx, server, f.keyspace)
 	if err != nil {
@@ -163,7 +164,7 @@ func exportColumns(ctx context.Context, server *client.Client, f exportFlags) ([
 	return f.columns, nil
 }
 
-// exportRows writes header and rows, and completes done.
+// exportRows writes the header and the rows, and fills in done.
 func exportRows(ctx context.Context, c *cli.CLI, server *client.Client, out *csvfile.Writer, f exportFlags, done *exportOutput) error {
 	if err := out.Texts(append([]string{"id"}, done.Columns...)...); err != nil {
 		return err
@@ -192,8 +193,8 @@ func exportRows(ctx context.Context, c *cli.CLI, server *client.Client, out *csv
 	return err
 }
 
-// exportValues copies the row's counts to values, in the order of columns, and reports
-// whether there is any.
+// exportValues copies the row's counts to values, in the order of columns. It reports
+// whether any of them is not 0.
 func exportValues(values []int64, row client.Row, columns []string) bool {
 	counted := false
 	for i, column := range columns {

@@ -33,7 +33,7 @@ type importOutput struct {
 	Rows          int64   `json:"rows"`                    // acknowledged, including the previous run
 	Rejected      int64   `json:"rejected"`                // likewise, including those of Overflows
 	DoneBefore    bool    `json:"done_before,omitempty"`   // of increments: nothing was left to add
-	RejectsFile   string  `json:"rejects_file,omitempty"`  // where they are
+	RejectsFile   string  `json:"rejects_file,omitempty"`  // file of the rejected rows
 	ResumedAfter  int64   `json:"resumed_after,omitempty"` // line that the previous run had reached
 	Seconds       float64 `json:"seconds"`                 // of this run
 	RowsPerSecond float64 `json:"rows_per_second"`         // of this run
@@ -133,10 +133,11 @@ type importSource struct {
 	input    csvfile.Identity // zero for standard input
 	server   *client.Client
 	keyspace client.Keyspace
-	unlock   func() // the progress file; nil if there is none
+	unlock   func() // unlocks the progress file; nil if there is none
 }
 
-// openImport checks the flags, opens both ends and locks the progress file.
+// openImport checks the flags, opens the file, connects to the server and locks the
+// progress file.
 func openImport(ctx context.Context, c *cli.CLI, path string, f *importFlags) (*importSource, error) {
 	if err := f.check(path); err != nil {
 		return nil, err
@@ -179,7 +180,7 @@ func lockState(source, state string) (unlock func(), err error) {
 	return unlock, err
 }
 
-// Close closes the files, which were only read.
+// Close unlocks the progress file, and closes the file and the client.
 func (s *importSource) Close() {
 	if s.unlock != nil {
 		s.unlock()
@@ -190,13 +191,13 @@ func (s *importSource) Close() {
 	s.server.Close()
 }
 
-// importRun is a run of either kind.
+// importRun is a csvimport.Import or a csvimport.Replay.
 type importRun interface {
 	Run(ctx context.Context) (csvimport.Summary, error)
 	RowsAcked() int64
 }
 
-// importFile imports a file, from the flags to the summary.
+// importFile runs the import of a file, from the check of its flags to its summary.
 func importFile(ctx context.Context, c *cli.CLI, path string, f importFlags) error {
 	s, err := openImport(ctx, c, path, &f)
 	if err != nil {
@@ -244,7 +245,7 @@ func importFile(ctx context.Context, c *cli.CLI, path string, f importFlags) err
 	return importDone(c, out, f)
 }
 
-// outputOf returns the output of an import that began at from.
+// outputOf returns the output of an import. from is the state in which this run began.
 func outputOf(path string, s csvimport.Summary, from csvimport.State, f importFlags) importOutput {
 	out := importOutput{
 		File: path, Keyspace: from.Keyspace, Rows: s.Rows, Rejected: s.Rejected, Overflows: s.Overflows,

@@ -14,10 +14,10 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
 )
 
-// Defaults of an import. On 2 busy cores shared with a one-node server, 1,000
-// rows with 4 requests in flight brought 250,000 to 310,000 rows/s, 2,000 with 8
-// brought 480,000 to 530,000, and 5,000 with 8 some 15 % more, for bodies and
-// pauses of more than twice the size.
+// Defaults of an import, measured on 2 busy cores shared with a one-node server. Batches of
+// 1,000 rows with 4 requests in flight brought 250,000 to 310,000 rows/s. Batches of 2,000
+// with 8 requests brought 480,000 to 530,000. Batches of 5,000 with 8 requests brought some
+// 15 % more, but bodies and pauses were more than twice as large.
 const (
 	importBatchDefault = 2000
 	importLanesDefault = 8
@@ -42,7 +42,7 @@ type importFlags struct {
 	inFlight  int
 	retryFor  time.Duration
 	delimiter string
-	comma     rune    // of delimiter, once checked
+	comma     rune    // delimiter as a character, set by check
 	speed     float64 // of replay, times real time; 0 does not wait
 }
 
@@ -132,8 +132,8 @@ func (f *importFlags) check(path string) error {
 	return nil
 }
 
-// checkFiles refuses flags by which the command would overwrite the file that it reads, or
-// two of its own files.
+// checkFiles returns an error if the command would overwrite the file that it reads, or use
+// one file for two purposes.
 func (f *importFlags) checkFiles(c *cli.CLI, path string) error {
 	input, err := os.Stat(path)
 	if in, ok := c.In.(*os.File); ok && path == cli.StreamName {

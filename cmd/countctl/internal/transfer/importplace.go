@@ -13,9 +13,9 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
 )
 
-// findPlace returns where the import begins: after the rows of an earlier run of the same import,
-// or at the start. It only reports the progress file of another import: values are absolute, so
-// it is always right to begin again.
+// findPlace returns where the import begins: after the rows of an earlier run of the same
+// import, or at the start. If the progress file is of another import of values, it prints
+// that and begins at the start. That is always right, because values are absolute.
 func findPlace(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) (csvimport.State, error) {
 	about, err := describe(ctx, s, f)
 	if err == nil {
@@ -70,8 +70,8 @@ func (s *importSource) mapColumns(about *csvimport.State, f importFlags) (err er
 }
 
 // firstGroup returns the number of a keyspace's first Raft group, which no other keyspace
-// ever has, or 0 if the caller may not read it. A node lists the groups of which it has a
-// replica; the others take the rights of an operator.
+// ever has. It returns 0 if the caller may not read it. A node lists the groups of which it
+// has a replica; reading other groups needs the rights of an operator.
 func firstGroup(ctx context.Context, server *client.Client, cluster client.Cluster, keyspace string) (uint32, error) {
 	for _, g := range cluster.Groups {
 		if g.Keyspace == keyspace {
@@ -154,9 +154,9 @@ func explainImport(err error, path string, f importFlags, s csvimport.Summary) e
 	return fmt.Errorf("%w; %s", err, next)
 }
 
-// findSession returns the session of an earlier run, or a new one, and the columns of it that
-// the keyspace no longer has. A session of another file or cluster stops the command: replacing
-// it would lose track of its requests in flight.
+// findSession returns the state of an earlier run, or one with a new session. It also returns
+// the columns of the session that the keyspace no longer has. A session of another file or
+// cluster stops the command: replacing it would lose track of its requests in flight.
 func findSession(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) (csvimport.State, []string, error) {
 	about, err := describe(ctx, s, f)
 	if err != nil {
@@ -172,7 +172,7 @@ func findSession(ctx context.Context, c *cli.CLI, s *importSource, f importFlags
 		err := s.mapColumns(&about, f)
 		return about.BeginSession(f.batch, f.speed*replayTick.Seconds()), nil, err
 	}
-	if len(before.Differences(about)) > 0 { // which may be that of --map alone
+	if len(before.Differences(about)) > 0 { // with the columns mapped, --map may turn out to mean the same
 		if err := s.mapColumns(&about, f); err != nil {
 			return about, nil, err
 		}
@@ -240,8 +240,9 @@ func (f *importFlags) mapColumns(s *importSource) ([]csvimport.Column, error) {
 	return columns, nil
 }
 
-// mapEvents returns the column of each event that a replay counts, with "" for an event that counts
-// for nothing. The session keeps them: a column that is made later counts nothing of it.
+// mapEvents returns the column of each event that a replay counts, with "" for an event
+// that counts for nothing. The session keeps the mapping: a column that is created later
+// counts none of its events.
 func mapEvents(keyspace client.Keyspace, mapping []string) ([]csvimport.Column, error) {
 	var columns []csvimport.Column
 	for _, pair := range mapping {
@@ -271,7 +272,8 @@ func hasEvent(columns []csvimport.Column, event string) bool {
 	return slices.ContainsFunc(columns, func(c csvimport.Column) bool { return c.File == event })
 }
 
-// numbersOf returns the numbers of columns in the keyspace, -1 for one that it has not.
+// numbersOf returns the numbers of columns in the keyspace, or -1 for a column that it
+// lacks.
 func numbersOf(columns []csvimport.Column, keyspace client.Keyspace) []int {
 	names, numbers := keyspace.Numbered(), make([]int, len(columns))
 	for i, c := range columns {

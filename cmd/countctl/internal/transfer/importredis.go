@@ -24,8 +24,8 @@ import (
 	"github.com/countd/countd/internal/atomicfile"
 )
 
-// redisBatchDefault is the default of --batch: the number of keys in a step that Redis
-// answers in about a millisecond.
+// redisBatchDefault is the default of --batch, in keys. Redis answers a step of that size
+// in about a millisecond.
 const redisBatchDefault = 1000
 
 // redisTimeout bounds each answer of Redis.
@@ -67,7 +67,8 @@ func fromRedis(source string) bool {
 	return strings.HasPrefix(source, "redis://") || strings.HasPrefix(source, "rediss://")
 }
 
-// importRedis copies a Redis, from the flags to the summary.
+// importRedis copies the counts of a Redis database, from the check of its flags to its
+// summary.
 func importRedis(ctx context.Context, c *cli.CLI, source string, f importFlags, r redisFlags) error {
 	options, patterns, err := checkRedis(source, &f, &r)
 	if err != nil {
@@ -82,7 +83,7 @@ func importRedis(ctx context.Context, c *cli.CLI, source string, f importFlags, 
 	if err != nil {
 		return err
 	}
-	logging.Disable() // of go-redis, which repeats the error on stderr
+	logging.Disable() // go-redis would repeat the error on standard error
 	peer := redis.NewClient(options)
 	defer peer.Close()
 	if f.state != "" {
@@ -148,7 +149,7 @@ func runRedis(ctx context.Context, run *redisimport.Import, r redisFlags, out *r
 	return state, err
 }
 
-// checkRedis checks the flags by themselves and sets defaults.
+// checkRedis checks the flags that need no connection, and sets defaults.
 func checkRedis(source string, f *importFlags, r *redisFlags) (*redis.Options, []*redisimport.Pattern, error) {
 	options, err := redis.ParseURL(source)
 	if err != nil {
@@ -185,8 +186,8 @@ func checkRedis(source string, f *importFlags, r *redisFlags) (*redis.Options, [
 	return options, patterns, nil
 }
 
-// redisColumns maps names of counts to columns, by keyspace: the names of --map if the
-// keyspace has the column, and equal names.
+// redisColumns returns, for each keyspace, the column for each name of a count. A name of
+// --map gets its column if the keyspace has that column. Each column also has its own name.
 func redisColumns(ctx context.Context, server *client.Client, patterns []*redisimport.Pattern, mapping []string) (map[string]map[string]string, error) {
 	all, has := map[string]map[string]string{}, map[string][]string{}
 	var columns []string // of any keyspace
@@ -279,8 +280,8 @@ func infoLine(info, name string) string {
 	return ""
 }
 
-// redisDone prints the result of a run. It returns an error if some counts differ from those
-// in Redis.
+// redisDone prints the result of a run. It returns an error if counts differ from those in
+// Redis, values were rejected, or missing is not empty.
 func redisDone(c *cli.CLI, out redisOutput, f importFlags, missing []string) error {
 	if err := c.Print(out, out.table); err != nil {
 		return err
@@ -327,15 +328,15 @@ func (o redisOutput) table(t *cli.Table) {
 // namesShown bounds the names that a message lists.
 const namesShown = 5
 
-// notLeftOut returns the names in left that --map does not leave out.
-func notLeftOut(left redisimport.Names, mapping []string) redisimport.Names {
-	left = maps.Clone(left)
+// notLeftOut returns the names that --map does not leave out.
+func notLeftOut(names redisimport.Names, mapping []string) redisimport.Names {
+	names = maps.Clone(names)
 	for _, pair := range mapping {
 		if name, column, _ := strings.Cut(pair, "="); column == "" {
-			delete(left, name)
+			delete(names, name)
 		}
 	}
-	return left
+	return names
 }
 
 // listNames lists the most frequent names, with how often each was seen.
@@ -370,13 +371,13 @@ func missingOf(state redisimport.State, patterns []*redisimport.Pattern, mapping
 	return missing
 }
 
-// someOf lists the first of a number of keys.
-func someOf(keys []string, all int64) string {
+// someOf lists keys, and how many more there are in total.
+func someOf(keys []string, total int64) string {
 	var parts []string
 	for _, key := range keys {
 		parts = append(parts, strconv.Quote(key))
 	}
-	if more := all - int64(len(keys)); more > 0 {
+	if more := total - int64(len(keys)); more > 0 {
 		parts = append(parts, "and "+cli.Grouped(more)+" more")
 	}
 	return strings.Join(parts, ", ")
@@ -408,14 +409,14 @@ func (r *redisRejects) add(b *redisimport.BadValueError) error {
 	return nil
 }
 
-// open opens the file behind its rows. A crash may have cut off the last one.
+// open opens the file to append to it. A crash may have cut off its last row.
 func (r *redisRejects) open() error {
 	f, err := os.OpenFile(r.path, os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o666)
 	if err != nil {
 		return err
 	}
 	header := make([]byte, len(redisRejectsHeader))
-	n, _ := f.ReadAt(header, 0) // a shorter file is not one of rejects, or is new
+	n, _ := f.ReadAt(header, 0) // a shorter file is new, or not one of rejects
 	last := make([]byte, 1)
 	size, err := f.Seek(0, 2)
 	switch {
@@ -447,7 +448,7 @@ func (r *redisRejects) sync() error {
 	return nil
 }
 
-// close closes the file; sync was called for all that is in it.
+// close closes the file, whose rows sync has made durable.
 func (r *redisRejects) close() {
 	if r.f != nil {
 		_ = r.f.Close()

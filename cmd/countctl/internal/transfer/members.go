@@ -83,7 +83,7 @@ func exportMembers(ctx context.Context, c *cli.CLI, path string, f *membersExpor
 		took = m.Stop()
 		return err
 	})
-	if err != nil || path == cli.StreamName { // only members may be written to it
+	if err != nil || path == cli.StreamName { // standard output has the members
 		return err
 	}
 	done := membersExportOutput{path, f.Keyspace, f.Column, f.rows.Load(), f.members.Load(), took.Seconds()}
