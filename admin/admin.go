@@ -1,8 +1,7 @@
 // Package admin owns the cluster as its operators see it: it joins the catalog with the
 // reports of the nodes, and turns the requests of operators into commands on the catalog.
-//
 // It never plans the placement and never carries out its steps; package cluster does. It
-// knows no HTTP. Invariant: a request that the present catalog forbids is refused before
+// knows no HTTP. Invariant: a request that the current catalog forbids is refused before
 // anything is changed.
 package admin
 
@@ -71,7 +70,7 @@ func (a *Cluster) Plan(ctx context.Context) ([]client.PlanStep, error) {
 	for i := range steps {
 		s := &steps[i]
 		s.Add, s.Remove = name.all(s.Add), name.all(s.Remove)
-		s.From, s.To, s.Node, s.Reason = name[s.From], name[s.To], name[s.Node], name.in(s.Reason)
+		s.From, s.To, s.Node, s.Reason = name[s.From], name[s.To], name[s.Node], name.replaceKeys(s.Reason)
 	}
 	return steps, nil
 }
@@ -154,15 +153,16 @@ func Names(view *catalog.View) NodeNames {
 	return called
 }
 
-// in returns text with each key replaced by its name.
-func (n NodeNames) in(text string) string {
+// replaceKeys returns text with the name of each node in place of its key.
+func (n NodeNames) replaceKeys(text string) string {
 	for key, name := range n {
 		text = strings.ReplaceAll(text, key, name)
 	}
 	return text
 }
 
-// all returns the names of nodes, sorted. A node that was removed keeps its key.
+// all returns the names of the nodes with these keys, sorted. A node that was removed keeps
+// its key.
 func (n NodeNames) all(keys []string) []string {
 	called := make([]string, len(keys))
 	for i, key := range keys {

@@ -41,7 +41,7 @@ func TestNodesAreCalledByName(t *testing.T) {
 	if got := name.all([]string{"n3.d", "gone.e", "n1.a"}); !slices.Equal(got, []string{"gone.e", "n1", "n3"}) {
 		t.Errorf("they are called %q", got)
 	}
-	if got := name.in("n2.c has 4 replicas, n1.a has 2"); got != "n2 has 4 replicas, n1 has 2" {
+	if got := name.replaceKeys("n2.c has 4 replicas, n1.a has 2"); got != "n2 has 4 replicas, n1 has 2" {
 		t.Errorf("told %q", got)
 	}
 }

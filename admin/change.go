@@ -94,17 +94,17 @@ func (c NodeChange) make(ctx context.Context, o *operation) (*client.Changed, er
 	}, nil
 }
 
-// othersTake reports whether a node other than but can hold replicas and lead.
-func (o *operation) othersTake(but string) bool {
+// othersTake reports whether any node except exceptKey can hold replicas and lead.
+func (o *operation) othersTake(exceptKey string) bool {
 	for key, node := range o.catalog.Nodes {
-		if key != but && node.State == catalog.NodeActive && o.alive(key) {
+		if key != exceptKey && node.State == catalog.NodeActive && o.alive(key) {
 			return true
 		}
 	}
 	return false
 }
 
-// takes returns why a node can get no replica and cannot lead a group, or nil.
+// takes returns an error if a node can get no replica and cannot lead a group.
 func (o *operation) takes(node catalog.Node) error {
 	switch {
 	case node.State != catalog.NodeActive:

@@ -80,32 +80,33 @@ func (c *Client) doFor(ctx context.Context, retry Retry, req call, out any) erro
 	if req.once {
 		retry.For = RetryNever
 	}
-	maybe := false // an earlier try may have written
-	err := retry.Do(ctx, func() error { return c.round(ctx, req, out, &maybe) })
-	if err != nil && maybe && !overflowed(err) {
+	written := false // an earlier try may have written
+	err := retry.Do(ctx, func() error { return c.round(ctx, req, out, &written) })
+	if err != nil && written && !overflowed(err) {
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	return err
 }
 
-// overflowed reports whether the server refused every op of a write for its sum. The server
-// remembers the refusal under the write's key or number. So it also holds for earlier tries,
-// answered or not.
+// overflowed reports whether the server refused every op of a write because no sum fits.
+// The server remembers the refusal under the write's key or number. So it also holds for
+// earlier tries, answered or not.
 func overflowed(err error) bool {
 	var refused *Error
 	return errors.As(err, &refused) && refused.Code == "overflow"
 }
 
-// round tries the address in use. While the server fails, it tries each of the other addresses.
-// It sets maybe if a try of a write has an unknown outcome, and never clears it.
-func (c *Client) round(ctx context.Context, req call, out any, maybe *bool) error {
+// round tries the address in use. While the server fails, it tries each of the other
+// addresses. It sets written if a try of a write has an unknown outcome, and never clears
+// it.
+func (c *Client) round(ctx context.Context, req call, out any, written *bool) error {
 	for tries := 1; ; tries++ {
 		current := c.current.Load()
 		err := c.try(ctx, c.base(current), req, out)
 		if err == nil {
 			return nil
 		}
-		*maybe = *maybe || req.write && !didNothing(err)
+		*written = *written || req.write && !didNothing(err)
 		if !elsewhere(err) {
 			return err
 		}
@@ -203,7 +204,7 @@ func noAnswer(ctx context.Context, base string, err error) error {
 	return err
 }
 
-// unsentError marks a failure before the first byte of a request left.
+// unsentError marks a failure before the first byte of a request was sent.
 type unsentError struct{ error }
 
 func (e unsentError) Unwrap() error { return e.error }
@@ -225,12 +226,12 @@ func didNothing(err error) bool {
 	return refused.Status/100 == 4
 }
 
-// readAt reads a path with a query of its own beside that of o.
+// readAt reads a path. The request has the options of o and the values of query.
 func readAt[T any](ctx context.Context, c *Client, path string, query url.Values, o ReadOptions) (T, error) {
 	return ask[T](ctx, c, o.get(path, query))
 }
 
-// get returns the call that reads a path with a query of its own beside that of o.
+// get returns the call that reads a path with the options of o and the values of query.
 func (o ReadOptions) get(path string, query url.Values) call {
 	suffix := o.query()
 	if len(query) > 0 {

@@ -1,11 +1,12 @@
 // Package client implements countd's HTTP API for Go programs.
 //
-// It owns the types of requests and answers, the deadline of a call, retries, and the choice
-// among a cluster's addresses. It never repeats an increment in a way that could count
-// twice: each write carries one Idempotency-Key over all its tries, or a producer's name and
-// number, and a write that carries neither is sent once. Invariant: a method returns nil
-// only after it has decoded a whole answer of status 2xx, and an error that does not wrap
-// ErrUnknown means that the write did not happen.
+// It owns the types of requests and answers, the deadline of a call, retries, and the
+// choice among a cluster's addresses. It never repeats an increment in a way that could
+// count twice. Each write carries one Idempotency-Key over all its tries, or a producer's
+// name and number. A write that carries neither is sent once.
+//
+// Invariant: a method returns nil only after it has decoded a whole answer of status 2xx.
+// An error that does not wrap ErrUnknown means that the write did not happen.
 //
 // Reads are not hedged: the client sends no second read while the first is in flight. A node
 // that cannot answer forwards a read to one that can, and under load a second copy takes
@@ -37,8 +38,8 @@ const (
 	TimeoutDefault = 5 * time.Second
 	// AddrsMax bounds the addresses that a call tries before it waits.
 	AddrsMax = 16
-	// idleConnsMax bounds the idle connections to one address. It equals the most requests that
-	// a Writer has in flight.
+	// idleConnsMax bounds the idle connections to one address. It is the maximum number of
+	// requests that a Writer has in flight.
 	idleConnsMax = 64
 	dialTimeout  = 5 * time.Second
 )
@@ -55,12 +56,12 @@ type Config struct {
 	// system's authorities and no client certificate. If TLS is set, an address without a scheme
 	// means https.
 	TLS *tls.Config
-	// Token authenticates each call; "" for none. A server without --auth ignores it. If any of
-	// Addrs has TLS, the client sends the token without TLS only to those of Addrs that have
+	// Token authenticates each call; "" for none. A server without --auth ignores it. If
+	// any of Addrs has TLS, the token goes unencrypted only to those of Addrs that have
 	// none.
 	Token string
-	// With TokenToAddrs, the client sends the token without TLS only to Addrs, even if none of
-	// them has TLS.
+	// With TokenToAddrs, the token goes unencrypted only to Addrs, even if none of them has
+	// TLS.
 	TokenToAddrs bool
 }
 
@@ -117,8 +118,8 @@ func New(cfg Config) (*Client, error) {
 // portDefault is countd's own port for HTTP.
 const portDefault = "7400"
 
-// ParseAddr parses a server's address: http://host:port or https://host:port, where a missing
-// port is 80 or 443; or host:port or host, which means http, with port 7400 if it is missing.
+// ParseAddr parses a server's address. In http://host:port and https://host:port, a missing
+// port means 80 or 443. host:port and host mean http, and a missing port means 7400.
 func ParseAddr(addr string) (*url.URL, error) {
 	bare := !strings.Contains(addr, "://")
 	if bare {

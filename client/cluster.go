@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// Keyspace describes one named table.
+// Keyspace describes one keyspace.
 type Keyspace struct {
 	Name    string   `json:"name"`
 	Kind    string   `json:"kind"`

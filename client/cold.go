@@ -61,7 +61,7 @@ type ColdWork struct {
 }
 
 // ColdOrdered holds the answers of the nodes to an order. The jobs run in the background;
-// Client.Cold reports their progress.
+// Admin.Cold reports their progress.
 type ColdOrdered struct {
 	ID    string            `json:"id"` // id of the job; "" for a dry run
 	Nodes []ColdOrderedNode `json:"nodes"`
@@ -90,7 +90,8 @@ func (a Admin) Cold(ctx context.Context) ([]ColdNode, error) {
 	return askMember[[]ColdNode](ctx, a.c, get("/v1/admin/cold"), "nodes")
 }
 
-// MigrateCold moves rows that nobody writes near from memory to disk, on all nodes.
+// MigrateCold moves rows from memory to disk, on all nodes. It skips rows while somebody
+// writes to rows near them.
 func (a Admin) MigrateCold(ctx context.Context, m ColdMigration) (ColdOrdered, error) {
 	return a.orderCold(ctx, "migrate", struct {
 		Keyspace  string `json:"keyspace,omitempty"`

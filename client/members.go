@@ -35,7 +35,7 @@ type MemberOp struct {
 type MemberOutcome struct {
 	Member  ID    `json:"member"`
 	Changed bool  `json:"changed"` // false if the op left the set unchanged; always false for a repeat
-	Count   int64 `json:"count"`   // the count right after the op; for a repeat, the present count
+	Count   int64 `json:"count"`   // the count right after the op; for a repeat, the current count
 }
 
 // MemberWritten is the answer of a write of one member.

@@ -21,7 +21,7 @@ type Past struct {
 }
 
 // Past reads the ops that messages of a source apply to rows of a keyspace, beginning at a
-// position. If there are no messages yet, Next equals from.
+// position. If there are no messages from there on yet, Next is that position.
 func (c *Client) Past(ctx context.Context, source, keyspace string, partition uint32, from SourcePosition) (Past, error) {
 	return orderSource[Past](ctx, c, source, "past", map[string]any{"keyspace": keyspace, "partition": partition, "from": from})
 }
@@ -46,7 +46,7 @@ type SourceRows struct {
 	Shards map[int][]SourceWindow `json:"shards"`
 }
 
-// SourceIDsMax is how many rows one SourceRows reads.
+// SourceIDsMax bounds the rows that one call of SourceRows reads.
 const SourceIDsMax = 10_000
 
 // SourceRows reads up to SourceIDsMax rows in the order of ids, and the positions of a source in

@@ -30,11 +30,11 @@ type Retry struct {
 	OnWait func(err error, wait time.Duration)
 }
 
-// Do calls f until it succeeds or fails for good, For is over, or ctx is done. Between tries
-// it waits for the server's Retry-After plus a random time from 0 to a bound that doubles
-// from 50 ms to 5 s, so that callers that failed together do not return together. A wait
-// ends with For at the latest, and f then gets its last try. Do gives up at once if ctx
-// would end before the wait does. It returns the last error of f.
+// Do calls f until it succeeds or fails for good, For is over, or ctx is done. Between
+// tries it waits for the server's Retry-After plus a random time, so that callers that
+// failed together do not return together. The random time is from 0 to a bound that doubles
+// from 50 ms to 5 s. A wait ends with For at the latest, and f then gets its last try. Do
+// gives up at once if ctx would end before the wait does. It returns the last error of f.
 func (r Retry) Do(ctx context.Context, f func() error) error {
 	err := f()
 	if err == nil || !Retryable(err) {

@@ -6,8 +6,9 @@ import (
 )
 
 const (
-	// Window is how many numbers below a producer's highest a server can distinguish. A
-	// number may be sent if no open number is Window or more below it.
+	// Window is the size of a producer's window: a server refuses a number that is Window
+	// or more below the highest. A number may be sent if no open number is Window or more
+	// below it.
 	Window = 64
 	// InFlightMax bounds the requests in flight of one producer.
 	InFlightMax = Window
@@ -35,7 +36,7 @@ func newSession() *session {
 	return &session{producer: NewProducer(), born: time.Now(), next: 1, lowest: 1, open: map[uint64]bool{}}
 }
 
-// hasRoom reports whether the window has room for one more number.
+// hasRoom reports whether the window has space for one more number.
 func (s *session) hasRoom() bool { return s.next < s.lowest+Window }
 
 // take opens and returns the next number.

@@ -55,8 +55,8 @@ type Restored struct {
 // Snapshot takes a snapshot of a shard, which is named by the number of its group. The
 // client sends the request to the current address, which may redirect to the leader, and
 // never retries it. The server must begin the snapshot within TimeoutMax; the answer has no
-// time limit. The first byte comes once the snapshot is written and checked, for a large shard after
-// minutes.
+// time limit. The first byte arrives once the snapshot is written and checked. For a large
+// shard that takes minutes.
 func (a Admin) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
 	r, err := a.streamRequest(ctx, http.MethodGet, groupPath(group, "snapshot"), nil)
 	if err != nil {

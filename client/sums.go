@@ -14,9 +14,9 @@ import (
 // max(floor, max(floor, c-a)-b). Increments of both signs are not merged: with a floor of 0 and
 // a count of 5, -7 and then +3 give 3, but their sum of -4 gives 1.
 type Sums struct {
-	ops []Op
-	at  map[ID]sumsRow
-	has signs // of all ops
+	ops  []Op
+	rows map[ID]sumsRow
+	has  signs // of all ops
 }
 
 // sumsRow is a row of Sums.
@@ -46,14 +46,14 @@ func signsOf(deltas Counts) (s signs) {
 	return s
 }
 
-// InOrder reports whether s must be applied before later is sent: they have a row in common with
-// deltas of both signs, so a floor makes their order matter.
-func (s *Sums) InOrder(later *Sums) bool {
-	if s.has|later.has != bothSigns {
+// InOrder reports whether s must be applied before other is sent. That is so if they have a
+// row in common with deltas of both signs, because a floor makes their order matter.
+func (s *Sums) InOrder(other *Sums) bool {
+	if s.has|other.has != bothSigns {
 		return false
 	}
-	for id, row := range later.at {
-		if has := s.at[id].has; has != 0 && has|row.has == bothSigns {
+	for id, row := range other.rows {
+		if has := s.rows[id].has; has != 0 && has|row.has == bothSigns {
 			return true
 		}
 	}
@@ -77,7 +77,7 @@ func (s *Sums) Ops() []Op { return s.ops }
 
 // merge adds deltas to the existing op of a row, all of them or none.
 func (s *Sums) merge(id ID, deltas Counts) bool {
-	row, ok := s.at[id]
+	row, ok := s.rows[id]
 	if !ok {
 		return false
 	}
@@ -101,8 +101,8 @@ func (s *Sums) merge(id ID, deltas Counts) bool {
 }
 
 func (s *Sums) append(id ID, deltas Counts) {
-	if s.at == nil {
-		s.at = map[ID]sumsRow{}
+	if s.rows == nil {
+		s.rows = map[ID]sumsRow{}
 	}
 	s.note(id, len(s.ops), deltas)
 	s.ops = append(s.ops, Op{ID: id, Cells: slices.Clone(deltas)})
@@ -112,7 +112,7 @@ func (s *Sums) append(id ID, deltas Counts) {
 func (s *Sums) note(id ID, newest int, deltas Counts) {
 	has := signsOf(deltas)
 	s.has |= has
-	s.at[id] = sumsRow{newest, s.at[id].has | has}
+	s.rows[id] = sumsRow{newest, s.rows[id].has | has}
 }
 
 func sumFits(a, b int64) bool {

@@ -51,7 +51,7 @@ func (id *ID) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// MarshalText and UnmarshalText are for ids that are keys of an object.
+// MarshalText writes the decimal form, for ids that are keys of an object.
 func (id ID) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, uint64(id), 10), nil }
 
 // UnmarshalText reads the decimal form.

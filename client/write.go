@@ -249,8 +249,8 @@ func AppendOps(dst []byte, verb string, ops []Op, results bool) []byte {
 	return appendOps(dst, "id", verb, ops, results)
 }
 
-// appendOps is AppendOps with id as the name of the id's field.
-func appendOps(dst []byte, id, verb string, ops []Op, results bool) []byte {
+// appendOps is AppendOps with idField as the name of the field for the id.
+func appendOps(dst []byte, idField, verb string, ops []Op, results bool) []byte {
 	dst = append(dst, '{')
 	if !results {
 		dst = append(dst, `"want":"none",`...)
@@ -260,7 +260,7 @@ func appendOps(dst []byte, id, verb string, ops []Op, results bool) []byte {
 		if i > 0 {
 			dst = append(dst, ',')
 		}
-		dst = op.ID.appendJSON(append(append(append(dst, `{"`...), id...), `":`...))
+		dst = op.ID.appendJSON(append(append(append(dst, `{"`...), idField...), `":`...))
 		dst = op.Cells.appendJSON(append(append(append(dst, `,"`...), verb...), `":`...))
 		if op.Floor != nil && verb == "add" {
 			dst = strconv.AppendInt(append(dst, `,"floor":`...), *op.Floor, 10)

@@ -40,7 +40,7 @@ type WriterConfig struct {
 	OnFailure func(Failure)
 }
 
-// Failure is a row of a batch that was not counted.
+// Failure is a row of a batch that was not counted, or may not have been.
 type Failure struct {
 	Keyspace string
 	Op       Op // the sum of one or more Adds
@@ -96,7 +96,8 @@ type batch struct {
 	seq      uint64
 }
 
-// NewWriter checks the config and begins. The caller calls Close.
+// NewWriter returns a Writer, or an error if the config is invalid. The caller must call
+// Close.
 func (c *Client) NewWriter(cfg WriterConfig) (*Writer, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err

@@ -2,7 +2,7 @@
 // drains, upgrades, restarts, cold rows and verification. A command that changes something
 // sends an order, waits until the cluster has carried it out, and prints the progress.
 //
-// It carries out no step itself, except that rolling-restart restarts one node after
+// It never carries out a step itself, except that rolling-restart restarts one node after
 // another. It keeps no state between commands.
 //
 // Invariant: the cluster carries out each order by itself, so an interrupted command loses
