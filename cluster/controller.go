@@ -83,13 +83,11 @@ func (c *Controller) Close() {
 
 func (c *Controller) run(ctx context.Context) {
 	defer close(c.done)
-	tick := time.NewTicker(controlEvery)
-	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-time.After(c.node.Catalog().Pace(controlEvery)):
 		}
 		c.seed()
 		if !c.node.LeadsCatalog() {

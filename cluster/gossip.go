@@ -21,10 +21,8 @@ const (
 	gossipLabel = "countd"
 	// leaveTimeout bounds how long Close waits for the farewell to reach others. A stop has 10 s in all. The failure detectors of
 	// other nodes notice a stop without a farewell.
-	leaveTimeout = time.Second
-	// announceTimeout bounds how long Announce waits until others know.
-	announceTimeout = time.Second
-	resolveTimeout  = 2 * time.Second
+	leaveTimeout   = time.Second
+	resolveTimeout = 2 * time.Second
 )
 
 // gossipTiming sets how fast gossip detects members that arrive, die and return.
@@ -218,9 +216,10 @@ func (g *Gossip) Changed() <-chan struct{} {
 	return changed
 }
 
-// Announce changes what this node announces about itself, and returns once the news is being
-// sent, within about a second. The key cannot be changed.
-func (g *Gossip) Announce(change func(*Member)) error {
+// Announce changes what this node announces about itself. It waits until memberlist has sent the
+// news often enough, but at most for wait. The news also spreads without that. The key cannot be
+// changed.
+func (g *Gossip) Announce(wait time.Duration, change func(*Member)) error {
 	g.announcing.Lock()
 	defer g.announcing.Unlock()
 	err := g.view.edit(func(m *Member) {
@@ -231,8 +230,8 @@ func (g *Gossip) Announce(change func(*Member)) error {
 	if err != nil {
 		return fmt.Errorf("cannot announce: %w", err)
 	}
-	// The only error is a timeout, after which the news still spreads.
-	_ = g.list.UpdateNode(announceTimeout)
+	// The only error is a timeout. A timeout of 0 would be none.
+	_ = g.list.UpdateNode(max(wait, 1))
 	return nil
 }
 

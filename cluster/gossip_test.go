@@ -166,7 +166,7 @@ func TestAnnouncedIsHeard(t *testing.T) {
 	eventually(t, func() string { return all(sees(a, "a", "b"), sees(b, "a", "b")) })
 	changed := b.Changed()
 	cluster := strings.Repeat("0a", clusterIDBytes)
-	if err := a.Announce(func(m *Member) { m.ClusterID, m.State, m.Key = cluster, MemberServing, "x.00000000" }); err != nil {
+	if err := a.Announce(time.Second, func(m *Member) { m.ClusterID, m.State, m.Key = cluster, MemberServing, "x.00000000" }); err != nil {
 		t.Fatal(err)
 	}
 	if me := a.Members()[0]; me.ClusterID != cluster || me.Key != "a.00000000" || !me.Alive {
@@ -183,7 +183,7 @@ func TestAnnouncedIsHeard(t *testing.T) {
 	default:
 		t.Error("no change was told")
 	}
-	if err := a.Announce(func(m *Member) { m.Zone = "a b" }); err == nil {
+	if err := a.Announce(time.Second, func(m *Member) { m.Zone = "a b" }); err == nil {
 		t.Error("an impossible zone was announced")
 	}
 }

@@ -60,7 +60,7 @@ func (s PlanSettings) Check() error {
 // the node. While most nodes are dead, it moves nothing at all.
 func Plan(view View) []Step {
 	p := newPlan(&view)
-	if len(view.Catalog.Keyspaces) == 0 && len(p.nodes) < view.Settings.NodesWanted {
+	if len(view.Catalog.Keyspaces) == 0 && !p.mayBegin() {
 		return nil
 	}
 	if !p.mostDead() {
@@ -73,6 +73,14 @@ func Plan(view View) []Step {
 	p.evenLeaders()
 	p.raiseVersion()
 	return p.steps
+}
+
+// mayBegin reports whether a new cluster may give votes: all nodes that it waits for are in its
+// catalog, and enough of them are alive for all voters of the catalog. A catalog of two voters would
+// stop when either is lost.
+func (p *plan) mayBegin() bool {
+	wanted := p.settings.NodesWanted
+	return len(p.nodes) >= wanted && len(p.takers()) >= min(wanted, p.settings.Replicas)
 }
 
 // mostDead reports whether the living nodes are no majority. In that case this node is probably cut

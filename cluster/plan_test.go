@@ -120,6 +120,16 @@ func TestPlan(t *testing.T) {
 			settle(v, 1, []string{"b"}, "b")
 			v.Catalog.Keyspaces, v.Settings.NodesWanted = nil, 3
 		}, nil},
+		{"and until all voters of its catalog are alive", abc(3, 1), func(v *View) {
+			settle(v, 1, []string{"b"}, "b")
+			v.Catalog.Keyspaces, v.Settings.NodesWanted = nil, 3
+			v.Dead = map[string]time.Duration{"c": time.Second}
+		}, nil},
+		{"but for no further node", abc(4, 1), func(v *View) {
+			settle(v, 1, []string{"b"}, "b")
+			v.Catalog.Keyspaces, v.Settings.NodesWanted = nil, 4
+			v.Dead = map[string]time.Duration{"d": time.Second}
+		}, []string{"place group 1 () +a +c: it has 1 of 3 voters"}},
 		{"too many voters", quiet([]string{"x", "y", "z", "x"}, [][]string{{"a", "b", "c", "d"}}), func(*View) {},
 			[]string{"place group 1 (k/0) -d: it has 4 voters, 3 are wanted"}},
 		{"a crowded zone", quiet([]string{"x", "x", "y", "z"}, [][]string{{"a", "b", "c"}}), func(*View) {},

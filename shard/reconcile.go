@@ -17,15 +17,13 @@ const reconcileTick = 500 * time.Millisecond
 // dropped. It changes the members of the groups that this node leads, and hands over those that the
 // node should not lead. It keeps no state of its own. Open starts it; Close stops it and waits.
 func (n *Node) runReconcile() {
-	tick := time.NewTicker(reconcileTick)
-	defer tick.Stop()
 	for {
-		changed := n.catalog.View().Changed()
+		view := n.catalog.View()
 		n.reconcile()
 		select {
-		case <-changed:
+		case <-view.Changed():
 		case <-n.reconcileNow:
-		case <-tick.C:
+		case <-time.After(view.Pace(reconcileTick)):
 		case <-n.stopping:
 			return
 		}

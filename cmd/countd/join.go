@@ -59,7 +59,7 @@ func (p *process) join(c *config, port net.Listener) (net.Listener, error) {
 	if err != nil {
 		return port, err
 	}
-	return port, p.gossip.Announce(func(m *cluster.Member) { m.ClusterID, m.Expect = id.ClusterID, 0 })
+	return port, nil
 }
 
 // former returns the Former of the node and, unless the node will be alone, the bootstrap
@@ -107,7 +107,8 @@ func (p promises) SetPromised(set string) error {
 }
 
 // beginServing makes the node serve: it answers requests, admits other nodes, and runs the placement
-// when it leads the catalog.
+// when it leads the catalog. It announces the node's cluster only now, because a node that sees the
+// announcement asks this one to admit it.
 func (p *process) beginServing(c *config) error {
 	p.admission.Store(cluster.NewAdmission(p.dir.Identity.ClusterID, c.ClusterName, nodeCatalog{p.node}, p.gossip))
 	p.starting.node.Store(p.node)
@@ -116,7 +117,11 @@ func (p *process) beginServing(c *config) error {
 		p.redis.Attach(p.node)
 	}
 	p.followUsers()
-	p.announceState(cluster.MemberServing)
+	if err := p.gossip.Announce(0, func(m *cluster.Member) {
+		m.ClusterID, m.Expect, m.State = p.dir.Identity.ClusterID, 0, cluster.MemberServing
+	}); err != nil {
+		return err
+	}
 	placement := c.Placement
 	placement.NodesWanted = c.Expect
 	controller, err := cluster.StartController(p.node, p.gossip, placement, p.logger)
@@ -145,13 +150,6 @@ func (p *process) plan(ctx context.Context, request []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%w: this node is starting", shard.ErrNoLeader)
 	}
 	return controller.HandlePlan(ctx, request)
-}
-
-// announceState announces this node's state to the other nodes. It is a hint.
-func (p *process) announceState(state cluster.MemberState) {
-	if err := p.gossip.Announce(func(m *cluster.Member) { m.State = state }); err != nil {
-		p.logger.Debug("cannot announce the state to other nodes", "state", state.String(), "err", err)
-	}
 }
 
 // admit answers a node that asks to join.

@@ -12,6 +12,7 @@ import (
 // next start is slower, but no count is lost: all acknowledged writes are in the synced
 // logs.
 const (
+	announceTimeout = time.Second     // for other nodes to hear of the stop
 	readersTimeout  = time.Second     // for readers of sources to apply their batch
 	handOverTimeout = 3 * time.Second // for other nodes to take over the leads of this one
 	drainTimeout    = 2 * time.Second // after that, for requests in flight
@@ -40,7 +41,9 @@ func (p *process) stop(delay time.Duration) error {
 		c.Close()
 	}
 	if p.gossip != nil {
-		p.announceState(cluster.MemberStopping)
+		// Other nodes should hear of the stop before the end, or they report a dead node. The only error
+		// is a bad field of this node, which the start has refused.
+		_ = p.gossip.Announce(announceTimeout, func(m *cluster.Member) { m.State = cluster.MemberStopping })
 	}
 	if p.sources != nil { // while this node can still write what they have read
 		_, err := p.within("end the readers of sources", readersTimeout, p.endReaders)

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -70,6 +71,18 @@ func (c *Catalog) Applied() uint64 { return c.View().Applied }
 // view. Catalog.View returns the newer state by then. A command that changed nothing
 // does not close it.
 func (v *View) Changed() <-chan struct{} { return v.changed }
+
+// beginPace is short because users wait for a new cluster.
+const beginPace = 100 * time.Millisecond
+
+// Pace returns the interval of a loop that carries out the catalog: every, but at most 100 ms while the
+// cluster has not begun, that is, has no keyspaces.
+func (v *View) Pace(every time.Duration) time.Duration {
+	if len(v.Keyspaces) == 0 {
+		return min(every, beginPace)
+	}
+	return every
+}
 
 // KeyspacesByName returns the keyspaces by name, ascending.
 func (v *View) KeyspacesByName() []Keyspace { return byName(v.Keyspaces) }

@@ -15,10 +15,6 @@ import (
 // maintenanceTick is how often Run checks the catalog while it does not change.
 const maintenanceTick = time.Second
 
-// beginTick replaces maintenanceTick while there are no keyspaces: a user waits for the new
-// cluster.
-const beginTick = 100 * time.Millisecond
-
 // maintenanceTimeout bounds one round.
 const maintenanceTimeout = 30 * time.Second
 
@@ -51,17 +47,12 @@ func NewMaintenance(cfg MaintenanceConfig) *Maintenance {
 // Run maintains the catalog until Stopping closes. It also takes a snapshot of the catalog after
 // each change, so that a restarted node knows its cluster before it has found the others.
 func (m *Maintenance) Run() {
-	tick := time.NewTicker(beginTick)
-	defer tick.Stop()
 	kept := uint64(0)
-	for begun := false; ; {
-		if !begun && len(m.catalog.View().Keyspaces) > 0 {
-			begun = true
-			tick.Reset(maintenanceTick)
-		}
+	for {
+		view := m.catalog.View()
 		select {
-		case <-m.catalog.View().Changed():
-		case <-tick.C:
+		case <-view.Changed():
+		case <-time.After(view.Pace(maintenanceTick)):
 		case <-m.cfg.Stopping:
 			return
 		}

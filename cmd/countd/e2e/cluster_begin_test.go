@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/countd/countd/client"
@@ -14,6 +15,11 @@ func TestClusterFounderDies(t *testing.T) {
 	beside(t)
 	for range short(1, 5) {
 		c := clustertest.Start(t, bin, clustertest.Options{})
+		for _, n := range c.Nodes() {
+			if strings.Contains(n.Log(), "no member of the cluster answered") {
+				t.Errorf("%s asked a founder that could not admit it yet:\n%s", n.Name, n.Log())
+			}
+		}
 		tally := c.NewTally(0)
 		i := slices.IndexFunc(c.Nodes(), func(n *clustertest.Node) bool {
 			return slices.ContainsFunc(n.Cluster().Groups, func(g client.Group) bool { return g.ID == 0 && g.Role == "leader" })
