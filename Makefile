@@ -7,7 +7,7 @@ BENCH    ?= .
 LINTER   := bin/golangci-lint-v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race fuzz-short lint vuln bench clients e2e-boltdb e2e-long old-kafka chaos upgrade failover overload cluster demo clean
+.PHONY: help build test race fuzz-short lint vuln bench clients release release-test e2e-boltdb e2e-long old-kafka chaos upgrade failover overload cluster demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,17 @@ clients: ## build and test the clients for JavaScript and Python; needs Node 20.
 	npm run --silent build --prefix clients/js
 	npm test --silent --prefix clients/js
 	cd clients/python && PYTHONPATH=. python3 -m unittest discover -s tests
+
+release: ## archives, packages, module lists and checksums of this version in bin/release
+	rm -rf bin/release
+	deploy/release.sh bin/release
+
+release-test: ## builds a release twice, compares the bytes, and installs, upgrades and removes its Debian package
+	rm -rf bin/release-1 bin/release-2
+	deploy/release.sh bin/release-1 linux/$$($(GO) env GOARCH)
+	deploy/release.sh bin/release-2 linux/$$($(GO) env GOARCH)
+	diff -r bin/release-1 bin/release-2
+	deploy/packages/test.sh bin/release-1/*.deb
 
 e2e-boltdb: ## the tests of the real binaries over the other log store, boltdb
 	COUNTD_LOG_STORE=boltdb $(GO) test -count=1 -timeout 15m ./cmd/countd/e2e

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Installs a Debian package, runs its unit's command as its user, counts, upgrades and removes it: in a copy of this
+# machine's files that ends with the test. Needs root.
+#
+#     deploy/packages/test.sh PACKAGE.deb
+set -euo pipefail
+package=$(realpath "${1:?usage: deploy/packages/test.sh PACKAGE.deb}")
+if [ "${COUNTD_TEST_ROOT:-}" = "" ]; then
+  for program in dpkg unshare chroot runuser curl; do
+    command -v $program >/dev/null || { echo "skipped: $program is not installed"; exit 0; }
+  done
+  [ "$(id -u)" = 0 ] || { echo "skipped: it needs root"; exit 0; }
+  scratch=$(mktemp -d)
+  trap 'rmdir "$scratch"' EXIT
+  unshare --mount --net --pid --fork bash -euc '
+    mount -t tmpfs tmpfs "$1"
+    mkdir "$1/up" "$1/work" "$1/root"
+    mount -t overlay overlay -o "lowerdir=/,upperdir=$1/up,workdir=$1/work" "$1/root"
+    mount -t proc proc "$1/root/proc"
+    mount -t tmpfs tmpfs "$1/root/run" # without systemd
+    mount --rbind /dev "$1/root/dev"
+    ip link set lo up
+    cp "$3" "$1/root/package.deb"
+    cp "$2" "$1/root/test.sh"
+    COUNTD_TEST_ROOT=yes chroot "$1/root" bash /test.sh /package.deb
+  ' bash "$scratch" "$(realpath "$0")" "$package"
+  exit
+fi
+
+fail() { echo "FAIL: $*" >&2; exit 1; }
+
+pid=
+start() { # as the unit does
+  install -d -o countd -g countd -m 0700 /var/lib/countd
+  local command
+  command=$(sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/countd.service)
+  # shellcheck disable=SC2086
+  runuser -u countd -- setpriv --no-new-privs --bounding-set=-all $command &
+  pid=$!
+  for _ in $(seq 300); do
+    curl -fs 127.0.0.1:7400/readyz >/dev/null && return
+    kill -0 $pid 2>/dev/null || fail "countd has ended"
+    sleep 0.1
+  done
+  fail "countd is not ready after 30 s"
+}
+stop() {
+  pkill -TERM -u countd -x countd
+  wait $pid || true # runuser passes the signal's status on
+}
+likes() { countctl -o json get 4467107636950632 | grep -o '"like":[0-9]*'; }
+
+dpkg -i "$package" >/dev/null
+[ "$(stat -c %U:%G:%a /etc/countd/countd.yaml)" = root:countd:640 ] || fail "countd.yaml is $(stat -c %U:%G:%a /etc/countd/countd.yaml)"
+man -w countd countctl-incr >/dev/null || fail "no man page"
+start
+[ "$(ps -o user= -C countd)" = countd ] || fail "it runs as $(ps -o user= -C countd)"
+countctl incr 4467107636950632 like=3 >/dev/null
+[ "$(likes)" = '"like":3' ] || fail "counted $(likes)"
+
+# The next version: the same files under a higher number, beside a configuration that the operator changed.
+sed -i 's/^redis-addr/# redis-addr/' /etc/countd/countd.yaml
+dpkg-deb -R "$package" /next
+sed -i 's/^Version: .*/Version: 99.0.0-1/' /next/DEBIAN/control
+dpkg-deb -Zgzip -z1 -b /next /next.deb >/dev/null
+dpkg -i /next.deb >/dev/null
+grep -q '^# redis-addr' /etc/countd/countd.yaml || fail "the upgrade overwrote countd.yaml"
+stop
+start
+[ "$(likes)" = '"like":3' ] || fail "after the upgrade: $(likes)"
+stop
+
+dpkg -r countd >/dev/null
+[ ! -e /usr/bin/countd ] || fail "a program is left after the removal"
+[ -e /var/lib/countd/node.json ] || fail "the removal deleted the data"
+[ -e /etc/countd/countd.yaml ] || fail "the removal deleted the configuration"
+dpkg -i "$package" >/dev/null
+start
+[ "$(likes)" = '"like":3' ] || fail "installed again: $(likes)"
+stop
+echo "ok: $(dpkg-query -W -f '${Package} ${Version}' countd)"
