@@ -12,16 +12,16 @@ import (
 	"github.com/countd/countd/sources"
 )
 
-// Sources shows the sources of the cluster to its operators and changes them; *sources.Sources
-// is one. Any node answers for all.
+// Sources lists and changes the sources of the cluster; *sources.Sources implements it. Each node
+// can answer for all nodes.
 type Sources interface {
 	List(ctx context.Context) ([]sources.Source, error)
 	Get(ctx context.Context, name string) (*sources.Source, error)
-	// Put makes a source, or replaces its configuration, which is JSON or YAML.
+	// Put creates a source, or replaces its configuration, which is JSON or YAML.
 	Put(ctx context.Context, name string, text []byte) (*sources.Source, error)
 	Pause(ctx context.Context, name string) (*sources.Source, error)
 	Resume(ctx context.Context, name string) (*sources.Source, error)
-	// Seek sets where partitions of a paused source continue, by the texts of positions.
+	// Seek sets where partitions of a paused source continue. It parses the positions.
 	Seek(ctx context.Context, name string, to map[uint32]string) (*sources.Source, error)
 	Delete(ctx context.Context, name string) error
 	// Save returns the sources for a backup. RestoreSaved creates one of them, paused.
@@ -34,10 +34,9 @@ type Sources interface {
 	Rows(ctx context.Context, name, keyspace string, ids []uint64) (*sources.Rows, error)
 }
 
-// Admin shows the cluster to its operators and changes it as they ask; *admin.Cluster is
-// one. Any node answers for all nodes: it forwards to the leader of the catalog what only
-// that node can do. Methods may be called at any time from any goroutine; the caller owns
-// the results.
+// Admin shows and changes the cluster for its operators; *admin.Cluster implements it. Each node
+// can answer for all nodes: it forwards to the catalog's leader what only that node can do. Any
+// goroutine may call the methods at any time. The caller owns the results.
 type Admin interface {
 	// View joins the catalog with the reports of the nodes that answer within a second.
 	View(ctx context.Context) (*admin.View, error)

@@ -2,8 +2,8 @@ package api
 
 import "testing"
 
-// TestAdminCallsNeedNoBody checks that a client may leave out a body without required members,
-// and that the error for another body names what is missing.
+// TestAdminCallsNeedNoBody checks that a client may leave out a body without required members. For
+// another body, the error names the missing member.
 func TestAdminCallsNeedNoBody(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for _, path := range []string{"nodes/n2/drain", "nodes/n2/undrain", "nodes/n2/remove", "cold/migrate", "cold/stop"} {

@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// viewed returns a call that answers with a part of the present view of the cluster.
+// viewed returns a call that answers a part of the present view of the cluster.
 func viewed(part func(*admin.View) any) handler {
 	return rare(func(until context.Context, s *Server, _ *request, _ *nothing) (any, error) {
 		view, err := s.cfg.Admin.View(until)
@@ -29,7 +29,7 @@ func adminPlan(until context.Context, s *Server, _ *request, _ *nothing) (any, e
 	return map[string]any{"steps": steps}, err
 }
 
-// changes returns a call that makes a change of the cluster.
+// changes returns a call that begins a change of the cluster.
 func changes[B any](change func(*request, *B) (admin.Change, error), need ...string) handler {
 	return rare(func(until context.Context, s *Server, r *request, body *B) (*client.Changed, error) {
 		c, err := change(r, body)
@@ -40,7 +40,7 @@ func changes[B any](change func(*request, *B) (admin.Change, error), need ...str
 	}, need...)
 }
 
-// changeNode returns a change of the node in the path to a state.
+// changeNode returns a call that sets the state of the node in the path.
 func changeNode(state catalog.NodeState) handler {
 	return changes(func(r *request, _ *nothing) (admin.Change, error) {
 		return admin.NodeChange{Node: string(r.name), State: state}, nil
@@ -92,7 +92,7 @@ func adminCold(until context.Context, s *Server, _ *request, _ *nothing) (any, e
 	return map[string]any{"nodes": nodes}, err
 }
 
-// migrateCold has all nodes move old rows to disk.
+// migrateCold makes all nodes move old rows to disk.
 func migrateCold(until context.Context, s *Server, _ *request, body *struct {
 	Keyspace  *string    `json:"keyspace"`
 	DryRun    bool       `json:"dry_run"`

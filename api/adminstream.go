@@ -20,7 +20,7 @@ import (
 // cluster to accept the last ones. The restore as a whole has no time limit.
 const restoreIdleMax = time.Minute
 
-// snapshotGroup answers with a snapshot of a shard, or redirects to the node that leads it. The
+// snapshotGroup answers a snapshot of a shard, or redirects to the node that leads it. The
 // request's deadline bounds the wait until the snapshot begins.
 func snapshotGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	group, err := r.groupNumber()

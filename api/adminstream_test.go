@@ -16,7 +16,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// withSnapshots is a fakeNode with snapshots of the test's choice.
+// withSnapshots is a fakeNode whose snapshots the test chooses.
 type withSnapshots struct {
 	*fakeNode
 	open    func() (*shard.Snapshot, error)
@@ -47,7 +47,7 @@ func TestSnapshotIsStreamed(t *testing.T) {
 	l.wantGood()
 }
 
-// closing reports that it was closed.
+// closing records that it was closed.
 type closing struct {
 	io.Reader
 	closed chan struct{}
@@ -60,15 +60,15 @@ type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
-// The server closes a snapshot when the client has it, requests only its head, or leaves. If a
-// snapshot breaks, the server cuts the connection, so that no client takes a part for the whole.
+// The server closes a snapshot when the client has all of it, requests only its head, or leaves. If
+// a snapshot breaks, the server cuts the connection: no client may take a part for the whole.
 func TestSnapshotIsClosed(t *testing.T) {
 	whole := func() io.Reader { return strings.NewReader(strings.Repeat("s", 3<<20)) }
 	for name, test := range map[string]struct {
 		method string
 		body   io.Reader
 		bytes  int64
-		read   int64 // by the client; below 0 for to the end
+		read   int64 // bytes that the client reads; below 0 for all
 		broken bool
 	}{
 		"read whole":           {"GET", whole(), 3 << 20, -1, false},
@@ -111,9 +111,9 @@ type failing struct{}
 
 func (*failing) Read([]byte) (int, error) { return 0, errors.New("the disk is on fire") }
 
-// A restore accepts what no other call does: more than BodyBytesMax, for longer than ReadTimeout,
-// as long as bytes arrive. On a busy machine the bytes may not arrive in these short times, so
-// one accepted stream is proof enough.
+// A restore accepts a body above BodyBytesMax, for longer than ReadTimeout, as long as bytes
+// arrive. On a busy machine the bytes may not arrive in these short times, so one accepted stream
+// is enough.
 func TestRestoreTakesLongStreams(t *testing.T) {
 	for _, timeout := range []time.Duration{400 * time.Millisecond, 2 * time.Second, 10 * time.Second} {
 		got, err := restoreSlowly(t, timeout)
@@ -125,8 +125,8 @@ func TestRestoreTakesLongStreams(t *testing.T) {
 	t.Error("no stream was taken")
 }
 
-// restoreSlowly sends a stream, behind its length, that takes longer than ReadTimeout, while each
-// piece of it takes less.
+// restoreSlowly sends a stream and its length. The stream takes longer than ReadTimeout, but each
+// piece takes less.
 func restoreSlowly(t *testing.T, timeout time.Duration) (reply, error) {
 	t.Helper()
 	n := &withSnapshots{restore: func(in io.Reader) (raftfsm.SnapshotFacts, error) {

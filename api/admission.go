@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// smallFree and largeFree are how many writes of a size class are always admitted. So few
-	// writes wait only for the log.
+	// smallFree and largeFree are how many writes of a size class are always admitted. With no more
+	// than these, a write waits only for the log.
 	smallFree = 64
 	largeFree = 8
 	// classWindow is the interval over which the speed of a size class is measured. It holds
@@ -19,12 +19,11 @@ const (
 	// perSecMax is above any real speed of a size class.
 	perSecMax = 1 << 40
 	// deadlineShare bounds the expected time of the earlier writes to 1/deadlineShare of a write's
-	// deadline. The rest covers what the estimate leaves out: the way from the socket and
-	// back, and differences between writes. With half of the deadline the slowest of the
-	// admitted writes missed it.
+	// deadline. The rest covers what the estimate leaves out: the way from the socket and back, and
+	// differences between writes. At half of the deadline, the slowest admitted writes missed it.
 	deadlineShare = 4
-	// refusalsPerCPU bounds the refusals a second. One takes some 10 µs. More than this
-	// bound, a twentieth of the processors, would take time from admitted writes.
+	// refusalsPerCPU bounds the refusals a second. A refusal takes about 10 µs. The bound is a
+	// twentieth of the processors. More refusals would take time from admitted writes.
 	refusalsPerCPU = 5000
 	// decodedPerRefusal is how many bytes are decoded in the time of a refusal.
 	decodedPerRefusal = 1 << 10
@@ -36,22 +35,22 @@ const (
 	writeOverheadBytes = 256
 )
 
-// admission refuses a write on arrival if the earlier writes will take more than a quarter
-// of its deadline. A refusal costs a small part of the work of a write; a write that is
-// admitted and then given up costs all of it.
+// admission refuses a write on arrival if the earlier writes will take more than a quarter of its
+// deadline. A refusal costs a small part of the work of a write. A write that is admitted and then
+// given up costs all of it.
 //
-// The expected time is the weight in flight of the write's size class divided by the weight
-// that it completes a second (Little's law). So it follows the disk, the processors and the
-// size of the batches without a setting. Because a speed over a short window is a guess, the
-// last completed writes must have taken long as well.
+// The expected time is the weight in flight of the write's size class divided by the weight that it
+// completes a second (Little's law). So it follows the disk, the processors and the size of the
+// batches without a setting. A speed over a short window is a guess. So the last completed writes
+// must have taken long as well.
 //
-// Small and large writes have size classes of their own, like the queues of the proposer in
-// package shard: a few clients with huge batches, which wait long, must not cause refusals
-// of other clients' single increments.
+// Small and large writes have size classes of their own, like the queues of the proposer in package
+// shard. A few clients with huge batches, which wait long, must not cause refusals of other
+// clients' single increments.
 //
-// Refusals are rationed too. Callers that return at once could make a node do nothing but
-// refuse. Beyond the ration a request is delayed, which costs a goroutine and keeps its
-// connection busy, and is then admitted if possible.
+// Refusals are rationed too. Callers that return at once could make a node do nothing but refuse.
+// Beyond the ration a request is delayed, and then admitted if possible. The delay costs a
+// goroutine and keeps its connection busy.
 type admission struct {
 	started time.Time
 	small   sizeClass
@@ -105,7 +104,7 @@ func (a *admission) classOf(n int) (l *sizeClass, weight int64) {
 	case isSmall(n):
 		return &a.small, int64(n) + writeOverheadBytes
 	case n < 0:
-		return &a.large, smallBodyBytesMax + writeOverheadBytes // at least
+		return &a.large, smallBodyBytesMax + writeOverheadBytes // at least this much
 	}
 	return &a.large, int64(n) + writeOverheadBytes
 }
@@ -122,23 +121,23 @@ func (l *sizeClass) admits(weight int64, timeout time.Duration) bool {
 }
 
 func (l *sizeClass) enter(weight int64) {
-	l.look(l.count.Add(1))
+	l.noteQuiet(l.count.Add(1))
 	l.bytes.Add(weight)
 }
 
-// look records that few writes are in flight.
-func (l *sizeClass) look(count int64) {
+// noteQuiet records that few writes are in flight.
+func (l *sizeClass) noteQuiet(count int64) {
 	if count < l.free/2 && !l.quiet.Load() {
 		l.quiet.Store(true)
 	}
 }
 
-// leave ends a write that arrived at received. counts is false for a write that was refused
-// for its content, whose duration says nothing about the speed.
+// leave ends a write that arrived at received. counts is false for a write that was refused for its
+// content: its duration shows nothing about the speed.
 func (a *admission) leave(in *arrival, received time.Time, counts bool) {
 	l := in.class
 	l.bytes.Add(-in.weight)
-	l.look(l.count.Add(-1))
+	l.noteQuiet(l.count.Add(-1))
 	ended := time.Now()
 	if counts {
 		l.left.Add(in.weight)
@@ -150,9 +149,9 @@ func (a *admission) leave(in *arrival, received time.Time, counts bool) {
 	}
 }
 
-// measure ends a window. A size class with few writes completed all that arrived, which is
-// no measure of its capacity: measure doubles the assumed speed for each such window, so
-// that the class fills gradually.
+// measure ends a window. A size class with few writes completes everything that arrives, which does
+// not show its capacity. So measure doubles the assumed speed for each such window, and the class
+// fills gradually.
 func (l *sizeClass) measure(window time.Duration) {
 	left, before := float64(l.left.Swap(0))/window.Seconds(), l.perSec.Load()
 	switch {
@@ -169,11 +168,11 @@ func (l *sizeClass) measure(window time.Duration) {
 	}
 }
 
-// arrival is the information about a request before its body is read.
+// arrival is what is known about a request before its body is read.
 type arrival struct {
 	endpoint  *endpoint
 	timeout   time.Duration
-	bodyBytes int // below 0 for in chunks
+	bodyBytes int // below 0 for a body in chunks
 	class     *sizeClass
 	weight    int64 // in its size class
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// crowd makes the requests in flight of a size class take as long as timeout.
+// crowd makes it appear that the requests in flight of a size class take as long as timeout.
 func (s *Server) crowd(l *sizeClass, timeout time.Duration) {
 	l.perSec.Store(1000)
 	l.took.Store(int64(timeout))
@@ -20,8 +20,8 @@ func (s *Server) uncrowd(l *sizeClass) {
 	l.bytes.Store(0)
 }
 
-// pass lets n writes of a weight through a size class that always has so many in flight, and one
-// more, which ends a window. The real duration does not matter.
+// pass lets n writes of a weight through a size class that always has that many in flight. One more
+// write ends a window. The real duration does not matter.
 func (a *admission) pass(l *sizeClass, n int, weight int64, answered bool) {
 	now := func() int64 { return int64(time.Since(a.started)) }
 	l.began.Store(now() + int64(time.Hour)) // none ends before
@@ -151,7 +151,7 @@ func TestSizeClass(t *testing.T) {
 	})
 }
 
-// Refusals are rationed: a few come at once, the others one after the other, and none waits for
+// Refusals are rationed. A few are sent at once, the others one after the other, and none waits
 // longer than its bound.
 func TestRefusalsAreRationed(t *testing.T) {
 	const bound = time.Hour
@@ -207,8 +207,8 @@ func TestTheDoorOpens(t *testing.T) {
 	}
 }
 
-// A write that would miss its deadline is refused: by its own deadline and size class, before its
-// body is read. Reads are not refused.
+// A write that would miss its deadline is refused before its body is read. Its own deadline and
+// size class decide. Reads are not refused. Reads are not refused.
 func TestWritesThatWouldWaitTooLongAreRefused(t *testing.T) {
 	l := startFakeServer(t, nil)
 	const incr = "/v1/counters/posts/incr"
@@ -253,8 +253,8 @@ func TestWritesLeaveTheirLane(t *testing.T) {
 	}
 }
 
-// A write that a full queue refuses was decoded already: the server delays it by its size, and
-// answers by its deadline.
+// The server decodes a write before a full queue refuses it. So it delays the refusal by the
+// write's size, and answers by the deadline.
 func TestFullQueuesHoldBack(t *testing.T) {
 	l := startFakeServer(t, nil)
 	l.node.setFault("overloaded")

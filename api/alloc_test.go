@@ -39,8 +39,8 @@ func (quietMembers) Check(_ *shard.Keyspace, _ int, _ uint64, _ []uint64, _ *sha
 	return nil
 }
 
-// TestServeAllocates holds what a request may allocate from its handler's entry
-// to its answer: the name of the keyspace.
+// TestServeAllocates checks what a request allocates from its handler's entry to its answer: only
+// the name of the keyspace.
 func TestServeAllocates(t *testing.T) {
 	l := startFakeServer(t, func(c *Config) { c.Backend = quietNode{newFakeNode(), postsKeyspace()} })
 	for _, c := range []struct{ name, method, path, body string }{
@@ -68,7 +68,7 @@ func TestServeAllocates(t *testing.T) {
 	}
 }
 
-// TestPollAllocates holds what a poll may allocate, reads of the shards included.
+// TestPollAllocates bounds what a poll allocates, with the reads of the shards.
 func TestPollAllocates(t *testing.T) {
 	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	l.ok(`{"seq":1,"duplicate":false,"token":"TOKEN"}`, "POST", "/v1/notices/news", "")
@@ -95,7 +95,7 @@ func TestPollAllocates(t *testing.T) {
 	}
 }
 
-// manyUsers is a poll of users 1 … n.
+// manyUsers returns a poll of users 1 … n.
 func manyUsers(n int) string {
 	users := make([]string, n)
 	for i := range users {
@@ -104,8 +104,8 @@ func manyUsers(n int) string {
 	return `{"users":[` + strings.Join(users, ",") + `],"channels":["news","shop"],"dots":["sale"]}`
 }
 
-// TestRefusalDoesNotAllocate checks that a refusal allocates nothing: under overload most of the
-// work is refusing.
+// TestRefusalDoesNotAllocate checks that a refusal allocates nothing. Under overload most of the
+// work is refusals.
 func TestRefusalDoesNotAllocate(t *testing.T) {
 	l := startFakeServer(t, func(c *Config) { c.Backend = quietNode{newFakeNode(), postsKeyspace()} })
 	l.server.crowd(&l.server.admission.small, timeoutDefault)

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/api/listen"
 )
 
-// keptAnswerBytesMax bounds the buffer for answers that each connection keeps: 100 rows of
-// four counts fit. Larger answers use memory that the collector frees after they are sent.
+// keptAnswerBytesMax bounds the buffer for answers that each connection keeps. 100 rows of four
+// counts fit. Larger answers use memory that the collector frees after they are sent.
 const keptAnswerBytesMax = 16 << 10
 
 // answer sends the JSON that body appends to a buffer.

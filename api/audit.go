@@ -10,16 +10,17 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// auditBytesMax bounds how much of a body or path a log line holds: orders are shorter.
+// auditBytesMax bounds how much of a body or path a log line holds. Orders of operators are
+// shorter.
 const auditBytesMax = 256
 
 // audit writes a call that only an admin may make into the audit log. If the call changes the
-// cluster or a keyspace, audit writes it into the node's log too. Refused calls changed nothing
-// and may be many, so lograte limits their lines.
+// cluster or a keyspace, audit writes it into the node's log too. Refused calls change nothing and
+// may be many, so lograte limits their lines.
 func (s *Server) audit(ctx *fasthttp.RequestCtx, r *request, e *endpoint, err error) {
 	f, isFault := errors.AsType[*fault](err)
 	if isFault && f.refusal {
-		return // authorize has written that
+		return // authorize has logged it
 	}
 	path := s.pathOf(ctx)
 	event := client.AuditEvent{

@@ -73,7 +73,8 @@ func TestAuditedTextIsBounded(t *testing.T) {
 	}
 }
 
-// TestSecretsAreNotLogged: the body of a source, which may have a secret by mistake, is in no line.
+// TestSecretsAreNotLogged: no line contains the body of a source, which may have a secret by
+// mistake.
 func TestSecretsAreNotLogged(t *testing.T) {
 	l := startFakeServer(t, nil)
 	l.do("POST", "/v1/admin/sources", `{"name":"likes","config":{"password":"AQEBAQ"}}`)

@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// authFaults are the answers to refused callers. They are encoded once: refusals come in
-// floods and must cost little.
+// authFaults holds the answers to refused callers. They are encoded once, because refusals come in
+// floods and must cost little. They are encoded once: refusals come in floods and must cost little.
 var authFaults = map[auth.Refusal]*fault{
 	auth.NoToken:  unauthenticated("a token is needed: Authorization: Bearer TOKEN"),
 	auth.BadToken: unauthenticated("the token is nobody's; it may have been revoked"),
@@ -108,13 +108,13 @@ func (r *request) Still() error {
 	return nil
 }
 
-// permission returns r's Still for an answer that is sent after r was released.
+// permission returns a copy of r's permission, for an answer that is sent after r was released.
 func (r *request) permission() shard.Permission {
 	return &request{auth: r.auth, caller: r.caller, excused: r.excused, from: r.from, endpoint: r.endpoint}
 }
 
-// bearer returns the token of a request, or nil if there is none. A request with several has
-// none: a proxy and the server might choose different ones.
+// bearer returns the token of a request, or nil if there is none. A request with several tokens has
+// none, because a proxy and the server might choose different ones.
 func bearer(h *fasthttp.RequestHeader) (token []byte, twice bool) {
 	text, err := header(h, headerAuthorization)
 	if err != nil || len(text) == 0 {

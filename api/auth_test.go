@@ -81,7 +81,7 @@ func startAuth(t testing.TB, mode auth.Mode, change func(*Config)) *enforcing {
 	return e
 }
 
-// token makes a user with grants, and returns a token of it.
+// token creates a user with grants, and returns a token of that user.
 func (e *enforcing) token(t testing.TB, user string, grants ...string) string {
 	t.Helper()
 	if got := e.as(rootToken, "PUT", "/v1/users/"+user, `{"grants":[`+strings.Join(grants, ",")+`]}`); got.status != 200 {
@@ -149,8 +149,7 @@ func TestMatrixOfRoutes(t *testing.T) {
 	}
 }
 
-// keyspacesOf returns the keyspaces of a row for the examples of the contract, which are on
-// posts.
+// keyspacesOf returns the keyspaces of a row. The examples of the contract use posts.
 func keyspacesOf(row authtest.Row) []string {
 	switch {
 	case len(row.Keyspaces) == 0 || row.Keyspaces[0] == "of the path":
@@ -179,7 +178,7 @@ func (e *enforcing) wantMay(t *testing.T, x example, role, token string, may boo
 	}
 }
 
-// renewRows resets the node, except its users.
+// renewRows resets the node, but keeps its users.
 func (n *fakeNode) renewRows() {
 	users := n.Catalog()
 	n.reset()
@@ -188,8 +187,8 @@ func (n *fakeNode) renewRows() {
 	n.mu.Unlock()
 }
 
-// TestNeedsOfRoutes checks that each route has a need; that a route on rows says which keyspaces
-// it needs, and another route none; and that only probes are public.
+// TestNeedsOfRoutes checks that each route has a need. A route on rows must name the keyspaces that
+// it needs, and another route none. Only probes may be public.
 func TestNeedsOfRoutes(t *testing.T) {
 	for _, r := range allRoutes() {
 		n := r.need
@@ -346,8 +345,8 @@ func TestRevokedTokens(t *testing.T) {
 	}
 }
 
-// TestRevokedWhileABodyArrives checks that a call whose token was revoked before its body was
-// whole is refused.
+// TestRevokedWhileABodyArrives checks that the server refuses a call if its token is revoked before
+// its whole body has arrived.
 func TestRevokedWhileABodyArrives(t *testing.T) {
 	e := startEnforcing(t)
 	web := e.token(t, "web", `{"role":"writer","keyspaces":["posts"]}`)
@@ -381,8 +380,8 @@ func TestRevokedWhileABodyArrives(t *testing.T) {
 	}
 }
 
-// TestRevokedWhileItReads checks that a write whose caller loses its token or rights during the
-// reads that come before is not made.
+// TestRevokedWhileItReads checks that the server makes no write if its caller loses the token or a
+// right during the reads before the write.
 func TestRevokedWhileItReads(t *testing.T) {
 	for name, test := range map[string]struct {
 		method, path, body string
@@ -412,8 +411,8 @@ func TestRevokedWhileItReads(t *testing.T) {
 	}
 }
 
-// TestRevokedStreams checks that neither a restore nor a download of a snapshot goes on once
-// the token is revoked.
+// TestRevokedStreams checks that a restore and a download of a snapshot end once the token is
+// revoked.
 func TestRevokedStreams(t *testing.T) {
 	n := &withSnapshots{
 		open: func() (*shard.Snapshot, error) {
@@ -533,7 +532,7 @@ func TestLimitsOfUsers(t *testing.T) {
 	if text := e.as(rootToken, "GET", "/metrics", "").body; !strings.Contains(text, `countd_user_overloaded_total{limit="ops",user="web"} 1`) {
 		t.Error("the refused call is not counted")
 	}
-	// Connections are counted by the first request with the user's token, whatever is before it.
+	// A connection counts at the first request with the user's token, whatever comes before it.
 	for i, first := range []string{"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"} {
 		limit(fmt.Sprintf(`{"connections_per_second":1,"requests_per_second":%d}`, 1000+i)) // begins anew
 		statuses := []int{}

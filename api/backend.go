@@ -9,13 +9,13 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// Backend is the node that the API serves; *shard.Node is one. Every method may be called
-// at any time from any goroutine and keeps none of its arguments after it returned. Nothing
-// changes a result afterwards.
+// Backend is the node that the API serves; *shard.Node implements it. Any goroutine may call any
+// method at any time. A method keeps none of its arguments after it returns. Nothing changes a
+// result afterwards.
 type Backend interface {
-	// Node reads and writes the rows of a keyspace. Get fills rows, len(ids)*width values,
-	// with the first width columns of each id's row. Write applies w.Ops and overwrites
-	// w.Rows, len(Ops)*Width values. Keyspace takes no lock.
+	// Node reads and writes the rows of a keyspace. Get fills rows with the first width columns of
+	// each id's row, len(ids)*width values. Write applies w.Ops and overwrites w.Rows,
+	// len(Ops)*Width values. Keyspace takes no lock.
 	unread.Node
 	timeline.Node
 	// Members reads the sets of members. It allocates nothing.

@@ -149,9 +149,9 @@ func TestBadBodies(t *testing.T) {
 	}
 }
 
-// TestBadIDs sends each bad id in every place that takes one.
-// TestOneOfTwo checks the error for an op with two fields that exclude each other: it names both,
-// and does not say that one of them was given twice.
+// TestBadIDs sends each bad id everywhere a request may have an id. TestOneOfTwo checks the error
+// for an op with two fields that exclude each other. It names both, and does not claim that one was
+// given twice.
 func TestOneOfTwo(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for op, want := range map[string]string{
@@ -264,7 +264,7 @@ func TestBadHeads(t *testing.T) {
 	}
 }
 
-// TestBadHTTP sends what no HTTP client would.
+// TestBadHTTP sends requests that no HTTP client would send.
 func TestBadHTTP(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for _, c := range []struct{ name, text, field string }{

@@ -5,11 +5,11 @@ import (
 )
 
 const (
-	// smallBodyBytesMax is how much of a body fasthttp reads before it calls the handler. The
-	// bound on connections bounds the memory of such bodies.
+	// smallBodyBytesMax is how much of a body fasthttp reads before it calls the handler. The bound
+	// on connections also bounds the memory of such bodies.
 	smallBodyBytesMax = 8 << 10
 	// discardBytesMax is how much of a refused body the server reads and drops to reuse the
-	// connection: a batch of 10,000 ops. It closes the connection of a longer body.
+	// connection: the size of a batch of 10,000 ops. It closes the connection of a longer body.
 	discardBytesMax = 512 << 10
 	// lengthOfNone is fasthttp's ContentLength of a request without a body.
 	lengthOfNone = -2

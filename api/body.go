@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// opsMax bounds the ops of one write. Beyond it a request would hold up the
-// others of its shards for long, and the client can split it.
+// opsMax bounds the ops of one write. A larger request would delay the others of its shards for
+// long, and the client can split it.
 const opsMax = 10_000
 
 // change is a way to change counts: the name of the member in a body, and the kind of op in
@@ -210,7 +210,7 @@ func (r *request) decodeOp(i int, ch change) {
 	r.addOp(op)
 }
 
-// opFloor is the floor of an op, if it was given.
+// opFloor is the floor of an op; given reports whether there is one.
 type opFloor struct {
 	value int64
 	given bool
@@ -224,7 +224,7 @@ func (f *opFloor) read(c *cursor, path string) {
 	}
 }
 
-// floorCells inserts a floor before each cell of an op that subtracts; a floor cannot affect other
+// floorCells inserts a floor before each cell of an op that subtracts. A floor cannot affect other
 // cells. The cells of the op begin at first.
 func (r *request) floorCells(first int, floor int64) {
 	for i := len(r.cells) - 1; i >= first; i-- {
@@ -291,7 +291,7 @@ func (r *request) columnIn(ks **shard.Keyspace, name []byte) (int, error) {
 		return -1, err
 	}
 	if *ks = r.backend.Keyspace(was.Name); !was.Same(*ks) {
-		return -1, shard.ErrUnknownKeyspace // the numbers of columns that were read are of the one before
+		return -1, shard.ErrUnknownKeyspace // the columns read before have numbers of the earlier keyspace
 	}
 	return columnOf(*ks, name), nil
 }

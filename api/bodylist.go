@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	idsMax      = 1_000  // of one read: about 100 KB of answer
+	idsMax      = 1_000  // ids of one read: about 100 KB of answer
 	scanMax     = 10_000 // rows of a page: about 1 MB of answer
 	scanDefault = 1_000
 )
@@ -41,15 +41,15 @@ func (r *request) decodeGet(body []byte) error {
 	return r.decoded()
 }
 
-// decodeIDs reads a list of least to most ids into r.ids.
-func (r *request) decodeIDs(path string, least, most int) {
+// decodeIDs reads a list of countMin to countMax ids into r.ids.
+func (r *request) decodeIDs(path string, countMin, countMax int) {
 	c := &r.cursor
 	if !c.Begin('[') {
 		c.Fail(path, notArray)
 	}
 	for n := 0; c.Next(n, ']'); n++ {
-		if n == most {
-			c.Fail(path, fmt.Sprintf("more than %d", most))
+		if n == countMax {
+			c.Fail(path, fmt.Sprintf("more than %d", countMax))
 			return
 		}
 		id, ok := c.ID()
@@ -59,7 +59,7 @@ func (r *request) decodeIDs(path string, least, most int) {
 		}
 		r.ids = append(r.ids, id)
 	}
-	if len(r.ids) < least {
+	if len(r.ids) < countMin {
 		c.Fail(path, "at least one is needed")
 	}
 }
@@ -109,12 +109,12 @@ type page struct {
 	after    uint64
 	hasAfter bool
 	limit    int
-	skip     bool // shards that no living node has
+	skip     bool // skip the shards that no living node has
 }
 
-// decodeScan reads {"cursor":…?,"limit":n?,"columns":[…]?,"skip_unreadable":bool?}; columns go
-// to r.columns. The cursor is the last id of the page before; "after" is another name for it.
-// If the request names no consistency, skip_unreadable makes the read stale.
+// decodeScan reads {"cursor":…?,"limit":n?,"columns":[…]?,"skip_unreadable":bool?}; columns go to
+// r.columns. The cursor is the last id of the previous page; "after" is another name for it. If the
+// request names no consistency, skip_unreadable makes the read stale.
 func (r *request) decodeScan(body []byte) (page, error) {
 	p := page{limit: scanDefault}
 	known := []string{"cursor", "limit", "columns", "skip_unreadable", "after"}

@@ -53,8 +53,8 @@ func (s *Server) readRows(r *request) error {
 	return nil
 }
 
-// resized returns a slice of n values of any content, in the same array if it
-// is large enough.
+// resized returns a slice of n values with any content. It reuses the array if that is large
+// enough.
 func resized(values []int64, n int) []int64 {
 	return slices.Grow(values[:0], n)[:n]
 }
@@ -164,8 +164,8 @@ func (s *Server) writeOps(r *request, wantRows bool) error {
 	return nil
 }
 
-// withOps adds to an error of a write the ops that it concerns: the first that does not fit, or
-// all if the outcome is unknown. So every 504 of a write names its ids in one form.
+// withOps adds to an error of a write the ops that it concerns: the first op that needs a new row,
+// or all ops if the outcome is unknown. So every 504 of a write names its ids in one form.
 func (r *request) withOps(err error) error {
 	w := &r.write
 	var newRow *shard.NewRowError

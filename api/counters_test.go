@@ -121,7 +121,7 @@ func TestKeyspaces(t *testing.T) {
 	})
 }
 
-// TestReadOptions checks what of headers and query reaches the backend.
+// TestReadOptions checks which read options of headers and query reach the backend.
 func TestReadOptions(t *testing.T) {
 	l := startFakeServer(t, nil)
 	made := shard.Token{Cluster: 7, At: []shard.GroupIndex{{Group: 3, Index: 77}}}

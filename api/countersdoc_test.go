@@ -13,9 +13,9 @@ func TestCountersDocIsReplayed(t *testing.T) { replayDoc(t, "COUNTERS.md", 5, 2,
 // TestMembersDocIsReplayed runs the examples of docs/MEMBERS.md.
 func TestMembersDocIsReplayed(t *testing.T) { replayDoc(t, "MEMBERS.md", 8, 1, 2) }
 
-// replayDoc runs the examples of a doc for a shell and Python, in their order, against a node,
-// and compares what they print. Those in Go stand in package client's own examples. The doc
-// has at least so many of each.
+// replayDoc runs the shell and Python examples of a doc in order against a node, and compares their
+// output. The examples in Go are those of package client. The doc must have at least that many of
+// each.
 func replayDoc(t *testing.T, name string, shells, pythons, gos int) {
 	l := startReal(t)
 	for _, program := range []string{"sh", "curl", "python3"} {

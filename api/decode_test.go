@@ -23,7 +23,7 @@ func postsKeyspace() *shard.Keyspace {
 	return &shard.Keyspace{Name: "posts", Kind: shard.KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 4}
 }
 
-// hundredOps is a body of 100 increments of one to three columns.
+// hundredOps returns a body of 100 increments of one to three columns.
 func hundredOps() []byte {
 	var b bytes.Buffer
 	b.WriteString(`{"ops":[`)
@@ -41,7 +41,7 @@ func hundredOps() []byte {
 	return b.Bytes()
 }
 
-// fullWrite is the answer to hundredOps.
+// fullWrite returns the answer to hundredOps.
 func fullWrite(ks *shard.Keyspace) *shard.Write {
 	w := &shard.Write{Width: len(ks.Columns), Token: shard.Token{Cluster: 7, At: []shard.GroupIndex{{Group: 1, Index: 1000}, {Group: 2, Index: 2000}}}}
 	for i := range 100 {
@@ -89,8 +89,7 @@ func TestDecodeAndEncodeDoNotAllocate(t *testing.T) {
 	}
 }
 
-// TestPoolDropsHugeRequests checks that what one huge request needed does not
-// stay.
+// TestPoolDropsHugeRequests checks that the pool does not keep the memory of a huge request.
 func TestPoolDropsHugeRequests(t *testing.T) {
 	var p requestPool
 	r := p.acquire()
@@ -154,7 +153,7 @@ func BenchmarkEncodePage20(b *testing.B) {
 	}
 }
 
-// errOracle is why oracleOps refuses.
+// errOracle is the error with which oracleOps refuses.
 var errOracle = errors.New("refused")
 
 // object is a JSON object with its members in order; encoding/json would drop
@@ -228,7 +227,7 @@ func oracleID(v any) (uint64, error) {
 	return id, nil
 }
 
-// oracleOps is decodeOps for changeAdd, written for plainness on encoding/json.
+// oracleOps is decodeOps for changeAdd, written plainly with encoding/json.
 func oracleOps(body []byte, ks *shard.Keyspace) (ops []engine.Op, wantNone bool, err error) {
 	if !json.Valid(body) {
 		return nil, false, errOracle
@@ -346,7 +345,7 @@ func FuzzDecodeOps(f *testing.F) {
 	})
 }
 
-// wantTellable checks that a fault's answer is JSON.
+// wantTellable checks that the answer of a fault is JSON.
 func wantTellable(t *testing.T, err error) {
 	t.Helper()
 	f, foreseen := faultOf(err)

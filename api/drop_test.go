@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// No answer shows what was dropped, and what is created under its name counts from zero.
+// No answer shows dropped keyspaces and columns. New ones of the same name count from zero.
 func TestDropped(t *testing.T) {
 	l := startReal(t)
 	do := func(status int, want, method, path, body string) {

@@ -7,8 +7,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// A request finds what another node has just made. The node catches up at most once a request,
-// and only for names that it does not know.
+// A request finds keyspaces and columns that another node has just created. The node catches up at
+// most once a request, and only for names that it does not know.
 func TestNamesMadeElsewhere(t *testing.T) {
 	const get, incr = "/v1/counters/likes/get", "/v1/counters/likes/incr"
 	likes := &shard.Keyspace{Name: "likes", Kind: shard.KindCounters, Columns: []string{"up"}, Shards: 4}

@@ -11,8 +11,8 @@ import (
 // columns are lower-case letters, digits and underscores, so they need no
 // escaping.
 
-// appendRow appends {"id":"…","counts":{…}}, for a user with "user", without the closing
-// brace, so that a caller may append more. row is the whole row; columns selects the
+// appendRow appends {"id":"…","counts":{…}}, or "user" in place of "id" for a user. It leaves out
+// the closing brace, so that a caller may append more. row is the whole row. columns selects its
 // columns.
 func appendRow(dst []byte, id uint64, ks *shard.Keyspace, columns []uint8, row []int64) []byte {
 	dst = appendMember(dst, ks, id)
@@ -20,7 +20,7 @@ func appendRow(dst []byte, id uint64, ks *shard.Keyspace, columns []uint8, row [
 	return appendColumns(append(dst, `"counts":`...), ks, columns, row)
 }
 
-// appendMember appends {"id":"…" or, of a user, {"user":"…".
+// appendMember appends {"id":"…", or {"user":"…" for a user.
 func appendMember(dst []byte, ks *shard.Keyspace, id uint64) []byte {
 	dst = append(append(dst, `{"`...), rowMember(ks)...)
 	return appendID(append(dst, `":`...), id)
@@ -63,7 +63,7 @@ func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, r
 	return append(dst, ']')
 }
 
-// appendIn appends whether a member is in the sets of row i of n, as of readSets.
+// appendIn appends whether a member is in the sets of row i of n. in has the order of readSets.
 func appendIn(dst []byte, ks *shard.Keyspace, columns []uint8, in []bool, i, n int) []byte {
 	dst = append(dst, `,"member":{`...)
 	for j, column := range columns {
@@ -72,8 +72,8 @@ func appendIn(dst []byte, ks *shard.Keyspace, columns []uint8, in []bool, i, n i
 	return append(dst, '}')
 }
 
-// appendResults appends the answer of a write that returns each row. A write without a
-// keyspace is one over several, with all columns.
+// appendResults appends the answer of a write that returns each row. A write without a keyspace
+// concerns several keyspaces, and returns all columns.
 func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uint8) []byte {
 	dst = append(dst, `{"results":[`...)
 	refused, cuts, changed := w.Overflows, w.Cuts, w.Changed
@@ -86,7 +86,7 @@ func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uin
 		}
 		of, row := keyspaceOf(w, ks, i), w.Rows[i*w.Width:(i+1)*w.Width]
 		if op := &w.Ops[i]; op.OfMember() {
-			_, cuts = cutsOf(i, cuts) // the count of an op of a member tells enough
+			_, cuts = cutsOf(i, cuts) // the count shows enough for an op with a member
 			did := len(changed) > 0 && changed[0] == i
 			if did {
 				changed = changed[1:]
@@ -111,13 +111,13 @@ func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uin
 	return append(appendOutcome(appendUnknown(dst, w), w), '}')
 }
 
-// appendMemberOp appends {"id":"…","member":"…" for an op of a member.
+// appendMemberOp appends {"id":"…","member":"…" for an op with a member.
 func appendMemberOp(dst []byte, op *engine.Op) []byte {
 	dst = appendID(append(dst, `{"id":`...), op.ID)
 	return appendID(append(dst, `,"member":`...), uint64(op.Cells[0].Value))
 }
 
-// cutsOf splits cuts, of an op and of later ones, after those of the op.
+// cutsOf splits the cuts of an op and of later ops after those of the op.
 func cutsOf(op int, cuts []engine.Cut) (of, later []engine.Cut) {
 	n := 0
 	for n < len(cuts) && cuts[n].Op == op {
@@ -126,9 +126,8 @@ func cutsOf(op int, cuts []engine.Cut) (of, later []engine.Cut) {
 	return cuts[:n], cuts[n:]
 }
 
-// appendAdded appends ,"added":{column:delta,…} for the deltas of an op that floors cut
-// short, if there are any. cuts are of this op and later ones; it returns the later
-// ones.
+// appendAdded appends ,"added":{column:delta,…} for the deltas of an op that floors cut short, if
+// there are any. cuts belong to this op and later ones; it returns those of the later ones.
 func appendAdded(dst []byte, ks *shard.Keyspace, op int, cuts []engine.Cut) ([]byte, []engine.Cut) {
 	cuts, later := cutsOf(op, cuts)
 	if len(cuts) == 0 {
@@ -141,9 +140,9 @@ func appendAdded(dst []byte, ks *shard.Keyspace, op int, cuts []engine.Cut) ([]b
 	return append(dst, '}'), later
 }
 
-// appendApplied appends the answer of a write that returns no rows. It lists refused ops
-// even so, because the client has no other way to find them, and does not count ops of
-// unknown outcome as applied.
+// appendApplied appends the answer of a write that returns no rows. It still lists refused ops,
+// because the client has no other way to find them. It does not count ops of unknown outcome as
+// applied.
 func appendApplied(dst []byte, w *shard.Write, ks *shard.Keyspace) []byte {
 	dst = append(dst, `{"applied":`...)
 	dst = strconv.AppendInt(dst, int64(len(w.Ops)-len(w.Overflows)-len(w.Unknown)), 10)
@@ -158,8 +157,8 @@ func appendApplied(dst []byte, w *shard.Write, ks *shard.Keyspace) []byte {
 	return append(appendOutcome(appendUnknown(dst, w), w), '}')
 }
 
-// appendUnknown appends the ids of those ops of a repeated request that the shard applied
-// or refused before, if it no longer remembers which.
+// appendUnknown appends the ids of ops of a repeated request that the shard applied or refused
+// before, if the shard no longer remembers which.
 func appendUnknown(dst []byte, w *shard.Write) []byte {
 	for i, op := range w.Unknown {
 		if i == 0 {

@@ -17,12 +17,12 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// fakeNode is a Backend on maps. setFault makes its calls fail as those of a node in trouble.
+// fakeNode is a Backend on maps. setFault makes its calls fail like those of a broken node.
 type fakeNode struct {
 	mu struct {
 		sync.Mutex
 		keyspaces map[string]*shard.Keyspace
-		elsewhere map[string]*shard.Keyspace // made through another node, not known here yet
+		elsewhere map[string]*shard.Keyspace // created through another node, and not known here yet
 		catchUps  int
 		rows      map[string]map[uint64][]int64
 		writes    uint64
@@ -69,14 +69,14 @@ func (n *fakeNode) reset() {
 	}
 }
 
-// setFault makes the following calls fail; "" ends that.
+// setFault makes the following calls fail; "" ends the fault.
 func (n *fakeNode) setFault(name string) {
 	n.mu.Lock()
 	n.mu.fault = name
 	n.mu.Unlock()
 }
 
-// trouble returns the error of the fault that is set.
+// troubleLocked returns the error of the fault that is set.
 func (n *fakeNode) troubleLocked() error {
 	switch n.mu.fault {
 	case "", "repeated_in_part", "node_behind", "shards_unreadable", "shards_crowd":
@@ -381,7 +381,7 @@ func (n *fakeNode) writeOpLocked(ks *shard.Keyspace, w *shard.Write, i int, op e
 	copy(w.Rows[i*w.Width:(i+1)*w.Width], rows[op.ID])
 }
 
-// applied changes the row as an op says, or names the column that overflows.
+// applied applies an op to the row, or returns the column that overflows.
 func applied(row []int64, op engine.Op) (uint8, bool) {
 	if op.Kind == engine.OpDelete {
 		clear(row)
@@ -403,7 +403,7 @@ func applied(row []int64, op engine.Op) (uint8, bool) {
 	return 0, true
 }
 
-// cutShort brings the sums of an op back to its floors.
+// cutShort raises the sums of an op to its floors.
 func cutShort(row []int64, op engine.Op, number int) (cuts []engine.Cut) {
 	for i, cell := range op.Cells {
 		if i == 0 || op.Cells[i-1].Column&engine.FloorMark == 0 {

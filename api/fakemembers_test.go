@@ -24,8 +24,8 @@ func (n *fakeNode) setsLocked(ks *shard.Keyspace, column int) *memberstest.Sets 
 	return n.mu.sets[of]
 }
 
-// memberLocked changes a set as an op says. It returns what the op adds to its count, whether
-// that overflows, which leaves the set as it is, and whether the set changes.
+// memberLocked applies an op to a set. It returns the cell that the op adds to its count, whether
+// that overflows, and whether the set changes. An overflow leaves the set unchanged.
 func (n *fakeNode) memberLocked(ks *shard.Keyspace, op engine.Op, row []int64) (sum engine.Cell, overflows, changes bool) {
 	column, member := op.Cells[0].Column, uint64(op.Cells[0].Value)
 	sets := n.setsLocked(ks, int(column))

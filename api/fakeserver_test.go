@@ -16,7 +16,7 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// fakeServer is a server on loopback before a fakeNode, or before the Backend that change set.
+// fakeServer is a server on loopback over a fakeNode, or over the Backend that change has set.
 type fakeServer struct {
 	t      testing.TB
 	node   *fakeNode
@@ -85,7 +85,7 @@ func (l *fakeServer) try(method, path string, body io.Reader, headers ...string)
 	}
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
-		if headers[i] == "Host" { // which is no header to net/http
+		if headers[i] == "Host" { // net/http does not treat it as a header
 			request.Host = headers[i+1]
 		}
 	}

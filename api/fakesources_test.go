@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/sources"
 )
 
-// fakeSources always has the source likes, whatever a test did to it.
+// fakeSources always has the source likes, whatever the calls do.
 type fakeSources struct{ node *fakeNode }
 
 func (f fakeSources) source(state string) *sources.Source {

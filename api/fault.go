@@ -49,15 +49,15 @@ type fault struct {
 	status  int
 	code    string
 	message string
-	field   string // what in the request is wrong; "" when nothing is
+	field   string // the wrong part of the request; "" if nothing is wrong
 	allow   string // the methods that a 405 offers
-	closes  bool   // the connection is of no use any more
-	refusal bool   // by authorize, which has logged it
+	closes  bool   // the connection must close
+	refusal bool   // whether authorize returned it, and has logged it
 
-	retryAfter int // seconds, if more than usual
+	retryAfter int // in seconds; 0 for the usual retryAfter
 
 	text    []byte             // the answer's body if it was encoded in advance
-	refused prometheus.Counter // of such faults, where they are counted
+	refused prometheus.Counter // counts such faults; nil if they are not counted
 
 	// outcomes is set if the answer reports the outcome of the write's ops: applied and
 	// unknown name the ids, and are present even when empty.
@@ -71,8 +71,8 @@ type fault struct {
 
 func (f *fault) Error() string { return f.code + ": " + f.message }
 
-// invalid is the fault of a bad value in a request. field is its JSON path, or
-// the name of a header or parameter.
+// invalid returns the fault of a bad value in a request. field is its JSON path, or the name of a
+// header or parameter.
 func invalid(field, problem string) *fault {
 	return &fault{
 		status:  fasthttp.StatusBadRequest,
@@ -100,7 +100,7 @@ var backendFaults = []struct {
 	{shard.ErrNotEmpty, fasthttp.StatusConflict, codeRefused},
 	{shard.ErrRestoredOther, fasthttp.StatusConflict, codeRefused},
 	{shard.ErrOtherRestore, fasthttp.StatusConflict, codeRefused},
-	{shard.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace}, // may wrap any below, for a keyspace that was dropped
+	{shard.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace}, // may wrap any of the others, for a keyspace that was dropped
 	{shard.ErrOutcomeUnknown, fasthttp.StatusGatewayTimeout, codeOutcomeUnknown},
 	{shard.ErrTooLate, fasthttp.StatusTooManyRequests, codeOverloaded},
 	{shard.ErrOverloaded, fasthttp.StatusTooManyRequests, codeOverloaded},
@@ -126,8 +126,8 @@ var backendFaults = []struct {
 // 504.
 const nothingApplied = "; nothing was applied"
 
-// retryAfter is sent with every fault that a repeat may resolve: queues drain in
-// milliseconds and an election takes about a second. In seconds.
+// retryAfter, in seconds, is sent with every fault that a repeat may resolve. Queues drain in
+// milliseconds, and an election takes about a second.
 const retryAfter = 1
 
 // ofWrite adds the outcome of the ops to a fault after which the caller repeats the write. Unless
@@ -196,8 +196,7 @@ func appendError(dst []byte, code, message, field string) []byte {
 	return append(dst, '}')
 }
 
-// shown returns a client's own text as an error repeats it: at most 64 bytes, and quotes for an
-// empty name.
+// shown returns a client's own text for an error: at most 64 bytes, and quotes for an empty name.
 func shown(text []byte) string {
 	const shownMax = 64
 	if len(text) == 0 {
@@ -228,7 +227,7 @@ const (
 // bodyOfOps reminds a client that sent one op of the form of a batch.
 const bodyOfOps = `; the body is {"ops":[…]}`
 
-// noField returns the problem of a field that is none of those that an object may have.
+// noField returns the problem of an unknown field, with the fields that the object may have.
 func noField(known ...string) string {
 	if len(known) == 0 {
 		return noSuchFld
@@ -284,7 +283,7 @@ func overflowFault(w *shard.Write, ks *shard.Keyspace, overflow engine.Overflow)
 	}
 }
 
-// opPath is the JSON path of a member of the ith op.
+// opPath returns the JSON path of a member of the ith op.
 func opPath(i int, member string) string {
 	switch {
 	case i == bodyOp:

@@ -16,7 +16,7 @@ import (
 // faultOf returns the fault for an error of a handler. It returns false for an unexpected error,
 // which is a failure of the server.
 func faultOf(err error) (*fault, bool) {
-	if partial, ok := errors.AsType[*shard.PartialError](err); ok { // does not allocate, as below
+	if partial, ok := errors.AsType[*shard.PartialError](err); ok { // AsType does not allocate
 		return faultOfPartial(partial)
 	}
 	if f, ok := errors.AsType[*fault](err); ok {
@@ -49,11 +49,11 @@ func faultOf(err error) (*fault, bool) {
 			}
 			var full *shard.DiskFullError
 			if errors.As(err, &full) {
-				f.message = full.Error() // numbers alone
+				f.message = full.Error() // contains only numbers
 			}
 			var damaged *shard.UnreadableError
 			if errors.As(err, &damaged) {
-				f.message = damaged.Error() // a keyspace and a number
+				f.message = damaged.Error() // contains only a keyspace and a number
 			}
 			if errors.Is(b.err, shard.ErrTooLate) {
 				f.message += nothingApplied
@@ -62,7 +62,7 @@ func faultOf(err error) (*fault, bool) {
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		// Only changes of the catalog have a context. A change that it cut off may have been
+		// Only changes of the catalog have a context. If it ended, the change may have been
 		// proposed.
 		return faultOf(shard.ErrOutcomeUnknown)
 	}
@@ -73,9 +73,9 @@ func faultOf(err error) (*fault, bool) {
 	}, false
 }
 
-// faultOfPartial returns the fault for a write that some of its shards applied: 504 if the
-// outcome of any op is unknown, otherwise the fault of the other shards, but 503 in place of
-// 429, because without a key the client must not repeat the whole.
+// faultOfPartial returns the fault for a write that some of its shards applied. It is 504 if the
+// outcome of any op is unknown, and otherwise the fault of the other shards. A 429 becomes 503,
+// because without a key the client must not repeat the whole write.
 func faultOfPartial(partial *shard.PartialError) (*fault, bool) {
 	err := partial.Err
 	if len(partial.Unknown) > 0 {
@@ -83,8 +83,8 @@ func faultOfPartial(partial *shard.PartialError) (*fault, bool) {
 	}
 	of, foreseen := faultOf(err)
 	f := new(fault)
-	*f = *of                                                               // it may be one that others answer with
-	f.text, f.message = nil, strings.TrimSuffix(f.message, nothingApplied) // of some of its ops
+	*f = *of                                                               // copy it, because other requests may share it
+	f.text, f.message = nil, strings.TrimSuffix(f.message, nothingApplied) // which is true of some ops only
 	if f.status == fasthttp.StatusTooManyRequests {
 		f.status = fasthttp.StatusServiceUnavailable
 	}

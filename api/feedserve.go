@@ -103,7 +103,7 @@ func (s *Server) answerFeed(ctx *fasthttp.RequestCtx, r *request, f unread.Feed,
 	return nil
 }
 
-// poll answers all that one user polls for.
+// poll answers the whole poll of one user.
 func (s *Server) poll(ctx *fasthttp.RequestCtx, r *request) error {
 	p := &r.poll
 	p.Users = append(p.Users[:0], r.id)
@@ -114,7 +114,7 @@ func (s *Server) poll(ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// polls answers all that several users poll for.
+// polls answers the poll of several users.
 func (s *Server) polls(ctx *fasthttp.RequestCtx, r *request) error {
 	p := &r.poll
 	if err := r.decodePoll(ctx.Request.Body()); err != nil {

@@ -21,7 +21,7 @@ func (s *Server) admit(in *arrival) error {
 	return err
 }
 
-// refusal returns why a request cannot be let in now, or nil.
+// refusal returns why a request cannot be admitted now, or nil.
 func (s *Server) refusal(in *arrival) error {
 	if in.endpoint.takes&exempt == 0 && in.bodyBytes > smallBodyBytesMax && !s.bodies.fits(in.bodyBytes) {
 		return s.overloads.bodies
@@ -42,8 +42,8 @@ func (s *Server) crowded(in *arrival) error {
 	return nil
 }
 
-// holdBack delays a request that a full queue refused after its body was decoded, by the
-// time the decoding took. The answer meets the deadline.
+// holdBack delays the answer to a request that a full queue refused after its body was decoded. It
+// waits as long as the decoding took, but not past the deadline.
 func (s *Server) holdBack(r *request) {
 	left := r.timeout - time.Since(r.received)
 	if wait := s.admission.refusalDelay(1+len(r.body)/decodedPerRefusal, min(refusalDelayMax, left/2)); wait > 0 {

@@ -21,7 +21,7 @@ import (
 const (
 	timeoutDefault = 5 * time.Second
 	timeoutMax     = time.Minute
-	// maxStalenessMax bounds max_staleness: a node this far behind should count as down.
+	// maxStalenessMax bounds max_staleness. A node that is further behind should count as down.
 	maxStalenessMax = time.Hour
 )
 
@@ -76,7 +76,7 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 	return r.checkBody(ctx)
 }
 
-// errNoCluster is returned by a node that knows no keyspace: every cluster has some.
+// errNoCluster is returned by a node that knows no keyspace yet. Every cluster has some.
 var errNoCluster = fmt.Errorf("%w: this node does not know its cluster yet", shard.ErrNoLeader)
 
 func (r *request) findKeyspace() (err error) {
@@ -93,7 +93,7 @@ func (r *request) findKeyspace() (err error) {
 	return nil
 }
 
-// lookUp returns the keyspace of a name, or nil if there is none.
+// lookUp returns the keyspace with a name, or nil if there is none.
 func (r *request) lookUp(name string) (*shard.Keyspace, error) {
 	ks := r.backend.Keyspace(name)
 	switch {
@@ -144,8 +144,8 @@ func hasHeader(h *fasthttp.RequestHeader, name string) bool {
 	return false
 }
 
-// header returns the value of a header that may occur once: nil if it is missing, not nil if
-// it is empty.
+// header returns the value of a header that may occur only once. It returns nil for a missing
+// header, and an empty slice for an empty one.
 func header(h *fasthttp.RequestHeader, name string) ([]byte, error) {
 	switch values := h.PeekAll(name); {
 	case len(values) == 0:
@@ -301,8 +301,8 @@ func eitherHeader(h *fasthttp.RequestHeader, name, other string) ([]byte, error)
 	return value, nil
 }
 
-// readFreshness parses how fresh a read must be; nil stands for a missing value. Only a bounded
-// read uses max_staleness: a client may set the parameter for all its reads.
+// readFreshness parses how fresh a read must be. nil stands for a missing value. Only a bounded
+// read uses max_staleness, because a client may set the parameter for all its reads.
 func (r *request) readFreshness(level, staleness []byte) error {
 	r.leveled = level != nil
 	switch {
@@ -328,9 +328,9 @@ func (r *request) readFreshness(level, staleness []byte) error {
 	return nil
 }
 
-// checkBody refuses a body where none is expected, a body with a content coding, and a write
-// that a page of another site can make a browser send without a preflight request: such a
-// request has an Origin and is not JSON.
+// checkBody refuses an unexpected body and a body with a content coding. It also refuses a write
+// that a page of another site can make a browser send without a preflight request: such a request
+// has an Origin and is not JSON.
 func (r *request) checkBody(ctx *fasthttp.RequestCtx) error {
 	if r.takes&takesBody == 0 {
 		if len(ctx.Request.Body()) > 0 {
@@ -349,7 +349,7 @@ func (r *request) checkBody(ctx *fasthttp.RequestCtx) error {
 	return nil
 }
 
-// isJSON reports whether a media type is of JSON.
+// isJSON reports whether a media type stands for JSON.
 func isJSON(typ []byte) bool {
 	typ, _, _ = bytes.Cut(typ, []byte(";"))
 	typ = bytes.ToLower(bytes.TrimSpace(typ))

@@ -12,8 +12,8 @@ import (
 // AnyHost among Config.AllowedHosts allows every Host.
 const AnyHost = "*"
 
-// errHost refuses a request whose Host is not a name of this node. In DNS rebinding a web
-// page makes its own name resolve to this node's address, and the browser sends that name.
+// errHost refuses a request whose Host is not a name of this node. In DNS rebinding, a web page
+// makes its own name resolve to this node's address, and the browser sends that name.
 var errHost = &fault{
 	status:  fasthttp.StatusForbidden,
 	code:    codePermissionDenied,

@@ -25,7 +25,7 @@ func (s *Server) receive(ctx *fasthttp.RequestCtx, r *request, e *endpoint) erro
 		return nil
 	}
 	if e.takes&takesStream != 0 {
-		return nil // the call does
+		return nil // the call reads the body itself
 	}
 	n := ctx.Request.Header.ContentLength()
 	var err error
@@ -54,7 +54,7 @@ func (s *Server) receive(ctx *fasthttp.RequestCtx, r *request, e *endpoint) erro
 // receiveChunks reads a body of unknown length.
 func (s *Server) receiveChunks(stream io.Reader, r *request) error {
 	r.body = r.body[:0]
-	if !s.hold(r, cap(r.body)) { // of an earlier request's body
+	if !s.hold(r, cap(r.body)) { // the buffer of an earlier request's body
 		return s.overloads.bodies
 	}
 	for {
@@ -110,9 +110,9 @@ func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 }
 
 // awaitBody returns how to read the body of a request whose headers have arrived: within the
-// request's timeout or the read timeout, whichever is shorter. A body that is too large is
-// refused before it is read, also for a client that sends Expect: fasthttp would wait for
-// the small part that it reads before it calls serve.
+// request's timeout or the read timeout, whichever is shorter. It refuses a body that is too large
+// before it is read, even for a client that sends Expect. fasthttp would otherwise wait for the
+// first small part before it calls serve.
 func (s *Server) awaitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	n := h.ContentLength()
 	if n == 0 || n == lengthOfNone {
@@ -132,9 +132,9 @@ func (s *Server) awaitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return fasthttp.RequestConfig{ReadTimeout: min(timeout, s.cfg.ReadTimeout)}
 }
 
-// expect answers a client that sends Expect: 100-continue. It refuses a body that is too
-// large at once, because fasthttp would request it before it calls serve. fasthttp then
-// closes the connection and sets the status again; the rest of the answer stays.
+// expect answers a client that sends Expect: 100-continue. It refuses a body that is too large at
+// once, because fasthttp would request the body before it calls serve. fasthttp then closes the
+// connection and sets the status again, and keeps the rest of the answer.
 func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	e, _, err := s.routes.find(ctx.Method(), ctx.URI().PathOriginal())
 	if err != nil || !s.tooLarge(e, ctx.Request.Header.ContentLength()) {

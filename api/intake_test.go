@@ -134,7 +134,7 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 	}
 }
 
-// A client that goes away in the middle of a body leaves nothing behind.
+// A client that leaves in the middle of a body leaves no reserved memory behind.
 func TestBrokenBodies(t *testing.T) {
 	l := startFakeServer(t, nil)
 	const head = "POST /v1/counters/posts/incr HTTP/1.1\r\nHost: x\r\n"
@@ -164,8 +164,8 @@ func TestBrokenBodies(t *testing.T) {
 	}
 }
 
-// A body beyond the limit is refused as soon as its length is known, whether any of
-// it comes or not: each case ends long before the read timeout.
+// The server refuses a body beyond the limit as soon as it knows the length, whether any of the
+// body arrives or not. Each case ends long before the read timeout.
 func TestTooLargeIsToldAtOnce(t *testing.T) {
 	l := startFakeServer(t, func(c *Config) { c.BodyBytesMax, c.ReadTimeout = 1000, time.Hour })
 	for _, c := range []struct{ name, target, body string }{

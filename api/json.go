@@ -7,7 +7,7 @@ import (
 
 // The functions below append values of JSON to dst, and allocate only to grow it.
 
-// appendID appends an id, which is always a string: JavaScript's numbers end at
+// appendID appends an id. It is always a string, because JavaScript's numbers are exact only up to
 // 2^53.
 func appendID(dst []byte, id uint64) []byte {
 	dst = append(dst, '"')
@@ -15,7 +15,7 @@ func appendID(dst []byte, id uint64) []byte {
 	return append(dst, '"')
 }
 
-// comma appends one before all members but the first.
+// comma appends a comma before all members but the first.
 func comma(dst []byte, i int) []byte {
 	if i > 0 {
 		return append(dst, ',')

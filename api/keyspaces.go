@@ -20,7 +20,7 @@ func listKeyspaces(until context.Context, s *Server, r *request, _ *nothing) (an
 	return map[string]any{"keyspaces": append([]*shard.Keyspace{}, s.node().Keyspaces()...)}, nil
 }
 
-// createKeyspace makes a keyspace. The backend checks its names.
+// createKeyspace creates a keyspace. The backend checks its names.
 func createKeyspace(until context.Context, s *Server, _ *request, body *struct {
 	Name     string          `json:"name"`
 	Columns  []client.Column `json:"columns"`
@@ -64,7 +64,7 @@ func addColumns(until context.Context, s *Server, r *request, body *struct {
 	return s.node().AddColumns(until, string(r.name), columns, floors)
 }
 
-// columnsOf returns the names of columns, and the floors that were given, nil for none.
+// columnsOf returns the names of columns, and the given floors or nil.
 func columnsOf(columns []client.Column) (names []string, floors map[string]*int64, err error) {
 	switch {
 	case len(columns) == 0:

@@ -7,8 +7,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// The list of keyspaces accepts the options of every read. A fresh list has what another node
-// made. It is refused if no leader confirms that it is complete.
+// The list of keyspaces accepts the options of every read. A fresh list has the keyspaces that
+// another node has created. It is refused if no leader confirms that it is complete.
 func TestKeyspacesAreReadAsFreshAsAsked(t *testing.T) {
 	for _, c := range []struct {
 		name, query string

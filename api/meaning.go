@@ -30,7 +30,7 @@ func (c *cursor) meaning(depth int) uint64 {
 	}
 	switch c.Peek() {
 	case '{':
-		sum := uint64(0) // a sum has no order
+		sum := uint64(0) // a sum does not depend on the order
 		c.At++
 		for n := 0; c.Next(n, '}'); n++ {
 			key := textHash('"', c.Key())
@@ -85,5 +85,5 @@ func textHash(kind byte, text []byte) uint64 {
 	return h
 }
 
-// pairHash hashes two values in their order: the finalizer of splitmix64, twice.
+// pairHash hashes two values in their order. It applies the finalizer of splitmix64 twice.
 func pairHash(a, b uint64) uint64 { return splitmix.Mix(splitmix.Mix(a) + bits.RotateLeft64(b, 32)) }

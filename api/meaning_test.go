@@ -50,8 +50,8 @@ func TestMeaningOf(t *testing.T) {
 	}
 }
 
-// Shards store keys with these hashes. A program with other hashes would take retries of requests
-// that its predecessor applied for other requests.
+// Shards store keys with these hashes. A program with other hashes would not recognise retries of
+// requests that its predecessor applied.
 func TestMeaningNeverChanges(t *testing.T) {
 	body := `{"ops":[{"id":"1","add":{"like":1,"view":-2},"floor":0}],"want":"none","b":[true,null]}`
 	if got, want := new(request).meaningOf([]byte(body)), uint64(0xc6c723938d411d46); got != want {

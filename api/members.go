@@ -36,7 +36,7 @@ func (s *Server) changeMembers(ctx *fasthttp.RequestCtx, r *request) error {
 // memberBytes estimates the bytes of a member in an answer.
 const memberBytes = 80
 
-// checkMembers serves whether a member is in the set of each id.
+// checkMembers answers whether a member is in the set of each id.
 func (s *Server) checkMembers(ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeCheck(ctx.Request.Body()); err != nil {
 		return err

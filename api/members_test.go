@@ -100,7 +100,7 @@ func testMemberLists(t *testing.T, l *fakeServer) {
 	l.want(200, `{"member":"77","ids":[],"lag_ms":0}`, "GET", likes+"/of/77", "")
 }
 
-// The count is an ordinary counter: what was added without members stays in it.
+// The count is an ordinary counter: it keeps what was added without members.
 func TestMembersBesideCounts(t *testing.T) { testMembersBesideCounts(t, startFakeServer(t, nil)) }
 
 func testMembersBesideCounts(t *testing.T, l *fakeServer) {
@@ -122,7 +122,7 @@ func testMembersBesideCounts(t *testing.T, l *fakeServer) {
 	l.want(200, `{"results":[false,true]}`, "POST", likes+"/check?consistency=linearizable", `{"member":"7","ids":["2","3"]}`)
 }
 
-// Ops with members are in the order of the other ops of a request.
+// Ops with members keep their place among the other ops of a request.
 func TestMembersAmongOps(t *testing.T) { testMembersAmongOps(t, startFakeServer(t, nil)) }
 
 func testMembersAmongOps(t *testing.T, l *fakeServer) {

@@ -13,11 +13,11 @@ import (
 const (
 	membersMax     = 1_000 // of a page: about 80 KB of answer
 	membersDefault = 100
-	// lookupsMax bounds the sets that one request looks into: a disk may have to answer each.
+	// lookupsMax bounds the sets that one request reads: a disk may have to answer each read.
 	lookupsMax = 10_000
 )
 
-// listed returns the page to list.
+// listed returns the page to list, with the default limit.
 func (c *setCall) listed() members.Page {
 	page := c.page
 	if page.Limit == 0 {
@@ -82,7 +82,7 @@ func (r *request) decodeMemberOp(i int) {
 	r.addMemberOp(id, r.sets.column, &m)
 }
 
-// addMemberOp appends an op that a member joins or leaves a set with.
+// addMemberOp appends an op by which a member joins or leaves a set.
 func (r *request) addMemberOp(id uint64, column int, m *opjson.Member) {
 	kind := engine.OpLeave
 	if m.Set {
@@ -121,7 +121,7 @@ func (r *request) decodeCheck(body []byte) error {
 	})
 }
 
-// readMember reads the member that a read is about.
+// readMember reads the member of a read.
 func (r *request) readMember() {
 	c := &r.cursor
 	var ok bool

@@ -47,12 +47,12 @@ type contract struct {
 // answers has the examples of a call by status and name.
 type answers map[string]map[string]exampleCase
 
-// exampleCase is a request and its answer, as testdata/contract.yaml has them.
+// exampleCase is a request and its answer, in the form of testdata/contract.yaml.
 type exampleCase struct {
 	Method, Path string
 	Headers      map[string]string
 	Body         any     // JSON
-	Raw          *string // the body as it is
+	Raw          *string // the body, not encoded
 	BodyBytes    int     `yaml:"body_bytes"`
 	HeaderBytes  int     `yaml:"header_bytes"`
 	Unfinished   bool
@@ -325,7 +325,7 @@ func (f fakeTarget) renew(*testing.T) *fakeServer {
 
 func (fakeTarget) has(e example) bool { return !e.Unfinished }
 
-// beforeBackend has the statuses that the server answers before it asks any backend.
+// beforeBackend has the statuses that the server answers before it calls any backend.
 var beforeBackend = []int{405, 408, 413, 431}
 
 // TestOpenAPIExamples sends the request of every example to a live server and checks status,
@@ -351,7 +351,7 @@ func TestOpenAPIExamples(t *testing.T) {
 					continue
 				}
 				replayed++
-				// What was refused changed nothing: the next example may go on.
+				// A refused request changed nothing, so the next example may use the same node.
 				if tags := strings.Join(e.operation.Tags, " "); l == nil || seeded != tags {
 					l = target.renew(t) // it outlives the example
 					l.seed(t, c.Seed, e.operation.Tags)
@@ -667,8 +667,7 @@ func answersOf(what takes) []int {
 	return statuses
 }
 
-// servedEndpoints are the server's methods and paths, and what they take; HEAD
-// goes with GET.
+// servedEndpoints returns the server's methods and paths, and what they take. HEAD comes with GET.
 func servedEndpoints(t *testing.T) map[string]takes {
 	t.Helper()
 	served := map[string]takes{}

@@ -19,9 +19,9 @@ func (s *Server) healthz(ctx *fasthttp.RequestCtx, _ *request) error {
 	return nil
 }
 
-// readyz answers whether clients should send requests to this node. The reason why not has the
-// code that a read would get, or not_ready. Where tokens are enforced, a probe without one gets
-// no reason.
+// readyz answers whether clients should send requests to this node. The reason against it has the
+// code that a read would get, or not_ready. If tokens are enforced, a probe without a token gets no
+// reason.
 func (s *Server) readyz(ctx *fasthttp.RequestCtx, r *request) error {
 	err := s.node().Ready()
 	if err == nil {

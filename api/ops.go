@@ -55,7 +55,7 @@ func (r *request) decodeMixedOps(body []byte) error {
 	return r.decodeBatch(body, r.decodeMixedOp)
 }
 
-// mixedOp is an op of decodeMixedOps while it is read.
+// mixedOp is an op of decodeMixedOps while its fields are read.
 type mixedOp struct {
 	op     engine.Op
 	member string // id or user, as in the body
@@ -63,8 +63,8 @@ type mixedOp struct {
 	cells  int    // where the object of verb begins if the keyspace follows it; otherwise 0
 	floor  opFloor
 
-	of     opjson.Member // if it is an op with a member
-	column int           // number of the column of that member op
+	of     opjson.Member // only for an op with a member
+	column int           // number of the op's column; only for an op with a member
 }
 
 // decodeMixedOp parses the ith op. It can parse the columns only once it knows the keyspace,
@@ -213,7 +213,7 @@ func (r *request) enterKeyspace(path string) {
 	if c.Err != nil {
 		return
 	}
-	r.name = append(r.name[:0:0], name...) // the cursor's text does not stay valid
+	r.name = append(r.name[:0:0], name...) // copy it, because the cursor's text does not stay valid
 	if err := r.may(auth.Ingest, r.name); err != nil {
 		c.stop(err)
 		return
@@ -243,7 +243,7 @@ func (r *request) spaceOf(ks *shard.Keyspace) uint8 {
 	if !r.write.Spaces[at].Same(ks) { // the numbers of columns that were read are of the one before
 		r.cursor.stop(shard.ErrUnknownKeyspace)
 	}
-	r.write.Spaces[at] = ks // the newest: it may have columns that the one before has not
+	r.write.Spaces[at] = ks // the newest version, which may have more columns
 	return uint8(at)
 }
 

@@ -16,8 +16,7 @@ import (
 // groupRule is the error for a name that raftfsm.ValidGroupName refuses.
 var groupRule = fmt.Sprintf("not 1 to %d of A-Z a-z 0-9 . _ -", raftfsm.GroupNameBytesMax)
 
-// readPostCursor parses the last post of the page before: its id for an outbox, and the author
-// too for a timeline.
+// readPostCursor parses the last post of the previous page: its id, and for a timeline its author.
 func (r *request) readPostCursor(value []byte) error {
 	id, author, ok := value, []byte("0"), true
 	if r.takes&takesJoins != 0 {

@@ -14,7 +14,7 @@ import (
 // parameters lists the parameters of the query that only some calls accept.
 var parameters = [...]struct {
 	name string
-	of   takes // the calls
+	of   takes // the calls that accept it
 	read func(r *request, value []byte) error
 }{
 	{"since", takesSince, func(r *request, value []byte) error {
@@ -88,7 +88,7 @@ func (r *request) readParameter(name, value []byte, s *seen) error {
 	return invalid(shown(name), "no such parameter of the query")
 }
 
-// readLimit parses the largest number of lines of a page.
+// readLimit parses the limit of a page.
 func readLimit(limit *int, value []byte, most uint64) error {
 	v, ok := strictjson.ParseUint64(value)
 	if !ok || v < 1 || v > most {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// These are the numbers of TestPollsAtOnce. User n follows 5·n authors, has n+1 likes, and has
-// read one of the channels before it had a notice.
+// The users of TestPollsAtOnce. User n follows 5·n authors, has n+1 likes, and has read one of the
+// channels before it had a notice.
 const pollUsers = 40
 
 var (

@@ -18,7 +18,7 @@ import (
 // This file serves rare calls. The other calls parse bodies and append answers byte by byte,
 // without allocation.
 
-// nothing is the body of a call that needs none: {}, or no body at all.
+// nothing is the body of a call that needs no body: {} or nothing at all.
 type nothing struct{}
 
 // rare returns the handler of a call whose body is a B and whose answer is an A, both in JSON. It
@@ -67,7 +67,7 @@ func decodeJSON(text []byte, into any, need ...string) error {
 
 // memberError is returned for a value that a body may not have.
 type memberError struct {
-	member  string // of the value; "" for the whole
+	member  string // name of the value's member; "" for the whole value
 	problem string
 }
 

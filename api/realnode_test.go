@@ -54,8 +54,8 @@ func closeReal(t *testing.T, n *shard.Node) {
 
 func before(n *shard.Node) func(*Config) { return func(c *Config) { c.Backend = n } }
 
-// realTarget is a shard.Node. After an example that changed keyspaces there is a new
-// node; else the rows are deleted.
+// realTarget is a shard.Node. After an example that changed keyspaces it opens a new node. After
+// any other example it deletes the rows.
 type realTarget struct {
 	node  *shard.Node
 	shape []shard.Keyspace
@@ -64,8 +64,8 @@ type realTarget struct {
 
 func newRealTarget(*testing.T) *realTarget { return &realTarget{} }
 
-// has: a fault of the node would have to be made inside of it, but the server's
-// own load can be.
+// has reports false for faults of the node, which the test cannot cause from outside. It can cause
+// the server's own load.
 func (*realTarget) has(e example) bool {
 	return !slices.Contains(beforeBackend, e.status) && (e.Setup == "" || e.Setup == "in_flight" || e.Setup == "songs")
 }
@@ -264,7 +264,8 @@ func TestRealOps(t *testing.T) {
 	l.want(200, `{"user":"70","counts":{"at":0,"comment":0,"like":0,"dm":0}}`, "GET", "/v1/unread/70?consistency=linearizable", "")
 }
 
-// A token that this cluster never issued is a fault of the request, which no repeat cures.
+// A token that this cluster never issued is a fault of the request, and a repeat does not resolve
+// it.
 func TestRealBadTokens(t *testing.T) {
 	n := openReal(t, t.TempDir())
 	l := startFakeServer(t, before(n))
@@ -326,8 +327,8 @@ func TestRealIncrementsAtOnce(t *testing.T) {
 		"POST", "/v1/counters/users/get?consistency=linearizable", `{"ids":["1","2"],"columns":["posts"]}`)
 }
 
-// A repeat does not report an op as applied that overflowed. If a shard no longer knows, it says
-// so, in either form of the answer, also after a restart.
+// A repeat does not report an op as applied if it overflowed. A shard that no longer knows says so,
+// in either form of the answer, also after a restart.
 func TestRealRepeatsOfOverflows(t *testing.T) {
 	dir := t.TempDir()
 	n := openReal(t, dir)
@@ -362,7 +363,7 @@ func TestRealRepeatsOfOverflows(t *testing.T) {
 	again()
 }
 
-// The sets of a real node, and what a deleted row leaves of them.
+// The sets of a real node, also after the delete of a row.
 func TestRealMembers(t *testing.T) {
 	n := openReal(t, t.TempDir())
 	for _, c := range []struct {

@@ -14,28 +14,28 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// request holds the state and the buffers of one call. It is pooled: from acquire to release
-// it belongs to one handler, and the backend keeps no reference to it.
+// request holds the state and the buffers of one call. It is pooled: From acquire to release it
+// belongs to one handler, and the backend keeps no reference to it.
 type request struct {
 	backend  Backend
 	keyspace *shard.Keyspace // if the endpoint has one
-	caughtUp bool            // keyspace is no older than the request
-	name     []byte          // {keyspace} of the path
+	caughtUp bool            // whether keyspace is at least as new as the request
+	name     []byte          // {keyspace} or another first name of the path
 	column   []byte          // {column} of the path
 	takes    takes           // the properties of the endpoint
 	id       uint64          // if the endpoint has one
 	asked    asked           // parameters of reads of unread numbers
 	received time.Time       // when the request's last byte came
-	timeout  time.Duration   // of received to the deadline
+	timeout  time.Duration   // time from received to the deadline
 	deadline time.Time
 	read     shard.ReadOptions
-	leveled  bool // the request names its consistency
+	leveled  bool // whether the request names its consistency
 	write    shard.Write
 	wantNone bool
-	sets     setCall // of a call about sets of members
+	sets     setCall // only for a call about sets of members
 
 	body     []byte // as received; the cursor parses it
-	held     int    // bytes reserved of the server's memory for bodies
+	held     int    // bytes reserved from the server's memory for bodies
 	cursor   cursor
 	cells    []engine.Cell // of all ops, one after the other
 	cellEnds []int         // for each op, the end of its cells
@@ -46,7 +46,7 @@ type request struct {
 
 	auth     *auth.Authorizer // nil if it is off, or the endpoint needs nothing
 	caller   *auth.Caller     // nil for nobody
-	excused  bool             // the call was to be refused, and is served all the same
+	excused  bool             // whether the call should be refused, but is served in mode permissive
 	from     *fasthttp.RequestCtx
 	endpoint *endpoint
 }
@@ -115,18 +115,18 @@ type asked struct {
 	since    unread.Stand
 	detail   bool
 	limit    int    // of a page; 0 if not given
-	after    uint64 // the last of the page before
+	after    uint64 // the last id of the previous page
 	hasAfter bool
 
 	// Of a page of posts.
-	post   shard.Post // the last of the page before, if hasAfter
+	post   shard.Post // the last post of the previous page, if hasAfter is set
 	group  string
 	counts *shard.Keyspace
-	in     string // columns in whose sets the user may be, by comma; "" for none
+	in     string // columns, with commas between, in whose sets the page looks for the user; "" for none
 }
 
-// keyspaceOf returns the keyspace of an op of a write to ks. If ks is nil, the write is to
-// several.
+// keyspaceOf returns the keyspace of an op of a write to ks. If ks is nil, the write has several
+// keyspaces.
 func keyspaceOf(w *shard.Write, ks *shard.Keyspace, op int) *shard.Keyspace {
 	if ks != nil {
 		return ks
@@ -138,9 +138,9 @@ func keyspaceOf(w *shard.Write, ks *shard.Keyspace, op int) *shard.Keyspace {
 type setCall struct {
 	column int    // {column} of the path, by number
 	member uint64 // of the body
-	asked  bool   // a read of counts has a member
+	asked  bool   // whether a read of counts names a member
 	page   members.Page
-	in     []bool // whether member is in each set that was looked into
+	in     []bool // whether member is in each set that was read
 
 	uncounted bool // members join without changing the counts
 }

@@ -18,7 +18,7 @@ type handler = func(*Server, *fasthttp.RequestCtx, *request) error
 // endpoint is one method of one path.
 type endpoint struct {
 	name   string // label of its metrics
-	hashed []byte // of it, for keys; stored with each key, so it never changes
+	hashed []byte // hash of the name, for keys; stored with each key, so it never changes
 	takes  takes
 	call   handler
 	need   auth.Need
@@ -33,7 +33,7 @@ func (e *endpoint) writesRows() bool {
 	return e.takes&(takesWrite|takesKeyspace) == takesWrite|takesKeyspace || e.takes&takesOps != 0 || ofUsers
 }
 
-// writesIDs reports whether the endpoint writes to ids, which the answer to a failure has.
+// writesIDs reports whether the endpoint writes to ids. The answer to a failure then names them.
 func (e *endpoint) writesIDs() bool {
 	of := e.takes & (takesKeyspace | takesOps | takesUnread | takesID)
 	return e.takes&takesWrite != 0 && of != 0 && e.takes&(takesName|takesID) != takesName
@@ -43,19 +43,19 @@ func (e *endpoint) writesIDs() bool {
 type takes uint32
 
 const (
-	takesBody     takes = 1 << iota // others refuse one
+	takesBody     takes = 1 << iota // has a body; other endpoints refuse one
 	takesRead                       // the headers and parameters of a read
 	takesWrite                      // the headers of a write
 	takesKeyspace                   // {keyspace} of the path is an existing keyspace
 	takesID                         // {id} of the path
-	exempt                          // served whatever the load: for operators
+	exempt                          // served under any load: for operators
 	takesAnything                   // ignores any parameters and body: for probes
 	takesChange                     // changes the cluster: pages of other sites may not call it
 	takesStream                     // a body that the call reads itself
 	takesUnread                     // the keyspace of unread numbers, whose rows are users
 	takesName                       // {channel} or {dot} of the path
 	takesNotice                     // {seq} of the path
-	takesSince                      // these of the query
+	takesSince                      // this and the next two: parameters of the query
 	takesDetail
 	takesNames
 	takesOps    // ops on any keyspaces
@@ -63,8 +63,8 @@ const (
 	takesColumn // {column} of the path is one of the keyspace, with its members
 	takesMember // {id} of the path is a member
 	takesPage   // limit and cursor of a list of members
-	audited     // in the node's log with its caller: it changes the cluster or a keyspace
-	takesSecret // a body that is in no log
+	audited     // logged with its caller, because it changes the cluster or a keyspace
+	takesSecret // a body that must not be logged
 	takesPosts  // limit and cursor of a page of posts
 	takesJoins  // group, counts and member of a timeline
 	takesGroup  // {name} of a group
@@ -81,7 +81,7 @@ const (
 // resource is one path with its methods.
 type resource struct {
 	methods map[string]*endpoint
-	allow   string // header of a 405
+	allow   string // the header Allow of a 405
 }
 
 // routes finds the endpoint of a request. Paths match byte by byte after their
@@ -129,12 +129,12 @@ func (t *routes) match(path []byte) (to target) {
 	return target{}
 }
 
-// pathNode is one name of templates that begin alike.
+// pathNode is one name in path templates that begin alike.
 type pathNode struct {
 	named    []*pathNode // by the next name
-	name     string      // of a node in named
+	name     string      // the node's own name, if it is in named
 	any      *pathNode   // if the next name is in braces
-	field    pathField   // of a node that is any
+	field    pathField   // the field that takes the name, if the node is any
 	resource *resource   // nil if no template ends here
 }
 
@@ -147,12 +147,12 @@ const (
 	fieldColumn
 )
 
-// fieldOf returns the field for a name in braces. before is the name in front of it.
-func fieldOf(name, before string) pathField {
+// fieldOf returns the field for a name in braces. previous is the name in front of it.
+func fieldOf(name, previous string) pathField {
 	switch {
-	case before == "{author}", name == "{keyspace}", name == "{channel}", name == "{name}", name == "{source}", name == "{node}", name == "{group}":
+	case previous == "{author}", name == "{keyspace}", name == "{channel}", name == "{name}", name == "{source}", name == "{node}", name == "{group}":
 		return fieldKeyspace
-	case before == "tokens", name == "{column}":
+	case previous == "tokens", name == "{column}":
 		return fieldColumn
 	}
 	return fieldID

@@ -90,7 +90,7 @@ func (s *Server) Attach(b Backend) {
 	s.attached.Store(&node{b, unread.New(b), timeline.New(b)})
 }
 
-// Addr is the address that the server listens on.
+// Addr returns the address that the server listens on.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
 // Serve serves until Shutdown is called, and then returns nil.
@@ -111,7 +111,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	closeErr := s.listener.Close()
 	err := s.http.ShutdownWithContext(ctx)
 	if errors.Is(err, net.ErrClosed) {
-		err = nil // of the listener, closed above
+		err = nil // the listener's error, because it was closed above
 	}
 	s.listener.CloseConns()
 	if err != nil {
@@ -134,7 +134,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	if err == nil {
 		var to target
 		e, to, err = s.routes.find(ctx.Method(), ctx.URI().PathOriginal())
-		if refused := s.authorize(ctx, r, e, to); refused != nil { // also what has no endpoint
+		if refused := s.authorize(ctx, r, e, to); refused != nil { // also a request without an endpoint
 			err = refused
 		}
 		if err == nil {
@@ -155,7 +155,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		ctx.SetConnectionClose()
 	}
 	e.observers.Observe(ctx.Response.StatusCode(), time.Since(r.received), len(r.body), answerBytes(ctx))
-	ctx.Request.ResetBody() // it is r's
+	ctx.Request.ResetBody() // r owns the body
 	s.bodies.release(r.held)
 	if !errors.Is(err, errPanicked) {
 		s.requests.release(r)
@@ -196,7 +196,7 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 	if err := s.receive(ctx, r, e); err != nil {
 		return err
 	}
-	if !isSmall(n) { // others came while its body did
+	if !isSmall(n) { // other requests arrived while its body did
 		if err := r.reauthorize(e, to); err != nil {
 			return err
 		}
@@ -249,8 +249,7 @@ func (s *Server) fail(ctx *fasthttp.RequestCtx, e *endpoint, err error) {
 	answerFault(ctx, f)
 }
 
-// refuse answers a request that fasthttp could not read; the connection is then
-// closed.
+// refuse answers a request that fasthttp could not read. The connection then closes.
 func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	f := unreadable(err)
 	answerFault(ctx, f)

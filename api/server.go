@@ -2,9 +2,9 @@
 // paths, headers, JSON formats, status codes, and the bounds of requests. It never
 // routes, stores or decides anything about counts; the Backend does.
 //
-// Invariant: every fault of a request is found before the backend is called, so a 4xx other
-// than 429 and an overflow means that nothing was applied. Nothing refers to a request once
-// its handler has returned.
+// Invariant: the server finds every fault of a request before it calls the backend. So a 4xx other
+// than 429 and an overflow means that nothing was applied. Nothing refers to a request once its
+// handler has returned.
 package api
 
 import (
@@ -17,8 +17,8 @@ import (
 	"github.com/countd/countd/api/metric"
 )
 
-// Server serves the API on one listener. Make it with New, run Serve once and
-// end it with Shutdown.
+// Server serves the API on one listener. Create it with New, run Serve once, and end it with
+// Shutdown.
 type Server struct {
 	cfg      Config
 	limited  *slog.Logger // for events that many requests cause
@@ -32,7 +32,7 @@ type Server struct {
 	overloads overloads
 	admission *admission
 	bodies    bodies
-	hosts     []string // that checkHost allows
+	hosts     []string // names that checkHost allows
 	anyHost   bool
 	// lastHost is a host that checkHost allowed: most requests have the host of the previous
 	// one, and comparing it allocates nothing.

@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// eventually polls until ok, which what describes.
+// eventually polls until ok returns true. what describes the condition.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
@@ -134,8 +134,8 @@ func TestUnavailableWritesTellOutcomes(t *testing.T) {
 	}
 }
 
-// TestTooManyInFlight holds the only place and checks that the next request is
-// refused, that operators are still served, and that the place comes back.
+// TestTooManyInFlight occupies the only place in flight. The next request is refused, operators are
+// still served, and the place becomes free again.
 func TestTooManyInFlight(t *testing.T) {
 	l := startFakeServer(t, func(c *Config) { c.InFlightMax = 1 })
 	l.node.entered, l.node.leave = make(chan struct{}), make(chan struct{})

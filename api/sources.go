@@ -16,14 +16,14 @@ func listSources(until context.Context, s *Server, _ *request, _ *nothing) (any,
 	return map[string]any{"sources": append([]sources.Source{}, all...)}, err
 }
 
-// ofSource returns a call about the source in the path.
+// ofSource returns a call on the source in the path.
 func ofSource(do func(of Sources, until context.Context, name string) (*sources.Source, error)) handler {
 	return rare(func(until context.Context, s *Server, r *request, _ *nothing) (*sources.Source, error) {
 		return do(s.cfg.Sources, until, string(r.name))
 	})
 }
 
-// withSource returns a call whose body, which may be YAML, package sources reads.
+// withSource returns a call whose body package sources reads. The body may be YAML.
 func withSource(do func(until context.Context, of Sources, r *request, body []byte) (*sources.Source, error)) handler {
 	return func(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 		until, cancel := context.WithDeadline(context.Background(), r.deadline)
@@ -40,7 +40,7 @@ func putSource(until context.Context, of Sources, r *request, body []byte) (*sou
 	return of.Put(until, string(r.name), body)
 }
 
-// restoreSource makes a source of a backup.
+// restoreSource creates a source from a backup.
 func restoreSource(until context.Context, of Sources, _ *request, body []byte) (*sources.Source, error) {
 	return of.RestoreSaved(until, body)
 }
@@ -82,7 +82,7 @@ func pastOfSource(until context.Context, s *Server, r *request, body *struct {
 	return s.cfg.Sources.Past(until, string(r.name), body.Keyspace, body.Partition, string(body.From))
 }
 
-// sourceIDsMax bounds the ids of one call of rowsOfSource, which costs two log entries in each
+// sourceIDsMax bounds the ids of one call of rowsOfSource. The call costs two log entries in each
 // shard, however many rows it reads.
 const sourceIDsMax = 10_000
 

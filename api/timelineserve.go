@@ -31,8 +31,8 @@ func removePost(_ context.Context, s *Server, r *request, _ *nothing) (client.Po
 	return r.posted(id, s.node().timelines.Remove)
 }
 
-// posted changes an outbox. From then on r.id is the post, so that a fault of unknown outcome
-// names it.
+// posted changes an outbox. It sets r.id to the post, so that a fault of unknown outcome names the
+// post.
 func (r *request) posted(id uint64, change func(author, id uint64, w *shard.Write) (timeline.Published, error)) (client.PostResult, error) {
 	author := r.id
 	r.id = id
@@ -40,7 +40,7 @@ func (r *request) posted(id uint64, change func(author, id uint64, w *shard.Writ
 	return client.PostResult{Changed: p.Changed, Posts: p.Posts, Written: r.written()}, err
 }
 
-// limitOf returns the posts of a page.
+// limitOf returns the number of posts of a page.
 func (a *asked) limitOf() int {
 	if a.limit == 0 {
 		return timeline.LimitDefault
@@ -67,7 +67,7 @@ func (s *Server) listOutbox(ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// pages hold the memory of pages of timelines.
+// pages pools the memory of pages of timelines.
 var pages = sync.Pool{New: func() any { return &timeline.Page{} }}
 
 func (s *Server) readTimeline(ctx *fasthttp.RequestCtx, r *request) error {
@@ -176,7 +176,7 @@ func (s *Server) putGroup(ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// dropGroup answers that the group has no followees. To drop an absent group is fine.
+// dropGroup answers that the group has no followees. Dropping a missing group is no error.
 func dropGroup(_ context.Context, s *Server, r *request, _ *nothing) (client.GroupResult, error) {
 	err := s.node().timelines.DropGroup(r.id, string(r.name), &r.write)
 	return client.GroupResult{Written: r.written()}, err

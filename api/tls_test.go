@@ -37,8 +37,8 @@ func TestTLSOnThePlainPort(t *testing.T) {
 	l.wantGood()
 }
 
-// deaf is a connection under TLS whose Close waits, as that of crypto/tls does for a client
-// that does not read.
+// deaf is a connection below TLS whose Close waits, as that of crypto/tls does for a client that
+// does not read.
 type deaf struct {
 	net.Conn
 	closed chan struct{}

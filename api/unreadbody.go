@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// notCount is the fault of a value of unread numbers.
+// notCount is the problem of a value that is no count or notice number.
 const notCount = "not an integer from 0 to 9223372036854775807"
 
 // The bounds of a page of followees.
@@ -18,7 +18,7 @@ const (
 	followeesPageMax     = unread.FolloweesMax
 )
 
-// idName returns the name of the number in the path.
+// idName returns the name of the number in the path, for errors.
 func (r *request) idName() string {
 	if r.takes&takesMember != 0 {
 		return "member"
@@ -41,7 +41,7 @@ func (r *request) findUnread() error {
 	return nil
 }
 
-// namesIn reads names with commas between.
+// namesIn parses names with commas between them.
 func namesIn(names []string, path string, text []byte) ([]string, error) {
 	names = names[:0]
 	if len(text) == 0 {
@@ -102,9 +102,9 @@ func (r *request) decodeFollowees(body []byte) error {
 	return r.allMembers(body, []string{"followees"}, func(*cursor, int) { r.decodeIDs("followees", 0, unread.FolloweesMax) })
 }
 
-// decodeFeedReset parses {"followees":[…]?,"up_to":id?} into r.ids and upTo, nil for none. told
-// reports whether the body has followees.
-func (r *request) decodeFeedReset(body []byte) (told bool, upTo *uint64, err error) {
+// decodeFeedReset parses {"followees":[…]?,"up_to":id?} into r.ids and upTo, which is nil if
+// missing. given reports whether the body has followees.
+func (r *request) decodeFeedReset(body []byte) (given bool, upTo *uint64, err error) {
 	s, err := r.members(optional(body), []string{"followees", "up_to"}, func(c *cursor, member int) {
 		if member == 0 {
 			r.decodeIDs("followees", 0, unread.FolloweesMax)

@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// resetUnread resets counts of a user. It answers with the remaining and the cleared ones.
+// resetUnread resets counts of a user. It answers the remaining and the cleared counts.
 func (s *Server) resetUnread(ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeReset(ctx.Request.Body()); err != nil {
 		return err
@@ -40,13 +40,13 @@ func (s *Server) resetUnread(ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// answerWrite answers a write with its own members, which members appends after an opening
-// brace, and those of every write.
+// answerWrite answers a write with its own members and those of every write. members appends the
+// former after an opening brace.
 func answerWrite(ctx *fasthttp.RequestCtx, w *shard.Write, members func(dst []byte) []byte) {
 	answer(ctx, func(dst []byte) []byte { return append(appendOutcome(members(append(dst, '{')), w), '}') })
 }
 
-// written returns what the answer of every write has.
+// written returns the members that the answer of every write has.
 func (r *request) written() client.Written {
 	return client.Written{Duplicate: r.write.Duplicate, Token: string(r.write.Token.AppendText(nil))}
 }
@@ -81,7 +81,7 @@ func showNotices(n unread.Notices) client.Notices {
 // noticeSeq is the number of a notice, or of the latest one that a user has read.
 type noticeSeq int64
 
-// readNotices moves a user to a notice, or to the latest one if the body has none.
+// readNotices moves a user's cursor to a notice, or to the latest notice if the body names none.
 func readNotices(_ context.Context, s *Server, r *request, body *struct {
 	UpTo  *noticeSeq `json:"up_to"`
 	Since *noticeSeq `json:"since"`

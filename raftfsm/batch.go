@@ -12,7 +12,7 @@ import (
 type batch struct {
 	ops     []engine.Op
 	cells   []engine.Cell
-	ends    []int      // the end of each op's cells, for link: an append may move cells until all are decoded
+	ends    []int      // where each op's cells end, for link: they may move until all are decoded
 	outbox  []outboxOp // ops on outboxes; each also has an op in ops
 	members []memberOp // ops on sets, ascending by op; each also has an op in ops
 }

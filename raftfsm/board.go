@@ -36,9 +36,9 @@ type board struct {
 	inMemory
 	// view is replaced whole by each op that changes it.
 	view    atomic.Pointer[BoardView]
-	sum     uint64        // its digest
+	sum     uint64        // digest of the view
 	answers []boardAnswer // the newest answers, oldest first
-	ops     []BoardOp     // of the entry
+	ops     []BoardOp     // the ops of the entry
 }
 
 // boardAnswer is the answer to a request with an identity. A repeat of the request gets the number
@@ -97,7 +97,7 @@ func (b *board) answer(op *BoardOp) (number, value int64) {
 		number, value = int64(d.Number), d.Fired
 	}
 	if op.void && op.id != (answerID{}) {
-		for _, a := range slices.Backward(b.answers) { // newest first: a key may have two answers
+		for _, a := range slices.Backward(b.answers) { // newest first, because a key may have two answers
 			if a.ID == op.id {
 				value = a.Value
 				break
@@ -148,7 +148,7 @@ func (b *board) change(op *BoardOp) (why Refusal, ok bool) {
 		b.sum = 0
 	}
 	if op.forget {
-		b.answers = nil // the request memory forgets their requests, too
+		b.answers = nil // the request memory forgets these requests, too
 	}
 	if op.Kind == BoardPublish || op.Kind == BoardFire {
 		_, value := b.answer(op)
@@ -157,7 +157,7 @@ func (b *board) change(op *BoardOp) (why Refusal, ok bool) {
 	return 0, true
 }
 
-// part returns the digest of the op's channel or dot, 0 if there is none.
+// part returns the digest of the op's channel or dot, or 0 if there is none.
 func (v *BoardView) part(op *BoardOp) uint64 {
 	if c, ok := v.Channels[op.Name]; ok && op.onChannel() {
 		return c.digest(op.Name)

@@ -50,7 +50,7 @@ type BoardOp struct {
 	Dot      *Dot     // of BoardPutDot
 
 	void   bool
-	forget bool     // the shard forgets the requests of clients: the op's request restores it
+	forget bool     // whether the shard forgets the requests of clients, because the op's request is of a restore
 	id     answerID // zero for none
 }
 

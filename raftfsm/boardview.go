@@ -43,7 +43,7 @@ type Dot struct {
 	NewUsers bool  `json:"new_users"` // users without cursors see it, too
 }
 
-// Unread returns how many notices behind a number are not retracted. It searches the retracted
+// Unread returns how many notices after a number are not retracted. It searches the retracted
 // notices in logarithmic time.
 func (c *Channel) Unread(after int64) int64 {
 	after = max(after, c.Floor, 0)

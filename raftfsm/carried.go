@@ -17,21 +17,21 @@ type Carried struct {
 	stream *codec.StreamReader
 	cold   *cold.Group
 	added  int64
-	// release lets go of all generations of rows, which Carried keeps on disk. It is nil after
-	// Close, and for a shard without cold rows.
+	// release releases all generations of rows, which Carried keeps on disk until then. It is nil
+	// after Close, and for a shard without cold rows.
 	release func()
 
 	out    []byte // framed sections that were not read yet
 	buf    []byte
 	part   coldPart
-	blocks *cold.Generation // the generation of part; its blocks from next on come next; nil for none
+	blocks *cold.Generation // the generation of part, whose blocks from next on follow; nil for none
 	next   int
 	ended  bool
 
-	peeked  bool // kind and payload are those of the section behind the head, which was read but not framed
+	peeked  bool // whether kind and payload hold the section behind the head, which was read but not framed
 	kind    byte
 	payload []byte
-	sets    *members.ViewReader // of the sets that it names; nil for none, or once they are read
+	sets    *members.ViewReader // the sets that it names; nil for none, or once they are read
 	block   []byte
 }
 

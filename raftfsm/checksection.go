@@ -19,7 +19,7 @@ type SectionVisitor struct {
 	// change of the count of each such op.
 	Outbox func(key uint64, op *outbox.Op) error
 	// Member receives the pairs that join or leave sets of counters, after all calls of Op. Op has
-	// received the change of the count here, too.
+	// received the change of the count, too.
 	Member func(p members.Pair) error
 }
 

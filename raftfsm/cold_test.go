@@ -25,8 +25,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
-// coldReplica is one replica with a disk of its own, which a crash leaves behind
-// with what was synced.
+// coldReplica is one replica with a disk of its own. A crash leaves the synced part of the disk.
 type coldReplica struct {
 	t         testing.TB
 	name      string
@@ -36,11 +35,11 @@ type coldReplica struct {
 	store     *cold.Store
 	rows      *cold.Group
 	fsm       *Counters
-	snapshots map[string][]byte // finished, by name
+	snapshots map[string][]byte // finished snapshots, by name
 	newest    string
 	made      int
 	froze     int
-	seals     bool // what it restores
+	seals     bool // whether it packs the rows that it restores
 }
 
 func newColdReplica(t testing.TB, name string) *coldReplica {
@@ -76,22 +75,22 @@ func (r *coldReplica) open() {
 	r.sweep()
 }
 
-// crashPoint is when a crash is to be. Pebble's own goroutines write too, and one of
-// them may come to it.
+// crashPoint is the moment of a crash. Pebble's own goroutines write too, and one of them may reach
+// it.
 type crashPoint struct {
 	mu   sync.Mutex
 	left int        // writes until the state of the disk is kept; 0 for none to come
 	kept *vfs.MemFS // nil until then
 }
 
-// begin has the state before the n-th write from now be kept.
+// begin makes crashPoint keep the state before the n-th write from now.
 func (c *crashPoint) begin(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.left, c.kept = n, nil
 }
 
-// write notes that there is one to fs.
+// write records a write to fs.
 func (c *crashPoint) write(fs *vfs.MemFS, rnd *rand.Rand) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,7 +102,7 @@ func (c *crashPoint) write(fs *vfs.MemFS, rnd *rand.Rand) {
 	}
 }
 
-// end returns what was kept, nil if there were fewer writes.
+// end returns the kept state, or nil if there were fewer writes.
 func (c *crashPoint) end() *vfs.MemFS {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,8 +116,8 @@ type hungDisk struct {
 	released chan struct{}
 }
 
-// watched is the file system, whose state as a crash would leave it is kept just
-// before the write at which a crash is to be.
+// watched returns the file system. Just before the write of the crash, it keeps the state that a
+// crash would leave.
 func (r *coldReplica) watched() vfs.FS {
 	fs, rnd := r.fs, rand.New(rand.NewPCG(7, 7))
 	return errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
@@ -198,7 +197,7 @@ func (s *namedSink) ID() string    { return s.name }
 func (s *namedSink) Cancel() error { return nil }
 func (s *namedSink) Close() error  { return nil }
 
-// freezeAll moves all out of memory that is old, and idle since the call before.
+// freezeAll moves out of memory all rows that are old and idle since the previous call.
 func freezeAll(c *Counters, old func(first, last uint64) bool) (rows int, err error) {
 	for idle := c.Watch(old); idle.Segments() > 0; {
 		some, err := c.FreezeSome(idle, idle.Segments())
@@ -228,7 +227,7 @@ func (r *coldReplica) sealAll() {
 	}
 }
 
-// carried is what the replica would send to a follower.
+// carried returns the stream that the replica would send to a follower.
 func (r *coldReplica) carried() []byte {
 	r.t.Helper()
 	c, err := CarryBlocks(bytes.NewReader(r.snapshots[r.newest]), r.rows, nil)
@@ -242,9 +241,8 @@ func (r *coldReplica) carried() []byte {
 	return stream
 }
 
-// Replicas of one log whose rows are cold, sealed, or not, at different times; that crash,
-// restore their snapshots and are sent each other's: at every index they have equal
-// digests, rows and answers.
+// Replicas of one log have cold, packed or other rows at different times. They crash, restore their
+// own snapshots and receive each other's. At every index they have equal digests, rows and answers.
 func TestReplicasOfDifferentTiering(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(3) {
@@ -253,8 +251,8 @@ func TestReplicasOfDifferentTiering(t *testing.T) {
 }
 
 func replicasOfDifferentTiering(t *testing.T, seed uint64) {
-	// What a crash leaves draws from a source of its own: how often it does depends on
-	// what Pebble had written by then, and the steps shall not.
+	// The remains of a crash come from a random source of its own. Its number of draws depends on
+	// what Pebble has written, and must not change the steps.
 	r, left := rand.New(rand.NewPCG(seed, 3)), rand.New(rand.NewPCG(seed, 4))
 	plain := NewCounters(Tiers{})
 	replicas := []*coldReplica{newColdReplica(t, "a"), newColdReplica(t, "b")}
@@ -376,8 +374,8 @@ func sameRows(t *testing.T, plain *Counters, replicas []*coldReplica) {
 	}
 }
 
-// A snapshot whose cold rows are not there is refused, and what it carries is read
-// by whoever has the stream alone.
+// A snapshot whose cold rows are missing is refused. A stream that carries its rows needs nothing
+// else.
 func TestSnapshotsOfColdRows(t *testing.T) {
 	t.Parallel()
 	a := newColdReplica(t, "a")
@@ -496,8 +494,7 @@ func mustBeRefused(t *testing.T, kind codec.Kind, stream []byte) {
 	}
 }
 
-// FuzzReadCarried feeds the sections of cold rows that a stream carries, framed, to
-// all that read such streams.
+// FuzzReadCarried feeds framed sections of carried cold rows to all readers of such streams.
 func FuzzReadCarried(f *testing.F) {
 	a := newColdReplica(f, "a")
 	var ops []engine.Op

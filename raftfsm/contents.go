@@ -15,7 +15,7 @@ type contents interface {
 	// decode appends a request's ops to those of the entry and returns their number.
 	// clocked reports whether the entry stamped a time before the request.
 	decode(id *dedup.RequestID, p []byte, clocked bool) (ops int, err error)
-	// void makes the last ops change nothing; they return the current row.
+	// void makes the last ops change nothing. They then return the current row.
 	void(ops int)
 	// apply applies the decoded ops of the entry r.Index at a time of the log, in Unix
 	// milliseconds. It fills r.Rows, which the caller makes, r.Overflows, r.Cuts and r.Changed.
@@ -36,10 +36,9 @@ type contents interface {
 	dispose()
 }
 
-// captured is contents as they were at one moment. Entries may be applied meanwhile.
+// captured holds contents as they were at one moment. Entries may be applied meanwhile.
 type captured interface {
-	// carried returns how many bytes a stream grows by if it carries its cold rows, or -1 for a
-	// stream without cold rows.
+	// carried returns how many bytes carried cold rows add to a stream, or -1 if there are none.
 	carried() int64
 	write(*codec.StreamWriter) error
 	// keep protects the rows and sets on disk that the stream names, for as long as a snapshot of

@@ -107,7 +107,7 @@ func (c *Counters) Outboxes() *spill.Shard { return c.outboxes }
 type counts struct {
 	table   *engine.Table
 	tiers   Tiers
-	batch   *batch   // from begin to apply; between entries nil or a small one
+	batch   *batch   // from begin to apply; nil or a small one between entries
 	loading *loading // set from the first section to the end of a stream
 	moved   uint64   // rows and members that loading has moved to disk
 
@@ -191,7 +191,7 @@ func (c *counts) loaded(told codec.Totals) error {
 }
 
 func (c *counts) adopt() error {
-	c.moved += c.sets.found.Pairs // the snapshot carried them, like rows
+	c.moved += c.sets.found.Pairs // count the carried members, like rows
 	return c.sets.adopt()
 }
 

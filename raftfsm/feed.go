@@ -20,7 +20,7 @@ type Feed struct {
 	bodies *spill.Shard
 }
 
-// feedPageBytes is about ten users with a hundred followees each.
+// feedPageBytes is about the size of ten users with a hundred followees each.
 const feedPageBytes = 4 << 10
 
 // NewFeed returns a feed shard before its first entry. Each replica decides for itself which feeds
@@ -70,7 +70,7 @@ func (f *Feed) Groups(key uint64) (groups []Group, inMemory bool) {
 	return groupsOf(body), true
 }
 
-// FetchGroups is Groups for a user whose feed may be on disk. It waits as Fetch does.
+// FetchGroups is Groups for a user whose feed may be on disk. It waits for the disk as Fetch does.
 func (f *Feed) FetchGroups(ctx context.Context, key uint64) ([]Group, error) {
 	body, err := f.bodies.Fetch(ctx, key)
 	if body == nil || err != nil {

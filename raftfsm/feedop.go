@@ -27,7 +27,7 @@ type FeedOp struct {
 	User      uint64
 	Followees []Followee
 	Since     uint64 // stamp of the feed before the proposer read the posts, see below; 0 if it read none, as for an unfollow or a restore
-	Group     string // of FeedPutGroup and FeedDropGroup
+	Group     string // only for FeedPutGroup and FeedDropGroup
 }
 
 // The proposer reads the numbers of posts before it proposes an op. So the log may order two ops
@@ -137,7 +137,7 @@ func readFollowees(dst []Followee, r *wire.Reader) []Followee {
 type feedBatch struct {
 	ops       []FeedOp
 	followees []Followee
-	ends      []int // where each op's followees end, for link: they may move until all are decoded
+	ends      []int // where each op's followees end, for link: followees may move until all are decoded
 }
 
 func (b *feedBatch) begin() { b.ops, b.followees, b.ends = b.ops[:0], b.followees[:0], b.ends[:0] }

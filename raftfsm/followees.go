@@ -61,7 +61,7 @@ func appendFeed(dst []byte, followees []Followee, stamp uint64) []byte {
 	return dst
 }
 
-// posts returns a number of posts as it is coded.
+// posts returns the form in which a number of posts is coded.
 func posts(n int64, k uint8) uint64 {
 	if k&riceSigned != 0 {
 		return golomb.Zigzag(n)
@@ -116,13 +116,13 @@ func decodeFeed(dst []Followee, data []byte) (_ []Followee, stamp uint64, groups
 	}
 }
 
-// findFollowee returns where the followee of an id is among followees, or would be.
+// findFollowee returns the index of the followee with an id, or where it would be.
 func findFollowee(followees []Followee, id uint64) (at int, found bool) {
 	return slices.BinarySearchFunc(followees, id, func(f Followee, id uint64) int { return cmp.Compare(f.ID, id) })
 }
 
-// Unread returns how many of a followee's posts are new, given the current number of
-// posts: none if that is lower than before.
+// Unread returns how many of a followee's posts are new, given the current number of posts. It
+// returns 0 if that number is lower than before.
 func (f Followee) Unread(now int64) int64 {
 	if now <= f.Posts {
 		return 0

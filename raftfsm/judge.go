@@ -15,15 +15,15 @@ import (
 type judge struct {
 	*counts
 	now  int64
-	sets *sets // nil for an entry that does not change them
+	sets *sets // nil if the entry does not change them
 
 	outboxes, members int // how many ops of the batch were judged
 
-	undo struct { // of the last op on an outbox that changed one
+	undo struct { // undoes the last op that changed an outbox
 		op   int
 		body []byte
 	}
-	unchanged, refused []int // ops on outboxes
+	unchanged, refused []int // numbers of the ops on outboxes
 }
 
 // Before implements engine.Judge.

@@ -71,7 +71,7 @@ var ErrStuck = errors.New("the replica applies no more entries")
 type machine struct {
 	kind  codec.Kind
 	route codec.Route     // of the shard; set before the first entry
-	fresh func() contents // returns empty contents
+	fresh func() contents // creates empty contents
 	show  func(contents)  // publishes contents to readers
 
 	// applied is the index of the last entry whose effects are all in contents. It never
@@ -89,8 +89,8 @@ type machine struct {
 	// that belong together. Reads of rows do not acquire it.
 	whole    sync.Mutex
 	contents contents // replaced under whole
-	marks    marks    // under whole
-	// positions is the digest of the positions of sources, as of applied. Under whole.
+	marks    marks    // guarded by whole
+	// positions is the digest of the sources' positions, as of applied. whole guards it.
 	positions uint64
 
 	// sizes has copies of numbers of the request memory, for other goroutines.

@@ -24,11 +24,11 @@ type memberOp struct {
 	kind  OpKind
 	op    int // its index in the batch's ops
 	pair  members.Pair
-	stamp members.Stamp // of a copy
-	pairs int           // of a purge
+	stamp members.Stamp // only for a copy
+	pairs int           // only for a purge
 }
 
-// ofPair reports whether the op joins or leaves a set.
+// ofPair reports whether the op is about one pair: a join, a copy or a leave.
 func (o *memberOp) ofPair() bool { return o.kind != opPurge && o.kind != opClearMembers }
 
 // memberOp decodes an op on sets.

@@ -29,7 +29,7 @@ const (
 	// TooOldColumn in an Overflow marks a publish that was refused as outbox.TooOld.
 	TooOldColumn = PostsColumn + 1
 
-	// outboxPageBytes is small, as a publish copies a page.
+	// outboxPageBytes is small, because a publish copies a page.
 	outboxPageBytes = 512
 	// outboxSpillBytes is twice the size of a mark. A smaller outbox would free less than half of
 	// its memory.
@@ -61,7 +61,7 @@ func (o *outboxes) clear() {
 // outboxOp is an op on an outbox among the ops of a batch.
 type outboxOp struct {
 	outbox.Op
-	op   int // number of the op
+	op   int // index of the op
 	cell int // position of the cell that counts it, -1 for none
 }
 
@@ -110,8 +110,7 @@ func (b *batch) outboxOp(p []byte) ([]byte, error) {
 }
 
 // NewestPosts selects the newest Limit posts of some authors, with ids up to Last. For the first
-// Below authors, it selects only ids below Last, because the previous page has their posts with the
-// id Last.
+// Below authors, it selects only ids below Last: the previous page has their posts with id Last.
 type NewestPosts struct {
 	Last  uint64
 	Below int
@@ -148,7 +147,7 @@ func (q *NewestPosts) lastOf(author int) (last uint64, has bool) {
 	return q.Last - 1, q.Last > 0
 }
 
-// capturedOutboxes are the outboxes at one moment, those on disk too.
+// capturedOutboxes holds the outboxes at one moment, with those on disk.
 type capturedOutboxes struct {
 	view *spill.View
 	sum  uint64

@@ -123,7 +123,7 @@ func (b *requests) noteRefused(once *dedup.Memory, overflows []engine.Overflow) 
 		}
 		name = r.id.AppendName(name[:0])
 		switch again, noted := repeats[string(name)]; {
-		case b.outcomes[i] == dedup.Applied && (n > 0 || noted): // noted: an earlier use, or a restore forgot it
+		case b.outcomes[i] == dedup.Applied && (n > 0 || noted): // noted: a repeat of an earlier use, or of one that a restore forgot
 			switch n {
 			case 0:
 				again = dedup.Duplicate

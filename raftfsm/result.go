@@ -15,7 +15,7 @@ type Result struct {
 	Changed   []int                  // ops that changed a set of members, by op of the entry
 	outcomes  []dedup.Outcome        // by request of the entry; nil if all were applied
 	met       []int64                // by request, see dedup.Memory.Met; nil if all were applied
-	use       dedup.Use              // of each new key of the entry
+	use       dedup.Use              // the use of each new key of the entry
 	positions []dedup.PositionAnswer // by request, see Position; nil without sections of sources
 }
 

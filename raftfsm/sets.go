@@ -11,17 +11,18 @@ import (
 // sets holds the sets of members of a shard of counters. The disk has the newest sets. While a
 // restart replays the log, these may be ahead of the counts.
 //
-// Invariant: at is the state of the sets after the applied entries. The sets on disk have that state, or the
-// state after a later entry of the same log. If they are later, the disk has an outcome for each entry in
-// between. So an entry has the same effect on the counts, whether the sets or an outcome judge it.
+// Invariant: at is the state of the sets after the applied entries. The sets on disk have that
+// state, or the state after a later entry of the same log. If they are later, the disk has an
+// outcome for each entry in between. So an entry has the same effect on the counts, whether the
+// sets judge it or a stored outcome does.
 type sets struct {
 	group *members.Group // nil for a shard without a disk
 	at    members.State
-	load  *members.Load // while a snapshot that carries sets is loaded
-	found members.State // of the sets that it carries
+	load  *members.Load // set while a snapshot that carries sets is loaded
+	found members.State // the state of the sets that it carries
 	named bool          // the snapshot has a section of sets
 
-	batch   *members.Batch // of the entry that is applied
+	batch   *members.Batch // the batch of the entry that is being applied
 	changed []int          // ops of the entry that changed their set, ascending
 }
 

@@ -32,7 +32,7 @@ type coldPart struct {
 	first, last uint64
 	block       int // number of the first block
 	blocks      int
-	over        engine.Page
+	hiding      engine.Page // the rows in memory that hide cold ones
 }
 
 func appendCold(b []byte, p *engine.Part) []byte {
@@ -59,11 +59,11 @@ func (c *coldPart) parse(p []byte) error {
 	if c.first > c.last {
 		return fmt.Errorf("%w: cold rows of ids %d…%d", codec.ErrSnapshot, c.first, c.last)
 	}
-	if err := parseRows(p[coldHeadSize:], &c.over, true); err != nil {
+	if err := parseRows(p[coldHeadSize:], &c.hiding, true); err != nil {
 		return err
 	}
-	if n := len(c.over.IDs); n > 0 && (c.over.IDs[0] < c.first || c.over.IDs[n-1] > c.last) {
-		return fmt.Errorf("%w: rows %d…%d over cold ones of %d…%d", codec.ErrSnapshot, c.over.IDs[0], c.over.IDs[n-1], c.first, c.last)
+	if n := len(c.hiding.IDs); n > 0 && (c.hiding.IDs[0] < c.first || c.hiding.IDs[n-1] > c.last) {
+		return fmt.Errorf("%w: rows %d…%d over cold ones of %d…%d", codec.ErrSnapshot, c.hiding.IDs[0], c.hiding.IDs[n-1], c.first, c.last)
 	}
 	return nil
 }
@@ -82,8 +82,8 @@ func carriedBytes(table *engine.Snapshot) int64 {
 	return total
 }
 
-// readBlocks reads the blocks that follow a carried part into base, and widens base or
-// the rows over it until both have the same width.
+// readBlocks reads the blocks that follow a carried part into base. Then it widens base, or the
+// rows that hide some of it, until both have the same width.
 func (c *coldPart) readBlocks(s *codec.StreamReader, base *engine.Page) error {
 	*base = engine.Page{IDs: base.IDs[:0], Width: 1, Counts: base.Counts[:0]}
 	for i := range c.blocks {
@@ -95,7 +95,7 @@ func (c *coldPart) readBlocks(s *codec.StreamReader, base *engine.Page) error {
 			return fmt.Errorf("%w: section kind %d in place of a block", codec.ErrSnapshot, kind)
 		}
 		if i == 0 {
-			base.Width = max(cold.BlockWidth(b), c.over.Width)
+			base.Width = max(cold.BlockWidth(b), c.hiding.Width)
 		} else if w := cold.BlockWidth(b); w > base.Width {
 			widen(base, w)
 		}
@@ -103,10 +103,10 @@ func (c *coldPart) readBlocks(s *codec.StreamReader, base *engine.Page) error {
 			return fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
 		}
 	}
-	if base.Width > c.over.Width {
-		widen(&c.over, base.Width)
-	} else if c.over.Width > base.Width {
-		widen(base, c.over.Width)
+	if base.Width > c.hiding.Width {
+		widen(&c.hiding, base.Width)
+	} else if c.hiding.Width > base.Width {
+		widen(base, c.hiding.Width)
 	}
 	return nil
 }
@@ -194,7 +194,7 @@ func (l *loading) loadNamed(payload []byte) error {
 		return fmt.Errorf("cannot open cold rows: %w", err)
 	}
 	l.named = true
-	err = l.table.LoadCold(&engine.Part{Page: &l.part.over, Cold: g, First: l.part.first, Last: l.part.last})
+	err = l.table.LoadCold(&engine.Part{Page: &l.part.hiding, Cold: g, First: l.part.first, Last: l.part.last})
 	if err != nil {
 		return fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
 	}
@@ -213,7 +213,7 @@ func (l *loading) loadCarried(s *codec.StreamReader, payload []byte) error {
 	if err := l.part.readBlocks(s, &l.base); err != nil {
 		return err
 	}
-	if l.page.Merge(&l.part.over, &l.base); len(l.page.IDs) == 0 {
+	if l.page.Merge(&l.part.hiding, &l.base); len(l.page.IDs) == 0 {
 		return nil
 	}
 	if l.cold == nil {
@@ -232,9 +232,8 @@ func (l *loading) loadCarried(s *codec.StreamReader, payload []byte) error {
 	return l.settle()
 }
 
-// settle freezes the carried parts that are in memory. On a full disk they stay in
-// memory until there is room, because a node that opens its own snapshot has no other
-// place for them.
+// settle freezes the carried parts that are in memory. On a full disk they stay in memory until
+// there is space, because a node that opens its own snapshot has no other place for them.
 func (l *loading) settle() error {
 	if l.loose == 0 {
 		return nil

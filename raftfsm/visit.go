@@ -215,7 +215,7 @@ func (w *snapshotWalk) cold(s *codec.StreamReader, p []byte) error {
 	if err := w.part.readBlocks(s, &w.base); err != nil {
 		return err
 	}
-	if w.page.Merge(&w.part.over, &w.base); len(w.page.IDs) == 0 {
+	if w.page.Merge(&w.part.hiding, &w.base); len(w.page.IDs) == 0 {
 		return nil
 	}
 	return w.rowsOf(w.visitor.Rows)

@@ -1,9 +1,9 @@
-// Package listen accepts the connections of clients, of HTTP and of Redis. It owns their number,
-// and how each is refused, woken and closed. It never reads a request, only the first byte of a
+// Package listen accepts the connections of clients, for HTTP and for Redis. It owns how many there
+// are, and refuses, wakes and closes them. It never reads a request, only the first byte of a
 // connection.
 //
-// Invariant: at most ConnsMax connections are open, and none with a file descriptor that is kept
-// for the node.
+// Invariant: at most ConnsMax connections are open, and none of them has a file descriptor that is
+// reserved for the node.
 package listen
 
 import (
@@ -36,10 +36,10 @@ const (
 // Config is what a Listener needs.
 type Config struct {
 	Listener net.Listener
-	Port     string // its name in the log
+	Port     string // the port's name in the log
 	ConnsMax int
-	// DescriptorsMax is the number from which on a connection's file descriptor is kept for the
-	// node itself, so that the connection is refused; 0 for that of scarce.Bounds.
+	// Descriptors from DescriptorsMax on are reserved for the node itself, so connections with such
+	// a descriptor are refused. 0 stands for the bound of scarce.Bounds.
 	DescriptorsMax int
 	// WriteTimeout, if not 0, bounds how long a client may take to accept bytes that are written
 	// before a handler runs: each read deadline sets the write deadline that much later.
@@ -62,7 +62,7 @@ type Listener struct {
 	mu struct {
 		sync.Mutex
 		closed   bool
-		conns    map[*Conn]struct{} // open and handed on
+		conns    map[*Conn]struct{} // open connections that Accept has returned
 		refusing int                // running refuse calls, at most refusalsMax
 	}
 }
@@ -128,7 +128,7 @@ func (l *Listener) admit(raw net.Conn) *Conn {
 	return nil
 }
 
-// refuse answers a client that there are too many connections.
+// refuse sends the refusal to a client beyond the cap.
 func (l *Listener) refuse(raw net.Conn) {
 	defer l.refusals.Done()
 	_ = raw.SetWriteDeadline(time.Now().Add(lingerTime))
@@ -179,8 +179,7 @@ func (l *Listener) CloseConns() {
 	l.refusals.Wait()
 }
 
-// plain returns the connection under TLS, or c if it has none. crypto/tls closes a connection
-// only once it has told the client, for which it waits up to 5 s.
+// plain returns the connection below TLS, or c if it has none.
 func plain(c net.Conn) net.Conn {
 	if over, ok := c.(interface{ NetConn() net.Conn }); ok {
 		return over.NetConn()
@@ -203,11 +202,11 @@ type Conn struct {
 	Lingers bool
 }
 
-// tlsHandshake is the first byte of a connection over TLS, and of no request.
+// tlsHandshake is the first byte of every connection over TLS. No request begins with it.
 const tlsHandshake = 0x16
 
-// ErrTLS is returned by Read for a client that expects TLS of a port without it. Such a
-// client sends nothing more, so the server must answer its first bytes.
+// ErrTLS is returned by Read for a client that expects TLS at a port without it. Such a client
+// sends nothing more, so the server must answer its first bytes.
 var ErrTLS = errors.New("this port has no TLS: connect without it")
 
 // Read reads what the client sends.
@@ -256,7 +255,7 @@ func (c *Conn) Close() error {
 	return c.closeErr
 }
 
-// linger ends sending and drops further input, until the client closes too or lingerTime has
+// linger stops sending and drops further input, until the client closes too or lingerTime has
 // passed.
 func linger(raw net.Conn) {
 	half, ok := raw.(interface{ CloseWrite() error })

@@ -1,7 +1,7 @@
 // Package metric owns the metrics of the HTTP API: their names, and their series by endpoint
 // and status class. It never decides what to count.
 //
-// Invariant: an answer looks up no label.
+// Invariant: answering a request looks up no label.
 package metric
 
 import (
@@ -103,7 +103,8 @@ func New(registry *prometheus.Registry, version string) (*Metrics, error) {
 			return nil, fmt.Errorf("cannot register metrics: %w", err)
 		}
 	}
-	// These exist from the start: Prometheus sees no increase when a series appears with 1.
+	// Create these series at the start: Prometheus sees no increase if a series appears with the
+	// value 1.
 	for i, class := range statusClasses {
 		m.answers[i] = answers.WithLabelValues(class)
 	}

@@ -30,13 +30,12 @@ func readErrorOf(err error, id uint64) error {
 	return err
 }
 
-// judgeKeyspace is the keyspace whose shards check the keys of all commands on counts. So another
-// command under a key is refused, whichever keyspaces the two are about. None drops it, but a new
-// cluster may have another keyspace before it.
+// judgeKeyspace is the keyspace whose shards check the keys of all commands on counts. So a second
+// command under a key is refused, whichever keyspaces the two commands name. Nobody can drop this
+// keyspace, but a new cluster may create others before it.
 const judgeKeyspace = shard.KeyspacePosts
 
-// applyAcross writes the ops of all tables, which are of one command with a key, as one
-// request.
+// applyAcross writes the ops of all tables as one request. They belong to one command with a key.
 func (b *batch) applyAcross(deadline time.Time) {
 	c := b.conn
 	w := shard.Write{Spaces: []*shard.Keyspace{c.server.node().Keyspace(judgeKeyspace)}, Deadline: deadline, Permission: c}
@@ -44,7 +43,7 @@ func (b *batch) applyAcross(deadline time.Time) {
 		table *table
 		op    int
 	}
-	var targets []target // by op of w
+	var targets []target // one for each op of w
 	for _, t := range b.tables {
 		if len(t.ops) == 0 {
 			continue
@@ -104,12 +103,11 @@ func (t *table) wave(from int) (to int) {
 	return to
 }
 
-// keys are the idempotency keys of concurrent writes. If several writes have one key,
-// the first must finish before the others begin, because they may repeat it.
+// keys holds the idempotency keys of concurrent writes. If several writes have one key, the first
+// must finish before the others begin, because they may repeat it.
 type keys map[[16]byte]bool
 
-// add reports whether no earlier write had the key of id; a write without a key always
-// passes.
+// add reports whether no earlier write had the key of id. It is true for a write without a key.
 func (k keys) add(id *shard.RequestID) bool {
 	if !id.Keyed() {
 		return true
@@ -185,7 +183,7 @@ func settle(w *shard.Write, err error, at func(op int) (*table, int)) {
 	if err == nil {
 		zeroTakes(w)
 	}
-	var noted *table // whose reads see the write
+	var noted *table // the table whose reads see the write
 	for i := range w.Ops {
 		if t, _ := at(i); t != noted && (err == nil || some) {
 			t.wrote(w)
@@ -209,13 +207,13 @@ func (t *table) wrote(w *shard.Write) {
 	token := w.Token
 	if len(w.Spaces) > 0 {
 		token.At = slices.DeleteFunc(slices.Clone(token.At), func(at shard.GroupIndex) bool {
-			return at.Group-t.ks.FirstGroup >= uint32(t.ks.Shards) // of another keyspace
+			return at.Group-t.ks.FirstGroup >= uint32(t.ks.Shards) // groups of another keyspace
 		})
 	}
 	t.written.add(&token)
 }
 
-// zeroTakes clears what a repeated request reports as taken: this request took nothing.
+// zeroTakes sets the rows of takes to 0 if the request is a repeat: this request took nothing.
 func zeroTakes(w *shard.Write) {
 	for i := range w.Ops {
 		if w.Repeated && w.Ops[i].Kind == engine.OpTake {
@@ -243,9 +241,10 @@ func (t *table) applyWithoutNewRows(c *conn, from, to int, deadline time.Time) {
 	}
 }
 
-// applyAgain writes ops of some units again. If the backend refuses some for lack of
-// memory again, it retries each half of them: only the nodes that own the rows know which
-// ops widen rows.
+// applyAgain writes ops of some units again. If the backend refuses some for lack of memory again,
+// applyAgain retries each half of them. Only the nodes that own the rows know which ops widen rows.
+// If the backend refuses some for lack of memory again, it retries each half of them: only the
+// nodes that own the rows know which ops widen rows.
 func (t *table) applyAgain(c *conn, units [][]int, deadline time.Time) {
 	again := slices.Concat(units...)
 	if len(again) == 0 {
@@ -307,8 +306,8 @@ func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (uni
 	return units, nil
 }
 
-// readInstead serves reads that were planned among the ops and failed with them. A node with a
-// full disk must still answer a GET.
+// readInstead reads the rows of reads that were planned among the ops and failed with them. A node
+// with a full disk must still answer a GET.
 func (t *table) readInstead(c *conn, deadline time.Time) {
 	var ids []uint64
 	var ops []int32

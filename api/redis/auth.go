@@ -15,7 +15,7 @@ const (
 )
 
 // renewLogin updates the login: the token may have been revoked, or may have expired. It first
-// executes the planned commands, which the former login was allowed.
+// executes the planned commands, because the former login was allowed to run them.
 func (c *conn) renewLogin(now time.Time) {
 	if a := c.server.cfg.Auth; a != nil && c.login.caller != nil {
 		is, why := a.Still(c.login.caller, now)
@@ -50,8 +50,8 @@ func (c *conn) Still() error {
 	return codedError(errNoAuth)
 }
 
-// refusal returns why the client may not run a command, its limits aside, and the reply. Any user
-// may send an unknown command.
+// refusal returns why the client may not run a command, and the reply. It ignores the client's
+// limits. Any user may send an unknown command.
 func (c *conn) refusal(cmd *command, args [][]byte) (auth.Refusal, string) {
 	if cmd != nil && cmd.need.Access == auth.Public {
 		return auth.Granted, ""
@@ -122,7 +122,7 @@ func allowed(caller *auth.Caller, need *auth.Need, keys keySpec, args [][]byte) 
 		last = len(args) - 1
 	}
 	for i := keys.first; i <= last; i += keys.step {
-		// A text without a keyspace is no key. The command refuses it.
+		// A text without a keyspace is no key, and the command refuses it. The command refuses it.
 		if keyspace, _, ok := bytes.Cut(args[i], []byte(":")); ok && !caller.May(need.Access, keyspace) {
 			return false
 		}
@@ -156,8 +156,8 @@ func (c *conn) recheck(m *transaction) string {
 	return ""
 }
 
-// logIn makes the client the holder of a token. user is nil if the client named none. It
-// returns why it could not.
+// logIn logs the client in with a token. user is nil if the client named no user. user is nil if
+// the client named none. It returns the fault, or "".
 func (c *conn) logIn(user, token []byte) (fault string) {
 	a := c.server.cfg.Auth
 	caller, why := a.Identify(token, time.Now())

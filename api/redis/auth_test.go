@@ -53,7 +53,7 @@ func grant(role string, keyspaces ...string) catalog.Grant {
 	return catalog.Grant{Role: role, Keyspaces: keyspaces}
 }
 
-// login returns a connection of the holder of a token.
+// loggedIn returns a connection that has logged in with a token.
 func loggedIn(t *testing.T, s *Server, token string) *client {
 	t.Helper()
 	c := dial(t, s)
@@ -65,9 +65,9 @@ func loggedIn(t *testing.T, s *Server, token string) *client {
 	return c
 }
 
-// TestMatrixOfCommands holds each command to the matrix in docs/SECURITY.md, for each role on
-// the keyspaces that it needs, for each role on all but one of them, and for nobody. A command
-// without a row fails the test.
+// TestMatrixOfCommands compares each command with the matrix in docs/SECURITY.md. It tries each
+// role on the keyspaces that the command needs, each role on all but one of them, and nobody. A
+// command without a row fails the test.
 func TestMatrixOfCommands(t *testing.T) {
 	s, cluster := serveEnforcing(t, auth.Enforce)
 	rows := authtest.Matrix(t, "../../docs/SECURITY.md", "Redis")
@@ -104,7 +104,7 @@ func TestMatrixOfCommands(t *testing.T) {
 			check(role, cluster.Token(t, fmt.Sprintf("u%d", users), grant(role, named...)), row.May[role])
 			for i := range row.Keyspaces {
 				if name == "SCAN" || name == "DBSIZE" {
-					break // they show less
+					break // their replies leave out such keyspaces
 				}
 				users++
 				but := append(slices.Delete(slices.Clone(named), i, i+1), "songs")
@@ -249,8 +249,8 @@ func TestHelloIsServedWhole(t *testing.T) {
 	}
 }
 
-// TestNobodyLearnsNothing checks that a client without a login does not learn which commands
-// exist, and that a user does.
+// TestNobodyLearnsNothing checks that a client without a login does not learn which commands exist.
+// A user does learn it.
 func TestNobodyLearnsNothing(t *testing.T) {
 	s, cluster := serveEnforcing(t, auth.Enforce)
 	for _, line := range []string{"NONSENSE a", "GET", "EXEC a"} {
@@ -266,8 +266,8 @@ func TestNobodyLearnsNothing(t *testing.T) {
 	}
 }
 
-// TestTransactionsAreCountedOnce checks that a transaction whose rights are checked again, as a
-// user has changed in between, counts once against the limits of its caller.
+// TestTransactionsAreCountedOnce checks that a transaction counts once against the limits of its
+// caller, even if its rights are checked again because a user has changed.
 func TestTransactionsAreCountedOnce(t *testing.T) {
 	s, cluster := serveEnforcing(t, auth.Enforce)
 	web := cluster.Token(t, "web", grant("writer", "posts"))
@@ -353,7 +353,7 @@ func TestScanShowsWhatMayBeRead(t *testing.T) {
 	}
 }
 
-// TestPermissiveServesAll checks that nothing is refused, a wrong token neither.
+// TestPermissiveServesAll checks that the server refuses nothing, not even a wrong token.
 func TestPermissiveServesAll(t *testing.T) {
 	s, _ := serveEnforcing(t, auth.Permissive)
 	c := dial(t, s)

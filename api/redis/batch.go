@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// rowsMax bounds the rows that one command may name, like one request of the HTTP
-	// API, and about the rows and ops of one batch.
+	// rowsMax bounds the rows that one command may name. A request of the HTTP API has the same
+	// bound. rowsMax is also an approximate bound of the rows and ops of one batch.
 	rowsMax = 10_000
 	// keepRowsMax bounds the scratch memory that is kept for the next pipeline of any
 	// connection.
@@ -44,18 +44,18 @@ type batch struct {
 	pending int    // number of rows and ops
 
 	number int             // index of the command that is being planned
-	id     shard.RequestID // identity of its ops, if they are to count once
-	writes bool            // it may write
-	atomic bool            // it is an EXEC, so its reads are ops too
-	across bool            // its ops are one command's, on several keyspaces under a key
+	id     shard.RequestID // identity of its ops if they must count only once
+	writes bool            // whether it may write
+	atomic bool            // whether it is an EXEC; its reads are then ops too
+	across bool            // whether its ops belong to one command with a key, on several keyspaces
 
 	keyed map[[16]byte]*table // by key, the table of the ops that have it
 
 	until   time.Time // deadline of the planned commands; zero if not set yet
-	missed  bool      // the command being planned names something that this node does not know
-	looked  bool      // unknown names were looked up, once for all commands that have arrived
+	missed  bool      // whether the command being planned names something that this node does not know
+	looked  bool      // whether unknown names were looked up; once for all commands that have arrived
 	lookErr error     // why the lookup failed
-	unsure  bool      // it is an EXEC, and a command failed because of lookErr
+	unsure  bool      // whether it is an EXEC with a command that failed because of lookErr
 
 	keys   []key   // keys of the command, all parsed before any of it is planned
 	values []int64 // values of the command, also parsed before any of it is planned
@@ -74,7 +74,7 @@ type cell struct {
 	row    int32 // index into table.ids, or into the ops
 	column int16 // wholeRow for the whole row
 	op     bool
-	set    bool // of the column's members
+	set    bool // whether it is the set of the column's members
 }
 
 // tableOf returns the table of a counter keyspace, or nil.

@@ -62,8 +62,7 @@ func TestLongPipeline(t *testing.T) {
 	}
 }
 
-// A pipeline that has arrived is read in a few steps, each larger than the one
-// before.
+// The server reads a pipeline that has arrived in a few steps, each larger than the one before.
 func TestReadsGrow(t *testing.T) {
 	const commands = 8000 // some 270 KiB
 	n := newFakeNode()
@@ -122,8 +121,8 @@ func TestReadsSeeTheNodesWrites(t *testing.T) {
 	read(c, "posts:1:like", shard.Bounded, latest)
 }
 
-// Reads of users see posts that were published through the node, and what was written to
-// users after them: a token has one index for a group.
+// Reads of users see posts that were published through the node, and later writes to users: a token
+// has one index for each group.
 func TestReadsSeePublishedPosts(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -146,7 +145,8 @@ func TestReadsSeePublishedPosts(t *testing.T) {
 	seen("HGET users:1 posts")
 }
 
-// A cluster that was restored to an earlier state is read as it is, not refused for ever.
+// Reads of a cluster that was restored to an earlier state see that state, and are not refused for
+// ever.
 func TestReadsAfterTheClusterWasSetBack(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -215,7 +215,7 @@ func TestWritesBehindReadsThatWait(t *testing.T) {
 	equalReplies(t, c.do("GET posts:1:like", "COUNTD.DOT.FIRE shop"), late, "3")
 }
 
-// Without memory for new rows, the commands that make none succeed.
+// Without memory for new rows, commands that create no row succeed.
 func TestMemoryFull(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -264,7 +264,7 @@ func TestMemoryFullBesideWideningCommands(t *testing.T) {
 	}
 }
 
-// If only one shard lacks memory, what the others applied is not written again.
+// If only one shard lacks memory, the ops that other shards applied are not written again.
 func TestMemoryFullOnOneShard(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// boardCommands are the commands about notices and dots, which all users share, and about users'
-// positions in them.
+// boardCommands returns the commands about notices and dots, which all users share, and about the
+// users' positions in them.
 func boardCommands() []spec {
 	const group = "countd"
 	read, write := auth.Read.On(shard.KeyspaceUnread), auth.Write.On(shard.KeyspaceUnread)

@@ -6,20 +6,19 @@ import (
 )
 
 const (
-	// feedRows is the weight of a command that reads a user's feed, in rows read together:
-	// about the number of followees. A hundred such commands are as much as one poll of the
-	// HTTP API may request.
+	// feedRows is the weight, in rows, of a command that reads a user's feed. A hundred such
+	// commands are as much as one poll of the HTTP API may request.
 	feedRows = rowsMax / unread.PollUsersMax
 	// pollsKept is the number of lists of channels and dots for which memory is kept.
 	pollsKept = 8
 )
 
-// calls is the part of a batch that package unread answers, because it joins several keyspaces,
-// and the reads of sets of members. Its reads run with the batch's reads, its writes last. plan
-// executes the batch first if a command must see the effects of planned commands.
+// calls is the part of a batch that package unread answers, because it joins several keyspaces. It
+// also has the reads of sets of members. Its reads run with the batch's reads, and its writes run
+// last. If a command must see the effects of planned commands, plan executes the batch first.
 type calls struct {
 	polls  []pollCall
-	polled []polled // users of the polls, one for each in a reply
+	polled []polled // one for each user of a poll in a reply
 	reads  []call
 	writes []call
 }
@@ -27,12 +26,12 @@ type calls struct {
 // call is one command.
 type call struct {
 	read  func(opt *shard.ReadOptions) error // for a read
-	of    *table                             // for a read of sets: their keyspace
+	of    *table                             // only for a read of sets: the table of their keyspace
 	write func(w *shard.Write) error         // for a write
 	about subject                            // for a write
-	id    shard.RequestID                    // for a write that is to count once
+	id    shard.RequestID                    // only for a write that must count only once
 	err   error
-	reply func(dst []byte, resp3 bool) []byte // if there was no error
+	reply func(dst []byte, resp3 bool) []byte // appends the reply if err is nil
 }
 
 // subject is what a write changes. Writes to one subject keep their order. So do writes of
@@ -40,15 +39,15 @@ type call struct {
 // a feed on outboxes.
 type subject struct {
 	kind subjectKind
-	id   uint64 // of the user or author; 0 for ofAll
-	name string // of the channel or dot; "" for a feed and an outbox
+	id   uint64 // id of the user or author; 0 for ofAll
+	name string // name of the channel or dot; "" for a feed or an outbox
 }
 
 type subjectKind uint8
 
 const (
 	ofAll    subjectKind = iota // a channel or a dot
-	ofUser                      // a user's position in one, or a user's feed
+	ofUser                      // a user's position in a channel or dot, or a user's feed
 	ofAuthor                    // an author's outbox
 )
 

@@ -49,7 +49,7 @@ func serve(t testing.TB, b Backend, change func(*Config)) *Server {
 	return s
 }
 
-// client is a connection that shows replies as they came.
+// client is a connection that returns replies as text.
 type client struct {
 	t    testing.TB
 	conn net.Conn
@@ -67,7 +67,7 @@ func dial(t testing.TB, s *Server) *client {
 	return &client{t, conn, bufio.NewReader(conn)}
 }
 
-// wire is a command as clients send it.
+// wire returns a command in the form that clients send.
 func wire(line string) string {
 	words, err := resp.SplitLine(nil, []byte(line))
 	if err != nil {

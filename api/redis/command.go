@@ -15,7 +15,7 @@ type traits uint8
 
 const (
 	writes    traits = 1 << iota // may change counts
-	keyed                        // its keys name rows: it is planned, and allowed in a transaction
+	keyed                        // has keys that name rows: it is planned, and allowed in a transaction
 	joins                        // answered by package unread: it is planned as a call
 	readsSets                    // reads sets of members: it is planned as a call
 	plain                        // has no keys, and is allowed in a transaction
@@ -54,10 +54,10 @@ var (
 // commandTable holds the commands by name.
 type commandTable map[string]*command
 
-// nameBytesMax is more than the longest name of a command.
+// nameBytesMax is above the length of any command's name.
 const nameBytesMax = 32
 
-// find returns the command of a name in any case, or nil.
+// find returns the command with a name, in any case, or nil.
 func (t commandTable) find(name []byte) *command {
 	var lower [nameBytesMax]byte
 	if len(name) > len(lower) {

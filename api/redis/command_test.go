@@ -108,7 +108,7 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// A node that does not know its cluster yet is not one without keyspaces.
+// A node that does not know its cluster yet does not answer that there are no keyspaces.
 func TestNoKeyspacesYet(t *testing.T) {
 	n := newFakeNode()
 	n.keyspaces = nil
@@ -181,7 +181,8 @@ func TestScan(t *testing.T) {
 		"SCAN 0 COUNT", "-ERR syntax error", "SCAN 0 FOO 1", "-ERR syntax error")
 }
 
-// A pattern of a keyspace or column that does not exist is refused; one that no key matches is not.
+// SCAN refuses a pattern of a keyspace or column that does not exist. It accepts a pattern that no
+// key matches.
 func TestScanOfWhatCannotBe(t *testing.T) {
 	c := dial(t, serve(t, newFakeNode(), nil))
 	for match, want := range map[string]string{
@@ -251,8 +252,7 @@ func TestInfo(t *testing.T) {
 	}
 }
 
-// Each error of the backend has its code, and none that was foreseen hides what
-// it says.
+// Each error of the backend has its code, and the reply to an expected error contains its text.
 func TestBackendErrors(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))

@@ -10,9 +10,9 @@ import (
 const (
 	// waveMax bounds the concurrent calls of one connection. Each has a goroutine.
 	waveMax = 256
-	// helpersMax bounds the goroutines for concurrent calls of all connections together. Each
-	// takes about 7 KiB while it waits for a write. A connection gets a share of the free ones,
-	// waveMax if all are free, so that a few connections do not delay the others.
+	// helpersMax bounds the goroutines for concurrent calls of all connections together. Each takes
+	// about 7 KiB while it waits for a write. A connection gets only a share of the free ones, so
+	// that a few connections do not delay the others. It gets waveMax if all are free.
 	helpersMax = 16 << 10
 )
 

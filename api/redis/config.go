@@ -18,13 +18,12 @@ type Config struct {
 	Backend  Backend      // required
 	Listener net.Listener // required; closed by Shutdown
 
-	// Timeout is the deadline of a pipeline's calls of the Backend, from when the pipeline
-	// was read.
+	// Timeout bounds the calls of the Backend for a pipeline, from when the pipeline was read.
 	Timeout time.Duration
 	// ArriveTimeout bounds the time in which a whole command arrives, from its first byte.
 	ArriveTimeout time.Duration
-	// IdleTimeout is how long a connection without a command stays open. Redis clients do
-	// not expect the server to close; pools drop connections that are idle for 30 minutes.
+	// IdleTimeout is how long a connection without a command stays open. Redis clients do not
+	// expect the server to close it, and pools drop connections that are idle for 30 minutes.
 	IdleTimeout time.Duration
 	// WriteTimeout bounds the time in which a client accepts a reply.
 	WriteTimeout time.Duration
@@ -37,16 +36,16 @@ type Config struct {
 	BulkBytesMax int
 	// ArgsMax bounds the arguments of a command: MSET of 10,000 keys.
 	ArgsMax int
-	// OutputBytesMax bounds the replies that wait for a client that does not
-	// read; past it the connection is closed.
+	// OutputBytesMax bounds the replies that wait for a client that does not read. Beyond it, the
+	// server closes the connection.
 	OutputBytesMax int
 	// LargeBytesMax bounds the memory of all connections together, beyond the 16 KiB of each
 	// read buffer, the 4 KiB of a transaction and the memory in which commands are planned.
 	LargeBytesMax int
 	// ConnsMax bounds the open connections. A further connection receives an error and is closed.
 	ConnsMax int
-	// DescriptorsMax bounds the file descriptors of connections: the node keeps higher ones for
-	// itself, so the server refuses such connections. 0 means the bound of scarce.Bounds.
+	// DescriptorsMax bounds the file descriptors of connections. The node reserves higher ones for
+	// itself, so the server refuses connections that get them. 0 means the bound of scarce.Bounds.
 	DescriptorsMax int
 
 	// Auth identifies callers and checks their rights; nil lets everybody do everything.
@@ -113,13 +112,13 @@ const (
 	readBytesFirst = 4 << 10
 	// readBytesFree is the part of a read buffer that the shared budget does not count.
 	readBytesFree = 16 << 10
-	// smallReadsMax is how many consecutive reads that fit readBytesFree make a
-	// connection release its large buffer.
+	// After smallReadsMax consecutive reads that fit readBytesFree, a connection releases its large
+	// buffer.
 	smallReadsMax = 64
 	// largeIdleMax is how long an idle connection keeps a large buffer. Pools have more
 	// connections than they use, and a buffer counts against all others.
 	largeIdleMax = time.Second
-	// deadlineSlack is the divisor of a timeout by which a deadline may expire early. Setting the
-	// deadline for every read would cost as much as looking up a key.
+	// A deadline may expire early by 1/deadlineSlack of its timeout. Setting the deadline exactly,
+	// for every read, would cost as much as looking up a key.
 	deadlineSlack = 8
 )

@@ -16,10 +16,10 @@ type conn struct {
 	name    string
 	login   login
 	resp3   bool
-	stale   bool // set by READONLY
+	stale   bool // whether READONLY allows stale reads
 	closing bool // close once the output is sent
 
-	in       []byte // in[from:to] was read but not executed
+	in       []byte // in[from:to] was read and not executed yet
 	from, to int
 	reserved int // bytes reserved from the server's large budget
 	small    int // consecutive reads that needed no large buffer
@@ -92,11 +92,11 @@ func (l *login) current() (*auth.Caller, auth.Refusal) {
 // unit of ops on one shard, which applies all of them with nothing between.
 type transaction struct {
 	open     bool
-	broken   bool // one of its commands was refused
+	broken   bool // whether one of its commands was refused
 	queued   []queuedCommand
-	caller   *auth.Caller // who was allowed to queue the commands
+	caller   *auth.Caller // the caller who was allowed to queue the commands
 	bytes    int          // memory of the queued commands
-	reserved int          // the part of bytes that is reserved from the connections' memory
+	reserved int          // the part of bytes reserved from the connections' memory
 }
 
 type queuedCommand struct {
@@ -113,7 +113,7 @@ type queuedCommand struct {
 // the network splits the pipeline. The zero session assigns no numbers.
 type session struct {
 	name   []byte
-	stream []byte // of the current block; each block allocates a new one
+	stream []byte // the producer's name of the current block; each block allocates a new one
 	seq    uint64
 	writes uint64
 	// unsure is set after an unknown command. Another node's program may know the command and

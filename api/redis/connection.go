@@ -121,7 +121,7 @@ type helloOptions struct {
 	user, token []byte // nil without AUTH
 }
 
-// parseHello parses the options. After a fault, the client keeps its login.
+// parseHello parses the options of HELLO.
 func (c *conn) parseHello(args [][]byte) (o helloOptions, fault string) {
 	o.name = c.name
 	for i := 2; i < len(args); {
@@ -206,7 +206,7 @@ func (c *conn) client(args [][]byte) {
 	case sub == "setname":
 		c.name = string(args[2])
 		c.ok()
-	default: // setinfo: the name and version of a client library, which nothing here uses
+	default: // setinfo: the name and version of a client library, which the server ignores
 		c.ok()
 	}
 }

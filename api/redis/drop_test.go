@@ -7,8 +7,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// No reply shows what was dropped, even to a connection that has used it. What is made under its
-// name counts from zero.
+// No reply shows dropped keyspaces and columns, even to a connection that has used them. New ones
+// of the same name count from zero.
 func TestDropped(t *testing.T) {
 	n := openNode(t)
 	c := dial(t, serve(t, n, nil))

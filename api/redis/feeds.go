@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// feedCommands are the commands about new posts of a user's followees.
+// feedCommands returns the commands about new posts of a user's followees.
 func feedCommands() []spec {
 	const group = "countd"
 	read, write := auth.Read.On(shard.KeyspaceFeed), auth.Write.On(shard.KeyspaceFeed)
@@ -29,7 +29,7 @@ func changeFeed(do func(n *unread.Numbers, user uint64, followees []uint64, w *s
 	}
 }
 
-// resetFeed parses a user and optionally FOLLOWEES, which may be none. Without the word the
+// resetFeed parses a user and optionally FOLLOWEES, a list that may be empty. Without FOLLOWEES the
 // followees stay the same.
 func resetFeed(c *conn, args [][]byte) {
 	a := c.arguments(args)

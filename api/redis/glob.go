@@ -72,7 +72,7 @@ func matchSet(pattern string, c byte) (n int, ok bool) {
 	return min(i+1, len(pattern)), found != not
 }
 
-// pattern is what MATCH names.
+// pattern is the pattern of MATCH.
 type pattern struct {
 	text  string
 	given bool
@@ -80,5 +80,5 @@ type pattern struct {
 
 func (p *pattern) matches(text []byte) bool { return !p.given || matchGlob(p.text, text) }
 
-// globBytes are the bytes that stand for others in a pattern.
+// globBytes are the bytes with a special meaning in a pattern.
 const globBytes = `*?[\`

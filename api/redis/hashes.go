@@ -25,7 +25,8 @@ func hashCommands() []spec {
 	}
 }
 
-// fields parses the columns of a row that its fields name, one per step arguments.
+// fields parses the key of a row, and the columns that the names select: one for every step
+// arguments.
 func (b *batch) fields(text []byte, names [][]byte, step int) (key, []key, error) {
 	k, err := b.row(text)
 	if err != nil {
@@ -65,8 +66,8 @@ func (b *batch) fetchSame(k key, from int) {
 	b.cells = append(b.cells, same)
 }
 
-// hscan replies with the whole row, which has at most 64 columns. It refuses MATCH, which
-// would require leaving some out.
+// hscan replies with the whole row, which has at most 64 columns. It refuses MATCH, because it
+// leaves out no column.
 func (c *conn) hscan(args [][]byte) {
 	a := c.arguments(args)
 	row, cursor := a.next(), a.next()

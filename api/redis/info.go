@@ -28,8 +28,8 @@ func serverCommands() []spec {
 // replicasMax is the number of replicas of each shard in a cluster with enough nodes.
 const replicasMax = 3
 
-// wait replies at once: an acknowledged write is on a majority of the voters of its shard, and
-// this node may be one of them.
+// wait replies at once. An acknowledged write is on a majority of the voters of its shard, and this
+// node may be one of them. So it replies with half of that number, rounded down.
 func (c *conn) wait(args [][]byte) {
 	if _, ok := resp.ParseInt(args[1]); !ok {
 		c.refuse(string(errNotInteger))

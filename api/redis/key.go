@@ -22,11 +22,11 @@ type key struct {
 	table  *table
 	id     uint64
 	column int  // wholeRow for a whole row
-	set    bool // the column's members
+	set    bool // whether it is the set of the column's members
 }
 
-// membersSuffix ends the key of a set of members. It counts only behind a column, because a
-// column may have the name members.
+// membersSuffix ends the key of a set of members. It counts only after a column, because a column
+// may have the name members.
 const membersSuffix = ":members"
 
 // argumentError describes the fault of an argument, most often a key.
@@ -46,7 +46,7 @@ func (e codedError) Error() string { return string(e) }
 // shownBytesMax bounds how much of a key an error message repeats.
 const shownBytesMax = 128
 
-// shown returns a client's bytes as an error message repeats them.
+// shown shortens a client's bytes for an error message.
 func shown(text []byte) string { return string(text[:min(len(text), shownBytesMax)]) }
 
 // key parses a key of any form.
@@ -163,7 +163,7 @@ func appendRowKey(dst []byte, ks *shard.Keyspace, id uint64) []byte {
 	return strconv.AppendUint(dst, id, 10)
 }
 
-// isCounters reports whether a keyspace has counters, which are what keys name.
+// isCounters reports whether a keyspace has counters. Keys name only these.
 func isCounters(ks *shard.Keyspace) bool { return ks != nil && ks.Kind == shard.KindCounters }
 
 // fieldError returns the error for an argument, in the format of the HTTP API.
@@ -173,9 +173,10 @@ func fieldError(field, problem string) error { return argumentError(field + ": "
 // node may have just created it and acknowledged that.
 type nameError string
 
-// unknown returns the error for an unknown name. Invalid names are not looked up.
+// unknown returns the error for an unknown name. An invalid name cannot exist, so its error asks
+// for no lookup.
 func unknown(name []byte, problem string) error {
-	if catalog.ValidName(name) { // keyspaces and columns are named as channels are
+	if catalog.ValidName(name) { // the rule for keyspaces and columns is the same as for channels
 		return nameError(problem)
 	}
 	return argumentError(problem)

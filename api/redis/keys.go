@@ -67,8 +67,8 @@ func (c *conn) dbsize([][]byte) {
 
 const (
 	scanCountDefault = 10
-	// scanCountsMax bounds the counts that one SCAN reads from all keyspaces, each of
-	// which may become a key: the more keyspaces or columns, the fewer rows.
+	// scanCountsMax bounds the counts that one SCAN reads from all keyspaces. Each count may become
+	// a key. With more keyspaces or columns, a page has fewer rows.
 	scanCountsMax = 4 * rowsMax
 )
 
@@ -96,7 +96,7 @@ func cursorOf(id uint64) uint64 {
 
 // scanCall holds the arguments of a SCAN.
 type scanCall struct {
-	from     uint64 // the lowest id to return
+	from     uint64 // the lowest id that the page may have
 	match    pattern
 	count    int
 	kind     string // "hash" for rows, "string" for counts
@@ -133,8 +133,8 @@ func (c *conn) parseScan(args [][]byte) (q scanCall, err error) {
 	return q, a.err
 }
 
-// checkMatch refuses a pattern with a keyspace or a column that does not exist: the client would
-// take an empty reply for a keyspace without rows.
+// checkMatch refuses a pattern with a keyspace or a column that does not exist. Otherwise the
+// client would take an empty reply for a keyspace without rows.
 func (c *conn) checkMatch(q *scanCall) error {
 	all := c.server.node().Keyspaces()
 	column := q.match.text[strings.LastIndexByte(q.match.text, ':')+1:]
@@ -185,12 +185,12 @@ type scanPage struct {
 	rows []int64
 }
 
-// scanPages reads a page of each keyspace, and cuts all pages at the id next, where the next page
-// begins; 0 stands for the end.
+// scanPages reads a page of each keyspace. The next page begins at the id next, or there is none if
+// next is 0. scanPages cuts all pages at next.
 func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error) {
 	next, pages, err = c.readPages(q, false)
 	if start := next &^ (scanBlock - 1); err == nil && next > scanExact && start != next {
-		if next = start; start <= q.from { // one block has more rows than a page
+		if next = start; start <= q.from { // a block has more rows than a page
 			next, pages, err = c.readPages(q, true)
 			if end := start + scanBlock; next > end {
 				next = end // 0 behind the last block
@@ -206,8 +206,8 @@ func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error)
 	return next, pages, err
 }
 
-// readPages reads up to q.count rows of each keyspace, or scanBlock rows for a block. The pages have
-// all rows below the id next; 0 stands for the end.
+// readPages reads up to q.count rows of each keyspace, or scanBlock rows for a block. The pages
+// have all rows below the id next. If next is 0, they have all rows.
 func (c *conn) readPages(q *scanCall, block bool) (next uint64, pages []scanPage, err error) {
 	deadline := time.Now().Add(c.server.cfg.Timeout)
 	asked := slices.DeleteFunc(slices.Clone(c.server.node().Keyspaces()), func(ks *shard.Keyspace) bool {
@@ -225,7 +225,7 @@ func (c *conn) readPages(q *scanCall, block bool) (next uint64, pages []scanPage
 			return 0, nil, err
 		}
 		if r.More && len(r.IDs) > 0 {
-			next = min(next-1, r.IDs[len(r.IDs)-1]) + 1 // 0 less 1 is the highest id
+			next = min(next-1, r.IDs[len(r.IDs)-1]) + 1 // 0 minus 1 is the highest id
 		}
 		pages = append(pages, scanPage{ks, r.IDs, r.Rows})
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// Commands find what another node has just made. The node catches up once for all commands that
-// have arrived, and only for valid names.
+// Commands find keyspaces and columns that another node has just created. The node catches up once
+// for all commands that have arrived, and only for valid names.
 func TestNamesMadeElsewhere(t *testing.T) {
 	likes := &shard.Keyspace{Name: "likes", Kind: shard.KindCounters, Columns: []string{"up"}, Shards: 4}
 	wider := &shard.Keyspace{Name: "likes", Kind: shard.KindCounters, Columns: []string{"up", "down"}, Shards: 4}
@@ -65,8 +65,8 @@ func TestNamesMadeElsewhere(t *testing.T) {
 	}
 }
 
-// If the catalog has no leader, the server answers what came before a bad name, and what comes
-// behind it has its time.
+// If the catalog has no leader, the server answers the commands before a bad name first, and the
+// commands behind it keep their time.
 func TestLookUpWithoutALeader(t *testing.T) {
 	n := newFakeNode()
 	n.mute = true
@@ -91,7 +91,7 @@ func TestLookUpWithoutALeader(t *testing.T) {
 	}
 }
 
-// A client that sends bad names one by one waits itself, and does not slow the node.
+// A client that sends bad names one by one waits itself, and does not slow down the node.
 func TestBadNamesOneByOne(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))

@@ -27,8 +27,8 @@ func (c *conn) serve() {
 	c.out.drain()
 }
 
-// begin acquires the memory to plan and answer commands. A connection that waits for its
-// client has none.
+// begin acquires the memory to plan and answer commands. A connection that waits for its client has
+// no such memory.
 func (c *conn) begin() {
 	b := c.server.batches.Get().(*batch)
 	c.batch, b.conn, c.out.buf = b, c, b.out
@@ -38,7 +38,8 @@ func (c *conn) begin() {
 	c.out.unknown = c.unknown()
 }
 
-// end returns that memory once all replies are handed on. It must not run after a panic.
+// end returns that memory once all replies are sent or queued. It must not run after a panic. It
+// must not run after a panic.
 func (c *conn) end() {
 	b := c.batch
 	b.out, c.out.buf = c.out.buf, nil
@@ -65,7 +66,7 @@ func (c *conn) execute() {
 		if len(args) > 0 {
 			c.command(args)
 		}
-		c.from, c.partial = c.from+n, false // the next command has its own time to arrive
+		c.from, c.partial = c.from+n, false // the next command gets its own time to arrive
 		c.relieve()
 	}
 	c.batch.flush()
@@ -82,8 +83,8 @@ func (c *conn) relieve() {
 	}
 }
 
-// read waits for bytes and reads as many as fit. It returns false if there will be no
-// more.
+// read waits for bytes and reads as many as fit. It returns false if no more will come. It returns
+// false if there will be no more.
 func (c *conn) read() bool {
 	if !c.makeRoom() {
 		c.refuse(c.tooLarge())
@@ -151,7 +152,7 @@ func (c *conn) makeRoom() bool {
 	return true
 }
 
-// shrink replaces a large buffer that the client has not needed for a while.
+// shrink replaces a large buffer that the client has not needed for a while by a small one.
 func (c *conn) shrink() {
 	if c.to > readBytesFree {
 		c.small = 0
@@ -179,14 +180,14 @@ func (c *conn) setDeadline() bool {
 	switch {
 	case partial:
 		timeout = c.server.cfg.ArriveTimeout
-	case c.unknown(): // it must not keep its place from others
+	case c.unknown(): // it must not take the place of others for long
 		timeout = min(timeout, c.server.cfg.ArriveTimeout)
 	case c.reserved > 0:
 		timeout = min(timeout, largeIdleMax)
 	}
 	left := c.until.Sub(now)
 	switch {
-	case partial && c.partial: // this deadline runs from the command's first byte
+	case partial && c.partial: // the present deadline runs from the command's first byte
 		if left <= 0 {
 			c.server.metrics.timeouts.Inc()
 		}

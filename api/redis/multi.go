@@ -10,8 +10,8 @@ import (
 const (
 	// queuedBytesOf is the memory of a queued argument in addition to its bytes.
 	queuedBytesOf = 64
-	// queuedBytesFree is the memory that a transaction needs no reservation for: about twenty
-	// increments. Clients that do not read must not block all transactions.
+	// queuedBytesFree is the memory that a transaction may use without a reservation: about twenty
+	// increments. So clients that do not read cannot block all transactions.
 	queuedBytesFree = 4 << 10
 )
 
@@ -58,7 +58,7 @@ func (c *conn) queue(cmd *command, args [][]byte) {
 	c.batch.known(func(dst []byte) []byte { return resp.AppendWord(dst, "QUEUED") })
 }
 
-// keep adds a command to the transaction, or returns why there is no room for it.
+// keep adds a command to the transaction, or returns why it cannot.
 func (c *conn) keep(cmd *command, args [][]byte) (fault string) {
 	m, size := &c.multi, 0
 	for _, arg := range args {
@@ -108,7 +108,7 @@ func (c *conn) exec([][]byte) {
 	for _, q := range m.queued {
 		q.command.calls.Inc()
 	}
-	if b.unsure { // a node that knows the name would execute the whole transaction
+	if b.unsure { // another node that knows the name would execute the whole transaction
 		b.rollBack(before)
 		b.known(func(dst []byte) []byte { return b.appendFailure(dst, b.lookErr) })
 	} else if b.pending-before.pending > rowsMax {
@@ -120,7 +120,7 @@ func (c *conn) exec([][]byte) {
 	}
 }
 
-// planQueued plans a transaction, and returns the mark before it.
+// planQueued plans the commands of a transaction. It returns the mark of the batch before them.
 func (c *conn) planQueued(m *transaction) mark {
 	b := c.batch
 	before := b.mark()
@@ -167,7 +167,7 @@ func (b *batch) rollBack(m mark) {
 	}
 }
 
-// of returns the mark of a table, which may have been added after it.
+// of returns the mark of a table, or the zero mark if the table was added later.
 func (m *mark) of(table int) tableMark {
 	if table < len(m.tables) {
 		return m.tables[table]

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// sessionBlock is the number of writes of a session in one stream: a shard remembers
-	// that many requests of a producer.
+	// sessionBlock is the number of writes of a session in one stream. A shard remembers that many
+	// requests of a producer.
 	sessionBlock = 64
 	// sessionWritesMax bounds the writes of one session: a stream has a number of two
 	// bytes.
 	sessionWritesMax = sessionBlock << 16
-	// sessionSeqMax bounds the numbers of sessions: such a number and the number of a
-	// write share 64 bits.
+	// sessionSeqMax bounds the numbers of sessions, because such a number and the number of a write
+	// share 64 bits.
 	sessionSeqMax = 1<<64/sessionBlock - 1
 	// sessionNameMax bounds a producer's name, to which a stream adds three bytes.
 	sessionNameMax = shard.ProducerBytesMax - 3
@@ -88,8 +88,8 @@ func (c *conn) countdSession(args [][]byte) {
 	c.ok()
 }
 
-// countdIncr adds to several counts. With KEY they are one write, which counts once. Without it,
-// the counts of each keyspace are one write.
+// countdIncr adds to several counts. With KEY, all additions are one write, which counts once.
+// Without KEY, the additions to each keyspace are one write.
 func (c *conn) countdIncr(args [][]byte) {
 	b := c.batch
 	args, err := b.keyAtEnd(args, 3)
@@ -120,7 +120,7 @@ func (c *conn) countdIncr(args [][]byte) {
 	t := keys[0].table
 	across := slices.ContainsFunc(keys, func(k key) bool { return k.table != t })
 	if before := b.keyed[b.id.Key()]; across || before != nil && before != t {
-		b.flush() // the tables of a batch are written side by side
+		b.flush() // because the tables of a batch are written concurrently
 	}
 	if b.keyed == nil {
 		b.keyed = map[[16]byte]*table{}

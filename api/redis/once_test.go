@@ -101,8 +101,8 @@ func TestKeysConflictWithTheWholeCommand(t *testing.T) {
 	c.want("SET users:5:posts "+most, "+OK", "COUNTD.INCR posts:5:like 1 users:5:posts 1 KEY over", "[1 -ERR increment or decrement would overflow]")
 }
 
-// A keyspace that was made while a new cluster still waits for its nodes is there before the
-// one that judges keys.
+// A keyspace that was created while a new cluster still waits for its nodes exists before the one
+// that checks keys.
 func TestKeyBeforeTheKeyspaceThatJudgesIt(t *testing.T) {
 	n := newFakeNode()
 	n.keyspaces = slices.DeleteFunc(n.keyspaces, func(ks *shard.Keyspace) bool { return ks.Name == shard.KeyspacePosts })
@@ -110,7 +110,8 @@ func TestKeyBeforeTheKeyspaceThatJudgesIt(t *testing.T) {
 	dial(t, serve(t, n, nil)).want("COUNTD.INCR users:1:posts 1 KEY k", leaderless, "COUNTD.INCR users:1:posts 1", "[1]")
 }
 
-// A write of several keyspaces that only some shards applied tells which.
+// The reply to a write on several keyspaces names the part that was applied, if only some shards
+// applied it.
 func TestKeyOfACommandThatIsAppliedInPart(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -128,7 +129,7 @@ func TestKeyOfACommandThatIsAppliedInPart(t *testing.T) {
 	}
 }
 
-// The writes of a session have numbers of their own, whatever their number.
+// Each write of a session has its own number, however many there are.
 func TestSessionNumbers(t *testing.T) {
 	s := session{name: []byte("p"), seq: 3}
 	seen := map[string]bool{}
@@ -171,9 +172,9 @@ func TestFullSession(t *testing.T) {
 	}
 }
 
-// Behind a command that this program does not know, but another node's may, a session has no
-// number for a write: 1. it is refused, also in a transaction; 2. reads go on; 3. earlier writes
-// counted; 4. the next session writes.
+// After an unknown command, which another node's program may know, a session has no number for a
+// write. 1. It refuses the write, also in a transaction. 2. It serves reads. 3. Earlier writes have
+// counted. 4. The next session writes.
 func TestSessionRefusesWritesBehindAnUnknownCommand(t *testing.T) {
 	c := dial(t, serve(t, openNode(t), nil))
 	unknown := "-" + unknownCommand([][]byte{[]byte("COUNTD.LATER"), []byte("posts:1")})

@@ -16,7 +16,7 @@ import (
 // read after it are zero.
 type arguments struct {
 	b     *batch
-	words [][]byte // of the command, its name included
+	words [][]byte // the command's words, with its name
 	at    int      // index of the next word
 	err   error
 }
@@ -84,8 +84,8 @@ func followeesOf(texts [][]byte) ([]uint64, error) {
 	return ids, nil
 }
 
-// option is an optional word after a command's fixed arguments. take parses the option's
-// values, which are at the front of the words it is given, and returns their number.
+// option is an optional word after a command's fixed arguments. take gets the words that follow it.
+// It parses the option's values, which come first, and returns their number.
 type option struct {
 	name string // matched in any case
 	take func(values [][]byte) (taken int, err error)
@@ -110,7 +110,7 @@ func (a *arguments) options(known ...option) {
 	}
 }
 
-// textOption is a word and a text.
+// textOption returns an option that has one text.
 func textOption(name string, read func(text []byte) error) option {
 	return option{name, func(values [][]byte) (int, error) {
 		if len(values) == 0 {
@@ -120,7 +120,7 @@ func textOption(name string, read func(text []byte) error) option {
 	}}
 }
 
-// flagOption is a word alone.
+// flagOption returns an option without a value.
 func flagOption(name string, given *bool) option {
 	return option{name, func([][]byte) (int, error) {
 		*given = true
@@ -128,7 +128,7 @@ func flagOption(name string, given *bool) option {
 	}}
 }
 
-// numberOption is a word and the number of a notice.
+// numberOption returns an option that has the number of a notice.
 func numberOption(name string, into *int64) option {
 	return textOption(name, func(text []byte) (err error) {
 		*into, err = numberOf(name, text)
@@ -136,7 +136,7 @@ func numberOption(name string, into *int64) option {
 	})
 }
 
-// countOption is COUNT and the approximate number of elements of a page of a scan.
+// countOption returns COUNT, which has the approximate number of elements of a page of a scan.
 func countOption(count *int) option {
 	return textOption("count", func(text []byte) error {
 		n, ok := resp.ParseInt(text)
@@ -151,7 +151,7 @@ func countOption(count *int) option {
 	})
 }
 
-// matchOption is MATCH and a pattern.
+// matchOption returns MATCH, which has a pattern.
 func matchOption(p *pattern) option {
 	return textOption("match", func(text []byte) error {
 		*p = pattern{string(text), true}
@@ -159,7 +159,8 @@ func matchOption(p *pattern) option {
 	})
 }
 
-// listOption is a word, the number of elements, and the elements, each of width words.
+// listOption returns an option that has the number of its elements, and then the elements, each of
+// width words.
 func listOption(name string, most, width int, read func(elements [][]byte) error) option {
 	return option{name, func(values [][]byte) (int, error) {
 		if len(values) == 0 {
@@ -177,13 +178,13 @@ func listOption(name string, most, width int, read func(elements [][]byte) error
 	}}
 }
 
-// keyOption is KEY <idempotency-key>, with which a write counts once.
+// keyOption returns KEY <idempotency-key>, which makes a write count only once.
 func (a *arguments) keyOption() option {
 	return textOption("key", func([]byte) error { return a.b.countOnce(a.words, a.at-1) })
 }
 
-// countOnce gives the planned command an identity, so that it counts once. The identity covers
-// the idempotency key, which follows the word at index at, and all other arguments.
+// countOnce gives the planned command an identity, so that it counts only once. The identity covers
+// the idempotency key, which is the argument after number at, and all other arguments.
 func (b *batch) countOnce(args [][]byte, at int) error {
 	if b.atomic {
 		return argumentError("a transaction counts once by COUNTD.SESSION, not by KEY")
@@ -198,11 +199,11 @@ func (b *batch) countOnce(args [][]byte, at int) error {
 	return nil
 }
 
-// keyAtEnd removes KEY <idempotency-key> from the end of a command with a list of
-// arguments. It keeps at least the first least arguments.
-func (b *batch) keyAtEnd(args [][]byte, least int) ([][]byte, error) {
+// keyAtEnd removes KEY <idempotency-key> from the end of a command with a list of arguments. It
+// never removes any of the first kept arguments.
+func (b *batch) keyAtEnd(args [][]byte, kept int) ([][]byte, error) {
 	at := len(args) - 2
-	if at < least || !bytes.EqualFold(args[at], []byte("key")) {
+	if at < kept || !bytes.EqualFold(args[at], []byte("key")) {
 		return args, nil
 	}
 	return args[:at], b.countOnce(args, at)
@@ -226,8 +227,9 @@ func idOf(field string, text []byte) (uint64, error) {
 	return id, nil
 }
 
-// planRead plans a call that reads about rows rows, of the sets of a keyspace if of is not nil. A
-// fault of the arguments becomes the reply instead.
+// planRead plans a call that reads about as many rows as rows states. For a read of sets, of is the
+// table of their keyspace; otherwise it is nil. If an argument has a fault, the fault becomes the
+// reply.
 func planRead[R any](a *arguments, of *table, rows int, read func(opt *shard.ReadOptions) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
 	b := a.b
 	if b.failed(a.err) {
@@ -243,8 +245,8 @@ func planRead[R any](a *arguments, of *table, rows int, read func(opt *shard.Rea
 	b.pending += rows
 }
 
-// planWrite plans a call that changes a subject, and reads about rows rows for that. A fault of
-// the arguments becomes the reply instead.
+// planWrite plans a call that changes a subject. rows is about how many rows it reads for that. If
+// an argument has a fault, the fault becomes the reply.
 func planWrite[R any](a *arguments, about subject, rows int, write func(w *shard.Write) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
 	b := a.b
 	if b.failed(a.err) {

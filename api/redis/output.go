@@ -15,8 +15,8 @@ const (
 	// keepBytesMax bounds the output buffer that is kept for the next pipeline.
 	keepBytesMax = 256 << 10
 	// stallTimeout is how long a client that does not read delays its own commands. A client may
-	// write a long pipeline before it reads. If the server waited for the client, each would wait
-	// for the other.
+	// write a long pipeline before it reads. If the server waited until such a client reads, each
+	// would wait for the other.
 	stallTimeout = time.Second
 )
 
@@ -29,14 +29,15 @@ type output struct {
 	server *Server
 	buf    []byte    // replies that were not sent or queued yet
 	until  time.Time // the current write deadline; owned by the connection's goroutine
-	// unknown is set for a client that has to authenticate: its replies wait in no queue.
+	// unknown is set for a client that has not authenticated: its replies may not wait in the
+	// queue.
 	unknown bool
 
 	mu struct {
 		sync.Mutex
 		sending bool   // a sender goroutine runs; only it writes to conn
 		waiting []byte // what the sender sends next; reserved from the server's budget
-		err     error  // why sending has ended
+		err     error  // why no more can be sent
 		done    chan struct{}
 	}
 }
@@ -70,26 +71,26 @@ func (o *output) send() error {
 	return o.stall(o.buf[n:])
 }
 
-// enqueue adds more to the queue of a running sender, and reports whether there is one.
-func (o *output) enqueue(more []byte) (sending bool, err error) {
+// enqueue adds replies to the queue of a running sender, and reports whether there is one.
+func (o *output) enqueue(replies []byte) (sending bool, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.mu.sending {
 		return false, o.mu.err
 	}
-	return true, o.waitLocked(more)
+	return true, o.waitLocked(replies)
 }
 
 // waitLocked adds to the queue, or closes the connection if the queue is too large.
-func (o *output) waitLocked(more []byte) error {
+func (o *output) waitLocked(replies []byte) error {
 	cfg := &o.server.cfg
-	if o.unknown || len(o.mu.waiting)+len(more) > cfg.OutputBytesMax || !o.server.large.acquire(len(more)) {
+	if o.unknown || len(o.mu.waiting)+len(replies) > cfg.OutputBytesMax || !o.server.large.acquire(len(replies)) {
 		o.mu.err = errOutputFull
 		o.server.metrics.outputFull.Inc()
 		_ = o.conn.Close() // makes the sender's write fail
 		return o.mu.err
 	}
-	o.mu.waiting = append(o.mu.waiting, more...)
+	o.mu.waiting = append(o.mu.waiting, replies...)
 	return nil
 }
 

@@ -39,8 +39,8 @@ func (c *conn) command(args [][]byte) {
 	}
 }
 
-// isHTTP reports whether a line begins an HTTP request, in whose body a web page may make a
-// browser send commands. Redis closes the connection too.
+// isHTTP reports whether a line belongs to an HTTP request. A web page may make a browser send one,
+// with commands in its body. Redis closes such a connection too.
 func isHTTP(name []byte) bool {
 	return bytes.EqualFold(name, []byte("post")) || bytes.EqualFold(name, []byte("host:"))
 }
@@ -57,7 +57,7 @@ func (c *conn) plan(cmd *command, args [][]byte) {
 	b.id = shard.RequestID{}
 	if b.writes && c.once.open() {
 		if why := c.once.refusal(); why != "" {
-			c.closeMulti() // the command may be an EXEC
+			c.closeMulti() // because the command may be an EXEC
 			b.fail(why)
 			return
 		}
@@ -121,7 +121,7 @@ func (c *conn) refused(cmd *command, args [][]byte) bool {
 	case cmd == nil:
 		c.once.unsure = true
 	case cmd.traits&writes != 0 && cmd.takes(len(args)) && c.once.open() && !c.multi.open && c.once.refusal() == "":
-		c.once.next() // the numbers of later writes must not depend on who may make this one
+		c.once.next() // count it all the same: the numbers of later writes must not depend on rights
 	}
 	c.batch.fail(text)
 	return true

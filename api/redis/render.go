@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// replyKind is the form of a reply made of the command's cells.
+// replyKind is the form of a reply.
 type replyKind uint8
 
 const (
@@ -93,7 +93,7 @@ func appendRow(dst []byte, kind replyKind, c *cell, resp3 bool) []byte {
 	switch kind {
 	case replyFields:
 		return resp.AppendInt(dst, int64(fields))
-	case replyScan: // a single page, so the next cursor is 0
+	case replyScan: // the only page, so the next cursor is 0
 		dst = resp.AppendArray(resp.AppendBulk(resp.AppendArray(dst, 2), "0"), 2*fields)
 	default:
 		dst = resp.AppendMap(dst, fields, resp3)
@@ -149,8 +149,8 @@ func (b *batch) appendCounts(dst []byte, cells []cell) []byte {
 	return dst
 }
 
-// failureOf returns why a command failed, or nil. A partial write counts as one of
-// unknown outcome.
+// failureOf returns why a command failed, or nil. If only a part of a write failed, its outcome
+// counts as unknown.
 func failureOf(cells []cell, writes bool) error {
 	var failed error
 	for i := range cells {
@@ -208,12 +208,12 @@ var backendErrors = []struct {
 	{shard.ErrOverloaded, "OVERLOADED "},
 	{shard.ErrNoLeader, "LEADERLESS "},
 	{shard.ErrNoQuorum, "LEADERLESS "},
-	{context.DeadlineExceeded, "LEADERLESS "}, // of a read that no node answered in time
+	{context.DeadlineExceeded, "LEADERLESS "}, // for a read that no node answered in time
 	{unread.ErrNoNotice, "ERR "},
 	{timeline.ErrNoGroup, "ERR "},
 	{timeline.ErrOverflow, "ERR "},
 	{shard.ErrUnknownKeyspace, "ERR "},
-	{shard.ErrBadToken, "LEADERLESS "}, // of a scan, after the cluster was restored to a state before this node's writes
+	{shard.ErrBadToken, "LEADERLESS "}, // for a scan after the cluster was restored to a state before this node's writes
 }
 
 // errorText returns the error as the client sees it. It returns false for an unexpected

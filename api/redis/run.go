@@ -40,8 +40,8 @@ func (b *batch) flush() {
 	}
 }
 
-// run executes the planned reads and writes. If there are writes, reads get half of the remaining
-// time: a shard that nobody can read must not make writes to other shards time out.
+// run executes the planned reads and writes. If there are writes, reads get only half of the
+// remaining time. An unreadable shard must not make writes to other shards time out.
 func (b *batch) run(deadline time.Time) {
 	written, readBy := 0, deadline
 	for _, t := range b.tables {
@@ -60,7 +60,7 @@ func (b *batch) run(deadline time.Time) {
 	b.runReads(readBy)
 	if b.across {
 		b.applyAcross(deadline)
-	} else if written > 1 { // keyspaces are independent of each other
+	} else if written > 1 { // the keyspaces do not depend on each other
 		b.conn.server.concurrently(len(b.tables), func(i int) { b.tables[i].apply(b.conn, deadline) })
 	} else {
 		for _, t := range b.tables {
@@ -70,8 +70,8 @@ func (b *batch) run(deadline time.Time) {
 	b.runWrites(deadline)
 }
 
-// runReads executes polls and reads concurrently, so that one that waits for a shard without a
-// leader does not delay the others.
+// runReads executes polls and reads concurrently. So a read that waits for a shard without a leader
+// does not delay the others.
 func (b *batch) runReads(deadline time.Time) {
 	q := &b.calls
 	if len(q.polls)+len(q.reads) == 0 {
@@ -127,7 +127,7 @@ func (q *call) run(c *conn, deadline time.Time) {
 	w := shard.Write{ID: q.id, Deadline: deadline, Permission: c}
 	q.err = q.write(&w)
 	if _, some := errors.AsType[*shard.PartialError](q.err); q.err == nil || some {
-		to := shard.KeyspaceUnread // of all keyspaces that no other command reads
+		to := shard.KeyspaceUnread // for all keyspaces that no other command reads
 		if q.about.kind == ofAuthor {
 			to = shard.KeyspaceUsers
 		}
@@ -185,9 +185,9 @@ func (b *batch) render(dst []byte, r *reply) []byte {
 	return appendRow(dst, r.kind, &cells[0], resp3)
 }
 
-// lookEvery bounds how often a connection makes the node look up unknown names. The next command
-// of the client waits that long at most. Lookups of several connections at the same time are one
-// call to the catalog's leader.
+// A connection makes the node look up unknown names at most once per lookEvery. The client's next
+// command waits at most that long. Concurrent lookups of several connections make one call to the
+// catalog's leader.
 const lookEvery = 10 * time.Millisecond
 
 // lookUp brings the node's keyspaces and columns up to date, once for all commands that have

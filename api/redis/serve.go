@@ -53,7 +53,7 @@ func (s *Server) Serve() error {
 		if s.stopping() {
 			_ = raw.Close()
 		} else {
-			s.running.Go(func() { s.serve(newConn(s, raw)) }) // ended by its client or by Shutdown, which waits
+			s.running.Go(func() { s.serve(newConn(s, raw)) }) // its client or Shutdown ends it, and Shutdown waits for it
 		}
 		s.start.Unlock()
 	}
@@ -72,9 +72,9 @@ func (s *Server) serve(c *conn) {
 	c.serve()
 }
 
-// Shutdown stops accepting, and waits until commands that were read are answered. When
-// ctx ends, it closes the remaining connections. A connection that waits for a write ends when
-// that is answered, which is by its deadline.
+// Shutdown stops accepting connections, and waits until the commands that were read are answered.
+// When ctx ends, it closes the remaining connections. A connection that waits for a write ends once
+// the write is answered, at its deadline at the latest.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.start.Lock()
 	if !s.stopping() {

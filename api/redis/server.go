@@ -3,9 +3,9 @@
 // a pipeline, and the bounds on what a connection may use. It never stores or routes
 // anything; the Backend does.
 //
-// Invariant: the replies of a connection are those of its commands executed one after the
-// other, however many of them were one call of the Backend. A command that was answered
-// with an error other than UNKNOWN changed nothing.
+// Invariant: the replies of a connection are the same as if its commands were executed one after
+// the other, however many of them share a call of the Backend. If the answer to a command is an
+// error other than UNKNOWN, the command changed nothing.
 package redis
 
 import (
@@ -31,7 +31,7 @@ type node struct {
 // it with Shutdown.
 type Server struct {
 	cfg      Config
-	limited  *slog.Logger // for messages that many commands may repeat
+	limited  *slog.Logger // limits messages that many commands may repeat
 	attached atomic.Pointer[node]
 	metrics  *metrics
 	commands commandTable
@@ -45,8 +45,8 @@ type Server struct {
 	nextID  atomic.Uint64
 	stopped chan struct{}  // closed by Shutdown
 	cut     atomic.Bool    // connections execute no further command
-	start   sync.Mutex     // held to begin to serve a connection, and to close stopped
-	running sync.WaitGroup // the serve of each connection, and its sender
+	start   sync.Mutex     // held while a connection begins and while stopped is closed
+	running sync.WaitGroup // serve of each connection, and its sender
 }
 
 func (s *Server) node() *node { return s.attached.Load() }
@@ -70,8 +70,8 @@ type budget struct {
 	used atomic.Int64
 }
 
-// acquire reserves n and reports whether there was room. A refusal reserves nothing, not
-// even briefly.
+// acquire reserves n, or returns false if less is free. In that case it reserves nothing, not even
+// for a moment.
 func (b *budget) acquire(n int) bool {
 	for {
 		used := b.used.Load()
@@ -84,8 +84,8 @@ func (b *budget) acquire(n int) bool {
 	}
 }
 
-// acquireUpTo reserves n, or if that is less, one of the given number of shares of what
-// is free, so that others get some too. It returns how much it reserved.
+// acquireUpTo reserves the smaller of n and one of the given number of shares of what is free. So
+// others get some too. It returns how much it reserved.
 func (b *budget) acquireUpTo(n, shares int) int {
 	for {
 		used := b.used.Load()

@@ -28,8 +28,9 @@ func setCommands() []spec {
 	}
 }
 
-// changeSet returns a command that makes members join or leave a set. It replies with how many
-// changed the set. A text that is no number is never a member, so nothing removes it.
+// changeSet returns a command that makes members join or leave a set. It replies with the number of
+// members that changed the set. A text that is no number is never a member, so removing it changes
+// nothing.
 func changeSet(kind engine.OpKind) func(*conn, [][]byte) {
 	return func(c *conn, args [][]byte) {
 		b := c.batch
@@ -62,8 +63,8 @@ func changeSet(kind engine.OpKind) func(*conn, [][]byte) {
 	}
 }
 
-// checkSet returns a command that reads whether members are in a set: one, or several. A text
-// that is no number is not.
+// checkSet returns a command that reads whether one or several members are in a set. A text that is
+// no number is in no set.
 func checkSet(several bool) func(*conn, [][]byte) {
 	return func(c *conn, args [][]byte) {
 		a := c.arguments(args)
@@ -99,18 +100,17 @@ func checkSet(several bool) func(*conn, [][]byte) {
 	}
 }
 
-// stampMax is more than any stamp: a stamp has six bytes.
+// stampMax is the highest stamp that fits its six bytes.
 const stampMax = 1<<48 - 1
 
 // setPage is a page of SSCAN.
 type setPage struct {
 	found []members.Entry
-	next  members.Stamp // of the last entry; 0 if there are no more
+	next  members.Stamp // the cursor of the next page: the stamp of the last entry; 0 if there are no more
 }
 
-// sscan parses a cursor, MATCH and COUNT. A cursor is the stamp of the last entry of the page,
-// as Redis clients accept no cursor of more than 64 bits; so a page ends only where the stamp
-// changes.
+// sscan parses a cursor, MATCH and COUNT. A cursor is the stamp of the page's last entry, because
+// Redis clients accept no cursor of more than 64 bits. So a page ends only where the stamp changes.
 func (c *conn) sscan(args [][]byte) {
 	a := c.arguments(args)
 	k, err := a.b.set(a.next())

@@ -28,12 +28,12 @@ func stringCommands() []spec {
 	}
 }
 
-// fetches returns a command that reads what its keys name.
+// fetches returns a command that reads the targets of its keys.
 func fetches(kind replyKind, read func(*batch, []byte) (key, error)) func(*conn, [][]byte) {
 	return func(c *conn, args [][]byte) { c.batch.fetchKeys(kind, args[1:], read) }
 }
 
-// fetchKeys plans a reply of what keys name.
+// fetchKeys plans reads of the targets of keys, and their reply.
 func (b *batch) fetchKeys(kind replyKind, texts [][]byte, read func(*batch, []byte) (key, error)) {
 	from := len(b.cells)
 	if len(texts) == 1 { // most commands have one key, which needs no list
@@ -105,7 +105,7 @@ func expires(options [][]byte) bool {
 	})
 }
 
-// set accepts GET, the only option that makes sense for a counter.
+// set plans SET. GET is the only option that makes sense for a counter.
 func (c *conn) set(args [][]byte) {
 	b := c.batch
 	get := len(args) == 4 && bytes.EqualFold(args[3], []byte("get"))

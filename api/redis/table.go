@@ -12,7 +12,7 @@ import (
 type table struct {
 	ks *shard.Keyspace
 
-	ids    []uint64 // to be read before the ops
+	ids    []uint64 // ids to read before the ops
 	rows   []int64  // the rows of ids
 	unread []error  // errors by index of ids; nil if all were read
 
@@ -21,8 +21,8 @@ type table struct {
 	failed  []error       // errors by op; nil if none failed
 	joined  []bool        // ops that changed a set of members; nil if none did
 	units   []unit        // of the ops, in ascending order
-	fetched []int32       // ops that only read; readInstead can read their rows as well
-	cells   []engine.Cell // memory of the ops' cells; a planned op keeps its part
+	fetched []int32       // indexes of ops that only read; readInstead can read their rows as well
+	cells   []engine.Cell // memory for the ops' cells; each planned op keeps its part
 
 	written *written
 	write   shard.Write // reused by plain writes
@@ -32,9 +32,9 @@ type table struct {
 // unit is the ops of one command, from index first up to the next unit's. They are
 // refused together.
 type unit struct {
-	number int // of the command, in its batch
+	number int // number of the command in its batch
 	first  int
-	id     shard.RequestID // for a write that is to count once
+	id     shard.RequestID // only for a write that must count only once
 }
 
 var (
@@ -93,7 +93,7 @@ func (b *batch) fetch(k key) {
 	b.wrote(k, op)
 }
 
-// wrote plans the count of a key right after an op as the next cell of the reply.
+// wrote plans, as the next cell of the reply, the count that a key has right after an op.
 func (b *batch) wrote(k key, op int32) {
 	b.cells = append(b.cells, cell{k.table, op, int16(k.column), true, k.set})
 }
@@ -139,7 +139,7 @@ func (c *cell) rowOf() ([]int64, error) {
 	return row, nil
 }
 
-// exists reports whether a key exists: a count that is 0 does not.
+// exists reports whether a key exists. A count of 0 does not exist.
 func (c *cell) exists() (bool, error) {
 	row, err := c.rowOf()
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/countd/countd/timeline"
 )
 
-// timelineCommands are the commands about outboxes and timelines.
+// timelineCommands returns the commands about outboxes and timelines.
 func timelineCommands() []spec {
 	const group = "countd"
 	adds, reads := auth.Ingest.On(shard.KeyspaceUsers), auth.Read.On(shard.KeyspaceUsers)
@@ -22,7 +22,7 @@ func timelineCommands() []spec {
 		{"countd.outbox.add", -3, joins | writes, noKeys, adds, group, "publishes a post of an author and counts it", changeOutbox((*timeline.Timelines).Publish)},
 		{"countd.outbox.rem", -3, joins | writes, noKeys, adds, group, "removes a post of an author and takes it from the count", changeOutbox((*timeline.Timelines).Remove)},
 		{"countd.outbox.list", -2, joins, noKeys, reads, group, "posts of an author, newest first", listOutbox},
-		// The page may have counts that planned commands change, so they are executed first.
+		// Planned commands may change counts of the page, so they are executed first.
 		{"countd.timeline", -2, joins | unplanned, noKeys, auth.Read.On(shard.KeyspaceFeed, shard.KeyspaceUsers), group, "posts of a user's followees, newest first", readTimeline},
 	}
 }
@@ -41,7 +41,7 @@ func changeOutbox(do func(t *timeline.Timelines, author, id uint64, w *shard.Wri
 	}
 }
 
-// limitOption is LIMIT and the number of posts of a page.
+// limitOption returns LIMIT, which has the number of posts of a page.
 func limitOption(limit *int) option {
 	return textOption("limit", func(text []byte) error {
 		n, ok := strictjson.ParseUint64(text)
@@ -81,7 +81,7 @@ func listOutbox(c *conn, args [][]byte) {
 func readTimeline(c *conn, args [][]byte) {
 	a := c.arguments(args)
 	q := timeline.Query{User: a.user(), Limit: timeline.LimitDefault}
-	var sets []byte // the columns of MEMBER
+	var sets []byte // columns of MEMBER, separated by commas
 	a.options(limitOption(&q.Limit),
 		textOption("cursor", func(text []byte) error { return parsePostCursor(&q, text) }),
 		textOption("group", func(name []byte) error {
@@ -131,7 +131,7 @@ func (c *conn) memberOption(q *timeline.Query, columns []byte) error {
 		}
 	}
 	for name := range bytes.SplitSeq(columns, []byte(",")) {
-		at := slices.Index(q.Sets.Columns, string(name)) // "" is that of a dropped column
+		at := slices.Index(q.Sets.Columns, string(name)) // dropped columns have the name ""
 		switch {
 		case at < 0 || len(name) == 0:
 			return unknown(name, "member: no such column")
@@ -161,7 +161,7 @@ func (c *conn) writtenToTimeline(q *timeline.Query) (of []*written) {
 	return of
 }
 
-// parsePostCursor reads the last post of the page before: id.author.
+// parsePostCursor parses the last post of the previous page: id.author.
 func parsePostCursor(q *timeline.Query, text []byte) error {
 	id, author, _ := bytes.Cut(text, []byte("."))
 	var okID, okAuthor bool

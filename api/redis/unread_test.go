@@ -124,8 +124,8 @@ func TestBadUnreadCommands(t *testing.T) {
 	}
 }
 
-// A pipeline of a user's whole day is answered as its commands one by one, also again
-// in the same session, which changes nothing.
+// A pipeline of a user's whole day gets the replies of its commands one by one. A repeat in the
+// same session gets them again, and changes nothing.
 func TestUnreadSessions(t *testing.T) {
 	s := serve(t, openNode(t), nil)
 	lines := []string{

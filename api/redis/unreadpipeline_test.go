@@ -104,7 +104,7 @@ func TestUnreadReadsSeeTheNodesWrites(t *testing.T) {
 	read(shard.Bounded, shard.GroupIndex{Group: 3, Index: 4}, shard.GroupIndex{Group: 3, Index: latest})
 }
 
-// The client learns the fault of each user or shard, in the codes of other commands.
+// Replies name the fault of each user or shard, with the codes of other commands.
 func TestUnreadErrors(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -147,8 +147,8 @@ func TestPollAllocates(t *testing.T) {
 	}
 }
 
-// Writes whose results depend on each other do not run side by side: a feed begins at the posts
-// that an outbox has, and a position at the notices of its channel.
+// Writes whose results depend on each other do not run concurrently. A feed begins at the posts in
+// an outbox, and a position at the notices of its channel.
 func TestWavesOfDependentWrites(t *testing.T) {
 	channel, position, feed, outbox := subject{name: "news"}, subject{ofUser, 7, "news"}, subject{kind: ofUser, id: 7}, subject{kind: ofAuthor, id: 9}
 	for _, test := range []struct {

@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/unread"
 )
 
-// userCommands are the commands about the counts of users. These are rows like others, so
-// the commands are planned and share reads and writes with commands that have keys.
+// userCommands returns the commands about the counts of users. These counts are rows like others.
+// So the commands are planned, and share reads and writes with commands that have keys.
 func userCommands() []spec {
 	const group = "countd"
 	return []spec{
@@ -30,7 +30,7 @@ func (b *batch) unreadTable() (*table, error) {
 	if t := b.newTable(shard.KeyspaceUnread, shard.KindUnread); t != nil {
 		return t, nil
 	}
-	return nil, errNoKeyspaces // unread is built in: the cluster has not begun
+	return nil, errNoKeyspaces // the keyspace unread is built in, so the cluster has not begun
 }
 
 // unreadRow parses a user and returns the key of its row.
@@ -106,8 +106,8 @@ func unreadReset(c *conn, args [][]byte) {
 	b.answer(replyReset, from)
 }
 
-// resetCells parses columns, each once, with width 2 each followed by the value that was
-// seen.
+// resetCells parses columns, each at most once. If width is 2, the value that was seen follows each
+// column.
 func (k key) resetCells(cells []engine.Cell, words [][]byte, width int) ([]engine.Cell, error) {
 	if len(words) == 0 {
 		return nil, fieldError("columns", "at least one column is needed")

@@ -10,16 +10,16 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// written is the token of all writes to a keyspace that this node's clients have made.
-// Reads carry it: a client that talks to one node sees what was written there, also over
-// other connections of its pool. Otherwise a follower's read may lag behind its leader,
-// within a bound.
+// written is the token of all writes to a keyspace that this node's clients have made. Reads carry
+// it. So a client that uses one node sees what was written through that node, even over other
+// connections of its pool. Without the token, a follower's read may lag behind the leader, within a
+// bound.
 type written struct {
 	token atomic.Pointer[shard.Token] // replaced, never changed
 	mu    sync.Mutex                  // held to replace token
 }
 
-// add adds the token of a write. All requests of one log entry bring the same token, and only the
+// add adds the token of a write. All requests of one log entry have the same token, and only the
 // first of them replaces the sum.
 func (w *written) add(token *shard.Token) {
 	if sum := w.token.Load(); sum != nil && sum.Cluster == token.Cluster && covers(sum, token) {
@@ -43,7 +43,7 @@ func (w *written) add(token *shard.Token) {
 	w.token.Store(sum)
 }
 
-// covers reports whether sum has all that token has.
+// covers reports whether sum contains everything in token.
 func covers(sum, token *shard.Token) bool {
 	for _, at := range token.At {
 		if !slices.ContainsFunc(sum.At, func(seen shard.GroupIndex) bool {
@@ -55,7 +55,7 @@ func covers(sum, token *shard.Token) bool {
 	return true
 }
 
-// writtenTo returns the token holder of a keyspace's writes.
+// writtenTo returns the holder of the token of a keyspace's writes.
 func (s *Server) writtenTo(keyspace string) *written {
 	w, _ := s.written.LoadOrStore(keyspace, &written{})
 	return w.(*written)
@@ -77,8 +77,8 @@ func (c *conn) freshness(opt *shard.ReadOptions, deadline time.Time, of ...*writ
 	}
 }
 
-// seeing reads with opt. If the cluster was restored to a state before some writes, seeing
-// forgets their tokens and reads without.
+// seeing calls read, which reads with opt. If the cluster was restored to a state before some
+// writes, seeing forgets their tokens and reads again without them.
 func seeing(opt *shard.ReadOptions, read func() error, of ...*written) error {
 	err := read()
 	if errors.Is(err, shard.ErrBadToken) {

@@ -99,7 +99,7 @@ func byName[T any](m map[string]T) []T {
 // whatever commands made them.
 func (v *View) Digest() uint64 {
 	h := fnv.New64a()
-	_, _ = h.Write(v.encoded()) // a hash takes everything
+	_, _ = h.Write(v.encoded()) // a write to a hash never fails
 	return h.Sum64()
 }
 
@@ -108,7 +108,7 @@ func (v *View) Digest() uint64 {
 func (v *View) encoded() []byte {
 	body, err := json.Marshal(v)
 	if err != nil {
-		panic(fmt.Sprintf("raftfsm: a catalog without JSON: %v", err)) // strings, numbers and maps of them have one
+		panic(fmt.Sprintf("raftfsm: a catalog without JSON: %v", err)) // strings, numbers and maps of them always have one
 	}
 	return body
 }
@@ -143,8 +143,8 @@ func (c *Catalog) ApplyBatch(entries []*raft.Log) []any {
 	return answers
 }
 
-// replace publishes next and then wakes the readers that wait for a change: they read the view after
-// that.
+// replace publishes next, and then wakes the readers that wait for a change. They then read the
+// view.
 func (c *Catalog) replace(was, next *View) {
 	c.view.Store(next)
 	if next.changed != was.changed {

@@ -28,7 +28,7 @@ func putNode(node Node, replaces string) *Command {
 	return &Command{PutNode: &PutNodeEntry{Node: node, Replaces: replaces}}
 }
 
-// create makes a keyspace whose shards are all at node a.1.
+// create returns a command for a keyspace whose shards are all at node a.1.
 func create(name string, shards int, columns ...string) *Command {
 	return createAt(name, slices.Repeat([][]string{{"a.1"}}, max(shards, 0)), shards, columns...)
 }
@@ -107,8 +107,7 @@ func TestCatalogKeyspaces(t *testing.T) {
 	}
 }
 
-// The bounds hold where commands are put in order, so that two that come at once
-// cannot pass them together.
+// The state machine checks the bounds, so two concurrent commands cannot pass them together.
 func TestCatalogBounds(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", 1), ""))

@@ -12,7 +12,7 @@ type DropEntry struct {
 	FirstGroup uint32 `json:"first_group"`
 }
 
-// DropColumnEntry drops the column of a number if it has the name. No other column ever gets the
+// DropColumnEntry drops the column with a number if it has the name. No other column ever gets the
 // number, so a late write, which carries the number, never counts in a later column of the name.
 type DropColumnEntry struct {
 	Keyspace   string `json:"keyspace"`

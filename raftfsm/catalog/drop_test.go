@@ -30,7 +30,7 @@ func droppable(t *testing.T) *Catalog {
 	return c
 }
 
-// A drop and its copies take away one keyspace, and none of the name that came later.
+// A drop and its copies drop one keyspace, and no later one of the name.
 func TestDropKeyspace(t *testing.T) {
 	c := droppable(t)
 	first := applyCommand(t, c, create("k", 2, "x")).Keyspace
@@ -67,8 +67,8 @@ func TestDropKeyspace(t *testing.T) {
 	}
 }
 
-// A column's number is used up: the next column of the name has another, and a copy of
-// the drop does not drop that.
+// No column gets the number of a dropped one. A later column of the name has another number, and a
+// copy of the drop does not drop it.
 func TestDropColumn(t *testing.T) {
 	c := droppable(t)
 	k := create("k", 1, "x", "y", "z")

@@ -112,7 +112,7 @@ func (v *View) holderOf(n *Node) string {
 	}
 	for key, other := range v.Nodes {
 		if key != n.Key && other.Name == n.Name && other.State != NodeLeaving {
-			return key // there is no second one
+			return key // no other node can have it
 		}
 	}
 	return ""

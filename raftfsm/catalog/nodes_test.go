@@ -39,7 +39,7 @@ func holdVersion(held bool) *Command {
 	return &Command{HoldVersion: &HoldVersionEntry{Held: held}}
 }
 
-// said returns a part of a refusal, or what else a result says.
+// said returns the text of a refusal, or describes the other fields of a result.
 func said(r *Result) string {
 	switch {
 	case r.Refused != "":
@@ -52,8 +52,8 @@ func said(r *Result) string {
 	return ""
 }
 
-// catalogStep is a command, a part of what it is to answer ("" when it fits),
-// and whether it is to change anything.
+// catalogStep is a command, with a part of the expected answer ("" if the command fits) and whether
+// it should change anything.
 type catalogStep struct {
 	name    string
 	command *Command
@@ -61,8 +61,8 @@ type catalogStep struct {
 	changes bool
 }
 
-// mustTake applies the steps one after the other. A step changes what a reader
-// sees, and wakes it, exactly when it is to.
+// mustTake applies the steps one after the other. A step must change the state and wake the readers
+// exactly if it should.
 func mustTake(t *testing.T, c *Catalog, steps []catalogStep) {
 	t.Helper()
 	for _, step := range steps {
@@ -98,7 +98,7 @@ func statesOf(v *View) map[string]NodeState {
 
 func TestCatalogNodes(t *testing.T) {
 	moved, claims, old := aNode("a.1", 3), aNode("a.1", 1), aNode("b.1", 3)
-	moved.HTTPAddr, moved.Zone, moved.State = "elsewhere:1", "z9", NodeLeaving // which is not the node's to say
+	moved.HTTPAddr, moved.Zone, moved.State = "elsewhere:1", "z9", NodeLeaving // which the node does not decide
 	claims.Name = "z"
 	old.VersionMax = 0
 	long := aNode("c.1", 1)

@@ -71,7 +71,7 @@ func TestCatalogEntryBytesAreGolden(t *testing.T) {
 	}
 }
 
-// sameView compares all that a snapshot carries.
+// sameView compares everything that a snapshot carries.
 func sameView(a, b *View) bool {
 	return a.Applied == b.Applied && string(a.encoded()) == string(b.encoded()) && a.Digest() == b.Digest()
 }
@@ -152,8 +152,8 @@ func FuzzCatalogEntry(f *testing.F) {
 	})
 }
 
-// FuzzCatalogCommands applies a command to a catalog in use: whatever it is, the
-// state is one that a snapshot may hold, and its snapshot restores to it.
+// FuzzCatalogCommands applies any command to a catalog in use. A snapshot must then accept the
+// state, and restore it.
 func FuzzCatalogCommands(f *testing.F) {
 	for _, step := range slices.Concat(goldenCommands(), sourceSteps(), userSteps()) {
 		entry, err := AppendEntry(nil, step.command)

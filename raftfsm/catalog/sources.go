@@ -70,7 +70,7 @@ type Partition struct {
 	RejectedTo sink.Position `json:"rejected_to,omitzero"`
 }
 
-// Rejection is the last message of a source that could not be applied, or op of one.
+// Rejection is the last message, or op of a message, that a source could not apply.
 type Rejection struct {
 	Partition uint32        `json:"partition"`
 	Position  sink.Position `json:"position"`
@@ -102,7 +102,7 @@ func (p Partition) changedAt(at sink.Position) Partition {
 // Since returns the first epoch whose positions in shards are valid.
 func (p Partition) Since() uint32 { return cmp.Or(p.Sought, p.Epoch) }
 
-// Source returns the source of a number.
+// Source returns the source with a number.
 func (v *View) Source(number uint64) (Source, bool) {
 	for _, s := range v.Sources {
 		if s.Number == number {
@@ -172,8 +172,8 @@ type StartSourceEntry struct {
 	Identity string                   `json:"identity"`
 }
 
-// sourceOf returns the source of a name for a command whose sender has read a version. misfit is the
-// refusal if the source is missing or has another version.
+// sourceOf returns the source of a name for a command whose sender has read a version. misfit is
+// the result to return if the source is missing or has another version; nil if it fits.
 func (v *View) sourceOf(name string, version uint64) (s Source, misfit *Result) {
 	s, exists := v.Sources[name]
 	switch {
@@ -283,7 +283,7 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 	}
 	v.LastSource++
 	s.Origin = c.Origin
-	s.LastRejected = nil // that message had another meaning
+	s.LastRejected = nil // that rejected message had another meaning
 	s.Number = uint64(c.Cluster)<<32 | uint64(v.LastSource)
 	return v.putSource(s)
 }

@@ -12,13 +12,14 @@ import (
 
 const aConfig = `{"type":"nats"}`
 
-// putSource returns the command that makes a source, or replaces the configuration of that of a version.
+// putSource returns the command that creates a source, or replaces the configuration of the one
+// with a version.
 func putSource(name, config string, version uint64) *Command {
 	return &Command{PutSource: &PutSourceEntry{Name: name, Config: json.RawMessage(config), Version: version, Cluster: 7}}
 }
 
-// newMeaning returns the command that gives a source another meaning, all shards of partition 3
-// being at a position.
+// newMeaning returns the command that gives a source another meaning, with all shards of partition
+// 3 at a position.
 func newMeaning(name string, version, at uint64) *Command {
 	c := putSource(name, aConfig, version)
 	c.PutSource.NewMeaning = true
@@ -213,8 +214,8 @@ func TestSourceNames(t *testing.T) {
 	}
 }
 
-// A source whose messages mean something else is another to its readers and to the shards, and
-// goes on where they are.
+// A source whose messages get another meaning is a new source to its readers and to the shards. It
+// continues at their positions.
 func TestNewMeaning(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
@@ -241,7 +242,7 @@ func TestNewMeaning(t *testing.T) {
 	}
 }
 
-// What is rejected counts once, though two readers tell of it, and again after a seek.
+// A rejected message counts once, even if two readers report it. After a seek it counts again.
 func TestRejected(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
@@ -316,7 +317,8 @@ func TestMeantFrom(t *testing.T) {
 	}
 }
 
-// A source that is made paused waits for the change that makes it, until an operator pauses it.
+// A source that is created paused waits for its own change to resume it, unless an operator pauses
+// it.
 func TestSourceIsMadePaused(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
@@ -345,8 +347,8 @@ func TestSourceIsMadePaused(t *testing.T) {
 	is(applyCommand(t, c, seek("likes", 6, 0, 1)), true, false)
 }
 
-// A source of another cluster's backup is made paused, as by an operator, with its partitions, once; its
-// origin is of no use once its messages mean something else.
+// A source from another cluster's backup is created once, with its partitions, and paused as by an
+// operator. Its origin has no use once its messages get another meaning.
 func TestSourceOfABackup(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))

@@ -30,8 +30,8 @@ const (
 // AllKeyspaces, among the keyspaces of a grant, stands for all present and later keyspaces.
 const AllKeyspaces = "*"
 
-// Users are the users of a cluster. A Users is never changed: each command that changes a
-// user makes another one, so two views with the same pointer have the same users.
+// Users are the users of a cluster. A Users never changes: each command that changes a user makes
+// another one. So two views with the same pointer have the same users.
 type Users struct {
 	// LastToken is the highest number that a token has had. Numbers are never given again.
 	LastToken uint64          `json:"last_token"`
@@ -70,10 +70,10 @@ type Token struct {
 // tokenHashBytes is the length of a SHA-256 hash.
 const tokenHashBytes = 32
 
-// ID returns the name of a token, which no other token of the cluster ever has.
+// ID returns the name of a token. No other token of the cluster ever has it.
 func (t *Token) ID() string { return TokenID(t.Number) }
 
-// TokenID returns the name of the token of a number.
+// TokenID returns the name of the token with a number.
 func TokenID(number uint64) string { return "k" + strconv.FormatUint(number, 10) }
 
 // ValidUserName reports whether a user may have a name: 1 to UserNameBytesMax of A-Z, a-z,

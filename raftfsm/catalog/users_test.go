@@ -16,7 +16,7 @@ func putUser(name string, grants ...Grant) *Command {
 	return &Command{PutUser: &PutUserEntry{Name: name, Grants: grants}}
 }
 
-// changeUser is putUser that expects the user to have rights; none stand for no user.
+// changeUser is putUser for a user who must have certain rights. No rights stand for no user.
 func changeUser(name string, was []Grant, limits UserLimits, grants ...Grant) *Command {
 	return &Command{PutUser: &PutUserEntry{Name: name, Grants: grants, Was: &UserRights{Grants: was, Limits: limits}}}
 }

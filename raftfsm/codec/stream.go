@@ -106,8 +106,8 @@ func FinishSection(section []byte) []byte {
 	return binary.LittleEndian.AppendUint32(section, crc32.Checksum(section, castagnoli))
 }
 
-// Head writes the head. blocks is the number of bytes by which the stream grows if it carries its
-// cold rows, or -1 for a stream without cold rows.
+// Head writes the head. blocks is the number of bytes that carried cold rows add to the stream, or
+// -1 for a stream without cold rows.
 func (s *StreamWriter) Head(state Kind, route Route, index uint64, blocks int64) error {
 	return s.Section(StreamHead, func(b []byte) []byte {
 		cold := byte(coldNamed)

@@ -14,9 +14,9 @@ import (
 type StreamReader struct {
 	r        *bufio.Reader
 	buf      []byte
-	cold     byte   // of the head, once that was read
-	last     byte   // kind of the previous section, blocks aside; 0 before the head
-	sections uint32 // blocks aside
+	cold     byte   // the head's byte for cold rows, once the head was read
+	last     byte   // kind of the previous section without blocks; 0 before the head
+	sections uint32 // number of sections without blocks
 }
 
 // NewStreamReader returns a reader of r.
@@ -34,8 +34,8 @@ var places = [256]uint8{
 
 const severalAt = 1<<3 | 1<<5
 
-// follows reports whether a section may follow the previous one. It does not count blocks: the reader
-// of the section before them does.
+// follows reports whether a section may follow the previous one. It does not check the order of
+// blocks: the reader of the section before them does.
 func (s *StreamReader) follows(kind byte) bool {
 	switch {
 	case kind == StreamBlock || kind == StreamMemberBlock:
@@ -160,7 +160,7 @@ func parseHead(kind byte, p []byte, state Kind) (h streamHead, err error) {
 // Totals are the totals in the end of a stream.
 type Totals struct{ Rows, Digest uint64 }
 
-// End verifies the payload of the end section, and that nothing follows it. found returns the
+// End verifies the payload of the end section, and that the stream ends there. found returns the
 // totals of the contents that were read, given the totals in the end.
 func (s *StreamReader) End(p []byte, found func(told Totals) (Totals, error)) error {
 	if len(p) != 20 {

@@ -10,7 +10,7 @@ const fifoBlockLen = 128
 
 // fifo is a queue of numbered records, in blocks that never move. Another goroutine may read a
 // captured fifo while records are pushed and popped. A record must not change after a capture, and
-// must have no pointers: a block is freed only as a whole.
+// must have no pointers: the collector frees only whole blocks
 type fifo[T any] struct {
 	// blocks[0] has the record of number first, the last block that of number end-1.
 	// The quotient of a number and fifoBlockLen is its block, the remainder its index

@@ -39,7 +39,7 @@ func (q *keyQueue) find(key [16]byte, floor int64) *keyRecord {
 
 func (q *keyQueue) push(r keyRecord) { q.at[r.key] = q.records.push(r) }
 
-// drop drops the first record and returns it, if it is older than floor.
+// If the first record is older than floor, drop drops it and returns it.
 func (q *keyQueue) drop(floor int64) (dropped keyRecord, ok bool) {
 	if q.records.len() == 0 {
 		return dropped, false

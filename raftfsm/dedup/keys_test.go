@@ -47,7 +47,7 @@ func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
 	}
 }
 
-// What a shard says of parts whose key another shard judged: each line of DESIGN.md's table.
+// The outcomes of parts whose key another shard judged: each line of DESIGN.md's table.
 func TestKeysThatAnotherShardJudged(t *testing.T) {
 	h, now := newHistory(t), minutes(1<<20)
 	const far = int64(1) << 50 // the judges' logs are far from this one
@@ -125,7 +125,7 @@ func TestRoomForTheNextUseOfAKey(t *testing.T) {
 	h.want(minutes(20), judgedKey("k", 1, 20, 15), Expired, 3)
 }
 
-// A full memory whose keys may go makes room for as many as come in an entry.
+// A full memory whose keys may go drops as many as an entry needs.
 func TestFullMemoryForgetsWhatIsDue(t *testing.T) {
 	o, l := New(), testLimits
 	l.KeysMax = 2 * droppedPerEntryMax
@@ -171,7 +171,7 @@ func TestKeysOfAHorizonFit(t *testing.T) {
 	}
 }
 
-// keyModel remembers every key for ever and says what is to become of each.
+// keyModel remembers every key for ever and predicts each outcome.
 type keyModel struct {
 	limits     Limits
 	now, floor int64
@@ -183,8 +183,7 @@ type keySeen struct {
 	last int64
 }
 
-// outcome is what becomes of a key that says it was made at born, 0 if it does
-// not.
+// outcome returns the outcome of a key that contains the time born, or 0 for no time.
 func (m *keyModel) outcome(now int64, key, body string, born int64) Outcome {
 	horizon := m.limits.KeyHorizon.Milliseconds()
 	m.now = max(m.now, now)
@@ -202,10 +201,10 @@ func (m *keyModel) outcome(now int64, key, body string, born int64) Outcome {
 	return Applied
 }
 
-// Two shards that saw a key at the same times say the same of it, whatever else
-// they were sent, whenever they were restored, and however the horizon is set:
-// 1. inside its horizon a key is applied once; 2. a UUIDv7 is applied once at
-// any time; 3. any other key is a new one as soon as it is out of the horizon.
+// Two shards that received a key at the same times give the same outcomes, whatever else they
+// received, whenever they were restored, and whatever the horizon is. 1. Inside its horizon, a key
+// is applied once. 2. A UUIDv7 is applied once at any time. 3. Any other key is new as soon as it
+// is out of the horizon.
 func TestShardsAgreeOnKeys(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))

@@ -128,8 +128,8 @@ func TestFirstWriteOfARestoreForgetsClients(t *testing.T) {
 	}
 }
 
-// The lowest number and the highest are numbers like others, in a snapshot and after the
-// producer was forgotten too.
+// The lowest and the highest number have no special meaning, in a snapshot and after the producer
+// was forgotten too.
 func TestBoundsOfNumbers(t *testing.T) {
 	const last = math.MaxUint64
 	h := newHistory(t)
@@ -195,7 +195,7 @@ func FuzzRestoreOnce(f *testing.F) {
 	})
 }
 
-// fullOnce is a memory of as much as it may ever hold.
+// fullOnce returns a memory that holds as much as it ever may.
 func fullOnce(b *testing.B) *Memory {
 	o, l := New(), Limits{KeyHorizon: 10 * time.Minute, KeysMax: KeysMaxMax, ProducerIdle: 24 * time.Hour, ProducersMax: ProducersMaxMax}
 	o.Tick(1, l)
@@ -211,7 +211,7 @@ func fullOnce(b *testing.B) *Memory {
 	return o
 }
 
-// BenchmarkOnceState is what a snapshot keeps the state machine for.
+// BenchmarkOnceState measures how long a snapshot blocks the state machine.
 func BenchmarkOnceState(b *testing.B) {
 	o := fullOnce(b)
 	for b.Loop() {
@@ -219,7 +219,7 @@ func BenchmarkOnceState(b *testing.B) {
 	}
 }
 
-// BenchmarkOnceTick is the entry at which all is due.
+// BenchmarkOnceTick measures the entry at which all records expire.
 func BenchmarkOnceTick(b *testing.B) {
 	o := fullOnce(b)
 	now := int64(1) + 24*time.Hour.Milliseconds()

@@ -35,10 +35,10 @@ func (k PositionKey) Compare(other PositionKey) int {
 	return cmp.Or(cmp.Compare(k.Source, other.Source), cmp.Compare(k.Partition, other.Partition))
 }
 
-// Checkpoint is the position of a partition in a group: the group has applied every message
-// below At, since the seek that began Epoch. Only sections move it. At only rises within
-// an epoch, and Epoch only rises, except that a restore sets both to those of the backup.
-// Mark is that of the last message below At, if one was read since that seek.
+// Checkpoint is the position of a partition in a group: the group has applied every message below
+// At, since the seek that began Epoch. Only sections move it. At only rises within an epoch, and
+// Epoch only rises, except that a restore sets both to those of the backup. Mark is the mark of the
+// last message below At, if one was read since that seek.
 type Checkpoint struct {
 	Epoch uint32
 	At    sink.Position
@@ -97,9 +97,9 @@ type SourceSection struct {
 	PositionKey
 	Mode       SectionMode
 	Epoch      uint32
-	Since      uint32        // the epoch of the last seek; 0 means the same as Epoch. SectionAdvance has none
-	Prev, Next sink.Position // Prev only of SectionAdvance
-	Mark       sink.Mark     // below Next; only of SectionAdvance
+	Since      uint32        // the epoch of the last seek, 0 for Epoch;
+	Prev, Next sink.Position // Prev only for SectionAdvance
+	Mark       sink.Mark     // the mark below Next; only for SectionAdvance
 }
 
 // PositionAnswer is a group's position of a partition right after a section.
@@ -147,8 +147,8 @@ type positions struct {
 	at      map[PositionKey]Checkpoint
 	deleted []uint64 // numbers of deleted sources, the latest last
 	closed  bool
-	digest  uint64   // sum over at and closed, but not deleted: a restored shard may remember other deleted sources
-	numbers []uint64 // sources of at, ascending; replaced whole
+	digest  uint64   // sum over at and closed but not deleted, because a restored shard may remember other deleted sources
+	numbers []uint64 // the sources in at, ascending; replaced whole
 }
 
 func newPositions() positions { return positions{at: map[PositionKey]Checkpoint{}} }

@@ -23,7 +23,7 @@ func digestOf(all []PositionRecord) (digest uint64) {
 	return digest
 }
 
-// Positions in a snapshot are what was written, byte by byte, and anything else is refused.
+// A snapshot restores positions byte by byte, and refuses anything else.
 func FuzzPositions(f *testing.F) {
 	o := New()
 	o.positions.restore(&RestoredPositions{Closed: true, All: somePositions()})
@@ -44,7 +44,7 @@ func FuzzPositions(f *testing.F) {
 	})
 }
 
-// An identity is what was written, byte by byte, and anything else is refused.
+// An entry restores an identity byte by byte, and refuses anything else.
 func FuzzSourceIdentity(f *testing.F) {
 	for _, id := range []RequestID{
 		BySource(SourceSection{PositionKey: PositionKey{1, 2}, Mode: SectionAdvance, Epoch: 3, Prev: sink.Position{Lo: 4}, Next: sink.Position{Hi: 5}, Mark: sink.Mark{Position: sink.Position{Hi: 4, Lo: 9}, Sum: 6}}),

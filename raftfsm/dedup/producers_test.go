@@ -49,7 +49,7 @@ func TestForgottenProducerGoesOn(t *testing.T) {
 	h.want(minutes(0), seq("p", 5), Applied, 1)
 	h.want(minutes(0), seq("p", 7), Applied, 2)
 	h.want(minutes(61), seq("p", 7), Expired, 2)
-	h.want(minutes(61), seq("p", 6), Expired, 2) // never applied, but who knows
+	h.want(minutes(61), seq("p", 6), Expired, 2) // never applied, but the shard cannot know that
 	h.want(minutes(61), seq("p", 10), Applied, 3)
 	h.reopen(t)
 	h.want(minutes(61), seq("p", 10), Duplicate, 3)
@@ -90,7 +90,7 @@ func TestProducersAreBounded(t *testing.T) {
 		t.Errorf("%d producers, %d gone", h.m.producers.len, h.m.forgotten.order.len())
 	}
 	h.want(1000, seq("p994", 1), Expired, 1000)
-	h.want(1000, seq("p955", 1), Expired, 1000) // the first that is known to have gone
+	h.want(1000, seq("p955", 1), Expired, 1000) // the first producer that is still known as forgotten
 	h.want(1000, seq("p954", 1), Applied, 1001)
 	h.want(1000, seq("p999", 1), Duplicate, 1001)
 }
@@ -200,7 +200,7 @@ func TestLoweredLimitsAreReachedByAndBy(t *testing.T) {
 	}
 	for entry := 0; o.producers.len > 1 || o.forgotten.order.len() > forgottenPerProducer; entry++ {
 		o.Tick(0, l)
-		for i := range 10 { // who comes meanwhile does not pay for all
+		for i := range 10 { // a request that comes meanwhile does not wait for all of it
 			id := seq(fmt.Sprint("entry ", entry, " ", i), 1)
 			o.Judge(&id)
 		}

@@ -34,9 +34,9 @@ type RequestID struct {
 	body     [16]byte           // SHA-256 of the call and its meaning, truncated
 	born     int64              // when the key was created, in Unix milliseconds; 0 if the key does not contain a time
 	judge    uint32             // group of the shard that judged the key; 0 if the shard of the section judges it
-	use      Use                // of the key, as the judge stated it
-	section  *SourceSection     // of bySource
-	restored *RestoredPositions // of byRestorePositions
+	use      Use                // the use of the key, as its judge stated it
+	section  *SourceSection     // the section; only for bySource
+	restored *RestoredPositions // the positions; only for byRestorePositions
 }
 
 // Use identifies one use of a key that does not contain a time. The shard that judges the key states
@@ -53,8 +53,8 @@ const (
 	byNothing idKind = iota
 	byProducer
 	byKey
-	byRestore // a producer's, of restoreProducer
-	bySource  // positions.go, and the next
+	byRestore // a request of the producer restoreProducer
+	bySource  // see positions.go, also for the next one
 	byRestorePositions
 )
 
@@ -80,8 +80,8 @@ func ByRestore(seq uint64, first bool) RequestID {
 	return id
 }
 
-// ByKey identifies a request by a key that the client chose. asked is the call and its meaning, which is equal
-// for all spellings of a body. A repeat must have the same asked.
+// ByKey identifies a request by a key that the client chose. asked holds the call and its meaning.
+// All spellings of a body have one meaning. A repeat must have the same asked.
 func ByKey(key []byte, asked ...[]byte) RequestID {
 	id := RequestID{kind: byKey, born: bornAt(key)}
 	sum := sha256.Sum256(key)
@@ -108,8 +108,8 @@ func (id *RequestID) Exists() bool { return id.kind != byNothing }
 // Born returns when the key was created, and false if the key does not contain a time.
 func (id *RequestID) Born() (time.Time, bool) { return time.UnixMilli(id.born), id.born != 0 }
 
-// JudgedBy returns the identity of a part of a request if another shard judges its key. group is the group of
-// that shard. If the use is not known yet, SetUse writes it into the section later.
+// JudgedBy returns the identity of a part of a request whose key another shard judges. group is
+// that shard's group. If the use is not known yet, SetUse writes it into the section later.
 func (id *RequestID) JudgedBy(group uint32, use Use) RequestID {
 	part := *id
 	part.judge, part.use = group, use
@@ -126,8 +126,8 @@ func (id *RequestID) IsJudged() bool { return id.kind == byKey && id.born == 0 }
 // Key returns the hash of the key, zero for a request without a key.
 func (id *RequestID) Key() [16]byte { return id.key }
 
-// Shard returns the number of the shard that judges the key, if there are so many shards. It
-// depends on the key alone.
+// Shard returns the number of the shard that judges the key, given the number of shards. It depends
+// on the key alone.
 func (id *RequestID) Shard(shards int) int {
 	return int(binary.LittleEndian.Uint64(id.key[:]) % uint64(shards))
 }
@@ -194,7 +194,7 @@ func SetUse(head []byte, use Use) {
 	binary.LittleEndian.PutUint64(at[8:], uint64(use.Floor))
 }
 
-// Section returns the kind of section that a request of this identity is.
+// Section returns the kind of section for a request of this identity.
 func (id *RequestID) Section() byte {
 	if id.judge != 0 {
 		return codec.SectionJudged
@@ -203,7 +203,7 @@ func (id *RequestID) Section() byte {
 		bySource: codec.SectionSource, byRestorePositions: codec.SectionPositions}[id.kind]
 }
 
-// AppendTo appends the identity as it precedes a request's ops. It panics on a producer
+// AppendTo appends the identity in the form that precedes a request's ops. It panics on a producer
 // name that the format cannot hold.
 func (id *RequestID) AppendTo(dst []byte) []byte {
 	switch id.kind {

@@ -39,7 +39,7 @@ func TestBorn(t *testing.T) {
 	}
 }
 
-// 0 is a number like others, first of its stream or behind the first.
+// Number 0 has no special meaning, whether it is the first of its stream or follows the first.
 func TestNumberZero(t *testing.T) {
 	h := newHistory(t)
 	h.want(0, seq("first", 0), Applied, 1)
@@ -56,7 +56,7 @@ func TestNumberZero(t *testing.T) {
 	h.want(0, seq("first", 0), Expired, 6)
 }
 
-// Both forms of a UUID tell one time, and nothing else tells any.
+// Both forms of a UUID contain one time, and nothing else contains any.
 func FuzzBornAt(f *testing.F) {
 	f.Add([]byte("01890a5d-ac96-774b-bcce-b302099a8057"))
 	f.Add([]byte("01890a5dac96774bbcceb302099a8057"))
@@ -81,7 +81,7 @@ func TestBornAt(t *testing.T) {
 	for key, want := range map[string]int64{
 		"01890a5d-ac96-774b-bcce-b302099a8057": 0x01890a5dac96,
 		"01890A5D-AC96-774B-BCCE-B302099A8057": 0x01890a5dac96,
-		"00000000-0000-774b-bcce-b302099a8057": 1, // it tells a time, the first
+		"00000000-0000-774b-bcce-b302099a8057": 1, // it contains the first time
 		"00000000-0001-774b-bcce-b302099a8057": 1,
 		"01890a5d-ac96-474b-bcce-b302099a8057": 0, // version 4
 		"01890a5d-ac96-774b-bcce-b302099a805":  0,

@@ -3,8 +3,8 @@
 // the newest posts of many authors. It never counts, stores or replicates anything; package
 // raftfsm does.
 //
-// Invariant: between two removals of an id, at most one publish of it is answered with
-// Changed. An id that limits have removed is refused for ever, because nothing distinguishes a second
+// Invariant: between two removals of an id, at most one publish of it is answered with Changed. A
+// removed id is refused for ever if limits removed it, because nothing distinguishes a second
 // publish of it from a first.
 package outbox
 
@@ -23,15 +23,16 @@ type Outcome uint8
 
 // The outcomes of ops.
 const (
-	Unchanged Outcome = iota // the post was there already, or was not there
+	Unchanged Outcome = iota // the post to publish was there already, or the post to remove was not
 	Changed
-	// TooOld refuses a publish whose id limits may have removed, or would remove at once.
+	// TooOld refuses a publish of an id that limits may have removed before, or would remove at
+	// once.
 	TooOld
 )
 
 // Change is one change of one outbox, with memory that it reuses.
 type Change struct {
-	// Body is the outbox after the change, nil if it is empty. It is valid if the outcome is
+	// Body is the outbox after the change, or nil if that is empty. It is valid if the outcome is
 	// Changed.
 	Body []byte
 	// Digest is the change of the shard's digest.

@@ -6,7 +6,7 @@ const PostsMax = 20_000
 // Limits bound an outbox. A publish carries them, so that replicas with other settings trim
 // alike.
 type Limits struct {
-	Posts int // at most; 1 to PostsMax
+	Posts int // the most posts that are kept; 1 to PostsMax
 
 	// Keep is how long an id is kept, in units of the time in ids; 0 for ids without time. If it
 	// is 0, the fields below are not used.
@@ -35,8 +35,7 @@ func (l *Limits) valid() bool {
 // aheadMicros is how far ahead of the log's time the time in an id may lie, as clocks differ.
 const aheadMicros = 24 * 3_600_000_000
 
-// future reports whether an id is of a time that has not come, given the time of the log in
-// Unix milliseconds.
+// future reports whether the time in an id lies ahead, given the log's time in Unix milliseconds.
 func (l *Limits) future(id uint64, now int64) bool {
 	last := (now*1000+aheadMicros)/int64(l.UnitMicros) - l.Epoch
 	return last < 0 || id>>l.Shift > uint64(last)
@@ -52,5 +51,5 @@ func (l *Limits) cut(newest uint64) uint64 {
 	return (newest>>l.Shift - l.Keep) << l.Shift
 }
 
-// expired reports whether an id is trimmed by a cut.
+// expired reports whether a cut trims an id.
 func (l *Limits) expired(id, cut uint64) bool { return id < cut && id >= l.First }

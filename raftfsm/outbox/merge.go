@@ -22,7 +22,7 @@ func (p Post) before(q Post) bool {
 // an outbox on disk is in memory, so few outboxes must be read from disk: Missing returns these.
 type Newest struct {
 	limit int
-	heap  []Post  // at most limit; the last of a timeline first
+	heap  []Post  // at most limit posts; the last one of a timeline is first
 	added []added // the outboxes whose newest post was among the newest when it was added
 	below []Missing
 }
@@ -31,14 +31,14 @@ type Newest struct {
 type added struct {
 	newest Post
 	body   []byte // nil for an outbox on disk until Found
-	mark   []byte // of an outbox on disk
+	mark   []byte // the mark of an outbox on disk
 }
 
 // Missing is an outbox on disk that Posts needs.
 type Missing struct {
 	Author int
 	Mark   []byte
-	Body   []byte // of the mark; the caller sets it
+	Body   []byte // the body for the mark; the caller sets it
 
 	added int    // position in added; -1 if no post of the outbox was added
 	last  uint64 // the highest id that Posts may have of the outbox, if added is -1
@@ -174,7 +174,7 @@ func (n *Newest) down() {
 	}
 }
 
-// AppendRow appends posts as a row of numbers: how many, then of each the id and the author.
+// AppendRow appends posts as a row of numbers: how many posts, and then each post's id and author.
 func AppendRow(row []int64, posts []Post) []int64 {
 	row = append(row, int64(len(posts)))
 	for _, p := range posts {

@@ -34,12 +34,12 @@ const (
 type Op struct {
 	Kind   Kind
 	ID     uint64 // of the post
-	Limits Limits // of Publish
+	Limits Limits // only for Publish
 
-	HasFloor bool // of Remove: the count does not fall below Floor
+	HasFloor bool // only for Remove: the count does not fall below Floor
 	Floor    int64
 
-	Outbox Outbox // of Put
+	Outbox Outbox // only for Put
 }
 
 var errForm = errors.New("an op on an outbox that has no form in a log entry")

@@ -29,7 +29,7 @@ const markBytes = 5
 // spilled are the bodies that are on disk.
 type spilled struct {
 	records *cold.Records
-	closed  atomic.Bool // by Dispose; no record is written afterwards
+	closed  atomic.Bool // set by Dispose; no record is written afterwards
 
 	keys, bytes atomic.Int64  // number of marks, and bytes of their bodies
 	gone        []uint64      // hashes that may have an unneeded record; under pageTable.mu

@@ -24,8 +24,8 @@ func (s *Shard) Moved() (spilled, returned uint64) {
 	return s.moved.spilled.Load(), s.moved.returned.Load()
 }
 
-// Ages is the size of the bodies in memory by idle time: element n counts bodies idle
-// for 2^(n-1) to 2^n-1 ticks.
+// Ages holds the size of the bodies in memory by idle time: element n counts bodies idle for
+// 2^(n-1) to 2^n-1 ticks.
 type Ages [33]int64
 
 // Ages adds the bodies of this shard that may leave memory.
@@ -84,8 +84,8 @@ func (s *Shard) Spill(idle uint32, bytesMax int64, proceed func() bool) (keys in
 	defer held.out.turn.Unlock()
 	r := held.newRound(idle, bytesMax, proceed)
 	start := held.out.turn.from
-	if err = r.from(start, math.MaxUint64); err == nil && !r.ended && start > 0 {
-		err = r.from(0, start-1)
+	if err = r.check(start, math.MaxUint64); err == nil && !r.ended && start > 0 {
+		err = r.check(0, start-1)
 	}
 	if !r.ended {
 		held.pages.mu.Lock()
@@ -104,7 +104,7 @@ func (b *Bodies) SpillLoaded(last uint64) error {
 	b.out.turn.Lock()
 	defer b.out.turn.Unlock()
 	r := b.newRound(0, math.MaxInt64, func() bool { return true })
-	if err := r.from(b.out.turn.loaded, math.MaxUint64); err != nil && !errors.Is(err, cold.ErrFull) {
+	if err := r.check(b.out.turn.loaded, math.MaxUint64); err != nil && !errors.Is(err, cold.ErrFull) {
 		return err
 	}
 	b.out.turn.loaded = last
@@ -131,11 +131,11 @@ func (b *Bodies) newRound(idle uint32, bytesMax int64, proceed func() bool) *rou
 	return &round{Bodies: b, idle: idle, left: bytesMax, proceed: proceed, cleared: b.out.cleared.Load()}
 }
 
-// over reports whether the bodies were cleared or closed since the round began.
-func (r *round) over() bool { return r.out.closed.Load() || r.out.cleared.Load() != r.cleared }
+// isOver reports whether the bodies were cleared or closed since the round began.
+func (r *round) isOver() bool { return r.out.closed.Load() || r.out.cleared.Load() != r.cleared }
 
-// from checks the keys whose hashes are first … last.
-func (r *round) from(first, last uint64) (err error) {
+// check checks the keys whose hashes are first … last, and writes the bodies that are idle.
+func (r *round) check(first, last uint64) (err error) {
 	r.pages.each(first, func(page *page) bool {
 		for i := range page.keys() {
 			hash := Hash(page.key(i))
@@ -150,7 +150,7 @@ func (r *round) from(first, last uint64) (err error) {
 		if int64(r.bytes) >= min(spillBytes, r.left) {
 			err = r.write()
 		}
-		if r.ended = err != nil || r.left <= 0 || r.over() || !r.proceed(); r.ended {
+		if r.ended = err != nil || r.left <= 0 || r.isOver() || !r.proceed(); r.ended {
 			return false
 		}
 		return page.keys() == 0 || Hash(page.key(page.keys()-1)) < last
@@ -171,7 +171,7 @@ func (r *round) write() error {
 	if err := r.removeGone(); err != nil {
 		return err
 	}
-	if len(records) == 0 || r.over() {
+	if len(records) == 0 || r.isOver() {
 		return nil
 	}
 	r.out.turn.version++

@@ -25,7 +25,7 @@ const (
 	lengthBytesMax = 32
 	// inlineBytesMax bounds a command on a plain line.
 	inlineBytesMax = 64 << 10
-	// argsKept is for how many arguments an idle connection keeps memory, 32 bytes each.
+	// argsKept is the number of arguments for which an idle connection keeps memory, 32 bytes each.
 	argsKept = 256
 )
 
@@ -39,15 +39,15 @@ const (
 type Parser struct {
 	ArgsMax, BulkBytesMax int
 
-	begun bool   // the head was parsed, so want and spans are of the command
+	begun bool   // whether the head was parsed; want and spans then belong to the command
 	want  int    // number of arguments, by the head
-	spans []span // of the arguments that were parsed
-	at    int    // everything before was parsed
+	spans []span // the arguments that were parsed
+	at    int    // everything before it was parsed
 
 	args [][]byte // memory of the previous command's arguments
 }
 
-type span struct{ from, to int32 } // of a command, which is far smaller than 2 GiB
+type span struct{ from, to int32 } // positions in a command, which is far smaller than 2 GiB
 
 // Next returns the arguments of the command at the front of b and its size in bytes. The
 // size is 0 until the command has arrived completely. The arguments alias b, and the

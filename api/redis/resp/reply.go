@@ -49,8 +49,8 @@ func AppendBulkInt(dst []byte, n int64) []byte {
 	return AppendBulk(dst, strconv.AppendInt(digits[:0], n, 10))
 }
 
-// AppendError appends an error, whose text begins with its code. It replaces bytes that
-// would end the line.
+// AppendError appends an error, whose text begins with its code. It replaces bytes that would end
+// the line by spaces.
 func AppendError(dst []byte, text string) []byte {
 	dst = append(dst, '-')
 	for i := range len(text) {
@@ -87,7 +87,7 @@ func AppendMap(dst []byte, n int, resp3 bool) []byte {
 	return appendHead(dst, '*', 2*int64(n))
 }
 
-// AppendSet appends the head of a set of n.
+// AppendSet appends the head of a set of n elements.
 func AppendSet(dst []byte, n int, resp3 bool) []byte {
 	if resp3 {
 		return appendHead(dst, '~', int64(n))

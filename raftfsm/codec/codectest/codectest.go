@@ -31,7 +31,7 @@ var Whole = codec.Route{Modulus: 1}
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/*.bin anew, after a change of the formats that was meant")
 
-// Golden compares bytes of a format with those that are on disks already.
+// Golden compares bytes with the golden file of a format.
 func Golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -49,21 +49,21 @@ func Golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// Command returns the log entry of an index.
+// Command returns a log entry with an index.
 func Command(index uint64, entry []byte) *raft.Log {
 	return &raft.Log{Index: index, Type: raft.LogCommand, Data: entry}
 }
 
-// Next puts an entry behind what a state machine has applied.
+// Next returns entry as the one after the last that a state machine has applied.
 func Next(fsm interface{ Applied() uint64 }, entry []byte) *raft.Log {
 	return Command(fsm.Applied()+1, entry)
 }
 
-// Sink is a snapshot on its way to a disk.
+// Sink collects a snapshot in memory, in place of a disk.
 type Sink struct {
 	bytes.Buffer
 	closed bool
-	// Wrote, when not nil, is called before each write.
+	// If Wrote is not nil, Write calls it before each write.
 	Wrote func()
 }
 
@@ -151,11 +151,11 @@ type Part struct {
 	Payload []byte
 }
 
-// StreamOf makes a stream whose checksums are right.
+// StreamOf makes a stream with right checksums.
 func StreamOf(state codec.Kind, index uint64, parts []Part, rows, digest uint64) []byte {
 	var b bytes.Buffer
 	w := codec.NewStreamWriter(&b)
-	_ = w.Head(state, Whole, index, -1) // a Buffer takes everything
+	_ = w.Head(state, Whole, index, -1) // a write to a Buffer never fails
 	for _, p := range parts {
 		_ = w.Section(p.Kind, func(b []byte) []byte { return append(b, p.Payload...) })
 	}
@@ -163,7 +163,7 @@ func StreamOf(state codec.Kind, index uint64, parts []Part, rows, digest uint64)
 	return b.Bytes()
 }
 
-// SectionsOf splits a stream that is right.
+// SectionsOf splits an undamaged stream into its sections.
 func SectionsOf(t testing.TB, stream []byte) [][]byte {
 	t.Helper()
 	var all [][]byte
@@ -175,8 +175,8 @@ func SectionsOf(t testing.TB, stream []byte) [][]byte {
 	return all
 }
 
-// MustRefuseDamage tries every cut of a snapshot, a flip in every byte, and
-// sections left out, doubled and swapped. None may change the state.
+// MustRefuseDamage restores a snapshot with every kind of damage: each cut, a flip in each byte,
+// and sections left out, doubled and swapped. No damage may change the state.
 func MustRefuseDamage(t *testing.T, fsm raft.FSM, snapshot []byte, state func() any) {
 	t.Helper()
 	before := state()
