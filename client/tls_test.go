@@ -41,9 +41,9 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestTokenOverPlainConnections checks where a client sends its token without TLS: to addresses
-// that its configuration names as plain, in whatever order, and elsewhere only if it uses no TLS
-// at all. A redirect of one server cannot make it do more.
+// TestTokenOverPlainConnections checks where a client sends its token without TLS. It sends
+// it to addresses that its configuration names without TLS, in any order. It sends it
+// elsewhere only if it uses no TLS at all. A redirect cannot change that.
 func TestTokenOverPlainConnections(t *testing.T) {
 	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(r.Header.Get("Authorization"))) })
 	named, other := httptest.NewServer(echo), httptest.NewServer(echo)

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// TestUnreadCalls holds each call to the request of the API's contract, and to what
-// it makes of the answer.
+// TestUnreadCalls compares each call with the request of the API's contract, and its result
+// with the answer.
 func TestUnreadCalls(t *testing.T) {
 	var got, body string
 	answer := ""

@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/internal/nodetest"
 )
 
-// Of several addresses the next is asked where one fails, by any command.
+// If one of several addresses fails, any command uses the next one.
 func TestSeveralAddrs(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)

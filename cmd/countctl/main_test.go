@@ -172,7 +172,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// What the server alone can see to be wrong in a command line is wrong usage too.
+// What only the server can find wrong in a command line is a usage error too.
 func TestFaultsOfTheCommandLineSeenByTheServer(t *testing.T) {
 	for _, c := range []struct {
 		args, field string
@@ -215,7 +215,7 @@ func TestEveryCommandPrintsHelp(t *testing.T) {
 	}
 }
 
-// What would be lost is asked for first, as with a backup.
+// A command asks before it overwrites a file.
 func TestFilesAreNotWrittenOver(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)
@@ -273,8 +273,7 @@ func TestTLSFlags(t *testing.T) {
 	i.OK("incr", "7", "like=1", "--addr", i.Addr, "--cert", both)
 }
 
-// A server that is not there yet, or busy, is waited for from the first request
-// on.
+// A command waits for a server that is not up yet, or busy, from the first request on.
 func TestFirstRequestsAreRepeated(t *testing.T) {
 	path := clitest.WriteTemp(t, "a.csv", "id,like\n1,2\n")
 	events := clitest.WriteTemp(t, "e.csv", "item,t,event\n1,1,like\n")
@@ -300,7 +299,7 @@ func TestFirstRequestsAreRepeated(t *testing.T) {
 	}
 }
 
-// A keyspace that is there for other commands is not said to be missing.
+// A keyspace for other commands is not reported as missing.
 func TestKeyspacesOfOtherKinds(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)

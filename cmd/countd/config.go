@@ -33,10 +33,10 @@ import (
 )
 
 const (
-	// shardsMax bounds the shards of a keyspace: each is a Raft group, and a node has room for 16
-	// to 64 groups.
+	// shardsMax bounds the shards of a keyspace. Each is a Raft group, and a node can hold
+	// 16 to 64 groups.
 	shardsMax = 64
-	// coldCacheMin holds some blocks for each of the readers.
+	// coldCacheMin is enough for some blocks of each reader.
 	coldCacheMin = 1 << 20
 )
 
@@ -216,8 +216,8 @@ func (c *config) validate() error {
 	return nil
 }
 
-// validateSecrets refuses a directory of sources' files that has files of the node: an admin of the
-// HTTP API can make the node send files of that directory to any address.
+// validateSecrets refuses a directory of sources' files that has files of the node. An
+// admin of the HTTP API can make the node send files of that directory to any address.
 func (c *config) validateSecrets() error {
 	if c.SourceSecrets == "" {
 		return nil
@@ -266,9 +266,9 @@ func (c *config) memoryLimit() (uint64, error) {
 }
 
 // within returns an error for a setting outside its bounds.
-func within[T cmp.Ordered](c *config, name string, is, least, most T) error {
-	if is < least || is > most {
-		return c.bad(name, fmt.Sprintf("%v is not in %v…%v", is, least, most))
+func within[T cmp.Ordered](c *config, name string, is, low, high T) error {
+	if is < low || is > high {
+		return c.bad(name, fmt.Sprintf("%v is not in %v…%v", is, low, high))
 	}
 	return nil
 }
@@ -418,7 +418,8 @@ func (f listFlag) Set(text string) error {
 // hostBytesMax bounds a host name, as DNS does.
 const hostBytesMax = 253
 
-// checkHost refuses a host, which may have a port, that the Host of no request can match.
+// checkHost refuses a host that the Host header of no request can match. The host may have
+// a port.
 func checkHost(host string) error {
 	name, _, err := net.SplitHostPort(host)
 	if err != nil {

@@ -213,7 +213,8 @@ func TestRefusedSettings(t *testing.T) {
 	}
 }
 
-// A directory of sources' files has no file of the node, also by a symbolic link or from within.
+// The directory of sources' files may have no file of the node, also not by a symbolic link
+// or from within.
 func TestSourceSecretsApart(t *testing.T) {
 	dir := t.TempDir()
 	link := filepath.Join(t.TempDir(), "link")
@@ -303,7 +304,8 @@ func TestStrayEnvironment(t *testing.T) {
 	}
 }
 
-// config tells of such a variable as well: who looks there looks for a typing error.
+// The command config reports such a variable too, because whoever looks there may look for
+// a typing error.
 func TestConfigTellsOfStrayEnvironment(t *testing.T) {
 	t.Setenv("COUNTD_DATADIR", "x")
 	t.Setenv("COUNTD_NODE_ID", "alpha")
@@ -323,7 +325,7 @@ func TestConfigTellsOfStrayEnvironment(t *testing.T) {
 	}
 }
 
-// A start that has no room names the setting.
+// If a start lacks disk space, its error names the setting.
 func TestOpenFailed(t *testing.T) {
 	full := &shard.DiskFullError{FreeBytes: 7, NeededBytes: 9, ReserveBytes: 8}
 	for err, want := range map[error]string{full: "7 bytes are free and more than 9 are needed, of which 8 are the reserve: free some of the disk, or give a lower --disk-reserve", shard.ErrNoLeader: shard.ErrNoLeader.Error()} {

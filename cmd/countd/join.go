@@ -40,8 +40,8 @@ func (p *process) startGossip(c *config) error {
 	return err
 }
 
-// join forms a cluster, alone or with other nodes, or joins one. It returns nil for the port
-// if it has closed it: the bootstrap server takes it to ask other nodes.
+// join forms a cluster, alone or with other nodes, or joins one. If the bootstrap server
+// used the port to ask other nodes, join has closed the port and returns nil for it.
 func (p *process) join(c *config, port net.Listener) (net.Listener, error) {
 	id := &p.dir.Identity
 	if id.ClusterID != "" {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// ports holds the listeners of a node; redis may be nil. Whatever is built on a listener
+// ports holds the listeners of a node; redis may be nil. The server that uses a listener
 // closes it.
 type ports struct{ http, cluster, redis net.Listener }
 
@@ -47,7 +47,8 @@ func listenAt(what, setting, addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// taken reports whether an address is in use, over TCP or UDP. Errors of gossip do not say so.
+// taken reports whether an address is in use, over TCP or UDP. The errors of gossip do not
+// report that.
 func taken(addr string) bool {
 	l, err := net.Listen("tcp", addr)
 	if err == nil {

@@ -21,7 +21,7 @@ import (
 // The exit codes of countd.
 const (
 	exitOK     = 0
-	exitFailed = 1 // could not start, or met an error that it must not live on with
+	exitFailed = 1 // could not start, or met an error that ends the process
 	exitUsage  = 2 // an invalid flag, variable, file or command
 )
 

@@ -59,13 +59,13 @@ func tuneCollector(limit uint64) uint64 {
 	return gcPercent
 }
 
-// percentFor returns the target for a live heap, in steps so that it seldom changes: higher
-// for a small heap, as far as the limit allows.
+// percentFor returns the target for a live heap, in steps so that it seldom changes. The
+// target is higher for a small heap, as far as the limit allows.
 func percentFor(live, limit uint64) int {
 	percent := gcPercent
 	for percent < 100*gcPercent {
-		room := live * uint64(percent) / 100
-		if room >= gcHeadroomBytes || limit > 0 && live+2*room > limit {
+		growth := live * uint64(percent) / 100
+		if growth >= gcHeadroomBytes || limit > 0 && live+2*growth > limit {
 			break
 		}
 		percent *= 2
@@ -86,7 +86,7 @@ func runtimeLimit(live, limit uint64) uint64 {
 // idleness detects that a process is idle after a load. The runtime keeps as much free memory as
 // the target allows, and an idle process does not need it.
 type idleness struct {
-	allocated uint64 // of all time, at the last tick
+	allocated uint64 // total at the last tick
 	quiet     int    // ticks since the load, idleTicks at most
 }
 

@@ -21,7 +21,8 @@ func TestPercentFor(t *testing.T) {
 	}
 }
 
-// Under a limit the goal leaves the room that there is, and never less than the least.
+// Under a limit, the target uses the memory below the limit, and never falls below the
+// lowest target.
 func TestPercentUnderALimit(t *testing.T) {
 	for _, limit := range []uint64{64 << 20, 100 << 20, 200 << 20, 10 << 30} {
 		for live := uint64(1 << 20); live < 2*limit; live += live / 3 {
@@ -37,7 +38,7 @@ func TestPercentUnderALimit(t *testing.T) {
 	}
 }
 
-// Memory is given back once after each load, when little was allocated for long
+// The process returns memory once after each load, if it has allocated little for long
 // enough.
 func TestRestBeginsOnceALoad(t *testing.T) {
 	var r idleness

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// What systemd is told arrives as sd_notify(3) has it; without a socket nobody is.
+// What the process tells systemd arrives in the format of sd_notify(3). Without a socket
+// nothing is sent.
 func TestNotifier(t *testing.T) {
 	logger := slog.New(slog.DiscardHandler)
 	t.Setenv("NOTIFY_SOCKET", "")
@@ -61,7 +62,7 @@ func TestWatchdogEvery(t *testing.T) {
 	}
 }
 
-// A signal to stop that comes again at once is the same stop.
+// A second signal to stop that comes at once belongs to the same stop.
 func TestSignalsTogetherAreOne(t *testing.T) {
 	signals, got := make(chan os.Signal), make(chan os.Signal, 1)
 	go func() { got <- awaitAnother(signals, time.Now(), time.Hour) }()

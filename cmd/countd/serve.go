@@ -32,7 +32,7 @@ import (
 // process managers and terminals send it to the process and to its group.
 const signalApart = time.Second
 
-// errServerEnded is returned when a server ended without being asked to.
+// errServerEnded is returned if a server ends although nothing stopped it.
 var errServerEnded = errors.New("a server ended by itself")
 
 // process is a running node. start creates its parts from the bottom up, stop ends them from
@@ -62,7 +62,8 @@ type process struct {
 
 // serve runs a node until a signal stops it.
 func serve(c *config) error {
-	// One signal stops; the second, at any time after it, exits.
+	// The first signal stops the node. A second one ends the process, if it comes
+	// signalApart or more after the first.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	reloads := make(chan os.Signal, 1) // from here on SIGHUP ends no process
@@ -111,7 +112,7 @@ func (p *process) run(signals <-chan os.Signal, delay time.Duration) error {
 		failed, delay = errors.Join(errServerEnded, err), 0
 	}
 	asked := time.Now()
-	go func() { // lives as long as the process; it ends it or ends with it
+	go func() { // ends the process, or ends with it
 		s := awaitAnother(signals, asked, signalApart)
 		p.logger.Warn("exiting at once: the next start replays more of the log", "signal", s.String())
 		os.Exit(exitFailed)
@@ -122,10 +123,10 @@ func (p *process) run(signals <-chan os.Signal, delay time.Duration) error {
 	return err
 }
 
-// awaitAnother returns the first signal that arrives more than apart after asked.
-func awaitAnother(signals <-chan os.Signal, asked time.Time, apart time.Duration) os.Signal {
+// awaitAnother returns the first signal that arrives gap or more after firstAt.
+func awaitAnother(signals <-chan os.Signal, firstAt time.Time, gap time.Duration) os.Signal {
 	for s := range signals {
-		if time.Since(asked) >= apart {
+		if time.Since(firstAt) >= gap {
 			return s
 		}
 	}
@@ -162,7 +163,7 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 		p.tls.close()
 		return nil, errors.Join(err, p.dir.Close())
 	}
-	p.tls.over(&l)
+	p.tls.wrap(&l)
 	if err := p.open(c, &l, memoryLimit); err != nil {
 		err = errors.Join(err, p.stop(0))
 		l.close()
@@ -227,7 +228,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		if l.cluster, err = listenCluster(c); err != nil {
 			return err
 		}
-		l.cluster = p.tls.overCluster(l.cluster)
+		l.cluster = p.tls.wrapCluster(l.cluster)
 	}
 	c.Cold.Dir = p.dir.ColdDir()
 	collector := tuneCollector(memoryLimit)
@@ -335,8 +336,8 @@ func (p *process) fatal(err error) {
 	os.Exit(exitFailed)
 }
 
-// announce logs the moment from which the node can serve. It ends with the
-// node's readiness or its close.
+// announce logs the moment from which the node can serve. It returns once the node is ready
+// or closes.
 func (p *process) announce(began time.Time) {
 	if err := p.node.WaitReady(context.Background()); err == nil {
 		p.notifier.send("READY=1" + status("serving"))

@@ -18,7 +18,7 @@ type starting struct {
 	node        atomic.Pointer[shard.Node] // nil until the servers have the node
 }
 
-// waitFor sets what the node waits for.
+// waitFor sets the function that names what the node waits for.
 func (s *starting) waitFor(what func() string) { s.waiting.Store(&what) }
 
 // opened returns the node, or an error while there is none.

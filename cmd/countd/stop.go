@@ -8,9 +8,9 @@ import (
 	"github.com/countd/countd/cluster"
 )
 
-// A stop takes at most 10 s, the least that orchestrators grant, and --shutdown-delay. If it is cut short, the
-// next start is slower, but no count is lost: all acknowledged writes are in the synced
-// logs.
+// A stop takes at most 10 s and --shutdown-delay. Orchestrators grant at least 10 s. If the
+// stop is cut short, the next start is slower, but no count is lost: all acknowledged
+// writes are in the synced logs.
 const (
 	announceTimeout = time.Second     // for other nodes to hear of the stop
 	readersTimeout  = time.Second     // for readers of sources to apply their batch
@@ -28,10 +28,10 @@ const (
 	shutdownDelayMax = 10 * time.Minute
 )
 
-// stop makes the node not ready, has others lead its groups, accepts requests for delay if
-// there are other nodes, refuses new requests, finishes those in flight, writes the snapshots
-// that are worthwhile and releases the directory. A step that exceeds its time is logged, not
-// returned.
+// stop makes the node not ready and hands its groups over. If there are other nodes, it
+// then accepts requests for delay. It refuses new requests, finishes those in flight,
+// writes the snapshots that are worthwhile and releases the directory. A step that exceeds
+// its time is logged, not returned.
 func (p *process) stop(delay time.Duration) error {
 	var errs []error
 	if p.watcher != nil { // the following steps are no events

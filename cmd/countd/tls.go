@@ -103,19 +103,19 @@ func (t *transport) open(c *config, p *process) error {
 	return nil
 }
 
-// over puts TLS over the listeners.
-func (t *transport) over(l *ports) {
+// wrap puts TLS over the listeners.
+func (t *transport) wrap(l *ports) {
 	if t.clients != nil {
 		l.http = t.listen(t.clients.Listen(l.http, certs.HTTP))
 		if l.redis != nil {
 			l.redis = t.listen(t.clients.Listen(l.redis, certs.Redis))
 		}
 	}
-	l.cluster = t.overCluster(l.cluster)
+	l.cluster = t.wrapCluster(l.cluster)
 }
 
-// overCluster puts TLS over the listener of other nodes.
-func (t *transport) overCluster(l net.Listener) net.Listener {
+// wrapCluster puts TLS over the listener for other nodes.
+func (t *transport) wrapCluster(l net.Listener) net.Listener {
 	if t.peers == nil {
 		return l
 	}
@@ -174,20 +174,20 @@ func (t *transport) close() {
 	}
 }
 
-// dialPeer returns how this node connects to others, nil for TCP.
+// dialPeer returns the function that connects to other nodes, or nil for TCP without TLS.
 func (p *process) dialPeer() rpc.DialPeer {
 	if p.tls.peers == nil {
 		return nil
 	}
-	return func(ctx context.Context, addr, to string) (net.Conn, error) {
-		return p.tls.peers.Dial(ctx, addr, p.peerName(addr, to))
+	return func(ctx context.Context, addr, replica string) (net.Conn, error) {
+		return p.tls.peers.Dial(ctx, addr, p.peerName(addr, replica))
 	}
 }
 
-// peerName returns the node id of the replica to at addr, or "" if gossip does not know the
+// peerName returns the node id of a replica at addr, or "" if gossip does not know the
 // address.
-func (p *process) peerName(addr, to string) string {
-	key, _ := catalog.ParseReplicaID(to)
+func (p *process) peerName(addr, replica string) string {
+	key, _ := catalog.ParseReplicaID(replica)
 	if name := cluster.NodeOfKey(key); name != "" {
 		return name
 	}

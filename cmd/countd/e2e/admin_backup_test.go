@@ -65,8 +65,8 @@ func TestAdminBackup(t *testing.T) {
 	}
 }
 
-// refusesDamagedBackups holds restore to refusing whatever is not a whole backup,
-// and to leaving the server as it is.
+// refusesDamagedBackups checks that restore refuses whatever is not a whole backup, and
+// leaves the server unchanged.
 func refusesDamagedBackups(t *testing.T, n *proctest.Node, whole string) {
 	t.Helper()
 	for name, damage := range map[string]func(dir string) error{
@@ -130,8 +130,8 @@ func TestAdminVerifyFindsADifference(t *testing.T) {
 	}
 }
 
-// forgeDelta finds the last entry of a log that ends with one delta, and has it
-// end with another.
+// forgeDelta finds the last entry of a log that ends with one delta, and replaces that
+// delta by another.
 func forgeDelta(t *testing.T, path string, from, to int64) {
 	t.Helper()
 	const crcBytes = 4

@@ -14,8 +14,7 @@ import (
 	"github.com/countd/countd/internal/clustertest"
 )
 
-// TestAdminRollingRestart restarts a cluster's nodes one by one, under load, as
-// countctl has it done.
+// TestAdminRollingRestart restarts a cluster's nodes one by one, under load, with countctl.
 func TestAdminRollingRestart(t *testing.T) {
 	beside(t)
 	c := newCluster(t, clustertest.Options{})
@@ -25,10 +24,10 @@ func TestAdminRollingRestart(t *testing.T) {
 	refusesCtl(t, at, 2, "Give --yes", "rolling-restart", "--exec", "true")
 	refusesCtl(t, at, 2, "there is no node n9", "rolling-restart", "--exec", "true", "--nodes", "n9", "--yes")
 	refusesCtl(t, at, 1, "exit status 3", "rolling-restart", "--exec", "exit 3", "--yes")
-	awaitWarnings(t, at) // nothing is left drained by a command that failed
+	awaitWarnings(t, at) // a command that fails must leave no node drained
 
 	quiet := time.Now()
-	time.Sleep(short(time.Second, 10*time.Second)) // what the rest is held against
+	time.Sleep(short(time.Second, 10*time.Second)) // the baseline for the rest
 	began := time.Now()
 	rollingRestart(t, c, at)
 	t.Logf("quiet:  %v", l.Between(quiet, began))
@@ -39,8 +38,8 @@ func TestAdminRollingRestart(t *testing.T) {
 	bundles(t, c, at)
 }
 
-// rollingRestart runs countctl rolling-restart with a command that asks this
-// test, which is to its nodes what a service manager is elsewhere.
+// rollingRestart runs countctl rolling-restart with a command that makes this test restart
+// the node, as a service manager would.
 func rollingRestart(t *testing.T, c *clustertest.Cluster, at *clustertest.Node) {
 	t.Helper()
 	asked := t.TempDir()
@@ -58,7 +57,7 @@ func rollingRestart(t *testing.T, c *clustertest.Cluster, at *clustertest.Node) 
 	}
 }
 
-// upgrades holds and lets go the version of a cluster whose nodes speak no other.
+// upgrades holds and releases the version of a cluster whose nodes support no other.
 func upgrades(t *testing.T, at *clustertest.Node) {
 	t.Helper()
 	type version struct {
@@ -79,7 +78,7 @@ func upgrades(t *testing.T, at *clustertest.Node) {
 	}
 }
 
-// bundles has a debug bundle written, with one node down.
+// bundles writes a debug bundle while one node is down.
 func bundles(t *testing.T, c *clustertest.Cluster, at *clustertest.Node) {
 	t.Helper()
 	c.Others(at)[0].Kill()

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestRunbookMetricsAreServed holds each metric that the runbook names to what a
-// node serves. Some show up with their first event, so there are a read, a write and a user.
+// TestRunbookMetricsAreServed checks that a node serves each metric that the runbook names.
+// Some metrics appear with their first event, so the test makes a read, a write and a user.
 func TestRunbookMetricsAreServed(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/OPERATING.md")

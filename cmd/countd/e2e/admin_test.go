@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/internal/clustertest"
 )
 
-// What countctl prints as JSON, as far as tests look.
+// JSON output of countctl, as far as tests read it.
 type (
 	ctlNode struct {
 		Node, State   string
@@ -52,8 +52,9 @@ func refusesCtl(t *testing.T, n *clustertest.Node, code int, says string, args .
 	}
 }
 
-// awaitWarnings waits until status warns of these and nothing else but ids that carry no
-// time, as the load's are. A machine that runs more than this elects a leader now and then.
+// awaitWarnings waits until status has these warnings and no others, except the one about
+// ids without a time, which the load's ids cause. A busy machine elects a leader now and
+// then.
 func awaitWarnings(t *testing.T, n *clustertest.Node, want ...string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("status has the warnings %q", want), func() bool {
@@ -123,7 +124,7 @@ func TestAdminNodes(t *testing.T) {
 	c := newCluster(t, clustertest.Options{})
 	l := startLoad(t, c)
 	quiet := time.Now()
-	time.Sleep(short(time.Second, 10*time.Second)) // what the rest is held against
+	time.Sleep(short(time.Second, 10*time.Second)) // the baseline for the rest
 	began := time.Now()
 	for range short(1, 10) {
 		drains(t, c)
@@ -138,7 +139,7 @@ func TestAdminNodes(t *testing.T) {
 	l.end(c.Others(gone)...)
 }
 
-// drains has the node that leads most drained, twice, and undrained.
+// drains drains the node that leads most, twice, and undrains it.
 func drains(t *testing.T, c *clustertest.Cluster) {
 	t.Helper()
 	victim, _ := c.LeaderOfMost()
@@ -161,7 +162,7 @@ func drains(t *testing.T, c *clustertest.Cluster) {
 	c.AwaitShares()
 }
 
-// refusesToLeadNowhere has all nodes but one drained, and tries that one too.
+// refusesToLeadNowhere drains all nodes but one, and tries to drain that one too.
 func refusesToLeadNowhere(t *testing.T, c *clustertest.Cluster, at *clustertest.Node) {
 	t.Helper()
 	for _, n := range c.Others(at) {
@@ -175,7 +176,7 @@ func refusesToLeadNowhere(t *testing.T, c *clustertest.Cluster, at *clustertest.
 	}
 }
 
-// removesNode has a node drained and then removed, after a fourth has joined.
+// removesNode drains and then removes a node, after a fourth has joined.
 func removesNode(t *testing.T, c *clustertest.Cluster, at, gone *clustertest.Node) {
 	t.Helper()
 	c.Add()

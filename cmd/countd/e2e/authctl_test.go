@@ -69,8 +69,8 @@ func TestUsersByCountctl(t *testing.T) {
 	}
 }
 
-// countctlShowsItsToken checks from where countctl takes its token, and what it says without a
-// good one.
+// countctlShowsItsToken checks where countctl gets its token from, and what it prints
+// without a good one.
 func (c *closedNode) countctlShowsItsToken(t *testing.T) {
 	t.Helper()
 	token := c.tokenOf("ann", "admin")
@@ -96,8 +96,8 @@ func (c *closedNode) countctlShowsItsToken(t *testing.T) {
 	}
 }
 
-// TestUsersChangedAtOnce has one operator change a user right before the change of another
-// one, who read it before: neither undoes the other's.
+// TestUsersChangedAtOnce lets one operator change a user between the read and the change of
+// another operator. Neither change undoes the other.
 func TestUsersChangedAtOnce(t *testing.T) {
 	t.Parallel()
 	node := proctest.NewNode(t, bin, t.TempDir())

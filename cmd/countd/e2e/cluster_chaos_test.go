@@ -15,10 +15,10 @@ const (
 	chaosSeed = 4
 )
 
-// TestClusterChaos does to a cluster under load whatever comes, one fault after
-// the other and often before the last one is got over. When it is over, each count
-// is what the answered writes add up to, one order explains all other answers, and
-// replicas are alike and never differed at one index.
+// TestClusterChaos brings one fault after the other to a cluster under load, often before
+// the cluster has recovered from the last one. At the end, each count is what the answered
+// writes add up to, and one order explains all other answers. Replicas are alike and never
+// differed at one index.
 func TestClusterChaos(t *testing.T) {
 	if !*chaos {
 		t.Skip("in the long form only, -chaos")
@@ -44,8 +44,8 @@ func TestClusterChaos(t *testing.T) {
 	}
 }
 
-// faults are what happens to nodes, in any order, for some time. Each leaves them
-// running and together.
+// faults are the faults that nodes suffer, in any order, for some time. After each, all
+// nodes run and are connected.
 var faults = []struct {
 	name string
 	does func(c *clustertest.Cluster, nodes []*clustertest.Node, span time.Duration)

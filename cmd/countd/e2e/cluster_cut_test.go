@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/internal/clustertest"
 )
 
-// cutDeadline is what the clients of a node that is cut off wait for.
+// cutDeadline is how long the clients of a node that is cut off wait.
 const cutDeadline = time.Second
 
 // TestClusterCut cuts the node that leads most shards off from the two others,
@@ -42,7 +42,8 @@ func TestClusterCut(t *testing.T) {
 				c.Cut([]*clustertest.Node{victim})
 				resumed := c.WritesResume(began, led, c.Others(victim)...)
 				t.Logf("%s cut off for %v, shards %v: writes resume after %v", victim.Name, span, led, resumed)
-				// What it sent to others before it is alone may be of unknown outcome.
+				// What the node sent to others before it was alone may be of unknown
+				// outcome.
 				eventually(t, "the node hears of no leader", func() bool {
 					return !slices.ContainsFunc(victim.Cluster().Groups, func(g client.Group) bool { return g.Leader != "" })
 				})

@@ -63,7 +63,8 @@ func TestClusterChaosMoves(t *testing.T) {
 			c.AwaitReady(c.Nodes()...)
 			load.Stop()
 			c.AwaitVoters(voters)
-			// Plans still even out what the mover left: each of their moves is an entry too.
+			// Plans still even out what the mover left. Each of their moves is an entry
+			// too.
 			t.Logf("all replicas alike %v after it", load.End(time.Minute, c.Nodes()...))
 			c.Nodes()[0].MustCtl("verify")
 			t.Logf("load: %v", load.Between(time.Time{}, time.Now()))

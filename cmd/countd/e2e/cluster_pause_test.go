@@ -55,7 +55,7 @@ func TestClusterLeaderPaused(t *testing.T) {
 	}
 }
 
-// readAtOnce has readers ask one node for the shards' counts at the same time.
+// readAtOnce makes readers ask one node for the shards' counts at the same time.
 func readAtOnce(t *testing.T, history *clustertest.History, node *clustertest.Node, shards []int) *sync.WaitGroup {
 	t.Helper()
 	var readers sync.WaitGroup

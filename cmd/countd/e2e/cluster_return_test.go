@@ -17,7 +17,7 @@ const (
 	addsBefore   = 10 // that the stale node knows
 	addsAfter    = 23 // that it does not
 	aloneTimeout = time.Second
-	// aloneTries is how often a replica that must not lead is asked to: for several
+	// aloneTries is how often the test asks a replica that must not lead: over several
 	// election timeouts.
 	aloneTries = 5
 )
@@ -47,9 +47,9 @@ func TestClusterReplicaReturnsKilled(t *testing.T) {
 	}
 }
 
-// TestClusterReplicaReturnsCut is TestClusterReplicaReturnsKilled where nodes are cut
-// off and none is killed. Keeper and relay go on meanwhile, so stale and returning
-// would be a second majority.
+// TestClusterReplicaReturnsCut is TestClusterReplicaReturnsKilled with nodes that are cut
+// off instead of killed. Keeper and relay continue meanwhile, so stale and returning would
+// be a second majority.
 func TestClusterReplicaReturnsCut(t *testing.T) {
 	beside(t)
 	for _, store := range stores("shared") {
@@ -103,7 +103,7 @@ func newReturn(t *testing.T, c *clustertest.Cluster, shard int) *replicaReturn {
 		c.Move(at, 0, catalog[0], r.witness)
 		catalog[0] = r.witness
 	}
-	// Those of the group that vote in the catalog come last.
+	// Nodes of the group that also vote in the catalog come last.
 	slices.SortStableFunc(in, func(a, b *clustertest.Node) int {
 		return strings.Compare(fmt.Sprint(slices.Contains(catalog, a)), fmt.Sprint(slices.Contains(catalog, b)))
 	})
@@ -141,8 +141,8 @@ func (r *replicaReturn) killed() {
 	r.check()
 }
 
-// comeBack orders the replica back to returning, which is killed, and has it and
-// stale start while keeper and relay are down.
+// comeBack orders the replica back to returning, which is killed. It starts returning and
+// stale while keeper and relay are down.
 func (r *replicaReturn) comeBack() {
 	r.t.Helper()
 	for r.returning.Kill(); !r.orderBack(); r.returning.Kill() {
@@ -179,8 +179,8 @@ func (r *replicaReturn) cut() {
 	r.check()
 }
 
-// moveAway moves the replica of returning to relay and has the rest acknowledge
-// writes.
+// moveAway moves the replica of returning to relay and makes the remaining nodes
+// acknowledge writes.
 func (r *replicaReturn) moveAway() {
 	r.t.Helper()
 	r.c.Move(r.witness, r.group, r.returning, r.relay)
@@ -228,14 +228,14 @@ func (r *replicaReturn) mustNotLead(beside func()) {
 	r.t.Logf("%d requests were answered without keeper and relay", answered.Load())
 }
 
-// check waits until the cluster is whole and holds it to its promises.
+// check waits until the cluster is whole and checks its promises.
 func (r *replicaReturn) check() {
 	r.t.Helper()
 	r.c.AwaitReady(r.c.Nodes()...)
 	r.tally.Check(r.c.Nodes()...)
 }
 
-// verifies waits until no replica moves and has all compared.
+// verifies waits until no replica moves and compares all replicas.
 func (r *replicaReturn) verifies() {
 	r.t.Helper()
 	r.c.AwaitVoters(voters)

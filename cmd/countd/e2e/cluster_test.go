@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/internal/clustertest"
 )
 
-// agreeTimeout is how soon after a fault all replicas must be alike. The short form
-// shares the machine with other tests, which may have it for seconds.
+// agreeTimeout is how soon after a fault all replicas must be alike. In the short form,
+// other tests may use the machine for seconds.
 func agreeTimeout() time.Duration { return short(30*time.Second, 5*time.Second) }
 
 var chaos = flag.Bool("chaos", false, "run the cluster's fault tests in their long form, with either log store")
@@ -25,8 +25,8 @@ func short[T any](inShort, inLong T) T {
 
 const (
 	faultPace = 20 * time.Millisecond
-	// orderPace is that of a load in the short form of a test of an operator's orders. Those take
-	// seconds, and no request may fail meanwhile.
+	// orderPace is the pace of a load in the short form of a test of an operator's orders.
+	// Such orders take seconds, and no request may fail meanwhile.
 	orderPace = 50 * time.Millisecond
 )
 
@@ -44,7 +44,7 @@ func newCluster(t *testing.T, options clustertest.Options) *clustertest.Cluster 
 // they miss faults.
 func faultLoad(c *clustertest.Cluster) *clustertest.Load { return c.StartLoad(8, faultPace) }
 
-// beside lets the short form of a test run in parallel with others: they mostly wait. The
+// beside lets the short form of a test run in parallel with others, which mostly wait. The
 // long form runs alone, because it reports figures.
 func beside(t *testing.T) {
 	t.Helper()

@@ -54,7 +54,7 @@ func (c nodeCerts) args(name string) []string {
 	return []string{"--cluster-tls-cert", file + ".crt", "--cluster-tls-key", file + ".key", "--cluster-tls-ca", filepath.Join(c.dir, "ca.crt")}
 }
 
-// reload has the nodes read their files, and waits until each has.
+// reload makes the nodes read their files, and waits until each has.
 func (c nodeCerts) reload(nodes []*clustertest.Node) {
 	c.t.Helper()
 	for _, n := range nodes {

@@ -106,7 +106,7 @@ func TestClusterColdRows(t *testing.T) {
 	load.End(agreeTimeout(), nodes...)
 }
 
-// waitCold waits until most rows are cold.
+// waitCold waits until most rows are on disk.
 func waitCold(t *testing.T, n *proctest.Node) {
 	t.Helper()
 	deadline := time.Now().Add(coldWaitMax)

@@ -128,7 +128,7 @@ func startDriver(t *testing.T, program string, args ...string) func([]byte) ([]b
 	}
 }
 
-// call asks the driver for a call.
+// call sends a call to the driver.
 func (s *speaker) call(call string, args any) (said, error) {
 	line, err := json.Marshal(map[string]any{"call": call, "args": args})
 	if err != nil {
@@ -257,7 +257,7 @@ type faultyProxies struct {
 	cut, lost, doubled atomic.Int64
 }
 
-// inFront starts a proxy in front of a node, and returns its address.
+// inFront starts a proxy in front of a node, and returns the proxy's address.
 func (f *faultyProxies) inFront(t *testing.T, node string) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must.Do(t, err)

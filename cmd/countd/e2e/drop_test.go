@@ -165,7 +165,7 @@ func groupBytes(t *testing.T, dir string, first uint32, shards int) (bytes int64
 			t.Fatal(err)
 		}
 		for _, group := range all {
-			// Files go while they are counted.
+			// Files may disappear while they are counted.
 			_ = filepath.WalkDir(group, func(_ string, e os.DirEntry, err error) error {
 				if err == nil && !e.IsDir() {
 					if info, err := e.Info(); err == nil {

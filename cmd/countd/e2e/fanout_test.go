@@ -81,7 +81,8 @@ func newFanOut(edges []edge) *fanOut {
 	return f
 }
 
-// follow has a user follow an author with nothing unread, unless the user does.
+// follow makes a user follow an author with nothing unread, unless the user follows the
+// author already.
 func (f *fanOut) follow(user, author uint64) {
 	if _, does := f.inboxes[user][author]; does {
 		return
@@ -103,7 +104,7 @@ func (f *fanOut) unfollow(user, author uint64) {
 	delete(f.followers[author], user)
 }
 
-// read has a user have seen all posts of an author.
+// read marks all posts of an author as seen by a user.
 func (f *fanOut) read(user, author uint64) {
 	if unread := f.inboxes[user][author]; unread != nil {
 		*unread = 0

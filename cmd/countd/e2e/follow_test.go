@@ -99,7 +99,7 @@ func newFollowRun(t *testing.T, edges []edge, settings ...string) *followRun {
 	return r
 }
 
-// each calls f of 0 … n-1, followCallers at a time.
+// each calls f with 0 … n-1, followCallers at a time.
 func (r *followRun) each(n int, f func(i int) error) {
 	r.t.Helper()
 	next := make(chan int)

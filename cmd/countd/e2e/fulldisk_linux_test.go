@@ -133,8 +133,8 @@ func fullDisk(t *testing.T, logStore string) {
 	t.Logf("%d requests acknowledged", l.acknowledged())
 }
 
-// TestStopOnAFullDisk stops a node that would write a snapshot and has no room
-// for it. It leaves it and ends well, and what was acknowledged is in its log.
+// TestStopOnAFullDisk stops a node that would write a snapshot and has no space for it. The
+// node skips the snapshot and ends well, and its log has what was acknowledged.
 func TestStopOnAFullDisk(t *testing.T) { eachLogStore(t, stopOnAFullDisk) }
 
 func stopOnAFullDisk(t *testing.T, logStore string) {

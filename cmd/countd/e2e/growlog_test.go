@@ -31,14 +31,13 @@ func setTo(value func() int64) map[string]any {
 	return map[string]any{"ops": ops, "want": "none"}
 }
 
-// largeSet is one that takes opsOfLargeSet times logBytesOfOp in the logs.
+// largeSet is a request that takes opsOfLargeSet times logBytesOfOp in the logs.
 func largeSet() map[string]any {
 	return setTo(func() int64 { return 1<<62 | rand.Int64() })
 }
 
-// growLog writes so much to every shard of posts that a stop finds a snapshot
-// worth it, and leaves every count as it was. The rows that it writes are its
-// own while it runs.
+// growLog writes so much to every shard of posts that a stop writes a snapshot. It leaves
+// every count as it was. The rows that it writes are its own while it runs.
 func growLog(t *testing.T, n *proctest.Node) {
 	t.Helper()
 	const logBytesWorth = 20 << 20 // of a shard, with room over what the node's bound is
@@ -49,7 +48,7 @@ func growLog(t *testing.T, n *proctest.Node) {
 	n.MustCall(http.MethodPost, setPath, setTo(func() int64 { return 0 }), nil)
 }
 
-// hasSnapshots holds every shard of posts to having one.
+// hasSnapshots checks that every shard of posts has a snapshot.
 func hasSnapshots(t *testing.T, n *proctest.Node) {
 	t.Helper()
 	for _, g := range n.Cluster().Groups {

@@ -97,7 +97,7 @@ func TestSourceKafkaFaults(t *testing.T) {
 	c.AwaitAgreement(agreeTimeout(), k.nodes...)
 }
 
-// truncated takes messages away that were counted, in partition 0.
+// truncated removes messages of partition 0 that were counted.
 func (k *faultyKafka) truncated(t *testing.T) {
 	k.t = t
 	copied := filepath.Join(t.TempDir(), "copy")
@@ -117,7 +117,7 @@ func (k *faultyKafka) truncated(t *testing.T) {
 	k.isCounted()
 }
 
-// removed removes messages that were not read, of partition 1.
+// removed removes messages of partition 1 that were not read.
 func (k *faultyKafka) removed(t *testing.T) {
 	k.t = t
 	k.nodes[1].MustCtl("source", "pause", "likes")
@@ -188,7 +188,7 @@ func (k *faultyKafka) restart(meanwhile func()) {
 	k.start()
 }
 
-// moveLeaders has another broker lead each partition.
+// moveLeaders makes another broker lead each partition.
 func (k *faultyKafka) moveLeaders(round int) {
 	k.t.Helper()
 	for p := range int32(faultyPartitions) {
@@ -210,7 +210,7 @@ func (k *faultyKafka) write(messages int) {
 // writeTo writes messages to a partition, each once.
 func (k *faultyKafka) writeTo(partition, messages int) {
 	k.t.Helper()
-	// Another client each time: one of before may not know that a log was truncated.
+	// Use another client each time: an earlier one may not know that a log was truncated.
 	client, err := kgo.NewClient(kgo.SeedBrokers(k.addrs...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.DefaultProduceTopic("likes"))
 	k.ok(err)
 	defer client.Close()
@@ -248,7 +248,8 @@ func (k *faultyKafka) await(n *clustertest.Node, what string, holds func(shown *
 	})
 }
 
-// stalls waits until a partition is stalled for one of some reasons, for users and for metrics.
+// stalls waits until the API and the metrics show a partition as stalled for one of some
+// reasons.
 func (k *faultyKafka) stalls(partition int, reasons ...string) {
 	k.t.Helper()
 	reader := ""
@@ -301,7 +302,7 @@ func (k *faultyKafka) isCountedBy(n *clustertest.Node, what string, holds func(*
 	k.rowsAre(n)
 }
 
-// isCountedBut waits until all partitions but one are at their ends.
+// isCountedBut waits until all partitions except one are at their ends.
 func (k *faultyKafka) isCountedBut(partition int) {
 	k.t.Helper()
 	k.await(k.nodes[2], "the other partitions go on", func(shown *partitionsShown) bool {

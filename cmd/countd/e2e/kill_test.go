@@ -125,7 +125,7 @@ func (l *ledger) randomOps() []op {
 	return ops
 }
 
-// answered notes the outcome of a request that the server answered.
+// answered records the outcome of a request that the server answered.
 func (l *ledger) answered(ops []op, status int, applied, unknown []string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -143,7 +143,7 @@ func (l *ledger) answered(ops []op, status int, applied, unknown []string) error
 	return nil
 }
 
-// lost notes a request that got no whole answer.
+// lost records a request that got no whole answer.
 func (l *ledger) lost(ops []op) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,8 +172,8 @@ func only(ops []op, ids []string) []op {
 	return kept
 }
 
-// check reads every id and holds the counts against the ledger. What was of
-// unknown outcome is known then: no life that could still apply it is left.
+// check reads every id and compares the counts with the ledger. After that no outcome is
+// unknown: no earlier life of the node is left that could still apply a request.
 func (l *ledger) check(t *testing.T, n *proctest.Node) {
 	t.Helper()
 	rows := n.Rows("posts", l.ids)

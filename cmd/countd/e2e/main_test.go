@@ -24,8 +24,8 @@ var (
 	bin        proctest.Binaries
 )
 
-// eachLogStore runs a test over both log stores, giving it the setting. What
-// is tested over one alone takes the other from COUNTD_LOG_STORE (make e2e-boltdb).
+// eachLogStore runs a test with each log store, and passes the setting to it. Tests with
+// one log store use that of COUNTD_LOG_STORE (make e2e-boltdb).
 func eachLogStore(t *testing.T, test func(t *testing.T, setting string)) {
 	for _, store := range []string{"boltdb", "shared"} {
 		t.Run(store, func(t *testing.T) { test(t, "--log-store="+store) })

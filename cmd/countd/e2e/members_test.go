@@ -123,7 +123,8 @@ func (w *memberCaller) loop(ctx context.Context) {
 	}
 }
 
-// change makes a change, and the model's. It reports false for an answer that ends the run.
+// change makes a change, also in the model. It returns false for an answer that ends the
+// run.
 func (w *memberCaller) change(key string, ops []memberOp) bool {
 	answer, ok := w.run.send(key, ops, w.rand.IntN(3))
 	if !ok {
@@ -201,7 +202,7 @@ func (m *memberRun) deletePost(round int) {
 	})
 }
 
-// rejoin has some members of the deleted post join it again.
+// rejoin makes some members of the deleted post join it again.
 func (m *memberRun) rejoin() {
 	for user := range rejoined {
 		answer, ok := m.send(fmt.Sprintf("rejoin-%d", user), []memberOp{{deletedPost, strconv.Itoa(1_000_000 + user), true}}, user)

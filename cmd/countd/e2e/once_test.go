@@ -112,7 +112,7 @@ func startStorm(t *testing.T, n *proctest.Node) *storm {
 	return s
 }
 
-// blows waits for d. It returns false at once when a producer has given up.
+// blows waits for d. It returns false at once if a producer has given up.
 func (s *storm) blows(d time.Duration) bool {
 	select {
 	case <-s.storming.Done():

@@ -87,7 +87,7 @@ func (p *producer) volley() error {
 	return nil
 }
 
-// count adds what the requests must have added, each once.
+// count adds what the requests must have added, each request once.
 func (p *producer) count(requests []*request) {
 	p.requests += len(requests)
 	for _, r := range requests {
@@ -99,8 +99,8 @@ func (p *producer) count(requests []*request) {
 	}
 }
 
-// draw makes a request of random ops and takes a number for it. One in eight has
-// a key, and leaves its number out; some overflow in places or as a whole.
+// draw makes a request of random ops and numbers it. One in eight has a key instead of its
+// number. Some requests overflow in some ops or in all.
 func (p *producer) draw() *request {
 	var ops []op
 	if rand.IntN(2) == 0 {

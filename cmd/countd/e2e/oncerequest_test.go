@@ -14,8 +14,8 @@ import (
 
 const (
 	incrPath = "/v1/counters/posts/incr"
-	// settleMax is how long a request is sent again before that is a fault of
-	// the server: starts, under a storm on a busy machine, take seconds.
+	// settleMax is how long a request is sent again before the test blames the server.
+	// Starts under a storm on a busy machine take seconds.
 	settleMax     = time.Minute
 	shortDeadline = 4 * time.Millisecond // about what a write takes
 )

@@ -138,7 +138,7 @@ func program(t *testing.T, stdin, name string, args ...string) string {
 	return out
 }
 
-// tryProgram is program for one that may fail.
+// tryProgram is program, but the program may fail.
 func tryProgram(t *testing.T, stdin, name string, args ...string) (string, error) {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -261,7 +261,7 @@ func useNodeClients(t *testing.T, addr string) {
 	}
 }
 
-// useRedisPy runs the example of docs/REDIS.md, and then checks what that says of
+// useRedisPy runs the example of docs/REDIS.md, and then checks what that page says about
 // transactions.
 func useRedisPy(t *testing.T, addr string) {
 	doc, err := os.ReadFile("../../../docs/REDIS.md")
@@ -321,8 +321,8 @@ func TestRedisSessionsUnderKills(t *testing.T) {
 		clients[i] = newGoRedis(t, n.Redis, 3)
 	}
 	follows := func() bool { return clients[0].Do(t.Context(), "COUNTD.FEED.FOLLOW", 7, 8).Err() == nil }
-	// Before there are posts: of a session the post may be counted in one try, and the
-	// follow done in the next.
+	// There are no posts yet, so one try of a session may count the post and the next one
+	// may do the follow.
 	eventually(t, "a user follows another", follows)
 	at := 0
 	for seq := range sessions {
@@ -347,7 +347,7 @@ func TestRedisSessionsUnderKills(t *testing.T) {
 	equal(t, "a user's count", count, err, []int64{sessions})
 	seq, err := clients[0].Do(t.Context(), "COUNTD.NOTICE.PUBLISH", "news").Int()
 	equal(t, "the notice after them", seq, err, sessions+1)
-	// A read sees the writes made through its node, and others after a moment.
+	// A read sees the writes made through its node at once, and others after a moment.
 	count, err = clients[0].Do(t.Context(), "COUNTD.INCR", "users:8:posts", 0).Int64Slice()
 	equal(t, "the posts", count, err, []int64{sessions})
 	eventually(t, "the user still follows the other", follows)

@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// requestsOfFile is how many requests a file is cut into: so many that it has a
-// middle to be killed in.
+// requestsOfFile is the number of requests for a file. It is high, so that a kill in the
+// middle of the file is possible.
 const requestsOfFile = 6000
 
 // fileRun is a file whose increments are added while things are killed.
@@ -54,7 +54,7 @@ func (r *fileRun) killClient(t *testing.T) {
 
 func (r *fileRun) resume() { r.client = r.node.StartCtl(r.args...) }
 
-// done waits for a client that must have gone on where another was killed.
+// done waits for a client that continued where a killed one stopped.
 func (r *fileRun) done(t *testing.T) {
 	t.Helper()
 	if r.client.Wait(); r.client.Code != 0 {

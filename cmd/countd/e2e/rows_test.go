@@ -35,7 +35,7 @@ func TestRealPostsInAndOut(t *testing.T) {
 	file, want := posts(t)
 	rows := uint64(bytes.Count(want, []byte("\n")) - 1)
 	n := proctest.NewNode(t, bin, t.TempDir(), "--shards=posts=2")
-	// Many small requests, so that there is a middle.
+	// Many small requests, so that a kill in the middle is possible.
 	importArgs := []string{"import", file, "--keyspace", "posts", "--map", postsMap, "--batch", strconv.Itoa(1 + int(rows/2000))}
 
 	n.StartReady()

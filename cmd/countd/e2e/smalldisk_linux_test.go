@@ -35,7 +35,7 @@ func smallDisk(t *testing.T) *disk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Reserve no blocks for root, as which this test may run.
+	// Reserve no blocks for root, because this test may run as root.
 	err = run("mkfs.ext4", "-q", "-m", "0", image)
 	if err == nil {
 		err = run("mount", "-o", "loop", image, d.dir)

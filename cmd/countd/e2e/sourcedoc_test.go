@@ -60,7 +60,8 @@ func TestSourcesDoc(t *testing.T) {
 			}
 		}
 	}
-	// A broker that does not answer is the reason, and logged once, in the log's form.
+	// If a broker does not answer, the source names it as the reason. The log has one line
+	// about it, in the log's form.
 	first := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindStringSubmatch(doc)[1]
 	n.MustCtl("source", "create", file("down.yaml", strings.Replace(first, "127.0.0.1:6379", proctest.FreePorts(t, 1)[0], 1)))
 	succeeds(t, "the source says why it does not go on", func(context.Context) error {

@@ -58,7 +58,7 @@ func TestSourceKills(t *testing.T) {
 		return shown, err
 	}
 	for round := range short(2, 12) {
-		// The reader of one of the queues, or who leads most.
+		// Kill the reader of one of the queues, or the node that leads most.
 		victim, _ := c.LeaderOfMost()
 		if round%2 == 0 {
 			shown, err := show(nodes[0], queues[round/2%len(queues)])

@@ -19,13 +19,12 @@ import (
 )
 
 const (
-	// pollEvery lies between two polls at first. It grows with the time waited, as polls take
-	// processor time from what they wait for.
+	// pollEvery is the first pause between two polls. The pause grows with the time waited,
+	// because polls take processor time from what they wait for.
 	pollEvery    = 5 * time.Millisecond
 	pollEveryMax = 100 * time.Millisecond
-	// exitTimeout is generous, for machines that run more than this: a process that
-	// is to end by itself, and at once, is told by its exit code from one that does
-	// so later.
+	// exitTimeout is generous, because the machine may be busy. The exit code tells a
+	// process that ends by itself at once from one that does so later.
 	exitTimeout = 30 * time.Second
 )
 
@@ -50,7 +49,7 @@ func eventuallyIn(t *testing.T, timeout time.Duration, what string, holds func()
 func TestStartWithoutFlags(t *testing.T) {
 	const readyMax, triesMax = 2 * time.Second, 3
 	var took []time.Duration
-	// Other tests may have the machine at a moment: one start in time is proof.
+	// Other tests may use the machine for a moment, so one start in time is proof enough.
 	for range triesMax {
 		n := proctest.NewNode(t, bin, "")
 		n.Cwd = t.TempDir()
@@ -190,7 +189,7 @@ func mustBeNobodys(t *testing.T, dir string) {
 	}
 }
 
-// A start says at INFO what an operator wants to know of it, and no step of raft.
+// At INFO, a start logs what an operator wants to know about it, and no step of raft.
 func TestLogOfAStart(t *testing.T) {
 	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir())

@@ -39,7 +39,7 @@ func newTLSNode(t *testing.T, ca *pkitest.Authority) tlsNode {
 	return tlsNode{n, dir}
 }
 
-// reload has the node read its files, and waits until it has.
+// reload makes the node read its files, and waits until it has.
 func (n tlsNode) reload(t *testing.T, subject string) {
 	t.Helper()
 	n.Signal(syscall.SIGHUP)
@@ -135,7 +135,8 @@ func TestTLSRotates(t *testing.T) {
 	}
 }
 
-// TestBeyondLoopbackIsRefused: before anything is written.
+// TestBeyondLoopbackIsRefused checks that a node refuses such an address before it writes
+// anything.
 func TestBeyondLoopbackIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")

@@ -17,14 +17,14 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// openTimeout is what a node may take to refuse a damaged directory or to serve
-// it. One that does neither leaves its operator without an answer.
+// openTimeout bounds the time in which a node must refuse a damaged directory or serve it.
+// A node that does neither leaves its operator without an answer.
 const openTimeout = 20 * time.Second
 
 // bitFlips is how many flips of one bit anywhere in a log are tried.
 const bitFlips = 16
 
-// damages are what disks, crashes and copies do to a file.
+// damages are the ways in which disks, crashes and copies damage a file.
 var damages = map[string]func(raw []byte) []byte{
 	"emptied":       func([]byte) []byte { return []byte{} },
 	"cut in half":   func(raw []byte) []byte { return raw[:len(raw)/2] },

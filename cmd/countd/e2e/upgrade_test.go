@@ -134,7 +134,7 @@ func (u *upgrading) restart(n *clustertest.Node, with proctest.Binaries, kill bo
 	u.c.AwaitReady(n)
 }
 
-// replace has each node run the new program, while the version is held.
+// replace makes each node run the new program, while the version is held.
 func (u *upgrading) replace() {
 	u.t.Helper()
 	before := u.version(u.at)
@@ -175,7 +175,7 @@ func (u *upgrading) whileMoving(phase string, count int64, f func()) {
 	u.t.Logf("%s: %d replicas were moved, %d of them back", phase, moved, back)
 }
 
-// returns has a replica of two shards return to its node.
+// returns makes a replica of each of two shards return to its node.
 func (u *upgrading) returns() {
 	u.t.Helper()
 	for shard := range 2 {

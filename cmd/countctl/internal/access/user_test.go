@@ -6,8 +6,8 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// A grant that names no keyspaces is had by a user with the role in the whole cluster, not by
-// one with the role in some keyspaces: the server refuses it then.
+// A user with a role in the whole cluster has a grant of that role that names no keyspaces.
+// A user with the role in some keyspaces does not have it: the server refuses such a grant.
 func TestHolds(t *testing.T) {
 	u := &client.User{Grants: []client.Grant{{Role: "writer", Keyspaces: []string{"posts"}}, {Role: "metrics", Keyspaces: []string{"*"}}}}
 	for grant, want := range map[string]bool{"writer:posts": true, "writer:users": false, "writer": false, "metrics": true, "admin": false} {

@@ -69,8 +69,9 @@ func TestBackupIsRestored(t *testing.T) {
 	}
 }
 
-// Sources are created in another cluster, before its shards, and stay as they are in the same one. One
-// that got another number during the backup is left out, and another of a name refuses the restore.
+// A restore creates sources in another cluster, before its shards, and leaves those of the
+// same cluster as they are. A backup leaves out a source that got another number meanwhile.
+// A restore is refused if the cluster has another source of that name.
 func TestSourcesAreRestored(t *testing.T) {
 	from, to := nodetest.New(t), nodetest.New(t)
 	likes := fakeSource{Name: "likes", Number: "18446744073709551615", Config: json.RawMessage(`{"type":"nats"}`), Partitions: json.RawMessage(`{"0":{"since":3}}`)}
@@ -122,7 +123,8 @@ type fakeSource struct {
 	Partitions json.RawMessage `json:"partitions"`
 }
 
-// fakeSources answers for the sources of a node, which need brokers. One request at a time.
+// fakeSources answers for the sources of a node, which would need brokers. It handles one
+// request at a time.
 type fakeSources struct{ all []fakeSource }
 
 func (f *fakeSources) renumber(name, number string) {
@@ -140,7 +142,7 @@ func (f *fakeSources) answer(r *http.Request, body []byte) *nodetest.Fault {
 	if r.Method == http.MethodGet {
 		text, err := json.Marshal(map[string]any{"sources": append([]fakeSource{}, f.all...)})
 		if err != nil {
-			panic(err) // all of it has JSON
+			panic(err) // all of it can be encoded
 		}
 		return &nodetest.Fault{Status: 200, Body: string(text)}
 	}
@@ -159,7 +161,7 @@ func (f *fakeSources) answer(r *http.Request, body []byte) *nodetest.Fault {
 	return &nodetest.Fault{Status: 200, Body: `{"name":"` + s.Name + `","state":"paused"}`}
 }
 
-// Columns that a new cluster has already get the floors of the backup too.
+// Columns that a new cluster already has get the floors of the backup too.
 func TestFloorsAreRestored(t *testing.T) {
 	from, to := nodetest.New(t), nodetest.New(t)
 	against(t, from).OK("keyspace", "add-columns", "posts", "like", "extra", "--floor", "like=-2", "--floor", "extra=0")
@@ -202,8 +204,8 @@ func TestBackupWhileAColumnIsAdded(t *testing.T) {
 	}
 }
 
-// A backup has no keyspace that was dropped, and perhaps made again, while it was taken: its
-// columns would not be those of its snapshots.
+// A backup does not contain a keyspace that was dropped, and perhaps created again, while
+// the backup ran. Its columns would not be those of its snapshots.
 func TestBackupWhileAKeyspaceIsDropped(t *testing.T) {
 	server := nodetest.New(t)
 	against(t, server).OK("keyspace", "create", "tags", "--columns", "a", "--shards", "2")
@@ -227,8 +229,8 @@ func TestBackupWhileAKeyspaceIsDropped(t *testing.T) {
 	}
 }
 
-// A backup takes what refers to another keyspace before that one, and a restore brings
-// it back behind it, also from a backup that was made in another order.
+// A backup saves a keyspace before those that it refers to, and a restore restores it after
+// them. A restore does so also for a backup in another order.
 func TestBackupOrder(t *testing.T) {
 	server := nodetest.New(t)
 	dir := filepath.Join(t.TempDir(), "backup")
@@ -258,7 +260,7 @@ func TestBackupOrder(t *testing.T) {
 	}
 }
 
-// Nothing is sent of a backup that is not whole.
+// A restore sends nothing of a backup that is not whole.
 func TestRestoreRefusesDamage(t *testing.T) {
 	const unreleased = "of the development"
 	for name, damage := range map[string]func(t *testing.T, dir string){
@@ -345,7 +347,7 @@ func TestRestoreOfOtherShapes(t *testing.T) {
 	}
 }
 
-// A cluster that a restore is refused by is as it was.
+// A refused restore leaves the cluster unchanged.
 func TestRefusedRestoreMakesNoKeyspace(t *testing.T) {
 	dir, _ := backedUp(t)
 	var m manifest
@@ -376,8 +378,8 @@ func TestRefusedRestoreMakesNoKeyspace(t *testing.T) {
 	}
 }
 
-// A snapshot that is cut off, or refused while the group changes hands, is taken
-// again.
+// A backup requests a snapshot again that was cut off, or refused while the group changed
+// its leader.
 func TestBackupTriesAgain(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(1, 1, 1, 1, 1)
@@ -439,8 +441,8 @@ func TestInterruptedBackupLeavesNothing(t *testing.T) {
 	}
 }
 
-// Of backups that begin in one directory at once, one is made, and the others touch none of its
-// files, also where the one fails.
+// If several backups begin in one directory at once, one runs. The others touch none of its
+// files, also if that one fails.
 func TestBackupsOfOneDirectoryAtOnce(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(1, 1, 1, 1, 1)
@@ -482,7 +484,8 @@ func TestBackupsOfOneDirectoryAtOnce(t *testing.T) {
 	}
 }
 
-// What a backup left that was killed is called so, and no other directory is.
+// The error names what a killed backup left as an incomplete backup, and no other
+// directory.
 func TestBackupOverAnUnfinishedOne(t *testing.T) {
 	server := nodetest.New(t)
 	for file, want := range map[string]string{
@@ -545,8 +548,8 @@ func against(t *testing.T, s *nodetest.Server) *clitest.Invocation {
 	return clitest.New(t, s.URL, Commands, counters.Commands)
 }
 
-// The sharding of a keyspace is asked for, shown, backed up and restored, and what the
-// server says of its shape is printed.
+// The sharding of a keyspace can be requested, and is shown, backed up and restored. The
+// server's warning about its shape is printed.
 func TestKeyspaceSharding(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)

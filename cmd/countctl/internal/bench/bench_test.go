@@ -47,8 +47,8 @@ func TestBenchTakesIDsFromAFile(t *testing.T) {
 	}
 }
 
-// Counts that are there are not changed by a command line that does not name
-// them.
+// A bench does not change existing counts of a keyspace that the command line does not
+// name.
 func TestBenchAsksBeforeItChangesCounts(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(7, 0, 0, 5, 0)
@@ -77,8 +77,8 @@ func TestBenchAsksBeforeItChangesCounts(t *testing.T) {
 	}
 }
 
-// Rows count wherever they are: on a node that has no replica of the keyspace, and does
-// not know of them, a bench asks as well. It does not begin if a shard cannot be counted.
+// A bench also asks if a node without a replica of the keyspace does not know its rows: all
+// nodes' rows count. It does not begin if a shard cannot be counted.
 func TestBenchCountsTheRowsOfAllNodes(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(7, 0, 0, 5, 0)
@@ -138,7 +138,7 @@ func TestBenchHoldsTheCountsAgainstTheAnswers(t *testing.T) {
 	if table := i.OK(args[:len(args)-2]...); !strings.Contains(table, "counts grew by") {
 		t.Errorf("the table lacks the check:\n%s", table)
 	}
-	// A server that acknowledges what it does not count.
+	// The server acknowledges what it does not count.
 	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		if strings.HasSuffix(r.URL.Path, "/incr") {
 			return &nodetest.Fault{Status: 200}

@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// Arguments that only the server can judge are errors of usage as well; lines of a file are not.
+// Arguments that only the server can check are usage errors too; lines of a file are not.
 func TestServerFindsWrongArguments(t *testing.T) {
 	for field, want := range map[string]bool{
 		"limit": true, "columns[1]": true, "positions.0": true, "key": true, "group": true, "grants[0].role": true, "limits.ops_per_second": true,

@@ -11,9 +11,8 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// NodeURL gives an address the scheme that the command line gives it. An address that the command
-// line does not name has https if any named one has: no token goes to a guessed address in the
-// clear.
+// NodeURL keeps the scheme that an address has on the command line. Any other address has
+// https if one on the command line has it, so that no token goes there in the clear.
 func TestNodeURL(t *testing.T) {
 	for _, one := range []struct{ addrs, node, want string }{
 		{"http://n1:1", "n1:1", "http://n1:1"},
@@ -35,8 +34,8 @@ func TestNodeURL(t *testing.T) {
 	}
 }
 
-// A client of one node obeys the whole command line: a redirect does not get the token in the
-// clear, if an address with TLS is named.
+// A client of one node obeys the whole command line: if it names an address with TLS, a
+// redirect does not get the token in the clear.
 func TestTokenAfterARedirect(t *testing.T) {
 	tokens := make(chan string, 1)
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

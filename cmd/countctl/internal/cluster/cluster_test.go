@@ -35,7 +35,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// notReady has a server answer that it is not ready, and why.
+// notReady makes a server answer that it is not ready, and why.
 func notReady(why string) func(*http.Request, []byte) *nodetest.Fault {
 	return func(r *http.Request, _ []byte) *nodetest.Fault {
 		if r.URL.Path != "/readyz" {

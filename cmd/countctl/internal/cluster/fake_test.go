@@ -18,8 +18,8 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 )
 
-// fakeServer answers operators about a cluster of several nodes, in states that real nodes do
-// not take at a test's order.
+// fakeServer answers operators about a cluster of several nodes, in states that a test
+// cannot bring real nodes into.
 type fakeServer struct {
 	*httptest.Server
 
@@ -36,7 +36,7 @@ type fakeCluster struct {
 	Steps   []client.PlanStep
 	Rows    uint64                      // of each node, in posts
 	Cold    map[string]*client.ColdWork // of nodes, by name
-	// ColdRefused, unless "", is why no order of cold rows is followed.
+	// ColdRefused is why orders about cold rows are refused; "" accepts them.
 	ColdRefused string
 	// Looked, if not nil, is called before each answer of /v1/admin and may change the cluster.
 	Looked func(c *fakeCluster, method, path string)
@@ -257,8 +257,8 @@ func (c *fakeCluster) changeGroup(number, verb string, body []byte) (int, any) {
 	return 200, client.Changed{Changed: changed, Group: &client.ChangedGroup{ID: g.ID, Leader: g.Leader, Target: g.Target}}
 }
 
-// cold returns what the nodes report of their rows on disk. A job moves half of the rest
-// between two reports.
+// cold returns the nodes' reports about their rows on disk. Between two reports, a job
+// moves half of the remaining rows.
 func (c *fakeCluster) cold() (nodes []client.ColdNode) {
 	for _, n := range c.Nodes {
 		if !n.Answers {

@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// Who interrupts an order that the cluster goes on with is told that it goes on, and
-// how it is taken back.
+// An interrupted command says that the cluster continues the order, and how to take the
+// order back.
 func TestInterruptedOrderGoesOn(t *testing.T) {
 	for name, test := range map[string]struct {
 		args []string
@@ -40,7 +40,7 @@ func TestInterruptedOrderGoesOn(t *testing.T) {
 	}
 }
 
-// A node is not ordered to leave where nothing can move.
+// A node is not ordered to leave if no replica can move.
 func TestNodeRemoveWithoutAMajority(t *testing.T) {
 	server, i := three(t)
 	server.edit(func(c *fakeCluster) { c.Nodes[1].Alive, c.Nodes[2].Alive = false, false })

@@ -90,8 +90,8 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// Ids that are not of the layout are warned of from a tenth of the rows on, with what to
-// do if anything would help.
+// status warns if a tenth or more of the ids do not fit the layout. The warning says what
+// to do if anything would help.
 func TestMisfitsAreWarnedOf(t *testing.T) {
 	misfit := func(rows uint64, fits string) *client.Misfit {
 		return &client.Misfit{ID: 1850000000000000000, Layout: "weibo", Fits: fits, Rows: rows}
@@ -124,7 +124,7 @@ func TestMisfitsAreWarnedOf(t *testing.T) {
 	}
 }
 
-// A shard of many rows that has over twice its share is warned of, once a keyspace.
+// status warns once for each keyspace of a shard with many rows and over twice its share.
 func TestUnevenShardsAreWarnedOf(t *testing.T) {
 	groups := func(rows ...uint64) (all []client.ClusterGroup) {
 		for s, n := range rows {
@@ -212,8 +212,8 @@ func TestNodeDrain(t *testing.T) {
 	}
 }
 
-// A drain that does not come to its end in time says so, and one that is not
-// waited for does not.
+// A drain that does not end in time says so. One that the command does not wait for does
+// not.
 func TestNodeDrainThatDoesNotEnd(t *testing.T) {
 	server, i := three(t)
 	server.edit(func(c *fakeCluster) {
@@ -300,7 +300,7 @@ func TestRebalance(t *testing.T) {
 	}
 }
 
-// While groups move the placement may plan nothing more: that is not the end.
+// The plan may have no steps while groups move: the rebalance has not ended then.
 func TestRebalanceShowsWhatMoves(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*fakeCluster)
@@ -511,7 +511,7 @@ func TestVerifyOfOneNode(t *testing.T) {
 	}
 }
 
-// --watch goes on until replicas differ.
+// --watch continues until replicas differ.
 func TestVerifyWatches(t *testing.T) {
 	server, i := three(t)
 	rounds := 0
@@ -558,8 +558,8 @@ func TestVerifyWatchIsInterrupted(t *testing.T) {
 	}
 }
 
-// Each node is drained, restarted and undrained before the next one is touched,
-// and none is as long as the cluster is not whole.
+// Each node is drained, restarted and undrained before the next one. No node is restarted
+// while the cluster is not whole.
 func TestRollingRestart(t *testing.T) {
 	server, i := three(t)
 	log := filepath.Join(t.TempDir(), "log")

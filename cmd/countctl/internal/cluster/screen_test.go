@@ -30,13 +30,13 @@ func fitsScreen(t *testing.T, text string) {
 	}
 }
 
-// state is what a cluster says of itself.
+// state is the state that a cluster reports.
 type state struct {
 	clusterName string
 	nodes       []client.ClusterNode
 	groups      []client.ClusterGroup
 	version     client.ClusterVersion
-	why         string // it is not ready
+	why         string // reason why it is not ready
 	id          string
 }
 
@@ -84,7 +84,8 @@ func healthy(nodes int) *state {
 	return s
 }
 
-// kill has a node die, and the next of its groups lead them if most voters live.
+// kill marks a node as dead. Another node leads its groups if two of the first three nodes
+// live; otherwise no group has a leader.
 func (s *state) kill(n int) {
 	dead := &s.nodes[n]
 	dead.Alive, dead.Answers, dead.Leads = false, false, 0
@@ -120,7 +121,7 @@ func (s *state) screen(t *testing.T) string {
 	return text.String()
 }
 
-// The screens are golden files: look at them, they are the documentation.
+// The screens are golden files. They also serve as documentation.
 func TestStatusScreens(t *testing.T) {
 	for name, test := range map[string]struct {
 		nodes  int
@@ -191,7 +192,7 @@ func TestStatusScreens(t *testing.T) {
 	}
 }
 
-// Whatever is wrong, the screen has room for it.
+// Whatever is wrong, the output fits the screen.
 func TestStatusScreenOfEverythingWrong(t *testing.T) {
 	s := healthy(40)
 	for n := range s.nodes {

@@ -61,8 +61,8 @@ func TestFloors(t *testing.T) {
 	}
 }
 
-// What is dropped for good is dropped with --yes alone where nobody can be asked, and the
-// refusal says how many rows there are.
+// Where nobody can be asked, only --yes drops anything for good. The refusal names the
+// number of rows.
 func TestDrop(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)
@@ -94,7 +94,8 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// A drop whose answer is lost is not sent again: it could drop what was created since.
+// A drop whose answer is lost is not sent again: a repeat could drop what was created
+// since.
 func TestDropIsSentOnce(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)

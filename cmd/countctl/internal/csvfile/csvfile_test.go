@@ -80,7 +80,7 @@ func TestReader(t *testing.T) {
 	}
 }
 
-// An error of the first record tells of the line before it, as lines are counted.
+// An error of the first record names the line before it.
 func TestReaderOfALongRecord(t *testing.T) {
 	r, err := csvfile.NewStream("f", strings.NewReader("id,like\n\""+strings.Repeat("x", 2<<20)), ',')
 	if err != nil {
@@ -252,7 +252,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// Neither opening a pipe nor reading it outlasts the context.
+// Opening and reading a pipe both end with the context.
 func TestPipeUntilTheContextEnds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -287,7 +287,7 @@ func TestPipeUntilTheContextEnds(t *testing.T) {
 	}
 }
 
-// A file that is written to while it is read is noticed.
+// Unchanged reports that a file was written to while it was read.
 func TestUnchanged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f.csv")
 	if err := os.WriteFile(path, []byte("id,like\n1,2\n"), 0o600); err != nil {

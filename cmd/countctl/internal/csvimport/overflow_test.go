@@ -15,8 +15,8 @@ func idsUpTo(n int) []client.ID {
 	return ids
 }
 
-// Each row of an id that an answer names counts, each id is named once, and no
-// more ids than a progress file has room for.
+// Each row of an id that an answer names counts. Each id is named once, up to the bound of
+// a progress file.
 func TestOverflowsOfAnswers(t *testing.T) {
 	refused := func(ids ...client.ID) client.WriteResult {
 		var r client.WriteResult

@@ -45,7 +45,7 @@ func TestRejectsAreSyncedBeforeTheProgress(t *testing.T) {
 			t.Errorf("%s: the progress file passes a row that is not synced", name)
 		}
 	}
-	// Without a disk for the rejects, the progress does not move.
+	// If the rejects cannot be synced, the progress does not move.
 	if err := set.rows.rejects.add(&csvfile.RowError{Line: 3, Reason: "why"}, []byte("x,1")); err != nil {
 		t.Fatal(err)
 	}
@@ -59,8 +59,8 @@ func TestRejectsAreSyncedBeforeTheProgress(t *testing.T) {
 	}
 }
 
-// A crash before the first sync leaves anything in place of the rejects; the run after it begins
-// them anew if the progress has none.
+// A crash before the first sync may leave anything in place of the rejects. If the progress
+// has no rejects, the next run begins the file anew.
 func TestTornRejects(t *testing.T) {
 	for _, torn := range []string{"", "li", "line,rea", "line,reason,id,li", "line,reason,id,like\n2,\"w"} {
 		path := filepath.Join(t.TempDir(), "r")

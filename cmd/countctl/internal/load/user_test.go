@@ -50,7 +50,7 @@ func TestRequestsAboutUsers(t *testing.T) {
 	}
 }
 
-// Posts of several workers have different ids, which rise and have the time of now.
+// Posts of several workers have different ids, which rise and have the current time.
 func TestPostsAreNew(t *testing.T) {
 	var each atomic.Uint64
 	cfg := userWorker(Post).cfg

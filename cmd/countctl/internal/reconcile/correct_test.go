@@ -10,8 +10,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// shards is a model of shards that take numbered writes as those of countd do: one above the
-// highest number of its column, or one of the 63 below that was not taken yet.
+// shards is a model of shards that accept numbered writes as those of countd do. A shard
+// accepts a number above the highest of its column, or one of the 63 below that it has not
+// accepted yet.
 type shards struct {
 	t     *rapid.T
 	rows  map[Drift]int64 // by ID and Column
@@ -160,7 +161,7 @@ func TestCorrectionsOnce(t *testing.T) {
 	})
 }
 
-// numbers is a Writer that refuses numbers up to one, and keeps what it took.
+// numbers is a Writer that refuses numbers up to a bound, and keeps those that it accepts.
 type numbers struct {
 	upTo uint64
 	took [][]Drift

@@ -41,7 +41,7 @@ func (c *cluster) row(id uint64) []int64 {
 	return c.rows[id]
 }
 
-// goOn lets writers write and shards count.
+// goOn makes writers write and shards count.
 func (c *cluster) goOn() {
 	if c.lazy {
 		return
@@ -164,7 +164,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// A row that has messages at each look is told as not settled, and is not corrected.
+// A row that has messages at each try is reported as unsettled, and is not corrected.
 func TestUnsettled(t *testing.T) {
 	c := &hot{}
 	truth := NewTruth(1)
@@ -212,7 +212,7 @@ func TestBehindAndMovedBack(t *testing.T) {
 	}
 }
 
-// back is moved back after the first look.
+// back moves the positions back after the first read.
 type back struct{ hot }
 
 func (b *back) Rows(ctx context.Context, ids []uint64) ([]Row, map[int][]Window, error) {
@@ -253,7 +253,8 @@ func TestPositions(t *testing.T) {
 	}
 }
 
-// A row whose value is set between the comparison and the correction is found by the next look.
+// A second comparison finds a row whose value was set between the comparison and the
+// correction.
 func TestSetMeanwhile(t *testing.T) {
 	s := &settable{count: 1}
 	truth := NewTruth(1)
@@ -273,8 +274,8 @@ func TestSetMeanwhile(t *testing.T) {
 	}
 }
 
-// What another run corrected in the meantime is not corrected again, and what has changed since is
-// left to the next run.
+// What another run corrected in the meantime is not corrected again. What has changed since
+// is left to the next run.
 func TestCorrectedMeanwhile(t *testing.T) {
 	s := &settable{count: 3}
 	truth := NewTruth(1)

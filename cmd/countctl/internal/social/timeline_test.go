@@ -29,7 +29,7 @@ func TestBadIDsAreNamed(t *testing.T) {
 	}
 }
 
-// TestLimitsAreChecked checks that 0 is not taken for the default, as the API does not take it
+// TestLimitsAreChecked checks that 0 does not mean the default. The API does not accept 0
 // either.
 func TestLimitsAreChecked(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("{}")) }))

@@ -89,7 +89,7 @@ func TestQueryTruth(t *testing.T) {
 	}
 }
 
-// quiesced returns rows of a server that are compared with a truth of likes as they are.
+// quiesced returns a reconciled for the rows of a server, as they are, and a truth of likes.
 func quiesced(t *testing.T, server *nodetest.Server, likes map[uint64]int64) *reconciled {
 	t.Helper()
 	c, err := client.New(client.Config{Addrs: []string{server.URL}})
@@ -104,7 +104,7 @@ func quiesced(t *testing.T, server *nodetest.Server, likes map[uint64]int64) *re
 	return r
 }
 
-// compareAndCorrect is a run of reconcile after its question; meanwhile is what happens while it is open.
+// compareAndCorrect runs reconcile. It calls meanwhile while the question is open.
 func (r *reconciled) compareAndCorrect(t *testing.T, meanwhile func()) (reconcileOutput, error) {
 	t.Helper()
 	digests, err := r.digests(t.Context(), true)
@@ -120,7 +120,7 @@ func (r *reconciled) compareAndCorrect(t *testing.T, meanwhile func()) (reconcil
 	return out, r.correct(t.Context(), found, digests, &out)
 }
 
-// Rows that are compared as they are must still be so once a question is answered.
+// Rows that were compared as they are must be unchanged once the question is answered.
 func TestWrittenWhileAQuestionIsOpen(t *testing.T) {
 	server := nodetest.New(t)
 	r := quiesced(t, server, map[uint64]int64{1: 5})
@@ -129,8 +129,9 @@ func TestWrittenWhileAQuestionIsOpen(t *testing.T) {
 	}
 }
 
-// TestRepeatedAtOnce: a run that ends within its corrections may be repeated at once, also when other rows
-// differ by then; what the first has sent, and arrives after that, changes nothing.
+// TestRepeatedAtOnce: a run that ends during its corrections may be repeated at once, also
+// if other rows differ by then. A write of the first run that arrives later changes
+// nothing.
 func TestRepeatedAtOnce(t *testing.T) {
 	server := nodetest.New(t)
 	r := quiesced(t, server, map[uint64]int64{1: 5, 2: 7, 3: 0})

@@ -16,7 +16,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 )
 
-// sourceServer answers for the source likes, whose lag falls by 10 with each look.
+// sourceServer answers for the source likes, whose lag falls by 10 with each answer.
 type sourceServer struct {
 	mu    sync.Mutex
 	calls []string

@@ -289,8 +289,8 @@ func runUntil(t *testing.T, cmd *exec.Cmd, kill <-chan struct{}) error {
 	}
 }
 
-// disturb makes the server lose some answers. It returns what is closed when the
-// given request comes, which is a good moment to kill its sender.
+// disturb makes the server lose some answers. It returns a channel that is closed when
+// request killAt arrives, which is a good moment to kill the sender.
 func disturb(s *nodetest.Server, noted *sessions, seed uint64, killAt int64) <-chan struct{} {
 	kill := make(chan struct{})
 	var mu sync.Mutex
@@ -412,8 +412,8 @@ func TestReplayRefusesABadRow(t *testing.T) {
 	}
 }
 
-// A file with bad rows stays one that was not added whole, however often and
-// with whatever flags the command is run again.
+// A file with bad rows never counts as added whole, however often and with whatever flags
+// the command is run again.
 func TestAddOfAFinishedFileRemembersItsRejects(t *testing.T) {
 	cases := []struct{ name, text, command, add, rejects string }{
 		{"import --add", "id,like\nx,1\n1,1\ny,1\n", "import", "--add", ""},
@@ -451,8 +451,8 @@ func TestAddOfAFinishedFileRemembersItsRejects(t *testing.T) {
 	}
 }
 
-// A run that goes on with a bad row stopping it still tells of those that the
-// run before had put aside.
+// A run that continues and stops at a bad row still reports the rows that the run before
+// rejected.
 func TestRejectsOfAStoppedRunAreCounted(t *testing.T) {
 	for _, kind := range []string{"values", "--add"} {
 		t.Run(kind, func(t *testing.T) {
@@ -528,7 +528,7 @@ func TestAddDoesNotBeginAnewByItself(t *testing.T) {
 	}
 }
 
-// A run that sent nothing leaves nothing that stands in the way of the next one.
+// A run that sent nothing leaves nothing behind that blocks the next run.
 func TestARunThatSentNothingBlocksNothing(t *testing.T) {
 	cases := []struct{ name, text, command, wrong, right string }{
 		{"replay", "item,t,event\n1,1,retweet\n1,2,like\n", "replay", "--map retweeet=repost", "--map retweet=repost"},
@@ -594,7 +594,7 @@ func countIncrs(s *nodetest.Server, nth int, fault *nodetest.Fault) {
 	})
 }
 
-// The answer that names the sum is lost, and a repeat is not told which it was.
+// The answer that names the sum is lost, and the answer to a repeat does not name it.
 func TestAddNamesSumsThatPerhapsDoNotFit(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(7, 0, 0, 1<<63-1, 0)
@@ -614,8 +614,8 @@ func TestAddNamesSumsThatPerhapsDoNotFit(t *testing.T) {
 	}
 }
 
-// A file of which sums did not fit is one that was not added whole, however often
-// and with whatever flags the command is run again.
+// A file with sums that did not fit never counts as added whole, however often and with
+// whatever flags the command is run again.
 func TestAddOfAFileRemembersItsOverflows(t *testing.T) {
 	const full = 1<<63 - 1
 	added := "id,like\n40,1\n44,1\n40,2\n48,1\n"

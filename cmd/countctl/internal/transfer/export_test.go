@@ -161,7 +161,8 @@ func TestExportTriesAPageAgain(t *testing.T) {
 	}
 }
 
-// After most nodes died an export writes what is left, says what is not, and fails.
+// After most nodes died, an export writes the remaining rows, names the missing shards, and
+// fails.
 func TestExportSkipsShardsThatNobodyHas(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(9, 1, 0, 0, 0)

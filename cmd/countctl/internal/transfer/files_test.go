@@ -22,8 +22,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// A pipe is refused at once, with what to do; standard input that is silent, and a pipe, end
-// with a signal.
+// A pipe is refused at once, with what to do. A signal ends the read of a silent standard
+// input and of a pipe.
 func TestPipes(t *testing.T) {
 	server := nodetest.New(t)
 	pipe := filepath.Join(t.TempDir(), "pipe")

@@ -92,7 +92,7 @@ func TestImportRedis(t *testing.T) {
 	}
 }
 
-// Sets and sorted sets are counts of their members, and keys of other types are none.
+// Sets and sorted sets count their members. Keys of other types are ignored.
 func TestImportRedisCountsMembers(t *testing.T) {
 	addr := proctest.StartRedis(t)
 	peer := redis.NewClient(&redis.Options{Addr: addr})
@@ -134,7 +134,7 @@ func TestImportRedisCountsMembers(t *testing.T) {
 	}
 }
 
-// The comparison tells what differs, and by exit code that something does.
+// The comparison reports what differs, and the exit code that something does.
 func TestImportRedisTellsDifferences(t *testing.T) {
 	from := newSource(t, 100)
 	server := nodetest.New(t)
@@ -157,8 +157,8 @@ func TestImportRedisTellsDifferences(t *testing.T) {
 	}
 }
 
-// An import that stops goes on behind what was acknowledged, and from the start
-// when the Redis is another one.
+// An import that stopped continues after what was acknowledged. It begins at the start if
+// the Redis server is another one.
 func TestImportRedisGoesOn(t *testing.T) {
 	const n = 1000
 	from := newSource(t, n)
@@ -233,8 +233,8 @@ func TestImportRedisBadValues(t *testing.T) {
 	}
 }
 
-// What is not copied is counted and named, and what was asked for and did not come is
-// an error.
+// What is not copied is counted and named. A pattern or a name that matched nothing is an
+// error.
 func TestImportRedisTellsWhatIsLeft(t *testing.T) {
 	addr := proctest.StartRedis(t)
 	peer := redis.NewClient(&redis.Options{Addr: addr})
@@ -287,7 +287,7 @@ func TestImportRedisTellsWhatIsLeft(t *testing.T) {
 	}
 }
 
-// Nothing but the one reason is told of a Redis that does not answer.
+// If Redis does not answer, only that reason is printed.
 func TestImportRedisThatIsDown(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

@@ -36,7 +36,7 @@ func clientOf(t *testing.T, s *nodetest.Server) *client.Client {
 	return c
 }
 
-// must fails the test for an error.
+// must fails the test if err is not nil.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -375,7 +375,7 @@ func TestImportSurvivesKills(t *testing.T) {
 	check("after late requests")
 }
 
-// Of a cut-off file nothing is sent, so that the whole one can be added.
+// Nothing of a truncated file is sent, so that the whole file can be added later.
 func TestACutGzipIsRefusedBeforeAnythingIsSent(t *testing.T) {
 	whole := clitest.Gzipped(t, randomEvents(4, 4000, 100).text)
 	for _, command := range []string{"replay", "import --add --map t=like --id-column item", "import --map t=like --id-column item"} {
@@ -397,8 +397,8 @@ func TestACutGzipIsRefusedBeforeAnythingIsSent(t *testing.T) {
 	}
 }
 
-// No flag makes the command overwrite the file that it reads, by whatever name, or a file that
-// is none of its own.
+// No flag makes the command overwrite the file that it reads, by whatever name, or a file
+// of something else.
 func TestOwnFilesAreNotTheInput(t *testing.T) {
 	const text = "id,like\n1,1\nx,1\n"
 	dir := t.TempDir()
@@ -448,7 +448,7 @@ func must1[T any](v T, err error) T {
 	return v
 }
 
-// Rows are added in an order that a floor cannot tell from that of the file.
+// Rows are added out of the file's order only where a floor makes no difference.
 func TestAddAtAFloor(t *testing.T) {
 	server := nodetest.New(t)
 	c := clientOf(t, server)

@@ -93,10 +93,11 @@ func (v *View) degraded() (names []string, stopped int) {
 	return names, stopped
 }
 
-// namesMax is the number of group names in a line.
+// namesMax is the number of group names in a line that does not name all groups.
 const namesMax = 3
 
-// few writes names for a line.
+// few joins names for a line. If there are more than namesMax+1, it names namesMax and
+// counts the others.
 func few(names []string) string {
 	if len(names) <= namesMax+1 {
 		return strings.Join(names, ", ")
@@ -104,7 +105,7 @@ func few(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:namesMax], ", "), len(names)-namesMax)
 }
 
-// tally formats the number of groups by node, most first.
+// tally formats the number of groups by node. The node with the most groups is first.
 func (v *View) tally(of map[string]int) string {
 	var texts []string
 	for _, key := range slices.SortedFunc(maps.Keys(of), func(a, b string) int {

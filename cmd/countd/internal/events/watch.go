@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// settle is how long groups are collected for one line. A group that elects a leader within
-// it has changed its leader, and was never long without one.
+// settle is how long a Watch collects groups for one line. A group that elects another
+// leader within this time counts as moved, not as without a leader.
 const settle = 3 * time.Second
 
 // startMax is how long a group may be without its first leader while its nodes start or
@@ -26,7 +26,7 @@ type Watch struct {
 	moved, regained batch
 	votersWere      []string // VotersFull of the last view
 
-	// Since when this node refuses writes for a cause; zero while it does not.
+	// Times since which this node refuses writes, by cause; zero while it does not.
 	disk, memory, voters time.Time
 }
 
@@ -34,15 +34,15 @@ type Watch struct {
 type group struct {
 	leader  string    // last one known, "" for none yet
 	missing time.Time // when it lost its leader; zero while it has one
-	logged  bool      // that it is missing
+	logged  bool      // a line has named the group
 }
 
 // batch gathers groups for one line.
 type batch struct {
 	names    []string
 	since    time.Time      // when the first came
-	from, to map[string]int // groups, by leader
-	longest  time.Duration  // without a leader
+	from, to map[string]int // number of groups by leader
+	longest  time.Duration  // longest time without a leader
 }
 
 // NewWatch returns a watch that writes to logger.
@@ -206,7 +206,7 @@ func (w *Watch) logMoved(v *View) {
 	*b = batch{}
 }
 
-// add adds a group. A group that is there already counts once.
+// add adds a group to the batch. A group that the batch already has counts once.
 func (b *batch) add(at time.Time, name, from, to string) {
 	if len(b.names) == 0 {
 		*b = batch{since: at, from: map[string]int{}, to: map[string]int{}}
@@ -225,7 +225,8 @@ func (b *batch) add(at time.Time, name, from, to string) {
 func (w *Watch) checkSpace(v *View) {
 	w.refuses(&w.disk, v.At, v.Disk.Full, "writes", "the disk of this node is at its reserve", "the disk of this node has room", v.Disk.args())
 	w.refuses(&w.memory, v.At, v.Memory.Full, "writes of new rows", "this node is at its memory limit", "this node has memory", v.Memory.args())
-	// The node checks its groups one after the other: wait until it has.
+	// The node checks its groups one after the other. If two views agree, it has checked
+	// all.
 	if slices.Equal(v.VotersFull, w.votersWere) {
 		var args []any
 		if len(v.VotersFull) > 0 {
@@ -238,14 +239,15 @@ func (w *Watch) checkSpace(v *View) {
 
 func (r Space) args() []any { return []any{"needed_bytes", r.NeededBytes, "has_bytes", r.HasBytes} }
 
-// refuses logs when something stops or resumes, and keeps in since when it stopped.
-func (w *Watch) refuses(since *time.Time, at time.Time, stopped bool, what, whyStopped, whyResumed string, args []any) {
+// refuses logs when writes of a kind stop or resume. stoppedAt keeps the time at which they
+// stopped.
+func (w *Watch) refuses(stoppedAt *time.Time, at time.Time, stopped bool, what, whyStopped, whyResumed string, args []any) {
 	switch {
-	case stopped && since.IsZero():
-		*since = at
+	case stopped && stoppedAt.IsZero():
+		*stoppedAt = at
 		w.logger.Warn(what+" stopped", append([]any{"why", whyStopped}, args...)...)
-	case !stopped && !since.IsZero():
-		w.logger.Info(what+" resumed", append([]any{"why", whyResumed, "stopped_for", length(at.Sub(*since))}, args...)...)
-		*since = time.Time{}
+	case !stopped && !stoppedAt.IsZero():
+		w.logger.Info(what+" resumed", append([]any{"why", whyResumed, "stopped_for", length(at.Sub(*stoppedAt))}, args...)...)
+		*stoppedAt = time.Time{}
 	}
 }

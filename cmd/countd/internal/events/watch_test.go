@@ -48,7 +48,7 @@ func newWatched(t *testing.T, groups int) *watched {
 	return w
 }
 
-// wants takes the next view half a second later and holds the lines to it.
+// wants takes the next view half a second later and compares the lines with lines.
 func (w *watched) wants(lines ...string) {
 	w.t.Helper()
 	w.At = w.At.Add(500 * time.Millisecond)
@@ -63,7 +63,7 @@ func (w *watched) wants(lines ...string) {
 	}
 }
 
-// quiet lets so much time pass without a line.
+// quiet lets d pass and fails on any line.
 func (w *watched) quiet(d time.Duration) {
 	w.t.Helper()
 	for range d / (500 * time.Millisecond) {
@@ -71,7 +71,7 @@ func (w *watched) quiet(d time.Duration) {
 	}
 }
 
-// led has another node lead all groups of a node.
+// led makes another node lead all groups of a node.
 func (w *watched) led(from, to string) {
 	for i := range w.Groups {
 		if w.Groups[i].Leader == from {
@@ -85,8 +85,8 @@ func TestNothingChanges(t *testing.T) {
 	w.quiet(time.Hour)
 }
 
-// A node dies and comes back. Other nodes lead what it led before anybody could see that
-// it had no leader.
+// A node dies and comes back. Other nodes lead its groups before anybody could see that
+// those had no leader.
 func TestNodeDiesAndComesBack(t *testing.T) {
 	w := newWatched(t, 24)
 	for i := range w.Groups { // elections do not end at once
@@ -136,7 +136,7 @@ func TestGroupsLoseTheirLeader(t *testing.T) {
 	w.quiet(time.Minute)
 }
 
-// A handover leaves a group without a leader for a moment, which is no loss.
+// A handover leaves a group without a leader for a moment, which is not a loss.
 func TestHandoverIsNoLoss(t *testing.T) {
 	w := newWatched(t, 24)
 	w.led("k2", "")
@@ -147,7 +147,7 @@ func TestHandoverIsNoLoss(t *testing.T) {
 	w.quiet(time.Minute)
 }
 
-// A start may take its time. Groups that have no leader after it are told of.
+// A start may take some time. Groups that have no leader after startMax are reported.
 func TestGroupsWithoutAFirstLeader(t *testing.T) {
 	w := newWatched(t, 0)
 	for g := range 24 {
@@ -179,7 +179,8 @@ func TestGroupsComeAndGo(t *testing.T) {
 	w.quiet(time.Minute)
 }
 
-// A node that starts among dead ones tells of them, and joins and orders are told too.
+// A node that starts among dead nodes reports them. Joins and changes of a node's state are
+// reported too.
 func TestNodesComeAndGo(t *testing.T) {
 	w := newWatched(t, 3)
 	w.Nodes = append(w.Nodes, Node{Key: "k4", Name: "n4", State: "active"})
