@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// BenchmarkIncrements writes and applies entries of increments of one column each, in so many
-// requests of so many ops. It reports the bytes that an increment takes in its entry, without
+// BenchmarkIncrements writes and applies entries of increments of one column each, for several
+// numbers of requests and ops. It reports the bytes that an increment takes in its entry, without
 // the entry's frame.
 func BenchmarkIncrements(b *testing.B) {
 	for _, shape := range []struct{ requests, ops int }{{1, 1}, {16, 1}, {100, 1}, {1, 100}, {7, 20}} {

@@ -32,9 +32,9 @@ func TestEntryBytesAreGolden(t *testing.T) {
 	codectest.Golden(t, "entry-counters.bin", entryOf(4, goldenOps()...))
 }
 
-// Apply does with the ops of an entry what the naive model does: 1. Each row is the one right after its
-// op. 2. Refusals ascend by op and have the column. 3. The table is the model's. 4. The engine without a
-// log does the same.
+// Apply treats the ops of an entry as the naive model does: 1. Each row is the one right after its
+// op. 2. Refusals ascend by op and name the column. 3. The table equals the model's. 4. The engine
+// without a log does the same.
 func TestEntriesApplyAsTheModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c, direct, want := NewCounters(Tiers{}), engine.New(), model{}
@@ -86,7 +86,7 @@ func TestOpsWithoutAFormAreNotWritten(t *testing.T) {
 	}
 }
 
-// mustNotBeWritten checks that a request panics that no entry may hold.
+// mustNotBeWritten checks that writing a request panics if no entry may hold it.
 func mustNotBeWritten(t *testing.T, fill func(*RequestWriter)) {
 	t.Helper()
 	defer func() {
@@ -203,7 +203,7 @@ func FuzzEntry(f *testing.F) {
 	})
 }
 
-// FuzzOpenEntry feeds frames of any bytes.
+// FuzzOpenEntry feeds OpenEntry with frames of any bytes.
 func FuzzOpenEntry(f *testing.F) {
 	f.Add(entryOf(4, goldenOps()...))
 	f.Add([]byte{})
@@ -267,7 +267,7 @@ func reencoded(t testing.TB, sections []byte) (again []byte) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// Judged by itself at the time at which a key was made, it is applied.
+		// Judged alone at the time at which its key was created, it is applied.
 		made, _ := id.Born()
 		ops, outcomes, err := decoded(append(dedup.AppendClock(nil, time.UnixMilli(max(made.UnixMilli(), 0)), testLimits), section...))
 		if err != nil {

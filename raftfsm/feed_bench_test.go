@@ -78,7 +78,7 @@ func BenchmarkSpilledFeeds(b *testing.B) {
 	})
 }
 
-// engineStats is what users take.
+// engineStats holds the memory and disk of a user.
 type engineStats struct{ perUser, diskPerUser float64 }
 
 func (s *engineStats) note(fsm *Feed) {

@@ -83,8 +83,8 @@ func TestSpillGoesOn(t *testing.T) {
 	}
 }
 
-// Feeds of users who follow some of ten million need no more room for a snapshot than is
-// said, wherever they are.
+// SnapshotBytes is large enough for the feeds of users who follow some of ten million, in memory or
+// on disk.
 func TestSnapshotBytesOfFeeds(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()

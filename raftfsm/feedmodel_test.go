@@ -13,9 +13,9 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// Replicas of which each has other feeds in memory answer, digest and restore as one that
-// has all of them there and as a plain map does, whatever is written, read, moved and
-// restored, and at whatever moment a process is killed.
+// Each replica has other feeds in memory. All answer, digest and restore like one with all feeds in
+// memory and like a plain map, whatever is written, read, moved and restored, and whenever a
+// process is killed.
 func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -141,7 +141,7 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 				_, err := r.fsm.Bodies().Spill(rapid.Uint32Range(0, 2).Draw(t, "idle"), rapid.SampledFrom([]int64{0, 20, math.MaxInt64}).Draw(t, "bytes"), func() bool { return true })
 				r.must(err)
 			},
-			"restore": func(t *rapid.T) { // of another replica's snapshot, in a running process
+			"restore": func(t *rapid.T) { // restores another replica's snapshot in a running process
 				r := which.Draw(t, "replica")
 				r.must(codectest.Restore(r.fsm, codectest.Persisted(t, which.Draw(t, "from").fsm)))
 			},
@@ -200,7 +200,7 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 // modelGroups has the groups of each user by name.
 type modelGroups map[uint64]map[string][]uint64
 
-// change returns how many a group has after an op on it.
+// change applies an op on a group, and returns the group's number of followees.
 func (m modelGroups) change(op *FeedOp, follows []Followee) (size int, refused bool) {
 	if m[op.User] == nil {
 		m[op.User] = map[string][]uint64{}
@@ -220,7 +220,7 @@ func (m modelGroups) change(op *FeedOp, follows []Followee) (size int, refused b
 	return len(list), false
 }
 
-// keepOnly removes those whom a user no longer follows.
+// keepOnly removes from the groups those whom a user no longer follows.
 func (m modelGroups) keepOnly(user uint64, follows []Followee) {
 	for name, list := range m[user] {
 		m[user][name] = slices.DeleteFunc(slices.Clone(list), func(id uint64) bool {
@@ -249,7 +249,7 @@ func (m modelGroups) mustEqual(t *rapid.T, user uint64, got []Group) {
 	}
 }
 
-// modelFeed is what an op makes of a feed with a stamp, by a map.
+// modelFeed returns, by a map, what an op makes of a feed with a stamp.
 func modelFeed(op *FeedOp, was []Followee, stamp uint64) (now []Followee) {
 	posts, seen := map[uint64]int64{}, map[uint64]int64{}
 	for _, f := range was {

@@ -45,7 +45,7 @@ func (r *spillReplica) must(err error) {
 	}
 }
 
-// open begins a process with a snapshot, nil for none.
+// open starts a process with a snapshot, or with none if it is nil.
 func (r *spillReplica) open(snapshot []byte) {
 	r.t.Helper()
 	var err error
@@ -63,7 +63,7 @@ func (r *spillReplica) close() {
 	r.must(r.store.Close())
 }
 
-// kill leaves of the disk what a crash may, and begins anew.
+// kill keeps of the disk what a crash may leave, and starts a new process.
 func (r *spillReplica) kill(snapshot []byte, seed uint64) {
 	r.t.Helper()
 	was := r.fs
@@ -85,7 +85,7 @@ func (r *spillReplica) spill(idle uint32) int {
 	return users
 }
 
-// check holds the replica to what every user follows.
+// check compares the replica with what every user follows.
 func (r *spillReplica) check(want map[uint64][]Followee, groups ...modelGroups) {
 	r.t.Helper()
 	var sum uint64
@@ -142,7 +142,7 @@ func feedEntry(index uint64, ops ...FeedOp) *raft.Log {
 	return codectest.Command(index, codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindFeed, 1), w.Section()...)))
 }
 
-// fillFeeds has users follow some others each.
+// fillFeeds makes each user follow some others.
 func fillFeeds(t testing.TB, r *spillReplica, users, each int) map[uint64][]Followee {
 	t.Helper()
 	rnd := rand.New(rand.NewPCG(9, 9))
@@ -163,7 +163,7 @@ func fillFeeds(t testing.TB, r *spillReplica, users, each int) map[uint64][]Foll
 	return want
 }
 
-// Without room on the disk feeds stay in memory, and what a snapshot has does too.
+// If the disk is full, feeds stay in memory, also those of a restored snapshot.
 func TestFeedsOnAFullDisk(t *testing.T) {
 	r := newSpillReplica(t)
 	want := fillFeeds(t, r, 300, 9)
@@ -217,7 +217,7 @@ func TestLostFeeds(t *testing.T) {
 	r.check(want)
 }
 
-// A snapshot that is not whole changes nothing and takes no memory.
+// An incomplete snapshot changes nothing and leaves no memory in use.
 func TestRestoreOfHalfASnapshotOfFeeds(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()

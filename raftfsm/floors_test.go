@@ -110,8 +110,8 @@ func TestFloorsWithoutAForm(t *testing.T) {
 	}
 }
 
-// A repeat is not cut: its ops are not applied. Of an unread shard the cuts stand at the
-// ops of the entry, whatever tables lie between.
+// Floors do not cut a repeat, because its ops are not applied. In a shard of unread numbers, cuts
+// name the ops of the entry, whatever tables lie between.
 func TestCutsOfRequests(t *testing.T) {
 	id := dedup.ByKey([]byte("k"), []byte("body"))
 	var w RequestWriter

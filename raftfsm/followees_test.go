@@ -14,7 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// storedFollowees returns followees as a page gives them back.
+// storedFollowees encodes followees and returns what decoding gives back.
 func storedFollowees(followees []Followee) []Followee {
 	f := NewFeed(spill.Place{})
 	f.Bodies().Current().Set(1, appendFeed(nil, followees, 0))
@@ -59,7 +59,7 @@ func TestFolloweesComeBack(t *testing.T) {
 	})
 }
 
-// randomFeed is what a user of a service of 10 million follows.
+// randomFeed returns what a user of a service with 10 million users may follow.
 func randomFeed(r *rand.Rand, n int) []Followee {
 	ids := map[uint64]bool{}
 	for len(ids) < n {

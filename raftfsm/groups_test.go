@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// No bytes of a snapshot or of memory crash the decoder of groups; what it accepts has one
+// No bytes of a snapshot or of memory crash the decoder of groups. What it accepts has only one
 // form.
 func FuzzParseGroups(f *testing.F) {
 	followees := []Followee{{ID: 1}, {ID: 7, Posts: 3}, {ID: math.MaxUint64}}
@@ -32,8 +32,8 @@ func FuzzParseGroups(f *testing.F) {
 	})
 }
 
-// No bytes of an entry crash the decoder of ops on feeds, of which some are on groups; what
-// it accepts has one form.
+// No bytes of an entry crash the decoder of ops on feeds, which include those on groups. What it
+// accepts has only one form.
 func FuzzFeedOp(f *testing.F) {
 	for _, op := range []FeedOp{
 		{Kind: FeedPutGroup, Followees: []Followee{{ID: 1}, {ID: 9}}, Group: "stars"},

@@ -17,14 +17,14 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// shardKinds are the kinds beside counters.
+// shardKinds are all kinds except counters.
 var shardKinds = []codec.Kind{codec.KindUnread, codec.KindFeed, codec.KindBoard}
 
 func cursorOp(kind engine.OpKind, number uint8, at int64) *engine.Op {
 	return &engine.Op{Kind: kind, Cells: []engine.Cell{{Column: number, Value: at}}}
 }
 
-// goldenRequest fills a request with each op that a kind has.
+// goldenRequest writes each op of a kind into a request.
 func goldenRequest(kind codec.Kind, w *RequestWriter) {
 	switch kind {
 	case codec.KindUnread:
@@ -72,7 +72,7 @@ func goldenMachine(t testing.TB, kind codec.Kind) Machine {
 	return m
 }
 
-// The bytes of entries and snapshots are on disks already.
+// The bytes of entries and snapshots must not change.
 func TestGoldenBytesOfKinds(t *testing.T) {
 	for _, kind := range shardKinds {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestGoldenBytesOfKinds(t *testing.T) {
 	}
 }
 
-// No damage of a snapshot is taken: cut anywhere, or with a bit turned.
+// Restore refuses a snapshot that is cut anywhere or has a flipped bit.
 func TestKindsRefuseDamage(t *testing.T) {
 	t.Parallel()
 	for _, kind := range shardKinds {
@@ -143,7 +143,7 @@ func TestCheckSectionOfKinds(t *testing.T) {
 	}
 }
 
-// Cursors know the day, so their entry must.
+// Cursors store the day, so their entry needs the time.
 func TestCursorsNeedAClock(t *testing.T) {
 	var w RequestWriter
 	for name, fill := range map[string]func(){
@@ -181,8 +181,8 @@ func TestWriterPanicsOnWhatHasNoForm(t *testing.T) {
 	}
 }
 
-// FuzzEntryOfKinds feeds sections of any bytes in a frame that is right: they are
-// refused, or applied so that a snapshot of it restores to the same.
+// FuzzEntryOfKinds applies sections of any bytes in a valid frame. They are refused, or applied so
+// that a snapshot restores the same state.
 func FuzzEntryOfKinds(f *testing.F) {
 	for i, kind := range shardKinds {
 		f.Add(uint8(i), goldenSections(kind))
@@ -203,8 +203,8 @@ func FuzzEntryOfKinds(f *testing.F) {
 	})
 }
 
-// FuzzSnapshotOfKinds feeds a section of any bytes behind a head that is right.
-// What can be restored can be visited, and is the same when it is written again.
+// FuzzSnapshotOfKinds feeds a section of any bytes behind a valid head. What Restore accepts can be
+// visited, and is the same when it is written again.
 func FuzzSnapshotOfKinds(f *testing.F) {
 	for i, kind := range shardKinds {
 		m := goldenMachine(f, kind)
@@ -254,8 +254,8 @@ func applyBoard(b *Board, id dedup.RequestID, op *BoardOp) *Result {
 	return b.Apply(&raft.Log{Index: b.Applied() + 1, Type: raft.LogCommand, Data: codec.AppendChecksum(append(entry, w.Section()...))}).(*Result)
 }
 
-// A publish that is repeated is answered with the number of its own notice, also
-// when others were published since, and after a restart.
+// A repeated publish returns the number of its own notice, also after other publishes and after a
+// restart.
 func TestRepeatedPublishLearnsItsNotice(t *testing.T) {
 	b := NewBoard()
 	publish := &BoardOp{Kind: BoardPublish, Name: "news"}
@@ -303,8 +303,8 @@ func TestRepeatedRetractLearnsItsRefusal(t *testing.T) {
 			t.Fatalf("first: %+v, want %d", r.Overflows, why)
 		}
 	}
-	applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: BoardPublish, Name: "n"})         // now it is there
-	applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: BoardRetract, Name: "n", Seq: 1}) // now it is not full
+	applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: BoardPublish, Name: "n"})         // now the channel exists
+	applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: BoardRetract, Name: "n", Seq: 1}) // now the list is not full
 	restored := NewBoard()
 	if err := codectest.Restore(restored, codectest.Persisted(t, b)); err != nil {
 		t.Fatal(err)
@@ -323,8 +323,8 @@ func TestRepeatedRetractLearnsItsRefusal(t *testing.T) {
 	}
 }
 
-// Retracted notices are counted by search; when all at the front are, they are no
-// longer kept.
+// Retracted notices are counted by binary search. The board drops those at the front once all up to
+// them are retracted.
 func TestRetractedNotices(t *testing.T) {
 	ops := slices.Repeat([]BoardOp{{Kind: BoardPublish, Name: "n"}}, 6)
 	for _, seq := range []int64{2, 5, 2, 1, 6} {
@@ -345,8 +345,8 @@ func TestRetractedNotices(t *testing.T) {
 	}
 }
 
-// A channel or dot is made once, without a notice or a firing, and what is there
-// already stays as it is. The bytes of these ops are on disks already.
+// A channel or dot is created once, without a notice or a firing. An existing one stays as it is.
+// The bytes of these ops must not change.
 func TestChannelsAndDotsAreMade(t *testing.T) {
 	making := []BoardOp{{Kind: BoardMakeChannel, Name: "news"}, {Kind: BoardMakeDot, Name: "shop"}}
 	b, results := boardOf(t, making...)

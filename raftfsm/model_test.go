@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// model is the naive table that the state machine is held to.
+// model is the naive table with which the tests compare the state machine.
 type model map[uint64]*[engine.ColumnsMax]int64
 
 func (m model) row(id uint64) *[engine.ColumnsMax]int64 {
@@ -23,8 +23,7 @@ func (m model) row(id uint64) *[engine.ColumnsMax]int64 {
 	return m[id]
 }
 
-// apply returns the column whose sum does not fit, and false, for an op that is
-// to be refused.
+// apply applies an op. If the op must be refused, it returns the column that overflows, and false.
 func (m model) apply(op *engine.Op) (uint8, bool) {
 	row := *m.row(op.ID)
 	for _, c := range op.Cells {
@@ -64,7 +63,7 @@ func (m model) mustEqual(t rapid.TB, table *engine.Table) {
 	}
 }
 
-// drawOps draws one request, of few ids so that ops meet.
+// drawOps draws one request. It uses few ids, so that ops meet.
 func drawOps(t *rapid.T, label string) []engine.Op {
 	value := rapid.OneOf(rapid.Int64Range(-3, 70_000), rapid.Int64(),
 		rapid.SampledFrom([]int64{0, 1, -1, 65534, 65535, 65536, 1<<63 - 1, -1 << 63}))
@@ -106,7 +105,7 @@ func add(id uint64, column uint8, delta int64) engine.Op {
 	return engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: delta}}}
 }
 
-// newCounters returns counters whose table is verified whole when the test ends.
+// newCounters returns counters. When the test ends, it verifies the whole table.
 func newCounters(t testing.TB) *Counters {
 	c := NewCounters(Tiers{})
 	t.Cleanup(func() {

@@ -55,7 +55,7 @@ func (h *history) want(now int64, id dedup.RequestID, outcome dedup.Outcome, cou
 	}
 }
 
-// sums is a request that adds to column 0 of key 1, once for each delta.
+// sums is a request that adds each delta to column 0 of key 1.
 type sums struct {
 	id     dedup.RequestID
 	deltas []int64
@@ -63,7 +63,7 @@ type sums struct {
 
 func summed(id dedup.RequestID, deltas ...int64) sums { return sums{id, deltas} }
 
-// entry applies requests of one entry and returns what became of each.
+// entry applies requests in one entry and returns their outcomes.
 func (h *history) entry(now int64, requests ...sums) (outcomes []dedup.Outcome) {
 	h.index++
 	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 1), time.UnixMilli(now), h.limits)
@@ -98,7 +98,7 @@ func (h *history) bytes() (state []byte) {
 	return bytes.Join(h.memory(), nil)
 }
 
-// memory returns the sections of the request memory: producers, gone ones and keys.
+// memory returns the sections of the request memory: producers, forgotten ones and keys.
 func (h *history) memory() [][]byte {
 	var b bytes.Buffer
 	w := codec.NewStreamWriter(&b)
@@ -108,8 +108,8 @@ func (h *history) memory() [][]byte {
 	return codectest.SectionsOf(h.t, b.Bytes())[:3]
 }
 
-// A request of which ops overflowed, each or some, says so again when it is
-// repeated, in the same entry, in a later one and behind a snapshot.
+// A repeat of a request with refused ops, all or some, reports that again: in the same entry, in a
+// later one, and after a restore of a snapshot.
 func TestRefusedRequestsStayRefused(t *testing.T) {
 	add := func(w *RequestWriter, key uint64, n int64) {
 		w.Op(key, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: n}}})
@@ -121,7 +121,7 @@ func TestRefusedRequestsStayRefused(t *testing.T) {
 			w.Reset(nil, codectest.Whole, &id)
 			add(&w, 1, math.MaxInt64)
 			if i == 0 {
-				add(&w, 2, 1) // of the first, one op is applied
+				add(&w, 2, 1) // one op of the first request is applied
 			} else {
 				add(&w, 1, math.MaxInt64)
 			}
@@ -166,8 +166,8 @@ func TestRefusedRequestsStayRefused(t *testing.T) {
 	h.want(0, seq("p", 78), dedup.Applied, math.MaxInt64)
 }
 
-// A repeat of a part whose key another shard judged is told that its ops overflowed, in the
-// same entry as in a later one.
+// A repeat of a part whose key another shard judged reports that its ops overflowed, in the same
+// entry or a later one.
 func TestRefusedRepeatThatAnotherShardJudged(t *testing.T) {
 	h := newHistory(t)
 	h.entry(0, summed(seq("fills", 1), math.MaxInt64))
@@ -210,8 +210,8 @@ func TestRefusedUseThatItsJudgeAcceptsAnew(t *testing.T) {
 	}
 }
 
-// A restore between two copies of a request, all in one entry, makes the shard apply the
-// second too. Later repeats answer what became of the second.
+// A restore between two copies of a request, all in one entry, makes the shard apply the second
+// copy too. Later repeats report the outcome of the second.
 func TestRefusedRequestsThatARestoreForgetsInTheirEntry(t *testing.T) {
 	id := keyed("k", "body")
 	part := id.JudgedBy(7, dedup.Use{Met: 5})
@@ -238,7 +238,7 @@ func TestRefusedRequestsThatARestoreForgetsInTheirEntry(t *testing.T) {
 	}
 }
 
-// A repeat is told that its ops overflowed, in the same entry too.
+// A repeat reports that its ops overflowed, in the same entry too.
 func TestRefusedRepeat(t *testing.T) {
 	h := newHistory(t)
 	h.entry(0, summed(seq("fills", 1), math.MaxInt64))
@@ -267,9 +267,8 @@ func TestRefusedProducerIsBackInTheSameEntry(t *testing.T) {
 	}
 }
 
-// Whatever requests an entry has, and however little may be remembered, the state
-// is that of its snapshot, and the outcomes are those of the same requests in entries of
-// their own.
+// Whatever requests an entry has, and however small the request memory is, a snapshot restores the
+// state. The outcomes are those of the same requests in entries of their own.
 func TestSnapshotAfterAnyEntry(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

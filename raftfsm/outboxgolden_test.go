@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// The bytes of ops on outboxes and groups, and of snapshots with them, are on disks.
+// The bytes of ops on outboxes and groups, and of snapshots with them, must not change.
 func TestTimelineBytesAreGolden(t *testing.T) {
 	limits := outbox.Limits{Posts: 10_000, Keep: 30 * 24 * 3600, Shift: 22, UnitMicros: 1_000_000, Epoch: 515483463, First: 3_070_000_000_000_000}
 	const now = 1_790_000_000_000

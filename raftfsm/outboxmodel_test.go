@@ -26,7 +26,7 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// modelAuthor is an author as a naive program would hold one.
+// modelAuthor is an author in a naive program.
 type modelAuthor struct {
 	posts   int64
 	ids     map[uint64]bool
@@ -149,7 +149,7 @@ func (r *outboxReplica) close() {
 	r.must(r.store.Close())
 }
 
-// kill leaves of the disk what a crash may, and begins anew with a snapshot.
+// kill keeps of the disk what a crash may leave, and starts again with a snapshot.
 func (r *outboxReplica) kill(snapshot []byte, seed uint64) {
 	r.t.Helper()
 	was := r.fs
@@ -159,7 +159,7 @@ func (r *outboxReplica) kill(snapshot []byte, seed uint64) {
 	r.must(codectest.Restore(r.Counters, snapshot))
 }
 
-// spill moves outboxes out of memory that are idle for so long, about so many bytes of them.
+// spill moves outboxes that were idle for that long out of memory, about that many bytes.
 func (r *outboxReplica) spill(idle uint32, bytes int64) {
 	r.t.Helper()
 	_, err := r.Outboxes().Spill(idle, bytes, func() bool { return true })
@@ -209,10 +209,9 @@ func (r *outboxReplica) newest(keys []uint64, q *NewestPosts, into *outbox.Newes
 }
 
 // Posts and outboxes of replicas agree with a naive program, whatever is published, removed,
-// counted, deleted and repeated. An entry returns to memory the outboxes that its ops are on and
-// no others, so one that only counts is applied also if all outboxes on disk are lost. plain has
-// all outboxes in memory. Each of disks has others on disk, restores snapshots, and is killed at
-// any moment.
+// counted, deleted and repeated. An entry returns exactly the outboxes of its ops to memory. So an
+// entry that only counts is applied even if all outboxes on disk are lost. plain has all outboxes
+// in memory. Each of disks has others on disk, restores snapshots, and is killed at any moment.
 func TestOutboxesEqualModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

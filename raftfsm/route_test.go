@@ -115,8 +115,7 @@ func TestSnapshotsOfAnotherRouteAreRefused(t *testing.T) {
 	}
 }
 
-// An op of a kind that shards of a kind do not have is refused by name, also if another kind of
-// shard has it.
+// A shard refuses an op of another kind of shard, and the error names the op.
 func TestUnknownOpsAreRefusedByName(t *testing.T) {
 	for _, kind := range allKinds {
 		known := 0
@@ -138,7 +137,7 @@ func TestUnknownOpsAreRefusedByName(t *testing.T) {
 	}
 }
 
-// A snapshot of the development is refused and called so.
+// A snapshot of a development version is refused, and the error says so.
 func TestSnapshotsOfDevelopmentAreNamed(t *testing.T) {
 	for _, version := range []byte{1, 2, 3} {
 		head := codectest.Framed(1, append(append([]byte("countd"), version, byte(codec.KindCounters)), make([]byte, 16)...))

@@ -37,8 +37,8 @@ type setsReplica struct {
 	store    *members.Store
 	fsm      *Counters
 	index    uint64
-	snapshot []byte // as stored; nil for none
-	stored   uint64 // its index
+	snapshot []byte // the stored snapshot; nil for none
+	stored   uint64 // the snapshot's index
 }
 
 func (r *setsReplica) open(t *rapid.T) {
@@ -68,7 +68,7 @@ func (r *setsReplica) close(t *rapid.T) {
 	}
 }
 
-// setsWorld is the log, and what came of each entry the first time.
+// setsWorld holds the log, and the result of each entry when it was first applied.
 type setsWorld struct {
 	log     [][]byte
 	results []*Result

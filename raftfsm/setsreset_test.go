@@ -16,8 +16,8 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// A snapshot from before the first member makes the sets on disk those of then, whatever they
-// were: a replica whose sets are damaged is repaired by it, and by the log behind it.
+// A snapshot from before the first member empties the sets on disk, whatever they were. So it
+// repairs a replica whose sets are damaged, together with the log behind it.
 func TestSnapshotWithoutSets(t *testing.T) {
 	entryOf := func(op engine.Op) []byte {
 		var req RequestWriter

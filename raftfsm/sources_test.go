@@ -177,8 +177,8 @@ func drawMark(t *rapid.T, at sink.Position) sink.Mark {
 	return sink.Mark{Position: sink.Position{Lo: rapid.Uint64Range(0, at.Lo-1).Draw(t, "mark")}, Sum: rapid.Uint64Range(1, 9).Draw(t, "sum")}
 }
 
-// For any sections, of one or several in an entry, the shard does what the naive model
-// does; a snapshot holds all of it, and equal positions have equal digests.
+// For any sections, one or several in an entry, the shard agrees with the naive model. A snapshot
+// holds all positions, and equal positions have equal digests.
 func TestPositionsModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -271,7 +271,7 @@ func TestPositionsModel(t *testing.T) {
 	})
 }
 
-// The forms are on disks already.
+// The forms must not change.
 func TestSourceGolden(t *testing.T) {
 	m := NewCounters(Tiers{})
 	long := dedup.BySource(dedup.SourceSection{
@@ -297,7 +297,7 @@ func TestSourceGolden(t *testing.T) {
 	}))))
 }
 
-// A section with ops moves the position: its copy would be applied too otherwise.
+// A section with ops must move the position. Otherwise a copy of it would apply too.
 func TestSectionWithOpsMoves(t *testing.T) {
 	for _, tt := range []struct {
 		next uint64
@@ -316,7 +316,7 @@ func TestSectionWithOpsMoves(t *testing.T) {
 	}
 }
 
-// A section of a source is for shards that take ops of messages.
+// Only shards that take ops of messages accept a section of a source.
 func TestSectionOfSourceIsChecked(t *testing.T) {
 	var w RequestWriter
 	id := section(dedup.SectionBegin, 1, 1, 0, 5)

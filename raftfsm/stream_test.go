@@ -70,7 +70,7 @@ func TestDamagedSnapshotIsRefused(t *testing.T) {
 	})
 }
 
-// filledCounters has rows of ids of many sizes.
+// filledCounters returns counters with rows whose ids have many sizes.
 func filledCounters(t testing.TB, rows int) *Counters {
 	c := newCounters(t)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -111,7 +111,7 @@ func TestSnapshotRestores(t *testing.T) {
 	})
 }
 
-// A page larger than a section is written as several, and read back.
+// A page larger than a section is written as several sections, and read back.
 func TestLongPagesAreSplit(t *testing.T) {
 	page := &engine.Page{Width: 2}
 	for i := range uint64(2*sectionRowsMax + 1) {

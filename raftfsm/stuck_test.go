@@ -29,7 +29,7 @@ func frozenReplica(t *testing.T, name string) *coldReplica {
 	return r
 }
 
-// mustBeStuck holds a replica to what ErrStuck says.
+// mustBeStuck checks that a replica is stuck as ErrStuck describes.
 func mustBeStuck(t *testing.T, c *Counters, applied uint64) {
 	t.Helper()
 	if err := c.Stuck(); !errors.Is(err, ErrStuck) || !errors.Is(err, cold.ErrDamaged) {

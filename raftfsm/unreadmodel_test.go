@@ -17,8 +17,8 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// fanOut is the naive system that the state machines are held to: whatever happens
-// to everybody is written to every user.
+// fanOut is the naive system with which the test compares the state machines: it writes each event
+// for all users to every user.
 type fanOut struct {
 	users    map[uint64]*inbox
 	channels map[string]map[int64]bool // every notice, true while it is not retracted
@@ -31,7 +31,7 @@ type modelDot struct {
 	newUsers bool
 }
 
-// inbox is all that one user has.
+// inbox is everything that one user has.
 type inbox struct {
 	counts  map[uint8]int64
 	day     int64                      // of the last move, 0 for a user never seen
@@ -58,7 +58,7 @@ func (u *inbox) forget() {
 	u.day, u.notices, u.read, u.dots = 0, map[string]map[int64]bool{}, map[string]int64{}, map[string]bool{}
 }
 
-// see notes that a user was moved; one that is new has all dots that were fired.
+// see records a move of a user. A new user gets all dots that were fired.
 func (f *fanOut) see(u *inbox, day int64) {
 	if u.day == 0 {
 		for name, d := range f.dots {
@@ -141,7 +141,7 @@ func (f *fanOut) setPosts(author uint64, now int64) {
 	}
 }
 
-// machines are the state machines of the same.
+// machines are the state machines of the same system.
 type machines struct {
 	t      *rapid.T
 	unread *Unread
@@ -203,9 +203,9 @@ func (m *machines) reopen() {
 	m.unread, m.feed, m.board = unread, feed, board
 }
 
-// TestUnreadEqualsFanOut: whatever is published, retracted, fired, read, cleared,
-// followed, counted, swept and restored, every number is what it would be if all
-// were written to every user.
+// TestUnreadEqualsFanOut: whatever is published, retracted, fired, read, cleared, followed,
+// counted, swept and restored, every number is the same as if each event were written to every
+// user.
 func TestUnreadEqualsFanOut(t *testing.T) {
 	t.Parallel()
 	const idle = 3 * 24 * time.Hour

@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
-// rebuilt is the table that the pages of a snapshot make.
+// rebuilt returns the table that the pages of a snapshot make.
 func rebuilt(stream []byte) (*engine.Table, SnapshotFacts, error) {
 	table := engine.New()
 	facts, err := VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codectest.Whole, SnapshotVisitor{Rows: table.Load})

@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// metric returns what a metric of the source likes is for partition 0, and whether it is there.
+// metric returns the value of a metric of the source likes for partition 0, and whether it exists.
 func (st *started) metric(name, state string) (value float64, is bool) {
 	st.t.Helper()
 	registry := prometheus.NewRegistry()

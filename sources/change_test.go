@@ -20,12 +20,12 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// likesBy returns a configuration that counts a like as so many.
+// likesBy returns a configuration in which a like counts n.
 func likesBy(n int) string {
 	return fmt.Sprintf(`,"map":{"keyspace":"posts","id":"$.id","column":"like","add":"%d"}`, n)
 }
 
-// A change that fails deletes no source that a repeat of it has made run.
+// A failed change does not delete the source if a repeat of the change has made it run.
 func TestFailedCreationBesideItsRepeat(t *testing.T) {
 	st := start(t, 1)
 	st.queue.add(0, like(1), like(1))
@@ -62,8 +62,8 @@ func TestFailedCreationBesideItsRepeat(t *testing.T) {
 	}
 }
 
-// A call that begins a source while another changes the meaning of its messages is late, and reads the
-// source again. It does not say that the queue cannot be read.
+// A call begins a source while another call changes the meaning of its messages. It then reads the
+// source again, and does not report that the queue cannot be read.
 func TestChangeWhileBeginning(t *testing.T) {
 	for name, late := range map[string]func(st *started) error{
 		"put": func(st *started) error {
@@ -108,7 +108,7 @@ func TestChangeWhileBeginning(t *testing.T) {
 	}
 }
 
-// Of changes at once to several meanings, all are made, one after another.
+// Concurrent changes to several meanings are all made, one after another.
 func TestConcurrentMeanings(t *testing.T) {
 	st := start(t, 1)
 	st.queue.add(0, like(1))
@@ -128,7 +128,7 @@ func TestConcurrentMeanings(t *testing.T) {
 	st.eventually("it is read on", through(1))
 }
 
-// An operator's pause outlasts a change that was under way, and the change is made.
+// An operator's pause during a change lasts, and the change is still made.
 func TestPauseDuringChange(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1))
@@ -151,8 +151,8 @@ func TestPauseDuringChange(t *testing.T) {
 	}
 }
 
-// A source whose maker, or whose changer, died goes on once the change is made again; one that an
-// operator paused does not.
+// If the node of a creation or a change died, the source continues once the change is repeated. A
+// source that an operator paused does not.
 func TestChangeAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		start  string
@@ -193,8 +193,8 @@ func TestChangeAgain(t *testing.T) {
 	}
 }
 
-// A source that is deleted during a change of it stays deleted: another of its name would be read
-// from its start.
+// A source that is deleted during a change stays deleted. A new one of its name would be read from
+// its start.
 func TestDeleteDuringChange(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1))
@@ -226,14 +226,14 @@ type operation struct {
 // certain reports whether an operation was acknowledged.
 func (o *operation) certain() bool { return o.err == nil }
 
-// Operators at several nodes change a source at once, and some do not wait for their answers. What was
-// acknowledged lasts unless another operation, begun before its end or later, may have undone it. Each
+// Operators at several nodes change a source concurrently, and some do not wait for their answers.
+// An acknowledged change lasts, unless an overlapping or later operation may have undone it. Each
 // message counts once, by one of the configurations, unless the source was sought or deleted.
 func TestConcurrentChanges(t *testing.T) {
 	const nodes = 3
 	st := start(t, 1)
 	all := []*Sources{st.Sources}
-	for range nodes - 1 { // they read nothing: each is where an operator calls
+	for range nodes - 1 { // they read nothing; each serves the calls of an operator
 		all = append(all, New(Config{
 			Node: func() (*shard.Node, error) { return st.node, nil }, Self: "n1", Alive: func(string) bool { return true },
 			Open: st.cfg.Open, Logger: slog.New(slog.DiscardHandler),
@@ -362,7 +362,8 @@ func told(history []*operation) string {
 	return b.String()
 }
 
-// Another publication numbers the changes of a transaction otherwise, so it is refused inside one.
+// Another publication numbers the changes of a transaction differently, so it is refused inside a
+// transaction.
 func TestChangeInsideTransaction(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	put := func(publication, add string) (*Source, error) {
@@ -388,7 +389,7 @@ func TestChangeInsideTransaction(t *testing.T) {
 	}
 }
 
-// Messages that an earlier map has counted are not told by the present one.
+// Past does not return messages that an earlier map has counted.
 func TestPastOfAnotherMeaning(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	event := `{"id":1}`
@@ -467,8 +468,8 @@ func (st *started) nobodyReads() (end func()) {
 	}
 }
 
-// A source that has begun nothing begins where the last change says: a start of an earlier one, which may be
-// late, has no effect.
+// A source that has begun nothing begins where the last change sets its start. A late start of an
+// earlier change has no effect.
 func TestStartBeforeItBegins(t *testing.T) {
 	for name, test := range map[string]struct {
 		first, last string
@@ -502,7 +503,7 @@ func TestStartBeforeItBegins(t *testing.T) {
 	}
 }
 
-// A change of where a source begins that cannot be recorded leaves the source as it was.
+// If the new start of a source cannot be recorded, the source stays as it was.
 func TestFailedStart(t *testing.T) {
 	st := start(t, 1)
 	goesOn := st.nobodyReads()

@@ -13,7 +13,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// is fails unless the only partition of a source is as told. lag is -1 if none is told.
+// is fails the test unless the only partition of a source has these values. lag is -1 if the lag is
+// unknown.
 func (of *Source) is(t *testing.T, when, state string, position, end uint64, lag int64, applied uint64) {
 	t.Helper()
 	p, told := of.Partitions[0], int64(-1)
@@ -73,7 +74,7 @@ func TestUnreadPartition(t *testing.T) {
 	st.eventually("another of the name is read", through(5)).is(t, "made anew", source.StateRunning, 5, 5, 0, 5)
 }
 
-// TestPausedApart: a source that is paused while its shards are at different positions says so,
+// TestPausedApart: a source that is paused while its shards are at different positions shows that,
 // until it was resumed and has caught up.
 func TestPausedApart(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
@@ -98,8 +99,8 @@ func TestPausedApart(t *testing.T) {
 	}
 }
 
-// TestPausedSoonAfterAKill: a pause lets the next reader bring shards together that a killed one left
-// apart.
+// TestPausedSoonAfterAKill: after a reader was killed, a pause waits until the next reader has
+// moved the shards to one position.
 func TestPausedSoonAfterAKill(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(2))
@@ -117,7 +118,7 @@ func TestPausedSoonAfterAKill(t *testing.T) {
 	}
 }
 
-// A partition that moved shows what all nodes have counted of it.
+// A partition that moved to another node shows the sum of all nodes' counts.
 func TestCountedByAllNodes(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	must(st.put(`,"start":{"0":0}`))(t)
@@ -141,7 +142,7 @@ func TestCountedByAllNodes(t *testing.T) {
 	}
 }
 
-// A source that no node reads, though one should, does not run for long.
+// A source that no node reads does not stay running for long if a node should read it.
 func TestReadByNobody(t *testing.T) {
 	st := start(t, 1)
 	st.unread = 300 * time.Millisecond
@@ -168,7 +169,7 @@ func TestReadByNobody(t *testing.T) {
 	st.eventually("it is read again", through(1))
 }
 
-// A partition that never began, and that no node reads, is missing from no source that runs.
+// A running source also shows a partition that never began and that no node reads.
 func TestNeverRead(t *testing.T) {
 	st := start(t, 1)
 	end := st.nobodyReads()

@@ -15,8 +15,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// TestFiles: a source whose password is missing or wrong is stalled, says why, and goes on once the
-// file is right. It notices too that the password changed while it read.
+// TestFiles: a source with a missing or wrong password stalls, shows the reason, and continues once
+// the file is right. It also notices a change of the password while it reads.
 func TestFiles(t *testing.T) {
 	st := start(t, 3)
 	file := filepath.Join(st.queue.secrets, "password")
@@ -59,8 +59,8 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestNoSecretsDir: where the node has no directory for files of sources, one that names a file is
-// refused, and says which flag gives one; a source that another node took stalls for that reason.
+// TestNoSecretsDir: a node without a directory for files refuses a source that names a file, and
+// names the flag. If another node accepted the source, it stalls for that reason.
 func TestNoSecretsDir(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.secrets = ""
@@ -150,8 +150,8 @@ func TestFilesHang(t *testing.T) {
 	}
 }
 
-// TestAnotherFileSystem: a source whose configuration names a file on another file system than the one
-// that hangs begins, however many calls hang.
+// TestAnotherFileSystem: one file system hangs, and many calls with it. A source that names a file
+// on another file system still begins.
 func TestAnotherFileSystem(t *testing.T) {
 	t.Parallel()
 	st, ctx := start(t, 1), t.Context()

@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// poisons are messages that cannot be applied, of each kind that docs/SOURCES.md names, and what
-// their reasons have. The kinds of bad JSON are in source's TestPoison.
+// poisons are messages that cannot be applied, of each kind that docs/SOURCES.md names, with a text
+// of their reasons. The kinds of bad JSON are in source's TestPoison.
 var poisons = []struct{ message, reason string }{
 	{`not JSON`, "op: not an object"},
 	{``, "empty"},
@@ -25,7 +25,7 @@ var poisons = []struct{ message, reason string }{
 	{`{"keyspace":"posts","id":2,"add":{"like":9223372036854775807}}`, "the sum overflows"}, // row 2 is 1
 }
 
-// TestPoison: what a node does with each kind of bad message between good ones.
+// TestPoison tests how a node treats each kind of bad message between good ones.
 func TestPoison(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(2))
@@ -98,7 +98,7 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// A message whose sum overflows is refused alone: the good messages of its row, which are applied with
+// A message whose sum overflows is refused alone. Good messages of its row, which are applied with
 // it, count.
 func TestPoisonedBatch(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
@@ -128,7 +128,7 @@ func TestPoisonedBatch(t *testing.T) {
 		}
 	})
 
-	// A count that is full refuses what is added to it, and nothing else.
+	// A full count refuses additions, and nothing else.
 	must(st.Pause(ctx, "likes"))(t)
 	st.queue.add(0, repost("9223372036854775707"))
 	for range 50 {
@@ -146,7 +146,8 @@ func TestPoisonedBatch(t *testing.T) {
 	})
 }
 
-// What a source has rejected, and why, outlives the readers and the nodes, and counts once.
+// The number of rejected messages and the last reason outlive the readers and the nodes, and each
+// message counts once.
 func TestRejectedIsKept(t *testing.T) {
 	st, ctx := start(t, 2), t.Context()
 	st.queue.add(0, like(1), "poison", like(1), "poison")
@@ -184,7 +185,7 @@ func TestRejectedIsKept(t *testing.T) {
 	}
 }
 
-// A configuration that names what is missing is refused, and says what there is.
+// A configuration with a missing name is refused, and the error lists the existing names.
 func TestMissingNames(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	argument := func(field, want string, err error) {

@@ -30,13 +30,13 @@ type queue struct {
 	down       error
 	password   string
 	letters    []string
-	reasons    []string  // of the letters
+	reasons    []string  // reasons of the letters
 	open       int       // brokers
 	lists      int       // calls of Partitions
-	first      uint64    // message that is still there, in each partition
+	first      uint64    // the first message that is still there, in each partition
 	identity   string    // "" for that of its first life
 	letterless bool      // the queue of the dead letters is missing
-	withheld   uint64    // from this message on none is handed out; 0: all are
+	withheld   uint64    // the queue returns no message from this one on; 0 to return all
 	written    [][]int64 // by partition and position, when a message was first read, in Unix ns
 	oldest     time.Time // of message 0; each is a millisecond younger than the one before; zero: all are of now
 
@@ -234,7 +234,7 @@ func start(t testing.TB, partitions int) *started {
 	return startCluster(t, partitions, strings.Repeat("5", 32))
 }
 
-// startCluster is start for a cluster of an id.
+// startCluster is start for a cluster with an id.
 func startCluster(t testing.TB, partitions int, id string) *started {
 	t.Helper()
 	st := &started{t: t, queue: &queue{partitions: make([][]string, partitions), secrets: t.TempDir(), written: make([][]int64, partitions)}}
@@ -295,7 +295,7 @@ func must[T any](v T, err error) func(t testing.TB) T {
 	}
 }
 
-// eventually waits until a source is as wanted, and returns it.
+// eventually waits until holds is true for the source, and returns the source.
 func (st *started) eventually(what string, holds func(*Source) bool) *Source {
 	st.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -339,8 +339,8 @@ func like(id uint64) string {
 	return fmt.Sprintf(`{"keyspace":"posts","id":%d,"add":{"like":1}}`, id)
 }
 
-// A number is the first half of an id of a Redis stream: as the second half, which other queues
-// have it for, it would be below all ids, and all messages would count again.
+// For a Redis stream, a number is the first half of an id. As the second half, as in other queues,
+// it would be below all ids, and all messages would count again.
 func TestIDsOfRedis(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1))
@@ -438,7 +438,7 @@ func TestLife(t *testing.T) {
 	}
 }
 
-// What messages mean changes between two messages, in a source that runs and in a paused one.
+// The meaning of messages changes between two messages, in a running source and in a paused one.
 func TestNewMeaning(t *testing.T) {
 	st, ctx := start(t, 2), t.Context()
 	adds := func(n int) string {
@@ -453,7 +453,7 @@ func TestNewMeaning(t *testing.T) {
 	}
 	st.queue.add(0, like(1))
 	st.eventually("it goes on", through(4))
-	// The third message may be of either meaning, and is of one.
+	// The third message counts by one of the two meanings.
 	if got := st.count(1); got != 2+1+10 && got != 2+10+10 {
 		t.Errorf("counted %d", got)
 	}
@@ -485,7 +485,7 @@ func TestResumedWhileEnding(t *testing.T) {
 	st.eventually("it is read again", through(2))
 }
 
-// A source that begins at the end is made when its queue answers, or not at all.
+// A source that begins at the end is created only if its queue answers.
 func TestLatest(t *testing.T) {
 	st := start(t, 1)
 	st.queue.add(0, like(1), like(1))
@@ -506,7 +506,7 @@ func TestLatest(t *testing.T) {
 	}
 }
 
-// A source whose queue does not answer says so.
+// A source whose queue does not answer shows that.
 func TestDown(t *testing.T) {
 	st := start(t, 1)
 	st.queue.setDown(errors.New("connection refused"))
@@ -517,8 +517,8 @@ func TestDown(t *testing.T) {
 	}
 }
 
-// Each partition has one owner that lives, few move when a node goes, and a node that drains
-// owns none while another can.
+// Each partition has one living owner. Few partitions move when a node goes. A draining node owns
+// none while another node can.
 func TestOwner(t *testing.T) {
 	dead := map[string]bool{}
 	s := New(Config{Self: "n1", Alive: func(key string) bool { return !dead[key] }})
@@ -560,8 +560,8 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// A source that begins at its last messages, and whose maker died before it had recorded where
-// they are, begins there in all partitions once it is resumed.
+// A source begins at its last messages, and the node that created it died before it recorded them.
+// Once the source is resumed, all its partitions begin at the last messages.
 func TestInterruptedBeginning(t *testing.T) {
 	for name, resume := range map[string]func(*started) error{
 		"resumed": func(st *started) error { return nil },
@@ -605,8 +605,8 @@ func TestInterruptedBeginning(t *testing.T) {
 	}
 }
 
-// While the reader of a source that was deleted still ends, and another of the name reads,
-// metrics are those of the other.
+// A deleted source's reader may still end while another source of the name is read. The metrics are
+// those of the new source.
 func TestMetricsOfOneName(t *testing.T) {
 	st := start(t, 1)
 	st.queue.add(0, like(1))
@@ -624,7 +624,7 @@ func TestMetricsOfOneName(t *testing.T) {
 	}
 }
 
-// What messages did to a column with a floor is told with it, and with the higher one of two.
+// Past returns the floor of a column with each event, or the op's floor if that is higher.
 func TestPastHasFloorsOfColumns(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	zero := int64(0)
@@ -639,8 +639,8 @@ func TestPastHasFloorsOfColumns(t *testing.T) {
 	}
 }
 
-// A source that does not begin at the first messages decodes none from before its beginning for a
-// reconciliation: one that had its name may have counted those, by another map.
+// A source that does not begin at the first messages returns none from before its beginning to a
+// reconciliation. An earlier source of the name may have counted them by another map.
 func TestPastBeforeTheBeginning(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(1))

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// turns is a node whose calls each wait for their turn, so that a test chooses the order of the
-// calls of several devices. It has posts of its own.
+// turns is a node with posts of its own. Each call waits for its turn, so that a test chooses the
+// order of the calls of several devices.
 type turns struct {
 	Node
 	user     uint64
@@ -52,7 +52,7 @@ func (n *turns) start(do func() error) *device {
 	return d
 }
 
-// step lets a device make its call, and go on to the next.
+// step lets a device make its call and continue up to the next call.
 func (n *turns) step(d *device) {
 	n.current = d
 	d.turn <- struct{}{}

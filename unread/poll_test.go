@@ -87,8 +87,8 @@ func follow(t testing.TB, n *shard.Node, users, authors uint64, followees func()
 	return total
 }
 
-// A poll of many users answers each what a poll of that one alone does, however
-// many followees they have together.
+// A poll of many users gives each user the answer of a poll for that user alone, however many
+// followees they have together.
 func TestPollsOfManyAreThoseOfEach(t *testing.T) {
 	n := openNode(t)
 	numbers := New(n)
@@ -177,7 +177,7 @@ func (m *meeting) Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptio
 	return m.Node.Feeds(ks, users, opt, into)
 }
 
-// The parts of a poll that waits for other nodes wait at the same time.
+// If a poll waits for other nodes, its parts wait at the same time.
 func TestPartsOfAPollWaitTogether(t *testing.T) {
 	n := openNode(t)
 	for name, c := range map[string]struct {

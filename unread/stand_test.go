@@ -107,8 +107,8 @@ func TestTokenOfAReadThatMadeItsChannel(t *testing.T) {
 	}
 }
 
-// A user who clears a dot before it is made has been seen, so that it shows when it
-// is fired, though it is not for new users.
+// A user who clears a dot before it is created counts as seen. So the user sees the dot once it is
+// fired, even if new users do not.
 func TestClearsBeforeTheDotIsMade(t *testing.T) {
 	n := New(openNode(t))
 	if shows, err := n.ClearDot("shop", 1, &shard.Write{Deadline: soon()}); err != nil || shows {
@@ -117,7 +117,7 @@ func TestClearsBeforeTheDotIsMade(t *testing.T) {
 	if fired, err := n.SetDot("shop", false, &shard.Write{Deadline: soon()}); err != nil || fired != 0 {
 		t.Fatalf("set: %d, %v", fired, err)
 	}
-	// A clear that finds the dot leaves it as it was set.
+	// A clear of an existing dot does not change its settings.
 	if _, err := n.ClearDot("shop", 3, &shard.Write{Deadline: soon()}); err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +131,7 @@ func TestClearsBeforeTheDotIsMade(t *testing.T) {
 	}
 }
 
-// Reads of what is not there write nothing.
+// Reads of missing channels and dots write nothing.
 func TestLooksMakeNothing(t *testing.T) {
 	n := New(openNode(t))
 	n.mustStand(t, "never published", "news", 1, Notices{})

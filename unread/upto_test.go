@@ -24,8 +24,8 @@ func changePost(t rapid.TB, node *shard.Node, kind outbox.Kind, author, id uint6
 }
 
 // A reset up to the newest post of a page leaves exactly the posts above it, whatever was
-// published, removed, counted, deleted, followed and unfollowed before, between the read and
-// the reset, and since. Any later reset counts, also one up to a lower id.
+// published, removed, counted, deleted, followed and unfollowed before, during and after it. A
+// later reset counts even if it is up to a lower id.
 func TestResetUpToLeavesWhatIsNewer(t *testing.T) {
 	t.Parallel()
 	node := openNode(t)

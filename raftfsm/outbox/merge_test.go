@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Newest returns what sorting all posts would, whatever the authors, the cursors and the
-// posts that other nodes read.
+// Newest returns the same as sorting all posts, whatever the authors, the cursors and the posts of
+// other nodes are.
 func TestNewestEqualsSorting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := rapid.OneOf(rapid.Uint64Range(0, 30), rapid.Uint64Range(1, 5000), rapid.Just[uint64](math.MaxUint64))
@@ -52,7 +52,7 @@ func TestNewestEqualsSorting(t *testing.T) {
 	})
 }
 
-// An outbox survives its form in memory, and a cursor finds each of its ids.
+// Decoding the form in memory returns the same outbox, and a cursor finds each of its ids.
 func TestBodies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := rapid.OneOf(rapid.Uint64Range(0, 1000), rapid.Uint64())

@@ -22,8 +22,7 @@ func opsOfEachKind() []Op {
 	}
 }
 
-// No bytes of an entry crash the decoder; what it accepts is an op that can be applied and
-// that has one form.
+// No bytes of an entry crash the decoder. What it accepts can be applied, and has only one form.
 func FuzzParseOp(f *testing.F) {
 	for _, op := range opsOfEachKind() {
 		f.Add(byte(op.Kind), op.AppendTo(nil))
@@ -68,7 +67,7 @@ func holdsInvariants(t *testing.T, op *Op, body []byte) {
 	}
 }
 
-// No bytes of a snapshot crash the decoder of outboxes; what it accepts has one form in
+// No bytes of a snapshot crash the decoder of outboxes. What it accepts has only one form in
 // memory, too.
 func FuzzParseOutbox(f *testing.F) {
 	for _, op := range opsOfEachKind() {

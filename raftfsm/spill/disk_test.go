@@ -60,7 +60,7 @@ func mustBe(t *testing.T, s *Shard, key uint64, want []byte) {
 	}
 }
 
-// mustHaveNoRecords holds bodies to having none of their first records on disk.
+// mustHaveNoRecords checks that the disk has none of the first records of bodies.
 func mustHaveNoRecords(t *testing.T, b *Bodies) {
 	t.Helper()
 	for key := range uint64(testKeys) {
@@ -115,8 +115,8 @@ func TestBodiesLeaveAndReturn(t *testing.T) {
 	mustHaveNoRecords(t, s.Current())
 }
 
-// FetchMark has what the mark stood for, also behind a write, as long as its record is there,
-// and ErrMoved afterwards. A lost record of a mark that is still there is damage.
+// FetchMark returns the body that the mark stood for, even after a write, as long as its record
+// exists. After that it returns ErrMoved. If the mark is still there, a lost record is damage.
 func TestFetchMark(t *testing.T) {
 	t.Parallel()
 	s := newTestShard(t)
@@ -143,7 +143,7 @@ func TestFetchMark(t *testing.T) {
 	}
 }
 
-// Bodies that were replaced, or that were not made those of the shard, leave no records.
+// Bodies that were replaced, or that never became those of the shard, leave no records.
 func TestReplacedBodiesLeaveNoRecords(t *testing.T) {
 	t.Parallel()
 	s := newTestShard(t)
@@ -167,7 +167,7 @@ func TestReplacedBodiesLeaveNoRecords(t *testing.T) {
 	mustBe(t, s, 5, testBody(5))
 }
 
-// A round of moving bodies ends with the bodies that it moves: what has gone is not written.
+// A round that moves bodies ends when these bodies end, and does not write dropped ones.
 func TestSpillEndsWithItsBodies(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*Shard){

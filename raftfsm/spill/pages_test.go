@@ -10,7 +10,7 @@ import (
 
 const testPageBytes = 4 << 10
 
-// randomBody returns a body of n bytes that begins with its first.
+// randomBody returns a body of n bytes whose first byte is first.
 func randomBody(r *rand.Rand, first byte, n int) []byte {
 	body := []byte{first}
 	for len(body) < n {
@@ -19,8 +19,8 @@ func randomBody(r *rand.Rand, first byte, n int) []byte {
 	return body
 }
 
-// Pages hold every key: while they are cut in two, while the directory grows, with small
-// bodies and such that are larger than a page.
+// Pages hold every key while they are split and while the directory grows, with small bodies and
+// with bodies larger than a page.
 func TestPagesHoldEveryKey(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	p, want := newPageTable(new(atomic.Uint32), testPageBytes), map[uint64][]byte{}
@@ -115,7 +115,7 @@ func TestGetManyEqualsPeek(t *testing.T) {
 	}
 }
 
-// Keys whose hashes begin alike do not inflate the directory.
+// Keys with the same first bits of their hashes do not inflate the directory.
 func TestPagesOfHashesAlike(t *testing.T) {
 	p := newPageTable(new(atomic.Uint32), testPageBytes)
 	body := randomBody(rand.New(rand.NewPCG(3, 3)), 1, 5*testPageBytes)
