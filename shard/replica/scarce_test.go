@@ -72,6 +72,29 @@ func testMembersThatCannotBeStored(t *testing.T, again bool) {
 	}
 }
 
+// A follower whose log has no file for a change of members refuses it. Once the log has a file, the
+// follower stores it. It can be closed meanwhile and afterwards.
+func TestFollowerCannotStoreMembers(t *testing.T) {
+	for name, room := range map[string]bool{"with room again": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			r, stores := newFaultyReplicas(t, 3)
+			r.add(t, 1, -1)
+			r.mustAgree(t, -1)
+			l := r.leader(t, -1)
+			full := (l + 1) % 3
+			g := r.groups[full]
+			stores[full].set(nil, errNoFile)
+			mustDo(t, r.groups[l].raft.AddNonvoter("other", "127.0.0.1:1", 0, time.Second).Error())
+			eventually(t, "the follower has refused the change", func() bool { return stores[full].refused.Load() > 0 })
+			if room {
+				stores[full].set(nil, nil)
+				eventually(t, "the follower has the change", func() bool { return SuffrageOf(g.Configuration().Servers, "other") == raft.Nonvoter })
+			}
+			mustCloseWithin(t, g, 10*time.Second, false)
+		})
+	}
+}
+
 // A replica that waits for a file of its log closes at once, whichever call waits, and every
 // waiting caller gets an answer.
 func TestCloseBesideAWaitForAFile(t *testing.T) {

@@ -25,6 +25,7 @@ type faultyStores struct {
 	err    error
 	// waiting counts the calls that have waited for hang.
 	waiting atomic.Int32
+	refused atomic.Int32 // calls of StoreLogs that failed with err
 }
 
 func (s *faultyStores) set(hang chan struct{}, err error) {
@@ -46,6 +47,7 @@ func (s *faultyStores) StoreLogs(entries []*raft.Log) error {
 		<-hang
 	}
 	if err != nil {
+		s.refused.Add(1)
 		return err
 	}
 	return s.InmemStore.StoreLogs(entries)

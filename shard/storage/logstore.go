@@ -227,9 +227,10 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	l.storing.Begin()
 	err := l.write(&l.writing, store)
 	for l.Unstored != nil && entries[0].Type == raft.LogConfiguration && errors.Is(err, raftstore.ErrNoSegment) {
-		if err = l.Unstored(err); err == nil {
-			err = l.write(&l.writing, store)
+		if err = l.Unstored(err); err != nil {
+			break
 		}
+		err = l.write(&l.writing, store)
 	}
 	l.storing.End()
 	if errors.Is(err, raftstore.ErrNoSegment) || errors.Is(err, errs.ErrGroupClosed) {
