@@ -415,6 +415,16 @@ func (f *rpcFilter) leads(term uint64) bool {
 	return r != nil && r.State() == raft.Leader && r.CurrentTerm() == term
 }
 
+// inTerm reports whether this replica is in a term that it led, and can store a later one. A replica
+// that waits for disk to store a later term is not.
+func (f *rpcFilter) inTerm(term uint64) bool {
+	if f == nil || f.leads(term) {
+		return true
+	}
+	r, stop := f.raft.Load(), f.g.stop
+	return r != nil && r.CurrentTerm() == term && !stop.Waits() && stop.Usable() == nil
+}
+
 // awaitCommit holds back an append to a replica without a vote until all its entries are
 // committed. It returns an error once this replica no longer leads the append's term.
 func (f *rpcFilter) awaitCommit(to raft.ServerID, call *raft.AppendEntriesRequest, closed *closedOnce) error {

@@ -236,6 +236,9 @@ func (raftTransport) AppendEntriesPipeline(raft.ServerID, raft.ServerAddress) (r
 
 // InstallSnapshot implements raft.Transport.
 func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	if !t.filter.leads(args.Term) {
+		return errNotLeading
+	}
 	if err := t.maySend(args.Term); err != nil {
 		return err
 	}
@@ -253,10 +256,10 @@ func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddre
 	return t.NetworkTransport.InstallSnapshot(id, named(id, target), &larger, resp, leaderStream{stream, t, args.Term})
 }
 
-// maySend returns an error unless this replica may send a snapshot as the leader of a term.
+// maySend returns an error if a snapshot that this replica sends, as the leader of a term, must end.
 func (t raftTransport) maySend(term uint64) error {
 	switch {
-	case !t.filter.leads(term):
+	case !t.filter.inTerm(term):
 		return errNotLeading
 	case t.muted != nil && t.muted.Load():
 		return errHangs // followers would take it for a sign of life
@@ -266,7 +269,8 @@ func (t raftTransport) maySend(term uint64) error {
 
 // leaderStream is a snapshot that is sent. Its Read fails once maySend does: the follower's main loop
 // reads the snapshot and cannot vote before the end. raft closes the connection of a failed call,
-// and the follower then discards the part that it has.
+// and the follower then discards the part that it has. A leader that only lost its lease sends the
+// rest: it may have lost the lease because this follower answers no heartbeats meanwhile.
 type leaderStream struct {
 	io.Reader
 	trans raftTransport
