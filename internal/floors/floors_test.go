@@ -138,6 +138,8 @@ const rule = `
 	cmd/countd/internal/events:
 	# What services import: the public HTTP API and the types of its JSON, and nothing of ours.
 	client:
+	# The site of docs/GUIDE.md sees the API alone.
+	examples/go: client
 	# So does the command line.
 	cmd/countctl/...: client internal/atomicfile internal/days internal/pki internal/version
 	# How tests run it.

@@ -262,6 +262,11 @@ export class Countd<N extends number | bigint = number> {
     return this.#changeFeed(user, 'reset', followees, o);
   }
 
+  /** Marks the posts of all followees as seen, up to the newest post that the user was shown. */
+  resetFeedUpTo(user: Id, post: Id, o?: WriteOptions): Promise<Answer<'FeedWritten', N>> {
+    return this.#write('POST', `/v1/feed/${idOf(user, 'user')}/reset`, {up_to: idOf(post, 'post')}, o);
+  }
+
   follow(user: Id, followees: readonly Id[], o?: WriteOptions): Promise<Answer<'FeedWritten', N>> {
     return this.#changeFeed(user, 'follow', followees, o);
   }

@@ -167,6 +167,10 @@ class Calls:
         """Replaces whom a user follows, or without followees marks all their posts as seen."""
         return self._feed(user, "reset", followees, key)
 
+    def reset_feed_up_to(self, user: Id, post: Id, *, key: Optional[str] = None) -> Any:
+        """Marks the posts of all followees as seen, up to the newest post that the user was shown."""
+        return self._write("POST", f"/v1/feed/{id_of(user, 'user')}/reset", {"up_to": id_of(post, "post")}, key)
+
     def follow(self, user: Id, followees: Sequence[Id], *, key: Optional[str] = None) -> Any:
         return self._feed(user, "follow", followees, key)
 

@@ -245,6 +245,7 @@ var goCalls = map[string]func(a *goArgs) (any, error){
 	"follow":        func(a *goArgs) (any, error) { return a.c.Follow(a.ctx, a.id(), a.ids(), a.with().write) },
 	"unfollow":      func(a *goArgs) (any, error) { return a.c.Unfollow(a.ctx, a.id(), a.ids(), a.with().write) },
 	"resetFeed":     func(a *goArgs) (any, error) { return a.c.ResetFeed(a.ctx, a.id(), a.ids(), a.with().write) },
+	"resetFeedUpTo": func(a *goArgs) (any, error) { return a.c.ResetFeedUpTo(a.ctx, a.id(), a.id(), a.with().write) },
 	"readFeed":      func(a *goArgs) (any, error) { return a.c.ReadFeed(a.ctx, a.id(), a.ids(), a.with().write) },
 	"feedUnread":    func(a *goArgs) (any, error) { return a.c.Feed(a.ctx, a.id(), a.with().Detail, a.with().read) },
 	"followees": func(a *goArgs) (any, error) {

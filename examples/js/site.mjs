@@ -1,0 +1,95 @@
+// A site in a hundred lines: posts with counts and likes, a home timeline, an unread badge, views in batches.
+//
+//     node site.mjs 8000 http://127.0.0.1:7400 …
+//
+// docs/GUIDE.md walks through it. `?as=7` stands for a signed-in user.
+import {createServer} from 'node:http';
+import {Countd, CountdError} from '../../clients/js/dist/esm/index.js'; // of a package: 'countd'
+
+const [port, ...addrs] = process.argv.slice(2);
+const db = Countd.open({addrs});
+const views = db.writer(); // sums views in memory, and sends them as fast as the server answers
+
+// Ids that begin with their second keep old posts together, so that they can move to disk: --id-layout posts=weibo.
+function newPostId() {
+  const second = BigInt(Math.floor(Date.now() / 1000) - 515483463);
+  return (second << 22n) | BigInt(Math.floor(Math.random() * 2 ** 22));
+}
+
+async function publish(me) {
+  const post = newPostId();
+  await db.addPost(me, post);
+  return {id: String(post)};
+}
+
+async function show(me, post) {
+  await views.add('posts', post, {view: 1});
+  const [row] = await db.getMany('posts', [post], {member: me});
+  return {counts: row.counts, liked: row.member.like};
+}
+
+async function like(me, author, post) {
+  const r = await db.addMember('posts', 'like', post, me);
+  if (r.changed || r.duplicate) {
+    // The key makes the notice count once: however often this is repeated, and however often I tap within ten minutes.
+    await db.incrUnread([{user: author, add: {like: 1}}], {key: `like ${post} ${me}`});
+  }
+  return {likes: r.count};
+}
+
+async function unlike(me, author, post) {
+  return {likes: (await db.removeMember('posts', 'like', post, me)).count};
+}
+
+async function follow(me, author) {
+  return {unread: (await db.follow(me, [author])).unread};
+}
+
+// The newest posts of those I follow, with counts and my likes, in one call. To see it is to have read it.
+async function home(me) {
+  const {posts} = await db.timeline(me, {counts: 'posts', member: ['like']});
+  for (const {id} of posts) await views.add('posts', id, {view: 1});
+  if (posts.length > 0) await db.resetFeedUpTo(me, posts[0].id);
+  return posts.map(({id, author, counts, member}) => ({id, author, counts, liked: member.like}));
+}
+
+async function badge(me) {
+  const poll = await db.poll(me);
+  return {likes: poll.unread.like, posts: poll.feed};
+}
+
+// Takes away what I was shown, so that a like that came meanwhile stays.
+async function seen(me, likes) {
+  return {likes: (await db.resetUnread(me, {seen: {like: Number(likes)}})).counts.like};
+}
+
+const routes = [
+  ['POST', /^\/posts$/, publish], ['GET', /^\/posts\/(\d+)$/, show],
+  ['POST', /^\/users\/(\d+)\/posts\/(\d+)\/like$/, like], ['DELETE', /^\/users\/(\d+)\/posts\/(\d+)\/like$/, unlike],
+  ['POST', /^\/users\/(\d+)\/follow$/, follow], ['GET', /^\/home$/, home], ['GET', /^\/badge$/, badge], ['POST', /^\/badge\/seen\/(\d+)$/, seen],
+];
+
+async function serve(request, response) {
+  const url = new URL(request.url, 'http://site');
+  const route = routes.find(([method, path]) => method === request.method && path.test(url.pathname));
+  let status = 200, answer;
+  try {
+    if (route === undefined) [status, answer] = [404, {error: 'no such page'}];
+    else answer = await route[2](url.searchParams.get('as') ?? '', ...route[1].exec(url.pathname).slice(1));
+  } catch (e) {
+    if (e instanceof RangeError) status = 400;
+    else if (e instanceof CountdError) status = e.retryable ? 503 : 500;
+    else throw e;
+    answer = {error: e.message};
+  }
+  response.writeHead(status).end(JSON.stringify(answer));
+}
+
+const server = createServer(serve).listen(Number(port), '127.0.0.1');
+for (const signal of ['SIGTERM', 'SIGINT']) {
+  process.once(signal, async () => {
+    server.close();
+    await views.close(); // counts the views that still wait
+    process.exit();
+  });
+}
