@@ -16,12 +16,12 @@ import (
 // election timeouts, and the time that a busy machine takes to start a node.
 const ledWithin = 20 * time.Second
 
-// TestClusterMissedConfiguration has one node miss a change of members and then another lose
-// its disk:
+// In TestClusterMissedConfiguration one node misses a change of members, and then another one
+// loses its disk:
 //
 //  1. A group has the voters stale, lost and leaving. Stale is killed, or paused.
-//  2. The replica of leaving moves to another node: by a move of one, with all others as leaving is
-//     removed from the cluster, or as a node is added. Writes are acknowledged.
+//  2. The replica of leaving moves to another node. It moves alone, or because leaving is
+//     removed from the cluster, or because a node is added. Writes are acknowledged.
 //  3. Lost is killed and its disk is deleted. Stale goes on.
 //
 // Stale knows nothing of the newcomer, and the newcomer has all that was acknowledged. The two are a

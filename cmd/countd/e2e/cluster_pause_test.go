@@ -11,18 +11,17 @@ import (
 const (
 	// readersAtOnce is how many reads meet a node in its first moment.
 	readersAtOnce = 16
-	// restBeforeResume is when the reads that wait in a paused node's sockets are
-	// sent: long enough before it goes on that all are there.
+	// restBeforeResume is the time between sending reads to a paused node and resuming it.
+	// It is long enough for all of them to arrive in the node's sockets.
 	restBeforeResume = 300 * time.Millisecond
 )
 
-// TestClusterLeaderPaused stops the node that leads most shards in its tracks
-// until others lead them, and has it go on. It does not know what time it is; the
-// reads that wait in its sockets are the first thing that it sees. Then
+// TestClusterLeaderPaused pauses the node that leads most shards until others lead them,
+// and resumes it. The node does not know how long it was paused. The reads that wait in its
+// sockets are the first thing that it sees. Then
 //
-//  1. no linearizable read, there or elsewhere, misses a write that was
-//     acknowledged before it, and no bounded one misses one that is older than it
-//     may be;
+//  1. no linearizable read, there or elsewhere, misses a write that was acknowledged before
+//     it, and no bounded read misses a write from before its bound;
 //  2. each count is what the answered writes add up to;
 //  3. replicas never differed at one index, and are alike soon after.
 func TestClusterLeaderPaused(t *testing.T) {

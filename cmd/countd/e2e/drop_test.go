@@ -19,13 +19,13 @@ import (
 // TestDropUnderLoad drops a keyspace that all nodes of a cluster write to, beside a kill
 // -9 of one of them, round after round:
 //
-//  1. writes that are on their way end with 404 unknown_keyspace, or with an outcome that
-//     is not known; none is answered 200 once the drop is, and none waits;
+//  1. writes in flight end with 404 unknown_keyspace, or with an unknown outcome. None is
+//     answered with 200 after the drop is answered, and none waits;
 //  2. the name is free at once, and what is created under it counts from zero, exactly
 //     what was written to it;
-//  3. the directories of the dropped groups go on all nodes, also on the one that was down,
-//     and their room on disk comes back;
-//  4. a backup of before brings the keyspace back as it was.
+//  3. all nodes delete the directories of the dropped groups, also the node that was down,
+//     and the disk space is free again;
+//  4. a backup from before the drop restores the keyspace as it was.
 func TestDropUnderLoad(t *testing.T) {
 	beside(t)
 	for _, store := range stores("boltdb") {

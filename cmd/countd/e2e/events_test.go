@@ -41,7 +41,7 @@ func groupsIn(t *testing.T, lines []string) (groups int) {
 }
 
 // TestLogTellsOfDeadNodes kills two of three nodes and starts them again. The log of the
-// third tells
+// third node reports
 //
 //  1. that each is dead and, once it runs again, is back, in one line each;
 //  2. that groups lost their leader and regained it, in fewer lines than there are groups;

@@ -28,9 +28,8 @@ const (
 // TestReplayToFollowers: users follow each other as they did on Twitter, and a stream of
 // events is replayed as posts of those whom they follow. After each part of it
 //
-//  1. a poll of every user tells what a model tells that writes each post to each
-//     follower;
-//  2. the feeds of some tell the same by followee, polled one by one as well;
+//  1. a poll of every user equals a model that writes each post to each follower;
+//  2. so do the feeds of some users by followee, and their polls one by one;
 //  3. that holds for those who follow, unfollow, read an author and reset between the
 //     parts, and through kills of the node while posts arrive;
 //  4. and while feeds leave memory and come back.

@@ -87,12 +87,13 @@ func diskReserve(t *testing.T, logStore string) {
 	t.Logf("%d requests acknowledged", l.acknowledged())
 }
 
-// TestFullDisk has a node without a reserve write until its disk is full, again
-// and again on one data directory. Each time
+// TestFullDisk makes a node without a reserve write until its disk is full, again and again
+// on one data directory. Each time
 //
-//  1. it lives and refuses writes, and accepts them with room again, without a restart;
-//  2. as long as there is no room it refuses to start, or serves every count;
-//  3. with room again it has everything that it acknowledged, and goes on.
+//  1. the node lives and refuses writes, and accepts them without a restart once there is
+//     free space again;
+//  2. without free space, the node refuses to start, or serves every count;
+//  3. with free space again, the node has everything that it acknowledged, and continues.
 func TestFullDisk(t *testing.T) { eachLogStore(t, fullDisk) }
 
 func fullDisk(t *testing.T, logStore string) {

@@ -23,16 +23,16 @@ const (
 	volleysLeast  = 3                      // of a producer, so that its first number is behind every window
 )
 
-// TestOnceUnderKills has producers send each request up to four times, in any
-// order within the window, and again whenever they do not learn what became of
-// it: because its deadline was too short, because they hung up, or because the
-// node was killed. Each request goes on until it has an answer. Then
+// TestOnceUnderKills makes producers send each request up to four times, in any order within
+// the window. They send it again if they do not learn its outcome: because its deadline was
+// too short, because they hung up, or because the node was killed. They repeat each request
+// until it has an answer. Then
 //
 //  1. each count is exactly what the requests add up to, each counted once, also
 //     after a kill and after a clean stop;
-//  2. no request was called a duplicate that had been sent but once;
-//  3. what was sent after an answer was answered as a repeat, and of a request
-//     for one id at most one answer was none;
+//  2. no request that was sent only once was called a duplicate;
+//  3. a request that was sent after an answer was answered as a repeat. Of a request for one
+//     id, at most one answer did not call it a repeat;
 //  4. a request of which every op overflows was refused each time;
 //  5. a number behind the window, and a key with another body, are refused.
 func TestOnceUnderKills(t *testing.T) {

@@ -46,8 +46,8 @@ type userRow struct {
 //
 //  1. what was cleared and what is left is what was incremented, exactly;
 //  2. no number is ever below zero;
-//  3. with resets that were answered to a repeat alone, of which nobody knows what
-//     they cleared, it is at most that.
+//  3. nobody knows what a reset cleared if only a repeat of it was answered: then that sum is
+//     at most what was incremented.
 func TestResetsRaceIncrements(t *testing.T) {
 	t.Parallel()
 	const users, writers, readers = 5, 8, 8
