@@ -20,8 +20,8 @@ var errNotSure = errors.New("ask again")
 // NodeCatalog is what Admission needs of the catalog.
 type NodeCatalog interface {
 	Nodes() map[string]catalog.Node
-	// PutNode proposes the entry, wherever the catalog's leader is, and returns
-	// why it was refused, or "". With an error it may have been applied or not.
+	// PutNode proposes the entry, wherever the catalog's leader is, and returns why it was refused,
+	// or "". If it returns an error, the entry may have been applied or not.
 	PutNode(ctx context.Context, entry catalog.PutNodeEntry) (refused string, err error)
 }
 

@@ -12,11 +12,10 @@ import (
 type shift struct {
 	from, to string
 	group    uint32
-	direct   bool // from has at least two more than to
+	direct   bool // the load of from is at least two above the load of to
 }
 
-// edges holds, for each pair of nodes, the groups by which load can move from the first to
-// the second.
+// edges maps a pair of nodes to the groups that can move load from the first node to the second.
 type edges map[[2]string][]uint32
 
 func (e edges) add(from, to string, g uint32) {
@@ -134,10 +133,10 @@ func (p *plan) leaderEdges(groups []uint32, may func(g uint32, to string) bool) 
 	return e
 }
 
-// shards returns the groups of keyspaces for which ok returns true.
-func (p *plan) shards(ok func(uint32) bool) []uint32 {
+// shards returns the groups of keyspaces for which match returns true.
+func (p *plan) shards(match func(uint32) bool) []uint32 {
 	return slices.DeleteFunc(slices.Clone(p.groups), func(g uint32) bool {
-		return p.light[g] || !ok(g)
+		return p.light[g] || !match(g)
 	})
 }
 
@@ -230,9 +229,9 @@ func (p *plan) evenLeaders() {
 	}
 }
 
-// leaderShift returns the next transfer. First it evens out the leaders within each
-// keyspace, because one keyspace may carry all the load. Once those are even, it evens out
-// the leaders of all keyspaces, but only from a node that leads more of the group's
+// leaderShift returns the next transfer. First it evens out the leaders within each keyspace,
+// because one keyspace may carry all the load. Once those are even, it evens out the leaders of all
+// keyspaces. It then moves a leadership only from a node that leads more shards of the group's
 // keyspace, so that the keyspace stays even. The transfers therefore end.
 func (p *plan) leaderShift() (shift, Reason, bool) {
 	takers, may := p.takers(), p.shards(p.mayTransfer)

@@ -44,7 +44,7 @@ var (
 	ErrForeignDir = errors.New("the directory holds other files and no node: --data-dir needs a new or an empty directory")
 	// ErrHasCluster is returned when a node that has a cluster is asked to form or join one.
 	ErrHasCluster = errors.New("the node has a cluster already")
-	// ErrBadNodeID is returned for an asked node id out of bounds.
+	// ErrBadNodeID is returned when the requested node id is not valid.
 	ErrBadNodeID = errors.New("a node id is 1 to 64 of the characters A-Z a-z 0-9 . _ -")
 )
 

@@ -107,7 +107,7 @@ func TestSecondHolderIsRefusedWithThePID(t *testing.T) {
 	open(t, dir, "")
 }
 
-// TestLockGoesWithItsProcess: a killed process leaves no lock that keeps the next one out.
+// TestLockGoesWithItsProcess: a killed process leaves no lock that keeps out the next process.
 func TestLockGoesWithItsProcess(t *testing.T) {
 	dir := os.Getenv("COUNTD_TEST_LOCK_DIR")
 	if dir != "" {
@@ -141,7 +141,7 @@ func TestLockGoesWithItsProcess(t *testing.T) {
 	open(t, dir, "")
 }
 
-// A file that is too long is refused before its end, where the checksum is, is read.
+// A file that is too long is refused before its checksum, at the end, is read.
 func TestLongIdentityIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, identityFile), make([]byte, 10*identityBytesMax), 0o600); err != nil {

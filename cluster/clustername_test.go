@@ -32,13 +32,13 @@ func TestNamesAgree(t *testing.T) {
 	}
 }
 
-// of returns cfg with a cluster id and a cluster name.
-func of(cfg GossipConfig, id, name string) GossipConfig {
+// withCluster returns cfg with a cluster id and a cluster name.
+func withCluster(cfg GossipConfig, id, name string) GossipConfig {
 	cfg.Self.ClusterID, cfg.Self.ClusterName = id, name
 	return cfg
 }
 
-// freePort returns an address that nobody listens at.
+// freePort returns an address at which nobody listens.
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,8 +57,8 @@ func freePort(t *testing.T) string {
 //  3. once a search of its own reaches one of them, it sees all.
 func TestStrangersPullNobodyIn(t *testing.T) {
 	address := freePort(t)
-	a := startGossip(t, of(gossiper("a", address), clusterX, ""))
-	b := startGossip(t, of(gossiper("b", a.Addr(), address), clusterX, ""))
+	a := startGossip(t, withCluster(gossiper("a", address), clusterX, ""))
+	b := startGossip(t, withCluster(gossiper("b", a.Addr(), address), clusterX, ""))
 	var log proctest.Buffer
 	cfg := gossiper("w", freePort(t))
 	cfg.Addr, cfg.Logger = address, log.Logger()
@@ -108,10 +108,10 @@ func TestOtherNamesAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var logA, logB proctest.Buffer
-			cfgA := of(gossiper("a"), tc.idA, tc.nameA)
+			cfgA := withCluster(gossiper("a"), tc.idA, tc.nameA)
 			cfgA.Logger = logA.Logger()
 			a := startGossip(t, cfgA)
-			cfgB := of(gossiper("b", a.Addr()), tc.idB, tc.nameB)
+			cfgB := withCluster(gossiper("b", a.Addr()), tc.idB, tc.nameB)
 			cfgB.Logger = logB.Logger()
 			b := startGossip(t, cfgB)
 			if tc.together {
@@ -119,10 +119,10 @@ func TestOtherNamesAreRefused(t *testing.T) {
 				return
 			}
 			eventually(t, func() string {
-				for of, log := range map[string]*proctest.Buffer{"a": &logA, "b": &logB} {
+				for node, log := range map[string]*proctest.Buffer{"a": &logA, "b": &logB} {
 					for _, want := range []string{"refused a node in gossip", clustername.Describe(tc.idA, tc.nameA), clustername.Describe(tc.idB, tc.nameB)} {
 						if !log.Has(want) {
-							return fmt.Sprintf("%s does not log %q", of, want)
+							return fmt.Sprintf("%s does not log %q", node, want)
 						}
 					}
 				}

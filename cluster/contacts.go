@@ -41,18 +41,18 @@ func (c *contacts) add(keys []string) {
 // has reports whether the node may join m's cluster, now or once m has one.
 func (c *contacts) has(m *Member) bool { return c.nodes[m.Key] || c.clusters[m.ClusterID] }
 
-// heard records an answer that arrived while this node dials.
-func (c *contacts) heard(answer []Member) {
+// recordAnswer keeps an answer that arrived while this node dials.
+func (c *contacts) recordAnswer(answer []Member) {
 	if c.dialling {
 		c.answers = append(c.answers, answer)
 	}
 }
 
-// dial begins to dial a configured address.
+// dial starts to collect answers, before this node dials a configured address.
 func (c *contacts) dial() { c.dialling, c.answers = true, nil }
 
-// dialled ends what dial began, and reports whether it added a cluster. It adds the members
-// that all answers share, because one of the answers is that of the node dialled.
+// dialled ends what dial started, and reports whether it added a cluster. It adds the members that
+// all answers share, because one of the answers is that of the node dialled.
 func (c *contacts) dialled(addr string, answered bool) (added bool) {
 	answers := c.answers
 	c.dialling, c.answers = false, nil

@@ -96,7 +96,7 @@ func (c *Controller) run(ctx context.Context) {
 			c.mu.Unlock()
 			continue
 		}
-		c.once(ctx)
+		c.round(ctx)
 	}
 }
 
@@ -114,8 +114,8 @@ func (c *Controller) seed() {
 	c.view.Seeds(addrs)
 }
 
-// once plans and carries the plan out.
-func (c *Controller) once(ctx context.Context) {
+// round makes a plan and carries out its steps.
+func (c *Controller) round(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, controlTimeout)
 	defer cancel()
 	for _, step := range Plan(c.Look(ctx)) {

@@ -39,7 +39,7 @@ func TestControllerWarnsOfANodeThatItGivesUp(t *testing.T) {
 	settings := PlanSettings{Replicas: 3, ReplaceAfter: time.Minute, MovesMax: 2}
 	c := &Controller{node: node, view: deadMember{"n4"}, settings: settings, logger: slog.New(slog.NewTextHandler(&log, nil))}
 	c.mu.unheard = map[string]time.Time{}
-	c.once(t.Context())
+	c.round(t.Context())
 
 	if len(node.changed) == 0 || node.changed[0].SetNodeState == nil || node.changed[0].SetNodeState.Key != "n4" {
 		t.Fatalf("the dead node is to leave: %+v", node.changed)
@@ -50,7 +50,7 @@ func TestControllerWarnsOfANodeThatItGivesUp(t *testing.T) {
 	leaving := known.Nodes["n4"]
 	leaving.State = catalog.NodeLeaving
 	known.Nodes["n4"] = leaving
-	c.once(t.Context())
+	c.round(t.Context())
 	if got := log.String(); strings.Count(got, "level=WARN") != 1 || c.Lost() != 1 {
 		t.Errorf("it is given up once: %d lost, log:\n%s", c.Lost(), got)
 	}

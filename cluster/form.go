@@ -54,7 +54,7 @@ var (
 	ErrRefused = errors.New("the cluster refused this node")
 )
 
-// MemberView is what the node sees of others; *Gossip is one.
+// MemberView is the node's view of other nodes; *Gossip implements it.
 type MemberView interface {
 	Members() []Member
 	Changed() <-chan struct{}
@@ -106,7 +106,7 @@ type Former struct {
 		identity   Identity
 		// promisedUntil is when identity.Promised may be replaced by another set.
 		promisedUntil time.Time
-		over          bool   // Run has ended or decided: the node agrees to nothing more
+		over          bool   // Run has ended or decided; from then on the node agrees to nothing
 		waiting       string // the reason why Run waits
 	}
 }
@@ -224,8 +224,8 @@ func (r *formRun) wait(why string) {
 	}
 }
 
-// later delays the next attempt and logs why this one failed.
-func (r *formRun) later(why string) {
+// retryLater delays the next attempt and logs why this one failed.
+func (r *formRun) retryLater(why string) {
 	r.retryAt = time.Now().Add(retryMin + rand.N(retryMax-retryMin))
 	r.cfg.Logger.Info("no cluster yet, trying again", "why", why)
 }

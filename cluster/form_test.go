@@ -92,7 +92,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// scriptedAsker answers as the test scripts it.
+// scriptedAsker answers with the functions of the test.
 type scriptedAsker struct {
 	form func(addr string, p Proposal) (Agreement, error)
 	join func(addr string, r JoinRequest) (JoinAnswer, error)

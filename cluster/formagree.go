@@ -10,7 +10,7 @@ import (
 
 // Proposal asks a node to form a cluster with exactly the nodes of Set.
 type Proposal struct {
-	To  string   `json:"to"`  // key of the node asked: another node may have its address by now
+	To  string   `json:"to"`  // key of the node that is asked, because another node may have its address by now
 	Set []string `json:"set"` // keys, ascending; the first one is the initiator's
 }
 
@@ -83,12 +83,12 @@ func (r *formRun) initiate(ctx context.Context, set []Member) (Identity, error) 
 		}
 	}
 	if why != "" {
-		r.later(why)
+		r.retryLater(why)
 		return Identity{}, nil
 	}
 	id, err := r.found(began, keySet(set))
 	if err == nil && id.ClusterID == "" {
-		r.later("the others' answers took too long")
+		r.retryLater("the others' answers took too long")
 	}
 	return id, err
 }
@@ -144,7 +144,8 @@ func (f *Former) askAll(ctx context.Context, set []Member) (why string) {
 	return why
 }
 
-// askOne returns "" when the node has agreed.
+// askOne asks one node until it answers or ctx ends. It returns "" if the node has agreed, and the
+// reason otherwise.
 func (f *Former) askOne(ctx context.Context, m Member, set []string) (why string) {
 	why = fmt.Sprintf("node %q did not answer", m.Name)
 	for ctx.Err() == nil {

@@ -125,7 +125,7 @@ func describeClusters(clusters map[string]string) string {
 // keySet returns the keys of a set as Identity.Promised has them.
 func keySet(set []Member) string { return strings.Join(keysOf(set), ",") }
 
-// splitSet returns the keys of what keySet returned.
+// splitSet returns the keys of a set in the form of keySet.
 func splitSet(set string) []string {
 	if set == "" {
 		return nil

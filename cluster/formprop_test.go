@@ -46,7 +46,7 @@ func TestFormingIsSafe(t *testing.T) {
 	}
 }
 
-// make chaos has more of each kind.
+// make chaos runs more scenarios of each kind.
 var formScenarios = flag.Uint64("form-scenarios", 100, "scenarios of each kind in TestFormingIsSafe")
 
 const stormFor = time.Minute
@@ -84,11 +84,11 @@ func (w *formWorld) anyNode() *formNode {
 	return w.mu.nodes[w.mu.rng.IntN(len(w.mu.nodes))]
 }
 
-// settle starts all nodes and waits until done returns true, for at most most. It restarts a node that gave up, as orchestrators
-// do.
-func (w *formWorld) settle(most time.Duration, done func() bool) bool {
+// settle starts all nodes and waits until done returns true, for at most limit. It restarts a node
+// that gave up, as orchestrators do.
+func (w *formWorld) settle(limit time.Duration, done func() bool) bool {
 	began := time.Now()
-	for time.Since(began) < most {
+	for time.Since(began) < limit {
 		if done() {
 			return true
 		}
@@ -106,10 +106,10 @@ func (w *formWorld) allInOneCluster() bool {
 	return len(ids) == 1 && ids[0] != ""
 }
 
-// startAll starts all nodes, each at a random time within most.
-func (w *formWorld) startAll(most time.Duration) {
+// startAll starts all nodes, each at a random time within limit.
+func (w *formWorld) startAll(limit time.Duration) {
 	for _, n := range w.mu.nodes {
-		after := w.within(most)
+		after := w.within(limit)
 		w.wg.Go(func() {
 			time.Sleep(after)
 			n.start()
@@ -126,8 +126,8 @@ func anythingHappens(t *testing.T, label string, seed uint64) {
 	w.verify()
 }
 
-// nodesDream tests the promises and the intents alone: the views that nodes have of each other change at random and match
-// nothing.
+// nodesDream tests only the promises and the intents. The nodes' views of each other change at
+// random, and agree with nothing real.
 func nodesDream(t *testing.T, label string, seed uint64) {
 	expect := 2 + int(seed%2)
 	w := newFormWorld(t, label, seed, 6, expect)

@@ -147,11 +147,11 @@ func (w *formWorld) errorf(format string, args ...any) {
 	w.t.Errorf(w.label+": "+format, args...)
 }
 
-// within returns a random time up to most.
-func (w *formWorld) within(most time.Duration) time.Duration {
+// within returns a random time up to limit.
+func (w *formWorld) within(limit time.Duration) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return time.Duration(w.mu.rng.Int64N(int64(most) + 1))
+	return time.Duration(w.mu.rng.Int64N(int64(limit) + 1))
 }
 
 func (w *formWorld) chance(share float64) bool {
@@ -248,7 +248,7 @@ func (n *formNode) wipe() {
 	n.disk = Identity{Format: identityFormat, NodeID: n.disk.NodeID, Instance: w.hexLocked()}
 }
 
-// tellLocked spreads the news of n, or, later than that, the news of its death.
+// tellLocked spreads the news of n, or the news of its death, which takes longer.
 func (w *formWorld) tellLocked(n *formNode, alive bool) {
 	n.news++
 	m, number, self := n.said, n.news, n.view
@@ -274,8 +274,8 @@ func (w *formWorld) introduceLocked(n *formNode) {
 	}
 }
 
-// carry delivers news to the process that the node has when they arrive. Like gossip, it repeats news that did not arrive, until
-// they are old.
+// carry delivers news to the process that the node runs when the news arrives. Like gossip, it
+// repeats news that did not arrive, until newer news exists.
 func (w *formWorld) carry(from, to *formNode, m Member, number uint64) {
 	slow := w.weather().newsSlow
 	if !m.Alive {
@@ -299,8 +299,8 @@ func (w *formWorld) carry(from, to *formNode, m Member, number uint64) {
 	}
 }
 
-// cut divides the network. Some time later, nodes of different sides take each other for dead, and nodes of one side find each
-// other.
+// cut divides the network. Some time later, nodes of different sides see each other as dead, and
+// nodes of one side find each other.
 func (w *formWorld) cut(sides int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -328,7 +328,7 @@ func (w *formWorld) loseUnreached(n, other *formNode) {
 	}
 }
 
-// mistake makes n take another node for dead for a while.
+// mistake makes n see another node as dead for a while.
 func (w *formWorld) mistake(n, other *formNode) {
 	w.mu.Lock()
 	if n.run <= 0 || n == other {
@@ -375,7 +375,7 @@ func (w *formWorld) reaches(a, b *formNode) bool {
 	return a.side == b.side
 }
 
-// end stops all processes and waits for all that is under way.
+// end stops all processes and waits for everything that still runs.
 func (w *formWorld) end() {
 	w.mu.Lock()
 	w.mu.ended = true
@@ -525,7 +525,7 @@ func travel[A any](ctx context.Context, a formAsker, addr string, handle func(*f
 	w.wg.Go(func() {
 		now := w.weather()
 		time.Sleep(w.within(now.slowest))
-		to := w.at(addr)
+		to := w.nodeAt(addr)
 		if to == nil || w.chance(now.lost) || !w.reaches(a.node, to) {
 			return
 		}
@@ -544,8 +544,8 @@ func travel[A any](ctx context.Context, a formAsker, addr string, handle func(*f
 	}
 }
 
-// at returns the node with a process at addr, or nil.
-func (w *formWorld) at(addr string) *formNode {
+// nodeAt returns the node with a process at addr, or nil.
+func (w *formWorld) nodeAt(addr string) *formNode {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, n := range w.mu.nodes {
@@ -567,7 +567,8 @@ func (w *formWorld) clusters() []string {
 	return ids
 }
 
-// verify checks the invariants of every moment: no key is in two clusters, and the catalog of a node's cluster has the node.
+// verify checks two invariants that hold at any time: no key is in two clusters, and the catalog of
+// a node's cluster has the node.
 func (w *formWorld) verify() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

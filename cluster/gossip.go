@@ -40,9 +40,10 @@ type gossipTiming struct {
 	searchMin, searchMax time.Duration
 }
 
-// gossipTimingDefault finds a member that ends without notice dead after 6 to 10 s: the
-// member has suspicionMult pings of time to object. To replace a node takes minutes, and
-// Raft detects a dead leader by itself, so few false alarms matter more than speed.
+// With gossipTimingDefault, gossip declares a member that ended without notice dead after 6 to
+// 10 s. It first gives the member the time of suspicionMult pings to object. To replace a node
+// takes minutes, and Raft detects a dead leader by itself, so few false alarms matter more than
+// speed.
 var gossipTimingDefault = gossipTiming{
 	probeEvery: time.Second, probeTimeout: 500 * time.Millisecond, gossipEvery: 200 * time.Millisecond,
 	syncEvery: 10 * time.Second, dialTimeout: 3 * time.Second, reclaimAfter: time.Second,
@@ -85,8 +86,8 @@ type Gossip struct {
 	search     search
 }
 
-// GossipTransition is a step in which nodes of a running cluster turn the encryption of
-// gossip on: all nodes take the first one, then all the second, and then neither.
+// GossipTransition is a step in which nodes of a running cluster turn on the encryption of gossip.
+// All nodes take GossipAccept first, then all take GossipSend, and then all return to GossipStrict.
 type GossipTransition string
 
 const (

@@ -35,8 +35,8 @@ func (k *GossipKeys) reload(t *testing.T, lines ...string) error {
 	return k.Reload()
 }
 
-// TestGossipKeysReload: a reload uses the keys of the file, and changes nothing if the file
-// cannot be used or skips a step.
+// TestGossipKeysReload: a reload uses the keys of the file. It changes nothing if the file cannot
+// be used or skips a step.
 func TestGossipKeysReload(t *testing.T) {
 	one, two := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 16)
 	k := openKeys(t, textOne)

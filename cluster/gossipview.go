@@ -106,8 +106,8 @@ func (v *gossipView) trust(keys []string) {
 	v.mu.contacts.add(keys)
 }
 
-// dial precedes an exchange with a configured address. It reports whether the node has no
-// cluster yet, so that dialled must follow.
+// dial is called before an exchange with a configured address. It reports whether the node has no
+// cluster yet; dialled must then be called after the exchange.
 func (v *gossipView) dial() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -118,8 +118,8 @@ func (v *gossipView) dial() bool {
 	return false
 }
 
-// dialled follows the exchange, and reports whether the exchange has added a cluster that the node
-// may join.
+// dialled is called after the exchange, and reports whether the exchange has added a cluster that
+// the node may join.
 func (v *gossipView) dialled(addr string, answered bool) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -216,7 +216,7 @@ func (v *gossipView) NotifyMerge(peers []*memberlist.Node) error {
 	if refused != nil && !some {
 		return refused
 	}
-	v.mu.contacts.heard(answer)
+	v.mu.contacts.recordAnswer(answer)
 	return nil
 }
 

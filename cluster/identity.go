@@ -144,8 +144,8 @@ func readIdentity(path string) (id Identity, err error) {
 	return id, nil
 }
 
-// writeIdentity atomically replaces the file: a node that forgot its id after it voted could
-// vote twice.
+// writeIdentity atomically replaces the file. A node that forgot its id after it voted could vote
+// twice.
 func writeIdentity(path string, id Identity) error {
 	raw, err := json.MarshalIndent(id, "", "  ")
 	if err != nil {

@@ -53,8 +53,8 @@ func Join(ctx context.Context, asker Asker, members []Member, r JoinRequest) err
 	return fmt.Errorf("cannot join cluster %s: %w: %w", r.ClusterID, ErrNobodyAnswered, err)
 }
 
-// join asks the cluster to admit this node and then records the cluster. It records that it
-// asks first, because the answer may get lost.
+// join asks the cluster to admit this node and then records the cluster. Before it asks, it records
+// the cluster as Joining, because the answer may get lost.
 func (r *formRun) join(ctx context.Context, cluster string, members []Member) (Identity, error) {
 	if err := r.setJoining(cluster); err != nil {
 		return Identity{}, err
@@ -62,7 +62,7 @@ func (r *formRun) join(ctx context.Context, cluster string, members []Member) (I
 	err := Join(ctx, r.cfg.Asker, members, JoinRequest{ClusterID: cluster, ClusterName: r.cfg.ClusterName, Node: r.cfg.Node})
 	switch {
 	case errors.Is(err, ErrNobodyAnswered):
-		r.later(err.Error())
+		r.retryLater(err.Error())
 		return Identity{}, nil
 	case err != nil:
 		return Identity{}, err

@@ -146,7 +146,7 @@ func TestWipedNodeJoinsOnceTheOldOneIsFoundDead(t *testing.T) {
 	})
 }
 
-// fakeCatalog is a catalog that stores what it is asked to.
+// fakeCatalog is a catalog that stores every entry that it is given.
 type fakeCatalog struct {
 	nodes   map[string]catalog.Node
 	entries []catalog.PutNodeEntry

@@ -6,9 +6,9 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// mend adds the voters that groups lack, removes those that they should not have, and
-// spreads voters over zones: the most urgent first, each group once. A voter that is alive
-// stays, even if its node is leaving, while most of the remaining voters would be dead.
+// mend adds missing voters to groups, removes surplus ones, and spreads voters over zones. It makes
+// the most urgent changes first, and changes each group at most once. It keeps a living voter, even
+// one whose node is leaving, if otherwise no majority of the target would be alive.
 func (p *plan) mend() {
 	for _, g := range p.groups {
 		p.retarget(g)

@@ -19,8 +19,8 @@ const (
 )
 
 // openedGroups is the durable set of groups that this node has a replica of. If the log of a group
-// in the set is missing, it was removed by hand: started empty, the node would vote again in terms
-// in which it has voted.
+// in the set is missing, somebody removed it by hand. With an empty log, the node would vote again
+// in terms in which it has voted.
 type openedGroups struct {
 	path string
 
@@ -30,7 +30,7 @@ type openedGroups struct {
 	}
 }
 
-// openedRecord is the file. Groups is ascending, each once.
+// openedRecord is the file. Groups is ascending, without duplicates.
 type openedRecord struct {
 	Format int      `json:"format"` // openedFormat
 	Groups []uint32 `json:"groups"`

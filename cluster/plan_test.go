@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// abc returns three zones, and groups on a, b and c that these lead in turn.
+// abc returns a cluster in three zones. Its groups are on a, b and c, which lead them in turn.
 func abc(nodes int, groups int) View {
 	v := quiet([]string{"x", "y", "z", "x", "y", "z"}[:nodes], slices.Repeat([][]string{{"a", "b", "c"}}, groups))
 	for i := range groups {
@@ -19,8 +19,8 @@ func abc(nodes int, groups int) View {
 	return v
 }
 
-// chained returns a placement where a has two replicas and d has none. The groups of a have replicas in d's zone, so they can
-// only move to c, and one group of c to d.
+// chained returns a placement where a has two replicas and d has none. The groups of a have
+// replicas in d's zone. So they can only move to c, and one group of c can then move to d.
 func chained() View {
 	v := quiet([]string{"x", "y", "x", "y", "z", "y"}, [][]string{{"b", "a"}, {"c", "e"}, {"a", "f"}})
 	v.Settings.Replicas = 2

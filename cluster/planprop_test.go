@@ -61,7 +61,8 @@ func (s *sim) planned() []Step {
 	return steps
 }
 
-// mustKeepRules checks a plan against the cluster as it is. p belongs to the view that the plan was made from.
+// mustKeepRules checks a plan against the present cluster. p belongs to the view that the plan was
+// made from.
 func (s *sim) mustKeepRules(steps []Step, p *plan) {
 	transferred, placed := map[uint32]bool{}, map[uint32]bool{}
 	moving := 0

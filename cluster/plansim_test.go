@@ -22,7 +22,7 @@ type sim struct {
 	wiped    string // the last node that lost its disk: it never returns, and heir has its address
 	heir     string
 	made     int  // number of nodes ever created
-	calm     bool // nothing takes longer any more
+	calm     bool // no step is delayed any more
 }
 
 // simGroup is a group's Raft configuration.
@@ -54,7 +54,7 @@ func (s *sim) apply(command *catalog.Command) string {
 	return result.Refused
 }
 
-// join adds a node, in place of one if replaces is not "".
+// join adds a node. If replaces is not "", the node takes the place of the node with that key.
 func (s *sim) join(zone, replaces string, versionMax int) string {
 	s.made++
 	name := fmt.Sprintf("n%d", s.made)
@@ -73,7 +73,7 @@ func (s *sim) join(zone, replaces string, versionMax int) string {
 func (s *sim) create(name string, shards int) {
 	replicas, err := Initial(s.view(), shards)
 	if err != nil {
-		return // nobody takes replicas
+		return // no node takes replicas
 	}
 	command := &catalog.CreateEntry{Keyspace: catalog.Keyspace{Name: name, Kind: "counters", Shards: shards}, Replicas: replicas}
 	if no := s.apply(&catalog.Command{Create: command}); no != "" {

@@ -182,8 +182,8 @@ func (p *plan) settled(g uint32) bool {
 		p.majority(p.targets[g], func(key string) bool { return p.fresh(g, key) })
 }
 
-// sound reports whether all voters of a group are fresh. Then the group may get another target
-// although it works with its present one.
+// sound reports whether all voters of a group are fresh. Only then may the group get another target
+// while its present target still works.
 func (p *plan) sound(g uint32) bool {
 	return p.settled(g) && !slices.ContainsFunc(p.targets[g], func(key string) bool { return !p.fresh(g, key) })
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// Fates is many callers of one method of node "b", with the result of each call.
+// Fates runs many callers of one method of node "b", and keeps the result of each call.
 type Fates struct {
 	Answered, NotSent, Lost atomic.Uint64
 
@@ -39,8 +39,8 @@ const callers = 16
 // Call is rpc.Calls.Call or a function with the same effect.
 type Call = func(ctx context.Context, node, method string, request []byte) ([]byte, error)
 
-// NewFates returns fates. A call that was not sent fails with notSent, and one whose answer was
-// lost with lost.
+// NewFates returns a Fates whose callers have not started. A call that was not sent fails with
+// notSent, and one whose answer was lost with lost.
 func NewFates(notSent, lost error) *Fates {
 	return &Fates{notSent: notSent, lost: lost, stop: make(chan struct{}), handled: make(map[uint64]int)}
 }
@@ -51,7 +51,7 @@ func (f *Fates) End() {
 	f.running.Wait()
 }
 
-// Handlers answers the calls, after a moment.
+// Handlers returns the handlers, which answer each call after a moment.
 func (f *Fates) Handlers() map[string]func(context.Context, []byte) ([]byte, error) {
 	return map[string]func(context.Context, []byte) ([]byte, error){"count": func(_ context.Context, request []byte) ([]byte, error) {
 		f.mu.Lock()

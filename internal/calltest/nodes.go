@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// Nodes is the addresses of the nodes of a test.
+// Nodes holds the addresses of the nodes of a test.
 type Nodes struct {
 	mu    sync.Mutex
 	addrs map[string]string

@@ -65,7 +65,7 @@ type Listener struct {
 	greet    func(net.Conn) (net.Conn, error) // makes the connection of a handshake; see Peers
 	logger   *slog.Logger
 	failures atomic.Uint64
-	most     int // handshakesMax, fewer in tests
+	bound    int // bound on the connections in their handshake: handshakesMax, and fewer in tests
 
 	ready chan accepted
 	left  chan struct{} // one token: a handshake ended
@@ -75,7 +75,7 @@ type Listener struct {
 	mu struct {
 		sync.Mutex
 		closed  bool
-		waiting *list.List // of shaking, the oldest first
+		waiting *list.List // the connections in their handshake, the oldest first
 	}
 }
 
@@ -103,7 +103,7 @@ func (s *Source) Listen(plain net.Listener, protocol Protocol) *Listener {
 
 func listen(plain net.Listener, protocol Protocol, logger *slog.Logger, greet func(net.Conn) (net.Conn, error)) *Listener {
 	l := &Listener{
-		Listener: plain, protocol: protocol, greet: greet, logger: new(lograte.Limiter).Logger(logger), most: handshakesMax,
+		Listener: plain, protocol: protocol, greet: greet, logger: new(lograte.Limiter).Logger(logger), bound: handshakesMax,
 		ready: make(chan accepted), left: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	l.mu.waiting = list.New()
@@ -190,7 +190,7 @@ func (l *Listener) tryEnter(raw net.Conn) (place *list.Element, wait time.Durati
 	if l.mu.closed {
 		return nil, 0
 	}
-	if l.mu.waiting.Len() >= l.most {
+	if l.mu.waiting.Len() >= l.bound {
 		oldest := l.mu.waiting.Front()
 		if wait = handshakeGrace - time.Since(oldest.Value.(shaking).began); wait > 0 {
 			return nil, wait

@@ -72,8 +72,8 @@ func call(addr string, config *tls.Config) (string, error) {
 	return say(conn, "hello")
 }
 
-// TestListenerRefuses: whoever has no good certificate is told why, and so is the log; others
-// are served meanwhile.
+// TestListenerRefuses: a client without a good certificate is told the reason, and the log names it
+// too. Other clients are served in the meantime.
 func TestListenerRefuses(t *testing.T) {
 	ca, rogue := pkitest.New(t), pkitest.New(t)
 	dir := t.TempDir()
@@ -110,12 +110,13 @@ func TestListenerRefuses(t *testing.T) {
 	}
 }
 
-// always has a client send a certificate that the server does not ask for.
+// always makes a client send a certificate even if the server does not ask for one of its
+// authority.
 func always(c tls.Certificate) func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	return func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &c, nil }
 }
 
-// TestPlainClientsAreTold: in the words of their own protocol.
+// TestPlainClientsAreTold: a client without TLS gets the reason in its own protocol.
 func TestPlainClientsAreTold(t *testing.T) {
 	ca := pkitest.New(t)
 	f := pkitest.Write(t, t.TempDir(), "tls", ca.Issue(pkitest.Node("n1")))
@@ -146,8 +147,8 @@ func TestPlainClientsAreTold(t *testing.T) {
 	}
 }
 
-// TestHalfOpenConnectionsMakeRoom: connections that never shake hands keep nobody out, and
-// their number is bounded.
+// TestHalfOpenConnectionsMakeRoom: connections that never shake hands are bounded in number, and do
+// not keep other clients out.
 func TestHalfOpenConnectionsMakeRoom(t *testing.T) {
 	ca := pkitest.New(t)
 	f := pkitest.Write(t, t.TempDir(), "tls", ca.Issue(pkitest.Node("n1")))
@@ -181,14 +182,15 @@ func TestHalfOpenConnectionsMakeRoom(t *testing.T) {
 	}
 }
 
-// TestBurstOfHandshakes: more clients at once than may be in their handshake are all served.
+// TestBurstOfHandshakes: all clients are served, even if more connect at once than may be in their
+// handshake.
 func TestBurstOfHandshakes(t *testing.T) {
 	ca := pkitest.New(t)
 	f := pkitest.Write(t, t.TempDir(), "tls", ca.Issue(pkitest.Node("n1")))
 	s := open(t, Config{CertFile: f.Cert, KeyFile: f.Key})
 	l := s.Listen(tcp(t), HTTP)
 	l.mu.Lock() // orders the change before the first connection, which takes the lock
-	l.most = 4
+	l.bound = 4
 	l.mu.Unlock()
 	addr := echo(t, l)
 	const clients = 40
@@ -206,7 +208,7 @@ func TestBurstOfHandshakes(t *testing.T) {
 	}
 }
 
-// TestCloseEndsHandshakes: and connections that nobody has accepted.
+// TestCloseEndsHandshakes: Close ends handshakes, and connections that nobody has accepted.
 func TestCloseEndsHandshakes(t *testing.T) {
 	ca := pkitest.New(t)
 	f := pkitest.Write(t, t.TempDir(), "tls", ca.Issue(pkitest.Node("n1")))
@@ -230,8 +232,8 @@ func TestCloseEndsHandshakes(t *testing.T) {
 	}
 }
 
-// TestRotationUnderLoad: while certificate and authorities change again and again, no client
-// that trusts the old and the new authority fails, on a connection that it has or a new one.
+// TestRotationUnderLoad: certificate and authorities change again and again. No client that trusts
+// the old and the new authority fails, on an open connection or a new one.
 func TestRotationUnderLoad(t *testing.T) {
 	cas := []*pkitest.Authority{pkitest.New(t), pkitest.New(t)}
 	dir := t.TempDir()
@@ -282,7 +284,7 @@ func TestRotationUnderLoad(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Once an authority is gone, its clients are refused, and so is the session of one.
+	// Once an authority is removed, its clients are refused.
 	pkitest.Replace(t, caFile, both[1])
 	must.Do(t, s.Reload())
 	if _, err := call(addr, &tls.Config{RootCAs: roots, GetClientCertificate: always(cas[0].Client(pki.Leaf{Name: "alice"}))}); err == nil {

@@ -62,7 +62,7 @@ func (m *Metrics) AddListener(l *Listener) {
 	m.mu.listeners = append(m.mu.listeners, l)
 }
 
-// Describe is prometheus.Collector's.
+// Describe implements prometheus.Collector.
 func (m *Metrics) Describe(descs chan<- *prometheus.Desc) {
 	descs <- m.reloads
 	descs <- m.expiry
@@ -70,7 +70,7 @@ func (m *Metrics) Describe(descs chan<- *prometheus.Desc) {
 	descs <- m.plain
 }
 
-// Collect is prometheus.Collector's.
+// Collect implements prometheus.Collector.
 func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

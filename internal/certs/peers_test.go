@@ -17,20 +17,20 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// peer is a node of a test: its files, which trust the authorities given.
+// peer is a node of a test, with files that trust the given authorities.
 type peer struct {
 	*Peers
 	log *proctest.Buffer
 	dir string
 }
 
-// newPeer returns a node with a certificate. mend changes its configuration.
-func newPeer(t *testing.T, id string, pair pki.Pair, mend func(*PeersConfig), cas ...*pkitest.Authority) peer {
+// newPeer returns a node with a certificate. change, if not nil, changes its configuration.
+func newPeer(t *testing.T, id string, pair pki.Pair, change func(*PeersConfig), cas ...*pkitest.Authority) peer {
 	t.Helper()
 	p := peer{log: new(proctest.Buffer), dir: t.TempDir()}
 	cfg := p.config(t, id, pair, cas...)
-	if mend != nil {
-		mend(&cfg)
+	if change != nil {
+		change(&cfg)
 	}
 	var err error
 	p.Peers, err = OpenPeers(cfg)
@@ -63,7 +63,7 @@ func (p peer) listen(t *testing.T) string {
 	return echo(t, p.ListenPeers(tcp(t)))
 }
 
-// reach dials a node, and has it answer.
+// reach dials a node and checks that it answers.
 func (p peer) reach(addr, node string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), must.BecomeMax)
 	defer cancel()
@@ -79,7 +79,7 @@ func (p peer) reach(addr, node string) error {
 	return err
 }
 
-// TestPeers: which nodes reach each other, and why the others do not.
+// TestPeers checks which nodes reach each other, and why others do not.
 func TestPeers(t *testing.T) {
 	ca, rogue := pkitest.New(t), pkitest.New(t)
 	expired := pkitest.Node("n2")
@@ -117,8 +117,8 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// TestPeersRefuseClients: a certificate that is good for clients alone is not a node's, even
-// under the name of one.
+// TestPeersRefuseClients: a certificate that is good only for clients does not identify a node,
+// even if it carries the name of one.
 func TestPeersRefuseClients(t *testing.T) {
 	ca := pkitest.New(t)
 	p := newPeer(t, "n1", ca.Issue(pkitest.Node("n1")), nil, ca)
@@ -137,8 +137,8 @@ func TestPeersRefuseClients(t *testing.T) {
 	must.Become(t, "it is logged", func() bool { return p.log.Has("it does not speak TLS") })
 }
 
-// TestOpenPeersRefuses: a node whose certificate no other node would accept says so when it
-// starts.
+// TestOpenPeersRefuses: a node reports when it starts that no other node would accept its
+// certificate.
 func TestOpenPeersRefuses(t *testing.T) {
 	ca, rogue := pkitest.New(t), pkitest.New(t)
 	for _, tc := range []struct {
@@ -157,8 +157,8 @@ func TestOpenPeersRefuses(t *testing.T) {
 	}
 }
 
-// TestPermissive: while a cluster turns TLS on, nodes with and without it reach each other,
-// and so do nodes whose certificates would be refused.
+// TestPermissive: while a cluster turns TLS on, nodes with and without TLS reach each other. So do
+// nodes whose certificates would otherwise be refused.
 func TestPermissive(t *testing.T) {
 	ca, rogue := pkitest.New(t), pkitest.New(t)
 	permissive := func(c *PeersConfig) { c.Permissive = true }
@@ -185,7 +185,7 @@ func TestPermissive(t *testing.T) {
 	must.Do(t, strange.reach(addr, "n1"))
 	must.Do(t, p2.reach(newPeer(t, "n1", ca.Issue(pkitest.Node("n1")), nil, ca).listen(t), "n1"))
 
-	// A node of before, which closes what it does not understand.
+	// A node of an earlier version closes connections that it does not understand.
 	before := tcp(t)
 	go func() {
 		for {
@@ -211,7 +211,8 @@ func TestPermissive(t *testing.T) {
 	}
 }
 
-// TestPeersRotate: certificates of a new authority, while both are trusted in between.
+// TestPeersRotate: nodes change to certificates of a new authority, and trust both authorities in
+// between.
 func TestPeersRotate(t *testing.T) {
 	old, next := pkitest.New(t), pkitest.New(t)
 	nodes := []peer{

@@ -36,8 +36,8 @@ func open(t *testing.T, cfg Config) opened {
 
 func (o opened) subject() string { return o.Current().Certificate.Leaf.Subject.CommonName }
 
-// TestFilesThatChangeAreUsed: by themselves, through a link that is led elsewhere, and
-// however the clock and the size of the files stay.
+// TestFilesThatChangeAreUsed: the source finds changed files without a call. It finds them behind a
+// link that now leads elsewhere, and although size and time are the same.
 func TestFilesThatChangeAreUsed(t *testing.T) {
 	ca := pkitest.New(t)
 	dir := t.TempDir()
@@ -56,8 +56,8 @@ func TestFilesThatChangeAreUsed(t *testing.T) {
 	must.Become(t, "the new certificate is used", func() bool { return s.subject() == "node-b" })
 }
 
-// TestBadFilesKeepTheOldOnes: each is counted and logged once while it stays, and a good one
-// after it is used.
+// TestBadFilesKeepTheOldOnes: bad files are counted and logged once while they stay, and good files
+// after them are used.
 func TestBadFilesKeepTheOldOnes(t *testing.T) {
 	ca := pkitest.New(t)
 	good := ca.Issue(pkitest.Node("good"))
@@ -124,7 +124,8 @@ func TestBadFilesKeepTheOldOnes(t *testing.T) {
 	}
 }
 
-// TestFileThatIsGoneKeepsTheOldOne: and counts once.
+// TestFileThatIsGoneKeepsTheOldOne: while a file is missing, the old one stays in use, and the
+// problem is counted once.
 func TestFileThatIsGoneKeepsTheOldOne(t *testing.T) {
 	dir := t.TempDir()
 	f := pkitest.Write(t, dir, "tls", pkitest.New(t).Issue(pkitest.Node("n1")))
@@ -138,7 +139,8 @@ func TestFileThatIsGoneKeepsTheOldOne(t *testing.T) {
 	}
 }
 
-// TestFilesAreReadOnceTheyHaveSettled: a certificate without its new key yet is no error.
+// TestFilesAreReadOnceTheyHaveSettled: it is no error if the new certificate is there and its key
+// is not yet.
 func TestFilesAreReadOnceTheyHaveSettled(t *testing.T) {
 	ca, dir := pkitest.New(t), t.TempDir()
 	f := pkitest.Write(t, dir, "tls", ca.Issue(pkitest.Node("old")))
@@ -178,7 +180,7 @@ func TestOpenRefuses(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	ca, dir := pkitest.New(t), t.TempDir()
 	f := pkitest.Write(t, dir, "tls", ca.Issue(pkitest.Node("n1")))
-	caFile := pkitest.Replace(t, filepath.Join(dir, "ca"), ca.Cert(), ca.Cert()) // twice the same
+	caFile := pkitest.Replace(t, filepath.Join(dir, "ca"), ca.Cert(), ca.Cert()) // the same authority twice
 	s := open(t, Config{CertFile: f.Cert, KeyFile: f.Key, CAFile: caFile})
 	m := NewMetrics()
 	m.Add(s.Source)

@@ -17,7 +17,7 @@ func Agree(a, b string, members bool) bool {
 	return a == b || members && (a == "" || b == "")
 }
 
-// Describe returns a cluster, id "" for none, as logs and errors name it.
+// Describe returns the text for a cluster in logs and errors. An empty id means no cluster.
 func Describe(id, name string) string {
 	text := "no cluster yet"
 	if id != "" {

@@ -35,8 +35,8 @@ const (
 	placeTimeout = 90 * time.Second
 	// statusTimeout bounds a request for the status of one node, which may be paused.
 	statusTimeout = time.Second
-	// pollEvery lies between two polls at first. The interval grows with the time waited, because
-	// polls of all nodes take processor time from the cluster.
+	// pollEvery is the first interval between two polls. The interval grows with the time waited,
+	// because polls of all nodes take processor time from the cluster.
 	pollEvery    = 20 * time.Millisecond
 	pollEveryMax = 200 * time.Millisecond
 )
@@ -143,7 +143,7 @@ func (c *Cluster) prepare(args ...string) *Node {
 		Node: proctest.NewNodeAt(c.t, c.bin, filepath.Join(c.t.TempDir(), name), c.sites[number], args...),
 		Name: name, at: number,
 	}
-	if c.opts.Cuttable { // the addresses are not loopback's; programs of before ignore it
+	if c.opts.Cuttable { // the addresses are not loopback addresses; older programs ignore the variable
 		n.Env = append(n.Env, "COUNTD_INSECURE=true")
 	}
 	c.mu.nodes = append(c.mu.nodes, n)
@@ -170,9 +170,9 @@ func (c *Cluster) Nodes() []*Node {
 	return slices.Clone(c.mu.nodes)
 }
 
-// Others returns all nodes but these.
-func (c *Cluster) Others(but ...*Node) []*Node {
-	return slices.DeleteFunc(c.Nodes(), func(n *Node) bool { return slices.Contains(but, n) })
+// Others returns all nodes except the excluded ones.
+func (c *Cluster) Others(excluded ...*Node) []*Node {
+	return slices.DeleteFunc(c.Nodes(), func(n *Node) bool { return slices.Contains(excluded, n) })
 }
 
 // AwaitReady waits until the nodes can serve.

@@ -96,8 +96,8 @@ func (d *digests) check() {
 	d.t.Logf("digests: %d places seen, %d by a second replica", len(d.mu.seen), d.mu.matched)
 }
 
-// AwaitAgreement waits until all replicas of each group are at one index and have one
-// digest, and returns how long that took. There must be no writes meanwhile.
+// AwaitAgreement waits until all replicas of each group are at one index and have one digest, and
+// returns how long that took. Nobody may write in the meantime.
 func (c *Cluster) AwaitAgreement(timeout time.Duration, nodes ...*Node) time.Duration {
 	c.t.Helper()
 	return c.await(timeout, func() string {

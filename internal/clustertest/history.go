@@ -20,12 +20,12 @@ const (
 	unknownsOfIDMax = 4   // each may have happened at any time since
 	checkTimeout    = 20 * time.Second
 	boundedBy       = time.Second // max_staleness by default
-	outsider        = 99          // the client that Read is, in pictures
+	outsider        = 99          // the number of the client of Read, in pictures
 )
 
-// History records the requests and answers of several clients that work on a few counts, one
-// a shard, through all nodes. check looks for an order of all operations, each at one moment
-// between its begin and its end, that explains every answer.
+// History records the requests and answers of several clients that work on a few counts, one per
+// shard, through all nodes. check looks for an order of all operations, each at one moment between
+// its begin and its end, that explains every answer.
 type History struct {
 	*crew
 	cluster *Cluster
@@ -70,15 +70,15 @@ func (h *History) replaceLocked(shard int) {
 	h.mu.counts[id] = &count{}
 }
 
-// id returns the id of a shard that is worked on now.
+// id returns the id of a shard that clients use now.
 func (h *History) id(shard int) uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.mu.ids[shard]
 }
 
-// run works, with pauses of half a pace on average, until the history is stopped. It returns the
-// fault of an answer.
+// run sends operations, with pauses of half a pace on average, until the history is stopped. It
+// returns an error if an answer is wrong.
 func (h *History) run(client int, pace time.Duration) error {
 	for h.calm.Err() == nil {
 		nodes := h.cluster.Nodes()
@@ -112,8 +112,8 @@ func (h *History) Read(node *Node, shard int, consistency string) error {
 	return h.read(outsider, node, h.id(shard), consistency)
 }
 
-// read reads an id at one node. A bounded read may return the state up to boundedBy earlier,
-// so it begins then. A read without an answer is not in the history.
+// read reads an id at one node. A bounded read may return the state of up to boundedBy earlier, so
+// its recorded begin is that much earlier. A read without an answer is not in the history.
 func (h *History) read(client int, node *Node, id uint64, consistency string) error {
 	r := &request{method: http.MethodGet, path: fmt.Sprintf("/v1/counters/posts/%d?consistency=%s", id, consistency)}
 	call := h.now()
@@ -131,8 +131,8 @@ func (h *History) read(client int, node *Node, id uint64, consistency string) er
 	return nil
 }
 
-// write runs an operation with a key, which is repeated until it is answered, or one
-// without, which is sent once.
+// write runs one operation. With a key, it repeats the operation until a node answers; without a
+// key, it sends it once.
 func (h *History) write(client int, node *Node, id uint64, in asked) error {
 	r := writeRequest(id, in)
 	keyed := rand.IntN(4) > 0
@@ -208,7 +208,8 @@ func (h *History) record(id uint64, kind string, o porcupine.Operation) {
 	}
 }
 
-// check fails the test if no order explains the answers, and draws each such count.
+// check fails the test if no order explains the answers about a count, and draws the history of
+// that count.
 func (h *History) check() {
 	h.t.Helper()
 	h.mu.Lock()

@@ -144,7 +144,7 @@ type loadWriter struct {
 	ownSum   int64
 }
 
-// run writes until the load is stopped, or returns the fault of an answer.
+// run writes until the load is stopped. It returns an error if an answer is wrong.
 func (w *loadWriter) run() error {
 	nodes := w.load.cluster.Nodes()
 	node := nodes[w.number%len(nodes)]

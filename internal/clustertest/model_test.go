@@ -7,7 +7,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// TestModelTellsHistoriesApart holds the checker to what it must find.
+// TestModelTellsHistoriesApart checks which histories the checker accepts and which it refuses.
 func TestModelTellsHistoriesApart(t *testing.T) {
 	at := func(call, end int64, in asked, out told) porcupine.Operation {
 		return operation(0, in, call, out, end)

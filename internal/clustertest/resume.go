@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// WritesResume returns, ascending, how long after a moment each of the shards of posts
-// acknowledged a write that was sent after it, through one of the nodes.
+// WritesResume waits until each given shard of posts has acknowledged a write that was sent after
+// since, through one of the nodes. It returns how long after since that was, ascending.
 func (c *Cluster) WritesResume(since time.Time, shards []int, nodes ...*Node) []time.Duration {
 	c.t.Helper()
 	took := make([]time.Duration, len(shards))

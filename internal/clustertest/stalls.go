@@ -31,7 +31,7 @@ type stalls struct {
 
 // stall is a time in which the machine delayed a probe.
 type stall struct {
-	at   time.Time // its end
+	end  time.Time // when it ended
 	took time.Duration
 }
 
@@ -73,11 +73,11 @@ func (s *stalls) between(from, to time.Time) time.Duration {
 	defer s.mu.Unlock()
 	sum := time.Duration(0)
 	for _, one := range s.mu.seen {
-		began := one.at.Add(-one.took)
+		began := one.end.Add(-one.took)
 		if began.Before(from) {
 			began = from
 		}
-		end := one.at
+		end := one.end
 		if end.After(to) {
 			end = to
 		}

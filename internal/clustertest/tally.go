@@ -140,8 +140,8 @@ func (y *Tally) AcknowledgedBy(nodes ...*Node) (sum int64) {
 	return sum
 }
 
-// Check reads the count at each of the nodes, and fails the test if it or any earlier answer
-// is out of bounds. There must be no requests meanwhile.
+// Check reads the count at each of the nodes, and fails the test if it or any earlier answer is out
+// of bounds. There must be no other requests in the meantime.
 func (y *Tally) Check(nodes ...*Node) {
 	y.t.Helper()
 	for _, n := range nodes {

@@ -61,7 +61,7 @@ type request struct {
 	body         any
 }
 
-// try sends a request once, to one node, with that deadline.
+// try sends a request once, to one node, with timeout as its deadline.
 func (n *Node) try(ctx context.Context, r *request, timeout time.Duration, into *answer) outcome {
 	header := r.header.Clone()
 	if header == nil {

@@ -13,8 +13,7 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestFatesOfTries holds the harness to what an answer promises: a request that
-// may have counted must not be taken for one that did not.
+// TestFatesOfTries checks that a request that may have counted is never judged as one that did not.
 func TestFatesOfTries(t *testing.T) {
 	dial := &net.OpError{Op: "dial", Err: errors.New("refused")}
 	for _, tc := range []struct {
@@ -45,7 +44,7 @@ func TestFatesOfTries(t *testing.T) {
 	}
 }
 
-// TestDigestsAreCompared shows replicas to the watch, one after the other.
+// TestDigestsAreCompared gives the watch the reports of replicas one after the other.
 func TestDigestsAreCompared(t *testing.T) {
 	type shown struct {
 		node, digest string
@@ -76,8 +75,8 @@ func TestDigestsAreCompared(t *testing.T) {
 	}
 }
 
-// TestTallyHoldsAnswersToWhatWasAcknowledged shows a tally the answers to increments,
-// and then one to a read that was sent after them.
+// TestTallyHoldsAnswersToWhatWasAcknowledged gives a tally the answers to increments, and then the
+// answer to a read that was sent after them.
 func TestTallyHoldsAnswersToWhatWasAcknowledged(t *testing.T) {
 	type added struct {
 		fate          fate
@@ -133,8 +132,8 @@ func TestStatsOfAStretchOfTime(t *testing.T) {
 	}
 }
 
-// A request is late that takes longer than its deadline and what the machine stalled in its
-// time allow; stalls at other times excuse nothing.
+// A request is late if it takes longer than its deadline allows, plus an allowance for the
+// machine's stalls during the request. Stalls at other times excuse nothing.
 func TestLateRequests(t *testing.T) {
 	began := time.Now()
 	for _, tc := range []struct {
@@ -154,7 +153,7 @@ func TestLateRequests(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			l := &Load{}
 			l.mu.requests = []Request{{Begun: began, Took: tc.took}}
-			l.stalls.note(tc.stall.at, tc.stall.took)
+			l.stalls.note(tc.stall.end, tc.stall.took)
 			if s := l.Between(began, began); s.Late != tc.late {
 				t.Errorf("%d late, want %d: %+v", s.Late, tc.late, s)
 			}
@@ -162,8 +161,8 @@ func TestLateRequests(t *testing.T) {
 	}
 }
 
-// TestCutsAreSilent has one node dial others while they are together, cut off and
-// together again.
+// TestCutsAreSilent makes one node dial others while they are connected, cut off, and connected
+// again.
 func TestCutsAreSilent(t *testing.T) {
 	sites, divide, err := newNamespaces(t)
 	if err != nil {
@@ -221,7 +220,7 @@ func serve(t *testing.T, s proctest.Site) {
 	}
 }
 
-// dial connects from a site, which takes no time if it can.
+// dial connects from a site. If it can, it takes almost no time.
 func dial(from proctest.Site, addr string) error {
 	return from.Enter(func() error {
 		conn, err := net.DialTimeout("tcp", addr, 300*time.Millisecond)

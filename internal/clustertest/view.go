@@ -46,12 +46,12 @@ func (v view) leader(group uint32) (leader *Node, term uint64) {
 	return leader, term
 }
 
-// AwaitVoters waits until each group has a leader and that many voters, all of which hold a
-// replica, and no other members.
-func (c *Cluster) AwaitVoters(voters int, but ...*Node) time.Duration {
+// AwaitVoters waits until each group has a leader and the given number of voters, all of which hold
+// a replica, and no other members. It does not ask the excluded nodes.
+func (c *Cluster) AwaitVoters(voters int, excluded ...*Node) time.Duration {
 	c.t.Helper()
 	return c.await(settleTimeout, func() string {
-		v := look(c.Others(but...))
+		v := look(c.Others(excluded...))
 		if len(v.replicas) < 2 {
 			return "no groups"
 		}
@@ -64,12 +64,12 @@ func (c *Cluster) AwaitVoters(voters int, but ...*Node) time.Duration {
 	})
 }
 
-// AwaitLed waits until each group with a replica on a node not in but has a leader among these
-// nodes.
-func (c *Cluster) AwaitLed(but ...*Node) time.Duration {
+// AwaitLed waits until each group with a replica on a node that is not excluded has a leader among
+// these nodes.
+func (c *Cluster) AwaitLed(excluded ...*Node) time.Duration {
 	c.t.Helper()
 	return c.await(settleTimeout, func() string {
-		v := look(c.Others(but...))
+		v := look(c.Others(excluded...))
 		for id := range v.replicas {
 			if leader, _ := v.leader(id); leader == nil {
 				return fmt.Sprintf("group %d has no leader: %+v", id, v.replicas[id])
@@ -127,11 +127,12 @@ func (c *Cluster) LeaderOfMost() (leader *Node, led []int) {
 	return leader, led
 }
 
-// AwaitShares waits until all nodes except but hold the same number of replicas of the built-in
-// keyspaces' shards, three of each, and lead the same number, give or take one.
-func (c *Cluster) AwaitShares(but ...*Node) time.Duration {
+// AwaitShares waits until all nodes that are not excluded hold the same number of replicas of the
+// built-in keyspaces' shards, three of each shard. They must also lead the same number, give or
+// take one.
+func (c *Cluster) AwaitShares(excluded ...*Node) time.Duration {
 	c.t.Helper()
-	nodes, shards := c.Others(but...), c.AllShards()
+	nodes, shards := c.Others(excluded...), c.AllShards()
 	return c.await(placeTimeout, func() string {
 		held, led := look(nodes).shares(nodes)
 		text := fmt.Sprintf("held %v, led %v", held, led)

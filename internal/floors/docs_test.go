@@ -18,11 +18,11 @@ const (
 	architecture = "../../docs/ARCHITECTURE.md"
 	// architectureWordsMax is what a newcomer reads in a quarter of an hour.
 	architectureWordsMax = 3000
-	// behavioursMin is the least number of rows of the table of behaviours.
+	// behavioursMin is the smallest number of rows that the table of behaviours may have.
 	behavioursMin = 30
 	// explainLines is the size from which a package needs more than a short package comment.
 	explainLines = 800
-	// commentWordsMin is the least length of a package comment that replaces a DESIGN.md.
+	// commentWordsMin is the smallest length of a package comment that replaces a DESIGN.md.
 	commentWordsMin = 60
 )
 
@@ -38,8 +38,8 @@ func read(t *testing.T, path string) string {
 // documentWordsMax bounds documents that a person reads from the beginning to the end.
 var documentWordsMax = map[string]int{"docs/ARCHITECTURE.md": architectureWordsMax, "docs/OPERATING.md": 6000}
 
-// documentBytesMax bounds documents that grow by what nobody reads: examples of errors belong in
-// api/testdata/contract.yaml, and former measurements in git.
+// documentBytesMax bounds documents that grow with text that nobody reads: examples of errors
+// belong in api/testdata/contract.yaml, and former measurements in git.
 var documentBytesMax = map[string]int{"docs/openapi.yaml": 170_000, "docs/BENCHMARKS.md": 24_500}
 
 func TestDocumentsAreShort(t *testing.T) {
@@ -127,7 +127,6 @@ func nameOf(f *ast.FuncDecl) string {
 	return f.Name.Name
 }
 
-// TestPlaceProblem holds the check of behaviours to what it promises.
 func TestPlaceProblem(t *testing.T) {
 	for _, test := range []struct {
 		place string
@@ -217,7 +216,6 @@ func lacksOf(comment string) string {
 	return ""
 }
 
-// TestLacksOf holds the check of package comments to what it promises.
 func TestLacksOf(t *testing.T) {
 	long := strings.Repeat("word ", commentWordsMin)
 	for comment, whole := range map[string]bool{
@@ -279,7 +277,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// anchors returns what links may name the headings of a document by.
+// anchors returns the names by which links may refer to the headings of a document.
 func anchors(text string) (all []string) {
 	for _, m := range named.FindAllStringSubmatch(text, -1) {
 		all = append(all, m[1])

@@ -245,7 +245,6 @@ func TestMap(t *testing.T) {
 	}
 }
 
-// TestBreachesAreFound holds the rule above to what it promises.
 func TestBreachesAreFound(t *testing.T) {
 	r, err := ParseRule(rule)
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 // unwanted are archived or heavy modules that come with others.
 var unwanted = []string{"github.com/boltdb/bolt", "github.com/coreos/etcd", "github.com/getsentry/sentry-go"}
 
-// TestUnwantedModulesAreJustified: docs/ARCHITECTURE.md says of each of them that a
-// program is linked with why it is, and of no other that it is.
+// TestUnwantedModulesAreJustified: docs/ARCHITECTURE.md explains each unwanted module that a
+// program is linked with, and no other one.
 func TestUnwantedModulesAreJustified(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "../../cmd/...").Output()
 	if err != nil {

@@ -23,9 +23,9 @@ type Size struct {
 
 // Sizes returns the size of every package under root.
 //
-// It checks the types of one package at a time and takes other packages for empty, apart
-// from sync/atomic. So it misses a dependency through a value that a generic function of
-// another package returns: Cycle is a lower bound.
+// It checks the types of one package at a time, and treats other packages as empty, apart from
+// sync/atomic. So it misses a dependency through a value that a generic function of another package
+// returns: Cycle is a lower bound.
 func Sizes(root string) ([]Size, error) {
 	var sizes []Size
 	fset := token.NewFileSet()
@@ -50,7 +50,7 @@ func Sizes(root string) ([]Size, error) {
 	return sizes, err
 }
 
-// productFiles parses the files of a directory that are no tests.
+// productFiles parses the files of a directory that are not tests.
 func productFiles(fset *token.FileSet, dir string) (files []*ast.File, lines int, err error) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
@@ -99,7 +99,8 @@ func sizeOf(name string, lines int, fset *token.FileSet, imp types.Importer, fil
 	return size
 }
 
-// beyondFunctions reports whether an object is a package's own, a field or a method.
+// beyondFunctions reports whether an object is declared at package level, or is a field or a
+// method.
 func beyondFunctions(o types.Object, pkg *types.Package) bool {
 	switch o := o.(type) {
 	case *types.Var:
@@ -110,7 +111,7 @@ func beyondFunctions(o types.Object, pkg *types.Package) bool {
 	return o.Parent() == pkg.Scope()
 }
 
-// largestCycle returns how many nodes reach each other at most.
+// largestCycle returns the size of the largest set of nodes that all reach each other.
 func largestCycle(needs map[string]map[string]bool) int {
 	reached := map[string]map[string]bool{}
 	for from := range needs {

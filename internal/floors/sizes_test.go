@@ -9,9 +9,9 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// limits are what a newcomer holds in the head: the lines of a package, the methods of a
-// type, and the files that all depend on each other. Tests do not count. shard and api are near
-// them; a room for each kind of data makes both smaller.
+// limits are what a newcomer can keep in mind: the lines of a package, the methods of a type, and
+// the files that all depend on each other. Tests do not count. shard and api are near the limits. A
+// package for each kind of data would make both smaller.
 var limits = Limits{Lines: 7000, Methods: 100, Cycle: 12}
 
 // warnPercent is the share of a limit from which TestSizes warns; go test -v shows it.
@@ -44,7 +44,6 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestCycleIsFound holds the count of files to what it promises.
 func TestCycleIsFound(t *testing.T) {
 	for name, test := range map[string]struct {
 		files []string

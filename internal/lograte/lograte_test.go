@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// limited is a limiter with a clock of its own, and what it let through.
+// limited is a limiter with a clock of its own, and the messages that it passed on.
 type limited struct {
 	Limiter
 	clock time.Time
@@ -35,7 +35,8 @@ func (l *limited) takes(t *testing.T, want string) {
 	l.log.Reset()
 }
 
-// The first of a message comes at once, and then one a minute, with how many it stands for.
+// The first occurrence of a message is written at once. Later ones are written once a minute, with
+// the number of occurrences.
 func TestRepeatsAreCountedByTheMinute(t *testing.T) {
 	l, base := newLimited(slog.LevelInfo)
 	logger := l.Logger(base)
@@ -56,7 +57,8 @@ func TestRepeatsAreCountedByTheMinute(t *testing.T) {
 	l.takes(t, "level=WARN msg=\"cannot reach a peer\" times=2\n")
 }
 
-// Attributes and digits do not make a message another one, and loggers share the limit.
+// Messages that differ only in attributes and digits are the same message, and loggers share the
+// limit.
 func TestWhatIsTheSameMessage(t *testing.T) {
 	l, base := newLimited(slog.LevelInfo)
 	for group := range 24 {
@@ -68,7 +70,7 @@ func TestWhatIsTheSameMessage(t *testing.T) {
 	l.takes(t, "level=WARN msg=\"failed otherwise\"\n")
 }
 
-// Whoever looks for a fault sees all there is.
+// A logger at level debug writes all messages of that level.
 func TestDebugMessagesAreNotLimited(t *testing.T) {
 	l, base := newLimited(slog.LevelDebug)
 	for range 3 {

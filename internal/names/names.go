@@ -21,7 +21,7 @@ func IsLabel[T string | []byte](name T, bytesMax int) bool {
 	return fits(name, bytesMax, "_-.ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 }
 
-// fits reports whether name has 1 to bytesMax of a-z, 0-9 and the others.
+// fits reports whether name has 1 to bytesMax bytes, all of a-z, 0-9 or others.
 func fits[T string | []byte](name T, bytesMax int, others string) bool {
 	if len(name) < 1 || len(name) > bytesMax {
 		return false

@@ -74,7 +74,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, fault.Body) // a caller that has gone does not matter
 		return
 	}
-	_ = json.NewEncoder(w).Encode(refusal) // likewise
+	_ = json.NewEncoder(w).Encode(refusal) // a caller that has gone does not matter
 }
 
 // apply sends a request to the node and drops the answer.

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// go test knows of the sources of a program that a test built, so that it runs the test again
-// once they changed.
+// go test knows the sources of a program that a test built, so it runs the test again after they
+// change.
 func TestSourcesAreNoted(t *testing.T) {
 	t.Parallel()
 	const inner = "PROCTEST_BUILD_TO"

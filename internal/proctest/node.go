@@ -131,8 +131,7 @@ func (n *Node) Move(site Site) {
 	})
 }
 
-// UseTLS has the package call the node over TLS from now on. Nothing may use the node
-// meanwhile.
+// UseTLS makes the package call the node over TLS from now on. Nothing may use the node meanwhile.
 func (n *Node) UseTLS(config *tls.Config) {
 	n.client.CloseIdleConnections()
 	n.tls, n.client.Transport.(*http.Transport).TLSClientConfig = config, config
@@ -211,7 +210,7 @@ func (n *Node) Signal(s syscall.Signal) {
 	}
 }
 
-// Stop ends the process as an operator does and holds it to exit code 0.
+// Stop ends the process as an operator does, and requires exit code 0.
 func (n *Node) Stop() {
 	n.t.Helper()
 	n.Signal(syscall.SIGTERM)

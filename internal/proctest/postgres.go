@@ -22,7 +22,7 @@ func StartPostgres(t testing.TB) *Server {
 		t.Skip("PostgreSQL (Debian: postgresql) is not installed; .ci/run installs it")
 	}
 	bin := filepath.Dir(found[len(found)-1])
-	dir, err := os.MkdirTemp("", "countd-postgres-") // not below the test's own, which root alone may enter
+	dir, err := os.MkdirTemp("", "countd-postgres-") // not below the test's own directory, which only root may enter
 	must.Do(t, err)
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	as := &syscall.SysProcAttr{}

@@ -12,9 +12,10 @@ import (
 // keeps a number at or above a bound, these numbers are for the node itself, however many clients
 // connect. Connections of peers have a higher bound.
 const (
-	// FilesMin is the least limit that a node starts with: half of it holds its ports, a segment
-	// of the log for each 16 MiB, two files for each snapshot that is written or sent, the tables
-	// of rows and members on disk (TableFiles each), and connections to a few peers.
+	// FilesMin is the lowest limit that a node starts with. Half of it is for the node itself: its
+	// ports, a segment of the log for each 16 MiB, and two files for each snapshot that is written
+	// or sent. It is also for the tables of rows and members on disk (TableFiles each), and for
+	// connections to a few peers.
 	FilesMin = 512
 	// FilesWanted is the limit that suffices for 8,192 HTTP connections, 8,192 Redis connections
 	// and filesOwnMax descriptors of the node.

@@ -26,17 +26,17 @@ func isNoFiles(e syscall.Errno) bool { return e == syscall.EMFILE || e == syscal
 
 func isNoRoom(e syscall.Errno) bool { return e == syscall.ENOSPC || e == syscall.EDQUOT }
 
-// every reports whether err wraps nothing but system errors for which is returns true.
-func every(err error, is func(syscall.Errno) bool) bool {
+// every reports whether err wraps only system errors, and match returns true for each of them.
+func every(err error, match func(syscall.Errno) bool) bool {
 	switch e := err.(type) { //nolint:errorlint // it unwraps by itself, all of what is joined
 	case syscall.Errno:
-		return is(e)
+		return match(e)
 	case interface{ Unwrap() error }:
-		return every(e.Unwrap(), is)
+		return every(e.Unwrap(), match)
 	case interface{ Unwrap() []error }:
 		all := e.Unwrap()
 		for _, one := range all {
-			if !every(one, is) {
+			if !every(one, match) {
 				return false
 			}
 		}

@@ -18,7 +18,7 @@ const (
 )
 
 // Wait is a file system whose calls wait while the disk is full or no file descriptor is left,
-// instead of failing. Without it, Pebble ends the process on such an error, or takes a file for
+// instead of failing. Without it, Pebble ends the process on such an error, or treats a file as
 // damaged.
 //
 // vfs.OnDiskFull is not enough: it tries a call only twice, and does not recognise a user's quota

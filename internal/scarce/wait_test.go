@@ -13,9 +13,9 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// Each call of a file system fails several times with an error that passes, though the disk has
-// free bytes: it has no inode left, others take its room, or a user's share is used up. The call
-// waits until it succeeds. Any other error is returned.
+// Each call of a file system fails several times with a transient error, although the disk has free
+// bytes. For example, it has no inode left, other programs take its room, or a user's quota is used
+// up. The call waits until it succeeds. Any other error is returned.
 func TestCallsWait(t *testing.T) {
 	for _, failure := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EMFILE, syscall.ENFILE, syscall.EIO} {
 		t.Run(failure.Error(), func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestReuseWithoutADescriptor(t *testing.T) {
 	}
 }
 
-// renamedFS has no descriptor for the first files that it opens.
+// renamedFS finds no free descriptor for the first files that it opens.
 type renamedFS struct {
 	vfs.FS
 	left int

@@ -10,6 +10,6 @@ func Mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// Next is Mix with another start, which does not map 0 to 0: the number that splitmix64 generates
-// from the state x.
+// Next is Mix of x plus a constant, so it does not map 0 to 0. It is the number that splitmix64
+// generates from the state x.
 func Next(x uint64) uint64 { return Mix(x + 0x9e3779b97f4a7c15) }

@@ -83,8 +83,8 @@ func (c *Cursor) Begin(open byte) bool {
 	return true
 }
 
-// Next reports whether a member follows, n having been read, and consumes the
-// comma before it; without one it consumes the closing bracket.
+// Next reports whether another member follows the n members read so far, and consumes the comma
+// before it. If none follows, it consumes the closing bracket.
 func (c *Cursor) Next(n int, closing byte) bool {
 	if c.Err != nil {
 		return false

@@ -61,7 +61,7 @@ func (r *Reader) UintTo(bound uint64) uint64 {
 	return v
 }
 
-// Count reads how many things follow that take at least size bytes each.
+// Count reads the number of things that follow, each of at least size bytes.
 func (r *Reader) Count(size int) int {
 	n := r.Uint()
 	if n > uint64(len(r.Rest)/size) {
@@ -71,8 +71,8 @@ func (r *Reader) Count(size int) int {
 	return int(n)
 }
 
-// CountTo reads how many elements follow that take at least size bytes each, at most
-// bound.
+// CountTo reads the number of elements that follow, each of at least size bytes. It accepts at most
+// bound elements.
 func (r *Reader) CountTo(size, bound int) int {
 	n := r.Count(size)
 	if n > bound {

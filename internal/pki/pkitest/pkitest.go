@@ -83,7 +83,7 @@ func Replace(t testing.TB, path string, contents ...[]byte) string {
 	return path
 }
 
-// Node is a certificate of a node that is reached on the loopback interface.
+// Node returns a certificate to sign, of a node that is reached on the loopback interface.
 func Node(name string) pki.Leaf {
 	return pki.Leaf{Name: name, Hosts: []string{"localhost", "127.0.0.1"}, Node: true}
 }
