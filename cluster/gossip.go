@@ -67,7 +67,7 @@ type GossipConfig struct {
 	Joining, Promised string
 	// Keys encrypt gossip. Without keys, gossip is neither encrypted nor authenticated.
 	Keys *GossipKeys // nil for none
-	// Transition lets a cluster that runs turn encryption on; see there.
+	// Transition lets a running cluster turn on encryption; see GossipTransition.
 	Transition GossipTransition
 	Logger     *slog.Logger
 

@@ -213,16 +213,16 @@ func (t *Table) replaceFrozen(f *frozen, rowsLimit int) (unneeded []*coldPart, r
 	return []*coldPart{now.cold}, true
 }
 
-// changed returns the slots of now, a later state of s, whose rows are absent from s or
-// differ there. It includes rows of zeros only if zeros is set, to hide cold rows.
-func (s *segment) changed(now *segment, zeros bool) []slotID {
+// changed compares s with a later state of it. It returns the slots of that state whose rows are
+// absent from s or differ there. It includes rows of zeros only if zeros is set, to hide cold rows.
+func (s *segment) changed(later *segment, zeros bool) []slotID {
 	var slots []slotID
-	if s == now {
+	if s == later {
 		return nil
 	}
 	var was, is [ColumnsMax]int64
-	now.each(func(slot int, id uint64) {
-		now.load(slot, is[:])
+	later.each(func(slot int, id uint64) {
+		later.load(slot, is[:])
 		if s.covers(id) {
 			if old := s.find(s.place(id)); old >= 0 {
 				if s.load(old, was[:]); was == is {

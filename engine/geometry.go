@@ -16,11 +16,9 @@ const (
 	slotsNarrow    = lineWords - tagWordsNarrow
 	slotsWide      = lineWords - tagWordsWide
 
-	// A segment has 8, 16, 32, 64 or a multiple of 128 buckets, so that its
-	// memory is exactly an allocator size class or exactly pages of 8 KiB. The
-	// largest takes 128 KiB: small enough that a copy for a snapshot delays a
-	// write by some 20 µs, large enough that header and directory cost under
-	// 0.05 B a row.
+	// A segment has 8, 16, 32, 64 or a multiple of 128 buckets, so that its memory is exactly an
+	// allocator size class or exactly pages of 8 KiB. The largest takes 128 KiB. A copy of it for a
+	// snapshot delays a write by only some 20 µs, and header and directory cost under 0.05 B a row.
 	bucketsMin  = 8
 	bucketsStep = 128
 	bucketsMax  = 2048

@@ -150,7 +150,7 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 	}
 	k := n.Keyspace(name)
 	if k == nil {
-		return nil, ErrUnknownKeyspace // dropped meanwhile
+		return nil, ErrUnknownKeyspace // it was dropped in the meantime
 	}
 	err = retry.WaitFor(ctx, func() error {
 		groups, err := n.router.groupsOf(k)

@@ -95,7 +95,8 @@ func (n *Node) removeDropped(view *catalog.View) {
 		}
 		open[g.number] = g.replica.Load() != nil || g.closing.Load() != nil
 	}
-	// view may be newer than the one that follow used: a group that only view has dropped is still open.
+	// view may be newer than the view that follow used, so a group that only view has dropped is
+	// still open.
 	for _, r := range n.registry.dirs.Replicas(func(group uint32) bool {
 		return view.Dropped(group) && table.byNumber[group] == nil && !open[group]
 	}) {

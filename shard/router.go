@@ -110,7 +110,8 @@ func (t *router) lost(g *shardReplica) bool {
 	return leader == "" || t.calls.Doubtful(leader)
 }
 
-// guess returns another node that should hold the group, each in turn, or "".
+// guess returns another node that should hold the group, or "". Its calls go through these nodes
+// one after the other.
 func (t *router) guess(g *shardReplica) string {
 	return t.nextHolder(g, func(node string) bool { return true })
 }
@@ -120,7 +121,7 @@ func (t *router) guess(g *shardReplica) string {
 // at most once.
 
 // relayFor returns a node that relays calls to the leader of a group, which this node cannot reach,
-// or "". It picks the holders of the group in turn.
+// or "". Its calls go through the holders of the group one after the other.
 func (t *router) relayFor(g *shardReplica, leader string) string {
 	if g == nil || t.alive != nil && !t.alive(leader) {
 		return ""

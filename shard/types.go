@@ -176,7 +176,7 @@ const (
 	// Bounded reads a replica that was proved to be fresh within ReadOptions.MaxStaleness. It is the
 	// default.
 	Bounded Consistency = iota
-	// Stale reads any replica as it is, this node's if there is one.
+	// Stale reads any replica without a check of its age, this node's if there is one.
 	Stale
 	// Linearizable sees every write that was acknowledged before the read began.
 	Linearizable

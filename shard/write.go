@@ -286,7 +286,7 @@ func forbid(ps []part, err error) {
 
 // fate returns the part's error after a try that ended with err. If an earlier try has an unknown
 // outcome, so has the part, even if this try was not proposed. If this try was too late, fate
-// returns the error of the try before, which says more.
+// returns the error of the previous try, which names the cause.
 func (p *part) fate(err error) error {
 	if errors.Is(err, ErrTooLate) && p.err != nil {
 		return p.err

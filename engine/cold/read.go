@@ -14,8 +14,8 @@ import (
 // errGivenUp is returned for a read whose callers have all given up before its turn.
 var errGivenUp = errors.New("a read of cold rows was abandoned")
 
-// read returns a verified block from the cache or, in its turn, from disk. It waits until ctx ends. The
-// caller must not change the block.
+// read returns a verified block from the cache, or waits for its turn and reads the block from
+// disk. It waits until ctx ends. The caller must not change the block.
 func (s *Store) read(ctx context.Context, key blockKey) ([]byte, error) {
 	if b, ok := s.cache.GetIfPresent(key); ok {
 		s.stats.hits.Add(1)

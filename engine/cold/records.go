@@ -17,8 +17,8 @@ import (
 	"github.com/countd/countd/engine/pebbledb"
 )
 
-// Records is what a shard stores outside of memory besides rows: byte bodies, each under
-// a key. Its methods are safe for concurrent use.
+// Records is what a shard stores outside of memory in addition to rows: byte bodies, each under a
+// key. Its methods are safe for concurrent use.
 //
 // Records live at most as long as the process, because their contents are in the owner's Raft log and snapshots
 // too. So Records writes them without a sync, and Open removes the records of an earlier process. Generations

@@ -168,7 +168,7 @@ func Open(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// blockOverhead is about the memory that the cache takes for a block besides its bytes.
+// blockOverhead is about the memory that the cache takes for a block in addition to its bytes.
 const blockOverhead = 200
 
 // noteDamage logs that a Pebble file is damaged. It logs the error's words alone because the

@@ -19,9 +19,9 @@ const (
 	purgedInEntry = 4096
 )
 
-// Batch is the member ops of one log entry. Its caller first calls Touch, TouchRow and
-// TouchDead for all ops and then Read, which read the disk. If they succeed it calls Join,
-// Leave, DeleteRow, Purge or Clear for each op, in their order, and then Commit.
+// Batch is the member ops of one log entry. For all ops, its caller first calls Touch, TouchRow and
+// TouchDead, and then Read. These calls read the disk. If they succeed it calls Join, Leave,
+// DeleteRow, Purge or Clear for each op, in their order, and then Commit.
 //
 // An entry that is in the store already is replayed: the ops are judged as they were, and no
 // set changes.
@@ -224,7 +224,7 @@ func (g *Group) firstOf(row uint64, to Stamp, n int) (first []placement, more bo
 		if _, column, line, err = parseLine(it.Key()); err != nil {
 			break
 		}
-		if line.At > to { // pairs of the same column that joined later come first
+		if line.At > to { // the newest pairs of a column come first: skip those after to
 			key := g.at.byTime(keyTime, row, column, Entry{At: to})
 			valid = it.SeekGE(key[:])
 			continue

@@ -32,8 +32,8 @@ import (
 //     reads. A later iterator finds the same keys. Nobody opens an iterator during the
 //     exchange (Store.excising). A Pebble snapshot does not keep files, so the store releases the captured
 //     views, and a Scrub starts again.
-//   - If a file crosses an end of the span, Pebble reads which keys remain in it, and takes a read error
-//     for the end of the file. Such a file was read whole before, or is new. If it cannot be
+//   - If a file crosses an end of the span, Pebble reads which keys remain in it, and treats a read
+//     error as the end of the file. Such a file was read whole before, or is new. If it cannot be
 //     read now, the process ends before Pebble writes its list of files (Store.cutting).
 
 // discardKeysMax bounds the keys that Discard rewrites, and so the delay of writes. A file of fileBytes has
@@ -357,9 +357,10 @@ func (s *Store) allOpened() bool {
 	return !slices.ContainsFunc(all, func(number uint32) bool { return s.mu.groups[number] == nil })
 }
 
-// replaceable reports whether another replica has the sets of a group that cannot be read. That is so if the
-// group begins a Load, or began one after the last of the relevant damaged files was found. An older Load
-// proves nothing: this replica may have been the only one with the sets since.
+// If a group has sets that cannot be read, replaceable reports whether another replica has them.
+// That is so if the group begins a Load, or began one after the last of the relevant damaged files
+// was found. An older Load proves nothing: this replica may have been the only one with the sets
+// since.
 func (r *rewriting) replaceable(g *Group) bool {
 	if g == nil || g == r.loading {
 		return g != nil

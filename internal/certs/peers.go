@@ -34,8 +34,8 @@ const (
 	refusal         = 1
 )
 
-// recordHandshake is the first byte of a TLS connection. Nothing that nodes say to each
-// other without TLS begins with it.
+// recordHandshake is the first byte of a TLS connection. No message between nodes without TLS
+// begins with it.
 const recordHandshake = 0x16
 
 // ErrWrongName is returned for a certificate that does not carry the name of the expected node.

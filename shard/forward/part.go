@@ -18,7 +18,7 @@ import (
 type Part struct {
 	Section []byte
 	Width   int
-	Judges  bool // the answer has the use of the write's key
+	Judges  bool // the answer includes the use of the write's key
 	Ops     int  // number of ops in the section; it is not sent, because the leader counts them
 }
 

@@ -98,7 +98,8 @@ func (f *framer) write(p []byte) {
 	}
 }
 
-// finish completes the batch for its place in a segment. The framer owns the returned sectors.
+// finish writes the batch's place in a segment, and the checksums, into its sectors. The framer
+// owns the returned sectors.
 func (f *framer) finish(segment uint32, place int) []byte {
 	if at := f.used % sectorDataBytes; at > 0 {
 		clear(f.sectors[len(f.sectors)-sectorDataBytes+at:])

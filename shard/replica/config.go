@@ -112,8 +112,8 @@ const (
 
 	// A snapshot leaves about dueBytes of entries before it in the log. So a follower that was away
 	// briefly, or that restores the snapshot meanwhile, needs no other snapshot. raft takes this
-	// amount as a number of entries. trailingEntriesMin is the least number; trailingEntriesDefault
-	// is the number if the log has no new entries.
+	// amount as a number of entries. trailingEntriesMin is the smallest number.
+	// trailingEntriesDefault is the number while the log has no new entries.
 	trailingEntriesMin     = 128
 	trailingEntriesDefault = 10240
 )

@@ -295,8 +295,8 @@ func (g *Replica) unstored(err error) error {
 	}
 }
 
-// errTransferStuck is the reason to open a replica again whose handover of leadership never ends:
-// raft refuses every write meanwhile (hashicorp/raft#696).
+// errTransferStuck is the reason to open a replica again if its handover of leadership never ends:
+// until then, raft refuses every write (hashicorp/raft#696).
 var errTransferStuck = errors.New("a handover of leadership does not end")
 
 // Transfer hands the leadership to another voter. raft refuses writes during the transfer: for at

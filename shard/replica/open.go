@@ -153,7 +153,7 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	<-started
 	g.trans.filter.raft.Store(g.raft)
 	if failure := g.stop.Failure(); failure != nil {
-		err = failure // raft's own error says less
+		err = failure // raft's own error is less precise
 	}
 	if g.raft == nil {
 		if g.trans.filter.served != nil {

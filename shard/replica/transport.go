@@ -262,7 +262,7 @@ func (t raftTransport) maySend(term uint64) error {
 	case !t.filter.inTerm(term):
 		return errNotLeading
 	case t.muted != nil && t.muted.Load():
-		return errHangs // followers would take it for a sign of life
+		return errHangs // otherwise followers would believe that this leader works
 	}
 	return nil
 }

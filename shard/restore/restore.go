@@ -79,7 +79,7 @@ type Options struct {
 type Node interface {
 	// Write applies w on the node that leads the shard, or returns an error.
 	Write(w *Write) error
-	// WritePositions sets the shard's positions of sources, likewise.
+	// WritePositions sets the shard's positions of sources in the same way.
 	WritePositions(id dedup.RequestID, deadline time.Time) error
 	// Rows returns the ids of the next rows of a table of the shard, in order from a key on, or none if
 	// there are no more.

@@ -56,7 +56,7 @@ type Handler = func(ctx context.Context, request []byte) ([]byte, error)
 type callServer struct {
 	grpc     *grpc.Server
 	handlers map[string]Handler       // by full method; unchanged once Serve runs
-	streams  map[string]StreamHandler // likewise
+	streams  map[string]StreamHandler // by full method; unchanged once Serve runs
 	slots    chan struct{}            // a token for each running handler
 	held     atomic.Int64             // bytes of their requests
 }

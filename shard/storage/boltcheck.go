@@ -21,7 +21,8 @@ import (
 //	leaf    flags 4 | position of key and value, from here 4 | lengths 4, 4
 //	bucket  root page, 0 for the page that follows here 8 | sequence 8
 //
-// Each of the first two pages has a page header and a meta. Transactions write them in turn.
+// Each of the first two pages has a page header and a meta. Transactions write one and the other
+// alternately.
 const (
 	boltMetaBytes    = 64
 	boltMetaMagic    = 0xED0CDAED

@@ -25,7 +25,7 @@ const boltDeleteMax = 4096
 // process that is just ending.
 const boltLockTimeout = time.Second
 
-// errInUse is returned if another process has the log open.
+// errInUse is returned if another process has opened the log.
 var errInUse = errors.New("another process has the file open")
 
 // boltFile is one group's bolt database. Beyond raft-boltdb, it returns bolt's panics and memory

@@ -40,7 +40,7 @@ const (
 	sealBytes   = 5
 )
 
-// entryOverheadBytes approximates the bytes of an entry besides its payload.
+// entryOverheadBytes approximates the bytes of an entry in addition to its payload.
 const entryOverheadBytes = 48
 
 // EntryBytes returns the approximate size of an entry in the log.
@@ -250,8 +250,9 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
-// write runs a change under a gauge of the watchdog. If the log has no file for it, write fails, or
-// waits until the log has one and retries if change reports that it is patient.
+// write runs a change under a gauge of the watchdog. If the log can open no file for the change,
+// write returns that error, unless change reports that it is patient. Then write waits until the
+// log has a file, and retries.
 func (l *Log) write(gauge *StallGauge, change func() (patient bool, err error)) error {
 	for {
 		gauge.Begin()

@@ -32,8 +32,8 @@ const (
 	feedLookShare = 8
 	feedLookMax   = 10 * time.Minute
 	// feedReliefShare is the extra share of the bodies that leaves memory while it is tight, so
-	// that returning bodies fit. Bodies used within FeedBusy stay: clients that poll do so more
-	// often.
+	// that returning bodies fit. Bodies that were used within FeedBusy stay, because clients that
+	// poll use theirs more often.
 	feedReliefShare = 16
 	FeedBusy        = time.Minute
 )
