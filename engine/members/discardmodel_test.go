@@ -19,14 +19,15 @@ import (
 // The model test of damage checks these properties of a store in whose files bits change. It
 // compares the store with a map, and with another replica of each group in a store without damage:
 //
-//  1. Each read answers as the map does after the entry of the group's state, or ErrDamaged. 2.
-//     Each entry is judged as by the other replica, the first time and in a replay, or refused. 3.
-//     What can be read of a group before the only damaged file is removed can be read afterwards.
+//  1. Each read answers as the map does after the entry of the group's state, or ErrDamaged.
+//  2. Each entry is judged as by the other replica, the first time and in a replay, or refused.
+//  3. What can be read of a group before the only damaged file is removed can be read afterwards.
 //     With more damaged files, a read may meet the next one, which removed keys hid. What cannot be
-//     read is given up only if a Load began since the store was opened. 4. A view that is read to
-//     its end makes another replica, whatever happened meanwhile. 5. Nothing is refused before
-//     there is damage. 6. Once the groups that cannot be read are loaded from the others, nobody
-//     meets damage any more, not even after a restart.
+//     read is given up only if a Load began since the store was opened.
+//  4. A view that is read to its end makes another replica, whatever happened meanwhile.
+//  5. Nothing is refused before there is damage.
+//  6. Once the groups that cannot be read are loaded from the others, nobody meets damage any more,
+//     not even after a restart.
 func TestDamageModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := &damageModel{fs: vfs.NewCrashableMem(), peer: storeOf(t, vfs.NewMem())}

@@ -29,36 +29,39 @@ import (
 //     everything before. The filter sends an empty append in the snapshot's place, so that raft
 //     judges the sender's term. Then it reports success to the sender, which is true of the log on
 //     disk. raft gets a snapshot only if the log has another entry in its place, or ends before it.
-//     Then raft deletes only entries that contradict the snapshot or are in it. 2. raft does not
-//     lower its last index when it deletes the log for a snapshot. If the log was as long as the
-//     snapshot, raft would acknowledge, vote and be elected on entries that are gone. Such a
-//     replica is closed and opened again, and no more calls reach raft. raft cannot campaign
+//     Then raft deletes only entries that contradict the snapshot or are in it.
+//  2. raft does not lower its last index when it deletes the log for a snapshot. If the log was as
+//     long as the snapshot, raft would acknowledge, vote and be elected on entries that are gone.
+//     Such a replica is closed and opened again, and no more calls reach raft. raft cannot campaign
 //     either: from before it gets a snapshot until its last index is checked, the transport sends
 //     no vote requests (see mayCampaign). A replica that needs no other vote already holds
-//     everything committed. 3. If raft's own snapshot ends while raft installs a later one, it
-//     replaces the later one in raft's memory, and raft's last index is too low. The filter holds
-//     snapshotting meanwhile. If it is already locked, the replica is opened again as in 2. 4. If
-//     the leader's commit index is beyond raft's last entry, raft commits up to that entry,
+//     everything committed.
+//  3. If raft's own snapshot ends while raft installs a later one, it replaces the later one in
+//     raft's memory, and raft's last index is too low. The filter holds snapshotting meanwhile. If
+//     it is already locked, the replica is opened again as in 2.
+//  4. If the leader's commit index is beyond raft's last entry, raft commits up to that entry,
 //     although it has compared only entries up to the last one of the call. So boundCommit bounds
-//     the commit index by that entry, for peers that send it unbounded. 5. raft looks for the entry
-//     before an append's entries only in its log. If a snapshot replaced that entry, raft refuses
-//     the call for ever. If the call begins at entry 1, raft stores it and leaves a gap. What is
-//     applied here is also the leader's, by Raft's leader completeness. So skipApplied passes on
-//     only the later entries. 6. raft votes for any candidate while it has no configuration. Such a
-//     replica knows nothing of its group, and nobody counts on its vote: it becomes a voter only
-//     after it has applied a configuration that includes it. So it votes only then (checkVote). 7.
-//     raft votes only for voters of its own latest configuration. A voter that missed a change of
+//     the commit index by that entry, for peers that send it unbounded.
+//  5. raft looks for the entry before an append's entries only in its log. If a snapshot replaced
+//     that entry, raft refuses the call for ever. If the call begins at entry 1, raft stores it and
+//     leaves a gap. What is applied here is also the leader's, by Raft's leader completeness. So
+//     skipApplied passes on only the later entries.
+//  6. raft votes for any candidate while it has no configuration. Such a replica knows nothing of
+//     its group, and nobody counts on its vote: it becomes a voter only after it has applied a
+//     configuration that includes it. So it votes only then (checkVote).
+//  7. raft votes only for voters of its own latest configuration. A voter that missed a change of
 //     members and voters that did not miss it refuse each other. The group then has no leader
 //     although a majority lives. A vote must depend only on term and log. So checkVote replaces the
-//     id of a candidate that raft would refuse with the id of a voter. 8. raft sends uncommitted
-//     entries to a replica without a vote, or one that is losing it. Such a replica does not
-//     campaign, and if it has the longest log of a majority, it refuses all candidates. So it gets
-//     only committed entries (awaitCommit). 9. raft stays a candidate when it gets a snapshot in
-//     its own term, and then refuses its vote to others because it knows a leader. So an append
-//     makes it a follower first (install). 10. If raft campaigned because it was told to lead, and
-//     the winner of that term sends it an append, raft stays a candidate and knows the winner as
-//     its leader until the next call. If the winner is lost, raft would refuse the others for ever.
-//     So the filter makes a candidate judge votes although it knows a leader (candidatesLeader).
+//     id of a candidate that raft would refuse with the id of a voter.
+//  8. raft sends uncommitted entries to a replica without a vote, or one that is losing it. Such a
+//     replica does not campaign, and if it has the longest log of a majority, it refuses all
+//     candidates. So it gets only committed entries (awaitCommit).
+//  9. raft stays a candidate when it gets a snapshot in its own term, and then refuses its vote to
+//     others because it knows a leader. So an append makes it a follower first (install).
+//  10. If raft campaigned because it was told to lead, and the winner of that term sends it an
+//     append, raft stays a candidate and knows the winner as its leader until the next call. If the
+//     winner is lost, raft would refuse the others for ever. So the filter makes a candidate judge
+//     votes although it knows a leader (candidatesLeader).
 //  11. raft lets a replica without a vote campaign if it is told to lead by a late call. As a
 //     leader it would add entries to its own log. Once it has a vote again, it would refuse shorter
 //     logs, although it has missed the change that gave it that vote. So it requests no votes

@@ -19,9 +19,11 @@ var errNoFile = raftstore.NoSegment(syscall.ENOSPC)
 
 // A leader whose log has no file for a change of its members:
 //
-//  1. It is replaced, if it can be. 2. Nobody uses the configuration that was not stored, although
-//     raft uses one whether or not it was stored. 3. If its owner can open it again, it is opened
-//     without the configuration, also once the log has a file.
+//  1. It is replaced, if it can be.
+//  2. Nobody uses the configuration that was not stored, although raft uses one whether or not it
+//     was stored.
+//  3. If its owner can open it again, it is opened without the configuration, also once the log has
+//     a file.
 func TestMembersThatCannotBeStored(t *testing.T) {
 	t.Run("it waits", func(t *testing.T) { testMembersThatCannotBeStored(t, false) })
 	t.Run("it is opened again", func(t *testing.T) { testMembersThatCannotBeStored(t, true) })
