@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// whenRead is a stream that does something before its end is read.
+// whenRead is a stream that calls do before its end is read.
 type whenRead struct {
 	*bytes.Reader
 	do func()
@@ -26,7 +26,7 @@ func (r *whenRead) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// watched is a restore's node that does something before a row is deleted.
+// watched is the node of a restore that calls deleting before a row is deleted.
 type watched struct {
 	restoring
 	deleting func()

@@ -19,7 +19,7 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// A keyspace says how it is spread, keeps it over a restart, and is none other.
+// A keyspace reports its sharding, keeps it over a restart, and accepts no other.
 func TestKeyspaceIsSpreadByHash(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -74,7 +74,7 @@ func TestReplicasOnAFullDisk(t *testing.T) {
 	}
 }
 
-// slowRecord deletes nothing until it is let go, as a disk that is full.
+// slowRecord deletes nothing until release is closed, like a record on a full disk.
 type slowRecord struct {
 	*memoryRecord
 	release chan struct{}
@@ -147,8 +147,8 @@ func (f fullFSM) Snapshot() (raft.FSMSnapshot, error) {
 	return nil, syscall.ENOSPC
 }
 
-// A replica that could not be closed ends the process, also if the disk was full: nobody would open
-// the replica again.
+// A replica that could not be closed ends the process, even if the cause is a full disk. Otherwise
+// nobody would open the replica again.
 func TestCloseThatFailsOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
@@ -170,7 +170,7 @@ func TestCloseThatFailsOnAFullDisk(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { _ = n.reopen(g, r); close(ended) }()
 	eventually(t, "the replica is being closed", group.Closing)
-	time.Sleep(200 * time.Millisecond) // what fails from here on, Close returns
+	time.Sleep(200 * time.Millisecond) // Close returns every failure from here on
 	close(fsm.release)
 	<-ended
 	select {

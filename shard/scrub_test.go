@@ -24,7 +24,7 @@ func TestScrubFindsDamage(t *testing.T) {
 	m := all[1]
 	m.mustNameCold()
 	m.stop()
-	m.start() // what was in Pebble's log is in its files now
+	m.start() // the rows that were in Pebble's log are now in its files
 	eventually(t, "the node serves", func() bool { return m.Ready() == nil })
 	mustDo(t, m.tiering.Scrub.Pass(noPause))
 	if s := m.tiering.Scrub.Report(); s.Damaged != 0 || s.Blocks == 0 || s.Bytes < 4096 || s.Passes != 1 || s.LastPass.IsZero() || m.registry.damagedShards() != 0 {
@@ -52,14 +52,14 @@ func TestScrubFindsDamage(t *testing.T) {
 	checkCold(t, m.Node, m.Keyspace("posts"), 1)
 }
 
-// openDamagedNode is a node with a flipped bit in one block of its cold rows.
+// openDamagedNode returns a node with a flipped bit in one block of its cold rows.
 func openDamagedNode(t *testing.T) *Node {
 	t.Helper()
 	dir := t.TempDir()
 	n := openColdNode(t, dir, 1, 0)
 	fillCold(t, n, n.Keyspace("posts"))
 	closeCold(t, n)
-	n = openColdNode(t, dir, 1, 0) // what was in Pebble's log is in its files now
+	n = openColdNode(t, dir, 1, 0) // the rows that were in Pebble's log are now in its files
 	closeCold(t, n)
 	flipLargest(t, filepath.Join(dir, "cold", "*.sst"))
 	return openColdNode(t, dir, 1, 0)
@@ -106,8 +106,8 @@ func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
 	}
 }
 
-// A scan that leaves out an unreadable shard shows no row of it, not even of blocks that it
-// read before the damaged one.
+// A scan that leaves out an unreadable shard returns none of its rows. That includes rows of blocks
+// that were read before the damaged one.
 func TestScanShowsNothingOfAnUnreadableShard(t *testing.T) {
 	t.Parallel()
 	n := openDamagedNode(t)

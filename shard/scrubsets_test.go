@@ -26,7 +26,7 @@ func TestScrubFindsDamagedSets(t *testing.T) {
 			}
 		},
 		"as the store meets it": func(t *testing.T, m *coldMember) {
-			eventually(t, "the store meets it", func() bool { // maybe on its own
+			eventually(t, "the store meets it", func() bool { // perhaps the store has met it already
 				here := m.here()
 				return here != nil && here.counters.Members().Verify() != nil || m.tiering.Repaired.Load() > 0
 			})
@@ -52,12 +52,12 @@ func testDamagedSets(t *testing.T, find func(*testing.T, *coldMember)) {
 	}
 	to := all[0].here().fsm.Applied()
 	eventually(t, "the members have arrived", func() bool { return m.here().fsm.Applied() >= to })
-	eventually(t, "a snapshot names the sets", func() bool { // raft puts it off while members change
+	eventually(t, "a snapshot names the sets", func() bool { // raft refuses a snapshot while members change
 		err := m.here().group.TakeSnapshot()
 		return err == nil || errors.Is(err, raft.ErrNothingNewToSnapshot)
 	})
 	m.stop()
-	m.start() // what was in Pebble's log is in its files now
+	m.start() // the rows that were in Pebble's log are now in its files
 	eventually(t, "the node serves", func() bool { return m.Ready() == nil })
 	mustDo(t, m.tiering.Scrub.Pass(noPause))
 	onDisk := m.here().counters.Members().DiskBytes()

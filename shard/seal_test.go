@@ -68,7 +68,7 @@ func TestRowsAreSealed(t *testing.T) {
 	}
 	g, _ := n.router.groupsOf(n.Keyspace("posts"))
 	r := g[0].replica.Load()
-	r.group.Log().Covered(-(1 << 40), 0) // entries so large that few are kept
+	r.group.Log().Covered(-(1 << 40), 0) // as if the entries were so large that the log keeps few
 	mustDo(t, r.group.TakeSnapshot())
 	before := digests(n)
 	closeCold(t, n)
@@ -117,7 +117,7 @@ func TestWhatIsSealed(t *testing.T) {
 	if rounds(); sealed("posts") > 0 {
 		t.Errorf("%d rows are packed on their way to disk", sealed("posts"))
 	}
-	n.headroom.DiskFull.Store(true) // nothing goes there
+	n.headroom.DiskFull.Store(true) // no row goes to disk
 	if rounds(); sealed("posts") < coldTestRows/2 || sealed("posts") > coldTestRows {
 		t.Errorf("%d rows are packed of %d old and as many young ones", sealed("posts"), coldTestRows)
 	}
@@ -163,7 +163,7 @@ func TestTierMetrics(t *testing.T) {
 	}
 	mustWrite(t, n, n.Keyspace("posts"), ops...)
 	mustWrite(t, n, n.Keyspace("users"), addTo(1, 0, 1))
-	var families []*dto.MetricFamily // of one scrape: between two, rows are packed
+	var families []*dto.MetricFamily // each value is of one scrape, because rows are packed between two scrapes
 	scrape := func() {
 		var err error
 		families, err = registry.Gather()

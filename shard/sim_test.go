@@ -16,12 +16,12 @@ const (
 	// simWorldSteps is how long a world has faults: a voter moves away and back in a
 	// few hundred steps.
 	simWorldSteps = 2000
-	// simFindWorlds bounds the worlds in which a fault is to be found. The rarest takes
-	// about a tenth of them.
+	// simFindWorlds bounds the worlds in which TestSimulatedWithout looks for a fault. To find the
+	// rarest fault takes about a tenth of them.
 	simFindWorlds = 6000
 )
 
-// simAll are the rules of the product, and simOld those of a product whose catalog does not
+// simAll are the rules of the product. simOld are the rules of a product whose catalog does not
 // number replicas.
 var (
 	simAll = simRules{
@@ -34,17 +34,14 @@ var (
 
 // TestSimulated checks, in worlds of all kinds, after each step:
 //
-//  1. A term has one leader at most.
-//  2. A leader has all entries that were committed in earlier terms.
-//  3. No two replicas commit or apply different entries at one index, and none cuts off
-//     what it has applied.
-//  4. A linearizable read, the leader's and a follower's, returns no less than was
-//     acknowledged before it began.
-//  5. A Raft id has one lifetime: so no majority counts two of one replica.
-//  6. A log is whole.
+//  1. A term has one leader at most. 2. A leader has all entries that were committed in earlier
+//     terms. 3. No two replicas commit or apply different entries at one index, and none cuts off
+//     what it has applied. 4. A linearizable read, of the leader or of a follower, returns no less
+//     than was acknowledged before the read began. 5. A Raft id has one lifetime. So no majority
+//     counts one replica twice. 6. A log is whole.
 //
-// And once all is well: the group has one leader, the members that the catalog wants,
-// each with all that was acknowledged, and no replica is left that nobody needs.
+// At the end nothing fails any more. Then the group has one leader and the members that the catalog
+// wants, and each has everything that was acknowledged. No replica is left that nobody needs.
 func TestSimulated(t *testing.T) {
 	for name, shape := range map[string]simShape{
 		"moves":          {},
@@ -85,7 +82,7 @@ func TestSimulated(t *testing.T) {
 	}
 }
 
-// Without a rule the simulation finds what the rule prevents: this is what shows that
+// Without a rule, the simulation finds the fault that the rule prevents. This shows that
 // TestSimulated can fail.
 func TestSimulatedWithout(t *testing.T) {
 	without := func(change func(*simRules)) simRules {

@@ -66,15 +66,15 @@ func (w *simWorld) transfer(r *simRaft, to raft.ServerID) {
 	}
 }
 
-// wanted is Wanted in an order that the seed alone determines.
+// wanted is membership.Wanted, with others in an order that depends on the seed alone.
 func wanted(view *catalog.View) (target, others []replica.Member, known bool) {
 	target, others, known = membership.Wanted(view, simGroup)
 	slices.SortFunc(others, func(a, b replica.Member) int { return cmp.Compare(a.ID, b.ID) })
 	return target, others, known
 }
 
-// progress returns a member that answers now, or nil if its node does and does not
-// have it. A node whose disk is full refuses (serveProgress).
+// progress returns a member that answers now. It returns nil and true if the node answers and does
+// not hold the member. A node whose disk is full refuses (serveProgress).
 func (w *simWorld) progress(r *simRaft, id raft.ServerID) (member *simRaft, answered bool) {
 	at := w.nameOf(id).node
 	n := &w.nodes[at]
@@ -87,8 +87,8 @@ func (w *simWorld) progress(r *simRaft, id raft.ServerID) (member *simRaft, answ
 	return member, true
 }
 
-// behind is Membership.behind. A world may take less than CaughtUpEntries for caught up: its
-// logs are short.
+// behind is Membership.behind. It may count a member as caught up sooner than CaughtUpEntries does,
+// because a world's logs are short.
 func (w *simWorld) behind(r *simRaft, id raft.ServerID) (uint64, error) {
 	applied := uint64(0)
 	switch member, answered := w.progress(r, id); {

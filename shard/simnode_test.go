@@ -90,7 +90,7 @@ func (w *simWorld) restart(at int) {
 	}
 }
 
-// retired reports whether the node is to delete its replica, as far as it knows.
+// retired reports whether, as far as the node knows, it must delete its replica.
 func (w *simWorld) retired(n *simNode) bool {
 	view := w.viewOf(n)
 	p := view.Groups[simGroup]
@@ -192,8 +192,7 @@ func (w *simWorld) delete(at int) {
 	n.disk, n.replica, n.drop = nil, nil, nil
 }
 
-// reopen is a repair: it stores another replica's snapshot beside this one's log and
-// vote.
+// reopen repairs a replica: it stores another replica's snapshot beside this one's log and vote.
 func (w *simWorld) reopen(at, from int) {
 	n, other := &w.nodes[at], &w.nodes[from]
 	r, o := n.replica, other.replica

@@ -9,29 +9,29 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// This file is a simulated Raft: one replica as a plain value, moved by calls, with
-// the rules of hashicorp/raft v1.8.0, whose functions the names here repeat. Where that
-// library does less than the theory of Raft asks for, so does this:
+// This file simulates Raft. One replica is a plain value that method calls change. It has the rules
+// of hashicorp/raft v1.8.0, and its names repeat that library's functions. Where the library does
+// less than the theory of Raft requires, this file does too:
 //
-//   - A replica whose configuration is empty grants votes and pre-votes to anybody, any other
-//     only to voters of its configuration.
-//   - The newest configuration of the log is in force, committed or not; one that is
-//     appended makes the one before it the committed one, also at a restart.
-//   - InstallSnapshot compares no index with what the log has. It deletes the whole log
-//     (the store is a raft.MonotonicLogStore), and leaves the last entry's index and term
-//     as they were in memory.
-//   - A candidate that is sent a snapshot in its own term stays one, and knows a leader then.
-//     So does one that was told to lead and is sent an append.
-//   - A repeated vote of one term is granted by the candidate's address, without a look
-//     at its log.
-//   - A candidate counts answers against the quorum that it knew when it began.
-//   - The replication to a member that was removed goes on for a moment, and what it
-//     answers counts for a member of the same id that was added meanwhile.
-//   - A leader that starts a handover, or gets TimeoutNow at any time, skips pre-votes.
-//   - A leader that waits for its disk to store a later term sends heartbeats of its own.
+//   - A replica with an empty configuration grants votes and pre-votes to anybody. Any other
+//     replica grants them only to voters of its configuration.
+//   - The newest configuration of the log is in force, committed or not. When one is appended, the
+//     one before it counts as committed, also at a restart.
+//   - InstallSnapshot does not compare the snapshot's index with the log. It deletes the whole log
+//     (the store is a raft.MonotonicLogStore), and keeps the last entry's index and term in memory.
+//   - A candidate that receives a snapshot in its own term stays a candidate, and knows a leader
+//     then. The same holds for a candidate that was told to lead and receives an append.
+//   - A repeated vote request of one term is granted by the candidate's address. Its log is not
+//     compared.
+//   - A candidate counts answers against the quorum at the beginning of its candidacy.
+//   - The replication to a removed member goes on for a moment. Its answers count for a member with
+//     the same id that was added in between.
+//   - A leader that starts a handover skips pre-votes, and so does one that receives TimeoutNow at
+//     any time.
+//   - A leader sends heartbeats of its own term while it waits for its disk to store a later term.
 //
-// The term and vote are durable, one record each, as Votes makes them; the
-// log is, and the newest snapshot. Commit index, applied index and leader are not.
+// The term and the vote are durable, one record each, as Votes writes them. The log and the newest
+// snapshot are durable too. The commit index, the applied index and the leader are not.
 
 // simEntry is one entry of a log. Two entries are the same only if their idents are.
 type simEntry struct {
@@ -47,9 +47,9 @@ type simSnap struct {
 	confIndex          uint64
 }
 
-// simDisk is what a crash leaves of a replica.
+// simDisk is the part of a replica that survives a crash.
 type simDisk struct {
-	life     uint64 // this blank start, counted over a world
+	life     uint64 // the number of this blank start, counted over a world
 	node     int
 	number   int // simBare, or of the replica's id
 	id       raft.ServerID
@@ -57,7 +57,7 @@ type simDisk struct {
 	voteTerm uint64
 	voteFor  string
 	snap     simSnap
-	first    uint64 // index of log[0]
+	first    uint64 // the index of log[0]
 	log      []simEntry
 }
 
@@ -96,16 +96,16 @@ type simRaft struct {
 	latest, accepted []raft.Server // raft's configurations.latest and .committed
 	latestAt, accAt  uint64
 	fromTransfer     bool
-	waits            bool          // the main loop waits for a full disk to take its term, its vote or unstored
-	unstored         []raft.Server // the leader's configuration that its disk is to take
-	former           *simLead      // whose replication goes on while the main loop waits; nil for none
+	waits            bool          // the main loop waits until a full disk can store its term, its vote or unstored
+	unstored         []raft.Server // the leader's configuration that its disk has still to store
+	former           *simLead      // its replication goes on while the main loop waits; nil for none
 
-	campaign  uint64 // counts candidacies: late answers are told apart
+	campaign  uint64 // counts candidacies, so that late answers are recognized
 	preVoting bool
 	campTerm  uint64
 	needed    int
 	granted   int
-	voters    []uint64 // the lives that granted
+	voters    []uint64 // the lives that granted the vote
 
 	lead *simLead
 }
@@ -123,7 +123,7 @@ type simLead struct {
 	stepDown   bool
 	transferTo raft.ServerID // "" for no transfer in progress
 	change     *simChange    // waits in configurationChangeCh
-	silent     int           // ticks without a majority, in calm times
+	silent     int           // ticks without a majority, while nothing fails
 }
 
 type simMatch struct {
@@ -136,7 +136,7 @@ type simRepl struct {
 	lead    *simLead
 	id      raft.ServerID
 	next    uint64
-	upTo    uint64 // of one that departs: 0 for none
+	upTo    uint64 // the last entry that a departing member is sent; 0 for others
 	calling uint64 // the call under way, 0 for none
 	heard   bool
 }
@@ -162,14 +162,14 @@ func simHasVote(conf []raft.Server, id raft.ServerID) bool {
 	return replica.SuffrageOf(conf, id) == raft.Voter
 }
 
-// startRaft is replica.bootstrap, storage.Recover and raft.NewRaft.
+// startRaft stands for replica.bootstrap, storage.Recover and raft.NewRaft.
 func startRaft(w *simWorld, d *simDisk, initial []raft.Server) *simRaft {
 	r := &simRaft{w: w, disk: d}
 	r.dropSuperseded()
 	if len(initial) > 0 && len(d.log) == 0 && d.snap.index == 0 && d.term <= 1 {
 		d.term = 1
 		d.first = 1
-		d.log = []simEntry{{term: 1, ident: 1, conf: initial}} // all of them write the same
+		d.log = []simEntry{{term: 1, ident: 1, conf: initial}} // all replicas write the same entry
 	}
 	r.lastLog = d.lastIndex()
 	if e := d.entry(r.lastLog); e != nil {
@@ -195,7 +195,7 @@ func startRaft(w *simWorld, d *simDisk, initial []raft.Server) *simRaft {
 	return r
 }
 
-// dropSuperseded is package storage's.
+// dropSuperseded is the function of that name in package storage.
 func (r *simRaft) dropSuperseded() {
 	d := r.disk
 	if d.snap.index == 0 || len(d.log) == 0 {
@@ -236,8 +236,8 @@ func (r *simRaft) setState(s simState) {
 	r.state = s
 }
 
-// setTerm stores a term, or reports false if the main loop waits for the disk: nothing is done with
-// the call then.
+// setTerm stores a term. It returns false if the main loop waits for the disk: the caller then does
+// nothing with its message.
 func (r *simRaft) setTerm(term uint64) bool {
 	if r.mustWait() {
 		return false
@@ -257,7 +257,8 @@ func (r *simRaft) rules() *simRules { return &r.w.rules }
 
 func (r *simRaft) is(id raft.ServerID) bool { return r.disk.id == id }
 
-// heartbeatTimeout is the branch of runFollower's timer that heard of no leader.
+// heartbeatTimeout is the branch of runFollower's timer for a follower that has not heard of a
+// leader.
 func (r *simRaft) heartbeatTimeout() {
 	r.leader, r.leaderID = "", ""
 	if r.latestAt == 0 || !simHasVote(r.latest, r.disk.id) {
@@ -267,7 +268,7 @@ func (r *simRaft) heartbeatTimeout() {
 	r.runCandidate()
 }
 
-// mayCampaign is rpcFilter's.
+// mayCampaign is the method of that name of rpcFilter.
 func (r *simRaft) mayCampaign() bool {
 	return !r.rules().filter || simHasVote(r.latest, r.disk.id)
 }
@@ -314,7 +315,7 @@ func (r *simRaft) electSelf(transfer bool) {
 			continue
 		}
 		if r.is(s.ID) {
-			if r.w.tears(r) { // some requests have left already
+			if r.w.tears(r) { // some requests have been sent already
 				return
 			}
 			r.disk.voteTerm, r.disk.voteFor = r.disk.term, r.w.addrOf(r.disk)
@@ -329,8 +330,8 @@ func (r *simRaft) electSelf(transfer bool) {
 	}
 }
 
-// checkVote is rpcFilter's: it reports whether raft is to judge a request, and whether the
-// candidate is to be taken for a voter, as raft refuses any other.
+// checkVote is the method of that name of rpcFilter. It reports whether raft may judge a request,
+// and whether raft is to see the candidate as a voter. Raft refuses all others.
 func (r *simRaft) checkVote(m *simMsg) (judged, voter bool) {
 	rules := r.rules()
 	if rules.freeCandidates && r.state == simCandidate {
@@ -349,7 +350,7 @@ func (r *simRaft) checkVote(m *simMsg) (judged, voter bool) {
 	return replica.Contains(r.latest, m.fromID), false
 }
 
-// requestPreVote returns the answer's term, and whether it is granted.
+// requestPreVote returns the term of the answer, and whether the pre-vote is granted.
 func (r *simRaft) requestPreVote(m *simMsg) (uint64, bool) {
 	term := r.disk.term
 	judged, voter := r.checkVote(m)
@@ -435,8 +436,8 @@ func (r *simRaft) voteAnswered(m *simMsg) {
 	}
 }
 
-// becomeLeader is setupLeaderState and the beginning of runLeader, with the barrier
-// that replica/lead.go's confirm proposes.
+// becomeLeader stands for setupLeaderState and the beginning of runLeader, with the barrier that
+// confirm in replica/lead.go proposes.
 func (r *simRaft) becomeLeader() {
 	r.setState(simLeader)
 	r.campaign++
@@ -447,7 +448,7 @@ func (r *simRaft) becomeLeader() {
 	r.w.elected(r)
 	r.startStop()
 	r.dispatch(simEntry{})
-	if lead := r.lead; lead != nil { // a noop alone may end it
+	if lead := r.lead; lead != nil { // the first dispatch may have ended the lead
 		lead.barrier = r.dispatch(simEntry{})
 		r.applyUpTo(r.commit)
 	}
@@ -507,7 +508,7 @@ func (r *simRaft) dispatch(e simEntry) uint64 {
 	return index
 }
 
-// store is StoreLogs: an append.
+// store stands for StoreLogs when it appends.
 func (r *simRaft) store(index uint64, e simEntry) {
 	d := r.disk
 	if len(d.log) == 0 {
@@ -519,7 +520,7 @@ func (r *simRaft) store(index uint64, e simEntry) {
 	d.log = append(d.log, e)
 }
 
-// match is commitment.match, recalculate and leaderLoop's branch of commitCh.
+// match stands for commitment.match, recalculate and the commitCh branch of leaderLoop.
 func (r *simRaft) match(lead *simLead, id raft.ServerID, index uint64) {
 	for i := range lead.match {
 		if m := &lead.match[i]; m.id == id && index > m.index {
@@ -585,7 +586,7 @@ func (r *simRaft) committedFor() uint64 {
 	return r.applied
 }
 
-// changeMembers is leaderLoop's branch of configurationChangeChIfStable.
+// changeMembers is the configurationChangeChIfStable branch of leaderLoop.
 func (r *simRaft) changeMembers() {
 	l := r.lead
 	if l.change == nil || l.transferTo != "" || r.latestAt != r.accAt || r.commit < l.start {
@@ -621,7 +622,8 @@ func (r *simRaft) configure(conf []raft.Server) {
 	}
 }
 
-// nextSimConfiguration is nextConfiguration and checkConfiguration, nil for refused.
+// nextSimConfiguration stands for nextConfiguration and checkConfiguration. It returns nil for a
+// refused change.
 func nextSimConfiguration(current []raft.Server, c simChange) []raft.Server {
 	next := slices.Clone(current)
 	at := slices.IndexFunc(next, func(s raft.Server) bool { return s.ID == c.id })
@@ -662,8 +664,8 @@ func nextSimConfiguration(current []raft.Server, c simChange) []raft.Server {
 	return next
 }
 
-// replicate is replicateTo's START: it sends what a member lacks, but for what rpcFilter
-// withholds.
+// replicate is the part of replicateTo from START on. It sends the entries that a member lacks,
+// except those that rpcFilter withholds.
 func (r *simRaft) replicate(f *simRepl, s raft.Server) {
 	upTo := max(r.lastLog, r.disk.snap.index)
 	if r.rules().withholds && !simHasVote(r.latest, f.id) {
@@ -707,7 +709,7 @@ func (r *simRaft) sendSnapshot(f *simRepl, s raft.Server) {
 	r.w.send(r, s, simMsg{kind: simInstall, term: r.lead.term, snap: r.disk.snap, repl: f, call: f.calling})
 }
 
-// appendEntries returns whether it succeeded, and LastLog.
+// appendEntries returns whether it succeeded, and LastLog of the answer.
 func (r *simRaft) appendEntries(m *simMsg) (ok bool, lastLog uint64) {
 	d := r.disk
 	lastLog = max(r.lastLog, d.snap.index)
@@ -783,7 +785,7 @@ func (r *simRaft) appendEntries(m *simMsg) (ok bool, lastLog uint64) {
 	return true, lastLog
 }
 
-// filterAppend is rpcFilter's boundCommit and skipApplied.
+// filterAppend stands for boundCommit and skipApplied of rpcFilter.
 func (r *simRaft) filterAppend(m *simMsg) {
 	m.commit = min(m.commit, m.index+uint64(len(m.entries)))
 	heartbeat := m.index == 0 && len(m.entries) == 0
@@ -800,8 +802,8 @@ func (r *simRaft) filterAppend(m *simMsg) {
 	}
 }
 
-// installSnapshot returns whether it succeeded, and whether the replica must be opened
-// again. The filter is rpcFilter's install.
+// installSnapshot returns whether it succeeded, and whether the replica must be opened again. The
+// filter is install of rpcFilter.
 func (r *simRaft) installSnapshot(m *simMsg) (ok, reopen bool) {
 	d := r.disk
 	filter := r.rules().filter
@@ -832,7 +834,7 @@ func (r *simRaft) installSnapshot(m *simMsg) (ok, reopen bool) {
 	return true, filter && r.lastLog >= m.snap.index
 }
 
-// takeSnapshot is raft's, which leaves keep entries before it in the log.
+// takeSnapshot is raft's function: it leaves at least the last keep entries in the log.
 func (r *simRaft) takeSnapshot(keep uint64) {
 	d := r.disk
 	if r.full() || r.applied <= d.snap.index || r.applied < r.accAt {
@@ -852,7 +854,7 @@ func (r *simRaft) takeSnapshot(keep uint64) {
 	}
 }
 
-// answered takes the answer of a follower to a call of this leader. It reports whether the
+// answered is called for a follower's answer to a call of this leader. It reports whether the
 // leader still leads and waits for that answer.
 func (r *simRaft) answered(m *simMsg) bool {
 	f := m.repl
@@ -861,7 +863,7 @@ func (r *simRaft) answered(m *simMsg) bool {
 	}
 	f.calling = 0
 	if m.term > r.lead.term {
-		r.setState(simFollower) // by handleStaleTerm; the term itself comes with the next call
+		r.setState(simFollower) // handleStaleTerm does this; the term itself comes with the next call
 		return false
 	}
 	f.heard = true
@@ -887,7 +889,8 @@ func (r *simRaft) installAnswered(m *simMsg) {
 	}
 }
 
-// timeoutNow is raft's, which compares no term. The filter is rpcFilter's.
+// timeoutNow is raft's function, which compares no term. The filter is rpcFilter's function of that
+// name.
 func (r *simRaft) timeoutNow(m *simMsg) {
 	if r.rules().filter && (r.state != simFollower || r.leaderID != m.fromID) || !r.mayCampaign() {
 		return

@@ -18,7 +18,7 @@ func newSimWorld(seed uint64, rules simRules, shape simShape) *simWorld {
 		rng: rand.New(rand.NewPCG(seed, 0)), rules: rules, shape: shape,
 		names: map[raft.ServerID]simName{}, leaders: map[uint64]uint64{}, began: map[raft.ServerID]uint64{},
 	}
-	w.idents = 1 // that of the first configuration
+	w.idents = 1 // the ident of the first configuration
 	w.trailing = uint64(w.rng.IntN(4))
 	w.caughtUp = []uint64{0, 2, replica.CaughtUpEntries}[w.rng.IntN(3)]
 	view := catalog.New().View()
@@ -78,7 +78,8 @@ func (w *simWorld) someKeys(view *catalog.View, count int) []string {
 	return keys
 }
 
-// run makes steps in all, then lets all be well and waits for the group to recover.
+// run makes the given number of steps in all. Then it ends all failures, and waits for the group to
+// recover.
 func (w *simWorld) run(steps int) {
 	for ; w.step < steps && w.failure == nil; w.step++ {
 		w.oneStep()
@@ -101,8 +102,7 @@ func (w *simWorld) anyLeader() *simRaft {
 	return nil
 }
 
-// simCalls is how many messages on their way make their arrival likelier than anything
-// else.
+// simCalls bounds the messages in flight: with more, their delivery is likelier than anything else.
 const simCalls = 6
 
 func (w *simWorld) oneStep() {
@@ -172,14 +172,14 @@ func (w *simWorld) oneStep() {
 	case x < 969:
 		w.reopen(w.anyNode(), w.anyNode())
 	case x < 970:
-		if r := w.anyLeader(); r != nil { // a lease that ran out
+		if r := w.anyLeader(); r != nil { // its lease ran out
 			r.setState(simFollower)
 		}
 	case x < 972:
 		w.administer()
 	case x < 976:
-		// A leader whose disk hangs has another campaign, whatever that has of the log, and a
-		// third may miss it.
+		// The disk of a leader hangs, so it makes a voter campaign, whatever log that voter has. A
+		// third replica may miss the campaign.
 		if r := w.anyLeader(); r != nil && len(r.lead.repl) > 0 {
 			if f := r.lead.repl[w.rng.IntN(len(r.lead.repl))]; simHasVote(r.latest, f.id) {
 				w.send(r, raft.Server{ID: f.id}, simMsg{kind: simTimeoutNow})
@@ -189,7 +189,8 @@ func (w *simWorld) oneStep() {
 	}
 }
 
-// fill has the disk of a node get full, or have room again: what waited for it goes on.
+// fill makes the disk of a node full, or gives it room again: then everything that waited for room
+// goes on.
 func (w *simWorld) fill(at int, full bool) {
 	n := &w.nodes[at]
 	if n.full == full || n.lost {
@@ -209,7 +210,7 @@ func (w *simWorld) fill(at int, full bool) {
 	}
 }
 
-// heal gives all disks room but one: of a node that the group can do without.
+// heal gives room to all disks except one, of a node that the group can do without.
 func (w *simWorld) heal() {
 	kept := false
 	for i := range w.nodes {
@@ -221,7 +222,7 @@ func (w *simWorld) heal() {
 	}
 }
 
-// shed has a leader whose disk is full hand the group over, or write.
+// shed makes a leader whose disk is full hand the group over, or write.
 func (w *simWorld) shed(r *simRaft) {
 	if f := r.lead.repl; len(f) > 0 && w.rng.IntN(2) == 0 {
 		w.transfer(r, f[w.rng.IntN(len(f))].id)
@@ -230,8 +231,8 @@ func (w *simWorld) shed(r *simRaft) {
 	w.write(r)
 }
 
-// heartbeats has the replication of a leader whose main loop waits for its disk send what it sends
-// beside that.
+// heartbeats is for a leader whose main loop waits for its disk: its replication sends a heartbeat
+// all the same.
 func (w *simWorld) heartbeats(at int) {
 	r := w.nodes[at].replica
 	if r == nil || !r.waits || r.former == nil || w.rules.leadersAlone || len(r.former.repl) == 0 {
@@ -258,7 +259,7 @@ func (w *simWorld) clock(at int) {
 	}
 }
 
-// leaderTick has a leader do one of the things that its goroutines do.
+// leaderTick makes a leader do one of the tasks of its goroutines.
 func (w *simWorld) leaderTick(r *simRaft) {
 	l := r.lead
 	r.changeMembers()
@@ -285,12 +286,12 @@ func (w *simWorld) leaderTick(r *simRaft) {
 	}
 	if f.calling != 0 {
 		if w.rng.IntN(12) == 0 {
-			f.calling = 0 // the call timed out; it may arrive all the same
+			f.calling = 0 // the call timed out, but may still arrive
 		}
 		return
 	}
 	if l.transferTo != "" && w.rng.IntN(6) == 0 {
-		l.transferTo = "" // no longer waited for
+		l.transferTo = "" // the leader does not wait for it any more
 	}
 	if f.id == l.transferTo && f.next > max(r.lastLog, r.disk.snap.index) {
 		w.send(r, raft.Server{ID: f.id}, simMsg{kind: simTimeoutNow})
@@ -305,7 +306,7 @@ func (w *simWorld) write(r *simRaft) {
 	}
 }
 
-// learn has a node hear of newer views of the catalog.
+// learn tells a node of newer views of the catalog.
 func (w *simWorld) learn(at int) {
 	n := &w.nodes[at]
 	if !n.up || n.view == len(w.views)-1 {
@@ -318,8 +319,8 @@ func (w *simWorld) learn(at int) {
 	w.follow(at)
 }
 
-// place gives the group another target: mostly one voter goes, and another comes; often
-// it is the one that went last.
+// place gives the group another target. Mostly one voter goes and another comes, often the one that
+// went last.
 func (w *simWorld) place() {
 	view := w.views[len(w.views)-1]
 	target := view.Groups[simGroup].Target
@@ -364,7 +365,7 @@ func (w *simWorld) network() {
 		a = r.disk.node
 	}
 	switch w.rng.IntN(8) {
-	case 0, 1: // a node alone
+	case 0, 1: // one node alone
 		w.note("%s is cut off", w.nodes[a].key)
 		for i := range w.nodes {
 			w.cut[a][i], w.cut[i][a] = i != a, i != a
@@ -404,9 +405,10 @@ func (w *simWorld) administer() {
 	}
 }
 
-// survives reports whether a majority is left without a node of the committed configuration,
-// and of each later one that a log or a call on its way has. Nobody else can be elected: a
-// replica that has the later one, by which it would need others, refuses those that lack it.
+// survives reports whether a majority is left without the given node. It asks this of the committed
+// configuration, and of each later one in a log or in a call on its way. Nobody else could be
+// elected. A replica with the later configuration, by which it needs others, refuses the replicas
+// without it.
 func (w *simWorld) survives(without int) bool {
 	left := func(conf []raft.Server) bool {
 		there := 0
@@ -439,7 +441,7 @@ func (w *simWorld) survives(without int) bool {
 	return w.confAt > 0 && left(w.conf)
 }
 
-// wipe loses a node for good: a new one has its address, and follows it in targets.
+// wipe loses a node for good. A new node gets its address and its place in targets.
 func (w *simWorld) wipe(at int) {
 	n := &w.nodes[at]
 	if len(w.nodes) == simNodesMax || n.lost || !w.survives(at) {
@@ -467,11 +469,11 @@ func (w *simWorld) wipe(at int) {
 	}
 }
 
-// simRoundsMax bounds how long a group may take to recover once all is well.
+// simRoundsMax bounds how long a group may take to recover once nothing fails any more.
 const simRoundsMax = 1500
 
-// recover heals everything and has all take turns, until the group is as the catalog
-// wants it and has committed another entry at all its members.
+// recover ends all failures and gives every node its turns. It waits until the group is as the
+// catalog wants it, and has committed another entry at all its members.
 func (w *simWorld) recover() {
 	w.calm = true
 	w.note("all is well from here on")
@@ -524,7 +526,7 @@ func (w *simWorld) recover() {
 	w.fail(simWedged, "after %d rounds without faults:\n%s", simRoundsMax, w.describe())
 }
 
-// leadCalmly ticks a leader, and reports whether it reaches a majority.
+// leadCalmly ticks a leader while nothing fails, and reports whether it reaches a majority.
 func (w *simWorld) leadCalmly(r *simRaft) bool {
 	l := r.lead
 	heard := 0
@@ -579,7 +581,7 @@ func (w *simWorld) recovered() bool {
 		return false
 	}
 	for i := range w.nodes {
-		if w.nodes[i].full { // what its members lack of the target may need its disk
+		if w.nodes[i].full { // members that the target still lacks may need its disk
 			return lead.lead.silent == 0 && lead.commit >= w.acked && !lead.full()
 		}
 	}
@@ -605,7 +607,7 @@ func (w *simWorld) recovered() bool {
 	for i := range w.nodes {
 		n := &w.nodes[i]
 		if n.disk != nil && !slices.ContainsFunc(slices.Concat(target, others), func(m replica.Member) bool { return m.ID == n.disk.id }) {
-			return false // what nobody needs is to be deleted
+			return false // a replica that nobody needs must be deleted
 		}
 	}
 	if lead.lead.silent > 0 {

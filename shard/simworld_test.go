@@ -12,15 +12,15 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// The files sim*_test.go simulate a cluster: nodes that hold replicas of one group, the
-// catalog that places it, calls between them, and what goes wrong. Everything that happens
-// comes from a seed. simraft_test.go is Raft as hashicorp/raft has it, simnode_test.go what
-// a node does about its replica, simlead_test.go what a leader does about its group,
-// simrun_test.go what goes on and how all ends well, and sim_test.go has the tests.
+// The files sim*_test.go simulate a cluster: nodes with replicas of one group, the catalog that
+// places the group, the calls between them, and failures. Everything that happens comes from a
+// seed. simraft_test.go is Raft as hashicorp/raft has it. simnode_test.go has what a node does
+// about its replica, and simlead_test.go what a leader does about its group. simrun_test.go has the
+// events and the recovery at the end, and sim_test.go the tests.
 //
-// Product code that is called: raftfsm's catalog commands, Number, Retired, MayHold;
-// NextStep with what it calls, Wanted, initialMembers, MemberID, Displaced,
-// Contains, SuffrageOf, TwoSuffice. What stands for code that waits for disks, raft or the network:
+// The simulation calls this code of the product: raftfsm's catalog commands, Number, Retired,
+// MayHold; NextStep with what it calls, Wanted, initialMembers, MemberID, Displaced, Contains,
+// SuffrageOf, TwoSuffice. It has stand-ins for code that waits for disks, raft or the network:
 //
 //	simWorld.follow       Node.replicaToHold, openReplica, Dirs.MayBegin
 //	simWorld.startDrop    Node.dropIfRemoved, dropReplica, Membership.WasRemoved
@@ -33,9 +33,8 @@ import (
 //	simWorld.standing     prover.answerProbe, Replica.IndexWith
 //	simRaft.checkVote, filterAppend, installSnapshot, timeoutNow, mayCampaign    rpcFilter
 //
-// The catalog's own group is taken to be linearizable: it is a list of views, of which
-// each node knows one. That may be old, and older after a restart. Commands reach the
-// catalog late.
+// The catalog's own group counts as linearizable: it is a list of views, and each node knows one of
+// them. That view may be old, and after a restart older still. Commands reach the catalog late.
 
 const (
 	simGroup      = 1
@@ -44,20 +43,20 @@ const (
 	simBagMax     = 160 // messages on their way
 )
 
-// simRules are the rules of a product, one for each thing that it does about replicas
-// that return. TestSimulatedWithout takes them away one by one.
+// simRules are the rules of a product, one for each of its measures against replicas that return.
+// TestSimulatedWithout takes them away one by one.
 type simRules struct {
 	// numbers: the catalog numbers replicas, and their Raft ids have the number.
 	numbers bool
-	// named: a call names the replica that it is for (muxLayer).
+	// named: a call names the replica that is to receive it (muxLayer).
 	named bool
-	// refuseUnnamed: a replica votes for nobody before its own configuration has it.
+	// refuseUnnamed: a replica votes for nobody unless its own configuration contains the replica.
 	refuseUnnamed bool
-	// probesNamed: a probe counts replicas that the other side's configuration has.
+	// probesNamed: a probe counts only replicas in the other side's configuration.
 	probesNamed bool
-	// deleteAsks: a retired replica is deleted once its leader says that it is no member.
+	// deleteAsks: a node deletes a retired replica once the leader says that it is no member.
 	deleteAsks bool
-	// asksAll: all nodes are asked that, not the target alone.
+	// asksAll: all nodes are asked that, not just those of the target.
 	asksAll bool
 	// retireProves: a leader proves that it leads before it retires a number.
 	retireProves bool
@@ -66,7 +65,7 @@ type simRules struct {
 	// inForce: only a member that has applied the configuration in force counts when
 	// members change.
 	inForce bool
-	// initialBegins: one of the first voters begins until it is retired, whatever the target.
+	// initialBegins: one of the first voters may begin until it is retired, whatever the target.
 	initialBegins bool
 	// mindsNumbers: a leader whose catalog is older than its members changes none of them.
 	mindsNumbers bool
@@ -76,7 +75,7 @@ type simRules struct {
 	freeCandidates bool
 	// withholds: a replica without a vote is sent only what is committed.
 	withholds bool
-	// leadersAlone: what raft would send for a term that it leads no more is not sent.
+	// leadersAlone: a message of a term that its sender no longer leads is not sent.
 	leadersAlone bool
 	// notLate: a configuration that a leader cannot store at once is never stored.
 	notLate bool
@@ -86,13 +85,13 @@ type simRules struct {
 
 // simShape is the kind of world that a seed makes, besides its rules.
 type simShape struct {
-	lateSnapshots bool // a snapshot may arrive after its sender has given up on it
+	lateSnapshots bool // a snapshot may arrive after its sender has given it up
 	small         bool // four nodes, three voters
 	single        bool // one voter
 	five          bool // six nodes, five voters
-	restarts      bool // nodes restart often, and know the first catalog again then
+	restarts      bool // nodes restart often, and then know only the first catalog
 	torn          bool // a node crashes between two writes of one call; calls arrive twice
-	full          bool // the disks of nodes get full, and have room again
+	full          bool // the disks of nodes get full, and get room again
 	wipes         bool // nodes are lost as long as a majority is left, and new ones have their addresses
 }
 
@@ -166,7 +165,7 @@ type simOp struct {
 	r       *simRaft
 	term    uint64
 	need    int
-	floor   uint64 // the highest index that was acknowledged before the read began; of a read
+	floor   uint64 // of a read: the highest index that was acknowledged before the read began
 	done    func()
 	read    bool
 	counted []uint64 // the lives that agreed
@@ -185,7 +184,7 @@ type simNode struct {
 	lost bool
 	full bool // its disk takes no writes
 
-	view, kept int // of simWorld.views: what it knows, and what it would after a restart
+	view, kept int // index in simWorld.views: of the one that it knows, and of the one that it would know after a restart
 
 	disk    *simDisk
 	replica *simRaft
@@ -206,21 +205,21 @@ type simWorld struct {
 	caughtUp uint64 // CaughtUpEntries
 
 	nodes []simNode
-	cut   [simNodesMax][simNodesMax]bool // from, to
-	bag   []simMsg                       // on their way
+	cut   [simNodesMax][simNodesMax]bool // [sender][receiver]
+	bag   []simMsg                       // the messages on their way
 	views []*catalog.View                // the catalog after each command
-	sent  []*catalog.Command             // on their way to the catalog
+	sent  []*catalog.Command             // commands on their way to the catalog
 	names map[raft.ServerID]simName
 
 	step int
 	calm bool // nothing fails any more
 	// placed is the target before the last move.
 	placed               []string
-	lives, calls, idents uint64 // that were given out
+	lives, calls, idents uint64 // how many of each were given out
 
-	// What is checked. acked is the highest index that a leader has acknowledged. history
-	// has the ident of each entry that was committed, by index, and historyAt the term in
-	// which it was; leaders the life that led a term, began the one that began as an id.
+	// The checks use these. acked is the highest index that a leader has acknowledged. history has
+	// the ident of each committed entry by index, and historyAt the term in which it was committed.
+	// leaders has the life that led a term, and began the life that began as an id.
 	acked     uint64
 	conf      []raft.Server // the newest configuration that a leader has committed
 	confAt    uint64
@@ -228,7 +227,7 @@ type simWorld struct {
 	historyAt []uint64
 	leaders   map[uint64]uint64
 	began     map[raft.ServerID]uint64
-	only      simFault // what is checked, "" for everything
+	only      simFault // the one check to make; "" for all
 	failure   *simFailure
 
 	stats   simStats
@@ -338,7 +337,7 @@ func (w *simWorld) deliver(m simMsg) {
 	if w.shape.torn && m.kind&1 == 0 && m.kind < simMember && w.rng.IntN(20) == 0 {
 		first := m
 		first.again = true
-		w.post(first) // its connection was lost: the sender waits for the answer to the other
+		w.post(first) // its connection was lost, and the sender waits for the answer to the other copy
 	}
 	if !w.reaches(m.from, m.to) || !w.nodes[m.to].up {
 		return
@@ -347,7 +346,7 @@ func (w *simWorld) deliver(m simMsg) {
 	r := n.replica
 	if r != nil {
 		if r.waits && m.kind != simMember && m.kind != simMemberAnswer && m.kind != simProbe {
-			return // raft does not hear it
+			return // raft does not receive it
 		}
 		if !r.waits {
 			r.former = nil // its replication has ended
@@ -397,7 +396,7 @@ func (w *simWorld) deliver(m simMsg) {
 		term, ok := r.requestVote(&m)
 		w.answer(&m, r, simVoteAnswer, simMsg{term: term, ok: ok})
 	case simAppend:
-		last := uint64(0) // that the sender counts
+		last := uint64(0) // the index that the sender counts
 		if len(m.entries) > 0 {
 			last = m.first + uint64(len(m.entries)) - 1
 		}
@@ -430,7 +429,7 @@ func (w *simWorld) deliver(m simMsg) {
 	}
 }
 
-// standing answers a probe: see prover.answerProbe.
+// standing answers a probe, like prover.answerProbe.
 func (w *simWorld) standing(r *simRaft, m *simMsg) (term, index uint64) {
 	if r.rules().probesNamed && (!replica.Contains(r.latest, r.disk.id) || !replica.Contains(r.latest, m.fromID)) {
 		return ^uint64(0), 0
@@ -451,7 +450,7 @@ func simVoters(conf []raft.Server) []raft.ServerID {
 	return voters
 }
 
-// prove begins proveTerm: op.done is called if it succeeds.
+// prove begins a proof like proveTerm: op.done is called if it succeeds.
 func (w *simWorld) prove(op *simOp) {
 	r := op.r
 	op.term = r.disk.term
@@ -491,7 +490,7 @@ func (w *simWorld) readDone(op *simOp, index uint64, form string) {
 	}
 }
 
-// startRead begins a linearizable read at a replica: see askFresh and askLeader.
+// startRead begins a linearizable read at a replica, like askFresh and askLeader.
 func (w *simWorld) startRead(r *simRaft) {
 	op := &simOp{r: r, floor: w.acked, read: true}
 	if r.ready() {

@@ -35,7 +35,7 @@ func (q numbered) ops(from, to uint64) (ops []sink.Op) {
 	return ops
 }
 
-// read is a reader, which begins anew after every error, until all shards have everything.
+// read is a reader. It begins anew after every error, until all shards have every message.
 func (q numbered) read(ctx context.Context, s sink.Sink, source uint64, batch uint64) error {
 	for ctx.Err() == nil {
 		err := q.session(ctx, s, source, batch)
@@ -127,7 +127,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 			for _, from := range all {
 				for _, g := range from.registry.groups.Load().all {
 					if r, err := g.led(); err == nil && r != nil && int(g.number)%3 == i%3 {
-						_ = from.membership.HandOver(g.number, all[i%3].cfg.NodeKey) // it may be busy
+						_ = from.membership.HandOver(g.number, all[i%3].cfg.NodeKey) // that node may be busy
 					}
 				}
 			}
@@ -148,7 +148,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	if _, err := n.RestoreShard(ctx, shard, bytes.NewReader(backup), RestoreOptions{Force: true}); err != nil {
 		t.Errorf("restore: %v", err)
 	}
-	mustDo(t, queue.read(ctx, all[2].Sink(), source.Number, 100)) // the restored shard alone
+	mustDo(t, queue.read(ctx, all[2].Sink(), source.Number, 100)) // for the restored shard alone
 	stop()
 	moves.Wait()
 	queue.wantCounts(t, n, func(uint64) int64 { return 1 })
@@ -198,7 +198,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	if again.Number == source.Number {
 		t.Errorf("number %d was given twice", again.Number)
 	}
-	reads.Go(func() { // with the shards that it leads
+	reads.Go(func() { // while it leads shards
 		if err := all[2].Close(ctx); err != nil {
 			t.Error(err)
 		}
@@ -281,8 +281,8 @@ func TestMeaningIsFenced(t *testing.T) {
 	queue.wantCounts(t, n, func(uint64) int64 { return 1 })
 }
 
-// After a seek no section is applied of a reader that has not learned of the pause: where it has
-// read beyond the new position, messages would count again.
+// After a seek, no section is applied of a reader that has not learned of the pause. Otherwise the
+// messages that it read beyond the new position would count again.
 func TestSeekIsFenced(t *testing.T) {
 	t.Parallel()
 	n, ctx := openMembers(t, 1)[0], t.Context()
@@ -330,13 +330,13 @@ func TestSeekIsFenced(t *testing.T) {
 	})
 }
 
-// No command of a source that is not there is proposed.
+// No command is proposed for a source that does not exist.
 func TestNoCommandWithoutSource(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	eventually(t, "nothing is proposed", func() bool { // the cluster has other commands at first
+	eventually(t, "nothing is proposed", func() bool { // at first the cluster proposes other commands
 		before := n.registry.meta.LastIndex()
 		_, pause := pauseSource(ctx, n, true)
 		_, seek := seekSource(ctx, n, map[uint32]sink.Position{0: {}})
@@ -437,8 +437,9 @@ func TestCheckOfPassedOps(t *testing.T) {
 	}
 }
 
-// Once the leader of a shard knows that a source was deleted, the shard applies none of its sections, even
-// if the deletion did not reach the shard: it had no leader then, and a reader may know less.
+// The leader of a shard knows that a source was deleted. Then the shard applies none of its
+// sections, even if the deletion did not reach the shard while it had no leader. The reader may not
+// know of the deletion.
 func TestDeletedIsFenced(t *testing.T) {
 	t.Parallel()
 	all, ctx := openMembers(t, 3), t.Context()
@@ -456,7 +457,7 @@ func TestDeletedIsFenced(t *testing.T) {
 		mustDo(t, other.CatchUp(ctx))
 	}
 	posts := n.Keyspace("posts")
-	for _, sender := range all[:2] { // of shards that it leads, and of others
+	for _, sender := range all[:2] { // to shards that it leads, and to others
 		for _, section := range []dedup.SourceSection{
 			{Mode: dedup.SectionAdvance, Epoch: 1, Prev: sink.Position{Lo: 10}, Next: sink.Position{Lo: 20}},
 			{Mode: dedup.SectionBegin, Epoch: 1, Since: 1, Next: sink.Position{Lo: 10}},

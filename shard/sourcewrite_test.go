@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// A position survives the way between nodes, and a cut or changed one is refused.
+// A position is sent unchanged between nodes, and a cut or changed one is refused.
 func TestPositionAnswer(t *testing.T) {
 	t.Parallel()
 	for _, at := range []dedup.PositionAnswer{

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestCallToASupersededLeaderEnds makes a node without a replica call a node that does not answer. The call
-// goes on while that node leads, and ends once another node says that it leads.
+// TestCallToASupersededLeaderEnds makes a node without a replica call a node that does not answer.
+// The call goes on while that node leads, and ends once another node reports that it leads.
 func TestCallToASupersededLeaderEnds(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)
@@ -28,8 +28,7 @@ func TestCallToASupersededLeaderEnds(t *testing.T) {
 		return leading != ""
 	})
 
-	// On a busy machine a leader may lose its lead, or seem to, and another call is
-	// no worse for it.
+	// On a busy machine a leader may lose its lead, or seem to. The check then makes another call.
 	eventually(t, "a call to the leader goes on", func() bool {
 		asLed, done := n.writer.whileLed(t.Context(), g, leading)
 		defer done()

@@ -14,7 +14,7 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// order has a node follow an order, and waits for its end.
+// order gives a node an order to move rows, and waits for the end of that job.
 func order(t *testing.T, n *Node, o tiering.TieringJob) *tiering.ColdWork {
 	t.Helper()
 	id, answers, err := n.OrderCold(t.Context(), o)
@@ -27,7 +27,7 @@ func order(t *testing.T, n *Node, o tiering.TieringJob) *tiering.ColdWork {
 
 func endOf(t *testing.T, n *Node, id string) *tiering.ColdWork {
 	t.Helper()
-	// Each step rests for seven times as long as it took, which is long on a busy machine.
+	// Each step is followed by a pause of seven times its length, which is long on a busy machine.
 	for end := time.Now().Add(8 * eventuallyMax); ; time.Sleep(time.Millisecond) {
 		if work := n.tiering.Queue.Report(); work != nil && work.ID == id && !work.Running {
 			return work
@@ -65,7 +65,7 @@ func coldReportOf(t *testing.T, n *Node, keyspace string) (tiering.ColdReport, t
 // logged.
 func TestColdOrders(t *testing.T) {
 	t.Parallel()
-	n := openColdNode(t, t.TempDir(), 1, 0) // no row goes by itself
+	n := openColdNode(t, t.TempDir(), 1, 0) // no row moves by itself
 	ks := n.Keyspace("posts")
 	fillHot(t, n, ks)
 	_, answers, err := n.OrderCold(t.Context(), tiering.TieringJob{Verb: tiering.ColdMigrate, Keyspace: "posts", OlderThan: 24 * time.Hour, DryRun: true})
@@ -138,7 +138,7 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 	n.headroom.DiskFull.Store(true)
 	refused("a full disk", tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 9})
 	n.headroom.DiskFull.Store(false)
-	id, _, err := n.OrderCold(t.Context(), tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 9}) // takes coldAskedQuiet
+	id, _, err := n.OrderCold(t.Context(), tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 9}) // this order takes coldAskedQuiet
 	mustDo(t, err)
 	refused("an order after another", tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 1<<64 - 1})
 	if again, _, err := n.OrderCold(t.Context(), tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 9}); err != nil || again != id {
@@ -151,8 +151,8 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 	}
 }
 
-// An order whose deadline passes before all nodes have answered begins on none. A stop takes effect however
-// little work is left.
+// An order whose deadline passes before all nodes have answered starts on no node. A stop takes
+// effect even if little work is left.
 func TestColdOrderDeadline(t *testing.T) {
 	t.Parallel()
 	n := openColdNode(t, t.TempDir(), 1, 0)

@@ -55,8 +55,8 @@ func mustReadNewest(t *testing.T, n *Node, q NewestPosts, opt ReadOptions, want 
 	}
 }
 
-// A page that is merged again has the posts of a shard that this node answered the first time
-// and another node answers now.
+// A node answers a page from its own replicas. Once they are gone, the page is merged again from
+// the answers of other nodes, and has the same posts.
 func TestPageIsMergedAgainByAnotherNode(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
@@ -83,7 +83,7 @@ func TestPageIsMergedAgainByAnotherNode(t *testing.T) {
 			pg.release()
 			continue
 		}
-		n.registry.changing.Lock() // nothing opens them again
+		n.registry.changing.Lock() // the node does not open them again while this lock is held
 		defer n.registry.changing.Unlock()
 		for _, g := range groups {
 			defer g.replica.Store(g.replica.Swap(nil))
@@ -94,8 +94,8 @@ func TestPageIsMergedAgainByAnotherNode(t *testing.T) {
 	}
 }
 
-// Each node publishes, and reads posts and groups: of shards that it leads, that it
-// follows, and with four nodes that it does not hold.
+// Each node publishes, and reads posts and groups. It leads some shards, follows others, and with
+// four nodes does not hold some.
 func TestAnyNodeAnswersTimelines(t *testing.T) {
 	all := openMembers(t, 4)
 	authors := []uint64{0, 1, 2, 3, math.MaxUint64}
@@ -137,7 +137,7 @@ func TestAnyNodeAnswersTimelines(t *testing.T) {
 	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
 }
 
-// A shard that cannot be read is named, and the posts of the others are there.
+// A shard that cannot be read is named, and the page has the posts of the others.
 func TestTimelineNamesUnreadableShards(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{KeyspaceUsers: 3})
 	for author := range uint64(6) {
@@ -146,9 +146,9 @@ func TestTimelineNamesUnreadableShards(t *testing.T) {
 	ks := n.Keyspace(KeyspaceUsers)
 	groups, err := n.router.groupsOf(ks)
 	mustDo(t, err)
-	n.registry.changing.Lock() // the node does not open another meanwhile
+	n.registry.changing.Lock() // the node opens no other replica while this lock is held
 	defer n.registry.changing.Unlock()
-	r := groups[1].replica.Swap(nil) // as if this node had none
+	r := groups[1].replica.Swap(nil) // as if this node had no replica
 	defer groups[1].replica.Store(r)
 	within := func() *ReadOptions { return &ReadOptions{Deadline: time.Now().Add(time.Second)} }
 	q := NewestPosts{Authors: []uint64{0, 1, 2, 3, 4, 5}, Limit: 10}
@@ -162,7 +162,7 @@ func TestTimelineNamesUnreadableShards(t *testing.T) {
 	}
 }
 
-// A publish that was refused is refused for the same reason when it is repeated.
+// A publish that was refused is repeated, and is refused again for the same reason.
 func TestRefusedPublishRepeated(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, KeyspaceUsers: 1, KeyspaceFeed: 1})
@@ -187,7 +187,8 @@ func TestRefusedPublishRepeated(t *testing.T) {
 	}
 }
 
-// Outboxes and groups are backed up and brought back, over nothing and by force over others.
+// Outboxes and groups are backed up and restored, without force over nothing, and with force over
+// others.
 func TestRestoreOfTimelines(t *testing.T) {
 	shards := map[string]int{"posts": 1, KeyspaceUsers: 1, KeyspaceFeed: 1}
 	from := []*Node{openNode(t, t.TempDir(), shards)}
@@ -233,8 +234,8 @@ func TestRestoreOfTimelines(t *testing.T) {
 	}
 }
 
-// Answers with posts and groups survive the way between nodes, and those that make no sense
-// are refused.
+// Answers with posts and groups are sent unchanged between nodes, and those that make no sense are
+// refused.
 func TestTimelineAnswers(t *testing.T) {
 	posts := []outbox.Post{{ID: math.MaxUint64, Author: 0}, {ID: 5, Author: 2}}
 	q := &remoteRead{route: codectest.Whole, readQuery: readQuery{of: readPosts, posts: raftfsm.NewestPosts{Last: 9, Below: 1, Limit: 2}}, keys: []uint64{1, 2, 3}}
@@ -288,7 +289,7 @@ func TestTimelineAnswers(t *testing.T) {
 	}
 }
 
-// Each kind of read survives the way between nodes, and one without its key is refused.
+// Each kind of read is sent unchanged between nodes, and a read without its key is refused.
 func TestReadMessages(t *testing.T) {
 	sets := setQuery{column: 3, member: math.MaxUint64, page: members.Page{Limit: 5, Continues: true, After: members.Entry{At: 9, ID: 1 << 63}}}
 	for _, query := range []readQuery{

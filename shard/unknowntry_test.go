@@ -12,11 +12,11 @@ import (
 	"github.com/countd/countd/shard/propose"
 )
 
-// fickleGroup loses its leadership with the first entry in flight, which may be committed
-// or not, and accepts no other.
+// fickleGroup loses its leadership with the first entry in flight, which may be committed or not.
+// It accepts no other entry.
 type fickleGroup struct {
 	propose.Group
-	lose func() // is called then, once
+	lose func() // is called once, at that loss
 }
 
 func (g *fickleGroup) Apply([]byte) raft.ApplyFuture {
@@ -34,7 +34,7 @@ func TestUnknownTriesAreNotForgotten(t *testing.T) {
 	for name, met := range map[string]func(p *propose.Proposer){
 		"no leader": func(*propose.Proposer) {},
 		"a full queue": func(p *propose.Proposer) {
-			go func() { // ends once the try that is under way has left the queue
+			go func() { // ends once the current try has left the queue
 				for {
 					if _, err := p.Reserve(nil, propose.QueueOpsMax, false, 0); !errors.Is(err, ErrOverloaded) {
 						return

@@ -16,7 +16,7 @@ import (
 	"github.com/countd/countd/shard/upkeep"
 )
 
-// mustBoard applies one op on the board and returns the row of it.
+// mustBoard applies one op on the board and returns its write with the row.
 func mustBoard(t *testing.T, n *Node, op raftfsm.BoardOp) *Write {
 	t.Helper()
 	w := once(&Write{Ops: []engine.Op{{}}, Board: &op, Width: 2, Rows: make([]int64, 2), Deadline: soon()})
@@ -44,9 +44,8 @@ func mustFollow(t *testing.T, n *Node, user uint64, followees ...raftfsm.Followe
 	return w
 }
 
-// Each node writes and reads cursors, feeds and the board: of shards that it leads,
-// that it follows, and with four nodes that it does not hold. The board every node
-// holds.
+// Each node writes and reads cursors, feeds and the board. It leads some shards, follows others,
+// and with four nodes does not hold some. Every node holds the board.
 func TestAnyNodeAnswersUnread(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)
@@ -71,7 +70,7 @@ func TestAnyNodeAnswersUnread(t *testing.T) {
 	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
 }
 
-// mustReadUnread reads the cursors, feeds and board that round seq has left.
+// mustReadUnread checks the cursors, the feeds and the board after round seq.
 func mustReadUnread(t *testing.T, n *Node, users []uint64, seq int64, opt ReadOptions) {
 	t.Helper()
 	opt.Deadline = soon()
@@ -96,8 +95,8 @@ func mustReadUnread(t *testing.T, n *Node, users []uint64, seq int64, opt ReadOp
 	}
 }
 
-// Shards of all kinds are backed up and brought back through the log of another
-// cluster: over nothing, and by force over something.
+// Shards of all kinds are backed up and restored through the log of another cluster, over nothing
+// and, with force, over other rows.
 func TestRestoreOfKinds(t *testing.T) {
 	t.Parallel()
 	from := []*Node{openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})}
@@ -113,7 +112,7 @@ func TestRestoreOfKinds(t *testing.T) {
 		mustFollow(t, n, user*3, raftfsm.Followee{ID: user, Posts: int64(user) - 5}, raftfsm.Followee{ID: user + 1<<40, Posts: 1 << 50})
 	}
 	mustDo(t, n.Write(n.Keyspace(KeyspaceUnread), &Write{Ops: []engine.Op{addTo(1, 0, 5), addTo(2, 3, 70_000)}, Deadline: soon()}))
-	mustWrite(t, n, n.Keyspace("users"), addTo(1, 2, 5)) // three columns, in rows of four
+	mustWrite(t, n, n.Keyspace("users"), addTo(1, 2, 5)) // three columns in rows of width four
 	to := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
@@ -141,8 +140,8 @@ func TestRestoreOfKinds(t *testing.T) {
 	}
 }
 
-// A restore sets cursors beyond the board back to its end, and leaves out those of channels and dots that
-// the board lacks. So later notices and firings are new to everybody.
+// A restore sets cursors beyond the board's end back to that end, and leaves out those of channels
+// and dots that the board lacks. So later notices and firings are new to everybody.
 func TestRestoreBoundsCursorsByTheBoard(t *testing.T) {
 	t.Parallel()
 	from := []*Node{openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})}
@@ -155,7 +154,7 @@ func TestRestoreBoundsCursorsByTheBoard(t *testing.T) {
 	mustMove(t, n, 4, 1, 0)
 	number := n.Keyspace(KeyspaceBoard).FirstGroup
 	board, boardFacts := taken(t, from, number)
-	for _, op := range []raftfsm.BoardOp{publish, publish, publish, fire, late} { // while the backup goes on
+	for _, op := range []raftfsm.BoardOp{publish, publish, publish, fire, late} { // while the backup is still being made
 		mustBoard(t, n, op)
 	}
 	for column, seq := range map[uint8]int64{1: 4, 2: 2, 3: 1} {
@@ -195,8 +194,8 @@ func TestRestoreBoundsCursorsByTheBoard(t *testing.T) {
 	}
 }
 
-// Cursors that were idle for long, by the time of the log, are dropped without
-// anybody asking for it, and others stay.
+// Cursors that were idle for long, by the time of the log, are dropped without a request, and
+// others stay.
 func TestIdleCursorsAreSwept(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
@@ -214,14 +213,14 @@ func TestIdleCursorsAreSwept(t *testing.T) {
 		t.Errorf("rows of 1: %v, of 2: %v", fsm.Cursors().Has(1), fsm.Cursors().Has(2))
 	}
 	index := fsm.Applied()
-	time.Sleep(2 * upkeep.SweepTick) // nothing is to happen, so there is nothing to wait for
+	time.Sleep(2 * upkeep.SweepTick) // nothing happens, so there is no event to wait for
 	if fsm.Applied() != index {
 		t.Errorf("the sweep goes on: entries %d to %d", index, fsm.Applied())
 	}
 }
 
-// A page is kept for other reads; a replica that was read is not, even if another shard
-// could not be.
+// A page that is kept for other reads keeps no replica that it read, even if another shard could not
+// be read.
 func TestFeedsKeepNoReplica(t *testing.T) {
 	t.Parallel()
 	cfg := memberConfig(t, t.TempDir(), 1, 1)
@@ -254,7 +253,7 @@ func TestFeedsKeepNoReplica(t *testing.T) {
 		if len(parts) != 3 || parts[0].here == nil {
 			t.Fatalf("%s: %d shards were asked, %v", c.name, len(parts), parts[0].here)
 		}
-		pg.forget() // release would give it to other tests as well
+		pg.forget() // a release would give the page to other tests as well
 		for s, p := range parts {
 			if p.here != nil {
 				t.Errorf("%s: the page keeps the replica of shard %d of %d", c.name, s, len(parts))

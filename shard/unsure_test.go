@@ -17,8 +17,8 @@ import (
 	"github.com/countd/countd/shard/propose"
 )
 
-// unsureGroup refuses some entries, loses some, loses the answers of some, and proposes copies
-// of earlier ones late.
+// unsureGroup refuses some entries, loses others, and loses the answers to others. It also proposes
+// copies of earlier entries late.
 type unsureGroup struct {
 	propose.Group
 
@@ -47,10 +47,10 @@ func (g *unsureGroup) Apply(entry []byte) raft.ApplyFuture {
 	return g.Group.Apply(entry)
 }
 
-// unsureWrite is a write with rows of its own.
+// unsureWrite is a write with rows that no other write changes.
 type unsureWrite struct {
 	id     RequestID
-	spaces []*Keyspace // of its ops; nil for on
+	spaces []*Keyspace // the keyspaces of its ops; nil if all are in on
 	on     *Keyspace
 	ops    []engine.Op
 	in     []uint8
@@ -75,10 +75,10 @@ func (u *unsureWrite) send(t *testing.T, n *Node) {
 	}
 }
 
-// Whatever entries and answers are lost, refused or come twice, an acknowledged write counts
-// once on each shard, another counts at most once, and of two bodies of a key one counts
-// nothing. The keyspaces have several shards and one; logs leap, and one keyspace that judges
-// no key forgets its keys all the time.
+// Entries and answers are lost, refused, or come twice. An acknowledged write counts once on each
+// shard, and another at most once. Of two bodies with one key, one counts nothing. The keyspaces
+// have several shards or one, and logs skip indexes. One keyspace, which judges no key, forgets its
+// keys all the time.
 func TestWritesThroughUnsureGroupsCountOnce(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 3)

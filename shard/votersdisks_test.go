@@ -17,7 +17,7 @@ func TestTooFewDisks(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		voters []raft.ServerID
-		full   map[string]bool // by those that answered
+		full   map[string]bool // the disks of voters that answered
 		want   bool
 	}{
 		{"all have free disk", three, map[string]bool{"a": false, "b": false, "c": false}, false},
@@ -64,8 +64,8 @@ func TestMostVotersFull(t *testing.T) {
 	eventually(t, "a write is taken", func() bool { return write() == nil })
 }
 
-// A node whose disk is full or hangs hands its groups over to nodes with free disk, gets none back, and
-// forwards the writes of its clients meanwhile.
+// A node whose disk is full or hangs hands its groups over to nodes with free disk, and gets none
+// back. In the meantime it forwards its clients' writes.
 func TestUnfitDiskLeadsNothing(t *testing.T) {
 	all := openMembers(t, 3)
 	for _, n := range all {

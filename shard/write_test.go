@@ -17,7 +17,7 @@ import (
 	"github.com/countd/countd/shard/propose"
 )
 
-// model is a naive keyspace.
+// model is a keyspace in its simplest form.
 type model map[uint64][]int64
 
 func (m model) row(id uint64, width int) []int64 {
@@ -45,7 +45,7 @@ func (m model) apply(op *engine.Op) (uint8, bool) {
 	return 0, true
 }
 
-// ids are those of rows with a count, ascending.
+// ids returns the ids of the rows with a count, ascending.
 func (m model) ids() []uint64 {
 	var ids []uint64
 	for id, row := range m {
@@ -90,13 +90,13 @@ func randomOps(r *rand.Rand, n, columns int) []engine.Op {
 	return ops
 }
 
-// shardedNode has keyspaces s1 … s7 of as many shards and five columns, and one more of
-// as many as the last that is spread by hash.
-func shardedNode(t *testing.T, most int) (*Node, []*Keyspace) {
+// shardedNode has the keyspaces s1, s2 … with 1, 2 … up to shardsMax shards and five columns each.
+// One more keyspace has shardsMax shards and is spread by hash.
+func shardedNode(t *testing.T, shardsMax int) (*Node, []*Keyspace) {
 	t.Helper()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	var all []*Keyspace
-	for shards := 1; shards <= most; shards++ {
+	for shards := 1; shards <= shardsMax; shards++ {
 		ks, err := n.CreateKeyspace(t.Context(), Keyspace{
 			Name: fmt.Sprintf("s%d", shards), Columns: []string{"a", "b", "c", "d", "e"}, Shards: shards,
 		})
@@ -104,16 +104,16 @@ func shardedNode(t *testing.T, most int) (*Node, []*Keyspace) {
 		all = append(all, ks)
 	}
 	ks, err := n.CreateKeyspace(t.Context(), Keyspace{
-		Name: "hash", Columns: []string{"a", "b", "c", "d", "e"}, Shards: most, Sharding: ShardingHash,
+		Name: "hash", Columns: []string{"a", "b", "c", "d", "e"}, Shards: shardsMax, Sharding: ShardingHash,
 	})
 	mustDo(t, err)
 	return n, append(all, ks)
 }
 
-// Over any number of shards a keyspace is the naive model: 1. each op's row is
-// that right after it, ids that come twice too; 2. refused ops are numbered as
-// in the request; 3. pages and single reads; 4. scans of any page size, from
-// any id; 5. the token of a write is enough to read it.
+// With any number of shards, a keyspace equals the model: 1. each op's row is the row right after
+// that op, even if an id comes twice; 2. refused ops are numbered as in the request; 3. pages and
+// single reads agree; 4. scans of any page size and from any id agree; 5. the token of a write is
+// enough to read it.
 func TestNodeIsTheModel(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 7)
@@ -126,7 +126,7 @@ func TestNodeIsTheModel(t *testing.T) {
 				width := []int{0, 1, 5}[r.IntN(3)]
 				*w = Write{
 					Ops: randomOps(r, 1+r.IntN(60), 5), Width: width, Deadline: soon(),
-					Overflows: w.Overflows, Token: w.Token, Duplicate: true, // of the write before
+					Overflows: w.Overflows, Token: w.Token, Duplicate: true, // as in the write before
 				}
 				w.Rows = make([]int64, len(w.Ops)*width)
 				mustDo(t, n.Write(ks, w))
@@ -238,8 +238,8 @@ func checkScans(t *testing.T, n *Node, ks *Keyspace, want model, r *rand.Rand) {
 	}
 }
 
-// Ids of one shard alone are found whole, though a page reads each shard for its
-// share at first.
+// A scan finds all ids even if they are all in one shard. A page at first reads from each shard
+// only its share.
 func TestScanOfOneShardAlone(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 5)
@@ -247,7 +247,7 @@ func TestScanOfOneShardAlone(t *testing.T) {
 	var ops []engine.Op
 	for i := range uint64(700) {
 		op := addTo(3+i*i*5, 0, 1)
-		if i >= 690 { // and one other at the far end
+		if i >= 690 { // and one other id at the far end
 			op.ID = 1<<64 - 1 - (i-690)*5
 		}
 		ops = append(ops, op)
@@ -257,15 +257,15 @@ func TestScanOfOneShardAlone(t *testing.T) {
 	checkScans(t, n, ks, want, rand.New(rand.NewPCG(1, 1)))
 }
 
-// heldGroup is a group whose entries are answered with err if it is set, or
-// else are handed on once hold, if it is set, is closed.
+// heldGroup is a group that answers entries with err if that is set. Otherwise it passes entries
+// on, once hold is closed if that is set.
 type heldGroup struct {
 	propose.Group
 	err     error
 	hold    chan struct{}
-	entries *atomic.Int32 // that it was given
+	entries *atomic.Int32 // the entries that it was given
 
-	last chan struct{} // closed when the entry before is handed on: the log keeps their order
+	last chan struct{} // closed when the previous entry has been passed on, because the log keeps their order
 }
 
 func (g *heldGroup) Apply(entry []byte) raft.ApplyFuture {
@@ -364,11 +364,11 @@ func TestShardsThatDoNotFareAlike(t *testing.T) {
 	hinder(n, ks, 2, heldGroup{err: raft.ErrLeadershipLost})
 	third := hinder(n, ks, 3, heldGroup{hold: forever})
 
-	var all sync.WaitGroup // t.Run, and not t.Parallel: most only wait for their end
+	var all sync.WaitGroup // t.Run without t.Parallel: most of these tests only wait for their end
 	begin := func(f fareTest, ids uint64) {
 		all.Go(func() { t.Run(f.name, func(t *testing.T) { f.movedBy(ids).run(t, n, ks) }) })
 	}
-	// It leaves shard 3 with all in flight that it may have, so that what comes is
+	// This leaves shard 3 with as many entries in flight as it may have, so that later ones are
 	// withdrawn.
 	begin(fareTest{"one shard, no answer", []uint64{3, 7}, ErrOutcomeUnknown, nil, nil}, 0)
 	eventually(t, "shard 3 has an entry in flight", func() bool { return third.entries.Load() > 0 })
@@ -397,7 +397,7 @@ type fareTest struct {
 	applied, unknown []uint64 // both nil for an error that is no PartialError
 }
 
-// movedBy has other ids of the same shards.
+// movedBy returns the test with other ids of the same shards.
 func (f fareTest) movedBy(ids uint64) fareTest {
 	for _, all := range []*[]uint64{&f.ids, &f.applied, &f.unknown} {
 		*all = slices.Clone(*all)
@@ -444,8 +444,8 @@ func (f fareTest) run(t *testing.T, n *Node, ks *Keyspace) {
 	}
 }
 
-// The caller owns a write that was given up, and everything in it. A change of that memory must not reach the
-// entry in flight.
+// A write that was given up, and everything in it, belongs to the caller again. A change of that
+// memory must not reach the entry in flight.
 func TestGivenUpWriteIsTheCallersAgain(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 2)
@@ -473,7 +473,7 @@ func TestGivenUpWriteIsTheCallersAgain(t *testing.T) {
 			w.Ops[o] = engine.Op{ID: 77, Kind: engine.OpSet, Cells: cells}
 		}
 		cells[0] = engine.Cell{Column: 4, Value: 1 << 40}
-		for id := range uint64(50) { // takes the scratch memory of the write before
+		for id := range uint64(50) { // uses the scratch memory of the previous write
 			other := &Write{Ops: []engine.Op{addTo(1000+id, 3, 9)}, Deadline: soon()}
 			mustDo(t, n.Write(keyspaces[0], other))
 		}
@@ -509,8 +509,8 @@ func TestAFullQueueRefusesTheWholeRequest(t *testing.T) {
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
 	groups := n.registry.groups.Load().byFirst[ks.FirstGroup]
-	// fill takes all room of a queue, which must have none taken: an empty one takes
-	// any proposal, another none that is as large as the queue.
+	// fill takes all room of a queue that was empty. An empty queue takes any proposal, but a queue
+	// with entries takes none as large as the queue.
 	fill := func(t *testing.T, g *shardReplica) *propose.Proposal {
 		t.Helper()
 		q, err := g.replica.Load().proposer.Load().Reserve(nil, propose.QueueOpsMax, false, 0)

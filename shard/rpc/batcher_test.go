@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// laneSends is the other side of a test's lane: it doubles each number once
-// it is let.
+// laneSends is the other side of a batcher under test: for each token in let, it answers one batch
+// with its numbers doubled.
 type laneSends struct {
 	began chan []int    // a batch was sent
 	let   chan struct{} // a token lets one batch be answered
@@ -53,13 +53,13 @@ func testLane(t *testing.T, cfg BatcherConfig[int, int]) *Batcher[int, int] {
 	return l
 }
 
-// laneAnswer is what do returned.
+// laneAnswer is the result of one Do.
 type laneAnswer struct {
 	answer int
 	err    error
 }
 
-// ask calls do in a goroutine, and returns once the question is in the batcher.
+// ask calls Do in a goroutine, and returns once the question is in the batcher.
 func ask(t *testing.T, l *Batcher[int, int], ctx context.Context, q int) <-chan laneAnswer {
 	t.Helper()
 	count := func() int { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.items }
@@ -159,7 +159,7 @@ func TestBatcherBounds(t *testing.T) {
 	})
 }
 
-// With a clock that stops while there is work to do: a slow machine sends in time too.
+// The clock stops while there is work to do, so that a slow machine too sends in time.
 func TestBatcherDeadlines(t *testing.T) {
 	mustLeaveNothing(t)
 	run := func(name string, test func(t *testing.T, s *laneSends, l *Batcher[int, int])) {
@@ -194,7 +194,7 @@ func TestBatcherDeadlines(t *testing.T) {
 	run("over before it is taken", func(t *testing.T, s *laneSends, l *Batcher[int, int]) {
 		ask(t, l, within10s(t), 1)
 		<-s.began
-		// Nobody waits for it, as if its asker had no processor.
+		// Nobody waits for this question, as if its asker had no processor time.
 		it := &batchItem[int, int]{question: 2, deadline: time.Now().Add(-time.Second), done: make(chan struct{})}
 		mustDo(t, l.submit(it))
 		s.let <- struct{}{}
@@ -210,7 +210,7 @@ func TestBatcherDeadlines(t *testing.T) {
 		short, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
 		defer cancel()
 		_, err := l.Do(short, 1)
-		// The send ends with the last deadline, so that its error may come first.
+		// The send ends with the last deadline, so the error of the send may come first.
 		if errors.Is(err, errs.ErrOverloaded) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v", err)
 		}
@@ -227,8 +227,8 @@ func TestBatcherDeadlines(t *testing.T) {
 	})
 }
 
-// A question that its batch did not send, for want of a connection, say, is not lost when
-// its asker gives it up: the send ends with the last asker, and says what became of it.
+// A batch does not send a question, for example for want of a connection, and its asker gives it
+// up. The question is not lost: the send ends with the last asker, and reports the outcome.
 func TestBatcherGivenUpBeforeItIsSent(t *testing.T) {
 	began := make(chan struct{})
 	cfg := newLaneSends().config()
@@ -277,9 +277,9 @@ func TestBatcherWithTheWrongAnswers(t *testing.T) {
 	}
 }
 
-// Many askers with deadlines about as long as a send: 1. each has the answer to
-// its own question or an error; 2. what was refused was never sent; 3. nothing
-// is sent twice; 4. the batcher is empty at the end.
+// Many askers with deadlines about as long as a send: 1. each has the answer to its own question or
+// an error; 2. a question that was refused was never sent; 3. nothing is sent twice; 4. the batcher
+// is empty at the end.
 func TestBatcherUnderLoad(t *testing.T) {
 	var mu sync.Mutex
 	sent := make(map[int]int)

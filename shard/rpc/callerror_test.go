@@ -63,7 +63,7 @@ func TestCallErrorKeepsTheLeader(t *testing.T) {
 	}
 }
 
-// An error with two meanings is reported as the one that promises less.
+// An error with two meanings is reported as the meaning that promises less.
 func TestCallErrorPromisesNoMoreThanItMay(t *testing.T) {
 	for _, test := range []struct {
 		name string
@@ -82,7 +82,7 @@ func TestCallErrorPromisesNoMoreThanItMay(t *testing.T) {
 			}
 		})
 	}
-	// What one node did not send says nothing of the node that reports it.
+	// That one node did not send a call is no statement about the node that reports it.
 	told, _, err := ParseError(AppendError(nil, ErrNotSent))
 	mustDo(t, err)
 	if errors.Is(told, ErrNotSent) {

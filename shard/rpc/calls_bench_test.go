@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// BenchmarkCall is one call after the other over loopback, both sides in this
-// process.
+// BenchmarkCall makes one call after the other over loopback; both sides are in this process.
 func BenchmarkCall(b *testing.B) {
 	for _, size := range []int{16, 4 << 10, 256 << 10, 4 << 20} {
 		b.Run(fmt.Sprintf("%dB", size), func(b *testing.B) {
@@ -29,7 +28,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// BenchmarkCall64 is 64 callers at once, without and with a lane before them.
+// BenchmarkCall64 makes 64 calls at once, without and with a batcher in front of them.
 func BenchmarkCall64(b *testing.B) {
 	const callers, bytes = 64, 100
 	var nodes callNodes

@@ -120,8 +120,8 @@ func TestCallsThatAreNotSent(t *testing.T) {
 	})
 }
 
-// A call that has been sent: 1. its handler sees the caller's deadline; 2. ends
-// with the caller; 3. the caller does not say that it was not sent.
+// A call that has been sent: 1. its handler sees the caller's deadline; 2. the handler ends with
+// the caller; 3. the caller does not say that it was not sent.
 func TestCallsEndWithTheirCaller(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
@@ -140,7 +140,7 @@ func TestCallsEndWithTheirCaller(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()
 		_, err := a.Call(ctx, "b", "wait", nil)
-		var told *Error // the handler may have been as fast to see the deadline
+		var told *Error // the handler may have seen the deadline as early as the caller
 		if !errors.As(err, &told) && (!errors.Is(err, ErrCallLost) || !errors.Is(err, context.DeadlineExceeded)) {
 			t.Errorf("error %v", err)
 		}
@@ -287,8 +287,8 @@ func TestCallsFindThatAPeerIsCut(t *testing.T) {
 	}
 }
 
-// A peer that does not answer pings: 1. is called no more, before its connection is
-// given up; 2. is called again as soon as it is heard.
+// A peer that does not answer pings: 1. is not called any more, even before its connection is given
+// up; 2. is called again as soon as it is heard.
 func TestCallsDoubtASilentPeer(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes

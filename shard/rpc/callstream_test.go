@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// streamNode starts a node that answers a stream method besides.
+// streamNode starts a node that also answers a stream method.
 func (n *callNodes) streamNode(t *testing.T, name, method string, h StreamHandler) {
 	t.Helper()
 	m, err := ListenMux(MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}})
@@ -26,8 +26,8 @@ func (n *callNodes) streamNode(t *testing.T, name, method string, h StreamHandle
 	})
 }
 
-// A stream brings all pieces in their order and then its end, or the error that its
-// handler ended with; never an end in place of an error.
+// A stream delivers all pieces in their order, and then its end or the error of its handler. It
+// never delivers an end in place of an error.
 func TestStreamsOfCalls(t *testing.T) {
 	mustLeaveNothing(t)
 	piece := func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 100_000) }

@@ -71,7 +71,7 @@ func TestMuxRefusesOtherConnections(t *testing.T) {
 	for _, test := range []struct {
 		name, reason string
 		sent         []byte
-	}{ // of clusters and groups that are not here yet, nobody is warned
+	}{ // messages for unknown clusters and groups cause no warning
 		{"http", "begins with", []byte("GET / HTTP/1.1\r\nHost: countd.example\r\n\r\n")},
 		{"short", "cannot read", good[:10]},
 		{"nothing", "cannot read", nil},
@@ -259,8 +259,8 @@ func TestPrefaceWithNameComesBack(t *testing.T) {
 	}
 }
 
-// TestMuxRefusesOtherNames: each connects to the other, and is refused unless their names
-// agree, with one line that names both clusters.
+// TestMuxRefusesOtherNames: two nodes connect to each other, and are refused unless their cluster
+// names agree. One line of the log names both clusters.
 func TestMuxRefusesOtherNames(t *testing.T) {
 	x, y, none := [16]byte{1}, [16]byte{2}, [16]byte{}
 	for name, tc := range map[string]struct {
@@ -320,7 +320,7 @@ func TestMuxRefusesOtherNames(t *testing.T) {
 	}
 }
 
-// TestMuxNamesTLS: a node that speaks TLS to one without it is refused by that name.
+// TestMuxNamesTLS: a node with TLS connects to one without it. The refusal names TLS.
 func TestMuxNamesTLS(t *testing.T) {
 	if _, err := prefaceLen(append([]byte{tlsHandshake, 3, 1, 2, 0}, make([]byte, prefaceBytes)...)); err == nil || !strings.Contains(err.Error(), "it speaks TLS") {
 		t.Error(err)

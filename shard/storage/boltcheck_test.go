@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// fillBolt fills a new bolt file like fillStores.
+// fillBolt fills a new bolt file in the way of fillStores.
 func fillBolt(t *testing.T, path string, n uint64) {
 	t.Helper()
 	b := mustOpenBolt(t, path)

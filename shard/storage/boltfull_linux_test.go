@@ -34,10 +34,11 @@ func TestBoltFileOnAFullDisk(t *testing.T) {
 		mustDo(t, file.Close())
 	}
 	refused := map[string]int{}
-	// try repeats a change on a full disk, up to times, until it is refused; then once with space.
-	try := func(what string, times int, change func() error) {
+	// try repeats a change on a full disk until it is refused, at most triesMax times. Then it
+	// makes the change once with space.
+	try := func(what string, triesMax int, change func() error) {
 		fill()
-		for range times {
+		for range triesMax {
 			before, beforeErr := b.LastIndex()
 			err := change()
 			after, afterErr := b.LastIndex()

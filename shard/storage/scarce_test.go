@@ -15,7 +15,7 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 )
 
-// fullStores has no file for a number of changes.
+// fullStores refuses a number of changes, as if it could open no file for them.
 type fullStores struct {
 	Stores
 	refuse int
@@ -50,7 +50,7 @@ func (s *fullStores) Set(key, value []byte) error {
 	return s.Stores.Set(key, value)
 }
 
-// While the log has no file for a change:
+// While the log can open no file for a change:
 //
 //  1. The log refuses entries, and the group continues.
 //  2. A vote, a deletion, and entries after a deletion wait, because raft continues without checking
@@ -138,8 +138,9 @@ func TestWritesWithoutAFile(t *testing.T) {
 	}
 }
 
-// A long StoreLogs takes several batches of the log. If the log has no file for any one of them,
-// the call is refused with nothing stored, or it waits and stores everything. It may be repeated.
+// A long StoreLogs writes several batches to the log. If the log can open no file for one of them,
+// the call is refused with nothing stored, or it waits and stores everything. The caller may repeat
+// a refused call.
 func TestLongAppendWithoutAFile(t *testing.T) {
 	var refused, waited int
 	for files := 0; ; files++ {

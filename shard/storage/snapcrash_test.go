@@ -21,8 +21,8 @@ import (
 
 // snapHistory records which snapshots a random history began and finished.
 type snapHistory struct {
-	states map[string][]byte // by id, for every call of Close
-	acked  snapName          // the highest for which Close returned nil
+	states map[string][]byte // by id, for every snapshot whose Close was called
+	acked  snapName          // the highest name for which Close returned nil
 }
 
 // snapCrash is a disk after a crash.
@@ -33,11 +33,11 @@ type snapCrash struct {
 	when  string
 }
 
-// crashFS calls at before each change or sync of a file or directory on disk.
-func crashFS(disk vfs.FS, at func(op errorfs.Op) error) vfs.FS {
+// crashFS calls hook before each change or sync of a file or directory on disk.
+func crashFS(disk vfs.FS, hook func(op errorfs.Op) error) vfs.FS {
 	return errorfs.Wrap(disk, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite || op.Kind == errorfs.OpOpenDir || op.Kind == errorfs.OpOpen {
-			return at(op)
+			return hook(op)
 		}
 		return nil
 	}))
@@ -108,7 +108,7 @@ func (h *snapHistory) run(t *testing.T, random *rand.Rand, s *Snapshots) {
 		case n < 3 && len(sinks) < 3:
 			index += uint64(random.IntN(3)) // often the entry of the previous snapshot
 			at := index
-			if random.IntN(5) == 0 { // from a leader; it may be behind
+			if random.IntN(5) == 0 { // this one is from a leader, and may be behind
 				at -= uint64(random.IntN(4))
 			}
 			sink, err := s.Create(1, at, 2, testServers, 1, nil)

@@ -45,8 +45,9 @@ func TestStalledGauge(t *testing.T) {
 	}
 }
 
-// A slow disk hangs once, and again only when a write takes twice as long, until the disk was fast
-// for a while.
+// A hang of a slow disk is unusual the first time. Later hangs are unusual only if a write takes
+// more than twice as long as any before it. After a while without a hang, the disk counts as fast
+// again.
 func TestSlowDisk(t *testing.T) {
 	var g StallGauge
 	w := hangGauge{watchedGauge: watchedGauge{gauge: &g}, after: hangTicks}

@@ -73,7 +73,7 @@ func testCrashInsideAVoteLeavesTheEarlierOne(t *testing.T, store LogStore) {
 		t.Fatal(err)
 	}
 	mustHaveVote(t, s, 4, "n1")
-	b.Close() // the crash: raft never sent the candidate
+	b.Close() // the crash: raft never sent the candidate's address
 	s = NewVotes(mustOpenStores(t, store, dir), 7, "log", noFatal(t))
 	mustHaveVote(t, s, 4, "n1")
 	if err := vote(s, 5, "n2"); err != nil {

@@ -20,8 +20,7 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// streamNode is a node of callNodes that answers calls on streams too, and calls others
-// on them.
+// streamNode is a node of callNodes that also answers calls on streams, and makes calls on them.
 type streamNode struct {
 	*rpc.Calls
 	streams  *Streams
@@ -40,14 +39,14 @@ func newStreamNode(t *testing.T, nodes *callNodes, name string, handlers map[str
 	return n
 }
 
-// Answer is Calls', and counts.
+// Answer counts the call and answers it as Calls does.
 func (n *streamNode) Answer(ctx context.Context, method string, request []byte) ([]byte, error) {
 	n.onStream.Add(1)
 	return n.Calls.Answer(ctx, method, request)
 }
 
-// onStreamOnly is Streams.Call without the way around streams: a call that they do not
-// take was not sent, nor is one that the other node refuses because it is closing.
+// onStreamOnly is Streams.Call without its other way, a call of gRPC. It reports ErrNotSent if the
+// streams do not take a call, or the other node refuses it because it closes.
 func (n *streamNode) onStreamOnly(ctx context.Context, node, method string, request []byte) ([]byte, error) {
 	if err := n.Reachable(node); err != nil {
 		return nil, err
@@ -59,14 +58,14 @@ func (n *streamNode) onStreamOnly(ctx context.Context, node, method string, requ
 	return answer, err
 }
 
-// leaveAndClose is what closing a node does with its streams.
+// leaveAndClose closes the streams as the closing of a node does.
 func (n *streamNode) leaveAndClose() {
 	n.streams.Leave()
 	n.Calls.Close()
 	n.streams.Close()
 }
 
-// Calls on streams keep what calltest.Fates says of calls.
+// Calls on streams pass the checks of calltest.Fates.
 func TestStreamCallsTellTheirFate(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
@@ -92,8 +91,8 @@ func TestStreamCallsOfANodeThatRestarts(t *testing.T) {
 	}, func() { b.leaveAndClose() })
 }
 
-// A small call travels on the stream once there is one; a large one, or one with a
-// large answer, as a call of gRPC.
+// A small call travels on the stream once there is one. A large call, or one with a large answer,
+// travels as a call of gRPC.
 func TestSmallCallsTravelOnStreams(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
@@ -120,7 +119,7 @@ func TestSmallCallsTravelOnStreams(t *testing.T) {
 	}
 }
 
-// A node that hangs and answers no pings has its stream closed: calls to it fail, like
+// The stream to a node that hangs and answers no pings is closed. Calls to that node fail, like
 // calls of gRPC, and do not wait for their deadline.
 func TestStreamToANodeThatStandsStill(t *testing.T) {
 	mustLeaveNothing(t)
@@ -140,8 +139,8 @@ func TestStreamToANodeThatStandsStill(t *testing.T) {
 	eventually(t, "the node is called again", func() bool { _, err := a.onStreamOnly(ctx, "b", "echo", nil); return err == nil })
 }
 
-// A connection on which calls end at their deadlines and nothing is heard for silenceMax is
-// closed; one on which anything was heard meanwhile is not.
+// Calls on a connection end at their deadlines. If nothing was heard for silenceMax, the connection
+// is closed; if anything was heard, it stays.
 func TestSilentStreamIsClosed(t *testing.T) {
 	here, there := net.Pipe()
 	defer there.Close()
@@ -185,7 +184,7 @@ func TestSilentStreamIsClosed(t *testing.T) {
 	}
 }
 
-// only returns the one stream that is served.
+// only returns the single stream that the server serves.
 func (s *server) only(t *testing.T) *servedStream {
 	t.Helper()
 	s.mu.RLock()
@@ -244,8 +243,8 @@ func TestLargeAnswersWaitForTheirTurn(t *testing.T) {
 	}
 }
 
-// The answer to a call that was given up is nobody's: a later call on the same stream has
-// its own. Otherwise a proof that was asked for too early would count for a later read.
+// The answer to a call that was given up goes to nobody: a later call on the same stream gets its
+// own answer. Otherwise a later read would use a proof that was requested too early for it.
 func TestLateStreamAnswerIsNobodys(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
@@ -275,12 +274,12 @@ func TestLateStreamAnswerIsNobodys(t *testing.T) {
 	eventually(t, "both answers have come", func() bool { return c.heard.Load() >= heard+2 })
 }
 
-// A connection shows only that something takes connections. No call travels on it before the
-// node has said that it serves it: the outcome would be unknown, where that of a call of gRPC
-// is not.
+// A connection shows only that something accepts connections. No call travels on it before the node
+// has said that it serves the stream. Otherwise the outcome would be unknown where a call of gRPC
+// has a known one.
 func TestStreamCallsWaitForTheOtherNode(t *testing.T) {
 	mustLeaveNothing(t)
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts, as of a node that stands still
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts, as on a node that hangs
 	mustDo(t, err)
 	defer listener.Close()
 	var nodes callNodes
@@ -300,8 +299,8 @@ func TestStreamCallsWaitForTheOtherNode(t *testing.T) {
 	}
 }
 
-// A stream that has ended delivers nothing any more. What the system had not sent yet would
-// arrive when the network is there again, minutes after the calls were given up.
+// A stream that has ended delivers nothing any more. Otherwise data that the system had not sent
+// yet would arrive once the network works again, minutes after the calls were given up.
 func TestEndedStreamDeliversNothing(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	mustDo(t, err)
@@ -325,7 +324,7 @@ func TestEndedStreamDeliversNothing(t *testing.T) {
 	}
 }
 
-// A request that has too little time left when it arrives is not worked on for longer.
+// A request arrives with too little time left. The node does not work on it for longer than that.
 func TestStreamCallCarriesItsTime(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes

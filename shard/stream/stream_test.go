@@ -35,14 +35,14 @@ func servedReplicaOf(t *testing.T, a *Streams, group uint32, id raft.ServerID, f
 	}()
 }
 
-// streamTo returns streams to the node there, on which call sends appends of groups that
-// stop closes.
-func streamTo(t *testing.T, there *rpc.Mux) (streams *Streams, stop func(), call func(group uint32, id raft.ServerID, args *raft.AppendEntriesRequest) (Answer, error)) {
+// streamTo returns streams to the node of target. call sends appends on them for groups, and stop
+// closes those groups.
+func streamTo(t *testing.T, target *rpc.Mux) (streams *Streams, stop func(), call func(group uint32, id raft.ServerID, args *raft.AppendEntriesRequest) (Answer, error)) {
 	t.Helper()
 	streams = testStreams(t, testMux(t))
 	ctx, stop := context.WithCancel(t.Context())
 	return streams, stop, func(group uint32, id raft.ServerID, args *raft.AppendEntriesRequest) (Answer, error) {
-		conn, err := streams.Conn(nodeOf(id), there.Addr().String(), ctx.Done())
+		conn, err := streams.Conn(nodeOf(id), target.Addr().String(), ctx.Done())
 		if err != nil {
 			return Answer{}, err
 		}
@@ -50,8 +50,8 @@ func streamTo(t *testing.T, there *rpc.Mux) (streams *Streams, stop func(), call
 	}
 }
 
-// An append that travels with those of other groups reaches the replica that it names
-// and no other, and is refused once that is closed.
+// An append that travels with those of other groups reaches only the replica that it names. Once
+// that replica is closed, the append is refused.
 func TestStreamedAppendNamesTheReplica(t *testing.T) {
 	there := testMux(t)
 	a := testStreams(t, there)
@@ -82,7 +82,7 @@ func TestStreamedAppendNamesTheReplica(t *testing.T) {
 	}
 }
 
-// says reports whether an error from another node is that one.
+// says reports whether an error from another node is the wanted one.
 func says(err, want error) bool { return err != nil && strings.Contains(err.Error(), want.Error()) }
 
 // A replica that does not answer keeps no other group's calls waiting, and no more than
@@ -91,7 +91,7 @@ func TestSlowReplicaDelaysNoOther(t *testing.T) {
 	there := testMux(t)
 	a := testStreams(t, there)
 	_, stop, call := streamTo(t, there)
-	r := a.served.open(7, "n2.0") // nobody takes its calls
+	r := a.served.open(7, "n2.0") // no goroutine takes its calls
 	servedReplicaOf(t, a, 8, "n2.0", taking)
 	var waiting sync.WaitGroup
 	for range servedAppendsMax {
@@ -107,13 +107,13 @@ func TestSlowReplicaDelaysNoOther(t *testing.T) {
 			t.Fatalf("of another group: %+v, %v", resp, err)
 		}
 	}
-	stop() // ends the calls of a group that closes
+	stop() // ends the calls as the closing of their group does
 	waiting.Wait()
 }
 
-// Calls that wait travel in one write, and so do the answers to calls that came
-// together; an answer that somebody waits for takes the others along, and none waits
-// for longer than answersWait.
+// Calls that wait travel in one write, and so do the answers to calls that came together. An answer
+// that somebody waits for takes the other answers along. No answer waits for longer than
+// answersWait.
 func TestCallsAndAnswersTravelTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
@@ -158,11 +158,11 @@ func TestCallsAndAnswersTravelTogether(t *testing.T) {
 	})
 }
 
-// messagesIn returns how many messages the next write has.
+// messagesIn returns the number of messages in the next write.
 func messagesIn(t *testing.T, conn net.Conn) int {
 	t.Helper()
 	b := make([]byte, 1<<16)
-	n, err := conn.Read(b) // of a net.Pipe: one write's
+	n, err := conn.Read(b) // a read from a net.Pipe returns the bytes of one write
 	mustDo(t, err)
 	count := 0
 	for b = b[:n]; len(b) > 0; count++ {
@@ -173,8 +173,8 @@ func messagesIn(t *testing.T, conn net.Conn) int {
 	return count
 }
 
-// A connection that is lost fails its calls, which are not sent again, and the next call
-// makes another connection.
+// When a connection is lost, its calls fail and are not sent again. The next call makes another
+// connection.
 func TestLostStreamSendsNothingAgain(t *testing.T) {
 	there := testMux(t)
 	seen := make(chan net.Conn, 2)
@@ -224,8 +224,8 @@ type offered func(net.Conn) error
 
 func (f offered) Offer(conn net.Conn) error { return f(conn) }
 
-// A call has AppendTimeoutMax. Its answer, if it comes late, is nobody's. The connection stays
-// if others were answered meanwhile, and is closed if nothing came.
+// A call ends after AppendTimeoutMax. An answer that comes later goes to nobody. The connection
+// stays if other calls were answered in the meantime, and is closed if nothing came.
 func TestAppendWithoutAnswer(t *testing.T) {
 	for name, heard := range map[string]bool{"others are answered": true, "nothing comes": false} {
 		t.Run(name, func(t *testing.T) {
@@ -256,8 +256,8 @@ func TestAppendWithoutAnswer(t *testing.T) {
 	}
 }
 
-// Answers that came before a call, however many, do not keep a connection on which none
-// comes for it.
+// Answers that came before a call, however many, do not count: the connection is closed if no
+// answer comes after it.
 func TestAnswersBeforeACallDoNotCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
@@ -276,13 +276,13 @@ func TestAnswersBeforeACallDoNotCount(t *testing.T) {
 	})
 }
 
-// waitedContext counts what waits for its end.
+// waitedContext counts the functions that wait for its end.
 type waitedContext struct {
 	context.Context
 	all, waiting atomic.Int64
 }
 
-func (*waitedContext) Value(any) any { return nil } // else package context passes AfterFunc by
+func (*waitedContext) Value(any) any { return nil } // otherwise package context does not call AfterFunc
 
 func (c *waitedContext) AfterFunc(f func()) (stop func() bool) {
 	c.all.Add(1)
@@ -297,8 +297,8 @@ func (c *waitedContext) AfterFunc(f func()) (stop func() bool) {
 	}
 }
 
-// A connection that was lost leaves nothing behind that waits until the node closes: one
-// that another node refuses is made again for as long as that is dialled.
+// Another node refuses a connection, and the streams make it again for as long as a group calls
+// that node. So a lost connection must leave nothing behind that waits until the node closes.
 func TestLostStreamIsForgotten(t *testing.T) {
 	there := testMux(t)
 	there.ServeAppends(offered(func(conn net.Conn) error { return conn.Close() }))
@@ -314,7 +314,7 @@ func TestLostStreamIsForgotten(t *testing.T) {
 	eventually(t, "nothing waits", func() bool { return ctx.waiting.Load() == 0 })
 }
 
-// A call does not wait for room in a stream's backlog.
+// A call fails at once if a stream's backlog has no room.
 func TestNoRoomInTheBacklog(t *testing.T) {
 	c := newConn(&peer{streams: &Streams{}}, nil)
 	c.mu.out = make([]byte, appendBacklogMax+1)
@@ -323,7 +323,7 @@ func TestNoRoomInTheBacklog(t *testing.T) {
 	}
 }
 
-// A connection on which something else comes than calls is closed.
+// A connection is closed if something other than calls comes on it.
 func TestStreamOfSomethingElse(t *testing.T) {
 	there := testMux(t)
 	a := testStreams(t, there)
@@ -336,7 +336,7 @@ func TestStreamOfSomethingElse(t *testing.T) {
 		_, err = conn.Write(sent)
 		mustDo(t, err)
 		served := appendMessage(nil, func(dst []byte) []byte { return appendAnswerOf(dst, &Answer{serve: true}) })
-		if got, _ := io.ReadAll(conn); !bytes.HasPrefix(served, got) { // an error too ends it
+		if got, _ := io.ReadAll(conn); !bytes.HasPrefix(served, got) { // an error ends it too
 			t.Errorf("%s is answered with %x", name, got)
 		}
 		mustDo(t, conn.Close())

@@ -91,7 +91,7 @@ func TestMovingRowsRests(t *testing.T) {
 		t.Errorf("a rest of %v", took)
 	}
 	ended := make(chan struct{})
-	go func() { // ends with the rests
+	go func() { // ends once there are no more pauses
 		defer close(ended)
 		room.MemoryTight.Store(true)
 		tiers.rest(time.Hour)
@@ -111,7 +111,7 @@ func TestRestEndsWhenMemoryIsTight(t *testing.T) {
 	room, stopping := &headroom.Headroom{}, make(chan struct{})
 	tiers := New(Config{Headroom: room, Stopping: stopping})
 	rested := make(chan struct{})
-	go func() { // ends with the rest
+	go func() { // ends with the pause
 		defer close(rested)
 		tiers.rest(time.Hour)
 	}()
