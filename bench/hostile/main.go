@@ -3,8 +3,9 @@
 //
 //	hostile -addr 127.0.0.1:7400 -bad 10000 -slow 400 -half 400 -for 10s
 //
-// It opens a connection that the server closed again half a second later. At the end it prints the number of
-// wrong tokens that the server refused a second, and the number of connections that it opened.
+// It opens a connection again half a second after the server closed it. At the end it
+// prints the number of wrong tokens that the server refused a second, and the number of
+// connections that it opened.
 package main
 
 import (
@@ -82,7 +83,7 @@ func (h *hostile) dial() net.Conn {
 	return nil
 }
 
-// badTokens sends a wrong token in each interval, on connections that stay open.
+// badTokens sends a wrong token in each interval of every, on connections that stay open.
 func (h *hostile) badTokens(every time.Duration) {
 	due := time.Now()
 	for {

@@ -129,7 +129,8 @@ func (l *load) run(number uint64) (r result, err error) {
 	}
 }
 
-// prepare makes the next request. done is the number of ops of all connections up to it.
+// prepare makes the next request. done is the number of ops of all connections, with this
+// request.
 func (c *caller) prepare(done int64) {
 	path := "/v1/counters/posts/get"
 	switch b := c.body[:0]; c.do {

@@ -5,7 +5,7 @@
 //	respload -addrs 127.0.0.1:6379 -conns 50 -depth 16 -rows 5000000 -for 5s -wait
 //	respload -addrs 127.0.0.1:6379 -conns 4 -depth 100 -rows 10000000 -each news
 //
-// The second notifies users one by one. It prints increments, increments a
+// The second command notifies users one by one. The program prints increments, increments a
 // second and the p50 and p99 of a pipeline in milliseconds.
 package main
 
@@ -78,7 +78,7 @@ func main() {
 // The bytes are valid until the next call.
 type pipelines func() (pipeline []byte, increments int)
 
-// drawn increments the likes of random ids until a time.
+// drawn returns pipelines that increment the likes of random ids until end.
 func drawn(depth, rows int, wait bool, end time.Time) pipelines {
 	all := make([][]byte, variants)
 	for i := range all {
@@ -97,14 +97,14 @@ func drawn(depth, rows int, wait bool, end time.Time) pipelines {
 	}
 }
 
-// ofEach increments the column what of each id from first to last-1 once.
-func ofEach(what string, first, last, depth int, wait bool) pipelines {
+// ofEach returns pipelines that increment a column of each id from first to last-1 once.
+func ofEach(column string, first, last, depth int, wait bool) pipelines {
 	var b []byte
 	return func() ([]byte, int) {
 		n := min(depth, last-first)
 		b = b[:0]
 		for range n {
-			b = appendIncr(b, fmt.Sprintf("unread:%012d:%s", first, what))
+			b = appendIncr(b, fmt.Sprintf("unread:%012d:%s", first, column))
 			first++
 		}
 		return appendWait(b, wait), n

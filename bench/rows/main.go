@@ -155,12 +155,12 @@ func disk(path, count string) error {
 	if blocks == 0 {
 		return errors.New("the file is too small")
 	}
-	room := make([]byte, 2*block) // O_DIRECT wants an aligned buffer
-	room = room[block-int(uintptr(unsafe.Pointer(&room[0]))%block):][:block]
+	buffer := make([]byte, 2*block) // O_DIRECT wants an aligned buffer
+	buffer = buffer[block-int(uintptr(unsafe.Pointer(&buffer[0]))%block):][:block]
 	took := make([]time.Duration, n)
 	for i := range took {
 		began := time.Now()
-		if _, err := file.ReadAt(room, rand.Int64N(blocks)*block); err != nil {
+		if _, err := file.ReadAt(buffer, rand.Int64N(blocks)*block); err != nil {
 			return err
 		}
 		took[i] = time.Since(began)
