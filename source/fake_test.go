@@ -10,7 +10,8 @@ import (
 
 var errBroken = errors.New("broken")
 
-// fakeQueue is a queue of one partition. Message i has position i.
+// fakeQueue is a queue of one partition. Message i has position i. An empty value is a gap: no message ever had
+// its position.
 type fakeQueue struct {
 	mu          sync.Mutex
 	values      []string
@@ -96,7 +97,7 @@ func (q *fakeQueue) Again(ctx context.Context, _ uint32, from, to Position, prog
 	}
 	again := Again{Whole: q.first <= from.Lo && !q.deleted[from.Lo]}
 	for at := max(q.first, from.Lo); at < min(to.Lo, uint64(len(q.values))) && len(again.Messages) < 2; at++ {
-		if !q.deleted[at] {
+		if q.has(at) {
 			m := q.message(at)
 			m.Position.Hi = from.Hi
 			again.Messages = append(again.Messages, m)
@@ -104,6 +105,9 @@ func (q *fakeQueue) Again(ctx context.Context, _ uint32, from, to Position, prog
 	}
 	return again, nil
 }
+
+// has reports whether there is a message at a position. mu is held.
+func (q *fakeQueue) has(at uint64) bool { return q.values[at] != "" && !q.deleted[at] }
 
 // message returns a message. mu is held.
 func (q *fakeQueue) message(at uint64) Message {
@@ -160,7 +164,7 @@ func (r *fakeReader) Next(ctx context.Context, limit int) (Fetched, error) {
 			}
 			var f Fetched
 			for range n {
-				if !r.q.deleted[r.at] {
+				if r.q.has(r.at) {
 					f.Messages = append(f.Messages, r.q.message(r.at))
 				}
 				r.at++

@@ -8,8 +8,9 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// answerBytesMax bounds one answer of Redis. An answer about a stream has up to three entries.
-const answerBytesMax = 4 * source.MessageBytesMax
+// answerBytesMax bounds one answer of Redis. The smallest answer about a stream has up
+// to five entries: the first and the last, two that are compared, and one that is read.
+const answerBytesMax = 6 * source.MessageBytesMax
 
 // errAnswer is returned by a connection whose answer is over answerBytesMax.
 var errAnswer = errors.New("an answer of Redis is too large")

@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -27,9 +26,8 @@ import (
 
 // Broker is a connection to a stream. It has partition 0 only.
 type Broker struct {
-	client   *redis.Client
-	cfg      *source.Config
-	connects atomic.Uint64 // connections that were ever made
+	client *redis.Client
+	cfg    *source.Config
 }
 
 // Open returns a broker. It connects when it is used.
@@ -52,10 +50,6 @@ func Open(cfg *source.Config, access source.Access) (*Broker, error) {
 	options.DialTimeout = cmp.Or(options.DialTimeout, dialTimeout)
 	options.Dialer = bounded(redis.NewDialer(options))
 	b := &Broker{cfg: cfg}
-	options.OnConnect = func(context.Context, *redis.Conn) error {
-		b.connects.Add(1)
-		return nil
-	}
 	b.client = redis.NewClient(options)
 	return b, nil
 }
@@ -116,7 +110,7 @@ func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Positi
 // explain returns a *source.StalledError for a missing stream, or one whose entries are too large.
 func (b *Broker) explain(err error) error {
 	if errors.Is(err, errAnswer) {
-		return source.Stalled("stream %s has entries that are too large: an answer of Redis with two or three of them is over %d MiB", b.cfg.Key, answerBytesMax>>20)
+		return source.Stalled("stream %s has entries that are too large: an answer of Redis with up to five of them is over %d MiB", b.cfg.Key, answerBytesMax>>20)
 	}
 	if err != nil && strings.Contains(err.Error(), "no such key") {
 		return b.missing()

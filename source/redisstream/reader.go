@@ -37,11 +37,10 @@ type reader struct {
 		// count is how many entries have FetchBytesMax bytes together, if they are as large as
 		// those of the last fetch.
 		count int
-		// last is the mark of the highest entry that was read, or that the caller of Read found. If
-		// the client has connected since connects, perhaps to a server that has lost the entry,
-		// compare reads it again.
-		last     source.Mark
-		connects uint64
+		// last is the mark of the highest entry that was read, or that the caller of Read found. Each
+		// read compares it, because a stream may be replaced at any time: by a restored or promoted
+		// server behind a new connection, or by RESTORE, COPY or RENAME.
+		last source.Mark
 	}
 }
 
@@ -94,13 +93,15 @@ func (r *reader) readLocked(ctx context.Context, limit int) (source.Fetched, err
 	tx := r.b.client.TxPipeline()
 	stream, groups := tx.XInfoStream(ctx, key), tx.XInfoGroups(ctx, key)
 	entries := tx.XRead(ctx, &redis.XReadArgs{Streams: []string{key, format(before(r.mu.next))}, Count: int64(max(limit, 1)), Block: -1})
+	from := r.mu.next // compare ignores the answer if there is no last
+	if r.mu.last.Exists() {
+		from = r.mu.last.Position
+	}
+	passed := r.b.readTwo(ctx, tx, from)
 	if _, err := tx.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return got, executed(err, stream, groups, entries)
+		return got, executed(err, stream, groups, entries, passed)
 	}
-	var next []redis.XMessage
-	if streams := entries.Val(); len(streams) > 0 {
-		next = streams[0].Messages
-	}
+	next := entriesOf(entries)
 	deleted, err := r.deleted(stream.Val())
 	if err != nil {
 		return got, err
@@ -115,7 +116,7 @@ func (r *reader) readLocked(ctx context.Context, limit int) (source.Fetched, err
 	if err := r.judge(stream.Val(), groups.Val(), deleted); err != nil {
 		return got, err
 	}
-	if err := r.compare(ctx); err != nil {
+	if err := r.compare(stream.Val(), entriesOf(passed)); err != nil {
 		return got, err
 	}
 	if deleted != (source.Position{}) && len(next) == 0 {
@@ -154,23 +155,39 @@ func (r *reader) deleted(stream *redis.XInfoStream) (source.Position, error) {
 func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position, _ func()) (source.Again, error) {
 	tx := b.client.TxPipeline()
 	info := tx.XInfoStream(ctx, b.cfg.Key)
-	read := tx.XRead(ctx, &redis.XReadArgs{Streams: []string{b.cfg.Key, format(before(from))}, Count: 1, Block: -1})
+	read := b.readTwo(ctx, tx, from)
 	if _, err := tx.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return source.Again{}, b.explain(executed(err, info, read))
 	}
+	return b.between(info.Val(), entriesOf(read), from, to)
+}
+
+// readTwo adds to a transaction a read of the first two entries at or above a position: the marked one, and one that
+// may follow it below the position of a shard.
+func (b *Broker) readTwo(ctx context.Context, tx redis.Pipeliner, p source.Position) *redis.XStreamSliceCmd {
+	return tx.XRead(ctx, &redis.XReadArgs{Streams: []string{b.cfg.Key, format(before(p))}, Count: 2, Block: -1})
+}
+
+// entriesOf returns the entries of an answer about one stream.
+func entriesOf(read *redis.XStreamSliceCmd) []redis.XMessage {
+	if streams := read.Val(); len(streams) > 0 {
+		return streams[0].Messages
+	}
+	return nil
+}
+
+// between returns what a stream has from one position up to another. entries are the first two at or above from.
+func (b *Broker) between(stream *redis.XInfoStream, entries []redis.XMessage, from, to source.Position) (source.Again, error) {
 	var again source.Again
-	for _, stream := range read.Val() {
-		for _, e := range stream.Messages {
-			m, err := b.message(e)
-			if err != nil {
-				return again, err
-			}
-			if m.Position.Less(to) {
-				again.Messages = append(again.Messages, m)
-			}
+	for _, e := range entries {
+		m, err := b.message(e)
+		if err != nil {
+			return again, err
+		}
+		if m.Position.Less(to) {
+			again.Messages = append(again.Messages, m)
 		}
 	}
-	stream := info.Val()
 	if again.Whole = stream.EntriesAdded == stream.Length; again.Whole || stream.Length == 0 {
 		return again, nil
 	}
@@ -238,27 +255,24 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, del
 	return nil
 }
 
-// compare returns a *source.StalledError if the stream no longer has the last entry that was read.
-// mu is held.
-func (r *reader) compare(ctx context.Context) error {
-	connects := r.b.connects.Load() // load it before the commands below make another connection
-	if connects == r.mu.connects {
+// compare returns a *source.StalledError if the stream no longer has the last entry that was read, or has another
+// between that one and r.mu.next. entries are the first two at or above the last one. mu is held.
+func (r *reader) compare(stream *redis.XInfoStream, entries []redis.XMessage) error {
+	last := r.mu.last
+	if !last.Exists() {
 		return nil
 	}
-	if last := r.mu.last; last.Exists() {
-		to := r.mu.next
-		if !last.Position.Less(to) { // a shard is ahead of this reader
-			to = after(last.Position)
-		}
-		again, err := r.b.Again(ctx, 0, last.Position, to, nil)
-		if err != nil {
-			return err
-		}
-		if how := again.Differs(last); how != "" {
-			return source.Stalled("entry %s, the last one read, %s: the stream lost entries and has others in their place; seek to go on", format(last.Position), how)
-		}
+	to := r.mu.next
+	if !last.Position.Less(to) { // a shard is ahead of this reader
+		to = after(last.Position)
 	}
-	r.mu.connects = connects
+	again, err := r.b.between(stream, entries, last.Position, to)
+	if err != nil {
+		return err
+	}
+	if how := again.Differs(last); how != "" {
+		return source.Stalled("entry %s, the last one read, %s: the stream lost entries and has others in their place; seek to go on", format(last.Position), how)
+	}
 	return nil
 }
 

@@ -358,7 +358,6 @@ func TestRegrownWhileIdle(t *testing.T) {
 			t.Fatal(name, err)
 		}
 		q.Write(t, brokertest.Like(2, 1), brokertest.Like(2, 1), like)
-		b.connects.Add(1) // as the client does
 		if got, err := r.Next(t.Context(), 10); err == nil || !strings.Contains(err.Error(), "has others in their place") {
 			t.Errorf("%s: %d entries, %v", name, len(got.Messages), err)
 		}
@@ -368,30 +367,84 @@ func TestRegrownWhileIdle(t *testing.T) {
 	}
 }
 
-// TestRegrownWhileRead: the client reconnects to a server that lost entries and got as many others.
-// The reader returns none of them.
+// TestRegrownWhileRead: another stream takes the place of the one that is read, over the same connection or a new
+// one. The reader returns none of its entries.
 func TestRegrownWhileRead(t *testing.T) {
-	q, client := newQueue(t, "")
+	for name, replace := range map[string]func(t *testing.T, tx redis.Pipeliner, saved string){
+		"restored": func(t *testing.T, tx redis.Pipeliner, saved string) {
+			tx.RestoreReplace(t.Context(), "likes", 0, saved)
+		},
+		"copied":  func(t *testing.T, tx redis.Pipeliner, _ string) { tx.Copy(t.Context(), "saved", "likes", 0, true) },
+		"renamed": func(t *testing.T, tx redis.Pipeliner, _ string) { tx.Rename(t.Context(), "saved", "likes") },
+		"reconnected": func(t *testing.T, tx redis.Pipeliner, saved string) {
+			tx.RestoreReplace(t.Context(), "likes", 0, saved)
+			tx.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q, client := newQueue(t, "")
+			shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
+			addAt(t, client, "1-0", like)
+			r := q.Start(t, shards)
+			r.Counts(t, shards, 1)
+			saved := client.Dump(t.Context(), "likes").Val()
+			must.Do(t, client.Copy(t.Context(), "likes", "saved", 0, false).Err())
+			for _, id := range []string{"2-0", "3-0", "4-0"} {
+				addAt(t, client, id, like)
+			}
+			r.Counts(t, shards, 4)
+			_, err := client.TxPipelined(t.Context(), func(tx redis.Pipeliner) error {
+				replace(t, tx, saved)
+				for _, id := range []string{"2-1", "3-1", "4-1", "5-1"} {
+					tx.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", ID: id, Values: []any{"value", brokertest.Like(2, 1)}})
+				}
+				return nil
+			})
+			must.Do(t, err)
+			must.Become(t, "it stalls", func() bool { return r.Status().State == source.StateStalled })
+			if got := shards.Sums(); got[1] != 4 || got[2] != 0 {
+				t.Errorf("rows are %v after entries were lost: %s", got, r.Status().Reason)
+			}
+		})
+	}
+}
+
+// TestBetween: a stream lost its end, and has another entry between the marked one and the position since. A reader
+// that begins notices it, and so does one that has begun.
+func TestBetween(t *testing.T) {
+	q, client := newQueue(t, "on-error: stop\n")
 	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
-	q.Write(t, like)
+	addAt(t, client, "1-0", like)
 	r := q.Start(t, shards)
 	r.Counts(t, shards, 1)
 	saved := client.Dump(t.Context(), "likes").Val()
-	q.Write(t, like)
-	r.Counts(t, shards, 2)
-	_, err := client.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
-		p.RestoreReplace(t.Context(), "likes", 0, saved)
-		for range 3 {
-			p.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"value", like}})
-		}
-		p.Do(t.Context(), "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+	addAt(t, client, "10-0", "poison")
+	r.Stalls(t, "on-error is stop")
+	must.Become(t, "all shards have moved", func() bool { return shards.At(source.Position{Hi: 10}) })
+	r.Stop()
+	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
+	again, err := b.Again(t.Context(), 0, source.Position{Hi: 1}, source.Position{Hi: 10}, nil)
+	if err != nil || len(again.Messages) != 1 {
+		t.Fatal(again, err)
 	}
-	must.Become(t, "it stalls", func() bool { return r.Status().State == source.StateStalled })
-	if got := shards.Sums()[1]; got != 2 {
-		t.Errorf("row 1 is %d after entries were lost: %s", got, r.Status().Reason)
+	begun, err := b.Read(t.Context(), 0, source.Position{Hi: 10}, source.MarkOf(&again.Messages[0]))
+	must.Do(t, err)
+	must.Do(t, client.RestoreReplace(t.Context(), "likes", 0, saved).Err())
+	addAt(t, client, "5-0", like)
+	addAt(t, client, "11-0", like)
+	const reason = "is followed by one at position 5-0"
+	if got, err := begun.Next(t.Context(), 10); err == nil || !strings.Contains(err.Error(), reason) {
+		t.Errorf("the reader that had begun returns %d entries, %v", len(got.Messages), err)
 	}
+	r = q.Start(t, shards)
+	r.Stalls(t, reason)
+	if got := shards.Sums()[1]; got != 1 {
+		t.Errorf("row 1 is %d", got)
+	}
+}
+
+// addAt adds an entry with an id.
+func addAt(t *testing.T, client *redis.Client, id, value string) {
+	t.Helper()
+	must.Do(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", ID: id, Values: []any{"value", value}}).Err())
 }
