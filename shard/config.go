@@ -103,9 +103,10 @@ var LimitsDefault = dedup.Limits{
 }
 
 // KeyHorizonMin is the least horizon with which a shard recognises every try of one write. A node
-// tries for up to a minute. In that minute the log's time may advance by two minutes, and a new
+// tries for up to a minute. A forwarded part shares a call with younger parts, so the leader may
+// propose it a minute after that. In these two minutes the log's time may advance by four, and a new
 // leader's clock may be another minute ahead.
-const KeyHorizonMin = 3 * time.Minute
+const KeyHorizonMin = 2*2*rpc.CallTimeoutMax + time.Minute
 
 // CursorIdleDefault is how long the cursors of a user stay without a move. A user who returns later is
 // like a new user.

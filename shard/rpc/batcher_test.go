@@ -215,6 +215,31 @@ func TestBatcherDeadlines(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 	})
+	run("sent with a later one", func(t *testing.T, s *laneSends, l *Batcher[int, int]) {
+		within := func(d time.Duration) context.Context {
+			ctx, cancel := context.WithTimeout(context.Background(), d)
+			t.Cleanup(cancel)
+			return ctx
+		}
+		ask(t, l, within(2*time.Minute), 1)
+		<-s.began
+		asked := time.Now()
+		earlier := ask(t, l, within(CallTimeoutMax), 2)
+		time.Sleep(CallTimeoutMax - time.Second)
+		ask(t, l, within(CallTimeoutMax), 3)
+		s.let <- struct{}{}
+		if got := <-s.began; len(got) != 2 {
+			t.Fatalf("batch %v", got)
+		}
+		if got := <-earlier; !errors.Is(got.err, ErrCallLost) || time.Since(asked) != CallTimeoutMax {
+			t.Errorf("the earlier one ends after %v: %v", time.Since(asked), got.err)
+		}
+		// shard.KeyHorizonMin counts with this: the other side may have the question until the call ends.
+		eventually(t, "the call ends", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.items == 0 })
+		if took := time.Since(asked); took < 2*CallTimeoutMax-time.Second || took > 2*CallTimeoutMax {
+			t.Errorf("the call of both ends after %v", took)
+		}
+	})
 	run("given up by all", func(t *testing.T, s *laneSends, l *Batcher[int, int]) {
 		ctx, cancel := context.WithCancel(context.Background())
 		answer := ask(t, l, ctx, 1)
