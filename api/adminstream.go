@@ -97,7 +97,7 @@ func restoreGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 		Digest string `json:"digest"`
 
 		CursorsSetBack uint64 `json:"cursors_set_back,omitempty"`
-	}{group, facts.Rows, fmt.Sprintf("%016x", facts.Digest), facts.CursorsSetBack})
+	}{group, facts.Rows, fmt.Sprintf("%016x", facts.Digest), facts.SetBack})
 }
 
 // incoming is the body of a request. It gives the client ReadTimeout for each piece, not for the

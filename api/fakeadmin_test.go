@@ -181,7 +181,7 @@ func (n *fakeNode) RestoreShard(_ context.Context, group uint32, stream io.Reade
 	}
 	facts := fakeFacts
 	if o.Force {
-		facts.CursorsSetBack = 2
+		facts.SetBack = 2
 	}
 	return facts, nil
 }

@@ -5,7 +5,8 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard"
 )
@@ -15,7 +16,7 @@ func (f *fakeShards) publish(w *shard.Write) {
 	op, post := &w.Outbox[0], shard.Post{ID: w.Outbox[0].ID, Author: w.Ops[0].ID}
 	w.Ops[0].Kind = engine.OpAdd
 	if f.posts[post] == (op.Kind == outbox.Publish) {
-		w.Cuts = append(w.Cuts, engine.Cut{Column: raftfsm.UnchangedColumn})
+		w.Cuts = append(w.Cuts, engine.Cut{Column: counters.UnchangedColumn})
 		return
 	}
 	delta := int64(1)
@@ -23,18 +24,18 @@ func (f *fakeShards) publish(w *shard.Write) {
 		delta = -1
 	}
 	f.posts[post] = delta > 0
-	w.Ops[0].Cells = []engine.Cell{{Column: raftfsm.PostsColumn, Value: delta}}
+	w.Ops[0].Cells = []engine.Cell{{Column: counters.PostsColumn, Value: delta}}
 }
 
-func (f *fakeShards) writeGroup(w *shard.Write, op *raftfsm.FeedOp, answer []int64) {
+func (f *fakeShards) writeGroup(w *shard.Write, op *feed.Op, answer []int64) {
 	switch op.Kind {
-	case raftfsm.FeedDropGroup:
+	case feed.DropGroup:
 		delete(f.groups[op.User], op.Group)
-	case raftfsm.FeedPutGroup:
+	case feed.PutGroup:
 		var ids []uint64
 		for _, followee := range op.Followees {
 			if _, follows := f.feeds[op.User][followee.ID]; !follows {
-				w.Overflows = append(w.Overflows, engine.Overflow{Column: raftfsm.RefusedNotFollowed})
+				w.Overflows = append(w.Overflows, engine.Overflow{Column: feed.RefusedNotFollowed})
 				return
 			}
 			ids = append(ids, followee.ID)
@@ -73,11 +74,11 @@ func (f fakeTimelines) Newest(_ *shard.Keyspace, q *shard.NewestPosts, _ *shard.
 	return dst, nil, f.troubleLocked()
 }
 
-func (f fakeTimelines) Groups(_ *shard.Keyspace, user uint64, _ *shard.ReadOptions) (all []raftfsm.Group, _ error) {
+func (f fakeTimelines) Groups(_ *shard.Keyspace, user uint64, _ *shard.ReadOptions) (all []feed.Group, _ error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, name := range slices.Sorted(maps.Keys(f.mu.shards.groups[user])) {
-		all = append(all, raftfsm.Group{Name: name, Followees: f.mu.shards.groups[user][name]})
+		all = append(all, feed.Group{Name: name, Followees: f.mu.shards.groups[user][name]})
 	}
 	return all, f.troubleLocked()
 }

@@ -5,7 +5,10 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
 )
 
@@ -13,7 +16,7 @@ import (
 type fakeShards struct {
 	counts, cursors map[uint64][]int64
 	feeds           map[uint64]map[uint64]int64
-	board           raftfsm.BoardView
+	board           board.View
 	posts           map[shard.Post]bool
 	groups          map[uint64]map[string][]uint64
 }
@@ -21,7 +24,7 @@ type fakeShards struct {
 func newFakeShards() *fakeShards {
 	return &fakeShards{
 		map[uint64][]int64{}, map[uint64][]int64{}, map[uint64]map[uint64]int64{},
-		raftfsm.BoardView{Channels: map[string]raftfsm.Channel{}, Dots: map[string]raftfsm.Dot{}},
+		board.View{Channels: map[string]board.Channel{}, Dots: map[string]board.Dot{}},
 		map[shard.Post]bool{}, map[uint64]map[string][]uint64{},
 	}
 }
@@ -44,14 +47,14 @@ func (f *fakeShards) write(ks *shard.Keyspace, w *shard.Write) {
 
 func (f *fakeShards) writeUser(w *shard.Write, i int, answer []int64) {
 	op, table := w.Ops[i], w.Table
-	rows := f.counts
-	if table == raftfsm.TableCursors {
-		rows = f.cursors
+	users := f.counts
+	if table == unread.Cursors {
+		users = f.cursors
 	}
 	row := make([]int64, engine.ColumnsMax)
-	copy(row, rows[op.ID])
+	copy(row, users[op.ID])
 	was := slices.Clone(row)
-	if op.Kind == engine.OpAdd && table == raftfsm.TableCounts {
+	if op.Kind == engine.OpAdd && table == rows.Counts {
 		column, ok := applied(row, op)
 		if !ok {
 			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: column})
@@ -62,8 +65,8 @@ func (f *fakeShards) writeUser(w *shard.Write, i int, answer []int64) {
 	}
 	for _, c := range op.Cells {
 		switch {
-		case table == raftfsm.TableCursors:
-			row[raftfsm.CursorDay] = 1
+		case table == unread.Cursors:
+			row[unread.CursorDay] = 1
 			row[c.Column] = max(row[c.Column], c.Value)
 		case op.Kind == engine.OpTake:
 			row[c.Column] -= min(c.Value, max(0, row[c.Column]))
@@ -71,32 +74,32 @@ func (f *fakeShards) writeUser(w *shard.Write, i int, answer []int64) {
 			row[c.Column] = c.Value
 		}
 	}
-	rows[op.ID] = row
+	users[op.ID] = row
 	for i := range answer {
-		if answer[i] = row[i]; op.Kind == engine.OpTake && table == raftfsm.TableCounts {
+		if answer[i] = row[i]; op.Kind == engine.OpTake && table == rows.Counts {
 			answer[i] = was[i] - row[i]
 		}
 	}
 }
 
-func (f *fakeShards) writeFeed(op *raftfsm.FeedOp) {
-	feed := f.feeds[op.User]
+func (f *fakeShards) writeFeed(op *feed.Op) {
+	seen := f.feeds[op.User]
 	if op.Kind.OfGroup() {
 		return // writeGroup's
 	}
-	if op.Kind == raftfsm.FeedReset || feed == nil {
-		feed = map[uint64]int64{}
+	if op.Kind == feed.Reset || seen == nil {
+		seen = map[uint64]int64{}
 	}
 	for _, followee := range op.Followees {
-		_, there := feed[followee.ID]
+		_, there := seen[followee.ID]
 		switch {
-		case op.Kind == raftfsm.FeedUnfollow:
-			delete(feed, followee.ID)
-		case op.Kind == raftfsm.FeedReset, there == (op.Kind == raftfsm.FeedRead):
-			feed[followee.ID] = followee.Posts
+		case op.Kind == feed.Unfollow:
+			delete(seen, followee.ID)
+		case op.Kind == feed.Reset, there == (op.Kind == feed.Read):
+			seen[followee.ID] = followee.Posts
 		}
 	}
-	f.feeds[op.User] = feed
+	f.feeds[op.User] = seen
 }
 
 func (f *fakeShards) writeBoard(w *shard.Write, answer []int64) {
@@ -105,30 +108,30 @@ func (f *fakeShards) writeBoard(w *shard.Write, answer []int64) {
 	c, isChannel := v.Channels[op.Name]
 	d, isDot := v.Dots[op.Name]
 	switch op.Kind {
-	case raftfsm.BoardPublish, raftfsm.BoardMakeChannel:
+	case board.Publish, board.MakeChannel:
 		if !isChannel {
 			c.Number = number
 		}
-		if op.Kind == raftfsm.BoardPublish {
+		if op.Kind == board.Publish {
 			c.Latest++
 		}
 		v.Channels[op.Name] = c
 		answer[1] = c.Latest
-	case raftfsm.BoardRetract:
+	case board.Retract:
 		if op.Seq < 1 || op.Seq > c.Latest {
-			w.Overflows = append(w.Overflows, engine.Overflow{Column: raftfsm.RefusedMissing})
+			w.Overflows = append(w.Overflows, engine.Overflow{Column: board.RefusedMissing})
 			return
 		}
 		c.Retracted = append(c.Retracted, op.Seq)
 		v.Channels[op.Name] = c
 	default:
 		if !isDot {
-			d = raftfsm.Dot{Number: number, NewUsers: true}
+			d = board.Dot{Number: number, NewUsers: true}
 		}
 		switch op.Kind {
-		case raftfsm.BoardDot:
+		case board.SetDot:
 			d.NewUsers = op.NewUsers
-		case raftfsm.BoardFire:
+		case board.Fire:
 			d.Fired++
 		}
 		v.Dots[op.Name] = d
@@ -151,22 +154,22 @@ func (n *fakeNode) Feeds(_ *shard.Keyspace, users []uint64, _ *shard.ReadOptions
 	defer n.mu.Unlock()
 	into.Followees, into.Ends = into.Followees[:0], into.Ends[:0]
 	for _, user := range users {
-		feed := n.mu.shards.feeds[user]
-		for _, id := range slices.Sorted(maps.Keys(feed)) {
-			into.Followees = append(into.Followees, raftfsm.Followee{ID: id, Posts: feed[id]})
+		seen := n.mu.shards.feeds[user]
+		for _, id := range slices.Sorted(maps.Keys(seen)) {
+			into.Followees = append(into.Followees, feed.Followee{ID: id, Posts: seen[id]})
 		}
 		into.Ends = append(into.Ends, len(into.Followees))
 	}
 	return n.troubleLocked()
 }
 
-func (n *fakeNode) Board(_ *shard.Keyspace, opt *shard.ReadOptions) (*raftfsm.BoardView, error) {
+func (n *fakeNode) Board(_ *shard.Keyspace, opt *shard.ReadOptions) (*board.View, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.mu.lastRead = *opt
 	if err := n.troubleLocked(); err != nil {
 		return nil, err
 	}
-	view := raftfsm.BoardView{Channels: maps.Clone(n.mu.shards.board.Channels), Dots: maps.Clone(n.mu.shards.board.Dots)}
+	view := board.View{Channels: maps.Clone(n.mu.shards.board.Channels), Dots: maps.Clone(n.mu.shards.board.Dots)}
 	return &view, nil
 }

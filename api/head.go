@@ -12,8 +12,8 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/internal/strictjson"
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -50,7 +50,7 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 	if r.takes&takesName != 0 && !catalog.ValidName(r.name) {
 		return invalid("name", unread.NameRule)
 	}
-	if r.takes&takesGroup != 0 && !raftfsm.ValidGroupName(r.name) {
+	if r.takes&takesGroup != 0 && !feed.ValidGroupName(r.name) {
 		return invalid("name", groupRule)
 	}
 	if r.takes&(takesID|takesNotice) != 0 {

@@ -9,12 +9,12 @@ import (
 
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/internal/strictjson"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/shard"
 )
 
-// groupRule is the error for a name that raftfsm.ValidGroupName refuses.
-var groupRule = fmt.Sprintf("not 1 to %d of A-Z a-z 0-9 . _ -", raftfsm.GroupNameBytesMax)
+// groupRule is the error for a name that feed.ValidGroupName refuses.
+var groupRule = fmt.Sprintf("not 1 to %d of A-Z a-z 0-9 . _ -", feed.GroupNameBytesMax)
 
 // readPostCursor parses the last post of the previous page: its id, and for a timeline its author.
 func (r *request) readPostCursor(value []byte) error {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/strictjson"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/timeline"
 	"github.com/countd/countd/unread"
 )
@@ -57,7 +57,7 @@ var parameters = [...]struct {
 	{"limit", takesPosts, func(r *request, value []byte) error { return readLimit(&r.asked.limit, value, timeline.LimitMax) }},
 	{"cursor", takesPosts, (*request).readPostCursor},
 	{"group", takesJoins, func(r *request, value []byte) error {
-		if r.asked.group = string(value); !raftfsm.ValidGroupName(value) {
+		if r.asked.group = string(value); !feed.ValidGroupName(value) {
 			return invalid("group", groupRule)
 		}
 		return nil

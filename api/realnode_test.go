@@ -15,7 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/tiering"
 )
@@ -98,9 +100,9 @@ func forgetUnread(t *testing.T, n *shard.Node) {
 	deadline := time.Now().Add(10 * time.Second)
 	user := []engine.Op{{ID: 7, Kind: engine.OpDelete}}
 	for keyspace, w := range map[string]*shard.Write{
-		"unread": {Ops: user, Table: raftfsm.TableCursors},
-		"feed":   {Ops: user, Feeds: []raftfsm.FeedOp{{Kind: raftfsm.FeedReset}}},
-		"board":  {Ops: []engine.Op{{}}, Board: &raftfsm.BoardOp{Kind: raftfsm.BoardClear}},
+		"unread": {Ops: user, Table: unread.Cursors},
+		"feed":   {Ops: user, Feeds: []feed.Op{{Kind: feed.Reset}}},
+		"board":  {Ops: []engine.Op{{}}, Board: &board.Op{Kind: board.Clear}},
 	} {
 		w.Deadline = deadline
 		if err := n.Write(n.Keyspace(keyspace), w); err != nil {

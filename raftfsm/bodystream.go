@@ -17,9 +17,9 @@ import (
 // The hash is that of spill.Hash; it orders all keys of the stream.
 const bodySectionBytes = 1 << 20
 
-// writeBodies writes the bodies of a view in sections of a kind, or nothing if there are none.
+// WriteBodies writes the bodies of a view in sections of a kind, or nothing if there are none.
 // form appends the form of a body in a section to dst.
-func writeBodies(w *codec.StreamWriter, kind byte, v *spill.View, form func(dst, body []byte) []byte) error {
+func WriteBodies(w *codec.StreamWriter, kind byte, v *spill.View, form func(dst, body []byte) []byte) error {
 	for v.More() {
 		var failed error
 		err := w.Section(kind, func(b []byte) []byte {
@@ -44,25 +44,25 @@ func writeBodies(w *codec.StreamWriter, kind byte, v *spill.View, form func(dst,
 	return nil
 }
 
-// bodyReader decodes the sections of bodies of a stream, in order.
-type bodyReader struct {
-	hash   uint64 // of the previous key
+// BodyReader decodes the sections of bodies of a stream, in order.
+type BodyReader struct {
+	Hash   uint64 // of the previous key
 	behind bool   // there is a previous key
 }
 
-// section calls parse with each key of a section. parse reads the body from p.
-func (r *bodyReader) section(section []byte, parse func(key uint64, p *wire.Reader) error) error {
+// Section calls parse with each key of a section. parse reads the body from p.
+func (r *BodyReader) Section(section []byte, parse func(key uint64, p *wire.Reader) error) error {
 	p := wire.Reader{Rest: section}
 	for range p.Fixed32() {
 		key := p.Fixed64()
 		hash := spill.Hash(key)
-		if p.Err != nil || r.behind && hash <= r.hash {
-			return fmt.Errorf("%w: key %d behind another of hash %016x in %d bytes", codec.ErrSnapshot, key, r.hash, len(section))
+		if p.Err != nil || r.behind && hash <= r.Hash {
+			return fmt.Errorf("%w: key %d behind another of hash %016x in %d bytes", codec.ErrSnapshot, key, r.Hash, len(section))
 		}
 		if err := parse(key, &p); err != nil {
 			return err
 		}
-		r.hash, r.behind = hash, true
+		r.Hash, r.behind = hash, true
 	}
 	if err := p.End(); err != nil {
 		return fmt.Errorf("%w: %w", codec.ErrSnapshot, err)

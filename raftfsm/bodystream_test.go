@@ -28,9 +28,9 @@ func TestBodiesInOrder(t *testing.T) {
 		return p
 	}
 	read := func(sections ...[]byte) (got []uint64, err error) {
-		var r bodyReader
+		var r BodyReader
 		for _, p := range sections {
-			if err = r.section(p, func(key uint64, _ *wire.Reader) error {
+			if err = r.Section(p, func(key uint64, _ *wire.Reader) error {
 				got = append(got, key)
 				return nil
 			}); err != nil {

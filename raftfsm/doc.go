@@ -1,7 +1,7 @@
-// Package raftfsm owns the state machines of shards of counters, unread numbers, feeds and the
-// board: it defines the effect of each log entry. A Machine is one shard, and kinds lists the
-// kinds. Package codec frames entries and snapshots, package dedup remembers requests, and
-// package catalog is the state machine of the cluster.
+// Package raftfsm owns what the state machines of all kinds of shards share: it defines the effect of
+// each log entry, whatever its ops mean. A Machine is one shard. Each kind has a package of its own,
+// which package kinds lists. Package codec frames entries and snapshots, package dedup remembers
+// requests, and package catalog is the state machine of the cluster.
 //
 // A state machine never reads anything but its log: no clock, no random number, and no file except
 // the rows, bodies and sets that it moved to disk itself. A replica that cannot read those is stuck: it

@@ -66,13 +66,13 @@ type State struct {
 // loads another replica's snapshot.
 var ErrStuck = errors.New("the replica applies no more entries")
 
-// machine is the part that the state machines of all kinds share: the log's index and time, the
+// Base is embedded by the state machines of all kinds: the log's index and time, the
 // request memory, and the order of decoding, judging and applying.
-type machine struct {
+type Base struct {
 	kind  codec.Kind
 	route codec.Route     // of the shard; set before the first entry
-	fresh func() contents // creates empty contents
-	show  func(contents)  // publishes contents to readers
+	fresh func() Contents // creates empty contents
+	show  func(Contents)  // publishes contents to readers
 
 	// applied is the index of the last entry whose effects are all in contents. It never
 	// falls. Only raft's goroutine writes it.
@@ -88,7 +88,7 @@ type machine struct {
 	// whole is held while an entry is applied, so that State reads contents and an index
 	// that belong together. Reads of rows do not acquire it.
 	whole    sync.Mutex
-	contents contents // replaced under whole
+	contents Contents // replaced under whole
 	marks    marks    // guarded by whole
 	// positions is the digest of the sources' positions, as of applied. whole guards it.
 	positions uint64
@@ -104,14 +104,16 @@ type machine struct {
 	memory   *dedup.Memory
 }
 
-func (m *machine) init(kind codec.Kind, fresh func() contents, show func(contents)) {
+// Init makes the machine one of a kind before its first entry. fresh returns empty contents. show
+// publishes the contents to readers, which Restore replaces.
+func (m *Base) Init(kind codec.Kind, fresh func() Contents, show func(Contents)) {
 	m.kind, m.route, m.fresh, m.show = kind, codec.Route{Modulus: 1}, fresh, show
 	m.memory, m.contents = dedup.New(), fresh()
 	show(m.contents)
 }
 
 // Sources implements Machine.
-func (m *machine) Sources() []uint64 {
+func (m *Base) Sources() []uint64 {
 	if all := m.sizes.sources.Load(); all != nil {
 		return *all
 	}
@@ -119,22 +121,22 @@ func (m *machine) Sources() []uint64 {
 }
 
 // Applied implements Machine.
-func (m *machine) Applied() uint64 { return m.applied.Load() }
+func (m *Base) Applied() uint64 { return m.applied.Load() }
 
 // TableOf implements Machine for the kinds without tables.
-func (m *machine) TableOf(Table) *engine.Table { return nil }
+func (m *Base) TableOf(Table) *engine.Table { return nil }
 
 // Close implements Machine for the kinds with nothing on disk.
-func (m *machine) Close() {}
+func (m *Base) Close() {}
 
 // SetRoute implements Machine.
-func (m *machine) SetRoute(route codec.Route) { m.route = route }
+func (m *Base) SetRoute(route codec.Route) { m.route = route }
 
 // Route implements Machine.
-func (m *machine) Route() codec.Route { return m.route }
+func (m *Base) Route() codec.Route { return m.route }
 
 // Stuck implements Machine.
-func (m *machine) Stuck() error {
+func (m *Base) Stuck() error {
 	if err := m.stuck.Load(); err != nil {
 		return err
 	}
@@ -142,20 +144,20 @@ func (m *machine) Stuck() error {
 }
 
 // stopAt makes the replica stuck from the entry of an index on.
-func (m *machine) stopAt(index uint64, err error) {
+func (m *Base) stopAt(index uint64, err error) {
 	m.stuck.Store(&codec.EntryError{Index: index, Err: fmt.Errorf("%w: %w", ErrStuck, err)})
 }
 
 // LogTime implements Machine.
-func (m *machine) LogTime() time.Time { return time.UnixMilli(m.sizes.logTime.Load()) }
+func (m *Base) LogTime() time.Time { return time.UnixMilli(m.sizes.logTime.Load()) }
 
 // Remembered implements Machine.
-func (m *machine) Remembered() (keys, producers int) {
+func (m *Base) Remembered() (keys, producers int) {
 	return int(m.sizes.keys.Load()), int(m.sizes.producers.Load())
 }
 
 // publishSizes copies the sizes of the request memory for other goroutines.
-func (m *machine) publishSizes() {
+func (m *Base) publishSizes() {
 	keys, producers := m.memory.Sizes()
 	m.sizes.logTime.Store(m.memory.Now())
 	m.sizes.keys.Store(int64(keys))
@@ -167,24 +169,31 @@ func (m *machine) publishSizes() {
 }
 
 // State implements Machine.
-func (m *machine) State() State {
+func (m *Base) State() State {
 	m.whole.Lock()
 	defer m.whole.Unlock()
-	return State{Index: m.applied.Load(), Digest: m.digest(), Stats: m.contents.stats()}
+	return State{Index: m.applied.Load(), Digest: m.digest(), Stats: m.contents.Stats()}
 }
 
 // digest returns the digest of contents and positions. The caller holds whole.
-func (m *machine) digest() uint64 { return m.contents.digest() + m.positions }
+func (m *Base) digest() uint64 { return m.contents.Digest() + m.positions }
+
+// Between calls see with the contents between two entries.
+func (m *Base) Between(see func(Contents)) {
+	m.whole.Lock()
+	defer m.whole.Unlock()
+	see(m.contents)
+}
 
 // Marks implements Machine.
-func (m *machine) Marks() []Mark {
+func (m *Base) Marks() []Mark {
 	m.whole.Lock()
 	defer m.whole.Unlock()
 	return slices.Clone(m.marks)
 }
 
 // WaitApplied implements Machine.
-func (m *machine) WaitApplied(index uint64, deadline time.Time) bool {
+func (m *Base) WaitApplied(index uint64, deadline time.Time) bool {
 	if m.applied.Load() >= index {
 		return true
 	}
@@ -209,7 +218,7 @@ func (m *machine) WaitApplied(index uint64, deadline time.Time) bool {
 }
 
 // advance sets applied and wakes the waiters.
-func (m *machine) advance(index uint64) {
+func (m *Base) advance(index uint64) {
 	m.applied.Store(index)
 	m.mu.Lock()
 	if m.mu.moved != nil {
@@ -220,14 +229,14 @@ func (m *machine) advance(index uint64) {
 }
 
 // Apply applies one entry. It panics with an *EntryError if it cannot.
-func (m *machine) Apply(entry *raft.Log) any {
+func (m *Base) Apply(entry *raft.Log) any {
 	return m.ApplyBatch([]*raft.Log{entry})[0]
 }
 
 // ApplyBatch applies committed entries. It returns a *Result for each entry of ops, nil
 // for each change of the group's members, and an ErrStuck for each entry that it does
 // not apply.
-func (m *machine) ApplyBatch(entries []*raft.Log) []any {
+func (m *Base) ApplyBatch(entries []*raft.Log) []any {
 	answers := make([]any, len(entries))
 	for i, entry := range entries {
 		if err := m.Stuck(); err != nil {
@@ -241,7 +250,7 @@ func (m *machine) ApplyBatch(entries []*raft.Log) []any {
 	return answers
 }
 
-func (m *machine) apply(entry *raft.Log) any {
+func (m *Base) apply(entry *raft.Log) any {
 	kind, width, sections, err := codec.OpenEntry(entry.Data)
 	if err == nil && kind != byte(m.kind) {
 		err = fmt.Errorf("%w: kind %d in a group of %s", codec.ErrEntry, kind, m.kind)
@@ -252,16 +261,13 @@ func (m *machine) apply(entry *raft.Log) any {
 	if err != nil {
 		panic(&codec.EntryError{Index: entry.Index, Err: err})
 	}
-	if u, swept := m.contents.(*unread); swept && m.memory.Closed() {
-		u.skipSweeps()
-	}
 	m.publishSizes()
 	r := &Result{Index: entry.Index, Width: width}
 	if width > 0 {
 		r.Rows = make([]int64, m.requests.ops()*width)
 	}
 	m.whole.Lock()
-	if err = m.contents.apply(m.memory.Now(), r); err != nil {
+	if err = m.contents.Apply(m.memory.Now(), m.memory.Closed(), r); err != nil {
 		m.whole.Unlock()
 		m.stopAt(entry.Index, err)
 		return m.Stuck()
@@ -281,15 +287,5 @@ func (m *machine) apply(entry *raft.Log) any {
 	return r
 }
 
-// Table names the table of a shard that an op changes. Calls between nodes carry the value.
+// Table is the number of a table of a shard that an op changes. Calls between nodes carry the value.
 type Table uint8
-
-// The tables of a shard of the keyspace of unread numbers. A shard of counters has
-// the first alone.
-const (
-	TableCounts  Table = 0
-	TableCursors Table = 1
-
-	// tableSweep marks an op that is a step of the sweep: sweep.go.
-	tableSweep Table = 2
-)

@@ -14,19 +14,22 @@ import (
 // Snapshot captures the state between two entries; raft persists it while it applies further
 // entries. A stuck replica takes no snapshot, because raft believes that the replica has applied
 // later entries, too.
-func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
+func (m *Base) Snapshot() (raft.FSMSnapshot, error) {
 	if err := m.Stuck(); err != nil {
 		return nil, err
 	}
-	return &machineSnapshot{kind: m.kind, route: m.route, index: m.applied.Load(), memory: m.memory.Capture(), contents: m.contents.capture()}, nil
+	return &machineSnapshot{kind: m.kind, route: m.route, index: m.applied.Load(), memory: m.memory.Capture(), contents: m.contents.Capture()}, nil
 }
+
+// ErrColdLost is returned when a replica cannot restore its own snapshot by itself.
+var ErrColdLost = errors.New("cold rows that the snapshot names are lost")
 
 type machineSnapshot struct {
 	kind     codec.Kind
 	route    codec.Route
 	index    uint64
 	memory   *dedup.View
-	contents captured
+	contents Captured
 }
 
 // Persist streams the snapshot to sink. The stream names generations of cold rows;
@@ -36,32 +39,32 @@ func (s *machineSnapshot) Persist(sink raft.SnapshotSink) error {
 	if err := writeShard(sink, s.kind, s.route, s.index, s.contents, s.memory); err != nil {
 		return err
 	}
-	if err := s.contents.keep(sink.ID()); err != nil {
+	if err := s.contents.Keep(sink.ID()); err != nil {
 		return err
 	}
 	return sink.Close()
 }
 
-func (s *machineSnapshot) Release() { s.contents.release() }
+func (s *machineSnapshot) Release() { s.contents.Release() }
 
 // Restore replaces the state by a snapshot's. On an error the state stays as it was. If
 // the snapshot names cold rows that no longer exist, Restore returns no error: the
 // replica keeps its contents and is stuck.
-func (m *machine) Restore(snapshot io.ReadCloser) error {
+func (m *Base) Restore(snapshot io.ReadCloser) error {
 	defer snapshot.Close()
 	held := m.fresh()
 	index, once, err := readShard(snapshot, m.kind, m.route, held)
 	if err != nil {
-		held.dispose()
+		held.Dispose()
 		err = fmt.Errorf("cannot restore %s: %w", m.kind, err)
-		if errors.Is(err, errColdLost) {
+		if errors.Is(err, ErrColdLost) {
 			m.stopAt(index, err)
 			return nil
 		}
 		return err
 	}
-	if err := held.adopt(); err != nil {
-		held.dispose()
+	if err := held.Adopt(); err != nil {
+		held.Dispose()
 		return fmt.Errorf("cannot restore %s: %w", m.kind, err)
 	}
 	m.whole.Lock()

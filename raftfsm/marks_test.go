@@ -1,12 +1,6 @@
 package raftfsm
 
-import (
-	"slices"
-	"testing"
-
-	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm/codec/codectest"
-)
+import "testing"
 
 func TestMarksAreTheNewestByIndex(t *testing.T) {
 	var m marks
@@ -28,22 +22,5 @@ func TestMarksAreTheNewestByIndex(t *testing.T) {
 				t.Fatalf("after %d the marks are %v", index, got)
 			}
 		}
-	}
-}
-
-// Two replicas that apply the same entries in different batches take the same marks. A restored replica
-// begins without marks.
-func TestReplicasTakeTheSameMarks(t *testing.T) {
-	one, other := newCounters(t), newCounters(t)
-	for index := uint64(1); index <= 3*markEvery; index++ {
-		entry := entryOf(0, []engine.Op{add(index%7, 0, int64(index))})
-		one.Apply(codectest.Command(index, entry))
-		other.Apply(codectest.Command(index, entry))
-	}
-	if a, b := one.Marks(), other.Marks(); len(a) != 3 || !slices.Equal(a, b) || a[2].Digest != one.State().Digest {
-		t.Errorf("marks %v and %v", a, b)
-	}
-	if err := codectest.Restore(other, codectest.Persisted(t, one)); err != nil || len(other.Marks()) != 0 {
-		t.Errorf("after a restore: %v, %v", other.Marks(), err)
 	}
 }

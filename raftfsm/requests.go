@@ -34,10 +34,10 @@ func (b *requests) ops() int {
 
 // decode passes all ops of an entry to the contents of the shard of a route, in order, and lets
 // the request memory judge each request. It voids the ops of requests that must not be applied.
-func (b *requests) decode(sections []byte, route codec.Route, once *dedup.Memory, held contents) error {
+func (b *requests) decode(sections []byte, route codec.Route, once *dedup.Memory, held Contents) error {
 	b.all, b.outcomes, b.met = b.all[:0], b.outcomes[:0], b.met[:0]
 	b.positions = nil
-	held.begin()
+	held.Begin()
 	clocked := false
 	for len(sections) > 0 {
 		kind, payload, rest, err := codec.NextSection(sections)
@@ -68,7 +68,7 @@ func (b *requests) decode(sections []byte, route codec.Route, once *dedup.Memory
 
 // request decodes one request and judges it. It does not judge a request of another route, so such a request
 // leaves nothing in the request memory.
-func (b *requests) request(kind byte, p []byte, route codec.Route, once *dedup.Memory, held contents, clocked bool) error {
+func (b *requests) request(kind byte, p []byte, route codec.Route, once *dedup.Memory, held Contents, clocked bool) error {
 	b.all = append(b.all, request{})
 	r := &b.all[len(b.all)-1]
 	of, p, err := parseRequest(kind, p, &r.id)
@@ -78,7 +78,7 @@ func (b *requests) request(kind byte, p []byte, route codec.Route, once *dedup.M
 	if r.id.Exists() && !clocked {
 		return fmt.Errorf("%w: a request with an identity before the clock", codec.ErrEntry)
 	}
-	ops, err := held.decode(&r.id, p, clocked)
+	ops, err := held.Decode(&r.id, p, clocked)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (b *requests) request(kind byte, p []byte, route codec.Route, once *dedup.M
 		b.positions[len(b.all)-1] = once.Position(&r.id)
 	}
 	if outcome != dedup.Applied {
-		held.void(ops)
+		held.Void(ops)
 	}
 	return nil
 }

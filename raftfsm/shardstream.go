@@ -4,39 +4,29 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // writeShard streams a shard's contents and its request memory to w. It names cold rows
 // and does not read them.
-func writeShard(w io.Writer, kind codec.Kind, route codec.Route, index uint64, held captured, once *dedup.View) error {
+func writeShard(w io.Writer, kind codec.Kind, route codec.Route, index uint64, held Captured, once *dedup.View) error {
 	s := codec.NewStreamWriter(w)
-	if err := s.Head(kind, route, index, held.carried()); err != nil {
+	if err := s.Head(kind, route, index, held.Carried()); err != nil {
 		return err
 	}
-	if err := held.write(s); err != nil {
+	if err := held.Write(s); err != nil {
 		return err
 	}
 	if err := once.Write(s); err != nil {
 		return err
 	}
-	return s.End(held.rows(), held.digest()+once.PositionsDigest())
-}
-
-// writeRows writes the rows of a table as sections of a kind. None of them is cold.
-func writeRows(s *codec.StreamWriter, kind byte, table *engine.Snapshot) error {
-	rows := rowSections{s: s, kind: kind}
-	if err := table.Pages(rows.add); err != nil {
-		return err
-	}
-	return rows.flush()
+	return s.End(held.Rows(), held.Digest()+once.PositionsDigest())
 }
 
 // readShard reads a stream of writeShard, with or without carried blocks, into empty contents. On
 // an error the caller disposes of them.
-func readShard(r io.Reader, kind codec.Kind, route codec.Route, held contents) (index uint64, once *dedup.Memory, err error) {
+func readShard(r io.Reader, kind codec.Kind, route codec.Route, held Contents) (index uint64, once *dedup.Memory, err error) {
 	s := codec.NewStreamReader(r)
 	if index, err = s.Head(kind, route); err != nil {
 		return 0, nil, err
@@ -46,12 +36,12 @@ func readShard(r io.Reader, kind codec.Kind, route codec.Route, held contents) (
 		if dedup.IsSection(section) {
 			return once.Load(section, p)
 		}
-		return held.load(s, section, p)
+		return held.Load(s, section, p)
 	}
 	return index, once, readSections(s, take, func(told codec.Totals) (codec.Totals, error) {
 		told.Digest -= once.PositionsDigest()
-		err := held.loaded(told)
-		return codec.Totals{Rows: held.stats().Rows, Digest: held.digest() + once.PositionsDigest()}, err
+		err := held.Loaded(told)
+		return codec.Totals{Rows: held.Stats().Rows, Digest: held.Digest() + once.PositionsDigest()}, err
 	})
 }
 
@@ -72,8 +62,8 @@ func readSections(s *codec.StreamReader, take func(section byte, p []byte) error
 	}
 }
 
-// misplaced returns the error for a section that shards of this kind do not have, and for a block
+// Misplaced returns the error for a section that shards of this kind do not have, and for a block
 // that no section announced.
-func misplaced(section byte) error {
+func Misplaced(section byte) error {
 	return fmt.Errorf("%w: section kind %d", codec.ErrSnapshot, section)
 }

@@ -10,7 +10,9 @@ import (
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/rows"
 )
 
 // partCheck checks the ops of a shard's part of a write before the node proposes them. It collects
@@ -90,9 +92,9 @@ func (c *partCheck) see(w *Write, i int, key uint64) error {
 	op := &w.Ops[i]
 	switch {
 	case w.Feeds != nil:
-		return c.feed(key, &w.Feeds[i])
+		return c.bodyOp(key, &w.Feeds[i])
 	case w.Outbox != nil:
-		if err := c.outbox(key, &w.Outbox[i]); err != nil {
+		if err := c.bodyOp(key, &w.Outbox[i]); err != nil {
 			return err
 		}
 	case op.OfMember():
@@ -127,21 +129,19 @@ func (c *partCheck) op(table raftfsm.Table, key uint64, op *engine.Op) error {
 	return nil
 }
 
-func (c *partCheck) feed(key uint64, op *raftfsm.FeedOp) error {
-	if c.memoryFull && c.r.growsFeed(key, op) {
+// bodyOp checks an op on a feed or an outbox.
+func (c *partCheck) bodyOp(key uint64, op any) error {
+	grows, clears := false, false
+	switch op := op.(type) {
+	case *feed.Op:
+		grows, clears = c.memoryFull && c.r.growsFeed(key, op), op.Kind == feed.Clear
+	case *outbox.Op:
+		grows, clears = growsOutbox(op), op.Kind == outbox.Clear
+	}
+	if c.memoryFull && grows {
 		return ErrMemoryFull
 	}
-	if op.Kind != raftfsm.FeedClear {
-		c.body(key)
-	}
-	return nil
-}
-
-func (c *partCheck) outbox(key uint64, op *outbox.Op) error {
-	if c.memoryFull && growsOutbox(op) {
-		return ErrMemoryFull
-	}
-	if op.Kind != outbox.Clear {
+	if !clears {
 		c.body(key)
 	}
 	return nil
@@ -171,7 +171,7 @@ func (c *partCheck) ofDisk() bool { return len(c.rows)+len(c.bodies) > 0 }
 func (c *partCheck) read() (err error) {
 	r, bodies := c.r, c.bodies // the closure must not make c escape: each write has one
 	if len(c.rows) > 0 {
-		err = r.get(raftfsm.TableCounts, c.rows, 1, make([]int64, len(c.rows)), c.deadline)
+		err = r.get(rows.Counts, c.rows, 1, make([]int64, len(c.rows)), c.deadline)
 	}
 	if err == nil && len(bodies) > 0 {
 		err = r.eachBody(len(bodies), c.deadline, func(ctx context.Context, i int) error { return r.spill.Warm(ctx, bodies[i]) })
@@ -211,13 +211,13 @@ func growsOutbox(op *outbox.Op) bool { return op.Kind == outbox.Publish || op.Ki
 
 // growsFeed reports whether an op may take more memory, because it stores a group or more followees
 // than the user has now.
-func (r *localReplica) growsFeed(key uint64, op *raftfsm.FeedOp) bool {
-	if r.feed != nil && op.Kind == raftfsm.FeedPutGroup {
+func (r *localReplica) growsFeed(key uint64, op *feed.Op) bool {
+	if r.feed != nil && op.Kind == feed.PutGroup {
 		return true
 	}
-	if r.feed == nil || op.Kind != raftfsm.FeedReset && op.Kind != raftfsm.FeedFollow || len(op.Followees) == 0 {
+	if r.feed == nil || op.Kind != feed.Reset && op.Kind != feed.Follow || len(op.Followees) == 0 {
 		return false
 	}
 	was, _, inMemory := r.feed.Followees(nil, key)
-	return op.Kind == raftfsm.FeedFollow || !inMemory || len(was) < len(op.Followees)
+	return op.Kind == feed.Follow || !inMemory || len(was) < len(op.Followees)
 }

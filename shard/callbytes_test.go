@@ -8,6 +8,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
@@ -17,7 +18,7 @@ import (
 func TestBytesOfCallsAreGolden(t *testing.T) {
 	t.Parallel()
 	read := &remoteRead{
-		group: 300, route: codec.Route{Modulus: 200, Residue: 7}, readQuery: readQuery{of: readPosts, width: 4, posts: raftfsm.NewestPosts{Last: 9, Below: 1, Limit: 2}},
+		group: 300, route: codec.Route{Modulus: 200, Residue: 7}, readQuery: readQuery{of: readPosts, width: 4, posts: counters.NewestPosts{Last: 9, Below: 1, Limit: 2}},
 		consistency: Linearizable, staleness: time.Microsecond, index: 5, cold: true, keys: []uint64{1, 1 << 56},
 	}
 	q := propose.Settled(nil)

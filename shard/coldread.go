@@ -10,6 +10,7 @@ import (
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard/tiering"
 )
 
@@ -51,7 +52,7 @@ func (r *localReplica) bodyFailure(err error) error {
 // tableFailure is bodyFailure for the cold rows of a table. It ignores damage in a table that a
 // snapshot has replaced meanwhile: that table no longer has cold rows.
 func (r *localReplica) tableFailure(table *engine.Table, err error) error {
-	if errors.Is(err, cold.ErrDamaged) && r.fsm.TableOf(raftfsm.TableCounts) == table {
+	if errors.Is(err, cold.ErrDamaged) && r.fsm.TableOf(rows.Counts) == table {
 		r.damage.Note(err)
 	}
 	return coldFailure(err)

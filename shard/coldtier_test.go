@@ -11,9 +11,14 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/tiering"
 )
@@ -34,7 +39,7 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *localReplica {
 	g, _ := n.router.groupsOf(ks)
 	r := g[0].replica.Load()
 	for range 2 {
-		fsm := r.fsm.(*raftfsm.Counters)
+		fsm := r.fsm.(*counters.Machine)
 		for idle := fsm.Watch(tiering.AnyAge); idle.Segments() > 0; {
 			_, err := fsm.FreezeSome(idle, idle.Segments())
 			mustDo(t, err)
@@ -74,7 +79,7 @@ func TestMisfitIsReported(t *testing.T) {
 		for _, route := range []keyspace.Route{keyspace.NewRoute(1, ""), keyspace.NewRoute(7, ""), keyspace.NewRoute(7, ShardingHash)} {
 			tiers := tiering.New(tiering.Config{Cold: tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{"posts": c.layout}}})
 			shard, key := route.KeyOf(c.id)
-			fsm := raftfsm.NewCounters(raftfsm.Tiers{})
+			fsm := counters.New(raftfsm.Places{})
 			_, err := fsm.Table().Apply([]engine.Op{addTo(7, 0, 1), addTo(key, 0, 1)}, 0, nil, nil)
 			mustDo(t, err)
 			got := tiers.Misfit(&tiering.Shard{Keyspace: "posts", PerKey: route.PerKey(), Offset: route.IDOf(shard, 0), FSM: fsm})
@@ -114,7 +119,7 @@ func TestMisfitsAreCounted(t *testing.T) {
 	} {
 		for _, route := range []keyspace.Route{keyspace.NewRoute(1, ""), keyspace.NewRoute(1, ShardingHash)} {
 			tiers := tiering.New(tiering.Config{Cold: tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo}}})
-			fsm := raftfsm.NewCounters(raftfsm.Tiers{})
+			fsm := counters.New(raftfsm.Places{})
 			for batch := range slices.Chunk(c.ids, 1000) {
 				var ops []engine.Op
 				for _, id := range batch {
@@ -229,7 +234,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	ks := n.Keyspace("posts")
 	r := fillCold(t, n, ks)
 	late := addTo(coldID(555)+1, 0, 1)
-	if before := n.cold.Stats(); r.growsTable(raftfsm.TableCounts, late.ID, &late, time.Now()) || n.cold.Stats().Misses != before.Misses {
+	if before := n.cold.Stats(); r.growsTable(rows.Counts, late.ID, &late, time.Now()) || n.cold.Stats().Misses != before.Misses {
 		t.Error("whether there is a row is read from disk for who has no time left")
 	}
 	checkCold(t, n, ks, 1)
@@ -237,21 +242,21 @@ func TestColdRowsOfANode(t *testing.T) {
 		t.Errorf("a scan gives %d rows", rows)
 	}
 	absent, there := addTo(coldID(777)+1, 0, 1), addTo(coldID(778), 0, 1)
-	if !r.growsTable(raftfsm.TableCounts, absent.ID, &absent, soon()) || r.growsTable(raftfsm.TableCounts, there.ID, &there, soon()) {
+	if !r.growsTable(rows.Counts, absent.ID, &absent, soon()) || r.growsTable(rows.Counts, there.ID, &there, soon()) {
 		t.Error("a new row among cold ones is taken for one of them")
 	}
 	snapshot, err := n.OpenSnapshot(t.Context(), r.group.Group())
 	if err != nil {
 		t.Fatal(err)
 	}
-	facts, err := raftfsm.VisitSnapshot(snapshot, codec.KindCounters, n.registry.shardOf(r.group.Group()).of(), raftfsm.SnapshotVisitor{})
+	facts, err := kinds.All.VisitSnapshot(snapshot, codec.KindCounters, n.registry.shardOf(r.group.Group()).of(), raftfsm.SnapshotVisitor{})
 	if state := r.fsm.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
 		t.Errorf("a backup of %+v, %v, of %+v", facts, err, state)
 	}
 	snapshot.Close()
 	mustMove(t, n, 7, 1, 3)
-	mustFollow(t, n, 7, raftfsm.Followee{ID: 8, Posts: 9})
-	mustBoard(t, n, raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
+	mustFollow(t, n, 7, feed.Followee{ID: 8, Posts: 9})
+	mustBoard(t, n, board.Op{Kind: board.Publish, Name: "news"})
 	for _, g := range n.registry.groups.Load().all {
 		r := g.replica.Load()
 		if mayBeCold := r.group.Cold() != nil; mayBeCold != (g.kind == codec.KindCounters) {
@@ -264,7 +269,7 @@ func TestColdRowsOfANode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		facts, err := raftfsm.VisitSnapshot(backup, g.kind, g.of(), raftfsm.SnapshotVisitor{})
+		facts, err := kinds.All.VisitSnapshot(backup, g.kind, g.of(), raftfsm.SnapshotVisitor{})
 		if state := r.fsm.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
 			t.Errorf("a backup of %s: %+v, %v, of %+v", g.kind, facts, err, state)
 		}
@@ -278,7 +283,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	}
 	checkCold(t, n, n.Keyspace("posts"), 2)
 	g, _ := n.router.groupsOf(n.Keyspace("posts"))
-	if err := codectest.CheckTable(g[0].replica.Load().fsm.(*raftfsm.Counters).Table()); err != nil {
+	if err := codectest.CheckTable(g[0].replica.Load().fsm.(*counters.Machine).Table()); err != nil {
 		t.Error(err)
 	}
 }
@@ -324,7 +329,7 @@ func TestNumberedRowsAreNotOld(t *testing.T) {
 	g, err := n.router.groupsOf(ks)
 	mustDo(t, err)
 	r := g[0].replica.Load()
-	fsm := r.fsm.(*raftfsm.Counters)
+	fsm := r.fsm.(*counters.Machine)
 	write := func(idOf func(uint64) uint64) {
 		t.Helper()
 		ops := make([]engine.Op, coldTestRows)
@@ -397,7 +402,7 @@ func TestNewReplicaIsSentColdRows(t *testing.T) {
 	if got.Digest != want.Digest || got.Rows != want.Rows || got.ColdRows < coldTestRows/3 {
 		t.Errorf("the new replica has %+v, want %+v", got, want)
 	}
-	if err := codectest.CheckTable(there().fsm.(*raftfsm.Counters).Table()); err != nil {
+	if err := codectest.CheckTable(there().fsm.(*counters.Machine).Table()); err != nil {
 		t.Error(err)
 	}
 	carried := there().group.Snapshots().NewestBytes()

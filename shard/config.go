@@ -11,10 +11,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/internal/clustername"
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard/dirs"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/keyspace"
@@ -134,8 +134,8 @@ func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 	if c.CursorIdle == 0 {
 		c.CursorIdle = CursorIdleDefault
 	}
-	if c.CursorIdle < raftfsm.CursorIdleMin || c.CursorIdle > raftfsm.CursorIdleMax {
-		return c, id, fmt.Errorf("cursors kept for %v: not in %v…%v", c.CursorIdle, raftfsm.CursorIdleMin, raftfsm.CursorIdleMax)
+	if c.CursorIdle < unread.CursorIdleMin || c.CursorIdle > unread.CursorIdleMax {
+		return c, id, fmt.Errorf("cursors kept for %v: not in %v…%v", c.CursorIdle, unread.CursorIdleMin, unread.CursorIdleMax)
 	}
 	if c.OutboxKeep == 0 {
 		c.OutboxKeep = OutboxKeepDefault

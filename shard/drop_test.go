@@ -21,6 +21,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard/dirs"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/rpc"
@@ -265,7 +266,7 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 	var w raftfsm.RequestWriter
 	w.Reset(nil, codectest.Whole, &RequestID{})
 	op := addTo(1, 0, 1)
-	w.Op(1, &op)
+	counters.AppendOp(&w, 1, &op)
 	mustDrop(t, all[0], "songs")
 	allKnow(t, all, old)
 	g := all[0].newShardReplica(&catalog.Keyspace{Name: "songs", Kind: KindCounters, FirstGroup: number, Shards: 1}, 0)

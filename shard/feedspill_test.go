@@ -15,6 +15,8 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/spill"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/keyspace"
@@ -66,26 +68,26 @@ const feedTestUsers = 50
 func fillNode(t *testing.T, n *Node) {
 	t.Helper()
 	for user := range uint64(feedTestUsers) {
-		mustFollow(t, n, user, raftfsm.Followee{ID: 7, Posts: int64(user)})
+		mustFollow(t, n, user, feed.Followee{ID: 7, Posts: int64(user)})
 	}
 }
 
 // checkFeeds reads feeds one by one and together, and compares them with those of fillNode and
 // those that were followed since.
-func checkFeeds(t *testing.T, n *Node, opt ReadOptions, since map[uint64]raftfsm.Followee) {
+func checkFeeds(t *testing.T, n *Node, opt ReadOptions, since map[uint64]feed.Followee) {
 	t.Helper()
 	users := make([]uint64, feedTestUsers+2) // the last two follow nobody
 	for i := range users {
 		users[i] = uint64(i)
 	}
-	want := func(user uint64) (feed []raftfsm.Followee) {
+	want := func(user uint64) (all []feed.Followee) {
 		if user < feedTestUsers {
-			feed = append(feed, raftfsm.Followee{ID: 7, Posts: int64(user)})
+			all = append(all, feed.Followee{ID: 7, Posts: int64(user)})
 		}
 		if f, there := since[user]; there {
-			feed = append(feed, f)
+			all = append(all, f)
 		}
-		return feed
+		return all
 	}
 	opt.Deadline = soon()
 	ks := n.Keyspace(KeyspaceFeed)
@@ -124,7 +126,7 @@ func TestSpilledFeedsOfANode(t *testing.T) {
 		t.Errorf("%d feeds are on disk that were polled", spilled)
 	}
 	spillAll(t, n)
-	since := map[uint64]raftfsm.Followee{3: {ID: 9, Posts: 1}, feedTestUsers: {ID: 9, Posts: 2}}
+	since := map[uint64]feed.Followee{3: {ID: 9, Posts: 1}, feedTestUsers: {ID: 9, Posts: 2}}
 	for user, f := range since {
 		if w := mustFollow(t, n, user, f); w.Rows[0] != int64(1+(feedTestUsers-user)/(feedTestUsers-3)) {
 			t.Errorf("user %d is said to follow %d", user, w.Rows[0])
@@ -140,7 +142,7 @@ func TestSpilledFeedsOfANode(t *testing.T) {
 		r := g.replica.Load().feed
 		backup, err := n.OpenSnapshot(t.Context(), g.number)
 		mustDo(t, err)
-		facts, err := raftfsm.VisitSnapshot(backup, codec.KindFeed, g.of(), raftfsm.SnapshotVisitor{})
+		facts, err := kinds.All.VisitSnapshot(backup, codec.KindFeed, g.of(), raftfsm.SnapshotVisitor{})
 		if state := r.State(); err != nil || facts.Digest != state.Digest || facts.Rows != state.Rows {
 			t.Errorf("a backup of %+v, %v, of %+v", facts, err, state)
 		}
@@ -185,10 +187,10 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 	eventually(t, "all hold the first shard", agree)
 	spillAll(t, first)
 	spillAll(t, all[2])
-	since := map[uint64]raftfsm.Followee{}
+	since := map[uint64]feed.Followee{}
 	for round, n := range all {
 		user := uint64(10 + round)
-		since[user] = raftfsm.Followee{ID: 8, Posts: 5}
+		since[user] = feed.Followee{ID: 8, Posts: 5}
 		mustFollow(t, n, user, since[user]) // forwarded, to a leader that has it on disk
 	}
 	for _, n := range all {
@@ -262,13 +264,13 @@ func TestLostFeedsComeBack(t *testing.T) {
 			}
 		},
 		"by a write": func(r *localReplica) {
-			w := &Write{Ops: []engine.Op{{ID: 1}}, Feeds: []raftfsm.FeedOp{{Kind: raftfsm.FeedUnfollow, User: 1}}, Deadline: soon()}
+			w := &Write{Ops: []engine.Op{{ID: 1}}, Feeds: []feed.Op{{Kind: feed.Unfollow, User: 1}}, Deadline: soon()}
 			if err := n.Write(n.Keyspace(KeyspaceFeed), w); err != nil && !errors.Is(err, ErrNoLeader) {
 				t.Errorf("a write to a lost feed: %v", err)
 			}
 		},
 		"by a snapshot": func(r *localReplica) {
-			mustDo(t, n.Write(n.Keyspace(KeyspaceFeed), &Write{Ops: []engine.Op{{ID: 777}}, Feeds: []raftfsm.FeedOp{{Kind: raftfsm.FeedRead, User: 777}}, Deadline: soon()}))
+			mustDo(t, n.Write(n.Keyspace(KeyspaceFeed), &Write{Ops: []engine.Op{{ID: 777}}, Feeds: []feed.Op{{Kind: feed.Read, User: 777}}, Deadline: soon()}))
 			if err := r.group.TakeSnapshot(); err == nil {
 				t.Error("a snapshot without all feeds was taken")
 			}

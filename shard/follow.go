@@ -11,8 +11,12 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/propose"
@@ -119,21 +123,21 @@ func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	r.damage.Logger = logger
 	switch g.kind {
 	case codec.KindFeed:
-		r.feed = raftfsm.NewFeed(n.spill.Place(g.number))
+		r.feed = feed.New(n.spill.Place(g.number))
 		r.fsm, r.spill = r.feed, &tiering.Bodies{Shard: r.feed.Bodies(), Of: g.kind, Logger: logger}
 		n.spill.Begin(r.spill.Shard)
 		return r, nil, nil
 	case codec.KindUnread:
-		r.unread = raftfsm.NewUnread()
+		r.unread = unread.New()
 		r.fsm = r.unread
 		return r, nil, nil
 	case codec.KindBoard:
-		r.board = raftfsm.NewBoard()
+		r.board = board.New()
 		r.fsm = r.board
 		return r, nil, nil
 	case codec.KindCounters:
 	default:
-		r.fsm = raftfsm.New(g.kind)
+		r.fsm = kinds.All.New(g.kind, raftfsm.Places{})
 		return r, nil, nil
 	}
 	r.tier = &tiering.Shard{Group: g.number, Keyspace: g.keyspace, PerKey: g.route.PerKey(), Offset: g.route.IDOf(g.shard, 0), Damage: &r.damage}

@@ -11,6 +11,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
@@ -42,7 +43,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	var w raftfsm.RequestWriter
 	op := addTo(1, 0, 1)
 	w.Reset(nil, codectest.Whole, &RequestID{})
-	w.Op(1, &op)
+	counters.AppendOp(&w, 1, &op)
 	part := &forward.Part{Section: w.Section(), Width: 4, Ops: w.Ops()}
 	for name, c := range map[string]struct {
 		answer []byte
@@ -103,7 +104,7 @@ func TestForwardNotSentIsNotUnknown(t *testing.T) {
 	p := &part{}
 	op := addTo(1, 0, 1)
 	p.writer.Reset(nil, codectest.Whole, &RequestID{})
-	p.writer.Op(1, &op)
+	counters.AppendOp(&p.writer, 1, &op)
 	forward := func(left time.Duration) error {
 		w := &Write{Deadline: time.Now().Add(left)}
 		return n.writer.forward(g, p, w).Wait(time.NewTimer(left))
@@ -146,7 +147,7 @@ func TestForwardBesideClose(t *testing.T) {
 			requests.Go(func() {
 				p, op := &part{}, addTo(1, 0, 1)
 				p.writer.Reset(nil, codectest.Whole, &RequestID{})
-				p.writer.Op(1, &op)
+				counters.AppendOp(&p.writer, 1, &op)
 				switch err := wr.forward(g, p, &Write{Deadline: soon()}).Wait(time.NewTimer(time.Minute)); {
 				case errors.Is(err, ErrDraining):
 					refused.Add(1)

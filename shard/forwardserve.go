@@ -11,6 +11,7 @@ import (
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
@@ -90,8 +91,8 @@ func (wr *writer) check(g *shardReplica, f *forward.Part, deadline time.Time) *c
 		return p
 	}
 	p.check.dropped = wr.catalog.View().DroppedColumns(g.keyspace, g.number)
-	p.Ops, p.clocked, p.err = raftfsm.CheckSection(g.kind, g.of(), f.Section, raftfsm.SectionVisitor{
-		Op: p.check.op, Feed: p.check.feed, Outbox: p.check.outbox, Member: p.check.member,
+	p.Ops, p.clocked, p.err = kinds.All.CheckSection(g.kind, g.of(), f.Section, raftfsm.SectionVisitor{
+		Op: p.check.op, Body: p.check.bodyOp, Member: p.check.member,
 	})
 	if errors.Is(p.err, codec.ErrRoute) {
 		p.err = fmt.Errorf("%w: group %d: %w", errs.ErrMisrouted, g.number, p.err)

@@ -8,6 +8,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard/forward"
 )
 
@@ -24,7 +25,7 @@ func TestForwardedPartsHaveTheTimeTheyNeed(t *testing.T) {
 		var w raftfsm.RequestWriter
 		id := ByProducer([]byte("p"), uint64(number+1))
 		w.Reset(nil, groups[0].of(), &id)
-		w.Op(1, &engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
+		counters.AppendOp(&w, 1, &engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
 		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(groups[0].number)), 1)
 		answer, err := n.writer.serveParts(ctx, forward.Append(request, &forward.Part{Section: w.Section(), Width: 1}))
 		mustDo(t, err)

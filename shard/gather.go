@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard/propose"
@@ -115,9 +115,9 @@ func (w *Write) refusable(op int, q *propose.Proposal, number int) (column uint8
 		return 0, true
 	}
 	if w.Outbox != nil {
-		column = raftfsm.TooOldColumn
-		if w.Width > 0 && q.Row(number, w.Width)[raftfsm.PostsColumn] == math.MaxInt64 {
-			column = raftfsm.PostsColumn // the post count is at its maximum, which still holds
+		column = counters.TooOldColumn
+		if w.Width > 0 && q.Row(number, w.Width)[counters.PostsColumn] == math.MaxInt64 {
+			column = counters.PostsColumn // the post count is at its maximum, which still holds
 		}
 		return column, w.Outbox[op].Kind == outbox.Publish
 	}

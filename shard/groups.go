@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/countd/countd/internal/wire"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/feed"
 )
 
 // Groups implements Timelines.
-func (rd *reader) Groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]raftfsm.Group, error) {
+func (rd *reader) Groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]feed.Group, error) {
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
 		return nil, rd.orUnknown(ks, err)
@@ -31,7 +31,7 @@ func (rd *reader) Groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]raftfsm
 	if err != nil {
 		return nil, rd.orUnknown(ks, err)
 	}
-	return parseJSONRow[[]raftfsm.Group](row)
+	return parseJSONRow[[]feed.Group](row)
 }
 
 // groupsRow returns the groups of the user of a key, as a row of jsonRow. It may read the disk.
@@ -39,7 +39,7 @@ func (r *localReplica) groupsRow(q *remoteRead, deadline time.Time) ([]int64, er
 	if r.feed == nil {
 		return nil, fmt.Errorf("%w: a read of groups in group %d", wire.ErrBadMessage, q.group)
 	}
-	var groups []raftfsm.Group
+	var groups []feed.Group
 	err := r.eachBody(1, deadline, func(ctx context.Context, _ int) (err error) {
 		groups, err = r.feed.FetchGroups(ctx, q.keys[0])
 		return err

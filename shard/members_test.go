@@ -16,6 +16,7 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/source/sink"
 )
 
@@ -205,7 +206,7 @@ func TestMembersAreRestored(t *testing.T) {
 	for shard := range ks.Shards {
 		number := ks.FirstGroup + uint32(shard)
 		stream, facts := taken(t, from, number)
-		facts.MembersGone, facts.Digest = 0, facts.Digest-facts.MembersGone
+		facts.Gone, facts.Digest = 0, facts.Digest-facts.Gone
 		_, err := to[0].RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{})
 		if errors.Is(err, ErrNotEmpty) {
 			refused++
@@ -269,9 +270,9 @@ func TestBackupOfMembersUnderWrites(t *testing.T) {
 	for range 20 {
 		s, err := r.group.OpenSnapshot(t.Context(), codec.KindCounters, of)
 		mustDo(t, err)
-		facts, err := raftfsm.VisitSnapshot(s, codec.KindCounters, of, raftfsm.SnapshotVisitor{})
+		facts, err := kinds.All.VisitSnapshot(s, codec.KindCounters, of, raftfsm.SnapshotVisitor{})
 		mustDo(t, errors.Join(err, s.Close()))
-		if facts.MembersLater {
+		if facts.Later {
 			t.Error("a backup has members of a later entry")
 		}
 	}

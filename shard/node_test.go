@@ -18,9 +18,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/unread"
 )
 
 const testClusterID = "000102030405060708090a0b0c0d0e0f"
@@ -70,7 +71,7 @@ func mustStop(t *testing.T, n *Node) {
 	}
 	for _, g := range n.registry.groups.Load().all {
 		if r := g.replica.Load(); r != nil {
-			for _, table := range []*engine.Table{r.fsm.TableOf(raftfsm.TableCounts), r.fsm.TableOf(raftfsm.TableCursors)} {
+			for _, table := range []*engine.Table{r.fsm.TableOf(rows.Counts), r.fsm.TableOf(unread.Cursors)} {
 				if table == nil {
 					continue
 				}

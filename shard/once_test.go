@@ -17,6 +17,7 @@ import (
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
@@ -145,7 +146,7 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 	var earlier raftfsm.RequestWriter
 	earlier.Reset(nil, n.registry.groups.Load().byFirst[ks.FirstGroup][1].of(), &key)
 	op := addTo(1, 0, 1)
-	earlier.Op(0, &op)
+	counters.AppendOp(&earlier, 0, &op)
 	stamp(LimitsDefault.KeyHorizon/5-LimitsDefault.KeyHorizon, earlier.Section())
 
 	w := &Write{Ops: []engine.Op{addTo(0, 0, 1), op}, ID: key}
@@ -185,7 +186,7 @@ func TestUsesTravel(t *testing.T) {
 	for round, asks := range []bool{true, true, false} {
 		var writer raftfsm.RequestWriter
 		writer.Reset(nil, g.of(), &id)
-		writer.Op(1, &op)
+		counters.AppendOp(&writer, 1, &op)
 		f := &forward.Part{Section: writer.Section(), Judges: asks, Ops: 1}
 		if got := forward.Parse(&wire.Reader{Rest: forward.Append(nil, f)}); got.Judges != asks {
 			t.Errorf("round %d: %+v", round, got)

@@ -12,6 +12,8 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/outbox"
 )
 
@@ -68,7 +70,7 @@ func (m *outboxSpill) changeSome(t *testing.T, n *Node, first uint64) {
 	t.Helper()
 	ks := n.Keyspace(KeyspaceUsers)
 	posts := len(m.posts[first])
-	if w := mustPublish(t, n, first, m.posts[first][1]); w.Rows[0] != int64(posts) || !slices.Contains(w.Cuts, engine.Cut{Column: raftfsm.UnchangedColumn}) {
+	if w := mustPublish(t, n, first, m.posts[first][1]); w.Rows[0] != int64(posts) || !slices.Contains(w.Cuts, engine.Cut{Column: counters.UnchangedColumn}) {
 		t.Errorf("published twice: %d posts, cuts %v, want %d posts", w.Rows[0], w.Cuts, posts)
 	}
 	id := m.posts[first][0] + 1
@@ -133,7 +135,8 @@ func TestSpilledOutboxesOfANode(t *testing.T) {
 		backup, err := n.OpenSnapshot(t.Context(), g.number)
 		mustDo(t, err)
 		found := uint64(0)
-		facts, err := raftfsm.VisitSnapshot(backup, codec.KindCounters, g.of(), raftfsm.SnapshotVisitor{Outbox: func(author uint64, box *outbox.Outbox) error {
+		facts, err := kinds.All.VisitSnapshot(backup, codec.KindCounters, g.of(), raftfsm.SnapshotVisitor{Body: func(author uint64, body any) error {
+			box := body.(*outbox.Outbox)
 			found++
 			if !slices.Equal(box.IDs, m.posts[author]) {
 				t.Errorf("the backup has %v of author %d, want %v", box.IDs, author, m.posts[author])
@@ -212,7 +215,7 @@ func TestLostOutboxesComeBack(t *testing.T) {
 		},
 		"by a write": func(*localReplica) {
 			w := once(&Write{Ops: []engine.Op{{ID: 3}}, Outbox: []outbox.Op{{Kind: outbox.Publish, ID: m.posts[3][1]}}, Deadline: soon()})
-			if err := n.Write(n.Keyspace(KeyspaceUsers), w); err == nil && !slices.Contains(w.Cuts, engine.Cut{Column: raftfsm.UnchangedColumn}) {
+			if err := n.Write(n.Keyspace(KeyspaceUsers), w); err == nil && !slices.Contains(w.Cuts, engine.Cut{Column: counters.UnchangedColumn}) {
 				t.Error("a post was published twice")
 			} else if err != nil && !errors.Is(err, ErrNoLeader) {
 				var unreadable *UnreadableError

@@ -6,6 +6,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard/forward"
 )
@@ -46,7 +47,7 @@ func TestCountsLeaveOutboxesOnDisk(t *testing.T) {
 				t.Errorf("author %d counts %v, want %d", author, w.Rows, 2*counted-1)
 			}
 			op := addTo(author, 1, 1)
-			mustForward(t, n, ks, author, func(w *raftfsm.RequestWriter) { w.Op(author, &op) })
+			mustForward(t, n, ks, author, func(w *raftfsm.RequestWriter) { counters.AppendOp(w, author, &op) })
 		}
 	}
 	count()
@@ -59,9 +60,9 @@ func TestCountsLeaveOutboxesOnDisk(t *testing.T) {
 		t.Errorf("a publish, a removal and a delete left %d of %d outboxes on disk", spilled, authors)
 	}
 	id := m.posts[9][3]
-	mustForward(t, n, ks, 9, func(w *raftfsm.RequestWriter) { w.Outbox(9, &outbox.Op{Kind: outbox.Remove, ID: id}) })
+	mustForward(t, n, ks, 9, func(w *raftfsm.RequestWriter) { counters.AppendOutbox(w, 9, &outbox.Op{Kind: outbox.Remove, ID: id}) })
 	m.posts[9] = append(m.posts[9][:3:3], m.posts[9][4:]...)
-	mustForward(t, n, ks, 10, func(w *raftfsm.RequestWriter) { w.Op(10, &engine.Op{Kind: engine.OpDelete}) })
+	mustForward(t, n, ks, 10, func(w *raftfsm.RequestWriter) { counters.AppendOp(w, 10, &engine.Op{Kind: engine.OpDelete}) })
 	m.posts[10] = nil
 	if spilled, authors := outboxesOnDisk(n); spilled != spillAuthors-5 || authors != spillAuthors-2 {
 		t.Errorf("a forwarded removal and a delete left %d of %d outboxes on disk", spilled, authors)
@@ -75,7 +76,7 @@ func TestCountsLeaveOutboxesOnDisk(t *testing.T) {
 	r.counters.Outboxes().Current().Dispose() // all records are lost
 	mustWrite(t, n, ks, addTo(7, 1, 1), addTo(9, 1, 1))
 	op := addTo(10, 1, 1)
-	mustForward(t, n, ks, 10, func(w *raftfsm.RequestWriter) { w.Op(10, &op) })
+	mustForward(t, n, ks, 10, func(w *raftfsm.RequestWriter) { counters.AppendOp(w, 10, &op) })
 	if r.damage.Found() {
 		t.Error("a count needed a lost outbox")
 	}

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/stream"
@@ -125,7 +125,7 @@ func (rd *reader) appendFeed(dst *Feeds, g *shardReplica, r *localReplica, key u
 }
 
 // boardView returns the board, as Node.Board does.
-func (rd *reader) boardView(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView, error) {
+func (rd *reader) boardView(ks *Keyspace, opt *ReadOptions) (*board.View, error) {
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (rd *reader) boardView(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView,
 	if err != nil {
 		return nil, err
 	}
-	return parseJSONRow[*raftfsm.BoardView](row)
+	return parseJSONRow[*board.View](row)
 }
 
 // readShards reads each shard's part from memory if this node's replica may answer. It reads the

@@ -11,6 +11,10 @@ import (
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/rpc"
@@ -45,18 +49,18 @@ type remoteRead struct {
 // readQuery is the query of a read, the same for each key.
 type readQuery struct {
 	of    readOf
-	width int                 // counts of a row
-	chunk int                 // if not 0: read up to this many rows of a table, from the key on
-	posts raftfsm.NewestPosts // of readPosts
-	sets  setQuery            // of readContains, readMembers and readRows
+	width int                  // counts of a row
+	chunk int                  // if not 0: read up to this many rows of a table, from the key on
+	posts counters.NewestPosts // of readPosts
+	sets  setQuery             // of readContains, readMembers and readRows
 }
 
 // readOf names what a read returns.
 type readOf uint8
 
 const (
-	readCounts  = readOf(raftfsm.TableCounts)
-	readCursors = readOf(raftfsm.TableCursors)
+	readCounts  = readOf(rows.Counts)
+	readCursors = readOf(unread.Cursors)
 	// readFeeds reads feeds, in rows of appendFeedRow.
 	readFeeds readOf = 2
 	// readPosts reads the newest posts of all authors together, in a row of outbox.AppendRow.
@@ -212,7 +216,7 @@ func (q *remoteRead) answerMax() int {
 	width := q.width
 	switch q.of {
 	case readFeeds:
-		width = 2 + 2*raftfsm.FolloweesMax
+		width = 2 + 2*feed.FolloweesMax
 	case readPosts:
 		return max(rpc.ErrorBytesMax, postBytes*(1+q.posts.Limit))
 	case readGroups, readBoard:
@@ -279,7 +283,7 @@ func parseRead(r *wire.Reader) *remoteRead {
 	case q.of.isTable():
 		q.chunk = int(r.UintTo(readKeysMax))
 	case q.of == readPosts:
-		q.posts = raftfsm.NewestPosts{Last: r.Fixed64(), Below: int(r.UintTo(readKeysMax)), Limit: int(r.UintTo(PostsMax))}
+		q.posts = counters.NewestPosts{Last: r.Fixed64(), Below: int(r.UintTo(readKeysMax)), Limit: int(r.UintTo(PostsMax))}
 		if q.posts.Limit == 0 {
 			r.Fail("a read of no posts")
 		}
@@ -313,7 +317,7 @@ func parseReadRows(r *wire.Reader, q *remoteRead) []int64 {
 	case q.of == readFeeds:
 		var rows []int64
 		for range q.keys {
-			rows = parseCounted(r, rows, raftfsm.FolloweesMax, pairs)
+			rows = parseCounted(r, rows, feed.FolloweesMax, pairs)
 		}
 		return rows
 	}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/internal/wire"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/rpc"
@@ -105,7 +105,7 @@ func (r *localReplica) feedRows(q *remoteRead, cold bool, deadline time.Time) (r
 		return nil, fmt.Errorf("%w: a read of feeds in group %d", wire.ErrBadMessage, q.group)
 	}
 	if !cold {
-		var feed []raftfsm.Followee
+		var feed []feed.Followee
 		for _, key := range q.keys {
 			var stamp uint64
 			var inMemory bool
@@ -116,7 +116,7 @@ func (r *localReplica) feedRows(q *remoteRead, cold bool, deadline time.Time) (r
 		}
 		return rows, nil
 	}
-	feeds, stamps := make([][]raftfsm.Followee, len(q.keys)), make([]uint64, len(q.keys))
+	feeds, stamps := make([][]feed.Followee, len(q.keys)), make([]uint64, len(q.keys))
 	err = r.eachBody(len(q.keys), deadline, func(ctx context.Context, i int) (err error) {
 		feeds[i], stamps[i], err = r.feed.Fetch(ctx, nil, q.keys[i])
 		return err

@@ -11,9 +11,9 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/wire"
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard/errs"
 )
 
@@ -117,7 +117,7 @@ func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *loc
 	if got := m.here().fsm.State().ColdRows; got < coldTestRows/5 {
 		t.Errorf("%d rows are cold", got)
 	}
-	mustDo(t, codectest.CheckTable(m.here().fsm.(*raftfsm.Counters).Table()))
+	mustDo(t, codectest.CheckTable(m.here().fsm.(*counters.Machine).Table()))
 	if n := m.registry.damagedShards(); n != 0 {
 		t.Errorf("%d shards are damaged", n)
 	}

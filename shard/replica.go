@@ -7,7 +7,11 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/propose"
@@ -49,10 +53,10 @@ type localReplica struct {
 	proposer atomic.Pointer[propose.Proposer]
 	fresh    prover.Freshness
 	// At most one of these is set: fsm, as the type of its kind.
-	counters *raftfsm.Counters
-	unread   *raftfsm.Unread
-	feed     *raftfsm.Feed
-	board    *raftfsm.Board
+	counters *counters.Machine
+	unread   *unread.Machine
+	feed     *feed.Machine
+	board    *board.Machine
 	// votersFull is set while this node leads the group and too few voters have free disk for writes.
 	votersFull atomic.Bool
 	damage     tiering.Damage

@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/rpc"
 )
@@ -45,7 +45,7 @@ func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, dst *Feeds)
 }
 
 // Board returns the board: the notices and dots that all users share.
-func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*raftfsm.BoardView, error) {
+func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*board.View, error) {
 	return n.reader.boardView(ks, opt)
 }
 

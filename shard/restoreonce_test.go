@@ -16,7 +16,10 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
 )
@@ -104,9 +107,9 @@ func filledNode(t *testing.T) *Node {
 	t.Helper()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	for user := range uint64(20) {
-		mustBoard(t, n, raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
+		mustBoard(t, n, board.Op{Kind: board.Publish, Name: "news"})
 		mustMove(t, n, user, 1, int64(user/2))
-		mustFollow(t, n, user, raftfsm.Followee{ID: user + 1, Posts: 3})
+		mustFollow(t, n, user, feed.Followee{ID: user + 1, Posts: 3})
 		mustWrite(t, n, n.Keyspace("posts"), addTo(user, 0, 1), addTo(user, 3, 70_000))
 	}
 	return n
@@ -124,9 +127,9 @@ func TestLateCopiesOfARestoreChangeNothing(t *testing.T) {
 			stream, _ := taken(t, []*Node{from}, number)
 			to := filledNode(t) // also deletes come late
 			change := func() {
-				mustBoard(t, to, raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: "news"})
+				mustBoard(t, to, board.Op{Kind: board.Publish, Name: "news"})
 				mustMove(t, to, 3, 1, 15)
-				mustFollow(t, to, 3, raftfsm.Followee{ID: 900, Posts: 3})
+				mustFollow(t, to, 3, feed.Followee{ID: 900, Posts: 3})
 				mustWrite(t, to, to.Keyspace("posts"), addTo(0, 0, 5), addTo(3, 0, 5), addTo(70, 0, 5))
 			}
 			restore := func(ctx context.Context) error {
@@ -177,21 +180,21 @@ func TestRestoreBehindAClockThatWasAhead(t *testing.T) {
 func TestRestoreForgetsRequests(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
-	ks, board := n.Keyspace("posts"), n.Keyspace(KeyspaceBoard)
+	ks, notices := n.Keyspace("posts"), n.Keyspace(KeyspaceBoard)
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	ids := map[string]RequestID{"key": ByKey([]byte("k")), "producer": ByProducer([]byte("p"), 7)}
 	posts, _ := taken(t, []*Node{n}, ks.FirstGroup)
-	boards, _ := taken(t, []*Node{n}, board.FirstGroup)
+	boards, _ := taken(t, []*Node{n}, notices.FirstGroup)
 	add := func(id RequestID) *Write {
 		w := &Write{Ops: []engine.Op{addTo(1, 0, 1)}, ID: id, Width: 1, Rows: make([]int64, 1), Deadline: soon()}
 		mustDo(t, n.Write(ks, w))
 		return w
 	}
 	publish := func(id RequestID) *Write {
-		op := raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: "news"}
+		op := board.Op{Kind: board.Publish, Name: "news"}
 		w := &Write{Ops: []engine.Op{{}}, Board: &op, ID: id, Width: 2, Rows: make([]int64, 2), Deadline: soon()}
-		mustDo(t, n.Write(board, w))
+		mustDo(t, n.Write(notices, w))
 		return w
 	}
 	publish(RequestID{})
@@ -199,7 +202,7 @@ func TestRestoreForgetsRequests(t *testing.T) {
 		add(id)
 		publish(id)
 	}
-	for number, stream := range map[uint32][]byte{ks.FirstGroup: posts, board.FirstGroup: boards} {
+	for number, stream := range map[uint32][]byte{ks.FirstGroup: posts, notices.FirstGroup: boards} {
 		if _, err := n.RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{Force: true}); err != nil {
 			t.Fatal(err)
 		}
@@ -227,7 +230,7 @@ func TestPartsOfACallerWhoHasGoneAreNotProposed(t *testing.T) {
 	var writer raftfsm.RequestWriter
 	op := addTo(1, 0, 1)
 	writer.Reset(nil, n.registry.shardOf(ks.FirstGroup).of(), &RequestID{})
-	writer.Op(1, &op)
+	counters.AppendOp(&writer, 1, &op)
 	request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(ks.FirstGroup)), 1)
 	request = forward.Append(request, &forward.Part{Section: writer.Section()})
 	gone, cancel := context.WithCancel(t.Context())

@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/forward"
@@ -118,7 +119,7 @@ func TestCallsOfAnotherRouteAreRefused(t *testing.T) {
 	id := ByProducer([]byte("p"), 1)
 	w.Reset(nil, g.of(), &id)
 	op := addTo(1, 0, 1)
-	w.Op(0, &op)
+	counters.AppendOp(&w, 0, &op)
 	for _, n := range all {
 		ctx, cancel := context.WithDeadline(t.Context(), soon())
 		defer cancel()
@@ -155,7 +156,7 @@ func TestCallsOfAnotherRouteAreRefused(t *testing.T) {
 			t.Errorf("an entry: %v", err)
 		}
 		w.Reset(nil, led.of(), &id)
-		w.Op(0, &op)
+		counters.AppendOp(&w, 0, &op)
 		settled, err := from.writer.sendParts(ctx, led, n.cfg.NodeKey, methodPropose, []*forward.Part{{Section: w.Section(), Ops: 1, Width: 1}})
 		if err != nil || settled[0].Err != nil || settled[0].Outcome() != dedup.Applied || settled[0].Row(0, 1)[0] != 6 {
 			t.Errorf("by its own route: %+v, %v", settled, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/replica"
@@ -154,7 +155,7 @@ func TestCloseThatFailsOnAFullDisk(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	fatal := make(chan error, 1)
 	n.cfg.Fatal = func(err error) { fatal <- err }
-	fsm := fullFSM{raftfsm.New(codec.KindBoard), make(chan struct{}), make(chan struct{})}
+	fsm := fullFSM{kinds.All.New(codec.KindBoard, raftfsm.Places{}), make(chan struct{}), make(chan struct{})}
 	cfg := n.groupConfig(7000, 0, "full", fsm)
 	cfg.Fatal = func(error) {}
 	cfg.Initial = []replica.Member{{ID: cfg.ID(), Addr: n.mux.Addr().String()}}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/internal/wire"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/tiering"
 )
@@ -82,7 +82,7 @@ func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
 	}
 	g, err := n.router.groupsOf(ks)
 	mustDo(t, err)
-	fsm := g[0].replica.Load().fsm.(*raftfsm.Counters)
+	fsm := g[0].replica.Load().fsm.(*counters.Machine)
 	fsm.Watch(tiering.AnyAge)
 	idle := fsm.Watch(tiering.AnyAge)
 	if refused == 0 || refused > 900 || idle.Segments() < 2 {

@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/countd/countd/internal/wire"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/raftfsm/spill"
 	"github.com/countd/countd/shard/errs"
@@ -23,7 +24,7 @@ type Timelines interface {
 	// one moment.
 	Newest(ks *Keyspace, q *NewestPosts, opt *ReadOptions, dst []Post) (posts []Post, unreadable []int, err error)
 	// Groups returns the groups of a user, ascending by name.
-	Groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]raftfsm.Group, error)
+	Groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]feed.Group, error)
 }
 
 const (
@@ -54,7 +55,7 @@ func (rd *reader) Newest(ks *Keyspace, q *NewestPosts, opt *ReadOptions, dst []P
 	}
 	pg := newPage(readPosts, q.Authors, 0, groups[0].route)
 	defer pg.release()
-	pg.posts = raftfsm.NewestPosts{Last: raftfsm.NoLast, Limit: q.Limit}
+	pg.posts = counters.NewestPosts{Last: counters.NoLast, Limit: q.Limit}
 	if q.HasAfter {
 		pg.posts.Last = q.After.ID
 		behind, found := slices.BinarySearch(q.Authors, q.After.Author)

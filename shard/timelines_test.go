@@ -16,8 +16,9 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/wire"
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard/rpc"
 )
@@ -35,11 +36,11 @@ func mustPublish(t *testing.T, n *Node, author, id uint64) *Write {
 
 func mustPutGroup(t *testing.T, n *Node, user uint64, name string, followees ...uint64) {
 	t.Helper()
-	op := raftfsm.FeedOp{Kind: raftfsm.FeedPutGroup, User: user, Group: name}
+	op := feed.Op{Kind: feed.PutGroup, User: user, Group: name}
 	for _, id := range followees {
-		op.Followees = append(op.Followees, raftfsm.Followee{ID: id})
+		op.Followees = append(op.Followees, feed.Followee{ID: id})
 	}
-	w := once(&Write{Ops: []engine.Op{{ID: user}}, Feeds: []raftfsm.FeedOp{op}, Width: 1, Rows: make([]int64, 1), Deadline: soon()})
+	w := once(&Write{Ops: []engine.Op{{ID: user}}, Feeds: []feed.Op{op}, Width: 1, Rows: make([]int64, 1), Deadline: soon()})
 	mustDo(t, n.Write(n.Keyspace(KeyspaceFeed), w))
 	if w.Rows[0] != int64(len(followees)) || len(w.Overflows) > 0 {
 		t.Fatalf("group %s has %d, %v, want %v", name, w.Rows[0], w.Overflows, followees)
@@ -75,7 +76,7 @@ func TestPageIsMergedAgainByAnotherNode(t *testing.T) {
 		groups, err := n.reader.groupsToRead(n.Keyspace(KeyspaceUsers), opt)
 		mustDo(t, err)
 		pg := newPage(readPosts, authors, 0, groups[0].route)
-		pg.posts = raftfsm.NewestPosts{Last: raftfsm.NoLast, Limit: 10}
+		pg.posts = counters.NewestPosts{Last: counters.NoLast, Limit: 10}
 		eventually(t, n.cfg.NodeName+" answers alone", func() bool {
 			return merge(n, pg, groups) && !slices.ContainsFunc(pg.byShard, func(p pagePart) bool { return len(p.keys) > 0 && p.here == nil })
 		})
@@ -100,8 +101,8 @@ func TestAnyNodeAnswersTimelines(t *testing.T) {
 	all := openMembers(t, 4)
 	authors := []uint64{0, 1, 2, 3, math.MaxUint64}
 	var want []Post // newest first
-	mustFollow(t, all[0], 7, raftfsm.Followee{ID: 2}, raftfsm.Followee{ID: 3}, raftfsm.Followee{ID: math.MaxUint64})
-	var groups []raftfsm.Group
+	mustFollow(t, all[0], 7, feed.Followee{ID: 2}, feed.Followee{ID: 3}, feed.Followee{ID: math.MaxUint64})
+	var groups []feed.Group
 	for round, n := range all {
 		id := uint64(10 + round)
 		tokens := []Token{}
@@ -109,14 +110,14 @@ func TestAnyNodeAnswersTimelines(t *testing.T) {
 		for _, author := range authors {
 			posts = append(posts, Post{id, author})
 			tokens = append(tokens, mustPublish(t, n, author, id).Token)
-			if w := mustPublish(t, n, author, id); w.Rows[0] != int64(round+1) || !slices.Contains(w.Cuts, engine.Cut{Column: raftfsm.UnchangedColumn}) {
+			if w := mustPublish(t, n, author, id); w.Rows[0] != int64(round+1) || !slices.Contains(w.Cuts, engine.Cut{Column: counters.UnchangedColumn}) {
 				t.Fatalf("published twice: %d posts, cuts %v", w.Rows[0], w.Cuts)
 			}
 		}
 		want = append(posts, want...)
 		name := fmt.Sprintf("a-name-of-a-group-%d", round)
 		mustPutGroup(t, n, 7, name, 2, math.MaxUint64)
-		groups = append(groups, raftfsm.Group{Name: name, Followees: []uint64{2, math.MaxUint64}})
+		groups = append(groups, feed.Group{Name: name, Followees: []uint64{2, math.MaxUint64}})
 		for _, reader := range all {
 			linearizable := ReadOptions{Consistency: Linearizable}
 			mustReadNewest(t, reader, NewestPosts{Authors: authors, Limit: 1000}, linearizable, want...)
@@ -129,7 +130,7 @@ func TestAnyNodeAnswersTimelines(t *testing.T) {
 				mustReadNewest(t, reader, NewestPosts{Authors: authors[i : i+1], Limit: 1}, ReadOptions{Consistency: Stale, Token: token}, Post{id, authors[i]})
 			}
 			got, err := reader.Timelines().Groups(reader.Keyspace(KeyspaceFeed), 7, &ReadOptions{Consistency: Linearizable, Deadline: soon()})
-			if err != nil || !slices.EqualFunc(got, groups, func(a, b raftfsm.Group) bool { return a.Name == b.Name && slices.Equal(a.Followees, b.Followees) }) {
+			if err != nil || !slices.EqualFunc(got, groups, func(a, b feed.Group) bool { return a.Name == b.Name && slices.Equal(a.Followees, b.Followees) }) {
 				t.Fatalf("%s: groups %v, %v, want %v", reader.cfg.NodeName, got, err, groups)
 			}
 		}
@@ -173,7 +174,7 @@ func TestRefusedPublishRepeated(t *testing.T) {
 	for name, c := range map[string]struct {
 		author, post uint64
 		column       uint8
-	}{"overflow": {1, 9, raftfsm.PostsColumn}, "too old": {2, 4, raftfsm.TooOldColumn}} {
+	}{"overflow": {1, 9, counters.PostsColumn}, "too old": {2, 4, counters.TooOldColumn}} {
 		for round := range 2 {
 			w := &Write{
 				ID: ByKey([]byte(name)), Ops: []engine.Op{{ID: c.author}}, Outbox: []outbox.Op{{Kind: outbox.Publish, ID: c.post}},
@@ -197,7 +198,7 @@ func TestRestoreOfTimelines(t *testing.T) {
 		for post := range author {
 			mustPublish(t, n, author, 100*post+author)
 		}
-		mustFollow(t, n, author, raftfsm.Followee{ID: 1}, raftfsm.Followee{ID: 2})
+		mustFollow(t, n, author, feed.Followee{ID: 1}, feed.Followee{ID: 2})
 		mustPutGroup(t, n, author, "b", 2)
 		mustPutGroup(t, n, author, "a")
 	}
@@ -225,7 +226,7 @@ func TestRestoreOfTimelines(t *testing.T) {
 	}
 	opt := ReadOptions{Consistency: Linearizable, Deadline: soon()}
 	mustReadNewest(t, to, NewestPosts{Authors: []uint64{9, 77}, Limit: 2}, opt, Post{809, 9}, Post{709, 9})
-	if w := mustPublish(t, to, 39, 39); !slices.Contains(w.Cuts, engine.Cut{Column: raftfsm.UnchangedColumn}) || w.Rows[0] != 39 {
+	if w := mustPublish(t, to, 39, 39); !slices.Contains(w.Cuts, engine.Cut{Column: counters.UnchangedColumn}) || w.Rows[0] != 39 {
 		t.Errorf("a restored post was published again: %v, %v", w.Rows, w.Cuts)
 	}
 	groups, err := to.Timelines().Groups(to.Keyspace(KeyspaceFeed), 5, &opt)
@@ -238,7 +239,7 @@ func TestRestoreOfTimelines(t *testing.T) {
 // refused.
 func TestTimelineAnswers(t *testing.T) {
 	posts := []outbox.Post{{ID: math.MaxUint64, Author: 0}, {ID: 5, Author: 2}}
-	q := &remoteRead{route: codectest.Whole, readQuery: readQuery{of: readPosts, posts: raftfsm.NewestPosts{Last: 9, Below: 1, Limit: 2}}, keys: []uint64{1, 2, 3}}
+	q := &remoteRead{route: codectest.Whole, readQuery: readQuery{of: readPosts, posts: counters.NewestPosts{Last: 9, Below: 1, Limit: 2}}, keys: []uint64{1, 2, 3}}
 	part := pagePart{at: []int{0, 4, 8}, rows: parseReadRows(&wire.Reader{Rest: answerOf(outbox.AppendRow(nil, posts))}, q)}
 	var merged outbox.Newest
 	merged.Reset(3)
@@ -255,20 +256,20 @@ func TestTimelineAnswers(t *testing.T) {
 			t.Errorf("%s: %v was accepted", name, row)
 		}
 	}
-	most := raftfsm.Group{Name: strings.Repeat("x", raftfsm.GroupNameBytesMax), Followees: slices.Repeat([]uint64{math.MaxUint64}, raftfsm.FolloweesMax)}
-	for _, groups := range [][]raftfsm.Group{
-		{}, {{Name: "eight888", Followees: []uint64{1, math.MaxUint64}}, {Name: "x", Followees: []uint64{}}}, slices.Repeat([]raftfsm.Group{most}, raftfsm.GroupsMax),
+	most := feed.Group{Name: strings.Repeat("x", feed.GroupNameBytesMax), Followees: slices.Repeat([]uint64{math.MaxUint64}, feed.FolloweesMax)}
+	for _, groups := range [][]feed.Group{
+		{}, {{Name: "eight888", Followees: []uint64{1, math.MaxUint64}}, {Name: "x", Followees: []uint64{}}}, slices.Repeat([]feed.Group{most}, feed.GroupsMax),
 	} {
 		row, err := jsonRow(groups)
 		mustDo(t, err)
 		answer := answerOf(row)
 		r := &wire.Reader{Rest: answer}
-		got, err := parseJSONRow[[]raftfsm.Group](parseReadRows(r, &remoteRead{readQuery: readQuery{of: readGroups}, keys: []uint64{1}}))
+		got, err := parseJSONRow[[]feed.Group](parseReadRows(r, &remoteRead{readQuery: readQuery{of: readGroups}, keys: []uint64{1}}))
 		if err := errors.Join(err, r.End()); err != nil || !reflect.DeepEqual(got, groups) || len(answer) > rpc.MessageBytesMax {
 			t.Errorf("%d groups became %d in %d bytes, %v", len(groups), len(got), len(answer), err)
 		}
 	}
-	if _, err := parseJSONRow[[]raftfsm.Group]([]int64{1, '{'}); !errors.Is(err, wire.ErrBadMessage) {
+	if _, err := parseJSONRow[[]feed.Group]([]int64{1, '{'}); !errors.Is(err, wire.ErrBadMessage) {
 		t.Errorf("no JSON: %v", err)
 	}
 	for name, c := range map[string]struct {
@@ -294,7 +295,7 @@ func TestReadMessages(t *testing.T) {
 	sets := setQuery{column: 3, member: math.MaxUint64, page: members.Page{Limit: 5, Continues: true, After: members.Entry{At: 9, ID: 1 << 63}}}
 	for _, query := range []readQuery{
 		{width: 4}, {of: readCursors, width: 4}, {chunk: 9, width: 4}, {of: readFeeds}, {of: readGroups}, {of: readBoard},
-		{of: readPosts, posts: raftfsm.NewestPosts{Last: 9, Below: 1, Limit: 2}},
+		{of: readPosts, posts: counters.NewestPosts{Last: 9, Below: 1, Limit: 2}},
 		{of: readContains, width: 1, sets: setQuery{column: 1, member: 7}}, {of: readMembers, sets: sets}, {of: readRows, sets: sets},
 	} {
 		q := &remoteRead{group: 7, route: codectest.Whole, consistency: Linearizable, readQuery: query, cold: query.of > 1, keys: []uint64{1, 2}}

@@ -8,7 +8,9 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/headroom"
@@ -216,13 +218,13 @@ const (
 // a PartialError. The caller owns it and everything in it again once Node.Write has returned, even
 // with ErrOutcomeUnknown: the node keeps no reference to it.
 type Write struct {
-	Ops   []engine.Op      // ids as the client knows them
-	Table raftfsm.Table    // for an unread keyspace: the table of all ops
-	Feeds []raftfsm.FeedOp // for a feed keyspace: by op; only the ids of Ops are used
-	Board *raftfsm.BoardOp // for the board: its only op; the id of Ops[0] is 0
+	Ops   []engine.Op   // ids as the client knows them
+	Table raftfsm.Table // for an unread keyspace: the table of all ops
+	Feeds []feed.Op     // for a feed keyspace: by op; only the ids of Ops are used
+	Board *board.Op     // for the board: its only op; the id of Ops[0] is 0
 	// Outbox has ops on outboxes of a counter keyspace, by op. The ids of Ops are the authors, and Rows
-	// are their rows. Unless Repeated, an op that changed nothing has a cut of raftfsm.UnchangedColumn.
-	// An op that was refused as too old has an overflow of raftfsm.TooOldColumn. Node.Write sets the
+	// are their rows. Unless Repeated, an op that changed nothing has a cut of counters.UnchangedColumn.
+	// An op that was refused as too old has an overflow of counters.TooOldColumn. Node.Write sets the
 	// limits of a publish.
 	Outbox []outbox.Op
 	ID     RequestID // the request is applied once for each ID; zero promises nothing

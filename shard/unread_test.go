@@ -11,13 +11,16 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard/upkeep"
 )
 
 // mustBoard applies one op on the board and returns its write with the row.
-func mustBoard(t *testing.T, n *Node, op raftfsm.BoardOp) *Write {
+func mustBoard(t *testing.T, n *Node, op board.Op) *Write {
 	t.Helper()
 	w := once(&Write{Ops: []engine.Op{{}}, Board: &op, Width: 2, Rows: make([]int64, 2), Deadline: soon()})
 	mustDo(t, n.Write(n.Keyspace(KeyspaceBoard), w))
@@ -27,17 +30,17 @@ func mustBoard(t *testing.T, n *Node, op raftfsm.BoardOp) *Write {
 func mustMove(t *testing.T, n *Node, user uint64, number uint8, seq int64) *Write {
 	t.Helper()
 	w := once(&Write{
-		Ops:   []engine.Op{{ID: user, Kind: raftfsm.CursorRaise, Cells: []engine.Cell{{Column: number, Value: seq + 1}}}},
-		Table: raftfsm.TableCursors, Width: int(number) + 1, Rows: make([]int64, int(number)+1), Deadline: soon(),
+		Ops:   []engine.Op{{ID: user, Kind: unread.Raise, Cells: []engine.Cell{{Column: number, Value: seq + 1}}}},
+		Table: unread.Cursors, Width: int(number) + 1, Rows: make([]int64, int(number)+1), Deadline: soon(),
 	})
 	mustDo(t, n.Write(n.Keyspace(KeyspaceUnread), w))
 	return w
 }
 
-func mustFollow(t *testing.T, n *Node, user uint64, followees ...raftfsm.Followee) *Write {
+func mustFollow(t *testing.T, n *Node, user uint64, followees ...feed.Followee) *Write {
 	t.Helper()
 	w := once(&Write{
-		Ops: []engine.Op{{ID: user}}, Feeds: []raftfsm.FeedOp{{Kind: raftfsm.FeedFollow, User: user, Followees: followees}},
+		Ops: []engine.Op{{ID: user}}, Feeds: []feed.Op{{Kind: feed.Follow, User: user, Followees: followees}},
 		Width: 1, Rows: make([]int64, 1), Deadline: soon(),
 	})
 	mustDo(t, n.Write(n.Keyspace(KeyspaceFeed), w))
@@ -49,16 +52,16 @@ func mustFollow(t *testing.T, n *Node, user uint64, followees ...raftfsm.Followe
 func TestAnyNodeAnswersUnread(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)
-	board := all[0].Keyspace(KeyspaceBoard).FirstGroup
+	notices := all[0].Keyspace(KeyspaceBoard).FirstGroup
 	eventually(t, "every node holds the board", func() bool {
-		return !slices.ContainsFunc(all, func(n *Node) bool { return n.registry.shardOf(board).replica.Load() == nil })
+		return !slices.ContainsFunc(all, func(n *Node) bool { return n.registry.shardOf(notices).replica.Load() == nil })
 	})
 	users := []uint64{0, 1, 2, 3, 4, 5, 1<<64 - 1}
 	for round, n := range all {
 		seq := int64(round) + 1
-		tokens := []Token{mustBoard(t, n, raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: "news"}).Token}
+		tokens := []Token{mustBoard(t, n, board.Op{Kind: board.Publish, Name: "news"}).Token}
 		for _, user := range users {
-			tokens = append(tokens, mustMove(t, n, user, 1, seq).Token, mustFollow(t, n, user, raftfsm.Followee{ID: uint64(seq), Posts: seq}).Token)
+			tokens = append(tokens, mustMove(t, n, user, 1, seq).Token, mustFollow(t, n, user, feed.Followee{ID: uint64(seq), Posts: seq}).Token)
 		}
 		for _, reader := range all {
 			mustReadUnread(t, reader, users, seq, ReadOptions{Consistency: Linearizable})
@@ -89,8 +92,8 @@ func mustReadUnread(t *testing.T, n *Node, users []uint64, seq int64, opt ReadOp
 		if seq > 0 && (rows[2*i] < 20_000 || rows[2*i+1] != seq+1) {
 			t.Fatalf("%s: cursors of %d are %v, want %d", n.cfg.NodeName, users[i], rows[2*i:2*i+2], seq+1)
 		}
-		if feed := feeds.Of(i); seq > 0 && (len(feed) != int(seq) || feed[seq-1] != raftfsm.Followee{ID: uint64(seq), Posts: seq}) {
-			t.Fatalf("%s: feed of %d is %v, want %d", n.cfg.NodeName, users[i], feed, seq)
+		if of := feeds.Of(i); seq > 0 && (len(of) != int(seq) || of[seq-1] != feed.Followee{ID: uint64(seq), Posts: seq}) {
+			t.Fatalf("%s: feed of %d is %v, want %d", n.cfg.NodeName, users[i], of, seq)
 		}
 	}
 }
@@ -102,14 +105,14 @@ func TestRestoreOfKinds(t *testing.T) {
 	from := []*Node{openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})}
 	n := from[0]
 	for i := range 3 {
-		mustBoard(t, n, raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: fmt.Sprint("c", i)})
-		mustBoard(t, n, raftfsm.BoardOp{Kind: raftfsm.BoardFire, Name: fmt.Sprint("d", i)})
+		mustBoard(t, n, board.Op{Kind: board.Publish, Name: fmt.Sprint("c", i)})
+		mustBoard(t, n, board.Op{Kind: board.Fire, Name: fmt.Sprint("d", i)})
 	}
-	mustBoard(t, n, raftfsm.BoardOp{Kind: raftfsm.BoardRetract, Name: "c1", Seq: 1})
-	mustBoard(t, n, raftfsm.BoardOp{Kind: raftfsm.BoardDot, Name: "d1"})
+	mustBoard(t, n, board.Op{Kind: board.Retract, Name: "c1", Seq: 1})
+	mustBoard(t, n, board.Op{Kind: board.SetDot, Name: "d1"})
 	for user := range uint64(300) {
 		mustMove(t, n, user, uint8(1+user%6), int64(user%2))
-		mustFollow(t, n, user*3, raftfsm.Followee{ID: user, Posts: int64(user) - 5}, raftfsm.Followee{ID: user + 1<<40, Posts: 1 << 50})
+		mustFollow(t, n, user*3, feed.Followee{ID: user, Posts: int64(user) - 5}, feed.Followee{ID: user + 1<<40, Posts: 1 << 50})
 	}
 	mustDo(t, n.Write(n.Keyspace(KeyspaceUnread), &Write{Ops: []engine.Op{addTo(1, 0, 5), addTo(2, 3, 70_000)}, Deadline: soon()}))
 	mustWrite(t, n, n.Keyspace("users"), addTo(1, 2, 5)) // three columns in rows of width four
@@ -146,15 +149,15 @@ func TestRestoreBoundsCursorsByTheBoard(t *testing.T) {
 	t.Parallel()
 	from := []*Node{openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})}
 	n := from[0]
-	publish, fire := raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: "news"}, raftfsm.BoardOp{Kind: raftfsm.BoardFire, Name: "shop"}
-	late := raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: "late"}
+	publish, fire := board.Op{Kind: board.Publish, Name: "news"}, board.Op{Kind: board.Fire, Name: "shop"}
+	late := board.Op{Kind: board.Publish, Name: "late"}
 	mustBoard(t, n, publish)
 	mustBoard(t, n, fire)
 	mustMove(t, n, 1, 1, 1)
 	mustMove(t, n, 4, 1, 0)
 	number := n.Keyspace(KeyspaceBoard).FirstGroup
-	board, boardFacts := taken(t, from, number)
-	for _, op := range []raftfsm.BoardOp{publish, publish, publish, fire, late} { // while the backup is still being made
+	notices, boardFacts := taken(t, from, number)
+	for _, op := range []board.Op{publish, publish, publish, fire, late} { // while the backup is still being made
 		mustBoard(t, n, op)
 	}
 	for column, seq := range map[uint8]int64{1: 4, 2: 2, 3: 1} {
@@ -167,12 +170,12 @@ func TestRestoreBoundsCursorsByTheBoard(t *testing.T) {
 	to := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	if got, err := to.RestoreShard(ctx, number, bytes.NewReader(board), RestoreOptions{}); err != nil || got != boardFacts {
+	if got, err := to.RestoreShard(ctx, number, bytes.NewReader(notices), RestoreOptions{}); err != nil || got != boardFacts {
 		t.Fatalf("the board: %+v, %v, want %+v", got, err, boardFacts)
 	}
 	for _, force := range []bool{false, true} {
 		got, err := to.RestoreShard(ctx, n.Keyspace(KeyspaceUnread).FirstGroup, bytes.NewReader(unread), RestoreOptions{Force: force})
-		if err != nil || got.CursorsSetBack != 7 || got.Rows != unreadFacts.Rows || got.Digest == unreadFacts.Digest {
+		if err != nil || got.SetBack != 7 || got.Rows != unreadFacts.Rows || got.Digest == unreadFacts.Digest {
 			t.Fatalf("unread: %+v, %v, was %+v", got, err, unreadFacts)
 		}
 	}
@@ -201,11 +204,11 @@ func TestIdleCursorsAreSwept(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	mustMove(t, n, 1, 1, 5)
 	r := n.registry.shardOf(n.Keyspace(KeyspaceUnread).FirstGroup).replica.Load()
-	fsm := r.fsm.(*raftfsm.Unread)
+	fsm := r.fsm.(*unread.Machine)
 	later := time.Now().Add(CursorIdleDefault + 25*time.Hour)
 	var w raftfsm.RequestWriter
 	w.Reset(nil, n.registry.shardOf(n.Keyspace(KeyspaceUnread).FirstGroup).of(), &RequestID{})
-	w.TableOp(raftfsm.TableCursors, 2, &engine.Op{Kind: raftfsm.CursorRaise, Cells: []engine.Cell{{Column: 1, Value: 6}}})
+	unread.AppendOp(&w, unread.Cursors, 2, &engine.Op{Kind: unread.Raise, Cells: []engine.Cell{{Column: 1, Value: 6}}})
 	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindUnread, 0), later, LimitsDefault)
 	mustDo(t, r.group.Apply(codec.AppendChecksum(append(entry, w.Section()...))).Error())
 	eventually(t, "the sweep has come round", func() bool { return fsm.Sweep().Done && fsm.Sweep().Day > 0 && fsm.Dropped() == 1 })
@@ -232,7 +235,7 @@ func TestFeedsKeepNoReplica(t *testing.T) {
 	ks := n.Keyspace(KeyspaceFeed)
 	users := []uint64{0, 1, 2, 3, 4, 5, 6, 7}
 	for _, user := range users {
-		mustFollow(t, n, user, raftfsm.Followee{ID: 9, Posts: int64(user)})
+		mustFollow(t, n, user, feed.Followee{ID: 9, Posts: int64(user)})
 	}
 	for _, c := range []struct {
 		name  string

@@ -7,9 +7,13 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/propose"
@@ -185,7 +189,7 @@ func (p *part) reserve(g *shardReplica, w *Write) error {
 	if err != nil {
 		return nil // propose forwards the part
 	}
-	p.proposal, err = r.proposer.Load().Reserve(p.writer.Section(), p.writer.Ops(), w.clocked() || p.writer.OfMembers(), w.Width)
+	p.proposal, err = r.proposer.Load().Reserve(p.writer.Section(), p.writer.Ops(), p.writer.Clocked(), w.Width)
 	if errors.Is(err, ErrOverloaded) {
 		return err
 	}
@@ -377,22 +381,16 @@ func takesMembers(w *Write, groups []*shardReplica) error {
 func (p *part) op(key uint64, i int, w *Write, kind codec.Kind) {
 	switch kind {
 	case codec.KindUnread:
-		p.writer.TableOp(w.Table, key, &w.Ops[i])
+		unread.AppendOp(&p.writer, w.Table, key, &w.Ops[i])
 	case codec.KindFeed:
-		p.writer.Feed(key, &w.Feeds[i])
+		feed.AppendOp(&p.writer, key, &w.Feeds[i])
 	case codec.KindBoard:
-		p.writer.Board(w.Board)
+		board.AppendOp(&p.writer, w.Board)
 	default:
 		if w.Outbox != nil {
-			p.writer.Outbox(key, &w.Outbox[i])
+			counters.AppendOutbox(&p.writer, key, &w.Outbox[i])
 			return
 		}
-		p.writer.Op(key, &w.Ops[i])
+		counters.AppendOp(&p.writer, key, &w.Ops[i])
 	}
-}
-
-// clocked reports whether the entry needs the leader's time: for the write's identity, the day of a
-// cursor, or the age of posts.
-func (w *Write) clocked() bool {
-	return w.ID.Exists() || w.Table == raftfsm.TableCursors || len(w.Outbox) > 0
 }

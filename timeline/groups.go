@@ -5,12 +5,12 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/shard"
 )
 
 // Groups returns the groups of a user, ascending by name.
-func (t *Timelines) Groups(user uint64, opt *shard.ReadOptions) ([]raftfsm.Group, error) {
+func (t *Timelines) Groups(user uint64, opt *shard.ReadOptions) ([]feed.Group, error) {
 	ks, err := t.keyspace(shard.KeyspaceFeed, shard.KindFeed)
 	if err != nil {
 		return nil, err
@@ -19,14 +19,14 @@ func (t *Timelines) Groups(user uint64, opt *shard.ReadOptions) ([]raftfsm.Group
 }
 
 // Group returns one group of a user, or ErrNoGroup.
-func (t *Timelines) Group(user uint64, name string, opt *shard.ReadOptions) (raftfsm.Group, error) {
+func (t *Timelines) Group(user uint64, name string, opt *shard.ReadOptions) (feed.Group, error) {
 	groups, err := t.Groups(user, opt)
 	if err != nil {
-		return raftfsm.Group{}, err
+		return feed.Group{}, err
 	}
-	i := slices.IndexFunc(groups, func(g raftfsm.Group) bool { return g.Name == name })
+	i := slices.IndexFunc(groups, func(g feed.Group) bool { return g.Name == name })
 	if i < 0 {
-		return raftfsm.Group{}, ErrNoGroup
+		return feed.Group{}, ErrNoGroup
 	}
 	return groups[i], nil
 }
@@ -36,34 +36,34 @@ func (t *Timelines) Group(user uint64, name string, opt *shard.ReadOptions) (raf
 func (t *Timelines) PutGroup(user uint64, name string, followees []uint64, w *shard.Write) (int64, error) {
 	ids := slices.Clone(followees)
 	slices.Sort(ids)
-	op := raftfsm.FeedOp{Kind: raftfsm.FeedPutGroup, User: user, Group: name}
+	op := feed.Op{Kind: feed.PutGroup, User: user, Group: name}
 	for _, id := range slices.Compact(ids) {
-		op.Followees = append(op.Followees, raftfsm.Followee{ID: id})
+		op.Followees = append(op.Followees, feed.Followee{ID: id})
 	}
 	size, err := t.changeGroup(op, w)
 	if err != nil || len(w.Overflows) == 0 {
 		return size, err
 	}
-	if w.Overflows[0].Column == raftfsm.RefusedGroups {
-		return 0, &shard.ArgumentError{Field: "name", Problem: fmt.Sprintf("the user has %d groups, the most there may be", raftfsm.GroupsMax)}
+	if w.Overflows[0].Column == feed.RefusedGroups {
+		return 0, &shard.ArgumentError{Field: "name", Problem: fmt.Sprintf("the user has %d groups, the most there may be", feed.GroupsMax)}
 	}
 	return 0, t.notFollowed(user, followees, w)
 }
 
 // DropGroup removes a group. A missing group is no error.
 func (t *Timelines) DropGroup(user uint64, name string, w *shard.Write) error {
-	_, err := t.changeGroup(raftfsm.FeedOp{Kind: raftfsm.FeedDropGroup, User: user, Group: name}, w)
+	_, err := t.changeGroup(feed.Op{Kind: feed.DropGroup, User: user, Group: name}, w)
 	return err
 }
 
-// changeGroup writes an op on a group. It returns the group's number of followees afterwards. It
-// returns how many followees the group has then.
-func (t *Timelines) changeGroup(op raftfsm.FeedOp, w *shard.Write) (size int64, err error) {
+// changeGroup writes an op on a group. It returns the group's number of followees
+// afterwards.
+func (t *Timelines) changeGroup(op feed.Op, w *shard.Write) (size int64, err error) {
 	ks, err := t.keyspace(shard.KeyspaceFeed, shard.KindFeed)
 	if err != nil {
 		return 0, err
 	}
-	w.Ops, w.Feeds = append(w.Ops[:0], engine.Op{ID: op.User}), []raftfsm.FeedOp{op}
+	w.Ops, w.Feeds = append(w.Ops[:0], engine.Op{ID: op.User}), []feed.Op{op}
 	w.Width, w.Rows = 1, make([]int64, 1)
 	if err := t.node.Write(ks, w); err != nil {
 		return 0, err
@@ -98,7 +98,7 @@ func (t *Timelines) notFollowed(user uint64, followees []uint64, w *shard.Write)
 		return argument
 	}
 	for i, id := range followees {
-		if !slices.ContainsFunc(feeds.Of(0), func(f raftfsm.Followee) bool { return f.ID == id }) {
+		if !slices.ContainsFunc(feeds.Of(0), func(f feed.Followee) bool { return f.ID == id }) {
 			argument.Field, argument.Problem = fmt.Sprintf("followees[%d]", i), "the user does not follow this author"
 			break
 		}

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard"
 )
@@ -82,13 +82,13 @@ func (t *Timelines) change(author uint64, op outbox.Op, w *shard.Write) (p Publi
 		return p, err
 	}
 	if len(w.Overflows) > 0 {
-		if w.Overflows[0].Column == raftfsm.TooOldColumn {
+		if w.Overflows[0].Column == counters.TooOldColumn {
 			return p, &shard.ArgumentError{Field: "id", Problem: "older than what the outbox of the author keeps: it may have been published before"}
 		}
 		return p, ErrOverflow
 	}
-	unchanged := slices.ContainsFunc(w.Cuts, func(c engine.Cut) bool { return c.Column == raftfsm.UnchangedColumn })
-	return Published{Changed: !unchanged && !w.Repeated, Posts: w.Rows[raftfsm.PostsColumn]}, nil
+	unchanged := slices.ContainsFunc(w.Cuts, func(c engine.Cut) bool { return c.Column == counters.UnchangedColumn })
+	return Published{Changed: !unchanged && !w.Repeated, Posts: w.Rows[counters.PostsColumn]}, nil
 }
 
 // users returns the keyspace of authors.

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/shard"
 )
 
@@ -85,7 +85,7 @@ func (n *Numbers) Followees(user, after uint64, hasAfter bool, limit int, opt *s
 }
 
 // followees returns the followees of a user, and the stamp of the feed.
-func (n *Numbers) followees(user uint64, opt *shard.ReadOptions) ([]raftfsm.Followee, uint64, error) {
+func (n *Numbers) followees(user uint64, opt *shard.ReadOptions) ([]feed.Followee, uint64, error) {
 	ks, err := n.keyspace(shard.KeyspaceFeed, shard.KindFeed)
 	if err != nil {
 		return nil, 0, err
@@ -97,7 +97,7 @@ func (n *Numbers) followees(user uint64, opt *shard.ReadOptions) ([]raftfsm.Foll
 	return feeds.Of(0), feeds.StampOf(0), nil
 }
 
-func ids(followees []raftfsm.Followee) []uint64 {
+func ids(followees []feed.Followee) []uint64 {
 	all := make([]uint64, len(followees))
 	for i, f := range followees {
 		all[i] = f.ID
@@ -129,13 +129,13 @@ func (n *Numbers) readPosts(authors []uint64, opt *shard.ReadOptions, counts []i
 // If authors is nil, it keeps the current followees. If upTo is not nil, posts with higher ids stay
 // unread, as far as the authors' outboxes contain them.
 func (n *Numbers) ResetFeed(user uint64, authors []uint64, upTo *uint64, w *shard.Write) (Feed, error) {
-	op := raftfsm.FeedOp{Kind: raftfsm.FeedReset, User: user}
+	op := feed.Op{Kind: feed.Reset, User: user}
 	if authors == nil {
 		followees, stamp, err := n.followees(user, now(w))
 		if err != nil {
 			return Feed{}, err
 		}
-		op.Kind, op.Since, authors = raftfsm.FeedRead, max(stamp, 1), ids(followees)
+		op.Kind, op.Since, authors = feed.Read, max(stamp, 1), ids(followees)
 	}
 	posts := n.posts
 	if upTo != nil {
@@ -155,22 +155,22 @@ func (n *Numbers) ResetFeed(user uint64, authors []uint64, upTo *uint64, w *shar
 // Follow adds authors and marks all their current posts as seen. It skips authors whom the user already
 // follows.
 func (n *Numbers) Follow(user uint64, authors []uint64, w *shard.Write) (Feed, error) {
-	return n.changeFeed(raftfsm.FeedFollow, user, authors, w)
+	return n.changeFeed(feed.Follow, user, authors, w)
 }
 
 // Unfollow removes authors and their new posts.
 func (n *Numbers) Unfollow(user uint64, authors []uint64, w *shard.Write) (Feed, error) {
-	return n.changeFeed(raftfsm.FeedUnfollow, user, authors, w)
+	return n.changeFeed(feed.Unfollow, user, authors, w)
 }
 
 // ReadFeed marks all current posts of some authors as seen. It skips authors whom the
 // user does not follow.
 func (n *Numbers) ReadFeed(user uint64, authors []uint64, w *shard.Write) (Feed, error) {
-	return n.changeFeed(raftfsm.FeedRead, user, authors, w)
+	return n.changeFeed(feed.Read, user, authors, w)
 }
 
-func (n *Numbers) changeFeed(kind raftfsm.OpKind, user uint64, authors []uint64, w *shard.Write) (Feed, error) {
-	if err := n.writeFeed(raftfsm.FeedOp{Kind: kind, User: user}, authors, n.posts, w); err != nil {
+func (n *Numbers) changeFeed(kind feed.OpKind, user uint64, authors []uint64, w *shard.Write) (Feed, error) {
+	if err := n.writeFeed(feed.Op{Kind: kind, User: user}, authors, n.posts, w); err != nil {
 		return Feed{}, err
 	}
 	return n.feedAfter(user, w)
@@ -179,21 +179,21 @@ func (n *Numbers) changeFeed(kind raftfsm.OpKind, user uint64, authors []uint64,
 // postsOf returns, for each author, how many posts the user counts as seen.
 type postsOf func(authors []uint64, opt *shard.ReadOptions) ([]int64, error)
 
-// writeFeed proposes op, a change of a user's feed, with the seen posts of the authors. raftfsm.FeedOp
+// writeFeed proposes op, a change of a user's feed, with the seen posts of the authors. feed.Op
 // documents the rule by which seen posts stay seen. The caller sets op.Since if it has read the feed.
 //
 // If another op overtook this one, each followee has the higher count of the two ops. That would
 // hide new posts of an author who removed posts meanwhile. So writeFeed reads and proposes the
 // posts again. The second proposal needs no identity: a repeat of the request does not send it, and
 // it has the effect of a new request.
-func (n *Numbers) writeFeed(op raftfsm.FeedOp, authors []uint64, read postsOf, w *shard.Write) error {
+func (n *Numbers) writeFeed(op feed.Op, authors []uint64, read postsOf, w *shard.Write) error {
 	authors = slices.Clone(authors)
 	slices.Sort(authors)
 	authors = slices.Compact(authors)
 	switch {
-	case op.Kind == raftfsm.FeedFollow:
+	case op.Kind == feed.Follow:
 		op.Since = 1 // so that it does not replace the seen posts of followees
-	case op.Kind != raftfsm.FeedUnfollow && op.Since == 0:
+	case op.Kind != feed.Unfollow && op.Since == 0:
 		_, stamp, err := n.followees(op.User, &shard.ReadOptions{Consistency: shard.Stale, Deadline: w.Deadline})
 		if err != nil {
 			return err
@@ -206,7 +206,7 @@ func (n *Numbers) writeFeed(op raftfsm.FeedOp, authors []uint64, read postsOf, w
 	}
 	for merged {
 		again := shard.Write{Deadline: w.Deadline, Permission: w.Permission}
-		op.Kind, op.Since = raftfsm.FeedRead, w.Token.At[0].Index
+		op.Kind, op.Since = feed.Read, w.Token.At[0].Index
 		if merged, err = n.proposeFeed(op, authors, read, &again); err != nil {
 			return fmt.Errorf("%w: it was applied, and overtaken by another change of the feed: %w", shard.ErrOutcomeUnknown, err)
 		}
@@ -217,25 +217,25 @@ func (n *Numbers) writeFeed(op raftfsm.FeedOp, authors []uint64, read postsOf, w
 
 // proposeFeed proposes op once, with the posts of the authors as they are now. merged reports
 // whether another op overtook it.
-func (n *Numbers) proposeFeed(op raftfsm.FeedOp, authors []uint64, read postsOf, w *shard.Write) (merged bool, err error) {
+func (n *Numbers) proposeFeed(op feed.Op, authors []uint64, read postsOf, w *shard.Write) (merged bool, err error) {
 	ks, err := n.keyspace(shard.KeyspaceFeed, shard.KindFeed)
 	if err != nil {
 		return false, err
 	}
 	var posts []int64
-	if op.Kind != raftfsm.FeedUnfollow {
+	if op.Kind != feed.Unfollow {
 		if posts, err = read(authors, now(w)); err != nil {
 			return false, err
 		}
 	}
-	op.Followees = make([]raftfsm.Followee, len(authors))
+	op.Followees = make([]feed.Followee, len(authors))
 	for i, id := range authors {
 		op.Followees[i].ID = id
 		if posts != nil {
 			op.Followees[i].Posts = posts[i]
 		}
 	}
-	w.Ops, w.Feeds, w.Width = append(w.Ops[:0], engine.Op{ID: op.User}), []raftfsm.FeedOp{op}, 1+raftfsm.FeedMerged
+	w.Ops, w.Feeds, w.Width = append(w.Ops[:0], engine.Op{ID: op.User}), []feed.Op{op}, 1+feed.Merged
 	w.Rows = make([]int64, w.Width)
 	if err := n.node.Write(ks, w); err != nil {
 		return false, err
@@ -243,7 +243,7 @@ func (n *Numbers) proposeFeed(op raftfsm.FeedOp, authors []uint64, read postsOf,
 	if len(w.Overflows) > 0 {
 		return false, &shard.ArgumentError{Field: "followees", Problem: fmt.Sprintf("the user would follow more than %d", FolloweesMax)}
 	}
-	return w.Rows[raftfsm.FeedMerged] == raftfsm.FeedOvertaken && !w.Repeated, nil
+	return w.Rows[feed.Merged] == feed.Overtaken && !w.Repeated, nil
 }
 
 // now returns options for a read that sees every acknowledged write.

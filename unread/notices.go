@@ -1,7 +1,8 @@
 package unread
 
 import (
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
 )
 
@@ -22,22 +23,22 @@ type Stand struct {
 
 // Publish adds a notice to a channel and returns its number.
 func (n *Numbers) Publish(channel string, w *shard.Write) (seq int64, err error) {
-	return n.writeBoard(w, &raftfsm.BoardOp{Kind: raftfsm.BoardPublish, Name: channel})
+	return n.writeBoard(w, &board.Op{Kind: board.Publish, Name: channel})
 }
 
 // Retract retracts a notice. It is no error to retract it again.
 func (n *Numbers) Retract(channel string, seq int64, w *shard.Write) error {
-	_, err := n.writeBoard(w, &raftfsm.BoardOp{Kind: raftfsm.BoardRetract, Name: channel, Seq: seq})
+	_, err := n.writeBoard(w, &board.Op{Kind: board.Retract, Name: channel, Seq: seq})
 	return err
 }
 
 // Notices returns a user's position in a channel.
 func (n *Numbers) Notices(channel string, user uint64, since Stand, opt *shard.ReadOptions) (Notices, error) {
-	board, err := n.board(opt)
+	view, err := n.board(opt)
 	if err != nil {
 		return Notices{}, err
 	}
-	c, there := board.Channels[channel]
+	c, there := view.Channels[channel]
 	if !there {
 		return Notices{}, nil
 	}
@@ -49,7 +50,7 @@ func (n *Numbers) Notices(channel string, user uint64, since Stand, opt *shard.R
 }
 
 // standing returns a user's position, computed from the row of the user's cursors.
-func standing(c *raftfsm.Channel, row []int64, since Stand) Notices {
+func standing(c *board.Channel, row []int64, since Stand) Notices {
 	s := Notices{Latest: c.Latest}
 	switch s.LastRead, s.Seen = c.LastRead(row); {
 	case s.Seen:
@@ -79,18 +80,18 @@ func (n *Numbers) BeginNotices(channel string, user uint64, behind int64, w *sha
 }
 
 func (n *Numbers) moveNotices(channel string, user uint64, w *shard.Write, to func(latest int64) (seq int64, raise bool)) (Notices, error) {
-	board, made, err := n.boardWith(raftfsm.BoardMakeChannel, channel, w)
+	view, made, err := n.boardWith(board.MakeChannel, channel, w)
 	if err != nil {
 		return Notices{}, err
 	}
-	c, there := board.Channels[channel]
+	c, there := view.Channels[channel]
 	if !there {
 		return Notices{}, n.touch(w, user)
 	}
-	kind := raftfsm.CursorRaise
+	kind := unread.Raise
 	seq, raise := to(c.Latest)
 	if !raise {
-		kind = raftfsm.CursorBegin
+		kind = unread.Begin
 	}
 	row, err := n.move(w, user, kind, c.Number, seq, made)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/shard"
 )
 
@@ -77,7 +77,7 @@ func (n *turns) Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions
 }
 
 // followees returns the user's followees, without a turn.
-func (n *turns) followees() []raftfsm.Followee {
+func (n *turns) followees() []feed.Followee {
 	var feeds shard.Feeds
 	opt := &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: soon()}
 	if err := n.Node.Feeds(n.Keyspace(shard.KeyspaceFeed), []uint64{n.user}, opt, &feeds); err != nil {
@@ -115,7 +115,7 @@ func (n *turns) Write(ks *shard.Keyspace, w *shard.Write) error {
 	}
 	d, op := n.current, &w.Feeds[0]
 	d.named = d.named[:0]
-	for i := 0; (op.Kind == raftfsm.FeedReset || op.Kind == raftfsm.FeedRead) && i < len(op.Followees); i++ {
+	for i := 0; (op.Kind == feed.Reset || op.Kind == feed.Read) && i < len(op.Followees); i++ {
 		d.named = append(d.named, op.Followees[i].ID)
 	}
 	d.wrote, d.read = index, d.looked

@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/shard"
 )
 
@@ -132,7 +132,7 @@ func (n *Numbers) pollBoard(p *Poll, s *scratch, opt *shard.ReadOptions) error {
 	if len(p.Channels)+len(p.Dots) == 0 {
 		return nil
 	}
-	board, err := n.board(opt)
+	view, err := n.board(opt)
 	if err != nil {
 		return err
 	}
@@ -142,33 +142,33 @@ func (n *Numbers) pollBoard(p *Poll, s *scratch, opt *shard.ReadOptions) error {
 	}
 	width := 1
 	for _, name := range p.Channels {
-		width = max(width, int(board.Channels[name].Number)+1)
+		width = max(width, int(view.Channels[name].Number)+1)
 	}
 	for _, name := range p.Dots {
-		width = max(width, int(board.Dots[name].Number)+1)
+		width = max(width, int(view.Dots[name].Number)+1)
 	}
 	s.cursors = resized(s.cursors, len(p.Users)*width)
 	if err := n.node.Cursors(ks, p.Users, width, opt, s.cursors); err != nil {
 		return err
 	}
 	for i := range p.Users {
-		p.show(board, s.cursors[i*width:(i+1)*width])
+		p.show(view, s.cursors[i*width:(i+1)*width])
 	}
 	return nil
 }
 
 // show appends a user's notices and dots from the row of the user's cursors. A missing
 // channel or dot has number 0 and shows nothing.
-func (p *Poll) show(board *raftfsm.BoardView, row []int64) {
+func (p *Poll) show(view *board.View, row []int64) {
 	for _, name := range p.Channels {
 		unread := int64(0)
-		if c, there := board.Channels[name]; there {
+		if c, there := view.Channels[name]; there {
 			unread = standing(&c, row, Stand{}).Unread
 		}
 		p.Notices = append(p.Notices, unread)
 	}
 	for _, name := range p.Dots {
-		d, there := board.Dots[name]
+		d, there := view.Dots[name]
 		p.Shown = append(p.Shown, there && d.Shows(row))
 	}
 }

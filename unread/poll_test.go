@@ -15,7 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/shard"
 )
 
@@ -70,15 +71,15 @@ func follow(t testing.TB, n *shard.Node, users, authors uint64, followees func()
 	for first := uint64(0); first < users; first += 100 {
 		var w shard.Write
 		for user := first; user < min(first+100, users); user++ {
-			op := raftfsm.FeedOp{Kind: raftfsm.FeedReset, User: user}
+			op := feed.Op{Kind: feed.Reset, User: user}
 			ids := map[uint64]bool{}
 			for want := followees(); len(ids) < want; {
 				ids[r.Uint64N(authors)] = true
 			}
 			for id := range ids {
-				op.Followees = append(op.Followees, raftfsm.Followee{ID: id, Posts: r.Int64N(300)})
+				op.Followees = append(op.Followees, feed.Followee{ID: id, Posts: r.Int64N(300)})
 			}
-			slices.SortFunc(op.Followees, func(a, b raftfsm.Followee) int { return int(a.ID) - int(b.ID) })
+			slices.SortFunc(op.Followees, func(a, b feed.Followee) int { return int(a.ID) - int(b.ID) })
 			total += len(op.Followees)
 			w.Ops, w.Feeds = append(w.Ops, engine.Op{ID: user}), append(w.Feeds, op)
 		}
@@ -163,7 +164,7 @@ func (m *meeting) Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.Re
 	return m.Node.Get(ks, ids, width, opt, rows)
 }
 
-func (m *meeting) Board(ks *shard.Keyspace, opt *shard.ReadOptions) (*raftfsm.BoardView, error) {
+func (m *meeting) Board(ks *shard.Keyspace, opt *shard.ReadOptions) (*board.View, error) {
 	if err := m.meet(); err != nil {
 		return nil, err
 	}

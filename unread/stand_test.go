@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/shard"
 )
 
@@ -70,21 +70,21 @@ func TestReadsBeforeTheFirstNotice(t *testing.T) {
 func TestRepeatedRetractNamesItsReason(t *testing.T) {
 	node := openNode(t)
 	n := New(node)
-	full := &raftfsm.Channel{Number: 1, Latest: 3 * raftfsm.RetractedMax}
-	for seq := int64(2); len(full.Retracted) < raftfsm.RetractedMax; seq += 2 {
+	full := &board.Channel{Number: 1, Latest: 3 * board.RetractedMax}
+	for seq := int64(2); len(full.Retracted) < board.RetractedMax; seq += 2 {
 		full.Retracted = append(full.Retracted, seq)
 	}
 	w := &shard.Write{Deadline: soon()}
-	if _, err := n.writeBoard(w, &raftfsm.BoardOp{Kind: raftfsm.BoardPutChannel, Name: "news", Channel: full}); err != nil {
+	if _, err := n.writeBoard(w, &board.Op{Kind: board.PutChannel, Name: "news", Channel: full}); err != nil {
 		t.Fatal(err)
 	}
 	for round := range 2 {
 		w := &shard.Write{ID: shard.ByKey([]byte("full")), Deadline: soon()}
-		if _, full := errors.AsType[*shard.ArgumentError](n.Retract("news", 3*raftfsm.RetractedMax, w)); !full {
+		if _, full := errors.AsType[*shard.ArgumentError](n.Retract("news", 3*board.RetractedMax, w)); !full {
 			t.Errorf("round %d: it is not told that too many are retracted", round)
 		}
 		w = &shard.Write{ID: shard.ByKey([]byte("missing")), Deadline: soon()}
-		if err := n.Retract("news", 3*raftfsm.RetractedMax+1, w); !errors.Is(err, ErrNoNotice) {
+		if err := n.Retract("news", 3*board.RetractedMax+1, w); !errors.Is(err, ErrNoNotice) {
 			t.Errorf("round %d: of a notice that there is not: %v", round, err)
 		}
 	}

@@ -14,14 +14,18 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
 )
 
 // FolloweesMax bounds the followees of one user.
-const FolloweesMax = raftfsm.FolloweesMax
+const FolloweesMax = feed.FolloweesMax
 
 // NamesMax bounds the channels and dots of a cluster together.
-const NamesMax = raftfsm.CursorsMax
+const NamesMax = unread.CursorsMax
 
 // ErrNoNotice is returned by Retract for a notice that was never published.
 var ErrNoNotice = errors.New("no such notice")
@@ -34,7 +38,7 @@ type Node interface {
 	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error
 	Cursors(ks *shard.Keyspace, users []uint64, width int, opt *shard.ReadOptions, rows []int64) error
 	Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error
-	Board(ks *shard.Keyspace, opt *shard.ReadOptions) (*raftfsm.BoardView, error)
+	Board(ks *shard.Keyspace, opt *shard.ReadOptions) (*board.View, error)
 	Write(ks *shard.Keyspace, w *shard.Write) error
 	Timelines() shard.Timelines
 }
@@ -58,7 +62,7 @@ func (n *Numbers) keyspace(name, kind string) (*shard.Keyspace, error) {
 	return ks, nil
 }
 
-func (n *Numbers) board(opt *shard.ReadOptions) (*raftfsm.BoardView, error) {
+func (n *Numbers) board(opt *shard.ReadOptions) (*board.View, error) {
 	ks, err := n.keyspace(shard.KeyspaceBoard, shard.KindBoard)
 	if err != nil {
 		return nil, err
@@ -67,7 +71,7 @@ func (n *Numbers) board(opt *shard.ReadOptions) (*raftfsm.BoardView, error) {
 }
 
 // boardNow returns a board that includes every write acknowledged before the call.
-func (n *Numbers) boardNow(deadline time.Time) (*raftfsm.BoardView, error) {
+func (n *Numbers) boardNow(deadline time.Time) (*board.View, error) {
 	return n.board(&shard.ReadOptions{Consistency: shard.Linearizable, Deadline: deadline})
 }
 
@@ -96,7 +100,7 @@ func (n *Numbers) writeUser(w *shard.Write, table raftfsm.Table, op engine.Op, w
 // touch writes an op without effect to a user. A request that moves no cursor records its identity
 // this way, so that a repeat moves none either.
 func (n *Numbers) touch(w *shard.Write, user uint64) error {
-	_, err := n.writeUser(w, raftfsm.TableCounts, engine.Op{ID: user, Kind: engine.OpAdd, Cells: []engine.Cell{{}}}, 1)
+	_, err := n.writeUser(w, rows.Counts, engine.Op{ID: user, Kind: engine.OpAdd, Cells: []engine.Cell{{}}}, 1)
 	return err
 }
 
@@ -104,14 +108,14 @@ func (n *Numbers) touch(w *shard.Write, user uint64) error {
 // token includes made.
 func (n *Numbers) move(w *shard.Write, user uint64, kind engine.OpKind, number uint8, seq int64, made shard.Token) ([]int64, error) {
 	op := engine.Op{ID: user, Kind: kind, Cells: []engine.Cell{{Column: number, Value: seq + 1}}}
-	row, err := n.writeUser(w, raftfsm.TableCursors, op, int(number)+1)
+	row, err := n.writeUser(w, unread.Cursors, op, int(number)+1)
 	w.Token.At = append(w.Token.At, made.At...)
 	return row, err
 }
 
 // writeBoard writes one op on the board. It returns the number of the channel's last notice, or how
 // often the dot was fired. For a repeat it returns the value of the first answer.
-func (n *Numbers) writeBoard(w *shard.Write, op *raftfsm.BoardOp) (value int64, err error) {
+func (n *Numbers) writeBoard(w *shard.Write, op *board.Op) (value int64, err error) {
 	ks, err := n.keyspace(shard.KeyspaceBoard, shard.KindBoard)
 	if err != nil {
 		return 0, err
@@ -134,36 +138,36 @@ func (n *Numbers) writeBoard(w *shard.Write, op *raftfsm.BoardOp) (value int64, 
 // boardWith returns a board that includes every write acknowledged before the call. If the channel
 // or dot of the name is missing, boardWith first creates it by an op of kind makes, and returns the
 // token of that write. The write has no identity, because a repeat changes nothing.
-func (n *Numbers) boardWith(makes raftfsm.OpKind, name string, of *shard.Write) (*raftfsm.BoardView, shard.Token, error) {
-	board, err := n.boardNow(of.Deadline)
+func (n *Numbers) boardWith(makes board.OpKind, name string, of *shard.Write) (*board.View, shard.Token, error) {
+	view, err := n.boardNow(of.Deadline)
 	if err != nil {
 		return nil, shard.Token{}, err
 	}
-	_, channel := board.Channels[name]
-	_, dot := board.Dots[name]
-	if channel && makes == raftfsm.BoardMakeChannel || dot && makes == raftfsm.BoardMakeDot {
-		return board, shard.Token{}, nil
+	_, channel := view.Channels[name]
+	_, dot := view.Dots[name]
+	if channel && makes == board.MakeChannel || dot && makes == board.MakeDot {
+		return view, shard.Token{}, nil
 	}
 	w := shard.Write{Deadline: of.Deadline, Permission: of.Permission}
-	if _, err := n.writeBoard(&w, &raftfsm.BoardOp{Kind: makes, Name: name}); err != nil {
+	if _, err := n.writeBoard(&w, &board.Op{Kind: makes, Name: name}); err != nil {
 		return nil, shard.Token{}, err
 	}
-	board, err = n.boardNow(of.Deadline)
-	return board, w.Token, err
+	view, err = n.boardNow(of.Deadline)
+	return view, w.Token, err
 }
 
 // refusal returns the error for an op that the board refused.
-func refusal(op *raftfsm.BoardOp, why raftfsm.Refusal) error {
+func refusal(op *board.Op, why board.Refusal) error {
 	switch {
-	case op.Kind == raftfsm.BoardRetract && why == raftfsm.RefusedMissing:
+	case op.Kind == board.Retract && why == board.RefusedMissing:
 		return ErrNoNotice
-	case op.Kind == raftfsm.BoardRetract:
-		return &shard.ArgumentError{Field: "seq", Problem: fmt.Sprintf("%d notices of the channel are retracted behind one that is not, the most there may be", raftfsm.RetractedMax)}
-	case op.Kind == raftfsm.BoardPublish || op.Kind == raftfsm.BoardMakeChannel:
+	case op.Kind == board.Retract:
+		return &shard.ArgumentError{Field: "seq", Problem: fmt.Sprintf("%d notices of the channel are retracted behind one that is not, the most there may be", board.RetractedMax)}
+	case op.Kind == board.Publish || op.Kind == board.MakeChannel:
 		return &shard.ArgumentError{Field: "channel", Problem: fmt.Sprintf("there is no such channel yet, and there are %d channels and dots, the most there may be", NamesMax)}
 	}
 	return &shard.ArgumentError{Field: "name", Problem: fmt.Sprintf("there is no such dot yet, and there are %d channels and dots, the most there may be", NamesMax)}
 }
 
 // Board returns the channels and dots. The caller must not change them.
-func (n *Numbers) Board(opt *shard.ReadOptions) (*raftfsm.BoardView, error) { return n.board(opt) }
+func (n *Numbers) Board(opt *shard.ReadOptions) (*board.View, error) { return n.board(opt) }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -120,13 +120,13 @@ func clearDot(c *conn, args [][]byte) {
 }
 
 // readBoard plans a reply about all channels or dots.
-func readBoard(appendReply func(dst []byte, board *raftfsm.BoardView, resp3 bool) []byte) func(*conn, [][]byte) {
+func readBoard(appendReply func(dst []byte, board *board.View, resp3 bool) []byte) func(*conn, [][]byte) {
 	return func(c *conn, args [][]byte) {
-		planRead(c.arguments(args), nil, 1, func(opt *shard.ReadOptions) (*raftfsm.BoardView, error) { return c.server.node().unread.Board(opt) }, appendReply)
+		planRead(c.arguments(args), nil, 1, func(opt *shard.ReadOptions) (*board.View, error) { return c.server.node().unread.Board(opt) }, appendReply)
 	}
 }
 
-func appendChannels(dst []byte, board *raftfsm.BoardView, resp3 bool) []byte {
+func appendChannels(dst []byte, board *board.View, resp3 bool) []byte {
 	dst = resp.AppendMap(dst, len(board.Channels), resp3)
 	for _, name := range slices.Sorted(maps.Keys(board.Channels)) {
 		channel := board.Channels[name]
@@ -137,7 +137,7 @@ func appendChannels(dst []byte, board *raftfsm.BoardView, resp3 bool) []byte {
 	return dst
 }
 
-func appendDots(dst []byte, board *raftfsm.BoardView, resp3 bool) []byte {
+func appendDots(dst []byte, board *board.View, resp3 bool) []byte {
 	dst = resp.AppendMap(dst, len(board.Dots), resp3)
 	for _, name := range slices.Sorted(maps.Keys(board.Dots)) {
 		dot := board.Dots[name]

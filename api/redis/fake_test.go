@@ -7,7 +7,9 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members/memberstest"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
 )
 
@@ -99,13 +101,13 @@ func (n *fakeNode) Feeds(_ *shard.Keyspace, users []uint64, _ *shard.ReadOptions
 	return n.trouble(users)
 }
 
-func (n *fakeNode) Board(_ *shard.Keyspace, opt *shard.ReadOptions) (*raftfsm.BoardView, error) {
+func (n *fakeNode) Board(_ *shard.Keyspace, opt *shard.ReadOptions) (*board.View, error) {
 	n.mu.Lock()
 	n.mu.opt = *opt
 	n.mu.Unlock()
-	return &raftfsm.BoardView{
-		Channels: map[string]raftfsm.Channel{"news": {Number: 1, Latest: 9}},
-		Dots:     map[string]raftfsm.Dot{"shop": {Number: 2, Fired: 1, NewUsers: true}},
+	return &board.View{
+		Channels: map[string]board.Channel{"news": {Number: 1, Latest: 9}},
+		Dots:     map[string]board.Dot{"shop": {Number: 2, Fired: 1, NewUsers: true}},
 	}, n.trouble(nil)
 }
 
@@ -146,7 +148,7 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 		n.mu.written = append(n.mu.written, w.ID)
 	}
 	switch {
-	case w.Table == raftfsm.TableCursors:
+	case w.Table == unread.Cursors:
 		for i := range w.Rows {
 			w.Rows[i] = 1 << 20 // past all that there is
 		}
@@ -206,6 +208,6 @@ func (noTimelines) Newest(*shard.Keyspace, *shard.NewestPosts, *shard.ReadOption
 	return nil, nil, nil
 }
 
-func (noTimelines) Groups(*shard.Keyspace, uint64, *shard.ReadOptions) ([]raftfsm.Group, error) {
+func (noTimelines) Groups(*shard.Keyspace, uint64, *shard.ReadOptions) ([]feed.Group, error) {
 	return nil, nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/internal/strictjson"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/timeline"
 )
@@ -85,8 +85,8 @@ func readTimeline(c *conn, args [][]byte) {
 	a.options(limitOption(&q.Limit),
 		textOption("cursor", func(text []byte) error { return parsePostCursor(&q, text) }),
 		textOption("group", func(name []byte) error {
-			if q.Group = string(name); !raftfsm.ValidGroupName(name) {
-				return fieldError("group", fmt.Sprintf("not 1 to %d of A-Z a-z 0-9 . _ -", raftfsm.GroupNameBytesMax))
+			if q.Group = string(name); !feed.ValidGroupName(name) {
+				return fieldError("group", fmt.Sprintf("not 1 to %d of A-Z a-z 0-9 . _ -", feed.GroupNameBytesMax))
 			}
 			return nil
 		}),

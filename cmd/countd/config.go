@@ -22,10 +22,10 @@ import (
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/days"
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/storage"
@@ -193,7 +193,7 @@ func (c *config) validate() error {
 	if err := cmp.Or(
 		within(c, "replace-after", c.Placement.ReplaceAfter, time.Second, replaceAfterMax),
 		within(c, "shutdown-delay", c.ShutdownDelay, 0, shutdownDelayMax),
-		within(c, "cursor-idle", c.CursorIdle, raftfsm.CursorIdleMin, raftfsm.CursorIdleMax),
+		within(c, "cursor-idle", c.CursorIdle, unread.CursorIdleMin, unread.CursorIdleMax),
 		within(c, "key-horizon", c.Limits.KeyHorizon, shard.KeyHorizonMin, dedup.HorizonMax),
 		within(c, "keys-max", c.Limits.KeysMax, 1, dedup.KeysMaxMax),
 		within(c, "producer-idle", c.Limits.ProducerIdle, time.Millisecond, dedup.HorizonMax),

@@ -63,8 +63,18 @@ const rule = `
 	raftfsm/outbox: internal/splitmix internal/wire
 	# Bodies of idle keys on disk.
 	raftfsm/spill: internal/splitmix internal/prefetch engine/cold engine/golomb
-	# What a log entry means to a shard.
-	raftfsm: internal/wire internal/names internal/splitmix raftfsm/spill raftfsm/outbox raftfsm/dedup raftfsm/codec engine engine/cold engine/golomb source/sink engine/members
+	# What a log entry means to a shard of any kind.
+	raftfsm: internal/wire raftfsm/spill raftfsm/dedup raftfsm/codec engine engine/cold source/sink engine/members
+	# What kinds of shards with rows share.
+	raftfsm/rows: raftfsm raftfsm/codec engine
+	# One kind of shard each.
+	raftfsm/counters: raftfsm raftfsm/rows raftfsm/outbox raftfsm/spill raftfsm/dedup raftfsm/codec engine engine/cold engine/members internal/wire
+	raftfsm/unread: raftfsm raftfsm/rows raftfsm/dedup raftfsm/codec engine
+	raftfsm/feed: raftfsm engine/cold raftfsm/spill raftfsm/dedup raftfsm/codec engine engine/golomb internal/names internal/splitmix internal/wire
+	# The numbers of channels and dots are columns of cursors.
+	raftfsm/board: raftfsm raftfsm/unread raftfsm/dedup raftfsm/codec engine internal/splitmix internal/wire
+	# The list of all kinds.
+	raftfsm/kinds: raftfsm engine raftfsm/codec raftfsm/dedup raftfsm/rows raftfsm/spill source/sink raftfsm/counters raftfsm/unread raftfsm/feed raftfsm/board
 	# The errors that the packages of shard share.
 	shard/errs:
 	# The cluster port, calls and their errors; no body, no group.
@@ -76,15 +86,15 @@ const rule = `
 	# Appends of all groups, and small calls, between two nodes.
 	shard/stream: shard/rpc internal/wire shard/storage shard/errs
 	# One replica of a Raft group, and what guards raft in it.
-	shard/replica: shard/rpc shard/stream shard/storage shard/raftstore shard/errs raftfsm raftfsm/catalog raftfsm/codec engine/cold engine/members internal/atomicfile internal/scarce
+	shard/replica: shard/rpc shard/stream shard/storage shard/raftstore shard/errs raftfsm raftfsm/counters raftfsm/kinds raftfsm/catalog raftfsm/codec engine/cold engine/members internal/atomicfile internal/scarce
 	# Requests into log entries, and their answers.
-	shard/propose: shard/errs raftfsm raftfsm/codec raftfsm/dedup engine
+	shard/propose: shard/errs raftfsm raftfsm/counters raftfsm/codec raftfsm/dedup engine
 	# Metrics without labels.
 	shard/metric:
 	# The memory and disk that a node may still take.
 	shard/headroom: shard/replica shard/metric shard/errs
 	# Which rows and feeds are in memory, and which on disk.
-	shard/tiering: raftfsm/spill raftfsm/outbox shard/headroom shard/metric shard/replica shard/rpc shard/errs raftfsm raftfsm/catalog raftfsm/codec engine engine/cold engine/members engine/pebbledb
+	shard/tiering: raftfsm/spill raftfsm/outbox shard/headroom shard/metric shard/replica shard/rpc shard/errs raftfsm raftfsm/counters raftfsm/catalog raftfsm/codec engine engine/cold engine/members engine/pebbledb
 	# Which replicas have files here, and which were deleted.
 	shard/dirs: shard/replica shard/storage shard/raftstore raftfsm/catalog engine/cold engine/members internal/atomicfile internal/scarce
 	# Who is a member of groups led here, as the catalog wants it.
@@ -98,19 +108,19 @@ const rule = `
 	# Changes of the catalog, on whichever node leads it.
 	shard/catalogclient: shard/prover shard/replica shard/retry shard/rpc shard/errs raftfsm/catalog raftfsm/codec
 	# The rows of a snapshot into a shard, through its log.
-	shard/restore: raftfsm/outbox shard/keyspace shard/retry shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/members source/sink
+	shard/restore: raftfsm/outbox shard/keyspace shard/retry shard/errs raftfsm raftfsm/board raftfsm/feed raftfsm/kinds raftfsm/rows raftfsm/unread raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/members source/sink
 	# Parts of writes on their way to a leader.
 	shard/forward: shard/propose shard/rpc internal/wire raftfsm/codec raftfsm/dedup engine source/sink
 	# Steps of leaders that drop what is of no use any more.
-	shard/upkeep: shard/propose shard/replica raftfsm raftfsm/catalog raftfsm/dedup
+	shard/upkeep: shard/propose shard/replica raftfsm raftfsm/counters raftfsm/unread raftfsm/catalog raftfsm/dedup
 	# Messages of sources into sections of shards. Its model restores shards too.
-	shard/sourcesink: shard/keyspace shard/catalogclient shard/restore shard/errs raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine source/sink
+	shard/sourcesink: shard/keyspace shard/catalogclient shard/restore shard/errs raftfsm raftfsm/counters raftfsm/kinds raftfsm/rows raftfsm/unread raftfsm/catalog raftfsm/codec raftfsm/dedup engine source/sink
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: internal/clustername raftfsm/outbox raftfsm/spill shard/forward shard/upkeep shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream internal/wire shard/storage shard/raftstore raftfsm raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members internal/scarce engine/pebbledb
+	shard: internal/clustername raftfsm/outbox raftfsm/spill shard/forward shard/upkeep shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream internal/wire shard/storage shard/raftstore raftfsm raftfsm/board raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/rows raftfsm/unread raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members internal/scarce engine/pebbledb
 	# What users have not seen, joined from what shards hold.
-	unread: shard raftfsm/outbox raftfsm raftfsm/catalog engine
+	unread: shard raftfsm/outbox raftfsm raftfsm/board raftfsm/feed raftfsm/rows raftfsm/unread raftfsm/catalog engine
 	# Pages of posts by followees, joined from what shards hold.
-	timeline: shard raftfsm raftfsm/outbox engine
+	timeline: shard raftfsm raftfsm/counters raftfsm/feed raftfsm/outbox engine
 	# Documents that the server hands out.
 	docs:
 	# The cluster as operators see and change it.
@@ -127,13 +137,13 @@ const rule = `
 	# Metrics of HTTP.
 	api/metric: engine shard
 	# Neighbours that do not know each other.
-	api: client api/listen api/metric internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/sourcesink shard/tiering raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members internal/opjson
+	api: client api/listen api/metric internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/sourcesink shard/tiering raftfsm raftfsm/board raftfsm/counters raftfsm/feed raftfsm/rows raftfsm/unread raftfsm/catalog engine internal/lograte internal/strictjson engine/members internal/opjson
 	# Bytes of the Redis protocol; no command.
 	api/redis/resp: internal/strictjson
-	api/redis: api/listen api/redis/resp timeline auth unread shard shard/storage raftfsm raftfsm/catalog engine internal/lograte internal/strictjson engine/members
+	api/redis: api/listen api/redis/resp timeline auth unread shard shard/storage raftfsm raftfsm/board raftfsm/feed raftfsm/unread raftfsm/catalog engine internal/lograte internal/strictjson engine/members
 	cluster: internal/clustername client internal/names admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
-	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/headroom shard/storage shard/tiering shard/rpc raftfsm raftfsm/catalog raftfsm/dedup raftfsm/outbox engine engine/members internal/certs internal/days cmd/countd/internal/events internal/scarce internal/version
+	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/headroom shard/storage shard/tiering shard/rpc raftfsm raftfsm/unread raftfsm/catalog raftfsm/dedup raftfsm/outbox engine engine/members internal/certs internal/days cmd/countd/internal/events internal/scarce internal/version
 	# Lines of the log about what changed.
 	cmd/countd/internal/events:
 	# What services import: the public HTTP API and the types of its JSON, and nothing of ours.
@@ -175,9 +185,9 @@ const rule = `
 	tests: engine/members/memberstest auth/authtest source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/nodetest client internal/cable internal/calltest internal/must internal/pki internal/pki/pkitest shard/rpc/rpctest shard/rafttest
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
-	only raftfsm raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
+	only raftfsm raftfsm/board raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...
 	only shard/storage cmd/countd/e2e: go.etcd.io/bbolt
-	only engine/cold engine/members engine/pebbledb raftfsm raftfsm/spill shard/raftstore shard/storage internal/scarce: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
+	only engine/cold engine/members engine/pebbledb raftfsm/counters raftfsm/feed raftfsm/spill shard/raftstore shard/storage internal/scarce: github.com/cockroachdb/pebble/v2/... github.com/maypok86/otter/v2/...
 	only cluster: github.com/hashicorp/memberlist
 	only api cmd/countctl/...: github.com/valyala/fasthttp/...
 	only api: github.com/valyala/fastjson/...

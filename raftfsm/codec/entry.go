@@ -35,7 +35,7 @@ import (
 //	           for a key that another shard judged: dedup.Use
 //	restore:   number (8)                    the first write of a restore: forgets the requests of clients
 //	source, positions: dedup/positions.go
-//	op:        kind (1) | fields of the kind: raftfsm/opkind.go
+//	op:        kind (1) | fields of the kind: op.go of the kind's package
 //
 // A reader refuses unknown versions and kinds: a later program defines them.
 const (

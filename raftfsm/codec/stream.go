@@ -18,13 +18,13 @@ import (
 //	          cold rows: 0 none, 1 named, 2 carried, as to another node; the bytes of blocks are
 //	          those of the carried form, 0 for none. A catalog is shard 0 of 1
 //	catalog:  JSON
-//	rows:     streamrows.go; ascending over the whole stream
-//	cold, block: streamcold.go; among the rows of counters
+//	rows:     rows/sections.go; ascending over the whole stream
+//	cold, block: counters/streamcold.go; among the rows of counters
 //	outboxes: bodystream.go; behind the rows of counters, none if there are no outboxes
-//	members:  streamsets.go; at most once, before the rows of counters
+//	members:  counters/streamsets.go; at most once, before the rows of counters
 //	cursors:  as rows, behind them
-//	sweep:    sweep.go; once, behind the cursors
-//	feeds:    bodystream.go, feedstream.go
+//	sweep:    unread/sweep.go; once, behind the cursors
+//	feeds:    bodystream.go, feed/stream.go
 //	board:    JSON; once
 //	producers, forgotten, keys: dedup/state.go; each once, behind all of a shard
 //	positions: dedup/positions.go; at most once, behind the keys
@@ -46,20 +46,20 @@ const (
 	StreamCatalog = 2
 	StreamRows    = 3
 
-	StreamCold    = 4 // these three: streamcold.go
+	StreamCold    = 4 // these three: counters/streamcold.go
 	StreamCarried = 5
 	StreamBlock   = 6
 
-	StreamOutboxes = 7 // outboxes.go
+	StreamOutboxes = 7 // counters/outboxes.go
 
-	StreamMembers        = 8 // these three: streamsets.go
+	StreamMembers        = 8 // these three: counters/streamsets.go
 	StreamCarriedMembers = 9
 	StreamMemberBlock    = 10
 
-	StreamCursors = 11 // unread.go
+	StreamCursors = 11 // unread/unread.go
 	StreamSweep   = 12
-	StreamFeeds   = 13 // feedstream.go
-	StreamBoard   = 14 // board.go
+	StreamFeeds   = 13 // feed/stream.go
+	StreamBoard   = 14 // board/board.go
 
 	StreamProducers = 15 // these three: dedup/state.go
 	StreamForgotten = 16

@@ -26,7 +26,7 @@ const (
 // The names of the keyspaces that every cluster begins with.
 const (
 	Posts  = "posts" // its ids are posts
-	Users  = "users" // its ids are authors; its column raftfsm.PostsColumn counts their posts
+	Users  = "users" // its ids are authors; its column counters.PostsColumn counts their posts
 	Unread = "unread"
 	Feed   = "feed"
 	Board  = "board"

@@ -8,6 +8,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
@@ -25,7 +26,7 @@ func TestMemoryExpiresBehindAWrongClock(t *testing.T) {
 			id := dedup.ByKey([]byte{byte(key)})
 			w.Reset(nil, codectest.Whole, &id)
 			op := engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}
-			w.Op(1, &op)
+			counters.AppendOp(&w, 1, &op)
 			q, err := p.Submit(w.Section(), w.Ops(), true, 0)
 			if err == nil {
 				err = q.Wait(time.NewTimer(time.Minute))
@@ -42,7 +43,7 @@ func TestMemoryExpiresBehindAWrongClock(t *testing.T) {
 			time.Sleep(time.Minute)
 			send(key + 1)
 		}
-		if ahead := time.Until(g.fsm.BatchingFSM.(*raftfsm.Counters).LogTime()); ahead < 364*24*time.Hour {
+		if ahead := time.Until(g.fsm.BatchingFSM.(*counters.Machine).LogTime()); ahead < 364*24*time.Hour {
 			t.Errorf("the log is ahead by %v", ahead)
 		}
 	})

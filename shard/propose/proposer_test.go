@@ -20,6 +20,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/errs"
 )
@@ -95,7 +96,7 @@ func (g *fakeGroup) entry(t *testing.T, i int) *fakeFuture {
 
 func (g *fakeGroup) get(id uint64) int64 {
 	var row [1]int64
-	g.fsm.BatchingFSM.(*raftfsm.Counters).Table().Get(id, row[:])
+	g.fsm.BatchingFSM.(*counters.Machine).Table().Get(id, row[:])
 	return row[0]
 }
 
@@ -108,7 +109,7 @@ func testMetrics(t *testing.T) *Metrics {
 	return m
 }
 
-func testConfig(g Group, rounds *Rounds, fsm *raftfsm.Counters, m *Metrics) Config {
+func testConfig(g Group, rounds *Rounds, fsm *counters.Machine, m *Metrics) Config {
 	logger := slog.New(slog.DiscardHandler)
 	return Config{Group: g, Rounds: rounds, Kind: codec.KindCounters, Clock: NewClock(time.Now(), fsm.LogTime, logger), Limits: limits, Metrics: m, Logger: logger}
 }
@@ -117,7 +118,7 @@ func testConfig(g Group, rounds *Rounds, fsm *raftfsm.Counters, m *Metrics) Conf
 func newFakeProposer(t *testing.T) (*Proposer, *fakeGroup) {
 	t.Helper()
 	m := testMetrics(t)
-	fsm := raftfsm.NewCounters(raftfsm.Tiers{})
+	fsm := counters.New(raftfsm.Places{})
 	g := &fakeGroup{fsm: TimedFSM{fsm, m}, failCh: make(chan struct{})}
 	return New(testConfig(g, NewRounds(nil), fsm, m)), g
 }
@@ -127,7 +128,7 @@ func sectionOf(id uint64, ops int) *raftfsm.RequestWriter {
 	var w raftfsm.RequestWriter
 	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 	for range ops {
-		w.Op(id, &engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
+		counters.AppendOp(&w, id, &engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
 	}
 	return &w
 }

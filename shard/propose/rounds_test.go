@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/counters"
 )
 
 // roundsOf simulates the groups of one node in simulated time. takes returns the time of an entry
@@ -30,7 +31,7 @@ func newRoundsOf(t *testing.T, groups int, takes func(group, entry int) time.Dur
 	m := testMetrics(t)
 	w := &roundsOf{rounds: NewRounds(nil), began: time.Now(), entries: make([][]time.Duration, groups), flying: make([]int, groups)}
 	for i := range groups {
-		fsm := raftfsm.NewCounters(raftfsm.Tiers{})
+		fsm := counters.New(raftfsm.Places{})
 		g := &simulatedGroup{fakeGroup: fakeGroup{fsm: TimedFSM{fsm, m}, failCh: make(chan struct{})}}
 		g.takes = func() time.Duration {
 			w.mu.Lock()

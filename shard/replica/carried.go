@@ -12,6 +12,8 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 )
@@ -31,8 +33,8 @@ func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind, route codec
 	if err != nil {
 		return nil, err
 	}
-	facts, err := raftfsm.VisitSnapshot(untilClosing{checked, g}, kind, route, raftfsm.SnapshotVisitor{})
-	if err == nil && facts.MembersLater {
+	facts, err := kinds.All.VisitSnapshot(untilClosing{checked, g}, kind, route, raftfsm.SnapshotVisitor{})
+	if err == nil && facts.Later {
 		err = fmt.Errorf("%w: members of an entry behind the snapshot", errs.ErrBehind)
 	}
 	if c, is := checked.ReadCloser.(carriedFile); is {
@@ -165,7 +167,7 @@ func (g *Replica) openCarried(id string) (*storedSnapshot, error) {
 // may have removed the part. Even a snapshot of the same entry may do so, because cold rows change
 // without an entry.
 func (g *Replica) carry(id string, state io.Reader) (*carried, error) {
-	rows, err := raftfsm.CarryBlocks(state, g.cfg.Cold, g.cfg.Members)
+	rows, err := counters.CarryBlocks(state, g.cfg.Cold, g.cfg.Members)
 	c := &carried{rows, g, g.snaps.IsNewest(id)}
 	if err != nil {
 		c.note(err)
@@ -176,7 +178,7 @@ func (g *Replica) carry(id string, state io.Reader) (*carried, error) {
 
 // carried is a snapshot with the data that carry opened.
 type carried struct {
-	*raftfsm.Carried
+	*counters.Carried
 	group  *Replica
 	newest bool // was still the newest after everything was opened
 }
@@ -263,7 +265,7 @@ func (g *Replica) Receive(node string, kind codec.Kind, route codec.Route, fetch
 	if err != nil {
 		return err
 	}
-	facts, err := raftfsm.VisitSnapshot(io.TeeReader(state, sink), kind, route, raftfsm.SnapshotVisitor{})
+	facts, err := kinds.All.VisitSnapshot(io.TeeReader(state, sink), kind, route, raftfsm.SnapshotVisitor{})
 	if err == nil && facts.Index > meta.Index {
 		err = fmt.Errorf("%w: its state is of entry %d, it says %d", rpc.ErrBadAnswer, facts.Index, meta.Index)
 	}

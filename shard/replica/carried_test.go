@@ -18,6 +18,8 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/errs"
 )
 
@@ -57,7 +59,7 @@ func openWithMembers(t *testing.T, hook func(w *withMembers)) *withMembers {
 	t.Cleanup(func() { mustDo(t, w.store.Close()) })
 	w.sets, err = w.store.Group(7)
 	mustDo(t, err)
-	fsm := raftfsm.NewCounters(raftfsm.Tiers{Members: w.sets})
+	fsm := counters.New(raftfsm.Places{Members: w.sets})
 	t.Cleanup(fsm.Close)
 	cfg := testConfig(t, testMux(t), "n1")
 	cfg.FSM, cfg.Members, cfg.Initial = fsm, w.sets, aloneIn(cfg)
@@ -97,7 +99,7 @@ func (w *withMembers) joinMany(n uint64) {
 }
 
 // joinEntry returns an entry by which n members, numbered from first on, join a set. It has a clock
-// (raftfsm/dedup/limits.go), then a request with n ops (raftfsm/opkind.go).
+// (raftfsm/dedup/limits.go), then a request with n ops (raftfsm/counters/op.go).
 func joinEntry(now time.Time, first, n uint64) []byte {
 	le, minute := binary.LittleEndian, uint64(time.Minute.Milliseconds())
 	b := append(codec.BeginEntry(nil, codec.KindCounters, 1), codec.SectionClock, codec.ClockSize, 0, 0, 0)
@@ -117,7 +119,7 @@ func joinEntry(now time.Time, first, n uint64) []byte {
 // visit reads a snapshot to its end.
 func (w *withMembers) visit(s io.ReadCloser) raftfsm.SnapshotFacts {
 	w.Helper()
-	facts, err := raftfsm.VisitSnapshot(s, codec.KindCounters, codectest.Whole, raftfsm.SnapshotVisitor{})
+	facts, err := kinds.All.VisitSnapshot(s, codec.KindCounters, codectest.Whole, raftfsm.SnapshotVisitor{})
 	mustDo(w.T, errors.Join(err, s.Close()))
 	return facts
 }
@@ -153,7 +155,7 @@ func TestBackupKeepsItsSets(t *testing.T) {
 		s, err := w.OpenSnapshot(t.Context(), codec.KindCounters, codectest.Whole)
 		mustDo(t, err)
 		w.replaceSnapshots()
-		if facts := w.visit(s); facts.MembersLater || facts != s.SnapshotFacts {
+		if facts := w.visit(s); facts.Later || facts != s.SnapshotFacts {
 			t.Errorf("the snapshot has %+v, and was checked to have %+v", facts, s.SnapshotFacts)
 		}
 	}

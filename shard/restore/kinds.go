@@ -1,14 +1,18 @@
 package restore
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/unread"
 )
 
 // This file restores everything except rows of counts and positions.
@@ -24,9 +28,9 @@ func (r *restore) clear(force bool) error {
 		return r.notEmpty()
 	}
 	if r.cfg.Kind == codec.KindBoard {
-		return r.begin(batch{Write: Write{Ops: []engine.Op{{}}, Board: &raftfsm.BoardOp{Kind: raftfsm.BoardClear}}})
+		return r.begin(batch{Write: Write{Ops: []engine.Op{{}}, Board: &board.Op{Kind: board.Clear}}})
 	}
-	return r.begin(batch{Write: Write{Ops: []engine.Op{{ID: r.route.LeastID(r.cfg.Shard)}}, Feeds: []raftfsm.FeedOp{{Kind: raftfsm.FeedClear}}}})
+	return r.begin(batch{Write: Write{Ops: []engine.Op{{ID: r.route.LeastID(r.cfg.Shard)}}, Feeds: []feed.Op{{Kind: feed.Clear}}}})
 }
 
 // cursors adds rows of cursors to the next writes. It sets a cursor beyond the board back to the board's
@@ -44,12 +48,12 @@ func (r *restore) cursors(p *engine.Page) error {
 	for i, key := range p.IDs {
 		r.setBack(key, p.Row(i))
 	}
-	return r.page(raftfsm.TableCursors, p)
+	return r.page(unread.Cursors, p)
 }
 
 // setBack bounds a row of cursors by the board, and updates the expected state of the shard.
 func (r *restore) setBack(key uint64, row []int64) {
-	was, moved := raftfsm.CursorsDigest(key, row), uint64(0)
+	was, moved := unread.CursorsDigest(key, row), uint64(0)
 	for column, at := range row {
 		if at > r.end[column] {
 			row[column] = r.end[column]
@@ -59,30 +63,43 @@ func (r *restore) setBack(key uint64, row []int64) {
 	if moved == 0 {
 		return
 	}
-	r.changed.CursorsSetBack += moved
-	r.changed.Digest += raftfsm.CursorsDigest(key, row) - was
+	r.changed.SetBack += moved
+	r.changed.Digest += unread.CursorsDigest(key, row) - was
 	if !slices.ContainsFunc(row, func(at int64) bool { return at != 0 }) {
 		r.changed.Rows--
 	}
 }
 
+// body adds what the shard keeps under a key besides rows to the next writes.
+func (r *restore) body(key uint64, body any) error {
+	switch body := body.(type) {
+	case *feed.Feed:
+		return r.feed(key, body)
+	case *outbox.Outbox:
+		return r.outbox(key, body)
+	case *board.View:
+		return r.board(body)
+	}
+	return fmt.Errorf("a %T cannot be restored", body)
+}
+
 // feed adds one user's feed to the next writes.
-func (r *restore) feed(key uint64, followees []raftfsm.Followee, groups []raftfsm.Group) error {
+func (r *restore) feed(key uint64, of *feed.Feed) error {
 	id, err := r.idOf(key)
 	if err != nil {
 		return err
 	}
-	add := func(op raftfsm.FeedOp) {
+	add := func(op feed.Op) {
 		op.User = id
 		r.next.Ops = append(r.next.Ops, engine.Op{ID: id})
 		r.next.Feeds = append(r.next.Feeds, op)
 		r.next.followees += len(op.Followees)
 	}
-	add(raftfsm.FeedOp{Kind: raftfsm.FeedReset, Followees: slices.Clone(followees)})
-	for _, g := range groups {
-		op := raftfsm.FeedOp{Kind: raftfsm.FeedPutGroup, Group: g.Name}
+	add(feed.Op{Kind: feed.Reset, Followees: slices.Clone(of.Followees)})
+	for _, g := range of.Groups {
+		op := feed.Op{Kind: feed.PutGroup, Group: g.Name}
 		for _, id := range g.Followees {
-			op.Followees = append(op.Followees, raftfsm.Followee{ID: id})
+			op.Followees = append(op.Followees, feed.Followee{ID: id})
 		}
 		add(op)
 	}
@@ -133,25 +150,25 @@ func (r *restore) member(p members.Pair, at members.Stamp) error {
 	if err != nil {
 		return err
 	}
-	return r.add(raftfsm.TableCounts, engine.Copy(id, p.Column, p.Member, uint64(at)))
+	return r.add(rows.Counts, engine.Copy(id, p.Column, p.Member, uint64(at)))
 }
 
 // board writes all channels and dots one after another, because they are few.
-func (r *restore) board(view *raftfsm.BoardView) error {
+func (r *restore) board(view *board.View) error {
 	for name, c := range view.Channels {
-		if err := r.putBoard(&raftfsm.BoardOp{Kind: raftfsm.BoardPutChannel, Name: name, Channel: &c}); err != nil {
+		if err := r.putBoard(&board.Op{Kind: board.PutChannel, Name: name, Channel: &c}); err != nil {
 			return err
 		}
 	}
 	for name, d := range view.Dots {
-		if err := r.putBoard(&raftfsm.BoardOp{Kind: raftfsm.BoardPutDot, Name: name, Dot: &d}); err != nil {
+		if err := r.putBoard(&board.Op{Kind: board.PutDot, Name: name, Dot: &d}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *restore) putBoard(op *raftfsm.BoardOp) error {
+func (r *restore) putBoard(op *board.Op) error {
 	r.next.Ops, r.next.Board = []engine.Op{{}}, op
 	return r.flush()
 }

@@ -20,10 +20,15 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/retry"
@@ -103,8 +108,8 @@ type Write struct {
 	ID       dedup.RequestID
 	Table    raftfsm.Table
 	Ops      []engine.Op
-	Feeds    []raftfsm.FeedOp
-	Board    *raftfsm.BoardOp
+	Feeds    []feed.Op
+	Board    *board.Op
 	Outbox   []outbox.Op
 	Deadline time.Time
 
@@ -148,7 +153,7 @@ func Shard(ctx context.Context, cfg Config, stream io.Reader, o Options) (raftfs
 	if r.places, err = placesOf(r.cfg.Keyspace, o.Columns); err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
-	snapshot, err := raftfsm.OpenSnapshot(stream, r.cfg.Kind, codec.Route{Modulus: uint32(r.route.Shards), Residue: uint32(r.cfg.Shard)})
+	snapshot, err := kinds.All.OpenSnapshot(stream, r.cfg.Kind, codec.Route{Modulus: uint32(r.route.Shards), Residue: uint32(r.cfg.Shard)})
 	if err != nil {
 		return raftfsm.SnapshotFacts{}, fmt.Errorf("%w: %w", ErrBadSnapshot, err)
 	}
@@ -157,11 +162,8 @@ func Shard(ctx context.Context, cfg Config, stream io.Reader, o Options) (raftfs
 	}
 	facts, err := snapshot.Visit(raftfsm.SnapshotVisitor{
 		Members: r.member,
-		Rows:    r.counts,
-		Cursors: r.cursors,
-		Feed:    r.feed,
-		Outbox:  r.outbox,
-		Board:   r.board,
+		Rows:    r.rows,
+		Body:    r.body,
 		Positions: func(all []dedup.PositionRecord, digest uint64) error {
 			r.positions, r.positionsDigest = all, digest
 			return nil
@@ -174,9 +176,9 @@ func Shard(ctx context.Context, cfg Config, stream io.Reader, o Options) (raftfs
 		return facts, fmt.Errorf("%w: %w", ErrBadSnapshot, err)
 	}
 	facts.Rows += r.changed.Rows
-	facts.Digest += r.changed.Digest - facts.MembersGone
-	facts.MembersGone = 0
-	facts.CursorsSetBack = r.changed.CursorsSetBack
+	facts.Digest += r.changed.Digest - facts.Gone
+	facts.Gone = 0
+	facts.SetBack = r.changed.SetBack
 	if err := r.check(facts); err != nil {
 		return facts, err
 	}
@@ -334,9 +336,9 @@ func (r *restore) empty(force bool) error {
 	if !r.takesPositions() {
 		return r.clear(force)
 	}
-	tables, counters := []raftfsm.Table{raftfsm.TableCounts}, r.cfg.Kind == codec.KindCounters
+	tables, counters := []raftfsm.Table{rows.Counts}, r.cfg.Kind == codec.KindCounters
 	if !counters {
-		tables = append(tables, raftfsm.TableCursors)
+		tables = append(tables, unread.Cursors)
 	}
 	for _, table := range tables {
 		if ids, err := r.rowsFrom(table, 0); err != nil {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/keyspace"
 )
@@ -50,10 +52,13 @@ func movesColumns(places []int) bool {
 	return false
 }
 
-// counts adds rows of counts to the next writes.
-func (r *restore) counts(p *engine.Page) error {
+// rows adds rows of a table to the next writes.
+func (r *restore) rows(table raftfsm.Table, p *engine.Page) error {
+	if table == unread.Cursors {
+		return r.cursors(p)
+	}
 	if !movesColumns(r.places) {
-		return r.page(raftfsm.TableCounts, p)
+		return r.page(rows.Counts, p)
 	}
 	for i, key := range p.IDs {
 		row := p.Row(i)
@@ -75,7 +80,7 @@ func (r *restore) counts(p *engine.Page) error {
 		}
 		id, err := r.idOf(key)
 		if err == nil {
-			err = r.add(raftfsm.TableCounts, engine.Op{ID: id, Kind: engine.OpSet, Cells: cells})
+			err = r.add(rows.Counts, engine.Op{ID: id, Kind: engine.OpSet, Cells: cells})
 		}
 		if err != nil {
 			return err
@@ -103,7 +108,7 @@ func (r *restore) hasColumn(key uint64, column int) error {
 // page adds rows to the next writes, each count in the column of its number. It does not keep the page.
 func (r *restore) page(table raftfsm.Table, p *engine.Page) error {
 	columns := engine.ColumnsMax // of cursors; tables are wider than their keyspace
-	if table == raftfsm.TableCounts {
+	if table == rows.Counts {
 		columns = len(r.places)
 	}
 	for i, key := range p.IDs {

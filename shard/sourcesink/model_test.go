@@ -19,7 +19,11 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/restore"
@@ -82,7 +86,7 @@ func (c *sourceCluster) command(command *catalog.Command) *catalog.Result {
 	for _, k := range view.Keyspaces {
 		for g := k.FirstGroup; g < k.FirstGroup+uint32(k.Shards); g++ {
 			if kind, _ := codec.KindOf(k.Kind); c.shards[g] == nil {
-				c.shards[g] = raftfsm.New(kind)
+				c.shards[g] = kinds.All.New(kind, raftfsm.Places{})
 			}
 		}
 	}
@@ -245,7 +249,7 @@ func (c *sourceCluster) apply(group uint32, id dedup.RequestID, ops []engine.Op)
 		return Answer{Err: errs.ErrUnknownKeyspace}
 	}
 	kind := codec.KindCounters
-	if _, is := m.(*raftfsm.Unread); is {
+	if _, is := m.(*unread.Machine); is {
 		kind = codec.KindUnread
 	}
 	entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 0), time.UnixMilli(1), dedup.Limits{KeyHorizon: time.Hour, KeysMax: 10, ProducerIdle: time.Hour, ProducersMax: 10})
@@ -253,9 +257,9 @@ func (c *sourceCluster) apply(group uint32, id dedup.RequestID, ops []engine.Op)
 	w.Reset(nil, codectest.Whole, &id)
 	for i := range ops {
 		if kind == codec.KindUnread {
-			w.TableOp(raftfsm.TableCounts, ops[i].ID, &ops[i])
+			unread.AppendOp(&w, rows.Counts, ops[i].ID, &ops[i])
 		} else {
-			w.Op(ops[i].ID, &ops[i])
+			counters.AppendOp(&w, ops[i].ID, &ops[i])
 		}
 	}
 	r := m.Apply(codectest.Next(m, codec.AppendChecksum(append(entry, w.Section()...)))).(*raftfsm.Result)
@@ -337,12 +341,12 @@ func (c *sourceCluster) restoreBegins(group uint32) {
 func (c *sourceCluster) contents(group uint32, snapshot []byte) (all map[uint64][]int64, positions []dedup.PositionRecord) {
 	m := c.shards[group]
 	kind := codec.KindCounters
-	if _, is := m.(*raftfsm.Unread); is {
+	if _, is := m.(*unread.Machine); is {
 		kind = codec.KindUnread
 	}
 	all = map[uint64][]int64{}
-	_, err := raftfsm.VisitSnapshot(bytes.NewReader(snapshot), kind, codectest.Whole, raftfsm.SnapshotVisitor{
-		Rows: func(p *engine.Page) error {
+	_, err := kinds.All.VisitSnapshot(bytes.NewReader(snapshot), kind, codectest.Whole, raftfsm.SnapshotVisitor{
+		Rows: func(_ raftfsm.Table, p *engine.Page) error {
 			for i, key := range p.IDs {
 				all[key] = slices.Clone(p.Row(i))
 			}
@@ -389,9 +393,9 @@ func (c *sourceCluster) count(k catalog.Keyspace, id uint64, ordinal int) int64 
 	s, key := r.KeyOf(id)
 	var row [engine.ColumnsMax]int64
 	switch m := c.shards[k.FirstGroup+uint32(s)].(type) {
-	case *raftfsm.Counters:
+	case *counters.Machine:
 		m.Table().Get(key, row[:])
-	case *raftfsm.Unread:
+	case *unread.Machine:
 		m.Table().Get(key, row[:])
 	}
 	return row[ordinal]
@@ -928,10 +932,10 @@ func TestSourcesModel(t *testing.T) {
 			"move": func(*rapid.T) { // to another node, by a snapshot
 				g := group()
 				kind := codec.KindCounters
-				if _, is := c.shards[g].(*raftfsm.Unread); is {
+				if _, is := c.shards[g].(*unread.Machine); is {
 					kind = codec.KindUnread
 				}
-				m := raftfsm.New(kind)
+				m := kinds.All.New(kind, raftfsm.Places{})
 				if err := codectest.Restore(m, codectest.Persisted(t, c.shards[g])); err != nil {
 					t.Fatal(err)
 				}

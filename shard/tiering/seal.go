@@ -3,7 +3,7 @@ package tiering
 import (
 	"time"
 
-	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/counters"
 )
 
 const (
@@ -68,7 +68,7 @@ func (t *Tiering) SealOld() (relieved bool) {
 
 // seal packs rows of a replica, one segment at a time with pauses between. It stops at end, or
 // when the node stops. It returns how many rows it packed, and whether it checked all segments.
-func (t *Tiering) seal(fsm *raftfsm.Counters, old func(first, last uint64) bool, end time.Time) (packed uint64, done bool) {
+func (t *Tiering) seal(fsm *counters.Machine, old func(first, last uint64) bool, end time.Time) (packed uint64, done bool) {
 	for from, more := uint64(0), true; more; {
 		due := old
 		if t.cfg.Headroom.MemoryTight.Load() {

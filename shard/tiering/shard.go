@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/spill"
 	"github.com/countd/countd/shard/replica"
 )
@@ -18,7 +18,7 @@ type Shard struct {
 	Keyspace string
 	PerKey   uint64 // ids that share a key, over all shards of the keyspace
 	Offset   uint64 // the id of a key is key*PerKey + Offset
-	FSM      *raftfsm.Counters
+	FSM      *counters.Machine
 	Replica  *replica.Replica
 	Damage   *Damage
 

@@ -18,6 +18,7 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/spill"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/rpc"
@@ -112,7 +113,7 @@ func (t *Tiering) Connect(calls *rpc.Calls, limited *slog.Logger) {
 func (t *Tiering) OpenCounters(s *Shard, sets *members.Group, outboxes spill.Place) (*cold.Group, error) {
 	rows, err := t.store.Load().Group(s.Group)
 	if err == nil {
-		s.FSM = raftfsm.NewCounters(raftfsm.Tiers{Cold: rows, Members: sets, Outboxes: outboxes, Seal: t.OldToSeal(s)})
+		s.FSM = counters.New(raftfsm.Places{Cold: rows, Members: sets, Bodies: outboxes, Seal: t.OldToSeal(s)})
 	}
 	return rows, err
 }
@@ -120,7 +121,7 @@ func (t *Tiering) OpenCounters(s *Shard, sets *members.Group, outboxes spill.Pla
 // Leaving is the move of one shard's rows out of memory.
 type Leaving struct {
 	*Shard
-	idle  *raftfsm.Idle
+	idle  *counters.Idle
 	rows  int // rows written to disk, again or for the first time
 	began time.Time
 }

@@ -14,7 +14,9 @@ import (
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/replica"
 )
@@ -51,8 +53,8 @@ type Shard struct {
 	Group    *replica.Replica
 	Proposer *propose.Proposer
 	Machine  raftfsm.Machine
-	Counters *raftfsm.Counters // the machine, if it is of this kind
-	Unread   *raftfsm.Unread   // likewise
+	Counters *counters.Machine // the machine, if it is of this kind
+	Unread   *unread.Machine   // likewise
 }
 
 // Upkeep takes the steps. Its fields are set before the first run.
@@ -99,7 +101,7 @@ func (u *Upkeep) SweepCursors() {
 		if s.Unread.Cursors().Stats().Rows == 0 || !s.Unread.Sweep().Due(now, u.CursorIdle) || u.DiskFull.Load() {
 			return nil
 		}
-		return s.propose(&dedup.RequestID{}, func(w *raftfsm.RequestWriter) { w.Sweep(u.CursorIdle, sweepRows) })
+		return s.propose(&dedup.RequestID{}, func(w *raftfsm.RequestWriter) { unread.AppendSweep(w, u.CursorIdle, sweepRows) })
 	})
 }
 
@@ -115,7 +117,7 @@ func (u *Upkeep) PurgeMembers() {
 		if u.DiskFull.Load() || sets.Dying() == 0 || s.Group.Ready() != nil {
 			return nil
 		}
-		return s.propose(&dedup.RequestID{}, func(w *raftfsm.RequestWriter) { w.PurgeMembers(purgePairs) })
+		return s.propose(&dedup.RequestID{}, func(w *raftfsm.RequestWriter) { counters.AppendPurge(w, purgePairs) })
 	})
 }
 

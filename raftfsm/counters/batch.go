@@ -1,0 +1,46 @@
+package counters
+
+import (
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/rows"
+)
+
+// batch holds the decoded ops of one entry. It reuses its memory.
+type batch struct {
+	rows.Batch
+	outbox  []outboxOp // ops on outboxes; each also has an op in Ops
+	members []memberOp // ops on sets, ascending by op; each also has an op in Ops
+}
+
+func (b *batch) begin() {
+	b.Begin()
+	clear(b.outbox) // do not keep restored outboxes alive
+	b.outbox, b.members = b.outbox[:0], b.members[:0]
+}
+
+// void makes the last n ops change nothing and return their row.
+func (b *batch) void(n int) {
+	first := len(b.Ops) - n
+	b.Void(n)
+	for len(b.members) > 0 && b.members[len(b.members)-1].op >= first {
+		b.members = b.members[:len(b.members)-1]
+	}
+	for len(b.outbox) > 0 && b.outbox[len(b.outbox)-1].op >= first {
+		b.outbox = b.outbox[:len(b.outbox)-1]
+	}
+}
+
+// op decodes an op.
+func (b *batch) op(p []byte) ([]byte, error) {
+	switch opKind(p[0]) {
+	case opAdd, opSet, opDelete:
+		return b.Op(p, engine.OpKind(p[0])) // the numbers are equal
+	case opJoin, opLeave, opCopy, opPurge, opClearMembers:
+		return b.memberOp(p)
+	case opPublish, opUnpublish, opPutOutbox, opClearOutboxes:
+		return b.outboxOp(p)
+	}
+	return nil, raftfsm.ErrOp(p, codec.KindCounters)
+}

@@ -1,0 +1,195 @@
+package counters
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/raftfsm/codec"
+)
+
+// Carried is a snapshot of counters that carries the cold rows and the sets of members that it
+// names.
+type Carried struct {
+	stream *codec.StreamReader
+	cold   *cold.Group
+	added  int64
+	// release releases all generations of rows, which Carried keeps on disk until then. It is nil
+	// after Close, and for a shard without cold rows.
+	release func()
+
+	out    []byte // framed sections that were not read yet
+	buf    []byte
+	part   coldPart
+	blocks *cold.Generation // the generation of part, whose blocks from next on follow; nil for none
+	next   int
+	ended  bool
+
+	peeked  bool // whether kind and payload hold the section behind the head, which was read but not framed
+	kind    byte
+	payload []byte
+	sets    *members.ViewReader // the sets that it names; nil for none, or once they are read
+	block   []byte
+}
+
+// CarryBlocks returns the snapshot of counters in r with the blocks of its cold rows and its
+// sets of members, which are on this node's disk. The caller closes it.
+func CarryBlocks(r io.Reader, rows *cold.Group, sets *members.Group) (*Carried, error) {
+	c := &Carried{stream: codec.NewStreamReader(r), cold: rows}
+	head, added, err := c.stream.CarriedHead(codec.KindCounters)
+	if err != nil {
+		return nil, err
+	}
+	if c.added = added; rows != nil {
+		c.release = rows.Hold()
+	}
+	c.frame(codec.StreamHead, head)
+	if err := c.peek(sets); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// peek reads the section behind the head, and opens the sets if it names any.
+func (c *Carried) peek(sets *members.Group) (err error) {
+	if c.kind, c.payload, err = c.stream.Next(); err != nil {
+		return err
+	}
+	if c.peeked = true; c.kind != codec.StreamMembers {
+		return nil
+	}
+	if len(c.payload) != setsNamedSize || sets == nil {
+		return fmt.Errorf("%w: it names members, and there are none here", codec.ErrSnapshot)
+	}
+	at := parseSetsState(c.payload[4:])
+	if c.sets, err = sets.OpenView(at); err != nil {
+		return fmt.Errorf("cannot carry members: %w", err)
+	}
+	blocks, bytes := c.sets.Size()
+	c.added += setsCarriedSize - setsNamedSize + int64(blocks)*(codec.SectionHeadSize+codec.ChecksumSize) + bytes
+	c.kind = codec.StreamCarriedMembers
+	c.payload = appendSetsState(appendSetsState(nil, at), c.sets.State())
+	c.payload = binary.LittleEndian.AppendUint32(c.payload, uint32(blocks))
+	return nil
+}
+
+// Added returns how many bytes the blocks and sets take with their frames.
+func (c *Carried) Added() int64 { return c.added }
+
+// Close releases the cold rows and the sets. It does not close r.
+func (c *Carried) Close() {
+	c.endBlocks()
+	c.endSets()
+	if c.release != nil {
+		c.release()
+		c.release = nil
+	}
+}
+
+func (c *Carried) endBlocks() {
+	if c.blocks != nil {
+		c.blocks.Release()
+		c.blocks = nil
+	}
+}
+
+func (c *Carried) endSets() {
+	if c.sets != nil {
+		c.sets.Close()
+		c.sets = nil
+	}
+}
+
+// Read implements io.Reader.
+func (c *Carried) Read(p []byte) (int, error) {
+	for len(c.out) == 0 {
+		if err := c.more(); err != nil {
+			return 0, err
+		}
+	}
+	n := copy(p, c.out)
+	c.out = c.out[n:]
+	return n, nil
+}
+
+// more frames the next section.
+func (c *Carried) more() error {
+	if c.ended {
+		return io.EOF
+	}
+	if c.blocks != nil {
+		if c.next < c.part.block+c.part.blocks {
+			b, err := c.blocks.Block(c.next)
+			if err != nil {
+				return fmt.Errorf("cannot carry cold rows: %w", err)
+			}
+			c.next++
+			c.frame(codec.StreamBlock, b)
+			return nil
+		}
+		c.endBlocks()
+	}
+	if c.peeked {
+		c.peeked = false
+		return c.section(c.kind, c.payload)
+	}
+	if c.sets != nil {
+		b, err := c.sets.Next(c.block[:0])
+		if err == nil {
+			c.block = b
+			c.frame(codec.StreamMemberBlock, b)
+			return nil
+		}
+		if c.endSets(); !errors.Is(err, io.EOF) {
+			return fmt.Errorf("cannot carry members: %w", err)
+		}
+	}
+	kind, p, err := c.stream.Next()
+	if err != nil {
+		return err
+	}
+	return c.section(kind, p)
+}
+
+// section frames a section of the stream.
+func (c *Carried) section(kind byte, p []byte) error {
+	switch kind {
+	case codec.StreamEnd:
+		c.ended = true
+		if err := c.stream.AtEnd(); err != nil {
+			return err
+		}
+	case codec.StreamCold:
+		if err := c.carry(p); err != nil {
+			return err
+		}
+		kind = codec.StreamCarried
+	}
+	c.frame(kind, p)
+	return nil
+}
+
+func (c *Carried) carry(p []byte) error {
+	if err := c.part.parse(p); err != nil {
+		return err
+	}
+	if c.cold == nil {
+		return fmt.Errorf("%w: it names cold rows, and there are none here", codec.ErrSnapshot)
+	}
+	g, err := c.cold.Open(c.part.generation, c.part.sum)
+	if err != nil {
+		return fmt.Errorf("cannot carry cold rows: %w", err)
+	}
+	c.blocks, c.next = g, c.part.block
+	return nil
+}
+
+func (c *Carried) frame(kind byte, p []byte) {
+	c.buf = append(append(c.buf[:0], kind, 0, 0, 0, 0), p...)
+	c.buf = codec.FinishSection(c.buf)
+	c.out = c.buf
+}

@@ -1,0 +1,244 @@
+// Package counters owns what shards of counters are: counts of rows with the sets of their members,
+// and the outboxes of authors. Packages outbox and engine/members hold what an outbox and a set are.
+//
+// An op on a row, a set or an outbox judges the shard as all earlier ops of the log left it, and
+// changes its count and the rest, or neither. Rows and outboxes that a replica moved to its disk
+// never change what an op means.
+//
+// Invariant: a count changes by 1 only with the set or the outbox that it counts.
+package counters
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/spill"
+)
+
+// Machine is the state machine of one shard of a counter keyspace.
+type Machine struct {
+	raftfsm.Base
+	table atomic.Pointer[engine.Table] // Restore replaces the whole table
+	// tiering is held while rows leave memory, return to it or are sealed, and by Restore
+	// while it replaces the table.
+	tiering  sync.Mutex
+	closed   bool // guarded by tiering
+	places   raftfsm.Places
+	carried  atomic.Uint64 // returned by Carried
+	outboxes *spill.Shard
+}
+
+// New returns the state machine before its first entry.
+func New(places raftfsm.Places) *Machine {
+	c := &Machine{places: places, outboxes: newOutboxBodies(places.Bodies)}
+	c.Init(codec.KindCounters, func() raftfsm.Contents { return newContents(places, c.outboxes.New()) }, func(held raftfsm.Contents) {
+		now := held.(*contents)
+		c.replace(now.table)
+		c.outboxes.Show(now.out.bodies)
+		c.carried.Store(now.moved)
+	})
+	return c
+}
+
+// replace publishes another table to readers, and closes the previous one.
+func (c *Machine) replace(table *engine.Table) {
+	c.tiering.Lock()
+	defer c.tiering.Unlock()
+	if was := c.table.Swap(table); was != nil {
+		was.Close()
+	}
+}
+
+// Close implements Machine: it ends tiering and releases the cold rows.
+func (c *Machine) Close() {
+	c.tiering.Lock()
+	defer c.tiering.Unlock()
+	if !c.closed {
+		c.closed = true
+		c.Table().Close()
+		c.outboxes.Close()
+		if c.places.Members != nil {
+			c.places.Members.Close()
+		}
+	}
+}
+
+// Carried returns how many rows and members the newest Restore has moved to disk, and resets that
+// number to 0. The snapshot carried them, so it contained at least their bytes.
+func (c *Machine) Carried() uint64 { return c.carried.Swap(0) }
+
+// Table returns the current rows. Restore replaces the table, so a caller calls Table for
+// each request.
+func (c *Machine) Table() *engine.Table { return c.table.Load() }
+
+// TableOf implements Machine.
+func (c *Machine) TableOf(t raftfsm.Table) *engine.Table {
+	if t != rows.Counts {
+		return nil
+	}
+	return c.Table()
+}
+
+// Bytes implements Machine.
+func (c *Machine) Bytes() uint64 { return c.Table().Stats().Bytes + c.outboxes.Bytes() }
+
+// SnapshotBytes returns Bytes plus the size of the outboxes on disk, which a snapshot includes.
+func (c *Machine) SnapshotBytes() uint64 { return c.Bytes() + c.outboxes.Stats().SpilledBytes }
+
+// Outboxes returns the outboxes as bodies that may leave memory, by author.
+func (c *Machine) Outboxes() *spill.Shard { return c.outboxes }
+
+// contents has the contents of a shard of a counter keyspace.
+type contents struct {
+	table   *engine.Table
+	places  raftfsm.Places
+	batch   *batch   // from begin to apply; nil or a small one between entries
+	loading *loading // set from the first section to the end of a stream
+	moved   uint64   // rows and members that loading has moved to disk
+
+	out    *outboxes
+	outs   outboxReader  // of load
+	change outbox.Change // scratch of judge
+	sets   sets
+}
+
+func newContents(places raftfsm.Places, bodies *spill.Bodies) *contents {
+	return &contents{table: engine.New(), places: places, out: &outboxes{bodies: bodies}, sets: sets{group: places.Members}}
+}
+
+// batches lets the shards of a process share the memory of large entries. The garbage
+// collector frees it once no large entries come.
+var batches = sync.Pool{New: func() any { return new(batch) }}
+
+// batchOpsKept bounds the batch that a shard keeps for its next entry.
+const batchOpsKept = 1024
+
+func (c *contents) Begin() {
+	if c.batch == nil {
+		c.batch = batches.Get().(*batch)
+	}
+	c.batch.begin()
+}
+
+func (c *contents) Decode(_ *dedup.RequestID, p []byte, clocked bool) (int, error) {
+	before := len(c.batch.members)
+	ops, err := raftfsm.ParseOps(p, c.batch.op)
+	if err == nil && len(c.batch.members) > before && !clocked {
+		err = fmt.Errorf("%w: an op on members before the clock", codec.ErrEntry)
+	}
+	return ops, err
+}
+
+func (c *contents) Void(ops int) { c.batch.void(ops) }
+
+func (c *contents) Digest() uint64 { return c.table.Digest() + c.out.sum + c.sets.at.Digest }
+
+func (c *contents) Stats() engine.Stats {
+	s := c.table.Stats()
+	s.Bytes += c.out.bodies.Stats().Bytes
+	return s
+}
+
+func (c *contents) Capture() raftfsm.Captured {
+	return captured{c.table.Snapshot(), c.places.Cold, c.out.capture(), c.sets.capture()}
+}
+
+func (c *contents) Load(s *codec.StreamReader, kind byte, p []byte) error {
+	if c.loading == nil {
+		c.loading = &loading{table: c.table, cold: c.places.Cold, old: c.places.Seal}
+	}
+	switch kind {
+	case codec.StreamMembers:
+		return c.sets.loadNamed(p)
+	case codec.StreamCarriedMembers:
+		return c.sets.loadCarried(s, p)
+	case codec.StreamRows:
+		return c.loading.loadRows(p)
+	case codec.StreamCold:
+		return c.loading.loadNamed(p)
+	case codec.StreamCarried:
+		return c.loading.loadCarried(s, p)
+	case codec.StreamOutboxes:
+		return c.loadOutboxes(p)
+	}
+	return raftfsm.Misplaced(kind)
+}
+
+func (c *contents) Loaded(told codec.Totals) error {
+	if c.loading == nil {
+		return nil
+	}
+	told.Digest -= c.out.sum + c.sets.at.Digest
+	err := c.loading.end(told)
+	c.moved = uint64(c.loading.moved)
+	c.loading = nil
+	return err
+}
+
+func (c *contents) Adopt() error {
+	c.moved += c.sets.found.Pairs // count the carried members, like rows
+	return c.sets.adopt()
+}
+
+func (c *contents) Dispose() {
+	c.table.Close()
+	c.out.bodies.Dispose()
+}
+
+// captured is a captured table.
+type captured struct {
+	*engine.Snapshot
+	cold     *cold.Group
+	outboxes capturedOutboxes
+	sets     setsCapture
+}
+
+func (s captured) Carried() int64 { return carriedBytes(s.Snapshot) }
+
+func (s captured) Write(w *codec.StreamWriter) error {
+	if err := s.sets.write(w); err != nil {
+		return err
+	}
+	hot := rows.Sections{W: w, Kind: codec.StreamRows}
+	err := s.Parts(func(p *engine.Part) error {
+		if p.Cold == nil {
+			return hot.Add(p.Page)
+		}
+		if err := hot.Flush(); err != nil {
+			return err
+		}
+		return w.Section(codec.StreamCold, func(b []byte) []byte { return appendCold(b, p) })
+	})
+	if err == nil {
+		err = hot.Flush()
+	}
+	if err != nil {
+		return err
+	}
+	return s.outboxes.write(w)
+}
+
+func (s captured) Keep(snapshot string) error {
+	if err := s.sets.keep(); err != nil || s.cold == nil {
+		return err
+	}
+	var named []uint64
+	s.Cold(func(g engine.Generation, _, _ uint64) { named = append(named, g.Number()) })
+	return s.cold.Pin(snapshot, slices.Compact(named))
+}
+
+func (s captured) Rows() uint64   { return uint64(s.Snapshot.Rows()) }
+func (s captured) Digest() uint64 { return s.Snapshot.Digest() + s.outboxes.sum + s.sets.at.Digest }
+func (s captured) Release() {
+	s.Close()
+	s.outboxes.view.Close()
+}

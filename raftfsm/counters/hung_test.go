@@ -1,0 +1,70 @@
+package counters
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+)
+
+// While the disk answers no read, and more wait for it than there are workers:
+//
+//  1. a page of rows in memory is read, and a row in memory written to, at once;
+//  2. a read of cold rows waits no longer than it may;
+//  3. once the disk answers, all who still wait have their rows.
+func TestHotRowsBesideAHungDisk(t *testing.T) {
+	const readers = 64
+	a := frozenReplica(t, "a")
+	a.crash(rand.New(rand.NewPCG(1, 1))) // nothing that was written is cached any more
+	table := a.fsm.Table()
+	hung := &hungDisk{released: make(chan struct{})}
+	a.hung.Store(hung)
+	var waiting sync.WaitGroup
+	for i := range readers {
+		waiting.Go(func() {
+			var row [4]int64
+			id := uint64(i*100) << 20
+			if err := table.ReadCold(t.Context(), id, row[:]); err != nil || row[0] != int64(i*100%500)+1 {
+				t.Errorf("row %d reads %v, %v", id, row, err)
+			}
+		})
+	}
+	end := time.Now().Add(15 * time.Second)
+	for hung.reads.Load() == 0 {
+		if time.Now().After(end) {
+			t.Fatal("no read has come to the disk")
+		}
+		time.Sleep(time.Millisecond) // the poll
+	}
+	page := []uint64{24_996 << 20, 24_997 << 20, 24_998 << 20, 24_999 << 20}
+	hot := make(chan []int64)
+	go func() { // ends with the read
+		rows := make([]int64, len(page))
+		if missing := table.GetMany(page, 1, rows, nil); len(missing) > 0 {
+			t.Errorf("%v are not in memory", missing)
+		}
+		a.fsm.Apply(codectest.Command(a.fsm.Applied()+1, entryOf(0, []engine.Op{add(page[0], 0, 1)})))
+		hot <- rows
+	}()
+	select {
+	case rows := <-hot:
+		if want := []int64{497, 498, 499, 500}; !slices.Equal(rows, want) {
+			t.Errorf("the page reads %v, want %v", rows, want)
+		}
+	case <-time.After(15 * time.Second):
+		t.Error("rows in memory wait for the disk")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := table.ReadCold(ctx, 7_777<<20, make([]int64, 4)); err == nil {
+		t.Error("a disk that hangs has answered")
+	}
+	a.hung.Store(nil)
+	close(hung.released)
+	waiting.Wait()
+}

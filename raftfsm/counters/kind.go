@@ -1,0 +1,126 @@
+package counters
+
+import (
+	"fmt"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/rows"
+)
+
+// Kind is raftfsm.Kind of counters.
+type Kind struct{}
+
+func (Kind) Number() codec.Kind                             { return codec.KindCounters }
+func (Kind) New(p raftfsm.Places) raftfsm.Machine           { return New(p) }
+func (Kind) TakesSources() bool                             { return true }
+func (Kind) Walk(see *raftfsm.SnapshotVisitor) raftfsm.Walk { return &walk{see: see} }
+
+// Check implements raftfsm.Kind. The visitor receives each *outbox.Op as a body.
+func (Kind) Check(_ *dedup.RequestID, p []byte, see *raftfsm.SectionVisitor) (ops int, clocked bool, err error) {
+	var b batch
+	if ops, err = raftfsm.ParseOps(p, b.op); err != nil {
+		return ops, false, err
+	}
+	if err := b.Visit(see.Op, func(int) raftfsm.Table { return rows.Counts }); err != nil {
+		return ops, false, err
+	}
+	for i := 0; see.Body != nil && i < len(b.outbox); i++ {
+		if err := see.Body(b.Ops[b.outbox[i].op].ID, &b.outbox[i].Op); err != nil {
+			return ops, false, err
+		}
+	}
+	for i := 0; see.Member != nil && i < len(b.members); i++ {
+		if o := &b.members[i]; o.ofPair() {
+			if err := see.Member(o.pair); err != nil {
+				return ops, false, err
+			}
+		}
+	}
+	return ops, len(b.members)+len(b.outbox) > 0, nil
+}
+
+// walk visits a snapshot. Its bodies are *outbox.Outbox, by author.
+type walk struct {
+	rows.Walk
+	see   *raftfsm.SnapshotVisitor
+	base  engine.Page // cold rows of part
+	part  coldPart
+	boxes outboxReader
+	later bool   // see raftfsm.SnapshotFacts.Later
+	gone  uint64 // see raftfsm.SnapshotFacts.Gone
+}
+
+func (w *walk) Facts(f *raftfsm.SnapshotFacts) { f.Rows, f.Later, f.Gone = w.Rows, w.later, w.gone }
+
+func (w *walk) Section(s *codec.StreamReader, kind byte, p []byte) error {
+	switch kind {
+	case codec.StreamOutboxes:
+		return w.boxes.section(p, func(key uint64, box *outbox.Outbox) error {
+			if w.see.Body == nil {
+				return nil
+			}
+			return w.see.Body(key, box)
+		})
+	case codec.StreamCarriedMembers:
+		return w.members(s, p)
+	case codec.StreamMembers:
+		return fmt.Errorf("%w: it names members, which are on another disk", codec.ErrSnapshot)
+	case codec.StreamRows:
+		return w.Walk.Section(rows.Counts, p, w.see.Rows)
+	case codec.StreamCold:
+		return fmt.Errorf("%w: it names cold rows, which are another file's", codec.ErrSnapshot)
+	case codec.StreamCarried:
+		return w.cold(s, p)
+	}
+	return raftfsm.Misplaced(kind)
+}
+
+// members visits carried sets.
+func (w *walk) members(s *codec.StreamReader, p []byte) error {
+	at, found, blocks, err := parseCarriedSets(p)
+	if err != nil {
+		return err
+	}
+	w.later = at != found
+	sum, gone := members.State{Index: found.Index, Stamp: found.Stamp}, members.State{}
+	dead := map[uint64]members.Stamp{}
+	err = eachMemberBlock(s, blocks, func(b []byte) error {
+		if err := members.EachDead(b, func(row uint64, to members.Stamp) { dead[row] = to }); err != nil {
+			return err
+		}
+		return members.EachPair(b, func(p members.Pair, at members.Stamp) error {
+			if sum.Add(p, at); at <= dead[p.Row] {
+				gone.Add(p, at)
+				return nil
+			}
+			if w.see.Members == nil {
+				return nil
+			}
+			return w.see.Members(p, at)
+		})
+	})
+	w.gone = gone.Digest
+	if err == nil && sum != found {
+		err = fmt.Errorf("%w: %d members, digest %016x, want %d, %016x", codec.ErrSnapshot, sum.Pairs, sum.Digest, found.Pairs, found.Digest)
+	}
+	return err
+}
+
+// cold visits a part of cold rows with its blocks.
+func (w *walk) cold(s *codec.StreamReader, p []byte) error {
+	if err := w.part.parse(p); err != nil {
+		return err
+	}
+	if err := w.part.readBlocks(s, &w.base); err != nil {
+		return err
+	}
+	if w.Page.Merge(&w.part.hiding, &w.base); len(w.Page.IDs) == 0 {
+		return nil
+	}
+	return w.Visit(rows.Counts, w.see.Rows)
+}

@@ -1,0 +1,120 @@
+package counters
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/rows"
+)
+
+const (
+	memberSize = rows.OpSizeMin + 1 + 8
+	stampSize  = 6
+
+	// PurgePairsMax bounds the pairs that one op removes, and so the delay of the entries
+	// behind it.
+	PurgePairsMax = 4096
+)
+
+// memberOp is an op on sets. If it changes a count, the last cell of its op in the batch has the
+// change.
+type memberOp struct {
+	kind  opKind
+	op    int // its index in the batch's ops
+	pair  members.Pair
+	stamp members.Stamp // only for a copy
+	pairs int           // only for a purge
+}
+
+// ofPair reports whether the op is about one pair: a join, a copy or a leave.
+func (o *memberOp) ofPair() bool { return o.kind != opPurge && o.kind != opClearMembers }
+
+// memberOp decodes an op on sets.
+func (b *batch) memberOp(p []byte) (rest []byte, err error) {
+	o := memberOp{kind: opKind(p[0]), op: len(b.Ops)}
+	switch o.kind {
+	case opClearMembers:
+		rest = p[1:]
+	case opPurge:
+		pairs, n := binary.Uvarint(p[1:])
+		if n <= 0 || pairs == 0 || pairs > PurgePairsMax {
+			return nil, fmt.Errorf("%w: a purge of %d pairs", codec.ErrEntry, pairs)
+		}
+		o.pairs, rest = int(pairs), p[1+n:]
+	default:
+		if rest, err = b.pairOp(&o, p); err != nil {
+			return nil, err
+		}
+	}
+	b.Add(engine.OpAdd, o.pair.Row)
+	b.members = append(b.members, o)
+	return rest, nil
+}
+
+// pairOp decodes a join, copy or leave, and appends the cells of its count.
+func (b *batch) pairOp(o *memberOp, p []byte) (rest []byte, err error) {
+	if len(p) < memberSize {
+		return nil, fmt.Errorf("%w: %s of %d bytes", codec.ErrEntry, o.kind, len(p))
+	}
+	mark := p[rows.OpSizeMin]
+	o.pair = members.Pair{Row: binary.LittleEndian.Uint64(p[1:]), Column: mark & rows.ColumnNumber, Member: binary.LittleEndian.Uint64(p[rows.OpSizeMin+1:])}
+	p = p[memberSize:]
+	delta, flags := int64(1), mark&^rows.ColumnNumber
+	switch {
+	case o.kind == opCopy && flags == 0 && len(p) >= stampSize:
+		o.stamp = members.Stamp(binary.LittleEndian.Uint16(p[4:]))<<32 | members.Stamp(binary.LittleEndian.Uint32(p))
+		return p[stampSize:], nil
+	case o.kind == opJoin && flags == 0:
+	case o.kind == opLeave && flags&^rows.ColumnFloored == 0:
+		if delta = -1; flags != 0 {
+			if p, err = b.Floor(p, o.pair.Column); err != nil {
+				return nil, err
+			}
+		}
+	default:
+		return nil, fmt.Errorf("%w: %s with column %02x and %d bytes behind", codec.ErrEntry, o.kind, mark, len(p))
+	}
+	b.Cells = append(b.Cells, engine.Cell{Column: o.pair.Column, Value: delta})
+	return p, nil
+}
+
+// appendMember appends a join, copy or leave under key. It panics unless the op has this number of
+// cells.
+func appendMember(w *raftfsm.RequestWriter, kind opKind, cells int, key uint64, op *engine.Op) {
+	if len(op.Cells) != cells || op.Cells[0].Column >= engine.ColumnsMax {
+		rows.PanicOn(op)
+	}
+	mark, member := op.Cells[0].Column, uint64(op.Cells[0].Value)
+	floor, floored := int64(0), false
+	if kind == opLeave {
+		if floor, floored = w.Floor(mark); floored {
+			mark |= rows.ColumnFloored
+		}
+	}
+	buf := append(rows.AppendHead(w.Buffer(), byte(kind), key), mark)
+	if buf = binary.LittleEndian.AppendUint64(buf, member); floored {
+		buf = binary.AppendVarint(buf, floor)
+	}
+	if stamp, copied := op.Copied(); copied {
+		buf = binary.LittleEndian.AppendUint32(buf, uint32(stamp))
+		buf = binary.LittleEndian.AppendUint16(buf, uint16(stamp>>32))
+	}
+	w.Put(buf, true)
+}
+
+// AppendPurge appends an op that removes pairs of deleted rows, up to PurgePairsMax.
+func AppendPurge(w *raftfsm.RequestWriter, pairs int) {
+	if pairs < 1 || pairs > PurgePairsMax {
+		panic(fmt.Sprintf("a purge of %d pairs has no form in a log entry", pairs))
+	}
+	w.Put(binary.AppendUvarint(append(w.Buffer(), byte(opPurge)), uint64(pairs)), true)
+}
+
+// AppendClearMembers appends an op that removes all members of the shard.
+func AppendClearMembers(w *raftfsm.RequestWriter) {
+	w.Put(append(w.Buffer(), byte(opClearMembers)), true)
+}

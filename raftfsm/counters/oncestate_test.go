@@ -1,0 +1,93 @@
+package counters
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/dedup"
+)
+
+// Replicas that apply one log hold equal bytes, whatever their clocks (inside a
+// bubble it is another year), however raft batches the entries, and whether they
+// began with a snapshot.
+func TestReplicasAgreeWhateverTheirClocks(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 0))
+	now := time.Now().UnixMilli()
+	var log []*raft.Log
+	for i := range 3000 {
+		now += []int64{0, 1, -1000, minutes(1), minutes(40)}[r.IntN(5)]
+		id := seq(fmt.Sprint("p", r.IntN(20)), 1+r.Uint64N(200))
+		if r.IntN(2) == 0 {
+			id = keyed(uuidv7(now-r.Int64N(minutes(12))/1000*1000), fmt.Sprint(r.IntN(2)))
+		}
+		limits := testLimits
+		if r.IntN(20) == 0 { // as of a leader with other settings
+			limits = dedup.Limits{KeyHorizon: time.Minute, KeysMax: 3, ProducerIdle: time.Minute, ProducersMax: 2}
+		}
+		log = append(log, limitedEntry(uint64(i+1), now, limits, id))
+	}
+	for i, id := range []dedup.RequestID{seq("last", 1), keyed(uuidv7(now), "b")} {
+		log = append(log, limitedEntry(uint64(3001+i), now, testLimits, id))
+	}
+	oneByOne := newHistory(t)
+	for _, entry := range log {
+		oneByOne.c.Apply(entry)
+	}
+	want := oneByOne.bytes()
+	replay := func(t *testing.T) {
+		replica := newHistory(t)
+		for from := 0; from < len(log); {
+			n := min(1+r.IntN(64), len(log)-from)
+			replica.c.ApplyBatch(log[from : from+n])
+			from += n
+			if replica.index = uint64(from); r.IntN(10) == 0 {
+				replica.reopen(t)
+			}
+		}
+		if !bytes.Equal(replica.bytes(), want) {
+			t.Error("another state")
+		}
+	}
+	t.Run("now", replay)
+	t.Run("years ago", func(t *testing.T) { synctest.Test(t, replay) })
+	keys, producers := oneByOne.c.Remembered()
+	if gone := len(oneByOne.memory()[1]) - codec.SectionHeadSize - codec.ChecksumSize; gone == 0 || producers == 0 || keys == 0 {
+		t.Errorf("%d bytes of gone producers, %d producers, %d keys: the log shows too little", gone, producers, keys)
+	}
+}
+
+// A memory of every kind of record, as entries and a snapshot have it.
+func TestOnceBytesAreGolden(t *testing.T) {
+	h := newHistory(t)
+	h.limits = dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 2}
+	now := minutes(1 << 20)
+	codectest.Golden(t, "entry-producer.bin", limitedEntry(1, now, h.limits, seq("p", 7)).Data)
+	codectest.Golden(t, "entry-keyed.bin", limitedEntry(1, now, h.limits, keyed(uuidv7(now), "body")).Data)
+	codectest.Golden(t, "entry-judged.bin", limitedEntry(1, now, h.limits, judged("k", now-1)).Data)
+	h.request(now-minutes(20), judged("dropped", now-minutes(20)))
+	partly, refused := []int64{1, math.MaxInt64}, []int64{math.MaxInt64}
+	for i, r := range []sums{
+		summed(seq("gone", 1<<40), 1), summed(seq("p", 7), 1), summed(seq("p", 9), 1), summed(seq("back", 3), partly...),
+		summed(seq("other", 1), 1), summed(seq("back", 5), refused...), summed(keyed("k", "body"), refused...),
+		summed(keyed(uuidv7(now+minutes(1)), "body"), partly...), summed(keyed(uuidv7(now-minutes(1)), "body"), 1),
+		summed(judged("judged", now-minutes(15)), 1), summed(judged("judged", now+minutes(30)), 1),
+	} {
+		requests := []sums{r}
+		if len(r.deltas) == 1 && r.deltas[0] > 1 { // so that each entry adds 1
+			requests = append(requests, summed(dedup.RequestID{}, 1))
+		}
+		if o := h.entry(now+int64(i), requests...); o[0] != dedup.Applied {
+			t.Fatalf("request %d: outcome %d", i, o[0])
+		}
+	}
+	codectest.Golden(t, "snapshot-once.bin", codectest.Persisted(t, h.c))
+}

@@ -1,0 +1,203 @@
+package counters
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/wire"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/spill"
+)
+
+// This file joins outboxes to a shard of counters: the outbox of an author is under the key
+// of the author's row, and a publish or a removal changes both or neither.
+//
+//   - The table calls a judge right before it applies an op. The judge sees the table and the
+//     outboxes as all earlier ops left them.
+//   - If the count of a publish overflows, the judge undoes the publish before the next op.
+//   - If rows of the entry cannot be read, the table fails before the first op.
+
+const (
+	// PostsColumn is the column of the posts of an author.
+	PostsColumn = 0
+
+	// UnchangedColumn in a Cut marks an op on an outbox that changed nothing.
+	UnchangedColumn = engine.ColumnsMax - 1
+	// TooOldColumn in an Overflow marks a publish that was refused as outbox.TooOld.
+	TooOldColumn = PostsColumn + 1
+
+	// outboxPageBytes is small, because a publish copies a page.
+	outboxPageBytes = 512
+	// outboxSpillBytes is twice the size of a mark. A smaller outbox would free less than half of
+	// its memory.
+	outboxSpillBytes = 26
+)
+
+// outboxes are the outboxes of a shard.
+type outboxes struct {
+	bodies *spill.Bodies // by author
+	sum    uint64        // digest of all outboxes
+}
+
+// newOutboxBodies returns the bodies of a replica's outboxes.
+func newOutboxBodies(place spill.Place) *spill.Shard {
+	return spill.NewShard(spill.Config{
+		Place: place, What: "the outbox of author", PageBytes: outboxPageBytes,
+		BytesMin: outboxSpillBytes, Summarise: outbox.AppendSummary,
+	})
+}
+
+// none reports whether the shard has no outboxes.
+func (o *outboxes) none() bool { return o.bodies.Stats().Keys == 0 }
+
+func (o *outboxes) clear() {
+	o.bodies.Clear()
+	o.sum = 0
+}
+
+// outboxOp is an op on an outbox among the ops of a batch.
+type outboxOp struct {
+	outbox.Op
+	op   int // index of the op
+	cell int // position of the cell that counts it, -1 for none
+}
+
+// outboxKeys calls yield with the author of each op that needs or changes an outbox.
+func (b *batch) outboxKeys(yield func(author uint64)) {
+	for i := range b.outbox {
+		if o := &b.outbox[i]; o.Kind != outbox.Clear {
+			yield(b.Ops[o.op].ID)
+		}
+	}
+	for i := range b.Ops {
+		if b.Ops[i].Kind == engine.OpDelete {
+			yield(b.Ops[i].ID)
+		}
+	}
+}
+
+// outboxOp decodes an op on an outbox. Its op on the table adds 1 to the posts or subtracts 1; a
+// judge corrects that to 0 if the outbox does not change.
+func (b *batch) outboxOp(p []byte) ([]byte, error) {
+	kind := outbox.Kind(p[0])
+	if len(p) < rows.OpSizeMin {
+		return nil, fmt.Errorf("%w: op of %d bytes", codec.ErrEntry, len(p))
+	}
+	key := binary.LittleEndian.Uint64(p[1:])
+	o := outboxOp{Op: outbox.Op{Kind: kind}, op: len(b.Ops), cell: -1}
+	r := wire.Reader{Rest: p[rows.OpSizeMin:]}
+	if o.Parse(&r); r.Err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", codec.ErrEntry, opKind(kind), r.Err)
+	}
+	switch kind {
+	case outbox.Publish:
+		b.Cells = append(b.Cells, engine.Cell{Column: PostsColumn, Value: 1})
+		o.cell = len(b.Cells) - 1
+	case outbox.Remove:
+		if o.HasFloor {
+			b.Cells = append(b.Cells, engine.Cell{Column: engine.FloorMark | PostsColumn, Value: o.Floor})
+		}
+		b.Cells = append(b.Cells, engine.Cell{Column: PostsColumn, Value: -1})
+		o.cell = len(b.Cells) - 1
+	}
+	b.outbox = append(b.outbox, o)
+	b.Add(engine.OpAdd, key)
+	return r.Rest, nil
+}
+
+// NewestPosts selects the newest Limit posts of some authors, with ids up to Last. For the first
+// Below authors, it selects only ids below Last: the previous page has their posts with id Last.
+type NewestPosts struct {
+	Last  uint64
+	Below int
+	Limit int
+}
+
+// Newest adds the posts of the authors of keys to into. The author of keys[i] is i, or at[i] if at
+// is not nil. Newest reads no outbox on disk: into.Missing returns the outboxes that are needed,
+// and their marks belong to the bodies that Newest returns.
+func (c *Machine) Newest(keys []uint64, at []int, q *NewestPosts, into *outbox.Newest) *spill.Bodies {
+	bodies := c.outboxes.Current()
+	bodies.GetMany(keys, func(i int, body []byte) {
+		author := i
+		if at != nil {
+			author = at[i]
+		}
+		last, has := q.lastOf(author)
+		switch {
+		case !has:
+		case spill.IsMark(body):
+			into.AddSummary(author, body, spill.Summary(body), last)
+		default:
+			into.Add(author, body, last)
+		}
+	})
+	return bodies
+}
+
+// lastOf returns the id up to which the read has posts of an author, or false if it has none.
+func (q *NewestPosts) lastOf(author int) (last uint64, has bool) {
+	if author >= q.Below {
+		return q.Last, true
+	}
+	return q.Last - 1, q.Last > 0
+}
+
+// capturedOutboxes holds the outboxes at one moment, with those on disk.
+type capturedOutboxes struct {
+	view *spill.View
+	sum  uint64
+}
+
+func (o *outboxes) capture() capturedOutboxes { return capturedOutboxes{o.bodies.Capture(), o.sum} }
+
+// write writes the sections of outboxes, or nothing if there are no outboxes. An outbox has the same form as in
+// an op.
+func (c *capturedOutboxes) write(w *codec.StreamWriter) error {
+	var box outbox.Outbox
+	return raftfsm.WriteBodies(w, codec.StreamOutboxes, c.view, func(b, body []byte) []byte {
+		box.IDs = box.IDs[:0]
+		outbox.DecodeBody(&box, body)
+		return outbox.AppendOutbox(b, &box)
+	})
+}
+
+// outboxReader decodes the sections of outboxes of a stream, in order.
+type outboxReader struct {
+	raftfsm.BodyReader
+	box outbox.Outbox
+}
+
+// section calls visit with each author of a section.
+func (r *outboxReader) section(p []byte, visit func(key uint64, box *outbox.Outbox) error) error {
+	return r.Section(p, func(key uint64, p *wire.Reader) error {
+		outbox.ParseOutbox(&r.box, p)
+		if p.Err != nil || len(r.box.IDs) == 0 && r.box.Trimmed == 0 {
+			return fmt.Errorf("%w: outbox of key %d", codec.ErrSnapshot, key)
+		}
+		return visit(key, &r.box)
+	})
+}
+
+// loadOutboxes adds a section of outboxes.
+func (c *contents) loadOutboxes(p []byte) error {
+	var body []byte
+	err := c.outs.section(p, func(key uint64, box *outbox.Outbox) error {
+		body = outbox.AppendBody(body[:0], box)
+		c.out.bodies.Set(key, body)
+		c.out.sum += outbox.Digest(key, box)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.out.bodies.SpillLoaded(c.outs.Hash)
+}
+
+// NoLast is the last id of a read that begins with the newest post.
+const NoLast = math.MaxUint64

@@ -1,0 +1,539 @@
+package counters
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"pgregory.net/rapid"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/spill"
+)
+
+// modelAuthor is an author in a naive program.
+type modelAuthor struct {
+	posts   int64
+	ids     map[uint64]bool
+	trimmed uint64
+}
+
+func (m *modelAuthor) descending() []uint64 {
+	ids := slices.Sorted(maps.Keys(m.ids))
+	slices.Reverse(ids)
+	return ids
+}
+
+// publish returns the outcome, and whether the count overflowed.
+func (m *modelAuthor) publish(id uint64, l *outbox.Limits, now int64) (outcome outbox.Outcome, overflow bool) {
+	if m.ids[id] {
+		return outbox.Unchanged, false
+	}
+	newest, newer := uint64(0), 0
+	see := func(id uint64) {
+		if l.Keep > 0 && id>>l.Shift <= uint64(now/1000)+86_400 { // not of the future
+			newest = max(newest, id)
+		}
+	}
+	see(id)
+	for other := range m.ids {
+		see(other)
+		if other > id {
+			newer++
+		}
+	}
+	cut := uint64(0)
+	if units := newest >> l.Shift; newest >= l.First && units > l.Keep {
+		cut = (units - l.Keep) << l.Shift
+	}
+	gone := func(id uint64) bool { return id >= l.First && id < cut }
+	if m.trimmed > 0 && id <= m.trimmed || gone(id) || newer >= l.Posts {
+		return outbox.TooOld, false
+	}
+	if m.posts == math.MaxInt64 {
+		return outbox.Unchanged, true
+	}
+	m.posts++
+	m.ids[id] = true
+	for _, id := range m.descending() {
+		if gone(id) {
+			delete(m.ids, id)
+			m.trimmed = max(m.trimmed, id)
+		}
+	}
+	for _, id := range m.descending()[min(l.Posts, len(m.ids)):] {
+		delete(m.ids, id)
+		m.trimmed = max(m.trimmed, id, 1)
+	}
+	return outbox.Changed, false
+}
+
+// outboxAct is an op on an outbox, or on the row of an author if table is set.
+type outboxAct struct {
+	key   uint64
+	op    outbox.Op
+	table *engine.Op
+}
+
+func outboxSection(id *dedup.RequestID, floors *raftfsm.Floors, acts ...outboxAct) []byte {
+	var w raftfsm.RequestWriter
+	w.Reset(nil, codectest.Whole, id)
+	w.SetFloors(floors)
+	for i := range acts {
+		if acts[i].table != nil {
+			AppendOp(&w, acts[i].key, acts[i].table)
+		} else {
+			AppendOutbox(&w, acts[i].key, &acts[i].op)
+		}
+	}
+	return slices.Clone(w.Section())
+}
+
+func outboxEntry(now int64, sections ...[]byte) []byte {
+	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 1), time.UnixMilli(now), testLimits)
+	for _, s := range sections {
+		entry = append(entry, s...)
+	}
+	return codec.AppendChecksum(entry)
+}
+
+// outboxReplica is a replica of counters with a disk of its own for outboxes.
+type outboxReplica struct {
+	*Machine
+	t     rapid.TB
+	fs    *vfs.MemFS
+	store *cold.Store
+	tight atomic.Bool
+	now   uint32
+}
+
+func newOutboxReplica(t rapid.TB) *outboxReplica {
+	r := &outboxReplica{t: t, fs: vfs.NewCrashableMem()}
+	r.open()
+	return r
+}
+
+func (r *outboxReplica) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *outboxReplica) open() {
+	r.t.Helper()
+	var err error
+	r.store, err = cold.Open(cold.Config{Dir: "cold", FS: r.fs, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { r.t.Error(err) }})
+	r.must(err)
+	r.Machine = New(raftfsm.Places{Bodies: spill.Place{Store: r.store, Group: 1, Tight: r.tight.Load}})
+}
+
+func (r *outboxReplica) close() {
+	r.t.Helper()
+	r.Close()
+	r.must(r.store.Close())
+}
+
+// kill keeps of the disk what a crash may leave, and starts again with a snapshot.
+func (r *outboxReplica) kill(snapshot []byte, seed uint64) {
+	r.t.Helper()
+	was := r.fs
+	r.fs = was.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rand.New(rand.NewPCG(seed, seed))})
+	r.close()
+	r.open()
+	r.must(codectest.Restore(r.Machine, snapshot))
+}
+
+// spill moves outboxes that were idle for that long out of memory, about that many bytes.
+func (r *outboxReplica) spill(idle uint32, bytes int64) {
+	r.t.Helper()
+	_, err := r.Outboxes().Spill(idle, bytes, func() bool { return true })
+	r.must(err)
+}
+
+// onDisk returns the authors whose outboxes are on disk, ascending.
+func (r *outboxReplica) onDisk(authors map[uint64]*modelAuthor) (spilled []uint64) {
+	for key := range authors {
+		if r.Outboxes().IsSpilled(key) {
+			spilled = append(spilled, key)
+		}
+	}
+	slices.Sort(spilled)
+	return spilled
+}
+
+// behind returns the outboxes on disk that an entry leaves there, because none of its ops changes them. An
+// op that only counts changes none.
+func behind(spilled []uint64, acts []outboxAct) []uint64 {
+	left := slices.Clone(spilled)
+	for i := range acts {
+		a := &acts[i]
+		switch {
+		case a.table != nil && a.table.Kind != engine.OpDelete:
+		case a.table == nil && a.op.Kind == outbox.Clear:
+			left = nil
+		default:
+			left = slices.DeleteFunc(left, func(key uint64) bool { return key == a.key })
+		}
+	}
+	return left
+}
+
+// newest is Counters.Newest that reads outboxes on disk.
+func (r *outboxReplica) newest(keys []uint64, q *NewestPosts, into *outbox.Newest) []outbox.Post {
+	r.t.Helper()
+	into.Reset(q.Limit)
+	bodies := r.Newest(keys, nil, q, into)
+	for _, m := range into.Missing(nil) {
+		var err error
+		m.Body, err = bodies.FetchMark(context.Background(), keys[m.Author], m.Mark)
+		r.must(err)
+		into.Found(&m)
+	}
+	return into.Posts()
+}
+
+// Posts and outboxes of replicas agree with a naive program, whatever is published, removed,
+// counted, deleted and repeated. An entry returns exactly the outboxes of its ops to memory. So an
+// entry that only counts is applied even if all outboxes on disk are lost. plain has all outboxes
+// in memory. Each of disks has others on disk, restores snapshots, and is killed at any moment.
+func TestOutboxesEqualModel(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		disks := []*outboxReplica{newOutboxReplica(t), newOutboxReplica(t)}
+		replicas := func() []*Machine { return []*Machine{disks[0].Machine, disks[1].Machine} }
+		plain := New(raftfsm.Places{})
+		defer func() {
+			for _, r := range disks {
+				r.close()
+			}
+		}()
+		which := rapid.SampledFrom(disks)
+		want := map[uint64]*modelAuthor{}
+		author := func(key uint64) *modelAuthor {
+			if want[key] == nil {
+				want[key] = &modelAuthor{ids: map[uint64]bool{}}
+			}
+			return want[key]
+		}
+		now := int64(1_000_000)
+		// Units of a second above bit 4, from 1970 on. Ids below 160 have no time.
+		limits := outbox.Limits{Posts: 9, Keep: 100, Shift: 4, UnitMicros: 1_000_000, First: 160}
+		timeless := outbox.Limits{Posts: 9}
+		floors := raftfsm.FloorsOf([]string{"posts"}, map[string]int64{"posts": 0})
+		keys := rapid.OneOf(rapid.Uint64Range(0, 4), rapid.Just[uint64](math.MaxUint64))
+		ids := rapid.OneOf(rapid.Uint64Range(0, 12), rapid.Uint64Range(100, 200), rapid.Uint64Range(13_000, 20_000), rapid.Uint64Range(1_390_000, 1_410_000), rapid.SampledFrom([]uint64{math.MaxUint64, 1 << 63}))
+		act := rapid.Custom(func(t *rapid.T) outboxAct {
+			a := outboxAct{key: keys.Draw(t, "key")}
+			switch kind := rapid.IntRange(0, 20).Draw(t, "kind"); {
+			case kind < 11:
+				a.op = outbox.Op{Kind: outbox.Publish, ID: ids.Draw(t, "id"), Limits: rapid.SampledFrom([]outbox.Limits{limits, limits, timeless}).Draw(t, "limits")}
+			case kind < 16:
+				a.op = outbox.Op{Kind: outbox.Remove, ID: ids.Draw(t, "id")}
+			case kind == 16:
+				a.table = &engine.Op{Kind: engine.OpDelete}
+			case kind == 17:
+				a.table = &engine.Op{Kind: engine.OpSet, Cells: []engine.Cell{{Value: rapid.SampledFrom([]int64{0, 7, math.MaxInt64 - 1, math.MaxInt64}).Draw(t, "posts")}}}
+			case kind == 18:
+				list := slices.Sorted(slices.Values(rapid.SliceOfNDistinct(ids, 0, 5, rapid.ID[uint64]).Draw(t, "ids")))
+				slices.Reverse(list)
+				a.op = outbox.Op{Kind: outbox.Put, Outbox: outbox.Outbox{IDs: list, Trimmed: rapid.SampledFrom([]uint64{0, 5, 13_500}).Draw(t, "trimmed")}}
+			case kind == 19 && rapid.IntRange(0, 5).Draw(t, "really") == 0:
+				a.op = outbox.Op{Kind: outbox.Clear}
+			default:
+				a.table = &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Value: rapid.Int64Range(-2, 2).Draw(t, "delta")}}}
+			}
+			return a
+		})
+		count := rapid.Custom(func(t *rapid.T) outboxAct { // needs no outbox
+			op := &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Value: rapid.Int64Range(-2, 2).Draw(t, "delta")}}}
+			return outboxAct{key: keys.Draw(t, "key"), table: op}
+		})
+		var sent [][]byte // sections that may be repeated
+		seq := uint64(0)
+		check := func(acts []outboxAct, r *raftfsm.Result) {
+			var refused []engine.Overflow
+			for i := range acts {
+				a, m := &acts[i], author(acts[i].key)
+				unchanged := false
+				switch {
+				case a.table != nil && a.table.Kind == engine.OpDelete:
+					*m = modelAuthor{ids: map[uint64]bool{}}
+				case a.table != nil && a.table.Kind == engine.OpSet:
+					m.posts = a.table.Cells[0].Value
+				case a.table != nil:
+					delta := a.table.Cells[0].Value
+					switch {
+					case delta > 0 && m.posts > math.MaxInt64-delta:
+						refused = append(refused, engine.Overflow{Op: i})
+					case delta < 0:
+						m.posts = min(m.posts, max(0, m.posts+delta))
+					default:
+						m.posts += delta
+					}
+				case a.op.Kind == outbox.Publish:
+					outcome, overflow := m.publish(a.op.ID, &a.op.Limits, now)
+					unchanged = outcome == outbox.Unchanged && !overflow
+					if overflow {
+						refused = append(refused, engine.Overflow{Op: i})
+					} else if outcome == outbox.TooOld {
+						refused = append(refused, engine.Overflow{Op: i, Column: TooOldColumn})
+					}
+				case a.op.Kind == outbox.Remove:
+					if unchanged = !m.ids[a.op.ID]; !unchanged {
+						delete(m.ids, a.op.ID)
+						m.posts = min(m.posts, max(0, m.posts-1))
+					}
+				case a.op.Kind == outbox.Put:
+					m.ids, m.trimmed = map[uint64]bool{}, a.op.Outbox.Trimmed
+					for _, id := range a.op.Outbox.IDs {
+						m.ids[id] = true
+					}
+				case a.op.Kind == outbox.Clear:
+					for _, m := range want {
+						m.ids, m.trimmed = map[uint64]bool{}, 0
+					}
+				}
+				if r.Rows[i] != m.posts {
+					t.Fatalf("op %d answers %d posts, want %d", i, r.Rows[i], m.posts)
+				}
+				if got := slices.Contains(r.Cuts, engine.Cut{Op: i, Column: UnchangedColumn}); got != unchanged {
+					t.Fatalf("op %d is said to be unchanged: %v, want %v", i, got, unchanged)
+				}
+			}
+			if !slices.Equal(r.Overflows, refused) {
+				t.Fatalf("refused %v, want %v", r.Overflows, refused)
+			}
+			if !slices.IsSortedFunc(r.Cuts, func(a, b engine.Cut) int { return a.Op - b.Op }) {
+				t.Fatalf("cuts %v do not rise", r.Cuts)
+			}
+		}
+		apply := func(t *rapid.T, acts []outboxAct, on ...*outboxReplica) {
+			seq++
+			id := dedup.ByProducer([]byte("p"), seq)
+			section := outboxSection(&id, floors, acts...)
+			sent = append(sent, section)
+			result := plain.Apply(codectest.Next(plain, outboxEntry(now, section))).(*raftfsm.Result)
+			check(acts, result)
+			for _, r := range on {
+				spilled := r.onDisk(want)
+				got, ok := r.Apply(codectest.Next(r, outboxEntry(now, section))).(*raftfsm.Result)
+				if !ok || !slices.Equal(got.Rows, result.Rows) || !slices.Equal(got.Cuts, result.Cuts) || !slices.Equal(got.Overflows, result.Overflows) {
+					t.Fatalf("answered %+v, want %+v", got, result)
+				}
+				if left := behind(spilled, acts); !slices.Equal(r.onDisk(want), left) {
+					t.Fatalf("on disk are %v, were %v, want %v", r.onDisk(want), spilled, left)
+				}
+			}
+		}
+		write := func(t *rapid.T) { apply(t, rapid.SliceOfN(act, 1, 6).Draw(t, "acts"), disks...) }
+		t.Repeat(map[string]func(*rapid.T){
+			"write": write,
+			"repeat": func(t *rapid.T) {
+				if len(sent) == 0 {
+					return
+				}
+				section := rapid.SampledFrom(sent[max(0, len(sent)-60):]).Draw(t, "section")
+				before := plain.State().Digest
+				for _, r := range append(replicas(), plain) {
+					result := r.Apply(codectest.Next(r, outboxEntry(now, section))).(*raftfsm.Result)
+					if result.Outcome(0) == dedup.Applied || len(result.Cuts)+len(result.Overflows) > 0 || r.State().Digest != before {
+						t.Fatalf("a repeat was applied: %+v", result)
+					}
+				}
+			},
+			"time": func(t *rapid.T) { now += rapid.Int64Range(0, 60_000).Draw(t, "ms") },
+			"restore": func(t *rapid.T) { // of any replica's snapshot, in a running process
+				stream := codectest.Persisted(t, rapid.SampledFrom(append(replicas(), plain)).Draw(t, "from"))
+				if !bytes.Equal(stream, codectest.Persisted(t, plain)) {
+					t.Fatal("two replicas have different snapshots")
+				}
+				r := which.Draw(t, "replica")
+				r.must(codectest.Restore(r.Machine, stream))
+				if again := codectest.Persisted(t, r.Machine); !bytes.Equal(stream, again) {
+					t.Fatal("a restored replica has another snapshot")
+				}
+				visitOutboxes(t, stream, want)
+			},
+			"restart": func(t *rapid.T) {
+				r := which.Draw(t, "replica")
+				r.kill(codectest.Persisted(t, r.Machine), rapid.Uint64().Draw(t, "seed"))
+			},
+			"tick": func(t *rapid.T) {
+				r := which.Draw(t, "replica")
+				r.now++
+				r.Outboxes().Tick(r.now)
+			},
+			"tight": func(t *rapid.T) { r := which.Draw(t, "replica"); r.tight.Store(!r.tight.Load()) },
+			"spill": func(t *rapid.T) {
+				which.Draw(t, "replica").spill(rapid.Uint32Range(0, 2).Draw(t, "idle"), rapid.SampledFrom([]int64{0, 40, math.MaxInt64, math.MaxInt64}).Draw(t, "bytes"))
+			},
+			"load": func(t *rapid.T) {
+				r := which.Draw(t, "replica")
+				r.must(r.Outboxes().Warm(context.Background(), keys.Draw(t, "key")))
+			},
+			"lost": func(t *rapid.T) { // all outboxes that a replica has on disk
+				r, other := disks[0], disks[1]
+				if rapid.Bool().Draw(t, "second") {
+					r, other = other, r
+				}
+				r.Outboxes().Current().Dispose()
+				apply(t, rapid.SliceOfN(count, 1, 4).Draw(t, "counts"), disks...)
+				if spilled := r.onDisk(want); len(spilled) > 0 {
+					a := outboxAct{key: rapid.SampledFrom(spilled).Draw(t, "lost"), op: outbox.Op{Kind: outbox.Remove, ID: ids.Draw(t, "id")}}
+					before := r.State()
+					entry := outboxEntry(now, outboxSection(&dedup.RequestID{}, floors, count.Draw(t, "count"), a))
+					if err, ok := r.Apply(codectest.Next(r, entry)).(error); !ok || !errors.Is(err, raftfsm.ErrStuck) || !errors.Is(err, spill.ErrLost) || r.State() != before {
+						t.Fatalf("an op on a lost outbox: %v, %+v, before %+v", err, r.State(), before)
+					}
+				}
+				apply(t, []outboxAct{count.Draw(t, "count")}, other)
+				r.kill(codectest.Persisted(t, plain), rapid.Uint64().Draw(t, "seed"))
+			},
+			"read": func(t *rapid.T) { // a page of all authors
+				authors := slices.Sorted(maps.Keys(want))
+				q := NewestPosts{Last: rapid.OneOf(rapid.Just[uint64](NoLast), ids).Draw(t, "last"), Below: rapid.IntRange(0, len(authors)).Draw(t, "below"), Limit: rapid.IntRange(1, 8).Draw(t, "limit")}
+				var all []outbox.Post
+				for i, key := range authors {
+					for id := range want[key].ids {
+						if id < q.Last || id == q.Last && i >= q.Below {
+							all = append(all, outbox.Post{ID: id, Author: i})
+						}
+					}
+				}
+				slices.SortFunc(all, func(a, b outbox.Post) int { return cmp.Or(cmp.Compare(b.ID, a.ID), cmp.Compare(a.Author, b.Author)) })
+				var n outbox.Newest
+				if got := which.Draw(t, "replica").newest(authors, &q, &n); !slices.Equal(got, all[:min(len(all), q.Limit)]) {
+					t.Fatalf("the page %+v is %v, want the first of %v", q, got, all)
+				}
+			},
+			"snapshot": func(t *rapid.T) { // that is written later
+				r := which.Draw(t, "replica")
+				at := codectest.Persisted(t, plain)
+				snapshot, err := r.Snapshot()
+				r.must(err)
+				defer snapshot.Release()
+				write(t)
+				r.spill(0, math.MaxInt64)
+				for key := range want {
+					r.must(r.Outboxes().Warm(context.Background(), key))
+				}
+				write(t)
+				r.spill(0, math.MaxInt64)
+				var s codectest.Sink
+				r.must(snapshot.Persist(&s))
+				if !bytes.Equal(s.Bytes(), at) {
+					t.Fatal("a snapshot has something that was written after it")
+				}
+			},
+			"": func(t *rapid.T) {
+				sum := uint64(0)
+				for key, m := range want {
+					sum += engine.RowDigest(key, []int64{m.posts}) + outbox.Digest(key, &outbox.Outbox{IDs: m.descending(), Trimmed: m.trimmed})
+				}
+				for _, r := range append(replicas(), plain) {
+					if got := r.State().Digest; got != sum {
+						t.Fatalf("digest %x, want %x", got, sum)
+					}
+					if err := codectest.CheckTable(r.Table()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for key, m := range want {
+					checkNewest(t, &outboxReplica{Machine: plain, t: t}, key, m.descending())
+				}
+				checkOutboxesSpilled(t, disks)
+			},
+		})
+		for _, r := range disks {
+			r.spill(0, math.MaxInt64)
+			for key, m := range want {
+				checkNewest(t, r, key, m.descending())
+			}
+		}
+	})
+}
+
+// checkOutboxesSpilled compares the counters of outboxes with the outboxes.
+func checkOutboxesSpilled(t *rapid.T, disks []*outboxReplica) {
+	t.Helper()
+	for _, r := range disks {
+		var got spill.Stats
+		view := r.Outboxes().Current().Capture()
+		for view.More() {
+			key, body, err := view.Next()
+			r.must(err)
+			if got.Keys++; r.Outboxes().IsSpilled(key) {
+				got.Spilled++
+				got.SpilledBytes += uint64(len(body))
+			}
+		}
+		view.Close()
+		if s := r.Outboxes().Stats(); s.Keys != got.Keys || s.Spilled != got.Spilled || s.SpilledBytes != got.SpilledBytes {
+			t.Fatalf("there are %+v, told %+v", got, s)
+		}
+	}
+}
+
+// checkNewest holds reads of one author, from any id on, to the ids that there are.
+func checkNewest(t *rapid.T, r *outboxReplica, key uint64, ids []uint64) {
+	var n outbox.Newest
+	from := 0
+	q := NewestPosts{Last: NoLast, Limit: 3}
+	for {
+		posts := r.newest([]uint64{key}, &q, &n)
+		for i, p := range posts {
+			if from+i >= len(ids) || p.ID != ids[from+i] {
+				t.Fatalf("author %d has %v from %d on, want %v", key, posts, from, ids)
+			}
+		}
+		if from += len(posts); len(posts) < q.Limit {
+			break
+		}
+		q.Last, q.Below = posts[len(posts)-1].ID, 1
+	}
+	if from != len(ids) {
+		t.Fatalf("author %d has %d posts, want %v", key, from, ids)
+	}
+}
+
+func visitOutboxes(t *rapid.T, stream []byte, want map[uint64]*modelAuthor) {
+	found := 0
+	_, err := self.VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codectest.Whole, raftfsm.SnapshotVisitor{
+		Body: func(key uint64, body any) error {
+			box := body.(*outbox.Outbox)
+			found++
+			if m := want[key]; m == nil || !slices.Equal(box.IDs, m.descending()) || box.Trimmed != m.trimmed {
+				t.Fatalf("the snapshot has %+v of author %d, want %+v", box, key, m)
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range want {
+		if len(m.ids) > 0 || m.trimmed > 0 {
+			found--
+		}
+	}
+	if found != 0 {
+		t.Fatalf("%d outboxes too many in the snapshot", found)
+	}
+}

@@ -1,0 +1,28 @@
+package counters
+
+import (
+	"testing"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+)
+
+// The first segment, which owns all keys from 0 on, is as old as the rows in it.
+func TestFirstSegmentIsSealed(t *testing.T) {
+	const first = 3_300_000_000 << 22
+	c := newCounters(t)
+	var ops []engine.Op
+	for i := range uint64(25_000) {
+		ops = append(ops, add(first+i<<22, 0, 1))
+	}
+	c.Apply(codectest.Command(1, entryOf(0, ops)))
+	old := func(from, _ uint64) bool { return from >= first }
+	for range 2 {
+		for from, more := uint64(0), true; more; {
+			_, from, more, _ = c.Seal(from, old)
+		}
+	}
+	if sealed, aged := c.Table().Stats().SealedRows, c.Aged(old); sealed == 0 || int(sealed) != aged {
+		t.Errorf("%d rows are sealed, %d are old", sealed, aged)
+	}
+}

@@ -1,0 +1,124 @@
+package counters
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/raftfsm"
+)
+
+// sets holds the sets of members of a shard of counters. The disk has the newest sets. While a
+// restart replays the log, these may be ahead of the counts.
+//
+// Invariant: at is the state of the sets after the applied entries. The sets on disk have that
+// state, or the state after a later entry of the same log. If they are later, the disk has an
+// outcome for each entry in between. So an entry has the same effect on the counts, whether the
+// sets judge it or a stored outcome does.
+type sets struct {
+	group *members.Group // nil for a shard without a disk
+	at    members.State
+	load  *members.Load // set while a snapshot that carries sets is loaded
+	found members.State // the state of the sets that it carries
+	named bool          // the snapshot has a section of sets
+
+	batch   *members.Batch // the batch of the entry that is being applied
+	changed []int          // ops of the entry that changed their set, ascending
+}
+
+// errNoSets is returned for ops on sets in a shard without a disk.
+var errNoSets = errors.New("this replica has no store of members")
+
+// begin reads the pairs that the ops of an entry need. It returns false if the entry does not change
+// the sets.
+func (s *sets) begin(b *batch, index uint64, now int64) (touched bool, err error) {
+	s.batch, s.changed = nil, nil
+	deletes := s.at.Pairs > 0 && b.deletes()
+	if len(b.members) == 0 && !deletes {
+		return false, nil
+	}
+	if s.group == nil {
+		return false, errNoSets
+	}
+	if s.batch, err = s.group.Begin(s.at, index, now); err != nil {
+		return false, err
+	}
+	for i := range b.members {
+		switch o := &b.members[i]; {
+		case o.ofPair():
+			s.batch.Touch(o.pair)
+		case o.kind == opPurge:
+			err = s.batch.TouchDead(o.pairs)
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	for i := range b.Ops {
+		if b.Ops[i].Kind == engine.OpDelete {
+			if err := s.batch.TouchRow(b.Ops[i].ID); err != nil {
+				return false, err
+			}
+		}
+	}
+	return true, s.batch.Read()
+}
+
+// deletes reports whether the entry deletes a row.
+func (b *batch) deletes() bool {
+	for i := range b.Ops {
+		if b.Ops[i].Kind == engine.OpDelete {
+			return true
+		}
+	}
+	return false
+}
+
+// apply judges one op on sets, and corrects the change of its count.
+func (s *sets) apply(b *batch, o *memberOp) {
+	changes := false
+	switch o.kind {
+	case opJoin, opCopy:
+		changes = s.batch.Join(o.pair, o.stamp)
+	case opLeave:
+		changes = s.batch.Leave(o.pair)
+	case opPurge:
+		s.batch.Purge()
+		return
+	case opClearMembers:
+		s.batch.Clear()
+		return
+	}
+	if changes {
+		s.changed = append(s.changed, o.op)
+	} else if cells := b.Ops[o.op].Cells; len(cells) > 0 {
+		cells[len(cells)-1].Value = 0
+	}
+}
+
+// undo undoes an op that the table refused, which is the last that was judged.
+func (s *sets) undo(op int) {
+	if n := len(s.changed); n > 0 && s.changed[n-1] == op {
+		s.batch.Undo()
+		s.changed = s.changed[:n-1]
+	}
+}
+
+// commit writes the changes of the entry.
+func (s *sets) commit() (err error) {
+	if s.at, err = s.batch.Commit(); err != nil {
+		return fmt.Errorf("the counts are ahead of the members: %w", err)
+	}
+	return nil
+}
+
+// Pairs returns how many members all rows have together, as of the last applied entry.
+func (c *Machine) Pairs() uint64 {
+	var pairs uint64
+	c.Between(func(held raftfsm.Contents) { pairs = held.(*contents).sets.at.Pairs })
+	return pairs
+}
+
+// Members returns the sets of the shard, nil for a shard without a disk.
+func (c *Machine) Members() *members.Group { return c.places.Members }

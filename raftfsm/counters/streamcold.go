@@ -1,0 +1,253 @@
+package counters
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/rows"
+)
+
+// Sections of cold rows in a stream. The snapshots that a replica stores only name the
+// rows:
+//
+//	cold:     group (4) | generation (8) | its checksum (4) | ids first (8) … last (8) |
+//	          number of the first block that has such ids (4) | blocks (4) | the rows in
+//	          memory, as a section of rows: none, or with rows of zeros that hide others
+//	carried:  the same, followed by the blocks
+//	block:    a block of engine/cold
+//
+// A stream that a node sends, to a follower or as a backup, carries the blocks:
+// CarryBlocks inserts them. The head states how many bytes that adds, because raft must
+// know the size before it sends.
+const coldHeadSize = 40
+
+// coldPart is one section of cold rows.
+type coldPart struct {
+	group       uint32
+	generation  uint64
+	sum         uint32
+	first, last uint64
+	block       int // number of the first block
+	blocks      int
+	hiding      engine.Page // the rows in memory that hide cold ones
+}
+
+func appendCold(b []byte, p *engine.Part) []byte {
+	g := p.Cold.(*cold.Generation) // the only implementation
+	block, sizes := g.Carried(p.First, p.Last)
+	b = binary.LittleEndian.AppendUint32(b, g.Group())
+	b = binary.LittleEndian.AppendUint64(b, g.Number())
+	b = binary.LittleEndian.AppendUint32(b, g.Sum())
+	b = binary.LittleEndian.AppendUint64(b, p.First)
+	b = binary.LittleEndian.AppendUint64(b, p.Last)
+	b = binary.LittleEndian.AppendUint32(b, uint32(block))
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(sizes)))
+	return rows.AppendRows(b, p.Page, 0, len(p.Page.IDs))
+}
+
+func (c *coldPart) parse(p []byte) error {
+	if len(p) < coldHeadSize {
+		return fmt.Errorf("%w: cold rows of %d bytes", codec.ErrSnapshot, len(p))
+	}
+	c.group, c.generation = binary.LittleEndian.Uint32(p), binary.LittleEndian.Uint64(p[4:])
+	c.sum = binary.LittleEndian.Uint32(p[12:])
+	c.first, c.last = binary.LittleEndian.Uint64(p[16:]), binary.LittleEndian.Uint64(p[24:])
+	c.block, c.blocks = int(binary.LittleEndian.Uint32(p[32:])), int(binary.LittleEndian.Uint32(p[36:]))
+	if c.first > c.last {
+		return fmt.Errorf("%w: cold rows of ids %d…%d", codec.ErrSnapshot, c.first, c.last)
+	}
+	if err := rows.ParseRows(p[coldHeadSize:], &c.hiding, true); err != nil {
+		return err
+	}
+	if n := len(c.hiding.IDs); n > 0 && (c.hiding.IDs[0] < c.first || c.hiding.IDs[n-1] > c.last) {
+		return fmt.Errorf("%w: rows %d…%d over cold ones of %d…%d", codec.ErrSnapshot, c.hiding.IDs[0], c.hiding.IDs[n-1], c.first, c.last)
+	}
+	return nil
+}
+
+// carriedBytes returns how many bytes the blocks of all cold rows of a table add to a
+// stream, or -1 if there are none.
+func carriedBytes(table *engine.Snapshot) int64 {
+	total := int64(-1)
+	table.Cold(func(g engine.Generation, first, last uint64) {
+		total = max(total, 0)
+		_, sizes := g.(*cold.Generation).Carried(first, last)
+		for _, size := range sizes {
+			total += codec.SectionHeadSize + int64(size) + codec.ChecksumSize
+		}
+	})
+	return total
+}
+
+// readBlocks reads the blocks that follow a carried part into base. Then it widens base, or the
+// rows that hide some of it, until both have the same width.
+func (c *coldPart) readBlocks(s *codec.StreamReader, base *engine.Page) error {
+	*base = engine.Page{IDs: base.IDs[:0], Width: 1, Counts: base.Counts[:0]}
+	for i := range c.blocks {
+		kind, b, err := s.Next()
+		if err != nil {
+			return err
+		}
+		if kind != codec.StreamBlock {
+			return fmt.Errorf("%w: section kind %d in place of a block", codec.ErrSnapshot, kind)
+		}
+		if i == 0 {
+			base.Width = max(cold.BlockWidth(b), c.hiding.Width)
+		} else if w := cold.BlockWidth(b); w > base.Width {
+			widen(base, w)
+		}
+		if err := cold.DecodeBlock(c.group, c.generation, c.block+i, b, c.first, c.last, base); err != nil {
+			return fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
+		}
+	}
+	if base.Width > c.hiding.Width {
+		widen(&c.hiding, base.Width)
+	} else if c.hiding.Width > base.Width {
+		widen(base, c.hiding.Width)
+	}
+	return nil
+}
+
+// widen adds columns to all rows of a page.
+func widen(p *engine.Page, width int) {
+	counts := make([]int64, len(p.IDs)*width)
+	for i := range p.IDs {
+		copy(counts[i*width:], p.Row(i))
+	}
+	p.Width, p.Counts = width, counts
+}
+
+// loading is the state of loading a table of counters from a stream.
+type loading struct {
+	table *engine.Table
+	cold  *cold.Group
+	old   func(first, last uint64) bool // selects the rows to seal; nil for none
+
+	sealer engine.Sealer
+	page   engine.Page
+	named  bool        // the table has rows that were not read
+	base   engine.Page // the cold rows of a carried part
+	part   coldPart
+	loose  int // carried parts that are still in memory
+	moved  int // rows of carried parts that were written to this node's disk
+	// carried is set from the first carried part until the next hot rows. Meanwhile above
+	// … below are the ids of the carried parts' segments.
+	carried      bool
+	above, below uint64
+}
+
+// loadRows adds hot rows.
+func (l *loading) loadRows(payload []byte) error {
+	if err := l.settle(); err != nil {
+		return err
+	}
+	l.carried = false
+	if err := rows.ParseRows(payload, &l.page, false); err != nil {
+		return err
+	}
+	return l.loadPage()
+}
+
+// loadPage adds the rows in page, sealed if they are old: a section has about as many
+// rows as a segment.
+func (l *loading) loadPage() error {
+	if l.old == nil || !l.old(l.page.IDs[0], l.page.IDs[len(l.page.IDs)-1]) {
+		return rows.LoadPage(l.table, &l.page)
+	}
+	if err := l.table.LoadSealed(&l.page, &l.sealer); err != nil {
+		return fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
+	}
+	return nil
+}
+
+// end completes the table. If the stream only names cold rows, end adopts the stream's
+// rows and digest; the checksums of the generations guarantee that these are right.
+func (l *loading) end(told codec.Totals) error {
+	if err := l.settle(); err != nil {
+		return err
+	}
+	if l.named {
+		l.table.Adopt(int64(told.Rows), told.Digest)
+	}
+	return nil
+}
+
+// loadNamed adds cold rows that are on this node's disk.
+func (l *loading) loadNamed(payload []byte) error {
+	if err := l.part.parse(payload); err != nil {
+		return err
+	}
+	if l.cold == nil {
+		return fmt.Errorf("%w: it names cold rows, and there are none here", codec.ErrSnapshot)
+	}
+	g, err := l.cold.Open(l.part.generation, l.part.sum)
+	if errors.Is(err, cold.ErrDamaged) {
+		return fmt.Errorf("%w: %w", raftfsm.ErrColdLost, err)
+	}
+	if err != nil {
+		return fmt.Errorf("cannot open cold rows: %w", err)
+	}
+	l.named = true
+	err = l.table.LoadCold(&engine.Part{Page: &l.part.hiding, Cold: g, First: l.part.first, Last: l.part.last})
+	if err != nil {
+		return fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
+	}
+	return nil
+}
+
+// looseMax bounds the carried parts in memory, of about 10,000 rows each.
+const looseMax = 16
+
+// loadCarried adds cold rows that the stream carries: first in memory and then, several
+// parts together, as generations on this node's disk.
+func (l *loading) loadCarried(s *codec.StreamReader, payload []byte) error {
+	if err := l.part.parse(payload); err != nil {
+		return err
+	}
+	if err := l.part.readBlocks(s, &l.base); err != nil {
+		return err
+	}
+	if l.page.Merge(&l.part.hiding, &l.base); len(l.page.IDs) == 0 {
+		return nil
+	}
+	if l.cold == nil {
+		return l.loadPage()
+	}
+	if !l.carried {
+		l.carried, l.above = true, l.table.Cut(l.part.first) // starts a segment apart from hot rows
+	}
+	if err := rows.LoadPage(l.table, &l.page); err != nil {
+		return err
+	}
+	l.below = l.part.last
+	if l.loose++; l.loose < looseMax {
+		return nil
+	}
+	return l.settle()
+}
+
+// settle freezes the carried parts that are in memory. On a full disk they stay in memory until
+// there is space, because a node that opens its own snapshot has no other place for them.
+func (l *loading) settle() error {
+	if l.loose == 0 {
+		return nil
+	}
+	l.loose = 0
+	if l.below < 1<<64-1 {
+		l.table.Cut(l.below + 1) // the last segment never freezes, so start another
+	}
+	carried := func(first, last uint64) bool { return first >= l.above && last <= l.below }
+	l.table.Watch(carried)
+	idle, _ := l.table.Watch(carried)
+	rows, err := l.table.Freeze(l.cold, idle)
+	if err != nil && !errors.Is(err, cold.ErrFull) {
+		return fmt.Errorf("cannot keep cold rows: %w", err)
+	}
+	l.moved += rows
+	return nil
+}

@@ -1,0 +1,159 @@
+package counters
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+)
+
+// Sections of sets in a stream, right behind the head. The snapshots that a replica stores
+// only name its sets; a stream that a node sends carries them (see CarryBlocks):
+//
+//	members:         generation (4) | state of the sets as of the snapshot
+//	carried members: state as of the snapshot | state of the carried sets | blocks (4)
+//	member block:    a block of engine/members
+//
+//	state:           index (8) | digest (8) | pairs (8) | stamp (8)
+//
+// Carried sets may be of a later entry than the snapshot. Then the stream has the outcomes of the
+// entries in between, as the disk of a replica has them after a restart.
+const (
+	setsStateSize   = 32
+	setsNamedSize   = 4 + setsStateSize
+	setsCarriedSize = 2*setsStateSize + 4
+)
+
+// errMembersLost is returned when the sets that the replica's own snapshot names are not on
+// its disk.
+var errMembersLost = fmt.Errorf("%w: members that the snapshot names", raftfsm.ErrColdLost)
+
+func appendSetsState(dst []byte, s members.State) []byte {
+	for _, n := range [...]uint64{s.Index, s.Digest, s.Pairs, uint64(s.Stamp)} {
+		dst = binary.LittleEndian.AppendUint64(dst, n)
+	}
+	return dst
+}
+
+func parseSetsState(p []byte) members.State {
+	return members.State{
+		Index: binary.LittleEndian.Uint64(p), Digest: binary.LittleEndian.Uint64(p[8:]),
+		Pairs: binary.LittleEndian.Uint64(p[16:]), Stamp: members.Stamp(binary.LittleEndian.Uint64(p[24:])),
+	}
+}
+
+// setsCapture holds the state of the sets at the moment of a snapshot.
+type setsCapture struct {
+	group      *members.Group
+	generation uint32
+	at         members.State
+	err        error
+}
+
+func (s *sets) capture() setsCapture {
+	if s.group == nil || s.at.Index == 0 {
+		return setsCapture{}
+	}
+	return setsCapture{s.group, s.group.Generation(), s.at, s.group.Capture()}
+}
+
+func (s *setsCapture) write(w *codec.StreamWriter) error {
+	if s.group == nil || s.err != nil {
+		return s.err
+	}
+	return w.Section(codec.StreamMembers, func(b []byte) []byte {
+		return appendSetsState(binary.LittleEndian.AppendUint32(b, s.generation), s.at)
+	})
+}
+
+// keep makes the sets durable up to the snapshot.
+func (s *setsCapture) keep() error {
+	if s.group == nil {
+		return nil
+	}
+	return s.group.Sync()
+}
+
+// loadNamed continues from the sets on this node's disk.
+func (s *sets) loadNamed(p []byte) error {
+	if len(p) != setsNamedSize || s.named {
+		return fmt.Errorf("%w: members of %d bytes", codec.ErrSnapshot, len(p))
+	}
+	if s.group == nil {
+		return fmt.Errorf("%w: it names members, and there are none here", codec.ErrSnapshot)
+	}
+	at := parseSetsState(p[4:])
+	if err := s.group.Adopts(binary.LittleEndian.Uint32(p), at); err != nil {
+		return fmt.Errorf("%w: %w", errMembersLost, err)
+	}
+	s.at, s.named = at, true
+	return nil
+}
+
+// loadCarried loads the sets that the stream carries beside those on this node's disk.
+func (s *sets) loadCarried(stream *codec.StreamReader, p []byte) (err error) {
+	at, found, blocks, err := parseCarriedSets(p)
+	if err != nil || s.named {
+		return errors.Join(err, fmt.Errorf("%w: members of %d bytes", codec.ErrSnapshot, len(p)))
+	}
+	if s.group == nil {
+		return fmt.Errorf("%w: it carries members, and there is no place for them here", codec.ErrSnapshot)
+	}
+	if s.load, err = s.group.Load(); err != nil {
+		return err
+	}
+	err = eachMemberBlock(stream, blocks, s.load.Block)
+	if err == nil {
+		err = s.load.Check(found)
+	}
+	if errors.Is(err, members.ErrDamaged) {
+		err = fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
+	}
+	s.at, s.found, s.named = at, found, true
+	return err
+}
+
+func parseCarriedSets(p []byte) (at, found members.State, blocks int, err error) {
+	if len(p) != setsCarriedSize {
+		return at, found, 0, fmt.Errorf("%w: carried members of %d bytes", codec.ErrSnapshot, len(p))
+	}
+	at, found = parseSetsState(p), parseSetsState(p[setsStateSize:])
+	if found.Index < at.Index {
+		return at, found, 0, fmt.Errorf("%w: it carries members of entry %d, and names entry %d", codec.ErrSnapshot, found.Index, at.Index)
+	}
+	return at, found, int(binary.LittleEndian.Uint32(p[2*setsStateSize:])), nil
+}
+
+// eachMemberBlock calls fn with the next blocks of a stream.
+func eachMemberBlock(s *codec.StreamReader, blocks int, fn func([]byte) error) error {
+	for range blocks {
+		kind, b, err := s.Next()
+		if err != nil {
+			return err
+		}
+		if kind != codec.StreamMemberBlock {
+			return fmt.Errorf("%w: section kind %d in place of members", codec.ErrSnapshot, kind)
+		}
+		if err := fn(b); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// adopt makes the loaded sets those of the replica, durably. If the snapshot has no section of
+// sets, the shard had no sets at that moment: later entries made the sets on disk. adopt then
+// removes these sets, and a replay of the entries makes them again.
+func (s *sets) adopt() error {
+	switch load := s.load; {
+	case load != nil:
+		s.load = nil
+		return load.Switch(s.found)
+	case s.group != nil && !s.named:
+		return s.group.Reset()
+	}
+	return nil
+}

@@ -1,0 +1,144 @@
+package counters
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
+)
+
+// freezeSegmentsMax is how many segments become generations with one sync: about
+// 160,000 rows, which are in memory twice meanwhile.
+const freezeSegmentsMax = 16
+
+// Idle is the list of segments that may leave memory, in ascending order of keys.
+type Idle struct {
+	table  *engine.Table
+	least  uint64   // lowest key in memory
+	firsts []uint64 // first key of each segment
+	due    int
+}
+
+// Segments returns the number of segments.
+func (i *Idle) Segments() int { return len(i.firsts) }
+
+// Due returns how many rows those segments have in memory, including segments that were
+// written to.
+func (i *Idle) Due() int { return i.due }
+
+// PutLast moves the segments with keys below a key behind all others.
+func (i *Idle) PutLast(below uint64) {
+	n := 0
+	for n < len(i.firsts) && max(i.firsts[n], i.least) < below {
+		n++
+	}
+	i.firsts = append(i.firsts[n:], i.firsts[:n]...)
+}
+
+// Watch returns the segments that old accepts, by the range of their keys, and that
+// were not written to since the previous call. It adds cold segments many of whose rows
+// have changed.
+func (c *Machine) Watch(old func(first, last uint64) bool) *Idle {
+	c.tiering.Lock()
+	defer c.tiering.Unlock()
+	i := &Idle{table: c.Table()}
+	if c.places.Cold != nil && !c.closed {
+		// A lower key that is written between the two calls makes its segment busy.
+		i.least = i.table.Least()
+		i.firsts, i.due = i.table.Watch(above(i.least, old))
+	}
+	return i
+}
+
+// Aged returns how many rows are in memory in the segments that old accepts, whether or
+// not they are written to.
+func (c *Machine) Aged(old func(first, last uint64) bool) int {
+	table := c.Table()
+	return table.Aged(above(table.Least(), old))
+}
+
+// above adapts old to a table whose first segment owns all keys from 0 on, but has no row below
+// least.
+func above(least uint64, old func(first, last uint64) bool) func(first, last uint64) bool {
+	return func(first, last uint64) bool { return old(max(first, least), last) }
+}
+
+// FreezeSome moves the rows of the first segments out of memory with one sync, or
+// rewrites them on disk. It removes them from idle, also on an error. It returns how
+// many rows it wrote. cold.ErrDamaged means that it cannot read rows that are only on disk; it has
+// moved the segments without such rows.
+func (c *Machine) FreezeSome(idle *Idle, segments int) (rows int, err error) {
+	n := min(len(idle.firsts), segments, freezeSegmentsMax)
+	some := idle.firsts[:n]
+	idle.firsts = idle.firsts[n:]
+	c.tiering.Lock()
+	defer c.tiering.Unlock()
+	if c.Table() != idle.table || c.closed { // Restore has replaced the table: the caller finds idle segments again
+		return 0, nil
+	}
+	rows, damaged := c.freeze(idle.table, some)
+	if n == 1 || !errors.Is(damaged, cold.ErrDamaged) {
+		return rows, damaged
+	}
+	for i := range some {
+		one, err := c.freeze(idle.table, some[i:i+1])
+		if rows += one; err != nil && !errors.Is(err, cold.ErrDamaged) {
+			return rows, err
+		}
+	}
+	return rows, damaged
+}
+
+// freeze moves the rows of all the segments out of memory, or of none.
+func (c *Machine) freeze(table *engine.Table, firsts []uint64) (rows int, err error) {
+	to := writes{Cold: c.places.Cold}
+	if rows, err = table.Freeze(&to, firsts); to.failed {
+		err = errors.New(err.Error())
+	}
+	if err != nil {
+		return rows, fmt.Errorf("cannot move rows out of memory: %w", err)
+	}
+	return rows, nil
+}
+
+// writes passes rows to Cold. It distinguishes rows that could not be written, which are
+// still in memory, from rows on disk that could not be read.
+type writes struct {
+	engine.Cold
+	failed bool
+}
+
+func (w *writes) Write(pages []*engine.Page) ([]engine.Generation, error) {
+	made, err := w.Cold.Write(pages)
+	w.failed = err != nil
+	return made, err
+}
+
+// Seal packs or unpacks the rows of one segment: the next idle segment with keys from
+// from on that old accepts, see engine.Table.Seal. It returns the number of rows, the key
+// to continue from, false after the last segment, and how long it took after it had
+// acquired the lock.
+func (c *Machine) Seal(from uint64, old func(first, last uint64) bool) (rows int, next uint64, more bool, took time.Duration) {
+	c.tiering.Lock()
+	defer c.tiering.Unlock()
+	if c.closed {
+		return 0, 0, false, 0
+	}
+	began, table := time.Now(), c.Table()
+	if from == 0 { // otherwise the first segment is not checked
+		old = above(table.Least(), old)
+	}
+	rows, next, more = table.Seal(from, old)
+	return rows, next, more, time.Since(began)
+}
+
+// Generations returns how many generations of rows are on disk, including those that only
+// stored snapshots name.
+func (c *Machine) Generations() int {
+	if c.places.Cold == nil {
+		return 0
+	}
+	return c.places.Cold.Stored()
+}

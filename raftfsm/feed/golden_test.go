@@ -1,0 +1,22 @@
+package feed
+
+import (
+	"testing"
+
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/spill"
+)
+
+// The bytes of ops on groups, and of snapshots with them, are on disks.
+func TestGroupBytesAreGolden(t *testing.T) {
+	f := New(spill.Place{})
+	feeds := feedEntry(1,
+		Op{Kind: Follow, User: 7, Followees: []Followee{{2, 5}, {3, 6}, {9, 7}}},
+		Op{Kind: PutGroup, User: 7, Group: "stars", Followees: []Followee{{ID: 2}, {ID: 9}}},
+		Op{Kind: PutGroup, User: 8, Group: "Nobody"},
+		Op{Kind: DropGroup, User: 7, Group: "none"},
+	)
+	codectest.Golden(t, "entry-groups.bin", feeds.Data)
+	f.Apply(feeds)
+	codectest.Golden(t, "snapshot-groups.bin", codectest.Persisted(t, f))
+}

@@ -1,0 +1,219 @@
+package feed
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/countd/countd/internal/wire"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+)
+
+// FolloweesMax bounds the followees of one user: a poll reads the posts of each.
+const FolloweesMax = 5000
+
+// OpKind is the number of an op in a log entry.
+type OpKind uint8
+
+// Ops on feeds. The result row of an op has the number of the user's followees. For an op on a
+// group, it has the number of the group's followees.
+const (
+	Reset    OpKind = 32 // replaces the user's followees
+	Follow   OpKind = 33 // adds the followees that the user lacks; refused above FolloweesMax
+	Unfollow OpKind = 34 // removes followees
+	Read     OpKind = 35 // sets the posts of the followees that the user has
+	Clear    OpKind = 36 // removes the feeds of all users of the shard: a restore
+	// PutGroup creates or replaces a group of some of the user's followees. It is refused if
+	// the user does not follow all of them, or would have more than GroupsMax groups.
+	PutGroup  OpKind = 37
+	DropGroup OpKind = 38
+)
+
+// opNames is read only.
+var opNames = [...]string{
+	Reset: "reset feed", Follow: "follow", Unfollow: "unfollow", Read: "read feed",
+	Clear: "clear feeds", PutGroup: "put group", DropGroup: "drop group",
+}
+
+func (k OpKind) String() string { return raftfsm.OpString(uint8(k), opNames[:]) }
+
+// AppendOp appends an op under key, which replaces the op's user. It panics on an op that the format
+// cannot express.
+func AppendOp(w *raftfsm.RequestWriter, key uint64, op *Op) {
+	if err := op.check(); err != nil {
+		panic(err.Error())
+	}
+	w.Put(op.appendTo(w.Buffer(), key), false)
+}
+
+// Op is one change of one user's feed. Followees ascend by id without duplicates.
+// Unfollow ignores their posts. A result row has the number of followees after the
+// op.
+//
+// In an entry, with a shard's key in place of the user:
+//
+//	kind (1) | key (8) | Since (uvarint) | followees
+//	and of an op on a group:  length of its name (1) | name
+//
+//	followees:  number (uvarint) | id less the id before (uvarint), posts (varint) …
+type Op struct {
+	Kind      OpKind
+	User      uint64
+	Followees []Followee
+	Since     uint64 // stamp of the feed before the proposer read the posts, see below; 0 if it read none, as for an unfollow or a restore
+	Group     string // only for PutGroup and DropGroup
+}
+
+// The proposer reads the numbers of posts before it proposes an op. So the log may order two ops
+// differently than their proposers read. This rule ensures that a user's seen posts never go back:
+//
+//  1. A feed has a stamp: the index of the last entry that set its posts by an op with Since.
+//  2. The proposer learns the stamp, then reads the posts. It proposes the stamp or less as Since, at
+//     least 1.
+//  3. If the stamp is not above Since, every earlier op that set posts was applied before this op's
+//     posts were read. So this op's posts are newer. They replace the others, even by lower numbers:
+//     a followee may have deleted posts.
+//  4. If the stamp is above Since, the replica cannot tell which posts were read later. It keeps the
+//     higher ones, which is right unless the followee deleted posts meanwhile, and reports that in
+//     the row (Merged). The proposer then reads the posts again and proposes a Read with a
+//     newer Since, until rule 3 holds. A round fails only if another op of the user overtook it.
+//
+// Rule 3 relies on one fact: a stamp that a proposer has learned is the index of an applied entry. It
+// is, because replicas show only applied entries. A lower Since is always safe. A feed that loses
+// its last followee loses its stamp too: no posts are left that could go back.
+//
+// Ops of restores have no Since: they replace the posts, and set no stamp.
+
+// Merged is the column of a result row that has Overtaken if rule 4 applied, and 0 if not.
+// The first column has the number of followees, which is never Overtaken.
+const (
+	Merged    = 1
+	Overtaken = -1
+)
+
+// setsPosts reports whether the op sets posts of followees.
+func (op *Op) setsPosts() bool {
+	return (op.Kind == Reset || op.Kind == Follow || op.Kind == Read) && len(op.Followees) > 0
+}
+
+// overtaken reports whether rule 4 applies to the op on a feed with a stamp. It never applies to
+// Follow, which does not change the posts of existing followees.
+func (op *Op) overtaken(stamp uint64) bool {
+	return op.Since > 0 && stamp > op.Since && op.setsPosts() && op.Kind != Follow
+}
+
+// merge returns the followee with the higher of two numbers of posts: that of the feed and that of
+// the op.
+func merge(was, named Followee) Followee {
+	named.Posts = max(named.Posts, was.Posts)
+	return named
+}
+
+// OfGroup reports whether an op names a group.
+func (k OpKind) OfGroup() bool { return k == PutGroup || k == DropGroup }
+
+// takes reports whether an op of the kind may have this number of followees.
+func (k OpKind) takes(followees int) bool {
+	if k == Clear || k == DropGroup {
+		return followees == 0
+	}
+	return k >= Reset && k <= DropGroup && followees <= FolloweesMax
+}
+
+func (op *Op) check() error {
+	if !op.Kind.takes(len(op.Followees)) || op.Kind.OfGroup() && !ValidGroupName(op.Group) {
+		return fmt.Errorf("a feed op of kind %d with %d followees has no form in a log entry", op.Kind, len(op.Followees))
+	}
+	for i := 1; i < len(op.Followees); i++ {
+		if op.Followees[i].ID <= op.Followees[i-1].ID {
+			return errors.New("a feed op whose followees do not ascend has no form in a log entry")
+		}
+	}
+	return nil
+}
+
+func (op *Op) appendTo(dst []byte, key uint64) []byte {
+	dst = binary.LittleEndian.AppendUint64(append(dst, byte(op.Kind)), key)
+	dst = appendFolloweeList(binary.AppendUvarint(dst, op.Since), op.Followees)
+	if op.Kind.OfGroup() {
+		dst = append(append(dst, byte(len(op.Group))), op.Group...)
+	}
+	return dst
+}
+
+// appendFolloweeList appends followees in their form in entries and snapshots.
+func appendFolloweeList(dst []byte, followees []Followee) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(followees)))
+	last := uint64(0)
+	for _, f := range followees {
+		dst = binary.AppendVarint(binary.AppendUvarint(dst, f.ID-last), f.Posts)
+		last = f.ID
+	}
+	return dst
+}
+
+// readFollowees reads what appendFolloweeList appended, and appends the followees to dst. It fails
+// r for anything else.
+func readFollowees(dst []Followee, r *wire.Reader) []Followee {
+	id := uint64(0)
+	for i := range r.CountTo(2, FolloweesMax) {
+		gap := r.Uint()
+		if i > 0 && id+gap <= id {
+			r.Fail("an id out of order")
+		}
+		id += gap
+		dst = append(dst, Followee{id, r.Int()})
+	}
+	return dst
+}
+
+// batch holds the decoded ops of one entry and reuses its memory.
+type batch struct {
+	ops       []Op
+	followees []Followee
+	ends      []int // where each op's followees end, for link: followees may move until all are decoded
+}
+
+func (b *batch) begin() { b.ops, b.followees, b.ends = b.ops[:0], b.followees[:0], b.ends[:0] }
+
+// users calls yield with the user of each op that needs or changes one feed.
+func (b *batch) users(yield func(user uint64)) {
+	for i := range b.ops {
+		if b.ops[i].Kind != Clear {
+			yield(b.ops[i].User)
+		}
+	}
+}
+
+func (b *batch) op(p []byte) ([]byte, error) {
+	op := Op{Kind: OpKind(p[0])}
+	if op.Kind < Reset || op.Kind > DropGroup {
+		return nil, raftfsm.ErrOp(p, codec.KindFeed)
+	}
+	r, first := wire.Reader{Rest: p[1:]}, len(b.followees)
+	op.User, op.Since = r.Fixed64(), r.Uint()
+	b.followees = readFollowees(b.followees, &r)
+	if !op.Kind.takes(len(b.followees) - first) {
+		r.Fail("so many followees")
+	}
+	if op.Kind.OfGroup() {
+		if op.Group = string(r.Take(uint64(r.Byte()))); !ValidGroupName(op.Group) {
+			r.Fail("the name of a group")
+		}
+	}
+	if r.Err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", codec.ErrEntry, op.Kind, r.Err)
+	}
+	b.ops = append(b.ops, op)
+	b.ends = append(b.ends, len(b.followees))
+	return r.Rest, nil
+}
+
+func (b *batch) link() {
+	start := 0
+	for i, end := range b.ends {
+		b.ops[i].Followees = b.followees[start:end]
+		start = end
+	}
+}

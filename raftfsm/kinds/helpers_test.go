@@ -1,0 +1,35 @@
+package kinds
+
+import (
+	"testing"
+	"time"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/dedup"
+)
+
+var testLimits = dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 5}
+
+// sums is a request that adds to column 0 of key 1, once for each delta.
+type sums struct {
+	id     dedup.RequestID
+	deltas []int64
+}
+
+func summed(id dedup.RequestID, deltas ...int64) sums { return sums{id, deltas} }
+
+func seq(name string, n uint64) dedup.RequestID { return dedup.ByProducer([]byte(name), n) }
+
+// mustNotBeWritten checks that a request panics that no entry may hold.
+func mustNotBeWritten(t *testing.T, fill func(*raftfsm.RequestWriter)) {
+	t.Helper()
+	defer func() {
+		if recover() == nil {
+			t.Error("it was written")
+		}
+	}()
+	var w raftfsm.RequestWriter
+	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+	fill(&w)
+}

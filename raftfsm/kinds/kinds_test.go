@@ -1,0 +1,263 @@
+package kinds
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/unread"
+)
+
+// shardKinds are all kinds except counters.
+var shardKinds = []codec.Kind{codec.KindUnread, codec.KindFeed, codec.KindBoard}
+
+func cursorOp(kind engine.OpKind, number uint8, at int64) *engine.Op {
+	return &engine.Op{Kind: kind, Cells: []engine.Cell{{Column: number, Value: at}}}
+}
+
+// goldenRequest writes each op of a kind into a request.
+func goldenRequest(kind codec.Kind, w *raftfsm.RequestWriter) {
+	switch kind {
+	case codec.KindUnread:
+		unread.AppendOp(w, rows.Counts, 7, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: 5}, {Column: 4, Value: -1}}})
+		unread.AppendOp(w, rows.Counts, 7, &engine.Op{Kind: engine.OpTake, Cells: []engine.Cell{{Column: 1, Value: 3}}})
+		unread.AppendOp(w, rows.Counts, 8, &engine.Op{Kind: engine.OpSet, Cells: []engine.Cell{{Column: 0, Value: 70_000}}})
+		unread.AppendOp(w, rows.Counts, 9, &engine.Op{Kind: engine.OpDelete})
+		unread.AppendOp(w, unread.Cursors, 7, cursorOp(unread.Raise, 1, 13))
+		unread.AppendOp(w, unread.Cursors, 7, cursorOp(unread.Begin, 2, 1))
+		unread.AppendOp(w, unread.Cursors, 8, cursorOp(engine.OpSet, unread.CursorDay, 19_000))
+		unread.AppendSweep(w, unread.CursorIdleMin, 100)
+	case codec.KindFeed:
+		feed.AppendOp(w, 7, &feed.Op{Kind: feed.Reset, Followees: []feed.Followee{{ID: 2, Posts: 6}, {ID: 3, Posts: 7}, {ID: 1 << 40, Posts: -4}}})
+		feed.AppendOp(w, 7, &feed.Op{Kind: feed.Follow, Followees: []feed.Followee{{ID: 1, Posts: 100}, {ID: 3, Posts: 50}}})
+		feed.AppendOp(w, 7, &feed.Op{Kind: feed.Unfollow, Followees: []feed.Followee{{ID: 2, Posts: 0}}})
+		feed.AppendOp(w, 7, &feed.Op{Kind: feed.Read, Followees: []feed.Followee{{ID: 1, Posts: 101}}})
+		feed.AppendOp(w, 9, &feed.Op{Kind: feed.Reset, Followees: []feed.Followee{{ID: 0, Posts: 0}}})
+	case codec.KindBoard:
+		for range 3 {
+			board.AppendOp(w, &board.Op{Kind: board.Publish, Name: "news"})
+		}
+		board.AppendOp(w, &board.Op{Kind: board.Retract, Name: "news", Seq: 2})
+		board.AppendOp(w, &board.Op{Kind: board.Fire, Name: "shop"})
+		board.AppendOp(w, &board.Op{Kind: board.SetDot, Name: "me"})
+		board.AppendOp(w, &board.Op{Kind: board.PutChannel, Name: "ads", Channel: &board.Channel{Number: 60, Latest: 9, Floor: 1, Retracted: []int64{3, 5}}})
+		board.AppendOp(w, &board.Op{Kind: board.PutDot, Name: "old", Dot: &board.Dot{Number: 61, Fired: 4}})
+	}
+}
+
+func goldenSections(kind codec.Kind) []byte {
+	id := dedup.ByKey([]byte("k"), []byte("body"))
+	var w raftfsm.RequestWriter
+	w.Reset(nil, codectest.Whole, &id)
+	goldenRequest(kind, &w)
+	return append(dedup.AppendClock(nil, time.UnixMilli(20_000*(24*time.Hour).Milliseconds()), testLimits), w.Section()...)
+}
+
+func goldenMachine(t testing.TB, kind codec.Kind) raftfsm.Machine {
+	t.Helper()
+	m := All.New(kind, raftfsm.Places{})
+	r := m.Apply(codectest.Command(1, codec.AppendChecksum(append(codec.BeginEntry(nil, kind, 4), goldenSections(kind)...)))).(*raftfsm.Result)
+	if r.Outcome(0) != dedup.Applied || len(r.Overflows) > 0 {
+		t.Fatalf("%s: %+v", kind, r)
+	}
+	return m
+}
+
+// The bytes of entries and snapshots must not change.
+func TestGoldenBytesOfKinds(t *testing.T) {
+	for _, kind := range shardKinds {
+		t.Run(kind.String(), func(t *testing.T) {
+			codectest.Golden(t, fmt.Sprintf("entry-%s.bin", kind), codec.AppendChecksum(append(codec.BeginEntry(nil, kind, 4), goldenSections(kind)...)))
+			m := goldenMachine(t, kind)
+			snapshot := codectest.Persisted(t, m)
+			codectest.Golden(t, fmt.Sprintf("snapshot-%s.bin", kind), snapshot)
+			again := All.New(kind, raftfsm.Places{})
+			if err := codectest.Restore(again, snapshot); err != nil || again.State().Digest != m.State().Digest || again.State().Digest == 0 {
+				t.Errorf("restored %+v, %v; was %+v", again.State(), err, m.State())
+			}
+			facts, err := All.VisitSnapshot(bytes.NewReader(snapshot), kind, codectest.Whole, raftfsm.SnapshotVisitor{})
+			if s := m.State(); err != nil || facts != (raftfsm.SnapshotFacts{Index: s.Index, Rows: s.Rows, Digest: s.Digest}) {
+				t.Errorf("visited %+v, %v; state %+v", facts, err, s)
+			}
+		})
+	}
+}
+
+// Restore refuses a snapshot that is cut anywhere or has a flipped bit.
+func TestKindsRefuseDamage(t *testing.T) {
+	t.Parallel()
+	for _, kind := range shardKinds {
+		snapshot := codectest.Persisted(t, goldenMachine(t, kind))
+		for i := range snapshot {
+			flipped := bytes.Clone(snapshot)
+			flipped[i] ^= 1 << (i % 8)
+			for name, stream := range map[string][]byte{"cut": snapshot[:i], "flipped": flipped} {
+				if err := codectest.Restore(All.New(kind, raftfsm.Places{}), stream); !errors.Is(err, codec.ErrSnapshot) {
+					t.Fatalf("%s: %s at %d: %v", kind, name, i, err)
+				}
+			}
+		}
+		for _, other := range append(shardKinds, codec.KindCounters) {
+			if err := codectest.Restore(All.New(other, raftfsm.Places{}), snapshot); (err == nil) != (other == kind) {
+				t.Errorf("a snapshot of %s restored as %s: %v", kind, other, err)
+			}
+		}
+	}
+}
+
+// All.CheckSection accepts every section that a raftfsm.RequestWriter makes. A section that it refuses would stop a
+// replica.
+func TestCheckSectionOfKinds(t *testing.T) {
+	for _, kind := range shardKinds {
+		id := dedup.ByProducer([]byte("p"), 1)
+		var w raftfsm.RequestWriter
+		w.Reset(nil, codectest.Whole, &id)
+		goldenRequest(kind, &w)
+		seen := 0
+		ops, clocked, err := All.CheckSection(kind, codectest.Whole, w.Section(), raftfsm.SectionVisitor{
+			Op:   func(raftfsm.Table, uint64, *engine.Op) error { seen++; return nil },
+			Body: func(uint64, any) error { seen++; return nil },
+		})
+		if err != nil || !clocked || ops != w.Ops() || kind != codec.KindBoard && seen != ops {
+			t.Errorf("%s: %d of %d ops, %d seen, %v", kind, ops, w.Ops(), seen, err)
+		}
+		for _, other := range append(shardKinds, codec.KindCounters) {
+			if _, _, err := All.CheckSection(other, codectest.Whole, w.Section(), raftfsm.SectionVisitor{}); other != kind && !errors.Is(err, codec.ErrEntry) {
+				t.Errorf("a section of %s taken for %s: %v", kind, other, err)
+			}
+		}
+		w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+		goldenRequest(kind, &w)
+		if _, clocked, err := All.CheckSection(kind, codectest.Whole, w.Section(), raftfsm.SectionVisitor{}); err != nil || clocked != (kind == codec.KindUnread) {
+			t.Errorf("%s without an identity: clocked %v, %v", kind, clocked, err)
+		}
+	}
+}
+
+func TestWriterPanicsOnWhatHasNoForm(t *testing.T) {
+	two := []feed.Followee{{ID: 2, Posts: 0}, {ID: 2, Posts: 0}}
+	for name, fill := range map[string]func(w *raftfsm.RequestWriter){
+		"a take of counters": func(w *raftfsm.RequestWriter) { counters.AppendOp(w, 1, cursorOp(engine.OpTake, 0, 1)) },
+		"a take below 0":     func(w *raftfsm.RequestWriter) { unread.AppendOp(w, rows.Counts, 1, cursorOp(engine.OpTake, 0, -1)) },
+		"a cursor on the day": func(w *raftfsm.RequestWriter) {
+			unread.AppendOp(w, unread.Cursors, 1, cursorOp(unread.Raise, unread.CursorDay, 1))
+		},
+		"a cursor at 0":   func(w *raftfsm.RequestWriter) { unread.AppendOp(w, unread.Cursors, 1, cursorOp(unread.Begin, 1, 0)) },
+		"followees twice": func(w *raftfsm.RequestWriter) { feed.AppendOp(w, 1, &feed.Op{Kind: feed.Reset, Followees: two}) },
+		"too many followees": func(w *raftfsm.RequestWriter) {
+			feed.AppendOp(w, 1, &feed.Op{Kind: feed.Read, Followees: make([]feed.Followee, feed.FolloweesMax+1)})
+		},
+		"no kind of feed op":       func(w *raftfsm.RequestWriter) { feed.AppendOp(w, 1, &feed.Op{}) },
+		"a channel without a name": func(w *raftfsm.RequestWriter) { board.AppendOp(w, &board.Op{Kind: board.Publish}) },
+		"an empty put":             func(w *raftfsm.RequestWriter) { board.AppendOp(w, &board.Op{Kind: board.PutDot, Name: "a"}) },
+		"a sweep of nothing":       func(w *raftfsm.RequestWriter) { unread.AppendSweep(w, unread.CursorIdleMin, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			mustNotBeWritten(t, fill)
+		})
+	}
+}
+
+// FuzzEntryOfKinds applies sections of any bytes in a valid frame. They are refused, or applied so
+// that a snapshot restores the same state.
+func FuzzEntryOfKinds(f *testing.F) {
+	for i, kind := range shardKinds {
+		f.Add(uint8(i), goldenSections(kind))
+	}
+	f.Fuzz(func(t *testing.T, which uint8, sections []byte) {
+		kind := shardKinds[int(which)%len(shardKinds)]
+		m := All.New(kind, raftfsm.Places{})
+		if err := codectest.ApplyError(m, codectest.Command(1, codec.AppendChecksum(append(codec.BeginEntry(nil, kind, 3), sections...)))); err != nil {
+			if m.State().Rows > 0 {
+				t.Fatalf("%d rows of an entry that was refused", m.State().Rows)
+			}
+			return
+		}
+		again := All.New(kind, raftfsm.Places{})
+		if err := codectest.Restore(again, codectest.Persisted(t, m)); err != nil || again.State().Digest != m.State().Digest || again.State().Rows != m.State().Rows {
+			t.Fatalf("restored %+v, %v; was %+v", again.State(), err, m.State())
+		}
+	})
+}
+
+// FuzzSnapshotOfKinds feeds a section of any bytes behind a valid head. What Restore accepts can be
+// visited, and is the same when it is written again.
+func FuzzSnapshotOfKinds(f *testing.F) {
+	for i, kind := range shardKinds {
+		m := goldenMachine(f, kind)
+		for _, section := range codectest.SectionsOf(f, codectest.Persisted(f, m)) {
+			f.Add(uint8(i), section[0], section[codec.SectionHeadSize:len(section)-codec.ChecksumSize], m.State().Rows, m.State().Digest)
+		}
+	}
+	once := codectest.SectionsOf(f, codectest.Persisted(f, counters.New(raftfsm.Places{})))
+	f.Fuzz(func(t *testing.T, which, section uint8, payload []byte, rows, digest uint64) {
+		kind := shardKinds[int(which)%len(shardKinds)]
+		parts := []codectest.Part{{Kind: section, Payload: payload}}
+		for _, s := range once[len(once)-4 : len(once)-1] {
+			parts = append(parts, codectest.Part{Kind: s[0], Payload: s[codec.SectionHeadSize : len(s)-codec.ChecksumSize]})
+		}
+		stream := codectest.StreamOf(kind, 9, parts, rows, digest)
+		m := All.New(kind, raftfsm.Places{})
+		if err := codectest.Restore(m, stream); err != nil {
+			if !errors.Is(err, codec.ErrSnapshot) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if _, err := All.VisitSnapshot(bytes.NewReader(stream), kind, codectest.Whole, raftfsm.SnapshotVisitor{}); err != nil {
+			t.Fatalf("restored, and not visited: %v", err)
+		}
+		again := All.New(kind, raftfsm.Places{})
+		if err := codectest.Restore(again, codectest.Persisted(t, m)); err != nil || again.State().Digest != digest {
+			t.Fatalf("restored again: %v", err)
+		}
+	})
+}
+
+// Only counters have cold rows: a stream of another kind that says it has some is
+// refused, and so is a section of them in a stream of the version without.
+func TestOtherKindsHaveNoColdRows(t *testing.T) {
+	once := codectest.SectionsOf(t, codectest.Persisted(t, counters.New(raftfsm.Places{})))
+	for _, kind := range shardKinds {
+		for _, version := range []byte{2, 3} {
+			stream := codectest.Framed(codec.StreamHead, coldHead(version, kind))
+			for _, section := range codectest.SectionsOf(t, codectest.Persisted(t, goldenMachine(t, kind)))[1:] {
+				stream = append(stream, section...)
+			}
+			mustBeRefused(t, kind, stream)
+		}
+		for _, section := range []byte{codec.StreamCold, codec.StreamCarried, codec.StreamBlock} {
+			parts := []codectest.Part{{Kind: section, Payload: make([]byte, 40)}}
+			for _, s := range once[len(once)-4 : len(once)-1] {
+				parts = append(parts, codectest.Part{Kind: s[0], Payload: s[codec.SectionHeadSize : len(s)-codec.ChecksumSize]})
+			}
+			mustBeRefused(t, kind, codectest.StreamOf(kind, 1, parts, 0, 0))
+		}
+	}
+}
+
+// coldHead is the head of a stream with cold rows.
+func coldHead(version byte, kind codec.Kind) []byte {
+	return append(append([]byte("countd"), version, byte(kind)), make([]byte, 16)...)
+}
+
+func mustBeRefused(t *testing.T, kind codec.Kind, stream []byte) {
+	t.Helper()
+	if err := codectest.Restore(All.New(kind, raftfsm.Places{}), stream); !errors.Is(err, codec.ErrSnapshot) {
+		t.Errorf("%s restored: %v", kind, err)
+	}
+	if _, err := All.VisitSnapshot(bytes.NewReader(stream), kind, codectest.Whole, raftfsm.SnapshotVisitor{}); !errors.Is(err, codec.ErrSnapshot) {
+		t.Errorf("%s visited: %v", kind, err)
+	}
+}

@@ -1,0 +1,153 @@
+package kinds
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
+)
+
+var allKinds = append([]codec.Kind{codec.KindCounters}, shardKinds...)
+
+// routed returns a section of a shard with one op of a kind, or without ops for a source.
+func routed(kind codec.Kind, route codec.Route, id dedup.RequestID) []byte {
+	var w raftfsm.RequestWriter
+	w.Reset(nil, route, &id)
+	switch {
+	case id.IsSource():
+	case kind == codec.KindCounters:
+		counters.AppendOp(&w, 7, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: 5}}})
+	default:
+		goldenRequest(kind, &w)
+	}
+	return w.Section()
+}
+
+// A replica refuses a section of another route whole, changes nothing, and does not remember
+// the request:
+//
+//  1. the digest, the rows and the request memory are as before;
+//  2. the request, sent anew by the right route, is applied and no duplicate;
+//  3. other sections of the same entry are applied.
+func TestSectionsOfAnotherRouteChangeNothing(t *testing.T) {
+	mine := codec.Route{Modulus: 7, Residue: 3}
+	source := dedup.BySource(dedup.SourceSection{PositionKey: dedup.PositionKey{Source: 9}, Mode: dedup.SectionBegin, Epoch: 1})
+	for _, kind := range allKinds {
+		ids := map[string]dedup.RequestID{
+			"no identity": {}, "a producer": dedup.ByProducer([]byte("p"), 1), "a key": dedup.ByKey([]byte("k"), []byte("body")),
+			"a restore": dedup.ByRestore(5, true),
+		}
+		if kind == codec.KindCounters || kind == codec.KindUnread {
+			ids["a source"] = source
+		}
+		for name, id := range ids {
+			for _, other := range []codec.Route{{Modulus: 21, Residue: 3}, {Modulus: 7, Residue: 4}, {Modulus: 1}} {
+				t.Run(fmt.Sprintf("%s by %s of %s", kind, name, other), func(t *testing.T) {
+					m := All.New(kind, raftfsm.Places{})
+					m.SetRoute(mine)
+					apply := func(sections ...[]byte) *raftfsm.Result {
+						entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 1), time.UnixMilli(20_000*(24*time.Hour).Milliseconds()), testLimits)
+						return m.Apply(codectest.Next(m, codec.AppendChecksum(append(entry, bytes.Join(sections, nil)...)))).(*raftfsm.Result)
+					}
+					apply(routed(kind, mine, dedup.RequestID{}))
+					apply() // the time alone
+					before, snapshot := m.State(), codectest.Persisted(t, m)
+					if r := apply(routed(kind, other, id)); r.Outcome(0) != dedup.Misrouted || len(r.Overflows)+len(r.Cuts)+len(r.Changed) > 0 {
+						t.Errorf("outcome %d, %+v", r.Outcome(0), r)
+					}
+					keys, producers := m.Remembered()
+					if after := m.State(); after.Digest != before.Digest || after.Rows != before.Rows || keys+producers != 0 || len(m.Sources()) != 0 {
+						t.Errorf("%+v, %d keys, %d producers, sources %v; before, %+v", after, keys, producers, m.Sources(), before)
+					}
+					after := codectest.SectionsOf(t, codectest.Persisted(t, m))
+					for i, section := range codectest.SectionsOf(t, snapshot)[1:] { // the head has the index
+						if !bytes.Equal(after[i+1], section) {
+							t.Errorf("section %d of the snapshot is % x, it was % x", i+1, after[i+1], section)
+						}
+					}
+					r := apply(routed(kind, other, id), routed(kind, mine, id))
+					if r.Outcome(0) != dedup.Misrouted || r.Outcome(1) != dedup.Applied {
+						t.Errorf("outcomes %d and %d", r.Outcome(0), r.Outcome(1))
+					}
+					if _, _, err := All.CheckSection(kind, mine, routed(kind, other, id), raftfsm.SectionVisitor{}); !errors.Is(err, codec.ErrRoute) || !strings.Contains(err.Error(), other.String()) {
+						t.Errorf("checked: %v", err)
+					}
+					if ops, _, err := All.CheckSection(kind, mine, routed(kind, mine, id), raftfsm.SectionVisitor{}); err != nil || ops == 0 != id.IsSource() {
+						t.Errorf("of its own route: %d ops, %v", ops, err)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A replica refuses a snapshot of another route, and changes nothing.
+func TestSnapshotsOfAnotherRouteAreRefused(t *testing.T) {
+	for _, kind := range allKinds {
+		m := All.New(kind, raftfsm.Places{})
+		m.SetRoute(codec.Route{Modulus: 7, Residue: 3})
+		m.Apply(codectest.Next(m, codec.AppendChecksum(append(dedup.AppendClock(codec.BeginEntry(nil, kind, 1), time.UnixMilli((24*time.Hour).Milliseconds()), testLimits),
+			routed(kind, codec.Route{Modulus: 7, Residue: 3}, dedup.RequestID{})...))))
+		before := m.State()
+		for _, other := range []codec.Route{{Modulus: 21, Residue: 3}, {Modulus: 7, Residue: 4}} {
+			from := All.New(kind, raftfsm.Places{})
+			from.SetRoute(other)
+			stream := codectest.Persisted(t, from)
+			if err := codectest.Restore(m, stream); !errors.Is(err, codec.ErrSnapshot) || !errors.Is(err, codec.ErrRoute) || m.State() != before {
+				t.Errorf("%s of %s: %v", kind, other, err)
+			}
+			if _, err := All.OpenSnapshot(bytes.NewReader(stream), kind, codec.Route{Modulus: 7, Residue: 3}); !errors.Is(err, codec.ErrRoute) {
+				t.Errorf("%s of %s: opened with %v", kind, other, err)
+			}
+			again := All.New(kind, raftfsm.Places{})
+			again.SetRoute(other)
+			if err := codectest.Restore(again, stream); err != nil {
+				t.Errorf("%s of its own route: %v", kind, err)
+			}
+		}
+	}
+}
+
+// Each number of an op has one meaning for shards of all kinds. A shard refuses an op that its kind
+// does not have.
+func TestOpNumbersHaveOneMeaning(t *testing.T) {
+	known := map[codec.Kind]int{}
+	for op := range 256 {
+		var of []codec.Kind
+		for _, kind := range allKinds {
+			section := append([]byte{codec.SectionRequest, 3, 0, 0, 0, 1, 0}, byte(op))
+			_, _, err := All.CheckSection(kind, codectest.Whole, section, raftfsm.SectionVisitor{})
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("op %d in a shard of %s", op, kind)) {
+				of = append(of, kind)
+				known[kind]++
+			}
+		}
+		if rows := []codec.Kind{codec.KindCounters, codec.KindUnread}; len(of) > 1 && (op > 3 || !slices.Equal(of, rows)) {
+			t.Errorf("op %d is of %v", op, of)
+		}
+	}
+	if want := map[codec.Kind]int{codec.KindCounters: 12, codec.KindUnread: 9, codec.KindFeed: 7, codec.KindBoard: 9}; !maps.Equal(known, want) {
+		t.Errorf("the kinds have %v ops, not %v", known, want)
+	}
+}
+
+// A snapshot of a development version is refused, and the error says so.
+func TestSnapshotsOfDevelopmentAreNamed(t *testing.T) {
+	for _, version := range []byte{1, 2, 3} {
+		head := codectest.Framed(1, append(append([]byte("countd"), version, byte(codec.KindCounters)), make([]byte, 16)...))
+		if err := codectest.Restore(counters.New(raftfsm.Places{}), head); !errors.Is(err, codec.ErrSnapshot) || !strings.Contains(err.Error(), "never released") {
+			t.Errorf("version %d: %v", version, err)
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package rows
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+)
+
+// A section of rows.
+//
+//	payload:  width (1) | rows (4) | row …        1 to 32,768, ascending
+//	row:      key - key of the row before, 0 for the first of the section (uvarint)
+//	          columns that are not 0, bit i for column i (uvarint) | count … (varint)
+
+const (
+	// sectionRowsMax bounds the rows of a section, and so the memory of its reader: 17 MB with
+	// ColumnsMax columns.
+	sectionRowsMax = 1 << 15
+
+	// sectionRows is the number of rows of a section, except for the last section and the
+	// last one before cold rows. It is near the rows of a full segment, because a reader
+	// that seals rows makes a segment of each section.
+	sectionRows = 10_000
+)
+
+// Compile-time checks that a section holds the rows of any segment, also those over cold
+// ones.
+const (
+	_ = uint(sectionRowsMax - engine.SegmentRowsMax)
+	_ = uint(engine.SegmentRowsMax - sectionRows)
+)
+
+// Sections writes rows as sections of a kind, of sectionRows each. Sections do not depend on the pages
+// that rows come in, which are segments, so equal rows make equal bytes.
+type Sections struct {
+	W    *codec.StreamWriter
+	Kind byte
+
+	rows  int    // buffered rows
+	last  uint64 // key of the last buffered row
+	width int    // columns that the buffered rows need
+	buf   []byte
+}
+
+// Add buffers the rows of a page, and writes full sections.
+func (r *Sections) Add(p *engine.Page) error {
+	for i, id := range p.IDs {
+		if r.rows == sectionRows {
+			if err := r.Flush(); err != nil {
+				return err
+			}
+		}
+		r.buf, r.width = appendRow(r.buf, id-r.last, p.Row(i), r.width)
+		r.rows, r.last = r.rows+1, id
+	}
+	return nil
+}
+
+// Flush writes the buffered rows.
+func (r *Sections) Flush() error {
+	if r.rows == 0 {
+		return nil
+	}
+	err := r.W.Section(r.Kind, func(b []byte) []byte {
+		width := max(4, (r.width+3)&^3) // multiples of four: equal rows have equal bytes, whatever the width of their pages
+		b = binary.LittleEndian.AppendUint32(append(b, byte(width)), uint32(r.rows))
+		return append(b, r.buf...)
+	})
+	r.rows, r.last, r.width, r.buf = 0, 0, 0, r.buf[:0]
+	return err
+}
+
+// AppendRows appends rows from … to-1 of a page.
+func AppendRows(b []byte, p *engine.Page, from, to int) []byte {
+	b = binary.LittleEndian.AppendUint32(append(b, byte(p.Width)), uint32(to-from))
+	last := uint64(0)
+	for i := from; i < to; i++ {
+		b, _ = appendRow(b, p.IDs[i]-last, p.Row(i), 0)
+		last = p.IDs[i]
+	}
+	return b
+}
+
+// appendRow appends a row whose key is step above that of the row before. It returns
+// the larger of width and the columns that the row needs.
+func appendRow(b []byte, step uint64, row []int64, width int) ([]byte, int) {
+	set := uint64(0)
+	for c, v := range row {
+		if v != 0 {
+			set |= 1 << c
+		}
+	}
+	width = max(width, bits.Len64(set))
+	b = binary.AppendUvarint(binary.AppendUvarint(b, step), set)
+	for ; set != 0; set &= set - 1 {
+		b = binary.AppendVarint(b, row[bits.TrailingZeros64(set)])
+	}
+	return b, width
+}
+
+// ParseRows fills page and reuses its memory. Over cold rows, a section may have no
+// rows, and rows of zeros.
+func ParseRows(p []byte, page *engine.Page, overCold bool) error {
+	bad := func(what string, i int) error { return fmt.Errorf("%w: %s of row %d", codec.ErrSnapshot, what, i) }
+	if len(p) < 5 || p[0] < 1 || p[0] > engine.ColumnsMax {
+		return bad("head", 0)
+	}
+	width, rows := int(p[0]), int(binary.LittleEndian.Uint32(p[1:]))
+	p = p[5:]
+	if rows < 1 && !overCold || rows > sectionRowsMax {
+		return bad("number", rows)
+	}
+	page.IDs, page.Width, page.Counts = page.IDs[:0], width, page.Counts[:0]
+	id := uint64(0)
+	for i := range rows {
+		step, n := binary.Uvarint(p)
+		if n <= 0 {
+			return bad("key", i)
+		}
+		set, m := binary.Uvarint(p[n:])
+		if m <= 0 || set == 0 && !overCold || bits.Len64(set) > width {
+			return bad("columns", i)
+		}
+		p = p[n+m:]
+		if i > 0 && id+step <= id {
+			return bad("order", i)
+		}
+		id += step
+		page.IDs = append(page.IDs, id)
+		for c := range width {
+			var v int64
+			if set>>c&1 != 0 {
+				if v, n = binary.Varint(p); n <= 0 || v == 0 {
+					return bad("count", i)
+				}
+				p = p[n:]
+			}
+			page.Counts = append(page.Counts, v)
+		}
+	}
+	if len(p) > 0 {
+		return bad("bytes after the last", rows)
+	}
+	return nil
+}
+
+// LoadRows adds a section of rows to a table that has only smaller keys.
+func LoadRows(table *engine.Table, p []byte, page *engine.Page) error {
+	if err := ParseRows(p, page, false); err != nil {
+		return err
+	}
+	return LoadPage(table, page)
+}
+
+// LoadPage adds the rows of a page to a table that has only smaller keys.
+func LoadPage(table *engine.Table, page *engine.Page) error {
+	if err := table.Load(page); err != nil {
+		return fmt.Errorf("%w: %w", codec.ErrSnapshot, err)
+	}
+	return nil
+}
+
+// WriteRows writes the rows of a table as sections of a kind. None of them is cold.
+func WriteRows(s *codec.StreamWriter, kind byte, table *engine.Snapshot) error {
+	rows := Sections{W: s, Kind: kind}
+	if err := table.Pages(rows.Add); err != nil {
+		return err
+	}
+	return rows.Flush()
+}
+
+// Walk visits the sections of rows of a snapshot.
+type Walk struct {
+	Page   engine.Page // of the section
+	Rows   uint64
+	table  raftfsm.Table
+	last   uint64 // key of the previous row of the same table
+	behind bool   // there is a previous row
+}
+
+// Section visits the rows of a section of a table. see may be nil.
+func (w *Walk) Section(table raftfsm.Table, p []byte, see func(raftfsm.Table, *engine.Page) error) error {
+	if err := ParseRows(p, &w.Page, false); err != nil {
+		return err
+	}
+	return w.Visit(table, see)
+}
+
+// Visit visits the rows in Page, of a table. see may be nil.
+func (w *Walk) Visit(table raftfsm.Table, see func(raftfsm.Table, *engine.Page) error) error {
+	if first := w.Page.IDs[0]; w.behind && table == w.table && first <= w.last {
+		return fmt.Errorf("%w: key %d behind %d", codec.ErrSnapshot, first, w.last)
+	}
+	w.Rows += uint64(len(w.Page.IDs))
+	w.table, w.last, w.behind = table, w.Page.IDs[len(w.Page.IDs)-1], true
+	if see == nil {
+		return nil
+	}
+	return see(table, &w.Page)
+}

@@ -1,0 +1,59 @@
+package unread
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/rows"
+)
+
+var testLimits = dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 5}
+
+func cursorOp(kind engine.OpKind, number uint8, at int64) *engine.Op {
+	return &engine.Op{Kind: kind, Cells: []engine.Cell{{Column: number, Value: at}}}
+}
+
+// Cursors store the day, so their entry needs the time.
+func TestCursorsNeedAClock(t *testing.T) {
+	var w raftfsm.RequestWriter
+	for name, fill := range map[string]func(){
+		"raise": func() { AppendOp(&w, Cursors, 1, cursorOp(Raise, 1, 1)) },
+		"sweep": func() { AppendSweep(&w, CursorIdleMin, 1) },
+	} {
+		w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+		fill()
+		entry := codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindUnread, 0), w.Section()...))
+		if err := codectest.ApplyError(New(), codectest.Command(1, entry)); err == nil {
+			t.Errorf("%s was applied without a clock", name)
+		}
+	}
+}
+
+// Floors do not cut a repeat, because its ops are not applied. In a shard of unread numbers, cuts
+// name the ops of the entry, whatever tables lie between.
+func TestCutsOfRequests(t *testing.T) {
+	id := dedup.ByKey([]byte("k"), []byte("body"))
+	var w raftfsm.RequestWriter
+	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindUnread, 2), time.UnixMilli(20_000*dayMillis), testLimits)
+	w.Reset(nil, codectest.Whole, &id)
+	op := engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: engine.FloorMark | 1}, {Column: 1, Value: -3}}}
+	AppendOp(&w, rows.Counts, 7, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: 1}}})
+	AppendOp(&w, Cursors, 7, cursorOp(Raise, 1, 13))
+	AppendOp(&w, rows.Counts, 7, &op)
+	section := w.Section()
+	entry = codec.AppendChecksum(append(append(entry, section...), section...))
+	u := New()
+	r := u.Apply(codectest.Command(1, entry)).(*raftfsm.Result)
+	if want := []engine.Cut{{Op: 2, Column: 1, Added: -1}}; !slices.Equal(r.Cuts, want) || r.Outcome(1) != dedup.Duplicate {
+		t.Errorf("cuts %v, the repeat's outcome %v", r.Cuts, r.Outcome(1))
+	}
+	if r = u.Apply(codectest.Command(2, entry)).(*raftfsm.Result); len(r.Cuts) > 0 {
+		t.Errorf("cuts %v of a repeat", r.Cuts)
+	}
+}

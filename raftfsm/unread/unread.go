@@ -1,0 +1,286 @@
+// Package unread owns what shards of unread numbers are: counts of users, and their cursors in
+// channels and at dots.
+//
+// Their ops beyond those of package rows, in the form of an op on a row:
+//
+//	take:                  a delta that it subtracts from a count, but not below 0
+//	raise, begin, place:   cursors
+//	forget:                deletes the row of cursors
+//	sweep:                 kind (1) | idle time in milliseconds (uvarint) | rows (uvarint)
+package unread
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/rows"
+)
+
+// Machine is the state machine of one shard of the keyspace of unread numbers. It has two
+// tables under the same keys, which are users. One has counters, like a shard of
+// counters. The other has cursors: column 0 is the day of the log on which the row was
+// last moved, and column n is the cursor of the channel or dot with number n. A stored
+// cursor is one higher than its value, because an absent cursor reads as 0.
+type Machine struct {
+	raftfsm.Base
+	current atomic.Pointer[contents] // replaced whole by Restore
+	dropped atomic.Uint64
+}
+
+// The columns of a row of cursors.
+const (
+	// CursorDay is the column of days since 1970. It takes 16 bits until 2149.
+	CursorDay = 0
+	// CursorsMax bounds channels and dots together: each has a column in every row of
+	// cursors.
+	CursorsMax = engine.ColumnsMax - 1
+)
+
+// New returns the state machine before its first entry.
+func New() *Machine {
+	u := &Machine{}
+	u.Init(codec.KindUnread, func() raftfsm.Contents { return newContents(&u.dropped) }, func(held raftfsm.Contents) { u.current.Store(held.(*contents)) })
+	return u
+}
+
+// Table returns the counters. Restore replaces the table, so a caller calls Table for each request.
+func (u *Machine) Table() *engine.Table { return u.current.Load().counts }
+
+// Cursors returns the cursors. Restore replaces the table, so a caller calls Cursors for each
+// request.
+func (u *Machine) Cursors() *engine.Table { return u.current.Load().cursors }
+
+// TableOf implements Machine.
+func (u *Machine) TableOf(t raftfsm.Table) *engine.Table {
+	if t == rows.Counts {
+		return u.Table()
+	}
+	return u.Cursors()
+}
+
+// Bytes implements Machine.
+func (u *Machine) Bytes() uint64 { return u.current.Load().Stats().Bytes }
+
+// Sweep returns the progress of the sweep of idle cursors.
+func (u *Machine) Sweep() SweepState { return *u.current.Load().swept.Load() }
+
+// Dropped returns how many rows the sweep dropped since the machine was made.
+func (u *Machine) Dropped() uint64 { return u.dropped.Load() }
+
+// contents is the contents of a shard of unread numbers.
+type contents struct {
+	raftfsm.InMemory
+	counts, cursors *engine.Table
+	// Each step of the sweep replaces all of swept.
+	swept   atomic.Pointer[SweepState]
+	dropped *atomic.Uint64 // the machine's
+
+	batch  rows.Batch
+	tables []raftfsm.Table // of each op in batch
+	sweeps []sweepStep     // of the ops for tableSweep
+	page   engine.Page     // of load
+	set    []engine.Cell
+}
+
+// The tables of a shard besides rows.Counts.
+const (
+	Cursors raftfsm.Table = 1
+
+	// tableSweep marks an op that is a step of the sweep: sweep.go.
+	tableSweep raftfsm.Table = 2
+)
+
+// The kinds of ops on cursors. A restore also uses the kinds of counters that set and delete.
+const (
+	// Raise moves each cell's cursor to its value, never back.
+	Raise = engine.OpAdd
+	// Begin sets each cell's cursor to its value, unless the cursor is set already.
+	Begin = engine.OpTake
+)
+
+func newContents(dropped *atomic.Uint64) *contents {
+	u := &contents{counts: engine.New(), cursors: engine.New(), dropped: dropped}
+	u.swept.Store(&SweepState{})
+	return u
+}
+
+func (u *contents) Begin() {
+	u.batch.Begin()
+	u.tables, u.sweeps = u.tables[:0], u.sweeps[:0]
+}
+
+func (u *contents) Decode(_ *dedup.RequestID, p []byte, clocked bool) (int, error) {
+	return raftfsm.ParseOps(p, func(p []byte) ([]byte, error) { return u.op(p, clocked) })
+}
+
+// op decodes an op on one of the tables, or a step of the sweep.
+func (u *contents) op(p []byte, clocked bool) ([]byte, error) {
+	number, first := opKind(p[0]), len(u.batch.Cells)
+	if int(number) >= len(forms) || forms[number].name == "" {
+		return nil, raftfsm.ErrOp(p, codec.KindUnread)
+	}
+	kind, table := forms[number].kind, forms[number].table
+	if table != rows.Counts && !clocked {
+		return nil, fmt.Errorf("%w: a cursor before the clock", codec.ErrEntry)
+	}
+	u.tables = append(u.tables, table)
+	if table == tableSweep {
+		return u.sweepOp(p)
+	}
+	rest, err := u.batch.Op(p, kind)
+	if err == nil && table == Cursors && !isCursorOp(kind, u.batch.Cells[first:]) {
+		err = fmt.Errorf("%w: %s with such values", codec.ErrEntry, number)
+	}
+	return rest, err
+}
+
+// isCursorOp reports whether cells can belong to an op on cursors: no value is
+// negative, and a moved cursor has a number and a value of 1 or more.
+func isCursorOp(kind engine.OpKind, cells []engine.Cell) bool {
+	for _, c := range cells {
+		if c.Value < 0 || c.Column&engine.FloorMark != 0 || (kind == Raise || kind == Begin) && (c.Column == CursorDay || c.Value == 0) {
+			return false
+		}
+	}
+	return true
+}
+
+func (u *contents) Void(ops int) {
+	u.batch.Void(ops)
+	for i := len(u.tables) - ops; i < len(u.tables); i++ {
+		if u.tables[i] == tableSweep {
+			u.tables[i], u.sweeps = rows.Counts, u.sweeps[:len(u.sweeps)-1]
+		}
+	}
+}
+
+// Apply applies runs of ops on one table together.
+func (u *contents) Apply(now int64, restoring bool, r *raftfsm.Result) (err error) {
+	if restoring {
+		u.skipSweeps()
+	}
+	u.batch.Link()
+	ops, sweeps, width := u.batch.Ops, u.sweeps, r.Width
+	for from := 0; from < len(ops); {
+		to := from + 1
+		for to < len(ops) && u.tables[to] == u.tables[from] {
+			to++
+		}
+		dst := r.Rows[from*width : to*width]
+		switch u.tables[from] {
+		case rows.Counts:
+			first := len(r.Overflows)
+			if r.Overflows, err = u.counts.Apply(ops[from:to], width, dst, r.Overflows); err != nil {
+				return err
+			}
+			for i := first; i < len(r.Overflows); i++ {
+				r.Overflows[i].Op += from
+			}
+			for _, c := range u.counts.Cuts() {
+				c.Op += from
+				r.Cuts = append(r.Cuts, c)
+			}
+		case Cursors:
+			for i := range ops[from:to] {
+				if err := u.move(&ops[from+i], now, dst[i*width:(i+1)*width]); err != nil {
+					return err
+				}
+			}
+		case tableSweep:
+			for _, step := range sweeps[:to-from] {
+				if err := u.sweep(step, now); err != nil {
+					return err
+				}
+			}
+			sweeps = sweeps[to-from:]
+		}
+		from = to
+	}
+	return nil
+}
+
+// move applies an op on cursors and fills dst with its row. A voided op has no cells.
+func (u *contents) move(op *engine.Op, now int64, dst []int64) error {
+	if op.Kind == engine.OpDelete || op.Kind == engine.OpSet || len(op.Cells) == 0 {
+		_, err := u.cursors.Apply([]engine.Op{*op}, len(dst), dst, nil)
+		return err
+	}
+	var row [engine.ColumnsMax]int64
+	u.cursors.Get(op.ID, row[:])
+	u.set = append(u.set[:0], engine.Cell{Column: CursorDay, Value: dayOf(now)})
+	for _, c := range op.Cells {
+		if was := row[c.Column]; was == 0 || op.Kind == Raise && c.Value > was {
+			u.set = append(u.set, c)
+			row[c.Column] = c.Value
+		}
+	}
+	_, err := u.cursors.Apply([]engine.Op{{ID: op.ID, Kind: engine.OpSet, Cells: u.set}}, len(dst), dst, nil)
+	return err
+}
+
+// cursorsWeight makes a count and an equal cursor of one user differ in the digest.
+const cursorsWeight = 0x9e3779b97f4a7c15
+
+// CursorsDigest returns the digest of a row of cursors, a term of the digest of its shard.
+func CursorsDigest(key uint64, row []int64) uint64 {
+	return digestOf(0, engine.RowDigest(key, row))
+}
+
+func digestOf(counts, cursors uint64) uint64 { return counts + cursors*cursorsWeight }
+
+func (u *contents) Digest() uint64 { return digestOf(u.counts.Digest(), u.cursors.Digest()) }
+
+func (u *contents) Stats() engine.Stats {
+	s, cursors := u.counts.Stats(), u.cursors.Stats()
+	s.Rows += cursors.Rows
+	s.Segments += cursors.Segments
+	s.Bytes += cursors.Bytes
+	return s
+}
+
+func (u *contents) Capture() raftfsm.Captured {
+	return &captured{counts: u.counts.Snapshot(), cursors: u.cursors.Snapshot(), swept: *u.swept.Load()}
+}
+
+func (u *contents) Load(_ *codec.StreamReader, kind byte, p []byte) error {
+	switch kind {
+	case codec.StreamRows:
+		return rows.LoadRows(u.counts, p, &u.page)
+	case codec.StreamCursors:
+		return rows.LoadRows(u.cursors, p, &u.page)
+	case codec.StreamSweep:
+		swept, err := parseSweepState(p)
+		u.swept.Store(&swept)
+		return err
+	}
+	return raftfsm.Misplaced(kind)
+}
+
+// captured is a captured shard of unread numbers.
+type captured struct {
+	raftfsm.InMemory
+	counts, cursors *engine.Snapshot
+	swept           SweepState
+}
+
+func (s *captured) Write(w *codec.StreamWriter) error {
+	if err := rows.WriteRows(w, codec.StreamRows, s.counts); err != nil {
+		return err
+	}
+	if err := rows.WriteRows(w, codec.StreamCursors, s.cursors); err != nil {
+		return err
+	}
+	return w.Section(codec.StreamSweep, s.swept.appendTo)
+}
+
+func (s *captured) Rows() uint64   { return uint64(s.counts.Rows() + s.cursors.Rows()) }
+func (s *captured) Digest() uint64 { return digestOf(s.counts.Digest(), s.cursors.Digest()) }
+
+func (s *captured) Release() {
+	s.counts.Close()
+	s.cursors.Close()
+}
