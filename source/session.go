@@ -19,7 +19,7 @@ type session struct {
 	low    Position  // of the lowest shard
 	high   Position  // of the highest shard
 	even   bool      // all shards have reached the session's position
-	late   bool      // a shard did not answer and may be below low; false once even is set
+	late   bool      // a shard did not answer when all were last asked, and may be below low or above high
 	behind string    // why a shard did not move with the others, or ""
 	met    time.Time // when all shards were last read
 	last   sink.Mark // of the last message that this session has read below its position, or none
@@ -98,7 +98,6 @@ func (s *session) find(ctx context.Context) ([]sink.ShardPosition, error) {
 		s.decided = decided{refused: map[Position]*refusal{}}
 	}
 	s.low, s.high = sink.Span(shards, start.Position)
-	s.late = slices.ContainsFunc(shards, func(p sink.ShardPosition) bool { return p.Late })
 	s.at, s.next = s.low, s.low
 	return shards, s.look(ctx) // after reading the positions, which another reader may just have moved
 }
@@ -134,6 +133,7 @@ func sameQueue(recorded, found string) error {
 func (s *session) positions(ctx context.Context) ([]sink.ShardPosition, error) {
 	shards, err := s.cfg.Sink.Positions(ctx, s.cfg.Number, s.cfg.Partition)
 	s.met = time.Now()
+	s.late = slices.ContainsFunc(shards, func(p sink.ShardPosition) bool { return p.Late })
 	return shards, wrap("read the positions", err)
 }
 
@@ -377,11 +377,10 @@ func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) e
 		s.last = MarkOf(&messages[n-1])
 	}
 	if len(b.Ops) == 0 {
-		s.behind = done.Behind
+		s.behind, s.late = done.Behind, done.Behind != ""
 		s.status.set(func() { s.status.mu.shard = done.Behind })
 	}
 	if s.even {
-		s.late = false
 		s.low, s.met = s.at, time.Now()
 		s.decided.forget(s.low)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/source/sink"
 	"github.com/countd/countd/source/sink/sinktest"
 )
@@ -155,6 +156,37 @@ func TestNoSeekWhileLate(t *testing.T) {
 	eventually(t, "it names the seek", func() bool {
 		return r.Status().State == StateStalled && strings.Contains(r.Status().Reason, "seek to 1")
 	})
+}
+
+// A shard may also become late while a session reads. The session learns that from the positions, or from a batch
+// that did not move the shard.
+func TestNoSeekIsAdvisedOnceLate(t *testing.T) {
+	for name, learn := range map[string]func(*session) error{
+		"positions": func(s *session) error { s.times.meet = 0; return s.settle(t.Context()) },
+		"batch":     func(s *session) error { return s.apply(t.Context(), sink.Batch{Next: s.at}, nil) },
+	} {
+		q, c := newFakes(2, nil)
+		q.add(like(1, 1), like(2, 1))
+		var late atomic.Bool
+		r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: lateSink{c.Node(), &late, false}})
+		s := &session{Runner: r}
+		must.Do(t, s.begin(t.Context()))
+		must.Do(t, s.apply(t.Context(), sink.Batch{Next: Position{Lo: 2}}, nil))
+		lost := Lost(Position{Lo: 3}, "messages are gone")
+		if got := s.advise(lost).Error(); !strings.Contains(got, "seek to 3") {
+			t.Fatal(got)
+		}
+		late.Store(true)
+		must.Do(t, learn(s))
+		if got := s.advise(lost).Error(); strings.Contains(got, "seek to 3") {
+			t.Errorf("%s: a seek is named while a shard is late: %s", name, got)
+		}
+		late.Store(false)
+		must.Do(t, s.apply(t.Context(), sink.Batch{Next: s.at}, nil))
+		if got := s.advise(lost).Error(); !strings.Contains(got, "seek to 3") {
+			t.Errorf("%s: no seek is named once the shard answers: %s", name, got)
+		}
+	}
 }
 
 // The same holds while the session opens: a message may be lost, differ from its mark, or not arrive.
