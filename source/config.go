@@ -35,7 +35,7 @@ const (
 // What happens to a message that cannot be applied.
 const (
 	OnErrorDeadLetter = "dead-letter" // it is written to the dead letters
-	OnErrorStop       = "stop"        // the partition stalls before it
+	OnErrorStop       = "stop"        // the partition stalls before it; an op that overflows is a dead letter
 	OnErrorSkip       = "skip"        // it is dropped, and only counted as rejected
 )
 

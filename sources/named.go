@@ -29,7 +29,8 @@ func (s *Sources) checkNamed(ctx context.Context, n *shard.Node, before json.Raw
 			return err
 		}
 	}
-	if cfg.OnError != source.OnErrorDeadLetter || old.OnError == cfg.OnError && old.DeadLetters == cfg.DeadLetters {
+	// With OnErrorStop, too, an op that overflows becomes a dead letter.
+	if cfg.OnError == source.OnErrorSkip || old.OnError == cfg.OnError && old.DeadLetters == cfg.DeadLetters {
 		return nil
 	}
 	return s.checkLetters(ctx, cfg)
