@@ -4,7 +4,8 @@ import "slices"
 
 // decided remembers which messages a runner has taken or refused, until all shards have passed them. A batch may
 // fail after some shards have applied it, and an operator may create or drop a column before the next try. The
-// decision stays: otherwise a message could both count and be a dead letter.
+// decision stays: otherwise a message could both count and be a dead letter. Another node decides anew, and so does
+// this one if a shard is restored after all had passed the message: shard/sourcesink/DESIGN.md.
 type decided struct {
 	// handed has the positions that the Sink got. The spans ascend and do not touch. handed has
 	// several spans while the runner reads decided messages again for a late or restored shard.
