@@ -1,8 +1,10 @@
 package source
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/countd/countd/source/sink"
 )
@@ -144,6 +146,9 @@ func (b *batch) refuse(ctx context.Context) error {
 		}
 		of := b.decided.refused[b.messages[i].Position]
 		if of == nil { // remember it before sending the letter, whose answer may be lost
+			if b.late && len(b.decided.refused) >= refusedMax {
+				return fmt.Errorf("cannot refuse more than %d messages until all shards have passed them: %s", refusedMax, cmp.Or(b.behind, "a shard does not answer"))
+			}
 			of = &refusal{reason: reason}
 			b.decided.refused[b.messages[i].Position] = of
 		}

@@ -2,6 +2,9 @@ package source
 
 import "slices"
 
+// refusedMax bounds the refused messages that a runner remembers while a shard does not answer. It is a batch at most.
+const refusedMax = batchMessagesMax
+
 // decided remembers which messages a runner has taken or refused, until all shards have passed them. A batch may
 // fail after some shards have applied it, and an operator may create or drop a column before the next try. The
 // decision stays: otherwise a message could both count and be a dead letter. Another node decides anew, and so does

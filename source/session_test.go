@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -433,6 +434,38 @@ func TestDecidedOnce(t *testing.T) {
 				t.Errorf("dead letters %s, want %s", letter, test.letter)
 			}
 		})
+	}
+}
+
+// While a shard does not answer, a reader remembers refused messages up to a bound, and then waits for the shard.
+func TestRefusedWhileLate(t *testing.T) {
+	q, c := newFakes(2, nil)
+	var late atomic.Bool
+	late.Store(true)
+	q.add(like(1, 1))
+	q.add(slices.Repeat([]string{"poison"}, refusedMax+1)...)
+	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, "on-error: skip"), Broker: q, Sink: lateSink{c.Node(), &late, false}})
+	r.times.tick, r.times.backoffMin, r.times.backoffMax = time.Millisecond, time.Millisecond, time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	run := func() { defer close(ended); r.Run(ctx) }
+	go run()
+	bounded := func() bool { return strings.Contains(r.Status().Reason, "cannot refuse more than 100000 messages") }
+	eventually(t, "it waits or is at the end", func() bool { return bounded() || caughtUp(q, c) })
+	cancel()
+	<-ended
+	if !bounded() || len(r.decided.refused) != refusedMax {
+		t.Fatalf("%d are remembered: %+v", len(r.decided.refused), r.Status())
+	}
+	late.Store(false)
+	ctx, cancel = context.WithCancel(t.Context())
+	ended = make(chan struct{})
+	go run()
+	eventually(t, "it goes on", func() bool { return caughtUp(q, c) && r.Status().Rejected == refusedMax+1 })
+	cancel()
+	<-ended
+	if got := len(r.decided.refused); got > 0 {
+		t.Errorf("%d are still remembered", got)
 	}
 }
 
