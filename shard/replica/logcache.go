@@ -3,6 +3,7 @@ package replica
 import (
 	"sync"
 	"time"
+	"weak"
 
 	"github.com/hashicorp/raft"
 
@@ -74,9 +75,20 @@ func (c *logCache) StoreLogs(entries []*raft.Log) error {
 	}
 	if !c.mu.aging {
 		c.mu.aging, c.mu.aged = true, c.mu.first
-		time.AfterFunc(logCacheAge, c.age)
+		c.ageLater()
 	}
 	return nil
+}
+
+// ageLater schedules age. The timer holds the cache weakly, because the cache leads to the replica:
+// otherwise a timer would keep the table of a closed replica in memory for up to two logCacheAges.
+func (c *logCache) ageLater() {
+	weakly := weak.Make(c)
+	time.AfterFunc(logCacheAge, func() {
+		if c := weakly.Value(); c != nil {
+			c.age()
+		}
+	})
 }
 
 // age removes the entries that were here at its previous call, except a small newest entry. It
@@ -93,7 +105,7 @@ func (c *logCache) age() {
 	c.mu.aged = c.mu.next
 	c.mu.aging = c.mu.first < end
 	if c.mu.aging {
-		time.AfterFunc(logCacheAge, c.age)
+		c.ageLater()
 	}
 }
 

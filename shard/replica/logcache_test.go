@@ -2,9 +2,11 @@ package replica
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
+	"weak"
 
 	"github.com/hashicorp/raft"
 
@@ -75,6 +77,18 @@ func testLogCache(t *testing.T, kind storage.LogStore) {
 	}
 	store(2033, 1, string(make([]byte, 5<<20)))
 	check("an entry larger than the cache")
+}
+
+// The timer of a log that is closed does not keep the log, and so its replica, in memory.
+func TestLogCacheIsFreed(t *testing.T) {
+	t.Parallel()
+	c := newLogCache(raft.NewInmemStore())
+	mustDo(t, c.StoreLog(testEntry(1, "data")))
+	held := weak.Make(c)
+	runtime.GC()
+	if held.Value() != nil {
+		t.Error("the cache is in memory although nobody uses it")
+	}
 }
 
 // An idle log keeps its newest entry in memory if that is small, and reads the others from
