@@ -17,6 +17,8 @@ import (
 	"github.com/countd/countd/internal/nodetest"
 )
 
+// against runs command lines of the whole program. Tests of commands on a node are in this package
+// where they need nothing internal: each test program that links the node costs seconds.
 func against(t *testing.T, s *nodetest.Server) *clitest.Invocation {
 	return clitest.New(t, s.URL, groups...)
 }

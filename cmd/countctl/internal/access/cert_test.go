@@ -12,14 +12,13 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/must"
-	"github.com/countd/countd/internal/nodetest"
 )
 
 // TestCert: the certificates serve a client and a server, keys are their owner's alone, and
 // nothing is overwritten.
 func TestCert(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "certs")
-	i := against(t, nodetest.New(t))
+	i := clitest.New(t, "", Commands) // no command calls a server
 	if got := i.Run("cert", "node", "n1", "--dir", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "create-ca") {
 		t.Errorf("without an authority: exit %d: %s", got.Code, got.Err)
 	}
@@ -76,8 +75,4 @@ func TestCert(t *testing.T) {
 			t.Errorf("%v: exit %d: %s", args, got.Code, got.Err)
 		}
 	}
-}
-
-func against(t *testing.T, s *nodetest.Server) *clitest.Invocation {
-	return clitest.New(t, s.URL, Commands)
 }

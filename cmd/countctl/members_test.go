@@ -1,4 +1,4 @@
-package social
+package main
 
 import (
 	"fmt"
@@ -13,7 +13,6 @@ import (
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
-	"github.com/countd/countd/cmd/countctl/internal/counters"
 	"github.com/countd/countd/internal/nodetest"
 )
 
@@ -155,8 +154,4 @@ func TestOpsWithMembers(t *testing.T) {
 			t.Errorf("%s: exit %d %s", text, got.Code, got.Err)
 		}
 	}
-}
-
-func against(t *testing.T, s *nodetest.Server) *clitest.Invocation {
-	return clitest.New(t, s.URL, Commands, counters.Commands)
 }

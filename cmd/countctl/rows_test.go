@@ -1,4 +1,4 @@
-package counters
+package main
 
 import (
 	"fmt"
@@ -36,7 +36,7 @@ func TestWriteThenRead(t *testing.T) {
 		t.Fatalf("the table is\n%s", out)
 	}
 
-	deleted := clitest.Decode[deleteOutput](t, i.OK("delete", "18446744073709551615", "5", "-o", "json"))
+	deleted := clitest.Decode[struct{ Results []client.WrittenRow }](t, i.OK("delete", "18446744073709551615", "5", "-o", "json"))
 	if len(deleted.Results) != 2 || deleted.Results[0].Token == "" || server.Rows() != 0 {
 		t.Fatalf("delete answered %+v and left %d rows", deleted, server.Rows())
 	}
@@ -47,7 +47,7 @@ func TestMgetKeepsOrderAndDoubles(t *testing.T) {
 	server.Put(7, 1, 2, 3, 4)
 	i := against(t, server)
 	i.Stdin = "9\n7 7\n"
-	rows := clitest.Decode[rowsOutput](t, i.OK("mget", "7", "-", "1", "--columns", "like", "-o", "json")).Results
+	rows := clitest.Decode[struct{ Results []client.Row }](t, i.OK("mget", "7", "-", "1", "--columns", "like", "-o", "json")).Results
 	want := []struct {
 		id   client.ID
 		like int64
@@ -65,7 +65,7 @@ func TestMgetKeepsOrderAndDoubles(t *testing.T) {
 func TestMgetSplitsManyIDs(t *testing.T) {
 	i := against(t, nodetest.New(t))
 	i.Stdin = strings.Repeat("12345\n", 2*client.GetIDsMax+1)
-	if rows := clitest.Decode[rowsOutput](t, i.OK("mget", "-", "-o", "json")).Results; len(rows) != 2*client.GetIDsMax+1 {
+	if rows := clitest.Decode[struct{ Results []client.Row }](t, i.OK("mget", "-", "-o", "json")).Results; len(rows) != 2*client.GetIDsMax+1 {
 		t.Fatalf("%d rows", len(rows))
 	}
 }
@@ -166,7 +166,7 @@ func TestUnknownWriteIsRunAgainByItsKey(t *testing.T) {
 					again := happened || n > 0
 					rows := []client.WrittenRow{clitest.Decode[client.WrittenRow](t, out)}
 					if strings.HasPrefix(args, "delete") {
-						rows = clitest.Decode[deleteOutput](t, out).Results
+						rows = clitest.Decode[struct{ Results []client.WrittenRow }](t, out).Results
 					}
 					if rows[0].Duplicate != again { // deletes stop at the first of unknown outcome
 						t.Errorf("answered %s", out)
@@ -195,7 +195,7 @@ func TestTop(t *testing.T) {
 	server.Put(30_000, 5, 0, 0, 0) // has no likes
 	server.Put(40_000, 0, 0, -7, 0)
 	i := against(t, server)
-	rows := clitest.Decode[rowsOutput](t, i.OK("top", "--column", "like", "-n", "3", "-o", "json")).Results
+	rows := clitest.Decode[struct{ Results []client.Row }](t, i.OK("top", "--column", "like", "-n", "3", "-o", "json")).Results
 	var ids []client.ID
 	for _, row := range rows {
 		if like, _ := row.Counts.Get("like"); like != 999 {
@@ -206,14 +206,10 @@ func TestTop(t *testing.T) {
 	if want := []client.ID{999, 1999, 2999}; !slices.Equal(ids, want) {
 		t.Fatalf("top is %v, want %v: equal counts rank by id", ids, want)
 	}
-	if rows := clitest.Decode[rowsOutput](t, i.OK("top", "--column", "repost", "-o", "json")).Results; len(rows) != 1 || rows[0].ID != 30_000 {
+	if rows := clitest.Decode[struct{ Results []client.Row }](t, i.OK("top", "--column", "repost", "-o", "json")).Results; len(rows) != 1 || rows[0].ID != 30_000 {
 		t.Fatalf("top of reposts is %v: rows without one do not rank", rows)
 	}
-	if rows := clitest.Decode[rowsOutput](t, i.OK("top", "--column", "view", "-o", "json")).Results; rows == nil || len(rows) != 0 {
+	if rows := clitest.Decode[struct{ Results []client.Row }](t, i.OK("top", "--column", "view", "-o", "json")).Results; rows == nil || len(rows) != 0 {
 		t.Fatalf("top of views is %v, want an empty list", rows)
 	}
-}
-
-func against(t *testing.T, s *nodetest.Server) *clitest.Invocation {
-	return clitest.New(t, s.URL, Commands)
 }
