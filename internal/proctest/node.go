@@ -21,7 +21,10 @@ import (
 )
 
 const (
-	pollEvery = 5 * time.Millisecond
+	// pollEvery lies between two polls at first. The interval grows with the time waited, because
+	// polls take processor time from the start.
+	pollEvery    = 5 * time.Millisecond
+	pollEveryMax = 50 * time.Millisecond
 	// readyTimeout is generous, for busy machines; tests of the start have limits of their
 	// own.
 	readyTimeout = 30 * time.Second
@@ -170,7 +173,7 @@ func (n *Node) WaitReady(timeout time.Duration) (ready bool, code int) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
-	for ctx.Err() == nil {
+	for began := time.Now(); ctx.Err() == nil; {
 		status, body, err := n.ask(ctx, http.MethodGet, "/readyz", nil, nil)
 		if err == nil && (status == http.StatusOK || bytes.Contains(body, []byte("undrain"))) {
 			return true, 0
@@ -178,7 +181,7 @@ func (n *Node) WaitReady(timeout time.Duration) (ready bool, code int) {
 		select {
 		case <-n.live.exited:
 			return false, n.live.code
-		case <-time.After(pollEvery):
+		case <-time.After(min(max(time.Since(began)/20, pollEvery), pollEveryMax)):
 		}
 	}
 	return false, 0
