@@ -159,6 +159,12 @@ type Admin struct{ c *Client }
 // Admin returns the calls of operators.
 func (c *Client) Admin() Admin { return Admin{c} }
 
+// Live returns nil if the process of a node answers, whether the node can serve or not. It needs
+// no token.
+func (a Admin) Live(ctx context.Context) error {
+	return a.c.do(ctx, call{method: http.MethodGet, path: "/healthz", once: true}, nil)
+}
+
 // ClusterNodes lists the nodes of the cluster.
 func (a Admin) ClusterNodes(ctx context.Context) (ClusterNodes, error) {
 	return ask[ClusterNodes](ctx, a.c, get("/v1/admin/nodes"))

@@ -57,6 +57,19 @@ func TestStatusOfANodeThatIsNotReady(t *testing.T) {
 	}
 }
 
+// Health checks of containers restart a process that fails them. A node that waits for others must pass.
+func TestStatusLive(t *testing.T) {
+	server := nodetest.New(t)
+	server.Fail = notReady("waiting for 2 more nodes")
+	if out := against(t, server.URL).OK("status", "--live"); out != "" {
+		t.Errorf("it printed %q", out)
+	}
+	server.Close()
+	if got := against(t, server.URL).Run("status", "--live"); got.Code != cli.ExitFail || got.Err == "" {
+		t.Fatalf("without a server: exit %d, %q", got.Code, got.Err)
+	}
+}
+
 func TestStatusWaitsForReadiness(t *testing.T) {
 	server := nodetest.New(t)
 	var asked atomic.Int32

@@ -72,11 +72,14 @@ type sizeOutput struct {
 
 func statusCommand(c *cli.CLI) *cobra.Command {
 	var wait time.Duration
-	var groups bool
+	var groups, live bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Print the cluster's state and warnings on one screen; exit 1 if no node at --addr is ready",
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, _ []string) error {
+			if live {
+				return server.Admin().Live(ctx)
+			}
 			ready, why, err := waitReady(ctx, server, wait)
 			if err != nil {
 				return fmt.Errorf("cannot find out whether the node is ready: %w", err)
@@ -97,6 +100,7 @@ func statusCommand(c *cli.CLI) *cobra.Command {
 		}),
 	}
 	cmd.Flags().BoolVar(&groups, "groups", false, "print each group and each warning")
+	cmd.Flags().BoolVar(&live, "live", false, "only check that the process answers, ready or not, and print nothing; needs no token")
 	cli.DurationFlag(cmd.Flags(), &wait, "wait", 0, "how long to wait for the node to be ready")
 	return cmd
 }
