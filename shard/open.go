@@ -66,7 +66,11 @@ func Open(cfg Config) (*Node, error) {
 	if err := n.registerMetrics(); err != nil {
 		return nil, err
 	}
-	n.mux, err = rpc.ListenMux(rpc.MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, ClusterID: id, NodeKey: cfg.NodeKey, ClusterName: cfg.ClusterName, Dial: cfg.DialPeer, Logger: cfg.Logger})
+	advertise := "" // the address that port 0 gets
+	if cfg.Listener != nil {
+		advertise = cfg.ClusterAddr // perhaps a name, which may get another address later
+	}
+	n.mux, err = rpc.ListenMux(rpc.MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, Advertise: advertise, ClusterID: id, NodeKey: cfg.NodeKey, ClusterName: cfg.ClusterName, Dial: cfg.DialPeer, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}
