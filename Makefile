@@ -7,7 +7,7 @@ BENCH    ?= .
 LINTER   := bin/golangci-lint-v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race fuzz-short lint vuln bench clients release release-test e2e-boltdb e2e-long old-kafka chaos upgrade failover overload cluster demo clean
+.PHONY: help build test race fuzz-short lint vuln bench clients release release-test deploy-test e2e-boltdb e2e-long old-kafka chaos upgrade failover overload cluster demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ release-test: ## builds a release twice, compares the bytes, and installs, upgra
 	deploy/release.sh bin/release-2 linux/$$($(GO) env GOARCH)
 	diff -r bin/release-1 bin/release-2
 	deploy/packages/test.sh bin/release-1/*.deb
+
+deploy-test: ## as root, follows the Dockerfile and runs its image and the compose file without an engine
+	cd deploy/test && CGO_ENABLED=0 $(GO) test -count=1 .
 
 e2e-boltdb: ## the tests of the real binaries over the other log store, boltdb
 	COUNTD_LOG_STORE=boltdb $(GO) test -count=1 -timeout 15m ./cmd/countd/e2e

@@ -1,0 +1,198 @@
+package deploy
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// startMax bounds a start, endMax a stop.
+const (
+	startMax = "60s"
+	endMax   = 30 * time.Second
+)
+
+// network returns a file that names a network namespace with a loopback of its own, so that the image's ports are free.
+func network(t *testing.T) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "net")
+	do(t, os.WriteFile(name, nil, 0o600))
+	run(t, "unshare", "--net="+name, "ip", "link", "set", "lo", "up")
+	t.Cleanup(func() { _ = syscall.Unmount(name, syscall.MNT_DETACH) })
+	return name
+}
+
+// container runs programs of an image as an engine would, except for its isolation: in a chroot, as the user of USER,
+// without any right of root.
+type container struct {
+	t       *testing.T
+	of      *image
+	root    string // a copy of the image's files
+	network string
+	env     []string
+	process *exec.Cmd
+	log     bytes.Buffer
+}
+
+func newContainer(t *testing.T, of *image, network string, env ...string) *container {
+	t.Helper()
+	c := &container{t: t, of: of, root: t.TempDir(), network: network, env: append(slices.Clone(of.env), env...)}
+	run(t, "cp", "-a", of.root+"/.", c.root)
+	do(t, os.Chmod(c.root, 0o755))
+	do(t, os.Mkdir(c.root+"/proc", 0o755))
+	do(t, syscall.Mount("proc", c.root+"/proc", "proc", 0, ""))
+	t.Cleanup(func() {
+		if c.process != nil {
+			_ = c.process.Process.Kill()
+			_ = c.process.Wait()
+		}
+		_ = syscall.Unmount(c.root+"/proc", syscall.MNT_DETACH)
+		if t.Failed() {
+			t.Logf("log:\n%s", &c.log)
+		}
+	})
+	return c
+}
+
+// hosts writes /etc/hosts, as engines do.
+func (c *container) hosts(lines string) {
+	do(c.t, os.WriteFile(c.root+"/etc/hosts", []byte(lines), 0o644))
+}
+
+func (c *container) command(args ...string) *exec.Cmd {
+	tool := func(name string) string { // the image's environment has no PATH
+		path, err := exec.LookPath(name)
+		do(c.t, err)
+		return path
+	}
+	cmd := exec.Command("nsenter", append([]string{"--net=" + c.network, tool("setpriv"), "--no-new-privs", "--inh-caps=-all",
+		tool("chroot"), "--userspec=" + c.of.user, "--groups=", c.root}, args...)...)
+	cmd.Env = c.env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// run runs a program of the image until it ends.
+func (c *container) run(args ...string) (output string, exit int) {
+	c.t.Helper()
+	cmd := c.command(args...)
+	out, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		c.t.Fatalf("%q: %v", args, err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+// ok runs a program of the image that must succeed.
+func (c *container) ok(args ...string) string {
+	c.t.Helper()
+	out, exit := c.run(args...)
+	if exit != 0 {
+		c.t.Fatalf("%q: exit %d\n%s", args, exit, out)
+	}
+	return out
+}
+
+// start starts the entrypoint.
+func (c *container) start(args ...string) {
+	c.t.Helper()
+	c.process = c.command(append(slices.Clone(c.of.entrypoint), args...)...)
+	c.process.Stdout, c.process.Stderr = &c.log, &c.log
+	do(c.t, c.process.Start())
+}
+
+// stop sends the image's signal and returns the exit code.
+func (c *container) stop() int {
+	c.t.Helper()
+	process := c.process
+	c.process = nil
+	do(c.t, process.Process.Signal(syscall.SIGTERM))
+	late := time.AfterFunc(endMax, func() { _ = process.Process.Kill() })
+	defer late.Stop()
+	_ = process.Wait()
+	return process.ProcessState.ExitCode()
+}
+
+// healthy reports whether the image's check passes.
+func (c *container) healthy() bool {
+	_, exit := c.run(c.of.health[1:]...)
+	return exit == 0
+}
+
+func (c *container) eventuallyHealthy() {
+	c.t.Helper()
+	for end := time.Now().Add(time.Minute); !c.healthy(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(end) {
+			c.t.Fatal("the check of the image fails")
+		}
+	}
+}
+
+// TestDockerfile checks what needs no root.
+func TestDockerfile(t *testing.T) { parse(t) }
+
+// TestImage runs the entrypoint as the image's user. It becomes ready, counts, passes its own check, ends with 0, and
+// has the count after another start.
+func TestImage(t *testing.T) {
+	of := build(t, "VERSION=1.2.3")
+	if of.labels["org.opencontainers.image.version"] != "1.2.3" {
+		t.Errorf("labels %v", of.labels)
+	}
+	if of.stopSignal != "SIGTERM" || of.user != "65532:65532" || len(of.health) < 2 || of.health[0] != "CMD" {
+		t.Errorf("signal %q, user %q, check %q", of.stopSignal, of.user, of.health)
+	}
+	if !slices.Equal(of.volumes, []string{"/var/lib/countd"}) || !slices.Contains(of.env, "COUNTD_DATA_DIR=/var/lib/countd") {
+		t.Errorf("volumes %q, environment %q", of.volumes, of.env)
+	}
+	if info, err := os.Stat(of.root + "/etc/ssl/certs/ca-certificates.crt"); err != nil || info.Size() == 0 || info.Mode().Perm()&0o444 != 0o444 {
+		t.Errorf("certificate authorities: %v, %v", info, err)
+	}
+
+	c := newContainer(t, of, network(t))
+	if c.healthy() {
+		t.Error("the check passes without a process")
+	}
+	c.start()
+	c.ok("/usr/bin/countctl", "status", "--wait", startMax)
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.process.Process.Pid))
+	do(t, err)
+	for _, want := range []string{"Name:\tcountd\n", "Uid:\t65532\t65532\t65532\t65532\n", "Gid:\t65532\t65532\t65532\t65532\n", "CapEff:\t0000000000000000\n"} {
+		if !strings.Contains(string(status), want) {
+			t.Errorf("the process is\n%s", status)
+			break
+		}
+	}
+	c.ok("/usr/bin/countctl", "incr", "1", "like=3")
+	if !c.healthy() {
+		t.Error("the check of the image fails")
+	}
+	if code := c.stop(); code != 0 {
+		t.Errorf("exit %d after SIGTERM", code)
+	}
+	c.start()
+	c.ok("/usr/bin/countctl", "status", "--wait", startMax)
+	if out := c.ok("/usr/bin/countctl", "get", "1", "-o", "json"); !strings.Contains(out, `"like":3`) {
+		t.Errorf("after another start: %s", out)
+	}
+	if code := c.stop(); code != 0 {
+		t.Errorf("exit %d after SIGTERM", code)
+	}
+
+	// An orchestrator must not replace a node that waits for the others.
+	waits := newContainer(t, of, c.network)
+	waits.start("--join=127.0.0.1:7502", "--bootstrap-expect=3")
+	waits.eventuallyHealthy()
+	if _, exit := waits.run("/usr/bin/countctl", "status"); exit != 1 {
+		t.Errorf("a node that waits is ready: exit %d", exit)
+	}
+	waits.stop()
+
+	t.Run("compose", func(t *testing.T) { testComposeRuns(t, of) })
+}
