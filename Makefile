@@ -22,7 +22,7 @@ build: ## bin/countd and bin/countctl
 LONGEST := ./cmd/countd/e2e ./shard ./sources ./source/...
 
 # Without cgo too: what is tested is what is built, and each of 74 links takes a quarter less.
-test: ## every test, the real binaries over real sockets included; 5 minutes on 2 cores
+test: ## every test, the real binaries over real sockets included; about 5 minutes on 2 cores
 	CGO_ENABLED=0 $(GO) test -p 5 -parallel 4 -timeout 15m $(LONGEST) ./...
 
 # Not e2e: the programs that it runs are built without the detector.
