@@ -202,10 +202,12 @@ func (n *formNode) start() {
 	w.wg.Go(func() { n.form(ctx, former, run) })
 }
 
-// form runs the Former of one process, then spreads the news of its cluster.
+// form runs the Former of one process. Like a node, it then opens the catalog, and spreads the news
+// of its cluster only after that.
 func (n *formNode) form(ctx context.Context, former *Former, run int) {
 	id, err := former.Run(ctx)
 	w := n.world
+	time.Sleep(w.within(w.weather().newsSlow))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if n.run != run {
