@@ -74,11 +74,3 @@ func ParseOps(p []byte, op func(p []byte) (rest []byte, err error)) (ops int, er
 func ErrOp(p []byte, of codec.Kind) error {
 	return fmt.Errorf("%w: op %d in a shard of %s", codec.ErrEntry, p[0], of)
 }
-
-// OpString returns the number of an op and its name in names.
-func OpString(number uint8, names []string) string {
-	if int(number) < len(names) && names[number] != "" {
-		return fmt.Sprintf("op %d (%s)", number, names[number])
-	}
-	return fmt.Sprintf("op %d, which this program does not know,", number)
-}

@@ -23,23 +23,20 @@ type Kind interface {
 	// Check decodes the ops of a request and calls the visitor with each. It reports whether
 	// the leader's time must precede the request in an entry.
 	Check(id *dedup.RequestID, ops []byte, see *SectionVisitor) (n int, clocked bool, err error)
-	// Walk returns the reader of one snapshot, which calls the visitor with its contents.
-	Walk(see *SnapshotVisitor) Walk
+	// Walk returns the reader of one snapshot, which calls the visitor with its contents and sets
+	// the facts, except Index and Digest.
+	Walk(see *SnapshotVisitor, facts *SnapshotFacts) Walk
 }
 
 // Walk reads the sections of a snapshot in order, except those of the request memory.
-type Walk interface {
-	Section(s *codec.StreamReader, kind byte, p []byte) error
-	// Facts sets the facts of the sections that were read, except Index and Digest.
-	Facts(*SnapshotFacts)
-}
+type Walk func(s *codec.StreamReader, kind byte, p []byte) error
 
 // Places configures where contents may be stored besides memory. Each replica decides this for
 // itself. The zero Places store them only in memory, and rows only in segments.
 type Places struct {
 	Cold    *cold.Group    // rows on disk; nil for none
 	Members *members.Group // sets of members, on disk; nil for none
-	Bodies  spill.Place    // idle bodies, such as feeds
+	Bodies  spill.Place    // bodies of idle keys
 	// Seal reports whether the rows of a snapshot with the keys first … last are sealed while they
 	// are loaded. If Seal is nil, no rows are sealed.
 	Seal func(first, last uint64) bool
@@ -71,6 +68,14 @@ type SnapshotVisitor struct {
 	// Positions receives the positions of sources, ascending, and their part of the digest. It is
 	// called last, and only if the snapshot has a section of positions.
 	Positions func(all []dedup.PositionRecord, digest uint64) error
+}
+
+// SeeBody calls Body, if it is not nil.
+func (v *SnapshotVisitor) SeeBody(key uint64, body any) error {
+	if v.Body == nil {
+		return nil
+	}
+	return v.Body(key, body)
 }
 
 // Kinds are the kinds of shards that a program knows.

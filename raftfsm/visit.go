@@ -32,7 +32,8 @@ type SnapshotReader struct {
 // shard with the same contents can verify the digest. It returns an error of the visitor as it is;
 // any other error refuses the stream.
 func (s *SnapshotReader) Visit(v SnapshotVisitor) (SnapshotFacts, error) {
-	facts, walk := SnapshotFacts{Index: s.index}, s.kind.Walk(&v)
+	facts := SnapshotFacts{Index: s.index}
+	walk := s.kind.Walk(&v, &facts)
 	take := func(kind byte, p []byte) error {
 		switch {
 		case kind == codec.StreamPositions:
@@ -44,10 +45,9 @@ func (s *SnapshotReader) Visit(v SnapshotVisitor) (SnapshotFacts, error) {
 		case dedup.IsSection(kind):
 			return nil
 		}
-		return walk.Section(s.stream, kind, p)
+		return walk(s.stream, kind, p)
 	}
 	err := readSections(s.stream, take, func(told codec.Totals) (codec.Totals, error) {
-		walk.Facts(&facts)
 		facts.Digest = told.Digest
 		return codec.Totals{Rows: facts.Rows, Digest: told.Digest}, nil
 	})

@@ -136,7 +136,7 @@ func (c *partCheck) bodyOp(key uint64, op any) error {
 	case *feed.Op:
 		grows, clears = c.memoryFull && c.r.growsFeed(key, op), op.Kind == feed.Clear
 	case *outbox.Op:
-		grows, clears = growsOutbox(op), op.Kind == outbox.Clear
+		grows, clears = op.Kind == outbox.Publish || op.Kind == outbox.Put, op.Kind == outbox.Clear
 	}
 	if c.memoryFull && grows {
 		return ErrMemoryFull
@@ -204,10 +204,6 @@ func (r *localReplica) widensTable(t raftfsm.Table, key uint64, op *engine.Op) b
 	keyed.ID = key
 	return r.fsm.TableOf(t) != nil && r.fsm.TableOf(t).Widens(&keyed)
 }
-
-// growsOutbox reports whether an op may take more memory. The node refuses such an op while memory
-// is full.
-func growsOutbox(op *outbox.Op) bool { return op.Kind == outbox.Publish || op.Kind == outbox.Put }
 
 // growsFeed reports whether an op may take more memory, because it stores a group or more followees
 // than the user has now.

@@ -121,23 +121,14 @@ func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, o
 func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	r, logger := &localReplica{}, n.cfg.Logger.With("group", g.number, "keyspace", g.keyspace, "shard", g.shard)
 	r.damage.Logger = logger
-	switch g.kind {
-	case codec.KindFeed:
-		r.feed = feed.New(n.spill.Place(g.number))
-		r.fsm, r.spill = r.feed, &tiering.Bodies{Shard: r.feed.Bodies(), Of: g.kind, Logger: logger}
-		n.spill.Begin(r.spill.Shard)
-		return r, nil, nil
-	case codec.KindUnread:
-		r.unread = unread.New()
-		r.fsm = r.unread
-		return r, nil, nil
-	case codec.KindBoard:
-		r.board = board.New()
-		r.fsm = r.board
-		return r, nil, nil
-	case codec.KindCounters:
-	default:
-		r.fsm = kinds.All.New(g.kind, raftfsm.Places{})
+	if g.kind != codec.KindCounters {
+		r.fsm = kinds.All.New(g.kind, raftfsm.Places{Bodies: n.spill.Place(g.number)})
+		r.unread, _ = r.fsm.(*unread.Machine)
+		r.board, _ = r.fsm.(*board.Machine)
+		if r.feed, _ = r.fsm.(*feed.Machine); r.feed != nil {
+			r.spill = &tiering.Bodies{Shard: r.feed.Bodies(), Of: g.kind, Logger: logger}
+			n.spill.Begin(r.spill.Shard)
+		}
 		return r, nil, nil
 	}
 	r.tier = &tiering.Shard{Group: g.number, Keyspace: g.keyspace, PerKey: g.route.PerKey(), Offset: g.route.IDOf(g.shard, 0), Damage: &r.damage}

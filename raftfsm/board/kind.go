@@ -9,10 +9,9 @@ import (
 // Kind is raftfsm.Kind of the board.
 type Kind struct{}
 
-func (Kind) Number() codec.Kind                             { return codec.KindBoard }
-func (Kind) New(raftfsm.Places) raftfsm.Machine             { return New() }
-func (Kind) TakesSources() bool                             { return false }
-func (Kind) Walk(see *raftfsm.SnapshotVisitor) raftfsm.Walk { return &walk{see: see} }
+func (Kind) Number() codec.Kind                 { return codec.KindBoard }
+func (Kind) New(raftfsm.Places) raftfsm.Machine { return New() }
+func (Kind) TakesSources() bool                 { return false }
 
 // Check implements raftfsm.Kind.
 func (Kind) Check(id *dedup.RequestID, p []byte, _ *raftfsm.SectionVisitor) (ops int, clocked bool, err error) {
@@ -21,25 +20,17 @@ func (Kind) Check(id *dedup.RequestID, p []byte, _ *raftfsm.SectionVisitor) (ops
 	return ops, false, err
 }
 
-// walk visits a snapshot. Its body is a *View under the key 0.
-type walk struct {
-	see  *raftfsm.SnapshotVisitor
-	rows uint64
+// Walk implements raftfsm.Kind. The body is a *View under the key 0.
+func (Kind) Walk(see *raftfsm.SnapshotVisitor, facts *raftfsm.SnapshotFacts) raftfsm.Walk {
+	return func(_ *codec.StreamReader, kind byte, p []byte) error {
+		if kind != codec.StreamBoard {
+			return raftfsm.Misplaced(kind)
+		}
+		s, err := parseSnapshot(p)
+		if err != nil {
+			return err
+		}
+		facts.Rows = s.Rows()
+		return see.SeeBody(0, s.clone())
+	}
 }
-
-func (w *walk) Section(_ *codec.StreamReader, kind byte, p []byte) error {
-	if kind != codec.StreamBoard {
-		return raftfsm.Misplaced(kind)
-	}
-	s, err := parseSnapshot(p)
-	if err != nil {
-		return err
-	}
-	w.rows = s.Rows()
-	if w.see.Body == nil {
-		return nil
-	}
-	return w.see.Body(0, s.clone())
-}
-
-func (w *walk) Facts(f *raftfsm.SnapshotFacts) { f.Rows = w.rows }

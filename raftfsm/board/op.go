@@ -40,7 +40,7 @@ var opNames = [...]string{
 	PutDot: "put dot", Clear: "clear board", MakeChannel: "make channel", MakeDot: "make dot",
 }
 
-func (k OpKind) String() string { return raftfsm.OpString(uint8(k), opNames[:]) }
+func (k OpKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), opNames[k]) }
 
 // AppendOp appends an op. It panics on an op that the format cannot express.
 func AppendOp(w *raftfsm.RequestWriter, op *Op) {

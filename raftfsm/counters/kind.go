@@ -15,10 +15,9 @@ import (
 // Kind is raftfsm.Kind of counters.
 type Kind struct{}
 
-func (Kind) Number() codec.Kind                             { return codec.KindCounters }
-func (Kind) New(p raftfsm.Places) raftfsm.Machine           { return New(p) }
-func (Kind) TakesSources() bool                             { return true }
-func (Kind) Walk(see *raftfsm.SnapshotVisitor) raftfsm.Walk { return &walk{see: see} }
+func (Kind) Number() codec.Kind                   { return codec.KindCounters }
+func (Kind) New(p raftfsm.Places) raftfsm.Machine { return New(p) }
+func (Kind) TakesSources() bool                   { return true }
 
 // Check implements raftfsm.Kind. The visitor receives each *outbox.Op as a body.
 func (Kind) Check(_ *dedup.RequestID, p []byte, see *raftfsm.SectionVisitor) (ops int, clocked bool, err error) {
@@ -44,34 +43,29 @@ func (Kind) Check(_ *dedup.RequestID, p []byte, see *raftfsm.SectionVisitor) (op
 	return ops, len(b.members)+len(b.outbox) > 0, nil
 }
 
-// walk visits a snapshot. Its bodies are *outbox.Outbox, by author.
+// Walk implements raftfsm.Kind. The bodies are *outbox.Outbox, by author.
+func (Kind) Walk(see *raftfsm.SnapshotVisitor, facts *raftfsm.SnapshotFacts) raftfsm.Walk {
+	return (&walk{Walk: rows.Walk{See: see, Facts: facts}}).section
+}
+
+// walk visits a snapshot.
 type walk struct {
 	rows.Walk
-	see   *raftfsm.SnapshotVisitor
 	base  engine.Page // cold rows of part
 	part  coldPart
 	boxes outboxReader
-	later bool   // see raftfsm.SnapshotFacts.Later
-	gone  uint64 // see raftfsm.SnapshotFacts.Gone
 }
 
-func (w *walk) Facts(f *raftfsm.SnapshotFacts) { f.Rows, f.Later, f.Gone = w.Rows, w.later, w.gone }
-
-func (w *walk) Section(s *codec.StreamReader, kind byte, p []byte) error {
+func (w *walk) section(s *codec.StreamReader, kind byte, p []byte) error {
 	switch kind {
 	case codec.StreamOutboxes:
-		return w.boxes.section(p, func(key uint64, box *outbox.Outbox) error {
-			if w.see.Body == nil {
-				return nil
-			}
-			return w.see.Body(key, box)
-		})
+		return w.boxes.section(p, func(key uint64, box *outbox.Outbox) error { return w.See.SeeBody(key, box) })
 	case codec.StreamCarriedMembers:
 		return w.members(s, p)
 	case codec.StreamMembers:
 		return fmt.Errorf("%w: it names members, which are on another disk", codec.ErrSnapshot)
 	case codec.StreamRows:
-		return w.Walk.Section(rows.Counts, p, w.see.Rows)
+		return w.Section(rows.Counts, p)
 	case codec.StreamCold:
 		return fmt.Errorf("%w: it names cold rows, which are another file's", codec.ErrSnapshot)
 	case codec.StreamCarried:
@@ -86,7 +80,7 @@ func (w *walk) members(s *codec.StreamReader, p []byte) error {
 	if err != nil {
 		return err
 	}
-	w.later = at != found
+	w.Facts.Later = at != found
 	sum, gone := members.State{Index: found.Index, Stamp: found.Stamp}, members.State{}
 	dead := map[uint64]members.Stamp{}
 	err = eachMemberBlock(s, blocks, func(b []byte) error {
@@ -98,13 +92,13 @@ func (w *walk) members(s *codec.StreamReader, p []byte) error {
 				gone.Add(p, at)
 				return nil
 			}
-			if w.see.Members == nil {
+			if w.See.Members == nil {
 				return nil
 			}
-			return w.see.Members(p, at)
+			return w.See.Members(p, at)
 		})
 	})
-	w.gone = gone.Digest
+	w.Facts.Gone = gone.Digest
 	if err == nil && sum != found {
 		err = fmt.Errorf("%w: %d members, digest %016x, want %d, %016x", codec.ErrSnapshot, sum.Pairs, sum.Digest, found.Pairs, found.Digest)
 	}
@@ -122,5 +116,5 @@ func (w *walk) cold(s *codec.StreamReader, p []byte) error {
 	if w.Page.Merge(&w.part.hiding, &w.base); len(w.Page.IDs) == 0 {
 		return nil
 	}
-	return w.Visit(rows.Counts, w.see.Rows)
+	return w.Visit(rows.Counts)
 }

@@ -1,6 +1,8 @@
 package counters
 
 import (
+	"fmt"
+
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/outbox"
@@ -44,7 +46,7 @@ var opNames = [...]string{
 	opPublish: "publish", opUnpublish: "unpublish", opPutOutbox: "put outbox", opClearOutboxes: "clear outboxes",
 }
 
-func (k opKind) String() string { return raftfsm.OpString(uint8(k), opNames[:]) }
+func (k opKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), opNames[k]) }
 
 // AppendOp appends an op on a row or a set under key, which replaces the op's id. It panics on an op
 // that the format cannot express.

@@ -9,10 +9,9 @@ import (
 // Kind is raftfsm.Kind of feeds.
 type Kind struct{}
 
-func (Kind) Number() codec.Kind                             { return codec.KindFeed }
-func (Kind) New(p raftfsm.Places) raftfsm.Machine           { return New(p.Bodies) }
-func (Kind) TakesSources() bool                             { return false }
-func (Kind) Walk(see *raftfsm.SnapshotVisitor) raftfsm.Walk { return &walk{see: see} }
+func (Kind) Number() codec.Kind                   { return codec.KindFeed }
+func (Kind) New(p raftfsm.Places) raftfsm.Machine { return New(p.Bodies) }
+func (Kind) TakesSources() bool                   { return false }
 
 // Check implements raftfsm.Kind. The visitor receives each *Op as a body.
 func (Kind) Check(id *dedup.RequestID, p []byte, see *raftfsm.SectionVisitor) (ops int, clocked bool, err error) {
@@ -29,24 +28,16 @@ func (Kind) Check(id *dedup.RequestID, p []byte, see *raftfsm.SectionVisitor) (o
 	return ops, false, nil
 }
 
-// walk visits a snapshot. Its bodies are *Feed.
-type walk struct {
-	see   *raftfsm.SnapshotVisitor
-	feeds reader
-	rows  uint64
-}
-
-func (w *walk) Section(_ *codec.StreamReader, kind byte, p []byte) error {
-	if kind != codec.StreamFeeds {
-		return raftfsm.Misplaced(kind)
-	}
-	return w.feeds.section(p, func(user uint64, feed *Feed) error {
-		w.rows++
-		if w.see.Body == nil {
-			return nil
+// Walk implements raftfsm.Kind. The bodies are *Feed.
+func (Kind) Walk(see *raftfsm.SnapshotVisitor, facts *raftfsm.SnapshotFacts) raftfsm.Walk {
+	var feeds reader
+	return func(_ *codec.StreamReader, kind byte, p []byte) error {
+		if kind != codec.StreamFeeds {
+			return raftfsm.Misplaced(kind)
 		}
-		return w.see.Body(user, feed)
-	})
+		return feeds.section(p, func(user uint64, feed *Feed) error {
+			facts.Rows++
+			return see.SeeBody(user, feed)
+		})
+	}
 }
-
-func (w *walk) Facts(f *raftfsm.SnapshotFacts) { f.Rows = w.rows }

@@ -36,7 +36,7 @@ var opNames = [...]string{
 	Clear: "clear feeds", PutGroup: "put group", DropGroup: "drop group",
 }
 
-func (k OpKind) String() string { return raftfsm.OpString(uint8(k), opNames[:]) }
+func (k OpKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), opNames[k]) }
 
 // AppendOp appends an op under key, which replaces the op's user. It panics on an op that the format
 // cannot express.

@@ -175,30 +175,31 @@ func WriteRows(s *codec.StreamWriter, kind byte, table *engine.Snapshot) error {
 
 // Walk visits the sections of rows of a snapshot.
 type Walk struct {
+	See    *raftfsm.SnapshotVisitor
+	Facts  *raftfsm.SnapshotFacts
 	Page   engine.Page // of the section
-	Rows   uint64
 	table  raftfsm.Table
 	last   uint64 // key of the previous row of the same table
 	behind bool   // there is a previous row
 }
 
-// Section visits the rows of a section of a table. see may be nil.
-func (w *Walk) Section(table raftfsm.Table, p []byte, see func(raftfsm.Table, *engine.Page) error) error {
+// Section visits the rows of a section of a table.
+func (w *Walk) Section(table raftfsm.Table, p []byte) error {
 	if err := ParseRows(p, &w.Page, false); err != nil {
 		return err
 	}
-	return w.Visit(table, see)
+	return w.Visit(table)
 }
 
-// Visit visits the rows in Page, of a table. see may be nil.
-func (w *Walk) Visit(table raftfsm.Table, see func(raftfsm.Table, *engine.Page) error) error {
+// Visit visits the rows in Page, of a table.
+func (w *Walk) Visit(table raftfsm.Table) error {
 	if first := w.Page.IDs[0]; w.behind && table == w.table && first <= w.last {
 		return fmt.Errorf("%w: key %d behind %d", codec.ErrSnapshot, first, w.last)
 	}
-	w.Rows += uint64(len(w.Page.IDs))
+	w.Facts.Rows += uint64(len(w.Page.IDs))
 	w.table, w.last, w.behind = table, w.Page.IDs[len(w.Page.IDs)-1], true
-	if see == nil {
+	if w.See.Rows == nil {
 		return nil
 	}
-	return see(table, &w.Page)
+	return w.See.Rows(table, &w.Page)
 }

@@ -10,10 +10,9 @@ import (
 // Kind is raftfsm.Kind of unread numbers.
 type Kind struct{}
 
-func (Kind) Number() codec.Kind                             { return codec.KindUnread }
-func (Kind) New(raftfsm.Places) raftfsm.Machine             { return New() }
-func (Kind) TakesSources() bool                             { return true }
-func (Kind) Walk(see *raftfsm.SnapshotVisitor) raftfsm.Walk { return &walk{see: see} }
+func (Kind) Number() codec.Kind                 { return codec.KindUnread }
+func (Kind) New(raftfsm.Places) raftfsm.Machine { return New() }
+func (Kind) TakesSources() bool                 { return true }
 
 // Check implements raftfsm.Kind. Every entry needs the leader's time, even if none of its requests
 // has an identity.
@@ -25,23 +24,19 @@ func (Kind) Check(id *dedup.RequestID, p []byte, see *raftfsm.SectionVisitor) (o
 	return ops, true, u.batch.Visit(see.Op, func(i int) raftfsm.Table { return u.tables[i] })
 }
 
-// walk visits a snapshot.
-type walk struct {
-	rows.Walk
-	see *raftfsm.SnapshotVisitor
-}
-
-func (w *walk) Section(_ *codec.StreamReader, kind byte, p []byte) error {
-	switch kind {
-	case codec.StreamRows:
-		return w.Walk.Section(rows.Counts, p, w.see.Rows)
-	case codec.StreamCursors:
-		return w.Walk.Section(Cursors, p, w.see.Rows)
-	case codec.StreamSweep:
-		_, err := parseSweepState(p)
-		return err
+// Walk implements raftfsm.Kind.
+func (Kind) Walk(see *raftfsm.SnapshotVisitor, facts *raftfsm.SnapshotFacts) raftfsm.Walk {
+	w := rows.Walk{See: see, Facts: facts}
+	return func(_ *codec.StreamReader, kind byte, p []byte) error {
+		switch kind {
+		case codec.StreamRows:
+			return w.Section(rows.Counts, p)
+		case codec.StreamCursors:
+			return w.Section(Cursors, p)
+		case codec.StreamSweep:
+			_, err := parseSweepState(p)
+			return err
+		}
+		return raftfsm.Misplaced(kind)
 	}
-	return raftfsm.Misplaced(kind)
 }
-
-func (w *walk) Facts(f *raftfsm.SnapshotFacts) { f.Rows = w.Rows }
