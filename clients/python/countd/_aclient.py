@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import http.client
 import io
-import logging
 import ssl
 import urllib.parse
+import weakref
 from typing import Any, AsyncIterator, Callable, Mapping, Optional, Sequence
 
-from ._calls import DEFAULT, Calls, Json, Read
+from ._calls import DEFAULT, Calls, Json, Read, any_call
 from ._protocol import Answer, Call, CountdError, Id, Options, Pause, Protocol, Request, Step, no_answer
 from ._queue import Batch, Failure, Queue
-
-_log = logging.getLogger("countd")
 
 _IDLE_MAX = 64  # idle connections to one address
 _ANSWER_BYTES_MAX = 64 << 20
@@ -31,9 +29,9 @@ class AsyncClient(Calls):
         on_retry: Optional[Callable[[CountdError, float], None]] = None, tls: Optional[ssl.SSLContext] = None,
     ) -> None:
         self._options = Options(timeout, retry_for, on_retry)
-        self._protocol = Protocol([addrs] if isinstance(addrs, str) else addrs, token, self._options)
-        self._tls = tls
-        self._idle: dict[str, list[_Streams]] = {}  # by address
+        self._protocol = Protocol([addrs] if isinstance(addrs, str) else addrs, token, self._options, tls)
+        # By the event loop that they belong to, and by address.
+        self._idle: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, list[_Streams]]] = weakref.WeakKeyDictionary()
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -43,14 +41,12 @@ class AsyncClient(Calls):
 
     async def close(self) -> None:
         """Closes idle connections."""
-        idle, self._idle = self._idle, {}
-        for connections in idle.values():
-            for _, writer in connections:
-                writer.close()
+        for connections in self._idle.pop(asyncio.get_running_loop(), {}).values():
+            _drop(connections)
 
-    async def request(self, method: str, path: str, *, query: Mapping[str, Any] = {}, body: Any = None, headers: Mapping[str, str] = {}, write: bool = False) -> Any:
-        """Any call of the API. A write is sent again as other writes are: give it an Idempotency-Key in headers."""
-        return await self._make(Call(method, path, query, body, headers, write))
+    async def request(self, method: str, path: str, *, query: Mapping[str, Any] = {}, body: Any = None, headers: Mapping[str, str] = {}) -> Any:
+        """Any call of the API. Unless it is a GET, it gets an Idempotency-Key if headers have no identity, because it may be sent again."""
+        return await self._make(any_call(method, path, query, body, headers))
 
     async def scan(self, keyspace: str, *, columns: Optional[Sequence[str]] = None, page_rows: int = 1000, read: Read = DEFAULT) -> AsyncIterator[Json]:
         """Reads all rows that have a count, by ascending id. Rows that are written meanwhile may be of different moments."""
@@ -94,30 +90,34 @@ class AsyncClient(Calls):
 
     async def _send(self, request: Request) -> Answer:
         streams: list[_Streams] = []  # the connection, so that a failure closes it
+        idle = self._idle.setdefault(asyncio.get_running_loop(), {}).setdefault(request.base, [])
         try:
-            return await asyncio.wait_for(self._exchange(request, streams), request.timeout)
+            return await asyncio.wait_for(self._exchange(request, streams, idle), request.timeout)
         except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, http.client.HTTPException) as e:
+            _drop(idle)  # the server is probably gone: a call that is sent again must not try each of them
             raise no_answer(request.base, e) from e
         finally:
-            for _, writer in streams:
-                writer.close()
+            _drop(streams)
 
-    async def _exchange(self, request: Request, streams: list[_Streams]) -> Answer:
+    async def _exchange(self, request: Request, streams: list[_Streams], idle: list[_Streams]) -> Answer:
         url = urllib.parse.urlsplit(request.base)
-        idle = self._idle.get(request.base)
+        while idle and (idle[-1][0].at_eof() or idle[-1][1].is_closing()):  # the server has closed it
+            idle.pop()[1].close()
         if idle:
             streams.append(idle.pop())
         else:
-            tls = (self._tls or ssl.create_default_context()) if url.scheme == "https" else None
+            tls = self._protocol.tls if url.scheme == "https" else None
             streams.append(await asyncio.open_connection(url.hostname, url.port, ssl=tls, limit=_HEAD_BYTES_MAX))
         reader, writer = streams[0]
-        body = request.body or b""
-        head = [f"{request.method} {request.target} HTTP/1.1", f"Host: {url.netloc}", f"Content-Length: {len(body)}"]
-        head += [f"{name}: {_header(value)}" for name, value in request.headers.items()]
-        writer.write("\r\n".join(head).encode("latin-1") + b"\r\n\r\n" + body)
+        sent = request.body or b""
+        head = [f"{request.method} {request.target} HTTP/1.1", f"Host: {url.netloc}", f"Content-Length: {len(sent)}"]
+        head += [f"{name}: {value}" for name, value in request.headers.items()]
+        writer.write("\r\n".join(head).encode("latin-1") + b"\r\n\r\n" + sent)
         await writer.drain()
-        line, _, rest = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
-        status = int(line.split(b" ", 2)[1])
+        status = 0
+        while status < 200:  # 1xx comes before the answer
+            line, _, rest = (await reader.readuntil(b"\r\n\r\n")).partition(b"\r\n")
+            status = int(line.split(b" ", 2)[1])
         headers = {name.lower(): value for name, value in http.client.parse_headers(io.BytesIO(rest)).items()}
         keep = line.startswith(b"HTTP/1.1") and headers.get("connection", "").lower() != "close"
         if headers.get("transfer-encoding", "").lower() == "chunked":
@@ -125,17 +125,19 @@ class AsyncClient(Calls):
         elif "content-length" in headers:
             answer = await reader.readexactly(_bounded(int(headers["content-length"])))
         else:
-            answer, keep = await reader.read(_ANSWER_BYTES_MAX), False
-        connections = self._idle.setdefault(request.base, [])
-        if keep and len(connections) < _IDLE_MAX:
-            connections.append(streams.pop())
+            body, keep = bytearray(), False
+            while chunk := await reader.read(_HEAD_BYTES_MAX):
+                _bounded(len(body) + len(chunk))
+                body += chunk
+            answer = bytes(body)
+        if keep and len(idle) < _IDLE_MAX:
+            idle.append(streams.pop())
         return Answer(status, headers, answer)
 
 
-def _header(value: str) -> str:
-    if "\r" in value or "\n" in value:
-        raise CountdError("a header must be one line")
-    return value
+def _drop(connections: list[_Streams]) -> None:
+    while connections:
+        connections.pop()[1].close()
 
 
 def _bounded(size: int) -> int:
@@ -156,7 +158,7 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
 
 
 class AsyncWriter:
-    """Writer for asyncio. A task of its own sends, from the first add on."""
+    """Writer for asyncio. A task of its own sends, from the first add on. It serves one event loop."""
 
     def __init__(self, client: AsyncClient, queue: Queue) -> None:
         self._client = client
@@ -191,24 +193,30 @@ class AsyncWriter:
             self._queue.closed = True
             self._changed.notify_all()
         if self._task:
-            await self._task
+            await asyncio.wait([self._task])  # which does not end it if this is cancelled
         await self.flush()
 
     async def _run(self) -> None:
-        while True:
+        try:
+            while True:
+                async with self._changed:
+                    await self._changed.wait_for(lambda: self._queue.closed or self._queue.waits())
+                    batch = self._queue.take()
+                    if batch is None:
+                        return
+                    self._changed.notify_all()
+                try:
+                    await self._send(batch)
+                except Exception as e:  # of on_retry, for example
+                    self._queue.fail_all(batch, e)
+                async with self._changed:
+                    self._queue.settle(batch)
+                    self._changed.notify_all()
+        except asyncio.CancelledError as e:  # the event loop ends
+            self._queue.abandon(e)
             async with self._changed:
-                await self._changed.wait_for(lambda: self._queue.closed or self._queue.waits())
-                batch = self._queue.take()
-                if batch is None:
-                    return
                 self._changed.notify_all()
-            try:
-                await self._send(batch)
-            except Exception:  # of on_failure
-                _log.exception("on_failure failed")
-            async with self._changed:
-                self._queue.settle(batch)
-                self._changed.notify_all()
+            raise
 
     async def _send(self, batch: Batch) -> None:
         for call in self._queue.calls(batch):

@@ -6,7 +6,7 @@ import dataclasses
 import operator
 from typing import Any, Callable, Mapping, Optional, Sequence
 
-from ._protocol import Call, Id, id_of, int_of, ints_of, new_key, part
+from ._protocol import Call, Id, id_of, int_of, ints_of, new_key, part, printable
 
 Json = dict[str, Any]
 
@@ -38,7 +38,10 @@ class Calls:
         return self._make(Call("GET" if body is None else "POST", path, asked, body, headers), shape)
 
     def _write(self, method: str, path: str, body: Any, key: Optional[str], shape: Callable[[Any], Any] = lambda answer: answer) -> Any:
-        return self._make(Call(method, path, body=body, headers={"Idempotency-Key": key or new_key()}, write=True), shape)
+        key = new_key() if key is None else key
+        if not 1 <= len(key) <= 128 or not printable(key) or key != key.strip():
+            raise ValueError(f"key: {key!r} is not 1 to 128 printable ASCII characters without spaces around")
+        return self._make(Call(method, path, body=body, headers={"Idempotency-Key": key}, write=True), shape)
 
     # Counters.
 
@@ -227,6 +230,13 @@ class Calls:
     def create_keyspace(self, name: str, columns: Sequence[Any], **settings: Any) -> Any:
         """Makes a keyspace of counters. settings are those of POST /v1/keyspaces, such as shards."""
         return self._make(Call("POST", "/v1/keyspaces", body={"name": name, "columns": list(columns), **settings}, write=True))
+
+
+def any_call(method: str, path: str, query: Mapping[str, Any], body: Any, headers: Mapping[str, str]) -> Call:
+    write = method != "GET"
+    if write and not any(name.lower() in ("idempotency-key", "countd-producer") for name in headers):
+        headers = {**headers, "Idempotency-Key": new_key()}
+    return Call(method, path, query, body, headers, write)
 
 
 def _one(answer: Any) -> Json:

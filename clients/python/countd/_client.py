@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import http.client
-import logging
+import os
+import selectors
 import socket
 import ssl
 import threading
@@ -11,11 +12,9 @@ import time
 import urllib.parse
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
-from ._calls import DEFAULT, Calls, Json, Read
+from ._calls import DEFAULT, Calls, Json, Read, any_call
 from ._protocol import Answer, Call, CountdError, Id, Options, Pause, Protocol, Request, Step, no_answer
 from ._queue import Batch, Failure, Queue
-
-_log = logging.getLogger("countd")
 
 _IDLE_MAX = 64  # idle connections to one address
 _ANSWER_BYTES_MAX = 64 << 20
@@ -33,10 +32,10 @@ class Client(Calls):
         on_retry: Optional[Callable[[CountdError, float], None]] = None, tls: Optional[ssl.SSLContext] = None,
     ) -> None:
         self._options = Options(timeout, retry_for, on_retry)
-        self._protocol = Protocol([addrs] if isinstance(addrs, str) else addrs, token, self._options)
-        self._tls = tls
-        self._lock = threading.Lock()
-        self._idle: dict[str, list[http.client.HTTPConnection]] = {}  # by address
+        self._protocol = Protocol([addrs] if isinstance(addrs, str) else addrs, token, self._options, tls)
+        # By process, because a forked process must not use the connections of its parent, and by address. Threads
+        # need no lock for append and pop.
+        self._idle: dict[tuple[int, str], list[http.client.HTTPConnection]] = {}
 
     def __enter__(self) -> Client:
         return self
@@ -46,15 +45,16 @@ class Client(Calls):
 
     def close(self) -> None:
         """Closes idle connections."""
-        with self._lock:
-            idle, self._idle = self._idle, {}
-        for connections in idle.values():
-            for connection in connections:
-                connection.close()
+        for address in list(self._idle):
+            self._drop(self._idle.pop(address, []))
 
-    def request(self, method: str, path: str, *, query: Mapping[str, Any] = {}, body: Any = None, headers: Mapping[str, str] = {}, write: bool = False) -> Any:
-        """Any call of the API. A write is sent again as other writes are: give it an Idempotency-Key in headers."""
-        return self._make(Call(method, path, query, body, headers, write))
+    def _drop(self, idle: list[http.client.HTTPConnection]) -> None:
+        while (connection := _pop(idle)) is not None:
+            connection.close()
+
+    def request(self, method: str, path: str, *, query: Mapping[str, Any] = {}, body: Any = None, headers: Mapping[str, str] = {}) -> Any:
+        """Any call of the API. Unless it is a GET, it gets an Idempotency-Key if headers have no identity, because it may be sent again."""
+        return self._make(any_call(method, path, query, body, headers))
 
     def scan(self, keyspace: str, *, columns: Optional[Sequence[str]] = None, page_rows: int = 1000, read: Read = DEFAULT) -> Iterator[Json]:
         """Reads all rows that have a count, by ascending id. Rows that are written meanwhile may be of different moments."""
@@ -96,10 +96,15 @@ class Client(Calls):
 
     def _send(self, request: Request) -> Answer:
         end = time.monotonic() + request.timeout
-        connection = self._connection(request)
+        idle = self._idle.setdefault((os.getpid(), request.base), [])
+        connection = self._connection(request, idle)
         try:
+            if connection.sock is None:
+                connection.connect()
+            self._limit(connection, end)
             # A write on a connection that the server has closed meanwhile is not sent again here: the call does that, with its key.
             connection.request(request.method, request.target, request.body, request.headers)
+            self._limit(connection, end)
             with connection.getresponse() as response:
                 body = bytearray()
                 while not response.isclosed():
@@ -109,20 +114,21 @@ class Client(Calls):
                         raise CountdError(f"cannot read the answer of {request.base}{request.target}: it is larger than {_ANSWER_BYTES_MAX} bytes")
                     if not chunk:
                         break
+                if response.length:
+                    raise http.client.IncompleteRead(bytes(body), response.length)
                 answer = Answer(response.status, {name.lower(): value for name, value in response.getheaders()}, bytes(body))
-                keep = not response.will_close
+                keep = response.status >= 200 and not response.will_close
         except (OSError, http.client.HTTPException) as e:
             connection.close()
+            self._drop(idle)  # the server is probably gone: a call that is sent again must not try each of them
             raise no_answer(request.base, e) from e
         except BaseException:
             connection.close()
             raise
-        with self._lock:
-            idle = self._idle.setdefault(request.base, [])
-            if keep and len(idle) < _IDLE_MAX:
-                idle.append(connection)
-                return answer
-        connection.close()
+        if keep and len(idle) < _IDLE_MAX:
+            idle.append(connection)
+        else:
+            connection.close()
         return answer
 
     def _limit(self, connection: http.client.HTTPConnection, end: float) -> None:
@@ -132,34 +138,44 @@ class Client(Calls):
         if connection.sock:
             connection.sock.settimeout(left)
 
-    def _connection(self, request: Request) -> http.client.HTTPConnection:
-        with self._lock:
-            idle = self._idle.get(request.base)
-            connection = idle.pop() if idle else None
-        if connection is None:
-            url = urllib.parse.urlsplit(request.base)
-            if url.scheme == "https":
-                connection = http.client.HTTPSConnection(url.hostname or "", url.port, context=self._tls)
-            else:
-                connection = http.client.HTTPConnection(url.hostname or "", url.port)
-        connection.timeout = request.timeout
-        if connection.sock:
-            connection.sock.settimeout(request.timeout)
-        return connection
+    def _connection(self, request: Request, idle: list[http.client.HTTPConnection]) -> http.client.HTTPConnection:
+        while (connection := _pop(idle)) is not None:
+            if not _readable(connection.sock):
+                return connection
+            connection.close()
+        url = urllib.parse.urlsplit(request.base)
+        if url.scheme == "https":
+            return http.client.HTTPSConnection(url.hostname or "", url.port, timeout=request.timeout, context=self._protocol.tls)
+        return http.client.HTTPConnection(url.hostname or "", url.port, timeout=request.timeout)
+
+
+def _pop(idle: list[http.client.HTTPConnection]) -> Optional[http.client.HTTPConnection]:
+    try:
+        return idle.pop()
+    except IndexError:
+        return None
+
+
+def _readable(sock: socket.socket) -> bool:
+    """Whether an idle connection has bytes or an end to read: the server has closed it."""
+    with getattr(selectors, "PollSelector", selectors.SelectSelector)() as selector:
+        selector.register(sock, selectors.EVENT_READ)
+        return bool(selector.select(0))
 
 
 class Writer:
     """Counts streams of increments, each once.
 
     It sums what waits by row, and sends a keyspace's sums as soon as the batch before is answered, without a timer.
-    A row ends as if its increments were applied one by one, even at a floor. A thread of its own sends. What waits
-    is lost if the process dies.
+    A row ends as if its increments were applied one by one, even at a floor. A thread of its own sends, and calls
+    on_failure, which must not call the writer. What waits is lost if the process dies. A forked process makes its own.
     """
 
     def __init__(self, client: Client, queue: Queue) -> None:
         self._client = client
         self._queue = queue
         self._changed = threading.Condition()
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="countd writer", daemon=True)
         self._thread.start()
 
@@ -171,12 +187,14 @@ class Writer:
 
     def add(self, keyspace: str, id: Id, deltas: Mapping[str, int]) -> None:
         """Queues deltas of a row; waits while the queue is full. flush tells whether they are counted."""
+        self._check_process()
         with self._changed:
             self._changed.wait_for(lambda: self._queue.put(keyspace, id, deltas))
             self._changed.notify_all()
 
     def flush(self) -> None:
         """Waits until each earlier add is counted or has failed. It raises the first failure since the last flush."""
+        self._check_process()
         with self._changed:
             waiting = self._queue.unsettled()
             self._changed.wait_for(lambda: all(batch.settled for batch in waiting))
@@ -184,11 +202,16 @@ class Writer:
 
     def close(self) -> None:
         """Refuses further adds, and flushes."""
+        self._check_process()
         with self._changed:
             self._queue.closed = True
             self._changed.notify_all()
         self._thread.join()
         self.flush()
+
+    def _check_process(self) -> None:
+        if self._pid != os.getpid():  # no thread sends here, and what waits is the parent's
+            raise RuntimeError("the writer belongs to the process that this one was forked from: make one after the fork")
 
     def _run(self) -> None:
         while True:
@@ -200,8 +223,8 @@ class Writer:
                 self._changed.notify_all()
             try:
                 self._send(batch)
-            except Exception:  # of on_failure
-                _log.exception("on_failure failed")
+            except Exception as e:  # of on_retry, for example
+                self._queue.fail_all(batch, e)
             with self._changed:
                 self._queue.settle(batch)
                 self._changed.notify_all()

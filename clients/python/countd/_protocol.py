@@ -10,6 +10,7 @@ import email.utils
 import json
 import os
 import random
+import ssl
 import time
 import urllib.parse
 from typing import Any, Callable, Generator, Mapping, Optional, Sequence, Union
@@ -64,6 +65,8 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> CountdError
     try:
         answer = json.loads(body)
         fault = answer["error"]
+        if not isinstance(fault["code"], str) or not fault["code"]:
+            raise TypeError
         error = CountdError(f"{fault['code']} ({status}): {fault['message']}")
         error.code, error.field = fault["code"], fault.get("field", "")
         error.applied, error.unknown = answer.get("applied", ()), answer.get("unknown", ())
@@ -81,7 +84,7 @@ def _retry_after(value: str) -> float:
         return float(value)
     try:
         return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return 0.0
 
 
@@ -130,7 +133,7 @@ class Call:
 class Protocol:
     """The addresses of one cluster, and which of them is in use."""
 
-    def __init__(self, addrs: Sequence[str], token: str, options: Options) -> None:
+    def __init__(self, addrs: Sequence[str], token: str, options: Options, tls: Optional[ssl.SSLContext]) -> None:
         if isinstance(addrs, str):
             addrs = [addrs]
         if not 1 <= len(addrs) <= ADDRS_MAX:
@@ -139,7 +142,12 @@ class Protocol:
             raise ValueError(f"timeout: {options.timeout} is not above 0 and at most {TIMEOUT_MAX:.0f}")
         if options.retry_for < 0:
             raise ValueError(f"retry_for: {options.retry_for} is below 0")
-        self._bases = [base_of(addr) for addr in addrs]
+        if not printable(token) or " " in token:
+            raise ValueError("token: it has characters that no token has")
+        self._bases = [base_of(addr, tls is not None) for addr in addrs]
+        if tls is None and any(base.startswith("https:") for base in self._bases):
+            tls = ssl.create_default_context()
+        self.tls = tls
         self._token = token
         self._options = options
         self._current = 0
@@ -156,6 +164,8 @@ class Protocol:
             headers["Authorization"] = f"Bearer {self._token}"
         headers["Countd-Timeout"] = f"{max(1, round(options.timeout * 1000))}ms"
         target = call.path + query_of(call.query)
+        if not all(printable(text) for text in (target, *headers, *headers.values())):
+            raise ValueError("the path and the headers of a request must be printable ASCII")
         maybe = False  # an earlier try may have written
         end = 0.0
         bound = RETRY_FIRST
@@ -193,8 +203,12 @@ class Protocol:
             bound = min(2 * bound, RETRY_MAX)
 
 
-def base_of(addr: str) -> str:
-    url = urllib.parse.urlsplit(addr if "://" in addr else f"http://{addr}")
+def printable(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
+def base_of(addr: str, tls: bool) -> str:
+    url = urllib.parse.urlsplit(addr if "://" in addr else f"http{'s' if tls else ''}://{addr}")
     if url.scheme not in ("http", "https") or not url.hostname or url.path not in ("", "/") or url.query or url.username:
         raise ValueError(f"addrs: {addr!r} is not of the form http://host:port")
     host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname

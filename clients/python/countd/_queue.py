@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import logging
 import re
 import time
 import uuid
 from typing import Any, Callable, Iterator, Mapping, Optional
 
 from ._protocol import Call, CountdError, Id, Options, id_of, ints_of, part
+
+_log = logging.getLogger("countd")
 
 _SESSION_AGE_MAX = 3600.0  # far below the day after which a server forgets a producer
 _COLUMN = re.compile(r"ops\[\d+\]\.add\.(.+)")
@@ -136,7 +139,7 @@ class Queue:
             if error.status == 400 and not error.maybe_applied and wrong:
                 for op in wrong:  # nothing was applied: the other ops are right
                     self._fail(batch, op, error)
-                ops = [op for op in ops if op not in wrong]
+                ops = [op for op in ops if found and found[1] not in op["add"]]
                 continue
             if error.status == 410:
                 del self._sessions[batch.keyspace]
@@ -164,10 +167,28 @@ class Queue:
                 error.maybe_applied = True
                 self._fail(batch, op, error)
 
+    def fail_all(self, batch: Batch, cause: BaseException, sent: bool = True) -> None:
+        """Fails the ops of a batch whose sending ended with an exception of something else than a server."""
+        error = CountdError(f"{type(cause).__name__}: {cause}")
+        error.__cause__, error.maybe_applied = cause, sent
+        for op in batch.ops:
+            self._fail(batch, op, error)
+
+    def abandon(self, cause: BaseException) -> None:
+        """Fails all that is not settled, and refuses further increments: nobody sends any more."""
+        self.closed = True
+        for batch in self.unsettled():
+            self.fail_all(batch, cause, batch is self._flying)
+            batch.settled = True
+        self._batches.clear()
+
     def _fail(self, batch: Batch, op: Mapping[str, Any], error: CountdError) -> None:
         self._failed = self._failed or error
-        if self._on_failure:
-            self._on_failure(Failure(batch.keyspace, op["id"], op["add"], error))
+        try:
+            if self._on_failure:
+                self._on_failure(Failure(batch.keyspace, op["id"], op["add"], error))
+        except Exception:
+            _log.exception("on_failure failed")
 
 
 def _merge(op: Optional[dict[str, Any]], add: Mapping[str, int]) -> bool:

@@ -1,19 +1,25 @@
 """The clients against a server that answers from a list. Each test runs with both clients."""
 
 import asyncio
+import concurrent.futures
 import http.server
 import inspect
 import json
+import logging
+import os
 import re
+import socket
+import ssl
 import threading
 import time
 import unittest
 
 from countd import AsyncClient, Client, CountdError, new_key
+from countd._protocol import Call
 
 BUSY = (503, {"error": {"code": "no_leader", "message": "no leader"}})
 WRITTEN = (200, {"results": [{"id": "1", "counts": {"like": 1}}], "duplicate": False, "token": "t"})
-CUT = "cut"
+CUT = ""
 
 
 class Server:
@@ -21,6 +27,7 @@ class Server:
 
     def __init__(self, *answers):
         self.answers, self.asked, self.gate = list(answers), [], threading.Event()
+        self.connections, self.ports = set(), []
         self.gate.set()
         outer = self
 
@@ -30,10 +37,15 @@ class Server:
             def serve(self):
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 outer.asked.append((self.command, self.path, dict(self.headers.items()), body.decode()))
+                outer.connections.add(self.connection)
+                outer.ports.append(self.client_address[1])
                 answer = outer.answers.pop(0) if len(outer.answers) > 1 else outer.answers[0]
                 outer.gate.wait(5)
-                if answer == CUT:
+                if isinstance(answer, str):  # the bytes of an answer, perhaps none, in pieces
                     self.close_connection = True
+                    for piece in answer.split("|"):
+                        self.wfile.write(piece.encode())
+                        time.sleep(0.01)
                     return
                 status, value, *headers = answer
                 text = value.encode() if isinstance(value, str) else json.dumps(value).encode()
@@ -49,11 +61,22 @@ class Server:
             def log_message(self, *_):
                 pass
 
-        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Listener(http.server.ThreadingHTTPServer):
+            request_queue_size = 100
+
+        self.http = Listener(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
         self.http.handle_error = lambda *_: None  # a client that went away
         threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
         self.addr = f"http://127.0.0.1:{self.http.server_port}"
+
+    def cut_connections(self):
+        for connection in self.connections:
+            try:
+                connection.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it is closed
+        time.sleep(0.05)
 
     def __enter__(self):
         return self
@@ -132,6 +155,7 @@ class Cases:
             ((wrong,), False), ((CUT, wrong), True), ((CUT, (409, {"error": {"code": "overflow", "message": "no"}})), False),
             (((503, "try later"),), True), (((504, {"error": {"code": "outcome_unknown", "message": "?"}}),), True),
             (((503, {"error": {"code": "no_leader", "message": "?"}, "applied": ["1"]}),), True),
+            (((503, {"error": {"code": 503, "message": "upstream", "status": "UNAVAILABLE"}}),), True), (((307, "", {"Location": "http://127.0.0.1:1/"}),), True),
         ]:
             with Server(*answers) as s:
                 e = self.fails(self.client(s, retry_for=0.01).incr, "posts", 1, {"x": 1})
@@ -172,6 +196,51 @@ class Cases:
             s.gate.set()
         self.assertTrue(e.no_answer and e.maybe_applied, e)
 
+    def test_an_answer_that_is_cut_is_no_answer(self):
+        head = "HTTP/1.1 200 OK\r\n"
+        for cut in ['Content-Length: 99\r\n\r\n{"results":[]', "Transfer-Encoding: chunked\r\n\r\n2\r\n{"]:
+            with Server(head + cut, WRITTEN) as s:
+                self.assertEqual(self.client(s).incr("posts", 1, {"like": 1})["counts"], {"like": 1})
+            self.assertEqual(len(s.asked), 2)
+        with Server("HTTP/1.1 100 Continue\r\n\r\n" + head + '\r\n{"id":|"1"}') as s:  # ends with the connection
+            self.assertEqual(self.client(s, retry_for=0).get("posts", 1), {"id": "1"})
+
+    def test_headers_that_cannot_be_sent(self):
+        with Server(WRITTEN) as s:
+            client = self.client(s)
+            for key in ["", " a", "ключ", "a\r\nb", "k" * 129]:
+                with self.assertRaises(ValueError):
+                    client.incr("posts", 1, {"like": 1}, key=key)
+            with self.assertRaises(ValueError):
+                client.request("GET", "/v1 HTTP/1.1\r\nX: y")
+        self.assertEqual(s.asked, [])
+        self.assertRaises(ValueError, self.make, ["a"], token="a b")
+
+    def test_a_bare_address_has_tls_if_the_client_has(self):
+        client = self.client("a", "http://b", "https://c", tls=ssl.create_default_context())
+        protocol = getattr(client, "wrapped", client)._protocol
+        self.assertEqual(protocol._bases, ["https://a:7400", "http://b:80", "https://c:443"])
+
+    def test_any_call_has_a_key(self):
+        with Server(BUSY, WRITTEN) as s:
+            client = self.client(s)
+            client.request("POST", "/v1/ops", body={})
+            client.request("GET", "/v1/cluster")
+            client.request("POST", "/v1/ops", body={}, headers={"idempotency-key": "mine"})
+        keys = [headers.get("Idempotency-Key", headers.get("idempotency-key")) for _, _, headers, _ in s.asked]
+        self.assertRegex(keys[0], "^[-0-9a-f]{36}$")
+        self.assertEqual(keys, [keys[0], keys[0], None, "mine"])
+
+    def test_connections_that_the_server_closed(self):
+        with Server(WRITTEN) as s:
+            client = self.client(s, retry_for=0)
+            client.incr("posts", 1, {"like": 1})
+            s.cut_connections()
+            client.incr("posts", 1, {"like": 1})
+            client.incr("posts", 1, {"like": 1})
+        self.assertNotEqual(s.ports[0], s.ports[1])
+        self.assertEqual(s.ports[1], s.ports[2])
+
     def test_bad_configurations(self):
         for kwargs in [{"timeout": 0}, {"timeout": 61}, {"retry_for": -1}]:
             self.assertRaises(ValueError, self.make, ["a"], **kwargs)
@@ -200,6 +269,59 @@ class SyncTest(Cases, unittest.TestCase):
             writer.close()
             self.assertRaises(RuntimeError, writer.add, "posts", 1, {"view": 1})
         self.check_batches(s)
+
+    def test_many_connections_that_the_server_closed(self):
+        retries = []
+        with Server(WRITTEN) as s, Client(s.addr, on_retry=lambda e, wait: retries.append(e)) as client, concurrent.futures.ThreadPoolExecutor(30) as pool:
+            s.gate.clear()
+            calls = [pool.submit(client.incr, "posts", i, {"like": 1}) for i in range(30)]
+            while len(s.asked) < 30:
+                time.sleep(0.01)
+            s.gate.set()
+            concurrent.futures.wait(calls)
+            client._connection = lambda request, idle: idle.pop() if idle else Client._connection(client, request, idle)  # as if they broke in use
+            s.cut_connections()
+            client.incr("posts", 31, {"like": 1})
+        self.assertEqual(len(retries), 1)
+
+    @unittest.skipUnless(hasattr(os, "fork"), "needs fork")
+    def test_a_forked_process(self):
+        with Server(WRITTEN) as s, Client(s.addr) as client, client.writer() as writer:
+            client.incr("posts", 1, {"like": 1})
+            child = os.fork()
+            if child == 0:
+                try:
+                    client.incr("posts", 1, {"like": 1})
+                    for call in [lambda: writer.add("posts", 1, {"like": 1}), writer.flush, writer.close]:
+                        self.assertRaises(RuntimeError, call)
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            self.assertEqual(os.waitpid(child, 0)[1], 0)
+            client.incr("posts", 1, {"like": 1})
+        self.assertNotEqual(s.ports[0], s.ports[1])
+        self.assertEqual(s.ports[0], s.ports[2])
+
+    def test_a_writer_whose_callbacks_fail(self):
+        logging.disable()
+        self.addCleanup(logging.disable, logging.NOTSET)
+
+        def wrong(*_):
+            raise KeyError("wrong")
+
+        column = (400, {"error": {"code": "invalid_argument", "message": "no such column", "field": "ops[0].add.x"}})
+        with Server(BUSY) as s, Client(s.addr, on_retry=wrong) as client, client.writer() as writer:
+            writer.add("posts", 1, {"view": 1})
+            self.assertTrue(self.fails(writer.flush).maybe_applied)
+            writer.add("posts", 1, {"view\ud800": 1})  # which is no JSON
+            self.assertTrue(self.fails(writer.flush).maybe_applied)
+        with Server(column, (200, {"applied": 1})) as s, Client(s.addr) as client, client.writer(on_failure=wrong) as writer:
+            with writer._changed:
+                writer._queue.put("posts", 2, {"x": 1})
+                writer._queue.put("posts", 1, {"view": 1})
+                writer._changed.notify_all()
+            self.assertEqual(self.fails(writer.flush).field, "ops[0].add.x")
+        self.assertEqual([json.loads(body)["ops"] for _, _, _, body in s.asked][1:], [[{"id": "1", "add": {"view": 1}}]])
 
     def check_batches(self, s):
         ops = [json.loads(body)["ops"] for _, _, _, body in s.asked]
@@ -258,6 +380,43 @@ class AsyncTest(Cases, unittest.TestCase):
         with Server((200, {"applied": 1, "duplicate": False, "token": "t"})) as s:
             asyncio.run(run(s))
         SyncTest.check_batches(self, s)
+
+    def test_the_end_of_a_writer(self):
+        async def run(s):
+            failures = []
+            async with AsyncClient(s.addr) as client:
+                s.gate.clear()
+                writer = client.writer()
+                await writer.add("posts", 1, {"view": 1})
+                with self.assertRaises(asyncio.TimeoutError):
+                    await asyncio.wait_for(writer.close(), 0.1)
+                s.gate.set()
+                await writer.close()
+                s.gate.clear()
+                writer = client.writer(on_failure=lambda f: failures.append((f.id, f.error.maybe_applied)))
+                await writer.add("posts", 1, {"view": 1})
+                while len(s.asked) < 2:
+                    await asyncio.sleep(0.001)
+                await writer.add("posts", 2, {"view": 1})
+                flush = asyncio.create_task(writer.flush())
+                await asyncio.sleep(0)
+                writer._task.cancel()  # as the end of asyncio.run does
+                with self.assertRaises(CountdError):
+                    await asyncio.wait_for(flush, 1)
+                with self.assertRaises(RuntimeError):
+                    await writer.add("posts", 3, {"view": 1})
+                await writer.close()
+                s.gate.set()
+            self.assertEqual(failures, [("2", False), ("1", True)])
+
+        with Server((200, {"applied": 1})) as s:
+            asyncio.run(run(s))
+
+    def test_loops_one_after_the_other(self):
+        with Server(WRITTEN) as s:
+            client = AsyncClient(s.addr)
+            for _ in range(2):
+                asyncio.run(client._make(Call("GET", "/v1/keyspaces")))
 
     def test_many_calls_at_once(self):
         async def run(s):
