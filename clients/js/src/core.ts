@@ -74,6 +74,7 @@ export class Core {
     const {addrs, timeoutMs = 0, retryForMs = 0} = config;
     if (addrs.length < 1 || addrs.length > addrsMax) throw new RangeError(`addrs: a client needs 1 to ${addrsMax} addresses, not ${addrs.length}`);
     if (timeoutMs < 0 || timeoutMs > timeoutMaxMs) throw new RangeError(`timeoutMs: ${timeoutMs} is not between 0 and ${timeoutMaxMs}`);
+    if (!/^[!-~]*$/.test(config.token ?? '')) throw new RangeError('token: it has characters that no token has');
     if (retryForMs < 0) throw new RangeError(`retryForMs: ${retryForMs} is below 0`);
     this.#config = config;
     this.#bases = addrs.map(baseOf);
@@ -121,7 +122,7 @@ export class Core {
     let text: string;
     try {
       answer = await (this.#config.fetch ?? fetch)(base + call.path + queryOf(call.query), {
-        method: call.method, headers, body: body ?? null, redirect: 'error',
+        method: call.method, headers, body: body ?? null, redirect: 'manual',
         signal: options.signal ? AbortSignal.any([options.signal, late]) : late,
       });
       text = await answer.text();
@@ -161,6 +162,7 @@ function queryOf(query: Call['query']): string {
 /** Waits. It returns false if the signal ended the wait. */
 function slept(ms: number, signal: AbortSignal | undefined): Promise<boolean> {
   return new Promise(resolve => {
+    if (signal?.aborted) return resolve(false);
     const end = () => {
       clearTimeout(timer);
       resolve(false);
@@ -171,6 +173,12 @@ function slept(ms: number, signal: AbortSignal | undefined): Promise<boolean> {
     }, ms);
     signal?.addEventListener('abort', end, {once: true});
   });
+}
+
+/** Returns the header of a key. It throws a RangeError for one that some client or proxy would change. */
+export function keyed(key = newKey()): Record<string, string> {
+  if (!/^[!-~]([ -~]{0,126}[!-~])?$/.test(key)) throw new RangeError(`key: ${JSON.stringify(key)} is not 1 to 128 printable ASCII characters without spaces around`);
+  return {'Idempotency-Key': key};
 }
 
 /** Returns a new Idempotency-Key: a UUIDv7, whose time lets a server that has forgotten the key refuse it. */

@@ -5,6 +5,7 @@ export type Code = components['schemas']['Code'] | (string & {});
 
 /** What a server's refusal says. */
 export interface Refusal {
+  maybeApplied: boolean;
   status: number;
   code: Code;
   field: string;

@@ -2,7 +2,7 @@
 // however often it is sent. A promise is fulfilled only with a whole answer of status 2xx.
 
 import type {components, Int64} from './api.js';
-import {Core, newKey, type Call, type CallOptions, type Config, type ReadOptions, type WriteOptions} from './core.js';
+import {Core, keyed, type Call, type CallOptions, type Config, type ReadOptions, type WriteOptions} from './core.js';
 import {idOf, intOf, intsOf, type Id, type Int, type Ints} from './json.js';
 import {Writer, type WriterConfig} from './writer.js';
 
@@ -72,9 +72,11 @@ export class Countd<N extends number | bigint = number> {
     return new Countd(config);
   }
 
-  /** Any call of the API. A write that sets Call.write is sent again as other writes are: give it a key in Call.headers. */
+  /** Any call of the API. Unless it is a GET, it gets an Idempotency-Key if Call.headers have no identity, because it may be sent again. */
   request(call: Call, options?: CallOptions): Promise<unknown> {
-    return this.#core.call(call, options);
+    const write = call.method !== 'GET';
+    const identified = Object.keys(call.headers ?? {}).some(name => /^(idempotency-key|countd-producer)$/i.test(name));
+    return this.#core.call({...call, write, headers: {...call.headers, ...(write && !identified ? keyed() : {})}}, options);
   }
 
   #read<T>(path: string, o: ReadOptions = {}, query: Call['query'] = {}, body?: unknown): Promise<T> {
@@ -84,7 +86,7 @@ export class Countd<N extends number | bigint = number> {
   }
 
   #write<T>(method: Call['method'], path: string, body?: unknown, o: WriteOptions = {}): Promise<T> {
-    return this.#core.call({method, path, body, headers: {'Idempotency-Key': o.key ?? newKey()}, write: true}, o) as Promise<T>;
+    return this.#core.call({method, path, body, headers: keyed(o.key), write: true}, o) as Promise<T>;
   }
 
   async *#pages<P extends {cursor?: string}, T>(read: (cursor: string | undefined) => Promise<P>, items: (page: P) => Iterable<T>): AsyncGenerator<T, void, undefined> {

@@ -10,15 +10,15 @@ export type Id = string | number | bigint;
 
 const mark = '\u0001int:';
 const quotedMark = /"\\u0001int:(-?[0-9]+)"/g;
-// Strings are matched first, so that digits inside of them are left alone.
-const stringOrInt = /"(?:[^"\\]|\\.)*"|-?[0-9]{16,}(?![0-9.eE])/g;
+// Strings and fractions are matched whole, so that digits inside of them are left alone.
+const token = /"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*/g;
 const int64Max = 2n ** 63n - 1n;
 
 /** Returns text as a value. Whole numbers beyond 2^53 - 1 become a bigint if bigints is set; otherwise parse throws. */
 export function parse(text: string, bigints: boolean): unknown {
   let found = false;
-  const marked = text.replace(stringOrInt, token => {
-    if (token.startsWith('"') || Number.isSafeInteger(Number(token))) return token;
+  const marked = text.replace(token, token => {
+    if (token.length < 16 || !/^-?[0-9]+$/.test(token) || Number.isSafeInteger(Number(token))) return token;
     if (!bigints) {
       throw new CountdError(`the answer has the number ${token}, which is beyond 2^53 - 1: make the client with bigints: true`);
     }

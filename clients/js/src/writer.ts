@@ -1,6 +1,6 @@
 import {CountdError} from './errors.js';
 import {idOf, intsOf, sumOf, type Id, type Int, type Ints} from './json.js';
-import type {Core} from './core.js';
+import {newKey, type Core} from './core.js';
 
 export interface WriterConfig {
   /** Ops of one request, 1 to 10,000; 1,000 by default. */
@@ -9,7 +9,7 @@ export interface WriterConfig {
   waitingOps?: number;
   /** For how long after its first failure a batch is repeated, up to an hour; 30,000 by default. */
   retryForMs?: number;
-  /** Called for each op whose sum was not counted, or may not have been. */
+  /** Called for each op whose sum was not counted, or may not have been. What it throws goes to the console. */
   onFailure?: (failure: Failure) => void;
 }
 
@@ -81,7 +81,7 @@ export class Writer {
       queue.push((batch = new Batch()));
       this.#unsettled.add(batch);
     }
-    const op = {id: row, add: {...deltas}};
+    const op = {id: row, add: Object.assign(Object.create(null), deltas) as Op['add']};
     batch.ops.push(op);
     batch.newest.set(row, op);
     this.#waiting++;
@@ -91,7 +91,7 @@ export class Writer {
   #merge(keyspace: string, id: string, deltas: Ints): boolean {
     const op = this.#queues.get(keyspace)?.at(-1)?.newest.get(id);
     if (op === undefined) return false;
-    const sums: Record<string, Int> = {};
+    const sums = Object.create(null) as Op['add'];
     for (const [column, delta] of Object.entries(deltas)) {
       const was = op.add[column] ?? 0;
       const sum = was < 0 === delta < 0 || was == 0 ? sumOf(was, delta) : undefined;
@@ -140,7 +140,7 @@ export class Writer {
   #next(keyspace: string): Record<string, string> {
     let session = this.#sessions.get(keyspace);
     if (session === undefined || Date.now() - session.born > sessionAgeMaxMs) {
-      this.#sessions.set(keyspace, (session = {producer: crypto.randomUUID(), born: Date.now(), seq: 0}));
+      this.#sessions.set(keyspace, (session = {producer: newKey(), born: Date.now(), seq: 0}));
     }
     return {'Countd-Producer': session.producer, 'Countd-Seq': String(++session.seq)};
   }
@@ -151,10 +151,9 @@ export class Writer {
       try {
         const headers = this.#next(keyspace);
         const answer = await this.#core.call({method: 'POST', path, body: {want: 'none', ops}, headers, write: true}, this.#config);
-        this.#failRefused(keyspace, ops, answer as Answer);
-        return;
+        return this.#failRefused(keyspace, ops, answer as Answer);
       } catch (e) {
-        const error = e instanceof CountdError ? e : new CountdError(String(e), {}, {cause: e});
+        const error = e instanceof CountdError ? e : new CountdError(String(e), {maybeApplied: true}, {cause: e}); // of onRetry, for example
         const column = /^ops\[\d+\]\.add\.(.+)$/.exec(error.field)?.[1];
         const isOfColumn = (op: Op) => column !== undefined && column in op.add;
         if (error.status === 400 && !error.maybeApplied && ops.some(isOfColumn)) {
@@ -190,7 +189,11 @@ export class Writer {
 
   #fail(keyspace: string, op: Op, error: CountdError): void {
     this.#failed ??= error;
-    this.#config.onFailure?.({keyspace, id: op.id, add: op.add, error});
+    try {
+      this.#config.onFailure?.({keyspace, id: op.id, add: {...op.add}, error});
+    } catch (e) {
+      console.error('countd: onFailure failed:', e);
+    }
   }
 }
 

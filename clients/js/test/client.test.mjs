@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict';
+import {createServer} from 'node:http';
 import {createRequire} from 'node:module';
 import {test} from 'node:test';
 import {Countd, CountdError, newKey} from 'countd';
@@ -74,6 +75,8 @@ test('numbers keep their value or are refused', async () => {
 test('a digit string inside a string is left alone', async () => {
   const s = server([200, {id: '1', counts: {}, note: 'a "quoted\\" 12345678901234567890 text'}]);
   assert.equal((await s.open().get('posts', 1)).note, 'a "quoted\\" 12345678901234567890 text');
+  const load = server([200, '{"load":0.30000000000000004,"far":1.2345678901234567e+20}']);
+  assert.deepEqual(await load.open().get('posts', 1), {load: 0.30000000000000004, far: 1.2345678901234567e20});
 });
 
 test('a signal ends the call and its waits', async () => {
@@ -83,6 +86,36 @@ test('a signal ends the call and its waits', async () => {
   const gone = AbortSignal.abort();
   const hung = Countd.open({addrs: ['a'], fetch: async (_, {signal}) => signal.throwIfAborted()});
   assert.match((await failure(hung.get('posts', 1, {signal: gone}))).message, /aborted/);
+});
+
+test('a signal that ends during onRetry ends the wait', async () => {
+  const controller = new AbortController();
+  const s = server([503, {error: {code: 'draining', message: 'later'}}, {'Retry-After': '9'}]);
+  const began = Date.now();
+  await failure(s.open({onRetry: () => controller.abort()}).get('posts', 1, {signal: controller.signal}));
+  assert(Date.now() - began < 5000);
+});
+
+test('any call but a GET has a key, and a header that cannot be sent is refused', async () => {
+  const s = server(busy, [200, row()]);
+  const db = s.open({addrs: ['a']});
+  for (const call of [{method: 'POST'}, {method: 'GET'}, {method: 'POST', headers: {'idempotency-key': 'mine'}}]) await db.request({path: '/v1/ops', ...call});
+  const keys = s.asked.map(r => new Headers(r.headers).get('Idempotency-Key'));
+  assert.match(keys[0], /^[-0-9a-f]{36}$/);
+  assert.deepEqual(keys, [keys[0], keys[0], null, 'mine']);
+  for (const key of ['', ' a', 'ключ', 'a\nb', 'k'.repeat(129)]) await assert.rejects(async () => db.incr('posts', 1, {like: 1}, {key}), RangeError);
+  assert.throws(() => s.open({token: 'a b'}), RangeError);
+  assert.equal(s.asked.length, 4);
+});
+
+test('a token does not follow a redirect, which is an error at once', async () => {
+  let others = 0;
+  const other = createServer((_, response) => (others++, response.end('{}'))).listen(0, '127.0.0.1');
+  const first = createServer((_, response) => response.writeHead(307, {Location: `http://127.0.0.1:${other.address().port}/`}).end()).listen(0, '127.0.0.1');
+  await new Promise(resolve => setTimeout(resolve, 20));
+  const e = await failure(Countd.open({addrs: [`http://127.0.0.1:${first.address().port}`], token: 'ctd_x'}).incr('posts', 1, {like: 1}));
+  first.close(), other.close();
+  assert.deepEqual([e.status, e.maybeApplied, others], [307, true, 0]);
 });
 
 test('reads send their freshness and token', async () => {
@@ -146,6 +179,23 @@ test('a writer fails the ops of a wrong column alone, and renews an expired prod
   await w.flush();
   assert.deepEqual(failures, [['2', {x: 1}, 'invalid_argument', false], ['1', {view: 1}, 'overflow', false]]);
   assert.notEqual(s.asked[1].headers['Countd-Producer'], s.asked[2].headers['Countd-Producer']);
+});
+
+test('callbacks that fail, odd columns and a page without TLS do not stop a writer', async t => {
+  t.mock.method(console, 'error', () => {});
+  t.mock.method(crypto, 'randomUUID', () => assert.fail('browsers have it with TLS only'));
+  const wrong = () => { throw new Error('wrong'); };
+  const column = [400, {error: {code: 'invalid_argument', message: 'no such column', field: 'ops[0].add.constructor'}}];
+  const s = server(column, [200, {applied: 1, failed: 1, errors: [{id: '3', error: {code: 'overflow', message: 'no', field: 'ops[1].add.view'}}]}], [200, {applied: 1}]);
+  const w = s.open().writer({onFailure: wrong});
+  await Promise.all([w.add('posts', 1, {constructor: 1}), w.add('posts', 1, {constructor: 1}), w.add('posts', 2, {view: 1}), w.add('posts', 3, {view: 1})]);
+  assert.equal((await failure(w.flush())).field, 'ops[0].add.constructor');
+  await w.add('posts', 4, {view: 1});
+  await w.close();
+  assert.deepEqual(s.asked.map(r => JSON.parse(r.body).ops.map(op => op.id)), [['1', '2', '3'], ['2', '3'], ['4']]);
+  const lost = server(new TypeError('fetch failed')).open({onRetry: wrong}).writer();
+  await lost.add('posts', 1, {view: 1});
+  assert.equal((await failure(lost.close())).maybeApplied, true);
 });
 
 test('CommonJS programs can load it', () => {
