@@ -287,7 +287,7 @@ func (f *faultyProxies) serve(w http.ResponseWriter, r *http.Request, node strin
 		text, err := io.ReadAll(resp.Body)
 		return resp, text, err
 	}
-	lose := false
+	lose, cut := false, 0
 	switch rand.N(24) {
 	case 0:
 		f.cut.Add(1)
@@ -300,7 +300,19 @@ func (f *faultyProxies) serve(w http.ResponseWriter, r *http.Request, node strin
 		if _, _, err := pass(); err != nil {
 			panic(http.ErrAbortHandler)
 		}
-	case 5:
+	case 5: // a proxy that does not know whether the node has counted
+		if _, _, err := pass(); err == nil {
+			http.Error(w, "upstream", http.StatusServiceUnavailable)
+			return
+		}
+	case 6:
+		w.Header().Set("Retry-After", time.Now().Add(time.Second).UTC().Format(http.TimeFormat))
+		w.WriteHeader(http.StatusTooManyRequests)
+		_, _ = io.WriteString(w, `{"error":{"code":"overloaded","message":"busy"}}`)
+		return
+	case 7:
+		cut = 1 + rand.N(20)
+	case 8:
 		time.Sleep(time.Duration(rand.N(100)) * time.Millisecond)
 	}
 	resp, text, err := pass()
@@ -312,5 +324,8 @@ func (f *faultyProxies) serve(w http.ResponseWriter, r *http.Request, node strin
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
 	w.WriteHeader(resp.StatusCode)
-	_, _ = w.Write(text)
+	_, _ = w.Write(text[:max(len(text)-cut, 0)])
+	if cut > 0 {
+		panic(http.ErrAbortHandler)
+	}
 }
