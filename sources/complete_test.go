@@ -62,7 +62,7 @@ func TestUnreadPartition(t *testing.T) {
 	stalled.is(t, "stalled", source.StateStalled, 3, 0, -1, 3)
 
 	st.queue.set(func() { st.queue.withheld, st.queue.identity = 0, "" })
-	of := st.eventually("it goes on", through(5))
+	of := st.eventually("it goes on", applied(5))
 	of.is(t, "at the end", source.StateRunning, 5, 5, 0, 5)
 	if got := st.count(1); got != 5 {
 		t.Errorf("counted %d", got)
@@ -71,7 +71,7 @@ func TestUnreadPartition(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(st.put(""))(t)
-	st.eventually("another of the name is read", through(5)).is(t, "made anew", source.StateRunning, 5, 5, 0, 5)
+	st.eventually("another of the name is read", applied(5)).is(t, "made anew", source.StateRunning, 5, 5, 0, 5)
 }
 
 // TestPausedApart: a source that is paused while its shards are at different positions shows that,

@@ -324,6 +324,12 @@ func through(messages uint64) func(*Source) bool {
 	}
 }
 
+// applied reports through, and that the reader has counted them as applied, which it does a moment
+// after it stored its position.
+func applied(messages uint64) func(*Source) bool {
+	return func(of *Source) bool { return through(messages)(of) && of.Applied == messages }
+}
+
 func (st *started) count(id uint64) int64 {
 	st.t.Helper()
 	ks := st.node.Keyspace("posts")
