@@ -1,11 +1,9 @@
 #!/bin/sh
 # Starts countd after an installation, and starts it anew after an upgrade if it ran.
 set -e
-chown root:countd /etc/countd/countd.yaml
+[ ! -e /etc/countd/countd.yaml ] || chown root:countd /etc/countd/countd.yaml
 if [ -d /run/systemd/system ]; then
   systemctl daemon-reload
-  case "$1:$2" in
-    configure: | 1:*) systemctl enable --now countd.service ;;
-    *) systemctl try-restart countd.service ;;
-  esac
+  if [ -e /run/countd.installed ]; then systemctl enable --now countd.service; else systemctl try-restart countd.service; fi
 fi
+rm -f /run/countd.installed

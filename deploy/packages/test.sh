@@ -78,4 +78,27 @@ dpkg -i "$package" >/dev/null
 start
 [ "$(likes)" = '"like":3' ] || fail "installed again: $(likes)"
 stop
+
+# With systemd, whose calls are only noted: an installation starts the service, also after a removal, and an upgrade
+# leaves alone what the operator stopped or deleted.
+mkdir -p /run/systemd/system /noting
+printf '#!/bin/sh\necho "$*" >>/noting/calls\n' >/noting/systemctl
+chmod +x /noting/systemctl
+export PATH=/noting:$PATH
+noted() { # WANT COMMAND …
+  : >/noting/calls
+  "${@:2}" >/dev/null || fail "${*:2} failed"
+  local calls
+  calls=$(grep -v daemon-reload /noting/calls) || true
+  [ "$calls" = "$1" ] || fail "${*:2} calls systemctl: $calls"
+}
+rm /etc/countd/countd.yaml
+noted 'try-restart countd.service' dpkg -i /next.deb
+[ ! -e /etc/countd/countd.yaml ] || fail "the upgrade restored countd.yaml"
+noted 'disable --now countd.service' dpkg -r countd
+noted 'enable --now countd.service' dpkg -i "$package"
+noted 'disable --now countd.service' dpkg -P countd
+[ -e /var/lib/countd/node.json ] || fail "the purge deleted the data"
+noted 'enable --now countd.service' dpkg -i "$package"
+[ "$(stat -c %U:%G:%a /etc/countd/countd.yaml)" = root:countd:640 ] || fail "after a purge countd.yaml is $(stat -c %U:%G:%a /etc/countd/countd.yaml)"
 echo "ok: $(dpkg-query -W -f '${Package} ${Version}' countd)"
