@@ -70,16 +70,15 @@ const routes = [
 ];
 
 async function serve(request, response) {
-  const url = new URL(request.url, 'http://site');
-  const route = routes.find(([method, path]) => method === request.method && path.test(url.pathname));
+  const [path, query] = request.url.split('?');
+  const me = new URLSearchParams(query).get('as') ?? '';
+  const route = routes.find(([method, form]) => method === request.method && form.test(path));
   let status = 200, answer;
   try {
     if (route === undefined) [status, answer] = [404, {error: 'no such page'}];
-    else answer = await route[2](url.searchParams.get('as') ?? '', ...route[1].exec(url.pathname).slice(1));
+    else answer = await route[2](me, ...route[1].exec(path).slice(1));
   } catch (e) {
-    if (e instanceof RangeError) status = 400;
-    else if (e instanceof CountdError) status = e.retryable ? 503 : 500;
-    else throw e;
+    status = e instanceof RangeError ? 400 : e instanceof CountdError && e.retryable ? 503 : 500;
     answer = {error: e.message};
   }
   response.writeHead(status).end(JSON.stringify(answer));

@@ -103,6 +103,7 @@ func useSite(t *testing.T, node *proctest.Node, users int, command []string) {
 	expect(author+9, "POST", like, `{"likes":2}`)
 	expect(author, "POST", "/badge/seen/1", `{"likes":1}`)
 	call(reader, "POST", "/users/99999999999999999999/follow", http.StatusBadRequest)
+	call(reader, "GET", "//", http.StatusNotFound)
 	stop(t)
 	id, err := strconv.ParseUint(post.ID, 10, 64)
 	must.Do(t, err)
