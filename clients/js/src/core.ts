@@ -15,7 +15,7 @@ export interface Config {
   token?: string;
   /** The deadline of one try, up to 60,000; 5,000 by default. */
   timeoutMs?: number;
-  /** For how long after its first failure a call is repeated; 30,000 by default, 0 for never. */
+  /** For how long after its first failure a call is repeated; 30,000 by default, 0 for never. Keep it below the server's --key-horizon. */
   retryForMs?: number;
   /** Called after each failure of a call that is repeated. */
   onRetry?: (error: CountdError, waitMs: number) => void;

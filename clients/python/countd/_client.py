@@ -24,7 +24,7 @@ class Client(Calls):
     """Calls the servers of one cluster. It may be shared by threads; a thread waits for its call.
 
     addrs are 1 to 16 servers, such as http://10.0.0.1:7400: a call uses one until it fails, then the next. timeout
-    is the deadline of one try in seconds, retry_for for how long after its first failure a call is repeated.
+    is the deadline of one try in seconds, retry_for for how long after its first failure a call is repeated; keep it below the server's --key-horizon.
     """
 
     def __init__(
