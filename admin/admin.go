@@ -62,7 +62,7 @@ func (a *Cluster) Plan(ctx context.Context) ([]client.PlanStep, error) {
 	if err != nil {
 		return nil, err
 	}
-	steps := []client.PlanStep{} // they name nodes by key
+	steps := []client.PlanStep{} // the steps name nodes by key
 	if err := json.Unmarshal(raw, &steps); err != nil {
 		return nil, fmt.Errorf("cannot read the plan of the catalog's leader: %w", err)
 	}

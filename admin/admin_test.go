@@ -77,7 +77,7 @@ func TestGather(t *testing.T) {
 	members := []shard.MemberStatus{voter("n1.a"), voter("n2.c"), {Key: "n3.d"}}
 	reports := map[string]shard.NodeReport{
 		"n1.a": {Life: "l1", DiskFull: true, Replicas: []shard.ReplicaReport{
-			replica(1, "leader", 4, 50, voter("n1.a")), // it does not know yet that it is none any more
+			replica(1, "leader", 4, 50, voter("n1.a")), // n1 does not know yet that n2 leads in a later term
 			replica(2, "follower", 2, 9, voter("n1.a")),
 		}},
 		"n2.c": {Life: "l2", NotReady: "it starts", Replicas: []shard.ReplicaReport{replica(1, "leader", 5, 60, members...)}},

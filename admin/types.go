@@ -54,7 +54,7 @@ type FinalizeChange struct{}
 
 // View is the cluster as its nodes report it. It names nodes as Names does.
 type View struct {
-	client.ClusterNodes                       // its name is the --cluster-name of the node that answers
+	client.ClusterNodes                       // the Name is the --cluster-name of the node that answers
 	Groups              []client.ClusterGroup // as their leaders report them; without a leader as the catalog has them
 	Digests             []client.GroupDigests
 	Version             client.ClusterVersion

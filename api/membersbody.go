@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	membersMax     = 1_000 // of a page: about 80 KB of answer
+	membersMax     = 1_000 // members of a page: about 80 KB of answer
 	membersDefault = 100
 	// lookupsMax bounds the sets that one request reads: a disk may have to answer each read.
 	lookupsMax = 10_000

@@ -353,7 +353,7 @@ func TestOpenAPIExamples(t *testing.T) {
 				replayed++
 				// A refused request changed nothing, so the next example may use the same node.
 				if tags := strings.Join(e.operation.Tags, " "); l == nil || seeded != tags {
-					l = target.renew(t) // it outlives the example
+					l = target.renew(t) // the outer t: the server also serves later examples
 					l.seed(t, c.Seed, e.operation.Tags)
 					seeded = tags
 				}
@@ -647,7 +647,7 @@ func answersOf(what takes) []int {
 		any, none takes // of what the call takes
 	}{
 		{400, 0, takesAnything},
-		{408, 0, takesStream}, // its call reads the body, at its pace
+		{408, 0, takesStream}, // the handler of the call reads the body at the client's pace
 		{413, 0, takesAnything | takesStream},
 		{429, 0, exempt},
 		{500, takesRead | takesWrite | takesChange | takesStream, 0},

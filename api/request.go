@@ -114,7 +114,7 @@ func (r *request) reset() {
 type asked struct {
 	since    unread.Stand
 	detail   bool
-	limit    int    // of a page; 0 if not given
+	limit    int    // entries of a page; 0 if not given
 	after    uint64 // the last id of the previous page
 	hasAfter bool
 

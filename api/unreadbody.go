@@ -35,7 +35,7 @@ func (r *request) idName() string {
 // findUnread sets the request's keyspace to that of unread numbers.
 func (r *request) findUnread() error {
 	r.keyspace = r.backend.Keyspace(shard.KeyspaceUnread)
-	if r.keyspace == nil { // it is built in
+	if r.keyspace == nil { // every cluster has this keyspace
 		return errNoCluster
 	}
 	return nil

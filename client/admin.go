@@ -14,7 +14,7 @@ type ClusterNode struct {
 	Zone         string   `json:"zone"`
 	State        string   `json:"state"`     // active, draining or leaving
 	Alive        bool     `json:"alive"`     // according to gossip
-	Answers      bool     `json:"answers"`   // it answered the request for this report
+	Answers      bool     `json:"answers"`   // the node answered the request for this report
 	NotReady     string   `json:"not_ready"` // why the node cannot serve; "" if it can serve or does not answer
 	Life         string   `json:"life"`      // a text that changes with each restart; "" if the node does not answer
 	Version      string   `json:"version"`
@@ -26,7 +26,7 @@ type ClusterNode struct {
 	DiskHangs    bool     `json:"disk_hangs,omitempty"`    // a write of the log has taken over a second and has not ended
 	Insecure     bool     `json:"insecure,omitempty"`      // the node listens beyond loopback without protection, which --insecure permits
 	CertProblems []string `json:"cert_problems,omitempty"` // what is wrong with its certificates
-	JoinIgnored  bool     `json:"join_ignored,omitempty"`  // it is the only node, and was started with --join
+	JoinIgnored  bool     `json:"join_ignored,omitempty"`  // the node is alone, and was started with --join
 	HTTPAddr     string   `json:"http_addr"`
 	ClusterAddr  string   `json:"cluster_addr"`
 	GossipAddr   string   `json:"gossip_addr"`

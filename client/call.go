@@ -191,7 +191,7 @@ func noAnswer(ctx context.Context, base string, err error) error {
 	unsent := errors.As(err, &dial) && dial.Op == "dial"
 	var wrapped *url.Error
 	if errors.As(err, &wrapped) {
-		err = wrapped.Err // its text repeats the address
+		err = wrapped.Err // the text of the url.Error repeats the address
 	}
 	if ctx.Err() != nil {
 		err = ctx.Err()

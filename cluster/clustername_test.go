@@ -180,7 +180,7 @@ func TestAnswersThatComeWhileDialling(t *testing.T) {
 		failed  bool
 		addr    string
 		added   bool
-		want    []Member // that v may join
+		want    []Member // members that v may join
 	}{
 		"one":                    {answers: [][]Member{{x, bare}}, addr: addr, added: true, want: []Member{x, bare}},
 		"a stranger's too":       {answers: [][]Member{{y}, {x}}, addr: addr},

@@ -236,8 +236,8 @@ func TestWhoAgreesToNothing(t *testing.T) {
 // or never, and agrees to nothing afterwards.
 func TestInitiator(t *testing.T) {
 	for name, tc := range map[string]struct {
-		answer  func(n int) (Agreement, error) // to the n-th request
-		delay   time.Duration                  // of an answer
+		answer  func(n int) (Agreement, error) // answer to the n-th request
+		delay   time.Duration                  // delay of each answer
 		founded bool                           // within 8 s
 	}{
 		"at once":            {func(int) (Agreement, error) { return Agreement{Agreed: true}, nil }, 0, true},

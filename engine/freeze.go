@@ -55,7 +55,7 @@ func (s *segment) worthFolding(share int) bool {
 type frozen struct {
 	first, last uint64 // the ids that it owned
 	s           *segment
-	page        Page // its rows, including cold ones, on their way to disk
+	page        Page // the segment's rows, including cold ones, on their way to disk
 	// generations has one generation for each piece of page, or one of sealed rows. A piece has at most
 	// rowsMax rows. Otherwise new ids in a cold segment would make it ever larger, because only rows in
 	// memory split a segment. Each piece but the first begins at its first row.

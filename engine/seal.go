@@ -92,7 +92,7 @@ func (s *segment) dueLocked(first uint64, isOld func(first, last uint64) bool) b
 	case s.watched&toSeal != 0:
 		return true
 	case s.seal.looked:
-		s.seal.putOff() // it was written to
+		s.seal.putOff() // the segment was written to since the last check
 		return false
 	}
 	s.watched |= toSeal

@@ -155,7 +155,7 @@ func TestSealWaitsForSegmentsToRest(t *testing.T) {
 	if n := sealAll(tab); n == 0 || n > 15_000 || tab.Stats().Rows != before.Rows {
 		t.Errorf("%d rows sealed while the first segment is written to: %+v", n, tab.Stats())
 	}
-	for range 3 { // it is put off, watched, and sealed
+	for range 3 { // the first segment is put off, watched, and sealed
 		sealAll(tab)
 	}
 	if st := tab.Stats(); st.SealedRows < 16_000 || st.Bytes > before.Bytes*2/3 {

@@ -214,7 +214,7 @@ func TestSegmentsWiderThanTheirSealedRowsMelt(t *testing.T) {
 		mustApply(t, tab, Op{ID: from + 1 + 2*i, Kind: OpDelete})
 		mustApply(t, tab, Op{ID: ids[i+50], Kind: OpDelete})
 	}
-	func() { // it grows, and loses the deleted rows beside the sealed ones
+	func() { // the segment grows, and drops the deleted rows that hide no sealed row
 		tab.mu.Lock()
 		defer tab.unlock()
 		tab.reshapeLocked(0, 1)

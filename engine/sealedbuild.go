@@ -20,7 +20,7 @@ const bucketRowsMax = 6 * bucketRows
 // mixedRow is a row of a page and its place in its bucket.
 type mixedRow struct {
 	remainder uint64
-	row       int32 // its index in the page
+	row       int32 // index of the row in the page
 }
 
 // Sealer packs rows and reuses its memory. The zero value is ready to use.

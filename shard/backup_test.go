@@ -252,7 +252,7 @@ func TestAskCatalogLeader(t *testing.T) {
 			t.Errorf("%s: %v", n.cfg.NodeName, err)
 		}
 	}
-	mustDo(t, all[0].Close(t.Context())) // it has the only replica of the catalog
+	mustDo(t, all[0].Close(t.Context())) // this node has the only replica of the catalog
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	if _, err := all[1].AskCatalogLeader(ctx, "nothing", nil); !errors.Is(err, ErrNoLeader) {

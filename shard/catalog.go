@@ -150,7 +150,7 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 	}
 	k := n.Keyspace(name)
 	if k == nil {
-		return nil, ErrUnknownKeyspace // it was dropped in the meantime
+		return nil, ErrUnknownKeyspace // the keyspace was dropped meanwhile
 	}
 	err = retry.WaitFor(ctx, func() error {
 		groups, err := n.router.groupsOf(k)
@@ -160,7 +160,7 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 			}
 		}
 		if errors.Is(err, ErrUnknownKeyspace) {
-			return nil // it will never serve
+			return nil // the keyspace was dropped: nothing to wait for
 		}
 		return err
 	})

@@ -70,7 +70,7 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 type checkedPart struct {
 	*forward.Part
 	check   partCheck
-	clocked bool  // its entry needs the leader's time, see Write.clocked
+	clocked bool  // the part's entry needs the leader's time, see Write.clocked
 	err     error // why the part is refused; nil if it is not
 }
 

@@ -53,7 +53,7 @@ func (n *Node) repairIfDamaged(g *shardReplica, r *localReplica) {
 			select {
 			case <-n.stopping:
 				cancel()
-			case <-r.group.Done(): // its Close waits for the repair
+			case <-r.group.Done(): // the group's Close waits for the repair
 				cancel()
 			case <-ctx.Done():
 			}
@@ -67,7 +67,7 @@ func (n *Node) repairIfDamaged(g *shardReplica, r *localReplica) {
 // mayRepair reports whether a damaged replica can be repaired, and may be closed for a moment.
 func (n *Node) mayRepair(r *localReplica) bool {
 	if r.damage.OfBodies() && r.group.SoleVoter() {
-		return true // its own snapshot and log have the bodies, and no other voter could lead
+		return true // the replica's own snapshot and log have the bodies, and no other voter could lead
 	}
 	return !n.router.alone() && !r.group.Leads()
 }

@@ -170,7 +170,7 @@ func TestFlippedListIsOutlived(t *testing.T) {
 	all := coldCluster(t)
 	m := all[1]
 	m.stop()
-	m.start() // it writes the rows of its snapshot anew, and a file now lists the earlier ones
+	m.start() // m writes the rows of its snapshot anew, and a file now lists the earlier ones
 	m.stop()
 	flipLargest(t, filepath.Join(m.dir, "cold", "*.sst"))
 	m.start()

@@ -41,8 +41,8 @@ type shardReplica struct {
 	hint    atomic.Pointer[string]
 	guesses atomic.Uint32 // counts the calls of nextHolder, so that holders take turns
 
-	ends    atomic.Bool // its keyspace was dropped, and endDropped has begun
-	removed atomic.Bool // its keyspace was dropped, and no replica is open here
+	ends    atomic.Bool // the keyspace was dropped, and endDropped has begun
+	removed atomic.Bool // the keyspace was dropped, and no replica is open here
 }
 
 // localReplica is this node's copy of one shard.

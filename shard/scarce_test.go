@@ -34,7 +34,7 @@ func TestReplicasOnAFullDisk(t *testing.T) {
 			t.Parallel()
 			lacking := &fs.PathError{Op: "open", Path: "groups.json.tmp", Err: failure}
 			record := newMemoryRecord()
-			n, err := openRecordedNode(t, t.TempDir(), storage.LogStoreShared, record) // it fails the test if the process would end
+			n, err := openRecordedNode(t, t.TempDir(), storage.LogStoreShared, record) // the test fails if the process would end
 			mustDo(t, err)
 
 			record.fail(lacking)

@@ -94,7 +94,7 @@ func TestSimulatedWithout(t *testing.T) {
 		rules simRules
 		shape simShape
 		fault simFault
-		long  bool // it is too rare for a short run
+		long  bool // the fault is too rare for a short run
 	}{
 		"numbers: an incomplete leader":  {rules: simOld, shape: simShape{small: true}, fault: simIncomplete},
 		"numbers: a stale read":          {rules: simOld, shape: simShape{small: true}, fault: simStaleRead},

@@ -37,7 +37,7 @@ import (
 type simEntry struct {
 	term  uint64
 	ident uint64
-	conf  []raft.Server // of a configuration entry
+	conf  []raft.Server // configuration, in a configuration entry
 }
 
 // simSnap is a snapshot: ident is that of the entry at index.
@@ -98,7 +98,7 @@ type simRaft struct {
 	fromTransfer     bool
 	waits            bool          // the main loop waits until a full disk can store its term, its vote or unstored
 	unstored         []raft.Server // the leader's configuration that its disk has still to store
-	former           *simLead      // its replication goes on while the main loop waits; nil for none
+	former           *simLead      // the last leadership, whose replication continues while the main loop waits; nil for none
 
 	campaign  uint64 // counts candidacies, so that late answers are recognized
 	preVoting bool

@@ -172,7 +172,7 @@ func (w *simWorld) oneStep() {
 	case x < 969:
 		w.reopen(w.anyNode(), w.anyNode())
 	case x < 970:
-		if r := w.anyLeader(); r != nil { // its lease ran out
+		if r := w.anyLeader(); r != nil { // the leader's lease ran out
 			r.setState(simFollower)
 		}
 	case x < 972:

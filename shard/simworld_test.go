@@ -165,7 +165,7 @@ type simOp struct {
 	r       *simRaft
 	term    uint64
 	need    int
-	floor   uint64 // of a read: the highest index that was acknowledged before the read began
+	floor   uint64 // for a read: the highest index that was acknowledged before the read began
 	done    func()
 	read    bool
 	counted []uint64 // the lives that agreed
@@ -182,7 +182,7 @@ type simNode struct {
 	addr string
 	up   bool
 	lost bool
-	full bool // its disk takes no writes
+	full bool // the node's disk takes no writes
 
 	view, kept int // index in simWorld.views: of the one that it knows, and of the one that it would know after a restart
 
@@ -337,7 +337,7 @@ func (w *simWorld) deliver(m simMsg) {
 	if w.shape.torn && m.kind&1 == 0 && m.kind < simMember && w.rng.IntN(20) == 0 {
 		first := m
 		first.again = true
-		w.post(first) // its connection was lost, and the sender waits for the answer to the other copy
+		w.post(first) // the first copy's connection was lost, and the sender waits for the answer to the other copy
 	}
 	if !w.reaches(m.from, m.to) || !w.nodes[m.to].up {
 		return
@@ -349,7 +349,7 @@ func (w *simWorld) deliver(m simMsg) {
 			return // raft does not receive it
 		}
 		if !r.waits {
-			r.former = nil // its replication has ended
+			r.former = nil // the replication of that leadership has ended
 		}
 	}
 	if m.asker != nil && m.kind&1 == 1 && m.kind != simTimeoutNow { // an answer

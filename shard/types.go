@@ -298,7 +298,7 @@ type Status struct {
 
 // NodeStatus describes one node of the cluster.
 type NodeStatus struct {
-	ID          string `json:"id"`  // its name
+	ID          string `json:"id"`  // name of the node
 	Key         string `json:"key"` // unique, unlike the name, which another node may have had
 	Zone        string `json:"zone"`
 	State       string `json:"state"` // alive, stopping, dead, draining or leaving

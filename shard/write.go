@@ -40,7 +40,7 @@ type writer struct {
 type part struct {
 	writer   raftfsm.RequestWriter
 	used     bool              // the part has a section to propose
-	judges   bool              // its shard judges the write's key
+	judges   bool              // the part's shard judges the write's key
 	ops      []int             // the numbers of the write's ops for this shard, ascending
 	proposal *propose.Proposal // has space in this node's proposer; nil if another node leads the shard
 	proposed bool              // the proposer or the leader has the current try

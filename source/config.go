@@ -34,9 +34,9 @@ const (
 
 // What happens to a message that cannot be applied.
 const (
-	OnErrorDeadLetter = "dead-letter" // it is written to the dead letters
+	OnErrorDeadLetter = "dead-letter" // the message is written to the dead letters
 	OnErrorStop       = "stop"        // the partition stalls before it; an op that overflows is a dead letter
-	OnErrorSkip       = "skip"        // it is dropped, and only counted as rejected
+	OnErrorSkip       = "skip"        // the message is dropped, and only counted as rejected
 )
 
 // The bounds of a configuration.
@@ -153,7 +153,7 @@ func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Durat
 
 // ConfigError is returned for a configuration with a bad field.
 type ConfigError struct {
-	Field   string // its path; empty if the text is not a configuration at all
+	Field   string // path of the field; empty if the text is not a configuration at all
 	Problem string
 }
 
@@ -172,7 +172,7 @@ func bad(field, format string, args ...any) error {
 func (c *Config) JSON() []byte {
 	text, err := json.Marshal(c)
 	if err != nil {
-		panic(err) // it has plain fields only
+		panic(err) // a Config has plain fields only
 	}
 	return text
 }

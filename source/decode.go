@@ -34,7 +34,7 @@ type Decoder struct {
 	decode  func(d *Decoder, value []byte) error
 	mapping *mapping
 	cursor  strictjson.Cursor
-	inner   strictjson.Cursor // of a value within the message
+	inner   strictjson.Cursor // cursor in a value of the message
 	raw     [mapSlots][]byte
 	names   map[string]string // of keyspaces and columns, so that each is allocated once
 
@@ -239,7 +239,7 @@ func (d *Decoder) opCells(o *sink.Op, path string) {
 		c.Fail(path, notObject)
 		return
 	}
-	const columnsMax = 64 // of a keyspace
+	const columnsMax = 64 // no keyspace has more
 	d.cells = room(d.cells, columnsMax)
 	first := len(d.cells)
 	for n := 0; c.Next(n, '}'); n++ {

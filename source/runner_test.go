@@ -335,7 +335,7 @@ func TestEnding(t *testing.T) {
 				t.Fatal("the shards were brought to one position before the end")
 			}
 			end(s, ending)
-			q.add(like(2, 1)) // it may be counted, or not
+			q.add(like(2, 1)) // the message may be counted, or not
 			<-ended
 			if at := r.Status().Applied; !s.evened(at) {
 				t.Errorf("the shards were not brought to %d", at)

@@ -46,7 +46,7 @@ func TestCommitBelowIdleShards(t *testing.T) {
 		select {
 		case why := <-ahead:
 			t.Fatal(why)
-		case <-told: // it also rises under load
+		case <-told: // the confirmed position rises while messages keep coming
 			return
 		case <-time.After(time.Millisecond / 4):
 		}
@@ -227,7 +227,7 @@ func TestTruncatedBetweenShards(t *testing.T) {
 	defer stop()
 	eventually(t, "it stalls", func() bool {
 		q.set(func() {
-			if len(q.values) == 3 && c.Positions()[1].Lo == 3 { // it continued: shard 0 skips this
+			if len(q.values) == 3 && c.Positions()[1].Lo == 3 { // the reader continued: shard 0 skips this
 				q.values = append(q.values, like(2, 1))
 			}
 		})

@@ -233,7 +233,7 @@ func opJSON(o *sink.Op) string {
 	}
 	text, err := json.Marshal(fields)
 	if err != nil {
-		return err.Error() // it has plain fields only
+		return err.Error() // never happens: the fields are plain
 	}
 	return string(text)
 }

@@ -86,7 +86,7 @@ func TestCatchUp(t *testing.T) {
 	}
 
 	must(st.Pause(ctx, "likes"))(t)
-	st.queue.add(0, messages[:300]...) // 3 of each row
+	st.queue.add(0, messages[:300]...) // three messages for each of the 100 rows
 	st.queue.set(func() { st.queue.first = before + missed + 200 })
 	must(st.Resume(ctx, "likes"))(t)
 	of = st.eventually("it is stalled", func(of *Source) bool { return of.State == source.StateStalled })

@@ -154,7 +154,7 @@ func (s *Sources) begun(ctx context.Context, n *shard.Node, of catalog.Source) (
 		return of, failed
 	}
 	now, err := n.Source(of.Name)
-	if err == nil && now.Number != of.Number { // it got another number, or was created again
+	if err == nil && now.Number != of.Number { // the source got another number, or was created again
 		return of, sourcesink.ErrSourceChanged
 	}
 	return now, cmp.Or(err, failed)

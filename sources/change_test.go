@@ -218,7 +218,7 @@ func TestDeleteDuringChange(t *testing.T) {
 // operation is a call of an operator, and when it ran.
 type operation struct {
 	kind       string
-	add        int // of a put
+	add        int // number that a put adds
 	begun, end int64
 	err        error
 }
@@ -233,7 +233,7 @@ func TestConcurrentChanges(t *testing.T) {
 	const nodes = 3
 	st := start(t, 1)
 	all := []*Sources{st.Sources}
-	for range nodes - 1 { // they read nothing; each serves the calls of an operator
+	for range nodes - 1 { // these nodes read nothing; each serves the calls of an operator
 		all = append(all, New(Config{
 			Node: func() (*shard.Node, error) { return st.node, nil }, Self: "n1", Alive: func(string) bool { return true },
 			Open: st.cfg.Open, Logger: slog.New(slog.DiscardHandler),
@@ -456,7 +456,7 @@ func (st *started) nobodyReads() (end func()) {
 	before := must(st.node.CreateSource(st.t.Context(), "before", []byte(likes+"}"), true))(st.t)
 	must(0, st.node.DeleteSource(st.t.Context(), before))(st.t)
 	owns := func(n uint64) bool { return weight(before.Number+n, 0, other) > weight(before.Number+n, 0, "n1") }
-	for n := 2; !owns(1) || !owns(2) || !owns(3); n++ { // whatever number the source gets
+	for n := 2; !owns(1) || !owns(2) || !owns(3); n++ { // for each of the three numbers that the source may get
 		other = fmt.Sprint("n", n)
 	}
 	node := st.node.Catalog().Nodes["n1"]

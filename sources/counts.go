@@ -16,7 +16,7 @@ type counts struct {
 }
 
 type partitionKey struct {
-	source    uint64 // its number
+	source    uint64 // number of the source
 	partition uint32
 }
 

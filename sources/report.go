@@ -227,7 +227,7 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source,
 		if !of.Paused {
 			p.Reason = unread
 		}
-		if !of.Paused && late && known > source.ListEvery+s.unread { // its owner has listed it, too
+		if !of.Paused && late && known > source.ListEvery+s.unread { // the owner has listed the partition, too
 			p.State = source.StateStalled
 		}
 		found[partition] = p

@@ -32,7 +32,7 @@ type device struct {
 	named       []uint64 // whose posts it marks as seen
 	looked      int      // when it last read posts
 	read        int      // likewise, before its last entry
-	wrote       uint64   // its last entry
+	wrote       uint64   // the device's last entry
 }
 
 func newTurns(node Node, user uint64) *turns {

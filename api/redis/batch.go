@@ -34,7 +34,7 @@ const (
 //
 // So each reply is the same as if the commands were executed one by one.
 type batch struct {
-	conn    *conn  // that currently uses it
+	conn    *conn  // the connection that uses the batch now
 	out     []byte // memory of replies, kept while no connection uses the batch
 	tables  []*table
 	replies []reply

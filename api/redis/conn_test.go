@@ -128,7 +128,7 @@ func TestKeptDescriptors(t *testing.T) {
 
 func TestTimeouts(t *testing.T) {
 	s := serve(t, newFakeNode(), func(c *Config) { c.IdleTimeout = 50 * time.Millisecond; c.ArriveTimeout = 100 * time.Millisecond })
-	dial(t, s).ended() // it says nothing
+	dial(t, s).ended() // a connection that sends nothing
 	slow := dial(t, s)
 	go func() { // ends when the server has closed
 		for {

@@ -21,7 +21,7 @@ type fakeNode struct {
 
 	sets map[setsOf]*memberstest.Sets
 
-	elsewhere []*shard.Keyspace // that another node made, known here after CatchUp
+	elsewhere []*shard.Keyspace // keyspaces that another node made, known here after CatchUp
 
 	gets, writes, polls, catchUps, gaveUp atomic.Int64 // calls
 	mu                                    struct {

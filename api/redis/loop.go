@@ -180,7 +180,7 @@ func (c *conn) setDeadline() bool {
 	switch {
 	case partial:
 		timeout = c.server.cfg.ArriveTimeout
-	case c.unknown(): // it must not take the place of others for long
+	case c.unknown(): // a client without authentication must not hold a connection for long
 		timeout = min(timeout, c.server.cfg.ArriveTimeout)
 	case c.reserved > 0:
 		timeout = min(timeout, largeIdleMax)

@@ -31,7 +31,7 @@ func TestLargeCommandsShareTheirMemory(t *testing.T) {
 	if got := a.reply(); len(got) != 60_002 {
 		t.Errorf("the first is answered %d bytes", len(got))
 	}
-	for range smallReadsMax + 1 { // it needs its large buffer no more
+	for range smallReadsMax + 1 { // so many small commands release the large buffer
 		a.do("PING")
 	}
 	until(t, "the first gives its memory back", func() bool { return s.large.used.Load() == 0 })

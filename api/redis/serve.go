@@ -53,7 +53,7 @@ func (s *Server) Serve() error {
 		if s.stopping() {
 			_ = raw.Close()
 		} else {
-			s.running.Go(func() { s.serve(newConn(s, raw)) }) // its client or Shutdown ends it, and Shutdown waits for it
+			s.running.Go(func() { s.serve(newConn(s, raw)) }) // the client or Shutdown ends the connection; Shutdown waits
 		}
 		s.start.Unlock()
 	}

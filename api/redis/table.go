@@ -49,7 +49,7 @@ func (t *table) width() int { return len(t.ks.Columns) }
 
 // reset clears the reads and the ops.
 func (t *table) reset() {
-	clear(t.units) // they refer to the names of producers
+	clear(t.units) // units refer to the names of producers
 	t.ids, t.unread, t.failed, t.joined, t.ops = t.ids[:0], nil, nil, nil, t.ops[:0]
 	t.cells, t.units, t.fetched = t.cells[:0], t.units[:0], t.fetched[:0]
 	if cap(t.rows) > keepRowsMax {

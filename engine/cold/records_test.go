@@ -66,7 +66,7 @@ func TestRecords(t *testing.T) {
 	before := one.Capture()
 	mustWriteRecords(t, one, Record{1, 2, []byte("later")})
 	checkRecord(t, one, 1, 2, "later")
-	checkRecord(t, one, 1, 1, "") // it was replaced
+	checkRecord(t, one, 1, 1, "") // the record was replaced
 	if err := one.Delete([]uint64{1, 77}); err != nil {
 		t.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func (f *failingFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
 // A write that meets a full disk, though there was space before, completes once there is space again.
 func TestWritesWaitForRoom(t *testing.T) {
 	files := newFailingFS(".log")
-	s := openStore(t, files) // it fails the test if the store gives up
+	s := openStore(t, files) // the test fails if the store gives up
 	defer s.Close()
 	g := mustGroup(t, s, 1)
 	asked := 0
@@ -127,7 +127,7 @@ func TestFilesThatCannotBeWritten(t *testing.T) {
 // Without a file descriptor, Pebble's files wait for one: nothing ends the process or counts as damage.
 func TestFilesWaitForADescriptor(t *testing.T) {
 	files := newFailingFS(".sst")
-	s := openStore(t, files) // it fails the test if the store gives up
+	s := openStore(t, files) // the test fails if the store gives up
 	defer s.Close()
 	g := mustGroup(t, s, 1)
 	files.failure.Store(&fs.PathError{Op: "open", Path: "cold", Err: syscall.EMFILE})

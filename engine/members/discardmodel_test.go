@@ -311,7 +311,7 @@ func (d *damageModel) meanwhile(t *rapid.T) {
 }
 
 func (d *damageModel) compact(t *rapid.T) {
-	_ = d.store.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false) // it fails on damage
+	_ = d.store.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false) // Compact fails on damage
 }
 
 func (d *damageModel) discard(t *rapid.T) {
@@ -632,7 +632,7 @@ func (d *damageModel) reset(t *rapid.T, g *damageGroup) {
 // drop removes a replica, and begins another.
 func (d *damageModel) drop(t *rapid.T, g *damageGroup) {
 	if d.depth > 0 {
-		return // of a step that uses the group
+		return // a step that uses the group is running
 	}
 	if g.view != nil {
 		g.view.Close()

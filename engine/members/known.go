@@ -305,7 +305,7 @@ func (g *Group) beginFilter() (*filter, error) {
 	since := g.store.filters.released.Load()
 	f := g.store.newFilter(state.Pairs)
 	if f == nil {
-		k.setLocked(nil) // it is full, and its memory may be what the new filter lacks
+		k.setLocked(nil) // the present filter is full, and the new one may need its memory
 		since = g.store.filters.released.Load()
 		f = g.store.newFilter(state.Pairs)
 	}

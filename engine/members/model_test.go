@@ -43,7 +43,7 @@ type world struct {
 const logTimeStart = 1_700_000_000_000
 
 func storeOf(t interface{ Fatal(...any) }, fs vfs.FS) *Store {
-	groups := func() []uint32 { return []uint32{0, 1, 2} } // of a damagedDisk
+	groups := func() []uint32 { return []uint32{0, 1, 2} } // the groups of a damagedDisk
 	s, err := Open(Config{Dir: "members", FS: fs, Groups: groups, MemoryBytes: MemoryBytesMin, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { panic(err) }})
 	if err != nil {
 		t.Fatal(err)

@@ -75,7 +75,7 @@ func (g *Group) Contains(member uint64, column uint8, rows []uint64, contained [
 		return err
 	}
 	if g.known.now.Load() != f {
-		f = nil // it may lack pairs that l reads
+		f = nil // f may lack pairs that l reads
 	}
 	for i, row := range rows {
 		if !f.mayHave(pair(row)) { // checked again, because the filter now has the pairs that l reads

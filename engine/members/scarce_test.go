@@ -34,7 +34,7 @@ func TestEntriesWaitForTheMachine(t *testing.T) {
 				}
 				return 1 << 40
 			}
-			s := storeOf(t, files) // it fails the test if the store gives up
+			s := storeOf(t, files) // the test fails if the store gives up
 			d := &disk{T: t, store: s}
 			d.group = d.open(1)
 			d.give(joins(10, 10)...)

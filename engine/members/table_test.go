@@ -113,7 +113,7 @@ func TestDamageElsewhereBesideADiscard(t *testing.T) {
 		}
 		return nil
 	}))
-	d := &disk{T: t, store: smallFilesOf(t, fs, io.Discard)} // its Fatal panics
+	d := &disk{T: t, store: smallFilesOf(t, fs, io.Discard)} // the store's Fatal panics
 	d.group = d.open(1)
 	d.give(joins(8, 6)...)
 	d.compact()

@@ -107,7 +107,7 @@ func (g *Group) openLocked() (v *View, err error) {
 // releaseLocked releases a reference. The caller has called Use.
 func (v *View) releaseLocked() {
 	if v.refs--; v.refs == 0 {
-		_ = v.disk.Close() // it fails only if called twice
+		_ = v.disk.Close() // Close fails only if called twice
 	}
 }
 

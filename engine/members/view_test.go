@@ -53,7 +53,7 @@ func TestViewsWithoutOutcomes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		trimmed uint64   // up to this entry
 		gone    []uint64 // outcomes that are lost
-		want    error    // of a view of the snapshot of entry 2
+		want    error    // error of a view of the snapshot of entry 2
 	}{
 		"all are there":                     {},
 		"those of the snapshot are trimmed": {trimmed: 2},

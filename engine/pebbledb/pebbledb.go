@@ -151,7 +151,7 @@ func (l logger) Infof(format string, args ...any) {
 
 func (l logger) Errorf(format string, args ...any) {
 	for i, arg := range args {
-		if err, is := arg.(error); is { // its other formats include a stack
+		if err, is := arg.(error); is { // with %+v the error would print its stack
 			args[i] = err.Error()
 		}
 	}

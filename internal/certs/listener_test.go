@@ -275,7 +275,7 @@ func TestRotationUnderLoad(t *testing.T) {
 		pkitest.Replace(t, caFile, both[round%2], both[(round+1)%2])
 		must.Do(t, s.Reload())
 		fresh, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: roots, ServerName: name, Certificates: []tls.Certificate{cas[0].Client(pki.Leaf{Name: "x"})}})
-		must.Do(t, err) // it is the new certificate
+		must.Do(t, err) // the server shows the new certificate
 		fresh.Close()
 	}
 	close(stop)

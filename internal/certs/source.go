@@ -156,7 +156,7 @@ func (s *Source) poll() {
 		s.mu.failed = [sha256.Size]byte{}
 		s.refused.Store(nil)
 	default:
-		_ = s.loadLocked(contents, sum, err) // it logs the error
+		_ = s.loadLocked(contents, sum, err) // loadLocked logs the error
 	}
 }
 

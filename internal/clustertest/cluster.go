@@ -72,7 +72,7 @@ type Cluster struct {
 type Node struct {
 	*proctest.Node
 	Name string
-	at   int // its place in the network
+	at   int // index of the node's site in the network
 }
 
 // New starts a cluster and waits until every node can serve and every group has all its

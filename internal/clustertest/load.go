@@ -14,7 +14,7 @@ import (
 
 const (
 	opsOfWriteMax = 8
-	loadIDs       = 300 // over all shards
+	loadIDs       = 300 // ids of all shards together
 	loadHotIDs    = 4   // get half of the ops
 	// finishTimeout bounds how long a write may stay without an answer after all faults have
 	// ended.
@@ -50,7 +50,7 @@ type cell struct{ keyspace, id, column string }
 // Request is the outcome of one request for its client.
 type Request struct {
 	Begun  time.Time
-	Took   time.Duration // over all tries
+	Took   time.Duration // time of all tries together
 	Failed []FailedTry   // the failed tries
 }
 

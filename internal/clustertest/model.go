@@ -18,7 +18,7 @@ const (
 // asked is an operation on one count.
 type asked struct {
 	verb verb
-	n    int64 // that is added or set
+	n    int64 // number that is added or set
 }
 
 // told is the answer to an operation.

@@ -25,8 +25,8 @@ type fate int
 
 const (
 	done    fate = iota // answered 200
-	refused             // it changed nothing
-	unknown             // it may have been applied, or may still be
+	refused             // the request changed nothing
+	unknown             // the request may have been applied, or may still be
 	wrong               // an answer that the API must never give to a valid request
 )
 

@@ -254,7 +254,7 @@ func TestLinks(t *testing.T) {
 		for _, m := range link.FindAllStringSubmatch(read(t, path), -1) {
 			target, anchor, _ := strings.Cut(m[1], "#")
 			if strings.Contains(target, ":") {
-				continue // on the network
+				continue // the target is a URL
 			}
 			links++
 			to := path

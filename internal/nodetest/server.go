@@ -154,7 +154,7 @@ func (s *Server) RowOf(keyspace string, id uint64) []int64 {
 	}
 	var named []int64
 	for column, name := range ks.Columns {
-		if name != "" { // it was not dropped
+		if name != "" { // the column was not dropped
 			named = append(named, row[column])
 		}
 	}

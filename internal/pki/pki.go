@@ -34,7 +34,7 @@ var ErrBadAuthority = errors.New("not a certificate authority with its key")
 // Pair is a certificate and its key, both in PEM.
 type Pair struct {
 	Cert, Key []byte
-	NotAfter  time.Time // of a pair that this package made
+	NotAfter  time.Time // end of a certificate that this package made
 }
 
 // Leaf is a certificate to sign.
@@ -54,7 +54,7 @@ func NewCA(name string, notAfter time.Time) (Pair, error) {
 		return Pair{}, err
 	}
 	template.IsCA, template.BasicConstraintsValid = true, true
-	template.MaxPathLenZero = true // it signs no further authorities
+	template.MaxPathLenZero = true // the CA signs no further authorities
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

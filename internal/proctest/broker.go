@@ -21,7 +21,7 @@ type Server struct {
 	args []string
 	dir  string              // working directory; empty: the test's
 	as   *syscall.Credential // nil: the test's user
-	stop syscall.Signal      // that ends it at once, with its children; 0: SIGKILL
+	stop syscall.Signal      // signal that ends the server and its children at once; 0: SIGKILL
 	// ready reports whether the server serves, once it accepts connections; nil: it does.
 	ready func() bool
 	live  *process

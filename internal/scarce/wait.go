@@ -25,8 +25,8 @@ const (
 // (EDQUOT). Wait never repeats a sync, because the system may have dropped the data that it could
 // not write. A full file system refuses the write before the sync.
 type Wait struct {
-	Dir     string // on the disk that must have room
-	What    string // that is written, for the log
+	Dir     string // a directory of the disk that must have room
+	What    string // what is written, for the log
 	Logger  *slog.Logger
 	Started *atomic.Bool    // while false, calls fail at once, and so does Open
 	Closing <-chan struct{} // once closed, calls fail at once

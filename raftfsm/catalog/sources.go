@@ -283,7 +283,7 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 	}
 	v.LastSource++
 	s.Origin = c.Origin
-	s.LastRejected = nil // that rejected message had another meaning
+	s.LastRejected = nil // the message was rejected under another meaning
 	s.Number = uint64(c.Cluster)<<32 | uint64(v.LastSource)
 	return v.putSource(s)
 }

@@ -127,7 +127,7 @@ func TestSources(t *testing.T) {
 		{seek("likes", 2, 3, 5), refusal},
 		{seek("other", 2, 3, 5), missing},
 		{pause("other", 2, true), missing},
-		{pause("likes", 1, true), exists}, // its partition began since
+		{pause("likes", 1, true), exists}, // the partition has begun since version 1
 		{pause("likes", 2, true), partition(first, Partition{Epoch: 2, Sought: 1, Start: sink.Position{Lo: 10}, Identity: "q1"})}, // 3
 		{pause("likes", 3, true), partition(first, Partition{Epoch: 2, Sought: 1, Start: sink.Position{Lo: 10}, Identity: "q1"})}, // 4
 		{pause("likes", 3, false), exists}, // a resume from before that pause
@@ -137,12 +137,12 @@ func TestSources(t *testing.T) {
 		{start(first, 3, 10, "q2"), partition(first, Partition{Epoch: 3, Sought: 0, Start: sink.Position{Lo: 5}, Identity: "q2"})}, // 6
 		{newMeaning("likes", 5, 7), exists},
 		{putSource("likes", `{}`, 6), nil},   // 7
-		{newMeaning("likes", 7, 7), refusal}, // it runs by now
+		{newMeaning("likes", 7, 7), refusal}, // the source is not paused
 		{pause("likes", 7, true), partition(first, Partition{Epoch: 4, Sought: 3, Start: sink.Position{Lo: 5}, Identity: "q2"})}, // 8
 		{pause("likes", 8, false), nil}, // 9
 		{pause("likes", 9, true), partition(first, Partition{Epoch: 5, Sought: 3, Start: sink.Position{Lo: 5}, Identity: "q2"})}, // 10
 		{start(first, 4, 1, "q2"), nil},       // 11
-		{newMeaning("likes", 11, 7), refusal}, // it has another partition too
+		{newMeaning("likes", 11, 7), refusal}, // the source also has partition 4 by now
 		{seek("likes", 11, 3, 6), partition(first, Partition{Epoch: 6, Sought: 0, Start: sink.Position{Lo: 6}, Identity: ""})}, // 12
 		{deleteSource("likes", 11), exists},
 		{deleteSource("likes", 12), nil},

@@ -7,7 +7,7 @@ type keyRecord struct {
 	key   [16]byte
 	body  [16]byte
 	last  int64   // when the key arrived here or was created, whichever is later
-	met   int64   // of a use that another shard judged: Use.Met, by that shard's log; otherwise 0
+	met   int64   // Use.Met of a use that another shard judged, by that shard's log; otherwise 0
 	judge uint32  // group of the other shard that judged the use; otherwise 0
 	again Outcome // the outcome of a repeat: Duplicate, Refused or PartlyRefused
 }

@@ -177,7 +177,7 @@ func (o *Memory) judgeKey(id *RequestID) Outcome {
 			return Expired
 		}
 	case known.judge == id.judge && id.judge != 0 && known.met > id.use.Met:
-		return Expired // its judge has accepted a later use
+		return Expired // the judge has accepted a later use of the key
 	case known.judge == id.judge && id.judge != 0 && known.met < id.use.Floor:
 		// Its judge has forgotten the use that is recorded here. The new use replaces it.
 	case known.body != id.body:

@@ -35,7 +35,7 @@ type usesModel struct {
 	real   int64
 	uses   map[string]*keyUse // the last of each key and body
 	late   []func()           // copies of parts, and writes, that are on their way
-	groups uint32             // that were made
+	groups uint32             // number of groups made so far
 	told   []string
 	fault  string // "doubled", "lost", "mistold", "mixed" or ""
 	acks   int

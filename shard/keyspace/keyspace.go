@@ -25,8 +25,8 @@ const (
 
 // The names of the keyspaces that every cluster begins with.
 const (
-	Posts  = "posts" // its ids are posts
-	Users  = "users" // its ids are authors; its column counters.PostsColumn counts their posts
+	Posts  = "posts" // the ids are posts
+	Users  = "users" // the ids are authors; column counters.PostsColumn counts their posts
 	Unread = "unread"
 	Feed   = "feed"
 	Board  = "board"

@@ -288,7 +288,7 @@ func (p *Proposer) outcome(f flight) (*raftfsm.Result, error) {
 	case err == nil:
 		r := f.future.Response().(applied)
 		p.metrics.log.Observe(r.began.Sub(f.proposed).Seconds())
-		if stuck, ok := r.answer.(error); ok { // it is committed, and other nodes apply it
+		if stuck, ok := r.answer.(error); ok { // the entry is committed, and other nodes apply it
 			p.logger.Warn("a log entry is not applied here", "err", stuck, "requests", len(f.proposals))
 			return nil, errs.ErrOutcomeUnknown
 		}

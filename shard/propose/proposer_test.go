@@ -471,7 +471,7 @@ func TestFailedGroupLeavesOutcomesUnknown(t *testing.T) {
 	p, g := newFakeProposer(t)
 	all := fillFlights(t, p, g)
 	waiting := mustSubmit(t, p, 1, 1, 0)
-	close(g.failCh) // its futures never complete
+	close(g.failCh) // the group's futures never complete
 	for _, q := range append(all, waiting) {
 		if err := waitFor(p, q, 10*time.Second); !errors.Is(err, errs.ErrOutcomeUnknown) {
 			t.Errorf("told %v", err)

@@ -37,9 +37,9 @@ type Rounds struct {
 		waiting []*roundMember // have proposals and may take part in the next round
 		total   int            // waiting proposals of all groups
 
-		number   uint64    // of the last round
-		flying   int       // its unanswered entries; 0 once it has ended
-		began    time.Time // when it began
+		number   uint64    // number of the last round
+		flying   int       // unanswered entries of the last round; 0 after its end
+		began    time.Time // when the last round began
 		answered int       // proposals answered so far
 		behind   int       // proposals that waited when its first entry was answered
 

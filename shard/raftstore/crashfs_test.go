@@ -127,7 +127,7 @@ func (f *watchedFile) SyncData() error {
 func tear(disk *vfs.MemFS, c change, random *rand.Rand) *vfs.MemFS {
 	after := disk.CrashClone(vfs.CrashCloneCfg{})
 	if _, err := after.Stat(c.path); err != nil {
-		return after // its name is not on disk yet
+		return after // the file's name is not on disk yet
 	}
 	file, err := after.OpenReadWrite(c.path, vfsCategory)
 	if err != nil {

@@ -76,7 +76,7 @@ func (g *Replica) lockSnapshots(ctx context.Context) error {
 		return ctx.Err()
 	}
 	err := ctx.Err()
-	if err == nil && g.Closed() { // its directory may be deleted, or belong to another replica
+	if err == nil && g.Closed() { // the replica's directory may be deleted, or belong to another replica
 		err = errs.ErrGroupClosed
 	}
 	if err != nil {
@@ -131,7 +131,7 @@ func (g *Replica) openTaken(ctx context.Context) (sent, checked *storedSnapshot,
 // sets of members.
 type storedSnapshot struct {
 	io.ReadCloser
-	meta *raft.SnapshotMeta // its Size is that of the stream
+	meta *raft.SnapshotMeta // Size is the size of the stream
 }
 
 // openCarried opens a stored snapshot. If the caller does not hold snapshotting, a newer snapshot
@@ -241,7 +241,7 @@ func (g *Replica) SnapshotFrom(ctx context.Context, index uint64) (*raft.Snapsho
 func (g *Replica) Receive(node string, kind codec.Kind, route codec.Route, fetch func(index uint64) (*raft.SnapshotMeta, io.ReadCloser, error)) error {
 	g.snapshotting.Lock() // keeps out this replica's own snapshots, which would be older
 	defer g.snapshotting.Unlock()
-	if g.Closed() { // its directory may be deleted, and Create would make it again
+	if g.Closed() { // the replica's directory may be deleted, and Create would make it again
 		return errs.ErrGroupClosed
 	}
 	index := g.snaps.NewestIndex()

@@ -23,8 +23,8 @@ const snapshotBytesDefault = 64 << 20
 
 // Config configures Open.
 type Config struct {
-	Dir    string // of this replica alone: its log and snapshots/
-	Group  uint32 // its number in the cluster
+	Dir    string // directory of this replica alone: its log and snapshots/
+	Group  uint32 // number of the group in the cluster
 	NodeID string // the key of this node, never reused by another
 	// Replica is the number of this replica. Together with NodeID it makes the Raft id.
 	Replica uint64

@@ -59,7 +59,7 @@ func TestMajorityThatNeedsASnapshot(t *testing.T) {
 	for _, cfg := range r.cfgs[1:] {
 		r.addVoter(t, cfg)
 	}
-	mustClose(t, r.groups[2]) // it is away, and the others cut off the log that it lacks
+	mustClose(t, r.groups[2]) // this replica is away, and the others cut off the log that it lacks
 	for range 10 {
 		r.add(t, 1, 2)
 	}

@@ -257,7 +257,7 @@ func TestHungLeaderIsReplaced(t *testing.T) {
 	hung := r.leader(t, -1)
 	hang := make(chan struct{})
 	stores[hung].set(hang, nil)
-	stuck := r.groups[hung].Apply(number(1)) // its outcome is unknown
+	stuck := r.groups[hung].Apply(number(1)) // the outcome of this write is unknown
 	r.unknown++
 	began := time.Now()
 	next := r.leader(t, hung)
@@ -310,7 +310,7 @@ func TestHungStateMachineIsReplaced(t *testing.T) {
 	eventually(t, "it leads", func() bool { return g.Ready() == nil })
 
 	fsm.held.Lock()
-	stuck := g.Apply(number(1)) // its outcome is unknown
+	stuck := g.Apply(number(1)) // the outcome of this write is unknown
 	r.unknown++
 	began := time.Now()
 	next := r.leader(t, 2)

@@ -268,7 +268,7 @@ func TestLostVoteIsNotToldBeforeItIsCommitted(t *testing.T) {
 	for _, g := range others[1:] {
 		mustClose(t, g)
 	}
-	_ = r.groups[l].raft.DemoteVoter(demoted.ID(), 0, time.Second).Error() // it ends with the lease
+	_ = r.groups[l].raft.DemoteVoter(demoted.ID(), 0, time.Second).Error() // the call fails when the lease ends
 	if got := SuffrageOf(demoted.Configuration().Servers, demoted.ID()); got != raft.Voter {
 		t.Errorf("%s has the configuration that takes its vote, and nobody else", demoted.ID())
 	}

@@ -56,7 +56,7 @@ func TestPositionsAfterRestore(t *testing.T) {
 		record(1, 2, 1, 100), // sought before the backup's sources were read
 		record(1, 3, 2, 100), // sought here
 		record(1, 4, 1, 100), // begun here
-		record(1, 5, 2, 8),   // of a backup of this cluster
+		record(1, 5, 2, 8),   // from a backup of this cluster
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("positions of another cluster's backup %v, want %v", got, want)

@@ -214,8 +214,8 @@ type restore struct {
 
 // batch is the next write of a restore.
 type batch struct {
-	Write                   // its ops share the memory of cells
-	cells     []engine.Cell // of all ops
+	Write                   // the ops share the memory of cells
+	cells     []engine.Cell // cells of all ops
 	followees int           // number in Feeds
 	posts     int           // number in Outbox
 }

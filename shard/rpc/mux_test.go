@@ -98,7 +98,7 @@ func TestMuxRefusesOtherConnections(t *testing.T) {
 			defer conn.Close()
 			_, err = conn.Write(test.sent)
 			mustDo(t, err)
-			_ = conn.(*net.TCPConn).CloseWrite() // it may be closed by now
+			_ = conn.(*net.TCPConn).CloseWrite() // the connection may be closed by now
 			mustBeClosed(t, conn)
 			eventually(t, "the reason is logged", func() bool { return strings.Contains(logged.String(), test.reason) })
 			if n := len(layer.(*muxLayer).accepts); n != 0 {

@@ -18,7 +18,7 @@ import (
 type snapSink struct {
 	store  *Snapshots
 	name   snapName
-	meta   *raft.SnapshotMeta // its Size is the number of state bytes written so far
+	meta   *raft.SnapshotMeta // Size is the number of state bytes written so far
 	file   vfs.File
 	dir    vfs.File // kept open, so that Close needs no file descriptor
 	named  bool     // the file may have its final name

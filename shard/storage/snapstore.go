@@ -217,7 +217,7 @@ func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 		}
 		err = fmt.Errorf("cannot open snapshot %s: %w", id, err)
 		switch {
-		case s.replaced(id): // it was removed after List returned it
+		case s.replaced(id): // a newer snapshot replaced this one after List returned it
 			return nil, nil, err
 		case !scarce.NoFiles(err):
 			return nil, nil, s.fail(err)

@@ -63,8 +63,8 @@ func (w *watchedGauge) stalled() bool {
 // Hang is the state of a write that may hang without failing the group.
 type Hang struct {
 	Hangs   bool
-	Unusual bool // it takes over twice as long as recent writes that hung and ended
-	Long    bool // it takes over StallTicks ticks
+	Unusual bool // the hang is over twice as long as recent hangs that ended
+	Long    bool // the hang is over StallTicks ticks long
 }
 
 // hangGauge watches writes of one kind, and finds that one hangs after some ticks.

@@ -115,7 +115,7 @@ func (o TieringJob) name() string {
 	o.ID, o.DryRun = "", false
 	text, err := json.Marshal(o)
 	if err != nil {
-		panic(err) // it holds numbers and texts
+		panic(err) // a job has only numbers and texts
 	}
 	h := fnv.New64a()
 	_, _ = h.Write(text) // never fails

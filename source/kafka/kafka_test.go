@@ -30,9 +30,9 @@ import (
 type cluster struct {
 	*kfake.Cluster
 	addr    string
-	dir     string // of its data
+	dir     string // directory of the data
 	options []kfake.Opt
-	access  []kgo.Opt // of a client
+	access  []kgo.Opt // options of a client
 	client  *kgo.Client
 }
 

@@ -75,7 +75,7 @@ func java(t *testing.T, dir, class, config string) *exec.Cmd {
 }
 
 func kill(cmd *exec.Cmd) {
-	_ = cmd.Process.Kill() // it may have been killed
+	_ = cmd.Process.Kill() // the process may have been killed
 	_ = cmd.Wait()
 }
 

@@ -122,7 +122,7 @@ func (d *decoder) relation(f *fields) {
 	id := f.u32()
 	var r relation
 	r.name = f.text() + "." + f.text()
-	f.u8() // its replica identity
+	f.u8() // skip the replica identity
 	for range f.u16() {
 		if f.u8(); f.bad { // flags
 			return

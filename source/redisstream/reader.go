@@ -25,7 +25,7 @@ const (
 // show whether entries were removed between two reads.
 type reader struct {
 	b     *Broker
-	group string // its consumer group, which is gone if the stream was made anew
+	group string // consumer group of the stream, missing if the stream was made anew
 
 	mu struct {
 		sync.Mutex

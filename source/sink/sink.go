@@ -65,7 +65,7 @@ type Batch struct {
 
 // Rejection is an op that cannot be applied.
 type Rejection struct {
-	Op     int // its index in Batch.Ops
+	Op     int // index of the op in Batch.Ops
 	Reason string
 	// Passed is set by Check if the op's shard has passed the message, and so has applied or refused the op.
 	Passed bool

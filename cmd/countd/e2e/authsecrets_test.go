@@ -29,7 +29,7 @@ type closedNode struct {
 	*proctest.Node
 	t     *testing.T
 	root  string // the root token
-	file  string // that it is in
+	file  string // file that holds the root token
 	audit string // the audit log
 }
 

@@ -92,7 +92,7 @@ func (m *missed) run(change string, paused bool) {
 	} else {
 		m.stale.Kill()
 	}
-	var removing *proctest.Ctl // it waits for stale too, which is to have replicas of others
+	var removing *proctest.Ctl // the command also waits for stale, which is to get replicas of other groups
 	switch change {
 	case "move":
 		m.c.Move(m.out, m.group, m.leaving, m.out)

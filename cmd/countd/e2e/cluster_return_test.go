@@ -14,8 +14,8 @@ import (
 
 const (
 	returnNodes  = 5
-	addsBefore   = 10 // that the stale node knows
-	addsAfter    = 23 // that it does not
+	addsBefore   = 10 // increments of each row that the stale node knows
+	addsAfter    = 23 // increments of each row that the stale node does not know
 	aloneTimeout = time.Second
 	// aloneTries is how often the test asks a replica that must not lead: over several
 	// election timeouts.

@@ -147,7 +147,7 @@ func TestClusterTLS(t *testing.T) {
 		certs.issue(next, n.Name)
 		certs.reload([]*clustertest.Node{n})
 	}
-	restart(c, c.Nodes()[2]) // its connections use the new certificates
+	restart(c, c.Nodes()[2]) // the restarted node's connections use the new certificates
 	certs.trust(next)
 	certs.reload(c.Nodes())
 	restart(c, c.Nodes()[0])

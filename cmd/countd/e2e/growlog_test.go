@@ -40,7 +40,7 @@ func largeSet() map[string]any {
 // every count as it was. The rows that it writes are its own while it runs.
 func growLog(t *testing.T, n *proctest.Node) {
 	t.Helper()
-	const logBytesWorth = 20 << 20 // of a shard, with room over what the node's bound is
+	const logBytesWorth = 20 << 20 // bytes for the log of each shard: more than the node's bound
 	shards := len(n.Cluster().Digests("posts"))
 	for range shards * logBytesWorth / (opsOfLargeSet * logBytesOfOp) {
 		n.MustCall(http.MethodPost, setPath, largeSet(), nil)

@@ -18,9 +18,9 @@ import (
 
 const (
 	producerCount = 8
-	lifeMin       = 500 * time.Millisecond // of a node under a storm, from ready to killed
-	lifeSpread    = 3 * time.Second        // on top, at random, but a third of the storm at most
-	volleysLeast  = 3                      // of a producer, so that its first number is behind every window
+	lifeMin       = 500 * time.Millisecond // under a storm a node runs at least this long from ready to killed
+	lifeSpread    = 3 * time.Second        // and a random time up to this, but at most a third of the storm
+	volleysLeast  = 3                      // volleys of each producer, so that its first number is behind every window
 )
 
 // TestOnceUnderKills makes producers send each request up to four times, in any order within
@@ -77,16 +77,16 @@ func TestOnceUnderKills(t *testing.T) {
 // storm is the producers of one test and the node that they send to.
 type storm struct {
 	node      *proctest.Node
-	ids       []string // that requests count
-	brims     []string // whose every increment overflows
+	ids       []string // ids that requests increment
+	brims     []string // ids of rows that every increment overflows
 	producers []*producer
 
 	running  context.Context // ends with the test: no request is left
-	storming context.Context // ends before it: no volley is begun
+	storming context.Context // ends before running: no volley is begun
 	calm     context.CancelCauseFunc
 	group    sync.WaitGroup
 
-	sent, answered, duplicates, refused, unknown, cut atomic.Int64 // of requests sent, how they ended
+	sent, answered, duplicates, refused, unknown, cut atomic.Int64 // numbers of requests sent, by how they ended
 }
 
 // startStorm fills the rows whose increments overflow and starts a goroutine for

@@ -22,10 +22,10 @@ const (
 
 // request is one request, however often it is sent.
 type request struct {
-	header http.Header // its identity
+	header http.Header // has the identity of the request
 	body   map[string]any
-	ops    []op // that count
-	brims  int  // further ones, which overflow
+	ops    []op // ops that count
+	brims  int  // number of further ops, which overflow
 	oneID  bool
 
 	mu struct {

@@ -32,7 +32,7 @@ type benched struct {
 	Failed, Refused   int64
 	Resent, Unsent    int64
 	LatencyUS         benchedLatency `json:"latency_us"`
-	AnswerUS          benchedLatency `json:"answer_us"` // of an open loop
+	AnswerUS          benchedLatency `json:"answer_us"` // only of an open loop
 	Memory            struct {
 		Before uint64 `json:"before_bytes"`
 		Max    uint64 `json:"max_bytes"`

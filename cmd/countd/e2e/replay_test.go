@@ -17,9 +17,9 @@ const requestsOfFile = 6000
 // fileRun is a file whose increments are added while things are killed.
 type fileRun struct {
 	node   *proctest.Node
-	args   []string // of countctl
+	args   []string // arguments of countctl
 	client *proctest.Ctl
-	rows   uint64 // that posts holds at the end
+	rows   uint64 // rows in posts at the end
 }
 
 func newFileRun(t *testing.T, events int, rows uint64, args ...string) *fileRun {

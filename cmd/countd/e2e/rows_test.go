@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	wholeSet  = "../../../../shared/data/weibo_counts.csv.gz" // beside the repository, where there is one
+	wholeSet  = "../../../../shared/data/weibo_counts.csv.gz" // beside the repository; may be missing
 	sampleSet = "../../../demo/posts.csv.gz"
 	postsMap  = "reposts=repost,comments=comment,likes=like"
 )

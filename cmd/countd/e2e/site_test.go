@@ -68,7 +68,7 @@ func useSite(t *testing.T, node *proctest.Node, users int, command []string) {
 		for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
 			resp, err := http.DefaultClient.Do(request)
 			if err != nil && time.Now().Before(end) {
-				continue // it starts
+				continue // the site is still starting
 			}
 			must.Do(t, err)
 			answer, err = io.ReadAll(resp.Body)

@@ -90,7 +90,7 @@ func (d *disk) fill(t *testing.T, left int64) {
 	if more := d.free(t) - left; more > 0 {
 		err = unix.Fallocate(int(f.Fd()), 0, info.Size(), more)
 	}
-	if err != nil && !errors.Is(err, unix.ENOSPC) { // its own bookkeeping takes blocks too
+	if err != nil && !errors.Is(err, unix.ENOSPC) { // the file system's own bookkeeping takes blocks too
 		t.Fatalf("cannot fill the disk: %v", err)
 	}
 }

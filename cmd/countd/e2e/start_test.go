@@ -127,7 +127,7 @@ func TestAnotherLogStoreIsRefused(t *testing.T) {
 	if code := n.Exited(exitTimeout); code != 1 || !strings.Contains(n.Log(), "holds logs of shared, and boltdb was asked for") {
 		t.Errorf("exit code %d:\n%s", code, n.Log())
 	}
-	n.Args = whole[:len(whole)-1] // that which it was made with
+	n.Args = whole[:len(whole)-1] // without --log-store: the node uses the log store of its directory
 	n.StartReady()
 }
 

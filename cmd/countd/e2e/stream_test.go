@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	higgsSet      = "../../../../shared/data/higgs_events.csv.gz" // beside the repository, where there is one
+	higgsSet      = "../../../../shared/data/higgs_events.csv.gz" // beside the repository; may be missing
 	streamShort   = 60_000                                        // events, unless all are asked for
 	streamWhole   = 560_000                                       // events that stand in for the file
 	eventsToPosts = "retweet=repost,mention=comment,reply=like"

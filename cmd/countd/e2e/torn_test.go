@@ -71,7 +71,7 @@ func damagedFiles(t *testing.T, logStore string, want []string) {
 			t.Fatalf("no %s in the data directory: %v", kind, kinds)
 		}
 	}
-	if logStore != "--log-store="+defaultLogStore() { // its other files are as those beside the default
+	if logStore != "--log-store="+defaultLogStore() { // the run with the default log store covers the other kinds of files
 		maps.DeleteFunc(kinds, func(kind, _ string) bool { return !slices.Contains(want, kind) })
 	}
 	for kind, file := range kinds {
@@ -107,7 +107,7 @@ func lostFiles(t *testing.T, logStore string) {
 	t.Parallel()
 	whole, l := killedNode(t, logStore, false)
 	kinds := filesByKind(t, whole)
-	log := kinds["raft.db"] + kinds[newestSegment] // it has one of the two
+	log := kinds["raft.db"] + kinds[newestSegment] // a node has only one of the two kinds
 	parts := strings.Split(log, string(filepath.Separator))
 	groups, group := parts[0], filepath.Join(parts[:2]...) // or the directory of the log of all groups
 	named := group
@@ -153,7 +153,7 @@ func flippedBits(t *testing.T, logStore string) {
 	}
 	whole, l := killedNode(t, logStore, false)
 	kinds := filesByKind(t, whole)
-	log := kinds["raft.db"] + kinds[newestSegment] // it has one of the two
+	log := kinds["raft.db"] + kinds[newestSegment] // a node has only one of the two kinds
 	for i := range flips {
 		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			t.Parallel()

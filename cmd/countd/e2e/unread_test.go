@@ -77,7 +77,7 @@ func TestResetsRaceIncrements(t *testing.T) {
 				var row userRow
 				path := fmt.Sprintf("/v1/unread/%d", user)
 				if status, err := n.Call("GET", path, nil, &row); err != nil || status != http.StatusOK {
-					continue // it is being killed
+					continue // the node is being killed
 				}
 				seen := row.Counts["comment"]
 				if seen < 0 {
@@ -99,7 +99,7 @@ func TestResetsRaceIncrements(t *testing.T) {
 		n.Kill()
 		n.StartReady()
 	}
-	for user := range users { // whatever part of their time the kills took
+	for user := range users { // the kills may have left the clients little time
 		eventually(t, "each user's numbers were incremented and cleared", func() bool {
 			return t.Failed() || added[user].Load() > 0 && cleared[user].Load() > 0
 		})

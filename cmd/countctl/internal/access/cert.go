@@ -164,7 +164,7 @@ func writeNew(path string, content []byte, mode os.FileMode) error {
 		err = closeErr
 	}
 	if err != nil {
-		_ = os.Remove(path) // it is incomplete
+		_ = os.Remove(path) // the file is incomplete
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
 	return nil

@@ -27,7 +27,7 @@ func TestInterruptedOrderGoesOn(t *testing.T) {
 			server.edit(func(c *fakeCluster) {
 				c.Looked = func(c *fakeCluster, method, _ string) {
 					if n := c.node("n3"); method == http.MethodGet && n.State != "active" {
-						c.Groups[1].Leader = "n3" // it is not done
+						c.Groups[1].Leader = "n3" // the order is not done: n3 still leads a group
 						cancel()
 					}
 				}

@@ -192,7 +192,7 @@ func TestNodeDrain(t *testing.T) {
 		c.Looked = func(c *fakeCluster, method, path string) {
 			if method == http.MethodGet && c.Nodes[1].State == "draining" {
 				looks++
-				c.Groups[1].Leader = []string{"n2", "n2", "n3"}[min(looks, 2)] // it takes a while
+				c.Groups[1].Leader = []string{"n2", "n2", "n3"}[min(looks, 2)] // the leadership moves only after the second look
 			}
 		}
 	})
@@ -566,7 +566,7 @@ func TestRollingRestart(t *testing.T) {
 	lives := map[string]int{}
 	restarts := 0
 	server.edit(func(c *fakeCluster) {
-		c.Groups[2].Replicas[1].Lag = 500 // it catches up while it is looked at
+		c.Groups[2].Replicas[1].Lag = 500 // the replica catches up while countctl polls
 		c.Looked = func(c *fakeCluster, method, _ string) {
 			c.Groups[2].Replicas[1].Lag = max(c.Groups[2].Replicas[1].Lag, 100) - 100
 			text, _ := os.ReadFile(log) // there is none before the first restart

@@ -30,7 +30,7 @@ type movingGroup struct {
 	Name     string   `json:"name"`
 	Add      []string `json:"add"`
 	Remove   []string `json:"remove"`
-	NoLeader bool     `json:"no_leader"` // its voters are uncertain then
+	NoLeader bool     `json:"no_leader"` // without a leader, the voters are uncertain
 }
 
 func rebalanceCommand(c *cli.CLI) *cobra.Command {

@@ -33,8 +33,8 @@ var errDiffer = errors.New("replicas differ")
 type VerifyOutput struct {
 	Equal    bool     `json:"equal"` // all were compared and none differs
 	Groups   int      `json:"groups"`
-	Replicas int      `json:"replicas"` // that equal another replica of their group and differ from none
-	Unseen   []string `json:"unseen"`   // that could not be compared
+	Replicas int      `json:"replicas"` // replicas that equal another replica of their group and differ from none
+	Unseen   []string `json:"unseen"`   // replicas that could not be compared
 
 	Stuck      []stuckReplica `json:"stuck"` // those of Unseen that apply nothing
 	Difference []difference   `json:"differences"`

@@ -53,7 +53,7 @@ other, each an op such as {"keyspace":"posts","id":"1","add":{"like":1}} or
 							t.Row(one.ID, fmt.Sprintf("member %d, count %d", m.Member, m.Count))
 							continue
 						}
-						text, _ := one.Counts.MarshalJSON() // it never fails
+						text, _ := one.Counts.MarshalJSON() // MarshalJSON of Counts never fails
 						t.Row(one.ID, string(text))
 					}
 				})

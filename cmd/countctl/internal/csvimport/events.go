@@ -15,7 +15,7 @@ import (
 type increment struct {
 	id      client.ID
 	deltas  client.Counts // none if the record counts for nothing
-	seconds float64       // on the file's clock; 0 if the file has none, NaN for an invalid time
+	seconds float64       // time on the file's clock; 0 if the file has no times, NaN for an invalid time
 }
 
 // incrementParser parses records into increments. It keeps no reference to the record.

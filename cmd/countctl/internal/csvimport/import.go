@@ -69,7 +69,7 @@ type Summary struct {
 	Rows      int64 // acknowledged by this run and those that it continues
 	Rejected  int64 // likewise, plus the rows of Overflows, which are in no file of rejects
 	Position  Position
-	Overflows Overflows // of a Replay
+	Overflows Overflows // set by a Replay
 }
 
 // Import is one run that sets the rows of a file, or adds its members.

@@ -18,14 +18,14 @@ const laneQueueMax = 1
 // batch holds the rows of one request.
 type batch struct {
 	ops     []client.Op
-	members []client.MemberOp // of a set, in place of ops
-	lines   []int64           // of the file, one for each op
+	members []client.MemberOp // changes of sets; a batch has these or ops
+	lines   []int64           // lines of the file, one for each op
 }
 
 // row is one row of the file.
 type row struct {
 	client.Op
-	member client.ID // of a set, in place of cells
+	member client.ID // member of a set; a row has a member or cells
 }
 
 // lane sends the rows of its ids in order, one request at a time. Each request has a number

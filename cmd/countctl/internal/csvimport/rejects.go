@@ -126,7 +126,7 @@ func (r *rejects) add(row *csvfile.RowError, raw []byte) error {
 			return fmt.Errorf("cannot create the file of rejected rows: %w", err)
 		}
 		r.use(f, r.comma)
-		r.mu.csv.Write(r.header) // its error is returned by Flush
+		r.mu.csv.Write(r.header) // the csv.Writer keeps the error for its Error method
 	}
 	fields := []string{string(raw)}
 	parsed := csv.NewReader(bytes.NewReader(raw))

@@ -97,7 +97,7 @@ func TestLateWritesOfEarlierRunsChangeNothing(t *testing.T) {
 			if random.IntN(4) == 0 { // --restart, or another file
 				position = 0
 			}
-			if random.IntN(5) == 0 { // idle for long
+			if random.IntN(5) == 0 { // idle so long that the shards forget the session
 				for _, s := range all {
 					s.floor, s.judged = s.high+1, map[uint64]bool{}
 				}

@@ -69,7 +69,7 @@ func (k Kind) OfUsers() bool { return slices.Index(kinds, k) >= slices.Index(kin
 type Config struct {
 	Addr        *url.URL
 	TLS         *tls.Config // for an Addr of https; nil for the system's authorities
-	Token       string      // that requests bear; "" for none
+	Token       string      // bearer token of the requests; "" for none
 	Keyspace    string      // UnreadKeyspace for kinds with OfUsers
 	Column      string      // to which increments add 1
 	Op          Kind
@@ -84,7 +84,7 @@ type Config struct {
 	Requests    int64         // in all; 0 to run for Duration
 	Channels    []string      // of polls
 	Dots        []string      // likewise
-	Followees   int           // of a feed, on average
+	Followees   int           // average number of followees of a feed
 	Authors     uint64        // followees are drawn from 1 … Authors
 	IDs         IDs
 	Timeout     time.Duration // of one request, after which the client gives up

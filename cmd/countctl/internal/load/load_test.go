@@ -39,7 +39,7 @@ func TestRunDoesWhatItReports(t *testing.T) {
 		name   string
 		change func(*Config)
 		ops    int64 // reported; -1 when left to chance
-		likes  int64 // on the server
+		likes  int64 // sum of the likes on the server
 	}{
 		{"single increments", func(*Config) {}, 200, 200},
 		{"batches", func(c *Config) { c.Batch = 100 }, 20_000, 20_000},

@@ -18,7 +18,7 @@ type Report struct {
 	Rate        float64 `json:"rate"`            // target, requests a second; 0 for a closed loop
 	Seconds     float64 `json:"seconds"`         // from the first request to the last answer
 
-	Requests          int64            `json:"requests"` // that succeeded
+	Requests          int64            `json:"requests"` // requests that succeeded
 	RequestsPerSecond float64          `json:"requests_per_second"`
 	Ops               int64            `json:"ops"`        // by them: rows read, increments done, users polled, followees, notices
 	Increments        int64            `json:"increments"` // of the ops

@@ -59,8 +59,8 @@ type worker struct {
 	ids     *picker
 	reads   *tally
 	writes  *tally
-	late    *hdrhistogram.Histogram // of an open loop: from due to sent, when the worker was free in time
-	answers *hdrhistogram.Histogram // of an open loop: from sent to answered, of requests that succeeded
+	late    *hdrhistogram.Histogram // in an open loop: time from due to sent, if the worker was free in time
+	answers *hdrhistogram.Histogram // in an open loop: time from sent to answered of requests that succeeded
 
 	base   []byte // URL of the keyspace
 	member string // JSON member that holds the id of an increment

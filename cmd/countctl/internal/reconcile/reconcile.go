@@ -67,7 +67,7 @@ type Event struct {
 	Column   int // index among the compared columns
 	Set      bool
 	Value    int64
-	Floor    *int64 // of an increment
+	Floor    *int64 // floor of an increment; nil for none
 }
 
 // Window holds the positions at which a shard was in a partition before and after its rows
@@ -122,7 +122,7 @@ type Result struct {
 }
 
 const (
-	rowsMax  = 10_000 // of a call; each call costs two entries in the log of each shard
+	rowsMax  = 10_000 // rows of a call; each call costs two entries in the log of each shard
 	triesMax = 30     // for a row, or until the source has caught up
 )
 

@@ -50,7 +50,7 @@ type Config struct {
 // BadValueError is a value that cannot be a count.
 type BadValueError struct {
 	Key    string
-	Field  string // of a hash; "" for a string
+	Field  string // field of a hash; "" for a string
 	Value  string
 	Reason string
 }
@@ -317,7 +317,7 @@ func (i *Import) readSizes(ctx context.Context, sets, sorted *counted, rows *row
 	cells := slices.Concat(sets.cells, sorted.cells)
 	for n, size := range sizes {
 		switch one := size.Err(); {
-		case redis.HasErrorPrefix(one, "WRONGTYPE"): // it was replaced by a key of another type
+		case redis.HasErrorPrefix(one, "WRONGTYPE"): // a key of another type has replaced the set
 		case one != nil:
 			return one
 		default:
@@ -426,7 +426,7 @@ type Verdict struct {
 func (i *Import) Verify(ctx context.Context) (Verdict, error) {
 	again := &Import{cfg: i.cfg}
 	again.cfg.State, again.cfg.From = "", State{}
-	again.cfg.Bad = func(*BadValueError) error { return nil } // they were reported already
+	again.cfg.Bad = func(*BadValueError) error { return nil } // the import has reported them
 	var v Verdict
 	err := again.walkAll(ctx, func(ctx context.Context, p *page) error { return again.compare(ctx, p, &v) })
 	return v, err

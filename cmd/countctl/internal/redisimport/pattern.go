@@ -18,7 +18,7 @@ import (
 type Pattern struct {
 	Text     string
 	Keyspace string
-	Column   string // of a count whose key does not name it; else ""
+	Column   string // column of a count whose key does not name it; else ""
 
 	glob   string         // for SCAN
 	keys   *regexp.Regexp // matches a key, also one with other text in place of an id

@@ -34,8 +34,8 @@ type State struct {
 	// Fence is the fence of all runs that used this file.
 	Fence fence.Fence `json:"fence,omitzero"`
 
-	Keys    int64 `json:"keys"`    // that were read
-	Values  int64 `json:"values"`  // that were copied
+	Keys    int64 `json:"keys"`    // keys that were read
+	Values  int64 `json:"values"`  // values that were copied
 	Ignored int64 `json:"ignored"` // keys, and fields of hashes, that match no pattern or column
 	Bad     int64 `json:"bad"`     // values that were rejected
 

@@ -142,13 +142,13 @@ func TestRepeatedAtOnce(t *testing.T) {
 		}
 		late, _ = http.NewRequestWithContext(t.Context(), request.Method, server.URL+request.URL.Path, bytes.NewReader(body))
 		late.Header = request.Header.Clone()
-		return &nodetest.Fault{Status: http.StatusConflict, Code: "refused", After: true, Shards: []int{2}} // that of row 2
+		return &nodetest.Fault{Status: http.StatusConflict, Code: "refused", After: true, Shards: []int{2}} // the shard of row 2
 	})
 	if _, err := r.compareAndCorrect(t, func() {}); err == nil || late == nil {
 		t.Fatalf("the first run: %v, sent %v", err, late)
 	}
 	server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
-	server.Put(3, 0, 0, 1, 0) // it has drifted since
+	server.Put(3, 0, 0, 1, 0) // row 3 has drifted since the comparison
 	if out, err := r.compareAndCorrect(t, func() {}); err != nil || out.Corrected != 2 {
 		t.Errorf("the second run: %+v, %v", out, err)
 	}

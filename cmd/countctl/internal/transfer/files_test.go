@@ -55,7 +55,7 @@ func TestPipes(t *testing.T) {
 			cmd.Stderr = &stderr
 			must(t, cmd.Start())
 			must1(fmt.Fprint(in, text))
-			time.Sleep(300 * time.Millisecond) // it has read what there is, or will end all the same
+			time.Sleep(300 * time.Millisecond) // mostly countctl has read the text by then; the signal must end it in any case
 			must(t, cmd.Process.Signal(signal))
 			ended := make(chan error, 1)
 			go func() { ended <- cmd.Wait() }()

@@ -262,7 +262,7 @@ func findRedisPlace(ctx context.Context, c *cli.CLI, server *client.Client, peer
 		fmt.Fprintf(c.Err, "%s is of another import (the Redis process, the server, the keyspaces, the patterns or --map differ): starting from the beginning\n", f.state)
 		return about.Begin(before), nil
 	case before.Place.Pattern == len(before.Patterns):
-		return about.Begin(before), nil // it is complete, but there may be new keys
+		return about.Begin(before), nil // the import is complete, but there may be new keys
 	}
 	if before.Keys > 0 {
 		fmt.Fprintf(c.Err, "going on after %s\n", cli.Counted(before.Keys, "key"))
@@ -402,7 +402,7 @@ func (r *redisRejects) add(b *redisimport.BadValueError) error {
 	}
 	r.unsynced = true
 	w := csv.NewWriter(r.f)
-	w.Write([]string{b.Reason, b.Key, b.Field, b.Value}) // its error is returned by Error
+	w.Write([]string{b.Reason, b.Key, b.Field, b.Value}) // w.Error returns the error
 	if w.Flush(); w.Error() != nil {
 		return fmt.Errorf("cannot write the rejects: %w", w.Error())
 	}

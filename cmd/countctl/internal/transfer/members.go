@@ -22,7 +22,7 @@ type membersExportOutput struct {
 	File     string  `json:"file"`
 	Keyspace string  `json:"keyspace"`
 	Column   string  `json:"column"`
-	Rows     int64   `json:"rows"` // that were read
+	Rows     int64   `json:"rows"` // rows that were read
 	Members  int64   `json:"members"`
 	Seconds  float64 `json:"seconds"`
 }

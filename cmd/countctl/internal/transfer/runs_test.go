@@ -333,7 +333,7 @@ func TestImportSurvivesKills(t *testing.T) {
 			case n == 1:
 				return &nodetest.Fault{Hang: true, After: true, Late: time.Duration(faults.Int64N(int64(50 * time.Millisecond)))}
 			case n == 2, killAt > 0 && requests >= killAt:
-				return &nodetest.Fault{Hang: true} // it is held back
+				return &nodetest.Fault{Hang: true} // the request changes nothing and has no answer
 			case n == 3:
 				return &nodetest.Fault{Status: 504, Code: "outcome_unknown", After: true, Shards: []int{1, 2}}
 			}

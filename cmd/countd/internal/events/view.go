@@ -35,7 +35,7 @@ type Node struct {
 	Name      string // unique among the nodes
 	State     string // according to the catalog
 	DeadSince time.Time
-	Stopped   bool // it is dead because it was stopped
+	Stopped   bool // the node is dead because it was stopped
 }
 
 func (n *Node) dead() bool { return !n.DeadSince.IsZero() }

@@ -120,7 +120,7 @@ func TestGroupsLoseTheirLeader(t *testing.T) {
 		`level=WARN msg="node is dead" node=n2 since=2026-11-22T18:00:03Z degraded_groups=24 groups="posts/0, posts/1, posts/2 and 21 more" without_majority=24 replaced="no: half of the nodes or more are dead"`,
 		`level=WARN msg="node is dead" node=n3 since=2026-11-22T18:00:03Z degraded_groups=24 groups="posts/0, posts/1, posts/2 and 21 more" without_majority=24 replaced="no: half of the nodes or more are dead"`)
 	w.wants(`level=WARN msg="groups lost their leader and take no writes" count=16 groups="posts/1, posts/2, posts/4 and 13 more" since=2026-11-22T18:00:01Z last_leaders="n2 8, n3 8" dead_voters="n2, n3"`)
-	w.led("k1", "") // its lease is over
+	w.led("k1", "") // n1, the last node, lost its leases
 	w.quiet(3 * time.Second)
 	w.wants(`level=WARN msg="groups lost their leader and take no writes" count=8 groups="posts/0, posts/3, posts/6 and 5 more" since=2026-11-22T18:00:04Z last_leaders="n1 8" dead_voters="n2, n3"`)
 	w.quiet(time.Minute)
