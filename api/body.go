@@ -74,32 +74,32 @@ func (s seen) need(c *cursor, bit int, path string) {
 
 func (s seen) has(bit int) bool { return s&(1<<bit) != 0 }
 
-// members calls read for each member of the body's object, with its index in known. Each
-// member must be in known and may occur once.
-func (r *request) members(body []byte, known []string, read func(c *cursor, member int)) (seen, error) {
+// members calls read for each member of the body's object, with the index of the member's name in
+// names. Each member must be in names and may occur once.
+func (r *request) members(body []byte, names []string, read func(c *cursor, member int)) (seen, error) {
 	c := r.objectIn(body)
 	var s seen
 	for n := 0; c.Next(n, '}'); n++ {
 		key, member := c.Key(), -1
-		for i, name := range known {
+		for i, name := range names {
 			if name == string(key) {
 				member = i
 			}
 		}
 		if member < 0 {
-			c.Fail(shown(key), noField(known...))
+			c.Fail(shown(key), noField(names...))
 			break
 		}
-		s.once(c, member, known[member])
+		s.once(c, member, names[member])
 		read(c, member)
 	}
 	return s, r.decoded()
 }
 
-// allMembers is members for a body that must have all of known.
-func (r *request) allMembers(body []byte, known []string, read func(c *cursor, member int)) error {
-	s, err := r.members(body, known, read)
-	for i, name := range known {
+// allMembers is members for a body that must have a member for each of the names.
+func (r *request) allMembers(body []byte, names []string, read func(c *cursor, member int)) error {
+	s, err := r.members(body, names, read)
+	for i, name := range names {
 		if err == nil && !s.has(i) {
 			err = invalid(name, missing)
 		}
@@ -225,7 +225,8 @@ func (f *opFloor) read(c *cursor, path string) {
 }
 
 // floorCells inserts a floor before each cell of an op that subtracts. A floor cannot affect other
-// cells. The cells of the op begin at first.
+// cells. The cells of the op begin at
+// index first of r.cells.
 func (r *request) floorCells(first int, floor int64) {
 	for i := len(r.cells) - 1; i >= first; i-- {
 		if c := r.cells[i]; c.Value < 0 {

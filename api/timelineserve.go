@@ -85,8 +85,8 @@ func (s *Server) readTimeline(ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// readMemberOf sets the columns that the parameter member names. They belong to the keyspace of
-// counts, or, without counts, to the keyspace posts.
+// readMemberOf reads the query parameter "member" into q.Member: the columns that it names. They
+// belong to the keyspace that the parameter "counts" names, or else to posts.
 func (r *request) readMemberOf(q *timeline.Query) error {
 	a := &r.asked
 	if a.in == "" {

@@ -46,13 +46,13 @@ func signsOf(deltas Counts) (s signs) {
 	return s
 }
 
-// InOrder reports whether s must be applied before other is sent. That is so if they have a
-// row in common with deltas of both signs, because a floor makes their order matter.
-func (s *Sums) InOrder(other *Sums) bool {
-	if s.has|other.has != bothSigns {
+// InOrder reports whether s must be applied before o is sent. That is so if s and o have a row in
+// common with deltas of both signs, because a floor makes their order matter.
+func (s *Sums) InOrder(o *Sums) bool {
+	if s.has|o.has != bothSigns {
 		return false
 	}
-	for id, row := range other.rows {
+	for id, row := range o.rows {
 		if has := s.rows[id].has; has != 0 && has|row.has == bothSigns {
 			return true
 		}

@@ -163,10 +163,11 @@ func (p *plan) evenReplicas() {
 	}
 }
 
-// ofFullestKeyspace compares how many replicas of each keyspace the two nodes hold, and returns
-// the first of the groups in the keyspace with the largest surplus on from. One keyspace may
-// carry all the load. Nodes can lead equally many of its shards only if they hold equally many.
-func (p *plan) ofFullestKeyspace(groups []uint32, from, to string) uint32 {
+// ofFullestKeyspace compares how many replicas of each keyspace the two nodes hold. It takes
+// the keyspace of which giver holds most replicas more than taker, and returns the first of the
+// groups in that keyspace. One keyspace may carry all the load, and nodes can lead equally many of
+// its shards only if they hold equally many.
+func (p *plan) ofFullestKeyspace(groups []uint32, giver, taker string) uint32 {
 	best, most := groups[0], math.MinInt
 	for _, k := range p.view.Catalog.KeyspacesByName() {
 		i := slices.IndexFunc(groups, func(g uint32) bool { return inKeyspace(k, g) })
@@ -175,7 +176,7 @@ func (p *plan) ofFullestKeyspace(groups []uint32, from, to string) uint32 {
 		}
 		more := 0
 		for g := k.FirstGroup; inKeyspace(k, g); g++ {
-			more += toInt(contains(p.targets[g], from)) - toInt(contains(p.targets[g], to))
+			more += toInt(contains(p.targets[g], giver)) - toInt(contains(p.targets[g], taker))
 		}
 		if more > most {
 			best, most = groups[i], more

@@ -77,10 +77,10 @@ func without(keys []string, key string) []string {
 	return slices.DeleteFunc(slices.Clone(keys), func(k string) bool { return k == key })
 }
 
-// swapped returns keys with to in the place of from.
-func swapped(keys []string, from, to string) []string {
+// swapped returns keys with replacement in the place of old.
+func swapped(keys []string, old, replacement string) []string {
 	keys = slices.Clone(keys)
-	keys[slices.Index(keys, from)] = to
+	keys[slices.Index(keys, old)] = replacement
 	return keys
 }
 
@@ -201,17 +201,17 @@ func (p *plan) crowding(keys []string) int {
 	return pairs
 }
 
-// bestTaker returns the best node to join kept: in the least crowded zone, then one that is
-// already a voter, then one with the fewest replicas; "" if there is none.
-func (p *plan) bestTaker(g uint32, kept []string) string {
-	takers := slices.DeleteFunc(p.takers(), func(key string) bool { return contains(p.targets[g], key) || contains(kept, key) })
+// bestTaker returns the best node to join keys, the other nodes of a group; "" if there is none. It
+// prefers the least crowded zone, then a voter of the group, then the node with the fewest replicas.
+func (p *plan) bestTaker(g uint32, keys []string) string {
+	takers := slices.DeleteFunc(p.takers(), func(key string) bool { return contains(p.targets[g], key) || contains(keys, key) })
 	if len(takers) == 0 {
 		return ""
 	}
 	voters := p.view.Groups[g].Voters
 	return slices.MinFunc(takers, func(a, b string) int {
 		return cmp.Or(
-			cmp.Compare(p.crowding(append(slices.Clone(kept), a)), p.crowding(append(slices.Clone(kept), b))),
+			cmp.Compare(p.crowding(append(slices.Clone(keys), a)), p.crowding(append(slices.Clone(keys), b))),
 			-cmp.Compare(toInt(contains(voters, a)), toInt(contains(voters, b))),
 			cmp.Compare(p.load[a], p.load[b]),
 			cmp.Compare(a, b))

@@ -238,13 +238,13 @@ func (s *segment) changed(later *segment, zeros bool) []slotID {
 	return slots
 }
 
-// gone returns the ids that have a row in before but none in s.
-func (s *segment) gone(before *segment) []uint64 {
+// gone returns the ids that have a row in the segment old but none in s.
+func (s *segment) gone(old *segment) []uint64 {
 	var ids []uint64
-	if s == before {
+	if s == old {
 		return nil
 	}
-	before.each(func(_ int, id uint64) {
+	old.each(func(_ int, id uint64) {
 		if !s.covers(id) || s.find(s.place(id)) < 0 {
 			ids = append(ids, id)
 		}

@@ -45,7 +45,7 @@ func (t *Table) Cut(id uint64) (first uint64) {
 	return id
 }
 
-// emptyLocked returns a small empty segment for ids from first on.
+// emptyLocked returns a small empty segment whose range begins at the id first.
 func (t *Table) emptyLocked(first uint64) *segment {
 	return newSegment(newGeometry(bucketsMin, false, first, t.salts.next()), bucketsMin, 1, t.mu.epoch)
 }

@@ -41,8 +41,8 @@ func everywhere(view *catalog.View, shards int) [][]string {
 	return replicas
 }
 
-// member number i of a test's cluster, from 1 on; the first makes the cluster
-// and waits for nodes.
+// memberConfig configures member i of a test's cluster, where i begins at 1. Member 1 makes the
+// cluster, and waits until it has that many nodes.
 func memberConfig(t *testing.T, dir string, i, nodes int) Config {
 	logger := slog.New(slog.DiscardHandler)
 	if os.Getenv("COUNTD_TEST_LOG") != "" {

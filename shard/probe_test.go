@@ -100,12 +100,13 @@ func TestStandingIsProvedWithTheAsker(t *testing.T) {
 // disagrees is the term of a replica that is not counted.
 const disagrees = ^uint64(0)
 
-// probe sends node n a term probe of the replica asker, for its replica with the number asked.
-func probe(t *testing.T, n *Node, asker raft.ServerID, group uint32, term, asked uint64) (answered, index uint64) {
+// probe sends node n a term probe from the replica asker. The probe is for n's replica with the
+// number replica.
+func probe(t *testing.T, n *Node, asker raft.ServerID, group uint32, term, replica uint64) (answered, index uint64) {
 	t.Helper()
 	node, number := catalog.ParseReplicaID(string(asker))
 	request := binary.AppendUvarint(wire.AppendBytes(nil, []byte(node)), 1)
-	for _, field := range []uint64{uint64(group), term, number, asked} {
+	for _, field := range []uint64{uint64(group), term, number, replica} {
 		request = binary.AppendUvarint(request, field)
 	}
 	answer, err := n.calls.Answer(t.Context(), "probe", request)

@@ -834,7 +834,7 @@ func (r *simRaft) installSnapshot(m *simMsg) (ok, reopen bool) {
 	return true, filter && r.lastLog >= m.snap.index
 }
 
-// takeSnapshot is raft's function: it leaves at least the last keep entries in the log.
+// takeSnapshot is raft's function. It leaves at least as many of the last entries in the log as keep states.
 func (r *simRaft) takeSnapshot(keep uint64) {
 	d := r.disk
 	if r.full() || r.applied <= d.snap.index || r.applied < r.accAt {

@@ -201,7 +201,8 @@ type ReadOptions struct {
 // returns.
 type RequestID = dedup.RequestID
 
-// ByProducer identifies request number seq of a producer, whose name has 1 to ProducerBytesMax bytes.
+// ByProducer identifies the request with number seq of a producer, whose name has 1 to
+// ProducerBytesMax bytes.
 func ByProducer(producer []byte, seq uint64) RequestID { return dedup.ByProducer(producer, seq) }
 
 // ByKey identifies a request by a key of the client, of 1 to KeyBytesMax bytes. meaning has the

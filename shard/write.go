@@ -92,7 +92,7 @@ func (wr *writer) groupsOfWrite(ks *Keyspace, w *Write) ([]*shardReplica, error)
 // parts is the scratch memory of a write.
 type parts struct {
 	byShard []part
-	judged  RequestID // the identity of the parts for shards that do not judge the write's key
+	judged  RequestID // identity of every part except that of the judge, see judgeSlot
 	route   keyspace.Route
 	timer   *time.Timer
 }

@@ -159,7 +159,7 @@ func Lost(next Position, format string, args ...any) error {
 	return &StalledError{Reason: fmt.Sprintf(format, args...), Next: next}
 }
 
-// Truncated returns a *StalledError for a queue that ends, at end, below messages that were read.
+// Truncated returns a *StalledError for a queue whose end is now below messages that were read.
 func Truncated(end Position, format string, args ...any) error {
 	return &StalledError{Reason: fmt.Sprintf(format, args...), Truncated: true, End: end}
 }

@@ -30,10 +30,10 @@ func (s *session) remember(err error) {
 	s.truncated = truncated{err, higher(stalled.End, s.truncated.end)}
 }
 
-// recall returns why the partition stays stalled, or nil. there is the position of a mark whose message is still
-// there, or zero.
-func (s *session) recall(there Position) error {
-	if t := s.truncated; t.why != nil && (there == Position{} || there.Less(t.end)) {
+// recall returns why the partition stays stalled, or nil. marked is the position of a mark whose message the queue
+// still has, or zero.
+func (s *session) recall(marked Position) error {
+	if t := s.truncated; t.why != nil && (marked == Position{} || marked.Less(t.end)) {
 		return Stalled("%s; it has grown since: seek to where it was truncated, %s or below; or pause and resume, and each shard goes on at its position without what stands below", t.why, t.end)
 	}
 	s.truncated = truncated{}

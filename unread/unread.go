@@ -104,12 +104,12 @@ func (n *Numbers) touch(w *shard.Write, user uint64) error {
 	return err
 }
 
-// move moves one cursor of a user. It returns the row up to that cursor's column. Its
-// token includes made.
-func (n *Numbers) move(w *shard.Write, user uint64, kind engine.OpKind, number uint8, seq int64, made shard.Token) ([]int64, error) {
+// move moves one cursor of a user. It returns the row up to that cursor's column. creation is
+// the token of the write that made the channel or dot. w.Token then includes it.
+func (n *Numbers) move(w *shard.Write, user uint64, kind engine.OpKind, number uint8, seq int64, creation shard.Token) ([]int64, error) {
 	op := engine.Op{ID: user, Kind: kind, Cells: []engine.Cell{{Column: number, Value: seq + 1}}}
 	row, err := n.writeUser(w, unread.Cursors, op, int(number)+1)
-	w.Token.At = append(w.Token.At, made.At...)
+	w.Token.At = append(w.Token.At, creation.At...)
 	return row, err
 }
 

@@ -88,19 +88,19 @@ func (t *table) apply(c *conn, deadline time.Time) {
 	}
 }
 
-// wave returns the end of the units, from index from on, that can be written
-// concurrently: they all have identities, and share neither an id nor a key.
-func (t *table) wave(from int) (to int) {
+// wave returns the end of the range of units, beginning at index start, that can be written
+// concurrently. They all have identities, and share neither an id nor a key.
+func (t *table) wave(start int) (end int) {
 	seen, used := map[uint64]int{}, keys{}
-	for to = from; to < len(t.units) && to-from < waveMax && t.units[to].id.Exists() && used.add(&t.units[to].id); to++ {
-		for i := t.units[to].first; i < t.end(to); i++ {
-			if unit, ok := seen[t.ops[i].ID]; ok && unit != to {
-				return to
+	for end = start; end < len(t.units) && end-start < waveMax && t.units[end].id.Exists() && used.add(&t.units[end].id); end++ {
+		for i := t.units[end].first; i < t.end(end); i++ {
+			if unit, ok := seen[t.ops[i].ID]; ok && unit != end {
+				return end
 			}
-			seen[t.ops[i].ID] = to
+			seen[t.ops[i].ID] = end
 		}
 	}
-	return to
+	return end
 }
 
 // keys holds the idempotency keys of concurrent writes. If several writes have one key, the first

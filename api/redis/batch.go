@@ -20,16 +20,15 @@ const (
 	tablesKept = 8
 )
 
-// batch is the part of a pipeline that is planned but not executed yet. Commands are
-// planned one after the other: the rows that they read and write are collected in the
-// table of their keyspace, and the form of their replies in replies. flush executes all
-// of it in three steps:
+// batch is the part of a pipeline that is planned but not executed yet. It plans one command
+// after the other. It collects the rows that a command reads and writes in the table of their
+// keyspace, and the form of the reply in batch.replies. flush executes the batch in three steps:
 //
 //  1. the reads that came before the first op of their table, in one Get a table, and the
 //     reads of package unread;
 //  2. all ops of a table, in one Write, which applies ops on one id in their order. A read
-//     that comes after an op is an op too, one that adds 0: it keeps its place among the
-//     ops and does not wait separately;
+//     that comes after an op is an op too, which adds 0: so it keeps its place among the
+//     ops and needs no request of its own;
 //  3. the writes of package unread. A batch has those or ops, not both.
 //
 // So each reply is the same as if the commands were executed one by one.
@@ -147,9 +146,9 @@ func (b *batch) failed(err error) bool {
 	return true
 }
 
-// answer plans a reply from the cells from index from on.
-func (b *batch) answer(kind replyKind, from int) {
-	b.replies = append(b.replies, reply{kind, b.writes, from, len(b.cells)})
+// answer plans a reply of the cells that begin at index start.
+func (b *batch) answer(kind replyKind, start int) {
+	b.replies = append(b.replies, reply{kind, b.writes, start, len(b.cells)})
 }
 
 // misses reports whether an error concerns a name that the batch has not looked up yet. The

@@ -55,13 +55,13 @@ func fetchFields(kind replyKind) func(*conn, [][]byte) {
 	}
 }
 
-// fetchSame is fetch for a key of the same row as the cells from index from on.
-func (b *batch) fetchSame(k key, from int) {
-	if len(b.cells) == from {
+// fetchSame is fetch for a key of the row that the cells from index first are of, if there are any.
+func (b *batch) fetchSame(k key, first int) {
+	if len(b.cells) == first {
 		b.fetch(k)
 		return
 	}
-	same := b.cells[from]
+	same := b.cells[first]
 	same.column = int16(k.column)
 	b.cells = append(b.cells, same)
 }

@@ -183,27 +183,27 @@ func (a *arguments) keyOption() option {
 	return textOption("key", func([]byte) error { return a.b.countOnce(a.words, a.at-1) })
 }
 
-// countOnce gives the planned command an identity, so that it counts only once. The identity covers
-// the idempotency key, which is the argument after number at, and all other arguments.
-func (b *batch) countOnce(args [][]byte, at int) error {
+// countOnce gives the planned command an identity, so that it counts only once. args[word] is the
+// word KEY, and the idempotency key follows it. The identity covers the key and all other arguments.
+func (b *batch) countOnce(args [][]byte, word int) error {
 	if b.atomic {
 		return argumentError("a transaction counts once by COUNTD.SESSION, not by KEY")
 	}
-	name := args[at+1]
+	name := args[word+1]
 	if len(name) < 1 || len(name) > shard.KeyBytesMax {
 		return argumentError(fmt.Sprintf("idempotency key: 1 to %d bytes", shard.KeyBytesMax))
 	}
 	asked := [][]byte{bytes.ToUpper(args[0])}
-	asked = append(append(asked, args[1:at]...), args[at+2:]...)
+	asked = append(append(asked, args[1:word]...), args[word+2:]...)
 	b.id = shard.ByKey(name, asked...)
 	return nil
 }
 
 // keyAtEnd removes KEY <idempotency-key> from the end of a command with a list of arguments. It
-// never removes any of the first kept arguments.
-func (b *batch) keyAtEnd(args [][]byte, kept int) ([][]byte, error) {
+// never removes any of the first n arguments.
+func (b *batch) keyAtEnd(args [][]byte, n int) ([][]byte, error) {
 	at := len(args) - 2
-	if at < kept || !bytes.EqualFold(args[at], []byte("key")) {
+	if at < n || !bytes.EqualFold(args[at], []byte("key")) {
 		return args, nil
 	}
 	return args[:at], b.countOnce(args, at)

@@ -9,8 +9,9 @@ import (
 )
 
 // WritesResume waits until each given shard of posts has acknowledged a write that was sent after
-// since, through one of the nodes. It returns how long after since that was, ascending.
-func (c *Cluster) WritesResume(since time.Time, shards []int, nodes ...*Node) []time.Duration {
+// the time start, through one of the nodes. It returns the times from start to the
+// acknowledgements, ascending.
+func (c *Cluster) WritesResume(start time.Time, shards []int, nodes ...*Node) []time.Duration {
 	c.t.Helper()
 	took := make([]time.Duration, len(shards))
 	var writers sync.WaitGroup
@@ -18,10 +19,10 @@ func (c *Cluster) WritesResume(since time.Time, shards []int, nodes ...*Node) []
 		writers.Go(func() { // ends with an answer, or with the timeout
 			o := op{strconv.Itoa(shard + c.Shards("posts")), map[string]int64{"repost": 1}}
 			r := &request{method: http.MethodPost, path: "/v1/counters/posts/incr", body: map[string]any{"ops": []op{o}}}
-			for node := nodes[i%len(nodes)]; time.Since(since) < settleTimeout; node = after(nodes, node) {
+			for node := nodes[i%len(nodes)]; time.Since(start) < settleTimeout; node = after(nodes, node) {
 				var a answer
 				if try := node.try(c.t.Context(), r, RequestDeadline, &a); try.fate == done {
-					took[i] = time.Since(since)
+					took[i] = time.Since(start)
 					return
 				}
 				time.Sleep(tryPause)

@@ -143,12 +143,12 @@ func (c *Catalog) ApplyBatch(entries []*raft.Log) []any {
 	return answers
 }
 
-// replace publishes next, and then wakes the readers that wait for a change. They then read the
-// view.
-func (c *Catalog) replace(was, next *View) {
-	c.view.Store(next)
-	if next.changed != was.changed {
-		close(was.changed)
+// replace publishes view in the place of old, and then wakes the readers that wait for a change.
+// They then read the view.
+func (c *Catalog) replace(old, view *View) {
+	c.view.Store(view)
+	if view.changed != old.changed {
+		close(old.changed)
 	}
 }
 

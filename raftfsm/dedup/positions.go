@@ -123,8 +123,8 @@ type RestoredPositions struct {
 	All    []PositionRecord // ascending by key; owned by the RequestID
 }
 
-// ByRestorePositions identifies write number seq of the restores of a shard, as ByRestore
-// does. It replaces all positions of the group.
+// ByRestorePositions identifies a write of a restore of a shard by the number seq, as ByRestore
+// does. The write replaces all positions of the group by p.
 func ByRestorePositions(seq uint64, p RestoredPositions) RequestID {
 	id := ByRestore(seq, false)
 	id.kind, id.restored = byRestorePositions, &p
@@ -311,11 +311,11 @@ func appendMark(dst []byte, m sink.Mark) []byte {
 	return binary.LittleEndian.AppendUint64(appendPosition(dst, m.Position), m.Sum)
 }
 
-// readMark reads the mark that belongs to the position at. It fails r if the mark is malformed or
-// not below at.
-func readMark(r *wire.Reader, at sink.Position) sink.Mark {
+// readMark reads the mark of a position. It fails r if the mark is malformed or not below that
+// position.
+func readMark(r *wire.Reader, position sink.Position) sink.Mark {
 	m := sink.Mark{Position: readPosition(r), Sum: r.Fixed64()}
-	if m != (sink.Mark{}) && (!m.Exists() || !m.Position.Less(at)) {
+	if m != (sink.Mark{}) && (!m.Exists() || !m.Position.Less(position)) {
 		r.Fail("a mark")
 	}
 	return m
@@ -431,7 +431,7 @@ func ParsePositions(section []byte) (all []PositionRecord, digest uint64, err er
 	return p.records(), p.digest, nil
 }
 
-// load fills empty positions from the section of a snapshot.
+// load fills positions, which must be empty, from the section of a snapshot.
 func (p *positions) load(section []byte) error {
 	r := wire.Reader{Rest: section}
 	p.setClosed(r.Bool())

@@ -62,16 +62,16 @@ const (
 // such a name: neither an HTTP header nor a Redis session name contains a zero byte.
 const restoreProducer = "\x00restore"
 
-// ByProducer identifies request seq of a producer, where seq is any number. It keeps
-// name and does not copy it.
+// ByProducer identifies the request with number seq of a producer. seq may be any number. The
+// RequestID keeps the name and does not copy it.
 func ByProducer(name []byte, seq uint64) RequestID {
 	return RequestID{kind: byProducer, producer: name, seq: seq}
 }
 
-// ByRestore identifies write number seq of the restores of a shard. Late copies and
-// writes of an earlier restore, whose numbers are lower, change nothing. The first
-// write of a restore makes the shard forget all client requests, because the restored
-// rows may lack them.
+// ByRestore identifies a write of a restore of a shard, by the number seq. Late copies and writes
+// of an earlier restore, whose numbers are lower, change nothing. If first is set, the write is the
+// first of its restore: it makes the shard forget all client requests, because the restored rows
+// may lack them.
 func ByRestore(seq uint64, first bool) RequestID {
 	id := ByProducer([]byte(restoreProducer), seq)
 	if first {
@@ -80,20 +80,21 @@ func ByRestore(seq uint64, first bool) RequestID {
 	return id
 }
 
-// ByKey identifies a request by a key that the client chose. asked holds the call and its meaning.
-// All spellings of a body have one meaning. A repeat must have the same asked.
-func ByKey(key []byte, asked ...[]byte) RequestID {
+// ByKey identifies a request by a key that the client chose. meaning has the call and
+// the meaning of its body, which is the same for all spellings of the body. A repeat must have the
+// same meaning.
+func ByKey(key []byte, meaning ...[]byte) RequestID {
 	id := RequestID{kind: byKey, born: bornAt(key)}
 	sum := sha256.Sum256(key)
 	copy(id.key[:], sum[:])
-	copy(id.body[:], hashAsked(sum[:0], asked))
+	copy(id.body[:], hashMeaning(sum[:0], meaning))
 	return id
 }
 
-// hashAsked appends SHA-256 of the parts, each with its length, to dst.
-func hashAsked(dst []byte, asked [][]byte) []byte {
+// hashMeaning appends SHA-256 of the parts, each with its length, to dst.
+func hashMeaning(dst []byte, meaning [][]byte) []byte {
 	h := sha256.New()
-	for _, part := range asked {
+	for _, part := range meaning {
 		var n [8]byte
 		binary.LittleEndian.PutUint64(n[:], uint64(len(part)))
 		h.Write(n[:])

@@ -103,19 +103,19 @@ type Cursor struct {
 	rest []byte // the blocks behind
 }
 
-// Seek sets the cursor to the newest id of a body that is at most last. It returns false if
-// there is none.
-func (c *Cursor) Seek(body []byte, last uint64) bool {
+// Seek sets the cursor to the newest id of a body that is not above highest. It returns false if
+// the body has no such id.
+func (c *Cursor) Seek(body []byte, highest uint64) bool {
 	_, _, c.rest = head(body)
 	c.left = 0
 	for len(c.rest) > 0 {
 		size := blockSize(c.rest)
-		if behind := c.rest[size:]; len(behind) > 0 && binary.LittleEndian.Uint64(behind) >= last {
+		if behind := c.rest[size:]; len(behind) > 0 && binary.LittleEndian.Uint64(behind) >= highest {
 			c.rest = behind
 			continue
 		}
 		c.nextBlock()
-		for c.ID > last {
+		for c.ID > highest {
 			if !c.Next() {
 				return false
 			}

@@ -92,16 +92,16 @@ func (n *Newest) Found(m *Missing) {
 	n.added[m.added].body = m.Body
 }
 
-// newest returns the newest id of a body that is at most last, or false. If that is the newest id of
-// the body, it decodes nothing.
-func newest(body []byte, last uint64) (id uint64, found bool) {
+// newest returns the newest id of a body that is not above highest, or false. If that is the newest
+// id of all, it decodes nothing.
+func newest(body []byte, highest uint64) (id uint64, found bool) {
 	if _, _, blocks := head(body); len(blocks) > 0 {
-		if id = binary.LittleEndian.Uint64(blocks); id <= last {
+		if id = binary.LittleEndian.Uint64(blocks); id <= highest {
 			return id, true
 		}
 	}
 	var c Cursor
-	found = c.Seek(body, last)
+	found = c.Seek(body, highest)
 	return c.ID, found
 }
 

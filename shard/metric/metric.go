@@ -23,9 +23,9 @@ func Counter[N Number](name, help string, value func() N) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, func() float64 { return float64(value()) })
 }
 
-// Register registers all, or returns why one cannot be registered.
-func Register(r prometheus.Registerer, all ...prometheus.Collector) error {
-	for _, c := range all {
+// Register registers the collectors, or returns why one of them cannot be registered.
+func Register(r prometheus.Registerer, collectors ...prometheus.Collector) error {
+	for _, c := range collectors {
 		if err := r.Register(c); err != nil {
 			return fmt.Errorf("cannot register metrics: %w", err)
 		}

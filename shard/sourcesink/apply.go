@@ -306,22 +306,22 @@ func (a *applyCall) learn(w *Write, must bool) error {
 }
 
 // joins reports whether a late shard may continue from its checkpoint. The checkpoint must be where
-// the batch begins. It must have no mark, or the mark of another shard at that position: the reader
-// has compared that shard's mark with the queue.
+// the batch begins. If it has a mark, another shard must have the same mark at that position: the
+// reader has compared that mark with the queue.
 func (a *applyCall) joins(at *dedup.PositionAnswer) bool {
 	return at.At == a.batch.From && (!at.Mark.Exists() || slices.ContainsFunc(a.progress, func(p *progress) bool {
 		return p.known && p.sure && p.position == at.At && p.mark == at.Mark
 	}))
 }
 
-// chunk applies ops of whole messages below next, and moves the shards that have ops. If all is
-// set, it moves the other shards too. first is the index of ops[0] in the batch.
-func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, first int, next sink.Position, all bool) error {
+// chunk applies ops of whole messages below the position end, and moves the shards that have ops
+// to end. If all is set, it moves the other shards too. first is the index of ops[0] in the batch.
+func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, first int, end sink.Position, all bool) error {
 	w := &Write{Spaces: a.spaces, Sections: make([]*dedup.SourceSection, len(a.shards))}
 	m := newMerge(w, len(ops))
 	var mark sink.Mark
 	if a.batch.Mark != nil {
-		mark = a.batch.Mark(next)
+		mark = a.batch.Mark(end)
 	}
 	for i := range ops {
 		slot, err := m.resolve(&ops[i])
@@ -332,18 +332,18 @@ func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, first int, next si
 			continue // the shard has applied it
 		}
 		m.add(&ops[i], first+i)
-		a.advance(w, slot, next, mark)
+		a.advance(w, slot, end, mark)
 	}
 	rest := &Write{Spaces: a.spaces, Sections: make([]*dedup.SourceSection, len(a.shards))}
 	for slot, p := range a.progress {
 		if w.Sections[slot] != nil {
 			continue
 		}
-		if all && p.known && p.sure && p.position.Less(next) {
-			a.advance(rest, slot, next, mark)
+		if all && p.known && p.sure && p.position.Less(end) {
+			a.advance(rest, slot, end, mark)
 		}
-		if p.known && p.through.Less(next) {
-			p.through = next // the shard has no ops up to next
+		if p.known && p.through.Less(end) {
+			p.through = end // the shard has no ops up to end
 		}
 	}
 	if m.used(w) {
@@ -368,11 +368,11 @@ func (a *applyCall) sendOps(ctx context.Context, w *Write, m *merge) error {
 	return a.learn(w, true)
 }
 
-// advance adds a section up to next for a shard, unless the shard has one.
-func (a *applyCall) advance(w *Write, slot int, next sink.Position, mark sink.Mark) {
+// advance adds a section that moves a shard to the position end, unless the shard has a section.
+func (a *applyCall) advance(w *Write, slot int, end sink.Position, mark sink.Mark) {
 	if w.Sections[slot] == nil {
 		w.Sections[slot] = &dedup.SourceSection{
-			PositionKey: a.key, Mode: dedup.SectionAdvance, Epoch: a.reader.epoch, Prev: a.progress[slot].position, Next: next, Mark: mark,
+			PositionKey: a.key, Mode: dedup.SectionAdvance, Epoch: a.reader.epoch, Prev: a.progress[slot].position, Next: end, Mark: mark,
 		}
 	}
 }

@@ -113,13 +113,13 @@ func (b *Broker) stream(ctx context.Context) (jetstream.Stream, *jetstream.Strea
 	return stream, stream.CachedInfo(), nil
 }
 
-// explain replaces a timeout by the reason for which the server denied a request after asked. An
-// earlier denial does not explain err, because the server has answered later requests.
-func (b *Broker) explain(err error, asked time.Time) error {
+// explain replaces a timeout by the reason of the server's last denial, if that came after the
+// request was sent. An earlier denial does not explain err: the server has answered later requests.
+func (b *Broker) explain(err error, sent time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	waited := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrNoHeartbeat)
-	if waited && b.mu.deniedAt.After(asked) {
+	if waited && b.mu.deniedAt.After(sent) {
 		return b.mu.denied
 	}
 	return err

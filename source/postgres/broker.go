@@ -177,14 +177,14 @@ func (b *Broker) ask(ctx context.Context) (asked, read string, err error) {
 	return asked, b.mu.read, nil
 }
 
-// publishedAt returns a position where the publication exists, for a reader that began at from and
-// did not find it. For the same from it keeps returning the first end, so that the reason of the
-// stall does not change.
-func (b *Broker) publishedAt(from, end source.Position) source.Position {
+// publishedAt returns a position where the publication exists, for a reader that began at start and
+// did not find the publication there. As long as start stays the same, it returns the end that the
+// first call named, so that the reason of the stall does not change.
+func (b *Broker) publishedAt(start, end source.Position) source.Position {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.mu.unpublished != from || b.mu.published == (source.Position{}) {
-		b.mu.unpublished, b.mu.published = from, end
+	if b.mu.unpublished != start || b.mu.published == (source.Position{}) {
+		b.mu.unpublished, b.mu.published = start, end
 	}
 	return b.mu.published
 }

@@ -12,13 +12,13 @@ import (
 // PostgreSQL: {LSN of the commit, number in the transaction}.
 type Position struct{ Hi, Lo uint64 }
 
-// Compare returns -1, 0 or 1 if p is below, at or above other.
-func (p Position) Compare(other Position) int {
-	return cmp.Or(cmp.Compare(p.Hi, other.Hi), cmp.Compare(p.Lo, other.Lo))
+// Compare returns -1, 0 or 1 if p is below, at or above q.
+func (p Position) Compare(q Position) int {
+	return cmp.Or(cmp.Compare(p.Hi, q.Hi), cmp.Compare(p.Lo, q.Lo))
 }
 
-// Less reports whether p is below other.
-func (p Position) Less(other Position) bool { return p.Compare(other) < 0 }
+// Less reports whether p is below q.
+func (p Position) Less(q Position) bool { return p.Compare(q) < 0 }
 
 // String returns "Lo" if Hi is 0, else "Hi-Lo".
 func (p Position) String() string {

@@ -75,8 +75,8 @@ func (d *disk) free(t *testing.T) int64 {
 	return int64(st.Bavail) * st.Bsize
 }
 
-// fill fills the disk except for left bytes.
-func (d *disk) fill(t *testing.T, left int64) {
+// fill fills the disk until only that many bytes are free.
+func (d *disk) fill(t *testing.T, spare int64) {
 	t.Helper()
 	f, err := os.OpenFile(d.filler(), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -87,7 +87,7 @@ func (d *disk) fill(t *testing.T, left int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if more := d.free(t) - left; more > 0 {
+	if more := d.free(t) - spare; more > 0 {
 		err = unix.Fallocate(int(f.Fd()), 0, info.Size(), more)
 	}
 	if err != nil && !errors.Is(err, unix.ENOSPC) { // the file system's own bookkeeping takes blocks too

@@ -28,8 +28,8 @@ type stream struct {
 	seen   []uint64             // seen[i] is how many items the first i events are of
 }
 
-// higgs returns the events about one discovery on Twitter, or as many made-up
-// ones where that file is not there: the first of them, unless whole.
+// higgs returns the events about one discovery on Twitter, or made-up events if the file is
+// missing. Unless whole is set, it returns only the first streamShort of them.
 func higgs(t *testing.T, whole bool) *stream {
 	t.Helper()
 	records := higgsRecords(t, streamShort, whole)
@@ -41,8 +41,8 @@ func higgs(t *testing.T, whole bool) *stream {
 	return s
 }
 
-// higgsRecords returns the same as records of item, t and event: the first so many,
-// unless whole.
+// higgsRecords returns these events as records of item, t and event. Unless whole is set, it returns
+// only the first short of them.
 func higgsRecords(t *testing.T, short int, whole bool) [][]string {
 	t.Helper()
 	records, there := recordsOf(t, higgsSet)

@@ -34,7 +34,7 @@ type Sample struct {
 type Meter struct {
 	out    io.Writer
 	redraw bool // out is a terminal
-	now    func() Sample
+	sample func() Sample
 	began  time.Time
 	first  Sample
 	done   chan struct{}
@@ -42,9 +42,9 @@ type Meter struct {
 	print  sync.Mutex // held while a line is written
 }
 
-// StartMeter starts the meter of the command. Its goroutine calls now until Stop.
-func (c *CLI) StartMeter(now func() Sample) *Meter {
-	m := &Meter{out: c.Err, redraw: IsTerminal(c.Err), now: now, began: time.Now(), first: now(), done: make(chan struct{})}
+// StartMeter starts the meter of the command. The meter's goroutine calls sample until Stop.
+func (c *CLI) StartMeter(sample func() Sample) *Meter {
+	m := &Meter{out: c.Err, redraw: IsTerminal(c.Err), sample: sample, began: time.Now(), first: sample(), done: make(chan struct{})}
 	c.meter = m
 	m.ended.Go(m.run)
 	return m
@@ -63,7 +63,7 @@ func (m *Meter) run() {
 			return
 		case <-tick.C:
 			m.print.Lock()
-			if text := m.text(m.now(), time.Since(m.began)); m.redraw {
+			if text := m.text(m.sample(), time.Since(m.began)); m.redraw {
 				fmt.Fprint(m.out, clearLine, text)
 			} else {
 				fmt.Fprintln(m.out, text)

@@ -33,9 +33,9 @@ import (
 // Position is a place in a partition of a source.
 type Position struct{ Hi, Lo uint64 }
 
-// Less reports whether p is below other.
-func (p Position) Less(other Position) bool {
-	return cmp.Or(cmp.Compare(p.Hi, other.Hi), cmp.Compare(p.Lo, other.Lo)) < 0
+// Less reports whether p is below q.
+func (p Position) Less(q Position) bool {
+	return cmp.Or(cmp.Compare(p.Hi, q.Hi), cmp.Compare(p.Lo, q.Lo)) < 0
 }
 
 // String returns "Lo" if Hi is 0, else "Hi-Lo".

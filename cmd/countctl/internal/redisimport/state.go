@@ -118,12 +118,12 @@ func (n Names) add(name string, count int64) {
 	}
 }
 
-// merge adds all of other and returns the result.
-func (n Names) merge(other Names) Names {
-	if n == nil && len(other) > 0 {
+// merge adds the names and numbers of o to n, and returns the result.
+func (n Names) merge(o Names) Names {
+	if n == nil && len(o) > 0 {
 		n = Names{}
 	}
-	for name, count := range other {
+	for name, count := range o {
 		n.add(name, count)
 	}
 	return n

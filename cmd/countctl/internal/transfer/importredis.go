@@ -448,7 +448,7 @@ func (r *redisRejects) sync() error {
 	return nil
 }
 
-// close closes the file, whose rows sync has made durable.
+// close closes the file. The caller has called sync, which made the rows durable.
 func (r *redisRejects) close() {
 	if r.f != nil {
 		_ = r.f.Close()
