@@ -70,7 +70,7 @@ release-test: ## builds a release twice, compares the bytes, and installs, upgra
 	diff -r bin/release-1 bin/release-2
 	deploy/packages/test.sh bin/release-1/*.deb
 
-deploy-test: ## as root, follows the Dockerfile and runs its image and the compose file without an engine
+deploy-test: ## checks the image, the compose file and the chart without an engine; as root, runs their nodes
 	cd deploy/test && CGO_ENABLED=0 $(GO) test -count=1 .
 
 e2e-boltdb: ## the tests of the real binaries over the other log store, boltdb

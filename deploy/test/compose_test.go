@@ -1,12 +1,10 @@
 package deploy
 
 import (
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -77,56 +75,13 @@ func mustAbs(t *testing.T, path string) string {
 	return path
 }
 
-// testComposeRuns runs the three services of the compose file. Their names resolve to loopback addresses, and to others
-// after a restart, as those of containers and pods do:
-//
-//  1. The nodes form one cluster, and its catalog has their names, not their addresses.
-//  2. A count is at each node, also after all have moved to new addresses.
-//  3. Each passes the check of its service, and ends with 0.
-func testComposeRuns(t *testing.T, of *image) {
-	p, shared := project(t), network(t)
-	nodes := map[string]*container{}
-	for _, phase := range []int{1, 2} {
-		hosts, ip := "127.0.0.1 localhost\n", map[string]string{}
-		for i, name := range p.ServiceNames() {
-			ip[name] = fmt.Sprintf("127.0.%d.%d", phase, i+1)
-			hosts += ip[name] + " " + name + "\n"
-		}
-		for name, s := range p.Services {
-			if nodes[name] == nil {
-				nodes[name] = newContainer(t, of, shared)
-			}
-			c := nodes[name]
-			// In one network namespace, all interfaces would be those of all nodes.
-			c.env = append(slices.Clone(of.env), "COUNTCTL_ADDR="+ip[name])
-			for _, e := range environment(s) {
-				c.env = append(c.env, strings.ReplaceAll(e, "0.0.0.0", ip[name]))
-			}
-			c.hosts(hosts)
-			c.start(s.Command...)
-		}
-		for name := range nodes {
-			nodes[name].ok("/usr/bin/countctl", "status", "--wait", startMax)
-		}
-		if phase == 1 {
-			nodes["n1"].ok("/usr/bin/countctl", "incr", "1", "like=3")
-		}
-		for name, c := range nodes {
-			if out := c.ok("/usr/bin/countctl", "get", "1", "-o", "json"); !strings.Contains(out, `"like":3`) {
-				t.Errorf("%s counts %s", name, out)
-			}
-			c.ok(p.Services[name].HealthCheck.Test[1:]...)
-			listed := c.ok("/usr/bin/countctl", "node", "list", "-o", "json")
-			for other := range nodes {
-				if !strings.Contains(listed, `"`+other+`:7401"`) {
-					t.Errorf("%s lists %s", name, listed)
-				}
-			}
-		}
-		for name, c := range nodes {
-			if code := c.stop(); code != 0 {
-				t.Errorf("%s: exit %d after SIGTERM", name, code)
-			}
-		}
+// composeNodes returns the services as nodes that runCluster runs.
+func composeNodes(t *testing.T) (nodes []node) {
+	t.Helper()
+	p := project(t)
+	for _, name := range p.ServiceNames() {
+		s := p.Services[name]
+		nodes = append(nodes, node{host: name, env: environment(s), args: s.Command, check: s.HealthCheck.Test[1:]})
 	}
+	return nodes
 }

@@ -108,16 +108,26 @@ func (c *container) start(args ...string) {
 	do(c.t, c.process.Start())
 }
 
-// stop sends the image's signal and returns the exit code.
-func (c *container) stop() int {
+// signal sends the image's signal.
+func (c *container) signal() {
 	c.t.Helper()
+	do(c.t, c.process.Process.Signal(syscall.SIGTERM))
+}
+
+// wait waits for the end of the process and returns its exit code.
+func (c *container) wait() int {
 	process := c.process
 	c.process = nil
-	do(c.t, process.Process.Signal(syscall.SIGTERM))
 	late := time.AfterFunc(endMax, func() { _ = process.Process.Kill() })
 	defer late.Stop()
 	_ = process.Wait()
 	return process.ProcessState.ExitCode()
+}
+
+func (c *container) stop() int {
+	c.t.Helper()
+	c.signal()
+	return c.wait()
 }
 
 // healthy reports whether the image's check passes.
@@ -194,5 +204,12 @@ func TestImage(t *testing.T) {
 	}
 	waits.stop()
 
-	t.Run("compose", func(t *testing.T) { testComposeRuns(t, of) })
+	t.Run("compose", func(t *testing.T) { runCluster(t, of, composeNodes(t), "", func(string) {}) })
+	t.Run("chart", func(t *testing.T) {
+		o, err := render(closed)
+		do(t, err)
+		secrets := o.secrets(t)
+		runCluster(t, of, o.nodes(of), o.domain(), func(root string) { o.mount(t, root, secrets) },
+			"COUNTCTL_CA=/etc/countd/tls/ca.crt", "COUNTCTL_TOKEN="+rootToken)
+	})
 }
