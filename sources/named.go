@@ -29,8 +29,7 @@ func (s *Sources) checkNamed(ctx context.Context, n *shard.Node, before json.Raw
 			return err
 		}
 	}
-	// With OnErrorStop, too, an op that overflows becomes a dead letter.
-	if cfg.OnError == source.OnErrorSkip || old.OnError == cfg.OnError && old.DeadLetters == cfg.DeadLetters {
+	if cfg.OnError != source.OnErrorDeadLetter || old.OnError == cfg.OnError && old.DeadLetters == cfg.DeadLetters {
 		return nil
 	}
 	return s.checkLetters(ctx, cfg)
