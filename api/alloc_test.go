@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard"
 )
 
@@ -23,19 +25,15 @@ type quietNode struct {
 
 func (n quietNode) Keyspace(string) *shard.Keyspace { return n.posts }
 
-func (n quietNode) Get(*shard.Keyspace, []uint64, int, *shard.ReadOptions, []int64) error { return nil }
-
-func (n quietNode) Write(_ *shard.Keyspace, w *shard.Write) error {
-	w.Token.At = append(w.Token.At[:0], shard.GroupIndex{Group: 1, Index: 7})
+func (n quietNode) Read(_ *shard.Keyspace, query raftfsm.Query, _ []uint64, _ *shard.ReadOptions) error {
+	if q, is := query.(*counters.ContainsQuery); is {
+		clear(q.In)
+	}
 	return nil
 }
 
-func (n quietNode) Members() shard.MemberReads { return quietMembers{} }
-
-type quietMembers struct{ fakeMembers }
-
-func (quietMembers) Check(_ *shard.Keyspace, _ int, _ uint64, _ []uint64, _ *shard.ReadOptions, in []bool) error {
-	clear(in)
+func (n quietNode) Write(_ *shard.Keyspace, w *shard.Write) error {
+	w.Token.At = append(w.Token.At[:0], shard.GroupIndex{Group: 1, Index: 7})
 	return nil
 }
 

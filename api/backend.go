@@ -13,14 +13,10 @@ import (
 // method at any time. A method keeps none of its arguments after it returns. Nothing changes a
 // result afterwards.
 type Backend interface {
-	// Node reads and writes the rows of a keyspace. Get fills rows with the first width columns of
-	// each id's row, len(ids)*width values. Write applies w.Ops and overwrites w.Rows,
+	// Node answers queries and writes. Write applies w.Ops and overwrites w.Rows,
 	// len(Ops)*Width values. Keyspace takes no lock.
 	unread.Node
 	timeline.Node
-	// Members reads the sets of members. It allocates nothing.
-	Members() shard.MemberReads
-	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
 	// Keyspaces returns all keyspaces sorted by name.
 	Keyspaces() []*shard.Keyspace
 	// CatchUp waits until Keyspace knows every change that any node acknowledged before

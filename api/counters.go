@@ -8,6 +8,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 )
 
@@ -47,7 +48,8 @@ func (s *Server) getMany(ctx *fasthttp.RequestCtx, r *request) error {
 func (s *Server) readRows(r *request) error {
 	width := len(r.keyspace.Columns)
 	r.rows = resized(r.rows, len(r.ids)*width)
-	if err := s.node().Get(r.keyspace, r.ids, width, &r.read, r.rows); err != nil {
+	r.rowsQuery = rows.Query{Width: width, Rows: r.rows}
+	if err := s.node().Read(r.keyspace, &r.rowsQuery, r.ids, &r.read); err != nil {
 		return fmt.Errorf("cannot read rows: %w", err)
 	}
 	return nil
@@ -64,10 +66,9 @@ func (s *Server) scan(ctx *fasthttp.RequestCtx, r *request) error {
 	if err != nil {
 		return err
 	}
-	width := len(r.keyspace.Columns)
 	r.read.SkipUnreadable = p.skip
-	found, err := s.node().Scan(r.keyspace, p.after, p.hasAfter, p.limit, width, &r.read)
-	if err != nil {
+	found := rows.Scan{Width: len(r.keyspace.Columns), Limit: p.limit, After: p.after, HasAfter: p.hasAfter, Dropped: r.keyspace.Dropped}
+	if err := s.node().Read(r.keyspace, &found, nil, &r.read); err != nil {
 		return fmt.Errorf("cannot scan rows: %w", err)
 	}
 	answerLong(ctx, rowsBytes(len(found.IDs), len(r.columns)), func(dst []byte) []byte {

@@ -13,7 +13,13 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members/memberstest"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
 )
 
@@ -301,7 +307,29 @@ func (n *fakeNode) AddColumns(_ context.Context, name string, columns []string, 
 	return &wider, nil
 }
 
-func (n *fakeNode) Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error {
+// Read implements Backend.
+func (n *fakeNode) Read(ks *shard.Keyspace, query raftfsm.Query, ids []uint64, opt *shard.ReadOptions) error {
+	switch q := query.(type) {
+	case *rows.Query:
+		if q.Table == unread.Cursors {
+			return n.cursors(ids, q)
+		}
+		return n.get(ks, ids, q.Width, opt, q.Rows)
+	case *rows.Scan:
+		return n.scan(ks, q, opt)
+	case *feed.Query:
+		return n.feeds(ids, q)
+	case *feed.GroupsQuery:
+		return n.groups(ids[0], q)
+	case *board.Query:
+		return n.board(q, opt)
+	case *counters.PostsQuery:
+		return n.newest(ids, q)
+	}
+	return n.readSets(ks, query, ids, opt)
+}
+
+func (n *fakeNode) get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error {
 	if n.entered != nil {
 		n.entered <- struct{}{}
 		<-n.leave
@@ -418,30 +446,30 @@ func cutShort(row []int64, op engine.Op, number int) (cuts []engine.Cut) {
 	return cuts
 }
 
-func (n *fakeNode) Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error) {
+func (n *fakeNode) scan(ks *shard.Keyspace, q *rows.Scan, opt *shard.ReadOptions) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.mu.lastRead = *opt
 	if err := n.troubleLocked(); err != nil {
-		return nil, err
+		return err
 	}
 	var ids []uint64
 	for id, row := range n.mu.rows[ks.Name] {
-		if (!hasAfter || id > after) && slices.ContainsFunc(row, func(v int64) bool { return v != 0 }) {
+		if (!q.HasAfter || id > q.After) && slices.ContainsFunc(row, func(v int64) bool { return v != 0 }) {
 			ids = append(ids, id)
 		}
 	}
 	slices.Sort(ids)
-	result := &shard.ScanResult{IDs: ids[:min(limit, len(ids))], More: len(ids) > limit}
+	q.IDs, q.More = ids[:min(q.Limit, len(ids))], len(ids) > q.Limit
 	if opt.SkipUnreadable {
-		result.Unreadable = []int{1, 3}
+		q.Unreadable = []int{1, 3}
 	}
-	for _, id := range result.IDs {
-		row := make([]int64, width)
+	for _, id := range q.IDs {
+		row := make([]int64, q.Width)
 		copy(row, n.mu.rows[ks.Name][id])
-		result.Rows = append(result.Rows, row...)
+		q.Rows = append(q.Rows, row...)
 	}
-	return result, nil
+	return nil
 }
 
 func (n *fakeNode) Status() shard.Status {

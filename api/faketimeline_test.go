@@ -13,7 +13,7 @@ import (
 
 // publish turns a write to an outbox into a write of the posts that it counts.
 func (f *fakeShards) publish(w *shard.Write) {
-	op, post := &w.Outbox[0], shard.Post{ID: w.Outbox[0].ID, Author: w.Ops[0].ID}
+	op, post := &w.Outbox[0], counters.Post{ID: w.Outbox[0].ID, Author: w.Ops[0].ID}
 	w.Ops[0].Kind = engine.OpAdd
 	if f.posts[post] == (op.Kind == outbox.Publish) {
 		w.Cuts = append(w.Cuts, engine.Cut{Column: counters.UnchangedColumn})
@@ -48,37 +48,35 @@ func (f *fakeShards) writeGroup(w *shard.Write, op *feed.Op, answer []int64) {
 	}
 }
 
-// fakeTimelines are the timelines of a fakeNode.
-type fakeTimelines struct{ *fakeNode }
-
-func (n *fakeNode) Timelines() shard.Timelines { return fakeTimelines{n} }
-
-func (f fakeTimelines) Newest(_ *shard.Keyspace, q *shard.NewestPosts, _ *shard.ReadOptions, dst []shard.Post) ([]shard.Post, []int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	order := func(a, b shard.Post) int {
+func (n *fakeNode) newest(authors []uint64, q *counters.PostsQuery) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	order := func(a, b counters.Post) int {
 		if a.ID > b.ID || a.ID == b.ID && a.Author < b.Author {
 			return -1
 		}
 		return 1
 	}
-	for _, p := range slices.SortedFunc(maps.Keys(f.mu.shards.posts), order) {
+	q.Posts, q.Unreadable = q.Posts[:0], nil
+	for _, p := range slices.SortedFunc(maps.Keys(n.mu.shards.posts), order) {
 		behind := !q.HasAfter || p != q.After && order(q.After, p) < 0
-		if f.mu.shards.posts[p] && behind && slices.Contains(q.Authors, p.Author) && len(dst) < q.Limit {
-			dst = append(dst, p)
+		if n.mu.shards.posts[p] && behind && slices.Contains(authors, p.Author) && len(q.Posts) < q.Limit {
+			q.Posts = append(q.Posts, p)
 		}
 	}
-	if f.mu.fault == "shards_unreadable" {
-		return dst, []int{3}, nil
+	if n.mu.fault == "shards_unreadable" {
+		q.Unreadable = []int{3}
+		return nil
 	}
-	return dst, nil, f.troubleLocked()
+	return n.troubleLocked()
 }
 
-func (f fakeTimelines) Groups(_ *shard.Keyspace, user uint64, _ *shard.ReadOptions) (all []feed.Group, _ error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, name := range slices.Sorted(maps.Keys(f.mu.shards.groups[user])) {
-		all = append(all, feed.Group{Name: name, Followees: f.mu.shards.groups[user][name]})
+func (n *fakeNode) groups(user uint64, q *feed.GroupsQuery) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	q.Groups = nil
+	for _, name := range slices.Sorted(maps.Keys(n.mu.shards.groups[user])) {
+		q.Groups = append(q.Groups, feed.Group{Name: name, Followees: n.mu.shards.groups[user][name]})
 	}
-	return all, f.troubleLocked()
+	return n.troubleLocked()
 }

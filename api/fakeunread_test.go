@@ -6,6 +6,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/board"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/unread"
@@ -17,7 +18,7 @@ type fakeShards struct {
 	counts, cursors map[uint64][]int64
 	feeds           map[uint64]map[uint64]int64
 	board           board.View
-	posts           map[shard.Post]bool
+	posts           map[counters.Post]bool
 	groups          map[uint64]map[string][]uint64
 }
 
@@ -25,7 +26,7 @@ func newFakeShards() *fakeShards {
 	return &fakeShards{
 		map[uint64][]int64{}, map[uint64][]int64{}, map[uint64]map[uint64]int64{},
 		board.View{Channels: map[string]board.Channel{}, Dots: map[string]board.Dot{}},
-		map[shard.Post]bool{}, map[uint64]map[string][]uint64{},
+		map[counters.Post]bool{}, map[uint64]map[string][]uint64{},
 	}
 }
 
@@ -139,37 +140,38 @@ func (f *fakeShards) writeBoard(w *shard.Write, answer []int64) {
 	}
 }
 
-func (n *fakeNode) Cursors(_ *shard.Keyspace, users []uint64, width int, _ *shard.ReadOptions, rows []int64) error {
+func (n *fakeNode) cursors(users []uint64, q *rows.Query) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	clear(rows)
+	clear(q.Rows)
 	for i, user := range users {
-		copy(rows[i*width:(i+1)*width], n.mu.shards.cursors[user])
+		copy(q.Rows[i*q.Width:(i+1)*q.Width], n.mu.shards.cursors[user])
 	}
 	return n.troubleLocked()
 }
 
-func (n *fakeNode) Feeds(_ *shard.Keyspace, users []uint64, _ *shard.ReadOptions, into *shard.Feeds) error {
+func (n *fakeNode) feeds(users []uint64, q *feed.Query) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	into.Followees, into.Ends = into.Followees[:0], into.Ends[:0]
-	for _, user := range users {
+	q.Begin(len(users))
+	for i, user := range users {
 		seen := n.mu.shards.feeds[user]
+		var followees []feed.Followee
 		for _, id := range slices.Sorted(maps.Keys(seen)) {
-			into.Followees = append(into.Followees, feed.Followee{ID: id, Posts: seen[id]})
+			followees = append(followees, feed.Followee{ID: id, Posts: seen[id]})
 		}
-		into.Ends = append(into.Ends, len(into.Followees))
+		q.Append(i, followees, 0)
 	}
 	return n.troubleLocked()
 }
 
-func (n *fakeNode) Board(_ *shard.Keyspace, opt *shard.ReadOptions) (*board.View, error) {
+func (n *fakeNode) board(q *board.Query, opt *shard.ReadOptions) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.mu.lastRead = *opt
 	if err := n.troubleLocked(); err != nil {
-		return nil, err
+		return err
 	}
-	view := board.View{Channels: maps.Clone(n.mu.shards.board.Channels), Dots: maps.Clone(n.mu.shards.board.Dots)}
-	return &view, nil
+	q.View = &board.View{Channels: maps.Clone(n.mu.shards.board.Channels), Dots: maps.Clone(n.mu.shards.board.Dots)}
+	return nil
 }

@@ -8,8 +8,9 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/rows"
 )
 
 // changeMembers serves a batch of members that join or leave sets.
@@ -59,9 +60,9 @@ func (s *Server) checkMembers(ctx *fasthttp.RequestCtx, r *request) error {
 func (s *Server) readSets(r *request, columns []uint8) error {
 	n := len(r.ids)
 	r.sets.in = slices.Grow(r.sets.in[:0], n*len(columns))[:n*len(columns)]
-	reads := s.node().Members()
 	for i, column := range columns {
-		if err := reads.Check(r.keyspace, int(column), r.sets.member, r.ids, &r.read, r.sets.in[i*n:(i+1)*n]); err != nil {
+		r.sets.contains = counters.ContainsQuery{Column: column, Member: r.sets.member, In: r.sets.in[i*n : (i+1)*n]}
+		if err := s.node().Read(r.keyspace, &r.sets.contains, r.ids, &r.read); err != nil {
 			return fmt.Errorf("cannot read members: %w", err)
 		}
 	}
@@ -70,19 +71,20 @@ func (s *Server) readSets(r *request, columns []uint8) error {
 
 // listMembers serves a page of the members of a row, and the row's count.
 func (s *Server) listMembers(ctx *fasthttp.RequestCtx, r *request) error {
-	column, row := r.sets.column, [engine.ColumnsMax]int64{}
+	column := r.sets.column
 	r.ids = append(r.ids, r.id)
-	if err := s.node().Get(r.keyspace, r.ids, column+1, &r.read, row[:column+1]); err != nil {
+	row := rows.Query{Width: column + 1, Rows: make([]int64, column+1)}
+	if err := s.node().Read(r.keyspace, &row, r.ids, &r.read); err != nil {
 		return fmt.Errorf("cannot read row: %w", err)
 	}
-	list, err := s.node().Members().List(r.keyspace, column, r.id, r.sets.listed(), &r.read)
-	if err != nil {
+	q := counters.MembersQuery{Column: uint8(column), Page: r.sets.listed()}
+	if err := s.node().Read(r.keyspace, &q, r.ids, &r.read); err != nil {
 		return fmt.Errorf("cannot list members: %w", err)
 	}
-	answerLong(ctx, memberBytes*len(list.Entries), func(dst []byte) []byte {
+	answerLong(ctx, memberBytes*len(q.List.Entries), func(dst []byte) []byte {
 		dst = appendID(append(dst, `{"id":`...), r.id)
-		dst = appendNumber(append(dst, ','), "count", row[column])
-		dst = appendEntries(append(dst, `,"members":[`...), "member", list)
+		dst = appendNumber(append(dst, ','), "count", row.Rows[column])
+		dst = appendEntries(append(dst, `,"members":[`...), "member", q.List)
 		return append(dst, '}')
 	})
 	return nil
@@ -90,13 +92,13 @@ func (s *Server) listMembers(ctx *fasthttp.RequestCtx, r *request) error {
 
 // listSets serves a page of the rows that a member is in.
 func (s *Server) listSets(ctx *fasthttp.RequestCtx, r *request) error {
-	list, err := s.node().Members().Of(r.keyspace, r.sets.column, r.id, r.sets.listed(), &r.read)
-	if err != nil {
+	q := counters.RowsOfMemberQuery{Column: uint8(r.sets.column), Member: r.id, Page: r.sets.listed()}
+	if err := s.node().Read(r.keyspace, &q, nil, &r.read); err != nil {
 		return fmt.Errorf("cannot list the rows of a member: %w", err)
 	}
-	answerLong(ctx, memberBytes*len(list.Entries), func(dst []byte) []byte {
+	answerLong(ctx, memberBytes*len(q.List.Entries), func(dst []byte) []byte {
 		dst = appendID(append(dst, `{"member":`...), r.id)
-		dst = appendEntries(append(dst, `,"ids":[`...), "id", list)
+		dst = appendEntries(append(dst, `,"ids":[`...), "id", q.List)
 		return append(dst, `,"lag_ms":0}`...) // a shard changes both directions in one log entry
 	})
 	return nil

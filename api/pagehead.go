@@ -9,6 +9,7 @@ import (
 
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/shard"
 )
@@ -50,7 +51,7 @@ func (r *request) readCountsOf(name []byte) error {
 	return nil
 }
 
-func appendPostCursor(dst []byte, last shard.Post) []byte {
+func appendPostCursor(dst []byte, last counters.Post) []byte {
 	dst = strconv.AppendUint(append(dst, `,"cursor":"`...), last.ID, 10)
 	dst = strconv.AppendUint(append(dst, '.'), last.Author, 10)
 	return append(dst, '"')

@@ -17,6 +17,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/tiering"
@@ -117,8 +118,8 @@ func deleteRows(t *testing.T, n *shard.Node, ks *shard.Keyspace) {
 		return
 	}
 	deadline := time.Now().Add(10 * time.Second)
-	rows, err := n.Scan(ks, 0, false, 10_000, len(ks.Columns), &shard.ReadOptions{Deadline: deadline})
-	if err != nil {
+	rows := rows.Scan{Width: len(ks.Columns), Limit: 10_000}
+	if err := n.Read(ks, &rows, nil, &shard.ReadOptions{Deadline: deadline}); err != nil {
 		t.Fatal(err)
 	}
 	w := &shard.Write{Deadline: deadline}

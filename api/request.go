@@ -10,6 +10,8 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/unread"
 )
@@ -43,6 +45,8 @@ type request struct {
 	columns  []uint8 // to return, by number, in this order
 	rows     []int64
 	poll     unread.Poll
+
+	rowsQuery rows.Query // of the last read of rows
 
 	auth     *auth.Authorizer // nil if it is off, or the endpoint needs nothing
 	caller   *auth.Caller     // nil for nobody
@@ -119,7 +123,7 @@ type asked struct {
 	hasAfter bool
 
 	// Of a page of posts.
-	post   shard.Post // the last post of the previous page, if hasAfter is set
+	post   counters.Post // the last post of the previous page, if hasAfter is set
 	group  string
 	counts *shard.Keyspace
 	in     string // columns, with commas between, in whose sets the page looks for the user; "" for none
@@ -141,6 +145,8 @@ type setCall struct {
 	asked  bool   // whether a read of counts names a member
 	page   members.Page
 	in     []bool // whether member is in each set that was read
+
+	contains counters.ContainsQuery // of the last read of sets
 
 	uncounted bool // members join without changing the counts
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/spill"
@@ -26,6 +27,9 @@ type Kind interface {
 	// Walk returns the reader of one snapshot, which calls the visitor with its contents and sets
 	// the facts, except Index and Digest.
 	Walk(see *SnapshotVisitor, facts *SnapshotFacts) Walk
+	// ParseQuery parses the query with a number that Query.AppendTo wrote. If the kind has none with
+	// this number, it returns NoQuery.
+	ParseQuery(number byte, r *wire.Reader) Query
 }
 
 // Walk reads the sections of a snapshot in order, except those of the request memory.
@@ -98,6 +102,14 @@ func (k Kinds) New(number codec.Kind, places Places) Machine {
 		return kind.New(places)
 	}
 	return k[0].New(places)
+}
+
+// ParseQuery parses a query of a kind; see Kind.ParseQuery.
+func (k Kinds) ParseQuery(of codec.Kind, number byte, r *wire.Reader) Query {
+	if kind, known := k.of(of); known {
+		return kind.ParseQuery(number, r)
+	}
+	return NoQuery(number, r)
 }
 
 // CheckSection calls a visitor with the ops of a request's section for a shard of a kind and a

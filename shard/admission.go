@@ -174,7 +174,7 @@ func (c *partCheck) read() (err error) {
 		err = r.get(rows.Counts, c.rows, 1, make([]int64, len(c.rows)), c.deadline)
 	}
 	if err == nil && len(bodies) > 0 {
-		err = r.eachBody(len(bodies), c.deadline, func(ctx context.Context, i int) error { return r.spill.Warm(ctx, bodies[i]) })
+		err = r.diskFailure(raftfsm.EachRead(len(bodies), c.deadline, func(ctx context.Context, i int) error { return r.spill.Warm(ctx, bodies[i]) }))
 	}
 	if errors.Is(err, ErrNoQuorum) {
 		return fmt.Errorf("%w: what the write needs on disk cannot be read: %w", ErrNoLeader, err)

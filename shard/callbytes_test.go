@@ -8,7 +8,6 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
@@ -18,8 +17,8 @@ import (
 func TestBytesOfCallsAreGolden(t *testing.T) {
 	t.Parallel()
 	read := &remoteRead{
-		group: 300, route: codec.Route{Modulus: 200, Residue: 7}, readQuery: readQuery{of: readPosts, width: 4, posts: counters.NewestPosts{Last: 9, Below: 1, Limit: 2}},
-		consistency: Linearizable, staleness: time.Microsecond, index: 5, cold: true, keys: []uint64{1, 1 << 56},
+		group: 300, route: codec.Route{Modulus: 200, Residue: 7}, number: 2, query: []byte("query"),
+		consistency: Linearizable, staleness: time.Microsecond, index: 5, disk: true, keys: []uint64{1, 1 << 56},
 	}
 	q := propose.Settled(nil)
 	q.Ops, q.Width, q.Result = 2, 1, raftfsm.NewResult(7, 1, []int64{3, -1}, []engine.Overflow{{Op: 1, Column: 2}}, dedup.Duplicate)
@@ -28,7 +27,7 @@ func TestBytesOfCallsAreGolden(t *testing.T) {
 		got  []byte
 		want string
 	}{
-		"read":    {appendRead(nil, read), "ac02c80107030201e8070504090000000000000001020201000000000000000000000000000001"},
+		"read":    {read.appendTo(nil), "ac02c80107020201e807050571756572790201000000000000000000000000000001"},
 		"part":    {forward.Append(nil, &forward.Part{Section: []byte("section"), Width: 4, Judges: true}), "01040773656374696f6e"},
 		"settled": {appendSettled(nil, q, nil), "00070102060101010201000303020000"},
 		"refused": {appendSettled(nil, q, ErrNoLeader), "04001774686520736861726420686173206e6f206c6561646572"},

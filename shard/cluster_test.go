@@ -336,12 +336,12 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 }
 
 func FuzzCallMessages(f *testing.F) {
-	f.Add(appendRead(nil, &remoteRead{group: 7, route: codec.Route{Modulus: 200, Residue: 199}, consistency: Linearizable, staleness: time.Second, index: 9, readQuery: readQuery{width: 4}, keys: []uint64{1, 2}}))
+	f.Add((&remoteRead{group: 7, route: codec.Route{Modulus: 200, Residue: 199}, consistency: Linearizable, staleness: time.Second, index: 9, query: []byte{0, 4}, keys: []uint64{1, 2}}).appendTo(nil))
 	f.Add(forward.Append(nil, &forward.Part{Section: []byte("section"), Width: 4, Judges: true}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := wire.Reader{Rest: b}
 		if q := parseRead(&r); r.End() == nil {
-			s := wire.Reader{Rest: appendRead(nil, q)}
+			s := wire.Reader{Rest: q.appendTo(nil)}
 			if again := parseRead(&s); s.End() != nil || !reflect.DeepEqual(again, q) {
 				t.Fatalf("%+v became %+v, %v", q, again, s.Err)
 			}

@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -9,65 +8,46 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/rows"
-	"github.com/countd/countd/shard/tiering"
+	"github.com/countd/countd/shard/errs"
 )
 
-// get fills rows, width counts for each key, from a table of this replica, cold rows included.
-// After any error but ErrOverloaded, the caller may ask another replica.
-func (r *localReplica) get(of raftfsm.Table, keys []uint64, width int, rows []int64, deadline time.Time) error {
-	table := r.fsm.TableOf(of)
-	missing := table.GetMany(keys, width, rows, nil)
-	if len(missing) == 0 {
+// answer fills a part from this replica. Unless disk is set, it returns errs.ErrColdRows if the answer is not
+// in memory. With disk, it waits until the deadline, and records damage, so that the node repairs the
+// replica. After any error but ErrOverloaded and wire.ErrBadMessage, the caller may ask another replica.
+func (r *localReplica) answer(q raftfsm.Query, p *raftfsm.Part, disk bool, deadline time.Time) error {
+	err := q.Answer(r.fsm, p, disk, deadline)
+	switch {
+	case err == nil:
 		return nil
+	case errors.Is(err, raftfsm.ErrNotInMemory):
+		return errs.ErrColdRows
+	case errors.Is(err, wire.ErrBadMessage):
+		return err
 	}
-	return r.readCold(table, keys, missing, width, rows, deadline)
+	return r.diskFailure(err)
 }
 
-// readCold fills the rows of those keys that GetMany reported as missing.
-func (r *localReplica) readCold(table *engine.Table, keys []uint64, missing []int, width int, rows []int64, deadline time.Time) error {
-	err := tiering.EachRead(len(missing), deadline, func(ctx context.Context, m int) error {
-		i := missing[m]
-		return table.ReadCold(ctx, keys[i], rows[i*width:(i+1)*width])
-	})
-	return r.tableFailure(table, err)
-}
-
-// eachBody calls read for each i in [0, n), several at once, until one call fails. read may read
-// a feed or an outbox from disk. eachBody returns the same errors as get.
-func (r *localReplica) eachBody(n int, deadline time.Time, read func(ctx context.Context, i int) error) error {
-	return r.bodyFailure(tiering.EachRead(n, deadline, read))
-}
-
-// bodyFailure is coldFailure for feeds and outboxes. It records damage, so that the node repairs
-// the replica.
-func (r *localReplica) bodyFailure(err error) error {
-	if errors.Is(err, cold.ErrDamaged) {
-		r.damage.Note(err)
-	}
-	return coldFailure(err)
-}
-
-// tableFailure is bodyFailure for the cold rows of a table. It ignores damage in a table that a
-// snapshot has replaced meanwhile: that table no longer has cold rows.
-func (r *localReplica) tableFailure(table *engine.Table, err error) error {
-	if errors.Is(err, cold.ErrDamaged) && r.fsm.TableOf(rows.Counts) == table {
-		r.damage.Note(err)
-	}
-	return coldFailure(err)
-}
-
-// coldFailure returns the error of a read after the disk returned err.
-func coldFailure(err error) error {
+// diskFailure returns the error of a read after the disk returned err, which may be nil. It records damage.
+func (r *localReplica) diskFailure(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, cold.ErrBusy):
 		return fmt.Errorf("%w: %w", ErrOverloaded, err)
-	default:
-		return fmt.Errorf("%w: %w", ErrNoQuorum, err)
+	case errors.Is(err, cold.ErrDamaged) || errors.Is(err, members.ErrDamaged):
+		r.damage.Note(err)
 	}
+	return fmt.Errorf("%w: %w", ErrNoQuorum, err)
+}
+
+// get fills dst, width counts for each key, from a table of this replica, cold rows included. Its errors
+// are those of answer.
+func (r *localReplica) get(of raftfsm.Table, keys []uint64, width int, dst []int64, deadline time.Time) error {
+	p := raftfsm.Part{Keys: keys, Words: dst}
+	return r.answer(&rows.Query{Table: of, Width: width}, &p, true, deadline)
 }
 
 // failedAlone wraps the error of rows that this node cannot read and no other node has.
@@ -86,18 +66,4 @@ func (r *localReplica) has(of raftfsm.Table, key uint64, deadline time.Time) boo
 		return true
 	}
 	return row != [engine.ColumnsMax]int64{}
-}
-
-// readRun returns up to a chunk of rows of a table from a key on, encoded as localReplica.rows
-// describes. If it cannot read cold rows, the caller may ask another replica.
-func (r *localReplica) readRun(table *engine.Table, q *remoteRead) ([]int64, error) {
-	rows := []int64{0}
-	err := table.Scan(q.keys[0], q.width, func(p *engine.Page) bool {
-		for i, key := range p.IDs[:min(len(p.IDs), q.chunk-int(rows[0]))] {
-			rows = append(append(rows, int64(key)), p.Counts[i*q.width:(i+1)*q.width]...)
-			rows[0]++
-		}
-		return int(rows[0]) < q.chunk
-	})
-	return rows, r.tableFailure(table, err)
 }

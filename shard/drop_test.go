@@ -22,6 +22,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard/dirs"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/rpc"
@@ -279,8 +280,8 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 			t.Errorf("%s: %v", method, err)
 		}
 	}
-	q := &remoteRead{group: number, route: codectest.Whole, readQuery: readQuery{width: 1}, keys: []uint64{1}}
-	if _, err := all[0].reader.readAt(ctx, other, q); !errors.Is(err, ErrUnknownKeyspace) {
+	row := &rows.Query{Width: 1}
+	if err := all[0].reader.readAt(ctx, other, row, &raftfsm.Part{Keys: []uint64{1}}, g, &ReadOptions{}); !errors.Is(err, ErrUnknownKeyspace) {
 		t.Errorf("a read: %v", err)
 	}
 }

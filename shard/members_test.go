@@ -31,7 +31,7 @@ func memberWrite(t *testing.T, n *Node, ks *Keyspace, ops ...engine.Op) *Write {
 func isIn(t *testing.T, n *Node, ks *Keyspace, member uint64, w *Write, ids ...uint64) []bool {
 	t.Helper()
 	in := make([]bool, len(ids))
-	mustDo(t, n.Members().Check(ks, 2, member, ids, &ReadOptions{Token: w.Token, Deadline: soon()}, in))
+	mustDo(t, n.Check(ks, 2, member, ids, &ReadOptions{Token: w.Token, Deadline: soon()}, in))
 	return in
 }
 
@@ -74,7 +74,7 @@ func TestMembersThroughAnyNode(t *testing.T) {
 			t.Errorf("node %d: member 7 is in %v, want %v", i, got, want)
 		}
 		opt := &ReadOptions{Token: w.Token, Deadline: soon()}
-		l, err := n.Members().List(ks, 2, base+1, members.Page{Limit: 10}, opt)
+		l, err := n.List(ks, 2, base+1, members.Page{Limit: 10}, opt)
 		mustDo(t, err)
 		if !slices.Equal(idsOf(l), []uint64{8, 7}) || l.More {
 			t.Errorf("node %d: members %+v", i, l)
@@ -112,7 +112,7 @@ func TestRowsOfAMember(t *testing.T) {
 	opt := &ReadOptions{Token: w.Token, Deadline: soon()}
 	page, seen := members.Page{Limit: 7}, []members.Entry(nil)
 	for {
-		l, err := n.Members().Of(ks, 1, 42, page, opt)
+		l, err := n.Of(ks, 1, 42, page, opt)
 		mustDo(t, err)
 		seen = append(seen, l.Entries...)
 		if !l.More {
@@ -177,7 +177,7 @@ func TestMembersOutliveARestart(t *testing.T) {
 		for id := range uint64(5) {
 			row := make([]int64, 4)
 			mustDo(t, n.Get(ks, []uint64{id}, 4, &ReadOptions{Consistency: Linearizable, Deadline: soon()}, row))
-			l, err := n.Members().List(ks, 2, id, members.Page{Limit: 1000}, &ReadOptions{Deadline: soon()})
+			l, err := n.List(ks, 2, id, members.Page{Limit: 1000}, &ReadOptions{Deadline: soon()})
 			mustDo(t, err)
 			if want[id] = len(l.Entries); int64(want[id]) != row[2] {
 				t.Fatalf("round %d: row %d has %d members, count %d", round, id, len(l.Entries), row[2])
@@ -223,13 +223,13 @@ func TestMembersAreRestored(t *testing.T) {
 	}
 	eventually(t, "digests agree", func() bool { return digestsAgree(to) })
 	at := to[2].Keyspace("posts")
-	if in := make([]bool, 1); to[2].Members().Check(at, 0, 1_000_000, []uint64{3}, &ReadOptions{Token: other.Token, Deadline: soon()}, in) != nil || in[0] {
+	if in := make([]bool, 1); to[2].Check(at, 0, 1_000_000, []uint64{3}, &ReadOptions{Token: other.Token, Deadline: soon()}, in) != nil || in[0] {
 		t.Error("a member that was there before the restore is there still")
 	}
 	for id := range uint64(11) {
-		want, err := from[0].Members().List(ks, 0, id, members.Page{Limit: 5000}, &ReadOptions{Deadline: soon()})
+		want, err := from[0].List(ks, 0, id, members.Page{Limit: 5000}, &ReadOptions{Deadline: soon()})
 		mustDo(t, err)
-		got, err := to[0].Members().List(at, 0, id, members.Page{Limit: 5000}, &ReadOptions{Consistency: Linearizable, Deadline: soon()})
+		got, err := to[0].List(at, 0, id, members.Page{Limit: 5000}, &ReadOptions{Consistency: Linearizable, Deadline: soon()})
 		mustDo(t, err)
 		if !slices.Equal(got.Entries, want.Entries) {
 			t.Fatalf("row %d has %d members, the backup had %d", id, len(got.Entries), len(want.Entries))
@@ -342,7 +342,7 @@ func TestMembersOfUnread(t *testing.T) {
 		t.Errorf("a write to posts and unread: %v", err)
 	}
 	in := make([]bool, 1)
-	mustDo(t, n.Members().Check(posts, 0, 7, []uint64{1}, &ReadOptions{Deadline: soon()}, in))
+	mustDo(t, n.Check(posts, 0, 7, []uint64{1}, &ReadOptions{Deadline: soon()}, in))
 	if in[0] {
 		t.Error("an op of a refused write was applied")
 	}
@@ -382,7 +382,7 @@ func TestMembersOfASource(t *testing.T) {
 	row, in := make([]int64, 4), make([]bool, 2)
 	opt := &ReadOptions{Consistency: Linearizable, Deadline: soon()}
 	mustDo(t, n.Get(posts, []uint64{5}, 4, opt, row))
-	mustDo(t, n.Members().Check(posts, 2, 7, []uint64{5, 6}, opt, in))
+	mustDo(t, n.Check(posts, 2, 7, []uint64{5, 6}, opt, in))
 	if row[2] != 31 || !in[0] || in[1] {
 		t.Errorf("the row is %v, member 7 is in %v, want 31 likes and in the first", row, in)
 	}
@@ -437,7 +437,7 @@ func TestDamagedMembersOfASingleNode(t *testing.T) {
 				t.Errorf("an op on a damaged set: %v", err)
 			}
 		}
-		if err := n.Members().Check(ks, 2, 7919, []uint64{0}, &ReadOptions{Deadline: soon()}, make([]bool, 1)); !errors.Is(err, ErrUnreadable) {
+		if err := n.Check(ks, 2, 7919, []uint64{0}, &ReadOptions{Deadline: soon()}, make([]bool, 1)); !errors.Is(err, ErrUnreadable) {
 			t.Errorf("a check of a damaged set: %v", err)
 		}
 		w := memberWrite(t, n, ks, addTo(0, 1, 1), engine.Join(999, 2, 5), engine.Leave(999, 2, 5))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -139,7 +140,7 @@ func BenchmarkNodeGet(b *testing.B) {
 	b.ResetTimer()
 	opt := &ReadOptions{Consistency: Stale}
 	for _, page := range []int{1, 20, 100} {
-		ids, rows := make([]uint64, page), make([]int64, 4*page)
+		ids, q := make([]uint64, page), rows.Query{Width: 4, Rows: make([]int64, 4*page)}
 		b.Run(fmt.Sprintf("ids=%d", page), func(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
@@ -147,7 +148,7 @@ func BenchmarkNodeGet(b *testing.B) {
 					ids[at] = uint64(i*page+at) % benchIDs
 				}
 				opt.Deadline = soon()
-				if err := n.Get(ks, ids, 4, opt, rows); err != nil {
+				if err := n.Read(ks, &q, ids, opt); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -49,7 +49,7 @@ func (m *outboxSpill) check(t *testing.T, n *Node, opt ReadOptions) {
 	for author := range uint64(spillAuthors) {
 		authors = append(authors, author)
 		for _, id := range m.posts[author] {
-			all = append(all, Post{id, author})
+			all = append(all, Post{ID: id, Author: author})
 		}
 	}
 	slices.SortFunc(all, func(a, b Post) int {
@@ -115,7 +115,7 @@ func TestSpilledOutboxesOfANode(t *testing.T) {
 		t.Fatalf("%d outboxes of %d are on disk", spilled, authors)
 	}
 	authors := []uint64{0, 1, 2, 3, 4, 5, 18, 19}
-	mustReadNewest(t, n, NewestPosts{Authors: authors, Limit: 3}, ReadOptions{}, Post{m.posts[19][0], 19}, Post{m.posts[19][1], 19}, Post{m.posts[19][2], 19})
+	mustReadNewest(t, n, NewestPosts{Authors: authors, Limit: 3}, ReadOptions{}, Post{ID: m.posts[19][0], Author: 19}, Post{ID: m.posts[19][1], Author: 19}, Post{ID: m.posts[19][2], Author: 19})
 	if spilled, _ := outboxesOnDisk(n); spilled != spillAuthors-3 { // the three with the newest last post
 		t.Errorf("a page of 3 posts left %d of %d outboxes on disk", spilled, spillAuthors)
 	}
@@ -208,7 +208,7 @@ func TestLostOutboxesComeBack(t *testing.T) {
 	for name, touch := range map[string]func(r *localReplica){
 		"by a read": func(*localReplica) {
 			opt := &ReadOptions{Deadline: time.Now().Add(300 * time.Millisecond)}
-			posts, unreadable, err := n.Timelines().Newest(n.Keyspace(KeyspaceUsers), &NewestPosts{Authors: []uint64{3}, Limit: 5}, opt, nil)
+			posts, unreadable, err := n.Newest(n.Keyspace(KeyspaceUsers), &NewestPosts{Authors: []uint64{3}, Limit: 5}, opt)
 			if err == nil && (len(posts) != 5 || len(unreadable) > 0) {
 				t.Errorf("a lost outbox has %v, unreadable %v", posts, unreadable)
 			}

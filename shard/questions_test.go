@@ -1,14 +1,16 @@
 package shard
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"sync/atomic"
 	"testing"
 
 	"github.com/countd/countd/internal/wire"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/stream"
@@ -46,21 +48,18 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 		methodRead: func(_ context.Context, request []byte) ([]byte, error) {
 			r := wire.Reader{Rest: request}
 			r.Uint()
-			q := parseRead(&r)
-			row := []byte{0}
-			if q.of == readFeeds {
-				row = []byte{0, 0} // no followees, and a stamp
-			}
-			return append(rpc.AppendError(nil, nil), bytes.Repeat(row, len(q.keys))...), nil
+			read := parseRead(&r)
+			return wire.AppendBytes(rpc.AppendError(nil, nil), make([]byte, len(read.keys))), nil
 		},
 	}, nil)
 	other.Calls = calls
 	streams := stream.New(stream.Config{Mux: mux, Lookup: nodes.Lookup, Calls: other})
 	t.Cleanup(streams.Close)
-	read := func(of readOf, keys int) func() error {
+	read := func(q raftfsm.Query, keys int) func() error {
 		return func() error {
-			q := &remoteRead{route: codectest.Whole, consistency: Linearizable, readQuery: readQuery{of: of, width: 1}, keys: make([]uint64, keys)}
-			answers, err := n.reader.sendReads("b")(within10s(t), []*remoteRead{q})
+			read := &remoteRead{route: codectest.Whole, consistency: Linearizable, number: q.Number(), keys: make([]uint64, keys)}
+			sent := &sentRead{message: read.appendTo(nil), answerMax: q.Limits(keys).Answer}
+			answers, err := n.reader.sendReads("b")(within10s(t), []*sentRead{sent})
 			if err == nil {
 				err = answers[0].err
 			}
@@ -78,9 +77,9 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 			}
 			return err
 		}},
-		"read":               {small: true, ask: read(readCounts, 1)},
-		"read of many":       {ask: read(readCounts, readKeysMax)},
-		"read of many feeds": {ask: read(readFeeds, 4)},
+		"read":               {small: true, ask: read(&rows.Query{Width: 1}, 1)},
+		"read of many":       {ask: read(&rows.Query{Width: 1}, raftfsm.ReadKeysMax)},
+		"read of many feeds": {ask: read(&feed.Query{}, 4)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eventually(t, "the stream is there", func() bool {

@@ -4,11 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/countd/countd/raftfsm/board"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/stream"
@@ -28,9 +27,10 @@ const (
 // reader answers reads of all shards from this node's memory or disk, or from another node. It never
 // changes a shard.
 //
-// Invariant: each row or feed of an answer comes from one replica, here or on another node, that
-// admit accepted for that read. All rows of one shard come from the same replica. Feeds may not,
-// because reader reads them feedsInReadMax at a time.
+// Invariant: each Part of an answer comes from one replica, here or on another node, that admit accepted
+// for that read. A replica that answers a Part after another one replaces all of its answer. So all rows of
+// one shard come from the same replica. If a shard has more keys than Limits.Keys, as feeds may, each so
+// many keys come from one replica.
 type reader struct {
 	*router
 	streams *stream.Streams // to other nodes
@@ -41,120 +41,49 @@ type reader struct {
 	}
 }
 
-// get fills rows from a table, as Node.Get does.
-func (rd *reader) get(ks *Keyspace, of readOf, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
+// read answers a query, as Node.Read does.
+func (rd *reader) read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOptions) error {
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
 		return err
 	}
-	arrived, route := time.Now(), groups[0].route
+	arrived, route := time.Now(), &groups[0].route
+	admit := func(g *shardReplica) (*localReplica, error) { return rd.admitted(g, opt, arrived) }
 	if len(ids) == 1 {
 		s, key := route.KeyOf(ids[0])
 		r, err := rd.admitted(groups[s], opt, arrived)
 		if err != nil {
 			return err
 		}
-		if r != nil && r.fsm.TableOf(of.table()).Get(key, rows[:width]) {
+		if r != nil && q.One(r.fsm, key) {
 			return nil
 		}
-		found, err := rd.fetch(groups[s], r, readQuery{of: of, width: width}, []uint64{key}, opt)
-		copy(rows, found)
-		return err
+		admit = func(*shardReplica) (*localReplica, error) { return r, nil }
 	}
-	pg := newPage(of, ids, width, route)
+	pg := newPage(ids, route, opt.Deadline)
 	defer pg.release()
-	failed := rd.readShards(pg, groups, opt, arrived)
-	for s := range pg.byShard {
-		p := &pg.byShard[s]
-		for i, at := range p.at {
-			copy(rows[at*width:(at+1)*width], p.rows[i*width:(i+1)*width])
+	q.Split(&pg.Read)
+	for {
+		failed := rd.readShards(pg, q, groups, opt, admit)
+		if again := q.Join(&pg.Read); !again || failed != nil {
+			return failed
 		}
+		admit = func(g *shardReplica) (*localReplica, error) { return rd.admitted(g, opt, time.Now()) }
 	}
-	if failed != nil {
-		return failed
-	}
-	return nil
 }
 
-// feeds sets dst to the feeds of users, as Node.Feeds does.
-func (rd *reader) feeds(ks *Keyspace, users []uint64, opt *ReadOptions, dst *Feeds) error {
-	dst.Followees, dst.Ends, dst.Stamps = dst.Followees[:0], dst.Ends[:0], dst.Stamps[:0]
-	groups, err := rd.groupsToRead(ks, opt)
-	if err != nil {
-		return err
-	}
-	arrived, route := time.Now(), groups[0].route
-	if len(users) == 1 {
-		s, key := route.KeyOf(users[0])
-		r, err := rd.admitted(groups[s], opt, arrived)
-		if err != nil {
-			return err
-		}
-		return rd.appendFeed(dst, groups[s], r, key, opt)
-	}
-	pg := newPage(readFeeds, users, 0, route)
-	defer pg.release()
-	if failed := rd.readShards(pg, groups, opt, arrived); failed != nil {
-		return failed
-	}
-	for _, user := range users {
-		s, key := route.KeyOf(user)
-		if p := &pg.byShard[s]; p.here == nil {
-			p.rows = dst.appendRow(p.rows)
-		} else if err := rd.appendFeed(dst, groups[s], p.here, key, opt); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// appendFeed appends one user's feed. r is this node's replica if it may answer, or nil. appendFeed
-// reads r's memory if the feed is there.
-func (rd *reader) appendFeed(dst *Feeds, g *shardReplica, r *localReplica, key uint64, opt *ReadOptions) error {
-	if r != nil {
-		if followees, stamp, inMemory := r.feed.Followees(dst.Followees, key); inMemory {
-			dst.Followees, dst.Ends, dst.Stamps = followees, append(dst.Ends, len(followees)), append(dst.Stamps, stamp)
-			return nil
-		}
-	}
-	row, err := rd.fetch(g, r, readQuery{of: readFeeds}, []uint64{key}, opt)
-	if err == nil {
-		dst.appendRow(row)
-	}
-	return err
-}
-
-// boardView returns the board, as Node.Board does.
-func (rd *reader) boardView(ks *Keyspace, opt *ReadOptions) (*board.View, error) {
-	groups, err := rd.groupsToRead(ks, opt)
-	if err != nil {
-		return nil, err
-	}
-	g := groups[0]
-	r, err := rd.admitted(g, opt, time.Now())
-	if err != nil {
-		return nil, err
-	}
-	if r != nil {
-		return r.board.View(), nil
-	}
-	row, err := rd.fetch(g, nil, readQuery{of: readBoard}, []uint64{0}, opt)
-	if err != nil {
-		return nil, err
-	}
-	return parseJSONRow[*board.View](row)
-}
-
-// readShards reads each shard's part from memory if this node's replica may answer. It reads the
-// other parts concurrently, from disk or other nodes. It is the only fan-out of reads.
-func (rd *reader) readShards(pg *page, groups []*shardReplica, opt *ReadOptions, arrived time.Time) *ReadError {
+// readShards reads each shard's part from memory if this node's replica may answer, which admit returns. It
+// reads the other parts concurrently, from disk or other nodes. It is the only fan-out of reads.
+func (rd *reader) readShards(pg *page, q raftfsm.Query, groups []*shardReplica, opt *ReadOptions, admit func(*shardReplica) (*localReplica, error)) error {
 	var rest *waitingParts // nil while memory has all parts, so that nothing is allocated
 	for s, g := range groups {
-		if len(pg.byShard[s].keys) == 0 {
+		p := &pg.Parts[s]
+		p.Failed, p.Skipped = false, false
+		if len(p.Keys) == 0 {
 			continue
 		}
-		r, err := rd.admitted(g, opt, arrived)
-		if r != nil && pg.fromMemory(s, r) {
+		r, err := admit(g)
+		if r != nil && r.answer(q, p, false, opt.Deadline) == nil {
 			continue
 		}
 		if rest == nil {
@@ -162,17 +91,14 @@ func (rd *reader) readShards(pg *page, groups []*shardReplica, opt *ReadOptions,
 		}
 		waiting := rest
 		if waiting.errs[s] = err; err == nil {
-			waiting.Go(func() { waiting.errs[s] = pg.fetch(rd, g, s, r, opt) }) // ends at the deadline
+			waiting.Go(func() { waiting.errs[s] = rd.fetch(q, p, g, r, opt) }) // ends at the deadline
 		}
 	}
 	if rest == nil {
 		return nil
 	}
 	rest.Wait()
-	if !slices.ContainsFunc(rest.errs, func(err error) bool { return err != nil }) {
-		return nil
-	}
-	return &ReadError{ByShard: rest.errs, hash: groups[0].route.Hash}
+	return pg.failure(rest.errs, q, opt, groups[0].route.Hash)
 }
 
 // waitingParts are the parts of a read that this node's memory does not have.
@@ -181,36 +107,35 @@ type waitingParts struct {
 	errs []error // by shard; each goroutine sets its own element
 }
 
-// fetch reads keys of a shard that this node's memory does not have. r is this node's replica if it
-// may answer, or nil. fetch reads r's disk. If r is nil or the read fails, fetch asks another node.
-// It returns rows as localReplica.rows does.
-func (rd *reader) fetch(g *shardReplica, r *localReplica, what readQuery, keys []uint64, opt *ReadOptions) ([]int64, error) {
+// fetch reads a part that this node's memory does not have. r is this node's replica if it may answer, or
+// nil. fetch reads r's disk. If r is nil or the read fails, fetch asks another node.
+func (rd *reader) fetch(q raftfsm.Query, p *raftfsm.Part, g *shardReplica, r *localReplica, opt *ReadOptions) error {
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
 	defer cancel()
-	q := newRemoteRead(g, opt)
-	q.readQuery = what
-	var rows []int64
-	for keys := range slices.Chunk(slices.Clone(keys), what.keysMax()) { // a call that ask gave up may still read the clone
-		q := *q
-		q.keys = keys
-		var found []int64
-		err := rd.ask(ctx, g, r, opt, func(r *localReplica) (err error) {
-			found, err = r.rows(&q, true, opt.Deadline)
-			return err
-		}, func(ctx context.Context, node string) (err error) {
-			found, err = rd.readAt(ctx, node, &q)
-			return err
+	keysMax := q.Limits(len(p.Keys)).Keys
+	var words []int64
+	for from := 0; from < len(p.Keys); from += keysMax {
+		to := min(from+keysMax, len(p.Keys))
+		some := raftfsm.Part{Shard: p.Shard, Keys: p.Keys[from:to]}
+		if len(p.At) > 0 {
+			some.At = p.At[from:to]
+		}
+		err := rd.ask(ctx, g, r, opt, func(r *localReplica) error {
+			return r.answer(q, &some, true, opt.Deadline)
+		}, func(ctx context.Context, node string) error {
+			return rd.readAt(ctx, node, q, &some, g, opt)
 		})
 		if err != nil {
-			return nil, err
+			return err
 		}
-		if rows == nil {
-			rows = found
+		if words == nil {
+			words = some.Words
 		} else {
-			rows = append(rows, found...)
+			words = append(words, some.Words...)
 		}
 	}
-	return rows, nil
+	p.Words = words
+	return nil
 }
 
 // ask reads a shard until one replica answers, or until ctx, which has the read's deadline, ends.

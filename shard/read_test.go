@@ -7,6 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/internal/wire"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -78,18 +81,18 @@ func TestAnyNodeTellsABadToken(t *testing.T) {
 	}
 }
 
-// A call that a read gave up may still run. It must have its own copy of the ids, because another request
-// reuses those of the read.
+// A call that a read gave up may still run. It must have its own copy of the ids and the query, because another
+// request reuses those of the read.
 func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)
 	n := all[3]
 	g := n.registry.groups.Load().byFirst[n.Keyspace("posts").FirstGroup][0]
-	sent := make(chan *remoteRead, 1)
+	sent := make(chan *sentRead, 1)
 	for _, node := range n.router.holders(g.number) {
 		b := *n.reader.batchers(node)
-		b.memory = rpc.NewBatcher(rpc.BatcherConfig[*remoteRead, readAnswer]{
-			Send: func(ctx context.Context, reads []*remoteRead) ([]readAnswer, error) {
+		b.memory = rpc.NewBatcher(rpc.BatcherConfig[*sentRead, readAnswer]{
+			Send: func(ctx context.Context, reads []*sentRead) ([]readAnswer, error) {
 				select {
 				case sent <- reads[0]:
 				default:
@@ -105,12 +108,15 @@ func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 	}
 	keys := []uint64{1, 2, 3}
 	opt := &ReadOptions{Deadline: time.Now().Add(time.Second)}
-	if _, err := n.reader.fetch(g, nil, readQuery{width: 1}, keys, opt); !errors.Is(err, ErrNoQuorum) {
+	q := &rows.Query{Width: 1}
+	if err := n.reader.fetch(q, &raftfsm.Part{Keys: keys}, g, nil, opt); !errors.Is(err, ErrNoQuorum) {
 		t.Fatal(err)
 	}
 	copy(keys, []uint64{7, 8, 9})
-	if q := <-sent; !slices.Equal(q.keys, []uint64{1, 2, 3}) {
-		t.Errorf("it asks for %d now", q.keys)
+	*q = rows.Query{Width: 4}
+	read := parseRead(&wire.Reader{Rest: (<-sent).message})
+	if !slices.Equal(read.keys, []uint64{1, 2, 3}) || !slices.Equal(read.query, []byte{0, 1}) {
+		t.Errorf("it asks for %d now, by the query %x", read.keys, read.query)
 	}
 }
 

@@ -10,10 +10,11 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/internal/wire"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard/errs"
 )
 
@@ -382,23 +383,16 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 		t.Errorf("a scan gives %d rows", n)
 	}
 	r := all[0].here()
-	q := &remoteRead{group: r.group.Group(), route: all[0].registry.shardOf(r.group.Group()).of(), readQuery: readQuery{width: 4}, keys: []uint64{coldID(coldTestRows - 2), coldID(11)}}
-	if rows, err := r.rows(q, q.cold, soon()); !errors.Is(err, errs.ErrColdRows) {
-		t.Errorf("a read that does not wait: %v, %v", rows, err)
+	q, p := &rows.Query{Width: 4}, &raftfsm.Part{Keys: []uint64{coldID(coldTestRows - 2), coldID(11)}}
+	if err := r.answer(q, p, false, soon()); !errors.Is(err, errs.ErrColdRows) {
+		t.Errorf("a read that does not wait: %v, %v", p.Words, err)
 	}
-	q.cold = true
-	if rows, err := r.rows(q, q.cold, soon()); err != nil || rows[0] != 1 || rows[4] != 1 {
-		t.Errorf("one that waits: %v, %v", rows, err)
+	if err := r.answer(q, p, true, soon()); err != nil || p.Words[0] != 1 || p.Words[4] != 1 {
+		t.Errorf("one that waits: %v, %v", p.Words, err)
 	}
-	q.cold, q.keys = false, q.keys[:1]
-	if rows, err := r.rows(q, q.cold, soon()); err != nil || rows[0] != 1 {
-		t.Errorf("one of memory: %v, %v", rows, err)
-	}
-	for _, want := range []*remoteRead{q, {group: 7, route: codectest.Whole, consistency: Linearizable, readQuery: readQuery{of: readFeeds}, cold: true, keys: []uint64{1}}} {
-		got := parseRead(&wire.Reader{Rest: appendRead(nil, want)})
-		if got.cold != want.cold || got.of != want.of || got.consistency != want.consistency {
-			t.Errorf("%+v became %+v", want, got)
-		}
+	p.Keys = p.Keys[:1]
+	if err := r.answer(q, p, false, soon()); err != nil || p.Words[0] != 1 {
+		t.Errorf("one of memory: %v, %v", p.Words, err)
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/countd/countd/raftfsm/board"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/rpc"
 )
@@ -26,42 +26,17 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 	return err
 }
 
-// Get fills rows with the rows of ids, in their order, width counts for each id. Each row is whole;
-// rows of different ids may be of different moments. If only some shards could be read, Get returns
-// a ReadError.
-func (n *Node) Get(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
-	return n.router.orUnknown(ks, n.reader.get(ks, readCounts, ids, width, opt, rows))
-}
-
-// Cursors is Get for the cursors of an unread keyspace.
-func (n *Node) Cursors(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, rows []int64) error {
-	return n.router.orUnknown(ks, n.reader.get(ks, readCursors, ids, width, opt, rows))
-}
-
-// Feeds sets dst to the feeds of users. Each feed is whole; different feeds may be of different
-// moments.
-func (n *Node) Feeds(ks *Keyspace, users []uint64, opt *ReadOptions, dst *Feeds) error {
-	return n.reader.feeds(ks, users, opt, dst)
-}
-
-// Board returns the board: the notices and dots that all users share.
-func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*board.View, error) {
-	return n.reader.boardView(ks, opt)
+// Read answers a query of some ids, or of none if the query needs none. All of a shard's answer is of one
+// moment, unless the query says otherwise; the answers of different shards may be of different moments. If
+// only some shards could be read, Read returns a ReadError, or nil if the query names the others itself.
+func (n *Node) Read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOptions) error {
+	return n.router.orUnknown(ks, n.reader.read(ks, q, ids, opt))
 }
 
 // Holds reports whether this node has a replica of each shard of the keyspace. Its replicas
 // may still be too far behind to answer a read.
 func (n *Node) Holds(ks *Keyspace) bool {
 	return !slices.ContainsFunc(n.registry.groups.Load().byFirst[ks.FirstGroup], func(g *shardReplica) bool { return g.replica.Load() == nil })
-}
-
-// Scan returns up to limit rows, with width counts each, in ascending order of ids. It begins above
-// afterID, or with the first id if hasAfter is false. Scan returns no row whose only counts are in
-// dropped columns. Rows that are written during the scan may be of different moments. With
-// opt.SkipUnreadable, Scan may leave out shards, and names them.
-func (n *Node) Scan(ks *Keyspace, afterID uint64, hasAfter bool, limit, width int, opt *ReadOptions) (*ScanResult, error) {
-	r, err := n.reader.scanPage(ks, afterID, hasAfter, limit, width, opt)
-	return r, n.router.orUnknown(ks, err)
 }
 
 // Change sends a command to the catalog's leader; see catalogclient.Client.Change.
@@ -99,9 +74,3 @@ func (n *Node) AskAll(ctx context.Context, method string, request []byte) map[st
 		return nil, fmt.Errorf("%w: %s", rpc.ErrNoMethod, method)
 	})
 }
-
-// Timelines returns the reads of timelines.
-func (n *Node) Timelines() Timelines { return &n.reader }
-
-// Members returns the reads of sets of members.
-func (n *Node) Members() MemberReads { return &n.reader }

@@ -4,11 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/board"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard/restore"
 )
 
@@ -72,17 +73,9 @@ func (r restoring) WritePositions(id RequestID, deadline time.Time) error {
 func (r restoring) Rows(ctx context.Context, table raftfsm.Table, from uint64) ([]uint64, error) {
 	opt := &ReadOptions{Consistency: Linearizable}
 	opt.Deadline, _ = ctx.Deadline()
-	s := scan{reader: &r.node.reader, opt: opt, route: r.group.route,
-		query: readQuery{of: readOf(table), width: engine.ColumnsMax, chunk: restoreScanRows}}
-	next := run{group: r.group, from: from}
-	if err := s.fill(&next); err != nil {
-		return nil, err
-	}
-	var ids []uint64
-	for row := range slices.Chunk(next.rows, 1+engine.ColumnsMax) {
-		ids = append(ids, uint64(row[0]))
-	}
-	return ids, nil
+	q := rows.Scan{Table: table, Width: engine.ColumnsMax, Limit: restoreScanRows, OneShard: true, Shard: r.group.shard, From: from}
+	err := r.node.Read(r.keyspace, &q, nil, opt)
+	return q.IDs, err
 }
 
 func (r restoring) Leader(ctx context.Context) (restore.State, error) {
@@ -105,10 +98,10 @@ func (r restoring) BoardEnd(deadline time.Time) (*[engine.ColumnsMax]int64, erro
 	if ks == nil {
 		return nil, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, KeyspaceBoard)
 	}
-	view, err := r.node.Board(ks, &ReadOptions{Consistency: Linearizable, Deadline: deadline})
-	if err != nil {
+	var q board.Query
+	if err := r.node.Read(ks, &q, nil, &ReadOptions{Consistency: Linearizable, Deadline: deadline}); err != nil {
 		return nil, err
 	}
-	end := view.CursorsEnd()
+	end := q.View.CursorsEnd()
 	return &end, nil
 }

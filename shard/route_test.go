@@ -14,6 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/rpc"
@@ -140,12 +141,11 @@ func TestCallsOfAnotherRouteAreRefused(t *testing.T) {
 				t.Errorf("%s: %v", method, err)
 			}
 		}
-		for name, query := range map[string]readQuery{
-			"counts": {width: 1}, "a scan": {width: 1, chunk: 10}, "a list of members": {of: readMembers},
+		for name, q := range map[string]raftfsm.Query{
+			"counts": &rows.Query{Width: 1}, "a scan": &rows.Scan{Width: 1, Limit: 10}, "a list of members": &counters.MembersQuery{},
 		} {
-			q := newRemoteRead(g, &ReadOptions{})
-			q.readQuery, q.keys = query, []uint64{0}
-			if answers, err := from.reader.sendReads(n.cfg.NodeKey)(ctx, []*remoteRead{q}); err != nil || !errors.Is(answers[0].err, ErrNoLeader) {
+			read := newRemoteRead(q, &raftfsm.Part{Keys: []uint64{0}}, g, &ReadOptions{})
+			if answers, err := from.reader.sendReads(n.cfg.NodeKey)(ctx, []*sentRead{{message: read.appendTo(nil)}}); err != nil || !errors.Is(answers[0].err, ErrNoLeader) {
 				t.Errorf("%s: %v, %v", name, answers, err)
 			}
 		}

@@ -9,7 +9,9 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/internal/wire"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/tiering"
 )
@@ -131,9 +133,9 @@ func TestReadOfDamageIsAnsweredByItsError(t *testing.T) {
 			continue
 		}
 		_, key := g[0].route.KeyOf(coldID(i))
-		q := newRemoteRead(g[0], &ReadOptions{Consistency: Stale})
-		q.width, q.keys, q.cold = 4, []uint64{key}, true
-		answer, err := n.reader.serveReads(t.Context(), appendRead(binary.AppendUvarint(nil, 1), q))
+		read := newRemoteRead(&rows.Query{Width: 4}, &raftfsm.Part{Keys: []uint64{key}}, g[0], &ReadOptions{Consistency: Stale})
+		read.disk = true
+		answer, err := n.reader.serveReads(t.Context(), read.appendTo(binary.AppendUvarint(nil, 1)))
 		mustDo(t, err)
 		r := wire.Reader{Rest: answer}
 		if told := rpc.ReadError(&r); !errors.Is(told, ErrNoQuorum) || r.End() != nil {

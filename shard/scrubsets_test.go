@@ -79,7 +79,7 @@ func testDamagedSets(t *testing.T, find func(*testing.T, *coldMember)) {
 		here := m.here()
 		return here != nil && here.counters.Members().Verify() == nil
 	})
-	l, err := m.Members().List(m.Keyspace("posts"), 2, coldID(7), members.Page{Limit: 1000}, &ReadOptions{Token: last.Token, Deadline: soon()})
+	l, err := m.List(m.Keyspace("posts"), 2, coldID(7), members.Page{Limit: 1000}, &ReadOptions{Token: last.Token, Deadline: soon()})
 	if mustDo(t, err); len(l.Entries) != 100 {
 		t.Errorf("a set has %d members, want 100", len(l.Entries))
 	}

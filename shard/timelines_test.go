@@ -3,24 +3,22 @@ package shard
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/wire"
-	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/outbox"
-	"github.com/countd/countd/shard/rpc"
 )
 
 // mustPublish publishes a post, and returns the write with the author's posts.
@@ -50,7 +48,7 @@ func mustPutGroup(t *testing.T, n *Node, user uint64, name string, followees ...
 func mustReadNewest(t *testing.T, n *Node, q NewestPosts, opt ReadOptions, want ...Post) {
 	t.Helper()
 	opt.Deadline = soon()
-	posts, unreadable, err := n.Timelines().Newest(n.Keyspace(KeyspaceUsers), &q, &opt, nil)
+	posts, unreadable, err := n.Newest(n.Keyspace(KeyspaceUsers), &q, &opt)
 	if err != nil || len(unreadable) > 0 || !slices.Equal(posts, want) {
 		t.Fatalf("%s: %+v are %v, unreadable %v, %v, want %v", n.cfg.NodeName, q, posts, unreadable, err, want)
 	}
@@ -62,26 +60,31 @@ func TestPageIsMergedAgainByAnotherNode(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
 	authors := []uint64{1, 2, 3, 4}
-	var want []outbox.Post // newest first
-	for i, author := range authors {
+	var want []Post // newest first
+	for _, author := range authors {
 		mustPublish(t, all[0], author, 100+author)
-		want = append([]outbox.Post{{ID: 100 + author, Author: i}}, want...)
+		want = append([]Post{{ID: 100 + author, Author: author}}, want...)
 	}
 	opt := &ReadOptions{Consistency: Stale, Deadline: soon()}
-	merge := func(n *Node, pg *page, groups []*shardReplica) (whole bool) {
-		unreadable, err := n.reader.mergePosts(pg, groups, 10, opt)
-		return err == nil && len(unreadable) == 0 && slices.Equal(pg.newest.Posts(), want)
-	}
 	for _, n := range all {
 		groups, err := n.reader.groupsToRead(n.Keyspace(KeyspaceUsers), opt)
 		mustDo(t, err)
-		pg := newPage(readPosts, authors, 0, groups[0].route)
-		pg.posts = counters.NewestPosts{Last: counters.NoLast, Limit: 10}
-		eventually(t, n.cfg.NodeName+" answers alone", func() bool {
-			return merge(n, pg, groups) && !slices.ContainsFunc(pg.byShard, func(p pagePart) bool { return len(p.keys) > 0 && p.here == nil })
-		})
+		q := counters.PostsQuery{Limit: 10}
+		pg := newPage(authors, &groups[0].route, opt.Deadline)
+		defer pg.release()
+		q.Split(&pg.Read)
+		here := true // this node answers all shards
+		merge := func() bool {
+			q.Posts = nil
+			err := n.reader.readShards(pg, &q, groups, opt, func(g *shardReplica) (*localReplica, error) {
+				r, err := n.reader.admitted(g, opt, time.Now())
+				here = here && r != nil
+				return r, err
+			})
+			return !q.Join(&pg.Read) && err == nil && len(q.Unreadable) == 0 && slices.Equal(q.Posts, want)
+		}
+		eventually(t, n.cfg.NodeName+" answers alone", func() bool { here = true; return merge() && here })
 		if n != all[2] {
-			pg.release()
 			continue
 		}
 		n.registry.changing.Lock() // the node does not open them again while this lock is held
@@ -89,8 +92,8 @@ func TestPageIsMergedAgainByAnotherNode(t *testing.T) {
 		for _, g := range groups {
 			defer g.replica.Store(g.replica.Swap(nil))
 		}
-		if !merge(n, pg, groups) {
-			t.Errorf("merged by others: %v, want %v", pg.newest.Posts(), want)
+		if !merge() || here {
+			t.Errorf("merged by others: %v, want %v", q.Posts, want)
 		}
 	}
 }
@@ -108,7 +111,7 @@ func TestAnyNodeAnswersTimelines(t *testing.T) {
 		tokens := []Token{}
 		var posts []Post
 		for _, author := range authors {
-			posts = append(posts, Post{id, author})
+			posts = append(posts, Post{ID: id, Author: author})
 			tokens = append(tokens, mustPublish(t, n, author, id).Token)
 			if w := mustPublish(t, n, author, id); w.Rows[0] != int64(round+1) || !slices.Contains(w.Cuts, engine.Cut{Column: counters.UnchangedColumn}) {
 				t.Fatalf("published twice: %d posts, cuts %v", w.Rows[0], w.Cuts)
@@ -122,14 +125,14 @@ func TestAnyNodeAnswersTimelines(t *testing.T) {
 			linearizable := ReadOptions{Consistency: Linearizable}
 			mustReadNewest(t, reader, NewestPosts{Authors: authors, Limit: 1000}, linearizable, want...)
 			mustReadNewest(t, reader, NewestPosts{Authors: authors, Limit: 3}, linearizable, want[:3]...)
-			mustReadNewest(t, reader, NewestPosts{Authors: authors[1:2], Limit: 1}, linearizable, Post{id, 1})
+			mustReadNewest(t, reader, NewestPosts{Authors: authors[1:2], Limit: 1}, linearizable, Post{ID: id, Author: 1})
 			for i := range want {
 				mustReadNewest(t, reader, NewestPosts{Authors: authors, Limit: 2, HasAfter: true, After: want[i]}, linearizable, want[i+1:min(i+3, len(want))]...)
 			}
 			for i, token := range tokens {
-				mustReadNewest(t, reader, NewestPosts{Authors: authors[i : i+1], Limit: 1}, ReadOptions{Consistency: Stale, Token: token}, Post{id, authors[i]})
+				mustReadNewest(t, reader, NewestPosts{Authors: authors[i : i+1], Limit: 1}, ReadOptions{Consistency: Stale, Token: token}, Post{ID: id, Author: authors[i]})
 			}
-			got, err := reader.Timelines().Groups(reader.Keyspace(KeyspaceFeed), 7, &ReadOptions{Consistency: Linearizable, Deadline: soon()})
+			got, err := reader.Groups(reader.Keyspace(KeyspaceFeed), 7, &ReadOptions{Consistency: Linearizable, Deadline: soon()})
 			if err != nil || !slices.EqualFunc(got, groups, func(a, b feed.Group) bool { return a.Name == b.Name && slices.Equal(a.Followees, b.Followees) }) {
 				t.Fatalf("%s: groups %v, %v, want %v", reader.cfg.NodeName, got, err, groups)
 			}
@@ -153,12 +156,12 @@ func TestTimelineNamesUnreadableShards(t *testing.T) {
 	defer groups[1].replica.Store(r)
 	within := func() *ReadOptions { return &ReadOptions{Deadline: time.Now().Add(time.Second)} }
 	q := NewestPosts{Authors: []uint64{0, 1, 2, 3, 4, 5}, Limit: 10}
-	posts, unreadable, err := n.Timelines().Newest(ks, &q, within(), nil)
-	if want := []Post{{15, 5}, {13, 3}, {12, 2}, {10, 0}}; err != nil || !slices.Equal(posts, want) || !slices.Equal(unreadable, []int{1}) {
+	posts, unreadable, err := n.Newest(ks, &q, within())
+	if want := []Post{{ID: 15, Author: 5}, {ID: 13, Author: 3}, {ID: 12, Author: 2}, {ID: 10, Author: 0}}; err != nil || !slices.Equal(posts, want) || !slices.Equal(unreadable, []int{1}) {
 		t.Errorf("%v, unreadable %v, %v, want %v", posts, unreadable, err, want)
 	}
 	q.Authors = []uint64{1, 4}
-	if posts, unreadable, err := n.Timelines().Newest(ks, &q, within(), nil); !errors.Is(err, ErrNoQuorum) {
+	if posts, unreadable, err := n.Newest(ks, &q, within()); !errors.Is(err, ErrNoQuorum) {
 		t.Errorf("of the shard alone: %v, unreadable %v, %v", posts, unreadable, err)
 	}
 }
@@ -225,99 +228,40 @@ func TestRestoreOfTimelines(t *testing.T) {
 		}
 	}
 	opt := ReadOptions{Consistency: Linearizable, Deadline: soon()}
-	mustReadNewest(t, to, NewestPosts{Authors: []uint64{9, 77}, Limit: 2}, opt, Post{809, 9}, Post{709, 9})
+	mustReadNewest(t, to, NewestPosts{Authors: []uint64{9, 77}, Limit: 2}, opt, Post{ID: 809, Author: 9}, Post{ID: 709, Author: 9})
 	if w := mustPublish(t, to, 39, 39); !slices.Contains(w.Cuts, engine.Cut{Column: counters.UnchangedColumn}) || w.Rows[0] != 39 {
 		t.Errorf("a restored post was published again: %v, %v", w.Rows, w.Cuts)
 	}
-	groups, err := to.Timelines().Groups(to.Keyspace(KeyspaceFeed), 5, &opt)
+	groups, err := to.Groups(to.Keyspace(KeyspaceFeed), 5, &opt)
 	if err != nil || len(groups) != 2 || groups[0].Name != "a" || !slices.Equal(groups[1].Followees, []uint64{2}) {
 		t.Errorf("groups %v, %v", groups, err)
 	}
 }
 
-// Answers with posts and groups are sent unchanged between nodes, and those that make no sense are
-// refused.
-func TestTimelineAnswers(t *testing.T) {
-	posts := []outbox.Post{{ID: math.MaxUint64, Author: 0}, {ID: 5, Author: 2}}
-	q := &remoteRead{route: codectest.Whole, readQuery: readQuery{of: readPosts, posts: counters.NewestPosts{Last: 9, Below: 1, Limit: 2}}, keys: []uint64{1, 2, 3}}
-	part := pagePart{at: []int{0, 4, 8}, rows: parseReadRows(&wire.Reader{Rest: answerOf(outbox.AppendRow(nil, posts))}, q)}
-	var merged outbox.Newest
-	merged.Reset(3)
-	merged.AddPost(outbox.Post{ID: 6, Author: 1})
-	part.addPosts(&merged)
-	if got, want := merged.Posts(), []outbox.Post{{ID: math.MaxUint64, Author: 0}, {ID: 6, Author: 1}, {ID: 5, Author: 8}}; !slices.Equal(got, want) {
-		t.Errorf("posts %v, want %v", got, want)
-	}
-	for name, row := range map[string][]int64{
-		"too many": {3, 1, 0, 1, 0, 1, 0}, "negative": {-1}, "another author": {1, 5, 3}, "author -1": {1, 5, -1}, "short": {2, 5, 1},
-	} {
-		r := &wire.Reader{Rest: answerOf(row)}
-		if parseReadRows(r, q); r.End() == nil {
-			t.Errorf("%s: %v was accepted", name, row)
-		}
-	}
-	most := feed.Group{Name: strings.Repeat("x", feed.GroupNameBytesMax), Followees: slices.Repeat([]uint64{math.MaxUint64}, feed.FolloweesMax)}
-	for _, groups := range [][]feed.Group{
-		{}, {{Name: "eight888", Followees: []uint64{1, math.MaxUint64}}, {Name: "x", Followees: []uint64{}}}, slices.Repeat([]feed.Group{most}, feed.GroupsMax),
-	} {
-		row, err := jsonRow(groups)
-		mustDo(t, err)
-		answer := answerOf(row)
-		r := &wire.Reader{Rest: answer}
-		got, err := parseJSONRow[[]feed.Group](parseReadRows(r, &remoteRead{readQuery: readQuery{of: readGroups}, keys: []uint64{1}}))
-		if err := errors.Join(err, r.End()); err != nil || !reflect.DeepEqual(got, groups) || len(answer) > rpc.MessageBytesMax {
-			t.Errorf("%d groups became %d in %d bytes, %v", len(groups), len(got), len(answer), err)
-		}
-	}
-	if _, err := parseJSONRow[[]feed.Group]([]int64{1, '{'}); !errors.Is(err, wire.ErrBadMessage) {
-		t.Errorf("no JSON: %v", err)
-	}
-	for name, c := range map[string]struct {
-		query readQuery
-		row   []int64
-	}{
-		"rows of a scan":   {readQuery{chunk: 2, width: 1}, []int64{3, 1, 1, 2, 1, 3, 1}},
-		"short rows":       {readQuery{chunk: 2, width: 1}, []int64{2, 1, 1, 2}},
-		"a long list":      {readQuery{of: readRows, sets: setQuery{page: members.Page{Limit: 1}}}, []int64{2, 0, 1, 1, 2, 2}},
-		"a list of halves": {readQuery{of: readMembers, sets: setQuery{page: members.Page{Limit: 1}}}, []int64{1, 0, 1}},
-		"a board of none":  {readQuery{of: readBoard}, []int64{-1}},
-		"a short board":    {readQuery{of: readBoard}, []int64{9, 1}},
-	} {
-		r := &wire.Reader{Rest: answerOf(c.row)}
-		if parseReadRows(r, &remoteRead{readQuery: c.query, keys: []uint64{1}}); r.End() == nil {
-			t.Errorf("%s: %v was accepted", name, c.row)
-		}
-	}
-}
-
-// Each kind of read is sent unchanged between nodes, and a read without its key is refused.
+// A query reaches another node with its keys, and one without its key or of another kind is refused.
 func TestReadMessages(t *testing.T) {
-	sets := setQuery{column: 3, member: math.MaxUint64, page: members.Page{Limit: 5, Continues: true, After: members.Entry{At: 9, ID: 1 << 63}}}
-	for _, query := range []readQuery{
-		{width: 4}, {of: readCursors, width: 4}, {chunk: 9, width: 4}, {of: readFeeds}, {of: readGroups}, {of: readBoard},
-		{of: readPosts, posts: counters.NewestPosts{Last: 9, Below: 1, Limit: 2}},
-		{of: readContains, width: 1, sets: setQuery{column: 1, member: 7}}, {of: readMembers, sets: sets}, {of: readRows, sets: sets},
-	} {
-		q := &remoteRead{group: 7, route: codectest.Whole, consistency: Linearizable, readQuery: query, cold: query.of > 1, keys: []uint64{1, 2}}
-		q.keys = q.keys[:min(2, q.keysMax())]
-		r := wire.Reader{Rest: appendRead(nil, q)}
-		if p := parseRead(&r); r.End() != nil || !reflect.DeepEqual(p, q) {
-			t.Errorf("%+v became %+v, %v", q, p, r.Err)
+	g := (&Node{}).newShardReplica(&catalog.Keyspace{Kind: KindFeed, Shards: 1}, 0)
+	for _, q := range []raftfsm.Query{&feed.Query{}, &feed.GroupsQuery{}} {
+		read := newRemoteRead(q, &raftfsm.Part{Keys: []uint64{1}}, g, &ReadOptions{Consistency: Linearizable})
+		r := wire.Reader{Rest: read.appendTo(nil)}
+		got := parseRead(&r)
+		parsed, p, err := got.parseQuery(codec.KindFeed)
+		if r.End() != nil || err != nil || !reflect.DeepEqual(parsed, q) || !slices.Equal(p.Keys, read.keys) {
+			t.Errorf("%+v became %+v of %+v, %v, %v", q, parsed, got, err, r.Err)
 		}
-		q.keys = nil
-		r = wire.Reader{Rest: appendRead(nil, q)}
-		if parseRead(&r); (r.End() == nil) != (q.keysMax() > 1) {
-			t.Errorf("%+v without a key: %v", q, r.Err)
+		got.keys = nil
+		if _, _, err := got.parseQuery(codec.KindFeed); (err == nil) != (q.Limits(0).Keys > 1) {
+			t.Errorf("%T without a key: %v", q, err)
+		}
+		got.keys = make([]uint64, raftfsm.ReadKeysMax)
+		if _, _, err := got.parseQuery(codec.KindFeed); !errors.Is(err, wire.ErrBadMessage) {
+			t.Errorf("%T with too many keys: %v", q, err)
+		}
+		got.number = 2
+		if _, _, err := got.parseQuery(codec.KindFeed); !errors.Is(err, wire.ErrBadMessage) {
+			t.Errorf("query %d: %v", got.number, err)
 		}
 	}
-}
-
-func answerOf(rows []int64) []byte {
-	var w []byte
-	for _, v := range rows {
-		w = binary.AppendVarint(w, v)
-	}
-	return w
 }
 
 func TestOutboxSettings(t *testing.T) {

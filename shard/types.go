@@ -90,8 +90,8 @@ func (e *PartialError) Error() string {
 
 func (e *PartialError) Unwrap() error { return e.Err }
 
-// ReadError is returned by Get if some of the shards could not be read. The rows of ids for which Of
-// returns nil were read.
+// ReadError is returned by Read if some of the shards could not be read. The answers for ids for which
+// Of returns nil were read.
 type ReadError struct {
 	ByShard []error // nil for shards that were read or not needed
 
@@ -193,7 +193,7 @@ type ReadOptions struct {
 	MaxStaleness time.Duration // Bounded only; 0 means MaxStalenessDefault
 	Token        Token         // names writes that the read must see; zero for none
 	Deadline     time.Time     // must be set
-	// SkipUnreadable makes a Stale Scan leave out, and name, shards that no living node can read.
+	// SkipUnreadable makes a Stale scan leave out, and name, shards that no living node can read.
 	SkipUnreadable bool
 }
 
@@ -277,15 +277,6 @@ func (w *Write) Permitted() error {
 		return nil
 	}
 	return w.Permission.Still()
-}
-
-// ScanResult is a page of Node.Scan, ascending by id.
-type ScanResult struct {
-	IDs  []uint64
-	Rows []int64 // len(IDs)*width
-	More bool    // there may be rows after the last id
-	// Unreadable are the shards that ReadOptions.SkipUnreadable left out, ascending.
-	Unreadable []int
 }
 
 // Status describes a node, its groups, and the cluster as this node knows it.

@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -183,7 +184,7 @@ func checkRows(t *testing.T, n *Node, ks *Keyspace, want model, token Token, r *
 func checkScans(t *testing.T, n *Node, ks *Keyspace, want model, r *rand.Rand) {
 	t.Helper()
 	all := want.ids()
-	scan := func(after uint64, hasAfter bool, limit int) *ScanResult {
+	scan := func(after uint64, hasAfter bool, limit int) *rows.Scan {
 		t.Helper()
 		got, err := n.Scan(ks, after, hasAfter, limit, 5, &ReadOptions{Consistency: Linearizable, Deadline: soon()})
 		mustDo(t, err)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 )
@@ -116,7 +117,7 @@ func TestPoisonedBatch(t *testing.T) {
 	row := func() (counts [3]int64) {
 		ks := st.node.Keyspace("posts")
 		all := make([]int64, len(ks.Columns))
-		must(0, st.node.Get(ks, []uint64{1}, len(all), &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(30 * time.Second)}, all))(t)
+		must(0, st.node.Read(ks, &rows.Query{Width: len(all), Rows: all}, []uint64{1}, &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(30 * time.Second)}))(t)
 		return [3]int64{all[ks.Column("like")], all[ks.Column("repost")], all[ks.Column("comment")]}
 	}
 	if got, want := row(), [3]int64{150, 100, 50}; got != want {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
@@ -196,21 +197,21 @@ func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64)
 	})
 }
 
-// readRows fills in the present counts of rows.
-func readRows(ctx context.Context, n *shard.Node, ks *shard.Keyspace, ids []uint64, rows []Row) error {
+// readRows fills in the present counts of all.
+func readRows(ctx context.Context, n *shard.Node, ks *shard.Keyspace, ids []uint64, all []Row) error {
 	width := len(ks.Columns)
-	counts := make([]int64, len(ids)*width)
+	q := rows.Query{Width: width, Rows: make([]int64, len(ids)*width)}
 	deadline, has := ctx.Deadline()
 	if !has {
 		deadline = time.Now().Add(changeTimeout)
 	}
-	if err := n.Get(ks, ids, width, &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: deadline}, counts); err != nil {
+	if err := n.Read(ks, &q, ids, &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: deadline}); err != nil {
 		return err
 	}
-	for i := range rows {
+	for i := range all {
 		for c, column := range ks.Columns {
 			if column != "" { // dropped
-				rows[i].Counts[column] = counts[i*width+c]
+				all[i].Counts[column] = q.Rows[i*width+c]
 			}
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/source"
@@ -334,7 +335,7 @@ func (st *started) count(id uint64) int64 {
 	st.t.Helper()
 	ks := st.node.Keyspace("posts")
 	row := make([]int64, len(ks.Columns))
-	err := st.node.Get(ks, []uint64{id}, len(row), &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(30 * time.Second)}, row)
+	err := st.node.Read(ks, &rows.Query{Width: len(row), Rows: row}, []uint64{id}, &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(30 * time.Second)})
 	if err != nil {
 		st.t.Fatal(err)
 	}

@@ -15,7 +15,9 @@ func (t *Timelines) Groups(user uint64, opt *shard.ReadOptions) ([]feed.Group, e
 	if err != nil {
 		return nil, err
 	}
-	return t.node.Timelines().Groups(ks, user, opt)
+	var q feed.GroupsQuery
+	err = t.node.Read(ks, &q, []uint64{user}, opt)
+	return q.Groups, err
 }
 
 // Group returns one group of a user, or ErrNoGroup.
@@ -92,13 +94,14 @@ func (t *Timelines) notFollowed(user uint64, followees []uint64, w *shard.Write)
 	if err != nil {
 		return argument
 	}
-	var feeds shard.Feeds
+	var q feed.Query
 	opt := &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: w.Deadline}
-	if err := t.node.Feeds(ks, []uint64{user}, opt, &feeds); err != nil {
+	if err := t.node.Read(ks, &q, []uint64{user}, opt); err != nil {
 		return argument
 	}
+	followed, _ := q.Of(0)
 	for i, id := range followees {
-		if !slices.ContainsFunc(feeds.Of(0), func(f feed.Followee) bool { return f.ID == id }) {
+		if !slices.ContainsFunc(followed, func(f feed.Followee) bool { return f.ID == id }) {
 			argument.Field, argument.Problem = fmt.Sprintf("followees[%d]", i), "the user does not follow this author"
 			break
 		}

@@ -15,15 +15,18 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 )
 
 // The bounds of a page.
 const (
 	LimitDefault = 20
-	LimitMax     = shard.PostsMax - 1
+	LimitMax     = counters.PostsMax - 1
 )
 
 // ErrNoGroup is returned for a group that the user does not have.
@@ -36,11 +39,8 @@ var ErrOverflow = errors.New("the number of posts is not an integer of 64 bits")
 // them.
 type Node interface {
 	Keyspace(name string) *shard.Keyspace
-	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error
-	Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error
+	Read(ks *shard.Keyspace, q raftfsm.Query, ids []uint64, opt *shard.ReadOptions) error
 	Write(ks *shard.Keyspace, w *shard.Write) error
-	Timelines() shard.Timelines
-	Members() shard.MemberReads
 }
 
 // Timelines answers for all users. Any goroutine may call its methods.
@@ -106,14 +106,14 @@ func (t *Timelines) keyspace(name, kind string) (*shard.Keyspace, error) {
 
 // Outbox returns up to limit posts of an author, newest first, and whether there are more. If
 // hasAfter is set, it begins behind the post with id after.
-func (t *Timelines) Outbox(author, after uint64, hasAfter bool, limit int, opt *shard.ReadOptions) (posts []shard.Post, more bool, err error) {
+func (t *Timelines) Outbox(author, after uint64, hasAfter bool, limit int, opt *shard.ReadOptions) (posts []counters.Post, more bool, err error) {
 	ks, err := t.users()
 	if err != nil {
 		return nil, false, err
 	}
-	q := shard.NewestPosts{Authors: []uint64{author}, Limit: limit + 1, After: shard.Post{ID: after, Author: author}, HasAfter: hasAfter}
-	posts, _, err = t.node.Timelines().Newest(ks, &q, opt, nil)
-	return posts[:min(limit, len(posts))], len(posts) > limit, err
+	q := counters.PostsQuery{Limit: limit + 1, After: counters.Post{ID: after, Author: author}, HasAfter: hasAfter}
+	err = t.node.Read(ks, &q, []uint64{author}, opt)
+	return q.Posts[:min(limit, len(q.Posts))], len(q.Posts) > limit, err
 }
 
 // Query selects a page of a timeline.
@@ -122,7 +122,7 @@ type Query struct {
 	Group string // if not "", only the followees in this group
 	Limit int    // 1 to LimitMax
 	// After is the last post of the previous page, if HasAfter is set.
-	After    shard.Post
+	After    counters.Post
 	HasAfter bool
 	// Counts is the keyspace of the counters that the page returns for each post; nil for none.
 	Counts *shard.Keyspace
@@ -134,7 +134,7 @@ type Query struct {
 
 // Page is one page of a timeline. The caller owns it and may reuse it.
 type Page struct {
-	Posts  []shard.Post
+	Posts  []counters.Post
 	More   bool    // whether there are posts behind the last one
 	Counts []int64 // a row for each post, if the query has a keyspace
 	Member []bool  // whether the user is in the set of each post: first the first column for all posts, then the next column
@@ -142,9 +142,12 @@ type Page struct {
 	// missing.
 	Unreadable []int
 
-	feeds   shard.Feeds
+	feeds   feed.Query
 	authors []uint64
+	posts   counters.PostsQuery
 	ids     []uint64
+	counts  rows.Query
+	member  counters.ContainsQuery
 }
 
 // Read fills a page. Its parts may show different moments.
@@ -157,11 +160,11 @@ func (t *Timelines) Read(q *Query, opt *shard.ReadOptions, p *Page) error {
 	if err != nil || len(p.authors) == 0 {
 		return err
 	}
-	posts := shard.NewestPosts{Authors: p.authors, Limit: q.Limit + 1, After: q.After, HasAfter: q.HasAfter}
-	p.Posts, p.Unreadable, err = t.node.Timelines().Newest(ks, &posts, withTimeLeft(opt), p.Posts)
-	if err != nil {
+	p.posts.Limit, p.posts.After, p.posts.HasAfter = q.Limit+1, q.After, q.HasAfter
+	if err := t.node.Read(ks, &p.posts, p.authors, withTimeLeft(opt)); err != nil {
 		return err
 	}
+	p.Posts, p.Unreadable = p.posts.Posts, p.posts.Unreadable
 	if p.More = len(p.Posts) > q.Limit; p.More {
 		p.Posts = p.Posts[:q.Limit]
 	}
@@ -188,10 +191,11 @@ func (t *Timelines) readAuthors(q *Query, opt *shard.ReadOptions, p *Page) error
 	if err != nil {
 		return err
 	}
-	if err := t.node.Feeds(ks, []uint64{q.User}, opt, &p.feeds); err != nil {
+	if err := t.node.Read(ks, &p.feeds, []uint64{q.User}, opt); err != nil {
 		return err
 	}
-	for _, f := range p.feeds.Of(0) {
+	followees, _ := p.feeds.Of(0)
+	for _, f := range followees {
 		p.authors = append(p.authors, f.ID)
 	}
 	return nil
@@ -222,14 +226,16 @@ func (t *Timelines) readRows(q *Query, opt *shard.ReadOptions, p *Page) error {
 func (t *Timelines) readCounts(ks *shard.Keyspace, opt *shard.ReadOptions, p *Page) error {
 	width := len(ks.Columns)
 	p.Counts = slices.Grow(p.Counts, len(p.ids)*width)[:len(p.ids)*width]
-	return t.node.Get(ks, p.ids, width, opt, p.Counts)
+	p.counts = rows.Query{Width: width, Rows: p.Counts}
+	return t.node.Read(ks, &p.counts, p.ids, opt)
 }
 
 func (t *Timelines) readSets(q *Query, opt *shard.ReadOptions, p *Page) error {
 	n := len(p.ids)
 	p.Member = slices.Grow(p.Member, n*len(q.Member))[:n*len(q.Member)]
 	for i, column := range q.Member {
-		if err := t.node.Members().Check(q.Sets, int(column), q.User, p.ids, opt, p.Member[i*n:(i+1)*n]); err != nil {
+		p.member = counters.ContainsQuery{Column: column, Member: q.User, In: p.Member[i*n : (i+1)*n]}
+		if err := t.node.Read(q.Sets, &p.member, p.ids, opt); err != nil {
 			return fmt.Errorf("cannot read members: %w", err)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 )
 
@@ -90,11 +91,12 @@ func (n *Numbers) followees(user uint64, opt *shard.ReadOptions) ([]feed.Followe
 	if err != nil {
 		return nil, 0, err
 	}
-	var feeds shard.Feeds
-	if err := n.node.Feeds(ks, []uint64{user}, opt, &feeds); err != nil {
+	var q feed.Query
+	if err := n.node.Read(ks, &q, []uint64{user}, opt); err != nil {
 		return nil, 0, err
 	}
-	return feeds.Of(0), feeds.StampOf(0), nil
+	followees, stamp := q.Of(0)
+	return followees, stamp, nil
 }
 
 func ids(followees []feed.Followee) []uint64 {
@@ -108,17 +110,19 @@ func ids(followees []feed.Followee) []uint64 {
 // posts returns the number of posts of each author.
 func (n *Numbers) posts(authors []uint64, opt *shard.ReadOptions) ([]int64, error) {
 	counts := make([]int64, len(authors))
-	return counts, n.readPosts(authors, opt, counts)
+	return counts, n.readPosts(&rows.Query{}, authors, opt, counts)
 }
 
-func (n *Numbers) readPosts(authors []uint64, opt *shard.ReadOptions, counts []int64) error {
+// readPosts fills counts with the number of posts of each author. q is scratch.
+func (n *Numbers) readPosts(q *rows.Query, authors []uint64, opt *shard.ReadOptions, counts []int64) error {
 	ks := n.node.Keyspace(PostsKeyspace)
 	if ks == nil {
 		return fmt.Errorf("%w: keyspace %s is being created", shard.ErrNoLeader, PostsKeyspace)
 	}
 	for from := 0; from < len(authors); from += postsPageMax {
 		to := min(from+postsPageMax, len(authors))
-		if err := n.node.Get(ks, authors[from:to], postsWidth, opt, counts[from:to]); err != nil {
+		*q = rows.Query{Width: postsWidth, Rows: counts[from:to]}
+		if err := n.node.Read(ks, q, authors[from:to], opt); err != nil {
 			return err
 		}
 	}

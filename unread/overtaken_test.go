@@ -7,7 +7,9 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 )
 
@@ -71,28 +73,28 @@ func (n *turns) wait() {
 	<-d.turn
 }
 
-func (n *turns) Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error {
+func (n *turns) Read(ks *shard.Keyspace, query raftfsm.Query, ids []uint64, opt *shard.ReadOptions) error {
 	n.wait()
-	return n.Node.Feeds(ks, users, opt, into)
+	q, is := query.(*rows.Query)
+	if !is {
+		return n.Node.Read(ks, query, ids, opt)
+	}
+	for i, id := range ids {
+		q.Rows[i] = n.posts[id]
+	}
+	n.current.looked = n.now
+	return nil
 }
 
 // followees returns the user's followees, without a turn.
 func (n *turns) followees() []feed.Followee {
-	var feeds shard.Feeds
+	var q feed.Query
 	opt := &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: soon()}
-	if err := n.Node.Feeds(n.Keyspace(shard.KeyspaceFeed), []uint64{n.user}, opt, &feeds); err != nil {
+	if err := n.Node.Read(n.Keyspace(shard.KeyspaceFeed), &q, []uint64{n.user}, opt); err != nil {
 		panic(err)
 	}
-	return feeds.Of(0)
-}
-
-func (n *turns) Get(_ *shard.Keyspace, ids []uint64, _ int, _ *shard.ReadOptions, rows []int64) error {
-	n.wait()
-	for i, id := range ids {
-		rows[i] = n.posts[id]
-	}
-	n.current.looked = n.now
-	return nil
+	followees, _ := q.Of(0)
+	return followees
 }
 
 func (n *turns) Write(ks *shard.Keyspace, w *shard.Write) error {

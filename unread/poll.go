@@ -7,6 +7,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/countd/countd/raftfsm/board"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
 )
 
@@ -33,10 +36,12 @@ type Poll struct {
 
 // scratch is the memory of one running poll.
 type scratch struct {
-	cursors []int64
-	feeds   shard.Feeds
+	counts  rows.Query
+	board   board.Query
+	cursors rows.Query
+	feeds   feed.Query
 	authors []uint64
-	posts   []int64
+	posts   rows.Query
 }
 
 var scratchPool = sync.Pool{New: func() any { return &scratch{} }}
@@ -49,14 +54,15 @@ const pooledFolloweesMax = 16_384
 func (n *Numbers) Poll(p *Poll, opt *shard.ReadOptions) error {
 	s := scratchPool.Get().(*scratch)
 	defer func() {
-		if cap(s.feeds.Followees) <= pooledFolloweesMax {
+		if s.feeds.Cap() <= pooledFolloweesMax {
+			s.counts.Rows, s.board.View = nil, nil
 			scratchPool.Put(s)
 		}
 	}()
 	if n.waits(opt) {
 		return n.pollTogether(p, s, opt)
 	}
-	if err := n.pollCounts(p, opt); err != nil {
+	if err := n.pollCounts(p, s, opt); err != nil {
 		return err
 	}
 	if err := n.pollBoard(p, s, opt); err != nil {
@@ -81,23 +87,24 @@ func (n *Numbers) waits(opt *shard.ReadOptions) bool {
 }
 
 // pollTogether runs the parts of Poll concurrently. They share only p.Users and opt, which they
-// only read. They share nothing but p.Users and opt, which they only read.
+// only read.
 func (n *Numbers) pollTogether(p *Poll, s *scratch, opt *shard.ReadOptions) error {
 	var parts errgroup.Group // each part ends at the deadline
-	parts.Go(func() error { return n.pollCounts(p, opt) })
+	parts.Go(func() error { return n.pollCounts(p, s, opt) })
 	parts.Go(func() error { return n.pollBoard(p, s, opt) })
 	parts.Go(func() error { return n.pollFeeds(p, s, opt) })
 	return parts.Wait()
 }
 
-func (n *Numbers) pollCounts(p *Poll, opt *shard.ReadOptions) error {
+func (n *Numbers) pollCounts(p *Poll, s *scratch, opt *shard.ReadOptions) error {
 	ks, err := n.keyspace(shard.KeyspaceUnread, shard.KindUnread)
 	if err != nil {
 		return err
 	}
 	p.Columns = ks.Names()
 	p.Counts = resized(p.Counts, len(p.Users)*len(ks.Columns))
-	if err := n.node.Get(ks, p.Users, len(ks.Columns), opt, p.Counts); err != nil {
+	s.counts = rows.Query{Width: len(ks.Columns), Rows: p.Counts}
+	if err := n.node.Read(ks, &s.counts, p.Users, opt); err != nil {
 		return err
 	}
 	if len(ks.Dropped) > 0 {
@@ -132,10 +139,10 @@ func (n *Numbers) pollBoard(p *Poll, s *scratch, opt *shard.ReadOptions) error {
 	if len(p.Channels)+len(p.Dots) == 0 {
 		return nil
 	}
-	view, err := n.board(opt)
-	if err != nil {
+	if err := n.readBoard(&s.board, opt); err != nil {
 		return err
 	}
+	view := s.board.View
 	ks, err := n.keyspace(shard.KeyspaceUnread, shard.KindUnread)
 	if err != nil {
 		return err
@@ -147,12 +154,12 @@ func (n *Numbers) pollBoard(p *Poll, s *scratch, opt *shard.ReadOptions) error {
 	for _, name := range p.Dots {
 		width = max(width, int(view.Dots[name].Number)+1)
 	}
-	s.cursors = resized(s.cursors, len(p.Users)*width)
-	if err := n.node.Cursors(ks, p.Users, width, opt, s.cursors); err != nil {
+	s.cursors = rows.Query{Table: unread.Cursors, Width: width, Rows: resized(s.cursors.Rows, len(p.Users)*width)}
+	if err := n.node.Read(ks, &s.cursors, p.Users, opt); err != nil {
 		return err
 	}
 	for i := range p.Users {
-		p.show(view, s.cursors[i*width:(i+1)*width])
+		p.show(view, s.cursors.Rows[i*width:(i+1)*width])
 	}
 	return nil
 }
@@ -190,25 +197,28 @@ func (n *Numbers) pollFeedsOf(p *Poll, users []uint64, s *scratch, opt *shard.Re
 	if err != nil {
 		return err
 	}
-	if err := n.node.Feeds(ks, users, opt, &s.feeds); err != nil {
+	if err := n.node.Read(ks, &s.feeds, users, opt); err != nil {
 		return err
 	}
-	s.authors = resized(s.authors, len(s.feeds.Followees))
-	for i := range s.feeds.Followees {
-		s.authors[i] = s.feeds.Followees[i].ID
+	s.authors = s.authors[:0]
+	for user := range users {
+		followees, _ := s.feeds.Of(user)
+		for i := range followees {
+			s.authors = append(s.authors, followees[i].ID)
+		}
 	}
-	s.posts = resized(s.posts, len(s.authors))
-	if err := n.readPosts(s.authors, opt, s.posts); err != nil {
+	posts := resized(s.posts.Rows, len(s.authors))
+	if err := n.readPosts(&s.posts, s.authors, opt, posts); err != nil {
 		return err
 	}
-	at := 0
-	for _, end := range s.feeds.Ends {
-		unread, posts := int64(0), s.posts[at:end]
-		for i, f := range s.feeds.Followees[at:end] {
+	s.posts.Rows = posts
+	for user := range users {
+		unread := int64(0)
+		followees, _ := s.feeds.Of(user)
+		for i, f := range followees {
 			unread = sum(unread, f.Unread(posts[i]))
 		}
-		p.Feeds = append(p.Feeds, unread)
-		at = end
+		p.Feeds, posts = append(p.Feeds, unread), posts[len(followees):]
 	}
 	return nil
 }

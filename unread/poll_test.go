@@ -15,8 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm/board"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 )
 
@@ -157,25 +158,17 @@ func (m *meeting) meet() error {
 	}
 }
 
-func (m *meeting) Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error {
-	if ks.Kind == shard.KindUnread {
+func (m *meeting) Read(ks *shard.Keyspace, query raftfsm.Query, ids []uint64, opt *shard.ReadOptions) error {
+	q, ofRows := query.(*rows.Query)
+	switch {
+	case ofRows && q.Table == rows.Counts && ks.Kind == shard.KindUnread:
 		return m.meet()
+	case !ofRows:
+		if err := m.meet(); err != nil {
+			return err
+		}
 	}
-	return m.Node.Get(ks, ids, width, opt, rows)
-}
-
-func (m *meeting) Board(ks *shard.Keyspace, opt *shard.ReadOptions) (*board.View, error) {
-	if err := m.meet(); err != nil {
-		return nil, err
-	}
-	return m.Node.Board(ks, opt)
-}
-
-func (m *meeting) Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error {
-	if err := m.meet(); err != nil {
-		return err
-	}
-	return m.Node.Feeds(ks, users, opt, into)
+	return m.Node.Read(ks, query, ids, opt)
 }
 
 // If a poll waits for other nodes, its parts wait at the same time.

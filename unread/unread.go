@@ -35,12 +35,8 @@ var ErrNoNotice = errors.New("no such notice")
 type Node interface {
 	Keyspace(name string) *shard.Keyspace
 	Holds(ks *shard.Keyspace) bool
-	Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error
-	Cursors(ks *shard.Keyspace, users []uint64, width int, opt *shard.ReadOptions, rows []int64) error
-	Feeds(ks *shard.Keyspace, users []uint64, opt *shard.ReadOptions, into *shard.Feeds) error
-	Board(ks *shard.Keyspace, opt *shard.ReadOptions) (*board.View, error)
+	Read(ks *shard.Keyspace, q raftfsm.Query, ids []uint64, opt *shard.ReadOptions) error
 	Write(ks *shard.Keyspace, w *shard.Write) error
-	Timelines() shard.Timelines
 }
 
 // Numbers answers for all users. Any goroutine may call its methods.
@@ -63,11 +59,17 @@ func (n *Numbers) keyspace(name, kind string) (*shard.Keyspace, error) {
 }
 
 func (n *Numbers) board(opt *shard.ReadOptions) (*board.View, error) {
+	var q board.Query
+	err := n.readBoard(&q, opt)
+	return q.View, err
+}
+
+func (n *Numbers) readBoard(q *board.Query, opt *shard.ReadOptions) error {
 	ks, err := n.keyspace(shard.KeyspaceBoard, shard.KindBoard)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return n.node.Board(ks, opt)
+	return n.node.Read(ks, q, nil, opt)
 }
 
 // boardNow returns a board that includes every write acknowledged before the call.
@@ -81,8 +83,8 @@ func (n *Numbers) cursors(user uint64, width int, opt *shard.ReadOptions) ([]int
 	if err != nil {
 		return nil, err
 	}
-	row := make([]int64, width)
-	return row, n.node.Cursors(ks, []uint64{user}, width, opt, row)
+	q := rows.Query{Table: unread.Cursors, Width: width, Rows: make([]int64, width)}
+	return q.Rows, n.node.Read(ks, &q, []uint64{user}, opt)
 }
 
 // writeUser writes one op on one user. It returns the first width columns of the row that the op

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard"
 )
 
@@ -79,18 +80,15 @@ func (n *Numbers) tallies(authors []uint64, upTo uint64, opt *shard.ReadOptions)
 	if err != nil {
 		return nil, err
 	}
-	q := shard.NewestPosts{Authors: authors, Limit: newerFirst}
-	var page []shard.Post
-	for newer := 0; newer <= newerMax; newer += len(page) {
-		var unreadable []int
-		page, unreadable, err = n.node.Timelines().Newest(ks, &q, opt, page[:0])
-		if err != nil {
+	q := counters.PostsQuery{Limit: newerFirst}
+	for newer := 0; newer <= newerMax; newer += len(q.Posts) {
+		if err := n.node.Read(ks, &q, authors, opt); err != nil {
 			return nil, err
 		}
-		if len(unreadable) > 0 {
-			return nil, fmt.Errorf("%w: shards %v of keyspace %s", shard.ErrNoQuorum, unreadable, PostsKeyspace)
+		if len(q.Unreadable) > 0 {
+			return nil, fmt.Errorf("%w: shards %v of keyspace %s", shard.ErrNoQuorum, q.Unreadable, PostsKeyspace)
 		}
-		for _, p := range page {
+		for _, p := range q.Posts {
 			if p.ID <= upTo {
 				return all, nil
 			}
@@ -98,10 +96,10 @@ func (n *Numbers) tallies(authors []uint64, upTo uint64, opt *shard.ReadOptions)
 			s := &all[author]
 			s.newer, s.ids = s.newer+1, (s.ids+p.ID+1)*0x9e3779b97f4a7c15
 		}
-		if len(page) < q.Limit {
+		if len(q.Posts) < q.Limit {
 			return all, nil
 		}
-		q.After, q.HasAfter, q.Limit = page[len(page)-1], true, newerPage
+		q.After, q.HasAfter, q.Limit = q.Posts[len(q.Posts)-1], true, newerPage
 	}
 	return nil, &shard.ArgumentError{Field: "up_to", Problem: fmt.Sprintf("followees have more than %d newer posts", newerMax)}
 }

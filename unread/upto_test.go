@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard"
 )
@@ -177,23 +178,11 @@ type racing struct {
 	change func()
 }
 
-func (r *racing) Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error {
+func (r *racing) Read(ks *shard.Keyspace, q raftfsm.Query, ids []uint64, opt *shard.ReadOptions) error {
 	if ks.Name == PostsKeyspace {
 		r.change()
 	}
-	return r.Node.Get(ks, ids, width, opt, rows)
-}
-
-func (r *racing) Timelines() shard.Timelines { return racingPosts{r.Node.Timelines(), r.change} }
-
-type racingPosts struct {
-	shard.Timelines
-	change func()
-}
-
-func (r racingPosts) Newest(ks *shard.Keyspace, q *shard.NewestPosts, opt *shard.ReadOptions, dst []shard.Post) (posts []shard.Post, unreadable []int, err error) {
-	r.change()
-	return r.Timelines.Newest(ks, q, opt, dst)
+	return r.Node.Read(ks, q, ids, opt)
 }
 
 // A reset up to a post stores what each author had up to it at one moment, although authors

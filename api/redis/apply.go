@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 )
 
@@ -284,9 +285,9 @@ func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (uni
 		ids = append(ids, t.ops[i].ID)
 	}
 	width := t.width()
-	rows := make([]int64, len(ids)*width)
+	q := rows.Query{Width: width, Rows: make([]int64, len(ids)*width)}
 	opt := shard.ReadOptions{Consistency: shard.Stale, Deadline: deadline}
-	if err := c.server.node().Get(t.ks, ids, width, &opt, rows); err != nil {
+	if err := c.server.node().Read(t.ks, &q, ids, &opt); err != nil {
 		return nil, err
 	}
 	for number := from; number < to; number++ {
@@ -295,7 +296,7 @@ func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (uni
 		for i := t.units[number].first; i < t.end(number); i++ {
 			if t.lacksMemory(i) {
 				row := (i - t.units[from].first) * width
-				absent := !slices.ContainsFunc(rows[row:row+width], func(count int64) bool { return count != 0 })
+				absent := !slices.ContainsFunc(q.Rows[row:row+width], func(count int64) bool { return count != 0 })
 				ops, makes = append(ops, i), makes || absent && t.ops[i].HasValue()
 			}
 		}

@@ -12,13 +12,9 @@ import (
 // safe for concurrent use and keep none of their arguments. Nothing changes a result
 // afterwards.
 type Backend interface {
-	// Node reads and writes the rows of a keyspace. See shard.ReadError and
-	// shard.PartialError.
+	// Node answers queries and writes. See shard.ReadError and shard.PartialError.
 	unread.Node
 	timeline.Node
-	// Members reads the sets of members.
-	Members() shard.MemberReads
-	Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, opt *shard.ReadOptions) (*shard.ScanResult, error)
 	// Keyspaces returns all keyspaces sorted by name.
 	Keyspaces() []*shard.Keyspace
 	// CatchUp waits until Keyspace knows every change that any node acknowledged before

@@ -7,8 +7,11 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members/memberstest"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/board"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
 )
@@ -89,26 +92,35 @@ func (n *fakeNode) CatchUp(ctx context.Context) error {
 	return n.mu.catchErr
 }
 
-// No user has a cursor or a followee; there is one channel and one dot.
-func (n *fakeNode) Cursors(_ *shard.Keyspace, users []uint64, _ int, _ *shard.ReadOptions, rows []int64) error {
-	clear(rows)
-	return n.trouble(users)
-}
-
-func (n *fakeNode) Feeds(_ *shard.Keyspace, users []uint64, _ *shard.ReadOptions, into *shard.Feeds) error {
-	n.polls.Add(1)
-	into.Followees, into.Ends = into.Followees[:0], append(into.Ends[:0], make([]int, len(users))...)
-	return n.trouble(users)
-}
-
-func (n *fakeNode) Board(_ *shard.Keyspace, opt *shard.ReadOptions) (*board.View, error) {
-	n.mu.Lock()
-	n.mu.opt = *opt
-	n.mu.Unlock()
-	return &board.View{
-		Channels: map[string]board.Channel{"news": {Number: 1, Latest: 9}},
-		Dots:     map[string]board.Dot{"shop": {Number: 2, Fired: 1, NewUsers: true}},
-	}, n.trouble(nil)
+// Read implements Backend. No user has a cursor or a followee; there is one channel and one dot.
+// Timelines are empty: tests of their contents use real nodes.
+func (n *fakeNode) Read(ks *shard.Keyspace, query raftfsm.Query, ids []uint64, opt *shard.ReadOptions) error {
+	switch q := query.(type) {
+	case *rows.Query:
+		if q.Table == rows.Counts {
+			return n.get(ks, ids, q.Width, opt, q.Rows)
+		}
+		clear(q.Rows)
+		return n.trouble(ids)
+	case *rows.Scan:
+		n.scan(ks, q)
+	case *feed.Query:
+		n.polls.Add(1)
+		q.Begin(len(ids))
+		return n.trouble(ids)
+	case *board.Query:
+		n.mu.Lock()
+		n.mu.opt = *opt
+		n.mu.Unlock()
+		q.View = &board.View{
+			Channels: map[string]board.Channel{"news": {Number: 1, Latest: 9}},
+			Dots:     map[string]board.Dot{"shop": {Number: 2, Fired: 1, NewUsers: true}},
+		}
+		return n.trouble(nil)
+	case *counters.ContainsQuery, *counters.MembersQuery, *counters.RowsOfMemberQuery:
+		return n.readSets(ks, query, ids, opt)
+	}
+	return nil
 }
 
 func (n *fakeNode) trouble(ids []uint64) error {
@@ -120,7 +132,7 @@ func (n *fakeNode) trouble(ids []uint64) error {
 	return nil
 }
 
-func (n *fakeNode) Get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error {
+func (n *fakeNode) get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.ReadOptions, rows []int64) error {
 	n.gets.Add(1)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -175,20 +187,18 @@ func (n *fakeNode) failWrites(with func(w *shard.Write) error) {
 	n.mu.Unlock()
 }
 
-func (n *fakeNode) Scan(ks *shard.Keyspace, after uint64, hasAfter bool, limit, width int, _ *shard.ReadOptions) (*shard.ScanResult, error) {
+func (n *fakeNode) scan(ks *shard.Keyspace, q *rows.Scan) {
 	from := uint64(0)
-	if hasAfter {
-		from = after + 1
+	if q.HasAfter {
+		from = q.After + 1
 	}
-	r := &shard.ScanResult{}
-	n.tables[ks.Name].Scan(from, width, func(p *engine.Page) bool {
-		take := min(len(p.IDs), limit-len(r.IDs))
-		r.More = r.More || take < len(p.IDs)
-		r.IDs = append(r.IDs, p.IDs[:take]...)
-		r.Rows = append(r.Rows, p.Counts[:take*width]...)
-		return !r.More
+	n.tables[ks.Name].Scan(from, q.Width, func(p *engine.Page) bool {
+		take := min(len(p.IDs), q.Limit-len(q.IDs))
+		q.More = q.More || take < len(p.IDs)
+		q.IDs = append(q.IDs, p.IDs[:take]...)
+		q.Rows = append(q.Rows, p.Counts[:take*q.Width]...)
+		return !q.More
 	})
-	return r, nil
 }
 
 func (n *fakeNode) Status() shard.Status {
@@ -197,17 +207,4 @@ func (n *fakeNode) Status() shard.Status {
 		s.Groups = append(s.Groups, shard.GroupStatus{Keyspace: name, Rows: t.Stats().Rows})
 	}
 	return s
-}
-
-// Timelines are empty: tests of their contents use real nodes.
-func (n *fakeNode) Timelines() shard.Timelines { return noTimelines{} }
-
-type noTimelines struct{}
-
-func (noTimelines) Newest(*shard.Keyspace, *shard.NewestPosts, *shard.ReadOptions, []shard.Post) ([]shard.Post, []int, error) {
-	return nil, nil, nil
-}
-
-func (noTimelines) Groups(*shard.Keyspace, uint64, *shard.ReadOptions) ([]feed.Group, error) {
-	return nil, nil
 }

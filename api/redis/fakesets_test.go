@@ -4,8 +4,9 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/engine/members/memberstest"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard"
 )
 
@@ -54,36 +55,23 @@ func (n *fakeNode) joinLocked(ks *shard.Keyspace, w *shard.Write) []engine.Op {
 	return ops
 }
 
-func (n *fakeNode) Members() shard.MemberReads { return fakeMembers{n} }
-
-// fakeMembers reads the sets of a fakeNode.
-type fakeMembers struct{ n *fakeNode }
-
-func (m fakeMembers) Check(ks *shard.Keyspace, column int, member uint64, ids []uint64, opt *shard.ReadOptions, in []bool) error {
-	m.n.mu.Lock()
-	defer m.n.mu.Unlock()
-	m.n.mu.opt = *opt
-	for i, id := range ids {
-		in[i] = m.n.setsLocked(ks, column).In(id, member)
+// readSets answers a query of sets.
+func (n *fakeNode) readSets(ks *shard.Keyspace, query raftfsm.Query, ids []uint64, opt *shard.ReadOptions) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.opt = *opt
+	if n.mu.readErr != nil {
+		return n.mu.readErr(ids)
 	}
-	if m.n.mu.readErr != nil {
-		return m.n.mu.readErr(ids)
+	switch q := query.(type) {
+	case *counters.ContainsQuery:
+		for i, id := range ids {
+			q.In[i] = n.setsLocked(ks, int(q.Column)).In(id, q.Member)
+		}
+	case *counters.MembersQuery:
+		q.List = n.setsLocked(ks, int(q.Column)).List(ids[0], q.Page)
+	case *counters.RowsOfMemberQuery:
+		q.List = n.setsLocked(ks, int(q.Column)).Of(q.Member, q.Page)
 	}
 	return nil
-}
-
-func (m fakeMembers) List(ks *shard.Keyspace, column int, id uint64, page members.Page, opt *shard.ReadOptions) (members.List, error) {
-	m.n.mu.Lock()
-	defer m.n.mu.Unlock()
-	m.n.mu.opt = *opt
-	if m.n.mu.readErr != nil {
-		return members.List{}, m.n.mu.readErr([]uint64{id})
-	}
-	return m.n.setsLocked(ks, column).List(id, page), nil
-}
-
-func (m fakeMembers) Of(ks *shard.Keyspace, column int, member uint64, page members.Page, _ *shard.ReadOptions) (members.List, error) {
-	m.n.mu.Lock()
-	defer m.n.mu.Unlock()
-	return m.n.setsLocked(ks, column).Of(member, page), nil
 }

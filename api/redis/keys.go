@@ -11,6 +11,7 @@ import (
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 )
 
@@ -220,8 +221,8 @@ func (c *conn) readPages(q *scanCall, block bool) (next uint64, pages []scanPage
 		if block {
 			count = scanBlock
 		}
-		r, err := c.server.node().Scan(ks, q.from-1, q.from > 0, count, len(ks.Columns), &opt)
-		if err != nil {
+		r := rows.Scan{Width: len(ks.Columns), Limit: count, After: q.from - 1, HasAfter: q.from > 0, Dropped: ks.Dropped}
+		if err := c.server.node().Read(ks, &r, nil, &opt); err != nil {
 			return 0, nil, err
 		}
 		if r.More && len(r.IDs) > 0 {

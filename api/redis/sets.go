@@ -9,6 +9,7 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard"
 )
 
@@ -85,7 +86,8 @@ func checkSet(several bool) func(*conn, [][]byte) {
 			}
 			errs := make([]error, len(asked))
 			c.server.concurrently(len(asked), func(i int) {
-				errs[i] = c.server.node().Members().Check(k.table.ks, k.column, asked[i], []uint64{k.id}, opt, in[at[i]:at[i]+1])
+				q := counters.ContainsQuery{Column: uint8(k.column), Member: asked[i], In: in[at[i] : at[i]+1]}
+				errs[i] = c.server.node().Read(k.table.ks, &q, []uint64{k.id}, opt)
 			})
 			return in, cmp.Or(errs...)
 		}, func(dst []byte, in []bool, _ bool) []byte {
@@ -124,7 +126,9 @@ func (c *conn) sscan(args [][]byte) {
 	page := members.Page{Limit: count, After: members.Entry{At: members.Stamp(cursor), ID: 1<<64 - 1}, Continues: cursor > 0}
 	planRead(a, k.table, count, func(opt *shard.ReadOptions) (setPage, error) {
 		return wholeStamps(page, func(page members.Page) (members.List, error) {
-			return c.server.node().Members().List(k.table.ks, k.column, k.id, page, opt)
+			q := counters.MembersQuery{Column: uint8(k.column), Page: page}
+			err := c.server.node().Read(k.table.ks, &q, []uint64{k.id}, opt)
+			return q.List, err
 		})
 	}, func(dst []byte, p setPage, _ bool) []byte {
 		var ids [][]byte

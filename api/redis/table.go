@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 )
 
@@ -26,6 +27,7 @@ type table struct {
 
 	written *written
 	write   shard.Write // reused by plain writes
+	query   rows.Query  // of get
 	opt     shard.ReadOptions
 }
 

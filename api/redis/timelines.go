@@ -9,6 +9,7 @@ import (
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/timeline"
@@ -65,10 +66,10 @@ func listOutbox(c *conn, args [][]byte) {
 		}
 		return nil
 	}))
-	planRead(a, nil, feedRows, func(opt *shard.ReadOptions) ([]shard.Post, error) {
+	planRead(a, nil, feedRows, func(opt *shard.ReadOptions) ([]counters.Post, error) {
 		posts, _, err := c.server.node().timelines.Outbox(author, after, hasAfter, limit, opt)
 		return posts, err
-	}, func(dst []byte, posts []shard.Post, _ bool) []byte {
+	}, func(dst []byte, posts []counters.Post, _ bool) []byte {
 		dst = resp.AppendArray(dst, len(posts))
 		for _, p := range posts {
 			dst = resp.AppendBulk(dst, formatUint(p.ID))

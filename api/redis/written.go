@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 )
 
@@ -98,8 +99,9 @@ func (t *table) readSets(c *conn, read func(opt *shard.ReadOptions) error, deadl
 	return seeing(&opt, func() error { return read(&opt) }, t.written)
 }
 
-// get reads rows.
-func (t *table) get(c *conn, ids []uint64, rows []int64, deadline time.Time) error {
+// get reads the rows of ids into dst.
+func (t *table) get(c *conn, ids []uint64, dst []int64, deadline time.Time) error {
 	c.freshness(&t.opt, deadline, t.written)
-	return seeing(&t.opt, func() error { return c.server.node().Get(t.ks, ids, t.width(), &t.opt, rows) }, t.written)
+	t.query = rows.Query{Width: t.width(), Rows: dst}
+	return seeing(&t.opt, func() error { return c.server.node().Read(t.ks, &t.query, ids, &t.opt) }, t.written)
 }

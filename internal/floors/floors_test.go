@@ -66,15 +66,15 @@ const rule = `
 	# What a log entry means to a shard of any kind.
 	raftfsm: internal/wire raftfsm/spill raftfsm/dedup raftfsm/codec engine engine/cold source/sink engine/members
 	# What kinds of shards with rows share.
-	raftfsm/rows: raftfsm raftfsm/codec engine
+	raftfsm/rows: raftfsm raftfsm/codec engine engine/cold internal/wire
 	# One kind of shard each.
 	raftfsm/counters: raftfsm raftfsm/rows raftfsm/outbox raftfsm/spill raftfsm/dedup raftfsm/codec engine engine/cold engine/members internal/wire
-	raftfsm/unread: raftfsm raftfsm/rows raftfsm/dedup raftfsm/codec engine
+	raftfsm/unread: raftfsm raftfsm/rows raftfsm/dedup raftfsm/codec engine internal/wire
 	raftfsm/feed: raftfsm engine/cold raftfsm/spill raftfsm/dedup raftfsm/codec engine engine/golomb internal/names internal/splitmix internal/wire
 	# The numbers of channels and dots are columns of cursors.
 	raftfsm/board: raftfsm raftfsm/unread raftfsm/dedup raftfsm/codec engine internal/splitmix internal/wire
 	# The list of all kinds.
-	raftfsm/kinds: raftfsm engine raftfsm/codec raftfsm/dedup raftfsm/rows raftfsm/spill source/sink raftfsm/counters raftfsm/unread raftfsm/feed raftfsm/board
+	raftfsm/kinds: raftfsm engine raftfsm/codec raftfsm/dedup raftfsm/rows raftfsm/spill source/sink raftfsm/counters raftfsm/unread raftfsm/feed raftfsm/board internal/wire
 	# The errors that the packages of shard share.
 	shard/errs:
 	# The cluster port, calls and their errors; no body, no group.
@@ -118,15 +118,15 @@ const rule = `
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
 	shard: internal/clustername raftfsm/outbox raftfsm/spill shard/forward shard/upkeep shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream internal/wire shard/storage shard/raftstore raftfsm raftfsm/board raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/rows raftfsm/unread raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members internal/scarce engine/pebbledb
 	# What users have not seen, joined from what shards hold.
-	unread: shard raftfsm/outbox raftfsm raftfsm/board raftfsm/feed raftfsm/rows raftfsm/unread raftfsm/catalog engine
+	unread: shard raftfsm/outbox raftfsm raftfsm/board raftfsm/counters raftfsm/feed raftfsm/rows raftfsm/unread raftfsm/catalog engine
 	# Pages of posts by followees, joined from what shards hold.
-	timeline: shard raftfsm raftfsm/counters raftfsm/feed raftfsm/outbox engine
+	timeline: shard raftfsm raftfsm/counters raftfsm/feed raftfsm/rows raftfsm/outbox engine
 	# Documents that the server hands out.
 	docs:
 	# The cluster as operators see and change it.
 	admin: client shard shard/tiering raftfsm raftfsm/catalog
 	# The sources of a cluster: who reads what, and what operators do about it.
-	sources: source source/sink admin shard shard/sourcesink raftfsm/catalog
+	sources: source source/sink admin shard shard/sourcesink raftfsm/catalog raftfsm/rows
 	# Lines about admin actions and refused calls.
 	auth/audit: client internal/lograte
 	# Who may do what. The catalog stores the users.
@@ -140,7 +140,7 @@ const rule = `
 	api: client api/listen api/metric internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/sourcesink shard/tiering raftfsm raftfsm/board raftfsm/counters raftfsm/feed raftfsm/rows raftfsm/unread raftfsm/catalog engine internal/lograte internal/strictjson engine/members internal/opjson
 	# Bytes of the Redis protocol; no command.
 	api/redis/resp: internal/strictjson
-	api/redis: api/listen api/redis/resp timeline auth unread shard shard/storage raftfsm raftfsm/board raftfsm/feed raftfsm/unread raftfsm/catalog engine internal/lograte internal/strictjson engine/members
+	api/redis: api/listen api/redis/resp timeline auth unread shard shard/storage raftfsm raftfsm/board raftfsm/counters raftfsm/rows raftfsm/feed raftfsm/unread raftfsm/catalog engine internal/lograte internal/strictjson engine/members
 	cluster: internal/clustername client internal/names admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
 	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/headroom shard/storage shard/tiering shard/rpc raftfsm raftfsm/unread raftfsm/catalog raftfsm/dedup raftfsm/outbox engine engine/members internal/certs internal/days cmd/countd/internal/events internal/scarce internal/version
@@ -164,7 +164,7 @@ const rule = `
 	# Clusters of them.
 	internal/clustertest: client internal/proctest
 	# A whole node in the process of a test.
-	internal/nodetest: internal/must admin api engine shard source sources
+	internal/nodetest: internal/must admin api engine shard source sources raftfsm/rows
 	# A cable between two nodes, to cut.
 	internal/cable: internal/must
 	# Authorities of a test.

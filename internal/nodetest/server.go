@@ -32,6 +32,7 @@ import (
 	"github.com/countd/countd/api"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/sources"
@@ -149,7 +150,7 @@ func (s *Server) RowOf(keyspace string, id uint64) []int64 {
 	ks := node.Keyspace(keyspace)
 	row := make([]int64, len(ks.Columns))
 	opt := &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(callTimeout)}
-	if err := node.Get(ks, []uint64{id}, len(row), opt, row); err != nil {
+	if err := node.Read(ks, &rows.Query{Width: len(row), Rows: row}, []uint64{id}, opt); err != nil {
 		s.t.Errorf("row %d of %s: %v", id, keyspace, err)
 	}
 	var named []int64
@@ -185,24 +186,24 @@ func (s *Server) Rows() int {
 	s.t.Helper()
 	const page = 10_000
 	node := s.Node()
-	ks, rows := node.Keyspace(shard.KeyspacePosts), 0
+	ks, n := node.Keyspace(shard.KeyspacePosts), 0
 	for after, has, more := uint64(0), false, true; more; has = true {
 		opt := &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(callTimeout)}
-		got, err := node.Scan(ks, after, has, page, len(ks.Columns), opt)
-		if err != nil {
+		got := rows.Scan{Width: len(ks.Columns), Limit: page, After: after, HasAfter: has, Dropped: ks.Dropped}
+		if err := node.Read(ks, &got, nil, opt); err != nil {
 			s.t.Errorf("cannot scan: %v", err)
-			return rows
+			return n
 		}
 		for row := range slices.Chunk(got.Rows, len(ks.Columns)) {
 			if slices.ContainsFunc(row, func(count int64) bool { return count != 0 }) {
-				rows++
+				n++
 			}
 		}
 		if more = got.More && len(got.IDs) > 0; more {
 			after = got.IDs[len(got.IDs)-1]
 		}
 	}
-	return rows
+	return n
 }
 
 // OneProducer is a change for New that makes shards remember one producer each, so that

@@ -1,6 +1,7 @@
 package board
 
 import (
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -33,4 +34,12 @@ func (Kind) Walk(see *raftfsm.SnapshotVisitor, facts *raftfsm.SnapshotFacts) raf
 		facts.Rows = s.Rows()
 		return see.SeeBody(0, s.clone())
 	}
+}
+
+// ParseQuery implements raftfsm.Kind.
+func (Kind) ParseQuery(number byte, r *wire.Reader) raftfsm.Query {
+	if number == 0 {
+		return &Query{}
+	}
+	return raftfsm.NoQuery(number, r)
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -117,4 +118,19 @@ func (w *walk) cold(s *codec.StreamReader, p []byte) error {
 		return nil
 	}
 	return w.Visit(rows.Counts)
+}
+
+// ParseQuery implements raftfsm.Kind.
+func (Kind) ParseQuery(number byte, r *wire.Reader) raftfsm.Query {
+	switch number {
+	case 2:
+		return parsePostsQuery(r)
+	case 3:
+		return parseContainsQuery(r)
+	case 4:
+		return parseMembersQuery(r)
+	case 5:
+		return parseRowsOfMemberQuery(r)
+	}
+	return rows.ParseQuery(number, r)
 }

@@ -61,7 +61,7 @@ func BenchmarkNewest(b *testing.B) {
 					keys[i] = r.Uint64N(benchAuthors)
 				}
 				newest.Reset(21)
-				c.Newest(keys, nil, &NewestPosts{Last: NoLast, Limit: 21}, &newest)
+				c.newest(keys, nil, &selection{last: noLast}, &newest)
 				if len(newest.Posts()) != 21 {
 					b.Fatal("a short page")
 				}

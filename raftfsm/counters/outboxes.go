@@ -3,7 +3,6 @@ package counters
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/wire"
@@ -110,44 +109,6 @@ func (b *batch) outboxOp(p []byte) ([]byte, error) {
 	return r.Rest, nil
 }
 
-// NewestPosts selects the newest Limit posts of some authors, with ids up to Last. For the first
-// Below authors, it selects only ids below Last: the previous page has their posts with id Last.
-type NewestPosts struct {
-	Last  uint64
-	Below int
-	Limit int
-}
-
-// Newest adds the posts of the authors of keys to into. The author of keys[i] is i, or at[i] if at
-// is not nil. Newest reads no outbox on disk: into.Missing returns the outboxes that are needed,
-// and their marks belong to the bodies that Newest returns.
-func (c *Machine) Newest(keys []uint64, at []int, q *NewestPosts, into *outbox.Newest) *spill.Bodies {
-	bodies := c.outboxes.Current()
-	bodies.GetMany(keys, func(i int, body []byte) {
-		author := i
-		if at != nil {
-			author = at[i]
-		}
-		last, has := q.lastOf(author)
-		switch {
-		case !has:
-		case spill.IsMark(body):
-			into.AddSummary(author, body, spill.Summary(body), last)
-		default:
-			into.Add(author, body, last)
-		}
-	})
-	return bodies
-}
-
-// lastOf returns the id up to which the read has posts of an author, or false if it has none.
-func (q *NewestPosts) lastOf(author int) (last uint64, has bool) {
-	if author >= q.Below {
-		return q.Last, true
-	}
-	return q.Last - 1, q.Last > 0
-}
-
 // capturedOutboxes holds the outboxes at one moment, with those on disk.
 type capturedOutboxes struct {
 	view *spill.View
@@ -198,6 +159,3 @@ func (c *contents) loadOutboxes(p []byte) error {
 	}
 	return c.out.bodies.SpillLoaded(c.outs.Hash)
 }
-
-// NoLast is the last id of a read that begins with the newest post.
-const NoLast = math.MaxUint64

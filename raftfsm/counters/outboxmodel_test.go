@@ -195,11 +195,11 @@ func behind(spilled []uint64, acts []outboxAct) []uint64 {
 	return left
 }
 
-// newest is Counters.Newest that reads outboxes on disk.
-func (r *outboxReplica) newest(keys []uint64, q *NewestPosts, into *outbox.Newest) []outbox.Post {
+// newest is Counters.newest that reads outboxes on disk.
+func (r *outboxReplica) newest(keys []uint64, s *selection, limit int, into *outbox.Newest) []outbox.Post {
 	r.t.Helper()
-	into.Reset(q.Limit)
-	bodies := r.Newest(keys, nil, q, into)
+	into.Reset(limit)
+	bodies := r.Machine.newest(keys, nil, s, into)
 	for _, m := range into.Missing(nil) {
 		var err error
 		m.Body, err = bodies.FetchMark(context.Background(), keys[m.Author], m.Mark)
@@ -408,18 +408,18 @@ func TestOutboxesEqualModel(t *testing.T) {
 			},
 			"read": func(t *rapid.T) { // a page of all authors
 				authors := slices.Sorted(maps.Keys(want))
-				q := NewestPosts{Last: rapid.OneOf(rapid.Just[uint64](NoLast), ids).Draw(t, "last"), Below: rapid.IntRange(0, len(authors)).Draw(t, "below"), Limit: rapid.IntRange(1, 8).Draw(t, "limit")}
+				q, limit := selection{rapid.OneOf(rapid.Just[uint64](noLast), ids).Draw(t, "last"), rapid.IntRange(0, len(authors)).Draw(t, "below")}, rapid.IntRange(1, 8).Draw(t, "limit")
 				var all []outbox.Post
 				for i, key := range authors {
 					for id := range want[key].ids {
-						if id < q.Last || id == q.Last && i >= q.Below {
+						if id < q.last || id == q.last && i >= q.below {
 							all = append(all, outbox.Post{ID: id, Author: i})
 						}
 					}
 				}
 				slices.SortFunc(all, func(a, b outbox.Post) int { return cmp.Or(cmp.Compare(b.ID, a.ID), cmp.Compare(a.Author, b.Author)) })
 				var n outbox.Newest
-				if got := which.Draw(t, "replica").newest(authors, &q, &n); !slices.Equal(got, all[:min(len(all), q.Limit)]) {
+				if got := which.Draw(t, "replica").newest(authors, &q, limit, &n); !slices.Equal(got, all[:min(len(all), limit)]) {
 					t.Fatalf("the page %+v is %v, want the first of %v", q, got, all)
 				}
 			},
@@ -495,18 +495,19 @@ func checkOutboxesSpilled(t *rapid.T, disks []*outboxReplica) {
 func checkNewest(t *rapid.T, r *outboxReplica, key uint64, ids []uint64) {
 	var n outbox.Newest
 	from := 0
-	q := NewestPosts{Last: NoLast, Limit: 3}
+	const limit = 3
+	q := selection{last: noLast}
 	for {
-		posts := r.newest([]uint64{key}, &q, &n)
+		posts := r.newest([]uint64{key}, &q, limit, &n)
 		for i, p := range posts {
 			if from+i >= len(ids) || p.ID != ids[from+i] {
 				t.Fatalf("author %d has %v from %d on, want %v", key, posts, from, ids)
 			}
 		}
-		if from += len(posts); len(posts) < q.Limit {
+		if from += len(posts); len(posts) < limit {
 			break
 		}
-		q.Last, q.Below = posts[len(posts)-1].ID, 1
+		q.last, q.below = posts[len(posts)-1].ID, 1
 	}
 	if from != len(ids) {
 		t.Fatalf("author %d has %d posts, want %v", key, from, ids)

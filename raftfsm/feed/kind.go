@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -40,4 +41,15 @@ func (Kind) Walk(see *raftfsm.SnapshotVisitor, facts *raftfsm.SnapshotFacts) raf
 			return see.SeeBody(user, feed)
 		})
 	}
+}
+
+// ParseQuery implements raftfsm.Kind.
+func (Kind) ParseQuery(number byte, r *wire.Reader) raftfsm.Query {
+	switch number {
+	case 0:
+		return &Query{}
+	case 1:
+		return &GroupsQuery{}
+	}
+	return raftfsm.NoQuery(number, r)
 }

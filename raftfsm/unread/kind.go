@@ -1,6 +1,7 @@
 package unread
 
 import (
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -40,3 +41,6 @@ func (Kind) Walk(see *raftfsm.SnapshotVisitor, facts *raftfsm.SnapshotFacts) raf
 		return raftfsm.Misplaced(kind)
 	}
 }
+
+// ParseQuery implements raftfsm.Kind.
+func (Kind) ParseQuery(number byte, r *wire.Reader) raftfsm.Query { return rows.ParseQuery(number, r) }

@@ -56,10 +56,13 @@ func (u *Machine) Cursors() *engine.Table { return u.current.Load().cursors }
 
 // TableOf implements Machine.
 func (u *Machine) TableOf(t raftfsm.Table) *engine.Table {
-	if t == rows.Counts {
+	switch t {
+	case rows.Counts:
 		return u.Table()
+	case Cursors:
+		return u.Cursors()
 	}
-	return u.Cursors()
+	return nil
 }
 
 // Bytes implements Machine.

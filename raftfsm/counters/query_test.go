@@ -1,0 +1,161 @@
+package counters
+
+import (
+	"math"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/wire"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/rows"
+)
+
+func soon() time.Time { return time.Now().Add(10 * time.Second) }
+
+// answerOf is an answer of words.
+func answerOf(words ...int64) []byte {
+	answer, _ := raftfsm.Defaults{}.AppendAnswer(nil, &raftfsm.Part{Words: words})
+	return answer
+}
+
+// Each query is sent unchanged between nodes.
+func TestQueryMessages(t *testing.T) {
+	page := members.Page{Limit: 5, Continues: true, After: members.Entry{At: 9, ID: 1 << 63}}
+	for _, q := range []raftfsm.Query{
+		&rows.Query{Width: 4},
+		&PostsQuery{selected: selection{last: 9, below: 1}, Limit: 2},
+		&ContainsQuery{Column: 1, Member: 7},
+		&MembersQuery{Column: 3, Page: page},
+		&RowsOfMemberQuery{Column: 3, Page: page, lists: []memberRows{{page: page}}},
+	} {
+		r := wire.Reader{Rest: q.AppendTo(nil, &raftfsm.Part{})}
+		if got := (Kind{}).ParseQuery(q.Number(), &r); r.End() != nil || !reflect.DeepEqual(got, q) {
+			t.Errorf("%+v became %+v, %v", q, got, r.Err)
+		}
+	}
+}
+
+// An answer that makes no sense is refused.
+func TestBadAnswers(t *testing.T) {
+	list := &MembersQuery{Page: members.Page{Limit: 1}}
+	for name, c := range map[string]struct {
+		q      raftfsm.Query
+		answer []byte
+	}{
+		"too many posts":   {&PostsQuery{Limit: 2}, answerOf(3, 1, 0, 1, 0, 1, 0)},
+		"minus one post":   {&PostsQuery{Limit: 2}, answerOf(-1)},
+		"another author":   {&PostsQuery{Limit: 2}, answerOf(1, 5, 3)},
+		"author -1":        {&PostsQuery{Limit: 2}, answerOf(1, 5, -1)},
+		"a short post":     {&PostsQuery{Limit: 2}, answerOf(2, 5, 1)},
+		"few sets":         {&ContainsQuery{}, answerOf(1, 0)},
+		"a long list":      {list, appendList(nil, &members.List{Entries: make([]members.Entry, 2)})},
+		"a list of halves": {list, appendList(nil, &members.List{Entries: make([]members.Entry, 1)})[:5]},
+	} {
+		r := wire.Reader{Rest: c.answer}
+		if c.q.ParseAnswer(&r, &raftfsm.Part{Keys: make([]uint64, 3)}); r.End() == nil {
+			t.Errorf("%s: %x was accepted", name, c.answer)
+		}
+	}
+}
+
+// Answers with posts and lists are sent unchanged between nodes.
+func TestAnswers(t *testing.T) {
+	posts := &PostsQuery{Limit: 3}
+	read := &raftfsm.Read{IDs: []uint64{7, 8, 9}, Parts: []raftfsm.Part{{Keys: []uint64{1, 2, 3}, At: []int{0, 1, 2}}}, Route: oneShard{}}
+	posts.Split(read)
+	posts.ParseAnswer(&wire.Reader{Rest: answerOf(outbox.AppendRow(nil, []outbox.Post{{ID: math.MaxUint64, Author: 0}, {ID: 5, Author: 2}})...)}, &read.Parts[0])
+	if again := posts.Join(read); again || !slices.Equal(posts.Posts, []Post{{math.MaxUint64, 7}, {5, 9}}) {
+		t.Errorf("posts %v, %v", posts.Posts, again)
+	}
+	list := &MembersQuery{Page: members.Page{Limit: 2}, List: members.List{Entries: []members.Entry{{ID: math.MaxUint64, At: 1<<48 - 1}, {ID: 3, At: 1}}, More: true}}
+	answer, _ := list.AppendAnswer(nil, &raftfsm.Part{})
+	r, got := wire.Reader{Rest: answer}, MembersQuery{Page: list.Page}
+	if got.ParseAnswer(&r, &raftfsm.Part{}); r.End() != nil || !reflect.DeepEqual(got.List, list.List) || len(answer) > list.Limits(1).Answer {
+		t.Errorf("%+v became %+v, %v", list.List, got.List, r.Err)
+	}
+}
+
+// oneShard is the route of a single shard.
+type oneShard struct{}
+
+func (oneShard) KeyOf(id uint64) (int, uint64)              { return 0, id }
+func (oneShard) IDOf(_ int, key uint64) uint64              { return key }
+func (oneShard) FirstAbove(id uint64, _ int) (uint64, bool) { return id + 1, true }
+
+// A query that is kept for other reads keeps no replica that answered it, even if another shard could not
+// be read.
+func TestPostsKeepNoReplica(t *testing.T) {
+	c := New(raftfsm.Places{})
+	defer c.Close()
+	q := &PostsQuery{Limit: 3}
+	read := &raftfsm.Read{IDs: []uint64{7, 8}, Parts: []raftfsm.Part{{Keys: []uint64{3}, At: []int{0}}, {Shard: 1, Keys: []uint64{4}, At: []int{1}}}}
+	q.Split(read)
+	if err := q.Answer(c, &read.Parts[0], false, soon()); err != nil || q.parts[0].counters != c {
+		t.Fatalf("%v, %v", q.parts[0].counters, err)
+	}
+	read.Parts[1].Failed = true
+	if again := q.Join(read); again || !slices.Equal(q.Unreadable, []int{1}) {
+		t.Errorf("again %v, unreadable %v", again, q.Unreadable)
+	}
+	for s, p := range q.parts {
+		if p != (postsPart{}) {
+			t.Errorf("the query keeps the replica of shard %d", s)
+		}
+	}
+}
+
+// A scan of many shards merges them in the order of their ids, and reads on where the rows of a shard end
+// early.
+func TestScanReadsShardsAgain(t *testing.T) {
+	const shards, ids, limit = 3, 400, 150
+	machines := make([]*Machine, shards)
+	for s := range machines {
+		machines[s] = New(raftfsm.Places{})
+		defer machines[s].Close()
+	}
+	var want []uint64
+	for id := range uint64(ids) {
+		s := id % shards
+		if s != 0 && id >= 30 { // most rows are in the first shard
+			continue
+		}
+		op := engine.Op{ID: id / shards, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}
+		if _, err := machines[s].Table().Apply([]engine.Op{op}, 0, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, id)
+	}
+	q := &rows.Scan{Width: 1, Limit: limit}
+	read := &raftfsm.Read{Parts: make([]raftfsm.Part, shards), Route: moduloRoute(shards)}
+	for s := range read.Parts {
+		read.Parts[s].Shard = s
+	}
+	q.Split(read)
+	rounds := 0
+	for again := true; again; again = q.Join(read) {
+		rounds++
+		for s := range read.Parts {
+			if len(read.Parts[s].Keys) == 0 {
+				continue
+			}
+			if err := q.Answer(machines[s], &read.Parts[s], true, soon()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if !slices.Equal(q.IDs, want[:limit]) || !q.More || rounds != 2 || len(q.Rows) != limit {
+		t.Errorf("%d ids in %d rounds, more %v: %v, want %v", len(q.IDs), rounds, q.More, q.IDs, want[:limit])
+	}
+}
+
+// moduloRoute is a route of some shards.
+type moduloRoute uint64
+
+func (r moduloRoute) KeyOf(id uint64) (int, uint64)         { return int(id % uint64(r)), id / uint64(r) }
+func (r moduloRoute) IDOf(shard int, key uint64) uint64     { return key*uint64(r) + uint64(shard) }
+func (r moduloRoute) FirstAbove(uint64, int) (uint64, bool) { panic("no page before") }

@@ -1,0 +1,161 @@
+package feed
+
+import (
+	"context"
+	"encoding/binary"
+	"slices"
+	"time"
+
+	"github.com/countd/countd/internal/wire"
+
+	"github.com/countd/countd/raftfsm"
+)
+
+const (
+	// feedsInReadMax bounds the feeds of one read. If each has the most followees, they take some
+	// megabytes.
+	feedsInReadMax = 32
+	// feedBytesHint is the estimated size of a feed in an answer.
+	feedBytesHint = 8 << 10
+)
+
+// Query reads the feeds of users. The feeds of one shard may come from several replicas, because a
+// shard is read feedsInReadMax feeds at a time.
+type Query struct {
+	raftfsm.Defaults
+	followees []Followee
+	feeds     []feedAnswer // by user, in the order of the read's ids
+}
+
+// feedAnswer is the feed of one user in Query.followees.
+type feedAnswer struct {
+	from, to int
+	stamp    uint64
+}
+
+// Of returns the followees of user i, ascending by id, and the stamp of the feed, or 0; see FeedOp.
+func (q *Query) Of(i int) (followees []Followee, stamp uint64) {
+	f := q.feeds[i]
+	return q.followees[f.from:f.to], f.stamp
+}
+
+// Cap returns how many followees the memory of the answer holds.
+func (q *Query) Cap() int { return cap(q.followees) }
+
+// Begin makes the answer one of n users, who follow nobody.
+func (q *Query) Begin(n int) {
+	q.followees, q.feeds = q.followees[:0], slices.Grow(q.feeds[:0], n)[:n]
+	clear(q.feeds)
+}
+
+// Set sets the feed of user i. followees is q.followees with the feed's appended.
+func (q *Query) set(i int, followees []Followee, stamp uint64) {
+	q.feeds[i] = feedAnswer{len(q.followees), len(followees), stamp}
+	q.followees = followees
+}
+
+// Append sets the feed of user i. Each user has one call after Begin.
+func (q *Query) Append(i int, followees []Followee, stamp uint64) {
+	q.set(i, append(q.followees, followees...), stamp)
+}
+
+// Number implements Query.
+func (*Query) Number() byte { return 0 }
+
+// Limits implements Query.
+func (*Query) Limits(keys int) raftfsm.Limits {
+	return raftfsm.Limits{Keys: feedsInReadMax, Bytes: feedBytesHint * keys, Answer: keys * (2 + 2*FolloweesMax) * binary.MaxVarintLen64}
+}
+
+// Split implements Query.
+func (q *Query) Split(read *raftfsm.Read) { q.Begin(len(read.IDs)) }
+
+// One implements Query.
+func (q *Query) One(m raftfsm.Machine, key uint64) bool {
+	f, is := m.(*Machine)
+	if !is {
+		return false
+	}
+	q.Begin(1)
+	followees, stamp, inMemory := f.Followees(q.followees, key)
+	if inMemory {
+		q.set(0, followees, stamp)
+	}
+	return inMemory
+}
+
+// Answer implements Query. With At, it appends to the answer; otherwise each feed becomes the words of
+// appendFeedWords.
+func (q *Query) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadline time.Time) error {
+	f, is := m.(*Machine)
+	if !is {
+		return raftfsm.ErrOtherKind
+	}
+	p.Words = p.Words[:0]
+	if !disk {
+		var scratch []Followee
+		for i, key := range p.Keys {
+			if len(p.At) > 0 {
+				followees, stamp, inMemory := f.Followees(q.followees, key)
+				if !inMemory {
+					return raftfsm.ErrNotInMemory
+				}
+				q.set(p.At[i], followees, stamp)
+				continue
+			}
+			followees, stamp, inMemory := f.Followees(scratch[:0], key)
+			if !inMemory {
+				return raftfsm.ErrNotInMemory
+			}
+			scratch, p.Words = followees, appendFeedWords(p.Words, followees, stamp)
+		}
+		return nil
+	}
+	feeds, stamps := make([][]Followee, len(p.Keys)), make([]uint64, len(p.Keys))
+	err := raftfsm.EachRead(len(p.Keys), deadline, func(ctx context.Context, i int) (err error) {
+		feeds[i], stamps[i], err = f.Fetch(ctx, nil, p.Keys[i])
+		return err
+	})
+	for i, followees := range feeds {
+		p.Words = appendFeedWords(p.Words, followees, stamps[i])
+	}
+	return err
+}
+
+// Join implements Query.
+func (q *Query) Join(read *raftfsm.Read) bool {
+	for s := range read.Parts {
+		p := &read.Parts[s]
+		if p.Failed {
+			continue
+		}
+		for words, i := p.Words, 0; len(words) > 0; i++ {
+			followees := q.followees
+			n, stamp := words[0], uint64(words[1])
+			for words = words[2:]; n > 0; n-- {
+				followees = append(followees, Followee{ID: uint64(words[0]), Posts: words[1]})
+				words = words[2:]
+			}
+			q.set(p.At[i], followees, stamp)
+		}
+	}
+	return false
+}
+
+// ParseAnswer implements Query.
+func (*Query) ParseAnswer(r *wire.Reader, p *raftfsm.Part) {
+	p.Words = p.Words[:0]
+	for range p.Keys {
+		p.Words = raftfsm.ParseCounted(r, p.Words, FolloweesMax, func(n int) int { return 1 + 2*n })
+	}
+}
+
+// appendFeedWords appends a feed: the number of followees, the stamp, then the id and the posts of each
+// followee.
+func appendFeedWords(words []int64, feed []Followee, stamp uint64) []int64 {
+	words = append(words, int64(len(feed)), int64(stamp))
+	for _, f := range feed {
+		words = append(words, int64(f.ID), f.Posts)
+	}
+	return words
+}

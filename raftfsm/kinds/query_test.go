@@ -1,0 +1,46 @@
+package kinds
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/countd/countd/internal/wire"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+)
+
+// Each kind has the queries with the numbers from 0 on, which parse as themselves. Shards of all other
+// kinds refuse the queries of a kind that they do not have.
+func TestQueriesOfOtherKinds(t *testing.T) {
+	part := func() *raftfsm.Part { return &raftfsm.Part{Keys: []uint64{1}} }
+	for _, kind := range All {
+		number := byte(0)
+		for ; ; number++ {
+			r := wire.Reader{Rest: make([]byte, 64)} // every field 0, except that posts need a limit
+			r.Rest[9] = 1
+			q := All.ParseQuery(kind.Number(), number, &r)
+			if q == nil {
+				break
+			}
+			if q.Number() != number {
+				t.Errorf("%s: query %d is %T, number %d", kind.Number(), number, q, q.Number())
+			}
+			for _, other := range All {
+				m := other.New(raftfsm.Places{})
+				err := q.Answer(m, part(), true, time.Now().Add(time.Second))
+				m.Close()
+				if errors.Is(err, raftfsm.ErrOtherKind) && other == kind {
+					t.Errorf("%T of %s: %v", q, kind.Number(), err)
+				}
+				feedOrBoard := other.Number() == codec.KindFeed || other.Number() == codec.KindBoard
+				if feedOrBoard && other != kind && (!errors.Is(err, raftfsm.ErrOtherKind) || !errors.Is(err, wire.ErrBadMessage)) {
+					t.Errorf("%T of %s in a shard of %s: %v", q, kind.Number(), other.Number(), err)
+				}
+			}
+		}
+		if number == 0 {
+			t.Errorf("%s has no query", kind.Number())
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package raftfsm
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/countd/countd/internal/wire"
+)
+
+// ReadKeysMax bounds the keys of one read: as many as a request may have.
+const ReadKeysMax = 10_000
+
+// ErrNotInMemory is returned by Query.Answer if the answer needs the disk.
+var ErrNotInMemory = errors.New("the answer is not in memory")
+
+// Query is one question to the shards of a keyspace of one kind. A Query holds the answer after the read.
+// The caller owns it, and may reuse it. Package shard splits the ids of a read into a Part for each shard,
+// has each Part answered by one replica, and joins the Parts.
+//
+// Split and Join run in the goroutine of the read, and so does Answer for a Part with At unless disk is
+// set. The other methods may run for several Parts at once, so they change only the Part. The exception is
+// a Query that reads a single key: it has one Part, so these methods may set its answer.
+type Query interface {
+	// Number distinguishes the queries of one kind in messages between nodes.
+	Number() byte
+	// Limits returns the bounds of a read of some keys of one shard.
+	Limits(keys int) Limits
+	// Split prepares a read before its Parts are answered. The Parts have their keys. A query that reads
+	// keys of all shards sets them itself.
+	Split(read *Read)
+	// One answers a read of one key from memory. If it returns false, Split and Answer follow.
+	One(m Machine, key uint64) bool
+	// Answer fills a Part from a replica. It replaces the words of an earlier replica. Unless disk is set,
+	// it returns ErrNotInMemory instead of waiting for the disk. With disk, it waits until the deadline. If
+	// the replica is of another kind, it returns ErrOtherKind.
+	Answer(m Machine, p *Part, disk bool, deadline time.Time) error
+	// Join completes the answer from the Parts. It also releases all references to replicas. It returns
+	// true if some Parts must be read again: it has changed their keys, or what Answer does with them.
+	Join(read *Read) (again bool)
+
+	// AppendTo appends the query of a Part, apart from its keys, for another node.
+	AppendTo(dst []byte, p *Part) []byte
+	// AppendAnswer appends a filled Part without its keys. ParseAnswer fills a Part from these bytes.
+	AppendAnswer(dst []byte, p *Part) ([]byte, error)
+	ParseAnswer(r *wire.Reader, p *Part)
+}
+
+// Limits are the bounds of one read of one shard.
+type Limits struct {
+	Keys   int  // the most keys of a call to another node; 1 means exactly one
+	Alone  bool // the read needs a call of its own: it may read the disk, or its answer may be large
+	Bytes  int  // the estimated bytes of the read and its answer
+	Answer int  // the most bytes of the answer
+	// Partial means that the answers of some shards are of use without those of the others. The query
+	// names the shards that failed.
+	Partial bool
+}
+
+// Read is one running read. Package shard owns it, and a Query uses it during a call.
+type Read struct {
+	IDs      []uint64
+	Parts    []Part // by shard
+	Route    Route
+	Deadline time.Time
+}
+
+// Route maps the ids of a keyspace to shards and to keys in them. keyspace.Route documents its methods.
+type Route interface {
+	KeyOf(id uint64) (shard int, key uint64)
+	IDOf(shard int, key uint64) uint64
+	FirstAbove(after uint64, shard int) (key uint64, found bool)
+}
+
+// Part is one shard's part of a read. A shard with no key is not read.
+type Part struct {
+	Shard int
+	Keys  []uint64
+	At    []int   // the index of each key in Read.IDs; nil for a Part that another node or a disk answers
+	Words []int64 // the answer, in a form of the query
+	// Failed means that no replica answered. Skipped means the same, and that the read may leave the shard
+	// out.
+	Failed, Skipped bool
+}
+
+// Defaults has the methods that few queries need. A Query embeds it.
+type Defaults struct{}
+
+// Split implements Query.
+func (Defaults) Split(*Read) {}
+
+// One implements Query for reads whose Answer is as fast.
+func (Defaults) One(Machine, uint64) bool { return false }
+
+// Join implements Query for reads of a single key.
+func (Defaults) Join(*Read) bool { return false }
+
+// AppendTo implements Query for reads that only have keys.
+func (Defaults) AppendTo(dst []byte, _ *Part) []byte { return dst }
+
+// AppendAnswer implements Query for answers in Part.Words, as varints.
+func (Defaults) AppendAnswer(dst []byte, p *Part) ([]byte, error) {
+	for _, word := range p.Words {
+		dst = binary.AppendVarint(dst, word)
+	}
+	return dst, nil
+}
+
+// NoQuery fails r for a number that no query of the kind has, and returns nil.
+func NoQuery(number byte, r *wire.Reader) Query {
+	r.Fail(fmt.Sprintf("query %d", number))
+	return nil
+}
+
+// ErrOtherKind is returned for a query of another kind than the shard's.
+var ErrOtherKind = fmt.Errorf("%w: a query of another kind than the shard", wire.ErrBadMessage)
+
+// ParseWords parses n words.
+func ParseWords(r *wire.Reader, n int) []int64 {
+	if n > len(r.Rest) {
+		r.Fail(fmt.Sprintf("%d words", n))
+		return nil
+	}
+	words := make([]int64, n)
+	for i := range words {
+		words[i] = r.Int()
+	}
+	return words
+}
+
+// ParseCounted parses a count n, at most most, and the size(n) words after it. It appends all of them to
+// words.
+func ParseCounted(r *wire.Reader, words []int64, most int, size func(n int) int) []int64 {
+	n := r.Int()
+	if n < 0 || n > int64(most) {
+		r.Fail(fmt.Sprintf("%d in a list, of at most %d,", n, most))
+		return words
+	}
+	return append(append(words, n), ParseWords(r, size(int(n)))...)
+}
+
+// Resize gives the Part n words of any content, in the memory of its earlier words.
+func (p *Part) Resize(n int) { p.Words = slices.Grow(p.Words[:0], n)[:n] }
+
+// AppendJSON appends the JSON of an answer.
+func AppendJSON(dst []byte, v any) ([]byte, error) {
+	text, err := json.Marshal(v)
+	return append(dst, text...), err
+}
+
+// ParseJSON parses the rest of r as the JSON of an answer.
+func ParseJSON[T any](r *wire.Reader) (v T) {
+	if err := json.Unmarshal(r.Rest, &v); err != nil {
+		r.Fail(fmt.Sprintf("JSON that cannot be read: %v", err))
+	}
+	r.Rest = nil
+	return v
+}
+
+// LimitsOfJSON returns the bounds of a read of one key whose answer is JSON.
+func LimitsOfJSON() Limits {
+	return Limits{Keys: 1, Alone: true, Bytes: jsonBytesHint, Answer: jsonBytesMax}
+}
+
+const (
+	jsonBytesHint = 8 << 10  // estimates the JSON of an answer
+	jsonBytesMax  = 16 << 20 // bounds it
+)
