@@ -12,7 +12,7 @@ type Feed struct {
 	Followees map[ID]int64 `json:"followees,omitempty"` // unread posts by followee, for every followee, if requested
 }
 
-// FeedResult holds a user's unread posts after a write.
+// FeedResult holds the number of posts that a user has not seen after a write.
 type FeedResult struct {
 	Unread int64 `json:"unread"`
 	Written

@@ -66,9 +66,11 @@ func faulty(seed uint64) func(*http.Request, []byte) *nodetest.Fault {
 	}
 }
 
-// Properties, under lost, late, partial and refused answers that overtake each
-// other: (1) every Add before a Flush that returned nil is counted once; (2)
-// nothing else is; (3) no more rows wait than may.
+// Properties, under lost, late, partial and refused answers that overtake each other:
+//
+//  1. every Add before a Flush that returned nil is counted once;
+//  2. nothing else is counted;
+//  3. no more rows wait than may.
 func TestWriterCountsOnceUnderFaults(t *testing.T) {
 	const goroutines, adds, rows = 8, 400, 300
 	seed := uint64(time.Now().UnixNano())

@@ -199,8 +199,8 @@ func (d *DataDir) change(edit func(*Identity)) error {
 // load reads the identity and the record of groups, or creates both.
 //
 // It syncs the directory first, because an earlier process may have been killed between a rename and its sync. A later crash of
-// the machine could then undo the rename, after this node has acted on it: after it has voted under an identity, or has deleted
-// a replica that it had struck from the record of groups.
+// the machine could then undo the rename after this node has acted on it. By then the node may have voted under the identity, or
+// deleted a replica that it had struck from the record of groups.
 func (d *DataDir) load(nodeID string) error {
 	if err := atomicfile.SyncDir(d.path); err != nil {
 		return fmt.Errorf("cannot open data directory %q: %w", d.path, err)

@@ -12,10 +12,14 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// How nodes without a cluster form or join one. Safety rests on three values that a node
-// stores durably before it announces them: the one set of keys that it has promised itself
-// to, the one cluster that it has asked for admission, and its cluster. Clocks matter only for the
-// release of a promise; each node times that by its own monotonic clock. promiseFor is longer than
+// How nodes without a cluster form or join one. Safety rests on three values that a node stores
+// durably before it announces them:
+//
+//   - the one set of keys that it has promised itself to;
+//   - the one cluster that it has asked for admission;
+//   - its cluster.
+//
+// Clocks matter only for the release of a promise. Each node times that by its own monotonic clock. promiseFor is longer than
 // the initiator's formTimeout plus a slow sync, and a promise begins after the initiator has
 // read its clock. So all nodes are still bound while the initiator decides.
 const (

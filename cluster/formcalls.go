@@ -14,8 +14,8 @@ const (
 	JoinCall = "join" // JoinRequest → JoinAnswer
 )
 
-// formBytesMax bounds the JSON of such a call: a set of ExpectMax keys is the
-// longest, under 3 KiB.
+// formBytesMax bounds the JSON object of a FormCall or JoinCall. The longest one, with ExpectMax
+// keys, has less than 3 KiB.
 const formBytesMax = 16 << 10
 
 // errBadCall is returned for a call, or an answer, that cannot be understood.

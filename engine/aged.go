@@ -1,7 +1,7 @@
 package engine
 
 // Least returns a lower bound of the ids that the first segment has in memory, or 0 if it
-// has none. That segment owns all ids from 0 on, so its range is no useful bound. A later
+// has none. The range of that segment begins at 0, which is no useful bound. A later
 // write may add a lower id.
 func (t *Table) Least() uint64 {
 	t.mu.Lock()

@@ -242,8 +242,8 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// The leader's own answer, here that nobody handles such a call, comes back
-// through every node.
+// The answer of the catalog's leader comes back through every node. Here the answer is that nobody
+// handles the call.
 func TestAskCatalogLeader(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

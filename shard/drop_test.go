@@ -92,7 +92,7 @@ func isDeleted(t *testing.T, n *Node, first uint32, shards int) bool {
 }
 
 // A dropped keyspace is unknown to every node at once, also to callers with a pointer to
-// it. Its replicas go, and the next keyspace of its name begins at zero.
+// it. Its replicas are deleted, and the next keyspace of its name begins at zero.
 func TestDropKeyspace(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)

@@ -88,7 +88,8 @@ func TestProveTerm(t *testing.T) {
 	}
 }
 
-// A leader that was replaced without knowing it tells no replica that it is gone, and sends no backup.
+// A leader that does not know that it was replaced tells no replica that the replica was removed, and
+// sends no backup.
 func TestReplacedLeaderAnswersNothing(t *testing.T) {
 	t.Parallel()
 	n, g, term, others := leading(t, openMembers(t, 3))

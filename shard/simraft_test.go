@@ -23,7 +23,7 @@ import (
 //     then. The same holds for a candidate that was told to lead and receives an append.
 //   - A repeated vote request of one term is granted by the candidate's address. Its log is not
 //     compared.
-//   - A candidate counts answers against the quorum at the beginning of its candidacy.
+//   - A candidate needs as many votes as its configuration required when it became a candidate.
 //   - The replication to a removed member goes on for a moment. Its answers count for a member with
 //     the same id that was added in between.
 //   - A leader that starts a handover skips pre-votes, and so does one that receives TimeoutNow at

@@ -83,7 +83,7 @@ type simRules struct {
 	filter bool
 }
 
-// simShape is the kind of world that a seed makes, besides its rules.
+// simShape describes the world of a seed, except its rules, which simRules has.
 type simShape struct {
 	lateSnapshots bool // a snapshot may arrive after its sender has given it up
 	small         bool // four nodes, three voters

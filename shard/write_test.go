@@ -503,8 +503,11 @@ func TestWriteWithoutOps(t *testing.T) {
 	}
 }
 
-// A full queue of one group refuses the whole request: 1. no PartialError; 2. no row changed; 3. no space
-// stays reserved in the other groups; 4. with the same identity it is applied once the queue has space.
+// A full queue of one group refuses the whole request:
+//
+//  1. the error is no PartialError, and no row changed;
+//  2. no space stays reserved in the other groups;
+//  3. as soon as the queue has space, the same request is applied, and is no duplicate.
 func TestAFullQueueRefusesTheWholeRequest(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)

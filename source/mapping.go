@@ -288,7 +288,7 @@ func (d *Decoder) counts() (bool, error) {
 	return true, nil
 }
 
-// hasNull reports whether a part of an op is null: such a row counts nothing.
+// hasNull reports whether a part of an op is null. A row with a null part counts nothing.
 func (d *Decoder) hasNull() bool {
 	for slot, raw := range d.raw {
 		if slot != mapIf && slot != mapUnless && raw != nil && isNull(raw) {

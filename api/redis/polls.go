@@ -28,8 +28,8 @@ func (q *pollCall) until(deadline time.Time) time.Time {
 	return deadline.Add(-time.Until(deadline) / 2)
 }
 
-// pollAlone adds a poll for each user of a failed poll of several, so that one user's
-// failure does not affect the others. It returns the added polls.
+// pollAlone adds a poll for each user of each failed poll of several users, so that the failure of
+// one user does not affect the others. It returns the added polls.
 func (q *calls) pollAlone() []pollCall {
 	n := len(q.polls)
 	for i, a := range q.polled {

@@ -132,7 +132,7 @@ func appendReset(dst []byte, took, left *cell, resp3 bool) []byte {
 	return dst
 }
 
-// appendCounts appends counts that may fail one by one. If all have failed, the command has
+// appendCounts appends counts, each of which may have failed. If all have failed, the command has
 // failed.
 func (b *batch) appendCounts(dst []byte, cells []cell) []byte {
 	if err := failureOf(cells, false); err != nil && failures(cells) == len(cells) {

@@ -144,8 +144,8 @@ func (w *write) unmark(row uint64) error {
 // deletes reports whether the entry deletes a row.
 func (w *write) deletes(row uint64) bool { return w.rows[row] != nil && w.rows[row].to > 0 }
 
-// purge removes pairs of rows that earlier entries deleted. If this entry deletes such a row again, row
-// removes its pairs.
+// purge removes pairs of rows that earlier entries deleted. It skips a row that this entry deletes again:
+// the method row removes the pairs of that row.
 func (w *write) purge() (err error) {
 	for _, p := range w.dead.first {
 		if !w.deletes(p.Row) && w.pairs[p.Pair] == nil {

@@ -174,8 +174,9 @@ func cut(key []byte) []byte {
 	return bytes.Clone(key)
 }
 
-// spanOf returns the span of a damaged file, widened by each damaged file that has keys on both sides of an
-// end. If Pebble cuts such a file and cannot read it, it silently drops the rest.
+// spanOf returns the span of a damaged file, widened by each damaged file that crosses an end of the span.
+// When Pebble excises a span, it cuts the files that cross an end. If it cannot read a file that it cuts, it
+// silently drops the rest of that file.
 func (s *Store) spanOf(f *damagedFile) (pebble.KeyRange, error) {
 	span := cutAround(f.Bounds.Start, f.Bounds.End.Key)
 	for {

@@ -481,8 +481,8 @@ func (g *damageGroup) savePeer(t *rapid.T) {
 	g.peerSaved = g.peerState
 }
 
-// startLoad begins to load the sets of the other replica if that one is not behind, or if the
-// store's replica cannot go on.
+// startLoad begins to load the sets of the other replica. It does so only if the other replica is not
+// behind, or if the store's replica cannot continue.
 func (d *damageModel) startLoad(t *rapid.T, g *damageGroup) {
 	if !g.stuck && g.peerSaved.index < g.state.index && g.group.Verify() == nil {
 		return

@@ -55,9 +55,9 @@ var comparer = func() *pebble.Comparer {
 		}
 		return len(key)
 	}
-	// Pebble's default appends a zero, and the result may sort below keys with the prefix. Pebble ends a
-	// removal of many keys there for a reader of one prefix, so that reader would find the removed keys
-	// behind it again.
+	// A Pebble seek by prefix cuts range deletions off at the immediate successor of the prefix. Pebble's
+	// default appends a zero, and the result may sort below keys with the prefix. With the default, the
+	// seek would return deleted keys above that point.
 	c.ImmediateSuccessor = func(dst, prefix []byte) []byte {
 		if longer := append(bytes.Clone(prefix), 0); c.Split(longer) == len(longer) {
 			return append(dst, longer...)

@@ -31,8 +31,8 @@ const (
 	stopTimeout  = 30 * time.Second
 )
 
-// Node is one countd: a data directory and addresses that stay the same over its lives, of
-// which at most one runs at a time.
+// Node is one countd: a data directory and addresses that stay the same over restarts. At most one
+// process of it runs at a time.
 type Node struct {
 	Dir  string   // data directory
 	Args []string // the directory, the addresses, and arguments of the test
@@ -225,7 +225,7 @@ func (n *Node) Stop() {
 // PID returns the id of the running process.
 func (n *Node) PID() int { return n.live.cmd.Process.Pid }
 
-// Log returns the output of the process in this life.
+// Log returns the output of the process since its last start.
 func (n *Node) Log() string { return n.log.String() }
 
 // Each test process takes ports from blocks that no other one uses. Otherwise two processes could

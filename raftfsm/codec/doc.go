@@ -1,6 +1,6 @@
-// Package codec owns the bytes around the contents of the Raft log: the frame of a log entry,
-// the frame of a snapshot stream, their checksums, and the numbers of their sections and
-// of the kinds of shards. docs/FORMAT.md draws them.
+// Package codec owns the bytes around the contents of the Raft log: the frames of log entries and
+// of snapshot streams, and their checksums. It also owns the numbers of sections and of kinds of
+// shards. docs/FORMAT.md draws the frames.
 //
 // It never reads a section's payload: the package that owns the section does.
 //

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Carried is a snapshot of counters that carries the cold rows and the sets of members that it
-// names.
+// Carried is a snapshot of a shard of counters. It carries the cold rows and the sets of members that
+// it names.
 type Carried struct {
 	stream *codec.StreamReader
 	cold   *cold.Group
@@ -35,8 +35,8 @@ type Carried struct {
 	block   []byte
 }
 
-// CarryBlocks returns the snapshot of counters in r with the blocks of its cold rows and its
-// sets of members, which are on this node's disk. The caller closes it.
+// CarryBlocks returns the snapshot of a shard of counters in r. It adds the blocks of cold rows and
+// the sets of members, which are on this node's disk. The caller closes it.
 func CarryBlocks(r io.Reader, rows *cold.Group, sets *members.Group) (*Carried, error) {
 	c := &Carried{stream: codec.NewStreamReader(r), cold: rows}
 	head, added, err := c.stream.CarriedHead(codec.KindCounters)

@@ -113,7 +113,7 @@ func outboxEntry(now int64, sections ...[]byte) []byte {
 	return codec.AppendChecksum(entry)
 }
 
-// outboxReplica is a replica of counters with a disk of its own for outboxes.
+// outboxReplica is a replica of a shard of counters, with a disk of its own for outboxes.
 type outboxReplica struct {
 	*Machine
 	t     rapid.TB

@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
-// The first segment, which owns all keys from 0 on, is as old as the rows in it.
+// The first segment, whose range begins at 0, is as old as the rows in it.
 func TestFirstSegmentIsSealed(t *testing.T) {
 	const first = 3_300_000_000 << 22
 	c := newCounters(t)

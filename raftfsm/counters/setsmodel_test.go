@@ -32,7 +32,7 @@ import (
 //     ops are refused because they overflow, or repeated.
 //  3. Two replicas at one index have the same digest.
 
-// setsReplica is a state machine of counters with its disk and its newest snapshot.
+// setsReplica is the state machine of a shard of counters, with a disk and the newest snapshot.
 type setsReplica struct {
 	fs       *vfs.MemFS
 	store    *members.Store

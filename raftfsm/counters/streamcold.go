@@ -122,7 +122,7 @@ func widen(p *engine.Page, width int) {
 	p.Width, p.Counts = width, counts
 }
 
-// loading is the state of loading a table of counters from a stream.
+// loading is the state of loading the table of a shard of counters from a stream.
 type loading struct {
 	table *engine.Table
 	cold  *cold.Group

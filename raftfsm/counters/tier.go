@@ -59,10 +59,10 @@ func (c *Machine) Aged(old func(first, last uint64) bool) int {
 	return table.Aged(above(table.Least(), old))
 }
 
-// above adapts old to a table whose first segment owns all keys from 0 on, but has no row below
-// least.
-func above(least uint64, old func(first, last uint64) bool) func(first, last uint64) bool {
-	return func(first, last uint64) bool { return old(max(first, least), last) }
+// above adapts old to a table that has no row below the key lowest. The range of its first segment
+// begins at 0, so above passes lowest in the place of that bound.
+func above(lowest uint64, old func(first, last uint64) bool) func(first, last uint64) bool {
+	return func(first, last uint64) bool { return old(max(first, lowest), last) }
 }
 
 // FreezeSome moves the rows of the first segments out of memory with one sync, or
@@ -116,21 +116,20 @@ func (w *writes) Write(pages []*engine.Page) ([]engine.Generation, error) {
 	return made, err
 }
 
-// Seal packs or unpacks the rows of one segment: the next idle segment with keys from
-// from on that old accepts, see engine.Table.Seal. It returns the number of rows, the key
-// to continue from, false after the last segment, and how long it took after it had
-// acquired the lock.
-func (c *Machine) Seal(from uint64, old func(first, last uint64) bool) (rows int, next uint64, more bool, took time.Duration) {
+// Seal packs or unpacks the rows of one segment: of the idle segments that old accepts, the first
+// one with keys at or above start (see engine.Table.Seal). It returns the number of rows, the key to
+// continue from, false after the last segment, and how long it took after it had acquired the lock.
+func (c *Machine) Seal(start uint64, old func(first, last uint64) bool) (rows int, next uint64, more bool, took time.Duration) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
 	if c.closed {
 		return 0, 0, false, 0
 	}
 	began, table := time.Now(), c.Table()
-	if from == 0 { // otherwise the first segment is not checked
+	if start == 0 { // otherwise the first segment is not checked
 		old = above(table.Least(), old)
 	}
-	rows, next, more = table.Seal(from, old)
+	rows, next, more = table.Seal(start, old)
 	return rows, next, more, time.Since(began)
 }
 

@@ -401,9 +401,11 @@ func reopened(o *Memory) *Memory {
 	return again
 }
 
-// todaysShard judges keys by the rules that DESIGN.md replaces: a part states the judge's
-// time only if the judge knew the key, a shard keeps a key by its own time or that one,
-// whichever is later, and a record counts for a use if it is younger than half a horizon.
+// todaysShard judges keys by the rules that DESIGN.md replaces:
+//
+//  1. a part states the judge's time only if the judge knew the key;
+//  2. a shard keeps a key by its own time or the judge's, whichever is later;
+//  3. a record counts for a use if it is younger than half a horizon.
 type todaysShard struct {
 	now, floor int64
 	keys       map[[16]byte]keyRecord

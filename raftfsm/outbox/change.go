@@ -25,8 +25,8 @@ type Outcome uint8
 const (
 	Unchanged Outcome = iota // the post to publish was there already, or the post to remove was not
 	Changed
-	// TooOld refuses a publish of an id that limits may have removed before, or would remove at
-	// once.
+	// TooOld refuses a publish. Either the limits may have removed the id before, or they would remove
+	// it at once.
 	TooOld
 )
 

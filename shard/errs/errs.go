@@ -52,9 +52,9 @@ var (
 	// ErrUnknownColumn is returned when a column to drop does not exist, and for a
 	// write to a column that was dropped.
 	ErrUnknownColumn = errors.New("no such column")
-	// ErrBadToken is returned for a token that no write of this cluster returned: it
-	// is malformed, from another cluster, or names an index that the log has not
-	// reached because the cluster was restored to an older state.
+	// ErrBadToken is returned for a token that no write of this cluster returned. The
+	// token is malformed or from another cluster. Or its index is above the log,
+	// because the cluster was restored to an older state.
 	ErrBadToken = errors.New("not a token of a countd write")
 	// ErrColdRows is returned for a read that does not wait for cold rows and needs
 	// some.

@@ -13,8 +13,8 @@ const logOffWarn = time.Minute
 // Clock is the time that stamps a group's entries. It starts at the process's clock or the log's
 // own time, whichever is later, and advances monotonically. If the machine's clock is set back
 // later, the log does not forget anything early. If an earlier clock ran ahead and stamped the
-// log, time still passes: a log whose time stood still would forget nothing, and a group with a
-// full memory of keys would refuse new keys.
+// log, this clock still advances. A log whose time stood still would forget nothing, and a group
+// with a full memory of keys would refuse new keys.
 //
 // While the process's clock is ahead, for example after a wrong clock was corrected, this clock
 // runs at twice the speed. So keys expire up to twice as fast, but not all at once. It must catch

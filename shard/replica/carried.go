@@ -127,8 +127,8 @@ func (g *Replica) openTaken(ctx context.Context) (sent, checked *storedSnapshot,
 	return sent, checked, nil
 }
 
-// storedSnapshot is an open stored snapshot. A snapshot of counters includes its cold rows and its
-// sets of members.
+// storedSnapshot is an open stored snapshot. A snapshot of a shard of counters includes its cold
+// rows and its sets of members.
 type storedSnapshot struct {
 	io.ReadCloser
 	meta *raft.SnapshotMeta // Size is the size of the stream

@@ -13,9 +13,9 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// Open opens this node's replica of a group, or creates a new one, and returns once its state is
-// restored from the newest snapshot. Later entries are applied once a leader announces the commit
-// index. Open refuses a damaged replica with ErrDamaged and changes nothing: the operator must
+// Open opens this node's replica of a group, or creates a new one. It returns as soon as the state is
+// restored from the newest snapshot. The replica applies later entries when a leader announces the
+// commit index. Open refuses a damaged replica with ErrDamaged and changes nothing: the operator must
 // wipe it, and it joins again under a new node id.
 func Open(cfg Config) (*Replica, error) {
 	cfg, err := cfg.withDefaults()

@@ -19,7 +19,7 @@ const forgetTimeout = 5 * time.Second
 
 // Settle returns the position that all shards of a paused partition have and keep. It raises the shards'
 // epochs to that of the pause, so that they apply no section of an earlier epoch. It also begins the shards
-// that have no position. A reader that does not know of the pause yet may begin and move such a shard first,
+// that have no position. A reader that does not know of the pause yet may begin and move one of them first,
 // so Settle reads all positions twice.
 func (s *Sink) Settle(ctx context.Context, source catalog.Source, partition uint32) (sink.Position, error) {
 	var r reader // not the shared cache: a session of this node must not use the epoch that this call reads
@@ -49,7 +49,7 @@ func (s *Sink) even(ctx context.Context, r *reader, source catalog.Source, parti
 
 // Fence raises the epochs of all shards to that of the pause, whatever their positions are. A
 // reader that does not know of the pause yet then applies nothing. Fence also begins the shards
-// without a position, because such a reader could otherwise begin them.
+// without a position, because that reader could otherwise begin them.
 func (s *Sink) Fence(ctx context.Context, source catalog.Source, partition uint32) error {
 	var r reader // as in Settle
 	all, err := s.positions(ctx, &r, source.Number, partition, true)

@@ -13,7 +13,7 @@ import (
 //
 //  1. each of four nodes and a fifth that joins holds a replica of every shard, of
 //     which three still vote;
-//  2. the last node that lives answers for all of it by itself;
+//  2. the last living node answers for all of it by itself;
 //  3. a node that was down meanwhile and what was written to it agree afterwards;
 //  4. when it is not to be any more, the voters alone hold it again.
 func TestClusterEverywhere(t *testing.T) {

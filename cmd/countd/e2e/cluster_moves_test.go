@@ -13,12 +13,14 @@ const (
 	movesFor = 8 * time.Minute // until they are made
 )
 
-// TestClusterChaosMoves moves replicas of all shards of posts back and forth while
-// nodes are killed and cut off, some in the order in which a replica that comes back
-// to its node meets a voter that does not know that it was gone, and some while one node
-// misses the moves and another then loses its disk. When it is over,
-// each count is what the answered writes add up to, one order explains all other
-// answers, and replicas are alike and never differed at one index.
+// TestClusterChaosMoves moves replicas of all shards of posts back and forth while nodes are killed
+// and cut off. Some moves bring a replica back to its node, where it meets a voter that does not
+// know that the replica was gone. In others one node misses the moves, and another then loses its
+// disk. At the end
+//
+//  1. each count is what the answered writes add up to;
+//  2. one order explains all other answers;
+//  3. replicas are alike and never differed at one index.
 func TestClusterChaosMoves(t *testing.T) {
 	if !*chaos {
 		t.Skip("in the long form only, -chaos")

@@ -27,9 +27,9 @@ func limited(t *testing.T, files int) proctest.Binaries {
 	return limited
 }
 
-// Clients open as many connections as they like, to both ports. Those beyond what the limit of
-// open files leaves are refused, the node lives, and a client from before goes on: its writes need
-// new segments of the log, snapshots and files of rows meanwhile.
+// Clients open as many connections as they like, to both ports. The node refuses connections beyond
+// the limit of open files, and keeps running. A client that was connected before continues to write.
+// Its writes need new segments of the log, snapshots and files of rows.
 func TestFileDescriptorsRunOut(t *testing.T) {
 	t.Parallel()
 	for _, files := range []int{512, 1024} {

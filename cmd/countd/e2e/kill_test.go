@@ -28,7 +28,7 @@ const (
 //
 //  1. every acknowledged increment is in the count;
 //  2. nothing is in it beyond the acknowledged and those of unknown outcome;
-//  3. what a later life reads is what the one before it read, plus its own.
+//  3. a restarted node reads what the process before it read, plus the increments since.
 func TestKillUnderWriters(t *testing.T) {
 	t.Parallel()
 	eachLogStore(t, killUnderWriters)
@@ -50,7 +50,7 @@ func killUnderWriters(t *testing.T, logStore string) {
 		w := startWriters(n, l)
 		time.Sleep(time.Duration(rng.Int64N(int64(400 * time.Millisecond)))) // the random point
 		if round%5 == 4 {
-			n.Stop() // writes snapshots, so that later lives begin with snapshot plus log
+			n.Stop() // writes snapshots, so that later starts read a snapshot and the log
 		} else {
 			n.Kill()
 		}
@@ -173,7 +173,7 @@ func only(ops []op, ids []string) []op {
 }
 
 // check reads every id and compares the counts with the ledger. After that no outcome is
-// unknown: no earlier life of the node is left that could still apply a request.
+// unknown: no earlier process of the node is left that could still apply a request.
 func (l *ledger) check(t *testing.T, n *proctest.Node) {
 	t.Helper()
 	rows := n.Rows("posts", l.ids)
@@ -209,8 +209,7 @@ type writers struct {
 	}
 }
 
-// startWriters starts writerCount goroutines, which end with the node's life;
-// wait waits for them.
+// startWriters starts writerCount goroutines, which end when the node does. wait waits for them.
 func startWriters(n *proctest.Node, l *ledger) *writers {
 	w := &writers{ledger: l}
 	for range writerCount {

@@ -45,7 +45,7 @@ func TestOnceUnderKills(t *testing.T) {
 	n.StartReady()
 	s := startStorm(t, n)
 	if !testing.Short() {
-		growLog(t, n) // so that later lives begin with snapshots that remember requests
+		growLog(t, n) // so that later starts read snapshots that remember requests
 		n.Stop()
 		n.StartReady()
 		hasSnapshots(t, n)

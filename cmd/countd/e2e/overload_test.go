@@ -83,8 +83,8 @@ func onOwnCPU(t *testing.T, cpu int, f func()) {
 
 // TestOverload offers a node twice the requests that it takes at its best.
 //
-//  1. Every acknowledged increment counts once, and no other does but those whose
-//     outcome was not learned in half a minute of sending them again.
+//  1. Every acknowledged increment counts once. Of the others, only those may count whose
+//     outcome the client did not learn in half a minute of sending them again.
 //  2. The excess is refused as overloaded, and nothing else goes wrong.
 //  3. Memory stays bounded.
 //

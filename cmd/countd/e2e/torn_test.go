@@ -176,8 +176,8 @@ func flippedBits(t *testing.T, logStore string) {
 // defaultLogStore is the store of nodes that are given none.
 func defaultLogStore() string { return cmp.Or(os.Getenv("COUNTD_LOG_STORE"), "shared") }
 
-// part is what a refusal must name of a damaged file: the directory that holds
-// it, being that of a group or of a snapshot, or the file itself.
+// part returns what a refusal must name of a damaged file: the directory of the group or snapshot
+// that holds the file, or the file itself.
 func part(file string) string {
 	dir := filepath.Dir(file)
 	if dir == "." || filepath.Ext(file) == segmentSuffix {

@@ -13,10 +13,12 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 )
 
-// Properties, for lanes that acknowledge in any order: (1) every row of the
-// watermark's line and before is acknowledged or put aside; (2) its Rows are
-// those acknowledged rows, and its Rejected the others; (3) it never falls;
-// (4) at the end it is the last line.
+// Properties, for lanes that acknowledge in any order:
+//
+//  1. every row up to the watermark's line is acknowledged or put aside;
+//  2. Rows of the watermark counts the acknowledged ones, and Rejected the others;
+//  3. the watermark never falls;
+//  4. at the end the watermark is the last line.
 func TestWatermark(t *testing.T) {
 	const lanes, lines, batchMax = 4, 5000, 20
 	random := rand.New(rand.NewPCG(3, 4))

@@ -10,12 +10,13 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// Properties, for cuts that are acknowledged in any order and progress that is
-// saved now and then: (1) every cut below the lowest is acknowledged, and the
-// position is where the lowest one begins; (2) neither falls; (3) a cut that is
-// let through lies in the window of one that the progress file would send again;
-// (4) one that must wait goes through once progress is saved; (5) the overflows
-// are those of the cuts below the lowest.
+// Properties, for cuts that are acknowledged in any order, and progress that is saved now and then:
+//
+//  1. every cut below the lowest is acknowledged, and the position is where the lowest one begins;
+//  2. neither falls;
+//  3. a cut that is let through lies in the window of a cut that the progress file would send again;
+//  4. a cut that must wait is let through as soon as progress is saved;
+//  5. the overflows are those of the cuts below the lowest.
 func TestCuts(t *testing.T) {
 	const total, rows, refusedEvery = 2000, 3, 4
 	for _, kept := range []bool{true, false} {

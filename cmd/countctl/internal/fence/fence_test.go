@@ -35,8 +35,10 @@ type request struct {
 }
 
 // Properties, for runs that end at random writes, of which some arrive in some shards only, and
-// any of them late and several times: (1) what the last run wrote stays, and what was written
-// after it; (2) the numbers of a run are in the window.
+// any of them late and several times:
+//
+//  1. what the last run wrote stays, and so does what was written after that run;
+//  2. the numbers of a run are in the window.
 func TestLateWritesOfEarlierRunsChangeNothing(t *testing.T) {
 	const shards, rows, runsMax = 3, 12, 6
 	for seed := range uint64(2000) {

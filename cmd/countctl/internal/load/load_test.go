@@ -147,10 +147,11 @@ func TestRunReportsWhatWasDoneWhenItIsInterrupted(t *testing.T) {
 	}
 }
 
-// The server stands still for a while. In an open loop (1) every request that
-// was due is accounted for, (2) those due meanwhile count their wait, though
-// only as many as callers were in flight, and (3) without them it would look as
-// if nothing had happened.
+// The server stands still for a while. In an open loop
+//
+//  1. the report accounts for every request that was due;
+//  2. requests that were due meanwhile count their wait, although only one per caller was in flight;
+//  3. without those requests the report would look as if nothing had happened.
 func TestOpenLoopOmitsNothing(t *testing.T) {
 	const rate, stall = 1000, 300 * time.Millisecond
 	server := nodetest.New(t)

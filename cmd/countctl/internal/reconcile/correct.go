@@ -48,7 +48,7 @@ var ErrPassed = errors.New("another run of reconcile has begun meanwhile")
 
 const (
 	// correctionMax bounds the drifts in one write, except that a row is never split. Other
-	// writes wait for such a write no longer than for one of their own kind.
+	// writes wait for a write of corrections no longer than for a write of their own kind.
 	correctionMax = 500
 	// A refused fence is repeated with a number that is higher by fenceStep. The step
 	// doubles each time.

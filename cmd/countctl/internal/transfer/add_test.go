@@ -24,7 +24,7 @@ import (
 	"github.com/countd/countd/internal/nodetest"
 )
 
-// asCountctl makes the test binary be countctl, so that one can be killed.
+// asCountctl makes the test binary run as countctl, so that a test can kill countctl.
 const asCountctl = "COUNTCTL_TEST_AS_COUNTCTL"
 
 func TestMain(m *testing.M) {
@@ -223,9 +223,11 @@ func (s *sessions) note(r *http.Request, body []byte) {
 }
 
 // Properties, with runs of countctl killed at random requests, answers lost and
-// split, and other flags from run to run: (1) at the end each event is counted
-// once; (2) a number carries the same batch each time; (3) no number falls out
-// of the server's window.
+// split, and other flags from run to run:
+//
+//  1. at the end each event is counted once;
+//  2. a number carries the same batch each time;
+//  3. no number falls out of the server's window.
 func TestReplaySurvivesKills(t *testing.T) {
 	const events, rows, batch, kills = 6000, 200, 10, 12
 	seed := uint64(time.Now().UnixNano())
@@ -349,9 +351,9 @@ func TestReplayKeepsToItsSpeed(t *testing.T) {
 	}
 }
 
-// A session that was begun at full speed counts rows without a time, and goes on to
-// when it is resumed at a speed; one that was begun at a speed rejects them, and goes
-// on to at full speed. Each run cuts the file alike, so each event counts once.
+// A session that began at full speed counts rows without a time, also when it is resumed at a speed.
+// A session that began at a speed rejects them, also when it is resumed at full speed. Each run cuts
+// the file alike, so each event counts once.
 func TestReplayResumedAtAnotherSpeedCutsAlike(t *testing.T) {
 	const text = "item,t,event\n1,1,like\n2,soon,like\n3,1,like\n4,NaN,like\n5,1,like\n6,1,like\n7,,like\n8,1,like\n"
 	cases := []struct {

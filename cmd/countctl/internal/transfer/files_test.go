@@ -239,7 +239,7 @@ func TestLateWriteOfAnEarlierCopyChangesNothing(t *testing.T) {
 	}
 }
 
-// export wants the name of a file, and takes that of a keyspace for none.
+// export needs the name of a file, and does not accept the name of a keyspace for it.
 func TestExportWantsAFile(t *testing.T) {
 	t.Chdir(t.TempDir())
 	server := nodetest.New(t)

@@ -285,8 +285,10 @@ func TestLateRequestOfAnEarlierRunChangesNothing(t *testing.T) {
 }
 
 // Properties, with runs of import killed at random requests, answers lost, requests held back
-// until a later run has begun or ended, and other flags from run to run: (1) at the end each
-// row has its last value; (2) no request of any run changes anything after the last run.
+// until a later run has begun or ended, and other flags from run to run:
+//
+//  1. at the end each row has its last value;
+//  2. no request of any run changes anything after the last run.
 func TestImportSurvivesKills(t *testing.T) {
 	const rows, ids, batch, kills = 3000, 150, 10, 8
 	seed := uint64(time.Now().UnixNano())
