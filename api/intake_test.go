@@ -97,9 +97,12 @@ func TestBodiesFollowEachOther(t *testing.T) {
 	}
 }
 
-// While bodies use all their memory: 1. the server refuses a larger one and keeps its connection;
-// 2. it refuses one that is too large to drop and closes the connection; 3. it serves a small
-// one; 4. the memory becomes free again.
+// While bodies use all their memory:
+//
+//  1. the server refuses a larger one and keeps its connection;
+//  2. it refuses one that is too large to drop and closes the connection;
+//  3. it serves a small one;
+//  4. the memory becomes free again.
 func TestBodiesAreBoundedTogether(t *testing.T) {
 	const room = 1 << 20
 	l := startFakeServer(t, func(c *Config) { c.BodiesBytesMax = room })

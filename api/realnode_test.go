@@ -297,8 +297,10 @@ func TestRealBadTokens(t *testing.T) {
 	}
 }
 
-// Increments of many clients at once: 1. none is lost or doubled; 2. each client
-// sees its row rise.
+// Increments of many clients at once:
+//
+//  1. none is lost or doubled;
+//  2. each client sees its row rise.
 func TestRealIncrementsAtOnce(t *testing.T) {
 	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	const clients, each = 12, 20

@@ -24,9 +24,12 @@ func across(n *Node, id RequestID, ops ...engine.Op) *Write {
 	return w
 }
 
-// A write over keyspaces, through any node: 1. each op lies in its keyspace, with the floors of
-// that; 2. rows come in the order of the ops; 3. the key counts the write once and refuses other
-// ops, whatever their keyspaces; 4. the token names all shards.
+// A write over keyspaces, through any node:
+//
+//  1. each op lies in its keyspace, with the floors of that;
+//  2. rows come in the order of the ops;
+//  3. the key counts the write once and refuses other ops, whatever their keyspaces;
+//  4. the token names all shards.
 func TestWritesOverKeyspaces(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

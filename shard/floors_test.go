@@ -15,9 +15,11 @@ func floored(id uint64, column uint8, delta, floor int64) engine.Op {
 	return engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: engine.FloorMark | column, Value: floor}, {Column: column, Value: delta}}}
 }
 
-// Through whichever node a write comes: 1. a count stops at the higher one of the floors of its op
-// and its column; 2. the cuts name their ops in the request's order, over shards;
-// 3. a repeat has the present counts and no cuts.
+// Through whichever node a write comes:
+//
+//  1. a count stops at the higher one of the floors of its op and its column;
+//  2. the cuts name their ops in the request's order, over shards;
+//  3. a repeat has the present counts and no cuts.
 func TestFloorsThroughAnyNode(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

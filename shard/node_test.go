@@ -119,8 +119,11 @@ func digests(n *Node) map[uint32]string {
 	return all
 }
 
-// A node that is closed and opened again has: 1. its keyspaces, with columns
-// that were added; 2. equal digests; 3. every row; from log and from snapshots.
+// A node that is closed and opened again has:
+//
+//  1. its keyspaces, with columns that were added;
+//  2. equal digests;
+//  3. every row; from log and from snapshots.
 func TestNodeKeepsEverything(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -300,8 +303,11 @@ func TestKeyspaceMadePastItsDeadlineIsOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// Columns are added while writes go on: 1. no write fails or is lost; 2. old
-// counts stay; 3. a view of the keyspace from before stays as it was and serves.
+// Columns are added while writes go on:
+//
+//  1. no write fails or is lost;
+//  2. old counts stay;
+//  3. a view of the keyspace from before stays as it was and serves.
 func TestAddColumnsWhileWritesGoOn(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2, "users": 1})

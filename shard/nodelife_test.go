@@ -64,8 +64,12 @@ func mustBeFree(t *testing.T, addr string) {
 	}
 }
 
-// Whatever stage of Open fails, Open: 1. returns the error; 2. leaves no goroutine; 3.
-// closes the cluster port; 4. releases the directories: without the fault it opens them.
+// Whatever stage of Open fails, Open:
+//
+//  1. returns the error;
+//  2. leaves no goroutine;
+//  3. closes the cluster port;
+//  4. releases the directories: without the fault it opens them.
 func TestOpenUndoesWhatItStarted(t *testing.T) {
 	file := func(path string) func(t *testing.T, dir string, cfg *Config) func() {
 		return func(t *testing.T, dir string, _ *Config) func() {
@@ -138,9 +142,12 @@ func TestOpenUndoesWhatItStarted(t *testing.T) {
 	}
 }
 
-// Close: 1. refuses requests first; 2. waits for the node's loops, then closes the shards' groups, the
-// catalog's group, the server of calls, the calls to other nodes, then log and port; 3. leaves no
-// goroutine and no lock.
+// Close:
+//
+//  1. refuses requests first;
+//  2. waits for the node's loops, then closes the shards' groups, the catalog's group, the server
+//     of calls, the calls to other nodes, then log and port;
+//  3. leaves no goroutine and no lock.
 func TestNodeClosesInOrder(t *testing.T) {
 	before := goroutinesOf()
 	dir := t.TempDir()

@@ -13,9 +13,12 @@ import (
 	"github.com/countd/countd/engine/members"
 )
 
-// A pass, or the store itself, finds a flipped bit in a set that nobody reads, and another replica's state
-// replaces the damaged one: 1. a pass over intact sets finds nothing; 2. afterwards the replica has the
-// sets of the others, on disk too; 3. the damaged file is gone.
+// A pass, or the store itself, finds a flipped bit in a set that nobody reads, and another
+// replica's state replaces the damaged one:
+//
+//  1. a pass over intact sets finds nothing;
+//  2. afterwards the replica has the sets of the others, on disk too;
+//  3. the damaged file is gone.
 func TestScrubFindsDamagedSets(t *testing.T) {
 	t.Parallel()
 	for name, find := range map[string]func(*testing.T, *coldMember){

@@ -111,10 +111,13 @@ func shardedNode(t *testing.T, shardsMax int) (*Node, []*Keyspace) {
 	return n, append(all, ks)
 }
 
-// With any number of shards, a keyspace equals the model: 1. each op's row is the row right after
-// that op, even if an id comes twice; 2. refused ops are numbered as in the request; 3. pages and
-// single reads agree; 4. scans of any page size and from any id agree; 5. the token of a write is
-// enough to read it.
+// With any number of shards, a keyspace equals the model:
+//
+//  1. each op's row is the row right after that op, even if an id comes twice;
+//  2. refused ops are numbered as in the request;
+//  3. pages and single reads agree;
+//  4. scans of any page size and from any id agree;
+//  5. the token of a write is enough to read it.
 func TestNodeIsTheModel(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 7)
@@ -353,8 +356,11 @@ func TestFateOfTries(t *testing.T) {
 	}
 }
 
-// If the outcomes of shards differ: 1. the error is the worst of them; 2. applied and unknown ids are in the
-// order of the request, with duplicates; 3. the rows agree with them.
+// If the outcomes of shards differ:
+//
+//  1. the error is the worst of them;
+//  2. applied and unknown ids are in the order of the request, with duplicates;
+//  3. the rows agree with them.
 func TestShardsThatDoNotFareAlike(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)

@@ -167,8 +167,11 @@ func TestEndlessPipeline(t *testing.T) {
 	}
 }
 
-// Many connections at once: 1. each sees its own counts in order; 2. none is lost; 3. there is no
-// race.
+// Many connections at once:
+//
+//  1. each sees its own counts in order;
+//  2. none is lost;
+//  3. there is no race.
 func TestManyConnections(t *testing.T) {
 	n := newFakeNode()
 	s := serve(t, n, nil)

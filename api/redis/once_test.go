@@ -13,8 +13,11 @@ import (
 )
 
 // A session that is repeated, whole or from any prefix, on any connection and split in any way,
-// counts once: 1. its writes are applied once each; 2. so are those of the session after it; 3. a
-// write without a session counts each time.
+// counts once:
+//
+//  1. its writes are applied once each;
+//  2. so are those of the session after it;
+//  3. a write without a session counts each time.
 func TestSessionsCountOnce(t *testing.T) {
 	s := serve(t, openNode(t), nil)
 	rng := rand.New(rand.NewPCG(1, 2))

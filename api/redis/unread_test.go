@@ -140,8 +140,10 @@ func TestUnreadSessions(t *testing.T) {
 		`["counts" ["at" 1 "comment" 0 "like" 0 "dm" 0] "cleared" ["at" 0]]`, "+OK", "0", "8", "1", "0", fmt.Sprintf(day, 0), "0", "0")
 }
 
-// Whatever the arguments are: 1. there is one reply, in either protocol; 2. an error
-// changes nothing, unless it is UNKNOWN.
+// Whatever the arguments are:
+//
+//  1. there is one reply, in either protocol;
+//  2. an error changes nothing, unless it is UNKNOWN.
 func FuzzUnreadCommands(f *testing.F) {
 	names := []string{}
 	for name := range newCommands() {

@@ -9,9 +9,11 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// Before there is a node: 1. the servers know no keyspace, so that they refuse the calls that
-// have one; 2. all other calls are refused like those of a shard without a leader, with what
-// the node waits for.
+// Before there is a node:
+//
+//  1. the servers know no keyspace, so that they refuse the calls that have one;
+//  2. all other calls are refused like those of a shard without a leader, with what the node waits
+//     for.
 func TestStartingRefuses(t *testing.T) {
 	var s starting
 	s.waitFor(func() string { return "the start" })

@@ -282,8 +282,10 @@ func (d *damagedDisk) readable() (n int) {
 	return n
 }
 
-// A damaged file stays while it has sets that no other replica is known to have: 1. what can be
-// read of them is served; 2. all of them are there if the file can be read again.
+// A damaged file stays while it has sets that no other replica is known to have:
+//
+//  1. what can be read of them is served;
+//  2. all of them are there if the file can be read again.
 func TestDamagedFileStays(t *testing.T) {
 	refused := 0
 	for _, part := range parts(1, 8) {

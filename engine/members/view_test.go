@@ -98,9 +98,11 @@ func TestViewsWithoutOutcomes(t *testing.T) {
 	})
 }
 
-// Close also closes what is open, because a reader of a backup may outlive the node: 1. Close waits
-// for no reader, and nothing is left open in Pebble, which Close would return; 2. a reader gets
-// pebbledb.ErrClosed, or had all before; 3. it is closed without harm, before or behind the store.
+// Close also closes what is open, because a reader of a backup may outlive the node:
+//
+//  1. Close waits for no reader, and nothing is left open in Pebble, which Close would return;
+//  2. a reader gets pebbledb.ErrClosed, or had all before;
+//  3. it is closed without harm, before or behind the store.
 func TestCloseWithReaders(t *testing.T) {
 	d := diskOf(t)
 	for row := range uint64(20) {

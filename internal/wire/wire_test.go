@@ -7,9 +7,11 @@ import (
 	"testing"
 )
 
-// For any bytes: 1. a reader never reads past them; 2. after its first error it returns
-// zero and keeps that error; 3. encoding a complete value again gives a value that reads
-// the same.
+// For any bytes:
+//
+//  1. a reader never reads past them;
+//  2. after its first error it returns zero and keeps that error;
+//  3. encoding a complete value again gives a value that reads the same.
 func FuzzReader(f *testing.F) {
 	whole := AppendBytes(binary.AppendVarint(binary.AppendUvarint(nil, 7), -9), []byte("text"))
 	f.Add(append(whole, 1, 2, 3, 4, 5, 6, 7, 8), uint64(7))

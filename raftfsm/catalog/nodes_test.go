@@ -235,8 +235,11 @@ func TestCatalogVersion(t *testing.T) {
 	}
 }
 
-// Readers follow the catalog while commands are applied: 1. each view is whole;
-// 2. the index never goes back; 3. waiting on Changed misses no last state.
+// Readers follow the catalog while commands are applied:
+//
+//  1. each view is whole;
+//  2. the index never goes back;
+//  3. waiting on Changed misses no last state.
 func TestCatalogIsFollowed(t *testing.T) {
 	c := New()
 	const last = 200

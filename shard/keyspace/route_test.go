@@ -17,9 +17,12 @@ func TestMixIDIsFixed(t *testing.T) {
 	}
 }
 
-// For both ways to spread ids and any number of shards: 1. a shard and a key give their
-// id back, and no other id; 2. keys of a shard rise with its ids; 3. FirstAbove is the
-// first key past an id; 4. id div PerKey is the key.
+// For both ways to spread ids and any number of shards:
+//
+//  1. a shard and a key give their id back, and no other id;
+//  2. keys of a shard rise with its ids;
+//  3. FirstAbove is the first key past an id;
+//  4. id div PerKey is the key.
 func TestRoutes(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for _, sharding := range []string{"", ShardingModulo, ShardingHash} {

@@ -28,9 +28,12 @@ func sizesOf(batch []*Proposal) []int {
 	return sizes
 }
 
-// While both lines wait: 1. each starts every second entry and gets half of it; 2. the other line
-// may use what one leaves; 3. a proposal larger than an entry waits only for its line's turn; 4.
-// each line is in order.
+// While both lines wait:
+//
+//  1. each starts every second entry and gets half of it;
+//  2. the other line may use what one leaves;
+//  3. a proposal larger than an entry waits only for its line's turn;
+//  4. each line is in order.
 func TestLinesShareEntries(t *testing.T) {
 	const small, large, huge = 1, smallBytesMax + 1, EntryOpsMax + 1
 	times := func(n, size int) []int { return slices.Repeat([]int{size}, n) }

@@ -518,9 +518,12 @@ func TestProposerCloseAnswersEverything(t *testing.T) {
 	}
 }
 
-// With callers of short deadlines, and a log that applies, refuses and loses entries: 1. every
-// acknowledged op is there; 2. nothing is there beyond acknowledged and unknown ops; 3. rows
-// increase; 4. nothing stays counted.
+// With callers of short deadlines, and a log that applies, refuses and loses entries:
+//
+//  1. every acknowledged op is there;
+//  2. nothing is there beyond acknowledged and unknown ops;
+//  3. rows increase;
+//  4. nothing stays counted.
 func TestProposerUnderStress(t *testing.T) {
 	p, g := newFakeProposer(t)
 	stop := make(chan struct{})

@@ -196,9 +196,11 @@ func TestSlowGroupIsLeftBehind(t *testing.T) {
 	}
 }
 
-// With random arrivals, withdrawals, sizes and delays: 1. every proposal is answered or withdrawn;
-// 2. nothing waits longer than the bounds while its group has no entry in flight; 3. nothing is
-// counted at the end.
+// With random arrivals, withdrawals, sizes and delays:
+//
+//  1. every proposal is answered or withdrawn;
+//  2. nothing waits longer than the bounds while its group has no entry in flight;
+//  3. nothing is counted at the end.
 func TestRoundsAtRandom(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {

@@ -26,8 +26,10 @@ func stands(t *testing.T, g *Replica) bool {
 	return stood
 }
 
-// Followers whose failure detector runs all the time: 1. do not campaign while they hear from their
-// leader; 2. campaign once they do not, unless raft's own timer fired before.
+// Followers whose failure detector runs all the time:
+//
+//  1. do not campaign while they hear from their leader;
+//  2. campaign once they do not, unless raft's own timer fired before.
 func TestSuspectedLeaders(t *testing.T) {
 	const losses = 10
 	r := newReplicas(t, storage.LogStoreBoltDB)

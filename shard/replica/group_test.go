@@ -115,10 +115,13 @@ func (r *replicas) mustAgree(t *testing.T, except int) {
 	})
 }
 
-// A group of three: 1. every replica applies every entry once; 2. a stopped
-// leader is replaced and nothing acknowledged is lost; 3. a replica that comes
-// back behind the leader's log gets its snapshot, and its own older log is
-// gone; 4. all of it holds after a restart of everything.
+// A group of three:
+//
+//  1. every replica applies every entry once;
+//  2. a stopped leader is replaced and nothing acknowledged is lost;
+//  3. a replica that comes back behind the leader's log gets its snapshot, and its own older log is
+//     gone;
+//  4. all of it holds after a restart of everything.
 func TestThreeReplicas(t *testing.T) { eachStore(t, testThreeReplicas) }
 
 func testThreeReplicas(t *testing.T, store storage.LogStore) {

@@ -32,9 +32,11 @@ func idleLeader(t *testing.T, trans raftTransport, id raft.ServerID, rng *rand.R
 	return returned
 }
 
-// However many groups are idle: 1. their heartbeats leave together, at few moments; 2. no
-// follower waits for longer than one and a half pauses; 3. raft hears of a contact often
-// enough for the leader's lease.
+// However many groups are idle:
+//
+//  1. their heartbeats leave together, at few moments;
+//  2. no follower waits for longer than one and a half pauses;
+//  3. raft hears of a contact often enough for the leader's lease.
 func TestHeartbeatsLeaveTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const groups = 100

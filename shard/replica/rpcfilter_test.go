@@ -147,9 +147,13 @@ func (p *playedLeader) mustReopen() {
 	p.Replica = mustOpen(p.t, p.cfg)
 }
 
-// A snapshot that arrives late: 1. changes nothing if its entries are applied or in the log, and
-// its sender learns that they are here; 2. is refused with the current term if its own is earlier;
-// 3. makes its term the current one if that is later; 4. is followed by entries behind the log.
+// A snapshot that arrives late:
+//
+//  1. changes nothing if its entries are applied or in the log, and its sender learns that they are
+//     here;
+//  2. is refused with the current term if its own is earlier;
+//  3. makes its term the current one if that is later;
+//  4. is followed by entries behind the log.
 func TestLateSnapshot(t *testing.T) { eachStore(t, testLateSnapshot) }
 
 func testLateSnapshot(t *testing.T, store storage.LogStore) {
@@ -174,9 +178,11 @@ func testLateSnapshot(t *testing.T, store storage.LogStore) {
 	}
 }
 
-// A snapshot in place of a log that is as long or longer, of another term: 1. the replica
-// is opened again, with the snapshot's last index; 2. until then it answers nobody and
-// asks for no votes; 3. the log goes on behind the snapshot.
+// A snapshot in place of a log that is as long or longer, of another term:
+//
+//  1. the replica is opened again, with the snapshot's last index;
+//  2. until then it answers nobody and asks for no votes;
+//  3. the log goes on behind the snapshot.
 func TestSnapshotInPlaceOfALongerLog(t *testing.T) {
 	eachStore(t, testSnapshotInPlaceOfALongerLog)
 }

@@ -249,8 +249,10 @@ func TestChangeOnAHungDisk(t *testing.T) {
 	close(hang)
 }
 
-// A leader whose disk hangs is replaced before it stops: 1. another replica leads and takes
-// entries while the disk hangs; 2. once the disk answers, all replicas have what was accepted.
+// A leader whose disk hangs is replaced before it stops:
+//
+//  1. another replica leads and takes entries while the disk hangs;
+//  2. once the disk answers, all replicas have what was accepted.
 func TestHungLeaderIsReplaced(t *testing.T) {
 	r, stores := newFaultyReplicas(t, 3)
 	r.add(t, 1, -1)
@@ -287,9 +289,11 @@ func (f *frozenFSM) ApplyBatch(entries []*raft.Log) []any {
 	return f.sumFSM.ApplyBatch(entries)
 }
 
-// A leader whose state machine hangs, although its log does not, is replaced: 1. another replica
-// leads and takes entries meanwhile; 2. the hanging one does not campaign when it is told to; 3. once
-// it applies again, all replicas have what was accepted.
+// A leader whose state machine hangs, although its log does not, is replaced:
+//
+//  1. another replica leads and takes entries meanwhile;
+//  2. the hanging one does not campaign when it is told to;
+//  3. once it applies again, all replicas have what was accepted.
 func TestHungStateMachineIsReplaced(t *testing.T) {
 	r, _ := newFaultyReplicas(t, 2)
 	cfg := testConfig(t, testMux(t), "n3")

@@ -302,9 +302,12 @@ func TestBatcherWithTheWrongAnswers(t *testing.T) {
 	}
 }
 
-// Many askers with deadlines about as long as a send: 1. each has the answer to its own question or
-// an error; 2. a question that was refused was never sent; 3. nothing is sent twice; 4. the batcher
-// is empty at the end.
+// Many askers with deadlines about as long as a send:
+//
+//  1. each has the answer to its own question or an error;
+//  2. a question that was refused was never sent;
+//  3. nothing is sent twice;
+//  4. the batcher is empty at the end.
 func TestBatcherUnderLoad(t *testing.T) {
 	var mu sync.Mutex
 	sent := make(map[int]int)

@@ -120,8 +120,11 @@ func TestCallsThatAreNotSent(t *testing.T) {
 	})
 }
 
-// A call that has been sent: 1. its handler sees the caller's deadline; 2. the handler ends with
-// the caller; 3. the caller does not say that it was not sent.
+// A call that has been sent:
+//
+//  1. its handler sees the caller's deadline;
+//  2. the handler ends with the caller;
+//  3. the caller does not say that it was not sent.
 func TestCallsEndWithTheirCaller(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
@@ -287,8 +290,10 @@ func TestCallsFindThatAPeerIsCut(t *testing.T) {
 	}
 }
 
-// A peer that does not answer pings: 1. is not called any more, even before its connection is given
-// up; 2. is called again as soon as it is heard.
+// A peer that does not answer pings:
+//
+//  1. is not called any more, even before its connection is given up;
+//  2. is called again as soon as it is heard.
 func TestCallsDoubtASilentPeer(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
@@ -315,8 +320,12 @@ func TestCallsDoubtASilentPeer(t *testing.T) {
 	})
 }
 
-// Closing a node: 1. its handlers that end soon are answered; 2. others are
-// cancelled; 3. close waits for all of them; 4. its own calls end.
+// Closing a node:
+//
+//  1. its handlers that end soon are answered;
+//  2. others are cancelled;
+//  3. close waits for all of them;
+//  4. its own calls end.
 func TestCallsClose(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes

@@ -22,9 +22,10 @@ import (
 // redisTimeout bounds all that one client program does.
 const redisTimeout = 2 * time.Minute
 
-// Clients of Redis, as their users have them, against three nodes: 1. each command
-// does what it does in Redis, through whatever node; 2. what tools count is there,
-// all of it.
+// Clients of Redis, as their users have them, against three nodes:
+//
+//  1. each command does what it does in Redis, through whatever node;
+//  2. what tools count is there, all of it.
 func TestRedisClients(t *testing.T) {
 	beside(t)
 	c := newCluster(t, clustertest.Options{LogStore: "shared"})
