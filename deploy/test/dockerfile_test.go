@@ -63,6 +63,11 @@ func build(t *testing.T, args ...string) *image {
 	if os.Getuid() != 0 {
 		t.Skip("it needs root: for mounts, chroot and another user")
 	}
+	for _, program := range []string{"unshare", "nsenter", "setpriv", "chroot", "ip"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip(err)
+		}
+	}
 	stages, lex := parse(t)
 	args = append(args, "BUILDPLATFORM=linux/"+runtime.GOARCH, "TARGETOS=linux", "TARGETARCH="+runtime.GOARCH)
 	roots := map[string]string{}

@@ -38,16 +38,13 @@ func TestMain(m *testing.M) {
 
 // countd returns the path of a countd built from this checkout.
 var countd = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "countd")
-	if err != nil {
-		return "", err
-	}
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir+"/", "./cmd/countd")
+	const dir = "bin/deploy-test/"
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", dir, "./cmd/countd")
 	build.Dir, build.Env = repository, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
-	return filepath.Join(dir, "countd"), nil
+	return filepath.Abs(filepath.Join(repository, dir, "countd"))
 })
 
 // checkSettings fails the test if countd refuses the arguments of a container and its environment.
