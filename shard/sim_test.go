@@ -27,7 +27,7 @@ var (
 	simAll = simRules{
 		numbers: true, named: true, refuseUnnamed: true, probesNamed: true, deleteAsks: true, asksAll: true,
 		retireProves: true, neverTwice: true, inForce: true, initialBegins: true,
-		mindsNumbers: true, votesByLog: true, freeCandidates: true, withholds: true, leadersAlone: true, notLate: true, filter: true,
+		mindsNumbers: true, votesByLog: true, freeCandidates: true, withholds: true, leadersAlone: true, notLate: true, sendsRest: true, filter: true,
 	}
 	simOld = simRules{filter: true}
 )
@@ -54,6 +54,7 @@ func TestSimulated(t *testing.T) {
 		"full disks":     {full: true},
 		"torn writes":    {torn: true},
 		"full and lost":  {full: true, wipes: true},
+		"large and lost": {largeState: true, wipes: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -130,6 +131,9 @@ func TestSimulatedWithout(t *testing.T) {
 		},
 		"configurations that are not stored late": {
 			rules: without(func(r *simRules) { r.notLate = false }), shape: simShape{full: true, wipes: true}, fault: simWedged,
+		},
+		"snapshots that outlast the lease of their sender": {
+			rules: without(func(r *simRules) { r.sendsRest = false }), shape: simShape{largeState: true, wipes: true}, fault: simWedged,
 		},
 		"a leader that is asked wherever it is": {
 			rules: without(func(r *simRules) { r.asksAll = false }), fault: simWedged,

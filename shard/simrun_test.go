@@ -112,6 +112,9 @@ func (w *simWorld) oneStep() {
 	if w.shape.full && w.rng.IntN(8) == 0 {
 		w.heartbeats(w.anyNode())
 	}
+	if w.shape.largeState {
+		w.receive(w.anyNode())
+	}
 	if len(w.bag) > simCalls && w.rng.IntN(4) > 0 {
 		w.deliver(w.take(w.rng.IntN(len(w.bag))))
 		return
@@ -246,7 +249,7 @@ func (w *simWorld) heartbeats(at int) {
 func (w *simWorld) clock(at int) {
 	r := w.nodes[at].replica
 	switch {
-	case r == nil || r.waits:
+	case r == nil || r.waits || r.receives != nil:
 		return
 	}
 	r.former = nil
@@ -285,7 +288,7 @@ func (w *simWorld) leaderTick(r *simRaft) {
 		return
 	}
 	if f.calling != 0 {
-		if w.rng.IntN(12) == 0 {
+		if w.rng.IntN(12) == 0 && !w.receives(f) {
 			f.calling = 0 // the call timed out, but may still arrive
 		}
 		return
@@ -509,6 +512,7 @@ func (w *simWorld) recover() {
 			w.follow(i)
 			w.reconcile(i)
 			w.heartbeats(i)
+			w.receive(i)
 			if r := n.replica; r != nil && r.state == simLeader && !r.waits {
 				led = w.leadCalmly(r) || led
 				if n.full && r.lead != nil {
@@ -525,6 +529,10 @@ func (w *simWorld) recover() {
 	}
 	w.fail(simWedged, "after %d rounds without faults:\n%s", simRoundsMax, w.describe())
 }
+
+// simLeaseRounds is the number of rounds after which a leader without a majority's answers steps
+// down.
+const simLeaseRounds = 20
 
 // leadCalmly ticks a leader while nothing fails, and reports whether it reaches a majority.
 func (w *simWorld) leadCalmly(r *simRaft) bool {
@@ -557,7 +565,7 @@ func (w *simWorld) leadCalmly(r *simRaft) bool {
 		for _, f := range l.repl {
 			f.heard = false
 		}
-	} else if l.silent > 20 {
+	} else if l.silent > simLeaseRounds {
 		r.setState(simFollower)
 		return false
 	}

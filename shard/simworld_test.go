@@ -31,6 +31,7 @@ import (
 //	simWorld.numbers      Membership.ReconcileNumbers, provedGone
 //	simWorld.prove        prover.ProveTerm, agreeing
 //	simWorld.standing     prover.answerProbe, Replica.IndexWith
+//	simWorld.receive      leaderStream
 //	simRaft.checkVote, filterAppend, installSnapshot, timeoutNow, mayCampaign    rpcFilter
 //
 // The catalog's own group counts as linearizable: it is a list of views, and each node knows one of
@@ -79,6 +80,8 @@ type simRules struct {
 	leadersAlone bool
 	// notLate: a configuration that a leader cannot store at once is never stored.
 	notLate bool
+	// sendsRest: a leader that loses its lease sends the rest of a snapshot.
+	sendsRest bool
 	// filter: rpcFilter stands before raft.
 	filter bool
 }
@@ -86,6 +89,7 @@ type simRules struct {
 // simShape describes the world of a seed, except its rules, which simRules has.
 type simShape struct {
 	lateSnapshots bool // a snapshot may arrive after its sender has given it up
+	largeState    bool // a snapshot takes longer than a lease
 	small         bool // four nodes, three voters
 	single        bool // one voter
 	five          bool // six nodes, five voters
@@ -236,7 +240,7 @@ type simWorld struct {
 }
 
 type simStats struct {
-	steps, elections, commits, reads, moves, deletions, retired, blanks, snapshots, installs, crashes, wipes, fills, waits, unstored int
+	steps, elections, commits, reads, moves, deletions, retired, blanks, snapshots, installs, crashes, wipes, fills, waits, unstored, cutShort int
 }
 
 func (s *simStats) add(o simStats) {
@@ -255,6 +259,7 @@ func (s *simStats) add(o simStats) {
 	s.fills += o.fills
 	s.waits += o.waits
 	s.unstored += o.unstored
+	s.cutShort += o.cutShort
 }
 
 func (w *simWorld) fail(fault simFault, format string, args ...any) {
@@ -345,7 +350,7 @@ func (w *simWorld) deliver(m simMsg) {
 	n := &w.nodes[m.to]
 	r := n.replica
 	if r != nil {
-		if r.waits && m.kind != simMember && m.kind != simMemberAnswer && m.kind != simProbe {
+		if (r.waits || r.receives != nil) && m.kind != simMember && m.kind != simMemberAnswer && m.kind != simProbe {
 			return // raft does not receive it
 		}
 		if !r.waits {
@@ -412,20 +417,73 @@ func (w *simWorld) deliver(m simMsg) {
 		if !w.shape.lateSnapshots && m.call != m.repl.calling {
 			return
 		}
-		w.stats.installs++
-		ok, reopen := r.installSnapshot(&m)
-		if w.tracing {
-			w.note("%s (life %d) is sent a snapshot of entry %d by %s: %v", r.disk.id, r.disk.life, m.snap.index, m.fromID, ok)
+		if w.shape.largeState && !r.holds(&m.snap) && r.hears(&m) {
+			r.receives = &simReceipt{m, w.receiptTurns()}
+			return
 		}
-		w.answer(&m, r, simInstallAnswer, simMsg{term: r.disk.term, ok: ok, index: m.snap.index})
-		if reopen {
-			w.open(n, nil)
-		}
+		w.install(r, &m)
 	case simTimeoutNow:
 		r.timeoutNow(&m)
 	case simProbe, simIndex:
 		term, index := w.standing(r, &m)
 		w.answer(&m, r, m.kind+1, simMsg{term: term, index: index})
+	}
+}
+
+// install lets a replica restore a snapshot that has arrived.
+func (w *simWorld) install(r *simRaft, m *simMsg) {
+	w.stats.installs++
+	ok, reopen := r.installSnapshot(m)
+	if w.tracing {
+		w.note("%s (life %d) is sent a snapshot of entry %d by %s: %v", r.disk.id, r.disk.life, m.snap.index, m.fromID, ok)
+	}
+	w.answer(m, r, simInstallAnswer, simMsg{term: r.disk.term, ok: ok, index: m.snap.index})
+	if reopen {
+		w.open(&w.nodes[r.disk.node], nil)
+	}
+}
+
+// simReceipt is a snapshot that arrives in pieces.
+type simReceipt struct {
+	call simMsg
+	left int // turns of receive
+}
+
+// receiptTurns returns how many turns a snapshot takes. While nothing fails, it takes twice as long
+// as a lease.
+func (w *simWorld) receiptTurns() int {
+	if w.calm {
+		return 2 * simLeaseRounds
+	}
+	return 1 + w.rng.IntN(30)
+}
+
+// receives reports whether a follower receives the snapshot that its leader sends it.
+func (w *simWorld) receives(f *simRepl) bool {
+	r := w.nodes[w.nameOf(f.id).node].replica
+	return r != nil && r.receives != nil && r.receives.call.repl == f && r.receives.call.call == f.calling
+}
+
+// receive gives a replica another piece of the snapshot that it receives: see leaderStream.
+func (w *simWorld) receive(at int) {
+	r := w.nodes[at].replica
+	if r == nil || r.receives == nil {
+		return
+	}
+	m := &r.receives.call
+	sender := m.asker
+	sends := w.nodes[m.from].up && w.nodes[m.from].replica == sender && w.reaches(m.from, at) && w.reaches(at, m.from)
+	if leads := sends && sender.state == simLeader && sender.lead.term == m.term; !leads {
+		sends = sends && w.rules.sendsRest && sender.disk.term == m.term && !sender.waits
+	}
+	r.receives.left--
+	switch {
+	case !sends:
+		w.stats.cutShort++
+		r.receives = nil
+	case r.receives.left == 0:
+		r.receives = nil
+		w.install(r, m)
 	}
 }
 
