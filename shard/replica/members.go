@@ -87,50 +87,39 @@ func NextStep(self raft.ServerID, servers []raft.Server, target, others []Member
 	if len(surplus) == 0 {
 		return MemberStep{}
 	}
-	up := map[raft.ServerID]bool{self: true} // like upOf
-	var heirs []Member                       // voters of the target that are caught up, and this node if it is one
-	for _, s := range servers {
-		if s.Suffrage != raft.Voter || s.ID == self {
-			continue
-		}
-		lag, err := behind(s.ID)
-		up[s.ID] = err == nil
-		if i := slices.IndexFunc(target, func(m Member) bool { return m.ID == s.ID }); i >= 0 && err == nil && lag <= CaughtUpEntries {
-			heirs = append(heirs, target[i])
-		}
-	}
-	if i := slices.IndexFunc(target, func(m Member) bool { return m.ID == self }); i >= 0 {
-		heirs = append(heirs, target[i])
-	}
+	caughtUp := progressOf(self, servers, behind)
+	heirs := slices.DeleteFunc(slices.Clone(target), func(m Member) bool { return !caughtUp[m.ID] })
 	if 2*len(heirs) <= len(target) {
 		return MemberStep{} // the group may still need the surplus members
 	}
-	return dismissStep(self, servers, surplus, others, heirs, up)
+	return dismissStep(self, servers, surplus, others, heirs, caughtUp)
 }
 
-// upOf returns the voters, the leader included, that answer and have applied the configuration in
-// force. Any other voter may be far behind: if the others need its vote, nothing commits until it
-// has caught up.
-func upOf(self raft.ServerID, servers []raft.Server, behind func(raft.ServerID) (uint64, error)) map[raft.ServerID]bool {
-	up := map[raft.ServerID]bool{self: true}
+// progressOf has the voters, the leader included, that answer and have applied the configuration in
+// force. It is true for those that have caught up.
+func progressOf(self raft.ServerID, servers []raft.Server, behind func(raft.ServerID) (uint64, error)) map[raft.ServerID]bool {
+	caughtUp := map[raft.ServerID]bool{self: true}
 	for _, s := range servers {
 		if s.Suffrage == raft.Voter && s.ID != self {
-			_, err := behind(s.ID)
-			up[s.ID] = err == nil
+			if lag, err := behind(s.ID); err == nil {
+				caughtUp[s.ID] = lag <= CaughtUpEntries
+			}
 		}
 	}
-	return up
+	return caughtUp
 }
 
-// canLose reports whether the group can lose the voter lost: a majority of the other voters must be
-// up. Otherwise the leader could commit neither the new configuration, which is in force at once,
-// nor anything else, and nobody could replace it (see DESIGN.md).
-func canLose(servers []raft.Server, lost raft.ServerID, up map[raft.ServerID]bool) bool {
+// canLose reports whether the group can lose the voter lost. The new configuration is in force at
+// once, and without a majority of the other voters nothing commits and nobody can replace the leader
+// (see DESIGN.md). A voter that has caught up leaves only if a majority of the others has, too: one
+// that is far behind may take hours. Any other voter leaves if a majority of the others answers: if
+// it stayed, the group would need no fewer of those that are behind.
+func canLose(servers []raft.Server, lost raft.ServerID, caughtUp map[raft.ServerID]bool) bool {
 	voters, there := 0, 0
 	for _, s := range servers {
 		if s.Suffrage == raft.Voter && s.ID != lost {
 			voters++
-			if up[s.ID] {
+			if current, answers := caughtUp[s.ID]; current || answers && !caughtUp[lost] {
 				there++
 			}
 		}
@@ -188,7 +177,7 @@ func admitStep(self raft.ServerID, servers []raft.Server, target, others []Membe
 			}
 			continue
 		}
-		if !wanted && (servers[at].Suffrage != raft.Voter || canLose(servers, old, upOf(self, servers, behind))) {
+		if !wanted && (servers[at].Suffrage != raft.Voter || canLose(servers, old, progressOf(self, servers, behind))) {
 			return MemberStep{StepRemove, Member{ID: old}, "removed " + string(old) + ", whose address " + string(m.ID) + " has"}
 		}
 	}
@@ -239,16 +228,16 @@ func isIn(list []Member, s raft.Server) bool {
 }
 
 // dismissStep removes the first surplus member without which the others keep a majority, or takes
-// its vote. Members that do not answer go first. The leader goes last, after it has handed the
+// its vote. Members that have not caught up go first. The leader goes last, after it has handed the
 // group over to one of heirs.
-func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, heirs []Member, up map[raft.ServerID]bool) MemberStep {
+func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, heirs []Member, caughtUp map[raft.ServerID]bool) MemberStep {
 	leads := false
-	for _, silent := range []bool{true, false} {
+	for _, late := range []bool{true, false} {
 		for _, s := range surplus {
 			switch {
 			case s.ID == self:
 				leads = true
-			case silent && up[s.ID], s.Suffrage == raft.Voter && !canLose(servers, s.ID, up):
+			case late && caughtUp[s.ID], s.Suffrage == raft.Voter && !canLose(servers, s.ID, caughtUp):
 			case isIn(others, s):
 				return MemberStep{StepDemote, Member{ID: s.ID}, "took the vote from " + string(s.ID)}
 			default:
