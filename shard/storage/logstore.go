@@ -24,6 +24,10 @@ import (
 // ErrDamaged is returned if bytes on disk differ from those written.
 var ErrDamaged = raftstore.ErrDamaged
 
+// errMaybeStored takes the place of errs.ErrGroupClosed, by which the proposers of these entries would
+// hear that no log has them.
+var errMaybeStored = errors.New("the group is closing: the entries may be stored")
+
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // A stored entry has its checksum before its extensions, a field that raft leaves to its users:
@@ -233,15 +237,20 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 		err = l.write(&l.writing, store)
 	}
 	l.storing.End()
-	if errors.Is(err, raftstore.ErrNoSegment) || errors.Is(err, errs.ErrGroupClosed) {
+	switch {
+	case errors.Is(err, raftstore.ErrNoSegment):
 		return err
+	case err != nil && !errors.Is(err, errs.ErrGroupClosed):
+		err = l.fail(fmt.Errorf("cannot store %d entries: %w", len(entries), err))
+	case err == nil:
+		// If the watchdog has given this write up, the write must not be acknowledged, even though it
+		// succeeded late.
+		err = l.stop.Failure()
+	}
+	if errors.Is(err, errs.ErrGroupClosed) {
+		return errMaybeStored
 	}
 	if err != nil {
-		return l.fail(fmt.Errorf("cannot store %d entries: %w", len(entries), err))
-	}
-	// If the watchdog has given this write up, the write must not be acknowledged, even though it
-	// succeeded late.
-	if err := l.stop.Failure(); err != nil {
 		return err
 	}
 	l.cutEnd = false
