@@ -55,8 +55,8 @@ type Config struct {
 }
 
 // Headroom tracks whether the node may accept more. At its memory limit it accepts no new rows. At
-// its disk reserve it accepts no writes, because each write is a log entry, and a failed write of
-// the log ends the process.
+// its disk reserve it accepts no writes, because each write is a log entry, and a replica whose
+// log has no room can neither store entries nor vote.
 //
 // The zero Headroom has no bounds. Watch starts its goroutine; Close ends it and waits.
 type Headroom struct {

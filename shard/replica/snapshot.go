@@ -165,6 +165,6 @@ func (g *Replica) trimMembers() {
 	}
 }
 
-// ErrNoRoom is returned if the disk lacks space for a snapshot. A failed write would end the
-// process instead, and the next start would only try again.
+// ErrNoRoom is returned if the disk lacks space for a snapshot. An attempt would fail halfway, and
+// take the space from the log meanwhile.
 var ErrNoRoom = errors.New("the disk has no room for a snapshot")
