@@ -277,19 +277,20 @@ func (n *Node) openAgain(g *shardReplica, number uint64) error {
 	return n.openReplica(g, number, n.catalog.View())
 }
 
-// close answers the waiting requests, then stops the replica. A second call waits for the first.
+// close answers the waiting requests, then stops the replica. If the group applies nothing any more,
+// close stops the replica first, and the outcome of the requests in flight is unknown. A second call
+// waits for the first.
 func (r *localReplica) close(ctx context.Context, snapshot bool) error {
 	r.damage.Close()
 	r.group.EndWaits() // pending proposals may wait for these
 	drained := make(chan struct{})
 	go func() { r.proposer.Load().Close(); r.fresh.Close(); close(drained) }() // ends with the entries in flight
-	select {
-	case <-drained:
-	case <-ctx.Done():
-	}
+	// A ctx that ends is an error of the group's Close too.
+	_, _ = r.group.AwaitAnswers(ctx, drained)
 	if err := r.group.Close(ctx, snapshot); err != nil {
 		return err
 	}
+	<-drained
 	r.closeFSM.Do(r.fsm.Close)
 	return nil
 }

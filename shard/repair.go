@@ -94,7 +94,7 @@ func (n *Node) repair(ctx context.Context, g *shardReplica, r *localReplica) err
 func (n *Node) fetchSnapshot(ctx context.Context, g *shardReplica, own *replica.Replica, node string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	return own.Receive(node, g.kind, g.of(), func(from uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	return own.Receive(ctx, node, g.kind, g.of(), func(from uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
 		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(g.number)), from)
 		silence := time.AfterFunc(repairSilenceMax, cancel)
 		stream, err := n.calls.Stream(ctx, node, methodSnapshot, request)

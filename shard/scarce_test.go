@@ -136,6 +136,44 @@ func TestCloseThatWaits(t *testing.T) {
 	}
 }
 
+// mutedGroup never answers a proposal, as a leader whose followers can store nothing.
+type mutedGroup struct{ *replica.Replica }
+
+type mutedFuture struct{ raft.ApplyFuture }
+
+func (mutedGroup) Apply([]byte) raft.ApplyFuture { return mutedFuture{} }
+
+func (mutedFuture) Error() error { select {} }
+
+// A replica closes without a deadline although a proposal of it has no answer. The proposer's outcome
+// is then unknown.
+func TestCloseBesideAnUnansweredProposal(t *testing.T) {
+	t.Parallel()
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
+	fsm := kinds.All.New(codec.KindBoard, raftfsm.Places{})
+	cfg := n.groupConfig(7000, 0, "muted", fsm)
+	cfg.Initial = []replica.Member{{ID: cfg.ID(), Addr: n.mux.Addr().String()}}
+	group, err := replica.Open(cfg)
+	mustDo(t, err)
+	g, r := &shardReplica{number: cfg.Group, kind: codec.KindBoard}, &localReplica{group: group, fsm: fsm}
+	proposing := n.proposerConfig(g, r)
+	proposing.Group = mutedGroup{group}
+	r.proposer.Store(propose.New(proposing))
+	q, err := r.proposer.Load().Submit([]byte("entry"), 1, false, 0)
+	mustDo(t, err)
+	closed := make(chan error, 1)
+	go func() { closed <- r.close(t.Context(), false) }()
+	select {
+	case err := <-closed:
+		mustDo(t, err)
+	case <-time.After(eventuallyMax):
+		t.Fatal("the replica is not closed")
+	}
+	if err := q.Wait(time.NewTimer(0)); !errors.Is(err, errs.ErrOutcomeUnknown) {
+		t.Errorf("the answer: %v", err)
+	}
+}
+
 // fullFSM takes a snapshot until it is released, and then fails because the disk is full.
 type fullFSM struct {
 	raftfsm.Machine

@@ -59,7 +59,8 @@ func (r untilClosing) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// lockSnapshots locks snapshotting, unless ctx ends first or the replica is closed.
+// lockSnapshots locks snapshotting, unless ctx ends first or the replica is closed. The directory of a
+// closed replica may be deleted, or belong to another one.
 func (g *Replica) lockSnapshots(ctx context.Context) error {
 	locked := make(chan struct{})
 	go func() { // ends once the others unlock it: at most they write and open a snapshot
@@ -76,7 +77,7 @@ func (g *Replica) lockSnapshots(ctx context.Context) error {
 		return ctx.Err()
 	}
 	err := ctx.Err()
-	if err == nil && g.Closed() { // the replica's directory may be deleted, or belong to another replica
+	if err == nil && g.Closed() {
 		err = errs.ErrGroupClosed
 	}
 	if err != nil {
@@ -237,13 +238,12 @@ func (g *Replica) SnapshotFrom(ctx context.Context, index uint64) (*raft.Snapsho
 
 // Receive installs a snapshot of another replica as the newest of this one, and keeps this
 // replica's log and vote. fetch asks node for a snapshot of the entry at index, or of a later
-// entry. If Receive cannot read all of it, it changes nothing.
-func (g *Replica) Receive(node string, kind codec.Kind, route codec.Route, fetch func(index uint64) (*raft.SnapshotMeta, io.ReadCloser, error)) error {
-	g.snapshotting.Lock() // keeps out this replica's own snapshots, which would be older
-	defer g.snapshotting.Unlock()
-	if g.Closed() { // the replica's directory may be deleted, and Create would make it again
-		return errs.ErrGroupClosed
+// entry. If Receive cannot read all of it, it changes nothing. ctx bounds the wait for other snapshots.
+func (g *Replica) Receive(ctx context.Context, node string, kind codec.Kind, route codec.Route, fetch func(index uint64) (*raft.SnapshotMeta, io.ReadCloser, error)) error {
+	if err := g.lockSnapshots(ctx); err != nil { // keeps out this replica's own snapshots, which would be older
+		return err
 	}
+	defer g.snapshotting.Unlock()
 	index := g.snaps.NewestIndex()
 	meta, state, err := fetch(index)
 	if err != nil {

@@ -19,7 +19,11 @@ const closeShare = 0.75
 //
 // Close interrupts snapshots that are being read, written or restored, at once or after the last
 // snapshot. So their size does not delay it. It also ends a write that waits for disk or file
-// descriptors; then it takes no last snapshot.
+// descriptors; then it takes no last snapshot. Nor does it if a leader's snapshot is being installed.
+//
+// If nothing is applied any more, for example because the followers' disks are full, Close does not
+// wait for the pending proposals. Their outcome is unknown, and the group fails with
+// errs.ErrGroupClosed, so that no caller waits for ever (see Failed).
 func (g *Replica) Close(ctx context.Context, snapshot bool) error {
 	if g.closeBegan.Swap(true) {
 		return Within(ctx, func() error { <-g.closed; return nil })
@@ -27,10 +31,11 @@ func (g *Replica) Close(ctx context.Context, snapshot bool) error {
 	g.EndWaits()
 	all := []error{Within(ctx, g.closeGate)}
 	failed := g.stop.Failure()
-	if !snapshot {
+	installs := g.trans.filter.barred.Load()
+	if !snapshot || installs {
 		g.interrupt()
 	}
-	if failed == nil {
+	if failed == nil && !installs {
 		all = append(all, g.settle(ctx, snapshot))
 	}
 	g.interrupt()
@@ -63,15 +68,35 @@ func (g *Replica) closeGate() error {
 	return nil
 }
 
-// settle waits until raft has answered the requests in its queue. raft's shutdown drops the
-// remaining requests, and their callers would wait for ever.
+// AwaitAnswers waits until answered is closed, because the entries in flight have their answers. It
+// gives up, without an error, once the replica has applied nothing for as long as awaitSoon waits. If
+// ctx ends first, it returns ctx's error.
+func (g *Replica) AwaitAnswers(ctx context.Context, answered <-chan struct{}) (all bool, err error) {
+	for {
+		before := g.raft.AppliedIndex()
+		select {
+		case <-answered:
+			return true, nil
+		case <-ctx.Done():
+			return false, fmt.Errorf("cannot close in time: %w", ctx.Err())
+		case <-time.After(g.cfg.Timing.soon()):
+		}
+		if g.raft.AppliedIndex() == before {
+			return false, nil
+		}
+	}
+}
+
+// settle waits until raft has answered the requests in its queue, because raft's shutdown drops them.
 func (g *Replica) settle(ctx context.Context, snapshot bool) error {
-	err := Within(ctx, func() error {
+	answered := make(chan struct{})
+	go func() {
 		// The result does not matter: raft's queue is first in, first out.
 		_ = g.await(g.raft.Barrier(EnqueueTimeoutMax))
-		return nil
-	})
-	if err != nil || !snapshot || !g.worthSnapshot() || g.stop.Usable() != nil {
+		close(answered)
+	}()
+	all, err := g.AwaitAnswers(ctx, answered)
+	if !all || !snapshot || !g.worthSnapshot() || g.stop.Usable() != nil {
 		return err
 	}
 	limited := ctx
@@ -97,6 +122,7 @@ func (g *Replica) shutdown(ctx context.Context) error {
 		// when their connections close.
 		g.trans.CloseStreams()
 		all := []error{g.trans.Close(), stopped.Error()}
+		_ = g.stop.Fail(errs.ErrGroupClosed) // for those who wait for a request that was still in raft's queue
 		close(g.done)
 		g.wg.Wait()
 		// A repair may be writing a snapshot. After shutdown the caller may delete the directory,

@@ -6,11 +6,13 @@ import (
 	"io"
 	"path/filepath"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -105,11 +107,16 @@ func TestCloseBesideASnapshot(t *testing.T) {
 	}
 }
 
-// A follower closes while it restores a snapshot of its leader, or after a stalled leader has sent
-// a part of one. Nothing ends the process, and the replica opens with what is on its disk.
+// A follower closes at once while it restores a snapshot of its leader, or after a stalled leader has
+// sent a part of one, whether or not it is to take a last snapshot. Nothing ends the process, and the
+// replica opens with what is on its disk.
 func TestCloseBesideAnInstall(t *testing.T) {
-	for name, whole := range map[string]bool{"restoring": true, "receiving": false} {
+	for name, c := range map[string]struct{ whole, snapshot bool }{
+		"restoring": {true, false}, "receiving": {false, false},
+		"restoring, before a snapshot": {true, true}, "receiving, before a snapshot": {false, true},
+	} {
 		t.Run(name, func(t *testing.T) {
+			whole := c.whole
 			t.Parallel()
 			fsm := newMinuteFSM()
 			p := playLeaderOf(t, storage.LogStoreShared, func(cfg *Config) {
@@ -140,7 +147,7 @@ func TestCloseBesideAnInstall(t *testing.T) {
 					return err == nil && len(unfinished) > 0
 				})
 			}
-			mustCloseWithin(t, p.Replica, 4*time.Second, false)
+			mustCloseWithin(t, p.Replica, 4*time.Second, c.snapshot)
 			if len(p.stopped) > 0 {
 				t.Errorf("the process would end: %v", <-p.stopped)
 			}
@@ -154,6 +161,51 @@ func TestCloseBesideAnInstall(t *testing.T) {
 			}
 			eventually(t, "the state is restored", func() bool { sum, _ := again.state(); return sum == want })
 		})
+	}
+}
+
+// A leader whose followers can store nothing keeps its lease, since they answer heartbeats. It closes
+// all the same, and the outcome of what it could not commit is unknown.
+func TestCloseOfALeaderThatCannotCommit(t *testing.T) {
+	t.Parallel()
+	r, stores := newFaultyReplicas(t, 3)
+	r.add(t, 1, -1)
+	r.mustAgree(t, -1)
+	l := r.leader(t, -1)
+	for i := range stores {
+		if i != l {
+			stores[i].set(nil, errNoFile)
+		}
+	}
+	future := r.groups[l].Apply(number(1))
+	eventually(t, "nobody else stores the entry", func() bool {
+		return stores[(l+1)%3].refused.Load() > 0 && stores[(l+2)%3].refused.Load() > 0
+	})
+	mustCloseWithin(t, r.groups[l], 20*time.Second, false)
+	if err := future.Error(); err == nil || errs.NeverProposed(err) {
+		t.Errorf("the answer: %v", err)
+	}
+}
+
+// An entry is stored while another goroutine of the replica, which waits for disk, is ended by the
+// close. Its proposer must not hear that no log has the entry.
+func TestStoredBesideAnEndedWait(t *testing.T) {
+	g, stores, _ := startFaulty(t, nil)
+	hang := make(chan struct{})
+	stores.set(hang, nil)
+	before := stores.waiting.Load()
+	future := g.Apply(number(7))
+	eventually(t, "the entry is being stored", func() bool { return stores.waiting.Load() > before })
+	g.EndWaits()
+	if err := g.stop.Wait(syscall.ENOSPC); !errors.Is(err, errs.ErrGroupClosed) { // as DeleteRange in raft's snapshot goroutine
+		t.Fatal(err)
+	}
+	close(hang)
+	err := future.Error()
+	last, _ := stores.LastIndex()
+	var e raft.Log
+	if mustDo(t, stores.GetLog(last, &e)); e.Type != raft.LogCommand || err == nil || errs.NeverProposed(err) {
+		t.Errorf("the last entry is a %s; the answer: %v", e.Type, err)
 	}
 }
 

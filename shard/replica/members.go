@@ -288,11 +288,9 @@ func (g *Replica) unstored(err error) error {
 // until then, raft refuses every write (hashicorp/raft#696).
 var errTransferStuck = errors.New("a handover of leadership does not end")
 
-// Transfer hands the leadership to another voter. raft refuses writes during the transfer: for at
-// most an election timeout, or for rpcTimeout if the other voter accepts the call and does not
-// answer. Transfer waits at most three election timeouts.
+// Transfer hands the leadership to another voter. raft refuses writes during the transfer, which
+// takes at most transferMax. Transfer waits for three election timeouts, and the handover goes on.
 func (g *Replica) Transfer(to Member) error {
-	// Once the handover begins, raft takes at most two election timeouts.
 	if err := g.awaitSoon(g.raft.LeadershipTransferToServer(to.ID, raft.ServerAddress(to.Addr))); err != nil {
 		return fmt.Errorf("cannot hand the leadership to %s: %w", to.ID, err)
 	}
@@ -310,10 +308,12 @@ func (g *Replica) awaitSoon(future raft.Future) error {
 	select {
 	case err := <-answer:
 		return err
-	case <-time.After(3 * g.cfg.Timing.Election):
+	case <-time.After(g.cfg.Timing.soon()):
 		return errRaftWaits
 	}
 }
+
+func (t Timing) soon() time.Duration { return 3 * t.Election }
 
 // transferMax is longer than any handover that ends. raft refuses writes during a handover. A
 // handover waits for two election timeouts and the call to campaign: the call may fail on an idle

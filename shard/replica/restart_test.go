@@ -38,9 +38,9 @@ func TestDamagedNewestSnapshotIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	mustClose(t, g)
 	metas, err := g.snaps.List()
 	names, err2 := g.snaps.Names()
+	mustClose(t, g)
 	if err = errors.Join(err, err2); err != nil || len(metas) != 1 || len(names) != 2 {
 		t.Fatal(metas, names, err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/stream"
 )
 
@@ -222,6 +223,10 @@ func (f *rpcFilter) install(rpc raft.RPC, call *raft.InstallSnapshotRequest) {
 		return
 	}
 	f.barred.Store(true)
+	if f.g.Closing() { // Close interrupts only an install that it sees here
+		f.respond(rpc, raft.RPCResponse{Error: errs.ErrGroupClosed})
+		return
+	}
 	alone := f.g.snapshotting.TryLock()
 	answer, ok = f.ask(call, rpc.Reader)
 	if alone {
