@@ -97,6 +97,7 @@ $(OLD_KAFKA):
 chaos: ## a cluster's fault tests at length, with either log store, after a simulation; an hour; as root, cuts
 	@mkdir -p bin
 	$(GO) test -count=1 -v -timeout 60m -run '^TestSimulated' ./shard -sim-steps=30000000
+	$(GO) test -count=1 -timeout 30m -run '^TestReplicasWithFaults$$' ./shard/replica -fault-runs=100
 	$(GO) test -count=1 -v -timeout 30m -run '^TestFormingIsSafe$$' ./cluster -form-scenarios=2000
 	$(GO) test -count=1 -v -timeout 90m -run '^Test(Cluster|SourceKills|SourceKafkaFaults)' -artifacts -outputdir '$(CURDIR)/bin' ./cmd/countd/e2e -chaos
 
