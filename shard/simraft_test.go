@@ -101,7 +101,7 @@ type simRaft struct {
 	receives         *simReceipt   // the snapshot that the main loop reads; nil for none
 	former           *simLead      // the last leadership, whose replication continues while the main loop waits; nil for none
 
-	campaign  uint64 // counts candidacies, so that late answers are recognized
+	campaign  uint64 // counts candidacies, so that late answers are recognised
 	preVoting bool
 	campTerm  uint64
 	needed    int
