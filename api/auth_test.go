@@ -21,9 +21,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/auth/audit"
-	"github.com/countd/countd/auth/authtest"
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
@@ -108,7 +108,7 @@ func (e *enforcing) as(token, method, path, body string) reply {
 //  3. a route without a row fails the test. Nobody may make its call (auth.Nobody).
 func TestMatrixOfRoutes(t *testing.T) {
 	e := startEnforcing(t)
-	rows := authtest.Matrix(t, "../docs/SECURITY.md", "HTTP")
+	rows := apitest.Matrix(t, "../docs/SECURITY.md", "HTTP")
 	all := loadContract(t).examples(t)
 	all = slices.CompactFunc(slices.DeleteFunc(all, func(x example) bool { return x.status != 200 }), func(a, b example) bool {
 		return a.method == b.method && a.path == b.path
@@ -131,7 +131,7 @@ func TestMatrixOfRoutes(t *testing.T) {
 			t.Errorf("%s is in no matrix", name)
 			continue
 		}
-		for _, role := range authtest.Roles {
+		for _, role := range apitest.Roles {
 			if role == "nobody" {
 				e.wantMay(t, x, role, "", row.May[role])
 				continue
@@ -150,7 +150,7 @@ func TestMatrixOfRoutes(t *testing.T) {
 }
 
 // keyspacesOf returns the keyspaces of a row. The examples of the contract use posts.
-func keyspacesOf(row authtest.Row) []string {
+func keyspacesOf(row apitest.Row) []string {
 	switch {
 	case len(row.Keyspaces) == 0 || row.Keyspaces[0] == "of the path":
 		return []string{"posts"}

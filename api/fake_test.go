@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/members/memberstest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/catalog"
@@ -37,7 +37,7 @@ type fakeNode struct {
 		shards    *fakeShards
 		writeBy   time.Time // deadline of the last write
 		catalog   *catalog.View
-		sets      map[setsOf]*memberstest.Sets
+		sets      map[setsOf]*apitest.Sets
 		lastKey   shard.RequestID
 	}
 	// entered, when not nil, is sent to by every Get, which then waits for leave.
@@ -57,7 +57,7 @@ func (n *fakeNode) reset() {
 	n.mu.fault = ""
 	n.mu.writes, n.mu.catchUps = 0, 0
 	n.mu.elsewhere = nil
-	n.mu.sets = map[setsOf]*memberstest.Sets{}
+	n.mu.sets = map[setsOf]*apitest.Sets{}
 	n.mu.keyspaces = map[string]*shard.Keyspace{}
 	n.mu.rows = map[string]map[uint64][]int64{}
 	n.mu.shards = newFakeShards()

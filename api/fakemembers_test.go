@@ -3,8 +3,8 @@ package api
 import (
 	"math"
 
+	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/members/memberstest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard"
@@ -17,10 +17,10 @@ type setsOf struct {
 }
 
 // setsLocked returns the sets of a column.
-func (n *fakeNode) setsLocked(ks *shard.Keyspace, column int) *memberstest.Sets {
+func (n *fakeNode) setsLocked(ks *shard.Keyspace, column int) *apitest.Sets {
 	of := setsOf{ks.Name, column}
 	if n.mu.sets[of] == nil {
-		n.mu.sets[of] = &memberstest.Sets{}
+		n.mu.sets[of] = &apitest.Sets{}
 	}
 	return n.mu.sets[of]
 }

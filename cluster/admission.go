@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/countd/countd/internal/clustername"
+	"github.com/countd/countd/internal/names"
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
@@ -48,9 +48,9 @@ func (a *Admission) HandleJoin(ctx context.Context, r JoinRequest) (JoinAnswer, 
 	switch {
 	case r.ClusterID != a.clusterID:
 		return JoinAnswer{Refused: fmt.Sprintf("this is a node of cluster %s, not %s", a.clusterID, r.ClusterID)}, nil
-	case !clustername.Agree(a.clusterName, r.ClusterName, false):
+	case !names.ClustersAgree(a.clusterName, r.ClusterName, false):
 		return JoinAnswer{Refused: fmt.Sprintf("the node asks for %s, this is a node of %s",
-			clustername.Describe(r.ClusterID, r.ClusterName), clustername.Describe(a.clusterID, a.clusterName))}, nil
+			names.DescribeCluster(r.ClusterID, r.ClusterName), names.DescribeCluster(a.clusterID, a.clusterName))}, nil
 	case NodeOfKey(r.Node.Key) == "" || r.Node.Name != NodeOfKey(r.Node.Key):
 		return JoinAnswer{Refused: fmt.Sprintf("%q with the name %q is no node's key", r.Node.Key, r.Node.Name)}, nil
 	case !ValidZone(r.Node.Zone):

@@ -12,8 +12,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/countd/countd/internal/clustername"
 	"github.com/countd/countd/internal/lograte"
+	"github.com/countd/countd/internal/names"
 )
 
 const (
@@ -229,12 +229,12 @@ func (v *gossipView) refusalLocked(m *Member) error {
 	member := self.ClusterID != "" && self.ClusterID == m.ClusterID
 	foreign := self.ClusterID != "" && m.ClusterID != "" && !member
 	switch {
-	case foreign || !clustername.Agree(self.ClusterName, m.ClusterName, member):
-		return fmt.Errorf("it is of %s, this node of %s", clustername.Describe(m.ClusterID, m.ClusterName), clustername.Describe(self.ClusterID, self.ClusterName))
+	case foreign || !names.ClustersAgree(self.ClusterName, m.ClusterName, member):
+		return fmt.Errorf("it is of %s, this node of %s", names.DescribeCluster(m.ClusterID, m.ClusterName), names.DescribeCluster(self.ClusterID, self.ClusterName))
 	case self.ClusterID != "" && m.ClusterID == "":
 		return errBare
 	case self.ClusterID == "" && m.ClusterID != "" && !v.mu.contacts.has(m):
-		return fmt.Errorf("it is of %s: %w", clustername.Describe(m.ClusterID, m.ClusterName), errStranger)
+		return fmt.Errorf("it is of %s: %w", names.DescribeCluster(m.ClusterID, m.ClusterName), errStranger)
 	}
 	if _, known := v.mu.members[m.Key]; !known && len(v.mu.members) >= membersMax && v.oldestDeadLocked() == "" {
 		return fmt.Errorf("%d members are known, which is the bound", membersMax)

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/countd/countd/internal/clustername"
 	"github.com/countd/countd/internal/names"
 )
 
@@ -67,9 +66,9 @@ func validHex(s string, n int) bool {
 func ValidZone(s string) bool { return s == "" || ValidNodeID(s) }
 
 // ValidClusterName reports whether s may name a cluster: it is a valid node id of up to
-// clustername.BytesMax characters, or empty for no name.
+// names.ClusterBytesMax characters, or empty for no name.
 func ValidClusterName(s string) bool {
-	return s == "" || ValidNodeID(s) && len(s) <= clustername.BytesMax
+	return s == "" || ValidNodeID(s) && len(s) <= names.ClusterBytesMax
 }
 
 // ValidNodeID reports whether s may name a node.

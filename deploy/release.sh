@@ -16,7 +16,7 @@ cyclonedx=github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
 mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-VERSION=$(sed -n 's/^const Number = "\(.*\)"/\1/p' internal/version/version.go)
+VERSION=$(sed -n 's/^const Version = "\(.*\)"/\1/p' internal/program/version.go)
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 COMMON=$work/common
 export SOURCE_DATE_EPOCH GOFLAGS=-trimpath CGO_ENABLED=0

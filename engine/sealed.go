@@ -9,7 +9,6 @@ import (
 	"unsafe"
 
 	"github.com/countd/countd/engine/golomb"
-	"github.com/countd/countd/internal/prefetch"
 )
 
 // sealed is an immutable set of packed rows: a hash array without empty slots. It is the
@@ -65,12 +64,12 @@ func (s *sealed) place(id uint64) place { return s.geometry.place(id, s.buckets)
 // the bucket.
 func (s *sealed) prefetchStart(p place) {
 	start := unsafe.Pointer(&s.packed[2*p.first])
-	prefetch.Lines(uintptr(start), uintptr(start))
+	Prefetch(uintptr(start), uintptr(start))
 }
 
 func (s *sealed) prefetchRows(p place) {
 	at := s.begins(p.first) >> 3
-	prefetch.Lines(uintptr(unsafe.Pointer(&s.packed[at])), uintptr(unsafe.Pointer(&s.packed[min(at+lineWords*8-1, uint(len(s.packed)-1))])))
+	Prefetch(uintptr(unsafe.Pointer(&s.packed[at])), uintptr(unsafe.Pointer(&s.packed[min(at+lineWords*8-1, uint(len(s.packed)-1))])))
 }
 
 // read fills dst with the first len(dst) counts of id, zeros if it has no row here.

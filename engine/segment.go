@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync/atomic"
 	"unsafe"
-
-	"github.com/countd/countd/internal/prefetch"
 )
 
 const (
@@ -159,7 +157,7 @@ func (s *segment) place(id uint64) place { return s.geometry.place(id, uint64(le
 
 // prefetch asks for the two cache lines that a lookup of p may read.
 func (s *segment) prefetch(p place) {
-	prefetch.Lines(uintptr(unsafe.Pointer(&s.buckets[p.first])), uintptr(unsafe.Pointer(&s.buckets[p.second])))
+	Prefetch(uintptr(unsafe.Pointer(&s.buckets[p.first])), uintptr(unsafe.Pointer(&s.buckets[p.second])))
 }
 
 // find returns the slot of the row at p, or -1. The cache misses of both buckets overlap:

@@ -10,7 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/countd/countd/internal/clustername"
+	"github.com/countd/countd/internal/names"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/outbox"
@@ -120,8 +120,8 @@ func (c Config) withDefaults() (_ Config, id [16]byte, _ error) {
 		return c, id, fmt.Errorf("cluster id %q is not 32 hex digits", c.ClusterID)
 	}
 	id = [16]byte(decoded)
-	if len(c.ClusterName) > clustername.BytesMax {
-		return c, id, fmt.Errorf("cluster name %q has over %d bytes", c.ClusterName, clustername.BytesMax)
+	if len(c.ClusterName) > names.ClusterBytesMax {
+		return c, id, fmt.Errorf("cluster name %q has over %d bytes", c.ClusterName, names.ClusterBytesMax)
 	}
 	for name, shards := range c.Shards {
 		if shards < 1 || shards > ShardsMax {

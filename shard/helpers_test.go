@@ -6,13 +6,13 @@ import (
 
 	"github.com/countd/countd/internal/calltest"
 	"github.com/countd/countd/internal/must"
-	"github.com/countd/countd/shard/rpc/rpctest"
+	"github.com/countd/countd/shard/shardtest"
 	"github.com/countd/countd/shard/storage"
 )
 
 const eventuallyMax = must.BecomeMax
 
-type callNodes = rpctest.Nodes
+type callNodes = shardtest.Nodes
 
 var (
 	mustDo, eventually          = must.Do, must.Become

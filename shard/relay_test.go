@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/internal/cable"
+	"github.com/countd/countd/internal/calltest"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -16,7 +16,7 @@ import (
 func openCuttable(t *testing.T) (all []*Node, cut func(a, b int)) {
 	t.Helper()
 	var configs []Config
-	var proxies [3][3]*cable.Proxy // by who dials and who is dialled
+	var proxies [3][3]*calltest.Cable // by who dials and who is dialled
 	for to := range proxies {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		mustDo(t, err)
@@ -24,7 +24,7 @@ func openCuttable(t *testing.T) (all []*Node, cut func(a, b int)) {
 		cfg.Listener, cfg.ClusterAddr = listener, listener.Addr().String()
 		configs = append(configs, cfg)
 		for from := range proxies {
-			proxies[from][to] = cable.New(t, listener.Addr().String())
+			proxies[from][to] = calltest.NewCable(t, listener.Addr().String())
 		}
 	}
 	for from, cfg := range configs {
@@ -100,7 +100,7 @@ func TestRelayedCallsTellTheirFate(t *testing.T) {
 		},
 	}, nil)
 	addr, _ := nodes.Lookup("c")
-	proxy := cable.New(t, addr)
+	proxy := calltest.NewCable(t, addr)
 	nodes.Put("c", proxy.Addr())
 	call := func(method string) error {
 		answer, err := a.Call(within10s(t), "b", "relay", []byte(method))

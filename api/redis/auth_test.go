@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/auth"
-	"github.com/countd/countd/auth/authtest"
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
@@ -41,8 +41,8 @@ var authLines = map[string]string{
 	"COUNTD.POLL":     "COUNTD.POLL 1", "COUNTD.MPOLL": "COUNTD.MPOLL 1",
 }
 
-func serveEnforcing(t *testing.T, mode auth.Mode) (*Server, *authtest.Cluster) {
-	a, cluster := authtest.Open(t, mode)
+func serveEnforcing(t *testing.T, mode auth.Mode) (*Server, *apitest.Cluster) {
+	a, cluster := apitest.OpenAuth(t, mode)
 	return serve(t, newFakeNode(), func(c *Config) { c.Auth = a }), cluster
 }
 
@@ -70,7 +70,7 @@ func loggedIn(t *testing.T, s *Server, token string) *client {
 // command without a row fails the test.
 func TestMatrixOfCommands(t *testing.T) {
 	s, cluster := serveEnforcing(t, auth.Enforce)
-	rows := authtest.Matrix(t, "../../docs/SECURITY.md", "Redis")
+	rows := apitest.Matrix(t, "../../docs/SECURITY.md", "Redis")
 	users := 0
 	for _, cmd := range s.commands {
 		name := strings.ToUpper(cmd.name)
@@ -95,7 +95,7 @@ func TestMatrixOfCommands(t *testing.T) {
 				t.Errorf("%s by %s: %s; may: %v", line, role, got, may)
 			}
 		}
-		for _, role := range authtest.Roles {
+		for _, role := range apitest.Roles {
 			if role == "nobody" {
 				check(role, "", row.May[role])
 				continue
@@ -135,7 +135,7 @@ func checkNeed(t *testing.T, cmd *command) {
 
 // TestCommandWithoutNeed checks that the server refuses a command without a need to everybody.
 func TestCommandWithoutNeed(t *testing.T) {
-	a, cluster := authtest.Open(t, auth.Enforce)
+	a, cluster := apitest.OpenAuth(t, auth.Enforce)
 	s := serve(t, newFakeNode(), func(c *Config) { c.Auth = a })
 	s.commands["ping"].need = auth.Need{}
 	if got := loggedIn(t, s, cluster.Token(t, "ann", grant("admin"))).do("PING")[0]; !strings.HasPrefix(got, "-NOPERM") {
@@ -210,7 +210,7 @@ func TestRevokedLogin(t *testing.T) {
 // TestRevokedInAPipeline revokes a token while the server executes a pipeline. The server must
 // refuse the rest of the pipeline, even though the rest has already arrived.
 func TestRevokedInAPipeline(t *testing.T) {
-	a, cluster := authtest.Open(t, auth.Enforce)
+	a, cluster := apitest.OpenAuth(t, auth.Enforce)
 	node := newFakeNode()
 	s := serve(t, node, func(c *Config) { c.Auth = a })
 	c := loggedIn(t, s, cluster.Token(t, "web", grant("writer", "posts")))
@@ -323,7 +323,7 @@ func TestNobodyTakesNoSharedMemory(t *testing.T) {
 
 // TestNobodyDoesNotStay checks that a client that does not authenticate is disconnected soon.
 func TestNobodyDoesNotStay(t *testing.T) {
-	a, cluster := authtest.Open(t, auth.Enforce)
+	a, cluster := apitest.OpenAuth(t, auth.Enforce)
 	s := serve(t, newFakeNode(), func(c *Config) { c.Auth, c.ArriveTimeout = a, 500*time.Millisecond })
 	c := loggedIn(t, s, cluster.Token(t, "web", grant("writer", "posts")))
 	nobody := dial(t, s)
@@ -401,7 +401,7 @@ func TestLimitsOfRedisUsers(t *testing.T) {
 // depend on which of them are refused.
 func TestRefusedWritesKeepTheirNumber(t *testing.T) {
 	node := newFakeNode()
-	a, cluster := authtest.Open(t, auth.Enforce)
+	a, cluster := apitest.OpenAuth(t, auth.Enforce)
 	s := serve(t, node, func(c *Config) { c.Auth = a })
 	numbers := func(keyspaces ...string) []string {
 		user := "web" + strings.Join(keyspaces, "")
@@ -431,19 +431,19 @@ func TestRefusedWritesKeepTheirNumber(t *testing.T) {
 // transaction, nor a write of package unread.
 func TestRevokedInABatch(t *testing.T) {
 	keyspaces := []string{"posts", "unread", "feed", "users"}
-	revoke := func(t *testing.T, cluster *authtest.Cluster) {
+	revoke := func(t *testing.T, cluster *apitest.Cluster) {
 		if _, _, err := auth.DeleteUser(t.Context(), cluster, "web"); err != nil {
 			t.Error(err)
 		}
 	}
-	restrict := func(t *testing.T, cluster *authtest.Cluster) {
+	restrict := func(t *testing.T, cluster *apitest.Cluster) {
 		rights := catalog.UserRights{Grants: []catalog.Grant{grant("reader", keyspaces...)}}
 		if _, _, err := auth.PutUser(t.Context(), cluster, "web", rights, nil); err != nil {
 			t.Error(err)
 		}
 	}
 	for name, test := range map[string]struct {
-		change func(*testing.T, *authtest.Cluster)
+		change func(*testing.T, *apitest.Cluster)
 		lines  []string
 		want   string // of the last reply
 	}{
@@ -456,7 +456,7 @@ func TestRevokedInABatch(t *testing.T) {
 			"-NOPERM User web lost permissions while the command waited"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, cluster := authtest.Open(t, auth.Enforce)
+			a, cluster := apitest.OpenAuth(t, auth.Enforce)
 			node := newFakeNode()
 			s := serve(t, node, func(c *Config) { c.Auth = a })
 			c := loggedIn(t, s, cluster.Token(t, "web", grant("writer", keyspaces...)))
@@ -478,7 +478,7 @@ func TestRevokedInABatch(t *testing.T) {
 // TestMoreRightsInABatch checks that a change of users which takes nothing from the client does
 // not refuse its write.
 func TestMoreRightsInABatch(t *testing.T) {
-	a, cluster := authtest.Open(t, auth.Enforce)
+	a, cluster := apitest.OpenAuth(t, auth.Enforce)
 	node := newFakeNode()
 	s := serve(t, node, func(c *Config) { c.Auth = a })
 	c := loggedIn(t, s, cluster.Token(t, "web", grant("writer", "posts")))

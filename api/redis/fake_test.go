@@ -5,8 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/members/memberstest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/counters"
@@ -22,7 +22,7 @@ type fakeNode struct {
 	tables    map[string]*engine.Table
 	tokens    map[string]uint64 // of the last write to each keyspace
 
-	sets map[setsOf]*memberstest.Sets
+	sets map[setsOf]*apitest.Sets
 
 	elsewhere []*shard.Keyspace // keyspaces that another node made, known here after CatchUp
 
@@ -41,7 +41,7 @@ type fakeNode struct {
 }
 
 func newFakeNode() *fakeNode {
-	n := &fakeNode{tables: map[string]*engine.Table{}, tokens: map[string]uint64{}, sets: map[setsOf]*memberstest.Sets{}}
+	n := &fakeNode{tables: map[string]*engine.Table{}, tokens: map[string]uint64{}, sets: map[setsOf]*apitest.Sets{}}
 	for _, ks := range []shard.Keyspace{
 		{Name: "board", Kind: shard.KindBoard, Shards: 1},
 		{Name: "feed", Kind: shard.KindFeed, Shards: 4},

@@ -3,8 +3,8 @@ package redis
 import (
 	"slices"
 
+	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/members/memberstest"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard"
@@ -16,10 +16,10 @@ type setsOf struct {
 	column   int
 }
 
-func (n *fakeNode) setsLocked(ks *shard.Keyspace, column int) *memberstest.Sets {
+func (n *fakeNode) setsLocked(ks *shard.Keyspace, column int) *apitest.Sets {
 	of := setsOf{ks.Name, column}
 	if n.sets[of] == nil {
-		n.sets[of] = &memberstest.Sets{}
+		n.sets[of] = &apitest.Sets{}
 	}
 	return n.sets[of]
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/internal/must"
-	"github.com/countd/countd/internal/version"
+	"github.com/countd/countd/internal/program"
 )
 
 var manDir = flag.String("man", "", "write the man pages into this directory")
@@ -24,7 +24,7 @@ func TestManPages(t *testing.T) {
 	c := &cli.CLI{Terminal: cli.Terminal{Env: func(string) string { return "" }}}
 	root := c.Root(groups...)
 	root.DisableAutoGenTag = true
-	must.Do(t, doc.GenManTree(root, &doc.GenManHeader{Title: "COUNTCTL", Section: "1", Source: "countctl " + version.Number}, dir))
+	must.Do(t, doc.GenManTree(root, &doc.GenManHeader{Title: "COUNTCTL", Section: "1", Source: "countctl " + program.Version}, dir))
 	for _, page := range []string{"countctl", "countctl-incr", "countctl-keyspace-create", "countctl-completion-bash"} {
 		if _, err := os.Stat(filepath.Join(dir, page+".1")); err != nil {
 			t.Error(err)

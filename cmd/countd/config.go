@@ -21,7 +21,7 @@ import (
 	"github.com/countd/countd/auth/audit"
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/engine/members"
-	"github.com/countd/countd/internal/days"
+	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/outbox"
@@ -120,26 +120,26 @@ func newConfig() *config {
 	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file with the keys that encrypt gossip, one per line: 16, 24 or 32 bytes in base64; the first encrypts, all decrypt")
 	c.flags.StringVar(&c.SourceSecrets, "source-secrets-dir", "", "directory with the files that sources may name: passwords, certificates and keys for their brokers, and no files of the node (default: sources may name none)")
 	c.flags.StringVar((*string)(&c.Transition), "gossip-transition", "", "while a cluster turns on the encryption of gossip: accept receives both kinds and sends plain gossip; send receives both and encrypts")
-	c.flags.Var(days.Flag{D: &c.Placement.ReplaceAfter}, "replace-after", "how long a node may be unreachable before its replicas are rebuilt on other nodes and it is removed for good, 1s to 720h; choose more than your longest repair")
+	c.flags.Var(program.DurationFlag{D: &c.Placement.ReplaceAfter}, "replace-after", "how long a node may be unreachable before its replicas are rebuilt on other nodes and it is removed for good, 1s to 720h; choose more than your longest repair")
 	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "log store, shared or boltdb; it cannot be changed after the first start (default: the node's own, shared for a new node)")
 	c.flags.Var(keyspacesFlag[int]{c.Shards, "N", c.parseShards}, "shards", "number of shards of a built-in keyspace except board, used when the keyspace is created, as NAME=N, 1 to 64, preferably odd, default 7; may be repeated")
 	c.flags.Var(&c.MemoryLimit, "memory-limit", "memory limit beyond which writes create no new rows, 64MiB or more, in bytes or as a share of the machine's memory or, if lower, of its control group's limit; 0 for no limit")
 	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "writes are refused when the free disk space is not more than this plus the size of the next snapshots; 0 for no reserve")
-	c.flags.Var(days.Flag{D: &c.Cold.After}, "cold-after", "age, by the time in its id, from which a row moves from memory to disk once nobody has written near it for a minute; 0 for never, 1s or more")
-	c.flags.Var(days.Flag{D: &c.Cold.SealAfter}, "seal-after", "age, by the time in its id, from which a row is packed in memory once nobody has written near it for a minute; 0 for never, 1s or more")
-	c.flags.Var(days.Flag{D: &c.Cold.ScrubEvery}, "scrub-every", "interval in which all rows and sets of members on disk are read to detect damage, at 8 MiB/s at most; 0 for never, 1s or more")
+	c.flags.Var(program.DurationFlag{D: &c.Cold.After}, "cold-after", "age, by the time in its id, from which a row moves from memory to disk once nobody has written near it for a minute; 0 for never, 1s or more")
+	c.flags.Var(program.DurationFlag{D: &c.Cold.SealAfter}, "seal-after", "age, by the time in its id, from which a row is packed in memory once nobody has written near it for a minute; 0 for never, 1s or more")
+	c.flags.Var(program.DurationFlag{D: &c.Cold.ScrubEvery}, "scrub-every", "interval in which all rows and sets of members on disk are read to detect damage, at 8 MiB/s at most; 0 for never, 1s or more")
 	c.flags.Var(sizeFlag{&c.Cold.CacheBytes}, "cold-cache", "memory for caching cold rows, 1MiB or more")
 	c.flags.Var(sizeFlag{&c.MembersMemory}, "members-memory", "memory for filters and recent changes of members, 8MiB or more")
-	c.flags.Var(days.Flag{D: &c.FeedIdle}, "feed-idle", "how long after its last use a user's feed or outbox moves from memory to disk; 0 for never, 1s or more")
-	c.flags.Var(days.Flag{D: &c.OutboxKeep}, "outbox-keep", "how long an author's outbox keeps a post, by the time in its id (--id-layout of posts), counted back from the author's newest post, 1m to 876000h")
+	c.flags.Var(program.DurationFlag{D: &c.FeedIdle}, "feed-idle", "how long after its last use a user's feed or outbox moves from memory to disk; 0 for never, 1s or more")
+	c.flags.Var(program.DurationFlag{D: &c.OutboxKeep}, "outbox-keep", "how long an author's outbox keeps a post, by the time in its id (--id-layout of posts), counted back from the author's newest post, 1m to 876000h")
 	c.flags.IntVar(&c.OutboxMax, "outbox-max", c.OutboxMax, fmt.Sprintf("number of posts that an author's outbox keeps, 1 to %d; the oldest go first", outbox.PostsMax))
 	c.flags.Var(keyspacesFlag[tiering.IDLayout]{c.Cold.Layouts, "LAYOUT", parseLayout}, "id-layout", "how the ids of a keyspace encode time: weibo, twitter, none or SHIFT:EPOCH:UNIT, such as 22:515483463:1s with a unit of whole microseconds; may be repeated")
-	c.flags.Var(days.Flag{D: &c.Limits.KeyHorizon}, "key-horizon", "how long an Idempotency-Key is remembered at least, 5m to 720h")
+	c.flags.Var(program.DurationFlag{D: &c.Limits.KeyHorizon}, "key-horizon", "how long an Idempotency-Key is remembered at least, 5m to 720h")
 	c.flags.IntVar(&c.Limits.KeysMax, "keys-max", c.Limits.KeysMax, fmt.Sprintf("number of keys that a shard remembers, 1 to %d; when it is full, new keys are refused (429 overloaded)", dedup.KeysMaxMax))
-	c.flags.Var(days.Flag{D: &c.Limits.ProducerIdle}, "producer-idle", "how long an idle Countd-Producer is remembered")
+	c.flags.Var(program.DurationFlag{D: &c.Limits.ProducerIdle}, "producer-idle", "how long an idle Countd-Producer is remembered")
 	c.flags.IntVar(&c.Limits.ProducersMax, "producers-max", c.Limits.ProducersMax, fmt.Sprintf("number of producers that a shard remembers, 1 to %d; when it is full, the one idle for longest is forgotten", dedup.ProducersMaxMax))
-	c.flags.Var(days.Flag{D: &c.CursorIdle}, "cursor-idle", "how long the cursors of a user who reads no channel and clears no dot are kept, 48h to 87600h; a user who returns later counts as new")
-	c.flags.Var(days.Flag{D: &c.ShutdownDelay}, "shutdown-delay", "how long a node of several that was told to stop still accepts requests after it is no longer ready and leads nothing, so that load balancers can turn to other nodes, 0s to 10m")
+	c.flags.Var(program.DurationFlag{D: &c.CursorIdle}, "cursor-idle", "how long the cursors of a user who reads no channel and clears no dot are kept, 48h to 87600h; a user who returns later counts as new")
+	c.flags.Var(program.DurationFlag{D: &c.ShutdownDelay}, "shutdown-delay", "how long a node of several that was told to stop still accepts requests after it is no longer ready and leads nothing, so that load balancers can turn to other nodes, 0s to 10m")
 	c.flags.Var(levelFlag{&c.LogLevel}, "log-level", "lowest level to log: debug, info, warn or error")
 	c.flags.StringVar(&c.LogFormat, "log-format", "text", "format of a log line on standard error: text or json")
 	return c

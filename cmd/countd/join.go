@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/cluster"
-	"github.com/countd/countd/internal/version"
+	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/rpc"
@@ -30,7 +30,7 @@ func (p *process) startGossip(c *config) error {
 		Self: cluster.Member{
 			Key: id.Key(), Name: id.NodeID, ClusterID: id.ClusterID, ClusterName: c.ClusterName, Zone: c.Zone,
 			HTTPAddr: c.HTTPAddr, ClusterAddr: c.ClusterAddr,
-			Version: version.String(), VersionMax: catalog.ClusterVersionMax, Expect: uint8(c.Expect),
+			Version: program.VersionText(), VersionMax: catalog.ClusterVersionMax, Expect: uint8(c.Expect),
 		},
 		Addr: c.GossipAddr, Join: c.Join, Joining: id.Joining, Promised: id.Promised, Keys: p.keys, Transition: c.Transition, Logger: p.logger,
 	})
@@ -72,7 +72,7 @@ func (p *process) former(c *config, port net.Listener) (*cluster.Former, *rpc.Bo
 		Node: catalog.Node{
 			Key: id.Key(), Name: id.NodeID, Zone: c.Zone, State: catalog.NodeActive,
 			HTTPAddr: c.HTTPAddr, ClusterAddr: c.ClusterAddr, GossipAddr: c.GossipAddr,
-			Version: version.String(), VersionMax: catalog.ClusterVersionMax,
+			Version: program.VersionText(), VersionMax: catalog.ClusterVersionMax,
 		},
 		Expect: c.Expect, Join: len(c.Join) > 0, ClusterName: c.ClusterName,
 		View: p.gossip, Store: promises{p.dir, p.gossip}, Logger: p.logger,

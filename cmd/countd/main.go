@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/countd/countd/internal/version"
-	"github.com/countd/countd/source/brokers"
+	"github.com/countd/countd/internal/program"
+	"github.com/countd/countd/source/redisstream"
 )
 
 // The exit codes of countd.
@@ -26,7 +26,7 @@ const (
 )
 
 func main() {
-	brokers.Quiet() // the errors are in countd's own log
+	redisstream.Quiet() // the errors are in countd's own log
 	os.Exit(run(os.Args[1:]))
 }
 
@@ -113,7 +113,7 @@ func versionCommand() *cobra.Command {
 }
 
 func versionLine() string {
-	return fmt.Sprintf("countd %s %s %s/%s", version.String(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("countd %s %s %s/%s", program.VersionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 func noArgs(cmd *cobra.Command, args []string) error {

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra/doc"
 
 	"github.com/countd/countd/internal/must"
-	"github.com/countd/countd/internal/version"
+	"github.com/countd/countd/internal/program"
 )
 
 var manDir = flag.String("man", "", "write the man pages into this directory")
@@ -22,7 +22,7 @@ func TestManPages(t *testing.T) {
 	}
 	root := rootCommand(newConfig())
 	root.DisableAutoGenTag = true
-	must.Do(t, doc.GenManTree(root, &doc.GenManHeader{Title: "COUNTD", Section: "8", Source: "countd " + version.Number}, dir))
+	must.Do(t, doc.GenManTree(root, &doc.GenManHeader{Title: "COUNTD", Section: "8", Source: "countd " + program.Version}, dir))
 	if _, err := os.Stat(filepath.Join(dir, "countd.8")); err != nil {
 		t.Error(err)
 	}

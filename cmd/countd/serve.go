@@ -21,10 +21,9 @@ import (
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/auth/audit"
 	"github.com/countd/countd/cluster"
+	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/internal/scarce"
-	"github.com/countd/countd/internal/version"
 	"github.com/countd/countd/shard"
-	"github.com/countd/countd/source/brokers"
 	"github.com/countd/countd/sources"
 )
 
@@ -170,7 +169,7 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 		return nil, err
 	}
 	logger.Info("countd started",
-		"version", version.String(), "go", runtime.Version(), "pid", os.Getpid(),
+		"version", program.VersionText(), "go", runtime.Version(), "pid", os.Getpid(),
 		"node_id", p.dir.Identity.NodeID, "cluster_id", p.dir.Identity.ClusterID, "cluster_name", c.ClusterName, "data_dir", p.dir.Path(),
 		"http_addr", l.http.Addr().String(), "cluster_addr", c.ClusterAddr, "gossip_addr", c.GossipAddr, "redis_addr", c.RedisAddr)
 	return p, nil
@@ -206,11 +205,11 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		return err
 	}
 	p.sources = sources.New(sources.Config{
-		Node: p.starting.opened, Self: p.dir.Identity.Key(), Alive: p.alive, Open: brokers.Open, SecretsDir: c.SourceSecrets, Logger: p.logger,
+		Node: p.starting.opened, Self: p.dir.Identity.Key(), Alive: p.alive, Open: openBroker, SecretsDir: c.SourceSecrets, Logger: p.logger,
 	})
 	server, err := api.New(api.Config{
 		Auth: p.auth, Audit: p.audit,
-		Backend: &p.starting, Sources: p.sources, Admin: admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several()}), Listener: l.http, Scheme: c.TLS.scheme(), AllowedHosts: c.allowedHosts(), Version: version.String(), Registry: p.registry, Logger: p.logger,
+		Backend: &p.starting, Sources: p.sources, Admin: admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several()}), Listener: l.http, Scheme: c.TLS.scheme(), AllowedHosts: c.allowedHosts(), Version: program.VersionText(), Registry: p.registry, Logger: p.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make HTTP server: %w", err)
@@ -239,7 +238,7 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		Zone:             c.Zone,
 		ClusterID:        p.dir.Identity.ClusterID,
 		ClusterName:      c.ClusterName,
-		Version:          version.String(),
+		Version:          program.VersionText(),
 		ClusterAddr:      c.ClusterAddr,
 		Listener:         l.cluster,
 		HTTPAddr:         c.HTTPAddr,
@@ -286,7 +285,7 @@ func (p *process) openRedis(l net.Listener) error {
 		return nil
 	}
 	server, err := redis.New(redis.Config{
-		Backend: &p.starting, Auth: p.auth, Listener: l, Version: version.String(), Registry: p.registry, Logger: p.logger,
+		Backend: &p.starting, Auth: p.auth, Listener: l, Version: program.VersionText(), Registry: p.registry, Logger: p.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make Redis server: %w", err)

@@ -1,7 +1,8 @@
-// Package calltest holds helpers for tests of calls between nodes: the addresses of the nodes, and
-// many callers of one method. It owns the callers, and compares their answers with the calls that
-// the handlers served. It never interprets an error: the test passes the two errors that matter.
-// Invariant: once Fates.End has returned, no caller is left.
+// Package calltest holds helpers for tests of calls between nodes: the addresses of the nodes, a
+// proxy between two of them, and many callers of one method. It owns the callers, and compares
+// their answers with the calls that the handlers served. It never interprets an error or the bytes
+// on a connection: the test passes the two errors that matter.
+// Invariant: once Fates.End has returned, no caller is left; once Cable.Close has, no connection.
 package calltest
 
 import (
@@ -14,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/cable"
 	"github.com/countd/countd/internal/must"
 )
 
@@ -109,7 +109,7 @@ func (f *Fates) GoOn(t *testing.T) {
 // handled twice; 2. an answered request was handled; 3. a request reported as not sent was never
 // handled; 4. calls succeed again once the line holds. closeNode ends the requests that may still
 // be in progress.
-func (f *Fates) OutliveCuts(t *testing.T, call Call, line *cable.Proxy, closeNode func()) {
+func (f *Fates) OutliveCuts(t *testing.T, call Call, line *Cable, closeNode func()) {
 	t.Helper()
 	f.Start(t, call)
 	for i := range 40 {

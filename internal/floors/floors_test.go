@@ -10,21 +10,19 @@ import (
 // not named here may not exist.
 const rule = `
 	# Counting, and nothing else: no log, no network, no clock.
-	engine: engine/golomb internal/splitmix internal/prefetch
+	engine: engine/golomb internal/splitmix
 	# Numbers in few bits.
 	engine/golomb:
 	# A hash of numbers.
 	internal/splitmix:
-	# A hint for memory that is read soon.
-	internal/prefetch:
 	# How often a message that repeats is logged.
 	internal/lograte:
 	# Certificates of the process, and listeners and connections that use them.
 	internal/certs: internal/lograte
 	# Authorities and what they sign.
 	internal/pki:
-	# The version of the programs.
-	internal/version:
+	# What both programs have in common.
+	internal/program:
 	# Errors of a machine that has too little of something for a moment.
 	internal/scarce:
 	# Files that appear whole or not at all.
@@ -40,7 +38,6 @@ const rule = `
 	# How entries and snapshots are framed, whatever they hold.
 	raftfsm/codec: engine
 	# The forms of names.
-	internal/clustername:
 	internal/names:
 	# JSON that others wrote.
 	internal/strictjson:
@@ -62,7 +59,7 @@ const rule = `
 	# The newest posts of authors, packed; no log, no pages, no counts.
 	raftfsm/outbox: internal/splitmix internal/wire
 	# Bodies of idle keys on disk.
-	raftfsm/spill: internal/splitmix internal/prefetch engine/cold engine/golomb
+	raftfsm/spill: internal/splitmix engine engine/cold engine/golomb
 	# What a log entry means to a shard of any kind.
 	raftfsm: internal/wire raftfsm/spill raftfsm/dedup raftfsm/codec engine engine/cold source/sink engine/members
 	# What kinds of shards with rows share.
@@ -78,7 +75,7 @@ const rule = `
 	# The errors that the packages of shard share.
 	shard/errs:
 	# The cluster port, calls and their errors; no body, no group.
-	shard/rpc: internal/clustername internal/wire shard/errs internal/lograte internal/scarce
+	shard/rpc: internal/names internal/wire shard/errs internal/lograte internal/scarce
 	# What Raft groups must not lose, and nothing of what it means.
 	shard/raftstore: internal/wire internal/scarce
 	# One replica's log, votes and snapshots on disk, checked.
@@ -116,7 +113,7 @@ const rule = `
 	# Messages of sources into sections of shards. Its model restores shards too.
 	shard/sourcesink: shard/keyspace shard/catalogclient shard/restore shard/errs raftfsm raftfsm/counters raftfsm/kinds raftfsm/rows raftfsm/unread raftfsm/catalog raftfsm/codec raftfsm/dedup engine source/sink
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: internal/clustername raftfsm/outbox raftfsm/spill shard/forward shard/upkeep shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream internal/wire shard/storage shard/raftstore raftfsm raftfsm/board raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/rows raftfsm/unread raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members internal/scarce engine/pebbledb
+	shard: internal/names raftfsm/outbox raftfsm/spill shard/forward shard/upkeep shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream internal/wire shard/storage shard/raftstore raftfsm raftfsm/board raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/rows raftfsm/unread raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members internal/scarce engine/pebbledb
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm/outbox raftfsm raftfsm/board raftfsm/counters raftfsm/feed raftfsm/rows raftfsm/unread raftfsm/catalog engine
 	# Pages of posts by followees, joined from what shards hold.
@@ -131,7 +128,6 @@ const rule = `
 	auth/audit: client internal/lograte
 	# Who may do what. The catalog stores the users.
 	auth: client auth/audit raftfsm/catalog internal/lograte
-	auth/authtest: auth raftfsm/catalog internal/must
 	# Connections of clients.
 	api/listen: internal/lograte internal/scarce
 	# Metrics of HTTP.
@@ -141,9 +137,9 @@ const rule = `
 	# Bytes of the Redis protocol; no command.
 	api/redis/resp: internal/strictjson
 	api/redis: api/listen api/redis/resp timeline auth unread shard shard/storage raftfsm raftfsm/board raftfsm/counters raftfsm/rows raftfsm/feed raftfsm/unread raftfsm/catalog engine internal/lograte internal/strictjson engine/members
-	cluster: internal/clustername client internal/names admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
+	cluster: client internal/names admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
-	cmd/countd: admin api api/redis auth auth/audit cluster sources source/brokers shard shard/headroom shard/storage shard/tiering shard/rpc raftfsm raftfsm/unread raftfsm/catalog raftfsm/dedup raftfsm/outbox engine engine/members internal/certs internal/days cmd/countd/internal/events internal/scarce internal/version
+	cmd/countd: admin api api/redis auth auth/audit cluster sources source source/kafka source/nats source/postgres source/redisstream shard shard/headroom shard/storage shard/tiering shard/rpc raftfsm raftfsm/unread raftfsm/catalog raftfsm/dedup raftfsm/outbox engine engine/members internal/certs internal/program cmd/countd/internal/events internal/scarce
 	# Lines of the log about what changed.
 	cmd/countd/internal/events:
 	# What services import: the public HTTP API and the types of its JSON, and nothing of ours.
@@ -151,11 +147,9 @@ const rule = `
 	# The site of docs/GUIDE.md sees the API alone.
 	examples/go: client
 	# So does the command line.
-	cmd/countctl/...: client internal/atomicfile internal/days internal/pki internal/version
+	cmd/countctl/...: client internal/atomicfile internal/pki internal/program
 	# How tests run it.
 	cmd/countctl/internal/clitest: cmd/countctl/internal/cli internal/proctest
-	# How both read durations.
-	internal/days:
 
 	# What tests use: the built programs; no package beneath them.
 	internal/proctest: client internal/must
@@ -165,24 +159,20 @@ const rule = `
 	internal/clustertest: client internal/proctest
 	# A whole node in the process of a test.
 	internal/nodetest: internal/must admin api engine shard source sources raftfsm/rows
-	# A cable between two nodes, to cut.
-	internal/cable: internal/must
 	# Authorities of a test.
 	internal/pki/pkitest: internal/pki internal/must
 	# What every test demands.
 	internal/must:
-	# Callers, and what they were told.
-	internal/calltest: internal/cable internal/must
-	shard/rpc/rpctest: shard/rpc internal/calltest internal/must
-	shard/rafttest:
+	# Callers, what they were told, and a cable to cut.
+	internal/calltest: internal/must
+	shard/shardtest: shard/rpc internal/calltest internal/must
 	internal/floors:
-	cmd/countd/e2e: internal/version
+	cmd/countd/e2e: internal/program
 	raftfsm/codec/codectest: raftfsm/codec engine
-	engine/members/memberstest: engine/members
-	source/brokers: source source/kafka source/nats source/postgres source/redisstream
+	api/apitest: auth raftfsm/catalog engine/members internal/must
 	source/sink/sinktest: source/sink
 	source/brokertest: source source/sink source/sink/sinktest internal/must internal/pki internal/pki/pkitest
-	tests: engine/members/memberstest auth/authtest source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/nodetest client internal/cable internal/calltest internal/must internal/pki internal/pki/pkitest shard/rpc/rpctest shard/rafttest
+	tests: api/apitest source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/nodetest client internal/calltest internal/must internal/pki internal/pki/pkitest shard/shardtest
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
 	only raftfsm raftfsm/board raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...

@@ -1,5 +1,6 @@
-// Package names owns the forms of the names that users choose. It knows neither what is named
-// nor how long such names may be.
+// Package names owns the forms of the names that users choose, and the rules of --cluster-name,
+// which keeps the nodes of two clusters apart. It knows no node, and of the other names neither
+// what is named nor how long they may be.
 //
 // Invariant: no form allows a byte that needs escaping in JSON or in a path.
 package names

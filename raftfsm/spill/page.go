@@ -5,8 +5,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/golomb"
-	"github.com/countd/countd/internal/prefetch"
 )
 
 // page is an immutable page of some keys of a shard; only the times in its heads change. It
@@ -103,8 +103,8 @@ func (p *page) find(key uint64) int {
 // number of heads.
 func (p *page) prefetch() {
 	at := uintptr(unsafe.Pointer(p))
-	prefetch.Lines(at, at+lineBytes)
-	prefetch.Lines(at+2*lineBytes, at+3*lineBytes)
+	engine.Prefetch(at, at+lineBytes)
+	engine.Prefetch(at+2*lineBytes, at+3*lineBytes)
 }
 
 // bodyOf returns the body of a key, or nil.

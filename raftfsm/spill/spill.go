@@ -36,8 +36,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
-	"github.com/countd/countd/internal/prefetch"
 	"github.com/countd/countd/internal/splitmix"
 )
 
@@ -201,7 +201,7 @@ func (b *Bodies) GetMany(keys []uint64, visit func(i int, body []byte)) {
 		for i, key := range some {
 			if bodies[i] = of[i].bodyOf(key); bodies[i] != nil {
 				at := uintptr(unsafe.Pointer(unsafe.SliceData(bodies[i])))
-				prefetch.Lines(at, at+bodyStartBytes)
+				engine.Prefetch(at, at+bodyStartBytes)
 			}
 		}
 		for i := range some {

@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/countd/countd/internal/must"
-	"github.com/countd/countd/shard/rafttest"
+	"github.com/countd/countd/shard/shardtest"
 )
 
 const eventuallyMax = must.BecomeMax
 
 var (
 	mustDo, eventually, changed       = must.Do, must.Become, must.Flipped
-	testAppend, testHeartbeat, taking = rafttest.Append, rafttest.Heartbeat, rafttest.Taking
+	testAppend, testHeartbeat, taking = shardtest.Append, shardtest.Heartbeat, shardtest.Taking
 )
 
 // cpuTime returns the processor time that this process has used. A busy machine changes it less

@@ -13,13 +13,13 @@ import (
 
 	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/rafttest"
+	"github.com/countd/countd/shard/shardtest"
 )
 
 // faultyStores is a log in memory that can fail or hang.
 type faultyStores struct {
 	*raft.InmemStore
-	stable rafttest.Stable
+	stable shardtest.Stable
 	mu     sync.Mutex    // orders stable's calls
 	hang   chan struct{} // StoreLogs waits until it is closed, if set
 	err    error

@@ -3,7 +3,6 @@ package rpc
 import (
 	"testing"
 
-	"github.com/countd/countd/internal/cable"
 	"github.com/countd/countd/internal/calltest"
 )
 
@@ -13,7 +12,7 @@ func TestCallsTellTheirFate(t *testing.T) {
 	a := nodes.node(t, "a", nil)
 	f := calltest.NewFates(ErrNotSent, ErrCallLost)
 	b := nodes.node(t, "b", f.Handlers())
-	proxy := cable.New(t, b.cfg.Mux.Addr().String())
+	proxy := calltest.NewCable(t, b.cfg.Mux.Addr().String())
 	nodes.Put("b", proxy.Addr())
 	f.OutliveCuts(t, a.Call, proxy, b.Close)
 }

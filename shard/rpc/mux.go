@@ -19,8 +19,8 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/internal/clustername"
 	"github.com/countd/countd/internal/lograte"
+	"github.com/countd/countd/internal/names"
 	"github.com/countd/countd/internal/scarce"
 )
 
@@ -295,7 +295,7 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(prefaceTimeout)); err != nil {
 		return preface{}, err
 	}
-	var room [prefaceBytes + clustername.BytesMax]byte
+	var room [prefaceBytes + names.ClusterBytesMax]byte
 	b := room[:prefaceBytes]
 	if _, err := io.ReadFull(conn, b); err != nil {
 		return preface{}, fmt.Errorf("cannot read its preface: %w", err)

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 
-	"github.com/countd/countd/internal/clustername"
+	"github.com/countd/countd/internal/names"
 )
 
 // Every connection to the cluster port begins with a preface that identifies its protocol and
@@ -53,7 +53,7 @@ type preface struct {
 	cluster [16]byte
 	group   uint32
 	to      uint64 // addressee of the replica or node that is meant; 0 for any
-	name    string // --cluster-name of the node; at most clustername.BytesMax, "" for none
+	name    string // --cluster-name of the node; at most names.ClusterBytesMax, "" for none
 }
 
 // Addressee returns the field to of a preface for a Raft id or a node key; 0 for "".
@@ -86,7 +86,7 @@ func prefaceLen(b []byte) (int, error) {
 		return 0, fmt.Errorf("%w: it begins with %q", errBadPreface, b[:4])
 	case b[4] != prefaceVersion:
 		return 0, fmt.Errorf("%w: version %d", errBadPreface, b[4])
-	case b[prefaceHeadBytes-1] > clustername.BytesMax:
+	case b[prefaceHeadBytes-1] > names.ClusterBytesMax:
 		return 0, fmt.Errorf("%w: a cluster name of %d bytes", errBadPreface, b[prefaceHeadBytes-1])
 	}
 	return prefaceBytes + int(b[prefaceHeadBytes-1]), nil

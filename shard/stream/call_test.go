@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/cable"
 	"github.com/countd/countd/internal/calltest"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/shard/errs"
@@ -72,7 +71,7 @@ func TestStreamCallsTellTheirFate(t *testing.T) {
 	a := newStreamNode(t, &nodes, "a", nil)
 	f := calltest.NewFates(rpc.ErrNotSent, rpc.ErrCallLost)
 	b := newStreamNode(t, &nodes, "b", f.Handlers())
-	proxy := cable.New(t, b.mux.Addr().String())
+	proxy := calltest.NewCable(t, b.mux.Addr().String())
 	nodes.Put("b", proxy.Addr())
 	f.OutliveCuts(t, a.onStreamOnly, proxy, b.leaveAndClose)
 }
@@ -125,7 +124,7 @@ func TestStreamToANodeThatStandsStill(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
 	a, b := newStreamNode(t, &nodes, "a", nil), newStreamNode(t, &nodes, "b", nil)
-	proxy := cable.New(t, b.mux.Addr().String())
+	proxy := calltest.NewCable(t, b.mux.Addr().String())
 	nodes.Put("b", proxy.Addr())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
@@ -212,7 +211,7 @@ func TestLargeAnswersWaitForTheirTurn(t *testing.T) {
 		<-answer
 		return body, nil
 	}})
-	proxy := cable.New(t, b.mux.Addr().String())
+	proxy := calltest.NewCable(t, b.mux.Addr().String())
 	nodes.Put("b", proxy.Addr())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -8,15 +8,14 @@ import (
 
 	"github.com/countd/countd/internal/calltest"
 	"github.com/countd/countd/internal/must"
-	"github.com/countd/countd/shard/rafttest"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/rpc/rpctest"
+	"github.com/countd/countd/shard/shardtest"
 )
 
-type callNodes = rpctest.Nodes
+type callNodes = shardtest.Nodes
 
 var (
-	testAppend, testHeartbeat, taking = rafttest.Append, rafttest.Heartbeat, rafttest.Taking
+	testAppend, testHeartbeat, taking = shardtest.Append, shardtest.Heartbeat, shardtest.Taking
 
 	mustDo, eventually          = must.Do, must.Become
 	within10s, mustLeaveNothing = calltest.Within10s, calltest.MustLeaveNothing

@@ -129,8 +129,8 @@ func useGoRedis(t *testing.T, addr string, protocol, id int) {
 	equal(t, "Info", strings.Contains(info, "redis_version:7"), err, true)
 }
 
-// program runs a program that may not be installed.
-func program(t *testing.T, stdin, name string, args ...string) string {
+// runProgram runs a program that may not be installed.
+func runProgram(t *testing.T, stdin, name string, args ...string) string {
 	t.Helper()
 	out, err := tryProgram(t, stdin, name, args...)
 	if err != nil {
@@ -168,7 +168,7 @@ func useRedisCLI(t *testing.T, addr string) {
 	for _, version := range []string{"-2", "-3"} {
 		var out string
 		for tries := 3; tries > 0; tries-- {
-			out = program(t, "DEL posts:2\nINCR posts:2:like\nHSET posts:2 view 5\nHGETALL posts:2\nGET posts:2:repost\nMULTI\nINCR posts:2:like\nEXEC\nGET posts:2\n",
+			out = runProgram(t, "DEL posts:2\nINCR posts:2:like\nHSET posts:2 view 5\nHGETALL posts:2\nGET posts:2:repost\nMULTI\nINCR posts:2:like\nEXEC\nGET posts:2\n",
 				"redis-cli", version, "-h", host, "-p", port)
 			if !strings.Contains(out, "UNKNOWN") { // the leader went on a crowded machine
 				break
@@ -181,18 +181,18 @@ func useRedisCLI(t *testing.T, addr string) {
 			t.Errorf("redis-cli %s says %s", version, got)
 		}
 	}
-	program(t, "INCR posts:3:like\n", "redis-cli", "-h", host, "-p", port)
-	if out := program(t, "", "redis-cli", "-h", host, "-p", port, "--scan", "--pattern", "posts:3*"); out != "posts:3\n" {
+	runProgram(t, "INCR posts:3:like\n", "redis-cli", "-h", host, "-p", port)
+	if out := runProgram(t, "", "redis-cli", "-h", host, "-p", port, "--scan", "--pattern", "posts:3*"); out != "posts:3\n" {
 		t.Errorf("redis-cli --scan says %q", out)
 	}
 	if out, err := exec.CommandContext(t.Context(), "redis-cli", "-h", host, "-p", port, "--scan", "--pattern", "post:*").CombinedOutput(); err == nil || !strings.Contains(string(out), "no counter keyspace 'post'") {
 		t.Errorf("redis-cli --scan of what cannot be says %q, %v", out, err)
 	}
-	if out := program(t, "", "redis-cli", "-h", host, "-p", port, "INFO"); !strings.Contains(out, "countd_version") {
+	if out := runProgram(t, "", "redis-cli", "-h", host, "-p", port, "INFO"); !strings.Contains(out, "countd_version") {
 		t.Errorf("redis-cli INFO says %q", out)
 	}
 	raw := "*3\r\n$6\r\nINCRBY\r\n$12\r\nposts:3:view\r\n$2\r\n10\r\n"
-	if out := program(t, strings.Repeat(raw, 1000), "redis-cli", "-h", host, "-p", port, "--pipe"); !strings.Contains(out, "errors: 0, replies: 1000") {
+	if out := runProgram(t, strings.Repeat(raw, 1000), "redis-cli", "-h", host, "-p", port, "--pipe"); !strings.Contains(out, "errors: 0, replies: 1000") {
 		t.Errorf("redis-cli --pipe says %q", out)
 	}
 }
@@ -257,7 +257,7 @@ func useNodeClients(t *testing.T, addr string) {
 	if _, err := exec.LookPath("node"); err != nil {
 		t.Skip("node is not installed; .ci/run installs it")
 	}
-	if out := program(t, "", "node", filepath.Join(dir, "clients.js"), host, port, "77"); !strings.HasSuffix(out, "ok\n") {
+	if out := runProgram(t, "", "node", filepath.Join(dir, "clients.js"), host, port, "77"); !strings.HasSuffix(out, "ok\n") {
 		t.Errorf("node says %s", out)
 	}
 }
@@ -290,7 +290,7 @@ except redis.ResponseError as e:
     print(e)
 print([key.decode() for key in client.scan_iter("posts:51*", count=1000)])
 `
-	out := program(t, example, pythonWithRedis(t), "-")
+	out := runProgram(t, example, pythonWithRedis(t), "-")
 	for _, want := range []string{"1 [[b'1', None], [None, None], [None, None]]", "CROSSSLOT", "[1, b'1']", "no counter keyspace 'post'", "['posts:51']"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("redis-py says %s, want %s in it", out, want)

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/countd/countd/internal/proctest"
-	"github.com/countd/countd/internal/version"
+	"github.com/countd/countd/internal/program"
 )
 
 // TestVersionsAgree checks that the programs name one version, whatever is asked.
@@ -49,8 +49,8 @@ func TestVersionsAgree(t *testing.T) {
 		t.Fatalf("status has the nodes %+v, %v", status.Nodes, err)
 	}
 	whole := status.Nodes[0].Version // with the commit, if go build recorded one
-	if m := regexp.MustCompile(`^(\d+\.\d+\.\d+)(\+[0-9a-f]{12}(\.dirty)?)?$`).FindStringSubmatch(whole); m == nil || m[1] != version.Number {
-		t.Errorf("the program is %s, package version has %s", whole, version.Number)
+	if m := regexp.MustCompile(`^(\d+\.\d+\.\d+)(\+[0-9a-f]{12}(\.dirty)?)?$`).FindStringSubmatch(whole); m == nil || m[1] != program.Version {
+		t.Errorf("the program is %s, package program has %s", whole, program.Version)
 	}
 	word := regexp.MustCompile(`(^|[\s"])` + regexp.QuoteMeta(whole) + `($|[\s"])`)
 	for where, text := range said {

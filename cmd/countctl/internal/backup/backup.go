@@ -28,7 +28,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/cluster"
 	"github.com/countd/countd/internal/atomicfile"
-	"github.com/countd/countd/internal/version"
+	"github.com/countd/countd/internal/program"
 )
 
 // Commands returns the commands of this package.
@@ -187,7 +187,7 @@ func (b *backup) remove(made bool) {
 }
 
 func (b *backup) all(ctx context.Context) (*manifest, error) {
-	m := &manifest{Format: manifestFormat, Program: version.String(), Begun: time.Now().UTC(), Keyspaces: []manifestKeyspace{}}
+	m := &manifest{Format: manifestFormat, Program: program.VersionText(), Begun: time.Now().UTC(), Keyspaces: []manifestKeyspace{}}
 	nodes, err := b.server.Admin().ClusterNodes(ctx)
 	if err != nil {
 		return nil, err

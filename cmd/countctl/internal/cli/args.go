@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/countd/countd/client"
-	"github.com/countd/countd/internal/days"
+	"github.com/countd/countd/internal/program"
 )
 
 // argsOf returns a check of the number of arguments that a usage line names. WORD is one
@@ -60,7 +60,7 @@ func checkArgs(root *cobra.Command) {
 // DurationFlag defines a flag for a duration, which may be in days.
 func DurationFlag(flags *pflag.FlagSet, d *time.Duration, name string, value time.Duration, usage string) {
 	*d = value
-	flags.Var(days.Flag{D: d}, name, usage)
+	flags.Var(program.DurationFlag{D: d}, name, usage)
 	if value == 0 {
 		flags.Lookup(name).DefValue = "" // help shows no default
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/countd/countd/client"
-	"github.com/countd/countd/internal/version"
+	"github.com/countd/countd/internal/program"
 )
 
 // Commands returns the commands of a package.
@@ -57,7 +57,7 @@ func (c *CLI) Root(groups ...Commands) *cobra.Command {
 
 It exits 0 if the command succeeded completely, 1 if not (rows rejected, a node not ready,
 a request refused), and 2 on wrong usage. Errors go to standard error.`,
-		Version:       version.String(),
+		Version:       program.VersionText(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
@@ -214,7 +214,7 @@ func (c *CLI) versionCommand() *cobra.Command {
 		Use:   "version",
 		Short: "Print the versions of countctl and of the server, if it answers",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			out := versionOutput{Client: version.String()}
+			out := versionOutput{Client: program.VersionText()}
 			return c.WithServer(func(server *client.Client) (err error) {
 				// Print countctl's own version even if no server answers.
 				if out.Server, err = server.Version(cmd.Context()); err != nil {

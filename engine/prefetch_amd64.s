@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// func lines(a, b uintptr)
-TEXT ·lines(SB), NOSPLIT, $0-16
+// func prefetchLines(a, b uintptr)
+TEXT ·prefetchLines(SB), NOSPLIT, $0-16
 	MOVQ a+0(FP), AX
 	MOVQ b+8(FP), BX
 	PREFETCHT0 (AX)

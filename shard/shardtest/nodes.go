@@ -1,6 +1,4 @@
-// Package rpctest starts nodes that answer calls, for tests of the packages that call. It
-// owns the nodes until their test ends, and never calls one itself.
-package rpctest
+package shardtest
 
 import (
 	"testing"
@@ -10,7 +8,7 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// Nodes is the nodes of a test.
+// Nodes is the nodes of a test. It owns them until the test ends, and never calls one itself.
 type Nodes struct{ calltest.Nodes }
 
 // Node starts a node that answers the given methods and echo. cut may be nil; see

@@ -1,7 +1,7 @@
-// Package rafttest holds the helpers that tests of raft share: calls between replicas, and a
-// store whose writes can be made to fail. It never starts a replica.
-// Invariant: each call returns memory of its own.
-package rafttest
+// Package shardtest holds the helpers that tests of the packages of shard share: nodes that answer
+// calls, messages between replicas, and a store whose writes can be made to fail. It never starts
+// a replica. Invariant: each function returns memory of its own.
+package shardtest
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package days
+package program
 
 import (
 	"testing"
@@ -11,7 +11,7 @@ func TestDurationsHaveDays(t *testing.T) {
 		"-1d": -1, "d": -1, "1d-1h": -1, "99999d": -1, "1w": -1, "": -1, "1h2d": -1,
 	} {
 		var d time.Duration
-		err := Flag{&d}.Set(text)
+		err := DurationFlag{&d}.Set(text)
 		if (err != nil) != (want == -1) || err == nil && d != want {
 			t.Errorf("%q: %v, %v, want %v", text, d, err, want)
 		}

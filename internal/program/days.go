@@ -1,5 +1,4 @@
-// Package days reads durations that may have days, for the flags of both programs.
-package days
+package program
 
 import (
 	"fmt"
@@ -8,18 +7,18 @@ import (
 	"time"
 )
 
-// Flag is a flag for a duration, in the format of time.ParseDuration with optional days
+// DurationFlag is a flag for a duration, in the format of time.ParseDuration with optional days
 // before it, such as 180d and 1d12h.
-type Flag struct{ D *time.Duration }
+type DurationFlag struct{ D *time.Duration }
 
 // Type names the kind of value in a program's help.
-func (f Flag) Type() string { return "duration" }
+func (f DurationFlag) Type() string { return "duration" }
 
 // String returns the present duration.
-func (f Flag) String() string { return f.D.String() }
+func (f DurationFlag) String() string { return f.D.String() }
 
 // Set reads a duration.
-func (f Flag) Set(text string) error {
+func (f DurationFlag) Set(text string) error {
 	days, rest, has := strings.Cut(text, "d")
 	if !has {
 		days, rest = "0", text

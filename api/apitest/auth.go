@@ -1,6 +1,6 @@
-// Package authtest has helpers for tests of servers that check their callers: a cluster in memory,
-// and the matrix of docs/SECURITY.md.
-package authtest
+// Package apitest has helpers for tests of servers: a catalog of users in memory, the matrix of
+// docs/SECURITY.md, and sets of members in memory. It never starts a server.
+package apitest
 
 import (
 	"context"
@@ -43,8 +43,8 @@ func (c *Cluster) ChangeOnAll(_ context.Context, command *catalog.Command) (*cat
 	return result, nil, nil
 }
 
-// Open returns an Authorizer that trusts the users of a new cluster.
-func Open(t testing.TB, mode auth.Mode) (*auth.Authorizer, *Cluster) {
+// OpenAuth returns an Authorizer that trusts the users of a new cluster.
+func OpenAuth(t testing.TB, mode auth.Mode) (*auth.Authorizer, *Cluster) {
 	t.Helper()
 	c := &Cluster{view: catalog.New().View()}
 	c.view.ClusterVersion = catalog.ClusterVersionMax

@@ -1,5 +1,4 @@
-// Package brokers opens the broker of a source by its type. Only this package knows every type.
-package brokers
+package main
 
 import (
 	"fmt"
@@ -11,9 +10,9 @@ import (
 	"github.com/countd/countd/source/redisstream"
 )
 
-// Open reads the files that a valid configuration names, and returns its broker. It does not
+// openBroker reads the files that a valid configuration names, and returns its broker. It does not
 // connect yet.
-func Open(cfg *source.Config, secrets source.Secrets) (source.Broker, error) {
+func openBroker(cfg *source.Config, secrets source.Secrets) (source.Broker, error) {
 	access, err := secrets.Access(cfg)
 	if err != nil {
 		return nil, err
@@ -30,9 +29,6 @@ func Open(cfg *source.Config, secrets source.Secrets) (source.Broker, error) {
 	}
 	return nil, fmt.Errorf("no broker has type %s", cfg.Type)
 }
-
-// Quiet turns off the logs of the brokers' client libraries. Call it before Open.
-func Quiet() { redisstream.Quiet() }
 
 // broker returns a nil interface if there is an error. A nil pointer of type B would make a Broker
 // that is not nil.

@@ -1,6 +1,4 @@
-// Package memberstest holds sets of members in memory. Tests use them as a fake node, or as the
-// expected answers of a real one.
-package memberstest
+package apitest
 
 import (
 	"maps"
@@ -9,7 +7,8 @@ import (
 	"github.com/countd/countd/engine/members"
 )
 
-// Sets are the sets of one column. The zero value has no members. It has no lock.
+// Sets are the sets of one column, for a fake node or as the expected answers of a real one. The
+// zero value has no members. It has no lock.
 type Sets struct {
 	pairs map[pair]members.Stamp
 	last  members.Stamp

@@ -1,7 +1,7 @@
 #include "textflag.h"
 
-// func lines(a, b uintptr)
-TEXT ·lines(SB), NOSPLIT, $0-16
+// func prefetchLines(a, b uintptr)
+TEXT ·prefetchLines(SB), NOSPLIT, $0-16
 	MOVD a+0(FP), R0
 	MOVD b+8(FP), R1
 	PRFM (R0), PLDL1KEEP
