@@ -15,7 +15,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
@@ -53,7 +53,7 @@ func (a *Cluster) View(ctx context.Context) (*View, error) {
 }
 
 // Plan returns the next steps of the placement.
-func (a *Cluster) Plan(ctx context.Context) ([]client.PlanStep, error) {
+func (a *Cluster) Plan(ctx context.Context) ([]clientadmin.PlanStep, error) {
 	n, err := a.cfg.Node()
 	if err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func (a *Cluster) Plan(ctx context.Context) ([]client.PlanStep, error) {
 	if err != nil {
 		return nil, err
 	}
-	steps := []client.PlanStep{} // the steps name nodes by key
+	steps := []clientadmin.PlanStep{} // the steps name nodes by key
 	if err := json.Unmarshal(raw, &steps); err != nil {
 		return nil, fmt.Errorf("cannot read the plan of the catalog's leader: %w", err)
 	}
@@ -119,7 +119,7 @@ func (a *Cluster) RestoreShard(ctx context.Context, group uint32, stream io.Read
 
 // Change begins a change, or reports that there is nothing to do. It does not wait until
 // data is moved.
-func (a *Cluster) Change(ctx context.Context, change Change) (*client.Changed, error) {
+func (a *Cluster) Change(ctx context.Context, change Change) (*clientadmin.Changed, error) {
 	n, err := a.cfg.Node()
 	if err != nil {
 		return nil, err

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
@@ -85,10 +85,10 @@ func TestGather(t *testing.T) {
 	reports["n1.a"].Replicas[0].ColdDamaged = true
 	view := gather(exampleCatalog(), reports, "c1", func(key string) bool { return key == "n3.d" })
 
-	if view.ClusterID != "c1" || view.Version != (client.ClusterVersion{Version: 1, Max: 1}) {
+	if view.ClusterID != "c1" || view.Version != (clientadmin.ClusterVersion{Version: 1, Max: 1}) {
 		t.Errorf("cluster %s, version %+v", view.ClusterID, view.Version)
 	}
-	nodes := map[string]client.ClusterNode{}
+	nodes := map[string]clientadmin.ClusterNode{}
 	for _, n := range view.Nodes {
 		nodes[n.ID] = n
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
@@ -71,7 +71,7 @@ func (o *operation) findIn(field, called string) (catalog.Node, error) {
 	return node, err
 }
 
-func (c NodeChange) make(ctx context.Context, o *operation) (*client.Changed, error) {
+func (c NodeChange) make(ctx context.Context, o *operation) (*clientadmin.Changed, error) {
 	node, err := o.find(c.Node)
 	if err != nil {
 		return nil, err
@@ -88,9 +88,9 @@ func (c NodeChange) make(ctx context.Context, o *operation) (*client.Changed, er
 	if err := o.command(ctx, &catalog.Command{SetNodeState: set}); err != nil {
 		return nil, err
 	}
-	return &client.Changed{
+	return &clientadmin.Changed{
 		Changed: node.State != c.State,
-		Node:    &client.ChangedNode{ID: node.Name, Key: node.Key, State: string(c.State)},
+		Node:    &clientadmin.ChangedNode{ID: node.Name, Key: node.Key, State: string(c.State)},
 	}, nil
 }
 
@@ -128,7 +128,7 @@ func (o *operation) facts(ctx context.Context, group uint32) (shard.LeaderView, 
 	return facts, placement.Target, nil
 }
 
-func (c TransferChange) make(ctx context.Context, o *operation) (*client.Changed, error) {
+func (c TransferChange) make(ctx context.Context, o *operation) (*clientadmin.Changed, error) {
 	facts, target, err := o.facts(ctx, c.Group)
 	if err != nil {
 		return nil, err
@@ -160,12 +160,12 @@ func (c TransferChange) make(ctx context.Context, o *operation) (*client.Changed
 	return changed, nil
 }
 
-func (o *operation) changedGroup(number uint32, leader string, target []string) *client.Changed {
+func (o *operation) changedGroup(number uint32, leader string, target []string) *clientadmin.Changed {
 	name := Names(o.catalog)
-	return &client.Changed{Changed: true, Group: &client.ChangedGroup{ID: number, Leader: name[leader], Target: name.all(target)}}
+	return &clientadmin.Changed{Changed: true, Group: &clientadmin.ChangedGroup{ID: number, Leader: name[leader], Target: name.all(target)}}
 }
 
-func (c MoveChange) make(ctx context.Context, o *operation) (*client.Changed, error) {
+func (c MoveChange) make(ctx context.Context, o *operation) (*clientadmin.Changed, error) {
 	facts, target, err := o.facts(ctx, c.Group)
 	if err != nil {
 		return nil, err
@@ -206,14 +206,14 @@ func (c MoveChange) make(ctx context.Context, o *operation) (*client.Changed, er
 	return o.changedGroup(c.Group, facts.Leader, next), nil
 }
 
-func (c HoldChange) make(ctx context.Context, o *operation) (*client.Changed, error) {
+func (c HoldChange) make(ctx context.Context, o *operation) (*clientadmin.Changed, error) {
 	if err := o.command(ctx, &catalog.Command{HoldVersion: &catalog.HoldVersionEntry{Held: c.Held}}); err != nil {
 		return nil, err
 	}
 	return o.changedVersion(), nil
 }
 
-func (FinalizeChange) make(ctx context.Context, o *operation) (*client.Changed, error) {
+func (FinalizeChange) make(ctx context.Context, o *operation) (*clientadmin.Changed, error) {
 	if _, err := (HoldChange{}).make(ctx, o); err != nil {
 		return nil, err
 	}
@@ -229,7 +229,7 @@ func (FinalizeChange) make(ctx context.Context, o *operation) (*client.Changed, 
 	}
 }
 
-func (o *operation) changedVersion() *client.Changed {
+func (o *operation) changedVersion() *clientadmin.Changed {
 	is, was := versionOf(o.node.Catalog()), versionOf(o.catalog)
-	return &client.Changed{Changed: is.Version != was.Version || is.Held != was.Held, Version: &is}
+	return &clientadmin.Changed{Changed: is.Version != was.Version || is.Held != was.Held, Version: &is}
 }

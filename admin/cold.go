@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/shard/tiering"
 )
 
@@ -30,7 +30,7 @@ func (a *Cluster) Cold(ctx context.Context) ([]ColdNode, error) {
 }
 
 // OrderCold starts a tiering order on all nodes, if every node that answers can run it.
-func (a *Cluster) OrderCold(ctx context.Context, order tiering.TieringJob) (*client.ColdOrdered, error) {
+func (a *Cluster) OrderCold(ctx context.Context, order tiering.TieringJob) (*clientadmin.ColdOrdered, error) {
 	n, err := a.cfg.Node()
 	if err != nil {
 		return nil, err
@@ -46,10 +46,10 @@ func (a *Cluster) OrderCold(ctx context.Context, order tiering.TieringJob) (*cli
 	if err != nil {
 		return nil, err
 	}
-	ordered := &client.ColdOrdered{ID: id}
+	ordered := &clientadmin.ColdOrdered{ID: id}
 	for _, key := range slices.Sorted(maps.Keys(n.Catalog().Nodes)) {
 		answer, answers := answers[key]
-		ordered.Nodes = append(ordered.Nodes, client.ColdOrderedNode{Node: name[key], Answers: answers, Rows: answer.Rows, Refused: answer.Refused, Never: answer.Never})
+		ordered.Nodes = append(ordered.Nodes, clientadmin.ColdOrderedNode{Node: name[key], Answers: answers, Rows: answer.Rows, Refused: answer.Refused, Never: answer.Never})
 	}
 	return ordered, nil
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
@@ -13,9 +14,9 @@ import (
 // gather joins the catalog with the reports of the nodes.
 func gather(known *catalog.View, reports map[string]shard.NodeReport, clusterID string, alive func(string) bool) *View {
 	view := &View{
-		ClusterNodes: client.ClusterNodes{ClusterID: clusterID, Nodes: []client.ClusterNode{}},
-		Groups:       []client.ClusterGroup{},
-		Digests:      []client.GroupDigests{},
+		ClusterNodes: clientadmin.ClusterNodes{ClusterID: clusterID, Nodes: []clientadmin.ClusterNode{}},
+		Groups:       []clientadmin.ClusterGroup{},
+		Digests:      []clientadmin.GroupDigests{},
 		Version:      versionOf(known),
 	}
 	name := Names(known)
@@ -24,7 +25,7 @@ func gather(known *catalog.View, reports map[string]shard.NodeReport, clusterID 
 		g := groupView{number: number, name: name, catalog: known, reports: reports}
 		shown := g.show()
 		view.Groups = append(view.Groups, shown)
-		view.Digests = append(view.Digests, client.GroupDigests{ID: shown.ID, Keyspace: shown.Keyspace, Shard: shown.Shard, Replicas: g.digests()})
+		view.Digests = append(view.Digests, clientadmin.GroupDigests{ID: shown.ID, Keyspace: shown.Keyspace, Shard: shown.Shard, Replicas: g.digests()})
 		leads[g.leader()]++
 		for _, m := range g.members() {
 			replicas[m.Key]++
@@ -33,7 +34,7 @@ func gather(known *catalog.View, reports map[string]shard.NodeReport, clusterID 
 	for _, key := range slices.Sorted(maps.Keys(known.Nodes)) {
 		node := known.Nodes[key]
 		report, answers := reports[key]
-		view.Nodes = append(view.Nodes, client.ClusterNode{
+		view.Nodes = append(view.Nodes, clientadmin.ClusterNode{
 			ID: name[key], Key: key, Zone: node.Zone, State: string(node.State),
 			Alive: answers || alive(key), Answers: answers, NotReady: report.NotReady, Life: report.Life,
 			Version: node.Version, VersionMax: node.VersionMax, Leads: leads[key], Replicas: replicas[key],
@@ -96,11 +97,11 @@ func (g *groupView) members() []shard.MemberStatus {
 	return furthest.Members
 }
 
-func (g *groupView) show() client.ClusterGroup {
+func (g *groupView) show() clientadmin.ClusterGroup {
 	keyspace, shardNumber := groupOf(g.catalog, g.number)
-	shown := client.ClusterGroup{
+	shown := clientadmin.ClusterGroup{
 		ID: g.number, Keyspace: keyspace, Shard: shardNumber, Target: g.name.all(g.catalog.Groups[g.number].Target),
-		Voters: []string{}, NonVoters: []string{}, Replicas: []client.Replica{},
+		Voters: []string{}, NonVoters: []string{}, Replicas: []clientadmin.Replica{},
 	}
 	var voters, others []string
 	for _, m := range g.members() {
@@ -118,13 +119,13 @@ func (g *groupView) show() client.ClusterGroup {
 		shown.Rows, shown.Bytes = leader.Rows, leader.Bytes
 		shown.ColdRows, shown.ColdBytes = leader.ColdRows, leader.ColdBytes
 		if m := leader.Misfit; m != nil {
-			shown.Misfit = &client.Misfit{ID: client.ID(m.ID), Layout: m.Layout, Fits: m.Fits, Rows: uint64(m.Rows)}
+			shown.Misfit = &clientadmin.Misfit{ID: client.ID(m.ID), Layout: m.Layout, Fits: m.Fits, Rows: uint64(m.Rows)}
 		}
 		shown.SealedRows, shown.SealedBytes = leader.SealedRows, leader.SealedBytes
 	}
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		r := all[key]
-		replica := client.Replica{Node: g.name[key], ID: r.Replica, Role: r.Role, AppliedIndex: r.AppliedIndex, ColdDamaged: r.ColdDamaged}
+		replica := clientadmin.Replica{Node: g.name[key], ID: r.Replica, Role: r.Role, AppliedIndex: r.AppliedIndex, ColdDamaged: r.ColdDamaged}
 		if leader != nil {
 			replica.Lag = leader.AppliedIndex - min(leader.AppliedIndex, r.AppliedIndex)
 		}
@@ -134,16 +135,16 @@ func (g *groupView) show() client.ClusterGroup {
 }
 
 // digests returns the digests that the group's replicas report.
-func (g *groupView) digests() []client.ReplicaDigest {
-	digests, all := []client.ReplicaDigest{}, g.replicas()
+func (g *groupView) digests() []clientadmin.ReplicaDigest {
+	digests, all := []clientadmin.ReplicaDigest{}, g.replicas()
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		r := all[key]
-		d := client.ReplicaDigest{Node: g.name[key], AppliedIndex: r.AppliedIndex, Digest: r.Digest, Marks: []client.DigestMark{}, Entries: []client.EntryMark{}}
+		d := clientadmin.ReplicaDigest{Node: g.name[key], AppliedIndex: r.AppliedIndex, Digest: r.Digest, Marks: []clientadmin.DigestMark{}, Entries: []clientadmin.EntryMark{}}
 		for _, m := range r.Marks {
-			d.Marks = append(d.Marks, client.DigestMark{Index: m.Index, Digest: fmt.Sprintf("%016x", m.Digest)})
+			d.Marks = append(d.Marks, clientadmin.DigestMark{Index: m.Index, Digest: fmt.Sprintf("%016x", m.Digest)})
 		}
 		for _, e := range r.Entries {
-			d.Entries = append(d.Entries, client.EntryMark{Index: e.Index, Term: e.Term, CRC: fmt.Sprintf("%08x", e.CRC)})
+			d.Entries = append(d.Entries, clientadmin.EntryMark{Index: e.Index, Term: e.Term, CRC: fmt.Sprintf("%08x", e.CRC)})
 		}
 		digests = append(digests, d)
 	}
@@ -151,8 +152,8 @@ func (g *groupView) digests() []client.ReplicaDigest {
 }
 
 // versionOf returns the cluster version of a catalog.
-func versionOf(v *catalog.View) client.ClusterVersion {
-	return client.ClusterVersion{Version: v.ClusterVersion, Max: v.VersionMax(), Held: v.VersionHeld}
+func versionOf(v *catalog.View) clientadmin.ClusterVersion {
+	return clientadmin.ClusterVersion{Version: v.ClusterVersion, Max: v.VersionMax(), Held: v.VersionHeld}
 }
 
 // groupOf returns the keyspace and the shard of a group.

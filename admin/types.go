@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/tiering"
 )
@@ -24,7 +24,7 @@ func (e *ElsewhereError) Error() string { return "the node at " + e.HTTPAddr + "
 
 // Change is a change of the cluster. It names nodes by name or key.
 type Change interface {
-	make(ctx context.Context, o *operation) (*client.Changed, error)
+	make(ctx context.Context, o *operation) (*clientadmin.Changed, error)
 }
 
 // NodeChange sets the state of a node.
@@ -54,10 +54,10 @@ type FinalizeChange struct{}
 
 // View is the cluster as its nodes report it. It names nodes as Names does.
 type View struct {
-	client.ClusterNodes                       // the Name is the --cluster-name of the node that answers
-	Groups              []client.ClusterGroup // as their leaders report them; without a leader as the catalog has them
-	Digests             []client.GroupDigests
-	Version             client.ClusterVersion
+	clientadmin.ClusterNodes                            // the Name is the --cluster-name of the node that answers
+	Groups                   []clientadmin.ClusterGroup // as their leaders report them; without a leader as the catalog has them
+	Digests                  []clientadmin.GroupDigests
+	Version                  clientadmin.ClusterVersion
 }
 
 // ColdNode is the report of a node about its rows on disk.

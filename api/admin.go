@@ -5,7 +5,7 @@ import (
 	"io"
 
 	"github.com/countd/countd/admin"
-	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/tiering"
@@ -41,15 +41,15 @@ type Admin interface {
 	// View joins the catalog with the reports of the nodes that answer within a second.
 	View(ctx context.Context) (*admin.View, error)
 	// Plan returns the next steps of the placement.
-	Plan(ctx context.Context) ([]client.PlanStep, error)
+	Plan(ctx context.Context) ([]clientadmin.PlanStep, error)
 	// Change begins a change, or reports that there is nothing to do. It does not wait
 	// until data is moved.
-	Change(ctx context.Context, change admin.Change) (*client.Changed, error)
+	Change(ctx context.Context, change admin.Change) (*clientadmin.Changed, error)
 	// Cold returns the reports about rows on disk of the nodes that answer within a second.
 	Cold(ctx context.Context) ([]admin.ColdNode, error)
 	// OrderCold starts a tiering order on all nodes, if every node that answers can run it.
 	// It does not wait for the end.
-	OrderCold(ctx context.Context, order tiering.TieringJob) (*client.ColdOrdered, error)
+	OrderCold(ctx context.Context, order tiering.TieringJob) (*clientadmin.ColdOrdered, error)
 	// OpenSnapshot takes a snapshot of a shard. It returns an admin.ElsewhereError when
 	// another node leads the group. The caller closes the snapshot.
 	OpenSnapshot(ctx context.Context, group uint32) (*shard.Snapshot, error)

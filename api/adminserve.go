@@ -8,6 +8,7 @@ import (
 
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/tiering"
@@ -31,7 +32,7 @@ func adminPlan(until context.Context, s *Server, _ *request, _ *nothing) (any, e
 
 // changes returns a call that begins a change of the cluster.
 func changes[B any](change func(*request, *B) (admin.Change, error), need ...string) handler {
-	return rare(func(until context.Context, s *Server, r *request, body *B) (*client.Changed, error) {
+	return rare(func(until context.Context, s *Server, r *request, body *B) (*clientadmin.Changed, error) {
 		c, err := change(r, body)
 		if err != nil {
 			return nil, err
@@ -98,7 +99,7 @@ func migrateCold(until context.Context, s *Server, _ *request, body *struct {
 	DryRun    bool       `json:"dry_run"`
 	Before    *client.ID `json:"before"`
 	OlderThan *int64     `json:"older_than_seconds"`
-}) (*client.ColdOrdered, error) {
+}) (*clientadmin.ColdOrdered, error) {
 	const least, most = int64(tiering.ColdOlderMin / time.Second), int64(tiering.ColdOlderMax / time.Second)
 	order := tiering.TieringJob{Verb: tiering.ColdMigrate, DryRun: body.DryRun}
 	if body.Keyspace != nil {
@@ -124,7 +125,7 @@ func migrateCold(until context.Context, s *Server, _ *request, body *struct {
 	return s.cfg.Admin.OrderCold(until, order)
 }
 
-func stopCold(until context.Context, s *Server, _ *request, _ *nothing) (*client.ColdOrdered, error) {
+func stopCold(until context.Context, s *Server, _ *request, _ *nothing) (*clientadmin.ColdOrdered, error) {
 	return s.cfg.Admin.OrderCold(until, tiering.TieringJob{Verb: tiering.ColdStop})
 }
 

@@ -7,7 +7,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 )
 
 // auditBytesMax bounds how much of a body or path a log line holds. Orders of operators are
@@ -23,7 +23,7 @@ func (s *Server) audit(ctx *fasthttp.RequestCtx, r *request, e *endpoint, err er
 		return // authorize has logged it
 	}
 	path := s.pathOf(ctx)
-	event := client.AuditEvent{
+	event := clientadmin.AuditEvent{
 		Time: time.Now(), From: ctx.RemoteAddr().String(), What: e.name, Target: path,
 		Outcome: outcomeOf(err), Status: ctx.Response.StatusCode(),
 	}

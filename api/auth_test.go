@@ -24,7 +24,7 @@ import (
 	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/auth/audit"
-	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
 )
@@ -329,7 +329,7 @@ func TestRevokedTokens(t *testing.T) {
 	e := startEnforcing(t)
 	reader := `{"role":"reader","keyspaces":["*"]}`
 	first, second := e.token(t, "web", reader), e.token(t, "web", reader)
-	var user client.User
+	var user clientadmin.User
 	if err := json.Unmarshal([]byte(e.as(rootToken, "GET", "/v1/users/web", "").body), &user); err != nil || len(user.Tokens) != 2 {
 		t.Fatalf("%+v, %v", user, err)
 	}
@@ -595,14 +595,14 @@ func TestEveryAdminCallIsAudited(t *testing.T) {
 var namesInBraces = regexp.MustCompile(`\{[^}]*\}`)
 
 // audited returns the lines of the audit log.
-func (e *enforcing) audited(t *testing.T) (events []client.AuditEvent) {
+func (e *enforcing) audited(t *testing.T) (events []clientadmin.AuditEvent) {
 	t.Helper()
 	text, err := os.ReadFile(e.auditLog)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for line := range bytes.Lines(text) {
-		var event client.AuditEvent
+		var event clientadmin.AuditEvent
 		if err := json.Unmarshal(line, &event); err != nil {
 			t.Fatal(err)
 		}

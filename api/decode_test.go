@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/shard"
@@ -358,16 +359,16 @@ func wantTellable(t *testing.T, err error) {
 // their own fields, and read ids as the oracle does.
 // manyMembers is a body with members of all types.
 type manyMembers struct {
-	Name      string              `json:"name"`
-	Columns   []client.Column     `json:"columns"`
-	Shards    *int                `json:"shards"`
-	ID        client.ID           `json:"id"`
-	On        bool                `json:"on"`
-	Keyspace  string              `json:"keyspace"`
-	Seconds   *int64              `json:"older_than_seconds"`
-	Grants    []client.Grant      `json:"grants"`
-	Was       *client.UserRights  `json:"was"`
-	Positions map[uint32]position `json:"positions"`
+	Name      string                  `json:"name"`
+	Columns   []client.Column         `json:"columns"`
+	Shards    *int                    `json:"shards"`
+	ID        client.ID               `json:"id"`
+	On        bool                    `json:"on"`
+	Keyspace  string                  `json:"keyspace"`
+	Seconds   *int64                  `json:"older_than_seconds"`
+	Grants    []clientadmin.Grant     `json:"grants"`
+	Was       *clientadmin.UserRights `json:"was"`
+	Positions map[uint32]position     `json:"positions"`
 }
 
 func FuzzDecodeLists(f *testing.F) {

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/admin"
-	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
@@ -34,35 +34,35 @@ func (n *fakeNode) View(context.Context) (*admin.View, error) {
 		return nil, err
 	}
 	return &admin.View{
-		ClusterNodes: client.ClusterNodes{ClusterID: "b6d3a1f0", ClusterName: "likes", Nodes: []client.ClusterNode{
+		ClusterNodes: clientadmin.ClusterNodes{ClusterID: "b6d3a1f0", ClusterName: "likes", Nodes: []clientadmin.ClusterNode{
 			{ID: "n1", Key: "n1.5f3a9c01", Zone: "a", State: "active", Alive: true, Answers: true, Life: "8a1fd0c2aa01b3f7", Version: "1.2.3", VersionMax: 1,
 				Leads: 2, Replicas: 2, DiskHangs: true, Insecure: true, JoinIgnored: true, CertProblems: []string{"n1.crt: expires in 9 days"},
 				HTTPAddr: "127.0.0.1:7400", ClusterAddr: "127.0.0.1:7401", GossipAddr: "127.0.0.1:7402"},
 			{ID: "n2", Key: "n2.0b77e1d4", Zone: "b", State: "draining", Version: "1.2.3", VersionMax: 1, Replicas: 2,
 				HTTPAddr: "127.0.0.1:7410", ClusterAddr: "127.0.0.1:7411", GossipAddr: "127.0.0.1:7412"},
 		}},
-		Groups: []client.ClusterGroup{{
+		Groups: []clientadmin.ClusterGroup{{
 			ID: 1, Keyspace: "posts", Shard: 0, Leader: "n1", Term: 2, Target: []string{"n1", "n2"}, Voters: []string{"n1"}, NonVoters: []string{"n2"},
-			Misfit: &client.Misfit{ID: 9, Layout: "weibo", Fits: "none", Rows: 1}, Rows: 3, Bytes: 8192, Replicas: []client.Replica{
+			Misfit: &clientadmin.Misfit{ID: 9, Layout: "weibo", Fits: "none", Rows: 1}, Rows: 3, Bytes: 8192, Replicas: []clientadmin.Replica{
 				{Node: "n1", ID: "n1.5f3a9c01#1", Role: "leader", AppliedIndex: 128},
 				{Node: "n2", ID: "n2.77e0d412#4", Role: "follower", AppliedIndex: 100, Lag: 28, ColdDamaged: true},
 			},
 		}},
-		Digests: []client.GroupDigests{{ID: 1, Keyspace: "posts", Replicas: []client.ReplicaDigest{
-			{Node: "n1", AppliedIndex: 128, Digest: "00c0ffee00c0ffee", Marks: []client.DigestMark{{Index: 64, Digest: "0000000000000001"}, {Index: 128, Digest: "00c0ffee00c0ffee"}},
-				Entries: []client.EntryMark{{Index: 127, Term: 2, CRC: "00c0ffee"}, {Index: 128, Term: 2, CRC: "1234abcd"}}},
-			{Node: "n2", AppliedIndex: 100, Digest: "0000000000000007", Marks: []client.DigestMark{{Index: 64, Digest: "0000000000000001"}}, Entries: []client.EntryMark{}},
+		Digests: []clientadmin.GroupDigests{{ID: 1, Keyspace: "posts", Replicas: []clientadmin.ReplicaDigest{
+			{Node: "n1", AppliedIndex: 128, Digest: "00c0ffee00c0ffee", Marks: []clientadmin.DigestMark{{Index: 64, Digest: "0000000000000001"}, {Index: 128, Digest: "00c0ffee00c0ffee"}},
+				Entries: []clientadmin.EntryMark{{Index: 127, Term: 2, CRC: "00c0ffee"}, {Index: 128, Term: 2, CRC: "1234abcd"}}},
+			{Node: "n2", AppliedIndex: 100, Digest: "0000000000000007", Marks: []clientadmin.DigestMark{{Index: 64, Digest: "0000000000000001"}}, Entries: []clientadmin.EntryMark{}},
 		}}},
-		Version: client.ClusterVersion{Version: 1, Max: 2, Held: true},
+		Version: clientadmin.ClusterVersion{Version: 1, Max: 2, Held: true},
 	}, nil
 }
 
-func (n *fakeNode) Plan(context.Context) ([]client.PlanStep, error) {
+func (n *fakeNode) Plan(context.Context) ([]clientadmin.PlanStep, error) {
 	if err := n.trouble(); err != nil {
 		return nil, err
 	}
 	group := uint32(1)
-	return []client.PlanStep{
+	return []clientadmin.PlanStep{
 		{Step: "place", Group: &group, Name: "posts/0", Add: []string{"n3"}, Remove: []string{"n2"}, Reason: "n2 is leaving"},
 		{Step: "transfer", Group: &group, Name: "posts/0", From: "n1", To: "n3", Reason: "n1 leads more than its share"},
 		{Step: "set_node_state", Node: "n2", State: "leaving", Reason: "n2 was lost"},
@@ -70,7 +70,7 @@ func (n *fakeNode) Plan(context.Context) ([]client.PlanStep, error) {
 	}, nil
 }
 
-func (n *fakeNode) Change(_ context.Context, change admin.Change) (*client.Changed, error) {
+func (n *fakeNode) Change(_ context.Context, change admin.Change) (*clientadmin.Changed, error) {
 	if err := n.trouble(); err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (n *fakeNode) Change(_ context.Context, change admin.Change) (*client.Chang
 		if c.Node != "n2" {
 			return nil, fmt.Errorf("%w: %q", admin.ErrNoSuchNode, c.Node)
 		}
-		return &client.Changed{Changed: c.State != catalog.NodeDraining, Node: &client.ChangedNode{ID: "n2", Key: "n2.0b77e1d4", State: string(c.State)}}, nil
+		return &clientadmin.Changed{Changed: c.State != catalog.NodeDraining, Node: &clientadmin.ChangedNode{ID: "n2", Key: "n2.0b77e1d4", State: string(c.State)}}, nil
 	case admin.TransferChange:
 		if c.Group != 1 {
 			return nil, admin.ErrNoSuchGroup
@@ -87,7 +87,7 @@ func (n *fakeNode) Change(_ context.Context, change admin.Change) (*client.Chang
 		if c.To != "n2" {
 			return nil, &shard.ArgumentError{Field: "to", Problem: "no such node"}
 		}
-		return &client.Changed{Changed: true, Group: &client.ChangedGroup{ID: 1, Leader: "n2", Target: []string{"n1", "n2"}}}, nil
+		return &clientadmin.Changed{Changed: true, Group: &clientadmin.ChangedGroup{ID: 1, Leader: "n2", Target: []string{"n1", "n2"}}}, nil
 	case admin.MoveChange:
 		if c.Group != 1 {
 			return nil, admin.ErrNoSuchGroup
@@ -95,11 +95,11 @@ func (n *fakeNode) Change(_ context.Context, change admin.Change) (*client.Chang
 		if c.From != "n2" {
 			return nil, &catalog.RefusedError{Reason: fmt.Sprintf("group 1 is not to be on %s", c.From)}
 		}
-		return &client.Changed{Changed: true, Group: &client.ChangedGroup{ID: 1, Leader: "n1", Target: []string{"n1", c.To}}}, nil
+		return &clientadmin.Changed{Changed: true, Group: &clientadmin.ChangedGroup{ID: 1, Leader: "n1", Target: []string{"n1", c.To}}}, nil
 	case admin.HoldChange:
-		return &client.Changed{Changed: !c.Held, Version: &client.ClusterVersion{Version: 1, Max: 2, Held: c.Held}}, nil
+		return &clientadmin.Changed{Changed: !c.Held, Version: &clientadmin.ClusterVersion{Version: 1, Max: 2, Held: c.Held}}, nil
 	case admin.FinalizeChange:
-		return &client.Changed{Changed: true, Version: &client.ClusterVersion{Version: 2, Max: 2}}, nil
+		return &clientadmin.Changed{Changed: true, Version: &clientadmin.ClusterVersion{Version: 2, Max: 2}}, nil
 	}
 	panic(fmt.Sprintf("no such change: %T", change))
 }
@@ -122,7 +122,7 @@ func (n *fakeNode) Cold(context.Context) ([]admin.ColdNode, error) {
 	}, nil
 }
 
-func (n *fakeNode) OrderCold(_ context.Context, order tiering.TieringJob) (*client.ColdOrdered, error) {
+func (n *fakeNode) OrderCold(_ context.Context, order tiering.TieringJob) (*clientadmin.ColdOrdered, error) {
 	if err := n.trouble(); err != nil {
 		return nil, err
 	}
@@ -135,14 +135,14 @@ func (n *fakeNode) OrderCold(_ context.Context, order tiering.TieringJob) (*clie
 		}
 		return nil, &catalog.RefusedError{Reason: "n1: its disk has no room"}
 	}
-	n1 := client.ColdOrderedNode{Node: "n1", Answers: true}
+	n1 := clientadmin.ColdOrderedNode{Node: "n1", Answers: true}
 	if order.Verb == tiering.ColdMigrate {
 		n1.Rows = 30_000
 	}
-	ordered := &client.ColdOrdered{ID: "8a1fd0c2aa01b3f7", Nodes: []client.ColdOrderedNode{n1, {Node: "n2"}}}
+	ordered := &clientadmin.ColdOrdered{ID: "8a1fd0c2aa01b3f7", Nodes: []clientadmin.ColdOrderedNode{n1, {Node: "n2"}}}
 	if order.DryRun {
 		ordered.ID = ""
-		ordered.Nodes[1] = client.ColdOrderedNode{Node: "n2", Answers: true, Refused: "another job is running", Never: true}
+		ordered.Nodes[1] = clientadmin.ColdOrderedNode{Node: "n2", Answers: true, Refused: "another job is running", Never: true}
 	}
 	return ordered, nil
 }

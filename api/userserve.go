@@ -7,16 +7,16 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/auth"
-	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-func showUser(u *catalog.User, behind []string) client.User {
-	shown := client.User{Name: u.Name, Grants: []client.Grant{}, Tokens: []client.UserToken{}, NodesBehind: behind}
+func showUser(u *catalog.User, behind []string) clientadmin.User {
+	shown := clientadmin.User{Name: u.Name, Grants: []clientadmin.Grant{}, Tokens: []clientadmin.UserToken{}, NodesBehind: behind}
 	for _, g := range u.Grants {
-		shown.Grants = append(shown.Grants, client.Grant(g))
+		shown.Grants = append(shown.Grants, clientadmin.Grant(g))
 	}
-	if l := client.UserLimits(u.Limits); l != (client.UserLimits{}) {
+	if l := clientadmin.UserLimits(u.Limits); l != (clientadmin.UserLimits{}) {
 		shown.Limits = &l
 	}
 	for i := range u.Tokens {
@@ -25,9 +25,9 @@ func showUser(u *catalog.User, behind []string) client.User {
 	return shown
 }
 
-func showToken(t *catalog.Token) client.UserToken {
+func showToken(t *catalog.Token) clientadmin.UserToken {
 	at := func(unix int64) string { return time.Unix(unix, 0).UTC().Format(time.RFC3339) }
-	shown := client.UserToken{ID: t.ID(), Created: at(t.Created)}
+	shown := clientadmin.UserToken{ID: t.ID(), Created: at(t.Created)}
 	if t.Expires != 0 {
 		shown.Expires = at(t.Expires)
 	}
@@ -36,20 +36,20 @@ func showToken(t *catalog.Token) client.UserToken {
 
 func listUsers(_ context.Context, s *Server, _ *request, _ *nothing) (any, error) {
 	users, err := auth.Users(s.node())
-	list := []client.User{}
+	list := []clientadmin.User{}
 	for i := range users {
 		list = append(list, showUser(&users[i], nil))
 	}
 	return map[string]any{"users": list}, err
 }
 
-func getUser(_ context.Context, s *Server, r *request, _ *nothing) (client.User, error) {
+func getUser(_ context.Context, s *Server, r *request, _ *nothing) (clientadmin.User, error) {
 	u, err := auth.User(s.node(), string(r.name))
 	return showUser(&u, nil), err
 }
 
 // rightsOf returns the rights that a body gives. Package auth checks them.
-func rightsOf(rights client.UserRights) (r catalog.UserRights) {
+func rightsOf(rights clientadmin.UserRights) (r catalog.UserRights) {
 	for _, g := range rights.Grants {
 		r.Grants = append(r.Grants, catalog.Grant(g))
 	}
@@ -59,11 +59,11 @@ func rightsOf(rights client.UserRights) (r catalog.UserRights) {
 	return r
 }
 
-func putUser(until context.Context, s *Server, r *request, body *client.UserChange) (client.User, error) {
+func putUser(until context.Context, s *Server, r *request, body *clientadmin.UserChange) (clientadmin.User, error) {
 	var was *catalog.UserRights
 	if body.Was != nil {
 		if body.Was.Grants == nil {
-			return client.User{}, invalid("was.grants", missing)
+			return clientadmin.User{}, invalid("was.grants", missing)
 		}
 		was = new(rightsOf(*body.Was))
 	}
@@ -71,7 +71,7 @@ func putUser(until context.Context, s *Server, r *request, body *client.UserChan
 	return showUser(&u, behind), err
 }
 
-func deleteUser(until context.Context, s *Server, r *request, _ *nothing) (client.User, error) {
+func deleteUser(until context.Context, s *Server, r *request, _ *nothing) (clientadmin.User, error) {
 	u, behind, err := auth.DeleteUser(until, s.node(), string(r.name))
 	return showUser(&u, behind), err
 }
@@ -86,12 +86,12 @@ func unstored(call handler) handler {
 
 func createToken(until context.Context, s *Server, r *request, body *struct {
 	ExpiresIn *string `json:"expires_in"`
-}) (client.UserToken, error) {
+}) (clientadmin.UserToken, error) {
 	expiresIn := time.Duration(0)
 	if body.ExpiresIn != nil {
 		var err error
 		if expiresIn, err = time.ParseDuration(*body.ExpiresIn); err != nil || expiresIn <= 0 || expiresIn > auth.ExpiresInMax {
-			return client.UserToken{}, invalid("expires_in", auth.ExpiresInRule)
+			return clientadmin.UserToken{}, invalid("expires_in", auth.ExpiresInRule)
 		}
 	}
 	t, text, behind, err := auth.AddToken(until, s.node(), string(r.name), expiresIn)
@@ -100,7 +100,7 @@ func createToken(until context.Context, s *Server, r *request, body *struct {
 	return shown, err
 }
 
-func revokeToken(until context.Context, s *Server, r *request, _ *nothing) (client.UserToken, error) {
+func revokeToken(until context.Context, s *Server, r *request, _ *nothing) (clientadmin.UserToken, error) {
 	behind, err := auth.RemoveToken(until, s.node(), string(r.name), string(r.column))
-	return client.UserToken{ID: string(r.column), NodesBehind: behind}, err
+	return clientadmin.UserToken{ID: string(r.column), NodesBehind: behind}, err
 }

@@ -4,7 +4,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 )
 
 // Call describes a refused call for the logs.
@@ -24,7 +24,7 @@ func (a *Authorizer) Refuse(why Refusal, c Call) bool {
 	}
 	counters[why].Inc()
 	c.Target = a.Mask(c.Target)
-	e := client.AuditEvent{Time: time.Now(), From: c.From.String(), What: c.What, Target: c.Target, Outcome: why.String(), Served: !a.Enforces()}
+	e := clientadmin.AuditEvent{Time: time.Now(), From: c.From.String(), What: c.What, Target: c.Target, Outcome: why.String(), Served: !a.Enforces()}
 	if c.Caller != nil {
 		e.Who, e.Token = c.Caller.Name, c.Caller.Token
 	}

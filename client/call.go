@@ -26,34 +26,38 @@ const (
 	timeoutMin = time.Millisecond
 )
 
-// call is one logical request, however often it is sent.
-type call struct {
-	method string
-	path   string // escaped, with its query
-	token  string // token of a write that a read must see; "" for none
-	body   []byte // JSON; nil sends none
-	// request is encoded into body unless it is nil.
-	request any
-	write   bool // the call changes counts, so the client must know whether it happened
-	once    bool // must not be sent twice
+// Call is one request to the API, however often it is sent.
+//
+// Call, Ask, AskMember and Stream exist for package client/admin, so that both packages share
+// addresses, TLS, tokens and retries. A service calls the methods of Client instead.
+type Call struct {
+	Method  string
+	Path    string        // escaped, with its query
+	Body    []byte        // JSON; nil sends none
+	Request any           // encoded into Body unless it is nil
+	Write   bool          // the caller must know whether the call took effect: a lost answer is ErrUnknown
+	Once    bool          // must not be sent twice
+	Options *WriteOptions // of a write with a key or number, which sets Write and Once; nil for other calls
+	token   string        // token of a write that a read must see; "" for none
 	header  http.Header
 }
 
 // do makes the call and decodes the answer into out if that is not nil.
-func (c *Client) do(ctx context.Context, req call, out any) error {
+func (c *Client) do(ctx context.Context, req Call, out any) error {
 	return c.doFor(ctx, c.retry, req, out)
 }
 
-// ask makes the call and returns the answer.
-func ask[T any](ctx context.Context, c *Client, req call) (T, error) {
+// Ask makes the call and returns the answer: decoded JSON, or the bytes of any answer if T is
+// []byte.
+func Ask[T any](ctx context.Context, c *Client, req Call) (T, error) {
 	var answer T
 	err := c.do(ctx, req, &answer)
 	return answer, err
 }
 
-// askMember makes the call and returns one member of the answer's object, or zero if the answer
+// AskMember makes the call and returns one member of the answer's object, or zero if the answer
 // does not have it.
-func askMember[T any](ctx context.Context, c *Client, req call, name string) (T, error) {
+func AskMember[T any](ctx context.Context, c *Client, req Call, name string) (T, error) {
 	// A struct with this one member takes one pass over the answer, and c.do reports its errors.
 	only := reflect.StructField{Name: "Member", Type: reflect.TypeFor[T](), Tag: reflect.StructTag(fmt.Sprintf("json:%q", name))}
 	answer := reflect.New(reflect.StructOf([]reflect.StructField{only}))
@@ -61,23 +65,24 @@ func askMember[T any](ctx context.Context, c *Client, req call, name string) (T,
 	return answer.Elem().Field(0).Interface().(T), err
 }
 
-func get(path string) call { return call{method: http.MethodGet, path: path} }
+func get(path string) Call { return Call{Method: http.MethodGet, Path: path} }
 
-// deleteOnce returns the call of a deletion, which is sent once: a repeat might delete a new
-// object of the same name.
-func deleteOnce(path string) call {
-	return call{method: http.MethodDelete, path: path, write: true, once: true}
-}
-
-func (c *Client) doFor(ctx context.Context, retry Retry, req call, out any) error {
-	if req.request != nil {
-		body, err := json.Marshal(req.request)
+func (c *Client) doFor(ctx context.Context, retry Retry, req Call, out any) error {
+	if req.Request != nil {
+		body, err := json.Marshal(req.Request)
 		if err != nil {
 			return err
 		}
-		req.body = body
+		req.Body = body
 	}
-	if req.once {
+	if o := req.Options; o != nil {
+		header, err := o.header()
+		if err != nil {
+			return err
+		}
+		req.header, req.Write, req.Once = header, true, o.Unkeyed || o.Once
+	}
+	if req.Once {
 		retry.For = RetryNever
 	}
 	written := false // an earlier try may have written
@@ -99,27 +104,27 @@ func overflowed(err error) bool {
 // round tries the address in use. While the server fails, it tries each of the other
 // addresses. It sets written if a try of a write has an unknown outcome, and never clears
 // it.
-func (c *Client) round(ctx context.Context, req call, out any, written *bool) error {
+func (c *Client) round(ctx context.Context, req Call, out any, written *bool) error {
 	for tries := 1; ; tries++ {
 		current := c.current.Load()
 		err := c.try(ctx, c.base(current), req, out)
 		if err == nil {
 			return nil
 		}
-		*written = *written || req.write && !didNothing(err)
+		*written = *written || req.Write && !didNothing(err)
 		if !elsewhere(err) {
 			return err
 		}
 		// If several concurrent calls fail at this address, only the first of them switches to
 		// the next one.
 		c.current.CompareAndSwap(current, current+1)
-		if tries >= len(c.bases) || req.once || ctx.Err() != nil {
+		if tries >= len(c.bases) || req.Once || ctx.Err() != nil {
 			return err
 		}
 	}
 }
 
-func (c *Client) try(ctx context.Context, base string, req call, out any) error {
+func (c *Client) try(ctx context.Context, base string, req Call, out any) error {
 	status, body, header, err := c.send(ctx, base, req)
 	if err != nil {
 		return err
@@ -130,21 +135,25 @@ func (c *Client) try(ctx context.Context, base string, req call, out any) error 
 	if out == nil {
 		return nil
 	}
+	if raw, ok := out.(*[]byte); ok {
+		*raw = body
+		return nil
+	}
 	if err := json.Unmarshal(body, out); err != nil {
-		return fmt.Errorf("cannot read the answer of %s %s: %w", req.method, base+req.path, err)
+		return fmt.Errorf("cannot read the answer of %s %s: %w", req.Method, base+req.Path, err)
 	}
 	return nil
 }
 
 // send makes the round trip and reads the whole answer.
-func (c *Client) send(ctx context.Context, base string, req call) (status int, body []byte, header http.Header, err error) {
+func (c *Client) send(ctx context.Context, base string, req Call) (status int, body []byte, header http.Header, err error) {
 	if ctx.Err() != nil {
 		return 0, nil, nil, unsentError{ctx.Err()}
 	}
 	timeout := c.tryTimeout(ctx)
 	limited, cancel := context.WithTimeout(ctx, timeout+answerGrace)
 	defer cancel()
-	r, err := http.NewRequestWithContext(limited, req.method, base+req.path, bytes.NewReader(req.body))
+	r, err := http.NewRequestWithContext(limited, req.Method, base+req.Path, bytes.NewReader(req.Body))
 	if err != nil {
 		return 0, nil, nil, unsentError{fmt.Errorf("cannot make a request: %w", err)}
 	}
@@ -152,7 +161,7 @@ func (c *Client) send(ctx context.Context, base string, req call) (status int, b
 		r.Header[name] = values
 	}
 	r.Header.Set("Countd-Timeout", timeout.String())
-	if req.body != nil {
+	if req.Body != nil {
 		r.Header.Set("Content-Type", "application/json")
 	}
 	if req.token != "" {
@@ -168,9 +177,27 @@ func (c *Client) send(ctx context.Context, base string, req call) (status int, b
 		return 0, nil, nil, noAnswer(ctx, base, err)
 	}
 	if len(body) > answerBytesMax {
-		return 0, nil, nil, fmt.Errorf("cannot read the answer of %s: it is larger than %d bytes", base+req.path, answerBytesMax)
+		return 0, nil, nil, fmt.Errorf("cannot read the answer of %s: it is larger than %d bytes", base+req.Path, answerBytesMax)
 	}
 	return resp.StatusCode, body, resp.Header, nil
+}
+
+// Stream sends a request once, and leaves the body of a good answer to the caller. The request
+// names c.Addr() and has no time limit but its context.
+func Stream(c *Client, r *http.Request) (*http.Response, error) {
+	resp, err := c.http.Do(r)
+	if err != nil {
+		return nil, noAnswer(r.Context(), c.Addr(), err)
+	}
+	if resp.StatusCode/100 == 2 {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, answerBytesMax))
+	if err != nil {
+		return nil, noAnswer(r.Context(), c.Addr(), err)
+	}
+	return nil, decodeError(resp.StatusCode, resp.Header, body)
 }
 
 // tryTimeout returns the server's deadline for one try: the client's timeout or the rest of ctx,
@@ -228,28 +255,24 @@ func didNothing(err error) bool {
 
 // readAt reads a path. The request has the options of o and the values of query.
 func readAt[T any](ctx context.Context, c *Client, path string, query url.Values, o ReadOptions) (T, error) {
-	return ask[T](ctx, c, o.get(path, query))
+	return Ask[T](ctx, c, o.get(path, query))
 }
 
 // get returns the call that reads a path with the options of o and the values of query.
-func (o ReadOptions) get(path string, query url.Values) call {
+func (o ReadOptions) get(path string, query url.Values) Call {
 	suffix := o.query()
 	if len(query) > 0 {
 		suffix = "?" + query.Encode() + strings.Replace(suffix, "?", "&", 1)
 	}
-	return call{method: http.MethodGet, path: path + suffix, token: o.Token}
+	return Call{Method: http.MethodGet, Path: path + suffix, token: o.Token}
 }
 
 // post returns the call that reads with a body.
-func (o ReadOptions) post(path string, request any) call {
-	return call{method: http.MethodPost, path: path + o.query(), token: o.Token, request: request}
+func (o ReadOptions) post(path string, request any) Call {
+	return Call{Method: http.MethodPost, Path: path + o.query(), token: o.Token, Request: request}
 }
 
 // writeAt sends a write to a path. A nil request sends no body.
 func writeAt[T any](ctx context.Context, c *Client, method, path string, request any, o WriteOptions) (T, error) {
-	header, err := o.header()
-	if err != nil {
-		return *new(T), err
-	}
-	return ask[T](ctx, c, call{method: method, path: path, request: request, write: true, once: o.Unkeyed || o.Once, header: header})
+	return Ask[T](ctx, c, Call{Method: method, Path: path, Request: request, Options: &o})
 }

@@ -63,7 +63,7 @@ func (c *Client) getMany(ctx context.Context, keyspace string, member *ID, ids [
 		Columns []string `json:"columns,omitempty"`
 		Member  *ID      `json:"member,omitempty"`
 	}{ids, columns, member}
-	return askMember[[]Row](ctx, c, o.post(keyspacePath(keyspace)+"/get", request), "results")
+	return AskMember[[]Row](ctx, c, o.post(keyspacePath(keyspace)+"/get", request), "results")
 }
 
 // Page is one page of a scan.
@@ -83,7 +83,7 @@ func (c *Client) Scan(ctx context.Context, keyspace string, after *ID, limit int
 		Columns []string `json:"columns,omitempty"`
 		Skip    bool     `json:"skip_unreadable,omitempty"`
 	}{after, limit, columns, o.SkipUnreadable}
-	return ask[Page](ctx, c, o.post(keyspacePath(keyspace)+"/scan", request))
+	return Ask[Page](ctx, c, o.post(keyspacePath(keyspace)+"/scan", request))
 }
 
 func keyspacePath(keyspace string) string { return "/v1/counters/" + url.PathEscape(keyspace) }

@@ -49,7 +49,7 @@ func TestFloorsInRequests(t *testing.T) {
 	}
 	answer = `{"name":"badges","kind":"counters","columns":["a","b","c"],"shards":2,"floors":{"b":0}}`
 	columns := []client.Column{{Name: "a"}, {Name: "b", Floor: client.Floor(0)}, {Name: "c", NoFloor: true}}
-	ks, err := c.CreateKeyspaceWith(t.Context(), client.NewKeyspace{Name: "badges", Columns: columns, Shards: 2})
+	ks, err := c.CreateKeyspace(t.Context(), client.NewKeyspace{Name: "badges", Columns: columns, Shards: 2})
 	must(`POST /v1/keyspaces {"name":"badges","columns":["a",{"name":"b","floor":0},{"name":"c","floor":null}],"shards":2}`, err)
 	if floor, has := ks.Floors["b"]; !has || floor != 0 {
 		t.Errorf("made %+v", ks)

@@ -108,7 +108,7 @@ func appendMemberOps(dst []byte, ops []MemberOp, results, counted bool) []byte {
 // of ids.
 func (m Members) Check(ctx context.Context, member ID, ids []ID, o ReadOptions) ([]bool, error) {
 	request := map[string]any{"member": member, "ids": ids}
-	return askMember[[]bool](ctx, m.c, o.post(m.path+"/check", request), "results")
+	return AskMember[[]bool](ctx, m.c, o.post(m.path+"/check", request), "results")
 }
 
 // Member is one line of a row's list.

@@ -34,7 +34,7 @@ type NoticesRead struct {
 
 // Channels lists the channels by name.
 func (c *Client) Channels(ctx context.Context, o ReadOptions) ([]Channel, error) {
-	return askMember[[]Channel](ctx, c, o.get("/v1/notices", nil), "channels")
+	return AskMember[[]Channel](ctx, c, o.get("/v1/notices", nil), "channels")
 }
 
 // Publish adds a notice to a channel, for all users. The first notice creates the channel.
@@ -87,7 +87,7 @@ type Fired struct {
 
 // Dots lists the dots by name.
 func (c *Client) Dots(ctx context.Context, o ReadOptions) ([]Dot, error) {
-	return askMember[[]Dot](ctx, c, o.get("/v1/dots", nil), "dots")
+	return AskMember[[]Dot](ctx, c, o.get("/v1/dots", nil), "dots")
 }
 
 // Fire shows a dot to all users. The first call creates the dot.
@@ -103,7 +103,7 @@ func (c *Client) SetDot(ctx context.Context, dot string, newUsers bool, o WriteO
 
 // ShowsDot reports whether a user sees a dot.
 func (c *Client) ShowsDot(ctx context.Context, dot string, user ID, o ReadOptions) (bool, error) {
-	return askMember[bool](ctx, c, o.get(userPath("dots", dot, user), nil), "show")
+	return AskMember[bool](ctx, c, o.get(userPath("dots", dot, user), nil), "show")
 }
 
 // Shown reports whether a user sees a dot after a write.

@@ -29,10 +29,10 @@ func (c *Client) RemovePost(ctx context.Context, author, post ID, o WriteOptions
 
 // Post is a post on a page.
 type Post struct {
-	ID     ID               `json:"id"`
-	Author ID               `json:"author"`
-	Counts map[string]int64 `json:"counts,omitempty"` // set if the query names a keyspace
-	Member map[string]bool  `json:"member,omitempty"` // by column; set if the query names columns
+	ID     ID              `json:"id"`
+	Author ID              `json:"author"`
+	Counts Counts          `json:"counts,omitempty"` // set if the query names a keyspace
+	Member map[string]bool `json:"member,omitempty"` // by column; set if the query names columns
 }
 
 // PostPage is a page of posts, newest first.
@@ -96,12 +96,12 @@ type GroupResult struct {
 
 // FolloweeGroups lists the groups of a user by name.
 func (c *Client) FolloweeGroups(ctx context.Context, user ID, o ReadOptions) ([]FolloweeGroup, error) {
-	return askMember[[]FolloweeGroup](ctx, c, o.get(feedPath(user, "groups"), nil), "groups")
+	return AskMember[[]FolloweeGroup](ctx, c, o.get(feedPath(user, "groups"), nil), "groups")
 }
 
 // FolloweeGroup returns the followees of a group, ascending.
 func (c *Client) FolloweeGroup(ctx context.Context, user ID, name string, o ReadOptions) ([]ID, error) {
-	return askMember[[]ID](ctx, c, o.get(followeeGroupPath(user, name), nil), "followees")
+	return AskMember[[]ID](ctx, c, o.get(followeeGroupPath(user, name), nil), "followees")
 }
 
 // PutFolloweeGroup makes a group of some of a user's followees, or replaces the group of that

@@ -1,7 +1,6 @@
 package client
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"io"
@@ -24,7 +23,7 @@ func TestTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Raw(context.Background(), "/v1/version"); err != nil {
+		if _, err := c.Keyspaces(t.Context()); err != nil {
 			t.Error(addr, err)
 		}
 		c.Close()
@@ -34,7 +33,7 @@ func TestTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Raw(context.Background(), "/v1/version"); err == nil {
+		if _, err := c.Keyspaces(t.Context()); err == nil {
 			t.Error(addr, "is trusted")
 		}
 		c.Close()
@@ -114,8 +113,8 @@ func TestPlainAddressOfAServerWithTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, read := c.Admin().Users(t.Context())
-		_, wrote := c.Admin().PutUser(t.Context(), "a", nil, nil)
+		_, read := c.Keyspaces(t.Context())
+		_, wrote := c.Set(t.Context(), "posts", nil, WriteOptions{})
 		for _, err := range []error{read, wrote} {
 			if (err == nil) != one.good || err != nil && !strings.Contains(err.Error(), "HTTPS server") {
 				t.Errorf("%v: %v", one.addrs, err)

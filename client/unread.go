@@ -90,7 +90,7 @@ func (c *Client) PollMany(ctx context.Context, users []ID, channels, dots []stri
 		Channels []string `json:"channels,omitempty"`
 		Dots     []string `json:"dots,omitempty"`
 	}{users, channels, dots}
-	return askMember[[]Poll](ctx, c, o.post("/v1/poll", request), "results")
+	return AskMember[[]Poll](ctx, c, o.post("/v1/poll", request), "results")
 }
 
 func namePath(kind, name string) string { return "/v1/" + kind + "/" + url.PathEscape(name) }

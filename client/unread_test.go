@@ -102,8 +102,8 @@ func TestUnreadCalls(t *testing.T) {
 			"POST /v1/feed/7/read", `{"followees":["2"]}`, `{"unread":5` + written, client.FeedResult{Unread: 5, Written: done}},
 		{"timeline", func(ctx context.Context) (any, error) {
 			return c.Timeline(ctx, 7, client.PostQuery{Limit: 1, Cursor: "6.2", Group: "g", Counts: "posts", Member: []string{"like", "view"}}, read)
-		}, "GET /v1/timeline/7?counts=posts&cursor=6.2&group=g&limit=1&member=like%2Cview", "", `{"posts":[{"id":"5","author":"2","counts":{"like":1},"member":{"like":true,"view":false}}],"cursor":"5.2"}`,
-			client.PostPage{Posts: []client.Post{{ID: 5, Author: 2, Counts: map[string]int64{"like": 1}, Member: map[string]bool{"like": true, "view": false}}}, Cursor: "5.2"}},
+		}, "GET /v1/timeline/7?counts=posts&cursor=6.2&group=g&limit=1&member=like%2Cview", "", `{"posts":[{"id":"5","author":"2","counts":{"view":9,"like":1},"member":{"like":true,"view":false}}],"cursor":"5.2"}`,
+			client.PostPage{Posts: []client.Post{{ID: 5, Author: 2, Counts: client.Counts{{Column: "view", Value: 9}, {Column: "like", Value: 1}}, Member: map[string]bool{"like": true, "view": false}}}, Cursor: "5.2"}},
 		{"poll", func(ctx context.Context) (any, error) { return c.Poll(ctx, 7, []string{"a", "b"}, []string{"x"}, read) },
 			"GET /v1/poll/7?channels=a%2Cb&dots=x", "", `{"unread":{"at":1,"like":2},"notices":{"a":3,"b":0},"dots":{"x":true},"feed":7}`,
 			client.Poll{User: 7, Unread: counts, Notices: map[string]int64{"a": 3, "b": 0}, Dots: map[string]bool{"x": true}, Feed: 7}},

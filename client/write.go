@@ -222,13 +222,8 @@ func (c *Client) Set(ctx context.Context, keyspace string, ops []Op, o WriteOpti
 }
 
 func (c *Client) write(ctx context.Context, retry Retry, path string, body []byte, o WriteOptions) (WriteResult, error) {
-	header, err := o.header()
-	if err != nil {
-		return WriteResult{}, err
-	}
-	req := call{method: http.MethodPost, path: path, body: body, write: true, once: o.Unkeyed || o.Once, header: header}
 	var result WriteResult
-	err = c.doFor(ctx, retry, req, &result)
+	err := c.doFor(ctx, retry, Call{Method: http.MethodPost, Path: path, Body: body, Options: &o}, &result)
 	return result, err
 }
 

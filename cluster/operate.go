@@ -4,25 +4,25 @@ import (
 	"context"
 	"encoding/json"
 
-	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/shard"
 )
 
 // Next returns the steps that this node, as the leader of the catalog, would take next. It
 // changes nothing. On any other node it returns shard.ErrNoLeader.
-func (c *Controller) Next(ctx context.Context) ([]client.PlanStep, error) {
+func (c *Controller) Next(ctx context.Context) ([]clientadmin.PlanStep, error) {
 	if !c.node.LeadsCatalog() {
 		return nil, shard.ErrNoLeader
 	}
-	steps := []client.PlanStep{}
+	steps := []clientadmin.PlanStep{}
 	for _, step := range Plan(c.Look(ctx)) {
 		steps = append(steps, planned(step))
 	}
 	return steps, nil
 }
 
-func planned(step Step) client.PlanStep {
-	p := client.PlanStep{Reason: step.Why()}
+func planned(step Step) clientadmin.PlanStep {
+	p := clientadmin.PlanStep{Reason: step.Why()}
 	switch s := step.(type) {
 	case Place:
 		p.Step, p.Group, p.Name = "place", &s.Group, s.Name

@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"gopkg.in/natefinch/lumberjack.v2"
 
-	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/internal/lograte"
 )
 
@@ -84,7 +84,7 @@ func Open(path string, registry *prometheus.Registry, logger *slog.Logger) (*Log
 }
 
 // Action writes a call that only an admin may make.
-func (l *Log) Action(e client.AuditEvent) {
+func (l *Log) Action(e clientadmin.AuditEvent) {
 	if l == nil {
 		return
 	}
@@ -94,7 +94,7 @@ func (l *Log) Action(e client.AuditEvent) {
 }
 
 // Refused writes a refusal, unless the rate for its outcome is exceeded.
-func (l *Log) Refused(e client.AuditEvent) {
+func (l *Log) Refused(e clientadmin.AuditEvent) {
 	if l == nil {
 		return
 	}
@@ -116,7 +116,7 @@ func (l *Log) Refused(e client.AuditEvent) {
 	l.writeLocked(&e)
 }
 
-func (l *Log) writeLocked(e *client.AuditEvent) {
+func (l *Log) writeLocked(e *clientadmin.AuditEvent) {
 	e.Time = e.Time.UTC()
 	for _, text := range []*string{&e.Who, &e.From, &e.What, &e.Target} {
 		*text = MaskTokens(*text)
@@ -141,7 +141,7 @@ func (l *Log) Close() error {
 	defer l.mu.Unlock()
 	for outcome, b := range l.mu.refused {
 		if b.suppressed > 0 {
-			l.writeLocked(&client.AuditEvent{Time: b.at, What: "refusals", Outcome: outcome, Suppressed: b.suppressed})
+			l.writeLocked(&clientadmin.AuditEvent{Time: b.at, What: "refusals", Outcome: outcome, Suppressed: b.suppressed})
 			b.suppressed = 0
 		}
 	}

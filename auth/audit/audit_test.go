@@ -11,7 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 )
 
 func open(t *testing.T) *Log {
@@ -31,10 +31,10 @@ func TestFloodOfRefusals(t *testing.T) {
 	const refusals = 20_000
 	for i := range refusals {
 		at = at.Add(100 * time.Microsecond) // two seconds in all
-		l.Refused(client.AuditEvent{Time: at, What: "get", Outcome: "bad_token"})
+		l.Refused(clientadmin.AuditEvent{Time: at, What: "get", Outcome: "bad_token"})
 		if i%1000 == 0 {
-			l.Refused(client.AuditEvent{Time: at, Who: "web", What: "get", Outcome: "permission_denied"})
-			l.Action(client.AuditEvent{Time: at, Who: "ann", What: "drop", Outcome: "ok"})
+			l.Refused(clientadmin.AuditEvent{Time: at, Who: "web", What: "get", Outcome: "permission_denied"})
+			l.Action(clientadmin.AuditEvent{Time: at, Who: "ann", What: "drop", Outcome: "ok"})
 		}
 	}
 	if err := l.Close(); err != nil {
@@ -64,7 +64,7 @@ func TestFloodOfRefusals(t *testing.T) {
 // other files.
 func TestTailAfterRotation(t *testing.T) {
 	l := open(t)
-	write := func(what string) { l.Action(client.AuditEvent{Time: time.Unix(1, 0), What: what, Outcome: "ok"}) }
+	write := func(what string) { l.Action(clientadmin.AuditEvent{Time: time.Unix(1, 0), What: what, Outcome: "ok"}) }
 	write("first")
 	write("second")
 	if err := l.mu.file.Rotate(); err != nil {
@@ -106,10 +106,10 @@ func TestTail(t *testing.T) {
 		t.Errorf("%v, %v", events, err)
 	}
 	for range 5 {
-		l.Action(client.AuditEvent{Time: time.Unix(1, 0), Who: strings.Repeat("x", 1000), What: "drop", Outcome: "ok"})
+		l.Action(clientadmin.AuditEvent{Time: time.Unix(1, 0), Who: strings.Repeat("x", 1000), What: "drop", Outcome: "ok"})
 	}
 	_, _ = l.mu.file.Write([]byte(`{"time":"cut o` + "\n"))
-	l.Action(client.AuditEvent{Time: time.Unix(2, 0), What: "last", Outcome: "ok"})
+	l.Action(clientadmin.AuditEvent{Time: time.Unix(2, 0), What: "last", Outcome: "ok"})
 	events, err := l.Tail(2)
 	if err != nil || len(events) != 2 || events[1].What != "last" || len(events[0].Who) != detailBytesMax {
 		t.Errorf("%+v, %v", events, err)
@@ -118,8 +118,8 @@ func TestTail(t *testing.T) {
 		t.Error(err)
 	}
 	var none *Log
-	none.Action(client.AuditEvent{})
-	none.Refused(client.AuditEvent{})
+	none.Action(clientadmin.AuditEvent{})
+	none.Refused(clientadmin.AuditEvent{})
 	if err := none.Close(); err != nil {
 		t.Error(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/countd/countd/client"
+	clientadmin "github.com/countd/countd/client/admin"
 )
 
 // rotatedFormat is the time in the name of a rotated file: audit.log becomes
@@ -22,7 +22,7 @@ const rotatedFormat = "2006-01-02T15-04-05.000"
 // Tail returns the last events, at most n, the oldest first. It reads the rotated files too,
 // because a rotation may have just emptied the current one. It skips lines that are no events,
 // such as one that a crash cut off.
-func (l *Log) Tail(n int) ([]client.AuditEvent, error) {
+func (l *Log) Tail(n int) ([]clientadmin.AuditEvent, error) {
 	if l == nil {
 		return nil, ErrNone
 	}
@@ -32,12 +32,12 @@ func (l *Log) Tail(n int) ([]client.AuditEvent, error) {
 			_ = f.Close()
 		}
 	}()
-	events := []client.AuditEvent{}
+	events := []clientadmin.AuditEvent{}
 	for _, f := range files {
 		if len(events) >= n || err != nil {
 			break
 		}
-		var before []client.AuditEvent
+		var before []clientadmin.AuditEvent
 		before, err = tailOf(f)
 		events = append(before, events...)
 	}
@@ -89,7 +89,7 @@ func rotated(path string) ([]string, error) {
 }
 
 // tailOf returns the last events of a file.
-func tailOf(f *os.File) ([]client.AuditEvent, error) {
+func tailOf(f *os.File) ([]clientadmin.AuditEvent, error) {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err == nil {
 		_, err = f.Seek(max(size-tailBytesMax, 0), io.SeekStart)
@@ -98,9 +98,9 @@ func tailOf(f *os.File) ([]client.AuditEvent, error) {
 	if err == nil {
 		text, err = io.ReadAll(io.LimitReader(f, tailBytesMax))
 	}
-	events := []client.AuditEvent{}
+	events := []clientadmin.AuditEvent{}
 	for line := range bytes.Lines(text) {
-		var e client.AuditEvent
+		var e clientadmin.AuditEvent
 		if json.Unmarshal(line, &e) == nil && e.Outcome != "" {
 			events = append(events, e)
 		}

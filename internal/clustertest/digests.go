@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 )
 
 // watchEvery is how often digests are compared: several times during the shortest fault.
@@ -63,7 +63,7 @@ func (d *digests) run() error {
 }
 
 // note compares the report of one node with all earlier ones.
-func (d *digests) note(node string, groups []client.Group) {
+func (d *digests) note(node string, groups []admin.Group) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, g := range groups {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 )
 
 // adminTimeout is longer than a node needs to ask all others and to apply an order.
@@ -97,7 +97,7 @@ func (c *Cluster) AwaitReplica(n *Node, group uint32, held bool) time.Duration {
 		if err != nil {
 			return fmt.Sprintf("%s does not answer: %v", n.Name, err)
 		}
-		if slices.ContainsFunc(s.Groups, func(g client.Group) bool { return g.ID == group }) != held {
+		if slices.ContainsFunc(s.Groups, func(g admin.Group) bool { return g.ID == group }) != held {
 			return fmt.Sprintf("that %s holds a replica of group %d is %v", n.Name, group, !held)
 		}
 		return ""

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -66,7 +66,7 @@ func TestDigestsAreCompared(t *testing.T) {
 			d := &digests{}
 			d.mu.seen = map[place]sighting{}
 			for _, s := range tc.shown {
-				d.note(s.node, []client.Group{{ID: 1, AppliedIndex: s.index, Digest: s.digest}})
+				d.note(s.node, []admin.Group{{ID: 1, AppliedIndex: s.index, Digest: s.digest}})
 			}
 			if d.mu.matched != tc.matched || len(d.mu.wrong) != tc.wrong {
 				t.Errorf("%d matched, wrong %q; want %d and %d", d.mu.matched, d.mu.wrong, tc.matched, tc.wrong)

@@ -6,19 +6,19 @@ import (
 	"slices"
 	"time"
 
-	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/internal/proctest"
 )
 
 // view holds the groups as the nodes that answer report them.
 type view struct {
 	status   map[*Node]proctest.Cluster
-	replicas map[uint32]map[*Node]client.Group
+	replicas map[uint32]map[*Node]admin.Group
 }
 
 // look asks one node after the other.
 func look(nodes []*Node) view {
-	v := view{status: map[*Node]proctest.Cluster{}, replicas: map[uint32]map[*Node]client.Group{}}
+	v := view{status: map[*Node]proctest.Cluster{}, replicas: map[uint32]map[*Node]admin.Group{}}
 	for _, n := range nodes {
 		s, err := n.status(context.Background())
 		if err != nil {
@@ -27,7 +27,7 @@ func look(nodes []*Node) view {
 		v.status[n] = s
 		for _, g := range s.Groups {
 			if v.replicas[g.ID] == nil {
-				v.replicas[g.ID] = map[*Node]client.Group{}
+				v.replicas[g.ID] = map[*Node]admin.Group{}
 			}
 			v.replicas[g.ID][n] = g
 		}
@@ -79,7 +79,7 @@ func (c *Cluster) AwaitLed(excluded ...*Node) time.Duration {
 	})
 }
 
-func groupWrong(v view, id uint32, replicas map[*Node]client.Group, voters int) string {
+func groupWrong(v view, id uint32, replicas map[*Node]admin.Group, voters int) string {
 	leader, _ := v.leader(id)
 	if leader == nil {
 		return fmt.Sprintf("group %d has no leader", id)
@@ -181,7 +181,7 @@ func (v view) shares(nodes []*Node) (held, led []int) {
 }
 
 // everywhere reports whether a group is on all nodes: the catalog or the board.
-func everywhere(g client.Group) bool { return g.ID == 0 || g.Keyspace == "board" }
+func everywhere(g admin.Group) bool { return g.ID == 0 || g.Keyspace == "board" }
 
 func sum(of []int) (all int) {
 	for _, n := range of {

@@ -121,19 +121,19 @@ const rule = `
 	# Documents that the server hands out.
 	docs:
 	# The cluster as operators see and change it.
-	admin: client shard shard/tiering raftfsm raftfsm/catalog
+	admin: client client/admin shard shard/tiering raftfsm raftfsm/catalog
 	# The sources of a cluster: who reads what, and what operators do about it.
 	sources: source source/sink admin shard shard/sourcesink raftfsm/catalog raftfsm/rows
 	# Lines about admin actions and refused calls.
-	auth/audit: client internal/lograte
+	auth/audit: client/admin internal/lograte
 	# Who may do what. The catalog stores the users.
-	auth: client auth/audit raftfsm/catalog internal/lograte
+	auth: client/admin auth/audit raftfsm/catalog internal/lograte
 	# Connections of clients.
 	api/listen: internal/lograte internal/scarce
 	# Metrics of HTTP.
 	api/metric: engine shard
 	# Neighbours that do not know each other.
-	api: client api/listen api/metric internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/sourcesink shard/tiering raftfsm raftfsm/board raftfsm/counters raftfsm/feed raftfsm/rows raftfsm/unread raftfsm/catalog engine internal/lograte internal/strictjson engine/members internal/opjson
+	api: client client/admin api/listen api/metric internal/splitmix raftfsm/outbox timeline auth auth/audit docs admin sources unread shard shard/sourcesink shard/tiering raftfsm raftfsm/board raftfsm/counters raftfsm/feed raftfsm/rows raftfsm/unread raftfsm/catalog engine internal/lograte internal/strictjson engine/members internal/opjson
 	# Bytes of the Redis protocol; no command.
 	api/redis/resp: internal/strictjson
 	api/redis: api/listen api/redis/resp timeline auth unread shard shard/storage raftfsm raftfsm/board raftfsm/counters raftfsm/rows raftfsm/feed raftfsm/unread raftfsm/catalog engine internal/lograte internal/strictjson engine/members
@@ -144,19 +144,21 @@ const rule = `
 	cmd/countd/internal/events:
 	# What services import: the public HTTP API and the types of its JSON, and nothing of ours.
 	client:
+	# What operators' programs import beside it.
+	client/admin: client
 	# The site of docs/GUIDE.md sees the API alone.
 	examples/go: client
 	# So does the command line.
-	cmd/countctl/...: client internal/atomicfile internal/pki internal/program
+	cmd/countctl/...: client client/admin internal/atomicfile internal/pki internal/program
 	# How tests run it.
 	cmd/countctl/internal/clitest: cmd/countctl/internal/cli internal/proctest
 
 	# What tests use: the built programs; no package beneath them.
-	internal/proctest: client internal/must
+	internal/proctest: client/admin internal/must
 	# A server of Kafka's protocol that tests kill.
 	internal/testbroker/kafka:
 	# Clusters of them.
-	internal/clustertest: client internal/proctest
+	internal/clustertest: client/admin internal/proctest
 	# A whole node in the process of a test.
 	internal/nodetest: internal/must admin api engine shard source sources raftfsm/rows
 	# Authorities of a test.
@@ -172,7 +174,7 @@ const rule = `
 	api/apitest: auth raftfsm/catalog engine/members internal/must
 	source/sink/sinktest: source/sink
 	source/brokertest: source source/sink source/sink/sinktest internal/must internal/pki internal/pki/pkitest
-	tests: api/apitest source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/nodetest client internal/calltest internal/must internal/pki internal/pki/pkitest shard/shardtest
+	tests: api/apitest source/sink/sinktest source/brokertest raftfsm/codec/codectest internal/proctest internal/clustertest internal/nodetest client client/admin internal/calltest internal/must internal/pki internal/pki/pkitest shard/shardtest
 
 	# Modules that only their floor may know of. A test of whole nodes forges a log.
 	only raftfsm raftfsm/board raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/catalog raftfsm/codec/codectest shard/... cmd/countd/e2e: github.com/hashicorp/raft github.com/hashicorp/raft-boltdb/...

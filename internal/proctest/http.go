@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 )
 
 const callTimeout = 15 * time.Second
@@ -103,7 +103,7 @@ type Row struct {
 }
 
 // Cluster is a node's answer to GET /v1/cluster.
-type Cluster struct{ client.Cluster }
+type Cluster struct{ admin.Cluster }
 
 // Cluster requests the cluster's status from the node.
 func (n *Node) Cluster() Cluster {

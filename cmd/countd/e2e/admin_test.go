@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/internal/clustertest"
 )
 
@@ -21,8 +21,8 @@ type (
 	}
 	ctlStatus struct {
 		Ready    bool
-		Nodes    []client.ClusterNode
-		Groups   []client.ClusterGroup
+		Nodes    []admin.ClusterNode
+		Groups   []admin.ClusterGroup
 		Warnings []struct{ Code, Text string }
 	}
 	ctlVerify struct {
@@ -109,8 +109,8 @@ func (l *load) inTime(until time.Time) clustertest.Stats {
 }
 
 // byLeads returns the nodes' names, those that lead most first.
-func byLeads(nodes []client.ClusterNode) []string {
-	slices.SortStableFunc(nodes, func(a, b client.ClusterNode) int { return b.Leads - a.Leads })
+func byLeads(nodes []admin.ClusterNode) []string {
+	slices.SortStableFunc(nodes, func(a, b admin.ClusterNode) int { return b.Leads - a.Leads })
 	var names []string
 	for _, n := range nodes {
 		names = append(names, n.ID)
@@ -214,7 +214,7 @@ func TestAdminGroups(t *testing.T) {
 	at := c.Nodes()[0]
 
 	g, from, to := movable(t, ctl[ctlStatus](t, at, "status"))
-	moved := ctl[client.Changed](t, at, "group", "move", g, from, to)
+	moved := ctl[admin.Changed](t, at, "group", "move", g, from, to)
 	if !moved.Changed || !slices.Contains(moved.Group.Target, to) || slices.Contains(moved.Group.Target, from) {
 		t.Errorf("moved %s from %s to %s: %+v", g, from, to, moved.Group)
 	}
@@ -230,11 +230,11 @@ func TestAdminGroups(t *testing.T) {
 		i := slices.IndexFunc(first.Voters, func(name string) bool { return name != first.Leader })
 		heir = first.Voters[i]
 	}
-	given := ctl[client.Changed](t, at, "group", "transfer", "1", heir)
+	given := ctl[admin.Changed](t, at, "group", "transfer", "1", heir)
 	if !given.Changed || given.Group.Leader != heir {
 		t.Errorf("group 1 handed over to %s: %+v", heir, given.Group)
 	}
-	if steps := ctl[struct{ Steps []client.PlanStep }](t, at, "rebalance", "--dry-run"); len(steps.Steps) > c.AllShards() {
+	if steps := ctl[struct{ Steps []admin.PlanStep }](t, at, "rebalance", "--dry-run"); len(steps.Steps) > c.AllShards() {
 		t.Errorf("the plan has %d steps", len(steps.Steps))
 	}
 	refusesCtl(t, at, 2, "--dry-run", "rebalance")

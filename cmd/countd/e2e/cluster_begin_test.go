@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/internal/clustertest"
 )
 
@@ -22,7 +22,7 @@ func TestClusterFounderDies(t *testing.T) {
 		}
 		tally := c.NewTally(0)
 		i := slices.IndexFunc(c.Nodes(), func(n *clustertest.Node) bool {
-			return slices.ContainsFunc(n.Cluster().Groups, func(g client.Group) bool { return g.ID == 0 && g.Role == "leader" })
+			return slices.ContainsFunc(n.Cluster().Groups, func(g admin.Group) bool { return g.ID == 0 && g.Role == "leader" })
 		})
 		if i < 0 {
 			t.Fatal("nobody leads the catalog")

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/internal/clustertest"
 )
 
@@ -45,7 +45,7 @@ func TestClusterCut(t *testing.T) {
 				// What the node sent to others before it was alone may be of unknown
 				// outcome.
 				eventually(t, "the node hears of no leader", func() bool {
-					return !slices.ContainsFunc(victim.Cluster().Groups, func(g client.Group) bool { return g.Leader != "" })
+					return !slices.ContainsFunc(victim.Cluster().Groups, func(g admin.Group) bool { return g.Leader != "" })
 				})
 				for round, alone := 0, time.Now(); time.Since(alone) < span; round++ {
 					refusesAlone(t, victim, round%c.Shards("posts"))

@@ -134,7 +134,11 @@ func oneOf[T any](r client.WriteResult, err error, shape func(client.OpResult) T
 var goCalls = map[string]func(a *goArgs) (any, error){
 	"createKeyspace": func(a *goArgs) (any, error) {
 		name, columns := a.text(), next[[]string](a)
-		_, err := a.c.CreateKeyspace(a.ctx, name, columns, 0)
+		made := client.NewKeyspace{Name: name}
+		for _, column := range columns {
+			made.Columns = append(made.Columns, client.Column{Name: column})
+		}
+		_, err := a.c.CreateKeyspace(a.ctx, made)
 		return map[string]any{"name": name, "columns": columns}, err
 	},
 	"incr": func(a *goArgs) (any, error) {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/proctest"
 )
@@ -146,9 +146,9 @@ func (u *upgrading) replace() {
 	}
 }
 
-func (u *upgrading) version(at *clustertest.Node) client.ClusterVersion {
+func (u *upgrading) version(at *clustertest.Node) admin.ClusterVersion {
 	u.t.Helper()
-	return ctl[client.ClusterVersion](u.t, at, "upgrade", "status")
+	return ctl[admin.ClusterVersion](u.t, at, "upgrade", "status")
 }
 
 // raiseVersion raises the cluster version to what the new program speaks.

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
@@ -25,7 +26,7 @@ func Commands(c *cli.CLI) []*cobra.Command {
 
 func userCommand(c *cli.CLI) *cobra.Command {
 	return cli.CommandGroup("user", "List, create, change and delete users", c.ListCommand("users", func(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
-		users, err := server.Admin().Users(ctx)
+		users, err := admin.New(server).Users(ctx)
 		return map[string]any{"users": users}, func(t *cli.Table) { accountRows(t, users) }, err
 	}), userShowCommand(c), userCreateCommand(c), userGrantCommand(c), userDeleteCommand(c))
 }
@@ -34,9 +35,9 @@ func userShowCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use: "show NAME", Short: "Print a user with its tokens",
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
-			u, err := server.Admin().User(ctx, args[0])
+			u, err := admin.New(server).User(ctx, args[0])
 			return c.Answer(err, "read user "+args[0], u, func(t *cli.Table) {
-				accountRows(t, []client.User{u})
+				accountRows(t, []admin.User{u})
 				if len(u.Tokens) > 0 {
 					t.Row()
 					tokenRows(t, u.Tokens)
@@ -49,7 +50,7 @@ func userShowCommand(c *cli.CLI) *cobra.Command {
 // grantFlags holds the flags that set a user's grants and limits.
 type grantFlags struct {
 	grants []string
-	limits client.UserLimits
+	limits admin.UserLimits
 }
 
 func (g *grantFlags) add(cmd *cobra.Command) {
@@ -60,11 +61,11 @@ func (g *grantFlags) add(cmd *cobra.Command) {
 }
 
 // parse parses the --grant flags.
-func (g *grantFlags) parse() ([]client.Grant, error) {
-	var grants []client.Grant
+func (g *grantFlags) parse() ([]admin.Grant, error) {
+	var grants []admin.Grant
 	for _, text := range g.grants {
 		role, keyspaces, named := strings.Cut(text, ":")
-		grant := client.Grant{Role: role}
+		grant := admin.Grant{Role: role}
 		if named {
 			grant.Keyspaces = strings.Split(keyspaces, ",")
 		}
@@ -77,8 +78,8 @@ func (g *grantFlags) parse() ([]client.Grant, error) {
 }
 
 // someLimits returns the limits, or nil if there are none.
-func (g *grantFlags) someLimits() *client.UserLimits {
-	if g.limits == (client.UserLimits{}) {
+func (g *grantFlags) someLimits() *admin.UserLimits {
+	if g.limits == (admin.UserLimits{}) {
 		return nil
 	}
 	return &g.limits
@@ -99,7 +100,7 @@ func userCreateCommand(c *cli.CLI) *cobra.Command {
 				return cli.Usagef("user create needs --grant")
 			}
 			return c.WithServer(func(server *client.Client) error {
-				u, err := server.Admin().CreateUser(cmd.Context(), args[0], grants, flags.someLimits())
+				u, err := admin.New(server).CreateUser(cmd.Context(), args[0], grants, flags.someLimits())
 				var refused *client.Error
 				if errors.As(err, &refused) && refused.Field == "was" {
 					return fmt.Errorf("there is a user %s; countctl user grant changes it", args[0])
@@ -125,7 +126,7 @@ func userGrantCommand(c *cli.CLI) *cobra.Command {
 				return err
 			}
 			return c.WithServer(func(server *client.Client) error {
-				u, err := server.Admin().ChangeUser(cmd.Context(), args[0], func(u *client.User) {
+				u, err := admin.New(server).ChangeUser(cmd.Context(), args[0], func(u *admin.User) {
 					if only {
 						u.Grants = nil
 					}
@@ -149,16 +150,16 @@ func userGrantCommand(c *cli.CLI) *cobra.Command {
 
 // holds reports whether a user has a grant. For a grant on the whole cluster, the command
 // line names no keyspaces and the user's record lists *.
-func holds(u *client.User, grant client.Grant) bool {
-	return slices.ContainsFunc(u.Grants, func(has client.Grant) bool {
+func holds(u *admin.User, grant admin.Grant) bool {
+	return slices.ContainsFunc(u.Grants, func(has admin.Grant) bool {
 		return has.Role == grant.Role && (slices.Equal(has.Keyspaces, grant.Keyspaces) || grant.Keyspaces == nil && slices.Equal(has.Keyspaces, []string{"*"}))
 	})
 }
 
 // printChanged prints a created or changed user, or returns the error of that change.
-func printChanged(c *cli.CLI, name string, u client.User, err error) error {
+func printChanged(c *cli.CLI, name string, u admin.User, err error) error {
 	warnOfBehind(c, u.NodesBehind)
-	return c.Answer(err, "change user "+name, u, func(t *cli.Table) { accountRows(t, []client.User{u}) })
+	return c.Answer(err, "change user "+name, u, func(t *cli.Table) { accountRows(t, []admin.User{u}) })
 }
 
 // warnOfBehind warns of the nodes that may not know a change yet.
@@ -172,7 +173,7 @@ func userDeleteCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use: "delete NAME", Short: "Delete a user with all its tokens",
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
-			u, err := server.Admin().DeleteUser(ctx, args[0])
+			u, err := admin.New(server).DeleteUser(ctx, args[0])
 			warnOfBehind(c, u.NodesBehind)
 			return c.Answer(err, "delete user "+args[0], u, func(t *cli.Table) { t.Row("deleted user", u.Name) })
 		}),
@@ -193,7 +194,7 @@ func tokenCreateCommand(c *cli.CLI) *cobra.Command {
 				return cli.Usagef("--expires-in must not be below 0")
 			}
 			return c.WithServer(func(server *client.Client) error {
-				made, err := server.Admin().CreateToken(cmd.Context(), args[0], expiresIn)
+				made, err := admin.New(server).CreateToken(cmd.Context(), args[0], expiresIn)
 				warnOfBehind(c, made.NodesBehind)
 				return c.Answer(err, "create a token for user "+args[0], made, func(t *cli.Table) { t.Row(made.Token) })
 			})
@@ -207,7 +208,7 @@ func tokenListCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use: "list USER", Short: "Print the tokens of a user, without their text",
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
-			u, err := server.Admin().User(ctx, args[0])
+			u, err := admin.New(server).User(ctx, args[0])
 			return c.Answer(err, "read user "+args[0], map[string]any{"tokens": u.Tokens}, func(t *cli.Table) { tokenRows(t, u.Tokens) })
 		}),
 	}
@@ -217,9 +218,9 @@ func tokenRevokeCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use: "revoke USER ID", Short: "Revoke a token of a user, on all nodes at once",
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
-			behind, err := server.Admin().RevokeToken(ctx, args[0], args[1])
+			behind, err := admin.New(server).RevokeToken(ctx, args[0], args[1])
 			warnOfBehind(c, behind)
-			return c.Answer(err, fmt.Sprintf("revoke token %s of user %s", args[1], args[0]), client.UserToken{ID: args[1], NodesBehind: behind}, func(t *cli.Table) { t.Row("revoked token", args[1]) })
+			return c.Answer(err, fmt.Sprintf("revoke token %s of user %s", args[1], args[0]), admin.UserToken{ID: args[1], NodesBehind: behind}, func(t *cli.Table) { t.Row("revoked token", args[1]) })
 		}),
 	}
 }
@@ -233,7 +234,7 @@ func auditCommand(c *cli.CLI) *cobra.Command {
 				return cli.Usagef("--lines is 1 to 1000, not %d", limit)
 			}
 			return c.WithServer(func(server *client.Client) error {
-				events, err := server.Admin().Audit(cmd.Context(), limit)
+				events, err := admin.New(server).Audit(cmd.Context(), limit)
 				return c.Answer(err, "read the audit log", map[string]any{"events": events}, func(t *cli.Table) {
 					t.Row("TIME", "WHO", "FROM", "WHAT", "TARGET", "OUTCOME", "SUPPRESSED")
 					for _, e := range events {
@@ -247,7 +248,7 @@ func auditCommand(c *cli.CLI) *cobra.Command {
 	return cli.CommandGroup("audit", "Read the audit log of a node", tail)
 }
 
-func accountRows(t *cli.Table, users []client.User) {
+func accountRows(t *cli.Table, users []admin.User) {
 	t.Row("USER", "GRANTS", "LIMITS", "TOKENS")
 	for _, u := range users {
 		var grants []string
@@ -262,7 +263,7 @@ func accountRows(t *cli.Table, users []client.User) {
 	}
 }
 
-func tokenRows(t *cli.Table, tokens []client.UserToken) {
+func tokenRows(t *cli.Table, tokens []admin.UserToken) {
 	t.Row("TOKEN", "CREATED", "EXPIRES")
 	for _, token := range tokens {
 		t.Row(token.ID, token.Created, cmp.Or(token.Expires, "never"))

@@ -25,6 +25,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/cluster"
 	"github.com/countd/countd/internal/atomicfile"
@@ -89,7 +90,7 @@ func runBackup(ctx context.Context, c *cli.CLI, dir string) error {
 		b.remove(made)
 		return fmt.Errorf("cannot back up to %s: %w", dir, err)
 	}
-	if users, err := server.Admin().Users(ctx); err == nil && len(users) > 0 {
+	if users, err := admin.New(server).Users(ctx); err == nil && len(users) > 0 {
 		c.Say("%s and their tokens are not in the backup: create them again where it is restored", cli.Counted(uint64(len(users)), "user"))
 	}
 	out := backupOutput{Dir: dir, Seconds: time.Since(began).Seconds()}
@@ -188,7 +189,7 @@ func (b *backup) remove(made bool) {
 
 func (b *backup) all(ctx context.Context) (*manifest, error) {
 	m := &manifest{Format: manifestFormat, Program: program.VersionText(), Begun: time.Now().UTC(), Keyspaces: []manifestKeyspace{}}
-	nodes, err := b.server.Admin().ClusterNodes(ctx)
+	nodes, err := admin.New(b.server).ClusterNodes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +202,7 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 	if err != nil {
 		return nil, err
 	}
-	before, err := b.server.Admin().SavedSources(ctx)
+	before, err := admin.New(b.server).SavedSources(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the sources: %w", err)
 	}
@@ -231,13 +232,13 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 // for which a snapshot has a position. It leaves out a source whose number has changed
 // since earlier, the list from before the snapshots. Such a source has positions under both
 // numbers, and messages between them would count twice or never.
-func (b *backup) sources(ctx context.Context, earlier []client.SavedSource) (kept []client.SavedSource, err error) {
-	after, err := b.server.Admin().SavedSources(ctx)
+func (b *backup) sources(ctx context.Context, earlier []admin.SavedSource) (kept []admin.SavedSource, err error) {
+	after, err := admin.New(b.server).SavedSources(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the sources: %w", err)
 	}
 	for _, s := range after {
-		if i := slices.IndexFunc(earlier, func(was client.SavedSource) bool { return was.Name == s.Name }); i < 0 || earlier[i].Number != s.Number {
+		if i := slices.IndexFunc(earlier, func(was admin.SavedSource) bool { return was.Name == s.Name }); i < 0 || earlier[i].Number != s.Number {
 			b.Say("source %s was made, or what its messages mean was changed, during the backup: it is left out", s.Name)
 			continue
 		}
@@ -277,7 +278,7 @@ func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string
 
 // groupNumbers returns the number of each group by its name.
 func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32, error) {
-	groups, err := server.Admin().ClusterGroups(ctx)
+	groups, err := admin.New(server).ClusterGroups(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("cannot list the groups: %w", err)
 	}
@@ -311,7 +312,7 @@ func (b *backup) file(ctx context.Context, number uint32, g *manifestGroup) erro
 		return err
 	}
 	defer source.Close()
-	in, err := source.Admin().Snapshot(ctx, number)
+	in, err := admin.New(source).Snapshot(ctx, number)
 	if err != nil {
 		return err
 	}
@@ -336,11 +337,11 @@ func (b *backup) file(ctx context.Context, number uint32, g *manifestGroup) erro
 // known.
 func (b *backup) leader(ctx context.Context, number uint32) (*client.Client, error) {
 	addr := b.server.Addr()
-	seen, err := b.server.Admin().ClusterNodes(ctx)
+	seen, err := admin.New(b.server).ClusterNodes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	groups, err := b.server.Admin().ClusterGroups(ctx)
+	groups, err := admin.New(b.server).ClusterGroups(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 )
 
 const (
@@ -37,7 +37,7 @@ type manifest struct {
 	// Sources has each source that kept its number during the backup. A source gets a new number when
 	// it is created, and when the meaning of its messages changes. The files of the shards have the
 	// positions of the sources.
-	Sources []client.SavedSource `json:"sources,omitempty"`
+	Sources []admin.SavedSource `json:"sources,omitempty"`
 }
 
 type manifestKeyspace struct {

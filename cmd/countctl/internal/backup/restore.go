@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/cluster"
 )
@@ -187,16 +188,16 @@ func (r *restore) refuse(ctx context.Context) error {
 // refuseSources returns an error if a source of another cluster's backup cannot be created.
 // A source that an earlier restore created from the backup is no obstacle.
 func (r *restore) refuseSources(ctx context.Context) error {
-	nodes, err := r.server.Admin().ClusterNodes(ctx)
+	nodes, err := admin.New(r.server).ClusterNodes(ctx)
 	if err != nil || nodes.ClusterID == r.backup.ClusterID {
 		return err
 	}
-	there, err := r.server.Admin().SavedSources(ctx)
+	there, err := admin.New(r.server).SavedSources(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot list the sources: %w", err)
 	}
 	for _, s := range r.backup.Sources {
-		i := slices.IndexFunc(there, func(is client.SavedSource) bool { return is.Name == s.Name })
+		i := slices.IndexFunc(there, func(is admin.SavedSource) bool { return is.Name == s.Name })
 		if i >= 0 && there[i].Origin != s.Number {
 			return fmt.Errorf("the cluster has another source %s than the backup: delete one of the two, in the cluster or in %s", s.Name, manifestFile)
 		}
@@ -219,7 +220,7 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	for _, k := range r.backup.Keyspaces {
 		there, found := r.keyspace(k.Name)
 		if !found {
-			if _, err := r.server.CreateKeyspaceWith(ctx, client.NewKeyspace{Name: k.Name, Columns: withFloors(k.Columns, k.Floors), Shards: k.Shards, Sharding: k.Sharding}); err != nil {
+			if _, err := r.server.CreateKeyspace(ctx, client.NewKeyspace{Name: k.Name, Columns: withFloors(k.Columns, k.Floors), Shards: k.Shards, Sharding: k.Sharding}); err != nil {
 				return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
 			}
 			continue
@@ -248,7 +249,7 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 // makeSources creates the sources of a backup of another cluster. It runs before the shards
 // are restored, so that each shard continues at its positions.
 func (r *restore) makeSources(ctx context.Context) error {
-	nodes, err := r.server.Admin().ClusterNodes(ctx)
+	nodes, err := admin.New(r.server).ClusterNodes(ctx)
 	if err != nil {
 		return err
 	}
@@ -256,7 +257,7 @@ func (r *restore) makeSources(ctx context.Context) error {
 		return nil
 	}
 	for _, s := range r.backup.Sources {
-		if _, err := r.server.Admin().RestoreSource(ctx, s); err != nil {
+		if _, err := admin.New(r.server).RestoreSource(ctx, s); err != nil {
 			return fmt.Errorf("cannot create source %s: %w", s.Name, err)
 		}
 		r.Say("source %s is paused, and continues where the backup was: countctl source resume %[1]s", s.Name)
@@ -329,7 +330,7 @@ func fits(there client.Keyspace, k manifestKeyspace) error {
 // mustBeEmpty refuses a restore if any shard of its keyspaces has rows. Without it the
 // server would refuse that shard after others were restored.
 func (r *restore) mustBeEmpty(ctx context.Context) error {
-	groups, err := r.server.Admin().ClusterGroups(ctx)
+	groups, err := admin.New(r.server).ClusterGroups(ctx)
 	if err != nil {
 		return fmt.Errorf("cannot list the groups: %w", err)
 	}
@@ -354,7 +355,7 @@ func (r *restore) shard(ctx context.Context, name string, g manifestGroup) error
 	defer f.Close()
 	keyspace, _, _ := strings.Cut(name, "/")
 	moved := r.moved[keyspace]
-	done, err := r.server.Admin().RestoreColumns(ctx, number, f, g.Bytes, r.force, moved)
+	done, err := admin.New(r.server).Restore(ctx, number, f, g.Bytes, r.force, moved)
 	if err != nil {
 		return err
 	}

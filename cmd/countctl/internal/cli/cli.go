@@ -23,6 +23,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 )
 
 // Exit codes.
@@ -122,7 +123,7 @@ func (c *CLI) OnServer(act func(ctx context.Context, server *client.Client, args
 
 // OnCluster returns a RunE that calls act with the client and the nodes that Operate
 // returns.
-func (c *CLI) OnCluster(act func(ctx context.Context, server *client.Client, nodes []client.ClusterNode, args []string) error) func(*cobra.Command, []string) error {
+func (c *CLI) OnCluster(act func(ctx context.Context, server *client.Client, nodes []admin.ClusterNode, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		server, nodes, err := c.Operate(cmd.Context())
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 )
 
 const (
@@ -19,13 +20,13 @@ const (
 // Operate returns a client for work on the cluster, and the nodes. The client starts with
 // --addr and may use any other node that answers. So a command survives the loss of the
 // node that it started with.
-func (c *CLI) Operate(ctx context.Context) (*client.Client, []client.ClusterNode, error) {
+func (c *CLI) Operate(ctx context.Context) (*client.Client, []admin.ClusterNode, error) {
 	first, err := c.ConnectFor(client.Retry{For: operateRetryFor})
 	if err != nil {
 		return nil, nil, err
 	}
 	defer first.Close()
-	seen, err := first.Admin().ClusterNodes(ctx)
+	seen, err := admin.New(first).ClusterNodes(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot list the nodes: %w", err)
 	}
@@ -65,7 +66,7 @@ func Pause(ctx context.Context, d time.Duration) error {
 }
 
 // GroupName returns the name of a group as plans show it, such as posts/3.
-func GroupName(g client.ClusterGroup) string {
+func GroupName(g admin.ClusterGroup) string {
 	if g.Keyspace == MetaKeyspace {
 		return MetaKeyspace
 	}

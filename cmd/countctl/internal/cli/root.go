@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/internal/program"
 )
 
@@ -217,7 +218,7 @@ func (c *CLI) versionCommand() *cobra.Command {
 			out := versionOutput{Client: program.VersionText()}
 			return c.WithServer(func(server *client.Client) (err error) {
 				// Print countctl's own version even if no server answers.
-				if out.Server, err = server.Version(cmd.Context()); err != nil {
+				if out.Server, err = admin.New(server).Version(cmd.Context()); err != nil {
 					fmt.Fprintf(c.Err, "countctl: the server's version is not known: %s\n", c.explain(err))
 				}
 				return c.Print(out, func(t *Table) {

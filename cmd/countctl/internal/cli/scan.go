@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 )
 
 // Scan calls visit with each page of a keyspace, in ascending order of id. A row without a
@@ -55,7 +56,7 @@ func checkOrder(after *client.ID, page client.Page) error {
 // RowsOf returns the approximate number of rows of a keyspace, as counted by the leaders of
 // its shards. It fails if one of them does not answer.
 func RowsOf(ctx context.Context, server *client.Client, keyspace string) (int64, error) {
-	groups, err := server.Admin().ClusterGroups(ctx)
+	groups, err := admin.New(server).ClusterGroups(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("cannot count the rows of %s: %w", keyspace, err)
 	}

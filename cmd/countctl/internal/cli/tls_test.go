@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 )
 
 // NodeURL keeps the scheme that an address has on the command line. Any other address has
@@ -52,7 +53,7 @@ func TestTokenAfterARedirect(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = server.Admin().Users(t.Context())
+		_, err = admin.New(server).Users(t.Context())
 		server.Close()
 		if err != nil {
 			t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
@@ -29,7 +30,7 @@ type coldOutput struct {
 
 // coldNodeOutput is one node's part.
 type coldNodeOutput struct {
-	client.ColdOrderedNode
+	admin.ColdOrderedNode
 	Moved  uint64 `json:"moved"`
 	Ended  bool   `json:"ended"`
 	Failed string `json:"failed,omitempty"`
@@ -41,7 +42,7 @@ func coldCommand(c *cli.CLI) *cobra.Command {
 }
 
 func coldMigrateCommand(c *cli.CLI) *cobra.Command {
-	var m client.ColdMigration
+	var m admin.ColdMigration
 	var before string
 	wait := coldWait
 	cmd := &cobra.Command{
@@ -66,8 +67,8 @@ continue; cold stop ends the job.`,
 			if cmd.Flags().Changed("before") && m.Before == 0 { // 0 would mean that the flag is absent
 				return cli.Usagef("--before: no id is below 0")
 			}
-			return orderCold(cmd.Context(), c, "migrate", wait, m.DryRun, func(server *client.Client) (client.ColdOrdered, error) {
-				return server.Admin().MigrateCold(cmd.Context(), m)
+			return orderCold(cmd.Context(), c, "migrate", wait, m.DryRun, func(server *client.Client) (admin.ColdOrdered, error) {
+				return admin.New(server).MigrateCold(cmd.Context(), m)
 			})
 		},
 	}
@@ -89,8 +90,8 @@ func coldStopCommand(c *cli.CLI) *cobra.Command {
 		Use:   "stop",
 		Short: "Stop the jobs of cold migrate",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return orderCold(cmd.Context(), c, "stop", 0, true, func(server *client.Client) (client.ColdOrdered, error) {
-				return server.Admin().StopCold(cmd.Context())
+			return orderCold(cmd.Context(), c, "stop", 0, true, func(server *client.Client) (admin.ColdOrdered, error) {
+				return admin.New(server).StopCold(cmd.Context())
 			})
 		},
 	}
@@ -119,7 +120,7 @@ func wholeSeconds(cmd *cobra.Command, name string, d time.Duration) error {
 
 // orderCold sends an order to the nodes. Unless orderOnly or --no-wait is set, it then
 // waits until the jobs end on the nodes that answered.
-func orderCold(ctx context.Context, c *cli.CLI, verb string, wait time.Duration, orderOnly bool, order func(*client.Client) (client.ColdOrdered, error)) error {
+func orderCold(ctx context.Context, c *cli.CLI, verb string, wait time.Duration, orderOnly bool, order func(*client.Client) (admin.ColdOrdered, error)) error {
 	server, _, err := c.Operate(ctx)
 	if err != nil {
 		return err
@@ -161,7 +162,7 @@ func (o *coldOutput) consequence() string {
 // awaitCold waits until the jobs end on all nodes that accepted the order.
 func awaitCold(ctx context.Context, c *cli.CLI, server *client.Client, out *coldOutput, wait time.Duration) error {
 	err := await(ctx, c, wait, func(ctx context.Context) (string, error) {
-		seen, err := server.Admin().Cold(ctx)
+		seen, err := admin.New(server).Cold(ctx)
 		if err != nil {
 			return "", err
 		}
@@ -172,12 +173,12 @@ func awaitCold(ctx context.Context, c *cli.CLI, server *client.Client, out *cold
 }
 
 // update records the progress of the nodes, and returns the reason to wait, or "".
-func (o *coldOutput) update(seen []client.ColdNode) string {
+func (o *coldOutput) update(seen []admin.ColdNode) string {
 	var waits []string
 	o.Rows = 0
 	for i := range o.Nodes {
 		n := &o.Nodes[i]
-		if at := slices.IndexFunc(seen, func(s client.ColdNode) bool { return s.Node == n.Node }); n.Answers && n.Refused == "" && !n.Ended {
+		if at := slices.IndexFunc(seen, func(s admin.ColdNode) bool { return s.Node == n.Node }); n.Answers && n.Refused == "" && !n.Ended {
 			switch {
 			case at < 0:
 				n.Ended, n.Failed = true, "it has left the cluster"
@@ -235,14 +236,14 @@ func coldRows(t *cli.Table, o coldOutput) {
 
 func coldStatusCommand(c *cli.CLI) *cobra.Command {
 	status := c.ListCommand("rows on disk", func(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
-		nodes, err := server.Admin().Cold(ctx)
+		nodes, err := admin.New(server).Cold(ctx)
 		return map[string]any{"nodes": nodes}, func(t *cli.Table) { coldNodeRows(t, nodes) }, err
 	})
 	status.Use, status.Short = "status", "Print each node's rows on disk, how they are read and which ones are moving"
 	return status
 }
 
-func coldNodeRows(t *cli.Table, nodes []client.ColdNode) {
+func coldNodeRows(t *cli.Table, nodes []admin.ColdNode) {
 	t.Row("NODE", "KEYSPACE", "IN MEMORY", "MEMORY", "COLD", "DISK", "RUNS", "DUE", "DAMAGED")
 	for _, n := range nodes {
 		if !n.Answers {
@@ -265,7 +266,7 @@ func coldNodeRows(t *cli.Table, nodes []client.ColdNode) {
 }
 
 // coldWorkRows shows the jobs, if there are any.
-func coldWorkRows(t *cli.Table, nodes []client.ColdNode) {
+func coldWorkRows(t *cli.Table, nodes []admin.ColdNode) {
 	header := true
 	row := func(cells ...any) {
 		if header {
@@ -304,14 +305,14 @@ func orNever(seconds float64) string {
 }
 
 // hitRate returns the share of reads that found their block in memory.
-func hitRate(n client.ColdNode) string {
+func hitRate(n admin.ColdNode) string {
 	if n.CacheHits+n.Reads == 0 {
 		return "-"
 	}
 	return fmt.Sprintf("%.1f %%", 100*float64(n.CacheHits)/float64(n.CacheHits+n.Reads))
 }
 
-func latency(n client.ColdNode, seconds float64) string {
+func latency(n admin.ColdNode, seconds float64) string {
 	if n.Reads == 0 {
 		return "-"
 	}
@@ -319,7 +320,7 @@ func latency(n client.ColdNode, seconds float64) string {
 }
 
 // scrubbed returns the progress of the scrub's current pass.
-func scrubbed(s client.ColdScrub) string {
+func scrubbed(s admin.ColdScrub) string {
 	switch {
 	case s.EverySeconds == 0:
 		return "never"
@@ -329,7 +330,7 @@ func scrubbed(s client.ColdScrub) string {
 	return fmt.Sprintf("%.0f %%", min(100, 100*float64(s.PassBytes)/float64(s.PassOf)))
 }
 
-func lastPass(s client.ColdScrub) string {
+func lastPass(s admin.ColdScrub) string {
 	if s.LastPass.IsZero() {
 		return "-"
 	}

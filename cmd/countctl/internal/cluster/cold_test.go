@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 )
@@ -22,7 +22,7 @@ func TestColdStatus(t *testing.T) {
 	server, i := threeWithRows(t)
 	server.edit(func(c *fakeCluster) {
 		c.Nodes[2].Answers = false
-		c.Cold = map[string]*client.ColdWork{"n1": {ID: "x", Verb: "migrate", Keyspace: "posts", Failed: "the node is at its memory limit", Rows: 7, Of: 9}}
+		c.Cold = map[string]*admin.ColdWork{"n1": {ID: "x", Verb: "migrate", Keyspace: "posts", Failed: "the node is at its memory limit", Rows: 7, Of: 9}}
 	})
 	s := clitest.Decode[coldStatusOutput](t, i.OK("cold", "status", "-o", "json"))
 	if len(s.Nodes) != 3 || s.Nodes[0].Keyspaces[0].ColdRows != 4 || s.Nodes[0].Work.Rows != 7 || s.Nodes[2].Answers {
@@ -129,5 +129,5 @@ func TestColdUsage(t *testing.T) {
 
 // coldStatusOutput is the JSON output of cold status.
 type coldStatusOutput struct {
-	Nodes []client.ColdNode `json:"nodes"`
+	Nodes []admin.ColdNode `json:"nodes"`
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/internal/atomicfile"
 )
@@ -103,7 +104,7 @@ type bundleWriter struct {
 
 // node adds the answers of one node. If err is set, there is no client for the node, and
 // node records err.
-func (b *bundleWriter) node(ctx context.Context, n client.ClusterNode, server *client.Client, err error) {
+func (b *bundleWriter) node(ctx context.Context, n admin.ClusterNode, server *client.Client, err error) {
 	if err != nil {
 		b.out.Failed = append(b.out.Failed, fmt.Sprintf("%s: %v", n.ID, err))
 		return
@@ -115,7 +116,7 @@ func (b *bundleWriter) node(ctx context.Context, n client.ClusterNode, server *c
 }
 
 func (b *bundleWriter) fetch(ctx context.Context, server *client.Client, from, to string) {
-	body, err := server.Raw(ctx, from)
+	body, err := admin.New(server).Raw(ctx, from)
 	if refused := (*client.Error)(nil); errors.As(err, &refused) && refused.Status == http.StatusNotFound {
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 )
 
@@ -30,12 +31,12 @@ type fakeServer struct {
 // fakeCluster is what a fakeServer reports. Leads and Replicas of nodes are counted from the
 // groups.
 type fakeCluster struct {
-	Nodes   []client.ClusterNode
+	Nodes   []admin.ClusterNode
 	Groups  []fakeGroup
-	Version client.ClusterVersion
-	Steps   []client.PlanStep
-	Rows    uint64                      // of each node, in posts
-	Cold    map[string]*client.ColdWork // of nodes, by name
+	Version admin.ClusterVersion
+	Steps   []admin.PlanStep
+	Rows    uint64                     // of each node, in posts
+	Cold    map[string]*admin.ColdWork // of nodes, by name
 	// ColdRefused is why orders about cold rows are refused; "" accepts them.
 	ColdRefused string
 	// Looked, if not nil, is called before each answer of /v1/admin and may change the cluster.
@@ -44,37 +45,37 @@ type fakeCluster struct {
 
 // fakeGroup is a group in /v1/admin/groups and /v1/admin/digests.
 type fakeGroup struct {
-	client.ClusterGroup
+	admin.ClusterGroup
 	Replicas []fakeReplica `json:"replicas"`
 }
 
 type fakeReplica struct {
-	client.Replica
-	Digest  string              `json:"digest"` // "" for that of all
-	Marks   []client.DigestMark `json:"marks"`
-	Entries []client.EntryMark  `json:"entries"`
+	admin.Replica
+	Digest  string             `json:"digest"` // "" for that of all
+	Marks   []admin.DigestMark `json:"marks"`
+	Entries []admin.EntryMark  `json:"entries"`
 }
 
 // newFake returns a server of these nodes. Each node holds every group, and the nodes lead the groups in
 // turn.
 func newFake(t *testing.T, nodes ...string) *fakeServer {
-	s := &fakeServer{cluster: fakeCluster{Version: client.ClusterVersion{Version: 1, Max: 1}, Cold: map[string]*client.ColdWork{}}}
+	s := &fakeServer{cluster: fakeCluster{Version: admin.ClusterVersion{Version: 1, Max: 1}, Cold: map[string]*admin.ColdWork{}}}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
 	t.Cleanup(s.Close)
 	c := &s.cluster
 	for i, name := range nodes {
-		c.Nodes = append(c.Nodes, client.ClusterNode{
+		c.Nodes = append(c.Nodes, admin.ClusterNode{
 			ID: name, Key: name + ".0000000" + strconv.Itoa(i), State: "active", Alive: true, Answers: true, Life: "first",
 			Version: "test", VersionMax: 1, HTTPAddr: strings.TrimPrefix(s.URL, "http://"),
 		})
 	}
 	for number, name := range []string{"meta", "posts", "posts", "posts", "posts", "users", "users", "users", "users"} {
-		g := fakeGroup{ClusterGroup: client.ClusterGroup{
+		g := fakeGroup{ClusterGroup: admin.ClusterGroup{
 			ID: uint32(number), Keyspace: name, Shard: max(0, number-1) % 4, Leader: nodes[number%len(nodes)],
 			Target: slices.Clone(nodes), Voters: slices.Clone(nodes), NonVoters: []string{},
 		}}
 		for _, name := range nodes {
-			g.Replicas = append(g.Replicas, fakeReplica{client.Replica{Node: name, Role: "follower", AppliedIndex: 100}, "", []client.DigestMark{}, []client.EntryMark{}})
+			g.Replicas = append(g.Replicas, fakeReplica{admin.Replica{Node: name, Role: "follower", AppliedIndex: 100}, "", []admin.DigestMark{}, []admin.EntryMark{}})
 		}
 		c.Groups = append(c.Groups, g)
 	}
@@ -95,8 +96,8 @@ func (s *fakeServer) edit(edit func(*fakeCluster)) {
 }
 
 // node returns a node by name or key, or nil.
-func (c *fakeCluster) node(name string) *client.ClusterNode {
-	i := slices.IndexFunc(c.Nodes, func(n client.ClusterNode) bool { return n.ID == name || n.Key == name })
+func (c *fakeCluster) node(name string) *admin.ClusterNode {
+	i := slices.IndexFunc(c.Nodes, func(n admin.ClusterNode) bool { return n.ID == name || n.Key == name })
 	if i < 0 {
 		return nil
 	}
@@ -129,8 +130,8 @@ func strict(body []byte, into any) error {
 }
 
 func (c *fakeCluster) answer(r *http.Request, body []byte) (int, any) {
-	path, admin := strings.CutPrefix(r.URL.Path, "/v1/admin/")
-	if admin && c.Looked != nil {
+	path, isAdmin := strings.CutPrefix(r.URL.Path, "/v1/admin/")
+	if isAdmin && c.Looked != nil {
 		c.Looked(c, r.Method, r.URL.Path)
 	}
 	parts := strings.Split(path, "/")
@@ -140,33 +141,33 @@ func (c *fakeCluster) answer(r *http.Request, body []byte) (int, any) {
 	case route == "GET /v1/version":
 		return 200, object{"version": "test"}
 	case route == "GET /v1/cluster":
-		return 200, client.Cluster{ClusterID: "test"}
+		return 200, admin.Cluster{ClusterID: "test"}
 	case route == "GET /v1/keyspaces":
 		return 200, object{"keyspaces": []client.Keyspace{{Name: "posts", Kind: "counters", Shards: 4}, {Name: "users", Kind: "counters", Shards: 4}}}
 	case route == "GET nodes":
-		return 200, client.ClusterNodes{ClusterID: "test", Nodes: c.counted()}
+		return 200, admin.ClusterNodes{ClusterID: "test", Nodes: c.counted()}
 	case route == "GET groups", route == "GET digests":
 		return 200, object{"groups": c.groups()}
 	case route == "GET plan":
-		return 200, object{"steps": append([]client.PlanStep{}, c.Steps...)}
+		return 200, object{"steps": append([]admin.PlanStep{}, c.Steps...)}
 	case route == "GET version":
 		return 200, c.Version
 	case route == "POST version":
 		return c.changeVersion(body)
 	case route == "GET cold":
 		return 200, object{"nodes": c.cold()}
-	case admin && r.Method == http.MethodPost && len(parts) == 2 && parts[0] == "cold":
+	case isAdmin && r.Method == http.MethodPost && len(parts) == 2 && parts[0] == "cold":
 		return c.orderCold(parts[1], body)
-	case admin && r.Method == http.MethodPost && len(parts) == 3 && parts[0] == "nodes":
+	case isAdmin && r.Method == http.MethodPost && len(parts) == 3 && parts[0] == "nodes":
 		return c.changeNode(parts[1], parts[2])
-	case admin && r.Method == http.MethodPost && len(parts) == 3 && parts[0] == "groups":
+	case isAdmin && r.Method == http.MethodPost && len(parts) == 3 && parts[0] == "groups":
 		return c.changeGroup(parts[1], parts[2], body)
 	}
 	return refuse(404, "not_found", "no such path", "")
 }
 
 // counted returns the nodes with the numbers of their groups.
-func (c *fakeCluster) counted() []client.ClusterNode {
+func (c *fakeCluster) counted() []admin.ClusterNode {
 	nodes := slices.Clone(c.Nodes)
 	for i := range nodes {
 		for _, g := range c.Groups {
@@ -206,11 +207,11 @@ func (c *fakeCluster) changeVersion(body []byte) (int, any) {
 	}
 	was := c.Version
 	if request.Finalize != nil {
-		c.Version = client.ClusterVersion{Version: c.Version.Max, Max: c.Version.Max}
+		c.Version = admin.ClusterVersion{Version: c.Version.Max, Max: c.Version.Max}
 	} else {
 		c.Version.Held = *request.Hold
 	}
-	return 200, client.Changed{Changed: c.Version != was, Version: &c.Version}
+	return 200, admin.Changed{Changed: c.Version != was, Version: &c.Version}
 }
 
 // changeNode hands over at once the groups of a node that should lead nothing.
@@ -220,7 +221,7 @@ func (c *fakeCluster) changeNode(name, verb string) (int, any) {
 		return refuse(404, "not_found", "no such node", "")
 	}
 	state := map[string]string{"drain": "draining", "undrain": "active", "remove": "leaving"}[verb]
-	heir := slices.IndexFunc(c.Nodes, func(o client.ClusterNode) bool { return o.ID != n.ID && o.State == "active" && o.Alive })
+	heir := slices.IndexFunc(c.Nodes, func(o admin.ClusterNode) bool { return o.ID != n.ID && o.State == "active" && o.Alive })
 	if state != "active" && heir < 0 {
 		return refuse(409, "refused", "no other node is active and alive to take over from "+n.ID, "")
 	}
@@ -231,7 +232,7 @@ func (c *fakeCluster) changeNode(name, verb string) (int, any) {
 			g.Leader = c.Nodes[heir].ID
 		}
 	}
-	return 200, client.Changed{Changed: changed, Node: &client.ChangedNode{ID: n.ID, Key: n.Key, State: state}}
+	return 200, admin.Changed{Changed: changed, Node: &admin.ChangedNode{ID: n.ID, Key: n.Key, State: state}}
 }
 
 func (c *fakeCluster) changeGroup(number, verb string, body []byte) (int, any) {
@@ -254,21 +255,21 @@ func (c *fakeCluster) changeGroup(number, verb string, body []byte) (int, any) {
 		g.Voters = slices.Clone(g.Target)
 		changed = true
 	}
-	return 200, client.Changed{Changed: changed, Group: &client.ChangedGroup{ID: g.ID, Leader: g.Leader, Target: g.Target}}
+	return 200, admin.Changed{Changed: changed, Group: &admin.ChangedGroup{ID: g.ID, Leader: g.Leader, Target: g.Target}}
 }
 
 // cold returns the nodes' reports about their rows on disk. Between two reports, a job
 // moves half of the remaining rows.
-func (c *fakeCluster) cold() (nodes []client.ColdNode) {
+func (c *fakeCluster) cold() (nodes []admin.ColdNode) {
 	for _, n := range c.Nodes {
 		if !n.Answers {
-			nodes = append(nodes, client.ColdNode{Node: n.ID})
+			nodes = append(nodes, admin.ColdNode{Node: n.ID})
 			continue
 		}
-		node := client.ColdNode{
+		node := admin.ColdNode{
 			Node: n.ID, Answers: true, AfterSeconds: 3600, DiskBytes: 1 << 20, CacheBytes: 1 << 16, CacheHits: 900, Reads: 100,
-			ReadP50: 0.00028, ReadP99: 0.0018, Scrub: client.ColdScrub{EverySeconds: 604800, Blocks: 10, Bytes: 40000, PassBytes: 500, PassOf: 1000},
-			Keyspaces: []client.ColdKeyspace{
+			ReadP50: 0.00028, ReadP99: 0.0018, Scrub: admin.ColdScrub{EverySeconds: 604800, Blocks: 10, Bytes: 40000, PassBytes: 500, PassOf: 1000},
+			Keyspaces: []admin.ColdKeyspace{
 				{Keyspace: "posts", Rows: c.Rows, MemoryBytes: 20 * c.Rows, ColdRows: c.Rows, ColdBytes: 5 * c.Rows, Generations: 1, DueRows: 1234},
 				{Keyspace: "users"},
 			},
@@ -301,18 +302,18 @@ func (c *fakeCluster) orderCold(verb string, body []byte) (int, any) {
 	case order.Keyspace == "users" && order.OlderThan > 0:
 		return refuse(400, "invalid_argument", "older_than_seconds: ids of users carry no time", "older_than_seconds")
 	}
-	answer := client.ColdOrdered{ID: "0123456789abcdef"}
+	answer := admin.ColdOrdered{ID: "0123456789abcdef"}
 	if order.DryRun {
 		answer.ID = ""
 	}
 	for _, n := range c.Nodes {
 		if !n.Answers {
-			answer.Nodes = append(answer.Nodes, client.ColdOrderedNode{Node: n.ID})
+			answer.Nodes = append(answer.Nodes, admin.ColdOrderedNode{Node: n.ID})
 			continue
 		}
-		answer.Nodes = append(answer.Nodes, client.ColdOrderedNode{Node: n.ID, Answers: true, Rows: c.Rows})
+		answer.Nodes = append(answer.Nodes, admin.ColdOrderedNode{Node: n.ID, Answers: true, Rows: c.Rows})
 		if verb != "stop" && !order.DryRun {
-			c.Cold[n.ID] = &client.ColdWork{ID: answer.ID, Verb: verb, Keyspace: order.Keyspace, Began: time.Now(), Running: true, Of: c.Rows}
+			c.Cold[n.ID] = &admin.ColdWork{ID: answer.ID, Verb: verb, Keyspace: order.Keyspace, Began: time.Now(), Running: true, Of: c.Rows}
 		}
 	}
 	return 200, answer

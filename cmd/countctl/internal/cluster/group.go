@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
@@ -21,11 +22,11 @@ func groupCommand(c *cli.CLI) *cobra.Command {
 }
 
 func listGroups(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
-	groups, err := server.Admin().ClusterGroups(ctx)
+	groups, err := admin.New(server).ClusterGroups(ctx)
 	return map[string]any{"groups": groups}, func(t *cli.Table) { groupRows(t, groups) }, err
 }
 
-func groupRows(t *cli.Table, groups []client.ClusterGroup) {
+func groupRows(t *cli.Table, groups []admin.ClusterGroup) {
 	t.Row("GROUP", "NAME", "LEADER", "TERM", "VOTERS", "OTHERS", "TARGET", "LAG", "ROWS", "BYTES")
 	for _, g := range groups {
 		target := "="
@@ -38,7 +39,7 @@ func groupRows(t *cli.Table, groups []client.ClusterGroup) {
 }
 
 // numbered joins the names of nodes, each with the number of its replica if that has one.
-func numbered(g client.ClusterGroup, nodes []string) string {
+func numbered(g admin.ClusterGroup, nodes []string) string {
 	names := slices.Clone(nodes)
 	for _, r := range g.Replicas {
 		if _, number, has := strings.Cut(r.ID, "#"); has && slices.Contains(nodes, r.Node) {
@@ -49,7 +50,7 @@ func numbered(g client.ClusterGroup, nodes []string) string {
 }
 
 // lagOf returns the largest lag among the group's replicas.
-func lagOf(g client.ClusterGroup) uint64 {
+func lagOf(g admin.ClusterGroup) uint64 {
 	lag := uint64(0)
 	for _, r := range g.Replicas {
 		lag = max(lag, r.Lag)
@@ -58,17 +59,17 @@ func lagOf(g client.ClusterGroup) uint64 {
 }
 
 // parseGroup parses a group given by number or by name, such as posts/3.
-func parseGroup(ctx context.Context, server *client.Client, text string) (client.ClusterGroup, error) {
-	groups, err := server.Admin().ClusterGroups(ctx)
+func parseGroup(ctx context.Context, server *client.Client, text string) (admin.ClusterGroup, error) {
+	groups, err := admin.New(server).ClusterGroups(ctx)
 	if err != nil {
-		return client.ClusterGroup{}, fmt.Errorf("cannot list the groups: %w", err)
+		return admin.ClusterGroup{}, fmt.Errorf("cannot list the groups: %w", err)
 	}
 	for _, g := range groups {
 		if strconv.FormatUint(uint64(g.ID), 10) == text || cli.GroupName(g) == text {
 			return g, nil
 		}
 	}
-	return client.ClusterGroup{}, fmt.Errorf("there is no group %s; see countctl group list", text)
+	return admin.ClusterGroup{}, fmt.Errorf("there is no group %s; see countctl group list", text)
 }
 
 func groupTransferCommand(c *cli.CLI) *cobra.Command {
@@ -76,8 +77,8 @@ func groupTransferCommand(c *cli.CLI) *cobra.Command {
 		Use:     "transfer GROUP NODE",
 		Short:   "Hand a group over to another of its voters",
 		Example: "  countctl group transfer posts/3 n2",
-		RunE: changeGroup(c, func(ctx context.Context, server *client.Client, g client.ClusterGroup, args []string) (client.Changed, error) {
-			changed, err := server.Admin().Transfer(ctx, g.ID, args[1])
+		RunE: changeGroup(c, func(ctx context.Context, server *client.Client, g admin.ClusterGroup, args []string) (admin.Changed, error) {
+			changed, err := admin.New(server).Transfer(ctx, g.ID, args[1])
 			if err != nil {
 				err = fmt.Errorf("cannot hand %s over to %s: %w", cli.GroupName(g), args[1], err)
 			}
@@ -88,8 +89,8 @@ func groupTransferCommand(c *cli.CLI) *cobra.Command {
 
 // changeGroup returns the RunE of a command whose first argument names a group. The RunE
 // calls change and prints its result.
-func changeGroup(c *cli.CLI, change func(context.Context, *client.Client, client.ClusterGroup, []string) (client.Changed, error)) func(*cobra.Command, []string) error {
-	return c.OnCluster(func(ctx context.Context, server *client.Client, _ []client.ClusterNode, args []string) error {
+func changeGroup(c *cli.CLI, change func(context.Context, *client.Client, admin.ClusterGroup, []string) (admin.Changed, error)) func(*cobra.Command, []string) error {
+	return c.OnCluster(func(ctx context.Context, server *client.Client, _ []admin.ClusterNode, args []string) error {
 		g, err := parseGroup(ctx, server, args[0])
 		if err != nil {
 			return err
@@ -115,7 +116,7 @@ func groupMoveCommand(c *cli.CLI) *cobra.Command {
 The new replica catches up and gets a vote before the old one is removed. If nodes then
 have uneven numbers of replicas, the cluster evens them out again.`,
 		Example: "  countctl group move posts/3 n1 n4",
-		RunE: changeGroup(c, func(ctx context.Context, server *client.Client, g client.ClusterGroup, args []string) (client.Changed, error) {
+		RunE: changeGroup(c, func(ctx context.Context, server *client.Client, g admin.ClusterGroup, args []string) (admin.Changed, error) {
 			return moveReplica(ctx, c, server, g, args[1], args[2], wait)
 		}),
 	}
@@ -123,14 +124,14 @@ have uneven numbers of replicas, the cluster evens them out again.`,
 	return cmd
 }
 
-func moveReplica(ctx context.Context, c *cli.CLI, server *client.Client, g client.ClusterGroup, from, to string, wait time.Duration) (client.Changed, error) {
+func moveReplica(ctx context.Context, c *cli.CLI, server *client.Client, g admin.ClusterGroup, from, to string, wait time.Duration) (admin.Changed, error) {
 	c.Say("a replica of %s, %s, moves from %s to %s", cli.GroupName(g), cli.Counted(g.Rows, "row"), from, to)
 	if err := c.Confirm("Move it?"); err != nil {
-		return client.Changed{}, err
+		return admin.Changed{}, err
 	}
-	changed, err := server.Admin().Move(ctx, g.ID, from, to)
+	changed, err := admin.New(server).Move(ctx, g.ID, from, to)
 	if err != nil {
-		return client.Changed{}, fmt.Errorf("cannot move %s from %s to %s: %w", cli.GroupName(g), from, to, err)
+		return admin.Changed{}, fmt.Errorf("cannot move %s from %s to %s: %w", cli.GroupName(g), from, to, err)
 	}
 	if c.NoWait {
 		return changed, nil
@@ -140,7 +141,7 @@ func moveReplica(ctx context.Context, c *cli.CLI, server *client.Client, g clien
 }
 
 // awaitMove waits until a group's voters are those of its target.
-func awaitMove(ctx context.Context, c *cli.CLI, server *client.Client, g client.ClusterGroup, wait time.Duration) error {
+func awaitMove(ctx context.Context, c *cli.CLI, server *client.Client, g admin.ClusterGroup, wait time.Duration) error {
 	return await(ctx, c, wait, func(ctx context.Context) (string, error) {
 		now, err := parseGroup(ctx, server, strconv.FormatUint(uint64(g.ID), 10))
 		switch {

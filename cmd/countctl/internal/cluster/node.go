@@ -9,14 +9,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
 // nodesOutput is the JSON output of node list.
 type nodesOutput struct {
-	ClusterID   string               `json:"cluster_id"`
-	ClusterName string               `json:"cluster_name,omitempty"`
-	Nodes       []client.ClusterNode `json:"nodes"`
+	ClusterID   string              `json:"cluster_id"`
+	ClusterName string              `json:"cluster_name,omitempty"`
+	Nodes       []admin.ClusterNode `json:"nodes"`
 }
 
 // nodeOutput is the JSON output of node drain, undrain and remove.
@@ -35,11 +36,11 @@ func nodeCommand(c *cli.CLI) *cobra.Command {
 }
 
 func listNodes(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
-	seen, err := server.Admin().ClusterNodes(ctx)
+	seen, err := admin.New(server).ClusterNodes(ctx)
 	return nodesOutput(seen), func(t *cli.Table) { nodeRows(t, seen.Nodes) }, err
 }
 
-func nodeRows(t *cli.Table, nodes []client.ClusterNode) {
+func nodeRows(t *cli.Table, nodes []admin.ClusterNode) {
 	t.Row("NODE", "KEY", "ZONE", "STATE", "VERSION", "LEADS", "REPLICAS", "HTTP")
 	for _, n := range nodes {
 		t.Row(n.ID, n.Key, n.Zone, condition(n), n.Version, n.Leads, n.Replicas, n.HTTPAddr)
@@ -54,7 +55,7 @@ func nodeDrainCommand(c *cli.CLI) *cobra.Command {
 		Long: `Move the leaders off a node, give it no new replicas, and wait until it leads nothing.
 
 It keeps its replicas and answers requests. End the drain with node undrain.`,
-		RunE: onNode(c, func(ctx context.Context, server *client.Client, _ []client.ClusterNode, n client.ClusterNode) (nodeOutput, error) {
+		RunE: onNode(c, func(ctx context.Context, server *client.Client, _ []admin.ClusterNode, n admin.ClusterNode) (nodeOutput, error) {
 			c.Say("%s hands over %s that it leads and gets no new replicas", n.ID, cli.Counted(n.Leads, "group"))
 			if err := c.Confirm("Drain " + n.ID + "?"); err != nil {
 				return nodeOutput{}, err
@@ -68,7 +69,7 @@ It keeps its replicas and answers requests. End the drain with node undrain.`,
 
 // mayMove returns an error if half or more of the nodes that stay are dead. No replica can
 // move then, and a removal would wait forever.
-func mayMove(nodes []client.ClusterNode, leaver client.ClusterNode) error {
+func mayMove(nodes []admin.ClusterNode, leaver admin.ClusterNode) error {
 	staying, dead := 0, []string{}
 	for _, n := range nodes {
 		if n.Key == leaver.Key || n.State == "leaving" {
@@ -88,8 +89,8 @@ func mayMove(nodes []client.ClusterNode, leaver client.ClusterNode) error {
 
 // onNode returns the RunE of a command whose first argument names a node. The RunE calls
 // act, which changes the node, and prints the result.
-func onNode(c *cli.CLI, act func(context.Context, *client.Client, []client.ClusterNode, client.ClusterNode) (nodeOutput, error)) func(*cobra.Command, []string) error {
-	return c.OnCluster(func(ctx context.Context, server *client.Client, nodes []client.ClusterNode, args []string) error {
+func onNode(c *cli.CLI, act func(context.Context, *client.Client, []admin.ClusterNode, admin.ClusterNode) (nodeOutput, error)) func(*cobra.Command, []string) error {
+	return c.OnCluster(func(ctx context.Context, server *client.Client, nodes []admin.ClusterNode, args []string) error {
 		n, there := FindNode(nodes, args[0])
 		if !there {
 			return fmt.Errorf("there is no node %s; see countctl node list", args[0])
@@ -106,7 +107,7 @@ func onNode(c *cli.CLI, act func(context.Context, *client.Client, []client.Clust
 }
 
 // changeNode makes one call that changes a node.
-func changeNode(ctx context.Context, call func(ctx context.Context, key string) (client.Changed, error), verb string, n client.ClusterNode) (nodeOutput, error) {
+func changeNode(ctx context.Context, call func(ctx context.Context, key string) (admin.Changed, error), verb string, n admin.ClusterNode) (nodeOutput, error) {
 	changed, err := call(ctx, n.Key)
 	if err != nil {
 		return nodeOutput{}, fmt.Errorf("cannot %s %s: %w", verb, n.ID, err)
@@ -116,8 +117,8 @@ func changeNode(ctx context.Context, call func(ctx context.Context, key string) 
 
 // drain drains a node. Unless --no-wait is given, it then waits until the node leads
 // nothing.
-func drain(ctx context.Context, c *cli.CLI, server *client.Client, n client.ClusterNode, wait time.Duration) (nodeOutput, error) {
-	out, err := changeNode(ctx, server.Admin().Drain, "drain", n)
+func drain(ctx context.Context, c *cli.CLI, server *client.Client, n admin.ClusterNode, wait time.Duration) (nodeOutput, error) {
+	out, err := changeNode(ctx, admin.New(server).Drain, "drain", n)
 	if err != nil || c.NoWait {
 		return out, err
 	}
@@ -139,8 +140,8 @@ func nodeUndrainCommand(c *cli.CLI) *cobra.Command {
 	return &cobra.Command{
 		Use:   "undrain NODE",
 		Short: "End a drain, or keep a node that is leaving",
-		RunE: onNode(c, func(ctx context.Context, server *client.Client, _ []client.ClusterNode, n client.ClusterNode) (nodeOutput, error) {
-			out, err := changeNode(ctx, server.Admin().Undrain, "undrain", n)
+		RunE: onNode(c, func(ctx context.Context, server *client.Client, _ []admin.ClusterNode, n admin.ClusterNode) (nodeOutput, error) {
+			out, err := changeNode(ctx, admin.New(server).Undrain, "undrain", n)
 			out.Done = err == nil
 			return out, err
 		}),
@@ -157,7 +158,7 @@ func nodeRemoveCommand(c *cli.CLI) *cobra.Command {
 Replicas move two groups at a time; each is copied before the old one is removed. Stop
 the node's process once the node is removed, and never start it on that data directory
 again. Until then, node undrain keeps the node in the cluster.`,
-		RunE: onNode(c, func(ctx context.Context, server *client.Client, nodes []client.ClusterNode, n client.ClusterNode) (nodeOutput, error) {
+		RunE: onNode(c, func(ctx context.Context, server *client.Client, nodes []admin.ClusterNode, n admin.ClusterNode) (nodeOutput, error) {
 			if err := mayMove(nodes, n); err != nil {
 				return nodeOutput{}, err
 			}
@@ -172,8 +173,8 @@ again. Until then, node undrain keeps the node in the cluster.`,
 	return cmd
 }
 
-func removeNode(ctx context.Context, c *cli.CLI, server *client.Client, n client.ClusterNode, wait time.Duration) (nodeOutput, error) {
-	out, err := changeNode(ctx, server.Admin().Remove, "remove", n)
+func removeNode(ctx context.Context, c *cli.CLI, server *client.Client, n admin.ClusterNode, wait time.Duration) (nodeOutput, error) {
+	out, err := changeNode(ctx, admin.New(server).Remove, "remove", n)
 	if err != nil || c.NoWait {
 		return out, err
 	}

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/cmd/countctl/internal/counters"
@@ -63,8 +63,8 @@ func TestWarnings(t *testing.T) {
 			c.Groups[1].Replicas[0].Entries, c.Groups[1].Replicas[2].Entries = entries(90, 100, 5), entries(90, 100, 3)
 		}, []string{"replicas_differ"}},
 		"ids of another layout": {func(c *fakeCluster) {
-			c.Groups[1].Misfit = &client.Misfit{ID: 1850000000000000000, Layout: "weibo", Fits: "twitter", Rows: 6}
-			c.Groups[2].Misfit = &client.Misfit{ID: 1850000000000000001, Layout: "weibo", Rows: 4}
+			c.Groups[1].Misfit = &admin.Misfit{ID: 1850000000000000000, Layout: "weibo", Fits: "twitter", Rows: 6}
+			c.Groups[2].Misfit = &admin.Misfit{ID: 1850000000000000001, Layout: "weibo", Rows: 4}
 		}, []string{"id_layout_misfit"}},
 		"a version held":            {func(c *fakeCluster) { c.Version.Held = true }, []string{"version_held"}},
 		"a program that is another": {func(c *fakeCluster) { c.Nodes[1].Version = "2" }, []string{"versions_differ"}},
@@ -93,28 +93,28 @@ func TestWarnings(t *testing.T) {
 // status warns if a tenth or more of the ids do not fit the layout. The warning says what
 // to do if anything would help.
 func TestMisfitsAreWarnedOf(t *testing.T) {
-	misfit := func(rows uint64, fits string) *client.Misfit {
-		return &client.Misfit{ID: 1850000000000000000, Layout: "weibo", Fits: fits, Rows: rows}
+	misfit := func(rows uint64, fits string) *admin.Misfit {
+		return &admin.Misfit{ID: 1850000000000000000, Layout: "weibo", Fits: fits, Rows: rows}
 	}
 	const begins = " rows of posts, as 1850000000000000000, are not of layout weibo; "
 	for name, test := range map[string]struct {
 		rows [2]uint64 // by shard
-		of   [2]*client.Misfit
+		of   [2]*admin.Misfit
 		want string
 	}{
-		"none":          {[2]uint64{50, 50}, [2]*client.Misfit{}, ""},
-		"a stray one":   {[2]uint64{50, 50}, [2]*client.Misfit{misfit(1, "")}, ""},
-		"under a tenth": {[2]uint64{50, 50}, [2]*client.Misfit{misfit(9, "")}, ""},
-		"a tenth":       {[2]uint64{50, 50}, [2]*client.Misfit{misfit(3, ""), misfit(7, "")}, "10" + begins + "no layout with a name fits more of the rows"},
-		"most":          {[2]uint64{500, 500}, [2]*client.Misfit{misfit(500, "twitter"), misfit(490, "")}, "990" + begins + "start the nodes with --id-layout posts=twitter"},
-		"all":           {[2]uint64{0, 1}, [2]*client.Misfit{nil, misfit(1, "none")}, "1" + begins + "start the nodes with --id-layout posts=none"},
+		"none":          {[2]uint64{50, 50}, [2]*admin.Misfit{}, ""},
+		"a stray one":   {[2]uint64{50, 50}, [2]*admin.Misfit{misfit(1, "")}, ""},
+		"under a tenth": {[2]uint64{50, 50}, [2]*admin.Misfit{misfit(9, "")}, ""},
+		"a tenth":       {[2]uint64{50, 50}, [2]*admin.Misfit{misfit(3, ""), misfit(7, "")}, "10" + begins + "no layout with a name fits more of the rows"},
+		"most":          {[2]uint64{500, 500}, [2]*admin.Misfit{misfit(500, "twitter"), misfit(490, "")}, "990" + begins + "start the nodes with --id-layout posts=twitter"},
+		"all":           {[2]uint64{0, 1}, [2]*admin.Misfit{nil, misfit(1, "none")}, "1" + begins + "start the nodes with --id-layout posts=none"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var groups []client.ClusterGroup
+			var groups []admin.ClusterGroup
 			for s, rows := range test.rows {
-				groups = append(groups, client.ClusterGroup{Keyspace: "posts", Shard: s, Rows: rows, Misfit: test.of[s]})
+				groups = append(groups, admin.ClusterGroup{Keyspace: "posts", Shard: s, Rows: rows, Misfit: test.of[s]})
 			}
-			groups = append(groups, client.ClusterGroup{Keyspace: "users", Rows: 1000})
+			groups = append(groups, admin.ClusterGroup{Keyspace: "users", Rows: 1000})
 			var got []string
 			warnOfMisfits(groups, func(_, format string, args ...any) { got = append(got, fmt.Sprintf(format, args...)) })
 			if strings.Join(got, "; ") != test.want {
@@ -126,14 +126,14 @@ func TestMisfitsAreWarnedOf(t *testing.T) {
 
 // status warns once for each keyspace of a shard with many rows and over twice its share.
 func TestUnevenShardsAreWarnedOf(t *testing.T) {
-	groups := func(rows ...uint64) (all []client.ClusterGroup) {
+	groups := func(rows ...uint64) (all []admin.ClusterGroup) {
 		for s, n := range rows {
-			all = append(all, client.ClusterGroup{Keyspace: "posts", Shard: s, Rows: n}, client.ClusterGroup{Keyspace: "users", Shard: s, Rows: 10})
+			all = append(all, admin.ClusterGroup{Keyspace: "posts", Shard: s, Rows: n}, admin.ClusterGroup{Keyspace: "users", Shard: s, Rows: 10})
 		}
 		return all
 	}
 	for name, test := range map[string]struct {
-		groups []client.ClusterGroup
+		groups []admin.ClusterGroup
 		want   string
 	}{
 		"all in one":           {groups(60_000, 0, 0, 0), "posts/0 holds 60,000 of the 60,000 rows of posts, more than twice its share of 4 shards"},
@@ -254,15 +254,15 @@ func TestNodeRemove(t *testing.T) {
 func TestGroups(t *testing.T) {
 	server, i := three(t)
 	server.edit(func(c *fakeCluster) {
-		c.Nodes = append(c.Nodes, client.ClusterNode{ID: "n4", Key: "n4.0", State: "active", Alive: true, Answers: true})
+		c.Nodes = append(c.Nodes, admin.ClusterNode{ID: "n4", Key: "n4.0", State: "active", Alive: true, Answers: true})
 	})
 	if list := clitest.Decode[groupsOutput](t, i.OK("group", "list", "-o", "json")); len(list.Groups) != 9 || list.Groups[1].Keyspace != "posts" {
 		t.Fatalf("groups %+v", list)
 	}
-	if out := clitest.Decode[client.Changed](t, i.OK("group", "transfer", "posts/0", "n3", "-o", "json")); !out.Changed || out.Group.Leader != "n3" {
+	if out := clitest.Decode[admin.Changed](t, i.OK("group", "transfer", "posts/0", "n3", "-o", "json")); !out.Changed || out.Group.Leader != "n3" {
 		t.Errorf("transferred: %+v", out)
 	}
-	if out := clitest.Decode[client.Changed](t, i.OK("group", "move", "1", "n1", "n4", "-o", "json")); !slices.Equal(out.Group.Target, []string{"n4", "n2", "n3"}) {
+	if out := clitest.Decode[admin.Changed](t, i.OK("group", "move", "1", "n1", "n4", "-o", "json")); !slices.Equal(out.Group.Target, []string{"n4", "n2", "n3"}) {
 		t.Errorf("moved: %+v", out)
 	}
 	if table := i.OK("group", "list"); !strings.Contains(table, "n4,n2,n3") {
@@ -284,7 +284,7 @@ func TestRebalance(t *testing.T) {
 	}
 	groups := []uint32{1, 2}
 	server.edit(func(c *fakeCluster) {
-		c.Steps = []client.PlanStep{
+		c.Steps = []admin.PlanStep{
 			{Step: "place", Group: &groups[0], Name: "posts/0", Add: []string{"n4"}, Remove: []string{"n1"}, Reason: "n1 has 9 replicas"},
 			{Step: "transfer", Group: &groups[1], Name: "posts/1", From: "n1", To: "n2", Reason: "n1 is draining"},
 		}
@@ -309,7 +309,7 @@ func TestRebalanceShowsWhatMoves(t *testing.T) {
 		"at rest":      {func(*fakeCluster) {}, ""},
 		"a group":      {func(c *fakeCluster) { c.Groups[1].Target = []string{"n1", "n2", "n4"} }, "+n4 -n3"},
 		"no leader":    {func(c *fakeCluster) { c.Groups[1].Leader = "" }, "its leader does not answer"},
-		"only planned": {func(c *fakeCluster) { c.Steps = []client.PlanStep{{Step: "remove_node", Node: "n3"}} }, "removed"},
+		"only planned": {func(c *fakeCluster) { c.Steps = []admin.PlanStep{{Step: "remove_node", Node: "n3"}} }, "removed"},
 		"a move that began and ended meanwhile": {func(c *fakeCluster) {
 			c.Looked = func(c *fakeCluster, _, path string) {
 				if path == "/v1/admin/plan" {
@@ -398,8 +398,8 @@ func TestUpgrade(t *testing.T) {
 }
 
 func TestVerify(t *testing.T) {
-	mark := func(index uint64, digest string) []client.DigestMark {
-		return []client.DigestMark{{Index: index, Digest: digest}}
+	mark := func(index uint64, digest string) []admin.DigestMark {
+		return []admin.DigestMark{{Index: index, Digest: digest}}
 	}
 	for name, test := range map[string]struct {
 		edit func(*fakeCluster)
@@ -474,10 +474,10 @@ func TestVerify(t *testing.T) {
 }
 
 // entries returns those of one term from an index to another.
-func entries(from, to, term uint64) []client.EntryMark {
-	var all []client.EntryMark
+func entries(from, to, term uint64) []admin.EntryMark {
+	var all []admin.EntryMark
 	for i := from; i <= to; i++ {
-		all = append(all, client.EntryMark{Index: i, Term: term, CRC: fmt.Sprintf("%08x", i)})
+		all = append(all, admin.EntryMark{Index: i, Term: term, CRC: fmt.Sprintf("%08x", i)})
 	}
 	return all
 }
@@ -724,5 +724,5 @@ func against(t *testing.T, url string) *clitest.Invocation {
 
 // groupsOutput is the JSON output of group list.
 type groupsOutput struct {
-	Groups []client.ClusterGroup `json:"groups"`
+	Groups []admin.ClusterGroup `json:"groups"`
 }

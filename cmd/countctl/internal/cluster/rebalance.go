@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
@@ -18,9 +19,9 @@ import (
 type planOutput struct {
 	// Idle is set if no step is left, and every group has a leader that answers and its
 	// intended voters.
-	Idle   bool              `json:"idle"`
-	Steps  []client.PlanStep `json:"steps"`  // the next ones
-	Moving []movingGroup     `json:"moving"` // moves in progress
+	Idle   bool             `json:"idle"`
+	Steps  []admin.PlanStep `json:"steps"`  // the next ones
+	Moving []movingGroup    `json:"moving"` // moves in progress
 }
 
 // movingGroup is a group whose voters differ from its target, or whose leader does not
@@ -51,7 +52,7 @@ anything. If each group has a leader and its replicas are where they should be, 
 			}
 			return nil
 		},
-		RunE: c.OnCluster(func(ctx context.Context, server *client.Client, _ []client.ClusterNode, _ []string) error {
+		RunE: c.OnCluster(func(ctx context.Context, server *client.Client, _ []admin.ClusterNode, _ []string) error {
 			return runRebalance(ctx, c, server, wait)
 		}),
 	}
@@ -84,25 +85,25 @@ func runRebalance(ctx context.Context, c *cli.CLI, server *client.Client, wait t
 // a group moves, because the number of concurrent moves is bounded. A move that begins and
 // ends between the two reads changes the target of its group, so planOf notices it too.
 func planOf(ctx context.Context, server *client.Client) (planOutput, error) {
-	before, err := server.Admin().ClusterGroups(ctx)
+	before, err := admin.New(server).ClusterGroups(ctx)
 	if err != nil {
 		return planOutput{}, fmt.Errorf("cannot list the groups: %w", err)
 	}
-	steps, err := server.Admin().Plan(ctx)
+	steps, err := admin.New(server).Plan(ctx)
 	if err != nil {
 		return planOutput{}, fmt.Errorf("cannot get the plan: %w", err)
 	}
-	now, err := server.Admin().ClusterGroups(ctx)
+	now, err := admin.New(server).ClusterGroups(ctx)
 	if err != nil {
 		return planOutput{}, fmt.Errorf("cannot list the groups: %w", err)
 	}
-	plan := planOutput{Steps: append([]client.PlanStep{}, steps...), Moving: movingOf(now)}
-	same := slices.EqualFunc(before, now, func(a, b client.ClusterGroup) bool { return a.ID == b.ID && sameNames(a.Target, b.Target) })
+	plan := planOutput{Steps: append([]admin.PlanStep{}, steps...), Moving: movingOf(now)}
+	same := slices.EqualFunc(before, now, func(a, b admin.ClusterGroup) bool { return a.ID == b.ID && sameNames(a.Target, b.Target) })
 	plan.Idle = same && len(steps) == 0 && len(plan.Moving) == 0 && len(movingOf(before)) == 0
 	return plan, nil
 }
 
-func movingOf(groups []client.ClusterGroup) []movingGroup {
+func movingOf(groups []admin.ClusterGroup) []movingGroup {
 	moving := []movingGroup{}
 	for _, g := range groups {
 		if g.Leader != "" && sameNames(g.Voters, g.Target) {
@@ -147,7 +148,7 @@ func (p planOutput) table(t *cli.Table) {
 	stepRows(t, p.Steps)
 }
 
-func stepRows(t *cli.Table, steps []client.PlanStep) {
+func stepRows(t *cli.Table, steps []admin.PlanStep) {
 	for _, s := range steps {
 		of, change := s.Name, ""
 		switch s.Step {

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
@@ -112,7 +113,7 @@ func (r *rolling) run(ctx context.Context, only []string) error {
 	})
 }
 
-func namesOf(nodes []client.ClusterNode, sep string) string {
+func namesOf(nodes []admin.ClusterNode, sep string) string {
 	var names []string
 	for _, n := range nodes {
 		names = append(names, n.ID)
@@ -120,8 +121,8 @@ func namesOf(nodes []client.ClusterNode, sep string) string {
 	return strings.Join(names, sep)
 }
 
-func chosen(nodes []client.ClusterNode, only []string) ([]client.ClusterNode, error) {
-	var list []client.ClusterNode
+func chosen(nodes []admin.ClusterNode, only []string) ([]admin.ClusterNode, error) {
+	var list []admin.ClusterNode
 	for _, name := range only {
 		n, there := FindNode(nodes, name)
 		if !there {
@@ -133,7 +134,7 @@ func chosen(nodes []client.ClusterNode, only []string) ([]client.ClusterNode, er
 }
 
 // restartNode drains one node, restarts it, waits until it is back, and undrains it.
-func (r *rolling) restartNode(ctx context.Context, n client.ClusterNode) error {
+func (r *rolling) restartNode(ctx context.Context, n admin.ClusterNode) error {
 	if err := await(ctx, r.CLI, r.wait, func(ctx context.Context) (string, error) { return r.unsound(ctx, "") }); err != nil {
 		return fmt.Errorf("the cluster is not whole: %w", err)
 	}
@@ -161,7 +162,7 @@ func (r *rolling) restartNode(ctx context.Context, n client.ClusterNode) error {
 		return fmt.Errorf("%w; it stays drained", err)
 	}
 	r.Say("%s: undrain", n.ID)
-	if _, err := r.server.Admin().Undrain(ctx, n.Key); err != nil {
+	if _, err := admin.New(r.server).Undrain(ctx, n.Key); err != nil {
 		return fmt.Errorf("cannot undrain it: %w", err)
 	}
 	return nil
@@ -170,7 +171,7 @@ func (r *rolling) restartNode(ctx context.Context, n client.ClusterNode) error {
 // restart runs the command for a node. Names of nodes contain no characters special to a
 // shell. The command has a process group of its own, so that Ctrl-C does not interrupt it.
 // restart waits for the command even if ctx ends.
-func (r *rolling) restart(ctx context.Context, n client.ClusterNode) error {
+func (r *rolling) restart(ctx context.Context, n admin.ClusterNode) error {
 	line := strings.NewReplacer("{id}", n.ID, "{key}", n.Key, "{http}", n.HTTPAddr).Replace(r.exec)
 	cmd := exec.Command("sh", "-c", line)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -199,11 +200,11 @@ func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), rollingCleanup)
 }
 
-func (r *rolling) undrain(ctx context.Context, n client.ClusterNode) error {
+func (r *rolling) undrain(ctx context.Context, n admin.ClusterNode) error {
 	ctx, cancel := afterwards(ctx)
 	defer cancel()
 	err := await(ctx, r.CLI, rollingCleanup, func(ctx context.Context) (string, error) {
-		_, err := r.server.Admin().Undrain(ctx, n.Key)
+		_, err := admin.New(r.server).Undrain(ctx, n.Key)
 		return "", err
 	})
 	if err != nil {
@@ -214,10 +215,10 @@ func (r *rolling) undrain(ctx context.Context, n client.ClusterNode) error {
 
 // sayWhatIsLeft prints the state of each node, and the command that restarts the remaining
 // nodes.
-func (r *rolling) sayWhatIsLeft(ctx context.Context, remaining []client.ClusterNode) {
+func (r *rolling) sayWhatIsLeft(ctx context.Context, remaining []admin.ClusterNode) {
 	ctx, cancel := afterwards(ctx)
 	defer cancel()
-	seen, err := r.server.Admin().ClusterNodes(ctx)
+	seen, err := admin.New(r.server).ClusterNodes(ctx)
 	if err != nil {
 		r.Say("the state of the nodes is unknown (%v); see countctl status", err)
 		return
@@ -238,7 +239,7 @@ func (r *rolling) sayWhatIsLeft(ctx context.Context, remaining []client.ClusterN
 }
 
 // away returns why a restarted node is not back yet, or "".
-func (r *rolling) away(ctx context.Context, n client.ClusterNode, life string) (string, error) {
+func (r *rolling) away(ctx context.Context, n admin.ClusterNode, life string) (string, error) {
 	now, there, err := nodeNow(ctx, r.server, n.Key)
 	switch {
 	case err != nil:
@@ -258,7 +259,7 @@ func (r *rolling) away(ctx context.Context, n client.ClusterNode, life string) (
 // unsound returns why the cluster cannot spare a node now, or "". It ignores the condition
 // of node exceptID, which its caller checks.
 func (r *rolling) unsound(ctx context.Context, exceptID string) (string, error) {
-	seen, err := r.server.Admin().ClusterNodes(ctx)
+	seen, err := admin.New(r.server).ClusterNodes(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -267,7 +268,7 @@ func (r *rolling) unsound(ctx context.Context, exceptID string) (string, error) 
 			return n.ID + " is " + what, nil
 		}
 	}
-	groups, err := r.server.Admin().ClusterGroups(ctx)
+	groups, err := admin.New(r.server).ClusterGroups(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/docker/go-units"
 
-	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
@@ -164,13 +164,13 @@ func few(nodes []string) string {
 func (s statusOutput) nodeRows() [][]any {
 	nodes := slices.Clone(s.Nodes)
 	if len(nodes) > nodeLinesMin {
-		rank := func(n client.ClusterNode) int {
+		rank := func(n admin.ClusterNode) int {
 			if condition(n) == "alive" {
 				return 1
 			}
 			return 0
 		}
-		slices.SortStableFunc(nodes, func(a, b client.ClusterNode) int { return cmp.Compare(rank(a), rank(b)) })
+		slices.SortStableFunc(nodes, func(a, b admin.ClusterNode) int { return cmp.Compare(rank(a), rank(b)) })
 	}
 	var rows [][]any
 	for _, n := range nodes {

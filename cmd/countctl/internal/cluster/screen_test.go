@@ -10,7 +10,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
@@ -33,9 +33,9 @@ func fitsScreen(t *testing.T, text string) {
 // state is the state that a cluster reports.
 type state struct {
 	clusterName string
-	nodes       []client.ClusterNode
-	groups      []client.ClusterGroup
-	version     client.ClusterVersion
+	nodes       []admin.ClusterNode
+	groups      []admin.ClusterGroup
+	version     admin.ClusterVersion
 	why         string // reason why it is not ready
 	id          string
 }
@@ -43,10 +43,10 @@ type state struct {
 // healthy is a cluster of some nodes and 24 groups that the first three of them hold and
 // lead in turn.
 func healthy(nodes int) *state {
-	s := &state{id: "fb3880046ca8e4746d3695f64d2e2e1f", version: client.ClusterVersion{Version: 5, Max: 5}}
+	s := &state{id: "fb3880046ca8e4746d3695f64d2e2e1f", version: admin.ClusterVersion{Version: 5, Max: 5}}
 	for n := range nodes {
 		name := fmt.Sprintf("db-eu-west-%d", n+1)
-		s.nodes = append(s.nodes, client.ClusterNode{
+		s.nodes = append(s.nodes, admin.ClusterNode{
 			ID: name, Key: fmt.Sprintf("%s.0000000%d", name, n), Zone: "eu-west-1" + string("abc"[n%3]), State: "active",
 			Alive: true, Answers: true, Version: "v1.4.0-rc.1", VersionMax: 5, HTTPAddr: "10.20.30.40:7400",
 		})
@@ -65,14 +65,14 @@ func healthy(nodes int) *state {
 		{"board", 1, 12, 4_100, 0, 0},
 	} {
 		for shard := range k.shards {
-			g := client.ClusterGroup{
+			g := admin.ClusterGroup{
 				ID: uint32(len(s.groups)), Keyspace: k.name, Shard: shard, Term: 3,
 				Rows: k.rows, Bytes: k.bytes, ColdRows: k.cold, ColdBytes: k.onDisk,
 			}
 			for n := range min(3, nodes) {
 				name := s.nodes[n].ID
 				g.Target, g.Voters = append(g.Target, name), append(g.Voters, name)
-				g.Replicas = append(g.Replicas, client.Replica{Node: name, Role: "follower", AppliedIndex: 100})
+				g.Replicas = append(g.Replicas, admin.Replica{Node: name, Role: "follower", AppliedIndex: 100})
 				s.nodes[n].Replicas++
 			}
 			lead := len(s.groups) % min(3, nodes)
@@ -109,7 +109,7 @@ func (s *state) kill(n int) {
 func (s *state) screen(t *testing.T) string {
 	t.Helper()
 	out := statusOutput{Ready: s.why == "", Why: s.why}
-	if err := out.fill(client.ClusterNodes{ClusterID: s.id, ClusterName: s.clusterName, Nodes: s.nodes}, s.groups, nil, s.version); err != nil {
+	if err := out.fill(admin.ClusterNodes{ClusterID: s.id, ClusterName: s.clusterName, Nodes: s.nodes}, s.groups, nil, s.version); err != nil {
 		t.Fatal(err)
 	}
 	var text bytes.Buffer
@@ -138,7 +138,7 @@ func TestStatusScreens(t *testing.T) {
 		}},
 		"no-disk": {3, func(s *state) { s.nodes[2].DiskFull = true }},
 		"mixed-versions": {3, func(s *state) {
-			s.nodes[0].Version, s.nodes[0].VersionMax, s.version = "v1.3.9-14-gabcdef0-dirty", 4, client.ClusterVersion{Version: 4, Max: 4}
+			s.nodes[0].Version, s.nodes[0].VersionMax, s.version = "v1.3.9-14-gabcdef0-dirty", 4, admin.ClusterVersion{Version: 4, Max: 4}
 		}},
 		"uneven-shards": {3, func(s *state) {
 			for i := range s.groups {
@@ -161,7 +161,7 @@ func TestStatusScreens(t *testing.T) {
 			for n := range 30 {
 				g := s.groups[1]
 				g.ID, g.Keyspace, g.Shard = uint32(100+n), fmt.Sprintf("a_keyspace_with_a_long_name_%d", n), 0
-				g.Misfit = &client.Misfit{ID: 1850000000000000000, Layout: "weibo", Fits: "twitter", Rows: g.Rows - g.ColdRows}
+				g.Misfit = &admin.Misfit{ID: 1850000000000000000, Layout: "weibo", Fits: "twitter", Rows: g.Rows - g.ColdRows}
 				s.groups = append(s.groups, g)
 			}
 		}},

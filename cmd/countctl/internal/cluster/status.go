@@ -23,6 +23,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
@@ -36,21 +37,21 @@ func Commands(c *cli.CLI) []*cobra.Command {
 
 // statusOutput is the JSON output of status.
 type statusOutput struct {
-	Ready       bool                  `json:"ready"`
-	Why         string                `json:"why,omitempty"` // reason why it is not ready
-	ClusterID   string                `json:"cluster_id"`
-	ClusterName string                `json:"cluster_name,omitempty"` // "" for none
-	Version     client.ClusterVersion `json:"version"`
-	Nodes       []client.ClusterNode  `json:"nodes"`
-	Groups      []groupOutput         `json:"groups"`
-	Keyspaces   []sizeOutput          `json:"keyspaces"` // sums over their groups
-	Total       sizeOutput            `json:"total"`     // sum over all groups
-	Warnings    []warning             `json:"warnings"`
+	Ready       bool                 `json:"ready"`
+	Why         string               `json:"why,omitempty"` // reason why it is not ready
+	ClusterID   string               `json:"cluster_id"`
+	ClusterName string               `json:"cluster_name,omitempty"` // "" for none
+	Version     admin.ClusterVersion `json:"version"`
+	Nodes       []admin.ClusterNode  `json:"nodes"`
+	Groups      []groupOutput        `json:"groups"`
+	Keyspaces   []sizeOutput         `json:"keyspaces"` // sums over their groups
+	Total       sizeOutput           `json:"total"`     // sum over all groups
+	Warnings    []warning            `json:"warnings"`
 }
 
 // groupOutput is a group with its leader's digest.
 type groupOutput struct {
-	client.ClusterGroup
+	admin.ClusterGroup
 	Digest string `json:"digest"` // 16 hex digits; "" without a leader
 }
 
@@ -78,7 +79,7 @@ func statusCommand(c *cli.CLI) *cobra.Command {
 		Short: "Print the cluster's state and warnings on one screen; exit 1 if no node at --addr is ready",
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, _ []string) error {
 			if live {
-				return server.Admin().Live(ctx)
+				return admin.New(server).Live(ctx)
 			}
 			ready, why, err := waitReady(ctx, server, wait)
 			if err != nil {
@@ -123,7 +124,7 @@ func waitReady(ctx context.Context, server *client.Client, wait time.Duration) (
 // An error other than ErrNoAnswer ends the search.
 func anyReady(ctx context.Context, server *client.Client) (ready bool, why string, err error) {
 	for range server.Addrs() {
-		if ready, why, err = server.Ready(ctx); ready || err != nil && !errors.Is(err, client.ErrNoAnswer) {
+		if ready, why, err = admin.New(server).Ready(ctx); ready || err != nil && !errors.Is(err, client.ErrNoAnswer) {
 			break
 		}
 	}
@@ -133,20 +134,20 @@ func anyReady(ctx context.Context, server *client.Client) (ready bool, why strin
 // readState collects the state of the cluster. If the node has no cluster yet, it returns
 // an empty state and an error.
 func readState(ctx context.Context, server *client.Client) (statusOutput, error) {
-	out := statusOutput{Nodes: []client.ClusterNode{}, Groups: []groupOutput{}, Keyspaces: []sizeOutput{}, Warnings: []warning{}}
-	nodes, err := server.Admin().ClusterNodes(ctx)
+	out := statusOutput{Nodes: []admin.ClusterNode{}, Groups: []groupOutput{}, Keyspaces: []sizeOutput{}, Warnings: []warning{}}
+	nodes, err := admin.New(server).ClusterNodes(ctx)
 	if err != nil {
 		return out, err
 	}
-	groups, err := server.Admin().ClusterGroups(ctx)
+	groups, err := admin.New(server).ClusterGroups(ctx)
 	if err != nil {
 		return out, err
 	}
-	digests, err := server.Admin().Digests(ctx)
+	digests, err := admin.New(server).Digests(ctx)
 	if err != nil {
 		return out, err
 	}
-	version, err := server.Admin().ClusterVersion(ctx)
+	version, err := admin.New(server).ClusterVersion(ctx)
 	if err != nil {
 		return out, err
 	}
@@ -154,7 +155,7 @@ func readState(ctx context.Context, server *client.Client) (statusOutput, error)
 }
 
 // fill fills in the state that the cluster reports.
-func (s *statusOutput) fill(nodes client.ClusterNodes, groups []client.ClusterGroup, digests []client.GroupDigests, version client.ClusterVersion) error {
+func (s *statusOutput) fill(nodes admin.ClusterNodes, groups []admin.ClusterGroup, digests []admin.GroupDigests, version admin.ClusterVersion) error {
 	s.ClusterID, s.ClusterName = nodes.ClusterID, nodes.ClusterName
 	s.Nodes, s.Version = append(s.Nodes, nodes.Nodes...), version
 	for _, g := range groups {
@@ -164,7 +165,7 @@ func (s *statusOutput) fill(nodes client.ClusterNodes, groups []client.ClusterGr
 	return s.sum()
 }
 
-func leaderDigest(g client.ClusterGroup, digests []client.GroupDigests) string {
+func leaderDigest(g admin.ClusterGroup, digests []admin.GroupDigests) string {
 	for _, d := range digests {
 		for _, r := range d.Replicas {
 			if d.ID == g.ID && r.Node == g.Leader {

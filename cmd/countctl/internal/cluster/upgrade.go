@@ -7,12 +7,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
 // upgradeOutput is the JSON output of the upgrade commands.
 type upgradeOutput struct {
-	client.ClusterVersion
+	admin.ClusterVersion
 	Changed bool          `json:"changed"`
 	Nodes   []nodeVersion `json:"nodes"`
 	Final   bool          `json:"final"` // the cluster version is the highest that its nodes support
@@ -28,14 +29,14 @@ func upgradeCommand(c *cli.CLI) *cobra.Command {
 	cmd := cli.CommandGroup("upgrade", "Show, hold and raise the cluster version, which enables new formats", &cobra.Command{
 		Use:   "status",
 		Short: "Print the cluster version and the versions that each node supports",
-		RunE: onVersion(c, func(ctx context.Context, server *client.Client) (client.Changed, error) {
+		RunE: onVersion(c, func(ctx context.Context, server *client.Client) (admin.Changed, error) {
 			version, err := readVersion(ctx, server)
-			return client.Changed{Version: &version}, err
+			return admin.Changed{Version: &version}, err
 		}),
 	}, upgradeHoldCommand(c), &cobra.Command{
 		Use:   "finalize",
 		Short: "Release the cluster version and raise it for good to the highest that all nodes support",
-		RunE: onVersion(c, func(ctx context.Context, server *client.Client) (changed client.Changed, err error) {
+		RunE: onVersion(c, func(ctx context.Context, server *client.Client) (changed admin.Changed, err error) {
 			now, err := readVersion(ctx, server)
 			if err == nil {
 				err = confirmFinal(c, now)
@@ -43,7 +44,7 @@ func upgradeCommand(c *cli.CLI) *cobra.Command {
 			if err != nil {
 				return changed, err
 			}
-			if changed, err = server.Admin().FinalizeVersion(ctx); err != nil {
+			if changed, err = admin.New(server).FinalizeVersion(ctx); err != nil {
 				err = fmt.Errorf("cannot raise the cluster version: %w", err)
 			}
 			return changed, err
@@ -62,8 +63,8 @@ func upgradeHoldCommand(c *cli.CLI) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "hold",
 		Short: "Keep the cluster version, whatever the nodes support",
-		RunE: onVersion(c, func(ctx context.Context, server *client.Client) (client.Changed, error) {
-			changed, err := server.Admin().HoldVersion(ctx, !off)
+		RunE: onVersion(c, func(ctx context.Context, server *client.Client) (admin.Changed, error) {
+			changed, err := admin.New(server).HoldVersion(ctx, !off)
 			if err != nil {
 				err = fmt.Errorf("cannot hold the cluster version: %w", err)
 			}
@@ -74,8 +75,8 @@ func upgradeHoldCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-func readVersion(ctx context.Context, server *client.Client) (client.ClusterVersion, error) {
-	version, err := server.Admin().ClusterVersion(ctx)
+func readVersion(ctx context.Context, server *client.Client) (admin.ClusterVersion, error) {
+	version, err := admin.New(server).ClusterVersion(ctx)
 	if err != nil {
 		err = fmt.Errorf("cannot read the cluster version: %w", err)
 	}
@@ -84,8 +85,8 @@ func readVersion(ctx context.Context, server *client.Client) (client.ClusterVers
 
 // onVersion returns the RunE of a command that reads or changes the cluster version. The
 // RunE calls act and prints the version that act returns.
-func onVersion(c *cli.CLI, act func(context.Context, *client.Client) (client.Changed, error)) func(*cobra.Command, []string) error {
-	return c.OnCluster(func(ctx context.Context, server *client.Client, nodes []client.ClusterNode, _ []string) error {
+func onVersion(c *cli.CLI, act func(context.Context, *client.Client) (admin.Changed, error)) func(*cobra.Command, []string) error {
+	return c.OnCluster(func(ctx context.Context, server *client.Client, nodes []admin.ClusterNode, _ []string) error {
 		changed, err := act(ctx, server)
 		if err != nil {
 			return err
@@ -111,7 +112,7 @@ func (o upgradeOutput) table(t *cli.Table) {
 
 // confirmFinal prints what finalize would change. If there is a change, it asks for
 // confirmation.
-func confirmFinal(c *cli.CLI, now client.ClusterVersion) error {
+func confirmFinal(c *cli.CLI, now admin.ClusterVersion) error {
 	switch {
 	case now.Version < now.Max:
 		c.Say("the cluster version rises from %d to %d: older programs can no longer be used", now.Version, now.Max)

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
@@ -97,7 +98,7 @@ log. During writes it polls until it has seen each replica at an index at which 
 seen another. It also compares the newest entries that they have applied, by term
 and checksum. A replica that stays behind the others and applies nothing is listed as
 stuck.`,
-		RunE: c.OnCluster(func(ctx context.Context, server *client.Client, _ []client.ClusterNode, _ []string) error {
+		RunE: c.OnCluster(func(ctx context.Context, server *client.Client, _ []admin.ClusterNode, _ []string) error {
 			err := cli.Poll(ctx, every, func() (bool, error) {
 				out, err := VerifyOnce(ctx, server, wait)
 				if watch && err != nil && ctx.Err() != nil {
@@ -126,11 +127,11 @@ func VerifyOnce(ctx context.Context, server *client.Client, wait time.Duration) 
 	var out VerifyOutput
 	end := time.Now().Add(wait)
 	err := cli.Poll(ctx, cli.PollEvery, func() (bool, error) {
-		groups, err := server.Admin().ClusterGroups(ctx)
+		groups, err := admin.New(server).ClusterGroups(ctx)
 		if err != nil {
 			return false, fmt.Errorf("cannot list the groups: %w", err)
 		}
-		digests, err := server.Admin().Digests(ctx)
+		digests, err := admin.New(server).Digests(ctx)
 		if err != nil {
 			return false, fmt.Errorf("cannot read the digests: %w", err)
 		}
@@ -168,7 +169,7 @@ type sighting struct{ node, digest string }
 
 // add compares each digest with the one seen before at its place, and the entries of
 // replicas with each other.
-func (v *verification) add(groups []client.GroupDigests) {
+func (v *verification) add(groups []admin.GroupDigests) {
 	if len(v.seen) > placesKept*max(1, len(groups)) {
 		clear(v.seen) // equal keeps the replicas that were compared
 	}
@@ -196,13 +197,13 @@ func (v *verification) add(groups []client.GroupDigests) {
 	}
 }
 
-func nameOfDigests(g client.GroupDigests) string {
-	return cli.GroupName(client.ClusterGroup{Keyspace: g.Keyspace, Shard: g.Shard})
+func nameOfDigests(g admin.GroupDigests) string {
+	return cli.GroupName(admin.ClusterGroup{Keyspace: g.Keyspace, Shard: g.Shard})
 }
 
 // furthest returns the replica that has applied the most.
-func furthest(g client.GroupDigests) client.ReplicaDigest {
-	var far client.ReplicaDigest
+func furthest(g admin.GroupDigests) admin.ReplicaDigest {
+	var far admin.ReplicaDigest
 	for _, r := range g.Replicas {
 		if far.Node == "" || r.AppliedIndex > far.AppliedIndex {
 			far = r
@@ -213,14 +214,14 @@ func furthest(g client.GroupDigests) client.ReplicaDigest {
 
 // compareEntries returns the first difference between the entries of two replicas, or nil.
 // It compares only the range of indexes that both replicas report.
-func compareEntries(one, other client.ReplicaDigest) *difference {
+func compareEntries(one, other admin.ReplicaDigest) *difference {
 	a, b := one.Entries, other.Entries
 	if len(a) == 0 || len(b) == 0 {
 		return nil
 	}
 	from, to := max(a[0].Index, b[0].Index), min(a[len(a)-1].Index, b[len(b)-1].Index)
 	found := map[uint64]*difference{} // entries of both replicas, by index
-	note := func(entries []client.EntryMark, set func(*difference, *entryOutput)) {
+	note := func(entries []admin.EntryMark, set func(*difference, *entryOutput)) {
 		for _, e := range entries {
 			if e.Index < from || e.Index > to {
 				continue
@@ -256,7 +257,7 @@ func (v *verification) note(at place, name string, now sighting) {
 
 // stuck returns those of replicas, each as group@node, that are behind another one and have
 // applied nothing since they were first seen behind.
-func (v *verification) stuck(groups []client.GroupDigests, replicas []string) []stuckReplica {
+func (v *verification) stuck(groups []admin.GroupDigests, replicas []string) []stuckReplica {
 	found := []stuckReplica{}
 	for _, g := range groups {
 		ahead := furthest(g)
@@ -272,7 +273,7 @@ func (v *verification) stuck(groups []client.GroupDigests, replicas []string) []
 }
 
 // output compares what was observed with the members of the groups.
-func (v *verification) output(groups []client.ClusterGroup) VerifyOutput {
+func (v *verification) output(groups []admin.ClusterGroup) VerifyOutput {
 	out := VerifyOutput{
 		Groups: len(groups), Unseen: []string{}, Stuck: []stuckReplica{}, Difference: append([]difference{}, v.differs...),
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
@@ -58,26 +59,26 @@ func await(ctx context.Context, c *cli.CLI, wait time.Duration, check func(conte
 
 // FindNode returns the node whose name or key is called. A leaving node that shares its name
 // with another one is listed under its key, so the name finds the other one.
-func FindNode(nodes []client.ClusterNode, called string) (client.ClusterNode, bool) {
-	i := slices.IndexFunc(nodes, func(n client.ClusterNode) bool { return n.Key == called || n.ID == called })
+func FindNode(nodes []admin.ClusterNode, called string) (admin.ClusterNode, bool) {
+	i := slices.IndexFunc(nodes, func(n admin.ClusterNode) bool { return n.Key == called || n.ID == called })
 	if i < 0 {
-		return client.ClusterNode{}, false
+		return admin.ClusterNode{}, false
 	}
 	return nodes[i], true
 }
 
 // nodeNow returns the current state of a node.
-func nodeNow(ctx context.Context, server *client.Client, key string) (client.ClusterNode, bool, error) {
-	seen, err := server.Admin().ClusterNodes(ctx)
+func nodeNow(ctx context.Context, server *client.Client, key string) (admin.ClusterNode, bool, error) {
+	seen, err := admin.New(server).ClusterNodes(ctx)
 	if err != nil {
-		return client.ClusterNode{}, false, err
+		return admin.ClusterNode{}, false, err
 	}
 	n, there := FindNode(seen.Nodes, key)
 	return n, there, nil
 }
 
 // condition returns the state of a node in a word.
-func condition(n client.ClusterNode) string {
+func condition(n admin.ClusterNode) string {
 	switch {
 	case !n.Alive:
 		return "dead"

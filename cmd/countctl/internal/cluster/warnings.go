@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
@@ -45,12 +45,12 @@ func (f *findings) node(code, id, plural, format string, args ...any) {
 }
 
 // group adds a warning about one of several groups. plural is the text for several of them.
-func (f *findings) group(code string, g client.ClusterGroup, plural, format string, args ...any) {
+func (f *findings) group(code string, g admin.ClusterGroup, plural, format string, args ...any) {
 	*f = append(*f, warning{Code: code, Text: cli.GroupName(g) + fmt.Sprintf(format, args...), group: cli.GroupName(g), plural: plural})
 }
 
 // warningsOf returns the warnings about a cluster.
-func warningsOf(nodes []client.ClusterNode, groups []client.ClusterGroup, digests []client.GroupDigests, version client.ClusterVersion) []warning {
+func warningsOf(nodes []admin.ClusterNode, groups []admin.ClusterGroup, digests []admin.GroupDigests, version admin.ClusterVersion) []warning {
 	found := findings{}
 	dead := map[string]bool{}
 	staying := 0
@@ -61,7 +61,7 @@ func warningsOf(nodes []client.ClusterNode, groups []client.ClusterGroup, digest
 		}
 		warnOfNode(n, &found)
 	}
-	if bare := slices.DeleteFunc(slices.Clone(nodes), func(n client.ClusterNode) bool { return n.Zone != "" }); len(bare) > 0 && len(bare) < len(nodes) {
+	if bare := slices.DeleteFunc(slices.Clone(nodes), func(n admin.ClusterNode) bool { return n.Zone != "" }); len(bare) > 0 && len(bare) < len(nodes) {
 		found.warn("zones_mixed", "%d of %d nodes have no zone, such as %s: they count as one zone together", len(bare), len(nodes), bare[0].ID)
 	}
 	for _, g := range groups {
@@ -73,13 +73,13 @@ func warningsOf(nodes []client.ClusterNode, groups []client.ClusterGroup, digest
 	switch {
 	case version.Held:
 		found.warn("version_held", "the cluster version is held at %d, the nodes support %d", version.Version, version.Max)
-	case slices.ContainsFunc(nodes, func(n client.ClusterNode) bool { return n.Version != nodes[0].Version }):
+	case slices.ContainsFunc(nodes, func(n admin.ClusterNode) bool { return n.Version != nodes[0].Version }):
 		found.warn("versions_differ", "the nodes run programs of different versions")
 	}
 	return found
 }
 
-func warnOfNode(n client.ClusterNode, found *findings) {
+func warnOfNode(n admin.ClusterNode, found *findings) {
 	switch condition(n) {
 	case "dead":
 		found.node("node_dead", n.ID, "are dead: no other node hears of them", "%s is dead: no other node hears of it; it holds %d replicas", n.ID, n.Replicas)
@@ -115,7 +115,7 @@ func warnOfNode(n client.ClusterNode, found *findings) {
 	}
 }
 
-func warnOfGroup(g client.ClusterGroup, dead map[string]bool, wanted int, found *findings) {
+func warnOfGroup(g admin.ClusterGroup, dead map[string]bool, wanted int, found *findings) {
 	alive := slices.DeleteFunc(slices.Clone(g.Voters), func(name string) bool { return dead[name] })
 	gone := slices.DeleteFunc(slices.Sorted(slices.Values(g.Voters)), func(name string) bool { return !dead[name] })
 	lost := allDead(g, dead)
@@ -150,7 +150,7 @@ func warnOfGroup(g client.ClusterGroup, dead map[string]bool, wanted int, found 
 
 // warnOfDifferences warns once of each group whose replicas differ in one read of the
 // digests. It may miss a difference; verify reads until all replicas are compared.
-func warnOfDifferences(digests []client.GroupDigests, found *findings) {
+func warnOfDifferences(digests []admin.GroupDigests, found *findings) {
 	v := newVerification()
 	v.add(digests)
 	warned := map[string]bool{}
@@ -172,8 +172,8 @@ const misfitShare = 10 // a tenth
 
 // warnOfMisfits warns of a keyspace if many of its ids do not fit its layout. Such rows
 // stay in memory at any age.
-func warnOfMisfits(groups []client.ClusterGroup, warn func(code, format string, args ...any)) {
-	rows, misfits, worst := map[string]uint64{}, map[string]uint64{}, map[string]*client.Misfit{}
+func warnOfMisfits(groups []admin.ClusterGroup, warn func(code, format string, args ...any)) {
+	rows, misfits, worst := map[string]uint64{}, map[string]uint64{}, map[string]*admin.Misfit{}
 	for _, g := range groups {
 		rows[g.Keyspace] += g.Rows
 		if m := g.Misfit; m != nil {
@@ -192,7 +192,7 @@ func warnOfMisfits(groups []client.ClusterGroup, warn func(code, format string, 
 }
 
 // misfitAdvice names the layout that would fit more rows of a keyspace, if there is one.
-func misfitAdvice(keyspace string, m *client.Misfit) string {
+func misfitAdvice(keyspace string, m *admin.Misfit) string {
 	if m.Fits == "" {
 		return "no layout with a name fits more of the rows"
 	}
@@ -201,8 +201,8 @@ func misfitAdvice(keyspace string, m *client.Misfit) string {
 
 // warnOfSkew warns of a keyspace if one shard holds more than twice its share of the rows.
 // No other node can take over part of that shard's load.
-func warnOfSkew(groups []client.ClusterGroup, warn func(code, format string, args ...any)) {
-	rows, shards, fullest := map[string]uint64{}, map[string]uint64{}, map[string]client.ClusterGroup{}
+func warnOfSkew(groups []admin.ClusterGroup, warn func(code, format string, args ...any)) {
+	rows, shards, fullest := map[string]uint64{}, map[string]uint64{}, map[string]admin.ClusterGroup{}
 	for _, g := range groups {
 		rows[g.Keyspace] += g.Rows
 		shards[g.Keyspace]++
@@ -228,7 +228,7 @@ func areDead(nodes []string) string {
 }
 
 // allDead reports whether no living node has a replica of a group.
-func allDead(g client.ClusterGroup, dead map[string]bool) bool {
+func allDead(g admin.ClusterGroup, dead map[string]bool) bool {
 	members := slices.Concat(g.Voters, g.NonVoters)
 	return len(g.Voters) > 0 && !slices.ContainsFunc(members, func(name string) bool { return !dead[name] })
 }

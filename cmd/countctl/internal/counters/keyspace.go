@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
@@ -45,7 +46,7 @@ func keyspaceCreateCommand(c *cli.CLI) *cobra.Command {
 				return err
 			}
 			return c.WithServer(func(server *client.Client) error {
-				made, err := server.CreateKeyspaceWith(cmd.Context(), client.NewKeyspace{Name: args[0], Columns: all, Shards: shards, Sharding: sharding})
+				made, err := server.CreateKeyspace(cmd.Context(), client.NewKeyspace{Name: args[0], Columns: all, Shards: shards, Sharding: sharding})
 				if err != nil {
 					return fmt.Errorf("cannot create keyspace %s: %w", args[0], err)
 				}
@@ -128,7 +129,7 @@ need no other node, and each write goes to all nodes. The command returns before
 copied it; countctl group list shows them as non-voters.`,
 		Example: "  countctl keyspace everywhere users\n  countctl keyspace everywhere users --off",
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
-			changed, err := server.SetEverywhere(ctx, args[0], !off)
+			changed, err := admin.New(server).SetEverywhere(ctx, args[0], !off)
 			return c.Answer(err, "locate keyspace "+args[0], changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
 		}),
 	}
@@ -176,7 +177,7 @@ needs --yes. The name is then free.`,
 			if err := confirmByName(c, what, keyspace.Name); err != nil {
 				return err
 			}
-			dropped, err := server.DropKeyspace(ctx, keyspace.Name)
+			dropped, err := admin.New(server).DropKeyspace(ctx, keyspace.Name)
 			return c.Answer(err, "drop keyspace "+keyspace.Name, dropped, func(t *cli.Table) {
 				t.Row("DROPPED")
 				t.Row(dropped.Name)
@@ -208,7 +209,7 @@ from zero. A dropped column still counts towards the 64 of a keyspace.`,
 			if err := confirmByName(c, what, column); err != nil {
 				return err
 			}
-			changed, err := server.DropColumn(ctx, keyspace.Name, column)
+			changed, err := admin.New(server).DropColumn(ctx, keyspace.Name, column)
 			return c.Answer(err, fmt.Sprintf("drop column %s of keyspace %s", column, keyspace.Name), changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
 		}),
 	}

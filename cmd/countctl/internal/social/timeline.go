@@ -32,14 +32,14 @@ func pageFlags(flags *pflag.FlagSet, q *client.PostQuery) {
 }
 
 func timelineRows(t *cli.Table, page client.PostPage) {
-	var columns []string
+	var columns client.Counts
 	var sets []string
 	for _, p := range page.Posts {
-		columns, sets = slices.Sorted(maps.Keys(p.Counts)), slices.Sorted(maps.Keys(p.Member))
+		columns, sets = p.Counts, slices.Sorted(maps.Keys(p.Member))
 	}
 	head := []any{"POST", "AUTHOR"}
-	for _, name := range columns {
-		head = append(head, name)
+	for _, column := range columns {
+		head = append(head, column.Column)
 	}
 	for _, name := range sets {
 		head = append(head, "in "+name)
@@ -47,8 +47,9 @@ func timelineRows(t *cli.Table, page client.PostPage) {
 	t.Row(head...)
 	for _, p := range page.Posts {
 		row := []any{p.ID, p.Author}
-		for _, name := range columns {
-			row = append(row, p.Counts[name])
+		for _, column := range columns {
+			value, _ := p.Counts.Get(column.Column)
+			row = append(row, value)
 		}
 		for _, name := range sets {
 			row = append(row, p.Member[name])

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 	"github.com/countd/countd/cmd/countctl/internal/reconcile"
@@ -251,7 +252,7 @@ func (r *reconciled) digests(ctx context.Context, wanted bool) (map[uint32]strin
 	if !wanted {
 		return found, nil
 	}
-	all, err := r.server.Admin().Digests(ctx)
+	all, err := admin.New(r.server).Digests(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the digests: %w", err)
 	}
@@ -274,7 +275,7 @@ func (r *reconciled) digests(ctx context.Context, wanted bool) (map[uint32]strin
 
 // Past implements reconcile.Server.
 func (r *reconciled) Past(ctx context.Context, partition uint32, from reconcile.Position) ([]reconcile.Event, reconcile.Position, error) {
-	past, err := r.server.Past(ctx, r.source, r.keyspace, partition, client.SourcePosition(from.String()))
+	past, err := admin.New(r.server).Past(ctx, r.source, r.keyspace, partition, admin.SourcePosition(from.String()))
 	if err != nil {
 		return nil, from, fmt.Errorf("cannot read messages of source %s again: %w", r.source, err)
 	}
@@ -317,7 +318,7 @@ func (r *reconciled) Rows(ctx context.Context, ids []uint64) ([]reconcile.Row, m
 		}
 		return out, nil, nil
 	}
-	answer, err := r.server.SourceRows(ctx, r.source, r.keyspace, asked)
+	answer, err := admin.New(r.server).SourceRows(ctx, r.source, r.keyspace, asked)
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot read rows: %w", err)
 	}
@@ -386,7 +387,7 @@ func (r *reconciled) Add(ctx context.Context, column int, number uint64, adds []
 		ops[i] = client.Op{ID: client.ID(d.ID), Cells: client.Counts{{Column: name, Value: d.Add}}}
 	}
 	of := sha256.Sum256([]byte(name)) // the name itself may be too long for a producer's name
-	_, err := r.server.CorrectMany(ctx, r.keyspace, ops, client.WriteOptions{
+	_, err := admin.New(r.server).CorrectMany(ctx, r.keyspace, ops, client.WriteOptions{
 		Quiet: true, Producer: "countctl reconcile " + hex.EncodeToString(of[:16]), Seq: number,
 	})
 	if refused := new(client.Error); errors.As(err, &refused) && refused.Code == "idempotency_expired" {

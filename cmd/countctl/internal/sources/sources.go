@@ -25,6 +25,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
@@ -38,13 +39,13 @@ const sourceFileBytesMax = 1 << 20
 
 func sourceCommand(c *cli.CLI) *cobra.Command {
 	list := c.ListCommand("sources", func(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
-		all, err := server.Sources(ctx)
+		all, err := admin.New(server).Sources(ctx)
 		return map[string]any{"sources": all}, func(t *cli.Table) { sourceRows(t, all) }, err
 	})
 	return cli.CommandGroup("source", "Create, list, show, pause, resume, seek and delete sources: queues that the cluster counts",
 		sourceCreateCommand(c), list, sourceShowCommand(c),
-		sourceVerb(c, "pause", "Stop reading a source until it is resumed", (*client.Client).PauseSource),
-		sourceVerb(c, "resume", "End the pause of a source", (*client.Client).ResumeSource),
+		sourceVerb(c, "pause", "Stop reading a source until it is resumed", admin.Client.PauseSource),
+		sourceVerb(c, "resume", "End the pause of a source", admin.Client.ResumeSource),
 		sourceSeekCommand(c), sourceDeleteCommand(c))
 }
 
@@ -70,8 +71,8 @@ messages mean, and which queue they come from, can change only while the source 
 				return fmt.Errorf("cannot read %s: name: missing", args[0])
 			}
 			return c.WithServer(func(server *client.Client) error {
-				of, err := server.PutSource(cmd.Context(), named.Name, text)
-				return c.Answer(err, "create source "+named.Name, of, func(t *cli.Table) { sourceRows(t, []client.Source{of}) })
+				of, err := admin.New(server).PutSource(cmd.Context(), named.Name, text)
+				return c.Answer(err, "create source "+named.Name, of, func(t *cli.Table) { sourceRows(t, []admin.Source{of}) })
 			})
 		},
 	}
@@ -98,14 +99,14 @@ func readSource(c *cli.CLI, name string) ([]byte, error) {
 }
 
 // sourceVerb returns a command that changes the source that its argument names.
-func sourceVerb(c *cli.CLI, verb, short string, change func(*client.Client, context.Context, string) (client.Source, error)) *cobra.Command {
+func sourceVerb(c *cli.CLI, verb, short string, change func(admin.Client, context.Context, string) (admin.Source, error)) *cobra.Command {
 	return &cobra.Command{
 		Use:     verb + " NAME",
 		Short:   short,
 		Example: "  countctl source " + verb + " likes",
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
-			of, err := change(server, ctx, args[0])
-			return c.Answer(err, fmt.Sprintf("%s source %s", verb, args[0]), of, func(t *cli.Table) { sourceRows(t, []client.Source{of}) })
+			of, err := change(admin.New(server), ctx, args[0])
+			return c.Answer(err, fmt.Sprintf("%s source %s", verb, args[0]), of, func(t *cli.Table) { sourceRows(t, []admin.Source{of}) })
 		}),
 	}
 }
@@ -120,20 +121,20 @@ The position is that of the next message to read. Messages between the old and t
 position count again, or never: nothing is taken back.`,
 		Example: "  countctl source seek likes 0=700",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			to := map[uint32]client.SourcePosition{}
+			to := map[uint32]admin.SourcePosition{}
 			for _, arg := range args[1:] {
 				partition, position, ok := strings.Cut(arg, "=")
 				number, err := strconv.ParseUint(partition, 10, 32)
 				if !ok || err != nil || position == "" {
 					return cli.Usagef("%q is not PARTITION=POSITION, such as 0=700", arg)
 				}
-				to[uint32(number)] = client.SourcePosition(position)
+				to[uint32(number)] = admin.SourcePosition(position)
 			}
 			if err := c.Confirm("Messages between the old and the new position count again, or never. Continue?"); err != nil {
 				return err
 			}
 			return c.WithServer(func(server *client.Client) error {
-				of, err := server.SeekSource(cmd.Context(), args[0], to)
+				of, err := admin.New(server).SeekSource(cmd.Context(), args[0], to)
 				return c.Answer(err, "seek source "+args[0], of, func(t *cli.Table) { sourceDetailRows(t, of) })
 			})
 		},
@@ -150,7 +151,7 @@ func sourceDeleteCommand(c *cli.CLI) *cobra.Command {
 				return err
 			}
 			return c.WithServer(func(server *client.Client) error {
-				if err := server.DeleteSource(cmd.Context(), args[0]); err != nil {
+				if err := admin.New(server).DeleteSource(cmd.Context(), args[0]); err != nil {
 					return fmt.Errorf("cannot delete source %s: %w", args[0], err)
 				}
 				return c.Print(map[string]string{"deleted": args[0]}, func(t *cli.Table) {
@@ -173,7 +174,7 @@ With --wait the command shows the progress until everything that is in the queue
 begins is counted. It exits 1 if the source is paused or stalled.`,
 		Example: "  countctl source show likes --wait",
 		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
-			of, err := server.Source(ctx, args[0])
+			of, err := admin.New(server).Source(ctx, args[0])
 			if err == nil && wait && !c.NoWait {
 				of, err = awaitSource(ctx, c, server, args[0])
 			}
@@ -185,7 +186,7 @@ begins is counted. It exits 1 if the source is paused or stalled.`,
 }
 
 // awaitSource waits until a source has counted what was in its queue when the wait began.
-func awaitSource(ctx context.Context, c *cli.CLI, server *client.Client, name string) (client.Source, error) {
+func awaitSource(ctx context.Context, c *cli.CLI, server *client.Client, name string) (admin.Source, error) {
 	began := time.Now()
 	var first, lag atomic.Int64
 	var m *cli.Meter
@@ -194,10 +195,10 @@ func awaitSource(ctx context.Context, c *cli.CLI, server *client.Client, name st
 			m.Stop()
 		}
 	}()
-	var of client.Source
+	var of admin.Source
 	err := cli.Poll(ctx, cli.PollEvery, func() (done bool, err error) {
 		asked := time.Now()
-		of, err = server.Source(ctx, name)
+		of, err = admin.New(server).Source(ctx, name)
 		switch {
 		case err != nil && client.Retryable(err):
 			return false, nil
@@ -223,7 +224,7 @@ func awaitSource(ctx context.Context, c *cli.CLI, server *client.Client, name st
 
 // caughtUp reports whether each partition is at its end, which was read less than maxAge
 // ago.
-func caughtUp(of client.Source, maxAge time.Duration) bool {
+func caughtUp(of admin.Source, maxAge time.Duration) bool {
 	for _, p := range of.Partitions {
 		if p.EndAgeMS == nil || *p.EndAgeMS >= maxAge.Milliseconds() || p.Position != p.End {
 			return false
@@ -232,7 +233,7 @@ func caughtUp(of client.Source, maxAge time.Duration) bool {
 	return len(of.Partitions) > 0
 }
 
-func sourceRows(t *cli.Table, all []client.Source) {
+func sourceRows(t *cli.Table, all []admin.Source) {
 	t.Row("NAME", "TYPE", "STATE", "PARTITIONS", "LAG", "SECONDS", "RATE", "REJECTED", "REASON")
 	for _, of := range all {
 		rate := 0.0
@@ -243,8 +244,8 @@ func sourceRows(t *cli.Table, all []client.Source) {
 	}
 }
 
-func sourceDetailRows(t *cli.Table, of client.Source) {
-	sourceRows(t, []client.Source{of})
+func sourceDetailRows(t *cli.Table, of admin.Source) {
+	sourceRows(t, []admin.Source{of})
 	t.Gap()
 	t.Row("DEAD LETTERS", "REJECTED", "LAST", "REASON")
 	last, reason := "-", "-"
@@ -255,13 +256,13 @@ func sourceDetailRows(t *cli.Table, of client.Source) {
 	t.Gap()
 	t.Row("PARTITION", "STATE", "NODE", "POSITION", "END", "LAG", "SECONDS", "RATE", "APPLIED", "REJECTED", "REASON")
 	for _, p := range of.Partitions {
-		t.Row(p.Partition, p.State, cmp.Or(p.Node, "-"), cmp.Or(string(p.Position), "-"), cmp.Or(string(p.End), "-"), orUnknown(p.Lag), lagSeconds([]client.SourcePartition{p}),
+		t.Row(p.Partition, p.State, cmp.Or(p.Node, "-"), cmp.Or(string(p.Position), "-"), cmp.Or(string(p.End), "-"), orUnknown(p.Lag), lagSeconds([]admin.SourcePartition{p}),
 			fmt.Sprintf("%.0f/s", p.Rate), p.Applied, p.Rejected, cmp.Or(p.Reason, "-"))
 	}
 }
 
 // lagSeconds returns the longest lag of partitions, or - if one is not known.
-func lagSeconds(all []client.SourcePartition) string {
+func lagSeconds(all []admin.SourcePartition) string {
 	seconds := 0.0
 	for _, p := range all {
 		if p.LagSeconds == nil {

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 )
@@ -80,7 +80,7 @@ func TestSource(t *testing.T) {
 	if all := clitest.Decode[sourcesOutput](t, i.OK("source", "list", "-o", "json")).Sources; len(all) != 1 || all[0].Partitions[0].End != "5-100" {
 		t.Errorf("list %+v", all)
 	}
-	if of := clitest.Decode[client.Source](t, i.OK("source", "show", "likes", "--wait", "-o", "json")); *of.Lag != 0 || of.Partitions[0].Position != "5-100" {
+	if of := clitest.Decode[admin.Source](t, i.OK("source", "show", "likes", "--wait", "-o", "json")); *of.Lag != 0 || of.Partitions[0].Position != "5-100" {
 		t.Errorf("waited for %+v", of)
 	}
 	if table := i.OK("source", "show", "likes"); !strings.Contains(table, "5-100") || !strings.Contains(table, "n1") {
@@ -103,5 +103,5 @@ func TestSource(t *testing.T) {
 
 // sourcesOutput is the JSON output of source list.
 type sourcesOutput struct {
-	Sources []client.Source `json:"sources"`
+	Sources []admin.Source `json:"sources"`
 }

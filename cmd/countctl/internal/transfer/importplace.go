@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
@@ -52,7 +53,7 @@ func describe(ctx context.Context, s *importSource, f importFlags) (csvimport.St
 	if s.path == cli.StreamName {
 		return about, nil
 	}
-	cluster, err := s.server.Cluster(ctx)
+	cluster, err := admin.New(s.server).Cluster(ctx)
 	if err != nil {
 		return about, fmt.Errorf("cannot read the cluster's state: %w", err)
 	}
@@ -72,13 +73,13 @@ func (s *importSource) mapColumns(about *csvimport.State, f importFlags) (err er
 // firstGroup returns the number of a keyspace's first Raft group, which no other keyspace
 // ever has. It returns 0 if the caller may not read it. A node lists the groups of which it
 // has a replica; reading other groups needs the rights of an operator.
-func firstGroup(ctx context.Context, server *client.Client, cluster client.Cluster, keyspace string) (uint32, error) {
+func firstGroup(ctx context.Context, server *client.Client, cluster admin.Cluster, keyspace string) (uint32, error) {
 	for _, g := range cluster.Groups {
 		if g.Keyspace == keyspace {
 			return g.ID - uint32(g.Shard), nil
 		}
 	}
-	groups, err := server.Admin().ClusterGroups(ctx)
+	groups, err := admin.New(server).ClusterGroups(ctx)
 	if refused := new(client.Error); errors.As(err, &refused) && refused.Status/100 == 4 {
 		return 0, nil
 	}

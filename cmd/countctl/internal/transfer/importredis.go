@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
 	"github.com/countd/countd/cmd/countctl/internal/redisimport"
@@ -233,7 +234,7 @@ func findRedisPlace(ctx context.Context, c *cli.CLI, server *client.Client, peer
 	if err != nil {
 		return redisimport.State{}, fmt.Errorf("cannot identify the Redis server: %w", err)
 	}
-	cluster, err := server.Cluster(ctx)
+	cluster, err := admin.New(server).Cluster(ctx)
 	if err != nil {
 		return redisimport.State{}, fmt.Errorf("cannot read the cluster's state: %w", err)
 	}

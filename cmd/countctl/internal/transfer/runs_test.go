@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 	"github.com/countd/countd/internal/nodetest"
@@ -65,7 +66,7 @@ func TestAddGoesOnOverOtherColumns(t *testing.T) {
 			must(t, err)
 		}, "", ""},
 		{"replay, a column less", "replay --on-error skip --map b=b", events.String(), func(t *testing.T, c *client.Client) {
-			_, err := c.DropColumn(t.Context(), "tags", "b")
+			_, err := admin.New(c).DropColumn(t.Context(), "tags", "b")
 			must(t, err)
 		}, "nothing more is added to them: b", "b"},
 		{"add, a column more", "import --add", rows.String(), func(t *testing.T, c *client.Client) {
@@ -73,11 +74,11 @@ func TestAddGoesOnOverOtherColumns(t *testing.T) {
 			must(t, err)
 		}, "", ""},
 		{"add, a column less", "import --add --map a=a,b=b", rows.String(), func(t *testing.T, c *client.Client) {
-			_, err := c.DropColumn(t.Context(), "tags", "a")
+			_, err := admin.New(c).DropColumn(t.Context(), "tags", "a")
 			must(t, err)
 		}, "nothing more is added to them: a", "a"},
 		{"add, a column made again", "import --add", rows.String(), func(t *testing.T, c *client.Client) {
-			_, err := c.DropColumn(t.Context(), "tags", "b")
+			_, err := admin.New(c).DropColumn(t.Context(), "tags", "b")
 			must(t, err)
 			_, err = c.ChangeColumns(t.Context(), "tags", []client.Column{{Name: "b"}})
 			must(t, err)
@@ -87,7 +88,7 @@ func TestAddGoesOnOverOtherColumns(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			server := nodetest.New(t)
 			c := clientOf(t, server)
-			_, err := c.CreateKeyspace(t.Context(), "tags", []string{"a", "b"}, 2)
+			_, err := c.CreateKeyspace(t.Context(), client.NewKeyspace{Name: "tags", Columns: []client.Column{{Name: "a"}, {Name: "b"}}, Shards: 2})
 			must(t, err)
 			i := against(t, server)
 			path := clitest.WriteTemp(t, "f.csv", test.text)
@@ -127,7 +128,7 @@ func TestAddToAKeyspaceThatWasMadeAgain(t *testing.T) {
 		server := nodetest.New(t)
 		c := clientOf(t, server)
 		create := func() {
-			_, err := c.CreateKeyspace(t.Context(), "tags", []string{"like"}, 2)
+			_, err := c.CreateKeyspace(t.Context(), client.NewKeyspace{Name: "tags", Columns: []client.Column{{Name: "like"}}, Shards: 2})
 			must(t, err)
 		}
 		create()
@@ -139,7 +140,7 @@ func TestAddToAKeyspaceThatWasMadeAgain(t *testing.T) {
 		}
 		i.Run(args...)
 		server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
-		_, err := c.DropKeyspace(t.Context(), "tags")
+		_, err := admin.New(c).DropKeyspace(t.Context(), "tags")
 		must(t, err)
 		create()
 		if got := i.Run(args...); got.Code != cli.ExitFail || !strings.Contains(got.Err, "was dropped and made again") || !strings.Contains(got.Err, "--restart") {
@@ -156,7 +157,7 @@ func TestAddToAKeyspaceThatWasMadeAgain(t *testing.T) {
 		countSetsLater(server, 3, &nodetest.Fault{Status: 500, Code: "internal"})
 		i.Run(values...)
 		server.SetFail(func(*http.Request, []byte) *nodetest.Fault { return nil })
-		_, err = c.DropKeyspace(t.Context(), "tags")
+		_, err = admin.New(c).DropKeyspace(t.Context(), "tags")
 		must(t, err)
 		create()
 		i.OK(values...)

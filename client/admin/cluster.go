@@ -1,10 +1,12 @@
-package client
+package admin
 
 import (
 	"context"
 	"net/http"
 	"net/url"
 	"strconv"
+
+	"github.com/countd/countd/client"
 )
 
 // ClusterNode is one node of a cluster as the cluster reports it.
@@ -62,10 +64,10 @@ type ClusterGroup struct {
 
 // Misfit describes rows whose ids do not fit the layout of their keyspace.
 type Misfit struct {
-	ID     ID     `json:"id"` // id of one of these rows
-	Layout string `json:"layout"`
-	Fits   string `json:"fits"` // a layout that fits more ids; "none" if no layout fits; "" if no layout is better
-	Rows   uint64 `json:"rows"` // estimated number of these rows
+	ID     client.ID `json:"id"` // id of one of these rows
+	Layout string    `json:"layout"`
+	Fits   string    `json:"fits"` // a layout that fits more ids; "none" if no layout fits; "" if no layout is better
+	Rows   uint64    `json:"rows"` // estimated number of these rows
 }
 
 // Replica is a replica that was reported.
@@ -152,91 +154,134 @@ type ChangedGroup struct {
 	Target []string `json:"target"`
 }
 
-// Admin has the calls of operators: the nodes and groups of a cluster, rows on disk, gossip
-// keys, snapshots, users and tokens.
-type Admin struct{ c *Client }
+// Cluster is the state of a node and of its groups.
+type Cluster struct {
+	ClusterID   string  `json:"cluster_id"`
+	ClusterName string  `json:"cluster_name"` // "" if the answering node was given no name
+	Nodes       []Node  `json:"nodes"`
+	Groups      []Group `json:"groups"`
+}
 
-// Admin returns the calls of operators.
-func (c *Client) Admin() Admin { return Admin{c} }
+// Node describes one node.
+type Node struct {
+	ID          string `json:"id"`
+	State       string `json:"state"`
+	Version     string `json:"version"`
+	HTTPAddr    string `json:"http_addr"`
+	ClusterAddr string `json:"cluster_addr"`
+	GossipAddr  string `json:"gossip_addr"`
+}
 
-// Live returns nil if the process of a node answers, whether the node can serve or not. It needs
-// no token.
-func (a Admin) Live(ctx context.Context) error {
-	return a.c.do(ctx, call{method: http.MethodGet, path: "/healthz", once: true}, nil)
+// Group describes one replica of one Raft group. Two replicas with the same AppliedIndex have
+// equal digests.
+type Group struct {
+	ID            uint32 `json:"id"`
+	Replica       string `json:"replica"` // its Raft id, which no other replica of the group has ever had
+	Keyspace      string `json:"keyspace"`
+	Shard         int    `json:"shard"`
+	Role          string `json:"role"`
+	Leader        string `json:"leader"` // node id; "" when not known
+	Term          uint64 `json:"term"`
+	AppliedIndex  uint64 `json:"applied_index"`
+	CommitIndex   uint64 `json:"commit_index"`
+	SnapshotIndex uint64 `json:"snapshot_index"`
+	Digest        string `json:"digest"` // 16 hex digits, at AppliedIndex
+	Rows          uint64 `json:"rows"`
+	Bytes         uint64 `json:"bytes"`        // bytes of memory
+	ColdRows      uint64 `json:"cold_rows"`    // those of Rows that are on disk instead of in memory
+	ColdBytes     uint64 `json:"cold_bytes"`   // bytes of disk
+	ColdDamaged   bool   `json:"cold_damaged"` // some of the cold rows cannot be read
+	SealedRows    uint64 `json:"sealed_rows"`  // those of Rows that are packed in memory
+	SealedBytes   uint64 `json:"sealed_bytes"` // bytes of packed rows, included in Bytes
+	// Members is the group's configuration as the replica knows it.
+	Members []GroupMember `json:"members"`
+}
+
+// GroupMember is one member of a group's configuration.
+type GroupMember struct {
+	Node    string `json:"node"`
+	Key     string `json:"key"`
+	Replica string `json:"replica"`
+	Voter   bool   `json:"voter"`
+}
+
+// Cluster reads the state of nodes and groups.
+func (c Client) Cluster(ctx context.Context) (Cluster, error) {
+	return client.Ask[Cluster](ctx, c.c, get("/v1/cluster"))
 }
 
 // ClusterNodes lists the nodes of the cluster.
-func (a Admin) ClusterNodes(ctx context.Context) (ClusterNodes, error) {
-	return ask[ClusterNodes](ctx, a.c, get("/v1/admin/nodes"))
+func (c Client) ClusterNodes(ctx context.Context) (ClusterNodes, error) {
+	return client.Ask[ClusterNodes](ctx, c.c, get("/v1/admin/nodes"))
 }
 
 // ClusterGroups lists the groups of the cluster, by number.
-func (a Admin) ClusterGroups(ctx context.Context) ([]ClusterGroup, error) {
-	return askMember[[]ClusterGroup](ctx, a.c, get("/v1/admin/groups"), "groups")
+func (c Client) ClusterGroups(ctx context.Context) ([]ClusterGroup, error) {
+	return client.AskMember[[]ClusterGroup](ctx, c.c, get("/v1/admin/groups"), "groups")
 }
 
 // Digests returns the digests of all replicas.
-func (a Admin) Digests(ctx context.Context) ([]GroupDigests, error) {
-	return askMember[[]GroupDigests](ctx, a.c, get("/v1/admin/digests"), "groups")
+func (c Client) Digests(ctx context.Context) ([]GroupDigests, error) {
+	return client.AskMember[[]GroupDigests](ctx, c.c, get("/v1/admin/digests"), "groups")
 }
 
 // Plan returns the next steps of the placement.
-func (a Admin) Plan(ctx context.Context) ([]PlanStep, error) {
-	return askMember[[]PlanStep](ctx, a.c, get("/v1/admin/plan"), "steps")
+func (c Client) Plan(ctx context.Context) ([]PlanStep, error) {
+	return client.AskMember[[]PlanStep](ctx, c.c, get("/v1/admin/plan"), "steps")
 }
 
 // ClusterVersion reads the cluster version.
-func (a Admin) ClusterVersion(ctx context.Context) (ClusterVersion, error) {
-	return ask[ClusterVersion](ctx, a.c, get("/v1/admin/version"))
+func (c Client) ClusterVersion(ctx context.Context) (ClusterVersion, error) {
+	return client.Ask[ClusterVersion](ctx, c.c, get("/v1/admin/version"))
 }
 
 // changeCluster makes a change. Repeating the call is safe. It returns once the change has
 // begun.
-func (a Admin) changeCluster(ctx context.Context, what string, request any) (Changed, error) {
-	return ask[Changed](ctx, a.c, call{method: http.MethodPost, path: "/v1/admin/" + what, request: request})
+func (c Client) changeCluster(ctx context.Context, what string, request any) (Changed, error) {
+	return client.Ask[Changed](ctx, c.c, client.Call{Method: http.MethodPost, Path: "/v1/admin/" + what, Request: request})
 }
 
 // Drain moves the leaders off a node, named by name or key, and gives it no new replicas.
-func (a Admin) Drain(ctx context.Context, node string) (Changed, error) {
-	return a.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/drain", struct{}{})
+func (c Client) Drain(ctx context.Context, node string) (Changed, error) {
+	return c.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/drain", struct{}{})
 }
 
 // Undrain ends a drain, or keeps a node that is leaving.
-func (a Admin) Undrain(ctx context.Context, node string) (Changed, error) {
-	return a.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/undrain", struct{}{})
+func (c Client) Undrain(ctx context.Context, node string) (Changed, error) {
+	return c.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/undrain", struct{}{})
 }
 
 // Remove makes a node leave the cluster once other nodes hold its replicas.
-func (a Admin) Remove(ctx context.Context, node string) (Changed, error) {
-	return a.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/remove", struct{}{})
+func (c Client) Remove(ctx context.Context, node string) (Changed, error) {
+	return c.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/remove", struct{}{})
 }
 
 // Transfer hands a group over to one of its other voters.
-func (a Admin) Transfer(ctx context.Context, group uint32, to string) (Changed, error) {
-	return a.changeCluster(ctx, groupPath(group, "transfer"), struct {
+func (c Client) Transfer(ctx context.Context, group uint32, to string) (Changed, error) {
+	return c.changeCluster(ctx, groupPath(group, "transfer"), struct {
 		To string `json:"to"`
 	}{to})
 }
 
 // Move moves a replica of a group to another node.
-func (a Admin) Move(ctx context.Context, group uint32, from, to string) (Changed, error) {
-	return a.changeCluster(ctx, groupPath(group, "move"), struct {
+func (c Client) Move(ctx context.Context, group uint32, from, to string) (Changed, error) {
+	return c.changeCluster(ctx, groupPath(group, "move"), struct {
 		From string `json:"from"`
 		To   string `json:"to"`
 	}{from, to})
 }
 
 // HoldVersion keeps the cluster version as it is, or releases it.
-func (a Admin) HoldVersion(ctx context.Context, held bool) (Changed, error) {
-	return a.changeCluster(ctx, "version", struct {
+func (c Client) HoldVersion(ctx context.Context, held bool) (Changed, error) {
+	return c.changeCluster(ctx, "version", struct {
 		Hold bool `json:"hold"`
 	}{held})
 }
 
 // FinalizeVersion releases the cluster version and raises it to the highest that all nodes
 // support.
-func (a Admin) FinalizeVersion(ctx context.Context) (Changed, error) {
-	return a.changeCluster(ctx, "version", struct {
+func (c Client) FinalizeVersion(ctx context.Context) (Changed, error) {
+	return c.changeCluster(ctx, "version", struct {
 		Finalize bool `json:"finalize"`
 	}{true})
 }

@@ -1,4 +1,4 @@
-package client
+package admin
 
 import (
 	"context"
@@ -7,8 +7,9 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/countd/countd/client"
 )
 
 // User is a user of a cluster, whose calls bear one of its tokens.
@@ -45,30 +46,30 @@ type UserToken struct {
 }
 
 // Users returns the users by name.
-func (a Admin) Users(ctx context.Context) ([]User, error) {
-	return askMember[[]User](ctx, a.c, get("/v1/users"), "users")
+func (c Client) Users(ctx context.Context) ([]User, error) {
+	return client.AskMember[[]User](ctx, c.c, get("/v1/users"), "users")
 }
 
 // User returns the user of a name.
-func (a Admin) User(ctx context.Context, name string) (User, error) {
-	return ask[User](ctx, a.c, get(apiUserPath(name)))
+func (c Client) User(ctx context.Context, name string) (User, error) {
+	return client.Ask[User](ctx, c.c, get(apiUserPath(name)))
 }
 
 // PutUser makes a user, or replaces the grants and limits of one that exists. Its tokens stay.
-func (a Admin) PutUser(ctx context.Context, name string, grants []Grant, limits *UserLimits) (User, error) {
-	return a.putUser(ctx, name, UserRights{grants, limits}, nil)
+func (c Client) PutUser(ctx context.Context, name string, grants []Grant, limits *UserLimits) (User, error) {
+	return c.putUser(ctx, name, UserRights{grants, limits}, nil)
 }
 
 // CreateUser makes a user. It fails with a conflict, 409, if there is another one of the name.
-func (a Admin) CreateUser(ctx context.Context, name string, grants []Grant, limits *UserLimits) (User, error) {
-	return a.putUser(ctx, name, UserRights{grants, limits}, &UserRights{Grants: []Grant{}})
+func (c Client) CreateUser(ctx context.Context, name string, grants []Grant, limits *UserLimits) (User, error) {
+	return c.putUser(ctx, name, UserRights{grants, limits}, &UserRights{Grants: []Grant{}})
 }
 
 // ChangeUser calls change to change the grants and limits of a user. If somebody else changes the
 // user at the same time, it calls change again with the new user.
-func (a Admin) ChangeUser(ctx context.Context, name string, change func(*User)) (User, error) {
+func (c Client) ChangeUser(ctx context.Context, name string, change func(*User)) (User, error) {
 	for try := 1; ; try++ {
-		u, err := a.User(ctx, name)
+		u, err := c.User(ctx, name)
 		if err != nil {
 			return User{}, err
 		}
@@ -77,8 +78,8 @@ func (a Admin) ChangeUser(ctx context.Context, name string, change func(*User)) 
 			was.Limits = new(*u.Limits)
 		}
 		change(&u)
-		u, err = a.putUser(ctx, name, UserRights{u.Grants, u.Limits}, &was)
-		var refused *Error
+		u, err = c.putUser(ctx, name, UserRights{u.Grants, u.Limits}, &was)
+		var refused *client.Error
 		if changed := errors.As(err, &refused) && refused.Status == http.StatusConflict && refused.Field == "was"; !changed || try == changeUserTriesMax {
 			return u, err
 		}
@@ -103,33 +104,33 @@ type UserChange struct {
 }
 
 // putUser stores a user; if was is not nil, only while the rights of the user equal was.
-func (a Admin) putUser(ctx context.Context, name string, rights UserRights, was *UserRights) (User, error) {
+func (c Client) putUser(ctx context.Context, name string, rights UserRights, was *UserRights) (User, error) {
 	request := UserChange{rights, was}
-	return ask[User](ctx, a.c, call{method: http.MethodPut, path: apiUserPath(name), request: request, write: true})
+	return client.Ask[User](ctx, c.c, client.Call{Method: http.MethodPut, Path: apiUserPath(name), Request: request, Write: true})
 }
 
 // DeleteUser deletes a user with all its tokens, and returns it. The client never
 // retries this request.
-func (a Admin) DeleteUser(ctx context.Context, name string) (User, error) {
-	return ask[User](ctx, a.c, deleteOnce(apiUserPath(name)))
+func (c Client) DeleteUser(ctx context.Context, name string) (User, error) {
+	return client.Ask[User](ctx, c.c, deleteOnce(apiUserPath(name)))
 }
 
 // CreateToken makes a token for a user; expiresIn 0 makes one that does not expire. The
 // client never retries this request.
-func (a Admin) CreateToken(ctx context.Context, user string, expiresIn time.Duration) (UserToken, error) {
+func (c Client) CreateToken(ctx context.Context, user string, expiresIn time.Duration) (UserToken, error) {
 	request := struct {
 		ExpiresIn string `json:"expires_in,omitempty"`
 	}{}
 	if expiresIn > 0 {
 		request.ExpiresIn = expiresIn.String()
 	}
-	return ask[UserToken](ctx, a.c, call{method: http.MethodPost, path: apiUserPath(user) + "/tokens", request: request, write: true, once: true})
+	return client.Ask[UserToken](ctx, c.c, client.Call{Method: http.MethodPost, Path: apiUserPath(user) + "/tokens", Request: request, Write: true, Once: true})
 }
 
 // RevokeToken deletes a token of a user. It returns the nodes that did not confirm the deletion.
 // The client never retries this request.
-func (a Admin) RevokeToken(ctx context.Context, user, id string) (behind []string, err error) {
-	answer, err := ask[UserToken](ctx, a.c, deleteOnce(apiUserPath(user)+"/tokens/"+url.PathEscape(id)))
+func (c Client) RevokeToken(ctx context.Context, user, id string) (behind []string, err error) {
+	answer, err := client.Ask[UserToken](ctx, c.c, deleteOnce(apiUserPath(user)+"/tokens/"+url.PathEscape(id)))
 	return answer.NodesBehind, err
 }
 
@@ -150,38 +151,6 @@ type AuditEvent struct {
 }
 
 // Audit returns the last lines of the audit log of the server in use, at most limit lines.
-func (a Admin) Audit(ctx context.Context, limit int) ([]AuditEvent, error) {
-	return askMember[[]AuditEvent](ctx, a.c, get("/v1/admin/audit?limit="+strconv.Itoa(limit)), "events")
-}
-
-// bearer adds a token to each request, redirects included, because a node redirects to other
-// nodes of its cluster.
-type bearer struct {
-	next  http.RoundTripper
-	token string
-	bases []string // addresses of the client, as http://host:port
-	// With toBases, an address without TLS gets the token only if it is in bases. Some bases may
-	// have no TLS while a cluster turns it on.
-	toBases bool
-}
-
-func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
-	if b.toBases && r.URL.Scheme != "https" && !slices.Contains(b.bases, r.URL.Scheme+"://"+r.URL.Host) {
-		return b.next.RoundTrip(r)
-	}
-	r = r.Clone(r.Context())
-	r.Header.Set("Authorization", "Bearer "+b.token)
-	return b.next.RoundTrip(r)
-}
-
-// CloseIdleConnections lets http.Client close the connections of the transport.
-func (b bearer) CloseIdleConnections() {
-	if next, ok := b.next.(interface{ CloseIdleConnections() }); ok {
-		next.CloseIdleConnections()
-	}
-}
-
-// validToken reports whether a token fits a header.
-func validToken(token string) bool {
-	return !strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })
+func (c Client) Audit(ctx context.Context, limit int) ([]AuditEvent, error) {
+	return client.AskMember[[]AuditEvent](ctx, c.c, get("/v1/admin/audit?limit="+strconv.Itoa(limit)), "events")
 }

@@ -1,9 +1,11 @@
-package client
+package admin
 
 import (
 	"context"
 	"net/http"
 	"time"
+
+	"github.com/countd/countd/client"
 )
 
 // ColdNode is a node's report about its rows on disk. Totals count from its start.
@@ -86,14 +88,14 @@ type ColdMigration struct {
 }
 
 // Cold returns the nodes' reports about their rows on disk, from GET /v1/admin/cold.
-func (a Admin) Cold(ctx context.Context) ([]ColdNode, error) {
-	return askMember[[]ColdNode](ctx, a.c, get("/v1/admin/cold"), "nodes")
+func (c Client) Cold(ctx context.Context) ([]ColdNode, error) {
+	return client.AskMember[[]ColdNode](ctx, c.c, get("/v1/admin/cold"), "nodes")
 }
 
 // MigrateCold moves rows from memory to disk, on all nodes. It skips rows while somebody
 // writes to rows near them.
-func (a Admin) MigrateCold(ctx context.Context, m ColdMigration) (ColdOrdered, error) {
-	return a.orderCold(ctx, "migrate", struct {
+func (c Client) MigrateCold(ctx context.Context, m ColdMigration) (ColdOrdered, error) {
+	return c.orderCold(ctx, "migrate", struct {
 		Keyspace  string `json:"keyspace,omitempty"`
 		Before    uint64 `json:"before,omitempty,string"`
 		OlderThan int64  `json:"older_than_seconds,omitempty"`
@@ -102,10 +104,10 @@ func (a Admin) MigrateCold(ctx context.Context, m ColdMigration) (ColdOrdered, e
 }
 
 // StopCold stops the current jobs on all nodes.
-func (a Admin) StopCold(ctx context.Context) (ColdOrdered, error) {
-	return a.orderCold(ctx, "stop", struct{}{})
+func (c Client) StopCold(ctx context.Context) (ColdOrdered, error) {
+	return c.orderCold(ctx, "stop", struct{}{})
 }
 
-func (a Admin) orderCold(ctx context.Context, verb string, request any) (ColdOrdered, error) {
-	return ask[ColdOrdered](ctx, a.c, call{method: http.MethodPost, path: "/v1/admin/cold/" + verb, request: request})
+func (c Client) orderCold(ctx context.Context, verb string, request any) (ColdOrdered, error) {
+	return client.Ask[ColdOrdered](ctx, c.c, client.Call{Method: http.MethodPost, Path: "/v1/admin/cold/" + verb, Request: request})
 }

@@ -1,4 +1,4 @@
-package client
+package admin
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/countd/countd/client"
 )
 
 // Snapshot streams one shard's rows as of a moment from the server.
@@ -32,14 +34,14 @@ type SavedSource struct {
 }
 
 // SavedSources returns the sources of the cluster for a backup.
-func (a Admin) SavedSources(ctx context.Context) ([]SavedSource, error) {
-	return askMember[[]SavedSource](ctx, a.c, get("/v1/admin/sources"), "sources")
+func (c Client) SavedSources(ctx context.Context) ([]SavedSource, error) {
+	return client.AskMember[[]SavedSource](ctx, c.c, get("/v1/admin/sources"), "sources")
 }
 
 // RestoreSource creates a source from the backup of another cluster, paused. Shards that are
 // restored later continue it at their positions. The call may be repeated.
-func (a Admin) RestoreSource(ctx context.Context, s SavedSource) (Source, error) {
-	return ask[Source](ctx, a.c, call{method: http.MethodPost, path: "/v1/admin/sources", request: s})
+func (c Client) RestoreSource(ctx context.Context, s SavedSource) (Source, error) {
+	return client.Ask[Source](ctx, c.c, client.Call{Method: http.MethodPost, Path: "/v1/admin/sources", Request: s})
 }
 
 // Restored describes a shard after a restore.
@@ -54,15 +56,15 @@ type Restored struct {
 
 // Snapshot takes a snapshot of a shard, which is named by the number of its group. The
 // client sends the request to the current address, which may redirect to the leader, and
-// never retries it. The server must begin the snapshot within TimeoutMax; the answer has no
+// never retries it. The server must begin the snapshot within client.TimeoutMax; the answer has no
 // time limit. The first byte arrives once the snapshot is written and checked. For a large
 // shard that takes minutes.
-func (a Admin) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
-	r, err := a.streamRequest(ctx, http.MethodGet, groupPath(group, "snapshot"), nil)
+func (c Client) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
+	r, err := c.streamRequest(ctx, http.MethodGet, groupPath(group, "snapshot"), nil)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := a.stream(ctx, r)
+	resp, err := client.Stream(c.c, r)
 	if err != nil {
 		return nil, err
 	}
@@ -80,71 +82,42 @@ func (a Admin) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
 
 var errNoHead = errors.New("its index, rows, digest or length is not told")
 
-// Restore replaces the rows of a shard by those of a snapshot of size bytes. It is refused
+// Restore replaces the rows of a shard by those of a snapshot of that many bytes. It is refused
 // if the shard has rows, outboxes or members, unless force deletes them first. The client never
 // retries this request. To repeat a restore that was cut short, set force.
-func (a Admin) Restore(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool) (Restored, error) {
-	return a.RestoreColumns(ctx, group, snapshot, bytes, force, nil)
-}
-
-// RestoreColumns is Restore for a snapshot whose columns differ from those of the keyspace.
-// columns holds the snapshot's column names by number, "" for a column that was dropped
-// before. Counts go to the columns of these names. The digest of the answer is that of the
-// shard, not the snapshot's.
-func (a Admin) RestoreColumns(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool, columns []string) (Restored, error) {
+//
+// If the snapshot's columns differ from those of the keyspace, columns holds the snapshot's
+// column names by number, "" for a column that was dropped before; otherwise columns is nil.
+// Counts go to the columns of these names. The digest of the answer is then that of the shard,
+// not the snapshot's.
+func (c Client) Restore(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool, columns []string) (Restored, error) {
 	query := "?force=" + strconv.FormatBool(force)
 	if columns != nil {
 		query += "&columns=" + url.QueryEscape(strings.Join(columns, ","))
 	}
-	r, err := a.streamRequest(ctx, http.MethodPost, groupPath(group, "restore")+query, snapshot)
+	r, err := c.streamRequest(ctx, http.MethodPost, groupPath(group, "restore")+query, snapshot)
 	if err != nil {
 		return Restored{}, err
 	}
 	r.ContentLength = bytes
 	r.Header.Set("Content-Type", "application/octet-stream")
-	resp, err := a.stream(ctx, r)
+	resp, err := client.Stream(c.c, r)
 	if err != nil {
 		return Restored{}, err
 	}
 	defer resp.Body.Close()
 	var answer Restored
-	if err := json.NewDecoder(io.LimitReader(resp.Body, answerBytesMax)).Decode(&answer); err != nil {
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&answer); err != nil {
 		return Restored{}, fmt.Errorf("cannot read the answer of the restore: %w", err)
 	}
 	return answer, nil
 }
 
-// Raw returns the body that the server answers at a path, in any format.
-func (c *Client) Raw(ctx context.Context, path string) ([]byte, error) {
-	status, body, header, err := c.send(ctx, c.Addr(), call{method: http.MethodGet, path: path})
-	if err == nil && status/100 != 2 {
-		return nil, decodeError(status, header, body)
-	}
-	return body, err
-}
-
-func (a Admin) streamRequest(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
-	r, err := http.NewRequestWithContext(ctx, method, a.c.Addr()+"/v1/admin/"+path, body)
+func (c Client) streamRequest(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, method, c.c.Addr()+"/v1/admin/"+path, body)
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a request: %w", err)
 	}
-	r.Header.Set("Countd-Timeout", TimeoutMax.Round(time.Second).String())
+	r.Header.Set("Countd-Timeout", client.TimeoutMax.Round(time.Second).String())
 	return r, nil
-}
-
-// stream makes the round trip and leaves the body of a good answer to the caller.
-func (a Admin) stream(ctx context.Context, r *http.Request) (*http.Response, error) {
-	resp, err := a.c.http.Do(r)
-	if err != nil {
-		return nil, noAnswer(ctx, a.c.Addr(), err)
-	}
-	if resp.StatusCode/100 == 2 {
-		return resp, nil
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, answerBytesMax))
-	if err != nil {
-		return nil, noAnswer(ctx, a.c.Addr(), err)
-	}
-	return nil, decodeError(resp.StatusCode, resp.Header, body)
 }

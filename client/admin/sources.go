@@ -1,4 +1,4 @@
-package client
+package admin
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/countd/countd/client"
 )
 
 // Source is a queue that the cluster reads and counts.
@@ -61,41 +63,42 @@ func (p *SourcePosition) UnmarshalJSON(text []byte) error {
 func sourcePath(name string) string { return "/v1/sources/" + url.PathEscape(name) }
 
 // orderSource sends a command about a source.
-func orderSource[T any](ctx context.Context, c *Client, name, verb string, request any) (T, error) {
-	return ask[T](ctx, c, call{method: http.MethodPost, path: sourcePath(name) + "/" + verb, request: request})
+func orderSource[T any](ctx context.Context, c Client, name, verb string, request any) (T, error) {
+	return client.Ask[T](ctx, c.c, client.Call{Method: http.MethodPost, Path: sourcePath(name) + "/" + verb, Request: request})
 }
 
 // Sources lists the sources by name.
-func (c *Client) Sources(ctx context.Context) ([]Source, error) {
-	return askMember[[]Source](ctx, c, get("/v1/sources"), "sources")
+func (c Client) Sources(ctx context.Context) ([]Source, error) {
+	return client.AskMember[[]Source](ctx, c.c, get("/v1/sources"), "sources")
 }
 
 // Source reads a source.
-func (c *Client) Source(ctx context.Context, name string) (Source, error) {
-	return ask[Source](ctx, c, get(sourcePath(name)))
+func (c Client) Source(ctx context.Context, name string) (Source, error) {
+	return client.Ask[Source](ctx, c.c, get(sourcePath(name)))
 }
 
 // PutSource creates a source or changes its configuration, which is JSON or YAML.
-func (c *Client) PutSource(ctx context.Context, name string, config []byte) (Source, error) {
-	return ask[Source](ctx, c, call{method: http.MethodPut, path: sourcePath(name), body: config})
+func (c Client) PutSource(ctx context.Context, name string, config []byte) (Source, error) {
+	return client.Ask[Source](ctx, c.c, client.Call{Method: http.MethodPut, Path: sourcePath(name), Body: config})
 }
 
 // PauseSource ends the reading of a source until it is resumed.
-func (c *Client) PauseSource(ctx context.Context, name string) (Source, error) {
+func (c Client) PauseSource(ctx context.Context, name string) (Source, error) {
 	return orderSource[Source](ctx, c, name, "pause", struct{}{})
 }
 
 // ResumeSource ends the pause of a source.
-func (c *Client) ResumeSource(ctx context.Context, name string) (Source, error) {
+func (c Client) ResumeSource(ctx context.Context, name string) (Source, error) {
 	return orderSource[Source](ctx, c, name, "resume", struct{}{})
 }
 
 // SeekSource sets where partitions of a paused source continue.
-func (c *Client) SeekSource(ctx context.Context, name string, to map[uint32]SourcePosition) (Source, error) {
+func (c Client) SeekSource(ctx context.Context, name string, to map[uint32]SourcePosition) (Source, error) {
 	return orderSource[Source](ctx, c, name, "seek", map[string]any{"positions": to})
 }
 
 // DeleteSource deletes a source with its positions. The counts stay.
-func (c *Client) DeleteSource(ctx context.Context, name string) error {
-	return c.do(ctx, call{method: http.MethodDelete, path: sourcePath(name), once: true}, nil)
+func (c Client) DeleteSource(ctx context.Context, name string) error {
+	_, err := client.Ask[[]byte](ctx, c.c, client.Call{Method: http.MethodDelete, Path: sourcePath(name), Once: true})
+	return err
 }

@@ -1,16 +1,20 @@
-package client
+package admin
 
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"net/url"
+
+	"github.com/countd/countd/client"
 )
 
 // PastEvent is one op of a message of a source.
 type PastEvent struct {
 	Position SourcePosition `json:"position"`
-	ID       ID             `json:"id"`
-	Add      Counts         `json:"add,omitempty"` // either Add or Set is present
-	Set      Counts         `json:"set,omitempty"`
+	ID       client.ID      `json:"id"`
+	Add      client.Counts  `json:"add,omitempty"` // either Add or Set is present
+	Set      client.Counts  `json:"set,omitempty"`
 	Floor    *int64         `json:"floor,omitempty"`
 }
 
@@ -22,13 +26,13 @@ type Past struct {
 
 // Past reads the ops that messages of a source apply to rows of a keyspace, beginning at a
 // position. If there are no messages from there on yet, Next is that position.
-func (c *Client) Past(ctx context.Context, source, keyspace string, partition uint32, from SourcePosition) (Past, error) {
+func (c Client) Past(ctx context.Context, source, keyspace string, partition uint32, from SourcePosition) (Past, error) {
 	return orderSource[Past](ctx, c, source, "past", map[string]any{"keyspace": keyspace, "partition": partition, "from": from})
 }
 
 // ShardRow is a row and its shard.
 type ShardRow struct {
-	Row
+	client.Row
 	Shard int `json:"shard"`
 }
 
@@ -51,15 +55,16 @@ const SourceIDsMax = 10_000
 
 // SourceRows reads up to SourceIDsMax rows in the order of ids, and the positions of a source in
 // their shards. Without ids it reads the positions in all shards.
-func (c *Client) SourceRows(ctx context.Context, source, keyspace string, ids []ID) (SourceRows, error) {
-	answer, err := orderSource[SourceRows](ctx, c, source, "rows", map[string]any{"keyspace": keyspace, "ids": append([]ID{}, ids...)})
+func (c Client) SourceRows(ctx context.Context, source, keyspace string, ids []client.ID) (SourceRows, error) {
+	answer, err := orderSource[SourceRows](ctx, c, source, "rows", map[string]any{"keyspace": keyspace, "ids": append([]client.ID{}, ids...)})
 	if err == nil && len(answer.Rows) != len(ids) {
 		err = fmt.Errorf("the server answered with %d rows for %d ids", len(answer.Rows), len(ids))
 	}
 	return answer, err
 }
 
-// CorrectMany is IncrMany for corrections, which the server counts in a metric of their own.
-func (c *Client) CorrectMany(ctx context.Context, keyspace string, ops []Op, o WriteOptions) (WriteResult, error) {
-	return c.write(ctx, c.retry, keyspacePath(keyspace)+"/correct", AppendOps(nil, "add", ops, !o.Quiet), o)
+// CorrectMany is client.Client.IncrMany for corrections, which the server counts in a metric of their own.
+func (c Client) CorrectMany(ctx context.Context, keyspace string, ops []client.Op, o client.WriteOptions) (client.WriteResult, error) {
+	body := client.AppendOps(nil, "add", ops, !o.Quiet)
+	return client.Ask[client.WriteResult](ctx, c.c, client.Call{Method: http.MethodPost, Path: "/v1/counters/" + url.PathEscape(keyspace) + "/correct", Body: body, Options: &o})
 }

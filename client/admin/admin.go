@@ -1,0 +1,87 @@
+// Package admin implements the operators' part of countd's HTTP API for Go programs: nodes and
+// groups of a cluster, rows on disk, snapshots, sources, users and tokens. countctl is built on
+// it.
+//
+// It owns the types of these requests and answers, which the server uses too. It never opens a
+// connection: package client sends the calls. A service that counts and reads needs that package
+// alone.
+//
+// Invariant: an order that a repeat could carry out twice, such as a deletion or a restore, is
+// sent once.
+package admin
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+
+	"github.com/countd/countd/client"
+)
+
+// Client makes the calls of operators. It is safe for concurrent use.
+type Client struct{ c *client.Client }
+
+// New returns a Client that uses the addresses, certificates, token and retries of c. The owner
+// of c closes it.
+func New(c *client.Client) Client { return Client{c} }
+
+// Live returns nil if the process of a node answers, whether the node can serve or not. It needs
+// no token.
+func (c Client) Live(ctx context.Context) error {
+	_, err := client.Ask[[]byte](ctx, c.c, client.Call{Method: http.MethodGet, Path: "/healthz", Once: true})
+	return err
+}
+
+// Version reads the server's version.
+func (c Client) Version(ctx context.Context) (string, error) {
+	return client.AskMember[string](ctx, c.c, get("/v1/version"), "version")
+}
+
+// Ready reports whether the node can serve. If the node cannot serve, why holds its reason and
+// the error is nil. A draining or stopping node is ready, but should get no new requests; why
+// then holds that reason. Ready sends one request to one node. If that node is not ready, the
+// next call uses the next address.
+func (c Client) Ready(ctx context.Context) (ready bool, why string, err error) {
+	_, err = client.Ask[[]byte](ctx, c.c, client.Call{Method: http.MethodGet, Path: "/readyz", Once: true})
+	var refused *client.Error
+	if errors.As(err, &refused) && refused.Status == http.StatusServiceUnavailable {
+		return refused.Code == "draining", refused.Message, nil
+	}
+	return err == nil, "", err
+}
+
+// Raw returns the body that the server answers at a path, in any format. It sends one request.
+func (c Client) Raw(ctx context.Context, path string) ([]byte, error) {
+	return client.Ask[[]byte](ctx, c.c, client.Call{Method: http.MethodGet, Path: path, Once: true})
+}
+
+// SetEverywhere sets whether every node holds a replica of each shard of a keyspace and
+// reads it locally, or only the voters do. It returns before the replicas are there.
+func (c Client) SetEverywhere(ctx context.Context, keyspace string, everywhere bool) (client.Keyspace, error) {
+	request := map[string]bool{"everywhere": everywhere}
+	return client.Ask[client.Keyspace](ctx, c.c, client.Call{Method: http.MethodPost, Path: keyspacePath(keyspace) + "/everywhere", Request: request})
+}
+
+// DropKeyspace drops a keyspace with all its rows, and returns its last state. It is sent once:
+// a repeat could drop a new keyspace of that name. If the error is client.ErrUnknown, list the
+// keyspaces to find out whether it was dropped.
+func (c Client) DropKeyspace(ctx context.Context, name string) (client.Keyspace, error) {
+	return client.Ask[client.Keyspace](ctx, c.c, deleteOnce(keyspacePath(name)))
+}
+
+// DropColumn drops a column of a keyspace with all its counts, and returns the changed
+// keyspace. Like DropKeyspace, the client never retries it.
+func (c Client) DropColumn(ctx context.Context, keyspace, column string) (client.Keyspace, error) {
+	return client.Ask[client.Keyspace](ctx, c.c, deleteOnce(keyspacePath(keyspace)+"/columns/"+url.PathEscape(column)))
+}
+
+func keyspacePath(name string) string { return "/v1/keyspaces/" + url.PathEscape(name) }
+
+func get(path string) client.Call { return client.Call{Method: http.MethodGet, Path: path} }
+
+// deleteOnce returns the call of a deletion, which is sent once: a repeat might delete a new
+// object of the same name.
+func deleteOnce(path string) client.Call {
+	return client.Call{Method: http.MethodDelete, Path: path, Write: true, Once: true}
+}
