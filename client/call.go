@@ -42,32 +42,28 @@ type Call struct {
 	header  http.Header
 }
 
-// do makes the call and decodes the answer into out if that is not nil.
-func (c *Client) do(ctx context.Context, req Call, out any) error {
-	return c.doFor(ctx, c.retry, req, out)
-}
-
 // Ask makes the call and returns the answer: decoded JSON, or the bytes of any answer if T is
 // []byte.
 func Ask[T any](ctx context.Context, c *Client, req Call) (T, error) {
 	var answer T
-	err := c.do(ctx, req, &answer)
+	err := c.do(ctx, c.retry, req, &answer)
 	return answer, err
 }
 
 // AskMember makes the call and returns one member of the answer's object, or zero if the answer
 // does not have it.
 func AskMember[T any](ctx context.Context, c *Client, req Call, name string) (T, error) {
-	// A struct with this one member takes one pass over the answer, and c.do reports its errors.
+	// A struct with this one member takes one pass over the answer, and do reports its errors.
 	only := reflect.StructField{Name: "Member", Type: reflect.TypeFor[T](), Tag: reflect.StructTag(fmt.Sprintf("json:%q", name))}
 	answer := reflect.New(reflect.StructOf([]reflect.StructField{only}))
-	err := c.do(ctx, req, answer.Interface())
+	err := c.do(ctx, c.retry, req, answer.Interface())
 	return answer.Elem().Field(0).Interface().(T), err
 }
 
 func get(path string) Call { return Call{Method: http.MethodGet, Path: path} }
 
-func (c *Client) doFor(ctx context.Context, retry Retry, req Call, out any) error {
+// do makes the call and decodes the answer into out.
+func (c *Client) do(ctx context.Context, retry Retry, req Call, out any) error {
 	if req.Request != nil {
 		body, err := json.Marshal(req.Request)
 		if err != nil {
@@ -131,9 +127,6 @@ func (c *Client) try(ctx context.Context, base string, req Call, out any) error 
 	}
 	if status/100 != 2 {
 		return decodeError(status, header, body)
-	}
-	if out == nil {
-		return nil
 	}
 	if raw, ok := out.(*[]byte); ok {
 		*raw = body

@@ -1,4 +1,5 @@
-// Package client implements countd's HTTP API for Go programs.
+// Package client implements countd's HTTP API for Go programs that count and read. Calls of
+// operators are in package client/admin.
 //
 // It owns the types of requests and answers, the deadline of a call, retries, and the
 // choice among a cluster's addresses. It never repeats an increment in a way that could
@@ -156,4 +157,36 @@ func elsewhere(err error) bool {
 		return refused.Status == http.StatusServiceUnavailable || refused.Status == http.StatusBadGateway || refused.needsTLS()
 	}
 	return errors.Is(err, ErrNoAnswer)
+}
+
+// bearer adds a token to each request, redirects included, because a node redirects to other
+// nodes of its cluster.
+type bearer struct {
+	next  http.RoundTripper
+	token string
+	bases []string // addresses of the client, as http://host:port
+	// With toBases, an address without TLS gets the token only if it is in bases. Some bases may
+	// have no TLS while a cluster turns it on.
+	toBases bool
+}
+
+func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
+	if b.toBases && r.URL.Scheme != "https" && !slices.Contains(b.bases, r.URL.Scheme+"://"+r.URL.Host) {
+		return b.next.RoundTrip(r)
+	}
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+b.token)
+	return b.next.RoundTrip(r)
+}
+
+// CloseIdleConnections lets http.Client close the connections of the transport.
+func (b bearer) CloseIdleConnections() {
+	if next, ok := b.next.(interface{ CloseIdleConnections() }); ok {
+		next.CloseIdleConnections()
+	}
+}
+
+// validToken reports whether a token fits a header.
+func validToken(token string) bool {
+	return !strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })
 }

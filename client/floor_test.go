@@ -67,7 +67,7 @@ func TestFloorsInRequests(t *testing.T) {
 		t.Errorf("results %+v", result.Results)
 	}
 	answer = `{"followees":["2","3"],"cursor":"3"}`
-	followees, next, err := c.Followees(t.Context(), 7, "", 2, client.ReadOptions{})
+	followees, next, err := c.Feeds().Followees(t.Context(), 7, "", 2, client.ReadOptions{})
 	must("GET /v1/feed/7/followees ", err)
 	if len(followees) != 2 || followees[1] != 3 || next != "3" {
 		t.Errorf("followees %v, then %q", followees, next)

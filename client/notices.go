@@ -32,44 +32,49 @@ type NoticesRead struct {
 	Written
 }
 
-// Channels lists the channels by name.
-func (c *Client) Channels(ctx context.Context, o ReadOptions) ([]Channel, error) {
-	return AskMember[[]Channel](ctx, c, o.get("/v1/notices", nil), "channels")
+// Channels has the calls for channels and their notices.
+type Channels struct{ c *Client }
+
+// Channels returns the calls for channels.
+func (c *Client) Channels() Channels { return Channels{c} }
+
+// List lists the channels by name.
+func (n Channels) List(ctx context.Context, o ReadOptions) ([]Channel, error) {
+	return AskMember[[]Channel](ctx, n.c, o.get("/v1/notices", nil), "channels")
 }
 
 // Publish adds a notice to a channel, for all users. The first notice creates the channel.
-func (c *Client) Publish(ctx context.Context, channel string, o WriteOptions) (Published, error) {
-	return writeAt[Published](ctx, c, http.MethodPost, namePath("notices", channel), nil, o)
+func (n Channels) Publish(ctx context.Context, channel string, o WriteOptions) (Published, error) {
+	return writeAt[Published](ctx, n.c, http.MethodPost, namePath("notices", channel), nil, o)
 }
 
 // Retract withdraws a notice.
-func (c *Client) Retract(ctx context.Context, channel string, seq int64, o WriteOptions) (Published, error) {
-	return writeAt[Published](ctx, c, http.MethodDelete, namePath("notices", channel)+"/"+strconv.FormatInt(seq, 10), nil, o)
+func (n Channels) Retract(ctx context.Context, channel string, seq int64, o WriteOptions) (Published, error) {
+	return writeAt[Published](ctx, n.c, http.MethodDelete, namePath("notices", channel)+"/"+strconv.FormatInt(seq, 10), nil, o)
 }
 
 // Notices reads a user's position in a channel. If since is not nil, a user that the channel
 // does not know starts after notice since.
-func (c *Client) Notices(ctx context.Context, channel string, user ID, since *int64, o ReadOptions) (Notices, error) {
-	return readAt[Notices](ctx, c, userPath("notices", channel, user), numberQuery("since", since), o)
+func (n Channels) Notices(ctx context.Context, channel string, user ID, since *int64, o ReadOptions) (Notices, error) {
+	return readAt[Notices](ctx, n.c, userPath("notices", channel, user), numberQuery("since", since), o)
 }
 
-// ReadNotices moves a user up to a notice, or to the latest when upTo is nil, and
-// never back.
-func (c *Client) ReadNotices(ctx context.Context, channel string, user ID, upTo *int64, o WriteOptions) (NoticesRead, error) {
-	return c.moveNotices(ctx, channel, user, "up_to", upTo, o)
+// Read moves a user up to a notice, or to the latest if upTo is nil, and never back.
+func (n Channels) Read(ctx context.Context, channel string, user ID, upTo *int64, o WriteOptions) (NoticesRead, error) {
+	return n.move(ctx, channel, user, "up_to", upTo, o)
 }
 
-// BeginNotices sets the start position of a user that the channel does not know yet.
-func (c *Client) BeginNotices(ctx context.Context, channel string, user ID, since int64, o WriteOptions) (NoticesRead, error) {
-	return c.moveNotices(ctx, channel, user, "since", &since, o)
+// Begin sets the start position of a user that the channel does not know yet.
+func (n Channels) Begin(ctx context.Context, channel string, user ID, since int64, o WriteOptions) (NoticesRead, error) {
+	return n.move(ctx, channel, user, "since", &since, o)
 }
 
-func (c *Client) moveNotices(ctx context.Context, channel string, user ID, how string, seq *int64, o WriteOptions) (NoticesRead, error) {
+func (n Channels) move(ctx context.Context, channel string, user ID, how string, seq *int64, o WriteOptions) (NoticesRead, error) {
 	var body any
 	if seq != nil {
 		body = map[string]int64{how: *seq}
 	}
-	return writeAt[NoticesRead](ctx, c, http.MethodPost, userPath("notices", channel, user)+"/read", body, o)
+	return writeAt[NoticesRead](ctx, n.c, http.MethodPost, userPath("notices", channel, user)+"/read", body, o)
 }
 
 // Dot is a red dot for all users.
@@ -85,25 +90,31 @@ type Fired struct {
 	Written
 }
 
-// Dots lists the dots by name.
-func (c *Client) Dots(ctx context.Context, o ReadOptions) ([]Dot, error) {
-	return AskMember[[]Dot](ctx, c, o.get("/v1/dots", nil), "dots")
+// Dots has the calls for dots.
+type Dots struct{ c *Client }
+
+// Dots returns the calls for dots.
+func (c *Client) Dots() Dots { return Dots{c} }
+
+// List lists the dots by name.
+func (d Dots) List(ctx context.Context, o ReadOptions) ([]Dot, error) {
+	return AskMember[[]Dot](ctx, d.c, o.get("/v1/dots", nil), "dots")
 }
 
 // Fire shows a dot to all users. The first call creates the dot.
-func (c *Client) Fire(ctx context.Context, dot string, o WriteOptions) (Fired, error) {
-	return writeAt[Fired](ctx, c, http.MethodPost, namePath("dots", dot)+"/fire", nil, o)
+func (d Dots) Fire(ctx context.Context, dot string, o WriteOptions) (Fired, error) {
+	return writeAt[Fired](ctx, d.c, http.MethodPost, namePath("dots", dot)+"/fire", nil, o)
 }
 
-// SetDot sets whether a dot is shown to users that it does not know, and creates the dot if
+// Set sets whether a dot is shown to users that it does not know, and creates the dot if
 // necessary.
-func (c *Client) SetDot(ctx context.Context, dot string, newUsers bool, o WriteOptions) (Fired, error) {
-	return writeAt[Fired](ctx, c, http.MethodPut, namePath("dots", dot), map[string]bool{"new_users": newUsers}, o)
+func (d Dots) Set(ctx context.Context, dot string, newUsers bool, o WriteOptions) (Fired, error) {
+	return writeAt[Fired](ctx, d.c, http.MethodPut, namePath("dots", dot), map[string]bool{"new_users": newUsers}, o)
 }
 
-// ShowsDot reports whether a user sees a dot.
-func (c *Client) ShowsDot(ctx context.Context, dot string, user ID, o ReadOptions) (bool, error) {
-	return AskMember[bool](ctx, c, o.get(userPath("dots", dot, user), nil), "show")
+// Shows reports whether a user sees a dot.
+func (d Dots) Shows(ctx context.Context, dot string, user ID, o ReadOptions) (bool, error) {
+	return AskMember[bool](ctx, d.c, o.get(userPath("dots", dot, user), nil), "show")
 }
 
 // Shown reports whether a user sees a dot after a write.
@@ -112,7 +123,7 @@ type Shown struct {
 	Written
 }
 
-// ClearDot hides a dot from a user until it is fired again.
-func (c *Client) ClearDot(ctx context.Context, dot string, user ID, o WriteOptions) (Shown, error) {
-	return writeAt[Shown](ctx, c, http.MethodPost, userPath("dots", dot, user)+"/clear", nil, o)
+// Clear hides a dot from a user until it is fired again.
+func (d Dots) Clear(ctx context.Context, dot string, user ID, o WriteOptions) (Shown, error) {
+	return writeAt[Shown](ctx, d.c, http.MethodPost, userPath("dots", dot, user)+"/clear", nil, o)
 }

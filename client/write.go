@@ -223,7 +223,7 @@ func (c *Client) Set(ctx context.Context, keyspace string, ops []Op, o WriteOpti
 
 func (c *Client) write(ctx context.Context, retry Retry, path string, body []byte, o WriteOptions) (WriteResult, error) {
 	var result WriteResult
-	err := c.doFor(ctx, retry, Call{Method: http.MethodPost, Path: path, Body: body, Options: &o}, &result)
+	err := c.do(ctx, retry, Call{Method: http.MethodPost, Path: path, Body: body, Options: &o}, &result)
 	return result, err
 }
 

@@ -89,7 +89,7 @@ func (s *site) follow(ctx context.Context, me client.ID, r *http.Request) (any, 
 	if err != nil {
 		return nil, err
 	}
-	feed, err := s.db.Follow(ctx, me, []client.ID{author}, client.WriteOptions{})
+	feed, err := s.db.Feeds().Follow(ctx, me, []client.ID{author}, client.WriteOptions{})
 	return map[string]int64{"unread": feed.Unread}, err
 }
 
@@ -102,7 +102,7 @@ func (s *site) home(ctx context.Context, me client.ID, _ *http.Request) (any, er
 		shown = append(shown, map[string]any{"id": p.ID, "author": p.Author, "counts": p.Counts, "liked": p.Member["like"]})
 	}
 	if err == nil && len(page.Posts) > 0 {
-		_, err = s.db.ResetFeedUpTo(ctx, me, page.Posts[0].ID, client.WriteOptions{})
+		_, err = s.db.Feeds().ResetUpTo(ctx, me, page.Posts[0].ID, client.WriteOptions{})
 	}
 	return shown, err
 }

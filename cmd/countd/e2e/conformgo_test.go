@@ -239,21 +239,25 @@ var goCalls = map[string]func(a *goArgs) (any, error){
 		}
 		return a.c.ResetUnread(a.ctx, a.id(), a.with().Columns, a.with().write)
 	},
-	"publishNotice": func(a *goArgs) (any, error) { return a.c.Publish(a.ctx, a.text(), a.with().write) },
-	"retractNotice": func(a *goArgs) (any, error) { return a.c.Retract(a.ctx, a.text(), next[int64](a), a.with().write) },
-	"notices":       func(a *goArgs) (any, error) { return a.c.Notices(a.ctx, a.text(), a.id(), nil, a.with().read) },
-	"readNotices":   func(a *goArgs) (any, error) { return a.c.ReadNotices(a.ctx, a.text(), a.id(), nil, a.with().write) },
-	"fireDot":       func(a *goArgs) (any, error) { return a.c.Fire(a.ctx, a.text(), a.with().write) },
-	"dot":           func(a *goArgs) (any, error) { return a.c.ShowsDot(a.ctx, a.text(), a.id(), a.with().read) },
-	"clearDot":      func(a *goArgs) (any, error) { return a.c.ClearDot(a.ctx, a.text(), a.id(), a.with().write) },
-	"follow":        func(a *goArgs) (any, error) { return a.c.Follow(a.ctx, a.id(), a.ids(), a.with().write) },
-	"unfollow":      func(a *goArgs) (any, error) { return a.c.Unfollow(a.ctx, a.id(), a.ids(), a.with().write) },
-	"resetFeed":     func(a *goArgs) (any, error) { return a.c.ResetFeed(a.ctx, a.id(), a.ids(), a.with().write) },
-	"resetFeedUpTo": func(a *goArgs) (any, error) { return a.c.ResetFeedUpTo(a.ctx, a.id(), a.id(), a.with().write) },
-	"readFeed":      func(a *goArgs) (any, error) { return a.c.ReadFeed(a.ctx, a.id(), a.ids(), a.with().write) },
-	"feedUnread":    func(a *goArgs) (any, error) { return a.c.Feed(a.ctx, a.id(), a.with().Detail, a.with().read) },
+	"publishNotice": func(a *goArgs) (any, error) { return a.c.Channels().Publish(a.ctx, a.text(), a.with().write) },
+	"retractNotice": func(a *goArgs) (any, error) {
+		return a.c.Channels().Retract(a.ctx, a.text(), next[int64](a), a.with().write)
+	},
+	"notices": func(a *goArgs) (any, error) {
+		return a.c.Channels().Notices(a.ctx, a.text(), a.id(), nil, a.with().read)
+	},
+	"readNotices":   func(a *goArgs) (any, error) { return a.c.Channels().Read(a.ctx, a.text(), a.id(), nil, a.with().write) },
+	"fireDot":       func(a *goArgs) (any, error) { return a.c.Dots().Fire(a.ctx, a.text(), a.with().write) },
+	"dot":           func(a *goArgs) (any, error) { return a.c.Dots().Shows(a.ctx, a.text(), a.id(), a.with().read) },
+	"clearDot":      func(a *goArgs) (any, error) { return a.c.Dots().Clear(a.ctx, a.text(), a.id(), a.with().write) },
+	"follow":        func(a *goArgs) (any, error) { return a.c.Feeds().Follow(a.ctx, a.id(), a.ids(), a.with().write) },
+	"unfollow":      func(a *goArgs) (any, error) { return a.c.Feeds().Unfollow(a.ctx, a.id(), a.ids(), a.with().write) },
+	"resetFeed":     func(a *goArgs) (any, error) { return a.c.Feeds().Reset(a.ctx, a.id(), a.ids(), a.with().write) },
+	"resetFeedUpTo": func(a *goArgs) (any, error) { return a.c.Feeds().ResetUpTo(a.ctx, a.id(), a.id(), a.with().write) },
+	"readFeed":      func(a *goArgs) (any, error) { return a.c.Feeds().Read(a.ctx, a.id(), a.ids(), a.with().write) },
+	"feedUnread":    func(a *goArgs) (any, error) { return a.c.Feeds().Unread(a.ctx, a.id(), a.with().Detail, a.with().read) },
 	"followees": func(a *goArgs) (any, error) {
-		followees, _, err := a.c.Followees(a.ctx, a.id(), "", 0, a.with().read)
+		followees, _, err := a.c.Feeds().Followees(a.ctx, a.id(), "", 0, a.with().read)
 		return followees, err
 	},
 	"addPost":    func(a *goArgs) (any, error) { return a.c.AddPost(a.ctx, a.id(), a.id(), a.with().write) },
@@ -264,9 +268,9 @@ var goCalls = map[string]func(a *goArgs) (any, error){
 		return a.c.Timeline(a.ctx, a.id(), client.PostQuery{Limit: o.Limit, Group: o.Group, Counts: o.Counts, Member: o.Member}, o.read)
 	},
 	"putGroup": func(a *goArgs) (any, error) {
-		return a.c.PutFolloweeGroup(a.ctx, a.id(), a.text(), a.ids(), a.with().write)
+		return a.c.Feeds().PutGroup(a.ctx, a.id(), a.text(), a.ids(), a.with().write)
 	},
-	"dropGroup": func(a *goArgs) (any, error) { return a.c.DropFolloweeGroup(a.ctx, a.id(), a.text(), a.with().write) },
+	"dropGroup": func(a *goArgs) (any, error) { return a.c.Feeds().DropGroup(a.ctx, a.id(), a.text(), a.with().write) },
 	"poll": func(a *goArgs) (any, error) {
 		return a.c.Poll(a.ctx, a.id(), a.with().Channels, a.with().Dots, a.with().read)
 	},

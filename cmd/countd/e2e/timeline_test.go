@@ -130,12 +130,12 @@ func (r *timelineRun) act() {
 			return r.http.RemovePost(r.t.Context(), author, posts[at], o)
 		})
 	case kind == 7:
-		if _, err := r.http.Unfollow(r.t.Context(), user, []client.ID{author}, client.WriteOptions{}); err != nil {
+		if _, err := r.http.Feeds().Unfollow(r.t.Context(), user, []client.ID{author}, client.WriteOptions{}); err != nil {
 			r.t.Fatal(err)
 		}
 		delete(r.model.follows[user], author)
 	default:
-		if _, err := r.http.Follow(r.t.Context(), user, []client.ID{author}, client.WriteOptions{}); err != nil {
+		if _, err := r.http.Feeds().Follow(r.t.Context(), user, []client.ID{author}, client.WriteOptions{}); err != nil {
 			r.t.Fatal(err)
 		}
 		if r.model.follows[user] == nil {

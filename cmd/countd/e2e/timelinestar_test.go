@@ -48,7 +48,7 @@ func TestPostOfAStarThroughFaults(t *testing.T) {
 		for other := range 20 {
 			followees = append(followees, client.ID(starFollowee0+(i*13+other)%500))
 		}
-		if _, err := r.http.Follow(t.Context(), client.ID(starFollower0+i), followees, client.WriteOptions{}); err != nil {
+		if _, err := r.http.Feeds().Follow(t.Context(), client.ID(starFollower0+i), followees, client.WriteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -18,7 +18,7 @@ func feedCommand(c *cli.CLI) *cobra.Command {
 			func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
 				out := followeesOutput{ids[0], []client.ID{}}
 				for cursor := ""; ; {
-					page, next, err := server.Followees(ctx, ids[0], cursor, 0, o)
+					page, next, err := server.Feeds().Followees(ctx, ids[0], cursor, 0, o)
 					if err != nil {
 						return nil, nil, err
 					}
@@ -36,7 +36,7 @@ func feedCommand(c *cli.CLI) *cobra.Command {
 			}),
 		readCommand(c, "groups USER", "List the groups of a user's followees",
 			func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
-				groups, err := server.FolloweeGroups(ctx, ids[0], o)
+				groups, err := server.Feeds().Groups(ctx, ids[0], o)
 				return map[string]any{"groups": groups}, func(t *cli.Table) {
 					t.Row("GROUP", "FOLLOWEES")
 					for _, g := range groups {
@@ -44,16 +44,16 @@ func feedCommand(c *cli.CLI) *cobra.Command {
 					}
 				}, err
 			}), feedResetCommand(c),
-		feedChangeCommand(c, "follow", "Add followees, whose earlier posts count as seen", "the user follows them", (*client.Client).Follow),
-		feedChangeCommand(c, "unfollow", "Remove followees and their unread posts", "the user does not follow them any more", (*client.Client).Unfollow),
-		feedChangeCommand(c, "read", "Mark all posts of some followees as seen", "the user has seen them", (*client.Client).ReadFeed))
+		feedChangeCommand(c, "follow", "Add followees, whose earlier posts count as seen", "the user follows them", client.Feeds.Follow),
+		feedChangeCommand(c, "unfollow", "Remove followees and their unread posts", "the user does not follow them any more", client.Feeds.Unfollow),
+		feedChangeCommand(c, "read", "Mark all posts of some followees as seen", "the user has seen them", client.Feeds.Read))
 }
 
 func feedGetCommand(c *cli.CLI) *cobra.Command {
 	var detail bool
 	cmd := readCommand(c, "get USER", "Print the number of posts that a user has not seen",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
-			feed, err := server.Feed(ctx, ids[0], detail, o)
+			feed, err := server.Feeds().Unread(ctx, ids[0], detail, o)
 			return feed, func(t *cli.Table) {
 				feedRows(t, ids[0], feed.Unread)
 				if detail {
@@ -93,14 +93,14 @@ func feedResetCommand(c *cli.CLI) *cobra.Command {
 				if err != nil || nobody || len(ids) > 1 {
 					return nil, nil, cmp.Or(err, cli.Usagef("feed reset takes followees, --nobody or --up-to"))
 				}
-				answer, err := server.ResetFeedUpTo(ctx, ids[0], seen, o)
+				answer, err := server.Feeds().ResetUpTo(ctx, ids[0], seen, o)
 				return answer, func(t *cli.Table) { feedRows(t, ids[0], answer.Unread) }, err
 			}
 			followees := []client.ID(nil)
 			if nobody || len(ids) > 1 {
 				followees = append([]client.ID{}, ids[1:]...)
 			}
-			answer, err := server.ResetFeed(ctx, ids[0], followees, o)
+			answer, err := server.Feeds().Reset(ctx, ids[0], followees, o)
 			return answer, func(t *cli.Table) { feedRows(t, ids[0], answer.Unread) }, err
 		})
 	cmd.Flags().BoolVar(&nobody, "nobody", false, "remove all followees")
@@ -109,10 +109,10 @@ func feedResetCommand(c *cli.CLI) *cobra.Command {
 }
 
 func feedChangeCommand(c *cli.CLI, verb, short, what string,
-	change func(*client.Client, context.Context, client.ID, []client.ID, client.WriteOptions) (client.FeedResult, error)) *cobra.Command {
+	change func(client.Feeds, context.Context, client.ID, []client.ID, client.WriteOptions) (client.FeedResult, error)) *cobra.Command {
 	return writeCommand(c, verb+" USER FOLLOWEE…", short, what,
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
-			answer, err := change(server, ctx, ids[0], ids[1:], o)
+			answer, err := change(server.Feeds(), ctx, ids[0], ids[1:], o)
 			return answer, func(t *cli.Table) { feedRows(t, ids[0], answer.Unread) }, err
 		})
 }

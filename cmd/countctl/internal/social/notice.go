@@ -14,7 +14,7 @@ func noticeCommand(c *cli.CLI) *cobra.Command {
 	return cli.CommandGroup("notice", "Publish notices to all users of a channel, and mark them as read",
 		readCommand(c, "list", "Print the channels",
 			func(ctx context.Context, server *client.Client, _ []string, _ []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
-				list, err := server.Channels(ctx, o)
+				list, err := server.Channels().List(ctx, o)
 				return map[string]any{"channels": list}, func(t *cli.Table) {
 					t.Row("CHANNEL", "LATEST", "RETRACTED")
 					for _, ch := range list {
@@ -24,7 +24,7 @@ func noticeCommand(c *cli.CLI) *cobra.Command {
 			}),
 		writeCommand(c, "publish CHANNEL", "Publish a notice to everybody and print its number", "a notice was published",
 			func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
-				answer, err := server.Publish(ctx, args[0], o)
+				answer, err := server.Channels().Publish(ctx, args[0], o)
 				return answer, func(t *cli.Table) { t.Row("CHANNEL", "NOTICE"); t.Row(args[0], answer.Seq) }, err
 			}),
 		writeCommand(c, "retract CHANNEL NOTICE", "Withdraw a notice: it no longer counts for anybody", "the notice was retracted",
@@ -33,7 +33,7 @@ func noticeCommand(c *cli.CLI) *cobra.Command {
 				if err != nil {
 					return nil, nil, err
 				}
-				answer, err := server.Retract(ctx, args[0], seq, o)
+				answer, err := server.Channels().Retract(ctx, args[0], seq, o)
 				return answer, func(t *cli.Table) { t.Row("CHANNEL", "RETRACTED"); t.Row(args[0], answer.Seq) }, err
 			}), noticeGetCommand(c), noticeReadCommand(c))
 }
@@ -59,7 +59,7 @@ func noticeGetCommand(c *cli.CLI) *cobra.Command {
 	since := int64(-1)
 	cmd := readCommand(c, "get CHANNEL USER", "Print the position of a user in a channel",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
-			answer, err := server.Notices(ctx, args[0], ids[1], given(since), o)
+			answer, err := server.Channels().Notices(ctx, args[0], ids[1], given(since), o)
 			return answer, func(t *cli.Table) { noticeRows(t, args[0], ids[1], answer) }, err
 		})
 	cmd.Flags().Int64Var(&since, "since", since, "notice after which a new user starts")
@@ -76,9 +76,9 @@ func noticeReadCommand(c *cli.CLI) *cobra.Command {
 			var answer client.NoticesRead
 			var err error
 			if since >= 0 {
-				answer, err = server.BeginNotices(ctx, args[0], ids[1], since, o)
+				answer, err = server.Channels().Begin(ctx, args[0], ids[1], since, o)
 			} else {
-				answer, err = server.ReadNotices(ctx, args[0], ids[1], given(upTo), o)
+				answer, err = server.Channels().Read(ctx, args[0], ids[1], given(upTo), o)
 			}
 			return answer, func(t *cli.Table) { noticeRows(t, args[0], ids[1], answer.Notices) }, err
 		})
@@ -99,7 +99,7 @@ func dotCommand(c *cli.CLI) *cobra.Command {
 	return cli.CommandGroup("dot", "Fire red dots for all users, and clear one for a user",
 		readCommand(c, "list", "Print the dots",
 			func(ctx context.Context, server *client.Client, _ []string, _ []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
-				list, err := server.Dots(ctx, o)
+				list, err := server.Dots().List(ctx, o)
 				return map[string]any{"dots": list}, func(t *cli.Table) {
 					t.Row("DOT", "FIRED", "NEW USERS")
 					for _, d := range list {
@@ -109,17 +109,17 @@ func dotCommand(c *cli.CLI) *cobra.Command {
 			}),
 		writeCommand(c, "fire DOT", "Show a dot to all users", "the dot was fired",
 			func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
-				answer, err := server.Fire(ctx, args[0], o)
+				answer, err := server.Dots().Fire(ctx, args[0], o)
 				return answer, func(t *cli.Table) { t.Row("DOT", "FIRED"); t.Row(args[0], answer.Fired) }, err
 			}), dotSetCommand(c),
 		readCommand(c, "get DOT USER", "Print whether a user sees a dot",
 			func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.ReadOptions) (any, func(*cli.Table), error) {
-				show, err := server.ShowsDot(ctx, args[0], ids[1], o)
+				show, err := server.Dots().Shows(ctx, args[0], ids[1], o)
 				return map[string]bool{"show": show}, func(t *cli.Table) { dotRows(t, args[0], ids[1], show) }, err
 			}),
 		writeCommand(c, "clear DOT USER", "Hide a dot from a user until it is fired again", "the dot was cleared",
 			func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
-				answer, err := server.ClearDot(ctx, args[0], ids[1], o)
+				answer, err := server.Dots().Clear(ctx, args[0], ids[1], o)
 				return answer, func(t *cli.Table) { dotRows(t, args[0], ids[1], answer.Show) }, err
 			}))
 }
@@ -128,7 +128,7 @@ func dotSetCommand(c *cli.CLI) *cobra.Command {
 	newUsers := true
 	cmd := writeCommand(c, "set DOT --new-users=false", "Set whether a dot is shown to new users", "the dot was set",
 		func(ctx context.Context, server *client.Client, args []string, ids []client.ID, o client.WriteOptions) (any, func(*cli.Table), error) {
-			answer, err := server.SetDot(ctx, args[0], newUsers, o)
+			answer, err := server.Dots().Set(ctx, args[0], newUsers, o)
 			return answer, func(t *cli.Table) { t.Row("DOT", "FIRED", "NEW USERS"); t.Row(args[0], answer.Fired, shows(newUsers)) }, err
 		})
 	cmd.Flags().BoolVar(&newUsers, "new-users", newUsers, "show the dot to users that the server has not seen before")
