@@ -81,9 +81,7 @@ func (c *Client) CreateKeyspace(ctx context.Context, k NewKeyspace) (Keyspace, e
 // ChangeColumns adds the columns that a keyspace lacks, and sets the floors given in
 // columns.
 func (c *Client) ChangeColumns(ctx context.Context, keyspace string, columns []Column) (Keyspace, error) {
-	return c.changeKeyspace(ctx, "/v1/keyspaces/"+url.PathEscape(keyspace)+"/columns", struct {
-		Columns []Column `json:"columns"`
-	}{columns})
+	return c.changeKeyspace(ctx, "/v1/keyspaces/"+url.PathEscape(keyspace)+"/columns", map[string][]Column{"columns": columns})
 }
 
 func (c *Client) changeKeyspace(ctx context.Context, path string, request any) (Keyspace, error) {

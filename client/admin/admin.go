@@ -60,23 +60,23 @@ func (c Client) Raw(ctx context.Context, path string) ([]byte, error) {
 // reads it locally, or only the voters do. It returns before the replicas are there.
 func (c Client) SetEverywhere(ctx context.Context, keyspace string, everywhere bool) (client.Keyspace, error) {
 	request := map[string]bool{"everywhere": everywhere}
-	return client.Ask[client.Keyspace](ctx, c.c, client.Call{Method: http.MethodPost, Path: keyspacePath(keyspace) + "/everywhere", Request: request})
+	return client.Ask[client.Keyspace](ctx, c.c, client.Call{Method: http.MethodPost, Path: namePath("keyspaces", keyspace) + "/everywhere", Request: request})
 }
 
 // DropKeyspace drops a keyspace with all its rows, and returns its last state. It is sent once:
 // a repeat could drop a new keyspace of that name. If the error is client.ErrUnknown, list the
 // keyspaces to find out whether it was dropped.
 func (c Client) DropKeyspace(ctx context.Context, name string) (client.Keyspace, error) {
-	return client.Ask[client.Keyspace](ctx, c.c, deleteOnce(keyspacePath(name)))
+	return client.Ask[client.Keyspace](ctx, c.c, deleteOnce(namePath("keyspaces", name)))
 }
 
 // DropColumn drops a column of a keyspace with all its counts, and returns the changed
 // keyspace. Like DropKeyspace, the client never retries it.
 func (c Client) DropColumn(ctx context.Context, keyspace, column string) (client.Keyspace, error) {
-	return client.Ask[client.Keyspace](ctx, c.c, deleteOnce(keyspacePath(keyspace)+"/columns/"+url.PathEscape(column)))
+	return client.Ask[client.Keyspace](ctx, c.c, deleteOnce(namePath("keyspaces", keyspace)+"/columns/"+url.PathEscape(column)))
 }
 
-func keyspacePath(name string) string { return "/v1/keyspaces/" + url.PathEscape(name) }
+func namePath(kind, name string) string { return "/v1/" + kind + "/" + url.PathEscape(name) }
 
 func get(path string) client.Call { return client.Call{Method: http.MethodGet, Path: path} }
 

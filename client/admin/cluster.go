@@ -258,32 +258,23 @@ func (c Client) Remove(ctx context.Context, node string) (Changed, error) {
 
 // Transfer hands a group over to one of its other voters.
 func (c Client) Transfer(ctx context.Context, group uint32, to string) (Changed, error) {
-	return c.changeCluster(ctx, groupPath(group, "transfer"), struct {
-		To string `json:"to"`
-	}{to})
+	return c.changeCluster(ctx, groupPath(group, "transfer"), map[string]string{"to": to})
 }
 
 // Move moves a replica of a group to another node.
 func (c Client) Move(ctx context.Context, group uint32, from, to string) (Changed, error) {
-	return c.changeCluster(ctx, groupPath(group, "move"), struct {
-		From string `json:"from"`
-		To   string `json:"to"`
-	}{from, to})
+	return c.changeCluster(ctx, groupPath(group, "move"), map[string]string{"from": from, "to": to})
 }
 
 // HoldVersion keeps the cluster version as it is, or releases it.
 func (c Client) HoldVersion(ctx context.Context, held bool) (Changed, error) {
-	return c.changeCluster(ctx, "version", struct {
-		Hold bool `json:"hold"`
-	}{held})
+	return c.changeCluster(ctx, "version", map[string]bool{"hold": held})
 }
 
 // FinalizeVersion releases the cluster version and raises it to the highest that all nodes
 // support.
 func (c Client) FinalizeVersion(ctx context.Context) (Changed, error) {
-	return c.changeCluster(ctx, "version", struct {
-		Finalize bool `json:"finalize"`
-	}{true})
+	return c.changeCluster(ctx, "version", map[string]bool{"finalize": true})
 }
 
 func groupPath(group uint32, verb string) string {

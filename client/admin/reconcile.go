@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 
 	"github.com/countd/countd/client"
 )
@@ -66,5 +65,5 @@ func (c Client) SourceRows(ctx context.Context, source, keyspace string, ids []c
 // CorrectMany is client.Client.IncrMany for corrections, which the server counts in a metric of their own.
 func (c Client) CorrectMany(ctx context.Context, keyspace string, ops []client.Op, o client.WriteOptions) (client.WriteResult, error) {
 	body := client.AppendOps(nil, "add", ops, !o.Quiet)
-	return client.Ask[client.WriteResult](ctx, c.c, client.Call{Method: http.MethodPost, Path: "/v1/counters/" + url.PathEscape(keyspace) + "/correct", Body: body, Options: &o})
+	return client.Ask[client.WriteResult](ctx, c.c, client.Call{Method: http.MethodPost, Path: namePath("counters", keyspace) + "/correct", Body: body, Options: &o})
 }

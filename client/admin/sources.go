@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"net/url"
 	"strings"
 
 	"github.com/countd/countd/client"
@@ -60,11 +59,9 @@ func (p *SourcePosition) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-func sourcePath(name string) string { return "/v1/sources/" + url.PathEscape(name) }
-
 // orderSource sends a command about a source.
 func orderSource[T any](ctx context.Context, c Client, name, verb string, request any) (T, error) {
-	return client.Ask[T](ctx, c.c, client.Call{Method: http.MethodPost, Path: sourcePath(name) + "/" + verb, Request: request})
+	return client.Ask[T](ctx, c.c, client.Call{Method: http.MethodPost, Path: namePath("sources", name) + "/" + verb, Request: request})
 }
 
 // Sources lists the sources by name.
@@ -74,12 +71,12 @@ func (c Client) Sources(ctx context.Context) ([]Source, error) {
 
 // Source reads a source.
 func (c Client) Source(ctx context.Context, name string) (Source, error) {
-	return client.Ask[Source](ctx, c.c, get(sourcePath(name)))
+	return client.Ask[Source](ctx, c.c, get(namePath("sources", name)))
 }
 
 // PutSource creates a source or changes its configuration, which is JSON or YAML.
 func (c Client) PutSource(ctx context.Context, name string, config []byte) (Source, error) {
-	return client.Ask[Source](ctx, c.c, client.Call{Method: http.MethodPut, Path: sourcePath(name), Body: config})
+	return client.Ask[Source](ctx, c.c, client.Call{Method: http.MethodPut, Path: namePath("sources", name), Body: config})
 }
 
 // PauseSource ends the reading of a source until it is resumed.
@@ -99,6 +96,6 @@ func (c Client) SeekSource(ctx context.Context, name string, to map[uint32]Sourc
 
 // DeleteSource deletes a source with its positions. The counts stay.
 func (c Client) DeleteSource(ctx context.Context, name string) error {
-	_, err := client.Ask[[]byte](ctx, c.c, client.Call{Method: http.MethodDelete, Path: sourcePath(name), Once: true})
+	_, err := client.Ask[[]byte](ctx, c.c, client.Call{Method: http.MethodDelete, Path: namePath("sources", name), Once: true})
 	return err
 }

@@ -52,12 +52,7 @@ func (c Client) Users(ctx context.Context) ([]User, error) {
 
 // User returns the user of a name.
 func (c Client) User(ctx context.Context, name string) (User, error) {
-	return client.Ask[User](ctx, c.c, get(apiUserPath(name)))
-}
-
-// PutUser makes a user, or replaces the grants and limits of one that exists. Its tokens stay.
-func (c Client) PutUser(ctx context.Context, name string, grants []Grant, limits *UserLimits) (User, error) {
-	return c.putUser(ctx, name, UserRights{grants, limits}, nil)
+	return client.Ask[User](ctx, c.c, get(namePath("users", name)))
 }
 
 // CreateUser makes a user. It fails with a conflict, 409, if there is another one of the name.
@@ -97,22 +92,22 @@ type UserRights struct {
 	Limits *UserLimits `json:"limits,omitempty"`
 }
 
-// UserChange is the body of PutUser. If Was is given, the user must have those rights.
+// UserChange is the body of a request to store a user. If Was is given, the user must have those rights.
 type UserChange struct {
 	UserRights
 	Was *UserRights `json:"was,omitempty"`
 }
 
-// putUser stores a user; if was is not nil, only while the rights of the user equal was.
+// putUser stores a user while the rights of the user equal was.
 func (c Client) putUser(ctx context.Context, name string, rights UserRights, was *UserRights) (User, error) {
 	request := UserChange{rights, was}
-	return client.Ask[User](ctx, c.c, client.Call{Method: http.MethodPut, Path: apiUserPath(name), Request: request, Write: true})
+	return client.Ask[User](ctx, c.c, client.Call{Method: http.MethodPut, Path: namePath("users", name), Request: request, Write: true})
 }
 
 // DeleteUser deletes a user with all its tokens, and returns it. The client never
 // retries this request.
 func (c Client) DeleteUser(ctx context.Context, name string) (User, error) {
-	return client.Ask[User](ctx, c.c, deleteOnce(apiUserPath(name)))
+	return client.Ask[User](ctx, c.c, deleteOnce(namePath("users", name)))
 }
 
 // CreateToken makes a token for a user; expiresIn 0 makes one that does not expire. The
@@ -124,17 +119,15 @@ func (c Client) CreateToken(ctx context.Context, user string, expiresIn time.Dur
 	if expiresIn > 0 {
 		request.ExpiresIn = expiresIn.String()
 	}
-	return client.Ask[UserToken](ctx, c.c, client.Call{Method: http.MethodPost, Path: apiUserPath(user) + "/tokens", Request: request, Write: true, Once: true})
+	return client.Ask[UserToken](ctx, c.c, client.Call{Method: http.MethodPost, Path: namePath("users", user) + "/tokens", Request: request, Write: true, Once: true})
 }
 
 // RevokeToken deletes a token of a user. It returns the nodes that did not confirm the deletion.
 // The client never retries this request.
 func (c Client) RevokeToken(ctx context.Context, user, id string) (behind []string, err error) {
-	answer, err := client.Ask[UserToken](ctx, c.c, deleteOnce(apiUserPath(user)+"/tokens/"+url.PathEscape(id)))
+	answer, err := client.Ask[UserToken](ctx, c.c, deleteOnce(namePath("users", user)+"/tokens/"+url.PathEscape(id)))
 	return answer.NodesBehind, err
 }
-
-func apiUserPath(name string) string { return "/v1/users/" + url.PathEscape(name) }
 
 // AuditEvent is a line of a node's audit log.
 type AuditEvent struct {
