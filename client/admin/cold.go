@@ -63,7 +63,7 @@ type ColdWork struct {
 }
 
 // ColdOrdered holds the answers of the nodes to an order. The jobs run in the background;
-// Admin.Cold reports their progress.
+// Client.Cold reports their progress.
 type ColdOrdered struct {
 	ID    string            `json:"id"` // id of the job; "" for a dry run
 	Nodes []ColdOrderedNode `json:"nodes"`

@@ -62,7 +62,8 @@ func (c Client) SourceRows(ctx context.Context, source, keyspace string, ids []c
 	return answer, err
 }
 
-// CorrectMany is client.Client.IncrMany for corrections, which the server counts in a metric of their own.
+// CorrectMany is IncrMany of a client.Client, for corrections. The server counts them in a metric
+// of their own.
 func (c Client) CorrectMany(ctx context.Context, keyspace string, ops []client.Op, o client.WriteOptions) (client.WriteResult, error) {
 	body := client.AppendOps(nil, "add", ops, !o.Quiet)
 	return client.Ask[client.WriteResult](ctx, c.c, client.Call{Method: http.MethodPost, Path: namePath("counters", keyspace) + "/correct", Body: body, Options: &o})
