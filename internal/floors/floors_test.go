@@ -137,7 +137,7 @@ const rule = `
 	# Bytes of the Redis protocol; no command.
 	api/redis/resp: internal/strictjson
 	api/redis: api/listen api/redis/resp timeline auth unread shard shard/storage raftfsm raftfsm/board raftfsm/counters raftfsm/rows raftfsm/feed raftfsm/unread raftfsm/catalog engine internal/lograte internal/strictjson engine/members
-	cluster: client internal/names admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
+	cluster: client/admin internal/names admin shard raftfsm/catalog engine internal/atomicfile internal/lograte
 	# The program joins them.
 	cmd/countd: admin api api/redis auth auth/audit cluster sources source source/kafka source/nats source/postgres source/redisstream shard shard/headroom shard/storage shard/tiering shard/rpc raftfsm raftfsm/unread raftfsm/catalog raftfsm/dedup raftfsm/outbox engine engine/members internal/certs internal/program cmd/countd/internal/events internal/scarce
 	# Lines of the log about what changed.
