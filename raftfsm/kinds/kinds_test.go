@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -166,6 +167,21 @@ func TestWriterPanicsOnWhatHasNoForm(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			mustNotBeWritten(t, fill)
 		})
+	}
+}
+
+// Nothing but the end follows the request memory: contents behind it are refused, also by a visitor.
+func TestContentsBehindTheRequestMemory(t *testing.T) {
+	for _, kind := range shardKinds {
+		m := goldenMachine(t, kind)
+		sections := codectest.SectionsOf(t, codectest.Persisted(t, m))
+		var parts []codectest.Part
+		for _, s := range sections[1 : len(sections)-1] {
+			parts = append(parts, codectest.Part{Kind: s[0], Payload: s[codec.SectionHeadSize : len(s)-codec.ChecksumSize]})
+		}
+		for _, rows := range []uint64{m.State().Rows, 2 * m.State().Rows} {
+			mustBeRefused(t, kind, codectest.StreamOf(kind, 9, slices.Concat(parts, parts), rows, m.State().Digest))
+		}
 	}
 }
 
