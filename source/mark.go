@@ -61,11 +61,10 @@ func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (ther
 			return there, s.brokerError("read the last counted message again", err)
 		}
 		if how := got.Differs(p.Mark); how != "" {
-			return there, Stalled("message at position %s, the last one counted below position %s, %s: the queue lost messages and has others in their place; "+
-				"seek to where it lost them, or below, to count what stands there; or %s", p.Mark.Position, p.Position, how, s.seekPast(Position{}, "to go on without it"))
+			return there, s.replaced(p.Mark, p.Position, how)
 		}
 		if len(got.Messages) > 0 { // the messages below are the old ones, too
-			s.found = p.Mark
+			s.found, s.passed = p.Mark, p.Position
 			if m := &got.Messages[0]; dated(m) {
 				there = m.Position
 			}
@@ -73,6 +72,12 @@ func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (ther
 		}
 	}
 	return there, nil
+}
+
+// replaced returns the *StalledError for a queue that differs from what a shard with a mark has passed.
+func (s *session) replaced(mark sink.Mark, passed Position, how string) error {
+	return Stalled("message at position %s, the last one counted below position %s, %s: the queue lost messages and has others in their place; "+
+		"seek to where it lost them, or below, to count what stands there; or %s", mark.Position, passed, how, s.seekPast(Position{}, "to go on without it"))
 }
 
 // again reads the message of a shard's mark. It waits as long as the broker makes progress.

@@ -265,3 +265,22 @@ func TestLongComparison(t *testing.T) {
 	close(ending)
 	<-ended
 }
+
+// TestGapAboveTheMark: a reader is below the mark of the highest shard. After the check, the queue gets a message
+// between that mark and that shard's position, which the shard would skip.
+func TestGapAboveTheMark(t *testing.T) {
+	q, shards := newFakes(2, nil)
+	q.add(like(1, 1), like(2, 1), "", "")
+	_, stop := startRunner(testConfig(t, ""), q, shards)
+	eventually(t, "all shards have moved", func() bool { return caughtUp(q, shards) })
+	stop()
+	shards.Restore(1, Position{})
+	q.reads = func() { q.set(func() { q.values[2] = like(2, 1) }) }
+	r, stop := startRunner(testConfig(t, ""), q, shards)
+	defer stop()
+	eventually(t, "it stalls, or passes the message", func() bool { return r.Status().State == StateStalled || shards.At(Position{Lo: 4}) })
+	if reason := r.Status().Reason; !strings.Contains(reason, "message at position 1, the last one counted below position 4, is followed by one at position 2, where there was none") ||
+		!strings.HasSuffix(reason, "seek to 4 to go on without it") {
+		t.Errorf("the reason is %q; rows are %v", reason, shards.Sums())
+	}
+}

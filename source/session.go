@@ -24,6 +24,7 @@ type session struct {
 	met    time.Time // when all shards were last read
 	last   sink.Mark // of the last message that this session has read below its position, or none
 	found  sink.Mark // the highest mark whose message the queue still has
+	passed Position  // of the shard with that mark, which has passed no message above the mark
 
 	waiting      []Message
 	waitingBytes int
@@ -281,8 +282,14 @@ func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
 	}
 }
 
-// gather adds fetched messages to the batch, and flushes a full batch.
+// gather adds fetched messages to the batch, and flushes a full batch. It returns a *StalledError for a message that
+// the queue did not have when verify compared it: the shard at s.passed would skip it.
 func (s *session) gather(ctx context.Context, f Fetched) error {
+	for i := range f.Messages {
+		if at := f.Messages[i].Position; s.found.Position.Less(at) && at.Less(s.passed) {
+			return s.replaced(s.found, s.passed, (&Again{Messages: f.Messages[i : i+1]}).Differs(s.found))
+		}
+	}
 	most, bytes := s.cfg.Source.Batch.Messages, f.Bytes()
 	if len(s.waiting) > 0 && (len(s.waiting)+len(f.Messages) > most || s.waitingBytes+bytes > FetchBytesMax) {
 		if err := s.flush(ctx); err != nil {
