@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -34,8 +35,8 @@ type reader struct {
 		// set.
 		added   int64
 		counted bool
-		// count is how many entries have FetchBytesMax bytes together, if they are as large as
-		// those of the last fetch.
+		// count is how many entries the next fetch requests. They have at most FetchBytesMax bytes together, if they
+		// are as large as those of the last fetch. It grows slowly, because fewer may be all that arrive in time.
 		count int
 		// last is the mark of the highest entry that was read, or that the caller of Read found. Each
 		// read compares it, because a stream may be replaced at any time: by a restored or promoted
@@ -73,14 +74,15 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	return r.read(ctx, limit)
 }
 
-// read returns at most limit entries and does not wait. If the answer is too large, it requests
-// fewer entries.
+// read returns at most limit entries and does not wait. If the answer is too large, or does not arrive within the
+// client's read timeout, read requests fewer entries.
 func (r *reader) read(ctx context.Context, limit int) (source.Fetched, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for {
 		got, err := r.readLocked(ctx, min(limit, r.mu.count))
-		if !errors.Is(err, errAnswer) || min(limit, r.mu.count) <= 1 {
+		tooMuch := errors.Is(err, errAnswer) || errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil
+		if !tooMuch || min(limit, r.mu.count) <= 1 {
 			return got, r.b.explain(err)
 		}
 		r.mu.count = max(1, min(limit, r.mu.count)/8)
@@ -294,7 +296,7 @@ func (r *reader) take(got *source.Fetched, entries []redis.XMessage) error {
 		if last := source.MarkOf(&got.Messages[n-1]); r.mu.last.Position.Less(last.Position) {
 			r.mu.last = last
 		}
-		r.mu.count = max(1, n*source.FetchBytesMax/max(1, got.Bytes()))
+		r.mu.count = max(1, min(n*source.FetchBytesMax/max(1, got.Bytes()), r.mu.count+r.mu.count/8+1))
 	}
 	r.mu.added += int64(len(entries))
 	got.Next = r.mu.next

@@ -1,8 +1,11 @@
 package redisstream
 
 import (
+	"io"
+	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -447,4 +450,54 @@ func TestBetween(t *testing.T) {
 func addAt(t *testing.T, client *redis.Client, id, value string) {
 	t.Helper()
 	must.Do(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", ID: id, Values: []any{"value", value}}).Err())
+}
+
+// TestSlowAnswer: an answer with many large entries does not arrive within the read timeout. The reader requests fewer.
+func TestSlowAnswer(t *testing.T) {
+	const rate = 8 << 20 // bytes a second: five entries take 0.3 s, twenty take 1.2 s
+	q, client := newQueue(t, "")
+	addr := client.Options().Addr
+	q.Config = strings.Replace(q.Config, addr, "redis://"+slowProxy(t, addr, rate)+"?read_timeout=800ms&max_retries=-1", 1)
+	large := brokertest.Like(1, 1) + strings.Repeat(" ", 512<<10)
+	for range 20 {
+		q.Write(t, large)
+	}
+	shards := sinktest.New(1, nil)
+	q.Start(t, shards).Counts(t, shards, 20)
+}
+
+// slowProxy returns the address of a proxy that passes at most rate bytes a second from addr to a client.
+func slowProxy(t *testing.T, addr string, rate int) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must.Do(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", addr)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			go func() {
+				defer server.Close()
+				_, _ = io.Copy(server, client)
+			}()
+			go func() {
+				defer client.Close()
+				for buffer := make([]byte, rate/50); ; {
+					n, err := server.Read(buffer)
+					if _, refused := client.Write(buffer[:n]); err != nil || refused != nil {
+						return
+					}
+					time.Sleep(time.Duration(n) * time.Second / time.Duration(rate))
+				}
+			}()
+		}
+	}()
+	return l.Addr().String()
 }
