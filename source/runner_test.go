@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -313,7 +314,8 @@ func (stoppedSink) Start(context.Context, uint64, uint32, sink.Start) (sink.Star
 	return sink.Start{}, sink.ErrStopped
 }
 
-// A runner leaves all shards at one position if it is told to end, or if its source was paused.
+// A runner leaves all shards at one position if it is told to end, or if its source was paused. It confirms that
+// position to the broker.
 func TestEnding(t *testing.T) {
 	for name, end := range map[string]func(s *pausedSink, ending chan struct{}){
 		"it is to end":         func(_ *pausedSink, ending chan struct{}) { close(ending) },
@@ -323,7 +325,9 @@ func TestEnding(t *testing.T) {
 			q, shards := newFakes(4, nil)
 			s, ending, ended := &pausedSink{Sink: shards.Node()}, make(chan struct{}), make(chan struct{})
 			r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: s, Ending: ending})
-			r.times.tick = time.Hour // a tick would move idle shards
+			r.times.tick = time.Hour // a tick would move idle shards, and confirm
+			var told atomic.Uint64
+			q.commits = func(p Position) { told.Store(p.Lo) }
 			q.add(like(1, 1))
 			go func() {
 				defer close(ended)
@@ -339,6 +343,9 @@ func TestEnding(t *testing.T) {
 			<-ended
 			if at := r.Status().Applied; !s.evened(at) {
 				t.Errorf("the shards were not brought to %d", at)
+			}
+			if at, got := r.Status().Applied, told.Load(); got != at {
+				t.Errorf("the broker was told of %d, and the shards are at %d", got, at)
 			}
 		})
 	}

@@ -210,8 +210,24 @@ func (s *session) read(ctx context.Context) error {
 	cancel()
 	for range fetched { // wait for the end of fetch
 	}
+	if s.even && !s.late && !errors.Is(err, sink.ErrMoved) {
+		s.lastCommit(ctx)
+	}
 	_ = s.reader.Close() // what was applied does not depend on it
 	return err
+}
+
+// lastCommitMax bounds the last commit of a session, because the broker may be why the session ends.
+const lastCommitMax = time.Second
+
+// lastCommit commits the position of all shards, so that the next reader's check knows what was read. If it fails,
+// the broker knows the position of the last tick.
+func (s *session) lastCommit(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lastCommitMax)
+	defer cancel()
+	if err := s.reader.Commit(ctx, s.low); err != nil {
+		s.cfg.Logger.Debug("the last position of a reader of a source was not confirmed", "source", s.cfg.Source.Name, "partition", s.cfg.Partition, "err", err)
+	}
 }
 
 // fetch is a result of Reader.Next.
