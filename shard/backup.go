@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
-	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -52,7 +52,7 @@ func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*Snapshot, erro
 		// have replaced this one before it was open, or the other voters did not confirm this
 		// leader.
 		select {
-		case <-time.After(retry.PauseMax):
+		case <-time.After(errs.RetryPauseMax):
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: no snapshot of group %d by the deadline: %w", ErrOverloaded, number, err)
 		}

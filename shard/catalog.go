@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/catalogclient"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/keyspace"
-	"github.com/countd/countd/shard/retry"
 )
 
 // Keyspaces returns all keyspaces, ascending by name. The caller must not change the slice.
@@ -40,7 +40,7 @@ func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error
 	if k.Sharding == ShardingHash {
 		want.Sharding = ShardingHash
 	}
-	if !retry.Until(ctx, func() bool { return len(n.catalog.View().Keyspaces) > 0 }) {
+	if !errs.RetryUntil(ctx, func() bool { return len(n.catalog.View().Keyspaces) > 0 }) {
 		return nil, fmt.Errorf("%w: %s", ErrNoLeader, n.waitsToBegin(len(n.catalog.View().Nodes)))
 	}
 	r, index, err := n.catalogClient.Change(ctx, &catalog.Command{Create: &catalog.CreateEntry{Keyspace: want}})
@@ -152,7 +152,7 @@ func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace
 	if k == nil {
 		return nil, ErrUnknownKeyspace // the keyspace was dropped meanwhile
 	}
-	err = retry.WaitFor(ctx, func() error {
+	err = errs.WaitFor(ctx, func() error {
 		groups, err := n.router.groupsOf(k)
 		for _, g := range groups {
 			if r := g.replica.Load(); r != nil {

@@ -11,13 +11,13 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/catalogclient"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
-	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/shard/stream"
@@ -141,7 +141,7 @@ func (n *Node) waitsToBegin(nodes int) string {
 }
 
 // WaitReady returns nil once this node serves, drained or not, or the context's error.
-func (n *Node) WaitReady(ctx context.Context) error { return retry.WaitFor(ctx, n.serves) }
+func (n *Node) WaitReady(ctx context.Context) error { return errs.WaitFor(ctx, n.serves) }
 
 // HandOver hands the groups that this node leads to other nodes. It returns once this node leads only
 // groups without a successor, or with ctx's error. From its call on, Ready returns ErrDraining, and no
@@ -150,7 +150,7 @@ func (n *Node) HandOver(ctx context.Context) error {
 	n.membership.HandingOver.Store(true)
 	n.wakeReconcile()
 	began, _ := n.membership.ToHandOver()
-	err := retry.WaitFor(ctx, func() error {
+	err := errs.WaitFor(ctx, func() error {
 		if n.draining.Load() {
 			return ErrDraining
 		}

@@ -14,13 +14,13 @@ import (
 	"github.com/countd/countd/internal/atomicfile"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/catalogclient"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/membership"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
-	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/shard/storage"
@@ -159,7 +159,7 @@ func (n *Node) start() error {
 	if n.registry.meta.SoleVoter() {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
-		if err := retry.WaitFor(ctx, n.registry.meta.Ready); err != nil {
+		if err := errs.WaitFor(ctx, n.registry.meta.Ready); err != nil {
 			return fmt.Errorf("cannot open the catalog: %w", err)
 		}
 		if err := n.maintenance.Maintain(ctx); err != nil {

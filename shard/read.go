@@ -9,7 +9,6 @@ import (
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/stream"
 )
 
@@ -158,7 +157,7 @@ func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt
 	if r != nil && tryHere(r) {
 		return last
 	}
-	if retry.Until(ctx, func() bool {
+	if errs.RetryUntil(ctx, func() bool {
 		for _, node := range rd.readers(g) {
 			last = remote(ctx, node)
 			if last == nil || errors.Is(last, ErrBadToken) || errors.Is(last, ErrUnknownKeyspace) {

@@ -14,11 +14,11 @@ import (
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/raftfsm/unread"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/prover"
-	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/stream"
 )
@@ -239,7 +239,7 @@ const lastTryMin = 50 * time.Millisecond
 // a part again if the part found no leader or, for a write with an identity, if its outcome is
 // unknown.
 func (wr *writer) settle(ps []part, groups []*shardReplica, w *Write, deadline *time.Timer) {
-	for pause := retry.PauseMin; ; pause = min(2*pause, retry.PauseMax) {
+	for pause := errs.RetryPauseMin; ; pause = min(2*pause, errs.RetryPauseMax) {
 		if err := w.Permitted(); err != nil {
 			forbid(ps, err)
 			return

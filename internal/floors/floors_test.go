@@ -72,7 +72,7 @@ const rule = `
 	raftfsm/board: raftfsm raftfsm/unread raftfsm/dedup raftfsm/codec engine internal/splitmix internal/wire
 	# The list of all kinds.
 	raftfsm/kinds: raftfsm engine raftfsm/codec raftfsm/dedup raftfsm/rows raftfsm/spill source/sink raftfsm/counters raftfsm/unread raftfsm/feed raftfsm/board internal/wire
-	# The errors that the packages of shard share.
+	# The errors that the packages of shard share, and when to try again.
 	shard/errs:
 	# The cluster port, calls and their errors; no body, no group.
 	shard/rpc: internal/names internal/wire shard/errs internal/lograte internal/scarce
@@ -98,14 +98,12 @@ const rule = `
 	shard/membership: shard/replica shard/raftstore shard/rpc internal/wire shard/errs raftfsm/catalog
 	# Keyspaces as requests see them, and the shard of an id.
 	shard/keyspace: shard/errs raftfsm raftfsm/catalog engine
-	# When to try again, and how to await a state.
-	shard/retry: shard/errs
 	# That a group is led here, and how far it is.
 	shard/prover: shard/replica shard/rpc internal/wire shard/errs raftfsm/catalog
 	# Changes of the catalog, on whichever node leads it.
-	shard/catalogclient: shard/prover shard/replica shard/retry shard/rpc shard/errs raftfsm/catalog raftfsm/codec
+	shard/catalogclient: shard/prover shard/replica shard/rpc shard/errs raftfsm/catalog raftfsm/codec
 	# The rows of a snapshot into a shard, through its log.
-	shard/restore: raftfsm/outbox shard/keyspace shard/retry shard/errs raftfsm raftfsm/board raftfsm/feed raftfsm/kinds raftfsm/rows raftfsm/unread raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/members source/sink
+	shard/restore: raftfsm/outbox shard/keyspace shard/errs raftfsm raftfsm/board raftfsm/feed raftfsm/kinds raftfsm/rows raftfsm/unread raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/members source/sink
 	# Parts of writes on their way to a leader.
 	shard/forward: shard/propose shard/rpc internal/wire raftfsm/codec raftfsm/dedup engine source/sink
 	# Steps of leaders that drop what is of no use any more.
@@ -113,7 +111,7 @@ const rule = `
 	# Messages of sources into sections of shards. Its model restores shards too.
 	shard/sourcesink: shard/keyspace shard/catalogclient shard/restore shard/errs raftfsm raftfsm/counters raftfsm/kinds raftfsm/rows raftfsm/unread raftfsm/catalog raftfsm/codec raftfsm/dedup engine source/sink
 	# Groups, routing, reads. It meets the cluster through interfaces of its own.
-	shard: internal/names raftfsm/outbox raftfsm/spill shard/forward shard/upkeep shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/retry shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream internal/wire shard/storage shard/raftstore raftfsm raftfsm/board raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/rows raftfsm/unread raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members internal/scarce engine/pebbledb
+	shard: internal/names raftfsm/outbox raftfsm/spill shard/forward shard/upkeep shard/sourcesink shard/restore shard/keyspace shard/catalogclient shard/prover shard/dirs shard/tiering shard/headroom shard/metric shard/membership shard/replica shard/rpc shard/stream internal/wire shard/storage shard/raftstore raftfsm raftfsm/board raftfsm/counters raftfsm/feed raftfsm/kinds raftfsm/rows raftfsm/unread raftfsm/catalog raftfsm/codec raftfsm/dedup engine engine/cold internal/atomicfile internal/lograte shard/errs shard/propose source/sink engine/members internal/scarce engine/pebbledb
 	# What users have not seen, joined from what shards hold.
 	unread: shard raftfsm/outbox raftfsm raftfsm/board raftfsm/counters raftfsm/feed raftfsm/rows raftfsm/unread raftfsm/catalog engine
 	# Pages of posts by followees, joined from what shards hold.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -16,7 +15,7 @@ import (
 func (c *Client) AskLeader(ctx context.Context, method string, request []byte) ([]byte, error) {
 	var answer []byte
 	var err error
-	asked := retry.Until(ctx, func() bool {
+	asked := errs.RetryUntil(ctx, func() bool {
 		answer, err = c.askLeader(ctx, method, request)
 		return err == nil || !askedInVain(err) || c.cfg.Draining.Load()
 	})

@@ -18,7 +18,6 @@ import (
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
-	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -80,7 +79,7 @@ type changeAnswer struct {
 func (c *Client) Change(ctx context.Context, command *catalog.Command) (*catalog.Result, uint64, error) {
 	var answer *changeAnswer
 	var err error
-	retry.Until(ctx, func() bool {
+	errs.RetryUntil(ctx, func() bool {
 		answer, err = c.changeOnce(ctx, command)
 		mayTryAgain := (errors.Is(err, errs.ErrNoLeader) || errors.Is(err, errs.ErrDraining)) && !errors.Is(err, errs.ErrOutcomeUnknown)
 		return err == nil || !mayTryAgain || c.cfg.Draining.Load()
@@ -122,7 +121,7 @@ var errNotSeen = fmt.Errorf("%w: it is not applied here yet", errs.ErrOutcomeUnk
 // awaitCatalog blocks until this node's catalog has applied its log up to index. If ctx ends first,
 // it returns errBehind joined with ctx's error.
 func (c *Client) awaitCatalog(ctx context.Context, index uint64, errBehind error) error {
-	return retry.WaitFor(ctx, func() error {
+	return errs.WaitFor(ctx, func() error {
 		if c.cfg.Catalog.Applied() < index {
 			return errBehind
 		}

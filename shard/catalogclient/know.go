@@ -9,7 +9,6 @@ import (
 
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/retry"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -19,7 +18,7 @@ import (
 // returns ErrNoLeader or errs.ErrNoQuorum.
 func (c *Client) CatchUp(ctx context.Context) error {
 	var err error
-	asked := retry.Until(ctx, func() bool {
+	asked := errs.RetryUntil(ctx, func() bool {
 		var index uint64
 		if index, err = c.cfg.Fresh.Confirm(ctx); err == nil {
 			_, err = c.know(ctx, index)

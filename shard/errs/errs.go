@@ -1,7 +1,8 @@
 // Package errs owns the errors that the packages under shard share: those that callers
-// distinguish, and those that are sent between nodes.
+// distinguish, and those that are sent between nodes. It also owns the loops that wait until there
+// is no error.
 //
-// It never logs, wraps or retries. Invariant: each error is declared once, here or
+// It never logs, and never decides which call may be repeated. Invariant: each error is declared once, here or
 // by the one package that returns it; callers compare with errors.Is, never by text.
 package errs
 

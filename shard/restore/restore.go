@@ -31,7 +31,6 @@ import (
 	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/keyspace"
-	"github.com/countd/countd/shard/retry"
 )
 
 const (
@@ -297,7 +296,7 @@ func (r *restore) write(next batch) error {
 
 // repeat calls attempt until it succeeds or fails for good.
 func (r *restore) repeat(attempt func(deadline time.Time) error) (err error) {
-	retry.Until(r.ctx, func() bool {
+	errs.RetryUntil(r.ctx, func() bool {
 		ctx, cancel := context.WithTimeout(r.ctx, restoreTryTimeout)
 		defer cancel()
 		deadline, _ := ctx.Deadline()
@@ -428,7 +427,7 @@ func (r *restore) check(facts raftfsm.SnapshotFacts) error {
 func (r *restore) leader() (led State, err error) {
 	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
 	defer cancel()
-	err = retry.WaitFor(ctx, func() error {
+	err = errs.WaitFor(ctx, func() error {
 		var err error
 		led, err = r.cfg.Node.Leader(ctx)
 		return err
