@@ -1,8 +1,4 @@
-// Package bench owns the command bench: it checks the flags and the target, runs the load
-// of package load, and compares the counts with the answers. It loads a server on another
-// machine only with --yes. It asks before it changes a keyspace that has rows, unless the
-// command line names that keyspace.
-package bench
+package load
 
 import (
 	"context"
@@ -20,7 +16,6 @@ import (
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
-	"github.com/countd/countd/cmd/countctl/internal/load"
 )
 
 // Commands returns the commands of this package.
@@ -38,7 +33,7 @@ type benchFlags struct {
 	idsFrom string
 	check   bool
 	named   bool // --keyspace was given
-	cfg     load.Config
+	cfg     Config
 }
 
 func benchCommand(c *cli.CLI) *cobra.Command {
@@ -74,7 +69,7 @@ The exit code is 1 if a request failed or the check does not hold.`,
 	}
 	c.KeyspaceFlag(cmd, &f.cfg.Keyspace)
 	flags := cmd.Flags()
-	flags.StringVar(&f.op, "op", string(load.Incr), "read (one row), page (--page rows), incr (--batch increments), mixed (pages and increments),\n"+
+	flags.StringVar(&f.op, "op", string(Incr), "read (one row), page (--page rows), incr (--batch increments), mixed (pages and increments),\n"+
 		"poll (one user), polls (--page users), feed (a user follows --followees and has seen their posts),\n"+
 		"seen (a user reads the notices of the first of --channels), publish (a notice to it),\n"+
 		"clear (a user sees the first of --dots), post (an author publishes a post) or timeline (a page of a user)")
@@ -88,7 +83,7 @@ The exit code is 1 if a request failed or the check does not hold.`,
 	flags.Float64Var(&f.cfg.Rate, "rate", 0, "requests a second (0: as fast as they are answered)")
 	cli.DurationFlag(flags, &f.cfg.Duration, "duration", 10*time.Second, "duration of the load (0: until --requests)")
 	flags.Int64Var(&f.cfg.Requests, "requests", 0, "maximum number of requests (0: until --duration)")
-	flags.StringVar(&f.dist, "dist", string(load.Zipf), "how ids are chosen: zipf, uniform, hot (one id) or each (in order)")
+	flags.StringVar(&f.dist, "dist", string(Zipf), "how ids are chosen: zipf, uniform, hot (one id) or each (in order)")
 	flags.Float64Var(&f.cfg.IDs.ZipfS, "zipf-s", 1.1, "exponent of zipf, above 1")
 	flags.Uint64Var(&f.cfg.IDs.N, "ids", 1_000_000, "choose from ids 1 … N")
 	flags.StringSliceVar(&f.cfg.Channels, "channels", nil, "channels that are polled, read and published to")
@@ -124,12 +119,12 @@ func bench(ctx context.Context, c *cli.CLI, f benchFlags) error {
 		return err
 	}
 	cfg.Addr, cfg.Timeout = addr, c.Timeout
-	cfg.Op, cfg.IDs.Dist = load.Kind(f.op), load.Dist(f.dist)
+	cfg.Op, cfg.IDs.Dist = Kind(f.op), Dist(f.dist)
 	if cfg.Op.OfUsers() {
 		if f.named {
 			return cli.Usagef("--op %s takes no --keyspace", cfg.Op)
 		}
-		cfg.Keyspace = load.UnreadKeyspace
+		cfg.Keyspace = UnreadKeyspace
 	}
 	if err := cfg.Validate(); err != nil {
 		return cli.Usagef("%v", err)
@@ -169,7 +164,7 @@ func bench(ctx context.Context, c *cli.CLI, f benchFlags) error {
 
 // runBench runs the load. If check is set, it sums the column before and after the load. It
 // returns both a report and an error if the load was cut short or the second sum failed.
-func runBench(ctx context.Context, c *cli.CLI, cfg load.Config, check bool) (*benchReport, error) {
+func runBench(ctx context.Context, c *cli.CLI, cfg Config, check bool) (*benchReport, error) {
 	server, err := c.ConnectFor(client.Retry{})
 	if err != nil {
 		return nil, err
@@ -181,7 +176,7 @@ func runBench(ctx context.Context, c *cli.CLI, cfg load.Config, check bool) (*be
 			return nil, err
 		}
 	}
-	run, err := load.Run(ctx, cfg)
+	run, err := Run(ctx, cfg)
 	if run == nil {
 		return nil, err
 	}
@@ -198,7 +193,7 @@ func runBench(ctx context.Context, c *cli.CLI, cfg load.Config, check bool) (*be
 
 // checkBenchTarget refuses an unknown keyspace or column. It asks for confirmation if the
 // bench would change a keyspace that has rows and that the command line does not name.
-func checkBenchTarget(ctx context.Context, c *cli.CLI, cfg load.Config, named bool) error {
+func checkBenchTarget(ctx context.Context, c *cli.CLI, cfg Config, named bool) error {
 	server, err := c.Connect()
 	if err != nil {
 		return err
@@ -234,17 +229,17 @@ func checkBenchTarget(ctx context.Context, c *cli.CLI, cfg load.Config, named bo
 }
 
 // changedBy returns the keyspace that a load changes, or "".
-func changedBy(cfg *load.Config) string {
+func changedBy(cfg *Config) string {
 	switch cfg.Op {
-	case load.Incr, load.Mixed:
+	case Incr, Mixed:
 		return cfg.Keyspace
-	case load.Feed:
+	case Feed:
 		return "feed"
-	case load.Post:
+	case Post:
 		return "users"
-	case load.Seen, load.Clear:
-		return load.UnreadKeyspace
-	case load.Publish:
+	case Seen, Clear:
+		return UnreadKeyspace
+	case Publish:
 		return "board"
 	}
 	return ""
@@ -327,7 +322,7 @@ func benchRows(t *cli.Table, r *benchReport) {
 	percentileRows(t, "client late", r.LateUS)
 }
 
-func percentileRows(t *cli.Table, name string, p *load.Percentiles) {
+func percentileRows(t *cli.Table, name string, p *Percentiles) {
 	if p == nil {
 		return
 	}
@@ -343,7 +338,7 @@ const benchCheckIDsMax = 1_000_000
 
 // benchReport is the JSON output of bench.
 type benchReport struct {
-	*load.Report
+	*Report
 	Check *benchCheck `json:"check,omitempty"`
 }
 
@@ -357,7 +352,7 @@ type benchCheck struct {
 }
 
 // sumOf sums the bench's column over ids 1 … N.
-func sumOf(ctx context.Context, server *client.Client, cfg *load.Config) (int64, error) {
+func sumOf(ctx context.Context, server *client.Client, cfg *Config) (int64, error) {
 	var sum int64
 	ids := make([]client.ID, 0, client.GetIDsMax)
 	for id := uint64(1); id <= cfg.IDs.N; id++ {
@@ -379,7 +374,7 @@ func sumOf(ctx context.Context, server *client.Client, cfg *load.Config) (int64,
 }
 
 // checkOf compares the growth of the counts with the answers.
-func checkOf(grown int64, r *load.Report) *benchCheck {
+func checkOf(grown int64, r *Report) *benchCheck {
 	c := &benchCheck{Counted: grown, Least: r.Increments, Most: r.Increments + r.UnknownOps}
 	c.Holds = c.Least <= c.Counted && c.Counted <= c.Most
 	return c

@@ -1,6 +1,8 @@
-// Package load runs a measured load on a countd server.
+// Package load runs a measured load on a countd server, and owns the command bench, which compares
+// the counts with the answers. Bench loads a server on another machine only with --yes. It asks
+// before it changes a keyspace that has rows, unless the command line names that keyspace.
 //
-// It owns the pacing, the choice of ids and the histogram of latencies. It never decodes a
+// The package owns the pacing, the choice of ids and the histogram of latencies. It never decodes a
 // good answer beyond its status, because the client shares its cores with the server that
 // it measures. Invariant: every request that was due in the measured time is in the report,
 // as an answer, an error or unsent. In an open loop the latency of a request counts from
