@@ -25,7 +25,7 @@ import (
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
-	"github.com/countd/countd/cmd/countctl/internal/fence"
+	"github.com/countd/countd/cmd/countctl/internal/runstate"
 )
 
 const (
@@ -77,7 +77,7 @@ type Import struct {
 	cfg    Config
 	rows   rowReader
 	parser *rowParser
-	writer *fence.Writer
+	writer *runstate.FencedWriter
 	lanes  []*lane
 	mark   *watermark
 	acked  atomic.Int64 // rows acknowledged in this run
@@ -92,7 +92,7 @@ func New(cfg Config, in *csvfile.Reader) (*Import, error) {
 	}
 	cfg.From.Fence = cfg.From.Fence.Next()
 	im := &Import{cfg: cfg, parser: parser, mark: newWatermark(cfg.InFlight, cfg.From.Position)}
-	im.writer = fence.NewWriter(cfg.From.Fence, cfg.Retry)
+	im.writer = runstate.NewFencedWriter(cfg.From.Fence, cfg.Retry)
 	im.rows = rowReader{in: in, from: cfg.From.Position, passed: im.mark.passed}
 	for i := range cfg.InFlight {
 		im.lanes = append(im.lanes, &lane{im: im, number: i, filling: im.newBatch(), queue: make(chan *batch, laneQueueMax)})

@@ -11,8 +11,7 @@ import (
 
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
-	"github.com/countd/countd/cmd/countctl/internal/fence"
-	"github.com/countd/countd/cmd/countctl/internal/progressfile"
+	"github.com/countd/countd/cmd/countctl/internal/runstate"
 )
 
 const stateVersion = 1
@@ -53,7 +52,7 @@ type State struct {
 	Rejects  string   `json:"rejects,omitempty"` // file of the rejected rows, if there is one
 	Session  *Session `json:"session,omitempty"` // of increments
 	// Fence is the fence of all runs with absolute values that used this file.
-	Fence fence.Fence `json:"fence,omitzero"`
+	Fence runstate.Fence `json:"fence,omitzero"`
 	// Overflows are the overflows of the rows up to Position, so that a later run reports them
 	// too.
 	Overflows Overflows `json:"overflows,omitzero"`
@@ -191,7 +190,7 @@ func mapping(columns []Column) string {
 
 // ReadState reads a progress file; found is false if there is none.
 func ReadState(path string) (s State, found bool, err error) {
-	return progressfile.Read(path, decodeState)
+	return runstate.Read(path, decodeState)
 }
 
 func decodeState(text []byte) (State, error) {
@@ -217,7 +216,7 @@ func (s *Session) valid() bool {
 }
 
 // write replaces the progress file.
-func (s State) write(path string) error { return progressfile.Write(path, s) }
+func (s State) write(path string) error { return runstate.Write(path, s) }
 
 // ErrTaken is returned if another session has taken over the progress file.
 var ErrTaken = errors.New("the progress file is another session's by now")
@@ -239,7 +238,7 @@ func (s State) writeOwn(path string) error {
 
 // create creates the progress file of a new session.
 func (s State) create(path string) error {
-	err := progressfile.Create(path, s)
+	err := runstate.Create(path, s)
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%w: %s", ErrTaken, path)
 	}

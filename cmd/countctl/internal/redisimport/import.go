@@ -19,8 +19,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/countd/countd/client"
-	"github.com/countd/countd/cmd/countctl/internal/fence"
-	"github.com/countd/countd/cmd/countctl/internal/progressfile"
+	"github.com/countd/countd/cmd/countctl/internal/runstate"
 )
 
 const (
@@ -70,14 +69,14 @@ type Import struct {
 	keys  atomic.Int64 // read in this run
 	rows  atomic.Int64 // acknowledged in this run
 
-	writer *fence.Writer
+	writer *runstate.FencedWriter
 }
 
 // New returns an import that continues at cfg.From.
 func New(cfg Config) *Import {
 	i := &Import{cfg: cfg, state: cfg.From}
 	i.state.Fence = i.state.Fence.Next()
-	i.writer = fence.NewWriter(i.state.Fence, cfg.Retry)
+	i.writer = runstate.NewFencedWriter(i.state.Fence, cfg.Retry)
 	return i
 }
 
@@ -173,7 +172,7 @@ func (i *Import) save() error {
 			return err
 		}
 	}
-	return progressfile.Write(i.cfg.State, i.state)
+	return runstate.Write(i.cfg.State, i.state)
 }
 
 // page holds the counts of one step.

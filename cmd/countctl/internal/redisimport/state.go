@@ -6,8 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/countd/countd/cmd/countctl/internal/fence"
-	"github.com/countd/countd/cmd/countctl/internal/progressfile"
+	"github.com/countd/countd/cmd/countctl/internal/runstate"
 )
 
 const stateVersion = 1
@@ -32,7 +31,7 @@ type State struct {
 	// keyspace ever has such a number. It is 0 if the server did not report it.
 	Keyspaces map[string]uint32 `json:"keyspaces,omitempty"`
 	// Fence is the fence of all runs that used this file.
-	Fence fence.Fence `json:"fence,omitzero"`
+	Fence runstate.Fence `json:"fence,omitzero"`
 
 	Keys    int64 `json:"keys"`    // keys that were read
 	Values  int64 `json:"values"`  // values that were copied
@@ -89,7 +88,7 @@ func (s *State) add(p *page) {
 
 // ReadState reads a progress file; found is false if there is none.
 func ReadState(path string) (s State, found bool, err error) {
-	return progressfile.Read(path, decodeState)
+	return runstate.Read(path, decodeState)
 }
 
 func decodeState(text []byte) (State, error) {

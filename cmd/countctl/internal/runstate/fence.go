@@ -1,13 +1,4 @@
-// Package fence numbers the writes of absolute values over all runs of an import, so that a
-// late write of an earlier run cannot overwrite what a later run has written.
-//
-// It owns the numbers and the window in which they are sent. It never stores a Fence: its
-// caller writes the Fence to the progress file before the first write of a run.
-//
-// Invariant: each number of a run is at least client.Window above every number of the earlier
-// runs. A shard that has applied one write of a run therefore refuses all later arrivals from
-// earlier runs.
-package fence
+package runstate
 
 import (
 	"context"
@@ -32,27 +23,33 @@ const (
 // ErrPassed is returned for a write after another run of the same import has begun.
 var ErrPassed = errors.New("another run of this import has begun meanwhile")
 
-// Fence is the state that the runs of an import share.
+// Fence is the state that the runs of an import share. It numbers their writes of absolute values,
+// so that a late write of an earlier run cannot overwrite what a later run has written. The caller
+// writes it to the progress file before the first write of a run.
+//
+// Invariant: each number of a run is at least client.Window above every number of the earlier
+// runs. A shard that has applied one write of a run therefore refuses all later arrivals from
+// earlier runs.
 type Fence struct {
 	Producer string `json:"producer"`
 	Base     uint64 `json:"base"` // the latest run's numbers are above it
 }
 
-// New returns the fence of a first run.
-func New() Fence { return Fence{Producer: client.NewProducer()} }
+// NewFence returns the fence of a first run.
+func NewFence() Fence { return Fence{Producer: client.NewProducer()} }
 
 // Next returns the fence of the run after that of f. After the zero Fence, it returns that
 // of a first run.
 func (f Fence) Next() Fence {
 	step := runNumbers * (1 + rand.Uint64N(stepsMax))
 	if f.Producer == "" || f.Base > math.MaxUint64-step-runNumbers {
-		return New()
+		return NewFence()
 	}
 	return Fence{f.Producer, f.Base + step}
 }
 
-// Writer sends the writes of one run. Its methods may be called concurrently.
-type Writer struct {
+// FencedWriter sends the writes of one run. Its methods may be called concurrently.
+type FencedWriter struct {
 	producer string
 	retry    client.Retry
 
@@ -65,9 +62,9 @@ type Writer struct {
 	}
 }
 
-// NewWriter returns a writer for the run of f. It repeats each write as retry says.
-func NewWriter(f Fence, retry client.Retry) *Writer {
-	w := &Writer{producer: f.Producer, retry: retry}
+// NewFencedWriter returns a writer for the run of f. It repeats each write as retry says.
+func NewFencedWriter(f Fence, retry client.Retry) *FencedWriter {
+	w := &FencedWriter{producer: f.Producer, retry: retry}
 	w.mu.next, w.mu.lowest = f.Base+1, f.Base+1
 	if f.Base > 0 {
 		w.mu.next += client.Window
@@ -79,7 +76,7 @@ func NewWriter(f Fence, retry client.Retry) *Writer {
 
 // Write sends a write under a new number, and repeats it until the answer is final. Once
 // ctx is done it sends nothing more, but it waits for the answer to a request in flight.
-func (w *Writer) Write(ctx context.Context, send func(context.Context, client.WriteOptions) (client.WriteResult, error)) (client.WriteResult, error) {
+func (w *FencedWriter) Write(ctx context.Context, send func(context.Context, client.WriteOptions) (client.WriteResult, error)) (client.WriteResult, error) {
 	seq, err := w.take(ctx)
 	if err != nil {
 		return client.WriteResult{}, err
@@ -99,7 +96,7 @@ func (w *Writer) Write(ctx context.Context, send func(context.Context, client.Wr
 
 // take opens the next number. It waits while the lowest open number is client.Window below.
 // A shard refuses that number once it has applied one that is client.Window above.
-func (w *Writer) take(ctx context.Context) (uint64, error) {
+func (w *FencedWriter) take(ctx context.Context) (uint64, error) {
 	for {
 		seq, freed := w.tryTake()
 		if freed == nil {
@@ -113,7 +110,7 @@ func (w *Writer) take(ctx context.Context) (uint64, error) {
 	}
 }
 
-func (w *Writer) tryTake() (seq uint64, freed <-chan struct{}) {
+func (w *FencedWriter) tryTake() (seq uint64, freed <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mu.next >= w.mu.lowest+client.Window {
@@ -126,7 +123,7 @@ func (w *Writer) tryTake() (seq uint64, freed <-chan struct{}) {
 }
 
 // settle closes a number that is not sent again.
-func (w *Writer) settle(seq uint64) {
+func (w *FencedWriter) settle(seq uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.mu.open, seq)

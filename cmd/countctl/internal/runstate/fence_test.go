@@ -1,4 +1,4 @@
-package fence
+package runstate
 
 import (
 	"context"
@@ -64,7 +64,7 @@ func TestLateWritesOfEarlierRunsChangeNothing(t *testing.T) {
 		value := 0
 		for run := 1; ; run++ {
 			kept = kept.Next() // written before the first request
-			w := NewWriter(kept, client.Retry{})
+			w := NewFencedWriter(kept, client.Retry{})
 			last := run == runsMax
 			row := position
 			for row < rows {
@@ -130,7 +130,7 @@ func TestLateWritesOfEarlierRunsChangeNothing(t *testing.T) {
 }
 
 func TestWindow(t *testing.T) {
-	w := NewWriter(New(), client.Retry{})
+	w := NewFencedWriter(NewFence(), client.Retry{})
 	var open []uint64
 	for n := range client.Window {
 		seq, err := w.take(t.Context())
@@ -160,7 +160,7 @@ func TestNext(t *testing.T) {
 	if first := (Fence{}).Next(); first.Producer == "" || first.Base != 0 {
 		t.Errorf("the first is %+v", first)
 	}
-	f := New()
+	f := NewFence()
 	for range 1000 {
 		next := f.Next()
 		if next.Producer != f.Producer || next.Base < f.Base+runNumbers {
@@ -171,7 +171,7 @@ func TestNext(t *testing.T) {
 	if end := (Fence{f.Producer, math.MaxUint64 - runNumbers}).Next(); end.Producer == f.Producer || end.Base != 0 {
 		t.Errorf("after the last numbers comes %+v", end)
 	}
-	w := NewWriter(Fence{"p", runNumbers}, client.Retry{})
+	w := NewFencedWriter(Fence{"p", runNumbers}, client.Retry{})
 	if seq, _ := w.take(t.Context()); seq < runNumbers+client.Window {
 		t.Errorf("the first number of a later run is %d", seq)
 	}

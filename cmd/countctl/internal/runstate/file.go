@@ -1,8 +1,8 @@
-// Package progressfile reads and writes the progress files of runs, so that a run can
-// continue after an interruption. It owns their encoding, JSON, the bound on their size, and
-// their locks. It never knows what a run is. Invariant: an existing file was written
-// completely.
-package progressfile
+// Package runstate owns what runs of one import share: their progress file, so that a run can
+// continue after an interruption, and the numbers of their writes. Of the file it owns the
+// encoding, JSON, the bound on its size, and its lock. It never knows what a run is, and never
+// stores a Fence itself. Invariant: an existing file was written completely.
+package runstate
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package progressfile_test
+package runstate
 
 import (
 	"encoding/json"
@@ -10,8 +10,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-
-	"github.com/countd/countd/cmd/countctl/internal/progressfile"
 )
 
 type run struct{ Line int }
@@ -23,14 +21,14 @@ func decodeRun(text []byte) (r run, err error) {
 
 func TestWhatIsWrittenIsRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.progress")
-	if _, found, err := progressfile.Read(path, decodeRun); found || err != nil {
+	if _, found, err := Read(path, decodeRun); found || err != nil {
 		t.Fatalf("a file that is not there: found %t, %v", found, err)
 	}
 	for line := range 2 {
-		if err := progressfile.Write(path, run{Line: line}); err != nil {
+		if err := Write(path, run{Line: line}); err != nil {
 			t.Fatal(err)
 		}
-		got, found, err := progressfile.Read(path, decodeRun)
+		got, found, err := Read(path, decodeRun)
 		if !found || err != nil || got.Line != line {
 			t.Fatalf("line %d: read %+v, found %t, %v", line, got, found, err)
 		}
@@ -44,7 +42,7 @@ func TestWhatCannotBeReadNamesTheFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	var bad *json.SyntaxError
-	_, found, err := progressfile.Read(path, decodeRun)
+	_, found, err := Read(path, decodeRun)
 	if found || !errors.As(err, &bad) || !strings.Contains(err.Error(), path) {
 		t.Fatalf("found %t, %v", found, err)
 	}
@@ -55,16 +53,16 @@ func TestWhatCannotBeReadNamesTheFile(t *testing.T) {
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
 	path, link := filepath.Join(dir, "run.progress"), filepath.Join(dir, "link")
-	if err := errors.Join(progressfile.Write(path, run{}), os.Symlink(path, link)); err != nil {
+	if err := errors.Join(Write(path, run{}), os.Symlink(path, link)); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		unlock, err := progressfile.Lock(path)
+		unlock, err := Lock(path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, name := range []string{path, link} {
-			if _, err := progressfile.Lock(name); !errors.Is(err, progressfile.ErrLocked) {
+			if _, err := Lock(name); !errors.Is(err, ErrLocked) {
 				t.Errorf("%s is locked a second time: %v", name, err)
 			}
 		}
@@ -83,8 +81,8 @@ func TestLocksExclude(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for locked.Load() < 200 && !t.Failed() {
-				unlock, err := progressfile.Lock(path)
-				if errors.Is(err, progressfile.ErrLocked) {
+				unlock, err := Lock(path)
+				if errors.Is(err, ErrLocked) {
 					runtime.Gosched()
 					continue
 				}
@@ -103,13 +101,13 @@ func TestLocksExclude(t *testing.T) {
 
 func TestCreateReplacesNothing(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.progress")
-	if err := progressfile.Create(path, run{Line: 1}); err != nil {
+	if err := Create(path, run{Line: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if err := progressfile.Create(path, run{Line: 2}); !errors.Is(err, os.ErrExist) {
+	if err := Create(path, run{Line: 2}); !errors.Is(err, os.ErrExist) {
 		t.Errorf("one that is there is created: %v", err)
 	}
-	if got, _, err := progressfile.Read(path, decodeRun); err != nil || got.Line != 1 {
+	if got, _, err := Read(path, decodeRun); err != nil || got.Line != 1 {
 		t.Errorf("it holds %+v, %v", got, err)
 	}
 }

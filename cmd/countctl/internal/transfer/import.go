@@ -18,7 +18,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 	"github.com/countd/countd/cmd/countctl/internal/csvimport"
-	"github.com/countd/countd/cmd/countctl/internal/progressfile"
+	"github.com/countd/countd/cmd/countctl/internal/runstate"
 )
 
 // Commands returns the commands of this package.
@@ -173,8 +173,8 @@ func openImport(ctx context.Context, c *cli.CLI, path string, f *importFlags) (*
 
 // lockState keeps other runs from the progress file: two runs would use the same numbers.
 func lockState(source, state string) (unlock func(), err error) {
-	unlock, err = progressfile.Lock(state)
-	if errors.Is(err, progressfile.ErrLocked) {
+	unlock, err = runstate.Lock(state)
+	if errors.Is(err, runstate.ErrLocked) {
 		err = fmt.Errorf("%s is being imported by another run: %w; nothing was done now, run it again when the other run has ended", source, err)
 	}
 	return unlock, err
