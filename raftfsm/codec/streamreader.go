@@ -179,10 +179,14 @@ func (s *StreamReader) End(p []byte, found func(told Totals) (Totals, error)) er
 	return s.AtEnd()
 }
 
-// AtEnd returns an error if the stream has more bytes.
+// AtEnd returns an error if the stream has more bytes, and wraps the error of a read that failed.
 func (s *StreamReader) AtEnd() error {
-	if _, err := s.r.ReadByte(); err != io.EOF {
+	switch _, err := s.r.ReadByte(); err {
+	case io.EOF:
+		return nil
+	case nil:
 		return fmt.Errorf("%w: more behind its end", ErrSnapshot)
+	default:
+		return fmt.Errorf("%w: behind its end: %w", ErrSnapshot, err)
 	}
-	return nil
 }

@@ -40,10 +40,7 @@ func (g *Replica) Close(ctx context.Context, snapshot bool) error {
 	}
 	g.interrupt()
 	all = append(all, g.shutdown(ctx))
-	if err := g.stop.Failure(); failed == nil && !errors.Is(err, errs.ErrGroupClosed) {
-		all = append(all, err)
-	}
-	return errors.Join(all...)
+	return errors.Join(append(all, g.stop.Untold())...)
 }
 
 // EndWaits makes writes of the log and of votes fail instead of waiting for disk or file

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -87,39 +88,49 @@ func NextStep(self raft.ServerID, servers []raft.Server, target, others []Member
 	if len(surplus) == 0 {
 		return MemberStep{}
 	}
-	caughtUp := progressOf(self, servers, behind)
-	heirs := slices.DeleteFunc(slices.Clone(target), func(m Member) bool { return !caughtUp[m.ID] })
+	lags := progressOf(self, servers, behind)
+	heirs := slices.DeleteFunc(slices.Clone(target), func(m Member) bool { return !caughtUp(lags, m.ID) })
 	if 2*len(heirs) <= len(target) {
 		return MemberStep{} // the group may still need the surplus members
 	}
-	return dismissStep(self, servers, surplus, others, heirs, caughtUp)
+	return dismissStep(self, servers, surplus, others, heirs, lags)
 }
 
-// progressOf has the voters, the leader included, that answer and have applied the configuration in
-// force. It is true for those that have caught up.
-func progressOf(self raft.ServerID, servers []raft.Server, behind func(raft.ServerID) (uint64, error)) map[raft.ServerID]bool {
-	caughtUp := map[raft.ServerID]bool{self: true}
+// progressOf has how many entries each voter lacks that answers and has applied the configuration in
+// force. The leader lacks none.
+func progressOf(self raft.ServerID, servers []raft.Server, behind func(raft.ServerID) (uint64, error)) map[raft.ServerID]uint64 {
+	lags := map[raft.ServerID]uint64{self: 0}
 	for _, s := range servers {
 		if s.Suffrage == raft.Voter && s.ID != self {
 			if lag, err := behind(s.ID); err == nil {
-				caughtUp[s.ID] = lag <= CaughtUpEntries
+				lags[s.ID] = lag
 			}
 		}
 	}
-	return caughtUp
+	return lags
+}
+
+// caughtUp reports whether a voter answers and has caught up.
+func caughtUp(lags map[raft.ServerID]uint64, id raft.ServerID) bool {
+	lag, answers := lags[id]
+	return answers && lag <= CaughtUpEntries
 }
 
 // canLose reports whether the group can lose the voter lost. The new configuration is in force at
 // once, and without a majority of the other voters nothing commits and nobody can replace the leader
-// (see DESIGN.md). A voter that has caught up leaves only if a majority of the others has, too: one
-// that is far behind may take hours. Any other voter leaves if a majority of the others answers: if
-// it stayed, the group would need no fewer of those that are behind.
-func canLose(servers []raft.Server, lost raft.ServerID, caughtUp map[raft.ServerID]bool) bool {
+// (see DESIGN.md). So a majority of the others must have caught up, or lack no more entries than the
+// one that leaves: then nothing waits for longer than before. If lost does not answer, a majority of
+// the others must answer.
+func canLose(servers []raft.Server, lost raft.ServerID, lags map[raft.ServerID]uint64) bool {
+	lagMax := uint64(math.MaxUint64)
+	if lag, answers := lags[lost]; answers {
+		lagMax = max(lag, CaughtUpEntries)
+	}
 	voters, there := 0, 0
 	for _, s := range servers {
 		if s.Suffrage == raft.Voter && s.ID != lost {
 			voters++
-			if current, answers := caughtUp[s.ID]; current || answers && !caughtUp[lost] {
+			if lag, answers := lags[s.ID]; answers && lag <= lagMax {
 				there++
 			}
 		}
@@ -230,14 +241,14 @@ func isIn(list []Member, s raft.Server) bool {
 // dismissStep removes the first surplus member without which the others keep a majority, or takes
 // its vote. Members that have not caught up go first. The leader goes last, after it has handed the
 // group over to one of heirs.
-func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, heirs []Member, caughtUp map[raft.ServerID]bool) MemberStep {
+func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, heirs []Member, lags map[raft.ServerID]uint64) MemberStep {
 	leads := false
 	for _, late := range []bool{true, false} {
 		for _, s := range surplus {
 			switch {
 			case s.ID == self:
 				leads = true
-			case late && caughtUp[s.ID], s.Suffrage == raft.Voter && !canLose(servers, s.ID, caughtUp):
+			case late && caughtUp(lags, s.ID), s.Suffrage == raft.Voter && !canLose(servers, s.ID, lags):
 			case isIn(others, s):
 				return MemberStep{StepDemote, Member{ID: s.ID}, "took the vote from " + string(s.ID)}
 			default:

@@ -86,11 +86,14 @@ func TestCanLose(t *testing.T) {
 		"it is down, another is behind":  {"a", "b", "d", true},
 	} {
 		servers := []raft.Server{{ID: "a"}, {ID: "b"}, {ID: "c"}, {ID: "d"}, {ID: "e", Suffrage: raft.Nonvoter}}
-		caughtUp := map[raft.ServerID]bool{}
-		for _, id := range c.current + c.late {
-			caughtUp[raft.ServerID(id)] = strings.ContainsRune(c.current, id)
+		lags := map[raft.ServerID]uint64{}
+		for _, id := range c.current {
+			lags[raft.ServerID(id)] = 0
 		}
-		if got := canLose(servers, c.lost, caughtUp); got != c.want {
+		for _, id := range c.late {
+			lags[raft.ServerID(id)] = CaughtUpEntries + 1
+		}
+		if got := canLose(servers, c.lost, lags); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
@@ -176,5 +179,35 @@ func TestLeaderDoesNotRemoveItself(t *testing.T) {
 	}
 	if step := NextStep("a#1", servers, target[:1], nil, behind); step.Do != StepHandOver || step.Member.ID != "c#3" {
 		t.Errorf("nobody of the target can lead yet: %+v", step)
+	}
+}
+
+// A voter that lacks few entries stays while without it the group would wait for one that lacks many.
+func TestNearLaggardStays(t *testing.T) {
+	lags := map[raft.ServerID]uint64{"s1": CaughtUpEntries + 1, "a#1": CaughtUpEntries + 1, "s2": 10_000_000, "b": 10_000_000, "a": 0}
+	for name, c := range map[string]struct {
+		voters string
+		away   raft.ServerID
+		target []Member
+		stays  raft.ServerID
+	}{
+		"two surplus voters":          {"l a b s1 s2", "b", []Member{{"l", "l"}, {"a", "a"}, {"b", "b"}}, "s1"},
+		"a member's address is taken": {"l a#1 b", "", []Member{{"l", "l"}, {"a#2", "a"}, {"b", "b"}}, "a#1"},
+	} {
+		var servers []raft.Server
+		for _, id := range strings.Fields(c.voters) {
+			addr, _, _ := strings.Cut(id, "#")
+			servers = append(servers, raft.Server{ID: raft.ServerID(id), Address: raft.ServerAddress(addr)})
+		}
+		step := NextStep("l", servers, c.target, nil, func(id raft.ServerID) (uint64, error) {
+			lag, is := lags[id]
+			if !is || id == c.away {
+				return 0, errors.New("it does not answer")
+			}
+			return lag, nil
+		})
+		if step.Member.ID == c.stays {
+			t.Errorf("%s: %+v", name, step)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"errors"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,7 @@ type FailStop struct {
 	mu struct {
 		sync.Mutex
 		err    error
+		told   bool // notify is called for err
 		armed  bool // failures are reported to notify
 		opened bool // Arm has succeeded
 	}
@@ -98,14 +100,28 @@ func (f *FailStop) Fail(err error) error {
 	return err
 }
 
-// failLocked is Fail for a caller that holds mu. It reports whether the caller must notify.
+// failLocked is Fail for a caller that holds mu. It reports whether the caller must notify. A failure
+// of the disk takes the place of ErrGroupClosed, which says only that a wait was ended.
 func (f *FailStop) failLocked(err error) (first error, notify bool) {
-	if f.mu.err != nil {
+	switch {
+	case f.mu.err == nil:
+		close(f.ended)
+	case errors.Is(f.mu.err, errs.ErrGroupClosed) && !errors.Is(err, errs.ErrGroupClosed):
+	default:
 		return f.mu.err, false
 	}
-	f.mu.err = err
-	close(f.ended)
+	f.mu.err, f.mu.told = err, f.mu.armed
 	return err, f.mu.armed
+}
+
+// Untold returns the failure if notify was not called for it, and nil for an ErrGroupClosed.
+func (f *FailStop) Untold() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.mu.told || errors.Is(f.mu.err, errs.ErrGroupClosed) {
+		return nil
+	}
+	return f.mu.err
 }
 
 // Failed returns a channel that the first failure closes.
