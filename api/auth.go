@@ -169,11 +169,11 @@ func (r *request) may(access auth.Access, keyspace []byte) error {
 	return r.forbidden(access, keyspace, nil)
 }
 
-// forbidden refuses a call for lack of access to a keyspace, or to several.
-func (r *request) forbidden(access auth.Access, keyspace []byte, several []string) error {
+// forbidden refuses a call for lack of access to a keyspace or, if keyspaces is not empty, to those.
+func (r *request) forbidden(access auth.Access, keyspace []byte, keyspaces []string) error {
 	target := string(keyspace)
-	if len(several) > 0 {
-		target = strings.Join(several, ", ")
+	if len(keyspaces) > 0 {
+		target = strings.Join(keyspaces, ", ")
 	}
 	if !r.refuse(auth.Forbidden, target) {
 		r.excused = true

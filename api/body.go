@@ -235,7 +235,7 @@ func (r *request) floorCells(first int, floor int64) {
 	}
 }
 
-// decodeCells reads {column:value,…}, the member of the ith op.
+// decodeCells reads {column:value,…}, the value of a JSON member of the ith op, and appends it to r.cells.
 func (r *request) decodeCells(i int, member string) {
 	c := &r.cursor
 	if !c.Begin('{') {

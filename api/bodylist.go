@@ -147,11 +147,11 @@ func (r *request) decodeScan(body []byte) (page, error) {
 	return p, err
 }
 
-// countIn reads an integer from 1 to most.
-func (c *cursor) countIn(path string, most int64) int {
+// countIn reads an integer from 1 to limit.
+func (c *cursor) countIn(path string, limit int64) int {
 	v, ok := c.Int64()
-	if !ok || v < 1 || v > most {
-		c.Fail(path, fmt.Sprintf("not an integer from 1 to %d", most))
+	if !ok || v < 1 || v > limit {
+		c.Fail(path, fmt.Sprintf("not an integer from 1 to %d", limit))
 		return 0
 	}
 	return int(v)

@@ -49,26 +49,26 @@ func appendWholeRow(dst []byte, ks *shard.Keyspace, row []int64) []byte {
 }
 
 // appendRows appends {"results":[…] with a row for each id, the outer brace left
-// open. Each row also names the sets that have the member, unless sets, the answer of readSets, is
-// empty.
-func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, rows []int64, sets []bool) []byte {
+// open. Each row also states which sets have the member, by inSets, the answer of readSets. If inSets
+// is empty, the rows state nothing about sets.
+func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, rows []int64, inSets []bool) []byte {
 	width := len(ks.Columns)
 	dst = append(dst, `{"results":[`...)
 	for i, id := range ids {
 		dst = appendRow(comma(dst, i), id, ks, columns, rows[i*width:(i+1)*width])
-		if len(sets) > 0 {
-			dst = appendIn(dst, ks, columns, sets, i, len(ids))
+		if len(inSets) > 0 {
+			dst = appendIn(dst, ks, columns, inSets, i, len(ids))
 		}
 		dst = append(dst, '}')
 	}
 	return append(dst, ']')
 }
 
-// appendIn appends whether a member is in the sets of row i of n. sets has the order of readSets.
-func appendIn(dst []byte, ks *shard.Keyspace, columns []uint8, sets []bool, i, n int) []byte {
+// appendIn appends whether a member is in the sets of row i of n. inSets has the order of readSets.
+func appendIn(dst []byte, ks *shard.Keyspace, columns []uint8, inSets []bool, i, n int) []byte {
 	dst = append(dst, `,"member":{`...)
 	for j, column := range columns {
-		dst = appendBool(comma(dst, j), ks.Columns[column], sets[j*n+i])
+		dst = appendBool(comma(dst, j), ks.Columns[column], inSets[j*n+i])
 	}
 	return append(dst, '}')
 }

@@ -135,7 +135,7 @@ func (s *Server) polls(ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// appendPoll appends the members of user i's poll. Names need no escaping.
+// appendPoll appends the JSON fields of the poll of user i. Names need no escaping.
 func appendPoll(dst []byte, p *unread.Poll, i int) []byte {
 	dst = append(dst, `"unread":{`...)
 	for c, name := range p.Columns {

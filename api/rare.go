@@ -22,13 +22,13 @@ import (
 type nothing struct{}
 
 // rare returns the handler of a call whose body is a B and whose answer is an A, both in JSON. It
-// refuses a body that lacks one of the members need. The context of run ends at the request's
+// refuses a body that lacks a required member. The context of run ends at the request's
 // deadline. It is not fasthttp's, which nothing may keep.
-func rare[B, A any](run func(until context.Context, s *Server, r *request, body *B) (A, error), need ...string) handler {
+func rare[B, A any](run func(until context.Context, s *Server, r *request, body *B) (A, error), required ...string) handler {
 	return func(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 		var body B
 		if r.takes&takesBody != 0 {
-			if err := decodeJSON(optional(ctx.Request.Body()), &body, need...); err != nil {
+			if err := decodeJSON(optional(ctx.Request.Body()), &body, required...); err != nil {
 				return err
 			}
 		}
@@ -43,8 +43,8 @@ func rare[B, A any](run func(until context.Context, s *Server, r *request, body 
 }
 
 // decodeJSON parses a body into a struct. It refuses members that the struct does not have, a
-// member that is given twice or null, and a body without one of the members need.
-func decodeJSON(text []byte, into any, need ...string) error {
+// member that is given twice or null, and a body without a required member.
+func decodeJSON(text []byte, into any, required ...string) error {
 	given := map[jsontext.Pointer]bool{}
 	note := json.UnmarshalFromFunc(func(d *jsontext.Decoder, v any) error {
 		if _, raw := v.(*jsontext.Value); !raw && d.PeekKind() == 'n' {
@@ -57,7 +57,7 @@ func decodeJSON(text []byte, into any, need ...string) error {
 	if err := json.Unmarshal(text, into, json.RejectUnknownMembers(true), json.WithUnmarshalers(unmarshalers)); err != nil {
 		return bodyFault(err, reflect.TypeOf(into))
 	}
-	for _, name := range need {
+	for _, name := range required {
 		if !given[jsontext.Pointer("/"+name)] {
 			return invalid(name, missing)
 		}

@@ -293,7 +293,7 @@ func (c *Caller) May(access Access, keyspace []byte) bool {
 // MayOnAny reports whether the caller has access to any keyspace.
 func (c *Caller) MayOnAny(access Access) bool { return c.rights.any.has(access) }
 
-// Allows reports whether the caller, or nobody if c is nil, may make a call that needs need.
+// Allows reports whether the caller may make a call, by the call's needs. A nil c stands for nobody.
 // keyspace is the keyspace in the path of the request. If the body names the keyspaces, access to
 // any keyspace is enough here. The server then checks each of them.
 func (c *Caller) Allows(need *Need, keyspace []byte) bool {

@@ -59,14 +59,14 @@ func User(cluster Cluster, name string) (catalog.User, error) {
 	return u, nil
 }
 
-// PutUser creates a user, or replaces the grants and limits of an existing one. If was is not nil,
-// it only changes a user that has those rights now. behind names the nodes that did not confirm the
+// PutUser creates a user, or replaces the grants and limits of an existing one. If expected is not
+// nil, it only changes a user that has these rights now. behind names the nodes that did not confirm the
 // change.
-func PutUser(ctx context.Context, cluster Cluster, name string, rights catalog.UserRights, was *catalog.UserRights) (u catalog.User, behind []string, err error) {
-	if err := checkUser(name, rights, was); err != nil {
+func PutUser(ctx context.Context, cluster Cluster, name string, rights catalog.UserRights, expected *catalog.UserRights) (u catalog.User, behind []string, err error) {
+	if err := checkUser(name, rights, expected); err != nil {
 		return u, nil, err
 	}
-	r, behind, err := change(ctx, cluster, &catalog.Command{PutUser: &catalog.PutUserEntry{Name: name, Grants: rights.Grants, Limits: rights.Limits, Was: was}})
+	r, behind, err := change(ctx, cluster, &catalog.Command{PutUser: &catalog.PutUserEntry{Name: name, Grants: rights.Grants, Limits: rights.Limits, Was: expected}})
 	switch {
 	case r.Missing:
 		err = fmt.Errorf("%w: %q", ErrNoUser, name)
@@ -162,8 +162,8 @@ func change(ctx context.Context, cluster Cluster, command *catalog.Command) (cat
 // NameRule is the rule for names of users.
 const NameRule = "not 1 to 64 of A-Z a-z 0-9 . _ -"
 
-// checkUser returns the first fault of the name, of rights or of was.
-func checkUser(name string, rights catalog.UserRights, was *catalog.UserRights) error {
+// checkUser returns the first fault of the name, the rights or the expected rights.
+func checkUser(name string, rights catalog.UserRights, expected *catalog.UserRights) error {
 	switch {
 	case !catalog.ValidUserName(name):
 		return &FieldError{"name", NameRule}
@@ -175,10 +175,10 @@ func checkUser(name string, rights catalog.UserRights, was *catalog.UserRights) 
 	if err := checkRights("", rights); err != nil {
 		return err
 	}
-	if was == nil {
+	if expected == nil {
 		return nil
 	}
-	return checkRights("was.", *was)
+	return checkRights("was.", *expected)
 }
 
 // checkRights returns the first fault of a grant or limit. path is the prefix of the field's name.

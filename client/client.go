@@ -69,7 +69,7 @@ type Config struct {
 // Client calls the servers of one cluster. It is safe for concurrent use.
 type Client struct {
 	bases   []string
-	current atomic.Uint32 // the address in use: an index into bases, modulo their number
+	current atomic.Uint32 // the address in use is bases[current % len(bases)]
 	timeout time.Duration
 	retry   Retry
 	http    *http.Client

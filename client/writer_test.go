@@ -357,7 +357,7 @@ func TestWriterReportsWhatARepeatDoesNotKnow(t *testing.T) {
 	g := gated(server)
 	held := server.Fail
 	server.Fail = func(r *http.Request, body []byte) *nodetest.Fault {
-		if held(r, body); g.came.Load() == 2 { // the batch, for the first time
+		if held(r, body); g.came.Load() == 2 { // the first try of the second batch
 			return &nodetest.Fault{Hang: true, After: true}
 		}
 		return nil

@@ -115,12 +115,12 @@ func (w *Writer) sendOnce(ctx context.Context, b *batch, ops []Op) (WriteResult,
 	return w.client.write(ctx, retry, keyspacePath(b.keyspace)+"/incr", body, o)
 }
 
-// renew starts a new session unless another goroutine has replaced old already. No later batch
-// may use the name of old.
-func (w *Writer) renew(old *session) {
+// renew replaces a session that has ended by a new one, unless another goroutine has replaced it
+// already. No later batch may use the name of the ended session.
+func (w *Writer) renew(ended *session) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.mu.session == old {
+	if w.mu.session == ended {
 		w.mu.session = newSession()
 	}
 }

@@ -78,8 +78,8 @@ func (a *Admission) replaced(n *catalog.Node) (key string, err error) {
 		alive, seen := a.seen(other.Key)
 		switch {
 		case alive:
-			// The other node may have died just now. The joining node itself waits while it
-			// sees a rival that is alive.
+			// Do not refuse yet: gossip may not have noticed that the other node died. The
+			// joining node itself waits while it sees a rival that is alive.
 			return "", fmt.Errorf("node %q has the name %q and is not found dead yet: %w", other.Key, other.Name, errNotSure)
 		case !seen && time.Since(a.began) < unseenFor:
 			return "", fmt.Errorf("cannot tell whether node %q lives: %w", other.Key, errNotSure)

@@ -19,7 +19,7 @@ type plan struct {
 	groups     []uint32 // the groups that Plan places, ascending
 	names      map[uint32]string
 	everywhere map[uint32]bool // groups with all nodes as members
-	light      map[uint32]bool // groups among everywhere that count as no load
+	light      map[uint32]bool // groups of everywhere whose replicas count as no load
 
 	targets map[uint32][]string
 	leaders map[uint32]string // of groups whose leader answers

@@ -45,7 +45,7 @@ func (d *directory) first(i int) uint64 { return d.before[i] + 1 }
 func (d *directory) last(i int) uint64 { return d.before[(i+1)%len(d.before)] }
 
 // with returns a copy of d in which the segment right follows segment i and owns the ids from start
-// on. If left is not nil, left replaces segment i.
+// on. If left is not nil, the segment left replaces segment i.
 func (d *directory) with(i int, left *segment, start uint64, right *segment) *directory {
 	n := newDirectory(len(d.segs) + 1)
 	copy(n.before, d.before[:i+1])

@@ -31,9 +31,9 @@ func (s *sealState) putOff() {
 
 // Seal checks the segments from the one that owns start on, and seals the first one that is due. A
 // segment is due if isOld returns true for its range of ids and it was not written to since the
-// previous check. Seal seals a sealed segment again if it has enough written rows, and melts it if
-// it has too many. It returns how many rows the segment has sealed, the id to continue from, and
-// false once it has checked all segments. It never seals the last segment, which takes new ids.
+// previous check. If enough rows of a segment were written after it was sealed, Seal seals it again;
+// if too many were, Seal melts it. It returns how many rows the segment has sealed, the id to continue from,
+// and false once it has checked all segments. It never seals the last segment, which takes new ids.
 // Calls must not run concurrently, nor with Freeze.
 func (t *Table) Seal(start uint64, isOld func(first, last uint64) bool) (rows int, next uint64, more bool) {
 	f, next, more := t.sealable(start, isOld)

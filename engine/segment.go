@@ -19,9 +19,9 @@ const (
 
 // segment is one hash array: the rows of one range of ids.
 //
-// The fields up to the length of buckets fill the first cache line. A lookup needs only
-// these of the struct: it reads one of thousands of segments, and a second line of each
-// would evict other data from the cache.
+// The fields up to the length of buckets fill the first cache line. A lookup reads no
+// other fields of the struct. Lookups are spread over thousands of segments, so a second
+// line of each would evict other data from the cache.
 //
 // A slot's number is the index of its first word of counts: bucket*lineWords + slot of
 // the bucket.

@@ -240,7 +240,7 @@ func (t *Table) Stats() Stats {
 	return st
 }
 
-// addPart adds the generation of a part.
+// addPart adds the rows and bytes of a part's generation to the statistics.
 func (st *Stats) addPart(c *coldPart) {
 	rows := uint64(c.generation.Rows())
 	memory, disk := c.generation.Bytes()

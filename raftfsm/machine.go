@@ -178,11 +178,11 @@ func (m *Base) State() State {
 // digest returns the digest of contents and positions. The caller holds whole.
 func (m *Base) digest() uint64 { return m.contents.Digest() + m.positions }
 
-// Between calls see with the contents between two entries.
-func (m *Base) Between(see func(Contents)) {
+// Between calls visit with the contents, between two entries.
+func (m *Base) Between(visit func(Contents)) {
 	m.whole.Lock()
 	defer m.whole.Unlock()
-	see(m.contents)
+	visit(m.contents)
 }
 
 // Marks implements Machine.

@@ -131,12 +131,12 @@ func ParseWords(r *wire.Reader, n int) []int64 {
 	return words
 }
 
-// ParseCounted parses a count n, at most most, and the size(n) words after it. It appends all of them to
-// words.
-func ParseCounted(r *wire.Reader, words []int64, most int, size func(n int) int) []int64 {
+// ParseCounted parses a count n and the size(n) words after it, and appends the count and the words
+// to words. If n exceeds limit, it fails r.
+func ParseCounted(r *wire.Reader, words []int64, limit int, size func(n int) int) []int64 {
 	n := r.Int()
-	if n < 0 || n > int64(most) {
-		r.Fail(fmt.Sprintf("%d in a list, of at most %d,", n, most))
+	if n < 0 || n > int64(limit) {
+		r.Fail(fmt.Sprintf("%d in a list, of at most %d,", n, limit))
 		return words
 	}
 	return append(append(words, n), ParseWords(r, size(int(n)))...)

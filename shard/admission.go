@@ -169,7 +169,8 @@ func (c *partCheck) ofDisk() bool { return len(c.rows)+len(c.bodies) > 0 }
 
 // read reads from disk what Apply needs. After an error the part must not be proposed.
 func (c *partCheck) read() (err error) {
-	r, bodies := c.r, c.bodies // the closure must not make c escape: each write has one
+	// Copies for the closure below: if it captured c, each write would allocate a partCheck on the heap.
+	r, bodies := c.r, c.bodies
 	if len(c.rows) > 0 {
 		err = r.get(rows.Counts, c.rows, 1, make([]int64, len(c.rows)), c.deadline)
 	}

@@ -117,7 +117,7 @@ func (w *Write) refusable(op int, q *propose.Proposal, number int) (column uint8
 	if w.Outbox != nil {
 		column = counters.TooOldColumn
 		if w.Width > 0 && q.Row(number, w.Width)[counters.PostsColumn] == math.MaxInt64 {
-			column = counters.PostsColumn // the post count is at its maximum, which still holds
+			column = counters.PostsColumn // a count of posts at its maximum refuses another post
 		}
 		return column, w.Outbox[op].Kind == outbox.Publish
 	}

@@ -109,8 +109,8 @@ func mustGet(t *testing.T, n *Node, ks *Keyspace, opt ReadOptions, ids ...uint64
 	return rows
 }
 
-// digests are the digests and rows of the keyspaces' groups. That of the catalog
-// holds the node's addresses, which each start may change.
+// digests returns the digest and the number of rows of each group but the catalog's. The catalog
+// has the node's addresses, which may change with each start.
 func digests(n *Node) map[uint32]string {
 	all := map[uint32]string{}
 	for _, g := range n.Status().Groups[1:] {

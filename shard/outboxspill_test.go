@@ -179,7 +179,8 @@ func TestNodesSpillOutboxesByThemselves(t *testing.T) {
 	spillAll(t, first)
 	spillAll(t, all[2])
 	for i, n := range all {
-		m.changeSome(t, n, uint64(4*i)) // forwarded, to a leader that has it on disk
+		// Every node but the leader forwards the write. The leader may have to read the outbox from disk.
+		m.changeSome(t, n, uint64(4*i))
 		m.check(t, n, ReadOptions{Consistency: Linearizable})
 		spillAll(t, all[i%3])
 	}

@@ -49,8 +49,8 @@ func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error
 	return answer, nil
 }
 
-// readHere answers another node's read. It waits until deadline for the replica to be admitted, and
-// until end for the disk. Unless read.disk is set, it returns errs.ErrColdRows for what is not in memory.
+// readHere answers another node's read. It waits until the time deadline for the replica to be
+// admitted, and until the time end for the disk. Unless read.disk is set, it returns errs.ErrColdRows for what is not in memory.
 func (rd *reader) readHere(read *remoteRead, deadline, end time.Time) ([]byte, error) {
 	r, g, err := rd.admittedFor(read, deadline)
 	if err != nil {

@@ -67,7 +67,7 @@ func (n *Node) repairIfDamaged(g *shardReplica, r *localReplica) {
 // mayRepair reports whether a damaged replica can be repaired, and may be closed for a moment.
 func (n *Node) mayRepair(r *localReplica) bool {
 	if r.damage.OfBodies() && r.group.SoleVoter() {
-		return true // the replica's own snapshot and log have the bodies, and no other voter could lead
+		return true // no other voter could lead; the replica's own snapshot and log have the bodies
 	}
 	return !n.router.alone() && !r.group.Leads()
 }

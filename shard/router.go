@@ -117,8 +117,8 @@ func (t *router) guess(g *shardReplica) string {
 }
 
 // Two nodes that cannot reach each other may both reach a third. That node relays the parts of
-// writes and reads from one to the other. It calls the other node itself, so that a call is relayed
-// at most once.
+// writes and reads from one to the other. The relaying node calls the destination directly, so a call
+// is relayed at most once.
 
 // relayFor returns a node that relays calls to the leader of a group, which this node cannot reach,
 // or "". Its calls go through the holders of the group one after the other.

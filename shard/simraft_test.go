@@ -845,8 +845,8 @@ func (r *simRaft) holds(s *simSnap) bool {
 	return r.rules().filter && (s.index <= r.applied || e != nil && e.term == s.term)
 }
 
-// takeSnapshot is raft's function. It leaves at least as many of the last entries in the log as keep states.
-func (r *simRaft) takeSnapshot(keep uint64) {
+// takeSnapshot is raft's function. It leaves at least the newest n entries in the log.
+func (r *simRaft) takeSnapshot(n uint64) {
 	d := r.disk
 	if r.full() || r.receives != nil || r.applied <= d.snap.index || r.applied < r.accAt {
 		return
@@ -856,10 +856,10 @@ func (r *simRaft) takeSnapshot(keep uint64) {
 		return
 	}
 	d.snap = simSnap{index: r.applied, term: e.term, ident: e.ident, conf: r.accepted, confIndex: r.accAt}
-	if r.lastLog <= keep || len(d.log) == 0 {
+	if r.lastLog <= n || len(d.log) == 0 {
 		return
 	}
-	if cut := min(d.snap.index, r.lastLog-keep); cut >= d.first {
+	if cut := min(d.snap.index, r.lastLog-n); cut >= d.first {
 		d.log = slices.Clone(d.log[cut-d.first+1:])
 		d.first = cut + 1
 	}

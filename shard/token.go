@@ -19,7 +19,7 @@ type GroupIndex struct {
 //
 //	version 1 (1 byte) | Cluster (4, little endian) | group, index (uvarint each) of each element
 type Token struct {
-	Cluster uint32 // clusterHashOf the cluster: a position in another cluster's log means nothing
+	Cluster uint32 // clusterHashOf of the cluster's id, because a position in another cluster's log means nothing
 	At      []GroupIndex
 }
 

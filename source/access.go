@@ -50,7 +50,7 @@ func holdsPassword(address string) bool {
 		return userPassword.MatchString(address)
 	}
 	first, path, _ := strings.Cut(rest, "/")
-	slashed := strings.Contains(path, "@") && !hostList.MatchString(first) // u:p/w@h; but h:1/d@b has a host and a port
+	slashed := strings.Contains(path, "@") && !hostList.MatchString(first) // matches u:p/w@h, whose password has a slash, but not h:1/d@b, whose first part is a host and a port
 	return slashed || lateHost.MatchString(path) || urlPassword.MatchString(rest)
 }
 

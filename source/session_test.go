@@ -217,8 +217,8 @@ func TestNoSeekIsAdvisedWhileLate(t *testing.T) {
 	}
 }
 
-// A queue that was truncated below the highest shard stalls, even if another shard is below its
-// end. A message that is written next would be new to the lower shard only.
+// A source stalls if its queue now ends before the highest position of a shard, even if another
+// shard's position is still within the queue. The next message would be new to the lower shard only.
 func TestTruncatedBetweenShards(t *testing.T) {
 	q, c := shardAhead(t)
 	c.Fail(-1)

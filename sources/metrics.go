@@ -34,7 +34,7 @@ func (s *Sources) Describe(to chan<- *prometheus.Desc) {
 func (s *Sources) Collect(to chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	newest := map[string]uint64{} // a reader may still end while another of the name reads
+	newest := map[string]uint64{} // by name: a reader may still be ending while a newer one of the same name reads
 	for number, r := range s.mu.readers {
 		newest[r.of.Name] = max(newest[r.of.Name], number)
 	}

@@ -70,7 +70,7 @@ func (s *Sources) read(n *shard.Node, r *reader) {
 	}})
 	r.state.Store(&state{consumer: consumer})
 	consumer.Run(s.running)
-	_ = broker.Close() // applied messages do not depend on it
+	_ = broker.Close() // after an error the applied messages still count
 }
 
 // fail sets the state of a reader that could not be opened, or that is still opening.
@@ -135,11 +135,12 @@ type connected struct {
 	err    error
 }
 
-// handOver sends the broker to the goroutine that waits for it, or closes the broker if left is closed.
-func (c connected) handOver(to chan<- connected, left <-chan struct{}) {
+// handOver sends the broker to the goroutine that waits for it. If abandoned is closed first, handOver
+// closes the broker.
+func (c connected) handOver(to chan<- connected, abandoned <-chan struct{}) {
 	select {
 	case to <- c:
-	case <-left:
+	case <-abandoned:
 		c.close()
 	}
 }

@@ -197,8 +197,8 @@ func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64)
 	})
 }
 
-// readRows fills in the present counts of all.
-func readRows(ctx context.Context, n *shard.Node, ks *shard.Keyspace, ids []uint64, all []Row) error {
+// readRows sets the counts of the rows dst, which have the given ids, to the present ones.
+func readRows(ctx context.Context, n *shard.Node, ks *shard.Keyspace, ids []uint64, dst []Row) error {
 	width := len(ks.Columns)
 	q := rows.Query{Width: width, Rows: make([]int64, len(ids)*width)}
 	deadline, has := ctx.Deadline()
@@ -208,10 +208,10 @@ func readRows(ctx context.Context, n *shard.Node, ks *shard.Keyspace, ids []uint
 	if err := n.Read(ks, &q, ids, &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: deadline}); err != nil {
 		return err
 	}
-	for i := range all {
+	for i := range dst {
 		for c, column := range ks.Columns {
 			if column != "" { // dropped
-				all[i].Counts[column] = q.Rows[i*width+c]
+				dst[i].Counts[column] = q.Rows[i*width+c]
 			}
 		}
 	}

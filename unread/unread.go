@@ -138,20 +138,20 @@ func (n *Numbers) writeBoard(w *shard.Write, op *board.Op) (value int64, err err
 }
 
 // boardWith returns a board that includes every write acknowledged before the call. If the channel
-// or dot of the name is missing, boardWith first creates it by an op of kind makes, and returns the
-// token of that write. The write has no identity, because a repeat changes nothing.
-func (n *Numbers) boardWith(makes board.OpKind, name string, of *shard.Write) (*board.View, shard.Token, error) {
+// or dot of the name is missing, boardWith first creates it by an op of the given kind, and returns
+// the token of that write. The write has no identity, because a repeat changes nothing.
+func (n *Numbers) boardWith(creates board.OpKind, name string, of *shard.Write) (*board.View, shard.Token, error) {
 	view, err := n.boardNow(of.Deadline)
 	if err != nil {
 		return nil, shard.Token{}, err
 	}
 	_, channel := view.Channels[name]
 	_, dot := view.Dots[name]
-	if channel && makes == board.MakeChannel || dot && makes == board.MakeDot {
+	if channel && creates == board.MakeChannel || dot && creates == board.MakeDot {
 		return view, shard.Token{}, nil
 	}
 	w := shard.Write{Deadline: of.Deadline, Permission: of.Permission}
-	if _, err := n.writeBoard(&w, &board.Op{Kind: makes, Name: name}); err != nil {
+	if _, err := n.writeBoard(&w, &board.Op{Kind: creates, Name: name}); err != nil {
 		return nil, shard.Token{}, err
 	}
 	view, err = n.boardNow(of.Deadline)

@@ -158,11 +158,11 @@ func (t *table) applyOnce(c *conn, from, to int, deadline time.Time) {
 	}
 }
 
-// settle records the result of each op of a write. at returns the table of an op and its
+// settle records the result of each op of a write. locate returns the table of an op and its
 // index there.
-func settle(w *shard.Write, err error, at func(op int) (*table, int)) {
+func settle(w *shard.Write, err error, locate func(op int) (*table, int)) {
 	fail := func(op int, err error) {
-		t, i := at(op)
+		t, i := locate(op)
 		t.fail(i, err)
 	}
 	partial, some := errors.AsType[*shard.PartialError](err)
@@ -174,7 +174,7 @@ func settle(w *shard.Write, err error, at func(op int) (*table, int)) {
 			fail(op, errForgotten)
 		}
 		for _, op := range w.Changed {
-			t, i := at(op)
+			t, i := locate(op)
 			if t.joined == nil {
 				t.joined = make([]bool, len(t.ops))
 			}
@@ -186,7 +186,7 @@ func settle(w *shard.Write, err error, at func(op int) (*table, int)) {
 	}
 	var noted *table // the table whose reads see the write
 	for i := range w.Ops {
-		if t, _ := at(i); t != noted && (err == nil || some) {
+		if t, _ := locate(i); t != noted && (err == nil || some) {
 			t.wrote(w)
 			noted = t
 		}

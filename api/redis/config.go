@@ -39,8 +39,8 @@ type Config struct {
 	// OutputBytesMax bounds the replies that wait for a client that does not read. Beyond it, the
 	// server closes the connection.
 	OutputBytesMax int
-	// LargeBytesMax bounds the memory of all connections together, beyond the 16 KiB of each
-	// read buffer, the 4 KiB of a transaction and the memory in which commands are planned.
+	// LargeBytesMax bounds the memory of all connections together. It does not count 16 KiB for
+	// each read buffer, 4 KiB for each transaction, and the memory in which commands are planned.
 	LargeBytesMax int
 	// ConnsMax bounds the open connections. A further connection receives an error and is closed.
 	ConnsMax int

@@ -227,17 +227,17 @@ func idOf(field string, text []byte) (uint64, error) {
 	return id, nil
 }
 
-// planRead plans a call that reads about as many rows as rows states. For a read of sets, of is the
-// table of their keyspace; otherwise it is nil. If an argument has a fault, the fault becomes the
+// planRead plans a call that reads about as many rows as rows states. For a read of sets, setsOf is
+// the table of their keyspace; otherwise it is nil. If an argument has a fault, the fault becomes the
 // reply.
-func planRead[R any](a *arguments, of *table, rows int, read func(opt *shard.ReadOptions) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
+func planRead[R any](a *arguments, setsOf *table, rows int, read func(opt *shard.ReadOptions) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
 	b := a.b
 	if b.failed(a.err) {
 		return
 	}
 	var r R
 	b.calls.reads = append(b.calls.reads, call{
-		of:    of,
+		of:    setsOf,
 		read:  func(opt *shard.ReadOptions) (err error) { r, err = read(opt); return err },
 		reply: func(dst []byte, resp3 bool) []byte { return answer(dst, r, resp3) },
 	})

@@ -87,21 +87,21 @@ func (c *conn) poll(args [][]byte, users int, kind replyKind) {
 	c.batch.pending += feedRows * users
 }
 
-// namesInto appends names to the empty list none. It reuses equal strings in the list's spare
+// namesInto appends names to list, which is empty. It reuses equal strings in the list's spare
 // capacity, because clients repeat their polls.
-func namesInto(none []string, field string, names [][]byte) ([]string, error) {
-	before := none[:cap(none)]
+func namesInto(list []string, field string, names [][]byte) ([]string, error) {
+	before := list[:cap(list)]
 	for i, name := range names {
-		if problem := unread.NameProblem(none, name); problem != "" {
-			return none, fieldError(field, shown(name)+": "+problem)
+		if problem := unread.NameProblem(list, name); problem != "" {
+			return list, fieldError(field, shown(name)+": "+problem)
 		}
 		if i < len(before) && before[i] == string(name) {
-			none = before[:i+1]
+			list = before[:i+1]
 		} else {
-			none = append(none, string(name))
+			list = append(list, string(name))
 		}
 	}
-	return none, nil
+	return list, nil
 }
 
 // nextPoll adds a poll and reuses the memory of an earlier one.

@@ -48,7 +48,7 @@ func (b *batch) unreadRow(user []byte) (key, error) {
 func unreadIncr(c *conn, args [][]byte) {
 	b := c.batch
 	var err error
-	if len(args)%3 == 0 { // whole triples leave no room for KEY
+	if len(args)%3 == 0 { // triples and two more arguments, which may be KEY <key>
 		if args, err = b.keyAtEnd(args, 4); b.failed(err) {
 			return
 		}

@@ -92,7 +92,7 @@ func seeing(opt *shard.ReadOptions, read func() error, of ...*written) error {
 	return err
 }
 
-// readSets reads sets of members of the keyspace.
+// readSets calls read with the options that freshness sets for the table's keyspace.
 func (t *table) readSets(c *conn, read func(opt *shard.ReadOptions) error, deadline time.Time) error {
 	var opt shard.ReadOptions
 	c.freshness(&opt, deadline, t.written)

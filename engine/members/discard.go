@@ -342,7 +342,7 @@ func (s *Store) holders() ([]holder, error) {
 		byNumber[g.number] = h
 	}
 	if err != nil && s.allOpened() {
-		err = nil // an opened group knows its generation, or is unusable: then rewriting.holder fails
+		err = nil // all groups are open: each knows its generation or is unusable, and rewriting.holder fails for an unusable one
 	}
 	return slices.SortedFunc(maps.Values(byNumber), func(a, b holder) int { return cmp.Compare(a.number, b.number) }), err
 }

@@ -24,7 +24,7 @@ import (
 //  3. What can be read of a group before the only damaged file is removed can be read afterwards.
 //     With more damaged files, a read may meet the next one, which removed keys hid. What cannot be
 //     read is given up only if a Load began since the store was opened.
-//  4. A view that is read to its end makes another replica, whatever happened meanwhile.
+//  4. A view that is read to its end suffices to build a replica, whatever happened meanwhile.
 //  5. Nothing is refused before there is damage.
 //  6. Once the groups that cannot be read are loaded from the others, nobody meets damage any more,
 //     not even after a restart.
@@ -240,7 +240,7 @@ func (d *damageModel) steps() map[string]func(*rapid.T) {
 	}
 	return map[string]func(*rapid.T){
 		"entry":         ofOne(d.entry),
-		"many":          ofOne(d.many),
+		"large entry":   ofOne(d.largeEntry),
 		"snapshot":      ofOne(d.snapshot),
 		"peer snapshot": ofOne(func(t *rapid.T, g *damageGroup) { g.savePeer(t) }),
 		"load":          ofOne(d.loads),
@@ -348,8 +348,8 @@ func (d *damageModel) keeps(t *rapid.T, except *damageGroup, step func()) {
 
 func (d *damageModel) entry(t *rapid.T, g *damageGroup) { d.give(t, g, drawEntry(t, len(g.log))) }
 
-// many gives an entry of members enough for several files.
-func (d *damageModel) many(t *rapid.T, g *damageGroup) {
+// largeEntry appends an entry with enough members to fill several files.
+func (d *damageModel) largeEntry(t *rapid.T, g *damageGroup) {
 	e := entry{now: logTimeStart + int64(len(g.log))}
 	row, kind := rapid.Uint64Range(0, modelRows-1).Draw(t, "row"), rapid.SampledFrom([]byte("jjjl")).Draw(t, "kind")
 	for m := range uint64(60) {

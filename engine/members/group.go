@@ -187,7 +187,7 @@ func each(from reader, prefix []byte, fn func(key, value []byte) (bool, error)) 
 	return eachFrom(from, prefix, pebbledb.After(prefix), fn)
 }
 
-// eachFrom calls fn with the keys from first to below end.
+// eachFrom calls fn with the keys in [first, end), until it returns false or an error.
 func eachFrom(from reader, first, end []byte, fn func(key, value []byte) (bool, error)) error {
 	it, err := from.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end})
 	if err != nil {

@@ -314,7 +314,7 @@ func (g *Group) beginFilter() (*filter, error) {
 		g.store.shrinkFilters(g)
 	}
 	k.filling = f
-	k.wanted.Store(false) // commits asked for the filter before they began to add to it
+	k.wanted.Store(false) // all earlier requests were for this filter
 	return f, nil
 }
 

@@ -22,8 +22,8 @@ import (
 // Integers are big-endian. Open refuses a store whose manifest differs from its sum. It never refuses one
 // because of a crash:
 //
-//   - The store writes a sum once its bytes are durable, and Pebble writes no byte of a manifest twice. So
-//     a sum stays true as long as a manifest of its name exists.
+//   - The store writes a sum only after the manifest bytes that it covers are durable. Pebble never
+//     overwrites bytes of a manifest. So a sum stays true as long as a manifest of its name exists.
 //   - No other manifest gets that name: the name is durable before its first sum, and Pebble
 //     numbers a manifest above all files that it finds.
 //   - The store replaces the sum without a sync. A crash that loses the new sum, or part of it, leaves no sum

@@ -57,8 +57,8 @@ const (
 	level0Most = 8
 )
 
-// ErrDamaged is returned for sets that cannot be read, or that differ from what the log made of them. Another
-// replica has them.
+// ErrDamaged means that sets cannot be read from disk, or are not those that the entries of the log
+// produced. Another replica has them.
 var ErrDamaged = errors.New("members are damaged on disk")
 
 // Store owns the sets of all shards of a node, in one Pebble. Its methods are safe for

@@ -14,14 +14,14 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
-// flip changes a byte in the largest table of a closed store, at part tenths of its size.
-func flip(t *testing.T, fs vfs.FS, dir string, part int64) {
+// flip changes the byte at tenths/10 of the largest table of a closed store.
+func flip(t *testing.T, fs vfs.FS, dir string, tenths int64) {
 	t.Helper()
-	flipAt(t, fs, dir, part, 10)
+	flipAt(t, fs, dir, tenths, 10)
 }
 
-// flipAt changes a byte in the largest table of a closed store, at part/parts of its size. On a
-// badSector it makes that place unreadable instead.
+// flipAt changes the byte at part/parts of the largest table of a closed store. On a badSector it
+// makes that place unreadable instead.
 func flipAt(t *testing.T, fs vfs.FS, dir string, part, parts int64) {
 	t.Helper()
 	names, err := fs.List(dir)

@@ -100,8 +100,8 @@ func TestAFailedCommitLeavesNothing(t *testing.T) {
 	}
 }
 
-// A crash may leave the temporary file of Replace, of any content. The next call takes its
-// place.
+// A crash may leave the temporary file of Replace with any content. The next call overwrites
+// the file.
 func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a")

@@ -40,7 +40,7 @@ const callers = 16
 type Call = func(ctx context.Context, node, method string, request []byte) ([]byte, error)
 
 // NewFates returns a Fates whose callers have not started. A call that was not sent fails with
-// notSent, and one whose answer was lost with lost.
+// the error notSent, and a call whose answer was lost fails with the error lost.
 func NewFates(notSent, lost error) *Fates {
 	return &Fates{notSent: notSent, lost: lost, stop: make(chan struct{}), handled: make(map[uint64]int)}
 }

@@ -156,7 +156,8 @@ func (l *Listener) serve() {
 	}
 }
 
-// hand waits until Accept takes a. It returns false after Close.
+// hand passes a result to Accept, and waits until Accept takes it. It returns false if the listener
+// is closed first.
 func (l *Listener) hand(a accepted) bool {
 	select {
 	case l.ready <- a:

@@ -158,8 +158,8 @@ func (p *Peers) ListenPeers(plain net.Listener) *Listener {
 	})
 }
 
-// welcome reads the name of the node that has connected, and answers whether the node's certificate
-// carries this name.
+// welcome reads the name of the node that has connected. It tells that node whether its certificate
+// carries this name, and returns an error if not.
 func (p *Peers) welcome(conn *peerConn) error {
 	var head [2]byte
 	if _, err := io.ReadFull(conn, head[:]); err != nil {

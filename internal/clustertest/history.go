@@ -17,10 +17,10 @@ import (
 const (
 	historyColumn   = "view"
 	opsOfIDMax      = 200 // then another id replaces it: the cost of the check grows faster than the history
-	unknownsOfIDMax = 4   // each may have happened at any time since
+	unknownsOfIDMax = 4   // ops of unknown outcome: the check tries each at every later time
 	checkTimeout    = 20 * time.Second
 	boundedBy       = time.Second // max_staleness by default
-	outsider        = 99          // the number of the client of Read, in pictures
+	outsider        = 99          // client number of the caller of Read, in pictures
 )
 
 // History records the requests and answers of several clients that work on a few counts, one per

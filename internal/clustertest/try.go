@@ -33,7 +33,7 @@ const (
 // outcome is the result of one try.
 type outcome struct {
 	fate fate
-	why  string // in a word or two, unless done
+	why  string // the reason in a word or two; "" if it was done
 	took time.Duration
 }
 

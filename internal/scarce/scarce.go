@@ -28,7 +28,7 @@ func isNoRoom(e syscall.Errno) bool { return e == syscall.ENOSPC || e == syscall
 
 // every reports whether err wraps only system errors, and match returns true for each of them.
 func every(err error, match func(syscall.Errno) bool) bool {
-	switch e := err.(type) { //nolint:errorlint // it unwraps by itself, all of what is joined
+	switch e := err.(type) { //nolint:errorlint // this function unwraps, because errors.As finds only one of the joined errors
 	case syscall.Errno:
 		return match(e)
 	case interface{ Unwrap() error }:

@@ -75,13 +75,13 @@ func (v *View) Changed() <-chan struct{} { return v.changed }
 // beginPace is short because users wait for a new cluster.
 const beginPace = 100 * time.Millisecond
 
-// Pace returns the interval of a loop that carries out the catalog: every, but at most 100 ms while the
-// cluster has not begun, that is, has no keyspaces.
-func (v *View) Pace(every time.Duration) time.Duration {
+// Pace returns the interval of a loop that carries out the catalog. It is the given interval, but at
+// most beginPace while the cluster has not begun, that is, has no keyspaces.
+func (v *View) Pace(interval time.Duration) time.Duration {
 	if len(v.Keyspaces) == 0 {
-		return min(every, beginPace)
+		return min(interval, beginPace)
 	}
-	return every
+	return interval
 }
 
 // KeyspacesByName returns the keyspaces by name, ascending.

@@ -33,7 +33,8 @@ type Source struct {
 	// shards have positions under it.
 	Origin uint64 `json:"origin,omitempty"`
 	// Version changes with each change of the source, and no other source of the cluster ever has
-	// it. A command names the version that its sender has read, and fails for any other.
+	// it. A command carries the version that its sender read. It fails if the source has another
+	// version by then.
 	Version uint64          `json:"version"`
 	Name    string          `json:"name"`
 	Config  json.RawMessage `json:"config"` // an object

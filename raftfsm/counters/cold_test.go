@@ -198,9 +198,10 @@ func (s *namedSink) ID() string    { return s.name }
 func (s *namedSink) Cancel() error { return nil }
 func (s *namedSink) Close() error  { return nil }
 
-// freezeAll moves out of memory all rows that are old and idle since the previous call.
-func freezeAll(c *Machine, old func(first, last uint64) bool) (rows int, err error) {
-	for idle := c.Watch(old); idle.Segments() > 0; {
+// freezeAll moves the rows of segments out of memory that isOld accepts and that were idle since the
+// previous call.
+func freezeAll(c *Machine, isOld func(first, last uint64) bool) (rows int, err error) {
+	for idle := c.Watch(isOld); idle.Segments() > 0; {
 		some, err := c.FreezeSome(idle, idle.Segments())
 		if rows += some; err != nil {
 			return rows, err

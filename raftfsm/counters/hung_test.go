@@ -15,7 +15,7 @@ import (
 // While the disk answers no read, and more wait for it than there are workers:
 //
 //  1. a page of rows in memory is read, and a row in memory written to, at once;
-//  2. a read of cold rows waits no longer than it may;
+//  2. a read of cold rows returns when its context ends;
 //  3. once the disk answers, all who still wait have their rows.
 func TestHotRowsBesideAHungDisk(t *testing.T) {
 	const readers = 64

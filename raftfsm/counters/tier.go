@@ -28,41 +28,41 @@ func (i *Idle) Segments() int { return len(i.firsts) }
 // written to.
 func (i *Idle) Due() int { return i.due }
 
-// PutLast moves the segments with keys below a key behind all others.
-func (i *Idle) PutLast(below uint64) {
+// PutLast moves the segments that have keys below bound behind all others.
+func (i *Idle) PutLast(bound uint64) {
 	n := 0
-	for n < len(i.firsts) && max(i.firsts[n], i.least) < below {
+	for n < len(i.firsts) && max(i.firsts[n], i.least) < bound {
 		n++
 	}
 	i.firsts = append(i.firsts[n:], i.firsts[:n]...)
 }
 
-// Watch returns the segments that old accepts, by the range of their keys, and that
+// Watch returns the segments for whose range of keys isOld returns true, and that
 // were not written to since the previous call. It adds cold segments many of whose rows
 // have changed.
-func (c *Machine) Watch(old func(first, last uint64) bool) *Idle {
+func (c *Machine) Watch(isOld func(first, last uint64) bool) *Idle {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
 	i := &Idle{table: c.Table()}
 	if c.places.Cold != nil && !c.closed {
 		// A lower key that is written between the two calls makes its segment busy.
 		i.least = i.table.Least()
-		i.firsts, i.due = i.table.Watch(above(i.least, old))
+		i.firsts, i.due = i.table.Watch(above(i.least, isOld))
 	}
 	return i
 }
 
-// Aged returns how many rows are in memory in the segments that old accepts, whether or
+// Aged returns how many rows are in memory in the segments that isOld accepts, whether or
 // not they are written to.
-func (c *Machine) Aged(old func(first, last uint64) bool) int {
+func (c *Machine) Aged(isOld func(first, last uint64) bool) int {
 	table := c.Table()
-	return table.Aged(above(table.Least(), old))
+	return table.Aged(above(table.Least(), isOld))
 }
 
-// above adapts old to a table that has no row below the key lowest. The range of its first segment
+// above adapts isOld to a table that has no row below the key lowest. The range of its first segment
 // begins at 0, so above passes lowest in the place of that bound.
-func above(lowest uint64, old func(first, last uint64) bool) func(first, last uint64) bool {
-	return func(first, last uint64) bool { return old(max(first, lowest), last) }
+func above(lowest uint64, isOld func(first, last uint64) bool) func(first, last uint64) bool {
+	return func(first, last uint64) bool { return isOld(max(first, lowest), last) }
 }
 
 // FreezeSome moves the rows of the first segments out of memory with one sync, or
@@ -116,10 +116,10 @@ func (w *writes) Write(pages []*engine.Page) ([]engine.Generation, error) {
 	return made, err
 }
 
-// Seal packs or unpacks the rows of one segment: of the idle segments that old accepts, the first
+// Seal packs or unpacks the rows of one segment: of the idle segments that isOld accepts, the first
 // one with keys at or above start (see engine.Table.Seal). It returns the number of rows, the key to
 // continue from, false after the last segment, and how long it took after it had acquired the lock.
-func (c *Machine) Seal(start uint64, old func(first, last uint64) bool) (rows int, next uint64, more bool, took time.Duration) {
+func (c *Machine) Seal(start uint64, isOld func(first, last uint64) bool) (rows int, next uint64, more bool, took time.Duration) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
 	if c.closed {
@@ -127,9 +127,9 @@ func (c *Machine) Seal(start uint64, old func(first, last uint64) bool) (rows in
 	}
 	began, table := time.Now(), c.Table()
 	if start == 0 { // otherwise the first segment is not checked
-		old = above(table.Least(), old)
+		isOld = above(table.Least(), isOld)
 	}
-	rows, next, more = table.Seal(start, old)
+	rows, next, more = table.Seal(start, isOld)
 	return rows, next, more, time.Since(began)
 }
 

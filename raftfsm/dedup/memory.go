@@ -168,7 +168,8 @@ func (o *Memory) forgetClients() {
 	*o = *fresh
 }
 
-// judgeKey decides about a use of a key: DESIGN.md has the rules and why they hold.
+// judgeKey returns the outcome of a use of a key, and records a use that it accepts. DESIGN.md has
+// the rules and the reasons for them.
 func (o *Memory) judgeKey(id *RequestID) Outcome {
 	known, outcome, again := o.key(id.key), Applied, Duplicate
 	switch {

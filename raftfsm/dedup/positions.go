@@ -97,7 +97,7 @@ type SourceSection struct {
 	PositionKey
 	Mode       SectionMode
 	Epoch      uint32
-	Since      uint32        // the epoch of the last seek, 0 for Epoch;
+	Since      uint32        // the epoch of the last seek; 0 means Epoch
 	Prev, Next sink.Position // Prev only for SectionAdvance
 	Mark       sink.Mark     // the mark below Next; only for SectionAdvance
 }

@@ -17,8 +17,8 @@ import (
 // What is one use of a key is what its judge says: the model notes it when the judge accepts
 // a key. It checks that
 //  1. no shard counts a use twice, whatever the client is told;
-//  2. when a write is acknowledged, each shard of its ops has counted its use once, unless it
-//     was restored since;
+//  2. when a write is acknowledged, each shard that has ops of the write has counted the use
+//     once, unless the shard was restored since;
 //  3. a repeat is told that its ops overflowed if and only if they did;
 //  4. a judge that was not restored since accepts no other body while it knows the key, or
 //     at all if the key contains a time.

@@ -31,7 +31,7 @@ const (
 )
 
 // appendBody appends followees in their form in memory, with a stamp unless it is 0. An empty list
-// has no stamp. It takes two bytes, because a body must not begin with 0, as marks do.
+// has no stamp. It takes two bytes: its first byte must not be 0, because only marks begin with 0.
 func appendBody(dst []byte, followees []Followee, stamp uint64) []byte {
 	if len(followees) == 0 {
 		return append(dst, 0x80, 0)

@@ -67,7 +67,7 @@ type Feed struct {
 type reader struct {
 	raftfsm.BodyReader
 	feed  Feed
-	stamp uint64 // of the user that is visited, or 0
+	stamp uint64 // stamp of the visited user's feed; 0 for none
 }
 
 // section calls visit with each user of a section.

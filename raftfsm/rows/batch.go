@@ -77,11 +77,11 @@ func (b *Batch) Void(n int) {
 	}
 }
 
-// Visit links the ops and calls see, if there is one, with each op.
-func (b *Batch) Visit(see func(raftfsm.Table, uint64, *engine.Op) error, table func(op int) raftfsm.Table) error {
+// Visit links the ops and, if visit is not nil, calls visit with each op.
+func (b *Batch) Visit(visit func(raftfsm.Table, uint64, *engine.Op) error, table func(op int) raftfsm.Table) error {
 	b.Link()
-	for i := 0; see != nil && i < len(b.Ops); i++ {
-		if err := see(table(i), b.Ops[i].ID, &b.Ops[i]); err != nil {
+	for i := 0; visit != nil && i < len(b.Ops); i++ {
+		if err := visit(table(i), b.Ops[i].ID, &b.Ops[i]); err != nil {
 			return err
 		}
 	}

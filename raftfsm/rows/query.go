@@ -175,7 +175,7 @@ func (q *Scan) Split(read *raftfsm.Read) {
 	q.next(read)
 }
 
-// next makes the read one of the shards whose rows are merged and that have not ended. It reports whether
+// next sets the read to the shards all of whose rows are merged and that may have more. It reports whether
 // there are any.
 func (q *Scan) next(read *raftfsm.Read) (any bool) {
 	for s := range q.runs {

@@ -18,9 +18,9 @@ import (
 // memory twice: for the heads, whose address it has from the directory, and for the body.
 // No part has a pointer, so the block is a slice of words to the garbage collector.
 type page struct {
-	count uint32 // of keys
-	size  uint32 // of the bodies with the padding, in bytes
-	bits  uint8  // of the hash that all its keys share
+	count uint32 // number of keys
+	size  uint32 // bytes of the bodies and their padding
+	bits  uint8  // number of leading bits of the hash that all keys of the page share
 }
 
 // head is a key of a page.

@@ -18,7 +18,7 @@ const (
 	opTake   opKind = 4 // subtracts the values, but not below 0
 	opRaise  opKind = 24
 	opBegin  opKind = 25 // sets the cursors that are not set
-	opPlace  opKind = 26 // sets, also the day and to 0: a restore
+	opPlace  opKind = 26 // a restore: sets the cursors, also to 0, and the day
 	opForget opKind = 27 // deletes the row: a restore
 	opSweep  opKind = 28
 )

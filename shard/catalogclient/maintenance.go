@@ -33,7 +33,7 @@ type MaintenanceConfig struct {
 // Maintenance keeps the catalog's record of this node up to date. On the catalog's leader, it also
 // creates what every cluster has.
 //
-// Its goroutine is Run. The node starts it and waits for it.
+// The node runs Run in a goroutine, and waits for its end.
 type Maintenance struct {
 	cfg     MaintenanceConfig
 	catalog *catalog.Catalog

@@ -55,7 +55,7 @@ type Config struct {
 // Membership changes the members of groups that this node leads to those that the catalog wants,
 // and answers other nodes about its replicas. It needs no lock: its state is atomic.
 //
-// Its goroutine is RunRemoved. The node starts it and waits for it.
+// The node runs RunRemoved in a goroutine, and waits for its end.
 type Membership struct {
 	cfg Config
 

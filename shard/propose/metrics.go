@@ -12,7 +12,7 @@ import (
 type Metrics struct {
 	queue, log, apply prometheus.Observer
 	refused           prometheus.Counter // the queue was full
-	keysRefused       prometheus.Counter // a shard remembers its maximum of keys
+	keysRefused       prometheus.Counter // the shard already remembers the maximum number of keys
 }
 
 // NewMetrics registers the metrics.

@@ -27,8 +27,8 @@ type Proposal struct {
 
 	Err    error
 	Result *raftfsm.Result // of the whole entry
-	number int             // of the proposal in the entry
-	First  int             // number of its first op in the entry
+	number int             // index of the proposal in the entry
+	First  int             // index of its first op in the entry
 }
 
 // load is the proposal's part of QueueOpsMax. A proposal without ops, a read confirmed through the

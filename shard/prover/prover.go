@@ -178,10 +178,10 @@ func (p *Prover) ProveTerm(ctx context.Context, g *replica.Replica, term uint64)
 	return nil
 }
 
-// agreeing asks voters on other nodes for their terms, at least need of them. It returns how many
-// are in no later term, and stops once need of them are.
-func (p *Prover) agreeing(ctx context.Context, g *replica.Replica, term uint64, voters []raft.ServerID, need int) int {
-	if need == 0 {
+// agreeing asks at least quota voters on other nodes for their terms. It returns how many are in no
+// later term, and stops once it has counted quota of them.
+func (p *Prover) agreeing(ctx context.Context, g *replica.Replica, term uint64, voters []raft.ServerID, quota int) int {
+	if quota == 0 {
 		return 0
 	}
 	answers := make(chan bool, len(voters))
@@ -196,11 +196,11 @@ func (p *Prover) agreeing(ctx context.Context, g *replica.Replica, term uint64, 
 			})
 		}
 	}
-	askUpTo(need)
+	askUpTo(quota)
 	late := time.NewTimer(secondAskAfter)
 	defer late.Stop()
 	agreed := 0
-	for answered := 0; agreed < need && answered < asked; {
+	for answered := 0; agreed < quota && answered < asked; {
 		yes := false
 		select {
 		case yes = <-answers:
@@ -211,7 +211,7 @@ func (p *Prover) agreeing(ctx context.Context, g *replica.Replica, term uint64, 
 			agreed++
 		} else if asked < len(voters) {
 			askUpTo(len(voters))
-			g.AskFirst.Store(uint32((first + need) % len(voters)))
+			g.AskFirst.Store(uint32((first + quota) % len(voters)))
 		}
 	}
 	return agreed

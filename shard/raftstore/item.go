@@ -60,7 +60,7 @@ type item struct {
 	term        uint64
 	entryType   raft.LogType
 	appendedAt  int64    // in nanoseconds of Unix time, 0 for the zero time
-	key, value  []byte   // set; for an entry its extensions and its data
+	key, value  []byte   // of a set; an entry has its extensions in key and its data in value
 	sectors     uint64   // begin
 	segments    []uint32 // begin; remove has one
 }

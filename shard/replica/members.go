@@ -168,8 +168,9 @@ func moveStep(servers []raft.Server, all []Member) MemberStep {
 	return MemberStep{}
 }
 
-// admitStep adds the first missing replica, or removes the member that has its address. If none is
-// missing, it promotes the first caught-up replica of the target to a voter.
+// admitStep returns the step that adds the first missing replica. If a stale member has that
+// replica's address, the step removes this member, or hands the group over if it is the leader. If no
+// replica can be added, the step promotes the first caught-up replica of the target to a voter.
 func admitStep(self raft.ServerID, servers []raft.Server, target, others []Member, behind func(raft.ServerID) (uint64, error)) MemberStep {
 	all := slices.Concat(target, others)
 	for _, m := range all {

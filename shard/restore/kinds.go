@@ -115,7 +115,7 @@ func (r *restore) outbox(key uint64, box *outbox.Outbox) error {
 	if err != nil {
 		return err
 	}
-	if len(r.next.Ops) > len(r.next.Outbox) { // rows need a write of their own
+	if len(r.next.Ops) > len(r.next.Outbox) { // rows are queued, and outboxes cannot share their write
 		if err := r.send(); err != nil {
 			return err
 		}

@@ -108,7 +108,7 @@ func (h *snapHistory) run(t *testing.T, random *rand.Rand, s *Snapshots) {
 		case n < 3 && len(sinks) < 3:
 			index += uint64(random.IntN(3)) // often the entry of the previous snapshot
 			at := index
-			if random.IntN(5) == 0 { // this one is from a leader, and may be behind
+			if random.IntN(5) == 0 { // a snapshot that a leader sent: its index may be lower
 				at -= uint64(random.IntN(4))
 			}
 			sink, err := s.Create(1, at, 2, testServers, 1, nil)

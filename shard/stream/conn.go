@@ -137,9 +137,9 @@ func (c *Conn) take(spare []byte) (out []byte, last bool) {
 	return out, c.mu.leave
 }
 
-// writeStream writes the bytes that take returns, each time that wake has a token. It ends when
-// take reports the last bytes, ended closes, or a write fails. It passes the previously written
-// buffer to take as spare.
+// writeStream writes the bytes that take returns, each time that wake has a token. It returns when
+// take reports the last bytes, when the channel ended is closed, or when a write fails. It passes
+// the previously written buffer to take as spare.
 func writeStream(conn net.Conn, wake, ended <-chan struct{}, take func(spare []byte) (out []byte, last bool)) error {
 	var spare []byte
 	for {

@@ -26,9 +26,9 @@ type Queue struct {
 
 	mu struct {
 		sync.Mutex
-		work  *ColdWork  // the newest; nil for none since the start
-		order TieringJob // the order of work
-		ends  bool       // stop was called for it
+		work *ColdWork  // the newest; nil for none since the start
+		job  TieringJob // the job that work reports
+		ends bool       // stop was called for it
 	}
 }
 
@@ -44,8 +44,8 @@ type ColdWork struct {
 	Failed   string    `json:"failed,omitempty"` // why the job did not complete
 }
 
-// begin queues an order, unless it is a dry run or the same order is already running. It returns
-// why it refuses the order, or "".
+// begin queues a job, unless it is a dry run or the same job is already running. It returns why it
+// refuses the job, or "".
 func (d *Queue) begin(o TieringJob, rows uint64) (refused string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -56,7 +56,7 @@ func (d *Queue) begin(o TieringJob, rows uint64) (refused string) {
 	case running || o.DryRun:
 		return ""
 	}
-	d.mu.order, d.mu.ends = o, false
+	d.mu.job, d.mu.ends = o, false
 	d.mu.work = &ColdWork{ID: o.ID, Verb: o.Verb, Keyspace: o.Keyspace, Began: time.Now(), Running: true, Of: rows}
 	d.asked <- struct{}{} // never blocks: the previous token was consumed, as its job has ended
 	return ""
@@ -99,7 +99,7 @@ func (d *Queue) Report() *ColdWork {
 // workCold runs the job in the queue.
 func (t *Tiering) workCold() {
 	t.Queue.mu.Lock()
-	o := t.Queue.mu.order
+	o := t.Queue.mu.job
 	t.Queue.mu.Unlock()
 	began := time.Now()
 	err := t.migrate(&o)
@@ -108,7 +108,7 @@ func (t *Tiering) workCold() {
 		"after", time.Since(began).Round(time.Millisecond).String(), "err", err)
 }
 
-// migrate moves the rows of an order out of memory, except those of segments that are being
+// migrate moves the rows that a job selects out of memory, except those of segments that are being
 // written.
 func (t *Tiering) migrate(o *TieringJob) error {
 	all := t.Leaving(o.isFor)

@@ -68,9 +68,9 @@ func (t *Tiering) SealOld() (relieved bool) {
 
 // seal packs rows of a replica, one segment at a time with pauses between. It stops at the time
 // end, or when the node stops. It returns how many rows it packed, and whether it checked all segments.
-func (t *Tiering) seal(fsm *counters.Machine, old func(first, last uint64) bool, end time.Time) (packed uint64, done bool) {
+func (t *Tiering) seal(fsm *counters.Machine, isOld func(first, last uint64) bool, end time.Time) (packed uint64, done bool) {
 	for from, more := uint64(0), true; more; {
-		due := old
+		due := isOld
 		if t.cfg.Headroom.MemoryTight.Load() {
 			due = AnyAge
 		}

@@ -48,7 +48,7 @@ type Round struct {
 // Spill moves idle feeds and outboxes out of memory, to the store of cold rows. It needs no lock,
 // because its fields do not change.
 //
-// Its goroutine is Run. Node starts it and waits for it.
+// The node runs Run in a goroutine, and waits for its end.
 type Spill struct {
 	Tiering *Tiering         // has the store of cold rows
 	Idle    time.Duration    // how long a feed or an outbox stays in memory unused; 0 for ever
@@ -64,7 +64,8 @@ func (s *Spill) Place(group uint32) spill.Place {
 	return spill.Place{Store: s.Tiering.store.Load(), Group: group, Tight: s.tight}
 }
 
-// Begin sets the clock of a shard that opens. None of its bodies has been used yet.
+// Begin sets the clock of a newly opened shard to FeedBusy before the present time. None of its
+// bodies has been used yet, so none counts as busy.
 func (s *Spill) Begin(shard *spill.Shard) { shard.Tick(uint32((s.Time() - FeedBusy) / time.Second)) }
 
 // Time returns the time on the clock of feeds, which begins at FeedBusy.

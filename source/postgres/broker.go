@@ -72,7 +72,7 @@ func Open(cfg *source.Config, access source.Access) (*Broker, error) {
 	if cfg.Username != "" {
 		conn.User = cfg.Username
 	}
-	conn.Password = access.Password // not one from the environment or the home directory
+	conn.Password = access.Password // even if it is "": pgconn took one from the environment or the home directory
 	if access.TLS != nil {
 		access.TLS.ServerName = conn.Host
 		conn.TLSConfig, conn.Fallbacks = access.TLS, nil

@@ -144,7 +144,7 @@ func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position, 
 		}
 		at = got.Next
 	}
-	_ = r.Close() // the messages do not depend on it
+	_ = r.Close() // after an error the messages are still valid
 	for err == nil {
 		active, failed := b.row(ctx, 1, "SELECT active FROM pg_replication_slots WHERE slot_name = '"+b.cfg.Slot+"'")
 		if failed != nil || active == nil || string(active[0]) == "f" {
@@ -254,7 +254,7 @@ func (r *reader) received(life context.Context, data []byte) error {
 // hand sends an item to Next, unless it is empty.
 func (r *reader) hand(life context.Context, i item) error {
 	if i.has && i.message.Position.Less(r.from) {
-		i.has, i.message = false, source.Message{} // an earlier part of the transaction, which was applied
+		i.has, i.message = false, source.Message{} // the server resends the whole transaction, even if from lies inside it
 	}
 	if !i.has && i.next == (source.Position{}) {
 		return nil

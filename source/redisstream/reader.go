@@ -95,7 +95,7 @@ func (r *reader) readLocked(ctx context.Context, limit int) (source.Fetched, err
 	tx := r.b.client.TxPipeline()
 	stream, groups := tx.XInfoStream(ctx, key), tx.XInfoGroups(ctx, key)
 	entries := tx.XRead(ctx, &redis.XReadArgs{Streams: []string{key, format(before(r.mu.next))}, Count: int64(max(limit, 1)), Block: -1})
-	from := r.mu.next // compare ignores the answer if there is no last
+	from := r.mu.next // without a last message, compare ignores the entries read from here
 	if r.mu.last.Exists() {
 		from = r.mu.last.Position
 	}
@@ -233,7 +233,7 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, del
 	left := after(last) // the first that is left
 	if stream.Length > 0 {
 		if left, err = parse(stream.FirstEntry.ID); err != nil || !at.Less(left) {
-			return err // nothing was trimmed at or above at
+			return err // no entry from position at on was trimmed
 		}
 	}
 	if after(last) == at {

@@ -67,10 +67,11 @@ func hexOf(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// misplace makes calls with a token, and with several in places that are for none.
-func (c *closedNode) misplace(token string, several []string) {
+// misplace makes calls with a token. They have this token, or one of the other secrets, in places that
+// are not for secrets.
+func (c *closedNode) misplace(token string, secrets []string) {
 	c.t.Helper()
-	for _, other := range append(several, token) {
+	for _, other := range append(secrets, token) {
 		for _, call := range [][3]string{
 			{"GET", "/v1/counters/posts/1", ""},
 			{"POST", "/v1/counters/posts/incr", `{"ops":[{"id":1,"add":{"like":1}}]}`},

@@ -12,12 +12,12 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// contact returns a node with the gossip address of gone, a node that no longer runs. It
-// joins no member by itself.
-func contact(t *testing.T, gone *clustertest.Node, args ...string) *proctest.Node {
+// contact returns a new node that has the gossip address of a stopped node. It joins no
+// member by itself.
+func contact(t *testing.T, stopped *clustertest.Node, args ...string) *proctest.Node {
 	t.Helper()
 	site := proctest.FreeSite(t)
-	site.Gossip = gone.Site().Gossip
+	site.Gossip = stopped.Site().Gossip
 	return proctest.NewNodeAt(t, bin, filepath.Join(t.TempDir(), "stray"), site, append([]string{"--node-id", "stray"}, args...)...)
 }
 

@@ -42,15 +42,15 @@ func higgs(t *testing.T, whole bool) *stream {
 }
 
 // higgsRecords returns these events as records of item, t and event. Unless whole is set, it returns
-// only the first short of them.
-func higgsRecords(t *testing.T, short int, whole bool) [][]string {
+// only the first n of them.
+func higgsRecords(t *testing.T, n int, whole bool) [][]string {
 	t.Helper()
 	records, there := recordsOf(t, higgsSet)
 	if !there {
 		records = madeUpEvents(streamWhole)
 	}
 	if !whole {
-		records = records[:min(short, len(records))]
+		records = records[:min(n, len(records))]
 	}
 	return records
 }

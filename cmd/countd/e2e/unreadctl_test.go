@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestCountctlUnread runs every command of unread numbers, and then backs all of it
-// up and restores it into another node, which answers the same.
+// TestCountctlUnread runs every command about unread numbers. Then it backs them up and
+// restores them into another node, which must give the same answers.
 func TestCountctlUnread(t *testing.T) {
 	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir())

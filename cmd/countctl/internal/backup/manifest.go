@@ -62,9 +62,9 @@ type manifestGroup struct {
 	File   string `json:"file"`
 	Bytes  int64  `json:"bytes"`
 	SHA256 string `json:"sha256"` // 64 hex digits
-	Index  uint64 `json:"index"`  // of the group's log at the snapshot
+	Index  uint64 `json:"index"`  // last index of the group's log that the snapshot includes
 	Rows   uint64 `json:"rows"`
-	Digest string `json:"digest"` // of its rows, 16 hex digits
+	Digest string `json:"digest"` // digest of its rows, 16 hex digits
 }
 
 // errBackup is returned for a directory that holds no whole backup.

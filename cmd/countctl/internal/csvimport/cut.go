@@ -14,7 +14,7 @@ type cut struct {
 	before    Position // where it begins
 	after     Position // where it ends
 	sums      client.Sums
-	ids       []client.ID // of the rows in sums, one for each row
+	ids       []client.ID // ids of the rows in sums, one for each row
 	overflows Overflows   // from the server's answer
 	acked     bool        // guarded by the mutex of cuts
 }

@@ -52,7 +52,7 @@ type eventParser struct {
 // without a time is bad, not the speed of this run. Bad rows are in no cut, and every run
 // must cut the file in the same way.
 func newEventParser(in *csvfile.Reader, about State, gone []string, speed float64) (*eventParser, error) {
-	timed := about.Session.TickSeconds > 0 // the session began at a speed
+	timed := about.Session.TickSeconds > 0 // the session began with a --speed other than max, so batches are cut by time
 	p := &eventParser{in: in, timed: timed, paced: timed || speed > 0, counters: map[string]string{}}
 	for _, m := range about.Columns {
 		p.counters[m.File] = m.Counter

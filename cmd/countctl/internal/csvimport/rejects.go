@@ -37,7 +37,7 @@ const (
 type rejects struct {
 	path   string
 	header []string
-	comma  rune // of the source file, and of new rejects
+	comma  rune // delimiter of the source file and of new rejects
 
 	mu struct {
 		sync.Mutex

@@ -378,16 +378,16 @@ func (c *comparison) compare(ctx context.Context, ids []uint64, out *Result) (un
 	return unsettled, nil
 }
 
-// wanted sets want to what a row should be at the beginning of its shard's windows. It reports
-// whether no message of the row lies within them.
-func (c *comparison) wanted(want []int64, id uint64, windows []Window) (settled bool, err error) {
-	copy(want, c.truth.Row(id))
+// wanted sets counts to the counts that a row should have at the beginning of its shard's
+// windows. It reports whether no message of the row lies within them.
+func (c *comparison) wanted(counts []int64, id uint64, windows []Window) (settled bool, err error) {
+	copy(counts, c.truth.Row(id))
 	for i := range c.late[id] {
 		e := &c.late[id][i]
 		w := windowOf(windows, e.partition)
 		switch {
 		case e.Position.Less(w.From):
-			if want[e.Column], err = e.apply(want[e.Column]); err != nil {
+			if counts[e.Column], err = e.apply(counts[e.Column]); err != nil {
 				return false, err
 			}
 		case e.Position.Less(w.To):

@@ -81,7 +81,7 @@ func Lock(path string) (unlock func(), err error) {
 		}
 		if isAt(l, path) {
 			return func() {
-				_ = os.Remove(path) // still locked: a run that opened it before finds by isAt that it is gone
+				_ = os.Remove(path) // before Unlock: a run that locks this file later finds by isAt that it was removed
 				_ = l.Unlock()
 			}, nil
 		}

@@ -350,7 +350,7 @@ func (r *reconciled) row(row *client.Row, shard int) reconcile.Row {
 // Wait implements reconcile.Server.
 func (r *reconciled) Wait(ctx context.Context) error { return cli.Pause(ctx, 100*time.Millisecond) }
 
-// correct corrects the rows whose drifts two comparisons found alike. Between the
+// correct corrects the rows that have the same drift in two comparisons. Between the
 // comparisons, a fence keeps corrections of earlier runs away. digests are those from
 // before the first comparison.
 func (r *reconciled) correct(ctx context.Context, found *reconcile.Result, digests map[uint32]string, out *reconcileOutput) error {

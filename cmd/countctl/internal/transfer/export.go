@@ -164,7 +164,7 @@ func exportColumns(ctx context.Context, server *client.Client, f exportFlags) ([
 	return f.columns, nil
 }
 
-// exportRows writes the header and the rows, and fills in done.
+// exportRows writes the header and the rows, and records in done what it wrote.
 func exportRows(ctx context.Context, c *cli.CLI, server *client.Client, out *csvfile.Writer, f exportFlags, done *exportOutput) error {
 	if err := out.Texts(append([]string{"id"}, done.Columns...)...); err != nil {
 		return err

@@ -173,7 +173,7 @@ func findSession(ctx context.Context, c *cli.CLI, s *importSource, f importFlags
 		err := s.mapColumns(&about, f)
 		return about.BeginSession(f.batch, f.speed*replayTick.Seconds()), nil, err
 	}
-	if len(before.Differences(about)) > 0 { // with the columns mapped, --map may turn out to mean the same
+	if len(before.Differences(about)) > 0 { // a different --map may still map the columns in the same way
 		if err := s.mapColumns(&about, f); err != nil {
 			return about, nil, err
 		}
