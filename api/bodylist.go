@@ -134,7 +134,7 @@ func (r *request) decodeScan(body []byte) (page, error) {
 		case "skip_unreadable":
 			p.skip = c.boolean("skip_unreadable")
 			switch {
-			case p.skip && !r.leveled:
+			case p.skip && !r.namesLevel:
 				r.read.Consistency, r.read.MaxStaleness = shard.Stale, 0
 			case p.skip && r.read.Consistency != shard.Stale:
 				c.Fail("skip_unreadable", "only of a read with consistency stale")

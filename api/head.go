@@ -304,7 +304,7 @@ func eitherHeader(h *fasthttp.RequestHeader, name, other string) ([]byte, error)
 // readFreshness parses how fresh a read must be. nil stands for a missing value. Only a bounded
 // read uses max_staleness, because a client may set the parameter for all its reads.
 func (r *request) readFreshness(level, staleness []byte) error {
-	r.leveled = level != nil
+	r.namesLevel = level != nil
 	switch {
 	case level == nil || string(level) == "bounded":
 		r.read.Consistency = shard.Bounded

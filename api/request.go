@@ -19,22 +19,22 @@ import (
 // request holds the state and the buffers of one call. It is pooled: From acquire to release it
 // belongs to one handler, and the backend keeps no reference to it.
 type request struct {
-	backend  Backend
-	keyspace *shard.Keyspace // if the endpoint has one
-	caughtUp bool            // whether keyspace is at least as new as the request
-	name     []byte          // {keyspace} or another first name of the path
-	column   []byte          // {column} of the path
-	takes    takes           // the properties of the endpoint
-	id       uint64          // if the endpoint has one
-	asked    asked           // parameters of reads of unread numbers
-	received time.Time       // when the request's last byte came
-	timeout  time.Duration   // time from received to the deadline
-	deadline time.Time
-	read     shard.ReadOptions
-	leveled  bool // whether the request names its consistency
-	write    shard.Write
-	wantNone bool
-	sets     setCall // only for a call about sets of members
+	backend    Backend
+	keyspace   *shard.Keyspace // if the endpoint has one
+	caughtUp   bool            // whether keyspace is at least as new as the request
+	name       []byte          // {keyspace} or another first name of the path
+	column     []byte          // {column} of the path
+	takes      takes           // the properties of the endpoint
+	id         uint64          // if the endpoint has one
+	asked      asked           // parameters of reads of unread numbers
+	received   time.Time       // when the request's last byte came
+	timeout    time.Duration   // time from received to the deadline
+	deadline   time.Time
+	read       shard.ReadOptions
+	namesLevel bool // whether the request names its consistency
+	write      shard.Write
+	wantNone   bool
+	sets       setCall // only for a call about sets of members
 
 	body     []byte // as received; the cursor parses it
 	held     int    // bytes reserved from the server's memory for bodies

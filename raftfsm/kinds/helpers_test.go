@@ -19,8 +19,6 @@ type sums struct {
 
 func summed(id dedup.RequestID, deltas ...int64) sums { return sums{id, deltas} }
 
-func seq(name string, n uint64) dedup.RequestID { return dedup.ByProducer([]byte(name), n) }
-
 // mustNotBeWritten checks that a request panics that no entry may hold.
 func mustNotBeWritten(t *testing.T, fill func(*raftfsm.RequestWriter)) {
 	t.Helper()

@@ -177,14 +177,14 @@ func (q *Scan) Split(read *raftfsm.Read) {
 
 // next sets the read to the shards all of whose rows are merged and that may have more. It reports whether
 // there are any.
-func (q *Scan) next(read *raftfsm.Read) (any bool) {
+func (q *Scan) next(read *raftfsm.Read) (more bool) {
 	for s := range q.runs {
 		p, r := &read.Parts[s], &q.runs[s]
 		if p.Keys = p.Keys[:0]; len(r.rows) == 0 && !r.ended {
-			p.Keys, any = append(p.Keys, r.from), true
+			p.Keys, more = append(p.Keys, r.from), true
 		}
 	}
-	return any
+	return more
 }
 
 // Answer implements Query. The words are the number of rows, then the key and the counts of each. It may

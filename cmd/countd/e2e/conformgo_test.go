@@ -35,11 +35,11 @@ func goDriver(t *testing.T, addrs []string) func([]byte) ([]byte, error) {
 				a.what, a.rest = asked.Args[n-2], asked.Args[:n-2]
 			}
 		}
-		make, has := goCalls[asked.Call]
+		do, has := goCalls[asked.Call]
 		if !has {
 			return nil, fmt.Errorf("the Go driver has no call %s", asked.Call)
 		}
-		ok, err := make(a)
+		ok, err := do(a)
 		if a.err != nil {
 			return nil, a.err
 		}

@@ -40,12 +40,12 @@ func (*MarkEntry) apply(v *View) (Result, bool) {
 `},
 	{"raftfsm/catalog/command.go", "type Command struct {\n", "type Command struct {\n\tMark *MarkEntry `json:\"mark,omitempty\"`\n"},
 	{"raftfsm/catalog/catalog.go", "\tchanged chan struct{} //", "\tMarks int `json:\"marks,omitempty\"`\n\tchanged chan struct{} //"},
-	{"client/admin.go", "type ClusterVersion struct {\n", "type ClusterVersion struct {\n\tMarks int `json:\"marks,omitempty\"`\n"},
-	{"admin/gather.go", "client.ClusterVersion{", "client.ClusterVersion{Marks: v.Marks, "},
+	{"client/admin/cluster.go", "type ClusterVersion struct {\n", "type ClusterVersion struct {\n\tMarks int `json:\"marks,omitempty\"`\n"},
+	{"admin/gather.go", "clientadmin.ClusterVersion{", "clientadmin.ClusterVersion{Marks: v.Marks, "},
 	{"admin/change.go", "func (FinalizeChange) make(", `// MarkChange counts one mark.
 type MarkChange struct{}
 
-func (MarkChange) make(ctx context.Context, o *operation) (*client.Changed, error) {
+func (MarkChange) make(ctx context.Context, o *operation) (*clientadmin.Changed, error) {
 	if !o.catalog.TakesMarks() {
 		return nil, refusedf("marks need a later cluster version than %d", o.catalog.ClusterVersion)
 	}

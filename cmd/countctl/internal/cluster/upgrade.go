@@ -110,7 +110,7 @@ func (o upgradeOutput) table(t *cli.Table) {
 	}
 }
 
-// confirmFinal prints what finalize would change. If there is a change, it asks for
+// confirmFinal prints what would change. If there is a change, it asks for
 // confirmation.
 func confirmFinal(c *cli.CLI, now admin.ClusterVersion) error {
 	switch {
