@@ -22,26 +22,36 @@ const (
 	countFirst = 16
 )
 
+// endsMax bounds reader.mu.ends, which grows by one with each fetch until the next Commit.
+const endsMax = 10_000
+
+// end is a position that a reader has reached.
+type end struct {
+	at    source.Position
+	added int64 // number of entries that were ever added below the position
+}
+
 // reader reads a stream. Each read is one transaction that also reads the stream's counters, which
-// show whether entries were removed between two reads.
+// show whether entries were removed between two reads. Only Commit may be called during a read.
 type reader struct {
 	b     *Broker
-	group string // consumer group of the stream, missing if the stream was made anew
+	group string          // consumer group of the stream, missing if the stream was made anew
+	next  source.Position // the next position to read
+	// added is the number of entries that were ever added below next. It is valid if counted is
+	// set.
+	added   int64
+	counted bool
+	// count is how many entries the next fetch requests. They have at most FetchBytesMax bytes together, if they
+	// are as large as those of the last fetch. It grows slowly, because fewer may be all that arrive in time.
+	count int
+	// last is the mark of the highest entry that was read, or that the caller of Read found. Each
+	// read compares it, because a stream may be replaced at any time: by a restored or promoted
+	// server behind a new connection, or by RESTORE, COPY or RENAME.
+	last source.Mark
 
 	mu struct {
 		sync.Mutex
-		next source.Position // the next position to read
-		// added is the number of entries that were ever added below next. It is valid if counted is
-		// set.
-		added   int64
-		counted bool
-		// count is how many entries the next fetch requests. They have at most FetchBytesMax bytes together, if they
-		// are as large as those of the last fetch. It grows slowly, because fewer may be all that arrive in time.
-		count int
-		// last is the mark of the highest entry that was read, or that the caller of Read found. Each
-		// read compares it, because a stream may be replaced at any time: by a restored or promoted
-		// server behind a new connection, or by RESTORE, COPY or RENAME.
-		last source.Mark
+		ends []end // ascending; none is below the last committed position
 	}
 }
 
@@ -52,8 +62,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, found
 	if err != nil {
 		return nil, err
 	}
-	r := &reader{b: b, group: group}
-	r.mu.next, r.mu.count, r.mu.last = from, countFirst, found
+	r := &reader{b: b, group: group, next: from, count: countFirst, last: found}
 	_, err = r.read(ctx, 0)
 	return r, err
 }
@@ -77,27 +86,27 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 // read returns at most limit entries and does not wait. If the answer is too large, or does not arrive within the
 // client's read timeout, read requests fewer entries.
 func (r *reader) read(ctx context.Context, limit int) (source.Fetched, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	for {
-		got, err := r.readLocked(ctx, min(limit, r.mu.count))
+		count := min(limit, r.count)
+		got, err := r.fetch(ctx, count)
 		tooMuch := errors.Is(err, errAnswer) || errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil
-		if !tooMuch || min(limit, r.mu.count) <= 1 {
+		if !tooMuch || count <= 1 {
 			return got, r.b.explain(err)
 		}
-		r.mu.count = max(1, min(limit, r.mu.count)/8)
+		r.count = max(1, count/8)
 	}
 }
 
-func (r *reader) readLocked(ctx context.Context, limit int) (source.Fetched, error) {
-	got := source.Fetched{Next: r.mu.next, Left: -1}
+// fetch returns at most limit entries, or an error if entries that were not read are gone.
+func (r *reader) fetch(ctx context.Context, limit int) (source.Fetched, error) {
+	got := source.Fetched{Next: r.next, Left: -1}
 	key := r.b.cfg.Key
 	tx := r.b.client.TxPipeline()
 	stream, groups := tx.XInfoStream(ctx, key), tx.XInfoGroups(ctx, key)
-	entries := tx.XRead(ctx, &redis.XReadArgs{Streams: []string{key, format(before(r.mu.next))}, Count: int64(max(limit, 1)), Block: -1})
-	from := r.mu.next // without a last message, compare ignores the entries read from here
-	if r.mu.last.Exists() {
-		from = r.mu.last.Position
+	entries := tx.XRead(ctx, &redis.XReadArgs{Streams: []string{key, format(before(r.next))}, Count: int64(max(limit, 1)), Block: -1})
+	from := r.next // without a last message, compare ignores the entries read from here
+	if r.last.Exists() {
+		from = r.last.Position
 	}
 	passed := r.b.readTwo(ctx, tx, from)
 	if _, err := tx.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
@@ -109,7 +118,7 @@ func (r *reader) readLocked(ctx context.Context, limit int) (source.Fetched, err
 		return got, err
 	}
 	if deleted != (source.Position{}) {
-		r.mu.counted = false // unknown: which of the entries below deleted are gone
+		r.counted = false // unknown: which of the entries below deleted are gone
 		next = slices.DeleteFunc(next, func(e redis.XMessage) bool {
 			p, err := parse(e.ID)
 			return err == nil && deleted.Less(p)
@@ -122,31 +131,32 @@ func (r *reader) readLocked(ctx context.Context, limit int) (source.Fetched, err
 		return got, err
 	}
 	if deleted != (source.Position{}) && len(next) == 0 {
-		return got, source.Lost(after(deleted), "entries up to %s were deleted before they were read; position is %s", format(deleted), r.mu.next)
+		return got, source.Lost(after(deleted), "entries up to %s were deleted before they were read; position is %s", format(deleted), r.next)
 	}
 	if limit > 0 && len(next) > 0 {
 		if err := r.take(&got, next); err != nil {
 			return got, err
 		}
 	}
-	if last, err := parse(stream.Val().LastGeneratedID); err == nil && after(last) == r.mu.next && deleted == (source.Position{}) {
-		r.mu.added, r.mu.counted = stream.Val().EntriesAdded, true
+	if last, err := parse(stream.Val().LastGeneratedID); err == nil && after(last) == r.next && deleted == (source.Position{}) {
+		r.added, r.counted = stream.Val().EntriesAdded, true
 	}
-	if r.mu.counted {
-		got.Left = max(0, stream.Val().EntriesAdded-r.mu.added)
+	if r.counted {
+		r.reached(end{r.next, r.added})
+		got.Left = max(0, stream.Val().EntriesAdded-r.added)
 	}
 	return got, nil
 }
 
-// deleted returns the position of the last entry that was deleted at or above r.mu.next, or zero if
+// deleted returns the position of the last entry that was deleted at or above r.next, or zero if
 // none was. The reader returns the remaining entries below it before the source stalls, so that a
-// seek past the deleted entry skips none of them. mu is held.
+// seek past the deleted entry skips none of them.
 func (r *reader) deleted(stream *redis.XInfoStream) (source.Position, error) {
 	last, err := parse(stream.MaxDeletedEntryID)
 	if err != nil || stream.EntriesAdded < stream.Length {
 		return last, source.Stalled("Redis does not count the entries that were added: version 7.0 or newer is needed")
 	}
-	if stream.EntriesAdded == stream.Length || last.Less(r.mu.next) {
+	if stream.EntriesAdded == stream.Length || last.Less(r.next) {
 		return source.Position{}, nil
 	}
 	return last, nil
@@ -212,8 +222,8 @@ func executed(err error, commands ...redis.Cmder) error {
 	return err
 }
 
-// judge returns a *source.StalledError if an entry at or above r.mu.next was lost or trimmed.
-// readLocked handles deleted entries. mu is held.
+// judge returns a *source.StalledError if an entry at or above r.next was lost or trimmed.
+// fetch handles deleted entries.
 func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, deleted source.Position) error {
 	i := slices.IndexFunc(groups, func(g redis.XInfoGroup) bool { return g.Name == r.group })
 	if i < 0 {
@@ -223,12 +233,12 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, del
 	if err != nil {
 		return err
 	}
-	at := r.mu.next
+	at := r.next
 	if after(last).Less(at) {
 		return source.Truncated(after(last), "position %s is beyond the last entry, %s: the stream lost entries; seek to go on", at, format(last))
 	}
 	if deleted != (source.Position{}) {
-		return nil // readLocked stalls once it has returned the entries below deleted
+		return nil // fetch stalls once it has returned the entries below deleted
 	}
 	left := after(last) // the first that is left
 	if stream.Length > 0 {
@@ -241,30 +251,30 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, del
 	}
 	// All remaining entries are above at. Find out whether a trim removed entries between at and
 	// left.
-	if !r.mu.counted {
+	if !r.counted {
 		g := groups[i]
 		if g.LastDeliveredID == format(before(at)) && g.EntriesRead > 0 {
-			r.mu.added, r.mu.counted = g.EntriesRead, true
+			r.added, r.counted = g.EntriesRead, true
 		} else if stream.EntriesAdded == stream.Length {
-			r.mu.added, r.mu.counted = 0, true // nothing was ever removed
+			r.added, r.counted = 0, true // nothing was ever removed
 		} else {
 			return source.Lost(left, "entries from position %s up to %s may have been trimmed before they were read", at, stream.FirstEntry.ID)
 		}
 	}
-	if lost := stream.EntriesAdded - r.mu.added - stream.Length; lost != 0 {
+	if lost := stream.EntriesAdded - r.added - stream.Length; lost != 0 {
 		return source.Lost(left, "%d entries from position %s up to %s were trimmed before they were read", lost, at, stream.FirstEntry.ID)
 	}
 	return nil
 }
 
 // compare returns a *source.StalledError if the stream no longer has the last entry that was read, or has another
-// between that one and r.mu.next. entries are the first two at or above the last one. mu is held.
+// between that one and r.next. entries are the first two at or above the last one.
 func (r *reader) compare(stream *redis.XInfoStream, entries []redis.XMessage) error {
-	last := r.mu.last
+	last := r.last
 	if !last.Exists() {
 		return nil
 	}
-	to := r.mu.next
+	to := r.next
 	if !last.Position.Less(to) { // a shard is ahead of this reader
 		to = after(last.Position)
 	}
@@ -278,7 +288,7 @@ func (r *reader) compare(stream *redis.XInfoStream, entries []redis.XMessage) er
 	return nil
 }
 
-// take appends entries to got and moves r.mu.next past them. mu is held.
+// take appends entries to got and moves r.next past them.
 func (r *reader) take(got *source.Fetched, entries []redis.XMessage) error {
 	got.Messages = make([]source.Message, 0, len(entries))
 	for _, e := range entries {
@@ -290,16 +300,16 @@ func (r *reader) take(got *source.Fetched, entries []redis.XMessage) error {
 			return source.Stalled("the last entry, %s, has the highest id: no position follows it, and no entry", e.ID)
 		}
 		got.Messages = append(got.Messages, m)
-		r.mu.next = after(m.Position)
+		r.next = after(m.Position)
 	}
 	if n := len(entries); n > 0 {
-		if last := source.MarkOf(&got.Messages[n-1]); r.mu.last.Position.Less(last.Position) {
-			r.mu.last = last
+		if last := source.MarkOf(&got.Messages[n-1]); r.last.Position.Less(last.Position) {
+			r.last = last
 		}
-		r.mu.count = max(1, min(n*source.FetchBytesMax/max(1, got.Bytes()), r.mu.count+r.mu.count/8+1))
+		r.count = max(1, min(n*source.FetchBytesMax/max(1, got.Bytes()), r.count+r.count/8+1))
 	}
-	r.mu.added += int64(len(entries))
-	got.Next = r.mu.next
+	r.added += int64(len(entries))
+	got.Next = r.next
 	return nil
 }
 
@@ -322,16 +332,29 @@ func (b *Broker) value(fields map[string]any) []byte {
 	return text
 }
 
+// reached records a position for Commit.
+func (r *reader) reached(e end) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := len(r.mu.ends)
+	if n > 0 && r.mu.ends[n-1].at == e.at {
+		n--
+	} else if n == endsMax {
+		n = 0 // the next commit may have no number of entries
+	}
+	r.mu.ends = append(r.mu.ends[:n], e)
+}
+
 // Commit moves the consumer group to p. So Redis shows the lag, and a later reader can notice a
 // trim.
 func (r *reader) Commit(ctx context.Context, p source.Position) error {
-	r.mu.Lock()
-	added, exact := r.mu.added, r.mu.counted && r.mu.next == p
-	r.mu.Unlock()
 	args := []any{"XGROUP", "SETID", r.b.cfg.Key, r.group, format(before(p))}
-	if exact {
-		args = append(args, "ENTRIESREAD", added)
+	r.mu.Lock()
+	i, exact := slices.BinarySearchFunc(r.mu.ends, p, func(e end, p source.Position) int { return e.at.Compare(p) })
+	if r.mu.ends = slices.Delete(r.mu.ends, 0, i); exact {
+		args = append(args, "ENTRIESREAD", r.mu.ends[0].added)
 	}
+	r.mu.Unlock()
 	return r.b.explain(r.b.client.Do(ctx, args...).Err())
 }
 

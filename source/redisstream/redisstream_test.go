@@ -501,3 +501,31 @@ func slowProxy(t *testing.T, addr string, rate int) string {
 	}()
 	return l.Addr().String()
 }
+
+// TestTrimBelowFetched: a reader has fetched more than was applied when the position of the shards is committed. Then
+// the applied entries are trimmed. The next reader knows that no other entry is gone.
+func TestTrimBelowFetched(t *testing.T) {
+	q, client := newQueue(t, "")
+	addAt(t, client, "1-0", "a")
+	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
+	reader, err := b.Read(t.Context(), 0, source.Position{Hi: 1, Lo: 1}, source.Mark{})
+	must.Do(t, err)
+	applied := source.Position{Hi: 2, Lo: 1}
+	for n, id := range []string{"2-0", "3-0"} {
+		addAt(t, client, id, "a")
+		got, err := reader.Next(t.Context(), 10)
+		must.Do(t, err)
+		if len(got.Messages) != 1 {
+			t.Fatalf("%d entries after %s", len(got.Messages), id)
+		}
+		for range 2 - n { // a tick commits the same position again
+			must.Do(t, reader.Commit(t.Context(), applied))
+		}
+	}
+	must.Do(t, client.XTrimMinID(t.Context(), "likes", "3-0").Err())
+	next, err := b.Read(t.Context(), 0, applied, source.Mark{})
+	must.Do(t, err)
+	if got, err := next.Next(t.Context(), 10); err != nil || len(got.Messages) != 1 {
+		t.Errorf("%d entries, %v", len(got.Messages), err)
+	}
+}
