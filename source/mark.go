@@ -63,7 +63,7 @@ func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (ther
 		if how := got.Differs(p.Mark); how != "" {
 			return there, s.replaced(p.Mark, p.Position, how)
 		}
-		if len(got.Messages) > 0 { // the messages below are the old ones, too
+		if len(got.Messages) > 0 { // all messages below it are those that were counted, too
 			s.found, s.passed = p.Mark, p.Position
 			if m := &got.Messages[0]; dated(m) {
 				there = m.Position

@@ -262,6 +262,23 @@ func TestTruncateStalls(t *testing.T) {
 	}
 }
 
+// TestTruncateIsNotConfirmed: a session that ends because the queue was truncated does not confirm its position, which
+// this queue never had.
+func TestTruncateIsNotConfirmed(t *testing.T) {
+	q, shards := newFakes(2, nil)
+	q.add(like(1, 1), like(2, 1), like(3, 1))
+	var told atomic.Uint64
+	q.commits = func(p Position) { told.Store(p.Lo) }
+	r, stop := startRunner(testConfig(t, ""), q, shards)
+	eventually(t, "the position is confirmed", func() bool { return told.Load() == 3 })
+	q.set(func() { q.values, q.bounds = q.values[:1], func() { told.Store(0) } }) // once Bounds has shown the new end
+	eventually(t, "it stalls", func() bool { return r.Status().State == StateStalled })
+	stop()
+	if at := told.Load(); at != 0 {
+		t.Errorf("the broker was told of %d, and the queue ends at 1", at)
+	}
+}
+
 // TestLostData: a source that lost messages stalls, and applies nothing more.
 func TestLostData(t *testing.T) {
 	for name, harm := range map[string]struct {

@@ -210,10 +210,11 @@ func (s *session) read(ctx context.Context) error {
 	cancel()
 	for range fetched { // wait for the end of fetch
 	}
-	if s.even && !s.late && !errors.Is(err, sink.ErrMoved) {
+	// A queue that was replaced may never have had the session's position.
+	if _, stalled := errors.AsType[*StalledError](err); s.even && !s.late && !stalled && !errors.Is(err, sink.ErrMoved) {
 		s.lastCommit(ctx)
 	}
-	_ = s.reader.Close() // what was applied does not depend on it
+	_ = s.reader.Close() // if it fails, all that was applied stays applied
 	return err
 }
 
