@@ -1,0 +1,215 @@
+package members
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/countd/countd/engine/pebbledb"
+)
+
+// discardKeysMax bounds the keys that Discard rewrites, and so the delay of writes. A file of fileBytes has
+// up to three million keys.
+const discardKeysMax = 12 << 20
+
+// rewrittenName is the name of the rewritten file until Pebble ingests it.
+const rewrittenName = "rewritten.tmp"
+
+// holder is a group that has keys in the store.
+type holder struct {
+	number      uint32
+	generations []uint32 // generations in use: the group's own, and that of a Load under way
+	group       *Group   // nil if the group was not opened
+}
+
+// holders returns the groups that may have keys in use, ascending. It reads from disk the groups that were not
+// opened since Open.
+func (s *Store) holders() ([]holder, error) {
+	byNumber := map[uint32]holder{}
+	err := each(s.present(), []byte{keyState}, func(key, value []byte) (bool, error) {
+		h := holder{number: binary.BigEndian.Uint32(key[1:])}
+		if len(value) >= 4 { // the group was not given up
+			h.generations = []uint32{binary.BigEndian.Uint32(value)}
+		}
+		byNumber[h.number] = h
+		return true, nil
+	})
+	for _, g := range s.groups() {
+		h := holder{g.number, []uint32{g.Generation()}, g}
+		if g.loading.Load() { // otherwise nobody reads the leftovers of an abandoned Load
+			h.generations = append(h.generations, h.generations[0]+1)
+		}
+		byNumber[g.number] = h
+	}
+	if err != nil && s.allOpened() {
+		err = nil // all groups are open: each knows its generation or is unusable, and rewriting.holder fails for an unusable one
+	}
+	return slices.SortedFunc(maps.Values(byNumber), func(a, b holder) int { return cmp.Compare(a.number, b.number) }), err
+}
+
+// allOpened reports whether all groups that may have sets on disk were opened.
+func (s *Store) allOpened() bool {
+	if s.cfg.Groups == nil {
+		return false
+	}
+	all := s.cfg.Groups()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !slices.ContainsFunc(all, func(number uint32) bool { return s.mu.groups[number] == nil })
+}
+
+// If a group has sets that cannot be read, replaceable reports whether another replica has them.
+// That is so if the group begins a Load, or began one after the last of the relevant damaged files
+// was found. An older Load proves nothing: this replica may have been the only one with the sets
+// since.
+func (r *rewriting) replaceable(g *Group) bool {
+	if g == nil || g == r.loading {
+		return g != nil
+	}
+	s := r.store
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	loaded := false
+	for _, f := range s.mu.files {
+		if f.overlaps(r.span) && f.mayHold(g.number) {
+			if loaded = f.loaded[g.number]; !loaded {
+				return false
+			}
+		}
+	}
+	return loaded
+}
+
+// rewriting copies the data in use of a key span to a file outside of the store.
+type rewriting struct {
+	store   *Store
+	loading *Group // the group that begins a Load; nil for none
+	span    pebble.KeyRange
+	path    string
+	to      *sstable.Writer // nil to count only
+	keys    int
+	lost    map[uint32]*Group // groups that another replica has and that are unreadable in the span
+}
+
+// rewrite writes all data in use of a span to a file, if it can read all of it.
+func (s *Store) rewrite(span pebble.KeyRange, loading *Group) (*rewriting, error) {
+	r := &rewriting{store: s, loading: loading, span: span, path: s.cfg.FS.PathJoin(s.cfg.Dir, rewrittenName), lost: map[uint32]*Group{}}
+	holders, err := s.holders()
+	if err != nil {
+		return nil, err
+	}
+	if err := r.all(holders); err != nil || r.keys == 0 && len(r.lost) == 0 {
+		return r, err
+	}
+	file, err := s.cfg.FS.Create(r.path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return nil, err
+	}
+	o := s.fileOptions()
+	r.to, r.keys = sstable.NewWriter(objstorageprovider.NewFileWritable(file), o.MakeWriterOptions(len(o.Levels)-1, s.db.TableFormat())), 0
+	err = r.all(holders)
+	if failed := r.to.Close(); err == nil {
+		err = failed
+	}
+	if err != nil || r.keys == 0 {
+		err = errors.Join(err, s.cfg.FS.Remove(r.path))
+	}
+	return r, err
+}
+
+// all copies the keys in their order.
+func (r *rewriting) all(holders []holder) error {
+	for _, kind := range [...]byte{keyDead, keyMember, keyOutcome, keyOf, keyState, keyTime} {
+		for _, h := range holders {
+			err := r.holder(kind, h)
+			switch {
+			case errors.Is(err, ErrDamaged) && r.to == nil && r.replaceable(h.group):
+				r.lost[h.number] = h.group
+			case err != nil:
+				return fmt.Errorf("group %d: %w", h.number, err)
+			}
+		}
+	}
+	return nil
+}
+
+// holder copies the keys of one kind of a group. If the group is given up, holder copies only the keys of a
+// Load under way: Switch does not read these again, so they must stay.
+func (r *rewriting) holder(kind byte, h holder) error {
+	if kind == keyState {
+		return r.state(h)
+	}
+	if r.lost[h.number] != nil {
+		if !h.group.loading.Load() {
+			return nil
+		}
+		h.generations = h.generations[1:]
+	} else if h.group != nil && mayHold(r.span.Start, r.span.End, h.number) {
+		if err := h.group.usable(); err != nil {
+			return err // the generation on disk is unknown
+		}
+	}
+	for _, generation := range h.generations {
+		if err := r.prefix(prefix{h.number, generation}.kind(kind)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// state copies the state of a group, or the mark that it was given up. It uses a lookup, because an iterator
+// also reads older states, which may be in the damaged block.
+func (r *rewriting) state(h holder) error {
+	key := full(groupPrefix(keyState, h.number))
+	if bytes.Compare(key, r.span.Start) < 0 || bytes.Compare(key, r.span.End) >= 0 {
+		return nil
+	}
+	var value []byte
+	if r.lost[h.number] == nil {
+		found, closer, err := r.store.present().Get(key)
+		if errors.Is(err, pebble.ErrNotFound) {
+			return nil
+		}
+		if err != nil {
+			return damaged(err)
+		}
+		value = bytes.Clone(found)
+		if err := closer.Close(); err != nil {
+			return err
+		}
+	}
+	if r.keys++; r.to == nil {
+		return nil
+	}
+	return r.to.Set(key, value)
+}
+
+// prefix copies the keys with a prefix that are in the span.
+func (r *rewriting) prefix(prefix []byte) error {
+	from, to := slices.MaxFunc([][]byte{prefix, r.span.Start}, bytes.Compare), slices.MinFunc([][]byte{pebbledb.After(prefix), r.span.End}, bytes.Compare)
+	if bytes.Compare(from, to) >= 0 {
+		return nil
+	}
+	var failed error // an error other than that of a read
+	err := eachFrom(r.store.present(), from, to, func(key, value []byte) (bool, error) {
+		if r.keys++; r.keys > discardKeysMax {
+			failed = fmt.Errorf("more than %d of its keys are in use", discardKeysMax)
+		} else if r.to != nil {
+			failed = r.to.Set(key, value)
+		}
+		return failed == nil, nil
+	})
+	if failed != nil {
+		return failed
+	}
+	return err
+}
