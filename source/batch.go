@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sort"
 
 	"github.com/countd/countd/source/sink"
 )
@@ -117,18 +118,15 @@ func (b *batch) check(ctx context.Context) error {
 
 // messageOf returns the index of the message at a position, or -1.
 func messageOf(messages []Message, p Position) int {
-	low, high := 0, len(messages)
-	for low < high {
-		if mid := (low + high) / 2; messages[mid].Position.Less(p) {
-			low = mid + 1
-		} else {
-			high = mid
-		}
-	}
-	if low < len(messages) && messages[low].Position == p {
-		return low
+	if i := firstFrom(messages, p); i < len(messages) && messages[i].Position == p {
+		return i
 	}
 	return -1
+}
+
+// firstFrom returns the index of the first message at or above a position, or len(messages).
+func firstFrom(messages []Message, p Position) int {
+	return sort.Search(len(messages), func(i int) bool { return !messages[i].Position.Less(p) })
 }
 
 // refuse drops the refused ops. If the source has dead letters, refuse writes them before the

@@ -7,7 +7,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-	"sort"
 	"time"
 
 	"github.com/countd/countd/source/sink"
@@ -37,11 +36,10 @@ func MarkOf(m *Message) sink.Mark {
 // marks returns sink.Batch.Mark for a batch of messages.
 func (s *session) marks(messages []Message) func(below Position) sink.Mark {
 	return func(below Position) sink.Mark {
-		n := sort.Search(len(messages), func(i int) bool { return !messages[i].Position.Less(below) })
-		if n == 0 {
-			return s.last
+		if n := firstFrom(messages, below); n > 0 {
+			return MarkOf(&messages[n-1])
 		}
-		return MarkOf(&messages[n-1])
+		return s.last
 	}
 }
 

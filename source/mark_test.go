@@ -260,8 +260,12 @@ func TestLongComparison(t *testing.T) {
 	close(ending)
 	<-ended
 	ending = make(chan struct{})
-	_, ended = run(time.Hour)
-	time.Sleep(10 * time.Millisecond)
+	r, ended = run(time.Hour)
+	eventually(t, "it compares", func() bool {
+		r.status.mu.Lock()
+		defer r.status.mu.Unlock()
+		return r.status.mu.doing != ""
+	})
 	close(ending)
 	<-ended
 }
