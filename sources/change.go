@@ -97,7 +97,7 @@ func (s *Sources) create(ctx context.Context, n *shard.Node, cfg *source.Config,
 type held struct {
 	catalog.Source
 	// before and paused describe the source before the call replaced its meaning, if it had not
-	// begun then. A source that the call created has none. A source that was created has none.
+	// begun then. A source that the call created has none.
 	before json.RawMessage
 	paused bool
 }

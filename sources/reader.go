@@ -153,8 +153,7 @@ func (c connected) close() {
 }
 
 // connectCall opens a broker for a call. It waits only until ctx ends, because a file system may
-// hang. It closes a broker that opens later. It waits until ctx ends, as a file system may hang,
-// and closes a broker that opens later.
+// hang. It closes a broker that opens later.
 func (s *Sources) connectCall(ctx context.Context, cfg *source.Config) (source.Broker, error) {
 	key := string(cfg.JSON()) // another configuration may name readable files
 	s.mu.Lock()

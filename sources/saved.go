@@ -57,8 +57,7 @@ func (s *Sources) Save(ctx context.Context) ([]Saved, error) {
 }
 
 // RestoreSaved creates a source from the backup of another cluster. The source is paused. Shards
-// whose snapshots are restored after that continue from their positions in the backup. Shards whose
-// snapshots are restored after that continue from their positions in the backup.
+// whose snapshots are restored after that continue from their positions in the backup.
 func (s *Sources) RestoreSaved(ctx context.Context, text []byte) (*Source, error) {
 	var saved Saved
 	d := json.NewDecoder(bytes.NewReader(text))

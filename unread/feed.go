@@ -256,8 +256,7 @@ func now(w *shard.Write) *shard.ReadOptions {
 }
 
 // feedAfter returns the user's feed after an applied write. If the read fails, the error is
-// ErrOutcomeUnknown, because the write itself succeeded. If the read fails, the error is
-// ErrOutcomeUnknown: the write did not fail.
+// ErrOutcomeUnknown, because the write itself succeeded.
 func (n *Numbers) feedAfter(user uint64, w *shard.Write) (Feed, error) {
 	behind := &shard.ReadOptions{Consistency: shard.Stale, Token: w.Token, Deadline: w.Deadline}
 	f, err := n.feed(user, behind, now(w))

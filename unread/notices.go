@@ -15,7 +15,7 @@ type Notices struct {
 }
 
 // Stand is the last notice that a user without a cursor counts as having read. Only the calling
-// service knows it. Only the service knows it.
+// service knows it.
 type Stand struct {
 	Behind int64
 	Known  bool

@@ -72,8 +72,7 @@ func (n *Numbers) Poll(p *Poll, opt *shard.ReadOptions) error {
 }
 
 // waits reports whether parts of a poll probably wait for other nodes. Parts that only read this
-// node's memory take less time than goroutines would. Parts that only read memory here take less
-// time than the goroutines would.
+// node's memory take less time than goroutines would.
 func (n *Numbers) waits(opt *shard.ReadOptions) bool {
 	if opt.Consistency == shard.Linearizable {
 		return true

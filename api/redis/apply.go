@@ -243,9 +243,7 @@ func (t *table) applyWithoutNewRows(c *conn, from, to int, deadline time.Time) {
 }
 
 // applyAgain writes ops of some units again. If the backend refuses some for lack of memory again,
-// applyAgain retries each half of them. Only the nodes that own the rows know which ops widen rows.
-// If the backend refuses some for lack of memory again, it retries each half of them: only the
-// nodes that own the rows know which ops widen rows.
+// applyAgain retries each half of them: only the nodes that own the rows know which ops widen rows.
 func (t *table) applyAgain(c *conn, units [][]int, deadline time.Time) {
 	again := slices.Concat(units...)
 	if len(again) == 0 {

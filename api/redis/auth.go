@@ -156,8 +156,8 @@ func (c *conn) recheck(m *transaction) string {
 	return ""
 }
 
-// logIn logs the client in with a token. user is nil if the client named no user. user is nil if
-// the client named none. It returns the fault, or "".
+// logIn logs the client in with a token. user is nil if the client named none. It
+// returns the fault, or "".
 func (c *conn) logIn(user, token []byte) (fault string) {
 	a := c.server.cfg.Auth
 	caller, why := a.Identify(token, time.Now())

@@ -38,8 +38,7 @@ func (c *conn) begin() {
 	c.out.unknown = c.unknown()
 }
 
-// end returns that memory once all replies are sent or queued. It must not run after a panic. It
-// must not run after a panic.
+// end returns that memory once all replies are sent or queued. It must not run after a panic.
 func (c *conn) end() {
 	b := c.batch
 	b.out, c.out.buf = c.out.buf, nil
@@ -83,8 +82,7 @@ func (c *conn) relieve() {
 	}
 }
 
-// read waits for bytes and reads as many as fit. It returns false if no more will come. It returns
-// false if there will be no more.
+// read waits for bytes and reads as many as fit. It returns false if no more will come.
 func (c *conn) read() bool {
 	if !c.makeRoom() {
 		c.refuse(c.tooLarge())

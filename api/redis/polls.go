@@ -19,8 +19,8 @@ func pollCommands() []spec {
 	}
 }
 
-// until returns the deadline of a poll. A poll of several users gets half of the time. A poll of
-// several users gets half of the time. If it fails, single polls for its users get the other half.
+// until returns the deadline of a poll. A poll of several users gets half of the time. If
+// it fails, single polls for its users get the other half.
 func (q *pollCall) until(deadline time.Time) time.Time {
 	if len(q.poll.Users) == 1 {
 		return deadline

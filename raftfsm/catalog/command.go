@@ -86,8 +86,7 @@ type change interface {
 	apply(v *View) (result Result, changed bool)
 }
 
-// change returns the field that is set. It fails unless exactly one is set. It fails unless exactly
-// one field is set.
+// change returns the field that is set. It fails unless exactly one is set.
 func (c *Command) change() (only change, err error) {
 	n := 0
 	for _, field := range reflect.ValueOf(c).Elem().Fields() {

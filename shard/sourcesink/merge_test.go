@@ -66,8 +66,7 @@ func TestMergeCells(t *testing.T) {
 }
 
 // Merged ops give the same counts, and refuse the same messages, as one op for each message in
-// order. Only near an end of int64 may a merged op refuse more messages. Only of a column that
-// comes near an end of int64 may they refuse more.
+// order. Only near an end of int64 may a merged op refuse more messages.
 func TestMergeAgainstOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
