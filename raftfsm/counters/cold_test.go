@@ -376,19 +376,25 @@ func sameRows(t *testing.T, plain *Machine, replicas []*coldReplica) {
 	}
 }
 
-// A snapshot whose cold rows are missing is refused. A stream that carries its rows needs nothing
-// else.
-func TestSnapshotsOfColdRows(t *testing.T) {
-	t.Parallel()
+// partlyColdReplica returns a replica with cold rows, of which some changed, and a snapshot.
+func partlyColdReplica(t testing.TB, rows uint64) *coldReplica {
 	a := newColdReplica(t, "a")
 	var ops []engine.Op
-	for i := range uint64(25_000) {
+	for i := range rows {
 		ops = append(ops, add(i<<20, 0, int64(i%500)+1))
 	}
 	a.fsm.Apply(codectest.Command(1, entryOf(0, ops)))
 	a.freeze()
 	a.fsm.Apply(codectest.Command(2, entryOf(0, []engine.Op{add(5<<20, 1, 7), {ID: 6 << 20, Kind: engine.OpDelete}})))
 	a.snapshot()
+	return a
+}
+
+// A snapshot whose cold rows are missing is refused. A stream that carries its rows needs nothing
+// else.
+func TestSnapshotsOfColdRows(t *testing.T) {
+	t.Parallel()
+	a := partlyColdReplica(t, 25_000)
 	named, carried, want := a.snapshots[a.newest], a.carried(), a.fsm.State()
 	if len(named) > len(carried)/2 {
 		t.Errorf("a snapshot of %d bytes that names, of %d that carries", len(named), len(carried))
@@ -459,31 +465,26 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 	})
 }
 
-// coldHead is the head of a stream with cold rows.
-func coldHead(version byte, kind codec.Kind) []byte {
-	return append(append([]byte("countd"), version, byte(kind)), make([]byte, 16)...)
-}
-
-// FuzzReadCarried feeds framed sections of carried cold rows to all readers of such streams.
+// FuzzReadCarried feeds framed sections of carried cold rows to all readers of such streams. The seed is a
+// stream that they accept.
 func FuzzReadCarried(f *testing.F) {
-	a := newColdReplica(f, "a")
-	var ops []engine.Op
-	for i := range uint64(25_000) {
-		ops = append(ops, add(i<<20, 0, int64(i%500)+1))
+	a := partlyColdReplica(f, 9_000)
+	sections := codectest.SectionsOf(f, a.carried()) // head, cold rows, their blocks, other rows, the request memory, end
+	last, state := len(sections)-1, a.fsm.State()
+	part, block := codectest.PayloadOf(sections[1]), codectest.PayloadOf(sections[2])
+	framed := func(part, block []byte, rows, digest uint64) []byte {
+		end := bytes.Clone(codectest.PayloadOf(sections[last]))
+		binary.LittleEndian.PutUint64(end, rows)
+		binary.LittleEndian.PutUint64(end[8:], digest)
+		return slices.Concat(sections[0], codectest.Framed(codec.StreamCarried, part), codectest.Framed(codec.StreamBlock, block),
+			bytes.Join(sections[3:last], nil), codectest.Framed(codec.StreamEnd, end))
 	}
-	a.fsm.Apply(codectest.Command(1, entryOf(0, ops)))
-	a.freeze()
-	a.fsm.Apply(codectest.Command(2, entryOf(0, []engine.Op{add(5<<20, 1, 7), {ID: 6 << 20, Kind: engine.OpDelete}})))
-	a.snapshot()
-	sections := codectest.SectionsOf(f, a.carried())
-	payload := func(i int) []byte { return sections[i][codec.SectionHeadSize : len(sections[i])-codec.ChecksumSize] }
-	f.Add(payload(1), payload(2), a.fsm.State().Rows, a.fsm.State().Digest)
-	empty := codectest.SectionsOf(f, codectest.Persisted(f, New(raftfsm.Places{}))) // head, the three of the request memory, end
+	if err := codectest.Restore(New(raftfsm.Places{}), framed(part, block, state.Rows, state.Digest)); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(part, block, state.Rows, state.Digest)
 	f.Fuzz(func(t *testing.T, part, block []byte, rows, digest uint64) {
-		stream := slices.Concat(codectest.Framed(codec.StreamHead, coldHead(3, codec.KindCounters)), codectest.Framed(codec.StreamCarried, part), codectest.Framed(codec.StreamBlock, block))
-		stream = append(stream, bytes.Join(empty[1:4], nil)...)
-		end := binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint64(nil, rows), digest)
-		stream = append(stream, codectest.Framed(codec.StreamEnd, binary.LittleEndian.AppendUint32(end, 5))...)
+		stream := framed(part, block, rows, digest)
 		c := newCounters(t)
 		err := codectest.Restore(c, stream)
 		facts, visited := self.VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codectest.Whole, raftfsm.SnapshotVisitor{})

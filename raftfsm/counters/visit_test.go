@@ -69,7 +69,7 @@ func FuzzVisitSnapshot(f *testing.F) {
 	f.Fuzz(func(t *testing.T, index uint64, kind1 uint8, one []byte, kind2 uint8, two []byte, count, digest uint64) {
 		for _, parts := range [][]codectest.Part{{{Kind: kind1, Payload: one}}, {{Kind: kind1, Payload: one}, {Kind: kind2, Payload: two}}} {
 			for _, section := range once[len(once)-4 : len(once)-1] {
-				parts = append(parts, codectest.Part{Kind: section[0], Payload: section[codec.SectionHeadSize : len(section)-codec.ChecksumSize]})
+				parts = append(parts, codectest.Part{Kind: section[0], Payload: codectest.PayloadOf(section)})
 			}
 			stream := codectest.StreamOf(codec.KindCounters, index, parts, count, digest)
 			table, facts, err := rebuilt(stream)

@@ -163,6 +163,21 @@ func StreamOf(state codec.Kind, index uint64, parts []Part, rows, digest uint64)
 	return b.Bytes()
 }
 
+// WithCold returns a copy of a stream whose head has another byte for cold rows: 1 for named, 2 for carried.
+func WithCold(t testing.TB, stream []byte, cold byte) []byte {
+	t.Helper()
+	sections := SectionsOf(t, stream)
+	head := bytes.Clone(PayloadOf(sections[0]))
+	head[len("countd snapshot")+2] = cold
+	sections[0] = Framed(codec.StreamHead, head)
+	return bytes.Join(sections, nil)
+}
+
+// PayloadOf returns the payload of a section.
+func PayloadOf(section []byte) []byte {
+	return section[codec.SectionHeadSize : len(section)-codec.ChecksumSize]
+}
+
 // SectionsOf splits an undamaged stream into its sections.
 func SectionsOf(t testing.TB, stream []byte) [][]byte {
 	t.Helper()
