@@ -68,13 +68,6 @@ type Read struct {
 	Deadline time.Time
 }
 
-// Route maps the ids of a keyspace to shards and to keys in them. keyspace.Route documents its methods.
-type Route interface {
-	KeyOf(id uint64) (shard int, key uint64)
-	IDOf(shard int, key uint64) uint64
-	FirstAbove(after uint64, shard int) (key uint64, found bool)
-}
-
 // Part is one shard's part of a read. A shard with no key is not read.
 type Part struct {
 	Shard int

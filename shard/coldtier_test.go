@@ -76,7 +76,7 @@ func TestMisfitIsReported(t *testing.T) {
 		{tiering.LayoutWeibo, 12, ""},
 		{tiering.IDLayout{}, 1<<64 - 1, ""},
 	} {
-		for _, route := range []keyspace.Route{keyspace.NewRoute(1, ""), keyspace.NewRoute(7, ""), keyspace.NewRoute(7, ShardingHash)} {
+		for _, route := range []raftfsm.Route{keyspace.NewRoute(1, ""), keyspace.NewRoute(7, ""), keyspace.NewRoute(7, ShardingHash)} {
 			tiers := tiering.New(tiering.Config{Cold: tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{"posts": c.layout}}})
 			shard, key := route.KeyOf(c.id)
 			fsm := counters.New(raftfsm.Places{})
@@ -117,7 +117,7 @@ func TestMisfitsAreCounted(t *testing.T) {
 		{"of one, and of none", slices.Concat(ids(tiering.LayoutTwitter, 50), untimed), 110, "twitter"},
 		{"many rows", slices.Concat(ids(tiering.LayoutTwitter, 20_000), ids(tiering.LayoutWeibo, 20_000), untimed), 20_060, ""},
 	} {
-		for _, route := range []keyspace.Route{keyspace.NewRoute(1, ""), keyspace.NewRoute(1, ShardingHash)} {
+		for _, route := range []raftfsm.Route{keyspace.NewRoute(1, ""), keyspace.NewRoute(1, ShardingHash)} {
 			tiers := tiering.New(tiering.Config{Cold: tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo}}})
 			fsm := counters.New(raftfsm.Places{})
 			for batch := range slices.Chunk(c.ids, 1000) {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/shard/keyspace"
 )
 
 // page is the scratch memory of a read: the part of each shard, and its answer.
@@ -19,7 +18,7 @@ const pageWordsMax = 16 << 10
 var pagePool = sync.Pool{New: func() any { return &page{} }}
 
 // newPage returns a page from the pool, with each id in the part of its shard.
-func newPage(ids []uint64, route *keyspace.Route, deadline time.Time) *page {
+func newPage(ids []uint64, route raftfsm.Route, deadline time.Time) *page {
 	pg := pagePool.Get().(*page)
 	shards := int(route.Shards)
 	pg.IDs, pg.Route, pg.Deadline = ids, route, deadline
@@ -43,7 +42,7 @@ func (pg *page) release() {
 			p.Words = nil
 		}
 	}
-	pg.IDs, pg.Route = nil, nil
+	pg.IDs = nil
 	pagePool.Put(pg)
 }
 

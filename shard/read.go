@@ -46,7 +46,7 @@ func (rd *reader) read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOpt
 	if err != nil {
 		return err
 	}
-	arrived, route := time.Now(), &groups[0].route
+	arrived, route := time.Now(), groups[0].route
 	admit := func(g *shardReplica) (*localReplica, error) { return rd.admitted(g, opt, arrived) }
 	if len(ids) == 1 {
 		s, key := route.KeyOf(ids[0])

@@ -13,7 +13,6 @@ import (
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard/forward"
-	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
@@ -27,7 +26,7 @@ type shardReplica struct {
 	shard    int
 	keyspace string
 	kind     codec.Kind
-	route    keyspace.Route                                 // of the keyspace
+	route    raftfsm.Route                                  // of the keyspace
 	forward  *rpc.Batcher[*forward.Part, *propose.Proposal] // sends parts of writes to the group's leader
 
 	replica atomic.Pointer[localReplica] // this node's replica; nil for none

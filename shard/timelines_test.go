@@ -70,7 +70,7 @@ func TestPageIsMergedAgainByAnotherNode(t *testing.T) {
 		groups, err := n.reader.groupsToRead(n.Keyspace(KeyspaceUsers), opt)
 		mustDo(t, err)
 		q := counters.PostsQuery{Limit: 10}
-		pg := newPage(authors, &groups[0].route, opt.Deadline)
+		pg := newPage(authors, groups[0].route, opt.Deadline)
 		defer pg.release()
 		q.Split(&pg.Read)
 		here := true // this node answers all shards

@@ -71,7 +71,7 @@ type PartialError struct {
 	AppliedOps, UnknownOps []int
 	ByShard                []error // nil for shards that answered or had no op
 
-	hash bool // keyspace.Route.Hash
+	hash bool // raftfsm.Route.Hash
 }
 
 // Of returns the error of an id's shard, or nil if that shard answered. The write must be to one
@@ -80,7 +80,7 @@ func (e *PartialError) Of(id uint64) error {
 	if len(e.ByShard) == 0 {
 		return e.Err
 	}
-	s, _ := keyspace.Route{Shards: uint64(len(e.ByShard)), Hash: e.hash}.KeyOf(id)
+	s, _ := raftfsm.Route{Shards: uint64(len(e.ByShard)), Hash: e.hash}.KeyOf(id)
 	return e.ByShard[s]
 }
 
@@ -95,7 +95,7 @@ func (e *PartialError) Unwrap() error { return e.Err }
 type ReadError struct {
 	ByShard []error // nil for shards that were read or not needed
 
-	hash bool // keyspace.Route.Hash
+	hash bool // raftfsm.Route.Hash
 }
 
 func (e *ReadError) Error() string { return errors.Join(e.ByShard...).Error() }
@@ -106,7 +106,7 @@ func (e *ReadError) Unwrap() []error {
 
 // Of returns the error of the shard of a requested id, or nil if that shard was read.
 func (e *ReadError) Of(id uint64) error {
-	s, _ := keyspace.Route{Shards: uint64(len(e.ByShard)), Hash: e.hash}.KeyOf(id)
+	s, _ := raftfsm.Route{Shards: uint64(len(e.ByShard)), Hash: e.hash}.KeyOf(id)
 	return e.ByShard[s]
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/headroom"
-	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/rpc"
@@ -52,7 +51,7 @@ type part struct {
 
 // slot returns the index of an op's shard among the write's groups, and the op's key there. r is the
 // route of the keyspace, for a write to one keyspace.
-func (w *Write) slot(op int, r keyspace.Route) (slot int, key uint64) {
+func (w *Write) slot(op int, r raftfsm.Route) (slot int, key uint64) {
 	id := w.Ops[op].ID
 	if len(w.Spaces) == 0 {
 		return r.KeyOf(id)
@@ -93,7 +92,7 @@ func (wr *writer) groupsOfWrite(ks *Keyspace, w *Write) ([]*shardReplica, error)
 type parts struct {
 	byShard []part
 	judged  RequestID // identity of every part except that of the judge, see judgeSlot
-	route   keyspace.Route
+	route   raftfsm.Route
 	timer   *time.Timer
 }
 

@@ -66,7 +66,7 @@ func TestBadAnswers(t *testing.T) {
 // Answers with posts and lists are sent unchanged between nodes.
 func TestAnswers(t *testing.T) {
 	posts := &PostsQuery{Limit: 3}
-	read := &raftfsm.Read{IDs: []uint64{7, 8, 9}, Parts: []raftfsm.Part{{Keys: []uint64{1, 2, 3}, At: []int{0, 1, 2}}}, Route: oneShard{}}
+	read := &raftfsm.Read{IDs: []uint64{7, 8, 9}, Parts: []raftfsm.Part{{Keys: []uint64{1, 2, 3}, At: []int{0, 1, 2}}}, Route: raftfsm.Route{Shards: 1}}
 	posts.Split(read)
 	posts.ParseAnswer(&wire.Reader{Rest: answerOf(outbox.AppendRow(nil, []outbox.Post{{ID: math.MaxUint64, Author: 0}, {ID: 5, Author: 2}})...)}, &read.Parts[0])
 	if again := posts.Join(read); again || !slices.Equal(posts.Posts, []Post{{math.MaxUint64, 7}, {5, 9}}) {
@@ -79,13 +79,6 @@ func TestAnswers(t *testing.T) {
 		t.Errorf("%+v became %+v, %v", list.List, got.List, r.Err)
 	}
 }
-
-// oneShard is the route of a single shard.
-type oneShard struct{}
-
-func (oneShard) KeyOf(id uint64) (int, uint64)              { return 0, id }
-func (oneShard) IDOf(_ int, key uint64) uint64              { return key }
-func (oneShard) FirstAbove(id uint64, _ int) (uint64, bool) { return id + 1, true }
 
 // A query that is kept for other reads keeps no replica that answered it, even if another shard could not
 // be read.
@@ -131,7 +124,7 @@ func TestScanReadsShardsAgain(t *testing.T) {
 		want = append(want, id)
 	}
 	q := &rows.Scan{Width: 1, Limit: limit}
-	read := &raftfsm.Read{Parts: make([]raftfsm.Part, shards), Route: moduloRoute(shards)}
+	read := &raftfsm.Read{Parts: make([]raftfsm.Part, shards), Route: raftfsm.Route{Shards: shards}}
 	for s := range read.Parts {
 		read.Parts[s].Shard = s
 	}
@@ -152,10 +145,3 @@ func TestScanReadsShardsAgain(t *testing.T) {
 		t.Errorf("%d ids in %d rounds, more %v: %v, want %v", len(q.IDs), rounds, q.More, q.IDs, want[:limit])
 	}
 }
-
-// moduloRoute is a route of some shards.
-type moduloRoute uint64
-
-func (r moduloRoute) KeyOf(id uint64) (int, uint64)         { return int(id % uint64(r)), id / uint64(r) }
-func (r moduloRoute) IDOf(shard int, key uint64) uint64     { return key*uint64(r) + uint64(shard) }
-func (r moduloRoute) FirstAbove(uint64, int) (uint64, bool) { panic("no page before") }

@@ -1,10 +1,7 @@
 // Package keyspace owns the keyspaces as requests see them: their columns, kinds and floors,
-// the shard and the key of an id, and the names and bounds that a new keyspace may have.
+// and the names and bounds that a new keyspace may have.
 //
-// It never changes a keyspace: the catalog does, and each change makes a new value.
-//
-// Invariant: in one keyspace no two ids share a key of a shard, whatever its sharding, and
-// the mapping never changes.
+// Invariant: it never changes a keyspace: the catalog does, and each change makes a new value.
 package keyspace
 
 import (

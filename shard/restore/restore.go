@@ -189,7 +189,7 @@ func Shard(ctx context.Context, cfg Config, stream io.Reader, o Options) (raftfs
 type restore struct {
 	cfg   Config
 	ctx   context.Context
-	route keyspace.Route
+	route raftfsm.Route
 
 	places    []int                     // by column of the snapshot: its number here, or leftOut
 	end       *[engine.ColumnsMax]int64 // bounds the cursors; nil before the first row of them

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/keyspace"
 	"github.com/countd/countd/source/sink"
@@ -99,7 +100,7 @@ type space struct {
 	*keyspace.Keyspace
 	number uint8 // index in Write.Spaces
 	first  int   // index of its first shard in Write.Sections
-	route  keyspace.Route
+	route  raftfsm.Route
 }
 
 // mergeKey names a column of a row of a write.
