@@ -11,6 +11,7 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/raftfsm/rows"
 )
@@ -143,5 +144,22 @@ func TestScanReadsShardsAgain(t *testing.T) {
 	}
 	if !slices.Equal(q.IDs, want[:limit]) || !q.More || rounds != 2 || len(q.Rows) != limit {
 		t.Errorf("%d ids in %d rounds, more %v: %v, want %v", len(q.IDs), rounds, q.More, q.IDs, want[:limit])
+	}
+}
+
+// A scan of no rows returns none, and reports that there are some.
+func TestScanOfNoRows(t *testing.T) {
+	c := newCounters(t)
+	c.Apply(codectest.Command(1, entryOf(0, []engine.Op{add(7, 0, 5)})))
+	for _, oneShard := range []bool{false, true} {
+		q := &rows.Scan{Width: 1, OneShard: oneShard}
+		read := &raftfsm.Read{Parts: make([]raftfsm.Part, 1), Route: raftfsm.Route{Shards: 1}}
+		q.Split(read)
+		if err := q.Answer(c, &read.Parts[0], true, soon()); err != nil {
+			t.Fatal(err)
+		}
+		if again := q.Join(read); again || len(q.IDs) > 0 || len(q.Rows) > 0 || !q.More {
+			t.Errorf("again %v, %+v", again, q)
+		}
 	}
 }

@@ -159,9 +159,9 @@ func (q *Scan) Limits(int) raftfsm.Limits {
 func (q *Scan) Split(read *raftfsm.Read) {
 	shards := len(read.Parts)
 	q.IDs, q.Rows, q.More, q.Unreadable, q.runs = nil, nil, false, nil, make([]scanRun, shards)
-	q.chunk = min(q.Limit, q.Limit/shards+scanSlack)
-	if q.OneShard {
-		q.chunk = q.Limit
+	q.chunk = max(1, q.Limit) // a part of no rows would not move on
+	if !q.OneShard {
+		q.chunk = min(q.chunk, q.Limit/shards+scanSlack)
 	}
 	for s := range q.runs {
 		r := &q.runs[s]
