@@ -66,8 +66,7 @@ func (s *Server) scan(ctx *fasthttp.RequestCtx, r *request) error {
 	if err != nil {
 		return err
 	}
-	r.read.SkipUnreadable = p.skip
-	found := rows.Scan{Width: len(r.keyspace.Columns), Limit: p.limit, After: p.after, HasAfter: p.hasAfter, Dropped: r.keyspace.Dropped}
+	found := rows.Scan{Width: len(r.keyspace.Columns), Limit: p.limit, After: p.after, HasAfter: p.hasAfter, Dropped: r.keyspace.Dropped, SkipUnreadable: p.skip}
 	if err := s.node().Read(r.keyspace, &found, nil, &r.read); err != nil {
 		return fmt.Errorf("cannot scan rows: %w", err)
 	}

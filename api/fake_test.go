@@ -461,7 +461,7 @@ func (n *fakeNode) scan(ks *shard.Keyspace, q *rows.Scan, opt *shard.ReadOptions
 	}
 	slices.Sort(ids)
 	q.IDs, q.More = ids[:min(q.Limit, len(ids))], len(ids) > q.Limit
-	if opt.SkipUnreadable {
+	if q.SkipUnreadable {
 		q.Unreadable = []int{1, 3}
 	}
 	for _, id := range q.IDs {

@@ -58,6 +58,7 @@ type Limits struct {
 	// Partial means that the answers of some shards are of use without those of the others. The query
 	// names the shards that failed.
 	Partial bool
+	Skip    bool // the read leaves out shards that no living node can read
 }
 
 // Read is one running read. Package shard owns it, and a Query uses it during a call.
@@ -66,6 +67,7 @@ type Read struct {
 	Parts    []Part // by shard
 	Route    Route
 	Deadline time.Time
+	Err      error // the read fails with Err, so that Join only fills what is known and releases replicas
 }
 
 // Part is one shard's part of a read. A shard with no key is not read.
@@ -74,8 +76,7 @@ type Part struct {
 	Keys  []uint64
 	At    []int   // the index of each key in Read.IDs; nil for a Part that another node or a disk answers
 	Words []int64 // the answer, in a form of the query
-	// Failed means that no replica answered. Skipped means the same, and that the read may leave the shard
-	// out.
+	// Failed means that no replica answered. Skipped means the same for a read with Limits.Skip.
 	Failed, Skipped bool
 }
 

@@ -438,7 +438,7 @@ func TestDamagedColdRows(t *testing.T) {
 	mustBeUnreadable(t, err, r)
 	_, err = n.Scan(ks, 0, false, 10, 4, &ReadOptions{Deadline: soon()})
 	mustBeUnreadable(t, err, r)
-	skipped, err := n.Scan(ks, 0, false, 10, 4, &ReadOptions{Consistency: Stale, SkipUnreadable: true, Deadline: soon()})
+	skipped, err := n.scanReadable(ks, 10, 4, &ReadOptions{Consistency: Stale, Deadline: soon()})
 	if err != nil || len(skipped.Unreadable) != 1 {
 		t.Errorf("a scan that skips: %+v, %v", skipped, err)
 	}

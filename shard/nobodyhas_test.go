@@ -31,21 +31,20 @@ func TestShardThatNobodyHasIsNamed(t *testing.T) {
 	ks := n.Keyspace("posts")
 
 	stale := func() *ReadOptions {
-		return &ReadOptions{Consistency: Stale, Deadline: time.Now().Add(10 * time.Second), SkipUnreadable: true}
+		return &ReadOptions{Consistency: Stale, Deadline: time.Now().Add(10 * time.Second)}
 	}
 	dead.Store(true)
-	if r, err := n.Scan(ks, 0, false, 10, 4, stale()); err != nil || len(r.Unreadable) != 0 {
+	if r, err := n.scanReadable(ks, 10, 4, stale()); err != nil || len(r.Unreadable) != 0 {
 		t.Errorf("gossip alone hears of nobody: %+v, %v", r, err)
 	}
 	for _, m := range all {
 		mustDo(t, m.Close(ctx))
 	}
-	r, err := n.Scan(ks, 0, false, 10, 4, stale())
+	r, err := n.scanReadable(ks, 10, 4, stale())
 	if err != nil || !slices.Equal(r.Unreadable, []int{0, 1, 2}) || len(r.IDs) != 0 || r.More {
 		t.Errorf("scan: %+v, %v", r, err)
 	}
 	opt := stale()
-	opt.SkipUnreadable = false
 	if _, err := n.Scan(ks, 0, false, 10, 4, opt); !namesTheLost(err) {
 		t.Errorf("scan of everything: %v", err)
 	}

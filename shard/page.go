@@ -42,13 +42,13 @@ func (pg *page) release() {
 			p.Words = nil
 		}
 	}
-	pg.IDs = nil
+	pg.IDs, pg.Err = nil, nil
 	pagePool.Put(pg)
 }
 
 // failure marks the parts that failed with errs, which are by shard, and returns the error of the read: nil
 // if the answers of the other shards are of use without theirs.
-func (pg *page) failure(errs []error, q raftfsm.Query, opt *ReadOptions, hash bool) error {
+func (pg *page) failure(errs []error, q raftfsm.Query, hash bool) error {
 	var last error // of the shards that failed
 	read, failed := 0, 0
 	for s, err := range errs {
@@ -59,7 +59,7 @@ func (pg *page) failure(errs []error, q raftfsm.Query, opt *ReadOptions, hash bo
 		switch {
 		case err == nil:
 			continue
-		case opt.SkipUnreadable && (errors.Is(err, errNobodyHas) || errors.Is(err, ErrUnreadable)):
+		case q.Limits(0).Skip && (errors.Is(err, errNobodyHas) || errors.Is(err, ErrUnreadable)):
 			p.Skipped, errs[s] = true, nil
 			continue
 		}

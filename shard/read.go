@@ -63,9 +63,9 @@ func (rd *reader) read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOpt
 	defer pg.release()
 	q.Split(&pg.Read)
 	for {
-		failed := rd.readShards(pg, q, groups, opt, admit)
-		if again := q.Join(&pg.Read); !again || failed != nil {
-			return failed
+		pg.Err = rd.readShards(pg, q, groups, opt, admit)
+		if again := q.Join(&pg.Read); !again || pg.Err != nil {
+			return pg.Err
 		}
 		admit = func(g *shardReplica) (*localReplica, error) { return rd.admitted(g, opt, time.Now()) }
 	}
@@ -97,7 +97,7 @@ func (rd *reader) readShards(pg *page, q raftfsm.Query, groups []*shardReplica, 
 		return nil
 	}
 	rest.Wait()
-	return pg.failure(rest.errs, q, opt, groups[0].route.Hash)
+	return pg.failure(rest.errs, q, groups[0].route.Hash)
 }
 
 // waitingParts are the parts of a read that this node's memory does not have.

@@ -27,6 +27,12 @@ func (n *Node) Scan(ks *Keyspace, after uint64, hasAfter bool, limit, width int,
 	return q, n.Read(ks, q, nil, opt)
 }
 
+// scanReadable returns up to limit rows of the shards that a living node can read.
+func (n *Node) scanReadable(ks *Keyspace, limit, width int, opt *ReadOptions) (*rows.Scan, error) {
+	q := &rows.Scan{Width: width, Limit: limit, SkipUnreadable: true}
+	return q, n.Read(ks, q, nil, opt)
+}
+
 // Board returns the board.
 func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*board.View, error) {
 	var q board.Query

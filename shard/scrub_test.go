@@ -113,8 +113,8 @@ func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
 func TestScanShowsNothingOfAnUnreadableShard(t *testing.T) {
 	t.Parallel()
 	n := openDamagedNode(t)
-	opt := &ReadOptions{Consistency: Stale, SkipUnreadable: true, Deadline: soon()}
-	r, err := n.Scan(n.Keyspace("posts"), 0, false, coldTestRows, 4, opt)
+	opt := &ReadOptions{Consistency: Stale, Deadline: soon()}
+	r, err := n.scanReadable(n.Keyspace("posts"), coldTestRows, 4, opt)
 	if err != nil || len(r.IDs) != 0 || !slices.Equal(r.Unreadable, []int{0}) {
 		t.Errorf("%d ids, unreadable shards %d, %v", len(r.IDs), r.Unreadable, err)
 	}

@@ -193,8 +193,6 @@ type ReadOptions struct {
 	MaxStaleness time.Duration // Bounded only; 0 means MaxStalenessDefault
 	Token        Token         // names writes that the read must see; zero for none
 	Deadline     time.Time     // must be set
-	// SkipUnreadable makes a Stale scan leave out, and name, shards that no living node can read.
-	SkipUnreadable bool
 }
 
 // RequestID identifies a request in its keyspace. It refers to the caller's bytes until Node.Write

@@ -1,6 +1,7 @@
 package counters
 
 import (
+	"errors"
 	"math"
 	"reflect"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/raftfsm/rows"
 )
@@ -82,19 +84,28 @@ func TestAnswers(t *testing.T) {
 }
 
 // A query that is kept for other reads keeps no replica that answered it, even if another shard could not
-// be read.
+// be read. If the read fails, Join does not read the outboxes of the replicas.
 func TestPostsKeepNoReplica(t *testing.T) {
 	c := New(raftfsm.Places{})
 	defer c.Close()
+	publish := outbox.Op{Kind: outbox.Publish, ID: 5, Limits: outbox.Limits{Posts: 10}}
+	c.Apply(codectest.Command(1, outboxEntry(1, outboxSection(&dedup.RequestID{}, nil, outboxAct{key: 3, op: publish}))))
+	for _, failure := range []error{nil, errors.New("a bad token")} {
+		postsKeepNoReplica(t, c, failure)
+	}
+}
+
+func postsKeepNoReplica(t *testing.T, c *Machine, failure error) {
+	t.Helper()
 	q := &PostsQuery{Limit: 3}
-	read := &raftfsm.Read{IDs: []uint64{7, 8}, Parts: []raftfsm.Part{{Keys: []uint64{3}, At: []int{0}}, {Shard: 1, Keys: []uint64{4}, At: []int{1}}}}
+	read := &raftfsm.Read{IDs: []uint64{7, 8}, Parts: []raftfsm.Part{{Keys: []uint64{3}, At: []int{0}}, {Shard: 1, Keys: []uint64{4}, At: []int{1}}}, Route: raftfsm.Route{Shards: 2}}
 	q.Split(read)
 	if err := q.Answer(c, &read.Parts[0], false, soon()); err != nil || q.parts[0].counters != c {
 		t.Fatalf("%v, %v", q.parts[0].counters, err)
 	}
-	read.Parts[1].Failed = true
-	if again := q.Join(read); again || !slices.Equal(q.Unreadable, []int{1}) {
-		t.Errorf("again %v, unreadable %v", again, q.Unreadable)
+	read.Parts[1].Failed, read.Err = true, failure
+	if again := q.Join(read); again || failure == nil && !slices.Equal(q.Unreadable, []int{1}) || (failure == nil) != (len(q.Posts) == 1) {
+		t.Errorf("%v: again %v, unreadable %v, posts %v", failure, again, q.Unreadable, q.Posts)
 	}
 	for s, p := range q.parts {
 		if p != (postsPart{}) {

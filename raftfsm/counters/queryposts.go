@@ -183,6 +183,9 @@ func (q *PostsQuery) Join(read *raftfsm.Read) (again bool) {
 			q.parts[s] = postsPart{disk: again && q.parts[s].disk}
 		}
 	}()
+	if read.Err != nil {
+		return false
+	}
 	q.newest.Reset(q.Limit)
 	q.Unreadable = q.Unreadable[:0]
 	for s := range read.Parts {

@@ -121,6 +121,9 @@ type Scan struct {
 	OneShard bool
 	Shard    int
 	From     uint64
+	// If SkipUnreadable, the scan leaves out, and names, shards that no living node can read. The read must
+	// be stale.
+	SkipUnreadable bool
 
 	IDs  []uint64 // the answer
 	Rows []int64  // len(IDs)*Width
@@ -152,7 +155,7 @@ func (*Scan) Number() byte { return 1 }
 // Limits implements Query.
 func (q *Scan) Limits(int) raftfsm.Limits {
 	words := 1 + q.chunk*(1+q.Width)
-	return raftfsm.Limits{Keys: 1, Alone: true, Bytes: 8 * words, Answer: words * binary.MaxVarintLen64}
+	return raftfsm.Limits{Keys: 1, Alone: true, Bytes: 8 * words, Answer: words * binary.MaxVarintLen64, Skip: q.SkipUnreadable}
 }
 
 // Split implements Query.
@@ -212,12 +215,13 @@ func (q *Scan) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, _ time.Time
 // Join implements Query. It merges the rows of the shards until the answer has Limit of them, or until it
 // needs more rows of a shard.
 func (q *Scan) Join(read *raftfsm.Read) (again bool) {
+	if read.Err != nil {
+		return false
+	}
 	for s := range q.runs {
 		p, r := &read.Parts[s], &q.runs[s]
 		switch {
 		case len(p.Keys) == 0:
-		case p.Failed:
-			return false
 		case p.Skipped:
 			r.ended, r.out = true, true
 		default:
