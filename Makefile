@@ -1,4 +1,4 @@
-# Run `make` for the list of targets. Everything needs Go and nothing else.
+# Run `make` for the list of targets. They need Go, and what their lines name.
 
 GO       ?= go
 FUZZTIME ?= 10s
@@ -7,7 +7,7 @@ BENCH    ?= .
 LINTER   := bin/golangci-lint-v2.15.0
 
 .DEFAULT_GOAL := help
-.PHONY: help build test race fuzz-short lint vuln bench clients release release-test deploy-test e2e-boltdb e2e-long old-kafka chaos upgrade failover overload cluster demo clean
+.PHONY: help build test race fuzz-short lint vuln bench clients release release-test deploy-test console-test e2e-boltdb e2e-long old-kafka chaos upgrade failover overload cluster demo clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,9 +37,11 @@ fuzz-short: ## every Fuzz target for FUZZTIME (10s) each
 	  done; \
 	done
 
+# The modules of bench have no tests. go test vets deploy/test and console/test.
 lint: $(LINTER) ## gofmt, go vet and golangci-lint
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not gofmt'd:"; echo "$$bad"; exit 1; fi
 	$(GO) vet ./...
+	@set -e; for module in bench/*/; do (cd $$module && $(GO) vet ./...); done
 	$(LINTER) run ./...
 
 # Built from source by the toolchain that checks, once a version: a minute or two.
@@ -55,11 +57,10 @@ bench: ## Go benchmarks that match BENCH (all)
 
 clients: ## build and test the clients for JavaScript and Python; needs Node 20.3 with npm, and Python 3.10
 	npm ci --no-audit --no-fund --prefix clients/js
-	npm run --silent build --prefix clients/js
 	npm test --silent --prefix clients/js
 	cd clients/python && PYTHONPATH=. python3 -m unittest discover -s tests
 
-release: ## archives, packages, module lists and checksums of this version in bin/release
+release: ## archives, packages, clients, module lists and checksums of this version in bin/release; needs npm and Python
 	rm -rf bin/release
 	deploy/release.sh bin/release
 
@@ -70,8 +71,11 @@ release-test: ## builds a release twice, compares the bytes, and installs, upgra
 	diff -r bin/release-1 bin/release-2
 	deploy/packages/test.sh bin/release-1/*.deb
 
-deploy-test: ## checks the image, the compose file and the chart without an engine; as root, runs their nodes
+deploy-test: ## checks the image, compose file, chart, alerts and dashboard without an engine; as root, runs nodes
 	cd deploy/test && CGO_ENABLED=0 $(GO) test -count=1 .
+
+console-test: ## every page of the console in chromium, on three nodes; SCREENS=<dir> writes screenshots; 3 minutes
+	cd console/test && CGO_ENABLED=0 $(GO) test -count=1 -v . -args -screens '$(abspath $(SCREENS))'
 
 e2e-boltdb: ## the tests of the real binaries over the other log store, boltdb
 	COUNTD_LOG_STORE=boltdb $(GO) test -count=1 -timeout 15m ./cmd/countd/e2e

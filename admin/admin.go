@@ -1,6 +1,6 @@
-// Package admin owns the cluster as its operators see it: it joins the catalog with the
-// reports of the nodes, and turns the requests of operators into commands on the catalog.
-// It never plans the placement and never carries out its steps; package cluster does. It
+// Package admin owns the operators' view of the cluster. It joins the catalog with the
+// reports of the nodes, and turns operators' requests into commands on the catalog. It
+// never plans the placement and never carries out its steps; package cluster does. It
 // knows no HTTP. Invariant: a request that the current catalog forbids is refused before
 // anything is changed.
 package admin
@@ -18,7 +18,10 @@ import (
 	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/replica"
 )
 
 // Config configures a Cluster. Its functions must be safe for concurrent use.
@@ -52,6 +55,15 @@ func (a *Cluster) View(ctx context.Context) (*View, error) {
 	return view, nil
 }
 
+// Digests returns the digests of all replicas whose nodes answer within a second.
+func (a *Cluster) Digests(ctx context.Context) ([]clientadmin.GroupDigests, error) {
+	n, err := a.cfg.Node()
+	if err != nil {
+		return nil, err
+	}
+	return digests(n.Catalog(), n.MarkedReports(ctx)), nil
+}
+
 // Plan returns the next steps of the placement.
 func (a *Cluster) Plan(ctx context.Context) ([]clientadmin.PlanStep, error) {
 	n, err := a.cfg.Node()
@@ -81,13 +93,13 @@ const PlanCall = "cluster.plan"
 
 // OpenSnapshot takes a snapshot of a shard. It returns an ElsewhereError when another node
 // leads the group. The caller closes the snapshot.
-func (a *Cluster) OpenSnapshot(ctx context.Context, group uint32) (*shard.Snapshot, error) {
+func (a *Cluster) OpenSnapshot(ctx context.Context, group uint32) (*replica.Snapshot, error) {
 	n, err := a.cfg.Node()
 	if err != nil {
 		return nil, err
 	}
 	s, err := n.OpenSnapshot(ctx, group)
-	if errors.Is(err, shard.ErrNoLeader) {
+	if errors.Is(err, errs.ErrNoLeader) {
 		leader, known := n.Catalog().Nodes[n.LeaderOf(group)]
 		if self := n.Status().Node; known && leader.Name != self {
 			return nil, &ElsewhereError{HTTPAddr: dialledHTTP(leader)}
@@ -109,12 +121,12 @@ func dialledHTTP(n catalog.Node) string {
 }
 
 // RestoreShard replaces the rows of a shard by those of a snapshot.
-func (a *Cluster) RestoreShard(ctx context.Context, group uint32, stream io.Reader, o shard.RestoreOptions) (raftfsm.SnapshotFacts, error) {
+func (a *Cluster) RestoreShard(ctx context.Context, group uint32, stream io.Reader, o restore.Options) (raftfsm.SnapshotFacts, error) {
 	n, err := a.cfg.Node()
 	if err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
-	return n.RestoreShard(ctx, group, stream, o)
+	return restore.Shard(ctx, n, group, stream, o)
 }
 
 // Change begins a change, or reports that there is nothing to do. It does not wait until

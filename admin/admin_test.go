@@ -8,8 +8,12 @@ import (
 	"testing"
 
 	clientadmin "github.com/countd/countd/client/admin"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // exampleCatalog is a catalog of nodes n1 to n3, of two keys named n2 of which one is
@@ -17,7 +21,7 @@ import (
 func exampleCatalog() *catalog.View {
 	return &catalog.View{
 		ClusterVersion: 1,
-		Keyspaces:      map[string]catalog.Keyspace{"posts": {Name: "posts", FirstGroup: 1, Shards: 2}},
+		Keyspaces:      map[string]catalog.Keyspace{"posts": {Name: "posts", Groups: []uint32{1, 2}}},
 		Nodes: map[string]catalog.Node{
 			"n1.a": {Key: "n1.a", Name: "n1", State: catalog.NodeActive, Zone: "z1", HTTPAddr: "0.0.0.0:7400", ClusterAddr: "10.0.0.1:7401", VersionMax: 2},
 			"n2.b": {Key: "n2.b", Name: "n2", State: catalog.NodeLeaving, VersionMax: 1},
@@ -64,8 +68,8 @@ func TestDialledHTTP(t *testing.T) {
 	}
 }
 
-// replica returns the report of a node about its replica of a group.
-func replica(group uint32, role string, term, applied uint64, members ...shard.MemberStatus) shard.ReplicaReport {
+// replicaOf returns the report of a node about its replica of a group.
+func replicaOf(group uint32, role string, term, applied uint64, members ...shard.MemberStatus) shard.ReplicaReport {
 	return shard.ReplicaReport{GroupStatus: shard.GroupStatus{
 		ID: group, Role: role, Term: term, AppliedIndex: applied, CommitIndex: applied, Members: members, Rows: applied * 10,
 	}}
@@ -76,11 +80,11 @@ func voter(key string) shard.MemberStatus { return shard.MemberStatus{Key: key, 
 func TestGather(t *testing.T) {
 	members := []shard.MemberStatus{voter("n1.a"), voter("n2.c"), {Key: "n3.d"}}
 	reports := map[string]shard.NodeReport{
-		"n1.a": {Life: "l1", DiskFull: true, Replicas: []shard.ReplicaReport{
-			replica(1, "leader", 4, 50, voter("n1.a")), // n1 does not know yet that n2 leads in a later term
-			replica(2, "follower", 2, 9, voter("n1.a")),
+		"n1.a": {Life: "l1", Disk: tiering.Usage{Full: true, NeededBytes: 9, HasBytes: 8}, OpsWritten: 7, IDsRead: 6, Replicas: []shard.ReplicaReport{
+			replicaOf(1, "leader", 4, 50, voter("n1.a")), // n1 does not know yet that n2 leads in a later term
+			replicaOf(2, "follower", 2, 9, voter("n1.a")),
 		}},
-		"n2.c": {Life: "l2", NotReady: "it starts", Replicas: []shard.ReplicaReport{replica(1, "leader", 5, 60, members...)}},
+		"n2.c": {Life: "l2", NotReady: "it starts", Replicas: []shard.ReplicaReport{replicaOf(1, "leader", 5, 60, members...)}},
 	}
 	reports["n1.a"].Replicas[0].ColdDamaged = true
 	view := gather(exampleCatalog(), reports, "c1", func(key string) bool { return key == "n3.d" })
@@ -92,7 +96,7 @@ func TestGather(t *testing.T) {
 	for _, n := range view.Nodes {
 		nodes[n.ID] = n
 	}
-	if n := nodes["n1"]; !n.Alive || !n.Answers || !n.DiskFull || n.Leads != 0 || n.Replicas != 2 || n.HTTPAddr != "10.0.0.1:7400" || n.Life != "l1" {
+	if n := nodes["n1"]; !n.Alive || !n.Answers || !n.DiskFull || n.Leads != 0 || n.Replicas != 2 || n.HTTPAddr != "10.0.0.1:7400" || n.DiskNeededBytes != 9 || n.DiskFreeBytes != 8 || n.OpsWritten != 7 || n.IDsRead != 6 || n.Life != "l1" {
 		t.Errorf("n1 is %+v", n)
 	}
 	if n := nodes["n2"]; n.Key != "n2.c" || n.NotReady != "it starts" || n.Leads != 1 || n.State != "active" {
@@ -122,12 +126,33 @@ func TestGather(t *testing.T) {
 	}
 }
 
+// A non-voter may leave the members out, however far it is. Digests have all marks.
+func TestGatherMembersOfVoters(t *testing.T) {
+	far := replicaOf(1, "follower", 4, 90)
+	far.Digest, far.Marks = "00c0ffee", []raftfsm.Mark{{Index: 64, Digest: 255}}
+	reports := map[string]shard.NodeReport{
+		"n1.a": {Replicas: []shard.ReplicaReport{replicaOf(1, "follower", 4, 50, voter("n1.a"), shard.MemberStatus{Key: "n3.d"})}},
+		"n3.d": {Replicas: []shard.ReplicaReport{far, replicaOf(7, "follower", 1, 1)}}, // the catalog does not have group 7
+	}
+	view := gather(exampleCatalog(), reports, "c1", func(string) bool { return true })
+	if got := view.Groups[0]; !slices.Equal(got.Voters, []string{"n1"}) || !slices.Equal(got.NonVoters, []string{"n3"}) || len(got.Replicas) != 2 {
+		t.Errorf("group 1 is %+v", got)
+	}
+	all := digests(exampleCatalog(), reports)
+	if len(all) != 2 || all[0].Keyspace != "posts" || all[1].Shard != 1 || len(all[0].Replicas) != 2 {
+		t.Fatalf("digests %+v", all)
+	}
+	if got := all[0].Replicas[1]; got.Node != "n3" || got.Digest != "00c0ffee" || len(got.Marks) != 1 || got.Marks[0].Digest != "00000000000000ff" {
+		t.Errorf("the digest of n3 is %+v", got)
+	}
+}
+
 // A group without a leader is shown as its furthest replica knows it. A group that no node
 // reports has no members.
 func TestGatherWithoutLeaders(t *testing.T) {
 	reports := map[string]shard.NodeReport{
-		"n1.a": {Replicas: []shard.ReplicaReport{replica(1, "follower", 4, 50, voter("n1.a"))}},
-		"n2.c": {Replicas: []shard.ReplicaReport{replica(1, "candidate", 5, 51, voter("n1.a"), voter("n2.c"))}},
+		"n1.a": {Replicas: []shard.ReplicaReport{replicaOf(1, "follower", 4, 50, voter("n1.a"))}},
+		"n2.c": {Replicas: []shard.ReplicaReport{replicaOf(1, "candidate", 5, 51, voter("n1.a"), voter("n2.c"))}},
 	}
 	view := gather(exampleCatalog(), reports, "c1", func(string) bool { return false })
 	if got := view.Groups[0]; got.Leader != "" || !slices.Equal(got.Voters, []string{"n1", "n2"}) {
@@ -140,16 +165,16 @@ func TestGatherWithoutLeaders(t *testing.T) {
 
 func TestAdminOfANodeWithoutACluster(t *testing.T) {
 	a := New(Config{
-		Node:  func() (*shard.Node, error) { return nil, shard.ErrNoLeader },
+		Node:  func() (*shard.Node, error) { return nil, errs.ErrNoLeader },
 		Alive: func(string) bool { return true },
 	})
 	_, viewed := a.View(context.Background())
 	_, planned := a.Plan(context.Background())
 	_, changed := a.Change(context.Background(), FinalizeChange{})
 	_, opened := a.OpenSnapshot(context.Background(), 1)
-	_, restored := a.RestoreShard(context.Background(), 1, strings.NewReader(""), shard.RestoreOptions{})
+	_, restored := a.RestoreShard(context.Background(), 1, strings.NewReader(""), restore.Options{})
 	for what, err := range map[string]error{"view": viewed, "plan": planned, "change": changed, "open": opened, "restore": restored} {
-		if !errors.Is(err, shard.ErrNoLeader) {
+		if !errors.Is(err, errs.ErrNoLeader) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -172,7 +197,7 @@ func TestNodesAreFound(t *testing.T) {
 	if _, err := o.find("n4"); !errors.As(err, &refused) || !strings.Contains(refused.Reason, "give the key") {
 		t.Errorf("n4, of which there are two: %v", err)
 	}
-	var argument *shard.ArgumentError
+	var argument *errs.ArgumentError
 	if _, err := o.findIn("to", "n9"); !errors.As(err, &argument) || argument.Field != "to" {
 		t.Errorf("n9 in a body: %v", err)
 	}

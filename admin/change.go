@@ -10,6 +10,8 @@ import (
 	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/leadership"
 )
 
 // operation is one change that an operator requested.
@@ -23,7 +25,6 @@ func refusedf(format string, args ...any) error {
 	return &catalog.RefusedError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// command applies a command to the catalog.
 func (o *operation) command(ctx context.Context, command *catalog.Command) error {
 	result, err := o.node.Change(ctx, command)
 	switch {
@@ -62,11 +63,11 @@ func (o *operation) find(called string) (catalog.Node, error) {
 	return found[0], nil
 }
 
-// findIn is find for a node that a field of the request's body names.
+// findIn is like find, but for a node that a field of the request's body names.
 func (o *operation) findIn(field, called string) (catalog.Node, error) {
 	node, err := o.find(called)
 	if errors.Is(err, ErrNoSuchNode) {
-		err = &shard.ArgumentError{Field: field, Problem: err.Error()}
+		err = &errs.ArgumentError{Field: field, Problem: err.Error()}
 	}
 	return node, err
 }
@@ -116,14 +117,14 @@ func (o *operation) takes(node catalog.Node) error {
 }
 
 // facts returns the report of a group's leader, and the group's target.
-func (o *operation) facts(ctx context.Context, group uint32) (shard.LeaderView, []string, error) {
+func (o *operation) facts(ctx context.Context, group uint32) (leadership.LeaderView, []string, error) {
 	placement, placed := o.catalog.Groups[group]
 	if !placed {
-		return shard.LeaderView{}, nil, ErrNoSuchGroup
+		return leadership.LeaderView{}, nil, ErrNoSuchGroup
 	}
 	facts, led := o.node.LeaderViews(ctx)[group]
 	if !led {
-		return facts, nil, shard.ErrNoLeader
+		return facts, nil, errs.ErrNoLeader
 	}
 	return facts, placement.Target, nil
 }
@@ -152,7 +153,7 @@ func (c TransferChange) make(ctx context.Context, o *operation) (*clientadmin.Ch
 		return nil, refusedf("%s has not caught up with group %d", to.Name, c.Group)
 	}
 	if err := o.node.Transfer(ctx, c.Group, facts.Leader, to.Key); err != nil {
-		if errors.Is(err, shard.ErrNoLeader) || errors.Is(err, shard.ErrDraining) || ctx.Err() != nil {
+		if errors.Is(err, errs.ErrNoLeader) || errors.Is(err, errs.ErrDraining) || ctx.Err() != nil {
 			return nil, err
 		}
 		return nil, refusedf("the handover did not take place: %v", err)

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -16,18 +17,14 @@ func gather(known *catalog.View, reports map[string]shard.NodeReport, clusterID 
 	view := &View{
 		ClusterNodes: clientadmin.ClusterNodes{ClusterID: clusterID, Nodes: []clientadmin.ClusterNode{}},
 		Groups:       []clientadmin.ClusterGroup{},
-		Digests:      []clientadmin.GroupDigests{},
 		Version:      versionOf(known),
 	}
 	name := Names(known)
 	leads, replicas := map[string]int{}, map[string]int{}
-	for _, number := range slices.Sorted(maps.Keys(known.Groups)) {
-		g := groupView{number: number, name: name, catalog: known, reports: reports}
-		shown := g.show()
-		view.Groups = append(view.Groups, shown)
-		view.Digests = append(view.Digests, clientadmin.GroupDigests{ID: shown.ID, Keyspace: shown.Keyspace, Shard: shown.Shard, Replicas: g.digests()})
-		leads[g.leader()]++
-		for _, m := range g.members() {
+	for _, g := range groupViews(known, reports) {
+		view.Groups = append(view.Groups, g.show())
+		leads[g.leader]++
+		for _, m := range g.members {
 			replicas[m.Key]++
 		}
 	}
@@ -38,73 +35,93 @@ func gather(known *catalog.View, reports map[string]shard.NodeReport, clusterID 
 			ID: name[key], Key: key, Zone: node.Zone, State: string(node.State),
 			Alive: answers || alive(key), Answers: answers, NotReady: report.NotReady, Life: report.Life,
 			Version: node.Version, VersionMax: node.VersionMax, Leads: leads[key], Replicas: replicas[key],
-			MemoryFull: report.MemoryFull, DiskFull: report.DiskFull, DiskHangs: report.DiskHangs, Insecure: report.Insecure, CertProblems: report.CertProblems,
+			MemoryFull: report.Memory.Full, DiskFull: report.Disk.Full, DiskHangs: report.DiskHangs, Insecure: report.Insecure, CertProblems: report.CertProblems,
+			MemoryNeededBytes: report.Memory.NeededBytes, MemoryLimitBytes: report.Memory.HasBytes,
+			DiskNeededBytes: report.Disk.NeededBytes, DiskFreeBytes: report.Disk.HasBytes,
+			OpsWritten: report.OpsWritten, IDsRead: report.IDsRead,
 			HTTPAddr: dialledHTTP(node), ClusterAddr: node.ClusterAddr, GossipAddr: node.GossipAddr,
 		})
 	}
 	return view
 }
 
-// groupView is one group as the nodes report it.
-type groupView struct {
-	number  uint32
-	name    NodeNames
-	catalog *catalog.View
-	reports map[string]shard.NodeReport
-}
-
-// replicas returns the reports of the group's replicas, by node key.
-func (g *groupView) replicas() map[string]*shard.ReplicaReport {
-	all := map[string]*shard.ReplicaReport{}
-	for key, report := range g.reports {
-		for i := range report.Replicas {
-			if report.Replicas[i].ID == g.number {
-				all[key] = &report.Replicas[i]
-			}
-		}
+// digests joins the digests and marks of the nodes' reports.
+func digests(known *catalog.View, reports map[string]shard.NodeReport) []clientadmin.GroupDigests {
+	all := []clientadmin.GroupDigests{}
+	for _, g := range groupViews(known, reports) {
+		all = append(all, clientadmin.GroupDigests{ID: g.number, Keyspace: g.keyspace, Shard: g.shard, Replicas: g.digests()})
 	}
 	return all
 }
 
-// leader returns the key of the node that reports to lead, or "". If several do, it returns the
-// one with the latest term.
-func (g *groupView) leader() string {
-	leader, term := "", uint64(0)
-	for key, r := range g.replicas() {
-		if r.Role == "leader" && r.Term > term {
-			leader, term = key, r.Term
-		}
-	}
-	return leader
+// groupView is one group as the nodes report it.
+type groupView struct {
+	number   uint32
+	keyspace string
+	shard    int
+	name     NodeNames
+	catalog  *catalog.View
+	replicas map[string]*shard.ReplicaReport // reports of the group's replicas, by node key
+	// leader is the key of the node that reports to lead, or "". If several do, it is the one with
+	// the latest term.
+	leader string
+	// members is the configuration that the leader reports. Without a leader, the replica with the
+	// highest commit index reports it.
+	members []shard.MemberStatus
 }
 
-// members returns the configuration that the leader reports. Without a leader it returns
-// that of the replica with the highest commit index.
-func (g *groupView) members() []shard.MemberStatus {
-	all := g.replicas()
-	if leader := all[g.leader()]; leader != nil {
-		return leader.Members
+// groupViews joins the nodes' reports, by group. The groups are ascending.
+func groupViews(known *catalog.View, reports map[string]shard.NodeReport) []*groupView {
+	name := Names(known)
+	all, byNumber := []*groupView{}, map[uint32]*groupView{}
+	for _, number := range slices.Sorted(maps.Keys(known.Groups)) {
+		g := &groupView{number: number, keyspace: "meta", name: name, catalog: known, replicas: map[string]*shard.ReplicaReport{}}
+		all, byNumber[number] = append(all, g), g
 	}
-	var furthest *shard.ReplicaReport
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		if r := all[key]; furthest == nil || r.CommitIndex > furthest.CommitIndex {
+	for _, k := range known.Keyspaces {
+		for shardNumber, number := range k.Groups {
+			if g, placed := byNumber[number]; placed {
+				g.keyspace, g.shard = k.Name, shardNumber
+			}
+		}
+	}
+	for key, report := range reports {
+		for i := range report.Replicas {
+			if g, placed := byNumber[report.Replicas[i].ID]; placed {
+				g.replicas[key] = &report.Replicas[i]
+			}
+		}
+	}
+	for _, g := range all {
+		g.findLeader()
+	}
+	return all
+}
+
+// findLeader sets leader and members. Not every replica reports the members.
+func (g *groupView) findLeader() {
+	var leader, furthest *shard.ReplicaReport
+	for _, key := range slices.Sorted(maps.Keys(g.replicas)) {
+		r := g.replicas[key]
+		if r.Role == "leader" && (leader == nil || r.Term > leader.Term) {
+			g.leader, leader = key, r
+		}
+		if len(r.Members) > 0 && (furthest == nil || r.CommitIndex > furthest.CommitIndex) {
 			furthest = r
 		}
 	}
-	if furthest == nil {
-		return nil
+	if known := cmp.Or(leader, furthest); known != nil {
+		g.members = known.Members
 	}
-	return furthest.Members
 }
 
 func (g *groupView) show() clientadmin.ClusterGroup {
-	keyspace, shardNumber := groupOf(g.catalog, g.number)
 	shown := clientadmin.ClusterGroup{
-		ID: g.number, Keyspace: keyspace, Shard: shardNumber, Target: g.name.all(g.catalog.Groups[g.number].Target),
-		Voters: []string{}, NonVoters: []string{}, Replicas: []clientadmin.Replica{},
+		ID: g.number, Keyspace: g.keyspace, Shard: g.shard, Target: g.name.all(g.catalog.Groups[g.number].Target),
+		Replicas: []clientadmin.Replica{},
 	}
 	var voters, others []string
-	for _, m := range g.members() {
+	for _, m := range g.members {
 		if m.Voter {
 			voters = append(voters, m.Key)
 		} else {
@@ -112,10 +129,9 @@ func (g *groupView) show() clientadmin.ClusterGroup {
 		}
 	}
 	shown.Voters, shown.NonVoters = g.name.all(voters), g.name.all(others)
-	all := g.replicas()
-	leader := all[g.leader()]
+	leader := g.replicas[g.leader]
 	if leader != nil {
-		shown.Leader, shown.Term = g.name[g.leader()], leader.Term
+		shown.Leader, shown.Term = g.name[g.leader], leader.Term
 		shown.Rows, shown.Bytes = leader.Rows, leader.Bytes
 		shown.ColdRows, shown.ColdBytes = leader.ColdRows, leader.ColdBytes
 		if m := leader.Misfit; m != nil {
@@ -123,8 +139,8 @@ func (g *groupView) show() clientadmin.ClusterGroup {
 		}
 		shown.SealedRows, shown.SealedBytes = leader.SealedRows, leader.SealedBytes
 	}
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		r := all[key]
+	for _, key := range slices.Sorted(maps.Keys(g.replicas)) {
+		r := g.replicas[key]
 		replica := clientadmin.Replica{Node: g.name[key], ID: r.Replica, Role: r.Role, AppliedIndex: r.AppliedIndex, ColdDamaged: r.ColdDamaged}
 		if leader != nil {
 			replica.Lag = leader.AppliedIndex - min(leader.AppliedIndex, r.AppliedIndex)
@@ -134,11 +150,10 @@ func (g *groupView) show() clientadmin.ClusterGroup {
 	return shown
 }
 
-// digests returns the digests that the group's replicas report.
 func (g *groupView) digests() []clientadmin.ReplicaDigest {
-	digests, all := []clientadmin.ReplicaDigest{}, g.replicas()
-	for _, key := range slices.Sorted(maps.Keys(all)) {
-		r := all[key]
+	digests := []clientadmin.ReplicaDigest{}
+	for _, key := range slices.Sorted(maps.Keys(g.replicas)) {
+		r := g.replicas[key]
 		d := clientadmin.ReplicaDigest{Node: g.name[key], AppliedIndex: r.AppliedIndex, Digest: r.Digest, Marks: []clientadmin.DigestMark{}, Entries: []clientadmin.EntryMark{}}
 		for _, m := range r.Marks {
 			d.Marks = append(d.Marks, clientadmin.DigestMark{Index: m.Index, Digest: fmt.Sprintf("%016x", m.Digest)})
@@ -151,17 +166,6 @@ func (g *groupView) digests() []clientadmin.ReplicaDigest {
 	return digests
 }
 
-// versionOf returns the cluster version of a catalog.
 func versionOf(v *catalog.View) clientadmin.ClusterVersion {
 	return clientadmin.ClusterVersion{Version: v.ClusterVersion, Max: v.VersionMax(), Held: v.VersionHeld}
-}
-
-// groupOf returns the keyspace and the shard of a group.
-func groupOf(view *catalog.View, number uint32) (keyspace string, shardNumber int) {
-	for _, k := range view.Keyspaces {
-		if number >= k.FirstGroup && number < k.FirstGroup+uint32(k.Shards) {
-			return k.Name, int(number - k.FirstGroup)
-		}
-	}
-	return "meta", 0
 }

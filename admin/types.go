@@ -18,7 +18,7 @@ var (
 )
 
 // ElsewhereError is returned for a request that only another node can answer.
-type ElsewhereError struct{ HTTPAddr string } // of that node, HOST:PORT
+type ElsewhereError struct{ HTTPAddr string } // address of that node, HOST:PORT
 
 func (e *ElsewhereError) Error() string { return "the node at " + e.HTTPAddr + " answers this" }
 
@@ -56,7 +56,6 @@ type FinalizeChange struct{}
 type View struct {
 	clientadmin.ClusterNodes                            // the Name is the --cluster-name of the node that answers
 	Groups                   []clientadmin.ClusterGroup // as their leaders report them; without a leader as the catalog has them
-	Digests                  []clientadmin.GroupDigests
 	Version                  clientadmin.ClusterVersion
 }
 

@@ -1,6 +1,8 @@
 package api
 
-import "testing"
+import (
+	"testing"
+)
 
 // TestAdminCallsNeedNoBody checks that a client may leave out a body without required members. For
 // another body, the error names the missing member.

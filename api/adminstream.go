@@ -13,17 +13,20 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/admin"
+	"github.com/countd/countd/api/operate"
+	clientadmin "github.com/countd/countd/client/admin"
+	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard"
 )
 
-// restoreIdleMax bounds how long a restore waits for the client's next bytes, or for the
-// cluster to accept the last ones. The restore as a whole has no time limit.
+// restoreIdleMax bounds a restore's wait for the client's next bytes, or until the cluster accepts
+// the previous bytes. The whole restore has no time limit.
 const restoreIdleMax = time.Minute
 
 // snapshotGroup answers a snapshot of a shard, or redirects to the node that leads it. The
-// request's deadline bounds the wait until the snapshot begins.
+// request's deadline bounds only the wait until the snapshot begins.
 func snapshotGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	group, err := r.groupNumber()
+	group, err := operate.Group(string(r.name))
 	if err != nil {
 		return err
 	}
@@ -43,23 +46,23 @@ func snapshotGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	h.Set(headerIndex, strconv.FormatUint(snapshot.Index, 10))
 	h.Set(headerRows, strconv.FormatUint(snapshot.Rows, 10))
 	h.Set(headerDigest, fmt.Sprintf("%016x", snapshot.Digest))
-	out := &outgoing{ReadCloser: snapshot, conn: ctx.Conn(), timeout: s.cfg.WriteTimeout, permission: r.permission()}
+	out := &outgoing{ReadCloser: snapshot, conn: ctx.Conn(), timeout: s.cfg.WriteTimeout, caller: r.identity}
 	ctx.SetBodyStream(out, int(snapshot.Bytes))
 	return nil
 }
 
-// outgoing is the body of an answer. It gives the client WriteTimeout for each piece, not for the
-// whole, and fails once the client's token is revoked. fasthttp reads and closes it on the
+// outgoing is the body of an answer that is sent in pieces. It gives the client WriteTimeout for
+// each piece, and fails once the client's token is revoked. fasthttp reads and closes it on the
 // goroutine of the connection.
 type outgoing struct {
 	io.ReadCloser
-	conn       net.Conn
-	timeout    time.Duration
-	permission shard.Permission
+	conn    net.Conn
+	timeout time.Duration
+	caller  identity // a copy, because the request is released before
 }
 
 func (o *outgoing) Read(p []byte) (int, error) {
-	if err := o.permission.Still(); err != nil {
+	if err := o.caller.Still(); err != nil {
 		return 0, err
 	}
 	if err := o.conn.SetWriteDeadline(time.Now().Add(o.timeout)); err != nil {
@@ -70,7 +73,7 @@ func (o *outgoing) Read(p []byte) (int, error) {
 
 // restoreGroup replaces the rows of a shard by those of the snapshot in the body.
 func restoreGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	group, err := r.groupNumber()
+	group, err := operate.Group(string(r.name))
 	if err != nil {
 		return err
 	}
@@ -80,10 +83,10 @@ func restoreGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	}
 	until, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	in := &incoming{Reader: body, conn: ctx.Conn(), timeout: s.cfg.ReadTimeout, permission: r, idle: time.AfterFunc(restoreIdleMax, cancel)}
+	in := &incoming{Reader: body, conn: ctx.Conn(), timeout: s.cfg.ReadTimeout, permission: &r.identity, idle: time.AfterFunc(restoreIdleMax, cancel)}
 	defer in.idle.Stop()
 	query := ctx.QueryArgs()
-	o := shard.RestoreOptions{Force: query.GetBool(parameterForce)}
+	o := restore.Options{Force: query.GetBool(parameterForce)}
 	if query.Has(parameterColumns) {
 		o.Columns = strings.Split(string(query.Peek(parameterColumns)), ",")
 	}
@@ -91,17 +94,11 @@ func restoreGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err != nil {
 		return err
 	}
-	return answerJSON(ctx, struct {
-		Group  uint32 `json:"group"`
-		Rows   uint64 `json:"rows"`
-		Digest string `json:"digest"`
-
-		CursorsSetBack uint64 `json:"cursors_set_back,omitempty"`
-	}{group, facts.Rows, fmt.Sprintf("%016x", facts.Digest), facts.SetBack})
+	return answerJSON(ctx, clientadmin.Restored{Group: group, Rows: facts.Rows, Digest: fmt.Sprintf("%016x", facts.Digest), CursorsSetBack: facts.SetBack})
 }
 
-// incoming is the body of a request. It gives the client ReadTimeout for each piece, not for the
-// whole, and fails once the client's token is revoked.
+// incoming is the body of a request that arrives in pieces. It gives the client ReadTimeout for
+// each piece, and fails once the client's token is revoked.
 type incoming struct {
 	io.Reader
 	conn       net.Conn

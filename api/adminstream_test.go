@@ -13,21 +13,22 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/restore"
+	"github.com/countd/countd/shard/replica"
 )
 
 // withSnapshots is a fakeNode whose snapshots the test chooses.
 type withSnapshots struct {
 	*fakeNode
-	open    func() (*shard.Snapshot, error)
+	open    func() (*replica.Snapshot, error)
 	restore func(io.Reader) (raftfsm.SnapshotFacts, error)
 }
 
-func (w *withSnapshots) OpenSnapshot(context.Context, uint32) (*shard.Snapshot, error) {
+func (w *withSnapshots) OpenSnapshot(context.Context, uint32) (*replica.Snapshot, error) {
 	return w.open()
 }
 
-func (w *withSnapshots) RestoreShard(_ context.Context, _ uint32, stream io.Reader, _ shard.RestoreOptions) (raftfsm.SnapshotFacts, error) {
+func (w *withSnapshots) RestoreShard(_ context.Context, _ uint32, stream io.Reader, _ restore.Options) (raftfsm.SnapshotFacts, error) {
 	return w.restore(stream)
 }
 
@@ -79,7 +80,7 @@ func TestSnapshotIsClosed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &closing{test.body, make(chan struct{})}
-			n := &withSnapshots{open: func() (*shard.Snapshot, error) { return &shard.Snapshot{ReadCloser: c, Bytes: test.bytes}, nil }}
+			n := &withSnapshots{open: func() (*replica.Snapshot, error) { return &replica.Snapshot{ReadCloser: c, Bytes: test.bytes}, nil }}
 			l := startFakeServer(t, n.config)
 			request, err := http.NewRequest(test.method, "http://"+l.server.Addr().String()+"/v1/admin/groups/1/snapshot", nil)
 			if err != nil {
@@ -160,7 +161,7 @@ func TestRestoreOfBrokenStreams(t *testing.T) {
 	n := &withSnapshots{restore: func(in io.Reader) (raftfsm.SnapshotFacts, error) {
 		_, err := io.Copy(io.Discard, in)
 		failed <- err
-		return raftfsm.SnapshotFacts{}, errors.Join(shard.ErrBadSnapshot, err)
+		return raftfsm.SnapshotFacts{}, errors.Join(restore.ErrBadSnapshot, err)
 	}}
 	l := startFakeServer(t, func(c *Config) { n.config(c); c.ReadTimeout = 500 * time.Millisecond })
 	c, err := net.Dial("tcp", l.server.Addr().String())
@@ -179,7 +180,7 @@ func TestRestoreOfBrokenStreams(t *testing.T) {
 	if err := <-failed; err == nil {
 		t.Error("half a stream was taken for a whole one")
 	}
-	n.restore = func(io.Reader) (raftfsm.SnapshotFacts, error) { return raftfsm.SnapshotFacts{}, shard.ErrNotEmpty }
+	n.restore = func(io.Reader) (raftfsm.SnapshotFacts, error) { return raftfsm.SnapshotFacts{}, restore.ErrNotEmpty }
 	got, err := l.try("POST", "/v1/admin/groups/1/restore", strings.NewReader(strings.Repeat("GET / HTTP/1.1\r\n\r\n", 100)), "Content-Type", contentTypeStream)
 	if err != nil || got.status != 409 {
 		t.Errorf("answered %d %s, %v", got.status, got.body, err)

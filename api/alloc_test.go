@@ -106,7 +106,7 @@ func manyUsers(n int) string {
 // work is refusals.
 func TestRefusalDoesNotAllocate(t *testing.T) {
 	l := startFakeServer(t, func(c *Config) { c.Backend = quietNode{newFakeNode(), postsKeyspace()} })
-	l.server.crowd(&l.server.admission.small, timeoutDefault)
+	defer crowd(t, l.server.admission, 100)()
 	ctx := newCall("POST", "/v1/counters/posts/incr", string(hundredOps()))
 	n := testing.AllocsPerRun(100, func() { l.server.serve(ctx) })
 	if status := ctx.Response.StatusCode(); status != 429 || n > 0 {

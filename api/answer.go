@@ -8,19 +8,19 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/api/listen"
+	"github.com/countd/countd/api/gate"
 )
 
-// keptAnswerBytesMax bounds the buffer for answers that each connection keeps. 100 rows of four
-// counts fit. Larger answers use memory that the collector frees after they are sent.
+// keptAnswerBytesMax bounds the buffer for answers that each connection keeps. An answer with 100
+// rows of four counts fits. Larger answers use memory that the garbage collector frees.
 const keptAnswerBytesMax = 16 << 10
 
-// answer sends the JSON that body appends to a buffer.
+// answer sends the JSON that the function body appends.
 func answer(ctx *fasthttp.RequestCtx, body func(dst []byte) []byte) {
 	answerLong(ctx, 0, body)
 }
 
-// answerLong is answer for a body of about n bytes.
+// answerLong does what answer does, for about n bytes.
 func answerLong(ctx *fasthttp.RequestCtx, n int, body func(dst []byte) []byte) {
 	ctx.Response.Header.SetContentType(contentTypeJSON)
 	text := body(slices.Grow(ctx.Response.SwapBody(nil)[:0], n))
@@ -49,11 +49,11 @@ func answerFault(ctx *fasthttp.RequestCtx, f *fault) {
 	answer(ctx, f.appendJSON)
 }
 
-// closeAfterAnswer makes the connection close after the answer, so that a client that is
-// still sending can read the answer.
+// closeAfterAnswer makes the connection close after the answer. If the client is still sending,
+// the close waits briefly, so that the client can read the answer.
 func closeAfterAnswer(ctx *fasthttp.RequestCtx) {
 	ctx.SetConnectionClose()
-	if c, ok := ctx.Conn().(*listen.Conn); ok {
+	if c, ok := ctx.Conn().(*gate.Conn); ok {
 		c.Lingers = true
 	}
 }
@@ -64,7 +64,7 @@ const (
 	challenge = `Bearer realm="countd"`
 )
 
-// answerJSON answers a call that is too rare for an encoder of its own.
+// answerJSON answers rare calls by reflection.
 func answerJSON(ctx *fasthttp.RequestCtx, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	clientadmin "github.com/countd/countd/client/admin"
 )
 
-// auditBytesMax bounds how much of a body or path a log line holds. Orders of operators are
+// auditBytesMax bounds the bytes of a body or path in a log line. Requests of operators are
 // shorter.
 const auditBytesMax = 256
 
 // audit writes a call that only an admin may make into the audit log. If the call changes the
 // cluster or a keyspace, audit writes it into the node's log too. Refused calls change nothing and
-// may be many, so lograte limits their lines.
+// may be many, so package program limits their lines.
 func (s *Server) audit(ctx *fasthttp.RequestCtx, r *request, e *endpoint, err error) {
 	f, isFault := errors.AsType[*fault](err)
 	if isFault && f.refusal {
@@ -36,13 +36,13 @@ func (s *Server) audit(ctx *fasthttp.RequestCtx, r *request, e *endpoint, err er
 	}
 	logger, msg := s.cfg.Logger, "admin action"
 	if err != nil {
-		logger, msg = s.limited, "admin action failed: "+e.name // limited by name
+		logger, msg = s.limited, "admin action failed: "+e.name // the rate is limited by the name of the call
 	}
 	args := []any{
 		"action", e.name, "path", path, "caller", ctx.RemoteAddr().String(), "user", event.Who,
 		"status", ctx.Response.StatusCode(),
 	}
-	if ctx.RequestBodyStream() == nil && e.takes&takesSecret == 0 { // a stream was not read, as for a restore
+	if ctx.RequestBodyStream() == nil && e.takes&takesSecret == 0 { // a streamed body was not read
 		args = append(args, "body", s.clipped(ctx.Request.Body()))
 	}
 	if query := ctx.URI().QueryString(); len(query) > 0 {
@@ -54,7 +54,7 @@ func (s *Server) audit(ctx *fasthttp.RequestCtx, r *request, e *endpoint, err er
 	logger.Info(msg, args...)
 }
 
-// outcomeOf returns the code of an error, or ok.
+// outcomeOf returns the code of an error, or "ok" for nil.
 func outcomeOf(err error) string {
 	if err == nil {
 		return "ok"
@@ -72,7 +72,7 @@ func (s *Server) pathOf(ctx *fasthttp.RequestCtx) string {
 	return s.clipped(path)
 }
 
-// clipped returns the beginning of a client's text for a log, with tokens masked.
+// clipped returns the beginning of a client's text for a log, without tokens.
 func (s *Server) clipped(text []byte) string {
 	masked := s.cfg.Auth.Mask(string(text[:min(len(text), 2*auditBytesMax)]))
 	if len(masked) > auditBytesMax {

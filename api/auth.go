@@ -4,18 +4,20 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/api/listen"
+	"github.com/countd/countd/api/gate"
+	"github.com/countd/countd/api/operate"
 	"github.com/countd/countd/auth"
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/internal/strictjson"
 )
 
-// authFaults holds the answers to refused callers. They are encoded once, because refusals come in
-// floods and must cost little. They are encoded once: refusals come in floods and must cost little.
+// authFaults has the answers to refused callers. They are encoded once, because many refusals may
+// come at once and must cost little.
 var authFaults = map[auth.Refusal]*fault{
 	auth.NoToken:  unauthenticated("a token is needed: Authorization: Bearer TOKEN"),
 	auth.BadToken: unauthenticated("the token is nobody's; it may have been revoked"),
@@ -27,9 +29,9 @@ var authFaults = map[auth.Refusal]*fault{
 	}),
 }
 
-// errAuthTwice answers a request with several tokens. It is a refusal like others, so that such
+// errAuthTwice answers a request with several tokens. It counts as a refusal, so that such
 // requests cannot flood the audit log.
-var errAuthTwice = encoded(invalid(headerAuthorization, givenTwice))
+var errAuthTwice = encoded(invalid(headerAuthorization, strictjson.GivenTwice))
 
 func unauthenticated(message string) *fault {
 	return encoded(&fault{status: fasthttp.StatusUnauthorized, code: codeUnauthenticated, message: message})
@@ -40,7 +42,17 @@ func encoded(f *fault) *fault {
 	return f
 }
 
-// authorize finds the caller of a request. It returns an error if the caller may not make the
+// identity is who makes a call.
+type identity struct {
+	auth     *auth.Authorizer // nil if authorization is off, or the endpoint is public
+	caller   *auth.Caller     // nil for a caller without a token
+	excused  bool             // the call lacks a right, but the mode permissive allows it
+	from     *fasthttp.RequestCtx
+	endpoint *endpoint
+	received time.Time // time of the request's last byte
+}
+
+// authorize identifies the caller of a request. It returns an error if the caller may not make the
 // call. e is routes.none if the path has no endpoint.
 func (s *Server) authorize(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to target) error {
 	a := s.cfg.Auth
@@ -51,6 +63,9 @@ func (s *Server) authorize(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to
 	token, twice := bearer(&ctx.Request.Header)
 	caller, why := a.Identify(token, r.received)
 	r.caller = caller
+	if why == auth.NoToken && !twice && e.takes&takesNobody != 0 {
+		return nil
+	}
 	if why != auth.Granted {
 		if r.refuse(why, "") {
 			if twice {
@@ -71,7 +86,7 @@ func (s *Server) authorize(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to
 }
 
 // reauthorize refuses a call if its token was revoked while its body arrived.
-func (r *request) reauthorize(e *endpoint, to target) error {
+func (r *identity) reauthorize(e *endpoint, to target) error {
 	if r.caller == nil || r.excused {
 		return nil
 	}
@@ -90,9 +105,9 @@ func (r *request) reauthorize(e *endpoint, to target) error {
 	return r.forbidden(e.need.Access, to.keyspace, e.need.Keyspaces)
 }
 
-// Still implements shard.Permission: it refuses a call whose caller lost its token or rights
-// since the call was allowed.
-func (r *request) Still() error {
+// Still implements shard.Permission. It refuses a call whose caller has lost the token or the
+// right since the call was allowed.
+func (r *identity) Still() error {
 	if r.caller == nil || r.excused {
 		return nil
 	}
@@ -108,13 +123,8 @@ func (r *request) Still() error {
 	return nil
 }
 
-// permission returns a copy of r's permission, for an answer that is sent after r was released.
-func (r *request) permission() shard.Permission {
-	return &request{auth: r.auth, caller: r.caller, excused: r.excused, from: r.from, endpoint: r.endpoint}
-}
-
-// bearer returns the token of a request, or nil if there is none. A request with several tokens has
-// none, because a proxy and the server might choose different ones.
+// bearer returns the token of a request, or nil if there is none. It accepts no request with
+// several tokens, because a proxy and the server might choose different ones.
 func bearer(h *fasthttp.RequestHeader) (token []byte, twice bool) {
 	text, err := header(h, headerAuthorization)
 	if err != nil || len(text) == 0 {
@@ -131,7 +141,7 @@ func bearer(h *fasthttp.RequestHeader) (token []byte, twice bool) {
 // counts the other ops of a batch once the batch is decoded.
 func (s *Server) checkLimits(ctx *fasthttp.RequestCtx, r *request, e *endpoint) error {
 	over, wait := auth.Requests, r.caller.Take(auth.Requests, 1, r.received)
-	if c, ok := ctx.Conn().(*listen.Conn); wait == 0 && ok && !c.Counted {
+	if c, ok := ctx.Conn().(*gate.Conn); wait == 0 && ok && !c.Counted {
 		c.Counted = true
 		over, wait = auth.Connections, r.caller.Take(auth.Connections, 1, r.received)
 	}
@@ -157,23 +167,25 @@ func seconds(d time.Duration) int { return max(int(math.Ceil(d.Seconds())), 1) }
 // countOps counts the ops of a decoded batch against the limit of its caller.
 func (r *request) countOps() {
 	if r.caller != nil {
-		r.caller.Owe(auth.Ops, len(r.write.Ops)-1, r.received)
+		r.caller.Owe(auth.Ops, len(r.ops)-1, r.received)
 	}
 }
 
-// may returns an error if the caller lacks the access to a keyspace that the request names.
-func (r *request) may(access auth.Access, keyspace []byte) error {
+// may returns an error if the caller lacks that access to a keyspace.
+func (r *identity) may(access auth.Access, keyspace []byte) error {
 	if r.auth == nil || r.excused || r.caller.May(access, keyspace) {
 		return nil
 	}
 	return r.forbidden(access, keyspace, nil)
 }
 
-// forbidden refuses a call for lack of access to a keyspace or, if keyspaces is not empty, to those.
-func (r *request) forbidden(access auth.Access, keyspace []byte, keyspaces []string) error {
+// forbidden refuses a call for lack of access to keyspace or, if keyspaces is not empty, to these
+// keyspaces.
+func (r *identity) forbidden(access auth.Access, keyspace []byte, keyspaces []string) error {
 	target := string(keyspace)
 	if len(keyspaces) > 0 {
-		target = strings.Join(keyspaces, ", ")
+		lacked := slices.DeleteFunc(slices.Clone(keyspaces), func(name string) bool { return r.caller.May(access, []byte(name)) })
+		target = strings.Join(lacked, ", ")
 	}
 	if !r.refuse(auth.Forbidden, target) {
 		r.excused = true
@@ -182,12 +194,12 @@ func (r *request) forbidden(access auth.Access, keyspace []byte, keyspaces []str
 	message := fmt.Sprintf("user %s may not make this call", r.caller.Name)
 	if access == auth.Read || access == auth.Ingest || access == auth.Write {
 		message = fmt.Sprintf("user %s may not %s keyspace %s", r.caller.Name, map[auth.Access]string{
-			auth.Read: "read", auth.Ingest: "add to", auth.Write: "write to"}[access], shown([]byte(target)))
+			auth.Read: "read", auth.Ingest: "add to", auth.Write: "write to"}[access], operate.Shown([]byte(target)))
 	}
 	return &fault{status: fasthttp.StatusForbidden, code: codePermissionDenied, message: message, refusal: true}
 }
 
 // refuse counts a refusal and reports whether the call is refused.
-func (r *request) refuse(why auth.Refusal, target string) bool {
+func (r *identity) refuse(why auth.Refusal, target string) bool {
 	return r.auth.Refuse(why, auth.Call{Caller: r.caller, From: r.from.RemoteAddr(), What: r.endpoint.name, Target: target})
 }

@@ -23,10 +23,10 @@ import (
 
 	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/auth"
-	"github.com/countd/countd/auth/audit"
 	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/restore"
+	"github.com/countd/countd/shard/replica"
 )
 
 const rootToken = "root-token-of-the-tests-0123456789"
@@ -50,7 +50,7 @@ func startAuth(t testing.TB, mode auth.Mode, change func(*Config)) *enforcing {
 		t.Fatal(err)
 	}
 	logger := slog.New(slog.DiscardHandler)
-	log, err := audit.Open(e.auditLog, e.registry, logger)
+	log, err := auth.OpenAuditLog(e.auditLog, e.registry, logger)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,19 +188,40 @@ func (n *fakeNode) renewRows() {
 }
 
 // TestNeedsOfRoutes checks that each route has a need. A route on rows must name the keyspaces that
-// it needs, and another route none. Only probes may be public.
+// it needs, and another route none. Only probes and whoami may be public.
 func TestNeedsOfRoutes(t *testing.T) {
 	for _, r := range allRoutes() {
 		n := r.need
+		method, path := r.split()
 		onRows := n.Access == auth.Read || n.Access == auth.Ingest || n.Access == auth.Write
 		if n.Access == auth.Nobody || onRows == (len(n.Keyspaces) == 0 && n.In == auth.InNeed) || len(n.Keyspaces) > 0 && n.In != auth.InNeed {
-			t.Errorf("%s %s: %+v", r.method, r.path, n)
+			t.Errorf("%s %s: %+v", method, path, n)
 		}
-		if (n.In == auth.InPath) != strings.Contains(r.path, "{keyspace}") && n.Access != auth.Admin {
-			t.Errorf("%s %s: %+v", r.method, r.path, n)
+		if (n.In == auth.InPath) != strings.Contains(path, "{keyspace}") && n.Access != auth.Admin {
+			t.Errorf("%s %s: %+v", method, path, n)
 		}
-		if n.Access == auth.Public && r.path != "/healthz" && r.path != "/readyz" {
-			t.Errorf("%s is public", r.path)
+		if n.Access == auth.Public && path != "/healthz" && path != "/readyz" && path != "/v1/whoami" {
+			t.Errorf("%s is public", path)
+		}
+	}
+}
+
+// TestWhoami checks that whoami names what the caller may do on some keyspace or the cluster, and that asking it
+// without a token is no refusal.
+func TestWhoami(t *testing.T) {
+	e := startEnforcing(t)
+	web := e.token(t, "web", `{"role":"writer","keyspaces":["posts"]}`, `{"role":"metrics"}`)
+	for token, want := range map[string]string{
+		"":        `{"auth":"enforce","user":"","may":[]}`,
+		web:       `{"auth":"enforce","user":"web","may":["read","ingest","write","status"]}`,
+		rootToken: `{"auth":"enforce","user":"root","may":["read","ingest","write","status","admin"]}`,
+	} {
+		before := len(e.audited(t))
+		if got := e.as(token, "GET", "/v1/whoami", ""); got.status != http.StatusOK || got.body != want {
+			t.Errorf("token %q is answered %d %s", token, got.status, got.body)
+		}
+		if events := e.audited(t)[before:]; len(events) != 0 {
+			t.Errorf("token %q is audited: %+v", token, events)
 		}
 	}
 }
@@ -237,7 +258,7 @@ func TestRefusedCalls(t *testing.T) {
 		{"no path", web, "GET", "/v1/nowhere", "", 404, "no such path"},
 		{"no method", web, "PATCH", "/v1/keyspaces", "", 405, "method_not_allowed"},
 		{"a keyspace that is not there", web, "POST", "/v1/counters/songs/incr", "", 403, "user web may not add to keyspace songs"},
-		{"a poll, for the feed", web, "GET", "/v1/poll/7", "", 403, "user web may not read keyspace unread, feed"},
+		{"a poll, for the feed", web, "GET", "/v1/poll/7", "", 403, "user web may not read keyspace feed"},
 		{"ops", web, "POST", "/v1/ops", `{"ops":[{"keyspace":"posts","id":1,"add":{"like":1}},{"add":{"like":1},"user":2}]}`, 200, ""},
 		{"ops on another keyspace", web, "POST", "/v1/ops", `{"ops":[{"keyspace":"posts","id":1,"add":{"like":1}},{"keyspace":"users","id":1,"add":{"posts":1}}]}`, 403, "user web may not add to keyspace users"},
 		{"ops, the keyspace last", web, "POST", "/v1/ops", `{"ops":[{"id":1,"add":{"posts":1},"keyspace":"users"}]}`, 403, "keyspace users"},
@@ -361,7 +382,7 @@ func TestRevokedWhileABodyArrives(t *testing.T) {
 		}
 		defer c.Close()
 		_, _ = io.WriteString(c, "POST /v1/counters/posts/incr HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+web+"\r\n"+framing[0]+"\r\n\r\n"+framing[1])
-		eventually(t, "the server waits for the body", func() bool { return e.server.bodies.bytes.Load() > 0 })
+		eventually(t, "the server waits for the body", func() bool { return e.server.bodies.Used() > 0 })
 		if got := e.as(rootToken, "PUT", "/v1/users/web", `{"grants":[{"role":"reader","keyspaces":["posts"]}]}`); got.status != 200 {
 			t.Fatalf("%d %s", got.status, got.body)
 		}
@@ -415,12 +436,12 @@ func TestRevokedWhileItReads(t *testing.T) {
 // revoked.
 func TestRevokedStreams(t *testing.T) {
 	n := &withSnapshots{
-		open: func() (*shard.Snapshot, error) {
-			return &shard.Snapshot{ReadCloser: io.NopCloser(endless{}), Bytes: 1 << 40}, nil
+		open: func() (*replica.Snapshot, error) {
+			return &replica.Snapshot{ReadCloser: io.NopCloser(endless{}), Bytes: 1 << 40}, nil
 		},
 		restore: func(in io.Reader) (raftfsm.SnapshotFacts, error) {
 			_, err := io.Copy(io.Discard, in)
-			return raftfsm.SnapshotFacts{}, errors.Join(shard.ErrBadSnapshot, err)
+			return raftfsm.SnapshotFacts{}, errors.Join(restore.ErrBadSnapshot, err)
 		},
 	}
 	e := startAuth(t, auth.Enforce, n.config)
@@ -581,12 +602,13 @@ func TestEveryAdminCallIsAudited(t *testing.T) {
 		if r.need.Access != auth.Admin {
 			continue
 		}
-		path := namesInBraces.ReplaceAllString(r.path, "1")
+		method, template := r.split()
+		path := namesInBraces.ReplaceAllString(template, "1")
 		before := len(e.audited(t))
-		e.as(rootToken, r.method, path, "")
+		e.as(rootToken, method, path, "")
 		events := e.audited(t)[before:]
 		if len(events) != 1 || events[0].Who != auth.RootName || events[0].Target != path || events[0].Status == 0 {
-			t.Errorf("%s %s: %+v", r.method, r.path, events)
+			t.Errorf("%s %s: %+v", method, template, events)
 		}
 	}
 }

@@ -1,33 +1,17 @@
 package api
 
 import (
+	"errors"
 	"fmt"
-	"slices"
 
-	"github.com/countd/countd/engine"
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/api/operate"
+	"github.com/countd/countd/internal/strictjson"
 )
 
-// opsMax bounds the ops of one write. A larger request would delay the others of its shards for
-// long, and the client can split it.
-const opsMax = 10_000
-
-// change is a way to change counts: the name of the member in a body, and the kind of op in
-// the engine.
-type change struct {
-	member string
-	kind   engine.OpKind
-}
-
-var (
-	changeAdd = change{"add", engine.OpAdd}
-	changeSet = change{"set", engine.OpSet}
-)
-
-// rowMember returns the name of the member that holds the id of a row.
+// rowMember returns the name of the JSON member with the id of a row.
 func (r *request) rowMember() string { return rowMember(r.keyspace) }
 
-// objectIn starts the decoding of a body, which is an object.
+// objectIn starts to decode a body that is an object.
 func (r *request) objectIn(body []byte) *cursor {
 	c := &r.cursor
 	c.Reset(body)
@@ -35,12 +19,12 @@ func (r *request) objectIn(body []byte) *cursor {
 		c.Fail("body", "empty, an object is needed")
 	}
 	if !c.Begin('{') {
-		c.Fail("body", notObject)
+		c.Fail("body", strictjson.NotObject)
 	}
 	return c
 }
 
-// decoded ends the decoding of a body.
+// decoded ends decoding, and returns the body's fault.
 func (r *request) decoded() error {
 	r.cursor.End()
 	return r.cursor.fault()
@@ -54,28 +38,28 @@ func optional(body []byte) []byte {
 	return body
 }
 
-// seen remembers which members of an object were read, a bit for each.
-type seen uint16
+// seen has a bit for each member of an object that was read.
+type seen uint32
 
-// once records that member bit is read. It refuses a member that was read before.
+// once records that the member of bit is read. It refuses a member that was read before.
 func (s *seen) once(c *cursor, bit int, path string) {
 	if *s&(1<<bit) != 0 {
-		c.Fail(path, givenTwice)
+		c.Fail(path, strictjson.GivenTwice)
 	}
 	*s |= 1 << bit
 }
 
-// need fails if member bit of the object was not read.
+// need records a fault if the member that bit stands for was not read.
 func (s seen) need(c *cursor, bit int, path string) {
 	if !s.has(bit) {
-		c.Fail(path, missing)
+		c.Fail(path, strictjson.Missing)
 	}
 }
 
 func (s seen) has(bit int) bool { return s&(1<<bit) != 0 }
 
-// members calls read for each member of the body's object, with the index of the member's name in
-// names. Each member must be in names and may occur once.
+// members calls read for each member of the body, with the index of its name in names. Members
+// must be in names, and occur at most once.
 func (r *request) members(body []byte, names []string, read func(c *cursor, member int)) (seen, error) {
 	c := r.objectIn(body)
 	var s seen
@@ -87,7 +71,7 @@ func (r *request) members(body []byte, names []string, read func(c *cursor, memb
 			}
 		}
 		if member < 0 {
-			c.Fail(shown(key), noField(names...))
+			c.Fail(operate.Shown(key), operate.NoField(names...))
 			break
 		}
 		s.once(c, member, names[member])
@@ -96,228 +80,111 @@ func (r *request) members(body []byte, names []string, read func(c *cursor, memb
 	return s, r.decoded()
 }
 
-// allMembers is members for a body that must have a member for each of the names.
+// allMembers does what members does, for a body that must have all of names.
 func (r *request) allMembers(body []byte, names []string, read func(c *cursor, member int)) error {
 	s, err := r.members(body, names, read)
 	for i, name := range names {
 		if err == nil && !s.has(i) {
-			err = invalid(name, missing)
+			err = invalid(name, strictjson.Missing)
 		}
 	}
 	return err
 }
 
-// decodeOps reads {"ops":[{"id":…,"<member>":{column:value,…},"floor":n?},…],"want":"none"?}
-// into r.write.Ops and r.wantNone. Columns are those of r.keyspace.
-func (r *request) decodeOps(body []byte, ch change) error {
-	return r.decodeBatch(body, func(i int) { r.decodeOp(i, ch) })
-}
+// cursor parses a body. Its Err is a *strictjson.FieldError or a *fault.
+type cursor struct{ strictjson.Cursor }
 
-// decodeBatch reads {"ops":[…],"want":"none"?}, of members with "counted":bool? too. decodeOp
-// reads the ith op.
-func (r *request) decodeBatch(body []byte, decodeOp func(i int)) error {
-	c := r.objectIn(body)
-	var s seen
-	for n := 0; c.Next(n, '}'); n++ {
-		switch key := c.Key(); string(key) {
-		case "ops":
-			s.once(c, 0, "ops")
-			r.decodeOpList(decodeOp)
-		case "want":
-			s.once(c, 1, "want")
-			if c.Peek() != '"' || string(c.Str()) != "none" {
-				c.Fail("want", `it can only be "none"`)
-			}
-			r.wantNone = true
-		case "counted":
-			if r.takes&takesColumn == 0 {
-				c.Fail("counted", noSuchFld+bodyOfOps)
-			}
-			s.once(c, 2, "counted")
-			r.sets.uncounted = !c.boolean("counted")
-		default:
-			c.Fail(shown(key), noSuchFld+bodyOfOps)
-		}
+// boolean reads true or false.
+func (c *cursor) boolean(path string) bool {
+	value, ok := c.Bool()
+	if !ok {
+		c.Fail(path, strictjson.NotBool)
 	}
-	s.need(c, 0, "ops")
-	r.linkCells()
-	return r.decoded()
+	return value
 }
 
-// decodeRowSet reads {"set":{column:value,…}} as the only op, of row id.
-func (r *request) decodeRowSet(body []byte, id uint64) error {
-	err := r.allMembers(body, []string{"set"}, func(*cursor, int) { r.decodeCells(bodyOp, changeSet.member) })
-	r.addOp(engine.Op{ID: id, Kind: changeSet.kind})
-	r.linkCells()
-	return err
+// countIn reads an integer from 1 to limit.
+func (c *cursor) countIn(path string, limit int64) int {
+	v, ok := c.Int64()
+	if !ok || v < 1 || v > limit {
+		c.Fail(path, fmt.Sprintf("not an integer from 1 to %d", limit))
+		return 0
+	}
+	return int(v)
 }
 
-func (r *request) decodeOpList(decodeOp func(i int)) {
+// stop records a fault of the whole body. It replaces an earlier fault.
+func (c *cursor) stop(err error) {
+	c.Err, _ = faultOf(err)
+}
+
+// fault returns the body's fault as a *fault, or nil.
+func (c *cursor) fault() error {
+	if e, ok := errors.AsType[*strictjson.FieldError](c.Err); ok {
+		return invalid(e.Path, e.Problem)
+	}
+	return c.Err
+}
+
+// decodeIDs reads a list of countMin to countMax ids into r.ids.
+func (r *request) decodeIDs(path string, countMin, countMax int) {
 	c := &r.cursor
 	if !c.Begin('[') {
-		c.Fail("ops", notArray)
+		c.Fail(path, strictjson.NotArray)
 	}
 	for n := 0; c.Next(n, ']'); n++ {
-		if n == opsMax {
-			c.Fail("ops", fmt.Sprintf("more than %d", opsMax))
+		if n == countMax {
+			c.Fail(path, fmt.Sprintf("more than %d", countMax))
 			return
 		}
-		decodeOp(n)
-	}
-	if len(r.write.Ops) == 0 {
-		c.Fail("ops", "at least one is needed")
-	}
-}
-
-// decodeOp reads the ith op.
-func (r *request) decodeOp(i int, ch change) {
-	c := &r.cursor
-	if !c.Begin('{') {
-		c.Fail(opPath(i, ""), notObject)
-	}
-	op := engine.Op{Kind: ch.kind}
-	hasID, hasCells, floor := false, false, opFloor{}
-	first := len(r.cells)
-	for n := 0; c.Next(n, '}'); n++ {
-		key := c.Key()
-		switch {
-		case string(key) == r.rowMember() && !hasID:
-			hasID = true
-			var ok bool
-			if op.ID, ok = c.ID(); !ok {
-				c.Fail(opPath(i, r.rowMember()), notUint64)
-			}
-		case string(key) == ch.member && !hasCells:
-			hasCells = true
-			r.decodeCells(i, ch.member)
-		case string(key) == "floor" && ch.kind == engine.OpAdd && !floor.given:
-			floor.read(c, opPath(i, "floor"))
-		case string(key) == r.rowMember() || string(key) == ch.member || floor.given && string(key) == "floor":
-			c.Fail(opPath(i, string(key)), givenTwice)
-		default:
-			c.Fail(opPath(i, shown(key)), noField(r.rowMember(), ch.member, "floor"))
+		id, ok := c.ID()
+		if !ok {
+			c.Fail(fmt.Sprintf("%s[%d]", path, n), strictjson.NotUint64)
+			return
 		}
+		r.ids = append(r.ids, id)
 	}
-	if c.Err == nil && !hasID {
-		c.Fail(opPath(i, r.rowMember()), missing)
-	}
-	if c.Err == nil && !hasCells {
-		c.Fail(opPath(i, ch.member), missing)
-	}
-	if floor.given {
-		r.floorCells(first, floor.value)
-	}
-	r.addOp(op)
-}
-
-// opFloor is the floor of an op; given reports whether there is one.
-type opFloor struct {
-	value int64
-	given bool
-}
-
-func (f *opFloor) read(c *cursor, path string) {
-	f.given = true
-	var ok bool
-	if f.value, ok = c.Int64(); !ok {
-		c.Fail(path, notInt64)
+	if len(r.ids) < countMin {
+		c.Fail(path, "at least one is needed")
 	}
 }
 
-// floorCells inserts a floor before each cell of an op that subtracts. A floor cannot affect other
-// cells. The cells of the op begin at
-// index first of r.cells.
-func (r *request) floorCells(first int, floor int64) {
-	for i := len(r.cells) - 1; i >= first; i-- {
-		if c := r.cells[i]; c.Value < 0 {
-			r.cells = slices.Insert(r.cells, i, engine.Cell{Column: engine.FloorMark | c.Column, Value: floor})
-		}
-	}
-}
-
-// decodeCells reads {column:value,…}, the value of a JSON member of the ith op, and appends it to r.cells.
-func (r *request) decodeCells(i int, member string) {
+// decodeColumns parses the columns of a read.
+func (r *request) decodeColumns() {
 	c := &r.cursor
-	if !c.Begin('{') {
-		c.Fail(opPath(i, member), notObject)
+	if !c.Begin('[') {
+		c.Fail("columns", strictjson.NotArray)
 	}
-	var columns uint64 // read so far, by number; engine.ColumnsMax is 64
-	for n := 0; c.Next(n, '}'); n++ {
-		key := c.Key()
-		column := r.columnNumber(key)
+	var columns uint64 // requested so far, a bit for each number
+	for n := 0; c.Next(n, ']'); n++ {
+		if c.Peek() != '"' {
+			c.Fail(fmt.Sprintf("columns[%d]", n), strictjson.NotString)
+			return
+		}
+		column := r.columnNumber(c.Str())
 		switch {
 		case c.Err != nil:
 			return
 		case column < 0:
-			c.Fail(opPath(i, member)+"."+shown(key), noColumnOf(r.keyspace))
+			c.Fail(fmt.Sprintf("columns[%d]", n), noColumnOf(r.keyspace))
 			return
 		case columns&(1<<column) != 0:
-			c.Fail(opPath(i, member)+"."+string(key), givenTwice)
+			c.Fail(fmt.Sprintf("columns[%d]", n), strictjson.GivenTwice)
 			return
 		}
 		columns |= 1 << column
-		value, ok := c.Int64()
-		if !ok {
-			c.Fail(opPath(i, member)+"."+r.keyspace.Columns[column], notInt64)
-			return
-		}
-		r.cells = append(r.cells, engine.Cell{Column: uint8(column), Value: value})
+		r.columns = append(r.columns, uint8(column))
 	}
 	if columns == 0 {
-		c.Fail(opPath(i, member), oneColumn)
+		c.Fail("columns", oneColumn)
 	}
 }
 
-// columnNumber returns the number of a column of the request's keyspace, or -1 if there is no
-// such column.
-func (r *request) columnNumber(name []byte) int {
-	column := columnOf(r.keyspace, name)
-	if column < 0 && r.cursor.Err == nil {
-		var err error
-		if column, err = r.columnIn(&r.keyspace, name); err != nil {
-			r.cursor.stop(err)
+// allColumns selects every column of the keyspace that was not dropped.
+func (r *request) allColumns() {
+	for i, name := range r.keyspace.Columns {
+		if name != "" {
+			r.columns = append(r.columns, uint8(i))
 		}
-	}
-	return column
-}
-
-// columnIn returns the number of a column of ks, or -1 if there is no such column. If this node
-// does not know the column, columnIn brings ks up to date first.
-func (r *request) columnIn(ks **shard.Keyspace, name []byte) (int, error) {
-	was := *ks
-	if column := columnOf(was, name); column >= 0 || r.caughtUp {
-		return column, nil
-	}
-	if err := r.catchUp(); err != nil {
-		return -1, err
-	}
-	if *ks = r.backend.Keyspace(was.Name); !was.Same(*ks) {
-		return -1, shard.ErrUnknownKeyspace // the columns read before have numbers of the earlier keyspace
-	}
-	return columnOf(*ks, name), nil
-}
-
-// columnOf is ks.Column for a name that is still in the request.
-func columnOf(ks *shard.Keyspace, name []byte) int {
-	for i, column := range ks.Columns {
-		if column == string(name) && column != "" {
-			return i
-		}
-	}
-	return -1
-}
-
-// addOp appends an op whose cells end where cells ends now.
-func (r *request) addOp(op engine.Op) {
-	r.write.Ops = append(r.write.Ops, op)
-	r.cellEnds = append(r.cellEnds, len(r.cells))
-}
-
-// linkCells sets the cells of each op, after their array has its final place.
-func (r *request) linkCells() {
-	start := 0
-	for i, end := range r.cellEnds {
-		r.write.Ops[i].Cells = r.cells[start:end:end]
-		start = end
 	}
 }

@@ -9,43 +9,51 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/operate"
 	"github.com/countd/countd/auth"
-	"github.com/countd/countd/auth/audit"
+	"github.com/countd/countd/inbox"
 )
 
 // Config configures a Server. A zero bound or timeout means its default.
 type Config struct {
-	Backend Backend // required
-	Admin   Admin   // required
-	Sources Sources // required
+	Backend Backend         // required
+	Admin   operate.Admin   // required
+	Sources operate.Sources // required
 
-	// Listener, if given, is served, and closed by Shutdown. Otherwise New listens on Addr
-	// (host:port, port 0 for any).
+	Outboxes inbox.OutboxKeep // bounds of authors' outboxes
+
+	// Listener, if not nil, is served, and closed by Shutdown. Otherwise New listens on Addr,
+	// host:port; port 0 means any port.
 	Listener net.Listener
 	Addr     string
-	// Scheme is the scheme of redirects to other nodes: https if clients of the cluster need TLS,
-	// "" for http.
+	// Scheme is the URL scheme of redirects to other nodes: "https" if clients of the cluster need
+	// TLS, "" for http.
 	Scheme string
 
-	// AllowedHosts holds the names, with or without a port, that a request's Host may have in
-	// addition to IP literals and localhost; AnyHost or a nil list allows every Host.
+	// Console answers requests for the console's pages, which need no token, and returns false for
+	// other requests; nil for no console.
+	Console func(*fasthttp.RequestCtx) bool
+
+	// AllowedHosts has the names, with or without a port, that are allowed in a request's Host. IP
+	// literals and localhost are always allowed. gate.AnyHost or a nil list allows every Host.
 	AllowedHosts []string
 
-	// ReadTimeout bounds the time from a request's first byte to the end of its headers, and from
-	// there to the end of its body. A shorter timeout of the request bounds the body instead.
+	// ReadTimeout bounds the time from a request's first byte to the end of its headers, and the
+	// time from there to the end of its body. If the request has a shorter timeout, this timeout
+	// bounds the body.
 	ReadTimeout time.Duration
 	// WriteTimeout bounds the time in which a client accepts an answer.
 	WriteTimeout time.Duration
-	// IdleTimeout is how long a connection without a request stays open.
+	// IdleTimeout is the time for which a connection without a request stays open.
 	IdleTimeout time.Duration
 
-	// BodyBytesMax bounds a request's body; a larger one gets 413. The largest useful body,
+	// BodyBytesMax bounds a request's body; a larger body gets 413. The largest useful body,
 	// 10,000 ops on four columns each, is under 2 MiB.
 	BodyBytesMax int
 	// BodiesBytesMax bounds the sum of the bodies that are being read or served; a request beyond
-	// it gets 429. Bodies up to 8 KiB do not count: each connection may hold one. The work of a
-	// request grows with its body.
+	// it gets 429. Bodies up to 8 KiB do not count, because each connection has at most one.
 	BodiesBytesMax int
 	// HeaderBytesMax bounds the request line with the headers, and is the size of each
 	// connection's read buffer.
@@ -60,24 +68,12 @@ type Config struct {
 	// Auth identifies callers and checks their rights; nil lets everybody do everything.
 	Auth *auth.Authorizer
 	// Audit receives admin actions; nil for none.
-	Audit *audit.Log
+	Audit *auth.AuditLog
 
-	Version  string               // the answer of /v1/version
+	Version  string               // for the answer of /v1/version
 	Registry *prometheus.Registry // required: /metrics serves it, with the api's own metrics
 	Logger   *slog.Logger         // required
 }
-
-// The defaults of Config.
-const (
-	readTimeoutDefault    = 10 * time.Second
-	writeTimeoutDefault   = 10 * time.Second
-	idleTimeoutDefault    = 60 * time.Second
-	bodyBytesMaxDefault   = 8 << 20
-	bodiesBytesMaxDefault = 32 << 20
-	headerBytesMaxDefault = 8 << 10
-	connsMaxDefault       = 8192
-	inFlightMaxDefault    = 4096
-)
 
 // withDefaults returns the config with defaults for zero values, or an error for an invalid
 // one.
@@ -97,17 +93,17 @@ func (c Config) withDefaults() (Config, error) {
 		return c, errors.New("config: neither Listener nor Addr")
 	}
 	c.Scheme = cmp.Or(c.Scheme, "http")
-	c.ReadTimeout = cmp.Or(c.ReadTimeout, readTimeoutDefault)
-	c.WriteTimeout = cmp.Or(c.WriteTimeout, writeTimeoutDefault)
-	c.IdleTimeout = cmp.Or(c.IdleTimeout, idleTimeoutDefault)
+	c.ReadTimeout = cmp.Or(c.ReadTimeout, 10*time.Second)
+	c.WriteTimeout = cmp.Or(c.WriteTimeout, 10*time.Second)
+	c.IdleTimeout = cmp.Or(c.IdleTimeout, 60*time.Second)
 	if least := min(c.ReadTimeout, c.WriteTimeout, c.IdleTimeout); least < 0 {
 		return c, fmt.Errorf("config: a timeout is %s", least)
 	}
-	c.BodyBytesMax = cmp.Or(c.BodyBytesMax, bodyBytesMaxDefault)
-	c.BodiesBytesMax = cmp.Or(c.BodiesBytesMax, bodiesBytesMaxDefault)
-	c.HeaderBytesMax = cmp.Or(c.HeaderBytesMax, headerBytesMaxDefault)
-	c.ConnsMax = cmp.Or(c.ConnsMax, connsMaxDefault)
-	c.InFlightMax = cmp.Or(c.InFlightMax, inFlightMaxDefault)
+	c.BodyBytesMax = cmp.Or(c.BodyBytesMax, 8<<20)
+	c.BodiesBytesMax = cmp.Or(c.BodiesBytesMax, 32<<20)
+	c.HeaderBytesMax = cmp.Or(c.HeaderBytesMax, 8<<10)
+	c.ConnsMax = cmp.Or(c.ConnsMax, 8192)
+	c.InFlightMax = cmp.Or(c.InFlightMax, 4096)
 	if least := min(c.BodyBytesMax, c.BodiesBytesMax, c.HeaderBytesMax, c.ConnsMax, c.InFlightMax); least < 0 {
 		return c, fmt.Errorf("config: a bound is %d", least)
 	}

@@ -3,32 +3,65 @@ package api
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/operate"
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 )
 
-func (s *Server) getRow(ctx *fasthttp.RequestCtx, r *request) error {
+// counterRoutes are the calls about counts, the most frequent ones first.
+func counterRoutes() []route {
+	const (
+		many  = takesBody | takesRead | takesKeyspace
+		write = takesBody | takesWrite | takesKeyspace
+	)
+	read, add, put := auth.Read.InPath(), auth.Ingest.InPath(), auth.Write.InPath()
+	return []route{
+		{"POST /v1/counters/{keyspace}/get", "counters_mget", does{many, read, getMany}},
+		{"POST /v1/counters/{keyspace}/incr", "counters_incr", does{write, add, incr}},
+		{"POST /v1/counters/{keyspace}/set", "counters_set", does{write, put, set}},
+		{"POST /v1/counters/{keyspace}/scan", "counters_scan", does{many, read, scan}},
+		{"POST /v1/counters/{keyspace}/correct", "counters_correct", does{write, put, correct}},
+		{"GET /v1/counters/{keyspace}/{id}", "counters_get", does{takesRead | takesKeyspace | takesID, read, getRow}},
+		{"PUT /v1/counters/{keyspace}/{id}", "counters_put", does{write | takesID, put, putRow}},
+		{"DELETE /v1/counters/{keyspace}/{id}", "counters_delete", does{takesWrite | takesKeyspace | takesID, put, deleteRow}},
+		{"POST /v1/ops", "ops", does{takesBody | takesWrite | takesOps, auth.Ingest.InBody(), ops}},
+	}
+}
+
+const (
+	idsMax      = 1_000  // ids of one read: about 100 KB of answer
+	scanMax     = 10_000 // rows of a page: about 1 MB of answer
+	scanDefault = 1_000
+)
+
+// opsMax bounds the ops of one write. A larger request would delay other requests to its shards;
+// the client can split it.
+const opsMax = 10_000
+
+func getRow(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	r.ids = append(r.ids, r.id)
 	r.allColumns()
-	if err := s.readRows(r); err != nil {
+	if err := s.readRows(r, len(r.keyspace.Columns)); err != nil {
 		return err
 	}
 	answer(ctx, func(dst []byte) []byte {
-		return append(appendRow(dst, r.id, r.keyspace, r.columns, r.rows), '}')
+		return append(appendRow(dst, r.id, r.keyspace, r.columns, r.rows.Rows), '}')
 	})
 	return nil
 }
 
-func (s *Server) getMany(ctx *fasthttp.RequestCtx, r *request) error {
+func getMany(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeGet(ctx.Request.Body()); err != nil {
 		return err
 	}
-	if err := s.readRows(r); err != nil {
+	if err := s.readRows(r, len(r.keyspace.Columns)); err != nil {
 		return err
 	}
 	size := rowsBytes(len(r.ids), len(r.columns))
@@ -39,29 +72,21 @@ func (s *Server) getMany(ctx *fasthttp.RequestCtx, r *request) error {
 		size *= 2
 	}
 	answerLong(ctx, size, func(dst []byte) []byte {
-		return append(appendRows(dst, r.ids, r.keyspace, r.columns, r.rows, r.sets.in), '}')
+		return append(appendRows(dst, r.ids, r.keyspace, r.columns, r.rows.Rows, r.sets.in), '}')
 	})
 	return nil
 }
 
-// readRows fills r.rows with the rows of r.ids.
-func (s *Server) readRows(r *request) error {
-	width := len(r.keyspace.Columns)
-	r.rows = resized(r.rows, len(r.ids)*width)
-	r.rowsQuery = rows.Query{Width: width, Rows: r.rows}
-	if err := s.node().Read(r.keyspace, &r.rowsQuery, r.ids, &r.read); err != nil {
+// readRows fills r.rows with the first width columns of the rows of r.ids.
+func (s *Server) readRows(r *request, width int) error {
+	r.rows = rows.Query{Width: width, Rows: resized(r.rows.Rows, len(r.ids)*width)}
+	if err := s.node().Read(r.keyspace, &r.rows, r.ids, &r.read); err != nil {
 		return fmt.Errorf("cannot read rows: %w", err)
 	}
 	return nil
 }
 
-// resized returns a slice of n values with any content. It reuses the array if that is large
-// enough.
-func resized(values []int64, n int) []int64 {
-	return slices.Grow(values[:0], n)[:n]
-}
-
-func (s *Server) scan(ctx *fasthttp.RequestCtx, r *request) error {
+func scan(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	p, err := r.decodeScan(ctx.Request.Body())
 	if err != nil {
 		return err
@@ -84,7 +109,7 @@ func (s *Server) scan(ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// appendUnreadable appends the shards that a scan has left out, if there are any.
+// appendUnreadable appends the shards that a scan has skipped, if there are any.
 func appendUnreadable(dst []byte, shards []int) []byte {
 	if len(shards) == 0 {
 		return dst
@@ -92,12 +117,24 @@ func appendUnreadable(dst []byte, shards []int) []byte {
 	return appendInts(append(dst, `,"unreadable_shards":`...), shards)
 }
 
-func (s *Server) incr(ctx *fasthttp.RequestCtx, r *request) error {
+func incr(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	return s.change(ctx, r, changeAdd)
 }
 
-func (s *Server) set(ctx *fasthttp.RequestCtx, r *request) error {
+func set(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	return s.change(ctx, r, changeSet)
+}
+
+// correct serves POST /v1/counters/{keyspace}/correct. It does what incr does, and counts the ops
+// as corrections.
+func correct(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
+	if err := s.change(ctx, r, changeAdd); err != nil {
+		return err
+	}
+	if !r.write.Duplicate {
+		s.metrics.Corrected(&r.write, r.ops, r.keyspace.Name)
+	}
+	return nil
 }
 
 // change serves a batch of ops.
@@ -109,27 +146,24 @@ func (s *Server) change(ctx *fasthttp.RequestCtx, r *request, ch change) error {
 		return err
 	}
 	if r.wantNone {
-		answer(ctx, func(dst []byte) []byte { return appendApplied(dst, &r.write, r.keyspace) })
+		answer(ctx, func(dst []byte) []byte { return appendApplied(dst, &r.write, r.ops, r.keyspace) })
 		return nil
 	}
 	r.allColumns()
-	answerLong(ctx, rowsBytes(len(r.write.Ops), len(r.columns)), func(dst []byte) []byte {
-		return appendResults(dst, &r.write, r.keyspace, r.columns)
+	answerLong(ctx, rowsBytes(len(r.ops), len(r.columns)), func(dst []byte) []byte {
+		return appendResults(dst, &r.write, r.ops, r.keyspace, r.columns)
 	})
 	return nil
 }
 
-// rowsBytes estimates the bytes of rows of small counts in an answer.
-func rowsBytes(rows, columns int) int { return rows * (40 + 12*columns) }
-
-func (s *Server) putRow(ctx *fasthttp.RequestCtx, r *request) error {
+func putRow(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeRowSet(ctx.Request.Body(), r.id); err != nil {
 		return err
 	}
 	return s.writeRow(ctx, r)
 }
 
-func (s *Server) deleteRow(ctx *fasthttp.RequestCtx, r *request) error {
+func deleteRow(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	r.addOp(engine.Op{ID: r.id, Kind: engine.OpDelete})
 	return s.writeRow(ctx, r)
 }
@@ -151,21 +185,22 @@ func (s *Server) writeRow(ctx *fasthttp.RequestCtx, r *request) error {
 func (s *Server) writeOps(r *request, wantRows bool) error {
 	r.countOps()
 	w := &r.write
+	w.Ops = &r.ops
 	if wantRows {
 		w.Width = len(r.keyspace.Columns)
 	}
-	w.Rows = resized(w.Rows, len(w.Ops)*w.Width)
+	w.Rows = resized(w.Rows, len(r.ops)*w.Width)
 	if err := s.node().Write(r.keyspace, w); err != nil {
 		return fmt.Errorf("cannot write: %w", err)
 	}
-	if len(w.Overflows) > 0 && len(w.Overflows) == len(w.Ops) {
-		return overflowFault(w, r.keyspace, w.Overflows[0])
+	if len(w.Overflows) > 0 && len(w.Overflows) == len(r.ops) {
+		return overflowFault(r.ops, r.keyspace, w.Overflows[0])
 	}
 	return nil
 }
 
-// withOps adds to an error of a write the ops that it concerns: the first op that needs a new row,
-// or all ops if the outcome is unknown. So every 504 of a write names its ids in one form.
+// withOps adds ops to an error of a write: the first op that needs a new row, or all ops if the
+// outcome is unknown. So every 504 of a write has the ids of its ops.
 func (r *request) withOps(err error) error {
 	w := &r.write
 	var newRow *shard.NewRowError
@@ -188,7 +223,7 @@ func (r *request) withOps(err error) error {
 		return f
 	}
 	var partial *shard.PartialError
-	if !errors.Is(err, shard.ErrOutcomeUnknown) || errors.As(err, &partial) {
+	if !errors.Is(err, errs.ErrOutcomeUnknown) || errors.As(err, &partial) {
 		return err
 	}
 	partial = &shard.PartialError{Err: err}
@@ -196,8 +231,80 @@ func (r *request) withOps(err error) error {
 		partial.Unknown = []uint64{r.id}
 		return partial
 	}
-	for i := range w.Ops {
-		partial.Unknown, partial.UnknownOps = append(partial.Unknown, w.Ops[i].ID), append(partial.UnknownOps, i)
+	for i, op := range r.ops {
+		partial.Unknown, partial.UnknownOps = append(partial.Unknown, op.ID), append(partial.UnknownOps, i)
 	}
 	return partial
+}
+
+// decodeGet reads {"ids":[…],"columns":[…]?,"member":…?} into r.ids, r.columns and r.sets.
+func (r *request) decodeGet(body []byte) error {
+	c := r.objectIn(body)
+	var s seen
+	for n := 0; c.Next(n, '}'); n++ {
+		switch key := c.Key(); string(key) {
+		case "ids":
+			s.once(c, 0, "ids")
+			r.decodeIDs("ids", 1, idsMax)
+		case "columns":
+			s.once(c, 1, "columns")
+			r.decodeColumns()
+		case "member":
+			s.once(c, 2, "member")
+			r.readMember()
+		default:
+			c.Fail(operate.Shown(key), operate.NoField("ids", "columns", "member"))
+		}
+	}
+	s.need(c, 0, "ids")
+	if !s.has(1) {
+		r.allColumns()
+	}
+	if r.sets.asked && len(r.ids)*len(r.columns) > lookupsMax {
+		c.Fail("member", fmt.Sprintf("%d ids of %d columns are more than %d sets: ask for fewer columns or ids", len(r.ids), len(r.columns), lookupsMax))
+	}
+	return r.decoded()
+}
+
+// page selects the rows of a scan.
+type page struct {
+	after    uint64
+	hasAfter bool
+	limit    int
+	skip     bool // skip shards of which no living node has a replica
+}
+
+// decodeScan reads {"cursor":…?,"limit":n?,"columns":[…]?,"skip_unreadable":bool?}; columns go to
+// r.columns. The cursor is the last id of the previous page; "after" is another name for it.
+// Without a consistency in the request, skip_unreadable makes the read stale.
+func (r *request) decodeScan(body []byte) (page, error) {
+	p := page{limit: scanDefault}
+	known := []string{"cursor", "limit", "columns", "skip_unreadable", "after"}
+	s, err := r.members(body, known, func(c *cursor, member int) {
+		switch name := known[member]; name {
+		case "cursor", "after":
+			if p.hasAfter {
+				c.Fail(name, strictjson.GivenTwice)
+			}
+			if p.after, p.hasAfter = c.ID(); !p.hasAfter {
+				c.Fail(name, map[string]string{"cursor": notCursor, "after": strictjson.NotUint64}[name])
+			}
+		case "limit":
+			p.limit = c.countIn("limit", scanMax)
+		case "columns":
+			r.decodeColumns()
+		case "skip_unreadable":
+			p.skip = c.boolean("skip_unreadable")
+			switch {
+			case p.skip && !r.namesLevel:
+				r.read.Consistency, r.read.MaxStaleness = shard.Stale, 0
+			case p.skip && r.read.Consistency != shard.Stale:
+				c.Fail("skip_unreadable", "only of a read with consistency stale")
+			}
+		}
+	})
+	if !s.has(2) {
+		r.allColumns()
+	}
+	return p, err
 }

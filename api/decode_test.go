@@ -13,15 +13,20 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/api/apitest"
+	"github.com/countd/countd/api/operate"
 	"github.com/countd/countd/client"
 	clientadmin "github.com/countd/countd/client/admin"
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
 )
 
 func postsKeyspace() *shard.Keyspace {
-	return &shard.Keyspace{Name: "posts", Kind: shard.KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 4}
+	return &shard.Keyspace{Name: "posts", Kind: kinds.Counters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 4}
 }
 
 // hundredOps returns a body of 100 increments of one to three columns.
@@ -44,11 +49,13 @@ func hundredOps() []byte {
 
 // fullWrite returns the answer to hundredOps.
 func fullWrite(ks *shard.Keyspace) *shard.Write {
+	var ops counters.Ops
 	w := &shard.Write{Width: len(ks.Columns), Token: shard.Token{Cluster: 7, At: []shard.GroupIndex{{Group: 1, Index: 1000}, {Group: 2, Index: 2000}}}}
 	for i := range 100 {
-		w.Ops = append(w.Ops, engine.Op{ID: uint64(4467107636950632 + i*7919), Kind: engine.OpAdd})
+		ops = append(ops, engine.Op{ID: uint64(4467107636950632 + i*7919), Kind: engine.OpAdd})
 		w.Rows = append(w.Rows, 12, 3, int64(i)*17, 123456)
 	}
+	w.Ops = ops
 	return w
 }
 
@@ -81,7 +88,7 @@ func TestDecodeAndEncodeDoNotAllocate(t *testing.T) {
 	}{
 		{"decode 100 ops", decode},
 		{"decode ids", decodeGet},
-		{"encode 100 results", func() { out = appendResults(out[:0], w, ks, columns) }},
+		{"encode 100 results", func() { out = appendResults(out[:0], w, w.Ops.(counters.Ops), ks, columns) }},
 		{"encode a page of 20", func() { out = appendRows(out[:0], ids, ks, columns, w.Rows, nil) }},
 	} {
 		if n := testing.AllocsPerRun(100, c.run); n != 0 {
@@ -96,7 +103,7 @@ func TestPoolDropsHugeRequests(t *testing.T) {
 	r := p.acquire()
 	r.cells = make([]engine.Cell, 0, pooledCellsMax+1)
 	p.release(r)
-	if r.cells == nil || len(r.write.Ops) != 0 {
+	if r.cells == nil || len(r.ops) != 0 {
 		t.Fatal("the request was touched")
 	}
 	if again := p.acquire(); again == r {
@@ -123,7 +130,7 @@ func BenchmarkEncodeResults100(b *testing.B) {
 	w := fullWrite(ks)
 	b.ReportAllocs()
 	for b.Loop() {
-		out = appendResults(out[:0], w, ks, []uint8{0, 1, 2, 3})
+		out = appendResults(out[:0], w, w.Ops.(counters.Ops), ks, []uint8{0, 1, 2, 3})
 	}
 }
 
@@ -146,7 +153,7 @@ func BenchmarkEncodePage20(b *testing.B) {
 	w := fullWrite(ks)
 	ids := make([]uint64, 20)
 	for i := range ids {
-		ids[i] = w.Ops[i].ID
+		ids[i] = apitest.RowOps(w.Ops)[i].ID
 	}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -340,8 +347,8 @@ func FuzzDecodeOps(f *testing.F) {
 			wantTellable(t, err)
 			return
 		}
-		if wantNone != r.wantNone || !reflect.DeepEqual(ops, r.write.Ops) {
-			t.Fatalf("%q: decoder read %v, oracle read %v", body, r.write.Ops, ops)
+		if wantNone != r.wantNone || !reflect.DeepEqual(ops, []engine.Op(r.ops)) {
+			t.Fatalf("%q: decoder read %v, oracle read %v", body, r.ops, ops)
 		}
 	})
 }
@@ -360,7 +367,7 @@ func wantTellable(t *testing.T, err error) {
 // manyMembers is a body with members of all types.
 type manyMembers struct {
 	Name      string                  `json:"name"`
-	Columns   []client.Column         `json:"columns"`
+	Columns   []column.Column         `json:"columns"`
 	Shards    *int                    `json:"shards"`
 	ID        client.ID               `json:"id"`
 	On        bool                    `json:"on"`
@@ -368,7 +375,7 @@ type manyMembers struct {
 	Seconds   *int64                  `json:"older_than_seconds"`
 	Grants    []clientadmin.Grant     `json:"grants"`
 	Was       *clientadmin.UserRights `json:"was"`
-	Positions map[uint32]position     `json:"positions"`
+	Positions map[uint32]int64        `json:"positions"`
 }
 
 func FuzzDecodeLists(f *testing.F) {
@@ -391,7 +398,7 @@ func FuzzDecodeLists(f *testing.F) {
 		decoders := map[string]func() error{
 			"get":     func() error { return r.decodeGet(body) },
 			"scan":    func() error { _, err := r.decodeScan(body); return err },
-			"rare":    func() error { return decodeJSON(body, new(manyMembers)) },
+			"rare":    func() error { return operate.Decode(body, new(manyMembers)) },
 			"row":     func() error { return r.decodeRowSet(body, 1) },
 			"ops":     func() error { r.backend = node; return r.decodeMixedOps(body) },
 			"members": func() error { return r.decodeBatch(body, r.decodeMemberOp) },

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
 )
 
@@ -11,8 +12,8 @@ import (
 // most once a request, and only for names that it does not know.
 func TestNamesMadeElsewhere(t *testing.T) {
 	const get, incr = "/v1/counters/likes/get", "/v1/counters/likes/incr"
-	likes := &shard.Keyspace{Name: "likes", Kind: shard.KindCounters, Columns: []string{"up"}, Shards: 4}
-	hearts := &shard.Keyspace{Name: "hearts", Kind: shard.KindCounters, Columns: []string{"up"}, Shards: 4}
+	likes := &shard.Keyspace{Name: "likes", Kind: kinds.Counters, Columns: []string{"up"}, Shards: 4}
+	hearts := &shard.Keyspace{Name: "hearts", Kind: kinds.Counters, Columns: []string{"up"}, Shards: 4}
 	wider := *likes
 	wider.Columns = []string{"up", "down", "side"}
 	l := startFakeServer(t, nil)

@@ -1,19 +1,23 @@
 package api
 
 import (
+	"slices"
 	"strconv"
 
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/client"
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard"
 )
 
-// The functions below append JSON to dst and allocate only to grow it. Names of
-// columns are lower-case letters, digits and underscores, so they need no
-// escaping.
+// The functions below append JSON to dst and allocate only to grow it. Names of columns need no
+// escaping, because they have only lower-case letters, digits and underscores.
 
-// appendRow appends {"id":"…","counts":{…}}, or "user" in place of "id" for a user. It leaves out
-// the closing brace, so that a caller may append more. row is the whole row. columns selects its
-// columns.
+// appendRow appends {"id":"…","counts":{…}, with "user" instead of "id" for a user. The closing
+// brace is missing, so that a caller may append more. The row has a count for each column of the
+// keyspace. The answer shows only the given columns.
 func appendRow(dst []byte, id uint64, ks *shard.Keyspace, columns []uint8, row []int64) []byte {
 	dst = appendMember(dst, ks, id)
 	dst = append(dst, ',')
@@ -48,9 +52,8 @@ func appendWholeRow(dst []byte, ks *shard.Keyspace, row []int64) []byte {
 	return append(dst, '}')
 }
 
-// appendRows appends {"results":[…] with a row for each id, the outer brace left
-// open. Each row also states which sets have the member, by inSets, the answer of readSets. If inSets
-// is empty, the rows state nothing about sets.
+// appendRows appends {"results":[…] with a row for each id, without the closing brace. If inSets,
+// a result of readSets, is not empty, each row also states which sets have the member.
 func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, rows []int64, inSets []bool) []byte {
 	width := len(ks.Columns)
 	dst = append(dst, `{"results":[`...)
@@ -64,7 +67,7 @@ func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, r
 	return append(dst, ']')
 }
 
-// appendIn appends whether a member is in the sets of row i of n. inSets has the order of readSets.
+// appendIn appends whether a member is in the sets of row i of n. inSets is a result of readSets.
 func appendIn(dst []byte, ks *shard.Keyspace, columns []uint8, inSets []bool, i, n int) []byte {
 	dst = append(dst, `,"member":{`...)
 	for j, column := range columns {
@@ -73,21 +76,22 @@ func appendIn(dst []byte, ks *shard.Keyspace, columns []uint8, inSets []bool, i,
 	return append(dst, '}')
 }
 
-// appendResults appends the answer of a write that returns each row. A write without a keyspace
-// concerns several keyspaces, and returns all columns.
-func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uint8) []byte {
+// appendResults appends the answer of a write that returns each row. ks is nil for a write to
+// several keyspaces, which returns all columns.
+func appendResults(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keyspace, columns []uint8) []byte {
 	dst = append(dst, `{"results":[`...)
 	refused, cuts, changed := w.Overflows, w.Cuts, w.Changed
-	for i := range w.Ops {
+	for i := range ops {
 		dst = comma(dst, i)
 		if len(refused) > 0 && refused[0].Op == i {
-			dst = appendRefused(dst, w, ks, refused[0])
+			dst = appendRefused(dst, w, ops, ks, refused[0])
 			refused = refused[1:]
 			continue
 		}
 		of, row := keyspaceOf(w, ks, i), w.Rows[i*w.Width:(i+1)*w.Width]
-		if op := &w.Ops[i]; op.OfMember() {
-			_, cuts = cutsOf(i, cuts) // the count shows enough for an op with a member
+		op := &ops[i]
+		if op.OfMember() {
+			_, cuts = cutsOf(i, cuts) // an op with a member needs no cuts, because the count suffices
 			did := len(changed) > 0 && changed[0] == i
 			if did {
 				changed = changed[1:]
@@ -97,10 +101,10 @@ func appendResults(dst []byte, w *shard.Write, ks *shard.Keyspace, columns []uin
 			continue
 		}
 		if ks == nil {
-			dst = append(appendMember(dst, of, w.Ops[i].ID), `,"counts":`...)
+			dst = append(appendMember(dst, of, op.ID), `,"counts":`...)
 			dst = appendWholeRow(dst, of, row)
 		} else {
-			dst = appendRow(dst, w.Ops[i].ID, of, columns, row)
+			dst = appendRow(dst, op.ID, of, columns, row)
 		}
 		dst, cuts = appendAdded(dst, of, i, cuts)
 		dst = append(dst, '}')
@@ -118,8 +122,9 @@ func appendMemberOp(dst []byte, op *engine.Op) []byte {
 	return appendID(append(dst, `,"member":`...), uint64(op.Cells[0].Value))
 }
 
-// cutsOf splits the cuts of an op and of later ops after those of the op.
-func cutsOf(op int, cuts []engine.Cut) (of, later []engine.Cut) {
+// cutsOf divides cuts, which begin with those of an op, into the op's own cuts and those of later
+// ops.
+func cutsOf(op int, cuts []engine.Cut) (own, later []engine.Cut) {
 	n := 0
 	for n < len(cuts) && cuts[n].Op == op {
 		n++
@@ -127,8 +132,8 @@ func cutsOf(op int, cuts []engine.Cut) (of, later []engine.Cut) {
 	return cuts[:n], cuts[n:]
 }
 
-// appendAdded appends ,"added":{column:delta,…} for the deltas of an op that floors cut short, if
-// there are any. cuts belong to this op and later ones; it returns those of the later ones.
+// appendAdded appends ,"added":{column:delta,…} for the deltas of an op that floors reduced, if
+// there are any. cuts has the cuts of this and later ops; it returns the cuts of later ops.
 func appendAdded(dst []byte, ks *shard.Keyspace, op int, cuts []engine.Cut) ([]byte, []engine.Cut) {
 	cuts, later := cutsOf(op, cuts)
 	if len(cuts) == 0 {
@@ -142,24 +147,23 @@ func appendAdded(dst []byte, ks *shard.Keyspace, op int, cuts []engine.Cut) ([]b
 }
 
 // appendApplied appends the answer of a write that returns no rows. It still lists refused ops,
-// because the client has no other way to find them. It does not count ops of unknown outcome as
-// applied.
-func appendApplied(dst []byte, w *shard.Write, ks *shard.Keyspace) []byte {
+// which the client could not find otherwise. Ops of unknown outcome do not count as applied.
+func appendApplied(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keyspace) []byte {
 	dst = append(dst, `{"applied":`...)
-	dst = strconv.AppendInt(dst, int64(len(w.Ops)-len(w.Overflows)-len(w.Unknown)), 10)
+	dst = strconv.AppendInt(dst, int64(len(ops)-len(w.Overflows)-len(w.Unknown)), 10)
 	if len(w.Overflows) > 0 {
 		dst = appendFailed(dst, len(w.Overflows))
 		dst = append(dst, `,"errors":[`...)
 		for i, overflow := range w.Overflows {
-			dst = appendRefused(comma(dst, i), w, ks, overflow)
+			dst = appendRefused(comma(dst, i), w, ops, ks, overflow)
 		}
 		dst = append(dst, ']')
 	}
 	return append(appendOutcome(appendUnknown(dst, w), w), '}')
 }
 
-// appendUnknown appends the ids of ops of a repeated request that the shard applied or refused
-// before, if the shard no longer remembers which.
+// appendUnknown appends the ids of ops of a repeated request for which the shard no longer
+// remembers whether it applied or refused them.
 func appendUnknown(dst []byte, w *shard.Write) []byte {
 	for i, op := range w.Unknown {
 		if i == 0 {
@@ -167,7 +171,7 @@ func appendUnknown(dst []byte, w *shard.Write) []byte {
 		} else {
 			dst = append(dst, ',')
 		}
-		dst = appendID(dst, w.Ops[op].ID)
+		dst = appendID(dst, w.Ops.ID(op))
 	}
 	if len(w.Unknown) > 0 {
 		dst = append(dst, ']')
@@ -180,7 +184,7 @@ func appendFailed(dst []byte, failed int) []byte {
 	return strconv.AppendInt(dst, int64(failed), 10)
 }
 
-// appendOutcome appends the members that every write answers.
+// appendOutcome appends the JSON members that the answer of every write has.
 func appendOutcome(dst []byte, w *shard.Write) []byte {
 	dst = append(dst, `,"duplicate":`...)
 	dst = strconv.AppendBool(dst, w.Duplicate)
@@ -190,10 +194,10 @@ func appendOutcome(dst []byte, w *shard.Write) []byte {
 }
 
 // appendRefused appends {"id":"…","error":{…}} for an op that overflowed.
-func appendRefused(dst []byte, w *shard.Write, ks *shard.Keyspace, overflow engine.Overflow) []byte {
+func appendRefused(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keyspace, overflow engine.Overflow) []byte {
 	ks = keyspaceOf(w, ks, overflow.Op)
-	f := overflowFault(w, ks, overflow)
-	if op := &w.Ops[overflow.Op]; op.OfMember() {
+	f := overflowFault(ops, ks, overflow)
+	if op := &ops[overflow.Op]; op.OfMember() {
 		dst = appendMemberOp(dst, op)
 	} else {
 		dst = appendMember(dst, ks, op.ID)
@@ -202,3 +206,23 @@ func appendRefused(dst []byte, w *shard.Write, ks *shard.Keyspace, overflow engi
 	dst = appendError(dst, f.code, f.message, f.field)
 	return append(dst, '}')
 }
+
+// answerWrite answers a write. The function members appends the JSON members of this call, before
+// those that the answer of every write has.
+func answerWrite(ctx *fasthttp.RequestCtx, w *shard.Write, members func(dst []byte) []byte) {
+	answer(ctx, func(dst []byte) []byte { return append(appendOutcome(members(append(dst, '{')), w), '}') })
+}
+
+// written returns the fields that the answer of every write has.
+func (r *request) written() client.Written {
+	return client.Written{Duplicate: r.write.Duplicate, Token: string(r.write.Token.AppendText(nil))}
+}
+
+// resized returns a slice of n values with any content. It reuses the memory of values if
+// possible.
+func resized(values []int64, n int) []int64 {
+	return slices.Grow(values[:0], n)[:n]
+}
+
+// rowsBytes estimates the bytes of rows of small counts in an answer.
+func rowsBytes(rows, columns int) int { return rows * (40 + 12*columns) }

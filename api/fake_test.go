@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"sort"
@@ -12,15 +11,19 @@ import (
 	"time"
 
 	"github.com/countd/countd/api/apitest"
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/hot"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 )
 
 // fakeNode is a Backend on maps. setFault makes its calls fail like those of a broken node.
@@ -37,11 +40,12 @@ type fakeNode struct {
 		shards    *fakeShards
 		writeBy   time.Time // deadline of the last write
 		catalog   *catalog.View
-		sets      map[setsOf]*apitest.Sets
-		lastKey   shard.RequestID
+		sets      apitest.NodeSets
+		lastKey   dedup.RequestID
 	}
 	// entered, when not nil, is sent to by every Get, which then waits for leave.
 	entered, leave chan struct{}
+	scanning       bool // a TopQuery does not end in time
 }
 
 func newFakeNode() *fakeNode {
@@ -57,18 +61,18 @@ func (n *fakeNode) reset() {
 	n.mu.fault = ""
 	n.mu.writes, n.mu.catchUps = 0, 0
 	n.mu.elsewhere = nil
-	n.mu.sets = map[setsOf]*apitest.Sets{}
+	n.mu.sets = apitest.NodeSets{}
 	n.mu.keyspaces = map[string]*shard.Keyspace{}
 	n.mu.rows = map[string]map[uint64][]int64{}
 	n.mu.shards = newFakeShards()
 	n.mu.catalog = catalog.New().View()
 	n.mu.catalog.ClusterVersion = catalog.ClusterVersionMax
 	for _, ks := range []shard.Keyspace{
-		{Name: "posts", Kind: shard.KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 7},
-		{Name: "users", Kind: shard.KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: 7},
-		{Name: "unread", Kind: shard.KindUnread, Columns: []string{"at", "comment", "like", "dm"}, Shards: 7, Floors: map[string]int64{"at": 0, "comment": 0, "like": 0, "dm": 0}},
-		{Name: "feed", Kind: shard.KindFeed, Columns: []string{}, Shards: 7},
-		{Name: "board", Kind: shard.KindBoard, Columns: []string{}, Shards: 1},
+		{Name: "posts", Kind: kinds.Counters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 7},
+		{Name: "users", Kind: kinds.Counters, Columns: []string{"posts", "followers", "following"}, Shards: 7},
+		{Name: "unread", Kind: kinds.Unread, Columns: []string{"at", "comment", "like", "dm"}, Shards: 7, Settings: column.Settings[int64]{Floors: map[string]int64{"at": 0, "comment": 0, "like": 0, "dm": 0}}},
+		{Name: "feed", Kind: kinds.Feed, Columns: []string{}, Shards: 7},
+		{Name: "board", Kind: kinds.Board, Columns: []string{}, Shards: 1},
 	} {
 		n.mu.keyspaces[ks.Name] = &ks
 		n.mu.rows[ks.Name] = map[uint64][]int64{}
@@ -88,45 +92,45 @@ func (n *fakeNode) troubleLocked() error {
 	case "", "repeated_in_part", "node_behind", "shards_unreadable", "shards_crowd":
 		return nil
 	case "overloaded":
-		return shard.ErrOverloaded
+		return errs.ErrOverloaded
 	case "too_late":
-		return fmt.Errorf("%w: %w", shard.ErrOverloaded, shard.ErrTooLate)
+		return fmt.Errorf("%w: %w", errs.ErrOverloaded, errs.ErrTooLate)
 	case "no_leader":
-		return shard.ErrNoLeader
+		return errs.ErrNoLeader
 	case "unreadable":
-		return &shard.UnreadableError{Keyspace: "posts", Shard: 3, Err: shard.ErrNoQuorum}
+		return &shard.UnreadableError{Keyspace: "posts", Shard: 3, Err: errs.ErrNoQuorum}
 	case "no_quorum":
-		return shard.ErrNoQuorum
+		return errs.ErrNoQuorum
 	case "draining":
-		return shard.ErrDraining
+		return errs.ErrDraining
 	case "memory_full":
 		return &shard.NewRowError{}
 	case "memory_full_op_1":
 		return &shard.NewRowError{Op: 1}
 	case "disk_full":
-		return &shard.DiskFullError{FreeBytes: 1_000_000_000, NeededBytes: 1_200_000_000, ReserveBytes: 1_073_741_824}
+		return &errs.DiskFullError{FreeBytes: 1_000_000_000, NeededBytes: 1_200_000_000, ReserveBytes: 1_073_741_824}
 	case "refused":
 		return &catalog.RefusedError{Reason: "n2 is the only node that stays"}
 	case "conflict":
-		return shard.ErrConflict
+		return errs.ErrConflict
 	case "expired":
-		return shard.ErrExpired
+		return errs.ErrExpired
 	case "ahead":
-		return fmt.Errorf("%w: %w", shard.ErrExpired, shard.ErrKeyAhead)
+		return fmt.Errorf("%w: %w", errs.ErrExpired, shard.ErrKeyAhead)
 	case "outcome_unknown":
-		return shard.ErrOutcomeUnknown
+		return errs.ErrOutcomeUnknown
 	case "partial_unknown":
-		return &shard.PartialError{Err: shard.ErrOutcomeUnknown, Applied: []uint64{1}, Unknown: []uint64{2}}
+		return &shard.PartialError{Err: errs.ErrOutcomeUnknown, Applied: []uint64{1}, Unknown: []uint64{2}}
 	case "partial_no_leader":
-		return &shard.PartialError{Err: shard.ErrNoLeader, Applied: []uint64{1}}
+		return &shard.PartialError{Err: errs.ErrNoLeader, Applied: []uint64{1}}
 	case "partial_overloaded":
-		return &shard.PartialError{Err: shard.ErrOverloaded, Applied: []uint64{1}}
+		return &shard.PartialError{Err: errs.ErrOverloaded, Applied: []uint64{1}}
 	case "partial_too_late":
-		return &shard.PartialError{Err: fmt.Errorf("%w: %w", shard.ErrOverloaded, shard.ErrTooLate), Applied: []uint64{1}}
+		return &shard.PartialError{Err: fmt.Errorf("%w: %w", errs.ErrOverloaded, errs.ErrTooLate), Applied: []uint64{1}}
 	case "partial_conflict":
-		return &shard.PartialError{Err: shard.ErrConflict, Applied: []uint64{1}}
+		return &shard.PartialError{Err: errs.ErrConflict, Applied: []uint64{1}}
 	case "partial_expired":
-		return &shard.PartialError{Err: shard.ErrExpired, Applied: []uint64{1}}
+		return &shard.PartialError{Err: errs.ErrExpired, Applied: []uint64{1}}
 	case "failure":
 		return errors.New("disk /var/lib/secret is on fire")
 	case "not_ready":
@@ -180,16 +184,16 @@ func (n *fakeNode) CreateKeyspace(_ context.Context, k shard.Keyspace) (*shard.K
 		return nil, err
 	}
 	if k.Name == "meta" {
-		return nil, &shard.ArgumentError{Field: "name", Problem: `"meta" is the group that holds the list of keyspaces`}
+		return nil, &errs.ArgumentError{Field: "name", Problem: `"meta" is the group that holds the list of keyspaces`}
 	}
 	if k.Name == "unread" {
-		return nil, &shard.ArgumentError{Field: "name", Problem: `"unread" is kept for a keyspace that is built in`}
+		return nil, &errs.ArgumentError{Field: "name", Problem: `"unread" is kept for a keyspace that is built in`}
 	}
 	if i := slices.Index(k.Columns, "id"); i >= 0 {
-		return nil, &shard.ArgumentError{Field: fmt.Sprintf("columns[%d]", i), Problem: `"id" is the id of a row`}
+		return nil, &errs.ArgumentError{Field: fmt.Sprintf("columns[%d]", i), Problem: `"id" is the id of a row`}
 	}
 	if k.Name == "" || k.Name[0] < 'a' || k.Name[0] > 'z' {
-		return nil, &shard.ArgumentError{Field: "name", Problem: "not a lower-case name"}
+		return nil, &errs.ArgumentError{Field: "name", Problem: "not a lower-case name"}
 	}
 	spread := k.Sharding
 	switch spread {
@@ -197,11 +201,11 @@ func (n *fakeNode) CreateKeyspace(_ context.Context, k shard.Keyspace) (*shard.K
 	case shard.ShardingModulo:
 		k.Sharding = ""
 	default:
-		return nil, &shard.ArgumentError{Field: "sharding", Problem: fmt.Sprintf("%q is neither modulo nor hash", spread)}
+		return nil, &errs.ArgumentError{Field: "sharding", Problem: fmt.Sprintf("%q is neither modulo nor hash", spread)}
 	}
 	if old, ok := n.mu.keyspaces[k.Name]; ok {
-		if !slices.Equal(old.Columns, k.Columns) || !maps.Equal(old.Floors, k.Floors) || k.Shards != 0 && old.Shards != k.Shards || spread != "" && old.Sharding != k.Sharding {
-			return nil, shard.ErrKeyspaceExists
+		if !slices.Equal(old.Columns, k.Columns) || !column.Equal(old.Settings, k.Settings) || k.Shards != 0 && old.Shards != k.Shards || spread != "" && old.Sharding != k.Sharding {
+			return nil, errs.ErrKeyspaceExists
 		}
 		return old, nil
 	}
@@ -224,7 +228,7 @@ func (n *fakeNode) SetEverywhere(_ context.Context, name string, everywhere bool
 	}
 	old, ok := n.mu.keyspaces[name]
 	if !ok {
-		return nil, shard.ErrUnknownKeyspace
+		return nil, errs.ErrUnknownKeyspace
 	}
 	spread := *old
 	spread.Everywhere = everywhere
@@ -240,7 +244,7 @@ func (n *fakeNode) DropKeyspace(_ context.Context, name string) (*shard.Keyspace
 	}
 	old, ok := n.mu.keyspaces[name]
 	if !ok {
-		return nil, shard.ErrUnknownKeyspace
+		return nil, errs.ErrUnknownKeyspace
 	}
 	if shard.IsBuiltin(name) {
 		return nil, &catalog.RefusedError{Reason: "keyspace " + name + " is built in"}
@@ -258,14 +262,14 @@ func (n *fakeNode) DropColumn(_ context.Context, name, column string) (*shard.Ke
 	}
 	old, ok := n.mu.keyspaces[name]
 	if !ok {
-		return nil, shard.ErrUnknownKeyspace
+		return nil, errs.ErrUnknownKeyspace
 	}
 	if name == "posts" && column == "view" {
 		return nil, &catalog.RefusedError{Reason: "column view of keyspace posts is built in"}
 	}
 	number := old.Column(column)
 	if number < 0 {
-		return nil, shard.ErrUnknownColumn
+		return nil, errs.ErrUnknownColumn
 	}
 	if len(old.Names()) == 1 {
 		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("%s is the last column of keyspace %s", column, name)}
@@ -277,7 +281,7 @@ func (n *fakeNode) DropColumn(_ context.Context, name, column string) (*shard.Ke
 	return &changed, nil
 }
 
-func (n *fakeNode) AddColumns(_ context.Context, name string, columns []string, floors map[string]*int64) (*shard.Keyspace, error) {
+func (n *fakeNode) AddColumns(_ context.Context, name string, columns []column.Column) (*shard.Keyspace, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.troubleLocked(); err != nil {
@@ -285,24 +289,17 @@ func (n *fakeNode) AddColumns(_ context.Context, name string, columns []string, 
 	}
 	old, ok := n.mu.keyspaces[name]
 	if !ok {
-		return nil, shard.ErrUnknownKeyspace
+		return nil, errs.ErrUnknownKeyspace
 	}
 	wider := *old
 	wider.Columns = slices.Clone(old.Columns)
-	for _, column := range columns {
-		if wider.Column(column) < 0 {
-			wider.Columns = append(wider.Columns, column)
+	names, changes := column.Changes(columns)
+	for _, name := range names {
+		if wider.Column(name) < 0 {
+			wider.Columns = append(wider.Columns, name)
 		}
 	}
-	wider.Floors = maps.Clone(old.Floors)
-	for column, floor := range floors {
-		if delete(wider.Floors, column); floor != nil {
-			if wider.Floors == nil {
-				wider.Floors = map[string]int64{}
-			}
-			wider.Floors[column] = *floor
-		}
-	}
+	wider.Settings = column.After(old.Settings, changes)
 	n.mu.keyspaces[name] = &wider
 	return &wider, nil
 }
@@ -317,11 +314,25 @@ func (n *fakeNode) Read(ks *shard.Keyspace, query raftfsm.Query, ids []uint64, o
 		return n.get(ks, ids, q.Width, opt, q.Rows)
 	case *rows.Scan:
 		return n.scan(ks, q, opt)
+	case *counters.TopQuery:
+		if n.scanning {
+			q.Scanning, q.Read = true, 812
+			return nil
+		}
+		return n.top(ks, q, opt)
+	case *counters.HotQuery:
+		top := counters.TopQuery{Column: q.Column, Limit: q.Limit}
+		err := n.top(ks, &top, opt)
+		q.Since, q.Error = time.UnixMilli(1_763_812_800_000), 3
+		for _, row := range top.Top { // as if all were added within the window
+			q.Gains = append(q.Gains, hot.Gain{Key: row.ID, Gained: row.Count, Error: 1})
+		}
+		return err
 	case *feed.Query:
 		return n.feeds(ids, q)
 	case *feed.GroupsQuery:
 		return n.groups(ids[0], q)
-	case *board.Query:
+	case *unread.BoardQuery:
 		return n.board(q, opt)
 	case *counters.PostsQuery:
 		return n.newest(ids, q)
@@ -342,7 +353,7 @@ func (n *fakeNode) get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.R
 	}
 	clear(rows)
 	table := n.mu.rows[ks.Name]
-	if ks.Kind == shard.KindUnread {
+	if ks.Kind == kinds.Unread {
 		table = n.mu.shards.counts
 	}
 	for i, id := range ids {
@@ -352,6 +363,9 @@ func (n *fakeNode) get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.R
 }
 
 func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
+	if err := w.Permitted(); err != nil {
+		return err
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.troubleLocked(); err != nil {
@@ -362,17 +376,18 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 	w.Changed = w.Changed[:0]
 	if len(w.Spaces) > 0 {
 		ks = nil // the ops are on several keyspaces
-	} else if ks.Kind != shard.KindCounters {
+	} else if ks.Kind != kinds.Counters {
 		n.mu.shards.write(ks, w)
 		n.mu.writes++
 		w.Token.At = append(w.Token.At[:0], shard.GroupIndex{Group: 1, Index: n.mu.writes})
 		return nil
 	}
-	if w.Outbox != nil {
-		n.mu.shards.publish(w)
+	ops := apitest.RowOps(w.Ops)
+	if outbox, is := w.Ops.(counters.OutboxOps); is {
+		ops = []engine.Op{n.mu.shards.publish(w, &outbox[0])}
 	}
 	w.Duplicate = n.mu.fault == "repeated_in_part" // some of its ops overflowed then
-	for i, op := range w.Ops {
+	for i, op := range ops {
 		if w.Duplicate {
 			op.Cells, w.Unknown = nil, append(w.Unknown, i)
 		}
@@ -386,7 +401,7 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 // writeOpLocked applies the ith op of w to its row of ks.
 func (n *fakeNode) writeOpLocked(ks *shard.Keyspace, w *shard.Write, i int, op engine.Op) {
 	rows := n.mu.rows[ks.Name]
-	if ks.Kind == shard.KindUnread {
+	if ks.Kind == kinds.Unread {
 		rows = n.mu.shards.counts
 	}
 	row := make([]int64, len(ks.Columns))
@@ -469,6 +484,23 @@ func (n *fakeNode) scan(ks *shard.Keyspace, q *rows.Scan, opt *shard.ReadOptions
 		copy(row, n.mu.rows[ks.Name][id])
 		q.Rows = append(q.Rows, row...)
 	}
+	return nil
+}
+
+func (n *fakeNode) top(ks *shard.Keyspace, q *counters.TopQuery, opt *shard.ReadOptions) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.lastRead = *opt
+	if err := n.troubleLocked(); err != nil {
+		return err
+	}
+	for id, row := range n.mu.rows[ks.Name] {
+		if int(q.Column) < len(row) && row[q.Column] > 0 {
+			q.Top = append(q.Top, engine.Place{ID: id, Count: row[q.Column]})
+		}
+	}
+	slices.SortFunc(q.Top, engine.Place.Compare)
+	q.Top = q.Top[:min(q.Limit, len(q.Top))]
 	return nil
 }
 

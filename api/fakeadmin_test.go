@@ -13,7 +13,10 @@ import (
 	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/tiering"
 )
 
@@ -36,6 +39,7 @@ func (n *fakeNode) View(context.Context) (*admin.View, error) {
 	return &admin.View{
 		ClusterNodes: clientadmin.ClusterNodes{ClusterID: "b6d3a1f0", ClusterName: "likes", Nodes: []clientadmin.ClusterNode{
 			{ID: "n1", Key: "n1.5f3a9c01", Zone: "a", State: "active", Alive: true, Answers: true, Life: "8a1fd0c2aa01b3f7", Version: "1.2.3", VersionMax: 1,
+				MemoryNeededBytes: 50 << 20, MemoryLimitBytes: 1 << 30, DiskNeededBytes: 1 << 30, DiskFreeBytes: 8 << 30, OpsWritten: 812, IDsRead: 4060,
 				Leads: 2, Replicas: 2, DiskHangs: true, Insecure: true, JoinIgnored: true, CertProblems: []string{"n1.crt: expires in 9 days"},
 				HTTPAddr: "127.0.0.1:7400", ClusterAddr: "127.0.0.1:7401", GossipAddr: "127.0.0.1:7402"},
 			{ID: "n2", Key: "n2.0b77e1d4", Zone: "b", State: "draining", Version: "1.2.3", VersionMax: 1, Replicas: 2,
@@ -48,13 +52,19 @@ func (n *fakeNode) View(context.Context) (*admin.View, error) {
 				{Node: "n2", ID: "n2.77e0d412#4", Role: "follower", AppliedIndex: 100, Lag: 28, ColdDamaged: true},
 			},
 		}},
-		Digests: []clientadmin.GroupDigests{{ID: 1, Keyspace: "posts", Replicas: []clientadmin.ReplicaDigest{
-			{Node: "n1", AppliedIndex: 128, Digest: "00c0ffee00c0ffee", Marks: []clientadmin.DigestMark{{Index: 64, Digest: "0000000000000001"}, {Index: 128, Digest: "00c0ffee00c0ffee"}},
-				Entries: []clientadmin.EntryMark{{Index: 127, Term: 2, CRC: "00c0ffee"}, {Index: 128, Term: 2, CRC: "1234abcd"}}},
-			{Node: "n2", AppliedIndex: 100, Digest: "0000000000000007", Marks: []clientadmin.DigestMark{{Index: 64, Digest: "0000000000000001"}}, Entries: []clientadmin.EntryMark{}},
-		}}},
 		Version: clientadmin.ClusterVersion{Version: 1, Max: 2, Held: true},
 	}, nil
+}
+
+func (n *fakeNode) Digests(context.Context) ([]clientadmin.GroupDigests, error) {
+	if err := n.trouble(); err != nil {
+		return nil, err
+	}
+	return []clientadmin.GroupDigests{{ID: 1, Keyspace: "posts", Replicas: []clientadmin.ReplicaDigest{
+		{Node: "n1", AppliedIndex: 128, Digest: "00c0ffee00c0ffee", Marks: []clientadmin.DigestMark{{Index: 64, Digest: "0000000000000001"}, {Index: 128, Digest: "00c0ffee00c0ffee"}},
+			Entries: []clientadmin.EntryMark{{Index: 127, Term: 2, CRC: "00c0ffee"}, {Index: 128, Term: 2, CRC: "1234abcd"}}},
+		{Node: "n2", AppliedIndex: 100, Digest: "0000000000000007", Marks: []clientadmin.DigestMark{{Index: 64, Digest: "0000000000000001"}}, Entries: []clientadmin.EntryMark{}},
+	}}}, nil
 }
 
 func (n *fakeNode) Plan(context.Context) ([]clientadmin.PlanStep, error) {
@@ -85,7 +95,7 @@ func (n *fakeNode) Change(_ context.Context, change admin.Change) (*clientadmin.
 			return nil, admin.ErrNoSuchGroup
 		}
 		if c.To != "n2" {
-			return nil, &shard.ArgumentError{Field: "to", Problem: "no such node"}
+			return nil, &errs.ArgumentError{Field: "to", Problem: "no such node"}
 		}
 		return &clientadmin.Changed{Changed: true, Group: &clientadmin.ChangedGroup{ID: 1, Leader: "n2", Target: []string{"n1", "n2"}}}, nil
 	case admin.MoveChange:
@@ -128,10 +138,10 @@ func (n *fakeNode) OrderCold(_ context.Context, order tiering.TieringJob) (*clie
 	}
 	switch order.Keyspace {
 	case "songs":
-		return nil, shard.ErrUnknownKeyspace
+		return nil, errs.ErrUnknownKeyspace
 	case "users":
 		if order.OlderThan > 0 {
-			return nil, &shard.ArgumentError{Field: "older_than_seconds", Problem: "ids of users carry no time (--id-layout): give before"}
+			return nil, &errs.ArgumentError{Field: "older_than_seconds", Problem: "ids of users carry no time (--id-layout): give before"}
 		}
 		return nil, &catalog.RefusedError{Reason: "n1: its disk has no room"}
 	}
@@ -147,7 +157,7 @@ func (n *fakeNode) OrderCold(_ context.Context, order tiering.TieringJob) (*clie
 	return ordered, nil
 }
 
-func (n *fakeNode) OpenSnapshot(_ context.Context, group uint32) (*shard.Snapshot, error) {
+func (n *fakeNode) OpenSnapshot(_ context.Context, group uint32) (*replica.Snapshot, error) {
 	if err := n.trouble(); err != nil {
 		return nil, err
 	}
@@ -157,27 +167,27 @@ func (n *fakeNode) OpenSnapshot(_ context.Context, group uint32) (*shard.Snapsho
 	case 2:
 		return nil, &admin.ElsewhereError{HTTPAddr: "127.0.0.1:7410"}
 	}
-	return &shard.Snapshot{
+	return &replica.Snapshot{
 		ReadCloser: io.NopCloser(bytes.NewReader([]byte(fakeSnapshot))), Bytes: int64(len(fakeSnapshot)), SnapshotFacts: fakeFacts,
 	}, nil
 }
 
-func (n *fakeNode) RestoreShard(_ context.Context, group uint32, stream io.Reader, o shard.RestoreOptions) (raftfsm.SnapshotFacts, error) {
+func (n *fakeNode) RestoreShard(_ context.Context, group uint32, stream io.Reader, o restore.Options) (raftfsm.SnapshotFacts, error) {
 	if err := n.trouble(); err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
 	text, err := io.ReadAll(stream)
 	switch {
 	case err != nil:
-		return raftfsm.SnapshotFacts{}, errors.Join(shard.ErrBadSnapshot, err)
+		return raftfsm.SnapshotFacts{}, errors.Join(restore.ErrBadSnapshot, err)
 	case group == 0:
 		return raftfsm.SnapshotFacts{}, shard.ErrNotBackedUp
 	case group == 2 && !o.Force:
-		return raftfsm.SnapshotFacts{}, shard.ErrNotEmpty
+		return raftfsm.SnapshotFacts{}, restore.ErrNotEmpty
 	case slices.Contains(o.Columns, "nope"):
-		return raftfsm.SnapshotFacts{}, &shard.ArgumentError{Field: "columns", Problem: `keyspace posts has no column "nope"`}
+		return raftfsm.SnapshotFacts{}, &errs.ArgumentError{Field: "columns", Problem: `keyspace posts has no column "nope"`}
 	case len(bytes.ReplaceAll(text, []byte(fakeSnapshot), nil)) > 0:
-		return raftfsm.SnapshotFacts{}, shard.ErrBadSnapshot
+		return raftfsm.SnapshotFacts{}, restore.ErrBadSnapshot
 	}
 	facts := fakeFacts
 	if o.Force {

@@ -3,33 +3,16 @@ package api
 import (
 	"math"
 
-	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard"
 )
-
-// setsOf names the sets of a column.
-type setsOf struct {
-	keyspace string
-	column   int
-}
-
-// setsLocked returns the sets of a column.
-func (n *fakeNode) setsLocked(ks *shard.Keyspace, column int) *apitest.Sets {
-	of := setsOf{ks.Name, column}
-	if n.mu.sets[of] == nil {
-		n.mu.sets[of] = &apitest.Sets{}
-	}
-	return n.mu.sets[of]
-}
 
 // memberLocked applies an op to a set. It returns the cell that the op adds to its count, whether
 // that overflows, and whether the set changes. An overflow leaves the set unchanged.
 func (n *fakeNode) memberLocked(ks *shard.Keyspace, op engine.Op, row []int64) (sum engine.Cell, overflows, changes bool) {
 	column, member := op.Cells[0].Column, uint64(op.Cells[0].Value)
-	sets := n.setsLocked(ks, int(column))
+	sets := n.mu.sets.Of(ks.Name, int(column))
 	sum = engine.Cell{Column: column, Value: 1}
 	if op.Kind == engine.OpLeave {
 		sum.Value = -1
@@ -55,16 +38,7 @@ func (n *fakeNode) memberLocked(ks *shard.Keyspace, op engine.Op, row []int64) (
 func (n *fakeNode) readSets(ks *shard.Keyspace, query raftfsm.Query, ids []uint64, opt *shard.ReadOptions) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	switch q := query.(type) {
-	case *counters.ContainsQuery:
-		for i, id := range ids {
-			q.In[i] = n.setsLocked(ks, int(q.Column)).In(id, q.Member)
-		}
-	case *counters.MembersQuery:
-		q.List = n.setsLocked(ks, int(q.Column)).List(ids[0], q.Page)
-	case *counters.RowsOfMemberQuery:
-		q.List = n.setsLocked(ks, int(q.Column)).Of(q.Member, q.Page)
-	}
+	n.mu.sets.Answer(ks.Name, query, ids)
 	n.mu.lastRead = *opt
 	return n.troubleLocked()
 }

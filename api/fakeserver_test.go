@@ -13,7 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/proctest"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // fakeServer is a server on loopback over a fakeNode, or over the Backend that change has set.
@@ -30,6 +32,7 @@ func startFakeServer(t testing.TB, change func(*Config)) *fakeServer {
 	t.Helper()
 	l := &fakeServer{t: t, node: newFakeNode(), log: &proctest.Buffer{}, served: make(chan error, 1)}
 	cfg := Config{
+		Outboxes: inbox.OutboxKeep{Layout: tiering.LayoutWeibo, For: inbox.OutboxKeepDefault},
 		Backend:  l.node,
 		Admin:    l.node,
 		Sources:  fakeSources{l.node},

@@ -6,8 +6,7 @@ import (
 	"fmt"
 
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
-	"github.com/countd/countd/shard/sourcesink"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/sources"
 )
 
@@ -34,7 +33,7 @@ func (f fakeSources) named(name, state string) (*sources.Source, error) {
 	case err != nil:
 		return nil, err
 	case name != "likes":
-		return nil, fmt.Errorf("%w: %q", sourcesink.ErrUnknownSource, name)
+		return nil, fmt.Errorf("%w: %q", sources.ErrUnknownSource, name)
 	}
 	return f.source(state), nil
 }
@@ -55,7 +54,7 @@ func (f fakeSources) Get(_ context.Context, name string) (*sources.Source, error
 
 func (f fakeSources) Put(_ context.Context, name string, text []byte) (*sources.Source, error) {
 	if string(text) == `{"type":"carrier-pigeon"}` {
-		return nil, &shard.ArgumentError{Field: "type", Problem: "none of kafka, nats, redis-stream and postgres"}
+		return nil, &errs.ArgumentError{Field: "type", Problem: "none of kafka, nats, redis-stream and postgres"}
 	}
 	return f.named(name, "running")
 }
@@ -72,7 +71,7 @@ func (f fakeSources) Save(context.Context) ([]sources.Saved, error) {
 
 func (f fakeSources) RestoreSaved(_ context.Context, text []byte) (*sources.Source, error) {
 	if string(text) == `{"name":"likes","number":"x"}` {
-		return nil, &shard.ArgumentError{Field: "number", Problem: "not a number from 1 to 2^64 - 1"}
+		return nil, &errs.ArgumentError{Field: "number", Problem: "not a number from 1 to 2^64 - 1"}
 	}
 	return f.named("likes", "paused")
 }
@@ -87,14 +86,14 @@ func (f fakeSources) Resume(_ context.Context, name string) (*sources.Source, er
 
 func (f fakeSources) Seek(_ context.Context, name string, to map[uint32]string) (*sources.Source, error) {
 	if to[0] == "x" {
-		return nil, &shard.ArgumentError{Field: "positions.0", Problem: "not a position"}
+		return nil, &errs.ArgumentError{Field: "positions.0", Problem: "not a position"}
 	}
 	return f.named(name, "paused")
 }
 
 func (f fakeSources) Past(_ context.Context, name, _ string, _ uint32, from string) (*sources.Past, error) {
 	if from == "x" {
-		return nil, &shard.ArgumentError{Field: "from", Problem: "not a position"}
+		return nil, &errs.ArgumentError{Field: "from", Problem: "not a position"}
 	}
 	_, err := f.named(name, "")
 	floor := int64(0)

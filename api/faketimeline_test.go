@@ -7,24 +7,23 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
-	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard"
 )
 
-// publish turns a write to an outbox into a write of the posts that it counts.
-func (f *fakeShards) publish(w *shard.Write) {
-	op, post := &w.Outbox[0], counters.Post{ID: w.Outbox[0].ID, Author: w.Ops[0].ID}
-	w.Ops[0].Kind = engine.OpAdd
-	if f.posts[post] == (op.Kind == outbox.Publish) {
+// publish returns the write of the posts that a write to an outbox counts.
+func (f *fakeShards) publish(w *shard.Write, op *counters.OutboxOp) engine.Op {
+	post, count := counters.Post{ID: op.ID, Author: op.Author}, engine.Op{ID: op.Author, Kind: engine.OpAdd}
+	if f.posts[post] == (op.Kind == counters.Publish) {
 		w.Cuts = append(w.Cuts, engine.Cut{Column: counters.UnchangedColumn})
-		return
+		return count
 	}
 	delta := int64(1)
-	if op.Kind == outbox.Remove {
+	if op.Kind == counters.Unpublish {
 		delta = -1
 	}
 	f.posts[post] = delta > 0
-	w.Ops[0].Cells = []engine.Cell{{Column: counters.PostsColumn, Value: delta}}
+	count.Cells = []engine.Cell{{Column: counters.PostsColumn, Value: delta}}
+	return count
 }
 
 func (f *fakeShards) writeGroup(w *shard.Write, op *feed.Op, answer []int64) {

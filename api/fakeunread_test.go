@@ -4,10 +4,11 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
@@ -17,7 +18,7 @@ import (
 type fakeShards struct {
 	counts, cursors map[uint64][]int64
 	feeds           map[uint64]map[uint64]int64
-	board           board.View
+	board           unread.BoardView
 	posts           map[counters.Post]bool
 	groups          map[uint64]map[string][]uint64
 }
@@ -25,20 +26,21 @@ type fakeShards struct {
 func newFakeShards() *fakeShards {
 	return &fakeShards{
 		map[uint64][]int64{}, map[uint64][]int64{}, map[uint64]map[uint64]int64{},
-		board.View{Channels: map[string]board.Channel{}, Dots: map[string]board.Dot{}},
+		unread.BoardView{Channels: map[string]unread.Channel{}, Dots: map[string]unread.Dot{}},
 		map[counters.Post]bool{}, map[uint64]map[string][]uint64{},
 	}
 }
 
 func (f *fakeShards) write(ks *shard.Keyspace, w *shard.Write) {
 	clear(w.Rows)
-	for i := range w.Ops {
+	for i := range w.Ops.Len() {
 		row := w.Rows[i*w.Width : (i+1)*w.Width]
 		switch ks.Kind {
-		case shard.KindFeed:
-			f.writeFeed(&w.Feeds[i])
-			f.writeGroup(w, &w.Feeds[i], row)
-		case shard.KindBoard:
+		case kinds.Feed:
+			op := &w.Ops.(feed.Ops)[i]
+			f.writeFeed(op)
+			f.writeGroup(w, op, row)
+		case kinds.Board:
 			f.writeBoard(w, row)
 		default:
 			f.writeUser(w, i, row)
@@ -47,15 +49,15 @@ func (f *fakeShards) write(ks *shard.Keyspace, w *shard.Write) {
 }
 
 func (f *fakeShards) writeUser(w *shard.Write, i int, answer []int64) {
-	op, table := w.Ops[i], w.Table
-	users := f.counts
-	if table == unread.Cursors {
+	op, users := apitest.RowOps(w.Ops)[i], f.counts
+	_, cursors := w.Ops.(unread.CursorOps)
+	if cursors {
 		users = f.cursors
 	}
 	row := make([]int64, engine.ColumnsMax)
 	copy(row, users[op.ID])
 	was := slices.Clone(row)
-	if op.Kind == engine.OpAdd && table == rows.Counts {
+	if op.Kind == engine.OpAdd && !cursors {
 		column, ok := applied(row, op)
 		if !ok {
 			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: column})
@@ -66,7 +68,7 @@ func (f *fakeShards) writeUser(w *shard.Write, i int, answer []int64) {
 	}
 	for _, c := range op.Cells {
 		switch {
-		case table == unread.Cursors:
+		case cursors:
 			row[unread.CursorDay] = 1
 			row[c.Column] = max(row[c.Column], c.Value)
 		case op.Kind == engine.OpTake:
@@ -77,7 +79,7 @@ func (f *fakeShards) writeUser(w *shard.Write, i int, answer []int64) {
 	}
 	users[op.ID] = row
 	for i := range answer {
-		if answer[i] = row[i]; op.Kind == engine.OpTake && table == rows.Counts {
+		if answer[i] = row[i]; op.Kind == engine.OpTake && !cursors {
 			answer[i] = was[i] - row[i]
 		}
 	}
@@ -104,35 +106,35 @@ func (f *fakeShards) writeFeed(op *feed.Op) {
 }
 
 func (f *fakeShards) writeBoard(w *shard.Write, answer []int64) {
-	op, v := w.Board, &f.board
+	op, v := w.Ops.(*unread.BoardOp), &f.board
 	number := uint8(len(v.Channels) + len(v.Dots) + 1)
 	c, isChannel := v.Channels[op.Name]
 	d, isDot := v.Dots[op.Name]
 	switch op.Kind {
-	case board.Publish, board.MakeChannel:
+	case unread.Publish, unread.MakeChannel:
 		if !isChannel {
 			c.Number = number
 		}
-		if op.Kind == board.Publish {
+		if op.Kind == unread.Publish {
 			c.Latest++
 		}
 		v.Channels[op.Name] = c
 		answer[1] = c.Latest
-	case board.Retract:
+	case unread.Retract:
 		if op.Seq < 1 || op.Seq > c.Latest {
-			w.Overflows = append(w.Overflows, engine.Overflow{Column: board.RefusedMissing})
+			w.Overflows = append(w.Overflows, engine.Overflow{Column: unread.RefusedMissing})
 			return
 		}
 		c.Retracted = append(c.Retracted, op.Seq)
 		v.Channels[op.Name] = c
 	default:
 		if !isDot {
-			d = board.Dot{Number: number, NewUsers: true}
+			d = unread.Dot{Number: number, NewUsers: true}
 		}
 		switch op.Kind {
-		case board.SetDot:
+		case unread.SetDot:
 			d.NewUsers = op.NewUsers
-		case board.Fire:
+		case unread.Fire:
 			d.Fired++
 		}
 		v.Dots[op.Name] = d
@@ -165,13 +167,13 @@ func (n *fakeNode) feeds(users []uint64, q *feed.Query) error {
 	return n.troubleLocked()
 }
 
-func (n *fakeNode) board(q *board.Query, opt *shard.ReadOptions) error {
+func (n *fakeNode) board(q *unread.BoardQuery, opt *shard.ReadOptions) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.mu.lastRead = *opt
 	if err := n.troubleLocked(); err != nil {
 		return err
 	}
-	q.View = &board.View{Channels: maps.Clone(n.mu.shards.board.Channels), Dots: maps.Clone(n.mu.shards.board.Dots)}
+	q.View = &unread.BoardView{Channels: maps.Clone(n.mu.shards.board.Channels), Dots: maps.Clone(n.mu.shards.board.Dots)}
 	return nil
 }

@@ -8,13 +8,16 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/admin"
-	"github.com/countd/countd/api/metric"
+	"github.com/countd/countd/api/operate"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/inbox"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard"
-	"github.com/countd/countd/shard/sourcesink"
-	"github.com/countd/countd/timeline"
-	"github.com/countd/countd/unread"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/sources"
 )
 
 // The codes of errors, which are part of the public contract.
@@ -44,27 +47,27 @@ const (
 	codeUnauthenticated  = "unauthenticated"
 )
 
-// fault is an error as the client sees it.
+// fault is an error in the form of an answer.
 type fault struct {
 	status  int
 	code    string
 	message string
-	field   string // the wrong part of the request; "" if nothing is wrong
-	allow   string // the methods that a 405 offers
+	field   string // the invalid part of the request; "" if no part is invalid
+	allow   string // for a 405: the allowed methods
 	closes  bool   // the connection must close
-	refusal bool   // whether authorize returned it, and has logged it
+	refusal bool   // authorize has returned and logged it
 
 	retryAfter int // in seconds; 0 for the usual retryAfter
 
-	text    []byte             // the answer's body if it was encoded in advance
+	text    []byte             // body of the answer, if it was encoded in advance
 	refused prometheus.Counter // counts such faults; nil if they are not counted
 
-	// outcomes is set if the answer reports the outcome of the write's ops: applied and
-	// unknown name the ids, and are present even when empty.
+	// outcomes is set if the answer has the members applied and unknown, with the ids of ops, even
+	// if they are empty.
 	outcomes         bool
 	applied, unknown []uint64
-	// byNumber adds the numbers of the ops to the answer. Ids do not identify ops on several
-	// keyspaces, nor ops with members.
+	// byNumber adds the indexes of the ops to the answer, because ids do not identify ops on
+	// several keyspaces, or ops with members.
 	byNumber               bool
 	appliedOps, unknownOps []int
 }
@@ -82,8 +85,8 @@ func invalid(field, problem string) *fault {
 	}
 }
 
-// backendFaults maps errors of the backend to faults; the first match counts. Only the texts
-// of these errors are sent: others may hold paths and addresses.
+// backendFaults maps errors of the backend to faults; the first match counts. Only the texts of
+// these errors are sent, because others may contain paths and addresses.
 var backendFaults = []struct {
 	err    error
 	status int
@@ -93,45 +96,45 @@ var backendFaults = []struct {
 	{admin.ErrNoSuchGroup, fasthttp.StatusNotFound, codeNotFound},
 	{auth.ErrNoUser, fasthttp.StatusNotFound, codeNotFound},
 	{auth.ErrNoToken, fasthttp.StatusNotFound, codeNotFound},
+	{auth.ErrNoAuditLog, fasthttp.StatusConflict, codeRefused},
 	{auth.ErrNoCatalog, fasthttp.StatusServiceUnavailable, codeNoLeader},
-	{sourcesink.ErrUnknownSource, fasthttp.StatusNotFound, codeNotFound},
+	{sources.ErrUnknownSource, fasthttp.StatusNotFound, codeNotFound},
 	{shard.ErrNotBackedUp, fasthttp.StatusNotFound, codeNotFound},
-	{shard.ErrBadSnapshot, fasthttp.StatusBadRequest, codeInvalidArgument},
-	{shard.ErrNotEmpty, fasthttp.StatusConflict, codeRefused},
-	{shard.ErrRestoredOther, fasthttp.StatusConflict, codeRefused},
-	{shard.ErrOtherRestore, fasthttp.StatusConflict, codeRefused},
-	{shard.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace}, // may wrap any of the others, for a keyspace that was dropped
-	{shard.ErrOutcomeUnknown, fasthttp.StatusGatewayTimeout, codeOutcomeUnknown},
-	{shard.ErrTooLate, fasthttp.StatusTooManyRequests, codeOverloaded},
-	{shard.ErrOverloaded, fasthttp.StatusTooManyRequests, codeOverloaded},
-	{shard.ErrUnreadable, fasthttp.StatusServiceUnavailable, codeUnreadable}, // may wrap the two below
-	{shard.ErrNoLeader, fasthttp.StatusServiceUnavailable, codeNoLeader},
-	{shard.ErrNoQuorum, fasthttp.StatusServiceUnavailable, codeNoQuorum},
-	{shard.ErrDraining, fasthttp.StatusServiceUnavailable, codeDraining},
-	{shard.ErrDrained, fasthttp.StatusServiceUnavailable, codeDraining},
-	{shard.ErrMemoryFull, fasthttp.StatusServiceUnavailable, codeMemoryFull},
-	{shard.ErrDiskFull, fasthttp.StatusServiceUnavailable, codeDiskFull},
-	{shard.ErrConflict, fasthttp.StatusConflict, codeConflict},
+	{restore.ErrBadSnapshot, fasthttp.StatusBadRequest, codeInvalidArgument},
+	{restore.ErrNotEmpty, fasthttp.StatusConflict, codeRefused},
+	{restore.ErrRestoredOther, fasthttp.StatusConflict, codeRefused},
+	{restore.ErrOtherRestore, fasthttp.StatusConflict, codeRefused},
+	{errs.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace}, // first, because for a dropped keyspace it may wrap any other error
+	{errs.ErrOutcomeUnknown, fasthttp.StatusGatewayTimeout, codeOutcomeUnknown},
+	{errs.ErrTooLate, fasthttp.StatusTooManyRequests, codeOverloaded},
+	{errs.ErrOverloaded, fasthttp.StatusTooManyRequests, codeOverloaded},
+	{shard.ErrUnreadable, fasthttp.StatusServiceUnavailable, codeUnreadable}, // before the two below, which it may wrap
+	{errs.ErrNoLeader, fasthttp.StatusServiceUnavailable, codeNoLeader},
+	{errs.ErrNoQuorum, fasthttp.StatusServiceUnavailable, codeNoQuorum},
+	{errs.ErrDraining, fasthttp.StatusServiceUnavailable, codeDraining},
+	{errs.ErrDrained, fasthttp.StatusServiceUnavailable, codeDraining},
+	{errs.ErrMemoryFull, fasthttp.StatusServiceUnavailable, codeMemoryFull},
+	{errs.ErrDiskFull, fasthttp.StatusServiceUnavailable, codeDiskFull},
+	{errs.ErrConflict, fasthttp.StatusConflict, codeConflict},
 	{shard.ErrKeyAhead, fasthttp.StatusGone, codeExpired},
-	{shard.ErrExpired, fasthttp.StatusGone, codeExpired},
-	{shard.ErrKeyspaceExists, fasthttp.StatusConflict, codeKeyspaceExists},
-	{shard.ErrUnknownColumn, fasthttp.StatusNotFound, codeNotFound},
-	{unread.ErrNoNotice, fasthttp.StatusNotFound, codeNotFound},
-	{timeline.ErrNoGroup, fasthttp.StatusNotFound, codeNotFound},
-	{timeline.ErrOverflow, fasthttp.StatusConflict, codeOverflow},
+	{errs.ErrExpired, fasthttp.StatusGone, codeExpired},
+	{errs.ErrKeyspaceExists, fasthttp.StatusConflict, codeKeyspaceExists},
+	{errs.ErrUnknownColumn, fasthttp.StatusNotFound, codeNotFound},
+	{inbox.ErrNoNotice, fasthttp.StatusNotFound, codeNotFound},
+	{inbox.ErrNoGroup, fasthttp.StatusNotFound, codeNotFound},
+	{inbox.ErrPostsOverflow, fasthttp.StatusConflict, codeOverflow},
 }
 
-// nothingApplied ends the message of a write that reached its deadline before it was
-// proposed. Otherwise a client that knows its deadline passed would treat the answer as a
-// 504.
+// nothingApplied ends the message for a write that reached its deadline before it was proposed.
+// Otherwise a client whose deadline has passed would assume an unknown outcome.
 const nothingApplied = "; nothing was applied"
 
-// retryAfter, in seconds, is sent with every fault that a repeat may resolve. Queues drain in
-// milliseconds, and an election takes about a second.
+// retryAfter, in seconds, is sent with every fault after which a repeat may succeed. A queue
+// empties in milliseconds, and an election takes about a second.
 const retryAfter = 1
 
-// ofWrite adds the outcome of the ops to a fault after which the caller repeats the write. Unless
-// the fault names ops, none was applied.
+// ofWrite adds the outcome of the ops to a fault after which callers repeat the write. If the
+// fault has no ops, none was applied.
 func (f *fault) ofWrite(byNumber bool) {
 	f.outcomes = f.outcomes || f.status == fasthttp.StatusServiceUnavailable || f.status == fasthttp.StatusGatewayTimeout
 	if f.outcomes && byNumber {
@@ -143,11 +146,11 @@ func (f *fault) retryable() bool {
 	return f.status == fasthttp.StatusTooManyRequests || f.status == fasthttp.StatusServiceUnavailable
 }
 
-// overloads holds the api's own refusals because of load. They are encoded in advance, because
-// they come in bursts and must cost little.
+// overloads has the refusals because of load. They are encoded in advance, because they come in
+// bursts and must cost little.
 type overloads struct{ inFlight, wait, bodies *fault }
 
-func newOverloads(m *metric.Metrics) overloads {
+func newOverloads(m *metrics) overloads {
 	of := func(reason, message string) *fault {
 		f := &fault{
 			status: fasthttp.StatusTooManyRequests, code: codeOverloaded, message: message,
@@ -196,60 +199,19 @@ func appendError(dst []byte, code, message, field string) []byte {
 	return append(dst, '}')
 }
 
-// shown returns a client's own text for an error: at most 64 bytes, and quotes for an empty name.
-func shown(text []byte) string {
-	const shownMax = 64
-	if len(text) == 0 {
-		return `""`
-	}
-	if len(text) > shownMax {
-		return string(text[:shownMax]) + "…"
-	}
-	return string(text)
-}
-
-// The faults of a value that more than one field can have.
+// The faults of a value that more than one field can have, besides those of package jsonbody.
 const (
-	notUint64  = "not an unsigned 64-bit integer"
-	notInt64   = "not a signed 64-bit integer"
-	notObject  = "not an object"
-	notArray   = "not an array"
-	notString  = "not a string"
-	notBool    = "neither true nor false"
-	missing    = "missing"
-	givenTwice = "given twice"
-	noSuchFld  = "no such field"
-	noColumn   = "no such column"
-	oneColumn  = "at least one column is needed"
-	notCursor  = "not a cursor of this call"
+	noColumn  = "no such column"
+	oneColumn = "at least one column is needed"
+	notCursor = "not a cursor of this call"
 )
 
-// bodyOfOps reminds a client that sent one op of the form of a batch.
+// bodyOfOps shows the form of a batch to a client that sent a single op.
 const bodyOfOps = `; the body is {"ops":[…]}`
-
-// noField returns the problem of an unknown field, with the fields that the object may have.
-func noField(known ...string) string {
-	if len(known) == 0 {
-		return noSuchFld
-	}
-	return noSuchFld + "; there are " + listed(known)
-}
 
 // noColumnOf returns the problem of a column that a keyspace does not have.
 func noColumnOf(ks *shard.Keyspace) string {
-	return noColumn + "; " + ks.Name + " has " + listed(ks.Names())
-}
-
-// listedMax bounds the names in a message.
-const listedMax = 20
-
-// listed returns names for a message.
-func listed(names []string) string {
-	more := ""
-	if n := len(names) - listedMax; n > 0 {
-		names, more = names[:listedMax], fmt.Sprintf(" and %d more", n)
-	}
-	return strings.Join(names, ", ") + more
+	return noColumn + "; " + ks.Name + " has " + operate.Listed(ks.Names())
 }
 
 // withKeyspaces returns a copy of the fault of an unknown keyspace. The message of the copy lists
@@ -257,28 +219,29 @@ func listed(names []string) string {
 func (f *fault) withKeyspaces(all []*shard.Keyspace) *fault {
 	var names []string
 	for _, ks := range all {
-		if ks.Kind == shard.KindCounters {
+		if ks.Kind == kinds.Counters {
 			names = append(names, ks.Name)
 		}
 	}
-	if len(names) == 0 || !strings.HasSuffix(f.message, shard.ErrUnknownKeyspace.Error()) {
+	if len(names) == 0 || !strings.HasSuffix(f.message, errs.ErrUnknownKeyspace.Error()) {
 		return f
 	}
 	with := *f
-	with.message += "; of counters there are " + listed(names)
+	with.message += "; of counters there are " + operate.Listed(names)
 	return &with
 }
 
-// overflowFault returns the fault for an op whose sum does not fit int64.
-func overflowFault(w *shard.Write, ks *shard.Keyspace, overflow engine.Overflow) *fault {
+// overflowFault returns the fault for an op that its shard refused.
+func overflowFault(ops counters.Ops, ks *shard.Keyspace, overflow engine.Overflow) *fault {
 	field := opPath(overflow.Op, "set")
-	if !w.Ops[overflow.Op].OfMember() {
+	if !ops[overflow.Op].OfMember() {
 		field = opPath(overflow.Op, "add") + "." + ks.Columns[overflow.Column]
 	}
+	why := counters.RefusalOf(overflow)
 	return &fault{
 		status:  fasthttp.StatusConflict,
-		code:    codeOverflow,
-		message: field + ": the sum is " + notInt64,
+		code:    why.Code,
+		message: field + ": " + why.Problem,
 		field:   field,
 	}
 }
@@ -294,5 +257,8 @@ func opPath(i int, member string) string {
 	return fmt.Sprintf("ops[%d].%s", i, member)
 }
 
-// bodyOp stands for the number of an op if the op is the whole body, as in a PUT.
+// bodyOp is used instead of an op's index if the op is the whole body, as in a PUT.
 const bodyOp = -1
+
+// notCount is the problem of a value that is not a count or a notice number.
+const notCount = "not an integer from 0 to 9223372036854775807"

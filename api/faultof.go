@@ -8,8 +8,11 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/countd/countd/auth"
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/tiering"
 )
 
@@ -28,26 +31,29 @@ func faultOf(err error) (*fault, bool) {
 	if silent, ok := errors.AsType[*tiering.ColdSilentError](err); ok {
 		return &fault{status: fasthttp.StatusServiceUnavailable, code: codeNoQuorum, message: silent.Error()}, true
 	}
+	if field, ok := errors.AsType[*strictjson.FieldError](err); ok {
+		return invalid(field.Path, field.Problem), true
+	}
 	if field, ok := errors.AsType[*auth.FieldError](err); ok {
 		return invalid(field.Field, field.Problem), true
 	}
 	if errors.Is(err, auth.ErrUserChanged) {
 		return &fault{status: fasthttp.StatusConflict, code: codeRefused, message: "was: " + err.Error(), field: "was"}, true
 	}
-	var argument *shard.ArgumentError
+	var argument *errs.ArgumentError
 	if errors.As(err, &argument) {
 		return invalid(argument.Field, argument.Problem), true
 	}
-	if errors.Is(err, shard.ErrBadToken) {
-		return invalid(headerToken, shard.ErrBadToken.Error()), true
+	if errors.Is(err, errs.ErrBadToken) {
+		return invalid(headerToken, errs.ErrBadToken.Error()), true
 	}
 	for _, b := range backendFaults {
 		if errors.Is(err, b.err) {
 			f := &fault{status: b.status, code: b.code, message: b.err.Error()}
-			if errors.Is(b.err, shard.ErrBadSnapshot) {
-				f.message = err.Error() // describes the defect of the client's data
+			if errors.Is(b.err, restore.ErrBadSnapshot) {
+				f.message = err.Error() // describes a fault in the client's data
 			}
-			var full *shard.DiskFullError
+			var full *errs.DiskFullError
 			if errors.As(err, &full) {
 				f.message = full.Error() // contains only numbers
 			}
@@ -55,16 +61,16 @@ func faultOf(err error) (*fault, bool) {
 			if errors.As(err, &damaged) {
 				f.message = damaged.Error() // contains only a keyspace and a number
 			}
-			if errors.Is(b.err, shard.ErrTooLate) {
+			if errors.Is(b.err, errs.ErrTooLate) {
 				f.message += nothingApplied
 			}
 			return f, true
 		}
 	}
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		// Only changes of the catalog have a context. If it ended, the change may have been
-		// proposed.
-		return faultOf(shard.ErrOutcomeUnknown)
+		// Only changes of the catalog have a context. If the context ended, the change may have
+		// been proposed.
+		return faultOf(errs.ErrOutcomeUnknown)
 	}
 	return &fault{
 		status:  fasthttp.StatusInternalServerError,
@@ -73,18 +79,18 @@ func faultOf(err error) (*fault, bool) {
 	}, false
 }
 
-// faultOfPartial returns the fault for a write that some of its shards applied. It is 504 if the
-// outcome of any op is unknown, and otherwise the fault of the other shards. A 429 becomes 503,
-// because without a key the client must not repeat the whole write.
+// faultOfPartial returns the fault for a write that only some of its shards applied. It is a 504
+// if the outcome of any op is unknown, and otherwise the fault of the failed shards. A 429 becomes
+// a 503, because without a key the client must not repeat the whole write.
 func faultOfPartial(partial *shard.PartialError) (*fault, bool) {
 	err := partial.Err
 	if len(partial.Unknown) > 0 {
-		err = shard.ErrOutcomeUnknown
+		err = errs.ErrOutcomeUnknown
 	}
 	of, foreseen := faultOf(err)
 	f := new(fault)
 	*f = *of                                                               // copy it, because other requests may share it
-	f.text, f.message = nil, strings.TrimSuffix(f.message, nothingApplied) // which is true of some ops only
+	f.text, f.message = nil, strings.TrimSuffix(f.message, nothingApplied) // which would be wrong for the applied ops
 	if f.status == fasthttp.StatusTooManyRequests {
 		f.status = fasthttp.StatusServiceUnavailable
 	}

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"time"
 
-	"github.com/countd/countd/shard"
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/api/gate"
+	"github.com/countd/countd/shard/errs"
 )
 
 // admit refuses a request if the node is too busy. It may delay the request first, for up to
@@ -14,7 +17,7 @@ func (s *Server) admit(in *arrival) error {
 	if err == nil {
 		return nil
 	}
-	if wait := s.admission.refusalDelay(1, min(refusalDelayMax, in.timeout/2)); wait > 0 {
+	if wait := s.admission.RefusalDelay(1, min(gate.RefusalDelayMax, in.timeout/2)); wait > 0 {
 		time.Sleep(wait)
 		return s.refusal(in)
 	}
@@ -23,36 +26,52 @@ func (s *Server) admit(in *arrival) error {
 
 // refusal returns why a request cannot be admitted now, or nil.
 func (s *Server) refusal(in *arrival) error {
-	if in.endpoint.takes&exempt == 0 && in.bodyBytes > smallBodyBytesMax && !s.bodies.fits(in.bodyBytes) {
+	if in.endpoint.takes&exempt == 0 && in.bodyBytes > gate.SmallBodyBytesMax && !s.bodies.Fits(in.bodyBytes) {
 		return s.overloads.bodies
 	}
 	return s.crowded(in)
 }
 
-// crowded is refusal for a request whose body is in memory already.
+// crowded does what refusal does, for a request whose body is already in memory.
 func (s *Server) crowded(in *arrival) error {
 	switch {
 	case in.endpoint.takes&exempt != 0:
 		return nil
 	case s.inFlight.Load() >= int64(s.cfg.InFlightMax):
 		return s.overloads.inFlight
-	case in.endpoint.takes&takesWrite != 0 && !in.class.admits(in.weight, in.timeout):
+	case in.endpoint.takes&takesWrite != 0 && !in.write.Admits(in.timeout):
 		return s.overloads.wait
 	}
 	return nil
 }
 
-// holdBack delays the answer to a request that a full queue refused after its body was decoded. It
-// waits as long as the decoding took, but not past the deadline.
+// holdBack delays the answer to a request that a full queue refused after its body was decoded,
+// according to the length of the body. It never delays beyond the deadline.
 func (s *Server) holdBack(r *request) {
 	left := r.timeout - time.Since(r.received)
-	if wait := s.admission.refusalDelay(1+len(r.body)/decodedPerRefusal, min(refusalDelayMax, left/2)); wait > 0 {
+	if wait := s.admission.RefusalDelay(1+len(r.body)/gate.DecodedPerRefusal, min(gate.RefusalDelayMax, left/2)); wait > 0 {
 		time.Sleep(wait)
 	}
 }
 
-// wasTried reports whether a write spent time in the backend, up to its deadline. A write that a
-// full queue refused did not.
+// wasTried reports whether the duration of a write shows the backend's speed. A write that a full
+// queue refused does not.
 func wasTried(err error) bool {
-	return err == nil || errors.Is(err, shard.ErrOutcomeUnknown) || errors.Is(err, shard.ErrTooLate)
+	return err == nil || errors.Is(err, errs.ErrOutcomeUnknown) || errors.Is(err, errs.ErrTooLate)
+}
+
+// arrival describes a request whose body is not read yet.
+type arrival struct {
+	endpoint  *endpoint
+	timeout   time.Duration
+	bodyBytes int // below 0 for a body in chunks
+	write     gate.Write
+}
+
+// errHost refuses a request whose Host is not a name of this node.
+var errHost = &fault{
+	status:  fasthttp.StatusForbidden,
+	code:    codePermissionDenied,
+	message: "Host: it is not an address or name of this node; --allowed-hosts allows others",
+	field:   "Host",
 }

@@ -2,7 +2,6 @@ package api
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"fmt"
 	"strconv"
@@ -11,27 +10,23 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/operate"
+	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/shard"
-	"github.com/countd/countd/unread"
+	"github.com/countd/countd/shard/errs"
 )
 
-const (
-	timeoutDefault = 5 * time.Second
-	timeoutMax     = time.Minute
-	// maxStalenessMax bounds max_staleness. A node that is further behind should count as down.
-	maxStalenessMax = time.Hour
-)
-
-// readHead parses path, headers and parameters. It runs after the body has arrived, because an
-// idempotency key covers a hash of the body.
+// readHead parses path, headers and parameters. It runs after the body has arrived, because the
+// identity of a write contains a hash of the body.
 func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *endpoint) error {
-	r.backend, r.name, r.column, r.takes = b, to.keyspace, to.column, e.takes
+	r.backend, r.name, r.column, r.takes, r.query = b, to.keyspace, to.column, e.takes, e.query
 	r.deadline = r.received.Add(r.timeout)
 	r.read.Deadline, r.write.Deadline = r.deadline, r.deadline
-	r.write.Permission = r
+	r.write.Permission = &r.identity
 	if r.takes&takesKeyspace != 0 {
 		if err := r.findKeyspace(); err != nil {
 			return err
@@ -48,15 +43,15 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 		}
 	}
 	if r.takes&takesName != 0 && !catalog.ValidName(r.name) {
-		return invalid("name", unread.NameRule)
+		return invalid("name", inbox.NameRule)
 	}
 	if r.takes&takesGroup != 0 && !feed.ValidGroupName(r.name) {
-		return invalid("name", groupRule)
+		return invalid("name", inbox.GroupRule)
 	}
 	if r.takes&(takesID|takesNotice) != 0 {
 		var ok bool
 		if r.id, ok = strictjson.ParseUint64(to.id); !ok {
-			return invalid(r.idName(), notUint64)
+			return invalid(r.idName(), strictjson.NotUint64)
 		}
 	}
 	if r.takes&takesAnything != 0 {
@@ -76,126 +71,9 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 	return r.checkBody(ctx)
 }
 
-// errNoCluster is returned by a node that knows no keyspace yet. Every cluster has some.
-var errNoCluster = fmt.Errorf("%w: this node does not know its cluster yet", shard.ErrNoLeader)
-
-func (r *request) findKeyspace() (err error) {
-	if r.keyspace, err = r.lookUp(string(r.name)); err != nil {
-		return err
-	}
-	if r.keyspace == nil || r.keyspace.Kind != shard.KindCounters {
-		message := shard.ErrUnknownKeyspace.Error()
-		if r.keyspace != nil && r.takes&takesColumn != 0 {
-			message = noMembersIn(r.keyspace)
-		}
-		return &fault{status: fasthttp.StatusNotFound, code: codeUnknownKeyspace, message: message}
-	}
-	return nil
-}
-
-// lookUp returns the keyspace with a name, or nil if there is none.
-func (r *request) lookUp(name string) (*shard.Keyspace, error) {
-	ks := r.backend.Keyspace(name)
-	switch {
-	case ks != nil || r.caughtUp:
-		return ks, nil
-	case len(r.backend.Keyspaces()) == 0:
-		return nil, errNoCluster
-	}
-	err := r.catchUp()
-	return r.backend.Keyspace(name), err
-}
-
-// catchUp brings this node's keyspaces and columns up to date, at most once per request. Another
-// node may just have created and acknowledged a name that this node does not know.
-func (r *request) catchUp() error {
-	ctx, cancel := context.WithDeadline(context.Background(), r.deadline)
-	defer cancel()
-	err := r.backend.CatchUp(ctx)
-	r.caughtUp = err == nil
-	return err
-}
-
-// checkFraming refuses a request that a proxy in front of the server may have ended at another
-// byte than the server does.
-func checkFraming(ctx *fasthttp.RequestCtx) error {
-	h := &ctx.Request.Header
-	problem := ""
-	switch p := h.Protocol(); {
-	case string(p) != "HTTP/1.1" && string(p) != "HTTP/1.0":
-		problem = "only HTTP/1.0 and 1.1 are spoken"
-	case h.ContentLength() != 0 && hasHeader(h, fasthttp.HeaderTransferEncoding) && hasHeader(h, fasthttp.HeaderContentLength):
-		problem = "it has both Content-Length and Transfer-Encoding"
-	default:
-		return nil
-	}
-	f := invalid("request", problem)
-	f.closes = true
-	return f
-}
-
-// hasHeader reports whether a header is present, including one that fasthttp does not keep.
-func hasHeader(h *fasthttp.RequestHeader, name string) bool {
-	for line := range bytes.Lines(h.RawHeaders()) {
-		if len(line) > len(name) && line[len(name)] == ':' && bytes.EqualFold(line[:len(name)], []byte(name)) {
-			return true
-		}
-	}
-	return false
-}
-
-// header returns the value of a header that may occur only once. It returns nil for a missing
-// header, and an empty slice for an empty one.
-func header(h *fasthttp.RequestHeader, name string) ([]byte, error) {
-	switch values := h.PeekAll(name); {
-	case len(values) == 0:
-		return nil, nil
-	case len(values) > 1:
-		return nil, invalid(name, givenTwice)
-	case values[0] == nil:
-		return []byte{}, nil
-	default:
-		return values[0], nil
-	}
-}
-
-// timeoutOf reads Countd-Timeout, which bounds the time from the request's headers
-// to its last byte, and from there to the answer.
-func timeoutOf(h *fasthttp.RequestHeader) (time.Duration, error) {
-	text, err := header(h, headerTimeout)
-	if text == nil || err != nil {
-		return timeoutDefault, err
-	}
-	timeout, ok := parseShortDuration(text)
-	if !ok {
-		timeout, err = time.ParseDuration(string(text))
-	}
-	if err != nil || timeout <= 0 || timeout > timeoutMax {
-		return timeoutDefault, invalid(headerTimeout, "not a duration above 0 and up to 60s, such as 500ms")
-	}
-	return timeout, nil
-}
-
-// parseShortDuration parses the most common form, up to five digits of seconds or
-// milliseconds, like time.ParseDuration, which allocates.
-func parseShortDuration(text []byte) (time.Duration, bool) {
-	const digitsMax = 5
-	n, at := 0, 0
-	for ; at < len(text) && at < digitsMax && text[at] >= '0' && text[at] <= '9'; at++ {
-		n = 10*n + int(text[at]-'0')
-	}
-	switch unit := text[at:]; {
-	case at > 0 && string(unit) == "s":
-		return time.Duration(n) * time.Second, true
-	case at > 0 && string(unit) == "ms":
-		return time.Duration(n) * time.Millisecond, true
-	}
-	return 0, false
-}
-
-// readIdentity parses the headers that identify a write. A key is for one call with one body: its
-// hash covers the endpoint, the names in the path and the meaning of the body, however the client
-// spells them.
+// readIdentity parses the headers that identify a write. A key belongs to one endpoint, path and
+// body. The identity has a hash of these, which depends on the body's meaning and not on its
+// spelling.
 func (r *request) readIdentity(ctx *fasthttp.RequestCtx, e *endpoint) error {
 	h := &ctx.Request.Header
 	key, err := header(h, headerKey)
@@ -213,29 +91,29 @@ func (r *request) readIdentity(ctx *fasthttp.RequestCtx, e *endpoint) error {
 	case key != nil && (producer != nil || sequence != nil):
 		return invalid(headerKey, "a write has a key or a producer, not both")
 	case key != nil:
-		if len(key) < 1 || len(key) > shard.KeyBytesMax {
-			return invalid(headerKey, fmt.Sprintf("not 1 to %d bytes", shard.KeyBytesMax))
+		if len(key) < 1 || len(key) > dedup.KeyBytesMax {
+			return invalid(headerKey, fmt.Sprintf("not 1 to %d bytes", dedup.KeyBytesMax))
 		}
 		id, body := strconv.AppendUint(nil, r.id, 10), ctx.Request.Body()
 		if r.takes&takesColumn != 0 {
 			id = r.column
 		}
-		r.write.ID = shard.ByKey(key, e.hashed, r.name, id, binary.LittleEndian.AppendUint64(nil, r.meaningOf(body)))
+		r.write.ID = dedup.ByKey(key, e.hashed, r.name, id, binary.LittleEndian.AppendUint64(nil, r.cursor.Meaning(body)))
 	case producer != nil || sequence != nil:
-		if len(producer) < 1 || len(producer) > shard.ProducerBytesMax {
-			return invalid(headerProducer, fmt.Sprintf("not 1 to %d bytes", shard.ProducerBytesMax))
+		if len(producer) < 1 || len(producer) > dedup.ProducerBytesMax {
+			return invalid(headerProducer, fmt.Sprintf("not 1 to %d bytes", dedup.ProducerBytesMax))
 		}
 		number, ok := strictjson.ParseUint64(sequence)
 		if !ok {
-			return invalid(headerSequence, notUint64)
+			return invalid(headerSequence, strictjson.NotUint64)
 		}
-		r.write.ID = shard.ByProducer(producer, number)
+		r.write.ID = dedup.ByProducer(producer, number)
 	}
 	return nil
 }
 
-// readParameters parses the query, and for a read its headers. A parameter of the query
-// overrides the header of its name.
+// readParameters parses the query, and for a read its headers. A query parameter overrides the
+// header with the same name.
 func (r *request) readParameters(ctx *fasthttp.RequestCtx) error {
 	isRead := r.takes&takesRead != 0
 	level, staleness := []byte(nil), []byte(nil)
@@ -256,7 +134,7 @@ func (r *request) readParameters(ctx *fasthttp.RequestCtx) error {
 				s |= 2
 				staleness = value
 			case isRead && (string(name) == consistency || string(name) == maxStaleness):
-				return invalid(string(name), givenTwice)
+				return invalid(string(name), strictjson.GivenTwice)
 			default:
 				if err := r.readParameter(name, value, &s); err != nil {
 					return err
@@ -278,31 +156,14 @@ func (r *request) readReadHeaders(h *fasthttp.RequestHeader) (level, staleness [
 	text, err := header(h, headerToken)
 	if text != nil && err == nil {
 		if r.read.Token, err = shard.ParseToken(text); err != nil {
-			err = invalid(headerToken, shard.ErrBadToken.Error())
+			err = invalid(headerToken, errs.ErrBadToken.Error())
 		}
 	}
 	return level, staleness, err
 }
 
-// eitherHeader returns a header that has two names, because proxies drop a name with an
-// underscore.
-func eitherHeader(h *fasthttp.RequestHeader, name, other string) ([]byte, error) {
-	value, err := header(h, name)
-	if err != nil {
-		return nil, err
-	}
-	old, err := header(h, other)
-	switch {
-	case err != nil || value == nil:
-		return old, err
-	case old != nil:
-		return nil, invalid(name, "given as "+other+" too")
-	}
-	return value, nil
-}
-
-// readFreshness parses how fresh a read must be. nil stands for a missing value. Only a bounded
-// read uses max_staleness, because a client may set the parameter for all its reads.
+// readFreshness parses consistency and max_staleness; nil means a missing value. A read that is
+// not bounded ignores max_staleness, because a client may send it with all its reads.
 func (r *request) readFreshness(level, staleness []byte) error {
 	r.namesLevel = level != nil
 	switch {
@@ -328,9 +189,9 @@ func (r *request) readFreshness(level, staleness []byte) error {
 	return nil
 }
 
-// checkBody refuses an unexpected body and a body with a content coding. It also refuses a write
-// that a page of another site can make a browser send without a preflight request: such a request
-// has an Origin and is not JSON.
+// checkBody refuses an unexpected body, and a body with a content coding. It also refuses a write
+// with an Origin that is not JSON, because a page of another site can make a browser send such a
+// write without a preflight request.
 func (r *request) checkBody(ctx *fasthttp.RequestCtx) error {
 	if r.takes&takesBody == 0 {
 		if len(ctx.Request.Body()) > 0 {
@@ -349,17 +210,9 @@ func (r *request) checkBody(ctx *fasthttp.RequestCtx) error {
 	return nil
 }
 
-// isJSON reports whether a media type stands for JSON.
-func isJSON(typ []byte) bool {
-	typ, _, _ = bytes.Cut(typ, []byte(";"))
-	typ = bytes.ToLower(bytes.TrimSpace(typ))
-	kind, sub, _ := bytes.Cut(typ, []byte("/"))
-	return string(typ) == contentTypeJSON || string(kind) == "application" && bytes.HasSuffix(sub, []byte("+json"))
-}
-
-// readStreamHead reads the headers of a stream, and force and columns of the query. It
-// requires the content type of a stream, so that no page of another site can make a browser
-// send one.
+// readStreamHead reads the headers of a stream, and the query parameters force and columns. It
+// requires the content type of a stream, so that a page of another site cannot make a browser send
+// a stream.
 func (r *request) readStreamHead(ctx *fasthttp.RequestCtx) error {
 	typ, _, _ := strings.Cut(string(ctx.Request.Header.ContentType()), ";")
 	if !strings.EqualFold(strings.TrimSpace(typ), contentTypeStream) {
@@ -369,9 +222,9 @@ func (r *request) readStreamHead(ctx *fasthttp.RequestCtx) error {
 		switch {
 		case string(name) == parameterColumns: // the backend checks the names
 		case string(name) != parameterForce:
-			return invalid(shown(name), "no such parameter of the query")
+			return invalid(operate.Shown(name), "no such parameter of the query")
 		case string(value) != "true" && string(value) != "false":
-			return invalid(parameterForce, notBool)
+			return invalid(parameterForce, strictjson.NotBool)
 		}
 	}
 	return nil
@@ -387,3 +240,20 @@ const (
 	parameterForce    = "force"
 	parameterColumns  = "columns"
 )
+
+// readParameter parses a query parameter that only some calls accept. The two lowest bits of s
+// belong to the parameters of all reads.
+func (r *request) readParameter(name, value []byte, s *seen) error {
+	for i := range r.query {
+		p := &r.query[i]
+		if string(name) != p.name {
+			continue
+		}
+		if s.has(2 + i) {
+			return invalid(p.name, strictjson.GivenTwice)
+		}
+		*s |= 1 << (2 + i)
+		return p.read(r, value)
+	}
+	return invalid(operate.Shown(name), "no such parameter of the query")
+}

@@ -154,3 +154,27 @@ func TestNumberZero(t *testing.T) {
 		}
 	}
 }
+
+// TestKeyIsOfTheMeaning checks that a key covers the meaning of a body, however the client writes
+// it.
+func TestKeyIsOfTheMeaning(t *testing.T) {
+	l := startFakeServer(t, before(openReal(t, t.TempDir())))
+	path, first := "/v1/counters/posts/incr", `{"ops":[{"id":"1","add":{"like":1,"view":2}},{"id":"2","add":{"like":1}}]}`
+	for n, body := range []string{
+		first, first,
+		`{"ops": [{"add": {"view": 2, "like": 1}, "id": 1}, {"id": 2, "add": {"like": 1}}]}`,
+	} {
+		got := l.do("POST", path, body, "Idempotency-Key", "k")
+		if again := strings.Contains(got.body, `"duplicate":true`); got.status != 200 || again != (n > 0) {
+			t.Errorf("%s is answered %d %s", body, got.status, got.body)
+		}
+	}
+	turned := `{"ops":[{"id":"2","add":{"like":1}},{"id":"1","add":{"like":1,"view":2}}]}`
+	wantFault(t, l.do("POST", path, turned, "Idempotency-Key", "k"), 409, "idempotency_conflict", "")
+	for n, body := range []string{``, `{}`, ` {} `} {
+		got := l.do("POST", "/v1/notices/news", body, "Idempotency-Key", "notice")
+		if again := strings.Contains(got.body, `"duplicate":true`); got.status != 200 || again != (n > 0) {
+			t.Errorf("%q is answered %d %s", body, got.status, got.body)
+		}
+	}
+}

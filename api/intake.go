@@ -10,11 +10,20 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/api/listen"
+	"github.com/countd/countd/api/gate"
 )
 
-// receive reads the body into r's memory. ctx.Request.Body returns it until r is released. r.held
-// is the memory that receive reserved.
+const (
+	// discardBytesMax is the number of bytes of a refused body that the server reads and drops, so
+	// that it can reuse the connection. A batch of 10,000 ops is about as long. For a longer body,
+	// the server closes the connection.
+	discardBytesMax = 512 << 10
+	// lengthOfNone is fasthttp's ContentLength of a request without a body.
+	lengthOfNone = -2
+)
+
+// receive reads the body into r's memory, and sets r.held to the reserved bytes. ctx.Request.Body
+// returns the body until r is released.
 func (s *Server) receive(ctx *fasthttp.RequestCtx, r *request, e *endpoint) error {
 	stream := ctx.RequestBodyStream()
 	if stream == nil {
@@ -25,14 +34,14 @@ func (s *Server) receive(ctx *fasthttp.RequestCtx, r *request, e *endpoint) erro
 		return nil
 	}
 	if e.takes&takesStream != 0 {
-		return nil // the call reads the body itself
+		return nil // the handler reads the body itself
 	}
 	n := ctx.Request.Header.ContentLength()
 	var err error
 	switch {
 	case n < 0:
 		err = s.receiveChunks(stream, r)
-	case n > smallBodyBytesMax && !s.hold(r, n):
+	case n > gate.SmallBodyBytesMax && !s.hold(r, n):
 		err = s.overloads.bodies
 	default:
 		r.body = slices.Grow(r.body[:0], n)[:n]
@@ -44,7 +53,7 @@ func (s *Server) receive(ctx *fasthttp.RequestCtx, r *request, e *endpoint) erro
 	if err != nil {
 		return unreadable(err)
 	}
-	if !isSmall(n) {
+	if !gate.IsSmall(n) {
 		r.received = time.Now()
 	}
 	ctx.Request.SetBodyRaw(r.body)
@@ -54,12 +63,12 @@ func (s *Server) receive(ctx *fasthttp.RequestCtx, r *request, e *endpoint) erro
 // receiveChunks reads a body of unknown length.
 func (s *Server) receiveChunks(stream io.Reader, r *request) error {
 	r.body = r.body[:0]
-	if !s.hold(r, cap(r.body)) { // the buffer of an earlier request's body
+	if !s.hold(r, cap(r.body)) { // r.body is the buffer of an earlier request
 		return s.overloads.bodies
 	}
 	for {
 		if len(r.body) == cap(r.body) {
-			grown := max(2*cap(r.body), smallBodyBytesMax)
+			grown := max(2*cap(r.body), gate.SmallBodyBytesMax)
 			if !s.hold(r, grown) {
 				return s.overloads.bodies
 			}
@@ -83,22 +92,22 @@ func (s *Server) hold(r *request, n int) bool {
 	if n <= r.held {
 		return true
 	}
-	if !s.bodies.acquire(n - r.held) {
+	if !s.bodies.Acquire(n - r.held) {
 		return false
 	}
 	r.held = n
 	return true
 }
 
-// discard reads the rest of a body so that the connection can serve the next request, or makes
-// the connection close.
+// discard reads the rest of a body, so that the connection can serve the next request. If the rest
+// is too long, it makes the connection close.
 func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 	stream := ctx.RequestBodyStream()
 	if stream == nil || ctx.Response.ConnectionClose() {
 		return
 	}
 	n := ctx.Request.Header.ContentLength()
-	if isSmall(n) {
+	if gate.IsSmall(n) {
 		return
 	}
 	if n <= discardBytesMax {
@@ -109,10 +118,10 @@ func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 	closeAfterAnswer(ctx)
 }
 
-// awaitBody returns how to read the body of a request whose headers have arrived: within the
-// request's timeout or the read timeout, whichever is shorter. It refuses a body that is too large
-// before it is read, even for a client that sends Expect. fasthttp would otherwise wait for the
-// first small part before it calls serve.
+// awaitBody returns the limits for reading the body of a request whose headers have arrived. The
+// body must arrive within the request's timeout or the read timeout, whichever is shorter.
+// awaitBody refuses a body that is too large before any of it is read; fasthttp alone would first
+// wait for the small part.
 func (s *Server) awaitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	n := h.ContentLength()
 	if n == 0 || n == lengthOfNone {
@@ -133,8 +142,8 @@ func (s *Server) awaitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 }
 
 // expect answers a client that sends Expect: 100-continue. It refuses a body that is too large at
-// once, because fasthttp would request the body before it calls serve. fasthttp then closes the
-// connection and sets the status again, and keeps the rest of the answer.
+// once, because fasthttp would request the body before it calls serve. After a refusal, fasthttp
+// sets the status again, keeps the rest of the answer, and closes the connection.
 func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	e, _, err := s.routes.find(ctx.Method(), ctx.URI().PathOriginal())
 	if err != nil || !s.tooLarge(e, ctx.Request.Header.ContentLength()) {
@@ -147,13 +156,13 @@ func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	return f.status
 }
 
-// tooLarge reports whether a body of n bytes, below 0 for chunks, is too large for an
-// endpoint.
+// tooLarge reports whether a body of n bytes is too large for an endpoint. n is below 0 for a body
+// in chunks.
 func (s *Server) tooLarge(e *endpoint, n int) bool {
 	return n > s.cfg.BodyBytesMax && e.takes&(takesAnything|takesStream) == 0
 }
 
-// bodyTooLarge returns the fault of a body beyond Config.BodyBytesMax.
+// bodyTooLarge returns the fault for a body above Config.BodyBytesMax.
 func (s *Server) bodyTooLarge() *fault {
 	return &fault{
 		status: fasthttp.StatusRequestEntityTooLarge, code: codeTooLarge,
@@ -161,14 +170,14 @@ func (s *Server) bodyTooLarge() *fault {
 	}
 }
 
-// unreadable returns the fault for a request that could not be read. The beginning of the
-// next request is then unknown.
+// unreadable returns the fault for a request that could not be read. The connection must close,
+// because the beginning of the next request is unknown.
 func unreadable(err error) *fault {
 	var headers *fasthttp.ErrSmallBuffer
 	var network net.Error
 	switch {
-	case errors.Is(err, listen.ErrTLS):
-		f := invalid("request", listen.ErrTLS.Error())
+	case errors.Is(err, gate.ErrTLS):
+		f := invalid("request", gate.ErrTLS.Error())
 		f.closes = true
 		return f
 	case errors.As(err, &headers):

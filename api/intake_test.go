@@ -107,7 +107,7 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 	const room = 1 << 20
 	l := startFakeServer(t, func(c *Config) { c.BodiesBytesMax = room })
 	const incr = "/v1/counters/posts/incr"
-	if !l.server.bodies.acquire(room - 1<<10) {
+	if !l.server.bodies.Acquire(room - 1<<10) {
 		t.Fatal("the room is taken")
 	}
 	d := l.dial(t)
@@ -128,11 +128,11 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 	if text := l.do("GET", "/metrics", "").body; !strings.Contains(text, `countd_http_overloaded_total{reason="bodies"} 3`) {
 		t.Error("3 refusals are not counted")
 	}
-	l.server.bodies.release(room - 1<<10)
+	l.server.bodies.Release(room - 1<<10)
 	if got := l.do("POST", incr, manyOps(10_000)); got.status != 200 {
 		t.Errorf("a large body is answered %d %s", got.status, got.body)
 	}
-	if held := l.server.bodies.bytes.Load(); held != 0 {
+	if held := l.server.bodies.Used(); held != 0 {
 		t.Errorf("%d bytes are held", held)
 	}
 }
@@ -161,7 +161,7 @@ func TestBrokenBodies(t *testing.T) {
 			if got.header.Get("Connection") != "close" {
 				t.Error("the connection is left open")
 			}
-			eventually(t, "its memory is free", func() bool { return l.server.bodies.bytes.Load() == 0 })
+			eventually(t, "its memory is free", func() bool { return l.server.bodies.Used() == 0 })
 			l.wantGood()
 		})
 	}

@@ -7,8 +7,8 @@ import (
 
 // The functions below append values of JSON to dst, and allocate only to grow it.
 
-// appendID appends an id. It is always a string, because JavaScript's numbers are exact only up to
-// 2^53.
+// appendID appends an id. An id is always a string, because JavaScript's numbers are exact only up
+// to 2^53.
 func appendID(dst []byte, id uint64) []byte {
 	dst = append(dst, '"')
 	dst = strconv.AppendUint(dst, id, 10)

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
 )
 
@@ -28,7 +29,7 @@ func TestKeyspacesAreReadAsFreshAsAsked(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			l := startFakeServer(t, nil)
 			l.node.mu.Lock()
-			l.node.mu.elsewhere = map[string]*shard.Keyspace{"fresh": {Name: "fresh", Kind: shard.KindCounters, Columns: []string{"a"}, Shards: 1}}
+			l.node.mu.elsewhere = map[string]*shard.Keyspace{"fresh": {Name: "fresh", Kind: kinds.Counters, Columns: []string{"a"}, Shards: 1}}
 			l.node.mu.Unlock()
 			got := l.do("GET", "/v1/keyspaces"+c.query, "", c.headers...)
 			if got.status != 200 || strings.Contains(got.body, `"fresh"`) != c.confirmed {

@@ -8,13 +8,28 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/operate"
+	"github.com/countd/countd/auth"
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/counters"
-	"github.com/countd/countd/raftfsm/rows"
 )
 
+// memberRoutes are the calls about members of columns.
+func memberRoutes() []route {
+	const sets = takesKeyspace | takesColumn
+	read, add := auth.Read.InPath(), auth.Ingest.InPath()
+	return []route{
+		{"POST /v1/members/{keyspace}/{column}", "members_change", does{sets | takesWrite | takesBody, add, changeMembers}},
+		{"POST /v1/members/{keyspace}/{column}/check", "members_check", does{sets | takesRead | takesBody, read, checkMembers}},
+		{"GET /v1/members/{keyspace}/{column}/{id}", "members_list", does{sets | takesRead | takesID | takesPage, read, listMembers}},
+		{"GET /v1/members/{keyspace}/{column}/of/{member}", "members_of", does{sets | takesRead | takesID | takesMember | takesPage, read, listSets}},
+	}
+}
+
 // changeMembers serves a batch of members that join or leave sets.
-func (s *Server) changeMembers(ctx *fasthttp.RequestCtx, r *request) error {
+func changeMembers(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeMemberOps(ctx.Request.Body()); err != nil {
 		return err
 	}
@@ -27,10 +42,10 @@ func (s *Server) changeMembers(ctx *fasthttp.RequestCtx, r *request) error {
 		return err
 	}
 	if r.wantNone {
-		answer(ctx, func(dst []byte) []byte { return appendApplied(dst, w, r.keyspace) })
+		answer(ctx, func(dst []byte) []byte { return appendApplied(dst, w, r.ops, r.keyspace) })
 		return nil
 	}
-	answerLong(ctx, memberBytes*len(w.Ops), func(dst []byte) []byte { return appendResults(dst, w, r.keyspace, nil) })
+	answerLong(ctx, memberBytes*len(r.ops), func(dst []byte) []byte { return appendResults(dst, w, r.ops, r.keyspace, nil) })
 	return nil
 }
 
@@ -38,7 +53,7 @@ func (s *Server) changeMembers(ctx *fasthttp.RequestCtx, r *request) error {
 const memberBytes = 80
 
 // checkMembers answers whether a member is in the set of each id.
-func (s *Server) checkMembers(ctx *fasthttp.RequestCtx, r *request) error {
+func checkMembers(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeCheck(ctx.Request.Body()); err != nil {
 		return err
 	}
@@ -55,8 +70,8 @@ func (s *Server) checkMembers(ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// readSets fills r.sets.in with whether the member is in the sets of r.ids: all of the first
-// column, then all of the next.
+// readSets fills r.sets.in: whether the member is in the set of each of r.ids. The values for the
+// first column come first, then those for the next column.
 func (s *Server) readSets(r *request, columns []uint8) error {
 	n := len(r.ids)
 	r.sets.in = slices.Grow(r.sets.in[:0], n*len(columns))[:n*len(columns)]
@@ -70,12 +85,11 @@ func (s *Server) readSets(r *request, columns []uint8) error {
 }
 
 // listMembers serves a page of the members of a row, and the row's count.
-func (s *Server) listMembers(ctx *fasthttp.RequestCtx, r *request) error {
+func listMembers(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	column := r.sets.column
 	r.ids = append(r.ids, r.id)
-	row := rows.Query{Width: column + 1, Rows: make([]int64, column+1)}
-	if err := s.node().Read(r.keyspace, &row, r.ids, &r.read); err != nil {
-		return fmt.Errorf("cannot read row: %w", err)
+	if err := s.readRows(r, column+1); err != nil {
+		return err
 	}
 	q := counters.MembersQuery{Column: uint8(column), Page: r.sets.listed()}
 	if err := s.node().Read(r.keyspace, &q, r.ids, &r.read); err != nil {
@@ -83,7 +97,7 @@ func (s *Server) listMembers(ctx *fasthttp.RequestCtx, r *request) error {
 	}
 	answerLong(ctx, memberBytes*len(q.List.Entries), func(dst []byte) []byte {
 		dst = appendID(append(dst, `{"id":`...), r.id)
-		dst = appendNumber(append(dst, ','), "count", row.Rows[column])
+		dst = appendNumber(append(dst, ','), "count", r.rows.Rows[column])
 		dst = appendEntries(append(dst, `,"members":[`...), "member", q.List)
 		return append(dst, '}')
 	})
@@ -91,7 +105,7 @@ func (s *Server) listMembers(ctx *fasthttp.RequestCtx, r *request) error {
 }
 
 // listSets serves a page of the rows that a member is in.
-func (s *Server) listSets(ctx *fasthttp.RequestCtx, r *request) error {
+func listSets(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	q := counters.RowsOfMemberQuery{Column: uint8(r.sets.column), Member: r.id, Page: r.sets.listed()}
 	if err := s.node().Read(r.keyspace, &q, nil, &r.read); err != nil {
 		return fmt.Errorf("cannot list the rows of a member: %w", err)
@@ -99,13 +113,13 @@ func (s *Server) listSets(ctx *fasthttp.RequestCtx, r *request) error {
 	answerLong(ctx, memberBytes*len(q.List.Entries), func(dst []byte) []byte {
 		dst = appendID(append(dst, `{"member":`...), r.id)
 		dst = appendEntries(append(dst, `,"ids":[`...), "id", q.List)
-		return append(dst, `,"lag_ms":0}`...) // a shard changes both directions in one log entry
+		return append(dst, `,"lag_ms":0}`...) // the lag is 0, because a shard changes both directions in one log entry
 	})
 	return nil
 }
 
-// appendEntries appends the entries of a list and the rest of its array, and the cursor of the
-// next page if there may be one. name is the name of an entry's id.
+// appendEntries appends the entries of a list, the end of the array and, if there may be another
+// page, its cursor. name is the JSON name of an entry's id.
 func appendEntries(dst []byte, name string, list members.List) []byte {
 	for i, e := range list.Entries {
 		dst = append(append(append(comma(dst, i), `{"`...), name...), `":`...)
@@ -117,4 +131,108 @@ func appendEntries(dst []byte, name string, list members.List) []byte {
 		dst = append(members.AppendCursor(append(dst, `,"cursor":"`...), list.Entries[n-1]), '"')
 	}
 	return dst
+}
+
+const (
+	membersMax     = 1_000 // members of a page: about 80 KB of answer
+	membersDefault = 100
+	// lookupsMax bounds the sets that one request reads, because each read may need the disk.
+	lookupsMax = 10_000
+)
+
+// listed returns the page to list, with the default limit.
+func (c *setCall) listed() members.Page {
+	page := c.page
+	if page.Limit == 0 {
+		page.Limit = membersDefault
+	}
+	return page
+}
+
+// decodeMemberOp reads the ith op, {"id":…,"member":…,"set":true or false}. The column is in the
+// path.
+func (r *request) decodeMemberOp(i int) {
+	c := &r.cursor
+	if !c.Begin('{') {
+		c.Fail(opPath(i, ""), strictjson.NotObject)
+	}
+	at := func(field string) string { return opPath(i, field) }
+	id, hasID := uint64(0), false
+	var m strictjson.Member
+	for n := 0; c.Next(n, '}'); n++ {
+		switch key := c.Key(); {
+		case string(key) == "id":
+			if hasID {
+				c.Fail(at("id"), strictjson.GivenTwice)
+			}
+			hasID = true
+			var ok bool
+			if id, ok = c.ID(); !ok {
+				c.Fail(at("id"), strictjson.NotUint64)
+			}
+		case string(key) == "column":
+			c.Fail(at("column"), "the path has the column")
+		case m.Field(&c.Cursor, key, at):
+		case string(key) == "set":
+			c.Fail(at("set"), strictjson.NotBool)
+		default:
+			c.Fail(at(operate.Shown(key)), operate.NoField("id", "member", "set"))
+		}
+	}
+	if c.Err == nil && !hasID {
+		c.Fail(at("id"), strictjson.Missing)
+	}
+	if what := m.Missing(false); c.Err == nil && what != "" {
+		c.Fail(at(what), strictjson.Missing)
+	}
+	r.addMemberOp(id, r.sets.column, &m)
+}
+
+// addMemberOp appends an op by which a member joins or leaves a set.
+func (r *request) addMemberOp(id uint64, column int, m *strictjson.Member) {
+	kind := engine.OpLeave
+	if m.Set {
+		kind = engine.OpJoin
+	}
+	r.cells = append(r.cells, engine.Cell{Column: uint8(column), Value: int64(m.ID)})
+	r.addOp(engine.Op{ID: id, Kind: kind})
+}
+
+// decodeMemberOps reads {"ops":[…],"want":"none"?,"counted":bool?}.
+func (r *request) decodeMemberOps(body []byte) error {
+	if err := r.decodeBatch(body, r.decodeMemberOp); err != nil || !r.sets.uncounted {
+		return err
+	}
+	if err := r.may(auth.Write, r.name); err != nil {
+		return err
+	}
+	for i := range r.ops {
+		op := &r.ops[i]
+		if op.Kind != engine.OpJoin {
+			return invalid(opPath(i, "set"), "without counting, members only join")
+		}
+		*op = engine.Copy(op.ID, op.Cells[0].Column, uint64(op.Cells[0].Value), 0)
+	}
+	return nil
+}
+
+// decodeCheck reads {"member":…,"ids":[…]} into r.sets.member and r.ids.
+func (r *request) decodeCheck(body []byte) error {
+	return r.allMembers(body, []string{"member", "ids"}, func(_ *cursor, member int) {
+		if member == 0 {
+			r.readMember()
+		} else {
+			r.decodeIDs("ids", 1, idsMax)
+		}
+	})
+}
+
+// readMember reads the member of a read.
+func (r *request) readMember() {
+	c := &r.cursor
+	var ok bool
+	if r.sets.member, ok = c.ID(); !ok {
+		c.Fail("member", strictjson.NotUint64)
+	}
+	r.sets.asked = true
 }

@@ -6,40 +6,44 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/api/operate"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/internal/opjson"
+	"github.com/countd/countd/internal/strictjson"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 )
 
-// judgeKeyspace is the keyspace whose shards check the keys of writes over several keyspaces.
-// Every cluster has it and none drops it, so it is the same whatever the ops are.
+// judgeKeyspace is the keyspace whose shards check the idempotency keys of writes over several
+// keyspaces. Every cluster always has it, so it does not depend on the ops.
 const judgeKeyspace = "posts"
 
 // ops serves a batch of ops on any keyspaces.
-func (s *Server) ops(ctx *fasthttp.RequestCtx, r *request) error {
+func ops(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := r.decodeMixedOps(ctx.Request.Body()); err != nil {
 		return err
 	}
 	r.countOps()
 	w := &r.write
+	w.Ops = &r.ops
 	if !r.wantNone {
 		for _, ks := range w.Spaces {
 			w.Width = max(w.Width, len(ks.Columns))
 		}
 	}
-	w.Rows = resized(w.Rows, len(w.Ops)*w.Width)
+	w.Rows = resized(w.Rows, len(r.ops)*w.Width)
 	if err := s.node().Write(w.Spaces[0], w); err != nil {
 		return fmt.Errorf("cannot write: %w", err)
 	}
-	if len(w.Overflows) > 0 && len(w.Overflows) == len(w.Ops) {
-		return overflowFault(w, keyspaceOf(w, nil, w.Overflows[0].Op), w.Overflows[0])
+	if len(w.Overflows) > 0 && len(w.Overflows) == len(r.ops) {
+		return overflowFault(r.ops, keyspaceOf(w, nil, w.Overflows[0].Op), w.Overflows[0])
 	}
 	if r.wantNone {
-		answer(ctx, func(dst []byte) []byte { return appendApplied(dst, w, nil) })
+		answer(ctx, func(dst []byte) []byte { return appendApplied(dst, w, r.ops, nil) })
 		return nil
 	}
-	answerLong(ctx, rowsBytes(len(w.Ops), w.Width), func(dst []byte) []byte { return appendResults(dst, w, nil, nil) })
+	answerLong(ctx, rowsBytes(len(r.ops), w.Width), func(dst []byte) []byte { return appendResults(dst, w, r.ops, nil, nil) })
 	return nil
 }
 
@@ -55,16 +59,16 @@ func (r *request) decodeMixedOps(body []byte) error {
 	return r.decodeBatch(body, r.decodeMixedOp)
 }
 
-// mixedOp is an op of decodeMixedOps while its fields are read.
+// mixedOp is an op of decodeMixedOps that is being parsed.
 type mixedOp struct {
 	op     engine.Op
 	member string // id or user, as in the body
 	verb   string // add or set, as in the body
-	cells  int    // where the object of verb begins if the keyspace follows it; otherwise 0
+	cells  int    // position of the object of verb, if the keyspace follows after it; otherwise 0
 	floor  opFloor
 
-	of     opjson.Member // only for an op with a member
-	column int           // number of the op's column; only for an op with a member
+	target strictjson.Member // only for an op with a member
+	column int               // number of the op's column; only for an op with a member
 }
 
 // decodeMixedOp parses the ith op. It can parse the columns only once it knows the keyspace,
@@ -72,7 +76,7 @@ type mixedOp struct {
 func (r *request) decodeMixedOp(i int) {
 	c := &r.cursor
 	if !c.Begin('{') {
-		c.Fail(opPath(i, ""), notObject)
+		c.Fail(opPath(i, ""), strictjson.NotObject)
 	}
 	r.keyspace = nil
 	var o mixedOp
@@ -81,7 +85,7 @@ func (r *request) decodeMixedOp(i int) {
 	at := func(field string) string { return opPath(i, field) }
 	for n := 0; c.Next(n, '}'); n++ {
 		key := c.Key()
-		if o.of.Field(&c.Cursor, key, at) {
+		if o.target.Field(&c.Cursor, key, at) {
 			continue
 		}
 		switch string(key) {
@@ -96,7 +100,7 @@ func (r *request) decodeMixedOp(i int) {
 			s.once(c, 1, opPath(i, o.member))
 			var ok bool
 			if o.op.ID, ok = c.ID(); !ok {
-				c.Fail(opPath(i, o.member), notUint64)
+				c.Fail(opPath(i, o.member), strictjson.NotUint64)
 			}
 		case changeAdd.member, changeSet.member:
 			if s.has(2) && o.verb != string(key) {
@@ -114,7 +118,7 @@ func (r *request) decodeMixedOp(i int) {
 			s.once(c, 3, opPath(i, "floor"))
 			o.floor.read(c, opPath(i, "floor"))
 		default:
-			c.Fail(opPath(i, shown(key)), noField("keyspace", "id", "user", "add", "set", "floor", "column", "member"))
+			c.Fail(opPath(i, operate.Shown(key)), operate.NoField("keyspace", "id", "user", "add", "set", "floor", "column", "member"))
 		}
 	}
 	if r.finishMixedOp(i, &o, s); c.Err == nil && o.cells > 0 {
@@ -126,8 +130,8 @@ func (r *request) decodeMixedOp(i int) {
 	if o.floor.given {
 		r.floorCells(first, o.floor.value)
 	}
-	if o.of.Given() {
-		r.addMemberOp(o.op.ID, o.column, &o.of)
+	if o.target.Given() {
+		r.addMemberOp(o.op.ID, o.column, &o.target)
 	} else {
 		r.addOp(o.op)
 	}
@@ -136,14 +140,14 @@ func (r *request) decodeMixedOp(i int) {
 	}
 }
 
-// finishMixedOp determines the keyspace of the ith op, and refuses an incomplete op.
+// finishMixedOp looks up the keyspace of the ith op, and refuses an incomplete op.
 func (r *request) finishMixedOp(i int, o *mixedOp, s seen) {
 	c := &r.cursor
 	if c.Err != nil {
 		return
 	}
 	if !s.has(0) && o.member == "user" {
-		r.name = append(r.name[:0:0], shard.KeyspaceUnread...)
+		r.name = append(r.name[:0:0], kinds.KeyspaceUnread...)
 		if err := r.may(auth.Ingest, r.name); err != nil {
 			c.stop(err)
 			return
@@ -155,16 +159,16 @@ func (r *request) finishMixedOp(i int, o *mixedOp, s seen) {
 	}
 	switch {
 	case r.keyspace == nil:
-		c.Fail(opPath(i, "keyspace"), missing)
+		c.Fail(opPath(i, "keyspace"), strictjson.Missing)
 	case !s.has(1):
-		c.Fail(opPath(i, r.rowMember()), missing)
+		c.Fail(opPath(i, r.rowMember()), strictjson.Missing)
 	case o.member != r.rowMember():
 		c.Fail(opPath(i, o.member), fmt.Sprintf("rows of keyspace %s are named by %s", r.keyspace.Name, r.rowMember()))
-	case o.of.Given():
+	case o.target.Given():
 		r.finishMixedMember(i, o, s)
 	case !s.has(2):
-		c.Fail(opPath(i, changeAdd.member), missing)
-	case o.verb == changeSet.member && r.keyspace.Kind != shard.KindCounters:
+		c.Fail(opPath(i, changeAdd.member), strictjson.Missing)
+	case o.verb == changeSet.member && r.keyspace.Kind != kinds.Counters:
 		c.Fail(opPath(i, o.verb), "counts of unread numbers are not set")
 	case o.verb == changeSet.member && o.floor.given:
 		c.Fail(opPath(i, "floor"), "of an add only")
@@ -182,18 +186,18 @@ func (r *request) finishMixedOp(i int, o *mixedOp, s seen) {
 // incomplete op.
 func (r *request) finishMixedMember(i int, o *mixedOp, s seen) {
 	c := &r.cursor
-	switch lacks := o.of.Missing(true); {
-	case r.keyspace.Kind != shard.KindCounters:
+	switch lacks := o.target.Missing(true); {
+	case r.keyspace.Kind != kinds.Counters:
 		c.Fail(opPath(i, "member"), noMembersIn(r.keyspace))
 	case s.has(2):
 		c.Fail(opPath(i, o.verb), "an op with a member changes its count by itself")
 	case o.floor.given:
 		c.Fail(opPath(i, "floor"), "of an add only")
 	case lacks != "":
-		c.Fail(opPath(i, lacks), missing)
+		c.Fail(opPath(i, lacks), strictjson.Missing)
 	default:
 		end := c.At
-		c.At = o.of.ColumnAt
+		c.At = o.target.ColumnAt
 		o.column = r.columnNumber(c.Str())
 		c.At = end
 		if o.column < 0 {
@@ -202,11 +206,11 @@ func (r *request) finishMixedMember(i int, o *mixedOp, s seen) {
 	}
 }
 
-// enterKeyspace sets the request's keyspace to the one named at the cursor.
+// enterKeyspace sets the request's keyspace to the keyspace whose name is at the cursor.
 func (r *request) enterKeyspace(path string) {
 	c := &r.cursor
 	if c.Peek() != '"' {
-		c.Fail(path, notString)
+		c.Fail(path, strictjson.NotString)
 		return
 	}
 	name := c.Str()
@@ -227,7 +231,7 @@ func (r *request) enterKeyspace(path string) {
 		unknown := invalid(path, "no such keyspace")
 		unknown.status, unknown.code = fasthttp.StatusNotFound, codeUnknownKeyspace
 		c.stop(unknown)
-	case r.keyspace.Kind != shard.KindCounters && r.keyspace.Kind != shard.KindUnread:
+	case r.keyspace.Kind != kinds.Counters && r.keyspace.Kind != kinds.Unread:
 		c.Fail(path, "neither of counters nor of unread numbers")
 	}
 }
@@ -240,17 +244,17 @@ func (r *request) spaceOf(ks *shard.Keyspace) uint8 {
 		at = len(r.write.Spaces)
 		r.write.Spaces = append(r.write.Spaces, ks)
 	}
-	if !r.write.Spaces[at].Same(ks) { // the numbers of columns that were read are of the one before
-		r.cursor.stop(shard.ErrUnknownKeyspace)
+	if !r.write.Spaces[at].Same(ks) { // the columns that were read have numbers of the earlier keyspace
+		r.cursor.stop(errs.ErrUnknownKeyspace)
 	}
 	r.write.Spaces[at] = ks // the newest version, which may have more columns
 	return uint8(at)
 }
 
-// skipCounts passes over an object of column to integer.
+// skipCounts skips an object of columns and integers.
 func (c *cursor) skipCounts(path string) {
 	if !c.Begin('{') {
-		c.Fail(path, notObject)
+		c.Fail(path, strictjson.NotObject)
 	}
 	for n := 0; c.Next(n, '}'); n++ {
 		key := c.Key()
@@ -258,7 +262,7 @@ func (c *cursor) skipCounts(path string) {
 			return
 		}
 		if _, ok := c.Int64(); !ok {
-			c.Fail(path+"."+shown(key), notInt64)
+			c.Fail(path+"."+operate.Shown(key), strictjson.NotInt64)
 		}
 	}
 }

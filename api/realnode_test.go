@@ -15,12 +15,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm/board"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
-	"github.com/countd/countd/shard/tiering"
 )
 
 // openReal opens a node on a directory and waits until it serves.
@@ -29,7 +28,6 @@ func openReal(t *testing.T, dir string) *shard.Node {
 	n, err := shard.Open(shard.Config{
 		Dir: dir, NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: strings.Repeat("5", 32), ClusterName: "likes", Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
 		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402",
-		Cold:   tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{shard.KeyspacePosts: tiering.LayoutWeibo}},
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 		Fatal: func(err error) { t.Errorf("fatal: %v", err) },
 	})
@@ -99,11 +97,10 @@ func shapes(n *shard.Node) []shard.Keyspace {
 func forgetUnread(t *testing.T, n *shard.Node) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
-	user := []engine.Op{{ID: 7, Kind: engine.OpDelete}}
 	for keyspace, w := range map[string]*shard.Write{
-		"unread": {Ops: user, Table: unread.Cursors},
-		"feed":   {Ops: user, Feeds: []feed.Op{{Kind: feed.Reset}}},
-		"board":  {Ops: []engine.Op{{}}, Board: &board.Op{Kind: board.Clear}},
+		"unread": {Ops: unread.CursorOps{{ID: 7, Kind: engine.OpDelete}}},
+		"feed":   {Ops: feed.Ops{{Kind: feed.Reset, User: 7}}},
+		"board":  {Ops: &unread.BoardOp{Kind: unread.Clear}},
 	} {
 		w.Deadline = deadline
 		if err := n.Write(n.Keyspace(keyspace), w); err != nil {
@@ -122,11 +119,11 @@ func deleteRows(t *testing.T, n *shard.Node, ks *shard.Keyspace) {
 	if err := n.Read(ks, &rows, nil, &shard.ReadOptions{Deadline: deadline}); err != nil {
 		t.Fatal(err)
 	}
-	w := &shard.Write{Deadline: deadline}
+	var ops counters.Ops
 	for _, id := range rows.IDs {
-		w.Ops = append(w.Ops, engine.Op{ID: id, Kind: engine.OpDelete})
+		ops = append(ops, engine.Op{ID: id, Kind: engine.OpDelete})
 	}
-	if err := n.Write(ks, w); err != nil || rows.More {
+	if err := n.Write(ks, &shard.Write{Ops: ops, Deadline: deadline}); err != nil || rows.More {
 		t.Fatalf("rows are left: %v", err)
 	}
 }

@@ -8,89 +8,22 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/api/metric"
-	"github.com/countd/countd/auth"
-)
-
-// handler serves one endpoint.
-type handler = func(*Server, *fasthttp.RequestCtx, *request) error
-
-// endpoint is one method of one path.
-type endpoint struct {
-	name   string // label of its metrics
-	hashed []byte // hash of the name, for keys; stored with each key, so it never changes
-	takes  takes
-	call   handler
-	need   auth.Need
-
-	observers *metric.Observers
-}
-
-// writesRows reports whether the endpoint writes counts of rows or of several users, and not the
-// catalog.
-func (e *endpoint) writesRows() bool {
-	ofUsers := e.takes&(takesWrite|takesUnread|takesID|takesName) == takesWrite|takesUnread
-	return e.takes&(takesWrite|takesKeyspace) == takesWrite|takesKeyspace || e.takes&takesOps != 0 || ofUsers
-}
-
-// writesIDs reports whether the endpoint writes to ids. The answer to a failure then names them.
-func (e *endpoint) writesIDs() bool {
-	of := e.takes & (takesKeyspace | takesOps | takesUnread | takesID)
-	return e.takes&takesWrite != 0 && of != 0 && e.takes&(takesName|takesID) != takesName
-}
-
-// takes is a set of properties of an endpoint.
-type takes uint32
-
-const (
-	takesBody     takes = 1 << iota // has a body; other endpoints refuse one
-	takesRead                       // the headers and parameters of a read
-	takesWrite                      // the headers of a write
-	takesKeyspace                   // {keyspace} of the path is an existing keyspace
-	takesID                         // {id} of the path
-	exempt                          // served under any load: for operators
-	takesAnything                   // ignores any parameters and body: for probes
-	takesChange                     // changes the cluster: pages of other sites may not call it
-	takesStream                     // a body that the call reads itself
-	takesUnread                     // the keyspace of unread numbers, whose rows are users
-	takesName                       // {channel} or {dot} of the path
-	takesNotice                     // {seq} of the path
-	takesSince                      // this and the next two: parameters of the query
-	takesDetail
-	takesNames
-	takesOps    // ops on any keyspaces
-	takesCursor // limit and cursor of the query
-	takesColumn // {column} of the path is one of the keyspace, with its members
-	takesMember // {id} of the path is a member
-	takesPage   // limit and cursor of a list of members
-	audited     // logged with its caller, because it changes the cluster or a keyspace
-	takesSecret // a body that must not be logged
-	takesPosts  // limit and cursor of a page of posts
-	takesJoins  // group, counts and member of a timeline
-	takesGroup  // {name} of a group
-	ofAuthor    // {author} of the path
-)
-
-const (
-	// takesUser is for a call about one user: {user} of the path.
-	takesUser = takesID | takesUnread
-	// takesAuthor is for a call about one author: {author} of the path.
-	takesAuthor = takesID | ofAuthor
+	"github.com/countd/countd/api/operate"
 )
 
 // resource is one path with its methods.
 type resource struct {
 	methods map[string]*endpoint
-	allow   string // the header Allow of a 405
+	allow   string // header Allow of a 405
 }
 
-// routes finds the endpoint of a request. Paths match byte by byte after their
-// percent-encoding is undone: "//", "." and ".." are names like others, and an
-// encoded slash is in no name.
+// routes finds the endpoint of a request. Paths are compared byte by byte after percent-decoding.
+// "//", "." and ".." have no special meaning, and no name contains an encoded slash.
 type routes struct {
 	resources map[string]*resource // by template
 	root      pathNode
 	none      *endpoint // for the metrics of requests without an endpoint
+	console   *endpoint // for the metrics of requests that Config.Console answered
 }
 
 // target is the resource and the names of a request's path. The slices alias the path.
@@ -100,8 +33,8 @@ type target struct {
 	column       []byte
 }
 
-// find returns the endpoint for a method and a path as received; with an error, the target
-// has none.
+// find returns the endpoint for a received method and path. On an error, the target has no
+// resource.
 func (t *routes) find(method, path []byte) (*endpoint, target, error) {
 	path, ok := unescaped(path)
 	if !ok {
@@ -117,7 +50,7 @@ func (t *routes) find(method, path []byte) (*endpoint, target, error) {
 	return t.none, target{}, &fault{
 		status:  fasthttp.StatusMethodNotAllowed,
 		code:    codeMethodNotAllowed,
-		message: "this path does not take " + shown(method),
+		message: "this path does not take " + operate.Shown(method),
 		allow:   to.resource.allow,
 	}
 }
@@ -129,16 +62,16 @@ func (t *routes) match(path []byte) (to target) {
 	return target{}
 }
 
-// pathNode is one name in path templates that begin alike.
+// pathNode is one name in the tree of path templates.
 type pathNode struct {
-	named    []*pathNode // by the next name
-	name     string      // the node's own name, if it is in named
-	any      *pathNode   // if the next name is in braces
-	field    pathField   // the field that takes the name, if the node is any
+	named    []*pathNode // children with a literal name, by name
+	name     string      // the node's literal name; "" if it is in braces
+	any      *pathNode   // child whose name is in braces, or nil
+	field    pathField   // for a name in braces: the field of target that stores it
 	resource *resource   // nil if no template ends here
 }
 
-// pathField is the field of a target that takes a name of the path.
+// pathField is the field of a target that stores a name of the path.
 type pathField uint8
 
 const (
@@ -180,8 +113,8 @@ func (n *pathNode) add(template string) *pathNode {
 	return n
 }
 
-// match finds the resource for the rest of a path and fills to. A literal name wins over one in
-// braces, unless no template continues behind it.
+// match finds the resource for the rest of a path, and fills the target to. A literal name has
+// precedence over a name in braces, if a template matches the rest.
 func (n *pathNode) match(rest []byte, to *target) bool {
 	name, deeper := rest, false
 	if i := bytes.IndexByte(rest, '/'); i >= 0 {
@@ -219,8 +152,8 @@ func (n *pathNode) match(rest []byte, to *target) bool {
 	return next.resource != nil
 }
 
-// unescaped undoes a path's percent-encoding. It returns false for a bad one. An encoded slash
-// becomes a byte that no name has, because a slash would split the name.
+// unescaped decodes a path's percent-encoding, and returns false if it is invalid. An encoded
+// slash becomes a byte that no name has, because a slash would divide the name.
 func unescaped(path []byte) ([]byte, bool) {
 	if bytes.IndexByte(path, '%') < 0 {
 		return path, true

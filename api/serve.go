@@ -7,18 +7,15 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/api/listen"
-	"github.com/countd/countd/api/metric"
+	"github.com/countd/countd/api/gate"
 	"github.com/countd/countd/auth"
-	"github.com/countd/countd/internal/lograte"
-	"github.com/countd/countd/shard"
-	"github.com/countd/countd/timeline"
-	"github.com/countd/countd/unread"
+	"github.com/countd/countd/inbox"
+	"github.com/countd/countd/internal/program"
+	"github.com/countd/countd/shard/errs"
 )
 
 // New checks the config, registers the metrics and listens. Connections wait
@@ -28,7 +25,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := metric.New(cfg.Registry, cfg.Version)
+	m, err := newMetrics(cfg.Registry, cfg.Version)
 	if err != nil {
 		return nil, err
 	}
@@ -38,16 +35,12 @@ func New(cfg Config) (*Server, error) {
 			return nil, fmt.Errorf("cannot listen for HTTP: %w", err)
 		}
 	}
-	s := &Server{cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger), metrics: m, routes: newRoutes(m), listener: listen.New(listen.Config{
+	s := &Server{cfg: cfg, limited: new(program.LogLimiter).Logger(cfg.Logger), metrics: m, routes: newRoutes(m), listener: gate.NewListener(gate.ListenerConfig{
 		Listener: ln, Port: "http", ConnsMax: cfg.ConnsMax, WriteTimeout: cfg.WriteTimeout, Refusal: refusal(), Conns: m.Conns, Refused: m.ConnsRefused, Logger: cfg.Logger,
 	}),
-		overloads: newOverloads(m), admission: newAdmission(),
-		bodies: bodies{bytesMax: int64(cfg.BodiesBytesMax)}}
+		overloads: newOverloads(m), admission: gate.NewAdmission(), hosts: gate.NewHosts(cfg.AllowedHosts),
+		bodies: gate.Budget{Max: int64(cfg.BodiesBytesMax)}}
 	s.Attach(cfg.Backend)
-	for _, host := range cfg.AllowedHosts {
-		s.hosts = append(s.hosts, hostName(host))
-	}
-	s.anyHost = cfg.AllowedHosts == nil || slices.Contains(cfg.AllowedHosts, AnyHost)
 	s.http = &fasthttp.Server{
 		Handler:        s.serve,
 		ErrorHandler:   s.refuse,
@@ -59,12 +52,12 @@ func New(cfg Config) (*Server, error) {
 		ReadTimeout:  cfg.ReadTimeout,
 		WriteTimeout: cfg.WriteTimeout,
 		IdleTimeout:  cfg.IdleTimeout,
-		// The handler reads a body that is larger than the small ones, and checks its bounds.
+		// The handler reads bodies above gate.SmallBodyBytesMax, and checks their bounds.
 		StreamRequestBody:  true,
-		MaxRequestBodySize: max(cfg.BodyBytesMax, smallBodyBytesMax),
+		MaxRequestBodySize: max(cfg.BodyBytesMax, gate.SmallBodyBytesMax),
 		ReadBufferSize:     cfg.HeaderBytesMax,
-		// The listener bounds the connections. A worker becomes free a moment after its
-		// connection left the listener, so there are spare ones.
+		// The listener bounds the connections. There are more workers than that, because a worker
+		// becomes free a moment after its connection has left the listener.
 		Concurrency: 2 * cfg.ConnsMax,
 
 		CloseOnShutdown:              true,
@@ -75,7 +68,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// refusal returns the whole answer to a client beyond the cap of connections.
+// refusal returns the complete answer to a client above ConnsMax.
 func refusal() []byte {
 	f := &fault{status: 503, code: codeOverloaded, message: "too many connections"}
 	body := append(f.appendJSON(nil), '\n')
@@ -84,10 +77,9 @@ func refusal() []byte {
 		serverName, contentTypeJSON, retryAfter, len(body), body)
 }
 
-// Attach replaces the backend for the calls that follow. The server may be serving.
+// Attach sets the backend for later calls. The server may already be serving.
 func (s *Server) Attach(b Backend) {
-	b = gated{b}
-	s.attached.Store(&node{b, unread.New(b), timeline.New(b)})
+	s.attached.Store(&node{b, inbox.NewNumbers(b), inbox.NewTimelines(b, s.cfg.Outboxes)})
 }
 
 // Addr returns the address that the server listens on.
@@ -105,7 +97,7 @@ func (s *Server) Serve() error {
 // another node. The server accepts connections until Shutdown.
 func (s *Server) Retire() { s.retiring.Store(true) }
 
-// Shutdown stops accepting connections, closes each open connection once its request ends, and
+// Shutdown stops accepting connections, closes each open connection when its request ends, and
 // waits for that. When ctx ends, it closes the remaining connections.
 func (s *Server) Shutdown(ctx context.Context) error {
 	closeErr := s.listener.Close()
@@ -128,13 +120,18 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	r := s.requests.acquire()
 	r.received = ctx.Time()
 	e, err := s.routes.none, checkFraming(ctx)
-	if err == nil {
-		err = s.checkHost(ctx)
+	if err == nil && !s.hosts.Allows(ctx.Request.Header.Host()) {
+		err = errHost
 	}
-	if err == nil {
+	switch {
+	case err != nil:
+	case s.cfg.Console != nil && s.cfg.Console(ctx):
+		e = s.routes.console
+		s.discard(ctx)
+	default:
 		var to target
 		e, to, err = s.routes.find(ctx.Method(), ctx.URI().PathOriginal())
-		if refused := s.authorize(ctx, r, e, to); refused != nil { // also a request without an endpoint
+		if refused := s.authorize(ctx, r, e, to); refused != nil { // even for a request without an endpoint
 			err = refused
 		}
 		if err == nil {
@@ -142,7 +139,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 		}
 	}
 	if err != nil {
-		if errors.Is(err, shard.ErrOverloaded) {
+		if errors.Is(err, errs.ErrOverloaded) {
 			s.holdBack(r)
 		}
 		s.fail(ctx, e, err)
@@ -156,7 +153,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	}
 	e.observers.Observe(ctx.Response.StatusCode(), time.Since(r.received), len(r.body), answerBytes(ctx))
 	ctx.Request.ResetBody() // r owns the body
-	s.bodies.release(r.held)
+	s.bodies.Release(r.held)
 	if !errors.Is(err, errPanicked) {
 		s.requests.release(r)
 	}
@@ -171,7 +168,7 @@ func answerBytes(ctx *fasthttp.RequestCtx) int {
 }
 
 // call parses the request of an endpoint and runs it. It logs a panic with its stack and returns
-// errPanicked. The caller then leaves the request out of the pool, because its state is unknown.
+// errPanicked. The caller must then not pool the request, because its state is unknown.
 func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to target) (err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -188,15 +185,14 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 	if s.tooLarge(e, n) {
 		return s.bodyTooLarge()
 	}
-	in := arrival{endpoint: e, bodyBytes: n, timeout: r.timeout}
-	in.class, in.weight = s.admission.classOf(n)
+	in := arrival{endpoint: e, bodyBytes: n, timeout: r.timeout, write: s.admission.Write(n)}
 	if err := s.admit(&in); err != nil {
 		return err
 	}
 	if err := s.receive(ctx, r, e); err != nil {
 		return err
 	}
-	if !isSmall(n) { // other requests arrived while its body did
+	if !gate.IsSmall(n) { // check again, because other requests arrived while the body arrived
 		if err := r.reauthorize(e, to); err != nil {
 			return err
 		}
@@ -214,8 +210,8 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 		return s.overloads.inFlight
 	}
 	if e.takes&takesWrite != 0 {
-		in.class.enter(in.weight)
-		defer func() { s.admission.leave(&in, r.received, wasTried(err)) }()
+		in.write.Enter()
+		defer func() { in.write.Leave(r.received, wasTried(err)) }()
 	}
 	if err := r.readHead(ctx, s.node(), to, e); err != nil {
 		return err
@@ -227,7 +223,7 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 	return err
 }
 
-// errPanicked is returned by call for a panic, which it has logged.
+// errPanicked is returned by call for a logged panic.
 var errPanicked = errors.New("request handler panicked")
 
 // fail answers an error of an endpoint.
@@ -256,8 +252,8 @@ func (s *Server) refuse(ctx *fasthttp.RequestCtx, err error) {
 	s.routes.none.observers.Observe(f.status, 0, 0, len(ctx.Response.Body()))
 }
 
-// printfLogger receives fasthttp's log lines: faults of connections, caused by clients or
-// the network.
+// printfLogger receives fasthttp's log lines, which are about faults of connections that clients
+// or the network have caused.
 type printfLogger struct{ logger *slog.Logger }
 
 func (l printfLogger) Printf(format string, args ...any) {

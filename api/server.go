@@ -1,10 +1,10 @@
-// Package api serves the node's HTTP API. It owns the public contract (docs/openapi.yaml):
-// paths, headers, JSON formats, status codes, and the bounds of requests. It never
-// routes, stores or decides anything about counts; the Backend does.
+// Package api serves the node's HTTP API. It owns the public contract (docs/openapi.yaml): paths,
+// headers, JSON formats, status codes, and the bounds of requests. It never stores or routes
+// counts; the Backend does.
 //
-// Invariant: the server finds every fault of a request before it calls the backend. So a 4xx other
-// than 429 and an overflow means that nothing was applied. Nothing refers to a request once its
-// handler has returned.
+// Invariant: the server finds every fault of a request before it calls the backend. So after a
+// 4xx, except a 429 or an overflow, nothing was applied. No reference to a request remains after
+// its handler has returned.
 package api
 
 import (
@@ -13,8 +13,7 @@ import (
 
 	"github.com/valyala/fasthttp"
 
-	"github.com/countd/countd/api/listen"
-	"github.com/countd/countd/api/metric"
+	"github.com/countd/countd/api/gate"
 )
 
 // Server serves the API on one listener. Create it with New, run Serve once, and end it with
@@ -23,22 +22,18 @@ type Server struct {
 	cfg      Config
 	limited  *slog.Logger // for events that many requests cause
 	attached atomic.Pointer[node]
-	metrics  *metric.Metrics
+	metrics  *metrics
 	routes   *routes
 	requests requestPool
-	listener *listen.Listener
+	listener *gate.Listener
 	http     *fasthttp.Server
 
 	overloads overloads
-	admission *admission
-	bodies    bodies
-	hosts     []string // names that checkHost allows
-	anyHost   bool
-	// lastHost is a host that checkHost allowed: most requests have the host of the previous
-	// one, and comparing it allocates nothing.
-	lastHost atomic.Pointer[string]
-	inFlight atomic.Int64 // requests whose body has arrived, including those of exempt endpoints
-	retiring atomic.Bool  // each answer closes its connection
+	admission *gate.Admission
+	bodies    gate.Budget
+	hosts     *gate.Hosts
+	inFlight  atomic.Int64 // requests whose body has arrived, including those of exempt endpoints
+	retiring  atomic.Bool  // set by Retire: each answer closes its connection
 }
 
 func (s *Server) node() *node { return s.attached.Load() }

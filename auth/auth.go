@@ -1,15 +1,15 @@
-// Package auth decides who may do what. It owns tokens, roles, the rights that they give, and the limits
-// of users. It never stores users; the catalog does. It never serves a port; packages api and
+// Package auth decides who may do what. It owns tokens, roles, the rights that they give, and the
+// limits of users. It never stores users; the catalog does. It never serves a port; packages api and
 // api/redis name the need of each route and command, and ask auth about each call.
 //
 // A node trusts its copy of the users for trustMax after it has proved that the copy is no
-// older than the catalog's leader's. So a token that was deleted is of no use
+// older than the catalog's leader's. So a deleted token becomes useless
 //
-//   - on a node that confirmed the deletion, from then on: the call that deleted the token
-//     waits for the other nodes, and names each that does not confirm;
-//   - on any other node, trustMax after the deletion at the latest. A node that cannot reach
+//   - at once on a node that confirmed the deletion: the call that deleted the token waits
+//     for the other nodes, and names each that does not confirm;
+//   - at the latest trustMax after the deletion on any other node. A node that cannot reach
 //     the catalog's leader for so long refuses every token but its root token;
-//   - on a node that restarts, never: it trusts no copy before it has proved it.
+//   - at once on a node that restarts: it trusts no copy before it has proved it.
 //
 // Invariant: a call without a need is refused to everybody.
 package auth
@@ -28,8 +28,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/countd/countd/auth/audit"
-	"github.com/countd/countd/internal/lograte"
+	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
@@ -100,7 +99,7 @@ type proof struct {
 type Config struct {
 	Mode      Mode                 // Permissive or Enforce
 	RootToken string               // path of the file with the root token; "" for none
-	Audit     *audit.Log           // nil for none
+	Audit     *AuditLog            // nil for none
 	Registry  *prometheus.Registry // required
 	Logger    *slog.Logger         // required
 }
@@ -112,11 +111,10 @@ type Authorizer struct {
 	metrics *metrics
 	root    rootToken
 	cluster atomic.Pointer[Cluster] // nil until Follow is called
-	// proved is when the latest proof of the users began; nil for never.
+	// proved is the time at which the latest proof of the users began; nil for never.
 	proved atomic.Pointer[proof]
-	// callers holds the callers of one view of the users. If a later view has other users, the next
-	// call replaces it. A view with other users has another pointer, which the first call after it
-	// notices.
+	// callers holds the callers of one view of the users. A view with other users has another
+	// pointer. The first call that finds another pointer replaces callers.
 	callers atomic.Pointer[callers]
 	mu      struct {
 		sync.Mutex // held while callers is replaced
@@ -129,7 +127,7 @@ func New(cfg Config) (*Authorizer, error) {
 	if cfg.Mode != Permissive && cfg.Mode != Enforce {
 		return nil, fmt.Errorf("config: mode %q", cfg.Mode)
 	}
-	a := &Authorizer{cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger)}
+	a := &Authorizer{cfg: cfg, limited: new(program.LogLimiter).Logger(cfg.Logger)}
 	a.mu.limiters = map[string]*limiter{}
 	a.root.path = cfg.RootToken
 	err := a.root.load(cfg.Logger)
@@ -143,6 +141,9 @@ func New(cfg Config) (*Authorizer, error) {
 	return a, err
 }
 
+// Mode returns what the authorizer does with refused calls.
+func (a *Authorizer) Mode() Mode { return a.cfg.Mode }
+
 // Enforces reports whether refused calls fail.
 func (a *Authorizer) Enforces() bool { return a.cfg.Mode == Enforce }
 
@@ -151,12 +152,12 @@ func (a *Authorizer) Mask(text string) string {
 	if a != nil {
 		text = a.root.mask(text)
 	}
-	return audit.MaskTokens(text)
+	return MaskTokens(text)
 }
 
 // Caller is a user with one of its tokens, or the holder of the root token.
 type Caller struct {
-	Name  string // of the user
+	Name  string // name of the user
 	Token string // id of the token; "" for the root token
 
 	hash    [sha256.Size]byte
@@ -255,7 +256,7 @@ func (a *Authorizer) trusted(now time.Time) *callers {
 	return a.replaceCallers(*cluster)
 }
 
-// replaceCallers replaces the callers by those of the node's catalog.
+// replaceCallers replaces the callers by the users of the node's catalog.
 func (a *Authorizer) replaceCallers(cluster Cluster) *callers {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -292,6 +293,15 @@ func (c *Caller) May(access Access, keyspace []byte) bool {
 
 // MayOnAny reports whether the caller has access to any keyspace.
 func (c *Caller) MayOnAny(access Access) bool { return c.rights.any.has(access) }
+
+// Accesses returns the names of what the caller may do on some keyspace or on the cluster. A nil c may
+// do everything.
+func (c *Caller) Accesses() []string {
+	if c == nil {
+		return rootRights.any.names()
+	}
+	return c.rights.any.names()
+}
 
 // Allows reports whether the caller may make a call, by the call's needs. A nil c stands for nobody.
 // keyspace is the keyspace in the path of the request. If the body names the keyspaces, access to

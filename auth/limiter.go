@@ -47,8 +47,8 @@ func newLimiter(of catalog.UserLimits, previous *limiter) *limiter {
 // and owes the difference. Later calls are refused until the debt is paid.
 type bucket struct {
 	perSec int64 // 0 for no limit
-	// full is when the bucket is full again, in Unix nanoseconds. The bucket is empty until one
-	// second before that.
+	// full is the time at which the bucket is full again, in Unix nanoseconds. The bucket is
+	// empty until one second before that.
 	full atomic.Int64
 }
 

@@ -6,8 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics counts refusals. It counts refusals by limits for each user. Their number is bounded,
-// because users are, and the series of a deleted user ends.
 type metrics struct {
 	refused   [refusals]prometheus.Counter
 	permitted [refusals]prometheus.Counter
@@ -34,7 +32,8 @@ func newMetrics(registry *prometheus.Registry, a *Authorizer) (*metrics, error) 
 	return m, nil
 }
 
-// userMetrics collects the series of users.
+// userMetrics collects the refusals by limits of each user. The number of users is bounded, and the
+// series of a deleted user ends.
 type userMetrics struct{ a *Authorizer }
 
 var overloadedDesc = prometheus.NewDesc("countd_user_overloaded_total",

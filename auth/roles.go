@@ -48,7 +48,6 @@ func (a Access) InPath() Need { return Need{Access: a, In: InPath} }
 // InBody returns the need of a call whose body, parameters or keys name its keyspaces.
 func (a Access) InBody() Need { return Need{Access: a, In: InBody} }
 
-// accesses is a set of kinds of access.
 type accesses uint16
 
 func setOf(all ...Access) (s accesses) {
@@ -59,6 +58,17 @@ func setOf(all ...Access) (s accesses) {
 }
 
 func (s accesses) has(a Access) bool { return s&(1<<a) != 0 }
+
+// names returns the names of a set of accesses to data and to the cluster.
+func (s accesses) names() []string {
+	names := []string{}
+	for i, name := range []string{"read", "ingest", "write", "status", "admin"} {
+		if s.has(Read + Access(i)) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
 
 // roles are the roles that grants may name.
 var roles = map[string]accesses{
@@ -82,21 +92,20 @@ type rights struct {
 	any accesses            // on some keyspace or the cluster
 }
 
-// rootRights are the rights of the root token.
 var rootRights = rightsOf([]catalog.Grant{{Role: "admin", Keyspaces: []string{catalog.AllKeyspaces}}})
 
-// cover reports whether r allows everything that others allow.
-func (r *rights) cover(others *rights) bool {
-	for name, on := range others.on {
+// cover reports whether r allows everything that the other rights allow.
+func (r *rights) cover(other *rights) bool {
+	for name, on := range other.on {
 		if on&^(r.all|r.on[name]) != 0 {
 			return false
 		}
 	}
-	return others.all&^r.all == 0
+	return other.all&^r.all == 0
 }
 
-// rightsOf combines grants. A role that this program does not know grants nothing. A role of a
-// later program grants nothing.
+// rightsOf combines grants. A role that this program does not know, such as one of a later program,
+// grants nothing.
 func rightsOf(grants []catalog.Grant) *rights {
 	r := &rights{on: map[string]accesses{}}
 	for _, g := range grants {

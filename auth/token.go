@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 
-	"github.com/countd/countd/auth/audit"
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
@@ -20,14 +19,14 @@ const tokenSecretBytes = 32
 func newToken(number uint64) (text, hash string) {
 	var secret [tokenSecretBytes]byte
 	_, _ = rand.Read(secret[:]) // never fails
-	text = audit.TokenPrefix + catalog.TokenID(number) + "_" + hex.EncodeToString(secret[:])
+	text = TokenPrefix + catalog.TokenID(number) + "_" + hex.EncodeToString(secret[:])
 	sum := sha256.Sum256([]byte(text))
 	return text, hex.EncodeToString(sum[:])
 }
 
 // idOf returns the id in a token's text, or nil if the text is not a token's.
 func idOf(token []byte) []byte {
-	rest, ok := bytes.CutPrefix(token, []byte(audit.TokenPrefix))
+	rest, ok := bytes.CutPrefix(token, []byte(TokenPrefix))
 	if !ok {
 		return nil
 	}

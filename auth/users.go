@@ -17,7 +17,7 @@ var (
 	ErrNoUser = errors.New("no such user")
 	// ErrNoToken is returned when the user has no token with the id.
 	ErrNoToken = errors.New("the user has no such token")
-	// ErrUserChanged is returned if a user is not as the caller of the change has read it.
+	// ErrUserChanged is returned if the user has changed since the caller of the change read it.
 	ErrUserChanged = errors.New("the user is another one, or was changed meanwhile")
 	// ErrNoCatalog is returned while a node has no catalog.
 	ErrNoCatalog = errors.New("this node does not know its cluster yet")
@@ -60,20 +60,20 @@ func User(cluster Cluster, name string) (catalog.User, error) {
 }
 
 // PutUser creates a user, or replaces the grants and limits of an existing one. If expected is not
-// nil, it only changes a user that has these rights now. behind names the nodes that did not confirm the
-// change.
-func PutUser(ctx context.Context, cluster Cluster, name string, rights catalog.UserRights, expected *catalog.UserRights) (u catalog.User, behind []string, err error) {
+// nil, it only changes a user that has these rights now. unconfirmed names the nodes that did not confirm
+// the change.
+func PutUser(ctx context.Context, cluster Cluster, name string, rights catalog.UserRights, expected *catalog.UserRights) (u catalog.User, unconfirmed []string, err error) {
 	if err := checkUser(name, rights, expected); err != nil {
 		return u, nil, err
 	}
-	r, behind, err := change(ctx, cluster, &catalog.Command{PutUser: &catalog.PutUserEntry{Name: name, Grants: rights.Grants, Limits: rights.Limits, Was: expected}})
+	r, unconfirmed, err := change(ctx, cluster, &catalog.Command{PutUser: &catalog.PutUserEntry{Name: name, Grants: rights.Grants, Limits: rights.Limits, Was: expected}})
 	switch {
 	case r.Missing:
 		err = fmt.Errorf("%w: %q", ErrNoUser, name)
 	case r.Exists:
 		err = ErrUserChanged
 	}
-	return r.User, behind, err
+	return r.User, unconfirmed, err
 }
 
 // DeleteUser deletes a user with all its tokens, and returns it.

@@ -37,7 +37,7 @@ type Call struct {
 	Request any           // encoded into Body unless it is nil
 	Write   bool          // the caller must know whether the call took effect: a lost answer is ErrUnknown
 	Once    bool          // must not be sent twice
-	Options *WriteOptions // of a write with a key or number, which sets Write and Once; nil for other calls
+	Options *WriteOptions // options of a write with a key or number, which sets Write and Once; nil for other calls
 	token   string        // token of a write that a read must see; "" for none
 	header  http.Header
 }
@@ -60,9 +60,6 @@ func AskMember[T any](ctx context.Context, c *Client, req Call, name string) (T,
 	return answer.Elem().Field(0).Interface().(T), err
 }
 
-func get(path string) Call { return Call{Method: http.MethodGet, Path: path} }
-
-// do makes the call and decodes the answer into out.
 func (c *Client) do(ctx context.Context, retry Retry, req Call, out any) error {
 	if req.Request != nil {
 		body, err := json.Marshal(req.Request)

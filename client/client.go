@@ -51,7 +51,7 @@ type Config struct {
 	// optional. Calls use one of them until it fails, then the next.
 	Addrs   []string
 	Timeout time.Duration // deadline of one try, sent to the server: at most TimeoutMax; 0 for TimeoutDefault
-	Retry   Retry         // of each call
+	Retry   Retry         // how each call is repeated
 	// TLS is for servers at https:// addresses. RootCAs verify the servers' certificates, and
 	// Certificates identify this client to servers that request a certificate. nil uses the
 	// system's authorities and no client certificate. If TLS is set, an address without a scheme
@@ -110,13 +110,12 @@ func New(cfg Config) (*Client, error) {
 	}
 	if cfg.Token != "" {
 		toBases := cfg.TokenToAddrs || slices.ContainsFunc(c.bases, func(base string) bool { return strings.HasPrefix(base, "https://") })
-		transport = bearer{transport, cfg.Token, c.bases, toBases}
+		transport = bearer{next: transport, token: cfg.Token, bases: c.bases, toBases: toBases}
 	}
 	c.http = &http.Client{Transport: transport}
 	return c, nil
 }
 
-// portDefault is countd's own port for HTTP.
 const portDefault = "7400"
 
 // ParseAddr parses a server's address. In http://host:port and https://host:port, a missing

@@ -74,18 +74,18 @@ type Page struct {
 	Unreadable []int `json:"unreadable_shards"`
 }
 
-// Scan reads up to limit rows that have a count, in ascending order of id, after an id or
-// from the first if after is nil. columns selects the columns; none means all.
+// Scan reads up to limit rows that have a count, in ascending order of id. The page begins after
+// the given id, or with the first row if after is nil. columns selects the columns; none means all.
 func (c *Client) Scan(ctx context.Context, keyspace string, after *ID, limit int, columns []string, o ReadOptions) (Page, error) {
 	request := struct {
 		After   *ID      `json:"after,omitempty"`
 		Limit   int      `json:"limit"`
 		Columns []string `json:"columns,omitempty"`
 		Skip    bool     `json:"skip_unreadable,omitempty"`
-	}{after, limit, columns, o.SkipUnreadable}
+	}{After: after, Limit: limit, Columns: columns, Skip: o.SkipUnreadable}
 	return Ask[Page](ctx, c, o.post(keyspacePath(keyspace)+"/scan", request))
 }
 
-func keyspacePath(keyspace string) string { return "/v1/counters/" + url.PathEscape(keyspace) }
+func keyspacePath(keyspace string) string { return namePath("counters", keyspace) }
 
 func rowPath(keyspace string, id ID) string { return keyspacePath(keyspace) + "/" + id.String() }

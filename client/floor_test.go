@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/column"
 )
 
 // Requests with floors, and what the client reads from the answers.
@@ -48,7 +49,7 @@ func TestFloorsInRequests(t *testing.T) {
 		t.Errorf("added %v", users.Results[0].Added)
 	}
 	answer = `{"name":"badges","kind":"counters","columns":["a","b","c"],"shards":2,"floors":{"b":0}}`
-	columns := []client.Column{{Name: "a"}, {Name: "b", Floor: client.Floor(0)}, {Name: "c", NoFloor: true}}
+	columns := []column.Column{{Name: "a"}, {Name: "b", Floor: client.Floor(0)}, {Name: "c", NoFloor: true}}
 	ks, err := c.CreateKeyspace(t.Context(), client.NewKeyspace{Name: "badges", Columns: columns, Shards: 2})
 	must(`POST /v1/keyspaces {"name":"badges","columns":["a",{"name":"b","floor":0},{"name":"c","floor":null}],"shards":2}`, err)
 	if floor, has := ks.Floors["b"]; !has || floor != 0 {

@@ -2,10 +2,10 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
-	"net/url"
 	"slices"
+
+	"github.com/countd/countd/client/column"
 )
 
 // Keyspace describes one keyspace.
@@ -23,8 +23,7 @@ type Keyspace struct {
 	// DroppedColumns are the numbers of the columns that were dropped, counted in the order in
 	// which columns were added. No other column ever gets these numbers.
 	DroppedColumns []int `json:"dropped_columns,omitempty"`
-	// Floors holds the floors of columns. No increment lowers a count below its floor.
-	Floors map[string]int64 `json:"floors,omitempty"`
+	column.Settings[int64]
 }
 
 // Numbered returns the columns by number, with "" for dropped ones.
@@ -40,36 +39,18 @@ func (k Keyspace) Numbered() []string {
 	return numbered
 }
 
-// Column is a column to add to a keyspace or to change.
-type Column struct {
-	Name    string
-	Floor   *int64 // nil leaves the floor as it is
-	NoFloor bool   // removes the floor; Floor is ignored
-}
-
-// MarshalJSON writes the name alone if the floor does not change.
-func (c Column) MarshalJSON() ([]byte, error) {
-	if c.Floor == nil && !c.NoFloor {
-		return json.Marshal(c.Name)
-	}
-	return json.Marshal(struct {
-		Name  string `json:"name"`
-		Floor *int64 `json:"floor"`
-	}{c.Name, c.Floor})
-}
-
 // Keyspaces lists the keyspaces.
 func (c *Client) Keyspaces(ctx context.Context) ([]Keyspace, error) {
-	return AskMember[[]Keyspace](ctx, c, get("/v1/keyspaces"), "keyspaces")
+	return AskMember[[]Keyspace](ctx, c, ReadOptions{}.get("/v1/keyspaces", nil), "keyspaces")
 }
 
 // NewKeyspace describes a keyspace of counters to create. The server chooses a default for
 // each zero field.
 type NewKeyspace struct {
-	Name     string   `json:"name"`
-	Columns  []Column `json:"columns"`
-	Shards   int      `json:"shards,omitempty"`
-	Sharding string   `json:"sharding,omitempty"` // modulo or hash
+	Name     string          `json:"name"`
+	Columns  []column.Column `json:"columns"`
+	Shards   int             `json:"shards,omitempty"`
+	Sharding string          `json:"sharding,omitempty"` // modulo or hash
 }
 
 // CreateKeyspace creates a keyspace of counters, or returns the existing one if it has the
@@ -78,10 +59,10 @@ func (c *Client) CreateKeyspace(ctx context.Context, k NewKeyspace) (Keyspace, e
 	return c.changeKeyspace(ctx, "/v1/keyspaces", k)
 }
 
-// ChangeColumns adds the columns that a keyspace lacks, and sets the floors given in
+// ChangeColumns adds the columns that a keyspace lacks, and changes the settings given in
 // columns.
-func (c *Client) ChangeColumns(ctx context.Context, keyspace string, columns []Column) (Keyspace, error) {
-	return c.changeKeyspace(ctx, "/v1/keyspaces/"+url.PathEscape(keyspace)+"/columns", map[string][]Column{"columns": columns})
+func (c *Client) ChangeColumns(ctx context.Context, keyspace string, columns []column.Column) (Keyspace, error) {
+	return c.changeKeyspace(ctx, namePath("keyspaces", keyspace)+"/columns", map[string][]column.Column{"columns": columns})
 }
 
 func (c *Client) changeKeyspace(ctx context.Context, path string, request any) (Keyspace, error) {

@@ -21,7 +21,7 @@ type Members struct {
 
 // Members returns the sets of a column of a keyspace of counters.
 func (c *Client) Members(keyspace, column string) Members {
-	return Members{c, "/v1/members/" + url.PathEscape(keyspace) + "/" + url.PathEscape(column)}
+	return Members{c, namePath("members", keyspace) + "/" + url.PathEscape(column)}
 }
 
 // MemberOp adds a member to the set of a row, or removes it.
@@ -76,8 +76,8 @@ func (m Members) Change(ctx context.Context, ops []MemberOp, o WriteOptions) (Wr
 	return m.c.write(ctx, m.c.retry, m.path, appendMemberOps(nil, ops, !o.Quiet, true), o)
 }
 
-// Copy is Change that leaves the counts unchanged. It is for members that existing counts
-// already include. Members can only be added.
+// Copy is like Change, but leaves the counts unchanged. It is for members that existing counts already
+// include. Members can only be added.
 func (m Members) Copy(ctx context.Context, ops []MemberOp, o WriteOptions) (WriteResult, error) {
 	return m.c.write(ctx, m.c.retry, m.path, appendMemberOps(nil, ops, !o.Quiet, false), o)
 }
@@ -111,7 +111,7 @@ func (m Members) Check(ctx context.Context, member ID, ids []ID, o ReadOptions) 
 	return AskMember[[]bool](ctx, m.c, o.post(m.path+"/check", request), "results")
 }
 
-// Member is one line of a row's list.
+// Member is a member of a row's set.
 type Member struct {
 	Member ID        `json:"member"`
 	At     time.Time `json:"at"` // when it joined
@@ -156,10 +156,7 @@ func pageQuery(cursor string, limit int) url.Values {
 	if cursor != "" {
 		query.Set("cursor", cursor)
 	}
-	if limit != 0 {
-		query.Set("limit", strconv.Itoa(limit))
-	}
-	return query
+	return limited(query, limit)
 }
 
 // All iterates over all members of a row, newest first, and ends with the first error.
@@ -201,7 +198,7 @@ func pages[T any](read func(cursor string) (lines []T, next string, err error)) 
 	}
 }
 
-// GetManyOf is GetMany for a member: each row has Member, which reports by column whether the
+// GetManyOf is like GetMany, but each row also has Member, which reports by column whether the
 // member is in the set.
 func (c *Client) GetManyOf(ctx context.Context, keyspace string, member ID, ids []ID, columns []string, o ReadOptions) ([]Row, error) {
 	return c.getMany(ctx, keyspace, &member, ids, columns, o)

@@ -54,7 +54,7 @@ func (n Channels) Retract(ctx context.Context, channel string, seq int64, o Writ
 }
 
 // Notices reads a user's position in a channel. If since is not nil, a user that the channel
-// does not know starts after notice since.
+// does not know starts after the notice with that number.
 func (n Channels) Notices(ctx context.Context, channel string, user ID, since *int64, o ReadOptions) (Notices, error) {
 	return readAt[Notices](ctx, n.c, userPath("notices", channel, user), numberQuery("since", since), o)
 }

@@ -22,9 +22,12 @@ const (
 
 // Retry configures how calls are repeated.
 type Retry struct {
-	// For is how long after its first failure a call is repeated. 0 means RetryForDefault; a
-	// negative value means never.
+	// For bounds how long a call is repeated, counted from its first failure. 0 means
+	// RetryForDefault; a negative value means never.
 	For time.Duration
+	// With OnlyNoLeader, a call is repeated only if the server refused it because there was no
+	// leader: the cluster starts, or elects one.
+	OnlyNoLeader bool
 	// OnWait, if not nil, is called after each failure and before the following wait. The
 	// goroutine that makes the call runs it.
 	OnWait func(err error, wait time.Duration)
@@ -33,11 +36,11 @@ type Retry struct {
 // Do calls f until it succeeds or fails for good, For is over, or ctx is done. Between
 // tries it waits for the server's Retry-After plus a random time, so that callers that
 // failed together do not return together. The random time is from 0 to a bound that doubles
-// from 50 ms to 5 s. A wait ends with For at the latest, and f then gets its last try. Do
+// from 50 ms to 5 s. The last wait ends when For is over; f then gets its last try. Do
 // gives up at once if ctx would end before the wait does. It returns the last error of f.
 func (r Retry) Do(ctx context.Context, f func() error) error {
 	err := f()
-	if err == nil || !Retryable(err) {
+	if err == nil || !r.repeats(err) {
 		return err
 	}
 	end := time.Now().Add(r.patience())
@@ -55,10 +58,15 @@ func (r Retry) Do(ctx context.Context, f func() error) error {
 			return err
 		case <-time.After(wait):
 		}
-		if err = f(); err == nil || !Retryable(err) {
+		if err = f(); err == nil || !r.repeats(err) {
 			return err
 		}
 	}
+}
+
+func (r Retry) repeats(err error) bool {
+	var refused *Error
+	return Retryable(err) && (!r.OnlyNoLeader || errors.As(err, &refused) && refused.Code == "no_leader")
 }
 
 func (r Retry) patience() time.Duration {

@@ -5,27 +5,25 @@ import (
 	"slices"
 )
 
-// Sums collects increments of one keyspace as ops, and merges those of the same row. The
-// resulting ops depend only on what was added, not on time. The zero value is empty. Its
-// methods must not be called concurrently.
+// Sums collects increments of one keyspace as ops, and merges the increments of a row. The
+// resulting ops depend only on what was added, not on time. The zero value is empty. Its methods
+// must not be called concurrently.
 //
-// A row ends at the counts that its increments give one by one in the order of Add, also where
-// a column has a floor. So increments of one sign are merged: max(floor, c-a-b) is
-// max(floor, max(floor, c-a)-b). Increments of both signs are not merged: with a floor of 0 and
-// a count of 5, -7 and then +3 give 3, but their sum of -4 gives 1.
+// The final counts of a row are those of its increments, applied one by one in the order of Add.
+// This holds also where a column has a floor. So increments of one sign are merged: max(floor,
+// c-a-b) is max(floor, max(floor, c-a)-b). Increments of both signs are not merged. With a floor of
+// 0 and a count of 5, -7 and then +3 give 3, but their sum, -4, gives 1.
 type Sums struct {
 	ops  []Op
 	rows map[ID]sumsRow
-	has  signs // of all ops
+	has  signs // signs of all ops
 }
 
-// sumsRow is a row of Sums.
 type sumsRow struct {
 	newest int   // index of its newest op
-	has    signs // of all its ops
+	has    signs // signs of all its ops
 }
 
-// signs is a set of signs of deltas.
 type signs uint8
 
 const (

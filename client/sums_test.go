@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/internal/nodetest"
 )
 
@@ -47,7 +48,7 @@ func TestSumsAtAFloor(t *testing.T) {
 func TestWriterAtAFloor(t *testing.T) {
 	server := nodetest.New(t)
 	c := clientOf(t, server.URL)
-	if _, err := c.ChangeColumns(t.Context(), "posts", []client.Column{{Name: "like", Floor: client.Floor(0)}}); err != nil {
+	if _, err := c.ChangeColumns(t.Context(), "posts", []column.Column{{Name: "like", Floor: client.Floor(0)}}); err != nil {
 		t.Fatal(err)
 	}
 	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {

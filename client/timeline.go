@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 )
 
@@ -38,7 +37,7 @@ type Post struct {
 // PostPage is a page of posts, newest first.
 type PostPage struct {
 	Posts  []Post `json:"posts"`
-	Cursor string `json:"cursor,omitempty"` // of the next page; "" on the last page
+	Cursor string `json:"cursor,omitempty"` // cursor of the next page; "" on the last page
 	// UnreadableShards are the shards of authors whose posts are missing.
 	UnreadableShards []int `json:"unreadable_shards,omitempty"`
 }
@@ -56,11 +55,8 @@ type PostQuery struct {
 }
 
 func (q *PostQuery) values() url.Values {
-	values := url.Values{}
-	if q.Limit != 0 {
-		values.Set("limit", strconv.Itoa(q.Limit))
-	}
-	for name, value := range map[string]string{"cursor": q.Cursor, "group": q.Group, "counts": q.Counts, "member": strings.Join(q.Member, ",")} {
+	values := pageQuery(q.Cursor, q.Limit)
+	for name, value := range map[string]string{"group": q.Group, "counts": q.Counts, "member": strings.Join(q.Member, ",")} {
 		if value != "" {
 			values.Set(name, value)
 		}

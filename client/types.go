@@ -18,7 +18,7 @@ type ID uint64
 // without a sign or leading zeros.
 var ErrBadID = errors.New("not an unsigned 64-bit integer")
 
-// ParseID parses an id's decimal form. Each id has one form: the server refuses 007 too.
+// ParseID parses an id's decimal form. Each id has one form: ParseID and the server refuse 007.
 func ParseID(text string) (ID, error) {
 	id, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {

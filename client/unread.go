@@ -39,7 +39,7 @@ func (c *Client) Unread(ctx context.Context, user ID, o ReadOptions) (UserCounts
 	return readAt[UserCounts](ctx, c, "/v1/unread/"+user.String(), nil, o)
 }
 
-// IncrUnread is IncrMany for the one-to-one numbers of users. The ID of each op and result is
+// IncrUnread is like IncrMany, but for the one-to-one numbers of users. The ID of each op and result is
 // the id of a user.
 func (c *Client) IncrUnread(ctx context.Context, ops []Op, o WriteOptions) (WriteResult, error) {
 	return c.write(ctx, c.retry, "/v1/unread/incr", appendOps(nil, "user", "add", ops, !o.Quiet), o)
@@ -83,7 +83,7 @@ func (c *Client) Poll(ctx context.Context, user ID, channels, dots []string, o R
 	return answer, err
 }
 
-// PollMany is Poll for up to PollUsersMax users, in their order, duplicates included.
+// PollMany is like Poll, but for up to PollUsersMax users, in their order, duplicates included.
 func (c *Client) PollMany(ctx context.Context, users []ID, channels, dots []string, o ReadOptions) ([]Poll, error) {
 	request := struct {
 		Users    []ID     `json:"users"`

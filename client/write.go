@@ -15,8 +15,8 @@ import (
 type Op struct {
 	ID    ID
 	Cells Counts
-	// Floor, if not nil, is a bound below which an IncrMany lowers no count. A column that is
-	// already below it keeps its count.
+	// If Floor is not nil, an IncrMany lowers no count below it. A column that is already
+	// below it keeps its count.
 	Floor *int64
 }
 
@@ -64,8 +64,8 @@ type WriteOptions struct {
 	Quiet bool // the answer only counts the ops
 	// Key is the Idempotency-Key, 1–128 bytes; "" for a new one. Set it if the caller itself may
 	// repeat the same write, for example after a crash. The same key with other ops is refused.
-	// After the server's --key-horizon, 10 minutes by default, the server refuses a key of
-	// NewKey and takes any other key for a new one.
+	// After the server's --key-horizon, 10 minutes by default, the server refuses a key of NewKey
+	// and treats any other key as new.
 	Key string
 	// Producer and Seq, instead of a key, number the writes of a stream: see Countd-Producer
 	// in the API. Numbers may be in flight in any order if none is 64 or more below the
@@ -83,9 +83,9 @@ type WriteOptions struct {
 // KeyBytesMax bounds a key.
 const KeyBytesMax = 128
 
-// keyHeader is Idempotency-Key in lower case. Under its canonical name, net/http sends a
-// request again by itself if a connection breaks. The client would then take a write that the
-// server received for one that was never sent.
+// keyHeader is Idempotency-Key in lower case. Under its canonical name, net/http sends a request
+// again by itself if a connection breaks. The client would then assume that a write was never sent,
+// although the server received it.
 const keyHeader = "idempotency-key"
 
 // errBadOnce is returned before anything is sent.
@@ -136,9 +136,9 @@ func (c *Client) Incr(ctx context.Context, keyspace string, id ID, deltas ...Cou
 	return WrittenRow{Row{ID: one.ID, Counts: one.Counts}, result.Written}, nil
 }
 
-// IncrMany adds to columns, exactly once unless o says otherwise: up to WriteOpsMax ops. An
-// op whose sum does not fit int64 is refused alone and named in the result; see
-// WriteResult.Unknown for the case that an earlier try had no answer.
+// IncrMany adds to columns, exactly once unless o says otherwise: up to WriteOpsMax ops. An op
+// whose sum does not fit int64 is refused alone and named in the result. See WriteResult.Unknown
+// for the case that an earlier try had no answer.
 func (c *Client) IncrMany(ctx context.Context, keyspace string, ops []Op, o WriteOptions) (WriteResult, error) {
 	return c.write(ctx, c.retry, keyspacePath(keyspace)+"/incr", AppendOps(nil, "add", ops, !o.Quiet), o)
 }
@@ -171,7 +171,7 @@ func (o KeyspaceOp) MarshalJSON() ([]byte, error) {
 			ID       ID     `json:"id"`
 			Member   ID     `json:"member"`
 			Set      bool   `json:"set"`
-		}{o.Keyspace, o.Member.Column, o.ID, o.Member.Member, !o.Member.Leave})
+		}{Keyspace: o.Keyspace, Column: o.Member.Column, ID: o.ID, Member: o.Member.Member, Set: !o.Member.Leave})
 	}
 	if o.Keyspace != unreadKeyspace {
 		return json.Marshal(plain(o))
@@ -181,7 +181,7 @@ func (o KeyspaceOp) MarshalJSON() ([]byte, error) {
 		Add   Counts `json:"add,omitempty"`
 		Set   Counts `json:"set,omitempty"`
 		Floor *int64 `json:"floor,omitempty"`
-	}{o.ID, o.Add, o.Set, o.Floor})
+	}{User: o.ID, Add: o.Add, Set: o.Set, Floor: o.Floor})
 }
 
 const unreadKeyspace = "unread"
@@ -244,7 +244,7 @@ func AppendOps(dst []byte, verb string, ops []Op, results bool) []byte {
 	return appendOps(dst, "id", verb, ops, results)
 }
 
-// appendOps is AppendOps with idField as the name of the field for the id.
+// appendOps is like AppendOps, but with idField as the name of the field for the id.
 func appendOps(dst []byte, idField, verb string, ops []Op, results bool) []byte {
 	dst = append(dst, '{')
 	if !results {

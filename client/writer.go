@@ -54,8 +54,8 @@ type Failure struct {
 // are lost if the process dies.
 //
 // A row ends as if its increments were applied one by one in the order of Add, even at a floor.
-// So a batch with deltas of both signs of a row waits for an earlier batch in flight that has the
-// row. A batch that failed blocks no other.
+// So if two batches have deltas of both signs for a row, the later batch waits for the earlier
+// one. A batch that failed blocks no other.
 //
 // Goroutines: NewWriter starts one for each request in flight; Close stops them and waits for
 // them.
@@ -81,13 +81,11 @@ type Writer struct {
 	}
 }
 
-// rowAt names a row.
 type rowAt struct {
 	keyspace string
 	id       ID
 }
 
-// batch is one request.
 type batch struct {
 	keyspace string
 	sums     Sums          // guarded by the writer's lock while the batch is queued
@@ -121,9 +119,9 @@ func (cfg *WriterConfig) complete() error {
 		value    *int
 		max, def int
 	}{
-		{"InFlight", &cfg.InFlight, InFlightMax, writerInFlightDefault},
-		{"BatchOps", &cfg.BatchOps, WriteOpsMax, writerBatchOpsDefault},
-		{"WaitingOpsMax", &cfg.WaitingOpsMax, 1 << 30, writerWaitingOpsDefault},
+		{name: "InFlight", value: &cfg.InFlight, max: InFlightMax, def: writerInFlightDefault},
+		{name: "BatchOps", value: &cfg.BatchOps, max: WriteOpsMax, def: writerBatchOpsDefault},
+		{name: "WaitingOpsMax", value: &cfg.WaitingOpsMax, max: 1 << 30, def: writerWaitingOpsDefault},
 	} {
 		if *bound.value == 0 {
 			*bound.value = bound.def

@@ -159,7 +159,7 @@ func (w *Writer) failRefused(b *batch, ops []Op, result WriteResult) {
 	}
 }
 
-// failColumn reports the ops that name a column and returns the others.
+// failColumn reports the ops that name a column, and returns the other ops.
 func (w *Writer) failColumn(b *batch, ops []Op, column string, err error) []Op {
 	var left []Op
 	for _, op := range ops {

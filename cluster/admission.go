@@ -6,28 +6,29 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/countd/countd/internal/names"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/rpc"
 )
 
-// unseenFor is how long after its start a member does not treat a node as dead merely
-// because gossip has not named it yet.
+// unseenFor is the time after a member's start during which it does not treat a node as dead only
+// because gossip has not named that node yet.
 const unseenFor = 30 * time.Second
 
 // errNotSure is returned for a request that may succeed if it is repeated later.
 var errNotSure = errors.New("ask again")
 
-// NodeCatalog is what Admission needs of the catalog.
+// NodeCatalog is the part of the catalog that Admission needs.
 type NodeCatalog interface {
 	Nodes() map[string]catalog.Node
-	// PutNode proposes the entry, wherever the catalog's leader is, and returns why it was refused,
-	// or "". If it returns an error, the entry may have been applied or not.
+	// PutNode proposes the entry through the catalog's leader on any node. refused is the reason
+	// of a refusal, or "". If PutNode returns an error, the entry may or may not have been
+	// applied.
 	PutNode(ctx context.Context, entry catalog.PutNodeEntry) (refused string, err error)
 }
 
-// Admission answers the JoinRequests that a member of a cluster receives. The catalog
-// decides. Admission only finds out by gossip which dead node of the same name the joining
-// node replaces.
+// Admission answers the JoinRequests that a member of a cluster receives. The catalog decides on
+// each. By gossip, Admission only finds out which dead node of the same name the joining node
+// replaces.
 type Admission struct {
 	clusterID   string
 	clusterName string
@@ -42,15 +43,15 @@ func NewAdmission(clusterID, clusterName string, catalog NodeCatalog, view Membe
 	return &Admission{clusterID: clusterID, clusterName: clusterName, catalog: catalog, view: view, began: time.Now()}
 }
 
-// HandleJoin answers a request. It is safe for concurrent use. After an error the joining
-// node repeats the request.
+// HandleJoin answers a JoinRequest. It is safe for concurrent use. If it returns an error, the
+// joining node repeats the request.
 func (a *Admission) HandleJoin(ctx context.Context, r JoinRequest) (JoinAnswer, error) {
 	switch {
 	case r.ClusterID != a.clusterID:
 		return JoinAnswer{Refused: fmt.Sprintf("this is a node of cluster %s, not %s", a.clusterID, r.ClusterID)}, nil
-	case !names.ClustersAgree(a.clusterName, r.ClusterName, false):
+	case !rpc.ClustersAgree(a.clusterName, r.ClusterName, false):
 		return JoinAnswer{Refused: fmt.Sprintf("the node asks for %s, this is a node of %s",
-			names.DescribeCluster(r.ClusterID, r.ClusterName), names.DescribeCluster(a.clusterID, a.clusterName))}, nil
+			rpc.DescribeCluster(r.ClusterID, r.ClusterName), rpc.DescribeCluster(a.clusterID, a.clusterName))}, nil
 	case NodeOfKey(r.Node.Key) == "" || r.Node.Name != NodeOfKey(r.Node.Key):
 		return JoinAnswer{Refused: fmt.Sprintf("%q with the name %q is no node's key", r.Node.Key, r.Node.Name)}, nil
 	case !ValidZone(r.Node.Zone):
@@ -69,7 +70,7 @@ func (a *Admission) HandleJoin(ctx context.Context, r JoinRequest) (JoinAnswer, 
 func (a *Admission) replaced(n *catalog.Node) (key string, err error) {
 	nodes := a.catalog.Nodes()
 	if _, known := nodes[n.Key]; known {
-		return "", nil // a member that reports new addresses replaces nobody
+		return "", nil // n is a member that reports new addresses, and replaces no other node
 	}
 	for _, other := range nodes {
 		if other.Name != n.Name || other.State == catalog.NodeLeaving {
@@ -78,8 +79,8 @@ func (a *Admission) replaced(n *catalog.Node) (key string, err error) {
 		alive, seen := a.seen(other.Key)
 		switch {
 		case alive:
-			// Do not refuse yet: gossip may not have noticed that the other node died. The
-			// joining node itself waits while it sees a rival that is alive.
+			// Do not refuse yet, because gossip may not have noticed that the other node died. The
+			// joining node itself detects a living rival (see rivalFor).
 			return "", fmt.Errorf("node %q has the name %q and is not found dead yet: %w", other.Key, other.Name, errNotSure)
 		case !seen && time.Since(a.began) < unseenFor:
 			return "", fmt.Errorf("cannot tell whether node %q lives: %w", other.Key, errNotSure)

@@ -12,51 +12,92 @@ import (
 type shift struct {
 	from, to string
 	group    uint32
-	direct   bool // the load of from is at least two above the load of to
+	direct   bool // load of from is at least load of to plus two
 }
 
-// edges maps a pair of nodes to the groups that can move load from the first node to the second.
-type edges map[[2]string][]uint32
-
-func (e edges) add(from, to string, g uint32) {
-	e[[2]string{from, to}] = append(e[[2]string{from, to}], g)
+// edges are the shifts that are possible now.
+type edges struct {
+	keys []string // the nodes that may take part
+	// groups returns the groups that can move load from one node to another.
+	groups func(from, to string) []uint32
+	next   map[string][]string // results of successors, by node
 }
 
-// nextShift returns the shift that brings loads closer to each other, if there is one.
+// pairs maps a pair of nodes to the groups that can move load from the first node to the second.
+type pairs map[[2]string][]uint32
+
+func (p pairs) add(from, to string, g uint32) {
+	p[[2]string{from, to}] = append(p[[2]string{from, to}], g)
+}
+
+// edges returns the pairs of some nodes as edges.
+func (p pairs) edges(keys []string) *edges {
+	return newEdges(keys, func(from, to string) []uint32 { return p[[2]string{from, to}] })
+}
+
+func newEdges(keys []string, groups func(from, to string) []uint32) *edges {
+	return &edges{keys: keys, groups: groups, next: map[string][]string{}}
+}
+
+// successors returns the nodes to which the node from can move load.
+func (e *edges) successors(from string) []string {
+	next, known := e.next[from]
+	if !known {
+		next = slices.DeleteFunc(slices.Clone(e.keys), func(to string) bool { return len(e.groups(from, to)) == 0 })
+		e.next[from] = next
+	}
+	return next
+}
+
+// nextShift returns a shift that makes the loads more even, directly or together with later
+// shifts.
 //
-// A direct shift lowers the sum of the squares of the loads. If there is none, a chain of
-// shifts may do so: from a high node through others to a low one. nextShift returns the last
-// shift of the shortest such chain. That shift leaves the sum as it is and makes the chain
-// shorter by one, so shifts end, whichever node plans the next one, and never go back. If
-// there is no chain either, no sequence of such shifts makes the loads more even.
-func nextShift(keys []string, load map[string]int, e edges) (shift, bool) {
-	best, most := [2]string{}, 1
-	for _, from := range keys {
-		for _, to := range keys {
-			if d := load[from] - load[to]; d > most && len(e[[2]string{from, to}]) > 0 {
-				best, most = [2]string{from, to}, d
+// A direct shift lowers the sum of the squares of the loads. If there is none, a chain of shifts
+// may do so: from a high node through others to a low one. nextShift returns the last shift of the
+// shortest such chain. That shift keeps the sum and makes the chain shorter by one. So repeated
+// shifts come to an end, even if different nodes plan them. If there is no chain either, no
+// sequence of shifts makes the loads more even.
+//
+// 500 nodes have 250,000 pairs. So nextShift asks for the groups of a pair only if the loads of
+// the two nodes differ enough.
+func nextShift(load map[string]int, e *edges) (shift, bool) {
+	best, most := shift{}, 1
+	low, _ := bounds(e.keys, load)
+	for _, from := range e.keys {
+		high := load[from]
+		if high-low <= most {
+			continue
+		}
+		for _, to := range e.keys {
+			if d := high - load[to]; d > most {
+				if groups := e.groups(from, to); len(groups) > 0 {
+					best, most = shift{from: from, to: to, group: groups[0], direct: true}, d
+				}
 			}
 		}
 	}
 	if most > 1 {
-		return shift{best[0], best[1], e[best][0], true}, true
+		return best, true
 	}
 	var chain []string
-	for _, from := range keys {
-		if c := shortestChain(from, keys, load, e); c != nil && (chain == nil || len(c) < len(chain)) {
+	for _, from := range e.keys {
+		if load[from]-low < 2 {
+			continue
+		}
+		if c := shortestChain(from, load, e); c != nil && (chain == nil || len(c) < len(chain)) {
 			chain = c
 		}
 	}
 	if chain == nil {
 		return shift{}, false
 	}
-	last := [2]string(chain[len(chain)-2:])
-	return shift{last[0], last[1], e[last][0], false}, true
+	from, to := chain[len(chain)-2], chain[len(chain)-1]
+	return shift{from: from, to: to, group: e.groups(from, to)[0], direct: false}, true
 }
 
 // shortestChain returns the nodes of the shortest chain from a node to a node whose load is at
 // least two lower, or nil.
-func shortestChain(from string, keys []string, load map[string]int, e edges) []string {
+func shortestChain(from string, load map[string]int, e *edges) []string {
 	before := map[string]string{from: from}
 	for queue := []string{from}; len(queue) > 0; queue = queue[1:] {
 		at := queue[0]
@@ -68,8 +109,8 @@ func shortestChain(from string, keys []string, load map[string]int, e edges) []s
 			slices.Reverse(chain)
 			return chain
 		}
-		for _, next := range keys {
-			if _, seen := before[next]; !seen && len(e[[2]string{at, next}]) > 0 {
+		for _, next := range e.successors(at) {
+			if _, seen := before[next]; !seen {
 				before[next] = at
 				queue = append(queue, next)
 			}
@@ -81,47 +122,54 @@ func shortestChain(from string, keys []string, load map[string]int, e edges) []s
 // uneven reports whether two of the nodes have loads that differ by more than
 // one.
 func uneven(keys []string, load map[string]int) bool {
-	if len(keys) == 0 {
-		return false
-	}
-	low, high := load[keys[0]], load[keys[0]]
-	for _, key := range keys {
-		low, high = min(low, load[key]), max(high, load[key])
-	}
+	low, high := bounds(keys, load)
 	return high-low > 1
 }
 
-// replicaEdges returns the moves of replicas that leave no zone more crowded. Groups whose
-// leader would have to move as well come last.
-func (p *plan) replicaEdges(groups []uint32) edges {
-	e, led, takers := edges{}, edges{}, p.takers()
+// bounds returns the lowest and the highest load of the nodes; 0 for no nodes.
+func bounds(keys []string, load map[string]int) (low, high int) {
+	for i, key := range keys {
+		if n := load[key]; i == 0 {
+			low, high = n, n
+		} else {
+			low, high = min(low, n), max(high, n)
+		}
+	}
+	return low, high
+}
+
+// replicaEdges returns the moves of replicas that make no zone more crowded. Groups whose
+// leadership would have to move too come last.
+func (p *plan) replicaEdges(groups []uint32) *edges {
+	led, others := map[string][]uint32{}, map[string][]uint32{} // groups with a voter on a node, by node
 	for _, g := range groups {
-		target := p.targets[g]
-		crowding := p.crowding(target)
-		for _, from := range target {
-			if !p.takes(from) {
-				continue
-			}
-			for _, to := range takers {
-				switch {
-				case contains(target, to) || p.crowding(swapped(target, from, to)) > crowding:
-				case p.leaders[g] == from:
-					led.add(from, to, g)
-				default:
-					e.add(from, to, g)
-				}
+		for _, from := range p.targets[g] {
+			switch {
+			case !p.takes(from):
+			case p.leaders[g] == from:
+				led[from] = append(led[from], g)
+			default:
+				others[from] = append(others[from], g)
 			}
 		}
 	}
-	for pair, groups := range led {
-		e[pair] = append(e[pair], groups...)
-	}
-	return e
+	return newEdges(p.takers, func(from, to string) []uint32 {
+		var may []uint32
+		for _, of := range [][]uint32{others[from], led[from]} {
+			for _, g := range of {
+				kept := p.targets[g]
+				if !contains(kept, to) && p.sharing(kept, to, from) <= p.sharing(kept, from, from) {
+					may = append(may, g)
+				}
+			}
+		}
+		return may
+	})
 }
 
-// leaderEdges are the transfers of leaderships of groups.
-func (p *plan) leaderEdges(groups []uint32, may func(g uint32, to string) bool) edges {
-	e := edges{}
+// leaderPairs returns the possible transfers of leadership.
+func (p *plan) leaderPairs(groups []uint32, may func(g uint32, to string) bool) pairs {
+	e := pairs{}
 	for _, g := range groups {
 		from := p.leaders[g]
 		for _, to := range p.targets[g] {
@@ -133,25 +181,24 @@ func (p *plan) leaderEdges(groups []uint32, may func(g uint32, to string) bool) 
 	return e
 }
 
-// shards returns the groups of keyspaces for which match returns true.
+// shards returns the shards of keyspaces for which match returns true.
 func (p *plan) shards(match func(uint32) bool) []uint32 {
 	return slices.DeleteFunc(slices.Clone(p.groups), func(g uint32) bool {
 		return p.light[g] || !match(g)
 	})
 }
 
-// evenReplicas moves replicas of shards from nodes with many to nodes with few. If a shift
-// is part of a chain, it is the only shift of the plan, because it depends on where the
-// other replicas are.
+// evenReplicas moves replicas of shards from nodes with many to nodes with few. If a shift is part
+// of a chain, evenReplicas plans no other shift after it, because the chain depends on the other
+// replicas' nodes.
 func (p *plan) evenReplicas() {
-	takers := p.takers()
-	for p.mayStartMove() && uneven(takers, p.load) {
+	for p.mayStartMove() && uneven(p.takers, p.load) {
 		e := p.replicaEdges(p.shards(p.sound))
-		s, ok := nextShift(takers, p.load, e)
+		s, ok := nextShift(p.load, e)
 		if !ok || !s.direct && p.moving > 0 {
 			return
 		}
-		s.group = p.ofFullestKeyspace(e[[2]string{s.from, s.to}], s.from, s.to)
+		s.group = p.ofFullestKeyspace(e.groups(s.from, s.to), s.from, s.to)
 		why := reason("%s has %d replicas, %s has %d", s.from, p.load[s.from], s.to, p.load[s.to])
 		if !s.direct {
 			why += ", which makes room for others"
@@ -163,19 +210,18 @@ func (p *plan) evenReplicas() {
 	}
 }
 
-// ofFullestKeyspace compares how many replicas of each keyspace the two nodes hold. It takes
-// the keyspace of which giver holds most replicas more than taker, and returns the first of the
-// groups in that keyspace. One keyspace may carry all the load, and nodes can lead equally many of
-// its shards only if they hold equally many.
+// ofFullestKeyspace returns the first group of the keyspace in which giver's replicas outnumber
+// taker's the most. One keyspace may carry all the load, and nodes can lead equally many of its
+// shards only if they have equally many replicas of it.
 func (p *plan) ofFullestKeyspace(groups []uint32, giver, taker string) uint32 {
 	best, most := groups[0], math.MinInt
 	for _, k := range p.view.Catalog.KeyspacesByName() {
-		i := slices.IndexFunc(groups, func(g uint32) bool { return inKeyspace(k, g) })
+		i := slices.IndexFunc(groups, func(g uint32) bool { return slices.Contains(k.Groups, g) })
 		if i < 0 {
 			continue
 		}
 		more := 0
-		for g := k.FirstGroup; inKeyspace(k, g); g++ {
+		for _, g := range k.Groups {
 			more += toInt(contains(p.targets[g], giver)) - toInt(contains(p.targets[g], taker))
 		}
 		if more > most {
@@ -185,13 +231,13 @@ func (p *plan) ofFullestKeyspace(groups []uint32, giver, taker string) uint32 {
 	return best
 }
 
-// transfer adds a Transfer.
+// transfer adds a Transfer to the plan.
 func (p *plan) transfer(g uint32, to string, why Reason) {
 	p.add(Transfer{Group: g, Name: p.names[g], From: p.leaders[g], To: to, Reason: why})
 	p.setLeader(g, to)
 }
 
-// mayLead reports whether a node can be given the leadership of a group.
+// mayLead reports whether a group's leadership may move to a node.
 func (p *plan) mayLead(g uint32, key string) bool {
 	return p.takes(key) && contains(p.view.Groups[g].Voters, key) && p.fresh(g, key)
 }
@@ -211,9 +257,9 @@ func (p *plan) leaveLeaders() {
 	}
 }
 
-// evenLeaders moves leaderships of shards from nodes that lead many to nodes that lead few, at most
-// MovesMax at a time. While the leader of a group sends no report, evenLeaders moves nothing,
-// because the group will have a leader soon.
+// evenLeaders moves leaderships of shards from nodes that lead many to nodes that lead few, at
+// most MovesMax at a time. While any group that can have a leader sends no report, evenLeaders
+// moves nothing, because the group's next leader is unknown.
 func (p *plan) evenLeaders() {
 	for range p.settings.MovesMax {
 		if p.unheard > 0 {
@@ -231,18 +277,19 @@ func (p *plan) evenLeaders() {
 }
 
 // leaderShift returns the next transfer. First it evens out the leaders within each keyspace,
-// because one keyspace may carry all the load. Once those are even, it evens out the leaders of all
-// keyspaces. It then moves a leadership only from a node that leads more shards of the group's
-// keyspace, so that the keyspace stays even. The transfers therefore end.
+// because one keyspace may carry all the load. Then it evens out the leaders of all keyspaces
+// together. For that it moves a leadership only from a node that leads more shards of the group's
+// keyspace than the new leader, so that the keyspace stays even. Therefore the transfers come to
+// an end.
 func (p *plan) leaderShift() (shift, Reason, bool) {
-	takers, may := p.takers(), p.shards(p.mayTransfer)
+	takers := slices.Clone(p.takers)
 	slices.SortFunc(takers, byFirst(func(key string) int { return p.leads[key] }))
-	within := edges{}
+	within := pairs{}
 	for _, k := range p.view.Catalog.KeyspacesByName() {
 		leads := p.leadsOf(k)
-		e := p.leaderEdges(slices.DeleteFunc(slices.Clone(may), func(g uint32) bool { return !inKeyspace(k, g) }), p.mayLead)
+		e := p.leaderPairs(slices.DeleteFunc(slices.Clone(k.Groups), func(g uint32) bool { return p.light[g] || !p.mayTransfer(g) }), p.mayLead)
 		if uneven(takers, leads) {
-			if s, ok := nextShift(takers, leads, e); ok {
+			if s, ok := nextShift(leads, e.edges(takers)); ok {
 				return s, reason("%s leads %d shards of %s, %s leads %d", s.from, leads[s.from], k.Name, s.to, leads[s.to]), true
 			}
 		}
@@ -255,33 +302,28 @@ func (p *plan) leaderShift() (shift, Reason, bool) {
 	if !uneven(takers, p.leads) {
 		return shift{}, "", false
 	}
-	s, ok := nextShift(takers, p.leads, within)
+	s, ok := nextShift(p.leads, within.edges(takers))
 	return s, reason("%s leads %d shards, %s leads %d", s.from, p.leads[s.from], s.to, p.leads[s.to]), ok
 }
 
-// leadsOf counts the leaders of a keyspace's shards by node.
+// leadsOf returns the number of a keyspace's shards that each node leads.
 func (p *plan) leadsOf(k catalog.Keyspace) map[string]int {
 	leads := map[string]int{}
-	for g, leader := range p.leaders {
-		if leader != "" && inKeyspace(k, g) {
+	for _, g := range k.Groups {
+		if leader := p.leaders[g]; leader != "" {
 			leads[leader]++
 		}
 	}
 	return leads
 }
 
-func inKeyspace(k catalog.Keyspace, g uint32) bool {
-	return k.FirstGroup <= g && g-k.FirstGroup < uint32(k.Shards)
-}
-
-// mayTransfer reports whether a group's leadership may move: it is settled, and
-// this plan has not moved it yet.
+// mayTransfer reports whether a group is settled and this plan has not moved its leadership yet.
 func (p *plan) mayTransfer(g uint32) bool {
 	return p.settled(g) && p.leaders[g] == p.view.Groups[g].Leader
 }
 
-// byFirst orders keys by the first measure in which they differ. Keys that differ in no measure are
-// in ascending order.
+// byFirst returns a comparison of keys by the first measure in which they differ. Keys with equal
+// measures are in ascending order.
 func byFirst(measures ...func(string) int) func(a, b string) int {
 	return func(a, b string) int {
 		for _, m := range measures {

@@ -7,9 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
 	"pgregory.net/rapid"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/leadership"
 )
 
 // quiet returns a healthy cluster: all nodes are alive and active, and each group matches its target and is led by the first node
@@ -17,7 +18,7 @@ import (
 func quiet(zones []string, targets [][]string) View {
 	c := &catalog.View{
 		NextGroup: uint32(len(targets) + 1), ClusterVersion: 1,
-		Keyspaces: map[string]catalog.Keyspace{"k": {Name: "k", Shards: len(targets), FirstGroup: 1}},
+		Keyspaces: map[string]catalog.Keyspace{"k": {Name: "k", Groups: groupsFrom(1, len(targets))}},
 		Nodes:     map[string]catalog.Node{}, Groups: map[uint32]catalog.Placement{},
 	}
 	for i, zone := range zones {
@@ -25,7 +26,7 @@ func quiet(zones []string, targets [][]string) View {
 		c.Nodes[key] = catalog.Node{Key: key, Name: key, Zone: zone, VersionMax: 1, State: catalog.NodeActive}
 	}
 	v := View{
-		Catalog: c, Dead: map[string]time.Duration{}, Groups: map[uint32]shard.LeaderView{},
+		Catalog: c, Dead: map[string]time.Duration{}, Groups: map[uint32]leadership.LeaderView{},
 		Settings: PlanSettings{Replicas: 3, ReplaceAfter: time.Minute, MovesMax: 2},
 	}
 	for i, target := range targets {
@@ -34,12 +35,21 @@ func quiet(zones []string, targets [][]string) View {
 	return v
 }
 
+// groupsFrom returns n groups that follow each other.
+func groupsFrom(first uint32, n int) []uint32 {
+	groups := make([]uint32, n)
+	for i := range groups {
+		groups[i] = first + uint32(i)
+	}
+	return groups
+}
+
 func nodeKey(i int) string { return string(rune('a' + i)) }
 
 // settle puts a group on the nodes of target, all voters caught up.
 func settle(v *View, g uint32, target []string, leader string) {
 	v.Catalog.Groups[g] = catalog.Placement{Initial: target, Target: target}
-	v.Groups[g] = shard.LeaderView{Leader: leader, Voters: target, CaughtUp: target}
+	v.Groups[g] = leadership.LeaderView{Leader: leader, Voters: target, CaughtUp: target}
 }
 
 // enact carries out steps completely.
@@ -166,14 +176,15 @@ func TestLeadersAreEvenInEachKeyspace(t *testing.T) {
 		keys := []string{"a", "b", "c"}
 		v := quiet([]string{"", "", ""}, nil)
 		v.Catalog.Keyspaces = map[string]catalog.Keyspace{}
+		groups := rapid.Permutation(groupsFrom(1, 32)).Draw(rt, "groups") // those of one keyspace need not follow each other
 		for i := range rapid.IntRange(1, 4).Draw(rt, "keyspaces") {
-			name := fmt.Sprintf("k%d", i)
-			k := catalog.Keyspace{Name: name, Shards: rapid.IntRange(1, 8).Draw(rt, name), FirstGroup: v.Catalog.NextGroup}
-			for shard := range uint32(k.Shards) {
-				settle(&v, k.FirstGroup+shard, keys, rapid.SampledFrom(keys).Draw(rt, "leader"))
+			k := catalog.Keyspace{Name: fmt.Sprintf("k%d", i)}
+			shards := rapid.IntRange(1, 8).Draw(rt, k.Name)
+			k.Groups, groups = groups[:shards], groups[shards:]
+			for _, g := range k.Groups {
+				settle(&v, g, keys, rapid.SampledFrom(keys).Draw(rt, "leader"))
 			}
-			v.Catalog.Keyspaces[name] = k
-			v.Catalog.NextGroup += uint32(k.Shards)
+			v.Catalog.Keyspaces[k.Name] = k
 		}
 		for _, step := range planOut(rt, clonedLeaders(v)) {
 			transfer, ok := step.(Transfer)
@@ -232,7 +243,7 @@ func TestInitialLeavesNothingToDo(t *testing.T) {
 			}
 			v.Catalog.NextGroup += uint32(len(replicas))
 			name := fmt.Sprintf("k%d", first)
-			v.Catalog.Keyspaces[name] = catalog.Keyspace{Name: name, Shards: len(replicas), FirstGroup: first}
+			v.Catalog.Keyspaces[name] = catalog.Keyspace{Name: name, Groups: groupsFrom(first, len(replicas))}
 			steps := planOut(rt, &v)
 			places := slices.ContainsFunc(steps, func(s Step) bool { _, is := s.(Place); return is })
 			if len(steps) > 0 && first == 1 || places && zones[0] == "" {
@@ -280,7 +291,7 @@ func TestAJoinMovesNoMoreThanItsShare(t *testing.T) {
 			for i, keys := range replicas {
 				settle(&v, uint32(i+1), keys, keys[0])
 			}
-			v.Catalog.Keyspaces["k"] = catalog.Keyspace{Name: "k", Shards: shards, FirstGroup: 1}
+			v.Catalog.Keyspaces["k"] = catalog.Keyspace{Name: "k", Groups: groupsFrom(1, shards)}
 			joined := nodeKey(nodes)
 			v.Catalog.Nodes[joined] = catalog.Node{Key: joined, Name: joined, VersionMax: 1, State: catalog.NodeActive}
 			moves := 0
@@ -304,13 +315,13 @@ func TestAJoinTakesItsShareOfEachKeyspace(t *testing.T) {
 	keys, joined := []string{"a", "b", "c"}, "d"
 	v := quiet(slices.Repeat([]string{""}, len(keys)), nil)
 	v.Catalog.Keyspaces = map[string]catalog.Keyspace{}
-	for _, name := range []string{"feed", "posts", "unread", "users"} {
-		k := catalog.Keyspace{Name: name, Shards: 7, FirstGroup: v.Catalog.NextGroup}
-		for shard := range uint32(k.Shards) {
-			settle(&v, k.FirstGroup+shard, keys, keys[shard%3])
+	for i, name := range []string{"feed", "posts", "unread", "users"} {
+		k := catalog.Keyspace{Name: name}
+		for shard := range 7 {
+			k.Groups = append(k.Groups, uint32(1+4*shard+i)) // they do not follow each other
+			settle(&v, k.Groups[shard], keys, keys[shard%3])
 		}
 		v.Catalog.Keyspaces[name] = k
-		v.Catalog.NextGroup += uint32(k.Shards)
 	}
 	v.Catalog.Nodes[joined] = catalog.Node{Key: joined, Name: joined, VersionMax: 1, State: catalog.NodeActive}
 	planOut(t, &v)
@@ -319,7 +330,7 @@ func TestAJoinTakesItsShareOfEachKeyspace(t *testing.T) {
 	p := newPlan(&v)
 	for _, k := range v.Catalog.Keyspaces {
 		held := map[string]int{}
-		for g := k.FirstGroup; inKeyspace(k, g); g++ {
+		for _, g := range k.Groups {
 			for _, key := range p.targets[g] {
 				held[key]++
 			}
@@ -337,13 +348,13 @@ func TestAJoinTakesItsShareOfEachKeyspace(t *testing.T) {
 // already. The move goes over c.
 func TestReplicasMoveOverAThirdNode(t *testing.T) {
 	load := map[string]int{"a": 3, "b": 1, "c": 2}
-	e := edges{}
+	e := pairs{}
 	e.add("a", "c", 1)
 	e.add("c", "b", 2)
 	keys := slices.Sorted(maps.Keys(load))
 	var moved []shift
 	for range 10 {
-		s, ok := nextShift(keys, load, e)
+		s, ok := nextShift(load, e.edges(keys))
 		if !ok {
 			break
 		}

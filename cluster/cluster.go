@@ -1,10 +1,10 @@
-// Package cluster owns the identity of a node and its view of other nodes: the data
-// directory, gossip, how a node forms or joins a cluster, and the plan of where replicas go.
-// It never touches the data of a group; package shard does. Gossip is only a hint: the
-// catalog alone decides which nodes are members.
+// Package cluster owns the identity of a node and its view of other nodes. It owns the data
+// directory and gossip, forms or joins a cluster, and plans which nodes hold replicas. It never
+// reads or writes the data of a group; package shard does. Gossip is only a hint: the catalog
+// alone decides which nodes are members.
 //
-// Invariant: a data directory is used by one process at a time. It has one key from its
-// first start on, and one cluster id from the moment that it joins a cluster.
+// Invariant: a data directory is used by one process at a time. Its key never changes after its
+// first start, and its cluster id never changes after it has joined a cluster.
 package cluster
 
 import (
@@ -34,13 +34,13 @@ var (
 	// ErrGroupsLost is returned when a node's directory has no record of its groups. Without
 	// the record, a group whose files were removed looks like one that never existed.
 	ErrGroupsLost = errors.New("the data directory has a " + identityFile + " but no " + openedFile)
-	// ErrBadIdentity is returned when the identity cannot be understood.
+	// ErrBadIdentity is returned when the identity file cannot be decoded.
 	ErrBadIdentity = errors.New("the identity file is damaged or of another version")
 	// ErrBadChecksum is returned when the checksum of a small file does not match.
 	ErrBadChecksum = errors.New("its checksum does not match: the file is damaged or was edited")
-	// ErrUnreleased is returned for a small file of the development before version 1.
+	// ErrUnreleased is returned for a file in the format of an unreleased program.
 	ErrUnreleased = errors.New("it is of a version of countd that was never released, which this one cannot read: name a new data directory")
-	// ErrForeignDir is returned when a directory holds files, and none of a node.
+	// ErrForeignDir is returned when a directory holds files, but no files of a node.
 	ErrForeignDir = errors.New("the directory holds other files and no node: --data-dir needs a new or an empty directory")
 	// ErrHasCluster is returned when a node that has a cluster is asked to form or join one.
 	ErrHasCluster = errors.New("the node has a cluster already")
@@ -54,10 +54,10 @@ const (
 	membersDir = "members"
 )
 
-// DataDir is a locked data directory. It is this process's until Close.
+// DataDir is a locked data directory. This process owns it until Close.
 type DataDir struct {
-	// Identity is the identity as it is on disk. SetPromised, SetJoining and SetCluster
-	// change it; their callers make sure that nobody reads it at the same time.
+	// Identity is the identity as it is on disk. SetPromised, SetJoining and SetCluster change it;
+	// their callers must prevent concurrent reads.
 	Identity Identity
 
 	path  string
@@ -82,7 +82,7 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 	if err := atomicfile.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot create data directory %q: %w", path, err)
 	}
-	if err := checkForeign(path); err != nil { // before this node creates a file here
+	if err := checkForeign(path); err != nil { // check before this node creates a file in the directory
 		return nil, err
 	}
 	lock, err := lockDir(path)
@@ -101,8 +101,8 @@ var ownFiles = map[string]bool{
 	identityFile: true, lockFile: true, openedFile: true, groupsDir: true, coldDir: true, membersDir: true,
 }
 
-// checkForeign returns ErrForeignDir for a directory that holds files but none of a node. It ignores lost+found and hidden files,
-// because file systems put these into the root of a new volume.
+// checkForeign returns ErrForeignDir if a directory holds files but no files of a node. It ignores
+// lost+found and hidden files, because file systems create these in the root of a new volume.
 func checkForeign(path string) error {
 	entries, err := os.ReadDir(path)
 	if err != nil {
@@ -111,7 +111,7 @@ func checkForeign(path string) error {
 	foreign := ""
 	for _, e := range entries {
 		switch name := e.Name(); {
-		case ownFiles[strings.TrimSuffix(name, ".tmp")]: // .tmp: a start was cut short
+		case ownFiles[strings.TrimSuffix(name, ".tmp")]: // a start that was cut short leaves a .tmp file
 			return nil
 		case name != "lost+found" && !strings.HasPrefix(name, "."):
 			foreign = name
@@ -123,8 +123,8 @@ func checkForeign(path string) error {
 	return fmt.Errorf("%q has %q: %w", path, foreign, ErrForeignDir)
 }
 
-// KeepIdentity writes an identity that is not on disk yet. Call it after the steps of a start that often fail: until then the
-// directory may still become any node's.
+// KeepIdentity writes the identity unless it is on disk. Call it after the steps of a start that
+// often fail. Until then the directory belongs to no node.
 func (d *DataDir) KeepIdentity() error {
 	if !d.fresh {
 		return nil
@@ -132,7 +132,7 @@ func (d *DataDir) KeepIdentity() error {
 	if err := d.openedGroups.write(); err != nil {
 		return err
 	}
-	// Last, because the file marks the directory as complete.
+	// Write the identity last, because it marks the directory as complete.
 	if err := writeIdentity(filepath.Join(d.path, identityFile), d.Identity); err != nil {
 		return err
 	}
@@ -156,13 +156,13 @@ func (d *DataDir) MembersDir() string { return filepath.Join(d.path, membersDir)
 // afterwards.
 func (d *DataDir) Close() error { return d.lock.Unlock() }
 
-// SetPromised records the set of keys that the node has agreed to form a cluster with, in
-// the form of Identity.Promised.
+// SetPromised records the nodes with which this node has agreed to form a cluster. set has the
+// form of Identity.Promised.
 func (d *DataDir) SetPromised(set string) error {
 	return d.change(func(id *Identity) { id.Promised = set })
 }
 
-// SetJoining records the cluster that the node is about to ask for admission.
+// SetJoining records the cluster to which the node is about to send a JoinRequest.
 func (d *DataDir) SetJoining(clusterID string) error {
 	return d.change(func(id *Identity) { id.Joining = clusterID })
 }
@@ -175,7 +175,7 @@ func (d *DataDir) SetCluster(clusterID string, founder bool) error {
 	})
 }
 
-// change durably makes one change to the identity of a node without a cluster.
+// change durably edits the identity of a node without a cluster.
 func (d *DataDir) change(edit func(*Identity)) error {
 	if d.Identity.ClusterID != "" {
 		return fmt.Errorf("%q: %w", d.Identity.ClusterID, ErrHasCluster)
@@ -186,7 +186,7 @@ func (d *DataDir) change(edit func(*Identity)) error {
 	if err != nil {
 		return fmt.Errorf("cannot encode identity: %w", err)
 	}
-	if _, err := parseIdentity(raw); err != nil { // never write an identity that could not be read back
+	if _, err := parseIdentity(raw); err != nil { // never write an identity that load would refuse
 		return fmt.Errorf("cannot write identity: %w", err)
 	}
 	if err := writeIdentity(filepath.Join(d.path, identityFile), id); err != nil {
@@ -198,9 +198,10 @@ func (d *DataDir) change(edit func(*Identity)) error {
 
 // load reads the identity and the record of groups, or creates both.
 //
-// It syncs the directory first, because an earlier process may have been killed between a rename and its sync. A later crash of
-// the machine could then undo the rename after this node has acted on it. By then the node may have voted under the identity, or
-// deleted a replica that it had struck from the record of groups.
+// It syncs the directory first, because an earlier process may have been killed between a rename
+// and the sync of the directory. Otherwise a crash of the machine could undo the rename after this
+// node has acted on the file. For example, the node may have voted under the identity, or deleted
+// a replica that it had removed from the record of groups.
 func (d *DataDir) load(nodeID string) error {
 	if err := atomicfile.SyncDir(d.path); err != nil {
 		return fmt.Errorf("cannot open data directory %q: %w", d.path, err)

@@ -10,8 +10,8 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/countd/countd/internal/names"
 	"github.com/countd/countd/internal/proctest"
+	"github.com/countd/countd/shard/rpc"
 )
 
 func TestNamesAgree(t *testing.T) {
@@ -22,10 +22,10 @@ func TestNamesAgree(t *testing.T) {
 		{"", "", true, true}, {"prod", "prod", true, true}, {"prod", "test", false, false}, {"prod", "", true, false},
 	} {
 		for _, pair := range [][2]string{{tc.a, tc.b}, {tc.b, tc.a}} {
-			if got := names.ClustersAgree(pair[0], pair[1], true); got != tc.members {
+			if got := rpc.ClustersAgree(pair[0], pair[1], true); got != tc.members {
 				t.Errorf("two members with %q agree: %v", pair, got)
 			}
-			if got := names.ClustersAgree(pair[0], pair[1], false); got != tc.anybody {
+			if got := rpc.ClustersAgree(pair[0], pair[1], false); got != tc.anybody {
 				t.Errorf("two nodes with %q agree: %v", pair, got)
 			}
 		}
@@ -120,7 +120,7 @@ func TestOtherNamesAreRefused(t *testing.T) {
 			}
 			eventually(t, func() string {
 				for node, log := range map[string]*proctest.Buffer{"a": &logA, "b": &logB} {
-					for _, want := range []string{"refused a node in gossip", names.DescribeCluster(tc.idA, tc.nameA), names.DescribeCluster(tc.idB, tc.nameB)} {
+					for _, want := range []string{"refused a node in gossip", rpc.DescribeCluster(tc.idA, tc.nameA), rpc.DescribeCluster(tc.idB, tc.nameB)} {
 						if !log.Has(want) {
 							return fmt.Sprintf("%s does not log %q", node, want)
 						}

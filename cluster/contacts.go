@@ -1,25 +1,26 @@
 package cluster
 
-import "slices"
+import (
+	"slices"
+)
 
-// contacts holds the clusters that a node without a cluster may join, and the nodes whose
-// cluster it may join once they have one. Gossip alone adds none: another cluster may still
-// search for a former member at this node's address, and its gossip must not make this node
-// join.
+// contacts holds the clusters that a node without a cluster may join. It also holds nodes: the
+// node may join the cluster that they get. Gossip alone adds none, because another cluster may
+// still search for a former member at this node's address, and must not make this node join.
 //
-// Invariant: each cluster and each node was in the answer of a configured address that this
-// node dialled itself, or the node promised itself to it before.
+// Invariant: each cluster and node came in an answer from a configured address that this node had
+// dialled, or is in Identity.Joining or Identity.Promised.
 type contacts struct {
 	clusters map[string]bool // by id
 	nodes    map[string]bool // by key; at most membersMax
-	// answers holds the members of each answer that arrived while this node dialled. One of the
-	// answers is from the address dialled; the others are from nodes that dialled this one.
+	// answers holds the members of each answer that arrived while this node dialled. One answer is
+	// from the dialled address; the others are from nodes that dialled this node.
 	answers  [][]Member
 	dialling bool
 }
 
-// newContacts returns the contacts of a node with that identity. The clusters and nodes that
-// it promised itself to remain contacts after a restart.
+// newContacts returns contacts with the values of Identity.Joining and Identity.Promised, which so
+// remain contacts after a restart.
 func newContacts(joining string, promised []string) contacts {
 	c := contacts{clusters: map[string]bool{}, nodes: map[string]bool{}}
 	if joining != "" {
@@ -29,7 +30,7 @@ func newContacts(joining string, promised []string) contacts {
 	return c
 }
 
-// add lets the node join the clusters of these nodes.
+// add adds nodes, by their keys.
 func (c *contacts) add(keys []string) {
 	for _, key := range keys {
 		if len(c.nodes) < membersMax {
@@ -38,21 +39,21 @@ func (c *contacts) add(keys []string) {
 	}
 }
 
-// has reports whether the node may join m's cluster, now or once m has one.
+// has reports whether the node may join m's cluster, or the cluster that m will get.
 func (c *contacts) has(m *Member) bool { return c.nodes[m.Key] || c.clusters[m.ClusterID] }
 
-// recordAnswer keeps an answer that arrived while this node dials.
+// recordAnswer keeps an answer, if this node is dialling.
 func (c *contacts) recordAnswer(answer []Member) {
 	if c.dialling {
 		c.answers = append(c.answers, answer)
 	}
 }
 
-// dial starts to collect answers, before this node dials a configured address.
+// dial starts to collect answers. Call it before dialling a configured address.
 func (c *contacts) dial() { c.dialling, c.answers = true, nil }
 
-// dialled ends what dial started, and reports whether it added a cluster. It adds the members that
-// all answers share, because one of the answers is that of the node dialled.
+// dialled stops collecting answers, and reports whether it added a cluster. It adds the members
+// that all answers share, because only one of the answers is from the dialled node.
 func (c *contacts) dialled(addr string, answered bool) (added bool) {
 	answers := c.answers
 	c.dialling, c.answers = false, nil

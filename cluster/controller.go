@@ -8,14 +8,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/countd/countd/internal/lograte"
+	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/leadership"
 )
 
 const (
-	// controlEvery is how often the controller plans. A step that moves data takes many
-	// times that.
+	// controlEvery is the interval between two plans. A step that moves data takes many times as
+	// long.
 	controlEvery = time.Second
 	// controlTimeout bounds one round. Each step of a round waits for a commit.
 	controlTimeout = 15 * time.Second
@@ -25,7 +25,7 @@ const (
 type ControlledNode interface {
 	LeadsCatalog() bool
 	Catalog() *catalog.View
-	LeaderViews(ctx context.Context) map[uint32]shard.LeaderView
+	LeaderViews(ctx context.Context) map[uint32]leadership.LeaderView
 	Change(ctx context.Context, command *catalog.Command) (*catalog.Result, error)
 	Transfer(ctx context.Context, group uint32, from, to string) error
 }
@@ -37,10 +37,9 @@ type Members interface {
 	Seeds(addrs []string)
 }
 
-// Controller carries out the steps of Plan while its node leads the catalog. On other nodes it only
-// passes the catalog's addresses to gossip, so that a restarted node finds the others. Its only
-// state is since when nodes have been missing, so the Controller of another node can continue where
-// this one stopped.
+// Controller carries out the steps of Plan while its node leads the catalog. On other nodes it
+// only passes the catalog's addresses to gossip, so that a restarted node finds the others. It
+// keeps hardly any state, so the Controller of another node can continue the work.
 //
 // StartController starts its goroutine; Close stops it and waits for it.
 type Controller struct {
@@ -48,15 +47,15 @@ type Controller struct {
 	view     Members
 	settings PlanSettings
 	logger   *slog.Logger
-	limit    lograte.Limiter
+	limit    program.LogLimiter
 	cancel   context.CancelFunc
 	done     chan struct{}
 	lost     atomic.Uint64
-	seeded   *catalog.View // owned by run: the catalog whose nodes were last passed to gossip
+	seeded   *catalog.View // catalog whose nodes were last passed to gossip; only run uses it
 
 	mu struct { // never held during I/O
 		sync.Mutex
-		unheard map[string]time.Time // nodes that gossip has never named, and since when
+		unheard map[string]time.Time // node that gossip has never named → when dead first missed it
 	}
 }
 
@@ -75,7 +74,7 @@ func StartController(node ControlledNode, view Members, settings PlanSettings, l
 	return c, nil
 }
 
-// Close stops the controller. Steps that were begun continue on another node or later.
+// Close stops the controller. Unfinished steps are continued later, or by another node.
 func (c *Controller) Close() {
 	c.cancel()
 	<-c.done
@@ -128,8 +127,8 @@ func (c *Controller) round(ctx context.Context) {
 	}
 }
 
-// noteLost warns if the step gives up a node: no operator requested that, and after the node
-// is removed it cannot be undone.
+// noteLost logs a warning if the step gives up a dead node. No operator requested that, and once
+// the node is removed it cannot return.
 func (c *Controller) noteLost(step Step) {
 	lost, ok := step.(SetNodeState)
 	if !ok || lost.State != catalog.NodeLeaving {
@@ -140,7 +139,7 @@ func (c *Controller) noteLost(step Step) {
 		"node", lost.Node, "step", step.String())
 }
 
-// Lost returns how many nodes this controller has set to leave because they were dead for
+// Lost returns the number of nodes that this controller has given up because they were dead for
 // too long.
 func (c *Controller) Lost() uint64 { return c.lost.Load() }
 
@@ -151,7 +150,7 @@ func (c *Controller) Look(ctx context.Context) View {
 	return view
 }
 
-// dead returns for how long gossip has missed nodes of the catalog.
+// dead returns how long each missing node of the catalog has been dead, according to gossip.
 func (c *Controller) dead(known *catalog.View) map[string]time.Duration {
 	seen := map[string]Member{}
 	for _, m := range c.view.Members() {

@@ -3,12 +3,13 @@ package cluster
 import (
 	"bytes"
 	"context"
-	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
 	"log/slog"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/leadership"
 )
 
 // controlled is a node that leads a catalog and accepts any command.
@@ -17,9 +18,9 @@ type controlled struct {
 	changed []*catalog.Command
 }
 
-func (c *controlled) LeadsCatalog() bool                                      { return true }
-func (c *controlled) Catalog() *catalog.View                                  { return c.catalog }
-func (c *controlled) LeaderViews(context.Context) map[uint32]shard.LeaderView { return nil }
+func (c *controlled) LeadsCatalog() bool                                           { return true }
+func (c *controlled) Catalog() *catalog.View                                       { return c.catalog }
+func (c *controlled) LeaderViews(context.Context) map[uint32]leadership.LeaderView { return nil }
 
 func (c *controlled) Change(_ context.Context, command *catalog.Command) (*catalog.Result, error) {
 	c.changed = append(c.changed, command)

@@ -24,12 +24,12 @@ const (
 // castagnoli is read only.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// appendChecksum appends the line that follows object, which ends with its newline.
+// appendChecksum appends the checksum line of object. object must end with a newline.
 func appendChecksum(dst, object []byte) []byte {
 	return fmt.Appendf(dst, "%s%08x\n", checksumHead, crc32.Checksum(object, castagnoli))
 }
 
-// cutChecksum returns the object of a small file.
+// cutChecksum verifies the checksum of a small file and returns its JSON object.
 func cutChecksum(raw []byte) (object []byte, err error) {
 	object = raw[:max(0, len(raw)-checksumLineBytes)]
 	switch {
@@ -41,8 +41,8 @@ func cutChecksum(raw []byte) (object []byte, err error) {
 	return nil, ErrBadChecksum
 }
 
-// readBounded returns the content of a file. If the file is longer than bytesMax, it returns bytesMax+1 bytes, so that the
-// caller sees that the file is too long.
+// readBounded returns the content of a file. Of a longer file it returns bytesMax+1 bytes, so that
+// the caller can refuse it.
 func readBounded(path string, bytesMax int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -52,7 +52,7 @@ func readBounded(path string, bytesMax int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, bytesMax+1))
 }
 
-// readChecked returns the object of the small file at path, at most bytesMax bytes.
+// readChecked returns the JSON object of the small file at path, at most bytesMax bytes.
 func readChecked(path string, bytesMax int64) (object []byte, err error) {
 	raw, err := readBounded(path, bytesMax+int64(checksumLineBytes))
 	if err != nil {

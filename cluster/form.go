@@ -12,47 +12,48 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// How nodes without a cluster form or join one. Safety rests on three values that a node stores
-// durably before it announces them:
+// This comment explains how nodes without a cluster safely form or join one. A node stores three
+// values durably before it announces them:
 //
-//   - the one set of keys that it has promised itself to;
-//   - the one cluster that it has asked for admission;
+//   - the one set of nodes with which it has promised to form a cluster;
+//   - the one cluster to which it has sent a JoinRequest;
 //   - its cluster.
 //
-// Clocks matter only for the release of a promise. Each node times that by its own monotonic clock. promiseFor is longer than
-// the initiator's formTimeout plus a slow sync, and a promise begins after the initiator has
-// read its clock. So all nodes are still bound while the initiator decides.
+// Clocks matter only for the end of a promise, for which each node uses its own monotonic clock.
+// promiseFor is longer than the initiator's formTimeout plus a slow sync, and a promise begins
+// after the initiator has read its clock. So all promises still hold while the initiator decides.
 const (
 	promiseFor = 10 * time.Second
 	// formTimeout bounds an attempt, from before its first request to the decision.
 	formTimeout = 5 * time.Second
-	// askTimeout bounds one request within an attempt; a lost one is repeated.
+	// askTimeout bounds one request within an attempt. After askAgain, an unanswered request is
+	// repeated.
 	askTimeout = time.Second
 	askAgain   = 200 * time.Millisecond
-	// settleFor is how long the initiator must have seen the same nodes, so that it notices
-	// a surplus node that starts at the same time.
+	// settleFor is the time for which the initiator must have seen the same nodes. So it notices a
+	// surplus node that starts at the same time.
 	settleFor = time.Second
-	// joinTimeout bounds a request to one member, which may have to wait for a leader.
+	// joinTimeout bounds a JoinRequest to one member, which may have to wait for a leader.
 	joinTimeout = 5 * time.Second
-	// retryMin and retryMax bound the wait after an attempt that failed.
+	// retryMin and retryMax bound the random wait after a failed attempt.
 	retryMin, retryMax = 500 * time.Millisecond, 1500 * time.Millisecond
-	// lookEvery is how often the node checks the members if nothing has changed.
+	// lookEvery is the interval between checks of the members while gossip reports no change.
 	lookEvery = 250 * time.Millisecond
-	// waitLogEvery is how often the node logs why it waits.
+	// waitLogEvery is the interval at which the node logs why it waits.
 	waitLogEvery = 10 * time.Second
-	// rivalFor is how long another node may hold this one's name before this one gives up. If this
-	// node was wiped, gossip has found by then that its predecessor is dead.
+	// rivalFor is the time for which another living node may have this node's name before this
+	// node gives up. If this node was wiped, gossip needs less time to find its predecessor dead.
 	rivalFor = 20 * time.Second
 )
 
 // Compile-time check: a promise lasts at least twice as long as an attempt.
 const _ = uint64(promiseFor - 2*formTimeout)
 
-// The errors of Former.Run. Waiting resolves none of them.
+// The errors of Former.Run. Waiting does not help after any of them.
 var (
 	// ErrNameTaken is returned when another living node has this node's name.
 	ErrNameTaken = errors.New("another living node has this node's name")
-	// ErrTwoClusters is returned when a node without a cluster sees members of two.
+	// ErrTwoClusters is returned when a node without a cluster sees members of two clusters.
 	ErrTwoClusters = errors.New("nodes of two clusters are reached from here")
 	// ErrRefused is returned when a cluster does not admit this node.
 	ErrRefused = errors.New("the cluster refused this node")
@@ -64,7 +65,8 @@ type MemberView interface {
 	Changed() <-chan struct{}
 }
 
-// Asker asks other nodes, never this one. An error means that no answer arrived; the other node may have acted all the same.
+// Asker sends requests to other nodes. An error means that no answer arrived; the other node may
+// still have handled the request.
 type Asker interface {
 	Form(ctx context.Context, addr string, p Proposal) (Agreement, error)
 	Join(ctx context.Context, addr string, r JoinRequest) (JoinAnswer, error)
@@ -80,11 +82,11 @@ type FormStore interface {
 
 // FormConfig configures NewFormer.
 type FormConfig struct {
-	Identity Identity // as Store has it; it has no cluster
+	Identity Identity // equal to the identity in Store; it has no cluster
 	// Node is the catalog's entry for this node.
 	Node catalog.Node
-	// Expect is --bootstrap-expect, 0 for none. With 1, or with 0 and Join false, the node
-	// forms a cluster by itself at once.
+	// Expect is --bootstrap-expect; 0 if not given. If it is 1, or 0 without Join, the node at
+	// once forms a cluster of itself alone.
 	Expect int
 	Join   bool // --join was given
 	// ClusterName is the name that the cluster must have; "" for a cluster without one.
@@ -97,7 +99,7 @@ type FormConfig struct {
 
 func (c *FormConfig) alone() bool { return c.Expect == 1 || c.Expect == 0 && !c.Join }
 
-// Alone reports whether Run forms a cluster of this node without asking others.
+// Alone reports whether Run forms a cluster of this node alone.
 func (c *FormConfig) Alone() bool { return c.alone() && c.Identity.Joining == "" }
 
 // Former brings a node into a cluster: it founds one with other nodes, or joins one that it
@@ -108,14 +110,14 @@ type Former struct {
 	mu struct {
 		sync.Mutex // held while Store writes
 		identity   Identity
-		// promisedUntil is when identity.Promised may be replaced by another set.
+		// promisedUntil is the time from which another set may replace identity.Promised.
 		promisedUntil time.Time
-		over          bool   // Run has ended or decided; from then on the node agrees to nothing
+		over          bool   // Run has ended or decided, so the node agrees to no proposal any more
 		waiting       string // the reason why Run waits
 	}
 }
 
-// NewFormer returns a Former. Serve its HandleForm from before Run is called.
+// NewFormer returns a Former. Before calling Run, begin to answer requests with HandleForm.
 func NewFormer(cfg FormConfig) (*Former, error) {
 	switch {
 	case cfg.Identity.ClusterID != "":
@@ -126,22 +128,22 @@ func NewFormer(cfg FormConfig) (*Former, error) {
 	f := &Former{cfg: cfg}
 	f.mu.identity = cfg.Identity
 	f.mu.waiting = "the node has no cluster yet"
-	if cfg.Identity.Promised != "" { // nobody knows how long the promise was kept before the crash
+	if cfg.Identity.Promised != "" { // the promise counts from now, because the time before the restart is unknown
 		f.mu.promisedUntil = time.Now().Add(promiseFor)
 	}
 	return f, nil
 }
 
-// Waiting returns the reason why Run waits, for /readyz and people.
+// Waiting returns why Run waits, as text for operators and /readyz.
 func (f *Former) Waiting() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.mu.waiting
 }
 
-// Run returns once the node has a cluster and Store has recorded it. The Identity names the
-// cluster and whether this node starts its group 0. Run returns ErrNameTaken, ErrTwoClusters
-// or ErrRefused when only the operator can help, an error of Store, or that of ctx.
+// Run returns once the node has a cluster and Store has recorded it. The returned Identity has the
+// cluster, and shows whether this node founded it. If only the operator can help, Run returns
+// ErrNameTaken, ErrTwoClusters or ErrRefused. It also returns errors of Store and of ctx.
 func (f *Former) Run(ctx context.Context) (Identity, error) {
 	defer f.end()
 	if f.cfg.Alone() {
@@ -178,15 +180,15 @@ func (f *Former) identity() Identity {
 // formRun is the state of Run between two checks of the members.
 type formRun struct {
 	*Former
-	logged  time.Time // when the reason for the wait was last logged
+	logged  time.Time // when the log last had the reason for the wait
 	retryAt time.Time // no attempt before this time
-	set     string    // the set seen last
+	set     string    // set of nodes at the last check
 	setAt   time.Time // when set was first seen
 	rival   string    // key of another node with this node's name
 	rivalAt time.Time // when rival was first seen
 }
 
-// look checks the members once and acts on what it sees. It returns an identity with a
+// look checks the members once and takes the step that they require. It returns an identity with a
 // cluster once the node has one.
 func (r *formRun) look(ctx context.Context) (Identity, error) {
 	step := decide(r.identity(), r.cfg.Expect, r.cfg.View.Members())

@@ -10,18 +10,18 @@ import (
 
 // Proposal asks a node to form a cluster with exactly the nodes of Set.
 type Proposal struct {
-	To  string   `json:"to"`  // key of the node that is asked, because another node may have its address by now
-	Set []string `json:"set"` // keys, ascending; the first one is the initiator's
+	To  string   `json:"to"`  // key of the addressed node, because another node may have its address by now
+	Set []string `json:"set"` // keys, ascending; the first node is the initiator
 }
 
-// Agreement answers a Proposal. A node that agrees is bound to the set for 10 s.
+// Agreement answers a Proposal. A node that agrees keeps this promise for 10 s.
 type Agreement struct {
 	Agreed bool   `json:"agreed"`
 	Why    string `json:"why,omitempty"` // the reason if not Agreed
 }
 
-// HandleForm answers another node's proposal. It is safe for concurrent use. An
-// error means that the promise could not be kept durably.
+// HandleForm answers another node's proposal. It is safe for concurrent use. An error means that
+// the promise could not be stored durably.
 func (f *Former) HandleForm(_ context.Context, p Proposal) (Agreement, error) {
 	self := f.cfg.Identity.Key()
 	if p.To != self {
@@ -48,8 +48,8 @@ func (f *Former) HandleForm(_ context.Context, p Proposal) (Agreement, error) {
 	return Agreement{Agreed: true}, nil
 }
 
-// promiseLocked binds this node to the set until promiseFor after its return, or returns why
-// it cannot.
+// promiseLocked promises to form a cluster only with set, until promiseFor after its return. If
+// the node cannot promise that, the result why has the reason.
 func (f *Former) promiseLocked(set string) (why string, err error) {
 	if f.mu.identity.Promised != set {
 		if time.Now().Before(f.mu.promisedUntil) {
@@ -72,7 +72,7 @@ func (r *formRun) initiate(ctx context.Context, set []Member) (Identity, error) 
 	if err != nil {
 		return Identity{}, err
 	}
-	began := time.Now() // before any request, so before any promise of another node
+	began := time.Now() // read the clock before any request, so before any promise of another node
 	if why == "" {
 		why = r.askAll(ctx, set)
 	}
@@ -93,13 +93,14 @@ func (r *formRun) initiate(ctx context.Context, set []Member) (Identity, error) 
 	return id, err
 }
 
-// found creates a cluster if it is still in time; otherwise the identity has none. set holds
-// the keys that the others agreed to, or is empty.
-func (f *Former) found(began time.Time, set string) (Identity, error) {
+// found creates a cluster if formTimeout has not passed since began; otherwise the returned
+// identity has no cluster. agreed is the set of the agreement; "" for a cluster of this node
+// alone.
+func (f *Former) found(began time.Time, agreed string) (Identity, error) {
 	cluster := randomHex(clusterIDBytes)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if set != "" && (time.Since(began) >= formTimeout || f.mu.identity.Promised != set) {
+	if agreed != "" && (time.Since(began) >= formTimeout || f.mu.identity.Promised != agreed) {
 		return Identity{}, nil
 	}
 	if err := f.cfg.Store.SetCluster(cluster, true); err != nil {
@@ -107,13 +108,13 @@ func (f *Former) found(began time.Time, set string) (Identity, error) {
 	}
 	f.mu.over = true
 	f.hasClusterLocked(cluster, true)
-	if set != "" { // a cluster of this node alone is logged at the start
-		f.cfg.Logger.Info("formed a cluster", "cluster_id", cluster, "of", set)
+	if agreed != "" { // the start already logs a cluster of this node alone
+		f.cfg.Logger.Info("formed a cluster", "cluster_id", cluster, "of", agreed)
 	}
 	return f.mu.identity, nil
 }
 
-// hasClusterLocked makes the change of Store.SetCluster to the identity in memory.
+// hasClusterLocked changes the identity in memory as Store.SetCluster changes it on disk.
 func (f *Former) hasClusterLocked(cluster string, founder bool) {
 	id := &f.mu.identity
 	id.ClusterID, id.Founder, id.Joining, id.Promised = cluster, founder, "", ""
@@ -137,15 +138,15 @@ func (f *Former) askAll(ctx context.Context, set []Member) (why string) {
 	for range asked {
 		if answer := <-answers; answer != "" && why == "" {
 			why = answer
-			cancel() // the others' answers are of no use any more
+			cancel() // without this agreement, the other answers do not matter
 		}
 	}
 	asking.Wait()
 	return why
 }
 
-// askOne asks one node until it answers or ctx ends. It returns "" if the node has agreed, and the
-// reason otherwise.
+// askOne repeats the proposal to one node until the node answers or ctx ends. It returns "" if the
+// node has agreed, and the reason otherwise.
 func (f *Former) askOne(ctx context.Context, m Member, set []string) (why string) {
 	why = fmt.Sprintf("node %q did not answer", m.Name)
 	for ctx.Err() == nil {

@@ -7,24 +7,24 @@ import (
 	"fmt"
 )
 
-// The names of the calls of nodes that have no cluster in common. They carry one
-// JSON object each way.
+// These are the names of calls between nodes that are not in the same cluster. Request and answer
+// are one JSON object each.
 const (
 	FormCall = "form" // Proposal → Agreement
 	JoinCall = "join" // JoinRequest → JoinAnswer
 )
 
-// formBytesMax bounds the JSON object of a FormCall or JoinCall. The longest one, with ExpectMax
-// keys, has less than 3 KiB.
+// formBytesMax bounds the JSON object of a FormCall or JoinCall. The longest valid object, with
+// ExpectMax keys, has less than 3 KiB.
 const formBytesMax = 16 << 10
 
-// errBadCall is returned for a call, or an answer, that cannot be understood.
+// errBadCall is returned for a request or an answer that cannot be decoded.
 var errBadCall = errors.New("not a call of this version")
 
-// CallAsker asks other nodes by calls between nodes.
+// CallAsker implements Asker by calls between nodes.
 type CallAsker struct {
-	// Call sends request to the node at addr, which must be of the cluster or, if clusterID
-	// is "", of none. It returns the answer.
+	// Call sends request to the node at addr and returns the answer. clusterID is the cluster of
+	// that node; "" if it has none.
 	Call func(ctx context.Context, clusterID, addr, name string, request []byte) ([]byte, error)
 }
 
@@ -53,7 +53,7 @@ func callFor[A, Q any](ctx context.Context, c CallAsker, clusterID, addr, name s
 	return parseCall[A](raw)
 }
 
-// parseCall reads one side of a call. Every error is errBadCall.
+// parseCall decodes a request or an answer. Every error is errBadCall.
 func parseCall[T any](raw []byte) (T, error) {
 	var into T
 	if err := strictJSON(raw, formBytesMax, &into); err != nil {
@@ -63,8 +63,8 @@ func parseCall[T any](raw []byte) (T, error) {
 	return into, nil
 }
 
-// CallHandler turns HandleForm or HandleJoin into a handler of calls. It keeps no reference
-// to the request.
+// CallHandler turns HandleForm or HandleJoin into a handler of calls. The handler keeps no
+// reference to the request.
 func CallHandler[Q, A any](handle func(context.Context, Q) (A, error)) func(context.Context, []byte) ([]byte, error) {
 	return func(ctx context.Context, request []byte) ([]byte, error) {
 		question, err := parseCall[Q](request)

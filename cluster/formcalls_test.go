@@ -13,9 +13,9 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// wire connects an asker to handlers as calls between two nodes do. It appends the target of each call to sent, as
+// wired connects an asker to handlers as calls between two nodes do. It appends the target of each call to sent, as
 // cluster@address.
-func wire(handlers map[string]func(context.Context, []byte) ([]byte, error), sent *[]string) CallAsker {
+func wired(handlers map[string]func(context.Context, []byte) ([]byte, error), sent *[]string) CallAsker {
 	return CallAsker{Call: func(ctx context.Context, clusterID, addr, name string, request []byte) ([]byte, error) {
 		*sent = append(*sent, clusterID+"@"+addr)
 		return handlers[name](ctx, request)
@@ -27,7 +27,7 @@ func TestCallsComeThroughWhole(t *testing.T) {
 	var proposal Proposal
 	var request JoinRequest
 	var sent []string
-	asker := wire(map[string]func(context.Context, []byte) ([]byte, error){
+	asker := wired(map[string]func(context.Context, []byte) ([]byte, error){
 		FormCall: CallHandler(func(_ context.Context, p Proposal) (Agreement, error) {
 			proposal = p
 			return Agreement{Agreed: true, Why: "so"}, nil

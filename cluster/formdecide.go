@@ -6,19 +6,19 @@ import (
 	"strings"
 )
 
-// formStep is the action that the visible members require.
+// formStep is the action that decide chooses.
 type formStep struct {
-	why     string   // why the node waits
-	err     error    // set if waiting does not help: the operator must act
-	rival   Member   // a node that has this node's name and takes precedence
-	cluster string   // the cluster to join, if not ""
-	members []Member // the members of cluster to ask for admission
-	set     []Member // the nodes to form a cluster with, by key, ascending; includes this node
+	why     string   // why the node must wait
+	err     error    // set if only the operator can help
+	rival   Member   // a node of the same name that has precedence over this node
+	cluster string   // the cluster to join; "" for none
+	members []Member // members of cluster that can answer a JoinRequest
+	set     []Member // nodes with which to form a cluster, by key, ascending; includes this node
 	// initiate is set if this node is the initiator for set.
 	initiate bool
 }
 
-// decide returns what a node without a cluster does when it sees these members. It is a pure
+// decide returns the next step of a node without a cluster that sees these members. It is a pure
 // function.
 func decide(self Identity, expect int, members []Member) formStep {
 	var clustered, bare []Member
@@ -52,8 +52,8 @@ func decide(self Identity, expect int, members []Member) formStep {
 	return decideForm(self, expect, bare)
 }
 
-// findRival returns a living member that has this node's name and takes precedence: one that
-// has a cluster, or of two without a cluster the one with the lower key.
+// findRival returns a living member that has this node's name and has precedence over this node. A
+// member with a cluster has precedence, and so has a member with a lower key.
 func findRival(self Identity, clustered, bare []Member) (Member, bool) {
 	for _, m := range clustered {
 		if m.Name == self.NodeID {
@@ -77,8 +77,9 @@ func decideJoin(self Identity, clustered []Member) formStep {
 	return formStep{cluster: cluster, members: clustered, why: fmt.Sprintf("cluster %s to admit this node", cluster)}
 }
 
-// decideForm returns what a node that expects a cluster of expect nodes does when no living
-// member has one. Members that expect none wait for a cluster to join, and do not count.
+// decideForm returns the next step of a node with --bootstrap-expect when no living member has a
+// cluster. Members without --bootstrap-expect do not count, because they wait for a cluster to
+// join.
 func decideForm(self Identity, expect int, bare []Member) formStep {
 	set := []Member{{Key: self.Key(), Name: self.NodeID, Alive: true}}
 	for _, m := range bare {
@@ -122,7 +123,7 @@ func describeClusters(clusters map[string]string) string {
 	return strings.Join(parts, ", ")
 }
 
-// keySet returns the keys of a set as Identity.Promised has them.
+// keySet returns the keys of a set in the form of Identity.Promised.
 func keySet(set []Member) string { return strings.Join(keysOf(set), ",") }
 
 // splitSet returns the keys of a set in the form of keySet.

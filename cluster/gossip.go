@@ -17,31 +17,31 @@ import (
 )
 
 const (
-	// gossipLabel keeps other programs that use memberlist apart.
+	// gossipLabel makes memberlist refuse packets of other programs that use memberlist.
 	gossipLabel = "countd"
-	// leaveTimeout bounds how long Close waits for the farewell to reach others. A stop has 10 s in all. The failure detectors of
-	// other nodes notice a stop without a farewell.
+	// leaveTimeout bounds how long Close waits until other nodes have the leave message. A stop
+	// has 10 s in all. Without the message, other nodes detect the stop by their pings.
 	leaveTimeout   = time.Second
 	resolveTimeout = 2 * time.Second
 )
 
-// gossipTiming sets how fast gossip detects members that arrive, die and return.
 type gossipTiming struct {
 	probeEvery   time.Duration // interval of the pings to a member
 	probeTimeout time.Duration
-	gossipEvery  time.Duration // interval at which news goes to a few members
-	syncEvery    time.Duration // interval of full exchanges with one member
-	dialTimeout  time.Duration // for a connection and the exchange over it
-	// reclaimAfter is how long a member must have been dead before its key may return with
-	// another address.
+	gossipEvery  time.Duration // interval at which a node sends news to a few members
+	syncEvery    time.Duration // interval at which a node exchanges its full state with one member
+	dialTimeout  time.Duration // bounds a connection and the exchange over it
+	// reclaimAfter is the time for which a member must have been dead before gossip accepts
+	// another address for its key.
 	reclaimAfter time.Duration
 	// searchMin and searchMax bound the wait between two searches for members
 	// that gossip does not reach.
 	searchMin, searchMax time.Duration
 }
 
-// With gossipTimingDefault, gossip declares a member that ended without notice dead after 6 to
-// 10 s. It first gives the member the time of suspicionMult pings to object. To replace a node
+// With gossipTimingDefault, gossip declares a member dead 6 to 10 s after it ended without notice,
+// in a cluster of up to ten nodes. With 100 nodes that takes 14 s.
+// This includes the time of suspicionMult pings, in which the member can object. Replacing a node
 // takes minutes, and Raft detects a dead leader by itself, so few false alarms matter more than
 // speed.
 var gossipTimingDefault = gossipTiming{
@@ -56,14 +56,14 @@ const suspicionMult = 6
 type GossipConfig struct {
 	// Self is this node. GossipAddr, Alive and Since are ignored.
 	Self Member
-	// Addr is HOST:PORT to listen at, TCP and UDP, and the address that others use. The host
-	// names one interface. Port 0 picks any.
+	// Addr is the address HOST:PORT to listen at, by TCP and UDP, and the address that other nodes
+	// use. The host must be one interface. Port 0 means any free port.
 	Addr string
 	// Join holds the gossip addresses, HOST:PORT, at which to search for other nodes. Each
 	// search resolves a host name again, to all its addresses.
 	Join []string
-	// Joining and Promised are the fields of Identity. They let a node without a cluster join
-	// the cluster Joining, or one that a node of the set Promised belongs to.
+	// Joining and Promised are the fields of Identity. A node without a cluster may join the
+	// cluster Joining, and the cluster of any node in Promised.
 	Joining, Promised string
 	// Keys encrypt gossip. Without keys, gossip is neither encrypted nor authenticated.
 	Keys *GossipKeys // nil for none
@@ -74,8 +74,8 @@ type GossipConfig struct {
 	timing gossipTiming // gossipTimingDefault if zero
 }
 
-// Gossip exchanges with other nodes which nodes are alive and at which addresses. It never
-// decides which nodes are members of the cluster.
+// Gossip exchanges the addresses of nodes with other nodes, and whether each node is alive. It
+// never decides which nodes are members of the cluster.
 type Gossip struct {
 	cfg  GossipConfig
 	view *gossipView
@@ -86,8 +86,8 @@ type Gossip struct {
 	search     search
 }
 
-// GossipTransition is a step in which nodes of a running cluster turn on the encryption of gossip.
-// All nodes take GossipAccept first, then all take GossipSend, and then all return to GossipStrict.
+// GossipTransition is a setting for turning on the encryption of gossip in a running cluster. All
+// nodes restart with GossipAccept first, then all with GossipSend, and then all with GossipStrict.
 type GossipTransition string
 
 const (
@@ -124,7 +124,7 @@ func (g *Gossip) listConfig(at netip.AddrPort) *memberlist.Config {
 	c.Name = g.cfg.Self.Key
 	c.Label = gossipLabel
 	c.BindAddr, c.BindPort = at.Addr().String(), int(at.Port())
-	c.AdvertisePort = c.BindPort // advertise the host that is bound
+	c.AdvertisePort = c.BindPort // advertise the address that is bound
 	if g.cfg.Keys != nil {
 		c.Keyring = g.cfg.Keys.ring
 	}
@@ -140,8 +140,8 @@ func (g *Gossip) listConfig(at netip.AddrPort) *memberlist.Config {
 	return c
 }
 
-// listenAddr resolves HOST:PORT to the one address to bind, which is also the one that
-// others use. memberlist would treat a host name as every interface.
+// listenAddr resolves HOST:PORT to one address, because memberlist would bind every interface for
+// a host name.
 func listenAddr(addr string) (netip.AddrPort, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), resolveTimeout)
 	defer cancel()
@@ -155,7 +155,7 @@ func listenAddr(addr string) (netip.AddrPort, error) {
 	return all[0], nil
 }
 
-// resolve returns the addresses of HOST:PORT, at least one, IPv4 first.
+// resolve returns the addresses of HOST:PORT, IPv4 first, at least one.
 func resolve(ctx context.Context, addr string) ([]netip.AddrPort, error) {
 	host, portText, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -186,17 +186,18 @@ func resolve(ctx context.Context, addr string) ([]netip.AddrPort, error) {
 	return append(four, six...), nil
 }
 
-// Addr returns the gossip address that others use, IP:PORT.
+// Addr returns the gossip address that other nodes use, IP:PORT.
 func (g *Gossip) Addr() string { return g.addr }
 
-// Members returns all known members by key, ascending: this node, the living and the dead.
-// Beyond 1,024 members it forgets dead ones, the longest dead first. The slice is immutable.
+// Members returns all known members by key, ascending: this node, the living and the dead. If
+// there are more than 1,024 members, it forgets dead ones, the longest dead first. The slice is
+// immutable.
 func (g *Gossip) Members() []Member {
 	members, _ := g.view.state()
 	return members
 }
 
-// Member returns the member of a key, and whether it is known.
+// Member returns the member with a key, and whether it is known.
 func (g *Gossip) Member(key string) (Member, bool) {
 	members := g.Members()
 	at, known := slices.BinarySearchFunc(members, key, func(m Member, key string) int { return strings.Compare(m.Key, key) })
@@ -206,19 +207,19 @@ func (g *Gossip) Member(key string) (Member, bool) {
 	return members[at], true
 }
 
-// Trust lets a node without a cluster join the cluster of any node of a set. The set has the form
-// of Identity.Promised.
+// Trust lets a node without a cluster join the cluster of any node in set, which has the form of
+// Identity.Promised.
 func (g *Gossip) Trust(set string) { g.view.trust(splitSet(set)) }
 
-// Changed returns a channel that is closed when Members changes. A caller that waits gets
-// the channel before it reads Members, so that it misses no change.
+// Changed returns a channel that is closed when Members changes. To miss no change, get the
+// channel before reading Members.
 func (g *Gossip) Changed() <-chan struct{} {
 	_, changed := g.view.state()
 	return changed
 }
 
 // Announce changes what this node announces about itself. It waits until memberlist has sent the
-// news often enough, but at most for wait. The news also spreads without that. The key cannot be
+// news a few times, but at most for wait; the news spreads even after that. The key cannot be
 // changed.
 func (g *Gossip) Announce(wait time.Duration, change func(*Member)) error {
 	g.announcing.Lock()
@@ -231,17 +232,17 @@ func (g *Gossip) Announce(wait time.Duration, change func(*Member)) error {
 	if err != nil {
 		return fmt.Errorf("cannot announce: %w", err)
 	}
-	// The only error is a timeout. A timeout of 0 would be none.
+	// The only possible error is a timeout. memberlist takes 0 for no timeout.
 	_ = g.list.UpdateNode(max(wait, 1))
 	return nil
 }
 
-// Close announces that this node leaves, and stops. Afterwards no goroutine of this package
-// writes or logs, except for connections that memberlist holds for up to the dial timeout.
+// Close announces that this node leaves, and stops gossip. After that only connections of
+// memberlist may still write or log, for up to dialTimeout.
 func (g *Gossip) Close() error {
 	g.stopSearch()
 	leaving := g.list.Leave(leaveTimeout)
-	if leaving != nil { // the others detect the loss by their pings
+	if leaving != nil { // other nodes detect the stop by their pings
 		g.cfg.Logger.Debug("left gossip unheard", "err", leaving)
 	}
 	if err := g.list.Shutdown(); err != nil {

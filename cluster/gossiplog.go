@@ -8,15 +8,16 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/countd/countd/internal/lograte"
+	"github.com/countd/countd/internal/program"
 )
 
-// gossipLog writes memberlist's lines to slog, one level lower than memberlist does: memberlist logs an ERR for each ping to a
-// node that is down, and a WARN for each suspicion. This package itself logs what an operator must act on.
+// gossipLog writes memberlist's lines to slog, one level below memberlist's. memberlist logs an
+// ERR for each ping to a node that is down, and a WARN for each suspicion. This package itself
+// logs the events that need an operator.
 type gossipLog struct{ logger *slog.Logger }
 
 func newGossipLog(logger *slog.Logger) *log.Logger {
-	return log.New(&gossipLog{new(lograte.Limiter).Logger(logger)}, "", 0)
+	return log.New(&gossipLog{new(program.LogLimiter).Logger(logger)}, "", 0)
 }
 
 var gossipLevels = []struct {
@@ -30,20 +31,21 @@ var gossipLevels = []struct {
 	{[]byte("[DEBUG] "), slog.LevelDebug - 4},
 }
 
-// gossipRefusals holds the beginnings of lines about members that gossipView refuses. gossipView logs these refusals itself.
+// gossipRefusals has the beginnings of memberlist's lines about refused members. gossipView logs
+// these refusals itself.
 var gossipRefusals = [][]byte{
 	[]byte("[WARN] memberlist: ignoring alive message for"),
 	[]byte("[ERR] memberlist: Failed push/pull merge"),
 }
 
-// malformed are memberlist's phrases for packets and streams of another protocol. Most of
-// these lines repeat bytes of the sender, so they may all differ.
+// malformed has phrases of memberlist's lines about packets and streams of another protocol. Most
+// of these lines quote bytes of the sender, so no two need be equal.
 var malformed = []string{
 	"label", "invalid checksum", "missing message type", "ot supported", "Failed to decode", "Failed to decompress",
 	"truncated messages", "Decrypt packet failed", "invalid msgType", "ailed to receive",
 }
 
-// Write writes one line, as log.Logger guarantees.
+// Write writes one line. log.Logger never passes more.
 func (g *gossipLog) Write(line []byte) (int, error) {
 	level, text := slog.LevelInfo, bytes.TrimSpace(line)
 	refusal := slices.ContainsFunc(gossipRefusals, func(begin []byte) bool { return bytes.HasPrefix(text, begin) })

@@ -11,29 +11,29 @@ import (
 )
 
 const (
-	// seedsMax bounds the addresses to search: those of --join and those of all nodes of the
-	// catalog.
+	// seedsMax bounds the searched addresses, which are those of --join and of the catalog's
+	// nodes.
 	seedsMax = membersMax
-	// triesMax bounds the addresses that one search tries on a node that is alone. triesMin bounds
-	// the addresses on other nodes, because all of these nodes search.
+	// One search tries at most triesMax addresses if this node is alone, and otherwise at most
+	// triesMin, because its living peers search too.
 	triesMax = 64
 	triesMin = 3
-	// searchLogEvery is how often a node that has found no other node logs this.
+	// searchLogEvery is the interval at which a node that has found no other node logs that.
 	searchLogEvery = 10 * time.Second
 )
 
-// search looks for members that gossip does not reach: at first all members, and after a network
-// partition those on the other side. memberlist forgets a member half a minute after it declared
-// that member dead.
+// search is the state of the search for members that gossip does not reach. At the start these are
+// all members, and after a network partition the members on the other side. memberlist does not
+// search for them: it forgets a member half a minute after its death.
 type search struct {
 	stop context.CancelFunc
 	done chan struct{} // closed when the goroutine has ended
-	wake chan struct{} // receives when there are new seeds
+	wake chan struct{} // a token means new seeds
 
 	mu struct {
 		sync.Mutex
 		seeds   []string
-		problem string // of the last search; "" if it reached a node
+		problem string // why the last search found no node; "" if it found one
 	}
 }
 
@@ -56,14 +56,14 @@ func (g *Gossip) startSearch() {
 	}()
 }
 
-// stopSearch ends the search and waits for it, for at most the timeout of one address.
+// stopSearch ends the search, and waits for at most the timeout of one address.
 func (g *Gossip) stopSearch() {
 	g.search.stop()
 	<-g.search.done
 }
 
 // Seeds adds gossip addresses at which to search for members, such as those of the catalog's
-// nodes. Beyond 1,024 addresses it adds none. The addresses of --join stay.
+// nodes. With the addresses of --join there are at most 1,024; it adds no more.
 func (g *Gossip) Seeds(addrs []string) {
 	s := &g.search
 	s.mu.Lock()
@@ -79,8 +79,8 @@ func (g *Gossip) Seeds(addrs []string) {
 	}
 }
 
-// Problem returns why a node that is alone has found no other node yet; "" when it is not
-// alone or has nowhere to search.
+// Problem returns why a node without living peers has found none yet. It returns "" if there is a
+// living peer, or no address to search.
 func (g *Gossip) Problem() string {
 	if !g.view.alone() {
 		return ""
@@ -115,13 +115,13 @@ func (g *Gossip) runSearch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-g.search.wake:
-		case <-time.After(wait/2 + rand.N(wait/2)): // random, so that nodes do not search in step
+		case <-time.After(wait/2 + rand.N(wait/2)): // random, so that nodes do not search at the same moments
 		}
 	}
 }
 
-// searchOnce tries some addresses at which no living member is known, and returns why that
-// found nobody, or "".
+// searchOnce tries some addresses without a known living member. It returns why it found no node,
+// or "".
 func (g *Gossip) searchOnce(ctx context.Context) (problem string) {
 	targets := g.targets()
 	if g.view.alone() {
@@ -162,8 +162,8 @@ func (g *Gossip) targets() []string {
 	return targets
 }
 
-// meet exchanges members with one node at addr. If all its addresses belong to living
-// members or to this node, that is no error.
+// meet exchanges members with one node at addr. It returns nil if all IP addresses of addr belong
+// to living members or to this node.
 func (g *Gossip) meet(ctx context.Context, addr string, seed bool) error {
 	lookup, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
@@ -181,13 +181,13 @@ func (g *Gossip) meet(ctx context.Context, addr string, seed bool) error {
 		}
 	}
 	if first := errors.Unwrap(err); first != nil {
-		return first // memberlist formats even one error as a list over several lines
+		return first // only the first error, because memberlist's joined error has several lines
 	}
 	return err
 }
 
-// exchange exchanges members with the node at one address. If this node has no cluster and
-// the address is configured, it may then join the cluster that it finds there.
+// exchange exchanges members with the node at one address. If this node has no cluster and the
+// address is a seed, the found cluster becomes one that this node may join.
 func (g *Gossip) exchange(addr string, seed bool) error {
 	if !seed || !g.view.dial() {
 		_, err := g.list.Join([]string{addr})
@@ -195,7 +195,7 @@ func (g *Gossip) exchange(addr string, seed bool) error {
 	}
 	_, err := g.list.Join([]string{addr})
 	if g.view.dialled(addr, err == nil) {
-		_, err = g.list.Join([]string{addr}) // memberlist now admits members that it refused before
+		_, err = g.list.Join([]string{addr}) // now gossipView accepts members that it refused before
 	}
 	return err
 }

@@ -12,23 +12,24 @@ import (
 
 	"github.com/hashicorp/memberlist"
 
-	"github.com/countd/countd/internal/lograte"
-	"github.com/countd/countd/internal/names"
+	"github.com/countd/countd/internal/program"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/rpc"
 )
 
 const (
-	// membersMax bounds the known members, including dead ones. A cluster has tens of nodes. Over a
-	// thousand members are a mistake or an attack.
-	membersMax = 1024
+	// membersMax bounds the known members, including dead ones. More than twice the nodes of the
+	// largest cluster mean a mistake or an attack.
+	membersMax = 2 * catalog.NodesMax
 	// refusedMax bounds the record of clusters whose refusal was logged. A full record is cleared,
 	// so each refusal may be logged once more.
 	refusedMax = 64
-	// refusalLogEvery is how often the refusal of one cluster's nodes is logged.
+	// refusalLogEvery is the interval between two log lines about refused nodes of one cluster.
 	refusalLogEvery = 10 * time.Minute
 )
 
-// gossipView holds the members that this node knows, and its own entry. memberlist calls it
-// while it holds its lock, so nothing here calls memberlist or waits.
+// gossipView holds the members that this node knows, and its own entry. memberlist calls it while
+// holding memberlist's lock, so no method calls memberlist or waits.
 type gossipView struct {
 	logger  *slog.Logger
 	limited *slog.Logger // for events that gossip repeats
@@ -37,11 +38,11 @@ type gossipView struct {
 		sync.Mutex
 		self     Member               // the entry of this node
 		members  map[string]Member    // by key, this node among them
-		answered map[string]time.Time // member key → when the member last answered a probe of this node
-		snapshot []Member             // of members; replaced whole, never changed
+		answered map[string]time.Time // member key → time of the member's last answer to a probe of this node
+		snapshot []Member             // sorted copy of members; replaced, never changed in place
 		changed  chan struct{}        // closed when snapshot is replaced
-		refused  map[string]time.Time // cluster, or key of a node without one → when its refusal was last logged
-		contacts contacts             // empty maps for a node that has a cluster
+		refused  map[string]time.Time // cluster, or key of a node without a cluster → when its refusal was last logged
+		contacts contacts             // empty in a node that has a cluster
 	}
 }
 
@@ -54,17 +55,17 @@ var (
 	_ memberlist.PingDelegate     = (*gossipView)(nil)
 )
 
-// The reasons why a member is kept out of gossip although this node may still talk to it.
+// These errors keep a member out of gossip, but not out of calls.
 var (
-	// errBare is returned by a node with a cluster for a member without one.
+	// errBare is returned in a node with a cluster for a member without a cluster.
 	errBare = errors.New("it has no cluster, and joins one by asking, not by gossip")
-	// errStranger is returned by a node without a cluster for a member of a cluster that no
-	// configured address has led to.
+	// errStranger is returned in a node without a cluster for a member of a cluster that is not in
+	// contacts.
 	errStranger = errors.New("no address of --join has led this node, which has no cluster yet, to that cluster")
 )
 
 func newGossipView(self Member, contacts contacts, logger *slog.Logger) *gossipView {
-	v := &gossipView{logger: logger, limited: new(lograte.Limiter).Logger(logger)}
+	v := &gossipView{logger: logger, limited: new(program.LogLimiter).Logger(logger)}
 	v.mu.self = self
 	v.mu.members, v.mu.answered = map[string]Member{}, map[string]time.Time{}
 	v.mu.changed = make(chan struct{})
@@ -73,17 +74,17 @@ func newGossipView(self Member, contacts contacts, logger *slog.Logger) *gossipV
 	return v
 }
 
-// state returns the members by key, ascending, and the channel that is closed
-// when they change. The caller must not change the slice.
+// state returns the members by key, ascending, and a channel that is closed when they change. The
+// caller must not change the slice.
 func (v *gossipView) state() ([]Member, <-chan struct{}) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.mu.snapshot, v.mu.changed
 }
 
-// peers returns the other members, either the living or the dead. A node without a cluster
-// counts its contacts only: it must continue its search even if some other node has dialled
-// it.
+// peers returns the living or the dead members except this node. In a node without a cluster it
+// returns only contacts, so that the search continues even after another node has dialled this
+// one.
 func (v *gossipView) peers(alive bool) []Member {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -99,15 +100,15 @@ func (v *gossipView) peers(alive bool) []Member {
 // alone reports whether no peer is alive.
 func (v *gossipView) alone() bool { return len(v.peers(true)) == 0 }
 
-// trust lets a node without a cluster join the cluster of any of these nodes.
+// trust adds nodes to contacts if this node has no cluster.
 func (v *gossipView) trust(keys []string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.mu.contacts.add(keys)
 }
 
-// dial is called before an exchange with a configured address. It reports whether the node has no
-// cluster yet; dialled must then be called after the exchange.
+// dial must be called before an exchange with a seed. If it returns true, this node has no cluster
+// yet, and dialled must be called after the exchange.
 func (v *gossipView) dial() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -118,15 +119,14 @@ func (v *gossipView) dial() bool {
 	return false
 }
 
-// dialled is called after the exchange, and reports whether the exchange has added a cluster that
-// the node may join.
+// dialled reports whether the exchange has added a cluster that the node may join.
 func (v *gossipView) dialled(addr string, answered bool) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.mu.contacts.dialled(addr, answered)
 }
 
-// edit changes the entry of this node. The caller then informs memberlist.
+// edit changes the entry of this node. The caller must then announce it through memberlist.
 func (v *gossipView) edit(change func(*Member)) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -146,7 +146,8 @@ func (v *gossipView) NodeMeta(int) []byte {
 	return appendMeta(nil, &v.mu.self)
 }
 
-// NotifyMsg implements memberlist.Delegate: countd sends no messages by gossip.
+// NotifyMsg implements memberlist.Delegate. It is never called, because countd sends no messages
+// by gossip.
 func (v *gossipView) NotifyMsg([]byte) {}
 
 // GetBroadcasts implements memberlist.Delegate.
@@ -166,8 +167,8 @@ func (v *gossipView) NotifyAlive(peer *memberlist.Node) error {
 	return err
 }
 
-// checkLocked returns the peer as a Member, and why it may not be a member here, or nil. It
-// logs a refusal that an operator should know about.
+// checkLocked returns the peer as a Member, and an error if gossip must not admit it. It logs
+// refusals that an operator should know about.
 func (v *gossipView) checkLocked(peer *memberlist.Node) (Member, error) {
 	m, err := parseMember(peer.Name, peer.Address(), peer.Meta)
 	if err == nil {
@@ -175,7 +176,7 @@ func (v *gossipView) checkLocked(peer *memberlist.Node) (Member, error) {
 	}
 	if err == nil {
 		if v.mu.self.ClusterID == "" && m.ClusterID != "" {
-			v.mu.contacts.clusters[m.ClusterID] = true // this contact had no cluster until now
+			v.mu.contacts.clusters[m.ClusterID] = true // this contact has just got a cluster
 		}
 		return m, nil
 	}
@@ -192,7 +193,7 @@ func (v *gossipView) checkLocked(peer *memberlist.Node) (Member, error) {
 }
 
 // NotifyMerge implements memberlist.MergeDelegate: an error ends a join in either direction. It
-// returns an error if it refuses all peers. If it refuses only some, NotifyAlive keeps those out.
+// returns an error only if all peers are refused. NotifyAlive keeps out single peers.
 func (v *gossipView) NotifyMerge(peers []*memberlist.Node) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -220,7 +221,7 @@ func (v *gossipView) NotifyMerge(peers []*memberlist.Node) error {
 	return nil
 }
 
-// refusalLocked returns why m may not be a member here, or nil.
+// refusalLocked returns why gossip must not admit m, or nil.
 func (v *gossipView) refusalLocked(m *Member) error {
 	self := &v.mu.self
 	if m.Key == self.Key {
@@ -229,12 +230,12 @@ func (v *gossipView) refusalLocked(m *Member) error {
 	member := self.ClusterID != "" && self.ClusterID == m.ClusterID
 	foreign := self.ClusterID != "" && m.ClusterID != "" && !member
 	switch {
-	case foreign || !names.ClustersAgree(self.ClusterName, m.ClusterName, member):
-		return fmt.Errorf("it is of %s, this node of %s", names.DescribeCluster(m.ClusterID, m.ClusterName), names.DescribeCluster(self.ClusterID, self.ClusterName))
+	case foreign || !rpc.ClustersAgree(self.ClusterName, m.ClusterName, member):
+		return fmt.Errorf("it is of %s, this node of %s", rpc.DescribeCluster(m.ClusterID, m.ClusterName), rpc.DescribeCluster(self.ClusterID, self.ClusterName))
 	case self.ClusterID != "" && m.ClusterID == "":
 		return errBare
 	case self.ClusterID == "" && m.ClusterID != "" && !v.mu.contacts.has(m):
-		return fmt.Errorf("it is of %s: %w", names.DescribeCluster(m.ClusterID, m.ClusterName), errStranger)
+		return fmt.Errorf("it is of %s: %w", rpc.DescribeCluster(m.ClusterID, m.ClusterName), errStranger)
 	}
 	if _, known := v.mu.members[m.Key]; !known && len(v.mu.members) >= membersMax && v.oldestDeadLocked() == "" {
 		return fmt.Errorf("%d members are known, which is the bound", membersMax)
@@ -242,12 +243,12 @@ func (v *gossipView) refusalLocked(m *Member) error {
 	return nil
 }
 
-// logRefusalLocked logs a refusal once in refusalLogEvery for all nodes of a cluster:
-// gossip repeats itself.
+// logRefusalLocked logs a refusal once in refusalLogEvery for all nodes of a cluster, because
+// gossip repeats each refusal.
 func (v *gossipView) logRefusalLocked(peer *memberlist.Node, m *Member, err error) {
 	of := m.ClusterID + "/" + m.ClusterName
 	if of == "/" {
-		of = peer.Name // the member has neither, or its data cannot be read
+		of = peer.Name // the member has no cluster and no cluster name, or its data cannot be decoded
 	}
 	if logged, ok := v.mu.refused[of]; ok && time.Since(logged) < refusalLogEvery {
 		return
@@ -268,14 +269,14 @@ func (v *gossipView) NotifyLeave(n *memberlist.Node) { v.set(n, false) }
 // NotifyUpdate implements memberlist.EventDelegate.
 func (v *gossipView) NotifyUpdate(n *memberlist.Node) { v.set(n, true) }
 
-// NotifyConflict implements memberlist.ConflictDelegate. Both may be the same node after a move, until gossip finds its old
-// address dead.
+// NotifyConflict implements memberlist.ConflictDelegate. After a node has moved, both addresses
+// may be that node's, until gossip finds the old address dead.
 func (v *gossipView) NotifyConflict(existing, other *memberlist.Node) {
 	v.limited.Warn("two addresses claim to be one node: it has moved, or runs twice from copies of one data directory",
 		"node", existing.Name, "known_at", existing.Address(), "claimed_at", other.Address())
 }
 
-// AckPayload implements memberlist.PingDelegate. An answer to a probe carries nothing.
+// AckPayload implements memberlist.PingDelegate.
 func (v *gossipView) AckPayload() []byte { return nil }
 
 // NotifyPingComplete implements memberlist.PingDelegate.
@@ -283,13 +284,13 @@ func (v *gossipView) NotifyPingComplete(n *memberlist.Node, _ time.Duration, _ [
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if len(v.mu.answered) >= membersMax {
-		clear(v.mu.answered) // drops members that are gone; the others answer again
+		clear(v.mu.answered) // forget members that have left; the others will answer again
 	}
 	v.mu.answered[n.Name] = time.Now()
 }
 
-// sinceLocked returns when a member whose Alive changed entered its new state. A member that announces its stop dies at once. Any
-// other member died when it last answered.
+// sinceLocked returns Member.Since for a member whose Alive has changed. A member that announces
+// its stop dies now. Any other member died when it last answered.
 func (v *gossipView) sinceLocked(name string, before, m Member) time.Time {
 	if answered := v.mu.answered[name]; !m.Alive && m.State != MemberStopping && answered.After(before.Since) {
 		return answered
@@ -302,7 +303,7 @@ func (v *gossipView) set(n *memberlist.Node, alive bool) {
 	defer v.mu.Unlock()
 	m, err := parseMember(n.Name, n.Address(), n.Meta)
 	if err != nil {
-		return // NotifyAlive refused it, so memberlist does not know it
+		return // NotifyAlive has refused this member
 	}
 	before, known := v.mu.members[m.Key]
 	m.Alive = alive || m.Key == v.mu.self.Key
@@ -327,8 +328,8 @@ func (v *gossipView) oldestDeadLocked() string {
 	return oldest.Key
 }
 
-// publishLocked replaces the snapshot. It leaves out members of another cluster that were
-// admitted while this node had no cluster.
+// publishLocked replaces the snapshot. It omits members of another cluster that were admitted
+// while this node had no cluster.
 func (v *gossipView) publishLocked() {
 	mine := v.mu.self.ClusterID
 	v.mu.snapshot = slices.SortedFunc(maps.Values(v.mu.members), func(a, b Member) int { return strings.Compare(a.Key, b.Key) })

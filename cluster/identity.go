@@ -9,45 +9,47 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/countd/countd/internal/names"
+	"github.com/countd/countd/internal/wire"
+	"github.com/countd/countd/shard/rpc"
 )
 
 const (
 	identityFile       = "node.json"
 	identityFormat     = 1
-	identityUnreleased = 2  // the format before version 1; no later format may have the number
-	nodeIDBytesMax     = 64 // gossip metadata includes it and has 512 bytes in all
+	identityUnreleased = 2  // format of an unreleased program; no later format may have this number
+	nodeIDBytesMax     = 64 // must fit into gossip metadata, which has 512 bytes in all
 	clusterIDBytes     = 16
 	instanceBytes      = 4
-	madeNodeIDBytes    = 4 // random bytes of a generated id
-	// identityBytesMax bounds how much is read; a real file has under 1,000 bytes.
+	madeNodeIDBytes    = 4 // random bytes in a generated node id
+	// identityBytesMax bounds a read of the file; a valid file has under 1,000 bytes.
 	identityBytesMax = 4096
 )
 
-// Identity names the node and the cluster of a data directory. NodeID and Instance are created with the directory and never
-// change, because Raft counts votes by them. The node writes ClusterID once, when it has formed or joined a cluster.
+// Identity names the node and the cluster of a data directory. NodeID and Instance are created
+// with the directory and never change, because Raft counts votes by them. ClusterID is written
+// once, when the node has formed or joined a cluster.
 type Identity struct {
 	Format    int    `json:"format"`     // identityFormat
 	NodeID    string `json:"node_id"`    // 1..64 of A-Z a-z 0-9 . _ -
 	Instance  string `json:"instance"`   // 4 random bytes in lower-case hex
 	ClusterID string `json:"cluster_id"` // 16 random bytes in lower-case hex; "" until the node has a cluster
-	// Founder is set if this node founded the cluster, so that its group 0 began here. No
-	// other node may ever bootstrap group 0.
+	// Founder is set if this node founded the cluster and so bootstrapped group 0, which no other
+	// node may ever do.
 	Founder bool `json:"founder,omitempty"`
-	// Joining is the cluster that a node without one has asked for admission. The cluster
-	// may have admitted it although the answer was lost, so the node joins that cluster or
-	// none.
+	// Joining is the cluster to which a node without a cluster has sent a JoinRequest. That
+	// cluster may have admitted the node although the answer was lost, so the node joins no other
+	// cluster.
 	Joining string `json:"joining,omitempty"`
-	// Promised is the set of keys, separated by commas, that a node without a cluster last
-	// agreed to form one with. It must survive a restart.
+	// Promised has the keys, separated by commas, of the nodes with which a node without a cluster
+	// last agreed to form one. It must survive a restart.
 	Promised string `json:"promised,omitempty"`
 }
 
-// Key returns the key of this node. No other node ever had it: a wiped node that returns with its old id gets a new key. Raft
-// identifies the node by its key.
+// Key returns the key of this node. No two nodes ever have the same key: a wiped node that returns
+// with its old id gets a new key. Raft identifies the node by its key.
 func (id Identity) Key() string { return id.NodeID + "." + id.Instance }
 
-// NodeOfKey returns the node id in a key, or "" if s is no key.
+// NodeOfKey returns the node id in the key s, or "" if s is no key.
 func NodeOfKey(s string) string {
 	at := len(s) - 2*instanceBytes - 1
 	if at < 1 || s[at] != '.' || !ValidNodeID(s[:at]) || !validHex(s[at+1:], instanceBytes) {
@@ -66,15 +68,15 @@ func validHex(s string, n int) bool {
 func ValidZone(s string) bool { return s == "" || ValidNodeID(s) }
 
 // ValidClusterName reports whether s may name a cluster: it is a valid node id of up to
-// names.ClusterBytesMax characters, or empty for no name.
+// rpc.ClusterNameBytesMax characters, or empty for no name.
 func ValidClusterName(s string) bool {
-	return s == "" || ValidNodeID(s) && len(s) <= names.ClusterBytesMax
+	return s == "" || ValidNodeID(s) && len(s) <= rpc.ClusterNameBytesMax
 }
 
-// ValidNodeID reports whether s may name a node.
-func ValidNodeID(s string) bool { return names.IsLabel(s, nodeIDBytesMax) }
+// ValidNodeID reports whether s is a valid node id.
+func ValidNodeID(s string) bool { return wire.IsLabel(s, nodeIDBytesMax) }
 
-// newIdentity returns an identity for a directory that has none.
+// newIdentity returns the identity of a new node.
 func newIdentity(nodeID string) Identity {
 	if nodeID == "" {
 		nodeID = "node-" + randomHex(madeNodeIDBytes)
@@ -84,11 +86,11 @@ func newIdentity(nodeID string) Identity {
 
 func randomHex(n int) string {
 	raw := make([]byte, n)
-	_, _ = rand.Read(raw) // never fails: crypto/rand ends the process instead
+	_, _ = rand.Read(raw) // never fails: crypto/rand would end the process
 	return hex.EncodeToString(raw)
 }
 
-// parseIdentity parses the file that writeIdentity writes. Every error is ErrBadIdentity or
+// parseIdentity parses the JSON object that writeIdentity writes. Every error is ErrBadIdentity or
 // ErrUnreleased.
 func parseIdentity(raw []byte) (Identity, error) {
 	var id Identity
@@ -114,8 +116,8 @@ func parseIdentity(raw []byte) (Identity, error) {
 	return id, nil
 }
 
-// strictJSON decodes exactly one JSON value of at most bytesMax bytes, without
-// fields that into does not have.
+// strictJSON decodes exactly one JSON value of at most bytesMax bytes. It refuses fields that into
+// lacks.
 func strictJSON(raw []byte, bytesMax int, into any) error {
 	if len(raw) > bytesMax {
 		return fmt.Errorf("over %d bytes", bytesMax)
@@ -143,8 +145,8 @@ func readIdentity(path string) (id Identity, err error) {
 	return id, nil
 }
 
-// writeIdentity atomically replaces the file. A node that forgot its id after it voted could vote
-// twice.
+// writeIdentity atomically replaces the file. If a node lost its identity after it voted, it could
+// vote twice.
 func writeIdentity(path string, id Identity) error {
 	raw, err := json.MarshalIndent(id, "", "  ")
 	if err != nil {

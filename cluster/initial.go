@@ -5,19 +5,19 @@ import (
 	"slices"
 )
 
-// ErrNoNodes is returned when no node that is alive can hold replicas.
+// ErrNoNodes is returned when no node can hold replicas.
 var ErrNoNodes = errors.New("no node takes replicas")
 
-// Initial returns the nodes of each shard of a new keyspace, the intended leader first. It makes
-// the loads of all nodes as even as the new shards allow. A dead node gets no replica if there are
-// Replicas other nodes. Initial returns ErrNoNodes if no node can hold replicas.
+// Initial chooses the nodes of each shard of a new keyspace, the intended leader first. It makes
+// the loads of all nodes as even as the new shards allow. Dead nodes get no replicas if there are
+// PlanSettings.Replicas other nodes.
 func Initial(view View, shards int) ([][]string, error) {
 	p := newPlan(&view)
-	if len(p.takers()) < view.Settings.Replicas {
-		view.Dead = nil // the dead nodes may be back soon
+	if len(p.takers) < view.Settings.Replicas {
+		view.Dead = nil // use dead nodes too, because they may return soon
 		p = newPlan(&view)
 	}
-	if len(p.takers()) == 0 {
+	if len(p.takers) == 0 {
 		return nil, ErrNoNodes
 	}
 	groups := make([]uint32, shards)
@@ -35,7 +35,6 @@ func Initial(view View, shards int) ([][]string, error) {
 	return replicas, nil
 }
 
-// firstVoters chooses the nodes of a new group.
 func (p *plan) firstVoters(g uint32) []string {
 	var voters []string
 	for len(voters) < p.settings.Replicas {
@@ -48,12 +47,11 @@ func (p *plan) firstVoters(g uint32) []string {
 	return voters
 }
 
-// evenInitial moves the voters of new groups until no move makes loads more even, and then
+// evenInitial moves voters of the new groups until no move makes the loads more even, and then
 // chooses the leaders.
 func (p *plan) evenInitial(groups []uint32) {
-	takers := p.takers()
 	for {
-		s, ok := nextShift(takers, p.load, p.replicaEdges(groups))
+		s, ok := nextShift(p.load, p.replicaEdges(groups))
 		if !ok {
 			break
 		}
@@ -63,7 +61,7 @@ func (p *plan) evenInitial(groups []uint32) {
 		p.setLeader(g, slices.MinFunc(p.targets[g], byFirst(func(key string) int { return p.leads[key] })))
 	}
 	for {
-		s, ok := nextShift(takers, p.leads, p.leaderEdges(groups, func(uint32, string) bool { return true }))
+		s, ok := nextShift(p.leads, p.leaderPairs(groups, func(uint32, string) bool { return true }).edges(p.takers))
 		if !ok {
 			break
 		}

@@ -9,29 +9,29 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// JoinRequest asks a member of a cluster to add a node to the catalog, or to update its
+// JoinRequest requests that a member of a cluster add a node to the catalog, or update the node's
 // entry. It may be repeated.
 type JoinRequest struct {
-	ClusterID string `json:"cluster_id"` // of the member asked
-	// ClusterName is the node's --cluster-name; "" for none.
+	ClusterID string `json:"cluster_id"` // cluster id of the member
+	// ClusterName is the --cluster-name of the requesting node; "" for none.
 	ClusterName string       `json:"cluster_name,omitempty"`
 	Node        catalog.Node `json:"node"`
 }
 
-// JoinAnswer answers a JoinRequest: either the catalog has the node as requested, or Refused
-// is the reason, as text for people.
+// JoinAnswer answers a JoinRequest. If Admitted, the catalog has the node as requested. Otherwise
+// Refused is the reason, as text for people.
 type JoinAnswer struct {
 	Admitted bool   `json:"admitted"`
 	Refused  string `json:"refused,omitempty"`
 }
 
-// ErrNobodyAnswered is returned by Join when it is not known whether the node
-// was admitted.
+// ErrNobodyAnswered is returned by Join if no member answered. The node may or may not have been
+// admitted.
 var ErrNobodyAnswered = errors.New("no member of the cluster answered")
 
-// Join sends the request to the members, which all belong to the cluster, one by one in
-// random order until one answers. It returns nil when the catalog has the node, ErrRefused
-// with the cluster's reason, or ErrNobodyAnswered. It may be repeated.
+// Join sends the request to members of the cluster, one after the other in random order, until one
+// answers. It returns nil if the catalog has the node, ErrRefused with the cluster's reason, or
+// ErrNobodyAnswered. It may be repeated.
 func Join(ctx context.Context, asker Asker, members []Member, r JoinRequest) error {
 	err := errors.New("none is known")
 	for _, i := range rand.Perm(len(members)) {
@@ -53,8 +53,8 @@ func Join(ctx context.Context, asker Asker, members []Member, r JoinRequest) err
 	return fmt.Errorf("cannot join cluster %s: %w: %w", r.ClusterID, ErrNobodyAnswered, err)
 }
 
-// join asks the cluster to admit this node and then records the cluster. Before it asks, it records
-// the cluster as Joining, because the answer may get lost.
+// join requests admission to the cluster and then records the cluster. Before the request, it
+// records the cluster as Joining, because the answer may get lost.
 func (r *formRun) join(ctx context.Context, cluster string, members []Member) (Identity, error) {
 	if err := r.setJoining(cluster); err != nil {
 		return Identity{}, err

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// keyFileBytesMax bounds a key file; one line has at most 44 characters.
+	// keyFileBytesMax bounds a key file. A key has at most 44 characters.
 	keyFileBytesMax = 64 << 10
-	// gossipKeysMax bounds the keys of a file. A packet under an unknown key is
-	// tried with each, and a change of keys needs two.
+	// gossipKeysMax bounds the keys of a file. memberlist tries each key on a packet that it
+	// cannot decrypt. A change of keys needs two.
 	gossipKeysMax = 16
 )
 
@@ -26,7 +26,7 @@ var ErrBadGossipKeys = errors.New("not a file of gossip keys: want 16, 24 or 32 
 // encrypts what the node sends; any of them decrypts what it receives.
 type GossipKeys struct {
 	path string
-	ring *memberlist.Keyring // which memberlist reads concurrently
+	ring *memberlist.Keyring // memberlist reads it concurrently
 }
 
 // OpenGossipKeys returns the keys of a key file.
@@ -42,17 +42,17 @@ func OpenGossipKeys(path string) (*GossipKeys, error) {
 	return &GossipKeys{path, ring}, nil
 }
 
-// Reload reads the key file again and uses its keys. An error leaves the keys as they were.
-// All nodes change keys in three steps: they add the new key last, move it to the first
-// line, and remove the former key. Reload refuses a file that skips a step, because nodes
-// at distance two could not decrypt each other's gossip. One goroutine at a time may call
-// Reload.
+// Reload reads the key file again and uses its keys. After an error it keeps the previous keys. A
+// change of keys has three steps, and every node must finish one before the next begins. The steps
+// add the new key after the others, move it to the first line, and remove the former key. Reload
+// refuses a file that skips a step, because nodes two steps apart could not decrypt each other's
+// gossip. Only one goroutine at a time may call Reload.
 func (k *GossipKeys) Reload() error {
 	keys, err := ReadGossipKeys(k.path)
 	if err != nil {
 		return err
 	}
-	before := slices.Clone(k.ring.GetKeys()) // RemoveKey writes to the slice
+	before := slices.Clone(k.ring.GetKeys()) // copy, because RemoveKey writes to the slice
 	if !hasKey(before, keys[0]) {
 		return fmt.Errorf("cannot use gossip keys of %q: %w: the first key is new here; put it last, on every node", k.path, ErrGossipKeyStep)
 	}
@@ -74,7 +74,7 @@ func (k *GossipKeys) Reload() error {
 	return nil
 }
 
-// ErrGossipKeyStep is returned by Reload for a file that skips a step of a change of keys.
+// ErrGossipKeyStep is returned by Reload for a file that skips a step.
 var ErrGossipKeyStep = errors.New("a change of keys skips a step")
 
 func hasKey(keys [][]byte, key []byte) bool {
@@ -96,8 +96,7 @@ func ReadGossipKeys(path string) ([][]byte, error) {
 	return keys, nil
 }
 
-// parseGossipKeys reads the content of a key file. Every error is
-// ErrBadGossipKeys.
+// parseGossipKeys parses the content of a key file. Every error is ErrBadGossipKeys.
 func parseGossipKeys(raw []byte) ([][]byte, error) {
 	if len(raw) > keyFileBytesMax {
 		return nil, fmt.Errorf("over %d bytes: %w", keyFileBytesMax, ErrBadGossipKeys)

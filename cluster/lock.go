@@ -13,7 +13,7 @@ import (
 const lockFile = "LOCK"
 
 // lockDir acquires an advisory lock of the operating system on DIR/LOCK. The system releases it
-// when the process ends in any way. The file has the pid of the process, for people only.
+// when the process ends in any way. The file contains the pid of the process, only for people.
 func lockDir(dir string) (*flock.Flock, error) {
 	path := filepath.Join(dir, lockFile)
 	lock := flock.New(path)
@@ -28,8 +28,8 @@ func lockDir(dir string) (*flock.Flock, error) {
 		}
 		return nil, fmt.Errorf("%q: %w", dir, ErrLocked)
 	}
-	// The same file is written in place: a rename would leave the lock on an inode that the next
-	// process cannot see.
+	// Write in place, because after a rename the lock would be on a file that the next process
+	// does not open.
 	if err := os.WriteFile(path, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o600); err != nil {
 		_ = lock.Unlock()
 		return nil, fmt.Errorf("cannot write pid to %q: %w", path, err)

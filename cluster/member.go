@@ -12,13 +12,13 @@ const (
 	metaVersion = 1
 	// metaBytesMax is memberlist's bound on the metadata of a node.
 	metaBytesMax = 512
-	// AddrBytesMax bounds an address that a node announces, so that two of them and the
-	// other fields fit into metaBytesMax.
+	// AddrBytesMax bounds an address that a node announces, so that two addresses and the other
+	// fields fit into metaBytesMax.
 	AddrBytesMax = 160
 	// ExpectMax bounds --bootstrap-expect: a cluster starts with a few nodes and
 	// then grows by joins.
 	ExpectMax       = 32
-	programBytesMax = 32 // bound of the program's version; longer ones are cut
+	programBytesMax = 32 // a longer version of the program is cut off
 )
 
 // MemberState is the state that a node announces. Later versions may add values.
@@ -26,9 +26,9 @@ type MemberState uint8
 
 // The states of a member.
 const (
-	MemberStarting MemberState = iota // is not ready, or has no cluster yet
-	MemberServing                     // answers requests
-	MemberStopping                    // hands over and ends
+	MemberStarting MemberState = iota // not ready, or without a cluster yet
+	MemberServing                     // serving requests
+	MemberStopping                    // handing over its leaderships, before it ends
 )
 
 func (s MemberState) String() string {
@@ -43,10 +43,10 @@ func (s MemberState) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
-// Member is a node as gossip knows it. All of it is a hint: it may be out of date, and a
-// living member may be unreachable from here.
+// Member is a node as gossip knows it. All fields are hints: they may be out of date, and a living
+// member may be unreachable from this node.
 type Member struct {
-	Key  string // the node's key, which identifies the member
+	Key  string // key of the node, which identifies the member
 	Name string // the node id
 	// ClusterID is empty for a member that has no cluster yet.
 	ClusterID   string
@@ -61,16 +61,17 @@ type Member struct {
 	State       MemberState
 
 	Alive bool
-	// Since is the start of the present state of Alive. For a dead member, it is when the member last answered a probe of this
-	// process, or announced its stop. For a live one, it is when this process noticed. Since has a monotonic reading of this
+	// Since is the start of the present state of Alive. For a dead member, it is the time of the
+	// member's last answer to a probe of this process, or of its stop message. For a living
+	// member, it is the time when this process noticed. Since has a monotonic reading of this
 	// process's clock, so it does not depend on the member's clock.
 	Since time.Time
 }
 
-// errBadMember is returned for a member's data that cannot be understood.
+// errBadMember is returned for a member's data that cannot be decoded.
 var errBadMember = errors.New("not the data of a member")
 
-// check returns why m cannot be announced, or nil.
+// check returns an error if m cannot be announced.
 func (m *Member) check() error {
 	switch {
 	case NodeOfKey(m.Key) == "":
@@ -91,23 +92,24 @@ func (m *Member) check() error {
 	return nil
 }
 
-// A member's metadata, in gossip beside its key and its gossip address:
+// This is the metadata of a member. Gossip carries the key and the gossip address separately.
 //
 //	┌───────────┬───────┬────────┬─────────────┬────────────┬──────────────────────────────┐
 //	│ version 1 │ state │ expect │ version max │ cluster id │ zone, program, HTTP address, │
 //	│  1 byte   │   1   │   1    │ 2, big end. │  16, or 0s │ cluster address, its name    │
 //	└───────────┴───────┴────────┴─────────────┴────────────┴──────────────────────────────┘
 //
-// Each of the last five fields is a length of one byte, then so many bytes. A reader skips all bytes behind them, which a later
-// version may add: metadata is a hint, and nodes of two versions must see each other while a cluster is upgraded.
+// Each of the last five fields is a length of one byte, followed by that many bytes. A reader
+// ignores bytes after the last field, which a later version may add. So nodes of two versions see
+// each other during an upgrade.
 const metaHeadBytes = 5 + clusterIDBytes
 
-// appendMeta appends the metadata of m, which passes check, to dst.
+// appendMeta appends the metadata of m to dst. m must pass check.
 func appendMeta(dst []byte, m *Member) []byte {
 	dst = append(dst, metaVersion, byte(m.State), m.Expect)
 	dst = binary.BigEndian.AppendUint16(dst, m.VersionMax)
 	var id [clusterIDBytes]byte
-	_, _ = hex.Decode(id[:], []byte(m.ClusterID)) // m is checked, so Decode cannot fail; an empty id leaves zeros
+	_, _ = hex.Decode(id[:], []byte(m.ClusterID)) // cannot fail after check; an empty id leaves zeros
 	dst = append(dst, id[:]...)
 	program := m.Version[:min(len(m.Version), programBytesMax)]
 	for _, s := range []string{m.Zone, program, m.HTTPAddr, m.ClusterAddr, m.ClusterName} {

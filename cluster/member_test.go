@@ -5,14 +5,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/countd/countd/internal/names"
+	"github.com/countd/countd/shard/rpc"
 )
 
 // widestMember returns a member with the longest value in each field.
 func widestMember() Member {
 	name := strings.Repeat("n", nodeIDBytesMax)
 	return Member{
-		Key: name + ".89abcdef", Name: name, ClusterID: strings.Repeat("ff", clusterIDBytes), ClusterName: strings.Repeat("c", names.ClusterBytesMax), Zone: strings.Repeat("z", nodeIDBytesMax),
+		Key: name + ".89abcdef", Name: name, ClusterID: strings.Repeat("ff", clusterIDBytes), ClusterName: strings.Repeat("c", rpc.ClusterNameBytesMax), Zone: strings.Repeat("z", nodeIDBytesMax),
 		HTTPAddr: strings.Repeat("h", AddrBytesMax), ClusterAddr: strings.Repeat("c", AddrBytesMax), GossipAddr: "127.0.0.1:1",
 		Version: strings.Repeat("v", programBytesMax), VersionMax: 65535, Expect: ExpectMax, State: 255,
 	}
@@ -59,7 +59,7 @@ func TestMembersThatAreNone(t *testing.T) {
 	for name, spoil := range map[string]func(*Member){
 		"no key":              func(m *Member) { m.Key = "" },
 		"another's name":      func(m *Member) { m.Name = "b" },
-		"a name of a cluster": func(m *Member) { m.ClusterName = strings.Repeat("c", names.ClusterBytesMax+1) },
+		"a name of a cluster": func(m *Member) { m.ClusterName = strings.Repeat("c", rpc.ClusterNameBytesMax+1) },
 		"a cluster's name":    func(m *Member) { m.ClusterID = "posts" },
 		"a zone of words":     func(m *Member) { m.Zone = "a b" },
 		"a long address":      func(m *Member) { m.HTTPAddr = strings.Repeat("h", AddrBytesMax+1) },

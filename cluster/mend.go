@@ -6,18 +6,18 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// mend adds missing voters to groups, removes surplus ones, and spreads voters over zones. It makes
-// the most urgent changes first, and changes each group at most once. It keeps a living voter, even
-// one whose node is leaving, if otherwise no majority of the target would be alive.
+// mend adds missing voters to groups, removes surplus ones, and spreads voters over zones. It
+// makes the most urgent changes first, and changes each group at most once. It keeps a living
+// voter, even on a leaving node, if otherwise no majority of the target would be alive.
 func (p *plan) mend() {
 	for _, g := range p.groups {
 		p.retarget(g)
 	}
 	for _, change := range []func(uint32) ([]string, Reason){p.replaceLost, p.replaceLeaving, p.grow, p.shrink, p.spread} {
 		for _, g := range p.groups {
-			// The catalog's group and the board's are small, and a new node is ready only once it is a member
-			// of both. A new node with the address of a lost node becomes a member only after the lost node has
-			// left. So these groups ignore MovesMax.
+			// The light groups, of the catalog and the board, ignore MovesMax: they are small, and
+			// a new node is ready only once it is a member of both. If it has the address of a
+			// lost node, it becomes a member only after the lost node has left.
 			if !p.settled(g) || !p.mayStartMove() && !p.light[g] {
 				continue
 			}
@@ -28,10 +28,10 @@ func (p *plan) mend() {
 	}
 }
 
-// retarget changes the target of a move if the joining node dies, or starts to leave, before it is a voter. The
-// new target names another node that is alive; otherwise the group would wait as long as the node is away. The
-// plan may also have chosen a node that had just died, which gossip detects within seconds. retarget also
-// replaces a lost voter of the target, because the group may need the voter that the move removes.
+// retarget replaces the joining node of a move if that node dies, or starts to leave, before it is
+// a voter. Otherwise the group would wait as long as the node is away. A plan may even choose a
+// node that has just died, because gossip needs seconds to detect that. retarget also replaces a
+// lost voter of the target, because the group may still need the voter that the move removes.
 func (p *plan) retarget(g uint32) {
 	report, known := p.view.Groups[g]
 	if !known || !p.majority(report.Voters, func(key string) bool { return p.fresh(g, key) }) {
@@ -56,7 +56,6 @@ func (p *plan) retarget(g uint32) {
 	}
 }
 
-// replaceLost replaces a voter that is leaving and dead.
 func (p *plan) replaceLost(g uint32) ([]string, Reason) {
 	for _, key := range p.targets[g] {
 		if p.leaves(key) && !p.alive(key) {
@@ -66,7 +65,6 @@ func (p *plan) replaceLost(g uint32) ([]string, Reason) {
 	return nil, ""
 }
 
-// replaceLeaving replaces a voter that is leaving.
 func (p *plan) replaceLeaving(g uint32) ([]string, Reason) {
 	for _, key := range p.targets[g] {
 		if p.leaves(key) {
@@ -81,8 +79,8 @@ func (p *plan) staying(g uint32) []string {
 	return slices.DeleteFunc(slices.Clone(p.targets[g]), p.leaves)
 }
 
-// replace returns the target without a node that is leaving: with a substitute, or without one if
-// the remaining nodes are enough.
+// replace returns the target without the leaving node key. It adds a substitute unless the
+// remaining nodes are enough.
 func (p *plan) replace(g uint32, key string) ([]string, Reason) {
 	target := p.targets[g]
 	kept := p.staying(g)
@@ -98,22 +96,18 @@ func (p *plan) replace(g uint32, key string) ([]string, Reason) {
 	return nil, ""
 }
 
-// want returns how many voters a group should have: Replicas, or fewer if there are not
-// enough nodes. A draining node counts where it is a voter.
+// want returns the number of voters that a group should have: PlanSettings.Replicas, or fewer if
+// there are not enough nodes. A draining node counts only for groups in which it is a voter.
 func (p *plan) want(g uint32) int {
-	n := 0
-	for _, key := range p.keys {
-		switch p.nodes[key].State {
-		case catalog.NodeActive:
-			n++
-		case catalog.NodeDraining:
-			n += toInt(contains(p.targets[g], key))
-		}
+	n := p.active
+	for _, key := range p.targets[g] {
+		n += toInt(p.nodes[key].State == catalog.NodeDraining)
 	}
 	return min(n, p.settings.Replicas)
 }
 
-// grow adds a voter. To a group of one it adds all missing voters at once: a group of two stops when either voter is lost.
+// grow adds a voter. To a group of one voter it adds all missing voters at once, because a group
+// of two voters stops when it loses either.
 func (p *plan) grow(g uint32) ([]string, Reason) {
 	was := p.targets[g]
 	target := slices.Clone(was)
@@ -130,8 +124,8 @@ func (p *plan) grow(g uint32) ([]string, Reason) {
 	return target, reason("it has %d of %d voters", len(was), p.want(g))
 }
 
-// shrink removes a voter: one that is draining, otherwise one that shares its zone or has
-// many replicas.
+// shrink removes a surplus voter: one on a draining node, otherwise one in a crowded zone or on a
+// node with many replicas.
 func (p *plan) shrink(g uint32) ([]string, Reason) {
 	target := p.targets[g]
 	if len(target) <= p.want(g) || !p.sound(g) {
@@ -149,13 +143,13 @@ func (p *plan) shrink(g uint32) ([]string, Reason) {
 // spread moves a voter out of a crowded zone.
 func (p *plan) spread(g uint32) ([]string, Reason) {
 	target := p.targets[g]
-	if p.crowding(target) == 0 || !p.sound(g) {
+	if p.crowding(target) <= p.leastCrowding(len(target)) || !p.sound(g) {
 		return nil, ""
 	}
 	from, to, least := "", "", p.crowding(target)
 	for _, x := range target {
 		if !p.takes(x) {
-			continue // a draining voter stays, and replaceLeaving moves a leaving one
+			continue // a voter on a draining node stays, and replaceLeaving moves one off a leaving node
 		}
 		y := p.bestTaker(g, without(target, x))
 		if y == "" {

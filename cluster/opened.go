@@ -14,13 +14,14 @@ import (
 const (
 	openedFile   = "groups.json"
 	openedFormat = 1
-	// openedBytesMax bounds how much is read: some 90,000 groups. Nodes usually have 64.
+	// openedBytesMax bounds a read of the file. It allows some 90,000 groups; nodes usually have
+	// 64.
 	openedBytesMax = 1 << 20
 )
 
-// openedGroups is the durable set of groups that this node has a replica of. If the log of a group
-// in the set is missing, somebody removed it by hand. With an empty log, the node would vote again
-// in terms in which it has voted.
+// openedGroups is the durable set of this node's groups: it has a replica of each. If a group in the
+// set has no log, the log was removed by hand. The node must not start it with an empty log,
+// because it could then vote twice in a term.
 type openedGroups struct {
 	path string
 
@@ -30,13 +31,13 @@ type openedGroups struct {
 	}
 }
 
-// openedRecord is the file. Groups is ascending, without duplicates.
+// openedRecord is the content of the file. Groups is ascending, without duplicates.
 type openedRecord struct {
 	Format int      `json:"format"` // openedFormat
 	Groups []uint32 `json:"groups"`
 }
 
-// parseOpened parses the file that writeLocked writes. Every error is ErrBadIdentity.
+// parseOpened parses the JSON object that writeLocked writes. Every error is ErrBadIdentity.
 func parseOpened(raw []byte) ([]uint32, error) {
 	var r openedRecord
 	if err := strictJSON(raw, openedBytesMax, &r); err != nil {
@@ -53,8 +54,8 @@ func parseOpened(raw []byte) ([]uint32, error) {
 	return r.Groups, nil
 }
 
-// loadOpened reads the set in dir. For a directory that is not yet a node's it returns an
-// empty set, which write creates; otherwise the file must exist.
+// loadOpened reads the set in dir. made means that dir is already the directory of a node, so the
+// file must exist. Otherwise a missing file means an empty set, and write creates the file.
 func loadOpened(dir string, made bool) (*openedGroups, error) {
 	o := &openedGroups{path: filepath.Join(dir, openedFile)}
 	o.mu.numbers = map[uint32]struct{}{}
@@ -77,8 +78,8 @@ func loadOpened(dir string, made bool) (*openedGroups, error) {
 	return o, nil
 }
 
-// GroupOpened durably adds a group. Call it after the group's log is on disk, and before the node
-// votes or acknowledges anything in the group.
+// GroupOpened durably adds a group. Call it after the group's log is on disk, and before the
+// replica votes or acknowledges anything.
 func (o *openedGroups) GroupOpened(number uint32) error { return o.set(number, true) }
 
 // GroupRemoved durably removes a group. Call it after the group's directory was renamed, and before
@@ -100,7 +101,7 @@ func (o *openedGroups) count() int {
 }
 
 // set durably adds the number to the set or removes it. After an error the set in memory is
-// unchanged, though the file may have changed.
+// unchanged, but the file may have changed.
 func (o *openedGroups) set(number uint32, in bool) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -120,7 +121,6 @@ func (o *openedGroups) set(number uint32, in bool) error {
 	return nil
 }
 
-// write durably writes the file.
 func (o *openedGroups) write() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -5,14 +5,14 @@ import (
 	"encoding/json"
 
 	clientadmin "github.com/countd/countd/client/admin"
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 )
 
-// Next returns the steps that this node, as the leader of the catalog, would take next. It
-// changes nothing. On any other node it returns shard.ErrNoLeader.
+// Next returns the next plan's steps without taking them. If this node does not lead the catalog,
+// it returns errs.ErrNoLeader.
 func (c *Controller) Next(ctx context.Context) ([]clientadmin.PlanStep, error) {
 	if !c.node.LeadsCatalog() {
-		return nil, shard.ErrNoLeader
+		return nil, errs.ErrNoLeader
 	}
 	steps := []clientadmin.PlanStep{}
 	for _, step := range Plan(c.Look(ctx)) {
@@ -39,7 +39,7 @@ func planned(step Step) clientadmin.PlanStep {
 	return p
 }
 
-// missing returns the keys that are not among others.
+// missing returns the keys that are not in others.
 func missing(keys, others []string) []string {
 	var left []string
 	for _, key := range keys {

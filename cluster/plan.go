@@ -3,34 +3,35 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
 	"time"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/leadership"
 )
 
-// View is the whole input of a plan. Planning reads it and keeps no reference, so the same
-// view yields the same plan.
+// View is the whole input of a plan: equal views yield equal plans. Planning only reads it, and
+// keeps no reference.
 type View struct {
 	Catalog *catalog.View
-	// Dead holds for how long gossip has missed a node, by key. A node that is not in it is
+	// Dead maps the key of a dead node to the time since its death. Nodes without an entry are
 	// alive.
 	Dead map[string]time.Duration
-	// Groups holds the report of each group's leader. A group whose leader does not answer
-	// is not in it.
-	Groups   map[uint32]shard.LeaderView
+	// Groups maps a group to the report of its leader. Groups whose leaders do not answer have no
+	// entry.
+	Groups   map[uint32]leadership.LeaderView
 	Settings PlanSettings
 }
 
 // PlanSettings configure plans. All but NodesWanted must be set.
 type PlanSettings struct {
-	NodesWanted  int           // nodes of a new cluster that its first plan waits for; 0 for none
+	NodesWanted  int           // number of nodes for which the first plan of a new cluster waits; 0 for none
 	Replicas     int           // voters of a group if there are enough nodes; 1…catalog.ReplicasMax
-	ReplaceAfter time.Duration // how long a node is dead before it is replaced
-	MovesMax     int           // groups that may move at a time: each move copies a shard
+	ReplaceAfter time.Duration // time for which a node must be dead before it is replaced
+	MovesMax     int           // number of groups that may move at a time; each move copies a shard
 }
 
-// PlanSettingsDefault survives the loss of any one node, does not react to a reboot, and leaves most of the disks and the network
-// to requests.
+// With PlanSettingsDefault, a cluster survives the loss of any one node, does not replace a node
+// that reboots, and leaves most of the disks and the network to requests.
 var PlanSettingsDefault = PlanSettings{Replicas: 3, ReplaceAfter: 10 * time.Minute, MovesMax: 2}
 
 // Check returns why s is not valid, or nil.
@@ -44,20 +45,22 @@ func (s PlanSettings) Check() error {
 	return nil
 }
 
-// Plan returns the next steps, the most urgent first, and none when nothing needs to change. It is a pure function. Carrying out
-// its steps, plan after plan, leads to a state in which:
+// Plan returns the next steps, the most urgent first, or none if nothing needs to change. It is a
+// pure function. If the steps of each plan are taken, the cluster reaches a state in which:
 //
 //   - Each group has Replicas voters, or one on each node if there are fewer nodes. The voters
 //     are in as many zones as possible.
-//   - Nodes that take replicas have the same number of replicas (give or take one) as
-//     far as zones allow. They lead the same number of groups of each keyspace, and then
-//     of all keyspaces as far as that allows.
-//   - Nodes that leave hold nothing, and are removed.
+//   - Nodes that may hold replicas have equal numbers of replicas (give or take one), as far as
+//     zones allow. They lead equal numbers of groups of each keyspace and, as far as that allows,
+//     of all keyspaces together.
+//   - Leaving nodes hold no replica, and are removed.
 //
-// A target changes by one member at a time, so a group never loses two voters at once. Only a group with one voter gets several
-// new ones together. A target changes only after the configuration has reached the previous target and most of its voters are
-// alive. Plan moves nothing to a dead node. It moves a voter off a dead node only after ReplaceAfter, or if an operator removes
-// the node. While most nodes are dead, it moves nothing at all.
+// The target of a group is the set of nodes that should have its replicas. It changes by one
+// member at a time, so a group never loses two voters at once. Only a group with one voter gets
+// several new voters together. A target changes only after the group has reached the previous
+// target and most of its voters are alive. Plan moves no replica to a dead node. It moves a voter
+// off a dead node only after ReplaceAfter, or if an operator removes the node. While most nodes
+// are dead, it moves none at all.
 func Plan(view View) []Step {
 	p := newPlan(&view)
 	if len(view.Catalog.Keyspaces) == 0 && !p.mayBegin() {
@@ -75,16 +78,16 @@ func Plan(view View) []Step {
 	return p.steps
 }
 
-// mayBegin reports whether a new cluster may give votes: all nodes that it waits for are in its
-// catalog, and enough of them are alive for all voters of the catalog. A catalog of two voters would
-// stop when either is lost.
+// mayBegin reports whether a new cluster may add voters to its groups. NodesWanted nodes must be
+// in the catalog, and enough of them alive for all voters of the catalog's group. With only two
+// voters, that group would stop when it loses either.
 func (p *plan) mayBegin() bool {
 	wanted := p.settings.NodesWanted
-	return len(p.nodes) >= wanted && len(p.takers()) >= min(wanted, p.settings.Replicas)
+	return len(p.nodes) >= wanted && len(p.takers) >= min(wanted, p.settings.Replicas)
 }
 
-// mostDead reports whether the living nodes are no majority. In that case this node is probably cut
-// off, and the other nodes are not lost.
+// mostDead reports whether the living nodes are no majority. Then this node is probably cut off,
+// and the other nodes are alive.
 func (p *plan) mostDead() bool {
 	staying, dead := 0, 0
 	for _, key := range p.keys {
@@ -99,8 +102,8 @@ func (p *plan) mostDead() bool {
 	return dead > 0 && 2*dead >= staying
 }
 
-// declareLost sets nodes to leave that have been dead for too long, if the others can hold
-// all replicas. With fewer nodes, a group would only lose a voter that may return.
+// declareLost gives up nodes that have been dead for too long, if the others can hold all
+// replicas. With fewer other nodes, groups would only lose a voter that may return.
 func (p *plan) declareLost() {
 	for _, key := range p.keys {
 		dead := p.view.Dead[key]
@@ -111,9 +114,10 @@ func (p *plan) declareLost() {
 	}
 }
 
-// kept returns why Plan does not give up a dead node now, however long it has been dead, or "" if it may.
+// kept returns why Plan does not give up a dead node, however long it has been dead. It returns ""
+// if Plan may give the node up.
 func (p *plan) kept(key string) string {
-	switch takers := len(p.takers()); {
+	switch takers := len(p.takers); {
 	case p.leaves(key):
 		return "it is leaving"
 	case p.mostDead():
@@ -128,8 +132,8 @@ func (p *plan) kept(key string) string {
 // Plan gives the node up after ReplaceAfter.
 func Kept(view View, key string) string { return newPlan(&view).kept(key) }
 
-// removeEmpty removes nodes that are leaving and are in no group. It waits for the report of
-// every group, because a group that does not report may still have one of them as a member.
+// removeEmpty removes nodes that are leaving and are in no group. It waits for the report of every
+// group, because a group without a report may still have such a node as a member.
 func (p *plan) removeEmpty() {
 	for _, key := range p.keys {
 		if p.leaves(key) && p.empty(key) {
@@ -145,14 +149,14 @@ func (p *plan) empty(key string) bool {
 			return false
 		}
 		if !p.everywhere[g] && contains(report.NonVoters, key) {
-			return false // all nodes are members of some groups
+			return false // such groups have all nodes as members
 		}
 	}
 	return true
 }
 
-// raiseVersion raises the version by one. A cluster without keyspaces is only beginning: the
-// catalog's leader gives it the highest version at once, as its first step.
+// raiseVersion raises the cluster version by one. It skips a cluster without keyspaces, whose
+// catalog leader sets the highest version at once.
 func (p *plan) raiseVersion() {
 	c := p.view.Catalog
 	if len(c.Keyspaces) == 0 {

@@ -2,12 +2,13 @@ package cluster
 
 import (
 	"errors"
-	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/leadership"
 )
 
 // abc returns a cluster in three zones. Its groups are on a, b and c, which lead them in turn.
@@ -79,22 +80,22 @@ func TestPlan(t *testing.T) {
 			[]string{"remove node d: it is leaving and holds no replica"}},
 		{"not while a configuration has it", abc(4, 1), func(v *View) {
 			setNode(v, "d", in(catalog.NodeLeaving))
-			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c", "d"}, CaughtUp: []string{"a", "b", "c", "d"}}
+			v.Groups[1] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "c", "d"}, CaughtUp: []string{"a", "b", "c", "d"}}
 		}, nil},
 		{"nor while one has it as non-voter", abc(4, 1), func(v *View) {
 			setNode(v, "d", in(catalog.NodeLeaving))
-			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+			v.Groups[1] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 		}, nil},
 		{"but for the catalog's, which has all nodes", abc(4, 1), func(v *View) {
 			setNode(v, "d", in(catalog.NodeLeaving))
 			settle(v, catalog.Group, []string{"a", "b", "c"}, "a")
-			v.Groups[catalog.Group] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+			v.Groups[catalog.Group] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 		}, []string{"remove node d: it is leaving and holds no replica"}},
 		{"nor for the board's, which has all nodes and is no load", abc(4, 4), func(v *View) {
 			setNode(v, "d", in(catalog.NodeLeaving))
-			v.Catalog.Keyspaces["k"] = catalog.Keyspace{Name: "k", Kind: "board", Shards: 4, FirstGroup: 1}
+			v.Catalog.Keyspaces["k"] = catalog.Keyspace{Name: "k", Kind: "board", Groups: groupsFrom(1, 4)}
 			for g := range uint32(4) {
-				v.Groups[g+1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+				v.Groups[g+1] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 			}
 		}, []string{"remove node d: it is leaving and holds no replica"}},
 		{"nor for those of a keyspace that is everywhere", abc(4, 1), func(v *View) {
@@ -135,11 +136,11 @@ func TestPlan(t *testing.T) {
 		{"a crowded zone", quiet([]string{"x", "x", "y", "z"}, [][]string{{"a", "b", "c"}}), func(*View) {},
 			[]string{`place group 1 (k/0) +d -a: a is not the only voter in zone "x", zone "z" has fewer`}},
 		{"not while a voter is behind", quiet([]string{"x", "x", "y", "z"}, [][]string{{"a", "b", "c"}}), func(v *View) {
-			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, CaughtUp: []string{"a", "b"}}
+			v.Groups[1] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, CaughtUp: []string{"a", "b"}}
 		}, nil},
 		{"a crowded zone of the catalog", quiet([]string{"x", "x", "y", "z"}, nil), func(v *View) {
 			settle(v, catalog.Group, []string{"a", "b", "c"}, "a")
-			v.Groups[catalog.Group] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+			v.Groups[catalog.Group] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 		}, []string{`place group 0 (meta) +d -a: a is not the only voter in zone "x", zone "z" has fewer`}},
 		{"replicas are evened", abc(4, 4), func(v *View) { setNode(v, "d", func(n *catalog.Node) { n.Zone = "z" }) },
 			[]string{
@@ -159,7 +160,7 @@ func TestPlan(t *testing.T) {
 			[]string{"place group 2 (k/1) +d -c: c has 1 replicas, d has 0, which makes room for others"}},
 		{"only while nothing else moves", chained(), func(v *View) {
 			settle(v, catalog.Group, []string{"a", "e"}, "e")
-			v.Groups[catalog.Group] = shard.LeaderView{Leader: "e", Voters: []string{"c", "e"}, NonVoters: []string{"a"}, CaughtUp: []string{"c", "e"}}
+			v.Groups[catalog.Group] = leadership.LeaderView{Leader: "e", Voters: []string{"c", "e"}, NonVoters: []string{"a"}, CaughtUp: []string{"c", "e"}}
 		}, nil},
 		{"leaders are evened over a third node", quiet([]string{"x", "y", "x"}, [][]string{{"a", "b"}, {"a", "b"}, {"b", "c"}}), func(v *View) {
 			v.Settings.Replicas = 2
@@ -169,7 +170,7 @@ func TestPlan(t *testing.T) {
 			[]string{"transfer group 1 (k/0) from a to b: a is draining"}},
 		{"not to one that is behind", abc(4, 1), func(v *View) {
 			setNode(v, "a", in(catalog.NodeDraining))
-			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, CaughtUp: []string{"c"}}
+			v.Groups[1] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, CaughtUp: []string{"c"}}
 		}, []string{"transfer group 1 (k/0) from a to c: a is draining"}},
 		{"leaders are evened", abc(3, 3), func(v *View) {
 			for g := range uint32(3) {
@@ -186,33 +187,33 @@ func TestPlan(t *testing.T) {
 			delete(v.Groups, 4)
 		}, nil},
 		{"a move goes on and nothing else in its group", quiet([]string{"x", "y", "z", "x"}, [][]string{{"a", "b", "d"}}), func(v *View) {
-			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+			v.Groups[1] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 			setNode(v, "b", in(catalog.NodeLeaving))
 		}, nil},
 		{"a move to a node that leaves ends elsewhere", quiet([]string{"x", "y", "z", "x"}, [][]string{{"a", "b", "d"}}), func(v *View) {
-			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+			v.Groups[1] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 			setNode(v, "d", in(catalog.NodeLeaving))
 		}, []string{"place group 1 (k/0) +c -d: d is leaving while the group moves"}},
 		{"best where it came from", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b", "d"}}), func(v *View) {
-			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "e"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "e"}}
+			v.Groups[1] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "e"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "e"}}
 			setNode(v, "d", in(catalog.NodeLeaving))
 		}, []string{"place group 1 (k/0) +e -d: d is leaving while the group moves"}},
 		{"a move to a node that dies ends elsewhere", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b", "d"}}), func(v *View) {
-			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+			v.Groups[1] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 			setNode(v, "c", in(catalog.NodeLeaving))
 			v.Dead["d"] = time.Second
 		}, []string{"place group 1 (k/0) +e -d: d died while the group moves"}},
 		{"best back where it came from", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b", "d"}}), func(v *View) {
-			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "e"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "e"}}
+			v.Groups[1] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "e"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "e"}}
 			v.Dead["d"] = time.Second
 		}, []string{"place group 1 (k/0) +e -d: d died while the group moves"}},
 		{"or waits for it if there is no other", quiet([]string{"x", "y", "z", "x"}, [][]string{{"a", "b", "d"}}), func(v *View) {
-			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
+			v.Groups[1] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "b", "c"}}
 			setNode(v, "c", in(catalog.NodeLeaving))
 			v.Dead["d"] = time.Second
 		}, nil},
 		{"a voter that is lost in a move is replaced, as the other may be needed", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b"}}), func(v *View) {
-			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, CaughtUp: []string{"a", "c"}}
+			v.Groups[1] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, CaughtUp: []string{"a", "c"}}
 			setNode(v, "b", in(catalog.NodeLeaving))
 			setNode(v, "c", in(catalog.NodeLeaving))
 			v.Dead["b"] = time.Second
@@ -225,7 +226,7 @@ func TestPlan(t *testing.T) {
 			v.Dead["c"] = time.Second
 		}, []string{"place group 0 (meta) +d -c: c is leaving"}},
 		{"not if most of what is left is dead", quiet([]string{"x", "y", "z", "x", "z"}, [][]string{{"a", "b", "d"}}), func(v *View) {
-			v.Groups[1] = shard.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "c"}}
+			v.Groups[1] = leadership.LeaderView{Leader: "a", Voters: []string{"a", "b", "c"}, NonVoters: []string{"d"}, CaughtUp: []string{"a", "c"}}
 			v.Dead["b"] = time.Second
 			setNode(v, "c", in(catalog.NodeDraining))
 			setNode(v, "d", in(catalog.NodeLeaving))
@@ -330,23 +331,5 @@ func TestPlanSettings(t *testing.T) {
 	setNode(&v, "a", in(catalog.NodeDraining))
 	if _, err := Initial(v, 1); !errors.Is(err, ErrNoNodes) {
 		t.Errorf("told %v", err)
-	}
-}
-
-// BenchmarkPlan plans for the largest supported cluster, which has gained a node.
-func BenchmarkPlan(b *testing.B) {
-	v := quiet(slices.Repeat([]string{"x", "y", "z"}, 7), nil)
-	replicas, err := Initial(v, 1000)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for i, keys := range replicas {
-		settle(&v, uint32(i+1), keys, keys[0])
-	}
-	v.Catalog.Nodes["new"] = catalog.Node{Key: "new", Name: "new", Zone: "x", VersionMax: 1, State: catalog.NodeActive}
-	for b.Loop() {
-		if len(Plan(v)) == 0 {
-			b.Fatal("nothing is planned")
-		}
 	}
 }

@@ -157,7 +157,7 @@ func (s *sim) mustPlaceWell(step Place, p *plan, no func(string)) {
 	// If a node had to join, no other node would have been less crowded.
 	if len(in) == 1 {
 		stay := slices.DeleteFunc(without(step.Target, in[0]), func(key string) bool { return p.nodes[key].State == catalog.NodeLeaving })
-		for _, other := range p.takers() {
+		for _, other := range p.takers {
 			if !contains(step.Was, other) && p.crowding(append(slices.Clone(stay), other)) < p.crowding(append(slices.Clone(stay), in[0])) {
 				no("a less crowded zone than that of " + other)
 			}
@@ -188,7 +188,7 @@ func (s *sim) calmDown() {
 		}
 	}
 	view := s.view()
-	if p := newPlan(&view); len(p.takers()) == 0 || p.mostDead() {
+	if p := newPlan(&view); len(p.takers) == 0 || p.mostDead() {
 		if last != "" {
 			s.revive(last)
 		}
@@ -244,7 +244,7 @@ func (s *sim) mustBeAsPromised() {
 		s.t.Fatalf(format+"\n%s", append(args, s)...)
 	}
 	for _, key := range p.keys {
-		if !p.alive(key) && len(p.takers()) >= s.settings.Replicas {
+		if !p.alive(key) && len(p.takers) >= s.settings.Replicas {
 			no("node %s is not replaced", key)
 		}
 	}
@@ -264,7 +264,7 @@ func (s *sim) mustBeAsPromised() {
 			no("group %d is led by %s", g, p.leaders[g])
 		}
 		for _, from := range p.targets[g] {
-			for _, to := range p.takers() {
+			for _, to := range p.takers {
 				better := !contains(p.targets[g], to) && p.takes(from) && p.crowding(swapped(p.targets[g], from, to)) < p.crowding(p.targets[g])
 				if better {
 					no("group %d were better at %s than at %s", g, to, from)
@@ -276,7 +276,7 @@ func (s *sim) mustBeAsPromised() {
 	for _, key := range p.keys {
 		zones[p.nodes[key].Zone] = true
 	}
-	if takers := p.takers(); len(zones) == 1 && uneven(takers, p.load) {
+	if takers := p.takers; len(zones) == 1 && uneven(takers, p.load) {
 		no("replicas %v", p.load)
 	}
 	if c := view.Catalog; c.VersionMax() != c.ClusterVersion {

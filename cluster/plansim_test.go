@@ -6,9 +6,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
 	"pgregory.net/rapid"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/leadership"
 )
 
 // sim is a naive cluster: the real catalog, and Raft groups that follow it one change at a time. rapid makes all random choices.
@@ -75,7 +76,7 @@ func (s *sim) create(name string, shards int) {
 	if err != nil {
 		return // no node takes replicas
 	}
-	command := &catalog.CreateEntry{Keyspace: catalog.Keyspace{Name: name, Kind: "counters", Shards: shards}, Replicas: replicas}
+	command := &catalog.CreateEntry{Keyspace: catalog.Keyspace{Name: name, Kind: "counters", Divisor: shards}, Replicas: replicas}
 	if no := s.apply(&catalog.Command{Create: command}); no != "" {
 		s.t.Fatalf("keyspace %s: %s", name, no)
 	}
@@ -106,7 +107,7 @@ func (s *sim) quorum(keys []string) bool {
 func (s *sim) numbers() []uint32 { return slices.Sorted(maps.Keys(s.groups)) }
 
 func (s *sim) view() View {
-	v := View{Catalog: s.catalog, Dead: map[string]time.Duration{}, Groups: map[uint32]shard.LeaderView{}, Settings: s.settings}
+	v := View{Catalog: s.catalog, Dead: map[string]time.Duration{}, Groups: map[uint32]leadership.LeaderView{}, Settings: s.settings}
 	for key, since := range s.dead {
 		v.Dead[key] = s.now - since
 	}
@@ -114,7 +115,7 @@ func (s *sim) view() View {
 		if group.leader == "" {
 			continue
 		}
-		report := shard.LeaderView{Leader: group.leader, Voters: slices.Clone(group.voters), NonVoters: slices.Clone(group.nonVoters)}
+		report := leadership.LeaderView{Leader: group.leader, Voters: slices.Clone(group.voters), NonVoters: slices.Clone(group.nonVoters)}
 		for _, key := range group.voters {
 			if s.alive(key) && !group.behind[key] {
 				report.CaughtUp = append(report.CaughtUp, key)

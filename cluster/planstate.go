@@ -9,26 +9,29 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// plan is a plan under construction. targets and leaders start as they are and change with
-// each step, so that every step takes the previous ones into account.
+// plan is a plan under construction. targets and leaders start with the present state and change
+// with each step, so that every step takes the previous steps into account.
 type plan struct {
 	view       *View
 	settings   PlanSettings
 	nodes      map[string]catalog.Node
-	keys       []string // of nodes, ascending
-	groups     []uint32 // the groups that Plan places, ascending
+	keys       []string // keys of nodes, ascending
+	takers     []string // keys of nodes that may receive replicas, ascending
+	active     int      // number of active nodes, alive or not
+	zones      int      // number of zones of all nodes
+	groups     []uint32 // groups whose voters Plan chooses, ascending
 	names      map[uint32]string
 	everywhere map[uint32]bool // groups with all nodes as members
-	light      map[uint32]bool // groups of everywhere whose replicas count as no load
+	light      map[uint32]bool // groups of everywhere whose replicas do not count as load
 
 	targets map[uint32][]string
-	leaders map[uint32]string // of groups whose leader answers
-	load    map[string]int    // replicas of shards, by node
-	leads   map[string]int    // shards led, by node
+	leaders map[uint32]string // leader's node by group, for groups whose leader answers
+	load    map[string]int    // number of replicas of shards, by node
+	leads   map[string]int    // number of shards that a node leads, by node
 
-	busy    map[uint32]bool // the group has not reached its target, or this plan has changed the target
-	moving  int             // groups that copy data now or will soon
-	unheard int             // groups that could have a leader but sent no report
+	busy    map[uint32]bool // groups that have not reached their target, including targets of this plan
+	moving  int             // number of groups that copy data now or will soon
+	unheard int             // number of groups that could have a leader but sent no report
 	steps   []Step
 }
 
@@ -40,6 +43,15 @@ func newPlan(view *View) *plan {
 		targets: map[uint32][]string{}, leaders: map[uint32]string{},
 		load: map[string]int{}, leads: map[string]int{}, busy: map[uint32]bool{}, everywhere: map[uint32]bool{}, light: map[uint32]bool{},
 	}
+	zones := map[string]bool{}
+	for _, key := range p.keys {
+		zones[p.nodes[key].Zone] = true
+		p.active += toInt(p.nodes[key].State == catalog.NodeActive)
+		if p.takes(key) {
+			p.takers = append(p.takers, key)
+		}
+	}
+	p.zones = len(zones)
 	for _, g := range p.groups {
 		p.everywhere[g], p.light[g] = c.EveryNode(g), c.Light(g)
 		p.setTarget(g, c.Groups[g].Target)
@@ -56,12 +68,12 @@ func newPlan(view *View) *plan {
 	return p
 }
 
-// GroupNames returns the names of groups, such as posts/3, by number.
+// GroupNames maps the number of a group to its name, such as posts/3.
 func GroupNames(c *catalog.View) map[uint32]string {
 	names := map[uint32]string{catalog.Group: "meta"}
 	for _, k := range c.Keyspaces {
-		for shard := range k.Shards {
-			names[k.FirstGroup+uint32(shard)] = fmt.Sprintf("%s/%d", k.Name, shard)
+		for shard, group := range k.Groups {
+			names[group] = fmt.Sprintf("%s/%d", k.Name, shard)
 		}
 	}
 	return names
@@ -129,17 +141,12 @@ func (p *plan) alive(key string) bool {
 // leaves reports whether a node is leaving the cluster.
 func (p *plan) leaves(key string) bool { return p.nodes[key].State == catalog.NodeLeaving }
 
-// takes reports whether a node may get replicas and leaderships.
+// takes reports whether a node may receive replicas and leaderships.
 func (p *plan) takes(key string) bool {
 	return p.alive(key) && p.nodes[key].State == catalog.NodeActive
 }
 
-// takers returns the nodes that may be given replicas, by key.
-func (p *plan) takers() []string {
-	return slices.DeleteFunc(slices.Clone(p.keys), func(key string) bool { return !p.takes(key) })
-}
-
-// fresh reports whether a voter of a group is alive and has nearly all of its log.
+// fresh reports whether a voter of a group is alive and has nearly all of the group's log.
 func (p *plan) fresh(g uint32, key string) bool {
 	report := p.view.Groups[g]
 	return p.alive(key) && (key == report.Leader || contains(report.CaughtUp, key))
@@ -155,18 +162,18 @@ func (p *plan) majority(keys []string, is func(string) bool) bool {
 	return 2*n > len(keys)
 }
 
-// moves reports whether a group's members are changing now, as far as known.
+// moves reports whether a group's members are changing now, as far as this node knows.
 func (p *plan) moves(g uint32) bool {
 	report, known := p.view.Groups[g]
-	if !known { // a majority elects a leader soon; without a majority nothing moves
+	if !known { // a majority of living voters elects a leader soon; without a majority the group cannot change
 		return p.majority(p.view.Catalog.Groups[g].Target, p.alive)
 	}
 	return !sameSet(report.Voters, p.view.Catalog.Groups[g].Target) ||
 		!p.everywhere[g] && len(report.NonVoters) > 0
 }
 
-// waitsForDead reports whether a group's move waits because the joining node is dead. The
-// wait may be long and must not delay other moves.
+// waitsForDead reports whether a group's move waits for a dead joining node. The wait may be long
+// and must not delay other moves.
 func (p *plan) waitsForDead(g uint32) bool {
 	report, known := p.view.Groups[g]
 	return known && slices.ContainsFunc(p.targets[g], func(key string) bool {
@@ -174,16 +181,16 @@ func (p *plan) waitsForDead(g uint32) bool {
 	})
 }
 
-// settled reports whether a group may get another target: it has reached its present one,
-// and most of its voters are fresh.
+// settled reports whether a group may get another target: it has reached its present target, and
+// most of its voters are fresh.
 func (p *plan) settled(g uint32) bool {
 	_, known := p.view.Groups[g]
 	return known && !p.busy[g] && p.alive(p.leaders[g]) &&
 		p.majority(p.targets[g], func(key string) bool { return p.fresh(g, key) })
 }
 
-// sound reports whether all voters of a group are fresh. Only then may the group get another target
-// while its present target still works.
+// sound reports whether all voters of a group are fresh. A group gets another target only then,
+// unless a voter of its present target must be replaced.
 func (p *plan) sound(g uint32) bool {
 	return p.settled(g) && !slices.ContainsFunc(p.targets[g], func(key string) bool { return !p.fresh(g, key) })
 }
@@ -192,30 +199,44 @@ func (p *plan) sound(g uint32) bool {
 func (p *plan) crowding(keys []string) int {
 	pairs := 0
 	for i, a := range keys {
-		for _, b := range keys[:i] {
-			if p.nodes[a].Zone == p.nodes[b].Zone {
-				pairs++
-			}
-		}
+		pairs += p.sharing(keys[:i], a, "")
 	}
 	return pairs
 }
 
-// bestTaker returns the best node to join keys, the other nodes of a group; "" if there is none. It
-// prefers the least crowded zone, then a voter of the group, then the node with the fewest replicas.
-func (p *plan) bestTaker(g uint32, keys []string) string {
-	takers := slices.DeleteFunc(p.takers(), func(key string) bool { return contains(p.targets[g], key) || contains(keys, key) })
-	if len(takers) == 0 {
-		return ""
+// sharing returns the number of nodes of keys in key's zone. It does not count the node skip.
+func (p *plan) sharing(keys []string, key, skip string) int {
+	n, zone := 0, p.nodes[key].Zone
+	for _, k := range keys {
+		n += toInt(k != skip && p.nodes[k].Zone == zone)
 	}
+	return n
+}
+
+// leastCrowding returns the crowding of n nodes that are spread over all zones.
+func (p *plan) leastCrowding(n int) int {
+	each, more := n/p.zones, n%p.zones
+	return p.zones*each*(each-1)/2 + more*each
+}
+
+// bestTaker returns the best node to add to keys, the other nodes of a group; "" if there is none.
+// It prefers the least crowded zone, then a voter of the group, then the node with the fewest
+// replicas.
+func (p *plan) bestTaker(g uint32, keys []string) string {
 	voters := p.view.Groups[g].Voters
-	return slices.MinFunc(takers, func(a, b string) int {
-		return cmp.Or(
-			cmp.Compare(p.crowding(append(slices.Clone(keys), a)), p.crowding(append(slices.Clone(keys), b))),
-			-cmp.Compare(toInt(contains(voters, a)), toInt(contains(voters, b))),
-			cmp.Compare(p.load[a], p.load[b]),
-			cmp.Compare(a, b))
-	})
+	best := ""
+	for _, a := range p.takers {
+		if contains(p.targets[g], a) || contains(keys, a) {
+			continue
+		}
+		if best == "" || cmp.Or(
+			cmp.Compare(p.sharing(keys, a, ""), p.sharing(keys, best, "")),
+			-cmp.Compare(toInt(contains(voters, a)), toInt(contains(voters, best))),
+			cmp.Compare(p.load[a], p.load[best])) < 0 {
+			best = a
+		}
+	}
+	return best
 }
 
 func toInt(b bool) int {

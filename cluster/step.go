@@ -8,12 +8,12 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// Step is one of Place, Transfer, SetNodeState, RemoveNode and RaiseVersion. The steps of a
-// plan may be carried out in any order, and any of them may fail: the next plan contains
-// what is still to be done.
+// Step is one of Place, Transfer, SetNodeState, RemoveNode and RaiseVersion. The steps of a plan
+// may be taken in any order, and any of them may fail: the next plan contains the steps that are
+// still necessary.
 type Step interface {
-	fmt.Stringer // the step and its reason, one line for people
-	Why() string // the reason alone
+	fmt.Stringer // step and reason, as one line for people
+	Why() string // only the reason
 	step()
 }
 
@@ -26,8 +26,8 @@ func (r Reason) Why() string { return string(r) }
 // Place changes the target of a group: it replaces, adds or removes one member.
 type Place struct {
 	Group  uint32   `json:"group"`
-	Name   string   `json:"name"` // of the group: keyspace and shard, such as "posts/3"
-	Was    []string `json:"was"`  // the target that this step was planned on
+	Name   string   `json:"name"` // name of the group: keyspace and shard, such as "posts/3"
+	Was    []string `json:"was"`  // target of the group when this step was planned
 	Target []string `json:"target"`
 	Reason `json:"reason"`
 }
@@ -36,7 +36,7 @@ type Place struct {
 type Transfer struct {
 	Group  uint32 `json:"group"`
 	Name   string `json:"name"`
-	From   string `json:"from"` // if another node leads when the step is carried out, it does nothing
+	From   string `json:"from"` // leader when this step was planned; if another node leads, the step does nothing
 	To     string `json:"to"`
 	Reason `json:"reason"`
 }

@@ -51,7 +51,7 @@ done
 
 cat <<TEXT
 
-They are one cluster until Ctrl-C. Try, in another terminal:
+They are one cluster until Ctrl-C. Open http://127.0.0.1:$base/ui/ in a browser, or try, in another terminal:
   bin/countctl --addr http://127.0.0.1:$base status
   curl -X POST http://127.0.0.1:$((base + 10))/v1/counters/posts/incr -d '{"ops":[{"id":"1","add":{"like":1}}]}'
   curl 'http://127.0.0.1:$((base + 20))/v1/counters/posts/1?consistency=linearizable'

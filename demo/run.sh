@@ -35,6 +35,7 @@ bin/countd --data-dir "$dir/data" --http-addr "127.0.0.1:$port" --log-level warn
 server=$!
 set +m
 bin/countctl status --wait 20s >/dev/null || { cat "$dir/log" >&2; exit 1; }
+printf 'Open %s/ui/ in a browser.\n\n' "$url"
 
 cp demo/posts.csv.gz "$dir/"
 echo "Importing $(gzip -dc demo/posts.csv.gz | tail -n +2 | wc -l | tr -d ' ') real posts:"

@@ -8,3 +8,8 @@ import _ "embed"
 //
 //go:embed openapi.yaml
 var OpenAPI []byte
+
+// Operating is the runbook with its how-tos, in Markdown.
+//
+//go:embed OPERATING.md
+var Operating []byte

@@ -4,11 +4,11 @@ import "sync/atomic"
 
 // This file is the write path: it finds the row of an op and stores the result.
 
-// Apply applies ops in their order. If width is not 0, it fills rows with width counts for each op:
-// the row right after the op, or the counts that an OpTake took. It appends an Overflow for each
-// refused op to overflows and returns overflows; a refused op changes nothing. Cells must name
-// columns below ColumnsMax, or Apply panics. Apply allocates only for new rows, for overflows, and
-// when it rebuilds a segment after many deletes.
+// Apply applies ops in their order. If width is not 0, it fills rows with width counts for each op.
+// They are the row right after the op, or the counts that an OpTake took. It appends an Overflow
+// for each refused op to overflows and returns overflows; a refused op changes nothing. Cells must
+// name columns below ColumnsMax, or Apply panics. Apply allocates only for new rows, for overflows,
+// and when it rebuilds a segment after many deletes.
 //
 // Apply first brings cold rows of ops into memory. If it cannot read one, it returns an
 // error and applies nothing.
@@ -21,14 +21,14 @@ func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) (
 // Judge decides about ops while ApplyJudged applies them. Its methods must not use the
 // table.
 type Judge interface {
-	// ApplyJudged calls Before just before it applies an op, after it has applied all earlier ops.
-	// It may change the values of the op's cells.
+	// ApplyJudged calls Before after all earlier ops are applied, and right before it applies the
+	// op. It may change the values of the op's cells.
 	Before(op int)
 	// ApplyJudged calls Refused just after it has refused an op.
 	Refused(op int)
 }
 
-// ApplyJudged is Apply with a judge. If judge is nil, it is Apply.
+// ApplyJudged is like Apply, but asks judge about each op. judge may be nil.
 func (t *Table) ApplyJudged(ops []Op, width int, rows []int64, overflows []Overflow, judge Judge) ([]Overflow, error) {
 	t.writing.Lock()
 	defer t.writing.Unlock()
@@ -174,8 +174,8 @@ func (op *Op) change(row []int64, number int, cuts []Cut) ([]Cut, uint8, bool) {
 	return cuts, 0, true
 }
 
-// applyWordLocked is the fast path of nearly all ops: all cells are in the first word,
-// and neither their old nor their new counts are in overflow. For any other op it returns
+// applyWordLocked is the fast path of nearly all ops. In such an op, all cells are in the first
+// word, and neither their old nor their new counts are in overflow. For any other op it returns
 // false and changes nothing.
 func (t *Table) applyWordLocked(op *Op, at *spot, slot int) bool {
 	old := *at.s.word(slot, 0)
@@ -196,6 +196,9 @@ func (t *Table) applyWordLocked(op *Op, at *spot, slot int) bool {
 		}
 		if was == inOverflow || !fits16(now) {
 			return false
+		}
+		if now >= t.Rises.places[c.Column].Count {
+			t.Rises.note(op.ID, c.Column, int64(was), now)
 		}
 		word += (uint64(now) - was) << shift
 		digest += cellHash(op.ID, c.Column) * (uint64(now) - was)
@@ -222,6 +225,9 @@ func (t *Table) replaceLocked(i, slot int, id uint64, old, row []int64) {
 		was = was || old[c] != 0
 		if v != old[c] {
 			digest += cellHash(id, uint8(c)) * uint64(v-old[c])
+			if v >= t.Rises.places[c].Count {
+				t.Rises.note(id, uint8(c), old[c], v)
+			}
 		}
 	}
 	d := t.dir.Load()

@@ -39,7 +39,7 @@ func equalHalves(x, y uint64) uint64 {
 	return ((x - lowBits) &^ x) >> 31 & lowBits
 }
 
-// matchWide is matchNarrowGo for wide tags.
+// matchWide is like matchNarrowGo, but for wide tags.
 func matchWide(a, b *bucket, tag uint64) uint64 {
 	second := tag | tagSecond
 	return isZero(atomic.LoadUint64(&a[0])^tag) |
@@ -79,7 +79,6 @@ func (b *bucket) setTag(slot int, wide bool, tag uint64) {
 	atomic.StoreUint64(&b[word], b[word]&^(mask<<shift)|tag<<shift)
 }
 
-// empty returns an empty slot, or -1.
 func (b *bucket) empty(wide bool) int {
 	for slot := firstSlot(wide); slot < lineWords; slot++ {
 		if b.tag(slot, wide) == 0 {

@@ -14,7 +14,7 @@ import (
 // in the segment hides the unchanged cold row. Apply's overflows, digest and rows are
 // therefore the same as if no row had ever been cold.
 
-// ReadCold is Get for a row that may be cold. It waits for the disk until ctx ends.
+// ReadCold is like Get, but for a row that may be cold. It waits for the disk until ctx ends.
 func (t *Table) ReadCold(ctx context.Context, id uint64, dst []int64) error {
 	for {
 		part := t.coldOf(id, dst)
@@ -86,7 +86,7 @@ func (t *Table) warmOps(ops []Op) error {
 	return nil
 }
 
-// missing returns each row of ops that may be on disk, once.
+// missing returns the rows of ops that may be on disk, without duplicates.
 func (t *Table) missing(ops []Op) []coldRow {
 	var missing []coldRow
 	for i := range ops {

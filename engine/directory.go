@@ -5,12 +5,11 @@ import (
 	"sync/atomic"
 )
 
-// directory is the ordered list of a table's segments. The field before never changes once readers
-// can see the directory. A segment of the same range is replaced in place; any other change makes a
-// new directory.
+// directory is the ordered list of a table's segments. Once readers can see it, its field before never
+// changes. A segment of the same range is replaced in place; any other change makes a new directory.
 type directory struct {
 	step   int      // largest power of two up to len(before)
-	before []uint64 // the last id before each segment, ascending; 2^64-1 for the first, as no id is above that
+	before []uint64 // the last id before each segment, ascending; 2^64-1 for the first segment, because no id is above it
 	segs   []atomic.Pointer[segment]
 }
 
@@ -44,8 +43,8 @@ func (d *directory) first(i int) uint64 { return d.before[i] + 1 }
 
 func (d *directory) last(i int) uint64 { return d.before[(i+1)%len(d.before)] }
 
-// with returns a copy of d in which the segment right follows segment i and owns the ids from start
-// on. If left is not nil, the segment left replaces segment i.
+// with returns a copy of d with a new segment after segment i: right, which owns the ids at
+// and above start. If left is not nil, it replaces segment i.
 func (d *directory) with(i int, left *segment, start uint64, right *segment) *directory {
 	n := newDirectory(len(d.segs) + 1)
 	copy(n.before, d.before[:i+1])
@@ -66,7 +65,7 @@ func (d *directory) with(i int, left *segment, start uint64, right *segment) *di
 }
 
 // without returns a directory without segment i. Its range goes to the segment before it, or to the
-// one behind it if i is 0. The directory must have at least two segments.
+// one after it if i is 0. The directory must have at least two segments.
 func (d *directory) without(i int) *directory {
 	n := newDirectory(len(d.segs) - 1)
 	copy(n.before, d.before[:i])

@@ -10,11 +10,10 @@ import (
 // at which a segment moves affects neither answers, nor the number of rows, nor the digest.
 
 const (
-	// foldShare: a segment is written again once it has 1/foldShare as many rows in
-	// memory as cold ones. A row in memory takes some ten times what the index of a
-	// cold row takes.
+	// foldShare: a segment is written again once it has 1/foldShare as many rows in memory as cold
+	// ones. A row in memory takes about ten times as much memory as a cold row's part of the index.
 	foldShare = 32
-	// foldSoonShare is foldShare for a segment that is still being written to.
+	// foldSoonShare replaces foldShare for a segment that is still being written to.
 	foldSoonShare = 8
 	foldRowsMin   = 32
 )
@@ -46,8 +45,8 @@ func (t *Table) Watch(isOld func(first, last uint64) bool) (idle []uint64, due i
 }
 
 func (s *segment) worthFolding(share int) bool {
-	// A generation with more than rowsMax rows must be split. A share of all of them may be more
-	// rows than a segment has in memory, so count at most rowsMax.
+	// The rows of a generation count as rowsMax at most. Otherwise the threshold could exceed what a
+	// segment can hold in memory, and a generation that is too large would never be split.
 	return s.rows >= max(foldRowsMin, min(s.cold.generation.Rows(), rowsMax)/share)
 }
 
@@ -56,16 +55,16 @@ type frozen struct {
 	first, last uint64 // the ids that it owned
 	s           *segment
 	page        Page // the segment's rows, including cold ones, on their way to disk
-	// generations has one generation for each piece of page, or one of sealed rows. A piece has at most
-	// rowsMax rows. Otherwise new ids in a cold segment would make it ever larger, because only rows in
-	// memory split a segment. Each piece but the first begins at its first row.
+	// generations has one generation for each piece of page, or one of sealed rows. A piece has at
+	// most rowsMax rows. Without this bound, new ids would make a cold segment ever larger, because
+	// only rows in memory split a segment. Each piece but the first begins at its first row.
 	pieces      []*Page
 	generations []Generation
 }
 
 // Freeze writes the rows of segments that Watch returned, all together, to the given Cold. It then
 // removes them from memory. It returns how many rows became cold or were written again. It skips a
-// segment that has another shape meanwhile. On an error it changes nothing. Calls must not run
+// segment whose shape has changed meanwhile. On an error it changes nothing. Calls must not run
 // concurrently.
 func (t *Table) Freeze(cold Cold, firsts []uint64) (rows int, err error) {
 	leaving := t.leaving(firsts)
@@ -139,8 +138,8 @@ func (f *frozen) parts() []*coldPart {
 	return parts
 }
 
-// successorLocked returns the state of f.s now, and its place in the directory, or nil if it was split, joined
-// or moved out of its array since the capture.
+// successorLocked returns the present state of f.s, and its place in the directory. It returns nil if f.s was
+// split, joined or moved out of its array since the capture.
 func (t *Table) successorLocked(f *frozen) (d *directory, i int, now *segment) {
 	d = t.dir.Load()
 	i = d.find(f.first)
@@ -150,9 +149,9 @@ func (t *Table) successorLocked(f *frozen) (d *directory, i int, now *segment) {
 	return d, i, now
 }
 
-// replaceFrozen replaces a segment whose rows are now on disk or sealed by one segment for each
-// generation. In memory these have only the rows written since the capture, and rows of zeros for
-// those deleted since. Readers see them only once they are complete. It returns false if the
+// The rows of a segment are now on disk, or sealed. replaceFrozen replaces the segment by one for
+// each generation. In memory these have only the rows written since the capture, and rows of zeros
+// for those deleted since. Readers see them only once they are complete. It returns false if the
 // segment was split, joined or replaced meanwhile, or if it would have more than rowsLimit rows in
 // memory. unneeded are the parts, some nil, that the caller must release.
 func (t *Table) replaceFrozen(f *frozen, rowsLimit int) (unneeded []*coldPart, replaced bool) {
@@ -238,7 +237,7 @@ func (s *segment) changed(later *segment, zeros bool) []slotID {
 	return slots
 }
 
-// gone returns the ids that have a row in the segment old but none in s.
+// gone returns the ids of rows that the segment old has and s lacks.
 func (s *segment) gone(old *segment) []uint64 {
 	var ids []uint64
 	if s == old {

@@ -3,12 +3,12 @@ package engine
 import (
 	"math/bits"
 
-	"github.com/countd/countd/internal/splitmix"
+	"github.com/countd/countd/internal/wire"
 )
 
 const (
-	// A bucket is one cache line of 64-bit words: five tags of 32 bits in three
-	// of them and five words of counts, or, when wide, four tags of 64 bits and
+	// A bucket is one cache line of 64-bit words. A narrow one has five tags of 32 bits
+	// in three words, and five words of counts. A wide one has four tags of 64 bits and
 	// four words of counts.
 	lineWords      = 8
 	tagWordsNarrow = 3
@@ -16,8 +16,8 @@ const (
 	slotsNarrow    = lineWords - tagWordsNarrow
 	slotsWide      = lineWords - tagWordsWide
 
-	// A segment has 8, 16, 32, 64 or a multiple of 128 buckets, so that its memory is exactly an
-	// allocator size class or exactly pages of 8 KiB. The largest takes 128 KiB. A copy of it for a
+	// A segment has 8, 16, 32, 64 or a multiple of 128 buckets. So its memory exactly fills an
+	// allocator size class or pages of 8 KiB. The largest takes 128 KiB. A copy of it for a
 	// snapshot delays a write by only some 20 µs, and header and directory cost under 0.05 B a row.
 	bucketsMin  = 8
 	bucketsStep = 128
@@ -35,26 +35,26 @@ const (
 	narrowRemainderBits = 30
 )
 
-// SegmentRowsMax bounds the rows of a segment, not counting those of its cold part.
+// SegmentRowsMax bounds the rows of a segment, not counting its cold part.
 const SegmentRowsMax = rowsMax
 
 // geometry maps the ids of a segment's window one to one to places.
 //
-// A bijection mixes the id's offset in the window. The mixed value, read as a fraction of
-// 1 and multiplied by the number of buckets, has the bucket before the point and a
-// remainder behind it. The position of a tag implies the bucket, so only the remainder is
-// stored (quotienting; Knuth, TAOCP 6.4, exercise 13), with one bit that is set in the
-// second of its two buckets, and one that is always set:
+// A bijection mixes the id's offset in the window. The mixed value is read as a fraction below 1 and
+// multiplied by the number of buckets. The integer part of the product is the bucket, the rest is a
+// remainder. The position of a tag implies the bucket, so a tag stores only the remainder
+// (quotienting; Knuth, TAOCP 6.4, exercise 13) and two bits. One bit is always set. The other is set
+// in the second of the row's two buckets:
 //
 //	narrow: 30 bits of remainder, so a window of 2^30 ids a bucket, 4 B a tag
 //	wide:   every id, 8 B a tag
 //
 // A stored tag is never 0; 0 is an empty slot.
 //
-// A salt decides the mix: x → factor · (x + addend), then a fixed bijection. The results of any two
-// ids are as good as independent, except that their number of equal low bits stays. So nobody can
-// predict the place of an id from the places of other ids without the salt. No set of ids collides
-// under more than a few salts.
+// A salt decides the mix: x → factor · (x + addend), then a fixed bijection. The results of two ids
+// are practically independent; only the number of their equal low bits stays. So nobody can predict
+// the place of an id from the places of other ids without the salt. No set of ids collides under more
+// than a few salts.
 type geometry struct {
 	base   uint64 // first id of the window
 	span   uint64 // last id of the window - base
@@ -90,12 +90,12 @@ func newGeometry(buckets int, wide bool, base, salt uint64) geometry {
 	return geometryOf(narrowBits(buckets), buckets, base, salt)
 }
 
-// geometryOf returns the geometry of a window of 2^n ids from base on.
+// geometryOf returns the geometry of a window of 2^n ids that begins at base.
 func geometryOf(n, buckets int, base, salt uint64) geometry {
 	g := geometry{base: base, unused: uint8(64 - n), fold: uint8((n + 1) / 2)}
 	g.span = min(g.mask()>>g.unused, 1<<64-1-g.base)
-	g.addend, g.factor = splitmix.Mix(salt)-g.base, splitmix.Mix(salt+mixA)|1
-	// Behind the point, two mixed values of one bucket differ by at least buckets<<unused. So they
+	g.addend, g.factor = wire.Mix(salt)-g.base, wire.Mix(salt+mixA)|1
+	// The remainders of two mixed values of one bucket differ by at least buckets<<unused. So they
 	// still differ if the bits below that difference are dropped.
 	g.truncated = g.unused + uint8(bits.Len(uint(buckets))-1)
 	return g
@@ -104,7 +104,7 @@ func geometryOf(n, buckets int, base, salt uint64) geometry {
 // narrowBits returns the number of id bits that a narrow segment can distinguish.
 func narrowBits(buckets int) int { return bits.Len(uint(buckets)) - 1 + narrowRemainderBits }
 
-// mask covers the mixed bits.
+// mask returns a word in which the mixed bits are set.
 func (g *geometry) mask() uint64 { return ^uint64(0) << (g.unused & 63) }
 
 // covers reports whether the window contains id.
@@ -136,7 +136,7 @@ func (g *geometry) divisor() uint64 {
 	return d
 }
 
-// idAt inverts place for a tag in a bucket. divisor is g's.
+// idAt inverts place for a tag in a bucket. divisor is the result of g.divisor.
 func (g *geometry) idAt(bucket, tag, buckets, divisor uint64) uint64 {
 	if tag&tagSecond != 0 {
 		bucket = otherBucket(tag>>tagShift, bucket, buckets)
@@ -181,7 +181,6 @@ func rowsFor(buckets int, wide bool) int {
 	return buckets * slotsOf(wide) * loadNumerator / loadDenominator
 }
 
-// slotsOf returns how many slots a bucket has.
 func slotsOf(wide bool) int { return lineWords - firstSlot(wide) }
 
 // firstSlot returns the first slot of a bucket; lineWords-1 is the last.

@@ -7,7 +7,59 @@ import "fmt"
 func (t *Table) Load(p *Page) error {
 	t.mu.Lock()
 	defer t.unlock()
-	return t.loadLocked(p)
+	if len(p.IDs) < appendRowsMin {
+		return t.loadLocked(p)
+	}
+	if err := p.checkBehindLocked(t); err != nil {
+		return err
+	}
+	for _, piece := range p.pieces() {
+		piece.appendLocked(t)
+	}
+	return nil
+}
+
+// appendLocked adds a page, which is above all rows of a table, to it as segments of their own. It stores each row once. Row by
+// row, arbitrary ids would rebuild their segment several times.
+func (p *Page) appendLocked(t *Table) {
+	d, rows := t.dir.Load(), len(p.IDs)
+	end := len(d.segs) - 1
+	last, first := d.segs[end].Load(), p.IDs[0]
+	empty := last.rows == 0 && last.cold == nil
+	if empty {
+		first = d.first(end)
+	}
+	sh := shapeFor(rows, []slotID{{id: p.IDs[rows-1]}}, p.IDs[0], first, 1<<64-1)
+	if sh.buckets > bucketsMax {
+		p.slice(0, rows/2).appendLocked(t)
+		p.slice(rows/2, rows).appendLocked(t)
+		return
+	}
+	if sh.wide {
+		sh.buckets = bucketsFor(rows+rows/64, true) // a full array of wide tags has room under few salts
+	}
+	columns := 1
+	for i, id := range p.IDs {
+		row := p.Row(i)
+		for columns < p.Width && !isZeroRow(row[columns:]) {
+			columns++
+		}
+		t.mu.digest += RowDigest(id, row)
+	}
+	n := t.salts.mustBuild(sh, (columns+wordColumns-1)/wordColumns, t.mu.epoch, func(n *segment) bool {
+		var row [ColumnsMax]int64
+		for i, id := range p.IDs {
+			if copy(row[:], p.Row(i)); !n.insert(id, row[:n.columns()]) {
+				return false
+			}
+		}
+		return true
+	})
+	if t.rows.Add(int64(rows)); empty {
+		d.segs[end].Store(n)
+	} else {
+		t.dir.Store(d.with(end, nil, first, n))
+	}
 }
 
 func (t *Table) loadLocked(p *Page) error {
@@ -45,12 +97,12 @@ func (t *Table) Cut(id uint64) (first uint64) {
 	return id
 }
 
-// emptyLocked returns a small empty segment whose range begins at the id first.
+// emptyLocked returns a small empty segment whose range begins at first.
 func (t *Table) emptyLocked(first uint64) *segment {
 	return newSegment(newGeometry(bucketsMin, false, first, t.salts.next()), bucketsMin, 1, t.mu.epoch)
 }
 
-// LoadSealed is Load, but seals the rows at once, without ever storing them in segments
+// LoadSealed is like Load, but seals the rows at once, without ever storing them in segments
 // of their own. Rows that are too few or cannot be sealed are loaded unsealed.
 func (t *Table) LoadSealed(p *Page, with *Sealer) error {
 	if len(p.IDs) < sealRowsMin {
@@ -58,7 +110,7 @@ func (t *Table) LoadSealed(p *Page, with *Sealer) error {
 	}
 	t.mu.Lock()
 	defer t.unlock()
-	if err := t.checkPageLocked(p); err != nil {
+	if err := p.checkBehindLocked(t); err != nil {
 		return err
 	}
 	for _, piece := range p.pieces() {
@@ -86,9 +138,9 @@ func (p *Page) checkShape() error {
 	return nil
 }
 
-// checkPageLocked verifies that a page's rows are in order and above all rows of the
-// table.
-func (t *Table) checkPageLocked(p *Page) error {
+// checkBehindLocked verifies that a page's rows are in order and above all rows of the table, which
+// the caller has locked.
+func (p *Page) checkBehindLocked(t *Table) error {
 	if err := p.checkShape(); err != nil {
 		return err
 	}
@@ -118,7 +170,7 @@ func (t *Table) appendSealedLocked(packed *sealed) {
 	t.appendPartLocked(&coldPart{generation: packed, first: first, last: packed.maxID})
 }
 
-// appendPartLocked adds a part as a segment above all rows, and behind it an empty
+// appendPartLocked adds a part as a segment above all rows, and after it an empty
 // segment for the ids that follow.
 func (t *Table) appendPartLocked(part *coldPart) *segment {
 	d := t.dir.Load()
@@ -199,7 +251,6 @@ func (t *Table) Close() {
 	}
 }
 
-// cold returns the cold parts of all segments.
 func (t *Table) cold() (parts []*coldPart) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

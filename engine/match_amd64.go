@@ -2,7 +2,7 @@
 
 package engine
 
-// matchNarrow is matchNarrowGo with vector compares. Only a quarter as many
+// matchNarrow is like matchNarrowGo, but with vector compares. Only a quarter as many
 // instructions wait for memory, so the processor has room to start on the next
 // row. It requests both lines first, and compares b only if the tag is not in a.
 //

@@ -1,6 +1,7 @@
 package engine
 
-// meltTriesMax bounds how often melt builds segments beside the writer before the writer waits for them.
+// meltTriesMax bounds how often melt builds segments concurrently with the writer. After that, the
+// writer waits for melt.
 const meltTriesMax = 3
 
 // melt replaces a captured segment by one without sealed rows, or by two if one cannot hold the rows. It does

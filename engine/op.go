@@ -21,27 +21,25 @@ const (
 	// must not be negative.
 	OpTake OpKind = 4
 
-	// OpJoin adds a member to the set of its row's column, and 1 to the count if the member was not in the set.
-	// OpLeave removes a member, and subtracts 1 if the member was in the set. Each has one cell: the column,
-	// and the member's 64 bits as its value. A Copy has a second cell. A Table has no sets: package raftfsm
-	// passes it an OpAdd in place of these ops.
+	// OpJoin adds a member to the set of its row's column, and 1 to the count if the member was not in
+	// the set. OpLeave removes a member, and subtracts 1 if the member was in the set. Each has one
+	// cell: the column, and the member's 64 bits as its value. A Copy has a second cell. A Table has
+	// no sets: package counters passes it an OpAdd in place of these ops.
 	OpJoin  OpKind = 5
 	OpLeave OpKind = 6
 	// OpClearMembers removes all members of the shard of its id. A Table never receives it.
 	OpClearMembers OpKind = 7
 )
 
-// Cell is one column of an Op and its delta (OpAdd), value (OpSet) or the most to
-// take (OpTake).
+// Cell is one column of an Op and its delta (OpAdd), its value (OpSet) or the most that OpTake takes.
 type Cell struct {
 	Column uint8 // below ColumnsMax, or FloorMark plus the column of the next cell
 	Value  int64
 }
 
-// FloorMark in the Column of an OpAdd cell makes that cell the floor of the next cell,
-// which names the same column: the sum never drops below it. A column that is already
-// below its floor keeps its value. A floor never raises a count, so it affects only
-// negative deltas.
+// FloorMark in the Column of an OpAdd cell makes that cell the floor of the next cell, which names
+// the same column. The sum never drops below the floor. A column that is already below its floor
+// keeps its value. A floor never raises a count, so it affects only negative deltas.
 const FloorMark = 0x80
 
 // Cut is a delta that a floor cut short.
@@ -105,7 +103,7 @@ func (op *Op) HasValue() bool {
 	return false
 }
 
-// Overflow names an op that Apply refused because a sum left int64.
+// Overflow names an op that Apply refused because a sum does not fit an int64.
 type Overflow struct {
 	Op     int   // index into the ops given to Apply
 	Column uint8 // first column whose sum does not fit

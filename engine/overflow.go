@@ -5,10 +5,9 @@ import "sync/atomic"
 // overflow holds the counts of one segment that do not fit 16 bits, by slot and column,
 // in an open-addressing table with linear probing.
 //
-// Only the table's writer changes it. put of a new key, remove, and a value that must
-// change together with others happen while the segment's seq is odd, so readers discard
-// what they saw. A reader's probe ends in any state because it visits each cell at most
-// once.
+// Only the table's writer changes it. While the segment's seq is odd, the writer adds keys, removes
+// keys, and changes a value together with others; readers discard what they saw meanwhile. A reader's
+// probe ends in any state because it visits each cell at most once.
 type overflow struct {
 	keys []uint32 // 0 is empty
 	vals []int64
@@ -27,7 +26,6 @@ func (o *overflow) home(key uint32) int {
 	return int(uint64(key)*mixA>>32) & (len(o.keys) - 1)
 }
 
-// find returns the cell of key, or -1.
 func (o *overflow) find(key uint32) int {
 	if o == nil {
 		return -1
@@ -94,8 +92,8 @@ func (o *overflow) sized(cells int) *overflow {
 	return g
 }
 
-// remove deletes key, which must exist, and closes the gap: each following entry of the
-// run moves back unless its home is behind the gap (Knuth, TAOCP 6.4, algorithm R).
+// remove deletes key, which must exist, and closes the gap (Knuth, TAOCP 6.4, algorithm
+// R). Each following entry of the run moves back unless its home is after the gap.
 func (o *overflow) remove(key uint32) {
 	gap := o.find(key)
 	last := len(o.keys) - 1

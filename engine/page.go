@@ -2,8 +2,8 @@ package engine
 
 import "slices"
 
-// Page is a set of rows in ascending id order. Row i has Width counts from
-// Counts[i*Width] on; no row is all zero.
+// Page is a set of rows in ascending id order. Row i has Width counts, beginning at
+// Counts[i*Width]; no row is all zero.
 type Page struct {
 	IDs    []uint64
 	Width  int

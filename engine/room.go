@@ -81,8 +81,8 @@ func (t *Table) removeLocked(d *directory, i, slot int) {
 }
 
 // occupied returns the occupied slots of a segment. It leaves out rows of zeros outside
-// of the cold part: they hide nothing, and a split could leave them in a segment without
-// a cold part, where rows of zeros are invalid.
+// of the cold part, which hide nothing. A split could leave them in a segment without a
+// cold part, where rows of zeros are invalid.
 func (s *segment) occupied() []slotID {
 	slots := make([]slotID, 0, s.rows)
 	var row [ColumnsMax]int64

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"sync/atomic"
 
-	"github.com/countd/countd/internal/splitmix"
+	"github.com/countd/countd/internal/wire"
 )
 
 // salts draws the salts of a table's hash arrays (see geometry), for its writer and for
@@ -25,8 +25,7 @@ func newSecret() uint64 {
 	return binary.LittleEndian.Uint64(b[:])
 }
 
-// next returns another salt.
-func (s *salts) next() uint64 { return splitmix.Mix(s.secret + s.drawn.Add(1)*mixA) }
+func (s *salts) next() uint64 { return wire.Mix(s.secret + s.drawn.Add(1)*mixA) }
 
 // saltsMax is how many salts build tries for one size. Rows that fill an array to its
 // bound may need several; a half-empty array takes nearly any rows with any salt.
@@ -48,7 +47,7 @@ func (s *salts) build(sh shape, words int, epoch uint64, fill func(*segment) boo
 	return nil
 }
 
-// mustBuild is build, but doubles the shape up to bucketsLimit until the rows fit. At that size it
+// mustBuild is like build, but doubles the shape up to bucketsLimit until the rows fit. At that size it
 // keeps trying salts: rowsMax rows fill at most five eighths of the slots. A salt then fails with a
 // chance of one in millions, whatever the ids are, because nobody knows the salt.
 func (s *salts) mustBuild(sh shape, words int, epoch uint64, fill func(*segment) bool) *segment {

@@ -29,12 +29,12 @@ func (s *sealState) putOff() {
 	s.rest, s.looked = s.again, false
 }
 
-// Seal checks the segments from the one that owns start on, and seals the first one that is due. A
-// segment is due if isOld returns true for its range of ids and it was not written to since the
-// previous check. If enough rows of a segment were written after it was sealed, Seal seals it again;
-// if too many were, Seal melts it. It returns how many rows the segment has sealed, the id to continue from,
-// and false once it has checked all segments. It never seals the last segment, which takes new ids.
-// Calls must not run concurrently, nor with Freeze.
+// Seal checks the segments, beginning at the one that owns start, and seals the first one that is due. A
+// segment is due if isOld returns true for its range of ids and it was not written to since the previous
+// check. If enough rows of a segment were written after it was sealed, Seal seals it again; if too many
+// were, Seal melts it. It returns how many rows the segment has sealed, the id to continue from, and false
+// once it has checked all segments. It never seals the last segment, which takes new ids. Calls must not run
+// concurrently, nor with Freeze.
 func (t *Table) Seal(start uint64, isOld func(first, last uint64) bool) (rows int, next uint64, more bool) {
 	f, next, more := t.sealable(start, isOld)
 	if f == nil {
@@ -75,8 +75,8 @@ func (t *Table) sealable(id uint64, isOld func(first, last uint64) bool) (f *fro
 	return nil, 0, false
 }
 
-// dueLocked checks a segment that owns ids from first on, and reports whether to seal or
-// melt it.
+// dueLocked checks a segment whose range begins at first, and reports whether to seal
+// or melt it.
 func (s *segment) dueLocked(first uint64, isOld func(first, last uint64) bool) bool {
 	packed := s.cold.sealed()
 	switch {

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"unsafe"
 
-	"github.com/countd/countd/engine/golomb"
+	"github.com/countd/countd/internal/wire"
 )
 
 // sealed is an immutable set of packed rows: a hash array without empty slots. It is the
@@ -39,7 +39,7 @@ type sealed struct {
 // sealedColumn is the code of a column's counts.
 type sealedColumn struct {
 	number uint8
-	k      uint8 // of its Golomb code
+	k      uint8 // parameter of its Golomb code
 	signed bool  // some counts are below 0, so all are zigzagged
 }
 
@@ -60,7 +60,7 @@ func (s *sealed) begins(bucket uint64) uint {
 // place returns the place of id, which the window must cover.
 func (s *sealed) place(id uint64) place { return s.geometry.place(id, s.buckets) }
 
-// prefetchStart prefetches the start of p's bucket; prefetchRows, once that has arrived,
+// prefetchStart prefetches the position of p's bucket. Once that has arrived, prefetchRows prefetches
 // the bucket.
 func (s *sealed) prefetchStart(p place) {
 	start := unsafe.Pointer(&s.packed[2*p.first])
@@ -108,7 +108,7 @@ func (s *sealed) nextRow(remainder uint64, bit, end uint) (uint64, uint, bool) {
 	return remainder + 1 + uint64(upper)<<s.gapBits + w>>1>>(63-s.gapBits), bit + s.gapBits, true
 }
 
-// skip returns the bit of the row behind the counts that begin at the given bit.
+// skip returns the bit at which the next row begins, given the bit at which a row's counts begin.
 func (s *sealed) skip(bit uint) uint {
 	w, left := s.peek(bit), uint(peekBits) // valid bits of w
 	for i := range s.columns {
@@ -141,7 +141,7 @@ func (s *sealed) counts(bit uint, dst []int64) uint {
 		}
 		if int(c.number) < len(dst) {
 			if dst[c.number] = int64(v); c.signed {
-				dst[c.number] = golomb.Unzigzag(v)
+				dst[c.number] = wire.Unzigzag(v)
 			}
 		}
 	}
@@ -150,7 +150,7 @@ func (s *sealed) counts(bit uint, dst []int64) uint {
 
 // long reads a value that has more bits than one load.
 func (s *sealed) long(bit uint, k uint8) (v uint64, next uint) {
-	r := golomb.Reader{Buf: s.packed, At: int(bit)}
+	r := wire.GolombReader{Buf: s.packed, At: int(bit)}
 	v = r.TakeValue(uint(k))
 	return v, uint(r.At)
 }

@@ -6,7 +6,7 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/countd/countd/engine/golomb"
+	"github.com/countd/countd/internal/wire"
 )
 
 // bucketRows is the average number of rows in a bucket of sealed rows. More rows save
@@ -27,7 +27,7 @@ type mixedRow struct {
 type Sealer struct {
 	ends  []int32    // the end of each bucket's rows in mixed
 	mixed []mixedRow // by bucket, then by remainder
-	bits  golomb.Writer
+	bits  wire.GolombWriter
 }
 
 // seal packs the rows of a page. The page has at least bucketRows rows, in ascending order of ids,
@@ -106,14 +106,14 @@ func columnOf(p *Page, column int) (code sealedColumn, used bool) {
 		v := p.Counts[i*p.Width+column]
 		used, code.signed = used || v != 0, code.signed || v < 0
 		sizes[bits.Len64(uint64(v))]++
-		zigzagged[bits.Len64(golomb.Zigzag(v))]++
+		zigzagged[bits.Len64(wire.Zigzag(v))]++
 	}
 	code.number = uint8(column)
 	if code.signed {
 		// k is at least 1, because 2^64-1 has no code for k = 0.
-		code.k = uint8(max(golomb.K(&zigzagged), 1))
+		code.k = uint8(max(wire.GolombK(&zigzagged), 1))
 	} else {
-		code.k = uint8(golomb.K(&sizes))
+		code.k = uint8(wire.GolombK(&sizes))
 	}
 	return code, used
 }
@@ -146,7 +146,7 @@ func (x *Sealer) pack(s *sealed, p *Page) bool {
 }
 
 // begin records where a bucket begins. It returns false if the unit is too small.
-func (s *sealed) begin(w *golomb.Writer, bucket int) bool {
+func (s *sealed) begin(w *wire.GolombWriter, bucket int) bool {
 	for w.Flush(); len(w.Buf)&(1<<s.unit-1) != 0; {
 		w.Put(0, 8)
 	}
@@ -158,10 +158,10 @@ func (s *sealed) begin(w *golomb.Writer, bucket int) bool {
 	return true
 }
 
-func (s *sealed) packCounts(w *golomb.Writer, row []int64) {
+func (s *sealed) packCounts(w *wire.GolombWriter, row []int64) {
 	for _, c := range s.columns {
 		if v := row[c.number]; c.signed {
-			w.PutValue(golomb.Zigzag(v), uint(c.k))
+			w.PutValue(wire.Zigzag(v), uint(c.k))
 		} else {
 			w.PutValue(uint64(v), uint(c.k))
 		}

@@ -47,7 +47,7 @@ type segment struct {
 	seq      atomic.Uint32
 	rowWords uint32 // 64-bit words of counts per row; never changes
 	buckets  []bucket
-	more     []uint64 // words()-1 words for each slot: the counts from column 4 on
+	more     []uint64 // words()-1 words for each slot: the counts of column 4 and above
 	over     atomic.Pointer[overflow]
 
 	// cold is the segment's rows outside of the array, nil for none. It never changes: a
@@ -74,9 +74,9 @@ const (
 
 // sealState is what sealing knows of a segment, guarded by Table.mu.
 type sealState struct {
-	looked bool  // the segment, or one that it is a copy of, was watched since putOff
-	rest   uint8 // checks that still skip it
-	again  uint8 // the last value that rest started from
+	looked bool  // the segment, or the one that it was copied from, was watched since putOff
+	rest   uint8 // number of checks that still skip the segment
+	again  uint8 // the last value that putOff gave to rest
 }
 
 // words returns the number of 64-bit words of counts a row.

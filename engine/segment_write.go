@@ -40,7 +40,6 @@ func (s *segment) insert(id uint64, row []int64) bool {
 	return true
 }
 
-// emptyIn returns an empty slot of a bucket, or -1.
 func (s *segment) emptyIn(bucket uint64) int {
 	if i := s.buckets[bucket].empty(s.wide); i >= 0 {
 		return int(bucket)*lineWords + i
@@ -64,7 +63,6 @@ func (s *segment) update(slot int, row []int64) {
 	s.closeSeq()
 }
 
-// remove deletes the row at slot.
 func (s *segment) remove(slot int) {
 	s.openSeq()
 	var zeros [ColumnsMax]int64
@@ -120,9 +118,9 @@ type roomStep struct {
 	slot   int32
 }
 
-// makeRoom empties a slot in one of p's buckets by moving rows to their other buckets,
-// along a shortest path that ends in an empty slot. It returns the slot, or -1 if no path
-// exists within roomSearchMax.
+// makeRoom empties a slot in one of p's buckets. It moves rows to their other buckets, along a
+// shortest path that ends in an empty slot. It returns the slot, or -1 if no path exists within
+// roomSearchMax.
 func (s *segment) makeRoom(p place) int {
 	var steps [roomSearchMax]roomStep
 	steps[0] = roomStep{bucket: uint32(p.first), parent: -1}

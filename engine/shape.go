@@ -7,7 +7,6 @@ type shape struct {
 	base    uint64 // start of the window, if narrow
 }
 
-// shapeOf returns shapeFor of the rows at slots.
 func shapeOf(slots []slotID, first, last uint64) shape {
 	id := first
 	if len(slots) > 0 {
@@ -31,11 +30,11 @@ func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
 	return shape{buckets: bucketsFor(rows, true), wide: true}
 }
 
-// window chooses the base of a narrow window for ids low … high in a segment that owns first …
-// last. It returns false if the segment must be wide. If the window cannot cover the whole range,
-// the last segment gets most of the spare room above, where ascending ids go; other segments get
-// half on either side. Both get some spare room below. Otherwise each of a run of falling ids would
-// be outside of the window and cause a rebuild.
+// window chooses the base of a narrow window for ids low … high in a segment that owns first … last.
+// It returns false if the segment must be wide. If the window cannot cover the whole range, the last
+// segment gets most of the spare ids above, where ascending ids go. Other segments get half on either
+// side. Both get some spare ids below. Otherwise, each id of a descending run would be outside of the
+// window and cause a rebuild.
 func window(buckets int, low, high, first, last uint64) (uint64, bool) {
 	span := uint64(1)<<narrowBits(buckets) - 1
 	switch {

@@ -71,12 +71,12 @@ func (s *Snapshot) Pages(fn func(*Page) error) error {
 	return nil
 }
 
-// Part is adjacent rows: those of Page, and the rows of generation Cold with ids First …
-// Last except the ids in Page. Rows of zeros in Page hide cold ones.
+// Part is adjacent rows: the rows of Page, and the rows of generation Cold with ids First … Last
+// except the ids in Page. Rows of zeros in Page hide cold ones.
 type Part struct {
 	Page        *Page
-	Cold        Generation // nil for none: then Page has no rows of zeros
-	First, Last uint64     // with Cold, the range of all ids in Page
+	Cold        Generation // nil for none; Page then has no rows of zeros
+	First, Last uint64     // if Cold is set, the range that contains all ids in Page
 }
 
 // Parts calls fn with all rows in ascending id order and reads none from disk; sealed
@@ -122,7 +122,7 @@ func (s *Snapshot) Parts(fn func(*Part) error) error {
 		if err := hot(p, 0, from); err != nil {
 			return err
 		}
-		if err := fn(&Part{&over, seg.cold.generation, seg.cold.first, seg.cold.last}); err != nil {
+		if err := fn(&Part{Page: &over, Cold: seg.cold.generation, First: seg.cold.first, Last: seg.cold.last}); err != nil {
 			return err
 		}
 		if err := hot(p, to, len(p.IDs)); err != nil {
@@ -132,7 +132,7 @@ func (s *Snapshot) Parts(fn func(*Part) error) error {
 	return nil
 }
 
-// Scan calls fn with the rows of the ids from start on, in ascending order, width counts each,
+// Scan calls fn with the rows of the ids at and above start, in ascending order, width counts each,
 // until fn returns false. All rows of a page are of one moment; different pages may be of different
 // moments. It leaves out rows whose first width counts are zero. A page is valid only during the
 // call. It reads cold rows from disk, and returns an error if it cannot.
@@ -202,7 +202,7 @@ func (s *Snapshot) Cold(fn func(cold Generation, first, last uint64)) {
 	}
 }
 
-// collectAll is collect including the cold rows.
+// collectAll is like collect, but includes the cold rows.
 func (c *collector) collectAll(s *segment, from uint64, width int) (*Page, error) {
 	if s.cold == nil || from > s.cold.last {
 		return c.collect(s, from, width, false), nil

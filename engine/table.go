@@ -5,13 +5,13 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"github.com/countd/countd/internal/splitmix"
+	"github.com/countd/countd/internal/wire"
 )
 
 // Table is one shard's rows. Get, GetMany, Digest and Stats are safe for concurrent use
-// and take no lock: a read of a row that is being moved, or changed in several words,
-// retries until the writer is done. Apply, Scan and Snapshot exclude each other. Rows may
-// be cold: cold.go reads them, freeze.go moves them to disk.
+// and take no lock. If the writer is moving a row or changing several of its words, a
+// read retries until the writer is done. Apply, Scan and Snapshot exclude each other.
+// Rows may be cold: cold.go reads them, freeze.go moves them to disk.
 type Table struct {
 	dir    atomic.Pointer[directory]
 	digest atomic.Uint64 // mu.digest when mu was last unlocked
@@ -27,9 +27,11 @@ type Table struct {
 	// that moves rows out of memory holds it too. It is acquired before mu, and held while the disk
 	// is read.
 	writing sync.Mutex
-	cuts    []Cut // of the last Apply; under writing
+	cuts    []Cut // cuts of the last Apply; under writing
 
 	salts salts
+
+	Rises Rises // under mu
 
 	mu struct {
 		sync.Mutex
@@ -43,11 +45,12 @@ type Table struct {
 // New returns an empty table.
 func New() *Table { return newTableOf(newSecret()) }
 
-// newTableOf is New with a given secret for the salts.
+// newTableOf is like New, but with a given secret for the salts.
 func newTableOf(secret uint64) *Table {
 	t := &Table{}
 	t.salts.secret = secret
 	t.mu.epoch = 1
+	t.Rises.init(&t.mu.Mutex)
 	d := newDirectory(1)
 	d.segs[0].Store(newSegment(newGeometry(bucketsMin, false, 0, t.salts.next()), bucketsMin, 1, t.mu.epoch))
 	t.dir.Store(d)
@@ -164,7 +167,7 @@ func (t *Table) locate(id uint64) spot {
 	d := t.dir.Load()
 	i := d.find(id)
 	s := d.segs[i].Load()
-	return spot{d, i, s, s.place(id)}
+	return spot{d: d, i: i, s: s, p: s.place(id)}
 }
 
 // standsIn reports whether the spot is still valid in the table's directory d.
@@ -173,7 +176,7 @@ func (at *spot) standsIn(d *directory) bool { return at.d == d && d.segs[at.i].L
 // MayBeCold reports whether the row of id may be cold. It does not search for the row.
 func (t *Table) MayBeCold(id uint64) bool { return t.coldParts.Load() > 0 && id <= t.coldMax.Load() }
 
-// addColdLocked counts a new cold part whose last id is last.
+// addColdLocked counts a new cold part that ends at the id last.
 func (t *Table) addColdLocked(last uint64) {
 	t.coldMax.Store(max(last, t.coldMax.Load()))
 	t.coldParts.Add(1)
@@ -187,7 +190,7 @@ func (t *Table) Digest() uint64 { return t.digest.Load() }
 // cellHash returns the digest's weight of one count: the finalizer of splitmix64 (Steele,
 // Lea and Flood, 2014) over id and column.
 func cellHash(id uint64, column uint8) uint64 {
-	return splitmix.Mix(id + (uint64(column)+1)*mixA)
+	return wire.Mix(id + (uint64(column)+1)*mixA)
 }
 
 // RowDigest returns the contribution of a row, given as all its columns from 0 on, to the
@@ -207,10 +210,10 @@ type Stats struct {
 	Segments  int
 	Bytes     uint64 // memory of segments, their overflow tables, the directory, and the metadata of cold rows
 	ColdRows  uint64 // on disk, including those that a row in memory hides
-	ColdBytes uint64 // of disk space
+	ColdBytes uint64 // disk space
 
 	SealedRows  uint64 // packed in memory, including those that a changed row hides
-	SealedBytes uint64 // of memory; included in Bytes
+	SealedBytes uint64 // memory; included in Bytes
 }
 
 // Stats returns the size of the table. It reads Rows before Bytes, so a write may happen in

@@ -16,12 +16,12 @@ type Cold interface {
 type Generation interface {
 	Number() uint64 // unique among all generations that the table ever had on disk
 	Rows() int      // none is all zero
-	Width() int     // every count from this column on is 0
+	Width() int     // every count of this column and above is 0
 	Bytes() (memory, disk int64)
 	// Get fills row with the first len(row) counts of id, zeros if there is no such row.
 	// It waits for its turn to read until ctx ends.
 	Get(ctx context.Context, id uint64, row []int64) error
-	// GetNow is Get without a turn and without a deadline, for a caller that blocks
+	// GetNow is like Get, but without a turn and without a deadline, for a caller that blocks
 	// others.
 	GetNow(id uint64, row []int64) error
 	// Load appends the rows of ids first … last to p. p may be narrower than the rows.
@@ -106,5 +106,5 @@ func (c *coldPart) split(start uint64) (left, right *coldPart) {
 		return c, nil
 	}
 	c.generation.Retain()
-	return &coldPart{c.generation, c.first, start - 1, true}, &coldPart{c.generation, start, c.last, true}
+	return &coldPart{generation: c.generation, first: c.first, last: start - 1, divided: true}, &coldPart{generation: c.generation, first: start, last: c.last, divided: true}
 }

@@ -14,11 +14,11 @@ import (
 //
 //	keys (4) | key (8), body … by the keys' hashes
 //
-// The hash is that of spill.Hash; it orders all keys of the stream.
+// spill.Hash of the key orders all keys of the stream.
 const bodySectionBytes = 1 << 20
 
-// WriteBodies writes the bodies of a view in sections of a kind, or nothing if there are none.
-// form appends the form of a body in a section to dst.
+// WriteBodies writes the bodies of a view in sections of a kind, or nothing if there are none. form
+// appends a body to dst, in its form in snapshots.
 func WriteBodies(w *codec.StreamWriter, kind byte, v *spill.View, form func(dst, body []byte) []byte) error {
 	for v.More() {
 		var failed error
@@ -46,7 +46,7 @@ func WriteBodies(w *codec.StreamWriter, kind byte, v *spill.View, form func(dst,
 
 // BodyReader decodes the sections of bodies of a stream, in order.
 type BodyReader struct {
-	Hash   uint64 // of the previous key
+	Hash   uint64 // hash of the previous key
 	behind bool   // there is a previous key
 }
 

@@ -13,21 +13,21 @@ import (
 type Contents interface {
 	// Begin discards the ops of the previous entry.
 	Begin()
-	// Decode appends a request's ops to those of the entry and returns their number.
-	// clocked reports whether the entry stamped a time before the request.
+	// Decode appends a request's ops to the entry's ops, and returns how many it appended. clocked
+	// reports whether the entry stamped a time before the request.
 	Decode(id *dedup.RequestID, p []byte, clocked bool) (ops int, err error)
 	// Void makes the last ops change nothing. They then return the current row.
 	Void(ops int)
-	// Apply applies the decoded ops of the entry r.Index at a time of the log, in Unix
+	// Apply applies the decoded ops of the entry r.Index; now is the log's time in Unix
 	// milliseconds. restoring reports whether the shard is being restored. Apply fills r.Rows, which
-	// the caller makes, r.Overflows, r.Cuts and r.Changed. On an error, rows outside of memory
-	// could not be read and nothing was applied.
+	// the caller makes, r.Overflows, r.Cuts and r.Changed. On an error, rows outside of memory could
+	// not be read and nothing was applied.
 	Apply(now int64, restoring bool, r *Result) error
 
 	Digest() uint64
 	Stats() engine.Stats // safe for concurrent use
 	Capture() Captured
-	// Load loads a section of a snapshot, and any sections behind it in s that belong to it.
+	// Load loads a section of a snapshot, and any sections after it in s that belong to it.
 	Load(s *codec.StreamReader, kind byte, p []byte) error
 	// Loaded completes a snapshot whose end states these totals.
 	Loaded(told codec.Totals) error
@@ -36,15 +36,20 @@ type Contents interface {
 	Adopt() error
 	// Dispose releases data on disk. It is the last call.
 	Dispose()
+	// Split copies the contents to their parts, whose contents are empty and of the same kind. It waits
+	// for the disk. The first part is in the places of this shard and will replace it. A kind whose
+	// keyspaces always have one shard returns ErrUndivided.
+	Split(s *Split, parts []Contents) error
 }
 
 // Captured holds contents as they were at one moment. Entries may be applied meanwhile.
 type Captured interface {
-	// Carried returns how many bytes carried cold rows add to a stream, or -1 if there are none.
+	// Carried returns the size of the cold rows in a stream that carries them. It returns -1 if there
+	// are none.
 	Carried() int64
 	Write(*codec.StreamWriter) error
-	// Keep protects the rows and sets on disk that the stream names, for as long as a snapshot of
-	// that name exists.
+	// Keep protects the rows and sets on disk that the stream refers to, until the snapshot with the
+	// given name is deleted.
 	Keep(snapshot string) error
 	Rows() uint64
 	Digest() uint64

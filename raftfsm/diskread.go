@@ -2,10 +2,15 @@ package raftfsm
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
 )
 
 const (
@@ -21,6 +26,9 @@ const (
 // DiskReadMax passes. read may wait for the disk. EachRead returns the first error, which cancels the
 // other reads.
 func EachRead(n int, deadline time.Time, read func(ctx context.Context, i int) error) error {
+	if n == 0 { // posts are usually in memory
+		return nil
+	}
 	if end := time.Now().Add(DiskReadMax); end.Before(deadline) {
 		deadline = end
 	}
@@ -42,4 +50,33 @@ func EachRead(n int, deadline time.Time, read func(ctx context.Context, i int) e
 		})
 	}
 	return reads.Wait()
+}
+
+// ReadRows reads rows of a table into dst, width counts for each key. Unless disk is set, it returns
+// ErrNotInMemory if a row is on disk. With disk, it waits until the deadline.
+func ReadRows(m Machine, t Table, keys []uint64, width int, dst []int64, disk bool, deadline time.Time) error {
+	table := m.TableOf(t)
+	if table == nil {
+		return ErrOtherKind
+	}
+	missing := table.GetMany(keys, width, dst, nil)
+	switch {
+	case len(missing) == 0:
+		return nil
+	case !disk:
+		return ErrNotInMemory
+	}
+	return TableFailure(m, t, table, EachRead(len(missing), deadline, func(ctx context.Context, i int) error {
+		at := missing[i]
+		return table.ReadCold(ctx, keys[at], dst[at*width:(at+1)*width])
+	}))
+}
+
+// TableFailure returns the error of a read of a table's cold rows. It hides ErrDamaged if a snapshot
+// has replaced the table meanwhile, because the cold rows of that table are gone.
+func TableFailure(m Machine, t Table, table *engine.Table, err error) error {
+	if errors.Is(err, cold.ErrDamaged) && m.TableOf(t) != table {
+		return fmt.Errorf("a snapshot has replaced the table: %s", err.Error())
+	}
+	return err
 }

@@ -13,26 +13,35 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// Kind has the functions of one kind of shard. The number of an op has one meaning for shards of
-// all kinds, is never used again, and has no flags: docs/FORMAT.md lists the numbers.
+// Kind has the functions of one kind of shard. The number of an op means the same for shards of all
+// kinds, and is never used again. docs/FORMAT.md lists the numbers.
 type Kind interface {
 	Number() codec.Kind
 	// New returns the state machine before its first entry.
 	New(Places) Machine
-	// TakesSources reports whether sources may write to shards of this kind.
-	TakesSources() bool
-	// Check decodes the ops of a request and calls the visitor with each. It reports whether
-	// the leader's time must precede the request in an entry.
-	Check(id *dedup.RequestID, ops []byte, see *SectionVisitor) (n int, clocked bool, err error)
+	Traits() Traits
+	// Check decodes the ops of a request and calls the visitor with each, unless the visitor is nil.
+	// It reports whether the leader's time must precede the request in an entry.
+	Check(id *dedup.RequestID, ops []byte, v Visitor) (n int, clocked bool, err error)
 	// Walk returns the reader of one snapshot, which calls the visitor with its contents and sets
 	// the facts, except Index and Digest.
 	Walk(see *SnapshotVisitor, facts *SnapshotFacts) Walk
-	// ParseQuery parses the query with a number that Query.AppendTo wrote. If the kind has none with
-	// this number, it returns NoQuery.
+	// ParseQuery parses the query that Query.AppendTo wrote; number is its Query.Number. If the kind
+	// has none with this number, it returns NoQuery.
 	ParseQuery(number byte, r *wire.Reader) Query
 }
 
-// Walk reads the sections of a snapshot in order, except those of the request memory.
+// Traits say what keyspaces and shards of a kind can have.
+type Traits struct {
+	Sources    bool // sources may write to the shards
+	ColdRows   bool // the shards keep old rows and sets of members on disk
+	Columns    bool // the keyspaces have columns, to which operators add
+	FloorZero  bool // a new column has the floor 0, unless the request sets another
+	Everywhere bool // every node holds a replica of each shard, always
+}
+
+// Walk reads the sections of a snapshot in order. It does not get the sections of the request
+// memory.
 type Walk func(s *codec.StreamReader, kind byte, p []byte) error
 
 // Places configures where contents may be stored besides memory. Each replica decides this for
@@ -41,21 +50,9 @@ type Places struct {
 	Cold    *cold.Group    // rows on disk; nil for none
 	Members *members.Group // sets of members, on disk; nil for none
 	Bodies  spill.Place    // bodies of idle keys
-	// Seal reports whether the rows of a snapshot with the keys first … last are sealed while they
-	// are loaded. If Seal is nil, no rows are sealed.
+	// Seal reports whether to seal the rows of a snapshot with the keys first … last while they are
+	// loaded. If Seal is nil, no rows are sealed.
 	Seal func(first, last uint64) bool
-}
-
-// SectionVisitor receives the ops of a request's section, in order. It must not keep
-// them. Its error ends the visit. A nil function skips its part.
-type SectionVisitor struct {
-	// Op receives each op on a row, and the change of the count of each other op of a kind with rows.
-	Op func(table Table, key uint64, op *engine.Op) error
-	// Body receives the ops on what a kind keeps under a key besides rows, as a pointer to an op of
-	// the kind, after all calls of Op.
-	Body func(key uint64, op any) error
-	// Member receives the pairs that join or leave sets, after all calls of Op.
-	Member func(p members.Pair) error
 }
 
 // SnapshotVisitor receives the contents of a snapshot. It must not keep its arguments.
@@ -64,10 +61,10 @@ type SnapshotVisitor struct {
 	// Members receives the members of sets, by ascending rows, columns and members. It is
 	// called before Rows.
 	Members func(p members.Pair, at members.Stamp) error
-	// Rows receives the rows of each table after the other, by ascending keys.
+	// Rows receives the rows of one table after the other, by ascending keys.
 	Rows func(table Table, p *engine.Page) error
-	// Body receives what a kind keeps under a key besides rows, behind the rows, as a pointer to a
-	// type of the kind.
+	// Body receives what a kind stores under a key besides rows, such as a feed, as a pointer to a
+	// type of the kind. It is called after Rows.
 	Body func(key uint64, body any) error
 	// Positions receives the positions of sources, ascending, and their part of the digest. It is
 	// called last, and only if the snapshot has a section of positions.
@@ -95,6 +92,16 @@ func (k Kinds) of(number codec.Kind) (Kind, bool) {
 	return nil, false
 }
 
+// Traits returns the traits of a kind by its name in the catalog. An unknown kind has none.
+func (k Kinds) Traits(name string) Traits {
+	if number, named := codec.KindOf(name); named {
+		if kind, known := k.of(number); known {
+			return kind.Traits()
+		}
+	}
+	return Traits{}
+}
+
 // New returns the state machine of a shard before its first entry. For an unknown kind,
 // which the cluster version rules out, it returns a machine of the first kind.
 func (k Kinds) New(number codec.Kind, places Places) Machine {
@@ -112,12 +119,11 @@ func (k Kinds) ParseQuery(of codec.Kind, number byte, r *wire.Reader) Query {
 	return NoQuery(number, r)
 }
 
-// CheckSection calls a visitor with the ops of a request's section for a shard of a kind and a
-// route. It returns the number of ops, and whether the leader's time must precede the section in an
-// entry. It refuses a section that no RequestWriter makes, because that section in an entry would
-// stop every replica. It returns an ErrRoute for a section of another route, and the visitor's
-// error.
-func (k Kinds) CheckSection(number codec.Kind, route codec.Route, section []byte, see SectionVisitor) (ops int, clocked bool, err error) {
+// CheckSection decodes a request's section for a shard of this kind and route, and calls the visitor, unless
+// it is nil, with the ops. It returns the number of ops, and whether the leader's time must precede the
+// section in an entry. It refuses a section that no RequestWriter makes, because that section in an entry
+// would stop every replica. It returns an ErrRoute if the section's route differs, and the visitor's error.
+func (k Kinds) CheckSection(number codec.Kind, route codec.Route, section []byte, v Visitor) (ops int, clocked bool, err error) {
 	form, payload, rest, err := codec.NextSection(section)
 	if err != nil {
 		return 0, false, err
@@ -137,15 +143,15 @@ func (k Kinds) CheckSection(number codec.Kind, route codec.Route, section []byte
 	if !known {
 		return 0, false, fmt.Errorf("%w: a section for %s", codec.ErrEntry, number)
 	}
-	if id.MovesPositions() && !kind.TakesSources() {
+	if id.MovesPositions() && !kind.Traits().Sources {
 		return 0, false, fmt.Errorf("%w: a section of a source for %s", codec.ErrEntry, number)
 	}
-	ops, clocked, err = kind.Check(&id, payload, &see)
+	ops, clocked, err = kind.Check(&id, payload, v)
 	return ops, clocked || id.Exists(), err
 }
 
-// OpenSnapshot reads the head of a snapshot of a shard of a kind and a route, and refuses any
-// other.
+// OpenSnapshot reads the head of a snapshot of a shard of this kind and route, and refuses
+// any other snapshot.
 func (k Kinds) OpenSnapshot(r io.Reader, number codec.Kind, route codec.Route) (*SnapshotReader, error) {
 	kind, known := k.of(number)
 	if !known {
@@ -156,7 +162,7 @@ func (k Kinds) OpenSnapshot(r io.Reader, number codec.Kind, route codec.Route) (
 	return &SnapshotReader{s, kind, index}, err
 }
 
-// VisitSnapshot is OpenSnapshot and Visit.
+// VisitSnapshot calls OpenSnapshot and then Visit.
 func (k Kinds) VisitSnapshot(r io.Reader, number codec.Kind, route codec.Route, v SnapshotVisitor) (SnapshotFacts, error) {
 	s, err := k.OpenSnapshot(r, number, route)
 	if err != nil {

@@ -11,8 +11,10 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/spill"
 )
 
 // Machine is the state machine of one shard, of any kind. raft calls Apply,
@@ -41,7 +43,23 @@ type Machine interface {
 	Bytes() uint64
 	// TableOf returns the current table, nil if shards of this kind do not have the table t.
 	TableOf(t Table) *engine.Table
-	// Close releases data on disk, after raft has stopped. Reads of them may fail afterwards.
+	// SnapshotBytes estimates the size of a snapshot.
+	SnapshotBytes() uint64
+	// Members returns the sets of members, nil if shards of this kind have none.
+	Members() *members.Group
+	// Bodies returns the bodies of keys, in memory and on disk, nil if shards of this kind have none.
+	Bodies() *spill.Shard
+	// Besides returns the number of keys with a body, unless State counts these as rows, and the number of
+	// members of all rows.
+	Besides() (bodies, pairs uint64)
+	// Grows reports whether an op that Visitor.Body received may make the body of its key larger.
+	Grows(key uint64, op any) bool
+	// Cleanup returns the next step that removes useless state. Cursors that no user has moved for idle
+	// are useless; kinds.CheckCursorIdle has its bounds.
+	Cleanup(now time.Time, idle time.Duration) Cleanup
+	// Dropped returns how many idle rows the machine has dropped since it was made.
+	Dropped() uint64
+	// Close releases data on disk, after raft has stopped. Later reads of that data may fail.
 	Close()
 	// Stuck returns an ErrStuck if this replica applies no more entries, else nil.
 	Stuck() error
@@ -51,6 +69,18 @@ type Machine interface {
 	// the shard is the only one of its keyspace. Restore refuses a snapshot of another route.
 	SetRoute(route codec.Route)
 	Route() codec.Route
+	// Split keeps the first part of the shard and moves the others to new machines of the same kind, one
+	// for each. raft's goroutine calls it while it applies the entry at s.Index. On an error this machine
+	// is unchanged, and the others are of no use. A kind whose keyspaces always have one shard returns
+	// ErrUndivided.
+	Split(s *Split, others []Machine) error
+	base() *Base
+}
+
+// Cleanup is a step that removes useless state, as an op without a result.
+type Cleanup struct {
+	Append func(*RequestWriter) // appends the op; nil if the shard has no useless state
+	Pause  time.Duration        // the shortest time until the next step
 }
 
 // State summarises a shard's contents at an index.
@@ -66,11 +96,11 @@ type State struct {
 // loads another replica's snapshot.
 var ErrStuck = errors.New("the replica applies no more entries")
 
-// Base is embedded by the state machines of all kinds: the log's index and time, the
-// request memory, and the order of decoding, judging and applying.
+// Base is embedded by the state machines of all kinds. It has the log's index and time, the request
+// memory, and the order of decoding, judging and applying.
 type Base struct {
 	kind  codec.Kind
-	route codec.Route     // of the shard; set before the first entry
+	route codec.Route     // route of the shard; set before the first entry
 	fresh func() Contents // creates empty contents
 	show  func(Contents)  // publishes contents to readers
 
@@ -104,8 +134,8 @@ type Base struct {
 	memory   *dedup.Memory
 }
 
-// Init makes the machine one of a kind before its first entry. fresh returns empty contents. show
-// publishes the contents to readers, which Restore replaces.
+// Init initialises a machine of a kind, before its first entry. fresh returns empty contents. show
+// makes contents visible to readers. Restore calls it with the restored contents.
 func (m *Base) Init(kind codec.Kind, fresh func() Contents, show func(Contents)) {
 	m.kind, m.route, m.fresh, m.show = kind, codec.Route{Modulus: 1}, fresh, show
 	m.memory, m.contents = dedup.New(), fresh()
@@ -123,11 +153,17 @@ func (m *Base) Sources() []uint64 {
 // Applied implements Machine.
 func (m *Base) Applied() uint64 { return m.applied.Load() }
 
-// TableOf implements Machine for the kinds without tables.
-func (m *Base) TableOf(Table) *engine.Table { return nil }
+// The methods below implement Machine for the kinds without tables, or with nothing on disk.
 
-// Close implements Machine for the kinds with nothing on disk.
-func (m *Base) Close() {}
+func (m *Base) TableOf(Table) *engine.Table { return nil }
+func (m *Base) Members() *members.Group     { return nil }
+func (m *Base) Bodies() *spill.Shard        { return nil }
+func (m *Base) Besides() (_, _ uint64)      { return 0, 0 }
+func (m *Base) Grows(uint64, any) bool      { return false }
+func (m *Base) Dropped() uint64             { return 0 }
+
+func (m *Base) Cleanup(time.Time, time.Duration) (_ Cleanup) { return }
+func (m *Base) Close()                                       {}
 
 // SetRoute implements Machine.
 func (m *Base) SetRoute(route codec.Route) { m.route = route }
@@ -143,7 +179,7 @@ func (m *Base) Stuck() error {
 	return nil
 }
 
-// stopAt makes the replica stuck from the entry of an index on.
+// stopAt makes the replica stuck from the entry with this index on.
 func (m *Base) stopAt(index uint64, err error) {
 	m.stuck.Store(&codec.EntryError{Index: index, Err: fmt.Errorf("%w: %w", ErrStuck, err)})
 }
@@ -178,7 +214,7 @@ func (m *Base) State() State {
 // digest returns the digest of contents and positions. The caller holds whole.
 func (m *Base) digest() uint64 { return m.contents.Digest() + m.positions }
 
-// Between calls visit with the contents, between two entries.
+// Between passes the contents to visit. No entry is applied meanwhile.
 func (m *Base) Between(visit func(Contents)) {
 	m.whole.Lock()
 	defer m.whole.Unlock()
@@ -217,7 +253,6 @@ func (m *Base) WaitApplied(index uint64, deadline time.Time) bool {
 	}
 }
 
-// advance sets applied and wakes the waiters.
 func (m *Base) advance(index uint64) {
 	m.applied.Store(index)
 	m.mu.Lock()
@@ -228,14 +263,14 @@ func (m *Base) advance(index uint64) {
 	m.mu.Unlock()
 }
 
-// Apply applies one entry. It panics with an *EntryError if it cannot.
+// Apply applies one entry. It panics with an *codec.EntryError if it cannot.
 func (m *Base) Apply(entry *raft.Log) any {
 	return m.ApplyBatch([]*raft.Log{entry})[0]
 }
 
-// ApplyBatch applies committed entries. It returns a *Result for each entry of ops, nil
-// for each change of the group's members, and an ErrStuck for each entry that it does
-// not apply.
+// ApplyBatch applies committed entries. It returns a *Result for each entry of ops, and nil for
+// each change of the group's members. For each entry that it does not apply, it returns an
+// ErrStuck.
 func (m *Base) ApplyBatch(entries []*raft.Log) []any {
 	answers := make([]any, len(entries))
 	for i, entry := range entries {

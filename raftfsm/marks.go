@@ -6,14 +6,14 @@ const (
 	// markEvery is how many log indexes lie between two marks. Replicas that are polled
 	// one after the other under full load are some hundred entries apart.
 	markEvery = 64
-	// marksKept is how many marks are kept: those of 4,096 entries, a third of a second
-	// at a group's highest rate.
+	// marksKept is how many marks are kept. They cover 4,096 entries, a third of a second at a
+	// group's highest rate.
 	marksKept = 64
 )
 
-// Mark is the digest of the contents after the entry of an index. All replicas take marks
-// at the same indexes. So the replicas of a busy group can be compared, although they are
-// polled at different indexes.
+// Mark is the digest of the contents after the entry with an index. All replicas take
+// marks at the same indexes. So the replicas of a busy group can be compared, although
+// they are polled at different indexes.
 type Mark struct {
 	Index  uint64 `json:"index"`
 	Digest uint64 `json:"digest"`

@@ -29,8 +29,8 @@ type Query interface {
 	Number() byte
 	// Limits returns the bounds of a read of some keys of one shard.
 	Limits(keys int) Limits
-	// Split prepares a read before its Parts are answered. The Parts have their keys. A query that reads
-	// keys of all shards sets them itself.
+	// Split prepares a read before its Parts are answered. Package shard has set the keys of each
+	// Part. A query that reads keys of all shards sets them itself.
 	Split(read *Read)
 	// One answers a read of one key from memory. If it returns false, Split and Answer follow.
 	One(m Machine, key uint64) bool
@@ -55,7 +55,7 @@ type Limits struct {
 	Alone  bool // the read needs a call of its own: it may read the disk, or its answer may be large
 	Bytes  int  // the estimated bytes of the read and its answer
 	Answer int  // the most bytes of the answer
-	// Partial means that the answers of some shards are of use without those of the others. The query
+	// Partial means that the answers of some shards are useful even if other shards fail. The query
 	// names the shards that failed.
 	Partial bool
 	Skip    bool // the read leaves out shards that no living node can read
@@ -67,7 +67,7 @@ type Read struct {
 	Parts    []Part // by shard
 	Route    Route
 	Deadline time.Time
-	Err      error // the read fails with Err, so that Join only fills what is known and releases replicas
+	Err      error // if set, the read fails with it, and Join only fills what is known and releases replicas
 }
 
 // Part is one shard's part of a read. A shard with no key is not read.
@@ -86,7 +86,7 @@ type Defaults struct{}
 // Split implements Query.
 func (Defaults) Split(*Read) {}
 
-// One implements Query for reads whose Answer is as fast.
+// One implements Query for reads that Answer serves just as fast.
 func (Defaults) One(Machine, uint64) bool { return false }
 
 // Join implements Query for reads of a single key.
@@ -136,7 +136,7 @@ func ParseCounted(r *wire.Reader, words []int64, limit int, size func(n int) int
 	return append(append(words, n), ParseWords(r, size(int(n)))...)
 }
 
-// Resize gives the Part n words of any content, in the memory of its earlier words.
+// Resize gives the Part n words with arbitrary values. It reuses the memory of Words.
 func (p *Part) Resize(n int) { p.Words = slices.Grow(p.Words[:0], n)[:n] }
 
 // AppendJSON appends the JSON of an answer.

@@ -32,8 +32,8 @@ func (b *requests) ops() int {
 	return b.all[len(b.all)-1].end
 }
 
-// decode passes all ops of an entry to the contents of the shard of a route, in order, and lets
-// the request memory judge each request. It voids the ops of requests that must not be applied.
+// decode passes all ops of an entry to the contents of the shard, in order, and lets the request
+// memory judge each request. It voids the ops of requests that must not be applied.
 func (b *requests) decode(sections []byte, route codec.Route, once *dedup.Memory, held Contents) error {
 	b.all, b.outcomes, b.met = b.all[:0], b.outcomes[:0], b.met[:0]
 	b.positions = nil
@@ -112,7 +112,7 @@ func parseRequest(kind byte, p []byte, id *dedup.RequestID) (of codec.Route, ops
 }
 
 // noteRefused records in the request memory which requests of the entry had some or all ops
-// refused, and corrects the outcomes of their repeats inside the entry.
+// refused. It also corrects the outcomes of their repeats inside the entry.
 func (b *requests) noteRefused(once *dedup.Memory, overflows []engine.Overflow) {
 	repeats, name := map[string]dedup.Outcome{}, []byte(nil) // by AppendName
 	first := 0
@@ -123,7 +123,7 @@ func (b *requests) noteRefused(once *dedup.Memory, overflows []engine.Overflow) 
 		}
 		name = r.id.AppendName(name[:0])
 		switch again, noted := repeats[string(name)]; {
-		case b.outcomes[i] == dedup.Applied && (n > 0 || noted): // noted: a repeat of an earlier use, or of one that a restore forgot
+		case b.outcomes[i] == dedup.Applied && (n > 0 || noted): // noted: an earlier use of the key in this entry had refusals
 			switch n {
 			case 0:
 				again = dedup.Duplicate
@@ -136,7 +136,7 @@ func (b *requests) noteRefused(once *dedup.Memory, overflows []engine.Overflow) 
 			repeats[string(name)] = again
 		case b.outcomes[i] == dedup.Duplicate && noted:
 			b.outcomes[i] = again
-			once.SetRepeat(&r.id, again) // if its judge has accepted it anew, it has a new record
+			once.SetRepeat(&r.id, again) // the judge may have accepted it anew, with a new record
 		}
 		first = r.end
 	}

@@ -3,6 +3,7 @@ package raftfsm
 import (
 	"encoding/binary"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 )
@@ -11,11 +12,11 @@ import (
 // it. A kind appends its ops by functions of its own. These panic on an op that the format cannot
 // express: an entry that cannot be applied stops every replica, so it must not be proposed.
 type RequestWriter struct {
-	buf     []byte
-	opsAt   int // where the ops begin
-	ops     int
-	floors  *Floors
-	clocked bool
+	buf      []byte
+	opsAt    int // where the ops begin
+	ops      int
+	settings *Settings
+	clocked  bool
 }
 
 // Reset starts a section for the shard of a route in buf, overwriting its contents. It
@@ -23,20 +24,22 @@ type RequestWriter struct {
 func (w *RequestWriter) Reset(buf []byte, route codec.Route, id *dedup.RequestID) {
 	w.buf = id.AppendTo(route.AppendTo(append(buf[:0], id.Section(), 0, 0, 0, 0)))
 	w.opsAt, w.ops = len(w.buf), 0
-	w.floors, w.clocked = nil, id.Exists()
+	w.settings, w.clocked = nil, id.Exists()
 }
 
-// SetFloors sets the floors of the columns for the ops that follow; nil means none. Only ops with a
-// delta below 0 carry a floor.
-func (w *RequestWriter) SetFloors(f *Floors) { w.floors = f }
+// SetSettings sets the settings of the columns for the ops that follow; nil means none. Each op
+// carries those that it needs, because Apply depends on the log alone.
+func (w *RequestWriter) SetSettings(s *Settings) { w.settings = s }
 
-// Floor returns the floor of a column, and whether it has one.
-func (w *RequestWriter) Floor(column uint8) (int64, bool) { return w.floors.Of(column) }
+// Setting returns the value of a setting of a column, and whether the column has one.
+func (w *RequestWriter) Setting(which column.Setting, number uint8) (int64, bool) {
+	return w.settings.Of(which, number)
+}
 
 // Buffer returns the section so far, for a kind to append an op to it.
 func (w *RequestWriter) Buffer() []byte { return w.buf }
 
-// Put sets the section to Buffer with one more op behind it. clocked means that the op needs the
+// Put sets the section to Buffer with one more op after it. clocked means that the op needs the
 // leader's time before the section.
 func (w *RequestWriter) Put(section []byte, clocked bool) {
 	w.buf, w.clocked = section, w.clocked || clocked
@@ -46,7 +49,7 @@ func (w *RequestWriter) Put(section []byte, clocked bool) {
 // Clocked reports whether the section needs the leader's time before it in an entry.
 func (w *RequestWriter) Clocked() bool { return w.clocked }
 
-// SetUse completes a section with an identity of RequestID.JudgedBy.
+// SetUse writes the use into a section whose identity RequestID.JudgedBy returned.
 func (w *RequestWriter) SetUse(use dedup.Use) { dedup.SetUse(w.buf[:w.opsAt], use) }
 
 // Ops returns the number of ops.

@@ -1,34 +1,101 @@
 package raftfsm
 
+import "github.com/countd/countd/raftfsm/codec"
+
 // Route maps the ids of a keyspace to shards and to keys in them. Nothing else does.
 //
-// By modulo, the key of a row is id div shards: the part that all ids of a shard share is not stored.
-// By hash, the key is the whole id. Both keep the order of ids within a shard, so a scan merges
-// shards, and an age is a range of keys.
+// By modulo, the key of a row is id div Divisor: the part that all ids of a shard share at the
+// creation of the keyspace is not stored. By hash, the key is the whole id. Both keep the order of
+// ids within a shard, so a scan merges shards, and an age is a range of keys.
 //
-// Invariant: no two ids share a key of a shard, and the mapping never changes.
+// A keyspace grows when each of its shards, a parent, splits into parts. The parents split one after
+// the other, so they have different moduli meanwhile. The first part of a parent keeps its number.
+//
+// Invariants: No two ids share a key of a shard. The key of an id never changes. Its shard changes
+// only when its parent splits.
 type Route struct {
-	Shards uint64
-	Hash   bool
+	// Divisor is the number of ids that share a key over all shards: the number of shards at the
+	// creation of the keyspace, or 1 by hash. The key of every id is id div Divisor.
+	Divisor uint64
+	Shards  uint64 // number of shards, a multiple of Divisor; includes parts that do not exist yet
+
+	// moduli has the modulus of each parent while the keyspace grows: the number of parents, or Shards
+	// after the split. Otherwise it is nil. The parent of an id is id mod the number of parents.
+	moduli *[]uint32
+	spread spread
+}
+
+// spread says how ids are spread over the shards. With it, Route has four fields, so the compiler keeps
+// a Route in registers.
+type spread uint8
+
+const (
+	direct spread = iota // the shard is id mod Divisor
+	grown                // the keyspace grew or grows
+	hashed               // a hash of the id takes the place of the id, except in keys
+)
+
+// NewRoute returns the route of a keyspace with that number of shards, now and at its creation.
+func NewRoute(created, shards int, hash bool) Route {
+	r := Route{Divisor: uint64(created), Shards: uint64(shards)}
+	switch {
+	case hash:
+		r.Divisor, r.spread = 1, hashed
+	case created != shards:
+		r.spread = grown
+	}
+	return r
+}
+
+// Growing returns the route while the parents split, with the modulus of each.
+func (r Route) Growing(moduli []uint32) Route {
+	r.moduli, r.spread = &moduli, max(r.spread, grown)
+	return r
 }
 
 // KeyOf returns the shard of an id, and the key of its row there.
 func (r Route) KeyOf(id uint64) (shard int, key uint64) {
-	if r.Hash {
-		return int(mixID(id) % r.Shards), id
+	if r.spread > direct {
+		return r.shardOf(id), id / r.Divisor
 	}
-	return int(id % r.Shards), id / r.Shards
+	return int(id % r.Divisor), id / r.Divisor
+}
+
+// shardOf returns the shard of an id by hash or of a keyspace that grew. It is not inlined, so that
+// KeyOf is.
+//
+//go:noinline
+func (r Route) shardOf(id uint64) int {
+	if r.spread == hashed {
+		id = mixID(id)
+	}
+	if r.moduli != nil {
+		moduli := *r.moduli
+		return int(id % uint64(moduli[id%uint64(len(moduli))]))
+	}
+	return int(id % r.Shards)
+}
+
+// Of returns the route of a shard. A part of a parent that has not split yet has the route that it
+// will have.
+func (r Route) Of(shard int) codec.Route {
+	of := codec.Route{Modulus: uint32(r.Shards), Residue: uint32(shard)}
+	if r.moduli != nil && shard < len(*r.moduli) {
+		of.Modulus = (*r.moduli)[shard]
+	}
+	return of
 }
 
 // IDOf returns the only id whose row has the given key in a shard.
 func (r Route) IDOf(shard int, key uint64) uint64 {
-	if r.Hash {
-		return key
+	s := uint64(shard)
+	if s >= r.Divisor { // never before the keyspace grew, except by hash
+		s %= r.Divisor
 	}
-	return key*r.Shards + uint64(shard)
+	return key*r.Divisor + s
 }
 
-// LeastID returns the least id of a shard.
+// LeastID returns the least id of a shard. The parent of the shard must have split.
 func (r Route) LeastID(shard int) (id uint64) {
 	for s, _ := r.KeyOf(id); s != shard; s, _ = r.KeyOf(id) {
 		id++ // each shard is equally likely, so this takes about as many steps as there are shards
@@ -36,22 +103,11 @@ func (r Route) LeastID(shard int) (id uint64) {
 	return id
 }
 
-// PerKey returns how many ids share a key over all shards: the key of every id is id div PerKey.
-func (r Route) PerKey() uint64 {
-	if r.Hash {
-		return 1
-	}
-	return r.Shards
-}
-
-// FirstAbove returns the least key of a shard that may belong to an id above the given one, and
-// false if there is none.
+// FirstAbove returns a bound for keys of a shard: its ids above the given one have this key or a
+// higher one, and no other id of it has. It returns false if there is no such id.
 func (r Route) FirstAbove(id uint64, shard int) (uint64, bool) {
-	if r.Hash {
-		return id + 1, id+1 > id
-	}
-	s, key := r.KeyOf(id)
-	if shard <= s {
+	key := id / r.Divisor
+	if uint64(shard)%r.Divisor <= id%r.Divisor {
 		key++
 	}
 	return key, r.IDOf(shard, key) > id // false past 2^64-1

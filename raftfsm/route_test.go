@@ -1,6 +1,112 @@
 package raftfsm
 
-import "testing"
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// A keyspace grows several times; its parents split one after the other. For each route on the way:
+//
+//  1. shard and key give the id back;
+//  2. the key is the one that the id had at the creation, and keys of a shard rise with its ids;
+//  3. an id changes its shard only when its parent splits, and to a part of this parent;
+//  4. the route of its shard has the id's residue;
+//  5. FirstAbove excludes the id, and includes all higher ids of a shard;
+//  6. KeyOf allocates nothing.
+func TestRoutesOfAKeyspaceThatGrows(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		created, hash := rapid.IntRange(1, 9).Draw(t, "created"), rapid.Bool().Draw(t, "hash")
+		shards, first := created, NewRoute(created, created, hash)
+		ids := rapid.SliceOfN(rapid.OneOf(rapid.Uint64Range(0, 200), rapid.Uint64()), 2, 20).Draw(t, "ids")
+		last := make([]int, len(ids))
+		for i, id := range ids {
+			last[i], _ = first.KeyOf(id)
+		}
+		check := func(r Route, split int) { // the parent that has just split, or -1
+			parents := shards
+			if r.moduli != nil {
+				parents = len(*r.moduli)
+			}
+			for i, id := range ids {
+				s, key := r.KeyOf(id)
+				if _, was := first.KeyOf(id); s < 0 || s >= int(r.Shards) || key != was || key != id/r.Divisor || r.IDOf(s, key) != id {
+					t.Fatalf("id %d: shard %d key %d, and at first key %d; back: %d", id, s, key, was, r.IDOf(s, key))
+				}
+				if s != last[i] && (split < 0 || last[i] != split) || s%parents != last[i]%parents {
+					t.Fatalf("id %d went from shard %d to %d when %d split", id, last[i], s, split)
+				}
+				last[i] = s
+				spread := id
+				if hash {
+					spread = mixID(id)
+				}
+				if of := r.Of(s); spread%uint64(of.Modulus) != uint64(of.Residue) || int(of.Residue) != s {
+					t.Fatalf("id %d is in %s", id, of)
+				}
+				for _, other := range ids {
+					above, key := r.KeyOf(other)
+					if next, found := r.FirstAbove(id, above); (other > id) != (found && key >= next) {
+						t.Fatalf("id %d of shard %d has key %d; above id %d: %d, %t", other, above, key, id, next, found)
+					}
+				}
+			}
+		}
+		check(first, -1)
+		for range rapid.IntRange(0, 3).Draw(t, "growths") {
+			parents := shards
+			shards *= rapid.IntRange(2, 4).Draw(t, "factor")
+			moduli := slices.Repeat([]uint32{uint32(parents)}, parents)
+			grown := NewRoute(created, shards, hash)
+			check(grown.Growing(moduli), -1)
+			for _, p := range rapid.Permutation(numbersTo(parents)).Draw(t, "order") {
+				moduli = slices.Clone(moduli)
+				moduli[p] = uint32(shards)
+				check(grown.Growing(moduli), p)
+				if shard := rapid.IntRange(0, shards-1).Draw(t, "shard"); int(moduli[shard%parents]) == shards {
+					if s, _ := grown.Growing(moduli).KeyOf(grown.Growing(moduli).LeastID(shard)); s != shard {
+						t.Fatalf("the least id of shard %d is of shard %d", shard, s)
+					}
+				}
+			}
+			check(grown, -1)
+		}
+	})
+	for _, r := range []Route{NewRoute(7, 7, false), NewRoute(7, 21, false), NewRoute(7, 21, true).Growing([]uint32{7, 21, 7, 21, 7, 7, 7})} {
+		if n := testing.AllocsPerRun(100, func() { sink, _ = r.KeyOf(uint64(sink) + 1<<40) }); n > 0 {
+			t.Errorf("KeyOf of %+v allocates %v times", r, n)
+		}
+	}
+}
+
+var sink int
+
+// numbersTo returns the numbers below n.
+func numbersTo(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+var created = 7 // not a constant, so that the compiler divides
+
+func BenchmarkRoute(b *testing.B) {
+	r, sum := NewRoute(created, created, false), uint64(0)
+	b.Run("KeyOf", func(b *testing.B) {
+		for id := uint64(4467107636950632); b.Loop(); id += 1 << 22 {
+			s, key := r.KeyOf(id)
+			sum += uint64(s) + key
+		}
+	})
+	b.Run("IDOf", func(b *testing.B) {
+		for key := uint64(4467107636950632); b.Loop(); key++ {
+			sum += r.IDOf(3, key)
+		}
+	})
+}
 
 // mixID must not change, because rows on disk are stored where it says.
 func TestMixIDIsFixed(t *testing.T) {

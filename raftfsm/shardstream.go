@@ -45,8 +45,8 @@ func readShard(r io.Reader, kind codec.Kind, route codec.Route, held Contents) (
 	})
 }
 
-// readSections reads a stream behind its head to its end, and calls take with each section before the end. It
-// passes found to StreamReader.End.
+// readSections reads a stream from after its head to its end, and calls take with each section
+// before the end. It passes the function found to StreamReader.End.
 func readSections(s *codec.StreamReader, take func(section byte, p []byte) error, found func(told codec.Totals) (codec.Totals, error)) error {
 	for {
 		section, p, err := s.Next()

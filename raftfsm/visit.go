@@ -7,20 +7,20 @@ import (
 
 // SnapshotFacts are facts about a snapshot of a shard.
 type SnapshotFacts struct {
-	Index  uint64 // of the last entry that it includes
+	Index  uint64 // index of the last entry that it includes
 	Rows   uint64
-	Digest uint64 // of its contents; a shard with equal contents has the same digest
+	Digest uint64 // digest of its contents; a shard with equal contents has the same digest
 	// SetBack is set by a restore. It is the number of values that the restore set back to a bound.
-	// Rows and Digest are then those of the restored shard.
+	// Rows and Digest then describe the restored shard.
 	SetBack uint64
-	// Later means that a part of the contents is that of a later entry than Index.
+	// Later means that a part of the contents includes entries after Index.
 	Later bool
-	// Gone is the part of Digest of contents that wait to be removed. The visitor does not receive
-	// them.
+	// Gone is the part of Digest that belongs to contents which wait to be removed. The visitor
+	// does not receive these contents.
 	Gone uint64
 }
 
-// SnapshotReader reads a snapshot behind its head.
+// SnapshotReader reads a snapshot whose head was read already.
 type SnapshotReader struct {
 	stream *codec.StreamReader
 	kind   Kind
@@ -29,8 +29,8 @@ type SnapshotReader struct {
 
 // Visit reads the rest of the snapshot and calls the visitor with its contents. The snapshot may
 // carry cold rows and sets, but must not name them. Visit verifies checksums and structure. Only a
-// shard with the same contents can verify the digest. It returns an error of the visitor as it is;
-// any other error refuses the stream.
+// shard with the same contents can verify the digest. It returns the visitor's error unchanged. Any
+// other error means that the stream is refused.
 func (s *SnapshotReader) Visit(v SnapshotVisitor) (SnapshotFacts, error) {
 	facts := SnapshotFacts{Index: s.index}
 	walk := s.kind.Walk(&v, &facts)

@@ -10,12 +10,16 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/shard/errs"
 )
 
 // across is a write of ops on posts, users and unread numbers, in turn.
-func across(n *Node, id RequestID, ops ...engine.Op) *Write {
-	w := &Write{ID: id, Ops: ops, Width: 5, Rows: make([]int64, 5*len(ops)), Deadline: soon()}
-	for _, name := range []string{"posts", "users", KeyspaceUnread} {
+func across(n *Node, id dedup.RequestID, ops ...engine.Op) *Write {
+	w := &Write{ID: id, Ops: counters.Ops(ops), Width: 5, Rows: make([]int64, 5*len(ops)), Deadline: soon()}
+	for _, name := range []string{"posts", "users", kinds.KeyspaceUnread} {
 		w.Spaces = append(w.Spaces, n.Keyspace(name))
 	}
 	for i := range ops {
@@ -34,10 +38,10 @@ func TestWritesOverKeyspaces(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
 	for i, n := range all {
-		eventually(t, "the node knows the keyspaces", func() bool { return n.Keyspace(KeyspaceUnread) != nil })
+		eventually(t, "the node knows the keyspaces", func() bool { return n.Keyspace(kinds.KeyspaceUnread) != nil })
 		base := uint64(1000 * i)
 		ops := []engine.Op{addTo(base+1, 0, 5), addTo(base+1, 1, 6), addTo(base+1, 2, -7), addTo(base+2, 0, 1), addTo(base+1, 1, 1), addTo(base+2, 3, 2)}
-		for _, by := range []RequestID{ByKey(fmt.Appendf(nil, "k%d", i), []byte("a")), ByProducer(fmt.Appendf(nil, "p%d", i), 1)} {
+		for _, by := range []dedup.RequestID{dedup.ByKey(fmt.Appendf(nil, "k%d", i), []byte("a")), dedup.ByProducer(fmt.Appendf(nil, "p%d", i), 1)} {
 			for repeat := range 2 {
 				w := across(n, by, ops...)
 				mustDo(t, n.Write(w.Spaces[0], w))
@@ -59,17 +63,17 @@ func TestWritesOverKeyspaces(t *testing.T) {
 			id       uint64
 			column   int
 			want     int64
-		}{{"posts", base + 1, 0, 10}, {"users", base + 1, 1, 14}, {KeyspaceUnread, base + 1, 2, 0}, {"posts", base + 2, 0, 2}, {KeyspaceUnread, base + 2, 3, 4}, {"users", base + 2, 0, 0}} {
+		}{{"posts", base + 1, 0, 10}, {"users", base + 1, 1, 14}, {kinds.KeyspaceUnread, base + 1, 2, 0}, {"posts", base + 2, 0, 2}, {kinds.KeyspaceUnread, base + 2, 3, 4}, {"users", base + 2, 0, 0}} {
 			if row := mustGet(t, n, n.Keyspace(c.keyspace), ReadOptions{Consistency: Linearizable}, c.id); row[c.column] != c.want {
 				t.Errorf("node %d: %s/%d holds %v, want %d in column %d", i, c.keyspace, c.id, row, c.want, c.column)
 			}
 		}
-		w := across(n, ByKey(fmt.Appendf(nil, "k%d", i), []byte("b")), addTo(base+77, 0, 1), addTo(base+77, 0, 1))
-		if err := n.Write(w.Spaces[0], w); !errors.Is(err, ErrConflict) {
+		w := across(n, dedup.ByKey(fmt.Appendf(nil, "k%d", i), []byte("b")), addTo(base+77, 0, 1), addTo(base+77, 0, 1))
+		if err := n.Write(w.Spaces[0], w); !errors.Is(err, errs.ErrConflict) {
 			t.Errorf("node %d: other ops under the key: %v", i, err)
 		}
 	}
-	w := across(all[0], RequestID{}, addTo(9001, 0, 1), addTo(9001, 0, 2), addTo(9001, 0, -3), addTo(9001, 0, 4))
+	w := across(all[0], dedup.RequestID{}, addTo(9001, 0, 1), addTo(9001, 0, 2), addTo(9001, 0, -3), addTo(9001, 0, 4))
 	mustDo(t, all[0].Write(w.Spaces[0], w))
 	if want := []int64{1, 2, 0, 5}; !slices.Equal([]int64{w.Rows[0], w.Rows[5], w.Rows[10], w.Rows[15]}, want) || len(w.Cuts) != 1 || w.Cuts[0].Op != 2 {
 		t.Errorf("rows %v, cuts %v", w.Rows, w.Cuts)
@@ -83,10 +87,10 @@ func TestWritesOverKeyspacesInPart(t *testing.T) {
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ks := n.Keyspace("users")
 	hinder(n, ks, 0, heldGroup{err: raft.ErrNotLeader})
-	w := across(n, RequestID{}, addTo(7, 0, 1), addTo(7, 0, 1), addTo(7, 0, 1))
+	w := across(n, dedup.RequestID{}, addTo(7, 0, 1), addTo(7, 0, 1), addTo(7, 0, 1))
 	w.Deadline = time.Now().Add(hinderedMax)
 	var partial *PartialError
-	if err := n.Write(w.Spaces[0], w); !errors.As(err, &partial) || !errors.Is(err, ErrNoLeader) {
+	if err := n.Write(w.Spaces[0], w); !errors.As(err, &partial) || !errors.Is(err, errs.ErrNoLeader) {
 		t.Fatalf("told %v", err)
 	}
 	if !slices.Equal(partial.Applied, []uint64{7, 7}) || !slices.Equal(partial.AppliedOps, []int{0, 2}) || len(partial.UnknownOps) > 0 {

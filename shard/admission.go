@@ -10,47 +10,48 @@ import (
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/feed"
-	"github.com/countd/countd/raftfsm/outbox"
-	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/shard/errs"
 )
 
-// partCheck checks the ops of a shard's part of a write before the node proposes them. It collects
-// the keys that Apply needs from disk and reads them, so that Apply finds them in memory and later
-// entries do not wait for the disk. The ops come from a caller of this node, or in a section that
-// another node forwarded.
+// partCheck checks the ops of one part of a write, of this node or forwarded by another node,
+// before this node proposes them. It also reads rows and bodies from disk that Apply will need. So
+// Apply finds them in memory, and later entries do not wait for the disk.
 //
-// Apply does not rely on this check: on each replica, spill.Bodies.LockReturned reads the bodies
+// Apply does not rely on that: on each replica, spill.Bodies.LockReturned reads missing bodies
 // from disk.
 type partCheck struct {
-	r          *localReplica // leads its group
+	r          *localReplica // must lead its group
 	memoryFull bool
-	dropped    uint64 // bit i: column i was dropped
+	dropped    uint64 // bit i is set if column i was dropped
 	deadline   time.Time
 
-	wider   bool           // the refused op makes no row, but widens rows
+	wider   bool           // the refused op creates no row, but widens rows
+	table   raftfsm.Table  // the table of rows; of the tables of a kind, at most one has cold rows
 	rows    []uint64       // keys of rows that may be cold
 	bodies  []uint64       // keys of feeds and outboxes on disk
 	pairs   []members.Pair // members that join or leave sets
 	deleted []uint64       // keys of rows whose sets are deleted
 }
 
-// newCheck returns a check for a shard that this node leads. It returns ErrDiskFull if this node's
-// disk, or the disks of too many voters, are full.
-func (wr *writer) newCheck(r *localReplica, deadline time.Time) (partCheck, error) {
-	c := partCheck{r: r, memoryFull: wr.headroom.MemoryFull.Load(), deadline: deadline}
+// begin starts a check for a shard that this node leads. It reuses the memory of c. It returns
+// ErrDiskFull if this node's disk, or the disks of too many voters, are full.
+func (wr *writer) begin(c *partCheck, r *localReplica, deadline time.Time) error {
+	*c = partCheck{
+		r: r, memoryFull: wr.headroom.MemoryFull.Load(), deadline: deadline,
+		rows: c.rows[:0], bodies: c.bodies[:0], pairs: c.pairs[:0], deleted: c.deleted[:0],
+	}
 	if err := wr.headroom.DiskError(); err != nil {
-		return c, err
+		return err
 	}
 	if r.votersFull.Load() {
-		return c, ErrDiskFull
+		return errs.ErrDiskFull
 	}
-	return c, nil
+	return nil
 }
 
-// admit checks each part of a write whose shard this node leads, and reads from disk what the part
-// needs. It fails if the read fails, because this node could not apply the part either. The leaders
-// of the other shards check the other parts.
+// admit checks the parts of a write for shards that this node leads, and reads what they need from
+// disk. If that read fails, admit fails, because this node could not apply the part either. The
+// leaders of the other shards check the other parts.
 func (wr *writer) admit(ps *parts, w *Write, groups []*shardReplica) error {
 	var full *NewRowError
 	for s := range ps.byShard {
@@ -58,12 +59,12 @@ func (wr *writer) admit(ps *parts, w *Write, groups []*shardReplica) error {
 		if err != nil || len(ps.byShard[s].ops) == 0 {
 			continue
 		}
-		c, err := wr.newCheck(r, w.Deadline)
-		if err != nil {
+		c := &ps.check
+		if err := wr.begin(c, r, w.Deadline); err != nil {
 			return err
 		}
 		for _, i := range ps.byShard[s].ops {
-			if _, key := w.slot(i, ps.route); c.see(w, i, key) == nil {
+			if _, key := w.slot(i, ps.route); w.Ops.See(c, key, i) == nil {
 				continue
 			}
 			if full == nil || i < full.Op {
@@ -87,40 +88,23 @@ func (wr *writer) admit(ps *parts, w *Write, groups []*shardReplica) error {
 	return nil
 }
 
-// see checks an op of a write. Its only error is ErrMemoryFull.
-func (c *partCheck) see(w *Write, i int, key uint64) error {
-	op := &w.Ops[i]
-	switch {
-	case w.Feeds != nil:
-		return c.bodyOp(key, &w.Feeds[i])
-	case w.Outbox != nil:
-		if err := c.bodyOp(key, &w.Outbox[i]); err != nil {
-			return err
-		}
-	case op.OfMember():
-		if err := c.member(members.Pair{Row: key, Column: op.Cells[0].Column, Member: uint64(op.Cells[0].Value)}); err != nil {
-			return err
-		}
-	}
-	return c.op(w.Table, key, op)
-}
-
-func (c *partCheck) op(table raftfsm.Table, key uint64, op *engine.Op) error {
+// Op implements raftfsm.Visitor. Its errors are ErrMemoryFull and ErrUnknownColumn.
+func (c *partCheck) Op(table raftfsm.Table, key uint64, op *engine.Op) error {
 	for i := 0; c.dropped != 0 && i < len(op.Cells); i++ {
 		if c.dropped&(1<<op.Cells[i].Column) != 0 {
-			return ErrUnknownColumn
+			return errs.ErrUnknownColumn
 		}
 	}
 	if c.memoryFull {
 		if c.r.growsTable(table, key, op, c.deadline) {
-			return ErrMemoryFull
+			return errs.ErrMemoryFull
 		}
 		if c.wider = c.r.widensTable(table, key, op); c.wider {
-			return ErrMemoryFull
+			return errs.ErrMemoryFull
 		}
 	}
-	if c.r.counters != nil && c.r.counters.Table().MayBeCold(key) {
-		c.rows = append(c.rows, key)
+	if t := c.r.fsm.TableOf(table); t != nil && t.MayBeCold(key) {
+		c.table, c.rows = table, append(c.rows, key)
 	}
 	if op.Kind == engine.OpDelete {
 		c.body(key)
@@ -129,28 +113,19 @@ func (c *partCheck) op(table raftfsm.Table, key uint64, op *engine.Op) error {
 	return nil
 }
 
-// bodyOp checks an op on a feed or an outbox.
-func (c *partCheck) bodyOp(key uint64, op any) error {
-	grows, clears := false, false
-	switch op := op.(type) {
-	case *feed.Op:
-		grows, clears = c.memoryFull && c.r.growsFeed(key, op), op.Kind == feed.Clear
-	case *outbox.Op:
-		grows, clears = op.Kind == outbox.Publish || op.Kind == outbox.Put, op.Kind == outbox.Clear
+// Body implements raftfsm.Visitor.
+func (c *partCheck) Body(key uint64, op any) error {
+	if c.memoryFull && c.r.fsm.Grows(key, op) {
+		return errs.ErrMemoryFull
 	}
-	if c.memoryFull && grows {
-		return ErrMemoryFull
-	}
-	if !clears {
-		c.body(key)
-	}
+	c.body(key)
 	return nil
 }
 
-// member checks a pair that joins or leaves a set, even if no count changes.
-func (c *partCheck) member(p members.Pair) error {
+// Member implements raftfsm.Visitor. It checks the column even if the op changes no count.
+func (c *partCheck) Member(p members.Pair) error {
 	if c.dropped&(1<<p.Column) != 0 {
-		return ErrUnknownColumn
+		return errs.ErrUnknownColumn
 	}
 	c.pairs = append(c.pairs, p)
 	return nil
@@ -164,57 +139,44 @@ func (c *partCheck) body(key uint64) {
 	}
 }
 
-// ofDisk reports whether read will read rows or bodies from disk.
 func (c *partCheck) ofDisk() bool { return len(c.rows)+len(c.bodies) > 0 }
 
-// read reads from disk what Apply needs. After an error the part must not be proposed.
+// read reads the rows and bodies that Apply needs from disk. After an error the part must not be
+// proposed.
 func (c *partCheck) read() (err error) {
-	// Copies for the closure below: if it captured c, each write would allocate a partCheck on the heap.
-	r, bodies := c.r, c.bodies
+	r := c.r
 	if len(c.rows) > 0 {
-		err = r.get(rows.Counts, c.rows, 1, make([]int64, len(c.rows)), c.deadline)
+		err = r.get(c.table, c.rows, 1, make([]int64, len(c.rows)), c.deadline)
 	}
-	if err == nil && len(bodies) > 0 {
-		err = r.diskFailure(raftfsm.EachRead(len(bodies), c.deadline, func(ctx context.Context, i int) error { return r.spill.Warm(ctx, bodies[i]) }))
+	if err == nil && len(c.bodies) > 0 {
+		err = r.diskFailure(raftfsm.EachRead(len(c.bodies), c.deadline, func(ctx context.Context, i int) error { return r.spill.Warm(ctx, c.bodies[i]) }))
 	}
-	if errors.Is(err, ErrNoQuorum) {
-		return fmt.Errorf("%w: what the write needs on disk cannot be read: %w", ErrNoLeader, err)
+	if errors.Is(err, errs.ErrNoQuorum) {
+		return fmt.Errorf("%w: what the write needs on disk cannot be read: %w", errs.ErrNoLeader, err)
 	}
-	if err != nil || r.counters == nil || len(c.pairs)+len(c.deleted) == 0 {
+	sets := r.fsm.Members()
+	if err != nil || sets == nil || len(c.pairs)+len(c.deleted) == 0 {
 		return err
 	}
-	if err = r.counters.Members().Readable(c.pairs, c.deleted); err == nil {
+	if err = sets.Readable(c.pairs, c.deleted); err == nil {
 		return nil
 	}
 	if errors.Is(err, members.ErrDamaged) {
 		r.damage.Note(err)
 	}
-	return fmt.Errorf("%w: its members cannot be read: %w", ErrNoLeader, err)
+	return fmt.Errorf("%w: its members cannot be read: %w", errs.ErrNoLeader, err)
 }
 
-// growsTable reports whether an op makes a new row. It may read the disk until the deadline to find
-// out whether the row exists.
+// growsTable reports whether an op creates a row. To find out, it may read the disk until the
+// deadline.
 func (r *localReplica) growsTable(t raftfsm.Table, key uint64, op *engine.Op, deadline time.Time) bool {
 	return r.fsm.TableOf(t) != nil && op.HasValue() && !r.has(t, key, deadline)
 }
 
-// widensTable reports whether an op may make the rows of its segment wider. Each row of the segment
-// then takes more memory.
+// widensTable reports whether an op may make the rows of its segment wider, so that each row of
+// the segment takes more memory.
 func (r *localReplica) widensTable(t raftfsm.Table, key uint64, op *engine.Op) bool {
 	keyed := *op
 	keyed.ID = key
 	return r.fsm.TableOf(t) != nil && r.fsm.TableOf(t).Widens(&keyed)
-}
-
-// growsFeed reports whether an op may take more memory, because it stores a group or more followees
-// than the user has now.
-func (r *localReplica) growsFeed(key uint64, op *feed.Op) bool {
-	if r.feed != nil && op.Kind == feed.PutGroup {
-		return true
-	}
-	if r.feed == nil || op.Kind != feed.Reset && op.Kind != feed.Follow || len(op.Followees) == 0 {
-		return false
-	}
-	was, _, inMemory := r.feed.Followees(nil, key)
-	return op.Kind == feed.Follow || !inMemory || len(was) < len(op.Followees)
 }

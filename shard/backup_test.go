@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -25,7 +27,7 @@ func taken(t *testing.T, all []*Node, number uint32) ([]byte, raftfsm.SnapshotFa
 	eventually(t, "the leader gives a snapshot", func() bool {
 		for _, n := range all {
 			s, err := n.OpenSnapshot(ctx, number)
-			if errors.Is(err, ErrNoLeader) {
+			if errors.Is(err, errs.ErrNoLeader) {
 				continue
 			}
 			if err != nil {
@@ -44,7 +46,7 @@ func taken(t *testing.T, all []*Node, number uint32) ([]byte, raftfsm.SnapshotFa
 }
 
 func reportedBy(n *Node, number uint32) ReplicaReport {
-	for _, r := range n.Report().Replicas {
+	for _, r := range n.report(reportRequest{}).Replicas {
 		if r.ID == number {
 			return r
 		}
@@ -52,15 +54,18 @@ func reportedBy(n *Node, number uint32) ReplicaReport {
 	return ReplicaReport{}
 }
 
-// passed is a context whose deadline passes right after a check of it.
+// passed is a context whose deadline passes right after a first wait for it, which does not notice.
 type passed struct {
 	context.Context
 	pass context.CancelFunc
 }
 
-func (p passed) Err() error {
-	defer p.pass()
-	return p.Context.Err()
+func (p passed) Done() <-chan struct{} {
+	if p.Context.Err() != nil {
+		return p.Context.Done()
+	}
+	p.pass()
+	return nil
 }
 
 // A backup that has begun is returned, even if its deadline has passed when it is checked.
@@ -72,7 +77,7 @@ func TestBackupOutlivesItsDeadline(t *testing.T) {
 		for _, n := range all {
 			ctx, cancel := context.WithCancel(t.Context())
 			s, err := n.OpenSnapshot(passed{ctx, cancel}, number)
-			if errors.Is(err, ErrNoLeader) {
+			if errors.Is(err, errs.ErrNoLeader) {
 				cancel()
 				continue
 			}
@@ -96,7 +101,7 @@ func TestCloseBesideABackup(t *testing.T) {
 	s, err := n.OpenSnapshot(t.Context(), ks.FirstGroup)
 	mustDo(t, err)
 	mustStop(t, n)
-	if _, err := io.Copy(io.Discard, s); !errors.Is(err, pebbledb.ErrClosed) {
+	if _, err := io.Copy(io.Discard, s); !errors.Is(err, scarce.ErrClosed) {
 		t.Errorf("the backup ends with %v", err)
 	}
 	mustDo(t, s.Close())
@@ -111,15 +116,15 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 	for first := uint64(0); first < 60_000; first += 10_000 {
 		w := &Write{Deadline: soon()}
 		for id := first; id < first+10_000; id++ {
-			w.Ops = append(w.Ops, addTo(id*7, uint8(id%4), int64(id%90_000)+1))
+			w.Ops = append(rowOps(w), addTo(id*7, uint8(id%4), int64(id%90_000)+1))
 		}
 		mustDo(t, from[0].Write(ks, w))
 	}
 	to := openMembers(t, 3)
-	restore := func(to *Node, number uint32, stream []byte, opt RestoreOptions) (raftfsm.SnapshotFacts, error) {
+	restore := func(to *Node, number uint32, stream []byte, force bool) (raftfsm.SnapshotFacts, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax) // for each restore, which waits for leaders
 		defer cancel()
-		return to.RestoreShard(ctx, number, bytes.NewReader(stream), opt)
+		return RestoreShard(ctx, to, number, bytes.NewReader(stream), force, nil)
 	}
 	for shard := range ks.Shards {
 		number := ks.FirstGroup + uint32(shard)
@@ -127,7 +132,7 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 		if was := reportedBy(from[0], number); facts.Rows != was.Rows || fmt.Sprintf("%016x", facts.Digest) != was.Digest || facts.Index != was.AppliedIndex {
 			t.Fatalf("the snapshot is %+v, the replica %+v", facts, was)
 		}
-		got, err := restore(to[shard%3], number, stream, RestoreOptions{})
+		got, err := restore(to[shard%3], number, stream, false)
 		if err != nil || got != facts {
 			t.Fatalf("restored %+v, %v, want %+v", got, err, facts)
 		}
@@ -136,11 +141,11 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 
 	number := ks.FirstGroup
 	stream, facts := taken(t, from, number)
-	if _, err := restore(to[1], number, stream, RestoreOptions{}); !errors.Is(err, ErrNotEmpty) {
+	if _, err := restore(to[1], number, stream, false); !errors.Is(err, ErrNotEmpty) {
 		t.Errorf("over rows: %v", err)
 	}
-	mustDo(t, to[2].Write(to[2].Keyspace("posts"), once(&Write{Ops: []engine.Op{addTo(3, 0, 9), addTo(3_000_000, 1, 9)}, Deadline: soon()})))
-	if _, err := restore(to[1], number, stream, RestoreOptions{Force: true}); err != nil {
+	mustDo(t, to[2].Write(to[2].Keyspace("posts"), once(&Write{Ops: counters.Ops{addTo(3, 0, 9), addTo(3_000_000, 1, 9)}, Deadline: soon()})))
+	if _, err := restore(to[1], number, stream, true); err != nil {
 		t.Errorf("over rows, by force: %v", err)
 	}
 	eventually(t, "digests agree", func() bool { return digestsAgree(to) })
@@ -156,11 +161,11 @@ func TestBackupOfFewColumnsIsRestored(t *testing.T) {
 	t.Parallel()
 	from, to := openMembers(t, 1)[0], openMembers(t, 1)[0]
 	ks := from.Keyspace("users") // has three
-	mustDo(t, from.Write(ks, &Write{Ops: []engine.Op{addTo(4, 0, 1), addTo(8, 2, -70_000)}, Deadline: soon()}))
+	mustDo(t, from.Write(ks, &Write{Ops: counters.Ops{addTo(4, 0, 1), addTo(8, 2, -70_000)}, Deadline: soon()}))
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	stream, facts := taken(t, []*Node{from}, ks.FirstGroup)
-	if got, err := to.RestoreShard(ctx, ks.FirstGroup, bytes.NewReader(stream), RestoreOptions{}); err != nil || got != facts || got.Rows != 2 {
+	if got, err := RestoreShard(ctx, to, ks.FirstGroup, bytes.NewReader(stream), false, nil); err != nil || got != facts || got.Rows != 2 {
 		t.Errorf("restored %+v, %v, want %+v", got, err, facts)
 	}
 }
@@ -169,7 +174,7 @@ func TestRestoreRefuses(t *testing.T) {
 	t.Parallel()
 	n := openMembers(t, 1)[0]
 	ks := n.Keyspace("posts")
-	mustDo(t, n.Write(ks, &Write{Ops: []engine.Op{addTo(1, 3, 1)}, Deadline: soon()}))
+	mustDo(t, n.Write(ks, &Write{Ops: counters.Ops{addTo(1, 3, 1)}, Deadline: soon()}))
 	whole, _ := taken(t, []*Node{n}, ks.FirstGroup+1)
 	users := n.Keyspace("users").FirstGroup
 	for name, test := range map[string]struct {
@@ -187,7 +192,7 @@ func TestRestoreRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 			defer cancel()
-			if _, err := n.RestoreShard(ctx, test.group, bytes.NewReader(test.stream), RestoreOptions{}); !errors.Is(err, test.want) {
+			if _, err := RestoreShard(ctx, n, test.group, bytes.NewReader(test.stream), false, nil); !errors.Is(err, test.want) {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -206,11 +211,11 @@ func TestReports(t *testing.T) {
 	all := openMembers(t, 3)
 	ks := all[0].Keyspace("posts")
 	for range 200 {
-		mustDo(t, all[0].Write(ks, once(&Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()})))
+		mustDo(t, all[0].Write(ks, once(&Write{Ops: counters.Ops{addTo(0, 0, 1)}, Deadline: soon()})))
 	}
 	lives := map[string]bool{}
 	for _, n := range all {
-		reports := n.Reports(t.Context())
+		reports := n.MarkedReports(t.Context())
 		if len(reports) != len(all) {
 			t.Fatalf("%s hears of %d nodes", n.cfg.NodeName, len(reports))
 		}
@@ -242,6 +247,34 @@ func TestReports(t *testing.T) {
 	}
 }
 
+// Reports without marks have none, and only voters report the members of a group that has a leader. A non-voter that knows no
+// leader reports them too.
+func TestReportsAreShort(t *testing.T) {
+	t.Parallel()
+	all := openMembers(t, 3)
+	voted, silent := 0, 0
+	for key, report := range all[0].Reports(t.Context()) {
+		for _, r := range report.Replicas {
+			if len(r.Marks)+len(r.Entries) > 0 {
+				t.Errorf("%s reports marks of group %d", key, r.ID)
+			}
+			if len(r.Members) > 0 {
+				voted++
+			} else if silent++; r.Leader == "" || r.Role == "leader" {
+				t.Errorf("%s reports no members of group %d, as %s of leader %q", key, r.ID, r.Role, r.Leader)
+			}
+		}
+	}
+	if voted == 0 || silent == 0 {
+		t.Errorf("%d replicas report members, %d do not", voted, silent)
+	}
+	mustDo(t, all[0].Close(t.Context())) // the only voter of the catalog
+	eventually(t, "a non-voter without a leader reports the members", func() bool {
+		meta := all[1].report(reportRequest{}).Replicas[0]
+		return meta.ID == catalogGroup && meta.Leader == "" && len(meta.Members) == len(all)
+	})
+}
+
 // The answer of the catalog's leader comes back through every node. Here the answer is that nobody
 // handles the call.
 func TestAskCatalogLeader(t *testing.T) {
@@ -255,7 +288,7 @@ func TestAskCatalogLeader(t *testing.T) {
 	mustDo(t, all[0].Close(t.Context())) // this node has the only replica of the catalog
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	if _, err := all[1].AskCatalogLeader(ctx, "nothing", nil); !errors.Is(err, ErrNoLeader) {
+	if _, err := all[1].AskCatalogLeader(ctx, "nothing", nil); !errors.Is(err, errs.ErrNoLeader) {
 		t.Errorf("without the leader: %v", err)
 	}
 }

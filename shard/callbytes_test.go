@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/shard/forward"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -28,9 +28,9 @@ func TestBytesOfCallsAreGolden(t *testing.T) {
 		want string
 	}{
 		"read":    {read.appendTo(nil), "ac02c80107020201e807050571756572790201000000000000000000000000000001"},
-		"part":    {forward.Append(nil, &forward.Part{Section: []byte("section"), Width: 4, Judges: true}), "01040773656374696f6e"},
-		"settled": {appendSettled(nil, q, nil), "00070102060101010201000303020000"},
-		"refused": {appendSettled(nil, q, ErrNoLeader), "04001774686520736861726420686173206e6f206c6561646572"},
+		"part":    {propose.AppendPart(nil, &propose.ForwardedPart{Section: []byte("section"), Width: 4, Judges: true}), "01040773656374696f6e"},
+		"settled": {propose.AppendOutcome(nil, q, nil), "00070102060101010201000303020000"},
+		"refused": {propose.AppendOutcome(nil, q, errs.ErrNoLeader), "04001774686520736861726420686173206e6f206c6561646572"},
 	} {
 		if got := hex.EncodeToString(c.got); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)

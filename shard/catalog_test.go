@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard/keyspace"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/shard/errs"
 )
 
 // However many callers create keyspaces concurrently, the bounds on keyspaces and shards
@@ -26,7 +27,7 @@ func TestBoundsOfACluster(t *testing.T) {
 		field  string
 		bound  string
 	}{
-		{"keyspaces", catalog.KeyspacesMax - len(keyspace.Builtin(nil)) - 1, 1, 1, "name", fmt.Sprint(catalog.KeyspacesMax)},
+		{"keyspaces", catalog.KeyspacesMax - len(builtinKeyspaces(nil)) - 1, 1, 1, "name", fmt.Sprint(catalog.KeyspacesMax)},
 		{"shards", (catalog.GroupsMax - 5) / 60, 60, catalog.GroupsMax - 5 - (catalog.GroupsMax-5)/60*60, "shards", fmt.Sprint(catalog.GroupsMax)},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -35,21 +36,21 @@ func TestBoundsOfACluster(t *testing.T) {
 			mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: elsewhere}}))
 			for i := range test.others {
 				mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{Create: &catalog.CreateEntry{
-					Keyspace: catalog.Keyspace{Name: fmt.Sprintf("other%d", i), Kind: KindCounters, Columns: []string{"a"}, Shards: test.shards},
+					Keyspace: catalog.Keyspace{Name: fmt.Sprintf("other%d", i), Kind: kinds.Counters, Columns: []string{"a"}, Divisor: test.shards},
 					Replicas: slices.Repeat([][]string{{"n2.0"}}, test.shards),
 				}}))
 			}
-			errs := make([]error, 3) // room for one
+			failed := make([]error, 3) // room for one
 			var wg sync.WaitGroup
-			for i := range errs {
+			for i := range failed {
 				wg.Go(func() {
-					_, errs[i] = n.CreateKeyspace(t.Context(), Keyspace{Name: fmt.Sprintf("k%d", i), Columns: []string{"a"}, Shards: test.ask})
+					_, failed[i] = n.CreateKeyspace(t.Context(), Keyspace{Name: fmt.Sprintf("k%d", i), Columns: []string{"a"}, Shards: test.ask})
 				})
 			}
 			wg.Wait()
 			made := 0
-			for _, err := range errs {
-				var argument *ArgumentError
+			for _, err := range failed {
+				var argument *errs.ArgumentError
 				switch {
 				case err == nil:
 					made++
@@ -68,16 +69,17 @@ func TestBoundsOfACluster(t *testing.T) {
 // with three voters. A request whose time ends before changes nothing.
 func TestCreateKeyspaceBeforeTheClusterBegins(t *testing.T) {
 	t.Parallel()
-	all := []*Node{joinMember(t, nil, 1, 3)}
+	first := joinMember(t, nil, 1, 3)
+	all := []*Node{first}
 	early := Keyspace{Name: "early", Columns: []string{"a"}, Shards: 1}
 	short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	if _, err := all[0].CreateKeyspace(short, early); !errors.Is(err, ErrNoLeader) || !strings.Contains(err.Error(), "waits for 3 nodes to begin, there are 1") {
+	if _, err := first.CreateKeyspace(short, early); !errors.Is(err, errs.ErrNoLeader) || !strings.Contains(err.Error(), "waits for 3 nodes to begin, there are 1") {
 		t.Errorf("created: %v", err)
 	}
 	made := make(chan error, 1)
 	go func() {
-		_, err := all[0].CreateKeyspace(t.Context(), early)
+		_, err := first.CreateKeyspace(t.Context(), early)
 		made <- err
 	}()
 	for i := 2; i <= 3; i++ {
@@ -86,8 +88,8 @@ func TestCreateKeyspaceBeforeTheClusterBegins(t *testing.T) {
 	if err := <-made; err != nil {
 		t.Fatal(err)
 	}
-	view := all[0].Catalog()
-	if target := view.Groups[view.Keyspaces["early"].FirstGroup].Target; len(target) != 3 {
+	view := first.Catalog()
+	if target := view.Groups[view.Keyspaces["early"].Groups[0]].Target; len(target) != 3 {
 		t.Errorf("it begins on %v", target)
 	}
 }

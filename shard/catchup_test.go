@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -20,7 +23,7 @@ func TestKeyspacesAreKnownEverywhere(t *testing.T) {
 	mustDo(t, err)
 	for i, told := 0, 0; told < 9; i++ {
 		began := time.Now()
-		made, err := all[i%3].AddColumns(t.Context(), "likes", []string{fmt.Sprintf("c%d", i)}, nil)
+		made, err := all[i%3].AddColumns(t.Context(), "likes", column.Named(fmt.Sprintf("c%d", i)))
 		mustDo(t, err) // of one column too many, if all were late
 		took := time.Since(began)
 		if took >= rpc.AskTimeout {
@@ -43,7 +46,7 @@ func TestCatchUp(t *testing.T) {
 		by, asked := all[i%3], all[(i+1)%3]
 		name := fmt.Sprintf("k%d", i)
 		mustDo(t, by.catalogClient.MustChange(t.Context(), &catalog.Command{Create: &catalog.CreateEntry{Keyspace: catalog.Keyspace{
-			Name: name, Kind: KindCounters, Columns: []string{"c"}, Shards: 1,
+			Name: name, Kind: kinds.Counters, Columns: []string{"c"}, Divisor: 1,
 		}}}))
 		mustDo(t, asked.CatchUp(t.Context()))
 		if asked.Keyspace(name) == nil {
@@ -53,7 +56,7 @@ func TestCatchUp(t *testing.T) {
 	mustDo(t, all[0].Close(t.Context())) // the catalog's only voter: no controller runs here
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	if err := all[1].CatchUp(ctx); !errors.Is(err, ErrNoLeader) {
+	if err := all[1].CatchUp(ctx); !errors.Is(err, errs.ErrNoLeader) {
 		t.Errorf("without the catalog's leader: %v", err)
 	}
 }

@@ -15,12 +15,14 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/shard/forward"
-	"github.com/countd/countd/shard/membership"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/leadership"
+	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
 )
@@ -77,7 +79,7 @@ func openMembers(t *testing.T, nodes int) []*Node {
 // once gives a write an identity, so that the node repeats the write if its leader is lost. On a
 // busy machine that may happen at any time.
 func once(w *Write) *Write {
-	w.ID = ByKey([]byte(rand.Text()))
+	w.ID = dedup.ByKey([]byte(rand.Text()))
 	return w
 }
 
@@ -123,9 +125,9 @@ func TestAnyNodeAnswersAnything(t *testing.T) {
 			ks := n.Keyspace("posts")
 			w := once(&Write{Deadline: soon(), Width: 4})
 			for id := range uint64(10) {
-				w.Ops = append(w.Ops, addTo(id, 2, 1))
+				w.Ops = append(rowOps(w), addTo(id, 2, 1))
 			}
-			w.Rows = make([]int64, len(w.Ops)*w.Width)
+			w.Rows = make([]int64, len(rowOps(w))*w.Width)
 			if err := n.Write(ks, w); err != nil {
 				t.Fatalf("%s: %v", n.cfg.NodeName, err)
 			}
@@ -199,7 +201,7 @@ func TestHandOver(t *testing.T) {
 		}
 	}
 	ks := n.Keyspace("posts")
-	if err := n.Write(ks, once(&Write{Ops: []engine.Op{addTo(1, 0, 1), addTo(2, 0, 1), addTo(3, 0, 1)}, Deadline: soon()})); err != nil {
+	if err := n.Write(ks, once(&Write{Ops: counters.Ops{addTo(1, 0, 1), addTo(2, 0, 1), addTo(3, 0, 1)}, Deadline: soon()})); err != nil {
 		t.Error(err)
 	}
 }
@@ -228,7 +230,7 @@ func TestAllHandOverAtOnce(t *testing.T) {
 				t.Errorf("group %d went from term %d to %d", g.Group(), terms[g.Group()], term)
 			}
 		}
-		if _, err := all[0].membership.Progress(ctx, n.cfg.NodeKey, []raftstore.ReplicaID{{Group: catalogGroup}}); n != all[0] && !errors.Is(err, ErrDraining) {
+		if _, err := all[0].membership.Progress(ctx, n.cfg.NodeKey, []raftstore.ReplicaID{{Group: catalogGroup}}); n != all[0] && !errors.Is(err, errs.ErrDraining) {
 			t.Errorf("%s would take what is handed to it: %v", n.cfg.NodeName, err)
 		}
 	}
@@ -258,7 +260,7 @@ func TestReplicaMoves(t *testing.T) {
 				return
 			default:
 			}
-			if err := all[3].Write(ks, once(&Write{Ops: []engine.Op{addTo(3, 0, 1)}, Deadline: soon()})); err != nil {
+			if err := all[3].Write(ks, once(&Write{Ops: counters.Ops{addTo(3, 0, 1)}, Deadline: soon()})); err != nil {
 				t.Error(err)
 			}
 			n++
@@ -314,7 +316,7 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 	mustDo(t, down.Close(ctx))
 
 	target := all[0].router.holders(number)
-	moved := append(membership.Without(target, down.cfg.NodeKey), spare.cfg.NodeKey)
+	moved := append(leadership.Without(target, down.cfg.NodeKey), spare.cfg.NodeKey)
 	mustDo(t, all[0].catalogClient.MustChange(ctx, &catalog.Command{Place: &catalog.PlaceEntry{Group: number, Was: target, Target: moved}}))
 	eventually(t, "it is removed from the group", func() bool {
 		g := spare.registry.Replica(number)
@@ -337,7 +339,7 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 
 func FuzzCallMessages(f *testing.F) {
 	f.Add((&remoteRead{group: 7, route: codec.Route{Modulus: 200, Residue: 199}, consistency: Linearizable, staleness: time.Second, index: 9, query: []byte{0, 4}, keys: []uint64{1, 2}}).appendTo(nil))
-	f.Add(forward.Append(nil, &forward.Part{Section: []byte("section"), Width: 4, Judges: true}))
+	f.Add(propose.AppendPart(nil, &propose.ForwardedPart{Section: []byte("section"), Width: 4, Judges: true}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := wire.Reader{Rest: b}
 		if q := parseRead(&r); r.End() == nil {
@@ -347,14 +349,14 @@ func FuzzCallMessages(f *testing.F) {
 			}
 		}
 		r = wire.Reader{Rest: b}
-		if p := forward.Parse(&r); r.End() == nil {
-			s := wire.Reader{Rest: forward.Append(nil, p)}
-			if again := forward.Parse(&s); s.End() != nil || !reflect.DeepEqual(again, p) {
+		if p := propose.ParsePart(&r); r.End() == nil {
+			s := wire.Reader{Rest: propose.AppendPart(nil, p)}
+			if again := propose.ParsePart(&s); s.End() != nil || !reflect.DeepEqual(again, p) {
 				t.Fatalf("%+v became %+v, %v", p, again, s.Err)
 			}
 		}
 		r = wire.Reader{Rest: b}
-		if q := parseSettled(&r, 4); r.End() == nil && q.Err == nil && len(q.Result.Rows) != 4*q.Ops {
+		if q := propose.ParseOutcome(&r, 4); r.End() == nil && q.Err == nil && len(q.Result.Rows) != 4*q.Ops {
 			t.Fatalf("%d rows of %d ops", len(q.Result.Rows), q.Ops)
 		}
 	})

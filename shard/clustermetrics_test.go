@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/counters"
 )
 
 // A scrape of each node reports its groups and the other nodes.
@@ -76,7 +76,7 @@ func TestMetricOfLag(t *testing.T) {
 	all := openMembers(t, 3)
 	ks := all[0].Keyspace("posts")
 	for range 20 {
-		mustDo(t, all[0].Write(ks, once(&Write{Ops: []engine.Op{addTo(1, 0, 1)}, Deadline: soon()})))
+		mustDo(t, all[0].Write(ks, once(&Write{Ops: counters.Ops{addTo(1, 0, 1)}, Deadline: soon()})))
 	}
 	lag := func(progressOf uint64) uint64 { return 100 - min(100, progressOf) }
 	if lag(40) != 60 || lag(100) != 0 || lag(130) != 0 {

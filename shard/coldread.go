@@ -10,15 +10,19 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard/errs"
 )
 
-// answer fills a part from this replica. Unless disk is set, it returns errs.ErrColdRows if the answer is not
-// in memory. With disk, it waits until the deadline, and records damage, so that the node repairs the
-// replica. After any error but ErrOverloaded and wire.ErrBadMessage, the caller may ask another replica.
+// answer fills a part from this replica. If disk is false and the answer is not in memory, it
+// returns errs.ErrColdRows. If disk is true, it waits until the deadline, and records damage,
+// which the node then repairs. After any error but ErrOverloaded and wire.ErrBadMessage, the
+// caller may ask another replica.
 func (r *localReplica) answer(q raftfsm.Query, p *raftfsm.Part, disk bool, deadline time.Time) error {
-	err := q.Answer(r.fsm, p, disk, deadline)
+	return r.failure(q.Answer(r.fsm, p, disk, deadline))
+}
+
+// failure converts an error of the state machine, or nil, to the error that answer returns.
+func (r *localReplica) failure(err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -30,27 +34,26 @@ func (r *localReplica) answer(q raftfsm.Query, p *raftfsm.Part, disk bool, deadl
 	return r.diskFailure(err)
 }
 
-// diskFailure returns the error of a read after the disk returned err, which may be nil. It records damage.
+// diskFailure converts an error of the disk, or nil, to the error of a read. It records damage.
 func (r *localReplica) diskFailure(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, cold.ErrBusy):
-		return fmt.Errorf("%w: %w", ErrOverloaded, err)
+		return fmt.Errorf("%w: %w", errs.ErrOverloaded, err)
 	case errors.Is(err, cold.ErrDamaged) || errors.Is(err, members.ErrDamaged):
 		r.damage.Note(err)
 	}
-	return fmt.Errorf("%w: %w", ErrNoQuorum, err)
+	return fmt.Errorf("%w: %w", errs.ErrNoQuorum, err)
 }
 
-// get fills dst, width counts for each key, from a table of this replica, cold rows included. Its errors
-// are those of answer.
+// get fills dst with width counts for each key, from a table of this replica, including cold rows.
+// Its errors are those of answer.
 func (r *localReplica) get(of raftfsm.Table, keys []uint64, width int, dst []int64, deadline time.Time) error {
-	p := raftfsm.Part{Keys: keys, Words: dst}
-	return r.answer(&rows.Query{Table: of, Width: width}, &p, true, deadline)
+	return r.failure(raftfsm.ReadRows(r.fsm, of, keys, width, dst, true, deadline))
 }
 
-// failedAlone wraps the error of rows that this node cannot read and no other node has.
+// failedAlone wraps the error for damaged rows that no other node has.
 func (g *shardReplica) failedAlone(err error) error {
 	if errors.Is(err, cold.ErrDamaged) || errors.Is(err, members.ErrDamaged) {
 		return &UnreadableError{Keyspace: g.keyspace, Shard: g.shard, Err: err}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
@@ -19,7 +18,8 @@ import (
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/rows"
-	"github.com/countd/countd/shard/keyspace"
+	"github.com/countd/countd/raftfsm/unread"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/tiering"
 )
 
@@ -76,13 +76,13 @@ func TestMisfitIsReported(t *testing.T) {
 		{tiering.LayoutWeibo, 12, ""},
 		{tiering.IDLayout{}, 1<<64 - 1, ""},
 	} {
-		for _, route := range []raftfsm.Route{keyspace.NewRoute(1, ""), keyspace.NewRoute(7, ""), keyspace.NewRoute(7, ShardingHash)} {
+		for _, route := range []raftfsm.Route{raftfsm.NewRoute(1, 1, false), raftfsm.NewRoute(7, 7, false), raftfsm.NewRoute(7, 7, true)} {
 			tiers := tiering.New(tiering.Config{Cold: tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{"posts": c.layout}}})
 			shard, key := route.KeyOf(c.id)
 			fsm := counters.New(raftfsm.Places{})
 			_, err := fsm.Table().Apply([]engine.Op{addTo(7, 0, 1), addTo(key, 0, 1)}, 0, nil, nil)
 			mustDo(t, err)
-			got := tiers.Misfit(&tiering.Shard{Keyspace: "posts", PerKey: route.PerKey(), Offset: route.IDOf(shard, 0), FSM: fsm})
+			got := tiers.Misfit(&tiering.Shard{Keyspace: "posts", PerKey: route.Divisor, Offset: route.IDOf(shard, 0), FSM: fsm})
 			if c.fits == "" && got != nil || c.fits != "" && (got == nil || *got != tiering.Misfit{ID: c.id, Layout: c.layout.String(), Fits: c.fits, Rows: 1}) {
 				t.Errorf("id %d of layout %v, %+v: reported %+v, want %q", c.id, c.layout, route, got, c.fits)
 			}
@@ -117,7 +117,7 @@ func TestMisfitsAreCounted(t *testing.T) {
 		{"of one, and of none", slices.Concat(ids(tiering.LayoutTwitter, 50), untimed), 110, "twitter"},
 		{"many rows", slices.Concat(ids(tiering.LayoutTwitter, 20_000), ids(tiering.LayoutWeibo, 20_000), untimed), 20_060, ""},
 	} {
-		for _, route := range []raftfsm.Route{keyspace.NewRoute(1, ""), keyspace.NewRoute(1, ShardingHash)} {
+		for _, route := range []raftfsm.Route{raftfsm.NewRoute(1, 1, false), raftfsm.NewRoute(1, 1, true)} {
 			tiers := tiering.New(tiering.Config{Cold: tiering.ColdConfig{Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo}}})
 			fsm := counters.New(raftfsm.Places{})
 			for batch := range slices.Chunk(c.ids, 1000) {
@@ -128,7 +128,7 @@ func TestMisfitsAreCounted(t *testing.T) {
 				_, err := fsm.Table().Apply(ops, 0, nil, nil)
 				mustDo(t, err)
 			}
-			shard := &tiering.Shard{Keyspace: "posts", PerKey: route.PerKey(), FSM: fsm}
+			shard := &tiering.Shard{Keyspace: "posts", PerKey: route.Divisor, FSM: fsm}
 			for range 2 {
 				got := tiers.Misfit(shard)
 				if got == nil || got.Rows != c.rows || got.Fits != c.fits || !slices.Contains(c.ids, got.ID) {
@@ -256,7 +256,7 @@ func TestColdRowsOfANode(t *testing.T) {
 	snapshot.Close()
 	mustMove(t, n, 7, 1, 3)
 	mustFollow(t, n, 7, feed.Followee{ID: 8, Posts: 9})
-	mustBoard(t, n, board.Op{Kind: board.Publish, Name: "news"})
+	mustBoard(t, n, unread.BoardOp{Kind: unread.Publish, Name: "news"})
 	for _, g := range n.registry.groups.Load().all {
 		r := g.replica.Load()
 		if mayBeCold := r.group.Cold() != nil; mayBeCold != (g.kind == codec.KindCounters) {
@@ -442,7 +442,7 @@ func TestDamagedColdRows(t *testing.T) {
 	if err != nil || len(skipped.Unreadable) != 1 {
 		t.Errorf("a scan that skips: %+v, %v", skipped, err)
 	}
-	w := &Write{Ops: []engine.Op{addTo(coldID(5), 0, 1)}, Deadline: soon()}
+	w := &Write{Ops: counters.Ops{addTo(coldID(5), 0, 1)}, Deadline: soon()}
 	mustBeUnreadable(t, n.Write(ks, w), r)
 	if got := mustGet(t, n, ks, ReadOptions{}, coldID(coldTestRows-1)); got[0] != 1 {
 		t.Errorf("a row in memory reads %v", got)
@@ -456,19 +456,19 @@ func TestDamagedColdRows(t *testing.T) {
 	closeCold(t, n)
 	n = openColdNodeAt(t, dir, 1, 0, "")
 	eventually(t, "the rest is served", func() bool {
-		w := &Write{Ops: []engine.Op{addTo(1, 0, 1)}, Deadline: soon()}
+		w := &Write{Ops: counters.Ops{addTo(1, 0, 1)}, Deadline: soon()}
 		users := n.Keyspace("users")
 		return users != nil && n.Write(users, w) == nil
 	})
 	ks = n.Keyspace("posts")
 	for _, consistency := range []Consistency{Stale, Bounded, Linearizable} {
 		opt := &ReadOptions{Consistency: consistency, Deadline: time.Now().Add(300 * time.Millisecond)}
-		if err := n.Get(ks, []uint64{coldID(coldTestRows - 1)}, 4, opt, row); !errors.Is(err, ErrNoQuorum) {
+		if err := n.Get(ks, []uint64{coldID(coldTestRows - 1)}, 4, opt, row); !errors.Is(err, errs.ErrNoQuorum) {
 			t.Errorf("after the start: %v, %v", row, err)
 		}
 	}
 	w.Deadline = time.Now().Add(300 * time.Millisecond)
-	if err := n.Write(ks, w); !errors.Is(err, ErrNoLeader) {
+	if err := n.Write(ks, w); !errors.Is(err, errs.ErrNoLeader) {
 		t.Errorf("write after the start: %v", err)
 	}
 	eventually(t, "it is told", func() bool { return n.registry.damagedShards() == 1 })

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard/membership"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/replica"
 )
 
@@ -37,7 +37,7 @@ func TestWipedNodeTakesItsOwnPlace(t *testing.T) {
 	}
 	for number, placement := range all[0].catalog.View().Groups {
 		if slices.Contains(placement.Target, old.cfg.NodeKey) {
-			place := &catalog.PlaceEntry{Group: number, Was: placement.Target, Target: append(membership.Without(placement.Target, old.cfg.NodeKey), cfg.NodeKey)}
+			place := &catalog.PlaceEntry{Group: number, Was: placement.Target, Target: append(leadership.Without(placement.Target, old.cfg.NodeKey), cfg.NodeKey)}
 			mustDo(t, all[0].catalogClient.MustChange(ctx, &catalog.Command{Place: place}))
 		}
 	}

@@ -3,15 +3,16 @@ package shard
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard/keyspace"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/replica"
 )
 
-// DropKeyspace drops a keyspace with all its rows, and returns it as it was. Once DropKeyspace
-// returns, the name is free, and the nodes that answered know of the drop. Each node deletes its
-// replicas afterwards.
+// DropKeyspace drops a keyspace with all its rows, and returns the keyspace as it was. When
+// DropKeyspace returns, the name may be used again, and the nodes that answered know of the drop.
+// Each node deletes its replicas later.
 func (n *Node) DropKeyspace(ctx context.Context, name string) (*Keyspace, error) {
 	if name == catalogName || IsBuiltin(name) {
 		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("keyspace %s is built in", name)}
@@ -27,20 +28,20 @@ func (n *Node) DropKeyspace(ctx context.Context, name string) (*Keyspace, error)
 	case r.Refused != "":
 		return nil, &catalog.RefusedError{Reason: r.Refused}
 	case r.Missing:
-		return nil, ErrUnknownKeyspace
+		return nil, errs.ErrUnknownKeyspace
 	}
 	if err := n.follow(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+		return nil, fmt.Errorf("%w: %w", errs.ErrOutcomeUnknown, err)
 	}
 	n.catalogClient.Tell(ctx, index)
 	n.cfg.Logger.Info("a keyspace was dropped", "keyspace", name, "first_group", k.FirstGroup, "shards", k.Shards)
 	return k, nil
 }
 
-// DropColumn drops a column of a keyspace and returns the keyspace without it. Reads no longer show
+// DropColumn drops a column of a keyspace and returns the changed keyspace. Reads no longer show
 // the counts of the column, and no other column ever gets its number.
 func (n *Node) DropColumn(ctx context.Context, name, column string) (*Keyspace, error) {
-	if keyspace.HasBuiltin(name, column) {
+	if b := builtin(name); b != nil && slices.Contains(b.Columns, column) {
 		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("column %s of keyspace %s is built in", column, name)}
 	}
 	k, err := n.toDrop(ctx, name)
@@ -49,7 +50,7 @@ func (n *Node) DropColumn(ctx context.Context, name, column string) (*Keyspace, 
 	}
 	number := k.Column(column)
 	if number < 0 {
-		return nil, ErrUnknownColumn
+		return nil, errs.ErrUnknownColumn
 	}
 	r, index, err := n.catalogClient.Change(ctx, &catalog.Command{DropColumn: &catalog.DropColumnEntry{
 		Keyspace: name, FirstGroup: k.FirstGroup, Column: column, Number: number,
@@ -60,16 +61,16 @@ func (n *Node) DropColumn(ctx context.Context, name, column string) (*Keyspace, 
 	case r.Refused != "":
 		return nil, &catalog.RefusedError{Reason: r.Refused}
 	case r.Missing && n.catalog.View().Dropped(k.FirstGroup):
-		return nil, ErrUnknownKeyspace
+		return nil, errs.ErrUnknownKeyspace
 	case r.Missing:
-		return nil, ErrUnknownColumn
+		return nil, errs.ErrUnknownColumn
 	}
 	n.cfg.Logger.Info("a column was dropped", "keyspace", name, "column", column, "number", number)
 	return n.served(ctx, name, index)
 }
 
-// toDrop returns the present keyspace of a name. It catches up first: another node may have created
-// the keyspace, or dropped and created it again.
+// toDrop returns the present keyspace with that name. It first waits for the newest catalog,
+// because another node may have created the keyspace, or dropped and created it again.
 func (n *Node) toDrop(ctx context.Context, name string) (*Keyspace, error) {
 	if err := n.CatchUp(ctx); err != nil {
 		return nil, err
@@ -77,26 +78,26 @@ func (n *Node) toDrop(ctx context.Context, name string) (*Keyspace, error) {
 	if k := n.Keyspace(name); k != nil {
 		return k, nil
 	}
-	return nil, ErrUnknownKeyspace
+	return nil, errs.ErrUnknownKeyspace
 }
 
-// removeDropped closes this node's replicas of groups whose keyspaces were dropped, and moves aside
-// the files of those that are closed; finishDeletions deletes them. runReconcile calls it after
-// follow, so nobody opens such a replica any more. It needs no proof by the group's leader, because
-// all promises of a dropped group end with the group.
-func (n *Node) removeDropped(view *catalog.View) {
+// removeDropped closes this node's replicas of groups whose keyspaces were dropped, and moves the
+// files of closed ones aside; finishDeletions deletes them. runReconcile calls it after follow, so
+// such a replica is not opened any more. It needs no proof by the group's leader, because a
+// dropped group needs no votes and no acknowledged writes.
+func (n *replicas) removeDropped(view *catalog.View) {
 	n.registry.changing.Lock()
 	defer n.registry.changing.Unlock()
-	table := n.registry.groups.Load() // under changing: an older table may lack a group that was opened since
+	table := n.registry.groups.Load() // load it under changing, because an older table may lack a group that was opened since
 	open := map[uint32]bool{}
 	for _, g := range table.dropped {
 		if !g.ends.Swap(true) {
-			n.running.Go(func() { n.endDropped(g) }) // ends with the replica, or once the node is stopping
+			n.running.Go(func() { n.endDropped(g) }) // ends when the replica is closed, or once the node is stopping
 		}
 		open[g.number] = g.replica.Load() != nil || g.closing.Load() != nil
 	}
-	// view may be newer than the view that follow used, so a group that only view has dropped is
-	// still open.
+	// view may be newer than the view that follow used. Skip a group that was dropped in between,
+	// because its replica is still open.
 	for _, r := range n.registry.dirs.Replicas(func(group uint32) bool {
 		return view.Dropped(group) && table.byNumber[group] == nil && !open[group]
 	}) {
@@ -107,7 +108,7 @@ func (n *Node) removeDropped(view *catalog.View) {
 			}
 			return
 		}
-		n.wakeReconcile() // to finish the deletion
+		n.wakeReconcile() // so that finishDeletions runs
 	}
 	for _, g := range table.dropped {
 		if !open[g.number] {
@@ -116,10 +117,10 @@ func (n *Node) removeDropped(view *catalog.View) {
 	}
 }
 
-// endDropped refuses the requests that wait for a dropped group, and closes this node's replica.
-func (n *Node) endDropped(g *shardReplica) {
+// endDropped refuses the waiting requests of a dropped group, and closes this node's replica.
+func (n *replicas) endDropped(g *shardReplica) {
 	g.forward.Close()
-	n.registry.changing.Lock() // a goroutine that opens the replica again has finished, or will find the group dropped
+	n.registry.changing.Lock() // wait for a goroutine that opens the replica again; later goroutines find the group dropped
 	r := g.replica.Load()
 	n.registry.changing.Unlock()
 	if r == nil {

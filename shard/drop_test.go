@@ -17,14 +17,18 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/rows"
-	"github.com/countd/countd/shard/dirs"
-	"github.com/countd/countd/shard/forward"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -78,7 +82,7 @@ func isDeleted(t *testing.T, n *Node, first uint32, shards int) bool {
 	t.Helper()
 	for _, name := range dirsOf(t, n.cfg.Dir, first, shards) {
 		left, err := os.ReadDir(filepath.Join(n.cfg.Dir, name))
-		if !strings.HasSuffix(name, dirs.RemovedSuffix) || err != nil || len(left) > 0 {
+		if !strings.HasSuffix(name, replica.RemovedSuffix) || err != nil || len(left) > 0 {
 			return false
 		}
 	}
@@ -101,7 +105,7 @@ func TestDropKeyspace(t *testing.T) {
 	for id := range uint64(9) {
 		ops = append(ops, addTo(id, 0, 5))
 	}
-	w := once(&Write{Ops: ops, Deadline: soon()})
+	w := once(&Write{Ops: counters.Ops(ops), Deadline: soon()})
 	mustDo(t, all[3].Write(old, w))
 	mustDrop(t, all[3], "songs")
 	allKnow(t, all, old)
@@ -109,15 +113,15 @@ func TestDropKeyspace(t *testing.T) {
 		if k := n.Keyspace("songs"); k != nil {
 			t.Errorf("%s knows %+v", n.cfg.NodeName, k)
 		}
-		if err := n.Write(old, once(&Write{Ops: ops, Deadline: soon()})); !errors.Is(err, ErrUnknownKeyspace) {
+		if err := n.Write(old, once(&Write{Ops: counters.Ops(ops), Deadline: soon()})); !errors.Is(err, errs.ErrUnknownKeyspace) {
 			t.Errorf("%s: a write: %v", n.cfg.NodeName, err)
 		}
 		for _, consistency := range []Consistency{Stale, Bounded, Linearizable} {
 			opt := &ReadOptions{Consistency: consistency, Token: w.Token, Deadline: soon()}
-			if err := n.Get(old, []uint64{1, 2, 3}, 1, opt, make([]int64, 3)); !errors.Is(err, ErrUnknownKeyspace) {
+			if err := n.Get(old, []uint64{1, 2, 3}, 1, opt, make([]int64, 3)); !errors.Is(err, errs.ErrUnknownKeyspace) {
 				t.Errorf("%s: a read: %v", n.cfg.NodeName, err)
 			}
-			if _, err := n.Scan(old, 0, false, 10, 1, opt); !errors.Is(err, ErrUnknownKeyspace) {
+			if _, err := n.Scan(old, 0, false, 10, 1, opt); !errors.Is(err, errs.ErrUnknownKeyspace) {
 				t.Errorf("%s: a scan: %v", n.cfg.NodeName, err)
 			}
 		}
@@ -129,7 +133,7 @@ func TestDropKeyspace(t *testing.T) {
 			t.Errorf("%s: the new keyspace has %v", n.cfg.NodeName, rows)
 		}
 	}
-	mustDo(t, all[0].Write(made, once(&Write{Ops: []engine.Op{addTo(1, 1, 2)}, Deadline: soon()})))
+	mustDo(t, all[0].Write(made, once(&Write{Ops: counters.Ops{addTo(1, 1, 2)}, Deadline: soon()})))
 	if rows := mustGet(t, all[2], made, ReadOptions{Consistency: Linearizable}, 1); rows[0] != 0 || rows[1] != 2 {
 		t.Errorf("the new keyspace counts %v", rows)
 	}
@@ -138,7 +142,7 @@ func TestDropKeyspace(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	if _, err := all[0].DropKeyspace(ctx, "none"); !errors.Is(err, ErrUnknownKeyspace) {
+	if _, err := all[0].DropKeyspace(ctx, "none"); !errors.Is(err, errs.ErrUnknownKeyspace) {
 		t.Errorf("a drop of none: %v", err)
 	}
 	for _, name := range []string{"posts", "users", "unread", "feed", "board", "meta"} {
@@ -166,8 +170,8 @@ func TestDropUnderLoad(t *testing.T) {
 		for i, n := range all {
 			callers.Go(func() { // ends with the first ErrUnknownKeyspace
 				for j := uint64(0); ; j++ {
-					err := n.Write(old, &Write{Ops: []engine.Op{addTo(j, 0, 1), addTo(j+1, 0, 1), addTo(j+2, 0, 1)}, Deadline: soon()})
-					if errors.Is(err, ErrUnknownKeyspace) {
+					err := n.Write(old, &Write{Ops: counters.Ops{addTo(j, 0, 1), addTo(j+1, 0, 1), addTo(j+2, 0, 1)}, Deadline: soon()})
+					if errors.Is(err, errs.ErrUnknownKeyspace) {
 						return
 					}
 					select {
@@ -176,7 +180,7 @@ func TestDropUnderLoad(t *testing.T) {
 						return
 					default:
 					}
-					if err != nil && !errors.Is(err, ErrOutcomeUnknown) {
+					if err != nil && !errors.Is(err, errs.ErrOutcomeUnknown) {
 						t.Errorf("node %d: %v", i+1, err)
 						return
 					}
@@ -186,7 +190,7 @@ func TestDropUnderLoad(t *testing.T) {
 			callers.Go(func() {
 				for {
 					opt := &ReadOptions{Consistency: Linearizable, Deadline: soon()}
-					if err := n.Get(old, []uint64{1, 2, 3}, 1, opt, make([]int64, 3)); errors.Is(err, ErrUnknownKeyspace) {
+					if err := n.Get(old, []uint64{1, 2, 3}, 1, opt, make([]int64, 3)); errors.Is(err, errs.ErrUnknownKeyspace) {
 						return
 					} else if err != nil {
 						t.Errorf("node %d: a read: %v", i+1, err)
@@ -204,7 +208,7 @@ func TestDropUnderLoad(t *testing.T) {
 		}
 		mustDrop(t, all[0], "songs")
 		made := mustMake(t, all[2], "songs", 3, "plays")
-		mustDo(t, all[3].Write(made, once(&Write{Ops: []engine.Op{addTo(7, 0, 1)}, Deadline: soon()})))
+		mustDo(t, all[3].Write(made, once(&Write{Ops: counters.Ops{addTo(7, 0, 1)}, Deadline: soon()})))
 		allKnow(t, all, old)
 		close(stop)
 		callers.Wait()
@@ -223,7 +227,7 @@ func TestDropWhileANodeIsDown(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
 	old := mustMake(t, all[0], "songs", 2, "plays")
-	mustDo(t, all[0].Write(old, once(&Write{Ops: []engine.Op{addTo(1, 0, 1), addTo(2, 0, 1)}, Deadline: soon()})))
+	mustDo(t, all[0].Write(old, once(&Write{Ops: counters.Ops{addTo(1, 0, 1), addTo(2, 0, 1)}, Deadline: soon()})))
 	down := all[2]
 	eventually(t, "all nodes hold it", func() bool { return len(dirsOf(t, down.cfg.Dir, old.FirstGroup, 2)) == 2 })
 	closeNode := func() {
@@ -265,23 +269,23 @@ func TestDropIsToldToOlderCatalogs(t *testing.T) {
 	old := mustMake(t, all[0], "songs", 1, "plays")
 	number := old.FirstGroup
 	var w raftfsm.RequestWriter
-	w.Reset(nil, codectest.Whole, &RequestID{})
+	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 	op := addTo(1, 0, 1)
-	counters.AppendOp(&w, 1, &op)
+	counters.Ops{op}.AppendTo(&w, 1, 0)
 	mustDrop(t, all[0], "songs")
 	allKnow(t, all, old)
-	g := all[0].newShardReplica(&catalog.Keyspace{Name: "songs", Kind: KindCounters, FirstGroup: number, Shards: 1}, 0)
+	g := all[0].newShardReplica(&catalog.Keyspace{Name: "songs", Kind: kinds.Counters, Groups: []uint32{number}}, 0)
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	other := all[1].cfg.NodeKey
-	parts := []*forward.Part{{Section: w.Section(), Ops: 1}}
+	parts := []*propose.ForwardedPart{{Section: w.Section(), Ops: 1}}
 	for _, method := range []string{methodPropose, methodRelay} {
-		if _, err := all[0].writer.sendParts(ctx, g, other, method, parts); !errors.Is(rpc.Fate(err), ErrUnknownKeyspace) || mayTryAgain(rpc.Fate(err), true) {
+		if _, err := all[0].writer.sendParts(ctx, g, other, method, parts); !errors.Is(rpc.Fate(err), errs.ErrUnknownKeyspace) || mayTryAgain(rpc.Fate(err), true) {
 			t.Errorf("%s: %v", method, err)
 		}
 	}
 	row := &rows.Query{Width: 1}
-	if err := all[0].reader.readAt(ctx, other, row, &raftfsm.Part{Keys: []uint64{1}}, g, &ReadOptions{}); !errors.Is(err, ErrUnknownKeyspace) {
+	if err := all[0].reader.readAt(ctx, other, row, &raftfsm.Part{Keys: []uint64{1}}, g, &ReadOptions{}); !errors.Is(err, errs.ErrUnknownKeyspace) {
 		t.Errorf("a read: %v", err)
 	}
 }
@@ -307,9 +311,9 @@ func TestDropColumn(t *testing.T) {
 	if page, err := n.Scan(changed, 0, false, 10, 3, &ReadOptions{Deadline: soon()}); err != nil || !slices.Equal(page.IDs, []uint64{1, 3}) || !slices.Equal(page.Rows, []int64{1, 0, 0, 0, 0, 4}) {
 		t.Errorf("a scan: %+v, %v", page, err)
 	}
-	changed, err = n.AddColumns(ctx, "songs", []string{"likes"}, nil)
+	changed, err = n.AddColumns(ctx, "songs", column.Named("likes"))
 	mustDo(t, err)
-	mustDo(t, n.Write(ks, &Write{Ops: []engine.Op{addTo(2, 1, 1)}, Deadline: soon()})) // by a caller that does not know of the drop
+	mustDo(t, n.Write(ks, &Write{Ops: counters.Ops{addTo(2, 1, 1)}, Deadline: soon()})) // by a caller that does not know of the drop
 	if rows := mustGet(t, n, changed, ReadOptions{Consistency: Linearizable}, 1, 2); rows[3] != 0 || rows[7] != 0 {
 		t.Errorf("the new column has %v", rows)
 	}
@@ -317,9 +321,9 @@ func TestDropColumn(t *testing.T) {
 		keyspace, column string
 		want             func(error) bool
 	}{
-		{"songs", "none", func(err error) bool { return errors.Is(err, ErrUnknownColumn) }},
-		{"songs", "", func(err error) bool { return errors.Is(err, ErrUnknownColumn) }},
-		{"none", "likes", func(err error) bool { return errors.Is(err, ErrUnknownKeyspace) }},
+		{"songs", "none", func(err error) bool { return errors.Is(err, errs.ErrUnknownColumn) }},
+		{"songs", "", func(err error) bool { return errors.Is(err, errs.ErrUnknownColumn) }},
+		{"none", "likes", func(err error) bool { return errors.Is(err, errs.ErrUnknownKeyspace) }},
 		{"posts", "like", func(err error) bool { return errors.As(err, new(*catalog.RefusedError)) }},
 		{"unread", "dm", func(err error) bool { return errors.As(err, new(*catalog.RefusedError)) }},
 	} {
@@ -347,7 +351,7 @@ func TestDroppedColumnIsRefused(t *testing.T) {
 	defer cancel()
 	_, err := all[0].DropColumn(ctx, "songs", "likes")
 	mustDo(t, err)
-	_, err = all[0].AddColumns(ctx, "songs", []string{"likes"}, nil)
+	_, err = all[0].AddColumns(ctx, "songs", column.Named("likes"))
 	mustDo(t, err)
 	for _, n := range all {
 		eventually(t, n.cfg.NodeName+" knows of the new column", func() bool { return n.Keyspace("songs").Column("likes") == 2 })
@@ -359,14 +363,14 @@ func TestDroppedColumnIsRefused(t *testing.T) {
 		}
 		followers++
 		for name, op := range map[string]engine.Op{"a join": engine.Join(7, 1, 9), "a leave": engine.Leave(7, 1, 9), "an uncounted join": engine.Copy(7, 1, 9, 0)} {
-			if err := n.Write(old, &Write{Ops: []engine.Op{op}, Deadline: soon()}); !errors.Is(err, ErrUnknownColumn) {
+			if err := n.Write(old, &Write{Ops: counters.Ops{op}, Deadline: soon()}); !errors.Is(err, errs.ErrUnknownColumn) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if err := n.Write(old, &Write{Ops: []engine.Op{addTo(7, 1, 1)}, Deadline: soon()}); !errors.Is(err, ErrUnknownColumn) {
+		if err := n.Write(old, &Write{Ops: counters.Ops{addTo(7, 1, 1)}, Deadline: soon()}); !errors.Is(err, errs.ErrUnknownColumn) {
 			t.Errorf("a write to the dropped column through %s: %v", n.cfg.NodeName, err)
 		}
-		mustDo(t, n.Write(old, once(&Write{Ops: []engine.Op{addTo(7, 0, 1)}, Deadline: soon()})))
+		mustDo(t, n.Write(old, once(&Write{Ops: counters.Ops{addTo(7, 0, 1)}, Deadline: soon()})))
 	}
 	if followers == 0 {
 		t.Error("no node follows")
@@ -394,7 +398,7 @@ func TestRestoreByColumns(t *testing.T) {
 	_, err := n.DropColumn(ctx, "songs", "likes")
 	mustDo(t, err)
 	after := snapshot()
-	ks, err = n.AddColumns(ctx, "songs", []string{"likes"}, nil)
+	ks, err = n.AddColumns(ctx, "songs", column.Named("likes"))
 	mustDo(t, err)
 	old, dropped := []string{"plays", "likes", "skips"}, []string{"plays", "", "skips"}
 	for _, c := range []struct {
@@ -412,7 +416,7 @@ func TestRestoreByColumns(t *testing.T) {
 		{"with one twice", before, []string{"plays", "plays", "skips"}, nil, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			facts, err := n.RestoreShard(ctx, ks.FirstGroup, strings.NewReader(c.snapshot), RestoreOptions{Force: true, Columns: c.columns})
+			facts, err := RestoreShard(ctx, n, ks.FirstGroup, strings.NewReader(c.snapshot), true, c.columns)
 			if c.refused {
 				if err == nil {
 					t.Error("restored")
@@ -426,7 +430,7 @@ func TestRestoreByColumns(t *testing.T) {
 		})
 	}
 	other := mustMake(t, n, "albums", 1, "skips", "likes", "plays")
-	if _, err := n.RestoreShard(ctx, other.FirstGroup, strings.NewReader(after), RestoreOptions{Columns: dropped}); err != nil {
+	if _, err := RestoreShard(ctx, n, other.FirstGroup, strings.NewReader(after), false, dropped); err != nil {
 		t.Fatal(err)
 	}
 	if rows := mustGet(t, n, other, ReadOptions{Consistency: Linearizable}, 1, 2); !slices.Equal(rows, []int64{3, 0, 1, 0, 0, 0}) {
@@ -441,7 +445,7 @@ func TestDroppedMemoryIsFreed(t *testing.T) {
 	old := mustMake(t, all[0], "songs", 2, "plays")
 	var held []weak.Pointer[localReplica]
 	for i, n := range all {
-		mustDo(t, n.Write(old, once(&Write{Ops: []engine.Op{addTo(uint64(i), 0, 1), addTo(uint64(i+1), 0, 1)}, Deadline: soon()})))
+		mustDo(t, n.Write(old, once(&Write{Ops: counters.Ops{addTo(uint64(i), 0, 1), addTo(uint64(i+1), 0, 1)}, Deadline: soon()})))
 		mustGet(t, n, old, ReadOptions{Consistency: Linearizable}, 0, 1, 2)
 		for s := range uint32(2) {
 			if r := n.registry.shardOf(old.FirstGroup + s).replica.Load(); r != nil {

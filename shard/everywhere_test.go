@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard/replica"
 )
 
@@ -18,7 +18,7 @@ func TestStaleReadsBesideAReplicaThatIsCopied(t *testing.T) {
 	all := openMembers(t, 4)
 	last := all[3] // everywhere, the function, places on the first three
 	ks := all[0].Keyspace("users")
-	mustDo(t, all[0].Write(ks, once(&Write{Ops: []engine.Op{addTo(7, 0, 5)}, Deadline: soon()})))
+	mustDo(t, all[0].Write(ks, once(&Write{Ops: counters.Ops{addTo(7, 0, 5)}, Deadline: soon()})))
 	stale := func(n *Node) int64 {
 		t.Helper()
 		rows := make([]int64, 1)
@@ -67,7 +67,7 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 				return
 			default:
 			}
-			if err := all[n%4].Write(ks, once(&Write{Ops: []engine.Op{addTo(3, 0, 1)}, Deadline: soon()})); err != nil {
+			if err := all[n%4].Write(ks, once(&Write{Ops: counters.Ops{addTo(3, 0, 1)}, Deadline: soon()})); err != nil {
 				t.Error(err)
 			}
 			n++

@@ -11,15 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/spill"
-	"github.com/countd/countd/shard/headroom"
-	"github.com/countd/countd/shard/keyspace"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/tiering"
 )
 
@@ -30,7 +28,7 @@ func openFeedNode(t *testing.T, dir string, i int, addr string) *Node {
 	if addr != "" {
 		cfg.ClusterAddr = addr
 	}
-	cfg.Shards = map[string]int{"posts": 1, "users": 1, KeyspaceUnread: 1, KeyspaceFeed: 2}
+	cfg.Shards = map[string]int{"posts": 1, "users": 1, kinds.KeyspaceUnread: 1, kinds.KeyspaceFeed: 2}
 	cfg.Cold.Dir, cfg.FeedIdle = filepath.Join(dir, "cold"), 1000*time.Hour
 	n, err := Open(cfg)
 	mustDo(t, err)
@@ -90,7 +88,7 @@ func checkFeeds(t *testing.T, n *Node, opt ReadOptions, since map[uint64]feed.Fo
 		return all
 	}
 	opt.Deadline = soon()
-	ks := n.Keyspace(KeyspaceFeed)
+	ks := n.Keyspace(kinds.KeyspaceFeed)
 	var one, all Feeds
 	for _, user := range []uint64{3, 4, feedTestUsers + 1} {
 		mustDo(t, n.Feeds(ks, []uint64{user}, &opt, &one))
@@ -117,7 +115,7 @@ func TestSpilledFeedsOfANode(t *testing.T) {
 		t.Fatalf("%d feeds of %d are on disk", spilled, users)
 	}
 	for _, g := range n.Status().Groups {
-		if g.Keyspace == KeyspaceFeed && (g.ColdRows == 0 || g.ColdRows != g.Rows || g.ColdBytes == 0) {
+		if g.Keyspace == kinds.KeyspaceFeed && (g.ColdRows == 0 || g.ColdRows != g.Rows || g.ColdBytes == 0) {
 			t.Errorf("status tells %+v", g)
 		}
 	}
@@ -139,7 +137,7 @@ func TestSpilledFeedsOfANode(t *testing.T) {
 		if g.kind != codec.KindFeed {
 			continue
 		}
-		r := g.replica.Load().feed
+		r := g.replica.Load().fsm
 		backup, err := n.OpenSnapshot(t.Context(), g.number)
 		mustDo(t, err)
 		facts, err := kinds.All.VisitSnapshot(backup, codec.KindFeed, g.of(), raftfsm.SnapshotVisitor{})
@@ -165,7 +163,7 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 	all := []*Node{first, openFeedNode(t, t.TempDir(), 2, ""), openFeedNode(t, t.TempDir(), 3, "")}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	number := first.Keyspace(KeyspaceFeed).FirstGroup
+	number := first.Keyspace(kinds.KeyspaceFeed).FirstGroup
 	for _, other := range all[1:] {
 		mustDo(t, first.catalogClient.MustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other.record()}}))
 	}
@@ -210,7 +208,7 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 	spillAll(t, first)
 	replaced = loseFeeds(t, first, number+1)
 	users := []uint64{1, 2, 3, 4, 5, 6}
-	_ = first.Feeds(first.Keyspace(KeyspaceFeed), users, &ReadOptions{Deadline: time.Now().Add(300 * time.Millisecond)}, new(Feeds))
+	_ = first.Feeds(first.Keyspace(kinds.KeyspaceFeed), users, &ReadOptions{Deadline: time.Now().Add(300 * time.Millisecond)}, new(Feeds))
 	eventually(t, "the only voter has another replica", replaced)
 	eventually(t, "it serves", func() bool { return first.Ready() == nil })
 	for _, n := range all {
@@ -257,20 +255,20 @@ func TestLostFeedsComeBack(t *testing.T) {
 		"by a read": func(r *localReplica) {
 			var feeds Feeds
 			opt := &ReadOptions{Deadline: time.Now().Add(300 * time.Millisecond)}
-			user := keyspace.NewRoute(2, "").IDOf(1, 2)
-			err := n.Feeds(n.Keyspace(KeyspaceFeed), []uint64{user}, opt, &feeds)
-			if err == nil && feeds.Of(0)[0].Posts != int64(user) || err != nil && !errors.Is(err, ErrNoQuorum) {
+			user := raftfsm.NewRoute(2, 2, false).IDOf(1, 2)
+			err := n.Feeds(n.Keyspace(kinds.KeyspaceFeed), []uint64{user}, opt, &feeds)
+			if err == nil && feeds.Of(0)[0].Posts != int64(user) || err != nil && !errors.Is(err, errs.ErrNoQuorum) {
 				t.Errorf("a lost feed reads %v, %v", feeds, err)
 			}
 		},
 		"by a write": func(r *localReplica) {
-			w := &Write{Ops: []engine.Op{{ID: 1}}, Feeds: []feed.Op{{Kind: feed.Unfollow, User: 1}}, Deadline: soon()}
-			if err := n.Write(n.Keyspace(KeyspaceFeed), w); err != nil && !errors.Is(err, ErrNoLeader) {
+			w := &Write{Ops: feed.Ops{{Kind: feed.Unfollow, User: 1}}, Deadline: soon()}
+			if err := n.Write(n.Keyspace(kinds.KeyspaceFeed), w); err != nil && !errors.Is(err, errs.ErrNoLeader) {
 				t.Errorf("a write to a lost feed: %v", err)
 			}
 		},
 		"by a snapshot": func(r *localReplica) {
-			mustDo(t, n.Write(n.Keyspace(KeyspaceFeed), &Write{Ops: []engine.Op{{ID: 777}}, Feeds: []feed.Op{{Kind: feed.Read, User: 777}}, Deadline: soon()}))
+			mustDo(t, n.Write(n.Keyspace(kinds.KeyspaceFeed), &Write{Ops: feed.Ops{{Kind: feed.Read, User: 777}}, Deadline: soon()}))
 			if err := r.group.TakeSnapshot(); err == nil {
 				t.Error("a snapshot without all feeds was taken")
 			}
@@ -278,7 +276,7 @@ func TestLostFeedsComeBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spillAll(t, n)
-			loseAndTouch(t, n, n.Keyspace(KeyspaceFeed).FirstGroup+1, touch)
+			loseAndTouch(t, n, n.Keyspace(kinds.KeyspaceFeed).FirstGroup+1, touch)
 			checkFeeds(t, n, ReadOptions{Consistency: Linearizable}, nil)
 			if n.registry.damagedShards() != 0 {
 				t.Error("it is still said to be damaged")
@@ -302,14 +300,14 @@ func TestFeedsLeaveMemoryByThemselves(t *testing.T) {
 	}
 	n.spill.Round(clock, time.Hour)
 	var feeds Feeds
-	mustDo(t, n.Feeds(n.Keyspace(KeyspaceFeed), []uint64{1, 2, 3}, &ReadOptions{Deadline: soon()}, &feeds))
+	mustDo(t, n.Feeds(n.Keyspace(kinds.KeyspaceFeed), []uint64{1, 2, 3}, &ReadOptions{Deadline: soon()}, &feeds))
 	n.spill.Round(clock, 999*time.Hour)
 	checkDisk("nobody is idle for long enough", 0, 0)
 	tight = true
 	n.spill.Round(clock, 999*time.Hour)
 	checkDisk("memory is tight", 2, feedTestUsers/4)
 	again, _ := onDisk(n)
-	clock.Cycles = headroom.RuntimeMetric("/gc/cycles/total:gc-cycles")
+	clock.Cycles = tiering.RuntimeMetric("/gc/cycles/total:gc-cycles")
 	tight = false
 	n.spill.Round(clock, 999*time.Hour)
 	checkDisk("there is room", again, again)

@@ -4,10 +4,13 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -23,7 +26,7 @@ func floored(id uint64, column uint8, delta, floor int64) engine.Op {
 func TestFloorsThroughAnyNode(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
-	ks, err := all[0].CreateKeyspace(t.Context(), Keyspace{Name: "badges", Columns: []string{"a", "b"}, Shards: 3, Floors: map[string]int64{"b": 0}})
+	ks, err := all[0].CreateKeyspace(t.Context(), Keyspace{Name: "badges", Columns: []string{"a", "b"}, Shards: 3, Settings: column.Settings[int64]{Floors: map[string]int64{"b": 0}}})
 	mustDo(t, err)
 	if ks.Floors["b"] != 0 || len(ks.Floors) != 1 {
 		t.Fatalf("made %+v", ks)
@@ -34,10 +37,10 @@ func TestFloorsThroughAnyNode(t *testing.T) {
 		at := n.Keyspace("badges")
 		base := uint64(100 * i)
 		write := func() *Write {
-			w := &Write{ID: ByKey([]byte{byte('k' + i)}, []byte("body")), Width: 2, Deadline: soon(), Ops: []engine.Op{
+			w := &Write{ID: dedup.ByKey([]byte{byte('k' + i)}, []byte("body")), Width: 2, Deadline: soon(), Ops: counters.Ops{
 				addTo(base+5, 1, 3), floored(base+4, 0, -1, 0), addTo(base+5, 1, -7), addTo(base+6, 0, -2), floored(base+6, 1, 1, 0), floored(base+4, 0, 2, 9),
 			}}
-			w.Rows = make([]int64, 2*len(w.Ops))
+			w.Rows = make([]int64, 2*len(rowOps(w)))
 			mustDo(t, n.Write(at, w))
 			return w
 		}
@@ -66,14 +69,14 @@ func TestFloorsThroughAnyNode(t *testing.T) {
 func TestUnreadHasFloors(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), nil)
-	ks := n.Keyspace(KeyspaceUnread)
+	ks := n.Keyspace(kinds.KeyspaceUnread)
 	for _, column := range ks.Columns {
 		if floor, has := ks.Floors[column]; !has || floor != 0 {
 			t.Fatalf("floors %v of columns %v", ks.Floors, ks.Columns)
 		}
 	}
 	three := int64(3)
-	ks, err := n.AddColumns(t.Context(), KeyspaceUnread, []string{"gift", "call", "ring"}, map[string]*int64{"call": nil, "ring": &three})
+	ks, err := n.AddColumns(t.Context(), kinds.KeyspaceUnread, []column.Column{{Name: "gift"}, {Name: "call", NoFloor: true}, {Name: "ring", Floor: &three}})
 	mustDo(t, err)
 	_, call := ks.Floors["call"]
 	if gift, has := ks.Floors["gift"]; !has || gift != 0 || call || ks.Floors["ring"] != 3 {
@@ -94,14 +97,14 @@ func FuzzParseSettled(f *testing.F) {
 		q := propose.Settled(nil)
 		q.Ops, q.Width, q.Result = 2, 1, raftfsm.NewResult(7, 1, []int64{3, -4}, []engine.Overflow{{Op: 1, Column: 2}}, dedup.Applied)
 		q.Result.Cuts = cuts
-		return appendSettled(nil, q, nil)
+		return propose.AppendOutcome(nil, q, nil)
 	}
 	f.Add(settled())
 	f.Add(settled(engine.Cut{Op: 0, Column: 3, Added: -1}, engine.Cut{Op: 0, Column: 4}))
 	f.Add(settled(engine.Cut{Op: 1, Column: 63, Added: -1 << 63}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r := wire.Reader{Rest: b}
-		q := parseSettled(&r, 1)
+		q := propose.ParseOutcome(&r, 1)
 		if r.End() != nil || q.Err != nil {
 			return
 		}
@@ -113,8 +116,8 @@ func FuzzParseSettled(f *testing.F) {
 		if q.Outcome() > dedup.Misrouted {
 			t.Fatalf("outcome %d", q.Outcome())
 		}
-		s := wire.Reader{Rest: appendSettled(nil, q, nil)}
-		if again := parseSettled(&s, 1); s.End() != nil || !slices.Equal(again.Result.Cuts, q.Result.Cuts) || !slices.Equal(again.Result.Rows, q.Result.Rows) {
+		s := wire.Reader{Rest: propose.AppendOutcome(nil, q, nil)}
+		if again := propose.ParseOutcome(&s, 1); s.End() != nil || !slices.Equal(again.Result.Cuts, q.Result.Cuts) || !slices.Equal(again.Result.Rows, q.Result.Rows) {
 			t.Fatalf("%+v became %+v, %v", q.Result, again.Result, s.Err)
 		}
 	})

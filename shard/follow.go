@@ -11,38 +11,35 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/kinds"
-	"github.com/countd/countd/raftfsm/unread"
-	"github.com/countd/countd/shard/keyspace"
-	"github.com/countd/countd/shard/membership"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/tiering"
 )
 
-// follow updates the node's keyspaces and groups to match the catalog. The node then knows every
-// shard, and has opened the replicas that it should hold.
-func (n *Node) follow() error {
+// follow updates the node's keyspaces and groups from the catalog, and opens the replicas that
+// this node should hold.
+func (n *replicas) follow() error {
 	n.registry.changing.Lock()
 	defer n.registry.changing.Unlock()
 	if n.draining.Load() {
-		return ErrDraining
+		return errs.ErrDraining
 	}
 	view, before := n.catalog.View(), n.registry.groups.Load()
 	groups := &groupTable{byNumber: map[uint32]*shardReplica{}, byFirst: map[uint32][]*shardReplica{}}
 	keyspaces := &keyspaceTable{byName: map[string]*Keyspace{}}
 	for _, k := range view.KeyspacesByName() {
-		shards := before.byFirst[k.FirstGroup]
-		for s := len(shards); s < k.Shards; s++ {
+		shards := before.byFirst[k.FirstGroup()]
+		for s := len(shards); s < len(k.Groups); s++ {
 			shards = append(shards, n.newShardReplica(&k, s))
 		}
-		groups.byFirst[k.FirstGroup] = shards
+		groups.byFirst[k.FirstGroup()] = shards
 		groups.all = append(groups.all, shards...)
-		known := keyspace.Of(&k)
+		known := keyspaceOf(&k)
 		keyspaces.byName[k.Name] = known
 		keyspaces.sorted = append(keyspaces.sorted, known)
 	}
@@ -54,22 +51,22 @@ func (n *Node) follow() error {
 			groups.dropped = append(groups.dropped, g)
 		}
 	}
-	n.registry.groups.Store(groups) // before keyspaces: a reader that sees a keyspace finds its groups
+	n.registry.groups.Store(groups) // store the groups first, so that a reader that sees a keyspace finds its groups
 	err := n.hold(groups.all, view)
 	n.registry.keyspaces.Store(keyspaces)
 	return err
 }
 
-func (n *Node) newShardReplica(k *catalog.Keyspace, shard int) *shardReplica {
-	kind, _ := codec.KindOf(k.Kind) // the cluster version gates kinds that this program does not know
-	g := &shardReplica{number: k.FirstGroup + uint32(shard), shard: shard, keyspace: k.Name, kind: kind, route: keyspace.NewRoute(k.Shards, k.Sharding)}
+func (n *replicas) newShardReplica(k *catalog.Keyspace, shard int) *shardReplica {
+	kind, _ := codec.KindOf(k.Kind) // the cluster version excludes kinds that this program does not know
+	g := &shardReplica{number: k.Groups[shard], shard: shard, keyspace: k.Name, kind: kind, route: keyspaceOf(k).Route()}
 	g.forward = n.writer.newForwardBatcher(g)
 	return g
 }
 
-// hold opens the replicas that should be here and are not open. It opens them concurrently, because
+// hold opens the missing replicas that this node should hold. It opens them concurrently, because
 // each waits for the disk.
-func (n *Node) hold(all []*shardReplica, view *catalog.View) error {
+func (n *replicas) hold(all []*shardReplica, view *catalog.View) error {
 	var opening errgroup.Group
 	for _, g := range all {
 		if g.replica.Load() != nil || g.closing.Load() != nil {
@@ -82,16 +79,16 @@ func (n *Node) hold(all []*shardReplica, view *catalog.View) error {
 	return opening.Wait()
 }
 
-// replicaToHold returns the number of the replica of a group that this node should have open, and
-// false for none. A replica whose files are here stays open until it is deleted, because the group
-// may need its vote. If no files are here, replicaToHold returns the replica that the catalog wants
-// here, or a first voter of the group that is not retired. The other voters may need that first
-// voter before they can move it to another node.
+// replicaToHold returns the number of the replica of a group that this node should have open, or
+// false if it should have none. A replica with files on this node stays open until it is deleted,
+// because the group may need its vote. Without files, replicaToHold returns the replica that the
+// catalog wants on this node, or a first voter of the group that is not retired. The group may
+// need that voter even to vote for its replacement.
 //
-// A node never reuses the number of a replica that it deleted, because a new replica would not know
-// the old one's votes. If the local catalog still has the old number, the node waits until the
-// catalog assigns a new one.
-func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, ok bool) {
+// A node never reuses the number of a deleted replica, because a new replica would not know the
+// votes of the old one. If the local catalog still has the old number, the node waits until the
+// catalog assigns a new number.
+func (n *replicas) replicaToHold(group uint32, view *catalog.View) (number uint64, ok bool) {
 	if number, here := n.registry.dirs.Number(group); here {
 		return number, true
 	}
@@ -116,57 +113,44 @@ func (n *Node) replicaToHold(group uint32, view *catalog.View) (number uint64, o
 	return number, mayBegin
 }
 
-// newReplica returns a replica before its first entry, and the store of its cold rows, which only
-// counters have. Idle feeds and outboxes go to a store of their own (tiering.Spill).
-func (n *Node) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
+// newReplica returns an empty replica, and the store of its cold rows. The store is nil if the
+// kind has no cold rows. Idle bodies of feeds and outboxes have another store (tiering.Spill).
+func (n *replicas) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	r, logger := &localReplica{}, n.cfg.Logger.With("group", g.number, "keyspace", g.keyspace, "shard", g.shard)
 	r.damage.Logger = logger
-	if g.kind != codec.KindCounters {
-		r.fsm = kinds.All.New(g.kind, raftfsm.Places{Bodies: n.spill.Place(g.number)})
-		r.unread, _ = r.fsm.(*unread.Machine)
-		r.board, _ = r.fsm.(*board.Machine)
-		if r.feed, _ = r.fsm.(*feed.Machine); r.feed != nil {
-			r.spill = &tiering.Bodies{Shard: r.feed.Bodies(), Of: g.kind, Logger: logger}
-			n.spill.Begin(r.spill.Shard)
+	var rows *cold.Group
+	if kinds.All.Traits(g.kind.String()).ColdRows {
+		r.tier = &tiering.Shard{Group: g.number, Keyspace: g.keyspace, PerKey: g.route.Divisor, Offset: g.route.IDOf(g.shard, 0), Damage: &r.damage}
+		sets, err := n.sets.Group(g.number)
+		if err != nil {
+			return nil, nil, err
 		}
-		return r, nil, nil
+		if rows, err = n.tiering.OpenCounters(r.tier, sets, n.spill.Place(g.number)); err != nil {
+			return nil, nil, err
+		}
+		r.fsm = r.tier.FSM
+	} else {
+		r.fsm = kinds.All.New(g.kind, raftfsm.Places{Bodies: n.spill.Place(g.number)})
 	}
-	r.tier = &tiering.Shard{Group: g.number, Keyspace: g.keyspace, PerKey: g.route.PerKey(), Offset: g.route.IDOf(g.shard, 0), Damage: &r.damage}
-	sets, err := n.sets.Group(g.number)
-	if err != nil {
-		return nil, nil, err
+	if bodies := r.fsm.Bodies(); bodies != nil {
+		r.spill = &tiering.Bodies{Shard: bodies, Of: g.kind, Logger: logger}
+		n.spill.Begin(bodies)
 	}
-	rows, err := n.tiering.OpenCounters(r.tier, sets, n.spill.Place(g.number))
-	if err != nil {
-		return nil, nil, err
-	}
-	r.counters = r.tier.FSM
-	r.fsm, r.spill = r.counters, &tiering.Bodies{Shard: r.counters.Outboxes(), Of: g.kind, Logger: logger}
-	n.spill.Begin(r.spill.Shard)
 	return r, rows, nil
 }
 
 // openReplica opens this node's replica of a group. A new replica that is one of the group's first
-// voters begins with their configuration. Any other new replica waits until the leader adds it. If
-// an earlier replica of this node was a first voter, a later replica still is not.
-func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) error {
+// voters starts with their configuration. Any other new replica waits until the leader adds it,
+// even if an earlier replica of this node was a first voter.
+func (n *replicas) openReplica(g *shardReplica, number uint64, view *catalog.View) error {
 	r, rows, err := n.newReplica(g)
 	if err != nil {
 		return err
 	}
 	r.fsm.SetRoute(g.of())
 	cfg := n.groupConfig(g.number, number, g.keyspace, propose.TimedFSM{BatchingFSM: r.fsm, Metrics: n.metrics})
-	cfg.StateBytes = r.fsm.Bytes
-	switch {
-	case r.feed != nil:
-		cfg.StateBytes = r.feed.SnapshotBytes
-	case r.counters != nil:
-		cfg.StateBytes = r.counters.SnapshotBytes
-	}
+	cfg.StateBytes, cfg.Members = r.fsm.SnapshotBytes, r.fsm.Members()
 	cfg.Cold, cfg.Stuck, cfg.ColdDamaged = rows, r.fsm.Stuck, r.damage.Note
-	if r.counters != nil {
-		cfg.Members = r.counters.Members()
-	}
 	cfg.Reopen = func() { r.mustReopen.Store(true); n.wakeReconcile() }
 	if mayBegin, _ := n.registry.dirs.MayBegin(g.number, number); mayBegin {
 		cfg.Initial = initialMembers(view, g.number, cfg.ID())
@@ -187,7 +171,7 @@ func (n *Node) openReplica(g *shardReplica, number uint64, view *catalog.View) e
 }
 
 // proposerConfig configures the proposer of this node's replica of a group.
-func (n *Node) proposerConfig(g *shardReplica, r *localReplica) propose.Config {
+func (n *replicas) proposerConfig(g *shardReplica, r *localReplica) propose.Config {
 	logger := n.cfg.Logger.With("keyspace", g.keyspace)
 	return propose.Config{
 		Group: r.group, Rounds: n.rounds, Kind: g.kind, Clock: propose.NewClock(time.Now(), r.fsm.LogTime, logger),
@@ -195,7 +179,8 @@ func (n *Node) proposerConfig(g *shardReplica, r *localReplica) propose.Config {
 	}
 }
 
-// initialMembers returns the first voters of a group if the replica of id is one of them, or nil.
+// initialMembers returns the first voters of a group if the replica id is one of them, and
+// otherwise nil.
 func initialMembers(view *catalog.View, group uint32, id raft.ServerID) []replica.Member {
 	placement := view.Groups[group]
 	var members []replica.Member
@@ -208,11 +193,11 @@ func initialMembers(view *catalog.View, group uint32, id raft.ServerID) []replic
 	return members
 }
 
-// dropReplica closes this node's replica of a group and deletes it. If the group's
-// leader has it as a member after all, or no leader answers, dropReplica opens the replica
-// again: until it was closed, it may have acknowledged writes.
-func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
-	leader := g.leader() // without the replica, g knows only an older hint
+// dropReplica closes this node's replica of a group and deletes it. If the group's leader still
+// has it as a member, or no leader answers, dropReplica opens it again, because the replica may
+// have acknowledged writes before it was closed.
+func (n *replicas) dropReplica(g *shardReplica, r *localReplica) error {
+	leader := g.leader() // read before the close; later g has only an older hint
 	if !n.closeReplica(g, r) {
 		return nil
 	}
@@ -232,16 +217,17 @@ func (n *Node) dropReplica(g *shardReplica, r *localReplica) error {
 	return nil
 }
 
-// closeReplica takes this node's replica of a group out of service, closes it, and reports true.
-// The caller then sets g.closing to nil. closeReplica reports false if another goroutine closes the
-// replica, or if the node stops. In the second case the node's Close waits for the replica.
+// closeReplica takes this node's replica of a group out of service, closes it, and returns true.
+// The caller must then set g.closing to nil. closeReplica returns false if another goroutine
+// closes the replica, or if the node is stopping. If the node is stopping, the node's Close waits
+// for the replica.
 //
-// A close that fails ends the process, even if the machine lacks disk: g.closing stays set, so nobody
-// would open the replica again.
+// A failed close ends the process, even after a lack of disk space. Otherwise g.closing would stay
+// set, and the replica would never be opened again.
 //
-// It waits as long as the replica takes to close, because its state machine may wait for disk. It
+// It waits without a timeout, because the replica's state machine may wait for disk space. It
 // holds no lock meanwhile.
-func (n *Node) closeReplica(g *shardReplica, r *localReplica) (closed bool) {
+func (n *replicas) closeReplica(g *shardReplica, r *localReplica) (closed bool) {
 	n.registry.changing.Lock()
 	mine := !n.draining.Load() && g.replica.CompareAndSwap(r, nil)
 	if mine {
@@ -256,7 +242,7 @@ func (n *Node) closeReplica(g *shardReplica, r *localReplica) (closed bool) {
 	})
 	defer slow.Stop()
 	ended := make(chan error, 1)
-	go func() { ended <- r.close(context.Background(), false) }() // ends with the replica, or the process
+	go func() { ended <- r.close(context.Background(), false) }() // ends when the replica is closed, or with the process
 	select {
 	case err := <-ended:
 		if err != nil {
@@ -268,40 +254,39 @@ func (n *Node) closeReplica(g *shardReplica, r *localReplica) (closed bool) {
 	}
 }
 
-// openAgain opens a closed replica of a group again, unless the node stops or the group was dropped.
-// The caller holds registry.changing.
-func (n *Node) openAgain(g *shardReplica, number uint64) error {
+// openAgain opens a closed replica of a group again, unless the node is stopping or the group was
+// dropped. The caller holds registry.changing.
+func (n *replicas) openAgain(g *shardReplica, number uint64) error {
 	if n.draining.Load() || n.registry.shardOf(g.number) != g {
 		return nil
 	}
 	return n.openReplica(g, number, n.catalog.View())
 }
 
-// close answers the waiting requests, then stops the replica. If the group applies nothing any more,
-// close stops the replica first, and the outcome of the requests in flight is unknown. A second call
-// waits for the first.
+// close answers the waiting requests, and then stops the replica. If the group applies nothing any
+// more, close stops the replica first, and the outcome of the requests in flight is unknown. A
+// second call waits for the first.
 func (r *localReplica) close(ctx context.Context, snapshot bool) error {
 	r.damage.Close()
-	r.group.EndWaits() // pending proposals may wait for these
-	drained := make(chan struct{})
-	go func() { r.proposer.Load().Close(); r.fresh.Close(); close(drained) }() // ends with the entries in flight
-	// A ctx that ends is an error of the group's Close too.
-	_, _ = r.group.AwaitAnswers(ctx, drained)
+	r.group.EndWaits() // pending proposals may wait for writes that wait for disk space
+	drain := func() { r.proposer.Load().Close(); r.fresh.Close() }
+	// Ignore the error: if ctx ends, the group's Close returns an error too.
+	_, _ = r.group.AwaitAnswers(ctx, drain)
 	if err := r.group.Close(ctx, snapshot); err != nil {
 		return err
 	}
-	<-drained
+	drain() // after the close, all remaining requests get an answer
 	r.closeFSM.Do(r.fsm.Close)
 	return nil
 }
 
 // addrOf returns the cluster address of a node, and whether the node is known. It returns "" if
-// another node has taken the address. Gossip wins over the catalog, which learns of a new address
-// only after somebody has reached the node there.
-func (n *Node) addrOf(node string) (string, bool) {
+// another node has taken the address. Gossip has precedence, because the catalog gets a new
+// address only after other nodes have reached the node there.
+func (n *replicas) addrOf(node string) (string, bool) {
 	view := n.catalog.View()
 	found, ok := view.Nodes[node]
-	if membership.Displaced(view, node) {
+	if leadership.Displaced(view, node) {
 		return "", true
 	}
 	if n.cfg.LiveAddr != nil {
@@ -312,7 +297,7 @@ func (n *Node) addrOf(node string) (string, bool) {
 	return found.ClusterAddr, ok
 }
 
-func (n *Node) groupConfig(group uint32, number uint64, keyspace string, fsm raft.BatchingFSM) replica.Config {
+func (n *replicas) groupConfig(group uint32, number uint64, keyspace string, fsm raft.BatchingFSM) replica.Config {
 	return replica.Config{
 		Dir:      n.registry.dirs.Dir(group, number),
 		Group:    group,

@@ -6,42 +6,38 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/countd/countd/engine"
-	"github.com/countd/countd/internal/wire"
-	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/shard/forward"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/rpc"
 )
 
-// forward sends a part to the node that leads its group. The returned proposal is settled by the
-// write's deadline.
+// forward sends a part to the node that leads its group. The returned proposal is settled at the
+// write's deadline at the latest.
 func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal {
 	switch {
 	case wr.draining.Load():
-		return propose.Settled(ErrDraining)
+		return propose.Settled(errs.ErrDraining)
 	case wr.alone():
-		return propose.Settled(ErrNoLeader)
+		return propose.Settled(errs.ErrNoLeader)
 	case !wr.asking.Begin():
-		return propose.Settled(ErrDraining)
+		return propose.Settled(errs.ErrDraining)
 	}
 	q := propose.Pending()
-	f := &forward.Part{
+	f := &propose.ForwardedPart{
 		Section: p.writer.Section(), Width: w.Width, Ops: p.writer.Ops(), Judges: p.judges && w.ID.IsJudged(),
 	}
 	deadline := w.Deadline
-	go func() { // ends at the deadline
+	go func() { // ends at the deadline at the latest
 		defer wr.asking.Done()
 		defer q.Settle()
 		ctx, cancel := context.WithDeadline(context.Background(), deadline)
 		defer cancel()
 		settled, err := g.forward.Do(ctx, f)
-		switch late := errors.Is(err, ErrOverloaded) && errors.Is(err, context.DeadlineExceeded); {
+		switch late := errors.Is(err, errs.ErrOverloaded) && errors.Is(err, context.DeadlineExceeded); {
 		case late && wr.lost(g):
-			err = fmt.Errorf("%w: none was found in time", ErrNoLeader) // the part waited for a leader, not for its turn
+			err = fmt.Errorf("%w: none was found in time", errs.ErrNoLeader) // the part waited for a leader, not in the queue
 		case late:
-			err = fmt.Errorf("%w: %w", ErrTooLate, err)
+			err = fmt.Errorf("%w: %w", errs.ErrTooLate, err)
 		}
 		if err != nil {
 			q.Err = rpc.Fate(err)
@@ -52,14 +48,13 @@ func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal 
 	return q
 }
 
-// newForwardBatcher returns the batcher of a group. It sends parts to the node that seems to lead
-// the group at that moment.
-func (wr *writer) newForwardBatcher(g *shardReplica) *rpc.Batcher[*forward.Part, *propose.Proposal] {
-	return rpc.NewBatcher(rpc.BatcherConfig[*forward.Part, *propose.Proposal]{
-		Send: func(ctx context.Context, parts []*forward.Part) ([]*propose.Proposal, error) {
+// newForwardBatcher returns the batcher that sends parts of writes to the leader of a group.
+func (wr *writer) newForwardBatcher(g *shardReplica) *rpc.Batcher[*propose.ForwardedPart, *propose.Proposal] {
+	return rpc.NewBatcher(rpc.BatcherConfig[*propose.ForwardedPart, *propose.Proposal]{
+		Send: func(ctx context.Context, parts []*propose.ForwardedPart) ([]*propose.Proposal, error) {
 			return wr.sendToLeader(ctx, g, parts)
 		},
-		Size:     func(f *forward.Part) int { return len(f.Section) },
+		Size:     func(f *propose.ForwardedPart) int { return len(f.Section) },
 		InFlight: propose.EntriesInFlightMax,
 		Items:    propose.QueueOpsMax, Bytes: propose.QueueBytesMax,
 		CallItems: propose.EntryOpsMax, CallBytes: propose.EntryBytesMax,
@@ -67,29 +62,29 @@ func (wr *writer) newForwardBatcher(g *shardReplica) *rpc.Batcher[*forward.Part,
 }
 
 // sendToLeader sends parts to the leader of the group. If this node knows no leader, and its
-// replica will not learn of one soon, it tries the nodes that hold the group in turn.
-func (wr *writer) sendToLeader(ctx context.Context, g *shardReplica, parts []*forward.Part) ([]*propose.Proposal, error) {
+// replica will not soon learn of one, sendToLeader tries the nodes that hold the group in turn.
+func (wr *writer) sendToLeader(ctx context.Context, g *shardReplica, parts []*propose.ForwardedPart) ([]*propose.Proposal, error) {
 	node := g.leader()
 	if r := g.replica.Load(); node == "" && (r == nil || !r.group.InTouch()) {
 		node = wr.guess(g)
 	}
 	if node == "" || node == wr.node {
-		return nil, ErrNoLeader
+		return nil, errs.ErrNoLeader
 	}
 	settled, err := wr.sendTo(ctx, g, node, parts)
 	if err == nil && len(settled) > 0 {
-		err = settled[0].Err // the errors that learn examines are the same for all parts
+		err = settled[0].Err // errors about the leader are the same for all parts
 	}
 	g.learn(node, err)
 	if settled != nil {
-		return settled, nil // each has its own error
+		return settled, nil // each proposal has its own error
 	}
 	return nil, err
 }
 
-// sendTo sends parts to a node that seems to lead the group, and gives up once another node leads.
-// If the parts certainly were not sent, it asks a third node to relay them.
-func (wr *writer) sendTo(ctx context.Context, g *shardReplica, leader string, parts []*forward.Part) ([]*propose.Proposal, error) {
+// sendTo sends parts to the node leader, and stops waiting once another node leads the group. If
+// no byte was sent, it asks a third node to relay the parts.
+func (wr *writer) sendTo(ctx context.Context, g *shardReplica, leader string, parts []*propose.ForwardedPart) ([]*propose.Proposal, error) {
 	led, done := wr.whileLed(ctx, g, leader)
 	settled, err := wr.sendParts(led, g, leader, methodPropose, parts)
 	done()
@@ -105,20 +100,20 @@ func (wr *writer) sendTo(ctx context.Context, g *shardReplica, leader string, pa
 	return wr.sendParts(answers, g, via, methodRelay, parts)
 }
 
-// learn updates the hint of the group's leader after a call to node.
+// learn updates the hint about the group's leader after a call to node.
 func (g *shardReplica) learn(node string, err error) {
 	switch {
-	case errors.Is(err, ErrNoLeader), errors.Is(err, ErrDraining), errors.Is(err, rpc.ErrNotSent), errors.Is(err, rpc.ErrCallLost):
-		hinted := rpc.LeaderHint(err) // "" if the node knows none
+	case errors.Is(err, errs.ErrNoLeader), errors.Is(err, errs.ErrDraining), errors.Is(err, rpc.ErrNotSent), errors.Is(err, rpc.ErrCallLost):
+		hinted := rpc.LeaderHint(err) // "" if the node knows no leader
 		g.hint.Store(&hinted)
 	default:
 		g.hint.Store(&node)
 	}
 }
 
-// sendParts sends parts for one group to the node that leads it or relays them. The leader's
-// proposer takes all of them, so that they are settled together.
-func (wr *writer) sendParts(ctx context.Context, g *shardReplica, node, method string, parts []*forward.Part) ([]*propose.Proposal, error) {
+// sendParts sends parts for one group to a node, which leads the group or relays the parts,
+// depending on method.
+func (wr *writer) sendParts(ctx context.Context, g *shardReplica, node, method string, parts []*propose.ForwardedPart) ([]*propose.Proposal, error) {
 	size, answerBytes := 16, 0
 	for _, f := range parts {
 		size += len(f.Section) + 8
@@ -128,81 +123,20 @@ func (wr *writer) sendParts(ctx context.Context, g *shardReplica, node, method s
 	request = binary.AppendUvarint(request, uint64(g.number))
 	request = binary.AppendUvarint(request, uint64(len(parts)))
 	for _, f := range parts {
-		request = forward.Append(request, f)
+		request = propose.AppendPart(request, f)
 	}
 	answer, err := wr.streams.Call(ctx, node, method, request, answerBytes)
 	if err != nil {
 		return nil, err
 	}
-	return parseAllSettled(answer, parts)
+	return propose.ParseOutcomes(answer, parts)
 }
 
-// parseAllSettled parses the outcomes of parts. If a part of the answer is invalid, parseAllSettled
-// returns no outcome, because earlier outcomes may be wrong too.
-func parseAllSettled(answer []byte, parts []*forward.Part) ([]*propose.Proposal, error) {
-	r := wire.Reader{Rest: answer}
-	settled := make([]*propose.Proposal, len(parts))
-	for i, f := range parts {
-		q := parseSettled(&r, f.Width)
-		if f.Judges && q.Err == nil {
-			q.Result.SetUse(forward.ParseUse(&r))
-		} else if f.OfSource() && q.Err == nil {
-			q.Result.SetPosition(forward.ParsePosition(&r))
-		}
-		if q.Err == nil && q.Outcome() == dedup.Moved && !f.OfSource() {
-			r.Fail("the outcome of a source")
-		}
-		if q.Err == nil && q.Ops != f.Ops {
-			r.Fail(fmt.Sprintf("%d rows for %d ops", q.Ops, f.Ops))
-		}
-		settled[i] = q
-	}
-	if err := r.End(); err != nil {
-		return nil, err
-	}
-	return settled, nil
-}
-
-// fateOfPart turns an error without a code, which promises nothing, into ErrOutcomeUnknown.
-func fateOfPart(err error) error {
-	if rpc.CodeOf(err) == rpc.CodeOther {
-		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
-	}
-	return err
-}
-
-// parseSettled parses an outcome of appendSettled. The proposal's ops begin at 0.
-func parseSettled(r *wire.Reader, width int) *propose.Proposal {
-	if err := rpc.ReadError(r); err != nil {
-		return propose.Settled(fateOfPart(err))
-	}
-	q := propose.Settled(nil)
-	q.Width = width
-	index := r.Uint()
-	outcome := dedup.Outcome(r.UintTo(uint64(dedup.Misrouted)))
-	q.Ops = int(r.UintTo(propose.QueueOpsMax))
-	if q.Ops*width > len(r.Rest) {
-		r.Fail(fmt.Sprintf("%d rows", q.Ops))
-		q.Ops = 0
-	}
-	rows := make([]int64, q.Ops*width)
-	for i := range rows {
-		rows[i] = r.Int()
-	}
-	var refused []engine.Overflow
-	for range r.Count(2) {
-		refused = append(refused, engine.Overflow{Op: int(r.UintTo(uint64(q.Ops))), Column: uint8(r.UintTo(engine.ColumnsMax - 1))})
-	}
-	q.Result = raftfsm.NewResult(index, width, rows, refused, outcome)
-	q.Result.Cuts, q.Result.Changed = forward.ParseCuts(r, q.Ops), forward.ParseChanged(r, q.Ops)
-	return q
-}
-
-// mayTryAgain reports whether a part that failed with err may be proposed again. It may be if it
-// changed nothing, or if identified is true: then repeats are applied once.
+// mayTryAgain reports whether a part that failed with err may be proposed again. It may if it was
+// not applied, or if identified is true, so that a repeat is not applied twice.
 func mayTryAgain(err error, identified bool) bool {
-	if errors.Is(err, ErrOutcomeUnknown) {
+	if errors.Is(err, errs.ErrOutcomeUnknown) {
 		return identified
 	}
-	return errors.Is(err, ErrNoLeader) || errors.Is(err, ErrDraining)
+	return errors.Is(err, errs.ErrNoLeader) || errors.Is(err, errs.ErrDraining)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/shard/forward"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/stream"
@@ -26,7 +26,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	settled := func(ops int, outcome dedup.Outcome) []byte {
 		q := propose.Settled(nil)
 		q.Ops, q.Width, q.Result = ops, 4, raftfsm.NewResult(7, 4, make([]int64, 4*ops), nil, outcome)
-		return appendSettled(nil, q, nil)
+		return propose.AppendOutcome(nil, q, nil)
 	}
 	one := settled(1, dedup.Applied)
 	two := append(append([]byte(nil), one...), one...)
@@ -42,9 +42,9 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	leader := "b"
 	var w raftfsm.RequestWriter
 	op := addTo(1, 0, 1)
-	w.Reset(nil, codectest.Whole, &RequestID{})
-	counters.AppendOp(&w, 1, &op)
-	part := &forward.Part{Section: w.Section(), Width: 4, Ops: w.Ops()}
+	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
+	counters.Ops{op}.AppendTo(&w, 1, 0)
+	part := &propose.ForwardedPart{Section: w.Section(), Width: 4, Ops: w.Ops()}
 	for name, c := range map[string]struct {
 		answer []byte
 		whole  bool
@@ -62,7 +62,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 			answer.Store(&c.answer)
 			g := &shardReplica{number: 1}
 			g.hint.Store(&leader)
-			got, err := n.writer.sendToLeader(within10s(t), g, []*forward.Part{part, part})
+			got, err := n.writer.sendToLeader(within10s(t), g, []*propose.ForwardedPart{part, part})
 			for i := range got {
 				err = errors.Join(err, got[i].Err)
 			}
@@ -71,7 +71,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 				if len(got) != 2 || got[1].Ops != 1 || len(got[1].Result.Rows) != 4 {
 					t.Errorf("settled %+v", got)
 				}
-			} else if err == nil || !errors.Is(rpc.Fate(err), ErrOutcomeUnknown) {
+			} else if err == nil || !errors.Is(rpc.Fate(err), errs.ErrOutcomeUnknown) {
 				t.Errorf("told %v", err)
 			}
 		})
@@ -82,7 +82,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 // A node that could not send its answer has seen the request.
 func TestTooLargeAnAnswerIsNoRefusal(t *testing.T) {
 	t.Parallel()
-	if err := rpc.Fate(&rpc.Error{Code: rpc.CodeOf(rpc.ErrTooLarge)}); !errors.Is(err, ErrOutcomeUnknown) {
+	if err := rpc.Fate(&rpc.Error{Code: rpc.CodeOf(rpc.ErrTooLarge)}); !errors.Is(err, errs.ErrOutcomeUnknown) {
 		t.Errorf("told %v", err)
 	}
 }
@@ -103,19 +103,19 @@ func TestForwardNotSentIsNotUnknown(t *testing.T) {
 	t.Cleanup(g.forward.Close)
 	p := &part{}
 	op := addTo(1, 0, 1)
-	p.writer.Reset(nil, codectest.Whole, &RequestID{})
-	counters.AppendOp(&p.writer, 1, &op)
+	p.writer.Reset(nil, codectest.Whole, &dedup.RequestID{})
+	counters.Ops{op}.AppendTo(&p.writer, 1, 0)
 	forward := func(left time.Duration) error {
 		w := &Write{Deadline: time.Now().Add(left)}
 		return n.writer.forward(g, p, w).Wait(time.NewTimer(left))
 	}
 	for i := range 200 {
-		if err := forward(time.Duration(i) * time.Microsecond); !errors.Is(err, ErrNoLeader) {
+		if err := forward(time.Duration(i) * time.Microsecond); !errors.Is(err, errs.ErrNoLeader) {
 			t.Fatalf("to nobody, with %d µs left: %v", i, err)
 		}
 	}
 	g.hint.Store(&other.Key)
-	if err := forward(0); !errors.Is(err, ErrOverloaded) || !errors.Is(err, ErrTooLate) {
+	if err := forward(0); !errors.Is(err, errs.ErrOverloaded) || !errors.Is(err, errs.ErrTooLate) {
 		t.Errorf("to a leader, with no time left: %v", err)
 	}
 }
@@ -133,10 +133,10 @@ func TestForwardBesideClose(t *testing.T) {
 		wr.asking = &asking
 		var ended atomic.Int32
 		g := &shardReplica{number: 1000}
-		g.forward = rpc.NewBatcher(rpc.BatcherConfig[*forward.Part, *propose.Proposal]{
-			Send: func(context.Context, []*forward.Part) ([]*propose.Proposal, error) {
+		g.forward = rpc.NewBatcher(rpc.BatcherConfig[*propose.ForwardedPart, *propose.Proposal]{
+			Send: func(context.Context, []*propose.ForwardedPart) ([]*propose.Proposal, error) {
 				ended.Add(1)
-				return nil, ErrNoLeader
+				return nil, errs.ErrNoLeader
 			},
 			InFlight: 1, Items: 100, Bytes: 1 << 20, CallItems: 1, CallBytes: 1 << 20,
 		})
@@ -146,12 +146,12 @@ func TestForwardBesideClose(t *testing.T) {
 		for range count {
 			requests.Go(func() {
 				p, op := &part{}, addTo(1, 0, 1)
-				p.writer.Reset(nil, codectest.Whole, &RequestID{})
-				counters.AppendOp(&p.writer, 1, &op)
+				p.writer.Reset(nil, codectest.Whole, &dedup.RequestID{})
+				counters.Ops{op}.AppendTo(&p.writer, 1, 0)
 				switch err := wr.forward(g, p, &Write{Deadline: soon()}).Wait(time.NewTimer(time.Minute)); {
-				case errors.Is(err, ErrDraining):
+				case errors.Is(err, errs.ErrDraining):
 					refused.Add(1)
-				case !errors.Is(err, ErrNoLeader):
+				case !errors.Is(err, errs.ErrNoLeader):
 					t.Errorf("told %v", err)
 				}
 			})

@@ -2,37 +2,35 @@ package shard
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"github.com/countd/countd/internal/wire"
-	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 )
 
-// serveParts proposes the parts that another node forwards, and answers each.
+// serveParts proposes the parts that another node has forwarded, and answers with the outcome of
+// each.
 func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	number := uint32(r.UintTo(1<<32 - 1))
-	parts := make([]*forward.Part, r.Count(forward.SizeMin))
+	parts := make([]*propose.ForwardedPart, r.Count(propose.PartSizeMin))
 	for i := range parts {
-		parts[i] = forward.Parse(&r)
+		parts[i] = propose.ParsePart(&r)
 	}
 	if err := r.End(); err != nil {
 		return nil, err
 	}
 	g := wr.registry.shardOf(number)
 	if g == nil {
-		return nil, orDropped(wr.catalog.View(), number, fmt.Errorf("%w: group %d is not known here", ErrNoLeader, number))
+		return nil, orDropped(wr.catalog.View(), number, fmt.Errorf("%w: group %d is not known here", errs.ErrNoLeader, number))
 	}
 	deadline, ok := ctx.Deadline()
 	if !ok {
@@ -41,7 +39,7 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	proposals := make([]*propose.Proposal, len(parts))
-	var reading sync.WaitGroup // parts that read the disk; the other parts do not wait for them
+	var reading sync.WaitGroup // parts that read the disk, for which the other parts do not wait
 	for i, f := range parts {
 		p := wr.check(g, f, deadline)
 		switch q := wr.ofDeleted(f.Section, p.Ops); {
@@ -57,10 +55,10 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 	var answer []byte
 	for i, q := range proposals {
 		err := orDropped(wr.catalog.View(), number, q.Wait(timer))
-		if answer = appendSettled(answer, q, err); err == nil && parts[i].Judges {
-			answer = forward.AppendUse(answer, q)
+		if answer = propose.AppendOutcome(answer, q, err); err == nil && parts[i].Judges {
+			answer = propose.AppendUse(answer, q)
 		} else if err == nil && parts[i].OfSource() {
-			answer = forward.AppendPosition(answer, q)
+			answer = propose.AppendPosition(answer, q)
 		}
 	}
 	return answer, nil
@@ -68,17 +66,17 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 
 // checkedPart is a forwarded part after its check.
 type checkedPart struct {
-	*forward.Part
+	*propose.ForwardedPart
 	check   partCheck
-	clocked bool  // the part's entry needs the leader's time, see Write.clocked
-	err     error // why the part is refused; nil if it is not
+	clocked bool  // the part needs the log's time, see propose.Proposal
+	err     error // why the part is refused, or nil
 }
 
-// check checks a forwarded part. It may read the disk until the deadline. It refuses ops on dropped
-// columns. A node that does not know of the drop yet may send such ops, and their acknowledged
-// counts would be lost.
-func (wr *writer) check(g *shardReplica, f *forward.Part, deadline time.Time) *checkedPart {
-	p := &checkedPart{Part: f}
+// check checks a forwarded part. It may read the disk until the deadline. It refuses ops on
+// dropped columns: a node that does not know of the drop yet may send such ops, and their
+// acknowledged counts would be lost.
+func (wr *writer) check(g *shardReplica, f *propose.ForwardedPart, deadline time.Time) *checkedPart {
+	p := &checkedPart{ForwardedPart: f}
 	r, err := g.led()
 	if err != nil {
 		p.err = err
@@ -87,29 +85,27 @@ func (wr *writer) check(g *shardReplica, f *forward.Part, deadline time.Time) *c
 		}
 		return p
 	}
-	if p.check, p.err = wr.newCheck(r, deadline); p.err != nil {
+	if p.err = wr.begin(&p.check, r, deadline); p.err != nil {
 		return p
 	}
 	p.check.dropped = wr.catalog.View().DroppedColumns(g.keyspace, g.number)
-	p.Ops, p.clocked, p.err = kinds.All.CheckSection(g.kind, g.of(), f.Section, raftfsm.SectionVisitor{
-		Op: p.check.op, Body: p.check.bodyOp, Member: p.check.member,
-	})
+	p.Ops, p.clocked, p.err = kinds.All.CheckSection(g.kind, g.of(), f.Section, &p.check)
 	if errors.Is(p.err, codec.ErrRoute) {
 		p.err = fmt.Errorf("%w: group %d: %w", errs.ErrMisrouted, g.number, p.err)
 	}
 	return p
 }
 
-// propose reads what the part needs from disk, then submits it. If it refuses the part, it returns
-// a settled proposal. It refuses a part whose caller is gone: the caller treats the outcome as
-// unknown, and another node may have applied the part.
+// propose reads what the part needs from disk, and then submits the part. If it refuses the part,
+// it returns a settled proposal. It refuses a part whose caller has stopped waiting, because the
+// caller may already have sent the part to another node.
 func (p *checkedPart) propose(ctx context.Context) *propose.Proposal {
 	err := p.err
 	if err == nil {
 		err = p.check.read()
 	}
 	if err == nil && ctx.Err() != nil {
-		err = fmt.Errorf("%w: %w: %w", ErrOverloaded, ErrTooLate, ctx.Err())
+		err = fmt.Errorf("%w: %w: %w", errs.ErrOverloaded, errs.ErrTooLate, ctx.Err())
 	}
 	if err != nil {
 		return propose.Settled(err)
@@ -121,35 +117,6 @@ func (p *checkedPart) propose(ctx context.Context) *propose.Proposal {
 	return q
 }
 
-// appendSettled appends the outcome of a part: an error, or
-//
-//	index | outcome | ops | rows (varints) | refused ops | cuts | ops that changed a set of members
-//
-// Each list follows its length, and other numbers are uvarints. If the part has the use of a key,
-// or the position of a source, that follows.
-func appendSettled(dst []byte, q *propose.Proposal, err error) []byte {
-	if dst = rpc.AppendError(dst, err); err != nil {
-		return dst
-	}
-	dst = binary.AppendUvarint(dst, q.Result.Index)
-	dst = binary.AppendUvarint(dst, uint64(q.Outcome()))
-	dst = binary.AppendUvarint(dst, uint64(q.Ops))
-	if q.Width > 0 {
-		for i := range q.Ops {
-			for _, count := range q.Row(i, q.Width) {
-				dst = binary.AppendVarint(dst, count)
-			}
-		}
-	}
-	refused := q.Refused()
-	dst = binary.AppendUvarint(dst, uint64(len(refused)))
-	for _, o := range refused {
-		dst = binary.AppendUvarint(dst, uint64(o.Op-q.First))
-		dst = binary.AppendUvarint(dst, uint64(o.Column))
-	}
-	return forward.AppendChanged(forward.AppendCuts(dst, q.Cuts(), q.First), q.Changed(), q.First)
-}
-
 // serveRelay forwards parts of another node's writes to the node that leads their group.
 func (wr *writer) serveRelay(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}
@@ -159,14 +126,14 @@ func (wr *writer) serveRelay(ctx context.Context, request []byte) ([]byte, error
 	case r.Err != nil:
 		return nil, r.Err
 	case g == nil:
-		return nil, orDropped(wr.catalog.View(), number, fmt.Errorf("%w: the group is not known here", ErrNoLeader))
+		return nil, orDropped(wr.catalog.View(), number, fmt.Errorf("%w: the group is not known here", errs.ErrNoLeader))
 	}
 	leader := g.leader()
 	switch leader {
 	case wr.node:
 		return wr.serveParts(ctx, request)
 	case "":
-		return nil, ErrNoLeader
+		return nil, errs.ErrNoLeader
 	}
 	led, done := wr.whileLed(ctx, g, leader)
 	defer done()

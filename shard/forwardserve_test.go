@@ -9,7 +9,8 @@ import (
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/counters"
-	"github.com/countd/countd/shard/forward"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/propose"
 )
 
 // A part with an identity gets the leader's time: an entry without it would end every replica.
@@ -23,14 +24,14 @@ func TestForwardedPartsHaveTheTimeTheyNeed(t *testing.T) {
 	defer cancel()
 	for number := range 3 {
 		var w raftfsm.RequestWriter
-		id := ByProducer([]byte("p"), uint64(number+1))
+		id := dedup.ByProducer([]byte("p"), uint64(number+1))
 		w.Reset(nil, groups[0].of(), &id)
-		counters.AppendOp(&w, 1, &engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
+		counters.Ops{{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}}.AppendTo(&w, 1, 0)
 		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(groups[0].number)), 1)
-		answer, err := n.writer.serveParts(ctx, forward.Append(request, &forward.Part{Section: w.Section(), Width: 1}))
+		answer, err := n.writer.serveParts(ctx, propose.AppendPart(request, &propose.ForwardedPart{Section: w.Section(), Width: 1}))
 		mustDo(t, err)
 		r := wire.Reader{Rest: answer}
-		q := parseSettled(&r, 1)
+		q := propose.ParseOutcome(&r, 1)
 		if err := r.End(); err != nil || q.Err != nil || q.Row(0, 1)[0] != int64(number+1) {
 			t.Fatalf("part %d: %+v, %v", number, q, err)
 		}

@@ -3,20 +3,17 @@ package shard
 import (
 	"cmp"
 	"errors"
-	"math"
 	"slices"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/raftfsm/outbox"
-	"github.com/countd/countd/shard/propose"
+	"github.com/countd/countd/shard/errs"
 )
 
 // This file joins the answers of a write's shards.
 
-// gather fills the answer of the write from the results of the shards that answered, and returns
-// the error.
+// gather fills the answer of the write from the results of the shards that answered. It returns
+// the error of the write.
 func (ps *parts) gather(w *Write, groups []*shardReplica) error {
 	ps.overflows(w)
 	ps.answerSections(w)
@@ -47,10 +44,7 @@ func (ps *parts) gather(w *Write, groups []*shardReplica) error {
 	return err
 }
 
-// repeated reports Write.Duplicate. For a key, the shard that judges the key decides. For a
-// producer, every shard of the ops must have met the request before. repeated also returns true if
-// a shard applied its part in an earlier try and this node lost the answer. In that case the rows
-// are the present ones, even if the client sent the request once.
+// repeated returns Write.Duplicate, whose comment has the rules.
 func (ps *parts) repeated(w *Write) bool {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.answered() && p.unknown && p.proposal.Outcome() != dedup.Applied {
@@ -68,17 +62,17 @@ func (ps *parts) repeated(w *Write) bool {
 	return true
 }
 
-// answered reports whether the part has ops and its shard answered without an error.
+// answered reports whether the part has ops and its shard has answered without an error.
 func (p *part) answered() bool { return len(p.ops) > 0 && p.err == nil }
 
-// wasRefused reports whether the part is a repeat whose ops had all overflowed. wasPartlyRefused
-// reports whether only some of them had. The group remembers neither which ops nor which columns
-// overflowed.
+// wasRefused reports whether the part is a repeat of which all ops overflowed at the first time.
+// wasPartlyRefused reports whether only some ops overflowed. The group does not remember which
+// ops.
 func (p *part) wasRefused() bool       { return p.proposal.Outcome() == dedup.Refused }
 func (p *part) wasPartlyRefused() bool { return p.proposal.Outcome() == dedup.PartlyRefused }
 
 // overflows fills w.Overflows with the refused ops of the parts that answered, and w.Unknown with
-// the ops that may have been refused, in the order of the write.
+// the ops that may have been refused. Both are in the order of the write.
 func (ps *parts) overflows(w *Write) {
 	refusals := false
 	for s := range ps.byShard {
@@ -89,13 +83,17 @@ func (ps *parts) overflows(w *Write) {
 		return
 	}
 	at := make([]int, len(ps.byShard))
-	for i := range w.Ops {
+	for i := range w.len() {
 		s, _ := w.slot(i, ps.route)
 		p := &ps.byShard[s]
 		if !p.answered() {
 			continue
 		}
-		column, could := w.refusable(i, p.proposal, at[s])
+		var row []int64
+		if w.Width > 0 {
+			row = p.proposal.Row(at[s], w.Width)
+		}
+		column, could := w.Ops.Refusable(i, row)
 		if p.wasRefused() && could {
 			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: column})
 		} else if p.wasPartlyRefused() && could {
@@ -107,37 +105,9 @@ func (ps *parts) overflows(w *Write) {
 	}
 }
 
-// refusable reports whether an op may have been refused, and the first column whose sum may have
-// overflowed. number is the op's number in the proposal. Only a sum overflows, and only if it adds
-// something: the op of a read adds 0.
-func (w *Write) refusable(op int, q *propose.Proposal, number int) (column uint8, could bool) {
-	if w.Feeds != nil || w.Board != nil {
-		return 0, true
-	}
-	if w.Outbox != nil {
-		column = counters.TooOldColumn
-		if w.Width > 0 && q.Row(number, w.Width)[counters.PostsColumn] == math.MaxInt64 {
-			column = counters.PostsColumn // a count of posts at its maximum refuses another post
-		}
-		return column, w.Outbox[op].Kind == outbox.Publish
-	}
-	if w.Ops[op].OfMember() {
-		return w.Ops[op].Cells[0].Column, true
-	}
-	if w.Ops[op].Kind != engine.OpAdd {
-		return 0, false
-	}
-	for _, c := range w.Ops[op].Cells {
-		if c.Value != 0 && c.Column&engine.FloorMark == 0 {
-			return c.Column, true
-		}
-	}
-	return 0, false
-}
-
-// failure returns nil if every shard answered. Otherwise it returns a PartialError if an op was
-// applied, or if several shards have ops and the outcome of an op is unknown. In all other cases it
-// returns the worst error of the shards.
+// failure returns nil if every shard answered. It returns a PartialError if an op was applied, or
+// if several shards have ops and the outcome of an op is unknown. Otherwise it returns the worst
+// error of the shards.
 func (ps *parts) failure(w *Write) error {
 	var worst error
 	touched := 0
@@ -147,7 +117,7 @@ func (ps *parts) failure(w *Write) error {
 			continue
 		}
 		touched++
-		if p.err != nil && (worst == nil || errors.Is(p.err, ErrOutcomeUnknown)) {
+		if p.err != nil && (worst == nil || errors.Is(p.err, errs.ErrOutcomeUnknown)) {
 			worst = p.err
 		}
 	}
@@ -161,13 +131,13 @@ func (ps *parts) failure(w *Write) error {
 	return partial
 }
 
-// partial returns a PartialError with the ops that were applied and those of unknown outcome.
+// partial returns a PartialError with the applied ops and the ops of unknown outcome.
 func (ps *parts) partial(w *Write, worst error) *PartialError {
-	e, refused, unknown := &PartialError{Err: worst, hash: ps.route.Hash}, w.Overflows, w.Unknown
+	e, refused, unknown := &PartialError{Err: worst, Route: ps.route}, w.Overflows, w.Unknown
 	for s := range ps.byShard {
 		e.ByShard = append(e.ByShard, ps.byShard[s].err)
 	}
-	for i := range w.Ops {
+	for i := range w.len() {
 		s, _ := w.slot(i, ps.route)
 		p := &ps.byShard[s]
 		switch {
@@ -175,11 +145,11 @@ func (ps *parts) partial(w *Write, worst error) *PartialError {
 			refused = refused[1:]
 		case len(unknown) > 0 && unknown[0] == i:
 			unknown = unknown[1:]
-			e.Unknown, e.UnknownOps = append(e.Unknown, w.Ops[i].ID), append(e.UnknownOps, i)
+			e.Unknown, e.UnknownOps = append(e.Unknown, w.Ops.ID(i)), append(e.UnknownOps, i)
 		case p.err == nil && !p.wasRefused():
-			e.Applied, e.AppliedOps = append(e.Applied, w.Ops[i].ID), append(e.AppliedOps, i)
-		case errors.Is(p.err, ErrOutcomeUnknown):
-			e.Unknown, e.UnknownOps = append(e.Unknown, w.Ops[i].ID), append(e.UnknownOps, i)
+			e.Applied, e.AppliedOps = append(e.Applied, w.Ops.ID(i)), append(e.AppliedOps, i)
+		case errors.Is(p.err, errs.ErrOutcomeUnknown):
+			e.Unknown, e.UnknownOps = append(e.Unknown, w.Ops.ID(i)), append(e.UnknownOps, i)
 		}
 	}
 	return e

@@ -13,7 +13,7 @@ import (
 func TestLostAnswersMakeARepeat(t *testing.T) {
 	t.Parallel()
 	const shards = 4
-	keyed := ByKey([]byte("k"))
+	keyed := dedup.ByKey([]byte("k"))
 	other := (keyed.Shard(shards) + 1) % shards
 	for name, c := range map[string]struct {
 		lost    bool

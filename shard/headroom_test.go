@@ -13,9 +13,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/shard/headroom"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // holdHeadroom stops a node's own checks of memory and disk. From then on the test decides what is full.
@@ -31,7 +34,7 @@ func TestOpenOnAFullDisk(t *testing.T) {
 	if err == nil {
 		t.Error(n.Close(t.Context()))
 	}
-	var full *headroom.DiskFullError
+	var full *errs.DiskFullError
 	if !errors.As(err, &full) || full.ReserveBytes != 1<<60 || full.NeededBytes < 1<<60 || full.FreeBytes == 0 {
 		t.Errorf("opened with %v", err)
 	}
@@ -41,9 +44,9 @@ func TestOpenOnAFullDisk(t *testing.T) {
 func TestLeastMemoryLimit(t *testing.T) {
 	_, err := Open(Config{
 		Dir: t.TempDir(), NodeKey: "n", NodeName: "n", Bootstrap: true, ClusterID: strings.Repeat("0", 32), ClusterAddr: "127.0.0.1:0",
-		MemoryLimit: headroom.MemoryLimitMin - 1, Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
+		MemoryLimit: tiering.MemoryLimitMin - 1, Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
 	})
-	if err == nil || !strings.Contains(err.Error(), fmt.Sprint(headroom.MemoryLimitMin)) {
+	if err == nil || !strings.Contains(err.Error(), fmt.Sprint(tiering.MemoryLimitMin)) {
 		t.Errorf("opened with %v", err)
 	}
 }
@@ -58,7 +61,7 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 	for i := range 50_000 {
 		ops = append(ops, addTo(r.Uint64(), uint8(i%4), r.Int64()>>r.IntN(60)))
 		if len(ops) == cap(ops) {
-			mustDo(t, n.Write(ks, &Write{Ops: ops, Deadline: soon()}))
+			mustDo(t, n.Write(ks, &Write{Ops: counters.Ops(ops), Deadline: soon()}))
 			ops = ops[:0]
 		}
 	}
@@ -111,7 +114,7 @@ func TestFullNode(t *testing.T) {
 	add := func(ids ...uint64) error {
 		w := &Write{Deadline: time.Now().Add(10 * time.Second)}
 		for _, id := range ids {
-			w.Ops = append(w.Ops, engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: 1}}})
+			w.Ops = append(rowOps(w), engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: 1}}})
 		}
 		return n.Write(ks, w)
 	}
@@ -131,14 +134,14 @@ func TestFullNode(t *testing.T) {
 		t.Errorf("a row that is there: %v", err)
 	}
 	var newRow *NewRowError
-	if err := add(1, 3); !errors.Is(err, ErrMemoryFull) || !errors.As(err, &newRow) || newRow.Op != 1 {
+	if err := add(1, 3); !errors.Is(err, errs.ErrMemoryFull) || !errors.As(err, &newRow) || newRow.Op != 1 {
 		t.Errorf("a new row: %v", err)
 	}
 	if count(1) != 2 || count(3) != 0 {
 		t.Errorf("counts %d and %d after a refusal", count(1), count(3))
 	}
 	for column, wider := range map[uint8]bool{2: false, 4: true} {
-		w := &Write{Deadline: time.Now().Add(10 * time.Second), Ops: []engine.Op{
+		w := &Write{Deadline: time.Now().Add(10 * time.Second), Ops: counters.Ops{
 			{ID: 1, Kind: engine.OpDelete},
 			{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: 0}}},
 			{ID: 2, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: 1}}},
@@ -148,18 +151,18 @@ func TestFullNode(t *testing.T) {
 			t.Errorf("a count in column %d of rows that have some in the first: %v", column, err)
 		}
 	}
-	w := &Write{Deadline: time.Now().Add(10 * time.Second), Ops: []engine.Op{{ID: 9, Kind: engine.OpDelete}}}
+	w := &Write{Deadline: time.Now().Add(10 * time.Second), Ops: counters.Ops{{ID: 9, Kind: engine.OpDelete}}}
 	if err := n.Write(ks, w); err != nil {
 		t.Errorf("a delete: %v", err)
 	}
 	n.headroom.MemoryFull.Store(false)
 	n.headroom.DiskFull.Store(true)
-	if err := add(1); !errors.Is(err, ErrDiskFull) {
+	if err := add(1); !errors.Is(err, errs.ErrDiskFull) {
 		t.Errorf("a write to a full disk: %v", err)
-	} else if full := (&headroom.DiskFullError{}); !errors.As(err, &full) || full.FreeBytes == 0 || full.NeededBytes < full.ReserveBytes {
+	} else if full := (&errs.DiskFullError{}); !errors.As(err, &full) || full.FreeBytes == 0 || full.NeededBytes < full.ReserveBytes {
 		t.Errorf("a write to a full disk does not tell of what: %v", err)
 	}
-	if _, err := n.AddColumns(t.Context(), "posts", []string{"c"}, nil); !errors.Is(err, ErrDiskFull) {
+	if _, err := n.AddColumns(t.Context(), "posts", column.Named("c")); !errors.Is(err, errs.ErrDiskFull) {
 		t.Errorf("a column on a full disk: %v", err)
 	}
 	n.headroom.DiskFull.Store(false)

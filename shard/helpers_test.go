@@ -4,8 +4,8 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/countd/countd/internal/calltest"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard/shardtest"
 	"github.com/countd/countd/shard/storage"
 )
@@ -16,7 +16,7 @@ type callNodes = shardtest.Nodes
 
 var (
 	mustDo, eventually          = must.Do, must.Become
-	within10s, mustLeaveNothing = calltest.Within10s, calltest.MustLeaveNothing
+	within10s, mustLeaveNothing = must.Within10s, must.LeaveNothing
 )
 
 var errNoDisk = errors.New("the disk is broken")
@@ -33,4 +33,10 @@ func bothStores(t *testing.T, test func(t *testing.T, store storage.LogStore)) {
 	for _, store := range []storage.LogStore{storage.LogStoreBoltDB, storage.LogStoreShared} {
 		t.Run(string(store), func(t *testing.T) { test(t, store) })
 	}
+}
+
+// rowOps returns the ops of a write on rows, or none.
+func rowOps(w *Write) counters.Ops {
+	ops, _ := w.Ops.(counters.Ops)
+	return ops
 }

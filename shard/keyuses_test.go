@@ -8,9 +8,11 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -20,7 +22,7 @@ type keyUses struct {
 	n     *Node
 	ks    *Keyspace
 	name  []byte
-	key   RequestID
+	key   dedup.RequestID
 	began time.Time
 }
 
@@ -29,7 +31,7 @@ func newKeyUses(t *testing.T) *keyUses {
 	u := &keyUses{t: t, n: n, ks: n.Keyspace("posts"), began: time.Now()}
 	for tries := 0; tries == 0 || u.key.Shard(2) != 0; tries++ {
 		u.name = fmt.Append(nil, "k", tries)
-		u.key = ByKey(u.name)
+		u.key = dedup.ByKey(u.name)
 	}
 	return u
 }
@@ -44,7 +46,7 @@ func (u *keyUses) advance(shard int, horizons float64) {
 }
 
 func (u *keyUses) write() *Write {
-	return &Write{Ops: []engine.Op{addTo(0, 0, 1), addTo(1, 0, 1)}, ID: u.key, Deadline: soon()}
+	return &Write{Ops: counters.Ops{addTo(0, 0, 1), addTo(1, 0, 1)}, ID: u.key, Deadline: soon()}
 }
 
 func (u *keyUses) wantWrite(duplicate bool) {
@@ -103,7 +105,7 @@ func TestRepeatOnAShardWhoseLogHasCaughtUp(t *testing.T) {
 	u.advance(0, 0.9)
 	u.advance(1, 0.9)
 	w := u.write()
-	if err := u.n.Write(u.ks, w); err != nil && !errors.Is(err, ErrExpired) {
+	if err := u.n.Write(u.ks, w); err != nil && !errors.Is(err, errs.ErrExpired) {
 		t.Errorf("the repeat is told %v", err)
 	}
 	u.wantCounts(1, 1)
@@ -133,7 +135,7 @@ func TestKeyOnShardsWhoseLogsAreFarApart(t *testing.T) {
 func TestKeyThatAnotherKeyspaceJudges(t *testing.T) {
 	t.Parallel()
 	u := newKeyUses(t)
-	users := u.n.Keyspace(KeyspaceUsers)
+	users := u.n.Keyspace(kinds.KeyspaceUsers)
 	want := func(duplicate bool, counts int64) {
 		t.Helper()
 		w := u.write()
@@ -142,7 +144,7 @@ func TestKeyThatAnotherKeyspaceJudges(t *testing.T) {
 			t.Errorf("duplicate %v, %v; want %v", w.Duplicate, err, duplicate)
 		}
 		other := u.write()
-		if other.ID = ByKey(u.name, []byte("another body")); !errors.Is(u.n.Write(u.ks, other), ErrConflict) {
+		if other.ID = dedup.ByKey(u.name, []byte("another body")); !errors.Is(u.n.Write(u.ks, other), errs.ErrConflict) {
 			t.Error("another body does not conflict")
 		}
 		u.wantCounts(0, 0)

@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/storage"
@@ -27,7 +27,7 @@ func TestReportsShowAnEntryThatDiffers(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
 	for range 3 {
-		w := once(&Write{Deadline: soon(), Width: 4, Ops: []engine.Op{addTo(0, 2, 63)}})
+		w := once(&Write{Deadline: soon(), Width: 4, Ops: counters.Ops{addTo(0, 2, 63)}})
 		w.Rows = make([]int64, w.Width)
 		mustDo(t, all[0].Write(posts, w))
 	}
@@ -54,10 +54,10 @@ func TestReportsShowAnEntryThatDiffers(t *testing.T) {
 		return replica.EntryMark{}
 	}
 	eventually(t, "all nodes report the entry", func() bool {
-		reports := all[0].Reports(ctx)
+		reports := all[0].MarkedReports(ctx)
 		return len(reports) == 3 && !slices.ContainsFunc(all, func(n *Node) bool { return at(reports[n.cfg.NodeKey]) == replica.EntryMark{} })
 	})
-	reports := all[0].Reports(ctx)
+	reports := all[0].MarkedReports(ctx)
 	one, two, three := at(reports["n1.0"]), at(reports["n2.0"]), at(reports["n3.0"])
 	if one != two || one.Term != three.Term || one.CRC == three.CRC {
 		t.Errorf("at index %d the nodes report %v, %v and %v", forged, one, two, three)

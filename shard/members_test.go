@@ -16,6 +16,7 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/source/sink"
 )
@@ -23,7 +24,7 @@ import (
 // memberWrite writes ops on members and returns what they changed.
 func memberWrite(t *testing.T, n *Node, ks *Keyspace, ops ...engine.Op) *Write {
 	t.Helper()
-	w := once(&Write{Ops: ops, Width: 4, Rows: make([]int64, 4*len(ops)), Deadline: soon()})
+	w := once(&Write{Ops: counters.Ops(ops), Width: 4, Rows: make([]int64, 4*len(ops)), Deadline: soon()})
 	mustDo(t, n.Write(ks, w))
 	return w
 }
@@ -164,7 +165,7 @@ func TestMembersOutliveARestart(t *testing.T) {
 			memberWrite(t, n, ks, engine.Join(9, 2, uint64(round)), engine.Leave(9, 2, 77))
 		}
 		before := r.fsm.State()
-		mustDo(t, r.counters.Members().Verify())
+		mustDo(t, r.fsm.Members().Verify())
 		mustStop(t, n)
 		n = openNode(t, dir, shards)
 		ks = n.Keyspace("posts")
@@ -207,13 +208,13 @@ func TestMembersAreRestored(t *testing.T) {
 		number := ks.FirstGroup + uint32(shard)
 		stream, facts := taken(t, from, number)
 		facts.Gone, facts.Digest = 0, facts.Digest-facts.Gone
-		_, err := to[0].RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{})
+		_, err := RestoreShard(ctx, to[0], number, bytes.NewReader(stream), false, nil)
 		if errors.Is(err, ErrNotEmpty) {
 			refused++
 		} else {
 			mustDo(t, err)
 		}
-		got, err := to[shard%3].RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{Force: true})
+		got, err := RestoreShard(ctx, to[shard%3], number, bytes.NewReader(stream), true, nil)
 		if err != nil || got != facts {
 			t.Fatalf("shard %d: restored %+v, %v, want %+v", shard, got, err, facts)
 		}
@@ -259,7 +260,7 @@ func TestBackupOfMembersUnderWrites(t *testing.T) {
 				return
 			default:
 			}
-			w := &Write{Ops: []engine.Op{engine.Join(2, 2, member)}, Deadline: soon()}
+			w := &Write{Ops: counters.Ops{engine.Join(2, 2, member)}, Deadline: soon()}
 			if err := errors.Join(n.Write(ks, w), r.group.TakeSnapshot()); err != nil {
 				t.Error(err)
 				return
@@ -313,11 +314,11 @@ func TestLostMembersAreRepaired(t *testing.T) {
 	mustDo(t, lost.reopen(lost.registry.shardOf(number), r))
 	eventually(t, "the replica is repaired", func() bool {
 		here := lost.registry.shardOf(number).replica.Load()
-		return here != nil && here != r && here.fsm.Stuck() == nil && !here.damage.Found() && here.counters.Members().State().Pairs > 0
+		return here != nil && here != r && here.fsm.Stuck() == nil && !here.damage.Found() && here.fsm.Members().State().Pairs > 0
 	})
 	memberWrite(t, all[0], ks, engine.Join(49, 2, 1_000))
 	eventually(t, "replicas hold the same", func() bool { return digestsAgree(all) })
-	mustDo(t, lost.registry.shardOf(number).replica.Load().counters.Members().Verify())
+	mustDo(t, lost.registry.shardOf(number).replica.Load().fsm.Members().Verify())
 	for _, n := range all {
 		if in := isIn(t, n, ks, 49, w, 49, 48); !in[0] || in[1] {
 			t.Errorf("member 49 is in %v", in)
@@ -329,16 +330,16 @@ func TestLostMembersAreRepaired(t *testing.T) {
 func TestMembersOfUnread(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), nil)
-	unread, posts := n.Keyspace(KeyspaceUnread), n.Keyspace("posts")
-	w := once(&Write{Ops: []engine.Op{engine.Join(1, 0, 7)}, Deadline: soon()})
-	if err := n.Write(unread, w); !errors.Is(err, ErrNotCounters) {
+	unread, posts := n.Keyspace(kinds.KeyspaceUnread), n.Keyspace("posts")
+	w := once(&Write{Ops: counters.Ops{engine.Join(1, 0, 7)}, Deadline: soon()})
+	if err := n.Write(unread, w); !errors.Is(err, raftfsm.ErrOtherOps) {
 		t.Errorf("a write to unread: %v", err)
 	}
 	w = once(&Write{
-		Ops: []engine.Op{engine.Join(1, 0, 7), engine.Leave(1, 0, 7)}, Deadline: soon(),
+		Ops: counters.Ops{engine.Join(1, 0, 7), engine.Leave(1, 0, 7)}, Deadline: soon(),
 		Spaces: []*Keyspace{posts, unread}, In: []uint8{0, 1},
 	})
-	if err := n.Write(posts, w); !errors.Is(err, ErrNotCounters) {
+	if err := n.Write(posts, w); !errors.Is(err, raftfsm.ErrOtherOps) {
 		t.Errorf("a write to posts and unread: %v", err)
 	}
 	in := make([]bool, 1)
@@ -354,7 +355,7 @@ func TestMembersOfASource(t *testing.T) {
 	n := openNode(t, t.TempDir(), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	source, err := n.CreateSource(ctx, "likes", json.RawMessage(`{"type":"test"}`), false)
+	source, err := SourcesOf(n).CreateSource(ctx, "likes", json.RawMessage(`{"type":"test"}`), false)
 	mustDo(t, err)
 	var ops []sink.Op
 	for i, kind := range []sink.OpKind{sink.Join, sink.Add, sink.Leave, sink.Add, sink.Join, sink.Join, sink.Add} {
@@ -364,7 +365,7 @@ func TestMembersOfASource(t *testing.T) {
 		}
 		ops = append(ops, sink.Op{Position: sink.Position{Lo: uint64(i)}, Keyspace: "posts", ID: 5, Kind: kind, Cells: []sink.Cell{{Column: "like", Value: value}}})
 	}
-	s := n.Sink()
+	s := SourcesOf(n)
 	_, err = s.Start(ctx, source.Number, 0, sink.Start{Identity: "likes"})
 	mustDo(t, err)
 	_, err = s.Positions(ctx, source.Number, 0)
@@ -389,7 +390,7 @@ func TestMembersOfASource(t *testing.T) {
 
 	like := []sink.Cell{{Column: "like", Value: 7}}
 	bad := &sink.Batch{Source: source.Number, Ops: []sink.Op{
-		{Keyspace: KeyspaceUnread, Kind: sink.Join, Cells: like},
+		{Keyspace: kinds.KeyspaceUnread, Kind: sink.Join, Cells: like},
 		{Keyspace: "posts", Kind: sink.Leave, Cells: []sink.Cell{{Column: "likes", Value: 7}}},
 		{Keyspace: "posts", Kind: sink.Join, Cells: append(like, sink.Cell{Column: "view"})},
 		{Keyspace: "posts", Kind: sink.Leave, Cells: like, HasFloor: true},
@@ -432,7 +433,7 @@ func TestDamagedMembersOfASingleNode(t *testing.T) {
 		n = openNode(t, dir, shards)
 		ks := n.Keyspace("posts")
 		for _, op := range []engine.Op{engine.Join(0, 2, 7919), engine.Leave(0, 2, 7919)} {
-			w := once(&Write{Ops: []engine.Op{addTo(0, 0, 1), op}, Deadline: soon()})
+			w := once(&Write{Ops: counters.Ops{addTo(0, 0, 1), op}, Deadline: soon()})
 			if err := n.Write(ks, w); !errors.Is(err, ErrUnreadable) {
 				t.Errorf("an op on a damaged set: %v", err)
 			}

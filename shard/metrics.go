@@ -7,45 +7,42 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/shard/metric"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/replica"
+	"github.com/countd/countd/shard/tiering"
 )
 
-// This file has the metrics of a node. A function computes each value at each scrape.
+// This file has the metrics of a node. Each value is computed at each scrape.
 
 // registerMetrics registers the metrics of this node's replicas of shards.
 func (n *Node) registerMetrics() error {
 	s := &n.registry
 	all := []prometheus.Collector{
-		metric.Gauge("countd_log_clock_ahead_seconds",
+		tiering.Gauge("countd_log_clock_ahead_seconds",
 			"How far the latest time in a log is ahead of this machine's clock.",
 			s.logAheadSeconds),
-		metric.Gauge("countd_log_clock_behind_seconds",
+		tiering.Gauge("countd_log_clock_behind_seconds",
 			"How far the clock that stamps the logs is behind this machine's clock, which was set forward. It catches up at twice the speed.",
 			s.logBehindSeconds),
-		metric.Gauge("countd_groups_without_room",
+		tiering.Gauge("countd_groups_without_room",
 			"Groups led here that refuse writes because the disk of this node, or of too many of their voters, is at its reserve.",
 			n.headroom.VotersFull.Load),
-		metric.Gauge("countd_remembered_keys",
+		tiering.Gauge("countd_remembered_keys",
 			"Idempotency keys that the node's shards remember, counted in each shard.",
 			s.sum(func(r *localReplica) uint64 { keys, _ := r.fsm.Remembered(); return uint64(keys) })),
-		metric.Gauge("countd_remembered_producers",
+		tiering.Gauge("countd_remembered_producers",
 			"Producers that the node's shards remember, counted in each shard.",
 			s.sum(func(r *localReplica) uint64 { _, producers := r.fsm.Remembered(); return uint64(producers) })),
-		metric.Counter("countd_cursor_rows_dropped_total",
+		tiering.Counter("countd_cursor_rows_dropped_total",
 			"Idle users whose cursors this node's replicas have dropped since the process started.",
-			s.sum(func(r *localReplica) uint64 {
-				if r.unread == nil {
-					return 0
-				}
-				return r.unread.Dropped()
-			})),
-		metric.Gauge("countd_cold_damaged_shards", "Replicas of this node with cold rows or sets of members that cannot be read.",
+			s.sum(func(r *localReplica) uint64 { return r.fsm.Dropped() })),
+		tiering.Gauge("countd_cold_damaged_shards", "Replicas of this node with cold rows or sets of members that cannot be read.",
 			s.damagedShards),
-		metric.Gauge("countd_snapshots_deferred", "Groups whose snapshot is due but waits for room on the disk.",
+		tiering.Gauge("countd_snapshots_deferred", "Groups whose snapshot is due but waits for room on the disk.",
 			s.snapshotsDeferred),
 	}
-	for _, kind := range []codec.Kind{codec.KindCounters, codec.KindUnread, codec.KindFeed, codec.KindBoard} {
+	for _, k := range kinds.All {
+		kind := k.Number()
 		labels := prometheus.Labels{"kind": kind.String()}
 		all = append(all,
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
@@ -58,40 +55,45 @@ func (n *Node) registerMetrics() error {
 	}
 	all = append(all, n.spill.Metrics()...)
 	all = append(all, n.tiering.Metrics()...)
-	return metric.Register(n.cfg.Metrics, all...)
+	return tiering.Register(n.cfg.Metrics, all...)
 }
 
-// registerCluster registers the metrics of all groups and of other nodes. The catalog's group must
-// be open. A node without a shared log exports no log size.
+// registerCluster registers the metrics of all groups and of other nodes. Call it after the
+// catalog's group is open.
 func (n *Node) registerCluster() error {
 	all := []prometheus.Collector{
-		metric.Gauge("countd_replicas",
+		tiering.Gauge("countd_replicas",
 			"Replicas that this node has, including the catalog's.",
 			func() int { return len(n.registry.Replicas()) }),
-		metric.Gauge("countd_groups_led",
+		tiering.Gauge("countd_groups_led",
 			"Groups that this node leads, including the catalog's.",
 			func() int { return n.countReplicas(func(g *replica.Replica) bool { return g.Ready() == nil }) }),
-		metric.Gauge("countd_groups_without_leader",
+		tiering.Gauge("countd_groups_without_leader",
 			"Groups with a replica on this node and, as far as it knows, no leader that may serve.",
 			n.groupsWithoutLeader),
-		metric.Gauge("countd_replica_lag_entries",
+		tiering.Gauge("countd_replica_lag_entries",
 			"Largest number of entries that a voter of a group led here has not applied, as of the last check by the catalog's leader, one a second. Voters that do not answer do not count.",
 			n.membership.VotersLag.Load),
-		metric.Gauge("countd_nodes",
+		tiering.Gauge("countd_nodes",
 			"Nodes of the cluster, by this node's catalog.",
 			func() int { return len(n.catalog.View().Nodes) }),
-		metric.Gauge("countd_nodes_dead",
+		tiering.Gauge("countd_nodes_dead",
 			"Nodes of the cluster that this node does not hear from.",
 			n.nodesDead),
 	}
+	all = append(all,
+		tiering.Counter("countd_ops_written_total",
+			"Ops of writes that this node answered, for clients and for sources that it reads. Repeats do not count.", n.opsWritten.Load),
+		tiering.Counter("countd_ids_read_total",
+			"Ids of reads that this node answered; a read of no id counts once.", n.idsRead.Load))
 	if n.log != nil {
 		all = append(all,
-			metric.Gauge("countd_raft_log_bytes", "Disk space of the log of all groups, including segments created in advance.",
+			tiering.Gauge("countd_raft_log_bytes", "Disk space of the log of all groups, including segments created in advance.",
 				func() int64 { return n.log.Usage().Bytes }),
-			metric.Gauge("countd_raft_log_live_bytes", "Approximate part of countd_raft_log_bytes that holds entries still needed.",
+			tiering.Gauge("countd_raft_log_live_bytes", "Approximate part of countd_raft_log_bytes that holds entries still needed.",
 				func() int64 { return n.log.Usage().LiveBytes }))
 	}
-	return metric.Register(n.cfg.Metrics, all...)
+	return tiering.Register(n.cfg.Metrics, all...)
 }
 
 // sum returns a function that sums value over the local replicas of shards.
@@ -132,7 +134,7 @@ func (s *registry) logBehindSeconds() float64 {
 	return behind.Seconds()
 }
 
-// damagedShards counts the local replicas that are damaged.
+// damagedShards returns the number of damaged local replicas.
 func (s *registry) damagedShards() (damaged int) {
 	for _, r := range s.local() {
 		if r.damage.Found() {
@@ -151,8 +153,8 @@ func (s *registry) snapshotsDeferred() (deferred int) {
 	return deferred
 }
 
-// countReplicas counts the replicas of this node for which match returns true, the catalog's
-// included.
+// countReplicas returns the number of this node's replicas, including the catalog's, for which
+// match returns true.
 func (n *Node) countReplicas(match func(*replica.Replica) bool) (count int) {
 	for _, g := range n.registry.Replicas() {
 		if match(g) {

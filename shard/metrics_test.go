@@ -8,7 +8,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -21,19 +23,19 @@ func TestMetricsOfTheMemory(t *testing.T) {
 	for _, g := range n.registry.groups.Load().all {
 		reconfigure(n, g, func(cfg *propose.Config) { cfg.Limits = limits }) // before its first write
 	}
-	write := func(id RequestID) error {
-		return n.Write(n.Keyspace("posts"), &Write{Ops: []engine.Op{addTo(0, 0, 1)}, ID: id, Deadline: soon()})
+	write := func(id dedup.RequestID) error {
+		return n.Write(n.Keyspace("posts"), &Write{Ops: counters.Ops{addTo(0, 0, 1)}, ID: id, Deadline: soon()})
 	}
 	refused := 0.0
 	for i := range 10 {
-		if err := write(ByKey([]byte(fmt.Sprint(i)))); errors.Is(err, ErrOverloaded) {
+		if err := write(dedup.ByKey([]byte(fmt.Sprint(i)))); errors.Is(err, errs.ErrOverloaded) {
 			refused++
 		} else if err != nil {
 			t.Fatal(err)
 		}
 	}
 	for i := range 5 {
-		mustDo(t, write(ByProducer([]byte(fmt.Sprint(i)), 1)))
+		mustDo(t, write(dedup.ByProducer([]byte(fmt.Sprint(i)), 1)))
 	}
 	keys := 0
 	for _, g := range n.registry.groups.Load().all {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/errs"
 )
 
 // A stale read names a shard that no living node has a replica of, and a scan leaves it
@@ -55,6 +56,6 @@ func TestShardThatNobodyHasIsNamed(t *testing.T) {
 }
 
 func namesTheLost(err error) bool {
-	return errors.Is(err, ErrNoQuorum) && errors.Is(err, errNobodyHas) &&
+	return errors.Is(err, errs.ErrNoQuorum) && errors.Is(err, errNobodyHas) &&
 		strings.Contains(err.Error(), "of keyspace posts") && strings.Contains(err.Error(), "n1, n2, n3 dead")
 }

@@ -10,67 +10,73 @@ import (
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard/catalogclient"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/headroom"
-	"github.com/countd/countd/shard/membership"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/propose"
-	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/shard/stream"
 	"github.com/countd/countd/shard/tiering"
 )
 
-// startTimeout bounds the first election, and the creation of the built-in keyspaces, when the only
-// node of a cluster opens. The node logs a replica that takes longer than startTimeout to close.
+// startTimeout bounds the first election, and the creation of the built-in keyspaces, when the
+// only node of a cluster opens. The node also logs a replica that takes longer than startTimeout
+// to close.
 const startTimeout = 30 * time.Second
 
-// Node owns the replicas of one process: that of the catalog's group, and those of the shards of every
-// keyspace. It answers requests for all shards, on whichever node they are.
+// Node owns the replicas of one process: one of the catalog's group, and one of each shard that
+// the node holds. It answers requests for all shards, including shards that only other nodes hold.
 //
 // Its goroutines:
-//   - those that start begins: Open starts them; Close stops them and waits.
-//   - repairs, deletions and closings of replicas: runReconcile starts them; Close waits for them.
-//   - the questions that asking counts: they end at their deadline; Close waits for them.
+//   - The goroutines of the method start: Open starts them; Close stops them and waits.
+//   - Goroutines that repair, delete or close replicas: runReconcile starts them; Close waits for
+//     them.
+//   - Calls to other nodes, which the field asking counts: they end at their deadlines; Close
+//     waits for them.
 type Node struct {
+	replicas
+	reader reader
+
+	life          string // identifies this run of the process
+	catalogClient *leadership.CatalogClient
+	maintenance   *leadership.Maintenance
+	cold          *cold.Store
+
+	opsWritten, idsRead atomic.Uint64 // see NodeReport
+	asking              rpc.Questions // running questions to other nodes
+}
+
+// replicas opens this node's replicas of shards as the catalog wants, repairs them, and closes and
+// deletes those that were removed. It answers no client.
+type replicas struct {
 	registry registry
 	router   router
-	reader   reader
-	writer   writer
+	writer   writer // replicas forward parts of writes through it
 
-	cfg           Config
-	life          string // identifies this run of the process
-	mux           *rpc.Mux
-	calls         *rpc.Calls
-	streams       *stream.Streams
-	beats         *replica.Beats
-	rounds        *propose.Rounds
-	catalog       *catalog.Catalog
-	prover        *prover.Prover
-	catalogClient *catalogclient.Client
-	maintenance   *catalogclient.Maintenance
-	membership    *membership.Membership
-	metrics       *propose.Metrics
+	cfg        Config
+	mux        *rpc.Mux
+	calls      *rpc.Calls
+	streams    *stream.Streams
+	beats      *replica.Beats
+	rounds     *propose.Rounds
+	catalog    *catalog.Catalog
+	prover     *leadership.Prover
+	membership *leadership.Membership
+	metrics    *propose.Metrics
 
 	log *raftstore.Log // shared by all groups; nil if each group has its own log
 
-	cold                *cold.Store
-	sets                *members.Store
-	tiering             *tiering.Tiering
-	spill               *tiering.Spill
-	sources             *sourcesink.Sink
-	*sourcesink.Changes // changes of sources
+	sets    *members.Store
+	tiering *tiering.Tiering
+	spill   *tiering.Spill
 
-	headroom headroom.Headroom
-	space    headroom.SnapshotSpace // free disk, divided among running snapshots
+	headroom tiering.Headroom
+	space    tiering.SnapshotSpace // free disk, divided among running snapshots
 
 	reconcileNow chan struct{} // holds a token while runReconcile should run at once
 	stopping     chan struct{}
 	running      sync.WaitGroup // the goroutines of start and runReconcile
-	asking       rpc.Questions  // running questions to other nodes
 	repairing    atomic.Bool    // a repair of a replica runs
 	finishing    atomic.Bool    // a deletion of replicas that were moved aside runs
 	draining     atomic.Bool
@@ -78,47 +84,51 @@ type Node struct {
 }
 
 // cut closes the stream to a node that does not answer pings.
-func (n *Node) cut(node string) { n.streams.Cut(node) }
+func (n *replicas) cut(node string) { n.streams.Cut(node) }
 
-func (n *Node) fatal(err error) { n.fatalOnce.Do(func() { n.cfg.Fatal(err) }) }
+// isOnlyNode reports whether the cluster has this node alone, as far as its open catalog shows.
+func (n *replicas) isOnlyNode() bool {
+	return n.registry.meta != nil && n.registry.meta.SoleVoter() && n.router.alone()
+}
 
-// Ready returns nil if clients should send requests to this node: it serves, and is neither stopping
-// nor drained. Otherwise it returns the reason.
+func (n *replicas) fatal(err error) { n.fatalOnce.Do(func() { n.cfg.Fatal(err) }) }
+
+// Ready returns an error unless clients should send requests to this node: it must serve, and be
+// neither stopping nor drained.
 func (n *Node) Ready() error {
 	if n.membership.HandingOver.Load() {
-		return ErrDraining
+		return errs.ErrDraining
 	}
 	if n.catalog.View().Nodes[n.cfg.NodeKey].State == catalog.NodeDraining {
-		return ErrDrained
+		return errs.ErrDrained
 	}
 	return n.serves()
 }
 
-// serves returns nil if this node knows its cluster and each of its groups has a leader. Otherwise it
-// returns the reason.
+// serves returns an error unless this node knows its cluster and each of its groups has a leader.
 func (n *Node) serves() error {
 	if n.draining.Load() {
-		return ErrDraining
+		return errs.ErrDraining
 	}
 	if n.membership.Removed.Load() {
-		return membership.ErrRemoved
+		return leadership.ErrRemoved
 	}
 	view := n.catalog.View()
 	if _, in := view.Nodes[n.cfg.NodeKey]; !in {
 		if n.registry.meta.LastIndex() == 0 {
-			return fmt.Errorf("%w: the cluster has not taken this node in yet", ErrNoLeader)
+			return fmt.Errorf("%w: the cluster has not taken this node in yet", errs.ErrNoLeader)
 		}
-		return fmt.Errorf("%w: the catalog as it is known here does not have this node: it replays its log, or waits for a member to tell whether it was removed", ErrNoLeader)
+		return fmt.Errorf("%w: the catalog as it is known here does not have this node: it replays its log, or waits for a member to tell whether it was removed", errs.ErrNoLeader)
 	}
 	if err := n.registry.meta.Follows(); err != nil {
 		return fmt.Errorf("group %d (%s): %w", catalogGroup, catalogName, err)
 	}
 	if len(n.Keyspaces()) == 0 {
-		return fmt.Errorf("%w: %s", ErrNoLeader, n.waitsToBegin(len(view.Nodes)))
+		return fmt.Errorf("%w: %s", errs.ErrNoLeader, n.waitsToBegin(len(view.Nodes)))
 	}
 	for g, r := range n.registry.local() {
 		if !view.MayHold(g.number, n.cfg.NodeKey) {
-			continue // a replica that will be deleted may never hear of a leader again
+			continue // a replica that will be deleted may never get a message of a leader again
 		}
 		if err := r.group.Follows(); err != nil {
 			return fmt.Errorf("group %d (%s): %w", g.number, g.keyspace, err)
@@ -127,7 +137,7 @@ func (n *Node) serves() error {
 	return nil
 }
 
-// waitsToBegin returns why this node knows no keyspaces, although every cluster has some.
+// waitsToBegin returns why the cluster has no keyspaces yet.
 func (n *Node) waitsToBegin(nodes int) string {
 	if nodes < n.cfg.NodesWanted {
 		return fmt.Sprintf("the cluster waits for %d nodes to begin, there are %d", n.cfg.NodesWanted, nodes)
@@ -143,16 +153,16 @@ func (n *Node) waitsToBegin(nodes int) string {
 // WaitReady returns nil once this node serves, drained or not, or the context's error.
 func (n *Node) WaitReady(ctx context.Context) error { return errs.WaitFor(ctx, n.serves) }
 
-// HandOver hands the groups that this node leads to other nodes. It returns once this node leads only
-// groups without a successor, or with ctx's error. From its call on, Ready returns ErrDraining, and no
-// other node hands a group to this one.
+// HandOver hands this node's leaderships over to other nodes. It returns once this node leads only
+// groups that no other voter can lead, or with ctx's error. From the call on, Ready returns
+// ErrDraining, and other nodes hand no group to this node.
 func (n *Node) HandOver(ctx context.Context) error {
 	n.membership.HandingOver.Store(true)
 	n.wakeReconcile()
 	began, _ := n.membership.ToHandOver()
 	err := errs.WaitFor(ctx, func() error {
 		if n.draining.Load() {
-			return ErrDraining
+			return errs.ErrDraining
 		}
 		if led, heirless := n.membership.ToHandOver(); led > heirless {
 			return fmt.Errorf("%d groups are still led here", led)

@@ -11,11 +11,12 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sys/unix"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/shard/shardtest"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -57,7 +58,7 @@ func benchWrites(b *testing.B, n *Node, callers, ops int, id string) {
 		b.Fatal(err)
 	}
 	left.Store(int64(b.N))
-	cpu := cpuTime(b)
+	cpu := shardtest.CPUTime(b)
 	b.ResetTimer()
 	b.ReportAllocs()
 	done := make(chan error, callers)
@@ -70,16 +71,7 @@ func benchWrites(b *testing.B, n *Node, callers, ops int, id string) {
 		}
 	}
 	b.ReportMetric(float64(b.N*ops)/b.Elapsed().Seconds(), "ops/s")
-	b.ReportMetric(float64(cpuTime(b)-cpu)/float64(b.N), "cpu-ns/op")
-}
-
-// cpuTime returns the CPU time of this process. A busy machine changes it less than the elapsed time.
-func cpuTime(b *testing.B) time.Duration {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	b.ReportMetric(float64(shardtest.CPUTime(b)-cpu)/float64(b.N), "cpu-ns/op")
 }
 
 func benchNode(b *testing.B, shards int, store storage.LogStore) *Node {
@@ -109,20 +101,20 @@ func benchNode(b *testing.B, shards int, store storage.LogStore) *Node {
 func writeUntil(n *Node, ks *Keyspace, left *atomic.Int64, ops int, seed uint64, id string) error {
 	r := rand.New(rand.NewPCG(seed, 1))
 	name, body, key := fmt.Appendf(nil, "producer-%d", seed), make([]byte, 40*ops), make([]byte, 0, 64)
-	w := &Write{Ops: make([]engine.Op, ops), Width: 4, Rows: make([]int64, ops*4)}
-	for i := range w.Ops {
-		w.Ops[i] = engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 2, Value: 1}}}
+	w := &Write{Ops: make(counters.Ops, ops), Width: 4, Rows: make([]int64, ops*4)}
+	for i := range rowOps(w) {
+		rowOps(w)[i] = engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 2, Value: 1}}}
 	}
 	for number := uint64(1); left.Add(-1) >= 0; number++ {
-		for i := range w.Ops {
-			w.Ops[i].ID = r.Uint64N(benchIDs)
+		for i := range rowOps(w) {
+			rowOps(w)[i].ID = r.Uint64N(benchIDs)
 		}
 		switch id {
 		case "producer":
-			w.ID = ByProducer(name, number)
+			w.ID = dedup.ByProducer(name, number)
 		case "key":
 			key = fmt.Appendf(key[:0], "%s-%d", name, number)
-			w.ID = ByKey(key, body) // api hashes a body of such length
+			w.ID = dedup.ByKey(key, body) // api hashes a body of such length
 		}
 		w.Overflows, w.Deadline = nil, time.Now().Add(10*time.Second)
 		if err := n.Write(ks, w); err != nil {

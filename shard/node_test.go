@@ -17,11 +17,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/unread"
+	"github.com/countd/countd/shard/errs"
 )
 
 const testClusterID = "000102030405060708090a0b0c0d0e0f"
@@ -51,14 +55,14 @@ func openNode(t *testing.T, dir string, shards map[string]int) *Node {
 
 // fewShards adds one shard of each keyspace that tests of counters do not use.
 func fewShards(shards map[string]int) map[string]int {
-	few := map[string]int{KeyspaceUnread: 1, KeyspaceFeed: 1}
+	few := map[string]int{kinds.KeyspaceUnread: 1, kinds.KeyspaceFeed: 1}
 	maps.Copy(few, shards)
 	return few
 }
 
 // counterKeyspaces are those of a node that hold counters alone.
 func counterKeyspaces(n *Node) []*Keyspace {
-	return slices.DeleteFunc(slices.Clone(n.Keyspaces()), func(k *Keyspace) bool { return k.Kind != KindCounters })
+	return slices.DeleteFunc(slices.Clone(n.Keyspaces()), func(k *Keyspace) bool { return k.Kind != kinds.Counters })
 }
 
 // mustStop closes a node. Closing again does nothing.
@@ -92,7 +96,7 @@ func addTo(id uint64, column uint8, delta int64) engine.Op {
 
 func mustWrite(t *testing.T, n *Node, ks *Keyspace, ops ...engine.Op) *Write {
 	t.Helper()
-	w := &Write{Ops: ops, Width: len(ks.Columns), Rows: make([]int64, len(ops)*len(ks.Columns)), Deadline: soon()}
+	w := &Write{Ops: counters.Ops(ops), Width: len(ks.Columns), Rows: make([]int64, len(ops)*len(ks.Columns)), Deadline: soon()}
 	if err := n.Write(ks, w); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +139,7 @@ func TestNodeKeepsEverything(t *testing.T) {
 			n := openNode(t, dir, map[string]int{"posts": 2, "users": 1})
 			mine, err := n.CreateKeyspace(t.Context(), Keyspace{Name: "mine", Columns: []string{"a"}, Shards: 3})
 			mustDo(t, err)
-			_, err = n.AddColumns(t.Context(), "mine", []string{"b"}, nil)
+			_, err = n.AddColumns(t.Context(), "mine", column.Named("b"))
 			mustDo(t, err)
 			r := rand.New(rand.NewPCG(7, 7))
 			for round := range 3 {
@@ -183,9 +187,9 @@ func TestNodeCompletesItsKeyspaces(t *testing.T) {
 	mustDo(t, err)
 	t.Cleanup(func() { mustStop(t, n) })
 	eventually(t, "the node is in its catalog", func() bool { return len(n.catalog.View().Nodes) == 1 })
-	first := catalog.Keyspace{Name: "posts", Kind: KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 1}
+	first := catalog.Keyspace{Name: "posts", Kind: kinds.Counters, Columns: []string{"repost", "comment", "like", "view"}, Divisor: 1}
 	mustDo(t, n.catalogClient.MustChange(t.Context(), &catalog.Command{Create: &catalog.CreateEntry{Keyspace: first}}))
-	eventually(t, "the others are there", func() bool { return n.Keyspace(KeyspaceBoard) != nil })
+	eventually(t, "the others are there", func() bool { return n.Keyspace(kinds.KeyspaceBoard) != nil })
 	posts, users := n.Keyspace("posts"), n.Keyspace("users")
 	if posts == nil || users == nil || posts.Shards != 1 || users.Shards != 2 || users.FirstGroup != 2 {
 		t.Errorf("posts %+v, users %+v", posts, users)
@@ -196,7 +200,7 @@ func TestCreateKeyspace(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	ctx := t.Context()
-	want := Keyspace{Name: "x1", Kind: KindCounters, Columns: []string{"a", "b"}, Shards: 3, FirstGroup: 6}
+	want := Keyspace{Name: "x1", Kind: kinds.Counters, Columns: []string{"a", "b"}, Shards: 3, FirstGroup: 6, Groups: []uint32{6, 7, 8}, Divisor: 3}
 	ask := Keyspace{Name: "x1", Columns: []string{"a", "b"}, Shards: 3}
 
 	t.Run("at once by many", func(t *testing.T) {
@@ -208,7 +212,7 @@ func TestCreateKeyspace(t *testing.T) {
 					t.Errorf("%+v, %v", got, err)
 					return
 				}
-				if err := n.Write(got, &Write{Ops: []engine.Op{addTo(1, 0, 1), addTo(2, 0, 1), addTo(3, 0, 1)}, Deadline: soon()}); err != nil {
+				if err := n.Write(got, &Write{Ops: counters.Ops{addTo(1, 0, 1), addTo(2, 0, 1), addTo(3, 0, 1)}, Deadline: soon()}); err != nil {
 					t.Errorf("cannot write at once: %v", err)
 				}
 			})
@@ -228,7 +232,7 @@ func TestCreateKeyspace(t *testing.T) {
 		"built in":      {Name: "posts", Columns: []string{"a"}, Shards: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := n.CreateKeyspace(ctx, other); !errors.Is(err, ErrKeyspaceExists) {
+			if _, err := n.CreateKeyspace(ctx, other); !errors.Is(err, errs.ErrKeyspaceExists) {
 				t.Errorf("told %v", err)
 			}
 		})
@@ -254,7 +258,7 @@ func TestCreateKeyspace(t *testing.T) {
 		{"columns[2]", Keyspace{Name: "y", Columns: []string{"a", "b", "a"}, Shards: 1}},
 		{"columns[1]", Keyspace{Name: "y", Columns: []string{"a", "id"}, Shards: 1}},
 	} {
-		var argument *ArgumentError
+		var argument *errs.ArgumentError
 		if _, err := n.CreateKeyspace(ctx, test.ask); !errors.As(err, &argument) || argument.Field != test.field {
 			t.Errorf("%+v: told %v, want of %s", test.ask, err, test.field)
 		}
@@ -262,7 +266,7 @@ func TestCreateKeyspace(t *testing.T) {
 	if len(n.Keyspaces()) != 6 {
 		t.Errorf("%d keyspaces", len(n.Keyspaces()))
 	}
-	if _, err := n.AddColumns(ctx, "x1", []string{"id"}, nil); err == nil {
+	if _, err := n.AddColumns(ctx, "x1", column.Named("id")); err == nil {
 		t.Error("a column has the name of the id")
 	}
 	if got, err := n.CreateKeyspace(ctx, Keyspace{Name: "x1", Columns: []string{"a", "b"}}); err != nil || got.Shards != 3 {
@@ -271,15 +275,15 @@ func TestCreateKeyspace(t *testing.T) {
 	if got, err := n.CreateKeyspace(ctx, Keyspace{Name: "x2", Columns: []string{"a"}}); err != nil || got.Shards != ShardsDefault {
 		t.Errorf("of the usual number of shards: %+v, %v", got, err)
 	}
-	if _, err := n.AddColumns(ctx, "nobody", []string{"a"}, nil); !errors.Is(err, ErrUnknownKeyspace) {
+	if _, err := n.AddColumns(ctx, "nobody", column.Named("a")); !errors.Is(err, errs.ErrUnknownKeyspace) {
 		t.Errorf("columns of nothing: %v", err)
 	}
-	var argument *ArgumentError
+	var argument *errs.ArgumentError
 	many := make([]string, engine.ColumnsMax)
 	for i := range many {
 		many[i] = fmt.Sprintf("more%d", i)
 	}
-	if _, err := n.AddColumns(ctx, "x1", many, nil); !errors.As(err, &argument) || argument.Field != "columns" {
+	if _, err := n.AddColumns(ctx, "x1", column.Named(many...)); !errors.As(err, &argument) || argument.Field != "columns" {
 		t.Errorf("66 columns: %v", err)
 	}
 }
@@ -291,11 +295,11 @@ func TestKeyspaceMadePastItsDeadlineIsOfUnknownOutcome(t *testing.T) {
 	late, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := n.Change(t.Context(), &catalog.Command{Create: &catalog.CreateEntry{Keyspace: catalog.Keyspace{
-		Name: "x1", Kind: KindCounters, Columns: []string{"a"}, Shards: 8,
+		Name: "x1", Kind: kinds.Counters, Columns: []string{"a"}, Divisor: 8,
 	}}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.served(late, "x1", 0); !errors.Is(err, ErrOutcomeUnknown) {
+	if _, err := n.served(late, "x1", 0); !errors.Is(err, errs.ErrOutcomeUnknown) {
 		t.Errorf("told %v", err)
 	}
 	if k, err := n.served(t.Context(), "x1", 0); err != nil || k.Shards != 8 {
@@ -325,7 +329,7 @@ func TestAddColumnsWhileWritesGoOn(t *testing.T) {
 				}
 				ks := n.Keyspace("users")
 				last := len(ks.Columns) - 1
-				w := &Write{Ops: []engine.Op{addTo(1, uint8(last), 1)}, Width: len(ks.Columns), Rows: make([]int64, len(ks.Columns)), Deadline: soon()}
+				w := &Write{Ops: counters.Ops{addTo(1, uint8(last), 1)}, Width: len(ks.Columns), Rows: make([]int64, len(ks.Columns)), Deadline: soon()}
 				if err := n.Write(ks, w); err != nil {
 					t.Errorf("write: %v", err)
 					return
@@ -340,7 +344,7 @@ func TestAddColumnsWhileWritesGoOn(t *testing.T) {
 	for i := range 8 {
 		at := written.Load()
 		eventually(t, "writes go on", func() bool { return written.Load() > at })
-		ks, err := n.AddColumns(t.Context(), "users", []string{"posts", fmt.Sprintf("more%d", i)}, nil)
+		ks, err := n.AddColumns(t.Context(), "users", column.Named("posts", fmt.Sprintf("more%d", i)))
 		if err != nil || len(ks.Columns) != 4+i || ks.Column(fmt.Sprintf("more%d", i)) != 3+i {
 			t.Fatalf("columns %+v, %v", ks, err)
 		}
@@ -377,7 +381,7 @@ func TestCloseWhileWritesAreInFlight(t *testing.T) {
 			for {
 				w := &Write{Deadline: soon()}
 				for range 1 + r.IntN(5) {
-					w.Ops = append(w.Ops, addTo(r.Uint64N(ids), 0, 1))
+					w.Ops = append(rowOps(w), addTo(r.Uint64N(ids), 0, 1))
 				}
 				count(w, n.Write(ks, w), acknowledged[:], unknown[:])
 				total.Add(1)
@@ -390,16 +394,16 @@ func TestCloseWhileWritesAreInFlight(t *testing.T) {
 	eventually(t, "writes go on", func() bool { return total.Load() > 200 })
 	mustStop(t, n)
 	wg.Wait()
-	if err := n.Write(ks, &Write{Ops: []engine.Op{addTo(1, 0, 1)}, Deadline: soon()}); !errors.Is(err, ErrDraining) {
+	if err := n.Write(ks, &Write{Ops: counters.Ops{addTo(1, 0, 1)}, Deadline: soon()}); !errors.Is(err, errs.ErrDraining) {
 		t.Errorf("a write after the end: %v", err)
 	}
-	if err := n.Get(ks, []uint64{1}, 1, &ReadOptions{Deadline: soon()}, make([]int64, 1)); !errors.Is(err, ErrDraining) {
+	if err := n.Get(ks, []uint64{1}, 1, &ReadOptions{Deadline: soon()}, make([]int64, 1)); !errors.Is(err, errs.ErrDraining) {
 		t.Errorf("a read after the end: %v", err)
 	}
-	if err := n.Ready(); !errors.Is(err, ErrDraining) {
+	if err := n.Ready(); !errors.Is(err, errs.ErrDraining) {
 		t.Errorf("ready after the end: %v", err)
 	}
-	if _, err := n.CreateKeyspace(t.Context(), Keyspace{Name: "z", Columns: []string{"a"}, Shards: 1}); !errors.Is(err, ErrDraining) {
+	if _, err := n.CreateKeyspace(t.Context(), Keyspace{Name: "z", Columns: []string{"a"}, Shards: 1}); !errors.Is(err, errs.ErrDraining) {
 		t.Errorf("a keyspace after the end: %v", err)
 	}
 	if s := n.Status(); s.Nodes[0].State != "stopping" {
@@ -420,7 +424,7 @@ func count(w *Write, err error, acknowledged, unknown []atomic.Int64) {
 	var partial *PartialError
 	switch {
 	case err == nil:
-		for _, op := range w.Ops {
+		for _, op := range rowOps(w) {
 			acknowledged[op.ID].Add(1)
 		}
 	case errors.As(err, &partial):
@@ -430,8 +434,8 @@ func count(w *Write, err error, acknowledged, unknown []atomic.Int64) {
 		for _, id := range partial.Unknown {
 			unknown[id].Add(1)
 		}
-	case errors.Is(err, ErrOutcomeUnknown):
-		for _, op := range w.Ops {
+	case errors.Is(err, errs.ErrOutcomeUnknown):
+		for _, op := range rowOps(w) {
 			unknown[op.ID].Add(1)
 		}
 	}
@@ -475,6 +479,7 @@ func TestOpenRefusesItsConfig(t *testing.T) {
 		"cluster id of no hex": func(c *Config) { c.ClusterID = strings.Repeat("g", 32) },
 		"no shards":            func(c *Config) { c.Shards = map[string]int{"posts": 0} },
 		"too many shards":      func(c *Config) { c.Shards = map[string]int{"posts": ShardsMax + 1} },
+		"brief cursors":        func(c *Config) { c.CursorIdle = time.Hour },
 		"bad address":          func(c *Config) { c.ClusterAddr = "127.0.0.1:99999" },
 	} {
 		t.Run(name, func(t *testing.T) {

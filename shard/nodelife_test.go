@@ -14,7 +14,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/countd/countd/internal/calltest"
+	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/storage"
@@ -155,7 +156,7 @@ func TestNodeClosesInOrder(t *testing.T) {
 	entered, served := make(chan struct{}), make(chan struct{})
 	cfg.Handlers = map[string]Handler{
 		"hold": func(context.Context, []byte) ([]byte, error) { close(entered); <-served; return nil, nil },
-		"echo": calltest.Echo,
+		"echo": must.Echo,
 	}
 	n, err := Open(cfg)
 	mustDo(t, err)
@@ -186,7 +187,7 @@ func TestNodeClosesInOrder(t *testing.T) {
 
 	closed := make(chan error, 1)
 	go func() { closed <- n.Close(ctx) }()
-	eventually(t, "requests are refused", func() bool { return errors.Is(n.Ready(), ErrDraining) })
+	eventually(t, "requests are refused", func() bool { return errors.Is(n.Ready(), errs.ErrDraining) })
 	if n.registry.shardOf(2).replica.Load().group.Closing() {
 		t.Error("a group closes before the node's loops have ended")
 	}

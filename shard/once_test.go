@@ -19,7 +19,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/shard/forward"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -37,7 +37,7 @@ func TestProducerIdleOnOneShardGoesOn(t *testing.T) {
 	send := func(ops ...engine.Op) {
 		t.Helper()
 		seq++
-		w := &Write{Ops: ops, ID: ByProducer([]byte("p"), seq), Deadline: soon()}
+		w := &Write{Ops: counters.Ops(ops), ID: dedup.ByProducer([]byte("p"), seq), Deadline: soon()}
 		if mustDo(t, n.Write(ks, w)); w.Duplicate {
 			t.Errorf("number %d is called a duplicate", seq)
 		}
@@ -58,16 +58,16 @@ func TestARetryThatCompletesABatch(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 4)
 	ks := keyspaces[3]
-	key := ByKey([]byte("k"))
+	key := dedup.ByKey([]byte("k"))
 	for tries := 0; key.Shard(4) == 1; tries++ { // which is out of reach
-		key = ByKey(fmt.Append(nil, "k", tries))
+		key = dedup.ByKey(fmt.Append(nil, "k", tries))
 	}
 	for name, test := range map[string]struct {
-		id       RequestID
+		id       dedup.RequestID
 		complete bool // whether the retry is a duplicate
-	}{"key": {key, true}, "producer": {ByProducer([]byte("p"), 1), false}} {
+	}{"key": {key, true}, "producer": {dedup.ByProducer([]byte("p"), 1), false}} {
 		t.Run(name, func(t *testing.T) {
-			w := &Write{Ops: []engine.Op{addTo(0, 0, 1), addTo(1, 0, 1), addTo(2, 0, 1), addTo(3, 0, 1)}, ID: test.id}
+			w := &Write{Ops: counters.Ops{addTo(0, 0, 1), addTo(1, 0, 1), addTo(2, 0, 1), addTo(3, 0, 1)}, ID: test.id}
 			before := mustGet(t, n, ks, ReadOptions{}, 0, 1, 2, 3)
 			hinder(n, ks, 1, heldGroup{err: raft.ErrNotLeader})
 			for try := 100 * time.Millisecond; ; try *= 2 { // until the others had enough time
@@ -103,9 +103,9 @@ func TestRetryOnAShardWhoseLogIsAhead(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
 	ks := n.Keyspace("posts")
-	key := ByKey([]byte("k"))
+	key := dedup.ByKey([]byte("k"))
 	for tries := 0; key.Shard(2) != 0; tries++ {
-		key = ByKey(fmt.Append(nil, "k", tries))
+		key = dedup.ByKey(fmt.Append(nil, "k", tries))
 	}
 	ahead := n.registry.groups.Load().byFirst[ks.FirstGroup][1].replica.Load()
 	stamp := func(by time.Duration) {
@@ -113,13 +113,13 @@ func TestRetryOnAShardWhoseLogIsAhead(t *testing.T) {
 		mustDo(t, ahead.group.Apply(codec.AppendChecksum(entry)).Error())
 	}
 	write := func() error {
-		return n.Write(ks, &Write{Ops: []engine.Op{addTo(0, 0, 1), addTo(1, 0, 1)}, ID: key, Deadline: soon()})
+		return n.Write(ks, &Write{Ops: counters.Ops{addTo(0, 0, 1), addTo(1, 0, 1)}, ID: key, Deadline: soon()})
 	}
 	stamp(LimitsDefault.KeyHorizon * 2)
 	mustDo(t, write())
 	mustDo(t, write())
 	stamp(LimitsDefault.KeyHorizon * 4)
-	if err := write(); !errors.Is(err, ErrExpired) {
+	if err := write(); !errors.Is(err, errs.ErrExpired) {
 		t.Errorf("the retry is told %v", err)
 	}
 	if got := mustGet(t, n, ks, ReadOptions{}, 0, 1); got[0] != 1 || got[4] != 1 {
@@ -134,9 +134,9 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
 	ks := n.Keyspace("posts")
-	key := ByKey([]byte("k"))
+	key := dedup.ByKey([]byte("k"))
 	for tries := 0; key.Shard(2) != 0; tries++ {
-		key = ByKey(fmt.Append(nil, "k", tries))
+		key = dedup.ByKey(fmt.Append(nil, "k", tries))
 	}
 	behind := n.registry.groups.Load().byFirst[ks.FirstGroup][1].replica.Load()
 	stamp := func(by time.Duration, section []byte) {
@@ -146,17 +146,17 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 	var earlier raftfsm.RequestWriter
 	earlier.Reset(nil, n.registry.groups.Load().byFirst[ks.FirstGroup][1].of(), &key)
 	op := addTo(1, 0, 1)
-	counters.AppendOp(&earlier, 0, &op)
+	counters.Ops{op}.AppendTo(&earlier, 0, 0)
 	stamp(LimitsDefault.KeyHorizon/5-LimitsDefault.KeyHorizon, earlier.Section())
 
-	w := &Write{Ops: []engine.Op{addTo(0, 0, 1), op}, ID: key}
+	w := &Write{Ops: counters.Ops{addTo(0, 0, 1), op}, ID: key}
 	for try := 100 * time.Millisecond; ; try *= 2 { // until the judge had enough time
 		w.Deadline = time.Now().Add(try)
 		err, partial := n.Write(ks, w), (*PartialError)(nil)
 		if err == nil {
 			t.Fatalf("it is told as counted, and the shard behind has %v", mustGet(t, n, ks, ReadOptions{}, 1))
 		}
-		if errors.As(err, &partial) && errors.Is(err, ErrOverloaded) && slices.Equal(partial.Applied, []uint64{0}) {
+		if errors.As(err, &partial) && errors.Is(err, errs.ErrOverloaded) && slices.Equal(partial.Applied, []uint64{0}) {
 			break
 		}
 		if try > 10*time.Second {
@@ -179,24 +179,24 @@ func TestUsesTravel(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
 	g := n.registry.shardOf(n.Keyspace("posts").FirstGroup)
-	id := ByKey([]byte("k"))
+	id := dedup.ByKey([]byte("k"))
 	op := addTo(1, 0, 1)
 	began := time.Now().UnixMilli()
 	var first dedup.Use
 	for round, asks := range []bool{true, true, false} {
 		var writer raftfsm.RequestWriter
 		writer.Reset(nil, g.of(), &id)
-		counters.AppendOp(&writer, 1, &op)
-		f := &forward.Part{Section: writer.Section(), Judges: asks, Ops: 1}
-		if got := forward.Parse(&wire.Reader{Rest: forward.Append(nil, f)}); got.Judges != asks {
+		counters.Ops{op}.AppendTo(&writer, 1, 0)
+		f := &propose.ForwardedPart{Section: writer.Section(), Judges: asks, Ops: 1}
+		if got := propose.ParsePart(&wire.Reader{Rest: propose.AppendPart(nil, f)}); got.Judges != asks {
 			t.Errorf("round %d: %+v", round, got)
 		}
 		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(g.number)), 1)
 		ctx, cancel := context.WithDeadline(t.Context(), soon())
-		answer, err := n.writer.serveParts(ctx, forward.Append(request, f))
+		answer, err := n.writer.serveParts(ctx, propose.AppendPart(request, f))
 		cancel()
 		mustDo(t, err)
-		settled, err := parseAllSettled(answer, []*forward.Part{f})
+		settled, err := propose.ParseOutcomes(answer, []*propose.ForwardedPart{f})
 		mustDo(t, err)
 		use := settled[0].Use()
 		if round == 0 {
@@ -219,9 +219,9 @@ func TestOneOfManyCopiesIsFirst(t *testing.T) {
 		var all sync.WaitGroup
 		for range copies {
 			all.Go(func() {
-				w := &Write{ID: ByKey(fmt.Append(nil, "k", round)), Deadline: soon()}
+				w := &Write{ID: dedup.ByKey(fmt.Append(nil, "k", round)), Deadline: soon()}
 				for id := range uint64(4) {
-					w.Ops = append(w.Ops, addTo(id, 0, 1))
+					w.Ops = append(rowOps(w), addTo(id, 0, 1))
 				}
 				if err := n.Write(ks, w); err != nil {
 					t.Error(err)
@@ -246,14 +246,14 @@ func TestRefusedKeysTellTheirTime(t *testing.T) {
 	}{"old": {-time.Hour, false}, "ahead": {time.Hour, true}} {
 		t.Run(name, func(t *testing.T) {
 			key := fmt.Sprintf("%012x70008000000000000000", time.Now().Add(c.born).UnixMilli())
-			w := &Write{Ops: []engine.Op{addTo(0, 0, 1)}, ID: ByKey([]byte(key)), Deadline: soon()}
-			if err := n.Write(n.Keyspace("posts"), w); !errors.Is(err, ErrExpired) || errors.Is(err, ErrKeyAhead) != c.ahead {
+			w := &Write{Ops: counters.Ops{addTo(0, 0, 1)}, ID: dedup.ByKey([]byte(key)), Deadline: soon()}
+			if err := n.Write(n.Keyspace("posts"), w); !errors.Is(err, errs.ErrExpired) || errors.Is(err, ErrKeyAhead) != c.ahead {
 				t.Errorf("told %v", err)
 			}
 		})
 	}
-	w := &Write{Ops: []engine.Op{addTo(0, 0, 1)}, ID: ByKey([]byte("00000000-0000-7000-8000-000000000000")), Deadline: soon()}
-	if err := n.Write(n.Keyspace("posts"), w); !errors.Is(err, ErrExpired) || errors.Is(err, ErrKeyAhead) {
+	w := &Write{Ops: counters.Ops{addTo(0, 0, 1)}, ID: dedup.ByKey([]byte("00000000-0000-7000-8000-000000000000")), Deadline: soon()}
+	if err := n.Write(n.Keyspace("posts"), w); !errors.Is(err, errs.ErrExpired) || errors.Is(err, ErrKeyAhead) {
 		t.Errorf("one of 1970: %v", err)
 	}
 }

@@ -13,51 +13,35 @@ import (
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/internal/atomicfile"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard/catalogclient"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/headroom"
-	"github.com/countd/countd/shard/keyspace"
-	"github.com/countd/countd/shard/membership"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/propose"
-	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/shard/storage"
 	"github.com/countd/countd/shard/stream"
 	"github.com/countd/countd/shard/tiering"
-	"github.com/countd/countd/shard/upkeep"
 )
 
-// Open opens the node's groups. The only node of a cluster knows the catalog when Open returns. A
-// member of a larger cluster knows it once it has found the other members. The groups may not be
-// ready yet: see WaitReady.
+// Open opens the node's groups. When Open returns, the groups may not be ready yet: see WaitReady.
+// The only node of a cluster then knows the newest catalog; a member of a larger cluster may still
+// have to find other members.
 func Open(cfg Config) (*Node, error) {
 	cfg, id, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	n := &Node{
-		cfg: cfg, life: newLife(), catalog: catalog.New(),
-		reconcileNow: make(chan struct{}, 1), stopping: make(chan struct{}),
-		rounds: propose.NewRounds(nil),
-		beats:  replica.NewBeats(),
-	}
+	n := &Node{life: newLife()}
+	n.cfg, n.catalog, n.rounds, n.beats = cfg, catalog.New(), propose.NewRounds(nil), replica.NewBeats()
+	n.reconcileNow, n.stopping = make(chan struct{}, 1), make(chan struct{})
 	n.registry.dirs.Path, n.registry.dirs.Opened = cfg.Dir, cfg.Opened
-	n.registry.dirs.OnlyNode = func() bool { return n.registry.meta != nil && n.registry.meta.SoleVoter() && n.router.alone() }
-	n.prover = prover.New(prover.Config{
-		Key: cfg.NodeKey, Find: n.registry.provable, Asking: &n.asking.WaitGroup,
-		Call: func(ctx context.Context, node, method string, request []byte, answerBytes int) ([]byte, error) {
-			return n.streams.Call(ctx, node, method, request, answerBytes)
-		},
-	})
-	n.sources = sourcesink.New(nodeSources{n})
+	n.registry.dirs.OnlyNode = n.isOnlyNode
 	n.tiering = tiering.New(tiering.Config{
 		Key: cfg.NodeKey, Cold: cfg.Cold, Catalog: n.catalog, Headroom: &n.headroom, Shards: n.registry.counters,
 		Draining: &n.draining, Stopping: n.stopping, Logger: cfg.Logger,
 	})
 	n.spill = &tiering.Spill{Tiering: n.tiering, Idle: cfg.FeedIdle, Bodies: n.registry.bodies, Began: time.Now()}
-	n.space.Free = func() (uint64, error) { return headroom.FreeBytes(cfg.Dir) }
+	n.space.Free = func() (uint64, error) { return tiering.FreeBytes(cfg.Dir) }
 	n.registry.keyspaces.Store(&keyspaceTable{})
 	n.registry.groups.Store(&groupTable{byFirst: map[uint32][]*shardReplica{}, byNumber: map[uint32]*shardReplica{}})
 	if n.metrics, err = propose.NewMetrics(cfg.Metrics); err != nil {
@@ -66,9 +50,9 @@ func Open(cfg Config) (*Node, error) {
 	if err := n.registerMetrics(); err != nil {
 		return nil, err
 	}
-	advertise := "" // the address that port 0 gets
+	advertise := "" // address of the listener, if the port was 0
 	if cfg.Listener != nil {
-		advertise = cfg.ClusterAddr // perhaps a name, which may get another address later
+		advertise = cfg.ClusterAddr // may be a host name, whose IP address may change later
 	}
 	n.mux, err = rpc.ListenMux(rpc.MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, Advertise: advertise, ClusterID: id, NodeKey: cfg.NodeKey, ClusterName: cfg.ClusterName, Dial: cfg.DialPeer, Logger: cfg.Logger})
 	if err != nil {
@@ -77,22 +61,8 @@ func Open(cfg Config) (*Node, error) {
 	if n.calls, err = rpc.NewCalls(rpc.CallsConfig{Mux: n.mux, Lookup: n.addrOf, Cut: n.cut, Logger: cfg.Logger}); err != nil {
 		return nil, errors.Join(err, n.mux.Close())
 	}
-	n.router = router{&n.registry, cfg.NodeKey, n.catalog, n.calls, cfg.Alive, &n.draining, clusterHashOf(id)}
+	n.router = router{registry: &n.registry, node: cfg.NodeKey, catalog: n.catalog, calls: n.calls, alive: cfg.Alive, draining: &n.draining, clusterHash: clusterHashOf(id)}
 	n.tiering.Connect(n.calls, n.mux.Limited())
-	n.catalogClient = catalogclient.New(catalogclient.Config{
-		Key: cfg.NodeKey, Catalog: n.catalog, Group: func() *replica.Replica { return n.registry.meta }, Calls: n.calls, Prover: n.prover, Fresh: &n.registry.metaFresh,
-		Handlers: cfg.Handlers, Place: cfg.Place, Alive: cfg.Alive,
-		DiskError: n.headroom.DiskError, Follow: n.follow, Draining: &n.draining,
-	})
-	n.Changes = sourcesink.NewChanges(n.sources, n.catalogClient, n.router.clusterHash)
-	n.maintenance = catalogclient.NewMaintenance(catalogclient.MaintenanceConfig{
-		Client: n.catalogClient, Self: n.record(), Builtin: keyspace.Builtin(cfg.Shards), NodesWanted: cfg.NodesWanted, VotersWanted: cfg.VotersWanted, Stopping: n.stopping, Logger: cfg.Logger,
-	})
-	n.membership = membership.New(membership.Config{
-		Key: cfg.NodeKey, Catalog: n.catalog, Calls: n.calls, Replicas: &n.registry,
-		Prove: n.prover.ProveTerm, Change: n.catalogClient.MustChange, Wake: n.wakeReconcile, Unfit: n.headroom.Unfit,
-		Stopping: n.stopping, Logger: cfg.Logger, Limited: n.mux.Limited(),
-	})
 	if err := atomicfile.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot make the groups' directory: %w", err), n.mux.Close())
 	}
@@ -105,7 +75,7 @@ func Open(cfg Config) (*Node, error) {
 		}
 		n.rounds = propose.NewRounds(n.log.Expect)
 	}
-	room := headroom.Config{
+	room := tiering.HeadroomConfig{
 		MemoryLimit: cfg.MemoryLimit, DiskReserve: cfg.DiskReserve, CollectorPercent: cfg.CollectorPercent,
 		Tables: n.registry.tableBytes, Snapshots: n.registry.snapshotBytes, Free: n.space.Free, Logger: n.mux.Limited(),
 	}
@@ -122,11 +92,25 @@ func Open(cfg Config) (*Node, error) {
 		n.headroom.Close()
 		return nil, errors.Join(err, n.cold.Close(), n.closeLog(), n.mux.Close())
 	}
-	n.streams = stream.New(stream.Config{
-		Mux: n.mux, Lookup: n.addrOf, Calls: n.calls,
+	n.streams = stream.New(stream.Config{Mux: n.mux, Lookup: n.addrOf, Calls: n.calls})
+	n.prover = leadership.NewProver(leadership.ProverConfig{
+		Key: cfg.NodeKey, Find: n.registry.provable, Asking: &n.asking.WaitGroup, Call: n.streams.Call,
+	})
+	n.catalogClient = leadership.NewCatalogClient(leadership.CatalogConfig{
+		Key: cfg.NodeKey, Catalog: n.catalog, Group: n.registry.catalogReplica, Calls: n.calls, Prover: n.prover, Fresh: &n.registry.metaFresh,
+		Handlers: cfg.Handlers, Place: cfg.Place, Alive: cfg.Alive,
+		DiskError: n.headroom.DiskError, Follow: n.follow, Draining: &n.draining,
+	})
+	n.maintenance = leadership.NewMaintenance(leadership.MaintenanceConfig{
+		Catalog: n.catalogClient, Self: n.record(), Builtin: builtinKeyspaces(cfg.Shards), NodesWanted: cfg.NodesWanted, VotersWanted: cfg.VotersWanted, Stopping: n.stopping, Logger: cfg.Logger,
+	})
+	n.membership = leadership.NewMembership(leadership.MembershipConfig{
+		Key: cfg.NodeKey, Catalog: n.catalog, Calls: n.calls, Replicas: &n.registry,
+		Prove: n.prover.ProveTerm, Change: n.catalogClient.MustChange, Wake: n.wakeReconcile, Unfit: n.headroom.Unfit,
+		Stopping: n.stopping, Logger: cfg.Logger, Limited: n.mux.Limited(),
 	})
 	n.reader.router, n.reader.streams, n.reader.mu.batchers = &n.router, n.streams, map[string]*readBatchers{}
-	n.writer = writer{&n.router, &n.headroom, n.streams, cfg.outboxLimits(), &n.asking, n.prover}
+	n.writer = writer{router: &n.router, headroom: &n.headroom, streams: n.streams, asking: &n.asking, prover: n.prover}
 	if err := n.start(); err != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 		defer cancel()
@@ -135,7 +119,8 @@ func Open(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// start opens the catalog and the groups of the local catalog, and starts the goroutines of the node.
+// start opens the catalog's group and the groups that the local catalog has, and starts the
+// goroutines of the node.
 func (n *Node) start() error {
 	n.registry.dirs.Log, n.registry.dirs.Cold, n.registry.dirs.Members = n.log, n.cold, n.sets
 	cfg := n.groupConfig(catalogGroup, 0, catalogName, n.catalog)
@@ -149,7 +134,7 @@ func (n *Node) start() error {
 	if n.registry.meta, err = n.registry.dirs.Open(cfg); err != nil {
 		return err
 	}
-	if err := n.registry.dirs.Forget(n.catalog.View().Dropped); err != nil { // as of the catalog's snapshot on disk
+	if err := n.registry.dirs.Forget(n.catalog.View().Dropped); err != nil { // the view is that of the catalog's snapshot on disk
 		return err
 	}
 	if err := n.registerCluster(); err != nil {
@@ -174,13 +159,12 @@ func (n *Node) start() error {
 	n.running.Go(replica.FailureDetector{Replicas: n.registry.Replicas, Logger: n.mux.Limited(), Stopping: n.stopping}.Run)
 	n.running.Go(n.membership.RunRemoved)
 	n.running.Go(n.watchVotersDisks)
-	upkeep := &upkeep.Upkeep{
+	upkeep := &leadership.Upkeep{
 		Shards: n.registry.kept, View: n.catalog.View, Cluster: n.router.clusterHash, CursorIdle: n.cfg.CursorIdle,
 		DiskFull: &n.headroom.DiskFull, Logger: n.cfg.Logger, Stopping: n.stopping,
 	}
-	n.running.Go(upkeep.SweepCursors)
+	n.running.Go(upkeep.Clean)
 	n.running.Go(upkeep.ForgetSources)
-	n.running.Go(upkeep.PurgeMembers)
 	n.running.Go(n.tiering.Run)
 	n.running.Go(n.tiering.Scrub.Run)
 	n.running.Go(n.tiering.Scrub.RunSuspects)
@@ -188,7 +172,7 @@ func (n *Node) start() error {
 	return nil
 }
 
-// record returns this node's entry for the catalog, without its state.
+// record returns this node's entry for the catalog, without the field State.
 func (n *Node) record() catalog.Node {
 	return catalog.Node{
 		Key: n.cfg.NodeKey, Name: n.cfg.NodeName, Zone: n.cfg.Zone,
@@ -197,9 +181,9 @@ func (n *Node) record() catalog.Node {
 	}
 }
 
-// Close refuses further requests, answers the waiting ones, writes the snapshots that are worth it,
-// and closes everything. If ctx ends first, Close returns its error, and the closing continues. A
-// second Close does nothing, and does not wait for the first.
+// Close refuses further requests, answers the waiting ones, writes snapshots that shorten the next
+// start, and closes everything. If ctx ends first, Close returns ctx's error, and closing
+// continues. A second Close does nothing, and does not wait for the first.
 func (n *Node) Close(ctx context.Context) error {
 	if n.draining.Swap(true) {
 		return nil
@@ -231,7 +215,7 @@ func (n *Node) close(ctx context.Context) error {
 	n.calls.Close()
 	n.asking.Close()
 	n.streams.Close()
-	if err == nil { // else a group may still apply entries, which needs the stores
+	if err == nil { // after an error, a group may still apply entries and need the stores
 		err = errors.Join(n.cold.Close(), n.sets.Close(), n.closeLog())
 	}
 	return errors.Join(err, n.mux.Close())

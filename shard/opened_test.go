@@ -13,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard/dirs"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/storage"
@@ -46,7 +45,7 @@ func (m *memoryRecord) set(group uint32, in bool) error {
 	return m.err
 }
 
-func openRecordedNode(t *testing.T, dir string, store storage.LogStore, record dirs.Opened) (*Node, error) {
+func openRecordedNode(t *testing.T, dir string, store storage.LogStore, record replica.Opened) (*Node, error) {
 	t.Helper()
 	n, err := Open(Config{
 		Dir: dir, NodeKey: "n1.0", NodeName: "n1", Bootstrap: true, ClusterID: testClusterID, Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
@@ -91,7 +90,7 @@ func TestLostLogIsRefused(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			const store = storage.LogStoreBoltDB
-			dir, record := t.TempDir(), dirs.Opened(nil)
+			dir, record := t.TempDir(), replica.Opened(nil)
 			if test.recorded {
 				record = newMemoryRecord()
 			}
@@ -152,7 +151,7 @@ func TestLostNodeLogIsRefused(t *testing.T) {
 		{"nothing", true, func(string, string) error { return nil }, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			dir, record := t.TempDir(), dirs.Opened(nil)
+			dir, record := t.TempDir(), replica.Opened(nil)
 			if test.recorded {
 				record = newMemoryRecord()
 			}

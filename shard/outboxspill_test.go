@@ -14,7 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/kinds"
-	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/shard/errs"
 )
 
 // outboxSpill is a model of authors whose outboxes leave memory.
@@ -29,15 +29,15 @@ const spillAuthors, spillPosts = 20, 10
 func fillAuthors(t *testing.T, n *Node) *outboxSpill {
 	t.Helper()
 	m := &outboxSpill{posts: map[uint64][]uint64{}}
-	w := &Write{Deadline: soon()}
+	var ops counters.OutboxOps
 	for i := range uint64(spillPosts) {
 		for author := range uint64(spillAuthors) {
 			id := 1_000_000*author + 1000*i
-			w.Ops, w.Outbox = append(w.Ops, engine.Op{ID: author}), append(w.Outbox, outbox.Op{Kind: outbox.Publish, ID: id})
+			ops = append(ops, counters.OutboxOp{Author: author, PostOp: counters.PostOp{Kind: counters.Publish, ID: id, Limits: counters.OutboxLimits{Posts: 10_000}}})
 			m.posts[author] = append([]uint64{id}, m.posts[author]...)
 		}
 	}
-	mustDo(t, n.Write(n.Keyspace(KeyspaceUsers), once(w)))
+	mustDo(t, n.Write(n.Keyspace(kinds.KeyspaceUsers), once(&Write{Ops: ops, Deadline: soon()})))
 	return m
 }
 
@@ -68,7 +68,7 @@ func (m *outboxSpill) check(t *testing.T, n *Node, opt ReadOptions) {
 // changeSome publishes, publishes again, removes and deletes, each for another author.
 func (m *outboxSpill) changeSome(t *testing.T, n *Node, first uint64) {
 	t.Helper()
-	ks := n.Keyspace(KeyspaceUsers)
+	ks := n.Keyspace(kinds.KeyspaceUsers)
 	posts := len(m.posts[first])
 	if w := mustPublish(t, n, first, m.posts[first][1]); w.Rows[0] != int64(posts) || !slices.Contains(w.Cuts, engine.Cut{Column: counters.UnchangedColumn}) {
 		t.Errorf("published twice: %d posts, cuts %v, want %d posts", w.Rows[0], w.Cuts, posts)
@@ -79,7 +79,7 @@ func (m *outboxSpill) changeSome(t *testing.T, n *Node, first uint64) {
 	}
 	m.posts[first] = append([]uint64{id}, m.posts[first]...)
 	w := once(&Write{
-		Ops: []engine.Op{{ID: first + 1}}, Outbox: []outbox.Op{{Kind: outbox.Remove, ID: m.posts[first+1][2]}},
+		Ops:   counters.OutboxOps{{Author: first + 1, PostOp: counters.PostOp{Kind: counters.Unpublish, ID: m.posts[first+1][2]}}},
 		Width: 1, Rows: make([]int64, 1), Deadline: soon(),
 	})
 	mustDo(t, n.Write(ks, w))
@@ -87,7 +87,7 @@ func (m *outboxSpill) changeSome(t *testing.T, n *Node, first uint64) {
 		t.Errorf("removed: %d posts, cuts %v", w.Rows[0], w.Cuts)
 	}
 	m.posts[first+1] = slices.Delete(slices.Clone(m.posts[first+1]), 2, 3)
-	mustDo(t, n.Write(ks, once(&Write{Ops: []engine.Op{{ID: first + 2, Kind: engine.OpDelete}}, Deadline: soon()})))
+	mustDo(t, n.Write(ks, once(&Write{Ops: counters.Ops{{ID: first + 2, Kind: engine.OpDelete}}, Deadline: soon()})))
 	m.posts[first+2] = nil
 }
 
@@ -129,14 +129,14 @@ func TestSpilledOutboxesOfANode(t *testing.T) {
 	spillAll(t, n)
 	before = digests(n)
 	for _, g := range n.registry.groups.Load().all {
-		if g.keyspace != KeyspaceUsers {
+		if g.keyspace != kinds.KeyspaceUsers {
 			continue
 		}
 		backup, err := n.OpenSnapshot(t.Context(), g.number)
 		mustDo(t, err)
 		found := uint64(0)
 		facts, err := kinds.All.VisitSnapshot(backup, codec.KindCounters, g.of(), raftfsm.SnapshotVisitor{Body: func(author uint64, body any) error {
-			box := body.(*outbox.Outbox)
+			box := body.(*counters.Outbox)
 			found++
 			if !slices.Equal(box.IDs, m.posts[author]) {
 				t.Errorf("the backup has %v of author %d, want %v", box.IDs, author, m.posts[author])
@@ -165,7 +165,7 @@ func TestNodesSpillOutboxesByThemselves(t *testing.T) {
 	all := []*Node{first, openFeedNode(t, t.TempDir(), 2, ""), openFeedNode(t, t.TempDir(), 3, ""), openFeedNode(t, t.TempDir(), 4, "")}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	number := first.Keyspace(KeyspaceUsers).FirstGroup
+	number := first.Keyspace(kinds.KeyspaceUsers).FirstGroup
 	for _, other := range all[1:] {
 		mustDo(t, first.catalogClient.MustChange(ctx, &catalog.Command{PutNode: &catalog.PutNodeEntry{Node: other.record()}}))
 	}
@@ -205,20 +205,20 @@ func TestLostOutboxesComeBack(t *testing.T) {
 	t.Parallel()
 	n := openFeedNode(t, t.TempDir(), 1, "")
 	m := fillAuthors(t, n)
-	number := n.Keyspace(KeyspaceUsers).FirstGroup
+	number := n.Keyspace(kinds.KeyspaceUsers).FirstGroup
 	for name, touch := range map[string]func(r *localReplica){
 		"by a read": func(*localReplica) {
 			opt := &ReadOptions{Deadline: time.Now().Add(300 * time.Millisecond)}
-			posts, unreadable, err := n.Newest(n.Keyspace(KeyspaceUsers), &NewestPosts{Authors: []uint64{3}, Limit: 5}, opt)
+			posts, unreadable, err := n.Newest(n.Keyspace(kinds.KeyspaceUsers), &NewestPosts{Authors: []uint64{3}, Limit: 5}, opt)
 			if err == nil && (len(posts) != 5 || len(unreadable) > 0) {
 				t.Errorf("a lost outbox has %v, unreadable %v", posts, unreadable)
 			}
 		},
 		"by a write": func(*localReplica) {
-			w := once(&Write{Ops: []engine.Op{{ID: 3}}, Outbox: []outbox.Op{{Kind: outbox.Publish, ID: m.posts[3][1]}}, Deadline: soon()})
-			if err := n.Write(n.Keyspace(KeyspaceUsers), w); err == nil && !slices.Contains(w.Cuts, engine.Cut{Column: counters.UnchangedColumn}) {
+			w := once(&Write{Ops: counters.OutboxOps{{Author: 3, PostOp: counters.PostOp{Kind: counters.Publish, ID: m.posts[3][1], Limits: counters.OutboxLimits{Posts: 10_000}}}}, Deadline: soon()})
+			if err := n.Write(n.Keyspace(kinds.KeyspaceUsers), w); err == nil && !slices.Contains(w.Cuts, engine.Cut{Column: counters.UnchangedColumn}) {
 				t.Error("a post was published twice")
-			} else if err != nil && !errors.Is(err, ErrNoLeader) {
+			} else if err != nil && !errors.Is(err, errs.ErrNoLeader) {
 				var unreadable *UnreadableError
 				if !errors.As(err, &unreadable) {
 					t.Errorf("a publish to a lost outbox: %v", err)
@@ -226,7 +226,7 @@ func TestLostOutboxesComeBack(t *testing.T) {
 			}
 		},
 		"by a snapshot": func(r *localReplica) {
-			mustWrite(t, n, n.Keyspace(KeyspaceUsers), addTo(999, 1, 1))
+			mustWrite(t, n, n.Keyspace(kinds.KeyspaceUsers), addTo(999, 1, 1))
 			if err := r.group.TakeSnapshot(); err == nil {
 				t.Error("a snapshot without all outboxes was taken")
 			}

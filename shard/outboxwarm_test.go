@@ -7,17 +7,19 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/counters"
-	"github.com/countd/countd/raftfsm/outbox"
-	"github.com/countd/countd/shard/forward"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/shard/propose"
 )
 
 // mustForward serves a write of one op as if another node had forwarded it.
 func mustForward(t *testing.T, n *Node, ks *Keyspace, key uint64, add func(*raftfsm.RequestWriter)) {
 	t.Helper()
 	var w raftfsm.RequestWriter
-	w.Reset(nil, n.registry.shardOf(ks.FirstGroup).of(), &RequestID{})
+	w.Reset(nil, n.registry.shardOf(ks.FirstGroup).of(), &dedup.RequestID{})
 	add(&w)
-	part := &forward.Part{Section: w.Section(), Ops: 1}
+	part := &propose.ForwardedPart{Section: w.Section(), Ops: 1}
 	q := n.writer.check(n.registry.shardOf(ks.FirstGroup), part, soon()).propose(t.Context())
 	if err := q.Wait(time.NewTimer(eventuallyMax)); err != nil {
 		t.Fatalf("a forwarded op on key %d: %v", key, err)
@@ -31,9 +33,9 @@ func TestCountsLeaveOutboxesOnDisk(t *testing.T) {
 	t.Parallel()
 	n := openFeedNode(t, t.TempDir(), 1, "")
 	m := fillAuthors(t, n)
-	ks := n.Keyspace(KeyspaceUsers)
+	ks := n.Keyspace(kinds.KeyspaceUsers)
 	r := fillCold(t, n, ks)
-	if !r.counters.Table().MayBeCold(spillAuthors) {
+	if !r.fsm.TableOf(rows.Counts).MayBeCold(spillAuthors) {
 		t.Fatal("rows of authors are not cold")
 	}
 	spillAll(t, n)
@@ -47,7 +49,7 @@ func TestCountsLeaveOutboxesOnDisk(t *testing.T) {
 				t.Errorf("author %d counts %v, want %d", author, w.Rows, 2*counted-1)
 			}
 			op := addTo(author, 1, 1)
-			mustForward(t, n, ks, author, func(w *raftfsm.RequestWriter) { counters.AppendOp(w, author, &op) })
+			mustForward(t, n, ks, author, func(w *raftfsm.RequestWriter) { counters.Ops{op}.AppendTo(w, author, 0) })
 		}
 	}
 	count()
@@ -60,9 +62,11 @@ func TestCountsLeaveOutboxesOnDisk(t *testing.T) {
 		t.Errorf("a publish, a removal and a delete left %d of %d outboxes on disk", spilled, authors)
 	}
 	id := m.posts[9][3]
-	mustForward(t, n, ks, 9, func(w *raftfsm.RequestWriter) { counters.AppendOutbox(w, 9, &outbox.Op{Kind: outbox.Remove, ID: id}) })
+	mustForward(t, n, ks, 9, func(w *raftfsm.RequestWriter) {
+		counters.OutboxOps{{PostOp: counters.PostOp{Kind: counters.Unpublish, ID: id}}}.AppendTo(w, 9, 0)
+	})
 	m.posts[9] = append(m.posts[9][:3:3], m.posts[9][4:]...)
-	mustForward(t, n, ks, 10, func(w *raftfsm.RequestWriter) { counters.AppendOp(w, 10, &engine.Op{Kind: engine.OpDelete}) })
+	mustForward(t, n, ks, 10, func(w *raftfsm.RequestWriter) { counters.Ops{{Kind: engine.OpDelete}}.AppendTo(w, 10, 0) })
 	m.posts[10] = nil
 	if spilled, authors := outboxesOnDisk(n); spilled != spillAuthors-5 || authors != spillAuthors-2 {
 		t.Errorf("a forwarded removal and a delete left %d of %d outboxes on disk", spilled, authors)
@@ -73,10 +77,10 @@ func TestCountsLeaveOutboxesOnDisk(t *testing.T) {
 	m.check(t, n, ReadOptions{Consistency: Linearizable})
 
 	spillAll(t, n)
-	r.counters.Outboxes().Current().Dispose() // all records are lost
+	r.fsm.Bodies().Current().Dispose() // all records are lost
 	mustWrite(t, n, ks, addTo(7, 1, 1), addTo(9, 1, 1))
 	op := addTo(10, 1, 1)
-	mustForward(t, n, ks, 10, func(w *raftfsm.RequestWriter) { counters.AppendOp(w, 10, &op) })
+	mustForward(t, n, ks, 10, func(w *raftfsm.RequestWriter) { counters.Ops{op}.AppendTo(w, 10, 0) })
 	if r.damage.Found() {
 		t.Error("a count needed a lost outbox")
 	}

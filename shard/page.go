@@ -7,17 +7,18 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/shard/errs"
 )
 
-// page is the scratch memory of a read: the part of each shard, and its answer.
+// page is reusable memory for a read: the part of each shard, and its answer.
 type page struct{ raftfsm.Read }
 
-// pageWordsMax bounds the words of a part that the pool keeps. An answer of another node may be large.
+// pageWordsMax bounds the words of a part that the pool keeps, because an answer may be large.
 const pageWordsMax = 16 << 10
 
 var pagePool = sync.Pool{New: func() any { return &page{} }}
 
-// newPage returns a page from the pool, with each id in the part of its shard.
+// newPage returns a page from the pool, and puts each id into the part of its shard.
 func newPage(ids []uint64, route raftfsm.Route, deadline time.Time) *page {
 	pg := pagePool.Get().(*page)
 	shards := int(route.Shards)
@@ -46,12 +47,12 @@ func (pg *page) release() {
 	pagePool.Put(pg)
 }
 
-// failure marks the parts that failed with errs, which are by shard, and returns the error of the read: nil
-// if the answers of the other shards are of use without theirs.
-func (pg *page) failure(errs []error, q raftfsm.Query, hash bool) error {
-	var last error // of the shards that failed
+// failure marks the parts whose shards failed; failures has an error or nil for each shard. It
+// returns the error of the read, or nil if the query allows missing shards.
+func (pg *page) failure(failures []error, q raftfsm.Query) error {
+	var last error // error of one of the shards that failed
 	read, failed := 0, 0
-	for s, err := range errs {
+	for s, err := range failures {
 		p := &pg.Parts[s]
 		if len(p.Keys) > 0 {
 			read++
@@ -60,7 +61,7 @@ func (pg *page) failure(errs []error, q raftfsm.Query, hash bool) error {
 		case err == nil:
 			continue
 		case q.Limits(0).Skip && (errors.Is(err, errNobodyHas) || errors.Is(err, ErrUnreadable)):
-			p.Skipped, errs[s] = true, nil
+			p.Skipped, failures[s] = true, nil
 			continue
 		}
 		p.Failed, p.Words = true, p.Words[:0]
@@ -76,10 +77,11 @@ func (pg *page) failure(errs []error, q raftfsm.Query, hash bool) error {
 	case q.Limits(0).Partial || len(pg.IDs) == 1:
 		return last
 	}
-	return &ReadError{ByShard: errs, hash: hash}
+	return &ReadError{ByShard: failures, Route: pg.Route}
 }
 
-// ofRequest reports whether a read failed because of the request itself, so that all shards would fail.
+// ofRequest reports whether a read failed because of the request itself, so that it fails in all
+// shards.
 func ofRequest(err error) bool {
-	return errors.Is(err, ErrBadToken) || errors.Is(err, ErrUnknownKeyspace)
+	return errors.Is(err, errs.ErrBadToken) || errors.Is(err, errs.ErrUnknownKeyspace)
 }

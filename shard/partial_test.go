@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 // If one shard of a write fails, the ops of the others are answered as if each shard had
@@ -21,13 +23,13 @@ func TestPartialWritesAnswerTheRest(t *testing.T) {
 	w := &Write{Width: 5, Rows: make([]int64, 5*4), Deadline: time.Now().Add(hinderedMax)}
 	ids := []uint64{1, 2, 4, 2}
 	for _, id := range ids {
-		w.Ops = append(w.Ops, addTo(id, 0, 3))
+		w.Ops = append(rowOps(w), addTo(id, 0, 3))
 	}
 	var partial *PartialError
 	if err := n.Write(ks, w); !errors.As(err, &partial) {
 		t.Fatalf("told %v", err)
 	}
-	if !errors.Is(partial.Of(1), ErrNoLeader) || partial.Of(2) != nil || partial.Of(4) != nil {
+	if !errors.Is(partial.Of(1), errs.ErrNoLeader) || partial.Of(2) != nil || partial.Of(4) != nil {
 		t.Errorf("shards told %v", partial.ByShard)
 	}
 	if got := []int64{w.Rows[5], w.Rows[10], w.Rows[15]}; !slices.Equal(got, []int64{3, math.MaxInt64, 6}) {
@@ -56,10 +58,10 @@ func TestPartialReadsHaveTheRest(t *testing.T) {
 	rows := make([]int64, 3)
 	err = n.Get(ks, []uint64{3, 2, 7}, 1, &ReadOptions{Deadline: time.Now().Add(time.Second)}, rows)
 	var some *ReadError
-	if !errors.As(err, &some) || !errors.Is(err, ErrNoQuorum) {
+	if !errors.As(err, &some) || !errors.Is(err, errs.ErrNoQuorum) {
 		t.Fatalf("told %v", err)
 	}
-	if some.Of(2) != nil || !errors.Is(some.Of(3), ErrNoQuorum) || rows[1] != 7 {
+	if some.Of(2) != nil || !errors.Is(some.Of(3), errs.ErrNoQuorum) || rows[1] != 7 {
 		t.Errorf("shards told %v, rows %v", some.ByShard, rows)
 	}
 }

@@ -4,19 +4,22 @@ package shard
 const (
 	methodRead      = "read"      // parts of reads → rows
 	methodPropose   = "propose"   // parts of writes for one group → the outcome of each
-	methodRelay     = "relay"     // the same, to be handed to the node that leads the group
-	methodRelayRead = "relayread" // a node and parts of reads for it → rows
-	methodReport    = "report"    // nothing → the node's report of itself, as JSON
+	methodRelay     = "relay"     // the same, but the called node relays them to the group's leader
+	methodRelayRead = "relayread" // the same, but the called node relays them to the given node
+	methodReport    = "report"    // a reportRequest → the node's report of itself, as JSON
 	methodDiskFull  = "diskfull"  // nothing → whether the node's disk is at its reserve
-	methodSnapshot  = "snapshot"  // a shard and an index → a snapshot of that index or a later one, in pieces
+	methodSnapshot  = "snapshot"  // a shard and a log index → a snapshot of that or a later index, in pieces
 )
 
 const (
-	// askInFlightMax lets one call travel while the other node still answers the previous one. Reads
+	// askInFlightMax allows a call while the other node still answers the previous call. Reads
 	// that arrive meanwhile share the next call.
 	askInFlightMax = 2
-	// These bound the reads that wait for one peer. Even an idle peer answers only thousands of reads a
-	// second, so it could not answer a longer queue before the deadlines.
+	// These constants bound each of the two queues of reads for one peer. A peer answers thousands
+	// of reads per second, so it could not answer a longer queue before the deadlines. A scan reads
+	// all shards of a peer at once, up to 7 MB, and uses the queue of reads that may need the
+	// disk. While that queue is full, such reads try another node, pause, and try again. Other
+	// reads use the other queue.
 	askQueueMax      = 16_384
 	readsQueueBytes  = 16 << 20
 	readsInCallMax   = 1024

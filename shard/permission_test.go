@@ -8,7 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/counters"
 )
 
 var errRevoked = errors.New("revoked")
@@ -29,13 +29,13 @@ func TestPermissionIsAskedAtEachTry(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
 	ks := n.Keyspace("posts")
-	w := &Write{Ops: []engine.Op{addTo(2, 0, 1)}, Deadline: soon(), Permission: &asks{refused: 1}}
+	w := &Write{Ops: counters.Ops{addTo(2, 0, 1)}, Deadline: soon(), Permission: &asks{refused: 1}}
 	if err := n.Write(ks, w); !errors.Is(err, errRevoked) {
 		t.Fatalf("a write that is refused at once: %v", err)
 	}
 	hinder(n, ks, 1, heldGroup{err: raft.ErrNotLeader})
 	p := &asks{refused: 4}
-	w = &Write{Ops: []engine.Op{addTo(2, 0, 1), addTo(3, 0, 1)}, Deadline: soon(), Permission: p}
+	w = &Write{Ops: counters.Ops{addTo(2, 0, 1), addTo(3, 0, 1)}, Deadline: soon(), Permission: p}
 	began := time.Now()
 	var partial *PartialError
 	if err := n.Write(ks, w); !errors.As(err, &partial) || !errors.Is(err, errRevoked) || !slices.Equal(partial.Applied, []uint64{2}) || len(partial.Unknown) > 0 {

@@ -42,7 +42,7 @@ func TestLeaderWhoseStateLagsSaysWhatIsCommitted(t *testing.T) {
 		t.Errorf("before any write: index %d, %v, want %d", index, err, lagging)
 	}
 	w := once(&Write{Deadline: soon()})
-	w.Ops = append(w.Ops, addTo(0, 2, 1))
+	w.Ops = append(rowOps(w), addTo(0, 2, 1))
 	mustDo(t, leader.Write(leader.Keyspace("posts"), w))
 	index, err = leader.prover.AskFresh(t.Context(), r.group, func() uint64 { return lagging })
 	if want := w.Token.Index(r.group.Group()); err != nil || index < want {

@@ -9,18 +9,18 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/wire"
-	"github.com/countd/countd/shard/membership"
-	"github.com/countd/countd/shard/prover"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/replica"
 )
 
 // proverTold returns a prover of a node's replicas. Another node answers it with the given term, or
 // not at all if none is given.
-func proverTold(t *testing.T, n *Node, terms map[string]uint64) *prover.Prover {
+func proverTold(t *testing.T, n *Node, terms map[string]uint64) *leadership.Prover {
 	t.Helper()
-	p := prover.New(prover.Config{
+	p := leadership.NewProver(leadership.ProverConfig{
 		Key: n.cfg.NodeKey, Find: n.registry.provable, Asking: &n.asking.WaitGroup,
 		Call: func(_ context.Context, node, _ string, request []byte, _ int) ([]byte, error) {
 			term, known := terms[node]
@@ -67,10 +67,10 @@ func TestProveTerm(t *testing.T) {
 		{"an earlier one", []uint64{term - 1, 0}, nil},
 		{"one is in a later one", []uint64{term + 1, term}, nil},
 		{"one is away", []uint64{term, 0}, nil},
-		{"both are in a later one", []uint64{term + 1, term + 1}, ErrNoQuorum},
-		{"one is in a later one and one is away", []uint64{0, term + 1}, ErrNoQuorum},
-		{"both have no replica", []uint64{^uint64(0), ^uint64(0)}, ErrNoQuorum},
-		{"both are away", []uint64{0, 0}, ErrNoQuorum},
+		{"both are in a later one", []uint64{term + 1, term + 1}, errs.ErrNoQuorum},
+		{"one is in a later one and one is away", []uint64{0, term + 1}, errs.ErrNoQuorum},
+		{"both have no replica", []uint64{^uint64(0), ^uint64(0)}, errs.ErrNoQuorum},
+		{"both are away", []uint64{0, 0}, errs.ErrNoQuorum},
 	} {
 		terms := map[string]uint64{}
 		for i, other := range others {
@@ -83,8 +83,8 @@ func TestProveTerm(t *testing.T) {
 		}
 	}
 	p := proverTold(t, n, map[string]uint64{others[0]: term - 1, others[1]: term - 1})
-	if err := p.ProveTerm(t.Context(), g, term-1); !errors.Is(err, ErrNoLeader) {
-		t.Errorf("a term that it does not lead in any more: %v, want %v", err, ErrNoLeader)
+	if err := p.ProveTerm(t.Context(), g, term-1); !errors.Is(err, errs.ErrNoLeader) {
+		t.Errorf("a term that it does not lead in any more: %v, want %v", err, errs.ErrNoLeader)
 	}
 }
 
@@ -98,21 +98,21 @@ func TestReplacedLeaderAnswersNothing(t *testing.T) {
 		asked[id] = false
 	}
 	for id, want := range asked {
-		if gone, err := n.membership.ServeGone(t.Context(), membership.MemberQuery{Group: g.Group(), ID: id}); err != nil || gone != want {
+		if gone, err := n.membership.ServeGone(t.Context(), leadership.MemberQuery{Group: g.Group(), ID: id}); err != nil || gone != want {
 			t.Errorf("whether %s is gone: %v, %v", id, gone, err)
 		}
 	}
-	mustDo(t, n.Write(n.Keyspace("posts"), once(&Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()})))
+	mustDo(t, n.Write(n.Keyspace("posts"), once(&Write{Ops: counters.Ops{addTo(0, 0, 1)}, Deadline: soon()})))
 	replaced := proverTold(t, n, map[string]uint64{others[0]: term + 1, others[1]: term + 1})
-	m := membership.New(membership.Config{Key: n.cfg.NodeKey, Catalog: n.catalog, Replicas: &n.registry, Prove: replaced.ProveTerm})
-	if gone, err := m.ServeGone(t.Context(), membership.MemberQuery{Group: g.Group(), ID: "n9.0"}); !errors.Is(err, ErrNoQuorum) {
+	m := leadership.NewMembership(leadership.MembershipConfig{Key: n.cfg.NodeKey, Catalog: n.catalog, Replicas: &n.registry, Prove: replaced.ProveTerm})
+	if gone, err := m.ServeGone(t.Context(), leadership.MemberQuery{Group: g.Group(), ID: "n9.0"}); !errors.Is(err, errs.ErrNoQuorum) {
 		t.Errorf("replaced: whether n9.0 is gone: %v, %v", gone, err)
 	}
-	defer func(answering *prover.Prover) { n.prover = answering }(n.prover)
+	defer func(answering *leadership.Prover) { n.prover = answering }(n.prover)
 	n.prover = replaced
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if s, err := n.OpenSnapshot(ctx, g.Group()); !errors.Is(err, ErrOverloaded) {
+	if s, err := n.OpenSnapshot(ctx, g.Group()); !errors.Is(err, errs.ErrOverloaded) {
 		t.Errorf("replaced: a snapshot %v, %v", s, err)
 	}
 }

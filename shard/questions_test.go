@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/rows"
-	"github.com/countd/countd/shard/prover"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/stream"
 )
@@ -38,7 +38,7 @@ func TestQuestionsTravelOnStreams(t *testing.T) {
 	n.streams = stream.New(stream.Config{Mux: n.mux, Lookup: nodes.Lookup, Calls: n.calls})
 	n.reader.streams = n.streams
 	t.Cleanup(n.streams.Close)
-	p := prover.New(prover.Config{Key: "a", Call: n.streams.Call, Asking: &n.asking.WaitGroup})
+	p := leadership.NewProver(leadership.ProverConfig{Key: "a", Call: n.streams.Call, Asking: &n.asking.WaitGroup})
 	answers := func(answer []byte) rpc.Handler {
 		return func(context.Context, []byte) ([]byte, error) { return answer, nil }
 	}

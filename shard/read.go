@@ -13,34 +13,34 @@ import (
 )
 
 const (
-	// followMax bounds how long a read waits until a replica has applied committed entries. While
-	// writes arrive, a read waits for a fraction of followMax. After the last write, a follower
-	// learns of the commit only from the leader's next idle message. Asking the leader is faster
-	// than waiting for that message.
+	// followMax bounds a read's wait until a replica has applied committed entries. While writes
+	// arrive, this takes much less than followMax. After the last write, a follower learns its
+	// commit only from the leader's next idle message, and so asking the leader is faster than
+	// waiting.
 	followMax = 5 * time.Millisecond
-	// renewShare is the share (1/2) of the allowed staleness after which a bounded read renews the
-	// confirmation in the background, so that a steady stream of reads never waits.
+	// After 1/renewShare of the allowed staleness, a bounded read renews the confirmation in the
+	// background, so that a steady stream of reads never waits.
 	renewShare = 2
 )
 
 // reader answers reads of all shards from this node's memory or disk, or from another node. It never
 // changes a shard.
 //
-// Invariant: each Part of an answer comes from one replica, here or on another node, that admit accepted
-// for that read. A replica that answers a Part after another one replaces all of its answer. So all rows of
-// one shard come from the same replica. If a shard has more keys than Limits.Keys, as feeds may, each so
-// many keys come from one replica.
+// Invariant: each Part of an answer comes from one replica, on this node or another, that admit
+// accepted for that read. If a second replica answers the same Part, it replaces the whole answer.
+// So all rows of one shard come from the same replica. But if a shard has more keys than
+// Limits.Keys, which is possible for feeds, this holds only for each run of that many keys.
 type reader struct {
 	*router
-	streams *stream.Streams // to other nodes
+	streams *stream.Streams // streams to other nodes
 
 	mu struct {
 		sync.Mutex
-		batchers map[string]*readBatchers // by node key; created by the first read
+		batchers map[string]*readBatchers // by node key; created at the first read
 	}
 }
 
-// read answers a query, as Node.Read does.
+// read implements Node.Read.
 func (rd *reader) read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOptions) error {
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {
@@ -71,10 +71,10 @@ func (rd *reader) read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOpt
 	}
 }
 
-// readShards reads each shard's part from memory if this node's replica may answer, which admit returns. It
-// reads the other parts concurrently, from disk or other nodes. It is the only fan-out of reads.
+// readShards reads each shard's part from memory if admit returns this node's replica. It reads
+// the other parts concurrently, from disk or from other nodes. All reads use it.
 func (rd *reader) readShards(pg *page, q raftfsm.Query, groups []*shardReplica, opt *ReadOptions, admit func(*shardReplica) (*localReplica, error)) error {
-	var rest *waitingParts // nil while memory has all parts, so that nothing is allocated
+	var rest *waitingParts // nil while memory has all parts, to avoid the allocation
 	for s, g := range groups {
 		p := &pg.Parts[s]
 		p.Failed, p.Skipped = false, false
@@ -97,17 +97,17 @@ func (rd *reader) readShards(pg *page, q raftfsm.Query, groups []*shardReplica, 
 		return nil
 	}
 	rest.Wait()
-	return pg.failure(rest.errs, q, groups[0].route.Hash)
+	return pg.failure(rest.errs, q)
 }
 
 // waitingParts are the parts of a read that this node's memory does not have.
 type waitingParts struct {
 	sync.WaitGroup
-	errs []error // by shard; each goroutine sets its own element
+	errs []error // one for each shard, set by its goroutine
 }
 
-// fetch reads a part that this node's memory does not have. r is this node's replica if it may answer, or
-// nil. fetch reads r's disk. If r is nil or the read fails, fetch asks another node.
+// fetch reads a part that this node's memory does not have. r is this node's replica if it may
+// answer, or nil. fetch reads r's disk or, if r is nil or fails, asks another node.
 func (rd *reader) fetch(q raftfsm.Query, p *raftfsm.Part, g *shardReplica, r *localReplica, opt *ReadOptions) error {
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
 	defer cancel()
@@ -137,16 +137,16 @@ func (rd *reader) fetch(q raftfsm.Query, p *raftfsm.Part, g *shardReplica, r *lo
 	return nil
 }
 
-// ask reads a shard until one replica answers, or until ctx, which has the read's deadline, ends.
-// It is the only retry loop of reads. local reads from this node's replica, once the replica may
-// answer; r is the replica if it may answer already, or nil. remote reads from another node; ask
-// tries the leader first. An error of local is final unless it is ErrNoQuorum and the cluster has
-// other nodes. Of the errors of remote, only ErrBadToken and ErrUnknownKeyspace are final.
+// ask tries to read a shard until one replica answers, or until ctx, which has the read's
+// deadline, ends. All reads use this retry loop. local reads this node's replica once it may
+// answer; r is that replica if it may answer already, or nil. remote reads another node; ask tries
+// the leader first. An error of local is final, unless it is ErrNoQuorum and the cluster has other
+// nodes. Of the errors of remote, only ErrBadToken and ErrUnknownKeyspace are final.
 func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt *ReadOptions, local func(*localReplica) error, remote func(context.Context, string) error) error {
-	last := ErrNoLeader
+	last := errs.ErrNoLeader
 	tryHere := func(r *localReplica) (done bool) {
 		switch last = local(r); {
-		case !errors.Is(last, ErrNoQuorum):
+		case !errors.Is(last, errs.ErrNoQuorum):
 			return true
 		case rd.alone():
 			last = g.failedAlone(last)
@@ -160,11 +160,12 @@ func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt
 	if errs.RetryUntil(ctx, func() bool {
 		for _, node := range rd.readers(g) {
 			last = remote(ctx, node)
-			if last == nil || errors.Is(last, ErrBadToken) || errors.Is(last, ErrUnknownKeyspace) {
+			if last == nil || errors.Is(last, errs.ErrBadToken) || errors.Is(last, errs.ErrUnknownKeyspace) {
 				return true
 			}
 		}
-		// Check even in the first round, because this node may just have been elected leader.
+		// Check this again even in the first round, because this node may have just become the
+		// leader.
 		r, err := rd.admitted(g, opt, time.Now())
 		if r != nil && tryHere(r) {
 			return true
@@ -173,7 +174,7 @@ func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt
 			err = rd.nobodyHas(g, opt)
 		}
 		if err == nil && rd.catalog.View().Dropped(g.number) {
-			err = ErrUnknownKeyspace
+			err = errs.ErrUnknownKeyspace
 		}
 		if err != nil {
 			last = err
@@ -182,12 +183,12 @@ func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt
 	}) {
 		return last
 	}
-	return fmt.Errorf("%w: shard %d of keyspace %s: %v", ErrNoQuorum, g.shard, g.keyspace, last.Error())
+	return fmt.Errorf("%w: shard %d of keyspace %s: %v", errs.ErrNoQuorum, g.shard, g.keyspace, last.Error())
 }
 
-// admitted returns this node's replica if it may answer a read that arrived at the given time. It
-// returns nil if only another replica may answer. Its only error is ErrBadToken: no replica can
-// answer such a read.
+// admitted returns this node's replica if it may answer a read that arrived at the given time, and
+// nil if only other replicas may. Its only error is ErrBadToken, because no replica can answer
+// such a read.
 func (rd *reader) admitted(g *shardReplica, opt *ReadOptions, arrived time.Time) (*localReplica, error) {
 	r := g.replica.Load()
 	if r == nil {
@@ -197,27 +198,27 @@ func (rd *reader) admitted(g *shardReplica, opt *ReadOptions, arrived time.Time)
 	switch {
 	case err == nil:
 		return r, nil
-	case errors.Is(err, ErrBadToken):
+	case errors.Is(err, errs.ErrBadToken):
 		return nil, err
 	}
 	return nil, nil
 }
 
-// admit returns nil once this replica may answer a read. It returns an error if the read should not
-// wait for this replica.
+// admit returns nil if this replica may answer a read, for which it may wait briefly, and
+// otherwise an error.
 func (r *localReplica) admit(group uint32, opt *ReadOptions, arrived time.Time) error {
-	if r.fsm.Stuck() != nil { // the replica may have no state at all
+	if r.fsm.Stuck() != nil { // a stuck replica may have no state
 		return errs.ErrBehind
 	}
 	if index := opt.Token.Index(group); !r.follow(index, opt.Deadline) {
 		if r.neverWas(index, opt.Deadline) {
-			return fmt.Errorf("%w: entry %d of group %d was never written", ErrBadToken, index, group)
+			return fmt.Errorf("%w: entry %d of group %d was never written", errs.ErrBadToken, index, group)
 		}
 		return errs.ErrBehind
 	}
 	if opt.Consistency == Stale {
 		if r.fsm.Applied() == 0 {
-			return errs.ErrBehind // an empty replica is not an old state of the shard
+			return errs.ErrBehind // an empty replica is not even an old state of the shard
 		}
 		return nil
 	}
@@ -245,7 +246,8 @@ func (r *localReplica) admit(group uint32, opt *ReadOptions, arrived time.Time) 
 	return err
 }
 
-// follow reports whether the replica has applied the log up to index. It waits for at most followMax.
+// follow waits, at most for followMax, until the replica has applied the log up to index. It
+// reports whether it has.
 func (r *localReplica) follow(index uint64, deadline time.Time) bool {
 	if r.fsm.Applied() >= index {
 		return true

@@ -10,6 +10,7 @@ import (
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -30,13 +31,13 @@ func TestBadTokens(t *testing.T) {
 			for _, level := range []Consistency{Stale, Bounded, Linearizable} {
 				opt := &ReadOptions{Consistency: level, Token: token, Deadline: soon()}
 				rows := make([]int64, 2)
-				if err := n.Get(ks, []uint64{2}, 1, opt, rows); !errors.Is(err, ErrBadToken) {
+				if err := n.Get(ks, []uint64{2}, 1, opt, rows); !errors.Is(err, errs.ErrBadToken) {
 					t.Errorf("level %d, one id: %v", level, err)
 				}
-				if err := n.Get(ks, []uint64{2, 3}, 1, opt, rows); !errors.Is(err, ErrBadToken) {
+				if err := n.Get(ks, []uint64{2, 3}, 1, opt, rows); !errors.Is(err, errs.ErrBadToken) {
 					t.Errorf("level %d, a page: %v", level, err)
 				}
-				if _, err := n.Scan(ks, 0, false, 10, 1, opt); !errors.Is(err, ErrBadToken) {
+				if _, err := n.Scan(ks, 0, false, 10, 1, opt); !errors.Is(err, errs.ErrBadToken) {
 					t.Errorf("level %d, a scan: %v", level, err)
 				}
 			}
@@ -71,10 +72,10 @@ func TestAnyNodeTellsABadToken(t *testing.T) {
 		for id := range uint64(3) {
 			began := time.Now()
 			opt := &ReadOptions{Token: bad, Deadline: began.Add(time.Minute)}
-			if err := n.Get(ks, []uint64{id}, 1, opt, make([]int64, 1)); !errors.Is(err, ErrBadToken) {
+			if err := n.Get(ks, []uint64{id}, 1, opt, make([]int64, 1)); !errors.Is(err, errs.ErrBadToken) {
 				t.Errorf("%s, id %d: %v", n.cfg.NodeName, id, err)
 			}
-			if _, err := n.Scan(ks, 0, false, 10, 1, opt); !errors.Is(err, ErrBadToken) {
+			if _, err := n.Scan(ks, 0, false, 10, 1, opt); !errors.Is(err, errs.ErrBadToken) {
 				t.Errorf("%s, a scan: %v", n.cfg.NodeName, err)
 			}
 		}
@@ -109,7 +110,7 @@ func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 	keys := []uint64{1, 2, 3}
 	opt := &ReadOptions{Deadline: time.Now().Add(time.Second)}
 	q := &rows.Query{Width: 1}
-	if err := n.reader.fetch(q, &raftfsm.Part{Keys: keys}, g, nil, opt); !errors.Is(err, ErrNoQuorum) {
+	if err := n.reader.fetch(q, &raftfsm.Part{Keys: keys}, g, nil, opt); !errors.Is(err, errs.ErrNoQuorum) {
 		t.Fatal(err)
 	}
 	copy(keys, []uint64{7, 8, 9})

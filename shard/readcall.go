@@ -13,34 +13,34 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/prover"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/rpc"
 )
 
-// readWaitMax bounds how long a node that reads for another node waits before it refuses the read.
-// The same call carries reads of other callers.
+// readWaitMax bounds the time for which a node waits for its replica before it refuses another
+// node's read. It is short, because the same call has reads of other callers.
 const readWaitMax = 50 * time.Millisecond
 
-// remoteRead is one shard's part of a read for another node.
+// remoteRead is one shard's part of a read, to be sent to another node.
 type remoteRead struct {
 	group       uint32
 	route       codec.Route
-	number      byte // Query.Number
+	number      byte // see raftfsm.Query
 	consistency Consistency
 	staleness   time.Duration
-	index       uint64 // the token's index of the group; 0 for none
-	disk        bool   // the read waits for the disk, until its caller's deadline
-	query       []byte // of Query.AppendTo
+	index       uint64 // index of the group in the read's token; 0 for none
+	disk        bool   // the read may wait for the disk, until its caller's deadline
+	query       []byte // written by Query.AppendTo
 	keys        []uint64
 }
 
-// sentRead is a remoteRead on its way. It refers to no memory of its caller, because a call that the caller
-// gave up may still run.
+// sentRead is an encoded remoteRead. It uses no memory of its caller, because the call may still
+// run after the caller has stopped waiting.
 type sentRead struct {
 	group     uint32
-	message   []byte // of remoteRead.appendTo
+	message   []byte // written by remoteRead.appendTo
 	size      int    // estimated bytes of the read and its answer
-	answerMax int    // the most bytes of the answer
+	answerMax int    // maximal bytes of the answer
 }
 
 // readAnswer is the answer to a sentRead: the bytes of Query.AppendAnswer, or an error.
@@ -49,7 +49,6 @@ type readAnswer struct {
 	err  error
 }
 
-// newRemoteRead returns a read of a part for another node.
 func newRemoteRead(q raftfsm.Query, p *raftfsm.Part, g *shardReplica, opt *ReadOptions) *remoteRead {
 	return &remoteRead{
 		group: g.number, route: g.of(), number: q.Number(), consistency: opt.Consistency, staleness: opt.MaxStaleness,
@@ -60,7 +59,7 @@ func newRemoteRead(q raftfsm.Query, p *raftfsm.Part, g *shardReplica, opt *ReadO
 // readBatchers batch the reads from one node.
 type readBatchers struct {
 	memory *rpc.Batcher[*sentRead, readAnswer]
-	disk   *rpc.Batcher[*sentRead, readAnswer] // of reads that may need the disk there
+	disk   *rpc.Batcher[*sentRead, readAnswer] // reads that may need the other node's disk
 }
 
 // batchers returns the batchers of reads from a node.
@@ -91,10 +90,10 @@ func (rd *reader) close() {
 	}
 }
 
-// readAt fills a part from one node. It gives up once a living node would have answered, so that the
-// caller can try another node. If the node answers that it needs the disk, readAt makes a second
-// call, which may wait for the disk. For a read that travels alone, readAt makes only that second
-// call.
+// readAt fills a part from one node. It stops waiting when a living node would have answered, so
+// that the caller can try another node. If the node answers that it needs the disk, readAt makes a
+// second call, which may wait for the disk. For a read that must not be batched, readAt makes only
+// that second call.
 func (rd *reader) readAt(ctx context.Context, node string, q raftfsm.Query, p *raftfsm.Part, g *shardReplica, opt *ReadOptions) error {
 	limits, read, b := q.Limits(len(p.Keys)), newRemoteRead(q, p, g, opt), rd.batchers(node)
 	ask := func(b *rpc.Batcher[*sentRead, readAnswer], within time.Duration) error {
@@ -109,12 +108,12 @@ func (rd *reader) readAt(ctx context.Context, node string, q raftfsm.Query, p *r
 		return r.End()
 	}
 	if !limits.Alone {
-		if err := ask(b.memory, prover.ConfirmTimeout); !errors.Is(err, errs.ErrColdRows) {
+		if err := ask(b.memory, leadership.ConfirmTimeout); !errors.Is(err, errs.ErrColdRows) {
 			return err
 		}
 	}
 	read.disk = true
-	return ask(b.disk, prover.ConfirmTimeout+raftfsm.DiskReadMax)
+	return ask(b.disk, leadership.ConfirmTimeout+raftfsm.DiskReadMax)
 }
 
 func (rd *reader) sendReads(node string) func(context.Context, []*sentRead) ([]readAnswer, error) {
@@ -142,8 +141,8 @@ func (rd *reader) sendReads(node string) func(context.Context, []*sentRead) ([]r
 	}
 }
 
-// sendReadsBy asks a third node, which holds a group, to relay reads that were not sent because of err. If
-// there is none, it returns err.
+// sendReadsBy makes a third node, which holds the group, relay reads that could not be sent
+// because of err. If there is no such node, it returns err.
 func (rd *reader) sendReadsBy(ctx context.Context, node string, group uint32, request []byte, err error) ([]byte, error) {
 	via := rd.relayFor(rd.registry.shardOf(group), node)
 	if via == "" {
@@ -153,7 +152,7 @@ func (rd *reader) sendReadsBy(ctx context.Context, node string, group uint32, re
 	return rd.calls.Call(ctx, via, methodRelayRead, append(relayed, request...))
 }
 
-// appendTo appends a read:
+// appendTo encodes a read:
 //
 //	group | route | number of the query (1) | consistency (1) | 1 if it waits for the disk (1)
 //	| nanoseconds of staleness | index of the token | length of the query | query | number of keys | keys (8)
@@ -188,7 +187,7 @@ func parseRead(r *wire.Reader) *remoteRead {
 	return read
 }
 
-// parseQuery returns the query of a read, and its part, for a shard of a kind.
+// parseQuery parses the query of a read, for a shard of that kind, and returns it with its part.
 func (read *remoteRead) parseQuery(kind codec.Kind) (raftfsm.Query, *raftfsm.Part, error) {
 	r := wire.Reader{Rest: read.query}
 	q := kinds.All.ParseQuery(kind, read.number, &r)

@@ -2,7 +2,6 @@ package shard
 
 import (
 	"github.com/countd/countd/engine/members"
-	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/rows"
@@ -34,8 +33,8 @@ func (n *Node) scanReadable(ks *Keyspace, limit, width int, opt *ReadOptions) (*
 }
 
 // Board returns the board.
-func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*board.View, error) {
-	var q board.Query
+func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*unread.BoardView, error) {
+	var q unread.BoardQuery
 	err := n.Read(ks, &q, nil, opt)
 	return q.View, err
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/prover"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -25,7 +25,7 @@ func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error
 		return nil, err
 	}
 	now := time.Now()
-	deadline, end := now.Add(readWaitMax), now.Add(prover.ConfirmTimeout+raftfsm.DiskReadMax)
+	deadline, end := now.Add(readWaitMax), now.Add(leadership.ConfirmTimeout+raftfsm.DiskReadMax)
 	if d, ok := ctx.Deadline(); ok {
 		end = d
 		if d.Before(deadline) {
@@ -35,7 +35,7 @@ func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error
 	answers := make([]readAnswer, len(reads))
 	var reading sync.WaitGroup
 	for i, read := range reads {
-		reading.Go(func() { // ends at deadline; a read of the disk ends at end
+		reading.Go(func() { // ends at deadline, or for a read of the disk, at end
 			answers[i].body, answers[i].err = rd.readHere(read, deadline, end)
 		})
 	}
@@ -49,8 +49,9 @@ func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error
 	return answer, nil
 }
 
-// readHere answers another node's read. It waits until the time deadline for the replica to be
-// admitted, and until the time end for the disk. Unless read.disk is set, it returns errs.ErrColdRows for what is not in memory.
+// readHere answers another node's read. It waits until deadline for the replica to be admitted,
+// and until end for the disk. If read.disk is false and the answer is not in memory, it returns
+// errs.ErrColdRows.
 func (rd *reader) readHere(read *remoteRead, deadline, end time.Time) ([]byte, error) {
 	r, g, err := rd.admittedFor(read, deadline)
 	if err != nil {
@@ -66,14 +67,15 @@ func (rd *reader) readHere(read *remoteRead, deadline, end time.Time) ([]byte, e
 	return q.AppendAnswer(nil, p)
 }
 
-// admittedFor returns this node's replica, and its group, if it may answer another node's read.
+// admittedFor returns this node's replica, and its group, if the replica may answer another node's
+// read.
 func (rd *reader) admittedFor(q *remoteRead, deadline time.Time) (r *localReplica, g *shardReplica, err error) {
 	g = rd.registry.shardOf(q.group)
 	if g != nil {
 		r = g.replica.Load()
 	}
 	if r == nil {
-		return nil, nil, orDropped(rd.catalog.View(), q.group, fmt.Errorf("%w: group %d is not here", ErrNoLeader, q.group))
+		return nil, nil, orDropped(rd.catalog.View(), q.group, fmt.Errorf("%w: group %d is not here", errs.ErrNoLeader, q.group))
 	}
 	if err := g.of().Check(q.route); err != nil {
 		return nil, nil, fmt.Errorf("%w: group %d: %w", errs.ErrMisrouted, q.group, err)
@@ -83,11 +85,11 @@ func (rd *reader) admittedFor(q *remoteRead, deadline time.Time) (r *localReplic
 		opt.Token.At = []GroupIndex{{Group: q.group, Index: q.index}}
 	}
 	err = r.admit(q.group, &opt, time.Now())
-	if errors.Is(err, ErrBadToken) {
+	if errors.Is(err, errs.ErrBadToken) {
 		return nil, nil, err
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrNoQuorum, err)
+		return nil, nil, fmt.Errorf("%w: %w", errs.ErrNoQuorum, err)
 	}
 	return r, g, nil
 }

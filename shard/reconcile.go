@@ -6,17 +6,18 @@ import (
 
 	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/errs"
 )
 
-// reconcileTick is the interval at which a node compares its groups with the catalog while nothing
-// wakes it.
+// reconcileTick is the interval at which a node compares its groups with the catalog, unless it is
+// woken earlier.
 const reconcileTick = 500 * time.Millisecond
 
 // runReconcile changes this node's groups to match the catalog. It opens the replicas that this
-// node is to hold, and deletes those that were removed from their group or whose keyspace was
-// dropped. It changes the members of the groups that this node leads, and hands over those that the
-// node should not lead. It keeps no state of its own. Open starts it; Close stops it and waits.
-func (n *Node) runReconcile() {
+// node should hold, and deletes replicas that were removed from their group or whose keyspace was
+// dropped. It changes the members of the groups that this node leads, and hands over groups that
+// the node should not lead. It keeps no state. Open starts it; Close stops it and waits.
+func (n *replicas) runReconcile() {
 	for {
 		view := n.catalog.View()
 		n.reconcile()
@@ -30,8 +31,8 @@ func (n *Node) runReconcile() {
 	}
 }
 
-func (n *Node) reconcile() {
-	if err := n.follow(); err != nil && !errors.Is(err, ErrDraining) && !n.lacks(err) {
+func (n *replicas) reconcile() {
+	if err := n.follow(); err != nil && !errors.Is(err, errs.ErrDraining) && !n.lacks(err) {
 		n.fatal(err)
 		return
 	}
@@ -39,10 +40,10 @@ func (n *Node) reconcile() {
 	view := n.catalog.View()
 	n.removeDropped(view)
 	n.membership.Reconcile(n.registry.meta, view)
-	tellCatalog := true // false once the catalog does not answer, so that the other groups do not wait
+	tellCatalog := true // false once the catalog does not answer, so that the other groups do not wait for it
 	for g, r := range n.registry.local() {
 		if r.mustReopen.Swap(false) {
-			n.running.Go(func() { _ = n.reopen(g, r) }) // ends once the replica is closed; if the disk is too full to open it again, follow opens it later
+			n.running.Go(func() { _ = n.reopen(g, r) }) // ends when the replica is open again; if the disk is too full for that, follow opens it later
 			continue
 		}
 		if !n.membership.Reconcile(r.group, view) {
@@ -57,42 +58,42 @@ func (n *Node) reconcile() {
 	}
 }
 
-// dropIfRemoved closes and deletes a replica that will never be a member of its group again: the
-// catalog has retired its number, and the group's leader proved that no configuration has it. A
-// replica that merely missed a message stays.
-func (n *Node) dropIfRemoved(g *shardReplica, r *localReplica, view *catalog.View) {
+// dropIfRemoved closes and deletes a replica that will never be a member of its group again. The
+// catalog must have retired its number, and the group's leader must have proved that no
+// configuration has it.
+func (n *replicas) dropIfRemoved(g *shardReplica, r *localReplica, view *catalog.View) {
 	if !n.membership.WasRemoved(g.number, r.group.Number(), g.leader(), view) {
 		return
 	}
-	n.running.Go(func() { // ends with the replica's closing
+	n.running.Go(func() { // ends when the replica is closed
 		if err := n.dropReplica(g, r); err != nil && !n.lacks(err) {
 			n.fatal(err)
 		}
 	})
 }
 
-// finishDeletions starts to delete the replicas that were moved aside, unless a deletion is
-// running. The deletion has a goroutine of its own, because Pebble waits while the disk is full.
-// runReconcile must not wait then: it hands over the groups that this node leads.
-func (n *Node) finishDeletions() {
+// finishDeletions starts to delete the moved-aside replicas, unless a deletion is running. The
+// deletion runs in a goroutine, because Pebble waits while the disk is full, and runReconcile must
+// then hand over this node's leaderships.
+func (n *replicas) finishDeletions() {
 	if !n.registry.dirs.AnyUnfinished() || n.finishing.Swap(true) {
 		return
 	}
-	n.running.Go(func() { // ends with the deletions
+	n.running.Go(func() { // ends when the replicas are deleted
 		err := n.registry.dirs.Finish()
 		n.finishing.Store(false)
 		switch {
 		case err == nil:
-			n.wakeReconcile() // the next replica may begin
+			n.wakeReconcile() // the next replica of a group may start
 		case !n.lacks(err):
 			n.fatal(err)
 		}
 	})
 }
 
-// lacks reports whether an error from opening or deleting replicas will pass once the machine has
-// disk and file descriptors again. If so, it logs the error, and the next reconcile retries.
-func (n *Node) lacks(err error) bool {
+// lacks reports whether opening or deleting a replica failed for lack of disk space or file
+// descriptors. If so, it logs the error, and the next reconcile retries.
+func (n *replicas) lacks(err error) bool {
 	if !scarce.Is(err) {
 		return false
 	}
@@ -101,7 +102,7 @@ func (n *Node) lacks(err error) bool {
 }
 
 // wakeReconcile makes runReconcile reconcile again at once.
-func (n *Node) wakeReconcile() {
+func (n *replicas) wakeReconcile() {
 	select {
 	case n.reconcileNow <- struct{}{}:
 	default:

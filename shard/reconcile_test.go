@@ -7,9 +7,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard/membership"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/replica"
 )
 
@@ -44,7 +44,7 @@ func TestReplicaOfAMemberIsKept(t *testing.T) {
 	all := openMembers(t, 4)
 	ks := all[0].Keyspace("posts")
 	number := ks.FirstGroup
-	w := once(&Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()}) // id 0 is on the first shard
+	w := once(&Write{Ops: counters.Ops{addTo(0, 0, 1)}, Deadline: soon()}) // id 0 is on the first shard
 	mustDo(t, all[0].Write(ks, w))
 	leader, followers := roles(t, all, number)
 	n := followers[slices.IndexFunc(followers, func(n *Node) bool { return !n.LeadsCatalog() })]
@@ -52,7 +52,7 @@ func TestReplicaOfAMemberIsKept(t *testing.T) {
 	// The node that should replace it is down, so it stays a member.
 	mustDo(t, all[3].Close(t.Context()))
 	target := all[0].router.holders(number)
-	moved := append(membership.Without(target, n.cfg.NodeKey), all[3].cfg.NodeKey)
+	moved := append(leadership.Without(target, n.cfg.NodeKey), all[3].cfg.NodeKey)
 	place := &catalog.PlaceEntry{Group: number, Was: target, Target: moved}
 	mustDo(t, all[0].catalogClient.MustChange(t.Context(), &catalog.Command{Place: place}))
 	eventually(t, "it knows that it is not to hold the group", func() bool { return !slices.Contains(n.router.holders(number), n.cfg.NodeKey) })

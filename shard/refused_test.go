@@ -13,7 +13,9 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -29,7 +31,7 @@ func TestRefusedNumberRepeatedWithADelete(t *testing.T) {
 	ks := n.Keyspace("posts")
 	mustWrite(t, n, ks, fullRow(7))
 	send := func(ops ...engine.Op) *Write {
-		w := &Write{Ops: ops, ID: ByProducer([]byte("p"), 1), Width: 4, Rows: make([]int64, 4*len(ops)), Deadline: soon()}
+		w := &Write{Ops: counters.Ops(ops), ID: dedup.ByProducer([]byte("p"), 1), Width: 4, Rows: make([]int64, 4*len(ops)), Deadline: soon()}
 		mustDo(t, n.Write(ks, w))
 		return w
 	}
@@ -50,11 +52,11 @@ func TestPartlyRefusedWritesRepeated(t *testing.T) {
 	ks := keyspaces[3]
 	mustWrite(t, n, ks, fullRow(0), fullRow(1))
 	ids := []uint64{0, 3, 1, 4, 2, 4} // shard 0 refuses some ops, shard 1 all, shards 2 and 3 none
-	for name, id := range map[string]RequestID{"key": ByKey([]byte("k")), "producer": ByProducer([]byte("p"), 1)} {
+	for name, id := range map[string]dedup.RequestID{"key": dedup.ByKey([]byte("k")), "producer": dedup.ByProducer([]byte("p"), 1)} {
 		for round := range 3 {
 			w := &Write{ID: id, Width: 4, Rows: make([]int64, 4*len(ids)), Deadline: soon()}
 			for _, id := range ids {
-				w.Ops = append(w.Ops, addTo(id, 0, 1))
+				w.Ops = append(rowOps(w), addTo(id, 0, 1))
 			}
 			mustDo(t, n.Write(ks, w))
 			refused, unknown := []int{0, 2}, []int(nil)
@@ -85,9 +87,9 @@ func TestOpsThatCannotOverflowAreKnownWhenRepeated(t *testing.T) {
 	of := func(kind engine.OpKind, id uint64, cells ...engine.Cell) engine.Op {
 		return engine.Op{ID: id, Kind: kind, Cells: cells}
 	}
-	for name, id := range map[string]RequestID{"key": ByKey([]byte("k")), "producer": ByProducer([]byte("p"), 1)} {
+	for name, id := range map[string]dedup.RequestID{"key": dedup.ByKey([]byte("k")), "producer": dedup.ByProducer([]byte("p"), 1)} {
 		for round := range 3 {
-			w := &Write{ID: id, Width: 4, Rows: make([]int64, 4*6), Deadline: soon(), Ops: []engine.Op{
+			w := &Write{ID: id, Width: 4, Rows: make([]int64, 4*6), Deadline: soon(), Ops: counters.Ops{
 				addTo(0, 0, 1),
 				of(engine.OpAdd, 0, engine.Cell{}, engine.Cell{Column: 2}),
 				of(engine.OpSet, 1, engine.Cell{Value: 9}),
@@ -107,7 +109,7 @@ func TestOpsThatCannotOverflowAreKnownWhenRepeated(t *testing.T) {
 	}
 	// A part that was refused whole is repeated with other ops.
 	send := func(ops ...engine.Op) *Write {
-		w := &Write{Ops: ops, ID: ByProducer([]byte("q"), 1), Deadline: soon()}
+		w := &Write{Ops: counters.Ops(ops), ID: dedup.ByProducer([]byte("q"), 1), Deadline: soon()}
 		mustDo(t, n.Write(ks, w))
 		return w
 	}
@@ -139,15 +141,15 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 		{"all", []uint64{0, 1, 2}, nil, nil},
 	} {
 		check := func(t *testing.T) {
-			id := ByKey([]byte(test.name))
+			id := dedup.ByKey([]byte(test.name))
 			for id.Shard(4) == 1 { // the shard without a leader would judge it
 				test.name += "'"
-				id = ByKey([]byte(test.name))
+				id = dedup.ByKey([]byte(test.name))
 			}
 			for round := range 2 {
 				w := &Write{ID: id, Deadline: time.Now().Add(hinderedMax)}
 				for _, id := range test.ids {
-					w.Ops = append(w.Ops, addTo(id, 0, 1))
+					w.Ops = append(rowOps(w), addTo(id, 0, 1))
 				}
 				err := n.Write(ks, w)
 				applied, unknown := test.applied, []uint64(nil)
@@ -155,7 +157,7 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 					applied, unknown = nil, test.unknown
 				}
 				partial := &PartialError{}
-				if !errors.Is(err, ErrNoLeader) || errors.As(err, &partial) != (applied != nil || unknown != nil) {
+				if !errors.Is(err, errs.ErrNoLeader) || errors.As(err, &partial) != (applied != nil || unknown != nil) {
 					t.Fatalf("told %v", err)
 				}
 				if !slices.Equal(partial.Applied, applied) || !slices.Equal(partial.Unknown, unknown) {
@@ -177,13 +179,13 @@ func TestOutcomesTravel(t *testing.T) {
 		return q
 	}
 	for outcome := dedup.Applied; outcome <= dedup.Misrouted; outcome++ {
-		r := wire.Reader{Rest: appendSettled(nil, settled(outcome), nil)}
-		if q := parseSettled(&r, 0); r.End() != nil || q.Outcome() != outcome || q.Result.Index != 7 {
+		r := wire.Reader{Rest: propose.AppendOutcome(nil, settled(outcome), nil)}
+		if q := propose.ParseOutcome(&r, 0); r.End() != nil || q.Outcome() != outcome || q.Result.Index != 7 {
 			t.Errorf("outcome %d: %+v, %v", outcome, q.Result, r.Err)
 		}
 	}
-	r := wire.Reader{Rest: appendSettled(nil, settled(dedup.Misrouted+1), nil)}
-	if parseSettled(&r, 0); r.End() == nil {
+	r := wire.Reader{Rest: propose.AppendOutcome(nil, settled(dedup.Misrouted+1), nil)}
+	if propose.ParseOutcome(&r, 0); r.End() == nil {
 		t.Error("an outcome that there is none is taken")
 	}
 }

@@ -6,34 +6,35 @@ import (
 	"sync/atomic"
 
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/shard/dirs"
-	"github.com/countd/countd/shard/keyspace"
-	"github.com/countd/countd/shard/prover"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/tiering"
-	"github.com/countd/countd/shard/upkeep"
 )
 
 const (
-	catalogGroup = catalog.Group // the number of the group that holds the catalog
-	catalogName  = keyspace.CatalogName
+	catalogGroup = catalog.Group // number of the group with the catalog
+	catalogName  = "meta"        // name of that group in a status; other groups have the name of their keyspace
 )
 
-// registry holds the shards that this node knows, and this node's replicas, the catalog's included. The
-// other parts of Node read it. After Open, only the holder of changing changes it.
+// registry holds all shards that this node knows, and this node's replicas, including the
+// catalog's. The other parts of Node read it. After Open, only the holder of the lock changing
+// changes it.
 type registry struct {
-	meta      *replica.Replica // of the catalog's group
-	metaFresh prover.Freshness // of meta
-	dirs      dirs.Dirs
+	meta      *replica.Replica     // this node's replica of the catalog
+	metaFresh leadership.Freshness // freshness of meta
+	dirs      replica.Dirs
 
-	// keyspaces and groups are replaced whole, by the holder of changing.
+	// The holder of changing replaces keyspaces and groups, and never changes their content.
 	keyspaces atomic.Pointer[keyspaceTable]
 	groups    atomic.Pointer[groupTable]
 	changing  sync.Mutex
 }
 
-// local yields the replicas of this node, each with its shard; the catalog's is not among them.
+// catalogReplica returns this node's replica of the catalog, nil before start has opened it.
+func (s *registry) catalogReplica() *replica.Replica { return s.meta }
+
+// local yields the replicas of this node, except the catalog's, each with its shard.
 func (s *registry) local() iter.Seq2[*shardReplica, *localReplica] {
 	return func(yield func(*shardReplica, *localReplica) bool) {
 		for _, g := range s.groups.Load().all {
@@ -59,14 +60,14 @@ func (s *registry) counters() (all []*tiering.Shard) {
 func (s *registry) withSets() (numbers []uint32) {
 	for _, r := range s.dirs.Replicas(func(group uint32) bool {
 		g := s.shardOf(group)
-		return group != catalogGroup && (g == nil || g.kind == codec.KindCounters)
+		return group != catalogGroup && (g == nil || kinds.All.Traits(g.kind.String()).ColdRows)
 	}) {
 		numbers = append(numbers, r.Group)
 	}
 	return numbers
 }
 
-// bodies returns the feeds and outboxes of this node's replicas.
+// bodies returns the feeds and outboxes of this node's replicas for package tiering.
 func (s *registry) bodies() (all []*tiering.Bodies) {
 	for _, r := range s.local() {
 		if r.spill != nil {
@@ -76,7 +77,7 @@ func (s *registry) bodies() (all []*tiering.Bodies) {
 	return all
 }
 
-// keyspaceTable holds the keyspaces as requests see them.
+// keyspaceTable holds the keyspaces that requests can use.
 type keyspaceTable struct {
 	byName map[string]*Keyspace
 	sorted []*Keyspace
@@ -86,15 +87,15 @@ type keyspaceTable struct {
 type groupTable struct {
 	all      []*shardReplica
 	byNumber map[uint32]*shardReplica
-	byFirst  map[uint32][]*shardReplica // the shards of a keyspace, in order, by its first group
+	byFirst  map[uint32][]*shardReplica // shards of a keyspace, in order, by the number of its first group
 	// dropped holds the shards of dropped keyspaces until removeDropped has removed their replicas.
 	dropped []*shardReplica
 }
 
-// shardOf returns a shard by its group's number, nil for none.
+// shardOf returns a shard by its group's number; nil if there is none.
 func (s *registry) shardOf(number uint32) *shardReplica { return s.groups.Load().byNumber[number] }
 
-// localOf returns this node's replica of a shard by its group's number, nil for none.
+// localOf returns this node's replica of a shard by its group's number; nil if there is none.
 func (s *registry) localOf(number uint32) *localReplica {
 	if g := s.shardOf(number); g != nil {
 		return g.replica.Load()
@@ -102,7 +103,7 @@ func (s *registry) localOf(number uint32) *localReplica {
 	return nil
 }
 
-// Replica returns this node's replica of a group, the catalog's included, or nil.
+// Replica returns this node's replica of a group, which may be the catalog's group, or nil.
 func (s *registry) Replica(number uint32) *replica.Replica {
 	if number == catalogGroup {
 		return s.meta
@@ -113,18 +114,18 @@ func (s *registry) Replica(number uint32) *replica.Replica {
 	return nil
 }
 
-// provable returns this node's replica of a group for package prover, and false for none.
-func (s *registry) provable(number uint32) (prover.Local, bool) {
+// provable returns this node's replica of a group for package prover; false if there is none.
+func (s *registry) provable(number uint32) (leadership.Local, bool) {
 	if number == catalogGroup {
-		return prover.Local{Group: s.meta, Fresh: &s.metaFresh}, true
+		return leadership.Local{Group: s.meta, Fresh: &s.metaFresh}, true
 	}
 	if r := s.localOf(number); r != nil {
-		return prover.Local{Group: r.group, Applied: r.fsm.Applied, Fresh: &r.fresh}, true
+		return leadership.Local{Group: r.group, Applied: r.fsm.Applied, Fresh: &r.fresh}, true
 	}
-	return prover.Local{}, false
+	return leadership.Local{}, false
 }
 
-// Replicas returns all replicas of this node, the catalog's included.
+// Replicas returns all replicas of this node, including the catalog's.
 func (s *registry) Replicas() []*replica.Replica {
 	all := []*replica.Replica{s.meta}
 	for _, r := range s.local() {
@@ -139,16 +140,16 @@ func (s *registry) Damaged(number uint32) bool {
 	return r != nil && r.damage.Found()
 }
 
-// kept yields the local replicas for package upkeep.
-func (s *registry) kept(yield func(uint32, upkeep.Shard) bool) {
+// kept yields the local replicas for leadership.Upkeep.
+func (s *registry) kept(yield func(uint32, leadership.UpkeepShard) bool) {
 	for g, r := range s.local() {
-		if !yield(g.number, upkeep.Shard{Group: r.group, Proposer: r.proposer.Load(), Machine: r.fsm, Counters: r.counters, Unread: r.unread}) {
+		if !yield(g.number, leadership.UpkeepShard{Group: r.group, Proposer: r.proposer.Load(), Machine: r.fsm}) {
 			return
 		}
 	}
 }
 
-// LedBy counts the groups that a node leads, as far as this node knows.
+// LedBy returns the number of groups that a node leads, as far as this node knows.
 func (s *registry) LedBy(node string) int {
 	led := 0
 	for _, g := range s.groups.Load().all {
@@ -159,7 +160,8 @@ func (s *registry) LedBy(node string) int {
 	return led
 }
 
-// tableBytes returns the memory of all tables of this node, including those that are being loaded.
+// tableBytes returns the memory of all tables of this node, including tables that are being
+// loaded.
 func (s *registry) tableBytes() uint64 {
 	total := uint64(0)
 	for _, g := range s.groups.Load().all {
@@ -174,8 +176,8 @@ func (s *registry) tableBytes() uint64 {
 	return total
 }
 
-// snapshotBytes returns the summed size of the next snapshots of all groups. The catalog's snapshot is
-// too small to count.
+// snapshotBytes returns the summed size of the next snapshots of all groups. It omits the
+// catalog's snapshot, which is small.
 func (s *registry) snapshotBytes() uint64 {
 	total := uint64(0)
 	for _, r := range s.local() {

@@ -7,8 +7,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/countd/countd/engine"
-	"github.com/countd/countd/internal/calltest"
+	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -16,7 +17,7 @@ import (
 func openCuttable(t *testing.T) (all []*Node, cut func(a, b int)) {
 	t.Helper()
 	var configs []Config
-	var proxies [3][3]*calltest.Cable // by who dials and who is dialled
+	var proxies [3][3]*must.Cable // by who dials and who is dialled
 	for to := range proxies {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		mustDo(t, err)
@@ -24,7 +25,7 @@ func openCuttable(t *testing.T) (all []*Node, cut func(a, b int)) {
 		cfg.Listener, cfg.ClusterAddr = listener, listener.Addr().String()
 		configs = append(configs, cfg)
 		for from := range proxies {
-			proxies[from][to] = calltest.NewCable(t, listener.Addr().String())
+			proxies[from][to] = must.NewCable(t, listener.Addr().String())
 		}
 	}
 	for from, cfg := range configs {
@@ -61,7 +62,7 @@ func TestWritesGoThroughAThirdNode(t *testing.T) {
 	far := (leader + 1) % len(all)
 	n, id := all[far], uint64(0)
 	write := func(want int64) *Write {
-		w := once(&Write{Ops: []engine.Op{addTo(id, 0, 1)}, Width: 4, Rows: make([]int64, 4), Deadline: soon()})
+		w := once(&Write{Ops: counters.Ops{addTo(id, 0, 1)}, Width: 4, Rows: make([]int64, 4), Deadline: soon()})
 		mustDo(t, n.Write(n.Keyspace("posts"), w))
 		if w.Rows[0] != want {
 			t.Errorf("row %v after %d writes", w.Rows, want)
@@ -91,7 +92,7 @@ func TestRelayedCallsTellTheirFate(t *testing.T) {
 	nodes.Node(t, "c", map[string]rpc.Handler{
 		"answer": func(context.Context, []byte) ([]byte, error) { return []byte("done"), nil },
 		"refuse": func(context.Context, []byte) ([]byte, error) { return nil, rpc.ErrLedBy("d") },
-		"full":   func(context.Context, []byte) ([]byte, error) { return nil, ErrOverloaded },
+		"full":   func(context.Context, []byte) ([]byte, error) { return nil, errs.ErrOverloaded },
 		"fail":   func(context.Context, []byte) ([]byte, error) { return nil, errors.New("a fault") },
 		"hang": func(ctx context.Context, _ []byte) ([]byte, error) {
 			entered <- struct{}{}
@@ -100,7 +101,7 @@ func TestRelayedCallsTellTheirFate(t *testing.T) {
 		},
 	}, nil)
 	addr, _ := nodes.Lookup("c")
-	proxy := calltest.NewCable(t, addr)
+	proxy := must.NewCable(t, addr)
 	nodes.Put("c", proxy.Addr())
 	call := func(method string) error {
 		answer, err := a.Call(within10s(t), "b", "relay", []byte(method))
@@ -110,25 +111,25 @@ func TestRelayedCallsTellTheirFate(t *testing.T) {
 		return err
 	}
 	mustDo(t, call("answer"))
-	if err := call("refuse"); !errors.Is(rpc.Fate(err), ErrNoLeader) || rpc.LeaderHint(err) != "d" {
+	if err := call("refuse"); !errors.Is(rpc.Fate(err), errs.ErrNoLeader) || rpc.LeaderHint(err) != "d" {
 		t.Errorf("one that does not lead: %v", err)
 	}
-	if err := call("full"); !errors.Is(rpc.Fate(err), ErrOverloaded) {
+	if err := call("full"); !errors.Is(rpc.Fate(err), errs.ErrOverloaded) {
 		t.Errorf("one that is full: %v", err)
 	}
-	if err := call("fail"); !errors.Is(rpc.Fate(err), ErrOutcomeUnknown) {
+	if err := call("fail"); !errors.Is(rpc.Fate(err), errs.ErrOutcomeUnknown) {
 		t.Errorf("a fault: %v", err)
 	}
 	lost := make(chan error, 1)
 	go func() { lost <- call("hang") }()
 	<-entered
 	proxy.Cut()
-	if err := <-lost; !errors.Is(rpc.Fate(err), ErrOutcomeUnknown) {
+	if err := <-lost; !errors.Is(rpc.Fate(err), errs.ErrOutcomeUnknown) {
 		t.Errorf("a connection that was lost behind the relay: %v", err)
 	}
 	proxy.Close()
 	eventually(t, "a call that is not sent behind the relay is certain", func() bool {
 		err := rpc.Fate(call("answer"))
-		return errors.Is(err, ErrNoLeader) && !errors.Is(err, ErrOutcomeUnknown)
+		return errors.Is(err, errs.ErrNoLeader) && !errors.Is(err, errs.ErrOutcomeUnknown)
 	})
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard/membership"
+	"github.com/countd/countd/shard/leadership"
 )
 
 // A node that was removed while it was down learns that from a member, reports it, and
@@ -38,7 +38,7 @@ func TestReturnedNodeLearnsThatItWasRemoved(t *testing.T) {
 	again, err := Open(cfg)
 	mustDo(t, err)
 	t.Cleanup(func() { mustDo(t, again.Close(context.Background())) })
-	eventually(t, "the node says that it was removed", func() bool { return errors.Is(again.Ready(), membership.ErrRemoved) })
+	eventually(t, "the node says that it was removed", func() bool { return errors.Is(again.Ready(), leadership.ErrRemoved) })
 	for _, path := range before {
 		if _, err := os.Stat(path); err != nil {
 			t.Errorf("a removed node deletes nothing: %v", err)
@@ -56,7 +56,7 @@ func TestNodeThatWaitsToJoinWasNotRemoved(t *testing.T) {
 	if by := n.membership.RemovedBy(); by != "" {
 		t.Errorf("%s says that a node without a cluster was removed", by)
 	}
-	if err := n.Ready(); err == nil || errors.Is(err, membership.ErrRemoved) {
+	if err := n.Ready(); err == nil || errors.Is(err, leadership.ErrRemoved) {
 		t.Errorf("it is ready: %v", err)
 	} else if !strings.Contains(err.Error(), "has not taken this node in yet") {
 		t.Errorf("it waits for %v", err)
@@ -74,7 +74,8 @@ func TestWaitsToBeginNamesWhatIsMissing(t *testing.T) {
 		{3, 3, "replays the catalog's log"},
 		{0, 0, "replays the catalog's log"},
 	} {
-		n := &Node{cfg: Config{NodesWanted: test.wanted}}
+		n := &Node{}
+		n.cfg.NodesWanted = test.wanted
 		if got := n.waitsToBegin(test.nodes); !strings.Contains(got, test.says) {
 			t.Errorf("%d of %d nodes: %q", test.nodes, test.wanted, got)
 		}

@@ -12,32 +12,33 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/internal/wire"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 )
 
-// This file repairs a replica whose cold rows cannot be read, by a whole snapshot of another
-// replica. The node stores the snapshot beside the replica's own log and vote, as if raft had
-// received it and had not yet cut the log. The replica keeps what it has promised, so it stays a
-// voter; a wiped replica could not. Copies of single blocks would not suffice. A replica that
-// cannot apply an entry stops there. The other replicas go on, and no longer have the rows of that
-// moment.
+// This file repairs a replica whose cold rows cannot be read, with a snapshot of another replica.
+// The node stores the snapshot beside the replica's own log and vote, as if raft had received it
+// and had not yet deleted older entries. So the replica keeps its votes and acknowledged entries,
+// and stays a voter. Copies of single blocks would not suffice, because the other replicas apply
+// later entries and no longer have the rows of that moment.
 
 const (
-	// repairAgainAfter is the least time from the start of a repair that failed to the next repair of
-	// the same replica. A node runs one repair at a time, so the others get their turn.
+	// repairAgainAfter is the shortest time from the start of a failed repair to the next repair
+	// of the same replica. A node runs one repair at a time, so that other replicas get their
+	// turn.
 	repairAgainAfter = 10 * time.Second
-	// repairSilenceMax bounds the wait for the next piece of a snapshot. The first piece comes
-	// once the other node has written the snapshot.
+	// repairSilenceMax bounds the wait for the next piece of a snapshot. It is long, because the
+	// first piece comes only after the other node has written the snapshot.
 	repairSilenceMax = 2 * time.Minute
-	// repairPieceBytes is the size of the pieces of a snapshot. It is small beside the window of a
-	// stream.
+	// repairPieceBytes is the size of the pieces of a snapshot. It is small compared with the
+	// window of a stream.
 	repairPieceBytes = 256 << 10
 )
 
-// repairIfDamaged starts the repair of a damaged replica, unless another repair runs or the replica
-// leads: then the node hands the group over first. runReconcile calls it.
-func (n *Node) repairIfDamaged(g *shardReplica, r *localReplica) {
+// repairIfDamaged starts the repair of a damaged replica, unless another repair runs or the
+// replica leads. A leading replica first hands its leadership over. runReconcile calls it.
+func (n *replicas) repairIfDamaged(g *shardReplica, r *localReplica) {
 	if err := r.fsm.Stuck(); err != nil {
 		r.damage.Note(err)
 	}
@@ -45,7 +46,7 @@ func (n *Node) repairIfDamaged(g *shardReplica, r *localReplica) {
 		return
 	}
 	r.repairAt = time.Now().Add(repairAgainAfter)
-	n.running.Go(func() { // ends with the repair, or once the node or the replica is stopping
+	n.running.Go(func() { // ends with the repair, or when the node or the replica is stopping
 		defer n.repairing.Store(false)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
@@ -64,22 +65,22 @@ func (n *Node) repairIfDamaged(g *shardReplica, r *localReplica) {
 	})
 }
 
-// mayRepair reports whether a damaged replica can be repaired, and may be closed for a moment.
-func (n *Node) mayRepair(r *localReplica) bool {
+// mayRepair reports whether a damaged replica can be repaired, and may be closed for that.
+func (n *replicas) mayRepair(r *localReplica) bool {
 	if r.damage.OfBodies() && r.group.SoleVoter() {
-		return true // no other voter could lead; the replica's own snapshot and log have the bodies
+		return true // no other voter could lead, and the replica restores bodies from its own snapshot and log
 	}
 	return !n.router.alone() && !r.group.Leads()
 }
 
-// repair replaces the state of a replica by that of another. For feeds and outboxes it only opens
-// the replica again: their records on disk live as long as the process, and the replica's own
-// snapshot and log have all of them.
-func (n *Node) repair(ctx context.Context, g *shardReplica, r *localReplica) error {
+// repair replaces the state of a replica by a snapshot of another replica. If only feeds or
+// outboxes are damaged, it just opens the replica again, which restores them from the replica's
+// own snapshot and log.
+func (n *replicas) repair(ctx context.Context, g *shardReplica, r *localReplica) error {
 	if r.damage.OfBodies() {
 		return n.reopen(g, r)
 	}
-	err := fmt.Errorf("%w: no other node is to hold it", ErrNoQuorum)
+	err := fmt.Errorf("%w: no other node is to hold it", errs.ErrNoQuorum)
 	for _, node := range n.router.readers(g) {
 		if err = n.fetchSnapshot(ctx, g, r.group, node); err == nil {
 			n.tiering.Repaired.Add(1)
@@ -89,9 +90,9 @@ func (n *Node) repair(ctx context.Context, g *shardReplica, r *localReplica) err
 	return err
 }
 
-// fetchSnapshot makes another node's snapshot of a group the newest of the replica here. If the
-// snapshot does not arrive whole, everything stays as it was.
-func (n *Node) fetchSnapshot(ctx context.Context, g *shardReplica, own *replica.Replica, node string) error {
+// fetchSnapshot stores another node's snapshot of a group as the newest one of own. If the
+// snapshot does not arrive completely, nothing changes.
+func (n *replicas) fetchSnapshot(ctx context.Context, g *shardReplica, own *replica.Replica, node string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	return own.Receive(ctx, node, g.kind, g.of(), func(from uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
@@ -111,7 +112,7 @@ func (n *Node) fetchSnapshot(ctx context.Context, g *shardReplica, own *replica.
 	})
 }
 
-// heard reads a stream, and restarts the timer of silence with each piece.
+// heard reads a stream, and restarts the timer silence with each piece.
 type heard struct {
 	stream  *rpc.Stream
 	silence *time.Timer
@@ -148,7 +149,7 @@ func readSnapshotMeta(stream *rpc.Stream) (*raft.SnapshotMeta, error) {
 }
 
 // reopen closes a replica and opens it again, with its newest snapshot and the log after that.
-func (n *Node) reopen(g *shardReplica, r *localReplica) error {
+func (n *replicas) reopen(g *shardReplica, r *localReplica) error {
 	n.cfg.Logger.Info("opening a replica again, from its newest snapshot and the log after it", "group", g.number)
 	if !n.closeReplica(g, r) {
 		return nil
@@ -163,9 +164,9 @@ func (n *Node) reopen(g *shardReplica, r *localReplica) error {
 	return err
 }
 
-// serveSnapshot sends another node a snapshot of a replica here, of the requested entry or a later
-// one: first raft's metadata as JSON, then raftfsm's stream, which includes the cold rows.
-func (n *Node) serveSnapshot(ctx context.Context, request []byte, send func([]byte) error) error {
+// serveSnapshot answers methodSnapshot. It sends raft's metadata as JSON, and then raftfsm's
+// stream, which includes the cold rows.
+func (n *replicas) serveSnapshot(ctx context.Context, request []byte, send func([]byte) error) error {
 	q := wire.Reader{Rest: request}
 	number, from := uint32(q.UintTo(1<<32-1)), q.Uint()
 	if err := q.End(); err != nil {
@@ -173,10 +174,10 @@ func (n *Node) serveSnapshot(ctx context.Context, request []byte, send func([]by
 	}
 	r := n.registry.localOf(number)
 	if r == nil {
-		return fmt.Errorf("%w: group %d is not here", ErrNoLeader, number)
+		return fmt.Errorf("%w: group %d is not here", errs.ErrNoLeader, number)
 	}
 	if r.damage.Found() {
-		return fmt.Errorf("%w: this replica is damaged too", ErrNoQuorum)
+		return fmt.Errorf("%w: this replica is damaged too", errs.ErrNoQuorum)
 	}
 	meta, state, err := r.group.SnapshotFrom(ctx, from)
 	if err != nil {

@@ -233,7 +233,7 @@ func TestDamagedSnapshotOfALeaderIsRepaired(t *testing.T) {
 	}
 	damaged.group.Log().Covered(-(1 << 40), 0) // as if the entries were so large that few are kept
 	eventually(t, "a snapshot names the sets", func() bool { return damaged.group.TakeSnapshot() == nil })
-	sets := damaged.counters.Members()
+	sets := damaged.fsm.Members()
 	sets.ReleaseViews(time.Now())
 	mustDo(t, m.sets.Drop(damaged.group.Group())) // behind its back
 	behind.start()
@@ -241,7 +241,7 @@ func TestDamagedSnapshotOfALeaderIsRepaired(t *testing.T) {
 	if in := isIn(t, behind.Node, behind.Keyspace("posts"), 2, w, coldID(5), coldID(6)); !in[0] || in[1] {
 		t.Errorf("the follower has the member in %v", in)
 	}
-	mustDo(t, m.here().counters.Members().Verify())
+	mustDo(t, m.here().fsm.Members().Verify())
 }
 
 // A follower that cannot apply an entry is stuck: it answers with nothing that it has not
@@ -301,7 +301,7 @@ func TestNothingToRepairFrom(t *testing.T) {
 	eventually(t, "all know", func() bool {
 		for i, m := range all {
 			opt := &ReadOptions{Consistency: Stale, Deadline: time.Now().Add(200 * time.Millisecond)}
-			if err := m.Get(m.Keyspace("posts"), []uint64{coldID(5)}, 4, opt, row); !errors.Is(err, ErrNoQuorum) {
+			if err := m.Get(m.Keyspace("posts"), []uint64{coldID(5)}, 4, opt, row); !errors.Is(err, errs.ErrNoQuorum) {
 				t.Fatalf("%s reads %v, %v", m.cfg.NodeName, row, err)
 			}
 			if !was[i].damage.Found() {

@@ -7,76 +7,66 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/counters"
-	"github.com/countd/countd/raftfsm/feed"
-	"github.com/countd/countd/raftfsm/unread"
-	"github.com/countd/countd/shard/forward"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/propose"
-	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/tiering"
 )
 
-// shardReplica is one shard of a keyspace, whether or not this node holds a replica of it.
+// shardReplica is one shard of a keyspace. This node may or may not hold a replica of it.
 type shardReplica struct {
 	number   uint32
 	shard    int
 	keyspace string
 	kind     codec.Kind
-	route    raftfsm.Route                                  // of the keyspace
-	forward  *rpc.Batcher[*forward.Part, *propose.Proposal] // sends parts of writes to the group's leader
+	route    raftfsm.Route                                           // route of the keyspace
+	forward  *rpc.Batcher[*propose.ForwardedPart, *propose.Proposal] // sends parts of writes to the group's leader
 
-	replica atomic.Pointer[localReplica] // this node's replica; nil for none
+	replica atomic.Pointer[localReplica] // this node's replica; nil if it has none
 	opening atomic.Pointer[localReplica] // this node's replica while it opens
-	// closing is a replica of this node that has left the field replica but is not closed yet.
-	// While closing is set, this node opens no other replica of the group. It changes under
+	// closing is a replica of this node that was removed from the field replica, but is not closed
+	// yet. While it is set, this node opens no other replica of the group. It changes under
 	// registry.changing.
 	closing atomic.Pointer[localReplica]
-	// hint is the key of the node that led the group according to the last call; used while the
-	// replica here does not know the leader.
+	// hint is the key of the group's leader according to the last call. It is used while this
+	// node's replica does not know the leader.
 	hint    atomic.Pointer[string]
-	guesses atomic.Uint32 // counts the calls of nextHolder, so that holders take turns
+	guesses atomic.Uint32 // number of calls of nextHolder, so that holders take turns
 
-	ends    atomic.Bool // the keyspace was dropped, and endDropped has begun
-	removed atomic.Bool // the keyspace was dropped, and no replica is open here
+	ends    atomic.Bool // the keyspace was dropped, and endDropped has started
+	removed atomic.Bool // the keyspace was dropped, and this node has no open replica
 }
 
-// localReplica is this node's copy of one shard.
+// localReplica is this node's replica of one shard.
 type localReplica struct {
 	group *replica.Replica
 	fsm   raftfsm.Machine
-	// proposer is set before others see the replica. Tests replace it while upkeep reads it.
+	// proposer is set before the replica is published. It is atomic only because tests replace it.
 	proposer atomic.Pointer[propose.Proposer]
-	fresh    prover.Freshness
-	// At most one of these is set: fsm, as the type of its kind.
-	counters *counters.Machine
-	unread   *unread.Machine
-	feed     *feed.Machine
-	board    *board.Machine
-	// votersFull is set while this node leads the group and too few voters have free disk for writes.
+	fresh    leadership.Freshness
+	// votersFull is set while this node leads the group and too few voters have free disk space
+	// for writes.
 	votersFull atomic.Bool
 	damage     tiering.Damage
-	tier       *tiering.Shard  // of counters; nil for other kinds
+	tier       *tiering.Shard  // for tiering of counters; nil for other kinds
 	spill      *tiering.Bodies // feeds or outboxes; nil for other kinds
 	closeFSM   sync.Once
 	mustReopen atomic.Bool // runReconcile must open the replica again
-	repairAt   time.Time   // no repair begins earlier; only runReconcile uses it
+	repairAt   time.Time   // earliest start of the next repair; only runReconcile uses it
 }
 
-// of returns the shard's route in the form of sections, reads and snapshots.
-func (g *shardReplica) of() codec.Route {
-	return codec.Route{Modulus: uint32(g.route.Shards), Residue: uint32(g.shard)}
-}
+// of returns the shard's route in the form that sections, reads and snapshots have.
+func (g *shardReplica) of() codec.Route { return g.route.Of(g.shard) }
 
-// led returns this node's replica of the group. Its error is nil only if that replica leads the group
-// and may serve.
+// led returns this node's replica of the group. It returns an error unless that replica leads the
+// group and may serve.
 func (g *shardReplica) led() (*localReplica, error) {
 	r := g.replica.Load()
 	if r == nil {
-		return nil, ErrNoLeader
+		return nil, errs.ErrNoLeader
 	}
 	return r, r.group.Ready()
 }
@@ -94,10 +84,10 @@ func (g *shardReplica) leader() string {
 	return ""
 }
 
-// neverWas reports whether no write of the group was ever acknowledged at index. This replica must
-// lead the group, and its log must end before index. Another leader may have been elected
-// meanwhile, so neverWas makes the voters confirm this one. That suffices, because the client had
-// its token before it sent the read.
+// neverWas reports whether the group has proved to have no acknowledged write at index, which
+// comes from a token. This replica must lead the group, its log must end before index, and the
+// voters must confirm the leadership. A leadership at this moment suffices, because the client had
+// the token before.
 func (r *localReplica) neverWas(index uint64, deadline time.Time) bool {
 	if r.group.Ready() != nil || index <= r.group.LastIndex() {
 		return false

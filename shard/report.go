@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"maps"
+	"slices"
 
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard/replica"
@@ -14,38 +15,54 @@ import (
 
 // NodeReport describes a node and its replicas.
 type NodeReport struct {
-	Life       string          `json:"life"`      // differs in each run of the process
-	NotReady   string          `json:"not_ready"` // why the node cannot serve; "" if it can
-	MemoryFull bool            `json:"memory_full"`
-	DiskFull   bool            `json:"disk_full"`
-	DiskHangs  bool            `json:"disk_hangs,omitempty"`
-	Insecure   bool            `json:"insecure,omitempty"` // Config.Insecure
-	Replicas   []ReplicaReport `json:"replicas"`
+	Life      string          `json:"life"`      // random id of the process's run
+	NotReady  string          `json:"not_ready"` // why the node cannot serve; "" if it can
+	DiskHangs bool            `json:"disk_hangs,omitempty"`
+	Insecure  bool            `json:"insecure,omitempty"` // Config.Insecure
+	Replicas  []ReplicaReport `json:"replicas"`
+	// Memory and Disk have the needs of the node, as of the last check.
+	Memory tiering.Usage `json:"memory"`
+	Disk   tiering.Usage `json:"disk"`
+	// OpsWritten counts the ops that this node has written since its start, for clients and for
+	// the sources that it reads. IDsRead counts the ids of reads; a read without ids counts as
+	// one. Repeats and calls of other nodes do not count.
+	OpsWritten uint64 `json:"ops_written"`
+	IDsRead    uint64 `json:"ids_read"`
 	// CertProblems is Config.CertProblems.
 	CertProblems []string `json:"cert_problems,omitempty"`
 }
 
-// ReplicaReport is GroupStatus with more about the replica.
+// ReplicaReport extends GroupStatus.
 type ReplicaReport struct {
 	GroupStatus
-	Marks   []raftfsm.Mark      `json:"marks,omitempty"`   // ascending; none for the catalog's group
-	Entries []replica.EntryMark `json:"entries,omitempty"` // ascending: see replica.EntryMark
+	Marks   []raftfsm.Mark      `json:"marks,omitempty"`   // of MarkedReports, ascending; none for the catalog's group
+	Entries []replica.EntryMark `json:"entries,omitempty"` // of MarkedReports, ascending: see replica.EntryMark
 	Misfit  *tiering.Misfit     `json:"misfit,omitempty"`  // nil for none
-	// Outboxes counts the authors with an outbox here, Pairs the members of all rows.
+	// Outboxes is the number of authors with an outbox in this replica. Pairs is the number of
+	// members of all its rows.
 	Outboxes uint64 `json:"outboxes,omitempty"`
 	Pairs    uint64 `json:"pairs,omitempty"`
 }
 
-// newLife returns a word that no other run of a process has.
+// newLife returns a random id.
 func newLife() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
 }
 
-// Report describes this node.
-func (n *Node) Report() NodeReport {
-	r := NodeReport{Life: n.life, MemoryFull: n.headroom.MemoryFull.Load(), DiskFull: n.headroom.DiskFull.Load(), DiskHangs: n.headroom.DiskHangs.Load() > 0, Insecure: n.cfg.Insecure}
+// reportRequest asks a node for its report.
+type reportRequest struct {
+	// Marks asks for ReplicaReport.Marks and Entries too, which are 6 KB of each replica.
+	Marks bool `json:"marks,omitempty"`
+}
+
+// report describes this node, with the marks of its replicas if asked.
+func (n *Node) report(asked reportRequest) NodeReport {
+	r := NodeReport{
+		Life: n.life, Memory: n.headroom.Memory(), Disk: n.headroom.Disk(), DiskHangs: n.headroom.DiskHangs.Load() > 0, Insecure: n.cfg.Insecure,
+		OpsWritten: n.opsWritten.Load(), IDsRead: n.idsRead.Load(),
+	}
 	if n.cfg.CertProblems != nil {
 		r.CertProblems = n.cfg.CertProblems()
 	}
@@ -54,24 +71,43 @@ func (n *Node) Report() NodeReport {
 	}
 	for _, status := range n.Status().Groups {
 		replica := ReplicaReport{GroupStatus: status}
-		if status.ID == catalogGroup {
+		if status.Leader != "" && !status.votes() {
+			replica.Members = nil // only voters report them: in the report of every node, the catalog's members would take 100 B for each node
+		}
+		if status.ID == catalogGroup && asked.Marks {
 			replica.Entries = n.registry.meta.RisingMarks()
 		} else if here := n.registry.localOf(status.ID); here != nil {
-			replica.Marks, replica.Entries = here.fsm.Marks(), here.group.RisingMarks()
-			replica.Misfit = n.tiering.Misfit(here.tier)
-			if here.counters != nil {
-				replica.Outboxes, replica.Pairs = here.counters.Outboxes().Stats().Keys, here.counters.Pairs()
+			if asked.Marks {
+				replica.Marks, replica.Entries = here.fsm.Marks(), here.group.RisingMarks()
 			}
+			replica.Misfit = n.tiering.Misfit(here.tier)
+			replica.Outboxes, replica.Pairs = here.fsm.Besides()
 		}
 		r.Replicas = append(r.Replicas, replica)
 	}
 	return r
 }
 
-// Reports asks every node of the catalog to describe itself. It returns, by node key, the answers
-// that arrive within rpc.AskTimeout.
-func (n *Node) Reports(ctx context.Context) map[string]NodeReport {
-	return rpc.AskAllJSON(ctx, n.calls, n.cfg.NodeKey, maps.Keys(n.catalog.View().Nodes), methodReport, rpc.None{}, n.serveReport)
+// votes reports whether the replica is a voter of its group, as far as it knows.
+func (s *GroupStatus) votes() bool {
+	return slices.ContainsFunc(s.Members, func(m MemberStatus) bool { return m.Replica == s.Replica && m.Voter })
 }
 
-func (n *Node) serveReport(context.Context, rpc.None) (NodeReport, error) { return n.Report(), nil }
+// Reports returns, by node key, the reports of all nodes of the catalog that answer within
+// rpc.AskTimeout.
+func (n *Node) Reports(ctx context.Context) map[string]NodeReport {
+	return n.reports(ctx, reportRequest{})
+}
+
+// MarkedReports is Reports with the marks of all replicas.
+func (n *Node) MarkedReports(ctx context.Context) map[string]NodeReport {
+	return n.reports(ctx, reportRequest{Marks: true})
+}
+
+func (n *Node) reports(ctx context.Context, asked reportRequest) map[string]NodeReport {
+	return rpc.AskAllJSON(ctx, n.calls, n.cfg.NodeKey, maps.Keys(n.catalog.View().Nodes), methodReport, asked, n.serveReport)
+}
+
+func (n *Node) serveReport(_ context.Context, asked reportRequest) (NodeReport, error) {
+	return n.report(asked), nil
+}

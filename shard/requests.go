@@ -11,52 +11,65 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// This file has the requests that Node answers for all shards, on whichever node they are.
+// This file has the requests that Node answers for all shards, including shards that only other
+// nodes hold.
 
-// Write applies a request and fills the answer in w. It applies each shard's part whole or not at
-// all, on the node that leads the shard, and waits for a leader until the deadline. See the
-// errors of this package. A PartialError has the outcome of each op if the shards differ. If
-// the only keyspace of the write was dropped, Write returns ErrUnknownKeyspace, whatever the shards
-// answered.
+// Write applies a request and fills the answer in w. It applies each shard's part completely or
+// not at all, through the shard's leader, and waits for a leader until the deadline. For the
+// errors, see this package. If the outcomes of shards differ, the error is a PartialError with the
+// outcome of each op. If the only keyspace of the write was dropped, Write returns
+// ErrUnknownKeyspace, even if shards have answered otherwise.
 func (n *Node) Write(ks *Keyspace, w *Write) error {
 	err := n.writer.apply(ks, w)
+	if err == nil && !w.Repeated {
+		n.opsWritten.Add(uint64(w.len()))
+	}
 	if err != nil && len(w.Spaces) == 0 {
 		return n.router.orUnknown(ks, err)
 	}
 	return err
 }
 
-// Read answers a query of some ids, or of none if the query needs none. All of a shard's answer is of one
-// moment, unless the query says otherwise; the answers of different shards may be of different moments. If
-// only some shards could be read, Read returns a ReadError, or nil if the query names the others itself.
+// Read runs a query for ids; some queries need no ids. Unless the query documents otherwise, the
+// answer of one shard shows one moment. Answers of different shards may show different moments. If
+// only some shards could be read, Read returns a ReadError, or nil if the query itself reports
+// unreadable shards.
 func (n *Node) Read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOptions) error {
-	return n.router.orUnknown(ks, n.reader.read(ks, q, ids, opt))
+	err := n.reader.read(ks, q, ids, opt)
+	if err == nil {
+		n.idsRead.Add(uint64(max(len(ids), 1)))
+	}
+	return n.router.orUnknown(ks, err)
 }
 
-// Holds reports whether this node has a replica of each shard of the keyspace. Its replicas
-// may still be too far behind to answer a read.
+// Holds reports whether this node has a replica of each shard of the keyspace. These replicas may
+// still be too far behind to answer a read.
 func (n *Node) Holds(ks *Keyspace) bool {
 	return !slices.ContainsFunc(n.registry.groups.Load().byFirst[ks.FirstGroup], func(g *shardReplica) bool { return g.replica.Load() == nil })
 }
 
-// Change sends a command to the catalog's leader; see catalogclient.Client.Change.
+// Change sends a command to the catalog's leader; see leadership.CatalogClient.Change.
 func (n *Node) Change(ctx context.Context, command *catalog.Command) (*catalog.Result, error) {
 	result, _, err := n.catalogClient.Change(ctx, command)
 	return result, err
 }
 
-// ChangeOnAll calls Change and then waits until the other nodes have applied the command. It returns
-// the names of the nodes that did not confirm in time.
+// ChangeOnAll calls Change, and then waits until the other living nodes have applied the command.
+// It returns the names of the nodes that did not confirm in time.
 func (n *Node) ChangeOnAll(ctx context.Context, command *catalog.Command) (result *catalog.Result, behind []string, err error) {
 	return n.catalogClient.ChangeOnAll(ctx, command)
 }
 
+// Tell waits until the other living nodes have applied the catalog's log as far as this node; see
+// leadership.CatalogClient.Tell.
+func (n *Node) Tell(ctx context.Context) { n.catalogClient.Tell(ctx, n.catalog.Applied()) }
+
 // CatchUp blocks until this node knows every change of the keyspaces that was acknowledged before the
-// call; see catalogclient.Client.CatchUp.
+// call; see leadership.CatalogClient.CatchUp.
 func (n *Node) CatchUp(ctx context.Context) error { return n.catalogClient.CatchUp(ctx) }
 
 // AskCatalogLeader calls a method of Config.Handlers on the node that leads the catalog; see
-// catalogclient.Client.AskLeader.
+// leadership.CatalogClient.AskLeader.
 func (n *Node) AskCatalogLeader(ctx context.Context, method string, request []byte) ([]byte, error) {
 	return n.catalogClient.AskLeader(ctx, method, request)
 }
@@ -74,3 +87,9 @@ func (n *Node) AskAll(ctx context.Context, method string, request []byte) map[st
 		return nil, fmt.Errorf("%w: %s", rpc.ErrNoMethod, method)
 	})
 }
+
+// ClusterHash returns the hash of the cluster's id, which is a part of the numbers of sources.
+func (n *Node) ClusterHash() uint32 { return n.router.clusterHash }
+
+// Stopping reports whether Close was called.
+func (n *Node) Stopping() bool { return n.draining.Load() }

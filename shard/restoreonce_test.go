@@ -13,14 +13,14 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/feed"
-	"github.com/countd/countd/shard/forward"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/raftfsm/unread"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -107,7 +107,7 @@ func filledNode(t *testing.T) *Node {
 	t.Helper()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
 	for user := range uint64(20) {
-		mustBoard(t, n, board.Op{Kind: board.Publish, Name: "news"})
+		mustBoard(t, n, unread.BoardOp{Kind: unread.Publish, Name: "news"})
 		mustMove(t, n, user, 1, int64(user/2))
 		mustFollow(t, n, user, feed.Followee{ID: user + 1, Posts: 3})
 		mustWrite(t, n, n.Keyspace("posts"), addTo(user, 0, 1), addTo(user, 3, 70_000))
@@ -121,19 +121,19 @@ func filledNode(t *testing.T) *Node {
 func TestLateCopiesOfARestoreChangeNothing(t *testing.T) {
 	t.Parallel()
 	from := filledNode(t)
-	for _, name := range []string{"posts", KeyspaceBoard, KeyspaceUnread, KeyspaceFeed} {
+	for _, name := range []string{"posts", kinds.KeyspaceBoard, kinds.KeyspaceUnread, kinds.KeyspaceFeed} {
 		t.Run(name, func(t *testing.T) {
 			number := from.Keyspace(name).FirstGroup
 			stream, _ := taken(t, []*Node{from}, number)
 			to := filledNode(t) // also deletes come late
 			change := func() {
-				mustBoard(t, to, board.Op{Kind: board.Publish, Name: "news"})
+				mustBoard(t, to, unread.BoardOp{Kind: unread.Publish, Name: "news"})
 				mustMove(t, to, 3, 1, 15)
 				mustFollow(t, to, 3, feed.Followee{ID: 900, Posts: 3})
 				mustWrite(t, to, to.Keyspace("posts"), addTo(0, 0, 5), addTo(3, 0, 5), addTo(70, 0, 5))
 			}
 			restore := func(ctx context.Context) error {
-				_, err := to.RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{Force: true})
+				_, err := RestoreShard(ctx, to, number, bytes.NewReader(stream), true, nil)
 				return err
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
@@ -163,14 +163,14 @@ func TestRestoreBehindAClockThatWasAhead(t *testing.T) {
 	mustWrite(t, n, ks, addTo(1, 0, 1))
 	stream, facts := taken(t, []*Node{n}, ks.FirstGroup)
 	ahead := uint64(time.Now().Add(10 * time.Hour).UnixNano())
-	other := &Write{Ops: []engine.Op{addTo(2, 0, 1)}, ID: dedup.ByRestore(ahead, false), Deadline: soon()}
+	other := &Write{Ops: counters.Ops{addTo(2, 0, 1)}, ID: dedup.ByRestore(ahead, false), Deadline: soon()}
 	mustDo(t, n.Write(ks, other))
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	if got, err := n.RestoreShard(ctx, ks.FirstGroup, bytes.NewReader(stream), RestoreOptions{Force: true}); err != nil || got != facts {
+	if got, err := RestoreShard(ctx, n, ks.FirstGroup, bytes.NewReader(stream), true, nil); err != nil || got != facts {
 		t.Errorf("restored %+v, %v, want %+v", got, err, facts)
 	}
-	if err := n.Write(ks, other); !errors.Is(err, ErrExpired) {
+	if err := n.Write(ks, other); !errors.Is(err, errs.ErrExpired) {
 		t.Errorf("the other one goes on: %v", err)
 	}
 }
@@ -180,30 +180,30 @@ func TestRestoreBehindAClockThatWasAhead(t *testing.T) {
 func TestRestoreForgetsRequests(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
-	ks, notices := n.Keyspace("posts"), n.Keyspace(KeyspaceBoard)
+	ks, notices := n.Keyspace("posts"), n.Keyspace(kinds.KeyspaceBoard)
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	ids := map[string]RequestID{"key": ByKey([]byte("k")), "producer": ByProducer([]byte("p"), 7)}
+	ids := map[string]dedup.RequestID{"key": dedup.ByKey([]byte("k")), "producer": dedup.ByProducer([]byte("p"), 7)}
 	posts, _ := taken(t, []*Node{n}, ks.FirstGroup)
 	boards, _ := taken(t, []*Node{n}, notices.FirstGroup)
-	add := func(id RequestID) *Write {
-		w := &Write{Ops: []engine.Op{addTo(1, 0, 1)}, ID: id, Width: 1, Rows: make([]int64, 1), Deadline: soon()}
+	add := func(id dedup.RequestID) *Write {
+		w := &Write{Ops: counters.Ops{addTo(1, 0, 1)}, ID: id, Width: 1, Rows: make([]int64, 1), Deadline: soon()}
 		mustDo(t, n.Write(ks, w))
 		return w
 	}
-	publish := func(id RequestID) *Write {
-		op := board.Op{Kind: board.Publish, Name: "news"}
-		w := &Write{Ops: []engine.Op{{}}, Board: &op, ID: id, Width: 2, Rows: make([]int64, 2), Deadline: soon()}
+	publish := func(id dedup.RequestID) *Write {
+		op := unread.BoardOp{Kind: unread.Publish, Name: "news"}
+		w := &Write{Ops: &op, ID: id, Width: 2, Rows: make([]int64, 2), Deadline: soon()}
 		mustDo(t, n.Write(notices, w))
 		return w
 	}
-	publish(RequestID{})
+	publish(dedup.RequestID{})
 	for _, id := range ids {
 		add(id)
 		publish(id)
 	}
 	for number, stream := range map[uint32][]byte{ks.FirstGroup: posts, notices.FirstGroup: boards} {
-		if _, err := n.RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{Force: true}); err != nil {
+		if _, err := RestoreShard(ctx, n, number, bytes.NewReader(stream), true, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -229,16 +229,16 @@ func TestPartsOfACallerWhoHasGoneAreNotProposed(t *testing.T) {
 	ks := n.Keyspace("posts")
 	var writer raftfsm.RequestWriter
 	op := addTo(1, 0, 1)
-	writer.Reset(nil, n.registry.shardOf(ks.FirstGroup).of(), &RequestID{})
-	counters.AppendOp(&writer, 1, &op)
+	writer.Reset(nil, n.registry.shardOf(ks.FirstGroup).of(), &dedup.RequestID{})
+	counters.Ops{op}.AppendTo(&writer, 1, 0)
 	request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(ks.FirstGroup)), 1)
-	request = forward.Append(request, &forward.Part{Section: writer.Section()})
+	request = propose.AppendPart(request, &propose.ForwardedPart{Section: writer.Section()})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	answer, err := n.writer.serveParts(gone, request)
 	mustDo(t, err)
 	r := wire.Reader{Rest: answer}
-	if q := parseSettled(&r, 0); !errors.Is(q.Err, ErrOverloaded) || r.End() != nil {
+	if q := propose.ParseOutcome(&r, 0); !errors.Is(q.Err, errs.ErrOverloaded) || r.End() != nil {
 		t.Errorf("told %v", q.Err)
 	}
 	if got := mustGet(t, n, ks, ReadOptions{}, 1); got[0] != 0 {

@@ -5,18 +5,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/forward"
+	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/tiering"
 )
@@ -42,7 +43,7 @@ func TestKeyspaceIsSpreadByHash(t *testing.T) {
 	if _, err := n.CreateKeyspace(t.Context(), ask); err == nil {
 		t.Error("a word that means nothing is taken")
 	}
-	mustDo(t, n.Write(made, &Write{Ops: []engine.Op{addTo(5, 0, 7), addTo(1<<64-1, 0, 8)}, Deadline: soon()}))
+	mustDo(t, n.Write(made, &Write{Ops: counters.Ops{addTo(5, 0, 7), addTo(1<<64-1, 0, 8)}, Deadline: soon()}))
 	mustStop(t, n)
 	n = openNode(t, dir, few)
 	ks := n.Keyspace("x")
@@ -60,11 +61,11 @@ func TestEvenShardsAreWarnedOf(t *testing.T) {
 		k    Keyspace
 		want bool
 	}{
-		{Keyspace{Name: "x", Kind: KindCounters, Shards: 4}, true},
-		{Keyspace{Name: "x", Kind: KindCounters, Shards: 7}, false},
-		{Keyspace{Name: "x", Kind: KindCounters, Shards: 4, Sharding: ShardingHash}, false},
-		{Keyspace{Name: "y", Kind: KindCounters, Shards: 4}, false},
-		{Keyspace{Name: "x", Kind: KindUnread, Shards: 4}, false},
+		{Keyspace{Name: "x", Kind: kinds.Counters, Shards: 4}, true},
+		{Keyspace{Name: "x", Kind: kinds.Counters, Shards: 7}, false},
+		{Keyspace{Name: "x", Kind: kinds.Counters, Shards: 4, Sharding: ShardingHash}, false},
+		{Keyspace{Name: "y", Kind: kinds.Counters, Shards: 4}, false},
+		{Keyspace{Name: "x", Kind: kinds.Unread, Shards: 4}, false},
 	} {
 		if got := n.SkewWarning(&c.k); (got != "") != c.want {
 			t.Errorf("%+v: %q", c.k, got)
@@ -81,7 +82,7 @@ func TestKeyspaceSpreadByHashIsRestored(t *testing.T) {
 	ids := make([]uint64, 30)
 	for i := range ids {
 		ids[i] = uint64(i) << 22
-		mustDo(t, n.Write(ks, &Write{Ops: []engine.Op{addTo(ids[i], 0, int64(i))}, Deadline: soon()}))
+		mustDo(t, n.Write(ks, &Write{Ops: counters.Ops{addTo(ids[i], 0, int64(i))}, Deadline: soon()}))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
@@ -90,9 +91,9 @@ func TestKeyspaceSpreadByHashIsRestored(t *testing.T) {
 		stream, _ := taken(t, []*Node{n}, ks.FirstGroup+uint32(shard))
 		streams = append(streams, stream)
 	}
-	mustDo(t, n.Write(ks, &Write{Ops: []engine.Op{addTo(ids[3], 0, 70), addTo(5, 0, 1)}, Deadline: soon()}))
+	mustDo(t, n.Write(ks, &Write{Ops: counters.Ops{addTo(ids[3], 0, 70), addTo(5, 0, 1)}, Deadline: soon()}))
 	for shard, stream := range streams {
-		if _, err := n.RestoreShard(ctx, ks.FirstGroup+uint32(shard), bytes.NewReader(stream), RestoreOptions{Force: true}); err != nil {
+		if _, err := RestoreShard(ctx, n, ks.FirstGroup+uint32(shard), bytes.NewReader(stream), true, nil); err != nil {
 			t.Fatalf("shard %d: %v", shard, err)
 		}
 	}
@@ -101,7 +102,7 @@ func TestKeyspaceSpreadByHashIsRestored(t *testing.T) {
 			t.Errorf("id %d has %d, want %d", i, count, want)
 		}
 	}
-	if _, err := n.RestoreShard(ctx, ks.FirstGroup, bytes.NewReader(streams[1]), RestoreOptions{Force: true}); !errors.Is(err, ErrBadSnapshot) {
+	if _, err := RestoreShard(ctx, n, ks.FirstGroup, bytes.NewReader(streams[1]), true, nil); !errors.Is(err, ErrBadSnapshot) {
 		t.Errorf("a shard from another one's snapshot: %v", err)
 	}
 }
@@ -113,14 +114,13 @@ func TestCallsOfAnotherRouteAreRefused(t *testing.T) {
 	all := openMembers(t, 2)
 	ks := mustMake(t, all[0], "songs", 2, "plays")
 	eventually(t, "all know the keyspace", func() bool { return all[0].Keyspace("songs") != nil && all[1].Keyspace("songs") != nil })
-	mustDo(t, all[0].Write(ks, &Write{Ops: []engine.Op{addTo(1, 0, 5)}, Deadline: soon()}))
-	g := all[0].newShardReplica(&catalog.Keyspace{Name: "songs", Kind: KindCounters, FirstGroup: ks.FirstGroup, Shards: 6}, 1) // id 1 is in shard 1 of either
-	g.number = ks.FirstGroup + 1
+	mustDo(t, all[0].Write(ks, &Write{Ops: counters.Ops{addTo(1, 0, 5)}, Deadline: soon()}))
+	g := all[0].newShardReplica(&catalog.Keyspace{Name: "songs", Kind: kinds.Counters, Groups: slices.Concat(ks.Groups, make([]uint32, 4))}, 1) // id 1 is in shard 1 of either
 	var w raftfsm.RequestWriter
-	id := ByProducer([]byte("p"), 1)
+	id := dedup.ByProducer([]byte("p"), 1)
 	w.Reset(nil, g.of(), &id)
 	op := addTo(1, 0, 1)
-	counters.AppendOp(&w, 0, &op)
+	counters.Ops{op}.AppendTo(&w, 0, 0)
 	for _, n := range all {
 		ctx, cancel := context.WithDeadline(t.Context(), soon())
 		defer cancel()
@@ -133,11 +133,11 @@ func TestCallsOfAnotherRouteAreRefused(t *testing.T) {
 			from = all[1]
 		}
 		for _, method := range []string{methodPropose, methodRelay} {
-			settled, err := from.writer.sendParts(ctx, g, n.cfg.NodeKey, method, []*forward.Part{{Section: w.Section(), Ops: 1}})
+			settled, err := from.writer.sendParts(ctx, g, n.cfg.NodeKey, method, []*propose.ForwardedPart{{Section: w.Section(), Ops: 1}})
 			if err == nil {
 				err = settled[0].Err
 			}
-			if !errors.Is(err, ErrNoLeader) || !strings.Contains(err.Error(), "shard 1 of 6, and the replica is of shard 1 of 2") || !mayTryAgain(rpc.Fate(err), false) {
+			if !errors.Is(err, errs.ErrNoLeader) || !strings.Contains(err.Error(), "shard 1 of 6, and the replica is of shard 1 of 2") || !mayTryAgain(rpc.Fate(err), false) {
 				t.Errorf("%s: %v", method, err)
 			}
 		}
@@ -145,7 +145,7 @@ func TestCallsOfAnotherRouteAreRefused(t *testing.T) {
 			"counts": &rows.Query{Width: 1}, "a scan": &rows.Scan{Width: 1, Limit: 10}, "a list of members": &counters.MembersQuery{},
 		} {
 			read := newRemoteRead(q, &raftfsm.Part{Keys: []uint64{0}}, g, &ReadOptions{})
-			if answers, err := from.reader.sendReads(n.cfg.NodeKey)(ctx, []*sentRead{{message: read.appendTo(nil)}}); err != nil || !errors.Is(answers[0].err, ErrNoLeader) {
+			if answers, err := from.reader.sendReads(n.cfg.NodeKey)(ctx, []*sentRead{{message: read.appendTo(nil)}}); err != nil || !errors.Is(answers[0].err, errs.ErrNoLeader) {
 				t.Errorf("%s: %v, %v", name, answers, err)
 			}
 		}
@@ -156,8 +156,8 @@ func TestCallsOfAnotherRouteAreRefused(t *testing.T) {
 			t.Errorf("an entry: %v", err)
 		}
 		w.Reset(nil, led.of(), &id)
-		counters.AppendOp(&w, 0, &op)
-		settled, err := from.writer.sendParts(ctx, led, n.cfg.NodeKey, methodPropose, []*forward.Part{{Section: w.Section(), Ops: 1, Width: 1}})
+		counters.Ops{op}.AppendTo(&w, 0, 0)
+		settled, err := from.writer.sendParts(ctx, led, n.cfg.NodeKey, methodPropose, []*propose.ForwardedPart{{Section: w.Section(), Ops: 1, Width: 1}})
 		if err != nil || settled[0].Err != nil || settled[0].Outcome() != dedup.Applied || settled[0].Row(0, 1)[0] != 6 {
 			t.Errorf("by its own route: %+v, %v", settled, err)
 		}

@@ -9,61 +9,63 @@ import (
 	"sync/atomic"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 )
 
-// router finds the shards of a keyspace, and the nodes that hold a shard, lead it, or relay calls to
-// its leader. It never reads or writes a shard: reader and writer do.
+// router finds the shards of a keyspace, and the nodes that hold a shard, lead it, or relay calls
+// to its leader. It never reads or writes a shard; reader and writer do.
 type router struct {
 	registry    *registry
-	node        string // this node's key
+	node        string // key of this node
 	catalog     *catalog.Catalog
 	calls       *rpc.Calls
 	alive       func(node string) bool // Config.Alive; may be nil
 	draining    *atomic.Bool
-	clusterHash uint32 // of clusterHashOf: in tokens, and in the numbers of sources
+	clusterHash uint32 // from clusterHashOf; used in tokens and in the numbers of sources
 }
 
 // groupsOf returns the keyspace's groups, by shard.
 func (t *router) groupsOf(ks *Keyspace) ([]*shardReplica, error) {
 	if t.draining.Load() {
-		return nil, ErrDraining
+		return nil, errs.ErrDraining
 	}
 	groups := t.registry.groups.Load().byFirst[ks.FirstGroup]
 	if groups == nil {
-		return nil, orDropped(t.catalog.View(), ks.FirstGroup, fmt.Errorf("%w: keyspace %s is being created", ErrNoLeader, ks.Name))
+		return nil, orDropped(t.catalog.View(), ks.FirstGroup, fmt.Errorf("%w: keyspace %s is being created", errs.ErrNoLeader, ks.Name))
 	}
 	return groups, nil
 }
 
-// groupsToRead is groupsOf for a read. The read's token must be of this cluster.
+// groupsToRead returns the keyspace's groups for a read. It returns an error if the read's token
+// is from another cluster.
 func (t *router) groupsToRead(ks *Keyspace, opt *ReadOptions) ([]*shardReplica, error) {
 	groups, err := t.groupsOf(ks)
 	if err != nil {
 		return nil, err
 	}
 	if len(opt.Token.At) > 0 && opt.Token.Cluster != t.clusterHash {
-		return nil, fmt.Errorf("%w: it is of another cluster", ErrBadToken)
+		return nil, fmt.Errorf("%w: it is of another cluster", errs.ErrBadToken)
 	}
 	return groups, nil
 }
 
-// orUnknown is orDropped for a call about one keyspace. An ErrUnknownKeyspace of another node is
-// returned as it is: that node may know of a drop that this node has not applied.
+// orUnknown does what orDropped does, for a call to one keyspace. It also returns an
+// ErrUnknownKeyspace of another node, which may know of a drop that this node has not applied yet.
 func (t *router) orUnknown(ks *Keyspace, err error) error {
-	if errors.Is(err, ErrUnknownKeyspace) {
-		return ErrUnknownKeyspace
+	if errors.Is(err, errs.ErrUnknownKeyspace) {
+		return errs.ErrUnknownKeyspace
 	}
 	return orDropped(t.catalog.View(), ks.FirstGroup, err)
 }
 
-// holders returns the keys of the nodes that the catalog wants to hold a group.
+// holders returns the keys of the nodes that should hold the group, by the catalog.
 func (t *router) holders(number uint32) []string { return t.catalog.View().Groups[number].Target }
 
 // alone reports whether the catalog has no other node.
 func (t *router) alone() bool { return len(t.catalog.View().Nodes) < 2 }
 
-// readers returns the other nodes that may answer a read, beginning with the leader.
+// readers returns the other nodes that may answer a read, the leader first.
 func (t *router) readers(g *shardReplica) []string {
 	leader := g.leader()
 	var nodes []string
@@ -78,12 +80,12 @@ func (t *router) readers(g *shardReplica) []string {
 	return nodes
 }
 
-// errNobodyHas is returned, together with ErrNoQuorum, for a stale read of a shard of which no living
-// node has a replica. Such a read does not wait for a leader.
+// errNobodyHas is returned, together with ErrNoQuorum, for a stale read of a shard of which no
+// living node has a replica.
 var errNobodyHas = errors.New("no living node has a replica of it")
 
-// nobodyHas returns errNobodyHas for a stale read of a shard that this node lacks, if all nodes that
-// should hold the shard are dead. For any other read it returns nil.
+// nobodyHas returns errNobodyHas for a stale read of a shard that this node lacks, if all nodes
+// that should hold the shard are dead. Otherwise it returns nil.
 func (t *router) nobodyHas(g *shardReplica, opt *ReadOptions) error {
 	if opt.Consistency != Stale || t.alive == nil || g.replica.Load() != nil {
 		return nil
@@ -101,7 +103,7 @@ func (t *router) nobodyHas(g *shardReplica, opt *ReadOptions) error {
 		dead = append(dead, name)
 	}
 	slices.Sort(dead)
-	return fmt.Errorf("%w: shard %d of keyspace %s: %w (%s dead)", ErrNoQuorum, g.shard, g.keyspace, errNobodyHas, strings.Join(dead, ", "))
+	return fmt.Errorf("%w: shard %d of keyspace %s: %w (%s dead)", errs.ErrNoQuorum, g.shard, g.keyspace, errNobodyHas, strings.Join(dead, ", "))
 }
 
 // lost reports whether this node knows no leader of the group, or only one that does not answer.
@@ -110,18 +112,18 @@ func (t *router) lost(g *shardReplica) bool {
 	return leader == "" || t.calls.Doubtful(leader)
 }
 
-// guess returns another node that should hold the group, or "". Its calls go through these nodes
-// one after the other.
+// guess returns another node that should hold the group, or "". Successive calls return these
+// nodes in turn.
 func (t *router) guess(g *shardReplica) string {
 	return t.nextHolder(g, func(node string) bool { return true })
 }
 
-// Two nodes that cannot reach each other may both reach a third. That node relays the parts of
-// writes and reads from one to the other. The relaying node calls the destination directly, so a call
-// is relayed at most once.
+// Two nodes that cannot reach each other may both reach a third node, which then relays parts of
+// writes and reads. The relaying node calls the destination directly, so a call is relayed at most
+// once.
 
-// relayFor returns a node that relays calls to the leader of a group, which this node cannot reach,
-// or "". Its calls go through the holders of the group one after the other.
+// relayFor returns a node that can relay calls to the leader of a group, which this node cannot
+// reach, or "". Successive calls return the holders of the group in turn.
 func (t *router) relayFor(g *shardReplica, leader string) string {
 	if g == nil || t.alive != nil && !t.alive(leader) {
 		return ""
@@ -140,21 +142,21 @@ func (t *router) nextHolder(g *shardReplica, accept func(node string) bool) stri
 	return ""
 }
 
-// relay calls a node for another node. If the call was not sent, the asking node learns that nothing
-// happened. If the answer was lost, neither node knows the outcome.
+// relay calls a node for another node. If the call was not sent, the error promises that nothing
+// was applied. If the answer was lost, the outcome is unknown.
 func (t *router) relay(ctx context.Context, node, method string, request []byte) ([]byte, error) {
 	answer, err := t.calls.Call(ctx, node, method, request)
 	if errors.Is(err, rpc.ErrNotSent) {
-		return nil, fmt.Errorf("%w: %w", ErrNoLeader, err)
+		return nil, fmt.Errorf("%w: %w", errs.ErrNoLeader, err)
 	}
 	return answer, err
 }
 
-// orDropped returns ErrUnknownKeyspace if err is set and view says that the group's keyspace was
-// dropped; otherwise err. Nothing of a dropped group remains, whatever err says about a write.
+// orDropped returns ErrUnknownKeyspace instead of an error if the group's keyspace was dropped in
+// view. The error does not matter then, because no row of a dropped group remains.
 func orDropped(view *catalog.View, group uint32, err error) error {
 	if err != nil && view.Dropped(group) {
-		return ErrUnknownKeyspace
+		return errs.ErrUnknownKeyspace
 	}
 	return err
 }

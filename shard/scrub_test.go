@@ -12,6 +12,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/tiering"
 )
@@ -76,7 +77,7 @@ func TestDamageStopsOnlyItsNeighbours(t *testing.T) {
 	for from := uint64(0); from < 20_000; from += 20 {
 		w := &Write{Deadline: soon()}
 		for i := from; i < from+2; i++ { // a tenth of all
-			w.Ops = append(w.Ops, addTo(coldID(i), 0, 1))
+			w.Ops = append(rowOps(w), addTo(coldID(i), 0, 1))
 		}
 		if n.Write(ks, w) != nil {
 			refused++
@@ -138,7 +139,7 @@ func TestReadOfDamageIsAnsweredByItsError(t *testing.T) {
 		answer, err := n.reader.serveReads(t.Context(), read.appendTo(binary.AppendUvarint(nil, 1)))
 		mustDo(t, err)
 		r := wire.Reader{Rest: answer}
-		if told := rpc.ReadError(&r); !errors.Is(told, ErrNoQuorum) || r.End() != nil {
+		if told := rpc.ReadError(&r); !errors.Is(told, errs.ErrNoQuorum) || r.End() != nil {
 			t.Errorf("told %v, then %d bytes", told, len(r.Rest))
 		}
 		return

@@ -31,7 +31,7 @@ func TestScrubFindsDamagedSets(t *testing.T) {
 		"as the store meets it": func(t *testing.T, m *coldMember) {
 			eventually(t, "the store meets it", func() bool { // perhaps the store has met it already
 				here := m.here()
-				return here != nil && here.counters.Members().Verify() != nil || m.tiering.Repaired.Load() > 0
+				return here != nil && here.fsm.Members().Verify() != nil || m.tiering.Repaired.Load() > 0
 			})
 		},
 	} {
@@ -63,7 +63,7 @@ func testDamagedSets(t *testing.T, find func(*testing.T, *coldMember)) {
 	m.start() // the rows that were in Pebble's log are now in its files
 	eventually(t, "the node serves", func() bool { return m.Ready() == nil })
 	mustDo(t, m.tiering.Scrub.Pass(noPause))
-	onDisk := m.here().counters.Members().DiskBytes()
+	onDisk := m.here().fsm.Members().DiskBytes()
 	if s := m.tiering.Scrub.Report(); s.Damaged != 0 || onDisk < 40_000 || s.Bytes < onDisk || s.Passes != 1 || m.registry.damagedShards() != 0 {
 		t.Fatalf("a pass over what is whole, with sets of %d bytes: %+v", onDisk, s)
 	}
@@ -80,7 +80,7 @@ func testDamagedSets(t *testing.T, find func(*testing.T, *coldMember)) {
 	})
 	eventually(t, "all sets are whole", func() bool {
 		here := m.here()
-		return here != nil && here.counters.Members().Verify() == nil
+		return here != nil && here.fsm.Members().Verify() == nil
 	})
 	l, err := m.List(m.Keyspace("posts"), 2, coldID(7), members.Page{Limit: 1000}, &ReadOptions{Token: last.Token, Deadline: soon()})
 	if mustDo(t, err); len(l.Entries) != 100 {

@@ -95,11 +95,14 @@ func TestSimulatedWithout(t *testing.T) {
 		rules simRules
 		shape simShape
 		fault simFault
-		long  bool // the fault is too rare for a short run
+		// The worlds after this seed are tried. A rare fault has a seed shortly before a world with the fault.
+		// All simFindWorlds are tried, because a change of the simulation gives every seed another world.
+		seed uint64
+		long bool // the fault is too rare for a short run
 	}{
-		"numbers: an incomplete leader":  {rules: simOld, shape: simShape{small: true}, fault: simIncomplete},
-		"numbers: a stale read":          {rules: simOld, shape: simShape{small: true}, fault: simStaleRead},
-		"numbers: a lost entry":          {rules: simOld, shape: simShape{small: true}, fault: simDiverged},
+		"numbers: an incomplete leader":  {rules: simOld, shape: simShape{small: true}, fault: simIncomplete, seed: 725},
+		"numbers: a stale read":          {rules: simOld, shape: simShape{small: true}, fault: simStaleRead, seed: 725},
+		"numbers: a lost entry":          {rules: simOld, shape: simShape{small: true}, fault: simDiverged, seed: 725},
 		"numbers: two leaders of a term": {rules: simOld, fault: simTwoLeaders},
 		"numbers: two lifetimes":         {rules: simOld, fault: simTwoLives},
 		"the filter: an incomplete leader": {
@@ -118,16 +121,16 @@ func TestSimulatedWithout(t *testing.T) {
 			rules: without(func(r *simRules) { r.inForce = false }), fault: simWedged,
 		},
 		"votes that depend on the candidate alone": {
-			rules: without(func(r *simRules) { r.votesByLog = false }), shape: simShape{wipes: true}, fault: simWedged,
+			rules: without(func(r *simRules) { r.votesByLog = false }), shape: simShape{wipes: true}, fault: simWedged, seed: 420,
 		},
 		"what is not committed goes to voters alone": {
-			rules: without(func(r *simRules) { r.withholds = false }), shape: simShape{wipes: true}, fault: simWedged,
+			rules: without(func(r *simRules) { r.withholds = false }), shape: simShape{wipes: true}, fault: simWedged, seed: 850,
 		},
 		"candidates that vote although they know a leader": {
-			rules: without(func(r *simRules) { r.freeCandidates = false }), shape: simShape{wipes: true}, fault: simWedged,
+			rules: without(func(r *simRules) { r.freeCandidates = false }), shape: simShape{wipes: true}, fault: simWedged, seed: 2840,
 		},
 		"appends of leaders alone": {
-			rules: without(func(r *simRules) { r.leadersAlone = false }), shape: simShape{full: true}, fault: simWedged,
+			rules: without(func(r *simRules) { r.leadersAlone = false }), shape: simShape{full: true}, fault: simWedged, seed: 2110,
 		},
 		"configurations that are not stored late": {
 			rules: without(func(r *simRules) { r.notLate = false }), shape: simShape{full: true, wipes: true}, fault: simWedged,
@@ -150,7 +153,7 @@ func TestSimulatedWithout(t *testing.T) {
 					return
 				}
 			}
-			for seed := uint64(1); seed <= uint64(worlds); seed++ {
+			for seed := c.seed + 1; seed <= c.seed+uint64(worlds); seed++ {
 				w := newSimWorld(seed, c.rules, c.shape)
 				w.only = c.fault
 				w.run(simWorldSteps)

@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard/membership"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/replica"
 )
 
@@ -66,9 +66,9 @@ func (w *simWorld) transfer(r *simRaft, to raft.ServerID) {
 	}
 }
 
-// wanted is membership.Wanted, with others in an order that depends on the seed alone.
+// wanted is leadership.Wanted, with others in an order that depends on the seed alone.
 func wanted(view *catalog.View) (target, others []replica.Member, known bool) {
-	target, others, known = membership.Wanted(view, simGroup)
+	target, others, known = leadership.Wanted(view, simGroup)
 	slices.SortFunc(others, func(a, b replica.Member) int { return cmp.Compare(a.ID, b.ID) })
 	return target, others, known
 }
@@ -93,12 +93,12 @@ func (w *simWorld) behind(r *simRaft, id raft.ServerID) (uint64, error) {
 	applied := uint64(0)
 	switch member, answered := w.progress(r, id); {
 	case !answered:
-		return 0, membership.ErrNotMember
+		return 0, leadership.ErrNotMember
 	case member != nil:
 		applied = member.applied
 	}
 	if r.rules().inForce && (r.accAt != r.latestAt || applied < r.latestAt) {
-		return 0, membership.ErrNotMember
+		return 0, leadership.ErrNotMember
 	}
 	last := max(r.lastLog, r.disk.snap.index)
 	lag := last - min(last, applied)

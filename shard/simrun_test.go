@@ -52,7 +52,7 @@ func newSimWorld(seed uint64, rules simRules, shape simShape) *simWorld {
 		size = 1
 	}
 	must(&catalog.Command{Create: &catalog.CreateEntry{
-		Keyspace: catalog.Keyspace{Name: "k", Kind: codec.KindCounters.String(), Columns: []string{"c"}, Shards: 1},
+		Keyspace: catalog.Keyspace{Name: "k", Kind: codec.KindCounters.String(), Columns: []string{"c"}, Divisor: 1},
 		Replicas: [][]string{w.someKeys(view, size)},
 	}})
 	if p := view.Groups[simGroup]; !rules.numbers {

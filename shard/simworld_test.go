@@ -80,7 +80,7 @@ type simRules struct {
 	leadersAlone bool
 	// notLate: a configuration that a leader cannot store at once is never stored.
 	notLate bool
-	// sendsRest: a leader that loses its lease sends the rest of a snapshot.
+	// sendsRest: a leader that loses its lease, or is elected again, sends the rest of a snapshot.
 	sendsRest bool
 	// filter: rpcFilter stands before raft.
 	filter bool
@@ -474,7 +474,7 @@ func (w *simWorld) receive(at int) {
 	sender := m.asker
 	sends := w.nodes[m.from].up && w.nodes[m.from].replica == sender && w.reaches(m.from, at) && w.reaches(at, m.from)
 	if leads := sends && sender.state == simLeader && sender.lead.term == m.term; !leads {
-		sends = sends && w.rules.sendsRest && sender.disk.term == m.term && !sender.waits
+		sends = sends && w.rules.sendsRest && (sender.leader == "" || sender.leaderID == sender.disk.id) && !sender.waits
 	}
 	r.receives.left--
 	switch {

@@ -12,8 +12,9 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/shard/sourcesink"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/source/sink"
 )
 
@@ -30,7 +31,7 @@ func (q numbered) ops(from, to uint64) (ops []sink.Op) {
 	for m := from; m < to; m++ {
 		at, like := sink.Position{Lo: m}, []sink.Cell{{Column: "like", Value: 1}}
 		ops = append(ops, sink.Op{Position: at, Keyspace: "posts", ID: m % numberedPosts, Cells: like},
-			sink.Op{Position: at, Keyspace: KeyspaceUnread, ID: m % numberedUsers, Cells: like})
+			sink.Op{Position: at, Keyspace: kinds.KeyspaceUnread, ID: m % numberedUsers, Cells: like})
 	}
 	return ops
 }
@@ -86,7 +87,7 @@ func (q numbered) wantCounts(t *testing.T, n *Node, times func(m uint64) int64) 
 	for _, rows := range []struct {
 		keyspace string
 		want     []int64
-	}{{"posts", posts[:]}, {KeyspaceUnread, users[:]}} {
+	}{{"posts", posts[:]}, {kinds.KeyspaceUnread, users[:]}} {
 		ks := n.Keyspace(rows.keyspace)
 		for id, want := range rows.want {
 			got := make([]int64, len(ks.Columns))
@@ -108,14 +109,14 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*eventuallyMax)
 	defer cancel()
 	const queue = numbered(1500)
-	source, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{"type":"test"}`), false)
+	source, err := SourcesOf(n).CreateSource(ctx, "numbers", json.RawMessage(`{"type":"test"}`), false)
 	mustDo(t, err)
-	if _, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`), false); !errors.Is(err, sourcesink.ErrSourceExists) {
+	if _, err := SourcesOf(n).CreateSource(ctx, "numbers", json.RawMessage(`{}`), false); !errors.Is(err, ErrSourceExists) {
 		t.Errorf("made twice: %v", err)
 	}
 
 	part := numbered(500)
-	mustDo(t, part.read(ctx, all[1].Sink(), source.Number, 64))
+	mustDo(t, part.read(ctx, SourcesOf(all[1]), source.Number, 64))
 	part.wantCounts(t, all[2], func(uint64) int64 { return 1 })
 	shard := n.Keyspace("posts").FirstGroup + 1
 	backup, _ := taken(t, all, shard)
@@ -139,27 +140,27 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	})
 	for i, batch := range []uint64{17, 50} {
 		reads.Go(func() {
-			if err := queue.read(ctx, all[i].Sink(), source.Number, batch); err != nil {
+			if err := queue.read(ctx, SourcesOf(all[i]), source.Number, batch); err != nil {
 				t.Errorf("reader %d: %v", i, err)
 			}
 		})
 	}
 	reads.Wait()
-	if _, err := n.RestoreShard(ctx, shard, bytes.NewReader(backup), RestoreOptions{Force: true}); err != nil {
+	if _, err := RestoreShard(ctx, n, shard, bytes.NewReader(backup), true, nil); err != nil {
 		t.Errorf("restore: %v", err)
 	}
-	mustDo(t, queue.read(ctx, all[2].Sink(), source.Number, 100)) // for the restored shard alone
+	mustDo(t, queue.read(ctx, SourcesOf(all[2]), source.Number, 100)) // for the restored shard alone
 	stop()
 	moves.Wait()
 	queue.wantCounts(t, n, func(uint64) int64 { return 1 })
 
 	back := map[uint32]sink.Position{0: {Lo: 1000}}
-	if _, err := seekSource(ctx, n, back); !errors.Is(err, sourcesink.ErrNotPaused) {
+	if _, err := seekSource(ctx, n, back); !errors.Is(err, ErrNotPaused) {
 		t.Errorf("a seek of a running source: %v", err)
 	}
 	_, err = pauseSource(ctx, n, true)
 	mustDo(t, err)
-	if err := queue.session(ctx, all[1].Sink(), source.Number, 10); err != nil {
+	if err := queue.session(ctx, SourcesOf(all[1]), source.Number, 10); err != nil {
 		t.Errorf("a paused source at its end: %v", err)
 	}
 	_, err = seekSource(ctx, n, back)
@@ -168,7 +169,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	mustDo(t, err)
 	for _, reader := range all[1:] {
 		reads.Go(func() {
-			if err := queue.read(ctx, reader.Sink(), source.Number, 33); err != nil {
+			if err := queue.read(ctx, SourcesOf(reader), source.Number, 33); err != nil {
 				t.Errorf("after the seek: %v", err)
 			}
 		})
@@ -177,7 +178,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	queue.wantCounts(t, n, func(m uint64) int64 { return 1 + min(1, int64(m/1000)) })
 
 	mustDo(t, deleteSource(ctx, n))
-	if err := deleteSource(ctx, n); !errors.Is(err, sourcesink.ErrUnknownSource) {
+	if err := deleteSource(ctx, n); !errors.Is(err, ErrUnknownSource) {
 		t.Errorf("deleted twice: %v", err)
 	}
 	eventually(t, "no shard has positions of the deleted source", func() bool {
@@ -190,10 +191,10 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 		}
 		return true
 	})
-	if err := queue.read(ctx, all[1].Sink(), source.Number, 33); !errors.Is(err, sink.ErrStopped) {
+	if err := queue.read(ctx, SourcesOf(all[1]), source.Number, 33); !errors.Is(err, sink.ErrStopped) {
 		t.Errorf("a reader of a deleted source: %v", err)
 	}
-	again, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`), false)
+	again, err := SourcesOf(n).CreateSource(ctx, "numbers", json.RawMessage(`{}`), false)
 	mustDo(t, err)
 	if again.Number == source.Number {
 		t.Errorf("number %d was given twice", again.Number)
@@ -203,7 +204,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := queue.read(ctx, all[1].Sink(), again.Number, 50); err != nil {
+	if err := queue.read(ctx, SourcesOf(all[1]), again.Number, 50); err != nil {
 		t.Errorf("beside a node that stops: %v", err)
 	}
 	reads.Wait()
@@ -218,44 +219,41 @@ func TestMeaningIsFenced(t *testing.T) {
 	t.Parallel()
 	n, ctx := openMembers(t, 1)[0], t.Context()
 	const queue = numbered(40)
-	s, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`), false)
+	s, err := SourcesOf(n).CreateSource(ctx, "numbers", json.RawMessage(`{}`), false)
 	mustDo(t, err)
-	mustDo(t, numbered(10).read(ctx, n.Sink(), s.Number, 10))
+	mustDo(t, numbered(10).read(ctx, SourcesOf(n), s.Number, 10))
 	key := dedup.PositionKey{Source: s.Number}
 	posts := n.Keyspace("posts")
-	late := &sourcesink.Write{Spaces: []*Keyspace{posts}, Sections: make([]*dedup.SourceSection, posts.Shards)}
-	advance := func(slot int, from, to uint64) {
-		late.Sections[slot] = &dedup.SourceSection{PositionKey: key, Mode: dedup.SectionAdvance, Epoch: 1, Prev: sink.Position{Lo: from}, Next: sink.Position{Lo: to}}
+	late := counters.Ops{}
+	advance := func(from, to uint64) Answer {
+		return sendSections(n, posts, late, dedup.SourceSection{PositionKey: key, Mode: dedup.SectionAdvance, Epoch: 1, Prev: sink.Position{Lo: from}, Next: sink.Position{Lo: to}})[0]
 	}
-	advance(0, 10, 20)
 	for _, op := range queue.ops(10, 20) {
 		if op.Keyspace == "posts" && posts.ShardOf(op.ID) == 0 {
-			late.Ops = append(late.Ops, engine.Op{ID: op.ID, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: uint8(posts.Column("like")), Value: 1}}})
-			late.In = append(late.In, 0)
+			late = append(late, engine.Op{ID: op.ID, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: uint8(posts.Column("like")), Value: 1}}})
 		}
 	}
-	world := nodeSources{n}
-	world.Send(ctx, late)
+	mustDo(t, advance(10, 20).Err)
 
 	change := func(of catalog.Source) (catalog.Source, error) {
-		settled, err := n.SettleSource(ctx, of)
+		settled, err := SourcesOf(n).SettleSource(ctx, of)
 		if err != nil {
 			return of, err
 		}
-		return n.SetMeaning(ctx, of, json.RawMessage(`{"other":1}`), settled, false)
+		return SourcesOf(n).SetMeaning(ctx, of, json.RawMessage(`{"other":1}`), settled, false)
 	}
 	if _, err := change(s); err == nil {
 		t.Error("changed while it runs")
 	}
 	s, err = pauseSource(ctx, n, true)
 	mustDo(t, err)
-	if _, err := change(s); !errors.Is(err, sourcesink.ErrNotPaused) {
+	if _, err := change(s); !errors.Is(err, ErrNotPaused) {
 		t.Errorf("while shards are apart: %v", err)
 	}
 	_, err = pauseSource(ctx, n, false)
 	mustDo(t, err)
-	mustDo(t, numbered(20).read(ctx, n.Sink(), s.Number, 10))
-	if _, err := n.SettleSource(ctx, s); err != nil {
+	mustDo(t, numbered(20).read(ctx, SourcesOf(n), s.Number, 10))
+	if _, err := SourcesOf(n).SettleSource(ctx, s); err != nil {
 		t.Fatal(err)
 	}
 	_, err = pauseSource(ctx, n, true)
@@ -263,21 +261,20 @@ func TestMeaningIsFenced(t *testing.T) {
 	if _, err := change(s); err == nil {
 		t.Error("changed by what was settled before another pause")
 	}
-	s, err = n.Source("numbers")
+	s, err = SourcesOf(n).Source("numbers")
 	mustDo(t, err)
 	is, err := change(s)
 	mustDo(t, err)
 	if is.Number == s.Number || is.Paused || is.Partitions[0].Start != (sink.Position{Lo: 20}) {
 		t.Errorf("it is %+v", is)
 	}
-	advance(0, 20, 40)
-	if world.Send(ctx, late); late.Answers[0].Outcome == dedup.Applied {
+	if advance(20, 40).Outcome == dedup.Applied {
 		t.Error("a section from before the change was applied")
 	}
-	if err := queue.read(ctx, n.Sink(), s.Number, 10); !errors.Is(err, sink.ErrStopped) {
+	if err := queue.read(ctx, SourcesOf(n), s.Number, 10); !errors.Is(err, sink.ErrStopped) {
 		t.Errorf("a reader of the old meaning: %v", err)
 	}
-	mustDo(t, queue.read(ctx, n.Sink(), is.Number, 10))
+	mustDo(t, queue.read(ctx, SourcesOf(n), is.Number, 10))
 	queue.wantCounts(t, n, func(uint64) int64 { return 1 })
 }
 
@@ -286,13 +283,10 @@ func TestMeaningIsFenced(t *testing.T) {
 func TestSeekIsFenced(t *testing.T) {
 	t.Parallel()
 	n, ctx := openMembers(t, 1)[0], t.Context()
-	posts, world := n.Keyspace("posts"), nodeSources{n}
 	late := func(section dedup.SourceSection) dedup.Outcome {
-		w := &sourcesink.Write{Spaces: []*Keyspace{posts}, Sections: make([]*dedup.SourceSection, posts.Shards)}
-		w.Sections[0] = &section
-		world.Send(ctx, w)
-		mustDo(t, w.Answers[0].Err)
-		return w.Answers[0].Outcome
+		answer := sendSections(n, n.Keyspace("posts"), nil, section)[0]
+		mustDo(t, answer.Err)
+		return answer.Outcome
 	}
 	seek := func(to uint64) {
 		_, err := pauseSource(ctx, n, true)
@@ -300,10 +294,10 @@ func TestSeekIsFenced(t *testing.T) {
 		_, err = seekSource(ctx, n, map[uint32]sink.Position{0: {Lo: to}})
 		mustDo(t, err)
 	}
-	s, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`), false)
+	s, err := SourcesOf(n).CreateSource(ctx, "numbers", json.RawMessage(`{}`), false)
 	mustDo(t, err)
 	key := dedup.PositionKey{Source: s.Number}
-	_, err = n.Sink().Start(ctx, s.Number, 0, sink.Start{Identity: "numbered"})
+	_, err = SourcesOf(n).Start(ctx, s.Number, 0, sink.Start{Identity: "numbered"})
 	mustDo(t, err)
 	seek(5)
 	if late(dedup.SourceSection{PositionKey: key, Mode: dedup.SectionBegin, Epoch: 1, Since: 1}) == dedup.Applied {
@@ -311,8 +305,8 @@ func TestSeekIsFenced(t *testing.T) {
 	}
 	_, err = pauseSource(ctx, n, false)
 	mustDo(t, err)
-	mustDo(t, numbered(10).read(ctx, n.Sink(), s.Number, 10))
-	s, err = n.Source("numbers")
+	mustDo(t, numbered(10).read(ctx, SourcesOf(n), s.Number, 10))
+	s, err = SourcesOf(n).Source("numbers")
 	mustDo(t, err)
 	epoch := s.Partitions[0].Epoch
 	seek(15)
@@ -321,7 +315,7 @@ func TestSeekIsFenced(t *testing.T) {
 	}
 	_, err = pauseSource(ctx, n, false)
 	mustDo(t, err)
-	mustDo(t, numbered(40).read(ctx, n.Sink(), s.Number, 10))
+	mustDo(t, numbered(40).read(ctx, SourcesOf(n), s.Number, 10))
 	numbered(40).wantCounts(t, n, func(m uint64) int64 {
 		if m < 5 || m >= 10 && m < 15 {
 			return 0
@@ -341,34 +335,15 @@ func TestNoCommandWithoutSource(t *testing.T) {
 		_, pause := pauseSource(ctx, n, true)
 		_, seek := seekSource(ctx, n, map[uint32]sink.Position{0: {}})
 		for _, err := range []error{pause, seek, deleteSource(ctx, n)} {
-			if !errors.Is(err, sourcesink.ErrUnknownSource) {
+			if !errors.Is(err, ErrUnknownSource) {
 				t.Fatalf("a change of no source: %v", err)
 			}
 		}
-		if _, err := n.Sink().Start(ctx, 7, 0, sink.Start{Identity: "q"}); !errors.Is(err, sink.ErrStopped) {
+		if _, err := SourcesOf(n).Start(ctx, 7, 0, sink.Start{Identity: "q"}); !errors.Is(err, sink.ErrStopped) {
 			t.Fatalf("the start of no source: %v", err)
 		}
 		return n.registry.meta.LastIndex() == before
 	})
-}
-
-// unaware is a node that has just joined: its catalog has sources, and it still opens the
-// replicas of the keyspaces.
-type unaware struct{ nodeSources }
-
-func (unaware) Keyspaces() []*Keyspace { return nil }
-
-// A node that reads a source before it knows the keyspaces tries again later.
-func TestPositionsBeforeKeyspaces(t *testing.T) {
-	t.Parallel()
-	n := openMembers(t, 1)[0]
-	s, err := n.CreateSource(t.Context(), "numbers", json.RawMessage(`{}`), false)
-	mustDo(t, err)
-	early := sourcesink.New(unaware{nodeSources{n}})
-	if _, err := early.Positions(t.Context(), s.Number, 0); !errors.Is(err, ErrNoLeader) {
-		t.Errorf("without keyspaces: %v", err)
-	}
-	early.Forget(t.Context(), s.Number)
 }
 
 // Before it refuses an op because of an unknown name, a node catches up with the catalog.
@@ -379,15 +354,15 @@ func TestCheckAsksForTheCatalog(t *testing.T) {
 	ops := []sink.Op{
 		{Keyspace: "posts", ID: 1, Cells: like},
 		{Keyspace: "nothing", ID: 1, Cells: like},
-		{Keyspace: KeyspaceBoard, ID: 1, Cells: like},
+		{Keyspace: kinds.KeyspaceBoard, ID: 1, Cells: like},
 		{Keyspace: "posts", ID: 1, Cells: []sink.Cell{{Column: "nothing"}}},
 		{Keyspace: "posts", ID: 1},
 		{Keyspace: "posts", ID: 1, Cells: append(like, like...)},
-		{Keyspace: KeyspaceUnread, ID: 1, Kind: sink.Set, Cells: like},
+		{Keyspace: kinds.KeyspaceUnread, ID: 1, Kind: sink.Set, Cells: like},
 		{Keyspace: "posts", ID: 1, Kind: sink.Set, HasFloor: true, Cells: like},
-		{Keyspace: KeyspaceUnread, ID: 1, Cells: like},
+		{Keyspace: kinds.KeyspaceUnread, ID: 1, Cells: like},
 	}
-	rejected, err := n.Sink().Check(t.Context(), &sink.Batch{Ops: ops})
+	rejected, err := SourcesOf(n).Check(t.Context(), &sink.Batch{Ops: ops})
 	mustDo(t, err)
 	var got []int
 	for _, r := range rejected {
@@ -406,9 +381,9 @@ func TestCheckOfPassedOps(t *testing.T) {
 	t.Parallel()
 	n := openMembers(t, 1)[0]
 	ctx := t.Context()
-	source, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{"type":"test"}`), false)
+	source, err := SourcesOf(n).CreateSource(ctx, "numbers", json.RawMessage(`{"type":"test"}`), false)
 	mustDo(t, err)
-	s, songs := n.Sink(), mustMake(t, n, "songs", 2, "plays", "likes")
+	s, songs := SourcesOf(n), mustMake(t, n, "songs", 2, "plays", "likes")
 	if _, err := s.Start(ctx, source.Number, 0, sink.Start{Identity: "queue"}); err != nil {
 		t.Fatal(err)
 	}
@@ -444,10 +419,10 @@ func TestDeletedIsFenced(t *testing.T) {
 	t.Parallel()
 	all, ctx := openMembers(t, 3), t.Context()
 	n := all[0]
-	s, err := n.CreateSource(ctx, "numbers", json.RawMessage(`{}`), false)
+	s, err := SourcesOf(n).CreateSource(ctx, "numbers", json.RawMessage(`{}`), false)
 	mustDo(t, err)
-	mustDo(t, numbered(10).read(ctx, n.Sink(), s.Number, 10))
-	s, err = n.Source("numbers")
+	mustDo(t, numbered(10).read(ctx, SourcesOf(n), s.Number, 10))
+	s, err = SourcesOf(n).Source("numbers")
 	mustDo(t, err)
 	r, err := n.Change(ctx, &catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: s.Name, Version: s.Version}})
 	if err != nil || r.Missing || r.Exists {
@@ -464,17 +439,15 @@ func TestDeletedIsFenced(t *testing.T) {
 			{Mode: dedup.SectionRead},
 		} {
 			section.PositionKey = dedup.PositionKey{Source: s.Number}
-			w := &sourcesink.Write{Spaces: []*Keyspace{posts}, Sections: slices.Repeat([]*dedup.SourceSection{&section}, posts.Shards)}
+			var ops counters.Ops
 			if section.Mode == dedup.SectionAdvance {
 				for _, op := range numbered(20).ops(10, 20) {
 					if op.Keyspace == "posts" {
-						w.Ops = append(w.Ops, engine.Op{ID: op.ID, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: uint8(posts.Column("like")), Value: 1}}})
-						w.In = append(w.In, 0)
+						ops = append(ops, engine.Op{ID: op.ID, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: uint8(posts.Column("like")), Value: 1}}})
 					}
 				}
 			}
-			nodeSources{sender}.Send(ctx, w)
-			for shard, a := range w.Answers {
+			for shard, a := range sendSections(sender, posts, ops, slices.Repeat([]dedup.SourceSection{section}, posts.Shards)...) {
 				if a.Err != nil || a.Outcome == dedup.Applied || !a.At.Deleted {
 					t.Errorf("shard %d answers %+v to a section of mode %d", shard, a, section.Mode)
 				}
@@ -484,27 +457,40 @@ func TestDeletedIsFenced(t *testing.T) {
 	numbered(10).wantCounts(t, n, func(uint64) int64 { return 1 })
 }
 
+// sendSections writes sections of sources to the first shards of a keyspace, and returns the answers.
+func sendSections(n *Node, ks *Keyspace, ops counters.Ops, sections ...dedup.SourceSection) []Answer {
+	w := &Write{Ops: ops, Sections: make([]*dedup.RequestID, ks.Shards), Deadline: soon()}
+	for shard, section := range sections {
+		id := dedup.BySource(section)
+		w.Sections[shard], w.ID = &id, id
+	}
+	if err := n.Write(ks, w); w.Answers == nil {
+		w.Answers = slices.Repeat([]Answer{{Err: err}}, ks.Shards)
+	}
+	return w.Answers
+}
+
 // pauseSource pauses or resumes the source "numbers".
 func pauseSource(ctx context.Context, n *Node, paused bool) (catalog.Source, error) {
-	s, err := n.Source("numbers")
+	s, err := SourcesOf(n).Source("numbers")
 	if err != nil {
 		return s, err
 	}
-	return n.SetPaused(ctx, s, paused, false)
+	return SourcesOf(n).SetPaused(ctx, s, paused, false)
 }
 
 func seekSource(ctx context.Context, n *Node, to map[uint32]sink.Position) (catalog.Source, error) {
-	s, err := n.Source("numbers")
+	s, err := SourcesOf(n).Source("numbers")
 	if err != nil {
 		return s, err
 	}
-	return n.SeekSource(ctx, s, to)
+	return SourcesOf(n).SeekSource(ctx, s, to)
 }
 
 func deleteSource(ctx context.Context, n *Node) error {
-	s, err := n.Source("numbers")
+	s, err := SourcesOf(n).Source("numbers")
 	if err != nil {
 		return err
 	}
-	return n.DeleteSource(ctx, s)
+	return SourcesOf(n).DeleteSource(ctx, s)
 }

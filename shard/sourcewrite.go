@@ -7,23 +7,22 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard/propose"
-	"github.com/countd/countd/shard/sourcesink"
 )
 
-// This file writes the sections of sources. Each section is a part of a Write, with an identity and
-// an answer of its own.
+// This file writes the sections of sources. Each section is a part of a Write with its own
+// identity and answer.
 
-// idOf returns the identity of the part for a shard.
-func (w *Write) idOf(slot int) *RequestID {
-	if w.sections != nil && w.sections[slot] != nil {
-		return w.sections[slot]
+// idOf returns the identity of the part for the shard at slot.
+func (w *Write) idOf(slot int) *dedup.RequestID {
+	if w.Sections != nil && w.Sections[slot] != nil {
+		return w.Sections[slot]
 	}
 	return &w.ID
 }
 
-// addSections adds the parts of the shards that have a section but no op.
+// addSections adds parts for shards that have a section but no op.
 func (ps *parts) addSections(w *Write, groups []*shardReplica) {
-	for s, id := range w.sections {
+	for s, id := range w.Sections {
 		if p := &ps.byShard[s]; id != nil && !p.used {
 			p.writer.Reset(make([]byte, 0, 2*sectionSizeHint), groups[s].of(), id)
 			p.used = true
@@ -31,9 +30,9 @@ func (ps *parts) addSections(w *Write, groups []*shardReplica) {
 	}
 }
 
-// ofDeleted returns the answer to a section of a source that this node's catalog knows to be
-// deleted, and nil for any other section. This node leads the shard, which may not have applied
-// the deletion yet.
+// ofDeleted returns the answer to a section of a source that is deleted in this node's catalog,
+// and nil for any other section. The shard itself, which this node leads, may not have applied the
+// deletion yet.
 func (wr *writer) ofDeleted(section []byte, ops int) *propose.Proposal {
 	if s := raftfsm.SourceOf(section); s == nil || s.Mode == dedup.SectionForget || !wr.catalog.View().SourceDeleted(wr.clusterHash, s.Source) {
 		return nil
@@ -44,17 +43,17 @@ func (wr *writer) ofDeleted(section []byte, ops int) *propose.Proposal {
 	return q
 }
 
-// answerSections fills w.answers.
+// answerSections fills w.Answers.
 func (ps *parts) answerSections(w *Write) {
-	if w.sections == nil {
+	if w.Sections == nil {
 		return
 	}
-	w.answers = make([]sourcesink.Answer, len(w.sections))
-	for s, id := range w.sections {
+	w.Answers = make([]Answer, len(w.Sections))
+	for s, id := range w.Sections {
 		if id == nil {
 			continue
 		}
-		p, a := &ps.byShard[s], &w.answers[s]
+		p, a := &ps.byShard[s], &w.Answers[s]
 		if a.Err = p.err; a.Err != nil {
 			continue
 		}

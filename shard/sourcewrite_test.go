@@ -6,7 +6,6 @@ import (
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/shard/forward"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/source/sink"
 )
@@ -23,20 +22,20 @@ func TestPositionAnswer(t *testing.T) {
 		q := propose.Settled(nil)
 		q.Result = raftfsm.NewResult(1, 0, nil, nil, dedup.Moved)
 		q.Result.SetPosition(at)
-		body := forward.AppendPosition(nil, q)
-		if len(body) > forward.PositionAnswerMax {
-			t.Errorf("%d bytes, the bound is %d", len(body), forward.PositionAnswerMax)
+		body := propose.AppendPosition(nil, q)
+		if len(body) > propose.PositionAnswerMax {
+			t.Errorf("%d bytes, the bound is %d", len(body), propose.PositionAnswerMax)
 		}
 		for n := range len(body) + 1 {
 			r := wire.Reader{Rest: body[:n]}
-			got := forward.ParsePosition(&r)
+			got := propose.ParsePosition(&r)
 			if err := r.End(); (err == nil) != (n == len(body)) || err == nil && got != at {
 				t.Errorf("%d bytes of %+v: %+v, %v", n, at, got, err)
 			}
 		}
 	}
 	r := wire.Reader{Rest: []byte{16}}
-	if forward.ParsePosition(&r); r.End() == nil {
+	if propose.ParsePosition(&r); r.End() == nil {
 		t.Error("an unknown flag is taken")
 	}
 }

@@ -10,11 +10,13 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/replica"
 	"github.com/countd/countd/shard/tiering"
 )
 
-// Status describes the cluster's nodes as this node knows them, and this node's replicas.
+// Status describes the nodes of the cluster, as far as this node knows them, and this node's
+// replicas.
 func (n *Node) Status() Status {
 	view := n.catalog.View()
 	s := Status{ClusterID: n.cfg.ClusterID, ClusterName: n.cfg.ClusterName, Node: n.cfg.NodeName}
@@ -44,8 +46,8 @@ func (n *Node) Status() Status {
 	return s
 }
 
-// stateOf returns NodeStatus.State: this node's own view of a node, or the catalog's if this node
-// has none.
+// stateOf returns NodeStatus.State: stopping or dead if this node has found that, and otherwise
+// the state in the catalog.
 func (n *Node) stateOf(node catalog.Node) string {
 	switch self := node.Key == n.cfg.NodeKey; {
 	case self && (n.draining.Load() || n.membership.HandingOver.Load()):
@@ -75,13 +77,13 @@ func (n *Node) groupStatus(g *replica.Replica, keyspace string, shard int, view 
 	return status
 }
 
-// LeaderViews asks every node about the groups that it leads. A group is missing if its leader does
-// not answer.
-func (n *Node) LeaderViews(ctx context.Context) map[uint32]LeaderView {
+// LeaderViews collects the views of all groups from the nodes that lead them. A group is missing
+// if its leader does not answer.
+func (n *Node) LeaderViews(ctx context.Context) map[uint32]leadership.LeaderView {
 	return n.membership.LeaderViews(ctx)
 }
 
-// Transfer asks the node leader, which leads a group, to hand the group over to the node successor.
+// Transfer makes the node leader hand its leadership of a group over to the node successor.
 func (n *Node) Transfer(ctx context.Context, group uint32, leader, successor string) error {
 	return n.membership.Transfer(ctx, group, leader, successor)
 }
@@ -97,8 +99,8 @@ func (n *Node) OrderCold(ctx context.Context, o tiering.TieringJob) (id string, 
 	return n.tiering.Order(ctx, o)
 }
 
-// ColdReports asks every node about its rows on disk. It returns, by node key, the answers that
-// arrive within rpc.AskTimeout.
+// ColdReports returns, by node key, the reports about rows on disk of all nodes that answer within
+// rpc.AskTimeout.
 func (n *Node) ColdReports(ctx context.Context) map[string]tiering.ColdReport {
 	return n.tiering.Reports(ctx)
 }

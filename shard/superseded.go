@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	// leaderCheckEvery is the interval between checks, during a call to the leader of a group,
-	// whether that node still leads.
+	// leaderCheckEvery is the interval at which a call to the leader of a group is checked: does
+	// the called node still lead?
 	leaderCheckEvery = 250 * time.Millisecond
-	// leaderChecksMax checks in a row that find another leader end the call. A node that merely
-	// handed the group over answers sooner.
+	// After leaderChecksMax checks in a row that find another leader, the caller stops waiting. A
+	// node that merely handed the group over answers sooner.
 	leaderChecksMax = 2
 )
 
 // whileLed returns a context that ends once the called node has not led the group, or has been
-// silent, for leaderChecksMax checks. A node that is paused or cut off does not answer. Without
-// this context, everything queued behind the call would wait until the connection is given up.
-// That takes far longer than the election of another leader.
+// silent, for leaderChecksMax checks. A frozen or unreachable node does not answer. Without this
+// context, all later calls would wait until its connection is closed, which takes far longer than
+// the election of another leader.
 func (wr *writer) whileLed(ctx context.Context, g *shardReplica, node string) (context.Context, context.CancelFunc) {
 	return wr.while(ctx, func(ctx context.Context) bool {
 		return !wr.calls.Doubtful(node) && wr.leaderBy(ctx, g, node) == node
@@ -28,8 +28,8 @@ func (wr *writer) whileLed(ctx context.Context, g *shardReplica, node string) (c
 
 // while returns a context that ends once a condition has not held for leaderChecksMax checks.
 //
-// Its goroutine starts with the first check, because most calls end sooner. It ends with the
-// context, which the caller cancels. Close waits for it, as for all questions.
+// Its goroutine starts only at the first check, because most calls end sooner. It ends with the
+// context, which the caller must cancel. Close waits for it.
 func (wr *writer) while(ctx context.Context, holds func(context.Context) bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	wr.asking.Add(1)
@@ -59,9 +59,9 @@ func (wr *writer) while(ctx context.Context, holds func(context.Context) bool) (
 	}
 }
 
-// leaderBy returns the leader of a group. If the replica here is in touch with its group, leaderBy
-// returns the leader that the replica knows. Otherwise it asks a third node that holds the group.
-// If that node names no leader, leaderBy returns the called node.
+// leaderBy returns the leader of a group. If this node's replica is in touch with its group,
+// leaderBy returns the leader that the replica knows. Otherwise it asks a third node that holds
+// the group. If that node knows no leader, leaderBy returns called.
 func (wr *writer) leaderBy(ctx context.Context, g *shardReplica, called string) string {
 	if r := g.replica.Load(); r != nil && r.group.InTouch() {
 		return r.group.Leader()

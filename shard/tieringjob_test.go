@@ -11,6 +11,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/tiering"
 )
 
@@ -112,7 +113,7 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 		field string
 		err   error
 	}{
-		"no such keyspace":           {tiering.TieringJob{Verb: tiering.ColdMigrate, Keyspace: "songs"}, "", ErrUnknownKeyspace},
+		"no such keyspace":           {tiering.TieringJob{Verb: tiering.ColdMigrate, Keyspace: "songs"}, "", errs.ErrUnknownKeyspace},
 		"rows of another kind":       {tiering.TieringJob{Verb: tiering.ColdMigrate, Keyspace: "unread", Before: 9}, "keyspace", nil},
 		"ids without time":           {tiering.TieringJob{Verb: tiering.ColdMigrate, Keyspace: "users", OlderThan: time.Hour}, "older_than_seconds", nil},
 		"rows that are old nowhere":  {tiering.TieringJob{Verb: tiering.ColdMigrate}, "older_than_seconds", nil},
@@ -120,7 +121,7 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := n.OrderCold(t.Context(), test.order)
-			var argument *ArgumentError
+			var argument *errs.ArgumentError
 			if errors.As(err, &argument); test.field != "" && (argument == nil || argument.Field != test.field) || test.err != nil && !errors.Is(err, test.err) {
 				t.Errorf("%v", err)
 			}

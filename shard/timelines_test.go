@@ -17,18 +17,20 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/feed"
-	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/shard/errs"
 )
 
 // mustPublish publishes a post, and returns the write with the author's posts.
 func mustPublish(t *testing.T, n *Node, author, id uint64) *Write {
 	t.Helper()
 	w := once(&Write{
-		Ops: []engine.Op{{ID: author}}, Outbox: []outbox.Op{{Kind: outbox.Publish, ID: id}},
+		Ops:   counters.OutboxOps{{Author: author, PostOp: counters.PostOp{Kind: counters.Publish, ID: id, Limits: counters.OutboxLimits{Posts: 10_000}}}},
 		Width: 1, Rows: make([]int64, 1), Deadline: soon(),
 	})
-	mustDo(t, n.Write(n.Keyspace(KeyspaceUsers), w))
+	mustDo(t, n.Write(n.Keyspace(kinds.KeyspaceUsers), w))
 	return w
 }
 
@@ -38,8 +40,8 @@ func mustPutGroup(t *testing.T, n *Node, user uint64, name string, followees ...
 	for _, id := range followees {
 		op.Followees = append(op.Followees, feed.Followee{ID: id})
 	}
-	w := once(&Write{Ops: []engine.Op{{ID: user}}, Feeds: []feed.Op{op}, Width: 1, Rows: make([]int64, 1), Deadline: soon()})
-	mustDo(t, n.Write(n.Keyspace(KeyspaceFeed), w))
+	w := once(&Write{Ops: feed.Ops{op}, Width: 1, Rows: make([]int64, 1), Deadline: soon()})
+	mustDo(t, n.Write(n.Keyspace(kinds.KeyspaceFeed), w))
 	if w.Rows[0] != int64(len(followees)) || len(w.Overflows) > 0 {
 		t.Fatalf("group %s has %d, %v, want %v", name, w.Rows[0], w.Overflows, followees)
 	}
@@ -48,7 +50,7 @@ func mustPutGroup(t *testing.T, n *Node, user uint64, name string, followees ...
 func mustReadNewest(t *testing.T, n *Node, q NewestPosts, opt ReadOptions, want ...Post) {
 	t.Helper()
 	opt.Deadline = soon()
-	posts, unreadable, err := n.Newest(n.Keyspace(KeyspaceUsers), &q, &opt)
+	posts, unreadable, err := n.Newest(n.Keyspace(kinds.KeyspaceUsers), &q, &opt)
 	if err != nil || len(unreadable) > 0 || !slices.Equal(posts, want) {
 		t.Fatalf("%s: %+v are %v, unreadable %v, %v, want %v", n.cfg.NodeName, q, posts, unreadable, err, want)
 	}
@@ -67,7 +69,7 @@ func TestPageIsMergedAgainByAnotherNode(t *testing.T) {
 	}
 	opt := &ReadOptions{Consistency: Stale, Deadline: soon()}
 	for _, n := range all {
-		groups, err := n.reader.groupsToRead(n.Keyspace(KeyspaceUsers), opt)
+		groups, err := n.reader.groupsToRead(n.Keyspace(kinds.KeyspaceUsers), opt)
 		mustDo(t, err)
 		q := counters.PostsQuery{Limit: 10}
 		pg := newPage(authors, groups[0].route, opt.Deadline)
@@ -132,7 +134,7 @@ func TestAnyNodeAnswersTimelines(t *testing.T) {
 			for i, token := range tokens {
 				mustReadNewest(t, reader, NewestPosts{Authors: authors[i : i+1], Limit: 1}, ReadOptions{Consistency: Stale, Token: token}, Post{ID: id, Author: authors[i]})
 			}
-			got, err := reader.Groups(reader.Keyspace(KeyspaceFeed), 7, &ReadOptions{Consistency: Linearizable, Deadline: soon()})
+			got, err := reader.Groups(reader.Keyspace(kinds.KeyspaceFeed), 7, &ReadOptions{Consistency: Linearizable, Deadline: soon()})
 			if err != nil || !slices.EqualFunc(got, groups, func(a, b feed.Group) bool { return a.Name == b.Name && slices.Equal(a.Followees, b.Followees) }) {
 				t.Fatalf("%s: groups %v, %v, want %v", reader.cfg.NodeName, got, err, groups)
 			}
@@ -143,11 +145,11 @@ func TestAnyNodeAnswersTimelines(t *testing.T) {
 
 // A shard that cannot be read is named, and the page has the posts of the others.
 func TestTimelineNamesUnreadableShards(t *testing.T) {
-	n := openNode(t, t.TempDir(), map[string]int{KeyspaceUsers: 3})
+	n := openNode(t, t.TempDir(), map[string]int{kinds.KeyspaceUsers: 3})
 	for author := range uint64(6) {
 		mustPublish(t, n, author, 10+author)
 	}
-	ks := n.Keyspace(KeyspaceUsers)
+	ks := n.Keyspace(kinds.KeyspaceUsers)
 	groups, err := n.router.groupsOf(ks)
 	mustDo(t, err)
 	n.registry.changing.Lock() // the node opens no other replica while this lock is held
@@ -161,7 +163,7 @@ func TestTimelineNamesUnreadableShards(t *testing.T) {
 		t.Errorf("%v, unreadable %v, %v, want %v", posts, unreadable, err, want)
 	}
 	q.Authors = []uint64{1, 4}
-	if posts, unreadable, err := n.Newest(ks, &q, within()); !errors.Is(err, ErrNoQuorum) {
+	if posts, unreadable, err := n.Newest(ks, &q, within()); !errors.Is(err, errs.ErrNoQuorum) {
 		t.Errorf("of the shard alone: %v, unreadable %v, %v", posts, unreadable, err)
 	}
 }
@@ -169,18 +171,18 @@ func TestTimelineNamesUnreadableShards(t *testing.T) {
 // A publish that was refused is repeated, and is refused again for the same reason.
 func TestRefusedPublishRepeated(t *testing.T) {
 	t.Parallel()
-	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, KeyspaceUsers: 1, KeyspaceFeed: 1})
-	ks := n.Keyspace(KeyspaceUsers)
+	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, kinds.KeyspaceUsers: 1, kinds.KeyspaceFeed: 1})
+	ks := n.Keyspace(kinds.KeyspaceUsers)
 	mustWrite(t, n, ks, engine.Op{ID: 1, Kind: engine.OpSet, Cells: []engine.Cell{{Value: math.MaxInt64}}})
-	put := outbox.Op{Kind: outbox.Put, Outbox: outbox.Outbox{IDs: []uint64{9}, Trimmed: 5}}
-	mustDo(t, n.Write(ks, once(&Write{Ops: []engine.Op{{ID: 2}}, Outbox: []outbox.Op{put}, Deadline: soon()})))
+	put := counters.PostOp{Kind: counters.PutOutbox, Outbox: counters.Outbox{IDs: []uint64{9}, Trimmed: 5}}
+	mustDo(t, n.Write(ks, once(&Write{Ops: counters.OutboxOps{{Author: 2, PostOp: put}}, Deadline: soon()})))
 	for name, c := range map[string]struct {
 		author, post uint64
 		column       uint8
 	}{"overflow": {1, 9, counters.PostsColumn}, "too old": {2, 4, counters.TooOldColumn}} {
 		for round := range 2 {
 			w := &Write{
-				ID: ByKey([]byte(name)), Ops: []engine.Op{{ID: c.author}}, Outbox: []outbox.Op{{Kind: outbox.Publish, ID: c.post}},
+				ID: dedup.ByKey([]byte(name)), Ops: counters.OutboxOps{{Author: c.author, PostOp: counters.PostOp{Kind: counters.Publish, ID: c.post, Limits: counters.OutboxLimits{Posts: 10_000}}}},
 				Width: 1, Rows: make([]int64, 1), Deadline: soon(),
 			}
 			mustDo(t, n.Write(ks, w))
@@ -194,7 +196,7 @@ func TestRefusedPublishRepeated(t *testing.T) {
 // Outboxes and groups are backed up and restored, without force over nothing, and with force over
 // others.
 func TestRestoreOfTimelines(t *testing.T) {
-	shards := map[string]int{"posts": 1, KeyspaceUsers: 1, KeyspaceFeed: 1}
+	shards := map[string]int{"posts": 1, kinds.KeyspaceUsers: 1, kinds.KeyspaceFeed: 1}
 	from := []*Node{openNode(t, t.TempDir(), shards)}
 	n := from[0]
 	for author := range uint64(40) {
@@ -205,18 +207,18 @@ func TestRestoreOfTimelines(t *testing.T) {
 		mustPutGroup(t, n, author, "b", 2)
 		mustPutGroup(t, n, author, "a")
 	}
-	mustWrite(t, n, n.Keyspace(KeyspaceUsers), engine.Op{ID: 9, Kind: engine.OpSet, Cells: []engine.Cell{{Value: 0}}}) // an outbox without a row
+	mustWrite(t, n, n.Keyspace(kinds.KeyspaceUsers), engine.Op{ID: 9, Kind: engine.OpSet, Cells: []engine.Cell{{Value: 0}}}) // an outbox without a row
 	to := openNode(t, t.TempDir(), shards)
 	mustPublish(t, to, 77, 5)
-	mustWrite(t, to, to.Keyspace(KeyspaceUsers), engine.Op{ID: 77, Kind: engine.OpSet, Cells: []engine.Cell{{Value: 0}}})
+	mustWrite(t, to, to.Keyspace(kinds.KeyspaceUsers), engine.Op{ID: 77, Kind: engine.OpSet, Cells: []engine.Cell{{Value: 0}}})
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	for _, name := range []string{KeyspaceUsers, KeyspaceFeed} {
+	for _, name := range []string{kinds.KeyspaceUsers, kinds.KeyspaceFeed} {
 		number := n.Keyspace(name).FirstGroup
 		stream, facts := taken(t, from, number)
 		for _, force := range []bool{false, true} {
-			got, err := to.RestoreShard(ctx, number, bytes.NewReader(stream), RestoreOptions{Force: force})
-			if name == KeyspaceUsers && !force { // author 77 has an outbox and no row
+			got, err := RestoreShard(ctx, to, number, bytes.NewReader(stream), force, nil)
+			if name == kinds.KeyspaceUsers && !force { // author 77 has an outbox and no row
 				if !errors.Is(err, ErrNotEmpty) {
 					t.Fatalf("restored over an outbox: %v", err)
 				}
@@ -232,7 +234,7 @@ func TestRestoreOfTimelines(t *testing.T) {
 	if w := mustPublish(t, to, 39, 39); !slices.Contains(w.Cuts, engine.Cut{Column: counters.UnchangedColumn}) || w.Rows[0] != 39 {
 		t.Errorf("a restored post was published again: %v, %v", w.Rows, w.Cuts)
 	}
-	groups, err := to.Groups(to.Keyspace(KeyspaceFeed), 5, &opt)
+	groups, err := to.Groups(to.Keyspace(kinds.KeyspaceFeed), 5, &opt)
 	if err != nil || len(groups) != 2 || groups[0].Name != "a" || !slices.Equal(groups[1].Followees, []uint64{2}) {
 		t.Errorf("groups %v, %v", groups, err)
 	}
@@ -240,7 +242,7 @@ func TestRestoreOfTimelines(t *testing.T) {
 
 // A query reaches another node with its keys, and one without its key or of another kind is refused.
 func TestReadMessages(t *testing.T) {
-	g := (&Node{}).newShardReplica(&catalog.Keyspace{Kind: KindFeed, Shards: 1}, 0)
+	g := (&Node{}).newShardReplica(&catalog.Keyspace{Kind: kinds.Feed, Groups: []uint32{1}}, 0)
 	for _, q := range []raftfsm.Query{&feed.Query{}, &feed.GroupsQuery{}} {
 		read := newRemoteRead(q, &raftfsm.Part{Keys: []uint64{1}}, g, &ReadOptions{Consistency: Linearizable})
 		r := wire.Reader{Rest: read.appendTo(nil)}
@@ -260,20 +262,6 @@ func TestReadMessages(t *testing.T) {
 		got.number = 2
 		if _, _, err := got.parseQuery(codec.KindFeed); !errors.Is(err, wire.ErrBadMessage) {
 			t.Errorf("query %d: %v", got.number, err)
-		}
-	}
-}
-
-func TestOutboxSettings(t *testing.T) {
-	cfg := memberConfig(t, t.TempDir(), 1, 1)
-	for name, set := range map[string]func(*Config){
-		"keep": func(c *Config) { c.OutboxKeep = 1 }, "max": func(c *Config) { c.OutboxMax = outbox.PostsMax + 1 }, "negative": func(c *Config) { c.OutboxMax = -1 },
-	} {
-		bad := cfg
-		set(&bad)
-		if n, err := Open(bad); err == nil {
-			mustStop(t, n)
-			t.Errorf("%s was accepted", name)
 		}
 	}
 }

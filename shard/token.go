@@ -5,6 +5,8 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"hash/crc32"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 // GroupIndex is a position in one group's log.
@@ -13,23 +15,22 @@ type GroupIndex struct {
 	Index uint64
 }
 
-// Token names, for each group that a write touched, the log index that holds the write. A read
-// with the token sees the write on any replica. The text form of a token is base64url without
-// padding of:
+// Token has the log index of a write in each group that the write changed. A read with the token
+// sees the write on any replica. The text form of a token is base64url without padding of:
 //
 //	version 1 (1 byte) | Cluster (4, little endian) | group, index (uvarint each) of each element
 type Token struct {
-	Cluster uint32 // clusterHashOf of the cluster's id, because a position in another cluster's log means nothing
+	Cluster uint32 // from clusterHashOf, because an index in another cluster's log has no meaning
 	At      []GroupIndex
 }
 
 const (
 	tokenVersion     = 1
 	tokenHeadBytes   = 5
-	tokenElementsMax = 1024 // no request touches more groups
+	tokenElementsMax = 1024 // no request changes more groups
 )
 
-// clusterHashOf returns the hash of a cluster's id that tokens and sources hold.
+// clusterHashOf returns the hash of a cluster's id for tokens and numbers of sources.
 func clusterHashOf(id [16]byte) uint32 {
 	return crc32.Checksum(id[:], crc32.MakeTable(crc32.Castagnoli))
 }
@@ -45,35 +46,36 @@ func (t Token) AppendText(dst []byte) []byte {
 	return base64.RawURLEncoding.AppendEncode(dst, raw)
 }
 
-// ParseToken parses a token's text form. It accepts only the text that AppendText makes. It never
-// returns a token with one group twice, or with an index of 0.
+// ParseToken parses the output of AppendText, and accepts no other spelling. It never returns a
+// token with the same group twice, or with an index of 0.
 func ParseToken(text []byte) (Token, error) {
 	raw, err := base64.RawURLEncoding.Strict().AppendDecode(nil, text)
 	if err != nil || len(raw) < tokenHeadBytes || raw[0] != tokenVersion {
-		return Token{}, ErrBadToken
+		return Token{}, errs.ErrBadToken
 	}
 	t := Token{Cluster: binary.LittleEndian.Uint32(raw[1:])}
 	for raw = raw[tokenHeadBytes:]; len(raw) > 0; {
 		group, n := binary.Uvarint(raw)
 		if n <= 0 || group > 1<<32-1 || len(t.At) == tokenElementsMax {
-			return Token{}, ErrBadToken
+			return Token{}, errs.ErrBadToken
 		}
 		index, m := binary.Uvarint(raw[n:])
-		// No write has index 0: Index returns it for an absent group.
+		// No write has index 0, which Index returns for an absent group.
 		if m <= 0 || index == 0 || t.Index(uint32(group)) != 0 {
-			return Token{}, ErrBadToken
+			return Token{}, errs.ErrBadToken
 		}
 		t.At = append(t.At, GroupIndex{uint32(group), index})
 		raw = raw[n+m:]
 	}
-	// Base64 ignores line breaks, and a uvarint may be longer than necessary.
+	// Refuse other spellings: base64 ignores line breaks, and a uvarint may be longer than
+	// necessary.
 	if !bytes.Equal(t.AppendText(nil), text) {
-		return Token{}, ErrBadToken
+		return Token{}, errs.ErrBadToken
 	}
 	return t, nil
 }
 
-// Index returns the index that the token names for a group, or 0.
+// Index returns the index of the write in a group, or 0.
 func (t Token) Index(group uint32) uint64 {
 	for _, e := range t.At {
 		if e.Group == group {

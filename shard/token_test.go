@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
+
+	"github.com/countd/countd/shard/errs"
 )
 
 func TestTokens(t *testing.T) {
@@ -51,7 +53,7 @@ func TestTokens(t *testing.T) {
 		"too many groups":        string(Token{At: append(slices.Clone(many.At), GroupIndex{5000, 1})}.AppendText(nil)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got, err := ParseToken([]byte(bad)); !errors.Is(err, ErrBadToken) {
+			if got, err := ParseToken([]byte(bad)); !errors.Is(err, errs.ErrBadToken) {
 				t.Errorf("%q was taken for %v, %v", bad, got, err)
 			}
 		})
@@ -64,7 +66,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		token, err := ParseToken(text)
 		if err != nil {
-			if !errors.Is(err, ErrBadToken) || token.At != nil {
+			if !errors.Is(err, errs.ErrBadToken) || token.At != nil {
 				t.Fatalf("%v, %v", token, err)
 			}
 			return

@@ -8,79 +8,46 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/raftfsm/feed"
-	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/headroom"
-	"github.com/countd/countd/shard/keyspace"
-	"github.com/countd/countd/shard/membership"
-	"github.com/countd/countd/shard/sourcesink"
 )
 
-// The errors of this package that a caller may distinguish. All but ErrOutcomeUnknown promise that this
-// call applied nothing, or inside a PartialError only the ops that it names. An earlier call of the
-// same identity may have applied something: ErrMemoryFull and ErrDiskFull, for example, refuse a
-// repeat like a first call.
+// Callers may distinguish these errors and those of package errs. All but errs.ErrOutcomeUnknown
+// promise that this call applied nothing or, inside a PartialError, only the ops in it. But an
+// earlier call with the same identity may have been applied, because some errors, such as
+// errs.ErrDiskFull, refuse a repeat as well.
 var (
-	// ErrUnreadable is returned, as an UnreadableError and together with ErrNoQuorum, for rows that are
-	// damaged on the disk of the only node that has them.
+	// ErrUnreadable is returned, as an UnreadableError and together with ErrNoQuorum, for rows
+	// that are damaged on disk while no other node has them.
 	ErrUnreadable = errors.New("the shard has rows on disk that are damaged")
-	// ErrKeyAhead is returned, together with ErrExpired, for a key whose time is so far ahead that the
-	// shard could not remember the key until then.
+	// ErrKeyAhead is returned, together with ErrExpired, for a key whose own time is further ahead
+	// than shards remember keys.
 	ErrKeyAhead = errors.New("the time in the key (a UUIDv7) is too far ahead of the server's")
-	// ErrNotCounters is returned for an op with a member on a keyspace of another kind.
-	ErrNotCounters = errors.New("only keyspaces of counters have members")
-
-	// Package errs documents these. ErrMemoryFull is returned as a NewRowError.
-	ErrOverloaded      = errs.ErrOverloaded
-	ErrTooLate         = errs.ErrTooLate
-	ErrNoLeader        = errs.ErrNoLeader
-	ErrNoQuorum        = errs.ErrNoQuorum
-	ErrDraining        = errs.ErrDraining
-	ErrDrained         = errs.ErrDrained
-	ErrOutcomeUnknown  = errs.ErrOutcomeUnknown
-	ErrMemoryFull      = errs.ErrMemoryFull
-	ErrDiskFull        = errs.ErrDiskFull
-	ErrConflict        = errs.ErrConflict
-	ErrExpired         = errs.ErrExpired
-	ErrKeyspaceExists  = errs.ErrKeyspaceExists
-	ErrUnknownKeyspace = errs.ErrUnknownKeyspace
-	ErrUnknownColumn   = errs.ErrUnknownColumn
-	ErrBadToken        = errs.ErrBadToken
 )
 
-// LeaderView is the leader's view of a group's members.
-type LeaderView = membership.LeaderView
-
-// ArgumentError is returned by CreateKeyspace, AddColumns and SetEverywhere for a bad name or value.
-type ArgumentError = errs.ArgumentError
-
-// PartialError is returned by Write if the outcomes of the shards differ. Applied and Unknown hold the
-// ids of ops in the order of the request, with duplicates. An op in neither was not applied: its
-// shard refused it, or its sum overflowed. For a repeat, Applied includes ops that an earlier call
-// applied, and Unknown includes Write.Unknown. The Write holds the answers of the ops for which Of
-// returns nil.
+// PartialError is returned by Write if the outcomes of the shards differ. Applied and Unknown have
+// the ids of ops in the order of the request, with duplicates. An op in neither was not applied,
+// because its shard failed or its sum overflowed. For a repeat, Applied includes ops that an
+// earlier call applied, and Unknown includes Write.Unknown. The Write has the answers of the ops
+// for which Of returns nil.
 type PartialError struct {
-	Err     error // the worst of the shards' errors; Unwrap returns it
+	Err     error // worst error of the shards; Unwrap returns it
 	Applied []uint64
 	Unknown []uint64
-	// AppliedOps and UnknownOps are the same ops by number: over several keyspaces, an id may name
-	// several ops.
+	// AppliedOps and UnknownOps have the indexes of the same ops, because in a write to several
+	// keyspaces an id may be ambiguous.
 	AppliedOps, UnknownOps []int
-	ByShard                []error // nil for shards that answered or had no op
-
-	hash bool // raftfsm.Route.Hash
+	ByShard                []error // one for each shard; nil for shards that answered or had no op
+	Route                  raftfsm.Route
 }
 
-// Of returns the error of an id's shard, or nil if that shard answered. The write must be to one
-// keyspace and have an op for the id.
+// Of returns the error of an id's shard, or nil if that shard answered. Use it only for a write to
+// one keyspace that has an op for the id.
 func (e *PartialError) Of(id uint64) error {
 	if len(e.ByShard) == 0 {
 		return e.Err
 	}
-	s, _ := raftfsm.Route{Shards: uint64(len(e.ByShard)), Hash: e.hash}.KeyOf(id)
+	s, _ := e.Route.KeyOf(id)
 	return e.ByShard[s]
 }
 
@@ -90,12 +57,11 @@ func (e *PartialError) Error() string {
 
 func (e *PartialError) Unwrap() error { return e.Err }
 
-// ReadError is returned by Read if some of the shards could not be read. The answers for ids for which
-// Of returns nil were read.
+// ReadError is returned by Read if some of the shards could not be read. The query has answers for
+// the ids for which Of returns nil.
 type ReadError struct {
-	ByShard []error // nil for shards that were read or not needed
-
-	hash bool // raftfsm.Route.Hash
+	ByShard []error // one for each shard; nil for shards that were read or not needed
+	Route   raftfsm.Route
 }
 
 func (e *ReadError) Error() string { return errors.Join(e.ByShard...).Error() }
@@ -106,15 +72,15 @@ func (e *ReadError) Unwrap() []error {
 
 // Of returns the error of the shard of a requested id, or nil if that shard was read.
 func (e *ReadError) Of(id uint64) error {
-	s, _ := raftfsm.Route{Shards: uint64(len(e.ByShard)), Hash: e.hash}.KeyOf(id)
+	s, _ := e.Route.KeyOf(id)
 	return e.ByShard[s]
 }
 
-// UnreadableError names the shard of an ErrUnreadable.
+// UnreadableError is an ErrUnreadable with its shard.
 type UnreadableError struct {
 	Keyspace string
 	Shard    int
-	Err      error // an ErrNoQuorum with the error of the disk
+	Err      error // ErrNoQuorum and the error of the disk
 }
 
 func (e *UnreadableError) Error() string {
@@ -123,153 +89,104 @@ func (e *UnreadableError) Error() string {
 
 func (e *UnreadableError) Unwrap() []error { return []error{ErrUnreadable, e.Err} }
 
-// NewRowError is returned for a write that needs a new row, or wider rows, while memory is full. The
-// node applies nothing of the write. It wraps ErrMemoryFull.
+// NewRowError is returned for a write that needs a new row, or wider rows, while memory is full.
+// No op of the write was applied. It wraps ErrMemoryFull.
 type NewRowError struct {
-	Op    int  // the number of the first such op
-	Wider bool // the op makes no row, but widens the rows near its own
+	Op    int  // index of the first such op
+	Wider bool // the op creates no row, but widens the rows of its segment
 }
 
 func (e *NewRowError) Error() string {
 	if e.Wider {
-		return fmt.Sprintf("%v: op %d widens the rows near its own", ErrMemoryFull, e.Op)
+		return fmt.Sprintf("%v: op %d widens the rows near its own", errs.ErrMemoryFull, e.Op)
 	}
-	return fmt.Sprintf("%v: op %d makes a row", ErrMemoryFull, e.Op)
+	return fmt.Sprintf("%v: op %d makes a row", errs.ErrMemoryFull, e.Op)
 }
 
-func (e *NewRowError) Unwrap() error { return ErrMemoryFull }
+func (e *NewRowError) Unwrap() error { return errs.ErrMemoryFull }
 
-// DiskFullError is returned for a write to a node whose disk has too little free space. It wraps
-// ErrDiskFull.
-type DiskFullError = headroom.DiskFullError
-
-// Keyspace describes a keyspace.
-type Keyspace = keyspace.Keyspace
-
-// The kinds of keyspaces, and the names of the built-in ones.
-const (
-	KindCounters = keyspace.KindCounters
-	KindUnread   = keyspace.KindUnread
-	KindFeed     = keyspace.KindFeed
-	KindBoard    = keyspace.KindBoard
-
-	KeyspacePosts  = keyspace.Posts
-	KeyspaceUsers  = keyspace.Users
-	KeyspaceUnread = keyspace.Unread
-	KeyspaceFeed   = keyspace.Feed
-	KeyspaceBoard  = keyspace.Board
-)
-
-// The bounds of keyspaces, and the ways in which a keyspace spreads its ids over its shards.
-const (
-	ShardsDefault  = keyspace.ShardsDefault
-	ShardsMax      = keyspace.ShardsMax
-	ShardingModulo = keyspace.ShardingModulo
-	ShardingHash   = keyspace.ShardingHash
-)
-
-// IsBuiltin reports whether the keyspace of a name is built in.
-func IsBuiltin(name string) bool { return keyspace.IsBuiltin(name) }
-
-// Consistency is how fresh a read must be.
+// Consistency is the required freshness of a read.
 type Consistency uint8
 
 const (
-	// Bounded reads a replica that was proved to be fresh within ReadOptions.MaxStaleness. It is the
-	// default.
+	// Bounded, the default, reads a replica that had all acknowledged writes at most
+	// ReadOptions.MaxStaleness ago.
 	Bounded Consistency = iota
-	// Stale reads any replica without a check of its age, this node's if there is one.
+	// Stale reads any replica of unknown age, if possible this node's.
 	Stale
 	// Linearizable sees every write that was acknowledged before the read began.
 	Linearizable
 )
 
-// MaxStalenessDefault is the MaxStaleness of Bounded reads that set none.
+// MaxStalenessDefault is the default of ReadOptions.MaxStaleness.
 const MaxStalenessDefault = time.Second
 
-// ReadOptions are the freshness and the deadline of a read.
+// ReadOptions has the required freshness and the deadline of a read.
 type ReadOptions struct {
 	Consistency  Consistency
 	MaxStaleness time.Duration // Bounded only; 0 means MaxStalenessDefault
-	Token        Token         // names writes that the read must see; zero for none
+	Token        Token         // writes that the read must see; zero for none
 	Deadline     time.Time     // must be set
 }
 
-// RequestID identifies a request in its keyspace. It refers to the caller's bytes until Node.Write
-// returns.
-type RequestID = dedup.RequestID
-
-// ByProducer identifies the request with number seq of a producer, whose name has 1 to
-// ProducerBytesMax bytes.
-func ByProducer(producer []byte, seq uint64) RequestID { return dedup.ByProducer(producer, seq) }
-
-// ByKey identifies a request by a key of the client, of 1 to KeyBytesMax bytes. meaning has the
-// contents of the request: a repeat must have the same.
-func ByKey(key []byte, meaning ...[]byte) RequestID { return dedup.ByKey(key, meaning...) }
-
-// The bounds of identities of requests.
-const (
-	ProducerBytesMax = dedup.ProducerBytesMax
-	KeyBytesMax      = dedup.KeyBytesMax
-)
-
-// Write is a write request. It is also the answer once Node.Write has returned nil or, for some shards,
-// a PartialError. The caller owns it and everything in it again once Node.Write has returned, even
-// with ErrOutcomeUnknown: the node keeps no reference to it.
+// Write is a write request. After Node.Write has returned nil or a PartialError, it also has the
+// answer. The node keeps no reference to a Write, or to anything in it, after Node.Write has
+// returned, even with ErrOutcomeUnknown.
 type Write struct {
-	Ops   []engine.Op   // ids as the client knows them
-	Table raftfsm.Table // for an unread keyspace: the table of all ops
-	Feeds []feed.Op     // for a feed keyspace: by op; only the ids of Ops are used
-	Board *board.Op     // for the board: its only op; the id of Ops[0] is 0
-	// Outbox has ops on outboxes of a counter keyspace, by op. The ids of Ops are the authors, and Rows
-	// are their rows. Unless Repeated, an op that changed nothing has a cut of counters.UnchangedColumn.
-	// An op that was refused as too old has an overflow of counters.TooOldColumn. Node.Write sets the
-	// limits of a publish.
-	Outbox []outbox.Op
-	ID     RequestID // the request is applied once for each ID; zero promises nothing
-	// Spaces are the keyspaces of a write to several keyspaces, of counters and of unread counts. In has
-	// the index in Spaces for each op. Spaces[0] is the keyspace of the call of Write, and its shards
-	// judge keys, so it must not depend on the ops. Both are empty for a write to one keyspace.
+	Ops raftfsm.Ops     // ids are those of the client
+	ID  dedup.RequestID // requests with the same ID are applied once; with the zero ID, each call is applied
+	// For a write to several keyspaces, Spaces has the keyspaces, and In has, for each op, the
+	// index of its keyspace in Spaces. Spaces[0] is the keyspace passed to Node.Write. Its
+	// shards judge idempotency keys, so it must not depend on the ops. Both are empty for a
+	// write to one keyspace.
 	Spaces   []*Keyspace
 	In       []uint8
 	Width    int       // columns of each result row; 0 for no results
 	Deadline time.Time // must be set
-	// Permission is checked right before each proposal, because a write may wait long for reads or for a
-	// leader. It is nil for a write of the node itself.
+	// Permission is checked right before each proposal, because a write may wait long for reads or
+	// a leader. It is nil for a write of the node itself.
 	Permission Permission
 
-	Rows      []int64           // len(Ops)*Width: each row as it was right after its own op
-	Overflows []engine.Overflow // refused ops, ascending by index; their rows are unchanged
-	Cuts      []engine.Cut      // deltas that floors cut short, ascending by index of the op; none for a repeat
-	Changed   []int             // indexes of the member ops that changed their set, ascending; none for a repeat
-	Unknown   []int             // for a repeat: indexes of ops that were applied or refused, which is no longer known; ascending
-	// Duplicate reports that the request came before. For a key, the shard that judges the key decides:
-	// one of several concurrent copies gets false, and a retry that applies missing parts gets true. For a
-	// producer, it is true if every shard had applied its part. In both cases it is also true if a
-	// shard had applied its part, its answer was lost, and the node proposed the part again. Rows then
-	// hold the present counts.
+	Rows      []int64           // Width columns for each op: its row right after the op
+	Overflows []engine.Overflow // refused ops, ascending by index; they changed nothing
+	Cuts      []engine.Cut      // deltas that floors reduced, ascending by index of the op; none for a repeat
+	Changed   []int             // indexes of ops that changed a set of members, ascending; none for a repeat
+	Unknown   []int             // for a repeat: indexes of ops of which it is no longer known whether they were applied or refused; ascending
+	// Duplicate reports that the request is a repeat. For a key, the shard that judges the key
+	// decides: only the first of several copies gets false, even if a retry applies missing parts.
+	// For a producer, it is true if every shard had applied its part before. It is also true if a
+	// shard's answer was lost and the node proposed an applied part again. Rows then have the
+	// present counts.
 	Duplicate bool
-	// Repeated reports that this call applied no op, because each had been applied or refused before. For
-	// a write to one row it is more precise than Duplicate.
+	// Repeated reports that this call applied no op, because each op had been applied or refused
+	// before. For a write to one row it is more precise than Duplicate.
 	Repeated bool
 	Token    Token
 
-	// sections has the identity of each part of a write of a source or a restore, by shard over all
-	// Spaces; nil for a shard without a part. A part may have no ops. answers has the outcome of each
-	// part; the error of the write does not cover them.
-	sections []*RequestID
-	answers  []sourcesink.Answer
+	// For a write of a source or a restore, Sections has the identity of the part for each shard
+	// of all Spaces; nil for a shard without a part. A part may have no ops. Answers has the
+	// outcome of each part; it is nil if nothing was proposed. The error of the write does not
+	// include the errors in Answers. Other writes have no Sections.
+	Sections []*dedup.RequestID
+	Answers  []Answer
 
-	first []int // by keyspace of Spaces: the index of its first shard among all shards
+	first []int // index of the first shard of each keyspace of Spaces, among all shards
 }
 
-// Permission checks whether the caller of a write may still make it.
+// Answer is the answer to a section of a source, or to the positions of a restore.
+type Answer struct {
+	Err     error
+	Outcome dedup.Outcome
+	At      dedup.PositionAnswer // valid only if Err is nil
+}
+
+// Permission checks whether the client of a write is still allowed to make it.
 type Permission interface {
-	// Still returns nil, or the error of the write.
+	// Still returns nil, or the error for the write.
 	Still() error
 }
 
-// Permitted returns nil if the caller of the write may make it now.
+// Permitted returns an error unless the client may make the write now.
 func (w *Write) Permitted() error {
 	if w.Permission == nil {
 		return nil
@@ -281,7 +198,7 @@ func (w *Write) Permitted() error {
 type Status struct {
 	ClusterID   string        `json:"cluster_id"`
 	ClusterName string        `json:"cluster_name,omitempty"` // "" for none
-	Node        string        `json:"node"`                   // the name of the node that answers
+	Node        string        `json:"node"`                   // name of the answering node
 	Nodes       []NodeStatus  `json:"nodes"`
 	Groups      []GroupStatus `json:"groups"`
 }
@@ -289,7 +206,7 @@ type Status struct {
 // NodeStatus describes one node of the cluster.
 type NodeStatus struct {
 	ID          string `json:"id"`  // name of the node
-	Key         string `json:"key"` // unique, unlike the name, which another node may have had
+	Key         string `json:"key"` // unique for ever, unlike the name
 	Zone        string `json:"zone"`
 	State       string `json:"state"` // alive, stopping, dead, draining or leaving
 	Version     string `json:"version"`
@@ -298,11 +215,11 @@ type NodeStatus struct {
 	GossipAddr  string `json:"gossip_addr"`
 }
 
-// GroupStatus describes this node's replica of one Raft group. Digest is that of the state at
-// AppliedIndex: two replicas of equal AppliedIndex have equal digests.
+// GroupStatus describes this node's replica of one Raft group. Digest belongs to the state at
+// AppliedIndex: replicas with equal AppliedIndex have equal digests.
 type GroupStatus struct {
 	ID            uint32         `json:"id"`
-	Replica       string         `json:"replica"`  // the Raft id of this node's replica
+	Replica       string         `json:"replica"`  // Raft id of this node's replica
 	Keyspace      string         `json:"keyspace"` // "meta" for the group of the catalog
 	Shard         int            `json:"shard"`
 	Role          string         `json:"role"`   // leader, follower, candidate
@@ -313,12 +230,12 @@ type GroupStatus struct {
 	SnapshotIndex uint64         `json:"snapshot_index"`
 	Digest        string         `json:"digest"` // 16 hex digits
 	Rows          uint64         `json:"rows"`
-	Bytes         uint64         `json:"bytes"` // memory of the tables, including overflow and directory
+	Bytes         uint64         `json:"bytes"` // memory of the tables, including their overflow and directory
 	ColdRows      uint64         `json:"cold_rows"`
 	ColdBytes     uint64         `json:"cold_bytes"`   // on disk
-	ColdDamaged   bool           `json:"cold_damaged"` // cold rows here cannot be read
+	ColdDamaged   bool           `json:"cold_damaged"` // cold rows of this replica cannot be read
 	SealedRows    uint64         `json:"sealed_rows"`
-	SealedBytes   uint64         `json:"sealed_bytes"` // of memory, included in Bytes
+	SealedBytes   uint64         `json:"sealed_bytes"` // memory of packed rows, included in Bytes
 	Members       []MemberStatus `json:"members"`
 }
 
@@ -326,6 +243,6 @@ type GroupStatus struct {
 type MemberStatus struct {
 	Node    string `json:"node"`
 	Key     string `json:"key"`
-	Replica string `json:"replica"` // the Raft id: the key, and a number that no other replica of the group ever had
+	Replica string `json:"replica"` // Raft id: the key, and a number that no other replica of the node in this group ever had
 	Voter   bool   `json:"voter"`
 }

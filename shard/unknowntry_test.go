@@ -8,7 +8,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -36,7 +38,7 @@ func TestUnknownTriesAreNotForgotten(t *testing.T) {
 		"a full queue": func(p *propose.Proposer) {
 			go func() { // ends once the current try has left the queue
 				for {
-					if _, err := p.Reserve(nil, propose.QueueOpsMax, false, 0); !errors.Is(err, ErrOverloaded) {
+					if _, err := p.Reserve(nil, propose.QueueOpsMax, false, 0); !errors.Is(err, errs.ErrOverloaded) {
 						return
 					}
 					time.Sleep(time.Millisecond)
@@ -55,12 +57,12 @@ func TestUnknownTriesAreNotForgotten(t *testing.T) {
 				fickle := &fickleGroup{Group: r.group}
 				fickle.lose = func() { lost.Store(true); met(r.proposer.Load()) }
 				reconfigure(n, g, func(cfg *propose.Config) { cfg.Group = fickle })
-				w := &Write{Ops: []engine.Op{addTo(1, 0, 1)}, ID: ByProducer([]byte("p"), 1), Deadline: time.Now().Add(wait)}
+				w := &Write{Ops: counters.Ops{addTo(1, 0, 1)}, ID: dedup.ByProducer([]byte("p"), 1), Deadline: time.Now().Add(wait)}
 				err := n.Write(ks, w)
 				if !lost.Load() {
 					continue // on a busy machine a write may end before its first try
 				}
-				if !errors.Is(err, ErrOutcomeUnknown) || errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOverloaded) {
+				if !errors.Is(err, errs.ErrOutcomeUnknown) || errors.Is(err, errs.ErrNoLeader) || errors.Is(err, errs.ErrOverloaded) {
 					t.Errorf("told %v", err)
 				}
 				return

@@ -13,7 +13,10 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -49,7 +52,7 @@ func (g *unsureGroup) Apply(entry []byte) raft.ApplyFuture {
 
 // unsureWrite is a write with rows that no other write changes.
 type unsureWrite struct {
-	id     RequestID
+	id     dedup.RequestID
 	spaces []*Keyspace // the keyspaces of its ops; nil if all are in on
 	on     *Keyspace
 	ops    []engine.Op
@@ -60,14 +63,14 @@ type unsureWrite struct {
 // send repeats the write until it is acknowledged or refused for good.
 func (u *unsureWrite) send(t *testing.T, n *Node) {
 	for {
-		w := &Write{Ops: u.ops, Spaces: u.spaces, In: u.in, ID: u.id, Deadline: time.Now().Add(time.Duration(50+rand.IntN(300)) * time.Millisecond)}
+		w := &Write{Ops: counters.Ops(u.ops), Spaces: u.spaces, In: u.in, ID: u.id, Deadline: time.Now().Add(time.Duration(50+rand.IntN(300)) * time.Millisecond)}
 		switch err := n.Write(u.on, w); {
 		case err == nil:
 			u.acked = true
 			return
-		case errors.Is(err, ErrConflict), errors.Is(err, ErrExpired):
+		case errors.Is(err, errs.ErrConflict), errors.Is(err, errs.ErrExpired):
 			return
-		case errors.Is(err, ErrOutcomeUnknown), errors.Is(err, ErrNoLeader), errors.Is(err, ErrOverloaded):
+		case errors.Is(err, errs.ErrOutcomeUnknown), errors.Is(err, errs.ErrNoLeader), errors.Is(err, errs.ErrOverloaded):
 		default:
 			t.Errorf("%v", err)
 			return
@@ -82,7 +85,7 @@ func (u *unsureWrite) send(t *testing.T, n *Node) {
 func TestWritesThroughUnsureGroupsCountOnce(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 3)
-	posts, solo, pair, forgets := n.Keyspace(KeyspacePosts), keyspaces[0], keyspaces[1], keyspaces[2]
+	posts, solo, pair, forgets := n.Keyspace(kinds.KeyspacePosts), keyspaces[0], keyspaces[1], keyspaces[2]
 	began, stop := time.Now(), make(chan struct{})
 	var leaps, clients sync.WaitGroup
 	for _, g := range n.registry.groups.Load().all {
@@ -118,8 +121,8 @@ func TestWritesThroughUnsureGroupsCountOnce(t *testing.T) {
 			if i%4 == 0 {
 				u.on, u.spaces = posts, []*Keyspace{posts, solo, pair, forgets}
 			}
-			if u.id = ByKey(name, []byte{byte(body)}); i%5 == 0 {
-				u.id = ByProducer(name, uint64(body))
+			if u.id = dedup.ByKey(name, []byte{byte(body)}); i%5 == 0 {
+				u.id = dedup.ByProducer(name, uint64(body))
 			}
 			for op := range uint64(6) {
 				u.ops = append(u.ops, addTo(uint64(i*100+body*10)+op, 0, 1))

@@ -11,12 +11,12 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// votersDisksTick is the interval between checks of the voters' disks. See headroom.Tick for how
+// votersDisksTick is the interval between checks of the voters' disks. See tiering.HeadroomTick for how
 // much a disk can write in that time.
 const votersDisksTick = time.Second
 
 // watchVotersDisks checks the disks of voters until the node stops. Open starts it; Close waits.
-func (n *Node) watchVotersDisks() {
+func (n *replicas) watchVotersDisks() {
 	tick := time.NewTicker(votersDisksTick)
 	defer tick.Stop()
 	for {
@@ -29,10 +29,10 @@ func (n *Node) watchVotersDisks() {
 	}
 }
 
-// checkVotersDisks finds the groups led here that may take no writes because too few voters have
-// free disk for them. Each voter stores each entry, and a voter whose disk is full stops. The
-// group survives the loss of one voter, but not of a majority.
-func (n *Node) checkVotersDisks() {
+// checkVotersDisks finds the groups led by this node that must accept no writes, because too few
+// voters have free disk space. Each voter stores each entry, and a voter with a full disk stops. A
+// group survives the loss of some voters, but not of a majority.
+func (n *replicas) checkVotersDisks() {
 	led := map[*localReplica][]raft.ServerID{}
 	others := map[string]bool{}
 	for _, r := range n.registry.local() {
@@ -56,17 +56,17 @@ func (n *Node) checkVotersDisks() {
 	n.headroom.VotersFull.Store(int64(refusing))
 }
 
-// serveDiskFull answers whether this node's disk is at its reserve.
-func (n *Node) serveDiskFull(context.Context, rpc.None) (bool, error) {
+// serveDiskFull answers methodDiskFull.
+func (n *replicas) serveDiskFull(context.Context, rpc.None) (bool, error) {
 	return n.headroom.DiskFull.Load(), nil
 }
 
-// tooFewDisks reports whether some voter's disk is known to be full, and no majority of the voters'
-// disks is known to have space. full holds the answers by node key.
-func tooFewDisks(voters []raft.ServerID, full map[string]bool) bool {
+// tooFewDisks reports whether some voter's disk is full, and no majority of the voters is known to
+// have space. answers has the answers of methodDiskFull by node key.
+func tooFewDisks(voters []raft.ServerID, answers map[string]bool) bool {
 	without, with := 0, 0
 	for _, id := range voters {
-		switch isFull, answered := full[replica.NodeOf(id)]; {
+		switch isFull, answered := answers[replica.NodeOf(id)]; {
 		case isFull:
 			without++
 		case answered:

@@ -6,8 +6,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/engine"
-	"github.com/countd/countd/shard/forward"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/replica"
 )
 
@@ -45,7 +46,7 @@ func TestMostVotersFull(t *testing.T) {
 	leader, followers := roles(t, all, ks.FirstGroup)
 	shard := leader.registry.groups.Load().byFirst[ks.FirstGroup][0]
 	write := func() error {
-		return leader.Write(leader.Keyspace("posts"), &Write{Ops: []engine.Op{addTo(0, 0, 1)}, Deadline: soon()})
+		return leader.Write(leader.Keyspace("posts"), &Write{Ops: counters.Ops{addTo(0, 0, 1)}, Deadline: soon()})
 	}
 	followers[0].headroom.DiskFull.Store(true)
 	leader.checkVotersDisks()
@@ -53,8 +54,8 @@ func TestMostVotersFull(t *testing.T) {
 		t.Errorf("with one disk full: %v", err)
 	}
 	followers[1].headroom.DiskFull.Store(true)
-	eventually(t, "a write is refused", func() bool { return errors.Is(write(), ErrDiskFull) })
-	if q := leader.writer.check(shard, &forward.Part{}, soon()).propose(t.Context()); !errors.Is(q.Err, ErrDiskFull) {
+	eventually(t, "a write is refused", func() bool { return errors.Is(write(), errs.ErrDiskFull) })
+	if q := leader.writer.check(shard, &propose.ForwardedPart{}, soon()).propose(t.Context()); !errors.Is(q.Err, errs.ErrDiskFull) {
 		t.Errorf("a write by way of another node: %v", q.Err)
 	}
 	if got := metricOf(t, leader, "countd_groups_without_room"); got < 1 {
@@ -90,7 +91,7 @@ func TestUnfitDiskLeadsNothing(t *testing.T) {
 			t.Errorf("%s: it may be given a lead", name)
 		}
 		for id := range uint64(ks.Shards) {
-			mustDo(t, leader.Write(leader.Keyspace("posts"), once(&Write{Ops: []engine.Op{addTo(id, 0, 1)}, Deadline: soon()})))
+			mustDo(t, leader.Write(leader.Keyspace("posts"), once(&Write{Ops: counters.Ops{addTo(id, 0, 1)}, Deadline: soon()})))
 		}
 		turn(false)
 		group := followers[0].registry.Replica(ks.FirstGroup)

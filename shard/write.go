@@ -7,52 +7,53 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/board"
-	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/raftfsm/feed"
-	"github.com/countd/countd/raftfsm/outbox"
-	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/headroom"
+	"github.com/countd/countd/shard/leadership"
 	"github.com/countd/countd/shard/propose"
-	"github.com/countd/countd/shard/prover"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/stream"
+	"github.com/countd/countd/shard/tiering"
 )
 
-// writer splits writes by shard, proposes each shard's part on the node that leads the shard, and
-// joins the answers. It reads present counts only to admit a write, never to compute one.
+// writer splits writes by shard, proposes each part through the leader of its shard, and joins the
+// answers. It reads present counts only to admit a write, never to compute new counts.
 //
 // Invariant: a part of unknown outcome is proposed again only if the write has an identity.
 type writer struct {
 	*router
-	headroom *headroom.Headroom
+	headroom *tiering.Headroom
 	streams  *stream.Streams
-	outboxes outbox.Limits
-	asking   *rpc.Questions // counts the calls to leaders, which end at the deadline of their write
-	prover   *prover.Prover
+	asking   *rpc.Questions // counts running calls to leaders, which end at the deadline of their write
+	prover   *leadership.Prover
 }
 
-// part is a write's part for one shard.
+// part is the part of a write for one shard.
 type part struct {
 	writer   raftfsm.RequestWriter
 	used     bool              // the part has a section to propose
-	judges   bool              // the part's shard judges the write's key
-	ops      []int             // the numbers of the write's ops for this shard, ascending
-	proposal *propose.Proposal // has space in this node's proposer; nil if another node leads the shard
-	proposed bool              // the proposer or the leader has the current try
-	settled  bool              // no further try follows
-	unknown  bool              // a try may have been proposed, and this node did not learn its outcome
-	err      error             // of the last try
-	from     int               // the place in the entry's overflows; see Proposal.Overflow
+	judges   bool              // the part's shard judges the write's idempotency key
+	ops      []int             // indexes of the write's ops for this shard, ascending
+	proposal *propose.Proposal // reserved in this node's proposer; nil if another node leads the shard
+	proposed bool              // the current try was passed to the proposer or the leader
+	settled  bool              // there will be no further try
+	unknown  bool              // a try of unknown outcome may have been proposed
+	err      error             // error of the last try
+	from     int               // position in the entry's overflows; see propose.Proposal.Overflow
 }
 
-// slot returns the index of an op's shard among the write's groups, and the op's key there. r is the
-// route of the keyspace, for a write to one keyspace.
+// len returns the number of ops. A write of positions has none.
+func (w *Write) len() int {
+	if w.Ops == nil {
+		return 0
+	}
+	return w.Ops.Len()
+}
+
+// slot returns the index of an op's shard among the write's groups, and the op's key in that
+// shard. r is the route of the keyspace; only writes to one keyspace use it.
 func (w *Write) slot(op int, r raftfsm.Route) (slot int, key uint64) {
-	id := w.Ops[op].ID
+	id := w.Ops.ID(op)
 	if len(w.Spaces) == 0 {
 		return r.KeyOf(id)
 	}
@@ -61,7 +62,7 @@ func (w *Write) slot(op int, r raftfsm.Route) (slot int, key uint64) {
 	return w.first[k] + s, key
 }
 
-// judgeSlot returns the index of the shard that judges the write's key.
+// judgeSlot returns the index of the shard that judges the write's idempotency key.
 func (w *Write) judgeSlot(groups int) int {
 	if len(w.Spaces) > 0 {
 		groups = w.Spaces[0].Shards
@@ -69,8 +70,8 @@ func (w *Write) judgeSlot(groups int) int {
 	return w.ID.Shard(groups)
 }
 
-// groupsOfWrite returns the groups of the write's keyspace, or of all its keyspaces. For several, it
-// sets w.first.
+// groupsOfWrite returns the groups of all keyspaces of the write. For several keyspaces, it sets
+// w.first.
 func (wr *writer) groupsOfWrite(ks *Keyspace, w *Write) ([]*shardReplica, error) {
 	if len(w.Spaces) == 0 {
 		return wr.groupsOf(ks)
@@ -88,10 +89,11 @@ func (wr *writer) groupsOfWrite(ks *Keyspace, w *Write) ([]*shardReplica, error)
 	return all, nil
 }
 
-// parts is the scratch memory of a write.
+// parts is reusable memory for a write.
 type parts struct {
 	byShard []part
-	judged  RequestID // identity of every part except that of the judge, see judgeSlot
+	check   partCheck       // reused for one part after the other
+	judged  dedup.RequestID // identity of all parts except the judging shard's, see judgeSlot
 	route   raftfsm.Route
 	timer   *time.Timer
 }
@@ -102,11 +104,11 @@ var partsPool = sync.Pool{New: func() any {
 	return &parts{timer: t}
 }}
 
-// sectionSizeHint is the size of a section with one op of one cell, rounded up. Each further op
-// takes a quarter of it.
+// sectionSizeHint estimates the size of a section with one op of one cell. Each further op takes
+// about a quarter of it.
 const sectionSizeHint = 64
 
-// apply is Node.Write for a keyspace that is not dropped.
+// apply implements Node.Write, except for dropped keyspaces.
 func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	w.Changed = w.Changed[:0]
 	w.Overflows, w.Cuts, w.Unknown, w.Duplicate = w.Overflows[:0], w.Cuts[:0], w.Unknown[:0], false
@@ -115,15 +117,11 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	if err != nil {
 		return err
 	}
-	if err := takesMembers(w, groups); err != nil {
-		return err
-	}
-	for i := range w.Outbox {
-		w.Outbox[i].Limits = wr.outboxes
-	}
 	ps := partsPool.Get().(*parts)
 	defer ps.release()
-	ps.split(w, ks, groups)
+	if err := ps.split(w, ks, groups); err != nil {
+		return err
+	}
 	if err := wr.admit(ps, w, groups); err != nil {
 		return err
 	}
@@ -145,17 +143,17 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	return ps.gather(w, groups)
 }
 
-// explained adds ErrKeyAhead to the refusal of a key whose time is ahead. Its client would not
-// expect ErrExpired alone.
+// explained adds ErrKeyAhead to the refusal of a key whose time is ahead, for which ErrExpired
+// alone would mislead the client.
 func explained(err error, w *Write) error {
-	if born, ok := w.ID.Born(); ok && errors.Is(err, ErrExpired) && born.After(time.Now()) {
+	if born, ok := w.ID.Born(); ok && errors.Is(err, errs.ErrExpired) && born.After(time.Now()) {
 		return fmt.Errorf("%w: %w", err, ErrKeyAhead)
 	}
 	return err
 }
 
-// judge marks the part of the shard that judges the key. It adds that part if the write has no op for
-// the shard.
+// judge marks the part of the shard that judges the key. If the write has no op for that shard, it
+// adds the part.
 func (ps *parts) judge(w *Write, groups []*shardReplica) {
 	s := w.judgeSlot(len(groups))
 	p := &ps.byShard[s]
@@ -166,8 +164,8 @@ func (ps *parts) judge(w *Write, groups []*shardReplica) {
 	}
 }
 
-// reserve reserves space in the queue of every group that this node leads, before it proposes
-// anything, so that a full queue refuses the whole write.
+// reserve reserves space in the queue of every group that this node leads. It runs before any part
+// is proposed, so that a full queue refuses the whole write.
 func (ps *parts) reserve(w *Write, groups []*shardReplica) error {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.used {
@@ -189,13 +187,13 @@ func (p *part) reserve(g *shardReplica, w *Write) error {
 		return nil // propose forwards the part
 	}
 	p.proposal, err = r.proposer.Load().Reserve(p.writer.Section(), p.writer.Ops(), p.writer.Clocked(), w.Width)
-	if errors.Is(err, ErrOverloaded) {
+	if errors.Is(err, errs.ErrOverloaded) {
 		return err
 	}
 	return nil
 }
 
-// cancel releases the space of the parts that were not proposed.
+// cancel releases the space of parts that were not proposed.
 func (ps *parts) cancel() {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.proposal != nil && !p.proposed {
@@ -204,10 +202,10 @@ func (ps *parts) cancel() {
 	}
 }
 
-// ask proposes only the part for the shard that judges the key. That shard finds whether the key
-// was used for another body. The key alone chooses that shard, because a different body may have
-// its ops on entirely different shards. The write proposes its other parts once the judging shard
-// has accepted the key.
+// ask proposes only the part for the shard that judges the key. That shard detects that the key
+// was used with another body. The shard depends only on the key, because another body may have its
+// ops in other shards. The write proposes its other parts only after the judging shard has
+// accepted the key.
 func (wr *writer) ask(ps *parts, w *Write, groups []*shardReplica) error {
 	s := w.judgeSlot(len(groups))
 	wr.settle(ps.byShard[s:s+1], groups[s:s+1], w, ps.timer)
@@ -221,7 +219,8 @@ func (wr *writer) ask(ps *parts, w *Write, groups []*shardReplica) error {
 	return nil
 }
 
-// carry writes the use of the key, which the judge accepted, into the parts for the other shards.
+// carry writes the use of the key, as accepted by the judging shard, into the parts for the other
+// shards.
 func (ps *parts) carry(use dedup.Use) {
 	for s := range ps.byShard {
 		if p := &ps.byShard[s]; p.used && !p.judges {
@@ -230,13 +229,13 @@ func (ps *parts) carry(use dedup.Use) {
 	}
 }
 
-// lastTryMin is the least time for a further try of a part. With less, the try would rarely be
-// answered, and a known outcome would become unknown.
+// lastTryMin is the shortest time for another try of a part. With less time, the try would rarely
+// be answered, and a known outcome would become unknown.
 const lastTryMin = 50 * time.Millisecond
 
-// settle proposes the unsettled parts concurrently and waits for them. Until the deadline it proposes
-// a part again if the part found no leader or, for a write with an identity, if its outcome is
-// unknown.
+// settle proposes the unsettled parts concurrently and waits for them. Until the deadline it
+// repeats a part that found no leader. In a write with an identity, it also repeats a part of
+// unknown outcome.
 func (wr *writer) settle(ps []part, groups []*shardReplica, w *Write, deadline *time.Timer) {
 	for pause := errs.RetryPauseMin; ; pause = min(2*pause, errs.RetryPauseMax) {
 		if err := w.Permitted(); err != nil {
@@ -252,7 +251,7 @@ func (wr *writer) settle(ps []part, groups []*shardReplica, w *Write, deadline *
 		for s := range ps {
 			if p := &ps[s]; p.used && !p.settled {
 				err := p.proposal.Wait(deadline)
-				if err = orDropped(wr.catalog.View(), groups[s].number, err); errors.Is(err, ErrUnknownKeyspace) {
+				if err = orDropped(wr.catalog.View(), groups[s].number, err); errors.Is(err, errs.ErrUnknownKeyspace) {
 					p.settled, p.err = true, err
 					continue
 				}
@@ -289,20 +288,20 @@ func forbid(ps []part, err error) {
 
 // fate returns the part's error after a try that ended with err. If an earlier try has an unknown
 // outcome, so has the part, even if this try was not proposed. If this try was too late, fate
-// returns the error of the previous try, which names the cause.
+// returns the error of the previous try, which has the cause.
 func (p *part) fate(err error) error {
-	if errors.Is(err, ErrTooLate) && p.err != nil {
+	if errors.Is(err, errs.ErrTooLate) && p.err != nil {
 		return p.err
 	}
-	if err != nil && p.unknown && !errors.Is(err, ErrOutcomeUnknown) {
-		return fmt.Errorf("%w: %v", ErrOutcomeUnknown, err.Error())
+	if err != nil && p.unknown && !errors.Is(err, errs.ErrOutcomeUnknown) {
+		return fmt.Errorf("%w: %v", errs.ErrOutcomeUnknown, err.Error())
 	}
-	p.unknown = p.unknown || errors.Is(err, ErrOutcomeUnknown)
+	p.unknown = p.unknown || errors.Is(err, errs.ErrOutcomeUnknown)
 	return err
 }
 
-// propose enqueues the part in the proposer where it has space, or forwards it to the node that leads
-// its group.
+// propose enqueues the part in this node's proposer if it has reserved space there. Otherwise it
+// forwards the part to the group's leader.
 func (wr *writer) propose(p *part, g *shardReplica, w *Write) {
 	p.proposed = true
 	if p.proposal == nil {
@@ -315,19 +314,19 @@ func (wr *writer) propose(p *part, g *shardReplica, w *Write) {
 	}
 }
 
-// release returns the scratch memory to the pool. It drops sections and results, because they are not
-// scratch: a proposer may still use the section of a write that was given up.
+// release returns the memory to the pool. It drops sections and results, because a proposer may
+// still use the section of a write that nobody waits for.
 func (ps *parts) release() {
 	for s := range ps.byShard {
 		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}
 	}
-	ps.judged = RequestID{}
+	ps.judged, ps.check.r = dedup.RequestID{}, nil
 	partsPool.Put(ps)
 }
 
-// split writes each shard's section of the write. Each section has memory of its own, because its
-// proposer owns it.
-func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) {
+// split encodes the section of each part. Each section has its own memory, because its proposer
+// owns it. split returns the error of an op that does not fit its keyspace.
+func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) error {
 	ps.route = groups[0].route
 	shards := len(groups)
 	if cap(ps.byShard) < shards {
@@ -342,54 +341,28 @@ func (ps *parts) split(w *Write, ks *Keyspace, groups []*shardReplica) {
 		judge = w.judgeSlot(shards)
 		ps.judged = w.ID.JudgedBy(groups[judge].number, dedup.Use{})
 	}
-	for i := range w.Ops {
+	ops := w.len()
+	for i := range ops {
 		s, key := w.slot(i, ps.route)
+		if err := w.Ops.Fits(groups[s].kind, i); err != nil {
+			return err
+		}
 		p := &ps.byShard[s]
 		if len(p.ops) == 0 {
 			id := w.idOf(s)
 			if judge >= 0 && s != judge {
 				id = &ps.judged
 			}
-			p.writer.Reset(make([]byte, 0, sectionSizeHint+len(w.Ops)/shards*sectionSizeHint/4), groups[s].of(), id)
+			p.writer.Reset(make([]byte, 0, sectionSizeHint+ops/shards*sectionSizeHint/4), groups[s].of(), id)
 			if len(w.Spaces) == 0 {
-				p.writer.SetFloors(ks.FloorsByNumber)
+				p.writer.SetSettings(ks.ByNumber)
 			} else {
-				p.writer.SetFloors(w.Spaces[w.In[i]].FloorsByNumber)
+				p.writer.SetSettings(w.Spaces[w.In[i]].ByNumber)
 			}
 			p.used = true
 		}
-		p.op(key, i, w, groups[s].kind)
+		w.Ops.AppendTo(&p.writer, key, i)
 		p.ops = append(p.ops, i)
 	}
-}
-
-// takesMembers returns ErrNotCounters for an op with a member on a keyspace of another kind.
-func takesMembers(w *Write, groups []*shardReplica) error {
-	for i := range w.Ops {
-		if !w.Ops[i].OfSets() {
-			continue
-		}
-		if s, _ := w.slot(i, groups[0].route); groups[s].kind != codec.KindCounters {
-			return ErrNotCounters
-		}
-	}
 	return nil
-}
-
-// op writes an op in the form of its keyspace's kind.
-func (p *part) op(key uint64, i int, w *Write, kind codec.Kind) {
-	switch kind {
-	case codec.KindUnread:
-		unread.AppendOp(&p.writer, w.Table, key, &w.Ops[i])
-	case codec.KindFeed:
-		feed.AppendOp(&p.writer, key, &w.Feeds[i])
-	case codec.KindBoard:
-		board.AppendOp(&p.writer, w.Board)
-	default:
-		if w.Outbox != nil {
-			counters.AppendOutbox(&p.writer, key, &w.Outbox[i])
-			return
-		}
-		counters.AppendOp(&p.writer, key, &w.Ops[i])
-	}
 }

@@ -14,7 +14,10 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/propose"
 )
 
@@ -69,8 +72,8 @@ func randomID(r *rand.Rand) uint64 {
 	}
 }
 
-func randomOps(r *rand.Rand, n, columns int) []engine.Op {
-	ops := make([]engine.Op, n)
+func randomOps(r *rand.Rand, n, columns int) counters.Ops {
+	ops := make(counters.Ops, n)
 	for i := range ops {
 		op := engine.Op{ID: randomID(r), Kind: engine.OpAdd}
 		switch r.IntN(10) {
@@ -132,7 +135,7 @@ func TestNodeIsTheModel(t *testing.T) {
 					Ops: randomOps(r, 1+r.IntN(60), 5), Width: width, Deadline: soon(),
 					Overflows: w.Overflows, Token: w.Token, Duplicate: true, // as in the write before
 				}
-				w.Rows = make([]int64, len(w.Ops)*width)
+				w.Rows = make([]int64, len(rowOps(w))*width)
 				mustDo(t, n.Write(ks, w))
 				checkWrite(t, w, ks, want)
 				checkRows(t, n, ks, want, w.Token, r)
@@ -146,14 +149,14 @@ func checkWrite(t *testing.T, w *Write, ks *Keyspace, want model) {
 	t.Helper()
 	var refused []engine.Overflow
 	touched := map[uint32]bool{}
-	for i := range w.Ops {
-		if column, ok := want.apply(&w.Ops[i]); !ok {
+	for i := range rowOps(w) {
+		if column, ok := want.apply(&rowOps(w)[i]); !ok {
 			refused = append(refused, engine.Overflow{Op: i, Column: column})
 		}
-		if got, row := w.Rows[i*w.Width:(i+1)*w.Width], want.row(w.Ops[i].ID, w.Width); !slices.Equal(got, row) {
-			t.Fatalf("op %d of id %d: row %v, want %v", i, w.Ops[i].ID, got, row)
+		if got, row := w.Rows[i*w.Width:(i+1)*w.Width], want.row(rowOps(w)[i].ID, w.Width); !slices.Equal(got, row) {
+			t.Fatalf("op %d of id %d: row %v, want %v", i, rowOps(w)[i].ID, got, row)
 		}
-		touched[ks.FirstGroup+uint32(ks.ShardOf(w.Ops[i].ID))] = true
+		touched[ks.FirstGroup+uint32(ks.ShardOf(rowOps(w)[i].ID))] = true
 	}
 	if !slices.Equal(w.Overflows, refused) {
 		t.Fatalf("refused %v, want %v", w.Overflows, refused)
@@ -334,23 +337,23 @@ func reconfigure(n *Node, g *shardReplica, change func(*propose.Config)) {
 // instead of the timeout.
 func TestFateOfTries(t *testing.T) {
 	t.Parallel()
-	late := fmt.Errorf("%w: %w", ErrOverloaded, ErrTooLate)
+	late := fmt.Errorf("%w: %w", errs.ErrOverloaded, errs.ErrTooLate)
 	for _, test := range []struct {
 		name  string
 		tries []error
 		want  error
 	}{
-		{"too late at once", []error{late}, ErrTooLate},
-		{"no leader until it was too late", []error{ErrNoLeader, late}, ErrNoLeader},
-		{"unknown, then too late", []error{ErrOutcomeUnknown, late}, ErrOutcomeUnknown},
-		{"unknown, then no leader", []error{ErrOutcomeUnknown, ErrNoLeader, late}, ErrOutcomeUnknown},
-		{"no leader, then well", []error{ErrNoLeader, nil}, nil},
+		{"too late at once", []error{late}, errs.ErrTooLate},
+		{"no leader until it was too late", []error{errs.ErrNoLeader, late}, errs.ErrNoLeader},
+		{"unknown, then too late", []error{errs.ErrOutcomeUnknown, late}, errs.ErrOutcomeUnknown},
+		{"unknown, then no leader", []error{errs.ErrOutcomeUnknown, errs.ErrNoLeader, late}, errs.ErrOutcomeUnknown},
+		{"no leader, then well", []error{errs.ErrNoLeader, nil}, nil},
 	} {
 		p := part{}
 		for _, err := range test.tries {
 			p.err = p.fate(err)
 		}
-		if !errors.Is(p.err, test.want) || errors.Is(p.err, ErrTooLate) && !errors.Is(test.want, ErrTooLate) {
+		if !errors.Is(p.err, test.want) || errors.Is(p.err, errs.ErrTooLate) && !errors.Is(test.want, errs.ErrTooLate) {
 			t.Errorf("%s: told %v, want %v", test.name, p.err, test.want)
 		}
 	}
@@ -377,19 +380,19 @@ func TestShardsThatDoNotFareAlike(t *testing.T) {
 	}
 	// This leaves shard 3 with as many entries in flight as it may have, so that later ones are
 	// withdrawn.
-	begin(fareTest{"one shard, no answer", []uint64{3, 7}, ErrOutcomeUnknown, nil, nil}, 0)
+	begin(fareTest{"one shard, no answer", []uint64{3, 7}, errs.ErrOutcomeUnknown, nil, nil}, 0)
 	eventually(t, "shard 3 has an entry in flight", func() bool { return third.entries.Load() > 0 })
 	for i, f := range []fareTest{
 		{"all well", []uint64{0, 4, 0}, nil, nil, nil},
-		{"all refused", []uint64{1, 5}, ErrNoLeader, nil, nil},
-		{"one shard, unknown", []uint64{2, 6}, ErrOutcomeUnknown, nil, nil},
-		{"applied and refused", []uint64{8, 1, 0, 5, 8}, ErrNoLeader, []uint64{8, 0, 8}, nil},
-		{"applied and unknown", []uint64{2, 4, 2, 0}, ErrOutcomeUnknown, []uint64{4, 0}, []uint64{2, 2}},
-		{"refused and unknown", []uint64{1, 2, 6}, ErrOutcomeUnknown, nil, []uint64{2, 6}},
-		{"unknown and withdrawn", []uint64{7, 2}, ErrOutcomeUnknown, nil, []uint64{2}},
-		{"one shard, withdrawn", []uint64{7, 3}, ErrOverloaded, nil, nil},
-		{"applied and withdrawn", []uint64{7, 4, 3}, ErrOverloaded, []uint64{4}, nil},
-		{"all of it", []uint64{3, 2, 1, 0, 3}, ErrOutcomeUnknown, []uint64{0}, []uint64{2}},
+		{"all refused", []uint64{1, 5}, errs.ErrNoLeader, nil, nil},
+		{"one shard, unknown", []uint64{2, 6}, errs.ErrOutcomeUnknown, nil, nil},
+		{"applied and refused", []uint64{8, 1, 0, 5, 8}, errs.ErrNoLeader, []uint64{8, 0, 8}, nil},
+		{"applied and unknown", []uint64{2, 4, 2, 0}, errs.ErrOutcomeUnknown, []uint64{4, 0}, []uint64{2, 2}},
+		{"refused and unknown", []uint64{1, 2, 6}, errs.ErrOutcomeUnknown, nil, []uint64{2, 6}},
+		{"unknown and withdrawn", []uint64{7, 2}, errs.ErrOutcomeUnknown, nil, []uint64{2}},
+		{"one shard, withdrawn", []uint64{7, 3}, errs.ErrOverloaded, nil, nil},
+		{"applied and withdrawn", []uint64{7, 4, 3}, errs.ErrOverloaded, []uint64{4}, nil},
+		{"all of it", []uint64{3, 2, 1, 0, 3}, errs.ErrOutcomeUnknown, []uint64{0}, []uint64{2}},
 	} {
 		begin(f, 16*uint64(i+1))
 	}
@@ -420,7 +423,7 @@ func (f fareTest) run(t *testing.T, n *Node, ks *Keyspace) {
 	before := mustGet(t, n, ks, ReadOptions{}, f.ids...)
 	w := &Write{Width: 5, Rows: make([]int64, 5*len(f.ids)), Deadline: time.Now().Add(hinderedMax)}
 	for _, id := range f.ids {
-		w.Ops = append(w.Ops, addTo(id, 0, 1))
+		w.Ops = append(rowOps(w), addTo(id, 0, 1))
 	}
 	err := n.Write(ks, w)
 	if !errors.Is(err, f.want) || err == nil != (f.want == nil) {
@@ -463,9 +466,9 @@ func TestGivenUpWriteIsTheCallersAgain(t *testing.T) {
 	}
 	w := &Write{Rows: make([]int64, 5*50), Width: 5}
 	fill := func(cells []engine.Cell) {
-		w.Ops = w.Ops[:0]
+		w.Ops = rowOps(w)[:0]
 		for id := range uint64(50) {
-			w.Ops = append(w.Ops, engine.Op{ID: id, Kind: engine.OpAdd, Cells: cells})
+			w.Ops = append(rowOps(w), engine.Op{ID: id, Kind: engine.OpAdd, Cells: cells})
 		}
 	}
 	const inFlight = 1 // entries of so few ops at once
@@ -473,15 +476,15 @@ func TestGivenUpWriteIsTheCallersAgain(t *testing.T) {
 		cells := []engine.Cell{{Column: 1, Value: 1}}
 		fill(cells)
 		w.Deadline = time.Now().Add(hinderedMax)
-		if err := n.Write(ks, w); !errors.Is(err, ErrOutcomeUnknown) {
+		if err := n.Write(ks, w); !errors.Is(err, errs.ErrOutcomeUnknown) {
 			t.Fatalf("told %v", err)
 		}
-		for o := range w.Ops {
-			w.Ops[o] = engine.Op{ID: 77, Kind: engine.OpSet, Cells: cells}
+		for o := range rowOps(w) {
+			rowOps(w)[o] = engine.Op{ID: 77, Kind: engine.OpSet, Cells: cells}
 		}
 		cells[0] = engine.Cell{Column: 4, Value: 1 << 40}
 		for id := range uint64(50) { // uses the scratch memory of the previous write
-			other := &Write{Ops: []engine.Op{addTo(1000+id, 3, 9)}, Deadline: soon()}
+			other := &Write{Ops: counters.Ops{addTo(1000+id, 3, 9)}, Deadline: soon()}
 			mustDo(t, n.Write(keyspaces[0], other))
 		}
 	}
@@ -528,19 +531,19 @@ func TestAFullQueueRefusesTheWholeRequest(t *testing.T) {
 		return q
 	}
 	ids := []uint64{0, 1, 2, 3}
-	for name, id := range map[string]RequestID{
-		"no identity": {}, "a key": ByKey([]byte("k"), []byte("b")), "a producer": ByProducer([]byte("p"), 1),
+	for name, id := range map[string]dedup.RequestID{
+		"no identity": {}, "a key": dedup.ByKey([]byte("k"), []byte("b")), "a producer": dedup.ByProducer([]byte("p"), 1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &Write{ID: id, Deadline: soon()}
 			for _, id := range ids {
-				w.Ops = append(w.Ops, addTo(id, 0, 1))
+				w.Ops = append(rowOps(w), addTo(id, 0, 1))
 			}
 			before := mustGet(t, n, ks, ReadOptions{}, ids...)
 			full := fill(t, groups[2])
 			err := n.Write(ks, w)
 			full.Cancel()
-			if partial := (*PartialError)(nil); !errors.Is(err, ErrOverloaded) || errors.As(err, &partial) {
+			if partial := (*PartialError)(nil); !errors.Is(err, errs.ErrOverloaded) || errors.As(err, &partial) {
 				t.Fatalf("told %v", err)
 			}
 			if after := mustGet(t, n, ks, ReadOptions{}, ids...); !slices.Equal(after, before) {

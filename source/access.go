@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// The mechanisms of Kafka's authentication.
+// These are the mechanisms of Kafka's authentication.
 const (
 	MechanismPlain    = "plain"
 	MechanismScram256 = "scram-sha-256"
@@ -25,22 +25,22 @@ var (
 	keywordPassword = regexp.MustCompile(`(?i)password\s*=`)
 	// userPassword is a password before the host of an address without a scheme.
 	userPassword = regexp.MustCompile(`:\S*@`)
-	// urlPassword is a password before the host of a URL, at the place where net/url or libpq
-	// finds it.
+	// urlPassword is a password before the host of a URL, where net/url or libpq looks for it.
 	urlPassword = regexp.MustCompile(`^[^/?]*:[^/?]*@|^[^/@]*:[^/@]*@`)
-	// hostList matches the text between :// and / of a URL without a user: hosts, each with an
-	// optional port.
+	// hostList matches hosts, each with an optional port: the text between :// and / of a URL
+	// without a user.
 	hostList = regexp.MustCompile(`^(\[[^]]*]|[^][:,]*)(:\d*)?(,(\[[^]]*]|[^][:,]*)(:\d*)?)*$`)
-	// lateHost is a host after an @ in the path: the text before the @ is then the end of a
-	// password and not a path.
+	// lateHost matches a path with an @ and a host after it. The text before the @ is then the end
+	// of a password.
 	lateHost    = regexp.MustCompile(`^[^?]*@[^?]*[:/]`)
 	percentCode = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
-	// keywordFile is a setting of libpq that names a file of the node, or a section of one.
+	// keywordFile matches a setting of libpq that names a file of the node, or a section of a
+	// file.
 	keywordFile = regexp.MustCompile(`(?i)\b(passfile|servicefile|service|sslcert|sslkey|sslrootcert|sslcrl|sslcrldir)\s*=`)
 )
 
-// holdsPassword reports whether an address has a password: as a keyword, or before its host. It
-// uses no parser, because an address that a parser refuses may still hold a password.
+// holdsPassword reports whether an address has a password, as a keyword or before its host. It
+// uses no parser, because an address that a parser refuses may still have a password.
 func holdsPassword(address string) bool {
 	if keywordPassword.MatchString(decoded(address)) {
 		return true
@@ -50,7 +50,7 @@ func holdsPassword(address string) bool {
 		return userPassword.MatchString(address)
 	}
 	first, path, _ := strings.Cut(rest, "/")
-	slashed := strings.Contains(path, "@") && !hostList.MatchString(first) // matches u:p/w@h, whose password has a slash, but not h:1/d@b, whose first part is a host and a port
+	slashed := strings.Contains(path, "@") && !hostList.MatchString(first) // true for u:p/w@h, whose password has a slash; false for h:1/d@b, which begins with a host and a port
 	return slashed || lateHost.MatchString(path) || urlPassword.MatchString(rest)
 }
 
@@ -62,12 +62,12 @@ func decoded(address string) string {
 	})
 }
 
-// validateAccess checks how the broker is reached. It refuses passwords: everybody who may
+// validateAccess checks addresses and credentials. It refuses passwords, because everybody who may
 // list sources would see them.
 func (c *Config) validateAccess() error {
 	const password = "holds a password: name a file on each node with password-file"
 	for i, address := range c.Brokers {
-		if strings.Contains(address, "@") { // no host has one
+		if strings.Contains(address, "@") { // no host name has an @
 			return bad(fmt.Sprintf("brokers[%d]", i), password)
 		}
 	}
@@ -104,7 +104,8 @@ func (c *Config) validateAccess() error {
 	return nil
 }
 
-// untrusted reports whether an error means that one side of TLS does not accept the other.
+// untrusted reports whether an error means that a TLS handshake failed because one side does not
+// accept the other.
 func untrusted(err error) bool {
 	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
 	_, plain := errors.AsType[tls.RecordHeaderError](err) // the other side does not speak TLS

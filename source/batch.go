@@ -1,7 +1,6 @@
 package source
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,15 +9,15 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// batch holds messages while a session checks and refuses them. The decoder holds their ops.
+// batch holds messages while a session checks and refuses them. Their ops are in decoder.Ops.
 type batch struct {
 	*session
 	messages []Message
 	next     Position
-	bad      map[int]string // by index in messages: why the whole message is refused
-	alone    map[int]string // by index of the op: why only the op is refused
-	passed   map[int]bool   // by index of the op: its shard has passed it
-	stop     error          // why the partition stops at next, or nil
+	bad      map[int]string // index in messages → why the whole message is refused
+	alone    map[int]string // index of the op → why only this op is refused
+	passed   map[int]bool   // by index of the op: its shard has passed the message
+	stop     error          // why the partition stops at position next, or nil
 }
 
 // flush applies the waiting messages, up to one that stops the partition.
@@ -41,8 +40,8 @@ func (s *session) flush(ctx context.Context) error {
 	if n := len(b.messages); n > 0 {
 		s.status.setPosition(s.at, b.messages[n-1].Time)
 	}
-	s.status.set(func() { s.status.mu.waiting = int64(len(s.waiting) - len(b.messages)) }) // the next session fetches those after a stop again
-	clear(s.waiting)                                                                       // release their bytes
+	s.status.set(func() { s.status.mu.waiting = int64(len(s.waiting) - len(b.messages)) }) // after a stop, the next session fetches the omitted messages again
+	clear(s.waiting)                                                                       // release the messages' bytes
 	s.waiting, s.waitingBytes = s.waiting[:0], 0
 	if b.stop == nil {
 		s.status.running()
@@ -69,7 +68,7 @@ func (b *batch) decode() {
 	}
 }
 
-// end ends the batch before a message.
+// end ends the batch before message i.
 func (b *batch) end(i int, why error) {
 	b.next, b.messages, b.stop = b.messages[i].Position, b.messages[:i], why
 	for op := range b.decoder.Ops {
@@ -80,10 +79,11 @@ func (b *batch) end(i int, why error) {
 	}
 }
 
-// check finds the ops that no shard would take.
+// check finds the ops that their shards would refuse.
 //
-// check refuses a message with such an op whole, unless an earlier try took the message. Then some of its ops
-// may be applied, so check refuses only that op, unless the op's shard has passed it.
+// check refuses the whole message of such an op, unless an earlier try accepted the message. Then
+// other ops of the message may be applied, so check refuses only this op. If the op's shard has
+// passed the message already, check refuses nothing.
 func (b *batch) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, b.times.call)
 	defer cancel()
@@ -129,8 +129,8 @@ func firstFrom(messages []Message, p Position) int {
 	return sort.Search(len(messages), func(i int) bool { return !messages[i].Position.Less(p) })
 }
 
-// refuse drops the refused ops. If the source has dead letters, refuse writes them before the
-// position passes the messages.
+// refuse removes the refused ops from the batch. If the source has dead letters, refuse writes
+// them before the position passes the messages.
 func (b *batch) refuse(ctx context.Context) error {
 	if len(b.bad)+len(b.alone)+len(b.passed) == 0 {
 		return nil
@@ -143,9 +143,9 @@ func (b *batch) refuse(ctx context.Context) error {
 			continue
 		}
 		of := b.decided.refused[b.messages[i].Position]
-		if of == nil { // remember it before sending the letter, whose answer may be lost
-			if b.late && len(b.decided.refused) >= refusedMax {
-				return fmt.Errorf("cannot refuse more than %d messages until all shards have passed them: %s", refusedMax, cmp.Or(b.behind, "a shard does not answer"))
+		if of == nil { // remember the refusal before sending the dead letter, because the answer may be lost
+			if b.behind != "" && len(b.decided.refused) >= refusedMax {
+				return fmt.Errorf("cannot refuse more than %d messages until all shards have passed them: %s", refusedMax, b.behind)
 			}
 			of = &refusal{reason: reason}
 			b.decided.refused[b.messages[i].Position] = of
@@ -203,8 +203,8 @@ func (s *session) send(ctx context.Context, letters []Letter) error {
 	return s.brokerError("write the dead letters", s.cfg.Broker.DeadLetter(ctx, letters))
 }
 
-// lateRejections writes dead letters for ops that Check accepted and a shard refused, because a sum
-// overflows. The shard's position has passed these ops already.
+// lateRejections writes dead letters for ops that Sink.Check accepted but a shard refused, because
+// a sum overflows. The shard's position has passed these ops already.
 func (s *session) lateRejections(ctx context.Context, ops []sink.Op, messages []Message, rejected []sink.Rejection) error {
 	if len(rejected) == 0 {
 		return nil

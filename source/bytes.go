@@ -6,11 +6,12 @@ import (
 )
 
 const (
-	// FetchBytesMax bounds the bytes of a batch and of the messages that Next returns. Only the
-	// last message may pass the bound. So a reader holds a few times FetchBytesMax, whatever the
-	// size of the messages.
+	// FetchBytesMax bounds the bytes of a batch, and of the messages that Reader.Next returns.
+	// Only the last message may exceed the bound. So a reader needs a few times FetchBytesMax of
+	// memory, even for large messages.
 	FetchBytesMax = 8 << 20
-	// MessageBytesMax is the size up to which each message can be read. A reader may stall at a larger one.
+	// MessageBytesMax is the size up to which every reader can read a message. A reader may stall
+	// at a larger message.
 	MessageBytesMax = 32 << 20
 )
 
@@ -22,17 +23,17 @@ func (f *Fetched) Bytes() (n int) {
 	return n
 }
 
-// Buffered bounds the bytes of messages that one goroutine has received and another has not taken yet.
+// Buffered bounds the bytes of messages on their way from a receiving goroutine to another one.
 type Buffered struct {
 	bytes atomic.Int64
-	freed chan struct{} // of capacity 1
+	freed chan struct{} // capacity 1
 }
 
 // NewBuffered returns an empty Buffered.
 func NewBuffered() *Buffered { return &Buffered{freed: make(chan struct{}, 1)} }
 
-// Add adds a message. It waits while the buffered messages have FetchBytesMax or more, and returns
-// false if ended is closed meanwhile. Only one goroutine may call it.
+// Add adds a message of that size. It waits while the buffered messages have FetchBytesMax or
+// more. If the channel ended is closed meanwhile, Add returns false. Only one goroutine may call it.
 func (b *Buffered) Add(bytes int, ended <-chan struct{}) bool {
 	for b.bytes.Load() >= FetchBytesMax {
 		select {
@@ -45,10 +46,10 @@ func (b *Buffered) Add(bytes int, ended <-chan struct{}) bool {
 	return true
 }
 
-// Bytes returns the bytes of the messages.
+// Bytes returns the size of the buffered messages.
 func (b *Buffered) Bytes() int { return int(b.bytes.Load()) }
 
-// Remove removes a message.
+// Remove removes a message of that size.
 func (b *Buffered) Remove(bytes int) {
 	b.bytes.Add(-int64(bytes))
 	select {
@@ -57,8 +58,8 @@ func (b *Buffered) Remove(bytes int) {
 	}
 }
 
-// LetterBatches splits letters into parts of at most bytesMax, or of one letter. Many letters may be of one
-// message, and each contains it.
+// LetterBatches splits letters into parts of at most bytesMax; a larger letter is one part. Many
+// letters may come from one message, and each letter contains the whole message.
 func LetterBatches(letters []Letter, bytesMax int) iter.Seq[[]Letter] {
 	return func(yield func([]Letter) bool) {
 		for len(letters) > 0 {

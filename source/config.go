@@ -15,10 +15,10 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/countd/countd/internal/names"
+	"github.com/countd/countd/internal/wire"
 )
 
-// The types of brokers.
+// These are the values of Config.Type.
 const (
 	TypeKafka    = "kafka"
 	TypeNATS     = "nats"
@@ -26,20 +26,20 @@ const (
 	TypePostgres = "postgres"
 )
 
-// The formats of messages.
+// These are the values of Config.Format.
 const (
 	FormatJSON     = "json"
 	FormatDebezium = "debezium"
 )
 
-// What happens to a message that cannot be applied.
+// The setting on-error decides what happens to a message that cannot be applied.
 const (
-	OnErrorDeadLetter = "dead-letter" // the message is written to the dead letters
-	OnErrorStop       = "stop"        // the partition stalls before it; an op that overflows is a dead letter
-	OnErrorSkip       = "skip"        // the message is dropped, and only counted as rejected
+	OnErrorDeadLetter = "dead-letter" // write the message to the dead letters
+	OnErrorStop       = "stop"        // stall the partition before the message; only an op that overflows becomes a dead letter
+	OnErrorSkip       = "skip"        // drop the message, and only count it as rejected
 )
 
-// The bounds of a configuration.
+// These constants bound a configuration.
 const (
 	configBytesMax   = 64 << 10
 	textBytesMax     = 1024
@@ -52,7 +52,8 @@ const (
 	lingerDefault        = 20 * time.Millisecond
 )
 
-// Config describes where a source reads and what its messages mean. ParseConfig checks it.
+// Config describes which queue a source reads, and how its messages become ops. ParseConfig checks
+// it.
 type Config struct {
 	Name string `json:"name"`
 	Type string `json:"type"`
@@ -63,16 +64,16 @@ type Config struct {
 	Stream      string   `json:"stream,omitempty"`      // nats
 	Addr        string   `json:"addr,omitempty"`        // redis-stream
 	Key         string   `json:"key,omitempty"`         // redis-stream
-	Field       string   `json:"field,omitempty"`       // redis-stream: the field of an entry that holds the message
+	Field       string   `json:"field,omitempty"`       // redis-stream: name of the field that has the message, in each entry
 	DSN         string   `json:"dsn,omitempty"`         // postgres
 	Slot        string   `json:"slot,omitempty"`        // postgres
 	Publication string   `json:"publication,omitempty"` // postgres
 	Prefix      string   `json:"prefix,omitempty"`      // postgres: prefix of pg_logical_emit_message
 
 	Username     string `json:"username,omitempty"`
-	PasswordFile string `json:"password-file,omitempty"` // a file on each node, because the catalog has no secrets
+	PasswordFile string `json:"password-file,omitempty"` // name of a file on each node; the catalog must contain no secrets
 	Mechanism    string `json:"mechanism,omitempty"`     // kafka: plain, scram-sha-256 or scram-sha-512
-	TLS          *TLS   `json:"tls,omitempty"`           // nil for no TLS, unless the address asks for it
+	TLS          *TLS   `json:"tls,omitempty"`           // nil for no TLS, unless the address requires it
 
 	// DeadLetters is the topic, subject, key or table of the dead letters.
 	DeadLetters string `json:"dead-letters"`
@@ -84,8 +85,8 @@ type Config struct {
 	Batch   Bounds   `json:"batch"`
 }
 
-// TLS names files of each node, in PEM. Without CAFile, countd trusts the system's authorities.
-// Without CertFile, it shows no certificate.
+// TLS names PEM files of each node. Without CAFile, countd trusts the system's certificate
+// authorities. Without CertFile, countd sends no certificate.
 type TLS struct {
 	CAFile   string `json:"ca-file,omitempty"`
 	CertFile string `json:"cert-file,omitempty"`
@@ -95,14 +96,14 @@ type TLS struct {
 // Bounds bound a batch.
 type Bounds struct {
 	Messages int      `json:"messages"`
-	Linger   Duration `json:"linger"` // how long the first message waits for others
+	Linger   Duration `json:"linger"` // how long the first message of a batch waits for others
 }
 
 // Mapping describes where a message or row has the parts of an op. Each part is a constant, or a
-// path such as $.post.id. The keyspace unread has User in place of ID. A mapping has either Add or
-// Set. With Member it has no Add, and Set decides whether the member joins; a mapping of table rows
-// then needs no Set. If and Unless are paths. A message or row counts only if the value at If is
-// true and the value at Unless is null, false or 0.
+// path such as $.post.id. For the keyspace unread, User replaces ID. A mapping has either Add or
+// Set. With Member, Add is not allowed, and Set decides whether the member joins; a mapping of
+// table rows then needs no Set. If and Unless are paths. A message or row counts only if the value
+// at If is true and the value at Unless is null, false or 0.
 type Mapping struct {
 	If       string `json:"if,omitempty"`
 	Unless   string `json:"unless,omitempty"`
@@ -118,9 +119,9 @@ type Mapping struct {
 // StartAt sets where a source begins a partition that it has never read.
 type StartAt struct {
 	Latest bool
-	At     map[uint32]Position // partitions that are not in it begin at their first messages
+	At     map[uint32]Position // start positions; a partition without an entry begins at its first message
 
-	texts map[uint32]string // the positions as written; parsed once the type is known
+	texts map[uint32]string // the positions as text; parsed once Config.Type is known
 	ids   bool              // the positions are ids of a Redis stream
 }
 
@@ -145,7 +146,7 @@ func (s StartAt) MarshalJSON() ([]byte, error) {
 	return json.Marshal(ids)
 }
 
-// Duration is a time.Duration, as text in JSON.
+// Duration is a time.Duration that is a text in JSON.
 type Duration time.Duration
 
 // MarshalJSON returns a text such as "20ms".
@@ -153,7 +154,7 @@ func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(time.Durat
 
 // ConfigError is returned for a configuration with a bad field.
 type ConfigError struct {
-	Field   string // path of the field; empty if the text is not a configuration at all
+	Field   string // path of the field; "" if the whole text is not a configuration
 	Problem string
 }
 
@@ -172,20 +173,20 @@ func bad(field, format string, args ...any) error {
 func (c *Config) JSON() []byte {
 	text, err := json.Marshal(c)
 	if err != nil {
-		panic(err) // a Config has plain fields only
+		panic(err) // cannot happen: every field can be encoded
 	}
 	return text
 }
 
-// SameMeaning reports whether both configurations read the same queue and give its messages the
-// same meaning. Only then may one replace the other while shards are at different positions.
+// SameMeaning reports whether both configurations read the same queue and make the same ops of its
+// messages. Only then may one replace the other while shards are at different positions.
 func (c *Config) SameMeaning(other *Config) bool {
 	return bytes.Equal(c.meaning(), other.meaning())
 }
 
-// Continues returns an error if c cannot continue a partition at a position that the previous
-// configuration has reached. Inside a transaction of PostgreSQL, a position counts the changes that
-// the publication contains.
+// Continues returns an error if c cannot continue at position p, which the previous configuration
+// has reached. A position inside a transaction of PostgreSQL counts the changes that the
+// publication contains, and so is valid only for that publication.
 func (c *Config) Continues(previous *Config, p Position) error {
 	if c.Type == TypePostgres && previous.Publication != c.Publication && p.Lo != 0 {
 		return fmt.Errorf("position %s is inside a transaction, whose changes publication %s numbers otherwise than %s: change it when the transaction is counted", p, c.Publication, previous.Publication)
@@ -193,9 +194,9 @@ func (c *Config) Continues(previous *Config, p Position) error {
 	return nil
 }
 
-// meaning returns, as JSON, the fields that decide which queue is read and what its messages mean.
-// It leaves out how the node reaches the queue (addresses, logins, TLS) and how it reads it (start,
-// batches, errors, dead letters).
+// meaning returns, as JSON, the fields that decide which queue is read and how its messages become
+// ops. It omits how the node connects (addresses, logins, TLS), and how it reads (start, batches,
+// errors, dead letters).
 func (c *Config) meaning() []byte {
 	m := *c
 	m.Brokers, m.URL, m.Addr, m.DSN = nil, "", "", ""
@@ -207,8 +208,8 @@ func (c *Config) meaning() []byte {
 // ParseConfig parses YAML, or JSON, which is YAML, and sets the defaults.
 func ParseConfig(text []byte) (*Config, error) { return ParseNamed("", text) }
 
-// ParseNamed is ParseConfig for a source with a name. The text may leave the name out, but must
-// not contain a different one. If name is empty, the text must contain the name.
+// ParseNamed does what ParseConfig does, for a source with that name. The text may omit the name,
+// but must not contain a different one. If name is empty, the text must contain the name.
 func ParseNamed(name string, text []byte) (*Config, error) {
 	if len(text) > configBytesMax {
 		return nil, bad("", "over %d bytes", configBytesMax)
@@ -248,8 +249,8 @@ func ParseNamed(name string, text []byte) (*Config, error) {
 	return c, nil
 }
 
-// Position parses a position of the source's queue. For a Redis stream a number is the first
-// half of an id, as in Redis: 700 is 700-0.
+// Position parses a position of the source's queue. For a Redis stream, a single number is the
+// first half of an id, as in Redis: 700 means 700-0.
 func (c *Config) Position(text string) (Position, error) {
 	p, err := ParsePosition(text)
 	if err == nil && c.Type == TypeRedis && !strings.ContainsAny(text, "-/") {
@@ -258,21 +259,20 @@ func (c *Config) Position(text string) (Position, error) {
 	return p, err
 }
 
-// nameBytesMax bounds the name of a source, which is part of paths, of metrics and of a
-// consumer group's name.
+// nameBytesMax bounds the name of a source, which becomes a part of paths, metric labels and
+// consumer groups' names.
 const nameBytesMax = 64
 
-// slotForm matches the names that PostgreSQL allows for a slot.
 var slotForm = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 
-// tableForm matches the allowed names of the table of dead letters. They need no quotes in SQL.
+// tableForm matches the allowed names of the dead-letter table, which need no quotes in SQL.
 var tableForm = regexp.MustCompile(`^[a-z_][a-z0-9_]{0,62}(\.[a-z_][a-z0-9_]{0,62})?$`)
 
 func (c *Config) validate() error {
 	switch {
 	case c.Name == "":
 		return bad("name", "missing")
-	case !names.IsSlug(c.Name, nameBytesMax):
+	case !wire.IsSlug(c.Name, nameBytesMax):
 		return bad("name", "not 1 to 64 of a-z, 0-9, - and _, a letter or digit first")
 	case c.Type == "":
 		return bad("type", "missing")
@@ -301,7 +301,7 @@ func (c *Config) validateType() error {
 	fields := []struct {
 		name  string
 		set   bool
-		types string // the type that has the field; a final ! makes the field mandatory
+		types string // types that have the field; after a type, ! makes the field mandatory
 	}{
 		{"brokers", len(c.Brokers) > 0, "kafka!"},
 		{"topic", c.Topic != "", "kafka!"},

@@ -10,9 +10,9 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// Begin records where the partitions of a source begin, all of them or none. Call it before a
-// reader begins any. A partition that is added to the queue later begins at its first message,
-// whatever the configuration says.
+// Begin records the start position of each partition of a source. It records all of them or none.
+// Call it before any reader begins. A partition that is added to the queue later begins at its first
+// message, even if Config.Start differs.
 func Begin(ctx context.Context, number uint64, cfg *Config, b Broker, s sink.Sink) error {
 	partitions, err := b.Partitions(ctx)
 	if err != nil {
@@ -33,7 +33,8 @@ func Begin(ctx context.Context, number uint64, cfg *Config, b Broker, s sink.Sin
 	return wrap("begin", s.Begin(ctx, number, starts, identity))
 }
 
-// startAt returns where the configuration lets a partition begin.
+// startAt returns the configured start position of a partition whose messages are between first
+// and end.
 func (c *Config) startAt(partition uint32, first, end Position) Position {
 	if p, ok := c.Start.At[partition]; ok {
 		return p
@@ -46,42 +47,43 @@ func (c *Config) startAt(partition uint32, first, end Position) Position {
 
 // ConsumerConfig configures a consumer.
 type ConsumerConfig struct {
-	// RunnerConfig applies to all runners, except for Partition and Late. Closing Ending ends all
-	// runners. The consumer ends after the runners, or after times.ending.
+	// RunnerConfig applies to all runners; the consumer sets its Partition and Late. Closing
+	// Ending ends all runners. The consumer ends after the runners, or after times.ending.
 	RunnerConfig
-	// Owns reports whether this node reads a partition. Nodes may disagree for a while.
+	// Owns reports whether this node reads a partition. For a while two nodes, or none, may read
+	// it.
 	Owns func(partition uint32) bool
 }
 
 // Consumer reads the partitions of a source that this node owns. The goroutine of Run starts a
-// runner for each, ends the runners and waits for them.
+// runner for each partition, ends the runners and waits for them.
 type Consumer struct {
 	cfg   ConsumerConfig
 	times consumerTimes
 
 	mu struct {
 		sync.Mutex
-		partitions map[uint32]time.Time // of the queue: when each was first listed
-		failed     error                // the result of the last attempt to list them
+		partitions map[uint32]time.Time // partition of the queue → time when it was first listed
+		failed     error                // error of the last attempt to list the partitions, or nil
 		runners    map[uint32]*running
 	}
 }
 
-// ListEvery is how often a consumer lists the partitions of its queue.
+// ListEvery is the interval at which a consumer lists the partitions of its queue.
 const ListEvery = 30 * time.Second
 
-// consumerTimes are times that tests shorten.
+// consumerTimes holds times that tests shorten.
 type consumerTimes struct {
-	owners     time.Duration // between checks of what the node owns
+	owners     time.Duration // between calls of Owns
 	partitions time.Duration // between lists of the queue's partitions
-	ending     time.Duration // the time that runners get for their last batch
+	ending     time.Duration // time for the last batch of ending runners
 }
 
 // running is a runner that was started.
 type running struct {
 	*Runner
 	cancel context.CancelFunc
-	ending chan struct{} // closed once
+	ending chan struct{} // closed once, by stop
 	ended  chan struct{}
 }
 
@@ -94,14 +96,15 @@ func (r *running) hasEnded() bool {
 	}
 }
 
-// NewConsumer returns a Consumer. Unless the source begins at the first messages, call Begin first.
+// NewConsumer returns a Consumer. Call Begin before, unless all partitions begin at their first
+// messages.
 func NewConsumer(cfg ConsumerConfig) *Consumer {
 	c := &Consumer{cfg: cfg, times: consumerTimes{owners: time.Second, partitions: ListEvery, ending: 10 * time.Second}}
 	c.mu.runners, c.mu.partitions = map[uint32]*running{}, map[uint32]time.Time{}
 	return c
 }
 
-// Run reads until Ending is closed. The end of ctx ends it abruptly.
+// Run reads until Ending is closed. If ctx ends, Run ends without finishing batches.
 func (c *Consumer) Run(ctx context.Context) {
 	defer c.stopAll()
 	listing, cancel := context.WithCancel(ctx)
@@ -131,9 +134,9 @@ func (c *Consumer) Run(ctx context.Context) {
 	}
 }
 
-// list asks the broker for the partitions. A removed partition keeps its runner, whose status says
-// why it does not go on. Until the broker first answers, list assumes partition 0, which every
-// queue has. So a runner can report why it reads nothing.
+// list updates the partitions from the broker. A removed partition keeps its runner, whose status
+// shows why it does not continue. Until the broker's first answer, list assumes partition 0, which
+// every queue has, so that a runner can report why it reads nothing.
 func (c *Consumer) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, defaultTimes.call)
 	defer cancel()
@@ -152,14 +155,14 @@ func (c *Consumer) list(ctx context.Context) error {
 	return err
 }
 
-// assign starts the runners of the partitions that the node owns, and ends the others.
+// assign starts runners for the partitions that the node owns, and ends the other runners.
 func (c *Consumer) assign(ctx context.Context) {
 	c.mu.Lock()
 	var ending []*running
 	for p := range c.mu.partitions {
 		r, owns := c.mu.runners[p], c.cfg.Owns(p)
 		switch {
-		case owns && (r == nil || r.hasEnded()): // a runner ends by itself while the source is paused
+		case owns && (r == nil || r.hasEnded()): // a runner has ended by itself if the source was paused
 			c.mu.runners[p] = c.start(ctx, p)
 		case !owns && r != nil:
 			delete(c.mu.runners, p)
@@ -213,7 +216,7 @@ func (c *Consumer) stopAll() {
 	c.stop(all)
 }
 
-// Listed returns the partitions of the queue and when each was first listed.
+// Listed returns the partitions of the queue, and the time when each was first listed.
 func (c *Consumer) Listed() map[uint32]time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

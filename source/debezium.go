@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+
+	"github.com/countd/countd/internal/strictjson"
 )
 
 // The members of an envelope that the decoder reads.
@@ -16,8 +18,8 @@ const (
 	envSlots
 )
 
-// envelope has the paths of a Debezium envelope's members. With a schema, they are in its
-// member payload.
+// envelope has the paths of a Debezium envelope's members. In messages with a schema, they are in
+// the member payload.
 var envelope = &pathNode{slot: -1, children: []*pathNode{
 	{key: "payload", slot: envPayload},
 	{key: "op", slot: envOp},
@@ -25,11 +27,11 @@ var envelope = &pathNode{slot: -1, children: []*pathNode{
 	{key: "after", slot: envAfter},
 }}
 
-// debezium reads a change of a row: c adds the mapped value of the row, d subtracts it, and u adds
-// the difference between the row after and before. r, a row of a snapshot, counts nothing: only a
-// reconciliation knows what the rows of a snapshot add. If the map has a member, c makes it join
-// and d makes it leave. For u, the old member leaves and the new one joins. An empty message is a
-// tombstone.
+// debezium reads a change of a row. c (create) adds the mapped value of the row, d (delete)
+// subtracts it, and u (update) subtracts the old value and adds the new one. r, a row of a
+// snapshot, counts nothing: a reconciliation counts existing rows. If the mapping has a member,
+// the member of a created row joins, and the member of a deleted row leaves. For u, the old member
+// leaves and the new one joins. An empty message is a tombstone and counts nothing.
 func (d *Decoder) debezium(value []byte) error {
 	if len(value) == 0 || string(value) == "null" {
 		return nil
@@ -76,16 +78,16 @@ func (d *Decoder) envelope(text []byte) (raw [envSlots][]byte, err error) {
 	c := &d.cursor
 	c.Reset(text)
 	if c.Peek() != '{' {
-		c.Fail("envelope", notObject)
+		c.Fail("envelope", strictjson.NotObject)
 	}
 	envelope.walk(c, raw[:])
 	c.End()
 	return raw, c.Err
 }
 
-// change appends the ops that take back the row before and count the row after; either may be nil
-// if the change has no such row. Each row counts separately. A row counts nothing if its
-// conditions do not hold, or if a part of its op is null.
+// change appends the ops that subtract the old row, before, and add the new row, after. Either may
+// be nil. Each row counts separately: it counts nothing if its conditions do not hold, or if a
+// part of its op is null.
 func (d *Decoder) change(before, after []byte) error {
 	switch {
 	case before == nil && isNull(after):
@@ -107,9 +109,9 @@ func (d *Decoder) change(before, after []byte) error {
 	if err != nil {
 		return fmt.Errorf("after: %w", err)
 	}
-	if d.mapping.member { // the row before leaves, the row after joins
+	if d.mapping.member { // the old row's member leaves, the new row's member joins
 		old.value, now.value = 0, 1
-		if taken && counted && old == (row{now.keyspace, now.column, now.id, now.member, 0}) {
+		if taken && counted && old == (row{keyspace: now.keyspace, column: now.column, id: now.id, member: now.member, value: 0}) {
 			return nil
 		}
 	}
@@ -132,7 +134,7 @@ func (d *Decoder) change(before, after []byte) error {
 	return nil
 }
 
-// side returns a row of a change, and whether it counts.
+// side parses the old or the new row of a change, and reports whether it counts.
 func (d *Decoder) side(text []byte) (r row, counts bool, err error) {
 	if text == nil {
 		return r, false, nil

@@ -2,18 +2,21 @@ package source
 
 import "slices"
 
-// refusedMax bounds the refused messages that a runner remembers while a shard does not answer. It is a batch at most.
+// refusedMax bounds the refused messages that a runner remembers while a shard does not answer. It
+// allows one batch.
 const refusedMax = batchMessagesMax
 
-// decided remembers which messages a runner has taken or refused, until all shards have passed them. A batch may
-// fail after some shards have applied it, and an operator may create or drop a column before the next try. The
-// decision stays: otherwise a message could both count and be a dead letter. Another node decides anew, and so does
-// this one if a shard is restored after all had passed the message: shard/sourcesink/DESIGN.md.
+// decided remembers which messages a runner has accepted or refused, until all shards have passed
+// them. A batch may fail after some shards have applied it, and an operator may create or drop a
+// column before the next try. The decision must not change then; otherwise a message could both
+// count and be a dead letter. Another node decides again, and so does this node if a shard is
+// restored after all shards had passed the message: see sources/SINK.md.
 type decided struct {
-	// handed has the positions that the Sink got. The spans ascend and do not touch. handed has
-	// several spans while the runner reads decided messages again for a late or restored shard.
+	// handed has the positions of the messages that the Sink got, as ascending spans with gaps
+	// between them. It has several spans while the runner reads decided messages again for a late
+	// or restored shard.
 	handed []span
-	// refused has the refused messages. All other messages of handed are taken.
+	// refused has the refused messages. The other messages in handed are accepted.
 	refused map[Position]*refusal
 }
 
@@ -21,10 +24,10 @@ type span struct{ from, to Position }
 
 type refusal struct {
 	reason  string
-	written bool // the dead letter is acknowledged, or the source writes none
+	written bool // the dead letter is acknowledged, or the source writes no dead letters
 }
 
-// hand records that the Sink gets the messages of a batch.
+// hand records that the Sink gets the messages between two positions.
 func (d *decided) hand(from, to Position) {
 	kept := d.handed[:0]
 	for _, s := range d.handed {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"unicode/utf8"
 
-	"github.com/countd/countd/internal/opjson"
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/source/sink"
 )
@@ -14,36 +13,24 @@ import (
 // opsMax bounds the ops of one message. A request has the same bound.
 const opsMax = 10_000
 
-// unread is the keyspace of ops with a user.
+// unread is the keyspace whose ops have a user instead of an id.
 const unread = "unread"
 
-// The problems of a value that more than one field can have.
-const (
-	notUint64  = "not an unsigned 64-bit integer"
-	notInt64   = "not a signed 64-bit integer"
-	notObject  = "not an object"
-	notString  = "not a string"
-	notBool    = "neither true nor false"
-	missing    = "missing"
-	givenTwice = "given twice"
-	noSuchFld  = "no such field"
-)
-
-// Decoder turns messages into ops. It is for one goroutine.
+// Decoder turns messages into ops. Only one goroutine may use it.
 type Decoder struct {
 	decode  func(d *Decoder, value []byte) error
 	mapping *mapping
 	cursor  strictjson.Cursor
-	inner   strictjson.Cursor // cursor in a value of the message
+	inner   strictjson.Cursor // cursor inside a value of the message
 	raw     [mapSlots][]byte
-	names   map[string]string // of keyspaces and columns, so that each is allocated once
+	names   map[string]string // strings of keyspaces and columns, so that each is allocated once
 
-	// Ops are those decoded since the last Reset.
+	// Ops has the ops decoded since the last Reset.
 	Ops   []sink.Op
-	cells []sink.Cell // the current chunk; the ops keep the full ones
+	cells []sink.Cell // current chunk of cells; ops refer to it and to full chunks
 }
 
-// NewDecoder returns the decoder of a source. c is valid.
+// NewDecoder returns a decoder for messages of the source c, which must be valid.
 func NewDecoder(c *Config) *Decoder {
 	d := &Decoder{names: map[string]string{}, decode: (*Decoder).json}
 	if c.Map != nil {
@@ -59,8 +46,8 @@ func NewDecoder(c *Config) *Decoder {
 // Reset forgets Ops and reuses their memory.
 func (d *Decoder) Reset() { d.Ops, d.cells = d.Ops[:0], d.cells[:0] }
 
-// Decode appends the ops of a message to Ops. If it returns an error, it appends none: the
-// error is the reason why the message is bad, or a *StalledError.
+// Decode appends the ops of a message to Ops. On an error it appends none. The error is a
+// *StalledError, or the reason why the message is bad.
 func (d *Decoder) Decode(m *Message) error {
 	first := len(d.Ops)
 	if err := d.decode(d, m.Value); err != nil {
@@ -76,7 +63,7 @@ func (d *Decoder) Decode(m *Message) error {
 	return nil
 }
 
-// notText returns why the first bytes of a message cannot begin a JSON text, or "" if they can.
+// notText returns the reason if the first bytes show that a message is not a JSON text, or "".
 func notText(value []byte) string {
 	for prefix, what := range map[string]string{
 		"\x00":         "as in Confluent's wire format, which needs a schema registry; write plain JSON",
@@ -124,7 +111,7 @@ func (d *Decoder) json(value []byte) error {
 func (d *Decoder) op(path string) {
 	c := &d.cursor
 	if !c.Begin('{') {
-		c.Fail(path+"op", notObject)
+		c.Fail(path+"op", strictjson.NotObject)
 		return
 	}
 	const (
@@ -134,12 +121,12 @@ func (d *Decoder) op(path string) {
 		floor
 	)
 	var o sink.Op
-	var of opjson.Member
+	var of strictjson.Member
 	at := func(field string) string { return path + field }
 	seen, member, verbName := 0, "", ""
 	once := func(bit int, key string) {
 		if seen&bit != 0 {
-			c.Fail(path+key, givenTwice)
+			c.Fail(path+key, strictjson.GivenTwice)
 		}
 		seen |= bit
 	}
@@ -152,7 +139,7 @@ func (d *Decoder) op(path string) {
 		case "keyspace":
 			once(keyspace, "keyspace")
 			if c.Peek() != '"' {
-				c.Fail(path+"keyspace", notString)
+				c.Fail(path+"keyspace", strictjson.NotString)
 			}
 			o.Keyspace = d.name(c.Str())
 		case "id", "user":
@@ -160,7 +147,7 @@ func (d *Decoder) op(path string) {
 			member = d.name(key)
 			var ok bool
 			if o.ID, ok = c.ID(); !ok {
-				c.Fail(path+member, notUint64)
+				c.Fail(path+member, strictjson.NotUint64)
 			}
 		case "add", "set":
 			o.Kind = sink.Add
@@ -174,11 +161,11 @@ func (d *Decoder) op(path string) {
 			once(floor, "floor")
 			var ok bool
 			if o.Floor, ok = c.Int64(); !ok {
-				c.Fail(path+"floor", notInt64)
+				c.Fail(path+"floor", strictjson.NotInt64)
 			}
 			o.HasFloor = true
 		default:
-			c.Fail(path+shown(string(key)), noSuchFld)
+			c.Fail(path+shown(string(key)), strictjson.NoSuchField)
 		}
 	}
 	if member == "user" && seen&keyspace == 0 {
@@ -186,9 +173,9 @@ func (d *Decoder) op(path string) {
 	}
 	switch {
 	case o.Keyspace == "":
-		c.Fail(path+"keyspace", missing)
+		c.Fail(path+"keyspace", strictjson.Missing)
 	case seen&row == 0:
-		c.Fail(path+"id", missing)
+		c.Fail(path+"id", strictjson.Missing)
 	case (member == "user") != (o.Keyspace == unread):
 		c.Fail(path+member, "rows of unread have a user, all others an id")
 	case of.Given() && seen&verb != 0:
@@ -196,7 +183,7 @@ func (d *Decoder) op(path string) {
 	case of.Given():
 		d.opMember(&o, &of, path)
 	case seen&verb == 0:
-		c.Fail(path+"add", missing)
+		c.Fail(path+"add", strictjson.Missing)
 	case o.Kind == sink.Set && o.HasFloor:
 		c.Fail(path+"floor", "of an add only")
 	case o.Kind == sink.Set && o.Keyspace == unread:
@@ -207,8 +194,8 @@ func (d *Decoder) op(path string) {
 	}
 }
 
-// opMember turns an op into one that adds or removes a member.
-func (d *Decoder) opMember(o *sink.Op, of *opjson.Member, path string) {
+// opMember makes o an op that adds or removes a member.
+func (d *Decoder) opMember(o *sink.Op, of *strictjson.Member, path string) {
 	c := &d.cursor
 	switch lacks := of.Missing(true); {
 	case o.Keyspace == unread:
@@ -216,7 +203,7 @@ func (d *Decoder) opMember(o *sink.Op, of *opjson.Member, path string) {
 	case o.HasFloor:
 		c.Fail(path+"floor", "of an add only")
 	case lacks != "":
-		c.Fail(path+lacks, missing)
+		c.Fail(path+lacks, strictjson.Missing)
 	}
 	if c.Err != nil {
 		return
@@ -232,14 +219,14 @@ func (d *Decoder) opMember(o *sink.Op, of *opjson.Member, path string) {
 	o.Cells = d.cells[len(d.cells)-1 : len(d.cells) : len(d.cells)]
 }
 
-// opCells reads the object of columns and values of an op.
+// opCells reads the object with the columns and values of an op.
 func (d *Decoder) opCells(o *sink.Op, path string) {
 	c := &d.cursor
 	if !c.Begin('{') {
-		c.Fail(path, notObject)
+		c.Fail(path, strictjson.NotObject)
 		return
 	}
-	const columnsMax = 64 // no keyspace has more
+	const columnsMax = 64 // no keyspace has more columns
 	d.cells = room(d.cells, columnsMax)
 	first := len(d.cells)
 	for n := 0; c.Next(n, '}'); n++ {
@@ -250,12 +237,12 @@ func (d *Decoder) opCells(o *sink.Op, path string) {
 		}
 		for _, before := range d.cells[first:] {
 			if before.Column == column {
-				c.Fail(path+"."+shown(column), givenTwice)
+				c.Fail(path+"."+shown(column), strictjson.GivenTwice)
 			}
 		}
 		value, ok := c.Int64()
 		if !ok {
-			c.Fail(path+"."+shown(column), notInt64)
+			c.Fail(path+"."+shown(column), strictjson.NotInt64)
 		}
 		d.cells = append(d.cells, sink.Cell{Column: column, Value: value})
 	}
@@ -265,7 +252,8 @@ func (d *Decoder) opCells(o *sink.Op, path string) {
 	o.Cells = d.cells[first:len(d.cells):len(d.cells)]
 }
 
-// room returns cells, or a new chunk if cells has no space for n more. The ops keep the old chunk.
+// room returns cells, or a new chunk if cells has no space for n more cells. Ops may still refer
+// to the old chunk.
 func room(cells []sink.Cell, n int) []sink.Cell {
 	const chunk = 4096
 	if cap(cells)-len(cells) < n {
@@ -276,7 +264,7 @@ func room(cells []sink.Cell, n int) []sink.Cell {
 
 // name returns a name of a keyspace or column as a string.
 func (d *Decoder) name(text []byte) string {
-	const namesMax = 4096 // messages choose the names
+	const namesMax = 4096 // bounded, because senders choose the names
 	if s, ok := d.names[string(text)]; ok {
 		return s
 	}

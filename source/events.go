@@ -7,20 +7,21 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// Past reads messages of a source for a second time, without counting them.
+// Past reads messages that a source has read before, without counting them.
 type Past struct {
-	Number    uint64 // of the source
+	Number    uint64 // number of the source
 	Source    *Config
 	Partition uint32
-	Identity  string // of the queue, as recorded
+	Identity  string // recorded identity of the queue
 	Broker    Broker
 	Sink      sink.Sink
 }
 
-// Read returns the ops of some messages from a position on, without the messages that a reader
-// would refuse. next is where the next messages begin. If no message comes for a while, next
-// equals from. Read returns a *StalledError if the queue was created anew or has lost messages.
-func (p *Past) Read(ctx context.Context, from Position, limit int) (ops []sink.Op, next Position, err error) {
+// Read returns the ops of up to limit messages at or above position from. It omits messages that a
+// reader would refuse. nextPos is the position at which to continue. If no message comes for a
+// while, nextPos equals from. Read returns a *StalledError if the queue was created again or has
+// lost messages.
+func (p *Past) Read(ctx context.Context, from Position, limit int) (ops []sink.Op, nextPos Position, err error) {
 	reader, err := p.Broker.Read(ctx, p.Partition, from, Mark{})
 	if err != nil {
 		return nil, from, wrap("read", err)
@@ -44,7 +45,7 @@ func (p *Past) Read(ctx context.Context, from Position, limit int) (ops []sink.O
 	return ops, got.Next, err
 }
 
-// taken returns the ops of the messages that would not be refused.
+// taken returns the ops of the messages that a reader would not refuse.
 func (p *Past) taken(ctx context.Context, messages []Message) ([]sink.Op, error) {
 	decoder := NewDecoder(p.Source)
 	for i := range messages {

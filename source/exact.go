@@ -8,11 +8,11 @@ import (
 	"github.com/countd/countd/internal/strictjson"
 )
 
-// This file reads numbers and booleans in the forms of other systems: decimals of databases, texts of Redis and
-// of protobuf's JSON, and MySQL's 0 and 1 for booleans. It only accepts exact values.
+// This file reads numbers and booleans as other systems write them: decimals of databases, texts
+// of Redis and of protobuf's JSON, and MySQL's 0 and 1 for booleans. It accepts only exact values.
 
-// floatMax is the highest integer up to which floats are exact. A literal with a fraction or an
-// exponent may be a float, so values above floatMax are refused.
+// Floats represent all integers up to floatMax exactly. A literal with a fraction or an exponent
+// may have been a float, so such literals above floatMax are refused.
 const floatMax = 1 << 53
 
 // plain returns a JSON value without its quotes, and whether it had quotes.
@@ -28,7 +28,7 @@ func plain(raw []byte) (text []byte, quoted bool) {
 func whole(raw []byte) (magnitude uint64, negative, ok bool) {
 	text, quoted := plain(raw)
 	digits, negative := bytes.CutPrefix(text, []byte("-"))
-	if magnitude, ok = strictjson.ParseUint64(digits); ok { // the common form
+	if magnitude, ok = strictjson.ParseUint64(digits); ok { // the common case: only digits
 		return magnitude, negative, true
 	}
 	magnitude, negative, ok = strictjson.ParseWhole(text)
@@ -68,7 +68,7 @@ func exactBool(raw []byte) (is, ok bool) {
 	return magnitude == 1, ok && magnitude <= 1 && (!negative || magnitude == 0)
 }
 
-// truth reads true or false, also as a text, and PostgreSQL's texts t and f.
+// truth parses true or false, bare or quoted, and the quoted t and f of PostgreSQL.
 func truth(raw []byte) (is, ok bool) {
 	switch text, quoted := plain(raw); {
 	case string(text) == "true", quoted && (string(text) == "t" || strings.EqualFold(string(text), "true")):

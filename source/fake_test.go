@@ -23,10 +23,12 @@ type fakeQueue struct {
 	lostAnswers bool                                             // dead letters are written, and the answers are lost
 	commits     func(Position)                                   // called by Commit, if it is set
 	reads       func()                                           // called by Read, if it is set
+	next        func(ctx context.Context) error                  // called by Next, if it is set
 	bounds      func()                                           // called by Bounds after it has read them, if it is set
 	again       func(ctx context.Context, progress func()) error // called by Again, if it is set
 	dated       bool                                             // messages have the time when they were written
 	times       []time.Time                                      // when each message was written; only if dated is set
+	silent      bool                                             // readers without a message say that the broker is silent
 	oneByOne    bool                                             // messages are fetched one by one
 	behind      uint64                                           // number of messages that Bounds does not know yet
 	deleted     map[uint64]bool                                  // messages that were removed one by one
@@ -144,7 +146,15 @@ type fakeReader struct {
 }
 
 func (r *fakeReader) Next(ctx context.Context, limit int) (Fetched, error) {
-	for {
+	r.q.mu.Lock()
+	next := r.q.next
+	r.q.mu.Unlock()
+	if next != nil {
+		if err := next(ctx); err != nil {
+			return Fetched{}, err
+		}
+	}
+	for range 5 {
 		r.q.mu.Lock()
 		if r.at < r.q.first {
 			r.q.mu.Unlock()
@@ -178,6 +188,9 @@ func (r *fakeReader) Next(ctx context.Context, limit int) (Fetched, error) {
 			return Fetched{}, err
 		}
 	}
+	r.q.mu.Lock()
+	defer r.q.mu.Unlock()
+	return Fetched{Next: Position{Lo: r.at}, Silent: r.q.silent}, nil
 }
 
 func (r *fakeReader) Commit(_ context.Context, p Position) error {

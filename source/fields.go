@@ -6,9 +6,11 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/countd/countd/internal/strictjson"
 )
 
-// read reads the root of a document.
+// read reads a configuration from the root of a YAML document.
 func (c *Config) read(root *yaml.Node) error {
 	return members(root, "", map[string]func(string, *yaml.Node) error{
 		"name":          text(&c.Name),
@@ -37,7 +39,7 @@ func (c *Config) read(root *yaml.Node) error {
 	})
 }
 
-// members reads a mapping. It refuses fields that are unknown or given twice.
+// members reads the fields of a YAML mapping. It refuses fields that are unknown or given twice.
 func members(n *yaml.Node, path string, known map[string]func(string, *yaml.Node) error) error {
 	if n.Kind != yaml.MappingNode {
 		return bad(path, "not an object of fields")
@@ -54,7 +56,7 @@ func members(n *yaml.Node, path string, known map[string]func(string, *yaml.Node
 		case !ok:
 			return bad(field, "no such field")
 		case seen[key]:
-			return bad(field, "given twice")
+			return bad(field, strictjson.GivenTwice)
 		}
 		seen[key] = true
 		if err := read(field, n.Content[i+1]); err != nil {
@@ -64,7 +66,7 @@ func members(n *yaml.Node, path string, known map[string]func(string, *yaml.Node
 	return nil
 }
 
-// text returns a function that reads a scalar.
+// text returns a function that reads a YAML scalar into to.
 func text(to *string) func(string, *yaml.Node) error {
 	return func(field string, n *yaml.Node) error {
 		switch {
@@ -111,7 +113,7 @@ func (c *Config) readStart(field string, n *yaml.Node) error {
 			return bad(field, "not a partition: a number below 2^32")
 		}
 		if _, twice := c.Start.texts[uint32(partition)]; twice {
-			return bad(field, "given twice")
+			return bad(field, strictjson.GivenTwice)
 		}
 		c.Start.texts[uint32(partition)] = value.Value
 	}

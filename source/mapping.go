@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// The parts of an op that a mapping finds.
+// These are the indexes of an op's parts in mapping.parts and Decoder.raw.
 const (
 	mapKeyspace = iota
 	mapID
@@ -22,9 +22,9 @@ const (
 	mapSlots
 )
 
-// part is the origin of one part of an op: a path or, without a path, a constant.
+// part describes one part of an op: a path into the message or, if path is empty, a constant.
 type part struct {
-	field string // in the configuration
+	field string // name of the configuration field
 	path  string // $.a.b
 	text  string // a constant keyspace or column
 	id    uint64 // a constant id, or member
@@ -40,10 +40,10 @@ type mapping struct {
 	root   *pathNode
 }
 
-// pathNode is a node of the tree of the paths.
+// pathNode is a node of the tree of all paths of a mapping.
 type pathNode struct {
 	key      string
-	slot     int // of the value at this node, or -1
+	slot     int // slot of the value at this node, or -1
 	children []*pathNode
 }
 
@@ -97,7 +97,7 @@ func compileMap(m *Mapping, format string) (*mapping, error) {
 	return out, nil
 }
 
-// compile parses the text of a part: a path, or a constant of its type.
+// compile parses a part's text in the configuration: a path, or a constant.
 func (m *mapping) compile(slot int) error {
 	p := &m.parts[slot]
 	field := "map." + p.field
@@ -112,7 +112,7 @@ func (m *mapping) compile(slot int) error {
 	switch slot {
 	case mapID, mapMember:
 		if p.id, ok = strictjson.ParseUint64([]byte(p.text)); !ok {
-			return bad(field, "neither a path such as $.id nor %s", strings.TrimPrefix(notUint64, "not "))
+			return bad(field, "neither a path such as $.id nor %s", strings.TrimPrefix(strictjson.NotUint64, "not "))
 		}
 	case mapValue:
 		if m.member {
@@ -124,7 +124,7 @@ func (m *mapping) compile(slot int) error {
 		}
 		var err error
 		if p.value, err = strconv.ParseInt(p.text, 10, 64); err != nil {
-			return bad(field, "neither a path such as $.n nor %s", strings.TrimPrefix(notInt64, "not "))
+			return bad(field, "neither a path such as $.n nor %s", strings.TrimPrefix(strictjson.NotInt64, "not "))
 		}
 	case mapIf, mapUnless:
 		return bad(field, "not a path such as $.visible")
@@ -132,7 +132,7 @@ func (m *mapping) compile(slot int) error {
 	return nil
 }
 
-// joins returns the value of an op with a member: 1 if the member joins, or 0 if it leaves.
+// joins returns the value of an op with a member: 1 if the member joins, 0 if it leaves.
 func joins(set bool) int64 {
 	if set {
 		return 1
@@ -182,7 +182,7 @@ func (n *pathNode) find(key []byte) *pathNode {
 	return nil
 }
 
-// walk reads the value at the cursor, and stores the values of the paths below n in raw.
+// walk reads the value at the cursor, and stores the values at the paths below n in raw.
 func (n *pathNode) walk(c *strictjson.Cursor, raw [][]byte) {
 	if len(n.children) == 0 || !c.Begin('{') {
 		if isNull(c.Skip()) {
@@ -205,7 +205,7 @@ func (n *pathNode) walk(c *strictjson.Cursor, raw [][]byte) {
 		}
 		child := n.children[at]
 		if found&(1<<at) != 0 {
-			c.Fail(child.key, givenTwice)
+			c.Fail(child.key, strictjson.GivenTwice)
 		}
 		found |= 1 << at
 		if child.slot >= 0 {
@@ -216,7 +216,7 @@ func (n *pathNode) walk(c *strictjson.Cursor, raw [][]byte) {
 	}
 }
 
-// setNull stores null as the values of the paths below n.
+// setNull stores null for all paths below n.
 func (n *pathNode) setNull(raw [][]byte) {
 	for _, child := range n.children {
 		if child.slot >= 0 {
@@ -226,7 +226,7 @@ func (n *pathNode) setNull(raw [][]byte) {
 	}
 }
 
-// mapped reads a message in any form of JSON through the mapping.
+// mapped reads a message of any JSON structure through the mapping.
 func (d *Decoder) mapped(value []byte) error {
 	if len(value) == 0 {
 		return errors.New("empty: an object is needed")
@@ -244,14 +244,14 @@ func (d *Decoder) mapped(value []byte) error {
 	return err
 }
 
-// row is what a mapping found.
+// row has the parsed parts of an op.
 type row struct {
 	keyspace, column string
 	id, member       uint64
 	value            int64 // for a row with a member, 1 if the member joins
 }
 
-// find finds the parts of an op in a JSON text.
+// find stores the parts of an op in a JSON text in d.raw.
 func (d *Decoder) find(text []byte) error {
 	clear(d.raw[:])
 	c := &d.cursor
@@ -261,7 +261,7 @@ func (d *Decoder) find(text []byte) error {
 	return c.Err
 }
 
-// counts reports whether the conditions hold for what find found.
+// counts reports whether the conditions If and Unless hold for the text that find has read.
 func (d *Decoder) counts() (bool, error) {
 	for _, slot := range []int{mapIf, mapUnless} {
 		p := &d.mapping.parts[slot]
@@ -270,16 +270,16 @@ func (d *Decoder) counts() (bool, error) {
 		case p.path == "":
 			continue
 		case raw == nil:
-			return false, fmt.Errorf("%s: %s", p.path, missing)
+			return false, fmt.Errorf("%s: %s", p.path, strictjson.Missing)
 		}
 		is, ok := exactBool(raw)
 		switch {
 		case isNull(raw):
 			is = false
-		case !ok && slot == mapUnless: // such as the time of a deletion
+		case !ok && slot == mapUnless: // not a boolean, such as the time of a deletion
 			is = string(raw) != `""`
 		case !ok:
-			return false, fmt.Errorf("%s: %s", p.path, notBool)
+			return false, fmt.Errorf("%s: %s", p.path, strictjson.NotBool)
 		}
 		if is == (slot == mapUnless) {
 			return false, nil
@@ -298,7 +298,7 @@ func (d *Decoder) hasNull() bool {
 	return false
 }
 
-// row parses the parts that find has found.
+// row parses the parts that find has stored.
 func (d *Decoder) row() (row, error) {
 	m := d.mapping
 	var r row
@@ -318,15 +318,15 @@ func (d *Decoder) row() (row, error) {
 	r.value = m.parts[mapValue].value
 	if p := &m.parts[mapValue]; p.path != "" {
 		raw := d.raw[mapValue]
-		ok, set, problem := raw != nil, false, missing
+		ok, set, problem := raw != nil, false, strictjson.Missing
 		switch {
 		case !ok:
 		case m.member:
 			set, ok = exactBool(raw)
-			r.value, problem = joins(set), notBool
+			r.value, problem = joins(set), strictjson.NotBool
 		default:
 			r.value, ok = exactInt64(raw)
-			problem = notInt64
+			problem = strictjson.NotInt64
 		}
 		if !ok {
 			return row{}, fmt.Errorf("%s: %s", p.path, problem)
@@ -338,7 +338,7 @@ func (d *Decoder) row() (row, error) {
 	return r, nil
 }
 
-// id parses the number of a part: the id or the member.
+// id parses a part that is a number: the id or the member.
 func (d *Decoder) id(slot int) (uint64, error) {
 	p := &d.mapping.parts[slot]
 	in, err := d.within(slot)
@@ -347,7 +347,7 @@ func (d *Decoder) id(slot int) (uint64, error) {
 	}
 	id, ok := exactUint64(in.Data)
 	if !ok {
-		return 0, fmt.Errorf("%s: %s", p.path, notUint64)
+		return 0, fmt.Errorf("%s: %s", p.path, strictjson.NotUint64)
 	}
 	return id, nil
 }
@@ -359,13 +359,13 @@ func (d *Decoder) within(slot int) (*strictjson.Cursor, error) {
 	case p.path == "":
 		return nil, nil
 	case d.raw[slot] == nil:
-		return nil, fmt.Errorf("%s: %s", p.path, missing)
+		return nil, fmt.Errorf("%s: %s", p.path, strictjson.Missing)
 	}
 	d.inner.Reset(d.raw[slot])
 	return &d.inner, nil
 }
 
-// text parses the name of a part: the keyspace or the column.
+// text parses a part that is a name: the keyspace or the column.
 func (d *Decoder) text(slot int) (string, error) {
 	p := &d.mapping.parts[slot]
 	in, err := d.within(slot)
@@ -373,7 +373,7 @@ func (d *Decoder) text(slot int) (string, error) {
 		return p.text, err
 	}
 	if in.Peek() != '"' {
-		return "", fmt.Errorf("%s: %s", p.path, notString)
+		return "", fmt.Errorf("%s: %s", p.path, strictjson.NotString)
 	}
 	name := d.name(in.Str())
 	if name == "" {

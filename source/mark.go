@@ -12,8 +12,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// marksMax bounds the marks that a session compares. If a few messages are gone without a loss, those of lower
-// marks mostly are too.
+// marksMax bounds the marks that a session compares. If retention has removed the messages of the
+// highest marks, it has probably removed those of lower marks too.
 const marksMax = 8
 
 // MarkOf returns the mark of a message.
@@ -24,7 +24,7 @@ func MarkOf(m *Message) sink.Mark {
 		binary.LittleEndian.PutUint64(head[:], uint64(m.Time.UnixNano()))
 	}
 	binary.LittleEndian.PutUint64(head[8:], uint64(len(m.Key)))
-	_, _ = h.Write(head[:]) // a hash takes everything
+	_, _ = h.Write(head[:]) // a hash never returns an error
 	_, _ = h.Write(m.Key)
 	if !m.Derived {
 		_, _ = h.Write(m.Value)
@@ -33,7 +33,7 @@ func MarkOf(m *Message) sink.Mark {
 	return sink.Mark{Position: m.Position, Sum: max(1, binary.LittleEndian.Uint64(h.Sum(sum[:0])))}
 }
 
-// marks returns sink.Batch.Mark for a batch of messages.
+// marks returns the function sink.Batch.Mark for a batch with these messages.
 func (s *session) marks(messages []Message) func(below Position) sink.Mark {
 	return func(below Position) sink.Mark {
 		if n := firstFrom(messages, below); n > 0 {
@@ -43,10 +43,10 @@ func (s *session) marks(messages []Message) func(below Position) sink.Mark {
 	}
 }
 
-// verify compares the marks of the shards with the queue, the highest first: DESIGN.md. It returns
-// a *StalledError if the queue has other messages than the shards have passed. If the message of a
-// mark is still there and has a time, verify returns its position: a later message in its place
-// would have another time.
+// verify compares the marks of the shards with the queue, the highest mark first; see DESIGN.md.
+// It returns a *StalledError if the queue has other messages in the place of those that shards
+// have passed. If the queue still has the message of a mark, and the message has a time, verify
+// returns the position of that message. A message that later took its place would have another time.
 func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (there Position, err error) {
 	shards = slices.DeleteFunc(slices.Clone(shards), func(p sink.ShardPosition) bool { return !p.Known || !p.Mark.Exists() })
 	slices.SortFunc(shards, func(a, b sink.ShardPosition) int {
@@ -59,9 +59,9 @@ func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (ther
 			return there, s.brokerError("read the last counted message again", err)
 		}
 		if how := got.Differs(p.Mark); how != "" {
-			return there, s.replaced(p.Mark, p.Position, how)
+			return there, replaced(p.Mark, p.Position, how)
 		}
-		if len(got.Messages) > 0 { // all messages below it are those that were counted, too
+		if len(got.Messages) > 0 { // all messages below it were counted too
 			s.found, s.passed = p.Mark, p.Position
 			if m := &got.Messages[0]; dated(m) {
 				there = m.Position
@@ -72,14 +72,15 @@ func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (ther
 	return there, nil
 }
 
-// replaced returns the *StalledError for a queue that differs from what a shard with a mark has passed.
-func (s *session) replaced(mark sink.Mark, passed Position, how string) error {
-	return Stalled("message at position %s, the last one counted below position %s, %s: the queue lost messages and has others in their place; "+
-		"seek to where it lost them, or below, to count what stands there; or %s", mark.Position, passed, how, s.seekPast(Position{}, "to go on without it"))
+// replaced returns the *StalledError for a queue that no longer has the message of a shard's mark.
+// passed is the shard's position.
+func replaced(mark sink.Mark, passed Position, how string) error {
+	return Replaced("message at position %s, the last one counted below position %s, %s", mark.Position, passed, how)
 }
 
-// again reads the message of a shard's mark. It waits as long as the broker makes progress.
-// PostgreSQL may have to read a large transaction, or all the log since an open transaction began.
+// again reads the message of a shard's mark a second time. It waits as long as the broker makes
+// progress. PostgreSQL may have to read a large transaction, or its whole log since an open
+// transaction began.
 func (s *session) again(ctx context.Context, p sink.ShardPosition) (Again, error) {
 	way := s.seekPast(Position{}, "to go on without comparing it")
 	s.status.set(func() {
@@ -119,8 +120,8 @@ func (s *session) again(ctx context.Context, p sink.ShardPosition) (Again, error
 // dated reports whether a message has a time that is not part of its position, as with Redis.
 func dated(m *Message) bool { return !m.Time.IsZero() && m.Time.UnixMilli() != int64(m.Position.Hi) }
 
-// Differs returns how the messages differ from the one with a mark. It returns "" if they do not
-// differ, or if nobody can tell.
+// Differs describes how the messages differ from the message with the mark. It returns "" if they
+// do not differ, or if that is unknown.
 func (a *Again) Differs(mark sink.Mark) string {
 	same := func(m Message) bool { return MarkOf(&m) == mark }
 	at := func(m Message) bool { return m.Position == mark.Position }

@@ -25,7 +25,7 @@ func ParsePosition(text string) (Position, error) {
 	return Position{Hi: h<<32 | l}, nil
 }
 
-// shown shortens a text from outside for an error.
+// shown shortens a text of a client for an error message.
 func shown(text string) string {
 	const shownMax = 64
 	if len(text) > shownMax {

@@ -10,26 +10,26 @@ import (
 )
 
 const (
-	// rejectsMax bounds the refusals that wait to be recorded. If recording fails while more wait,
-	// the session ends.
+	// rejectsMax bounds the refusals that wait to be recorded. If recording fails while more than
+	// rejectsMax wait, the session ends.
 	rejectsMax = 10_000
-	// rejectsPerTick bounds the commands between two ticks, because all partitions share the
-	// catalog.
+	// rejectsPerTick bounds the catalog commands between two ticks, because all partitions share
+	// the catalog.
 	rejectsPerTick = 10
-	// rejectsTimeout bounds one attempt, during which the reader waits.
+	// rejectsTimeout bounds one attempt to record, because the reader waits during it.
 	rejectsTimeout = time.Second
 )
 
-// rejects has the refusals that are not recorded yet. It outlives a session. The refusals below
-// the position of the session are complete, because no op is refused after its message was passed.
-// Only complete refusals are recorded, in order, so each is recorded once.
+// rejects has the refusals that are not recorded yet. It outlives a session. Below the session's
+// position no further refusal can appear, because no op is refused after its message was passed.
+// So only refusals below that position are recorded, in order, and each of them once.
 type rejects struct {
 	waiting  []sink.Refusal
-	ids      map[string]bool // the IDs of the letters of waiting; a repeated batch may refuse an op again
+	ids      map[string]bool // letter IDs of waiting, because a repeated batch may refuse an op again
 	recorded int             // attempts since the last tick
 }
 
-// reject counts refusals and adds them to those that wait to be recorded.
+// reject counts refusals and adds them to waiting.
 func (r *Runner) reject(letters []Letter) {
 	r.status.rejected(len(letters))
 	if r.cfg.Rejected == nil {
@@ -44,7 +44,8 @@ func (r *Runner) reject(letters []Letter) {
 	}
 }
 
-// recordRejects records the refusals of messages below a position. It returns an error only if too many wait.
+// recordRejects records the refusals of messages below a position. It returns an error only if
+// more than rejectsMax refusals wait.
 func (r *Runner) recordRejects(ctx context.Context, below Position) error {
 	if len(r.rejects.waiting) == 0 || r.rejects.recorded >= rejectsPerTick {
 		return nil
@@ -61,13 +62,13 @@ func (r *Runner) recordRejects(ctx context.Context, below Position) error {
 	switch {
 	case err == nil:
 		if r.rejects.waiting = slices.Delete(r.rejects.waiting, 0, n); len(r.rejects.waiting) == 0 {
-			clear(r.rejects.ids) // before that, ids also has passed messages
+			clear(r.rejects.ids) // drop the IDs of recorded refusals only now, when no refusal waits
 		}
 		return nil
 	case len(r.rejects.waiting) > rejectsMax:
 		return fmt.Errorf("cannot record what was rejected: %w", err)
 	}
-	r.rejects.recorded = rejectsPerTick // try again after the next tick
+	r.rejects.recorded = rejectsPerTick // retry only after the next tick
 	r.cfg.Logger.Debug("what was rejected is not recorded yet", "source", r.cfg.Source.Name, "partition", r.cfg.Partition, "err", err)
 	return nil
 }

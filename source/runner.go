@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// The times of a runner. Tests shorten them.
+// Tests shorten these times of a runner.
 var defaultTimes = times{
 	backoffMin: 100 * time.Millisecond,
 	backoffMax: 30 * time.Second,
@@ -24,42 +24,43 @@ var defaultTimes = times{
 type times struct {
 	backoffMin, backoffMax time.Duration
 	tick                   time.Duration // between calls of session.tick
-	meet                   time.Duration // between reads of the shards' positions while the queue is idle
-	late                   time.Duration // how long a session goes on without a shard that does not answer
+	meet                   time.Duration // between reads of all shards' positions while the queue is idle
+	late                   time.Duration // between reads of the shards' positions while a shard does not answer
 	call                   time.Duration // bounds a call of the broker or the Sink, except Again
-	silence                time.Duration // how long Again may make no progress: a walsender may skip changes silently for wal_sender_timeout / 2
+	silence                time.Duration // how long Again may make no progress; a walsender may be silent for wal_sender_timeout / 2 while it skips changes
 }
 
 // RunnerConfig configures a runner, or all runners of a consumer. Late, Logger, Counts, Rejected and Ending are
 // optional.
 type RunnerConfig struct {
-	Number    uint64 // of the source
+	Number    uint64 // number of the source
 	Source    *Config
 	Partition uint32
-	// Late makes the partition begin at its first message. Begin has recorded all older partitions.
+	// Late is set for a partition that was added after Begin. It begins at its first message.
 	Late   bool
 	Broker Broker
 	Sink   sink.Sink
 	Logger *slog.Logger
-	// Counts returns the Counts of a partition; nil if each runner has its own.
+	// Counts returns the Counts of a partition. If it is nil, each runner has its own Counts.
 	Counts func(partition uint32) *Counts
-	// Rejected records refusals, which ascend by position; nil to record none.
+	// Rejected records refusals, which are in order of position; nil to record none.
 	Rejected func(ctx context.Context, partition uint32, all []sink.Refusal) error
-	// Closing Ending makes the runner apply its batch, move the shards to one position and end. If it is nil, only
-	// the context ends the runner.
+	// Closing Ending makes the runner apply its batch, move all shards to one position, and end.
+	// If Ending is nil, only the context ends the runner.
 	Ending <-chan struct{}
 }
 
-// Runner reads one partition. Two runners of a partition at once do no harm.
+// Runner reads one partition. Two runners may read the same partition at once, because each shard
+// applies an op only once.
 //
-// The goroutine of Run does everything except fetching. Each session starts a goroutine that fetches ahead, and
-// waits for its end.
+// The goroutine of Run does everything except fetching. Each session starts a goroutine that
+// fetches messages ahead, and waits for its end.
 type Runner struct {
 	cfg      RunnerConfig
 	times    times
 	status   status
 	decoder  *Decoder
-	reported error      // the last logged error
+	reported error      // last logged error
 	start    sink.Start // the start that the last session read
 
 	decided   decided
@@ -87,8 +88,8 @@ func NewRunner(cfg RunnerConfig) *Runner {
 func (r *Runner) Status() Status { return r.status.get() }
 
 // Run reads until ctx ends, Ending is closed, or the source is paused or deleted. After an error
-// it begins again at the positions of the shards. The wait grows with each session in which the
-// lowest position has not risen.
+// it waits and starts a new session at the positions of the shards. The wait grows with each
+// session in which the lowest position has not risen.
 func (r *Runner) Run(ctx context.Context) {
 	wait := r.times.backoffMin
 	var reached Position

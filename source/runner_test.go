@@ -279,6 +279,39 @@ func TestTruncateIsNotConfirmed(t *testing.T) {
 	}
 }
 
+// TestUnseenLossIsNotConfirmed: a session ends because the broker failed, and the queue has lost its end by then. It
+// does not confirm its position. The partition stays stalled once the queue has grown, because the runner saw the end.
+func TestUnseenLossIsNotConfirmed(t *testing.T) {
+	q, shards := newFakes(2, nil)
+	q.add(like(1, 1), like(2, 1), like(3, 1))
+	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: shards.Node()})
+	r.times.tick, r.times.backoffMin = time.Hour, time.Millisecond // a tick would look at the end first
+	var told atomic.Uint64
+	q.commits = func(p Position) { told.Store(p.Lo) }
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	eventually(t, "it is counted", func() bool { return r.Status().Applied == 3 })
+	q.set(func() {
+		q.values = q.values[:1]
+		q.next = func(context.Context) error { return errBroken }
+		q.bounds = func() { q.set(func() { q.values = append(q.values[:1], like(4, 1), like(4, 1), like(4, 1)) }) }
+	})
+	eventually(t, "it stalls", func() bool { return r.Status().State == StateStalled })
+	if at := told.Load(); at != 0 {
+		t.Errorf("the broker was told of %d, and the queue ended at 1", at)
+	}
+	if reason := r.Status().Reason; !strings.Contains(reason, "is another one now") {
+		t.Error(reason)
+	}
+	cancel()
+	<-ended
+	if r.truncated.end.Lo != 1 {
+		t.Errorf("the runner remembers the end %v: %v", r.truncated.end, r.truncated.why)
+	}
+}
+
 // TestLostData: a source that lost messages stalls, and applies nothing more.
 func TestLostData(t *testing.T) {
 	for name, harm := range map[string]struct {

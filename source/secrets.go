@@ -10,15 +10,15 @@ import (
 	"syscall"
 )
 
-// secretBytesMax bounds a file that a configuration names. A bundle of all public authorities has
-// some 200 KiB.
+// secretBytesMax bounds a file that a configuration names. A file with all public certificate
+// authorities has some 200 KiB.
 const secretBytesMax = 1 << 20
 
-// Secrets reads the files that configurations name, all from one directory of the node. Whoever
-// may change a source can send any file of this directory to any address.
+// Secrets reads the files that configurations name, all from one directory of the node. Anybody
+// who may change a source can make a node send any file of this directory to any address.
 //
-// Invariant: it opens nothing outside of the directory, whatever the names and the symbolic links in
-// it are, and reads regular files of at most secretBytesMax only.
+// Invariant: despite file names and symbolic links, it opens no file outside of the directory. It
+// reads only regular files of at most secretBytesMax.
 type Secrets struct {
 	Dir string // if empty, configurations may name no files
 }
@@ -97,7 +97,7 @@ func (s Secrets) read(name string) ([]byte, error) {
 		return nil, fmt.Errorf("cannot open the directory of --source-secrets-dir: %w", err)
 	}
 	defer root.Close()
-	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe without a writer would block
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0) // without O_NONBLOCK, opening a pipe without a writer would block
 	if err != nil {
 		return nil, err
 	}

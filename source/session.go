@@ -11,30 +11,32 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// session reads a partition until an error. The positions of all shards that answered lie between low and high.
+// session reads a partition until an error. The positions of all shards that answered are between
+// low and high.
 type session struct {
 	*Runner
 	reader Reader
-	at     Position  // all ops of messages below it are applied or refused
-	low    Position  // of the lowest shard
-	high   Position  // of the highest shard
-	even   bool      // all shards have reached the session's position
-	late   bool      // a shard did not answer when all were last asked, and may be below low or above high
-	behind string    // why a shard did not move with the others, or ""
-	met    time.Time // when all shards were last read
-	last   sink.Mark // of the last message that this session has read below its position, or none
-	found  sink.Mark // the highest mark whose message the queue still has
-	passed Position  // of the shard with that mark, which has passed no message above the mark
+	at     Position             // all ops of messages below it are applied or refused
+	low    Position             // position of the lowest shard
+	high   Position             // position of the highest shard
+	even   bool                 // all shards have reached the session's position
+	behind string               // reason that names a shard that did not answer at the last read of all positions, and may be below low or above high; or ""
+	late   []sink.ShardPosition // the shards that did not answer when their positions were last read
+	met    time.Time            // when the positions of all shards were last read
+	heard  bool                 // the broker has sent something since the last tick
+	last   sink.Mark            // mark of the last message that this session has read below the position at; zero for none
+	found  sink.Mark            // the highest mark, among all shards, whose message the queue still has
+	passed Position             // position of the shard with the mark found; there are no messages between the two
 
 	waiting      []Message
 	waitingBytes int
-	next         Position // all messages below it are applied or in waiting
+	next         Position // position below which all messages are applied or in waiting
 }
 
 // errEnding is returned by a session after Ending was closed.
 var errEnding = errors.New("the runner is to end")
 
-// session runs one session. It returns the lowest position of the shards.
+// session runs a session until its end. It returns the lowest position of the shards.
 func (r *Runner) session(ctx context.Context) (low Position, err error) {
 	s := &session{Runner: r}
 	if err = s.begin(ctx); err == nil {
@@ -44,8 +46,8 @@ func (r *Runner) session(ctx context.Context) (low Position, err error) {
 	return s.low, s.advise(err)
 }
 
-// begin finds where to read. It returns a *StalledError if the queue was replaced or has lost
-// messages.
+// begin finds the position to read from, and opens the reader. It returns a *StalledError if the
+// queue was replaced or has lost messages.
 func (s *session) begin(ctx context.Context) error {
 	shards, err := s.find(ctx)
 	if err != nil {
@@ -61,8 +63,8 @@ func (s *session) begin(ctx context.Context) error {
 	return s.open(ctx)
 }
 
-// find reads where the partition begins and where the shards are. It compares the positions with the end of the
-// queue.
+// find reads the start of the partition and the positions of the shards. It compares the positions
+// with the end of the queue.
 func (s *session) find(ctx context.Context) ([]sink.ShardPosition, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.times.call)
 	defer cancel()
@@ -90,17 +92,18 @@ func (s *session) find(ctx context.Context) ([]sink.ShardPosition, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The positions may be those of a later seek, as Positions may read the catalog again.
+	// Check that no seek came in between, because Positions may have read a newer catalog than
+	// Start.
 	if now, err := s.cfg.Sink.Start(ctx, s.cfg.Number, partition, start); err != nil || now != start {
 		return nil, wrap("record the start", cmp.Or(err, sink.ErrMoved))
 	}
-	if start != s.start { // after a seek, decide all messages anew
+	if start != s.start { // after a seek, forget all decisions on messages
 		s.start, s.truncated = start, truncated{}
 		s.decided = decided{refused: map[Position]*refusal{}}
 	}
 	s.low, s.high = sink.Span(shards, start.Position)
 	s.at, s.next = s.low, s.low
-	return shards, s.look(ctx) // after reading the positions, which another reader may just have moved
+	return shards, s.look(ctx) // read the end after the positions, because another reader may just have moved the shards
 }
 
 // open opens the reader of the queue.
@@ -117,7 +120,7 @@ func (s *session) open(ctx context.Context) error {
 		err = sameQueue(s.start.Identity, identity)
 	}
 	if err != nil {
-		_ = reader.Close() // err is more informative
+		_ = reader.Close() // err already says why
 	}
 	s.reader = reader
 	return s.brokerError("find the queue", err)
@@ -133,19 +136,36 @@ func sameQueue(recorded, found string) error {
 // positions returns the positions of the shards.
 func (s *session) positions(ctx context.Context) ([]sink.ShardPosition, error) {
 	shards, err := s.cfg.Sink.Positions(ctx, s.cfg.Number, s.cfg.Partition)
+	if err != nil {
+		return nil, wrap("read the positions", err)
+	}
 	s.met = time.Now()
-	s.late = slices.ContainsFunc(shards, func(p sink.ShardPosition) bool { return p.Late })
-	return shards, wrap("read the positions", err)
+	s.late = slices.DeleteFunc(slices.Clone(shards), func(p sink.ShardPosition) bool { return !p.Late })
+	behind := ""
+	if len(s.late) > 0 {
+		behind = sink.Silent(s.late[0].Keyspace, s.late[0].Shard)
+	}
+	s.setBehind(behind)
+	return shards, nil
 }
 
-// look reads the end of the queue and compares it with the highest shard.
+// setBehind sets behind, also in the status.
+func (s *session) setBehind(behind string) {
+	if s.behind = behind; behind == "" {
+		s.late = nil
+	}
+	s.status.set(func() { s.status.mu.shard = behind })
+}
+
+// look reads the end of the queue, and returns a *StalledError if the end is below the highest
+// shard.
 func (s *session) look(ctx context.Context) error {
 	looked := time.Now()
 	_, end, err := s.cfg.Broker.Bounds(ctx, s.cfg.Partition)
 	if err != nil {
 		return s.brokerError("read the queue's bounds", err)
 	}
-	if end.Less(s.high) { // the highest shard would skip messages that are written below it
+	if end.Less(s.high) { // the highest shard would skip messages that are written below its position
 		return Truncated(end, "position %s is beyond the end of the queue, %s: the queue was truncated or made anew; seek to go on", s.high, end)
 	}
 	s.status.setEnd(end, looked)
@@ -153,8 +173,7 @@ func (s *session) look(ctx context.Context) error {
 	return nil
 }
 
-// wrap adds to an error the action that failed. It leaves a *StalledError and ErrMoved as they
-// are.
+// wrap adds the failed action to an error. It returns a *StalledError and ErrMoved unchanged.
 func wrap(verb string, err error) error {
 	if _, is := errors.AsType[*StalledError](err); err == nil || is || errors.Is(err, sink.ErrMoved) {
 		return err
@@ -162,8 +181,9 @@ func wrap(verb string, err error) error {
 	return fmt.Errorf("cannot %s: %w", verb, err)
 }
 
-// brokerError wraps an error of the broker. An error that only another password, certificate or permission can
-// mend becomes a *StalledError. Do not use it for errors of the Sink: nodes of countd use TLS too.
+// brokerError wraps an error of the broker. An error that only another password, certificate or
+// permission can resolve becomes a *StalledError. Do not use it for errors of the Sink, because
+// calls between nodes of countd use TLS too.
 func (s *session) brokerError(verb string, err error) error {
 	err = wrap(verb, err)
 	if _, is := errors.AsType[*StalledError](err); err != nil && !is && (untrusted(err) || s.cfg.Broker.Denied(err)) {
@@ -172,27 +192,31 @@ func (s *session) brokerError(verb string, err error) error {
 	return err
 }
 
-// advise adds to a stall for lost messages the position that a seek should use.
+// advise adds the position for a seek to a stall for lost messages.
 func (s *session) advise(err error) error {
 	stalled, is := errors.AsType[*StalledError](err)
-	if !is || stalled.Next == (Position{}) {
-		return err
+	switch {
+	case is && stalled.Replaced:
+		return Stalled("%s; seek to where it lost them, or below, to count what stands there; or %s", stalled.Reason, s.seekPast(Position{}, "to go on without it"))
+	case is && stalled.Next != Position{}:
+		return Stalled("%s; %s", stalled.Reason, s.seekPast(stalled.Next, "to go on without them"))
 	}
-	return Stalled("%s; %s", stalled.Reason, s.seekPast(stalled.Next, "to go on without them"))
+	return err
 }
 
-// seekPast tells an operator to seek to p or to the highest shard: a lower position would make that shard count
-// messages twice. While a shard is late, which may be the highest, seekPast names no position. Lower shards skip
-// what lies between, which is gone or was counted by others.
+// seekPast returns advice for the operator: seek to p or, if that is higher, to the highest
+// shard's position. A lower position would make that shard count messages twice. After the seek,
+// lower shards skip messages that are gone or that other shards have counted. While a shard is
+// late, seekPast names no position, because that shard may be the highest.
 func (s *session) seekPast(p Position, purpose string) string {
-	if s.late {
-		return purpose + ", wait: " + cmp.Or(s.behind, "a shard does not answer") + ", and once all shards answer, this says where to seek"
+	if s.behind != "" {
+		return purpose + ", wait: " + s.behind + ", and once all shards answer, this says where to seek"
 	}
 	return fmt.Sprintf("seek to %s %s", higher(p, s.high), purpose)
 }
 
-// read reads until an error, and then moves all shards to one position, so that the meaning of messages may
-// change. If the move fails, the next reader makes it.
+// read reads until an error, and then moves all shards to one position. Only then may a new
+// configuration change the meaning of messages. If the move fails, the next reader makes it.
 func (s *session) read(ctx context.Context) error {
 	fetching, cancel := context.WithCancel(ctx)
 	fetched := make(chan fetch)
@@ -210,25 +234,30 @@ func (s *session) read(ctx context.Context) error {
 	cancel()
 	for range fetched { // wait for the end of fetch
 	}
-	// A queue that was replaced may never have had the session's position.
-	if _, stalled := errors.AsType[*StalledError](err); s.even && !s.late && !stalled && !errors.Is(err, sink.ErrMoved) {
-		s.lastCommit(ctx)
+	// Confirm nothing to a replaced queue, which may never have had the session's position.
+	if _, stalled := errors.AsType[*StalledError](err); s.even && !stalled && !errors.Is(err, sink.ErrMoved) {
+		if err := s.confirm(ctx, lastConfirmMax); err != nil { // ignore the error: the broker still has the position of the last tick
+			s.remember(err)
+			s.cfg.Logger.Debug("the last position of a reader of a source was not confirmed", "source", s.cfg.Source.Name, "partition", s.cfg.Partition, "err", err)
+		}
 	}
-	_ = s.reader.Close() // if it fails, all that was applied stays applied
+	_ = s.reader.Close() // ignore the error: all applied ops stay applied
 	return err
 }
 
-// lastCommitMax bounds the last commit of a session, because the broker may be why the session ends.
-const lastCommitMax = time.Second
+// lastConfirmMax bounds the last confirm of a session, because a broker that does not answer may
+// be the reason for the end.
+const lastConfirmMax = time.Second
 
-// lastCommit commits the position of all shards, so that the next reader's check knows what was read. If it fails,
-// the broker knows the position of the last tick.
-func (s *session) lastCommit(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, lastCommitMax)
+// confirm commits the position of all shards to the broker, by which the next reader notices lost
+// messages. It commits nothing if the queue ends below a shard, or if a shard does not answer.
+func (s *session) confirm(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	if err := s.reader.Commit(ctx, s.low); err != nil {
-		s.cfg.Logger.Debug("the last position of a reader of a source was not confirmed", "source", s.cfg.Source.Name, "partition", s.cfg.Partition, "err", err)
+	if err := s.look(ctx); err != nil || s.behind != "" {
+		return err
 	}
+	return s.brokerError("commit", s.reader.Commit(ctx, s.low))
 }
 
 // fetch is a result of Reader.Next.
@@ -268,13 +297,14 @@ func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
 			return errEnding
 		case f := <-fetched:
 			if f.err != nil {
-				if lost, is := errors.AsType[*StalledError](f.err); is && lost.Next != (Position{}) { // the messages below the lost ones are good
+				if lost, is := errors.AsType[*StalledError](f.err); is && lost.Next != (Position{}) { // the messages before the lost ones are good
 					if err := s.flush(ctx); err != nil {
 						return err
 					}
 				}
 				return s.brokerError("read", f.err)
 			}
+			s.heard = s.heard || !f.Silent
 			s.status.set(func() {
 				s.status.mu.left = f.Left
 				if n := len(f.Messages); n > 0 {
@@ -299,12 +329,13 @@ func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
 	}
 }
 
-// gather adds fetched messages to the batch, and flushes a full batch. It returns a *StalledError for a message that
-// the queue did not have when verify compared it: the shard at s.passed would skip it.
+// gather adds fetched messages to the batch, and flushes a full batch. It returns a *StalledError
+// for a message between s.found and s.passed. The queue had no message there when verify compared
+// the mark, and the shard at s.passed would skip it.
 func (s *session) gather(ctx context.Context, f Fetched) error {
 	for i := range f.Messages {
 		if at := f.Messages[i].Position; s.found.Position.Less(at) && at.Less(s.passed) {
-			return s.replaced(s.found, s.passed, (&Again{Messages: f.Messages[i : i+1]}).Differs(s.found))
+			return replaced(s.found, s.passed, (&Again{Messages: f.Messages[i : i+1]}).Differs(s.found))
 		}
 	}
 	most, bytes := s.cfg.Source.Batch.Messages, f.Bytes()
@@ -333,51 +364,54 @@ func (s *session) tick(ctx context.Context) error {
 	if err := s.recordRejects(ctx, s.at); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, s.times.call)
-	defer cancel()
-	if err := s.look(ctx); err != nil {
+	if err := s.confirm(ctx, s.times.call); err != nil {
 		return err
 	}
-	if !s.late {
-		if err := s.reader.Commit(ctx, s.low); err != nil {
-			return s.brokerError("commit", err)
-		}
-	}
-	if len(s.waiting) == 0 { // otherwise flush sets the state
+	if len(s.waiting) == 0 && s.heard { // otherwise flush sets the state
 		s.status.idle()
 	}
+	s.heard = false
 	return nil
 }
 
-// settle moves all shards to one position. If all shards are there already, settle reads their
-// positions again from time to time. If a shard was restored from a backup, the session begins
-// anew.
+// settle moves all shards to one position. If all shards are at that position already, settle
+// reads their positions again from time to time. If a shard was restored from a backup, settle
+// ends the session.
 //
-// While a shard does not answer, the others continue. The session ends after times.late, and the next one asks
-// that shard again.
+// While a shard does not answer, the others continue, and the status names it. settle reads its
+// position again from time to time. Once it answers, settle ends the session, because the next one
+// must compare its position and mark. The session does not end earlier, because PostgreSQL may
+// take long to send the first message to a new session.
 func (s *session) settle(ctx context.Context) error {
-	if s.behind != "" && time.Since(s.met) >= s.times.late {
-		return sink.ErrMoved
-	}
 	next := s.at
 	if len(s.waiting) == 0 {
 		next = s.next
 	}
 	if !s.even || s.at.Less(next) {
-		return s.apply(ctx, sink.Batch{Next: next}, nil)
+		if err := s.apply(ctx, sink.Batch{Next: next}, nil); err != nil {
+			return err
+		}
 	}
-	if time.Since(s.met) < s.times.meet {
+	every := s.times.meet
+	if s.behind != "" {
+		every = s.times.late
+	}
+	if time.Since(s.met) < every {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.times.call)
 	defer cancel()
+	were := s.late
 	shards, err := s.positions(ctx)
 	if err != nil {
 		return err
 	}
-	if low, high := sink.Span(shards, s.at); low != s.at || high != s.at {
+	low, high := sink.Span(shards, s.at)
+	answers := slices.ContainsFunc(were, func(p sink.ShardPosition) bool { return !slices.Contains(s.late, p) })
+	if low != s.at || s.high.Less(high) || answers {
 		return sink.ErrMoved
 	}
+	s.even = s.even && s.behind == "" // only apply sets even, because apply also sets low
 	return nil
 }
 
@@ -389,20 +423,19 @@ func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) e
 	defer cancel()
 	s.decided.hand(b.From, b.Next)
 	done, err := s.cfg.Sink.Apply(call, &b)
-	s.high = higher(s.high, b.Next) // after an error too: some shards may be there
-	// After an error too, shards may have rejected ops and passed their positions, so nobody reports these ops
-	// again.
+	s.high = higher(s.high, b.Next) // even after an error, because some shards may have reached it
+	// Even after an error, shards may have rejected ops and passed their positions. They report
+	// such ops only once.
 	late := s.lateRejections(ctx, b.Ops, messages, done.Rejected)
 	if err != nil {
 		return wrap("apply a batch", err)
 	}
 	s.at, s.even = b.Next, len(b.Ops) == 0 && done.Behind == ""
-	if n := len(messages); n > 0 { // set it before anything below can fail: it must match s.at
+	if n := len(messages); n > 0 { // set last before anything below can fail, because it must match s.at
 		s.last = MarkOf(&messages[n-1])
 	}
 	if len(b.Ops) == 0 {
-		s.behind, s.late = done.Behind, done.Behind != ""
-		s.status.set(func() { s.status.mu.shard = done.Behind })
+		s.setBehind(done.Behind)
 	}
 	if s.even {
 		s.low, s.met = s.at, time.Now()

@@ -57,13 +57,18 @@ func TestCommitBelowIdleShards(t *testing.T) {
 // lateSink is a Sink with one shard that does not answer while late is set.
 type lateSink struct {
 	sink.Sink
-	late *atomic.Bool
-	last bool // the late shard is the last one; otherwise it is an additional one
+	late  *atomic.Bool
+	last  bool          // the late shard is the last one; otherwise it is an additional one
+	asked atomic.Uint64 // calls of Positions
+	lacks atomic.Bool   // the shard did not answer the last call
 }
 
-func (s lateSink) Positions(ctx context.Context, source uint64, partition uint32) ([]sink.ShardPosition, error) {
+func (s *lateSink) Positions(ctx context.Context, source uint64, partition uint32) ([]sink.ShardPosition, error) {
 	all, err := s.Sink.Positions(ctx, source, partition)
-	if err == nil && s.late.Load() {
+	s.asked.Add(1)
+	late := s.late.Load()
+	s.lacks.Store(late)
+	if err == nil && late {
 		if s.last {
 			all = all[:len(all)-1]
 		}
@@ -72,16 +77,17 @@ func (s lateSink) Positions(ctx context.Context, source uint64, partition uint32
 	return all, err
 }
 
-func (s lateSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {
+func (s *lateSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {
 	done, err := s.Sink.Apply(ctx, b)
-	if len(b.Ops) == 0 && s.late.Load() {
+	if len(b.Ops) == 0 && (s.late.Load() || s.lacks.Load()) { // it does not ask a late shard again
 		done.Behind = "shard 0 of keyspace late does not answer"
 	}
 	return done, err
 }
 
 // While a shard does not answer, the others continue, and the session confirms nothing to the
-// broker: the shard may need everything. Now and then the reader begins anew.
+// broker: the shard may need everything. Now and then the reader asks that shard
+// again. It begins anew once the shard answers.
 func TestCommitBelowLateShards(t *testing.T) {
 	q, c := newFakes(2, nil)
 	var late atomic.Bool
@@ -89,21 +95,70 @@ func TestCommitBelowLateShards(t *testing.T) {
 	late.Store(true)
 	q.commits = func(p Position) { told.Store(p.Lo) }
 	q.add(like(1, 1), like(2, 1))
-	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: lateSink{c.Node(), &late, false}})
-	r.times.tick, r.times.late, r.times.backoffMin = time.Millisecond, 20*time.Millisecond, time.Millisecond
+	shards := &lateSink{Sink: c.Node(), late: &late}
+	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: shards})
+	r.times.tick, r.times.meet, r.times.late, r.times.backoffMin = time.Millisecond, time.Millisecond, 20*time.Millisecond, time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); r.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
 	eventually(t, "it goes on, and says so", func() bool {
 		s := r.Status()
-		return caughtUp(q, c) && s.State == StateRunning && strings.Contains(s.Reason, "keyspace late does not answer") && s.Errors[reasonMoved] > 2
+		return caughtUp(q, c) && s.State == StateRunning && strings.Contains(s.Reason, "keyspace late does not answer") && shards.asked.Load() > 4
 	})
 	if got := told.Load(); got != 0 {
 		t.Errorf("the broker is told of %d", got)
 	}
+	if s := r.Status(); s.Errors[reasonMoved] != 0 {
+		t.Errorf("it began anew before the shard answered: %+v", s)
+	}
 	late.Store(false)
 	eventually(t, "the broker is told", func() bool { return told.Load() == 2 && r.Status().Reason == "" })
+	if s := r.Status(); s.Errors[reasonMoved] != 1 {
+		t.Errorf("it did not begin anew once the shard answered: %+v", s)
+	}
+	late.Store(true)
+	eventually(t, "it says so if a shard stops answering while the queue is idle", func() bool {
+		s := r.Status()
+		return s.State == StateRunning && strings.Contains(s.Reason, "keyspace late does not answer")
+	})
+	told.Store(0)
+	q.add(like(1, 1))
+	eventually(t, "it goes on", func() bool { return caughtUp(q, c) })
+	if got := told.Load(); got != 0 {
+		t.Errorf("the broker is told of %d", got)
+	}
+}
+
+// behindSink is a Sink whose batches without ops leave a shard behind, although it answers.
+type behindSink struct {
+	sink.Sink
+	behind string
+}
+
+func (s *behindSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {
+	done, err := s.Sink.Apply(ctx, b)
+	if len(b.Ops) == 0 {
+		done.Behind = s.behind
+	}
+	return done, err
+}
+
+// A shard whose answer to a batch was lost, but which has moved, does not keep the session from confirming the position.
+func TestCommitAfterALostAnswer(t *testing.T) {
+	q, c := newFakes(2, nil)
+	q.add(like(1, 1), like(2, 1))
+	shards := &behindSink{c.Node(), "shard 1 does not answer"}
+	s := &session{Runner: NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: shards})}
+	s.times.late = 0
+	must.Do(t, s.begin(t.Context()))
+	s.next = Position{Lo: 2}
+	must.Do(t, s.settle(t.Context()))
+	shards.behind = ""
+	must.Do(t, s.settle(t.Context()))
+	if s.low.Lo != 2 || !s.even || s.behind != "" {
+		t.Errorf("it confirms %v; even: %t, behind: %q", s.low, s.even, s.behind)
+	}
 }
 
 // shardAhead returns a queue of five messages. Shard 0 has all of them. Shard 1, which fails, has
@@ -140,7 +195,7 @@ func TestNoSeekWhileLate(t *testing.T) {
 	q.first = 1
 	var late atomic.Bool
 	late.Store(true)
-	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: lateSink{c.Node(), &late, false}})
+	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: &lateSink{Sink: c.Node(), late: &late}})
 	r.times.backoffMin = time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -163,13 +218,13 @@ func TestNoSeekWhileLate(t *testing.T) {
 // that did not move the shard.
 func TestNoSeekIsAdvisedOnceLate(t *testing.T) {
 	for name, learn := range map[string]func(*session) error{
-		"positions": func(s *session) error { s.times.meet = 0; return s.settle(t.Context()) },
+		"positions": func(s *session) error { s.times.meet, s.times.late = 0, 0; return s.settle(t.Context()) },
 		"batch":     func(s *session) error { return s.apply(t.Context(), sink.Batch{Next: s.at}, nil) },
 	} {
 		q, c := newFakes(2, nil)
 		q.add(like(1, 1), like(2, 1))
 		var late atomic.Bool
-		r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: lateSink{c.Node(), &late, false}})
+		r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: &lateSink{Sink: c.Node(), late: &late}})
 		s := &session{Runner: r}
 		must.Do(t, s.begin(t.Context()))
 		must.Do(t, s.apply(t.Context(), sink.Batch{Next: Position{Lo: 2}}, nil))
@@ -183,7 +238,7 @@ func TestNoSeekIsAdvisedOnceLate(t *testing.T) {
 			t.Errorf("%s: a seek is named while a shard is late: %s", name, got)
 		}
 		late.Store(false)
-		must.Do(t, s.apply(t.Context(), sink.Batch{Next: s.at}, nil))
+		_ = learn(s) // by the positions, it is to begin anew
 		if got := s.advise(lost).Error(); !strings.Contains(got, "seek to 3") {
 			t.Errorf("%s: no seek is named once the shard answers: %s", name, got)
 		}
@@ -202,9 +257,9 @@ func TestNoSeekIsAdvisedWhileLate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, late := range []bool{true, false} {
+	for behind, late := range map[string]bool{"a shard does not answer": true, "": false} {
 		open := func() *session { // a check may leave a goroutine behind that reads times
-			return &session{Runner: NewRunner(RunnerConfig{Source: testConfig(t, ""), Broker: q, Sink: c.Node()}), high: Position{Lo: 5}, late: late}
+			return &session{Runner: NewRunner(RunnerConfig{Source: testConfig(t, ""), Broker: q, Sink: c.Node()}), high: Position{Lo: 5}, behind: behind}
 		}
 		_, differs := open().verify(t.Context(), shards)
 		q.again = func(ctx context.Context, _ func()) error { <-ctx.Done(); return ctx.Err() }
@@ -212,7 +267,7 @@ func TestNoSeekIsAdvisedWhileLate(t *testing.T) {
 		s.times.silence = time.Millisecond
 		_, silent := s.verify(t.Context(), shards)
 		q.again = nil
-		for _, err := range []error{s.advise(Lost(Position{Lo: 3}, "messages are gone")), differs, silent} {
+		for _, err := range []error{s.advise(Lost(Position{Lo: 3}, "messages are gone")), s.advise(differs), silent} {
 			if err == nil || strings.Contains(err.Error(), "seek to 5") == late || strings.Contains(err.Error(), "this says where to seek") != late {
 				t.Errorf("late %t: %v", late, err)
 			}
@@ -411,7 +466,7 @@ func TestDecidedOnce(t *testing.T) {
 			}
 			c.Drop("share", test.first)
 			c.Fail(1)
-			r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: lateSink{c.Node(), &late, true}})
+			r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: &lateSink{Sink: c.Node(), late: &late, last: true}})
 			r.times.backoffMin, r.times.backoffMax, r.times.tick = time.Millisecond, time.Millisecond, 5*time.Millisecond
 			if _, err := r.session(t.Context()); err == nil || c.Positions()[0].Lo != 2 || c.Positions()[1].Lo != 1 {
 				t.Fatalf("%v: shards at %v", err, c.Positions())
@@ -447,7 +502,7 @@ func TestRefusedWhileLate(t *testing.T) {
 	late.Store(true)
 	q.add(like(1, 1))
 	q.add(slices.Repeat([]string{"poison"}, refusedMax+1)...)
-	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, "on-error: skip"), Broker: q, Sink: lateSink{c.Node(), &late, false}})
+	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, "on-error: skip"), Broker: q, Sink: &lateSink{Sink: c.Node(), late: &late}})
 	r.times.tick, r.times.backoffMin, r.times.backoffMax = time.Millisecond, time.Millisecond, time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -708,6 +763,62 @@ func TestNeverRunningWithoutSuccess(t *testing.T) {
 			t.Errorf("once it reads it is %s: %q", s.State, s.Reason)
 		}
 	}
+}
+
+// A partition whose reader does not return, or hears nothing, is not running, although its queue and its shards answer.
+func TestReaderThatHangs(t *testing.T) {
+	for name, hang := range map[string]func(q *fakeQueue){
+		"does not return": func(q *fakeQueue) { q.next = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() } },
+		"hears nothing":   func(q *fakeQueue) { q.silent = true },
+	} {
+		q, c := newFakes(1, nil)
+		hang(q)
+		var ticks atomic.Uint64
+		q.commits = func(Position) { ticks.Add(1) }
+		r, stop := startRunner(testConfig(t, ""), q, c)
+		ticked := func() {
+			n := ticks.Load()
+			eventually(t, "the session ticks", func() bool { return ticks.Load() > n+5 })
+		}
+		ticked()
+		r.status.set(func() { r.status.mu.ok = time.Now().Add(-silentMax - time.Second) })
+		ticked()
+		if s := r.Status(); s.State != StateStalled || s.Reason == "" {
+			t.Errorf("the reader %s: it is %s: %q", name, s.State, s.Reason)
+		}
+		stop()
+	}
+}
+
+// A shard is late, and the check of the queue and the first messages take longer than the reader waits before it asks
+// that shard again. The source comes to the end all the same.
+func TestLateShardAndSlowQueue(t *testing.T) {
+	q, c := newFakes(2, nil)
+	q.add(like(1, 1), like(2, 1))
+	_, stop := startRunner(testConfig(t, ""), q, c)
+	eventually(t, "it is counted", func() bool { return caughtUp(q, c) })
+	stop()
+	q.add(like(1, 1), like(2, 1))
+	var late atomic.Bool
+	late.Store(true)
+	slow := func(d time.Duration) func(context.Context) error {
+		return func(ctx context.Context) error {
+			select {
+			case <-time.After(d):
+			case <-ctx.Done():
+			}
+			return ctx.Err()
+		}
+	}
+	q.again = func(ctx context.Context, _ func()) error { return slow(150 * time.Millisecond)(ctx) }
+	q.next = slow(150 * time.Millisecond)
+	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: &lateSink{Sink: c.Node(), late: &late}})
+	r.times.tick, r.times.late, r.times.backoffMin = time.Millisecond, 20*time.Millisecond, time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); r.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	eventually(t, "it comes to the end", func() bool { return caughtUp(q, c) })
 }
 
 // The lag in seconds is never 0 while messages wait. It is unknown while the messages' times are

@@ -1,11 +1,11 @@
-// Package source reads queues into counters. It owns the configurations of sources, the decoders of messages,
-// and the runner that reads one partition. Each package below it knows one broker. A sink.Sink applies what
-// the runner reads, so this package knows nothing of shards.
+// Package source reads queues into counters. It owns the configurations of sources, the decoders
+// of messages, and the runner that reads one partition. Most packages below it implement one
+// broker each. A sink.Sink applies the ops that the runner reads, so this package knows nothing of
+// shards.
 //
-// Invariant: a position passes a message only after the Sink has applied the message's ops, after
-// the broker has acknowledged its dead letter, or because the configuration skips bad messages.
-// Nothing else in this package moves a position. Only an operator can: by a seek, or by a restore
-// of a shard.
+// Invariant: a position passes a message only if the Sink has applied its ops, the broker has
+// acknowledged its dead letter, or the configuration skips bad messages. Only an operator can move
+// a position otherwise, by a seek or by a restore of a shard.
 package source
 
 import (
@@ -20,18 +20,18 @@ import (
 // Position is a place in a partition. All messages below it have been handled.
 type Position = sink.Position
 
-// Mark distinguishes a message from one that takes its position later.
+// Mark distinguishes a message from another one that takes its position later.
 type Mark = sink.Mark
 
 // Message is one message of a queue.
 type Message struct {
 	Position Position
 	Value    []byte
-	Time     time.Time // when the message was written; zero if the broker does not know
-	// Key distinguishes the message from others with its Position and Time. So does Value, unless
-	// Derived is set.
+	Time     time.Time // time when the message was written; zero if unknown
+	// Key distinguishes the message from others with the same Position and Time, and so does Value
+	// unless Derived is set.
 	Key     []byte
-	Derived bool // the broker may spell Value differently when it returns the message again
+	Derived bool // Value may be spelled differently when the message is read again
 }
 
 // Letter is a message that could not be applied.
@@ -43,10 +43,10 @@ type Letter struct {
 	Op        string // the refused op as JSON; empty if the whole message was refused
 	Value     []byte // the message
 
-	again  int    // number of earlier letters with the same op of the same message
-	number uint64 // of the source
-	queue  string // the identity of the queue
-	mark   Mark   // of the message
+	again  int    // number of earlier dead letters for an equal op of the same message
+	number uint64 // number of the source
+	queue  string // identity of the queue
+	mark   Mark   // mark of the message
 }
 
 // ID returns a name that is unique among the letters that a source has for a queue.
@@ -61,15 +61,17 @@ func (l *Letter) place() string {
 	return fmt.Sprintf("%s/%d/%s", l.Source, l.Partition, l.Position)
 }
 
-// Key returns a name by which a broker can drop a letter that was written twice. Another message
-// at the same position has another key. Such a message belongs to another source with the name, or
-// to a queue that was created anew or lost messages. A key has less than 200 bytes.
+// Key returns a name by which a broker can drop a letter that was written twice. If another
+// message has the same position, its dead letter has another key. Such a message belongs to a
+// later source of the same name, or to a queue that was created again or lost messages. A key has
+// less than 200 bytes.
 func (l *Letter) Key() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %q %s", l.number, l.mark.Sum, l.queue, l.ID()))
 	return fmt.Sprintf("%s/%x", l.place(), sum[:8])
 }
 
-// countAgain sets again, so that letters of equal ops of one message have different IDs.
+// countAgain sets the field again of each letter, so that letters of equal ops of one message have
+// different IDs.
 func countAgain(letters []Letter) {
 	seen := map[string]int{}
 	for i := range letters {
@@ -82,46 +84,48 @@ func countAgain(letters []Letter) {
 
 // A Broker is a connection to a queue. It is safe for concurrent use.
 type Broker interface {
-	// Identity returns a text that changes if the queue is created anew.
+	// Identity returns a text that changes if the queue is created again.
 	Identity(ctx context.Context) (string, error)
 	// Partitions returns the numbers of the queue's partitions.
 	Partitions(ctx context.Context) ([]uint32, error)
 	// Bounds returns the position of the first retained message and the position of the next message.
 	Bounds(ctx context.Context, partition uint32) (first, end Position, err error)
 	// Read returns a Reader that begins at position from. It returns a *StalledError if a message
-	// at or above that position is gone. found is the mark of a message that the queue still had a
-	// moment ago, or the zero Mark.
+	// at or above that position is gone. found is the mark of a message that the queue had when it
+	// was last compared, or the zero Mark.
 	Read(ctx context.Context, partition uint32, from Position, found Mark) (Reader, error)
-	// Again returns the messages that the queue now has between two passed positions. It calls
-	// progress whenever it makes progress, because it may take long.
+	// Again reads messages between two positions that were read before, as the queue has them now.
+	// Because it may take long, it calls progress whenever it makes progress.
 	Again(ctx context.Context, partition uint32, from, to Position, progress func()) (Again, error)
-	// DeadLetter writes letters, and waits until the broker has acknowledged them.
+	// DeadLetter writes letters to the dead letters, and waits until the broker has acknowledged
+	// them.
 	DeadLetter(ctx context.Context, letters []Letter) error
 	// Denied reports whether an error of the Broker or a Reader means that the broker refuses the
-	// user or a request. It reports false for a reason that passes by itself.
+	// user or a request. It reports false for a reason that may disappear by itself.
 	Denied(err error) bool
 	Close() error
 }
 
-// A LetterQueue is a Broker that needs an existing queue for its dead letters.
+// A LetterQueue is a Broker that can check its queue of dead letters.
 type LetterQueue interface {
 	// CheckLetters returns a *StalledError if the queue of the dead letters is missing and writing a letter
 	// would not create it.
 	CheckLetters(ctx context.Context) error
 }
 
-// Fetched is what a Reader returned.
+// Fetched is a result of Reader.Next.
 type Fetched struct {
 	Messages []Message // in order; the caller owns them
-	Next     Position  // the Reader has returned all messages below it
+	Next     Position  // the Reader has returned all messages below Next
 	Left     int64     // number of messages at or above Next, if positions do not show it; -1 if unknown
+	Silent   bool      // the broker has not answered a request that was sent before the call of Next
 }
 
 // Again holds the messages that a queue now has between two passed positions.
 type Again struct {
-	Messages []Message // at or above the first position and below the second; two at most
-	// Whole is set unless the queue may have removed the first message without a loss: by retention, or because
-	// somebody deleted it.
+	Messages []Message // messages at or above the first position and below the second; at most two
+	// Whole is false if the first message may have been removed by retention or by a user, which
+	// is no loss.
 	Whole bool
 }
 
@@ -131,8 +135,8 @@ type Reader interface {
 	// It returns a *StalledError if messages were lost before they were read, or if the queue was
 	// replaced.
 	Next(ctx context.Context, limit int) (Fetched, error)
-	// Commit tells the broker that all messages below p are handled. Countd never begins there; it
-	// only uses it to notice lost messages.
+	// Commit tells the broker that all messages below p are handled. A source never starts at that
+	// position; it only uses it to notice lost messages.
 	Commit(ctx context.Context, p Position) error
 	Close() error
 }
@@ -140,8 +144,10 @@ type Reader interface {
 // StalledError is returned when only an operator can decide how to continue.
 type StalledError struct {
 	Reason string
-	Next   Position // if messages are gone: the position of the first one left
-	// Truncated is set if the queue ends, at End, below messages that were read.
+	Next   Position // if messages are gone: position of the first remaining message
+	// Replaced is set if the queue has other messages in the place of messages that were read.
+	Replaced bool
+	// Truncated is set if the queue now ends at End, below messages that were read.
 	Truncated bool
 	End       Position
 }
@@ -153,13 +159,18 @@ func Stalled(format string, args ...any) error {
 	return &StalledError{Reason: fmt.Sprintf(format, args...)}
 }
 
-// Lost returns a *StalledError for messages that are gone. next is the position of the first
-// message that is left.
-func Lost(next Position, format string, args ...any) error {
-	return &StalledError{Reason: fmt.Sprintf(format, args...), Next: next}
+// Lost returns a *StalledError for messages that are gone. firstLeft is the position of the first
+// remaining message.
+func Lost(firstLeft Position, format string, args ...any) error {
+	return &StalledError{Reason: fmt.Sprintf(format, args...), Next: firstLeft}
 }
 
-// Truncated returns a *StalledError for a queue whose end is now below messages that were read.
+// Replaced returns a *StalledError for a queue that has other messages in the place of those that were read.
+func Replaced(format string, args ...any) error {
+	return &StalledError{Reason: fmt.Sprintf(format, args...) + ": the queue lost messages and has others in their place", Replaced: true}
+}
+
+// Truncated returns a *StalledError for a queue that now ends below messages that were read.
 func Truncated(end Position, format string, args ...any) error {
 	return &StalledError{Reason: fmt.Sprintf(format, args...), Truncated: true, End: end}
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// The states of a partition. Package sources shows the partitions of a paused source, which has no runners, as
-// paused.
+// These are the states of a partition. A paused source has no runners, so package sources sets
+// StatePaused.
 const (
 	StateRunning = "running"
 	StatePaused  = "paused"
-	StateStalled = "stalled" // only an operator can decide how to go on
+	StateStalled = "stalled" // only an operator can decide how to continue
 )
 
-// The reasons that errors are counted by.
+// Errors are counted by these reasons.
 const (
 	reasonMoved   = "moved"
 	reasonStalled = "stalled"
@@ -31,24 +31,25 @@ const (
 // Status is the state of a partition as its runner sees it.
 type Status struct {
 	State    string
-	Known    bool      // Position and End were read
+	Known    bool      // Position and End are known
 	Looked   time.Time // when End was read
-	Reason   string    // why it is stalled or does not go on
-	Position Position  // all shards have handled the messages below it
-	End      Position  // of the queue
-	// LagSeconds is 0 while no message waits. Otherwise it is the age of the last applied message or, if none was
-	// applied, how long messages have waited. It is -1 while the times of the messages are not known.
+	Reason   string    // why the partition is stalled or makes no progress
+	Position Position  // all shards have handled the messages below Position
+	End      Position  // end of the queue
+	// LagSeconds is 0 while no message waits. Otherwise it is the age of the last applied message
+	// or, if none was applied, the time for which messages have waited. It is -1 if the messages
+	// have no usable times.
 	LagSeconds float64
-	Applied    uint64  // messages, by all runners that share the Counts
-	Rejected   uint64  // messages, or ops of messages, by the same runners
-	Rate       float64 // messages a second, over the last seconds
+	Applied    uint64  // number of messages, by all runners that share the Counts
+	Rejected   uint64  // number of messages, or ops of messages, by the same runners
+	Rate       float64 // applied messages per second, over the last seconds
 	Errors     map[string]uint64
 
 	left    int64 // number of messages not fetched yet, if positions do not show it; -1 if unknown
-	waiting int64 // number of messages fetched and not applied
+	waiting int64 // number of messages fetched but not applied
 }
 
-// Lag returns how many messages wait, if that is known.
+// Lag returns the number of messages that wait, if it is known.
 func (s *Status) Lag() (messages uint64, known bool) {
 	switch {
 	case !s.Known:
@@ -66,7 +67,7 @@ type Counts struct {
 	applied, rejected atomic.Uint64
 }
 
-// Load returns how many messages were applied, and how many messages or ops were rejected.
+// Load returns the number of applied messages, and of rejected messages or ops.
 func (c *Counts) Load() (applied, rejected uint64) { return c.applied.Load(), c.rejected.Load() }
 
 type status struct {
@@ -74,15 +75,15 @@ type status struct {
 	mu     struct {
 		sync.Mutex
 		Status
-		ok       time.Time // when the runner could last read and apply; see silentMax
+		ok       time.Time // last time when the runner could read and apply; see silentMax
 		lastTime time.Time // time of the last applied message
 		timeless bool      // the last fetched message has no usable time
 		behind   time.Time // when messages began to wait; zero if none waits
 		shard    string    // why a shard is behind, or ""
 		doing    string    // why a stalled partition takes long, or ""
 		counted  uint64    // applied messages at the last call of rate
-		// If the number of messages is unknown, the next call of setEnd shows nextEnd and
-		// nextLooked.
+		// If the number of waiting messages is unknown, nextEnd and nextLooked become End and
+		// Looked at the next call of setEnd.
 		nextEnd    Position
 		nextLooked time.Time
 	}
@@ -130,26 +131,28 @@ func (s *status) behindLocked() {
 	}
 }
 
-// isTime reports whether a time is plausible: producers of Kafka and Redis may choose any.
+// isTime reports whether a time is plausible, because producers of Kafka and Redis may set any
+// time.
 func isTime(t time.Time) bool {
 	return t.Year() >= 2000 && time.Until(t) < 24*time.Hour
 }
 
-// set calls change, which sets fields of mu, under the lock.
+// set calls change, which may set fields of mu, under the lock.
 func (s *status) set(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
 }
 
-// running records that the runner could read and apply, and clears the reason of an earlier session.
+// running records that the runner can read and apply, and clears the reason of an earlier session.
 func (s *status) running() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.State, s.mu.Reason, s.mu.ok = StateRunning, s.mu.shard, time.Now()
 }
 
-// idle is running for a session that has fetched nothing. If messages wait, it sets that as the reason instead.
+// idle does what running does, for a session that has fetched no message. But if messages wait, it
+// sets a reason that says so.
 func (s *status) idle() {
 	s.mu.Lock()
 	lag, known := s.mu.Lag()
@@ -169,7 +172,7 @@ func (s *status) setPosition(at Position, last time.Time) {
 	defer s.mu.Unlock()
 	s.mu.Position = at
 	if s.mu.End.Less(at) {
-		s.mu.End = at // End was read before the last messages were
+		s.mu.End = at // End was read before the last messages were written
 	}
 	if isTime(last) {
 		s.mu.lastTime = last
@@ -177,11 +180,11 @@ func (s *status) setPosition(at Position, last time.Time) {
 	s.behindLocked()
 }
 
-// setEnd sets the end of the queue and when it was read.
+// setEnd sets the end of the queue, which was read at looked.
 //
-// If the number of waiting messages is unknown, it shows the previous end. The end of such a queue
-// also rises by messages for others, so the position is always below the newest end. If no message
-// waits, it has passed the previous end.
+// If the number of waiting messages is unknown, End becomes the end of the previous call. The end
+// of such a queue also rises by messages that the source does not read, so the position is always
+// below the newest end. But if no message waits, the position has passed the previous end.
 func (s *status) setEnd(end Position, looked time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,18 +199,18 @@ func (s *status) setEnd(end Position, looked time.Time) {
 func (s *status) applied(messages int)  { s.counts.applied.Add(uint64(messages)) }
 func (s *status) rejected(messages int) { s.counts.rejected.Add(uint64(messages)) }
 
-// rate updates Rate. since is the time since the last call.
-func (s *status) rate(since time.Duration) {
-	const weight = 0.3 // of the newest second; five seconds make most of the rate
+// rate updates Rate. elapsed is the time since the last call.
+func (s *status) rate(elapsed time.Duration) {
+	const weight = 0.3 // weight of the newest second; the last five seconds make most of the rate
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.counts.applied.Load()
-	now := float64(all-s.mu.counted) / since.Seconds()
+	now := float64(all-s.mu.counted) / elapsed.Seconds()
 	s.mu.counted = all
 	s.mu.Rate += weight * (now - s.mu.Rate)
 }
 
-// opJSON returns an op in the form that messages have.
+// opJSON returns an op in the JSON form of messages.
 func opJSON(o *sink.Op) string {
 	cells := make(map[string]int64, len(o.Cells))
 	for _, c := range o.Cells {
@@ -233,7 +236,7 @@ func opJSON(o *sink.Op) string {
 	}
 	text, err := json.Marshal(fields)
 	if err != nil {
-		return err.Error() // never happens: the fields are plain
+		return err.Error() // cannot happen: every field can be encoded
 	}
 	return string(text)
 }

@@ -4,24 +4,27 @@ import "errors"
 
 // truncated remembers that a runner saw the queue end below a shard.
 //
-// Such a queue has lost counted messages, or its broker was behind for a moment. If it has lost messages, the
-// next ones get positions that shards have passed. Once the queue has grown past the shards, its end no longer
-// shows the loss. The marks show it, unless their messages are gone. So the partition stays stalled until
+// Such a queue has lost counted messages, or its broker was behind for a moment. If messages are
+// lost, new messages get positions that shards have passed. Once the queue has grown past the
+// shards' positions, its end no longer shows the loss. The marks show it, unless retention has
+// removed their messages. So the partition stays stalled until
 //
 //   - an operator seeks it; or
-//   - the message of a mark at that end or above is still there, with its time. Then the broker was only behind,
-//     as a queue that was truncated there has another message in its place, or none.
+//   - the queue proves to have the message of a mark at that end or above, with its time. Then the
+//     broker was only behind, because a queue that was truncated there has another message in that
+//     place, or none.
 //
-// A move of the shards shows nothing: a batch whose call timed out may apply late, and a shard may be restored.
+// A move of the shards proves nothing, because a batch whose call timed out may apply late, and a
+// shard may be restored.
 //
-// Invariant: end is the highest end that the runner saw below a shard, so a message at end or above disproves
-// all of these truncations.
+// Invariant: end is the highest end that the runner saw below a shard, so such a message disproves
+// all truncations that it saw.
 type truncated struct {
 	why error // nil for none
 	end Position
 }
 
-// remember records a truncation, if err reports one.
+// remember records the truncation that err reports, if it reports one.
 func (s *session) remember(err error) {
 	stalled, is := errors.AsType[*StalledError](err)
 	if !is || !stalled.Truncated || !stalled.End.Less(s.high) {
@@ -30,8 +33,8 @@ func (s *session) remember(err error) {
 	s.truncated = truncated{err, higher(stalled.End, s.truncated.end)}
 }
 
-// recall returns why the partition stays stalled, or nil. marked is the position of a mark whose message the queue
-// still has, or zero.
+// recall returns why the partition stays stalled, or nil. marked is the position of a mark whose
+// message the queue still has; zero for none.
 func (s *session) recall(marked Position) error {
 	if t := s.truncated; t.why != nil && (marked == Position{} || marked.Less(t.end)) {
 		return Stalled("%s; it has grown since: seek to where it was truncated, %s or below; or pause and resume, and each shard goes on at its position without what stands below", t.why, t.end)

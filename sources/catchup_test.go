@@ -15,7 +15,7 @@ func (st *started) metric(name, state string) (value float64, is bool) {
 	st.t.Helper()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(st.Sources)
-	for _, family := range must(registry.Gather())(st.t) {
+	for _, family := range need(registry.Gather())(st.t) {
 		for _, m := range family.GetMetric() {
 			labels := map[string]string{}
 			for _, l := range m.GetLabel() {
@@ -41,23 +41,23 @@ func TestCatchUp(t *testing.T) {
 	for range before {
 		st.queue.add(0, like(1))
 	}
-	must(st.put(""))(t)
+	need(st.put(""))(t)
 	st.eventually("it is read", through(before))
-	must(st.Pause(ctx, "likes"))(t)
+	need(st.Pause(ctx, "likes"))(t)
 	messages := make([]string, missed)
 	for i := range messages {
 		messages[i] = like(uint64(i % 100))
 	}
 	st.queue.add(0, messages...)
 	st.queue.set(func() { st.queue.oldest, st.queue.withheld = time.Now().Add(-time.Hour), before+some })
-	if of := must(st.Get(ctx, "likes"))(t); of.Lag == nil || *of.Lag != missed {
+	if of := need(st.Get(ctx, "likes"))(t); of.Lag == nil || *of.Lag != missed {
 		t.Errorf("while it is off it is %+v", of)
 	}
 	if _, is := st.metric("countd_source_lag_messages", ""); is {
 		t.Error("a metric of a source that no node reads")
 	}
 
-	must(st.Resume(ctx, "likes"))(t)
+	need(st.Resume(ctx, "likes"))(t)
 	of := st.eventually("it has read some", func(of *Source) bool {
 		p := of.Partitions[0]
 		return p.Position != nil && p.Position.Lo == before+some && p.End != nil && p.End.Lo == before+missed && p.LagSeconds != nil && *p.LagSeconds > 0
@@ -85,10 +85,10 @@ func TestCatchUp(t *testing.T) {
 		}
 	}
 
-	must(st.Pause(ctx, "likes"))(t)
+	need(st.Pause(ctx, "likes"))(t)
 	st.queue.add(0, messages[:300]...) // three messages for each of the 100 rows
 	st.queue.set(func() { st.queue.first = before + missed + 200 })
-	must(st.Resume(ctx, "likes"))(t)
+	need(st.Resume(ctx, "likes"))(t)
 	of = st.eventually("it is stalled", func(of *Source) bool { return of.State == source.StateStalled })
 	if !strings.Contains(of.Reason, "removed before they were read; seek to 40210 ") || of.Partitions[0].State != source.StateStalled {
 		t.Errorf("stalled it is %+v", of)
@@ -96,9 +96,9 @@ func TestCatchUp(t *testing.T) {
 	if n, is := st.metric("countd_source_state", source.StateStalled); !is || n != 1 {
 		t.Errorf("countd_source_state is %v", n)
 	}
-	must(st.Pause(ctx, "likes"))(t)
-	must(st.Seek(ctx, "likes", map[uint32]string{0: "40210"}))(t)
-	must(st.Resume(ctx, "likes"))(t)
+	need(st.Pause(ctx, "likes"))(t)
+	need(st.Seek(ctx, "likes", map[uint32]string{0: "40210"}))(t)
+	need(st.Resume(ctx, "likes"))(t)
 	st.eventually("it goes on", through(before+missed+300))
 	if got, want := st.count(0), int64(missed/100+1); got != want {
 		t.Errorf("row 0 is %d, want %d", got, want)

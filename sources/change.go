@@ -13,8 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
-	"github.com/countd/countd/shard/sourcesink"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
 )
@@ -28,106 +27,107 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 	if err != nil {
 		return nil, argument(err)
 	}
-	known := false // an earlier attempt of this call found the source
-	var made *held // the source that this call has made Changing
-	of, err := s.change(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
+	known := false // an earlier try of this call found the source
+	var made *held // the source, once this call has made it Changing
+	src, err := s.change(ctx, name, func(n *node, src catalog.Source, err error) (catalog.Source, error) {
 		switch {
 		case err == nil:
 			known = true
-			if err := s.checkNamed(ctx, n, of.Config, cfg); err != nil {
-				return of, err
+			if err := s.checkNamed(ctx, n, src.Config, cfg); err != nil {
+				return src, err
 			}
-			return s.set(ctx, n, of, cfg, &made)
-		case known && errors.Is(err, sourcesink.ErrUnknownSource): // a new source would count all messages again
-			return of, &catalog.RefusedError{Reason: "the source was deleted at the same time: put it again to make another"}
-		case errors.Is(err, sourcesink.ErrUnknownSource):
+			return s.set(ctx, n, src, cfg, &made)
+		case known && errors.Is(err, ErrUnknownSource): // the source was deleted meanwhile; a new one would count all messages again
+			return src, &catalog.RefusedError{Reason: "the source was deleted at the same time: put it again to make another"}
+		case errors.Is(err, ErrUnknownSource):
 			if err := s.checkNamed(ctx, n, nil, cfg); err != nil {
-				return of, err
+				return src, err
 			}
 			return s.create(ctx, n, cfg, &made)
 		}
-		return of, err
+		return src, err
 	})
 	if err != nil && made != nil {
 		err = errors.Join(err, s.release(ctx, made))
 	}
-	return of, err
+	return src, err
 }
 
-// changesMax bounds the attempts of a call. Each attempt fails because another change came first.
+// changesMax bounds the tries of a call. A try fails only because another change came first.
 const changesMax = 10
 
-// change applies a change and returns the source after it.
-func (s *Sources) change(ctx context.Context, name string, apply func(*shard.Node, catalog.Source, error) (catalog.Source, error)) (*Source, error) {
-	n, of, err := s.applyChange(ctx, name, apply)
+// change calls applyChange and returns the resulting source with its state.
+func (s *Sources) change(ctx context.Context, name string, apply func(*node, catalog.Source, error) (catalog.Source, error)) (*Source, error) {
+	n, src, err := s.applyChange(ctx, name, apply)
 	if err != nil {
 		return nil, err
 	}
-	return &s.join(ctx, n, []catalog.Source{of})[0], nil
+	return &s.join(ctx, n, []catalog.Source{src})[0], nil
 }
 
-// applyChange calls apply with the source, or with the error of reading it. It reads the source again and
-// repeats the call if another change came first.
-func (s *Sources) applyChange(ctx context.Context, name string, apply func(*shard.Node, catalog.Source, error) (catalog.Source, error)) (*shard.Node, catalog.Source, error) {
+// applyChange calls apply with the source, or with the error of reading it. If another change came
+// first, it reads the source again and repeats the call.
+func (s *Sources) applyChange(ctx context.Context, name string, apply func(*node, catalog.Source, error) (catalog.Source, error)) (*node, catalog.Source, error) {
 	for tries := 1; ; tries++ {
-		n, of, err := s.find(ctx, name)
+		n, src, err := s.find(ctx, name)
 		if n == nil {
-			return nil, of, err
+			return nil, src, err
 		}
-		of, err = apply(n, of, err)
-		if !errors.Is(err, sourcesink.ErrSourceChanged) && !errors.Is(err, sourcesink.ErrSourceExists) || tries == changesMax {
-			return n, of, refusal(err)
+		src, err = apply(n, src, err)
+		if !errors.Is(err, ErrSourceChanged) && !errors.Is(err, ErrSourceExists) || tries == changesMax {
+			return n, src, refusal(err)
 		}
 	}
 }
 
 // create creates a source. A source that does not begin at the first messages stays paused until
-// its beginning is recorded. Otherwise a reader could record another beginning.
-func (s *Sources) create(ctx context.Context, n *shard.Node, cfg *source.Config, made **held) (catalog.Source, error) {
+// its start positions are recorded. Otherwise a reader could record other ones.
+func (s *Sources) create(ctx context.Context, n *node, cfg *source.Config, made **held) (catalog.Source, error) {
 	later := !cfg.Start.Earliest()
-	of, err := n.CreateSource(ctx, cfg.Name, cfg.JSON(), later)
+	src, err := n.CreateSource(ctx, cfg.Name, cfg.JSON(), later)
 	if err != nil || !later {
-		return of, err
+		return src, err
 	}
-	*made = &held{Source: of}
-	return s.beginAndResume(ctx, n, of)
+	*made = &held{Source: src}
+	return s.beginAndResume(ctx, n, src)
 }
 
-// held is a source that a change has made Changing.
+// held is a source that a change has made Changing, which means: paused until the change is
+// complete.
 type held struct {
 	catalog.Source
-	// before and paused describe the source before the call replaced its meaning, if it had not
-	// begun then. A source that the call created has none.
+	// before and paused are the configuration and the state that the source had before the call.
+	// They are set only if the call replaced the meaning of a source that had not begun.
 	before json.RawMessage
 	paused bool
 }
 
-// release undoes the first part of a change that failed, so that its source does not stay Changing.
-// If the source has begun by now, release resumes it: a reader may have begun a partition, or the
-// start of this call came late. Another call that has read the source as Changing then begins anew.
-// If another call has changed the source, and it has not begun, release leaves it to that call,
-// which will record its beginning.
-func (s *Sources) release(ctx context.Context, of *held) error {
+// release undoes the first part of a failed change, so that the source does not stay Changing. If
+// the source has begun by now, release resumes it: a reader may have begun a partition, or a start
+// of this call was applied late. Another call that has read the source as Changing then has to try
+// again. If another call has changed a source that has not begun, release leaves it to that call,
+// which will record the start positions.
+func (s *Sources) release(ctx context.Context, src *held) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
 	var err error
 	for tries := 0; err == nil && tries < changesMax; tries++ {
-		n, now, gone := s.find(ctx, of.Name) // a change whose answer was lost may not be known here yet
+		n, now, gone := s.find(ctx, src.Name) // this node may not know a change yet whose answer was lost
 		switch {
 		case n == nil:
 			return gone
-		case gone != nil || now.Number != of.Number || !now.Changing:
+		case gone != nil || now.Number != src.Number || !now.Changing:
 			return nil
 		case !unbegun(now):
 			_, err = n.SetPaused(ctx, now, false, false)
-		case now.Version != of.Version:
+		case now.Version != src.Version:
 			return nil
-		case of.before != nil:
-			_, err = n.SetMeaning(ctx, now, of.before, nil, of.paused)
+		case src.before != nil:
+			_, err = n.SetMeaning(ctx, now, src.before, nil, src.paused)
 		default:
 			err = n.DeleteSource(ctx, now)
 		}
-		if !errors.Is(err, sourcesink.ErrSourceChanged) && !errors.Is(err, sourcesink.ErrUnknownSource) {
+		if !errors.Is(err, ErrSourceChanged) && !errors.Is(err, ErrUnknownSource) {
 			return err
 		}
 		err = nil
@@ -135,68 +135,68 @@ func (s *Sources) release(ctx context.Context, of *held) error {
 	return err
 }
 
-// beginAndResume records where the partitions of a Changing source begin, and resumes it.
-func (s *Sources) beginAndResume(ctx context.Context, n *shard.Node, of catalog.Source) (catalog.Source, error) {
-	begun, err := s.begun(ctx, n, of)
-	if err == nil && !begun.Changing { // an operator has paused or resumed it
-		err = sourcesink.ErrSourceChanged
+// beginAndResume records the start positions of a Changing source, and resumes the source.
+func (s *Sources) beginAndResume(ctx context.Context, n *node, src catalog.Source) (catalog.Source, error) {
+	begun, err := s.begun(ctx, n, src)
+	if err == nil && !begun.Changing { // an operator has paused or resumed the source
+		err = ErrSourceChanged
 	}
 	if err != nil {
-		return of, err
+		return src, err
 	}
 	return n.SetPaused(ctx, begun, false, false)
 }
 
-// begun records where the partitions of a source begin, and returns the source after that.
-func (s *Sources) begun(ctx context.Context, n *shard.Node, of catalog.Source) (catalog.Source, error) {
-	failed := s.begin(ctx, n, of)
+// begun records the start positions of a source, and returns the resulting source.
+func (s *Sources) begun(ctx context.Context, n *node, src catalog.Source) (catalog.Source, error) {
+	failed := s.begin(ctx, n, src)
 	if failed != nil && !errors.Is(failed, sink.ErrStopped) {
-		return of, failed
+		return src, failed
 	}
-	now, err := n.Source(of.Name)
-	if err == nil && now.Number != of.Number { // the source got another number, or was created again
-		return of, sourcesink.ErrSourceChanged
+	now, err := n.Source(src.Name)
+	if err == nil && now.Number != src.Number { // the source got another number, or was deleted and created again
+		return src, ErrSourceChanged
 	}
 	return now, cmp.Or(err, failed)
 }
 
-// unbegun reports whether a source must stay paused because its beginning is not recorded: the call that creates
-// it is under way, or its node died.
-func unbegun(of catalog.Source) bool {
-	cfg, err := source.ParseConfig(of.Config)
-	return err == nil && of.Paused && len(of.Partitions) == 0 && !cfg.Start.Earliest()
+// unbegun reports whether a source must stay paused because its start positions are not recorded.
+// The call that creates it is still running, or the node of that call died.
+func unbegun(src catalog.Source) bool {
+	cfg, err := source.ParseConfig(src.Config)
+	return err == nil && src.Paused && len(src.Partitions) == 0 && !cfg.Start.Earliest()
 }
 
 // changeTimeout bounds a change of the catalog that outlives the request.
 const changeTimeout = 5 * time.Second
 
-// set replaces the configuration of a source. If the change alters the meaning of messages, set pauses a
-// running source and resumes it afterwards. It also resumes a source that an earlier change left paused, but
-// not one that an operator paused.
+// set replaces the configuration of a source. If that alters the meaning of messages, set pauses a
+// running source and resumes it afterwards. It also resumes a source that an earlier change left
+// paused, but not a source that an operator paused.
 //
-// A source that has begun nothing also gets another number if it is to begin elsewhere. A start
-// that is still under way, by a reader or by an abandoned creation, then finds no source.
-func (s *Sources) set(ctx context.Context, n *shard.Node, of catalog.Source, cfg *source.Config, made **held) (catalog.Source, error) {
-	before, err := source.ParseConfig(of.Config)
+// A source that has begun no partition gets another number if its start changes. Then a late start
+// of a reader, or of an abandoned creation, fails.
+func (s *Sources) set(ctx context.Context, n *node, src catalog.Source, cfg *source.Config, made **held) (catalog.Source, error) {
+	before, err := source.ParseConfig(src.Config)
 	if err != nil {
-		return of, err
+		return src, err
 	}
-	unread, stays := len(of.Partitions) == 0, of.Paused && !of.Changing
+	unread, stays := len(src.Partitions) == 0, src.Paused && !src.Changing
 	begins := unread && !cfg.Start.Earliest()
 	var now catalog.Source
 	if cfg.SameMeaning(before) && (!unread || reflect.DeepEqual(cfg.Start, before.Start)) {
-		now, err = n.SetSource(ctx, of, cfg.JSON(), stays || begins)
+		now, err = n.SetSource(ctx, src, cfg.JSON(), stays || begins)
 	} else {
-		paused := of
-		if !of.Paused { // otherwise use the pause of the other change; one of the two finishes first
-			meet(ctx, n, of)
-			*made = &held{Source: of}
-			if paused, err = n.SetPaused(ctx, of, true, true); err != nil {
-				return of, err
+		paused := src
+		if !src.Paused { // otherwise another change has paused the source; one of the two changes finishes first
+			meet(ctx, n, src)
+			*made = &held{Source: src}
+			if paused, err = n.SetPaused(ctx, src, true, true); err != nil {
+				return src, err
 			}
 		}
 		if now, err = s.setMeaning(ctx, n, paused, before, cfg, stays || begins); err == nil && begins && !stays {
-			*made = &held{now, of.Config, of.Paused}
+			*made = &held{now, src.Config, src.Paused}
 		}
 	}
 	if err != nil || stays || !begins {
@@ -206,51 +206,51 @@ func (s *Sources) set(ctx context.Context, n *shard.Node, of catalog.Source, cfg
 }
 
 // setMeaning replaces the configuration of a paused source and the meaning of its messages.
-func (s *Sources) setMeaning(ctx context.Context, n *shard.Node, of catalog.Source, before, cfg *source.Config, paused bool) (catalog.Source, error) {
-	if err := s.awaitEnd(ctx, n, of); err != nil {
-		return of, err
+func (s *Sources) setMeaning(ctx context.Context, n *node, src catalog.Source, before, cfg *source.Config, paused bool) (catalog.Source, error) {
+	if err := s.awaitEnd(ctx, n, src); err != nil {
+		return src, err
 	}
-	settled, err := n.SettleSource(ctx, of)
-	if errors.Is(err, sink.ErrStopped) { // the source has another meaning by now, or was deleted
-		err = sourcesink.ErrSourceChanged
+	settled, err := n.SettleSource(ctx, src)
+	if errors.Is(err, sink.ErrStopped) { // another change gave the source another meaning, or deleted it
+		err = ErrSourceChanged
 	}
 	if err != nil {
-		return of, err
+		return src, err
 	}
 	for _, at := range settled {
 		if err := cfg.Continues(before, at); err != nil {
-			return of, &catalog.RefusedError{Reason: err.Error()}
+			return src, &catalog.RefusedError{Reason: err.Error()}
 		}
 	}
-	return n.SetMeaning(ctx, of, cfg.JSON(), settled, paused)
+	return n.SetMeaning(ctx, src, cfg.JSON(), settled, paused)
 }
 
-// Pause pauses a source and waits for the end of its readers, as long as the call may take. No change that began
-// earlier resumes the source afterwards.
+// Pause pauses a source and waits for the end of its readers, but at most for the time of the
+// call. No change that began earlier resumes the source afterwards.
 func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
-	return s.change(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
+	return s.change(ctx, name, func(n *node, src catalog.Source, err error) (catalog.Source, error) {
 		if err == nil {
-			meet(ctx, n, of)
-			of, err = n.SetPaused(ctx, of, true, false)
+			meet(ctx, n, src)
+			src, err = n.SetPaused(ctx, src, true, false)
 		}
 		if err == nil {
-			err = s.awaitEnd(ctx, n, of)
+			err = s.awaitEnd(ctx, n, src)
 		}
 		if err != nil {
-			return of, err
+			return src, err
 		}
 		settling, cancel := context.WithTimeout(ctx, pauseAnswer/2)
 		defer cancel()
-		_, _ = n.SettleSource(settling, of) // best effort: a change of meaning settles it again
-		return of, nil
+		_, _ = n.SettleSource(settling, src) // ignore the error, because a change of meaning settles the source again
+		return src, nil
 	})
 }
 
-// meet waits, before a pause, until the readers of a source have moved all shards to the furthest
-// position, as they do each second. So a pause soon after a reader's death does not leave shards at
-// different positions, if the next reader starts in time. meet itself moves nothing.
-func meet(ctx context.Context, n *shard.Node, of catalog.Source) {
-	if of.Paused {
+// meet waits until the readers of a source have moved all shards to one position, which they do
+// each second. Call it before a pause. So a pause soon after a reader's death leaves the shards at
+// one position, if the next reader starts in time. meet itself moves nothing.
+func meet(ctx context.Context, n *node, src catalog.Source) {
+	if src.Paused {
 		return
 	}
 	wait := meetMax
@@ -261,11 +261,11 @@ func meet(ctx context.Context, n *shard.Node, of catalog.Source) {
 	defer cancel()
 	var meeting errgroup.Group
 	meeting.SetLimit(partitionsAtOnce)
-	for partition, begun := range of.Partitions {
+	for partition, begun := range src.Partitions {
 		meeting.Go(func() error {
 			var furthest *sink.Position
 			for ctx.Err() == nil {
-				if all, err := n.SourcePositions(ctx, of.Number, partition); err == nil {
+				if all, err := n.SourcePositions(ctx, src.Number, partition); err == nil {
 					low, high := sink.Span(all, begun.Start)
 					if furthest == nil {
 						furthest = &high
@@ -286,12 +286,12 @@ func meet(ctx context.Context, n *shard.Node, of catalog.Source) {
 }
 
 // awaitEnd waits for the end of the readers of a paused source.
-func (s *Sources) awaitEnd(ctx context.Context, n *shard.Node, of catalog.Source) error {
+func (s *Sources) awaitEnd(ctx context.Context, n *node, src catalog.Source) error {
 	end := time.Now().Add(pauseMax)
 	if deadline, has := ctx.Deadline(); has && deadline.Add(-pauseAnswer).Before(end) {
 		end = deadline.Add(-pauseAnswer)
 	}
-	for s.isRead(ctx, n, of.Number) && time.Now().Before(end) {
+	for s.isRead(ctx, n, src.Number) && time.Now().Before(end) {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -302,16 +302,16 @@ func (s *Sources) awaitEnd(ctx context.Context, n *shard.Node, of catalog.Source
 }
 
 const (
-	// meetMax bounds a pause's wait for the shards to reach one position. Within it, gossip notices a dead
-	// node, and another node begins to read.
+	// meetMax bounds the wait of meet. In this time, gossip detects a dead node, and another node
+	// begins to read.
 	meetMax = 5 * time.Second
-	// pauseMax is how long a pause waits for readers. They end sooner.
+	// pauseMax bounds a pause's wait for readers, which usually end sooner.
 	pauseMax = 15 * time.Second
-	// pauseAnswer is the part of a call's time that is reserved for its answer.
+	// pauseAnswer is the part of a call's time reserved for its answer.
 	pauseAnswer = 2 * time.Second
 )
 
-func (s *Sources) isRead(ctx context.Context, n *shard.Node, number uint64) bool {
+func (s *Sources) isRead(ctx context.Context, n *node, number uint64) bool {
 	for _, reports := range s.reports(ctx, n, n.Catalog()) {
 		if slices.ContainsFunc(reports, func(r report) bool { return r.Number == number && !r.Ended }) {
 			return true
@@ -322,81 +322,82 @@ func (s *Sources) isRead(ctx context.Context, n *shard.Node, number uint64) bool
 
 // Resume ends the pause of a source.
 func (s *Sources) Resume(ctx context.Context, name string) (*Source, error) {
-	return s.change(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
+	return s.change(ctx, name, func(n *node, src catalog.Source, err error) (catalog.Source, error) {
 		if err != nil {
-			return of, err
+			return src, err
 		}
-		if unbegun(of) {
-			if of, err = s.begun(ctx, n, of); err != nil {
-				return of, err
+		if unbegun(src) {
+			if src, err = s.begun(ctx, n, src); err != nil {
+				return src, err
 			}
 		}
-		return n.SetPaused(ctx, of, false, false)
+		return n.SetPaused(ctx, src, false, false)
 	})
 }
 
-// Seek sets where the partitions of a paused source continue. It parses the positions from text.
+// Seek sets the positions from which the partitions of a paused source continue, by partition. It
+// parses the positions.
 func (s *Sources) Seek(ctx context.Context, name string, to map[uint32]string) (*Source, error) {
 	positions := map[uint32]sink.Position{}
 	for partition, text := range to {
 		p, err := source.ParsePosition(text)
 		if err != nil {
-			return nil, &shard.ArgumentError{Field: fmt.Sprintf("positions.%d", partition), Problem: err.Error()}
+			return nil, &errs.ArgumentError{Field: fmt.Sprintf("positions.%d", partition), Problem: err.Error()}
 		}
 		positions[partition] = p
 	}
-	return s.change(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
+	return s.change(ctx, name, func(n *node, src catalog.Source, err error) (catalog.Source, error) {
 		if err != nil {
-			return of, err
+			return src, err
 		}
-		if !of.Paused {
-			return of, &catalog.RefusedError{Reason: "the source is not paused: pause it before a seek"}
+		if !src.Paused {
+			return src, &catalog.RefusedError{Reason: "the source is not paused: pause it before a seek"}
 		}
-		cfg, err := source.ParseConfig(of.Config)
+		cfg, err := source.ParseConfig(src.Config)
 		if err != nil {
-			return of, err
+			return src, err
 		}
 		for partition, text := range to {
 			if positions[partition], err = cfg.Position(text); err != nil {
-				return of, err
+				return src, err
 			}
 		}
-		if unbegun(of) { // a seek makes a partition count as begun
-			if of, err = s.begun(ctx, n, of); err != nil {
-				return of, err
+		if unbegun(src) { // refuse, because a seek would make a partition count as begun
+			if src, err = s.begun(ctx, n, src); err != nil {
+				return src, err
 			}
 		}
 		for partition := range positions {
-			if _, known := of.Partitions[partition]; !known && len(of.Partitions) > 0 {
-				return of, &shard.ArgumentError{Field: fmt.Sprintf("positions.%d", partition), Problem: "no such partition"}
+			if _, known := src.Partitions[partition]; !known && len(src.Partitions) > 0 {
+				return src, &errs.ArgumentError{Field: fmt.Sprintf("positions.%d", partition), Problem: "no such partition"}
 			}
 		}
-		return n.SeekSource(ctx, of, positions)
+		return n.SeekSource(ctx, src, positions)
 	})
 }
 
 // Delete deletes a source and its positions.
 func (s *Sources) Delete(ctx context.Context, name string) error {
-	_, _, err := s.applyChange(ctx, name, func(n *shard.Node, of catalog.Source, err error) (catalog.Source, error) {
+	_, _, err := s.applyChange(ctx, name, func(n *node, src catalog.Source, err error) (catalog.Source, error) {
 		if err == nil {
-			err = n.DeleteSource(ctx, of)
+			err = n.DeleteSource(ctx, src)
 		}
-		return of, err
+		return src, err
 	})
 	return err
 }
 
-// argument turns an error of a configuration into one of the request's body.
+// argument converts an error of a configuration to an error of the request's body.
 func argument(err error) error {
 	if bad, is := errors.AsType[*source.ConfigError](err); is {
-		return &shard.ArgumentError{Field: cmp.Or(bad.Field, "body"), Problem: bad.Problem}
+		return &errs.ArgumentError{Field: cmp.Or(bad.Field, "body"), Problem: bad.Problem}
 	}
 	return err
 }
 
-// refusal turns errors that the caller of a change can resolve into a RefusedError.
+// refusal converts errors that the caller of a change can resolve to a RefusedError.
 func refusal(err error) error {
-	for _, mendable := range []error{sourcesink.ErrNotPaused, sourcesink.ErrSourceChanged, sourcesink.ErrSourceExists, errUnreadable, sink.ErrMoved, sink.ErrBusy} {
+	for _, mendable := range []error{ErrNotPaused, ErrSourceChanged, ErrSourceExists, errUnreadable, sink.ErrMoved, sink.ErrBusy} {
 		if errors.Is(err, mendable) {
 			return &catalog.RefusedError{Reason: err.Error()}
 		}

@@ -15,7 +15,6 @@ import (
 
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
-	"github.com/countd/countd/shard/sourcesink"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
 )
@@ -45,7 +44,7 @@ func TestFailedCreationBesideItsRepeat(t *testing.T) {
 		failed <- err
 	}()
 	<-waits
-	if of := must(st.put(`,"start":"latest"`))(t); of.State != source.StateRunning {
+	if of := need(st.put(`,"start":"latest"`))(t); of.State != source.StateRunning {
 		t.Fatalf("the repeat has made %+v", of)
 	}
 	st.queue.setDown(errors.New("connection refused"))
@@ -97,7 +96,7 @@ func TestChangeWhileBeginning(t *testing.T) {
 			failed := make(chan error, 1)
 			go func() { failed <- late(st) }()
 			<-waits
-			must(st.put(`,"start":"latest"` + likesBy(2)))(t)
+			need(st.put(`,"start":"latest"` + likesBy(2)))(t)
 			close(goesOn)
 			if err := <-failed; err != nil {
 				t.Error(err)
@@ -112,7 +111,7 @@ func TestChangeWhileBeginning(t *testing.T) {
 func TestConcurrentMeanings(t *testing.T) {
 	st := start(t, 1)
 	st.queue.add(0, like(1))
-	must(st.put(likesBy(1)))(t)
+	need(st.put(likesBy(1)))(t)
 	st.eventually("it is read", through(1))
 	for round := range 5 {
 		var changes sync.WaitGroup
@@ -132,22 +131,22 @@ func TestConcurrentMeanings(t *testing.T) {
 func TestPauseDuringChange(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1))
-	must(st.put(likesBy(1)))(t)
+	need(st.put(likesBy(1)))(t)
 	st.eventually("it is read", through(1))
 	for add := 2; add < 7; add++ {
 		var of *Source
 		var err error
 		var change sync.WaitGroup
 		change.Go(func() { of, err = st.put(likesBy(add)) })
-		for !must(st.node.Source("likes"))(t).Changing {
+		for !need(st.node.Source("likes"))(t).Changing {
 			time.Sleep(time.Millisecond)
 		}
-		must(st.Pause(ctx, "likes"))(t)
+		need(st.Pause(ctx, "likes"))(t)
 		change.Wait()
-		if now := must(st.Get(ctx, "likes"))(t); err != nil || now.State != source.StatePaused || of.State != source.StatePaused || !strings.Contains(string(now.Config), fmt.Sprintf(`"add":"%d"`, add)) {
+		if now := need(st.Get(ctx, "likes"))(t); err != nil || now.State != source.StatePaused || of.State != source.StatePaused || !strings.Contains(string(now.Config), fmt.Sprintf(`"add":"%d"`, add)) {
 			t.Fatalf("after the change, %v, the source is %+v", err, now)
 		}
-		must(st.Resume(ctx, "likes"))(t)
+		need(st.Resume(ctx, "likes"))(t)
 	}
 }
 
@@ -161,32 +160,32 @@ func TestChangeAgain(t *testing.T) {
 	}{
 		"made, not begun": {`,"start":"latest"`, func(*started, catalog.Source) {}, source.StateRunning},
 		"made and begun": {`,"start":"latest"`, func(st *started, of catalog.Source) {
-			must(0, st.begin(st.t.Context(), st.node, of))(st.t)
+			need(0, st.begin(st.t.Context(), st.node, of))(st.t)
 		}, source.StateRunning},
 		"paused for a change": {``, func(st *started, of catalog.Source) {
-			must(st.node.SetPaused(st.t.Context(), must(st.node.SetPaused(st.t.Context(), of, false, false))(st.t), true, true))(st.t)
+			need(st.node.SetPaused(st.t.Context(), need(st.node.SetPaused(st.t.Context(), of, false, false))(st.t), true, true))(st.t)
 		}, source.StateRunning},
 		"paused by an operator": {`,"start":"latest"`, func(st *started, _ catalog.Source) {
-			must(st.Pause(st.t.Context(), "likes"))(st.t)
+			need(st.Pause(st.t.Context(), "likes"))(st.t)
 		}, source.StatePaused},
 	} {
 		for more, change := range map[string]string{"the same": "", "another": likesBy(2)} {
 			t.Run(name+", "+more, func(t *testing.T) {
 				st := start(t, 2)
 				st.queue.add(0, like(1), like(1))
-				cfg := must(source.ParseNamed("likes", []byte(likes+test.start+"}")))(t)
-				of := must(st.node.CreateSource(t.Context(), "likes", cfg.JSON(), true))(t)
-				if shown := must(st.Get(t.Context(), "likes"))(t); !strings.Contains(shown.Reason, "did not end") {
+				cfg := need(source.ParseNamed("likes", []byte(likes+test.start+"}")))(t)
+				of := need(st.node.CreateSource(t.Context(), "likes", cfg.JSON(), true))(t)
+				if shown := need(st.Get(t.Context(), "likes"))(t); !strings.Contains(shown.Reason, "did not end") {
 					t.Errorf("it is shown as %+v", shown)
 				}
 				test.before(st, of)
-				if of := must(st.put(test.start + change))(t); of.State != test.state {
+				if of := need(st.put(test.start + change))(t); of.State != test.state {
 					t.Fatalf("it is %+v", of)
 				}
-				if now := must(st.node.Source("likes"))(t); now.Changing {
+				if now := need(st.node.Source("likes"))(t); now.Changing {
 					t.Errorf("it is %+v", now)
 				}
-				must(st.Resume(t.Context(), "likes"))(t)
+				need(st.Resume(t.Context(), "likes"))(t)
 				st.eventually("it is read", through(2))
 			})
 		}
@@ -198,19 +197,19 @@ func TestChangeAgain(t *testing.T) {
 func TestDeleteDuringChange(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1))
-	must(st.put(likesBy(1)))(t)
+	need(st.put(likesBy(1)))(t)
 	st.eventually("it is read", through(1))
 	var err error
 	var change sync.WaitGroup
 	change.Go(func() { _, err = st.put(likesBy(2)) })
-	for !must(st.node.Source("likes"))(t).Changing {
+	for !need(st.node.Source("likes"))(t).Changing {
 		time.Sleep(time.Millisecond)
 	}
 	if err := st.Delete(ctx, "likes"); err != nil {
 		t.Fatal(err)
 	}
 	change.Wait()
-	if _, gone := st.Get(ctx, "likes"); !errors.Is(gone, sourcesink.ErrUnknownSource) || err == nil {
+	if _, gone := st.Get(ctx, "likes"); !errors.Is(gone, ErrUnknownSource) || err == nil {
 		t.Errorf("the change ended with %v, and then: %v", err, gone)
 	}
 }
@@ -235,7 +234,7 @@ func TestConcurrentChanges(t *testing.T) {
 	all := []*Sources{st.Sources}
 	for range nodes - 1 { // these nodes read nothing; each serves the calls of an operator
 		all = append(all, New(Config{
-			Node: func() (*shard.Node, error) { return st.node, nil }, Self: "n1", Alive: func(string) bool { return true },
+			Node: func() (*shard.Node, error) { return st.node.Node, nil }, Self: "n1", Alive: func(string) bool { return true },
 			Open: st.cfg.Open, Logger: slog.New(slog.DiscardHandler),
 		}))
 	}
@@ -323,7 +322,7 @@ func TestConcurrentChanges(t *testing.T) {
 				continue
 			}
 			switch {
-			case o.kind == "delete" && !later(o, "put") && !errors.Is(err, sourcesink.ErrUnknownSource):
+			case o.kind == "delete" && !later(o, "put") && !errors.Is(err, ErrUnknownSource):
 				t.Fatalf("%+v: the source is %+v, %v", o, of, err)
 			case o.kind == "put" && (err != nil || !later(o, "put") && !strings.Contains(string(of.Config), fmt.Sprintf(`"add":"%d"`, o.add))):
 				t.Fatalf("%+v: the source is %+v, %v", o, of, err)
@@ -370,20 +369,20 @@ func TestChangeInsideTransaction(t *testing.T) {
 		return st.Put(ctx, "likes", fmt.Appendf(nil, `{"type":"postgres","dsn":"postgres://127.0.0.1:1/app","slot":"likes","publication":"%s","format":"debezium",
 			"map":{"keyspace":"posts","id":"$.post","column":"like","add":"%s"},"batch":{"linger":"1ms"}}`, publication, add))
 	}
-	must(put("one", "1"))(t)
-	must(put("two", "1"))(t) // nothing is read yet
+	need(put("one", "1"))(t)
+	need(put("two", "1"))(t) // nothing is read yet
 	st.queue.add(0, `{"op":"c","after":{"post":1}}`)
 	st.eventually("it is read", through(1))
-	must(put("two", "2"))(t)
+	need(put("two", "2"))(t)
 	for _, pause := range []bool{false, true} {
 		if pause {
-			must(st.Pause(ctx, "likes"))(t)
+			need(st.Pause(ctx, "likes"))(t)
 		}
 		var refused *catalog.RefusedError
 		if _, err := put("three", "2"); !errors.As(err, &refused) || !strings.Contains(err.Error(), "inside a transaction") {
 			t.Errorf("changed inside a transaction: %v", err)
 		}
-		if of := must(st.node.Source("likes"))(t); of.Paused != pause || of.Changing || !strings.Contains(string(of.Config), "two") {
+		if of := need(st.node.Source("likes"))(t); of.Paused != pause || of.Changing || !strings.Contains(string(of.Config), "two") {
 			t.Errorf("after it was refused, the source is %+v", of)
 		}
 	}
@@ -393,10 +392,10 @@ func TestChangeInsideTransaction(t *testing.T) {
 func TestPastOfAnotherMeaning(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	event := `{"id":1}`
-	must(st.put(likesBy(1)))(t)
+	need(st.put(likesBy(1)))(t)
 	st.queue.add(0, event, event, event, event, event)
 	st.eventually("it is read", through(5))
-	must(st.put(likesBy(2)))(t)
+	need(st.put(likesBy(2)))(t)
 	st.queue.add(0, event)
 	st.eventually("it is read", through(6))
 	for _, from := range []string{"0", "4"} {
@@ -405,12 +404,12 @@ func TestPastOfAnotherMeaning(t *testing.T) {
 			t.Errorf("messages from %s: %v", from, err)
 		}
 	}
-	if past := must(st.Past(ctx, "likes", "posts", 0, "5"))(t); len(past.Events) != 1 || past.Events[0].Add["like"] != 2 {
+	if past := need(st.Past(ctx, "likes", "posts", 0, "5"))(t); len(past.Events) != 1 || past.Events[0].Add["like"] != 2 {
 		t.Errorf("from 5 on: %+v", past)
 	}
-	must(st.Pause(ctx, "likes"))(t)
-	must(st.Seek(ctx, "likes", map[uint32]string{0: "2"}))(t)
-	must(st.Resume(ctx, "likes"))(t)
+	need(st.Pause(ctx, "likes"))(t)
+	need(st.Seek(ctx, "likes", map[uint32]string{0: "2"}))(t)
+	need(st.Resume(ctx, "likes"))(t)
 	st.eventually("it is read", through(6))
 	if _, err := st.Past(ctx, "likes", "posts", 0, "2"); err == nil {
 		t.Error("after a seek back, messages that both maps have counted are told")
@@ -421,24 +420,24 @@ func TestPastOfAnotherMeaning(t *testing.T) {
 func TestFailedChange(t *testing.T) {
 	st := start(t, 1)
 	st.queue.add(0, like(1))
-	must(st.put(likesBy(1)))(t)
+	need(st.put(likesBy(1)))(t)
 	st.eventually("it is read", through(1))
 	ctx, cancel := context.WithCancel(t.Context())
 	watching := make(chan error, 1)
 	go func() {
-		of := must(st.node.Source("likes"))(t)
+		of := need(st.node.Source("likes"))(t)
 		for !of.Changing && ctx.Err() == nil {
 			time.Sleep(time.Millisecond / 2)
 			of, _ = st.node.Source("likes")
 		}
-		watching <- st.node.Sink().Begin(t.Context(), of.Number, map[uint32]source.Position{7: {}}, "queue")
+		watching <- st.node.sink.Begin(t.Context(), of.Number, map[uint32]source.Position{7: {}}, "queue")
 		cancel()
 	}()
 	_, err := st.Put(ctx, "likes", []byte(likes+likesBy(2)+"}"))
 	if begun := <-watching; err == nil || begun != nil {
 		t.Fatalf("the change ended with %v, the beginning with %v", err, begun)
 	}
-	if of := must(st.node.Source("likes"))(t); of.Paused || len(of.Partitions) != 2 {
+	if of := need(st.node.Source("likes"))(t); of.Paused || len(of.Partitions) != 2 {
 		t.Errorf("it is left as %+v", of)
 	}
 }
@@ -453,8 +452,8 @@ func (st *started) nobodyReads() (end func()) {
 			st.t.Fatal(r, err)
 		}
 	}
-	before := must(st.node.CreateSource(st.t.Context(), "before", []byte(likes+"}"), true))(st.t)
-	must(0, st.node.DeleteSource(st.t.Context(), before))(st.t)
+	before := need(st.node.CreateSource(st.t.Context(), "before", []byte(likes+"}"), true))(st.t)
+	need(0, st.node.DeleteSource(st.t.Context(), before))(st.t)
 	owns := func(n uint64) bool { return weight(before.Number+n, 0, other) > weight(before.Number+n, 0, "n1") }
 	for n := 2; !owns(1) || !owns(2) || !owns(3); n++ { // for each of the three numbers that the source may get
 		other = fmt.Sprint("n", n)
@@ -483,14 +482,14 @@ func TestStartBeforeItBegins(t *testing.T) {
 			st := start(t, 1)
 			goesOn := st.nobodyReads()
 			st.queue.add(0, like(1), like(1))
-			cfg := must(source.ParseNamed("likes", []byte(likes+test.first+"}")))(t)
-			of := must(st.node.CreateSource(t.Context(), "likes", cfg.JSON(), !cfg.Start.Earliest()))(t)
-			must(st.put(test.last))(t)
+			cfg := need(source.ParseNamed("likes", []byte(likes+test.first+"}")))(t)
+			of := need(st.node.CreateSource(t.Context(), "likes", cfg.JSON(), !cfg.Start.Earliest()))(t)
+			need(st.put(test.last))(t)
 			late := source.Position{}
 			if !cfg.Start.Earliest() {
 				late.Lo = 2
 			}
-			if err := st.node.Sink().Begin(t.Context(), of.Number, map[uint32]source.Position{0: late}, "queue"); !errors.Is(err, sink.ErrStopped) {
+			if err := st.node.sink.Begin(t.Context(), of.Number, map[uint32]source.Position{0: late}, "queue"); !errors.Is(err, sink.ErrStopped) {
 				t.Errorf("a late start ends with %v", err)
 			}
 			st.queue.add(0, like(1))
@@ -508,12 +507,12 @@ func TestFailedStart(t *testing.T) {
 	st := start(t, 1)
 	goesOn := st.nobodyReads()
 	st.queue.add(0, like(1))
-	must(st.put(""))(t)
+	need(st.put(""))(t)
 	st.queue.setDown(errors.New("connection refused"))
 	if _, err := st.put(`,"start":"latest"`); err == nil {
 		t.Fatal("it succeeded")
 	}
-	if of := must(st.node.Source("likes"))(t); of.Paused || strings.Contains(string(of.Config), "latest") {
+	if of := need(st.node.Source("likes"))(t); of.Paused || strings.Contains(string(of.Config), "latest") {
 		t.Errorf("it is left as %+v, %s", of, of.Config)
 	}
 	st.queue.setDown(nil)

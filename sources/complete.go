@@ -8,27 +8,26 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
 )
 
 const (
-	// shardsTimeout and queueTimeout bound the waits for the shards and for the queue. The default timeout of a
-	// call leaves time for both.
+	// shardsTimeout and queueTimeout bound the waits for the shards and for the queue. Together
+	// they are shorter than the default timeout of a call.
 	shardsTimeout = 2 * time.Second
 	queueTimeout  = 2 * time.Second
 	// partitionsAtOnce bounds the partitions of a source that are read concurrently.
 	partitionsAtOnce = 64
 )
 
-// complete sets Position from the shards, and End and Lag from the queue, for partitions whose
-// reader does not report them. Their source is paused, or their reader has just begun or stalled
-// before it knew them.
-func (s *Sources) complete(ctx context.Context, n *shard.Node, of catalog.Source, all []Partition) {
+// complete reads Position from the shards, and End and Lag from the queue, for partitions whose
+// reader does not report them. Such a partition has a paused source, or a reader that has just
+// begun, or that stalled early.
+func (s *Sources) complete(ctx context.Context, n *node, src catalog.Source, all []Partition) {
 	var unread []*Partition
 	for i := range all {
-		if _, begun := of.Partitions[all[i].Partition]; begun && all[i].Position == nil {
+		if _, begun := src.Partitions[all[i].Partition]; begun && all[i].Position == nil {
 			unread = append(unread, &all[i])
 		}
 	}
@@ -36,9 +35,9 @@ func (s *Sources) complete(ctx context.Context, n *shard.Node, of catalog.Source
 		return
 	}
 	forEach(ctx, shardsTimeout, unread, func(ctx context.Context, p *Partition) {
-		p.readPosition(ctx, n, of)
+		p.readPosition(ctx, n, src)
 	})
-	cfg, err := source.ParseConfig(of.Config)
+	cfg, err := source.ParseConfig(src.Config)
 	if err != nil {
 		return
 	}
@@ -51,7 +50,7 @@ func (s *Sources) complete(ctx context.Context, n *shard.Node, of catalog.Source
 	defer broker.Close()
 	forEach(ctx, queueTimeout, unread, func(ctx context.Context, p *Partition) {
 		if p.Position != nil {
-			p.readEnd(ctx, broker, of.Partitions[p.Partition].Identity)
+			p.readEnd(ctx, broker, src.Partitions[p.Partition].Identity)
 		}
 	})
 }
@@ -71,14 +70,18 @@ func forEach(ctx context.Context, timeout time.Duration, all []*Partition, read 
 	_ = reads.Wait() // no function returns an error
 }
 
-// readPosition sets Position to the lowest position of the shards, if they answer. If shards of a paused partition
-// are above it, Reason warns that a seek to it counts messages twice.
-func (p *Partition) readPosition(ctx context.Context, n *shard.Node, of catalog.Source) {
-	all, err := n.SourcePositions(ctx, of.Number, p.Partition)
+// readPosition sets Position to the lowest position of the shards, if they answer. If shards of a
+// paused partition have higher positions, Reason warns that a seek to Position counts messages
+// twice. If a shard does not answer, Reason says so.
+func (p *Partition) readPosition(ctx context.Context, n *node, src catalog.Source) {
+	all, err := n.SourcePositions(ctx, src.Number, p.Partition)
 	if err != nil {
+		if p.State == source.StatePaused {
+			p.Reason = fmt.Sprintf("shards may be at different positions: %v", err)
+		}
 		return
 	}
-	low, high := sink.Span(all, of.Partitions[p.Partition].Start)
+	low, high := sink.Span(all, src.Partitions[p.Partition].Start)
 	p.Position = &low
 	if p.State == source.StatePaused && low != high {
 		p.Reason = fmt.Sprintf("shards are at different positions, up to %v: a seek to a lower one counts messages twice; resume, let it catch up, and pause again", high)
@@ -88,7 +91,7 @@ func (p *Partition) readPosition(ctx context.Context, n *shard.Node, of catalog.
 // readEnd sets End and Lag if the queue still has the recorded identity.
 func (p *Partition) readEnd(ctx context.Context, broker source.Broker, recorded string) {
 	if identity, err := broker.Identity(ctx); err != nil || recorded != "" && identity != recorded {
-		return // after a seek no identity is recorded
+		return // a recorded identity is "" after a seek
 	}
 	looked := time.Now()
 	_, end, err := broker.Bounds(ctx, p.Partition)
@@ -97,7 +100,7 @@ func (p *Partition) readEnd(ctx context.Context, broker source.Broker, recorded 
 	}
 	age := time.Since(looked).Milliseconds()
 	p.End, p.EndAgeMS = &end, &age
-	p.LagSeconds = nil // unknown while messages wait: no reader knows the last applied message
+	p.LagSeconds = nil // unknown, because no reader knows the time of the last applied message
 	if !p.Position.Less(end) {
 		p.LagSeconds = new(float64)
 	}

@@ -1,6 +1,7 @@
 package sources
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -42,22 +43,22 @@ func (of *Source) is(t *testing.T, when, state string, position, end uint64, lag
 func TestUnreadPartition(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(1), like(1))
-	must(st.put(""))(t)
+	need(st.put(""))(t)
 	st.eventually("it is read", through(3))
-	must(st.Pause(ctx, "likes"))(t).is(t, "paused", source.StatePaused, 3, 3, 0, 3)
+	need(st.Pause(ctx, "likes"))(t).is(t, "paused", source.StatePaused, 3, 3, 0, 3)
 
 	st.queue.set(func() { st.queue.withheld = 3 })
 	st.queue.add(0, like(1), like(1))
-	must(st.Resume(ctx, "likes"))(t).is(t, "resumed", source.StateRunning, 3, 5, 2, 3)
-	must(st.Pause(ctx, "likes"))(t).is(t, "paused again", source.StatePaused, 3, 5, 2, 3)
+	need(st.Resume(ctx, "likes"))(t).is(t, "resumed", source.StateRunning, 3, 5, 2, 3)
+	need(st.Pause(ctx, "likes"))(t).is(t, "paused again", source.StatePaused, 3, 5, 2, 3)
 
 	st.queue.setDown(errors.New("connection refused"))
-	must(st.Get(ctx, "likes"))(t).is(t, "paused without a queue", source.StatePaused, 3, 0, -1, 3)
-	must(st.Resume(ctx, "likes"))(t).is(t, "resumed without a queue", source.StateRunning, 3, 0, -1, 3)
-	must(st.Pause(ctx, "likes"))(t)
+	need(st.Get(ctx, "likes"))(t).is(t, "paused without a queue", source.StatePaused, 3, 0, -1, 3)
+	need(st.Resume(ctx, "likes"))(t).is(t, "resumed without a queue", source.StateRunning, 3, 0, -1, 3)
+	need(st.Pause(ctx, "likes"))(t)
 	st.queue.set(func() { st.queue.down, st.queue.identity = nil, "another" })
-	must(st.Get(ctx, "likes"))(t).is(t, "paused beside another queue", source.StatePaused, 3, 0, -1, 3)
-	must(st.Resume(ctx, "likes"))(t)
+	need(st.Get(ctx, "likes"))(t).is(t, "paused beside another queue", source.StatePaused, 3, 0, -1, 3)
+	need(st.Resume(ctx, "likes"))(t)
 	stalled := st.eventually("it stalls", func(of *Source) bool { return of.State == source.StateStalled })
 	stalled.is(t, "stalled", source.StateStalled, 3, 0, -1, 3)
 
@@ -70,7 +71,7 @@ func TestUnreadPartition(t *testing.T) {
 	if err := st.Delete(ctx, "likes"); err != nil {
 		t.Fatal(err)
 	}
-	must(st.put(""))(t)
+	need(st.put(""))(t)
 	st.eventually("another of the name is read", applied(5)).is(t, "made anew", source.StateRunning, 5, 5, 0, 5)
 }
 
@@ -79,21 +80,28 @@ func TestUnreadPartition(t *testing.T) {
 func TestPausedApart(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(2))
-	of := must(st.node.CreateSource(ctx, "likes", []byte(likes+`,"name":"likes","dead-letters":"LIKES.dead","password-file":"missing"}`), false))(t) // nobody reads it
-	must(st.node.Sink().Start(ctx, of.Number, 0, sink.Start{Identity: "queue"}))(t)
-	must(st.node.Sink().Positions(ctx, of.Number, 0))(t)
-	must(st.node.Sink().Apply(ctx, &sink.Batch{Source: of.Number, Next: sink.Position{Lo: 1}, Ops: []sink.Op{
+	of := need(st.node.CreateSource(ctx, "likes", []byte(likes+`,"name":"likes","dead-letters":"LIKES.dead","password-file":"missing"}`), false))(t) // nobody reads it
+	need(st.node.sink.Start(ctx, of.Number, 0, sink.Start{Identity: "queue"}))(t)
+	need(st.node.sink.Positions(ctx, of.Number, 0))(t)
+	need(st.node.sink.Apply(ctx, &sink.Batch{Source: of.Number, Next: sink.Position{Lo: 1}, Ops: []sink.Op{
 		{Keyspace: "posts", ID: 1, Cells: []sink.Cell{{Column: "like", Value: 1}}},
 	}}))(t)
-	paused := must(st.Pause(ctx, "likes"))(t)
+	paused := need(st.Pause(ctx, "likes"))(t)
 	paused.is(t, "paused", source.StatePaused, 0, 0, -1, 0)
 	if want := "shards are at different positions, up to 1: "; !strings.HasPrefix(paused.Partitions[0].Reason, want) || !strings.HasPrefix(paused.Reason, want) {
 		t.Errorf("the reasons are %q and %q", paused.Partitions[0].Reason, paused.Reason)
 	}
-	must(st.put(""))(t)
-	must(st.Resume(ctx, "likes"))(t)
+	silent, cancel := context.WithCancel(ctx)
+	cancel() // no shard answers within this context
+	unknown := Partition{State: source.StatePaused}
+	unknown.readPosition(silent, st.node, of)
+	if want := "shards may be at different positions: cannot read the position in shard 0 of keyspace "; !strings.HasPrefix(unknown.Reason, want) || unknown.Position != nil {
+		t.Errorf("while no shard answers it is %+v", unknown)
+	}
+	need(st.put(""))(t)
+	need(st.Resume(ctx, "likes"))(t)
 	st.eventually("it is read", through(2))
-	paused = must(st.Pause(ctx, "likes"))(t)
+	paused = need(st.Pause(ctx, "likes"))(t)
 	if paused.Reason != "" || paused.Partitions[0].Position.Lo != 2 || st.count(1) != 1 || st.count(2) != 1 {
 		t.Errorf("once it has caught up it is %+v, and the rows are %d and %d", paused, st.count(1), st.count(2))
 	}
@@ -105,14 +113,14 @@ func TestPausedSoonAfterAKill(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(2))
 	st.queue.set(func() { st.queue.down = errors.New("down") })
-	of := must(st.node.CreateSource(ctx, "likes", []byte(likes+`,"name":"likes"}`), false))(t)
-	must(st.node.Sink().Start(ctx, of.Number, 0, sink.Start{Identity: "queue"}))(t)
-	must(st.node.Sink().Positions(ctx, of.Number, 0))(t)
-	must(st.node.Sink().Apply(ctx, &sink.Batch{Source: of.Number, Next: sink.Position{Lo: 1}, Ops: []sink.Op{
+	of := need(st.node.CreateSource(ctx, "likes", []byte(likes+`,"name":"likes"}`), false))(t)
+	need(st.node.sink.Start(ctx, of.Number, 0, sink.Start{Identity: "queue"}))(t)
+	need(st.node.sink.Positions(ctx, of.Number, 0))(t)
+	need(st.node.sink.Apply(ctx, &sink.Batch{Source: of.Number, Next: sink.Position{Lo: 1}, Ops: []sink.Op{
 		{Keyspace: "posts", ID: 1, Cells: []sink.Cell{{Column: "like", Value: 1}}},
 	}}))(t)
 	time.AfterFunc(time.Second, func() { st.queue.set(func() { st.queue.down = nil }) })
-	paused := must(st.Pause(ctx, "likes"))(t)
+	paused := need(st.Pause(ctx, "likes"))(t)
 	if paused.Reason != "" || paused.Partitions[0].Position.Lo == 0 || st.count(1) != 1 {
 		t.Errorf("it is %+v, and row 1 is %d", paused, st.count(1))
 	}
@@ -121,8 +129,8 @@ func TestPausedSoonAfterAKill(t *testing.T) {
 // A partition that moved to another node shows the sum of all nodes' counts.
 func TestCountedByAllNodes(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
-	must(st.put(`,"start":{"0":0}`))(t)
-	must(st.Pause(ctx, "likes"))(t)
+	need(st.put(`,"start":{"0":0}`))(t)
+	need(st.Pause(ctx, "likes"))(t)
 	n, of, err := st.find(ctx, "likes")
 	if err != nil {
 		t.Fatal(err)
@@ -147,9 +155,9 @@ func TestReadByNobody(t *testing.T) {
 	st := start(t, 1)
 	st.unread = 300 * time.Millisecond
 	st.queue.add(0, like(1))
-	must(st.put(""))(t)
+	need(st.put(""))(t)
 	st.eventually("it is read", through(1))
-	number := must(st.node.Source("likes"))(t).Number
+	number := need(st.node.Source("likes"))(t).Number
 	other := "n2"
 	for n := 2; weight(number, 0, other) < weight(number, 0, "n1"); n++ {
 		other = fmt.Sprint("n", n)
@@ -174,7 +182,7 @@ func TestNeverRead(t *testing.T) {
 	st := start(t, 1)
 	end := st.nobodyReads()
 	st.queue.add(0, like(1))
-	if of := must(st.put(""))(t); len(of.Partitions) != 1 || of.Reason == "" || of.Lag != nil {
+	if of := need(st.put(""))(t); len(of.Partitions) != 1 || of.Reason == "" || of.Lag != nil {
 		t.Errorf("one of which no node knows anything is shown as %+v", of)
 	}
 	shown := func(state string) func(*Source) bool {

@@ -8,11 +8,11 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// counts holds the messages that this node has counted since it started. It outlives the readers,
-// so a pause resets no count. It must not use the lock of Sources, because consumers ask for counts
+// counts counts the messages that this node has applied since it started. It outlives the readers,
+// so a pause does not reset it. It must not use the lock of Sources, because consumers call it
 // under their own lock.
 type counts struct {
-	partitions sync.Map // by partitionKey, a *source.Counts
+	partitions sync.Map // partitionKey → *source.Counts
 }
 
 type partitionKey struct {
@@ -20,31 +20,31 @@ type partitionKey struct {
 	partition uint32
 }
 
-// partition returns the counters of a partition that its readers increment.
+// partition returns the Counts of a partition, which its readers increment.
 func (c *counts) partition(number uint64, partition uint32) *source.Counts {
-	of, _ := c.partitions.LoadOrStore(partitionKey{number, partition}, &source.Counts{})
-	return of.(*source.Counts)
+	loaded, _ := c.partitions.LoadOrStore(partitionKey{number, partition}, &source.Counts{})
+	return loaded.(*source.Counts)
 }
 
-// keep drops the counts of deleted sources.
+// keep drops the counts of sources that are not in all.
 func (c *counts) keep(all []catalog.Source) {
 	c.partitions.Range(func(p, _ any) bool {
-		if !slices.ContainsFunc(all, func(of catalog.Source) bool { return of.Number == p.(partitionKey).source }) {
+		if !slices.ContainsFunc(all, func(src catalog.Source) bool { return src.Number == p.(partitionKey).source }) {
 			c.partitions.Delete(p)
 		}
 		return true
 	})
 }
 
-// load returns how many messages this node has counted, by number and partition.
+// load returns the number of messages that this node has applied, by source number and partition.
 func (c *counts) load() map[uint64]map[uint32]uint64 {
 	all := map[uint64]map[uint32]uint64{}
-	c.partitions.Range(func(key, of any) bool {
+	c.partitions.Range(func(key, value any) bool {
 		p := key.(partitionKey)
 		if all[p.source] == nil {
 			all[p.source] = map[uint32]uint64{}
 		}
-		all[p.source][p.partition], _ = of.(*source.Counts).Load()
+		all[p.source][p.partition], _ = value.(*source.Counts).Load()
 		return true
 	})
 	return all

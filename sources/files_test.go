@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
 )
@@ -43,7 +43,7 @@ func TestFiles(t *testing.T) {
 	}
 	st.queue.set(func() { st.queue.password = "first" })
 	st.queue.add(1, like(1))
-	must(st.put(`,"username":"u","password-file":"password"`))(t)
+	need(st.put(`,"username":"u","password-file":"password"`))(t)
 	stalls("cannot read password-file")
 	write("wrong")
 	stalls("wrong password")
@@ -67,10 +67,10 @@ func TestNoSecretsDir(t *testing.T) {
 	st.secrets = source.Secrets{}
 	const file = `,"password-file":"p"`
 	_, err := st.put(file)
-	if of, is := errors.AsType[*shard.ArgumentError](err); !is || of.Field != "password-file" || !strings.Contains(of.Problem, "--source-secrets-dir") {
+	if of, is := errors.AsType[*errs.ArgumentError](err); !is || of.Field != "password-file" || !strings.Contains(of.Problem, "--source-secrets-dir") {
 		t.Errorf("a file is taken: %v", err)
 	}
-	must(st.node.CreateSource(ctx, "likes", []byte(strings.Replace(likes, "{", `{"name":"likes",`, 1)+file+"}"), false))(t)
+	need(st.node.CreateSource(ctx, "likes", []byte(strings.Replace(likes, "{", `{"name":"likes",`, 1)+file+"}"), false))(t)
 	st.eventually("it stalls", func(of *Source) bool {
 		return of.State == source.StateStalled && strings.Contains(of.Partitions[0].Reason, "--source-secrets-dir")
 	})
@@ -104,10 +104,10 @@ func TestFilesHang(t *testing.T) {
 					<-back
 				}
 			})
-			of := must(st.node.CreateSource(ctx, "stuck", []byte(strings.Replace(likes, "{", `{"name":"stuck",`, 1)+"}"), false))(t)
-			must(st.node.Sink().Start(ctx, of.Number, 0, sink.Start{Identity: "queue"}))(t)
+			of := need(st.node.CreateSource(ctx, "stuck", []byte(strings.Replace(likes, "{", `{"name":"stuck",`, 1)+"}"), false))(t)
+			need(st.node.sink.Start(ctx, of.Number, 0, sink.Start{Identity: "queue"}))(t)
 			<-hung
-			must(st.put(""))(t)
+			need(st.put(""))(t)
 			st.eventually("another is read", through(1))
 			listed := make(chan error, 2*connectCallsMax)
 			for range cap(listed) {
@@ -204,12 +204,12 @@ func TestOpenedLate(t *testing.T) {
 			}
 		}
 	})
-	of := must(st.node.CreateSource(ctx, "likes", []byte(strings.Replace(likes, "{", `{"name":"likes",`, 1)+"}"), false))(t)
+	of := need(st.node.CreateSource(ctx, "likes", []byte(strings.Replace(likes, "{", `{"name":"likes",`, 1)+"}"), false))(t)
 	<-hung
 	st.mu.Lock()
 	r := st.mu.readers[of.Number]
 	st.mu.Unlock()
-	must(st.node.SetPaused(ctx, of, true, false))(t)
+	need(st.node.SetPaused(ctx, of, true, false))(t)
 	<-r.ending
 	close(back)
 	<-r.ended
@@ -229,7 +229,7 @@ func TestNeverListed(t *testing.T) {
 		state string
 	}{{errors.New("connection refused"), source.StateRunning}, {source.Stalled("topic likes is missing"), source.StateStalled}} {
 		st.queue.setDown(down.err)
-		must(st.put(""))(t)
+		need(st.put(""))(t)
 		of := st.eventually("it says why", func(of *Source) bool {
 			return of.State == down.state && len(of.Partitions) == 1 && strings.Contains(of.Partitions[0].Reason, down.err.Error())
 		})

@@ -18,7 +18,7 @@ var (
 	descPosition   = described("position", "Position of a partition that this node reads: all below it is applied. Of a Redis stream, milliseconds; of PostgreSQL, an LSN.", "partition")
 	descEnd        = described("end", "Position of the message that will be written next, in the unit of countd_source_position.", "partition")
 	descLag        = described("lag_messages", "Messages that wait in a partition that this node reads.", "partition")
-	descLagSeconds = described("lag_seconds", "Age of the last message that was applied, while others wait; absent while messages wait whose times are not known.", "partition")
+	descLagSeconds = described("lag_seconds", "Age of the last applied message while later messages wait; absent if their times are unknown.", "partition")
 	descState      = described("state", "1 for the state of a partition that this node reads: running or stalled.", "partition", "state")
 	descErrors     = described("errors_total", "Messages rejected (reason rejected), and times that reading began anew: moved, because another node had read on; stalled; broker.", "reason")
 )
@@ -34,9 +34,9 @@ func (s *Sources) Describe(to chan<- *prometheus.Desc) {
 func (s *Sources) Collect(to chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	newest := map[string]uint64{} // by name: a reader may still be ending while a newer one of the same name reads
+	newest := map[string]uint64{} // by name, because a reader may still be ending while a newer source of the same name is read
 	for number, r := range s.mu.readers {
-		newest[r.of.Name] = max(newest[r.of.Name], number)
+		newest[r.src.Name] = max(newest[r.src.Name], number)
 	}
 	for _, number := range slices.Sorted(maps.Values(newest)) {
 		r := s.mu.readers[number]
@@ -45,7 +45,7 @@ func (s *Sources) Collect(to chan<- prometheus.Metric) {
 		for _, number := range slices.Sorted(maps.Keys(statuses)) {
 			status, partition := statuses[number], strconv.FormatUint(uint64(number), 10)
 			gauge := func(d *prometheus.Desc, value float64, labels ...string) {
-				to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{r.of.Name, partition}, labels...)...)
+				to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append([]string{r.src.Name, partition}, labels...)...)
 			}
 			if status.Known {
 				gauge(descPosition, number64(status.Position))
@@ -64,12 +64,12 @@ func (s *Sources) Collect(to chan<- prometheus.Metric) {
 			}
 		}
 		for _, reason := range slices.Sorted(maps.Keys(counts)) {
-			to <- prometheus.MustNewConstMetric(descErrors, prometheus.CounterValue, float64(counts[reason]), r.of.Name, reason)
+			to <- prometheus.MustNewConstMetric(descErrors, prometheus.CounterValue, float64(counts[reason]), r.src.Name, reason)
 		}
 	}
 }
 
-// number64 returns the part of a position that a graph shows.
+// number64 returns a position as one number for graphs, which loses a part of it.
 func number64(p source.Position) float64 {
 	if p.Hi != 0 {
 		return float64(p.Hi)

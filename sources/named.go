@@ -8,15 +8,16 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/source"
 )
 
-// checkNamed returns a *shard.ArgumentError if a configuration names a missing keyspace, column or
-// queue of dead letters. Otherwise each message would be bad, or the first bad one would stop the
-// source. If before is not nil, it checks only the fields that differ from that configuration. It
-// skips a queue that does not answer soon.
-func (s *Sources) checkNamed(ctx context.Context, n *shard.Node, before json.RawMessage, cfg *source.Config) error {
+// checkNamed returns a *errs.ArgumentError if a configuration names a missing keyspace, column or
+// queue of dead letters. With a missing keyspace or column, each message would be bad; without the
+// queue, the first bad message would stop the source. If before is not nil, it checks only the
+// fields that differ from before. It ignores a queue that does not answer soon.
+func (s *Sources) checkNamed(ctx context.Context, n *node, before json.RawMessage, cfg *source.Config) error {
 	old := &source.Config{}
 	if before != nil {
 		var err error
@@ -35,11 +36,11 @@ func (s *Sources) checkNamed(ctx context.Context, n *shard.Node, before json.Raw
 	return s.checkLetters(ctx, cfg)
 }
 
-// checkMap checks the constant names in a map.
-func checkMap(n *shard.Node, m *source.Mapping) error {
+// checkMap checks the constant names of keyspace and columns in a mapping.
+func checkMap(n *node, m *source.Mapping) error {
 	name, field := m.Keyspace, "map.keyspace"
 	if m.User != "" {
-		name, field = shard.KeyspaceUnread, "map.user"
+		name, field = kinds.KeyspaceUnread, "map.user"
 	}
 	if strings.HasPrefix(name, "$") {
 		return nil
@@ -47,30 +48,31 @@ func checkMap(n *shard.Node, m *source.Mapping) error {
 	ks := n.Keyspace(name)
 	if ks == nil {
 		var all []string
-		for _, of := range n.Keyspaces() {
-			if of.Kind == shard.KindCounters {
-				all = append(all, of.Name)
+		for _, other := range n.Keyspaces() {
+			if other.Kind == kinds.Counters {
+				all = append(all, other.Name)
 			}
 		}
-		return &shard.ArgumentError{Field: field, Problem: fmt.Sprintf("no such keyspace: %q; there are %s", name, strings.Join(all, ", "))}
+		return &errs.ArgumentError{Field: field, Problem: fmt.Sprintf("no such keyspace: %q; there are %s", name, strings.Join(all, ", "))}
 	}
-	if ks.Kind != shard.KindCounters && ks.Kind != shard.KindUnread {
-		return &shard.ArgumentError{Field: field, Problem: fmt.Sprintf("keyspace %s is neither of counters nor of unread numbers", name)}
+	if ks.Kind != kinds.Counters && ks.Kind != kinds.Unread {
+		return &errs.ArgumentError{Field: field, Problem: fmt.Sprintf("keyspace %s is neither of counters nor of unread numbers", name)}
 	}
 	if !strings.HasPrefix(m.Column, "$") && ks.Column(m.Column) < 0 {
-		columns := slices.DeleteFunc(slices.Clone(ks.Columns), func(column string) bool { return column == "" }) // dropped
-		return &shard.ArgumentError{Field: "map.column", Problem: fmt.Sprintf("no such column: %q; keyspace %s has %s", m.Column, name, strings.Join(columns, ", "))}
+		columns := slices.DeleteFunc(slices.Clone(ks.Columns), func(column string) bool { return column == "" }) // dropped columns have no name
+		return &errs.ArgumentError{Field: "map.column", Problem: fmt.Sprintf("no such column: %q; keyspace %s has %s", m.Column, name, strings.Join(columns, ", "))}
 	}
 	return nil
 }
 
-// checkLetters checks that the queue of the dead letters exists, if the broker can tell.
+// checkLetters checks that the queue of the dead letters exists, if the broker is a
+// source.LetterQueue.
 func (s *Sources) checkLetters(ctx context.Context, cfg *source.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
 	defer cancel()
 	broker, err := s.connectCall(ctx, cfg)
 	if err != nil {
-		return nil //nolint:nilerr // the state of the source will show it
+		return nil //nolint:nilerr // the state of the source will show the error
 	}
 	defer broker.Close()
 	queue, is := broker.(source.LetterQueue)
@@ -79,7 +81,7 @@ func (s *Sources) checkLetters(ctx context.Context, cfg *source.Config) error {
 	}
 	var missing *source.StalledError
 	if errors.As(queue.CheckLetters(ctx), &missing) {
-		return &shard.ArgumentError{Field: "dead-letters", Problem: missing.Reason}
+		return &errs.ArgumentError{Field: "dead-letters", Problem: missing.Reason}
 	}
 	return nil
 }

@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/source"
 )
 
@@ -30,14 +32,14 @@ var poisons = []struct{ message, reason string }{
 func TestPoison(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(2))
-	must(st.put(""))(t)
+	need(st.put(""))(t)
 	read := uint64(1)
 	good := int64(0)
 	onError := func(does string) {
 		st.t.Helper()
-		must(st.Pause(ctx, "likes"))(t) // so that no reader goes on that does what it did before
-		must(st.put(`,"on-error":"` + does + `"`))(t)
-		must(st.Resume(ctx, "likes"))(t)
+		need(st.Pause(ctx, "likes"))(t) // so that no reader goes on that does what it did before
+		need(st.put(`,"on-error":"` + does + `"`))(t)
+		need(st.Resume(ctx, "likes"))(t)
 	}
 	next := func() { // a good message
 		st.t.Helper()
@@ -60,7 +62,7 @@ func TestPoison(t *testing.T) {
 			}
 		})
 	}
-	if of := must(st.Get(ctx, "likes"))(t); of.Rejected != uint64(len(poisons)) {
+	if of := need(st.Get(ctx, "likes"))(t); of.Rejected != uint64(len(poisons)) {
 		t.Errorf("%d are rejected", of.Rejected)
 	}
 
@@ -112,12 +114,12 @@ func TestPoisonedBatch(t *testing.T) {
 	for range 50 {
 		st.queue.add(0, like(1), repost("1"))
 	}
-	must(st.put(""))(t)
+	need(st.put(""))(t)
 	st.eventually("all is read", through(251))
 	row := func() (counts [3]int64) {
 		ks := st.node.Keyspace("posts")
 		all := make([]int64, len(ks.Columns))
-		must(0, st.node.Read(ks, &rows.Query{Width: len(all), Rows: all}, []uint64{1}, &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(30 * time.Second)}))(t)
+		need(0, st.node.Read(ks, &rows.Query{Width: len(all), Rows: all}, []uint64{1}, &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(30 * time.Second)}))(t)
 		return [3]int64{all[ks.Column("like")], all[ks.Column("repost")], all[ks.Column("comment")]}
 	}
 	if got, want := row(), [3]int64{150, 100, 50}; got != want {
@@ -130,12 +132,12 @@ func TestPoisonedBatch(t *testing.T) {
 	})
 
 	// A full count refuses additions, and nothing else.
-	must(st.Pause(ctx, "likes"))(t)
+	need(st.Pause(ctx, "likes"))(t)
 	st.queue.add(0, repost("9223372036854775707"))
 	for range 50 {
 		st.queue.add(0, like(1), repost("1"))
 	}
-	must(st.Resume(ctx, "likes"))(t)
+	need(st.Resume(ctx, "likes"))(t)
 	st.eventually("all is read", through(352))
 	if got, want := row(), [3]int64{200, 1<<63 - 1, 50}; got != want {
 		t.Errorf("row 1 is %d, want %d", got, want)
@@ -153,10 +155,10 @@ func TestRejectedIsKept(t *testing.T) {
 	st, ctx := start(t, 2), t.Context()
 	st.queue.add(0, like(1), "poison", like(1), "poison")
 	st.queue.add(1, `{"keyspace":"posts","id":3,"add":{"like":9223372036854775807}}`, `{"keyspace":"posts","id":3,"add":{"like":1}}`)
-	must(st.put(""))(t)
+	need(st.put(""))(t)
 	is := func(rejected uint64, reason string) {
 		t.Helper()
-		of := must(st.Get(ctx, "likes"))(t)
+		of := need(st.Get(ctx, "likes"))(t)
 		if of.Rejected != rejected || of.LastRejected == nil || !strings.Contains(of.LastRejected.Reason, reason) || of.DeadLetters != "LIKES.dead" {
 			t.Fatalf("rejected %d, last %+v, dead letters %q", of.Rejected, of.LastRejected, of.DeadLetters)
 		}
@@ -172,16 +174,16 @@ func TestRejectedIsKept(t *testing.T) {
 	st.queue.add(0, like(1), "{}")
 	st.eventually("it is read", through(8))
 	is(4, "keyspace")
-	must(st.Pause(ctx, "likes"))(t)
+	need(st.Pause(ctx, "likes"))(t)
 	is(4, "keyspace")
-	must(st.Seek(ctx, "likes", map[uint32]string{0: "3"}))(t)
-	must(st.Resume(ctx, "likes"))(t)
+	need(st.Seek(ctx, "likes", map[uint32]string{0: "3"}))(t)
+	need(st.Resume(ctx, "likes"))(t)
 	st.eventually("it is read again", through(8))
 	is(6, "keyspace")
-	must(st.put(`,"on-error":"skip"`))(t)
+	need(st.put(`,"on-error":"skip"`))(t)
 	st.queue.add(0, "poison")
 	st.eventually("it is read", through(9))
-	if of := must(st.Get(ctx, "likes"))(t); of.Rejected != 7 || of.DeadLetters != "" {
+	if of := need(st.Get(ctx, "likes"))(t); of.Rejected != 7 || of.DeadLetters != "" {
 		t.Errorf("what is skipped: %+v", of)
 	}
 }
@@ -191,7 +193,7 @@ func TestMissingNames(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	argument := func(field, want string, err error) {
 		t.Helper()
-		var of *shard.ArgumentError
+		var of *errs.ArgumentError
 		if !errors.As(err, &of) || of.Field != field || !strings.Contains(of.Problem, want) {
 			t.Errorf("want %s: %s, it is %v", field, want, err)
 		}
@@ -201,20 +203,20 @@ func TestMissingNames(t *testing.T) {
 		return err
 	}
 	argument("map.keyspace", `"post"; there are `, mapped(`"keyspace":"post","id":"$.id","column":"like"`))
-	argument("map.keyspace", "neither of counters nor of unread", mapped(`"keyspace":"`+shard.KeyspaceBoard+`","id":"$.id","column":"like"`))
+	argument("map.keyspace", "neither of counters nor of unread", mapped(`"keyspace":"`+kinds.KeyspaceBoard+`","id":"$.id","column":"like"`))
 	argument("map.column", `"likes"; keyspace posts has `, mapped(`"keyspace":"posts","id":"$.id","column":"likes"`))
 	argument("map.column", `"likes"; keyspace unread has `, mapped(`"user":"$.id","column":"likes"`))
 	st.queue.set(func() { st.queue.letterless = true })
 	_, err := st.put("")
 	argument("dead-letters", "nobody takes them", err)
-	if all := must(st.List(ctx))(t); len(all) != 0 {
+	if all := need(st.List(ctx))(t); len(all) != 0 {
 		t.Fatalf("made: %+v", all)
 	}
-	must(st.put(`,"on-error":"skip"`))(t)
+	need(st.put(`,"on-error":"skip"`))(t)
 	_, err = st.put("")
 	argument("dead-letters", "nobody takes them", err)
 	st.queue.set(func() { st.queue.letterless = false })
-	must(st.put(likesBy(2)))(t)
+	need(st.put(likesBy(2)))(t)
 	argument("map.column", "no such column", mapped(`"keyspace":"posts","id":"$.id","column":"likes"`))
 	if err := mapped(`"keyspace":"$.keyspace","id":"$.id","column":"$.column"`); err != nil {
 		t.Errorf("names of the messages: %v", err)

@@ -10,34 +10,33 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
 )
 
 // reader reads the partitions of a source that this node owns. One goroutine reads the queue.
-// Another reads files, so that a hanging file system does not stop other sources.
+// Another one reads the source's files, so that a hanging file system does not stop other sources.
 type reader struct {
-	of     catalog.Source
+	src    catalog.Source
 	opened time.Time
 	ending chan struct{}         // closed by end
 	ended  chan struct{}         // closed by read
-	state  atomic.Pointer[state] // nil until the first attempt to open the broker ends or takes long
-	stale  atomic.Bool           // a file that the configuration names has changed
+	state  atomic.Pointer[state] // nil until the first attempt to open the broker has ended or takes long
+	stale  atomic.Bool           // a file that the configuration names has changed, so the source must be opened again
 }
 
 // state is the result of an attempt to open a reader: a consumer, or why there is none.
 type state struct {
 	consumer *source.Consumer
 	failed   error
-	tries    uint64   // failed attempts
-	owned    []uint32 // partitions that this node owns and does not read, because of failed
+	tries    uint64   // number of failed attempts
+	owned    []uint32 // partitions that this node owns but does not read, because of failed
 }
 
 // open starts a reader. Its goroutine ends after end, or if it cannot open the reader. previous is
-// the last attempt or nil; its state remains valid until this attempt has ended.
-func (s *Sources) open(n *shard.Node, of catalog.Source, previous *reader) *reader {
-	r := &reader{of: of, opened: time.Now(), ending: make(chan struct{}), ended: make(chan struct{})}
+// the reader of the last attempt, or nil; its state is shown until this attempt has ended.
+func (s *Sources) open(n *node, src catalog.Source, previous *reader) *reader {
+	r := &reader{src: src, opened: time.Now(), ending: make(chan struct{}), ended: make(chan struct{})}
 	if previous != nil {
 		r.state.Store(previous.state.Load())
 	}
@@ -45,11 +44,11 @@ func (s *Sources) open(n *shard.Node, of catalog.Source, previous *reader) *read
 	return r
 }
 
-// read opens a reader and reads until its end.
-func (s *Sources) read(n *shard.Node, r *reader) {
+// read opens the broker and reads until the reader must end.
+func (s *Sources) read(n *node, r *reader) {
 	defer close(r.ended)
-	owns := func(partition uint32) bool { return s.owner(n.Catalog(), r.of.Number, partition) == s.cfg.Self }
-	cfg, err := source.ParseConfig(r.of.Config)
+	owns := func(partition uint32) bool { return s.owner(n.Catalog(), r.src.Number, partition) == s.cfg.Self }
+	cfg, err := source.ParseConfig(r.src.Config)
 	var broker source.Broker
 	if err == nil {
 		broker, err = s.connect(n, cfg, r)
@@ -62,26 +61,26 @@ func (s *Sources) read(n *shard.Node, r *reader) {
 		return
 	}
 	consumer := source.NewConsumer(source.ConsumerConfig{Owns: owns, RunnerConfig: source.RunnerConfig{
-		Number: r.of.Number, Source: cfg, Broker: broker, Sink: n.Sink(), Logger: s.cfg.Logger, Ending: r.ending,
+		Number: r.src.Number, Source: cfg, Broker: broker, Sink: n.sink, Logger: s.cfg.Logger, Ending: r.ending,
 		Rejected: func(ctx context.Context, partition uint32, all []sink.Refusal) error {
-			return n.RecordRejected(ctx, r.of.Number, partition, all)
+			return n.RecordRejected(ctx, r.src.Number, partition, all)
 		},
-		Counts: func(partition uint32) *source.Counts { return s.counts.partition(r.of.Number, partition) },
+		Counts: func(partition uint32) *source.Counts { return s.counts.partition(r.src.Number, partition) },
 	}})
 	r.state.Store(&state{consumer: consumer})
 	consumer.Run(s.running)
-	_ = broker.Close() // after an error the applied messages still count
+	_ = broker.Close() // ignore the error: applied messages stay counted
 }
 
-// fail sets the state of a reader that could not be opened, or that is still opening.
-func (s *Sources) fail(n *shard.Node, r *reader, err error) {
+// fail sets the state of a reader whose broker could not be opened, or is still opening.
+func (s *Sources) fail(n *node, r *reader, err error) {
 	next, before := &state{failed: err}, r.state.Load()
-	known := slices.Sorted(maps.Keys(r.of.Partitions))
+	known := slices.Sorted(maps.Keys(r.src.Partitions))
 	if len(known) == 0 {
 		known = []uint32{0} // every queue has partition 0
 	}
 	next.owned = slices.DeleteFunc(known, func(partition uint32) bool {
-		return s.owner(n.Catalog(), r.of.Number, partition) != s.cfg.Self
+		return s.owner(n.Catalog(), r.src.Number, partition) != s.cfg.Self
 	})
 	if before != nil {
 		next.tries = before.tries
@@ -90,23 +89,23 @@ func (s *Sources) fail(n *shard.Node, r *reader, err error) {
 		next.tries++
 	}
 	if before == nil || before.failed.Error() != err.Error() {
-		s.cfg.Logger.Warn("a source cannot be opened", "source", r.of.Name, "err", err)
+		s.cfg.Logger.Warn("a source cannot be opened", "source", r.src.Name, "err", err)
 	}
 	r.state.Store(next)
 }
 
-// errEnding is returned by connect if the reader is to end.
+// errEnding is returned by connect if the reader must end.
 var errEnding = errors.New("the reader is to end")
 
-// connect opens a broker and watches the files that it was opened with. Its goroutine ends with the reader. If a
-// file system hangs, the source is stalled until the file system answers.
-func (s *Sources) connect(n *shard.Node, cfg *source.Config, r *reader) (source.Broker, error) {
+// connect opens a broker and watches the files that it was opened with, in a goroutine that ends
+// with the reader. If a file system hangs, the source is stalled until the file system answers.
+func (s *Sources) connect(n *node, cfg *source.Config, r *reader) (source.Broker, error) {
 	done := make(chan connected)
 	go func() {
-		files := s.filesState(cfg) // read the state before Open reads the files
+		files := s.filesState(cfg) // before Open reads the files, so that watch misses no change
 		broker, err := s.cfg.Open(cfg, s.secrets)
 		connected{broker, err}.handOver(done, r.ended)
-		if err == nil { // otherwise match opens the source again soon
+		if err == nil { // after an error, match opens the source again soon
 			r.watch(files, s.every, func() string { return s.filesState(cfg) })
 		}
 	}()
@@ -114,16 +113,16 @@ func (s *Sources) connect(n *shard.Node, cfg *source.Config, r *reader) (source.
 	defer late.Stop()
 	for !r.isEnding() {
 		select {
-		case of := <-done:
-			return of.broker, of.err
-		case <-late.C: // again and again, because the node may own other partitions by then
+		case opened := <-done:
+			return opened.broker, opened.err
+		case <-late.C: // repeatedly, because the node may get other partitions meanwhile
 			s.fail(n, r, errOpening)
 		case <-r.ending:
 		}
 	}
-	select { // most brokers open quickly: close this one here
-	case of := <-done:
-		of.close()
+	select { // usually the broker opens soon: wait briefly and close it here
+	case opened := <-done:
+		opened.close()
 	case <-time.After(openEnding):
 	}
 	return nil, errEnding
@@ -135,7 +134,7 @@ type connected struct {
 	err    error
 }
 
-// handOver sends the broker to the goroutine that waits for it. If abandoned is closed first, handOver
+// handOver sends the broker to the goroutine that waits for it. If abandoned is closed first, it
 // closes the broker.
 func (c connected) handOver(to chan<- connected, abandoned <-chan struct{}) {
 	select {
@@ -152,10 +151,10 @@ func (c connected) close() {
 	}
 }
 
-// connectCall opens a broker for a call. It waits only until ctx ends, because a file system may
-// hang. It closes a broker that opens later.
+// connectCall opens a broker for a request. It waits only until ctx ends, because a file system
+// may hang, and closes a broker that opens later.
 func (s *Sources) connectCall(ctx context.Context, cfg *source.Config) (source.Broker, error) {
-	key := string(cfg.JSON()) // another configuration may name readable files
+	key := string(cfg.JSON()) // the limit is per configuration, because other configurations may name files that can be read
 	s.mu.Lock()
 	if s.mu.connecting[key] >= connectCallsMax {
 		s.mu.Unlock()
@@ -164,7 +163,7 @@ func (s *Sources) connectCall(ctx context.Context, cfg *source.Config) (source.B
 	s.mu.connecting[key]++
 	s.mu.Unlock()
 	done := make(chan connected)
-	go func() { // ends when the files are read
+	go func() { // ends when Open has read the files
 		broker, err := s.cfg.Open(cfg, s.secrets)
 		s.mu.Lock()
 		if s.mu.connecting[key]--; s.mu.connecting[key] == 0 {
@@ -174,14 +173,14 @@ func (s *Sources) connectCall(ctx context.Context, cfg *source.Config) (source.B
 		connected{broker, err}.handOver(done, ctx.Done())
 	}()
 	select {
-	case of := <-done:
-		return of.broker, of.err
+	case opened := <-done:
+		return opened.broker, opened.err
 	case <-ctx.Done():
 		return nil, errOpening
 	}
 }
 
-// watch sets stale and returns when a watched file has changed.
+// watch waits until a watched file has changed, and then sets stale.
 func (r *reader) watch(files string, every time.Duration, state func() string) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -215,45 +214,46 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// hasFailed reports whether the reader could not be opened.
+// hasFailed reports whether the reader's broker could not be opened.
 func (r *reader) hasFailed() bool {
-	of := r.state.Load()
-	return r.hasEnded() && of != nil && of.failed != nil
+	src := r.state.Load()
+	return r.hasEnded() && src != nil && src.failed != nil
 }
 
 var errOpening = errors.New("the files that its configuration names are not read yet")
 
-// status returns the states of the partitions that this node reads. The error is why other
-// partitions may be missing.
+// status returns the states of the partitions that this node reads. An error means that partitions
+// may be missing, and why.
 func (r *reader) status() (map[uint32]source.Status, error) {
-	of := r.state.Load()
+	src := r.state.Load()
 	switch {
-	case of == nil:
+	case src == nil:
 		return nil, errOpening
-	case of.failed == nil:
-		return of.consumer.Status()
+	case src.failed == nil:
+		return src.consumer.Status()
 	}
 	all := map[uint32]source.Status{}
-	for _, partition := range of.owned {
-		all[partition] = source.Status{State: source.StateStalled, Reason: of.failed.Error(), Errors: map[string]uint64{"stalled": of.tries}}
+	for _, partition := range src.owned {
+		all[partition] = source.Status{State: source.StateStalled, Reason: src.failed.Error(), Errors: map[string]uint64{"stalled": src.tries}}
 	}
 	return all, nil
 }
 
-// listed returns, in ms, how long the consumer has listed each partition of the queue.
+// listed returns, for each partition of the queue, the time in ms since the consumer first listed
+// it.
 func (r *reader) listed() map[uint32]int64 {
 	all := map[uint32]int64{}
-	if of := r.state.Load(); of != nil && of.failed == nil {
-		for partition, since := range of.consumer.Listed() {
+	if src := r.state.Load(); src != nil && src.failed == nil {
+		for partition, since := range src.consumer.Listed() {
 			all[partition] = time.Since(since).Milliseconds()
 		}
 	}
 	return all
 }
 
-// begin records where the configuration lets the partitions of a source begin.
-func (s *Sources) begin(ctx context.Context, n *shard.Node, of catalog.Source) error {
-	cfg, err := source.ParseConfig(of.Config)
+// begin records the start positions of a source, by its configuration.
+func (s *Sources) begin(ctx context.Context, n *node, src catalog.Source) error {
+	cfg, err := source.ParseConfig(src.Config)
 	if err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ func (s *Sources) begin(ctx context.Context, n *shard.Node, of catalog.Source) e
 		return fmt.Errorf("%w: %w", errUnreadable, err)
 	}
 	defer broker.Close()
-	if err := source.Begin(ctx, of.Number, cfg, broker, n.Sink()); err != nil {
+	if err := source.Begin(ctx, src.Number, cfg, broker, n.sink); err != nil {
 		return fmt.Errorf("%w: %w", errUnreadable, err)
 	}
 	return nil

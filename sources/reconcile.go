@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
 )
@@ -19,7 +21,7 @@ import (
 // pastMessages bounds the messages that one call of Past reads.
 const pastMessages = 10_000
 
-// Event is the effect of an op on columns of a row.
+// Event is the effect of one op on columns of one row.
 type Event struct {
 	Position Position         `json:"position"`
 	ID       string           `json:"id"`
@@ -31,37 +33,37 @@ type Event struct {
 // Past is a part of a queue.
 type Past struct {
 	Events []Event  `json:"events"` // effects on rows of the keyspace, in order
-	Next   Position `json:"next"`   // where the next messages begin
+	Next   Position `json:"next"`   // position of the next messages
 }
 
 // Past returns the effects of a partition's messages on the rows of a keyspace, beginning at a
-// position. If there are no later messages yet, Next is that position. A reconciliation uses Past
-// and Rows to compare counts with the truth. Neither of them writes anything.
+// position. If there are no messages yet, Next is that position. A reconciliation uses Past and
+// Rows to compare counts with the data that they should count. Both only read.
 func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uint32, from string) (*Past, error) {
 	at, err := source.ParsePosition(from)
 	if err != nil {
-		return nil, &shard.ArgumentError{Field: "from", Problem: err.Error()}
+		return nil, &errs.ArgumentError{Field: "from", Problem: err.Error()}
 	}
-	n, of, err := s.find(ctx, name)
+	n, src, err := s.find(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	recorded, known := of.Partitions[partition]
+	recorded, known := src.Partitions[partition]
 	if !known || recorded.Identity == "" {
 		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("partition %d was never read", partition)}
 	}
-	cfg, err := source.ParseConfig(of.Config)
+	cfg, err := source.ParseConfig(src.Config)
 	if err != nil {
 		return nil, err
 	}
 	if same, err := cfg.Position(from); err != nil || same != at {
-		return nil, &shard.ArgumentError{Field: "from", Problem: fmt.Sprintf("%s is no id of a Redis stream; did you mean %s?", from, same)}
+		return nil, &errs.ArgumentError{Field: "from", Problem: fmt.Sprintf("%s is no id of a Redis stream; did you mean %s?", from, same)}
 	}
 	if meant := recorded.MeantFrom(); at.Less(meant) {
 		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("position %s of partition %d is before %s, where the messages got another meaning: an earlier configuration has counted those below", at, partition, meant)}
 	}
-	// An earlier source of this name may have counted the messages below Start, with another
-	// meaning.
+	// Refuse positions below Start: an earlier source of this name may have counted those
+	// messages, with another meaning.
 	if !cfg.Start.Earliest() && recorded.Since() == 1 && at.Less(recorded.Start) {
 		return nil, &catalog.RefusedError{Reason: fmt.Sprintf("position %s of partition %d is before %s, where the source began: it has counted none below", at, partition, recorded.Start)}
 	}
@@ -70,7 +72,7 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 		return nil, &catalog.RefusedError{Reason: err.Error()}
 	}
 	defer broker.Close()
-	past := source.Past{Number: of.Number, Source: cfg, Partition: partition, Identity: recorded.Identity, Broker: broker, Sink: n.Sink()}
+	past := source.Past{Number: src.Number, Source: cfg, Partition: partition, Identity: recorded.Identity, Broker: broker, Sink: n.sink}
 	ops, next, err := past.Read(ctx, at, pastMessages)
 	if err != nil {
 		return nil, &catalog.RefusedError{Reason: err.Error()}
@@ -92,8 +94,8 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 	return out, nil
 }
 
-// appendEvents appends the events of an op: one for each delta with a floor, and one for all other
-// values. The floor of a delta is the higher of the op's floor and the column's floor.
+// appendEvents appends the events of an op: one for each delta with a floor, and one for the other
+// values together. The floor of a delta is the op's floor or the column's, whichever is higher.
 func appendEvents(events []Event, op *sink.Op, floors map[string]int64) []Event {
 	plain := Event{Position: op.Position, ID: strconv.FormatUint(op.ID, 10)}
 	counts := make(map[string]int64, len(op.Cells))
@@ -121,8 +123,8 @@ func appendEvents(events []Event, op *sink.Op, floors map[string]int64) []Event 
 	return append(events, plain)
 }
 
-// Window bounds the position of a shard in a partition while Rows read rows. The position was From
-// before, and To after.
+// Window has the position of a shard in a partition before Rows read rows (From) and after that
+// (To).
 type Window struct {
 	Partition uint32   `json:"partition"`
 	From      Position `json:"from"`
@@ -139,45 +141,44 @@ type Row struct {
 // Rows are rows of a keyspace.
 type Rows struct {
 	Rows   []Row            `json:"rows"`   // in the order of the ids
-	Shards map[int][]Window `json:"shards"` // of the rows, by partition
+	Shards map[int][]Window `json:"shards"` // a Window for each partition, by shard; only shards of the rows
 }
 
-// errNoPosition is returned when a shard has not begun to count a source.
+// errNoPosition is returned when a shard has applied no batch of the source yet.
 var errNoPosition = errors.New("a shard has no position yet: resume the source, and wait until it has read")
 
-// Rows reads rows, and the positions of a source in the rows' shards. Without ids, it reads the
-// positions in all shards. The counts of a row contain all messages below From of its shard, and
-// none at or above To.
+// Rows returns rows, and the positions of a source in the rows' shards; without ids, in all
+// shards. The counts of a row contain all messages below From of its shard, and no message at or
+// above To.
 //
-// It reads the positions through the logs of the shards, before and after the rows. The replicas
-// that it reads rows from have all writes that were acknowledged before the call. Only a seek or a
-// restore lowers a position; the caller then sees a To below From.
+// It reads the positions through the logs of the shards, before and after the rows, and it reads
+// the rows linearizably. Only a seek or a restore lowers a position; then To is below From.
 func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64) (*Rows, error) {
-	n, of, err := s.find(ctx, name)
+	n, src, err := s.find(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	ks := n.Keyspace(keyspace)
 	if ks == nil {
-		return nil, fmt.Errorf("%w: %q", shard.ErrUnknownKeyspace, keyspace)
+		return nil, fmt.Errorf("%w: %q", errs.ErrUnknownKeyspace, keyspace)
 	}
-	if ks.Kind != shard.KindCounters {
-		return nil, &shard.ArgumentError{Field: "keyspace", Problem: "not one of counters"}
+	if ks.Kind != kinds.Counters {
+		return nil, &errs.ArgumentError{Field: "keyspace", Problem: "not one of counters"}
 	}
 	out := &Rows{Rows: make([]Row, len(ids)), Shards: map[int][]Window{}}
-	for of := range ks.Shards {
+	for number := range ks.Shards {
 		if len(ids) == 0 {
-			out.Shards[of] = []Window{}
+			out.Shards[number] = []Window{}
 		}
 	}
 	for i, id := range ids {
-		of := ks.ShardOf(id)
-		out.Rows[i] = Row{ID: strconv.FormatUint(id, 10), Counts: map[string]int64{}, Shard: of}
-		out.Shards[of] = []Window{}
+		number := ks.ShardOf(id)
+		out.Rows[i] = Row{ID: strconv.FormatUint(id, 10), Counts: map[string]int64{}, Shard: number}
+		out.Shards[number] = []Window{}
 	}
-	err = s.positions(ctx, n, of, ks.Name, func(of int, partition uint32, at Position) {
-		if _, is := out.Shards[of]; is {
-			out.Shards[of] = append(out.Shards[of], Window{Partition: partition, From: at})
+	err = s.positions(ctx, n, src, ks.Name, func(number int, partition uint32, at Position) {
+		if _, is := out.Shards[number]; is {
+			out.Shards[number] = append(out.Shards[number], Window{Partition: partition, From: at})
 		}
 	})
 	if err != nil {
@@ -188,17 +189,17 @@ func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64)
 			return nil, err
 		}
 	}
-	return out, s.positions(ctx, n, of, ks.Name, func(of int, partition uint32, at Position) {
-		for i := range out.Shards[of] {
-			if w := &out.Shards[of][i]; w.Partition == partition {
+	return out, s.positions(ctx, n, src, ks.Name, func(number int, partition uint32, at Position) {
+		for i := range out.Shards[number] {
+			if w := &out.Shards[number][i]; w.Partition == partition {
 				w.To = at
 			}
 		}
 	})
 }
 
-// readRows sets the counts of the rows dst, which have the given ids, to the present ones.
-func readRows(ctx context.Context, n *shard.Node, ks *shard.Keyspace, ids []uint64, dst []Row) error {
+// readRows reads the counts of rows into dst, which has one row for each id.
+func readRows(ctx context.Context, n *node, ks *shard.Keyspace, ids []uint64, dst []Row) error {
 	width := len(ks.Columns)
 	q := rows.Query{Width: width, Rows: make([]int64, len(ids)*width)}
 	deadline, has := ctx.Deadline()
@@ -218,10 +219,10 @@ func readRows(ctx context.Context, n *shard.Node, ks *shard.Keyspace, ids []uint
 	return nil
 }
 
-// positions calls take with the position of each partition in each shard of a keyspace.
-func (s *Sources) positions(ctx context.Context, n *shard.Node, of catalog.Source, keyspace string, take func(shard int, partition uint32, at Position)) error {
-	for _, partition := range slices.Sorted(maps.Keys(of.Partitions)) {
-		all, err := n.SourcePositions(ctx, of.Number, partition, keyspace)
+// positions calls take for each shard of a keyspace and each partition, with the position.
+func (s *Sources) positions(ctx context.Context, n *node, src catalog.Source, keyspace string, take func(shard int, partition uint32, at Position)) error {
+	for _, partition := range slices.Sorted(maps.Keys(src.Partitions)) {
+		all, err := n.SourcePositions(ctx, src.Number, partition, keyspace)
 		if errors.Is(err, sink.ErrBusy) || errors.Is(err, sink.ErrMoved) || errors.Is(err, sink.ErrStopped) {
 			return &catalog.RefusedError{Reason: err.Error()}
 		}

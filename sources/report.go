@@ -12,62 +12,61 @@ import (
 
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
 )
 
-// ReportCall is the name of the call that asks a node which partitions it reads.
+// ReportCall is the name of the call for a node's reports of the sources that it reads.
 const ReportCall = "sources.report"
 
 // Position is a place in a partition. All messages below it are applied.
 type Position = source.Position
 
-// Source is a source as operators see it.
+// Source describes a source for operators.
 type Source struct {
 	Name   string `json:"name"`
 	Type   string `json:"type"`
 	State  string `json:"state"`  // running, paused or stalled
-	Reason string `json:"reason"` // why the source is stalled or does not continue
-	// Node is the name of the node that reads all partitions, or empty.
+	Reason string `json:"reason"` // why the source is stalled or makes no progress
+	// Node is the name of the node that reads all partitions; "" if several or no nodes do.
 	Node string `json:"node,omitempty"`
-	// Applied is the number of messages that the nodes have counted since they started.
+	// Applied is the number of messages that all nodes have applied since they started.
 	Applied  uint64 `json:"applied"`
 	Rejected uint64 `json:"rejected"`
-	// DeadLetters is the queue of rejected messages, or empty.
+	// DeadLetters is the queue of rejected messages; "" for none.
 	DeadLetters string `json:"dead_letters,omitempty"`
-	// LastRejected is nil while nothing is rejected.
+	// LastRejected is nil if no message was ever rejected.
 	LastRejected *catalog.Rejection `json:"last_rejected,omitempty"`
 	Lag          *uint64            `json:"lag,omitempty"` // sum over the partitions; nil unless all are known
 	Partitions   []Partition        `json:"partitions"`
 	Config       json.RawMessage    `json:"config"`
 }
 
-// Partition is one partition of a source. Its reader reports the state. Without a reader, the
-// position comes from the shards and the end from the queue.
+// Partition describes one partition of a source. Its reader reports the values. Without a reader,
+// the position is read from the shards and the end from the queue.
 type Partition struct {
 	Partition uint32 `json:"partition"`
 	State     string `json:"state"`
 	Reason    string `json:"reason"`
 	Node      string `json:"node,omitempty"`
-	// Position, End and Lag are nil while they are not known.
+	// Position, End and Lag are nil while they are unknown.
 	Position   *Position `json:"position,omitempty"`
 	End        *Position `json:"end,omitempty"`
 	EndAgeMS   *int64    `json:"end_age_ms,omitempty"` // age of End in ms
 	Lag        *uint64   `json:"lag,omitempty"`        // messages
-	LagSeconds *float64  `json:"lag_seconds"`          // null while it is not known
-	Rate       float64   `json:"rate"`                 // messages a second
+	LagSeconds *float64  `json:"lag_seconds"`          // null while unknown
+	Rate       float64   `json:"rate"`                 // applied messages per second
 	Applied    uint64    `json:"applied"`
 	Rejected   uint64    `json:"rejected"`
 }
 
-// report is a node's report of a source that it reads, or has read since it started.
+// report is one node's report of a source that it reads, or has read since it started.
 type report struct {
 	Number     uint64            `json:"number"`
 	Ended      bool              `json:"ended,omitempty"`  // the node does not read the source
-	Failed     string            `json:"failed,omitempty"` // why the node reads less than it owns
+	Failed     string            `json:"failed,omitempty"` // why the node does not read all partitions that it owns
 	Partitions []Partition       `json:"partitions"`
-	Listed     map[uint32]int64  `json:"listed,omitempty"`  // by partition of the queue: how long the node has listed it, in ms
-	Counted    map[uint32]uint64 `json:"counted,omitempty"` // by partition that it reads or has read
+	Listed     map[uint32]int64  `json:"listed,omitempty"`  // by partition of the queue: time in ms since the node first listed it
+	Counted    map[uint32]uint64 `json:"counted,omitempty"` // applied messages, by partition that the node reads or has read
 }
 
 // HandleReport answers ReportCall.
@@ -75,7 +74,7 @@ func (s *Sources) HandleReport(context.Context, []byte) ([]byte, error) {
 	return json.Marshal(s.report())
 }
 
-// report returns the sources that this node reads or has read, by number.
+// report returns this node's reports, ascending by source number.
 func (s *Sources) report() []report {
 	all := []report{}
 	s.mu.Lock()
@@ -100,15 +99,15 @@ func (s *Sources) report() []report {
 	return all
 }
 
-func partitionOf(number uint32, of source.Status) Partition {
-	p := Partition{Partition: number, State: of.State, Reason: of.Reason, Rate: of.Rate}
-	if of.LagSeconds >= 0 {
-		p.LagSeconds = &of.LagSeconds
+func partitionOf(number uint32, status source.Status) Partition {
+	p := Partition{Partition: number, State: status.State, Reason: status.Reason, Rate: status.Rate}
+	if status.LagSeconds >= 0 {
+		p.LagSeconds = &status.LagSeconds
 	}
-	if of.Known {
-		age := time.Since(of.Looked).Milliseconds()
-		p.Position, p.End, p.EndAgeMS = &of.Position, &of.End, &age
-		if lag, known := of.Lag(); known {
+	if status.Known {
+		age := time.Since(status.Looked).Milliseconds()
+		p.Position, p.End, p.EndAgeMS = &status.Position, &status.End, &age
+		if lag, known := status.Lag(); known {
 			p.Lag = &lag
 		}
 	}
@@ -117,67 +116,66 @@ func partitionOf(number uint32, of source.Status) Partition {
 
 // List returns all sources by name.
 func (s *Sources) List(ctx context.Context) ([]Source, error) {
-	n, err := s.cfg.Node()
+	n, err := s.node()
 	if err != nil {
 		return nil, err
 	}
 	return s.join(ctx, n, n.Sources()), nil
 }
 
-// Get returns a source.
 func (s *Sources) Get(ctx context.Context, name string) (*Source, error) {
-	n, of, err := s.find(ctx, name)
+	n, src, err := s.find(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	return &s.join(ctx, n, []catalog.Source{of})[0], nil
+	return &s.join(ctx, n, []catalog.Source{src})[0], nil
 }
 
-// find waits for all changes acknowledged before the call. It then returns the source with a name.
-func (s *Sources) find(ctx context.Context, name string) (*shard.Node, catalog.Source, error) {
-	n, err := s.cfg.Node()
+// find returns the source with a name, after all changes acknowledged before the call.
+func (s *Sources) find(ctx context.Context, name string) (*node, catalog.Source, error) {
+	n, err := s.node()
 	if err != nil {
 		return nil, catalog.Source{}, err
 	}
 	if err := n.CatchUp(ctx); err != nil {
 		return nil, catalog.Source{}, err
 	}
-	of, err := n.Source(name)
-	return n, of, err
+	src, err := n.Source(name)
+	return n, src, err
 }
 
 // join adds the reports of the nodes to sources.
-func (s *Sources) join(ctx context.Context, n *shard.Node, all []catalog.Source) []Source {
+func (s *Sources) join(ctx context.Context, n *node, all []catalog.Source) []Source {
 	view := n.Catalog()
 	reports := s.reports(ctx, n, view)
 	name := admin.Names(view)
 	joined := make([]Source, len(all))
 	var joins sync.WaitGroup
-	for i, of := range all { // concurrently, because a source without a reader waits for its queue
-		joins.Go(func() { joined[i] = s.joinOne(ctx, n, of, reports, name) })
+	for i, src := range all { // concurrently, because a source without a reader must be read from its queue
+		joins.Go(func() { joined[i] = s.joinOne(ctx, n, src, reports, name) })
 	}
 	joins.Wait()
 	return joined
 }
 
 // reports asks all nodes for their reports.
-func (s *Sources) reports(ctx context.Context, n *shard.Node, view *catalog.View) map[string][]report {
+func (s *Sources) reports(ctx context.Context, n *node, view *catalog.View) map[string][]report {
 	reports := map[string][]report{}
 	for key, raw := range n.AskAll(ctx, ReportCall, nil) {
-		var of []report
-		if json.Unmarshal(raw, &of) == nil { // ignore an answer that cannot be read
-			reports[key] = of
+		var src []report
+		if json.Unmarshal(raw, &src) == nil { // ignore an answer that cannot be decoded
+			reports[key] = src
 		}
 	}
 	return reports
 }
 
-func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source, reports map[string][]report, name admin.NodeNames) Source {
-	out := Source{Name: of.Name, State: source.StateRunning, Partitions: []Partition{}, Config: of.Config}
-	if now, there := n.Catalog().Source(of.Number); there { // read it after the reports: a reader records rejections before it reports a position above
-		out.LastRejected, of.Partitions = now.LastRejected, now.Partitions
+func (s *Sources) joinOne(ctx context.Context, n *node, src catalog.Source, reports map[string][]report, name admin.NodeNames) Source {
+	out := Source{Name: src.Name, State: source.StateRunning, Partitions: []Partition{}, Config: src.Config}
+	if now, there := n.Catalog().Source(src.Number); there { // read the source after the reports, because a reader records a rejection before it reports a higher position
+		out.LastRejected, src.Partitions = now.LastRejected, now.Partitions
 	}
-	if cfg, err := source.ParseConfig(of.Config); err == nil {
+	if cfg, err := source.ParseConfig(src.Config); err == nil {
 		if out.Type = cfg.Type; cfg.OnError != source.OnErrorSkip {
 			out.DeadLetters = cfg.DeadLetters
 		}
@@ -185,7 +183,7 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source,
 	found, sums, listed := map[uint32]Partition{}, map[uint32]uint64{}, map[uint32]time.Duration{}
 	for _, key := range slices.Sorted(maps.Keys(reports)) {
 		for _, r := range reports[key] {
-			if r.Number != of.Number {
+			if r.Number != src.Number {
 				continue
 			}
 			if r.Failed != "" {
@@ -205,18 +203,18 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source,
 			}
 		}
 	}
-	unread, late := cmp.Or(out.Reason, "no node reads it at the moment"), s.isLate(of.Number)
-	if of.Paused {
+	unread, late := cmp.Or(out.Reason, "no node reads it at the moment"), s.isLate(src.Number)
+	if src.Paused {
 		out.State, out.Reason = source.StatePaused, ""
-		if of.Changing {
+		if src.Changing {
 			out.Reason = "its last change is under way, or did not end: make it again, or resume the source"
 		}
 		clear(found)
 		clear(listed)
-	} else if len(found)+len(of.Partitions)+len(listed) == 0 {
-		listed[0] = forever // every queue has it
+	} else if len(found)+len(src.Partitions)+len(listed) == 0 {
+		listed[0] = forever // every queue has partition 0
 	}
-	for partition := range of.Partitions {
+	for partition := range src.Partitions {
 		listed[partition] = forever
 	}
 	for partition, known := range listed {
@@ -224,25 +222,25 @@ func (s *Sources) joinOne(ctx context.Context, n *shard.Node, of catalog.Source,
 			continue
 		}
 		p := Partition{Partition: partition, State: out.State}
-		if !of.Paused {
+		if !src.Paused {
 			p.Reason = unread
 		}
-		if !of.Paused && late && known > source.ListEvery+s.unread { // the owner has listed the partition, too
+		if !src.Paused && late && known > source.ListEvery+s.unread { // the owner must have listed the partition too
 			p.State = source.StateStalled
 		}
 		found[partition] = p
 	}
 	for _, partition := range slices.Sorted(maps.Keys(found)) {
 		p := found[partition]
-		p.Applied, p.Rejected = sums[partition], of.Partitions[partition].Rejected
+		p.Applied, p.Rejected = sums[partition], src.Partitions[partition].Rejected
 		out.Partitions = append(out.Partitions, p)
 	}
-	s.complete(ctx, n, of, out.Partitions)
+	s.complete(ctx, n, src, out.Partitions)
 	out.sum()
 	return out
 }
 
-// forever stands for the age of a partition that no list contains.
+// forever is the age of a partition that no node has listed.
 const forever = time.Duration(math.MaxInt64)
 
 // ahead reports whether the reader of p has read further than the reader of other.
@@ -250,7 +248,7 @@ func ahead(p, other *Partition) bool {
 	return p.Position != nil && (other.Position == nil || other.Position.Less(*p.Position))
 }
 
-// sum sets fields of the source from its partitions.
+// sum sets the fields of the source that combine its partitions.
 func (out *Source) sum() {
 	lag, known := uint64(0), len(out.Partitions) > 0
 	for i, p := range out.Partitions {

@@ -10,24 +10,23 @@ import (
 	"strconv"
 
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/source"
 )
 
-// Saved is a source in a backup. The snapshots of the shards have its positions, under its number. It contains no
-// secrets, as a configuration only names files.
+// Saved is a source in a backup. The snapshots of the shards have its positions, under its number.
+// It contains no secrets, because a configuration has only names of files.
 type Saved struct {
 	Name       string                    `json:"name"`
-	Number     string                    `json:"number"`           // decimal, as it may exceed 2^53
-	Origin     string                    `json:"origin,omitempty"` // the source's number in the backup that it was restored from
+	Number     string                    `json:"number"`           // decimal text, because it may exceed 2^53
+	Origin     string                    `json:"origin,omitempty"` // the source's number in the backup from which it was restored
 	Config     json.RawMessage           `json:"config"`
 	Partitions map[uint32]SavedPartition `json:"partitions"`
 }
 
-// SavedPartition is a partition of a Saved.
 type SavedPartition struct {
-	Since     uint32   `json:"since"` // the epoch of the last seek: positions of earlier epochs are invalid
-	Start     Position `json:"start"` // where shards without a position begin
+	Since     uint32   `json:"since"` // epoch of the last seek; positions of earlier epochs are invalid
+	Start     Position `json:"start"` // start of shards without a position
 	Identity  string   `json:"identity"`
 	Changed   Position `json:"changed"`
 	ChangedIn string   `json:"changed_in"`
@@ -35,7 +34,7 @@ type SavedPartition struct {
 
 // Save returns all sources, sorted by name, after all changes acknowledged before the call.
 func (s *Sources) Save(ctx context.Context) ([]Saved, error) {
-	n, err := s.cfg.Node()
+	n, err := s.node()
 	if err == nil {
 		err = n.CatchUp(ctx)
 	}
@@ -43,12 +42,12 @@ func (s *Sources) Save(ctx context.Context) ([]Saved, error) {
 		return nil, err
 	}
 	all := []Saved{}
-	for _, of := range n.Sources() {
-		saved := Saved{Name: of.Name, Number: strconv.FormatUint(of.Number, 10), Config: of.Config, Partitions: map[uint32]SavedPartition{}}
-		if of.Origin != 0 {
-			saved.Origin = strconv.FormatUint(of.Origin, 10)
+	for _, src := range n.Sources() {
+		saved := Saved{Name: src.Name, Number: strconv.FormatUint(src.Number, 10), Config: src.Config, Partitions: map[uint32]SavedPartition{}}
+		if src.Origin != 0 {
+			saved.Origin = strconv.FormatUint(src.Origin, 10)
 		}
-		for number, p := range of.Partitions {
+		for number, p := range src.Partitions {
 			saved.Partitions[number] = SavedPartition{Since: p.Since(), Start: p.Start, Identity: p.Identity, Changed: p.Changed, ChangedIn: p.ChangedIn}
 		}
 		all = append(all, saved)
@@ -63,30 +62,30 @@ func (s *Sources) RestoreSaved(ctx context.Context, text []byte) (*Source, error
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&saved); err != nil {
-		return nil, &shard.ArgumentError{Field: "body", Problem: err.Error()}
+		return nil, &errs.ArgumentError{Field: "body", Problem: err.Error()}
 	}
 	number, err := strconv.ParseUint(saved.Number, 10, 64)
 	if err != nil || number == 0 {
-		return nil, &shard.ArgumentError{Field: "number", Problem: "not a number from 1 to 2^64 - 1"}
+		return nil, &errs.ArgumentError{Field: "number", Problem: "not a number from 1 to 2^64 - 1"}
 	}
 	if _, err := source.ParseNamed(saved.Name, saved.Config); err != nil {
 		return nil, argument(err)
 	}
 	partitions := make(map[uint32]catalog.Partition, len(saved.Partitions))
-	for _, of := range slices.Sorted(maps.Keys(saved.Partitions)) {
-		p := saved.Partitions[of]
+	for _, partition := range slices.Sorted(maps.Keys(saved.Partitions)) {
+		p := saved.Partitions[partition]
 		if p.Since == 0 {
-			return nil, &shard.ArgumentError{Field: fmt.Sprintf("partitions.%d.since", of), Problem: "is 0"}
+			return nil, &errs.ArgumentError{Field: fmt.Sprintf("partitions.%d.since", partition), Problem: "is 0"}
 		}
-		partitions[of] = catalog.Partition{Epoch: 1, Origin: p.Since, Start: p.Start, Identity: p.Identity, Changed: p.Changed, ChangedIn: p.ChangedIn}
+		partitions[partition] = catalog.Partition{Epoch: 1, Origin: p.Since, Start: p.Start, Identity: p.Identity, Changed: p.Changed, ChangedIn: p.ChangedIn}
 	}
-	n, err := s.cfg.Node()
+	n, err := s.node()
 	if err != nil {
 		return nil, err
 	}
-	of, err := n.RestoreSource(ctx, saved.Name, saved.Config, number, partitions)
+	src, err := n.RestoreSource(ctx, saved.Name, saved.Config, number, partitions)
 	if err != nil {
 		return nil, refusal(err)
 	}
-	return &s.join(ctx, n, []catalog.Source{of})[0], nil
+	return &s.join(ctx, n, []catalog.Source{src})[0], nil
 }

@@ -1,9 +1,9 @@
-// Package sources runs the sources of a cluster. On each node it reads the partitions that the node owns. It
-// answers operators about all sources by joining the catalog with the reports of all nodes.
+// Package sources runs the sources of a cluster. On each node it reads the partitions that the
+// node owns. To show operators all sources, it combines the catalog with the reports of all nodes.
 //
-// It never decodes a message or moves a position; package source does. Two nodes may both believe that they
-// own a partition. Invariant: a node reads a source only while its catalog has the source, not paused, with
-// the reader's configuration.
+// It never decodes a message or moves a position; package source does. Two nodes may for a while
+// read the same partition. Invariant: a node reads a source only while its catalog has the source,
+// not paused, with the reader's configuration.
 package sources
 
 import (
@@ -22,19 +22,19 @@ import (
 )
 
 const (
-	// matchEvery is how often the node compares its readers with the catalog.
+	// matchEvery is the interval at which the node compares its readers with the catalog.
 	matchEvery = 200 * time.Millisecond
-	// openEvery is how often Sources tries again to open a source, and checks the files that a
-	// source names.
+	// openEvery is the interval at which Sources retries to open a source, and checks a source's
+	// files for changes.
 	openEvery = 5 * time.Second
-	// openEnding is how long an ending reader waits for its broker to open. Only a hanging file system takes
-	// longer.
+	// openEnding bounds an ending reader's wait for its broker to open. Only a hanging file system
+	// needs longer.
 	openEnding = time.Second
-	// unreadMax is how long a partition may have no reader before its source is stalled. Another
-	// node takes over sooner.
+	// unreadMax is the time without a reader after which a partition's source is stalled. Usually
+	// another node begins to read sooner.
 	unreadMax = 15 * time.Second
-	// connectCallsMax bounds the concurrent calls that open the broker of one configuration. While a file system
-	// hangs, each of them keeps a thread.
+	// connectCallsMax bounds the concurrent calls that open the broker of one configuration. While
+	// a file system hangs, each such call blocks a thread of the system.
 	connectCallsMax = 16
 )
 
@@ -44,9 +44,10 @@ type Config struct {
 	Node func() (*shard.Node, error)
 	// Self is the key of this node.
 	Self string
-	// Alive reports whether gossip sees a node.
+	// Alive reports whether a node is alive, according to gossip.
 	Alive func(key string) bool
-	// Open reads the files that a configuration names and returns its broker, which connects later.
+	// Open reads the files that a configuration names and returns a broker, which connects on its
+	// first use.
 	Open func(*source.Config, source.Secrets) (source.Broker, error)
 	// SecretsDir is the directory of the files that configurations may name; "" if there is none.
 	SecretsDir string
@@ -58,22 +59,24 @@ type Config struct {
 type Sources struct {
 	cfg      Config
 	secrets  source.Secrets
-	running  context.Context // the context of the readers; abandon ends it if they take too long to end
+	running  context.Context // context of the readers; abandon ends it if the readers take too long to end
 	abandon  context.CancelFunc
 	stopping chan struct{}
 	stopped  chan struct{} // nil before Start
 	counts   counts
 	every    time.Duration // openEvery; tests shorten it
-	unread   time.Duration // unreadMax, likewise
+	unread   time.Duration // unreadMax; tests shorten it
 
 	filesState func(*source.Config) string // Secrets.State; a test makes it hang
 
 	mu struct {
 		sync.Mutex
+		node       *node              // last result of the method node
 		readers    map[uint64]*reader // by number of the source
-		connecting map[string]int     // number of calls that open a broker, by configuration
-		// alive lists the living nodes with their states, and since is when this node saw the list
-		// change. runs has, by number, when this node first saw each running source.
+		connecting map[string]int     // number of running calls that open a broker, by configuration
+		// alive lists the living nodes with their states, and since is the time of its last
+		// change. runs maps a running source's number to the time when this node first saw it
+		// running.
 		alive string
 		since time.Time
 		runs  map[uint64]time.Time
@@ -89,13 +92,39 @@ func New(cfg Config) *Sources {
 	return s
 }
 
+// node combines this node with its sink for readers, and with its changes of sources.
+type node struct {
+	*shard.Node
+	*Changes
+	sink *Sink
+}
+
+func newNode(n *shard.Node) *node {
+	s := NewSink(n)
+	return &node{n, NewChanges(s, n), s}
+}
+
+// node returns this node, or the error of Config.Node.
+func (s *Sources) node() (*node, error) {
+	n, err := s.cfg.Node()
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.node == nil || s.mu.node.Node != n {
+		s.mu.node = newNode(n)
+	}
+	return s.mu.node, nil
+}
+
 // Start starts to read.
 func (s *Sources) Start() {
 	s.stopped = make(chan struct{})
 	go s.run()
 }
 
-// Close ends the readers. Until ctx ends, they may move the shards to one position.
+// Close ends the readers. Until ctx ends, it lets them move the shards to one position.
 func (s *Sources) Close(ctx context.Context) {
 	defer s.abandon()
 	if s.stopped == nil {
@@ -115,7 +144,7 @@ func (s *Sources) run() {
 	tick := time.NewTicker(matchEvery)
 	defer tick.Stop()
 	for {
-		if n, err := s.cfg.Node(); err == nil {
+		if n, err := s.node(); err == nil {
 			s.match(n, n.Sources())
 		}
 		select {
@@ -127,12 +156,12 @@ func (s *Sources) run() {
 	}
 }
 
-// match ends the readers that do not fit the catalog, and starts missing ones. It does not block.
-func (s *Sources) match(n *shard.Node, all []catalog.Source) {
+// match ends readers that do not fit the catalog, and starts missing readers. It does not block.
+func (s *Sources) match(n *node, all []catalog.Source) {
 	wanted := map[uint64]catalog.Source{}
-	for _, of := range all {
-		if !of.Paused {
-			wanted[of.Number] = of
+	for _, src := range all {
+		if !src.Paused {
+			wanted[src.Number] = src
 		}
 	}
 	s.mu.Lock()
@@ -140,15 +169,15 @@ func (s *Sources) match(n *shard.Node, all []catalog.Source) {
 	s.counts.keep(all)
 	s.noteLocked(n.Catalog(), wanted)
 	for number, r := range s.mu.readers {
-		if of, is := wanted[number]; !is || string(of.Config) != string(r.of.Config) || r.isEnding() || r.stale.Load() {
-			if r.end(); r.hasEnded() { // until then, the reader still reports
+		if src, is := wanted[number]; !is || string(src.Config) != string(r.src.Config) || r.isEnding() || r.stale.Load() {
+			if r.end(); r.hasEnded() { // keep an ending reader until it has ended, because it still reports
 				delete(s.mu.readers, number)
 			}
 		}
 	}
-	for number, of := range wanted {
+	for number, src := range wanted {
 		if r := s.mu.readers[number]; r == nil || r.hasFailed() && time.Since(r.opened) >= s.every {
-			s.mu.readers[number] = s.open(n, of, r)
+			s.mu.readers[number] = s.open(n, src, r)
 		}
 	}
 }
@@ -173,8 +202,8 @@ func (s *Sources) noteLocked(view *catalog.View, wanted map[uint64]catalog.Sourc
 	s.mu.runs = runs
 }
 
-// isLate reports whether each partition of a source should have a reader by now: nothing that
-// decides which node reads a partition has changed for unreadMax.
+// isLate reports whether each partition of a source should have a reader by now, because no owner
+// has changed for unreadMax.
 func (s *Sources) isLate(number uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,9 +226,9 @@ func (s *Sources) endAll() {
 	}
 }
 
-// owner returns the node that reads a partition: the living node whose hash with the partition is the highest. So
-// few partitions move when nodes come and go. Nodes that drain or leave own a partition only if no living node is
-// active.
+// owner returns the node that should read a partition: the living node whose weight for the
+// partition is the highest. So few partitions move when nodes join or leave. Draining and leaving
+// nodes own a partition only if no living node is active.
 func (s *Sources) owner(view *catalog.View, number uint64, partition uint32) string {
 	best, top, active := "", uint64(0), false
 	for key, node := range view.Nodes {
@@ -223,12 +252,12 @@ func weight(number uint64, partition uint32, key string) uint64 {
 	f := fnv.New64a()
 	_, _ = f.Write([]byte(key)) // never fails
 	h := f.Sum64() ^ number ^ uint64(partition)*0x9e3779b97f4a7c15
-	for range 2 { // the finalizer of MurmurHash3: each bit affects all bits
+	for range 2 { // finalizer of MurmurHash3, so that each bit affects all bits
 		h ^= h >> 33
 		h *= 0xff51afd7ed558ccd
 	}
 	return h ^ h>>33
 }
 
-// errUnreadable is returned when the beginning of a source cannot be recorded.
+// errUnreadable is returned when the start positions of a source cannot be read from its queue.
 var errUnreadable = errors.New("the queue cannot be read")

@@ -22,7 +22,7 @@ func BenchmarkSource(b *testing.B) {
 	}
 	b.ResetTimer()
 	before := cpuTime()
-	must(st.put(""))(b)
+	need(st.put(""))(b)
 	st.eventually("all is counted", through(uint64(b.N)))
 	b.ReportMetric(float64((cpuTime()-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
 }

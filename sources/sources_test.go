@@ -15,10 +15,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
-	"github.com/countd/countd/shard/sourcesink"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink"
 )
@@ -225,7 +226,7 @@ func (r *queueReader) Close() error                                  { return ni
 type started struct {
 	*Sources
 	t     testing.TB
-	node  *shard.Node
+	node  *node
 	queue *queue
 	hung  bool // calls hung until Close had returned: they may open a broker, and close it, after that
 }
@@ -240,13 +241,12 @@ func startCluster(t testing.TB, partitions int, id string) *started {
 	t.Helper()
 	st := &started{t: t, queue: &queue{partitions: make([][]string, partitions), secrets: t.TempDir(), written: make([][]int64, partitions)}}
 	st.Sources = New(Config{
-		Node: func() (*shard.Node, error) { return st.node, nil }, Self: "n1", Alive: func(string) bool { return true },
+		Node: func() (*shard.Node, error) { return st.node.Node, nil }, Self: "n1", Alive: func(string) bool { return true },
 		Open: func(cfg *source.Config, secrets source.Secrets) (source.Broker, error) {
 			return st.queue.connect(cfg, secrets)
 		}, SecretsDir: st.queue.secrets, Logger: slog.New(slog.DiscardHandler),
 	})
-	var err error
-	st.node, err = shard.Open(shard.Config{
+	opened, err := shard.Open(shard.Config{
 		Dir: t.TempDir(), NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: id, Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
 		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402",
 		Handlers: map[string]shard.Handler{ReportCall: func(ctx context.Context, call []byte) ([]byte, error) {
@@ -258,6 +258,7 @@ func startCluster(t testing.TB, partitions int, id string) *started {
 	if err != nil {
 		t.Fatal(err)
 	}
+	st.node = newNode(opened)
 	st.every, st.filesState = 20*time.Millisecond, st.queue.filesState
 	st.Start()
 	t.Cleanup(func() {
@@ -286,7 +287,7 @@ func (st *started) put(more string) (*Source, error) {
 	return st.Put(st.t.Context(), "likes", []byte(likes+more+"}"))
 }
 
-func must[T any](v T, err error) func(t testing.TB) T {
+func need[T any](v T, err error) func(t testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
 		if err != nil {
@@ -300,7 +301,7 @@ func must[T any](v T, err error) func(t testing.TB) T {
 func (st *started) eventually(what string, holds func(*Source) bool) *Source {
 	st.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		of := must(st.Get(st.t.Context(), "likes"))(st.t)
+		of := need(st.Get(st.t.Context(), "likes"))(st.t)
 		if holds(of) {
 			return of
 		}
@@ -351,10 +352,10 @@ func like(id uint64) string {
 func TestIDsOfRedis(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1))
-	must(st.Put(ctx, "likes", []byte(`{"type":"redis-stream","addr":"127.0.0.1:1","key":"likes"}`)))(t)
+	need(st.Put(ctx, "likes", []byte(`{"type":"redis-stream","addr":"127.0.0.1:1","key":"likes"}`)))(t)
 	st.eventually("all is read", through(1))
-	must(st.Pause(ctx, "likes"))(t)
-	var argument *shard.ArgumentError
+	need(st.Pause(ctx, "likes"))(t)
+	var argument *errs.ArgumentError
 	if _, err := st.Past(ctx, "likes", "posts", 0, "1"); !errors.As(err, &argument) || argument.Field != "from" || !strings.Contains(argument.Problem, "did you mean 1-0?") {
 		t.Errorf("messages from 1: %v", err)
 	}
@@ -362,7 +363,7 @@ func TestIDsOfRedis(t *testing.T) {
 		t.Errorf("messages from 0-0: %v", err)
 	}
 	for text, want := range map[string]sink.Position{"91": {Hi: 91}, "91-0": {Hi: 91}, "0-91": {Lo: 91}, "0": {}} {
-		if of := must(st.Seek(ctx, "likes", map[uint32]string{0: text}))(t); *of.Partitions[0].Position != want {
+		if of := need(st.Seek(ctx, "likes", map[uint32]string{0: text}))(t); *of.Partitions[0].Position != want {
 			t.Errorf("a seek to %s: at %v", text, of.Partitions[0].Position)
 		}
 	}
@@ -371,7 +372,7 @@ func TestIDsOfRedis(t *testing.T) {
 // The life of a source: it is read, paused, changed, sought, resumed and deleted.
 func TestLife(t *testing.T) {
 	st, ctx := start(t, 2), t.Context()
-	if _, err := st.Get(ctx, "likes"); !errors.Is(err, sourcesink.ErrUnknownSource) {
+	if _, err := st.Get(ctx, "likes"); !errors.Is(err, ErrUnknownSource) {
 		t.Errorf("a source that is not there: %v", err)
 	}
 	for range 100 {
@@ -379,7 +380,7 @@ func TestLife(t *testing.T) {
 		st.queue.add(1, like(2))
 	}
 	st.queue.add(1, "poison")
-	must(st.put(""))(t)
+	need(st.put(""))(t)
 	of := st.eventually("all is read", through(201))
 	if of.Type != "nats" || of.State != "running" || of.Reason != "" || of.Node != "n1" || of.Applied != 200 || of.Rejected != 1 || len(of.Partitions) != 2 {
 		t.Errorf("it is %+v", of)
@@ -389,7 +390,7 @@ func TestLife(t *testing.T) {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(st.Sources)
-	families := must(registry.Gather())(t)
+	families := need(registry.Gather())(t)
 	names := map[string]int{}
 	for _, f := range families {
 		names[f.GetName()] = len(f.GetMetric())
@@ -402,28 +403,28 @@ func TestLife(t *testing.T) {
 	if _, err := st.Seek(ctx, "likes", map[uint32]string{0: "90"}); !errors.As(err, &refused) {
 		t.Errorf("a seek while it ran: %v", err)
 	}
-	must(st.put(`,"on-error":"skip"`))(t) // in place
+	need(st.put(`,"on-error":"skip"`))(t) // in place
 	st.queue.add(0, like(1))
 	st.eventually("it goes on", through(202))
 
-	of = must(st.Pause(ctx, "likes"))(t)
+	of = need(st.Pause(ctx, "likes"))(t)
 	if of.State != "paused" || of.Partitions[0].State != "paused" || of.Partitions[0].Position.Lo != 101 || st.queue.opened() != 0 {
 		t.Errorf("paused it is %+v, %d brokers are open", of, st.queue.opened())
 	}
 	st.queue.add(0, like(1))
-	if of = must(st.Get(ctx, "likes"))(t); of.Lag == nil || *of.Lag != 1 {
+	if of = need(st.Get(ctx, "likes"))(t); of.Lag == nil || *of.Lag != 1 {
 		t.Errorf("its lag is %v", of.Lag)
 	}
 	// All shards are at one position.
-	must(st.put(`,"map":{"keyspace":"posts","id":"$.id","column":"like","add":"2"}`))(t)
-	var argument *shard.ArgumentError
+	need(st.put(`,"map":{"keyspace":"posts","id":"$.id","column":"like","add":"2"}`))(t)
+	var argument *errs.ArgumentError
 	for field, to := range map[string]map[uint32]string{"positions.9": {9: "1"}, "positions.0": {0: "x"}} {
 		if _, err := st.Seek(ctx, "likes", to); !errors.As(err, &argument) || argument.Field != field {
 			t.Errorf("a seek to %v: %v", to, err)
 		}
 	}
-	must(st.Seek(ctx, "likes", map[uint32]string{0: "91"}))(t)
-	must(st.Resume(ctx, "likes"))(t)
+	need(st.Seek(ctx, "likes", map[uint32]string{0: "91"}))(t)
+	need(st.Resume(ctx, "likes"))(t)
 	st.eventually("it is read from there", through(203))
 	if got := st.count(1); got != 101+2*11 {
 		t.Errorf("counted %d, want %d", got, 101+2*11)
@@ -432,15 +433,15 @@ func TestLife(t *testing.T) {
 	if err := st.Delete(ctx, "likes"); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Delete(ctx, "likes"); !errors.Is(err, sourcesink.ErrUnknownSource) {
+	if err := st.Delete(ctx, "likes"); !errors.Is(err, ErrUnknownSource) {
 		t.Errorf("deleted twice: %v", err)
 	}
-	must(st.put(""))(t)
+	need(st.put(""))(t)
 	st.eventually("another of the name is read", through(203))
 	if got := st.count(1); got != 101+2*11+102 {
 		t.Errorf("counted %d", got)
 	}
-	if all := must(st.List(ctx))(t); len(all) != 1 {
+	if all := need(st.List(ctx))(t); len(all) != 1 {
 		t.Errorf("there are %d sources", len(all))
 	}
 }
@@ -452,10 +453,10 @@ func TestNewMeaning(t *testing.T) {
 		return fmt.Sprintf(`,"map":{"keyspace":"posts","id":"$.id","column":"like","add":"%d"}`, n)
 	}
 	st.queue.add(0, like(1), like(1))
-	must(st.put(""))(t)
+	need(st.put(""))(t)
 	st.eventually("it is read", through(2))
 	st.queue.add(0, like(1))
-	if of := must(st.put(adds(10)))(t); of.State != source.StateRunning {
+	if of := need(st.put(adds(10)))(t); of.State != source.StateRunning {
 		t.Errorf("changed while it ran it is %+v", of)
 	}
 	st.queue.add(0, like(1))
@@ -465,12 +466,12 @@ func TestNewMeaning(t *testing.T) {
 		t.Errorf("counted %d", got)
 	}
 	before := st.count(1)
-	must(st.Pause(ctx, "likes"))(t)
+	need(st.Pause(ctx, "likes"))(t)
 	st.queue.add(0, like(1))
-	if of := must(st.put(adds(100)))(t); of.State != source.StatePaused || of.Partitions[0].Position == nil || of.Partitions[0].Position.Lo != 4 {
+	if of := need(st.put(adds(100)))(t); of.State != source.StatePaused || of.Partitions[0].Position == nil || of.Partitions[0].Position.Lo != 4 {
 		t.Errorf("changed while it was paused it is %+v", of)
 	}
-	must(st.Resume(ctx, "likes"))(t)
+	need(st.Resume(ctx, "likes"))(t)
 	st.eventually("it is read with the new meaning", through(5))
 	if got := st.count(1); got != before+100 {
 		t.Errorf("counted %d, want %d", got, before+100)
@@ -481,7 +482,7 @@ func TestNewMeaning(t *testing.T) {
 func TestResumedWhileEnding(t *testing.T) {
 	st := start(t, 1)
 	st.queue.add(0, like(1))
-	must(st.put(""))(t)
+	need(st.put(""))(t)
 	st.eventually("it is read", through(1))
 	st.mu.Lock()
 	for _, r := range st.mu.readers {
@@ -501,11 +502,11 @@ func TestLatest(t *testing.T) {
 	if _, err := st.put(`,"start":"latest"`); !errors.As(err, &refused) || !strings.Contains(refused.Reason, "connection refused") {
 		t.Fatalf("made while its queue is down: %v", err)
 	}
-	if all := must(st.List(t.Context()))(t); len(all) != 0 {
+	if all := need(st.List(t.Context()))(t); len(all) != 0 {
 		t.Fatalf("it was made: %+v", all)
 	}
 	st.queue.setDown(nil)
-	must(st.put(`,"start":"latest"`))(t)
+	need(st.put(`,"start":"latest"`))(t)
 	st.queue.add(0, like(1))
 	st.eventually("the new message is read", through(3))
 	if got := st.count(1); got != 1 {
@@ -517,7 +518,7 @@ func TestLatest(t *testing.T) {
 func TestDown(t *testing.T) {
 	st := start(t, 1)
 	st.queue.setDown(errors.New("connection refused"))
-	must(st.put(""))(t)
+	need(st.put(""))(t)
 	st.eventually("it says why", func(of *Source) bool { return strings.Contains(of.Reason, "connection refused") })
 	if _, err := st.Put(t.Context(), "likes", []byte(`{"name":"other"}`)); err == nil {
 		t.Error("a body with another name was taken")
@@ -593,11 +594,11 @@ func TestInterruptedBeginning(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			must(st.node.CreateSource(t.Context(), "likes", cfg.JSON(), true))(t)
+			need(st.node.CreateSource(t.Context(), "likes", cfg.JSON(), true))(t)
 			if err := resume(st); err != nil {
 				t.Fatal(err)
 			}
-			must(st.Resume(t.Context(), "likes"))(t)
+			need(st.Resume(t.Context(), "likes"))(t)
 			for partition := range 3 {
 				st.queue.add(partition, like(1))
 			}
@@ -617,7 +618,7 @@ func TestInterruptedBeginning(t *testing.T) {
 func TestMetricsOfOneName(t *testing.T) {
 	st := start(t, 1)
 	st.queue.add(0, like(1))
-	must(st.put(""))(t)
+	need(st.put(""))(t)
 	st.eventually("it is read", through(1))
 	st.mu.Lock()
 	for number, r := range maps.Clone(st.mu.readers) {
@@ -635,12 +636,12 @@ func TestMetricsOfOneName(t *testing.T) {
 func TestPastHasFloorsOfColumns(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	zero := int64(0)
-	must(st.node.AddColumns(ctx, "posts", []string{"like"}, map[string]*int64{"like": &zero}))(t)
+	need(st.node.AddColumns(ctx, "posts", []column.Column{{Name: "like", Floor: &zero}}))(t)
 	st.queue.add(0, `{"keyspace":"posts","id":1,"add":{"like":-1,"view":2}}`, `{"keyspace":"posts","id":1,"add":{"like":-1},"floor":-5}`)
-	must(st.put(""))(t)
+	need(st.put(""))(t)
 	st.eventually("it is read", through(2))
-	past := must(st.Past(ctx, "likes", "posts", 0, "0"))(t)
-	got, want := must(json.Marshal(past.Events))(t), `[{"position":0,"id":"1","add":{"like":-1},"floor":0},{"position":0,"id":"1","add":{"view":2}},{"position":1,"id":"1","add":{"like":-1},"floor":0}]`
+	past := need(st.Past(ctx, "likes", "posts", 0, "0"))(t)
+	got, want := need(json.Marshal(past.Events))(t), `[{"position":0,"id":"1","add":{"like":-1},"floor":0},{"position":0,"id":"1","add":{"view":2}},{"position":1,"id":"1","add":{"like":-1},"floor":0}]`
 	if string(got) != want || st.count(1) != 0 {
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -651,19 +652,19 @@ func TestPastHasFloorsOfColumns(t *testing.T) {
 func TestPastBeforeTheBeginning(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(1))
-	must(st.put(""))(t)
+	need(st.put(""))(t)
 	st.eventually("it is read", through(2))
 	if err := st.Delete(ctx, "likes"); err != nil {
 		t.Fatal(err)
 	}
-	must(st.put(`,"start":"latest"` + likesBy(3)))(t)
+	need(st.put(`,"start":"latest"` + likesBy(3)))(t)
 	st.queue.add(0, like(1))
 	st.eventually("another of the name is read", through(3))
 	var refused *catalog.RefusedError
 	if past, err := st.Past(ctx, "likes", "posts", 0, "0"); !errors.As(err, &refused) {
 		t.Errorf("from before it began: %+v, %v", past, err)
 	}
-	if past := must(st.Past(ctx, "likes", "posts", 0, "2"))(t); len(past.Events) != 1 {
+	if past := need(st.Past(ctx, "likes", "posts", 0, "2"))(t); len(past.Events) != 1 {
 		t.Errorf("from where it began: %+v", past)
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// Cluster is a catalog in memory.
+// Cluster is an auth.Cluster with a catalog in memory.
 type Cluster struct {
 	mu   sync.Mutex
 	view *catalog.View
@@ -31,7 +31,7 @@ func (c *Cluster) Catalog() *catalog.View {
 	return c.view
 }
 
-// CatchUp does nothing: there is one copy of the catalog.
+// CatchUp does nothing, because there is only one copy of the catalog.
 func (c *Cluster) CatchUp(context.Context) error { return nil }
 
 // ChangeOnAll applies a command.
@@ -43,7 +43,7 @@ func (c *Cluster) ChangeOnAll(_ context.Context, command *catalog.Command) (*cat
 	return result, nil, nil
 }
 
-// OpenAuth returns an Authorizer that trusts the users of a new cluster.
+// OpenAuth returns an Authorizer for the users of a new Cluster, and that Cluster.
 func OpenAuth(t testing.TB, mode auth.Mode) (*auth.Authorizer, *Cluster) {
 	t.Helper()
 	c := &Cluster{view: catalog.New().View()}
@@ -77,7 +77,7 @@ func (c *Cluster) Token(t testing.TB, user string, grants ...catalog.Grant) stri
 	return text
 }
 
-// Roles are the columns of the matrix; the first stands for a caller without a token.
+// Roles has the columns of the matrix; "nobody" is a caller without a token.
 var Roles = []string{"nobody", "reader", "writer", "ingest", "metrics", "admin"}
 
 // Row is a row of the documented matrix.

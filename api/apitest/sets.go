@@ -5,10 +5,46 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/counters"
 )
 
-// Sets are the sets of one column, for a fake node or as the expected answers of a real one. The
-// zero value has no members. It has no lock.
+// NodeSets holds the sets of all columns of a fake node. The zero value has no members. It is not
+// safe for concurrent use.
+type NodeSets struct{ columns map[column]*Sets }
+
+type column struct {
+	keyspace string
+	number   int
+}
+
+// Of returns the sets of a column.
+func (n *NodeSets) Of(keyspace string, number int) *Sets {
+	if n.columns == nil {
+		n.columns = map[column]*Sets{}
+	}
+	c := column{keyspace, number}
+	if n.columns[c] == nil {
+		n.columns[c] = &Sets{}
+	}
+	return n.columns[c]
+}
+
+// Answer answers a query of sets.
+func (n *NodeSets) Answer(keyspace string, query raftfsm.Query, ids []uint64) {
+	switch q := query.(type) {
+	case *counters.ContainsQuery:
+		for i, id := range ids {
+			q.In[i] = n.Of(keyspace, int(q.Column)).In(id, q.Member)
+		}
+	case *counters.MembersQuery:
+		q.List = n.Of(keyspace, int(q.Column)).List(ids[0], q.Page)
+	case *counters.RowsOfMemberQuery:
+		q.List = n.Of(keyspace, int(q.Column)).Of(q.Member, q.Page)
+	}
+}
+
+// Sets holds the sets of one column. The zero value has no members.
 type Sets struct {
 	pairs map[pair]members.Stamp
 	last  members.Stamp

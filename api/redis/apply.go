@@ -5,14 +5,19 @@ import (
 	"slices"
 	"time"
 
+	"github.com/countd/countd/api/gate"
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 )
 
 // read fills t.rows, and t.unread if rows could not be read.
 func (t *table) read(c *conn, deadline time.Time) {
-	t.rows = resized(t.rows, len(t.ids)*t.width())
+	t.rows = slices.Grow(t.rows[:0], len(t.ids)*t.width())[:len(t.ids)*t.width()]
 	err := t.get(c, t.ids, t.rows, deadline)
 	if err == nil {
 		return
@@ -34,7 +39,7 @@ func readErrorOf(err error, id uint64) error {
 // judgeKeyspace is the keyspace whose shards check the keys of all commands on counts. So a second
 // command under a key is refused, whichever keyspaces the two commands name. Nobody can drop this
 // keyspace, but a new cluster may create others before it.
-const judgeKeyspace = shard.KeyspacePosts
+const judgeKeyspace = kinds.KeyspacePosts
 
 // applyAcross writes the ops of all tables as one request. They belong to one command with a key.
 func (b *batch) applyAcross(deadline time.Time) {
@@ -44,7 +49,8 @@ func (b *batch) applyAcross(deadline time.Time) {
 		table *table
 		op    int
 	}
-	var targets []target // one for each op of w
+	var targets []target // one for each op
+	var ops counters.Ops
 	for _, t := range b.tables {
 		if len(t.ops) == 0 {
 			continue
@@ -54,14 +60,14 @@ func (b *batch) applyAcross(deadline time.Time) {
 			space = len(w.Spaces)
 			w.Spaces = append(w.Spaces, t.ks)
 		}
-		t.counts = resized(t.counts, len(t.ops)*t.width())
+		t.counts = slices.Grow(t.counts[:0], len(t.ops)*t.width())[:len(t.ops)*t.width()]
 		w.ID, w.Width = t.units[0].id, max(w.Width, t.width())
 		for op := range t.ops {
 			targets = append(targets, target{t, op})
-			w.Ops, w.In = append(w.Ops, t.ops[op]), append(w.In, uint8(space))
+			ops, w.In = append(ops, t.ops[op]), append(w.In, uint8(space))
 		}
 	}
-	w.Rows = make([]int64, len(w.Ops)*w.Width)
+	w.Ops, w.Rows = ops, make([]int64, len(ops)*w.Width)
 	err := c.server.node().Write(w.Spaces[0], &w)
 	settle(&w, err, func(op int) (*table, int) { return targets[op].table, targets[op].op })
 	for i, to := range targets {
@@ -73,7 +79,7 @@ func (b *batch) applyAcross(deadline time.Time) {
 // apply writes the ops. Consecutive commands without an identity share one request; each command
 // with an identity has its own request.
 func (t *table) apply(c *conn, deadline time.Time) {
-	t.counts = resized(t.counts, len(t.ops)*t.width())
+	t.counts = slices.Grow(t.counts[:0], len(t.ops)*t.width())[:len(t.ops)*t.width()]
 	for from := 0; from < len(t.units); {
 		to := from + 1
 		if t.units[from].id.Exists() {
@@ -93,7 +99,7 @@ func (t *table) apply(c *conn, deadline time.Time) {
 // concurrently. They all have identities, and share neither an id nor a key.
 func (t *table) wave(start int) (end int) {
 	seen, used := map[uint64]int{}, keys{}
-	for end = start; end < len(t.units) && end-start < waveMax && t.units[end].id.Exists() && used.add(&t.units[end].id); end++ {
+	for end = start; end < len(t.units) && end-start < gate.WaveMax && t.units[end].id.Exists() && used.add(&t.units[end].id); end++ {
 		for i := t.units[end].first; i < t.end(end); i++ {
 			if unit, ok := seen[t.ops[i].ID]; ok && unit != end {
 				return end
@@ -104,12 +110,13 @@ func (t *table) wave(start int) (end int) {
 	return end
 }
 
-// keys holds the idempotency keys of concurrent writes. If several writes have one key, the first
-// must finish before the others begin, because they may repeat it.
+// keys holds the idempotency keys of concurrent writes. Writes with the same key may be repeats,
+// so they must run one after the other.
 type keys map[[16]byte]bool
 
-// add reports whether no earlier write had the key of id. It is true for a write without a key.
-func (k keys) add(id *shard.RequestID) bool {
+// add adds the key of id, and returns false if keys already has it. It returns true for a write
+// without a key.
+func (k keys) add(id *dedup.RequestID) bool {
 	if !id.Keyed() {
 		return true
 	}
@@ -118,25 +125,26 @@ func (k keys) add(id *shard.RequestID) bool {
 	return !before
 }
 
-// prepare fills w with the ops of some units.
-func (t *table) prepare(c *conn, w *shard.Write, from, to int, deadline time.Time) {
+// prepare fills w with the ops of some units. ops is the memory of w.Ops.
+func (t *table) prepare(c *conn, w *shard.Write, ops *counters.Ops, from, to int, deadline time.Time) {
 	first, end := t.units[from].first, t.end(to-1)
-	w.Ops, w.ID, w.Width, w.Deadline = t.ops[first:end], t.units[from].id, t.width(), deadline
+	*ops = t.ops[first:end]
+	w.Ops, w.ID, w.Width, w.Deadline = ops, t.units[from].id, t.width(), deadline
 	w.Permission = c
 	w.Rows = t.counts[first*t.width() : end*t.width()]
 	if w.ID.Keyed() && isCounters(t.ks) && t.ks.Name != judgeKeyspace {
-		w.Spaces, w.In = []*shard.Keyspace{c.server.node().Keyspace(judgeKeyspace), t.ks}, slices.Repeat([]uint8{1}, len(w.Ops))
+		w.Spaces, w.In = []*shard.Keyspace{c.server.node().Keyspace(judgeKeyspace), t.ks}, slices.Repeat([]uint8{1}, end-first)
 	}
 }
 
 // applyPlain writes units as one request.
 func (t *table) applyPlain(c *conn, from, to int, deadline time.Time) {
 	w := &t.write
-	t.prepare(c, w, from, to, deadline)
+	t.prepare(c, w, &t.sent, from, to, deadline)
 	first := t.units[from].first
 	err := c.server.node().Write(t.ks, w)
 	settle(w, err, func(op int) (*table, int) { return t, first + op })
-	if errors.Is(err, shard.ErrMemoryFull) {
+	if errors.Is(err, errs.ErrMemoryFull) {
 		t.applyWithoutNewRows(c, from, to, deadline)
 	}
 	if err != nil {
@@ -144,12 +152,12 @@ func (t *table) applyPlain(c *conn, from, to int, deadline time.Time) {
 	}
 }
 
-// applyOnce writes each unit as a request of its own, all concurrently.
+// applyOnce writes each unit as a separate request. All requests run concurrently.
 func (t *table) applyOnce(c *conn, from, to int, deadline time.Time) {
 	writes := make([]shard.Write, to-from)
 	errs := make([]error, to-from)
-	c.server.concurrently(len(writes), func(i int) {
-		t.prepare(c, &writes[i], from+i, from+i+1, deadline)
+	c.server.helpers.Concurrently(len(writes), func(i int) {
+		t.prepare(c, &writes[i], new(counters.Ops), from+i, from+i+1, deadline)
 		errs[i] = c.server.node().Write(t.ks, &writes[i])
 	})
 	for i := range writes {
@@ -168,7 +176,7 @@ func settle(w *shard.Write, err error, locate func(op int) (*table, int)) {
 	partial, some := errors.AsType[*shard.PartialError](err)
 	if err == nil || some {
 		for _, o := range w.Overflows {
-			fail(o.Op, errOverflow)
+			fail(o.Op, counters.RefusalOf(o))
 		}
 		for _, op := range w.Unknown {
 			fail(op, errForgotten)
@@ -181,46 +189,37 @@ func settle(w *shard.Write, err error, locate func(op int) (*table, int)) {
 			t.joined[i] = true
 		}
 	}
-	if err == nil {
-		zeroTakes(w)
-	}
 	var noted *table // the table whose reads see the write
-	for i := range w.Ops {
-		if t, _ := locate(i); t != noted && (err == nil || some) {
+	for i := range w.Ops.Len() {
+		t, op := locate(i)
+		if err == nil && w.Repeated && t.ops[op].Kind == engine.OpTake {
+			clear(w.Rows[i*w.Width : (i+1)*w.Width]) // a repeat takes nothing
+		}
+		if t != noted && (err == nil || some) {
 			t.wrote(w)
 			noted = t
 		}
-		of := err
+		opErr := err
 		switch {
 		case some && len(w.Spaces) == 0:
-			of = partial.Of(w.Ops[i].ID)
+			opErr = partial.Of(w.Ops.ID(i))
 		case some && slices.Contains(partial.AppliedOps, i):
-			of = nil
+			opErr = nil
 		}
-		if of != nil {
-			fail(i, of)
+		if opErr != nil {
+			fail(i, opErr)
 		}
 	}
 }
 
-// wrote makes later reads of the keyspace see a write.
 func (t *table) wrote(w *shard.Write) {
 	token := w.Token
 	if len(w.Spaces) > 0 {
 		token.At = slices.DeleteFunc(slices.Clone(token.At), func(at shard.GroupIndex) bool {
-			return at.Group-t.ks.FirstGroup >= uint32(t.ks.Shards) // groups of another keyspace
+			return !slices.Contains(t.ks.Groups, at.Group) // groups of another keyspace
 		})
 	}
 	t.written.add(&token)
-}
-
-// zeroTakes sets the rows of takes to 0 if the request is a repeat: this request took nothing.
-func zeroTakes(w *shard.Write) {
-	for i := range w.Ops {
-		if w.Repeated && w.Ops[i].Kind == engine.OpTake {
-			clear(w.Rows[i*w.Width : (i+1)*w.Width])
-		}
-	}
 }
 
 func (t *table) fail(op int, err error) {
@@ -249,16 +248,17 @@ func (t *table) applyAgain(c *conn, units [][]int, deadline time.Time) {
 	if len(again) == 0 {
 		return
 	}
-	w := shard.Write{Ops: make([]engine.Op, len(again)), Width: t.width(), Rows: make([]int64, len(again)*t.width()), Deadline: deadline, Permission: c}
+	ops := make(counters.Ops, len(again))
+	w := shard.Write{Ops: ops, Width: t.width(), Rows: make([]int64, len(again)*t.width()), Deadline: deadline, Permission: c}
 	for i, op := range again {
-		w.Ops[i], t.failed[op] = t.ops[op], nil
+		ops[i], t.failed[op] = t.ops[op], nil
 	}
 	err := c.server.node().Write(t.ks, &w)
 	for i, op := range again {
 		copy(t.counts[op*t.width():(op+1)*t.width()], w.Rows[i*t.width():(i+1)*t.width()])
 	}
 	settle(&w, err, func(op int) (*table, int) { return t, again[op] })
-	if len(units) < 2 || !errors.Is(err, shard.ErrMemoryFull) {
+	if len(units) < 2 || !errors.Is(err, errs.ErrMemoryFull) {
 		return
 	}
 	var refused [][]int
@@ -273,10 +273,10 @@ func (t *table) applyAgain(c *conn, units [][]int, deadline time.Time) {
 }
 
 // lacksMemory reports whether an op was refused for lack of memory.
-func (t *table) lacksMemory(op int) bool { return errors.Is(t.failed[op], shard.ErrMemoryFull) }
+func (t *table) lacksMemory(op int) bool { return errors.Is(t.failed[op], errs.ErrMemoryFull) }
 
-// refusedForMemory returns, for each unit in [from, to), its ops that were refused for
-// lack of memory. It leaves out units in which such an op creates a row.
+// refusedForMemory returns, for each unit in [from, to), its ops that were refused for lack of
+// memory. It skips units in which such an op creates a row.
 func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (units [][]int, err error) {
 	var ids []uint64
 	for i := t.units[from].first; i < t.end(to-1); i++ {
@@ -305,8 +305,8 @@ func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (uni
 	return units, nil
 }
 
-// readInstead reads the rows of reads that were planned among the ops and failed with them. A node
-// with a full disk must still answer a GET.
+// readInstead reads the rows of ops that only read and that failed with the other ops. A node with
+// a full disk must still answer a GET.
 func (t *table) readInstead(c *conn, deadline time.Time) {
 	var ids []uint64
 	var ops []int32

@@ -15,7 +15,7 @@ const (
 )
 
 // renewLogin updates the login: the token may have been revoked, or may have expired. It first
-// executes the planned commands, because the former login was allowed to run them.
+// executes the planned commands, because the previous login was allowed to run them.
 func (c *conn) renewLogin(now time.Time) {
 	if a := c.server.cfg.Auth; a != nil && c.login.caller != nil {
 		is, why := a.Still(c.login.caller, now)
@@ -122,7 +122,7 @@ func allowed(caller *auth.Caller, need *auth.Need, keys keySpec, args [][]byte) 
 		last = len(args) - 1
 	}
 	for i := keys.first; i <= last; i += keys.step {
-		// A text without a keyspace is no key, and the command refuses it. The command refuses it.
+		// A text without a keyspace is no key, and the command refuses it.
 		if keyspace, _, ok := bytes.Cut(args[i], []byte(":")); ok && !caller.May(need.Access, keyspace) {
 			return false
 		}
@@ -156,10 +156,16 @@ func (c *conn) recheck(m *transaction) string {
 	return ""
 }
 
-// logIn logs the client in with a token. user is nil if the client named none. It
-// returns the fault, or "".
+// logIn logs the client in with a token. user is nil if the client named none. It returns the fault,
+// or "". Without --auth, the server behaves like a Redis server whose default user has no password.
 func (c *conn) logIn(user, token []byte) (fault string) {
 	a := c.server.cfg.Auth
+	switch {
+	case a == nil && string(user) != auth.DefaultName:
+		return errWrongPass
+	case a == nil:
+		return ""
+	}
 	caller, why := a.Identify(token, time.Now())
 	if why == auth.Granted && user != nil && string(user) != auth.DefaultName && string(user) != caller.Name {
 		caller, why = nil, auth.BadToken
@@ -170,7 +176,7 @@ func (c *conn) logIn(user, token []byte) (fault string) {
 	}
 	if why == auth.Granted {
 		c.login = login{caller: caller}
-		c.out.unknown = false
+		c.out.Unknown = false
 		return ""
 	}
 	refused := a.Refuse(why, auth.Call{Caller: caller, From: c.net.RemoteAddr(), What: "auth"})
@@ -183,22 +189,6 @@ func (c *conn) logIn(user, token []byte) (fault string) {
 		return errUnproven
 	}
 	return errWrongPass
-}
-
-// authToken serves AUTH if the server checks its callers.
-func (c *conn) authToken(args [][]byte) {
-	fault := string(errSyntax)
-	switch len(args) {
-	case 2:
-		fault = c.logIn(nil, args[1])
-	case 3:
-		fault = c.logIn(args[1], args[2])
-	}
-	if fault != "" {
-		c.refuse(fault)
-		return
-	}
-	c.ok()
 }
 
 // needLogin returns the reply to a HELLO of a client without a login, or "" if the server accepts

@@ -38,6 +38,8 @@ var authLines = map[string]string{
 	"COUNTD.FEED.READ": "COUNTD.FEED.READ 1 2", "COUNTD.FEED.UNREAD": "COUNTD.FEED.UNREAD 1",
 	"COUNTD.OUTBOX.ADD": "COUNTD.OUTBOX.ADD 1 2", "COUNTD.OUTBOX.REM": "COUNTD.OUTBOX.REM 1 2", "COUNTD.OUTBOX.LIST": "COUNTD.OUTBOX.LIST 1",
 	"COUNTD.TIMELINE": "COUNTD.TIMELINE 1",
+	"COUNTD.HOT":      "COUNTD.HOT posts:like",
+	"COUNTD.TOP":      "COUNTD.TOP posts:like",
 	"COUNTD.POLL":     "COUNTD.POLL 1", "COUNTD.MPOLL": "COUNTD.MPOLL 1",
 }
 
@@ -292,7 +294,7 @@ func TestNobodyTakesNoSharedMemory(t *testing.T) {
 	if got := nobody.reply(); !strings.Contains(got, "not authenticated is larger than 16 KiB") {
 		t.Errorf("a large command of nobody: %.100s", got)
 	}
-	if used := s.large.used.Load(); used != 0 {
+	if used := s.shared.Memory.Used(); used != 0 {
 		t.Errorf("it took %d bytes", used)
 	}
 	deaf := dial(t, s)
@@ -304,7 +306,7 @@ func TestNobodyTakesNoSharedMemory(t *testing.T) {
 		}
 	}()
 	until(t, "it is closed", func() bool { return counted(s.metrics.outputFull) == 1 })
-	if used := s.large.used.Load(); used != 0 {
+	if used := s.shared.Memory.Used(); used != 0 {
 		t.Errorf("replies to nobody took %d bytes", used)
 	}
 	web := cluster.Token(t, "web", grant("writer", "posts"))

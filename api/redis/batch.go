@@ -6,7 +6,8 @@ import (
 	"time"
 
 	"github.com/countd/countd/api/redis/resp"
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/kinds"
 )
 
 const (
@@ -21,17 +22,17 @@ const (
 )
 
 // batch is the part of a pipeline that is planned but not executed yet. It plans one command
-// after the other. It collects the rows that a command reads and writes in the table of their
-// keyspace, and the form of the reply in batch.replies. flush executes the batch in three steps:
+// after the other. For each command, it adds the rows to read and write to the table of their
+// keyspace. It adds the form of the reply to batch.replies. flush executes the batch in three steps:
 //
 //  1. the reads that came before the first op of their table, in one Get a table, and the
-//     reads of package unread;
-//  2. all ops of a table, in one Write, which applies ops on one id in their order. A read
-//     that comes after an op is an op too, which adds 0: so it keeps its place among the
-//     ops and needs no request of its own;
-//  3. the writes of package unread. A batch has those or ops, not both.
+//     reads of package inbox;
+//  2. all ops of a table, in one Write, which applies ops on one id in their order. A read that
+//     comes after an op becomes an op that adds 0, so it keeps its place among the ops and needs
+//     no separate request;
+//  3. the writes of package inbox. A batch has either those writes or ops.
 //
-// So each reply is the same as if the commands were executed one by one.
+// Each reply is therefore the same as if the commands were executed one by one.
 type batch struct {
 	conn    *conn  // the connection that uses the batch now
 	out     []byte // memory of replies, kept while no connection uses the batch
@@ -40,32 +41,41 @@ type batch struct {
 	cells   []cell
 	calls   calls
 	text    []byte // replies that were known when their command was planned
-	pending int    // number of rows and ops
+	pending int    // number of planned rows and ops
 
 	number int             // index of the command that is being planned
-	id     shard.RequestID // identity of its ops if they must count only once
-	writes bool            // whether it may write
-	atomic bool            // whether it is an EXEC; its reads are then ops too
-	across bool            // whether its ops belong to one command with a key, on several keyspaces
+	id     dedup.RequestID // identity of the command's ops, if they must count only once
+	writes bool            // the command may write
+	atomic bool            // the command is an EXEC; its reads become ops too
+	across bool            // the ops belong to one command with a key, on several keyspaces
 
-	keyed map[[16]byte]*table // by key, the table of the ops that have it
+	keyed map[[16]byte]*table // the table of the ops that have an idempotency key, by that key
 
 	until   time.Time // deadline of the planned commands; zero if not set yet
-	missed  bool      // whether the command being planned names something that this node does not know
-	looked  bool      // whether unknown names were looked up; once for all commands that have arrived
+	missed  bool      // the command being planned has a name that this node does not know
+	looked  bool      // unknown names were looked up; once for all commands that have arrived
 	lookErr error     // why the lookup failed
-	unsure  bool      // whether it is an EXEC with a command that failed because of lookErr
+	unsure  bool      // the command is an EXEC, and one of its commands failed because of lookErr
 
-	keys   []key   // keys of the command, all parsed before any of it is planned
-	values []int64 // values of the command, also parsed before any of it is planned
+	parsed arguments // of the command
+	keys   []key     // keys of the command; all are parsed before the command is planned
+	values []int64   // values of the command; parsed like keys
 }
 
-// reply is the form of a command's reply.
+// reply is how the reply of a command is appended.
 type reply struct {
-	kind     replyKind
-	writes   bool
-	from, to int // range of cells, of bytes of text or of users of polls, or the index of a call
+	cells  appendCells // for a command that reads or writes rows
+	other  appendOther // for other commands; then cells is nil
+	writes bool
+	from   int32 // range of cells, of bytes of text or of users of polls, or the index of a call
+	to     int32
 }
+
+// appendCells appends a reply that shows some cells. The caller has checked that no cell failed.
+type appendCells func(dst []byte, cells []cell, resp3 bool) []byte
+
+// appendOther appends another reply.
+type appendOther func(b *batch, dst []byte, r *reply) []byte
 
 // cell is one count of a row that was read or written.
 type cell struct {
@@ -83,7 +93,7 @@ func (b *batch) tableOf(name []byte) *table {
 			return t
 		}
 	}
-	return b.newTable(string(name), shard.KindCounters)
+	return b.newTable(string(name), kinds.Counters)
 }
 
 // newTable adds the table of a keyspace. It returns nil if no keyspace has that name and
@@ -96,6 +106,19 @@ func (b *batch) newTable(name, kind string) *table {
 	t := &table{ks: ks, written: b.conn.server.writtenTo(ks.Name)}
 	b.tables = append(b.tables, t)
 	return t
+}
+
+// unreadTable returns the table of the users' counts.
+func (b *batch) unreadTable() (*table, error) {
+	for _, t := range b.tables {
+		if t.ks.Kind == kinds.Unread {
+			return t, nil
+		}
+	}
+	if t := b.newTable(kinds.KeyspaceUnread, kinds.Unread); t != nil {
+		return t, nil
+	}
+	return nil, errNoKeyspaces // a cluster that has begun has the built-in keyspace unread
 }
 
 // refresh updates the tables of an empty batch: a keyspace may have new columns, or may have been
@@ -114,15 +137,15 @@ func (b *batch) refresh() {
 	})
 }
 
-// known plans a known reply, which appendReply appends.
+// known plans a reply that does not depend on reads or writes. appendReply appends it.
 func (b *batch) known(appendReply func(dst []byte) []byte) {
 	if len(b.replies) == 0 && !b.atomic {
-		b.conn.out.buf = appendReply(b.conn.out.buf)
+		b.conn.out.Buf = appendReply(b.conn.out.Buf)
 		return
 	}
 	from := len(b.text)
 	b.text = appendReply(b.text)
-	b.replies = append(b.replies, reply{kind: replyKnown, from: from, to: len(b.text)})
+	b.plan((*batch).appendText, from, len(b.text))
 }
 
 // fail plans an error as the reply.
@@ -147,9 +170,16 @@ func (b *batch) failed(err error) bool {
 }
 
 // answer plans a reply of the cells that begin at index start.
-func (b *batch) answer(kind replyKind, start int) {
-	b.replies = append(b.replies, reply{kind, b.writes, start, len(b.cells)})
+func (b *batch) answer(form appendCells, start int) {
+	b.replies = append(b.replies, reply{cells: form, writes: b.writes, from: int32(start), to: int32(len(b.cells))})
 }
+
+// plan plans a reply of another form.
+func (b *batch) plan(form appendOther, from, to int) {
+	b.replies = append(b.replies, reply{other: form, from: int32(from), to: int32(to)})
+}
+
+func (b *batch) appendText(dst []byte, r *reply) []byte { return append(dst, b.text[r.from:r.to]...) }
 
 // misses reports whether an error concerns a name that the batch has not looked up yet. The
 // command is planned again after lookUp.
@@ -157,4 +187,13 @@ func (b *batch) misses(err error) bool {
 	_, unknown := errors.AsType[nameError](err)
 	b.missed = b.missed || unknown && !b.looked
 	return unknown && !b.looked
+}
+
+func (b *batch) appendFailure(dst []byte, err error) []byte {
+	text, foreseen := errorText(err)
+	if !foreseen {
+		b.conn.server.limited.Error("a Redis command failed", "err", err)
+	}
+	b.conn.server.metrics.failed(text)
+	return resp.AppendError(dst, text)
 }

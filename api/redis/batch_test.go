@@ -8,7 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/api/apitest"
+	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 )
 
 // A pipeline calls the backend as few times as the order of its commands allows. Its replies are
@@ -154,7 +157,7 @@ func TestReadsAfterTheClusterWasSetBack(t *testing.T) {
 	n.mu.Lock()
 	n.mu.readErr = func([]uint64) error {
 		if len(n.mu.opt.Token.At) > 0 {
-			return shard.ErrBadToken
+			return errs.ErrBadToken
 		}
 		return nil
 	}
@@ -167,7 +170,7 @@ func TestReadsAfterTheClusterWasSetBack(t *testing.T) {
 
 // shardsFailed makes the shards of odd numbers fail.
 func shardsFailed(err error) *shard.PartialError {
-	return &shard.PartialError{Err: err, ByShard: []error{nil, err, nil, err}}
+	return &shard.PartialError{Err: err, ByShard: []error{nil, err, nil, err}, Route: raftfsm.NewRoute(4, 4, false)}
 }
 
 // Commands that share a write or a read fail alone.
@@ -176,22 +179,24 @@ func TestCommandsFailAlone(t *testing.T) {
 	c := dial(t, serve(t, n, nil))
 	c.do("MSET posts:1:like 5 posts:2:like 6 posts:3:like 7")
 	n.failWrites(func(w *shard.Write) error {
-		for i := range w.Ops {
-			if w.Ops[i].ID%2 == 0 {
-				n.tables["posts"].Apply(w.Ops[i:i+1], w.Width, w.Rows[i*w.Width:(i+1)*w.Width], nil)
+		for i := range apitest.RowOps(w.Ops) {
+			if apitest.RowOps(w.Ops)[i].ID%2 == 0 {
+				n.tables["posts"].Apply(apitest.RowOps(w.Ops)[i:i+1], w.Width, w.Rows[i*w.Width:(i+1)*w.Width], nil)
 			}
 		}
-		return shardsFailed(shard.ErrNoLeader)
+		return shardsFailed(errs.ErrNoLeader)
 	})
 	const leaderless = "-LEADERLESS the shard has no leader"
 	equalReplies(t, c.do("INCR posts:1:like", "INCR posts:2:like", "SET posts:3:like 1", "GET posts:3:like", "GET posts:2:like",
 		"MSET posts:1:view 1 posts:2:view 2", "MSET posts:1:view 1 posts:3:view 2", "COUNTD.INCR posts:1:like 1 posts:2:like 1", "DEL posts:1", "HSET posts:2 view 9"),
 		leaderless, "7", leaderless, `"7"`, `"7"`, "-UNKNOWN some of the keys were written, others were not: LEADERLESS the shard has no leader", leaderless, "["+leaderless+" 8]", leaderless, "0")
 	n.failWrites(nil)
-	n.mu.readErr = func([]uint64) error { return &shard.ReadError{ByShard: shardsFailed(shard.ErrNoQuorum).ByShard} }
+	n.mu.readErr = func([]uint64) error {
+		return &shard.ReadError{ByShard: shardsFailed(errs.ErrNoQuorum).ByShard, Route: raftfsm.NewRoute(4, 4, false)}
+	}
 	const late = "-LEADERLESS the shard could not confirm the read in time"
 	equalReplies(t, c.do("GET posts:1:like", "GET posts:2:like", "MGET posts:1:like posts:2:like", "MGET posts:2:like"), late, `"8"`, late, `["8"]`)
-	n.mu.readErr = func([]uint64) error { return shard.ErrNoQuorum }
+	n.mu.readErr = func([]uint64) error { return errs.ErrNoQuorum }
 	equalReplies(t, c.do("GET posts:1:like", "GET posts:2:like"), late, late)
 }
 
@@ -200,11 +205,11 @@ func TestWritesBehindReadsThatWait(t *testing.T) {
 	n := newFakeNode()
 	n.mu.readErr = func([]uint64) error {
 		time.Sleep(time.Until(n.mu.opt.Deadline))
-		return shard.ErrNoQuorum
+		return errs.ErrNoQuorum
 	}
 	n.failWrites(func(w *shard.Write) error {
 		if time.Until(w.Deadline) <= 0 {
-			return shard.ErrTooLate
+			return errs.ErrTooLate
 		}
 		return nil
 	})
@@ -221,7 +226,7 @@ func TestMemoryFull(t *testing.T) {
 	c := dial(t, serve(t, n, nil))
 	c.do("MSET posts:1:like 5 posts:2:like 6")
 	n.failWrites(func(w *shard.Write) error {
-		for i, op := range w.Ops {
+		for i, op := range apitest.RowOps(w.Ops) {
 			for _, cell := range op.Cells {
 				if cell.Value != 0 && !n.tables["posts"].Has(op.ID) {
 					return &shard.NewRowError{Op: i}
@@ -244,7 +249,7 @@ func TestMemoryFullBesideWideningCommands(t *testing.T) {
 	writes := 0
 	n.failWrites(func(w *shard.Write) error {
 		writes++
-		for i, op := range w.Ops {
+		for i, op := range apitest.RowOps(w.Ops) {
 			for _, cell := range op.Cells {
 				if cell.Column == 3 && cell.Value != 0 { // view
 					return &shard.NewRowError{Op: i, Wider: true}
@@ -271,17 +276,17 @@ func TestMemoryFullOnOneShard(t *testing.T) {
 	c.do("MSET posts:1:like 5 posts:2:like 6 posts:6:like 7")
 	n.failWrites(func(w *shard.Write) error {
 		makes := false // ops of shard 2, all that this node does not lead
-		for _, op := range w.Ops {
+		for _, op := range apitest.RowOps(w.Ops) {
 			makes = makes || op.ID%4 == 2 && op.Cells[0].Value != 0 && !n.tables["posts"].Has(op.ID)
 		}
 		if !makes {
 			return nil
 		}
-		err := &shard.PartialError{Err: shard.ErrMemoryFull, ByShard: []error{nil, nil, shard.ErrMemoryFull, nil}}
-		for i := range w.Ops {
-			if w.Ops[i].ID%4 != 2 {
-				n.tables["posts"].Apply(w.Ops[i:i+1], w.Width, w.Rows[i*w.Width:(i+1)*w.Width], nil)
-				err.Applied = append(err.Applied, w.Ops[i].ID)
+		err := &shard.PartialError{Err: errs.ErrMemoryFull, ByShard: []error{nil, nil, errs.ErrMemoryFull, nil}, Route: raftfsm.NewRoute(4, 4, false)}
+		for i := range apitest.RowOps(w.Ops) {
+			if apitest.RowOps(w.Ops)[i].ID%4 != 2 {
+				n.tables["posts"].Apply(apitest.RowOps(w.Ops)[i:i+1], w.Width, w.Rows[i*w.Width:(i+1)*w.Width], nil)
+				err.Applied = append(err.Applied, apitest.RowOps(w.Ops)[i].ID)
 			}
 		}
 		return err
@@ -297,7 +302,7 @@ func TestReadsBesideRefusedWrites(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
 	c.do("SET posts:1:like 5")
-	n.failWrites(func(*shard.Write) error { return shard.ErrDiskFull })
+	n.failWrites(func(*shard.Write) error { return errs.ErrDiskFull })
 	equalReplies(t, c.do("INCR posts:1:like", "GET posts:1:like", "HGETALL posts:1"), "-DISKFULL the disk is at its reserve", `"5"`, `["like" "5"]`)
 	n.mu.readErr = func([]uint64) error { return errors.New("secret") }
 	equalReplies(t, c.do("INCR posts:1:like", "GET posts:1:like"), "-DISKFULL the disk is at its reserve", "-ERR the server failed; its log says why")
@@ -307,7 +312,8 @@ func TestReadsBesideRefusedWrites(t *testing.T) {
 func TestReadPathAllocates(t *testing.T) {
 	n := newFakeNode()
 	s := serve(t, n, nil)
-	c := newConn(s, nullConn{})
+	from := &textConn{}
+	c := newConn(s, from)
 	defer c.release()
 	c.begin()
 	for _, test := range []struct {
@@ -330,9 +336,10 @@ func TestReadPathAllocates(t *testing.T) {
 				}
 			}
 			run := func() {
-				c.in, c.from, c.to = pipeline, 0, len(pipeline)
-				c.execute()
-				if err := c.out.send(); err != nil {
+				for from.left = pipeline; len(from.left) > 0 && c.read(); {
+					c.execute()
+				}
+				if err := c.out.Send(); err != nil {
 					t.Fatal(err)
 				}
 			}

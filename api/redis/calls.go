@@ -1,24 +1,27 @@
 package redis
 
 import (
+	"github.com/countd/countd/inbox"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
-	"github.com/countd/countd/unread"
 )
 
 const (
 	// feedRows is the weight, in rows, of a command that reads a user's feed. A hundred such
 	// commands are as much as one poll of the HTTP API may request.
-	feedRows = rowsMax / unread.PollUsersMax
+	feedRows = rowsMax / inbox.PollUsersMax
 	// pollsKept is the number of lists of channels and dots for which memory is kept.
 	pollsKept = 8
 )
 
-// calls is the part of a batch that package unread answers, because it joins several keyspaces. It
-// also has the reads of sets of members. Its reads run with the batch's reads, and its writes run
-// last. If a command must see the effects of planned commands, plan executes the batch first.
+// calls is the part of a batch that package inbox answers, because the answers need several
+// keyspaces. It also has the reads of sets of members. Its reads run with the batch's reads, and
+// its writes run last. If a command must see the effects of planned commands, plan executes the
+// batch first.
 type calls struct {
 	polls  []pollCall
-	polled []polled // one for each user of a poll in a reply
+	polled []polled // one for each user whose poll is in a reply
 	reads  []call
 	writes []call
 }
@@ -26,17 +29,17 @@ type calls struct {
 // call is one command.
 type call struct {
 	read  func(opt *shard.ReadOptions) error // for a read
-	of    *table                             // only for a read of sets: the table of their keyspace
+	table *table                             // only for a read of sets: the table of their keyspace
 	write func(w *shard.Write) error         // for a write
 	about subject                            // for a write
-	id    shard.RequestID                    // only for a write that must count only once
+	id    dedup.RequestID                    // only for a write that must count only once
 	err   error
 	reply func(dst []byte, resp3 bool) []byte // appends the reply if err is nil
 }
 
-// subject is what a write changes. Writes to one subject keep their order. So do writes of
-// different kinds, because the result of one may depend on the other: a position on its channel,
-// a feed on outboxes.
+// subject is what a write changes. Writes to one subject keep their order. Writes to subjects of
+// different kinds do too, because one may depend on the other, like a user's position on its
+// channel.
 type subject struct {
 	kind subjectKind
 	id   uint64 // id of the user or author; 0 for ofAll
@@ -53,7 +56,15 @@ const (
 
 // isJoined reports whether a read of unread numbers may read the keyspace.
 func isJoined(ks *shard.Keyspace) bool {
-	return ks.Kind != shard.KindCounters || ks.Name == unread.PostsKeyspace
+	return ks.Kind != kinds.Counters || ks.Name == inbox.PostsKeyspace
+}
+
+func (b *batch) appendRead(dst []byte, r *reply) []byte {
+	return b.appendCall(dst, &b.calls.reads[r.from])
+}
+
+func (b *batch) appendWrite(dst []byte, r *reply) []byte {
+	return b.appendCall(dst, &b.calls.writes[r.from])
 }
 
 // appendCall appends the reply of a call.
@@ -74,11 +85,47 @@ func (q *calls) reset() {
 	}
 }
 
-// pollCall joins the polls of a pipeline for the same channels and dots into one poll.
+// pollCall is one poll for all polls of a pipeline that have the same channels and dots.
 type pollCall struct {
-	poll unread.Poll
+	poll inbox.Poll
 	err  error
 }
 
-// polled is one user of one poll, by their indexes.
+// polled has the index of a poll, and the index of one of its users.
 type polled struct{ poll, user int }
+
+// planRead plans a call that reads about as many rows as the parameter rows says. For a read of
+// sets, setsOf is the table of their keyspace; otherwise it is nil. If an argument has a fault,
+// the fault becomes the reply.
+func planRead[R any](a *arguments, setsOf *table, rows int, read func(opt *shard.ReadOptions) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
+	b := a.b
+	if b.failed(a.err) {
+		return
+	}
+	var r R
+	b.calls.reads = append(b.calls.reads, call{
+		table: setsOf,
+		read:  func(opt *shard.ReadOptions) (err error) { r, err = read(opt); return err },
+		reply: func(dst []byte, resp3 bool) []byte { return answer(dst, r, resp3) },
+	})
+	b.plan((*batch).appendRead, len(b.calls.reads)-1, 0)
+	b.pending += rows
+}
+
+// planWrite plans a call that changes a subject. rows is the approximate number of rows that it
+// reads. If an argument has a fault, the fault becomes the reply.
+func planWrite[R any](a *arguments, about subject, rows int, write func(w *shard.Write) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
+	b := a.b
+	if b.failed(a.err) {
+		return
+	}
+	var r R
+	b.calls.writes = append(b.calls.writes, call{
+		id:    b.id,
+		about: about,
+		write: func(w *shard.Write) (err error) { r, err = write(w); return err },
+		reply: func(dst []byte, resp3 bool) []byte { return answer(dst, r, resp3) },
+	})
+	b.plan((*batch).appendWrite, len(b.calls.writes)-1, 0)
+	b.pending += rows
+}

@@ -42,7 +42,7 @@ func serve(t testing.TB, b Backend, change func(*Config)) *Server {
 		if err := errors.Join(s.Shutdown(ctx), <-served); err != nil {
 			t.Error(err)
 		}
-		if used, helpers := s.large.used.Load(), s.helpers.used.Load(); used+helpers != 0 {
+		if used, helpers := s.shared.Memory.Used(), s.helpers.Used(); used+helpers != 0 {
 			t.Errorf("%d bytes of the connections' budget and %d helpers were never given back", used, helpers)
 		}
 	})

@@ -6,7 +6,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
 )
 
@@ -15,11 +14,11 @@ type traits uint8
 
 const (
 	writes    traits = 1 << iota // may change counts
-	keyed                        // has keys that name rows: it is planned, and allowed in a transaction
-	joins                        // answered by package unread: it is planned as a call
-	readsSets                    // reads sets of members: it is planned as a call
+	keyed                        // has keys that name rows; it is planned, and allowed in a transaction
+	joins                        // answered by package inbox; it is planned as a call
+	readsSets                    // reads sets of members; it is planned as a call
 	plain                        // has no keys, and is allowed in a transaction
-	unplanned                    // replies at once, so earlier commands are executed first
+	unplanned                    // replies at once; earlier commands are executed first
 	atOnce                       // not queued by MULTI
 )
 
@@ -29,16 +28,17 @@ type spec struct {
 	arity  int    // number of arguments including the name; if negative, the minimum
 	traits traits
 	keys   keySpec
-	need   auth.Need // nobody may run a command without one
+	need   auth.Need // a command without one is refused
 	group  string    // as in COMMAND DOCS
 	does   string
 	do     func(c *conn, args [][]byte)
+	call   func(a *arguments) // instead of do
 }
 
 // command is a command of the server.
 type command struct {
 	spec
-	calls prometheus.Counter // set by newMetrics
+	calls prometheus.Counter // set by New
 }
 
 // keySpec is the position of a command's keys, in the format of COMMAND INFO.
@@ -54,10 +54,10 @@ var (
 // commandTable holds the commands by name.
 type commandTable map[string]*command
 
-// nameBytesMax is above the length of any command's name.
+// nameBytesMax is more than the length of every command's name.
 const nameBytesMax = 32
 
-// find returns the command with a name, in any case, or nil.
+// find returns the command with the name, in upper or lower case, or nil.
 func (t commandTable) find(name []byte) *command {
 	var lower [nameBytesMax]byte
 	if len(name) > len(lower) {
@@ -72,7 +72,7 @@ func (t commandTable) find(name []byte) *command {
 	return t[string(lower[:len(name)])]
 }
 
-// takes reports whether a command accepts n arguments, its name included.
+// takes reports whether a command accepts n arguments, including its name.
 func (cmd *command) takes(n int) bool {
 	return n == cmd.arity || cmd.arity < 0 && n >= -cmd.arity
 }
@@ -81,44 +81,6 @@ func wrongArity(name string) string {
 	return fmt.Sprintf("ERR wrong number of arguments for '%s' command", name)
 }
 
-func unknownSubcommand(of string, sub []byte) string {
-	return fmt.Sprintf("ERR unknown subcommand '%s'. Try %s HELP.", shown(sub), strings.ToUpper(of))
-}
-
-const (
-	errNotInteger codedError = "ERR value is not an integer or out of range"
-	errSyntax     codedError = "ERR syntax error"
-
-	errLargeFull = "OVERLOADED the connections take all the memory that they may"
-)
-
-var errTooManyKeys = argumentError(fmt.Sprintf("a command takes at most %d keys", rowsMax))
-
-// readKeys parses keys, the first argument of each step, into the batch's memory.
-func (b *batch) readKeys(texts [][]byte, step int, read func(*batch, []byte) (key, error)) ([]key, error) {
-	if len(texts)/step > rowsMax {
-		return nil, errTooManyKeys
-	}
-	b.keys = b.keys[:0]
-	for i := 0; i < len(texts); i += step {
-		k, err := read(b, texts[i])
-		if err != nil {
-			return nil, err
-		}
-		b.keys = append(b.keys, k)
-	}
-	return b.keys, nil
-}
-
-// readValues parses numbers, the last argument of each step.
-func (b *batch) readValues(texts [][]byte, step int) ([]int64, error) {
-	b.values = b.values[:0]
-	for i := step - 1; i < len(texts); i += step {
-		n, ok := resp.ParseInt(texts[i])
-		if !ok {
-			return nil, errNotInteger
-		}
-		b.values = append(b.values, n)
-	}
-	return b.values, nil
+func unknownSubcommand(name string, sub []byte) string {
+	return fmt.Sprintf("ERR unknown subcommand '%s'. Try %s HELP.", shown(sub), strings.ToUpper(name))
 }

@@ -7,7 +7,9 @@ import (
 	"testing"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 )
 
 func TestCommands(t *testing.T) {
@@ -77,7 +79,7 @@ func TestCommands(t *testing.T) {
 		}},
 		{"tools", []string{
 			"CONFIG GET save appendonly", `["appendonly" "yes" "save" ""]`, "CONFIG GET max*", `["maxclients" "8192" "maxmemory" "0"]`, "CONFIG SET save x", "-ERR unknown subcommand 'SET'. Try CONFIG HELP.",
-			"CONFIG GET", "-ERR wrong number of arguments for 'config|get' command", "COMMAND COUNT", "73", "COMMAND INFO get nothing", `[["get" 2 [+readonly] 1 1 1 [] [] [] []] null]`,
+			"CONFIG GET", "-ERR wrong number of arguments for 'config|get' command", "COMMAND COUNT", "75", "COMMAND INFO get nothing", `[["get" 2 [+readonly] 1 1 1 [] [] [] []] null]`,
 			"COMMAND INFO countd.poll countd.dot.fire", `[["countd.poll" -2 [+readonly] 0 0 0 [] [] [] []] ["countd.dot.fire" -2 [+write] 0 0 0 [] [] [] []]]`,
 			"COMMAND DOCS nothing incr", `["incr" ["summary" "adds 1" "group" "string"]]`, "COMMAND LIST", "-ERR unknown subcommand 'LIST'. Try COMMAND HELP.",
 			"FLUSHALL a 'b c'", "-ERR unknown command 'FLUSHALL', with args beginning with: 'a' 'b c' ", "GET", "-ERR wrong number of arguments for 'get' command", "GET a b", "-ERR wrong number of arguments for 'get' command",
@@ -207,7 +209,7 @@ func TestScanOfWhatCannotBe(t *testing.T) {
 // Many columns make a page of fewer rows, and none is left out.
 func TestScanIsBounded(t *testing.T) {
 	n := newFakeNode()
-	wide := &shard.Keyspace{Name: "wide", Kind: shard.KindCounters, Shards: 1}
+	wide := &shard.Keyspace{Name: "wide", Kind: kinds.Counters, Shards: 1}
 	for i := range 64 {
 		wide.Columns = append(wide.Columns, fmt.Sprintf("c%d", i))
 	}
@@ -260,17 +262,17 @@ func TestBackendErrors(t *testing.T) {
 		err  error
 		code string
 	}{
-		{shard.ErrOverloaded, "-OVERLOADED too many writes in flight"},
-		{fmt.Errorf("%w: %w", shard.ErrOverloaded, shard.ErrTooLate), "-OVERLOADED the deadline passed before the write was proposed"},
-		{shard.ErrNoLeader, "-LEADERLESS the shard has no leader"},
-		{shard.ErrNoQuorum, "-LEADERLESS the shard could not confirm the read in time"},
-		{shard.ErrOutcomeUnknown, "-UNKNOWN the write was proposed but its outcome is unknown"},
-		{shard.ErrConflict, "-CONFLICT the key was used for another request"},
-		{shard.ErrExpired, "-EXPIRED the request is too old to tell whether it was applied"},
-		{fmt.Errorf("%w: %w", shard.ErrExpired, shard.ErrKeyAhead), "-EXPIRED the time in the key (a UUIDv7) is too far ahead of the server's"},
-		{shard.ErrDiskFull, "-DISKFULL the disk is at its reserve"},
-		{shard.ErrMemoryFull, "-OOM command not allowed: a new row needs memory, and the node is at its memory limit"},
-		{shard.ErrDraining, "-DRAINING the node is stopping"},
+		{errs.ErrOverloaded, "-OVERLOADED too many writes in flight"},
+		{fmt.Errorf("%w: %w", errs.ErrOverloaded, errs.ErrTooLate), "-OVERLOADED the deadline passed before the write was proposed"},
+		{errs.ErrNoLeader, "-LEADERLESS the shard has no leader"},
+		{errs.ErrNoQuorum, "-LEADERLESS the shard could not confirm the read in time"},
+		{errs.ErrOutcomeUnknown, "-UNKNOWN the write was proposed but its outcome is unknown"},
+		{errs.ErrConflict, "-CONFLICT the key was used for another request"},
+		{errs.ErrExpired, "-EXPIRED the request is too old to tell whether it was applied"},
+		{fmt.Errorf("%w: %w", errs.ErrExpired, shard.ErrKeyAhead), "-EXPIRED the time in the key (a UUIDv7) is too far ahead of the server's"},
+		{errs.ErrDiskFull, "-DISKFULL the disk is at its reserve"},
+		{errs.ErrMemoryFull, "-OOM command not allowed: a new row needs memory, and the node is at its memory limit"},
+		{errs.ErrDraining, "-DRAINING the node is stopping"},
 		{errors.New("secret"), "-ERR the server failed; its log says why"},
 	} {
 		n.failWrites(func(*shard.Write) error { return test.err })

@@ -16,20 +16,13 @@ type conn struct {
 	name    string
 	login   login
 	resp3   bool
-	stale   bool // whether READONLY allows stale reads
+	stale   bool // the client has sent READONLY, so its reads may be stale
 	closing bool // close once the output is sent
-
-	in       []byte // in[from:to] was read and not executed yet
-	from, to int
-	reserved int // bytes reserved from the server's large budget
-	small    int // consecutive reads that needed no large buffer
-	parser   resp.Parser
-	until    time.Time // the current read deadline
-	partial  bool      // until is the deadline for the command that in[from:to] begins with
 
 	lookedAt time.Time // when names were last looked up
 
-	out   output
+	in    resp.Input
+	out   resp.Output
 	batch *batch // nil unless commands are being executed
 	multi transaction
 	once  session
@@ -39,23 +32,10 @@ type conn struct {
 }
 
 func newConn(s *Server, raw net.Conn) *conn {
-	c := &conn{server: s, net: raw, id: s.nextID.Add(1), in: make([]byte, readBytesFirst)}
-	c.parser = resp.Parser{ArgsMax: s.cfg.ArgsMax, BulkBytesMax: s.cfg.BulkBytesMax}
-	c.out = output{conn: raw, server: s}
-	return c
+	return &conn{server: s, net: raw, id: s.nextID.Add(1), in: resp.NewInput(&s.shared, raw), out: resp.NewOutput(&s.shared, raw)}
 }
 
-// commandBytesMax bounds the read buffer. A client that has not authenticated gets only a buffer
-// that needs no reservation. So it cannot use up the memory of other clients.
-func (c *conn) commandBytesMax() int {
-	most := c.server.cfg.CommandBytesMax
-	if c.unknown() {
-		return min(most, readBytesFree)
-	}
-	return most
-}
-
-// unknown reports whether the client has to authenticate before it may do anything.
+// unknown reports whether the client must authenticate first.
 func (c *conn) unknown() bool {
 	a := c.server.cfg.Auth
 	if a == nil || !a.Enforces() {
@@ -68,10 +48,10 @@ func (c *conn) unknown() bool {
 // refuse replies with an error at once; nothing may be pending.
 func (c *conn) refuse(text string) {
 	c.server.metrics.failed(text)
-	c.out.buf = resp.AppendError(c.out.buf, text)
+	c.out.Buf = resp.AppendError(c.out.Buf, text)
 }
 
-// login is the identity of a connection's client. The zero login is nobody's.
+// login is the identity of a connection's client. The zero login has no user.
 type login struct {
 	caller *auth.Caller
 	why    auth.Refusal // why the login ended; Granted while it is valid
@@ -88,8 +68,8 @@ func (l *login) current() (*auth.Caller, auth.Refusal) {
 	return l.caller, auth.Granted
 }
 
-// transaction holds the commands that a client has queued with MULTI. EXEC plans them as one
-// unit of ops on one shard, which applies all of them with nothing between.
+// transaction holds the commands that a client has queued with MULTI. EXEC plans them as one unit
+// of ops on one shard, which applies all of them without other ops between them.
 type transaction struct {
 	open     bool
 	broken   bool // whether one of its commands was refused
@@ -109,11 +89,11 @@ type queuedCommand struct {
 //
 //	name 00 n/64 (2 bytes, big endian)
 //
-// So a repeated session of any length finds each of its writes in a window of 64, however
-// the network splits the pipeline. The zero session assigns no numbers.
+// A shard remembers 64 numbers of each stream, so a session of any length can be repeated, even if
+// the network splits the pipeline differently. The zero session assigns no numbers.
 type session struct {
 	name   []byte
-	stream []byte // the producer's name of the current block; each block allocates a new one
+	stream []byte // name of the current block's stream; each block allocates a new one
 	seq    uint64
 	writes uint64
 	// unsure is set after an unknown command. Another node's program may know the command and
@@ -122,4 +102,4 @@ type session struct {
 }
 
 // ok replies OK at once.
-func (c *conn) ok() { c.out.buf = resp.AppendOK(c.out.buf) }
+func (c *conn) ok() { c.out.Buf = resp.AppendOK(c.out.Buf) }

@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net"
@@ -19,7 +20,26 @@ type nullConn struct{ net.Conn }
 
 func (nullConn) Write(p []byte) (int, error)      { return len(p), nil }
 func (nullConn) SetWriteDeadline(time.Time) error { return nil }
+func (nullConn) SetReadDeadline(time.Time) error  { return nil }
 func (nullConn) Close() error                     { return nil }
+
+// textConn is a client that has sent some text.
+type textConn struct {
+	nullConn
+	left []byte // text that was not read yet
+	err  error  // what the next read returns without text; io.EOF follows
+	read []byte // buffer of the last read
+}
+
+func (c *textConn) Read(p []byte) (n int, err error) {
+	if len(c.left) > 0 {
+		n, c.read = copy(p, c.left), p
+		c.left = c.left[n:]
+		return n, nil
+	}
+	err, c.err = cmp.Or(c.err, io.EOF), nil
+	return 0, err
+}
 
 // counted returns a counter's value.
 func counted(c prometheus.Counter) float64 {

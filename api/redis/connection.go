@@ -2,56 +2,61 @@ package redis
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
 )
 
+// connectionCommands are the commands about the connection and the node.
 func connectionCommands() []spec {
-	const group = "connection"
+	const group, server = "connection", "server"
 	public, known := auth.Public.Need(), auth.Known.Need()
 	return []spec{
-		{"ping", -1, plain, noKeys, known, group, "PONG, or its argument", (*conn).ping},
-		{"echo", 2, plain, noKeys, known, group, "its argument", (*conn).echo},
-		{"hello", -1, unplanned, noKeys, public, group, "chooses RESP2 or RESP3", (*conn).hello},
-		{"auth", -2, unplanned, noKeys, public, group, "logs in with a token; without --auth, accepts the default user with any password", (*conn).auth},
-		{"select", 2, unplanned, noKeys, known, group, "there is one database, 0", (*conn).selectDB},
-		{"client", -2, unplanned, noKeys, known, group, "ID, GETNAME, SETNAME, SETINFO", (*conn).client},
-		{"readonly", 1, unplanned, noKeys, known, group, "lets this connection read stale counts", (*conn).readonly},
-		{"readwrite", 1, unplanned, noKeys, known, group, "ends READONLY", (*conn).readwrite},
-		{"quit", -1, unplanned | atOnce, noKeys, public, group, "ends the connection", (*conn).quit},
-		{"multi", 1, atOnce, noKeys, known, "transactions", "begins a transaction", (*conn).openMulti},
-		{"exec", 1, atOnce | writes, noKeys, known, "transactions", "executes a transaction on one shard", (*conn).exec},
-		{"discard", 1, atOnce, noKeys, known, "transactions", "discards a transaction", (*conn).discard},
+		{name: "ping", arity: -1, traits: plain, keys: noKeys, need: known, group: group, does: "PONG, or its argument", do: ping},
+		{name: "echo", arity: 2, traits: plain, keys: noKeys, need: known, group: group, does: "its argument", do: echo},
+		{name: "hello", arity: -1, traits: unplanned, keys: noKeys, need: public, group: group, does: "chooses RESP2 or RESP3", do: hello},
+		{name: "auth", arity: -2, traits: unplanned, keys: noKeys, need: public, group: group, does: "logs in with a token; without --auth, accepts the default user with any password", do: authenticate},
+		{name: "select", arity: 2, traits: unplanned, keys: noKeys, need: known, group: group, does: "there is one database, 0", do: selectDB},
+		{name: "client", arity: -2, traits: unplanned, keys: noKeys, need: known, group: group, does: "ID, GETNAME, SETNAME, SETINFO", do: clientCommand},
+		{name: "readonly", arity: 1, traits: unplanned, keys: noKeys, need: known, group: group, does: "lets this connection read stale counts", do: readonly},
+		{name: "readwrite", arity: 1, traits: unplanned, keys: noKeys, need: known, group: group, does: "ends READONLY", do: readwrite},
+		{name: "quit", arity: -1, traits: unplanned | atOnce, keys: noKeys, need: public, group: group, does: "ends the connection", do: quit},
+		{name: "multi", arity: 1, traits: atOnce, keys: noKeys, need: known, group: "transactions", does: "begins a transaction", do: multi},
+		{name: "exec", arity: 1, traits: atOnce | writes, keys: noKeys, need: known, group: "transactions", does: "executes a transaction on one shard", do: exec},
+		{name: "discard", arity: 1, traits: atOnce, keys: noKeys, need: known, group: "transactions", does: "discards a transaction", do: discard},
+		{name: "countd.session", arity: -2, traits: unplanned, keys: noKeys, need: known, group: "countd", does: "makes each later write count once, also when repeated", do: countdSession},
+		{name: "command", arity: -1, traits: unplanned, keys: noKeys, need: known, group: server, does: "the commands; COUNT, DOCS, INFO", do: commands},
+		{name: "config", arity: -2, traits: unplanned, keys: noKeys, need: known, group: server, does: "GET: the settings that tools read", do: configCommand},
+		{name: "info", arity: -1, traits: unplanned, keys: noKeys, need: known, group: server, does: "information about this node, in the format of Redis", do: infoCommand},
+		{name: "wait", arity: 3, traits: unplanned, keys: noKeys, need: known, group: "generic", does: "least number of other nodes that have this connection's writes", do: wait},
 	}
 }
 
-func (c *conn) ping(args [][]byte) {
+func ping(c *conn, args [][]byte) {
 	switch len(args) {
 	case 1:
 		c.batch.known(func(dst []byte) []byte { return resp.AppendWord(dst, "PONG") })
 	case 2:
-		c.echo(args)
+		echo(c, args)
 	default:
 		c.batch.fail(wrongArity("ping"))
 	}
 }
 
-func (c *conn) echo(args [][]byte) {
+func echo(c *conn, args [][]byte) {
 	c.batch.known(func(dst []byte) []byte { return resp.AppendBulk(dst, args[1]) })
 }
 
-func (c *conn) quit([][]byte) {
+func quit(c *conn, _ [][]byte) {
 	c.ok()
 	c.closing = true
 }
 
-func (c *conn) readonly([][]byte)  { c.stale = true; c.ok() }
-func (c *conn) readwrite([][]byte) { c.stale = false; c.ok() }
+func readonly(c *conn, _ [][]byte)  { c.stale = true; c.ok() }
+func readwrite(c *conn, _ [][]byte) { c.stale = false; c.ok() }
 
-func (c *conn) selectDB(args [][]byte) {
+func selectDB(c *conn, args [][]byte) {
 	n, ok := resp.ParseInt(args[1])
 	switch {
 	case !ok:
@@ -63,30 +68,30 @@ func (c *conn) selectDB(args [][]byte) {
 	}
 }
 
-// auth logs the client in. Without --auth, the server behaves like a Redis server whose default
-// user has no password.
-func (c *conn) auth(args [][]byte) {
+// authenticate logs the client in.
+func authenticate(c *conn, args [][]byte) {
+	fault := ""
 	switch {
-	case c.server.cfg.Auth != nil:
-		c.authToken(args)
 	case len(args) > 3:
-		c.refuse(string(errSyntax))
-	case len(args) == 2:
-		c.refuse("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?")
-	case string(args[1]) != defaultUser:
-		c.refuse(errWrongPass)
+		fault = string(errSyntax)
+	case len(args) == 3:
+		fault = c.logIn(args[1], args[2])
+	case c.server.cfg.Auth != nil:
+		fault = c.logIn(nil, args[1])
 	default:
-		c.ok()
+		fault = "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?"
 	}
+	if fault != "" {
+		c.refuse(fault)
+		return
+	}
+	c.ok()
 }
 
-const (
-	defaultUser  = auth.DefaultName
-	errWrongPass = "WRONGPASS invalid username-password pair or user is disabled."
-)
+const errWrongPass = "WRONGPASS invalid username-password pair or user is disabled."
 
 // hello sets the protocol version and replies with the server's properties.
-func (c *conn) hello(args [][]byte) {
+func hello(c *conn, args [][]byte) {
 	resp3 := c.resp3
 	if len(args) > 1 {
 		version, ok := resp.ParseInt(args[1])
@@ -102,7 +107,7 @@ func (c *conn) hello(args [][]byte) {
 	}
 	o, fault := c.parseHello(args)
 	if fault == "" && o.token != nil {
-		fault = c.helloLogIn(o.user, o.token)
+		fault = c.logIn(o.user, o.token)
 	}
 	if fault == "" {
 		fault = c.needLogin()
@@ -112,7 +117,7 @@ func (c *conn) hello(args [][]byte) {
 		return
 	}
 	c.name, c.resp3 = o.name, resp3
-	c.out.buf = c.appendHello(c.out.buf)
+	c.out.Buf = c.appendHello(c.out.Buf)
 }
 
 // helloOptions are the arguments of HELLO after the version.
@@ -142,19 +147,7 @@ func (c *conn) parseHello(args [][]byte) (o helloOptions, fault string) {
 	return o, ""
 }
 
-// helloLogIn logs the client in by HELLO, and returns why it could not.
-func (c *conn) helloLogIn(user, token []byte) (fault string) {
-	switch {
-	case c.server.cfg.Auth != nil:
-		return c.logIn(user, token)
-	case string(user) != defaultUser:
-		return errWrongPass
-	}
-	return ""
-}
-
-// spokenVersion is the Redis version whose commands this server implements, for clients
-// that check it.
+// spokenVersion is the Redis version that the server reports to clients.
 const spokenVersion = "7.0.15"
 
 func (c *conn) appendHello(dst []byte) []byte {
@@ -187,7 +180,7 @@ func validName(name []byte) bool {
 	return len(name) <= clientNameBytesMax
 }
 
-func (c *conn) client(args [][]byte) {
+func clientCommand(c *conn, args [][]byte) {
 	sub := strings.ToLower(string(args[1]))
 	arity := map[string]int{"id": 2, "getname": 2, "setname": 3, "setinfo": 4}[sub]
 	switch {
@@ -196,11 +189,11 @@ func (c *conn) client(args [][]byte) {
 	case len(args) != arity:
 		c.refuse(wrongArity("client|" + sub))
 	case sub == "id":
-		c.out.buf = resp.AppendInt(c.out.buf, int64(c.id))
+		c.out.Buf = resp.AppendInt(c.out.Buf, int64(c.id))
 	case sub == "getname" && c.name == "":
-		c.out.buf = resp.AppendNull(c.out.buf, c.resp3)
+		c.out.Buf = resp.AppendNull(c.out.Buf, c.resp3)
 	case sub == "getname":
-		c.out.buf = resp.AppendBulk(c.out.buf, c.name)
+		c.out.Buf = resp.AppendBulk(c.out.Buf, c.name)
 	case !validName(args[len(args)-1]):
 		c.refuse(errBadName)
 	case sub == "setname":
@@ -210,5 +203,3 @@ func (c *conn) client(args [][]byte) {
 		c.ok()
 	}
 }
-
-func formatUint(n uint64) string { return strconv.FormatUint(n, 10) }

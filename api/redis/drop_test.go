@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/shard"
 )
 
@@ -32,11 +33,11 @@ func TestDropped(t *testing.T) {
 			t.Errorf("GET %s: %s", key, got[0])
 		}
 	}
-	if _, err := n.AddColumns(t.Context(), "unread", []string{"save"}, nil); err != nil {
+	if _, err := n.AddColumns(t.Context(), "unread", column.Named("save")); err != nil {
 		t.Fatal(err)
 	}
 	c.want("COUNTD.UNREAD.INCR 7 save 5", "[5]", "COUNTD.UNREAD.GET 7", `["at" 1 "comment" 0 "like" 0 "dm" 0 "save" 5]`)
-	if _, err := n.AddColumns(t.Context(), "unread", []string{"last"}, nil); err != nil {
+	if _, err := n.AddColumns(t.Context(), "unread", column.Named("last")); err != nil {
 		t.Fatal(err)
 	}
 	c.want("COUNTD.UNREAD.INCR 7 last 6", "[6]")

@@ -4,25 +4,30 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/hot"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 )
 
 // fakeNode is a Backend of tables without a log.
 type fakeNode struct {
+	scanning  bool // a TopQuery does not end in time
 	keyspaces []*shard.Keyspace
 	tables    map[string]*engine.Table
 	tokens    map[string]uint64 // of the last write to each keyspace
 
-	sets map[setsOf]*apitest.Sets
+	sets apitest.NodeSets
 
 	elsewhere []*shard.Keyspace // keyspaces that another node made, known here after CatchUp
 
@@ -31,7 +36,7 @@ type fakeNode struct {
 		sync.Mutex
 		writeErr func(w *shard.Write) error // before anything is applied
 		readErr  func(ids []uint64) error
-		written  []shard.RequestID
+		written  []dedup.RequestID
 		opt      shard.ReadOptions // of the last Get
 		catchErr error
 		known    []*shard.Keyspace // by CatchUp
@@ -41,13 +46,13 @@ type fakeNode struct {
 }
 
 func newFakeNode() *fakeNode {
-	n := &fakeNode{tables: map[string]*engine.Table{}, tokens: map[string]uint64{}, sets: map[setsOf]*apitest.Sets{}}
+	n := &fakeNode{tables: map[string]*engine.Table{}, tokens: map[string]uint64{}}
 	for _, ks := range []shard.Keyspace{
-		{Name: "board", Kind: shard.KindBoard, Shards: 1},
-		{Name: "feed", Kind: shard.KindFeed, Shards: 4},
-		{Name: "posts", Kind: shard.KindCounters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 4},
-		{Name: "unread", Kind: shard.KindUnread, Columns: []string{"at", "comment"}, Shards: 4},
-		{Name: "users", Kind: shard.KindCounters, Columns: []string{"posts", "followers", "following"}, Shards: 2},
+		{Name: "board", Kind: kinds.Board, Shards: 1},
+		{Name: "feed", Kind: kinds.Feed, Shards: 4},
+		{Name: "posts", Kind: kinds.Counters, Columns: []string{"repost", "comment", "like", "view"}, Shards: 4},
+		{Name: "unread", Kind: kinds.Unread, Columns: []string{"at", "comment"}, Shards: 4},
+		{Name: "users", Kind: kinds.Counters, Columns: []string{"posts", "followers", "following"}, Shards: 2},
 	} {
 		n.keyspaces = append(n.keyspaces, &ks)
 		n.tables[ks.Name] = engine.New()
@@ -77,7 +82,7 @@ func (n *fakeNode) CatchUp(ctx context.Context) error {
 	if n.mute {
 		<-ctx.Done()
 		n.gaveUp.Add(1)
-		return shard.ErrNoLeader
+		return errs.ErrNoLeader
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -108,14 +113,20 @@ func (n *fakeNode) Read(ks *shard.Keyspace, query raftfsm.Query, ids []uint64, o
 		n.polls.Add(1)
 		q.Begin(len(ids))
 		return n.trouble(ids)
-	case *board.Query:
+	case *unread.BoardQuery:
 		n.mu.Lock()
 		n.mu.opt = *opt
 		n.mu.Unlock()
-		q.View = &board.View{
-			Channels: map[string]board.Channel{"news": {Number: 1, Latest: 9}},
-			Dots:     map[string]board.Dot{"shop": {Number: 2, Fired: 1, NewUsers: true}},
+		q.View = &unread.BoardView{
+			Channels: map[string]unread.Channel{"news": {Number: 1, Latest: 9}},
+			Dots:     map[string]unread.Dot{"shop": {Number: 2, Fired: 1, NewUsers: true}},
 		}
+		return n.trouble(nil)
+	case *counters.HotQuery:
+		q.Since, q.Error, q.Gains = time.UnixMilli(1_763_812_800_000), 3, []hot.Gain{{Key: 1<<64 - 1, Gained: 12, Error: 2}, {Key: 5, Gained: 1}}[:min(2, q.Limit)]
+		return n.trouble(nil)
+	case *counters.TopQuery:
+		q.Top, q.Scanning, q.Read = []engine.Place{{Count: 9, ID: 1<<64 - 1}, {Count: 2, ID: 5}}[:min(2, q.Limit)], n.scanning, 812
 		return n.trouble(nil)
 	case *counters.ContainsQuery, *counters.MembersQuery, *counters.RowsOfMemberQuery:
 		return n.readSets(ks, query, ids, opt)
@@ -145,6 +156,9 @@ func (n *fakeNode) get(ks *shard.Keyspace, ids []uint64, width int, opt *shard.R
 }
 
 func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
+	if err := w.Permitted(); err != nil {
+		return err
+	}
 	n.writes.Add(1)
 	if n.hold != nil {
 		<-n.hold
@@ -159,12 +173,13 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 	if w.ID.Exists() {
 		n.mu.written = append(n.mu.written, w.ID)
 	}
+	_, cursors := w.Ops.(unread.CursorOps)
 	switch {
-	case w.Table == unread.Cursors:
+	case cursors:
 		for i := range w.Rows {
 			w.Rows[i] = 1 << 20 // past all that there is
 		}
-	case ks.Kind != shard.KindCounters && ks.Kind != shard.KindUnread:
+	case ks.Kind != kinds.Counters && ks.Kind != kinds.Unread:
 		for i := range w.Rows {
 			w.Rows[i] = n.writes.Load()
 		}

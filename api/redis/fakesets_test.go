@@ -10,38 +10,28 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// setsOf names the sets of a column.
-type setsOf struct {
-	keyspace string
-	column   int
-}
-
-func (n *fakeNode) setsLocked(ks *shard.Keyspace, column int) *apitest.Sets {
-	of := setsOf{ks.Name, column}
-	if n.sets[of] == nil {
-		n.sets[of] = &apitest.Sets{}
-	}
-	return n.sets[of]
-}
-
 // joinLocked changes the sets as a write's ops say, and returns the ops on counts.
 func (n *fakeNode) joinLocked(ks *shard.Keyspace, w *shard.Write) []engine.Op {
 	w.Changed = w.Changed[:0]
-	if !slices.ContainsFunc(w.Ops, func(op engine.Op) bool { return op.OfMember() || op.Kind == engine.OpDelete }) {
-		return w.Ops
+	ops := apitest.RowOps(w.Ops)
+	if outbox, is := w.Ops.(counters.OutboxOps); is {
+		ops = []engine.Op{{ID: outbox[0].Author}}
 	}
-	ops := slices.Clone(w.Ops)
+	if !slices.ContainsFunc(ops, func(op engine.Op) bool { return op.OfMember() || op.Kind == engine.OpDelete }) {
+		return ops
+	}
+	ops = slices.Clone(ops)
 	for i := range ops {
 		op := &ops[i]
 		for column := range ks.Columns {
 			if op.Kind == engine.OpDelete {
-				n.setsLocked(ks, column).Delete(op.ID)
+				n.sets.Of(ks.Name, column).Delete(op.ID)
 			}
 		}
 		if !op.OfMember() {
 			continue
 		}
-		sets, member, delta := n.setsLocked(ks, int(op.Cells[0].Column)), uint64(op.Cells[0].Value), int64(0)
+		sets, member, delta := n.sets.Of(ks.Name, int(op.Cells[0].Column)), uint64(op.Cells[0].Value), int64(0)
 		if op.Kind == engine.OpJoin && sets.Join(op.ID, member) {
 			delta = 1
 		} else if op.Kind == engine.OpLeave && sets.Leave(op.ID, member) {
@@ -63,15 +53,6 @@ func (n *fakeNode) readSets(ks *shard.Keyspace, query raftfsm.Query, ids []uint6
 	if n.mu.readErr != nil {
 		return n.mu.readErr(ids)
 	}
-	switch q := query.(type) {
-	case *counters.ContainsQuery:
-		for i, id := range ids {
-			q.In[i] = n.setsLocked(ks, int(q.Column)).In(id, q.Member)
-		}
-	case *counters.MembersQuery:
-		q.List = n.setsLocked(ks, int(q.Column)).List(ids[0], q.Page)
-	case *counters.RowsOfMemberQuery:
-		q.List = n.setsLocked(ks, int(q.Column)).Of(q.Member, q.Page)
-	}
+	n.sets.Answer(ks.Name, query, ids)
 	return nil
 }

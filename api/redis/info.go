@@ -11,26 +11,15 @@ import (
 	"time"
 
 	"github.com/countd/countd/api/redis/resp"
-	"github.com/countd/countd/auth"
 )
-
-func serverCommands() []spec {
-	const group = "server"
-	known := auth.Known.Need()
-	return []spec{
-		{"command", -1, unplanned, noKeys, known, group, "the commands; COUNT, DOCS, INFO", (*conn).commandCommand},
-		{"config", -2, unplanned, noKeys, known, group, "GET: the settings that tools read", (*conn).config},
-		{"info", -1, unplanned, noKeys, known, group, "information about this node, in the format of Redis", (*conn).info},
-		{"wait", 3, unplanned, noKeys, known, "generic", "least number of other nodes that have this connection's writes", (*conn).wait},
-	}
-}
 
 // replicasMax is the number of replicas of each shard in a cluster with enough nodes.
 const replicasMax = 3
 
-// wait replies at once. An acknowledged write is on a majority of the voters of its shard, and this
-// node may be one of them. So it replies with half of that number, rounded down.
-func (c *conn) wait(args [][]byte) {
+// wait replies at once. An acknowledged write is on a majority of the voters of its shard, and
+// this node may be one of them. So at least half of the voters, rounded down, are other nodes with
+// the write.
+func wait(c *conn, args [][]byte) {
 	if _, ok := resp.ParseInt(args[1]); !ok {
 		c.refuse(string(errNotInteger))
 		return
@@ -40,11 +29,11 @@ func (c *conn) wait(args [][]byte) {
 		return
 	}
 	nodes := min(len(c.server.node().Status().Nodes), replicasMax)
-	c.out.buf = resp.AppendInt(c.out.buf, int64(nodes/2))
+	c.out.Buf = resp.AppendInt(c.out.Buf, int64(nodes/2))
 }
 
-// config replies with the settings of durability and limits that tools read.
-func (c *conn) config(args [][]byte) {
+// configCommand replies with the settings that tools read.
+func configCommand(c *conn, args [][]byte) {
 	if !strings.EqualFold(string(args[1]), "get") {
 		c.refuse(unknownSubcommand("config", args[1]))
 		return
@@ -65,19 +54,19 @@ func (c *conn) config(args [][]byte) {
 		{"save", ""},
 		{"timeout", fmt.Sprint(int(cfg.IdleTimeout.Seconds()))},
 	} {
-		if slices.ContainsFunc(args[2:], func(p []byte) bool { return matchGlob(strings.ToLower(string(p)), []byte(pair[0])) }) {
+		if slices.ContainsFunc(args[2:], func(p []byte) bool { return resp.MatchGlob(strings.ToLower(string(p)), []byte(pair[0])) }) {
 			found = append(found, pair)
 		}
 	}
-	out := resp.AppendMap(c.out.buf, len(found), c.resp3)
+	out := resp.AppendMap(c.out.Buf, len(found), c.resp3)
 	for _, pair := range found {
 		out = resp.AppendBulk(resp.AppendBulk(out, pair[0]), pair[1])
 	}
-	c.out.buf = out
+	c.out.Buf = out
 }
 
-// info replies with the requested sections, or with all if none is named.
-func (c *conn) info(args [][]byte) {
+// infoCommand replies with the requested sections, or with all if none is named.
+func infoCommand(c *conn, args [][]byte) {
 	var text strings.Builder
 	for _, section := range c.sections() {
 		asked := func(name []byte) bool {
@@ -95,7 +84,7 @@ func (c *conn) info(args [][]byte) {
 			fmt.Fprintf(&text, "%s:%v\r\n", line.name, line.value)
 		}
 	}
-	c.out.buf = resp.AppendText(c.out.buf, text.String(), c.resp3)
+	c.out.Buf = resp.AppendText(c.out.Buf, text.String(), c.resp3)
 }
 
 type infoSection struct {
@@ -140,63 +129,59 @@ func (c *conn) sections() []infoSection {
 	return sections
 }
 
-// commandCommand implements COMMAND.
-func (c *conn) commandCommand(args [][]byte) {
+// commands implements COMMAND.
+func commands(c *conn, args [][]byte) {
 	all := slices.SortedFunc(maps.Values(c.server.commands), func(a, b *command) int { return strings.Compare(a.name, b.name) })
 	if len(args) == 1 {
-		c.out.buf = resp.AppendArray(c.out.buf, len(all))
-		for _, cmd := range all {
-			c.out.buf = cmd.appendInfo(c.out.buf, c.resp3)
-		}
+		c.commandInfo(all)
 		return
 	}
 	switch sub := strings.ToLower(string(args[1])); {
 	case sub == "count" && len(args) == 2:
-		c.out.buf = resp.AppendInt(c.out.buf, int64(len(all)))
+		c.out.Buf = resp.AppendInt(c.out.Buf, int64(len(all)))
 	case sub == "info":
-		c.commandInfo(args[2:], all)
+		c.commandInfo(c.server.commands.named(args[2:], all))
 	case sub == "docs":
-		c.commandDocs(args[2:], all)
+		c.commandDocs(c.server.commands.named(args[2:], all))
 	default:
 		c.refuse(unknownSubcommand("command", args[1]))
 	}
 }
 
-// commandInfo replies null for an unknown command.
-func (c *conn) commandInfo(names [][]byte, all []*command) {
-	if len(names) > 0 {
-		all = all[:0]
-		for _, name := range names {
-			all = append(all, c.server.commands.find(name))
-		}
+// named returns the commands with the names, nil for an unknown name, or all if there are no names.
+func (t commandTable) named(names [][]byte, all []*command) []*command {
+	if len(names) == 0 {
+		return all
 	}
-	c.out.buf = resp.AppendArray(c.out.buf, len(all))
-	for _, cmd := range all {
+	found := make([]*command, len(names))
+	for i, name := range names {
+		found[i] = t.find(name)
+	}
+	return found
+}
+
+// commandInfo replies null for an unknown command.
+func (c *conn) commandInfo(found []*command) {
+	c.out.Buf = resp.AppendArray(c.out.Buf, len(found))
+	for _, cmd := range found {
 		if cmd == nil {
-			c.out.buf = resp.AppendNullArray(c.out.buf, c.resp3)
+			c.out.Buf = resp.AppendNullArray(c.out.Buf, c.resp3)
 		} else {
-			c.out.buf = cmd.appendInfo(c.out.buf, c.resp3)
+			c.out.Buf = cmd.appendInfo(c.out.Buf, c.resp3)
 		}
 	}
 }
 
 // commandDocs skips unknown commands.
-func (c *conn) commandDocs(names [][]byte, all []*command) {
-	if len(names) > 0 {
-		all = all[:0]
-		for _, name := range names {
-			if cmd := c.server.commands.find(name); cmd != nil {
-				all = append(all, cmd)
-			}
-		}
-	}
-	out := resp.AppendMap(c.out.buf, len(all), c.resp3)
-	for _, cmd := range all {
+func (c *conn) commandDocs(found []*command) {
+	found = slices.DeleteFunc(found, func(cmd *command) bool { return cmd == nil })
+	out := resp.AppendMap(c.out.Buf, len(found), c.resp3)
+	for _, cmd := range found {
 		out = resp.AppendMap(resp.AppendBulk(out, cmd.name), 2, c.resp3)
 		out = resp.AppendBulk(resp.AppendBulk(out, "summary"), cmd.does)
 		out = resp.AppendBulk(resp.AppendBulk(out, "group"), cmd.group)
 	}
-	c.out.buf = out
+	c.out.Buf = out
 }
 
 // appendInfo appends the command in the format of COMMAND INFO.

@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/internal/strictjson"
-	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
 )
 
-// wholeRow stands for all columns of a row.
+// wholeRow means all columns of a row.
 const wholeRow = -1
 
 // key is the target that a Redis key names:
@@ -25,29 +26,9 @@ type key struct {
 	set    bool // whether it is the set of the column's members
 }
 
-// membersSuffix ends the key of a set of members. It counts only after a column, because a column
-// may have the name members.
+// membersSuffix ends the key of a set of members. It has this meaning only after a column, because
+// a column may have the name members.
 const membersSuffix = ":members"
-
-// argumentError describes the fault of an argument, most often a key.
-type argumentError string
-
-func (e argumentError) Error() string { return "ERR " + string(e) }
-
-const errNoKeyspaces = codedError("LEADERLESS this node does not know its cluster's keyspaces yet")
-
-const errWrongType = codedError("WRONGTYPE Operation against a key holding the wrong kind of value")
-
-// codedError is a complete error text, including its code.
-type codedError string
-
-func (e codedError) Error() string { return string(e) }
-
-// shownBytesMax bounds how much of a key an error message repeats.
-const shownBytesMax = 128
-
-// shown shortens a client's bytes for an error message.
-func shown(text []byte) string { return string(text[:min(len(text), shownBytesMax)]) }
 
 // key parses a key of any form.
 func (b *batch) key(text []byte) (key, error) {
@@ -56,9 +37,6 @@ func (b *batch) key(text []byte) (key, error) {
 		return key{}, badForm(text)
 	}
 	t := b.tableOf(text[:at])
-	if t == nil && len(b.conn.server.node().Keyspaces()) == 0 {
-		return key{}, errNoKeyspaces
-	}
 	if t == nil {
 		return key{}, b.noKeyspace(text[:at])
 	}
@@ -69,8 +47,9 @@ func (b *batch) key(text []byte) (key, error) {
 	}
 	column := wholeRow
 	if end := bytes.IndexByte(rest, ':'); end >= 0 {
-		if column = t.columnOf(rest[end+1:]); column < 0 {
-			return key{}, t.noColumn(rest[end+1:])
+		var err error
+		if column, err = t.field(rest[end+1:]); err != nil {
+			return key{}, err
 		}
 		rest = rest[:end]
 	}
@@ -78,14 +57,18 @@ func (b *batch) key(text []byte) (key, error) {
 	if !ok {
 		return key{}, badForm(text)
 	}
-	return key{t, id, column, set}, nil
+	return key{table: t, id: id, column: column, set: set}, nil
 }
 
-// noKeyspace returns the error for a name that is not a counter keyspace. It is a final
-// error if a keyspace of another kind has the name.
+// noKeyspace returns the error for a name that is not a counter keyspace. If a keyspace of another
+// kind has the name, the error asks for no lookup.
 func (b *batch) noKeyspace(name []byte) error {
+	node := b.conn.server.node()
 	problem := fmt.Sprintf("no counter keyspace '%s'", shown(name))
-	if b.conn.server.node().Keyspace(string(name)) != nil {
+	switch {
+	case len(node.Keyspaces()) == 0:
+		return errNoKeyspaces
+	case node.Keyspace(string(name)) != nil:
 		return argumentError(problem)
 	}
 	return unknown(name, problem)
@@ -112,50 +95,35 @@ func parseID(text []byte) (uint64, bool) {
 // count parses the key of one count.
 func (b *batch) count(text []byte) (key, error) {
 	k, err := b.key(text)
-	if err == nil && (k.column == wholeRow || k.set) {
-		err = errWrongType
-	}
-	return k, err
+	return k, wrongIf(err, k.column == wholeRow || k.set)
 }
 
 // set parses the key of a set of members.
 func (b *batch) set(text []byte) (key, error) {
 	k, err := b.key(text)
-	if err == nil && !k.set {
-		err = errWrongType
-	}
-	return k, err
+	return k, wrongIf(err, !k.set)
 }
 
 // row parses the key of a row.
 func (b *batch) row(text []byte) (key, error) {
 	k, err := b.key(text)
-	if err == nil && k.column != wholeRow {
+	return k, wrongIf(err, k.column != wholeRow)
+}
+
+// wrongIf returns err, or that a key has the wrong type.
+func wrongIf(err error, wrong bool) error {
+	if err == nil && wrong {
 		err = errWrongType
 	}
-	return k, err
+	return err
 }
 
-// field returns the column of a row that a field of its hash names.
-func (k key) field(name []byte) (int, error) {
-	if column := k.table.columnOf(name); column >= 0 {
+// field returns the number of a column.
+func (t *table) field(name []byte) (int, error) {
+	if column := t.ks.ColumnOf(name); column >= 0 {
 		return column, nil
 	}
-	return 0, k.table.noColumn(name)
-}
-
-func (t *table) noColumn(name []byte) error {
-	return unknown(name, fmt.Sprintf("keyspace '%s' has no column '%s'", t.ks.Name, shown(name)))
-}
-
-// columnOf returns the index of a column, or -1.
-func (t *table) columnOf(name []byte) int {
-	for i, column := range t.ks.Columns {
-		if string(name) == column && column != "" {
-			return i
-		}
-	}
-	return -1
+	return 0, unknown(name, fmt.Sprintf("keyspace '%s' has no column '%s'", t.ks.Name, shown(name)))
 }
 
 func appendRowKey(dst []byte, ks *shard.Keyspace, id uint64) []byte {
@@ -164,22 +132,43 @@ func appendRowKey(dst []byte, ks *shard.Keyspace, id uint64) []byte {
 }
 
 // isCounters reports whether a keyspace has counters. Keys name only these.
-func isCounters(ks *shard.Keyspace) bool { return ks != nil && ks.Kind == shard.KindCounters }
+func isCounters(ks *shard.Keyspace) bool { return ks != nil && ks.Kind == kinds.Counters }
 
-// fieldError returns the error for an argument, in the format of the HTTP API.
-func fieldError(field, problem string) error { return argumentError(field + ": " + problem) }
+var errTooManyKeys = argumentError(fmt.Sprintf("a command takes at most %d keys", rowsMax))
 
-// nameError is an error about a keyspace or column that this node does not know. Another
-// node may have just created it and acknowledged that.
-type nameError string
-
-// unknown returns the error for an unknown name. An invalid name cannot exist, so its error asks
-// for no lookup.
-func unknown(name []byte, problem string) error {
-	if catalog.ValidName(name) { // the rule for keyspaces and columns is the same as for channels
-		return nameError(problem)
+// readKeys parses keys, the first argument of each step, into the batch's memory.
+func (b *batch) readKeys(texts [][]byte, step int, read func(*batch, []byte) (key, error)) ([]key, error) {
+	if len(texts)/step > rowsMax {
+		return nil, errTooManyKeys
 	}
-	return argumentError(problem)
+	b.keys = b.keys[:0]
+	for i := 0; i < len(texts); i += step {
+		k, err := read(b, texts[i])
+		if err != nil {
+			return nil, err
+		}
+		b.keys = append(b.keys, k)
+	}
+	return b.keys, nil
 }
 
-func (e nameError) Error() string { return "ERR " + string(e) }
+// readPairs parses keys, and numbers, the last argument of each step.
+func (b *batch) readPairs(texts [][]byte, step int, read func(*batch, []byte) (key, error)) (keys []key, values []int64, err error) {
+	if keys, err = b.readKeys(texts, step, read); err == nil {
+		values, err = b.readValues(texts, step)
+	}
+	return keys, values, err
+}
+
+// readValues parses numbers, the last argument of each step.
+func (b *batch) readValues(texts [][]byte, step int) ([]int64, error) {
+	b.values = b.values[:0]
+	for i := step - 1; i < len(texts); i += step {
+		n, ok := resp.ParseInt(texts[i])
+		if !ok {
+			return nil, errNotInteger
+		}
+		b.values = append(b.values, n)
+	}
+	return b.values, nil
+}

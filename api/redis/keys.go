@@ -19,16 +19,16 @@ func keyCommands() []spec {
 	const group = "generic"
 	read := auth.Read.InBody()
 	return []spec{
-		{"del", -2, keyed | writes, manyKeys, auth.Write.InBody(), group, "sets counts, or whole rows, to 0", (*conn).del},
-		{"exists", -2, keyed, manyKeys, read, group, "number of the keys that are not 0", fetches(replyThere, (*batch).key)},
-		{"type", 2, keyed, oneKey, read, group, "string for a count, hash for a row, set for members, none for 0", fetches(replyType, (*batch).key)},
-		{"ttl", 2, keyed, oneKey, read, group, "-1, or -2 for 0: nothing expires", fetches(replyTTL, (*batch).key)},
-		{"scan", -2, unplanned, noKeys, read, group, "keys in the order of their ids", (*conn).scan},
-		{"dbsize", 1, unplanned, noKeys, read, "server", "number of rows in the shards of this node", (*conn).dbsize},
+		{name: "del", arity: -2, traits: keyed | writes, keys: manyKeys, need: auth.Write.InBody(), group: group, does: "sets counts, or whole rows, to 0", do: del},
+		{name: "exists", arity: -2, traits: keyed, keys: manyKeys, need: read, group: group, does: "number of the keys that are not 0", do: fetches(appendThere, (*batch).key)},
+		{name: "type", arity: 2, traits: keyed, keys: oneKey, need: read, group: group, does: "string for a count, hash for a row, set for members, none for 0", do: fetches(appendType, (*batch).key)},
+		{name: "ttl", arity: 2, traits: keyed, keys: oneKey, need: read, group: group, does: "-1, or -2 for 0: nothing expires", do: fetches(appendTTL, (*batch).key)},
+		{name: "scan", arity: -2, traits: unplanned, keys: noKeys, need: read, group: group, does: "keys in the order of their ids", do: scan},
+		{name: "dbsize", arity: 1, traits: unplanned, keys: noKeys, need: read, group: "server", does: "number of rows in the shards of this node", do: dbsize},
 	}
 }
 
-func (c *conn) del(args [][]byte) {
+func del(c *conn, args [][]byte) {
 	b := c.batch
 	keys, err := b.readKeys(args[1:], 1, (*batch).keyToDelete)
 	if b.failed(err) {
@@ -43,7 +43,7 @@ func (c *conn) del(args [][]byte) {
 			b.op(k.table, k.id, engine.OpSet, k.cellOf(0))
 		}
 	}
-	b.answer(replyThere, from)
+	b.answer(appendThere, from)
 }
 
 // keyToDelete parses a key of DEL. DEL cannot delete the members of one column: it deletes a row
@@ -56,14 +56,14 @@ func (b *batch) keyToDelete(text []byte) (key, error) {
 	return k, err
 }
 
-func (c *conn) dbsize([][]byte) {
+func dbsize(c *conn, _ [][]byte) {
 	rows := int64(0)
 	for _, g := range c.server.node().Status().Groups {
 		if isCounters(c.server.node().Keyspace(g.Keyspace)) && c.mayRead(g.Keyspace) {
 			rows += int64(g.Rows)
 		}
 	}
-	c.out.buf = resp.AppendInt(c.out.buf, rows)
+	c.out.Buf = resp.AppendInt(c.out.Buf, rows)
 }
 
 const (
@@ -73,14 +73,14 @@ const (
 	scanCountsMax = 4 * rowsMax
 )
 
-// A cursor of SCAN is the lowest id of the next page, so the server keeps no state. Exactly one page
-// returns each element that exists all the time, and every scan ends. Clients keep cursors in doubles
-// and in signed integers, so a cursor has 53 bits:
+// A cursor of SCAN is the lowest id of the next page, so the server keeps no state. If an element
+// exists during the whole scan, exactly one page has it. Every scan ends. Clients keep cursors in
+// doubles and in signed integers, so a cursor has 53 bits:
 //
 //	an id up to scanExact is itself
 //	a higher id is scanExact + id/scanBlock: such a page begins and ends where a block of ids does
 //
-// So a page has at most COUNT rows of a keyspace, or those of one block.
+// So a page has at most COUNT rows of a keyspace, or the rows of one block.
 const (
 	scanExact     = 1 << 52
 	scanBlock     = 1 << 12
@@ -98,7 +98,7 @@ func cursorOf(id uint64) uint64 {
 // scanCall holds the arguments of a SCAN.
 type scanCall struct {
 	from     uint64 // the lowest id that the page may have
-	match    pattern
+	match    resp.Pattern
 	count    int
 	kind     string // "hash" for rows, "string" for counts
 	keyspace string // literal prefix of the pattern before the first ":", or ""
@@ -108,7 +108,7 @@ const errInvalidCursor codedError = "ERR invalid cursor"
 
 // parseScan parses the arguments of SCAN.
 func (c *conn) parseScan(args [][]byte) (q scanCall, err error) {
-	a := c.arguments(args)
+	a := c.batch.arguments(args)
 	var ok bool
 	if q.from, ok = strictjson.ParseUint64(a.next()); !ok || q.from > scanCursorMax {
 		return q, errInvalidCursor
@@ -124,29 +124,29 @@ func (c *conn) parseScan(args [][]byte) (q scanCall, err error) {
 	}))
 	if !typed {
 		q.kind = "hash"
-		if strings.Count(q.match.text, ":") > 1 {
+		if strings.Count(q.match.Text, ":") > 1 {
 			q.kind = "string"
 		}
 	}
-	if name, _, ok := strings.Cut(q.match.text, ":"); ok && !strings.ContainsAny(name, globBytes) {
+	if name, _, ok := strings.Cut(q.match.Text, ":"); ok && !strings.ContainsAny(name, resp.GlobBytes) {
 		q.keyspace = name
 	}
 	return q, a.err
 }
 
-// checkMatch refuses a pattern with a keyspace or a column that does not exist. Otherwise the
-// client would take an empty reply for a keyspace without rows.
+// checkMatch refuses a pattern with a keyspace or a column that does not exist. With an empty
+// reply, the client would believe that the keyspace has no rows.
 func (c *conn) checkMatch(q *scanCall) error {
 	all := c.server.node().Keyspaces()
-	column := q.match.text[strings.LastIndexByte(q.match.text, ':')+1:]
+	column := q.match.Text[strings.LastIndexByte(q.match.Text, ':')+1:]
 	switch {
-	case !q.match.given:
+	case !q.match.Given:
 		return nil
 	case len(all) == 0:
 		return errNoKeyspaces
 	case q.keyspace != "" && !isCounters(c.server.node().Keyspace(q.keyspace)):
 		return c.batch.noKeyspace([]byte(q.keyspace))
-	case q.kind != "string" || strings.ContainsAny(column, globBytes) || slices.ContainsFunc(all, func(ks *shard.Keyspace) bool {
+	case q.kind != "string" || strings.ContainsAny(column, resp.GlobBytes) || slices.ContainsFunc(all, func(ks *shard.Keyspace) bool {
 		return isCounters(ks) && (q.keyspace == "" || ks.Name == q.keyspace) && ks.Column(column) >= 0
 	}):
 		return nil
@@ -155,7 +155,7 @@ func (c *conn) checkMatch(q *scanCall) error {
 }
 
 // scan replies with the keys of rows in ascending id order, across all keyspaces.
-func (c *conn) scan(args [][]byte) {
+func scan(c *conn, args [][]byte) {
 	b := c.batch
 	q, err := c.parseScan(args)
 	if err == nil {
@@ -166,7 +166,7 @@ func (c *conn) scan(args [][]byte) {
 	}
 	next, pages, err := c.scanPages(&q)
 	if err != nil {
-		c.out.buf = b.appendFailure(c.out.buf, err)
+		c.out.Buf = b.appendFailure(c.out.Buf, err)
 		return
 	}
 	var keys []byte
@@ -174,9 +174,9 @@ func (c *conn) scan(args [][]byte) {
 	for _, p := range pages {
 		keys, n = p.appendKeys(keys, n, &q)
 	}
-	out := resp.AppendArray(c.out.buf, 2)
-	out = resp.AppendBulk(out, formatUint(cursorOf(next)))
-	c.out.buf = append(resp.AppendArray(out, n), keys...)
+	out := resp.AppendArray(c.out.Buf, 2)
+	out = resp.AppendBulkUint(out, cursorOf(next))
+	c.out.Buf = append(resp.AppendArray(out, n), keys...)
 }
 
 // scanPage is the rows of one keyspace in one page.
@@ -186,8 +186,8 @@ type scanPage struct {
 	rows []int64
 }
 
-// scanPages reads a page of each keyspace. The next page begins at the id next, or there is none if
-// next is 0. scanPages cuts all pages at next.
+// scanPages reads a page of each keyspace. The pages have only ids below next, the first id of the
+// next page. On the last page, next is 0.
 func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error) {
 	next, pages, err = c.readPages(q, false)
 	if start := next &^ (scanBlock - 1); err == nil && next > scanExact && start != next {
@@ -208,7 +208,7 @@ func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error)
 }
 
 // readPages reads up to q.count rows of each keyspace, or scanBlock rows for a block. The pages
-// have all rows below the id next. If next is 0, they have all rows.
+// have all rows below the id next, or all rows if next is 0.
 func (c *conn) readPages(q *scanCall, block bool) (next uint64, pages []scanPage, err error) {
 	deadline := time.Now().Add(c.server.cfg.Timeout)
 	asked := slices.DeleteFunc(slices.Clone(c.server.node().Keyspaces()), func(ks *shard.Keyspace) bool {
@@ -233,8 +233,7 @@ func (c *conn) readPages(q *scanCall, block bool) (next uint64, pages []scanPage
 	return next, pages, nil
 }
 
-// appendKeys appends the keys of a page that match the request, and adds their number to
-// n.
+// appendKeys appends the keys of a page that match the request, and adds their number to n.
 func (p *scanPage) appendKeys(dst []byte, n int, q *scanCall) ([]byte, int) {
 	width := len(p.ks.Columns)
 	var name []byte
@@ -242,17 +241,54 @@ func (p *scanPage) appendKeys(dst []byte, n int, q *scanCall) ([]byte, int) {
 		name = appendRowKey(name[:0], p.ks, id)
 		switch q.kind {
 		case "hash":
-			if q.match.matches(name) {
+			if q.match.Matches(name) {
 				dst, n = resp.AppendBulk(dst, name), n+1
 			}
 		case "string":
 			for column, count := range p.rows[i*width : (i+1)*width] {
 				one := append(append(bytes.Clone(name), ':'), p.ks.Columns[column]...)
-				if count != 0 && q.match.matches(one) {
+				if count != 0 && q.match.Matches(one) {
 					dst, n = resp.AppendBulk(dst, one), n+1
 				}
 			}
 		}
 	}
 	return dst, n
+}
+
+// there returns how many of the cells' keys exist.
+func there(cells []cell) (n int) {
+	for i := range cells {
+		if exists, _ := cells[i].exists(); exists {
+			n++
+		}
+	}
+	return n
+}
+
+// appendThere appends how many keys exist, and appendAbsent how many do not.
+func appendThere(dst []byte, cells []cell, _ bool) []byte {
+	return resp.AppendInt(dst, int64(there(cells)))
+}
+
+func appendAbsent(dst []byte, cells []cell, _ bool) []byte {
+	return resp.AppendInt(dst, int64(len(cells)-there(cells)))
+}
+
+// appendTTL appends -1 if the key exists: it never expires.
+func appendTTL(dst []byte, cells []cell, _ bool) []byte {
+	return resp.AppendInt(dst, int64(there(cells))-2)
+}
+
+func appendType(dst []byte, cells []cell, _ bool) []byte {
+	word := "string"
+	switch c := &cells[0]; {
+	case there(cells) == 0:
+		word = "none"
+	case c.column == wholeRow:
+		word = "hash"
+	case c.set:
+		word = "set"
+	}
+	return resp.AppendWord(dst, word)
 }

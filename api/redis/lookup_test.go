@@ -6,17 +6,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 )
 
 // Commands find keyspaces and columns that another node has just created. The node catches up once
 // for all commands that have arrived, and only for valid names.
 func TestNamesMadeElsewhere(t *testing.T) {
-	likes := &shard.Keyspace{Name: "likes", Kind: shard.KindCounters, Columns: []string{"up"}, Shards: 4}
-	wider := &shard.Keyspace{Name: "likes", Kind: shard.KindCounters, Columns: []string{"up", "down"}, Shards: 4}
-	hearts := &shard.Keyspace{Name: "hearts", Kind: shard.KindCounters, Columns: []string{"up"}, Shards: 4}
-	heartsWider := &shard.Keyspace{Name: "hearts", Kind: shard.KindCounters, Columns: []string{"up", "down"}, Shards: 4}
-	wide := &shard.Keyspace{Name: "unread", Kind: shard.KindUnread, Columns: []string{"at", "comment", "gift"}, Shards: 4}
+	likes := &shard.Keyspace{Name: "likes", Kind: kinds.Counters, Columns: []string{"up"}, Shards: 4}
+	wider := &shard.Keyspace{Name: "likes", Kind: kinds.Counters, Columns: []string{"up", "down"}, Shards: 4}
+	hearts := &shard.Keyspace{Name: "hearts", Kind: kinds.Counters, Columns: []string{"up"}, Shards: 4}
+	heartsWider := &shard.Keyspace{Name: "hearts", Kind: kinds.Counters, Columns: []string{"up", "down"}, Shards: 4}
+	wide := &shard.Keyspace{Name: "unread", Kind: kinds.Unread, Columns: []string{"at", "comment", "gift"}, Shards: 4}
 	const noLikes, noDown = "-ERR no counter keyspace 'likes'", "-ERR keyspace 'likes' has no column 'down'"
 	const leaderless = "-LEADERLESS the shard has no leader"
 	n := newFakeNode()
@@ -33,11 +35,11 @@ func TestNamesMadeElsewhere(t *testing.T) {
 		{"in a flood", nil, nil, slices.Repeat([]string{"GET likes:1:up"}, 60), slices.Repeat([]string{noLikes}, 60), 1},
 		{"no name", nil, nil, []string{"GET Likes:1:up", "GET posts:1:Like", "GET :1:up", "GET unread:1:at"},
 			[]string{"-ERR no counter keyspace 'Likes'", "-ERR keyspace 'posts' has no column 'Like'", "-ERR no counter keyspace ''", "-ERR no counter keyspace 'unread'"}, 0},
-		{"it cannot be known", likes, shard.ErrNoLeader, []string{"INCR posts:1:like", "INCR likes:1:up", "GET likes:1:up", "INCR posts:1:like"}, []string{"1", leaderless, leaderless, "2"}, 1},
+		{"it cannot be known", likes, errs.ErrNoLeader, []string{"INCR posts:1:like", "INCR likes:1:up", "GET likes:1:up", "INCR posts:1:like"}, []string{"1", leaderless, leaderless, "2"}, 1},
 		{"patterns", nil, nil, []string{"SCAN 0 MATCH likes:*", "SCAN 0 MATCH posts:*:love"}, []string{noLikes, "-ERR no keyspace that the pattern names has a column 'love'"}, 1},
 		{"a pattern of no name", nil, nil, []string{"SCAN 0 MATCH Likes:*"}, []string{"-ERR no counter keyspace 'Likes'"}, 0},
-		{"patterns that cannot be known", nil, shard.ErrNoQuorum, []string{"SCAN 0 MATCH likes:* COUNT 5"}, []string{"-LEADERLESS the shard could not confirm the read in time"}, 1},
-		{"a transaction that cannot be known", likes, shard.ErrNoLeader, []string{"COUNTD.SESSION p 1", "MULTI", "INCR posts:1:like", "INCR posts:1:love", "EXEC", "COUNTD.SESSION END", "GET posts:1:like"}, []string{"+OK", "+OK", "+QUEUED", "+QUEUED", leaderless, "+OK", `"2"`}, 1},
+		{"patterns that cannot be known", nil, errs.ErrNoQuorum, []string{"SCAN 0 MATCH likes:* COUNT 5"}, []string{"-LEADERLESS the shard could not confirm the read in time"}, 1},
+		{"a transaction that cannot be known", likes, errs.ErrNoLeader, []string{"COUNTD.SESSION p 1", "MULTI", "INCR posts:1:like", "INCR posts:1:love", "EXEC", "COUNTD.SESSION END", "GET posts:1:like"}, []string{"+OK", "+OK", "+QUEUED", "+QUEUED", leaderless, "+OK", `"2"`}, 1},
 		{"counts of nobody", nil, nil, []string{"COUNTD.TIMELINE 1 COUNTS likes"}, []string{"-ERR counts: no such keyspace of counters"}, 1},
 		{"counts of another kind", nil, nil, []string{"COUNTD.TIMELINE 1 COUNTS unread"}, []string{"-ERR counts: no such keyspace of counters"}, 0},
 		{"counts", hearts, nil, []string{"COUNTD.TIMELINE 1 COUNTS hearts"}, []string{`["posts" [] "cursor" null]`}, 1},
@@ -72,7 +74,7 @@ func TestLookUpWithoutALeader(t *testing.T) {
 	n.mute = true
 	n.failWrites(func(w *shard.Write) error {
 		if time.Until(w.Deadline) <= 0 {
-			return shard.ErrTooLate
+			return errs.ErrTooLate
 		}
 		return nil
 	})
@@ -107,7 +109,7 @@ func TestBadNamesOneByOne(t *testing.T) {
 // A session's write to a new keyspace has the same number when it is repeated.
 func TestLookUpInASession(t *testing.T) {
 	n := newFakeNode()
-	n.elsewhere = []*shard.Keyspace{{Name: "likes", Kind: shard.KindCounters, Columns: []string{"up"}, Shards: 4}}
+	n.elsewhere = []*shard.Keyspace{{Name: "likes", Kind: kinds.Counters, Columns: []string{"up"}, Shards: 4}}
 	c := dial(t, serve(t, n, nil))
 	for range 2 {
 		equalReplies(t, c.do("COUNTD.SESSION p 1", "INCR posts:1:like", "INCR likes:1:up", "INCR posts:2:like", "COUNTD.SESSION END")[0:1], "+OK")

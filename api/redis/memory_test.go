@@ -2,12 +2,13 @@ package redis
 
 import (
 	"io"
+	"os"
 	"runtime"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"weak"
+
+	"github.com/countd/countd/api/redis/resp"
 )
 
 // Beyond the memory that connections may use together, the server refuses a large command and
@@ -19,7 +20,7 @@ func TestLargeCommandsShareTheirMemory(t *testing.T) {
 	if _, err := io.WriteString(a.conn, half+strings.Repeat("a", 30_000)); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the first takes memory", func() bool { return s.large.used.Load() > 0 })
+	until(t, "the first takes memory", func() bool { return s.shared.Memory.Used() > 0 })
 	go func() { _, _ = io.WriteString(b.conn, half+strings.Repeat("a", 60_000)) }() // fails when it is refused
 	if got := b.reply(); got != "-OVERLOADED the connections take all the memory that they may" {
 		t.Errorf("refused with %.100s", got)
@@ -31,10 +32,10 @@ func TestLargeCommandsShareTheirMemory(t *testing.T) {
 	if got := a.reply(); len(got) != 60_002 {
 		t.Errorf("the first is answered %d bytes", len(got))
 	}
-	for range smallReadsMax + 1 { // so many small commands release the large buffer
+	until(t, "small commands make the first give its memory back", func() bool {
 		a.do("PING")
-	}
-	until(t, "the first gives its memory back", func() bool { return s.large.used.Load() == 0 })
+		return s.shared.Memory.Used() == 0
+	})
 }
 
 // A connection that no longer needs its large buffer releases it.
@@ -44,10 +45,10 @@ func TestIdleConnectionsHoldNoMemory(t *testing.T) {
 	text := strings.Repeat("a", 60_000)
 	for range 2 {
 		c.want("ECHO "+text, `"`+text+`"`)
-		if s.large.used.Load() == 0 {
+		if s.shared.Memory.Used() == 0 {
 			t.Error("a large command was read into nothing")
 		}
-		until(t, "its memory is given back", func() bool { return s.large.used.Load() == 0 })
+		until(t, "its memory is given back", func() bool { return s.shared.Memory.Used() == 0 })
 	}
 	c.want("PING", "+PONG")
 	if n := counted(s.metrics.timeouts); n != 0 {
@@ -69,7 +70,7 @@ func TestTransactionsShareTheMemory(t *testing.T) {
 	third.want("MULTI", "+OK", echo, "+QUEUED")
 	b.conn.Close()
 	third.conn.Close()
-	until(t, "all is given back", func() bool { return s.large.used.Load() == 0 })
+	until(t, "all is given back", func() bool { return s.shared.Memory.Used() == 0 })
 }
 
 // A client that writes a long pipeline before it reads gets all replies, though
@@ -106,56 +107,46 @@ func TestClientsThatDoNotRead(t *testing.T) {
 func TestShortCommandsWithLongReplies(t *testing.T) {
 	s := serve(t, newFakeNode(), nil)
 	for _, first := range []string{"", "GET posts:1:like\n"} {
-		c := newConn(s, nullConn{})
+		long := first + strings.Repeat("a\n", 100_000)
+		from := &textConn{}
+		c := newConn(s, from)
 		c.begin()
-		c.in = []byte(first + strings.Repeat("a\n", 100_000))
-		c.to = len(c.in)
-		c.execute()
-		if out, text := cap(c.out.buf), cap(c.batch.text); max(out, text) > 4*sendBytes {
+		for range 2 { // the second time, a read gets all
+			from.left = []byte(long)
+			for len(from.left) > 0 && c.read() {
+				c.execute()
+			}
+		}
+		if out, text := cap(c.out.Buf), cap(c.batch.text); max(out, text) > 4*resp.SendBytes {
 			t.Errorf("behind %q the replies took %d bytes, and %d while they were planned", first, out, text)
 		}
 		c.release()
 	}
 }
 
-// A refused command reserves nothing.
-func TestBudget(t *testing.T) {
-	b := budget{max: 10}
-	var done atomic.Bool
-	var all sync.WaitGroup
-	all.Go(func() { // ends with the other
-		for !done.Load() {
-			if b.acquire(11) {
-				t.Error("more is taken than there is")
-			}
-		}
-	})
-	for range 100_000 {
-		if !b.acquire(10) || !b.acquire(0) {
-			t.Error("what there is is refused")
-			break
-		}
-		b.release(10)
-	}
-	done.Store(true)
-	all.Wait()
-}
-
 // A connection without a command keeps no memory of a large command.
 func TestLargeCommandsAreForgotten(t *testing.T) {
-	c := newConn(serve(t, newFakeNode(), nil), nullConn{})
+	from := &textConn{}
+	c := newConn(serve(t, newFakeNode(), nil), from)
 	defer c.release()
 	execute := func(bytes string) {
-		c.in = append(make([]byte, 0, 1<<20), bytes...)
-		c.from, c.to = 0, len(c.in)
-		c.begin()
-		c.execute()
-		c.end()
+		from.left = []byte(bytes)
+		for len(from.left) > 0 && c.read() {
+			c.begin()
+			c.execute()
+			c.end()
+		}
 	}
-	execute("*20001\r\n" + strings.Repeat("$1\r\na\r\n", 20_001))
+	long := "*20001\r\n" + strings.Repeat("$1\r\na\r\n", 20_001)
+	execute(long)
+	execute(long) // one read gets all
 	execute("*2\r\n$4\r\nECHO\r\n$1\r\na\r\n")
-	large := weak.Make(&c.in[0])
-	c.giveUp()
+	large := weak.Make(&from.read[0])
+	if cap(from.read) < len(long)/2 {
+		t.Fatalf("the last read had a buffer of %d bytes", cap(from.read))
+	}
+	from.read, from.err = nil, os.ErrDeadlineExceeded
+	c.read() // gives it up, and then waits again
 	if runtime.GC(); large.Value() != nil {
 		t.Error("the large buffer is still referred to")
 	}

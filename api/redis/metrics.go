@@ -7,8 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are the metrics of this server. newMetrics resolves the series of every
-// command, so that executing a command looks up no label.
+// metrics are the metrics of this server.
 type metrics struct {
 	conns        prometheus.Gauge
 	connsRefused prometheus.Counter
@@ -17,10 +16,11 @@ type metrics struct {
 	panics       prometheus.Counter
 	received     prometheus.Counter
 	sent         prometheus.Counter
+	calls        *prometheus.CounterVec
 	errors       map[string]prometheus.Counter // by code
 }
 
-// errorCodes are the first words of errors; any other counts as ERR.
+// errorCodes are the first words of errors. Errors with other words count as ERR.
 var errorCodes = []string{
 	"ERR", "WRONGTYPE", "CROSSSLOT", "EXECABORT", "NOPROTO", "WRONGPASS", "OOM", "DISKFULL",
 	"LEADERLESS", "OVERLOADED", "UNKNOWN", "CONFLICT", "EXPIRED", "DRAINING",
@@ -36,7 +36,7 @@ func (m *metrics) failed(text string) {
 	c.Inc()
 }
 
-func newMetrics(registry *prometheus.Registry, commands commandTable) (*metrics, error) {
+func newMetrics(registry *prometheus.Registry) (*metrics, error) {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "countd_redis_" + name, Help: help})
 	}
@@ -50,21 +50,18 @@ func newMetrics(registry *prometheus.Registry, commands commandTable) (*metrics,
 		sent:         counter("sent_bytes_total", "Bytes of replies."),
 		errors:       map[string]prometheus.Counter{},
 	}
-	calls := prometheus.NewCounterVec(prometheus.CounterOpts{
+	m.calls = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "countd_redis_commands_total", Help: "Commands executed, including those of transactions.",
 	}, []string{"command"})
 	errors := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "countd_redis_errors_total", Help: "Errors answered, by their first word.",
 	}, []string{"code"})
 	for _, c := range []prometheus.Collector{
-		m.conns, m.connsRefused, m.timeouts, m.outputFull, m.panics, m.received, m.sent, calls, errors,
+		m.conns, m.connsRefused, m.timeouts, m.outputFull, m.panics, m.received, m.sent, m.calls, errors,
 	} {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("cannot register metrics: %w", err)
 		}
-	}
-	for name, cmd := range commands {
-		cmd.calls = calls.WithLabelValues(name)
 	}
 	for _, code := range errorCodes {
 		m.errors[code] = errors.WithLabelValues(code)

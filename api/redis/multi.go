@@ -11,11 +11,11 @@ const (
 	// queuedBytesOf is the memory of a queued argument in addition to its bytes.
 	queuedBytesOf = 64
 	// queuedBytesFree is the memory that a transaction may use without a reservation: about twenty
-	// increments. So clients that do not read cannot block all transactions.
+	// increments. Small transactions therefore run even if other clients have reserved all memory.
 	queuedBytesFree = 4 << 10
 )
 
-func (c *conn) openMulti([][]byte) {
+func multi(c *conn, _ [][]byte) {
 	if c.multi.open {
 		c.batch.fail("ERR MULTI calls can not be nested")
 		return
@@ -25,7 +25,7 @@ func (c *conn) openMulti([][]byte) {
 	c.batch.known(resp.AppendOK)
 }
 
-func (c *conn) discard([][]byte) {
+func discard(c *conn, _ [][]byte) {
 	if !c.multi.open {
 		c.batch.fail("ERR DISCARD without MULTI")
 		return
@@ -34,9 +34,9 @@ func (c *conn) discard([][]byte) {
 	c.batch.known(resp.AppendOK)
 }
 
-// closeMulti drops a transaction and releases its part of the connections' memory.
+// closeMulti drops a transaction and releases its memory.
 func (c *conn) closeMulti() {
-	c.server.large.release(c.multi.reserved)
+	c.server.shared.Memory.Release(c.multi.reserved)
 	c.multi = transaction{}
 }
 
@@ -65,11 +65,11 @@ func (c *conn) keep(cmd *command, args [][]byte) (fault string) {
 		size += len(arg) + queuedBytesOf
 	}
 	if most := c.server.cfg.CommandBytesMax; m.bytes+size > most {
-		return fmt.Sprintf("ERR a transaction takes at most %s, with %d bytes an argument besides its own", sizeText(most), queuedBytesOf)
+		return fmt.Sprintf("ERR a transaction takes at most %s, with %d bytes an argument besides its own", resp.SizeText(most), queuedBytesOf)
 	}
 	reserved := max(m.bytes+size-queuedBytesFree, 0)
-	if !c.server.large.acquire(reserved - m.reserved) {
-		return errLargeFull
+	if !c.server.shared.Memory.Acquire(reserved - m.reserved) {
+		return resp.ErrMemory
 	}
 	m.bytes, m.reserved = m.bytes+size, reserved
 	copies := make([][]byte, len(args))
@@ -81,7 +81,7 @@ func (c *conn) keep(cmd *command, args [][]byte) (fault string) {
 }
 
 // exec plans the queued commands.
-func (c *conn) exec([][]byte) {
+func exec(c *conn, _ [][]byte) {
 	b, m := c.batch, c.multi
 	defer c.closeMulti()
 	switch {
@@ -108,7 +108,7 @@ func (c *conn) exec([][]byte) {
 	for _, q := range m.queued {
 		q.command.calls.Inc()
 	}
-	if b.unsure { // another node that knows the name would execute the whole transaction
+	if b.unsure { // a node that knows the name would execute the whole transaction
 		b.rollBack(before)
 		b.known(func(dst []byte) []byte { return b.appendFailure(dst, b.lookErr) })
 	} else if b.pending-before.pending > rowsMax {
@@ -128,7 +128,7 @@ func (c *conn) planQueued(m *transaction) mark {
 	b.known(func(dst []byte) []byte { return resp.AppendArray(dst, len(m.queued)) })
 	for _, q := range m.queued {
 		b.writes = q.command.traits&writes != 0
-		q.command.do(c, q.args)
+		q.command.run(c, q.args)
 	}
 	b.atomic = false
 	return before
@@ -142,7 +142,7 @@ func (m *transaction) rows() (n int) {
 	return n
 }
 
-// mark is a position in a batch that rollBack returns to.
+// mark is a state of a batch that rollBack restores.
 type mark struct {
 	replies, cells, text, pending int
 	tables                        []tableMark
@@ -151,7 +151,7 @@ type mark struct {
 type tableMark struct{ ops, cells, units int }
 
 func (b *batch) mark() mark {
-	m := mark{len(b.replies), len(b.cells), len(b.text), b.pending, nil}
+	m := mark{replies: len(b.replies), cells: len(b.cells), text: len(b.text), pending: b.pending, tables: nil}
 	for _, t := range b.tables {
 		m.tables = append(m.tables, tableMark{len(t.ops), len(t.cells), len(t.units)})
 	}
@@ -189,12 +189,4 @@ func (b *batch) onOneShard(m mark) bool {
 		}
 	}
 	return true
-}
-
-// sizeText formats a number of bytes.
-func sizeText(n int) string {
-	if n%(1<<10) == 0 {
-		return fmt.Sprintf("%d KiB", n>>10)
-	}
-	return fmt.Sprintf("%d bytes", n)
 }

@@ -9,7 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/api/apitest"
+	"github.com/countd/countd/api/gate"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 )
 
 // A session that is repeated, whole or from any prefix, on any connection and split in any way,
@@ -108,7 +113,7 @@ func TestKeysConflictWithTheWholeCommand(t *testing.T) {
 // that checks keys.
 func TestKeyBeforeTheKeyspaceThatJudgesIt(t *testing.T) {
 	n := newFakeNode()
-	n.keyspaces = slices.DeleteFunc(n.keyspaces, func(ks *shard.Keyspace) bool { return ks.Name == shard.KeyspacePosts })
+	n.keyspaces = slices.DeleteFunc(n.keyspaces, func(ks *shard.Keyspace) bool { return ks.Name == kinds.KeyspacePosts })
 	const leaderless = "-LEADERLESS this node does not know its cluster's keyspaces yet"
 	dial(t, serve(t, n, nil)).want("COUNTD.INCR users:1:posts 1 KEY k", leaderless, "COUNTD.INCR users:1:posts 1", "[1]")
 }
@@ -119,12 +124,12 @@ func TestKeyOfACommandThatIsAppliedInPart(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
 	n.failWrites(func(w *shard.Write) error {
-		if len(w.Spaces) != 2 || w.Spaces[0].Name != shard.KeyspacePosts || len(w.Ops) != 3 || len(w.In) != 3 {
+		if len(w.Spaces) != 2 || w.Spaces[0].Name != kinds.KeyspacePosts || len(apitest.RowOps(w.Ops)) != 3 || len(w.In) != 3 {
 			t.Errorf("written: %+v", w)
 		}
 		clear(w.Rows)
 		w.Rows[0] = 9 // of the only one that was applied
-		return &shard.PartialError{Err: shard.ErrNoLeader, AppliedOps: []int{0}}
+		return &shard.PartialError{Err: errs.ErrNoLeader, AppliedOps: []int{0}}
 	})
 	got := c.do("COUNTD.INCR users:3:posts 1 posts:1:like 1 users:4:posts 1 KEY k")
 	if len(got) != 1 || strings.Count(got[0], "LEADERLESS") != 2 || !strings.Contains(got[0], "9") {
@@ -138,7 +143,7 @@ func TestSessionNumbers(t *testing.T) {
 	seen := map[string]bool{}
 	for n := range 3 * sessionBlock {
 		id := s.next()
-		want := shard.ByProducer([]byte{'p', 0, 0, byte(n / sessionBlock)}, uint64(3*sessionBlock+n%sessionBlock))
+		want := dedup.ByProducer([]byte{'p', 0, 0, byte(n / sessionBlock)}, uint64(3*sessionBlock+n%sessionBlock))
 		if !reflect.DeepEqual(id, want) {
 			t.Fatalf("write %d: %+v, want %+v", n, id, want)
 		}
@@ -162,15 +167,15 @@ func TestFullSession(t *testing.T) {
 		c.command([][]byte{[]byte("INCR"), []byte("posts:1:like")})
 		c.batch.flush()
 	}
-	if got, want := string(c.out.buf), ":1\r\n-"+errSessionFull+"\r\n"; got != want {
+	if got, want := string(c.out.Buf), ":1\r\n-"+errSessionFull+"\r\n"; got != want {
 		t.Errorf("replies %q, want %q", got, want)
 	}
-	c.out.buf = nil
+	c.out.Buf = nil
 	for _, words := range [][][]byte{{[]byte("MULTI")}, {[]byte("INCR"), []byte("posts:1:like")}, {[]byte("EXEC")}, {[]byte("PING")}} {
 		c.command(words)
 		c.batch.flush()
 	}
-	if got, want := string(c.out.buf), "+OK\r\n+QUEUED\r\n-"+errSessionFull+"\r\n+PONG\r\n"; got != want {
+	if got, want := string(c.out.Buf), "+OK\r\n+QUEUED\r\n-"+errSessionFull+"\r\n+PONG\r\n"; got != want {
 		t.Errorf("of a transaction %q, want %q", got, want)
 	}
 }
@@ -213,7 +218,7 @@ func TestWavesShareLanes(t *testing.T) {
 	n := newFakeNode()
 	n.hold = make(chan struct{})
 	s := serve(t, n, nil)
-	s.helpers.max = helpersMax / waveMax // a share of it is one
+	s.helpers.Max = gate.HelpersMax / gate.WaveMax // a share of it is one
 	writes := func(first int) (lines []string) {
 		for i := range 20 {
 			lines = append(lines, fmt.Sprintf("COUNTD.INCR posts:%d:like 1 KEY k%d", first+i, first+i))

@@ -6,14 +6,14 @@ import (
 	"math"
 
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/shard"
-	"github.com/countd/countd/unread"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// arguments parses the arguments of a command from left to right. The first fault stays; values
-// read after it are zero.
+// arguments parses the arguments of a command from left to right. It keeps the first fault. Values
+// read after a fault are zero.
 type arguments struct {
 	b     *batch
 	words [][]byte // the command's words, with its name
@@ -21,9 +21,14 @@ type arguments struct {
 	err   error
 }
 
-func (c *conn) arguments(words [][]byte) *arguments {
-	return &arguments{b: c.batch, words: words, at: 1}
+// arguments begins to parse the words of a command. The batch has only one arguments, so what runs
+// later must not use the words.
+func (b *batch) arguments(words [][]byte) *arguments {
+	b.parsed = arguments{b: b, words: words, at: 1}
+	return &b.parsed
 }
+
+func (a *arguments) node() *node { return a.b.conn.server.node() }
 
 func (a *arguments) fail(err error) {
 	if a.err == nil {
@@ -49,7 +54,7 @@ func (a *arguments) user() uint64 { return a.id("user") }
 func (a *arguments) name(field string) string {
 	text := a.next()
 	if !catalog.ValidName(text) {
-		a.fail(fieldError(field, unread.NameRule))
+		a.fail(fieldError(field, inbox.NameRule))
 	}
 	return string(text)
 }
@@ -71,8 +76,8 @@ func (a *arguments) followees() []uint64 {
 }
 
 func followeesOf(texts [][]byte) ([]uint64, error) {
-	if len(texts) > unread.FolloweesMax {
-		return nil, fieldError("followees", fmt.Sprintf("more than %d", unread.FolloweesMax))
+	if len(texts) > inbox.FolloweesMax {
+		return nil, fieldError("followees", fmt.Sprintf("more than %d", inbox.FolloweesMax))
 	}
 	ids := make([]uint64, len(texts))
 	for i, text := range texts {
@@ -84,8 +89,8 @@ func followeesOf(texts [][]byte) ([]uint64, error) {
 	return ids, nil
 }
 
-// option is an optional word after a command's fixed arguments. take gets the words that follow it.
-// It parses the option's values, which come first, and returns their number.
+// option is an optional word after a command's fixed arguments. take gets all words after the
+// option, parses the option's values, and returns their number.
 type option struct {
 	name string // matched in any case
 	take func(values [][]byte) (taken int, err error)
@@ -129,14 +134,27 @@ func flagOption(name string, given *bool) option {
 }
 
 // numberOption returns an option that has the number of a notice.
-func numberOption(name string, into *int64) option {
-	return textOption(name, func(text []byte) (err error) {
-		*into, err = numberOf(name, text)
+func numberOption(name string, into **int64) option {
+	return textOption(name, func(text []byte) error {
+		n, err := numberOf(name, text)
+		*into = &n
 		return err
 	})
 }
 
-// countOption returns COUNT, which has the approximate number of elements of a page of a scan.
+// limitOption returns LIMIT, the number of entries of a page.
+func limitOption(limit *int, most uint64) option {
+	return textOption("limit", func(text []byte) error {
+		n, ok := strictjson.ParseUint64(text)
+		if !ok || n < 1 || n > most {
+			return fieldError("limit", fmt.Sprintf("not an integer from 1 to %d", most))
+		}
+		*limit = int(n)
+		return nil
+	})
+}
+
+// countOption returns COUNT, the approximate number of elements of a page of a scan.
 func countOption(count *int) option {
 	return textOption("count", func(text []byte) error {
 		n, ok := resp.ParseInt(text)
@@ -152,9 +170,9 @@ func countOption(count *int) option {
 }
 
 // matchOption returns MATCH, which has a pattern.
-func matchOption(p *pattern) option {
+func matchOption(p *resp.Pattern) option {
 	return textOption("match", func(text []byte) error {
-		*p = pattern{string(text), true}
+		*p = resp.Pattern{Text: string(text), Given: true}
 		return nil
 	})
 }
@@ -190,12 +208,12 @@ func (b *batch) countOnce(args [][]byte, word int) error {
 		return argumentError("a transaction counts once by COUNTD.SESSION, not by KEY")
 	}
 	name := args[word+1]
-	if len(name) < 1 || len(name) > shard.KeyBytesMax {
-		return argumentError(fmt.Sprintf("idempotency key: 1 to %d bytes", shard.KeyBytesMax))
+	if len(name) < 1 || len(name) > dedup.KeyBytesMax {
+		return argumentError(fmt.Sprintf("idempotency key: 1 to %d bytes", dedup.KeyBytesMax))
 	}
 	asked := [][]byte{bytes.ToUpper(args[0])}
 	asked = append(append(asked, args[1:word]...), args[word+2:]...)
-	b.id = shard.ByKey(name, asked...)
+	b.id = dedup.ByKey(name, asked...)
 	return nil
 }
 
@@ -222,45 +240,9 @@ func numberOf(field string, text []byte) (int64, error) {
 func idOf(field string, text []byte) (uint64, error) {
 	id, ok := parseID(text)
 	if !ok {
-		return 0, fieldError(field, "not an unsigned 64-bit integer")
+		return 0, fieldError(field, strictjson.NotUint64)
 	}
 	return id, nil
-}
-
-// planRead plans a call that reads about as many rows as rows states. For a read of sets, setsOf is
-// the table of their keyspace; otherwise it is nil. If an argument has a fault, the fault becomes the
-// reply.
-func planRead[R any](a *arguments, setsOf *table, rows int, read func(opt *shard.ReadOptions) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
-	b := a.b
-	if b.failed(a.err) {
-		return
-	}
-	var r R
-	b.calls.reads = append(b.calls.reads, call{
-		of:    setsOf,
-		read:  func(opt *shard.ReadOptions) (err error) { r, err = read(opt); return err },
-		reply: func(dst []byte, resp3 bool) []byte { return answer(dst, r, resp3) },
-	})
-	b.replies = append(b.replies, reply{kind: replyRead, from: len(b.calls.reads) - 1})
-	b.pending += rows
-}
-
-// planWrite plans a call that changes a subject. rows is about how many rows it reads for that. If
-// an argument has a fault, the fault becomes the reply.
-func planWrite[R any](a *arguments, about subject, rows int, write func(w *shard.Write) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
-	b := a.b
-	if b.failed(a.err) {
-		return
-	}
-	var r R
-	b.calls.writes = append(b.calls.writes, call{
-		id:    b.id,
-		about: about,
-		write: func(w *shard.Write) (err error) { r, err = write(w); return err },
-		reply: func(dst []byte, resp3 bool) []byte { return answer(dst, r, resp3) },
-	})
-	b.replies = append(b.replies, reply{kind: replyWrite, writes: true, from: len(b.calls.writes) - 1})
-	b.pending += rows
 }
 
 func appendInt(dst []byte, n int64, _ bool) []byte { return resp.AppendInt(dst, n) }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/auth"
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/raftfsm/dedup"
 )
 
 // command plans or executes one command, or queues it for EXEC.
@@ -54,7 +54,7 @@ func (c *conn) plan(cmd *command, args [][]byte) {
 	cmd.calls.Inc()
 	b.number++
 	b.writes = cmd.traits&writes != 0
-	b.id = shard.RequestID{}
+	b.id = dedup.RequestID{}
 	if b.writes && c.once.open() {
 		if why := c.once.refusal(); why != "" {
 			c.closeMulti() // because the command may be an EXEC
@@ -68,10 +68,19 @@ func (c *conn) plan(cmd *command, args [][]byte) {
 			return
 		}
 	}
-	if cmd.do(c, args); b.missed {
+	if cmd.run(c, args); b.missed {
 		b.lookUp()
-		cmd.do(c, args)
+		cmd.run(c, args)
 	}
+}
+
+// run plans or executes a command with the right number of arguments.
+func (cmd *command) run(c *conn, args [][]byte) {
+	if cmd.do != nil {
+		cmd.do(c, args)
+		return
+	}
+	cmd.call(c.batch.arguments(args))
 }
 
 // unknownCommand returns Redis's error for an unknown command.
@@ -87,8 +96,8 @@ func unknownCommand(args [][]byte) string {
 	return text.String()
 }
 
-// unknownName stands for an unknown command in the audit log. The client's own text may be a
-// token.
+// unknownName replaces the name of an unknown command in the audit log, because the client's text
+// may be a token.
 const unknownName = "unknown command"
 
 // refused replies to a command that the client may not run, and reports whether it did. cmd is
@@ -121,7 +130,7 @@ func (c *conn) refused(cmd *command, args [][]byte) bool {
 	case cmd == nil:
 		c.once.unsure = true
 	case cmd.traits&writes != 0 && cmd.takes(len(args)) && c.once.open() && !c.multi.open && c.once.refusal() == "":
-		c.once.next() // count it all the same: the numbers of later writes must not depend on rights
+		c.once.next() // count a refused write too: the numbers of later writes must not depend on rights
 	}
 	c.batch.fail(text)
 	return true

@@ -6,21 +6,11 @@ import (
 	"time"
 
 	"github.com/countd/countd/api/redis/resp"
-	"github.com/countd/countd/auth"
-	"github.com/countd/countd/shard"
-	"github.com/countd/countd/unread"
+	"github.com/countd/countd/inbox"
 )
 
-func pollCommands() []spec {
-	const group = "countd"
-	return []spec{
-		{"countd.poll", -2, joins, noKeys, auth.Read.On(shard.KeyspaceUnread, shard.KeyspaceFeed), group, "counts, notices, dots and new posts of a user", poll},
-		{"countd.mpoll", -2, joins, noKeys, auth.Read.On(shard.KeyspaceUnread, shard.KeyspaceFeed), group, "counts, notices, dots and new posts of each of several users", mpoll},
-	}
-}
-
-// until returns the deadline of a poll. A poll of several users gets half of the time. If
-// it fails, single polls for its users get the other half.
+// until returns the deadline of a poll. A poll of several users gets half of the remaining time,
+// so that after a failure, polls of the single users have time too.
 func (q *pollCall) until(deadline time.Time) time.Time {
 	if len(q.poll.Users) == 1 {
 		return deadline
@@ -35,7 +25,7 @@ func (q *calls) pollAlone() []pollCall {
 	for i, a := range q.polled {
 		if together := &q.polls[a.poll]; together.err != nil && len(together.poll.Users) > 1 {
 			q.polled[i] = polled{len(q.polls), 0}
-			q.polls = append(q.polls, pollCall{poll: unread.Poll{
+			q.polls = append(q.polls, pollCall{poll: inbox.Poll{
 				Users:    []uint64{together.poll.Users[a.user]},
 				Channels: slices.Clone(together.poll.Channels),
 				Dots:     slices.Clone(together.poll.Dots),
@@ -45,37 +35,32 @@ func (q *calls) pollAlone() []pollCall {
 	return q.polls[n:]
 }
 
-func poll(c *conn, args [][]byte) { c.poll(args, 1, replyPoll) }
+func poll(a *arguments) { pollUsers(a, 1, (*batch).appendPoll) }
 
-func mpoll(c *conn, args [][]byte) {
+func mpoll(a *arguments) {
 	users := 0
-	for users+1 < len(args) && len(args[users+1]) > 0 && args[users+1][0] >= '0' && args[users+1][0] <= '9' {
+	for _, word := range a.words[1:] {
+		if len(word) == 0 || word[0] < '0' || word[0] > '9' {
+			break
+		}
 		users++
 	}
-	if users > unread.PollUsersMax {
-		c.batch.fail(fieldError("users", fmt.Sprintf("more than %d", unread.PollUsersMax)).Error())
-		return
+	if users > inbox.PollUsersMax {
+		a.fail(fieldError("users", fmt.Sprintf("more than %d", inbox.PollUsersMax)))
+		users = 0
 	}
-	c.poll(args, max(users, 1), replyPolls)
+	pollUsers(a, max(users, 1), (*batch).appendPolls)
 }
 
-// poll plans a poll of the users that the first arguments name.
-func (c *conn) poll(args [][]byte, users int, kind replyKind) {
-	a, q := c.arguments(args), &c.batch.calls
+// pollUsers plans a poll of the users that the first arguments name.
+func pollUsers(a *arguments, users int, form appendOther) {
+	b, q := a.b, &a.b.calls
 	p := &q.nextPoll().poll
 	for range users {
 		p.Users = append(p.Users, a.user())
 	}
-	a.options(
-		listOption("channels", unread.NamesMax, 1, func(names [][]byte) (err error) {
-			p.Channels, err = namesInto(p.Channels, "channels", names)
-			return err
-		}),
-		listOption("dots", unread.NamesMax, 1, func(names [][]byte) (err error) {
-			p.Dots, err = namesInto(p.Dots, "dots", names)
-			return err
-		}))
-	if c.batch.failed(a.err) {
+	a.options(namesOption("channels", &p.Channels), namesOption("dots", &p.Dots))
+	if b.failed(a.err) {
 		q.polls = q.polls[:len(q.polls)-1]
 		return
 	}
@@ -83,25 +68,21 @@ func (c *conn) poll(args [][]byte, users int, kind replyKind) {
 	for i := range users {
 		q.polled = append(q.polled, polled{at, len(q.polls[at].poll.Users) - users + i})
 	}
-	c.batch.replies = append(c.batch.replies, reply{kind: kind, from: from, to: len(q.polled)})
-	c.batch.pending += feedRows * users
+	b.plan(form, from, len(q.polled))
+	b.pending += feedRows * users
 }
 
-// namesInto appends names to list, which is empty. It reuses equal strings in the list's spare
-// capacity, because clients repeat their polls.
-func namesInto(list []string, field string, names [][]byte) ([]string, error) {
-	before := list[:cap(list)]
-	for i, name := range names {
-		if problem := unread.NameProblem(list, name); problem != "" {
-			return list, fieldError(field, shown(name)+": "+problem)
+// namesOption returns an option that has names of channels or dots.
+func namesOption(field string, into *[]string) option {
+	return listOption(field, inbox.NamesMax, 1, func(names [][]byte) error {
+		for _, name := range names {
+			var problem string
+			if *into, problem = inbox.AppendName(*into, name); problem != "" {
+				return fieldError(field, shown(name)+": "+problem)
+			}
 		}
-		if i < len(before) && before[i] == string(name) {
-			list = before[:i+1]
-		} else {
-			list = append(list, string(name))
-		}
-	}
-	return list, nil
+		return nil
+	})
 }
 
 // nextPoll adds a poll and reuses the memory of an earlier one.
@@ -117,15 +98,15 @@ func (q *calls) nextPoll() *pollCall {
 	return next
 }
 
-// mergePolls merges the last poll into the previous one if they are for the same names. It
-// returns the index of the poll that now has its users.
+// mergePolls merges the last poll into the previous one if they are for the same names. It returns
+// the index of the poll that then has the users.
 func (q *calls) mergePolls() int {
 	last := len(q.polls) - 1
 	if last == 0 {
 		return 0
 	}
 	p, before := &q.polls[last].poll, &q.polls[last-1].poll
-	if len(before.Users)+len(p.Users) > unread.PollUsersMax || !slices.Equal(p.Channels, before.Channels) || !slices.Equal(p.Dots, before.Dots) {
+	if len(before.Users)+len(p.Users) > inbox.PollUsersMax || !slices.Equal(p.Channels, before.Channels) || !slices.Equal(p.Dots, before.Dots) {
 		return last
 	}
 	before.Users = append(before.Users, p.Users...)
@@ -133,37 +114,49 @@ func (q *calls) mergePolls() int {
 	return last - 1
 }
 
-// appendPolls appends the reply for some users of polls.
+// appendPolls appends an array of the polls of users, or the first error.
 func (b *batch) appendPolls(dst []byte, r *reply) []byte {
-	asked := b.calls.polled[r.from:r.to]
-	for _, a := range asked {
-		if err := b.calls.polls[a.poll].err; err != nil {
-			return b.appendFailure(dst, err)
+	start := len(dst)
+	dst = resp.AppendArray(dst, int(r.to-r.from))
+	for _, a := range b.calls.polled[r.from:r.to] {
+		q := &b.calls.polls[a.poll]
+		if q.err != nil {
+			return b.appendFailure(dst[:start], q.err)
 		}
-	}
-	if r.kind == replyPolls {
-		dst = resp.AppendArray(dst, len(asked))
-	}
-	for _, a := range asked {
-		dst = appendPoll(dst, &b.calls.polls[a.poll].poll, a.user, b.conn.resp3)
+		dst = appendUser(dst, &q.poll, a.user, b.conn.resp3)
 	}
 	return dst
 }
 
-// appendPoll appends the result of user i of a poll.
-func appendPoll(dst []byte, p *unread.Poll, i int, resp3 bool) []byte {
-	dst = resp.AppendMap(dst, 4, resp3)
-	dst = resp.AppendMap(resp.AppendBulk(dst, "unread"), len(p.Columns), resp3)
-	for n, name := range p.Columns {
-		dst = resp.AppendInt(resp.AppendBulk(dst, name), p.Counts[i*len(p.Columns)+n])
+// appendPoll appends the poll of one user.
+func (b *batch) appendPoll(dst []byte, r *reply) []byte {
+	a := b.calls.polled[r.from]
+	q := &b.calls.polls[a.poll]
+	if q.err != nil {
+		return b.appendFailure(dst, q.err)
 	}
-	dst = resp.AppendMap(resp.AppendBulk(dst, "notices"), len(p.Channels), resp3)
-	for n, name := range p.Channels {
-		dst = resp.AppendInt(resp.AppendBulk(dst, name), p.Notices[i*len(p.Channels)+n])
+	return appendUser(dst, &q.poll, a.user, b.conn.resp3)
+}
+
+// appendUser appends the result of user i of a poll.
+func appendUser(dst []byte, p *inbox.Poll, i int, resp3 bool) []byte {
+	parts := p.Parts()
+	dst = resp.AppendMap(dst, len(parts), resp3)
+	for n := range parts {
+		part := &parts[n]
+		if dst = resp.AppendBulk(dst, part.Name); part.One {
+			dst = resp.AppendInt(dst, part.Numbers[i])
+			continue
+		}
+		dst = resp.AppendMap(dst, len(part.Names), resp3)
+		for at, name := range part.Names {
+			dst = resp.AppendBulk(dst, name)
+			if at += i * len(part.Names); part.Truths != nil {
+				dst = resp.AppendTruth(dst, part.Truths[at])
+			} else {
+				dst = resp.AppendInt(dst, part.Numbers[at])
+			}
+		}
 	}
-	dst = resp.AppendMap(resp.AppendBulk(dst, "dots"), len(p.Dots), resp3)
-	for n, name := range p.Dots {
-		dst = resp.AppendTruth(resp.AppendBulk(dst, name), p.Shown[i*len(p.Dots)+n])
-	}
-	return resp.AppendInt(resp.AppendBulk(dst, "feed"), p.Feeds[i])
+	return dst
 }

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"time"
 
+	"github.com/countd/countd/api/gate"
 	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/inbox"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
-	"github.com/countd/countd/unread"
+	"github.com/countd/countd/shard/errs"
 )
 
 // flush executes the planned commands and appends their replies to the connection's output.
@@ -23,8 +26,8 @@ func (b *batch) flush() {
 	b.until = time.Time{}
 	out := &b.conn.out
 	for i := range b.replies {
-		out.buf = b.render(out.buf, &b.replies[i])
-		if len(out.buf) >= sendBytes && out.send() != nil {
+		out.Buf = b.render(out.Buf, &b.replies[i])
+		if len(out.Buf) >= resp.SendBytes && out.Send() != nil {
 			b.conn.closing = true
 			break
 		}
@@ -35,7 +38,7 @@ func (b *batch) flush() {
 	for _, t := range b.tables {
 		t.reset()
 	}
-	if max(cap(b.cells), cap(b.replies)) > keepRowsMax || cap(b.text) > keepBytesMax {
+	if max(cap(b.cells), cap(b.replies)) > keepRowsMax || cap(b.text) > resp.KeepBytesMax {
 		b.replies, b.cells, b.text = nil, nil, nil
 	}
 }
@@ -61,7 +64,7 @@ func (b *batch) run(deadline time.Time) {
 	if b.across {
 		b.applyAcross(deadline)
 	} else if written > 1 { // the keyspaces do not depend on each other
-		b.conn.server.concurrently(len(b.tables), func(i int) { b.tables[i].apply(b.conn, deadline) })
+		b.conn.server.helpers.Concurrently(len(b.tables), func(i int) { b.tables[i].apply(b.conn, deadline) })
 	} else {
 		for _, t := range b.tables {
 			t.apply(b.conn, deadline)
@@ -78,11 +81,11 @@ func (b *batch) runReads(deadline time.Time) {
 		return
 	}
 	c := b.conn
-	users, posts := c.server.writtenTo(shard.KeyspaceUnread), c.server.writtenTo(unread.PostsKeyspace)
+	users, posts := c.server.writtenTo(kinds.KeyspaceUnread), c.server.writtenTo(inbox.PostsKeyspace)
 	var opt shard.ReadOptions
 	c.freshness(&opt, deadline, users, posts)
 	polls := q.polls
-	c.server.concurrently(len(polls)+len(q.reads), func(i int) {
+	c.server.helpers.Concurrently(len(polls)+len(q.reads), func(i int) {
 		opt := opt
 		if i < len(polls) {
 			opt.Deadline = polls[i].until(deadline)
@@ -90,14 +93,14 @@ func (b *batch) runReads(deadline time.Time) {
 			return
 		}
 		r := &q.reads[i-len(polls)]
-		if r.of != nil {
-			r.err = r.of.readSets(c, r.read, deadline)
+		if r.table != nil {
+			r.err = r.table.readSets(c, r.read, deadline)
 			return
 		}
 		r.err = seeing(&opt, func() error { return r.read(&opt) }, users, posts)
 	})
 	if alone := q.pollAlone(); len(alone) > 0 {
-		c.server.concurrently(len(alone), func(i int) {
+		c.server.helpers.Concurrently(len(alone), func(i int) {
 			opt := opt
 			alone[i].err = seeing(&opt, func() error { return c.server.node().unread.Poll(&alone[i].poll, &opt) }, users, posts)
 		})
@@ -108,7 +111,7 @@ func (b *batch) runReads(deadline time.Time) {
 func (b *batch) runWrites(deadline time.Time) {
 	for all := b.calls.writes; len(all) > 0; {
 		together := all[:wave(all)]
-		b.conn.server.concurrently(len(together), func(i int) { together[i].run(b.conn, deadline) })
+		b.conn.server.helpers.Concurrently(len(together), func(i int) { together[i].run(b.conn, deadline) })
 		all = all[len(together):]
 	}
 }
@@ -116,7 +119,7 @@ func (b *batch) runWrites(deadline time.Time) {
 // wave returns how many of the writes may run concurrently.
 func wave(all []call) (n int) {
 	seen, used := map[subject]bool{}, keys{}
-	for n < len(all) && n < waveMax && !seen[all[n].about] && all[n].about.kind == all[0].about.kind && used.add(&all[n].id) {
+	for n < len(all) && n < gate.WaveMax && !seen[all[n].about] && all[n].about.kind == all[0].about.kind && used.add(&all[n].id) {
 		seen[all[n].about] = true
 		n++
 	}
@@ -127,9 +130,9 @@ func (q *call) run(c *conn, deadline time.Time) {
 	w := shard.Write{ID: q.id, Deadline: deadline, Permission: c}
 	q.err = q.write(&w)
 	if _, some := errors.AsType[*shard.PartialError](q.err); q.err == nil || some {
-		to := shard.KeyspaceUnread // for all keyspaces that no other command reads
+		to := kinds.KeyspaceUnread // also holds the tokens of keyspaces that only calls read
 		if q.about.kind == ofAuthor {
-			to = shard.KeyspaceUsers
+			to = kinds.KeyspaceUsers
 		}
 		c.server.writtenTo(to).add(&w.Token)
 	}
@@ -137,57 +140,43 @@ func (q *call) run(c *conn, deadline time.Time) {
 
 // render appends a reply.
 func (b *batch) render(dst []byte, r *reply) []byte {
-	switch r.kind {
-	case replyKnown:
-		return append(dst, b.text[r.from:r.to]...)
-	case replyRead:
-		return b.appendCall(dst, &b.calls.reads[r.from])
-	case replyWrite:
-		return b.appendCall(dst, &b.calls.writes[r.from])
-	case replyPoll, replyPolls:
-		return b.appendPolls(dst, r)
+	if r.cells == nil {
+		return r.other(b, dst, r)
 	}
 	cells := b.cells[r.from:r.to]
-	if r.kind == replyCounts {
-		return b.appendCounts(dst, cells)
-	}
 	if err := failureOf(cells, r.writes); err != nil {
 		return b.appendFailure(dst, err)
 	}
-	resp3 := b.conn.resp3
-	switch r.kind {
-	case replyCount:
-		n, _ := cells[0].value()
-		return resp.AppendInt(dst, n)
-	case replyOK:
-		return resp.AppendOK(dst)
-	case replyString:
-		return appendCell(dst, &cells[0], resp3)
-	case replyArray:
-		dst = resp.AppendArray(dst, len(cells))
-		for i := range cells {
-			dst = appendCell(dst, &cells[i], resp3)
-		}
-		return dst
-	case replyThere:
-		return resp.AppendInt(dst, int64(there(cells)))
-	case replyAbsent:
-		return resp.AppendInt(dst, int64(len(cells)-there(cells)))
-	case replyMembers:
-		return resp.AppendInt(dst, int64(changes(cells)))
-	case replyTTL, replyType:
-		return appendAbout(dst, r.kind, &cells[0])
-	case replyRow:
-		return appendWholeRow(dst, &cells[0], resp3)
-	case replyReset:
-		return appendReset(dst, &cells[0], &cells[1], resp3)
-	}
-	return appendRow(dst, r.kind, &cells[0], resp3)
+	return r.cells(dst, cells, b.conn.resp3)
 }
 
-// A connection makes the node look up unknown names at most once per lookEvery. The client's next
-// command waits at most that long. Concurrent lookups of several connections make one call to the
-// catalog's leader.
+// failureOf returns why a command failed, or nil. If a write failed partly, failureOf returns that
+// its outcome is unknown.
+func failureOf(cells []cell, writes bool) error {
+	var failed error
+	for i := range cells {
+		if err := cells[i].failure(); err != nil && (failed == nil || errors.Is(err, errs.ErrOutcomeUnknown)) {
+			failed = err
+		}
+	}
+	if writes && failed != nil && failures(cells) < len(cells) && !errors.Is(failed, errs.ErrOutcomeUnknown) {
+		return &partly{failed}
+	}
+	return failed
+}
+
+// failures returns how many cells have failed.
+func failures(cells []cell) (n int) {
+	for i := range cells {
+		if err := cells[i].failure(); err != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// A connection looks up unknown names at most once per lookEvery. Concurrent lookups of several
+// connections share one call to the catalog's leader.
 const lookEvery = 10 * time.Millisecond
 
 // lookUp brings the node's keyspaces and columns up to date, once for all commands that have
@@ -196,7 +185,7 @@ const lookEvery = 10 * time.Millisecond
 func (b *batch) lookUp() {
 	b.flush()
 	c := b.conn
-	if c.out.send() != nil {
+	if c.out.Send() != nil {
 		c.closing = true
 	}
 	if wait := lookEvery - time.Since(c.lookedAt); wait > 0 {

@@ -8,10 +8,10 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/countd/countd/api/listen"
-	"github.com/countd/countd/internal/lograte"
-	"github.com/countd/countd/timeline"
-	"github.com/countd/countd/unread"
+	"github.com/countd/countd/api/gate"
+	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/inbox"
+	"github.com/countd/countd/internal/program"
 )
 
 // New validates the config and registers the metrics.
@@ -21,15 +21,19 @@ func New(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger), started: time.Now(), commands: newCommands(),
-		large: budget{max: int64(cfg.LargeBytesMax)}, helpers: budget{max: helpersMax}, stopped: make(chan struct{}),
+		cfg: cfg, limited: new(program.LogLimiter).Logger(cfg.Logger), started: time.Now(), commands: newCommands(),
+		helpers: gate.Budget{Max: gate.HelpersMax}, shared: resp.Shared{Bounds: cfg.Bounds, Memory: gate.Budget{Max: int64(cfg.LargeBytesMax)}, Stopped: make(chan struct{})},
 	}
 	s.Attach(cfg.Backend)
 	s.batches.New = func() any { return &batch{} }
-	if s.metrics, err = newMetrics(cfg.Registry, s.commands); err != nil {
+	if s.metrics, err = newMetrics(cfg.Registry); err != nil {
 		return nil, err
 	}
-	s.listener = listen.New(listen.Config{
+	for name, cmd := range s.commands { // so that executing a command needs no lookup
+		cmd.calls = s.metrics.calls.WithLabelValues(name)
+	}
+	s.shared.Timeouts, s.shared.OutputFull, s.shared.Received, s.shared.Sent = s.metrics.timeouts, s.metrics.outputFull, s.metrics.received, s.metrics.sent
+	s.listener = gate.NewListener(gate.ListenerConfig{
 		Listener: cfg.Listener, Port: "redis", ConnsMax: cfg.ConnsMax, DescriptorsMax: cfg.DescriptorsMax,
 		Refusal: []byte("-ERR max number of clients reached\r\n"), Conns: s.metrics.conns, Refused: s.metrics.connsRefused, Logger: cfg.Logger,
 	})
@@ -38,8 +42,7 @@ func New(cfg Config) (*Server, error) {
 
 // Attach replaces the backend for the calls that follow. The server may be serving.
 func (s *Server) Attach(b Backend) {
-	b = gated{b}
-	s.attached.Store(&node{b, unread.New(b), timeline.New(b)})
+	s.attached.Store(&node{b, inbox.NewNumbers(b), inbox.NewTimelines(b, s.cfg.Outboxes)})
 }
 
 // Serve serves until Shutdown is called, and then returns nil.
@@ -50,10 +53,10 @@ func (s *Server) Serve() error {
 			return nil // Shutdown has closed it
 		}
 		s.start.Lock()
-		if s.stopping() {
+		if s.shared.Stopping() {
 			_ = raw.Close()
 		} else {
-			s.running.Go(func() { s.serve(newConn(s, raw)) }) // the client or Shutdown ends the connection; Shutdown waits
+			s.shared.Running.Go(func() { s.serve(newConn(s, raw)) }) // the client or Shutdown ends the connection; Shutdown waits
 		}
 		s.start.Unlock()
 	}
@@ -77,14 +80,14 @@ func (s *Server) serve(c *conn) {
 // the write is answered, at its deadline at the latest.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.start.Lock()
-	if !s.stopping() {
-		close(s.stopped)
+	if !s.shared.Stopping() {
+		close(s.shared.Stopped)
 	}
 	s.start.Unlock()
 	closeErr := s.listener.Close()
 	s.listener.Wake()
 	done := make(chan struct{})
-	go func() { s.running.Wait(); close(done) }() // ends with the connections
+	go func() { s.shared.Running.Wait(); close(done) }() // ends with the connections
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -101,9 +104,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 
 func newCommands() commandTable {
 	t := commandTable{}
-	for _, list := range [][]spec{stringCommands(), hashCommands(), setCommands(), keyCommands(), connectionCommands(), serverCommands(), countdCommands(), userCommands(), boardCommands(), feedCommands(), timelineCommands(), pollCommands()} {
-		for _, of := range list {
-			t[of.name] = &command{spec: of}
+	for _, list := range [][]spec{counterCommands(), keyCommands(), memberCommands(), rankingCommands(), unreadCommands(), timelineCommands(), connectionCommands()} {
+		for _, s := range list {
+			t[s.name] = &command{spec: s}
 		}
 	}
 	return t

@@ -7,7 +7,9 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 )
 
 func TestSets(t *testing.T) {
@@ -59,7 +61,7 @@ func TestSets(t *testing.T) {
 // A column may have the name members. Its count and its own set have keys like any other.
 func TestSetsOfAColumnNamedMembers(t *testing.T) {
 	n := newFakeNode()
-	n.keyspaces = append(n.keyspaces, &shard.Keyspace{Name: "groups", Kind: shard.KindCounters, Columns: []string{"members", "posts"}, Shards: 4})
+	n.keyspaces = append(n.keyspaces, &shard.Keyspace{Name: "groups", Kind: kinds.Counters, Columns: []string{"members", "posts"}, Shards: 4})
 	n.tables["groups"] = engine.New()
 	dial(t, serve(t, n, nil)).want(
 		"INCRBY groups:12:members 5", "5", "GET groups:12:members", `"5"`, "TYPE groups:12:members", "+string", "HGET groups:12 members", `"5"`,
@@ -124,7 +126,7 @@ func TestSetsOfANodeInTrouble(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
 	n.mu.Lock()
-	n.mu.readErr = func([]uint64) error { return shard.ErrNoLeader }
+	n.mu.readErr = func([]uint64) error { return errs.ErrNoLeader }
 	n.mu.Unlock()
 	for _, command := range []string{"SISMEMBER posts:1:like:members 7", "SMISMEMBER posts:1:like:members 7 8", "SSCAN posts:1:like:members 0"} {
 		if got := c.do(command)[0]; !strings.HasPrefix(got, "-LEADERLESS ") {

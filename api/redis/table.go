@@ -1,10 +1,12 @@
 package redis
 
 import (
-	"errors"
 	"slices"
+	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 )
@@ -15,37 +17,30 @@ type table struct {
 
 	ids    []uint64 // ids to read before the ops
 	rows   []int64  // the rows of ids
-	unread []error  // errors by index of ids; nil if all were read
+	unread []error  // errors by index in ids; nil if all rows were read
 
 	ops     []engine.Op
 	counts  []int64       // the row of each op, right after it
 	failed  []error       // errors by op; nil if none failed
-	joined  []bool        // ops that changed a set of members; nil if none did
-	units   []unit        // of the ops, in ascending order
-	fetched []int32       // indexes of ops that only read; readInstead can read their rows as well
+	joined  []bool        // by op, whether it changed a set of members; nil if none did
+	units   []unit        // one for each command, in order of its ops
+	fetched []int32       // indexes of ops that only read; readInstead can read their rows instead
 	cells   []engine.Cell // memory for the ops' cells; each planned op keeps its part
 
 	written *written
-	write   shard.Write // reused by plain writes
-	query   rows.Query  // of get
+	write   shard.Write  // reused by plain writes
+	sent    counters.Ops // memory of write.Ops
+	query   rows.Query   // query that get uses
 	opt     shard.ReadOptions
 }
 
-// unit is the ops of one command, from index first up to the next unit's. They are
+// unit is the ops of one command, from index first to the first op of the next unit. They are
 // refused together.
 type unit struct {
 	number int // number of the command in its batch
 	first  int
-	id     shard.RequestID // only for a write that must count only once
+	id     dedup.RequestID // only for a write that must count only once
 }
-
-var (
-	// errOverflow is returned for an op whose sum does not fit an int64.
-	errOverflow = errors.New("the sum does not fit")
-	// errForgotten is returned for an op of a repeated request that the shard applied or refused
-	// before, if the shard no longer remembers which.
-	errForgotten = errors.New("whether this op was applied or overflowed before is no longer known")
-)
 
 func (t *table) width() int { return len(t.ks.Columns) }
 
@@ -85,7 +80,7 @@ func (b *batch) fetch(k key) {
 			t.ids = append(t.ids, k.id)
 			b.pending++
 		}
-		b.cells = append(b.cells, cell{t, int32(len(t.ids) - 1), int16(k.column), false, k.set})
+		b.cells = append(b.cells, cell{table: t, row: int32(len(t.ids) - 1), column: int16(k.column), op: false, set: k.set})
 		return
 	}
 	op := b.before(t, k.id)
@@ -97,7 +92,7 @@ func (b *batch) fetch(k key) {
 
 // wrote plans, as the next cell of the reply, the count that a key has right after an op.
 func (b *batch) wrote(k key, op int32) {
-	b.cells = append(b.cells, cell{k.table, op, int16(k.column), true, k.set})
+	b.cells = append(b.cells, cell{table: k.table, row: op, column: int16(k.column), op: true, set: k.set})
 }
 
 // end returns the index after the last op of a unit.
@@ -106,12 +101,6 @@ func (t *table) end(number int) int {
 		return t.units[number+1].first
 	}
 	return len(t.ops)
-}
-
-// resized returns a slice of n values with arbitrary contents. It reuses the array if
-// that is large enough.
-func resized(values []int64, n int) []int64 {
-	return slices.Grow(values[:0], n)[:n]
 }
 
 // value returns the count of a cell, or the first count of a whole row, or why it is
@@ -124,15 +113,27 @@ func (c *cell) value() (int64, error) {
 	return row[max(c.column, 0)], nil
 }
 
+// failure returns why the row of a cell is unknown, or nil.
+func (c *cell) failure() error {
+	errs := c.table.unread
+	if c.op {
+		errs = c.table.failed
+	}
+	if errs == nil {
+		return nil
+	}
+	return errs[c.row]
+}
+
 // rowOf returns the row of a cell, with zeros in dropped columns.
 func (c *cell) rowOf() ([]int64, error) {
-	t, width, at := c.table, c.table.width(), int(c.row)
-	rows, errs := t.rows, t.unread
-	if c.op {
-		rows, errs = t.counts, t.failed
+	if err := c.failure(); err != nil {
+		return nil, err
 	}
-	if errs != nil && errs[at] != nil {
-		return nil, errs[at]
+	t, width, at := c.table, c.table.width(), int(c.row)
+	rows := t.rows
+	if c.op {
+		rows = t.counts
 	}
 	row := rows[at*width : (at+1)*width]
 	for _, dropped := range t.ks.Dropped {
@@ -151,4 +152,34 @@ func (c *cell) exists() (bool, error) {
 		return row[c.column] != 0, nil
 	}
 	return slices.ContainsFunc(row, func(count int64) bool { return count != 0 }), nil
+}
+
+// freshness sets opt so that a connection's reads see what was written through this node to the
+// given keyspaces. It reuses opt's memory.
+func (c *conn) freshness(opt *shard.ReadOptions, deadline time.Time, writes ...*written) {
+	*opt = shard.ReadOptions{Token: shard.Token{At: opt.Token.At[:0]}, Deadline: deadline}
+	if c.stale {
+		opt.Consistency = shard.Stale
+		return
+	}
+	for _, w := range writes { // no two keyspaces share a group
+		if token := w.token.Load(); token != nil {
+			opt.Token.Cluster = token.Cluster
+			opt.Token.At = append(opt.Token.At, token.At...)
+		}
+	}
+}
+
+// readSets calls read with the options that freshness sets for the table's keyspace.
+func (t *table) readSets(c *conn, read func(opt *shard.ReadOptions) error, deadline time.Time) error {
+	var opt shard.ReadOptions
+	c.freshness(&opt, deadline, t.written)
+	return seeing(&opt, func() error { return read(&opt) }, t.written)
+}
+
+// get reads the rows of ids into dst.
+func (t *table) get(c *conn, ids []uint64, dst []int64, deadline time.Time) error {
+	c.freshness(&t.opt, deadline, t.written)
+	t.query = rows.Query{Width: t.width(), Rows: dst}
+	return seeing(&t.opt, func() error { return c.server.node().Read(t.ks, &t.query, ids, &t.opt) }, t.written)
 }

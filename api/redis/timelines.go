@@ -4,90 +4,87 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
+	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard"
-	"github.com/countd/countd/timeline"
 )
 
-// timelineCommands returns the commands about outboxes and timelines.
+// timelineCommands are the commands about outboxes and timelines, and about new posts of a user's
+// followees.
 func timelineCommands() []spec {
 	const group = "countd"
-	adds, reads := auth.Ingest.On(shard.KeyspaceUsers), auth.Read.On(shard.KeyspaceUsers)
+	adds, reads := auth.Ingest.On(kinds.KeyspaceUsers), auth.Read.On(kinds.KeyspaceUsers)
+	writeFeeds, readFeeds := auth.Write.On(kinds.KeyspaceFeed), auth.Read.On(kinds.KeyspaceFeed)
 	return []spec{
-		{"countd.outbox.add", -3, joins | writes, noKeys, adds, group, "publishes a post of an author and counts it", changeOutbox((*timeline.Timelines).Publish)},
-		{"countd.outbox.rem", -3, joins | writes, noKeys, adds, group, "removes a post of an author and takes it from the count", changeOutbox((*timeline.Timelines).Remove)},
-		{"countd.outbox.list", -2, joins, noKeys, reads, group, "posts of an author, newest first", listOutbox},
+		{name: "countd.outbox.add", arity: -3, traits: joins | writes, keys: noKeys, need: adds, group: group, does: "publishes a post of an author and counts it", call: changeOutbox((*inbox.Timelines).Publish)},
+		{name: "countd.outbox.rem", arity: -3, traits: joins | writes, keys: noKeys, need: adds, group: group, does: "removes a post of an author and takes it from the count", call: changeOutbox((*inbox.Timelines).Remove)},
+		{name: "countd.outbox.list", arity: -2, traits: joins, keys: noKeys, need: reads, group: group, does: "posts of an author, newest first", call: listOutbox},
 		// Planned commands may change counts of the page, so they are executed first.
-		{"countd.timeline", -2, joins | unplanned, noKeys, auth.Read.On(shard.KeyspaceFeed, shard.KeyspaceUsers), group, "posts of a user's followees, newest first", readTimeline},
+		{name: "countd.timeline", arity: -2, traits: joins | unplanned, keys: noKeys, need: auth.Read.On(kinds.KeyspaceFeed, kinds.KeyspaceUsers), group: group, does: "posts of a user's followees, newest first", call: readTimeline},
+		{name: "countd.feed.reset", arity: -2, traits: joins | writes, keys: noKeys, need: writeFeeds, group: group, does: "marks all posts as seen by a user", call: resetFeed},
+		{name: "countd.feed.follow", arity: -3, traits: joins | writes, keys: noKeys, need: writeFeeds, group: group, does: "adds followees, whose present posts count as seen", call: changeFeed((*inbox.Numbers).Follow)},
+		{name: "countd.feed.unfollow", arity: -3, traits: joins | writes, keys: noKeys, need: writeFeeds, group: group, does: "removes followees and their unread posts", call: changeFeed((*inbox.Numbers).Unfollow)},
+		{name: "countd.feed.read", arity: -3, traits: joins | writes, keys: noKeys, need: writeFeeds, group: group, does: "marks all posts of some followees as seen by a user", call: changeFeed((*inbox.Numbers).ReadFeed)},
+		{name: "countd.feed.unread", arity: -2, traits: joins, keys: noKeys, need: readFeeds, group: group, does: "number of posts that a user has not seen", call: feedUnread},
 	}
 }
 
 // changeOutbox parses an author, a post and an optional KEY. It replies with 1 if the post
 // was added or removed, else 0.
-func changeOutbox(do func(t *timeline.Timelines, author, id uint64, w *shard.Write) (timeline.Published, error)) func(*conn, [][]byte) {
-	return func(c *conn, args [][]byte) {
-		a := c.arguments(args)
+func changeOutbox(do func(t *inbox.Timelines, author, id uint64, w *shard.Write) (inbox.Published, error)) func(*arguments) {
+	return func(a *arguments) {
 		author, id := a.id("author"), a.id("id")
 		a.options(a.keyOption())
 		planWrite(a, subject{kind: ofAuthor, id: author}, 1, func(w *shard.Write) (bool, error) {
-			p, err := do(c.server.node().timelines, author, id, w)
+			p, err := do(a.node().timelines, author, id, w)
 			return p.Changed, err
 		}, appendTruth)
 	}
 }
 
-// limitOption returns LIMIT, which has the number of posts of a page.
-func limitOption(limit *int) option {
-	return textOption("limit", func(text []byte) error {
-		n, ok := strictjson.ParseUint64(text)
-		if !ok || n < 1 || n > timeline.LimitMax {
-			return fieldError("limit", fmt.Sprintf("not an integer from 1 to %d", timeline.LimitMax))
-		}
-		*limit = int(n)
-		return nil
-	})
-}
-
 var errBadCursor = fieldError("cursor", "not a cursor of this command")
 
-// listOutbox replies with ids. The last one is the CURSOR of the next page.
-func listOutbox(c *conn, args [][]byte) {
-	a := c.arguments(args)
-	author, limit, after, hasAfter := a.id("author"), timeline.LimitDefault, uint64(0), false
-	a.options(limitOption(&limit), textOption("cursor", func(text []byte) error {
+// listOutbox replies with ids. The last id is the CURSOR of the next page.
+func listOutbox(a *arguments) {
+	author, limit, after, hasAfter := a.id("author"), inbox.TimelinePostsDefault, uint64(0), false
+	a.options(limitOption(&limit, inbox.TimelinePostsMax), textOption("cursor", func(text []byte) error {
 		if after, hasAfter = parseID(text); !hasAfter {
 			return errBadCursor
 		}
 		return nil
 	}))
 	planRead(a, nil, feedRows, func(opt *shard.ReadOptions) ([]counters.Post, error) {
-		posts, _, err := c.server.node().timelines.Outbox(author, after, hasAfter, limit, opt)
+		posts, _, err := a.node().timelines.Outbox(author, after, hasAfter, limit, opt)
 		return posts, err
 	}, func(dst []byte, posts []counters.Post, _ bool) []byte {
 		dst = resp.AppendArray(dst, len(posts))
 		for _, p := range posts {
-			dst = resp.AppendBulk(dst, formatUint(p.ID))
+			dst = resp.AppendBulkUint(dst, p.ID)
 		}
 		return dst
 	})
 }
 
 // readTimeline parses a user, and optionally LIMIT, CURSOR, GROUP, COUNTS and MEMBER.
-func readTimeline(c *conn, args [][]byte) {
-	a := c.arguments(args)
-	q := timeline.Query{User: a.user(), Limit: timeline.LimitDefault}
+func readTimeline(a *arguments) {
+	c, q := a.b.conn, inbox.TimelineQuery{User: a.user(), Limit: inbox.TimelinePostsDefault}
 	var sets []byte // columns of MEMBER, separated by commas
-	a.options(limitOption(&q.Limit),
-		textOption("cursor", func(text []byte) error { return parsePostCursor(&q, text) }),
+	a.options(limitOption(&q.Limit, inbox.TimelinePostsMax),
+		textOption("cursor", func(text []byte) error {
+			if !q.ParseCursor(text) {
+				return errBadCursor
+			}
+			return nil
+		}),
 		textOption("group", func(name []byte) error {
 			if q.Group = string(name); !feed.ValidGroupName(name) {
-				return fieldError("group", fmt.Sprintf("not 1 to %d of A-Z a-z 0-9 . _ -", feed.GroupNameBytesMax))
+				return fieldError("group", inbox.GroupRule)
 			}
 			return nil
 		}),
@@ -96,9 +93,9 @@ func readTimeline(c *conn, args [][]byte) {
 				return codedError("NOPERM the user may not read the keyspace of the counts")
 			}
 			const problem = "no such keyspace of counters"
-			if q.Counts = c.server.node().Keyspace(string(name)); q.Counts == nil {
+			if q.Counts = a.node().Keyspace(string(name)); q.Counts == nil {
 				return unknown(name, "counts: "+problem)
-			} else if q.Counts.Kind != shard.KindCounters {
+			} else if q.Counts.Kind != kinds.Counters {
 				return fieldError("counts", problem)
 			}
 			return nil
@@ -107,27 +104,29 @@ func readTimeline(c *conn, args [][]byte) {
 	if a.err == nil && sets != nil {
 		a.fail(c.memberOption(&q, sets))
 	}
-	planRead(a, nil, feedRows, func(opt *shard.ReadOptions) (*timeline.Page, error) {
-		var p timeline.Page
-		seen, of := *opt, c.writtenToTimeline(&q)
-		for _, w := range of {
-			if token := w.token.Load(); token != nil {
-				seen.Token.Cluster, seen.Token.At = token.Cluster, slices.Concat(seen.Token.At, token.At)
+	planRead(a, nil, feedRows, func(opt *shard.ReadOptions) (*inbox.TimelinePage, error) {
+		var p inbox.TimelinePage
+		writes := []*written{c.server.writtenTo(kinds.KeyspaceUsers), c.server.writtenTo(kinds.KeyspaceUnread)}
+		for _, ks := range []*shard.Keyspace{q.Counts, q.Sets} {
+			if ks != nil && !slices.Contains(writes, c.server.writtenTo(ks.Name)) {
+				writes = append(writes, c.server.writtenTo(ks.Name))
 			}
 		}
-		err := seeing(&seen, func() error { return c.server.node().timelines.Read(&q, &seen, &p) }, of...)
+		var seen shard.ReadOptions
+		c.freshness(&seen, opt.Deadline, writes...)
+		err := seeing(&seen, func() error { return a.node().timelines.Read(&q, &seen, &p) }, writes...)
 		return &p, err
-	}, func(dst []byte, p *timeline.Page, resp3 bool) []byte { return appendTimeline(dst, &q, p, resp3) })
+	}, func(dst []byte, p *inbox.TimelinePage, resp3 bool) []byte { return appendTimeline(dst, &q, p, resp3) })
 }
 
 // memberOption parses the columns of MEMBER, separated by commas. They belong to the keyspace of
 // COUNTS, or else to posts.
-func (c *conn) memberOption(q *timeline.Query, columns []byte) error {
+func (c *conn) memberOption(q *inbox.TimelineQuery, columns []byte) error {
 	if q.Sets = q.Counts; q.Sets == nil {
-		if !c.mayRead(shard.KeyspacePosts) {
+		if !c.mayRead(kinds.KeyspacePosts) {
 			return codedError("NOPERM the user may not read the keyspace of the members")
 		}
-		if q.Sets = c.server.node().Keyspace(shard.KeyspacePosts); q.Sets == nil {
+		if q.Sets = c.server.node().Keyspace(kinds.KeyspacePosts); q.Sets == nil {
 			return errNoKeyspaces
 		}
 	}
@@ -137,7 +136,7 @@ func (c *conn) memberOption(q *timeline.Query, columns []byte) error {
 		case at < 0 || len(name) == 0:
 			return unknown(name, "member: no such column")
 		case slices.Contains(q.Member, uint8(at)):
-			return fieldError("member", "given twice")
+			return fieldError("member", strictjson.GivenTwice)
 		}
 		q.Member = append(q.Member, uint8(at))
 	}
@@ -147,36 +146,9 @@ func (c *conn) memberOption(q *timeline.Query, columns []byte) error {
 	return nil
 }
 
-// writtenToTimeline returns the tokens of the keyspaces of COUNTS and MEMBER, and none for a
-// connection that reads stale rows.
-func (c *conn) writtenToTimeline(q *timeline.Query) (of []*written) {
-	if c.stale {
-		return nil
-	}
-	if q.Counts != nil {
-		of = append(of, c.server.writtenTo(q.Counts.Name))
-	}
-	if q.Sets != nil && q.Sets != q.Counts {
-		of = append(of, c.server.writtenTo(q.Sets.Name))
-	}
-	return of
-}
-
-// parsePostCursor parses the last post of the previous page: id.author.
-func parsePostCursor(q *timeline.Query, text []byte) error {
-	id, author, _ := bytes.Cut(text, []byte("."))
-	var okID, okAuthor bool
-	q.After.ID, okID = parseID(id)
-	q.After.Author, okAuthor = parseID(author)
-	if q.HasAfter = okID && okAuthor; !q.HasAfter {
-		return errBadCursor
-	}
-	return nil
-}
-
 // appendTimeline appends a map of posts and cursor, which is null for the last page. A post is a
 // map of id, author and, if the command asks for them, counts and member.
-func appendTimeline(dst []byte, q *timeline.Query, p *timeline.Page, resp3 bool) []byte {
+func appendTimeline(dst []byte, q *inbox.TimelineQuery, p *inbox.TimelinePage, resp3 bool) []byte {
 	members, postMembers := 2, 2
 	if len(p.Unreadable) > 0 {
 		members++
@@ -189,8 +161,8 @@ func appendTimeline(dst []byte, q *timeline.Query, p *timeline.Page, resp3 bool)
 	}
 	dst = resp.AppendArray(resp.AppendBulk(resp.AppendMap(dst, members, resp3), "posts"), len(p.Posts))
 	for i, post := range p.Posts {
-		dst = resp.AppendBulk(resp.AppendBulk(resp.AppendMap(dst, postMembers, resp3), "id"), formatUint(post.ID))
-		dst = resp.AppendBulk(resp.AppendBulk(dst, "author"), formatUint(post.Author))
+		dst = resp.AppendBulkUint(resp.AppendBulk(resp.AppendMap(dst, postMembers, resp3), "id"), post.ID)
+		dst = resp.AppendBulkUint(resp.AppendBulk(dst, "author"), post.Author)
 		if q.Counts != nil {
 			width := len(q.Counts.Columns)
 			dst = resp.AppendMap(resp.AppendBulk(dst, "counts"), len(q.Counts.Names()), resp3)
@@ -209,9 +181,7 @@ func appendTimeline(dst []byte, q *timeline.Query, p *timeline.Page, resp3 bool)
 	}
 	dst = resp.AppendBulk(dst, "cursor")
 	if p.More {
-		last := p.Posts[len(p.Posts)-1]
-		text := strconv.AppendUint(nil, last.ID, 10)
-		dst = resp.AppendBulk(dst, strconv.AppendUint(append(text, '.'), last.Author, 10))
+		dst = resp.AppendBulk(dst, inbox.AppendCursor(nil, p.Posts[len(p.Posts)-1]))
 	} else {
 		dst = resp.AppendNull(dst, resp3)
 	}
@@ -223,4 +193,50 @@ func appendTimeline(dst []byte, q *timeline.Query, p *timeline.Page, resp3 bool)
 		dst = resp.AppendInt(dst, int64(s))
 	}
 	return dst
+}
+
+// changeFeed parses a user, followees and an optional KEY.
+func changeFeed(do func(n *inbox.Numbers, user uint64, followees []uint64, w *shard.Write) (inbox.Feed, error)) func(*arguments) {
+	return func(a *arguments) {
+		user, followees := a.user(), a.followees()
+		writeFeed(a, user, func(w *shard.Write) (inbox.Feed, error) { return do(a.node().unread, user, followees, w) })
+	}
+}
+
+// resetFeed parses a user and optionally FOLLOWEES, whose list may be empty. Without FOLLOWEES,
+// the user's followees stay the same.
+func resetFeed(a *arguments) {
+	user, followees := a.user(), []uint64(nil)
+	a.options(a.keyOption(), listOption("followees", inbox.FolloweesMax, 1, func(texts [][]byte) (err error) {
+		followees, err = followeesOf(texts)
+		return err
+	}))
+	writeFeed(a, user, func(w *shard.Write) (inbox.Feed, error) {
+		return a.node().unread.ResetFeed(user, followees, nil, w)
+	})
+}
+
+// writeFeed plans a write to a user's feed. It replies with the resulting number of new
+// posts.
+func writeFeed(a *arguments, user uint64, write func(w *shard.Write) (inbox.Feed, error)) {
+	planWrite(a, subject{kind: ofUser, id: user}, feedRows, write, func(dst []byte, f inbox.Feed, _ bool) []byte { return resp.AppendInt(dst, f.Unread) })
+}
+
+// feedUnread replies with the sum, or with DETAIL also with each followee's number.
+func feedUnread(a *arguments) {
+	user, detail := a.user(), false
+	a.options(flagOption("detail", &detail))
+	planRead(a, nil, feedRows,
+		func(opt *shard.ReadOptions) (inbox.Feed, error) { return a.node().unread.Feed(user, opt) },
+		func(dst []byte, f inbox.Feed, resp3 bool) []byte {
+			if !detail {
+				return resp.AppendInt(dst, f.Unread)
+			}
+			dst = resp.AppendInt(resp.AppendBulk(resp.AppendMap(dst, 2, resp3), "unread"), f.Unread)
+			dst = resp.AppendMap(resp.AppendBulk(dst, "followees"), len(f.Detail), resp3)
+			for _, followee := range f.Detail {
+				dst = resp.AppendInt(resp.AppendBulkUint(dst, followee.ID), followee.Unread)
+			}
+			return dst
+		})
 }

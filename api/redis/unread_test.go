@@ -171,10 +171,10 @@ func FuzzUnreadCommands(f *testing.F) {
 		c.resp3 = resp3
 		c.command(words)
 		c.batch.flush()
-		in := bufio.NewReader(bytes.NewReader(c.out.buf))
+		in := bufio.NewReader(bytes.NewReader(c.out.Buf))
 		reply, err := readReply(in)
 		if rest, _ := in.Peek(1); err != nil || len(rest) > 0 {
-			t.Fatalf("%q: %q: %v", words, c.out.buf, err)
+			t.Fatalf("%q: %q: %v", words, c.out.Buf, err)
 		}
 		if reply[0] == '-' && !strings.HasPrefix(reply, "-UNKNOWN") && n.writes.Load() != before && !strings.Contains(reply, "overflow") {
 			t.Fatalf("%q: %s, and %d writes", words, reply, n.writes.Load()-before)

@@ -6,7 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 )
 
 // A pipeline reads each thing once. A command that depends on another runs after it.
@@ -109,15 +111,15 @@ func TestUnreadErrors(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
 	n.failWrites(func(w *shard.Write) error {
-		if len(w.Ops) > 0 && w.Ops[0].ID == 2 {
-			return shard.ErrOutcomeUnknown
+		if len(apitest.RowOps(w.Ops)) > 0 && apitest.RowOps(w.Ops)[0].ID == 2 {
+			return errs.ErrOutcomeUnknown
 		}
 		return nil
 	})
 	equalReplies(t, c.do("COUNTD.DOT.CLEAR shop 1", "COUNTD.DOT.CLEAR shop 2"), "0", "-UNKNOWN the write was proposed but its outcome is unknown")
 	n.mu.readErr = func(ids []uint64) error {
 		if slices.Contains(ids, 2) {
-			return shard.ErrNoQuorum
+			return errs.ErrNoQuorum
 		}
 		return nil
 	}
@@ -129,14 +131,16 @@ func TestUnreadErrors(t *testing.T) {
 
 // A pipeline's polls allocate little.
 func TestPollAllocates(t *testing.T) {
-	c := newConn(serve(t, newFakeNode(), nil), nullConn{})
+	from := &textConn{}
+	c := newConn(serve(t, newFakeNode(), nil), from)
 	defer c.release()
 	c.begin()
 	pipeline := []byte(strings.Repeat(wire("COUNTD.POLL 7 CHANNELS 2 a b DOTS 1 shop"), 100))
 	run := func() {
-		c.in, c.from, c.to = pipeline, 0, len(pipeline)
-		c.execute()
-		if err := c.out.send(); err != nil {
+		for from.left = pipeline; len(from.left) > 0 && c.read(); {
+			c.execute()
+		}
+		if err := c.out.Send(); err != nil {
 			t.Fatal(err)
 		}
 	}

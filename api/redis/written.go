@@ -5,23 +5,21 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
-	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 )
 
-// written is the token of all writes to a keyspace that this node's clients have made. Reads carry
-// it. So a client that uses one node sees what was written through that node, even over other
-// connections of its pool. Without the token, a follower's read may lag behind the leader, within a
-// bound.
+// written is the token of all writes to a keyspace that this node's clients have made. Reads use
+// it, so a client of this node sees all writes through this node, even of other connections.
+// Without it, a follower's read may miss recent writes.
 type written struct {
 	token atomic.Pointer[shard.Token] // replaced, never changed
 	mu    sync.Mutex                  // held to replace token
 }
 
-// add adds the token of a write. All requests of one log entry have the same token, and only the
-// first of them replaces the sum.
+// add adds the token of a write. All requests of one log entry have the same token, so only the
+// first replaces the sum.
 func (w *written) add(token *shard.Token) {
 	if sum := w.token.Load(); sum != nil && sum.Cluster == token.Cluster && covers(sum, token) {
 		return
@@ -44,7 +42,7 @@ func (w *written) add(token *shard.Token) {
 	w.token.Store(sum)
 }
 
-// covers reports whether sum contains everything in token.
+// covers reports whether a read with sum also sees what a read with token sees.
 func covers(sum, token *shard.Token) bool {
 	for _, at := range token.At {
 		if !slices.ContainsFunc(sum.At, func(seen shard.GroupIndex) bool {
@@ -56,52 +54,16 @@ func covers(sum, token *shard.Token) bool {
 	return true
 }
 
-// writtenTo returns the holder of the token of a keyspace's writes.
-func (s *Server) writtenTo(keyspace string) *written {
-	w, _ := s.written.LoadOrStore(keyspace, &written{})
-	return w.(*written)
-}
-
-// freshness sets opt so that a connection's reads see what was written through this node to the
-// given keyspaces. It reuses opt's memory.
-func (c *conn) freshness(opt *shard.ReadOptions, deadline time.Time, of ...*written) {
-	*opt = shard.ReadOptions{Token: shard.Token{At: opt.Token.At[:0]}, Deadline: deadline}
-	if c.stale {
-		opt.Consistency = shard.Stale
-		return
-	}
-	for _, w := range of { // no two keyspaces share a group
-		if token := w.token.Load(); token != nil {
-			opt.Token.Cluster = token.Cluster
-			opt.Token.At = append(opt.Token.At, token.At...)
-		}
-	}
-}
-
-// seeing calls read, which reads with opt. If the cluster was restored to a state before some
-// writes, seeing forgets their tokens and reads again without them.
-func seeing(opt *shard.ReadOptions, read func() error, of ...*written) error {
+// seeing calls read, which reads with opt. If the cluster was restored to a state without some
+// writes, seeing drops their tokens and reads again.
+func seeing(opt *shard.ReadOptions, read func() error, writes ...*written) error {
 	err := read()
-	if errors.Is(err, shard.ErrBadToken) {
-		for _, w := range of {
+	if errors.Is(err, errs.ErrBadToken) {
+		for _, w := range writes {
 			w.token.Store(nil)
 		}
 		opt.Token = shard.Token{}
 		err = read()
 	}
 	return err
-}
-
-// readSets calls read with the options that freshness sets for the table's keyspace.
-func (t *table) readSets(c *conn, read func(opt *shard.ReadOptions) error, deadline time.Time) error {
-	var opt shard.ReadOptions
-	c.freshness(&opt, deadline, t.written)
-	return seeing(&opt, func() error { return read(&opt) }, t.written)
-}
-
-// get reads the rows of ids into dst.
-func (t *table) get(c *conn, ids []uint64, dst []int64, deadline time.Time) error {
-	c.freshness(&t.opt, deadline, t.written)
-	t.query = rows.Query{Width: t.width(), Rows: dst}
-	return seeing(&t.opt, func() error { return c.server.node().Read(t.ks, &t.query, ids, &t.opt) }, t.written)
 }

@@ -26,7 +26,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// keys is the number of counters among which random increments and reads choose.
+// keys is the number of counters from which increments and reads choose at random.
 const keys = 10_000
 
 func main() {

@@ -83,7 +83,7 @@ func (h *hostile) dial() net.Conn {
 	return nil
 }
 
-// badTokens sends a wrong token in each interval of every, on connections that stay open.
+// badTokens sends wrong tokens, one in each interval, on connections that stay open.
 func (h *hostile) badTokens(every time.Duration) {
 	due := time.Now()
 	for {
@@ -117,8 +117,8 @@ func (h *hostile) badTokens(every time.Duration) {
 	}
 }
 
-// hold keeps a connection open. It sends nothing or, if drips, one byte of a request or of a
-// handshake after another.
+// hold keeps a connection open. If drips is set, it sends a request or a handshake byte by
+// byte; otherwise it sends nothing.
 func (h *hostile) hold(drips bool) {
 	begin := "GET /v1/counters/posts/1 HTTP/1.1\r\nX: "
 	if h.tls {

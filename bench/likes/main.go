@@ -1,5 +1,5 @@
-// Command likes makes users like posts, at countd over HTTP or at Redis. It also reads pages of
-// posts, with or without the likes of a user. It shares no code with countd.
+// Command likes adds likes of users to posts, in countd over HTTP or in Redis. It also reads
+// pages of posts, with or without the likes of a user. It shares no code with countd.
 //
 //	likes -do like -addr 127.0.0.1:7400 -conns 64 -for 5s
 //	likes -do like -addr 127.0.0.1:7400 -conns 16 -batch 100 -n 5000000 -posts 500000 -recent
@@ -129,16 +129,16 @@ func (l *load) run(number uint64) (r result, err error) {
 	}
 }
 
-// prepare makes the next request. done is the number of ops of all connections, with this
-// request.
-func (c *caller) prepare(done int64) {
+// prepare makes the next request. total is the number of ops of all connections, including
+// this request's.
+func (c *caller) prepare(total int64) {
 	path := "/v1/counters/posts/get"
 	switch b := c.body[:0]; c.do {
 	case "sadd":
-		c.out = command(c.out[:0], "SADD", "posts:"+c.post(done)+":like:members", c.user())
+		c.out = command(c.out[:0], "SADD", "posts:"+c.post(total)+":like:members", c.user())
 		return
 	case "redis":
-		post, user := c.post(done), c.user()
+		post, user := c.post(total), c.user()
 		c.out = command(c.out[:0], "MULTI")
 		c.out = command(c.out, "SADD", "p:"+post, user)
 		c.out = command(c.out, "SCARD", "p:"+post)
@@ -155,7 +155,7 @@ func (c *caller) prepare(done int64) {
 			if i > 0 {
 				b = append(b, ',')
 			}
-			b = append(append(append(b, `{"id":"`...), c.post(done)...), '"')
+			b = append(append(append(b, `{"id":"`...), c.post(total)...), '"')
 			if c.do == "like" {
 				b = append(append(append(b, `,"member":"`...), c.user()...), `","set":true}`...)
 			} else {

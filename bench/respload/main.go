@@ -97,7 +97,7 @@ func drawn(depth, rows int, wait bool, end time.Time) pipelines {
 	}
 }
 
-// ofEach returns pipelines that increment a column of each id from first to last-1 once.
+// ofEach returns pipelines that increment a column once for each id from first to last-1.
 func ofEach(column string, first, last, depth int, wait bool) pipelines {
 	var b []byte
 	return func() ([]byte, int) {
@@ -129,7 +129,7 @@ type result struct {
 }
 
 // run sends pipelines until there are no more, each after the answer to the previous one. It
-// returns an error unless every reply is a number, and that of WAIT is not 0.
+// returns an error unless every reply is a number, and the reply to WAIT is not 0.
 func run(addr string, next pipelines, wait bool) (r result, err error) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {

@@ -24,8 +24,8 @@ import (
 	"unsafe"
 )
 
-// weiboEpoch is the unix time of id 0. An id is the second of its post, counted from weiboEpoch,
-// and 22 more bits.
+// weiboEpoch is the unix time of id 0. An id has the second of its post, counted from
+// weiboEpoch, and 22 more bits.
 const weiboEpoch = 515483463
 
 var columns = []string{"repost", "comment", "like", "view"}

@@ -29,7 +29,7 @@ func New(c *client.Client) Client { return Client{c} }
 // Live returns nil if the process of a node answers, whether the node can serve or not. It needs
 // no token.
 func (c Client) Live(ctx context.Context) error {
-	_, err := client.Ask[[]byte](ctx, c.c, client.Call{Method: http.MethodGet, Path: "/healthz", Once: true})
+	_, err := c.Raw(ctx, "/healthz")
 	return err
 }
 
@@ -38,12 +38,12 @@ func (c Client) Version(ctx context.Context) (string, error) {
 	return client.AskMember[string](ctx, c.c, get("/v1/version"), "version")
 }
 
-// Ready reports whether the node can serve. If the node cannot serve, why holds its reason and
-// the error is nil. A draining or stopping node is ready, but should get no new requests; why
-// then holds that reason. Ready sends one request to one node. If that node is not ready, the
-// next call uses the next address.
+// Ready reports whether the node can serve. If the node cannot serve, the error is nil, and
+// the result why has the node's reason. A draining or stopping node is ready, but should get
+// no new requests; the result why then says so. Ready sends one request to one node. If that
+// node is not ready, the next call uses the next address.
 func (c Client) Ready(ctx context.Context) (ready bool, why string, err error) {
-	_, err = client.Ask[[]byte](ctx, c.c, client.Call{Method: http.MethodGet, Path: "/readyz", Once: true})
+	_, err = c.Raw(ctx, "/readyz")
 	var refused *client.Error
 	if errors.As(err, &refused) && refused.Status == http.StatusServiceUnavailable {
 		return refused.Code == "draining", refused.Message, nil
@@ -60,7 +60,7 @@ func (c Client) Raw(ctx context.Context, path string) ([]byte, error) {
 // reads it locally, or only the voters do. It returns before the replicas are there.
 func (c Client) SetEverywhere(ctx context.Context, keyspace string, everywhere bool) (client.Keyspace, error) {
 	request := map[string]bool{"everywhere": everywhere}
-	return client.Ask[client.Keyspace](ctx, c.c, client.Call{Method: http.MethodPost, Path: namePath("keyspaces", keyspace) + "/everywhere", Request: request})
+	return client.Ask[client.Keyspace](ctx, c.c, post(namePath("keyspaces", keyspace)+"/everywhere", request))
 }
 
 // DropKeyspace drops a keyspace with all its rows, and returns its last state. It is sent once:
@@ -79,6 +79,10 @@ func (c Client) DropColumn(ctx context.Context, keyspace, column string) (client
 func namePath(kind, name string) string { return "/v1/" + kind + "/" + url.PathEscape(name) }
 
 func get(path string) client.Call { return client.Call{Method: http.MethodGet, Path: path} }
+
+func post(path string, request any) client.Call {
+	return client.Call{Method: http.MethodPost, Path: path, Request: request}
+}
 
 // deleteOnce returns the call of a deletion, which is sent once: a repeat might delete a new
 // object of the same name.

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"net/http"
 	"net/url"
 	"strconv"
 
@@ -29,9 +28,18 @@ type ClusterNode struct {
 	Insecure     bool     `json:"insecure,omitempty"`      // the node listens beyond loopback without protection, which --insecure permits
 	CertProblems []string `json:"cert_problems,omitempty"` // what is wrong with its certificates
 	JoinIgnored  bool     `json:"join_ignored,omitempty"`  // the node is alone, and was started with --join
-	HTTPAddr     string   `json:"http_addr"`
-	ClusterAddr  string   `json:"cluster_addr"`
-	GossipAddr   string   `json:"gossip_addr"`
+	// The node refuses new rows once it needs more memory than its limit. It refuses writes once it needs more
+	// free disk than it has. A limit of 0 means no limit. All are 0 if the node does not answer.
+	MemoryNeededBytes uint64 `json:"memory_needed_bytes"`
+	MemoryLimitBytes  uint64 `json:"memory_limit_bytes"`
+	DiskNeededBytes   uint64 `json:"disk_needed_bytes"`
+	DiskFreeBytes     uint64 `json:"disk_free_bytes"`
+	OpsWritten        uint64 `json:"ops_written"` // ops of writes answered since its start, for clients and sources; repeats do not count
+	IDsRead           uint64 `json:"ids_read"`    // ids of reads answered since its start
+
+	HTTPAddr    string `json:"http_addr"`
+	ClusterAddr string `json:"cluster_addr"`
+	GossipAddr  string `json:"gossip_addr"`
 }
 
 // ClusterNodes are the nodes of a cluster, by key.
@@ -113,7 +121,7 @@ type EntryMark struct {
 // PlanStep is one of the next steps of the placement.
 type PlanStep struct {
 	Step    string   `json:"step"`            // place, transfer, set_node_state, remove_node or raise_version
-	Group   *uint32  `json:"group,omitempty"` // of the steps place and transfer
+	Group   *uint32  `json:"group,omitempty"` // group of the steps place and transfer
 	Name    string   `json:"name,omitempty"`  // the group's name, such as posts/3
 	Add     []string `json:"add,omitempty"`
 	Remove  []string `json:"remove,omitempty"`
@@ -132,7 +140,7 @@ type ClusterVersion struct {
 	Held    bool `json:"held"`
 }
 
-// Changed is the state after a change, of the node, group or version that the change named.
+// Changed is the new state of the node, group or version that a change named.
 type Changed struct {
 	Changed bool            `json:"changed"` // false if the state was already so
 	Node    *ChangedNode    `json:"node,omitempty"`
@@ -140,14 +148,14 @@ type Changed struct {
 	Version *ClusterVersion `json:"version,omitempty"`
 }
 
-// ChangedNode is a node whose state was asked for.
+// ChangedNode is a node after a change of its state.
 type ChangedNode struct {
 	ID    string `json:"id"`
 	Key   string `json:"key"`
 	State string `json:"state"`
 }
 
-// ChangedGroup is a group whose leader or target was asked for.
+// ChangedGroup is a group after a change of its leader or target.
 type ChangedGroup struct {
 	ID     uint32   `json:"id"`
 	Leader string   `json:"leader"`
@@ -238,7 +246,7 @@ func (c Client) ClusterVersion(ctx context.Context) (ClusterVersion, error) {
 // changeCluster makes a change. Repeating the call is safe. It returns once the change has
 // begun.
 func (c Client) changeCluster(ctx context.Context, what string, request any) (Changed, error) {
-	return client.Ask[Changed](ctx, c.c, client.Call{Method: http.MethodPost, Path: "/v1/admin/" + what, Request: request})
+	return client.Ask[Changed](ctx, c.c, post("/v1/admin/"+what, request))
 }
 
 // Drain moves the leaders off a node, named by name or key, and gives it no new replicas.

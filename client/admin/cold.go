@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"net/http"
 	"time"
 
 	"github.com/countd/countd/client"
@@ -100,7 +99,7 @@ func (c Client) MigrateCold(ctx context.Context, m ColdMigration) (ColdOrdered, 
 		Before    uint64 `json:"before,omitempty,string"`
 		OlderThan int64  `json:"older_than_seconds,omitempty"`
 		DryRun    bool   `json:"dry_run,omitempty"`
-	}{m.Keyspace, m.Before, int64(m.OlderThan / time.Second), m.DryRun})
+	}{Keyspace: m.Keyspace, Before: m.Before, OlderThan: int64(m.OlderThan / time.Second), DryRun: m.DryRun})
 }
 
 // StopCold stops the current jobs on all nodes.
@@ -109,5 +108,5 @@ func (c Client) StopCold(ctx context.Context) (ColdOrdered, error) {
 }
 
 func (c Client) orderCold(ctx context.Context, verb string, request any) (ColdOrdered, error) {
-	return client.Ask[ColdOrdered](ctx, c.c, client.Call{Method: http.MethodPost, Path: "/v1/admin/cold/" + verb, Request: request})
+	return client.Ask[ColdOrdered](ctx, c.c, post("/v1/admin/cold/"+verb, request))
 }

@@ -24,7 +24,7 @@ type Past struct {
 }
 
 // Past reads the ops that messages of a source apply to rows of a keyspace, beginning at a
-// position. If there are no messages from there on yet, Next is that position.
+// position. If there are no messages there or later yet, Next is that position.
 func (c Client) Past(ctx context.Context, source, keyspace string, partition uint32, from SourcePosition) (Past, error) {
 	return orderSource[Past](ctx, c, source, "past", map[string]any{"keyspace": keyspace, "partition": partition, "from": from})
 }

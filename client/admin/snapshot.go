@@ -21,7 +21,7 @@ type Snapshot struct {
 	Bytes         int64  // length of the snapshot
 	Index         uint64 // log index of the snapshot
 	Rows          uint64
-	Digest        string // of the rows, 16 hex digits
+	Digest        string // digest of the rows, 16 hex digits
 }
 
 // SavedSource is a source in a backup. The shards keep the source's positions under its number.
@@ -41,7 +41,7 @@ func (c Client) SavedSources(ctx context.Context) ([]SavedSource, error) {
 // RestoreSource creates a source from the backup of another cluster, paused. Shards that are
 // restored later continue it at their positions. The call may be repeated.
 func (c Client) RestoreSource(ctx context.Context, s SavedSource) (Source, error) {
-	return client.Ask[Source](ctx, c.c, client.Call{Method: http.MethodPost, Path: "/v1/admin/sources", Request: s})
+	return client.Ask[Source](ctx, c.c, post("/v1/admin/sources", s))
 }
 
 // Restored describes a shard after a restore.
@@ -51,7 +51,7 @@ type Restored struct {
 	Digest string `json:"digest"`
 	// CursorsSetBack is the number of cursors that were beyond the last notice and were set back
 	// to it. Rows and Digest then differ from those of the snapshot.
-	CursorsSetBack uint64 `json:"cursors_set_back"`
+	CursorsSetBack uint64 `json:"cursors_set_back,omitempty"`
 }
 
 // Snapshot takes a snapshot of a shard, which is named by the number of its group. The
@@ -82,14 +82,13 @@ func (c Client) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
 
 var errNoHead = errors.New("its index, rows, digest or length is not told")
 
-// Restore replaces the rows of a shard by those of a snapshot of that many bytes. It is refused
+// Restore replaces the rows of a shard by those of a snapshot, whose length is bytes. It is refused
 // if the shard has rows, outboxes or members, unless force deletes them first. The client never
 // retries this request. To repeat a restore that was cut short, set force.
 //
-// If the snapshot's columns differ from those of the keyspace, columns holds the snapshot's
-// column names by number, "" for a column that was dropped before; otherwise columns is nil.
-// Counts go to the columns of these names. The digest of the answer is then that of the shard,
-// not the snapshot's.
+// If the snapshot's columns differ from the keyspace's, columns holds the snapshot's column names
+// by number, "" for a dropped column. Otherwise columns is nil. Counts go to the columns of these
+// names. The digest of the answer is then the shard's digest, not the snapshot's.
 func (c Client) Restore(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool, columns []string) (Restored, error) {
 	query := "?force=" + strconv.FormatBool(force)
 	if columns != nil {

@@ -59,9 +59,8 @@ func (p *SourcePosition) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// orderSource sends a command about a source.
 func orderSource[T any](ctx context.Context, c Client, name, verb string, request any) (T, error) {
-	return client.Ask[T](ctx, c.c, client.Call{Method: http.MethodPost, Path: namePath("sources", name) + "/" + verb, Request: request})
+	return client.Ask[T](ctx, c.c, post(namePath("sources", name)+"/"+verb, request))
 }
 
 // Sources lists the sources by name.

@@ -92,13 +92,14 @@ type UserRights struct {
 	Limits *UserLimits `json:"limits,omitempty"`
 }
 
-// UserChange is the body of a request to store a user. If Was is given, the user must have those rights.
+// UserChange is the body of a request to store a user. If Was is given, the user must have those
+// rights.
 type UserChange struct {
 	UserRights
 	Was *UserRights `json:"was,omitempty"`
 }
 
-// putUser stores a user while the rights of the user equal was.
+// putUser stores the rights of a user if its current rights equal was.
 func (c Client) putUser(ctx context.Context, name string, rights UserRights, was *UserRights) (User, error) {
 	request := UserChange{rights, was}
 	return client.Ask[User](ctx, c.c, client.Call{Method: http.MethodPut, Path: namePath("users", name), Request: request, Write: true})

@@ -39,3 +39,21 @@ func TestSeveralAddrs(t *testing.T) {
 		t.Errorf("exit %d: %s", got.Code, got.Err)
 	}
 }
+
+// Right after a start a node has no leader for a moment. A command waits for it, and for no other refusal.
+func TestNoLeaderIsWaitedFor(t *testing.T) {
+	server := nodetest.New(t)
+	refusals, code := 2, "no_leader"
+	server.Fail = func(*http.Request, []byte) *nodetest.Fault {
+		if refusals--; refusals < 0 {
+			return nil
+		}
+		return &nodetest.Fault{Status: 503, Code: code, Message: "try again"}
+	}
+	i := against(t, server)
+	i.OK("get", "7")
+	refusals, code = 2, "draining"
+	if got := i.Run("get", "7"); got.Code != cli.ExitFail || refusals != 1 {
+		t.Errorf("exit %d after %d refusals: %s", got.Code, 2-refusals, got.Err)
+	}
+}

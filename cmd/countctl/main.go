@@ -6,21 +6,12 @@
 package main
 
 import (
-	"github.com/countd/countd/cmd/countctl/internal/access"
-	"github.com/countd/countd/cmd/countctl/internal/backup"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/cluster"
-	"github.com/countd/countd/cmd/countctl/internal/counters"
+	"github.com/countd/countd/cmd/countctl/internal/data"
 	"github.com/countd/countd/cmd/countctl/internal/load"
-	"github.com/countd/countd/cmd/countctl/internal/social"
-	"github.com/countd/countd/cmd/countctl/internal/sources"
-	"github.com/countd/countd/cmd/countctl/internal/transfer"
 )
 
 func main() { cli.Main(groups...) }
 
-// groups are the commands of all packages.
-var groups = []cli.Commands{
-	counters.Commands, transfer.Commands, load.Commands, social.Commands,
-	cluster.Commands, backup.Commands, sources.Commands, access.Commands,
-}
+var groups = []cli.Commands{data.Commands, load.Commands, cluster.Commands}

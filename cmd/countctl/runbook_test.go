@@ -64,7 +64,7 @@ func TestRunbookHasEveryWarningAndError(t *testing.T) {
 
 // elsewhere are messages of the runbook that no single text of the program has whole.
 var elsewhere = []string{
-	"address already in use", "holds groups but no node.json", "has a node.json but no groups.json", "writes of new rows stopped", "writes to groups led here stopped",
+	"address already in use", "holds groups but no node.json", "has a node.json but no groups.json", "writes stopped", "writes of new rows stopped", "writes to groups led here stopped",
 }
 
 // Each message by which the runbook knows a failed start or a line of the log is in the

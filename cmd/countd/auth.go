@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/countd/countd/auth"
-	"github.com/countd/countd/auth/audit"
 )
 
 // authConfig holds the settings of authentication and of the audit log.
@@ -14,7 +13,6 @@ type authConfig struct {
 	AuditLog  string
 }
 
-// add adds the flags of the settings.
 func (a *authConfig) add(c *config) {
 	a.Mode = auth.Off
 	c.flags.Var(&a.Mode, "auth", "whether callers need tokens: off, permissive (serves everybody, and logs and counts the calls that enforce would refuse) or enforce")
@@ -25,7 +23,7 @@ func (a *authConfig) add(c *config) {
 // openAuth opens the audit log and, unless --auth is off, the authorizer.
 func (p *process) openAuth(c *config) (err error) {
 	if c.Auth.AuditLog != "" {
-		if p.audit, err = audit.Open(c.Auth.AuditLog, p.registry, p.logger); err != nil {
+		if p.audit, err = auth.OpenAuditLog(c.Auth.AuditLog, p.registry, p.logger); err != nil {
 			return err
 		}
 	}

@@ -17,17 +17,18 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/countd/countd/api"
-	"github.com/countd/countd/auth/audit"
+	"github.com/countd/countd/api/gate"
+	"github.com/countd/countd/auth"
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
-	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/storage"
 	"github.com/countd/countd/shard/tiering"
 )
@@ -90,11 +91,16 @@ type config struct {
 	sources map[string]string
 }
 
+// outboxes returns what the outbox of an author keeps.
+func (c *config) outboxes() inbox.OutboxKeep {
+	return inbox.OutboxKeep{Posts: c.OutboxMax, Layout: c.Cold.Layouts[kinds.KeyspacePosts], For: c.OutboxKeep}
+}
+
 // newConfig returns the defaults, with flags that no command line has set yet.
 func newConfig() *config {
 	c := &config{
-		Shards: map[string]int{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: headroom.DiskReserveDefault,
-		Limits: shard.LimitsDefault, CursorIdle: shard.CursorIdleDefault, FeedIdle: tiering.FeedIdleDefault, OutboxKeep: shard.OutboxKeepDefault, OutboxMax: shard.OutboxMaxDefault,
+		Shards: map[string]int{}, MemoryLimit: memoryShare{percent: 80}, DiskReserve: tiering.DiskReserveDefault,
+		Limits: shard.LimitsDefault, CursorIdle: unread.CursorIdleDefault, FeedIdle: tiering.FeedIdleDefault, OutboxKeep: inbox.OutboxKeepDefault, OutboxMax: inbox.OutboxPostsDefault,
 		Cold: tiering.ColdConfig{
 			After: tiering.ColdAfterDefault, SealAfter: tiering.SealAfterDefault, ScrubEvery: tiering.ScrubEveryDefault, CacheBytes: tiering.ColdCacheBytesDefault,
 			Layouts: map[string]tiering.IDLayout{"posts": tiering.LayoutWeibo},
@@ -110,7 +116,7 @@ func newConfig() *config {
 	c.flags.StringVar(&c.GossipAddr, "gossip-addr", "127.0.0.1:7402", "address, TCP and UDP, at which nodes gossip about which of them are alive")
 	c.flags.StringVar(&c.RedisAddr, "redis-addr", "", "address for Redis clients, such as 127.0.0.1:7403 (default: none)")
 	c.flags.StringVar(&c.NodeID, "node-id", "", "this node's name, 1 to 64 of A-Z a-z 0-9 . _ -, unique in the cluster (default: generated at the first start and kept in the data directory)")
-	c.flags.Var(listFlag{&c.Join, "HOST:PORT,…", nil}, "join", "gossip addresses, HOST:PORT, separated by commas, at which the node searches for other nodes while it runs; each search resolves a host name again, to all its addresses; without --join a new node forms a cluster by itself")
+	c.flags.Var(listFlag{&c.Join, "HOST:PORT,…", nil}, "join", "gossip addresses of other nodes, separated by commas; each search for nodes resolves a host name again, to all its addresses; without --join a new node forms a cluster by itself")
 	c.flags.IntVar(&c.Expect, "bootstrap-expect", 0, "with --join: form a new cluster once this many new nodes, each started with the same number, see each other, 1 to 32")
 	c.flags.StringVar(&c.ClusterName, "cluster-name", "", "name of the cluster, 1 to 32 of A-Z a-z 0-9 . _ -, the same on all its nodes; nodes with another name are refused (default: none)")
 	c.flags.Var(listFlag{&c.Hosts, "HOST,…", checkHost}, "allowed-hosts", "host names allowed in a request's Host header, separated by commas, in addition to IP literals, localhost and this node's own names; * allows any")
@@ -120,26 +126,26 @@ func newConfig() *config {
 	c.flags.StringVar(&c.GossipKeys, "gossip-key-file", "", "file with the keys that encrypt gossip, one per line: 16, 24 or 32 bytes in base64; the first encrypts, all decrypt")
 	c.flags.StringVar(&c.SourceSecrets, "source-secrets-dir", "", "directory with the files that sources may name: passwords, certificates and keys for their brokers, and no files of the node (default: sources may name none)")
 	c.flags.StringVar((*string)(&c.Transition), "gossip-transition", "", "while a cluster turns on the encryption of gossip: accept receives both kinds and sends plain gossip; send receives both and encrypts")
-	c.flags.Var(program.DurationFlag{D: &c.Placement.ReplaceAfter}, "replace-after", "how long a node may be unreachable before its replicas are rebuilt on other nodes and it is removed for good, 1s to 720h; choose more than your longest repair")
+	c.flags.Var(program.DurationFlag{D: &c.Placement.ReplaceAfter}, "replace-after", "how long a node may be unreachable before other nodes rebuild its replicas and remove it for good, 1s to 720h; choose more than your longest repair")
 	c.flags.Var(logStoreFlag{&c.LogStore}, "log-store", "log store, shared or boltdb; it cannot be changed after the first start (default: the node's own, shared for a new node)")
 	c.flags.Var(keyspacesFlag[int]{c.Shards, "N", c.parseShards}, "shards", "number of shards of a built-in keyspace except board, used when the keyspace is created, as NAME=N, 1 to 64, preferably odd, default 7; may be repeated")
-	c.flags.Var(&c.MemoryLimit, "memory-limit", "memory limit beyond which writes create no new rows, 64MiB or more, in bytes or as a share of the machine's memory or, if lower, of its control group's limit; 0 for no limit")
+	c.flags.Var(&c.MemoryLimit, "memory-limit", "memory limit beyond which writes create no new rows: bytes, or a share of the machine's memory or its control group's lower limit; 64MiB or more, 0 for no limit")
 	c.flags.Var(sizeFlag{&c.DiskReserve}, "disk-reserve", "writes are refused when the free disk space is not more than this plus the size of the next snapshots; 0 for no reserve")
-	c.flags.Var(program.DurationFlag{D: &c.Cold.After}, "cold-after", "age, by the time in its id, from which a row moves from memory to disk once nobody has written near it for a minute; 0 for never, 1s or more")
-	c.flags.Var(program.DurationFlag{D: &c.Cold.SealAfter}, "seal-after", "age, by the time in its id, from which a row is packed in memory once nobody has written near it for a minute; 0 for never, 1s or more")
+	c.flags.Var(program.DurationFlag{D: &c.Cold.After}, "cold-after", "age, by the time in its id, at which a row moves to disk once nobody has written near it for a minute; 0 for never, 1s or more")
+	c.flags.Var(program.DurationFlag{D: &c.Cold.SealAfter}, "seal-after", "age, by the time in its id, at which a row is packed in memory once nobody has written near it for a minute; 0 for never, 1s or more")
 	c.flags.Var(program.DurationFlag{D: &c.Cold.ScrubEvery}, "scrub-every", "interval in which all rows and sets of members on disk are read to detect damage, at 8 MiB/s at most; 0 for never, 1s or more")
 	c.flags.Var(sizeFlag{&c.Cold.CacheBytes}, "cold-cache", "memory for caching cold rows, 1MiB or more")
 	c.flags.Var(sizeFlag{&c.MembersMemory}, "members-memory", "memory for filters and recent changes of members, 8MiB or more")
 	c.flags.Var(program.DurationFlag{D: &c.FeedIdle}, "feed-idle", "how long after its last use a user's feed or outbox moves from memory to disk; 0 for never, 1s or more")
 	c.flags.Var(program.DurationFlag{D: &c.OutboxKeep}, "outbox-keep", "how long an author's outbox keeps a post, by the time in its id (--id-layout of posts), counted back from the author's newest post, 1m to 876000h")
-	c.flags.IntVar(&c.OutboxMax, "outbox-max", c.OutboxMax, fmt.Sprintf("number of posts that an author's outbox keeps, 1 to %d; the oldest go first", outbox.PostsMax))
+	c.flags.IntVar(&c.OutboxMax, "outbox-max", c.OutboxMax, fmt.Sprintf("number of posts that an author's outbox keeps, 1 to %d; the oldest go first", counters.OutboxPostsMax))
 	c.flags.Var(keyspacesFlag[tiering.IDLayout]{c.Cold.Layouts, "LAYOUT", parseLayout}, "id-layout", "how the ids of a keyspace encode time: weibo, twitter, none or SHIFT:EPOCH:UNIT, such as 22:515483463:1s with a unit of whole microseconds; may be repeated")
 	c.flags.Var(program.DurationFlag{D: &c.Limits.KeyHorizon}, "key-horizon", "how long an Idempotency-Key is remembered at least, 5m to 720h")
 	c.flags.IntVar(&c.Limits.KeysMax, "keys-max", c.Limits.KeysMax, fmt.Sprintf("number of keys that a shard remembers, 1 to %d; when it is full, new keys are refused (429 overloaded)", dedup.KeysMaxMax))
 	c.flags.Var(program.DurationFlag{D: &c.Limits.ProducerIdle}, "producer-idle", "how long an idle Countd-Producer is remembered")
 	c.flags.IntVar(&c.Limits.ProducersMax, "producers-max", c.Limits.ProducersMax, fmt.Sprintf("number of producers that a shard remembers, 1 to %d; when it is full, the one idle for longest is forgotten", dedup.ProducersMaxMax))
 	c.flags.Var(program.DurationFlag{D: &c.CursorIdle}, "cursor-idle", "how long the cursors of a user who reads no channel and clears no dot are kept, 48h to 87600h; a user who returns later counts as new")
-	c.flags.Var(program.DurationFlag{D: &c.ShutdownDelay}, "shutdown-delay", "how long a node of several that was told to stop still accepts requests after it is no longer ready and leads nothing, so that load balancers can turn to other nodes, 0s to 10m")
+	c.flags.Var(program.DurationFlag{D: &c.ShutdownDelay}, "shutdown-delay", "how long a stopping node of several, no longer ready and without leaderships, still accepts requests until load balancers turn to other nodes, 0s to 10m")
 	c.flags.Var(levelFlag{&c.LogLevel}, "log-level", "lowest level to log: debug, info, warn or error")
 	c.flags.StringVar(&c.LogFormat, "log-format", "text", "format of a log line on standard error: text or json")
 	return c
@@ -152,7 +158,7 @@ func (c *config) validate() error {
 	}
 	addrs := []struct {
 		name, addr string
-		dialled    bool // by other nodes, so it must name one host
+		dialled    bool // whether other nodes dial the address, so it must name one host
 	}{
 		{"http-addr", c.HTTPAddr, false}, {"cluster-addr", c.ClusterAddr, true}, {"gossip-addr", c.GossipAddr, true},
 		{"redis-addr", c.RedisAddr, false},
@@ -171,7 +177,7 @@ func (c *config) validate() error {
 		seen[a.addr] = a.name
 	}
 	for name, n := range c.Shards {
-		if name == shard.KeyspaceBoard && n != 1 {
+		if name == kinds.KeyspaceBoard && n != 1 {
 			return c.bad("shards", "the board has one shard, always")
 		}
 		if !shard.IsBuiltin(name) {
@@ -198,8 +204,8 @@ func (c *config) validate() error {
 		within(c, "keys-max", c.Limits.KeysMax, 1, dedup.KeysMaxMax),
 		within(c, "producer-idle", c.Limits.ProducerIdle, time.Millisecond, dedup.HorizonMax),
 		within(c, "producers-max", c.Limits.ProducersMax, 1, dedup.ProducersMaxMax),
-		within(c, "outbox-keep", c.OutboxKeep, shard.OutboxKeepMin, shard.OutboxKeepMax),
-		within(c, "outbox-max", c.OutboxMax, 1, outbox.PostsMax),
+		within(c, "outbox-keep", c.OutboxKeep, inbox.OutboxKeepMin, inbox.OutboxKeepMax),
+		within(c, "outbox-max", c.OutboxMax, 1, counters.OutboxPostsMax),
 		within(c, "cold-cache", c.Cold.CacheBytes, coldCacheMin, math.MaxInt64),
 		within(c, "members-memory", c.MembersMemory, members.MemoryBytesMin, math.MaxInt64),
 		c.neverOr1s("cold-after", c.Cold.After), c.neverOr1s("seal-after", c.Cold.SealAfter),
@@ -216,8 +222,8 @@ func (c *config) validate() error {
 	return nil
 }
 
-// validateSecrets refuses a directory of sources' files that has files of the node. An
-// admin of the HTTP API can make the node send files of that directory to any address.
+// validateSecrets refuses a directory for sources that has files of the node. An admin of the HTTP API
+// can make the node send files of that directory to any address.
 func (c *config) validateSecrets() error {
 	if c.SourceSecrets == "" {
 		return nil
@@ -258,9 +264,9 @@ func (c *config) memoryLimit() (uint64, error) {
 	if err != nil {
 		return 0, c.bad("memory-limit", err.Error())
 	}
-	if limit > 0 && limit < headroom.MemoryLimitMin {
+	if limit > 0 && limit < tiering.MemoryLimitMin {
 		return 0, c.bad("memory-limit", fmt.Sprintf("%s is %d bytes; at least %d are needed, or 0 for none",
-			&c.MemoryLimit, limit, uint64(headroom.MemoryLimitMin)))
+			&c.MemoryLimit, limit, uint64(tiering.MemoryLimitMin)))
 	}
 	return limit, nil
 }
@@ -295,7 +301,7 @@ func (e *configError) Error() string { return e.problem }
 // by commas, and adds to the map.
 type keyspacesFlag[V any] struct {
 	of    map[string]V
-	kind  string // of the values, for help
+	kind  string // kind of the values, for help
 	parse func(keyspace, text string) (V, error)
 }
 
@@ -327,7 +333,6 @@ func (f keyspacesFlag[V]) Set(text string) error {
 	return nil
 }
 
-// parseShards parses the number of a keyspace's shards.
 func (c *config) parseShards(keyspace, text string) (int, error) {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > shardsMax {
@@ -370,7 +375,7 @@ func (c *config) loggerTo(w io.Writer) *slog.Logger {
 			a.Key = "for"
 		}
 		if a.Value.Kind() == slog.KindString {
-			a.Value = slog.StringValue(audit.MaskTokens(a.Value.String()))
+			a.Value = slog.StringValue(auth.MaskTokens(a.Value.String()))
 		}
 		return a
 	}}
@@ -393,7 +398,7 @@ func (c *config) allowedHosts() []string {
 // listFlag is a flag that accepts texts separated by commas, and adds to the list.
 type listFlag struct {
 	list  *[]string
-	kind  string             // of the texts, for help
+	kind  string             // kind of the texts, for help
 	check func(string) error // nil for none
 }
 
@@ -426,7 +431,7 @@ func checkHost(host string) error {
 		name = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	}
 	const chars = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
-	named := host == api.AnyHost || net.ParseIP(name) != nil || name != "" && len(name) <= hostBytesMax && strings.Trim(name, chars) == ""
+	named := host == gate.AnyHost || net.ParseIP(name) != nil || name != "" && len(name) <= hostBytesMax && strings.Trim(name, chars) == ""
 	if !named || err == nil && addrProblem(host, false) != "" {
 		return fmt.Errorf("%q is neither * nor an address nor a host name, 1 to %d of A-Z a-z 0-9 . _ -", host, hostBytesMax)
 	}

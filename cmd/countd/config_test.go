@@ -11,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/must"
-	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // load resolves a configuration from the three sources, as a command would.
@@ -98,6 +100,9 @@ func TestEverySettingFromEverySource(t *testing.T) {
 	slices.Sort(settings)
 	if !slices.Equal(names, settings) {
 		t.Fatalf("this test knows %v, the program %v", names, settings)
+	}
+	if got, want := c.outboxes(), (inbox.OutboxKeep{Posts: 500, Layout: tiering.LayoutTwitter, For: 240 * time.Hour}); got != want {
+		t.Errorf("outboxes keep %+v, want %+v", got, want)
 	}
 	fromEnv, err := load(t, nil, env, "")
 	if err != nil {
@@ -327,8 +332,8 @@ func TestConfigTellsOfStrayEnvironment(t *testing.T) {
 
 // If a start lacks disk space, its error names the setting.
 func TestOpenFailed(t *testing.T) {
-	full := &shard.DiskFullError{FreeBytes: 7, NeededBytes: 9, ReserveBytes: 8}
-	for err, want := range map[error]string{full: "7 bytes are free and more than 9 are needed, of which 8 are the reserve: free some of the disk, or give a lower --disk-reserve", shard.ErrNoLeader: shard.ErrNoLeader.Error()} {
+	full := &errs.DiskFullError{FreeBytes: 7, NeededBytes: 9, ReserveBytes: 8}
+	for err, want := range map[error]string{full: "7 bytes are free and more than 9 are needed, of which 8 are the reserve: free some of the disk, or give a lower --disk-reserve", errs.ErrNoLeader: errs.ErrNoLeader.Error()} {
 		if got := openFailed(err); !errors.Is(got, err) || !strings.HasSuffix(got.Error(), want) {
 			t.Errorf("%v, want it to end with %q", got, want)
 		}

@@ -65,7 +65,6 @@ func addrProblem(addr string, dialled bool) string {
 	return ""
 }
 
-// hostOf returns the host of a valid address.
 func hostOf(addr string) string {
 	host, _, _ := net.SplitHostPort(addr)
 	return host

@@ -10,7 +10,6 @@ import (
 	"time"
 )
 
-// resolveTimeout bounds the search for the addresses of a host.
 const resolveTimeout = 5 * time.Second
 
 // openPort is a port that everybody who reaches it may use.
@@ -53,8 +52,8 @@ func (c *config) openPorts(authenticates bool) []openPort {
 	return open
 }
 
-// checkExposure refuses settings with open ports unless they say --insecure. It reports
-// whether there are any.
+// checkExposure refuses settings with open ports, unless --insecure is set. It reports whether there
+// are open ports.
 func (c *config) checkExposure(authenticates bool, logger *slog.Logger) (exposed bool, err error) {
 	open := c.openPorts(authenticates)
 	if len(open) == 0 {

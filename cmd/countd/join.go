@@ -14,6 +14,7 @@ import (
 	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 )
 
@@ -147,7 +148,7 @@ func (p *process) beginServing(c *config) error {
 func (p *process) plan(ctx context.Context, request []byte) ([]byte, error) {
 	controller := p.controller.Load()
 	if controller == nil {
-		return nil, fmt.Errorf("%w: this node is starting", shard.ErrNoLeader)
+		return nil, fmt.Errorf("%w: this node is starting", errs.ErrNoLeader)
 	}
 	return controller.HandlePlan(ctx, request)
 }
@@ -156,12 +157,11 @@ func (p *process) plan(ctx context.Context, request []byte) ([]byte, error) {
 func (p *process) admit(ctx context.Context, request []byte) ([]byte, error) {
 	admission := p.admission.Load()
 	if admission == nil {
-		return nil, fmt.Errorf("%w: this node is starting", shard.ErrNoLeader)
+		return nil, fmt.Errorf("%w: this node is starting", errs.ErrNoLeader)
 	}
 	return cluster.CallHandler(admission.HandleJoin)(ctx, request)
 }
 
-// alive reports whether gossip hears of a node.
 func (p *process) alive(key string) bool {
 	m, _ := p.gossip.Member(key)
 	return m.Alive

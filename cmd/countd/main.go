@@ -61,6 +61,10 @@ func rootCommand(c *config) *cobra.Command {
 			"Each setting is a flag, an environment variable (COUNTD_DATA_DIR for --data-dir)\n" +
 			"and a key of the YAML file (data-dir). Flags override variables, variables the file,\n" +
 			"and the file the defaults.",
+		Example: "  countd                                  # a node on loopback, with its data in ./countd-data\n" +
+			"  countd --config /etc/countd/countd.yaml\n" +
+			"  countctl incr 1 like=1                  # in another terminal\n" +
+			"  countctl get 1",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArgs,

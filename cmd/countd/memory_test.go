@@ -1,6 +1,8 @@
 package main
 
-import "testing"
+import (
+	"testing"
+)
 
 func TestPercentFor(t *testing.T) {
 	for _, live := range []uint64{0, 1 << 20, 10 << 20, 100 << 20, 255 << 20, 256 << 20, 1 << 30, 64 << 30} {

@@ -16,8 +16,8 @@ type notifier struct {
 	logger *slog.Logger
 }
 
-// newNotifier returns nil when NOTIFY_SOCKET is not set or cannot be reached: the process
-// serves all the same.
+// newNotifier returns nil if NOTIFY_SOCKET is not set or cannot be reached. The process then serves
+// without it.
 func newNotifier(logger *slog.Logger) *notifier {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {

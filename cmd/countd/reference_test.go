@@ -58,7 +58,7 @@ func TestDocsNameMetrics(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_0-9]+)` \\|").FindAllStringSubmatch(string(text), -1) {
 		known[m[1]] = true
 	}
-	for _, page := range []string{"OPERATING.md", "SECURITY.md", "UNREAD.md"} {
+	for _, page := range []string{"OPERATING.md", "MONITORING.md", "SECURITY.md", "UNREAD.md"} {
 		text, err := os.ReadFile("../../docs/" + page)
 		if err != nil {
 			t.Fatal(err)

@@ -19,16 +19,17 @@ import (
 	"github.com/countd/countd/api"
 	"github.com/countd/countd/api/redis"
 	"github.com/countd/countd/auth"
-	"github.com/countd/countd/auth/audit"
 	"github.com/countd/countd/cluster"
+	"github.com/countd/countd/console"
 	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/sources"
 )
 
-// signalApart is how long after the signal to stop another signal counts as the same one:
-// process managers and terminals send it to the process and to its group.
+// signalApart is the time after a signal to stop in which another signal counts as the
+// same one. Process managers and terminals signal the process and its group.
 const signalApart = time.Second
 
 // errServerEnded is returned if a server ends although nothing stopped it.
@@ -45,7 +46,7 @@ type process struct {
 	server     *api.Server
 	redis      *redis.Server    // nil without --redis-addr
 	auth       *auth.Authorizer // nil with --auth off
-	audit      *audit.Log       // nil without --audit-log
+	audit      *auth.AuditLog   // nil without --audit-log
 	unfollow   func()           // ends what followUsers began; nil until then
 	served     chan error       // receives the result of Serve of either server
 	tls        transport
@@ -65,7 +66,7 @@ func serve(c *config) error {
 	// signalApart or more after the first.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
-	reloads := make(chan os.Signal, 1) // from here on SIGHUP ends no process
+	reloads := make(chan os.Signal, 1) // from here on, SIGHUP does not end the process
 	signal.Notify(reloads, syscall.SIGHUP)
 
 	logger := c.logger()
@@ -78,7 +79,7 @@ func serve(c *config) error {
 		err error
 	}
 	started := make(chan outcome, 1)
-	go func() { // ends with start or, stopped before that, with the process
+	go func() { // ends when start returns, or with the process
 		p, err := start(c, logger)
 		started <- outcome{p, err}
 	}()
@@ -122,7 +123,7 @@ func (p *process) run(signals <-chan os.Signal, delay time.Duration) error {
 	return err
 }
 
-// awaitAnother returns the first signal that arrives gap or more after firstAt.
+// awaitAnother returns the first signal that arrives at least the time gap after firstAt.
 func awaitAnother(signals <-chan os.Signal, firstAt time.Time, gap time.Duration) os.Signal {
 	for s := range signals {
 		if time.Since(firstAt) >= gap {
@@ -175,9 +176,10 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 	return p, nil
 }
 
-// checkFileLimit refuses a limit of open files that a node cannot live with, and warns of one that
-// leaves clients fewer connections than they may have.
+// checkFileLimit refuses a limit of open files with which a node cannot run. It warns of one that
+// leaves fewer than clientsFew connections for clients.
 func checkFileLimit(logger *slog.Logger) error {
+	const clientsFew = 8192
 	const raise = "raise it: ulimit -n of a shell, LimitNOFILE= of a unit, --ulimit nofile= of a container"
 	limit, err := scarce.FileLimit()
 	switch {
@@ -185,7 +187,7 @@ func checkFileLimit(logger *slog.Logger) error {
 		logger.Warn("cannot tell how many connections there is room for", "err", err)
 	case limit < scarce.FilesMin:
 		return fmt.Errorf("the limit of open files is %d, and a node needs %d, better %d: %s", limit, scarce.FilesMin, scarce.FilesWanted, raise)
-	case limit < scarce.FilesWanted:
+	case limit.ForClients() < clientsFew:
 		logger.Warn("the limit of open files is low: the node keeps half of it, and refuses connections beyond the rest",
 			"limit", int(limit), "wanted", scarce.FilesWanted, "for_clients", limit.ForClients(), "hint", raise)
 	}
@@ -207,16 +209,20 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 	p.sources = sources.New(sources.Config{
 		Node: p.starting.opened, Self: p.dir.Identity.Key(), Alive: p.alive, Open: openBroker, SecretsDir: c.SourceSecrets, Logger: p.logger,
 	})
+	pages, err := console.New()
+	if err != nil {
+		return err
+	}
 	server, err := api.New(api.Config{
-		Auth: p.auth, Audit: p.audit,
-		Backend: &p.starting, Sources: p.sources, Admin: admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several()}), Listener: l.http, Scheme: c.TLS.scheme(), AllowedHosts: c.allowedHosts(), Version: program.VersionText(), Registry: p.registry, Logger: p.logger,
+		Auth: p.auth, Audit: p.audit, Console: pages.Serve,
+		Backend: &p.starting, Sources: p.sources, Outboxes: c.outboxes(), Admin: admin.New(admin.Config{Node: p.starting.opened, Alive: p.alive, JoinsOthers: c.several()}), Listener: l.http, Scheme: c.TLS.scheme(), AllowedHosts: c.allowedHosts(), Version: program.VersionText(), Registry: p.registry, Logger: p.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make HTTP server: %w", err)
 	}
 	p.server = server
 	go func() { p.served <- server.Serve() }() // ended by stop
-	if err := p.openRedis(l.redis); err != nil {
+	if err := p.openRedis(c, l.redis); err != nil {
 		return err
 	}
 	hadCluster := p.dir.Identity.ClusterID != ""
@@ -254,8 +260,6 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 		Limits:           c.Limits,
 		CursorIdle:       c.CursorIdle,
 		FeedIdle:         c.FeedIdle,
-		OutboxKeep:       c.OutboxKeep,
-		OutboxMax:        c.OutboxMax,
 		MemoryLimit:      memoryLimit,
 		CollectorPercent: collector,
 		DiskReserve:      c.DiskReserve,
@@ -280,12 +284,12 @@ func (p *process) open(c *config, l *ports, memoryLimit uint64) error {
 }
 
 // openRedis starts to serve clients of Redis, if there is a listener for them.
-func (p *process) openRedis(l net.Listener) error {
+func (p *process) openRedis(c *config, l net.Listener) error {
 	if l == nil {
 		return nil
 	}
 	server, err := redis.New(redis.Config{
-		Backend: &p.starting, Auth: p.auth, Listener: l, Version: program.VersionText(), Registry: p.registry, Logger: p.logger,
+		Backend: &p.starting, Outboxes: c.outboxes(), Auth: p.auth, Listener: l, Version: program.VersionText(), Registry: p.registry, Logger: p.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("cannot make Redis server: %w", err)
@@ -297,7 +301,7 @@ func (p *process) openRedis(l net.Listener) error {
 
 // openFailed adds the remedy to the error of a full disk.
 func openFailed(err error) error {
-	if errors.Is(err, shard.ErrDiskFull) {
+	if errors.Is(err, errs.ErrDiskFull) {
 		return fmt.Errorf("cannot open node: %w: free some of the disk, or give a lower --disk-reserve", err)
 	}
 	return fmt.Errorf("cannot open node: %w", err)
@@ -328,7 +332,7 @@ func (p *process) checkShards(c *config) {
 }
 
 // fatal ends the process for an error that no group can survive, such as a log that cannot
-// be written: otherwise the node might acknowledge writes that are not durable. It closes
+// be written. Otherwise the node might acknowledge writes that are not durable. It closes
 // nothing, because closing would write.
 func (p *process) fatal(err error) {
 	p.logger.Error("fatal: exiting, so that no write is acknowledged that is not durable", "err", err)

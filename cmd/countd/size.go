@@ -32,7 +32,7 @@ var errNoShare = errors.New("want 1% to 100%, or a number of bytes such as 4GiB"
 // memoryShare is a flag for a bound of memory: a size, or a share of the machine's memory such
 // as 80%. limit resolves a share.
 type memoryShare struct {
-	percent uint64 // of the machine's memory, if not 0
+	percent uint64 // per cent of the machine's memory, if not 0
 	bytes   uint64
 }
 
@@ -82,7 +82,6 @@ func (s *memoryShare) limit(machine memlimit.Provider) (uint64, error) {
 // control group's if that has a lower limit.
 func machineMemory() (uint64, error) { return leastOf(memlimit.FromSystem, memlimit.FromCgroup) }
 
-// leastOf returns the least of the known limits.
 func leastOf(limits ...memlimit.Provider) (uint64, error) {
 	least, problem := uint64(math.MaxUint64), error(nil)
 	for _, limit := range limits {

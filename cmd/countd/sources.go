@@ -18,7 +18,7 @@ import (
 
 const (
 	envPrefix = "COUNTD_"
-	// configFlag names the file; a file cannot name another.
+	// configFlag names the file; a file cannot name another file.
 	configFlag = "config"
 	// fileBytesMax bounds a configuration file; a full one has some hundred bytes.
 	fileBytesMax = 64 << 10
@@ -55,7 +55,7 @@ func (c *config) resolveOne(setting *pflag.Flag, inFile map[string]fileValue, lo
 	if v, ok := inFile[name]; ok {
 		text, source = v.text, fmt.Sprintf("file %s:%d", c.file, v.line)
 	}
-	// Ignore an empty variable: shells and compose files leave such behind.
+	// Ignore an empty variable, because shells and compose files set empty variables.
 	if v, _ := lookup(envName(name)); v != "" {
 		text, source = v, "env "+envName(name)
 	}
@@ -70,7 +70,6 @@ func (c *config) resolveOne(setting *pflag.Flag, inFile map[string]fileValue, lo
 	return nil
 }
 
-// envName returns the environment variable of a setting.
 func envName(setting string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(setting, "-", "_"))
 }

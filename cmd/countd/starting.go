@@ -6,14 +6,16 @@ import (
 	"sync/atomic"
 
 	"github.com/countd/countd/api"
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 )
 
 // starting is the Backend of the servers until the node is open. It answers /healthz, reports at
 // /readyz why the node waits, and refuses other requests like a shard without a leader.
 type starting struct {
-	api.Backend // nil: its calls have a keyspace, and there is none yet
+	api.Backend // nil: the servers call its methods only for a keyspace, and there is none yet
 	waiting     atomic.Pointer[func() string]
 	node        atomic.Pointer[shard.Node] // nil until the servers have the node
 }
@@ -30,7 +32,7 @@ func (s *starting) opened() (*shard.Node, error) {
 }
 
 func (s *starting) Ready() error {
-	return fmt.Errorf("%w: this node waits for %s", shard.ErrNoLeader, (*s.waiting.Load())())
+	return fmt.Errorf("%w: this node waits for %s", errs.ErrNoLeader, (*s.waiting.Load())())
 }
 
 func (s *starting) Status() shard.Status {
@@ -54,7 +56,7 @@ func (s *starting) CreateKeyspace(context.Context, shard.Keyspace) (*shard.Keysp
 	return nil, s.Ready()
 }
 
-func (s *starting) AddColumns(context.Context, string, []string, map[string]*int64) (*shard.Keyspace, error) {
+func (s *starting) AddColumns(context.Context, string, []column.Column) (*shard.Keyspace, error) {
 	return nil, s.Ready()
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
 )
 
 // Before there is a node:
@@ -26,13 +27,13 @@ func TestStartingRefuses(t *testing.T) {
 		"ready":      s.Ready,
 		"catch up":   func() error { return s.CatchUp(ctx) },
 		"create":     func() error { _, err := s.CreateKeyspace(ctx, shard.Keyspace{}); return err },
-		"columns":    func() error { _, err := s.AddColumns(ctx, "posts", nil, nil); return err },
+		"columns":    func() error { _, err := s.AddColumns(ctx, "posts", nil); return err },
 		"everywhere": func() error { _, err := s.SetEverywhere(ctx, "posts", true); return err },
 		"drop":       func() error { _, err := s.DropKeyspace(ctx, "posts"); return err },
 		"column":     func() error { _, err := s.DropColumn(ctx, "posts", "like"); return err },
 		"opened":     func() error { _, err := s.opened(); return err },
 	} {
-		if err := call(); !errors.Is(err, shard.ErrNoLeader) || !strings.Contains(err.Error(), "waits for two more nodes") {
+		if err := call(); !errors.Is(err, errs.ErrNoLeader) || !strings.Contains(err.Error(), "waits for two more nodes") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 const (
 	announceTimeout = time.Second     // for other nodes to hear of the stop
 	readersTimeout  = time.Second     // for readers of sources to apply their batch
-	handOverTimeout = 3 * time.Second // for other nodes to take over the leads of this one
+	handOverTimeout = 3 * time.Second // for other nodes to take over the groups that this one leads
 	drainTimeout    = 2 * time.Second // after that, for requests in flight
 	closeTimeout    = 4 * time.Second // after that, for the groups and their snapshots
 	// lateTimeout is how long a step may take to return after its timeout.
@@ -75,7 +75,6 @@ func (p *process) stop(delay time.Duration) error {
 	return errors.Join(errs...)
 }
 
-// endReaders stops the readers of sources.
 func (p *process) endReaders(ctx context.Context) error {
 	p.sources.Close(ctx)
 	return nil

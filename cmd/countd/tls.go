@@ -9,12 +9,13 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/internal/certs"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/rpc"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // tlsFiles are the files of a certificate. CA has the authorities that a peer's certificate
@@ -23,7 +24,6 @@ type tlsFiles struct{ Cert, Key, CA string }
 
 func (f tlsFiles) set() bool { return f.Cert != "" }
 
-// scheme returns the scheme of the URLs of this node.
 func (f tlsFiles) scheme() string {
 	if f.set() {
 		return "https"
@@ -31,7 +31,6 @@ func (f tlsFiles) scheme() string {
 	return "http"
 }
 
-// tlsFlags adds the settings of TLS.
 func (c *config) tlsFlags() {
 	c.flags.StringVar(&c.TLS.Cert, "tls-cert", "", "file with the certificate of this node and its chain (PEM). With it, HTTP and Redis clients need TLS 1.2 or later")
 	c.flags.StringVar(&c.TLS.Key, "tls-key", "", "file with the key of --tls-cert, in PEM")
@@ -47,14 +46,14 @@ func (c *config) tlsFlags() {
 // validateTLS refuses a file without the files that it needs.
 func (c *config) validateTLS() error {
 	for _, f := range []struct{ name, value, with, other string }{
-		{"tls-key", c.TLS.Key, "tls-cert", c.TLS.Cert},
-		{"tls-cert", c.TLS.Cert, "tls-key", c.TLS.Key},
-		{"tls-client-ca", c.TLS.CA, "tls-cert", c.TLS.Cert},
-		{"cluster-tls-cert", c.ClusterTLS.Cert, "cluster-tls-key", c.ClusterTLS.Key},
-		{"cluster-tls-cert", c.ClusterTLS.Cert, "cluster-tls-ca", c.ClusterTLS.CA},
-		{"cluster-tls-key", c.ClusterTLS.Key, "cluster-tls-cert", c.ClusterTLS.Cert},
-		{"cluster-tls-ca", c.ClusterTLS.CA, "cluster-tls-cert", c.ClusterTLS.Cert},
-		{"cluster-tls-name", c.PeerName, "cluster-tls-cert", c.ClusterTLS.Cert},
+		{name: "tls-key", value: c.TLS.Key, with: "tls-cert", other: c.TLS.Cert},
+		{name: "tls-cert", value: c.TLS.Cert, with: "tls-key", other: c.TLS.Key},
+		{name: "tls-client-ca", value: c.TLS.CA, with: "tls-cert", other: c.TLS.Cert},
+		{name: "cluster-tls-cert", value: c.ClusterTLS.Cert, with: "cluster-tls-key", other: c.ClusterTLS.Key},
+		{name: "cluster-tls-cert", value: c.ClusterTLS.Cert, with: "cluster-tls-ca", other: c.ClusterTLS.CA},
+		{name: "cluster-tls-key", value: c.ClusterTLS.Key, with: "cluster-tls-cert", other: c.ClusterTLS.Cert},
+		{name: "cluster-tls-ca", value: c.ClusterTLS.CA, with: "cluster-tls-cert", other: c.ClusterTLS.Cert},
+		{name: "cluster-tls-name", value: c.PeerName, with: "cluster-tls-cert", other: c.ClusterTLS.Cert},
 	} {
 		if f.value != "" && f.other == "" {
 			return c.bad(f.name, "needs --"+f.with)
@@ -73,7 +72,6 @@ type transport struct {
 	metrics *certs.Metrics
 }
 
-// open reads the files of the settings.
 func (t *transport) open(c *config, p *process) error {
 	t.metrics = certs.NewMetrics()
 	if err := p.registry.Register(t.metrics); err != nil {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/cluster"
-	"github.com/countd/countd/cmd/countd/internal/events"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
 )
@@ -39,15 +38,15 @@ type watcher struct {
 	gossip   watchedGossip
 	self     string // key
 	settings cluster.PlanSettings
-	log      *events.Watch
-	unheard  map[string]time.Time // nodes that gossip has never named, and since when
+	log      *clusterWatch
+	unheard  map[string]time.Time // nodes that gossip has never named, with the time since then
 
 	stop, stopped chan struct{}
 }
 
 func watch(node watchedNode, gossip watchedGossip, self string, settings cluster.PlanSettings, logger *slog.Logger) *watcher {
 	w := &watcher{
-		node: node, gossip: gossip, self: self, settings: settings, log: events.NewWatch(logger),
+		node: node, gossip: gossip, self: self, settings: settings, log: newClusterWatch(logger),
 		unheard: map[string]time.Time{}, stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	go w.run()
@@ -73,14 +72,13 @@ func (w *watcher) run() {
 	}
 }
 
-// view returns the node's view.
-func (w *watcher) view(now time.Time) events.View {
+func (w *watcher) view(now time.Time) clusterView {
 	catalog, health := w.node.Catalog(), w.node.Health()
 	name := admin.Names(catalog)
-	v := events.View{At: now, Disk: events.Space(health.Disk), Memory: events.Space(health.Memory)}
+	v := clusterView{At: now, Disk: viewSpace(health.Disk), Memory: viewSpace(health.Memory)}
 	dead := map[string]time.Duration{}
 	for _, key := range slices.Sorted(maps.Keys(catalog.Nodes)) {
-		n := events.Node{Key: key, Name: name[key], State: string(catalog.Nodes[key].State)}
+		n := viewNode{Key: key, Name: name[key], State: string(catalog.Nodes[key].State)}
 		if n.DeadSince, n.Stopped = w.deadSince(key, now); !n.DeadSince.IsZero() {
 			dead[key] = now.Sub(n.DeadSince)
 		}
@@ -89,7 +87,7 @@ func (w *watcher) view(now time.Time) events.View {
 	groups := cluster.GroupNames(catalog)
 	for _, number := range slices.Sorted(maps.Keys(catalog.Groups)) {
 		leader, here := health.Leaders[number]
-		v.Groups = append(v.Groups, events.Group{Name: groups[number], Here: here, Leader: leader, Voters: catalog.Groups[number].Target})
+		v.Groups = append(v.Groups, viewGroup{Name: groups[number], Here: here, Leader: leader, Voters: catalog.Groups[number].Target})
 	}
 	for _, number := range health.VotersFull {
 		v.VotersFull = append(v.VotersFull, groups[number])
@@ -101,8 +99,8 @@ func (w *watcher) view(now time.Time) events.View {
 	return v
 }
 
-// deadSince returns since when a node is dead, or the zero time while it is alive, and
-// whether it was stopped.
+// deadSince returns the time since which a node is dead, or the zero time while it is
+// alive. It also reports whether the node was stopped.
 func (w *watcher) deadSince(key string, now time.Time) (since time.Time, stopped bool) {
 	m, heard := w.gossip.Member(key)
 	switch {

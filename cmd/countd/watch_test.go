@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/cluster"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
-	"github.com/countd/countd/shard/headroom"
+	"github.com/countd/countd/shard/tiering"
 )
 
 // watchedParts is a node of four, n1, and the gossip that it hears.
@@ -36,12 +36,12 @@ func TestWatcherGathersTheView(t *testing.T) {
 	for _, name := range []string{"n1", "n2", "n3", "n4"} {
 		known.Nodes[name] = catalog.Node{Key: name, Name: name, State: catalog.NodeActive, VersionMax: 1}
 	}
-	known.Keyspaces["posts"] = catalog.Keyspace{Name: "posts", Shards: 2, FirstGroup: 1}
+	known.Keyspaces["posts"] = catalog.Keyspace{Name: "posts", Groups: []uint32{1, 2}}
 	known.Groups[1] = catalog.Placement{Target: []string{"n1", "n2", "n3"}}
 	known.Groups[2] = catalog.Placement{Target: []string{"n2", "n3", "n4"}}
 	parts := &watchedParts{
 		catalog: known,
-		health:  shard.Health{Leaders: map[uint32]string{1: "n1"}, Disk: headroom.Usage{Full: true, NeededBytes: 2, HasBytes: 1}, VotersFull: []uint32{1}},
+		health:  shard.Health{Leaders: map[uint32]string{1: "n1"}, Disk: tiering.Usage{Full: true, NeededBytes: 2, HasBytes: 1}, VotersFull: []uint32{1}},
 		heard: map[string]cluster.Member{
 			"n2": {Since: began},
 			"n3": {Since: began, State: cluster.MemberStopping},
@@ -86,7 +86,7 @@ func TestWatcherLogs(t *testing.T) {
 	view := catalog.New().View()
 	view.Nodes["n1"] = catalog.Node{Key: "n1", Name: "n1", State: catalog.NodeActive}
 	lines := make(chan string, 1)
-	parts := &watchedParts{catalog: view, health: shard.Health{Memory: headroom.Usage{Full: true}}}
+	parts := &watchedParts{catalog: view, health: shard.Health{Memory: tiering.Usage{Full: true}}}
 	w := watch(parts, parts, "n1", cluster.PlanSettingsDefault, slog.New(slog.NewTextHandler(lineWriter(lines), nil)))
 	if line := <-lines; !strings.Contains(line, `msg="writes of new rows stopped"`) {
 		t.Errorf("logged %q", line)

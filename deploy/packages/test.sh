@@ -6,7 +6,7 @@
 set -euo pipefail
 package=$(realpath "${1:?usage: deploy/packages/test.sh PACKAGE.deb}")
 if [ "${COUNTD_TEST_ROOT:-}" = "" ]; then
-  for program in dpkg unshare chroot runuser curl; do
+  for program in dpkg unshare chroot runuser curl python3; do
     command -v $program >/dev/null || { echo "skipped: $program is not installed"; exit 0; }
   done
   [ "$(id -u)" = 0 ] || { echo "skipped: it needs root"; exit 0; }
@@ -31,12 +31,14 @@ fail() { echo "FAIL: $*" >&2; exit 1; }
 
 pid=
 start() { # as the unit does
-  install -d -o countd -g countd -m 0700 /var/lib/countd
   local command
   command=$(sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/countd.service)
   # shellcheck disable=SC2086
   runuser -u countd -- setpriv --no-new-privs --bounding-set=-all $command &
   pid=$!
+  ready
+}
+ready() {
   for _ in $(seq 300); do
     curl -fs 127.0.0.1:7400/readyz >/dev/null && return
     kill -0 $pid 2>/dev/null || fail "countd has ended"
@@ -50,9 +52,30 @@ stop() {
 }
 likes() { countctl -o json get 4467107636950632 | grep -o '"like":[0-9]*'; }
 
-dpkg -i "$package" >/dev/null
+dpkg -i "$package" >/printed
 [ "$(stat -c %U:%G:%a /etc/countd/countd.yaml)" = root:countd:640 ] || fail "countd.yaml is $(stat -c %U:%G:%a /etc/countd/countd.yaml)"
-man -w countd countctl-incr >/dev/null || fail "no man page"
+[ "$(stat -c %U:%G:%a /var/lib/countd)" = countd:countd:700 ] || fail "/var/lib/countd is $(stat -c %U:%G:%a /var/lib/countd)"
+man -w countctl-incr >/dev/null || fail "no man page"
+man countd | grep -q 'countctl(1)' || fail "man countd does not name countctl(1)"
+man countctl | grep -q 'countd(8)' || fail "man countctl does not name countd(8)"
+for file in $(grep -ho '/usr/share/doc/[^ ,]*[a-zA-Z]' /printed /etc/countd/countd.yaml); do
+  [ -e "$file" ] || fail "there is no $file"
+done
+
+# What the installation prints, as it is.
+command=$(sed -n "s/^  \(su .*\)/\1/p" /printed)
+[ "$command" != "" ] || fail "the installation does not say how to start countd without systemd"
+bash -c "exec $command" &
+pid=$!
+ready
+bash -ec "$(sed -n 's/^Try: //p' /printed)" >/tried || fail "what the installation prints fails: $(cat /tried)"
+grep -q '^1  *0  *0  *1  *0$' /tried || fail "what the installation prints does not count: $(cat /tried)"
+PYTHONDONTWRITEBYTECODE=1 python3 /usr/share/doc/countd/examples/python/site.py 8000 127.0.0.1:7400 &
+site=$!
+curl -fsS --retry 20 --retry-connrefused --retry-delay 1 '127.0.0.1:8000/badge?as=7' | grep -q '"posts": *0' || fail "the site in the package does not work"
+kill $site
+wait $site || true
+stop
 start
 [ "$(ps -o user= -C countd)" = countd ] || fail "it runs as $(ps -o user= -C countd)"
 countctl incr 4467107636950632 like=3 >/dev/null
@@ -87,16 +110,18 @@ chmod +x /noting/systemctl
 export PATH=/noting:$PATH
 noted() { # WANT COMMAND …
   : >/noting/calls
-  "${@:2}" >/dev/null || fail "${*:2} failed"
+  "${@:2}" >/printed || fail "${*:2} failed"
   local calls
   calls=$(grep -v daemon-reload /noting/calls) || true
   [ "$calls" = "$1" ] || fail "${*:2} calls systemctl: $calls"
 }
 rm /etc/countd/countd.yaml
 noted 'try-restart countd.service' dpkg -i /next.deb
+[ "$(grep -c /usr/share/doc /printed)" = 0 ] || fail "the upgrade prints what an installation does"
 [ ! -e /etc/countd/countd.yaml ] || fail "the upgrade restored countd.yaml"
 noted 'disable --now countd.service' dpkg -r countd
 noted 'enable --now countd.service' dpkg -i "$package"
+grep -q 'countd runs as a service' /printed || fail "the installation prints $(cat /printed)"
 noted 'disable --now countd.service' dpkg -P countd
 [ -e /var/lib/countd/node.json ] || fail "the purge deleted the data"
 noted 'enable --now countd.service' dpkg -i "$package"

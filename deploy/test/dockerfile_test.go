@@ -65,7 +65,7 @@ func build(t *testing.T, args ...string) *image {
 	}
 	for _, program := range []string{"unshare", "nsenter", "setpriv", "chroot", "ip"} {
 		if _, err := exec.LookPath(program); err != nil {
-			t.Skip(err)
+			t.Skipf("%s (Debian: util-linux, and iproute2 for ip) is not installed; .ci/run installs it", program)
 		}
 	}
 	stages, lex := parse(t)

@@ -8,7 +8,7 @@ import (
 	"math/bits"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/golomb"
+	"github.com/countd/countd/internal/wire"
 )
 
 // A block holds rows of ascending ids. Integers are little-endian.
@@ -27,8 +27,8 @@ import (
 //	bits:       row after row, from the highest bit of a byte on: the gap to the
 //	            previous id, less 1, except in the first row of a group; the counts
 //
-// The CRC covers the block's name, which is its key in Pebble, and all bytes behind the
-// CRC. So a reader refuses a block in the place of another.
+// The CRC covers the block's name, which is its key in Pebble, and all bytes after the CRC. So a
+// reader refuses a block that is in the place of another block.
 const (
 	blockVersion   = 1
 	blockHeadBytes = 16
@@ -51,13 +51,13 @@ var ErrDamaged = errors.New("cold rows are damaged")
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // encodeBlock appends one block to dst, with as many rows of p as fit, beginning at p.IDs[from]. It
-// returns the index of the row behind the last.
+// returns the index of the row after the last.
 func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byte, next int) {
 	start := len(dst)
 	c := chooseCodes(p, from, min(len(p.IDs), from+blockRowsMax))
 	// The size of the directory is known only after the last row, so the bits have a
 	// buffer of their own.
-	var w golomb.Writer
+	var w wire.GolombWriter
 	var directory []byte
 	room := blockBytesMax - blockHeadBytes - len(c)
 	next = from
@@ -88,7 +88,7 @@ func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byt
 	return dst, next
 }
 
-// namedCRC returns the CRC of a key of Pebble and a body, so that a body under another key fails it.
+// namedCRC returns the CRC of a key of Pebble and a body. It differs if the body is under another key.
 func namedCRC(name, body []byte) uint32 {
 	return crc32.Update(crc32.Checksum(name, castagnoli), castagnoli, body)
 }
@@ -103,7 +103,7 @@ func chooseCodes(p *engine.Page, from, to int) codes {
 		gaps[bits.Len64(p.IDs[i]-p.IDs[i-1]-1)]++
 	}
 	c := make(codes, 1, 1+p.Width)
-	c[0] = byte(golomb.K(&gaps))
+	c[0] = byte(wire.GolombK(&gaps))
 	for column := range p.Width {
 		c = append(c, columnCode(p, from, to, column))
 	}
@@ -120,19 +120,19 @@ func columnCode(p *engine.Page, from, to, column int) byte {
 		v := p.Counts[i*p.Width+column]
 		negative, used = negative || v < 0, used || v != 0
 		sizes[bits.Len64(uint64(v))]++
-		zigzagged[bits.Len64(golomb.Zigzag(v))]++
+		zigzagged[bits.Len64(wire.Zigzag(v))]++
 	}
 	switch {
 	case !used:
 		return codeNone
 	case negative:
 		// k is at least 1, because 2^64-1 has no code for k = 0.
-		return byte(max(golomb.K(&zigzagged), 1)) | codeZigzag
+		return byte(max(wire.GolombK(&zigzagged), 1)) | codeZigzag
 	}
-	return byte(golomb.K(&sizes))
+	return byte(wire.GolombK(&sizes))
 }
 
-func (c codes) putRow(w *golomb.Writer, p *engine.Page, i int, first bool) {
+func (c codes) putRow(w *wire.GolombWriter, p *engine.Page, i int, first bool) {
 	if !first {
 		w.PutValue(p.IDs[i]-p.IDs[i-1]-1, uint(c[0]))
 	}
@@ -141,7 +141,7 @@ func (c codes) putRow(w *golomb.Writer, p *engine.Page, i int, first bool) {
 		switch {
 		case code == codeNone:
 		case code&codeZigzag != 0:
-			w.PutValue(golomb.Zigzag(v), uint(code&^codeZigzag))
+			w.PutValue(wire.Zigzag(v), uint(code&^codeZigzag))
 		default:
 			w.PutValue(uint64(v), uint(code))
 		}
@@ -165,7 +165,7 @@ func openBlock(name, b []byte) (block, error) {
 	return takeApart(b)
 }
 
-// takeApart is openBlock without verifying the checksum.
+// takeApart is like openBlock, but does not verify the checksum.
 func takeApart(b []byte) (block, error) {
 	columns, rows := int(b[5]), int(binary.LittleEndian.Uint16(b[6:]))
 	head := blockHeadBytes + 1 + columns
@@ -206,7 +206,7 @@ func (k *block) get(id uint64, row []int64) error {
 		}
 	}
 	at, begins := k.group(low)
-	r := golomb.Reader{Buf: k.bits, At: begins}
+	r := wire.GolombReader{Buf: k.bits, At: begins}
 	for i := low * groupRows; i < k.rows && i < (low+1)*groupRows; i++ {
 		if i > low*groupRows {
 			at += r.TakeValue(uint(k.codes[0])) + 1
@@ -226,7 +226,7 @@ func (k *block) get(id uint64, row []int64) error {
 	return nil
 }
 
-func (k *block) skipCounts(r *golomb.Reader) {
+func (k *block) skipCounts(r *wire.GolombReader) {
 	for _, code := range k.codes[1:] {
 		if code != codeNone {
 			r.TakeValue(uint(code &^ codeZigzag))
@@ -235,13 +235,13 @@ func (k *block) skipCounts(r *golomb.Reader) {
 }
 
 // takeCounts reads the counts of a row into row, which may be shorter.
-func (k *block) takeCounts(r *golomb.Reader, row []int64) {
+func (k *block) takeCounts(r *wire.GolombReader, row []int64) {
 	for column, code := range k.codes[1:] {
 		v := int64(0)
 		switch {
 		case code == codeNone:
 		case code&codeZigzag != 0:
-			v = golomb.Unzigzag(r.TakeValue(uint(code &^ codeZigzag)))
+			v = wire.Unzigzag(r.TakeValue(uint(code &^ codeZigzag)))
 		default:
 			v = int64(r.TakeValue(uint(code)))
 		}
@@ -253,7 +253,7 @@ func (k *block) takeCounts(r *golomb.Reader, row []int64) {
 
 // appendTo appends the rows of ids first … last to p.
 func (k *block) appendTo(p *engine.Page, first, last uint64) error {
-	r := golomb.Reader{Buf: k.bits}
+	r := wire.GolombReader{Buf: k.bits}
 	id := k.first
 	for i := range k.rows {
 		if i%groupRows == 0 {

@@ -30,8 +30,8 @@ func (n *Generation) Rows() int { return n.rows }
 // Width returns the number of columns.
 func (n *Generation) Width() int { return n.width }
 
-// Sum returns a checksum that distinguishes the contents from those of another generation
-// with the same number.
+// Sum returns a checksum of the contents. It differs from that of any other generation with the
+// same number.
 func (n *Generation) Sum() uint32 { return n.sum }
 
 // Bytes returns the bytes in memory and on disk, without Pebble's overhead.

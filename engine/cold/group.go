@@ -10,21 +10,21 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // Group owns the generations of one shard.
 //
-// A generation stays on disk while somebody retains it or a snapshot names it (pins.go).
-// After a restart, Sweep removes the others.
+// A generation stays on disk while somebody retains it or a snapshot names it (pins.go). After a
+// restart, Sweep removes all other generations.
 type Group struct {
 	store  *Store
 	number uint32
 
 	mu struct {
 		sync.Mutex
-		open   map[uint64]*Generation // those that are retained
-		stored map[uint64]struct{}    // those on disk
+		open   map[uint64]*Generation // the retained generations
+		stored map[uint64]struct{}    // the numbers on disk
 		pins   map[string][]uint64    // by snapshot
 		pinned map[uint64]int         // how many pins name it
 		held   int                    // calls of Hold that were not released
@@ -33,7 +33,7 @@ type Group struct {
 
 var _ engine.Cold = (*Group)(nil)
 
-// Group returns the generations of a group. Sweep removes those of an earlier process
+// Group returns the generations of a group. Sweep removes the generations of an earlier process
 // that nobody has opened by then.
 func (s *Store) Group(number uint32) (*Group, error) {
 	done, err := s.db.Use()
@@ -92,14 +92,14 @@ func (g *Group) list() error {
 	})
 }
 
-// aboveLocked raises the next generation's number above number, which is on disk or in a
-// snapshot.
+// aboveLocked makes the next generation's number higher than the given one, which is on
+// disk or in a snapshot.
 func (s *Store) aboveLocked(number uint64) { s.mu.next = max(s.mu.next, number+1) }
 
 // each calls fn with all keys of a kind, without their kind and group.
 func (g *Group) each(kind byte, fn func(key, value []byte) error) error {
 	prefix := groupKey(kind, g.number)
-	it, err := g.store.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: pebbledb.After(prefix)})
+	it, err := g.store.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: scarce.PrefixEnd(prefix)})
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (g *Group) removeLocked(number uint64) error {
 	batch := g.store.db.NewBatch()
 	defer batch.Close()
 	first := generationKey(keyBlock, g.number, number)
-	err := batch.DeleteRange(first, pebbledb.After(first), nil)
+	err := batch.DeleteRange(first, scarce.PrefixEnd(first), nil)
 	if err == nil {
 		err = batch.Delete(generationKey(keyGeneration, g.number, number), nil)
 	}
@@ -254,7 +254,7 @@ func (s *Store) Drop(number uint32) error {
 	defer batch.Close()
 	for _, kind := range []byte{keyBlock, keyGeneration, keyPin, keyRecord} {
 		first := groupKey(kind, number)
-		if err := batch.DeleteRange(first, pebbledb.After(first), nil); err != nil {
+		if err := batch.DeleteRange(first, scarce.PrefixEnd(first), nil); err != nil {
 			return fmt.Errorf("cannot remove the cold rows of group %d: %w", number, err)
 		}
 	}

@@ -13,12 +13,12 @@ import (
 //
 //	version 1 (1) | columns (1) | rows (8) | last id (8) | first id (8), bytes (2) and CRC32C (4) of each block … | CRC32C (4)
 //
-// The last CRC covers the key and all bytes before it, so the rows too.
+// The last CRC covers the key and all bytes before it, including the rows.
 type index struct {
 	width  int
 	rows   int
 	last   uint64
-	firsts []uint64 // of each block
+	firsts []uint64 // first key of each block
 	sizes  []uint16
 	sums   []uint32 // each block's CRC
 	sum    uint32   // this index's CRC

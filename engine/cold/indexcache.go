@@ -12,7 +12,7 @@ import (
 // for a block of 4 KiB. The cache has three times the size of the indexes, because blocks pass
 // through it too.
 const (
-	indexShare    = 48 // of the size of the store's files
+	indexShare    = 48 // one part in 48 of the size of the store's files
 	indexCacheMin = 2 << 20
 	indexCacheMax = 1 << 30 // enough for 48 GiB of files; with more, the most used indexes stay
 	// indexFitEvery is how many bytes the store writes between two resizes of the cache. For

@@ -35,14 +35,13 @@ func latencyClass(took time.Duration) int {
 	return min(doublings*4+int(micros<<2>>doublings&3), latencyClasses-1)
 }
 
-// latencyBound returns the upper bound of a class.
 func latencyBound(class int) time.Duration {
 	return time.Duration((4+class%4+1)<<(class/4)) * time.Microsecond / 4
 }
 
 // Latencies is a copy of a histogram of reads by duration.
 type Latencies struct {
-	Sum     time.Duration // of all durations
+	Sum     time.Duration // sum of all durations
 	classes [latencyClasses]uint64
 }
 

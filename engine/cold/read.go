@@ -71,7 +71,7 @@ func (k blockKey) flight() string {
 	return strconv.FormatUint(uint64(k.group), 36) + "." + strconv.FormatUint(k.generation, 36) + "." + strconv.FormatUint(uint64(k.block), 36)
 }
 
-// readNow is read in the caller's own goroutine, without a turn and without a deadline.
+// readNow is like read, but runs in the caller's goroutine, without a turn and without a deadline.
 func (s *Store) readNow(key blockKey) ([]byte, error) {
 	if b, ok := s.cache.GetIfPresent(key); ok {
 		s.stats.hits.Add(1)
@@ -84,7 +84,7 @@ func (s *Store) readNow(key blockKey) ([]byte, error) {
 	return b, err
 }
 
-// readOnce is readNow for a caller that reads the block only once: it does not fill the
+// readOnce is like readNow, but for a caller that reads the block only once: it does not fill the
 // cache.
 func (s *Store) readOnce(key blockKey) ([]byte, error) {
 	if b, ok := s.cache.GetIfPresent(key); ok {

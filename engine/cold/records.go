@@ -14,11 +14,11 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
-// Records is what a shard stores outside of memory in addition to rows: byte bodies, each under a
-// key. Its methods are safe for concurrent use.
+// Records holds what a shard stores on disk besides rows: bodies of bytes, each under a key. Its
+// methods are safe for concurrent use.
 //
 // Records live at most as long as the process, because their contents are in the owner's Raft log and snapshots
 // too. So Records writes them without a sync, and Open removes the records of an earlier process. Generations
@@ -28,9 +28,9 @@ import (
 //
 //	'r' | group (4) | set (4) | key (8)    CRC32C, little-endian (4) | body
 //
-// with a CRC of the key in Pebble, the record's version (4) and the body. set is the number of
-// one Records; a store never reuses it. The owner chooses the version. A reader names the
-// version that it expects, so Read refuses a body that was replaced like a damaged one.
+// with a CRC of the key in Pebble, the record's version (4) and the body. set is the number of one
+// Records; a store never reuses it. The owner chooses the version. A reader names the version that it
+// expects, so for a replaced body Read returns ErrDamaged.
 type Records struct {
 	store *Store
 	group uint32
@@ -150,7 +150,7 @@ func (r *Records) Remove() error {
 		return nil
 	}
 	return r.change(func(batch *pebble.Batch) error {
-		return batch.DeleteRange(r.prefix(), pebbledb.After(r.prefix()), nil)
+		return batch.DeleteRange(r.prefix(), scarce.PrefixEnd(r.prefix()), nil)
 	})
 }
 
@@ -179,7 +179,7 @@ func (r *Records) Read(ctx context.Context, key uint64, version uint32) ([]byte,
 	return r.store.shared(ctx, flight, func() ([]byte, error) { return r.ReadNow(key, version) })
 }
 
-// ReadNow is Read without waiting for a turn and without a deadline, for a caller that
+// ReadNow is like Read, but without a turn and without a deadline, for a caller that
 // blocks others.
 func (r *Records) ReadNow(key uint64, version uint32) ([]byte, error) {
 	s := r.store
@@ -219,7 +219,7 @@ func (r *Records) Capture() *RecordsView {
 	return v
 }
 
-// RecordsView is records as they were at one moment.
+// RecordsView holds records as they were at one moment.
 type RecordsView struct {
 	records *Records
 
@@ -241,11 +241,11 @@ func (v *RecordsView) Get(dst []byte, key uint64, version uint32) ([]byte, error
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.mu.at == nil {
-		return nil, pebbledb.ErrClosed
+		return nil, scarce.ErrClosed
 	}
 	if v.mu.it == nil {
 		prefix := v.records.prefix()
-		if v.mu.it, err = v.mu.at.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: pebbledb.After(prefix)}); err != nil {
+		if v.mu.it, err = v.mu.at.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: scarce.PrefixEnd(prefix)}); err != nil {
 			return nil, fmt.Errorf("%w: records of group %d: %w", ErrDamaged, v.records.group, err)
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/countd/countd/engine/pebbledb"
 	"github.com/countd/countd/internal/scarce"
 )
 
@@ -86,7 +85,7 @@ func TestRecords(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, err := before.Get(nil, 1, 1); !errors.Is(err, pebbledb.ErrClosed) {
+	if _, err := before.Get(nil, 1, 1); !errors.Is(err, scarce.ErrClosed) {
 		t.Errorf("a closed capture: %v", err)
 	}
 	if err := s.Drop(1); err != nil {
@@ -95,10 +94,10 @@ func TestRecords(t *testing.T) {
 	checkRecord(t, other, 1, 1, "")
 	mustWriteRecords(t, other, Record{5, 1, []byte("of a process before")})
 	closeStore(t, s)
-	if err := other.Write([]Record{{1, 1, nil}}); !errors.Is(err, pebbledb.ErrClosed) {
+	if err := other.Write([]Record{{1, 1, nil}}); !errors.Is(err, scarce.ErrClosed) {
 		t.Errorf("a write to a closed store: %v", err)
 	}
-	if _, err := other.Capture().Get(nil, 5, 1); !errors.Is(err, pebbledb.ErrClosed) {
+	if _, err := other.Capture().Get(nil, 5, 1); !errors.Is(err, scarce.ErrClosed) {
 		t.Errorf("a capture of a closed store: %v", err)
 	}
 	s = openStore(t, fs)
@@ -191,7 +190,7 @@ func TestDeleteManyRecords(t *testing.T) {
 	if err := r.Delete(keys); err != nil {
 		t.Fatal(err)
 	}
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: r.prefix(), UpperBound: pebbledb.After(r.prefix())})
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: r.prefix(), UpperBound: scarce.PrefixEnd(r.prefix())})
 	if err != nil {
 		t.Fatal(err)
 	}

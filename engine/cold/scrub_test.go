@@ -7,7 +7,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // scrubAll scrubs all of a group on disk. It returns the damaged generations and whether anybody retains
@@ -127,7 +127,7 @@ func TestScrubBesideRemoval(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.Scrub(1, func(int) error { return nil }); !errors.Is(err, pebbledb.ErrClosed) {
+	if _, err := g.Scrub(1, func(int) error { return nil }); !errors.Is(err, scarce.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 }

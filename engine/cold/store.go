@@ -14,7 +14,7 @@ import (
 	"github.com/maypok86/otter/v2"
 	"golang.org/x/sync/singleflight"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // Config configures Open.
@@ -22,8 +22,8 @@ type Config struct {
 	Dir        string // used by the store alone
 	CacheBytes uint64 // bound of the cache of blocks; 0 for CacheBytesDefault
 	Logger     *slog.Logger
-	// Fatal is called if the disk refuses a write that the store cannot do without. It
-	// should end the process.
+	// Fatal is called if the disk refuses a write without which the store cannot continue. It should
+	// end the process.
 	Fatal func(error)
 	// FS is the file system; nil for the operating system's.
 	FS vfs.FS
@@ -55,7 +55,7 @@ var ErrBusy = errors.New("too many reads of cold rows are waiting")
 // for concurrent use.
 type Store struct {
 	cfg   Config
-	db    *pebbledb.DB
+	db    *scarce.DB
 	cache *otter.Cache[blockKey, []byte]
 	index *indexCache
 
@@ -85,19 +85,18 @@ type storeStats struct {
 // Stats counts the reads of blocks since the store was opened.
 type Stats struct {
 	Hits, Misses uint64  // found in the cache, read from disk
-	Refused      uint64  // with ErrBusy
-	Damaged      uint64  // with ErrDamaged, for rows that should exist
-	ReadSeconds  float64 // spent in Misses
+	Refused      uint64  // reads that got ErrBusy
+	Damaged      uint64  // reads of existing rows that got ErrDamaged
+	ReadSeconds  float64 // time of the reads that Misses counts
 	// Reads has the reads of blocks that were not in the cache: how long each caller waited
 	// for a turn and for the disk.
 	Reads      Latencies
 	CacheBytes uint64
 
 	RecordReads   uint64  // reads of single records
-	RecordSeconds float64 // spent in them
+	RecordSeconds float64 // time of the reads that RecordReads counts
 }
 
-// blockKey names a block by group, generation and number.
 type blockKey struct {
 	group      uint32
 	generation uint64
@@ -153,7 +152,7 @@ func Open(cfg Config) (*Store, error) {
 	o := &pebble.Options{Cache: s.index.pebble, MemTableSize: pebbleMemtableBytes, FlushDelayDeleteRange: removedWithin}
 	// Blocks are packed already: compression would take time and gain nothing.
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
-	s.db = pebbledb.New(pebbledb.Config{
+	s.db = scarce.NewDB(scarce.DBConfig{
 		Dir: cfg.Dir, Holds: "cold rows", FS: cfg.FS, Logger: cfg.Logger, Fatal: cfg.Fatal, Damaged: s.noteDamage,
 	})
 	o.FS = s.db.Waiting()
@@ -171,13 +170,13 @@ func Open(cfg Config) (*Store, error) {
 // blockOverhead is about the memory that the cache takes for a block in addition to its bytes.
 const blockOverhead = 200
 
-// noteDamage logs that a Pebble file is damaged. It logs the error's words alone because the
-// other formats of Pebble's errors include a stack.
+// noteDamage logs that a Pebble file is damaged. It logs only the error's text, because the other
+// formats of Pebble's errors include a stack.
 func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
 	s.db.Limited().Error("cold rows are damaged on disk", "file", info.Path, "err", info.Details.Error())
 }
 
-// Close closes the store. Later calls of other methods get pebbledb.ErrClosed.
+// Close closes the store. Later calls of other methods get scarce.ErrClosed.
 func (s *Store) Close() error { return s.db.Close(func() {}) }
 
 // commit writes a batch. The caller has called Use.
@@ -200,7 +199,7 @@ func (s *Store) DiskBytes() uint64 {
 	return s.filesBytes()
 }
 
-// filesBytes is DiskBytes for a caller that has called Use. Pebble reads all its file metadata for it.
+// filesBytes is like DiskBytes, but for a caller that has called Use. Pebble reads all its file metadata for it.
 func (s *Store) filesBytes() uint64 { return s.db.Metrics().DiskSpaceUsage() }
 
 // Stats returns the counts of reads so far.

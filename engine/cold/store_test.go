@@ -17,7 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 func openStore(t testing.TB, fs vfs.FS) *Store {
@@ -281,7 +281,7 @@ func TestCloseBesideReleases(t *testing.T) {
 			t.Errorf("%d holds", held)
 		}
 		others.Wait()
-		if _, err := s.Group(2); !errors.Is(err, pebbledb.ErrClosed) {
+		if _, err := s.Group(2); !errors.Is(err, scarce.ErrClosed) {
 			t.Errorf("after Close: %v", err)
 		}
 	}

@@ -55,7 +55,7 @@ func (g *Group) write(pages []*engine.Page) ([]*Generation, error) {
 	return made, nil
 }
 
-// addTo sets the generation's rows to those of p, and adds them to batch.
+// addTo gives the generation the rows of p, and adds them to batch.
 func (n *Generation) addTo(batch *pebble.Batch, p *engine.Page) error {
 	x := &n.index
 	x.rows, x.last = len(p.IDs), p.IDs[len(p.IDs)-1]

@@ -7,15 +7,15 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 const (
-	// purgedAtOnce bounds the pairs of one deleted row that the entry of its deletion removes. Later steps
-	// remove the others.
+	// purgedAtOnce bounds the pairs of one deleted row that the entry of its deletion removes.
+	// Later steps remove the other pairs.
 	purgedAtOnce = 256
 	// purgedInEntry bounds the pairs of all rows that one entry deletes, and so the delay of the entries
-	// behind it.
+	// after it.
 	purgedInEntry = 4096
 )
 
@@ -76,14 +76,14 @@ type deadPairs struct {
 	rows  []uint64 // rows that have no more pairs
 }
 
-// Begin begins the entry at index. now is the entry's time in Unix milliseconds. applied is the
+// Begin begins the entry at index. entryTime is the entry's time in Unix milliseconds. applied is the
 // state after all entries that the state machine has applied so far. While a restart replays the
 // log, that state is earlier than the store's.
-func (g *Group) Begin(applied State, index uint64, now int64) (*Batch, error) {
+func (g *Group) Begin(applied State, index uint64, entryTime int64) (*Batch, error) {
 	if err := g.usable(); err != nil {
 		return nil, err
 	}
-	b := &Batch{group: g, before: applied, index: index, stamp: applied.Stamp, now: StampOf(now)}
+	b := &Batch{group: g, before: applied, index: index, stamp: applied.Stamp, now: StampOf(entryTime)}
 	if b.replayed = index <= g.state.Index; !b.replayed {
 		if applied != g.state {
 			return nil, fmt.Errorf("%w: entry %d follows the sets of entry %d, the disk has those of entry %d", ErrDamaged, index, applied.Index, g.state.Index)
@@ -214,7 +214,7 @@ func (g *Group) firstOf(row uint64, to Stamp, n int) (first []placement, more bo
 	}
 	defer done()
 	from := g.at.number(keyTime, row)
-	it, err := g.store.iterate(from, pebbledb.After(from), false)
+	it, err := g.store.iterate(from, scarce.PrefixEnd(from), false)
 	if err != nil {
 		return nil, false, damaged(err)
 	}
@@ -224,7 +224,7 @@ func (g *Group) firstOf(row uint64, to Stamp, n int) (first []placement, more bo
 		if _, column, line, err = parseLine(it.Key()); err != nil {
 			break
 		}
-		if line.At > to { // the newest pairs of a column come first: skip those after to
+		if line.At > to { // the newest pairs of a column come first: skip those with later stamps
 			key := g.at.byTime(keyTime, row, column, Entry{At: to})
 			valid = it.SeekGE(key[:])
 			continue
@@ -249,8 +249,8 @@ func (b *Batch) deadTo(row uint64) Stamp {
 	return b.group.dead[row]
 }
 
-// next returns the stamp of a pair: the next unused one from the entry's millisecond on, or the original
-// stamp of a copied pair.
+// next returns the stamp of a pair: the next unused one of the entry's millisecond or later, or the
+// original stamp of a copied pair.
 func (b *Batch) next(row uint64, copied Stamp) Stamp {
 	s := copied
 	if s == 0 {

@@ -21,7 +21,7 @@ import (
 // that it takes in Pebble's own blocks.
 const columnHeadBytes = 4 + keyBytes
 
-// keySchema tells Pebble how blocks hold keys.
+// keySchema returns the schema by which Pebble stores keys in blocks.
 func keySchema() *pebble.KeySchema {
 	return &pebble.KeySchema{
 		Name:         "countd.members",
@@ -137,7 +137,7 @@ func (w *keyWriter) Finish(_, rows int, offset uint32, to []byte) uint32 {
 }
 
 // keySeeker finds keys in a block. Pebble stores it in memory that the garbage collector does not
-// scan, so columns must refer to the block alone, which Pebble keeps alive beside it.
+// scan. So columns must refer only to the block, which Pebble keeps alive.
 type keySeeker struct {
 	columns []byte // the bytes that vary, one after the other
 	rows    int
@@ -171,9 +171,10 @@ func (s *keySeeker) IsLowerBound(k, _ []byte) bool {
 // SeekGE implements colblk.KeySeeker. Pebble uses the second result only for keys whose suffixes it replaces;
 // these keys have none.
 func (s *keySeeker) SeekGE(key []byte, _ int, _ int8) (row int, equalPrefix bool) {
-	// differs is the first byte that all keys of the block share and in which key differs, or the length of
-	// key. The varying bytes before it order a key of the block against key. If they are equal, beyond orders
-	// it, in the same way for all keys of the block.
+	// differs is the index of the first byte that all keys of the block share and key does not have,
+	// or the length of key. The varying bytes before that index order a key of the block against key.
+	// If these bytes are equal, the byte at differs orders all keys of the block in the same way:
+	// beyond.
 	differs, n := 0, 0
 	for ; differs < keyBytes; differs++ {
 		if n < s.n && int(s.varying[n]) == differs {

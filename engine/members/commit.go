@@ -7,7 +7,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // Commit writes the entry's changes to the store, and returns the state after the entry. If it fails, the
@@ -63,12 +63,11 @@ func (w *write) fill() (err error) {
 	return err
 }
 
-// clear removes all pairs on disk.
 func (w *write) clear() (err error) {
 	w.after.Digest, w.after.Pairs = 0, 0
 	for _, kind := range [...]byte{keyMember, keyTime, keyOf, keyDead} {
 		from := w.at.kind(kind)
-		err = errors.Join(err, w.to.DeleteRange(from, pebbledb.After(from), nil))
+		err = errors.Join(err, w.to.DeleteRange(from, scarce.PrefixEnd(from), nil))
 	}
 	return err
 }
@@ -141,7 +140,6 @@ func (w *write) unmark(row uint64) error {
 	return w.to.Delete(full(w.at.number(keyDead, row)), nil)
 }
 
-// deletes reports whether the entry deletes a row.
 func (w *write) deletes(row uint64) bool { return w.rows[row] != nil && w.rows[row].to > 0 }
 
 // purge removes pairs of rows that earlier entries deleted. It skips a row that this entry deletes again:

@@ -11,16 +11,17 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
-// Pebble never drops a damaged file by itself. It cannot merge the file with others. A read of keys beside
-// the damaged block reads that block too, even if its sets were replaced. So the store replaces the whole key
-// span of a damaged file by the data in that span that is in use, in one step of Pebble (an ingest with an
-// excise). No readable data is lost:
+// Pebble never drops a damaged file by itself. It cannot merge the file with other files. A read of
+// keys beside the damaged block reads that block too, even if its sets were replaced. So the store
+// replaces the whole key span of a damaged file by the data of it that is in use. Pebble does this
+// in one step, an ingest with an excise. No readable data is lost:
 //
-//   - A file stays while it has sets in use that cannot be read, unless another replica has
-//     them: the sets of a group that begins a Load, or began one since the file was found damaged.
+//   - A file stays while it has sets in use that cannot be read, unless another replica has them.
+//     Another replica has the sets of a group that begins a Load, or began one after the file was
+//     found damaged.
 //   - The store first gives these sets up durably: the state of the group becomes a mark (no bytes), and
 //     the group refuses all calls until the next Switch.
 //   - No write runs meanwhile (Store.writes). An open iterator keeps the files that it
@@ -179,7 +180,7 @@ func (s *Store) spanOf(f *damagedFile) (pebble.KeyRange, error) {
 // cutAround returns the smallest span that contains the keys from first to last and at whose ends Pebble can
 // cut files.
 func cutAround(first, last []byte) pebble.KeyRange {
-	return pebble.KeyRange{Start: cut(first), End: pebbledb.After(cut(last))}
+	return pebble.KeyRange{Start: cut(first), End: scarce.PrefixEnd(cut(last))}
 }
 
 // within reports whether the keys from first to last are in a span.
@@ -208,10 +209,10 @@ func (s *Store) widened(span pebble.KeyRange) (pebble.KeyRange, error) {
 	return wider, nil
 }
 
-// cutFile is a file that Pebble cuts because it has keys on both sides of an end of a span.
+// cutFile is a file that Pebble cuts because its keys lie on both sides of a boundary of a span.
 type cutFile struct {
 	path        string
-	first, last []byte // of its keys
+	first, last []byte // bounds of its keys
 }
 
 // across returns the files that have keys on both sides of an end of a span.
@@ -243,9 +244,10 @@ func (s *Store) uncut(span pebble.KeyRange) (map[string]bool, error) {
 	return paths, err
 }
 
-// unreadable ends the process if Pebble may be cutting a file that cannot be read, because Pebble may be
-// about to drop the rest of that file. A merge may have ended since uncut listed the files, so Pebble may cut
-// any new file. A file that uncut listed does not count: a reader may find it damaged meanwhile.
+// unreadable ends the process if Pebble may be cutting a file that cannot be read. Pebble may be
+// about to drop the rest of that file. A merge may have ended since uncut listed the files, so
+// Pebble may cut any new file. A file that uncut listed does not count: a reader may find it
+// damaged meanwhile.
 func (s *Store) unreadable(path string, err error) {
 	if uncut := s.cutting.Load(); uncut != nil && !(*uncut)[path] {
 		s.cfg.Fatal(fmt.Errorf("cannot read members in %s while a damaged file beside it is removed: %w", path, err))

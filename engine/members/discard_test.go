@@ -209,7 +209,7 @@ func TestCrashAtEachStepOfDiscard(t *testing.T) {
 		var crashed []*vfs.MemFS
 		var mu sync.Mutex
 		discarding := false
-		d.fs = errorfs.Wrap(disk, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		d.fs = watchedFS(disk, errorfs.InjectorFunc(func(op errorfs.Op) error {
 			mu.Lock()
 			defer mu.Unlock()
 			if discarding && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {

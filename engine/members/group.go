@@ -10,12 +10,12 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // State describes a group's sets after an entry.
 type State struct {
-	Index  uint64 // of the last entry that changed a set, or judged an op to change one
+	Index  uint64 // index of the last entry that changed a set, or judged an op to change one
 	Digest uint64 // the sum of hash over all pairs
 	Pairs  uint64
 	Stamp  Stamp // the last one issued; it never falls
@@ -45,9 +45,9 @@ func parseState(b []byte) (State, error) {
 	}, nil
 }
 
-// Group owns the sets of one replica of a shard. Begin, Capture, Trim, Load and the values that they return
-// belong to one goroutine at a time, that of the state machine. The other methods are safe for concurrent
-// use.
+// Group owns the sets of one replica of a shard. Begin, Capture, Trim, Load and the values that
+// they return belong to the goroutine of the state machine. The other methods are safe for
+// concurrent use.
 type Group struct {
 	store  *Store
 	number uint32
@@ -104,8 +104,9 @@ func (s *Store) Group(number uint32) (*Group, error) {
 		}
 	}
 	if err != nil {
-		// The replica serves rows although the sets are unreadable. Loads count up from 1, so the number of
-		// the next load is above all earlier ones.
+		// The replica serves rows although the sets are unreadable. Each load gets the next
+		// generation, from 1 on. So no earlier generation is above the clock, and the next load gets
+		// an unused one.
 		s.db.Limited().Error("the members of a group cannot be read", "group", number, "err", err)
 		g.broken, g.at.generation, g.dead = damaged(err), uint32(time.Now().Unix()), map[uint64]Stamp{}
 		return g, nil
@@ -141,7 +142,7 @@ func (g *Group) removeOthers() error {
 	var errs []error
 	for _, kind := range generationKinds {
 		own, all := g.at.kind(kind), groupPrefix(kind, g.number)
-		for _, others := range [...][2][]byte{{all, own}, {pebbledb.After(own), pebbledb.After(all)}} {
+		for _, others := range [...][2][]byte{{all, own}, {scarce.PrefixEnd(own), scarce.PrefixEnd(all)}} {
 			errs = append(errs, eachFrom(g.store.present(), others[0], others[1], func(_, _ []byte) (bool, error) {
 				return false, batch.DeleteRange(others[0], others[1], nil)
 			}))
@@ -184,7 +185,7 @@ func readDead(from reader, at prefix) (map[uint64]Stamp, error) {
 
 // each calls fn with the keys that have a prefix, until it returns false or an error.
 func each(from reader, prefix []byte, fn func(key, value []byte) (bool, error)) error {
-	return eachFrom(from, prefix, pebbledb.After(prefix), fn)
+	return eachFrom(from, prefix, scarce.PrefixEnd(prefix), fn)
 }
 
 // eachFrom calls fn with the keys in [first, end), until it returns false or an error.
@@ -215,7 +216,7 @@ func (g *Group) DiskBytes() (total uint64) {
 	defer done()
 	for _, kind := range [...]byte{keyMember, keyTime, keyOf} {
 		prefix := g.at.kind(kind)
-		bytes, err := g.store.db.EstimateDiskUsage(prefix, pebbledb.After(prefix))
+		bytes, err := g.store.db.EstimateDiskUsage(prefix, scarce.PrefixEnd(prefix))
 		if err == nil { // a read finds a damaged file later
 			total += bytes
 		}
@@ -255,8 +256,8 @@ func (g *Group) Sync() error {
 	return nil
 }
 
-// Trim removes the outcomes of entries up to index. A snapshot must contain these entries, so that no restart
-// begins at an earlier one.
+// Trim removes the outcomes of entries up to index. The caller must have a snapshot with these entries, so
+// that no restart replays them.
 func (g *Group) Trim(index uint64) error {
 	done, err := g.store.db.Use()
 	if err != nil {
@@ -292,7 +293,7 @@ func (g *Group) Adopts(generation uint32, s State) error {
 	return nil
 }
 
-// follows returns an ErrDamaged unless the store has the outcome of the first entry behind a state. Without
+// follows returns an ErrDamaged unless the store has the outcome of the first entry after a state. Without
 // that outcome, a replay would assume that the entry changed nothing.
 func (g *Group) follows(s State) error {
 	done, err := g.store.db.Use()
@@ -301,7 +302,7 @@ func (g *Group) follows(s State) error {
 	}
 	defer done()
 	found := false
-	err = eachFrom(g.store.present(), g.at.number(keyOutcome, s.Index+1), pebbledb.After(g.at.kind(keyOutcome)), func(_, value []byte) (bool, error) {
+	err = eachFrom(g.store.present(), g.at.number(keyOutcome, s.Index+1), scarce.PrefixEnd(g.at.kind(keyOutcome)), func(_, value []byte) (bool, error) {
 		o, err := parseOutcome(value)
 		found = err == nil && o.previous == s.Index
 		return false, err

@@ -7,7 +7,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // Keys of Pebble, integers big-endian, each filled up to keyBytes with zeros, see columns.go. A
@@ -41,8 +41,8 @@ const (
 	keyBytes         = listBytes + 8 + stampBytes
 )
 
-// comparer orders keys by their bytes. For filters, the prefix of a pair's key ends after the member, and
-// that of a list's key after the column.
+// comparer orders keys by their bytes. For filters, the prefix of a pair's key ends after the
+// member. The prefix of a list's key ends after the column.
 var comparer = func() *pebble.Comparer {
 	c := *pebble.DefaultComparer
 	c.Name = "countd.members.1"
@@ -62,7 +62,7 @@ var comparer = func() *pebble.Comparer {
 		if longer := append(bytes.Clone(prefix), 0); c.Split(longer) == len(longer) {
 			return append(dst, longer...)
 		}
-		return append(dst, bytes.TrimRight(pebbledb.After(prefix), "\x00")...)
+		return append(dst, bytes.TrimRight(scarce.PrefixEnd(prefix), "\x00")...)
 	}
 	return &c
 }()
@@ -91,7 +91,6 @@ func (p prefix) number(kind byte, n uint64) []byte {
 	return binary.BigEndian.AppendUint64(p.kind(kind), n)
 }
 
-// full pads a key with zeros.
 func full(key []byte) []byte { return append(key, make([]byte, keyBytes-len(key))...) }
 
 // put writes the prefix of a kind to the first bytes of dst.
@@ -101,7 +100,6 @@ func (p prefix) put(dst []byte, kind byte) {
 	binary.BigEndian.PutUint32(dst[groupPrefixBytes:], p.generation)
 }
 
-// member returns the key of a pair.
 func (p prefix) member(pair Pair, at Stamp) (key [keyBytes]byte) {
 	p.put(key[:], keyMember)
 	binary.BigEndian.PutUint64(key[prefixBytes:], pair.Row)

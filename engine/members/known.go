@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // A filter in memory recognises nearly every absent pair of a group. Few of the pairs that a page or an entry
@@ -21,11 +21,11 @@ const (
 	// filterBits is the size of a new filter per pair: one of about 80 lookups of absent pairs reads the
 	// disk.
 	filterBits = 10
-	// filterBitsFull is the size per pair at which a filter counts as full while there is memory for another.
-	// One of about 18 lookups of absent pairs then reads the disk.
+	// filterBitsFull is the size per pair at which a filter counts as full, while there is memory
+	// for a larger filter. One of about 18 lookups of absent pairs then reads the disk.
 	filterBitsFull = 6
-	// filterBitsMin is the size per pair at which a filter counts as full while there is no memory for
-	// another. One of about 6 lookups of absent pairs then reads the disk.
+	// filterBitsMin is the size per pair at which a filter counts as full, while there is no memory
+	// for a larger filter. One of about 6 lookups of absent pairs then reads the disk.
 	filterBitsMin = 4
 	// filterPairsMin is the capacity in pairs of the smallest filter.
 	filterPairsMin = 1024
@@ -54,8 +54,8 @@ const (
 	pairBits = 4
 )
 
-// at returns the line of a pair. Each nine bits of the hash, from the lowest, are one of the
-// pair's bits there.
+// at returns the line of a pair. Nine bits of the hash at a time, the lowest first, select one of
+// the pair's bits in the line.
 func (f *filter) at(p Pair) (line *filterLine, hash uint64) {
 	hash = mix(mix(p.Row*0x9e3779b97f4a7c15+uint64(p.Column)+1) ^ p.Member)
 	return &f.lines[hash>>32*uint64(len(f.lines))>>32], hash
@@ -97,14 +97,14 @@ type filters struct {
 	ended chan struct{}
 
 	one      sync.Mutex    // held while a filter is filled: one at a time is enough
-	released atomic.Uint64 // how often memory for a group's filter may have become free
+	released atomic.Uint64 // counts the times when memory for a group's filter may have become free
 
 	// lackedAt is a little below the number of pairs at which the store had no memory for a filter. Once the
 	// store has fewer pairs than lackedAt, there may be memory. lackedAt is 0 if no group lacks a filter.
 	lackedAt atomic.Int64
 
 	mu    sync.Mutex
-	bytes int64 // of all filters
+	bytes int64 // memory of all filters
 }
 
 // filterMemory returns the memory for all filters. The rest is for blocks and memtables.
@@ -240,7 +240,7 @@ func (s *Store) fillFilters() {
 			if !g.known.wanted.Swap(false) && !g.retries() {
 				continue
 			}
-			if err := g.fillFilter(); err != nil && !errors.Is(err, pebbledb.ErrClosed) {
+			if err := g.fillFilter(); err != nil && !errors.Is(err, scarce.ErrClosed) {
 				s.db.Limited().Warn("members of a group are looked up on disk, which takes longer", "group", g.number, "err", err.Error())
 			}
 		}
@@ -339,7 +339,7 @@ func (s *Store) shrinkFilters(lacking *Group) {
 	}
 }
 
-// fillPart adds the pairs of the next part to a filter. It returns the key behind which the following part
+// fillPart adds the pairs of the next part to a filter. It returns the key after which the following part
 // begins, or nil after the last.
 func (g *Group) fillPart(f *filter, behind []byte) (last []byte, err error) {
 	done, err := g.begin()
@@ -351,10 +351,10 @@ func (g *Group) fillPart(f *filter, behind []byte) (last []byte, err error) {
 	wanted := g.known.filling == f && g.store.db.Stopping.Err() == nil
 	g.known.mu.Unlock()
 	if !wanted {
-		return nil, pebbledb.ErrClosed
+		return nil, scarce.ErrClosed
 	}
 	first := g.at.kind(keyMember)
-	end := pebbledb.After(first)
+	end := scarce.PrefixEnd(first)
 	if behind != nil {
 		first = append(behind, 0)
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
 
-	"github.com/countd/countd/engine/pebbledb"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // A filter misses no pair that was added, and the shares of others that it reports are those
@@ -146,7 +146,7 @@ func TestCommitsAddToAFilterThatIsBeingFilled(t *testing.T) {
 	if err == nil {
 		err = l.Switch(State{})
 	}
-	if _, ended := d.group.fillPart(f, nil); !errors.Is(ended, pebbledb.ErrClosed) {
+	if _, ended := d.group.fillPart(f, nil); !errors.Is(ended, scarce.ErrClosed) {
 		t.Errorf("the filter is filled further: %v", ended)
 	}
 	if err != nil || d.group.known.now.Load() != nil || d.store.filters.bytes != 0 {

@@ -58,7 +58,7 @@ const cursorBytes = 14
 // ErrCursor is returned for a cursor that AppendCursor did not write.
 var ErrCursor = errors.New("not a cursor of this list")
 
-// AppendCursor appends the cursor that continues behind an entry: 19 characters of base64.
+// AppendCursor appends the cursor that continues after an entry: 19 characters of base64.
 func AppendCursor(dst []byte, e Entry) []byte {
 	var b [cursorBytes]byte
 	putStamp(b[:], e.At)
@@ -80,7 +80,6 @@ func ParseCursor(cursor []byte) (Entry, error) {
 	return e, nil
 }
 
-// stampBytes is the size of a stamp on disk.
 const stampBytes = 6
 
 // putStamp stores a stamp big-endian in the first bytes of b.

@@ -7,11 +7,11 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
-// Load replaces the sets of a group by those of another replica, block by block. Until Switch, readers see
-// the earlier sets.
+// Load replaces the sets of a group by another replica's sets, block by block. Until Switch,
+// readers see the earlier sets.
 type Load struct {
 	group *Group
 	at    prefix
@@ -31,8 +31,8 @@ func (g *Group) Load() (*Load, error) {
 	g.loading.Store(false) // an earlier Load was abandoned
 	g.store.discardFor(g)
 	if g.usable() != nil {
-		// The generation in the state on disk is unknown, and may be the one that this Load writes. A crash
-		// must not leave a state that names sets which are gone.
+		// The generation in the state on disk is unknown, and this Load may write the same
+		// generation. A crash must not leave a state that names sets which are gone.
 		if err := g.setGivenUp(); err != nil {
 			return nil, fmt.Errorf("cannot write members: %w", err)
 		}
@@ -67,7 +67,7 @@ func (l *Load) removeAll(at prefix) error {
 	var errs []error
 	for _, kind := range generationKinds {
 		from := at.kind(kind)
-		errs = append(errs, batch.DeleteRange(from, pebbledb.After(from), nil))
+		errs = append(errs, batch.DeleteRange(from, scarce.PrefixEnd(from), nil))
 	}
 	if err := errors.Join(append(errs, l.group.store.commit(batch, pebble.NoSync))...); err != nil {
 		return fmt.Errorf("cannot remove members: %w", err)

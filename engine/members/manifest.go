@@ -12,7 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Pebble's manifest lists its files. A crash may leave a partial record at its end, so Pebble takes
+// Pebble's manifest lists its files. A crash may leave a partial record at its end. So Pebble takes
 // a damaged record for the end of the manifest, and removes the files that later records list.
 // Their pairs would be absent without an error, and the next entries would be judged without them.
 // So the store keeps a sum of the manifest beside it, in sumName:
@@ -68,7 +68,7 @@ func parseSum(b []byte) (s manifestSum, whole bool) {
 func checkManifest(fs vfs.FS, dir string) error {
 	b, err := readFile(fs, fs.PathJoin(dir, sumName))
 	if err != nil {
-		return nil // no sum, or one that proves nothing
+		return nil // there is no sum, or it proves nothing
 	}
 	sum, whole := parseSum(b)
 	if !whole {
@@ -123,7 +123,7 @@ type manifest struct {
 	vfs.File
 	fs  vfs.FS
 	dir string
-	sum manifestSum // of all bytes written
+	sum manifestSum // sum of all bytes written
 
 	named bool // the name is durable
 }

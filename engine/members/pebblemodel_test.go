@@ -12,7 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // Whatever Pebble does with its files, its iterators and lookups find the keys that a map has:
@@ -143,11 +143,11 @@ func (m *pebbleModel) removeAll(t *rapid.T) {
 	switch rapid.IntRange(0, 2).Draw(t, "what") {
 	case 0:
 		for _, kind := range generationKinds {
-			remove(at.kind(kind), pebbledb.After(at.kind(kind)))
+			remove(at.kind(kind), scarce.PrefixEnd(at.kind(kind)))
 		}
 	case 1:
 		for _, kind := range [...]byte{keyMember, keyTime, keyOf, keyDead, keyOutcome, keyState} {
-			remove(groupPrefix(kind, at.group), pebbledb.After(groupPrefix(kind, at.group)))
+			remove(groupPrefix(kind, at.group), scarce.PrefixEnd(groupPrefix(kind, at.group)))
 		}
 	case 2:
 		remove(at.kind(keyOutcome), at.number(keyOutcome, rapid.Uint64Range(0, 300).Draw(t, "to")))
@@ -229,7 +229,7 @@ func (m *pebbleModel) check(t *rapid.T, from reader, keys map[[keyBytes]byte]byt
 	}
 	at := drawPrefix(t)
 	for _, bound := range [][]byte{at.kind(keyMember), at.kind(keyTime), at.kind(keyOf), at.kind(keyOutcome)} {
-		it, err := from.NewIter(&pebble.IterOptions{LowerBound: bound, UpperBound: pebbledb.After(bound)})
+		it, err := from.NewIter(&pebble.IterOptions{LowerBound: bound, UpperBound: scarce.PrefixEnd(bound)})
 		if err != nil {
 			t.Fatal(err)
 		}

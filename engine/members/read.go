@@ -6,7 +6,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // begin keeps the store open and the group's generation on disk until the caller calls done.
@@ -35,7 +35,7 @@ type lookup struct {
 func (g *Group) lookup(onDisk bool) (l lookup, err error) {
 	first := g.at.kind(keyMember)
 	l.at = g.at
-	l.it, err = g.store.iterate(first, pebbledb.After(first), onDisk)
+	l.it, err = g.store.iterate(first, scarce.PrefixEnd(first), onDisk)
 	return l, damaged(err)
 }
 
@@ -102,7 +102,7 @@ func (g *Group) Members(row uint64, column uint8, page Page) (List, error) {
 }
 
 // Rows returns a page of the rows that a member is in, newest first. Among equal stamps the
-// page begins at the row page.After.ID, not behind it.
+// page begins at the row page.After.ID, not after it.
 func (g *Group) Rows(member uint64, column uint8, page Page) (List, error) {
 	done, err := g.begin()
 	if err != nil {
@@ -112,18 +112,18 @@ func (g *Group) Rows(member uint64, column uint8, page Page) (List, error) {
 	return g.list(keyOf, member, column, page, func(line Entry) bool { return line.At > g.dead[line.ID] })
 }
 
-// list reads one page. A page of members begins behind page.After, and a page of rows at it: the caller knows
-// which row of this shard comes first behind a row of another shard.
+// list reads one page. A page of members begins after page.After, and a page of rows at page.After. The
+// caller knows the first row of this shard after a row of another shard.
 func (g *Group) list(kind byte, of uint64, column uint8, page Page, alive func(Entry) bool) (l List, err error) {
 	var start [listBytes]byte
 	g.at.put(start[:], kind)
 	binary.BigEndian.PutUint64(start[prefixBytes:], of)
 	start[prefixBytes+8] = column
-	first, end := start[:], pebbledb.After(start[:])
+	first, end := start[:], scarce.PrefixEnd(start[:])
 	if page.Continues {
 		key := g.at.byTime(kind, of, column, page.After)
 		if first = key[:]; kind == keyTime {
-			first = append(first, 0) // the smallest key behind first
+			first = append(first, 0) // the smallest key after first
 		}
 	}
 	it, err := g.store.iterate(start[:], end, false)

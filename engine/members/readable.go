@@ -5,15 +5,15 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
-// Readable reads everything that Apply will read of the sets to join or leave pairs and to delete
-// rows. It returns an ErrDamaged if it cannot. A leader that has called it does not propose an
-// entry that it could not apply, and Apply finds the blocks in the cache. Readable skips data that
-// is only in memory. It also skips pairs that a filter knows to be absent, unless damage was found:
-// Apply may then lack the filter and read a damaged block for them. Readable may sort pairs. Any
-// goroutine may call it.
+// Readable reads the parts of sets on disk that Apply will need to join or leave pairs and to
+// delete rows. It returns an ErrDamaged if it cannot. A leader that has called it does not propose
+// an entry that it could not apply, and Apply finds the blocks in the cache. Readable skips data
+// that is only in memory. If no damage was found, it also skips pairs that a filter knows to be
+// absent. After damage, Apply may lack the filter and read a damaged block for them. Readable may
+// sort pairs. Any goroutine may call it.
 func (g *Group) Readable(pairs []Pair, rows []uint64) error {
 	done, err := g.begin()
 	if err != nil {
@@ -52,7 +52,7 @@ func (g *Group) pairsReadable(pairs []Pair) error {
 
 func (g *Group) rowsReadable(rows []uint64) error {
 	all := g.at.kind(keyTime)
-	it, err := g.store.iterate(all, pebbledb.After(all), true)
+	it, err := g.store.iterate(all, scarce.PrefixEnd(all), true)
 	if err != nil {
 		return err
 	}

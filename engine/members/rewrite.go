@@ -14,7 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // discardKeysMax bounds the keys that Discard rewrites, and so the delay of writes. A file of fileBytes has
@@ -27,7 +27,7 @@ const rewrittenName = "rewritten.tmp"
 // holder is a group that has keys in the store.
 type holder struct {
 	number      uint32
-	generations []uint32 // generations in use: the group's own, and that of a Load under way
+	generations []uint32 // generations in use: the group's own, and a running Load's
 	group       *Group   // nil if the group was not opened
 }
 
@@ -142,8 +142,8 @@ func (r *rewriting) all(holders []holder) error {
 	return nil
 }
 
-// holder copies the keys of one kind of a group. If the group is given up, holder copies only the keys of a
-// Load under way: Switch does not read these again, so they must stay.
+// holder copies the keys of one kind of a group. If the group is given up, holder copies only the
+// keys of a Load under way. They must stay, because Switch does not read them again.
 func (r *rewriting) holder(kind byte, h holder) error {
 	if kind == keyState {
 		return r.state(h)
@@ -195,11 +195,11 @@ func (r *rewriting) state(h holder) error {
 
 // prefix copies the keys with a prefix that are in the span.
 func (r *rewriting) prefix(prefix []byte) error {
-	from, to := slices.MaxFunc([][]byte{prefix, r.span.Start}, bytes.Compare), slices.MinFunc([][]byte{pebbledb.After(prefix), r.span.End}, bytes.Compare)
+	from, to := slices.MaxFunc([][]byte{prefix, r.span.Start}, bytes.Compare), slices.MinFunc([][]byte{scarce.PrefixEnd(prefix), r.span.End}, bytes.Compare)
 	if bytes.Compare(from, to) >= 0 {
 		return nil
 	}
-	var failed error // an error other than that of a read
+	var failed error // an error other than a failed read
 	err := eachFrom(r.store.present(), from, to, func(key, value []byte) (bool, error) {
 		if r.keys++; r.keys > discardKeysMax {
 			failed = fmt.Errorf("more than %d of its keys are in use", discardKeysMax)

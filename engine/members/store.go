@@ -15,7 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // Config configures Open.
@@ -27,8 +27,8 @@ type Config struct {
 	Logger      *slog.Logger
 	// Fatal is called if the disk refuses a write. It should end the process.
 	Fatal func(error)
-	// Groups returns the groups that may have had sets on disk before Open; it may return others too. nil
-	// means unknown: then a damaged file stays as long as groups that were not opened may have sets in it.
+	// Groups returns the groups that may have had sets on disk before Open. It may also return other groups.
+	// If it is nil, a damaged file stays as long as groups that were not opened may have sets in it.
 	Groups func() []uint32
 	// FS is the file system; nil for the operating system's.
 	FS vfs.FS
@@ -57,7 +57,7 @@ const (
 	level0Most = 8
 )
 
-// ErrDamaged means that sets cannot be read from disk, or are not those that the entries of the log
+// ErrDamaged means that sets cannot be read from disk, or differ from what the entries of the log
 // produced. Another replica has them.
 var ErrDamaged = errors.New("members are damaged on disk")
 
@@ -65,9 +65,9 @@ var ErrDamaged = errors.New("members are damaged on disk")
 // concurrent use.
 type Store struct {
 	cfg   Config
-	db    *pebbledb.DB
+	db    *scarce.DB
 	cache *pebble.Cache
-	pairs atomic.Int64 // of the groups in use
+	pairs atomic.Int64 // pairs of the groups in use
 
 	filters filters
 
@@ -85,7 +85,7 @@ type Store struct {
 	}
 
 	// writes is held for reading by each write to Pebble, and for writing while a damaged file is replaced.
-	// It is acquired before all locks except that of pebbledb.DB.Use.
+	// It is acquired before all locks except that of scarce.DB.Use.
 	writes sync.RWMutex
 	// excising is held for writing while files are replaced, and for reading while a caller finds keys or opens
 	// an iterator, see present. Its holder acquires no other lock than mu.
@@ -98,7 +98,7 @@ type Store struct {
 // Open opens the store, and creates it if it does not exist.
 func Open(cfg Config) (*Store, error) { return open(cfg, func(*pebble.Options) {}) }
 
-// open is Open with Pebble's options as change leaves them. Tests change them.
+// open is like Open, but lets tests change Pebble's options.
 func open(cfg Config, change func(*pebble.Options)) (*Store, error) {
 	if cfg.MemoryBytes == 0 {
 		cfg.MemoryBytes = MemoryBytesDefault
@@ -115,7 +115,7 @@ func open(cfg Config, change func(*pebble.Options)) (*Store, error) {
 		s.cache.Unref()
 		return nil, fmt.Errorf("cannot open members in %s: %w", cfg.Dir, err)
 	}
-	s.db = pebbledb.New(pebbledb.Config{
+	s.db = scarce.NewDB(scarce.DBConfig{
 		Dir: cfg.Dir, Holds: "members", FS: cfg.FS, Logger: cfg.Logger, Fatal: cfg.Fatal, Damaged: s.noteDamage,
 	})
 	o := s.options()
@@ -155,7 +155,7 @@ func (s *Store) options() *pebble.Options {
 	return o
 }
 
-// reader finds keys: the present ones, or those of a Pebble snapshot.
+// reader finds keys: the present keys, or the keys of a Pebble snapshot.
 type reader interface {
 	Get(key []byte) ([]byte, io.Closer, error)
 	NewIter(o *pebble.IterOptions) (*pebble.Iterator, error)
@@ -196,7 +196,7 @@ func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
 }
 
 // Close closes the store and the open ViewReaders: a backup may still be reading one. The groups must be
-// closed. Later calls of other methods get pebbledb.ErrClosed.
+// closed. Later calls of other methods get scarce.ErrClosed.
 func (s *Store) Close() error {
 	s.db.Stop()
 	<-s.filters.ended
@@ -210,14 +210,14 @@ func (s *Store) Close() error {
 	})
 }
 
-// Stats are a store's figures for metrics. Hits and the fields below it count from Open on.
+// Stats are a store's figures for metrics. Hits and the fields below it count since Open.
 type Stats struct {
-	Pairs       int64  // of the groups in use
-	DiskBytes   uint64 // of all files
-	MemoryBytes int64  // of the cache of blocks, of filters and of recent changes
+	Pairs       int64  // pairs of the groups in use
+	DiskBytes   uint64 // size of all files
+	MemoryBytes int64  // memory of the cache of blocks, of filters and of recent changes
 
 	Hits, Misses             int64 // blocks found in the cache, and blocks that were not
-	FilterHits, FilterMisses int64 // lookups of pairs that a filter answered, and those that it could not
+	FilterHits, FilterMisses int64 // lookups of pairs that a filter answered, and lookups that it could not answer
 	Damaged                  uint64
 }
 
@@ -250,7 +250,7 @@ func (s *Store) Drop(number uint32) error {
 	defer batch.Close()
 	for _, kind := range []byte{keyMember, keyTime, keyOf, keyDead, keyOutcome, keyState} {
 		prefix := groupPrefix(kind, number)
-		if err := batch.DeleteRange(prefix, pebbledb.After(prefix), nil); err != nil {
+		if err := batch.DeleteRange(prefix, scarce.PrefixEnd(prefix), nil); err != nil {
 			return fmt.Errorf("cannot remove the members of group %d: %w", number, err)
 		}
 	}
@@ -268,9 +268,9 @@ func (s *Store) Drop(number uint32) error {
 	return nil
 }
 
-// damaged returns an ErrDamaged for an error of Pebble while it reads.
+// damaged returns an ErrDamaged in place of an error of a read from Pebble.
 func damaged(err error) error {
-	if err == nil || errors.Is(err, ErrDamaged) || errors.Is(err, pebbledb.ErrClosed) {
+	if err == nil || errors.Is(err, ErrDamaged) || errors.Is(err, scarce.ErrClosed) {
 		return err
 	}
 	return fmt.Errorf("%w: %s", ErrDamaged, err.Error()) // the error's other formats include a stack

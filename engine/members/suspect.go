@@ -6,7 +6,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // Pebble also finds damage where nobody reads a set: when it merges files. It names the file and the keys at
@@ -67,11 +67,12 @@ func (f *damagedFile) mayHold(number uint32) bool {
 	return mayHold(f.Bounds.Start, f.Bounds.End.Key, number)
 }
 
-// mayHold reports whether the group may have keys from first to last. Without bounds it may.
+// mayHold reports whether the group may have keys from first to last. If last is nil, the keys are
+// unknown, and mayHold returns true.
 func mayHold(first, last []byte, number uint32) bool {
 	return last == nil || slices.ContainsFunc(append(generationKinds[:], keyState), func(kind byte) bool {
 		prefix := groupPrefix(kind, number)
-		return bytes.Compare(first, pebbledb.After(prefix)) < 0 && bytes.Compare(last, prefix) >= 0
+		return bytes.Compare(first, scarce.PrefixEnd(prefix)) < 0 && bytes.Compare(last, prefix) >= 0
 	})
 }
 

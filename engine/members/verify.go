@@ -6,7 +6,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // scrubKeys is the number of keys that Scrub reads between two calls of its read function: a few blocks.
@@ -72,7 +72,7 @@ func (g *Group) scrub(read func(bytes int) error) error {
 // sum returns the number and the digest of the pairs in one order of keys.
 func (v *View) sum(kind byte, read func(bytes int) error) (s State, err error) {
 	prefix := v.at.kind(kind)
-	it, err := v.disk.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: pebbledb.After(prefix)})
+	it, err := v.disk.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: scarce.PrefixEnd(prefix)})
 	if err != nil {
 		return s, damaged(err)
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // A view travels as blocks, each of one kind of item:
@@ -39,8 +39,8 @@ const (
 // be read.
 var ErrMovedOn = errors.New("later snapshots have replaced this one, and its sets are not kept")
 
-// viewsKept is how many captured views a group keeps until ReleaseViews: that of the snapshot that its
-// replica stores, and that of the snapshot being written.
+// viewsKept is how many captured views a group keeps until ReleaseViews. One is of the snapshot
+// that its replica stores, the other of the snapshot being written.
 //
 // OpenView finds the sets that a snapshot names:
 //
@@ -49,7 +49,7 @@ var ErrMovedOn = errors.New("later snapshots have replaced this one, and its set
 //     HoldViews stops ReleaseViews. So a caller gets the sets of that moment if it holds the views
 //     before it takes the snapshot, and lets nobody take another until OpenView returns.
 //   - As of a later entry, with the outcomes since, while the replica stores this snapshot or
-//     an older one: Trim removes no outcome behind the oldest.
+//     an older one: Trim removes no outcome after the oldest.
 //   - Otherwise not at all: ErrMovedOn.
 //
 // An open ViewReader reads to the end, whatever is captured, released, trimmed, loaded or removed meanwhile.
@@ -111,9 +111,9 @@ func (v *View) releaseLocked() {
 	}
 }
 
-// HoldViews stops ReleaseViews until the caller calls release, once. The view of a snapshot may be due for
-// release before the snapshot is written and open: Capture keeps an earlier view of the same state, with its
-// time. Capture still replaces the oldest view, so a group keeps no more than viewsKept.
+// HoldViews stops ReleaseViews until the caller calls release, once. Capture keeps an earlier view of the
+// same state, with its time. So a snapshot's view may be due for release before the snapshot is written and
+// open. Capture still replaces the oldest view, so a group keeps no more than viewsKept.
 func (g *Group) HoldViews() (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -221,8 +221,8 @@ func (g *Group) openView(named State) (*ViewReader, error) {
 type ViewReader struct {
 	view  *View
 	first [][]byte // blocks before the pairs: deleted rows
-	last  [][]byte // blocks behind the pairs: outcomes
-	bytes int64    // of all blocks
+	last  [][]byte // blocks after the pairs: outcomes
+	bytes int64    // size of all blocks
 
 	left uint64 // pairs that were not read yet
 	mu   struct {
@@ -254,7 +254,7 @@ func (r *ViewReader) open(named State) error {
 		return nil
 	}
 	prefix := v.at.kind(keyMember)
-	r.mu.it, err = v.disk.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: pebbledb.After(prefix)})
+	r.mu.it, err = v.disk.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: scarce.PrefixEnd(prefix)})
 	if err != nil {
 		return damaged(err)
 	}
@@ -262,11 +262,11 @@ func (r *ViewReader) open(named State) error {
 	return nil
 }
 
-// outcomes reads the outcomes from a state to that of the view. Trim may remove the first ones, but none
-// behind an outcome that it leaves.
+// outcomes reads the outcomes from a state up to the view's state. Trim may remove the first ones,
+// but none after an outcome that it leaves.
 func (r *ViewReader) outcomes(from State) error {
 	v, last, trimmed := r.view, from, false
-	err := eachFrom(v.disk, v.at.number(keyOutcome, from.Index+1), pebbledb.After(v.at.kind(keyOutcome)), func(key, value []byte) (bool, error) {
+	err := eachFrom(v.disk, v.at.number(keyOutcome, from.Index+1), scarce.PrefixEnd(v.at.kind(keyOutcome)), func(key, value []byte) (bool, error) {
 		o, err := parseOutcome(value)
 		if trimmed = err == nil && last == from && o.previous > from.Index; err != nil || trimmed {
 			return false, err
@@ -307,7 +307,7 @@ func (r *ViewReader) Size() (blocks int, bytes int64) {
 	return int((r.view.state.Pairs+pairsInBlock-1)/pairsInBlock) + len(r.first) + len(r.last), r.bytes
 }
 
-// Next appends the next block to dst. It returns io.EOF behind the last.
+// Next appends the next block to dst. It returns io.EOF after the last.
 func (r *ViewReader) Next(dst []byte) ([]byte, error) {
 	done, err := r.view.group.store.db.Use()
 	if err != nil {
@@ -318,7 +318,7 @@ func (r *ViewReader) Next(dst []byte) ([]byte, error) {
 	defer r.mu.Unlock()
 	switch {
 	case r.mu.closed:
-		return dst, pebbledb.ErrClosed
+		return dst, scarce.ErrClosed
 	case len(r.first) > 0:
 		dst = append(dst, r.first[0]...)
 		r.first = r.first[1:]
@@ -365,7 +365,7 @@ func (r *ViewReader) Close() {
 	r.close()
 }
 
-// close is Close for a caller that has called Use or closes the store.
+// close is like Close, but for a caller that has called Use or closes the store.
 func (r *ViewReader) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

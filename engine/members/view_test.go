@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 )
 
 // Views are released only while nobody holds them, and the newest of them show the sets of
@@ -101,7 +101,7 @@ func TestViewsWithoutOutcomes(t *testing.T) {
 // Close also closes what is open, because a reader of a backup may outlive the node:
 //
 //  1. Close waits for no reader, and nothing is left open in Pebble, which Close would return;
-//  2. a reader gets pebbledb.ErrClosed, or had all before;
+//  2. a reader gets scarce.ErrClosed, or had all before;
 //  3. it is closed without harm, before or behind the store.
 func TestCloseWithReaders(t *testing.T) {
 	d := diskOf(t)
@@ -139,7 +139,7 @@ func TestCloseWithReaders(t *testing.T) {
 		t.Error(err)
 	}
 	for range all[1:] {
-		if err := <-ended; !errors.Is(err, pebbledb.ErrClosed) && !errors.Is(err, io.EOF) {
+		if err := <-ended; !errors.Is(err, scarce.ErrClosed) && !errors.Is(err, io.EOF) {
 			t.Errorf("a reader ends with %v", err)
 		}
 	}

@@ -1,9 +1,10 @@
-// Command site is a site in a hundred lines: posts with counts and likes, a home timeline, an unread badge, views in
+// Command site is a small site: posts with counts and likes, a home timeline, an unread badge, views in
 // batches.
 //
-//	go run ./examples/go 8000 http://127.0.0.1:7400 …
+//	go run ./examples/go 8000 127.0.0.1:7400 …
 //
-// docs/GUIDE.md walks through it. `?as=7` stands for a signed-in user.
+// docs/GUIDE.md walks through it. `?as=7` stands for a signed-in user; COUNTD_TOKEN is the site's own token for
+// countd.
 package main
 
 import (
@@ -15,6 +16,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,16 +28,17 @@ type site struct {
 	db    *client.Client
 	likes client.Members
 	views *client.Writer
+	made  atomic.Uint32 // ids of posts, which begin at a random number
 }
 
-// newPostID returns an id that begins with its second, so that old posts lie together and can move to disk:
-// --id-layout posts=weibo.
-func newPostID() client.ID {
-	return client.ID(time.Now().Unix()-515483463)<<22 | client.ID(rand.N(1<<22))
+// newPostID returns an id that begins with the current second, so that old posts are neighbours and can move to disk.
+// One process makes no id twice.
+func (s *site) newPostID() client.ID {
+	return client.ID(time.Now().Unix()-515483463)<<22 | client.ID(s.made.Add(1)%(1<<22))
 }
 
 func (s *site) publish(ctx context.Context, me client.ID, _ *http.Request) (any, error) {
-	post := newPostID()
+	post := s.newPostID()
 	_, err := s.db.AddPost(ctx, me, post, client.WriteOptions{})
 	return map[string]client.ID{"id": post}, err
 }
@@ -113,7 +116,7 @@ func (s *site) badge(ctx context.Context, me client.ID, _ *http.Request) (any, e
 	return map[string]int64{"likes": likes, "posts": poll.Feed}, err
 }
 
-// seen takes away what I was shown, so that a like that came meanwhile stays.
+// seen subtracts the numbers that I was shown, so that a like that came since then stays.
 func (s *site) seen(ctx context.Context, me client.ID, r *http.Request) (any, error) {
 	shown, err := client.ParseID(r.PathValue("likes"))
 	if err != nil {
@@ -148,15 +151,21 @@ func page(show func(context.Context, client.ID, *http.Request) (any, error)) htt
 }
 
 func main() {
-	db, err := client.New(client.Config{Addrs: os.Args[2:]})
+	// A page gives up within seconds; without these settings, a call is repeated for 30 s.
+	db, err := client.New(client.Config{
+		Addrs: os.Args[2:], Token: os.Getenv("COUNTD_TOKEN"), Timeout: time.Second, Retry: client.Retry{For: time.Second},
+	})
 	if err != nil {
 		log.Fatal(err)
 	}
-	views, err := db.NewWriter(client.WriterConfig{})
+	views, err := db.NewWriter(client.WriterConfig{RetryFor: 10 * time.Second, OnFailure: func(f client.Failure) {
+		log.Printf("lost %d views of post %s: %v", f.Op.Cells[0].Value, f.Op.ID, f.Err)
+	}})
 	if err != nil {
 		log.Fatal(err)
 	}
-	s := &site{db, db.Members("posts", "like"), views}
+	s := &site{db: db, likes: db.Members("posts", "like"), views: views}
+	s.made.Store(rand.Uint32())
 	http.Handle("POST /posts", page(s.publish))
 	http.Handle("GET /posts/{post}", page(s.show))
 	http.Handle("POST /users/{author}/posts/{post}/like", page(s.like))
@@ -172,7 +181,5 @@ func main() {
 	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		log.Fatal(err)
 	}
-	if err := views.Close(context.Background()); err != nil { // counts the views that still wait
-		log.Fatal(err)
-	}
+	_ = views.Close(context.Background()) // counts the views that still wait; OnFailure has reported the others
 }

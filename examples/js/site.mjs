@@ -1,19 +1,22 @@
-// A site in a hundred lines: posts with counts and likes, a home timeline, an unread badge, views in batches.
+// A small site: posts with counts and likes, a home timeline, an unread badge, views in batches.
 //
-//     node site.mjs 8000 http://127.0.0.1:7400 …
+//     node site.mjs 8000 127.0.0.1:7400 …
 //
-// docs/GUIDE.md walks through it. `?as=7` stands for a signed-in user.
+// docs/GUIDE.md walks through it. `?as=7` stands for a signed-in user, COUNTD_TOKEN is the site's own at countd.
 import {createServer} from 'node:http';
 import {Countd, CountdError} from '../../clients/js/dist/esm/index.js'; // of a package: 'countd'
 
 const [port, ...addrs] = process.argv.slice(2);
-const db = Countd.open({addrs});
-const views = db.writer(); // sums views in memory, and sends them as fast as the server answers
+// A page gives up within seconds; without these, a call is repeated for 30 s.
+const db = Countd.open({addrs, token: process.env.COUNTD_TOKEN, timeoutMs: 1_000, retryForMs: 1_000});
+const lost = ({id, add, error}) => console.error(`lost ${add.view} views of post ${id}: ${error.message}`);
+const views = db.writer({retryForMs: 10_000, onFailure: lost}); // sums views in memory, and sends them as fast as the server answers
 
-// Ids that begin with their second keep old posts together, so that they can move to disk: --id-layout posts=weibo.
+// Ids that begin with their second keep old posts together, so that they can move to disk. One process makes no id twice.
+let made = Math.floor(Math.random() * 2 ** 22);
 function newPostId() {
   const second = BigInt(Math.floor(Date.now() / 1000) - 515483463);
-  return (second << 22n) | BigInt(Math.floor(Math.random() * 2 ** 22));
+  return (second << 22n) | BigInt(made++ % 2 ** 22);
 }
 
 async function publish(me) {
@@ -81,14 +84,14 @@ async function serve(request, response) {
     status = e instanceof RangeError ? 400 : e instanceof CountdError && e.retryable ? 503 : 500;
     answer = {error: e.message};
   }
-  response.writeHead(status).end(JSON.stringify(answer));
+  response.writeHead(status).end(JSON.stringify(answer) + '\n');
 }
 
 const server = createServer(serve).listen(Number(port), '127.0.0.1');
 for (const signal of ['SIGTERM', 'SIGINT']) {
   process.once(signal, async () => {
     server.close();
-    await views.close(); // counts the views that still wait
+    await views.close().catch(() => {}); // counts the views that still wait; lost has reported the others
     process.exit();
   });
 }

@@ -1,12 +1,15 @@
-"""A site in a hundred lines: posts with counts and likes, a home timeline, an unread badge, views in batches.
+"""A small site: posts with counts and likes, a home timeline, an unread badge, views in batches.
 
-    python3 site.py 8000 http://127.0.0.1:7400 …
+    python3 site.py 8000 127.0.0.1:7400 …
 
-docs/GUIDE.md walks through it. `?as=7` stands for a signed-in user.
+docs/GUIDE.md walks through it. `?as=7` stands for a signed-in user, COUNTD_TOKEN is the site's own at countd.
 """
 
+import contextlib
 import http.server
+import itertools
 import json
+import os
 import pathlib
 import random
 import re
@@ -19,13 +22,20 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "clients/python"))
 
 from countd import Client, CountdError  # noqa: E402
 
-db = Client(sys.argv[2:])
-views = db.writer()  # sums views in memory, and sends them as fast as the server answers
+
+def lost(failure):
+    print(f"lost {failure.add['view']} views of post {failure.id}: {failure.error}", file=sys.stderr)
+
+
+# A page gives up within seconds; without these, a call is repeated for 30 s.
+db = Client(sys.argv[2:], token=os.environ.get("COUNTD_TOKEN", ""), timeout=1, retry_for=1)
+views = db.writer(retry_for=10, on_failure=lost)  # sums views in memory, and sends them as fast as the server answers
+made = itertools.count(random.getrandbits(22))
 
 
 def new_post_id():
-    """Ids that begin with their second keep old posts together, so that they can move to disk: --id-layout posts=weibo."""
-    return int(time.time() - 515483463) << 22 | random.getrandbits(22)
+    """Ids that begin with their second keep old posts together, so that they can move to disk. One process makes no id twice."""
+    return int(time.time() - 515483463) << 22 | next(made) % (1 << 22)
 
 
 def publish(me):
@@ -96,7 +106,7 @@ class Site(http.server.BaseHTTPRequestHandler):
             status, answer = 400, {"error": str(e)}
         except CountdError as e:
             status, answer = 503 if e.retryable else 500, {"error": str(e)}
-        text = json.dumps(answer).encode()
+        text = json.dumps(answer, separators=(",", ":")).encode() + b"\n"
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
@@ -105,8 +115,10 @@ class Site(http.server.BaseHTTPRequestHandler):
     do_GET = do_POST = do_DELETE = serve
 
 
-signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda *_: sys.exit())
 try:
     http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Site).serve_forever()
 finally:
-    views.close()  # counts the views that still wait
+    with contextlib.suppress(CountdError):  # lost has reported it
+        views.close()  # counts the views that still wait

@@ -1,8 +1,8 @@
 // Package atomicfile writes files that appear whole or not at all.
 //
 // It owns the temporary file beside the target and its removal. It never touches the
-// target before all bytes are durable, with one exception: Create writes to a target that
-// is not a regular file (a device, a pipe) directly, because it must not be replaced.
+// target before all bytes are durable. One exception: Create writes directly to a device,
+// a pipe or another target that is not a regular file and must not be replaced.
 // Invariant: after a crash at any point the target holds its old bytes or all of the new
 // ones.
 package atomicfile
@@ -62,7 +62,7 @@ func (f *File) Write(p []byte) (int, error) { return f.f.Write(p) }
 // temporary file is gone.
 func (f *File) Commit() error { return f.commit(os.Rename) }
 
-// CommitNew is Commit for a target that must not exist. If it exists, CommitNew leaves it
+// CommitNew is like Commit, but for a target that must not exist. If it exists, CommitNew leaves it
 // alone and returns fs.ErrExist.
 func (f *File) CommitNew() error {
 	return f.commit(func(temp, target string) error {

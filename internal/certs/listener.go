@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/countd/countd/internal/lograte"
+	"github.com/countd/countd/internal/program"
 )
 
 const (
@@ -103,7 +103,7 @@ func (s *Source) Listen(plain net.Listener, protocol Protocol) *Listener {
 
 func listen(plain net.Listener, protocol Protocol, logger *slog.Logger, greet func(net.Conn) (net.Conn, error)) *Listener {
 	l := &Listener{
-		Listener: plain, protocol: protocol, greet: greet, logger: new(lograte.Limiter).Logger(logger), bound: handshakesMax,
+		Listener: plain, protocol: protocol, greet: greet, logger: new(program.LogLimiter).Logger(logger), bound: handshakesMax,
 		ready: make(chan accepted), left: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	l.mu.waiting = list.New()
@@ -183,7 +183,7 @@ func (l *Listener) enter(raw net.Conn) *list.Element {
 	}
 }
 
-// tryEnter is enter without the wait. If no place is free, it returns the longest wait before the
+// tryEnter is like enter, but does not wait. If no place is free, it returns the longest wait before the
 // next try.
 func (l *Listener) tryEnter(raw net.Conn) (place *list.Element, wait time.Duration) {
 	l.mu.Lock()

@@ -15,7 +15,6 @@ import (
 
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/pki"
-	"github.com/countd/countd/internal/pki/pkitest"
 )
 
 // echo serves connections of a listener until the test ends: each answers what it is sent.
@@ -75,10 +74,10 @@ func call(addr string, config *tls.Config) (string, error) {
 // TestListenerRefuses: a client without a good certificate is told the reason, and the log names it
 // too. Other clients are served in the meantime.
 func TestListenerRefuses(t *testing.T) {
-	ca, rogue := pkitest.New(t), pkitest.New(t)
+	ca, rogue := must.NewAuthority(t), must.NewAuthority(t)
 	dir := t.TempDir()
-	f := pkitest.Write(t, dir, "tls", ca.Issue(pkitest.Node("n1")))
-	s := open(t, Config{CertFile: f.Cert, KeyFile: f.Key, CAFile: pkitest.Replace(t, filepath.Join(dir, "ca"), ca.Cert())})
+	f := must.WriteCert(t, dir, "tls", ca.Issue(must.NodeLeaf("n1")))
+	s := open(t, Config{CertFile: f.Cert, KeyFile: f.Key, CAFile: must.ReplaceFile(t, filepath.Join(dir, "ca"), ca.Cert())})
 	expired := pki.Leaf{Name: "bob", NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour)}
 	for _, tc := range []struct {
 		name   string
@@ -118,8 +117,8 @@ func always(c tls.Certificate) func(*tls.CertificateRequestInfo) (*tls.Certifica
 
 // TestPlainClientsAreTold: a client without TLS gets the reason in its own protocol.
 func TestPlainClientsAreTold(t *testing.T) {
-	ca := pkitest.New(t)
-	f := pkitest.Write(t, t.TempDir(), "tls", ca.Issue(pkitest.Node("n1")))
+	ca := must.NewAuthority(t)
+	f := must.WriteCert(t, t.TempDir(), "tls", ca.Issue(must.NodeLeaf("n1")))
 	s := open(t, Config{CertFile: f.Cert, KeyFile: f.Key})
 	for _, tc := range []struct {
 		protocol   Protocol
@@ -150,8 +149,8 @@ func TestPlainClientsAreTold(t *testing.T) {
 // TestHalfOpenConnectionsMakeRoom: connections that never shake hands are bounded in number, and do
 // not keep other clients out.
 func TestHalfOpenConnectionsMakeRoom(t *testing.T) {
-	ca := pkitest.New(t)
-	f := pkitest.Write(t, t.TempDir(), "tls", ca.Issue(pkitest.Node("n1")))
+	ca := must.NewAuthority(t)
+	f := must.WriteCert(t, t.TempDir(), "tls", ca.Issue(must.NodeLeaf("n1")))
 	s := open(t, Config{CertFile: f.Cert, KeyFile: f.Key})
 	l := s.Listen(tcp(t), HTTP)
 	addr := echo(t, l)
@@ -185,8 +184,8 @@ func TestHalfOpenConnectionsMakeRoom(t *testing.T) {
 // TestBurstOfHandshakes: all clients are served, even if more connect at once than may be in their
 // handshake.
 func TestBurstOfHandshakes(t *testing.T) {
-	ca := pkitest.New(t)
-	f := pkitest.Write(t, t.TempDir(), "tls", ca.Issue(pkitest.Node("n1")))
+	ca := must.NewAuthority(t)
+	f := must.WriteCert(t, t.TempDir(), "tls", ca.Issue(must.NodeLeaf("n1")))
 	s := open(t, Config{CertFile: f.Cert, KeyFile: f.Key})
 	l := s.Listen(tcp(t), HTTP)
 	l.mu.Lock() // orders the change before the first connection, which takes the lock
@@ -210,8 +209,8 @@ func TestBurstOfHandshakes(t *testing.T) {
 
 // TestCloseEndsHandshakes: Close ends handshakes, and connections that nobody has accepted.
 func TestCloseEndsHandshakes(t *testing.T) {
-	ca := pkitest.New(t)
-	f := pkitest.Write(t, t.TempDir(), "tls", ca.Issue(pkitest.Node("n1")))
+	ca := must.NewAuthority(t)
+	f := must.WriteCert(t, t.TempDir(), "tls", ca.Issue(must.NodeLeaf("n1")))
 	s := open(t, Config{CertFile: f.Cert, KeyFile: f.Key})
 	l := s.Listen(tcp(t), HTTP)
 	silent, err := net.Dial("tcp", l.Addr().String())
@@ -235,11 +234,11 @@ func TestCloseEndsHandshakes(t *testing.T) {
 // TestRotationUnderLoad: certificate and authorities change again and again. No client that trusts
 // the old and the new authority fails, on an open connection or a new one.
 func TestRotationUnderLoad(t *testing.T) {
-	cas := []*pkitest.Authority{pkitest.New(t), pkitest.New(t)}
+	cas := []*must.Authority{must.NewAuthority(t), must.NewAuthority(t)}
 	dir := t.TempDir()
-	f := pkitest.Write(t, dir, "tls", cas[0].Issue(pkitest.Node("n0")))
+	f := must.WriteCert(t, dir, "tls", cas[0].Issue(must.NodeLeaf("n0")))
 	both := [][]byte{cas[0].Cert(), cas[1].Cert()}
-	caFile := pkitest.Replace(t, filepath.Join(dir, "ca"), both...)
+	caFile := must.ReplaceFile(t, filepath.Join(dir, "ca"), both...)
 	s := open(t, Config{CertFile: f.Cert, KeyFile: f.Key, CAFile: caFile, pollEvery: time.Hour})
 	addr := echo(t, s.Listen(tcp(t), HTTP))
 	roots := x509.NewCertPool()
@@ -271,8 +270,8 @@ func TestRotationUnderLoad(t *testing.T) {
 	}
 	for round := range 20 {
 		name := fmt.Sprintf("n%d", round+1)
-		pkitest.Write(t, dir, "tls", cas[round%2].Issue(pkitest.Node(name)))
-		pkitest.Replace(t, caFile, both[round%2], both[(round+1)%2])
+		must.WriteCert(t, dir, "tls", cas[round%2].Issue(must.NodeLeaf(name)))
+		must.ReplaceFile(t, caFile, both[round%2], both[(round+1)%2])
 		must.Do(t, s.Reload())
 		fresh, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: roots, ServerName: name, Certificates: []tls.Certificate{cas[0].Client(pki.Leaf{Name: "x"})}})
 		must.Do(t, err) // the server shows the new certificate
@@ -285,7 +284,7 @@ func TestRotationUnderLoad(t *testing.T) {
 		}
 	}
 	// Once an authority is removed, its clients are refused.
-	pkitest.Replace(t, caFile, both[1])
+	must.ReplaceFile(t, caFile, both[1])
 	must.Do(t, s.Reload())
 	if _, err := call(addr, &tls.Config{RootCAs: roots, GetClientCertificate: always(cas[0].Client(pki.Leaf{Name: "alice"}))}); err == nil {
 		t.Error("an authority that is gone is trusted")

@@ -16,7 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/countd/countd/internal/lograte"
+	"github.com/countd/countd/internal/program"
 )
 
 // After the TLS handshake, the dialling node sends its name, and the other node answers whether it
@@ -43,8 +43,8 @@ var ErrWrongName = errors.New("the certificate names another node")
 
 // PeersConfig configures OpenPeers.
 type PeersConfig struct {
-	// Setting, CASetting, CertFile, KeyFile, CAFile and Logger are those of Config. All files must
-	// be set.
+	// Setting, CASetting, CertFile, KeyFile, CAFile and Logger have the meaning that they have in
+	// Config. All files must be set.
 	Setting, CASetting        string
 	CertFile, KeyFile, CAFile string
 	Logger                    *slog.Logger
@@ -58,8 +58,8 @@ type PeersConfig struct {
 	Permissive bool
 }
 
-// Peers is mutual TLS between nodes: both sides show a certificate that one of the authorities
-// signed, for servers and for clients, and that carries the name of the node on its side.
+// Peers is mutual TLS between nodes. Each side shows a certificate that one of the authorities
+// signed, valid for servers and clients. It carries the name of that side's node.
 type Peers struct {
 	*Source
 	cfg     PeersConfig
@@ -69,7 +69,7 @@ type Peers struct {
 
 // OpenPeers reads the files, and follows them until Close.
 func OpenPeers(cfg PeersConfig) (*Peers, error) {
-	p := &Peers{cfg: cfg, limited: new(lograte.Limiter).Logger(cfg.Logger)}
+	p := &Peers{cfg: cfg, limited: new(program.LogLimiter).Logger(cfg.Logger)}
 	var err error
 	p.Source, err = Open(Config{
 		Setting: cfg.Setting, CASetting: cfg.CASetting, CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, CAFile: cfg.CAFile, Logger: cfg.Logger,
@@ -183,7 +183,7 @@ func (p *Peers) welcome(conn *peerConn) error {
 	return err
 }
 
-// Dial connects to the node of a name or, if no name is known, to the node at the address. It
+// Dial connects to the named node or, if no name is known, to the node at the address. It
 // returns once that node has accepted this node's certificate.
 func (p *Peers) Dial(ctx context.Context, addr, node string) (net.Conn, error) {
 	raw, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
@@ -208,7 +208,7 @@ func (p *Peers) Dial(ctx context.Context, addr, node string) (net.Conn, error) {
 	return raw, nil
 }
 
-// greet runs the handshake with the node of a name, and waits until that node has accepted this
+// greet runs the handshake with the named node, and waits until that node has accepted this
 // node.
 func (p *Peers) greet(ctx context.Context, raw net.Conn, node string) (net.Conn, error) {
 	set := p.Current()

@@ -13,7 +13,6 @@ import (
 
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/pki"
-	"github.com/countd/countd/internal/pki/pkitest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -25,7 +24,7 @@ type peer struct {
 }
 
 // newPeer returns a node with a certificate. change, if not nil, changes its configuration.
-func newPeer(t *testing.T, id string, pair pki.Pair, change func(*PeersConfig), cas ...*pkitest.Authority) peer {
+func newPeer(t *testing.T, id string, pair pki.Pair, change func(*PeersConfig), cas ...*must.Authority) peer {
 	t.Helper()
 	p := peer{log: new(proctest.Buffer), dir: t.TempDir()}
 	cfg := p.config(t, id, pair, cas...)
@@ -39,9 +38,9 @@ func newPeer(t *testing.T, id string, pair pki.Pair, change func(*PeersConfig), 
 	return p
 }
 
-func (p peer) config(t *testing.T, id string, pair pki.Pair, cas ...*pkitest.Authority) PeersConfig {
+func (p peer) config(t *testing.T, id string, pair pki.Pair, cas ...*must.Authority) PeersConfig {
 	t.Helper()
-	f := pkitest.Write(t, p.dir, "node", pair)
+	f := must.WriteCert(t, p.dir, "node", pair)
 	return PeersConfig{
 		Setting: "cluster-tls", CASetting: "cluster-tls-ca", CertFile: f.Cert, KeyFile: f.Key, CAFile: p.trust(t, cas...),
 		Logger: p.log.Logger(), NodeID: id,
@@ -49,13 +48,13 @@ func (p peer) config(t *testing.T, id string, pair pki.Pair, cas ...*pkitest.Aut
 }
 
 // trust writes the file of authorities.
-func (p peer) trust(t *testing.T, cas ...*pkitest.Authority) string {
+func (p peer) trust(t *testing.T, cas ...*must.Authority) string {
 	t.Helper()
 	var all [][]byte
 	for _, ca := range cas {
 		all = append(all, ca.Cert())
 	}
-	return pkitest.Replace(t, filepath.Join(p.dir, "ca"), all...)
+	return must.ReplaceFile(t, filepath.Join(p.dir, "ca"), all...)
 }
 
 func (p peer) listen(t *testing.T) string {
@@ -81,10 +80,10 @@ func (p peer) reach(addr, node string) error {
 
 // TestPeers checks which nodes reach each other, and why others do not.
 func TestPeers(t *testing.T) {
-	ca, rogue := pkitest.New(t), pkitest.New(t)
-	expired := pkitest.Node("n2")
+	ca, rogue := must.NewAuthority(t), must.NewAuthority(t)
+	expired := must.NodeLeaf("n2")
 	expired.NotBefore, expired.NotAfter = time.Now().Add(-2*time.Hour), time.Now().Add(-time.Hour)
-	shared := pkitest.Node("countd-node")
+	shared := must.NodeLeaf("countd-node")
 	named := func(c *PeersConfig) { c.Name = "countd-node" }
 	for _, tc := range []struct {
 		name           string
@@ -92,17 +91,17 @@ func TestPeers(t *testing.T) {
 		dialled        string
 		why            string // "" if they reach each other
 	}{
-		{"two nodes", newPeer(t, "n1", ca.Issue(pkitest.Node("n1")), nil, ca), newPeer(t, "n2", ca.Issue(pkitest.Node("n2")), nil, ca), "n1", ""},
-		{"a node whose name nobody knows", newPeer(t, "n1", ca.Issue(pkitest.Node("n1")), nil, ca), newPeer(t, "n2", ca.Issue(pkitest.Node("n2")), nil, ca), "", ""},
-		{"a node of another name", newPeer(t, "n1", ca.Issue(pkitest.Node("n1")), nil, ca), newPeer(t, "n2", ca.Issue(pkitest.Node("n2")), nil, ca), "n3", "names another node"},
+		{"two nodes", newPeer(t, "n1", ca.Issue(must.NodeLeaf("n1")), nil, ca), newPeer(t, "n2", ca.Issue(must.NodeLeaf("n2")), nil, ca), "n1", ""},
+		{"a node whose name nobody knows", newPeer(t, "n1", ca.Issue(must.NodeLeaf("n1")), nil, ca), newPeer(t, "n2", ca.Issue(must.NodeLeaf("n2")), nil, ca), "", ""},
+		{"a node of another name", newPeer(t, "n1", ca.Issue(must.NodeLeaf("n1")), nil, ca), newPeer(t, "n2", ca.Issue(must.NodeLeaf("n2")), nil, ca), "n3", "names another node"},
 		{"one name for all", newPeer(t, "n1", ca.Issue(shared), named, ca), newPeer(t, "n2", ca.Issue(shared), named, ca), "n1", ""},
-		{"a server without the name of all", newPeer(t, "n1", ca.Issue(pkitest.Node("n1")), nil, ca), newPeer(t, "n2", ca.Issue(shared), named, ca), "n1", "names another node"},
-		{"a client without the name of all", newPeer(t, "n1", ca.Issue(pki.Leaf{Name: "n1", Hosts: []string{"countd-node"}, Node: true}), named, ca), newPeer(t, "n2", ca.Issue(pkitest.Node("n2")), nil, ca), "n1", "refused this one: \"the certificate names another node"},
+		{"a server without the name of all", newPeer(t, "n1", ca.Issue(must.NodeLeaf("n1")), nil, ca), newPeer(t, "n2", ca.Issue(shared), named, ca), "n1", "names another node"},
+		{"a client without the name of all", newPeer(t, "n1", ca.Issue(pki.Leaf{Name: "n1", Hosts: []string{"countd-node"}, Node: true}), named, ca), newPeer(t, "n2", ca.Issue(must.NodeLeaf("n2")), nil, ca), "n1", "refused this one: \"the certificate names another node"},
 		{"a client that is not who it says", newPeer(t, "n1", ca.Issue(pki.Leaf{Name: "n1", Hosts: []string{"countd-node"}, Node: true}), nil, ca), newPeer(t, "n2", ca.Issue(pki.Leaf{Name: "countd-node", Hosts: []string{"n3"}, Node: true}), named, ca), "n1", "refused this one"},
-		{"the client's authority is another", newPeer(t, "n1", ca.Issue(pkitest.Node("n1")), nil, ca), newPeer(t, "n2", rogue.Issue(pkitest.Node("n2")), nil, rogue, ca), "n1", "unknown certificate authority"},
-		{"the server's authority is another", newPeer(t, "n1", rogue.Issue(pkitest.Node("n1")), nil, rogue, ca), newPeer(t, "n2", ca.Issue(pkitest.Node("n2")), nil, ca), "n1", "unknown authority"},
-		{"the client's has expired", newPeer(t, "n1", ca.Issue(pkitest.Node("n1")), nil, ca), newPeer(t, "n2", ca.Issue(expired), nil, ca), "n1", "expired certificate"},
-		{"the server's has expired", newPeer(t, "n2", ca.Issue(expired), nil, ca), newPeer(t, "n1", ca.Issue(pkitest.Node("n1")), nil, ca), "n2", "has expired"},
+		{"the client's authority is another", newPeer(t, "n1", ca.Issue(must.NodeLeaf("n1")), nil, ca), newPeer(t, "n2", rogue.Issue(must.NodeLeaf("n2")), nil, rogue, ca), "n1", "unknown certificate authority"},
+		{"the server's authority is another", newPeer(t, "n1", rogue.Issue(must.NodeLeaf("n1")), nil, rogue, ca), newPeer(t, "n2", ca.Issue(must.NodeLeaf("n2")), nil, ca), "n1", "unknown authority"},
+		{"the client's has expired", newPeer(t, "n1", ca.Issue(must.NodeLeaf("n1")), nil, ca), newPeer(t, "n2", ca.Issue(expired), nil, ca), "n1", "expired certificate"},
+		{"the server's has expired", newPeer(t, "n2", ca.Issue(expired), nil, ca), newPeer(t, "n1", ca.Issue(must.NodeLeaf("n1")), nil, ca), "n2", "has expired"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			addr := tc.server.listen(t)
@@ -120,8 +119,8 @@ func TestPeers(t *testing.T) {
 // TestPeersRefuseClients: a certificate that is good only for clients does not identify a node,
 // even if it carries the name of one.
 func TestPeersRefuseClients(t *testing.T) {
-	ca := pkitest.New(t)
-	p := newPeer(t, "n1", ca.Issue(pkitest.Node("n1")), nil, ca)
+	ca := must.NewAuthority(t)
+	p := newPeer(t, "n1", ca.Issue(must.NodeLeaf("n1")), nil, ca)
 	addr := p.listen(t)
 	client := ca.Client(pki.Leaf{Name: "n2"})
 	if _, err := call(addr, &tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{client}}); err == nil {
@@ -140,14 +139,14 @@ func TestPeersRefuseClients(t *testing.T) {
 // TestOpenPeersRefuses: a node reports when it starts that no other node would accept its
 // certificate.
 func TestOpenPeersRefuses(t *testing.T) {
-	ca, rogue := pkitest.New(t), pkitest.New(t)
+	ca, rogue := must.NewAuthority(t), must.NewAuthority(t)
 	for _, tc := range []struct {
 		name string
 		pair pki.Pair
 		why  string
 	}{
-		{"another name", ca.Issue(pkitest.Node("n2")), `it is of ["n2" "localhost"], not of "n1"`},
-		{"another authority", rogue.Issue(pkitest.Node("n1")), "unknown authority"},
+		{"another name", ca.Issue(must.NodeLeaf("n2")), `it is of ["n2" "localhost"], not of "n1"`},
+		{"another authority", rogue.Issue(must.NodeLeaf("n1")), "unknown authority"},
 		{"a client", ca.Issue(pki.Leaf{Name: "n1"}), "must be good for servers and for clients"},
 	} {
 		p := peer{log: new(proctest.Buffer), dir: t.TempDir()}
@@ -160,12 +159,12 @@ func TestOpenPeersRefuses(t *testing.T) {
 // TestPermissive: while a cluster turns TLS on, nodes with and without TLS reach each other. So do
 // nodes whose certificates would otherwise be refused.
 func TestPermissive(t *testing.T) {
-	ca, rogue := pkitest.New(t), pkitest.New(t)
+	ca, rogue := must.NewAuthority(t), must.NewAuthority(t)
 	permissive := func(c *PeersConfig) { c.Permissive = true }
-	p1 := newPeer(t, "n1", ca.Issue(pkitest.Node("n1")), permissive, ca)
-	p2 := newPeer(t, "n2", ca.Issue(pkitest.Node("n2")), permissive, ca)
-	strange := newPeer(t, "n2", rogue.Issue(pkitest.Node("n2")), permissive, rogue)
-	strict := newPeer(t, "n2", ca.Issue(pkitest.Node("n2")), nil, ca)
+	p1 := newPeer(t, "n1", ca.Issue(must.NodeLeaf("n1")), permissive, ca)
+	p2 := newPeer(t, "n2", ca.Issue(must.NodeLeaf("n2")), permissive, ca)
+	strange := newPeer(t, "n2", rogue.Issue(must.NodeLeaf("n2")), permissive, rogue)
+	strict := newPeer(t, "n2", ca.Issue(must.NodeLeaf("n2")), nil, ca)
 	addr := p1.listen(t)
 	plain, err := net.Dial("tcp", addr)
 	must.Do(t, err)
@@ -183,7 +182,7 @@ func TestPermissive(t *testing.T) {
 		t.Errorf("nodes with TLS do without it: %d, %d", n, p2.plain.Load())
 	}
 	must.Do(t, strange.reach(addr, "n1"))
-	must.Do(t, p2.reach(newPeer(t, "n1", ca.Issue(pkitest.Node("n1")), nil, ca).listen(t), "n1"))
+	must.Do(t, p2.reach(newPeer(t, "n1", ca.Issue(must.NodeLeaf("n1")), nil, ca).listen(t), "n1"))
 
 	// A node of an earlier version closes connections that it does not understand.
 	before := tcp(t)
@@ -214,10 +213,10 @@ func TestPermissive(t *testing.T) {
 // TestPeersRotate: nodes change to certificates of a new authority, and trust both authorities in
 // between.
 func TestPeersRotate(t *testing.T) {
-	old, next := pkitest.New(t), pkitest.New(t)
+	old, next := must.NewAuthority(t), must.NewAuthority(t)
 	nodes := []peer{
-		newPeer(t, "n1", old.Issue(pkitest.Node("n1")), nil, old),
-		newPeer(t, "n2", old.Issue(pkitest.Node("n2")), nil, old),
+		newPeer(t, "n1", old.Issue(must.NodeLeaf("n1")), nil, old),
+		newPeer(t, "n2", old.Issue(must.NodeLeaf("n2")), nil, old),
 	}
 	addrs := []string{nodes[0].listen(t), nodes[1].listen(t)}
 	check := func() {
@@ -228,7 +227,7 @@ func TestPeersRotate(t *testing.T) {
 	check()
 	for _, step := range []func(peer, string){
 		func(p peer, _ string) { p.trust(t, old, next) },
-		func(p peer, id string) { pkitest.Write(t, p.dir, "node", next.Issue(pkitest.Node(id))) },
+		func(p peer, id string) { must.WriteCert(t, p.dir, "node", next.Issue(must.NodeLeaf(id))) },
 		func(p peer, _ string) { p.trust(t, next) },
 	} {
 		for i, id := range []string{"n1", "n2"} {
@@ -237,7 +236,7 @@ func TestPeersRotate(t *testing.T) {
 			check()
 		}
 	}
-	if newPeer(t, "n2", old.Issue(pkitest.Node("n2")), nil, old, next).reach(addrs[0], "n1") == nil {
+	if newPeer(t, "n2", old.Issue(must.NodeLeaf("n2")), nil, old, next).reach(addrs[0], "n1") == nil {
 		t.Error("the old authority is trusted")
 	}
 }

@@ -19,7 +19,7 @@ import (
 
 const (
 	// pollEvery is how often the files are read. Their size and time alone would not show every
-	// change: a link may lead elsewhere, and a new file may have the same size and time.
+	// change. A link may lead elsewhere, and a new file may have the same size and time.
 	pollEvery = 2 * time.Second
 	// fileBytesMax bounds a file: hundreds of authorities.
 	fileBytesMax = 1 << 20
@@ -49,7 +49,7 @@ type Config struct {
 	CheckPeer func(set *Set, chain []*x509.Certificate) error
 	Logger    *slog.Logger
 
-	pollEvery time.Duration // pollEvery if 0
+	pollEvery time.Duration // 0 for the constant pollEvery
 }
 
 // Set is the result of one reading of the files. It is immutable.
@@ -71,9 +71,9 @@ type Source struct {
 
 	mu struct { // held while files are read
 		sync.Mutex
-		seen   [sha256.Size]byte // of the contents that current came from
-		failed [sha256.Size]byte // of the contents that were last refused
-		begun  [sha256.Size]byte // of the contents that the last poll saw
+		seen   [sha256.Size]byte // hash of the contents that current came from
+		failed [sha256.Size]byte // hash of the contents that were last refused
+		begun  [sha256.Size]byte // hash of the contents that the last poll saw
 	}
 }
 
@@ -123,7 +123,7 @@ func (s *Source) Close() {
 	<-s.stopped
 }
 
-// follow reloads until Close.
+// follow polls the files until Close.
 func (s *Source) follow() {
 	defer close(s.stopped)
 	ticker := time.NewTicker(cmp.Or(s.cfg.pollEvery, pollEvery))
@@ -160,7 +160,8 @@ func (s *Source) poll() {
 	}
 }
 
-// Reload reads the files now, and returns why it keeps the set that was in use.
+// Reload reads the files now. If it cannot use them, it keeps the set in use and returns the
+// reason.
 func (s *Source) Reload() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,7 +203,6 @@ func (s *Source) loadLocked(contents files, sum [sha256.Size]byte, err error) er
 	return nil
 }
 
-// files is what the files contain.
 type files struct{ cert, key, ca []byte }
 
 func (f files) sum() [sha256.Size]byte {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/pki"
-	"github.com/countd/countd/internal/pki/pkitest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -39,11 +38,11 @@ func (o opened) subject() string { return o.Current().Certificate.Leaf.Subject.C
 // TestFilesThatChangeAreUsed: the source finds changed files without a call. It finds them behind a
 // link that now leads elsewhere, and although size and time are the same.
 func TestFilesThatChangeAreUsed(t *testing.T) {
-	ca := pkitest.New(t)
+	ca := must.NewAuthority(t)
 	dir := t.TempDir()
 	for _, version := range []string{"a", "b"} {
 		must.Do(t, os.Mkdir(filepath.Join(dir, version), 0o700))
-		pkitest.Write(t, filepath.Join(dir, version), "tls", ca.Issue(pkitest.Node("node-"+version)))
+		must.WriteCert(t, filepath.Join(dir, version), "tls", ca.Issue(must.NodeLeaf("node-"+version)))
 	}
 	link := filepath.Join(dir, "data") // as Kubernetes mounts a secret
 	must.Do(t, os.Symlink("a", link))
@@ -59,9 +58,9 @@ func TestFilesThatChangeAreUsed(t *testing.T) {
 // TestBadFilesKeepTheOldOnes: bad files are counted and logged once while they stay, and good files
 // after them are used.
 func TestBadFilesKeepTheOldOnes(t *testing.T) {
-	ca := pkitest.New(t)
-	good := ca.Issue(pkitest.Node("good"))
-	other := ca.Issue(pkitest.Node("other"))
+	ca := must.NewAuthority(t)
+	good := ca.Issue(must.NodeLeaf("good"))
+	other := ca.Issue(must.NodeLeaf("other"))
 	expired := ca.Issue(pki.Leaf{Name: "expired", NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour)})
 	future := ca.Issue(pki.Leaf{Name: "future", NotBefore: time.Now().Add(time.Hour)})
 	for _, tc := range []struct {
@@ -80,12 +79,12 @@ func TestBadFilesKeepTheOldOnes(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
-			f := pkitest.Write(t, dir, "tls", good)
-			caFile := pkitest.Replace(t, filepath.Join(dir, "ca"), ca.Cert())
+			f := must.WriteCert(t, dir, "tls", good)
+			caFile := must.ReplaceFile(t, filepath.Join(dir, "ca"), ca.Cert())
 			s := open(t, Config{CertFile: f.Cert, KeyFile: f.Key, CAFile: caFile, pollEvery: time.Hour})
 			before := s.Current()
-			pkitest.Write(t, dir, "tls", pki.Pair{Cert: tc.cert, Key: tc.key})
-			pkitest.Replace(t, caFile, tc.ca)
+			must.WriteCert(t, dir, "tls", pki.Pair{Cert: tc.cert, Key: tc.key})
+			must.ReplaceFile(t, caFile, tc.ca)
 			for range 4 { // two polls see that the files have settled
 				s.poll()
 			}
@@ -104,8 +103,8 @@ func TestBadFilesKeepTheOldOnes(t *testing.T) {
 			if key := string(tc.key); key != "" && s.log.Has(key[40:60]) {
 				t.Error("the log has the key")
 			}
-			pkitest.Write(t, dir, "tls", other)
-			pkitest.Replace(t, caFile, ca.Cert())
+			must.WriteCert(t, dir, "tls", other)
+			must.ReplaceFile(t, caFile, ca.Cert())
 			s.poll()
 			s.poll()
 			if problem := s.Problem(time.Now()); problem != "" {
@@ -128,7 +127,7 @@ func TestBadFilesKeepTheOldOnes(t *testing.T) {
 // problem is counted once.
 func TestFileThatIsGoneKeepsTheOldOne(t *testing.T) {
 	dir := t.TempDir()
-	f := pkitest.Write(t, dir, "tls", pkitest.New(t).Issue(pkitest.Node("n1")))
+	f := must.WriteCert(t, dir, "tls", must.NewAuthority(t).Issue(must.NodeLeaf("n1")))
 	s := open(t, Config{CertFile: f.Cert, KeyFile: f.Key, pollEvery: time.Hour})
 	must.Do(t, os.Remove(f.Key))
 	for range 4 {
@@ -142,13 +141,13 @@ func TestFileThatIsGoneKeepsTheOldOne(t *testing.T) {
 // TestFilesAreReadOnceTheyHaveSettled: it is no error if the new certificate is there and its key
 // is not yet.
 func TestFilesAreReadOnceTheyHaveSettled(t *testing.T) {
-	ca, dir := pkitest.New(t), t.TempDir()
-	f := pkitest.Write(t, dir, "tls", ca.Issue(pkitest.Node("old")))
+	ca, dir := must.NewAuthority(t), t.TempDir()
+	f := must.WriteCert(t, dir, "tls", ca.Issue(must.NodeLeaf("old")))
 	s := open(t, Config{CertFile: f.Cert, KeyFile: f.Key, pollEvery: time.Hour})
-	next := ca.Issue(pkitest.Node("new"))
-	pkitest.Replace(t, f.Cert, next.Cert)
+	next := ca.Issue(must.NodeLeaf("new"))
+	must.ReplaceFile(t, f.Cert, next.Cert)
 	s.poll()
-	pkitest.Replace(t, f.Key, next.Key)
+	must.ReplaceFile(t, f.Key, next.Key)
 	s.poll()
 	s.poll()
 	if s.subject() != "new" || s.errors.Load() != 0 {
@@ -157,8 +156,8 @@ func TestFilesAreReadOnceTheyHaveSettled(t *testing.T) {
 }
 
 func TestOpenRefuses(t *testing.T) {
-	ca, dir := pkitest.New(t), t.TempDir()
-	f := pkitest.Write(t, dir, "tls", ca.Issue(pkitest.Node("n1")))
+	ca, dir := must.NewAuthority(t), t.TempDir()
+	f := must.WriteCert(t, dir, "tls", ca.Issue(must.NodeLeaf("n1")))
 	log := new(proctest.Buffer)
 	for name, cfg := range map[string]Config{
 		"tls-cert":      {CertFile: filepath.Join(dir, "none"), KeyFile: f.Key},
@@ -171,16 +170,16 @@ func TestOpenRefuses(t *testing.T) {
 		}
 	}
 	old := ca.Issue(pki.Leaf{Name: "n1", NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour)})
-	f = pkitest.Write(t, dir, "tls", old)
+	f = must.WriteCert(t, dir, "tls", old)
 	if s := open(t, Config{CertFile: f.Cert, KeyFile: f.Key}); !s.log.Has("it expired at") {
 		t.Error("an expired certificate is not logged:", s.log.String())
 	}
 }
 
 func TestMetrics(t *testing.T) {
-	ca, dir := pkitest.New(t), t.TempDir()
-	f := pkitest.Write(t, dir, "tls", ca.Issue(pkitest.Node("n1")))
-	caFile := pkitest.Replace(t, filepath.Join(dir, "ca"), ca.Cert(), ca.Cert()) // the same authority twice
+	ca, dir := must.NewAuthority(t), t.TempDir()
+	f := must.WriteCert(t, dir, "tls", ca.Issue(must.NodeLeaf("n1")))
+	caFile := must.ReplaceFile(t, filepath.Join(dir, "ca"), ca.Cert(), ca.Cert()) // the same authority twice
 	s := open(t, Config{CertFile: f.Cert, KeyFile: f.Key, CAFile: caFile})
 	m := NewMetrics()
 	m.Add(s.Source)

@@ -40,7 +40,7 @@ var documentWordsMax = map[string]int{"docs/ARCHITECTURE.md": architectureWordsM
 
 // documentBytesMax bounds documents that grow with text that nobody reads: examples of errors
 // belong in api/testdata/contract.yaml, and former measurements in git.
-var documentBytesMax = map[string]int{"docs/openapi.yaml": 170_000, "docs/BENCHMARKS.md": 24_500}
+var documentBytesMax = map[string]int{"docs/openapi.yaml": 173_000, "docs/BENCHMARKS.md": 24_500}
 
 func TestDocumentsAreShort(t *testing.T) {
 	for name, most := range documentWordsMax {

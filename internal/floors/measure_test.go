@@ -2,7 +2,6 @@ package floors
 
 import (
 	"go/ast"
-	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
@@ -19,7 +18,12 @@ type Size struct {
 	Type    string // the type with the most methods
 	Methods int    // of Type
 	Cycle   int    // files in the largest group of files that all depend on each other
+
+	Positional []string // places of struct literals with more than positionalMax values without names
 }
+
+// positionalMax is the most values that a struct literal may have without the names of the fields.
+const positionalMax = 3
 
 // Sizes returns the size of every package under root.
 //
@@ -29,8 +33,16 @@ type Size struct {
 func Sizes(root string) ([]Size, error) {
 	var sizes []Size
 	fset := token.NewFileSet()
-	imp := &emptyPackages{known: importer.ForCompiler(fset, "source", nil)}
-	err := filepath.WalkDir(root, func(dir string, d fs.DirEntry, err error) error {
+	f, err := parser.ParseFile(fset, "pointers.go", pointers, 0)
+	if err != nil {
+		return nil, err
+	}
+	atomic, err := new(types.Config).Check("sync/atomic", fset, []*ast.File{f}, nil)
+	if err != nil {
+		return nil, err
+	}
+	imp := &emptyPackages{atomic}
+	err = filepath.WalkDir(root, func(dir string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -77,7 +89,13 @@ func sizeOf(name string, lines int, fset *token.FileSet, imp types.Importer, fil
 	size := Size{Package: name, Lines: lines}
 	uses := map[*ast.Ident]types.Object{}
 	conf := types.Config{Importer: imp, Error: func(error) {}} // names of empty packages are unknown
-	pkg, _ := conf.Check(name, fset, files, &types.Info{Uses: uses})
+	literals := map[ast.Expr]types.TypeAndValue{}
+	pkg, _ := conf.Check(name, fset, files, &types.Info{Uses: uses, Types: literals})
+	for e, t := range literals {
+		if lit, ok := e.(*ast.CompositeLit); ok && isPositional(lit, t.Type) {
+			size.Positional = append(size.Positional, fset.Position(lit.Pos()).String())
+		}
+	}
 	for _, n := range pkg.Scope().Names() {
 		named, ok := pkg.Scope().Lookup(n).Type().(*types.Named)
 		if ok && named.Obj().Pkg() == pkg && named.NumMethods() > size.Methods {
@@ -97,6 +115,21 @@ func sizeOf(name string, lines int, fset *token.FileSet, imp types.Importer, fil
 	}
 	size.Cycle = largestCycle(needs)
 	return size
+}
+
+// isPositional reports whether a literal is of a struct of the package itself, with more than
+// positionalMax values without names. For structs of other packages, go vet refuses every such value.
+func isPositional(lit *ast.CompositeLit, t types.Type) bool {
+	if t == nil || len(lit.Elts) <= positionalMax {
+		return false
+	}
+	under := t.Underlying()
+	if p, ok := under.(*types.Pointer); ok { // an element of a list of pointers
+		under = p.Elem().Underlying()
+	}
+	_, isStruct := under.(*types.Struct)
+	_, named := lit.Elts[0].(*ast.KeyValueExpr)
+	return isStruct && !named
 }
 
 // beyondFunctions reports whether an object is declared at package level, or is a field or a
@@ -143,12 +176,20 @@ func largestCycle(needs map[string]map[string]bool) int {
 
 // emptyPackages imports a package without names for every path but sync/atomic, whose
 // pointers hold types of the importing package.
-type emptyPackages struct{ known types.Importer }
+type emptyPackages struct{ atomic *types.Package }
+
+// pointers is the part of sync/atomic that leads from one type of a package to another.
+const pointers = `package atomic
+type Pointer[T any] struct{ _ *T }
+func (*Pointer[T]) Load() *T
+func (*Pointer[T]) Store(*T)
+func (*Pointer[T]) Swap(*T) *T
+func (*Pointer[T]) CompareAndSwap(_, _ *T) bool`
 
 // Import implements types.Importer.
 func (e *emptyPackages) Import(path string) (*types.Package, error) {
 	if path == "sync/atomic" {
-		return e.known.Import(path)
+		return e.atomic, nil
 	}
 	name := path[strings.LastIndex(path, "/")+1:]
 	pkg := types.NewPackage(path, name)

@@ -114,6 +114,7 @@ type Rule struct {
 	allowed  map[string][]string // package pattern → patterns of the packages that it may import
 	confined map[string][]string // module pattern → the only package patterns that may import it
 	tests    []string            // patterns of packages that any test may import
+	testsOf  map[string][]string // package → patterns of the packages that only its tests may import
 }
 
 var errSyntax = errors.New("not a line of the rule")
@@ -123,18 +124,20 @@ var errSyntax = errors.New("not a line of the rule")
 //	PACKAGE: PACKAGE…        the first may import the others, and itself
 //	only PACKAGE…: MODULE…   of all packages, only the first may import the modules
 //	tests: PACKAGE…          any test may import these too
+//	tests of PACKAGE: PACKAGE…
 //
-// Lines that are empty or begin with # say nothing.
+// A line that begins with two tabs continues the line above. Lines that are empty or begin with # say
+// nothing.
 func ParseRule(text string) (*Rule, error) {
-	r := &Rule{allowed: map[string][]string{}, confined: map[string][]string{}}
-	for n, line := range strings.Split(text, "\n") {
+	r := &Rule{allowed: map[string][]string{}, confined: map[string][]string{}, testsOf: map[string][]string{}}
+	for _, line := range strings.Split(strings.ReplaceAll(text, "\n\t\t", " "), "\n") {
 		line = strings.TrimSpace(line)
 		if line == "" || strings.HasPrefix(line, "#") {
 			continue
 		}
 		left, right, ok := strings.Cut(line, ":")
 		if !ok || left == "" {
-			return nil, fmt.Errorf("line %d: %q: %w", n+1, line, errSyntax)
+			return nil, fmt.Errorf("%q: %w", line, errSyntax)
 		}
 		if owners, isOnly := strings.CutPrefix(left, "only "); isOnly {
 			for _, module := range strings.Fields(right) {
@@ -142,6 +145,8 @@ func ParseRule(text string) (*Rule, error) {
 			}
 		} else if left == "tests" {
 			r.tests = strings.Fields(right)
+		} else if of, isOf := strings.CutPrefix(left, "tests of "); isOf {
+			r.testsOf[of] = strings.Fields(right)
 		} else {
 			r.allowed[left] = append(strings.Fields(right), left)
 		}
@@ -176,7 +181,7 @@ func (r *Rule) problem(e Edge) string {
 	switch {
 	case !placed:
 		return fmt.Sprintf("%s is not in the rule", e.From)
-	case e.From == e.To || matchesAny(allowed, e.To), e.Test && matchesAny(r.tests, e.To):
+	case e.From == e.To || matchesAny(allowed, e.To), e.Test && (matchesAny(r.tests, e.To) || matchesAny(r.testsOf[e.From], e.To)):
 		return ""
 	}
 	return fmt.Sprintf("%s may not import %s", e.From, e.To)

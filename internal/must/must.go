@@ -1,4 +1,5 @@
-// Package must holds the checks that tests of every package share, and the longest wait of a test.
+// Package must holds what tests of many packages share: checks, the longest wait of a test, models of
+// calls between nodes, a cable that a test cuts, and certificates.
 // A check that fails ends the test.
 package must
 

@@ -19,15 +19,17 @@ type Fault struct {
 	Code       string
 	Message    string
 	Field      string
-	Body       string        // the whole answer, in place of an error; "" for none
-	RetryAfter string        // header; "" for none
-	After      bool          // the node still applies the request
-	Shards     []int         // with After: only these shards of posts apply the request, and the answer names the ids; nil for all
-	Late       time.Duration // with After: the node gets the request so long after the answer; 0 means before the answer
-	Hang       bool          // no answer: the connection is cut
+	Body       string // the whole answer, in place of an error; "" for none
+	RetryAfter string // header; "" for none
+	After      bool   // the node still applies the request
+	// Shards restricts After to these shards of posts; nil for all. The fault then lists the ids of
+	// the ops that were applied. If Status is 504, it also lists the other ids, as unknown.
+	Shards []int
+	Late   time.Duration // with After: how long after the answer the node gets the request; 0 means before the answer
+	Hang   bool          // no answer: the connection is cut
 }
 
-// SetFail replaces Fail. Requests under way may still meet the previous function.
+// SetFail replaces Fail. Requests in flight may still get the previous function.
 func (s *Server) SetFail(fail func(r *http.Request, body []byte) *Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,7 +100,7 @@ func (s *Server) apply(pass http.Handler, r *http.Request, body []byte, late tim
 // parted returns the part of a write that the shards of a fault apply; nil for none. It also
 // returns the ids of the ops in that part, and the ids of the ops whose outcome the fault hides.
 func parted(body []byte, fault *Fault) (part []byte, applied, unknown []string) {
-	const shards = 4 // of posts
+	const shards = 4 // number of shards of posts
 	var request map[string]json.RawMessage
 	var all, ops []json.RawMessage
 	if json.Unmarshal(body, &request) != nil || json.Unmarshal(request["ops"], &all) != nil {

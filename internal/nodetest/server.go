@@ -1,5 +1,6 @@
-// Package nodetest owns a countd node that serves its HTTP API inside the process of a test,
-// and a front that refuses requests, cuts connections and delays requests as the test asks.
+// Package nodetest owns a countd node that serves its HTTP API inside the process of a test.
+// It also owns a front that refuses or delays requests and cuts connections as the test
+// asks.
 //
 // It never changes an answer of the node. A test of several nodes or of the program itself
 // runs the real programs (package proctest).
@@ -32,6 +33,9 @@ import (
 	"github.com/countd/countd/api"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/source"
@@ -81,7 +85,7 @@ func (s *Server) Renew() {
 	cfg := shard.Config{
 		Dir: s.dir(), NodeKey: "n1.00000000", NodeName: "n1", Bootstrap: true, ClusterID: fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64()), Version: "test",
 		ClusterAddr: "127.0.0.1:0", HTTPAddr: strings.TrimPrefix(s.URL, "http://"), GossipAddr: "127.0.0.1:1",
-		Shards: map[string]int{shard.KeyspacePosts: 4, shard.KeyspaceUsers: 4, shard.KeyspaceUnread: 1, shard.KeyspaceFeed: 1},
+		Shards: map[string]int{kinds.KeyspacePosts: 4, kinds.KeyspaceUsers: 4, kinds.KeyspaceUnread: 1, kinds.KeyspaceFeed: 1},
 		Logger: logger, Metrics: registry,
 		Fatal: func(err error) { s.t.Errorf("fatal: %v", err) },
 	}
@@ -165,7 +169,7 @@ func (s *Server) RowOf(keyspace string, id uint64) []int64 {
 // Row returns the counts of a row of posts.
 func (s *Server) Row(id uint64) []int64 {
 	s.t.Helper()
-	return s.RowOf(shard.KeyspacePosts, id)
+	return s.RowOf(kinds.KeyspacePosts, id)
 }
 
 // Put sets the counts of a row of posts.
@@ -176,7 +180,7 @@ func (s *Server) Put(id uint64, counts ...int64) {
 		op.Cells = append(op.Cells, engine.Cell{Column: uint8(column), Value: count})
 	}
 	node := s.Node()
-	if err := node.Write(node.Keyspace(shard.KeyspacePosts), &shard.Write{Ops: []engine.Op{op}, Deadline: time.Now().Add(callTimeout)}); err != nil {
+	if err := node.Write(node.Keyspace(kinds.KeyspacePosts), &shard.Write{Ops: counters.Ops{op}, Deadline: time.Now().Add(callTimeout)}); err != nil {
 		s.t.Errorf("cannot set row %d: %v", id, err)
 	}
 }
@@ -186,7 +190,7 @@ func (s *Server) Rows() int {
 	s.t.Helper()
 	const page = 10_000
 	node := s.Node()
-	ks, n := node.Keyspace(shard.KeyspacePosts), 0
+	ks, n := node.Keyspace(kinds.KeyspacePosts), 0
 	for after, has, more := uint64(0), false, true; more; has = true {
 		opt := &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: time.Now().Add(callTimeout)}
 		got := rows.Scan{Width: len(ks.Columns), Limit: page, After: after, HasAfter: has, Dropped: ks.Dropped}
@@ -217,11 +221,13 @@ func OneProducer(c *shard.Config) {
 func (s *Server) ForgetProducers() {
 	s.t.Helper()
 	node := s.Node()
-	ks := node.Keyspace(shard.KeyspacePosts)
-	w := &shard.Write{ID: shard.ByProducer([]byte("another"), uint64(time.Now().UnixNano())), Deadline: time.Now().Add(callTimeout)}
+	ks := node.Keyspace(kinds.KeyspacePosts)
+	w := &shard.Write{ID: dedup.ByProducer([]byte("another"), uint64(time.Now().UnixNano())), Deadline: time.Now().Add(callTimeout)}
+	var ops counters.Ops
 	for id := range uint64(ks.Shards) {
-		w.Ops = append(w.Ops, engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 0}}})
+		ops = append(ops, engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 0}}})
 	}
+	w.Ops = ops
 	if err := node.Write(ks, w); err != nil {
 		s.t.Errorf("cannot make producers forgotten: %v", err)
 	}

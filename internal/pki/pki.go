@@ -42,9 +42,9 @@ type Leaf struct {
 	Name  string   // the common name, and a DNS name too
 	Hosts []string // further DNS names and IP addresses
 	Node  bool     // good for servers and clients; otherwise for clients alone
-	// NotBefore is when the certificate becomes valid. The zero time stands for the current
-	// time minus the constant backdate. The certificate ends at NotAfter, or with its
-	// authority if that is earlier.
+	// NotBefore is the time at which the certificate becomes valid. The zero time stands
+	// for the current time minus the constant backdate. The certificate ends at NotAfter,
+	// or with its authority if that is earlier.
 	NotBefore, NotAfter time.Time
 }
 

@@ -6,22 +6,24 @@ import (
 	"errors"
 	"testing"
 	"time"
-
-	"github.com/countd/countd/internal/must"
 )
 
 func parsed(t *testing.T, p Pair) *x509.Certificate {
 	t.Helper()
 	block, _ := pem.Decode(p.Cert)
 	c, err := x509.ParseCertificate(block.Bytes)
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return c
 }
 
 func TestIssue(t *testing.T) {
 	end := time.Now().Add(time.Hour)
 	ca, err := NewCA("ca", end)
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	roots := x509.NewCertPool()
 	roots.AddCert(parsed(t, ca))
 	for _, tc := range []struct {
@@ -34,7 +36,9 @@ func TestIssue(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			pair, err := Issue(ca, tc.leaf)
-			must.Do(t, err)
+			if err != nil {
+				t.Fatal(err)
+			}
 			c := parsed(t, pair)
 			for usage, want := range map[x509.ExtKeyUsage]bool{x509.ExtKeyUsageServerAuth: tc.server, x509.ExtKeyUsageClientAuth: tc.client} {
 				_, err := c.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{usage}})
@@ -57,11 +61,17 @@ func TestIssue(t *testing.T) {
 func TestIssueRefuses(t *testing.T) {
 	end := time.Now().Add(time.Hour)
 	ca, err := NewCA("ca", end)
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	other, err := NewCA("other", end)
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	leaf, err := Issue(ca, Leaf{Name: "n1", NotAfter: end})
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, bad := range map[string]Pair{
 		"nothing":           {},
 		"another's key":     {Cert: ca.Cert, Key: other.Key},

@@ -10,11 +10,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/countd/countd/internal/must"
 )
 
-// Server is a third-party program, such as a broker. It ends with the test.
+// Server is a program that is not countd, such as a broker. It ends with the test.
 type Server struct {
 	Addr string
 	name string
@@ -22,9 +20,10 @@ type Server struct {
 	dir  string              // working directory; empty: the test's
 	as   *syscall.Credential // nil: the test's user
 	stop syscall.Signal      // signal that ends the server and its children at once; 0: SIGKILL
-	// ready reports whether the server serves, once it accepts connections; nil: it does.
+	// ready reports whether the server serves, once it accepts connections. nil means that it serves.
 	ready func() bool
 	live  *process
+	log   Buffer
 }
 
 // KafkaPartitions is how many partitions the topic likes of StartKafka has.
@@ -34,19 +33,13 @@ const KafkaPartitions = 3
 // likes and likes.dead.
 func StartKafka(t testing.TB) *Server {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "kafka")
-	sources, err := build(path, "internal/testbroker/kafka")
-	must.Do(t, err)
-	note(t, sources)
+	path := Build(t, "internal/proctest/testdata/kafka")
 	addr := FreePorts(t, 1)[0]
 	_, port, _ := net.SplitHostPort(addr)
-	s := &Server{Addr: addr, name: path, args: []string{port, t.TempDir(), strconv.Itoa(KafkaPartitions)}}
-	s.start(t)
-	t.Cleanup(s.Kill)
-	return s
+	return Serve(t, addr, path, port, t.TempDir(), strconv.Itoa(KafkaPartitions))
 }
 
-// StartNATS builds and runs a nats-server with JetStream on disk, and further arguments.
+// StartNATS builds nats-server, and runs it with JetStream on disk and the given arguments.
 func StartNATS(t testing.TB, args ...string) *Server {
 	t.Helper()
 	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}")
@@ -56,14 +49,20 @@ func StartNATS(t testing.TB, args ...string) *Server {
 	}
 	build := exec.Command("go", "tool", "-n", "nats-server")
 	build.Dir = filepath.Join(strings.TrimSpace(string(root)), "internal", "testbroker", "nats")
-	note(t, []string{build.Dir})
+	Note(t, build.Dir)
 	path, err := build.Output()
 	if err != nil {
 		t.Fatalf("cannot build nats-server: %v", err)
 	}
 	addr := FreePorts(t, 1)[0]
 	host, port, _ := net.SplitHostPort(addr)
-	s := &Server{Addr: addr, name: strings.TrimSpace(string(path)), args: append([]string{"-a", host, "-p", port, "-js", "-sd", t.TempDir()}, args...)}
+	return Serve(t, addr, strings.TrimSpace(string(path)), append([]string{"-a", host, "-p", port, "-js", "-sd", t.TempDir()}, args...)...)
+}
+
+// Serve runs a program until the test ends. It returns once the program accepts connections at addr.
+func Serve(t testing.TB, addr, program string, args ...string) *Server {
+	t.Helper()
+	s := &Server{Addr: addr, name: program, args: args}
 	s.start(t)
 	t.Cleanup(s.Kill)
 	return s
@@ -72,6 +71,7 @@ func StartNATS(t testing.TB, args ...string) *Server {
 func (s *Server) start(t testing.TB) {
 	t.Helper()
 	cmd := exec.Command(s.name, s.args...)
+	cmd.Stdout, cmd.Stderr = &s.log, &s.log
 	cmd.Dir, cmd.SysProcAttr = s.dir, &syscall.SysProcAttr{Credential: s.as}
 	var err error
 	if s.live, err = run(Site{}, cmd); err != nil {
@@ -86,17 +86,29 @@ func (s *Server) start(t testing.TB) {
 			}
 		}
 		if time.Now().After(end) {
-			t.Fatalf("%s does not serve: %v", filepath.Base(s.name), err)
+			t.Fatalf("%s does not serve: %v\n%s", filepath.Base(s.name), err, s.log.String())
 		}
 	}
 }
 
-// Dir returns the directory that StartPostgres made, with the data below it in data.
+// Dir returns the directory that StartPostgres made. The data is in its subdirectory data.
 func (s *Server) Dir() string { return s.dir }
+
+// Log returns what the server has printed.
+func (s *Server) Log() string { return s.log.String() }
 
 // Kill ends the server at once.
 func (s *Server) Kill() {
 	s.live.kill(cmp.Or(s.stop, syscall.SIGKILL))
+}
+
+// Stop ends the server as an operator does, and requires exit code 0.
+func (s *Server) Stop(t testing.TB) {
+	t.Helper()
+	s.live.kill(syscall.SIGTERM)
+	if s.live.code != 0 {
+		t.Errorf("%s ended with exit code %d:\n%s", filepath.Base(s.name), s.live.code, s.log.String())
+	}
 }
 
 // Restart kills the server and runs it again over the same data.

@@ -1,4 +1,4 @@
-// Package proctest owns the real programs in tests: it builds them once, starts nodes on
+// Package proctest owns the real programs in tests. It builds them once, starts nodes on
 // free ports of the loopback interface, kills and stops them, and calls them over HTTP. It
 // also starts the servers of others that tests need: brokers, PostgreSQL and Redis.
 //
@@ -48,8 +48,8 @@ func Run(m *testing.M, use func(Binaries)) int {
 	return m.Run()
 }
 
-// build builds programs of the module to a file, or into a directory. It returns the directories
-// of the module that hold their sources, with go.mod and go.sum.
+// build builds programs of the module to a file, or into a directory. It returns the directories of
+// the programs' sources in the module, and go.mod and go.sum.
 func build(to string, packages ...string) (sources []string, err error) {
 	const module = "github.com/countd/countd/"
 	for i, name := range packages {
@@ -80,11 +80,22 @@ func build(to string, packages ...string) (sources []string, err error) {
 	return slices.Compact(sources), nil
 }
 
-// note opens the sources of a program that the test runs, and reads logStoreEnv, which the program
+// Build builds a program of the module, such as examples/go, and returns its path. A change of its
+// sources runs the test again.
+func Build(t testing.TB, name string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), filepath.Base(name))
+	sources, err := build(path, name)
+	must.Do(t, err)
+	Note(t, sources...)
+	return path
+}
+
+// Note opens the sources of a program that the test runs, and reads logStoreEnv, which the program
 // inherits. go test reuses a cached result unless a variable or file changed that the test itself
-// read. Files in a directory that the test opened count too. Files and variables that only go build
-// reads do not count, nor those that TestMain reads before the tests.
-func note(t testing.TB, sources []string) {
+// read. Files in a directory that the test opened count too. Files that only go build reads, or
+// that TestMain reads before the tests, do not count.
+func Note(t testing.TB, sources ...string) {
 	t.Helper()
 	_ = os.Getenv(logStoreEnv)
 	for _, source := range sources {

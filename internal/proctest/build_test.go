@@ -14,7 +14,7 @@ func TestSourcesAreNoted(t *testing.T) {
 	t.Parallel()
 	const inner = "PROCTEST_BUILD_TO"
 	if to := os.Getenv(inner); to != "" {
-		sources, err := build(to, "internal/testbroker/kafka")
+		sources, err := build(to, "internal/proctest/testdata/kafka")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -37,7 +37,7 @@ func TestSourcesAreNoted(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := []string{"getenv " + logStoreEnv}
-	for _, source := range []string{"internal/testbroker/kafka", "go.mod", "go.sum"} {
+	for _, source := range []string{"internal/proctest/testdata/kafka", "go.mod", "go.sum"} {
 		lines = append(lines, "open "+filepath.Join(root, source))
 	}
 	for _, line := range lines {

@@ -51,7 +51,7 @@ func (n *Node) Ctl(args ...string) *Ctl {
 	return c
 }
 
-// MustCtl is Ctl for a run that must exit with 0. It returns the output.
+// MustCtl is like Ctl, but the run must exit with 0. It returns the output.
 func (n *Node) MustCtl(args ...string) string {
 	n.t.Helper()
 	c := n.Ctl(args...)

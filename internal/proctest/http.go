@@ -24,7 +24,7 @@ func (n *Node) Call(method, path string, body, answer any) (int, error) {
 	return n.Send(ctx, method, path, nil, body, answer)
 }
 
-// Send is Call with headers and a context whose end aborts the request.
+// Send is like Call, but with headers, and with a context whose end aborts the request.
 func (n *Node) Send(ctx context.Context, method, path string, header http.Header, body, answer any) (int, error) {
 	status, raw, err := n.ask(ctx, method, path, header, body)
 	if err == nil && answer != nil {
@@ -66,7 +66,7 @@ func (n *Node) ask(ctx context.Context, method, path string, header http.Header,
 	return resp.StatusCode, raw, err
 }
 
-// MustCall is Call for a request whose answer must be 200.
+// MustCall is like Call, but the answer must be 200.
 func (n *Node) MustCall(method, path string, body, answer any) {
 	n.t.Helper()
 	var raw json.RawMessage
@@ -102,19 +102,19 @@ type Row struct {
 	Counts map[string]int64 `json:"counts"`
 }
 
-// Cluster is a node's answer to GET /v1/cluster.
-type Cluster struct{ admin.Cluster }
+// ClusterStatus is a node's answer to GET /v1/cluster.
+type ClusterStatus struct{ admin.Cluster }
 
 // Cluster requests the cluster's status from the node.
-func (n *Node) Cluster() Cluster {
+func (n *Node) Cluster() ClusterStatus {
 	n.t.Helper()
-	var c Cluster
+	var c ClusterStatus
 	n.MustCall(http.MethodGet, "/v1/cluster", nil, &c)
 	return c
 }
 
 // Digests returns the digest of each shard of a keyspace, by shard.
-func (c Cluster) Digests(keyspace string) map[int]string {
+func (c ClusterStatus) Digests(keyspace string) map[int]string {
 	digests := map[int]string{}
 	for _, g := range c.Groups {
 		if g.Keyspace == keyspace {
@@ -125,7 +125,7 @@ func (c Cluster) Digests(keyspace string) map[int]string {
 }
 
 // Rows returns the number of rows of a keyspace.
-func (c Cluster) Rows(keyspace string) uint64 {
+func (c ClusterStatus) Rows(keyspace string) uint64 {
 	var rows uint64
 	for _, g := range c.Groups {
 		if g.Keyspace == keyspace {

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// pollEvery lies between two polls at first. The interval grows with the time waited, because
-	// polls take processor time from the start.
+	// pollEvery is the first interval between two polls. The interval grows with the time waited,
+	// because polls take processor time from the start.
 	pollEvery    = 5 * time.Millisecond
 	pollEveryMax = 50 * time.Millisecond
 	// readyTimeout is generous, for busy machines; tests of the start have limits of their
@@ -38,7 +38,7 @@ type Node struct {
 	Args []string // the directory, the addresses, and arguments of the test
 	Env  []string // added to the test's own
 	Cwd  string   // working directory; "" for the test's
-	URL  string   // of the HTTP API
+	URL  string   // URL of the HTTP API
 	Addr string   // host:port of the HTTP API
 	// Redis is the address that serves clients of Redis, HOST:PORT; "" for none.
 	Redis string
@@ -51,7 +51,7 @@ type Node struct {
 	client *http.Client
 	tls    *tls.Config // nil without TLS
 	live   *process
-	log    *Buffer // of live
+	log    *Buffer // output of live
 }
 
 // Site is where a node's sockets are.
@@ -93,10 +93,10 @@ func FreeSite(t testing.TB) Site {
 	return Site{HTTP: ports[0], Cluster: ports[1], Gossip: ports[2], Redis: ports[3]}
 }
 
-// NewNodeAt is NewNode for a node whose addresses are given.
+// NewNodeAt is like NewNode, but for a node whose addresses are given.
 func NewNodeAt(t testing.TB, bin Binaries, dir string, site Site, args ...string) *Node {
 	t.Helper()
-	note(t, bin.sources)
+	Note(t, bin.sources...)
 	n := &Node{t: t, bin: bin, Dir: dir}
 	n.client = &http.Client{Transport: &http.Transport{
 		MaxIdleConnsPerHost: 256, // one for each of a test's writers, so that ports suffice
@@ -141,7 +141,7 @@ func (n *Node) UseTLS(config *tls.Config) {
 	n.URL = "https://" + n.Addr
 }
 
-// Use changes the programs of the node from its next start on.
+// Use changes the programs that the node runs after its next start.
 func (n *Node) Use(bin Binaries) { n.bin = bin }
 
 // Start runs the process and returns at once.
@@ -149,7 +149,7 @@ func (n *Node) Start() {
 	n.t.Helper()
 	cmd, log := exec.Command(n.bin.Countd, n.Args...), &Buffer{}
 	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, n.Cwd
-	// Not by a flag: an older program that lacks the flag would end.
+	// Set a variable instead of a flag: an older program would refuse a flag that it does not know.
 	cmd.Env = append(append(os.Environ(), "COUNTD_SHUTDOWN_DELAY=0s"), n.Env...)
 	live, err := run(n.site, cmd)
 	if err != nil {
@@ -237,8 +237,8 @@ const (
 
 var ports struct {
 	sync.Mutex
-	left  []int      // of the newest block
-	locks []*os.File // of all blocks, held until the process ends
+	left  []int      // unused ports of the newest block
+	locks []*os.File // locks of all blocks, held until the process ends
 }
 
 // FreePorts returns count free loopback addresses. They are below the range that the system

@@ -48,7 +48,6 @@ func StartPostgres(t testing.TB) *Server {
 	return s
 }
 
-// userOf returns the credentials of a user.
 func userOf(t testing.TB, name string) *syscall.Credential {
 	t.Helper()
 	u, err := user.Lookup(name)

@@ -13,7 +13,7 @@ func StartRedis(t testing.TB) (addr string) {
 	return startRedis(t, "--appendonly", "no").Addr
 }
 
-// StartDurableRedis is StartRedis with a log that is synced before each answer.
+// StartDurableRedis is like StartRedis, but with a log that is synced before each answer.
 func StartDurableRedis(t testing.TB) *Server {
 	t.Helper()
 	return startRedis(t, "--appendonly", "yes", "--appendfsync", "always")
@@ -27,8 +27,5 @@ func startRedis(t testing.TB, args ...string) *Server {
 	}
 	addr := FreePorts(t, 1)[0]
 	host, port, _ := net.SplitHostPort(addr)
-	s := &Server{Addr: addr, name: path, args: append([]string{"--port", port, "--bind", host, "--dir", t.TempDir(), "--save", ""}, args...)}
-	s.start(t)
-	t.Cleanup(s.Kill)
-	return s
+	return Serve(t, addr, path, append([]string{"--port", port, "--bind", host, "--dir", t.TempDir(), "--save", ""}, args...)...)
 }

@@ -11,7 +11,6 @@ import "runtime/debug"
 // Version is the version of countd and countctl, as semver.org defines versions.
 const Version = "0.1.0"
 
-// commitDigits is the length of the commit in VersionText.
 const commitDigits = 12
 
 // VersionText returns Version, followed by "+" and the git commit if the build recorded one, and by

@@ -9,13 +9,12 @@ import (
 
 // A process has a limit of file descriptors (RLIMIT_NOFILE; Go raises the soft one to the hard
 // one). Linux gives a new file the lowest number that is free. So if no connection of a client
-// keeps a number at or above a bound, these numbers are for the node itself, however many clients
+// keeps a number at or above a bound, the node itself has these numbers, however many clients
 // connect. Connections of peers have a higher bound.
 const (
 	// FilesMin is the lowest limit that a node starts with. Half of it is for the node itself: its
-	// ports, a segment of the log for each 16 MiB, and two files for each snapshot that is written
-	// or sent. It is also for the tables of rows and members on disk (TableFiles each), and for
-	// connections to a few peers.
+	// ports, a few peers, and the tables of rows and members on disk (TableFiles each). The log
+	// takes a file for each 16 MiB, and a snapshot that is written or sent takes two.
 	FilesMin = 512
 	// FilesWanted is the limit that suffices for 8,192 HTTP connections, 8,192 Redis connections
 	// and filesOwnMax descriptors of the node.

@@ -2,8 +2,8 @@
 // errors of a shortage, and owns file systems that wait until it is over. It also divides the
 // descriptors of the process between clients, peers and the node.
 //
-// It never ends the process. Invariant: as long as the files of the node need no more descriptors
-// than are kept for them, no client and no peer can take the last one.
+// It never ends the process. Invariant: while the node's files need no more descriptors than it
+// keeps for them, no client or peer can take the last descriptor.
 package scarce
 
 import (
@@ -11,7 +11,8 @@ import (
 )
 
 // Is reports whether err means only that disk space or file descriptors are short. The disk is then
-// not damaged, and the caller may retry later. A joined error must have no other cause.
+// not damaged, and the caller may retry later. For a joined error, this must hold for every error
+// in it.
 func Is(err error) bool {
 	return every(err, func(e syscall.Errno) bool { return isNoFiles(e) || isNoRoom(e) })
 }

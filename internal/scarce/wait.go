@@ -28,7 +28,7 @@ type Wait struct {
 	Dir     string // a directory of the disk that must have room
 	What    string // what is written, for the log
 	Logger  *slog.Logger
-	Started *atomic.Bool    // while false, calls fail at once, and so does Open
+	Started *atomic.Bool    // while false, as during Open, calls fail at once
 	Closing <-chan struct{} // once closed, calls fail at once
 }
 
@@ -68,13 +68,13 @@ type waitingFS struct {
 // Unwrap implements vfs.FS.
 func (fs *waitingFS) Unwrap() vfs.FS { return fs.FS }
 
-// tried is retry for a call that also returns a value.
+// tried is like retry, but for a call that also returns a value.
 func tried[T any](fs *waitingFS, call func() (T, error)) (result T, err error) {
 	err = fs.retry(func() (err error) { result, err = call(); return err })
 	return result, err
 }
 
-// opened is tried for a file that is written.
+// opened is like tried, but for a file that is written.
 func opened(fs *waitingFS, open func() (vfs.File, error)) (vfs.File, error) {
 	file, err := tried(fs, open)
 	if err != nil {

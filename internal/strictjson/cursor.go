@@ -16,16 +16,28 @@ import (
 	"unicode/utf8"
 )
 
+// These problems can occur in the values of several fields.
+const (
+	NotUint64   = "not an unsigned 64-bit integer"
+	NotInt64    = "not a signed 64-bit integer"
+	NotObject   = "not an object"
+	NotArray    = "not an array"
+	NotString   = "not a string"
+	NotBool     = "neither true nor false"
+	Missing     = "missing"
+	GivenTwice  = "given twice"
+	NoSuchField = "no such field"
+)
+
 // FieldError is a fault of the value at a JSON path.
 type FieldError struct{ Path, Problem string }
 
 func (e *FieldError) Error() string { return e.Path + ": " + e.Problem }
 
-// Cursor parses one JSON text from front to back, directly into the types of a call. It
-// builds no tree, so it allocates nothing, and deep nesting costs nothing because a value of
-// the wrong type is refused at its first byte. It is strict (RFC 8259): no garbage after the
-// text, no lenient numbers, escapes or control characters. The callers refuse unknown and
-// repeated members.
+// Cursor parses one JSON text from front to back, directly into the types of a call. It builds no
+// tree, so it allocates nothing. Deep nesting costs nothing, because a value of the wrong type is
+// refused at its first byte. It is strict (RFC 8259): no garbage after the text, no lenient
+// numbers, escapes or control characters. The callers refuse unknown and repeated members.
 //
 // The first fault stays and ends every loop over Next; values read after it are zero and
 // must not be used. Strings alias Data or Text and are valid until the next string is read.
@@ -144,7 +156,7 @@ func (c *Cursor) Str() []byte {
 	return nil
 }
 
-// strRest parses the rest of a string, from its first escape on. text holds its beginning.
+// strRest parses the rest of a string, beginning at its first escape. text holds its beginning.
 func (c *Cursor) strRest() []byte {
 	for c.At < len(c.Data) {
 		b := c.Data[c.At]
@@ -277,7 +289,7 @@ func (c *Cursor) Int64() (int64, bool) {
 
 // ParseUint64 parses decimal digits. A number has one spelling: neither signs nor leading zeros.
 func ParseUint64(text []byte) (uint64, bool) {
-	const digitsMax = 20 // of 2^64-1
+	const digitsMax = 20 // digits of 2^64-1
 	if len(text) == 0 || len(text) > digitsMax || text[0] == '0' && len(text) > 1 {
 		return 0, false
 	}
@@ -317,7 +329,7 @@ func ParseWhole(text []byte) (magnitude uint64, negative, ok bool) {
 	}
 	significant := bytes.TrimRight(digits, "0")
 	scale += len(digits) - len(significant)
-	const scaleMax = 19 // of 2^64-1
+	const scaleMax = 19 // zeros of the highest power of 10 below 2^64
 	if scale < 0 || scale > scaleMax {
 		return 0, false, false
 	}

@@ -1,5 +1,6 @@
-// Package wire reads numbers and byte strings: those of calls between nodes, of the items of a
-// node's log, of ops in log entries and of snapshots. It owns no connection and knows no message.
+// Package wire owns how small values become bytes: numbers and byte strings of messages, of log
+// entries and of snapshots, codes that store mostly small numbers in few bits, a hash of numbers,
+// and the forms of names. It owns no connection and knows no message.
 //
 // A Reader trusts no byte. Invariant: after the first mistake every read returns zero, so a caller
 // checks once, at the end.
@@ -129,7 +130,7 @@ func (r *Reader) Fixed32() uint32 {
 	return 0
 }
 
-// End returns the first mistake, or that there are bytes behind the message.
+// End returns the first mistake. Bytes after the message are a mistake, too.
 func (r *Reader) End() error {
 	if r.Err == nil && len(r.Rest) > 0 {
 		r.Fail("an end")
@@ -145,7 +146,7 @@ func Bit(set bool) byte {
 	return 0
 }
 
-// AppendBytes appends b behind its length.
+// AppendBytes appends the length of b, and then b.
 func AppendBytes(dst, b []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
 }

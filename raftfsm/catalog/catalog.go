@@ -17,7 +17,7 @@ import (
 // Catalog is the state machine of the catalog's group.
 type Catalog struct {
 	// view is replaced by each command and by Restore, which raft calls one at a time. A reader
-	// that loads it once has a state between two commands.
+	// that loads it once sees the state between two commands.
 	view atomic.Pointer[View]
 }
 
@@ -35,8 +35,8 @@ type View struct {
 	ClusterVersion int                  `json:"cluster_version"`
 	VersionHeld    bool                 `json:"version_held"` // ClusterVersion must not change
 
-	LastSource uint32 `json:"last_source,omitempty"` // the latest of the numbers that sources have had
-	// SourceVersion is the latest of the versions that sources have had.
+	LastSource uint32 `json:"last_source,omitempty"` // the highest number given to a source
+	// SourceVersion is the highest version that a source has had.
 	SourceVersion uint64            `json:"source_version,omitempty"`
 	Sources       map[string]Source `json:"sources,omitempty"` // by name
 
@@ -45,7 +45,6 @@ type View struct {
 	changed chan struct{} // closed when a view with another state replaces this one
 }
 
-// firstClusterVersion is the version of a new cluster.
 const firstClusterVersion = 1
 
 // New returns a catalog without keyspaces and nodes. Groups of keyspaces are numbered
@@ -75,7 +74,7 @@ func (v *View) Changed() <-chan struct{} { return v.changed }
 // beginPace is short because users wait for a new cluster.
 const beginPace = 100 * time.Millisecond
 
-// Pace returns the interval of a loop that carries out the catalog. It is the given interval, but at
+// Pace returns the interval of a loop that acts on the catalog. It is the given interval, but at
 // most beginPace while the cluster has not begun, that is, has no keyspaces.
 func (v *View) Pace(interval time.Duration) time.Duration {
 	if len(v.Keyspaces) == 0 {
@@ -108,7 +107,7 @@ func (v *View) Digest() uint64 {
 func (v *View) encoded() []byte {
 	body, err := json.Marshal(v)
 	if err != nil {
-		panic(fmt.Sprintf("raftfsm: a catalog without JSON: %v", err)) // strings, numbers and maps of them always have one
+		panic(fmt.Sprintf("raftfsm: a catalog without JSON: %v", err)) // strings, numbers and maps of them can always be encoded
 	}
 	return body
 }

@@ -35,7 +35,7 @@ func create(name string, shards int, columns ...string) *Command {
 
 func createAt(name string, replicas [][]string, shards int, columns ...string) *Command {
 	return &Command{Create: &CreateEntry{
-		Keyspace: Keyspace{Name: name, Kind: "counters", Columns: columns, Shards: shards}, Replicas: replicas,
+		Keyspace: Keyspace{Name: name, Kind: "counters", Columns: columns, Divisor: shards}, Replicas: replicas,
 	}}
 }
 
@@ -65,11 +65,11 @@ func numberedColumns(n int) []string {
 }
 
 func TestCatalogKeyspaces(t *testing.T) {
-	posts := Keyspace{Name: "posts", Kind: "counters", Columns: []string{"like"}, Shards: 4, FirstGroup: 1}
+	posts := Keyspace{Name: "posts", Kind: "counters", Columns: []string{"like"}, Divisor: 4, Groups: []uint32{1, 2, 3, 4}}
 	wider := posts
 	wider.Columns = []string{"like", "view", "share"}
-	users := Keyspace{Name: "users", Kind: "counters", Columns: []string{"a"}, Shards: 1, FirstGroup: 5}
-	full := Keyspace{Name: "full", Kind: "counters", Columns: numberedColumns(engine.ColumnsMax), Shards: 2, FirstGroup: 6}
+	users := Keyspace{Name: "users", Kind: "counters", Columns: []string{"a"}, Divisor: 1, Groups: []uint32{5}}
+	full := Keyspace{Name: "full", Kind: "counters", Columns: numberedColumns(engine.ColumnsMax), Divisor: 2, Groups: []uint32{6, 7}}
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", 1), ""))
 	for _, step := range []struct {

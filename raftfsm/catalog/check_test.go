@@ -1,7 +1,6 @@
 package catalog
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -55,36 +54,29 @@ func (v *View) checkNodes() error {
 // keyspaces share or that NextGroup would reuse, and groups without a placement or a
 // keyspace.
 func (v *View) checkGroups() error {
-	keyspaces := slices.SortedFunc(maps.Values(v.Keyspaces), func(a, b Keyspace) int {
-		return cmp.Compare(a.FirstGroup, b.FirstGroup)
-	})
-	groups, next := 0, uint64(Group+1)
-	for _, k := range keyspaces {
-		first := uint64(k.FirstGroup)
-		if k.Name == "" || v.Keyspaces[k.Name].FirstGroup != k.FirstGroup || k.Shards < 1 || first < next || len(k.Columns) > engine.ColumnsMax {
-			return fmt.Errorf("keyspace %q: %+v", k.Name, k)
+	groups := map[uint32]bool{}
+	for name, k := range v.Keyspaces {
+		if k.Name != name || name == "" || k.Divisor < 1 || len(k.Groups) < k.Divisor || len(k.Groups)%k.Divisor != 0 || len(k.Columns) > engine.ColumnsMax {
+			return fmt.Errorf("keyspace %q: %+v", name, k)
 		}
-		for next = first; next < first+uint64(k.Shards); next++ {
-			if _, placed := v.Groups[uint32(next)]; !placed || next >= uint64(v.NextGroup) {
-				return fmt.Errorf("group %d of keyspace %q has no place", next, k.Name)
+		for _, group := range k.Groups {
+			if _, placed := v.Groups[group]; !placed || groups[group] || group == Group || group >= v.NextGroup {
+				return fmt.Errorf("group %d of keyspace %q has no place, or another keyspace has it", group, k.Name)
 			}
+			groups[group] = true
 		}
 		if k.Everywhere && k.Kind == codec.KindBoard.String() {
 			return fmt.Errorf("keyspace %q, of kind %s, is everywhere by itself", k.Name, k.Kind)
 		}
-		if err := k.checkFloors(); err != nil {
+		if err := k.Check(k.Columns); err != nil {
 			return fmt.Errorf("keyspace %q: %w", k.Name, err)
 		}
 		if len(k.Names()) == 0 && len(k.Columns) > 0 {
 			return fmt.Errorf("keyspace %q has dropped all its columns, %d", k.Name, len(k.Columns))
 		}
-		groups += k.Shards
 	}
-	if _, placed := v.Groups[Group]; placed {
-		groups++
-	}
-	if groups != len(v.Groups) {
-		return fmt.Errorf("%d groups are placed, %d are there", len(v.Groups), groups)
+	if v.shardsPlaced() != len(groups) {
+		return fmt.Errorf("%d groups are placed, %d are there", len(v.Groups), len(groups))
 	}
 	return v.checkPlaces()
 }

@@ -46,7 +46,7 @@ type Result struct {
 	Keyspace Keyspace // Create, AddColumns, DropColumn: after the command; Drop: before it
 	Source   Source   // after the command of a source; DeleteSource: before it
 	User     User     // after the command of a user; DeleteUser: before it
-	Exists   bool     // Create, PutSource: the name is taken; commands that name a source's version: the source has another one; AddToken: the number does not follow the last one; PutUser: the user's rights are not Was
+	Exists   bool     // Create, PutSource: the name is taken; commands with a source's version: the source has another; AddToken: the number is not the next one; PutUser: the rights differ from Was
 	Missing  bool     // the keyspace, column, node, source, user or token does not exist
 	Full     bool     // AddColumns: the keyspace would have more than engine.ColumnsMax
 	Refused  string   // the reason why the command does not fit the catalog, for people; "" if it fits
@@ -66,7 +66,8 @@ const (
 	BoundTokens     Bound = "tokens"     // UserTokensMax
 )
 
-// RefusedError is returned for a change that the cluster cannot make as it is. Nothing was changed.
+// RefusedError is returned for a change that the cluster cannot make in its present state. Nothing was
+// changed.
 type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return e.Reason }

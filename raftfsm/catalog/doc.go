@@ -5,6 +5,6 @@
 // It never decides what should change; controllers do. It applies or refuses a Command, and
 // only the View before the command determines which.
 //
-// Invariant: a View never changes. Each command makes the next one, and the rules of
-// check_test.go hold for all of them.
+// Invariant: a View never changes. Each command makes the next view, and all views obey
+// the rules of check_test.go.
 package catalog

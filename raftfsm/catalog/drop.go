@@ -1,19 +1,20 @@
 package catalog
 
 import (
-	"maps"
 	"slices"
+
+	"github.com/countd/countd/client/column"
 )
 
-// DropEntry drops a keyspace with all its groups, provided that the keyspace begins
-// with FirstGroup. A later keyspace of the same name begins with another group.
+// DropEntry drops a keyspace with all its groups, provided that its FirstGroup is this one.
 type DropEntry struct {
 	Keyspace   string `json:"keyspace"`
 	FirstGroup uint32 `json:"first_group"`
 }
 
-// DropColumnEntry drops the column with a number if it has the name. No other column ever gets the
-// number, so a late write, which carries the number, never counts in a later column of the name.
+// DropColumnEntry drops the column with this Number if its name is Column. No other column ever
+// gets the number. So a late write, which carries the number, never counts in a later column of
+// the same name.
 type DropColumnEntry struct {
 	Keyspace   string `json:"keyspace"`
 	FirstGroup uint32 `json:"first_group"`
@@ -57,32 +58,34 @@ func (v *View) DroppedColumns(keyspace string, group uint32) (dropped uint64) {
 	return dropped
 }
 
-// hasColumn reports whether the column of a number has this name.
+// hasColumn reports whether the column with this number has this name.
 func (k *Keyspace) hasColumn(number int, name string) bool {
 	return number >= 0 && number < len(k.Columns) && k.Columns[number] == name
 }
 
 func (c *DropEntry) apply(v *View) (Result, bool) {
 	k, exists := v.Keyspaces[c.Keyspace]
-	if !exists || k.FirstGroup != c.FirstGroup {
+	if !exists || k.FirstGroup() != c.FirstGroup {
 		return Result{Missing: true}, false
 	}
 	delete(v.Keyspaces, k.Name)
-	maps.DeleteFunc(v.Groups, func(group uint32, _ Placement) bool { return k.has(group) })
+	for _, group := range k.Groups {
+		delete(v.Groups, group)
+	}
 	return Result{Keyspace: k}, true
 }
 
 func (c *DropColumnEntry) apply(v *View) (Result, bool) {
 	k, exists := v.Keyspaces[c.Keyspace]
 	switch {
-	case !exists || k.FirstGroup != c.FirstGroup || c.Column == "" || !k.hasColumn(c.Number, c.Column):
+	case !exists || k.FirstGroup() != c.FirstGroup || c.Column == "" || !k.hasColumn(c.Number, c.Column):
 		return Result{Missing: true}, false
 	case len(k.Names()) == 1:
 		return refused("%s is the last column of keyspace %s", c.Column, k.Name)
 	}
 	k.Columns = slices.Clone(k.Columns)
 	k.Columns[c.Number] = ""
-	k.Floors = floorsAfter(k.Floors, map[string]*int64{c.Column: nil})
+	k.Settings = column.After(k.Settings, column.Removed(c.Column))
 	v.Keyspaces[k.Name] = k
 	return Result{Keyspace: k}, true
 }

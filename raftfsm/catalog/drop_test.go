@@ -36,20 +36,20 @@ func TestDropKeyspace(t *testing.T) {
 	first := applyCommand(t, c, create("k", 2, "x")).Keyspace
 	other := applyCommand(t, c, create("other", 1, "x")).Keyspace
 	was := c.View()
-	if got := applyCommand(t, c, drop("k", first.FirstGroup)); !reflect.DeepEqual(got.Keyspace, first) || got.Missing || got.Refused != "" {
+	if got := applyCommand(t, c, drop("k", first.FirstGroup())); !reflect.DeepEqual(got.Keyspace, first) || got.Missing || got.Refused != "" {
 		t.Fatalf("dropped: %+v", got)
 	}
 	if len(was.Groups) != 3 || was.Dropped(1) {
 		t.Error("a reader's view has changed")
 	}
-	if got := applyCommand(t, c, drop("k", first.FirstGroup)); !got.Missing {
+	if got := applyCommand(t, c, drop("k", first.FirstGroup())); !got.Missing {
 		t.Errorf("dropped twice: %+v", got)
 	}
 	again := applyCommand(t, c, create("k", 2, "y")).Keyspace
-	if again.FirstGroup <= other.FirstGroup {
-		t.Errorf("a new keyspace has groups from %d on", again.FirstGroup)
+	if again.FirstGroup() <= other.FirstGroup() {
+		t.Errorf("a new keyspace has groups from %d on", again.FirstGroup())
 	}
-	if got := applyCommand(t, c, drop("k", first.FirstGroup)); !got.Missing {
+	if got := applyCommand(t, c, drop("k", first.FirstGroup())); !got.Missing {
 		t.Errorf("a copy of the drop dropped the next of the name: %+v", got)
 	}
 	v := c.View()
@@ -115,7 +115,8 @@ func TestDropColumn(t *testing.T) {
 // TestDropsOfAnyOrder applies random commands and checks: 1. Once its keyspace is dropped, a group counts
 // as dropped in every later view, and no keyspace gets its number again. 2. Bounds count only existing
 // keyspaces and groups. 3. A column's number has one name, and none after a drop, for ever. 4. A snapshot
-// restores the same view.
+// restores the same view. 5. A change of Everywhere concerns the groups of its keyspace and no others. All
+// this holds also for groups that do not follow each other.
 func TestDropsOfAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := New().View()
@@ -141,7 +142,7 @@ func TestDropsOfAnyOrder(t *testing.T) {
 			column := rapid.SampledFrom(columns).Draw(t, "column")
 			k, there := v.Keyspaces[name]
 			late := uint32(rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(t, "late"))
-			switch rapid.IntRange(0, 3).Draw(t, "step") {
+			switch rapid.IntRange(0, 5).Draw(t, "step") {
 			case 0:
 				shards := rapid.SampledFrom([]int{1, 3, GroupsMax - 2}).Draw(t, "shards")
 				placed := v.shardsPlaced()
@@ -150,17 +151,38 @@ func TestDropsOfAnyOrder(t *testing.T) {
 					t.Fatalf("%d shards beside %d: %+v", shards, placed, got)
 				}
 			case 1:
-				if got := do(drop(name, k.FirstGroup-late)); got.Missing == (there && late == 0) {
+				if got := do(drop(name, k.FirstGroup()-late)); got.Missing == (there && late == 0) {
 					t.Fatalf("drop of %s, late by %d: %+v", name, late, got)
 				} else if !got.Missing {
-					for group := k.FirstGroup; k.has(group); group++ {
+					for _, group := range k.Groups {
 						gone[group] = true
 					}
 				}
 			case 2:
 				do(addColumns(name, column))
 			case 3:
-				do(dropColumn(name, k.FirstGroup-late, column, slices.Index(k.Columns, column)))
+				do(dropColumn(name, k.FirstGroup()-late, column, slices.Index(k.Columns, column)))
+			case 4: // no command makes such a keyspace yet
+				if placed := v.shardsPlaced(); there && placed+k.Divisor <= GroupsMax {
+					next := *v
+					next.ownMaps()
+					k.Groups = slices.Clone(k.Groups)
+					for range k.Divisor {
+						next.Groups[next.NextGroup] = newPlacement([]string{"a.1"})
+						k.Groups = append(k.Groups, next.NextGroup)
+						next.NextGroup++
+					}
+					next.Keyspaces[name] = k
+					v = &next
+				}
+			case 5:
+				before := v.Groups
+				do(&Command{SetEverywhere: &SetEverywhereEntry{Keyspace: name, Everywhere: !k.Everywhere}})
+				for group, p := range v.Groups {
+					if changed := p.Revision != before[group].Revision; changed != slices.Contains(k.Groups, group) {
+						t.Fatalf("group %d of %s has another revision: %t", group, v.keyspaceOf(group).Name, changed)
+					}
+				}
 			}
 			if err := v.check(); err != nil {
 				t.Fatal(err)
@@ -173,8 +195,13 @@ func TestDropsOfAnyOrder(t *testing.T) {
 				}
 			}
 			for _, k := range v.Keyspaces {
+				for _, group := range k.Groups {
+					if v.EveryNode(group) != k.Everywhere || v.keyspaceOf(group).Name != k.Name {
+						t.Fatalf("group %d of %s is everywhere: %t", group, k.Name, !k.Everywhere)
+					}
+				}
 				for number, column := range k.Columns {
-					at := fmt.Sprint(k.FirstGroup, number)
+					at := fmt.Sprint(k.FirstGroup(), number)
 					if was, seen := named[at]; seen && column != was && column != "" {
 						t.Fatalf("column %d of %s was %q and is %q", number, k.Name, was, column)
 					}

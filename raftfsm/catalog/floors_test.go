@@ -3,6 +3,7 @@ package catalog
 import (
 	"testing"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
@@ -13,7 +14,7 @@ func TestFloorsOfKeyspaces(t *testing.T) {
 	create := createAt("posts", [][]string{{"a.1"}}, 1, "like", "view")
 	create.Create.Floors = map[string]int64{"like": 0}
 	setFloors := func(columns []string, floors map[string]*int64) *Command {
-		return &Command{AddColumns: &AddColumnsEntry{Keyspace: "posts", Columns: columns, Floors: floors}}
+		return &Command{AddColumns: &AddColumnsEntry{Keyspace: "posts", Columns: columns, Settings: column.Settings[*int64]{Floors: floors}}}
 	}
 	mustHave := func(got *Result, want map[string]int64) {
 		t.Helper()

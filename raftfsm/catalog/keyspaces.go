@@ -1,10 +1,9 @@
 package catalog
 
 import (
-	"fmt"
-	"maps"
 	"slices"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/codec"
 )
@@ -13,8 +12,8 @@ const (
 	// KeyspacesMax bounds the keyspaces of a cluster: an operator makes one for
 	// each kind of thing that is counted.
 	KeyspacesMax = 64
-	// GroupsMax bounds the groups of a cluster without the catalog's. A node runs 16 to 64
-	// replicas well, a group has three, and a cluster has at most NodesMax nodes.
+	// GroupsMax bounds the groups of a cluster without the catalog's: every change of the
+	// catalog copies their placements, and every node stores them all.
 	GroupsMax = 1024
 )
 
@@ -24,19 +23,31 @@ type Keyspace struct {
 	Kind string `json:"kind"`
 	// Columns has the name of each column at its number, "" for a dropped column.
 	Columns []string `json:"columns"`
-	Shards  int      `json:"shards"`
+	// Divisor is the number of shards that the keyspace was created with. It never changes, because
+	// rows are stored under id div Divisor.
+	Divisor int `json:"divisor"`
+	// Groups has the number of the group of each shard, which never changes. The numbers need not
+	// follow each other.
+	Groups []uint32 `json:"groups,omitempty"`
 	// Sharding is "" for id mod shards and "hash" for a mixed id mod shards.
-	Sharding   string `json:"sharding,omitempty"`
-	FirstGroup uint32 `json:"first_group"` // its shards are groups FirstGroup … FirstGroup+Shards-1
+	Sharding string `json:"sharding,omitempty"`
 	// Everywhere makes every node a member of the keyspace's groups: a voter or a nonvoter.
 	Everywhere bool `json:"everywhere,omitempty"`
-	// Floors has the floors of the columns that have one, by name.
-	Floors map[string]int64 `json:"floors,omitempty"`
+	column.Settings[int64]
 }
 
-func (k *Keyspace) has(group uint32) bool { return group-k.FirstGroup < uint32(k.Shards) }
+// FirstGroup returns the group of shard 0, by which commands name a keyspace: a later keyspace of
+// the same name has another. It returns 0 before Apply has chosen the groups.
+func (k *Keyspace) FirstGroup() uint32 {
+	if len(k.Groups) == 0 {
+		return 0
+	}
+	return k.Groups[0]
+}
 
-// CreateEntry creates a keyspace and places its groups. Apply chooses FirstGroup.
+func (k *Keyspace) has(group uint32) bool { return slices.Contains(k.Groups, group) }
+
+// CreateEntry creates a keyspace of Divisor shards and places its groups. Apply chooses Groups.
 type CreateEntry struct {
 	Keyspace
 	Replicas [][]string `json:"replicas"` // by shard, the keys of its first voters
@@ -48,20 +59,19 @@ type SetEverywhereEntry struct {
 	Everywhere bool   `json:"everywhere"`
 }
 
-// AddColumnsEntry adds the columns that the keyspace lacks, and then sets floors. A
-// null removes the floor of a column.
+// AddColumnsEntry adds the columns that the keyspace lacks, and then changes settings of columns.
 type AddColumnsEntry struct {
-	Keyspace string            `json:"keyspace"`
-	Columns  []string          `json:"columns"`
-	Floors   map[string]*int64 `json:"floors,omitempty"`
+	Keyspace string   `json:"keyspace"`
+	Columns  []string `json:"columns"`
+	column.Settings[*int64]
 }
 
 func (c *CreateEntry) apply(v *View) (Result, bool) {
 	if k, exists := v.Keyspaces[c.Name]; exists {
 		return Result{Keyspace: k, Exists: true}, false
 	}
-	if c.Name == "" || c.Shards < 1 || len(c.Columns) > engine.ColumnsMax {
-		return refused("a keyspace %q of %d shards and %d columns", c.Name, c.Shards, len(c.Columns))
+	if c.Name == "" || c.Divisor < 1 || len(c.Columns) > engine.ColumnsMax {
+		return refused("a keyspace %q of %d shards and %d columns", c.Name, c.Divisor, len(c.Columns))
 	}
 	if c.Sharding != "" && (c.Sharding != "hash" || c.Kind != codec.KindCounters.String()) {
 		return refused("a keyspace of kind %q with sharding %q", c.Kind, c.Sharding)
@@ -72,20 +82,20 @@ func (c *CreateEntry) apply(v *View) (Result, bool) {
 	if _, known := codec.KindOf(c.Kind); !known {
 		return refused("a keyspace of kind %q, which is not known", c.Kind)
 	}
-	if err := c.checkFloors(); err != nil {
+	if err := c.Check(c.Columns); err != nil {
 		return refused("keyspace %q: %v", c.Name, err)
 	}
 	if len(v.Keyspaces) >= KeyspacesMax {
 		return pastBound(BoundKeyspaces, "there are %d keyspaces, the most that a cluster takes", KeyspacesMax)
 	}
-	if placed := v.shardsPlaced(); c.Shards > GroupsMax-placed {
+	if placed := v.shardsPlaced(); c.Divisor > GroupsMax-placed {
 		return pastBound(BoundGroups, "there are %d shards, and a cluster takes at most %d", placed, GroupsMax)
 	}
 	if slices.Contains(c.Columns, "") {
 		return refused("keyspace %q has a column without a name", c.Name)
 	}
-	if len(c.Replicas) != c.Shards {
-		return refused("replicas of %d shards, the keyspace has %d", len(c.Replicas), c.Shards)
+	if len(c.Replicas) != c.Divisor {
+		return refused("replicas of %d shards, the keyspace has %d", len(c.Replicas), c.Divisor)
 	}
 	for shard, keys := range c.Replicas {
 		if err := v.checkReplicas(keys); err != nil {
@@ -93,12 +103,13 @@ func (c *CreateEntry) apply(v *View) (Result, bool) {
 		}
 	}
 	k := c.Keyspace
-	k.FirstGroup = v.NextGroup
-	v.Keyspaces[k.Name] = k
+	k.Groups = nil
 	for _, keys := range c.Replicas {
 		v.Groups[v.NextGroup] = newPlacement(keys)
+		k.Groups = append(k.Groups, v.NextGroup)
 		v.NextGroup++
 	}
+	v.Keyspaces[k.Name] = k
 	return Result{Keyspace: k}, true
 }
 
@@ -109,47 +120,20 @@ func (c *AddColumnsEntry) apply(v *View) (Result, bool) {
 	}
 	was := k
 	k.Columns = slices.Clone(k.Columns)
-	for _, column := range c.Columns {
-		if !slices.Contains(k.Columns, column) {
-			k.Columns = append(k.Columns, column)
+	for _, name := range c.Columns {
+		if !slices.Contains(k.Columns, name) {
+			k.Columns = append(k.Columns, name)
 		}
 	}
 	if len(k.Columns) > engine.ColumnsMax {
 		return Result{Keyspace: was, Full: true}, false
 	}
-	k.Floors = floorsAfter(k.Floors, c.Floors)
-	if err := k.checkFloors(); err != nil {
+	k.Settings = column.After(k.Settings, c.Settings)
+	if err := k.Check(k.Columns); err != nil {
 		return refused("keyspace %q: %v", k.Name, err)
 	}
 	v.Keyspaces[k.Name] = k
-	return Result{Keyspace: k}, len(k.Columns) > len(was.Columns) || !maps.Equal(k.Floors, was.Floors)
-}
-
-// floorsAfter returns floors with changes applied, or nil if none is left.
-func floorsAfter(was map[string]int64, changes map[string]*int64) map[string]int64 {
-	if len(changes) == 0 {
-		return was
-	}
-	floors := owned(was)
-	for column, floor := range changes {
-		if delete(floors, column); floor != nil {
-			floors[column] = *floor
-		}
-	}
-	if len(floors) == 0 {
-		return nil
-	}
-	return floors
-}
-
-// checkFloors refuses floors of unknown columns.
-func (k *Keyspace) checkFloors() error {
-	for _, column := range slices.Sorted(maps.Keys(k.Floors)) {
-		if !slices.Contains(k.Columns, column) {
-			return fmt.Errorf("a floor of column %q, which is not there", column)
-		}
-	}
-	return nil
+	return Result{Keyspace: k}, len(k.Columns) > len(was.Columns) || !column.Equal(k.Settings, was.Settings)
 }
 
 func (c *SetEverywhereEntry) apply(v *View) (Result, bool) {
@@ -157,33 +141,40 @@ func (c *SetEverywhereEntry) apply(v *View) (Result, bool) {
 	switch {
 	case !exists:
 		return Result{Missing: true}, false
-	case k.Kind == codec.KindBoard.String():
+	case k.light():
 		return refused("keyspace %s is everywhere, always", c.Keyspace)
 	}
-	changed := k.Everywhere != c.Everywhere
+	if k.Everywhere == c.Everywhere {
+		return Result{Keyspace: k}, false
+	}
 	k.Everywhere = c.Everywhere
 	v.Keyspaces[k.Name] = k
-	for group := k.FirstGroup; changed && k.has(group); group++ {
-		if p := v.Groups[group]; p.Numbered() {
-			p.Revision++
-			v.Groups[group] = p
-		}
+	for _, group := range k.Groups {
+		p := v.Groups[group]
+		p.Revision++
+		v.Groups[group] = p
 	}
-	return Result{Keyspace: k}, changed
+	return Result{Keyspace: k}, true
 }
 
 // EveryNode reports whether all nodes are members of a group, with or without a vote,
 // so that each node can read it locally. That holds for Light groups and for keyspaces
 // with Everywhere.
 func (v *View) EveryNode(group uint32) bool {
-	return v.Light(group) || v.keyspaceOf(group).Everywhere
+	k := v.keyspaceOf(group)
+	return group == Group || k.everyNode()
 }
+
+func (k *Keyspace) everyNode() bool { return k.light() || k.Everywhere }
 
 // Light reports whether a group is too small to load its nodes: the catalog's own and
 // the board's.
 func (v *View) Light(group uint32) bool {
-	return group == Group || v.keyspaceOf(group).Kind == codec.KindBoard.String()
+	k := v.keyspaceOf(group)
+	return group == Group || k.light()
 }
+
+func (k *Keyspace) light() bool { return k.Kind == codec.KindBoard.String() }
 
 // keyspaceOf returns the keyspace that a group belongs to, or one without a name.
 func (v *View) keyspaceOf(group uint32) Keyspace {

@@ -7,9 +7,10 @@ import (
 )
 
 const (
-	// NodesMax bounds the nodes of a cluster: each is a member of the catalog's
-	// group, whose leader sends every change to all of them.
-	NodesMax = 64
+	// NodesMax bounds the nodes of a cluster. Each is a member of the catalog's group, whose
+	// leader sends heartbeats and every change to all of them. cluster/DESIGN.md has what
+	// grows with the nodes, measured up to 500.
+	NodesMax = 512
 	// nodeTextBytesMax bounds each text of a node: an address holds a host name
 	// of at most 253 bytes and a port.
 	nodeTextBytesMax = 260

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// A replica's Raft id names one lifetime of the replica: a node begins it without a log, and it ends
-// when the node deletes the replica's files. A vote or an acknowledgement binds one lifetime. So a
-// replica that begins anew on the same node needs another id than the one that voted before.
+// A replica's Raft id names one lifetime of the replica. It begins without a log, and ends when the
+// node deletes the replica's files. A vote or an acknowledgement binds one lifetime. So a replica
+// that begins anew on the same node needs a new id: the old id may have voted.
 //
 // The id is the key of the node, '#', and a number that the catalog gives to one replica of the group
 // and never again. The id with number 0 is the bare key. Replicas of the catalog's own group have it,
@@ -37,8 +37,8 @@ func ParseReplicaID(id string) (node string, number uint64) {
 	return node, number
 }
 
-// Numbered reports whether the catalog numbers the group's replicas: those of every group
-// but its own.
+// Numbered reports whether the catalog numbers the group's replicas. It does so for every group but
+// its own.
 func (p *Placement) Numbered() bool { return p.NextReplica > 0 }
 
 // Number returns the number of the node's replica, and false if the node has none or
@@ -101,30 +101,36 @@ func (c *RetireEntry) apply(v *View) (Result, bool) {
 	return Result{}, true
 }
 
-// numberReplicas numbers each wanted replica without a number. After runs it behind every command that
-// changed the view.
+// numberReplicas numbers each wanted replica without a number. View.After calls it for every
+// command that changed the view.
 func (v *View) numberReplicas() {
-	for group, p := range v.Groups {
-		if !p.Numbered() {
-			continue
+	for _, k := range v.Keyspaces {
+		var all []string
+		if k.everyNode() {
+			all = slices.Sorted(maps.Keys(v.Nodes))
 		}
-		nodes := p.Target
-		if v.EveryNode(group) {
-			nodes = append(slices.Clone(nodes), slices.Sorted(maps.Keys(v.Nodes))...)
-		}
-		cloned := false
-		for _, node := range nodes {
-			if _, has := p.Replicas[node]; has {
+		for _, group := range k.Groups {
+			p, cloned := v.Groups[group], false
+			if !p.Numbered() {
 				continue
 			}
-			if !cloned {
-				p.Replicas, cloned = maps.Clone(p.Replicas), true
+			nodes := p.Target
+			if len(all) > 0 {
+				nodes = slices.Concat(nodes, all)
 			}
-			p.Replicas[node] = p.NextReplica
-			p.NextReplica++
-		}
-		if cloned {
-			v.Groups[group] = p
+			for _, node := range nodes {
+				if _, has := p.Replicas[node]; has {
+					continue
+				}
+				if !cloned {
+					p.Replicas, cloned = maps.Clone(p.Replicas), true
+				}
+				p.Replicas[node] = p.NextReplica
+				p.NextReplica++
+			}
+			if cloned {
+				v.Groups[group] = p
+			}
 		}
 	}
 }

@@ -94,8 +94,8 @@ func TestCatalogSnapshot(t *testing.T) {
 	}
 	for _, catalog := range []*Catalog{c, r} {
 		got := applyCommand(t, catalog, createAt("more", [][]string{{"a.2"}}, 1, "a"))
-		if got.Keyspace.FirstGroup != 3 {
-			t.Errorf("the next keyspace begins at group %d", got.Keyspace.FirstGroup)
+		if got.Keyspace.FirstGroup() != 3 {
+			t.Errorf("the next keyspace begins at group %d", got.Keyspace.FirstGroup())
 		}
 	}
 	if !sameView(c.View(), r.View()) {

@@ -24,7 +24,7 @@ const (
 	IdentityBytesMax = 256
 )
 
-// Source is a queue that the nodes read. Its configuration is for package source.
+// Source is a queue that the nodes read. Package source interprets its configuration.
 type Source struct {
 	// Number has the hash of the cluster's id in the upper half. The lower half is a number that no
 	// other source of the cluster ever has. Shards store positions under Number.
@@ -60,13 +60,13 @@ type Partition struct {
 	Start  sink.Position `json:"start"`
 	// Identity names the queue of Start; "" from a seek until a reader has recorded it.
 	Identity string `json:"identity,omitempty"`
-	// Changed is the position from which on messages have their present meaning. An earlier
-	// configuration has counted the messages below Changed. It read them from the queue with the
-	// identity ChangedIn, or from an unknown queue if ChangedIn is "". Changed is zero if the
-	// meaning never changed.
+	// Messages at and above Changed have their present meaning. An earlier configuration has
+	// counted the messages below Changed. It read them from the queue with the identity
+	// ChangedIn, or from an unknown queue if ChangedIn is "". Changed is zero if the meaning
+	// never changed.
 	Changed   sink.Position `json:"changed,omitzero"`
 	ChangedIn string        `json:"changed_in,omitempty"`
-	// Rejected counts the messages below RejectedTo, and ops of messages, that could not be applied.
+	// Rejected counts the messages and ops below RejectedTo that could not be applied.
 	Rejected   uint64        `json:"rejected,omitempty"`
 	RejectedTo sink.Position `json:"rejected_to,omitzero"`
 }
@@ -81,11 +81,11 @@ type Rejection struct {
 // ReasonBytesMax bounds the reason of a Rejection.
 const ReasonBytesMax = 256
 
-// MeantFrom returns the position from which on the source's present configuration has counted the
-// partition's messages.
+// MeantFrom returns the position from which the source's present configuration counts the
+// messages.
 func (p Partition) MeantFrom() sink.Position {
 	if p.ChangedIn != "" && p.ChangedIn != p.Identity {
-		return sink.Position{} // of another queue
+		return sink.Position{} // the position is one of another queue
 	}
 	return p.Changed
 }
@@ -113,15 +113,15 @@ func (v *View) Source(number uint64) (Source, bool) {
 	return Source{}, false
 }
 
-// SourceDeleted reports whether a number belonged to a deleted source of this cluster, whose
-// id has the hash cluster. Numbers only rise and are never given again, so this stays true
-// in every later view. A view that is too old to know the source reports false.
+// SourceDeleted reports whether number belonged to a deleted source of this cluster, whose
+// id hashes to cluster. Numbers only rise and are never given again, so this stays true in
+// every later view. A view that is too old to know the source reports false.
 func (v *View) SourceDeleted(cluster uint32, number uint64) bool {
 	_, there := v.Source(number)
 	return !there && uint32(number>>32) == cluster && uint32(number) <= v.LastSource
 }
 
-// PutSourceEntry makes a source, or replaces the configuration of the one of Version.
+// PutSourceEntry creates a source, or replaces the configuration of the source with Version.
 type PutSourceEntry struct {
 	Name    string          `json:"name"`
 	Config  json.RawMessage `json:"config"`
@@ -135,22 +135,22 @@ type PutSourceEntry struct {
 	NewMeaning bool `json:"new_meaning,omitempty"`
 	// Positions are the positions of all shards, by partition; only with NewMeaning.
 	Positions map[uint32]sink.Position `json:"positions,omitempty"`
-	// Origin makes a source from the backup of another cluster, which has these Partitions. It is paused,
-	// as by an operator.
+	// Origin makes a source from the backup of another cluster, with the Partitions of that backup.
+	// The source is paused, as if by an operator.
 	Origin     uint64               `json:"origin,omitempty"`
 	Partitions map[uint32]Partition `json:"partitions,omitempty"`
 }
 
-// PauseSourceEntry pauses or resumes the source of a version. To pause a running source raises the
-// epochs of its partitions.
+// PauseSourceEntry pauses or resumes a source, if it still has Version. Pausing a running source
+// raises the epochs of its partitions.
 type PauseSourceEntry struct {
 	Name     string `json:"name"`
 	Version  uint64 `json:"version"`
 	Paused   bool   `json:"paused"`
-	Changing bool   `json:"changing,omitempty"` // with Paused: the change that pauses it will resume it
+	Changing bool   `json:"changing,omitempty"` // with Paused: a change pauses the source, and will resume it
 }
 
-// DeleteSourceEntry deletes the source of a version.
+// DeleteSourceEntry deletes a source, if it still has Version.
 type DeleteSourceEntry struct {
 	Name    string `json:"name"`
 	Version uint64 `json:"version"`
@@ -173,7 +173,7 @@ type StartSourceEntry struct {
 	Identity string                   `json:"identity"`
 }
 
-// sourceOf returns the source of a name for a command whose sender has read a version. misfit is
+// sourceOf returns the named source for a command whose sender has read that version. misfit is
 // the result to return if the source is missing or has another version; nil if it fits.
 func (v *View) sourceOf(name string, version uint64) (s Source, misfit *Result) {
 	s, exists := v.Sources[name]
@@ -289,7 +289,8 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 	return v.putSource(s)
 }
 
-// begun returns the partitions of a new number. They begin at the positions of the old ones.
+// begun returns the partitions for the source's new number. They begin at the positions of the old
+// ones.
 func (c *PutSourceEntry) begun(old map[uint32]Partition) (map[uint32]Partition, error) {
 	if len(c.Positions) != len(old) {
 		return nil, fmt.Errorf("it has %d partitions, not %d", len(old), len(c.Positions))

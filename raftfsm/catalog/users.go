@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/countd/countd/internal/names"
+	"github.com/countd/countd/internal/wire"
 )
 
 // The bounds of users. Each command about users copies the map of users, and every node
@@ -73,17 +73,17 @@ const tokenHashBytes = 32
 // ID returns the name of a token. No other token of the cluster ever has it.
 func (t *Token) ID() string { return TokenID(t.Number) }
 
-// TokenID returns the name of the token with a number.
+// TokenID returns the name of the token with this number.
 func TokenID(number uint64) string { return "k" + strconv.FormatUint(number, 10) }
 
-// ValidUserName reports whether a user may have a name: 1 to UserNameBytesMax of A-Z, a-z,
-// 0-9, ".", "_" and "-".
-func ValidUserName(name string) bool { return names.IsLabel(name, UserNameBytesMax) }
+// ValidUserName reports whether a name is valid for a user: 1 to UserNameBytesMax of A-Z,
+// a-z, 0-9, ".", "_" and "-".
+func ValidUserName(name string) bool { return wire.IsLabel(name, UserNameBytesMax) }
 
-// PutUserEntry creates a user, or replaces the grants and limits of an existing one. Tokens stay. Was has the
-// rights that the sender has read. If the user has neither these rights nor those of the entry, the catalog
-// refuses the entry as Exists or Missing. So the entry never undoes another change. A repeated entry changes
-// nothing.
+// PutUserEntry creates a user, or replaces the grants and limits of an existing one. Tokens stay.
+// Was has the rights that the sender has read. If the user has neither these rights nor the entry's
+// new rights, the catalog refuses the entry as Exists or Missing. So the entry never undoes another
+// change. A repeated entry changes nothing.
 type PutUserEntry struct {
 	Name   string      `json:"name"`
 	Grants []Grant     `json:"grants"`
@@ -98,7 +98,7 @@ type UserRights struct {
 	Limits UserLimits `json:"limits,omitzero"`
 }
 
-// match reports whether a user, the zero one if there is none, has exactly the rights.
+// match reports whether a user has exactly these rights. The zero User stands for no user.
 func (r *UserRights) match(u *User) bool {
 	return r.Limits == u.Limits && slices.EqualFunc(r.Grants, u.Grants, func(a, b Grant) bool {
 		return a.Role == b.Role && slices.Equal(a.Keyspaces, b.Keyspaces)

@@ -4,7 +4,7 @@
 //
 // It never reads a section's payload: the package that owns the section does.
 //
-// Invariant: a section that OpenEntry, NextSection or StreamReader.Next returns has the
-// length that its frame states and, once its checksum was verified, the bytes that were
-// written. No number in this package ever changes its meaning.
+// Invariant: a section that OpenEntry, NextSection or StreamReader.Next returns has the length that
+// its frame states. Once its checksum was verified, it has the bytes that were written. No number
+// in this package ever changes its meaning.
 package codec

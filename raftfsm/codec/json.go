@@ -7,7 +7,7 @@ import (
 )
 
 // DecodeJSON decodes body into a value. It refuses fields that the value lacks and
-// anything behind the first JSON value.
+// anything after the first JSON value.
 func DecodeJSON(body []byte, into any) error {
 	d := json.NewDecoder(strings.NewReader(string(body)))
 	d.DisallowUnknownFields()

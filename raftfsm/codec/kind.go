@@ -13,13 +13,14 @@ const (
 	KindBoard    Kind = 5 // notices and dots that all users share
 
 	KindCatalog Kind = 2
+	KindTest    Kind = 255 // only for tests
 )
 
 // kindNames has the names of kinds as keyspaces of the catalog use them.
 var kindNames = [...]struct {
 	name string
 	kind Kind
-}{{"counters", KindCounters}, {"unread", KindUnread}, {"feed", KindFeed}, {"board", KindBoard}}
+}{{"counters", KindCounters}, {"unread", KindUnread}, {"feed", KindFeed}, {"board", KindBoard}, {"test", KindTest}}
 
 // KindOf returns the kind that a keyspace of the catalog names, or false if this
 // program does not know it.

@@ -6,9 +6,8 @@ import (
 	"fmt"
 )
 
-// Route names one shard of a keyspace: the shard of the ids whose number is Residue modulo
-// Modulus, the number of shards. It is in the head of each section of a request, each read and
-// each snapshot of a shard:
+// Route names one shard of a keyspace: shard Residue of Modulus shards. It is in the head of each
+// section of a request, each read and each snapshot of a shard:
 //
 //	route:  modulus (uvarint) | residue (uvarint)
 //
@@ -19,7 +18,7 @@ type Route struct {
 	Residue uint32 // below Modulus
 }
 
-// ErrRoute is returned for a section, read or snapshot of another route than the replica's.
+// ErrRoute is returned for a section, read or snapshot whose route differs from the replica's.
 var ErrRoute = errors.New("it is of another number of shards or of another shard")
 
 func (r Route) String() string { return fmt.Sprintf("shard %d of %d", r.Residue, r.Modulus) }
@@ -45,8 +44,8 @@ func ParseRoute(p []byte) (r Route, rest []byte, ok bool) {
 	return Route{uint32(modulus), uint32(residue)}, p[n+m:], true
 }
 
-// Check returns an ErrRoute if a section, read or snapshot is of another route than the
-// replica's.
+// Check returns an ErrRoute if the route of a section, read or snapshot differs from
+// the replica's.
 func (r Route) Check(of Route) error {
 	if r == of {
 		return nil

@@ -20,22 +20,23 @@ import (
 //	catalog:  JSON
 //	rows:     rows/sections.go; ascending over the whole stream
 //	cold, block: counters/streamcold.go; among the rows of counters
-//	outboxes: bodystream.go; behind the rows of counters, none if there are no outboxes
+//	outboxes: bodystream.go; after the rows of counters, none if there are no outboxes
+//	hot:      hot/section.go; after the outboxes, at most once
 //	members:  counters/streamsets.go; at most once, before the rows of counters
-//	cursors:  as rows, behind them
-//	sweep:    unread/sweep.go; once, behind the cursors
+//	cursors:  as rows, after them
+//	sweep:    unread/sweep.go; once, after the cursors
 //	feeds:    bodystream.go, feed/stream.go
 //	board:    JSON; once
-//	producers, forgotten, keys: dedup/state.go; each once, behind all of a shard
-//	positions: dedup/positions.go; at most once, behind the keys
+//	producers, forgotten, keys: dedup/state.go; each once, after all of a shard
+//	positions: dedup/positions.go; at most once, after the keys
 //	end:      rows, of a catalog its keyspaces (8) | digest (8) | sections before this one, blocks of rows and members aside (4)
 //
-// The state kind is that of the entries. A reader refuses a stream that was cut, or that has
-// anything behind its end.
+// The state kind is the kind of the shard, as in entries. A reader refuses a stream that was cut,
+// or that has anything after its end.
 const (
 	streamMagic      = "countd snapshot"
 	streamVersion    = 1
-	streamUnreleased = "countd" // begins the heads of development versions, with a byte from 1 to 3 behind it
+	streamUnreleased = "countd" // begins the heads of development versions, with a byte from 1 to 3 after it
 	streamHeadSize   = len(streamMagic) + 3 + 8 + 8
 
 	coldNone    = 0
@@ -59,12 +60,14 @@ const (
 	StreamCursors = 11 // unread/unread.go
 	StreamSweep   = 12
 	StreamFeeds   = 13 // feed/stream.go
-	StreamBoard   = 14 // board/board.go
+	StreamBoard   = 14 // unread/board.go
 
 	StreamProducers = 15 // these three: dedup/state.go
 	StreamForgotten = 16
 	StreamKeys      = 17
 	StreamPositions = 18 // dedup/positions.go
+
+	StreamHot = 19 // hot/section.go
 
 	StreamEnd = 255
 

@@ -29,7 +29,7 @@ func NewStreamReader(r io.Reader) *StreamReader {
 var places = [256]uint8{
 	StreamHead: 1, StreamCatalog: 2, StreamMembers: 2, StreamCarriedMembers: 2,
 	StreamRows: 3, StreamCold: 3, StreamCarried: 3, StreamFeeds: 3, StreamBoard: 4,
-	StreamOutboxes: 5, StreamCursors: 5, StreamSweep: 6, StreamProducers: 7,
+	StreamOutboxes: 5, StreamCursors: 5, StreamSweep: 6, StreamHot: 6, StreamProducers: 7,
 	StreamForgotten: 8, StreamKeys: 9, StreamPositions: 10,
 }
 
@@ -85,7 +85,7 @@ func (s *StreamReader) Next() (kind byte, payload []byte, err error) {
 }
 
 // Head reads the head of a snapshot and returns its index. It returns an ErrRoute for a
-// snapshot of another route.
+// snapshot whose route differs.
 func (s *StreamReader) Head(state Kind, route Route) (index uint64, err error) {
 	h, _, err := s.head(state)
 	if err != nil {
@@ -97,8 +97,8 @@ func (s *StreamReader) Head(state Kind, route Route) (index uint64, err error) {
 	return h.index, nil
 }
 
-// CarriedHead reads the head of a snapshot. It returns the head for the form of the snapshot that
-// carries its cold rows, and the bytes that these rows add. The head is valid until the next call.
+// CarriedHead reads the head of a snapshot. It returns the head of the same snapshot with carried cold
+// rows, and the bytes that these rows add. The head is valid until the next call.
 func (s *StreamReader) CarriedHead(state Kind) (payload []byte, blocks int64, err error) {
 	h, payload, err := s.head(state)
 	if err != nil {
@@ -111,7 +111,6 @@ func (s *StreamReader) CarriedHead(state Kind) (payload []byte, blocks int64, er
 	return payload, 0, nil
 }
 
-// streamHead has the fields of a head.
 type streamHead struct {
 	cold   byte
 	index  uint64

@@ -1,7 +1,6 @@
 package counters
 
 import (
-	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/rows"
@@ -32,11 +31,11 @@ func (b *batch) void(n int) {
 	}
 }
 
-// op decodes an op.
 func (b *batch) op(p []byte) ([]byte, error) {
+	if kind, ofRow := rows.KindOf(p[0]); ofRow {
+		return b.Op(p, kind)
+	}
 	switch opKind(p[0]) {
-	case opAdd, opSet, opDelete:
-		return b.Op(p, engine.OpKind(p[0])) // the numbers are equal
 	case opJoin, opLeave, opCopy, opPurge, opClearMembers:
 		return b.memberOp(p)
 	case opPublish, opUnpublish, opPutOutbox, opClearOutboxes:

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Carried is a snapshot of a shard of counters. It carries the cold rows and the sets of members that
-// it names.
+// Carried is a snapshot of a shard of counters that contains the cold rows and the sets of members. A
+// stored snapshot only names them.
 type Carried struct {
 	stream *codec.StreamReader
 	cold   *cold.Group
@@ -24,19 +24,19 @@ type Carried struct {
 	out    []byte // framed sections that were not read yet
 	buf    []byte
 	part   coldPart
-	blocks *cold.Generation // the generation of part, whose blocks from next on follow; nil for none
+	blocks *cold.Generation // the generation of part, or nil; its block next and later ones are not framed yet
 	next   int
 	ended  bool
 
-	peeked  bool // whether kind and payload hold the section behind the head, which was read but not framed
+	peeked  bool // kind and payload hold the first section after the head, which is not framed yet
 	kind    byte
 	payload []byte
-	sets    *members.ViewReader // the sets that it names; nil for none, or once they are read
+	sets    *members.ViewReader // the sets that the snapshot names; nil for none, or once they are read
 	block   []byte
 }
 
-// CarryBlocks returns the snapshot of a shard of counters in r. It adds the blocks of cold rows and
-// the sets of members, which are on this node's disk. The caller closes it.
+// CarryBlocks reads the snapshot of a shard of counters from r. It inserts the blocks of cold rows and
+// the sets of members from this node's disk. The caller closes the result.
 func CarryBlocks(r io.Reader, rows *cold.Group, sets *members.Group) (*Carried, error) {
 	c := &Carried{stream: codec.NewStreamReader(r), cold: rows}
 	head, added, err := c.stream.CarriedHead(codec.KindCounters)
@@ -54,7 +54,7 @@ func CarryBlocks(r io.Reader, rows *cold.Group, sets *members.Group) (*Carried, 
 	return c, nil
 }
 
-// peek reads the section behind the head, and opens the sets if it names any.
+// peek reads the section after the head, and opens the sets if it names any.
 func (c *Carried) peek(sets *members.Group) (err error) {
 	if c.kind, c.payload, err = c.stream.Next(); err != nil {
 		return err

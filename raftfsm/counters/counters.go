@@ -1,9 +1,9 @@
-// Package counters owns what shards of counters are: counts of rows with the sets of their members,
-// and the outboxes of authors. Packages outbox and engine/members hold what an outbox and a set are.
+// Package counters owns the state machine of shards of counters: counts of rows, the sets of their
+// members, and the outboxes of authors. Package engine/members has the sets.
 //
-// An op on a row, a set or an outbox judges the shard as all earlier ops of the log left it, and
-// changes its count and the rest, or neither. Rows and outboxes that a replica moved to its disk
-// never change what an op means.
+// An op on a row, a set or an outbox sees the shard as all earlier ops of the log left it. It
+// changes both the count and the set or outbox, or neither. Rows and outboxes that a replica
+// moved to its disk never change what an op means.
 //
 // Invariant: a count changes by 1 only with the set or the outbox that it counts.
 package counters
@@ -19,7 +19,8 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/hot"
+	"github.com/countd/countd/raftfsm/largest"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/spill"
 )
@@ -34,6 +35,8 @@ type Machine struct {
 	closed   bool // guarded by tiering
 	places   raftfsm.Places
 	carried  atomic.Uint64 // returned by Carried
+	hot      atomic.Pointer[hot.Feed]
+	largest  atomic.Pointer[largest.Lists] // of table
 	outboxes *spill.Shard
 }
 
@@ -44,6 +47,7 @@ func New(places raftfsm.Places) *Machine {
 		now := held.(*contents)
 		c.replace(now.table)
 		c.outboxes.Show(now.out.bodies)
+		c.hot.Store(now.hot)
 		c.carried.Store(now.moved)
 	})
 	return c
@@ -53,7 +57,9 @@ func New(places raftfsm.Places) *Machine {
 func (c *Machine) replace(table *engine.Table) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
+	lists := c.largest.Swap(largest.New(table))
 	if was := c.table.Swap(table); was != nil {
+		lists.Close()
 		was.Close()
 	}
 }
@@ -64,6 +70,7 @@ func (c *Machine) Close() {
 	defer c.tiering.Unlock()
 	if !c.closed {
 		c.closed = true
+		c.largest.Load().Close()
 		c.Table().Close()
 		c.outboxes.Close()
 		if c.places.Members != nil {
@@ -72,8 +79,8 @@ func (c *Machine) Close() {
 	}
 }
 
-// Carried returns how many rows and members the newest Restore has moved to disk, and resets that
-// number to 0. The snapshot carried them, so it contained at least their bytes.
+// Carried returns how many rows and members the newest Restore wrote directly to disk, and resets the
+// number to 0. The caller then soon takes a snapshot that names them.
 func (c *Machine) Carried() uint64 { return c.carried.Swap(0) }
 
 // Table returns the current rows. Restore replaces the table, so a caller calls Table for
@@ -89,30 +96,33 @@ func (c *Machine) TableOf(t raftfsm.Table) *engine.Table {
 }
 
 // Bytes implements Machine.
-func (c *Machine) Bytes() uint64 { return c.Table().Stats().Bytes + c.outboxes.Bytes() }
+func (c *Machine) Bytes() uint64 {
+	return c.Table().Stats().Bytes + c.outboxes.Bytes() + c.Hot().Bytes()
+}
 
-// SnapshotBytes returns Bytes plus the size of the outboxes on disk, which a snapshot includes.
+// SnapshotBytes implements Machine: Bytes plus the size of the outboxes on disk, which a snapshot includes.
 func (c *Machine) SnapshotBytes() uint64 { return c.Bytes() + c.outboxes.Stats().SpilledBytes }
 
-// Outboxes returns the outboxes as bodies that may leave memory, by author.
-func (c *Machine) Outboxes() *spill.Shard { return c.outboxes }
+// Bodies implements Machine. The bodies are the outboxes, by author.
+func (c *Machine) Bodies() *spill.Shard { return c.outboxes }
 
 // contents has the contents of a shard of a counter keyspace.
 type contents struct {
 	table   *engine.Table
 	places  raftfsm.Places
-	batch   *batch   // from begin to apply; nil or a small one between entries
+	batch   *batch   // set from Begin to Apply; between entries nil, or a small batch
 	loading *loading // set from the first section to the end of a stream
 	moved   uint64   // rows and members that loading has moved to disk
 
 	out    *outboxes
-	outs   outboxReader  // of load
-	change outbox.Change // scratch of judge
+	outs   outboxReader // memory of load
+	change outboxChange // scratch of judge
 	sets   sets
+	hot    *hot.Feed
 }
 
 func newContents(places raftfsm.Places, bodies *spill.Bodies) *contents {
-	return &contents{table: engine.New(), places: places, out: &outboxes{bodies: bodies}, sets: sets{group: places.Members}}
+	return &contents{table: engine.New(), places: places, out: &outboxes{bodies: bodies}, sets: sets{group: places.Members}, hot: hot.NewFeed()}
 }
 
 // batches lets the shards of a process share the memory of large entries. The garbage
@@ -149,7 +159,7 @@ func (c *contents) Stats() engine.Stats {
 }
 
 func (c *contents) Capture() raftfsm.Captured {
-	return captured{c.table.Snapshot(), c.places.Cold, c.out.capture(), c.sets.capture()}
+	return captured{Snapshot: c.table.Snapshot(), cold: c.places.Cold, outboxes: c.out.capture(), sets: c.sets.capture(), hot: c.hot.Capture()}
 }
 
 func (c *contents) Load(s *codec.StreamReader, kind byte, p []byte) error {
@@ -169,6 +179,8 @@ func (c *contents) Load(s *codec.StreamReader, kind byte, p []byte) error {
 		return c.loading.loadCarried(s, p)
 	case codec.StreamOutboxes:
 		return c.loadOutboxes(p)
+	case codec.StreamHot:
+		return c.hot.Load(p)
 	}
 	return raftfsm.Misplaced(kind)
 }
@@ -194,12 +206,12 @@ func (c *contents) Dispose() {
 	c.out.bodies.Dispose()
 }
 
-// captured is a captured table.
 type captured struct {
 	*engine.Snapshot
 	cold     *cold.Group
 	outboxes capturedOutboxes
 	sets     setsCapture
+	hot      *hot.View
 }
 
 func (s captured) Carried() int64 { return carriedBytes(s.Snapshot) }
@@ -208,23 +220,26 @@ func (s captured) Write(w *codec.StreamWriter) error {
 	if err := s.sets.write(w); err != nil {
 		return err
 	}
-	hot := rows.Sections{W: w, Kind: codec.StreamRows}
+	inMemory := rows.Sections{W: w, Kind: codec.StreamRows}
 	err := s.Parts(func(p *engine.Part) error {
 		if p.Cold == nil {
-			return hot.Add(p.Page)
+			return inMemory.Add(p.Page)
 		}
-		if err := hot.Flush(); err != nil {
+		if err := inMemory.Flush(); err != nil {
 			return err
 		}
 		return w.Section(codec.StreamCold, func(b []byte) []byte { return appendCold(b, p) })
 	})
 	if err == nil {
-		err = hot.Flush()
+		err = inMemory.Flush()
 	}
 	if err != nil {
 		return err
 	}
-	return s.outboxes.write(w)
+	if err := s.outboxes.write(w); err != nil {
+		return err
+	}
+	return s.hot.Write(w)
 }
 
 func (s captured) Keep(snapshot string) error {

@@ -33,7 +33,7 @@ func BenchmarkIncrements(b *testing.B) {
 					for r := range shape.requests {
 						w.Reset(section, route, &dedup.RequestID{})
 						for i := r * shape.ops; i < (r+1)*shape.ops; i++ {
-							AppendOp(&w, ops[i].ID, &ops[i])
+							Ops(ops).AppendTo(&w, ops[i].ID, i)
 						}
 						section = w.Section()
 						entry = append(entry, section...)

@@ -76,14 +76,14 @@ func TestEntriesApplyAsTheModel(t *testing.T) {
 func TestOpsWithoutAFormAreNotWritten(t *testing.T) {
 	for name, op := range map[string]engine.Op{
 		"no kind":             {},
-		"unknown kind":        {Kind: 4, Cells: []engine.Cell{{}}},
+		"unknown kind":        {Kind: 200, Cells: []engine.Cell{{}}},
 		"add without a cell":  {Kind: engine.OpAdd},
 		"set without a cell":  {Kind: engine.OpSet},
 		"delete with a cell":  {Kind: engine.OpDelete, Cells: []engine.Cell{{}}},
 		"column out of range": {Kind: engine.OpAdd, Cells: []engine.Cell{{Column: engine.ColumnsMax}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			mustNotBeWritten(t, func(w *raftfsm.RequestWriter) { AppendOp(w, 1, &op) })
+			mustNotBeWritten(t, func(w *raftfsm.RequestWriter) { Ops{op}.AppendTo(w, 1, 0) })
 		})
 	}
 }
@@ -170,7 +170,7 @@ func FuzzEntry(f *testing.F) {
 	for _, id := range []dedup.RequestID{seq("p", 1), keyed("k", "body"), keyed(uuidv7(minutes(1)), "body")} {
 		var w raftfsm.RequestWriter
 		w.Reset(nil, codectest.Whole, &id)
-		AppendOp(&w, 7, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: -1}}})
+		Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: -1}}}}.AppendTo(&w, 7, 0)
 		f.Add(uint8(2), append(dedup.AppendClock(nil, time.UnixMilli(minutes(1)), testLimits), w.Section()...))
 	}
 	for _, ops := range flooredOps() {
@@ -299,7 +299,7 @@ func reencoded(t testing.TB, sections []byte) (again []byte) {
 		var w raftfsm.RequestWriter
 		w.Reset(nil, of, &id)
 		for i := range held.batch.Ops {
-			AppendOp(&w, held.batch.Ops[i].ID, &held.batch.Ops[i])
+			Ops{held.batch.Ops[i]}.AppendTo(&w, held.batch.Ops[i].ID, 0)
 		}
 		again = append(again, w.Section()...)
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
@@ -36,13 +37,13 @@ func TestFlooredEntryBytesAreGolden(t *testing.T) {
 // Only ops with a delta below 0 carry the floors of their columns. Other ops have the same bytes with and
 // without floors.
 func TestFloorsOfColumns(t *testing.T) {
-	floors := raftfsm.FloorsOf([]string{"a", "b", "c"}, map[string]int64{"b": 0, "c": -5})
-	write := func(f *raftfsm.Floors, ops ...engine.Op) (section []byte) {
+	floors := raftfsm.SettingsOf([]string{"a", "b", "c"}, column.Settings[int64]{Floors: map[string]int64{"b": 0, "c": -5}})
+	write := func(f *raftfsm.Settings, ops ...engine.Op) (section []byte) {
 		var w raftfsm.RequestWriter
 		w.Reset(nil, codectest.Whole, &dedup.RequestID{})
-		w.SetFloors(f)
+		w.SetSettings(f)
 		for i := range ops {
-			AppendOp(&w, ops[i].ID, &ops[i])
+			Ops(ops).AppendTo(&w, ops[i].ID, i)
 		}
 		return w.Section()
 	}
@@ -68,10 +69,10 @@ func TestFloorsOfColumns(t *testing.T) {
 	}
 	var w raftfsm.RequestWriter
 	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
-	w.SetFloors(floors)
-	AppendOp(&w, 1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: -1}}})
+	w.SetSettings(floors)
+	Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: -1}}}}.AppendTo(&w, 1, 0)
 	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
-	if _, has := w.Floor(1); has {
+	if _, has := w.Setting(column.Floor, 1); has {
 		t.Error("the next section has the floors of the one before")
 	}
 }
@@ -106,7 +107,7 @@ func TestFloorsWithoutAForm(t *testing.T) {
 		"of a set":          {Kind: engine.OpSet, Cells: []engine.Cell{{Column: engine.FloorMark | 1}, {Column: 1, Value: -1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			mustNotBeWritten(t, func(w *raftfsm.RequestWriter) { AppendOp(w, 1, &op) })
+			mustNotBeWritten(t, func(w *raftfsm.RequestWriter) { Ops{op}.AppendTo(w, 1, 0) })
 		})
 	}
 }

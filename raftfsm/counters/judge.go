@@ -6,7 +6,6 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/outbox"
 )
 
 // judge applies the ops on outboxes and sets of an entry while the table applies its own ops. The
@@ -53,19 +52,19 @@ func (j *judge) deleteRow(key uint64) {
 }
 
 func (j *judge) outboxOp(o *outboxOp, key uint64) {
-	if o.Kind == outbox.Clear {
+	if o.Kind == ClearOutboxes {
 		j.out.clear()
 		return
 	}
 	j.undo.op, j.undo.body = -1, j.out.bodies.Get(key)
-	switch j.change.Apply(&o.Op, key, j.undo.body, j.now) {
-	case outbox.Changed:
+	switch j.change.Apply(&o.PostOp, key, j.undo.body, j.now) {
+	case outboxChanged:
 		j.undo.op = o.op
 		j.set(key)
 		return
-	case outbox.TooOld:
+	case outboxTooOld:
 		j.refused = append(j.refused, o.op)
-	case outbox.Unchanged:
+	case outboxUnchanged:
 		j.unchanged = append(j.unchanged, o.op)
 	}
 	if o.cell >= 0 {
@@ -90,7 +89,7 @@ func (j *judge) Refused(op int) {
 	}
 }
 
-// applyJudged is Apply for an entry that may change outboxes. If touched is set, the entry may also
+// applyJudged is like Apply, but for an entry that may change outboxes. If touched is set, the entry may also
 // change sets of members.
 func (c *contents) applyJudged(now int64, touched bool, r *raftfsm.Result) (err error) {
 	j := judge{contents: c, now: now}
@@ -138,6 +137,9 @@ func (c *contents) Apply(now int64, _ bool, r *raftfsm.Result) error {
 		err = c.sets.commit()
 	}
 	r.Changed = c.sets.changed
+	if err == nil {
+		c.feedHot(now, r)
+	}
 	if cap(c.batch.Ops) > batchOpsKept {
 		batches.Put(c.batch)
 		c.batch = nil

@@ -9,47 +9,56 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/hot"
 	"github.com/countd/countd/raftfsm/rows"
 )
 
-// Kind is raftfsm.Kind of counters.
+// Kind implements raftfsm.Kind for counters.
 type Kind struct{}
 
 func (Kind) Number() codec.Kind                   { return codec.KindCounters }
 func (Kind) New(p raftfsm.Places) raftfsm.Machine { return New(p) }
-func (Kind) TakesSources() bool                   { return true }
+func (Kind) Traits() raftfsm.Traits {
+	return raftfsm.Traits{Sources: true, ColdRows: true, Columns: true}
+}
 
-// Check implements raftfsm.Kind. The visitor receives each *outbox.Op as a body.
-func (Kind) Check(_ *dedup.RequestID, p []byte, see *raftfsm.SectionVisitor) (ops int, clocked bool, err error) {
+// Check implements raftfsm.Kind. The visitor receives each *PostOp as a body.
+func (Kind) Check(_ *dedup.RequestID, p []byte, v raftfsm.Visitor) (ops int, clocked bool, err error) {
 	var b batch
-	if ops, err = raftfsm.ParseOps(p, b.op); err != nil {
-		return ops, false, err
+	if ops, err = raftfsm.ParseOps(p, b.op); err == nil && v != nil {
+		err = b.visit(v)
 	}
-	if err := b.Visit(see.Op, func(int) raftfsm.Table { return rows.Counts }); err != nil {
-		return ops, false, err
+	return ops, len(b.members)+len(b.outbox) > 0, err
+}
+
+func (b *batch) visit(v raftfsm.Visitor) error {
+	if err := b.Visit(v, func(int) raftfsm.Table { return rows.Counts }); err != nil {
+		return err
 	}
-	for i := 0; see.Body != nil && i < len(b.outbox); i++ {
-		if err := see.Body(b.Ops[b.outbox[i].op].ID, &b.outbox[i].Op); err != nil {
-			return ops, false, err
+	for i := range b.outbox {
+		o := &b.outbox[i]
+		if o.Kind == ClearOutboxes {
+			continue
+		}
+		if err := v.Body(b.Ops[o.op].ID, &o.PostOp); err != nil {
+			return err
 		}
 	}
-	for i := 0; see.Member != nil && i < len(b.members); i++ {
+	for i := range b.members {
 		if o := &b.members[i]; o.ofPair() {
-			if err := see.Member(o.pair); err != nil {
-				return ops, false, err
+			if err := v.Member(o.pair); err != nil {
+				return err
 			}
 		}
 	}
-	return ops, len(b.members)+len(b.outbox) > 0, nil
+	return nil
 }
 
-// Walk implements raftfsm.Kind. The bodies are *outbox.Outbox, by author.
+// Walk implements raftfsm.Kind. The bodies are *Outbox, by author.
 func (Kind) Walk(see *raftfsm.SnapshotVisitor, facts *raftfsm.SnapshotFacts) raftfsm.Walk {
 	return (&walk{Walk: rows.Walk{See: see, Facts: facts}}).section
 }
 
-// walk visits a snapshot.
 type walk struct {
 	rows.Walk
 	base  engine.Page // cold rows of part
@@ -60,7 +69,7 @@ type walk struct {
 func (w *walk) section(s *codec.StreamReader, kind byte, p []byte) error {
 	switch kind {
 	case codec.StreamOutboxes:
-		return w.boxes.section(p, func(key uint64, box *outbox.Outbox) error { return w.See.SeeBody(key, box) })
+		return w.boxes.section(p, func(key uint64, box *Outbox) error { return w.See.SeeBody(key, box) })
 	case codec.StreamCarriedMembers:
 		return w.members(s, p)
 	case codec.StreamMembers:
@@ -71,11 +80,12 @@ func (w *walk) section(s *codec.StreamReader, kind byte, p []byte) error {
 		return fmt.Errorf("%w: it names cold rows, which are another file's", codec.ErrSnapshot)
 	case codec.StreamCarried:
 		return w.cold(s, p)
+	case codec.StreamHot:
+		return hot.Check(p)
 	}
 	return raftfsm.Misplaced(kind)
 }
 
-// members visits carried sets.
 func (w *walk) members(s *codec.StreamReader, p []byte) error {
 	at, found, blocks, err := parseCarriedSets(p)
 	if err != nil {
@@ -131,6 +141,10 @@ func (Kind) ParseQuery(number byte, r *wire.Reader) raftfsm.Query {
 		return parseMembersQuery(r)
 	case 5:
 		return parseRowsOfMemberQuery(r)
+	case 6:
+		return parseHotQuery(r)
+	case 7:
+		return parseTopQuery(r)
 	}
 	return rows.ParseQuery(number, r)
 }

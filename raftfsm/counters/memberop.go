@@ -3,7 +3,9 @@ package counters
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
@@ -16,7 +18,7 @@ const (
 	stampSize  = 6
 
 	// PurgePairsMax bounds the pairs that one op removes, and so the delay of the entries
-	// behind it.
+	// after it.
 	PurgePairsMax = 4096
 )
 
@@ -33,7 +35,6 @@ type memberOp struct {
 // ofPair reports whether the op is about one pair: a join, a copy or a leave.
 func (o *memberOp) ofPair() bool { return o.kind != opPurge && o.kind != opClearMembers }
 
-// memberOp decodes an op on sets.
 func (b *batch) memberOp(p []byte) (rest []byte, err error) {
 	o := memberOp{kind: opKind(p[0]), op: len(b.Ops)}
 	switch o.kind {
@@ -91,7 +92,7 @@ func appendMember(w *raftfsm.RequestWriter, kind opKind, cells int, key uint64, 
 	mark, member := op.Cells[0].Column, uint64(op.Cells[0].Value)
 	floor, floored := int64(0), false
 	if kind == opLeave {
-		if floor, floored = w.Floor(mark); floored {
+		if floor, floored = w.Setting(column.Floor, mark); floored {
 			mark |= rows.ColumnFloored
 		}
 	}
@@ -104,6 +105,19 @@ func appendMember(w *raftfsm.RequestWriter, kind opKind, cells int, key uint64, 
 		buf = binary.LittleEndian.AppendUint16(buf, uint16(stamp>>32))
 	}
 	w.Put(buf, true)
+}
+
+// purgePairs bounds the members that one step removes, and so the delay of later entries, to some
+// milliseconds. At five steps a second, a row of a million members is removed within 2 minutes.
+const purgePairs = 2048
+
+// Cleanup implements Machine: it removes members of deleted rows. Such members only use disk space,
+// because reads do not return them.
+func (c *Machine) Cleanup(time.Time, time.Duration) (step raftfsm.Cleanup) {
+	if sets := c.Members(); sets != nil && sets.Dying() > 0 {
+		step.Append = func(w *raftfsm.RequestWriter) { AppendPurge(w, purgePairs) }
+	}
+	return step
 }
 
 // AppendPurge appends an op that removes pairs of deleted rows, up to PurgePairsMax.

@@ -89,7 +89,7 @@ func appendRequest(entry []byte, ops []engine.Op) []byte {
 	var w raftfsm.RequestWriter
 	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 	for i := range ops {
-		AppendOp(&w, ops[i].ID, &ops[i])
+		Ops(ops).AppendTo(&w, ops[i].ID, i)
 	}
 	return append(entry, w.Section()...)
 }

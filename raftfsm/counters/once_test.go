@@ -27,7 +27,7 @@ func limitedEntry(index uint64, now int64, limits dedup.Limits, id dedup.Request
 	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 1), time.UnixMilli(now), limits)
 	var w raftfsm.RequestWriter
 	w.Reset(nil, codectest.Whole, &id)
-	AppendOp(&w, 1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: 1}}})
+	Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: 1}}}}.AppendTo(&w, 1, 0)
 	return &raft.Log{Index: index, Type: raft.LogCommand, Data: codec.AppendChecksum(append(entry, w.Section()...))}
 }
 
@@ -72,7 +72,7 @@ func (h *history) entry(now int64, requests ...sums) (outcomes []dedup.Outcome) 
 		var w raftfsm.RequestWriter
 		w.Reset(nil, codectest.Whole, &r.id)
 		for _, delta := range r.deltas {
-			AppendOp(&w, 1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: delta}}})
+			Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: delta}}}}.AppendTo(&w, 1, 0)
 		}
 		entry = append(entry, w.Section()...)
 	}
@@ -112,7 +112,7 @@ func (h *history) memory() (all [][]byte) {
 // later one, and after a restore of a snapshot.
 func TestRefusedRequestsStayRefused(t *testing.T) {
 	add := func(w *raftfsm.RequestWriter, key uint64, n int64) {
-		AppendOp(w, key, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: n}}})
+		Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: n}}}}.AppendTo(w, key, 0)
 	}
 	entry := func(index uint64, ids ...dedup.RequestID) *raft.Log {
 		e := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 1), time.UnixMilli(0), testLimits)
@@ -176,7 +176,7 @@ func TestRefusedRepeatThatAnotherShardJudged(t *testing.T) {
 		id := keyed("k", "body")
 		id = id.JudgedBy(7, dedup.Use{})
 		w.Reset(nil, codectest.Whole, &id)
-		AppendOp(&w, 1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: math.MaxInt64}}})
+		Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: math.MaxInt64}}}}.AppendTo(&w, 1, 0)
 		w.SetUse(dedup.Use{Met: 5, Floor: floor})
 		return w.Section()
 	}
@@ -325,7 +325,7 @@ func TestSectionOfARestore(t *testing.T) {
 	id := dedup.ByRestore(1<<60, true)
 	var w raftfsm.RequestWriter
 	w.Reset(nil, codectest.Whole, &id)
-	AppendOp(&w, 0, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{}}})
+	Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{}}}}.AppendTo(&w, 0, 0)
 	kind, payload, _, err := codec.NextSection(w.Section())
 	if err != nil || kind != codec.SectionRestore {
 		t.Fatalf("section %d, %v", kind, err)
@@ -336,7 +336,7 @@ func TestSectionOfARestore(t *testing.T) {
 	if _, _, err := dedup.ParseIdentity(kind, payload[2:9]); !errors.Is(err, codec.ErrEntry) {
 		t.Errorf("a number that is cut: %v", err)
 	}
-	if ops, _, err := self.CheckSection(codec.KindCounters, codectest.Whole, w.Section(), raftfsm.SectionVisitor{}); err != nil || ops != 1 {
+	if ops, _, err := self.CheckSection(codec.KindCounters, codectest.Whole, w.Section(), nil); err != nil || ops != 1 {
 		t.Errorf("%d ops, %v", ops, err)
 	}
 }

@@ -4,8 +4,9 @@ import (
 	"fmt"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/outbox"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/rows"
 )
 
@@ -28,15 +29,15 @@ const (
 	// Ops on sets of members. They need the leader's time before them in the entry.
 	opJoin         opKind = 8
 	opLeave        opKind = 9
-	opCopy         opKind = 10 // a restore: joins with the pair's stamp, 0 for now, and counts nothing
+	opCopy         opKind = 10 // joins with the given stamp, or with now if that is 0, and counts nothing; only for a restore
 	opPurge        opKind = 11 // removes a number of pairs of deleted rows
-	opClearMembers opKind = 12 // removes all pairs of the shard: a restore
+	opClearMembers opKind = 12 // removes all pairs of the shard; only for a restore
 
 	// Ops on the outbox of an author.
-	opPublish       = opKind(outbox.Publish)
-	opUnpublish     = opKind(outbox.Remove)
-	opPutOutbox     = opKind(outbox.Put)
-	opClearOutboxes = opKind(outbox.Clear)
+	opPublish       = opKind(Publish)
+	opUnpublish     = opKind(Unpublish)
+	opPutOutbox     = opKind(PutOutbox)
+	opClearOutboxes = opKind(ClearOutboxes)
 )
 
 // opNames is read only.
@@ -48,11 +49,32 @@ var opNames = [...]string{
 
 func (k opKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), opNames[k]) }
 
-// AppendOp appends an op on a row or a set under key, which replaces the op's id. It panics on an op
-// that the format cannot express.
-func AppendOp(w *raftfsm.RequestWriter, key uint64, op *engine.Op) {
-	switch op.Kind {
-	case engine.OpAdd, engine.OpSet, engine.OpDelete:
+// Ops are ops on rows and on sets of members. They implement raftfsm.Ops. Ops on counts have the same
+// form in shards of unread numbers. Only those have takes.
+type Ops []engine.Op
+
+func (o Ops) Len() int         { return len(o) }
+func (o Ops) ID(op int) uint64 { return o[op].ID }
+func (o Ops) Fits(kind codec.Kind, op int) error {
+	own := codec.KindCounters
+	if _, shared := rows.KindOf(byte(o[op].Kind)); o[op].Kind == engine.OpTake || shared && kind == codec.KindUnread {
+		own = codec.KindUnread
+	}
+	return raftfsm.FitsOnly(own, kind)
+}
+
+func (o Ops) See(v raftfsm.Visitor, key uint64, op int) error {
+	if o := &o[op]; o.OfMember() {
+		if err := v.Member(members.Pair{Row: key, Column: o.Cells[0].Column, Member: uint64(o.Cells[0].Value)}); err != nil {
+			return err
+		}
+	}
+	return v.Op(rows.Counts, key, &o[op])
+}
+
+func (o Ops) AppendTo(w *raftfsm.RequestWriter, key uint64, i int) {
+	switch op := &o[i]; op.Kind {
+	case engine.OpAdd, engine.OpSet, engine.OpDelete, engine.OpTake:
 		rows.AppendOp(w, byte(op.Kind), key, op, false)
 	case engine.OpJoin:
 		if _, copied := op.Copied(); copied {
@@ -67,17 +89,4 @@ func AppendOp(w *raftfsm.RequestWriter, key uint64, op *engine.Op) {
 	default:
 		rows.PanicOn(op)
 	}
-}
-
-// AppendOutbox appends an op on the outbox of an author under key, with the floor of the posts.
-// It panics on an op that the format cannot express.
-func AppendOutbox(w *raftfsm.RequestWriter, key uint64, op *outbox.Op) {
-	if err := op.Check(); err != nil {
-		panic(err.Error())
-	}
-	o := *op
-	if o.Kind == outbox.Remove {
-		o.Floor, o.HasFloor = w.Floor(PostsColumn)
-	}
-	w.Put(o.AppendTo(rows.AppendHead(w.Buffer(), byte(o.Kind), key)), true)
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/raftfsm/outbox"
 )
 
 const (
@@ -24,14 +23,14 @@ const (
 func fillOutboxes() *Machine {
 	c := New(raftfsm.Places{})
 	r := rand.New(rand.NewPCG(1, 2))
-	limits := outbox.Limits{Posts: 10_000, Keep: 30 * 24 * 3600, Shift: 22, UnitMicros: 1_000_000, Epoch: 515483463, First: 3_070_000_000_000_000}
+	limits := OutboxLimits{Posts: 10_000, Keep: 30 * 24 * 3600, Shift: 22, UnitMicros: 1_000_000, Epoch: 515483463, First: 3_070_000_000_000_000}
 	id := uint64(5_300_000_000_000_000)
 	acts := make([]outboxAct, 0, 1000)
 	for range benchAuthors * benchPosts / cap(acts) {
 		acts = acts[:0]
 		for range cap(acts) {
 			id += r.Uint64N(1 << 23)
-			acts = append(acts, outboxAct{key: r.Uint64N(benchAuthors), op: outbox.Op{Kind: outbox.Publish, ID: id, Limits: limits}})
+			acts = append(acts, outboxAct{key: r.Uint64N(benchAuthors), op: PostOp{Kind: Publish, ID: id, Limits: limits}})
 		}
 		c.Apply(codectest.Next(c, outboxEntry(1_790_000_000_000, outboxSection(&dedup.RequestID{}, nil, acts...))))
 	}
@@ -53,7 +52,7 @@ func BenchmarkNewest(b *testing.B) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, n := range []int{90, 2_000, 5_000} {
 		keys := make([]uint64, n)
-		var newest outbox.Newest
+		var newest newestPosts
 		b.Run(fmt.Sprint(n, " authors"), func(b *testing.B) {
 			cpu := cpuTime(b)
 			for b.Loop() {
@@ -77,7 +76,7 @@ func BenchmarkPublish(b *testing.B) {
 	c := fillOutboxes()
 	r := rand.New(rand.NewPCG(5, 6))
 	id := uint64(6_000_000_000_000_000)
-	limits := outbox.Limits{Posts: 10_000, Keep: 30 * 24 * 3600, Shift: 22, UnitMicros: 1_000_000, Epoch: 515483463, First: 3_070_000_000_000_000}
+	limits := OutboxLimits{Posts: 10_000, Keep: 30 * 24 * 3600, Shift: 22, UnitMicros: 1_000_000, Epoch: 515483463, First: 3_070_000_000_000_000}
 	for _, publish := range []bool{false, true} {
 		b.Run(map[bool]string{false: "increment", true: "publish"}[publish], func(b *testing.B) {
 			var cpu time.Duration
@@ -86,7 +85,7 @@ func BenchmarkPublish(b *testing.B) {
 				acts := make([]outboxAct, 100)
 				for i := range acts {
 					id += 1 << 20
-					acts[i] = outboxAct{key: r.Uint64N(benchAuthors), op: outbox.Op{Kind: outbox.Publish, ID: id, Limits: limits}}
+					acts[i] = outboxAct{key: r.Uint64N(benchAuthors), op: PostOp{Kind: Publish, ID: id, Limits: limits}}
 					if !publish {
 						acts[i].table = &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}
 					}

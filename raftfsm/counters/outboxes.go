@@ -8,13 +8,12 @@ import (
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
-	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// This file joins outboxes to a shard of counters: the outbox of an author is under the key
-// of the author's row, and a publish or a removal changes both or neither.
+// This file joins outboxes to a shard of counters. An author's outbox is under the key of
+// the author's row. A publish or a removal changes both or neither.
 //
 //   - The table calls a judge right before it applies an op. The judge sees the table and the
 //     outboxes as all earlier ops left them.
@@ -27,7 +26,7 @@ const (
 
 	// UnchangedColumn in a Cut marks an op on an outbox that changed nothing.
 	UnchangedColumn = engine.ColumnsMax - 1
-	// TooOldColumn in an Overflow marks a publish that was refused as outbox.TooOld.
+	// TooOldColumn in an Overflow marks a publish that was refused as outboxTooOld.
 	TooOldColumn = PostsColumn + 1
 
 	// outboxPageBytes is small, because a publish copies a page.
@@ -37,21 +36,18 @@ const (
 	outboxSpillBytes = 26
 )
 
-// outboxes are the outboxes of a shard.
 type outboxes struct {
 	bodies *spill.Bodies // by author
 	sum    uint64        // digest of all outboxes
 }
 
-// newOutboxBodies returns the bodies of a replica's outboxes.
 func newOutboxBodies(place spill.Place) *spill.Shard {
 	return spill.NewShard(spill.Config{
 		Place: place, What: "the outbox of author", PageBytes: outboxPageBytes,
-		BytesMin: outboxSpillBytes, Summarise: outbox.AppendSummary,
+		BytesMin: outboxSpillBytes, Summarise: appendOutboxSummary,
 	})
 }
 
-// none reports whether the shard has no outboxes.
 func (o *outboxes) none() bool { return o.bodies.Stats().Keys == 0 }
 
 func (o *outboxes) clear() {
@@ -61,15 +57,15 @@ func (o *outboxes) clear() {
 
 // outboxOp is an op on an outbox among the ops of a batch.
 type outboxOp struct {
-	outbox.Op
-	op   int // index of the op
+	PostOp
+	op   int // index of its op in the batch
 	cell int // position of the cell that counts it, -1 for none
 }
 
 // outboxKeys calls yield with the author of each op that needs or changes an outbox.
 func (b *batch) outboxKeys(yield func(author uint64)) {
 	for i := range b.outbox {
-		if o := &b.outbox[i]; o.Kind != outbox.Clear {
+		if o := &b.outbox[i]; o.Kind != ClearOutboxes {
 			yield(b.Ops[o.op].ID)
 		}
 	}
@@ -80,24 +76,24 @@ func (b *batch) outboxKeys(yield func(author uint64)) {
 	}
 }
 
-// outboxOp decodes an op on an outbox. Its op on the table adds 1 to the posts or subtracts 1; a
-// judge corrects that to 0 if the outbox does not change.
+// outboxOp decodes an op on an outbox. Its op on the table adds 1 to the count of posts, or subtracts
+// 1. If the outbox does not change, a judge corrects that to 0.
 func (b *batch) outboxOp(p []byte) ([]byte, error) {
-	kind := outbox.Kind(p[0])
+	kind := PostOpKind(p[0])
 	if len(p) < rows.OpSizeMin {
 		return nil, fmt.Errorf("%w: op of %d bytes", codec.ErrEntry, len(p))
 	}
 	key := binary.LittleEndian.Uint64(p[1:])
-	o := outboxOp{Op: outbox.Op{Kind: kind}, op: len(b.Ops), cell: -1}
+	o := outboxOp{PostOp: PostOp{Kind: kind}, op: len(b.Ops), cell: -1}
 	r := wire.Reader{Rest: p[rows.OpSizeMin:]}
-	if o.Parse(&r); r.Err != nil {
+	if o.parse(&r); r.Err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", codec.ErrEntry, opKind(kind), r.Err)
 	}
 	switch kind {
-	case outbox.Publish:
+	case Publish:
 		b.Cells = append(b.Cells, engine.Cell{Column: PostsColumn, Value: 1})
 		o.cell = len(b.Cells) - 1
-	case outbox.Remove:
+	case Unpublish:
 		if o.HasFloor {
 			b.Cells = append(b.Cells, engine.Cell{Column: engine.FloorMark | PostsColumn, Value: o.Floor})
 		}
@@ -109,7 +105,7 @@ func (b *batch) outboxOp(p []byte) ([]byte, error) {
 	return r.Rest, nil
 }
 
-// capturedOutboxes holds the outboxes at one moment, with those on disk.
+// capturedOutboxes holds the outboxes at one moment, including those on disk.
 type capturedOutboxes struct {
 	view *spill.View
 	sum  uint64
@@ -120,24 +116,24 @@ func (o *outboxes) capture() capturedOutboxes { return capturedOutboxes{o.bodies
 // write writes the sections of outboxes, or nothing if there are no outboxes. An outbox has the same form as in
 // an op.
 func (c *capturedOutboxes) write(w *codec.StreamWriter) error {
-	var box outbox.Outbox
+	var box Outbox
 	return raftfsm.WriteBodies(w, codec.StreamOutboxes, c.view, func(b, body []byte) []byte {
 		box.IDs = box.IDs[:0]
-		outbox.DecodeBody(&box, body)
-		return outbox.AppendOutbox(b, &box)
+		decodeOutboxBody(&box, body)
+		return appendOutbox(b, &box)
 	})
 }
 
 // outboxReader decodes the sections of outboxes of a stream, in order.
 type outboxReader struct {
 	raftfsm.BodyReader
-	box outbox.Outbox
+	box Outbox
 }
 
 // section calls visit with each author of a section.
-func (r *outboxReader) section(p []byte, visit func(key uint64, box *outbox.Outbox) error) error {
+func (r *outboxReader) section(p []byte, visit func(key uint64, box *Outbox) error) error {
 	return r.Section(p, func(key uint64, p *wire.Reader) error {
-		outbox.ParseOutbox(&r.box, p)
+		parseOutbox(&r.box, p)
 		if p.Err != nil || len(r.box.IDs) == 0 && r.box.Trimmed == 0 {
 			return fmt.Errorf("%w: outbox of key %d", codec.ErrSnapshot, key)
 		}
@@ -145,13 +141,12 @@ func (r *outboxReader) section(p []byte, visit func(key uint64, box *outbox.Outb
 	})
 }
 
-// loadOutboxes adds a section of outboxes.
 func (c *contents) loadOutboxes(p []byte) error {
 	var body []byte
-	err := c.outs.section(p, func(key uint64, box *outbox.Outbox) error {
-		body = outbox.AppendBody(body[:0], box)
+	err := c.outs.section(p, func(key uint64, box *Outbox) error {
+		body = appendOutboxBody(body[:0], box)
 		c.out.bodies.Set(key, body)
-		c.out.sum += outbox.Digest(key, box)
+		c.out.sum += outboxDigest(key, box)
 		return nil
 	})
 	if err != nil {

@@ -4,23 +4,23 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/raftfsm/outbox"
 )
 
 // The bytes of ops on outboxes and groups, and of snapshots with them, must not change.
 func TestTimelineBytesAreGolden(t *testing.T) {
-	limits := outbox.Limits{Posts: 10_000, Keep: 30 * 24 * 3600, Shift: 22, UnitMicros: 1_000_000, Epoch: 515483463, First: 3_070_000_000_000_000}
+	limits := OutboxLimits{Posts: 10_000, Keep: 30 * 24 * 3600, Shift: 22, UnitMicros: 1_000_000, Epoch: 515483463, First: 3_070_000_000_000_000}
 	const now = 1_790_000_000_000
-	entry := outboxEntry(now, outboxSection(&dedup.RequestID{}, raftfsm.FloorsOf([]string{"posts"}, map[string]int64{"posts": 0}),
-		outboxAct{key: 7, op: outbox.Op{Kind: outbox.Put, Outbox: outbox.Outbox{IDs: []uint64{9, 4}, Trimmed: 3}}},
-		outboxAct{key: 7, op: outbox.Op{Kind: outbox.Publish, ID: 4467107636950632, Limits: limits}},
-		outboxAct{key: 7, op: outbox.Op{Kind: outbox.Publish, ID: 5, Limits: outbox.Limits{Posts: 1000}}},
-		outboxAct{key: 7, op: outbox.Op{Kind: outbox.Remove, ID: 9}},
-		outboxAct{key: 8, op: outbox.Op{Kind: outbox.Publish, ID: 1<<64 - 1, Limits: limits}},
+	entry := outboxEntry(now, outboxSection(&dedup.RequestID{}, raftfsm.SettingsOf([]string{"posts"}, column.Settings[int64]{Floors: map[string]int64{"posts": 0}}),
+		outboxAct{key: 7, op: PostOp{Kind: PutOutbox, Outbox: Outbox{IDs: []uint64{9, 4}, Trimmed: 3}}},
+		outboxAct{key: 7, op: PostOp{Kind: Publish, ID: 4467107636950632, Limits: limits}},
+		outboxAct{key: 7, op: PostOp{Kind: Publish, ID: 5, Limits: OutboxLimits{Posts: 1000}}},
+		outboxAct{key: 7, op: PostOp{Kind: Unpublish, ID: 9}},
+		outboxAct{key: 8, op: PostOp{Kind: Publish, ID: 1<<64 - 1, Limits: limits}},
 	))
 	codectest.Golden(t, "entry-outbox.bin", entry)
 	c := newCounters(t)
@@ -33,7 +33,7 @@ func TestTimelineBytesAreGolden(t *testing.T) {
 
 // Damaged ops on outboxes stop a replica and change nothing.
 func TestBadOutboxOps(t *testing.T) {
-	good := outbox.Op{Kind: outbox.Publish, ID: 5, Limits: outbox.Limits{Posts: 1000}}
+	good := PostOp{Kind: Publish, ID: 5, Limits: OutboxLimits{Posts: 1000}}
 	section := outboxSection(&dedup.RequestID{}, nil, outboxAct{key: 7, op: good})
 	ops := codec.SectionHeadSize + 2 // behind the route
 	for name, change := range map[string]func([]byte) []byte{
@@ -46,19 +46,19 @@ func TestBadOutboxOps(t *testing.T) {
 	} {
 		bad := change(slices.Clone(section))
 		c := newCounters(t)
-		c.Apply(codectest.Command(1, outboxEntry(1, outboxSection(&dedup.RequestID{}, nil, outboxAct{key: 7, op: outbox.Op{Kind: outbox.Publish, ID: 4, Limits: good.Limits}}))))
+		c.Apply(codectest.Command(1, outboxEntry(1, outboxSection(&dedup.RequestID{}, nil, outboxAct{key: 7, op: PostOp{Kind: Publish, ID: 4, Limits: good.Limits}}))))
 		before := c.State().Digest
 		if err := codectest.ApplyError(c, codectest.Command(2, outboxEntry(1, bad))); err == nil || c.State().Digest != before {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, _, err := self.CheckSection(codec.KindCounters, codectest.Whole, bad, raftfsm.SectionVisitor{}); err == nil {
+		if _, _, err := self.CheckSection(codec.KindCounters, codectest.Whole, bad, nil); err == nil {
 			t.Errorf("%s: the section was accepted", name)
 		}
 	}
-	if ops, clocked, err := self.CheckSection(codec.KindCounters, codectest.Whole, section, raftfsm.SectionVisitor{}); ops != 1 || !clocked || err != nil {
+	if ops, clocked, err := self.CheckSection(codec.KindCounters, codectest.Whole, section, nil); ops != 1 || !clocked || err != nil {
 		t.Errorf("%d ops, clocked %v, %v", ops, clocked, err)
 	}
-	if _, _, err := self.CheckSection(codec.KindUnread, codectest.Whole, section, raftfsm.SectionVisitor{}); err == nil {
+	if _, _, err := self.CheckSection(codec.KindUnread, codectest.Whole, section, nil); err == nil {
 		t.Error("accepted by a shard of unread numbers")
 	}
 	var row [1]int64

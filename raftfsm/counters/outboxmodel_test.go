@@ -17,13 +17,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/raftfsm/spill"
 )
 
@@ -41,9 +41,9 @@ func (m *modelAuthor) descending() []uint64 {
 }
 
 // publish returns the outcome, and whether the count overflowed.
-func (m *modelAuthor) publish(id uint64, l *outbox.Limits, now int64) (outcome outbox.Outcome, overflow bool) {
+func (m *modelAuthor) publish(id uint64, l *OutboxLimits, now int64) (outcome outboxOutcome, overflow bool) {
 	if m.ids[id] {
-		return outbox.Unchanged, false
+		return outboxUnchanged, false
 	}
 	newest, newer := uint64(0), 0
 	see := func(id uint64) {
@@ -64,10 +64,10 @@ func (m *modelAuthor) publish(id uint64, l *outbox.Limits, now int64) (outcome o
 	}
 	gone := func(id uint64) bool { return id >= l.First && id < cut }
 	if m.trimmed > 0 && id <= m.trimmed || gone(id) || newer >= l.Posts {
-		return outbox.TooOld, false
+		return outboxTooOld, false
 	}
 	if m.posts == math.MaxInt64 {
-		return outbox.Unchanged, true
+		return outboxUnchanged, true
 	}
 	m.posts++
 	m.ids[id] = true
@@ -81,25 +81,25 @@ func (m *modelAuthor) publish(id uint64, l *outbox.Limits, now int64) (outcome o
 		delete(m.ids, id)
 		m.trimmed = max(m.trimmed, id, 1)
 	}
-	return outbox.Changed, false
+	return outboxChanged, false
 }
 
 // outboxAct is an op on an outbox, or on the row of an author if table is set.
 type outboxAct struct {
 	key   uint64
-	op    outbox.Op
+	op    PostOp
 	table *engine.Op
 }
 
-func outboxSection(id *dedup.RequestID, floors *raftfsm.Floors, acts ...outboxAct) []byte {
+func outboxSection(id *dedup.RequestID, floors *raftfsm.Settings, acts ...outboxAct) []byte {
 	var w raftfsm.RequestWriter
 	w.Reset(nil, codectest.Whole, id)
-	w.SetFloors(floors)
+	w.SetSettings(floors)
 	for i := range acts {
 		if acts[i].table != nil {
-			AppendOp(&w, acts[i].key, acts[i].table)
+			Ops{*acts[i].table}.AppendTo(&w, acts[i].key, 0)
 		} else {
-			AppendOutbox(&w, acts[i].key, &acts[i].op)
+			OutboxOps{{PostOp: acts[i].op}}.AppendTo(&w, acts[i].key, 0)
 		}
 	}
 	return slices.Clone(w.Section())
@@ -163,14 +163,14 @@ func (r *outboxReplica) kill(snapshot []byte, seed uint64) {
 // spill moves outboxes that were idle for that long out of memory, about that many bytes.
 func (r *outboxReplica) spill(idle uint32, bytes int64) {
 	r.t.Helper()
-	_, err := r.Outboxes().Spill(idle, bytes, func() bool { return true })
+	_, err := r.Bodies().Spill(idle, bytes, func() bool { return true })
 	r.must(err)
 }
 
 // onDisk returns the authors whose outboxes are on disk, ascending.
 func (r *outboxReplica) onDisk(authors map[uint64]*modelAuthor) (spilled []uint64) {
 	for key := range authors {
-		if r.Outboxes().IsSpilled(key) {
+		if r.Bodies().IsSpilled(key) {
 			spilled = append(spilled, key)
 		}
 	}
@@ -186,7 +186,7 @@ func behind(spilled []uint64, acts []outboxAct) []uint64 {
 		a := &acts[i]
 		switch {
 		case a.table != nil && a.table.Kind != engine.OpDelete:
-		case a.table == nil && a.op.Kind == outbox.Clear:
+		case a.table == nil && a.op.Kind == ClearOutboxes:
 			left = nil
 		default:
 			left = slices.DeleteFunc(left, func(key uint64) bool { return key == a.key })
@@ -196,7 +196,7 @@ func behind(spilled []uint64, acts []outboxAct) []uint64 {
 }
 
 // newest is Counters.newest that reads outboxes on disk.
-func (r *outboxReplica) newest(keys []uint64, s *selection, limit int, into *outbox.Newest) []outbox.Post {
+func (r *outboxReplica) newest(keys []uint64, s *selection, limit int, into *newestPosts) []foundPost {
 	r.t.Helper()
 	into.Reset(limit)
 	bodies := r.Machine.newest(keys, nil, s, into)
@@ -234,18 +234,18 @@ func TestOutboxesEqualModel(t *testing.T) {
 		}
 		now := int64(1_000_000)
 		// Units of a second above bit 4, from 1970 on. Ids below 160 have no time.
-		limits := outbox.Limits{Posts: 9, Keep: 100, Shift: 4, UnitMicros: 1_000_000, First: 160}
-		timeless := outbox.Limits{Posts: 9}
-		floors := raftfsm.FloorsOf([]string{"posts"}, map[string]int64{"posts": 0})
+		limits := OutboxLimits{Posts: 9, Keep: 100, Shift: 4, UnitMicros: 1_000_000, First: 160}
+		timeless := OutboxLimits{Posts: 9}
+		floors := raftfsm.SettingsOf([]string{"posts"}, column.Settings[int64]{Floors: map[string]int64{"posts": 0}})
 		keys := rapid.OneOf(rapid.Uint64Range(0, 4), rapid.Just[uint64](math.MaxUint64))
 		ids := rapid.OneOf(rapid.Uint64Range(0, 12), rapid.Uint64Range(100, 200), rapid.Uint64Range(13_000, 20_000), rapid.Uint64Range(1_390_000, 1_410_000), rapid.SampledFrom([]uint64{math.MaxUint64, 1 << 63}))
 		act := rapid.Custom(func(t *rapid.T) outboxAct {
 			a := outboxAct{key: keys.Draw(t, "key")}
 			switch kind := rapid.IntRange(0, 20).Draw(t, "kind"); {
 			case kind < 11:
-				a.op = outbox.Op{Kind: outbox.Publish, ID: ids.Draw(t, "id"), Limits: rapid.SampledFrom([]outbox.Limits{limits, limits, timeless}).Draw(t, "limits")}
+				a.op = PostOp{Kind: Publish, ID: ids.Draw(t, "id"), Limits: rapid.SampledFrom([]OutboxLimits{limits, limits, timeless}).Draw(t, "limits")}
 			case kind < 16:
-				a.op = outbox.Op{Kind: outbox.Remove, ID: ids.Draw(t, "id")}
+				a.op = PostOp{Kind: Unpublish, ID: ids.Draw(t, "id")}
 			case kind == 16:
 				a.table = &engine.Op{Kind: engine.OpDelete}
 			case kind == 17:
@@ -253,9 +253,9 @@ func TestOutboxesEqualModel(t *testing.T) {
 			case kind == 18:
 				list := slices.Sorted(slices.Values(rapid.SliceOfNDistinct(ids, 0, 5, rapid.ID[uint64]).Draw(t, "ids")))
 				slices.Reverse(list)
-				a.op = outbox.Op{Kind: outbox.Put, Outbox: outbox.Outbox{IDs: list, Trimmed: rapid.SampledFrom([]uint64{0, 5, 13_500}).Draw(t, "trimmed")}}
+				a.op = PostOp{Kind: PutOutbox, Outbox: Outbox{IDs: list, Trimmed: rapid.SampledFrom([]uint64{0, 5, 13_500}).Draw(t, "trimmed")}}
 			case kind == 19 && rapid.IntRange(0, 5).Draw(t, "really") == 0:
-				a.op = outbox.Op{Kind: outbox.Clear}
+				a.op = PostOp{Kind: ClearOutboxes}
 			default:
 				a.table = &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Value: rapid.Int64Range(-2, 2).Draw(t, "delta")}}}
 			}
@@ -287,25 +287,25 @@ func TestOutboxesEqualModel(t *testing.T) {
 					default:
 						m.posts += delta
 					}
-				case a.op.Kind == outbox.Publish:
+				case a.op.Kind == Publish:
 					outcome, overflow := m.publish(a.op.ID, &a.op.Limits, now)
-					unchanged = outcome == outbox.Unchanged && !overflow
+					unchanged = outcome == outboxUnchanged && !overflow
 					if overflow {
 						refused = append(refused, engine.Overflow{Op: i})
-					} else if outcome == outbox.TooOld {
+					} else if outcome == outboxTooOld {
 						refused = append(refused, engine.Overflow{Op: i, Column: TooOldColumn})
 					}
-				case a.op.Kind == outbox.Remove:
+				case a.op.Kind == Unpublish:
 					if unchanged = !m.ids[a.op.ID]; !unchanged {
 						delete(m.ids, a.op.ID)
 						m.posts = min(m.posts, max(0, m.posts-1))
 					}
-				case a.op.Kind == outbox.Put:
+				case a.op.Kind == PutOutbox:
 					m.ids, m.trimmed = map[uint64]bool{}, a.op.Outbox.Trimmed
 					for _, id := range a.op.Outbox.IDs {
 						m.ids[id] = true
 					}
-				case a.op.Kind == outbox.Clear:
+				case a.op.Kind == ClearOutboxes:
 					for _, m := range want {
 						m.ids, m.trimmed = map[uint64]bool{}, 0
 					}
@@ -378,7 +378,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 			"tick": func(t *rapid.T) {
 				r := which.Draw(t, "replica")
 				r.now++
-				r.Outboxes().Tick(r.now)
+				r.Bodies().Tick(r.now)
 			},
 			"tight": func(t *rapid.T) { r := which.Draw(t, "replica"); r.tight.Store(!r.tight.Load()) },
 			"spill": func(t *rapid.T) {
@@ -386,17 +386,17 @@ func TestOutboxesEqualModel(t *testing.T) {
 			},
 			"load": func(t *rapid.T) {
 				r := which.Draw(t, "replica")
-				r.must(r.Outboxes().Warm(context.Background(), keys.Draw(t, "key")))
+				r.must(r.Bodies().Warm(context.Background(), keys.Draw(t, "key")))
 			},
 			"lost": func(t *rapid.T) { // all outboxes that a replica has on disk
 				r, other := disks[0], disks[1]
 				if rapid.Bool().Draw(t, "second") {
 					r, other = other, r
 				}
-				r.Outboxes().Current().Dispose()
+				r.Bodies().Current().Dispose()
 				apply(t, rapid.SliceOfN(count, 1, 4).Draw(t, "counts"), disks...)
 				if spilled := r.onDisk(want); len(spilled) > 0 {
-					a := outboxAct{key: rapid.SampledFrom(spilled).Draw(t, "lost"), op: outbox.Op{Kind: outbox.Remove, ID: ids.Draw(t, "id")}}
+					a := outboxAct{key: rapid.SampledFrom(spilled).Draw(t, "lost"), op: PostOp{Kind: Unpublish, ID: ids.Draw(t, "id")}}
 					before := r.State()
 					entry := outboxEntry(now, outboxSection(&dedup.RequestID{}, floors, count.Draw(t, "count"), a))
 					if err, ok := r.Apply(codectest.Next(r, entry)).(error); !ok || !errors.Is(err, raftfsm.ErrStuck) || !errors.Is(err, spill.ErrLost) || r.State() != before {
@@ -409,16 +409,16 @@ func TestOutboxesEqualModel(t *testing.T) {
 			"read": func(t *rapid.T) { // a page of all authors
 				authors := slices.Sorted(maps.Keys(want))
 				q, limit := selection{rapid.OneOf(rapid.Just[uint64](noLast), ids).Draw(t, "last"), rapid.IntRange(0, len(authors)).Draw(t, "below")}, rapid.IntRange(1, 8).Draw(t, "limit")
-				var all []outbox.Post
+				var all []foundPost
 				for i, key := range authors {
 					for id := range want[key].ids {
 						if id < q.last || id == q.last && i >= q.below {
-							all = append(all, outbox.Post{ID: id, Author: i})
+							all = append(all, foundPost{ID: id, Author: i})
 						}
 					}
 				}
-				slices.SortFunc(all, func(a, b outbox.Post) int { return cmp.Or(cmp.Compare(b.ID, a.ID), cmp.Compare(a.Author, b.Author)) })
-				var n outbox.Newest
+				slices.SortFunc(all, func(a, b foundPost) int { return cmp.Or(cmp.Compare(b.ID, a.ID), cmp.Compare(a.Author, b.Author)) })
+				var n newestPosts
 				if got := which.Draw(t, "replica").newest(authors, &q, limit, &n); !slices.Equal(got, all[:min(len(all), limit)]) {
 					t.Fatalf("the page %+v is %v, want the first of %v", q, got, all)
 				}
@@ -432,7 +432,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 				write(t)
 				r.spill(0, math.MaxInt64)
 				for key := range want {
-					r.must(r.Outboxes().Warm(context.Background(), key))
+					r.must(r.Bodies().Warm(context.Background(), key))
 				}
 				write(t)
 				r.spill(0, math.MaxInt64)
@@ -445,7 +445,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 			"": func(t *rapid.T) {
 				sum := uint64(0)
 				for key, m := range want {
-					sum += engine.RowDigest(key, []int64{m.posts}) + outbox.Digest(key, &outbox.Outbox{IDs: m.descending(), Trimmed: m.trimmed})
+					sum += engine.RowDigest(key, []int64{m.posts}) + outboxDigest(key, &Outbox{IDs: m.descending(), Trimmed: m.trimmed})
 				}
 				for _, r := range append(replicas(), plain) {
 					if got := r.State().Digest; got != sum {
@@ -475,17 +475,17 @@ func checkOutboxesSpilled(t *rapid.T, disks []*outboxReplica) {
 	t.Helper()
 	for _, r := range disks {
 		var got spill.Stats
-		view := r.Outboxes().Current().Capture()
+		view := r.Bodies().Current().Capture()
 		for view.More() {
 			key, body, err := view.Next()
 			r.must(err)
-			if got.Keys++; r.Outboxes().IsSpilled(key) {
+			if got.Keys++; r.Bodies().IsSpilled(key) {
 				got.Spilled++
 				got.SpilledBytes += uint64(len(body))
 			}
 		}
 		view.Close()
-		if s := r.Outboxes().Stats(); s.Keys != got.Keys || s.Spilled != got.Spilled || s.SpilledBytes != got.SpilledBytes {
+		if s := r.Bodies().Stats(); s.Keys != got.Keys || s.Spilled != got.Spilled || s.SpilledBytes != got.SpilledBytes {
 			t.Fatalf("there are %+v, told %+v", got, s)
 		}
 	}
@@ -493,7 +493,7 @@ func checkOutboxesSpilled(t *rapid.T, disks []*outboxReplica) {
 
 // checkNewest holds reads of one author, from any id on, to the ids that there are.
 func checkNewest(t *rapid.T, r *outboxReplica, key uint64, ids []uint64) {
-	var n outbox.Newest
+	var n newestPosts
 	from := 0
 	const limit = 3
 	q := selection{last: noLast}
@@ -518,7 +518,7 @@ func visitOutboxes(t *rapid.T, stream []byte, want map[uint64]*modelAuthor) {
 	found := 0
 	_, err := self.VisitSnapshot(bytes.NewReader(stream), codec.KindCounters, codectest.Whole, raftfsm.SnapshotVisitor{
 		Body: func(key uint64, body any) error {
-			box := body.(*outbox.Outbox)
+			box := body.(*Outbox)
 			found++
 			if m := want[key]; m == nil || !slices.Equal(box.IDs, m.descending()) || box.Trimmed != m.trimmed {
 				t.Fatalf("the snapshot has %+v of author %d, want %+v", box, key, m)

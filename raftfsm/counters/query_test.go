@@ -14,7 +14,6 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/raftfsm/rows"
 )
 
@@ -69,9 +68,9 @@ func TestBadAnswers(t *testing.T) {
 // Answers with posts and lists are sent unchanged between nodes.
 func TestAnswers(t *testing.T) {
 	posts := &PostsQuery{Limit: 3}
-	read := &raftfsm.Read{IDs: []uint64{7, 8, 9}, Parts: []raftfsm.Part{{Keys: []uint64{1, 2, 3}, At: []int{0, 1, 2}}}, Route: raftfsm.Route{Shards: 1}}
+	read := &raftfsm.Read{IDs: []uint64{7, 8, 9}, Parts: []raftfsm.Part{{Keys: []uint64{1, 2, 3}, At: []int{0, 1, 2}}}, Route: raftfsm.NewRoute(1, 1, false)}
 	posts.Split(read)
-	posts.ParseAnswer(&wire.Reader{Rest: answerOf(outbox.AppendRow(nil, []outbox.Post{{ID: math.MaxUint64, Author: 0}, {ID: 5, Author: 2}})...)}, &read.Parts[0])
+	posts.ParseAnswer(&wire.Reader{Rest: answerOf(2, -1, 0, 5, 2)}, &read.Parts[0])
 	if again := posts.Join(read); again || !slices.Equal(posts.Posts, []Post{{math.MaxUint64, 7}, {5, 9}}) {
 		t.Errorf("posts %v, %v", posts.Posts, again)
 	}
@@ -88,7 +87,7 @@ func TestAnswers(t *testing.T) {
 func TestPostsKeepNoReplica(t *testing.T) {
 	c := New(raftfsm.Places{})
 	defer c.Close()
-	publish := outbox.Op{Kind: outbox.Publish, ID: 5, Limits: outbox.Limits{Posts: 10}}
+	publish := PostOp{Kind: Publish, ID: 5, Limits: OutboxLimits{Posts: 10}}
 	c.Apply(codectest.Command(1, outboxEntry(1, outboxSection(&dedup.RequestID{}, nil, outboxAct{key: 3, op: publish}))))
 	for _, failure := range []error{nil, errors.New("a bad token")} {
 		postsKeepNoReplica(t, c, failure)
@@ -98,7 +97,7 @@ func TestPostsKeepNoReplica(t *testing.T) {
 func postsKeepNoReplica(t *testing.T, c *Machine, failure error) {
 	t.Helper()
 	q := &PostsQuery{Limit: 3}
-	read := &raftfsm.Read{IDs: []uint64{7, 8}, Parts: []raftfsm.Part{{Keys: []uint64{3}, At: []int{0}}, {Shard: 1, Keys: []uint64{4}, At: []int{1}}}, Route: raftfsm.Route{Shards: 2}}
+	read := &raftfsm.Read{IDs: []uint64{7, 8}, Parts: []raftfsm.Part{{Keys: []uint64{3}, At: []int{0}}, {Shard: 1, Keys: []uint64{4}, At: []int{1}}}, Route: raftfsm.NewRoute(2, 2, false)}
 	q.Split(read)
 	if err := q.Answer(c, &read.Parts[0], false, soon()); err != nil || q.parts[0].counters != c {
 		t.Fatalf("%v, %v", q.parts[0].counters, err)
@@ -136,7 +135,7 @@ func TestScanReadsShardsAgain(t *testing.T) {
 		want = append(want, id)
 	}
 	q := &rows.Scan{Width: 1, Limit: limit}
-	read := &raftfsm.Read{Parts: make([]raftfsm.Part, shards), Route: raftfsm.Route{Shards: shards}}
+	read := &raftfsm.Read{Parts: make([]raftfsm.Part, shards), Route: raftfsm.NewRoute(shards, shards, false)}
 	for s := range read.Parts {
 		read.Parts[s].Shard = s
 	}
@@ -164,7 +163,7 @@ func TestScanOfNoRows(t *testing.T) {
 	c.Apply(codectest.Command(1, entryOf(0, []engine.Op{add(7, 0, 5)})))
 	for _, oneShard := range []bool{false, true} {
 		q := &rows.Scan{Width: 1, OneShard: oneShard}
-		read := &raftfsm.Read{Parts: make([]raftfsm.Part, 1), Route: raftfsm.Route{Shards: 1}}
+		read := &raftfsm.Read{Parts: make([]raftfsm.Part, 1), Route: raftfsm.NewRoute(1, 1, false)}
 		q.Split(read)
 		if err := q.Answer(c, &read.Parts[0], true, soon()); err != nil {
 			t.Fatal(err)

@@ -12,7 +12,6 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// setsOf returns the sets of members of a replica.
 func setsOf(m raftfsm.Machine) (*members.Group, error) {
 	c, is := m.(*Machine)
 	switch {
@@ -24,12 +23,12 @@ func setsOf(m raftfsm.Machine) (*members.Group, error) {
 	return c.Members(), nil
 }
 
-// ContainsQuery reads whether the set of each id has a member. It reads the sets on disk at once.
+// ContainsQuery reads whether the set of each id has a member. All sets are on disk.
 type ContainsQuery struct {
 	raftfsm.Defaults
 	Column uint8
 	Member uint64
-	In     []bool // the answer, by id; as long as the ids
+	In     []bool // the answer for each id; the caller allocates it
 }
 
 // Number implements Query.
@@ -43,7 +42,8 @@ func (*ContainsQuery) Limits(keys int) raftfsm.Limits {
 // Split implements Query.
 func (q *ContainsQuery) Split(*raftfsm.Read) { clear(q.In) }
 
-// Answer implements Query. A word is 1 if the set of the key has the member, otherwise 0.
+// Answer implements Query. A word is 1 if the set of the key has the member, otherwise 0. It always
+// reads the disk, because no set is in memory.
 func (q *ContainsQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, _ bool, _ time.Time) error {
 	sets, err := setsOf(m)
 	if err != nil {
@@ -99,7 +99,7 @@ func (*MembersQuery) Number() byte { return 4 }
 // Limits implements Query.
 func (q *MembersQuery) Limits(int) raftfsm.Limits { return limitsOfList(&q.Page) }
 
-// Answer implements Query. It reads the sets on disk at once.
+// Answer implements Query. It always reads the disk, because no set is in memory.
 func (q *MembersQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, _ bool, _ time.Time) error {
 	sets, err := setsOf(m)
 	if err != nil {
@@ -167,7 +167,7 @@ func (q *RowsOfMemberQuery) Split(read *raftfsm.Read) {
 	}
 }
 
-// Answer implements Query. It reads the sets on disk at once.
+// Answer implements Query. It always reads the disk, because no set is in memory.
 func (q *RowsOfMemberQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, _ bool, _ time.Time) error {
 	sets, err := setsOf(m)
 	if err != nil {

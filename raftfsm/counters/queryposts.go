@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/countd/countd/internal/wire"
-	"github.com/countd/countd/raftfsm/outbox"
 	"github.com/countd/countd/raftfsm/spill"
 
 	"github.com/countd/countd/raftfsm"
@@ -30,21 +29,21 @@ type Post struct{ ID, Author uint64 }
 // are of one moment.
 type PostsQuery struct {
 	raftfsm.Defaults
-	Limit int // up to PostsMax
+	Limit int // 1 to PostsMax
 	// If HasAfter, After is the last post of the page before, and the result begins after it.
 	After    Post
 	HasAfter bool
 
-	Posts      []Post // the answer, in the memory of its earlier posts
+	Posts      []Post // the answer; each read reuses its memory
 	Unreadable []int  // the shards that could not be read, ascending
 
 	selected selection
-	newest   outbox.Newest // Author is an index in the read's ids
-	parts    []postsPart   // by shard
+	newest   newestPosts // Author is an index in the read's ids
+	parts    []postsPart // by shard
 }
 
-// selection selects posts with ids up to last. Of the first below authors, it selects only ids below last,
-// because the previous page has their posts with the id last.
+// selection selects posts whose ids are at most selection.last. For authors with an index less than
+// selection.below, it omits the post with exactly that id, because the previous page has it.
 type selection struct {
 	last  uint64
 	below int
@@ -52,9 +51,9 @@ type selection struct {
 
 // postsPart is a shard's part of a read of posts.
 type postsPart struct {
-	counters *Machine      // the replica of this node that answers; nil if the words answer
-	outboxes *spill.Bodies // of counters
-	disk     bool          // an outbox could not be read, or moved: another Answer reads the whole part
+	counters *Machine      // this node's replica if it answers; nil if Part.Words has the answer
+	outboxes *spill.Bodies // outboxes of that replica
+	disk     bool          // an outbox could not be read, or has moved: the whole part must be read again, with disk
 }
 
 // lastOf returns the id up to which the read has posts of an author, or false if it has none.
@@ -65,10 +64,10 @@ func (s *selection) lastOf(author int) (last uint64, has bool) {
 	return s.last - 1, s.last > 0
 }
 
-// newest adds the posts of the authors of keys to into. The author of keys[i] is i, or at[i] if at is not
-// nil. newest reads no outbox on disk: into.Missing returns the outboxes that are needed, and their marks
-// belong to the bodies that newest returns.
-func (c *Machine) newest(keys []uint64, at []int, s *selection, into *outbox.Newest) *spill.Bodies {
+// newest adds the posts of the authors with these keys to into. The author of keys[i] is i, or at[i]
+// if at is not nil. newest reads no outbox on disk: into.Missing returns the outboxes that are needed,
+// and their marks belong to the bodies that newest returns.
+func (c *Machine) newest(keys []uint64, at []int, s *selection, into *newestPosts) *spill.Bodies {
 	bodies := c.outboxes.Current()
 	bodies.GetMany(keys, func(i int, body []byte) {
 		author := i
@@ -110,7 +109,7 @@ func (q *PostsQuery) Split(read *raftfsm.Read) {
 	}
 }
 
-// noLast is the last id of a read that begins with the newest post.
+// noLast is selection.last of a read that begins with the newest post.
 const noLast = 1<<64 - 1
 
 // of returns the selection for the keys of a Part.
@@ -122,9 +121,10 @@ func (q *PostsQuery) of(p *raftfsm.Part) selection {
 	return s
 }
 
-// Answer implements Query. With At and without disk, it only records the replica: Join merges the posts of
-// all shards, so that it reads only the outboxes on disk that the whole page needs. Otherwise the words are
-// those of outbox.AppendRow, and each author is an index in the keys.
+// Answer implements Query. For a Part with At and without disk, it only records the replica. Join
+// then merges the posts of all shards. It reads only the outboxes on disk that the whole page
+// needs. Otherwise Words has the number of posts; then, for each post, its id and the index of
+// its author in the keys.
 func (q *PostsQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadline time.Time) error {
 	c, is := m.(*Machine)
 	if !is {
@@ -138,7 +138,7 @@ func (q *PostsQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadl
 		return nil
 	}
 	selected := q.of(p)
-	var newest outbox.Newest
+	var newest newestPosts
 	for {
 		newest.Reset(q.Limit)
 		bodies := c.newest(p.Keys, nil, &selected, &newest)
@@ -157,16 +157,17 @@ func (q *PostsQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadl
 			newest.Found(&missing[i])
 		}
 		posts := newest.Posts()
+		p.Words = append(p.Words[:0], int64(len(posts)))
 		for _, post := range posts {
 			bodies.Touch(p.Keys[post.Author])
+			p.Words = append(p.Words, int64(post.ID), int64(post.Author))
 		}
-		p.Words = outbox.AppendRow(p.Words[:0], posts)
 		return nil
 	}
 }
 
 // readOutboxes reads missing outboxes from disk. of returns the bodies and the key of an author.
-func readOutboxes(missing []outbox.Missing, deadline time.Time, of func(author int) (*spill.Bodies, uint64)) error {
+func readOutboxes(missing []missingOutbox, deadline time.Time, of func(author int) (*spill.Bodies, uint64)) error {
 	return raftfsm.EachRead(len(missing), deadline, func(ctx context.Context, i int) (err error) {
 		bodies, key := of(missing[i].Author)
 		missing[i].Body, err = bodies.FetchMark(ctx, key, missing[i].Mark)
@@ -175,7 +176,8 @@ func readOutboxes(missing []outbox.Missing, deadline time.Time, of func(author i
 }
 
 // Join implements Query. It merges the posts of all shards. If an outbox on disk could not be read or has
-// moved, its shard must be read again, and separately: Answer with disk repeats until no outbox has moved.
+// moved, Join requests another read of its shard alone. That Answer, with disk, repeats until no outbox
+// has moved.
 func (q *PostsQuery) Join(read *raftfsm.Read) (again bool) {
 	defer func() { // keep no replica and no outbox alive
 		q.newest.Reset(0)
@@ -212,13 +214,10 @@ func (q *PostsQuery) Join(read *raftfsm.Read) (again bool) {
 	return false
 }
 
-// readMissing reads the outboxes on disk that the page needs. If it could not, it marks the shards of these
-// outboxes, and returns true.
+// readMissing reads the outboxes on disk that the page needs. If a read fails, it marks the shards of
+// all these outboxes, and returns true.
 func (q *PostsQuery) readMissing(read *raftfsm.Read) (failed bool) {
 	missing := q.newest.Missing(nil)
-	if len(missing) == 0 {
-		return false
-	}
 	err := readOutboxes(missing, read.Deadline, func(author int) (*spill.Bodies, uint64) {
 		s, key := read.Route.KeyOf(read.IDs[author])
 		return q.parts[s].outboxes, key
@@ -234,10 +233,10 @@ func (q *PostsQuery) readMissing(read *raftfsm.Read) (failed bool) {
 	return err != nil
 }
 
-// addWords adds the posts of a Part whose words answer.
+// addWords adds the posts of a Part that has its answer in Words.
 func (q *PostsQuery) addWords(p *raftfsm.Part) {
 	for words := p.Words[min(1, len(p.Words)):]; len(words) > 0; words = words[2:] {
-		if !q.newest.AddPost(outbox.Post{ID: uint64(words[0]), Author: p.At[words[1]]}) {
+		if !q.newest.AddPost(foundPost{ID: uint64(words[0]), Author: p.At[words[1]]}) {
 			return
 		}
 	}

@@ -12,10 +12,10 @@ import (
 // sets holds the sets of members of a shard of counters. The disk has the newest sets. While a
 // restart replays the log, these may be ahead of the counts.
 //
-// Invariant: at is the state of the sets after the applied entries. The sets on disk have that
-// state, or the state after a later entry of the same log. If they are later, the disk has an
-// outcome for each entry in between. So an entry has the same effect on the counts, whether the
-// sets judge it or a stored outcome does.
+// Invariant: the field named at has the state of the sets after the applied entries. The sets
+// on disk have that state, or the state after a later entry of the same log. If they are later,
+// the disk has an outcome for each entry in between. So an entry has the same effect on the
+// counts, whether the sets judge it or a stored outcome does.
 type sets struct {
 	group *members.Group // nil for a shard without a disk
 	at    members.State
@@ -23,9 +23,23 @@ type sets struct {
 	found members.State // the state of the sets that it carries
 	named bool          // the snapshot has a section of sets
 
+	splitter setSplitter // nil for none
+
 	batch   *members.Batch // the batch of the entry that is being applied
 	changed []int          // ops of the entry that changed their set, ascending
 }
+
+// setSplitter splits sets of members on disk, which are ahead of snapshots (R7 of shard/GROWTH.md). Package
+// engine/members has none yet.
+type setSplitter interface {
+	// Split keeps only the pairs of part 0 in the group, whose state was at. It stores the other pairs
+	// for the entries that adopt them. It returns the state of each part; the index of the first state is
+	// s.Index. A replay after a restart gets the same states.
+	Split(s *raftfsm.Split, at members.State) ([]members.State, error)
+}
+
+// errSetsStay is returned for sets without a setSplitter.
+var errSetsStay = errors.New("the members on disk cannot be split")
 
 // errNoSets is returned for ops on sets in a shard without a disk.
 var errNoSets = errors.New("this replica has no store of members")
@@ -65,7 +79,6 @@ func (s *sets) begin(b *batch, index uint64, now int64) (touched bool, err error
 	return true, s.batch.Read()
 }
 
-// deletes reports whether the entry deletes a row.
 func (b *batch) deletes() bool {
 	for i := range b.Ops {
 		if b.Ops[i].Kind == engine.OpDelete {
@@ -113,11 +126,10 @@ func (s *sets) commit() (err error) {
 	return nil
 }
 
-// Pairs returns how many members all rows have together, as of the last applied entry.
-func (c *Machine) Pairs() uint64 {
-	var pairs uint64
+// Besides implements Machine.
+func (c *Machine) Besides() (bodies, pairs uint64) {
 	c.Between(func(held raftfsm.Contents) { pairs = held.(*contents).sets.at.Pairs })
-	return pairs
+	return c.outboxes.Stats().Keys, pairs
 }
 
 // Members returns the sets of the shard, nil for a shard without a disk.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
@@ -33,7 +34,7 @@ func TestMemberBytesAreGolden(t *testing.T) {
 	entry := func(write func(w *raftfsm.RequestWriter)) []byte {
 		var w raftfsm.RequestWriter
 		w.Reset(nil, codectest.Whole, &dedup.RequestID{})
-		w.SetFloors(raftfsm.FloorsOf([]string{"repost", "comment", "like"}, map[string]int64{"like": 0}))
+		w.SetSettings(raftfsm.SettingsOf([]string{"repost", "comment", "like"}, column.Settings[int64]{Floors: map[string]int64{"like": 0}}))
 		write(&w)
 		data := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 3), time.UnixMilli(1_790_000_000_000), testLimits)
 		return codec.AppendChecksum(append(data, w.Section()...))
@@ -43,7 +44,7 @@ func TestMemberBytesAreGolden(t *testing.T) {
 			engine.Join(7, 2, 1<<64-1), engine.Join(7, 2, 5), engine.Leave(7, 2, 5), engine.Leave(8, 2, 5),
 			engine.Copy(9, 1, 6, uint64(members.StampOf(1_780_000_000_000))), engine.Join(9, 0, 4),
 		} {
-			AppendOp(w, op.ID, &op)
+			Ops{op}.AppendTo(w, op.ID, 0)
 		}
 		AppendPurge(w, 2048)
 	})
@@ -54,7 +55,7 @@ func TestMemberBytesAreGolden(t *testing.T) {
 	}
 	named := codectest.Persisted(t, c)
 	codectest.Golden(t, "snapshot-members.bin", named)
-	if last := c.Apply(codectest.Command(2, entry(func(w *raftfsm.RequestWriter) { AppendOp(w, 7, &engine.Op{ID: 7, Kind: engine.OpDelete}) }))); last.(*raftfsm.Result).Rows[2] != 0 {
+	if last := c.Apply(codectest.Command(2, entry(func(w *raftfsm.RequestWriter) { Ops{{ID: 7, Kind: engine.OpDelete}}.AppendTo(w, 7, 0) }))); last.(*raftfsm.Result).Rows[2] != 0 {
 		t.Errorf("a deleted row is %v", last.(*raftfsm.Result).Rows)
 	}
 	carried, err := CarryBlocks(bytes.NewReader(named), nil, sets)

@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"pgregory.net/rapid"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
@@ -101,16 +102,7 @@ func (r *setsReplica) apply(t *rapid.T, w *setsWorld, to uint64) {
 }
 
 func (r *setsReplica) takeSnapshot(t *rapid.T) {
-	s, err := r.fsm.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Release()
-	var sink codectest.Sink
-	if err := s.Persist(&sink); err != nil {
-		t.Fatal(err)
-	}
-	r.snapshot, r.stored = bytes.Clone(sink.Bytes()), r.index
+	r.snapshot, r.stored = codectest.Persisted(t, r.fsm), r.index
 	if err := r.fsm.Members().Trim(r.index); err != nil {
 		t.Fatal(err)
 	}
@@ -257,13 +249,13 @@ func TestSetsModel(t *testing.T) {
 		a.open(t)
 		b.open(t)
 		defer func() { a.close(t); b.close(t) }()
-		floors := raftfsm.FloorsOf([]string{"x", "y"}, map[string]int64{"y": 0})
+		floors := raftfsm.SettingsOf([]string{"x", "y"}, column.Settings[int64]{Floors: map[string]int64{"y": 0}})
 		entry := func(t *rapid.T, id dedup.RequestID, ops []engine.Op) {
 			var req raftfsm.RequestWriter
 			req.Reset(nil, codectest.Whole, &id)
-			req.SetFloors(floors)
+			req.SetSettings(floors)
 			for i := range ops {
-				AppendOp(&req, ops[i].ID, &ops[i])
+				Ops(ops).AppendTo(&req, ops[i].ID, i)
 			}
 			now := time.UnixMilli(20_000*(24*time.Hour).Milliseconds() + int64(len(w.log)/3))
 			data := append(dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 2), now, testLimits), req.Section()...)

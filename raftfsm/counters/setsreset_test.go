@@ -1,9 +1,7 @@
 package counters
 
 import (
-	"bytes"
 	"errors"
-	"io"
 	"log/slog"
 	"slices"
 	"testing"
@@ -23,7 +21,7 @@ func TestSnapshotWithoutSets(t *testing.T) {
 	entryOf := func(op engine.Op) []byte {
 		var req raftfsm.RequestWriter
 		req.Reset(nil, codectest.Whole, &dedup.RequestID{})
-		AppendOp(&req, op.ID, &op)
+		Ops{op}.AppendTo(&req, op.ID, 0)
 		data := dedup.AppendClock(codec.BeginEntry(nil, codec.KindCounters, 1), time.UnixMilli(20_000*(24*time.Hour).Milliseconds()), testLimits)
 		return codec.AppendChecksum(append(data, req.Section()...))
 	}
@@ -39,15 +37,7 @@ func TestSnapshotWithoutSets(t *testing.T) {
 	fsm := New(raftfsm.Places{Members: sets})
 	defer fsm.Close()
 	fsm.Apply(codectest.Command(1, entryOf(engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 5}}})))
-	s, err := fsm.Snapshot()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Release()
-	var sink codectest.Sink
-	if err := s.Persist(&sink); err != nil {
-		t.Fatal(err)
-	}
+	snapshot := codectest.Persisted(t, fsm)
 
 	damage, err := sets.Begin(members.State{}, 2, 0) // an entry that is not in the log
 	if err != nil {
@@ -62,7 +52,7 @@ func TestSnapshotWithoutSets(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if err := errors.Join(fsm.Restore(io.NopCloser(bytes.NewReader(sink.Bytes()))), fsm.Stuck()); err != nil {
+	if err := errors.Join(codectest.Restore(fsm, snapshot), fsm.Stuck()); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []int64{5, 6} { // member 8 leaves, member 7 joins

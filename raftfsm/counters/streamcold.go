@@ -130,13 +130,13 @@ type loading struct {
 
 	sealer engine.Sealer
 	page   engine.Page
-	named  bool        // the table has rows that were not read
+	named  bool        // loadNamed has added rows whose blocks it did not read
 	base   engine.Page // the cold rows of a carried part
 	part   coldPart
 	loose  int // carried parts that are still in memory
 	moved  int // rows of carried parts that were written to this node's disk
-	// carried is set from the first carried part until the next hot rows. Meanwhile above
-	// … below are the ids of the carried parts' segments.
+	// carried is set from the first carried part until the next hot rows. Meanwhile the segments of
+	// the carried parts own the keys from above to below.
 	carried      bool
 	above, below uint64
 }
@@ -153,8 +153,8 @@ func (l *loading) loadRows(payload []byte) error {
 	return l.loadPage()
 }
 
-// loadPage adds the rows in page, sealed if they are old: a section has about as many
-// rows as a segment.
+// loadPage adds the rows in page. If they are old, it seals them, which suits a section because it has
+// about as many rows as a segment.
 func (l *loading) loadPage() error {
 	if l.old == nil || !l.old(l.page.IDs[0], l.page.IDs[len(l.page.IDs)-1]) {
 		return rows.LoadPage(l.table, &l.page)
@@ -232,7 +232,7 @@ func (l *loading) loadCarried(s *codec.StreamReader, payload []byte) error {
 }
 
 // settle freezes the carried parts that are in memory. On a full disk they stay in memory until
-// there is space, because a node that opens its own snapshot has no other place for them.
+// there is space: a node that opens its own snapshot has no other place for them.
 func (l *loading) settle() error {
 	if l.loose == 0 {
 		return nil

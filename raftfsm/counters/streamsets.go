@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Sections of sets in a stream, right behind the head. The snapshots that a replica stores
+// Sections of sets in a stream, right after the head. The snapshots that a replica stores
 // only name its sets; a stream that a node sends carries them (see CarryBlocks):
 //
 //	members:         generation (4) | state of the sets as of the snapshot
@@ -57,7 +57,7 @@ func (s *sets) capture() setsCapture {
 	if s.group == nil || s.at.Index == 0 {
 		return setsCapture{}
 	}
-	return setsCapture{s.group, s.group.Generation(), s.at, s.group.Capture()}
+	return setsCapture{group: s.group, generation: s.group.Generation(), at: s.at, err: s.group.Capture()}
 }
 
 func (s *setsCapture) write(w *codec.StreamWriter) error {
@@ -144,7 +144,7 @@ func eachMemberBlock(s *codec.StreamReader, blocks int, fn func([]byte) error) e
 	return nil
 }
 
-// adopt makes the loaded sets those of the replica, durably. If the snapshot has no section of
+// adopt durably replaces the replica's sets by the loaded ones. If the snapshot has no section of
 // sets, the shard had no sets at that moment: later entries made the sets on disk. adopt then
 // removes these sets, and a replay of the entries makes them again.
 func (s *sets) adopt() error {

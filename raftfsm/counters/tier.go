@@ -24,11 +24,11 @@ type Idle struct {
 // Segments returns the number of segments.
 func (i *Idle) Segments() int { return len(i.firsts) }
 
-// Due returns how many rows those segments have in memory, including segments that were
-// written to.
+// Due returns how many rows of old segments are in memory. It also counts segments that were written
+// to.
 func (i *Idle) Due() int { return i.due }
 
-// PutLast moves the segments that have keys below bound behind all others.
+// PutLast moves the segments that have keys below bound to the end of the list.
 func (i *Idle) PutLast(bound uint64) {
 	n := 0
 	for n < len(i.firsts) && max(i.firsts[n], i.least) < bound {
@@ -37,9 +37,8 @@ func (i *Idle) PutLast(bound uint64) {
 	i.firsts = append(i.firsts[n:], i.firsts[:n]...)
 }
 
-// Watch returns the segments for whose range of keys isOld returns true, and that
-// were not written to since the previous call. It adds cold segments many of whose rows
-// have changed.
+// Watch returns the old segments that were not written to since the previous call. A segment is old if
+// isOld returns true for its range of keys. Watch also returns cold segments with many changed rows.
 func (c *Machine) Watch(isOld func(first, last uint64) bool) *Idle {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
@@ -60,15 +59,15 @@ func (c *Machine) Aged(isOld func(first, last uint64) bool) int {
 }
 
 // above adapts isOld to a table that has no row below the key lowest. The range of its first segment
-// begins at 0, so above passes lowest in the place of that bound.
+// begins at 0, so above passes lowest instead of 0.
 func above(lowest uint64, isOld func(first, last uint64) bool) func(first, last uint64) bool {
 	return func(first, last uint64) bool { return isOld(max(first, lowest), last) }
 }
 
 // FreezeSome moves the rows of the first segments out of memory with one sync, or
-// rewrites them on disk. It removes them from idle, also on an error. It returns how
-// many rows it wrote. cold.ErrDamaged means that it cannot read rows that are only on disk; it has
-// moved the segments without such rows.
+// rewrites them on disk. It removes these segments from the list idle, even on an error. It
+// returns how many rows it wrote. cold.ErrDamaged means that it cannot read rows that are only on
+// disk; it has moved the segments without such rows.
 func (c *Machine) FreezeSome(idle *Idle, segments int) (rows int, err error) {
 	n := min(len(idle.firsts), segments, freezeSegmentsMax)
 	some := idle.firsts[:n]
@@ -116,9 +115,10 @@ func (w *writes) Write(pages []*engine.Page) ([]engine.Generation, error) {
 	return made, err
 }
 
-// Seal packs or unpacks the rows of one segment: of the idle segments that isOld accepts, the first
-// one with keys at or above start (see engine.Table.Seal). It returns the number of rows, the key to
-// continue from, false after the last segment, and how long it took after it had acquired the lock.
+// Seal packs or unpacks the rows of one segment (see engine.Table.Seal). It chooses the first one
+// with keys at or above start among the idle segments that isOld accepts. It returns the number of
+// rows, the key to continue from, and false after the last segment. took is the time for which it
+// held the lock.
 func (c *Machine) Seal(start uint64, isOld func(first, last uint64) bool) (rows int, next uint64, more bool, took time.Duration) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
@@ -126,15 +126,15 @@ func (c *Machine) Seal(start uint64, isOld func(first, last uint64) bool) (rows 
 		return 0, 0, false, 0
 	}
 	began, table := time.Now(), c.Table()
-	if start == 0 { // otherwise the first segment is not checked
+	if start == 0 { // only a scan from 0 checks the first segment
 		isOld = above(table.Least(), isOld)
 	}
 	rows, next, more = table.Seal(start, isOld)
 	return rows, next, more, time.Since(began)
 }
 
-// Generations returns how many generations of rows are on disk, including those that only
-// stored snapshots name.
+// Generations returns how many generations of rows are on disk. Some may be named only by stored
+// snapshots.
 func (c *Machine) Generations() int {
 	if c.places.Cold == nil {
 		return 0

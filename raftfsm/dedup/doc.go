@@ -1,6 +1,6 @@
-// Package dedup owns the request memory of a Raft group: which requests the group has
-// applied, by the client's key or by producer and number, and for how long it remembers
-// them. It also owns the identity of a request and its form in a log entry.
+// Package dedup owns the request memory of a Raft group. It knows which requests the
+// group has applied, by the client's key or by producer and number, and how long to
+// remember them. It also owns the identity of a request and its form in a log entry.
 //
 // It never sees the effect of a request, and never reads a clock: only the log's own time, which
 // a leader stamps into entries, advances it.
@@ -8,9 +8,10 @@
 // Invariant: the memory is a function of the log. Replicas that applied the same entries
 // hold the same bytes of it. Judge returns Applied once for a request that the memory
 // holds. It also refuses older numbers of a producer whose highest number it holds, and
-// every key that contains a time before the horizon. A repeat can count as new only if
+// every key that contains a time before the horizon. A repeat can count as new only if one of these
+// holds:
 //
 //   - its key contains no time;
-//   - its producer was forgotten, and forgottenPerProducer × ProducersMax others after it;
-//   - a restore of the shard came between.
+//   - its producer was forgotten, and then forgottenPerProducer × ProducersMax other producers;
+//   - a restore of the shard came between it and the first request.
 package dedup

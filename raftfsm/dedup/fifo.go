@@ -9,12 +9,11 @@ import (
 const fifoBlockLen = 128
 
 // fifo is a queue of numbered records, in blocks that never move. Another goroutine may read a
-// captured fifo while records are pushed and popped. A record must not change after a capture, and
-// must have no pointers: the collector frees only whole blocks
+// captured fifo while records are pushed and popped. A record must not change after a capture. It must
+// have no pointers, because the garbage collector frees only whole blocks.
 type fifo[T any] struct {
-	// blocks[0] has the record of number first, the last block that of number end-1.
-	// The quotient of a number and fifoBlockLen is its block, the remainder its index
-	// there.
+	// blocks[0] has the record with number first. The last block has the record with number end-1.
+	// The quotient of a number and fifoBlockLen is its block, the remainder its index there.
 	blocks     []*[fifoBlockLen]T
 	first, end uint64
 }
@@ -49,7 +48,6 @@ func (f *fifo[T]) capture() fifo[T] {
 	return fifo[T]{slices.Clone(f.blocks), f.first, f.end}
 }
 
-// all yields the records in order.
 func (f *fifo[T]) all() iter.Seq[*T] {
 	return func(yield func(*T) bool) {
 		for n := f.first; n < f.end; n++ {

@@ -9,10 +9,10 @@ import (
 // Limits.ProducersMax.
 const forgottenPerProducer = 8
 
-// forgottenProducer is the record of a forgotten producer. Numbers above high were never applied.
-// The group no longer knows which lower numbers were.
+// forgottenProducer is the record of a forgotten producer. Numbers above high were never applied. The
+// group no longer knows which of the other numbers were applied.
 type forgottenProducer struct {
-	hash uint64 // of its name
+	hash uint64 // hash of its name
 	high uint64
 }
 
@@ -25,7 +25,7 @@ type forgottenProducers struct {
 
 func newForgottenProducers() forgottenProducers { return forgottenProducers{last: map[uint64]uint64{}} }
 
-// high returns the highest number of a producer, by the hash of its name.
+// high returns the highest number of a forgotten producer, by the hash of its name.
 func (g *forgottenProducers) high(hash uint64) (high uint64, known bool) {
 	n, known := g.last[hash]
 	if !known {
@@ -43,7 +43,6 @@ func (g *forgottenProducers) add(p forgottenProducer) {
 	g.last[p.hash] = g.order.push(p)
 }
 
-// drop forgets the oldest record.
 func (g *forgottenProducers) drop() {
 	n := g.order.first
 	if hash := g.order.at(n).hash; g.last[hash] == n {

@@ -1,8 +1,8 @@
 package dedup
 
-// keyRecord is the record of a use of a key (DESIGN.md). When last is before the horizon, the shard
-// that judges the key ignores the record, and later drops it. The record of a use that another shard
-// judged counts until it is dropped.
+// keyRecord is the record of a use of a key (DESIGN.md). Once keyRecord.last is before the horizon,
+// the shard that judges the key ignores the record, and later drops it. If another shard judged the
+// use, the record is valid until it is dropped.
 type keyRecord struct {
 	key   [16]byte
 	body  [16]byte
@@ -16,7 +16,7 @@ type keyRecord struct {
 func (r *keyRecord) judgedHere() bool { return r.judge == 0 }
 
 // keyQueue holds records in order of arrival. A key that arrived again after its record
-// expired has two records; the later one counts.
+// expired has two records; only the later one is valid.
 type keyQueue struct {
 	records fifo[keyRecord]
 	at      map[[16]byte]uint64 // number of the later record
@@ -24,8 +24,8 @@ type keyQueue struct {
 
 func newKeyQueue() keyQueue { return keyQueue{at: map[[16]byte]uint64{}} }
 
-// find returns the record of a key, or nil. If this shard judged the use and the record's last is
-// before floor, find returns nil. Only the entry that brought the key may change the record.
+// find returns the record of a key, or nil. It ignores a record of a use that this shard judged, if
+// its last is before floor. Only the entry that brought the key may change the record.
 func (q *keyQueue) find(key [16]byte, floor int64) *keyRecord {
 	number, ok := q.at[key]
 	if !ok {
@@ -39,7 +39,7 @@ func (q *keyQueue) find(key [16]byte, floor int64) *keyRecord {
 
 func (q *keyQueue) push(r keyRecord) { q.at[r.key] = q.records.push(r) }
 
-// If the first record is older than floor, drop drops it and returns it.
+// drop removes the first record and returns it, if it is older than floor.
 func (q *keyQueue) drop(floor int64) (dropped keyRecord, ok bool) {
 	if q.records.len() == 0 {
 		return dropped, false

@@ -12,8 +12,8 @@ import (
 // Limits bound the request memory of a group. The log carries them beside the leader's time, so that
 // all replicas forget the same records at the same index.
 type Limits struct {
-	// KeyHorizon is how long the group remembers a key at least. It refuses an older key that
-	// contains its time (UUIDv7).
+	// KeyHorizon is how long the group remembers a key at least. If a key contains its time (UUIDv7)
+	// and is older, the group refuses it.
 	KeyHorizon time.Duration
 	// KeysMax bounds the keys. At the bound, the group refuses new keys.
 	KeysMax int
@@ -47,7 +47,7 @@ func (l *Limits) Check() error {
 }
 
 // AppendClock appends the section that stamps an entry with the leader's time and the
-// limits that hold from there on. It must precede every request with an identity.
+// limits that hold after it. It must precede every request with an identity.
 func AppendClock(dst []byte, now time.Time, l Limits) []byte {
 	dst = append(dst, codec.SectionClock, codec.ClockSize, 0, 0, 0)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(now.UnixMilli()))

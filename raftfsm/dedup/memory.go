@@ -13,8 +13,8 @@ const (
 	// Expired: the request is too old for the group to know whether it was applied.
 	// Nothing was applied now.
 	Expired
-	// Full: the memory cannot remember the key now. It has KeysMax keys, or a use of the key by
-	// another judge. Nothing was applied.
+	// Full: the memory cannot remember the key now. It has KeysMax keys, or it remembers a use of this
+	// key that another shard judged. Nothing was applied.
 	Full
 	// Refused: the request was judged before, and each of its ops overflowed. Its rows
 	// are the current ones. Nothing was applied, then or now.
@@ -25,7 +25,7 @@ const (
 	// Moved: a section of a source does not fit the position of its partition, or only
 	// reads it. Nothing was applied.
 	Moved
-	// Misrouted: the request names another route than that of the shard. Nothing was judged.
+	// Misrouted: the request names the route of another shard. Nothing was judged.
 	Misrouted
 )
 
@@ -34,7 +34,7 @@ const (
 	// in any order.
 	seqWindow = 64
 	// droppedPerEntryMax bounds how many records of each kind one entry drops. All records may
-	// expire at once, and dropping them would delay the entries behind it by a tenth of a second.
+	// expire at once, and dropping them would delay the entries after it by a tenth of a second.
 	// An expired record counts as unknown whether or not it was dropped.
 	droppedPerEntryMax = 4096
 )
@@ -53,8 +53,8 @@ type Memory struct {
 	// memory refuses a key created before it, and remembers every applied key that was created
 	// or arrived since.
 	keyFloor int64
-	// dropped has, by the group of a judge, the highest Use.Met among the dropped records
-	// of uses that it judged. It only rises.
+	// dropped maps the group of a judge to the highest Use.Met among the dropped records of uses that
+	// the group judged. The values only rise.
 	dropped map[uint32]int64
 
 	producers producers
@@ -75,8 +75,8 @@ func New() *Memory {
 	}
 }
 
-// Tick advances the log's time to now, never backwards, and drops some of the records
-// that have expired by then.
+// Tick advances the log's time to the given time, never backwards. It drops some of the
+// records that have expired by then.
 func (o *Memory) Tick(now int64, limits Limits) {
 	o.now, o.limits = max(o.now, now), limits
 	o.keyFloor = max(o.keyFloor, o.now-limits.KeyHorizon.Milliseconds())
@@ -120,7 +120,6 @@ func (o *Memory) Now() int64 { return o.now }
 // dropped yet.
 func (o *Memory) Sizes() (keys, producers int) { return o.keyRecords(), o.producers.len }
 
-// keyRecords returns the number of key records.
 func (o *Memory) keyRecords() int { return o.keys.records.len() + o.ahead.records.len() }
 
 // key returns the record of a remembered key, or nil.
@@ -156,8 +155,9 @@ func (o *Memory) Judge(id *RequestID) Outcome {
 	return Applied
 }
 
-// forgetClients forgets all requests except those of restores, because a restore replaces their
-// effects. Times and floors stay, so the memory still refuses a key that was created too long ago.
+// forgetClients forgets all requests of clients, because a restore replaces their effects. It keeps
+// the requests of restores. Times and floors stay, so the memory still refuses a key that was
+// created too long ago.
 func (o *Memory) forgetClients() {
 	kept := *o.producers.at(o.producers.slot[restoreProducer])
 	fresh := New()
@@ -187,7 +187,7 @@ func (o *Memory) judgeKey(id *RequestID) Outcome {
 		return Full
 	case known.met == id.use.Met:
 		return known.again
-	default: // A restore made the judge forget the use, and the judge accepted it anew.
+	default: // After a restore, the judge had forgotten the use and accepted it again.
 		outcome, again = known.again, known.again
 	}
 	if o.keyRecords() >= o.limits.KeysMax && !o.dropKey() {
@@ -203,8 +203,8 @@ func (o *Memory) judgeKey(id *RequestID) Outcome {
 	return outcome
 }
 
-// isTooOld reports whether the memory may have forgotten that it applied a key. It also reports a key
-// that was created too far ahead.
+// isTooOld reports whether the memory may have forgotten that it applied a key. It also returns true
+// for a key that was created too far ahead.
 func (o *Memory) isTooOld(id *RequestID) bool {
 	if id.judge != 0 {
 		return id.use.Met <= o.dropped[id.judge]
@@ -212,8 +212,8 @@ func (o *Memory) isTooOld(id *RequestID) bool {
 	return id.born != 0 && (id.born < o.keyFloor || id.born > o.now+o.limits.KeyHorizon.Milliseconds())
 }
 
-// Met returns when a key that this shard judged first arrived, by the log's time. It
-// returns 0 if the request is new or has no key.
+// Met returns the log's time at which a key that this shard judged arrived for the
+// first time. It returns 0 if the request is new or has no key.
 func (o *Memory) Met(id *RequestID, outcome Outcome) int64 {
 	if id.kind == byKey && outcome != Applied {
 		if known := o.key(id.key); known != nil {
@@ -272,8 +272,8 @@ func (o *Memory) newProducer(id *RequestID) Outcome {
 func (o *Memory) SetRepeat(id *RequestID, again Outcome) {
 	switch id.kind {
 	case byProducer, byRestore, byRestorePositions:
-		// Later requests of the entry may have moved the window past the number. They may also
-		// have evicted the producer, and begun it again with a window without the number.
+		// Later requests of the entry may have moved the window past the number. They may also have
+		// evicted the producer, and added it again without the number.
 		slot, ok := o.producers.slot[string(id.producer)]
 		if ok && o.producers.at(slot).judged(id.seq) {
 			o.producers.edit(slot).setAgain(id.seq, again)

@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	// PositionsMax bounds the positions of a group, and so the section of a snapshot that
-	// holds them, to 2 MiB. The catalog takes far fewer partitions.
+	// PositionsMax bounds the positions of a group, and so the section of a snapshot that holds them,
+	// to 2 MiB. The catalog allows far fewer partitions.
 	PositionsMax = 1 << 16
-	// deletedMax bounds the deleted sources that a group remembers. They matter for as
-	// long as a reader that has not learned of the deletion may send sections: minutes.
+	// deletedMax bounds the deleted sources that a group remembers. A reader that does not know of the
+	// deletion yet may send sections for some minutes.
 	deletedMax = 1024
 )
 
@@ -35,10 +35,11 @@ func (k PositionKey) Compare(other PositionKey) int {
 	return cmp.Or(cmp.Compare(k.Source, other.Source), cmp.Compare(k.Partition, other.Partition))
 }
 
-// Checkpoint is the position of a partition in a group: the group has applied every message below
-// At, since the seek that began Epoch. Only sections move it. At only rises within an epoch, and
-// Epoch only rises, except that a restore sets both to those of the backup. Mark is the mark of the
-// last message below At, if one was read since that seek.
+// Checkpoint is the position of a partition in a group. The group has applied every message below
+// At, beginning at the position of the seek that began Epoch. Only sections of sources move a
+// Checkpoint. At only rises within an epoch, and Epoch only rises. Only a restore sets both back,
+// to the values in the backup. Mark is the mark of the last message below At, if one was read since
+// that seek.
 type Checkpoint struct {
 	Epoch uint32
 	At    sink.Position
@@ -60,7 +61,7 @@ func (r PositionRecord) digest() uint64 {
 	return sum
 }
 
-// mix is the finalizer of MurmurHash3, behind a rotation and an addition, so that zeros change the
+// mix is the finalizer of MurmurHash3, after a rotation and an addition, so that zeros change the
 // sum too.
 func mix(n uint64) uint64 {
 	n = bits.RotateLeft64(n, 29) + 0x9e3779b97f4a7c15
@@ -77,8 +78,9 @@ type SectionMode uint8
 
 // The modes of sections.
 const (
-	// SectionAdvance applies the section's ops and moves the position from Prev to Next, if
-	// the position is Prev of Epoch. Mark replaces that of the position, if there is one.
+	// SectionAdvance applies the section's ops and moves the position from Prev to Next, if the
+	// group's position is Prev and its epoch is Epoch. If the section has a Mark, it replaces
+	// the position's Mark.
 	SectionAdvance SectionMode = 1
 	// SectionBegin begins Epoch at Next. If the group's position has an epoch of at least Since,
 	// only its epoch changes, to Epoch: the partition continues where it is.
@@ -99,7 +101,7 @@ type SourceSection struct {
 	Epoch      uint32
 	Since      uint32        // the epoch of the last seek; 0 means Epoch
 	Prev, Next sink.Position // Prev only for SectionAdvance
-	Mark       sink.Mark     // the mark below Next; only for SectionAdvance
+	Mark       sink.Mark     // the mark of the last message below Next; only for SectionAdvance
 }
 
 // PositionAnswer is a group's position of a partition right after a section.
@@ -147,13 +149,12 @@ type positions struct {
 	at      map[PositionKey]Checkpoint
 	deleted []uint64 // numbers of deleted sources, the latest last
 	closed  bool
-	digest  uint64   // sum over at and closed but not deleted, because a restored shard may remember other deleted sources
+	digest  uint64   // sum over at and closed; leaves out deleted, because a restored shard may remember other deleted sources
 	numbers []uint64 // the sources in at, ascending; replaced whole
 }
 
 func newPositions() positions { return positions{at: map[PositionKey]Checkpoint{}} }
 
-// set sets a position.
 func (p *positions) set(key PositionKey, m Checkpoint) {
 	was, known := p.at[key]
 	if known {
@@ -182,7 +183,7 @@ func (p *positions) clear() {
 	p.numbers = nil
 }
 
-// Closed reports whether the shard is being restored: no section of a source is applied.
+// Closed reports whether the shard is being restored. If so, it applies no section of a source.
 func (m *Memory) Closed() bool { return m.positions.closed }
 
 func (p *positions) setClosed(closed bool) {
@@ -257,7 +258,8 @@ func (p *positions) restore(r *RestoredPositions) {
 	}
 }
 
-// Position returns the position of the partition of a section of a source.
+// Position returns where the group is in a partition. id is a section of a source, which names the
+// partition.
 func (o *Memory) Position(id *RequestID) PositionAnswer {
 	s, p := id.section, &o.positions
 	m, known := p.at[s.PositionKey]
@@ -291,8 +293,8 @@ func (p *positions) capture() positions {
 //	position:  source (8) | partition (4) | epoch (4) | at (16) | mark (24)
 //
 // A position of a queue is hi (8) | lo (8). A mark is position (16) | sum (8), or all 0 for none. A
-// section that does not advance has 0 (8) and since (8) as prev, and no mark. The section of a
-// snapshot, which is left out if the shard is open and has neither positions nor deleted sources:
+// section that does not advance has 0 (8) and since (8) as prev, and no mark. A snapshot has this
+// section, unless the shard is open and has neither positions nor deleted sources:
 //
 //	closed (1) | deleted (4) | source (8) … | positions (4) | position …
 const (

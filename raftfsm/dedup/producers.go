@@ -8,7 +8,7 @@ import (
 // producer is the record of one remembered producer.
 type producer struct {
 	name       string
-	floor      uint64 // the group cannot judge lower numbers, because it had forgotten the producer
+	floor      uint64 // the group cannot judge lower numbers, because it had forgotten the producer before
 	high       uint64 // highest number applied, at least floor
 	window     uint64 // bit i: number high-i was judged
 	refused    uint64 // bit i: number high-i was judged, and all its ops overflowed
@@ -63,13 +63,13 @@ type producerPage [producerPageLen]producer
 // producers holds the remembered producers in numbered slots on pages. A captured page
 // is copied before it changes, so a capture can be read while requests are judged.
 //
-// Slot 0 is the head of a ring in order of last use: its next is the least recently
-// used producer, its prev the most recently used one.
+// Slot 0 is the head of a ring in order of last use. Its next is the least recently used producer,
+// its prev the most recently used one.
 type producers struct {
 	pages []*producerPage
 	owned []bool            // by page: no capture shares it
 	slot  map[string]uint32 // by name
-	end   uint32            // slots from end on were never used
+	end   uint32            // slot end and higher ones were never used
 	free  uint32            // an unused slot before end, or 0
 	len   int
 }
@@ -113,7 +113,6 @@ func (s *producers) add(p producer) {
 	s.len++
 }
 
-// remove removes the producer in a slot.
 func (s *producers) remove(slot uint32) {
 	s.unlink(slot)
 	delete(s.slot, s.at(slot).name)

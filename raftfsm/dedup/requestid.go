@@ -44,7 +44,7 @@ type RequestID struct {
 // distinguish uses by it.
 type Use struct {
 	Met   int64 // when the shard accepted the use
-	Floor int64 // at most Met: the shard has forgotten all uses that it accepted before
+	Floor int64 // the shard has forgotten all uses that it accepted before this time, which is at most Met
 }
 
 type idKind uint8
@@ -70,8 +70,8 @@ func ByProducer(name []byte, seq uint64) RequestID {
 
 // ByRestore identifies a write of a restore of a shard, by the number seq. Late copies and writes
 // of an earlier restore, whose numbers are lower, change nothing. If first is set, the write is the
-// first of its restore: it makes the shard forget all client requests, because the restored rows
-// may lack them.
+// first of its restore. It then makes the shard forget all client requests, because the restored
+// rows may lack them.
 func ByRestore(seq uint64, first bool) RequestID {
 	id := ByProducer([]byte(restoreProducer), seq)
 	if first {
@@ -80,9 +80,8 @@ func ByRestore(seq uint64, first bool) RequestID {
 	return id
 }
 
-// ByKey identifies a request by a key that the client chose. meaning has the call and
-// the meaning of its body, which is the same for all spellings of the body. A repeat must have the
-// same meaning.
+// ByKey identifies a request by a key that the client chose. meaning has the call and a form of its
+// body that does not depend on the spelling. A repeat must have the same meaning.
 func ByKey(key []byte, meaning ...[]byte) RequestID {
 	id := RequestID{kind: byKey, born: bornAt(key)}
 	sum := sha256.Sum256(key)
@@ -106,7 +105,7 @@ func hashMeaning(dst []byte, meaning [][]byte) []byte {
 // Exists reports whether the request has an identity.
 func (id *RequestID) Exists() bool { return id.kind != byNothing }
 
-// Born returns when the key was created, and false if the key does not contain a time.
+// Born returns the time at which the key was created, and false if the key does not contain a time.
 func (id *RequestID) Born() (time.Time, bool) { return time.UnixMilli(id.born), id.born != 0 }
 
 // JudgedBy returns the identity of a part of a request whose key another shard judges. group is

@@ -10,14 +10,14 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// The request memory in a snapshot: three sections behind the contents, and a fourth for positions,
+// The request memory in a snapshot: three sections after the contents, and a fourth for positions,
 // which positions.go draws:
 //
 //	producers:  log time (8) | key floor (8) | idle floor (8) | number (4) |
 //	            by last use: name length (1), name, floor (8), high (8), window (8), refused (8), partly (8), used (8)
 //	forgotten:  hash of the name (8) | high (8) …                        in the order in which they were forgotten
 //	keys:       judges (4) | by group of a judge, ascending: group (4), highest dropped met (8) |
-//	            key (16) | body (16) | last (8) | flags (1) …            by arrival, those ahead behind the others
+//	            key (16) | body (16) | last (8) | flags (1) …            by arrival, those ahead after the others
 //	            flags: bit 0 every op overflowed, bit 1 it was created ahead of the log,
 //	            bit 2 some ops overflowed, not each, bit 3 another shard judged it: judge (4) | met (8) follow
 

@@ -24,7 +24,7 @@ func TestFolloweesAreBounded(t *testing.T) {
 		}
 		var w raftfsm.RequestWriter
 		w.Reset(nil, codectest.Whole, &id)
-		AppendOp(&w, 1, &op)
+		Ops{op}.AppendTo(&w, 1, 0)
 		entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindFeed, 1), time.UnixMilli(1000), dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 5})
 		return f.Apply(&raft.Log{Index: f.Applied() + 1, Type: raft.LogCommand, Data: codec.AppendChecksum(append(entry, w.Section()...))}).(*raftfsm.Result)
 	}

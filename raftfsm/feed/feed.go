@@ -1,7 +1,7 @@
-// Package feed owns what shards of feeds are: the followees of each user, how many posts of each the
-// user has seen, and groups of followees. It knows no posts: a proposer reads their numbers and
-// proposes them in an op. The feed of a user is one body, which may leave memory for the disk of its
-// replica while nobody uses it; that changes no answer.
+// Package feed owns the state machine of shards of feeds. A feed has a user's followees, how many posts
+// of each the user has seen, and groups of followees. The package never knows the current numbers of
+// posts: a proposer reads them and passes them in an op. A feed is one body, which may leave memory
+// for the replica's disk while nobody uses it. That changes no answer.
 //
 // Invariant: the seen posts of a user never go back, whatever the order of proposals (see Op).
 package feed
@@ -12,16 +12,14 @@ import (
 	"slices"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/internal/splitmix"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// Machine is the state machine of one shard of feeds. For each user it holds the followees, how
-// many posts each had when the user last saw them, and groups of followees. It does not know the
-// current numbers of posts.
+// Machine is the state machine of one shard of feeds.
 type Machine struct {
 	raftfsm.Base
 	bodies *spill.Shard
@@ -30,8 +28,8 @@ type Machine struct {
 // pageBytes is about the size of ten users with a hundred followees each.
 const pageBytes = 4 << 10
 
-// New returns a feed shard before its first entry. Each replica decides for itself which feeds
-// leave memory for place.
+// New returns a feed shard before its first entry. Idle feeds move from memory to place. Each
+// replica decides for itself which ones.
 func New(place spill.Place) *Machine {
 	f := &Machine{bodies: spill.NewShard(spill.Config{Place: place, What: "the feed of user", PageBytes: pageBytes})}
 	f.Init(codec.KindFeed, func() raftfsm.Contents { return &contents{bodies: f.bodies.New()} }, func(held raftfsm.Contents) { f.bodies.Show(held.(*contents).bodies) })
@@ -44,9 +42,9 @@ func (f *Machine) Bodies() *spill.Shard { return f.bodies }
 // Close implements Machine.
 func (f *Machine) Close() { f.bodies.Close() }
 
-// Followees appends the followees of a user to dst, ascending by id, as of one moment
-// during the call, and returns the stamp of the feed, or 0; see Op. It allocates only to grow
-// dst. If they are on disk, it returns dst unchanged and false; Fetch reads them then.
+// Followees appends the followees of a user to dst, ascending by id, as of one moment during the call.
+// It returns the stamp of the feed, or 0 (see Op). It allocates only to grow dst. If the feed is on
+// disk, it returns dst unchanged and false; Fetch then reads it.
 func (f *Machine) Followees(dst []Followee, key uint64) (_ []Followee, stamp uint64, inMemory bool) {
 	body := f.bodies.Current().Get(key)
 	if body == nil || spill.IsMark(body) {
@@ -56,7 +54,7 @@ func (f *Machine) Followees(dst []Followee, key uint64) (_ []Followee, stamp uin
 	return dst, stamp, true
 }
 
-// Fetch is Followees for a user whose feed may be on disk. It waits for the disk until ctx ends, as
+// Fetch is like Followees, but for a user whose feed may be on disk. It waits for the disk until ctx ends, as
 // spill.Shard.Fetch does.
 func (f *Machine) Fetch(ctx context.Context, dst []Followee, key uint64) (_ []Followee, stamp uint64, err error) {
 	body, err := f.bodies.Fetch(ctx, key)
@@ -68,7 +66,7 @@ func (f *Machine) Fetch(ctx context.Context, dst []Followee, key uint64) (_ []Fo
 }
 
 // Groups returns the groups of a user, ascending by name. If the feed is on disk, it returns false;
-// FetchGroups reads it then.
+// FetchGroups then reads it.
 func (f *Machine) Groups(key uint64) (groups []Group, inMemory bool) {
 	body := f.bodies.Current().Get(key)
 	if body == nil || spill.IsMark(body) {
@@ -77,7 +75,7 @@ func (f *Machine) Groups(key uint64) (groups []Group, inMemory bool) {
 	return groupsOf(body), true
 }
 
-// FetchGroups is Groups for a user whose feed may be on disk. It waits for the disk as Fetch does.
+// FetchGroups is like Groups, but for a user whose feed may be on disk. It waits for the disk as Fetch does.
 func (f *Machine) FetchGroups(ctx context.Context, key uint64) ([]Group, error) {
 	body, err := f.bodies.Fetch(ctx, key)
 	if body == nil || err != nil {
@@ -94,15 +92,14 @@ func groupsOf(body []byte) []Group {
 // Bytes implements Machine. While a snapshot is being restored, its contents count too.
 func (f *Machine) Bytes() uint64 { return f.bodies.Bytes() }
 
-// SnapshotBytes estimates the size of a snapshot without the request memory. A snapshot includes
-// the feeds on disk. A snapshot encodes numbers in whole bytes. For ids in the millions, these take
-// a quarter more space than the bits in memory.
+// SnapshotBytes estimates the size of a snapshot without the request memory. A snapshot includes the
+// feeds on disk. It encodes numbers in whole bytes. For ids in the millions, that takes a quarter more
+// space than the bits in memory.
 func (f *Machine) SnapshotBytes() uint64 {
 	s := f.bodies.Stats()
 	return (s.Bytes + s.SpilledBytes) * 3 / 2
 }
 
-// contents is the contents of a shard of feeds.
 type contents struct {
 	raftfsm.InMemory
 	bodies *spill.Bodies
@@ -164,8 +161,8 @@ func (f *contents) Apply(_ int64, _ bool, r *raftfsm.Result) error {
 	return nil
 }
 
-// change applies an op of the entry at index to the feed in was, and stores the result in now. If
-// it refuses the op, it copies was to now.
+// change applies an op of the entry at index to its user's feed. It decodes the feed into f.was, and
+// stores the result in f.now. If it refuses the op, it copies f.was to f.now.
 func (f *contents) change(op *Op, index uint64) (why uint8, refused bool) {
 	f.was, f.wasStamp, f.wasGroups = f.was[:0], 0, nil
 	if body := f.bodies.Get(op.User); body != nil {
@@ -188,7 +185,7 @@ func (f *contents) change(op *Op, index uint64) (why uint8, refused bool) {
 	return why, refused
 }
 
-// answer returns the row of the op that made now.
+// answer returns the first column of the op's result row, from f.now and f.nowGroups.
 func (f *contents) answer(op *Op) int64 {
 	if op.Kind.OfGroup() {
 		return groupSize(f.nowGroups, op.Group)
@@ -237,8 +234,8 @@ func (op *Op) change(dst, was []Followee, merges bool) []Followee {
 	return dst
 }
 
-// replace stores now, nowStamp and nowGroups as a user's feed. The feed that it replaces is
-// was, wasStamp and wasGroups.
+// replace stores f.now, f.nowStamp and f.nowGroups as a user's feed. The earlier feed is in
+// f.was, f.wasStamp and f.wasGroups.
 func (f *contents) replace(key uint64) {
 	if slices.Equal(f.was, f.now) && f.wasStamp == f.nowStamp && sameGroups(f.wasGroups, f.nowGroups) {
 		return
@@ -254,12 +251,12 @@ func (f *contents) replace(key uint64) {
 }
 
 // followeesDigest returns a user's part of the digest. For each followee it adds a hash
-// of user and followee times the posts, and that hash with its halves exchanged, so that
-// a followee without posts counts too.
+// of user and followee times the posts. It also adds that hash with its halves
+// exchanged, so that a followee without posts changes the sum.
 func followeesDigest(key uint64, followees []Followee) uint64 {
-	sum, user := uint64(0), splitmix.Next(key)
+	sum, user := uint64(0), wire.MixNext(key)
 	for _, f := range followees {
-		h := splitmix.Next(user + bits.RotateLeft64(splitmix.Next(f.ID), 32))
+		h := wire.MixNext(user + bits.RotateLeft64(wire.MixNext(f.ID), 32))
 		sum += h*uint64(f.Posts) + bits.RotateLeft64(h, 32)
 	}
 	return sum

@@ -7,13 +7,13 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/countd/countd/engine/golomb"
+	"github.com/countd/countd/internal/wire"
 )
 
 // Followee is a followed user and how many of that user's posts the follower has seen.
 type Followee struct {
 	ID    uint64
-	Posts int64 // as of when the follower last saw them
+	Posts int64 // as of the moment when the follower last saw them
 }
 
 // The followees of one user in memory, ascending by id:
@@ -22,9 +22,9 @@ type Followee struct {
 //	codes, for each:  gap to the id before less 1, not of the first; posts
 //	if riceStamped is set in k of posts:  stamp (uvarint)
 //
-// If some posts are below 0, riceSigned is set in their k, and all are zigzag coded. Rice
-// codes come within half a bit of the optimum for gaps between arbitrary ids (Golomb,
-// 1966). A user's own k fits the size of the posts.
+// If some posts are below 0, riceSigned is set in their k, and all are zigzag coded. Rice codes come
+// within half a bit of the optimum for gaps between arbitrary ids (Golomb, 1966). Each user has a k
+// for posts that fits the size of the numbers.
 const (
 	riceSigned  = 1 << 7
 	riceStamped = 1 << 6
@@ -41,14 +41,14 @@ func appendBody(dst []byte, followees []Followee, stamp uint64) []byte {
 	dst = binary.AppendUvarint(dst, first)
 	gapK := uint8(0)
 	if n := uint64(len(followees) - 1); n > 0 {
-		gapK = golomb.RiceKOfMean((last - first) / n)
+		gapK = wire.RiceKOfMean((last - first) / n)
 	}
 	k := postsK(followees)
 	stamped := uint8(0)
 	if stamp > 0 {
 		stamped = riceStamped
 	}
-	w := golomb.RiceWriter{Buf: append(dst, gapK, k|stamped)}
+	w := wire.RiceWriter{Buf: append(dst, gapK, k|stamped)}
 	for i, f := range followees {
 		if i > 0 {
 			w.Put(f.ID-followees[i-1].ID-1, gapK)
@@ -64,7 +64,7 @@ func appendBody(dst []byte, followees []Followee, stamp uint64) []byte {
 // posts returns the form in which a number of posts is coded.
 func posts(n int64, k uint8) uint64 {
 	if k&riceSigned != 0 {
-		return golomb.Zigzag(n)
+		return wire.Zigzag(n)
 	}
 	return uint64(n)
 }
@@ -81,11 +81,11 @@ func postsK(followees []Followee) uint8 {
 	for _, f := range followees {
 		lengths[bits.Len64(posts(f.Posts, signed))]++
 	}
-	return golomb.RiceK(&lengths) | signed
+	return wire.RiceK(&lengths) | signed
 }
 
 // decodeBody appends the followees that appendBody encoded to dst, and returns the stamp,
-// or 0, and the bytes behind them. data must have golomb.RicePadding bytes behind its end.
+// or 0, and the bytes after them. data must have wire.RicePadding bytes after its end.
 func decodeBody(dst []Followee, data []byte) (_ []Followee, stamp uint64, groups []byte) {
 	n, size := binary.Uvarint(data)
 	if n == 0 {
@@ -95,7 +95,7 @@ func decodeBody(dst []Followee, data []byte) (_ []Followee, stamp uint64, groups
 	at := size + m
 	gapK, k := data[at], data[at+1]&^(riceSigned|riceStamped)
 	signed := data[at+1]&riceSigned != 0
-	r := golomb.RiceReader{Buf: data[:cap(data):cap(data)], At: uint64(at+2) * 8}
+	r := wire.RiceReader{Buf: data[:cap(data):cap(data)], At: uint64(at+2) * 8}
 	v := r.Take(k)
 	for left := n - 1; ; left-- {
 		if signed {
@@ -121,8 +121,8 @@ func findFollowee(followees []Followee, id uint64) (at int, found bool) {
 	return slices.BinarySearchFunc(followees, id, func(f Followee, id uint64) int { return cmp.Compare(f.ID, id) })
 }
 
-// Unread returns how many of a followee's posts are new, given the current number of posts. It
-// returns 0 if that number is lower than before.
+// Unread returns how many of a followee's posts are new, given the current number of posts. It returns
+// 0 if that number is below f.Posts.
 func (f Followee) Unread(now int64) int64 {
 	if now <= f.Posts {
 		return 0

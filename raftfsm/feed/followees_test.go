@@ -79,7 +79,7 @@ func TestFolloweesTakesNoMemory(t *testing.T) {
 	op := Op{Kind: Reset, User: 7, Followees: randomFeed(rand.New(rand.NewPCG(1, 1)), 90)}
 	var w raftfsm.RequestWriter
 	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
-	AppendOp(&w, 7, &op)
+	Ops{op}.AppendTo(&w, 7, 0)
 	f.Apply(codectest.Command(1, codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindFeed, 0), w.Section()...))))
 	dst := make([]Followee, 0, 90)
 	if n := testing.AllocsPerRun(100, func() { dst, _, _ = f.Followees(dst[:0], 7) }); n != 0 || len(dst) != 90 {

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/countd/countd/internal/names"
-	"github.com/countd/countd/internal/splitmix"
 	"github.com/countd/countd/internal/wire"
 )
 
@@ -23,16 +21,16 @@ type Group struct {
 	Followees []uint64 // ascending
 }
 
-// ValidGroupName reports whether a group may have a name: bytes that need no escaping in
-// JSON or in a path.
-func ValidGroupName[T string | []byte](name T) bool { return names.IsLabel(name, GroupNameBytesMax) }
+// ValidGroupName reports whether a group may have the name. A valid name needs no escaping in JSON or
+// in a path.
+func ValidGroupName[T string | []byte](name T) bool { return wire.IsLabel(name, GroupNameBytesMax) }
 
-// The groups of followees of one user, behind the followees in memory and in snapshots:
+// The groups of followees of one user, after the followees in memory and in snapshots:
 //
 //	groups (1) | length of name (1), name, followees (uvarint), position of each among the
 //	followees of the user, the first whole and the others less the one before (uvarint) …
 //
-// ascending by name. In memory, a user without groups has no bytes behind the followees.
+// Groups ascend by name. In memory, a user without groups has no bytes after the followees.
 func appendGroups(dst []byte, groups []Group, followees []Followee) []byte {
 	if len(groups) == 0 {
 		return dst
@@ -81,7 +79,7 @@ func readGroups(r *wire.Reader, followees []Followee) (groups []Group) {
 	return groups
 }
 
-// decodeGroups returns the groups in the bytes behind a user's followees.
+// decodeGroups returns the groups in the bytes after a user's followees.
 func decodeGroups(p []byte, followees []Followee) []Group {
 	if len(p) == 0 {
 		return nil
@@ -141,23 +139,22 @@ func sameGroups(a, b []Group) bool {
 	})
 }
 
-// groupsDigest returns the digest of the groups of a user: a sum over each group's hash of user and
-// name, and over hashes of that hash and each followee.
+// groupsDigest returns the digest of a user's groups. It sums a hash of user and name for each group,
+// and a hash of user, name and followee for each followee of a group.
 func groupsDigest(key uint64, groups []Group) (sum uint64) {
 	for _, g := range groups {
-		h := splitmix.Next(^key)
+		h := wire.MixNext(^key)
 		for i := range len(g.Name) {
-			h = splitmix.Next(h ^ uint64(g.Name[i]))
+			h = wire.MixNext(h ^ uint64(g.Name[i]))
 		}
 		sum += h
 		for _, id := range g.Followees {
-			sum += splitmix.Next(h + bits.RotateLeft64(splitmix.Next(id), 32))
+			sum += wire.MixNext(h + bits.RotateLeft64(wire.MixNext(id), 32))
 		}
 	}
 	return sum
 }
 
-// groupSize returns the number of followees of a group.
 func groupSize(groups []Group, name string) int64 {
 	for _, g := range groups {
 		if g.Name == name {

@@ -7,26 +7,22 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// Kind is raftfsm.Kind of feeds.
+// Kind implements raftfsm.Kind for feeds.
 type Kind struct{}
 
 func (Kind) Number() codec.Kind                   { return codec.KindFeed }
 func (Kind) New(p raftfsm.Places) raftfsm.Machine { return New(p.Bodies) }
-func (Kind) TakesSources() bool                   { return false }
+func (Kind) Traits() raftfsm.Traits               { return raftfsm.Traits{} }
 
 // Check implements raftfsm.Kind. The visitor receives each *Op as a body.
-func (Kind) Check(id *dedup.RequestID, p []byte, see *raftfsm.SectionVisitor) (ops int, clocked bool, err error) {
+func (Kind) Check(id *dedup.RequestID, p []byte, v raftfsm.Visitor) (ops int, clocked bool, err error) {
 	var f contents
-	if ops, err = f.Decode(id, p, true); err != nil {
-		return ops, false, err
-	}
+	ops, err = f.Decode(id, p, true)
 	f.batch.link()
-	for i := 0; see.Body != nil && i < ops; i++ {
-		if err := see.Body(f.batch.ops[i].User, &f.batch.ops[i]); err != nil {
-			return ops, false, err
-		}
+	for i := 0; err == nil && v != nil && i < ops; i++ {
+		err = Ops(f.batch.ops).See(v, f.batch.ops[i].User, i)
 	}
-	return ops, false, nil
+	return ops, false, err
 }
 
 // Walk implements raftfsm.Kind. The bodies are *Feed.

@@ -23,7 +23,7 @@ const (
 	Follow   OpKind = 33 // adds the followees that the user lacks; refused above FolloweesMax
 	Unfollow OpKind = 34 // removes followees
 	Read     OpKind = 35 // sets the posts of the followees that the user has
-	Clear    OpKind = 36 // removes the feeds of all users of the shard: a restore
+	Clear    OpKind = 36 // removes the feeds of all users of the shard; only for a restore
 	// PutGroup creates or replaces a group of some of the user's followees. It is refused if
 	// the user does not follow all of them, or would have more than GroupsMax groups.
 	PutGroup  OpKind = 37
@@ -38,18 +38,41 @@ var opNames = [...]string{
 
 func (k OpKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), opNames[k]) }
 
-// AppendOp appends an op under key, which replaces the op's user. It panics on an op that the format
-// cannot express.
-func AppendOp(w *raftfsm.RequestWriter, key uint64, op *Op) {
-	if err := op.check(); err != nil {
-		panic(err.Error())
+// Ops are ops on feeds. They implement raftfsm.Ops.
+type Ops []Op
+
+func (o Ops) Len() int                                     { return len(o) }
+func (o Ops) ID(op int) uint64                             { return o[op].User }
+func (o Ops) Fits(kind codec.Kind, _ int) error            { return raftfsm.FitsOnly(codec.KindFeed, kind) }
+func (o Ops) Refusable(int, []int64) (_ uint8, could bool) { return 0, true }
+
+func (o Ops) See(v raftfsm.Visitor, key uint64, op int) error {
+	if o[op].Kind == Clear {
+		return nil
 	}
-	w.Put(op.appendTo(w.Buffer(), key), false)
+	return v.Body(key, &o[op])
 }
 
-// Op is one change of one user's feed. Followees ascend by id without duplicates.
-// Unfollow ignores their posts. A result row has the number of followees after the
-// op.
+func (o Ops) AppendTo(w *raftfsm.RequestWriter, key uint64, op int) {
+	if err := o[op].check(); err != nil {
+		panic(err.Error())
+	}
+	w.Put(o[op].appendTo(w.Buffer(), key), false)
+}
+
+// Grows implements raftfsm.Machine. An op grows a feed if it stores a group, or more followees than the user
+// has now.
+func (f *Machine) Grows(key uint64, op any) bool {
+	o, is := op.(*Op)
+	if !is || o.Kind != Reset && o.Kind != Follow || len(o.Followees) == 0 {
+		return is && o.Kind == PutGroup
+	}
+	was, _, inMemory := f.Followees(nil, key)
+	return o.Kind == Follow || !inMemory || len(was) < len(o.Followees)
+}
+
+// Op is one change of one user's feed. Followees ascend by id without duplicates. Unfollow ignores
+// their posts.
 //
 // In an entry, with a shard's key in place of the user:
 //
@@ -61,12 +84,13 @@ type Op struct {
 	Kind      OpKind
 	User      uint64
 	Followees []Followee
-	Since     uint64 // stamp of the feed before the proposer read the posts, see below; 0 if it read none, as for an unfollow or a restore
+	Since     uint64 // stamp of the feed before the proposer read the posts (see below); 0 if it read none, as for an unfollow or a restore
 	Group     string // only for PutGroup and DropGroup
 }
 
-// The proposer reads the numbers of posts before it proposes an op. So the log may order two ops
-// differently than their proposers read. This rule ensures that a user's seen posts never go back:
+// The proposer reads the numbers of posts before it proposes an op. So the order of two ops in the
+// log may differ from the order in which their proposers read. This rule ensures that a user's seen
+// posts never go back:
 //
 //  1. A feed has a stamp: the index of the last entry that set its posts by an op with Since.
 //  2. The proposer learns the stamp, then reads the posts. It proposes the stamp or less as Since, at
@@ -103,8 +127,7 @@ func (op *Op) overtaken(stamp uint64) bool {
 	return op.Since > 0 && stamp > op.Since && op.setsPosts() && op.Kind != Follow
 }
 
-// merge returns the followee with the higher of two numbers of posts: that of the feed and that of
-// the op.
+// merge returns the followee with the higher number of posts: the number in the feed or in the op.
 func merge(was, named Followee) Followee {
 	named.Posts = max(named.Posts, was.Posts)
 	return named
@@ -172,7 +195,7 @@ func readFollowees(dst []Followee, r *wire.Reader) []Followee {
 type batch struct {
 	ops       []Op
 	followees []Followee
-	ends      []int // where each op's followees end, for link: followees may move until all are decoded
+	ends      []int // end of each op's followees, for link; followees is reallocated while ops are decoded
 }
 
 func (b *batch) begin() { b.ops, b.followees, b.ends = b.ops[:0], b.followees[:0], b.ends[:0] }

@@ -33,7 +33,7 @@ type feedAnswer struct {
 	stamp    uint64
 }
 
-// Of returns the followees of user i, ascending by id, and the stamp of the feed, or 0; see FeedOp.
+// Of returns the followees of user i, ascending by id, and the stamp of the feed, or 0; see Op.
 func (q *Query) Of(i int) (followees []Followee, stamp uint64) {
 	f := q.feeds[i]
 	return q.followees[f.from:f.to], f.stamp
@@ -42,19 +42,19 @@ func (q *Query) Of(i int) (followees []Followee, stamp uint64) {
 // Cap returns how many followees the memory of the answer holds.
 func (q *Query) Cap() int { return cap(q.followees) }
 
-// Begin makes the answer one of n users, who follow nobody.
+// Begin makes room for the feeds of n users. Until they are set, each user follows nobody.
 func (q *Query) Begin(n int) {
 	q.followees, q.feeds = q.followees[:0], slices.Grow(q.feeds[:0], n)[:n]
 	clear(q.feeds)
 }
 
-// Set sets the feed of user i. followees is q.followees with the feed's appended.
+// set sets the feed of user i. followees must be q.followees with the user's followees appended.
 func (q *Query) set(i int, followees []Followee, stamp uint64) {
 	q.feeds[i] = feedAnswer{len(q.followees), len(followees), stamp}
 	q.followees = followees
 }
 
-// Append sets the feed of user i. Each user has one call after Begin.
+// Append sets the feed of user i. The caller calls it at most once for a user after Begin.
 func (q *Query) Append(i int, followees []Followee, stamp uint64) {
 	q.set(i, append(q.followees, followees...), stamp)
 }
@@ -84,8 +84,8 @@ func (q *Query) One(m raftfsm.Machine, key uint64) bool {
 	return inMemory
 }
 
-// Answer implements Query. With At, it appends to the answer; otherwise each feed becomes the words of
-// appendFeedWords.
+// Answer implements Query. If it reads from memory and the part has At, it sets the feeds of q.
+// Otherwise it encodes each feed in Words, by appendFeedWords.
 func (q *Query) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadline time.Time) error {
 	f, is := m.(*Machine)
 	if !is {
@@ -95,19 +95,19 @@ func (q *Query) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadline t
 	if !disk {
 		var scratch []Followee
 		for i, key := range p.Keys {
+			dst := scratch
 			if len(p.At) > 0 {
-				followees, stamp, inMemory := f.Followees(q.followees, key)
-				if !inMemory {
-					return raftfsm.ErrNotInMemory
-				}
-				q.set(p.At[i], followees, stamp)
-				continue
+				dst = q.followees
 			}
-			followees, stamp, inMemory := f.Followees(scratch[:0], key)
-			if !inMemory {
+			followees, stamp, inMemory := f.Followees(dst, key)
+			switch {
+			case !inMemory:
 				return raftfsm.ErrNotInMemory
+			case len(p.At) > 0:
+				q.set(p.At[i], followees, stamp)
+			default:
+				scratch, p.Words = followees[:0], appendFeedWords(p.Words, followees, stamp)
 			}
-			scratch, p.Words = followees, appendFeedWords(p.Words, followees, stamp)
 		}
 		return nil
 	}
@@ -122,13 +122,10 @@ func (q *Query) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadline t
 	return err
 }
 
-// Join implements Query.
+// Join implements Query. A part that failed has no words.
 func (q *Query) Join(read *raftfsm.Read) bool {
 	for s := range read.Parts {
 		p := &read.Parts[s]
-		if p.Failed {
-			continue
-		}
 		for words, i := p.Words, 0; len(words) > 0; i++ {
 			followees := q.followees
 			n, stamp := words[0], uint64(words[1])

@@ -138,7 +138,7 @@ func feedEntry(index uint64, ops ...Op) *raft.Log {
 	var w raftfsm.RequestWriter
 	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 	for i := range ops {
-		AppendOp(&w, ops[i].User, &ops[i])
+		Ops(ops).AppendTo(&w, ops[i].User, i)
 	}
 	return codectest.Command(index, codec.AppendChecksum(append(codec.BeginEntry(nil, codec.KindFeed, 1), w.Section()...)))
 }

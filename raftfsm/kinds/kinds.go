@@ -1,14 +1,27 @@
-// Package kinds lists the kinds of shards. A new kind gets its number and its name in package codec,
-// a package of its own, and a line here.
+// Package kinds lists the kinds of shards, and the keyspaces that every cluster begins with. A new kind
+// gets its number and its name in package codec, a package of its own, and a line here.
 package kinds
 
 import (
+	"cmp"
+	"fmt"
+	"time"
+
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
 	"github.com/countd/countd/raftfsm/unread"
 )
 
 // All has every kind of shard. It is read only.
-var All = raftfsm.Kinds{counters.Kind{}, unread.Kind{}, feed.Kind{}, board.Kind{}}
+var All = raftfsm.Kinds{counters.Kind{}, unread.Kind{}, feed.Kind{}, unread.BoardKind{}}
+
+// CheckCursorIdle returns the time for which the cursors of an idle user are kept: the given one, or the
+// default for 0. It returns an error if the time is out of bounds.
+func CheckCursorIdle(idle time.Duration) (time.Duration, error) {
+	idle = cmp.Or(idle, unread.CursorIdleDefault)
+	if idle < unread.CursorIdleMin || idle > unread.CursorIdleMax {
+		return 0, fmt.Errorf("cursors kept for %v: not in %v…%v", idle, unread.CursorIdleMin, unread.CursorIdleMax)
+	}
+	return idle, nil
+}

@@ -9,14 +9,13 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/feed"
-	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/unread"
 )
 
@@ -31,29 +30,29 @@ func cursorOp(kind engine.OpKind, number uint8, at int64) *engine.Op {
 func goldenRequest(kind codec.Kind, w *raftfsm.RequestWriter) {
 	switch kind {
 	case codec.KindUnread:
-		unread.AppendOp(w, rows.Counts, 7, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: 5}, {Column: 4, Value: -1}}})
-		unread.AppendOp(w, rows.Counts, 7, &engine.Op{Kind: engine.OpTake, Cells: []engine.Cell{{Column: 1, Value: 3}}})
-		unread.AppendOp(w, rows.Counts, 8, &engine.Op{Kind: engine.OpSet, Cells: []engine.Cell{{Column: 0, Value: 70_000}}})
-		unread.AppendOp(w, rows.Counts, 9, &engine.Op{Kind: engine.OpDelete})
-		unread.AppendOp(w, unread.Cursors, 7, cursorOp(unread.Raise, 1, 13))
-		unread.AppendOp(w, unread.Cursors, 7, cursorOp(unread.Begin, 2, 1))
-		unread.AppendOp(w, unread.Cursors, 8, cursorOp(engine.OpSet, unread.CursorDay, 19_000))
+		counters.Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: 5}, {Column: 4, Value: -1}}}}.AppendTo(w, 7, 0)
+		counters.Ops{{Kind: engine.OpTake, Cells: []engine.Cell{{Column: 1, Value: 3}}}}.AppendTo(w, 7, 0)
+		counters.Ops{{Kind: engine.OpSet, Cells: []engine.Cell{{Column: 0, Value: 70_000}}}}.AppendTo(w, 8, 0)
+		counters.Ops{{Kind: engine.OpDelete}}.AppendTo(w, 9, 0)
+		unread.CursorOps{*cursorOp(unread.Raise, 1, 13)}.AppendTo(w, 7, 0)
+		unread.CursorOps{*cursorOp(unread.Begin, 2, 1)}.AppendTo(w, 7, 0)
+		unread.CursorOps{*cursorOp(engine.OpSet, unread.CursorDay, 19_000)}.AppendTo(w, 8, 0)
 		unread.AppendSweep(w, unread.CursorIdleMin, 100)
 	case codec.KindFeed:
-		feed.AppendOp(w, 7, &feed.Op{Kind: feed.Reset, Followees: []feed.Followee{{ID: 2, Posts: 6}, {ID: 3, Posts: 7}, {ID: 1 << 40, Posts: -4}}})
-		feed.AppendOp(w, 7, &feed.Op{Kind: feed.Follow, Followees: []feed.Followee{{ID: 1, Posts: 100}, {ID: 3, Posts: 50}}})
-		feed.AppendOp(w, 7, &feed.Op{Kind: feed.Unfollow, Followees: []feed.Followee{{ID: 2, Posts: 0}}})
-		feed.AppendOp(w, 7, &feed.Op{Kind: feed.Read, Followees: []feed.Followee{{ID: 1, Posts: 101}}})
-		feed.AppendOp(w, 9, &feed.Op{Kind: feed.Reset, Followees: []feed.Followee{{ID: 0, Posts: 0}}})
+		feed.Ops{{Kind: feed.Reset, Followees: []feed.Followee{{ID: 2, Posts: 6}, {ID: 3, Posts: 7}, {ID: 1 << 40, Posts: -4}}}}.AppendTo(w, 7, 0)
+		feed.Ops{{Kind: feed.Follow, Followees: []feed.Followee{{ID: 1, Posts: 100}, {ID: 3, Posts: 50}}}}.AppendTo(w, 7, 0)
+		feed.Ops{{Kind: feed.Unfollow, Followees: []feed.Followee{{ID: 2, Posts: 0}}}}.AppendTo(w, 7, 0)
+		feed.Ops{{Kind: feed.Read, Followees: []feed.Followee{{ID: 1, Posts: 101}}}}.AppendTo(w, 7, 0)
+		feed.Ops{{Kind: feed.Reset, Followees: []feed.Followee{{ID: 0, Posts: 0}}}}.AppendTo(w, 9, 0)
 	case codec.KindBoard:
 		for range 3 {
-			board.AppendOp(w, &board.Op{Kind: board.Publish, Name: "news"})
+			(&unread.BoardOp{Kind: unread.Publish, Name: "news"}).AppendTo(w, 0, 0)
 		}
-		board.AppendOp(w, &board.Op{Kind: board.Retract, Name: "news", Seq: 2})
-		board.AppendOp(w, &board.Op{Kind: board.Fire, Name: "shop"})
-		board.AppendOp(w, &board.Op{Kind: board.SetDot, Name: "me"})
-		board.AppendOp(w, &board.Op{Kind: board.PutChannel, Name: "ads", Channel: &board.Channel{Number: 60, Latest: 9, Floor: 1, Retracted: []int64{3, 5}}})
-		board.AppendOp(w, &board.Op{Kind: board.PutDot, Name: "old", Dot: &board.Dot{Number: 61, Fired: 4}})
+		(&unread.BoardOp{Kind: unread.Retract, Name: "news", Seq: 2}).AppendTo(w, 0, 0)
+		(&unread.BoardOp{Kind: unread.Fire, Name: "shop"}).AppendTo(w, 0, 0)
+		(&unread.BoardOp{Kind: unread.SetDot, Name: "me"}).AppendTo(w, 0, 0)
+		(&unread.BoardOp{Kind: unread.PutChannel, Name: "ads", Channel: &unread.Channel{Number: 60, Latest: 9, Floor: 1, Retracted: []int64{3, 5}}}).AppendTo(w, 0, 0)
+		(&unread.BoardOp{Kind: unread.PutDot, Name: "old", Dot: &unread.Dot{Number: 61, Fired: 4}}).AppendTo(w, 0, 0)
 	}
 }
 
@@ -117,6 +116,16 @@ func TestKindsRefuseDamage(t *testing.T) {
 	}
 }
 
+// visits are the calls of a visitor.
+type visits []string
+
+func (v *visits) add(call ...any) error { *v = append(*v, fmt.Sprint(call...)); return nil }
+func (v *visits) Op(table raftfsm.Table, key uint64, op *engine.Op) error {
+	return v.add("op on table ", table, " key ", key, ", deletes: ", op.Kind == engine.OpDelete)
+}
+func (v *visits) Body(key uint64, op any) error { return v.add(fmt.Sprintf("%T on key %d", op, key)) }
+func (v *visits) Member(p members.Pair) error   { return v.add(p) }
+
 // All.CheckSection accepts every section that a raftfsm.RequestWriter makes. A section that it refuses would stop a
 // replica.
 func TestCheckSectionOfKinds(t *testing.T) {
@@ -125,22 +134,19 @@ func TestCheckSectionOfKinds(t *testing.T) {
 		var w raftfsm.RequestWriter
 		w.Reset(nil, codectest.Whole, &id)
 		goldenRequest(kind, &w)
-		seen := 0
-		ops, clocked, err := All.CheckSection(kind, codectest.Whole, w.Section(), raftfsm.SectionVisitor{
-			Op:   func(raftfsm.Table, uint64, *engine.Op) error { seen++; return nil },
-			Body: func(uint64, any) error { seen++; return nil },
-		})
-		if err != nil || !clocked || ops != w.Ops() || kind != codec.KindBoard && seen != ops {
-			t.Errorf("%s: %d of %d ops, %d seen, %v", kind, ops, w.Ops(), seen, err)
+		var seen visits
+		ops, clocked, err := All.CheckSection(kind, codectest.Whole, w.Section(), &seen)
+		if err != nil || !clocked || ops != w.Ops() || kind != codec.KindBoard && len(seen) != ops {
+			t.Errorf("%s: %d of %d ops, %d seen, %v", kind, ops, w.Ops(), len(seen), err)
 		}
 		for _, other := range append(shardKinds, codec.KindCounters) {
-			if _, _, err := All.CheckSection(other, codectest.Whole, w.Section(), raftfsm.SectionVisitor{}); other != kind && !errors.Is(err, codec.ErrEntry) {
+			if _, _, err := All.CheckSection(other, codectest.Whole, w.Section(), nil); other != kind && !errors.Is(err, codec.ErrEntry) {
 				t.Errorf("a section of %s taken for %s: %v", kind, other, err)
 			}
 		}
 		w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 		goldenRequest(kind, &w)
-		if _, clocked, err := All.CheckSection(kind, codectest.Whole, w.Section(), raftfsm.SectionVisitor{}); err != nil || clocked != (kind == codec.KindUnread) {
+		if _, clocked, err := All.CheckSection(kind, codectest.Whole, w.Section(), nil); err != nil || clocked != (kind == codec.KindUnread) {
 			t.Errorf("%s without an identity: clocked %v, %v", kind, clocked, err)
 		}
 	}
@@ -149,19 +155,18 @@ func TestCheckSectionOfKinds(t *testing.T) {
 func TestWriterPanicsOnWhatHasNoForm(t *testing.T) {
 	two := []feed.Followee{{ID: 2, Posts: 0}, {ID: 2, Posts: 0}}
 	for name, fill := range map[string]func(w *raftfsm.RequestWriter){
-		"a take of counters": func(w *raftfsm.RequestWriter) { counters.AppendOp(w, 1, cursorOp(engine.OpTake, 0, 1)) },
-		"a take below 0":     func(w *raftfsm.RequestWriter) { unread.AppendOp(w, rows.Counts, 1, cursorOp(engine.OpTake, 0, -1)) },
+		"a take below 0": func(w *raftfsm.RequestWriter) { counters.Ops{*cursorOp(engine.OpTake, 0, -1)}.AppendTo(w, 1, 0) },
 		"a cursor on the day": func(w *raftfsm.RequestWriter) {
-			unread.AppendOp(w, unread.Cursors, 1, cursorOp(unread.Raise, unread.CursorDay, 1))
+			unread.CursorOps{*cursorOp(unread.Raise, unread.CursorDay, 1)}.AppendTo(w, 1, 0)
 		},
-		"a cursor at 0":   func(w *raftfsm.RequestWriter) { unread.AppendOp(w, unread.Cursors, 1, cursorOp(unread.Begin, 1, 0)) },
-		"followees twice": func(w *raftfsm.RequestWriter) { feed.AppendOp(w, 1, &feed.Op{Kind: feed.Reset, Followees: two}) },
+		"a cursor at 0":   func(w *raftfsm.RequestWriter) { unread.CursorOps{*cursorOp(unread.Begin, 1, 0)}.AppendTo(w, 1, 0) },
+		"followees twice": func(w *raftfsm.RequestWriter) { feed.Ops{{Kind: feed.Reset, Followees: two}}.AppendTo(w, 1, 0) },
 		"too many followees": func(w *raftfsm.RequestWriter) {
-			feed.AppendOp(w, 1, &feed.Op{Kind: feed.Read, Followees: make([]feed.Followee, feed.FolloweesMax+1)})
+			feed.Ops{{Kind: feed.Read, Followees: make([]feed.Followee, feed.FolloweesMax+1)}}.AppendTo(w, 1, 0)
 		},
-		"no kind of feed op":       func(w *raftfsm.RequestWriter) { feed.AppendOp(w, 1, &feed.Op{}) },
-		"a channel without a name": func(w *raftfsm.RequestWriter) { board.AppendOp(w, &board.Op{Kind: board.Publish}) },
-		"an empty put":             func(w *raftfsm.RequestWriter) { board.AppendOp(w, &board.Op{Kind: board.PutDot, Name: "a"}) },
+		"no kind of feed op":       func(w *raftfsm.RequestWriter) { feed.Ops{{}}.AppendTo(w, 1, 0) },
+		"a channel without a name": func(w *raftfsm.RequestWriter) { (&unread.BoardOp{Kind: unread.Publish}).AppendTo(w, 0, 0) },
+		"an empty put":             func(w *raftfsm.RequestWriter) { (&unread.BoardOp{Kind: unread.PutDot, Name: "a"}).AppendTo(w, 0, 0) },
 		"a sweep of nothing":       func(w *raftfsm.RequestWriter) { unread.AppendSweep(w, unread.CursorIdleMin, 0) },
 	} {
 		t.Run(name, func(t *testing.T) {

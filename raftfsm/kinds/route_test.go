@@ -27,7 +27,7 @@ func routed(kind codec.Kind, route codec.Route, id dedup.RequestID) []byte {
 	switch {
 	case id.IsSource():
 	case kind == codec.KindCounters:
-		counters.AppendOp(&w, 7, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: 5}}})
+		counters.Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: 5}}}}.AppendTo(&w, 7, 0)
 	default:
 		goldenRequest(kind, &w)
 	}
@@ -80,10 +80,10 @@ func TestSectionsOfAnotherRouteChangeNothing(t *testing.T) {
 					if r.Outcome(0) != dedup.Misrouted || r.Outcome(1) != dedup.Applied {
 						t.Errorf("outcomes %d and %d", r.Outcome(0), r.Outcome(1))
 					}
-					if _, _, err := All.CheckSection(kind, mine, routed(kind, other, id), raftfsm.SectionVisitor{}); !errors.Is(err, codec.ErrRoute) || !strings.Contains(err.Error(), other.String()) {
+					if _, _, err := All.CheckSection(kind, mine, routed(kind, other, id), nil); !errors.Is(err, codec.ErrRoute) || !strings.Contains(err.Error(), other.String()) {
 						t.Errorf("checked: %v", err)
 					}
-					if ops, _, err := All.CheckSection(kind, mine, routed(kind, mine, id), raftfsm.SectionVisitor{}); err != nil || ops == 0 != id.IsSource() {
+					if ops, _, err := All.CheckSection(kind, mine, routed(kind, mine, id), nil); err != nil || ops == 0 != id.IsSource() {
 						t.Errorf("of its own route: %d ops, %v", ops, err)
 					}
 				})
@@ -127,7 +127,7 @@ func TestOpNumbersHaveOneMeaning(t *testing.T) {
 		var of []codec.Kind
 		for _, kind := range allKinds {
 			section := append([]byte{codec.SectionRequest, 3, 0, 0, 0, 1, 0}, byte(op))
-			_, _, err := All.CheckSection(kind, codectest.Whole, section, raftfsm.SectionVisitor{})
+			_, _, err := All.CheckSection(kind, codectest.Whole, section, nil)
 			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("op %d in a shard of %s", op, kind)) {
 				of = append(of, kind)
 				known[kind]++

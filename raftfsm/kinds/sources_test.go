@@ -16,8 +16,6 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/raftfsm/rows"
-	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/source/sink"
 )
 
@@ -30,11 +28,7 @@ func sourceEntry(kind codec.Kind, requests ...sums) []byte {
 		w.Reset(nil, codectest.Whole, &r.id)
 		for _, delta := range r.deltas {
 			op := &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: delta}}}
-			if kind == codec.KindUnread {
-				unread.AppendOp(&w, rows.Counts, 1, op)
-			} else {
-				counters.AppendOp(&w, 1, op)
-			}
+			counters.Ops{*op}.AppendTo(&w, 1, 0)
 		}
 		entry = append(entry, w.Section()...)
 	}
@@ -312,9 +306,9 @@ func TestSectionWithOpsMoves(t *testing.T) {
 		id := section(dedup.SectionAdvance, 1, 1, 5, tt.next)
 		w.Reset(nil, codectest.Whole, &id)
 		for range tt.ops {
-			counters.AppendOp(&w, 1, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
+			counters.Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}}.AppendTo(&w, 1, 0)
 		}
-		if _, _, err := All.CheckSection(codec.KindCounters, codectest.Whole, w.Section(), raftfsm.SectionVisitor{}); (err == nil) != tt.want {
+		if _, _, err := All.CheckSection(codec.KindCounters, codectest.Whole, w.Section(), nil); (err == nil) != tt.want {
 			t.Errorf("from 5 to %d with %d ops: %v", tt.next, tt.ops, err)
 		}
 	}
@@ -326,7 +320,7 @@ func TestSectionOfSourceIsChecked(t *testing.T) {
 	id := section(dedup.SectionBegin, 1, 1, 0, 5)
 	w.Reset(nil, codectest.Whole, &id)
 	for kind, want := range map[codec.Kind]bool{codec.KindCounters: true, codec.KindUnread: true, codec.KindFeed: false, codec.KindBoard: false} {
-		_, clocked, err := All.CheckSection(kind, codectest.Whole, w.Section(), raftfsm.SectionVisitor{})
+		_, clocked, err := All.CheckSection(kind, codectest.Whole, w.Section(), nil)
 		if (err == nil) != want || want && !clocked {
 			t.Errorf("%s: clocked %v, %v", kind, clocked, err)
 		}

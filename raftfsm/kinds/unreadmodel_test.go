@@ -12,12 +12,11 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/board"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/feed"
-	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/spill"
 	"github.com/countd/countd/raftfsm/unread"
 )
@@ -151,7 +150,7 @@ type machines struct {
 	t      *rapid.T
 	unread *unread.Machine
 	feed   *feed.Machine
-	board  *board.Machine
+	board  *unread.BoardMachine
 	index  uint64
 	now    time.Time
 	key    int
@@ -178,25 +177,25 @@ func (m *machines) apply(fsm raftfsm.Machine, kind codec.Kind, fill func(*raftfs
 }
 
 func (m *machines) count(op engine.Op) *raftfsm.Result {
-	return m.apply(m.unread, codec.KindUnread, func(w *raftfsm.RequestWriter) { unread.AppendOp(w, rows.Counts, op.ID, &op) })
+	return m.apply(m.unread, codec.KindUnread, func(w *raftfsm.RequestWriter) { counters.Ops{op}.AppendTo(w, op.ID, 0) })
 }
 
 func (m *machines) move(user uint64, kind engine.OpKind, number uint8, seq int64) {
 	op := engine.Op{ID: user, Kind: kind, Cells: []engine.Cell{{Column: number, Value: seq + 1}}}
-	m.apply(m.unread, codec.KindUnread, func(w *raftfsm.RequestWriter) { unread.AppendOp(w, unread.Cursors, user, &op) })
+	m.apply(m.unread, codec.KindUnread, func(w *raftfsm.RequestWriter) { unread.CursorOps{op}.AppendTo(w, user, 0) })
 }
 
-func (m *machines) publishes(op board.Op) *raftfsm.Result {
-	return m.apply(m.board, codec.KindBoard, func(w *raftfsm.RequestWriter) { board.AppendOp(w, &op) })
+func (m *machines) publishes(op unread.BoardOp) *raftfsm.Result {
+	return m.apply(m.board, codec.KindBoard, func(w *raftfsm.RequestWriter) { op.AppendTo(w, 0, 0) })
 }
 
 func (m *machines) follows(op feed.Op) {
-	m.apply(m.feed, codec.KindFeed, func(w *raftfsm.RequestWriter) { feed.AppendOp(w, op.User, &op) })
+	m.apply(m.feed, codec.KindFeed, func(w *raftfsm.RequestWriter) { feed.Ops{op}.AppendTo(w, op.User, 0) })
 }
 
 // reopen replaces the machines by what their snapshots restore to.
 func (m *machines) reopen() {
-	unread, feed, board := unread.New(), feed.New(spill.Place{}), board.New()
+	unread, feed, board := unread.New(), feed.New(spill.Place{}), unread.NewBoard()
 	for from, to := range map[raftfsm.Machine]raftfsm.Machine{m.unread: unread, m.feed: feed, m.board: board} {
 		if err := codectest.Restore(to, codectest.Persisted(m.t, from)); err != nil {
 			m.t.Fatal(err)
@@ -218,7 +217,7 @@ func TestUnreadEqualsFanOut(t *testing.T) {
 	channels, dots := []string{"news", "ads"}, []string{"shop", "me"}
 	rapid.Check(t, func(t *rapid.T) {
 		f := newFanOut()
-		m := &machines{t: t, unread: unread.New(), feed: feed.New(spill.Place{}), board: board.New(), now: time.UnixMilli(20_000 * 24 * time.Hour.Milliseconds())}
+		m := &machines{t: t, unread: unread.New(), feed: feed.New(spill.Place{}), board: unread.NewBoard(), now: time.UnixMilli(20_000 * 24 * time.Hour.Milliseconds())}
 		user := rapid.SampledFrom(userIDs)
 		channel, dot := rapid.SampledFrom(channels), rapid.SampledFrom(dots)
 		author := rapid.SampledFrom([]uint64{2, 3, 500, 1<<64 - 1})
@@ -252,20 +251,20 @@ func TestUnreadEqualsFanOut(t *testing.T) {
 			},
 			"publish": func(t *rapid.T) {
 				name := channel.Draw(t, "channel")
-				if r, want := m.publishes(board.Op{Kind: board.Publish, Name: name}), f.publish(name); r.Rows[1] != want {
+				if r, want := m.publishes(unread.BoardOp{Kind: unread.Publish, Name: name}), f.publish(name); r.Rows[1] != want {
 					t.Fatalf("notice %d, want %d", r.Rows[1], want)
 				}
 			},
 			"retract": func(t *rapid.T) {
 				name, seq := channel.Draw(t, "channel"), rapid.Int64Range(0, 12).Draw(t, "seq")
-				r := m.publishes(board.Op{Kind: board.Retract, Name: name, Seq: seq})
+				r := m.publishes(unread.BoardOp{Kind: unread.Retract, Name: name, Seq: seq})
 				if f.retract(name, seq) == (len(r.Overflows) > 0) {
 					t.Fatalf("retracting %d of %s: refused %v", seq, name, r.Overflows)
 				}
 			},
 			"read": func(t *rapid.T) {
 				id, name := user.Draw(t, "user"), channel.Draw(t, "channel")
-				m.publishes(board.Op{Kind: board.MakeChannel, Name: name})
+				m.publishes(unread.BoardOp{Kind: unread.MakeChannel, Name: name})
 				f.makeChannel(name)
 				c := m.board.View().Channels[name]
 				kind, seq := rapid.SampledFrom([]engine.OpKind{unread.Raise, unread.Begin}).Draw(t, "kind"), rapid.Int64Range(0, c.Latest).Draw(t, "seq")
@@ -278,12 +277,12 @@ func TestUnreadEqualsFanOut(t *testing.T) {
 			},
 			"fire": func(t *rapid.T) {
 				name := dot.Draw(t, "dot")
-				m.publishes(board.Op{Kind: board.Fire, Name: name})
+				m.publishes(unread.BoardOp{Kind: unread.Fire, Name: name})
 				f.fire(name)
 			},
 			"new users": func(t *rapid.T) {
 				name, are := dot.Draw(t, "dot"), rapid.Bool().Draw(t, "are")
-				m.publishes(board.Op{Kind: board.SetDot, Name: name, NewUsers: are})
+				m.publishes(unread.BoardOp{Kind: unread.SetDot, Name: name, NewUsers: are})
 				if f.dots[name] == nil {
 					f.dots[name] = &modelDot{}
 				}
@@ -291,7 +290,7 @@ func TestUnreadEqualsFanOut(t *testing.T) {
 			},
 			"clear": func(t *rapid.T) {
 				id, name := user.Draw(t, "user"), dot.Draw(t, "dot")
-				m.publishes(board.Op{Kind: board.MakeDot, Name: name})
+				m.publishes(unread.BoardOp{Kind: unread.MakeDot, Name: name})
 				f.makeDot(name)
 				d := m.board.View().Dots[name]
 				m.move(id, unread.Raise, d.Number, d.Fired)

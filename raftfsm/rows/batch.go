@@ -1,5 +1,5 @@
-// Package rows owns what the kinds of shards with rows of counts share: the bytes of ops on rows,
-// and the sections of rows in snapshots.
+// Package rows has what the kinds of shards with rows of counts share: the bytes of ops on rows, and
+// the sections of rows in snapshots.
 //
 // An op on a row in a log entry; integers are little-endian:
 //
@@ -14,6 +14,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
@@ -25,6 +26,12 @@ const (
 	Set    = 2
 	Delete = 3
 )
+
+// KindOf returns the kind of the op with a number, and whether all kinds with rows have that op. The
+// two numbers are equal.
+func KindOf(number byte) (kind engine.OpKind, is bool) {
+	return engine.OpKind(number), number >= Add && number <= Delete
+}
 
 // Counts is the table of counts, which all kinds with rows have.
 const Counts raftfsm.Table = 0
@@ -43,13 +50,13 @@ const OpSizeMin = 9
 type Batch struct {
 	Ops   []engine.Op
 	Cells []engine.Cell
-	ends  []int // where each op's cells end, for Link: they may move until all are decoded
+	ends  []int // end of each op's cells, for Link; Cells is reallocated while ops are decoded
 }
 
 // Begin discards all ops.
 func (b *Batch) Begin() { b.Ops, b.Cells, b.ends = b.Ops[:0], b.Cells[:0], b.ends[:0] }
 
-// Add appends an op, whose cells are those behind the cells of the op before it.
+// Add appends an op. Its cells are those appended to Cells since the previous Add.
 func (b *Batch) Add(kind engine.OpKind, key uint64) {
 	b.Ops = append(b.Ops, engine.Op{Kind: kind, ID: key})
 	b.ends = append(b.ends, len(b.Cells))
@@ -77,11 +84,11 @@ func (b *Batch) Void(n int) {
 	}
 }
 
-// Visit links the ops and, if visit is not nil, calls visit with each op.
-func (b *Batch) Visit(visit func(raftfsm.Table, uint64, *engine.Op) error, table func(op int) raftfsm.Table) error {
+// Visit links the ops and calls v.Op with each.
+func (b *Batch) Visit(v raftfsm.Visitor, table func(op int) raftfsm.Table) error {
 	b.Link()
-	for i := 0; visit != nil && i < len(b.Ops); i++ {
-		if err := visit(table(i), b.Ops[i].ID, &b.Ops[i]); err != nil {
+	for i := range b.Ops {
+		if err := v.Op(table(i), b.Ops[i].ID, &b.Ops[i]); err != nil {
 			return err
 		}
 	}
@@ -172,7 +179,7 @@ func AppendOp(w *raftfsm.RequestWriter, number byte, key uint64, op *engine.Op, 
 // floorOf returns the floor of a cell: the higher of the column's floor and the floor in the
 // previous cell, if there is one.
 func floorOf(w *raftfsm.RequestWriter, cells []engine.Cell, i int) (floor int64, has bool) {
-	floor, has = w.Floor(cells[i].Column)
+	floor, has = w.Setting(column.Floor, cells[i].Column)
 	if i > 0 && cells[i-1].Column&engine.FloorMark != 0 && (!has || cells[i-1].Value > floor) {
 		return cells[i-1].Value, true
 	}

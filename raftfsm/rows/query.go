@@ -1,17 +1,12 @@
 package rows
 
 import (
-	"context"
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/internal/wire"
-
 	"github.com/countd/countd/raftfsm"
 )
 
@@ -51,31 +46,8 @@ func (q *Query) One(m raftfsm.Machine, key uint64) bool {
 
 // Answer implements Query. The words are Width counts for each key.
 func (q *Query) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadline time.Time) error {
-	table := m.TableOf(q.Table)
-	if table == nil {
-		return raftfsm.ErrOtherKind
-	}
 	p.Resize(len(p.Keys) * q.Width)
-	missing := table.GetMany(p.Keys, q.Width, p.Words, nil)
-	switch {
-	case len(missing) == 0:
-		return nil
-	case !disk:
-		return raftfsm.ErrNotInMemory
-	}
-	return tableFailure(m, q.Table, table, raftfsm.EachRead(len(missing), deadline, func(ctx context.Context, i int) error {
-		at := missing[i]
-		return table.ReadCold(ctx, p.Keys[at], p.Words[at*q.Width:(at+1)*q.Width])
-	}))
-}
-
-// tableFailure returns the error of a read of a table's cold rows. Damage does not count in a table that a
-// snapshot has replaced meanwhile: that table no longer has cold rows.
-func tableFailure(m raftfsm.Machine, t raftfsm.Table, table *engine.Table, err error) error {
-	if errors.Is(err, cold.ErrDamaged) && m.TableOf(t) != table {
-		return fmt.Errorf("a snapshot has replaced the table: %s", err.Error())
-	}
-	return err
+	return raftfsm.ReadRows(m, q.Table, p.Keys, q.Width, p.Words, disk, deadline)
 }
 
 // Join implements Query.
@@ -117,7 +89,7 @@ type Scan struct {
 	After    uint64
 	HasAfter bool
 	Dropped  []int // numbers of the dropped columns: their counts are not shown
-	// If OneShard, the scan reads only the rows of Shard, from the key From on.
+	// If OneShard, the scan reads only the rows of Shard, beginning at the key From.
 	OneShard bool
 	Shard    int
 	From     uint64
@@ -128,7 +100,7 @@ type Scan struct {
 	IDs  []uint64 // the answer
 	Rows []int64  // len(IDs)*Width
 	More bool     // there may be rows after the last id
-	// Unreadable are the shards that the scan left out, ascending.
+	// Unreadable lists the shards that the scan left out, in ascending order.
 	Unreadable []int
 
 	chunk int       // rows of one shard's part
@@ -138,7 +110,7 @@ type Scan struct {
 // scanRun is the position of a scan in one shard.
 type scanRun struct {
 	from  uint64 // the key at which the next part begins
-	ended bool   // the shard has no rows from there on
+	ended bool   // the shard has no rows at or above from
 	out   bool   // the scan leaves the shard out
 
 	rows []int64 // read but not merged: of each row the id, then the counts
@@ -162,7 +134,7 @@ func (q *Scan) Limits(int) raftfsm.Limits {
 func (q *Scan) Split(read *raftfsm.Read) {
 	shards := len(read.Parts)
 	q.IDs, q.Rows, q.More, q.Unreadable, q.runs = nil, nil, false, nil, make([]scanRun, shards)
-	q.chunk = max(1, q.Limit) // a part of no rows would not move on
+	q.chunk = max(1, q.Limit) // a part without rows would make no progress
 	if !q.OneShard {
 		q.chunk = min(q.chunk, q.Limit/shards+scanSlack)
 	}
@@ -178,8 +150,8 @@ func (q *Scan) Split(read *raftfsm.Read) {
 	q.next(read)
 }
 
-// next sets the read to the shards all of whose rows are merged and that may have more. It reports whether
-// there are any.
+// next makes the read ask those shards that may have more rows, if all their rows so far are
+// merged. It reports whether there are such shards.
 func (q *Scan) next(read *raftfsm.Read) (more bool) {
 	for s := range q.runs {
 		p, r := &read.Parts[s], &q.runs[s]
@@ -190,8 +162,8 @@ func (q *Scan) next(read *raftfsm.Read) (more bool) {
 	return more
 }
 
-// Answer implements Query. The words are the number of rows, then the key and the counts of each. It may
-// read the disk.
+// Answer implements Query. Words has the number of rows; then, for each row, its key and its counts. It
+// may read the disk.
 func (q *Scan) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, _ time.Time) error {
 	table := m.TableOf(q.Table)
 	switch {
@@ -209,7 +181,7 @@ func (q *Scan) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, _ time.Time
 		return int(rows[0]) < q.chunk
 	})
 	p.Words = rows
-	return tableFailure(m, q.Table, table, err)
+	return raftfsm.TableFailure(m, q.Table, table, err)
 }
 
 // Join implements Query. It merges the rows of the shards until the answer has Limit of them, or until it
@@ -257,7 +229,7 @@ func (q *Scan) Join(read *raftfsm.Read) (again bool) {
 	return false
 }
 
-// take moves the words of a part to its run, whose rows are merged.
+// take moves the words of a part to its shard's run. The run's earlier rows are merged already.
 func (q *Scan) take(read *raftfsm.Read, s int) {
 	p, r := &read.Parts[s], &q.runs[s]
 	size, rows := 1+q.Width, p.Words[1:]

@@ -27,8 +27,7 @@ const (
 	sectionRows = 10_000
 )
 
-// Compile-time checks that a section holds the rows of any segment, also those over cold
-// ones.
+// Compile-time checks: a section can hold the rows of any segment, and a segment those of a section.
 const (
 	_ = uint(sectionRowsMax - engine.SegmentRowsMax)
 	_ = uint(engine.SegmentRowsMax - sectionRows)
@@ -85,7 +84,7 @@ func AppendRows(b []byte, p *engine.Page, from, to int) []byte {
 	return b
 }
 
-// appendRow appends a row whose key is step above that of the row before. It returns
+// appendRow appends a row whose key exceeds the previous row's key by step. It returns
 // the larger of width and the columns that the row needs.
 func appendRow(b []byte, step uint64, row []int64, width int) ([]byte, int) {
 	set := uint64(0)
@@ -102,8 +101,8 @@ func appendRow(b []byte, step uint64, row []int64, width int) ([]byte, int) {
 	return b, width
 }
 
-// ParseRows fills page and reuses its memory. Over cold rows, a section may have no
-// rows, and rows of zeros.
+// ParseRows fills page and reuses its memory. If overCold is set, the section may have no rows, and
+// may have rows of zeros.
 func ParseRows(p []byte, page *engine.Page, overCold bool) error {
 	bad := func(what string, i int) error { return fmt.Errorf("%w: %s of row %d", codec.ErrSnapshot, what, i) }
 	if len(p) < 5 || p[0] < 1 || p[0] > engine.ColumnsMax {
@@ -164,7 +163,7 @@ func LoadPage(table *engine.Table, page *engine.Page) error {
 	return nil
 }
 
-// WriteRows writes the rows of a table as sections of a kind. None of them is cold.
+// WriteRows writes the rows of a table without cold rows as sections of a kind.
 func WriteRows(s *codec.StreamWriter, kind byte, table *engine.Snapshot) error {
 	rows := Sections{W: s, Kind: kind}
 	if err := table.Pages(rows.Add); err != nil {
@@ -177,7 +176,7 @@ func WriteRows(s *codec.StreamWriter, kind byte, table *engine.Snapshot) error {
 type Walk struct {
 	See    *raftfsm.SnapshotVisitor
 	Facts  *raftfsm.SnapshotFacts
-	Page   engine.Page // of the section
+	Page   engine.Page // page of the section
 	table  raftfsm.Table
 	last   uint64 // key of the previous row of the same table
 	behind bool   // there is a previous row

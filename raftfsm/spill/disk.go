@@ -13,33 +13,33 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/countd/countd/engine/cold"
-	"github.com/countd/countd/engine/golomb"
+	"github.com/countd/countd/internal/wire"
 )
 
-// This file reads bodies on disk and brings them back into memory. In place of such a body
-// its page has a mark, little-endian:
+// This file reads bodies on disk and brings them back into memory. In place of a body on disk, its
+// page has a mark, little-endian:
 //
 //	0 (1) | version (4) | summary
 //
-// No body begins with 0. The record in cold.Records under the key's hash and that version has
-// the body. Apply brings a body back before it writes to it. The record is then unneeded and
-// is removed later.
+// No body begins with 0. The body is the record in cold.Records under the key's hash and that version.
+// Before Apply writes to the body, it brings the body back. The record is then unneeded and is removed
+// later.
 const markBytes = 5
 
-// spilled are the bodies that are on disk.
+// spilled tracks the bodies on disk.
 type spilled struct {
 	records *cold.Records
 	closed  atomic.Bool // set by Dispose; no record is written afterwards
 
 	keys, bytes atomic.Int64  // number of marks, and bytes of their bodies
 	gone        []uint64      // hashes that may have an unneeded record; under pageTable.mu
-	cleared     atomic.Uint64 // how often all records were removed; changes under pageTable.mu
+	cleared     atomic.Uint64 // counts removals of all records; changes under pageTable.mu
 
 	turn struct {
 		sync.Mutex        // held while bodies leave memory; acquired before pageTable.mu
 		from       uint64 // hash to continue from
-		version    uint32 // of the last records
-		loaded     uint64 // bodies of a snapshot from this hash on are still in memory
+		version    uint32 // version of the last records
+		loaded     uint64 // bodies of a snapshot with this hash or a higher one are still in memory
 	}
 }
 
@@ -50,8 +50,8 @@ func newSpilled(place *Place) *spilled {
 	return &spilled{records: place.Store.Records(place.Group)}
 }
 
-// forget removes all records. If that fails, the next Open of the store removes them; until
-// then they do no harm.
+// forget removes all records. If that fails, the records are harmless: the next Open of the store
+// removes them.
 func (s *spilled) forget() { _ = s.records.Remove() }
 
 // IsMark distinguishes a mark from a body.
@@ -70,32 +70,32 @@ func (s *Shard) appendMark(dst []byte, version uint32, body []byte) []byte {
 	return dst
 }
 
-// padded returns a body with the padding that a bit reader needs, in the same memory if that
-// is large enough.
+// padded returns body with zeros after its end, because a bit reader reads past it. It uses spare
+// capacity of body.
 func padded(body []byte) []byte {
 	n := len(body)
-	return append(body, make([]byte, golomb.RicePadding)...)[:n]
+	return append(body, make([]byte, wire.RicePadding)...)[:n]
 }
 
 // ErrMoved is returned for a mark that is not in its page any more: the body has returned to memory,
 // or an op has changed or removed it.
 var ErrMoved = errors.New("the body has moved")
 
-// ErrLost is returned, with cold.ErrDamaged, for a body whose record cannot be read. The
-// replica has the body in its own snapshot and log.
+// ErrLost is returned, with cold.ErrDamaged, for a body whose record cannot be read. The replica's own
+// snapshot and log still have the body.
 var ErrLost = errors.New("a record of this process is lost")
 
 // IsSpilled reports whether the body of a key is on disk.
 func (s *Shard) IsSpilled(key uint64) bool { return IsMark(s.Current().Peek(key)) }
 
-// Fetch returns the body of a key, nil for none, which may be on disk. It waits for the disk
-// until ctx ends. Unless memory is short, the body returns to memory. cold.ErrDamaged means
-// that it cannot be read.
+// Fetch returns the body of a key from memory or from disk, or nil for none. It waits for the disk
+// until ctx ends. Unless memory is short, the body returns to memory. cold.ErrDamaged means that the
+// body cannot be read.
 func (s *Shard) Fetch(ctx context.Context, key uint64) ([]byte, error) {
 	return s.fetch(ctx, key, !s.cfg.short())
 }
 
-// Warm is Fetch for a caller that is about to write to the key: the body always returns to
+// Warm is like Fetch, but for a caller that is about to write to the key: the body always returns to
 // memory.
 func (s *Shard) Warm(ctx context.Context, key uint64) error {
 	_, err := s.fetch(ctx, key, true)
@@ -106,7 +106,7 @@ func (s *Shard) fetch(ctx context.Context, key uint64, keep bool) ([]byte, error
 	for {
 		held := s.Current()
 		body, err := held.fetch(ctx, key, keep)
-		// Bodies that a snapshot has replaced meanwhile have removed their records.
+		// If a snapshot has replaced the bodies meanwhile, their records are gone. Ask the new bodies.
 		if err == nil || ctx.Err() != nil || s.Current() == held {
 			return body, err
 		}
@@ -127,9 +127,9 @@ func (b *Bodies) fetch(ctx context.Context, key uint64, keep bool) ([]byte, erro
 	}
 }
 
-// FetchMark returns the body of a mark of these bodies, also if the body has moved since, as long as the record
-// exists. It returns ErrMoved if the record was removed because the body has moved. Otherwise it does the same
-// as Shard.Fetch.
+// FetchMark returns the body that a mark of these bodies stands for. The body may have moved since, as
+// long as its record exists. FetchMark returns ErrMoved if the record is gone because the body has
+// moved. Like Fetch, it waits until ctx ends, and returns the body to memory unless memory is short.
 func (b *Bodies) FetchMark(ctx context.Context, key uint64, mark []byte) ([]byte, error) {
 	body, err := b.read(ctx, key, mark, !b.shard.cfg.short())
 	if err != nil && b.shard.Current() != b {
@@ -138,7 +138,7 @@ func (b *Bodies) FetchMark(ctx context.Context, key uint64, mark []byte) ([]byte
 	return body, err
 }
 
-// read reads the body of a mark of a key, and returns it to memory if keep is set.
+// read reads the body that a mark of a key stands for. If keep is set, the body returns to memory.
 func (b *Bodies) read(ctx context.Context, key uint64, mark []byte, keep bool) ([]byte, error) {
 	body, err := b.out.records.Read(ctx, Hash(key), versionOf(mark))
 	if err = b.ofMark(key, mark, err); err != nil {
@@ -152,7 +152,7 @@ func (b *Bodies) read(ctx context.Context, key uint64, mark []byte, keep bool) (
 	return padded(slices.Clip(body)), nil
 }
 
-// lost describes an error of reading a record.
+// lost adds the key to an error of reading its record.
 func (c *Config) lost(verb string, key uint64, err error) error {
 	err = fmt.Errorf("cannot %s %s %d: %w", verb, c.What, key, err)
 	if errors.Is(err, cold.ErrDamaged) {
@@ -169,8 +169,8 @@ func (b *Bodies) ofMark(key uint64, mark []byte, err error) error {
 	return err
 }
 
-// returnLocked replaces a mark by the body that was read, if the mark is still there. A nil
-// body means that its record is gone.
+// returnLocked replaces a mark by the body that was read, if the mark is still there. body is nil if
+// it had moved before it was read.
 func (b *Bodies) returnLocked(key uint64, mark, body []byte) {
 	if body == nil || string(b.Peek(key)) != string(mark) {
 		return
@@ -191,9 +191,9 @@ type marked struct {
 // readsAtOnce bounds the bodies that Apply reads concurrently.
 const readsAtOnce = 16
 
-// LockReturned reads the bodies of keys back into memory, and returns with a lock held. No body
-// moves until the caller releases the lock by Unlock. On an error the lock is free and nothing
-// observable has changed. It reads the disk without the lock. It calls keys several times.
+// LockReturned reads the bodies of keys back into memory, and returns with a lock held. No body moves
+// until the caller releases the lock by Unlock. If it returns an error, it holds no lock and has
+// changed nothing observable. It calls keys several times. It reads the disk without the lock.
 func (b *Bodies) LockReturned(keys func(yield func(key uint64))) error {
 	var read []marked
 	for {
@@ -214,7 +214,7 @@ func (b *Bodies) LockReturned(keys func(yield func(key uint64))) error {
 // Unlock releases the lock of LockReturned.
 func (b *Bodies) Unlock() { b.pages.mu.Unlock() }
 
-// marked returns each of the keys whose body is on disk, once.
+// marked returns the keys whose bodies are on disk, without duplicates.
 func (b *Bodies) marked(keys func(yield func(key uint64))) (all []marked) {
 	if b.out == nil || b.out.keys.Load() == 0 {
 		return nil

@@ -15,8 +15,8 @@ import (
 // them directly to a file.
 const spillBytes = 1 << 20
 
-// Tick sets the time, in a unit that the owner chooses. Bodies loaded from a snapshot count
-// as read at that moment.
+// Tick sets the time, in a unit that the owner chooses. A body loaded from a snapshot counts as read
+// when it is loaded.
 func (s *Shard) Tick(now uint32) { s.clock.Store(now) }
 
 // Moved returns how many bodies left memory and returned since the process started.
@@ -41,7 +41,7 @@ func (s *Shard) Ages(to *Ages) {
 	})
 }
 
-// Bytes returns the total.
+// Bytes returns the total size of the bodies.
 func (a *Ages) Bytes() (total int64) {
 	for _, bytes := range a {
 		total += bytes
@@ -49,11 +49,11 @@ func (a *Ages) Bytes() (total int64) {
 	return total
 }
 
-// Oldest returns an idle time. The bodies that are idle for at least that time have at least bytes
-// bytes in total. If all bodies have fewer, it returns 0.
-func (a *Ages) Oldest(bytes int64) (idle uint32) {
+// Oldest returns the longest idle time for which bodies of at least wanted bytes together have been
+// idle. It returns 0 if all bodies together have fewer bytes.
+func (a *Ages) Oldest(wanted int64) (idle uint32) {
 	for n := len(a) - 1; n > 0; n-- {
-		if bytes -= a[n]; bytes <= 0 {
+		if wanted -= a[n]; wanted <= 0 {
 			return 1 << (n - 1)
 		}
 	}
@@ -71,10 +71,10 @@ func (b *Bodies) idleFor(page *page, i int) uint32 {
 	return now - min(now, at)
 }
 
-// Spill moves bodies that were idle for the given number of ticks out of memory, until it
-// has checked all, moved about bytesMax, or proceed returns false. The next call
-// continues there. It returns how many bodies it moved. On an error, which is cold.ErrFull
-// while the disk is full, the bodies that it was about to move stay in memory.
+// Spill moves bodies that were idle for the given number of ticks out of memory, until it has checked
+// all, moved about bytesMax, or proceed returns false. The next call continues there. Spill returns
+// how many bodies it moved. It returns cold.ErrFull if the disk is full. After any error, the bodies
+// that it was about to move stay in memory.
 func (s *Shard) Spill(idle uint32, bytesMax int64, proceed func() bool) (keys int, err error) {
 	held := s.Current()
 	if held.out == nil {
@@ -95,8 +95,9 @@ func (s *Shard) Spill(idle uint32, bytesMax int64, proceed func() bool) (keys in
 	return r.moved, err
 }
 
-// SpillLoaded moves bodies out of memory if that is short. The caller has loaded those up to
-// a hash from a snapshot, ascending. If the disk is full, they stay.
+// SpillLoaded moves bodies out of memory if memory is short. The caller loads bodies from a
+// snapshot in the order of their keys' hashes, and has loaded those up to the hash last. If the
+// disk is full, the bodies stay in memory.
 func (b *Bodies) SpillLoaded(last uint64) error {
 	if b.out == nil || !b.shard.cfg.short() {
 		return nil
@@ -126,7 +127,7 @@ type round struct {
 	ended bool // the round stopped before it had checked all
 }
 
-// newRound returns a round. The caller holds the turn.
+// newRound starts a round. The caller holds spilled.turn.
 func (b *Bodies) newRound(idle uint32, bytesMax int64, proceed func() bool) *round {
 	return &round{Bodies: b, idle: idle, left: bytesMax, proceed: proceed, cleared: b.out.cleared.Load()}
 }
@@ -192,13 +193,13 @@ func (r *round) write() error {
 	return nil
 }
 
-// mark puts marks in place of the first written bodies that share a page, unless they
-// have changed. It returns the other records.
+// mark replaces the written bodies of one page by marks: the page that has the first of written. It
+// skips bodies that have changed. It returns the records of other pages.
 func (r *round) mark(written []cold.Record) (rest []cold.Record) {
 	r.pages.mu.Lock()
 	defer r.pages.mu.Unlock()
 	if r.out.cleared.Load() != r.cleared {
-		return nil // all records have gone
+		return nil // all records are gone
 	}
 	page := r.pages.page(written[0].Key)
 	b := newPageBuilder(page.keys())
@@ -230,7 +231,7 @@ func (r *round) mark(written []cold.Record) (rest []cold.Record) {
 	return rest
 }
 
-// skipLocked skips the first records as long as their bodies have changed.
+// skipLocked removes records from the front while changed reports true. It lists them as unneeded.
 func (r *round) skipLocked(records []cold.Record, changed func(*cold.Record) bool) []cold.Record {
 	for len(records) > 0 && changed(&records[0]) {
 		r.out.gone = append(r.out.gone, records[0].Key)

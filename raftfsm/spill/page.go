@@ -6,17 +6,17 @@ import (
 	"unsafe"
 
 	"github.com/countd/countd/engine"
-	"github.com/countd/countd/engine/golomb"
+	"github.com/countd/countd/internal/wire"
 )
 
-// page is an immutable page of some keys of a shard; only the times in its heads change. It
-// is the first part of one block of memory, in the order of the keys' hashes:
+// page is an immutable page of some keys of a shard; only the times in its heads change. It begins a
+// block of memory, whose parts are in the order of the keys' hashes:
 //
-//	page | head … | bodies | golomb.RicePadding zeros
+//	page | head … | bodies | wire.RicePadding zeros
 //
-// In place of a body that is on disk there is a mark, as in disk.go. A look-up waits for
-// memory twice: for the heads, whose address it has from the directory, and for the body.
-// No part has a pointer, so the block is a slice of words to the garbage collector.
+// In place of a body on disk there is a mark (disk.go). A look-up waits for memory twice: for the
+// heads, whose address the directory has, and for the body. No part has a pointer, so the garbage
+// collector does not scan the block.
 type page struct {
 	count uint32 // number of keys
 	size  uint32 // bytes of the bodies and their padding
@@ -26,10 +26,10 @@ type page struct {
 // head is a key of a page.
 type head struct {
 	key uint64
-	end uint32 // of its body in the bodies; it begins at the end of the one before
-	// touched is when the key was last read or written, by the clock of the pages. Readers
-	// set it concurrently with each other and with a writer that copies the page, so all
-	// access is atomic. A lost update only makes a key look idle for longer.
+	end uint32 // end of its body in page.bodies; the body begins at the end of the previous one
+	// touched is the time of the last read or write of the key, by the clock of the pages.
+	// Readers set it concurrently with each other and with a writer that copies the page,
+	// so all access is atomic. A lost update only makes a key look idle for longer.
 	touched uint32
 }
 
@@ -42,7 +42,7 @@ const (
 
 // newPage returns a page for a number of keys and of bytes of bodies, which the caller fills.
 func newPage(sharedBits uint8, keys, bodies int) *page {
-	size := bodies + golomb.RicePadding
+	size := bodies + wire.RicePadding
 	bytes := max(pageBytes+headBytes*keys+size, pageBytes+headBytes) // heads has a valid pointer without keys, too
 	block := make([]uint64, (bytes+wordBytes-1)/wordBytes)
 	p := (*page)(unsafe.Pointer(&block[0]))
@@ -69,8 +69,7 @@ func (p *page) key(i int) uint64 { return p.heads()[i].key }
 // body returns the body of key i, or its mark, with the padding that a bit reader needs.
 func (p *page) body(i int) []byte { return p.bodies()[p.start(i):p.start(i+1)] }
 
-// start returns where the body of key i begins in the bodies, which is where that of the
-// key before ends.
+// start returns where the body of key i begins in the bodies: at the end of the previous body.
 func (p *page) start(i int) int {
 	if i == 0 {
 		return 0
@@ -78,7 +77,7 @@ func (p *page) start(i int) int {
 	return int(p.heads()[i-1].end)
 }
 
-// touchedAt returns when key i was last read or written.
+// touchedAt returns the time of the last read or write of key i.
 func (p *page) touchedAt(i int) uint32 { return atomic.LoadUint32(&p.heads()[i].touched) }
 
 // touch marks key i as read now.
@@ -88,7 +87,6 @@ func (p *page) touch(i int, now uint32) {
 	}
 }
 
-// find returns the position of a key, or -1.
 func (p *page) find(key uint64) int {
 	heads := p.heads()
 	for i := range heads {
@@ -107,7 +105,6 @@ func (p *page) prefetch() {
 	engine.Prefetch(at+2*lineBytes, at+3*lineBytes)
 }
 
-// bodyOf returns the body of a key, or nil.
 func (p *page) bodyOf(key uint64) []byte {
 	if i := p.find(key); i >= 0 {
 		return p.body(i)
@@ -115,14 +112,13 @@ func (p *page) bodyOf(key uint64) []byte {
 	return nil
 }
 
-// place returns how many keys have a lower hash.
+// place returns the number of keys with a lower hash.
 func (p *page) place(hash uint64) int {
 	return sort.Search(p.keys(), func(i int) bool { return Hash(p.key(i)) >= hash })
 }
 
-// with returns a copy of the page with another body for one key, or without the key
-// if body is nil. The writer copies the bodies on both sides whole, because it holds up
-// all other writes of the shard.
+// with returns a copy of the page with another body for one key, or without the key if body is nil. It
+// copies the other bodies in bulk, because the other writes of the shard wait for it.
 func (p *page) with(key uint64, body []byte, now uint32) *page {
 	there := 1 // number of heads of the key in the copy
 	if body == nil {
@@ -135,9 +131,9 @@ func (p *page) with(key uint64, body []byte, now uint32) *page {
 		to = from
 	}
 	heads, bodies := p.heads(), p.bodies()
-	low, high := p.start(from), p.start(to) // of the bodies that are not copied
-	shift := low + len(body) - high         // of the bodies behind them
-	next := newPage(p.bits, len(heads)-(to-from)+there, len(bodies)-golomb.RicePadding+shift)
+	low, high := p.start(from), p.start(to) // the bodies that are not copied
+	shift := low + len(body) - high         // how far the bodies at and after high move
+	next := newPage(p.bits, len(heads)-(to-from)+there, len(bodies)-wire.RicePadding+shift)
 
 	copies := next.heads()
 	copyHeads(copies, heads[:from], 0)
@@ -161,7 +157,7 @@ func copyHeads(dst, src []head, shift int) {
 	}
 }
 
-// cut splits the page by the next bit of the hash.
+// cut splits the page by the first bit of the hash that its keys do not share.
 func (p *page) cut() (low, high *page) {
 	halves := [2]pageBuilder{newPageBuilder(p.keys()), newPageBuilder(p.keys())}
 	for i := range p.keys() {
@@ -186,7 +182,6 @@ func (b *pageBuilder) add(key uint64, body []byte, touched uint32) {
 	b.heads, b.bodies = append(b.heads, head{key, uint32(b.bytes), touched}), append(b.bodies, body)
 }
 
-// addKey adds key i of a page.
 func (b *pageBuilder) addKey(f *page, i int) { b.add(f.key(i), f.body(i), f.touchedAt(i)) }
 
 func (b *pageBuilder) addAll(f *page) {

@@ -5,18 +5,18 @@ import (
 	"sync/atomic"
 )
 
-// pageTable holds the bodies of all keys of a shard in an extendible hash table
-// (Fagin, Nievergelt, Pippenger and Strong, 1979): a directory of 2^bits pages, indexed
-// by the first bits of a key's hash. A page never changes; a write stores a new page in
-// the directory. So a reader needs no lock and always sees a whole page, and a snapshot
-// is a copy of the directory.
+// pageTable holds the bodies of all keys of a shard in an extendible hash table (Fagin,
+// Nievergelt, Pippenger and Strong, 1979). The first bits of a key's hash index a
+// directory of 2^bits pages. A page never changes; a write stores a new page in the
+// directory. So a reader needs no lock and always sees a whole page, and a snapshot is
+// a copy of the directory.
 type pageTable struct {
 	dir   atomic.Pointer[directory]
 	keys  atomic.Int64
-	bytes atomic.Int64   // of pages
+	bytes atomic.Int64   // memory of all pages
 	clock *atomic.Uint32 // the current time, in the unit of touched
-	// bytesMax is the size at which a page of several keys is split in two. A write copies
-	// its page.
+	// bytesMax is the size at which a page of several keys is split in two. It is small, because a
+	// write copies its page.
 	bytesMax int
 
 	// mu is held by writers. A writer derives a new page only from the page that it
@@ -41,7 +41,6 @@ func newPageTable(clock *atomic.Uint32, bytesMax int) *pageTable {
 	return p
 }
 
-// clear removes all keys.
 func (p *pageTable) clear() {
 	d := &directory{slots: make([]atomic.Pointer[page], 1)}
 	d.slots[0].Store(newPage(0, 0, 0))
@@ -52,7 +51,6 @@ func (p *pageTable) clear() {
 
 func (d *directory) slot(hash uint64) int { return int(hash >> 1 >> (63 - d.bits)) }
 
-// page returns the page of a hash.
 func (p *pageTable) page(hash uint64) *page {
 	d := p.dir.Load()
 	return d.slots[d.slot(hash)].Load()
@@ -70,7 +68,7 @@ func (p *pageTable) get(key uint64) []byte {
 	return page.body(i)
 }
 
-// peek is get for internal reads, which do not make a key look active.
+// peek is like get, but for internal reads, which do not make a key look active.
 func (p *pageTable) peek(key uint64) []byte {
 	return p.page(Hash(key)).bodyOf(key)
 }
@@ -123,8 +121,9 @@ func (p *pageTable) double(d *directory) {
 	p.dir.Store(next)
 }
 
-// merge merges the page of a hash with its neighbour, which differs in the last bit only, while both
-// together are small enough that the next returning body does not split them again.
+// merge merges the page of a hash with the neighbour that differs in the last bit only. It goes on
+// with the result. It leaves a quarter of the page's size free, so that the next body that returns
+// does not split the page again.
 func (p *pageTable) merge(hash uint64) {
 	for {
 		page := p.page(hash)
@@ -170,9 +169,8 @@ func (p *pageTable) pages() (all []*page) {
 	return all
 }
 
-// each calls visit with the pages by hash, starting at the page of a hash, until visit
-// returns false. It may visit a page that changes meanwhile in its old form, or as
-// several.
+// each calls visit with the pages by hash, starting at the page of a hash, until visit returns false.
+// If a page changes meanwhile, visit may receive its old form, or its parts.
 func (p *pageTable) each(hash uint64, visit func(*page) bool) {
 	d := p.dir.Load()
 	for i := d.slot(hash); i < len(d.slots); {

@@ -8,13 +8,13 @@
 // Invariant: a key has a body, whether in memory or on disk, if and only if the ops of the
 // log gave it one. Moving it changes neither the body nor the number of keys.
 //
-//   - Apply calls LockReturned with the keys that its entry needs before its first op. All of
-//     them are then in memory, and stay there until it unlocks, so answers, refusals and
-//     digests are those of a replica that never moved anything. The leader reads them before
-//     it proposes (Warm), so Apply rarely waits for the disk. Apply does not rely on that: the
-//     entry may be old, or another node's, and the body may have left again.
-//   - Apply reads no other body. So an entry neither waits for nor fails on a body that none of its
-//     ops needs, even if the entry counts in the row with the body's key.
+//   - Before its first op, Apply calls LockReturned with the keys that the entry needs. Their
+//     bodies are then in memory, and stay there until Apply unlocks. So answers, refusals and
+//     digests are those of a replica that never moved a body. The leader reads these bodies
+//     before it proposes (Warm), so Apply rarely waits for the disk. Apply does not rely on that:
+//     the entry may be old, or another node's, and the body may have left memory again.
+//   - Apply reads no other body. If an op only counts in the row of a key, a damaged body of that
+//     key cannot stop its entry.
 //   - A mark is stored in a page only after its record was written, and a record is removed
 //     only after no page has its mark. A reader that finds no record, but still finds the
 //     mark in the page, therefore knows that the record is lost: it returns ErrLost.
@@ -38,14 +38,14 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/cold"
-	"github.com/countd/countd/internal/splitmix"
+	"github.com/countd/countd/internal/wire"
 )
 
 // Place is where the bodies of idle keys may be stored. With the zero Place they stay in
 // memory.
 type Place struct {
 	Store *cold.Store
-	Group uint32 // whose bodies they are
+	Group uint32 // Raft group of the replica
 	// Tight reports whether memory is short. If so, bodies loaded from a snapshot leave
 	// memory, and bodies that are read do not return to it.
 	Tight func() bool
@@ -56,7 +56,7 @@ func (p *Place) short() bool { return p.Tight != nil && p.Tight() }
 // Config configures a Shard.
 type Config struct {
 	Place
-	// What is the name of a body in errors, which precedes its key.
+	// What names a body in errors, such as "the feed of user". The key follows it.
 	What string
 	// PageBytes is the size at which a page of several keys is split in two. A write copies
 	// its page.
@@ -80,14 +80,14 @@ type Shard struct {
 // NewShard returns a Shard, whose owner calls Show before anything else.
 func NewShard(cfg Config) *Shard { return &Shard{cfg: cfg} }
 
-// New returns empty bodies. Show makes them those of the shard.
+// New returns empty bodies. Show makes them current.
 func (s *Shard) New() *Bodies {
 	b := &Bodies{shard: s, pages: newPageTable(&s.clock, s.cfg.PageBytes), out: newSpilled(&s.cfg.Place)}
 	s.newest.Store(b)
 	return b
 }
 
-// Show makes bodies those of the shard and disposes of the earlier ones.
+// Show makes bodies the current bodies of the shard, and disposes of the earlier ones.
 func (s *Shard) Show(b *Bodies) {
 	if was := s.current.Swap(b); was != nil {
 		was.Dispose()
@@ -104,7 +104,7 @@ func (s *Shard) Close() { s.Current().Dispose() }
 // Stats are the sizes of bodies.
 type Stats struct {
 	Keys  uint64 // with a body in memory or on disk
-	Slots int    // of the directory of pages
+	Slots int    // length of the directory of pages
 	Bytes uint64 // in memory
 
 	Spilled, SpilledBytes uint64 // bodies on disk
@@ -134,13 +134,13 @@ type Bodies struct {
 }
 
 // Hash orders keys. It is a bijection.
-func Hash(key uint64) uint64 { return splitmix.Next(key) }
+func Hash(key uint64) uint64 { return wire.MixNext(key) }
 
-// Get returns the body of a key, or its mark, or nil, and marks the key as active. The caller
-// must not change it.
+// Get returns the body of a key, or its mark, or nil, and marks the key as active. The caller must not
+// change the bytes.
 func (b *Bodies) Get(key uint64) []byte { return b.pages.get(key) }
 
-// Peek is Get for internal reads, which do not make a key active.
+// Peek is like Get, but for internal reads, which do not make a key active.
 func (b *Bodies) Peek(key uint64) []byte { return b.pages.peek(key) }
 
 // Stats returns the sizes of the bodies.
@@ -181,7 +181,7 @@ func (b *Bodies) Dispose() {
 // getAtOnce is how many keys GetMany looks up at once, so that their cache misses overlap.
 const getAtOnce = 32
 
-// bodyStartBytes is how many bytes of a body every visit of GetMany reads.
+// bodyStartBytes is the part of a body that GetMany prefetches, because every visit reads it.
 const bodyStartBytes = 16
 
 // GetMany calls visit with the position of each key that has a body, and with the body or its

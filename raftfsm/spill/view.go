@@ -2,8 +2,8 @@ package spill
 
 import "github.com/countd/countd/engine/cold"
 
-// View walks all bodies as they were at one moment, those on disk too, by the hashes of their
-// keys.
+// View walks all bodies as they were at one moment, by the hashes of their keys. It also reads the
+// bodies on disk.
 type View struct {
 	Keys uint64 // in total
 
@@ -33,8 +33,8 @@ func (v *View) More() bool {
 	return v.at < len(v.pages)
 }
 
-// Next returns the next body, which More found, valid until the next call. cold.ErrDamaged
-// means that it cannot be read.
+// Next returns the next body, which is valid until the next call. The caller first checks that More
+// returns true. cold.ErrDamaged means that the body cannot be read.
 func (v *View) Next() (key uint64, body []byte, err error) {
 	page, i := v.pages[v.at], v.i
 	v.i++

@@ -8,21 +8,23 @@ import (
 	"github.com/countd/countd/raftfsm/rows"
 )
 
-// Kind is raftfsm.Kind of unread numbers.
+// Kind implements raftfsm.Kind for unread numbers.
 type Kind struct{}
 
 func (Kind) Number() codec.Kind                 { return codec.KindUnread }
 func (Kind) New(raftfsm.Places) raftfsm.Machine { return New() }
-func (Kind) TakesSources() bool                 { return true }
+func (Kind) Traits() raftfsm.Traits {
+	return raftfsm.Traits{Sources: true, Columns: true, FloorZero: true}
+}
 
 // Check implements raftfsm.Kind. Every entry needs the leader's time, even if none of its requests
 // has an identity.
-func (Kind) Check(id *dedup.RequestID, p []byte, see *raftfsm.SectionVisitor) (ops int, clocked bool, err error) {
+func (Kind) Check(id *dedup.RequestID, p []byte, v raftfsm.Visitor) (ops int, clocked bool, err error) {
 	var u contents
-	if ops, err = u.Decode(id, p, true); err != nil {
-		return ops, false, err
+	if ops, err = u.Decode(id, p, true); err == nil && v != nil {
+		err = u.batch.Visit(v, func(i int) raftfsm.Table { return u.tables[i] })
 	}
-	return ops, true, u.batch.Visit(see.Op, func(i int) raftfsm.Table { return u.tables[i] })
+	return ops, true, err
 }
 
 // Walk implements raftfsm.Kind.

@@ -6,24 +6,24 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/rows"
 )
 
-// opKind is the number of an op in a log entry. Ops on cursors and the sweep need the leader's time
-// before them in the entry. The value of a cursor is at least 1, and one more than the number of its
-// notice or firing.
+// opKind is the number of an op in a log entry. An entry with ops on cursors or the sweep has the
+// leader's time before them. The value of a cursor is the number of its notice or firing plus 1.
 type opKind uint8
 
 const (
 	opTake   opKind = 4 // subtracts the values, but not below 0
 	opRaise  opKind = 24
 	opBegin  opKind = 25 // sets the cursors that are not set
-	opPlace  opKind = 26 // a restore: sets the cursors, also to 0, and the day
-	opForget opKind = 27 // deletes the row: a restore
+	opPlace  opKind = 26 // sets the cursors, also to 0, and the day; only for a restore
+	opForget opKind = 27 // deletes the row; only for a restore
 	opSweep  opKind = 28
 )
 
-// form is the meaning of the number of an op.
+// form is what an op's number means.
 type form struct {
 	name  string
 	table raftfsm.Table
@@ -41,12 +41,23 @@ var forms = [...]form{
 
 func (k opKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), forms[k].name) }
 
-// AppendOp appends an op on a table under key, which replaces the op's id. It panics on an op that
-// has no form.
-func AppendOp(w *raftfsm.RequestWriter, table raftfsm.Table, key uint64, op *engine.Op) {
-	number := slices.IndexFunc(forms[:], func(f form) bool { return f.name != "" && f.table == table && f.kind == op.Kind })
-	if number < 0 || table > Cursors || table == Cursors && !isCursorOp(op.Kind, op.Cells) {
-		rows.PanicOn(op)
+// CursorOps are ops on cursors. The ops on counts are counters.Ops. They implement raftfsm.Ops.
+type CursorOps []engine.Op
+
+func (o CursorOps) Len() int                                     { return len(o) }
+func (o CursorOps) ID(op int) uint64                             { return o[op].ID }
+func (o CursorOps) Refusable(int, []int64) (_ uint8, could bool) { return 0, false }
+func (o CursorOps) Fits(kind codec.Kind, _ int) error {
+	return raftfsm.FitsOnly(codec.KindUnread, kind)
+}
+func (o CursorOps) See(v raftfsm.Visitor, key uint64, op int) error {
+	return v.Op(Cursors, key, &o[op])
+}
+
+func (o CursorOps) AppendTo(w *raftfsm.RequestWriter, key uint64, op int) {
+	number := slices.IndexFunc(forms[:], func(f form) bool { return f.name != "" && f.table == Cursors && f.kind == o[op].Kind })
+	if number < 0 || !isCursorOp(o[op].Kind, o[op].Cells) {
+		rows.PanicOn(&o[op])
 	}
-	rows.AppendOp(w, byte(number), key, op, table == Cursors)
+	rows.AppendOp(w, byte(number), key, &o[op], true)
 }

@@ -23,7 +23,7 @@ func cursorOp(kind engine.OpKind, number uint8, at int64) *engine.Op {
 func TestCursorsNeedAClock(t *testing.T) {
 	var w raftfsm.RequestWriter
 	for name, fill := range map[string]func(){
-		"raise": func() { AppendOp(&w, Cursors, 1, cursorOp(Raise, 1, 1)) },
+		"raise": func() { CursorOps{*cursorOp(Raise, 1, 1)}.AppendTo(&w, 1, 0) },
 		"sweep": func() { AppendSweep(&w, CursorIdleMin, 1) },
 	} {
 		w.Reset(nil, codectest.Whole, &dedup.RequestID{})
@@ -43,9 +43,9 @@ func TestCutsOfRequests(t *testing.T) {
 	entry := dedup.AppendClock(codec.BeginEntry(nil, codec.KindUnread, 2), time.UnixMilli(20_000*dayMillis), testLimits)
 	w.Reset(nil, codectest.Whole, &id)
 	op := engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: engine.FloorMark | 1}, {Column: 1, Value: -3}}}
-	AppendOp(&w, rows.Counts, 7, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: 1}}})
-	AppendOp(&w, Cursors, 7, cursorOp(Raise, 1, 13))
-	AppendOp(&w, rows.Counts, 7, &op)
+	rows.AppendOp(&w, rows.Add, 7, &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 1, Value: 1}}}, false)
+	CursorOps{*cursorOp(Raise, 1, 13)}.AppendTo(&w, 7, 0)
+	rows.AppendOp(&w, rows.Add, 7, &op, false)
 	section := w.Section()
 	entry = codec.AppendChecksum(append(append(entry, section...), section...))
 	u := New()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/rows"
@@ -25,13 +26,20 @@ import (
 const (
 	sweepStateSize = 17
 
-	// SweepRowsMax bounds the rows of one step, and so the delay of the entries behind
+	// SweepRowsMax bounds the rows of one step, and so the delay of the entries after
 	// it: a millisecond or two.
 	SweepRowsMax = 4096
+	// SweepPause is the time between two steps of sweepRows rows. A sweep of 25 million users takes
+	// about 4 hours; there is one sweep a day.
+	SweepPause = time.Second
+	sweepRows  = 2048
 	// CursorIdleMin and CursorIdleMax bound the idle time. Rows store only a day, so
 	// less than two days could be less than one.
 	CursorIdleMin = 48 * time.Hour
 	CursorIdleMax = 10 * 365 * 24 * time.Hour
+	// CursorIdleDefault is how long the cursors of a user stay without a move. A user who returns later
+	// is like a new user.
+	CursorIdleDefault = 30 * 24 * time.Hour
 )
 
 const dayMillis = int64(24 * time.Hour / time.Millisecond)
@@ -53,7 +61,7 @@ func (s SweepState) Due(now time.Time, idle time.Duration) bool {
 	return day > s.Day || day == s.Day && !s.Done
 }
 
-// sweepDay returns the first day of rows that are not idle for long enough.
+// sweepDay returns the first day that is kept: rows that were last moved before it are idle.
 func sweepDay(now, idle int64) int64 { return dayOf(max(0, now-idle)) }
 
 type sweepStep struct {
@@ -138,11 +146,7 @@ func (u *contents) sweep(step sweepStep, now int64) error {
 
 func (s *SweepState) appendTo(dst []byte) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(s.Day))
-	dst = binary.LittleEndian.AppendUint64(dst, s.From)
-	if s.Done {
-		return append(dst, 1)
-	}
-	return append(dst, 0)
+	return append(binary.LittleEndian.AppendUint64(dst, s.From), wire.Bit(s.Done))
 }
 
 func parseSweepState(p []byte) (SweepState, error) {

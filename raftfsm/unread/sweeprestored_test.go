@@ -46,7 +46,7 @@ func TestSweepOfAShardThatIsRestored(t *testing.T) {
 	cursors := func(w *raftfsm.RequestWriter) *dedup.RequestID {
 		for user := uint64(0); w != nil && user < 10; user++ {
 			day := today - int64(user)
-			AppendOp(w, Cursors, user, &engine.Op{Kind: engine.OpSet, Cells: []engine.Cell{{Column: CursorDay, Value: day}, {Column: 1, Value: 1}}})
+			CursorOps{{Kind: engine.OpSet, Cells: []engine.Cell{{Column: CursorDay, Value: day}, {Column: 1, Value: 1}}}}.AppendTo(w, user, 0)
 		}
 		return &dedup.RequestID{}
 	}

@@ -1,7 +1,10 @@
-// Package unread owns what shards of unread numbers are: counts of users, and their cursors in
-// channels and at dots.
+// Package unread owns the state machines of unread numbers. Shards of one kind have counts of users
+// and the users' cursors in channels and at dots. Shards of the other kind, the board, have the
+// channels of notices and the dots, which all users share. It never joins the two: package inbox does.
 //
-// Their ops beyond those of package rows, in the form of an op on a row:
+// Invariant: replicas that applied the same entries have the same rows and the same board.
+//
+// Besides the ops of package rows, it has these, in the form of an op on a row:
 //
 //	take:                  a delta that it subtracts from a count, but not below 0
 //	raise, begin, place:   cursors
@@ -12,6 +15,7 @@ package unread
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
@@ -22,9 +26,9 @@ import (
 
 // Machine is the state machine of one shard of the keyspace of unread numbers. It has two
 // tables under the same keys, which are users. One has counters, like a shard of
-// counters. The other has cursors: column 0 is the day of the log on which the row was
-// last moved, and column n is the cursor of the channel or dot with number n. A stored
-// cursor is one higher than its value, because an absent cursor reads as 0.
+// counters. The other has cursors. Column 0 is the day, by the log's time, of the row's
+// last move. Column n is the cursor of the channel or dot with number n. A stored cursor
+// is one higher than its value, because an absent cursor reads as 0.
 type Machine struct {
 	raftfsm.Base
 	current atomic.Pointer[contents] // replaced whole by Restore
@@ -68,13 +72,24 @@ func (u *Machine) TableOf(t raftfsm.Table) *engine.Table {
 // Bytes implements Machine.
 func (u *Machine) Bytes() uint64 { return u.current.Load().Stats().Bytes }
 
+// SnapshotBytes implements Machine.
+func (u *Machine) SnapshotBytes() uint64 { return u.Bytes() }
+
 // Sweep returns the progress of the sweep of idle cursors.
 func (u *Machine) Sweep() SweepState { return *u.current.Load().swept.Load() }
 
-// Dropped returns how many rows the sweep dropped since the machine was made.
+// Cleanup implements Machine: a step of the sweep.
+func (u *Machine) Cleanup(now time.Time, idle time.Duration) raftfsm.Cleanup {
+	step := raftfsm.Cleanup{Pause: SweepPause}
+	if u.Cursors().Stats().Rows > 0 && u.Sweep().Due(now, idle) {
+		step.Append = func(w *raftfsm.RequestWriter) { AppendSweep(w, idle, sweepRows) }
+	}
+	return step
+}
+
+// Dropped implements Machine. The sweep drops rows.
 func (u *Machine) Dropped() uint64 { return u.dropped.Load() }
 
-// contents is the contents of a shard of unread numbers.
 type contents struct {
 	raftfsm.InMemory
 	counts, cursors *engine.Table
@@ -83,9 +98,9 @@ type contents struct {
 	dropped *atomic.Uint64 // the machine's
 
 	batch  rows.Batch
-	tables []raftfsm.Table // of each op in batch
-	sweeps []sweepStep     // of the ops for tableSweep
-	page   engine.Page     // of load
+	tables []raftfsm.Table // tables of each op in batch
+	sweeps []sweepStep     // sweeps of the ops for tableSweep
+	page   engine.Page     // memory of load
 	set    []engine.Cell
 }
 
@@ -97,7 +112,7 @@ const (
 	tableSweep raftfsm.Table = 2
 )
 
-// The kinds of ops on cursors. A restore also uses the kinds of counters that set and delete.
+// The kinds of ops on cursors. A restore also uses engine.OpSet and engine.OpDelete.
 const (
 	// Raise moves each cell's cursor to its value, never back.
 	Raise = engine.OpAdd
@@ -141,7 +156,7 @@ func (u *contents) op(p []byte, clocked bool) ([]byte, error) {
 	return rest, err
 }
 
-// isCursorOp reports whether cells can belong to an op on cursors: no value is
+// isCursorOp reports whether cells can belong to an op on cursors. No value may be
 // negative, and a moved cursor has a number and a value of 1 or more.
 func isCursorOp(kind engine.OpKind, cells []engine.Cell) bool {
 	for _, c := range cells {
@@ -263,7 +278,6 @@ func (u *contents) Load(_ *codec.StreamReader, kind byte, p []byte) error {
 	return raftfsm.Misplaced(kind)
 }
 
-// captured is a captured shard of unread numbers.
 type captured struct {
 	raftfsm.InMemory
 	counts, cursors *engine.Snapshot

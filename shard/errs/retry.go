@@ -9,16 +9,16 @@ import (
 
 const (
 	// RetryUntil pauses for RetryPauseMin after the first attempt, and doubles the pause up to
-	// RetryPauseMax. An election takes a second or two.
+	// RetryPauseMax.
 	RetryPauseMin = 5 * time.Millisecond
 	RetryPauseMax = 100 * time.Millisecond
 	// pollEvery is the interval at which WaitFor checks its condition.
 	pollEvery = 5 * time.Millisecond
 )
 
-// RetryUntil calls attempt until attempt returns true, with a pause after each failure. It then
-// returns true. If ctx ends during a pause, RetryUntil returns false. It never decides whether
-// something may be repeated.
+// RetryUntil calls attempt until attempt returns true, with a pause after each failure, and then
+// returns true. If ctx ends during a pause, it returns false. The caller decides whether attempt
+// may be repeated.
 func RetryUntil(ctx context.Context, attempt func() (done bool)) bool {
 	for pause := RetryPauseMin; !attempt(); pause = min(2*pause, RetryPauseMax) {
 		select {
@@ -30,8 +30,8 @@ func RetryUntil(ctx context.Context, attempt func() (done bool)) bool {
 	return true
 }
 
-// WaitFor blocks until condition returns nil or ErrDraining, and returns that. If ctx ends
-// first, it returns ctx's error joined with the condition's last one.
+// WaitFor blocks until condition returns nil or ErrDraining, and returns that result. If ctx ends
+// first, it returns ctx's error joined with the last error of condition.
 func WaitFor(ctx context.Context, condition func() error) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()

@@ -6,33 +6,32 @@ import (
 	"time"
 )
 
-// logOffWarn is how far a log's time may differ from the clock before a warning. The clocks of
-// maintained machines differ by less.
+// logOffWarn is the difference of a log's time from the machine's clock above which a warning is
+// logged. The clocks of maintained machines differ by less.
 const logOffWarn = time.Minute
 
-// Clock is the time that stamps a group's entries. It starts at the process's clock or the log's
-// own time, whichever is later, and advances monotonically. If the machine's clock is set back
-// later, the log does not forget anything early. If an earlier clock ran ahead and stamped the
-// log, this clock still advances. A log whose time stood still would forget nothing, and a group
-// with a full memory of keys would refuse new keys.
+// Clock is the time that stamps a group's entries. It starts at the machine's clock or the log's
+// own time, whichever is later, and always advances. So it advances even if the machine's clock is
+// set back, or if an earlier clock ran ahead and stamped the log. If the log's time stood still,
+// keys would never expire, and a group with a full memory of keys would refuse new keys.
 //
-// While the process's clock is ahead, for example after a wrong clock was corrected, this clock
-// runs at twice the speed. So keys expire up to twice as fast, but not all at once. It must catch
-// up, because a group refuses keys whose own time is too far ahead of the log.
+// While the machine's clock is ahead, for example after a correction, this clock runs at twice the
+// speed. So keys expire up to twice as fast, but not all at once. This clock must catch up,
+// because a group refuses keys whose own time is too far ahead of the log.
 type Clock struct {
 	logTime func() time.Time
 	logger  *slog.Logger
 
 	mu struct {
-		sync.Mutex           // the proposer asks for the time, metrics for Behind
-		at         time.Time // the clock's time at the moment since, without a monotonic reading
+		sync.Mutex           // the proposer calls c.now() while metrics call c.Behind()
+		at         time.Time // this clock's time at the moment since, without a monotonic reading
 		since      time.Time
-		late       bool // by more than logOffWarn; already logged
+		late       bool // a difference above logOffWarn was logged
 	}
 }
 
 // NewClock returns a clock that begins with the time start and is never behind logTime, the latest
-// stamp of the applied entries. Outside tests, start is time.Now().
+// stamp of the applied entries. Only tests pass another start than time.Now().
 func NewClock(start time.Time, logTime func() time.Time, logger *slog.Logger) *Clock {
 	c := &Clock{logTime: logTime, logger: logger}
 	c.mu.at, c.mu.since = start.Round(0), time.Now()
@@ -44,8 +43,8 @@ func (c *Clock) now() time.Time {
 	defer c.mu.Unlock()
 	now := time.Now()
 	c.mu.at, c.mu.since = c.readLocked(now), now
-	// This clock never stamps an entry with a later time than c.mu.at. So a later stamp comes from
-	// another process.
+	// A stamp later than c.mu.at comes from another process, because this clock never returns a
+	// later time.
 	if stamped := c.logTime(); stamped.After(c.mu.at) {
 		c.mu.at = stamped
 		if ahead := time.Until(stamped); ahead > logOffWarn {
@@ -61,7 +60,7 @@ func (c *Clock) now() time.Time {
 	return c.mu.at
 }
 
-// Behind returns how far the next stamp would be behind the process's clock, at least 0.
+// Behind returns how far the next stamp would be behind the machine's clock, at least 0.
 func (c *Clock) Behind() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,7 +69,7 @@ func (c *Clock) Behind() time.Duration {
 	return max(0, min(wall.Sub(c.readLocked(now)), wall.Sub(c.logTime())))
 }
 
-// readLocked returns the clock's time, without regard to the log's time.
+// readLocked returns this clock's time, but ignores the log's time.
 func (c *Clock) readLocked(now time.Time) time.Time {
 	passed := now.Sub(c.mu.since)
 	at := c.mu.at.Add(passed)

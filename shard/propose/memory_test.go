@@ -26,7 +26,7 @@ func TestMemoryExpiresBehindAWrongClock(t *testing.T) {
 			id := dedup.ByKey([]byte{byte(key)})
 			w.Reset(nil, codectest.Whole, &id)
 			op := engine.Op{ID: 1, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}
-			counters.AppendOp(&w, 1, &op)
+			counters.Ops{op}.AppendTo(&w, 1, 0)
 			q, err := p.Submit(w.Section(), w.Ops(), true, 0)
 			if err == nil {
 				err = q.Wait(time.NewTimer(time.Minute))

@@ -11,16 +11,16 @@ import (
 // Metrics has the metrics of the stages of a write, summed over the node's groups.
 type Metrics struct {
 	queue, log, apply prometheus.Observer
-	refused           prometheus.Counter // the queue was full
-	keysRefused       prometheus.Counter // the shard already remembers the maximum number of keys
+	refused           prometheus.Counter // requests refused because the queue was full
+	keysRefused       prometheus.Counter // requests refused because the shard remembers the maximal number of keys
 }
 
 // NewMetrics registers the metrics.
 func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	stages := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "countd_write_stage_seconds",
-		Help: "Duration of the stages of a write: queue, a request until its entry is proposed; log, an entry until it is committed and about to be applied; apply, a batch of entries in the state machine.",
-		// From 4 µs, an apply of a few ops, to 8 s.
+		Help: "Duration of the stages of a write. queue: a request until its entry is proposed. log: an entry until it is committed and about to be applied. apply: a batch of entries in the state machine.",
+		// From 4 µs, in which a few ops are applied, to 8 s.
 		Buckets: prometheus.ExponentialBuckets(4e-6, 2, 22),
 	}, []string{"stage"})
 	refused := prometheus.NewCounter(prometheus.CounterOpts{
@@ -44,15 +44,15 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	}, nil
 }
 
-// applied is a state machine's answer, with the time at which it began to apply. The state machine
-// itself sees no clock.
+// applied is a state machine's answer, with the time at which applying began. The state machine
+// itself must not read a clock.
 type applied struct {
 	answer any
 	began  time.Time
 }
 
-// TimedFSM measures the time of a state machine. A Proposer's group must apply entries through
-// one, because Proposer reads its answers.
+// TimedFSM measures the time of a state machine. A Proposer needs a group with a TimedFSM, because
+// it reads the type applied.
 type TimedFSM struct {
 	raft.BatchingFSM
 	Metrics *Metrics

@@ -12,39 +12,39 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// Proposal is the part of a request that concerns one group. Its answer is set once Wait returns
-// anything but ErrOutcomeUnknown.
+// Proposal is the part of a request that concerns one group. The answer is set once Wait has
+// returned anything but ErrOutcomeUnknown.
 type Proposal struct {
-	owner   *Proposer // nil if another node has the proposal, or if it is settled
+	owner   *Proposer // nil if another node has the proposal, or if it was settled from the beginning
 	section []byte    // owned by the proposer until done; immutable once queued
-	Ops     int       // in the section
+	Ops     int       // number of ops in the section
 	Width   int       // columns of each result row; 0 for none
-	clocked bool      // the request's identity or its ops need the leader's time
-	since   time.Time // when it was queued
+	clocked bool      // the request's identity or its ops need the log's time
+	since   time.Time // time of queueing
 
-	queued bool          // waits in a line; guarded by Proposer.mu
+	queued bool          // the proposal waits in a line; guarded by Proposer.mu
 	done   chan struct{} // closed once the fields below are set
 
 	Err    error
-	Result *raftfsm.Result // of the whole entry
+	Result *raftfsm.Result // result of the whole entry
 	number int             // index of the proposal in the entry
 	First  int             // index of its first op in the entry
 }
 
-// load is the proposal's part of QueueOpsMax. A proposal without ops, a read confirmed through the
-// log, uses memory too.
+// load returns the proposal's part of QueueOpsMax. A proposal without ops, which is a read
+// confirmed through the log, uses memory too.
 func (q *Proposal) load() int { return max(q.Ops, 1) }
 
-// large reports whether the proposal waits in the line of large ones.
+// large reports whether the proposal waits in the line of large proposals.
 func (q *Proposal) large() bool { return len(q.section) > smallBytesMax }
 
 // Wait blocks until the request is settled and returns its error. At the deadline it withdraws a
-// queued request (ErrOverloaded) and gives up one that was proposed (ErrOutcomeUnknown). For a
-// Pending proposal, Wait blocks until Settle, because only the caller of Pending knows whether the
-// proposal was sent.
+// queued request (ErrOverloaded), and stops waiting for a proposed one (ErrOutcomeUnknown). For a
+// Pending proposal, Wait ignores the deadline and blocks until Settle, because only the caller of
+// Pending knows whether the proposal was sent.
 func (q *Proposal) Wait(deadline *time.Timer) error {
 	select {
-	case <-q.done: // the usual case for a request's later parts; cheaper than the timer
+	case <-q.done: // the usual case for later parts of a request; cheaper than the timer
 		return q.answer()
 	default:
 	}
@@ -52,7 +52,7 @@ func (q *Proposal) Wait(deadline *time.Timer) error {
 	case <-q.done:
 		return q.answer()
 	case <-deadline.C:
-		deadline.Reset(0) // for the request's other groups
+		deadline.Reset(0) // fires again at once for the request's other groups
 	}
 	if q.owner == nil {
 		<-q.done
@@ -69,7 +69,7 @@ func (q *Proposal) Wait(deadline *time.Timer) error {
 	}
 }
 
-// answer returns why a settled proposal was not applied, or nil.
+// answer returns an error if a settled proposal was not applied.
 func (q *Proposal) answer() error {
 	if q.Err != nil {
 		return q.Err
@@ -89,7 +89,7 @@ func (q *Proposal) answer() error {
 
 func (q *Proposal) Outcome() dedup.Outcome { return q.Result.Outcome(q.number) }
 
-// Use returns how the request used its key, as the shard decided.
+// Use returns how the request used its idempotency key, as decided by the shard.
 func (q *Proposal) Use() dedup.Use { return q.Result.Use(q.number) }
 
 // Position returns the new position of the partition of a source's section.
@@ -103,49 +103,52 @@ func (q *Proposal) Row(i, width int) []int64 {
 	return q.Result.Rows[at : at+width]
 }
 
-// Refused returns the refusals of the proposal's ops. Ops are numbered in the entry.
+// Refused returns the refusals of the proposal's ops. Op numbers count all ops of the entry.
 func (q *Proposal) Refused() []engine.Overflow {
 	return ofOps(q, q.Result.Overflows, func(o engine.Overflow, op int) int { return cmp.Compare(o.Op, op) })
 }
 
-// Cuts returns the deltas of the proposal's ops that floors cut short. Ops are numbered in the
-// entry.
+// Cuts returns the deltas of the proposal's ops that floors reduced. Op numbers count all ops of
+// the entry.
 func (q *Proposal) Cuts() []engine.Cut {
 	return ofOps(q, q.Result.Cuts, func(c engine.Cut, op int) int { return cmp.Compare(c.Op, op) })
 }
 
-// Changed returns the proposal's ops that changed a set of members. Ops are numbered in the entry.
+// Changed returns the numbers of the proposal's ops that changed a set of members. Op numbers
+// count all ops of the entry.
 func (q *Proposal) Changed() []int { return ofOps(q, q.Result.Changed, cmp.Compare[int]) }
 
-// ofOps returns the items of an entry's list that belong to the proposal's ops.
+// ofOps returns the items of an entry's list that belong to the proposal.
 func ofOps[T any](q *Proposal, all []T, byOp func(T, int) int) []T {
 	from, _ := slices.BinarySearchFunc(all, q.First, byOp)
 	to, _ := slices.BinarySearchFunc(all, q.First+q.Ops, byOp)
 	return all[from:to]
 }
 
-// Overflow returns the refusal of op i, if the entry refused it. Calls must come with increasing i;
-// next holds the place in the entry's refusals between them.
-func (q *Proposal) Overflow(i int, next *int) (engine.Overflow, bool) {
+// Overflow returns the refusal of op i, if the entry refused it. Call it with increasing i. The
+// caller sets *place to 0 before the first call; between calls, Overflow stores its position among
+// the entry's refusals there.
+func (q *Proposal) Overflow(i int, place *int) (engine.Overflow, bool) {
 	all := q.Result.Overflows
-	for *next < len(all) && all[*next].Op < q.First+i {
-		*next++
+	for *place < len(all) && all[*place].Op < q.First+i {
+		*place++
 	}
-	if *next < len(all) && all[*next].Op == q.First+i {
-		return all[*next], true
+	if *place < len(all) && all[*place].Op == q.First+i {
+		return all[*place], true
 	}
 	return engine.Overflow{}, false
 }
 
-// Settled returns a proposal that is already answered, with err or with what the caller sets.
+// Settled returns an answered proposal. Its answer is err or, if err is nil, the fields that the
+// caller sets.
 func Settled(err error) *Proposal {
 	q := &Proposal{Err: err, done: make(chan struct{})}
 	close(q.done)
 	return q
 }
 
-// Pending returns a proposal that another node has. The caller must set the answer and then call
-// Settle, at the deadline at the latest, because Wait blocks until then.
+// Pending returns a proposal that is sent to another node. The caller must set the answer and then
+// call Settle, at the deadline at the latest, because Wait blocks until then.
 func Pending() *Proposal { return &Proposal{done: make(chan struct{})} }
 
 // Settle wakes the waiters of a Pending proposal.

@@ -2,38 +2,38 @@ package propose
 
 import "slices"
 
-// These bound the requests of one group that wait or are in flight. Bytes and ops bound the memory
-// whatever the number of callers; a result row takes at most 512 B for each op.
+// These constants bound the requests of one group that wait or are in flight, and so their memory
+// for any number of callers. A result row takes at most 512 B for each op.
 const (
-	// The slowest disk measured, with 10 ms for each sync, commits this many ops in a second.
+	// The slowest measured disk, with 10 ms for each sync, commits QueueOpsMax ops in a second.
 	QueueOpsMax   = 200_000
 	QueueBytesMax = 16 << 20
-	// Large requests may use 1/largeShare of QueueOpsMax and of QueueBytesMax. So small requests
-	// find space however many large ones arrive.
+	// Large requests may use 1/largeShare of QueueOpsMax and of QueueBytesMax, so that small
+	// requests always find space.
 	largeShare = 2
-	// smallBytesMax bounds the section of a small request: about 250 ops.
+	// smallBytesMax bounds the section of a small request. It allows about 250 ops.
 	smallBytesMax = 4 << 10
-	// An entry is full at either of these. A larger single request is an entry by itself. Above
-	// about 10,000 ops an entry gets no cheaper per op, but delays the entries after it.
+	// An entry is full at EntryOpsMax or at EntryBytesMax. A larger request is an entry by itself.
+	// Above about 10,000 ops an entry gets no cheaper per op, but delays later entries.
 	EntryOpsMax   = 16_384
 	EntryBytesMax = 256 << 10
 )
 
 // proposalQueue holds the proposals that wait for one group, and counts the ops and bytes of all
-// proposals, waiting and in flight. Small and large ones wait in separate lines. While both lines
-// wait, each gets half of an entry. So a single op waits for one or two entries, not for all
-// batches before it, and a batch does not wait for all single ops. The queue does not know
-// clients: a client with many requests gets as many turns.
+// proposals, waiting and in flight. Small and large proposals wait in separate lines. While both
+// lines wait, each gets half of an entry. So a single op waits only for one or two entries instead
+// of all large batches before it, and a batch does not wait for all single ops. The queue does not
+// divide space by client.
 //
 // Proposer.mu guards it.
 type proposalQueue struct {
 	small, large line
-	largeFirst   bool // fills the next entry first
-	load         load // of both lines, of reservations, and of entries in flight
-	largeLoad    load // the part of large proposals
+	largeFirst   bool // the large line fills the next entry first
+	load         load // load of all proposals: in both lines, reserved and in flight
+	largeLoad    load // part of load that belongs to large proposals
 }
 
-// load is the size of proposals.
+// load is the total size of some proposals.
 type load struct{ ops, bytes int }
 
 func (l *load) add(q *Proposal, sign int) {
@@ -41,13 +41,13 @@ func (l *load) add(q *Proposal, sign int) {
 	l.bytes += sign * len(q.section)
 }
 
-// fits reports whether q fits the bounds beside the current load. If the load is zero, any
-// proposal fits, so that no request is too large for ever.
+// fits reports whether l plus q is within 1/share of the bounds. If l is zero, any proposal fits;
+// otherwise a large request could never be accepted.
 func (l *load) fits(q *Proposal, share int) bool {
 	return l.ops == 0 || l.ops+q.load() <= QueueOpsMax/share && l.bytes+len(q.section) <= QueueBytesMax/share
 }
 
-// take reserves space for a proposal, or reports false if there is none.
+// take reserves space for a proposal. It returns false if there is not enough space.
 func (u *proposalQueue) take(q *Proposal) bool {
 	if !u.load.fits(q, 1) || q.large() && !u.largeLoad.fits(q, largeShare) {
 		return false
@@ -105,8 +105,8 @@ type entry struct {
 // line is a FIFO queue.
 type line struct {
 	waiting   []*Proposal
-	withdrawn int  // of waiting; at most half of it
-	load      load // of the proposals not withdrawn
+	withdrawn int  // number of withdrawn proposals in waiting; at most half of them
+	load      load // load of the proposals that are not withdrawn
 }
 
 func (l *line) push(q *Proposal) {
@@ -116,7 +116,7 @@ func (l *line) push(q *Proposal) {
 }
 
 // withdraw marks a waiting proposal. Once half of the line is withdrawn, withdraw compacts it:
-// while a disk hangs nobody removes proposals, but callers with short deadlines come and go.
+// while a disk hangs, nothing else removes the proposals of callers whose deadlines have passed.
 func (l *line) withdraw(q *Proposal) {
 	q.queued = false
 	l.load.add(q, -1)
@@ -127,8 +127,8 @@ func (l *line) withdraw(q *Proposal) {
 	}
 }
 
-// moveTo moves proposals from the front of the line to an entry, until they fill 1/share of it. An
-// empty entry accepts any proposal.
+// moveTo moves proposals from the front of the line to an entry, until the entry is filled to
+// 1/share. An empty entry accepts a proposal of any size.
 func (l *line) moveTo(e *entry, share int) {
 	n := 0
 	for _, q := range l.waiting {

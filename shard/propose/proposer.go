@@ -1,6 +1,6 @@
-// Package propose turns the requests that wait for a Raft group into log entries, and gives each
-// request its part of the entry's result. It owns a group's queue and its bounds, the rounds in
-// which a node's groups propose together, and the time that stamps entries.
+// Package propose combines the requests that wait for a Raft group into log entries, and returns
+// its part of the entry's result to each request. It owns a group's queue, the rounds in which a
+// node's groups propose together, and the clock that stamps entries.
 //
 // It never routes, forwards, retries, reads a row, or calls another node. Invariant: every
 // enqueued request is answered exactly once, and a request for which Proposal.Wait returns
@@ -22,19 +22,22 @@ import (
 )
 
 const (
-	// EntriesInFlightMax lets raft write one entry while it applies the previous one.
+	// EntriesInFlightMax allows raft to write one entry while it applies the previous one.
 	EntriesInFlightMax = 2
 	// A second entry in flight must have at least this size. Each entry costs every replica two
-	// syncs and about 0.5 ms of processor time, which is little per op at this size. A smaller one
-	// waits and grows.
+	// syncs and about 0.5 ms of processor time, which is little per op at this size. A smaller
+	// second entry waits and grows.
 	secondEntryOps   = 1024
 	secondEntryBytes = 64 << 10
+	// stampEvery bounds the age of the log's time while entries arrive. The hot lists of counters need a
+	// recent time even for ops that need none. A stamp takes 37 bytes.
+	stampEvery = time.Second
 )
 
-// Proposer combines the requests that wait for one group into log entries: each entry has all
-// requests that arrived while the previous one was written. Rounds decides when the groups of a
-// node propose, so that their entries are written together. An entry that is large enough does not
-// wait for its round.
+// Proposer combines the requests that wait for one group into log entries. Each entry has the
+// requests that arrived while the previous entry was written. Rounds decides when the groups of a
+// node propose, so that their entries are written together. A large enough entry does not wait for
+// a round.
 //
 // Its goroutines are propose and settle. New starts them; Close stops them and waits.
 type Proposer struct {
@@ -43,17 +46,18 @@ type Proposer struct {
 	metrics *Metrics
 	logger  *slog.Logger
 	limits  dedup.Limits
-	clock   *Clock // only propose uses it
+	clock   *Clock    // only propose uses it
+	stamped time.Time // when propose last stamped an entry
 	round   *roundMember
 
 	mu struct {
 		sync.Mutex
 		queue    proposalQueue
-		inFlight int // entries
+		inFlight int // number of entries in flight
 		closed   bool
 	}
-	wake    chan struct{} // capacity 1: an entry may be due
-	flights chan flight   // from propose to settle, in log order
+	wake    chan struct{} // capacity 1; a token means that an entry may be due
+	flights chan flight   // entries on their way from propose to settle, in log order
 	wg      sync.WaitGroup
 }
 
@@ -68,15 +72,15 @@ type flight struct {
 	proposals []*Proposal
 	future    raft.ApplyFuture
 	proposed  time.Time
-	round     uint64 // 0 if it was proposed outside a round
+	round     uint64 // 0 if the entry was proposed outside of a round
 }
 
 // Config configures New. Every field must be set.
 type Config struct {
 	Group   Group
-	Rounds  *Rounds // of the node
+	Rounds  *Rounds // rounds of the node
 	Kind    codec.Kind
-	Clock   *Clock // used by this proposer alone
+	Clock   *Clock // only this proposer may use it
 	Limits  dedup.Limits
 	Metrics *Metrics
 	Logger  *slog.Logger
@@ -106,8 +110,8 @@ func (p *Proposer) Submit(section []byte, ops int, clocked bool, width int) (*Pr
 }
 
 // Reserve is the first half of Submit: it reserves space in the queue. The caller must then call
-// Enqueue or Cancel. Until then it may change the section, but not its length. A request to
-// several groups reserves space in all of them before it enqueues anything.
+// Enqueue or Cancel. Before that, it may change the section, but not its length. So a request to
+// several groups can reserve space in all of them before it enqueues any part.
 func (p *Proposer) Reserve(section []byte, ops int, clocked bool, width int) (*Proposal, error) {
 	q := &Proposal{owner: p, section: section, Ops: ops, Width: width, clocked: clocked, done: make(chan struct{})}
 	p.mu.Lock()
@@ -130,8 +134,7 @@ func (q *Proposal) Cancel() {
 	p.mu.Unlock()
 }
 
-// Enqueue is the second half of Submit. It returns ErrDraining if the proposer was closed
-// meanwhile.
+// Enqueue is the second half of Submit. It returns ErrDraining if the proposer is closed.
 func (q *Proposal) Enqueue() error {
 	p := q.owner
 	q.since = time.Now()
@@ -157,7 +160,7 @@ func (p *Proposer) stateLocked() (waiting int, free bool) {
 	return waiting, p.mu.inFlight == 0
 }
 
-// dueLocked reports whether the next entry should be proposed now.
+// dueLocked reports whether the next entry must be proposed now.
 func (p *Proposer) dueLocked() bool {
 	waiting, load := p.mu.queue.waiting()
 	enough := load.ops >= secondEntryOps || load.bytes >= secondEntryBytes
@@ -185,8 +188,8 @@ func (p *Proposer) withdraw(q *Proposal) bool {
 	return true
 }
 
-// take removes the next entry's proposals from the queue, if it is due, and returns the entry's
-// round. ended is true once the proposer is closed and its queue is empty.
+// take removes the proposals of the next entry from the queue, if an entry is due, and returns the
+// entry's round. ended is true once the proposer is closed and its queue is empty.
 func (p *Proposer) take() (batch []*Proposal, round uint64, ended bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -199,7 +202,7 @@ func (p *Proposer) take() (batch []*Proposal, round uint64, ended bool) {
 	return batch, round, len(batch) == 0 && waiting == 0 && p.mu.closed
 }
 
-// propose turns the queue into entries until the proposer is closed and the queue is empty.
+// propose makes entries of the queue until the proposer is closed and the queue is empty.
 func (p *Proposer) propose() {
 	defer close(p.flights)
 	for range p.wake {
@@ -209,7 +212,7 @@ func (p *Proposer) propose() {
 				return
 			}
 			if len(batch) == 0 {
-				break // the goroutine that makes an entry due sends another token
+				break // whatever makes an entry due sends another token
 			}
 			f := p.launch(batch)
 			f.round = round
@@ -230,7 +233,8 @@ func (p *Proposer) launch(batch []*Proposal) flight {
 		first += q.Ops
 	}
 	entry := codec.BeginEntry(make([]byte, 0, bytes+codec.EntryOverhead), p.kind, width)
-	if clocked {
+	if clocked || f.proposed.Sub(p.stamped) >= stampEvery {
+		p.stamped = f.proposed
 		entry = dedup.AppendClock(entry, p.clock.now(), p.limits)
 	}
 	for _, q := range batch {
@@ -241,12 +245,12 @@ func (p *Proposer) launch(batch []*Proposal) flight {
 	return f
 }
 
-// settle answers the proposals of each entry, in log order. It returns after propose has ended and
-// every entry is answered.
+// settle answers the proposals of each entry, in log order. It ends after propose, when every
+// entry is answered.
 func (p *Proposer) settle() {
 	for f := range p.flights {
 		result, err := p.outcome(f)
-		p.land(f) // first, so that an answered caller finds its space free again
+		p.land(f) // free the space before a caller gets its answer, so that its next request fits
 		for _, q := range f.proposals {
 			q.Result, q.Err = result, err
 			if err == nil && q.Outcome() == dedup.Full {
@@ -257,7 +261,7 @@ func (p *Proposer) settle() {
 	}
 }
 
-// land removes an entry from those in flight and releases its space.
+// land counts an entry as no longer in flight, and releases its space.
 func (p *Proposer) land(f flight) {
 	p.mu.Lock()
 	for _, q := range f.proposals {
@@ -273,11 +277,11 @@ func (p *Proposer) land(f flight) {
 	}
 }
 
-// outcome waits until an entry is applied here. It also returns if the group fails, because raft
-// no longer answers the future then.
+// outcome waits until an entry is applied here, or the group fails, because raft may then never
+// answer the future.
 func (p *Proposer) outcome(f flight) (*raftfsm.Result, error) {
 	answer := make(chan error, 1)
-	go func() { answer <- f.future.Error() }() // ends with the future, or with the process of a failed group
+	go func() { answer <- f.future.Error() }() // ends when the future is answered; for a failed group, with the process
 	var err error
 	select {
 	case err = <-answer:
@@ -288,7 +292,7 @@ func (p *Proposer) outcome(f flight) (*raftfsm.Result, error) {
 	case err == nil:
 		r := f.future.Response().(applied)
 		p.metrics.log.Observe(r.began.Sub(f.proposed).Seconds())
-		if stuck, ok := r.answer.(error); ok { // the entry is committed, and other nodes apply it
+		if stuck, ok := r.answer.(error); ok { // the outcome is unknown here: the entry is committed, and other nodes apply it
 			p.logger.Warn("a log entry is not applied here", "err", stuck, "requests", len(f.proposals))
 			return nil, errs.ErrOutcomeUnknown
 		}
@@ -301,7 +305,7 @@ func (p *Proposer) outcome(f flight) (*raftfsm.Result, error) {
 	}
 }
 
-// Close refuses further requests, and blocks until all waiting ones are answered.
+// Close refuses further requests, and blocks until all waiting requests are answered.
 func (p *Proposer) Close() {
 	p.mu.Lock()
 	again := p.mu.closed
@@ -313,10 +317,10 @@ func (p *Proposer) Close() {
 	p.wg.Wait()
 }
 
-// Behind returns how far the next entry's stamp would be behind the process's clock.
+// Behind returns how far the next entry's stamp would be behind the machine's clock.
 func (p *Proposer) Behind() time.Duration { return p.clock.Behind() }
 
-// wake puts a token into a channel of capacity 1, unless it has one.
+// wake puts a token into a channel of capacity 1, unless the channel has one.
 func wake(token chan struct{}) {
 	select {
 	case token <- struct{}{}:

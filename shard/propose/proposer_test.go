@@ -128,7 +128,7 @@ func sectionOf(id uint64, ops int) *raftfsm.RequestWriter {
 	var w raftfsm.RequestWriter
 	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 	for range ops {
-		counters.AppendOp(&w, id, &engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}})
+		counters.Ops{{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}}.AppendTo(&w, id, 0)
 	}
 	return &w
 }
@@ -593,4 +593,29 @@ func TestProposerUnderStress(t *testing.T) {
 		t.Error("nothing was acknowledged")
 	}
 	mustBeIdle(t, p)
+}
+
+// An entry has the leader's time if the previous one with a time is a second old, even if no request needs it.
+func TestEntriesAreStamped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, g := newFakeProposer(t)
+		g.prompt = true
+		defer p.Close()
+		for i, test := range []struct {
+			pause   time.Duration
+			stamped bool
+		}{{0, true}, {stampEvery / 4, false}, {stampEvery / 4, false}, {stampEvery / 2, true}, {time.Hour, true}, {0, false}} {
+			time.Sleep(test.pause)
+			if err := waitFor(p, mustSubmit(t, p, 7, 1, 0), time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			_, _, sections, err := codec.OpenEntry(g.entry(t, i).entry)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if stamped := sections[0] == codec.SectionClock; stamped != test.stamped {
+				t.Errorf("entry %d, %v after the one before: stamped %v", i, test.pause, stamped)
+			}
+		}
+	})
 }

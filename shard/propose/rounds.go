@@ -8,70 +8,70 @@ import (
 )
 
 const (
-	// After a round, its answered callers often propose again, and the next round waits for them.
-	// It waits at most gatherMax, and at most gatherRounds times the length of the previous round.
+	// The callers that a round has answered often propose again at once. The next round waits for
+	// their proposals, at most gatherMax, and at most gatherRounds times the length of the
+	// previous round.
 	gatherRounds = 2
 	gatherMax    = 10 * time.Millisecond
-	// A round waits for gatherShare/gatherOf of these callers, because some do not return.
+	// It waits for gatherShare/gatherOf of these callers, because some do not propose again.
 	gatherShare, gatherOf = 3, 4
-	// A round waits at most slowRounds times the length of the previous round for its entries,
-	// within these bounds. It leaves a slower group behind, which takes part again once its entry
-	// is answered.
+	// A round ends once its entries are answered. But it waits at most slowRounds times the length
+	// of the previous round, within roundWaitMin and roundWaitMax. A slower group takes part again
+	// once its entry is answered.
 	slowRounds   = 2
 	roundWaitMin = time.Millisecond
 	roundWaitMax = gatherMax
 )
 
-// Rounds makes the groups of a node propose together. So the logs of all replicas sync once for
-// the entries of a round, and one call carries them to a follower. A round begins when no entry of
-// the previous round is in flight, and takes all waiting proposals of all groups. Callers answered
-// by the last round are likely to return at once, so the next round waits for most of them. A
-// single caller waits for nobody.
+// Rounds makes the groups of a node propose together, so that one sync stores all entries of a
+// round, and one write sends them to a follower. A round begins when no entry of the previous
+// round is in flight, and proposes all waiting requests of all groups. Callers that the last round
+// answered probably propose again at once, so the next round waits for most of them. A single
+// caller does not wait.
 //
 // It has no goroutine. Its timer runs only while a round waits.
 type Rounds struct {
 	expect func(entries int) // see NewRounds
 
-	mu struct { // acquired with a proposer's lock held; no proposer's lock is acquired under it
+	mu struct { // acquire it after a proposer's lock, never before
 		sync.Mutex
-		waiting []*roundMember // have proposals and may take part in the next round
-		total   int            // waiting proposals of all groups
+		waiting []*roundMember // members with proposals that may take part in the next round
+		total   int            // number of waiting proposals of all groups
 
 		number   uint64    // number of the last round
-		flying   int       // unanswered entries of the last round; 0 after its end
-		began    time.Time // when the last round began
-		answered int       // proposals answered so far
-		behind   int       // proposals that waited when its first entry was answered
+		flying   int       // number of unanswered entries of the last round; 0 after its end
+		began    time.Time // start of the last round
+		answered int       // number of proposals of the round answered so far
+		behind   int       // number of proposals that waited when the round's first entry was answered
 
-		gather      int // the next round waits for this many proposals,
+		gather      int // number of proposals for which the next round waits,
 		gatherUntil time.Time
-		took        time.Duration // the length of the last round
+		took        time.Duration // length of the last round
 
 		timer *time.Timer
-		at    time.Time // when the timer fires; zero while it is stopped
+		at    time.Time // time at which the timer fires; zero while it is stopped
 	}
 }
 
-// roundMember is the state of one proposer in Rounds. Rounds.mu guards its fields, except where a
-// comment differs.
+// roundMember is the state of one proposer in Rounds. Rounds.mu guards its fields, except turn.
 type roundMember struct {
 	rounds *Rounds
-	wake   chan struct{} // the proposer's wake
-	queued bool          // in Rounds.mu.waiting
-	count  int           // waiting proposals
-	// turn is the number of the round in which the proposer should propose, or 0. The proposer
-	// ends its turn with take. turn is read without a lock.
+	wake   chan struct{} // Proposer.wake
+	queued bool          // the member is in Rounds.mu.waiting
+	count  int           // number of waiting proposals
+	// turn is the number of the round in which the proposer should propose, or 0. take ends the
+	// turn. turn is read without a lock.
 	turn atomic.Uint64
 }
 
-// NewRounds returns the rounds of a node. Each round calls expect, unless it is nil, with the
-// number of its entries right before it proposes them. expect must not block.
+// NewRounds returns the Rounds of a node. Right before a round proposes, it calls expect, unless
+// expect is nil, with the number of its entries. expect must not block.
 func NewRounds(expect func(entries int)) *Rounds { return &Rounds{expect: expect} }
 
 func (r *Rounds) join(wake chan struct{}) *roundMember { return &roundMember{rounds: r, wake: wake} }
 
-// report sets the number of waiting proposals, and whether the proposer has no entry in flight.
-// The caller holds the proposer's lock.
+// report sets the number of waiting proposals. free means that the proposer has no entry in
+// flight. The caller holds the proposer's lock.
 func (m *roundMember) report(waiting int, free bool) {
 	r := m.rounds
 	r.mu.Lock()
@@ -80,8 +80,8 @@ func (m *roundMember) report(waiting int, free bool) {
 	r.beginLocked()
 }
 
-// take ends the proposer's turn, if any, after it proposed an entry or found none to propose. It
-// returns the round of the entry, or 0. The caller holds the proposer's lock.
+// take ends the proposer's turn, if it has one. proposed reports whether the proposer proposed an
+// entry. take returns the round of the entry, or 0. The caller holds the proposer's lock.
 func (m *roundMember) take(proposed bool, waiting int, free bool) (round uint64) {
 	r := m.rounds
 	r.mu.Lock()
@@ -96,8 +96,8 @@ func (m *roundMember) take(proposed bool, waiting int, free bool) (round uint64)
 	return turn
 }
 
-// land counts an entry and its proposals as answered. round is 0 for an entry outside a round. The
-// caller holds the proposer's lock.
+// land counts an entry and its proposals as answered. round is 0 for an entry outside of a round.
+// The caller holds the proposer's lock.
 func (m *roundMember) land(round uint64, proposals, waiting int, free bool) {
 	r := m.rounds
 	r.mu.Lock()
@@ -123,11 +123,11 @@ func (r *Rounds) countLocked(m *roundMember, waiting int, free bool) {
 	}
 }
 
-// landLocked counts an answered entry. With the last one it ends the round and sets what the next
-// round waits for.
+// landLocked counts an answered entry. After the last entry, it ends the round and decides how
+// many proposals the next round waits for.
 func (r *Rounds) landLocked(round uint64, proposals int) {
 	if round != r.mu.number || r.mu.flying == 0 {
-		return // the round was left behind
+		return // a later round has begun without waiting for this entry
 	}
 	if r.mu.answered == 0 {
 		r.mu.behind = r.mu.total
@@ -142,7 +142,7 @@ func (r *Rounds) landLocked(round uint64, proposals int) {
 	r.mu.gatherUntil = now.Add(min(gatherRounds*r.mu.took, gatherMax))
 }
 
-// beginLocked begins a round if it is due. Otherwise it sets the timer to check again.
+// beginLocked begins a round if one is due. Otherwise it sets the timer to check again.
 func (r *Rounds) beginLocked() {
 	if len(r.mu.waiting) == 0 {
 		return

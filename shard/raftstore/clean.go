@@ -6,17 +6,18 @@ import (
 )
 
 const (
-	// moveBytesMax bounds one write of the cleaner, because other writes wait for it.
+	// moveBytesMax bounds one write of the cleaner, because other writes wait while it runs.
 	moveBytesMax = 256 << 10
 
-	// The cleaner moves entries once the dead bytes exceed both cleanSegments segments and
-	// 1/cleanShare of the live bytes. So the dead bytes of a large log stay near half of its live
-	// bytes, and cleaning writes at most two bytes for each byte that callers write.
+	// The cleaner moves live entries once the dead bytes exceed both cleanSegments segments and
+	// 1/cleanShare of the live bytes. So a large log has about half as many dead bytes as live
+	// ones. Cleaning writes at most two bytes for each byte that callers write.
 	cleanSegments = 2
 	cleanShare    = 2
 )
 
-// errMovedMeanwhile is returned for a move of an entry that was deleted or moved meanwhile.
+// errMovedMeanwhile is returned for a move of an entry that is no longer at its collected
+// position.
 var errMovedMeanwhile = errors.New("the entries were deleted or moved")
 
 func (l *Log) wakeCleaner() {
@@ -40,7 +41,7 @@ func (l *Log) runCleaner() {
 			if more, err = l.clean(); errors.Is(err, ErrClosed) {
 				return
 			} else if errors.Is(err, ErrNoSegment) {
-				break // the next rotation wakes it
+				break // the next rotation wakes the cleaner again
 			} else if err != nil {
 				_ = l.fail(fmt.Errorf("cannot clean the log: %w", err))
 				return
@@ -54,7 +55,7 @@ func (l *Log) runCleaner() {
 	}
 }
 
-// clean removes one segment, and reports whether there was one to remove.
+// clean removes one segment. It reports whether there was a segment to remove.
 func (l *Log) clean() (bool, error) {
 	s, live := l.toClean()
 	if s == nil {
@@ -68,8 +69,8 @@ func (l *Log) clean() (bool, error) {
 	return true, l.remove(s)
 }
 
-// toClean returns the segment to remove next, the one with the smallest share of live entries, and
-// whether it has any; nil for none.
+// toClean returns the segment to remove next, which has the smallest share of live entries; nil
+// for none. hasLive reports whether the segment has any live entry.
 func (l *Log) toClean() (least *segment, hasLive bool) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -93,7 +94,7 @@ func (l *Log) toClean() (least *segment, hasLive bool) {
 	return least, true
 }
 
-// moveEntries writes the live entries of a segment again, at the end of the log.
+// moveEntries copies the live entries of a segment to the end of the log.
 func (l *Log) moveEntries(s *segment) error {
 	raw := make([]byte, s.end*sectorBytes)
 	if _, err := s.file.ReadAt(raw, 0); err != nil {
@@ -119,14 +120,14 @@ func (l *Log) moveEntries(s *segment) error {
 	return s.fail(err)
 }
 
-// mover collects items that may have to be written again.
+// mover collects items to copy to the end of the log.
 type mover struct {
 	moves []moving
 	items [][]byte
 	bytes int
 }
 
-// move writes the collected items that are still live. It retries if entries were deleted
+// move copies the collected items that are still live. It retries if some of them were deleted
 // meanwhile.
 func (m *mover) move(l *Log) error {
 	for {

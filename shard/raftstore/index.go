@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// position is where an entry's item begins: a segment, and an address in the data of its sectors,
-// counted without their heads. Segment 0 means no position.
+// position is the place where an entry's item begins. address counts the data bytes of the
+// segment's sectors, without the sectors' heads. Segment 0 means no position.
 type position struct {
 	segment uint32
 	address uint32
@@ -44,7 +44,7 @@ func newIndex() *index {
 	return &index{replicas: map[ReplicaID]*replicaIndex{}, segments: map[uint32]*segment{}}
 }
 
-// live adds to the number of live entries of a segment.
+// live changes the number of live entries of a segment by entries.
 func (x *index) live(segment uint32, entries int) {
 	if s := x.segments[segment]; s != nil {
 		s.live += entries
@@ -72,7 +72,8 @@ func (x *index) create(id ReplicaID, first, last uint64) error {
 	return nil
 }
 
-// entriesMax bounds the entries of a replica. An index of more would take over 16 GiB of memory.
+// entriesMax bounds the entries of a replica. The index of more entries would take over 16 GiB of
+// memory.
 const entriesMax = 1 << 31
 
 func (x *index) drop(id ReplicaID) error {
@@ -116,13 +117,12 @@ func (x *index) move(id ReplicaID, entry uint64, at position) {
 	*p = at
 }
 
-// cuts reports whether deleting entries first to last leaves no gap. The range must cover none of
-// the stored entries, all of them, the oldest ones or the newest ones.
+// cuts reports whether deleting entries first to last leaves no gap. It does if the range covers
+// no stored entry, all of them, only the oldest ones or only the newest ones.
 func (r *replicaIndex) cuts(first, last uint64) bool {
 	return len(r.positions) == 0 || last < r.first || first > r.last() || first <= r.first || last >= r.last()
 }
 
-// cut deletes entries.
 func (x *index) cut(id ReplicaID, first, last uint64) error {
 	r, err := x.replica(id)
 	if err != nil {
@@ -148,7 +148,8 @@ func (x *index) cut(id ReplicaID, first, last uint64) error {
 	if len(r.positions) == 0 {
 		r.first = 0
 	}
-	// Release the memory of a large deletion. After a small one, the next growth does.
+	// Release the memory of a large deletion now. After a small deletion, the next growth of the
+	// slice releases the memory.
 	if deleted > 1024 && deleted > uint64(len(r.positions)) {
 		r.positions = slices.Clone(r.positions)
 	}
@@ -164,7 +165,7 @@ func (x *index) set(id ReplicaID, key, value []byte) error {
 	return nil
 }
 
-// appendTo appends the index without positions, as create and set items.
+// appendTo encodes the index, without positions, as create and set items.
 func (x *index) appendTo(dst []byte) []byte {
 	for _, id := range x.ids() {
 		r := x.replicas[id]

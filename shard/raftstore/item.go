@@ -10,9 +10,9 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// An item is one change of the log. All items but begin, remove and end name a replica first: its
-// group and its own number, both uvarints. Other integers are uvarints too, unless their size is
-// given.
+// An item is one change of the log. After the kind byte, all items but begin, remove and end name
+// a replica by two uvarints, its group and its own number. Other integers are uvarints too, unless
+// their size is given.
 //
 //	entry   1  replica, index, term, type (1), appended at (varint), bytes of extensions,
 //	           bytes of data, extensions, data
@@ -56,13 +56,13 @@ func (id ReplicaID) String() string {
 type item struct {
 	kind        byte
 	id          ReplicaID
-	first, last uint64 // cut, create; first is the index of an entry too
+	first, last uint64 // range of a cut or create; first is also the index of an entry
 	term        uint64
 	entryType   raft.LogType
-	appendedAt  int64    // in nanoseconds of Unix time, 0 for the zero time
-	key, value  []byte   // of a set; an entry has its extensions in key and its data in value
+	appendedAt  int64    // Unix time in nanoseconds, 0 for the zero time
+	key, value  []byte   // key and value of a set; an entry has its extensions in key and its data in value
 	sectors     uint64   // begin
-	segments    []uint32 // begin; remove has one
+	segments    []uint32 // live segments of a begin; the one segment of a remove
 }
 
 func appendReplica(dst []byte, kind byte, id ReplicaID) []byte {
@@ -119,12 +119,12 @@ func appendRemove(dst []byte, segment uint32) []byte {
 	return binary.AppendUvarint(append(dst, itemRemove), uint64(segment))
 }
 
-// itemReader decodes the items of a batch. It stops at the first fault.
+// itemReader decodes the items of a batch. It stops at the first decoding error.
 type itemReader struct{ wire.Reader }
 
 func readItems(batch []byte) itemReader { return itemReader{wire.Reader{Rest: batch}} }
 
-// fault returns the first fault, or nil.
+// fault returns the first decoding error, or nil.
 func (r *itemReader) fault() error {
 	if r.Err == nil {
 		return nil
@@ -132,7 +132,7 @@ func (r *itemReader) fault() error {
 	return damage("an item: %v", r.Err)
 }
 
-// next decodes one item. It returns false at the end and after a fault.
+// next decodes one item. It returns false at the end and after a decoding error.
 func (r *itemReader) next(it *item) bool {
 	if len(r.Rest) == 0 || r.Err != nil {
 		return false
@@ -182,9 +182,9 @@ func (r *itemReader) begin(it *item) {
 	}
 }
 
-// eachItem calls fn with each item of a batch, its bytes and its address. at is the address of the batch's
-// data.
-func eachItem(batch []byte, at uint32, fn func(it *item, raw []byte, at uint32) error) error {
+// eachItem calls fn with each item of a batch, the item's bytes and its address (see position).
+// The batch's data begins at addr.
+func eachItem(batch []byte, addr uint32, fn func(it *item, raw []byte, addr uint32) error) error {
 	r := readItems(batch)
 	var it item
 	for {
@@ -192,7 +192,7 @@ func eachItem(batch []byte, at uint32, fn func(it *item, raw []byte, at uint32) 
 		if !r.next(&it) {
 			return r.fault()
 		}
-		if err := fn(&it, batch[start:len(batch)-len(r.Rest)], at+uint32(start)); err != nil {
+		if err := fn(&it, batch[start:len(batch)-len(r.Rest)], addr+uint32(start)); err != nil {
 			return err
 		}
 	}

@@ -2,12 +2,12 @@
 // one sequence of files. One goroutine writes them, and makes all waiting writes durable with
 // one sync.
 //
-// It knows nothing of the meaning of entries, of other nodes, or of snapshots. It never
-// repairs: it refuses bytes that differ from those written, with ErrDamaged.
+// It knows nothing of the meaning of entries, of other nodes, or of snapshots. It never repairs
+// damage: it returns ErrDamaged for bytes that differ from those written.
 //
-// Invariant: once a call has returned nil, its data is on disk and survives a crash at any
-// moment. After a failed write or sync the log accepts nothing more, because nobody can tell
-// which part of that write is on disk. Only ErrNoSegment leaves the log usable.
+// Invariant: once a call has returned nil, its data is on disk and survives a crash at any moment.
+// After a failed write or sync the log accepts nothing more, because it is unknown which part of
+// that write is on disk. Only ErrNoSegment leaves the log usable.
 package raftstore
 
 import (
@@ -23,17 +23,18 @@ import (
 var (
 	// ErrClosed is returned for a write to a closed log.
 	ErrClosed = errors.New("the log is closed")
-	// ErrGap is returned for entries that do not follow the last one, and for a deletion
+	// ErrGap is returned for entries that do not follow the last stored entry, and for a deletion
 	// that would leave a gap.
 	ErrGap = errors.New("the entries would have a gap")
 	// ErrNoSegment is returned if the log needs a new file but the disk is full or no file
-	// descriptor is free. Nothing was written, and the caller may retry. The exception is
-	// Replica.StoreLogs, which may have written the first of its entries.
+	// descriptor is free. Nothing was written, and the caller may retry. As an exception,
+	// Replica.StoreLogs may have written the first of its entries.
 	ErrNoSegment = errors.New("the log cannot begin its next file")
 )
 
-// NoSegment returns an ErrNoSegment that wraps only cause, a transient error. If it also wrapped
-// ErrNoSegment, scarce.Is would return false for it.
+// NoSegment returns an error that matches ErrNoSegment and wraps cause, a transient error. It does
+// not wrap ErrNoSegment, because scarce.Is returns false for an error that also wraps another
+// cause.
 func NoSegment(cause error) error { return noSegmentError{cause} }
 
 type noSegmentError struct{ why error }
@@ -43,23 +44,23 @@ func (e noSegmentError) Is(target error) bool { return target == ErrNoSegment }
 func (e noSegmentError) Unwrap() error        { return e.why }
 
 const (
-	// SegmentBytesDefault is the size of a segment. A change of segments costs two syncs and a
-	// list of all replicas, which is little compared with 16 MiB of entries.
+	// SegmentBytesDefault is the size of a segment. Beginning a segment costs two syncs and a list
+	// of all replicas, which is little compared with 16 MiB of entries.
 	SegmentBytesDefault = 16 << 20
 	segmentBytesMin     = 16 << 10
 
-	// segmentBytesFirst bounds the size of the first segment. Each segment is twice as large as
-	// the one before, so that a node that stores little uses little disk.
+	// segmentBytesFirst bounds the size of the first segment. Each later segment is twice as large
+	// as the one before, up to the full size, so that a node that stores little uses little disk.
 	segmentBytesFirst = 1 << 20
 
-	// batchBytesMax bounds a batch, and so the time that others wait for it. A larger entry is a
-	// batch of its own.
+	// batchBytesMax bounds a batch, and so the time that other writes wait for it. A larger entry
+	// is a batch of its own.
 	batchBytesMax = 4 << 20
 )
 
 // Options configures Open.
 type Options struct {
-	FS           vfs.FS // nil for the system's
+	FS           vfs.FS // nil for vfs.Default
 	SegmentBytes int    // 0 for SegmentBytesDefault
 }
 
@@ -82,17 +83,18 @@ type Log struct {
 	queue struct {
 		sync.Mutex
 		changed *sync.Cond
-		moves   []*request // come first in a batch, see takeLocked
+		moves   []*request // these precede the waiting requests in a batch, see takeLocked
 		waiting []*request
-		busy    bool // a goroutine is writing, or about to
+		busy    bool // a goroutine is writing or about to write
 		closing bool
-		// expected is how many entries announced by Expect have not arrived. It is a hint: it may
-		// be wrong, and the next batch resets it.
+		// expected is the number of entries announced by Expect that have not arrived. It is only
+		// a hint, which may be wrong, and the next batch resets it.
 		expected int
 		err      error // the first failure; the log writes nothing after it
 	}
 
-	// Only the goroutine that set queue.busy uses the fields up to taken, see writeLocked.
+	// Only the goroutine that set queue.busy uses writing and the fields after it, up to taken;
+	// see writeLocked.
 	writing *segment // the segment mu.active
 	framer  framer
 	batch   []*request
@@ -100,16 +102,16 @@ type Log struct {
 
 	yieldMax time.Duration // yieldMaxDefault except in tests
 
-	next   chan prepared // capacity 1: the prepared segment, which follows writing
+	next   chan prepared // capacity 1: the prepared segment, to be used after the segment writing
 	spares chan *segment // capacity sparesMax: files of removed segments, for later segments
-	wake   chan struct{} // capacity 1: the cleaner may have something to do
+	wake   chan struct{} // capacity 1: a token wakes the cleaner
 	stop   chan struct{} // ends the cleaner
 	wg     sync.WaitGroup
 	closed sync.Once
 }
 
-// Open opens the log in dir, or creates one if there is none. It reads and checks the whole log.
-// It refuses an incomplete log with ErrDamaged and does not change it.
+// Open opens the log in dir, or creates one if dir has none. It reads and checks the whole log. If
+// the log is damaged, Open returns ErrDamaged and does not change it.
 func Open(dir string, opts Options) (*Log, error) {
 	l, err := open(dir, opts)
 	if err != nil {
@@ -162,7 +164,8 @@ func (l *Log) syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// Close writes the waiting requests and closes the log. No read may follow.
+// Close writes the waiting requests and closes the log. The caller must not read the log after
+// Close.
 func (l *Log) Close() (err error) {
 	l.closed.Do(func() {
 		close(l.stop)
@@ -211,8 +214,8 @@ func (l *Log) Replicas() []ReplicaID {
 
 // Usage is the disk space of a log.
 type Usage struct {
-	Bytes     int64 // of all segments, prepared ones included
-	LiveBytes int64 // of live entries, approximately
+	Bytes     int64 // size of all segments, prepared ones included
+	LiveBytes int64 // size of live entries, approximately
 	Segments  int
 }
 

@@ -15,10 +15,10 @@ const vfsCategory = vfs.WriteCategoryUnspecified
 
 func isNotExist(err error) bool { return errors.Is(err, os.ErrNotExist) }
 
-// recover reads the log. The newest segment describes the whole log except the positions of earlier
-// entries. Its first batch has the state at its beginning, and its later batches have the changes.
-// recover reads earlier segments only for entries. If several have the same index, the newest
-// counts.
+// recover reads the log. The newest segment describes the whole log except the positions of
+// earlier entries. Its first batch has the state at its beginning, and its later batches have the
+// changes. recover reads earlier segments only for entries. If several segments have an entry with
+// the same index, the newest segment counts.
 //
 // recover changes files only after it has found everything intact.
 func (l *Log) recover() error {
@@ -50,8 +50,8 @@ func (l *Log) recover() error {
 	if err := l.countLive(); err != nil {
 		return err
 	}
-	// Settle the newest segment first, because the previous one may end only once the newest is
-	// durable.
+	// Settle the newest segment first, because the end item of the previous segment may be written
+	// only once the newest segment is durable.
 	if err := s.settle(raw, found); err != nil {
 		return err
 	}
@@ -86,8 +86,8 @@ func (l *Log) segmentFiles() ([]uint32, error) {
 	return numbers, nil
 }
 
-// newestBegun returns the newest segment with a first batch, or 0 if the log was never begun.
-// unbegun is the prepared segment after it, or 0.
+// newestBegun returns the newest segment that has its first batch; 0 if the log is empty. unbegun
+// is the prepared segment after it, or 0.
 func (l *Log) newestBegun(files []uint32) (newest, unbegun uint32, err error) {
 	if len(files) == 0 {
 		return 0, 0, nil
@@ -99,7 +99,8 @@ func (l *Log) newestBegun(files []uint32) (newest, unbegun uint32, err error) {
 	}
 	var path string
 	if len(files) > 1 && files[len(files)-2] == last-1 {
-		// If the segment before last has an end item, recover later refuses the log.
+		// Segment last has lost its first batch if last-1 has an end item; recover checks that
+		// later.
 		if begun, err = l.hasBegun(last - 1); err == nil && !begun {
 			path = l.fs.PathJoin(l.dir, segmentName(last-1))
 			err = fmt.Errorf("segment %s: %w", path, damage("it does not begin as it was written, nor does the one after it"))
@@ -110,8 +111,8 @@ func (l *Log) newestBegun(files []uint32) (newest, unbegun uint32, err error) {
 		path = l.fs.PathJoin(l.dir, segmentName(last-1))
 		return 0, 0, fmt.Errorf("segment %s: %w", path, damage("it is missing, and the one after it does not begin as it was written"))
 	}
-	// Either a crash interrupted the creation of the log, or all of it is lost. The caller knows
-	// whether the log held anything.
+	// Either a crash interrupted the creation of the log, or all of the log is lost. The caller of
+	// Open knows whether the log had content.
 	s, _, _, err := l.readSegment(1, func(*item, position) error { return nil })
 	if err != nil {
 		return 0, 0, err
@@ -190,7 +191,7 @@ func (l *Log) readSegment(number uint32, visit func(*item, position) error) (s *
 	return s, raw, found, nil
 }
 
-// fold builds the index from the newest segment's items.
+// fold builds the index from the items of the newest segment.
 type fold struct {
 	*index
 	listed map[uint32]bool // the live segments
@@ -237,8 +238,8 @@ func (f *fold) change(it *item, at position) error {
 	return damage("an item of the unknown kind %d", it.kind)
 }
 
-// ending is the segment before the newest. Its last batch may be missing, or only in the operating
-// system's memory.
+// ending is the segment before the newest. Its last batch, with the end item, may be missing, or
+// only in the operating system's memory.
 type ending struct {
 	*segment
 	raw   []byte
@@ -256,7 +257,8 @@ func (e *ending) settle(l *Log) error {
 }
 
 // readEarlier finds the entries in the segments before the newest. If the newest has only its
-// first batch, readEarlier also returns the segment right before it, whose end may not be on disk.
+// first batch, readEarlier also returns the segment right before it, whose end item may not be on
+// disk.
 func (l *Log) readEarlier(f *fold, newest uint32, onlyBegun bool) (*ending, error) {
 	var before *ending
 	for _, number := range slices.Sorted(maps.Keys(f.listed)) {
@@ -283,14 +285,13 @@ func (l *Log) readEarlier(f *fold, newest uint32, onlyBegun bool) (*ending, erro
 			return nil, s.fail(damage("it ends at sector %d, and not as it was written", found.end))
 		}
 		if last {
-			before = &ending{s, raw, found, ended}
+			before = &ending{segment: s, raw: raw, found: found, ended: ended}
 		}
 	}
 	return before, nil
 }
 
-// locate records an entry's position, unless the replica no longer needs the entry or has a newer
-// one.
+// locate records the position of an entry, unless the entry was deleted or has a later position.
 func (x *index) locate(id ReplicaID, entry uint64, at position) {
 	r := x.replicas[id]
 	if r == nil || !r.has(entry) {
@@ -301,8 +302,8 @@ func (x *index) locate(id ReplicaID, entry uint64, at position) {
 	}
 }
 
-// countLive counts the live entries of each segment. It returns ErrDamaged if a live entry is in
-// no segment.
+// countLive counts the live entries of each segment. It returns ErrDamaged if an entry of the
+// index is in no segment.
 func (l *Log) countLive() error {
 	for _, s := range l.mu.segments {
 		s.live = 0
@@ -321,9 +322,10 @@ func (l *Log) countLive() error {
 
 // settle makes the last batch of a segment durable, and clears the remains of a torn batch.
 //
-// If the process was killed, its last batch may be only in the operating system's memory. After a
-// failed sync the system may treat it as written. So settle writes the batch again. No sector of a
-// torn batch may stay, because a later batch in that place could include it.
+// If the process was killed, its last batch may be only in the operating system's memory, and a
+// sync alone may not write it: after an earlier failed sync the system may treat it as written. So
+// settle writes the batch again. It clears the sectors of a torn batch, because a later batch at
+// that place could include them.
 func (s *segment) settle(raw []byte, found scanned) error {
 	for _, i := range found.torn {
 		if _, err := s.file.WriteAt(make([]byte, sectorBytes), int64(i)*sectorBytes); err != nil {

@@ -17,7 +17,7 @@ type Replica struct {
 	id     ReplicaID
 	closed atomic.Bool
 
-	requests sync.Pool // of *request
+	requests sync.Pool // pool of *request
 }
 
 var (
@@ -35,7 +35,7 @@ func (l *Log) Replica(id ReplicaID) (*Replica, error) {
 	return &Replica{log: l, id: id}, nil
 }
 
-// Drop deletes everything that the log has of a replica. Its number may be used again.
+// Drop deletes a replica's entries and values. The same ReplicaID may be used again.
 func (l *Log) Drop(id ReplicaID) error {
 	if !l.Has(id) {
 		return nil
@@ -43,8 +43,8 @@ func (l *Log) Drop(id ReplicaID) error {
 	return l.submit(&request{id: id, kind: itemDrop, items: appendReplica(nil, itemDrop, id)})
 }
 
-// IsMonotonic reports that the log allows no gaps. So raft deletes all entries when it installs a
-// snapshot.
+// IsMonotonic reports that the log allows no gaps, so that raft deletes all entries when it
+// installs a snapshot.
 func (r *Replica) IsMonotonic() bool { return true }
 
 // FirstIndex implements raft.LogStore.
@@ -85,7 +85,8 @@ func (r *Replica) GetLog(index uint64, entry *raft.Log) error {
 	return err
 }
 
-// find returns an entry's position, and a reference to its segment, or nil if there is none.
+// find returns an entry's position and its segment, which the caller must release; nil if the log
+// lacks the entry.
 func (r *Replica) find(index uint64) (position, *segment) {
 	r.log.mu.RLock()
 	defer r.log.mu.RUnlock()
@@ -139,7 +140,7 @@ func (r *Replica) Set(key, value []byte) error {
 	})
 }
 
-// Get returns a value, or ErrNoValue. The caller must not change it.
+// Get returns a value, which the caller must not change, or ErrNoValue.
 func (r *Replica) Get(key []byte) ([]byte, error) {
 	r.log.mu.RLock()
 	defer r.log.mu.RUnlock()
@@ -151,7 +152,7 @@ func (r *Replica) Get(key []byte) ([]byte, error) {
 	return nil, ErrNoValue
 }
 
-// Close makes later changes fail with ErrClosed. The log may outlive the replica.
+// Close makes later changes of this replica fail with ErrClosed. The log stays open.
 func (r *Replica) Close() { r.closed.Store(true) }
 
 func (r *Replica) submit(q *request) error {

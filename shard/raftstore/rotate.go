@@ -9,11 +9,11 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// endSectors is kept free in each segment for the batch that ends it.
+// endSectors is the number of sectors kept free in each segment for the batch with its end item.
 const endSectors = 1
 
-// zeroBytes is how much of a new file make writes and syncs at a time. So a sync of the log never
-// waits for more than zeroBytes of the new file.
+// zeroBytes is the number of bytes of a new file that the method make writes and syncs at a
+// time. So a sync of the log never waits for more than zeroBytes of the new file.
 const zeroBytes = 1 << 20
 
 // sparesMax bounds the files of removed segments that the log keeps for later segments.
@@ -27,10 +27,10 @@ type prepared struct {
 
 // rotate continues in the next segment, which has space for a batch of the given number of sectors.
 //
-// The first batch of the next segment has the whole index except the positions of entries. So
-// nobody needs the values in earlier segments any more. After that batch rotate ends the old
-// segment, and only then may another batch follow. So if a segment has ended, the one after it has
-// a first batch, or was lost.
+// The first batch of the next segment has the whole index except the positions of entries, so
+// recovery needs no values of earlier segments. rotate writes that batch, then the end item of the
+// old segment, and only then another batch. So if a segment has its end item but the next segment
+// has no first batch, the next segment was damaged.
 func (l *Log) rotate(need int) error {
 	old, number := l.writing, l.writing.number+1
 	next, err := l.takeNext(number)
@@ -64,7 +64,7 @@ func (l *Log) rotate(need int) error {
 
 // beginning returns the items of a segment's first batch.
 func (l *Log) beginning(number uint32, sectors int) []byte {
-	x := l.mu.index // only the caller, who set busy, changes it
+	x := l.mu.index // only the goroutine that set busy, the caller's, changes the index
 	return x.appendTo(appendBegin(nil, sectors, append(slices.Sorted(maps.Keys(x.segments)), number)))
 }
 
@@ -96,7 +96,7 @@ func (l *Log) startPrepare(number uint32) {
 }
 
 // takeNext returns the prepared segment. If the preparation failed, for example on a full disk, it
-// prepares the segment once more: nothing was written to it.
+// prepares the segment once more, which is safe because nothing was written to it.
 func (l *Log) takeNext(number uint32) (*segment, error) {
 	next := <-l.next
 	if next.err == nil {
@@ -109,8 +109,8 @@ func (l *Log) takeNext(number uint32) (*segment, error) {
 	return s, nil
 }
 
-// noSegment returns the error of a segment that could not be made. If the error is transient, it
-// starts another preparation: nothing was written, so the next batch may use that segment.
+// noSegment returns the error for a segment that could not be made. If err is transient, noSegment
+// starts another preparation for the next batch.
 func (l *Log) noSegment(number uint32, err error) error {
 	if scarce.Is(err) {
 		l.startPrepare(number)
@@ -119,8 +119,8 @@ func (l *Log) noSegment(number uint32, err error) error {
 	return fmt.Errorf("cannot make the next segment: %w", err)
 }
 
-// prepare makes a segment ready for writing, with a durable file: a spare one or a new one.
-// Overwriting a file syncs faster than growing one.
+// prepare makes a segment ready for writing, with a durable file: a spare or a new one. The file
+// has its full size, because overwriting a file syncs faster than growing it.
 func (l *Log) prepare(number uint32) (*segment, error) {
 	path := l.fs.PathJoin(l.dir, segmentName(number))
 	select {
@@ -129,7 +129,7 @@ func (l *Log) prepare(number uint32) (*segment, error) {
 		if err == nil {
 			err = l.syncDir(l.dir)
 		}
-		if err != nil { // a file may have the new name; make removes it
+		if err != nil { // the renamed file may remain; the next call of make removes it
 			return nil, errors.Join(err, spare.file.Close(), l.unlink(spare.path))
 		}
 		return newSegment(number, path, spare.file, spare.sectors), nil
@@ -162,7 +162,7 @@ func (l *Log) make(number uint32, sectors int) (*segment, error) {
 	if err == nil {
 		err = errors.Join(file.Sync(), l.syncDir(l.dir))
 	}
-	if err != nil { // on a full disk, free the space of the partial file
+	if err != nil { // remove the partial file, which takes space on a full disk
 		return nil, errors.Join(fmt.Errorf("segment %s: %w", path, err), file.Close(), l.fs.Remove(path))
 	}
 	return newSegment(number, path, file, sectors), nil

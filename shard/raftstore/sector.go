@@ -16,9 +16,9 @@ func damage(format string, args ...any) error {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// A segment is a file of sectors. A disk writes a sector completely or not at all. So each sector
-// shows by itself whether it was written in this life of the file, in an earlier life, or is
-// damaged. All integers are little endian.
+// A segment is a file of sectors. A disk writes a sector completely or not at all. A file may
+// serve several segments in turn. Each sector shows by itself whether it was written for this
+// segment, was written for an earlier one, or is damaged. All integers are little endian.
 //
 //	0        4         8        12       16                          512
 //	┌────────┬─────────┬────────┬────────┬──────────────────────────────┐
@@ -26,9 +26,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 //	└────────┴─────────┴────────┴────────┴──────────────────────────────┘
 //
 // crc32c covers the rest of the sector. segment is the number of the segment, sector the position
-// of the sector in the file, batch the position of its batch's first sector.
-// A batch is the unit that one sync makes durable. It fills whole sectors. Its data, read across
-// them, is its length (4 bytes, which it includes), then items, then zeros.
+// of the sector in the file, batch the position of its batch's first sector. A batch is the unit
+// that one sync makes durable. It fills whole sectors. The data of these sectors is the batch's
+// length (4 bytes, counting these 4), the items, then zeros.
 const (
 	sectorBytes     = 512
 	sectorHeadBytes = 16
@@ -36,20 +36,20 @@ const (
 	batchHeadBytes  = 4
 )
 
-// sectorsFor returns the number of sectors of a batch of batchBytes, its head included.
+// sectorsFor returns the number of sectors of a batch of batchBytes, which include its head.
 func sectorsFor(batchBytes int) int { return (batchBytes + sectorDataBytes - 1) / sectorDataBytes }
 
 // sectorState classifies a sector of a segment.
 type sectorState int
 
 const (
-	sectorStale   sectorState = iota // zeros, or from an earlier life of the file
-	sectorCurrent                    // written in this life of the file
+	sectorStale   sectorState = iota // zeros, or written for an earlier segment in the file
+	sectorCurrent                    // written for this segment
 	sectorDamaged
 )
 
-// classify returns the state of the sector at a place of a segment. For a current sector, it also
-// returns the first sector of its batch.
+// classify returns the state of a sector, whose position in the segment is place. For a current
+// sector, it also returns the position of its batch's first sector.
 func classify(sector []byte, segment uint32, place int) (state sectorState, batch int) {
 	if binary.LittleEndian.Uint32(sector) != crc32.Checksum(sector[4:sectorBytes], castagnoli) {
 		for _, b := range sector[:sectorBytes] {
@@ -72,11 +72,11 @@ func classify(sector []byte, segment uint32, place int) (state sectorState, batc
 
 // framer encodes one batch into sectors.
 type framer struct {
-	sectors []byte // whole sectors; the next batch reuses them
+	sectors []byte // whole sectors; begin reuses their memory
 	used    int    // bytes of batch data so far
 }
 
-// begin starts a batch of batchBytes, its head included.
+// begin starts a batch of batchBytes, which include its head.
 func (f *framer) begin(batchBytes int) {
 	size := sectorsFor(batchBytes) * sectorBytes
 	if cap(f.sectors) < size {
@@ -98,7 +98,7 @@ func (f *framer) write(p []byte) {
 	}
 }
 
-// finish writes the batch's place in a segment, and the checksums, into its sectors. The framer
+// finish completes the heads of the sectors. place is the position of the first one. The framer
 // owns the returned sectors.
 func (f *framer) finish(segment uint32, place int) []byte {
 	if at := f.used % sectorDataBytes; at > 0 {
@@ -122,18 +122,18 @@ func putChecksum(sector []byte) {
 type scanned struct {
 	end  int   // the sector after the last whole batch
 	last int   // the first sector of the last whole batch
-	torn []int // sectors after end with the remains of a batch that was never acknowledged
+	torn []int // sectors after end that have remains of a batch that was never acknowledged
 }
 
 // scanSegment reads a whole segment and calls visit for each whole batch, with its data and the
 // address of the data (see position). A crash can leave one torn batch after them. scanSegment
-// returns ErrDamaged unless the rest fits that:
+// returns ErrDamaged unless the sectors after the last whole batch can be remains of a torn batch:
 //
 //   - each sector is stale or current, because a disk writes a sector whole or not at all;
-//   - the current sectors belong to a batch that begins right at the end, because a batch is written
-//     only after the previous one is synced;
-//   - at least one sector of that batch is stale. A complete batch counts as stored, acknowledged or
-//     not.
+//   - the current sectors belong to a batch that begins right after the last whole batch, because
+//     a batch is written only after the previous one is synced;
+//   - at least one sector of that batch is stale. Otherwise the batch is complete and counts as
+//     stored, acknowledged or not.
 func scanSegment(raw []byte, segment uint32, visit func(batch []byte, at uint32) error) (scanned, error) {
 	s := scanned{}
 	sectors := len(raw) / sectorBytes
@@ -164,9 +164,9 @@ func scanSegment(raw []byte, segment uint32, visit func(batch []byte, at uint32)
 	return s, nil
 }
 
-// readBatch returns the data of the batch at a sector, with its head. whole is false if the batch
-// lacks a sector.
-func readBatch(raw []byte, segment uint32, first int) (batch []byte, whole bool, err error) {
+// readBatch returns the data of the batch that begins at sector first, including the batch's head.
+// complete is false if the batch lacks a sector.
+func readBatch(raw []byte, segment uint32, first int) (batch []byte, complete bool, err error) {
 	size := sectorDataBytes
 	for i := first; len(batch) < size; i++ {
 		if (i+1)*sectorBytes > len(raw) {
@@ -177,7 +177,7 @@ func readBatch(raw []byte, segment uint32, first int) (batch []byte, whole bool,
 		}
 		sector := raw[i*sectorBytes : (i+1)*sectorBytes]
 		if state, of := classify(sector, segment, i); state != sectorCurrent || of != first {
-			return nil, false, nil // scanSegment judges these sectors
+			return nil, false, nil // scanSegment checks these sectors
 		}
 		batch = append(batch, sector[sectorHeadBytes:]...)
 		if i == first {

@@ -11,27 +11,28 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// segmentSuffix ends the name of a segment's file, after its number.
+// A segment's file is named by its number and segmentSuffix.
 const segmentSuffix = ".log"
 
 func segmentName(number uint32) string { return fmt.Sprintf("%010d%s", number, segmentSuffix) }
 
-// parseSegmentName parses a name made by segmentName.
+// parseSegmentName parses the output of segmentName.
 func parseSegmentName(name string) (number uint32, ok bool) {
 	digits, ok := strings.CutSuffix(name, segmentSuffix)
 	n, err := strconv.ParseUint(digits, 10, 32)
 	return uint32(n), ok && err == nil && n > 0 && segmentName(uint32(n)) == name
 }
 
-// segment is one life of a file of sectors. Its number is never reused.
+// segment is a part of the log in one file. Its number is never reused, but a later segment may
+// reuse its file.
 type segment struct {
 	number  uint32
 	path    string
 	file    vfs.File
 	sectors int
 
-	// Log.mu guards these. end is the sector after the last batch. entries counts the entries
-	// written here, live those that are still needed.
+	// Log.mu guards end, entries and live. end is the sector after the last batch. entries counts
+	// the entries written to the segment, and live the entries that are still needed.
 	end, entries, live int
 
 	// refs counts the log's own reference and the running reads. A read begins under Log.mu while
@@ -60,11 +61,11 @@ func (s *segment) fail(err error) error {
 	return fmt.Errorf("segment %s: %w", s.path, err)
 }
 
-// readSectorsFirst is the size of the first read of an entry. Most entries fit in two sectors. The
-// head of a longer entry has its length.
+// readSectorsFirst is the size of the first read of an entry, in sectors. Most entries fit into
+// them. From the head of a longer entry, readEntry learns how much more to read.
 const readSectorsFirst = 2
 
-// readEntry returns a copy of the entry item at an address.
+// readEntry reads the entry item at an address.
 func (s *segment) readEntry(address uint32) (it item, err error) {
 	data, err := s.readData(address, readSectorsFirst*sectorDataBytes)
 	if err != nil {
@@ -106,9 +107,9 @@ func entryItemBytes(data []byte) (int, error) {
 	return len(data) - len(r.Rest) + int(extensions) + int(value), nil
 }
 
-// readData returns data of one batch from an address on: the given number of bytes, or fewer if
-// the batch ends before. The next batch may be half written, even within a sector. So a damaged
-// sector ends the batch too, and a caller that needs more bytes reports the damage.
+// readData reads the given number of bytes at an address, or fewer if the batch ends before. A
+// damaged sector also counts as the batch's end, because it may belong to the next batch, which is
+// being written. The caller reports damage if it needs more bytes.
 func (s *segment) readData(address uint32, bytes int) ([]byte, error) {
 	first, skip := int(address/sectorDataBytes), int(address%sectorDataBytes)
 	sectors := min((skip+bytes+sectorDataBytes-1)/sectorDataBytes, s.sectors-first)
@@ -119,7 +120,7 @@ func (s *segment) readData(address uint32, bytes int) ([]byte, error) {
 		}
 		return nil, s.fail(fmt.Errorf("cannot read sector %d: %w", first, err))
 	}
-	// Assemble the data in place: each sector's data moves to the front.
+	// Join the sectors' data in place, at the front of raw.
 	data, batch := raw[:0], 0
 	for i := range sectors {
 		sector := raw[i*sectorBytes : (i+1)*sectorBytes]

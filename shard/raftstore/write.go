@@ -12,10 +12,10 @@ import (
 type request struct {
 	id    ReplicaID
 	kind  byte
-	items []byte // as they are stored
+	items []byte // encoded items to store
 
-	first, last uint64   // entries: the first; cut
-	offsets     []uint32 // entries and moves: where each item begins in items
+	first, last uint64   // range of a cut; first is also the index of the first entry
+	offsets     []uint32 // for entries and moves: the start of each item in items
 	key, value  []byte   // set
 	moves       []moving // move
 	segment     uint32   // remove
@@ -23,7 +23,7 @@ type request struct {
 	done chan error // capacity 1
 }
 
-// moving is an entry that the cleaner writes again.
+// moving is an entry that the cleaner copies to the end of the log.
 type moving struct {
 	id    ReplicaID
 	index uint64
@@ -32,9 +32,9 @@ type moving struct {
 
 // submit blocks until a request is durable.
 //
-// If nobody writes and nothing waits, the caller writes its request itself, which saves two
-// switches between goroutines. It yields first: groups propose together, so that the entries of
-// other groups can share its sync. Requests that arrive while it writes are left to run.
+// If no goroutine writes and nothing waits, the caller writes its request itself, which saves two
+// switches between goroutines. It yields first, so that entries which other groups propose at the
+// same moment share its sync. The goroutine run writes the requests that arrive meanwhile.
 func (l *Log) submit(r *request) error {
 	if r.done == nil {
 		r.done = make(chan error, 1)
@@ -69,7 +69,7 @@ func (l *Log) submit(r *request) error {
 	return <-r.done
 }
 
-// run writes the requests that callers leave to it, until the log is closed.
+// run writes the requests that arrive during another write, until the log is closed.
 func (l *Log) run() {
 	q := &l.queue
 	q.Lock()
@@ -92,23 +92,23 @@ func (l *Log) run() {
 }
 
 const (
-	// yieldsMax bounds how often a batch yields to goroutines with expected entries. Most entries
-	// arrive after one or two yields; the others belong to a goroutine on a busy processor.
+	// yieldsMax bounds how often a writer yields to goroutines that are about to bring expected
+	// entries. Most entries arrive after one or two yields; the others wait for a busy processor.
 	yieldsMax = 30
-	// yieldMaxDefault bounds the time of these yields.
+	// yieldMaxDefault bounds the time of all yields before a batch.
 	yieldMaxDefault = 200 * time.Microsecond
 )
 
-// Expect announces entries that will be stored soon, each by another replica. The next batch waits
-// briefly for them, so that one sync makes all of them durable.
+// Expect announces a number of entries that will be stored soon, each by a different replica. The
+// next batch waits briefly for them, so that one sync makes all of them durable.
 func (l *Log) Expect(entries int) {
 	l.queue.Lock()
 	defer l.queue.Unlock()
 	l.queue.expected = entries
 }
 
-// yieldLocked yields to other goroutines once, and again while entries are expected. It releases
-// the queue's lock meanwhile and sets busy instead.
+// yieldLocked yields to other goroutines once, and again while entries are expected. Meanwhile it
+// releases the queue's lock and sets busy.
 func (l *Log) yieldLocked() {
 	q := &l.queue
 	q.busy = true
@@ -125,9 +125,9 @@ func (l *Log) yieldLocked() {
 }
 
 // writeLocked writes all waiting requests as one batch, with one sync, and answers them. The
-// caller holds the queue's lock. writeLocked releases the lock while it writes and sets busy
-// instead; only the goroutine that set busy changes the index. The next batch begins after
-// the sync of this one, so at most one batch is in doubt after a crash.
+// caller holds the queue's lock. While writeLocked writes, it releases the lock and sets busy;
+// only the goroutine that set busy changes the index. The next batch begins after the sync of this
+// one, so after a crash at most one batch may be incomplete.
 func (l *Log) writeLocked() {
 	q := &l.queue
 	batch, bytes := l.takeLocked()
@@ -149,8 +149,8 @@ func (l *Log) writeLocked() {
 	q.busy = false
 }
 
-// fail records the first failure and returns it to all waiting requests and to the caller. The log
-// never retries a sync: the system may have dropped the data that it could not write.
+// fail records the first failure, and returns it to the waiting requests and to the caller. The
+// log never retries a sync: the system may have dropped the data that it could not write.
 func (l *Log) fail(err error) error {
 	q := &l.queue
 	q.Lock()
@@ -168,8 +168,8 @@ func (l *Log) fail(err error) error {
 // takeLocked returns the requests of the next batch and their size.
 //
 // It checks each request against the index, which covers only earlier batches. So a batch has at
-// most one request of a replica. Moves come first, so that no deletion in the same batch precedes
-// them.
+// most one request of each replica, besides moves. Moves come first, so that no deletion in the
+// same batch precedes them.
 func (l *Log) takeLocked() (batch []*request, bytes int) {
 	q := &l.queue
 	clear(l.taken)

@@ -18,16 +18,15 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// Snapshot is a snapshot of one shard that is ready to be sent. The caller must close it.
+// Snapshot is an open snapshot of one shard. The caller must close it.
 type Snapshot struct {
-	io.ReadCloser       // of Bytes bytes, as raftfsm writes it
-	Bytes         int64 // of the stream
+	io.ReadCloser       // reader of Bytes bytes, as raftfsm writes them
+	Bytes         int64 // length of the stream
 	raftfsm.SnapshotFacts
 }
 
-// OpenSnapshot takes a snapshot, opens it, and checks all of it. ctx bounds only the wait for other
-// snapshots. The rest takes as long as the disk needs, which is minutes for a large shard.
-// Replica.Close interrupts it.
+// OpenSnapshot takes a snapshot, opens it, and checks all of it. ctx bounds only the wait for
+// other snapshots. Reading may take minutes for a large shard; Replica.Close interrupts it.
 func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind, route codec.Route) (*Snapshot, error) {
 	sent, checked, err := g.openTaken(ctx)
 	if err != nil {
@@ -38,7 +37,7 @@ func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind, route codec
 		err = fmt.Errorf("%w: members of an entry behind the snapshot", errs.ErrBehind)
 	}
 	if c, is := checked.ReadCloser.(carriedFile); is {
-		c.note(err) // damage that only VisitSnapshot finds; Read has noted other damage
+		c.note(err) // VisitSnapshot finds damage that Read cannot; Read has noted the rest
 	}
 	if err = errors.Join(err, checked.Close()); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot read the snapshot: %w", err), sent.Close())
@@ -46,7 +45,6 @@ func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind, route codec
 	return &Snapshot{ReadCloser: sent, Bytes: sent.meta.Size, SnapshotFacts: facts}, nil
 }
 
-// untilClosing is a reader that fails once the replica is closing.
 type untilClosing struct {
 	io.Reader
 	group *Replica
@@ -59,49 +57,35 @@ func (r untilClosing) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// lockSnapshots locks snapshotting, unless ctx ends first or the replica is closed. The directory of a
-// closed replica may be deleted, or belong to another one.
+// lockSnapshots acquires snapshotting, unless ctx ends first or the replica is closed. The
+// directory of a closed replica may be deleted, or in use by another replica.
 func (g *Replica) lockSnapshots(ctx context.Context) error {
-	locked := make(chan struct{})
-	go func() { // ends once the others unlock it: at most they write and open a snapshot
-		g.snapshotting.Lock()
-		select {
-		case locked <- struct{}{}:
-		case <-ctx.Done(): // the caller no longer waits
-			g.snapshotting.Unlock()
-		}
-	}()
-	select {
-	case <-locked:
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := g.snapshotting.Acquire(ctx, 1); err != nil {
+		return err
 	}
-	err := ctx.Err()
-	if err == nil && g.Closed() {
-		err = errs.ErrGroupClosed
+	if g.Closed() {
+		g.snapshotting.Release(1)
+		return errs.ErrGroupClosed
 	}
-	if err != nil {
-		g.snapshotting.Unlock()
-	}
-	return err
+	return nil
 }
 
-// openTaken takes a snapshot and opens it twice: once to be sent, once to be checked first.
+// openTaken takes a snapshot and opens it twice: the caller reads one reader to check the
+// snapshot, and then sends the other.
 //
-// Both readers show the moment of the snapshot, whatever snapshots follow. Until both are open,
-// the snapshotting lock keeps out any other snapshot, taken or received. So the file, the cold
-// rows that it names and the view of its sets exist, and HoldViews keeps the views from expiring.
-// Afterwards neither reader needs what a later snapshot removes: an open file stays readable,
-// CarryBlocks holds the cold rows, and members.ViewReader keeps its sets. The check may take long,
-// but delays no snapshot.
+// Later snapshots change neither reader. Until both are open, the lock snapshotting prevents any
+// other snapshot. So the file, its cold rows and the view of its sets exist, and HoldViews keeps
+// the views from expiring. After that neither reader needs anything that a later snapshot removes.
+// An open file stays readable, CarryBlocks holds the cold rows, and members.ViewReader keeps its
+// sets. So the check, which may take long, delays no snapshot.
 //
-// Only two things can still replace the sets: a snapshot from another leader, and the removal of a
-// damaged file. In both cases openTaken returns an error, and the caller tries again.
+// Before both are open, only a leader's snapshot or the removal of a damaged file can replace the
+// sets. Then openTaken returns an error, and the caller tries again.
 func (g *Replica) openTaken(ctx context.Context) (sent, checked *storedSnapshot, err error) {
 	if err := g.lockSnapshots(ctx); err != nil {
 		return nil, nil, err
 	}
-	defer g.snapshotting.Unlock()
+	defer g.snapshotting.Release(1)
 	if g.cfg.Members != nil {
 		release := g.cfg.Members.HoldViews()
 		defer release()
@@ -132,11 +116,11 @@ func (g *Replica) openTaken(ctx context.Context) (sent, checked *storedSnapshot,
 // rows and its sets of members.
 type storedSnapshot struct {
 	io.ReadCloser
-	meta *raft.SnapshotMeta // Size is the size of the stream
+	meta *raft.SnapshotMeta // meta.Size is the size of the stream
 }
 
 // openCarried opens a stored snapshot. If the caller does not hold snapshotting, a newer snapshot
-// may replace it meanwhile.
+// may replace this one meanwhile.
 func (g *Replica) openCarried(id string) (*storedSnapshot, error) {
 	meta, state, err := g.openStored(id)
 	if err != nil {
@@ -153,20 +137,19 @@ func (g *Replica) openCarried(id string) (*storedSnapshot, error) {
 	return &storedSnapshot{carriedFile{c, state}, meta}, nil
 }
 
-// carry opens the cold rows and the sets that the stored snapshot id names; state is the snapshot's
-// file. Either both are of the same entry as state, or the sets are of a later entry and include
-// the outcomes of the entries in between. members.OpenView verifies that.
+// carry opens the cold rows and the sets that the stored snapshot id names; state is the
+// snapshot's file. The cold rows have the log index of state. The sets have the same index, or a
+// later one and the outcomes of the entries in between. members.OpenView verifies that.
 //
 // raft holds no lock while it sends a snapshot: it opens and reads the file before it calls carry.
-// If two newer snapshots finish before carry returns, carry fails, or a later read misses a
-// generation. raft then tries again with the newest snapshot. That cannot go on for ever, because
-// writing and syncing two snapshots takes longer than reading one.
+// If two newer snapshots finish before carry returns, carry or a later read fails, because cold
+// rows of the old one are removed. raft then tries again with the newest snapshot. In the end it
+// succeeds, because writing and syncing two snapshots takes longer than reading one.
 //
-// If the snapshot was the newest when everything was open, any part that cannot be read is damaged,
-// because nothing removes what is open (see openTaken). carry reports that damage; otherwise the
-// follower would get the same error for ever. If the snapshot was not the newest, a later snapshot
-// may have removed the part. Even a snapshot of the same entry may do so, because cold rows change
-// without an entry.
+// If the snapshot was still the newest when everything was open, a part that cannot be read is
+// damaged, because open parts are not removed (see openTaken). carry reports that damage for
+// repair; otherwise the follower would get the same error for ever. If the snapshot was not the
+// newest, a later snapshot may have removed the part, even a snapshot of the same log index.
 func (g *Replica) carry(id string, state io.Reader) (*carried, error) {
 	rows, err := counters.CarryBlocks(state, g.cfg.Cold, g.cfg.Members)
 	c := &carried{rows, g, g.snaps.IsNewest(id)}
@@ -181,7 +164,7 @@ func (g *Replica) carry(id string, state io.Reader) (*carried, error) {
 type carried struct {
 	*counters.Carried
 	group  *Replica
-	newest bool // was still the newest after everything was opened
+	newest bool // the snapshot was still the newest after everything was opened
 }
 
 func (c *carried) Read(p []byte) (int, error) {
@@ -197,7 +180,6 @@ func (c *carried) note(err error) {
 	}
 }
 
-// carriedFile is a carried snapshot together with its file.
 type carriedFile struct {
 	*carried
 	file io.Closer
@@ -208,15 +190,15 @@ func (f carriedFile) Close() error {
 	return f.file.Close()
 }
 
-// SnapshotFrom opens the newest stored snapshot. If the newest is of an entry before index,
-// SnapshotFrom takes a new snapshot first. No other snapshot replaces it before it is open, as in
-// openTaken. Its sets may be of a later entry than the snapshot; a replica can start from such a
-// snapshot. ctx bounds the wait until it may begin.
+// SnapshotFrom opens the newest stored snapshot. If that snapshot's log index is less than the
+// parameter index, SnapshotFrom takes a new snapshot first. No other snapshot replaces the
+// snapshot before it is open, as in openTaken. Its sets may have a later log index than the
+// snapshot; a replica can start from that. ctx bounds only the wait for other snapshots.
 func (g *Replica) SnapshotFrom(ctx context.Context, index uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	if err := g.lockSnapshots(ctx); err != nil {
 		return nil, nil, err
 	}
-	defer g.snapshotting.Unlock()
+	defer g.snapshotting.Release(1)
 	if g.snaps.NewestIndex() < index || index == 0 {
 		if err := g.takeSnapshotLocked(); err != nil {
 			return nil, nil, err
@@ -236,14 +218,15 @@ func (g *Replica) SnapshotFrom(ctx context.Context, index uint64) (*raft.Snapsho
 	return s.meta, s, nil
 }
 
-// Receive installs a snapshot of another replica as the newest of this one, and keeps this
-// replica's log and vote. fetch asks node for a snapshot of the entry at index, or of a later
-// entry. If Receive cannot read all of it, it changes nothing. ctx bounds the wait for other snapshots.
+// Receive installs a snapshot of another replica as this replica's newest, and keeps this
+// replica's log and vote. fetch requests a snapshot of a log index of at least index from node. If
+// Receive cannot read the whole snapshot, it changes nothing. ctx bounds only the wait for other
+// snapshots.
 func (g *Replica) Receive(ctx context.Context, node string, kind codec.Kind, route codec.Route, fetch func(index uint64) (*raft.SnapshotMeta, io.ReadCloser, error)) error {
-	if err := g.lockSnapshots(ctx); err != nil { // keeps out this replica's own snapshots, which would be older
+	if err := g.lockSnapshots(ctx); err != nil { // no snapshot of this replica, which would be older, may begin meanwhile
 		return err
 	}
-	defer g.snapshotting.Unlock()
+	defer g.snapshotting.Release(1)
 	index := g.snaps.NewestIndex()
 	meta, state, err := fetch(index)
 	if err != nil {
@@ -275,8 +258,8 @@ func (g *Replica) Receive(ctx context.Context, node string, kind codec.Kind, rou
 	return sink.Close()
 }
 
-// isDamage reports whether err means that rows or members on disk cannot be read. Another replica
-// has them.
+// isDamage reports whether err means that cold rows or sets on this node's disk are damaged. They
+// can be loaded from another replica.
 func isDamage(err error) bool {
 	return errors.Is(err, cold.ErrDamaged) || errors.Is(err, members.ErrDamaged)
 }

@@ -180,14 +180,14 @@ func TestSnapshotOfACallerThatLeft(t *testing.T) {
 			w := openWithMembers(t, func(*withMembers) {})
 			ctx, cancel := context.WithCancel(t.Context())
 			opened := make(chan error, 1)
-			w.snapshotting.Lock()
+			mustDo(t, w.snapshotting.Acquire(t.Context(), 1))
 			go func() { opened <- open(w, ctx) }()
 			cancel()
 			eventually(t, "it leaves", func() bool { return len(opened) > 0 })
 			if err := <-opened; !errors.Is(err, context.Canceled) {
 				t.Errorf("before its turn: %v", err)
 			}
-			w.snapshotting.Unlock()
+			w.snapshotting.Release(1)
 			if err := open(w, ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("with nobody before it: %v", err)
 			}
@@ -201,22 +201,25 @@ func TestSnapshotOfACallerThatLeft(t *testing.T) {
 
 // freeSnapshots reports whether a snapshot may be taken now.
 func (w *withMembers) freeSnapshots() bool {
-	free := w.snapshotting.TryLock()
+	free := w.snapshotting.TryAcquire(1)
 	if free {
-		w.snapshotting.Unlock()
+		w.snapshotting.Release(1)
 	}
 	return free
 }
 
-// leaving is a context that ends right after a check found that it had not ended.
+// leaving is a context that ends right after a first wait for it, which does not notice.
 type leaving struct {
 	context.Context
 	leave context.CancelFunc
 }
 
-func (l leaving) Err() error {
-	defer l.leave()
-	return l.Context.Err()
+func (l leaving) Done() <-chan struct{} {
+	if l.Context.Err() != nil {
+		return l.Context.Done()
+	}
+	l.leave()
+	return nil
 }
 
 // A backup that has begun is written and checked, however long that takes.

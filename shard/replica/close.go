@@ -9,20 +9,22 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// closeShare is the share of the close timeout that a last snapshot may use. The rest is for
-// stopping raft.
+// closeShare is the share of the close timeout that a last snapshot may use. The rest of the time
+// is for stopping raft.
 const closeShare = 0.75
 
-// Close stops the group. It waits until pending proposals are answered, takes a snapshot if wanted
-// and worthwhile, and closes raft and the stores. If ctx ends first, it returns ctx's error, and
-// the rest stops in the background. Later calls wait for the end of that.
+// Close stops the replica. It waits until pending proposals are answered, takes a snapshot if
+// snapshot is true and worthSnapshot agrees, and closes raft and the stores. If ctx ends first,
+// Close returns ctx's error, and the work continues in the background. Later calls wait for the
+// end of that work.
 //
-// Close interrupts snapshots that are being read, written or restored, at once or after the last
-// snapshot. So their size does not delay it. It also ends a write that waits for disk or file
-// descriptors; then it takes no last snapshot. Nor does it if a leader's snapshot is being installed.
+// Close interrupts running reads, writes and restores of snapshots, at once or after its last
+// snapshot, so that their size does not delay it. It also ends a write that waits for disk space
+// or file descriptors. In that case, and while a leader's snapshot is being installed, Close takes
+// no last snapshot.
 //
-// If nothing is applied any more, for example because the followers' disks are full, Close does not
-// wait for the pending proposals. Their outcome is unknown, and the group fails with
+// If the group applies nothing any more, for example because the followers' disks are full, Close
+// does not wait for the pending proposals. Their outcome is then unknown. The replica fails with
 // errs.ErrGroupClosed, so that no caller waits for ever (see Failed).
 func (g *Replica) Close(ctx context.Context, snapshot bool) error {
 	if g.closeBegan.Swap(true) {
@@ -43,21 +45,20 @@ func (g *Replica) Close(ctx context.Context, snapshot bool) error {
 	return errors.Join(append(all, g.stop.Untold())...)
 }
 
-// EndWaits makes writes of the log and of votes fail instead of waiting for disk or file
-// descriptors. That includes the writes that wait now. The group then fails with
-// errs.ErrGroupClosed and must be closed. The caller closes the group next; meanwhile it can wait
-// for proposals.
+// EndWaits makes current and later writes of the log and of votes fail where they would wait for
+// disk space or file descriptors. Such a failure stops the replica with errs.ErrGroupClosed. The
+// caller must call Close next; before that it may wait for proposals.
 func (g *Replica) EndWaits() { g.ends.Store(true) }
 
 // interrupt ends the reads and writes of snapshots. An interrupted restore fails the group, but
-// from here on only Close learns of that.
+// Config.Fatal is not called for that.
 func (g *Replica) interrupt() {
 	g.stop.Disarm()
 	g.stop.Interrupt()
 }
 
-// closeGate waits until the proposals on their way have entered raft's queue, and then refuses new
-// ones.
+// closeGate waits until running calls of Apply have put their entries into raft's queue, and then
+// refuses new entries.
 func (g *Replica) closeGate() error {
 	g.gate.Lock()
 	g.closing = true
@@ -65,10 +66,12 @@ func (g *Replica) closeGate() error {
 	return nil
 }
 
-// AwaitAnswers waits until answered is closed, because the entries in flight have their answers. It
-// gives up, without an error, once the replica has applied nothing for as long as awaitSoon waits. If
-// ctx ends first, it returns ctx's error.
-func (g *Replica) AwaitAnswers(ctx context.Context, answered <-chan struct{}) (all bool, err error) {
+// AwaitAnswers runs drain, which must return once all proposed entries have their answers. If the
+// replica applies nothing for Timing.soon, AwaitAnswers returns false without an error. If ctx
+// ends, it returns ctx's error. In both cases drain ends at the latest when the group fails.
+func (g *Replica) AwaitAnswers(ctx context.Context, drain func()) (all bool, err error) {
+	answered := make(chan struct{})
+	go func() { drain(); close(answered) }()
 	for {
 		before := g.raft.AppliedIndex()
 		select {
@@ -86,13 +89,9 @@ func (g *Replica) AwaitAnswers(ctx context.Context, answered <-chan struct{}) (a
 
 // settle waits until raft has answered the requests in its queue, because raft's shutdown drops them.
 func (g *Replica) settle(ctx context.Context, snapshot bool) error {
-	answered := make(chan struct{})
-	go func() {
-		// The result does not matter: raft's queue is first in, first out.
-		_ = g.await(g.raft.Barrier(EnqueueTimeoutMax))
-		close(answered)
-	}()
-	all, err := g.AwaitAnswers(ctx, answered)
+	// Any answer to the barrier shows that the earlier requests are answered, because raft's queue
+	// is first in, first out.
+	all, err := g.AwaitAnswers(ctx, func() { _ = g.await(g.raft.Barrier(EnqueueTimeoutMax)) })
 	if !all || !snapshot || !g.worthSnapshot() || g.stop.Usable() != nil {
 		return err
 	}
@@ -102,8 +101,7 @@ func (g *Replica) settle(ctx context.Context, snapshot bool) error {
 		limited, cancel = context.WithTimeout(ctx, time.Duration(closeShare*float64(time.Until(deadline))))
 		defer cancel()
 	}
-	// This error does not matter either: the log has everything, and a fatal error has failed the
-	// group.
+	// Ignore the error: the log still has all entries, and a fatal error has failed the group.
 	if Within(limited, func() error { g.NoteSnapshot(g.TakeSnapshot()); return nil }) != nil {
 		g.cfg.Logger.Info("a snapshot was cut short: the next start replays more of the log", "group", g.cfg.Group)
 	}
@@ -119,13 +117,13 @@ func (g *Replica) shutdown(ctx context.Context) error {
 		// when their connections close.
 		g.trans.CloseStreams()
 		all := []error{g.trans.Close(), stopped.Error()}
-		_ = g.stop.Fail(errs.ErrGroupClosed) // for those who wait for a request that was still in raft's queue
+		_ = g.stop.Fail(errs.ErrGroupClosed) // wakes callers whose requests were still in raft's queue
 		close(g.done)
 		g.wg.Wait()
 		// A repair may be writing a snapshot. After shutdown the caller may delete the directory,
 		// or open the replica again.
-		g.snapshotting.Lock()
-		defer g.snapshotting.Unlock()
+		_ = g.snapshotting.Acquire(context.Background(), 1)
+		defer g.snapshotting.Release(1)
 		if g.stores != nil {
 			all = append(all, g.stores.Close())
 		}
@@ -143,7 +141,7 @@ func (g *Replica) Closed() bool {
 	}
 }
 
-// Within runs f and returns its error, or ctx's if that comes first.
+// Within runs f and returns its error. If ctx ends first, it returns ctx's error, and f continues.
 func Within(ctx context.Context, f func() error) error {
 	result := make(chan error, 1)
 	go func() { result <- f() }()
@@ -155,8 +153,7 @@ func Within(ctx context.Context, f func() error) error {
 	}
 }
 
-// Hold delays Close until release is called. A proposal on its way into raft's queue does the
-// same.
+// Hold delays Close until release is called, as a running call of Apply does.
 func (g *Replica) Hold() (release func()) {
 	g.gate.RLock()
 	return g.gate.RUnlock

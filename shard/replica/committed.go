@@ -8,8 +8,8 @@ import (
 )
 
 // committedMembers records the newest configuration that was applied here, which is therefore
-// committed. raft returns only its latest configuration, and a leader that is cut off may have
-// begun a change that never commits.
+// committed. raft returns only its latest configuration, which may never be committed if it comes
+// from a leader that was cut off.
 type committedMembers struct {
 	applied atomic.Pointer[ConfigurationAt]
 }
@@ -19,7 +19,7 @@ type ConfigurationAt struct {
 	Servers []raft.Server
 }
 
-// note records configurations among the entries that are about to be applied.
+// note records the configurations among entries that are about to be applied.
 func (c *committedMembers) note(entries []*raft.Log) {
 	for _, entry := range entries {
 		if entry.Type == raft.LogConfiguration {
@@ -28,18 +28,18 @@ func (c *committedMembers) note(entries []*raft.Log) {
 	}
 }
 
-// CommittedIndex returns the group's commit index as known to its leader, which this node must be.
-// The applied index is not enough. A follower's state machine may be ahead of this node's. If a
-// client has read from that follower, later reads must see the same entries.
+// CommittedIndex returns the commit index of a group that this node leads. Its applied index would
+// be too low for reads: a client may have read newer entries from a follower whose state machine
+// is ahead.
 func (g *Replica) CommittedIndex(applied func() uint64) uint64 {
 	if committed := g.raft.CommitIndex(); committed > g.barrierIndex.Load() {
 		return committed
 	}
-	return applied() // the barrier never reaches a state machine, but everything before it is applied here
+	return applied() // everything before the barrier is applied here, and the barrier itself never reaches a state machine
 }
 
 // committedConfiguration returns the newest configuration that this replica knows to be committed,
-// from the log or the newest snapshot; nil if it knows none.
+// from the log or the newest snapshot; nil if there is none.
 func (g *Replica) committedConfiguration() *ConfigurationAt {
 	at := g.members.applied.Load()
 	metas, err := g.snaps.List()
@@ -49,8 +49,8 @@ func (g *Replica) committedConfiguration() *ConfigurationAt {
 	return at
 }
 
-// ConfigurationInForce returns the committed configuration. It returns nil while none is known
-// here, or while a change is in progress.
+// ConfigurationInForce returns the committed configuration. It returns nil if this replica knows
+// none, or while a change is in progress.
 func (g *Replica) ConfigurationInForce() *ConfigurationAt {
 	at := g.committedConfiguration()
 	if at == nil || !slices.Equal(at.Servers, g.Configuration().Servers) {
@@ -67,9 +67,9 @@ func (g *Replica) CommittedServers() []raft.Server {
 	return nil
 }
 
-// IndexWith returns the group's index if this node leads the group and forms a majority of its
-// voters with the asker. The asker was in askersTerm when it asked, and this node must still lead
-// askersTerm or a later term. Otherwise IndexWith returns 0.
+// IndexWith returns CommittedIndex if this node and the asker are a majority of the voters, and
+// this node leads askersTerm or a later term. askersTerm is the term of the asker when it asked.
+// Otherwise IndexWith returns 0.
 func (g *Replica) IndexWith(applied func() uint64, asker raft.ServerID, askersTerm uint64) uint64 {
 	term := g.readyTerm.Load()
 	if askersTerm > term || g.Ready() != nil {

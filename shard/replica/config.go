@@ -17,60 +17,62 @@ import (
 	"github.com/countd/countd/shard/stream"
 )
 
-// snapshotBytesDefault is the least size of the log since the last snapshot at which a new snapshot
-// starts. A restart replays it in a second or two.
+// snapshotBytesDefault is the default of Config.SnapshotBytes. A restart replays as many bytes in
+// a second or two.
 const snapshotBytesDefault = 64 << 20
 
 // Config configures Open.
 type Config struct {
-	Dir    string // directory of this replica alone: its log and snapshots/
+	Dir    string // directory of this replica alone, with its log and snapshots/
 	Group  uint32 // number of the group in the cluster
-	NodeID string // the key of this node, never reused by another
+	NodeID string // key of this node, which no other node ever gets
 	// Replica is the number of this replica. Together with NodeID it makes the Raft id.
 	Replica uint64
 	FSM     raft.BatchingFSM
 	Mux     *rpc.Mux // the caller's; must outlive the group
-	// Streams carries appends together with those of other groups; nil for none.
+	// Streams carries the appends of several groups together; nil sends each append on a
+	// connection of the group.
 	Streams *stream.Streams // the caller's; must outlive the group
 	Beats   *Beats          // shared by all groups of the node; nil for a single group
 	Logger  *slog.Logger
-	// Fatal is called once, with the reason why this group has stopped for good, in the goroutine
-	// that failed. It must not wait for the group. The process should end, because the group no
+	// Fatal is called once, in the failing goroutine, with the reason why this group has stopped
+	// for good. It must not wait for the group. It should end the process, because the group no
 	// longer serves.
 	Fatal func(error)
 
-	// Initial are the first voters of a new group. An empty replica starts with this
-	// configuration, which must be the same on each of them. The first of them campaigns at once.
+	// Initial lists the first voters of a new group, in the same order on each voter. An empty
+	// replica starts with this configuration, and the first voter of the list campaigns at once.
 	// Without Initial, an empty replica waits until a leader adds it.
 	Initial []Member
-	// Begun is called once the replica's log is on disk, before it votes or acknowledges anything.
-	// Its error fails Open. nil for no call.
+	// Begun is called after the replica's log is on disk, and before the replica votes or
+	// acknowledges anything. Its error makes Open fail. nil for no call.
 	Begun func() error
-	// Addrs returns a node's current address; nil for the addresses in the configuration.
+	// Addrs returns a node's current address. If Addrs is nil, the addresses of the Raft
+	// configuration are used.
 	Addrs func(node string) (string, bool)
 
-	// StateBytes returns an upper bound of the size of a snapshot now. It may leave out parts that
-	// the last snapshot also had, such as the request memory. nil means that snapshots are tiny.
+	// StateBytes estimates the size of a snapshot taken now. It may omit parts that the last
+	// snapshot also had, such as the request memory. nil means that snapshots are tiny.
 	StateBytes func() uint64
-	// Room reserves disk space for a snapshot of about that many bytes, or returns an error if the
-	// disk lacks it. release ends the reservation once the snapshot is written. nil for no check.
+	// Room reserves disk space for a snapshot of about bytes, or returns an error if the disk
+	// lacks space. release ends the reservation. nil for no check.
 	Room func(bytes uint64) (release func(), err error)
 
-	// Stuck returns why the state machine applies nothing more, or nil. A nil Stuck means that it
-	// always applies.
+	// Stuck returns why the state machine cannot apply further entries, or nil if it can. A nil
+	// Stuck means that it always can.
 	Stuck func() error
 
-	// Reopen is called once, when the replica must be closed and opened again. It must not wait
-	// for that: until then the replica takes no calls of its peers. If it is nil, the group stops
-	// for good instead.
+	// Reopen is called once, when the replica must be closed and opened again. Reopen must not
+	// wait until that is done. Until then the replica accepts no calls of its peers. If Reopen is
+	// nil, the group stops for good instead.
 	Reopen func()
 
-	// Hangs is called when the log stops taking entries, and when it takes them again; nil for no
-	// call. It must not wait.
+	// Hangs is called with true when a write to the log hangs, and with false when writes succeed
+	// again; nil for no call. It must not wait.
 	Hangs func(bool)
 
-	// Cold stores this replica's cold rows; nil for none. ColdDamaged receives the error if
-	// rows that a snapshot needs cannot be read.
+	// Cold stores this replica's cold rows; nil for none. ColdDamaged is called with the error if
+	// a snapshot cannot read cold rows or sets.
 	Cold        *cold.Group
 	ColdDamaged func(error)
 	// Members stores this replica's sets of members; nil for none.
@@ -83,20 +85,20 @@ type Config struct {
 	Timing        Timing           // zero for TimingDefault
 }
 
-// Timing has raft's timeouts. Groups of one voter and of three use the same timeouts. A single
-// voter needs none of them (see Replica.campaign), but raft cannot change the lease when the group
+// Timing has raft's timeouts. A group with a single voter needs no timeouts (see
+// Replica.campaign). But it has the same ones, because raft cannot change the lease when the group
 // gains voters.
 type Timing struct {
-	Heartbeat time.Duration // a follower campaigns after one to two times this without a leader
-	Election  time.Duration // an election without a result is repeated after this
-	Lease     time.Duration // a leader steps down after this without a majority
-	Commit    time.Duration // followers of an idle leader learn its commit index after one to two times this
+	Heartbeat time.Duration // a follower campaigns after one to two Heartbeat without a leader
+	Election  time.Duration // an election without a result is repeated after Election
+	Lease     time.Duration // a leader steps down if it reaches no majority for Lease
+	Commit    time.Duration // followers of an idle leader learn its commit index after one to two Commit
 }
 
 // TimingDefault keeps many idle groups cheap: a follower gets a heartbeat every 0.4–0.6 s (see
-// raftTransport), and a failed leader is replaced in 1–1.6 s (see Replica.DetectFailure). The lease
-// tolerates slow answers: up to 0.35 s after the longest interval of 0.6 s, or 0.55 s after an
-// interval of one beat (heartbeatEvery).
+// raftTransport), and a failed leader is replaced in 1–1.6 s (see Replica.DetectFailure). The
+// lease tolerates slow answers: an answer may take 0.35 s after the longest heartbeat interval of
+// 0.6 s, and 0.55 s after an interval of heartbeatEvery.
 var TimingDefault = Timing{
 	Heartbeat: time.Second,
 	Election:  time.Second,
@@ -110,10 +112,10 @@ const (
 	// would not save a sync.
 	appendEntriesMax = 64
 
-	// A snapshot leaves about dueBytes of entries before it in the log. So a follower that was away
-	// briefly, or that restores the snapshot meanwhile, needs no other snapshot. raft takes this
-	// amount as a number of entries. trailingEntriesMin is the smallest number.
-	// trailingEntriesDefault is the number while the log has no new entries.
+	// After a snapshot, about dueBytes of entries that it covers stay in the log. So a follower
+	// that was away briefly, or that restores the snapshot meanwhile, needs no other snapshot.
+	// raft's setting for this is a number of entries, at least trailingEntriesMin. While the log
+	// has no new entries, it is trailingEntriesDefault.
 	trailingEntriesMin     = 128
 	trailingEntriesDefault = 10240
 )
@@ -182,11 +184,11 @@ func (c Config) raftConfig(leadership chan<- bool, logger *raftLogger) *raft.Con
 	conf.CommitTimeout = c.Timing.Commit
 	conf.MaxAppendEntries = appendEntriesMax
 	conf.BatchApplyCh = true
-	// A removed replica stays a follower until its owner closes it, so that raft never shuts down
-	// unexpectedly.
+	// A removed replica stays a follower until its owner closes it. Otherwise raft would shut
+	// itself down.
 	conf.ShutdownOnRemove = false
-	// Replica.runSnapshots starts snapshots by bytes. raft's own count of entries must never start
-	// one.
+	// Replica.runSnapshots starts snapshots by bytes, so raft must start none by its count of
+	// entries.
 	conf.SnapshotThreshold = math.MaxUint64
 	conf.SnapshotInterval = 365 * 24 * time.Hour
 	conf.TrailingLogs = trailingEntriesDefault

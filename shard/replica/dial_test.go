@@ -14,6 +14,7 @@ import (
 
 	"github.com/countd/countd/internal/proctest"
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/shardtest"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -83,9 +84,7 @@ func TestRaftLogger(t *testing.T) {
 // A call to a replica does not reach another replica that has its address now, on another node or
 // on the same one. raft would count the answer as that of the first replica.
 func TestAnotherReplicaAtTheAddressIsNotReached(t *testing.T) {
-	m, err := rpc.ListenMux(rpc.MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}, NodeKey: "n2.0"})
-	mustDo(t, err)
-	defer m.Close()
+	m := shardtest.Mux(t, rpc.MuxConfig{NodeKey: "n2.0"})
 	layer, err := m.Layer(7, "n2.0#4")
 	mustDo(t, err)
 	to := newRaftTransport(layer, nil, 0, hclog.NewNullLogger())

@@ -9,25 +9,23 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// entriesKept is the number of applied entries that a replica remembers. Replicas of an idle group
-// with different histories are rarely further apart. Replicas of a busy group are compared by
-// their marks.
+// entriesKept is the number of applied entries that a replica remembers.
 const entriesKept = 128
 
-// EntryMark distinguishes an applied entry from any other with the same index. All replicas of a
-// group must apply entries with the same term and CRC at each index.
+// EntryMark identifies an applied entry. All replicas of a group must apply entries with the same
+// term and CRC at each index.
 type EntryMark struct {
 	Index uint64 `json:"index"`
 	Term  uint64 `json:"term"`
-	CRC   uint32 `json:"crc"` // of type, data and extensions
+	CRC   uint32 `json:"crc"` // CRC of type, data and extensions
 }
 
-// markOf uses another polynomial than the entries. A shard's entry ends with its own CRC32C, so
-// all entries of one length have the same CRC32C.
+// markOf does not use CRC32C. A shard's entry ends with its own CRC32C, so all entries of one
+// length have the same CRC32C.
 //
 // markOf ignores the addresses in the first configuration. Each of the first voters writes that
-// entry itself (see Replica.bootstrap), with the addresses that its catalog has, and a node may
-// have moved meanwhile. Every other entry comes from one leader.
+// entry itself (see Replica.bootstrap), with the addresses in its catalog, and a node's address
+// may have changed meanwhile. Every other entry comes from one leader.
 func markOf(e *raft.Log) EntryMark {
 	data := e.Data
 	if e.Index == 1 && e.Type == raft.LogConfiguration {
@@ -46,13 +44,13 @@ func markOf(e *raft.Log) EntryMark {
 }
 
 // entryWindow remembers the newest entries that the state machine received. Between its first and
-// last index it has every entry that state machines receive: raft passes barriers, and the first
-// entry of a term, to no state machine.
+// last index it has every entry that a state machine receives. (raft does not pass barriers and
+// the first entry of a term to state machines.)
 type entryWindow struct {
 	mu struct {
 		sync.Mutex
 		ring []EntryMark // grows to entriesKept
-		next int         // once the ring is full, the oldest
+		next int         // position of the oldest mark, once the ring is full
 	}
 }
 
@@ -77,7 +75,6 @@ func (w *entryWindow) reset() {
 	w.mu.ring, w.mu.next = nil, 0
 }
 
-// rising returns the marks in the order of their indexes.
 func (w *entryWindow) rising() []EntryMark {
 	w.mu.Lock()
 	defer w.mu.Unlock()

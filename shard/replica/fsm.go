@@ -14,9 +14,10 @@ import (
 )
 
 // watchedFSM wraps the state machine for raft. It records what is applied, and stops the group
-// after a failed Restore or Snapshot. raft itself would continue after a restore that failed half
-// way: at start with an older snapshot, later with the next entry. watchedFSM does not catch a
-// panic of ApplyBatch, because a committed entry that cannot be applied must end the process.
+// after a failed Restore or Snapshot. After a restore that failed half way, raft itself would
+// continue: with an older snapshot at start, and with the next entry later. watchedFSM does not
+// catch a panic of ApplyBatch, because a committed entry that cannot be applied must end the
+// process.
 type watchedFSM struct {
 	raft.BatchingFSM
 	group   uint32
@@ -25,7 +26,8 @@ type watchedFSM struct {
 	members *committedMembers
 	applies *storage.StallGauge
 	// damaged receives the error of a snapshot whose data cannot be read from disk. Such damage
-	// does not stop the replica: its own snapshot and log have everything, and the node repairs it.
+	// does not stop the replica: its older snapshot and its log still have all data, and the node
+	// repairs the damage.
 	damaged func(error)
 }
 
@@ -38,8 +40,8 @@ func (f watchedFSM) ApplyBatch(entries []*raft.Log) []any {
 	return f.BatchingFSM.ApplyBatch(entries)
 }
 
-// Restore implements raft.FSM. It resets the remembered entries, because what was applied before
-// is no longer part of the state.
+// Restore implements raft.FSM. It forgets the remembered entries, because the snapshot replaces
+// the state that they led to.
 func (f watchedFSM) Restore(state io.ReadCloser) error {
 	if err := f.stop.Failure(); err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -45,10 +46,16 @@ func newReplicas(t *testing.T, store storage.LogStore) *replicas {
 }
 
 // addVoter adds a voter through the present leader: on a busy machine two voters may lose each
-// other meanwhile.
+// other meanwhile. The new one votes for nobody until it knows that it is a member. So it is a
+// non-voter before, as in Membership.Reconcile.
 func (r *replicas) addVoter(t *testing.T, cfg Config) {
 	t.Helper()
 	id, addr := raft.ServerID(cfg.NodeID), raft.ServerAddress(cfg.Mux.Addr().String())
+	added := r.groups[slices.IndexFunc(r.groups, func(g *Replica) bool { return g.ID() == id })]
+	eventually(t, cfg.NodeID+" is a member", func() bool {
+		return r.groups[r.leader(t, -1)].raft.AddNonvoter(id, addr, 0, 5*time.Second).Error() == nil
+	})
+	eventually(t, cfg.NodeID+" knows that it is a member", func() bool { return Contains(added.Configuration().Servers, id) })
 	eventually(t, cfg.NodeID+" is a voter", func() bool {
 		return r.groups[r.leader(t, -1)].raft.AddVoter(id, addr, 0, 5*time.Second).Error() == nil
 	})

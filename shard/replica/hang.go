@@ -9,34 +9,34 @@ import (
 )
 
 // A leader whose disk hangs still sends heartbeats, because raft sends them beside the hanging
-// write. So no other node would lead, and the group would stand still until the disk answers. The
-// same is true if the state machine hangs, for example because its own disk is full.
-// Therefore, while the log or the state machine takes no entries and a majority of other voters
-// answers, a leader
+// write. So no other node would campaign, and the group would stop until the disk answers. The
+// same happens if the state machine hangs, for example because its own disk is full. Therefore,
+// while a write to the log or the state machine hangs and a majority of other voters answers, a
+// leader
 //
-//   - sends no appends, so that its followers miss it and elect another;
-//   - asks the follower with the most entries to campaign at once, as in a transfer. raft itself
-//     cannot hand over: its main loop waits for the disk.
+//   - sends no appends, so that its followers elect another leader;
+//   - asks the follower with the longest log to campaign at once, as in a transfer. raft's own
+//     transfer would wait for the disk.
 //
-// Both are safe at any time: Raft tolerates any lost message, and a campaign of any replica at any
-// moment. If the others need this leader's vote, it stays leader: a candidate would depose it only
-// once its disk answers, and then fail the writes that wait for the disk. If its log waits for room
-// for 10 s, the leader sends no appends in any case. The others may be a majority that it does not
-// see, because one of them is in a later term or cut off from it. Its heartbeats would keep the other
-// voters from voting.
+// Both are safe at any time: Raft tolerates lost messages, and a campaign of any replica at any
+// moment. If the other voters are no majority without this leader, it stays leader. A candidate
+// could depose it only once its disk answers, and would then make the waiting writes fail. If its
+// log waits for disk space for 10 s, the leader sends no appends in any case. The others may be a
+// majority without the leader's knowledge, because one is in a later term or cut off from it.
+// Heartbeats would then keep the other voters from voting.
 //
-// Short hangs that recur do not move leaders back and forth:
+// Three rules keep short recurring hangs from moving leaders back and forth:
 //
-//   - A leader stays while a write takes less than twice as long as those that hung within the last
-//     minute (storage.WatchStalls). If all disks are slow, nobody could replace it: an election is
-//     four sequential writes within 1 to 2 s.
-//   - A node whose log hung gets no new leaderships for a minute (headroom.Unfit).
-//   - While the state machine of a follower hangs, the follower refuses a leader's order to campaign,
-//     and DetectFailure does not make it campaign. raft's own timeout still does, later than at the
-//     other voters.
+//   - A leader stays while a write takes less than twice as long as the longest hang of the last
+//     minute (storage.WatchStalls). If all disks are slow, no voter could replace it: an election
+//     needs four sequential writes within 1 to 2 s.
+//   - A node whose log hung receives no leaderships for a minute (tiering.Headroom.Unfit).
+//   - While the state machine of a follower hangs, the follower refuses a leader's order to
+//     campaign, and DetectFailure does not make it campaign. Only raft's own timeout still does,
+//     later than at the other voters.
 
-// noteHang records whether the log and the state machine have stopped taking entries. One goroutine
-// calls it repeatedly.
+// noteHang records whether a write to the log, or the state machine, hangs. One goroutine calls it
+// repeatedly.
 func (g *Replica) noteHang(storing, applying storage.Hang) {
 	if g.hangs.Swap(storing.Hangs) != storing.Hangs && g.cfg.Hangs != nil {
 		g.cfg.Hangs(storing.Hangs)
@@ -65,11 +65,11 @@ func (g *Replica) noteHang(storing, applying storage.Hang) {
 	}
 }
 
-// Hangs reports whether the log has stopped taking entries.
+// Hangs reports whether a write to the log hangs.
 func (g *Replica) Hangs() bool { return g.hangs.Load() }
 
-// heir returns the voter with the longest log among those that answered this leader recently.
-// suffice reports whether these voters are a majority without this leader.
+// heir returns the voter with the longest log among the voters that answered this leader recently.
+// suffice reports whether these voters, without this leader, are a majority.
 func (g *Replica) heir() (best raft.Server, suffice bool) {
 	var most uint64
 	voters, there := 0, 0

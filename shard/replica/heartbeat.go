@@ -9,21 +9,21 @@ import (
 	"github.com/countd/countd/shard/stream"
 )
 
-// heartbeatEvery is the time between two beats of a node. For about the same time after a
-// successful call, contact answers heartbeats in place of the follower.
+// heartbeatEvery is the time between two beats of a node. For about as long after a successful
+// call, a heartbeat is answered without a call (see contact).
 const heartbeatEvery = 400 * time.Millisecond
 
-// Beats makes the heartbeats of all groups of a node leave together, at beats that are
-// heartbeatEvery apart. The heartbeats between two nodes then share one write, one wake-up of the
-// other node, and one write of the answers.
+// Beats sends the heartbeats of all groups of a node together, at moments called beats, which are
+// heartbeatEvery apart. So the heartbeats to another node share one write, one wake-up of that
+// node, and one write of the answers.
 //
 // It has no goroutine, and its timer runs only while a heartbeat waits.
 type Beats struct {
-	began time.Time // the time of a beat
+	began time.Time // time of the first beat
 
 	mu struct {
 		sync.Mutex
-		next chan struct{} // closed at the next beat; nil while nobody waits
+		next chan struct{} // closed at the next beat; nil while no heartbeat waits
 	}
 }
 
@@ -57,25 +57,26 @@ func (h *Beats) beat() {
 	h.mu.next = nil
 }
 
-// contact records what a replica learned about one follower from successful calls. raft sends ten
-// heartbeats in each heartbeat timeout, even in an idle group. contact answers most of them without
-// a call.
+// contact records what a leader learned about one follower from successful calls. raft sends ten
+// heartbeats in each heartbeat timeout, even in an idle group. By its contact, a leader answers
+// most of them itself, without a call.
 //
 // A pause (see raftTransport) is the time after a successful call for which raft need not hear
 // from the follower again.
 type contact struct {
-	to uint64 // addressee of the follower's Raft id
+	to uint64 // rpc.Addressee of the follower's Raft id
 
 	mu struct {
 		sync.Mutex
 		began time.Time // when the last successful call began
-		term  uint64    // of that call
-		told  knownTo   // zero for nothing
+		term  uint64    // term of that call
+		told  knownTo   // what the follower knows; zero for nothing
 	}
 }
 
-// knownTo is how far a follower has the log and knows it to be committed. It is valid until the
-// follower's replica is opened again, because a reopened replica knows of no commit.
+// knownTo describes how much of the log a follower has, and which commit index it knows. It is
+// valid until the follower's replica is opened again, because a reopened replica knows no commit
+// index.
 type knownTo struct {
 	conn      *stream.Conn
 	opening   uint64
@@ -84,7 +85,6 @@ type knownTo struct {
 	committed uint64
 }
 
-// took records a successful call.
 func (c *contact) took(began time.Time, args *raft.AppendEntriesRequest, conn *stream.Conn, opening uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,11 +95,11 @@ func (c *contact) took(began time.Time, args *raft.AppendEntriesRequest, conn *s
 		*told = knownTo{}
 	}
 	if !isHeartbeat(args) && conn != nil {
-		c.mu.told = knownTo{conn, opening, args.Term, args.PrevLogEntry + uint64(len(args.Entries)), args.LeaderCommitIndex}
+		c.mu.told = knownTo{conn: conn, opening: opening, term: args.Term, last: args.PrevLogEntry + uint64(len(args.Entries)), committed: args.LeaderCommitIndex}
 	}
 }
 
-// since returns how long ago the last successful call of a term began.
+// since returns how long ago the last successful call of the term began.
 func (c *contact) since(now time.Time, term uint64) (ago time.Duration, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,21 +112,22 @@ func (c *contact) recent(now time.Time, term uint64, pause time.Duration) bool {
 	return ok && ago < pause
 }
 
-// waits reports whether a heartbeat may wait for the next beat: the follower then hears from its
-// leader at most one and a half pauses after the last call.
+// waits reports whether a heartbeat may wait for the next beat: the follower must get it at most
+// one and a half pauses after the last call.
 func (c *contact) waits(now time.Time, term uint64, pause, untilBeat time.Duration) bool {
 	ago, ok := c.since(now, term)
 	return ok && ago+untilBeat <= pause*3/2
 }
 
-// last returns the last entry that the follower is known to have, or 0.
+// last returns the index of the last entry that the follower is known to have, or 0.
 func (c *contact) last() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.told.last
 }
 
-// knows reports whether an append has no entries and tells the follower nothing new.
+// knows reports whether an append has no entries and no commit index that the follower does not
+// know.
 func (c *contact) knows(args *raft.AppendEntriesRequest) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -2,11 +2,9 @@ package replica
 
 import (
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/shardtest"
 )
 
@@ -17,12 +15,4 @@ var (
 	testAppend, testHeartbeat, taking = shardtest.Append, shardtest.Heartbeat, shardtest.Taking
 )
 
-// cpuTime returns the processor time that this process has used. A busy machine changes it less
-// than the elapsed time.
-func cpuTime(b *testing.B) time.Duration {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
+func testMux(t *testing.T) *rpc.Mux { return shardtest.Mux(t, rpc.MuxConfig{}) }

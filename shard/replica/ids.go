@@ -8,12 +8,12 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// RaftID returns the Raft id of one lifetime of a node's replica (see catalog.ReplicaID).
+// RaftID returns the Raft id of a node's replica with that number (see catalog.ReplicaID).
 func RaftID(node string, number uint64) raft.ServerID {
 	return raft.ServerID(catalog.ReplicaID(node, number))
 }
 
-// NodeOf returns the key of the node that a Raft id names.
+// NodeOf returns the node key in a Raft id.
 func NodeOf(id raft.ServerID) string {
 	node, _ := catalog.ParseReplicaID(string(id))
 	return node
@@ -22,9 +22,9 @@ func NodeOf(id raft.ServerID) string {
 // Contains reports whether a configuration has a replica, as a voter or not.
 func Contains(servers []raft.Server, id raft.ServerID) bool { return SuffrageOf(servers, id) != Absent }
 
-// Outlived reports whether a configuration proves that a replica was deleted, because it has a
-// later replica of the same node. A node has one replica of a group at a time. The catalog assigns
-// the next number only once no configuration has the previous one (see catalog.RetireEntry).
+// Outlived reports whether a configuration has a later replica of the same node, which proves that
+// the replica id was deleted. A node has one replica of a group at a time, and its next replica
+// gets a number only once no configuration has the previous one (see catalog.RetireEntry).
 func Outlived(servers []raft.Server, id raft.ServerID) bool {
 	node, number := catalog.ParseReplicaID(string(id))
 	return slices.ContainsFunc(servers, func(s raft.Server) bool {

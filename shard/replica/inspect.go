@@ -19,16 +19,17 @@ func (g *Replica) Cold() *cold.Group { return g.cfg.Cold }
 // Began reports whether the replica was opened with the first voters of its group.
 func (g *Replica) Began() bool { return g.first || len(g.cfg.Initial) > 0 }
 
-// Log returns the replica's log. It belongs to raft: the caller may only read.
+// Log returns the replica's log. raft owns it: the caller may only read.
 func (g *Replica) Log() *storage.Log { return g.log }
 
-// Snapshots returns the replica's stored snapshots. They belong to raft: the caller may only read.
+// Snapshots returns the replica's stored snapshots. raft owns them: the caller may only read.
 func (g *Replica) Snapshots() *storage.Snapshots { return g.snaps }
 
 // Done returns a channel that closes when raft has stopped.
 func (g *Replica) Done() <-chan struct{} { return g.done }
 
-// Leads reports whether raft leads the group on this node. It may not serve yet: see Ready.
+// Leads reports whether this node is the group's Raft leader. Such a leader may not serve yet: see
+// Ready.
 func (g *Replica) Leads() bool { return g.raft.State() == raft.Leader }
 
 // LeaderID returns the Raft id of the group's leader as known here, or "".
@@ -40,7 +41,8 @@ func (g *Replica) LeaderID() raft.ServerID {
 // Term returns raft's current term.
 func (g *Replica) Term() uint64 { return g.raft.CurrentTerm() }
 
-// ReadyTerm returns the term whose barrier was applied here while this node led it, or 0.
+// ReadyTerm returns the term in which this node leads and has applied its barrier (see confirm),
+// or 0.
 func (g *Replica) ReadyTerm() uint64 { return g.readyTerm.Load() }
 
 // LastIndex returns the index of the last entry in the log.

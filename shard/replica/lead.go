@@ -15,7 +15,8 @@ import (
 // reason.
 const barrierRetryDelay = 10 * time.Millisecond
 
-// watchLeadership receives raft's changes of leadership, so that raft never blocks on them.
+// watchLeadership receives raft's notices that leadership was won or lost, so that raft never
+// blocks on them.
 func (g *Replica) watchLeadership() {
 	for {
 		select {
@@ -31,9 +32,9 @@ func (g *Replica) watchLeadership() {
 }
 
 // confirm makes this node ready in the term that it leads. Entries of earlier terms may be
-// committed but not applied here, so it waits for a barrier after them. The lock confirming lets
-// the confirm of an earlier term end first, so that the earlier confirm does not overwrite the
-// result of the later one.
+// committed but not applied here. So confirm proposes a barrier, and waits until it is applied.
+// The lock confirming keeps a confirm of an earlier term from overwriting the result of a later
+// one.
 func (g *Replica) confirm() {
 	g.confirming.Lock()
 	defer g.confirming.Unlock()
@@ -64,10 +65,10 @@ func (g *Replica) confirm() {
 	}
 }
 
-// campaign makes this voter campaign at once. The callers are the only voter of a group, the first
-// voter of a new group, and a voter that misses its leader. raft has no call for it. But if the
-// heartbeat timeout is shortened, a follower checks its timer at once, and campaigns if it has not
-// heard from a leader.
+// campaign makes this voter campaign at once. It is for the only voter of a group, the first voter
+// of a new group, and a voter with a silent leader. raft has no call to start a campaign. But if
+// the heartbeat timeout is shortened, a follower checks its timer at once, and campaigns if it has
+// not heard from a leader.
 func (g *Replica) campaign() error {
 	err := g.reload(func(conf *raft.ReloadableConfig) { conf.HeartbeatTimeout-- })
 	if err != nil {
@@ -77,7 +78,7 @@ func (g *Replica) campaign() error {
 }
 
 // reload changes the raft settings that can change at run time. raft replaces all of them at once,
-// so concurrent changes without the lock would lose one.
+// so without the lock, concurrent changes would overwrite each other.
 func (g *Replica) reload(change func(*raft.ReloadableConfig)) error {
 	g.settings.Lock()
 	defer g.settings.Unlock()
@@ -98,13 +99,13 @@ func (g *Replica) Follows() error {
 	return err
 }
 
-// outOfTouchAfter is how long a replica may have no leader before it may be out of touch: it may
-// be new to its group, or removed from it. By then the connections to lost nodes are closed.
+// outOfTouchAfter is the time without contact to a leader after which InTouch returns false. By
+// then this node has closed its connections to lost nodes.
 const outOfTouchAfter = (rpc.PingsMissedMax + 1) * rpc.PingEvery
 
-// InTouch reports whether this replica hears of a new leader as soon as any other does: it is a
-// member, and heard from a leader recently. An older hint is then no better than what this replica
-// knows, and may name the lost node.
+// InTouch reports whether this replica learns of a new leader as soon as any other replica: it is
+// a member, and heard from a leader recently. Hints about the leader from other nodes are then not
+// newer than what this replica knows.
 func (g *Replica) InTouch() bool {
 	return time.Since(g.raft.LastContact()) < outOfTouchAfter &&
 		Contains(g.Configuration().Servers, g.ID())
@@ -130,5 +131,5 @@ func (g *Replica) Voters() []raft.ServerID {
 // Configuration returns the latest configuration, which may not be committed. The caller must not
 // change it.
 func (g *Replica) Configuration() raft.Configuration {
-	return g.raft.GetConfiguration().Configuration() // raft answers at once
+	return g.raft.GetConfiguration().Configuration() // raft answers this future at once
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/shardtest"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -29,26 +31,59 @@ func (c slowConn) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-func slowMux(t *testing.T) *rpc.Mux {
-	t.Helper()
-	m, err := rpc.ListenMux(rpc.MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}, Dial: func(ctx context.Context, address, _ string) (net.Conn, error) {
-		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
-		return slowConn{c}, err
-	}})
-	mustDo(t, err)
-	t.Cleanup(func() { _ = m.Close() })
-	return m
+// heldBytes is how much of a snapshot a connection sends before a snapshotGate slows it. No other connection of a
+// test sends as much.
+const heldBytes = 1 << 20
+
+// snapshotGate slows snapshots until it is open. They are too slow to end, but no pause is long enough for
+// the follower to close the connection.
+type snapshotGate struct {
+	begun atomic.Int64 // connections that have sent heldBytes
+	open  atomic.Bool
 }
 
-// Two of three voters live, and one of them needs a snapshot. The leader needs the other's answers,
-// gets none while it sends the snapshot, and loses its lease several times over. They get a leader
-// all the same.
-func TestMajorityThatNeedsASnapshot(t *testing.T) {
-	t.Parallel()
-	const state = slowRate // a second, five leases
+type gatedConn struct {
+	net.Conn
+	gate *snapshotGate
+	sent int // raft sends one call at a time
+}
+
+func (c *gatedConn) Write(p []byte) (n int, err error) {
+	for len(p) > 0 && err == nil {
+		piece := p
+		if c.sent >= heldBytes && !c.gate.open.Load() {
+			time.Sleep(50 * time.Millisecond)
+			piece = p[:min(len(p), 4<<10)]
+		}
+		var m int
+		m, err = c.Conn.Write(piece)
+		if c.sent < heldBytes && c.sent+m >= heldBytes {
+			c.gate.begun.Add(1)
+		}
+		c.sent, n, p = c.sent+m, n+m, p[m:]
+	}
+	return n, err
+}
+
+// muxOf returns a Mux that passes each connection that it dials through wrap.
+func muxOf(t *testing.T, wrap func(net.Conn) net.Conn) *rpc.Mux {
+	t.Helper()
+	return shardtest.Mux(t, rpc.MuxConfig{Dial: func(ctx context.Context, address, _ string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+		if err != nil {
+			return nil, err
+		}
+		return wrap(c), nil
+	}})
+}
+
+// behindSnapshot returns a group of three. n2 and n3 are closed, and n3 lacks entries. n1 and n2 have
+// these only in a snapshot of state bytes.
+func behindSnapshot(t *testing.T, state int, wrap func(net.Conn) net.Conn) *replicas {
+	t.Helper()
 	r := &replicas{}
 	for i := range 3 {
-		cfg := testConfig(t, slowMux(t), fmt.Sprintf("n%d", i+1))
+		cfg := testConfig(t, muxOf(t, wrap), fmt.Sprintf("n%d", i+1))
 		cfg.LogStore, cfg.FSM = storage.LogStoreBoltDB, &largeFSM{bytes: state}
 		if i == 0 {
 			cfg.Initial = aloneIn(cfg)
@@ -59,7 +94,7 @@ func TestMajorityThatNeedsASnapshot(t *testing.T) {
 	for _, cfg := range r.cfgs[1:] {
 		r.addVoter(t, cfg)
 	}
-	mustClose(t, r.groups[2]) // this replica is away, and the others cut off the log that it lacks
+	mustClose(t, r.groups[2])
 	for range 10 {
 		r.add(t, 1, 2)
 	}
@@ -67,16 +102,59 @@ func TestMajorityThatNeedsASnapshot(t *testing.T) {
 	for _, g := range r.groups[:2] {
 		eventually(t, "it has all entries", func() bool { return g.AppliedIndex() >= last })
 		mustDo(t, g.reload(func(conf *raft.ReloadableConfig) { conf.TrailingLogs = 1 }))
-		mustDo(t, g.raft.Snapshot().Error())
+		eventually(t, "it takes a snapshot of them", func() bool {
+			return g.raft.Snapshot().Error() == nil && g.snaps.NewestIndex() >= last
+		})
 	}
 	mustClose(t, r.groups[1])
-	left := r.groups[0]
-	eventually(t, "n1 leads no more", func() bool { return !left.Leads() && left.Leader() == "" })
-	cfg := r.cfgs[2]
-	cfg.FSM = &largeFSM{bytes: state}
-	back := mustOpen(t, cfg)
-	eventually(t, "n1 leads n3", func() bool { return left.Ready() == nil })
+	eventually(t, "n1 leads no more", func() bool { return !r.groups[0].Leads() && r.groups[0].Leader() == "" })
+	return r
+}
+
+// openLarge opens replica i again.
+func (r *replicas) openLarge(t *testing.T, i, state int) *Replica {
+	t.Helper()
+	r.cfgs[i].FSM = &largeFSM{bytes: state}
+	r.groups[i] = mustOpen(t, r.cfgs[i])
+	return r.groups[i]
+}
+
+// Two of three voters live, and one of them needs a snapshot. The leader needs the other's answers,
+// gets none while it sends the snapshot, and loses its lease several times over. They get a leader
+// all the same.
+func TestMajorityThatNeedsASnapshot(t *testing.T) {
+	t.Parallel()
+	const state = slowRate // a second, five leases
+	r := behindSnapshot(t, state, func(c net.Conn) net.Conn { return slowConn{c} })
+	back := r.openLarge(t, 2, state)
+	mustBeReady(t, r.groups[0])
 	if back.snaps.NewestIndex() == 0 {
 		t.Error("n3 needed no snapshot")
+	}
+}
+
+// A third voter comes and goes while n3 receives the snapshot. Each time it elects the same leader, which goes on
+// with the snapshot that it has begun.
+func TestSnapshotOutlastsElections(t *testing.T) {
+	t.Parallel()
+	const state = 6 * snapshotBytesPerTimeout // n1 ends the call after a minute
+	var gate snapshotGate
+	gate.open.Store(true) // n1 may try while n3 is closed: the gate would hold that call for a minute
+	r := behindSnapshot(t, state, func(c net.Conn) net.Conn { return &gatedConn{Conn: c, gate: &gate} })
+	gate.open.Store(false)
+	before := gate.begun.Load()
+	left, back := r.groups[0], r.openLarge(t, 2, state)
+	r.cfgs[1].Timing.Heartbeat, r.cfgs[1].Timing.Election = time.Hour, time.Hour // n2 never campaigns
+	for range 3 {
+		n2 := r.openLarge(t, 1, state)
+		mustBeReady(t, left)
+		eventually(t, "n1 sends the snapshot", func() bool { return gate.begun.Load() > before })
+		mustClose(t, n2)
+		eventually(t, "n1 leads no more", func() bool { return !left.Leads() })
+	}
+	gate.open.Store(true)
+	eventually(t, "n3 has the snapshot", func() bool { return back.snaps.NewestIndex() > 0 })
+	if n := gate.begun.Load() - before; n != 1 {
+		t.Errorf("it was sent %d times", n)
 	}
 }

@@ -10,17 +10,17 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// These bound one group's log cache. A leader reads the newest entries once for each follower, and
-// a follower reads each entry once, soon after it stored it. An entry may be as large as a whole
-// batch, so bytes are bounded too.
+// These constants bound one group's log cache. A leader reads the newest entries once for each
+// follower, and a follower reads each entry once, soon after it stored it. An entry may be as
+// large as a whole batch, so bytes are bounded too.
 const (
 	logCacheEntriesMax = 512
 	logCacheBytesMax   = 4 << 20
-	// An entry leaves the cache after one to two logCacheAges. A reader that needs it later is far
-	// behind, and reads the log.
+	// An entry leaves the cache after one to two times logCacheAge. A reader that needs it later
+	// is far behind, and reads the log instead.
 	logCacheAge = 10 * time.Second
-	// The newest entry stays in the cache if it has at most this many bytes: raft's leader reads
-	// it for each heartbeat of an idle group.
+	// The newest entry stays in the cache if it has at most logCacheNewestMax bytes, because
+	// raft's leader reads it for each heartbeat of an idle group.
 	logCacheNewestMax = 4 << 10
 )
 
@@ -31,12 +31,12 @@ type logCache struct {
 
 	mu struct {
 		sync.RWMutex
-		ring  []raft.Log // entry i at i % len; data shared with raft, never changed
-		first uint64     // [first, next) is cached; equal when nothing is
+		ring  []raft.Log // entry i is at i % len; its data is shared with raft and never changed
+		first uint64     // entries from first to next-1 are cached; if none is cached, first equals next
 		next  uint64
-		bytes int    // of [first, next), at most logCacheBytesMax
-		aged  uint64 // entries below it have been here for at least one logCacheAge
-		aging bool   // a call of age is scheduled
+		bytes int    // size of the cached entries, at most logCacheBytesMax
+		aged  uint64 // entries with a lower index have been cached for at least logCacheAge
+		aging bool   // the timer for age runs
 	}
 }
 
@@ -80,8 +80,9 @@ func (c *logCache) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
-// ageLater schedules age. The timer holds the cache weakly, because the cache leads to the replica:
-// otherwise a timer would keep the table of a closed replica in memory for up to two logCacheAges.
+// ageLater schedules age. The timer holds the cache by a weak pointer, because the cache refers to
+// the replica. A strong pointer would keep the table of a closed replica in memory for up to twice
+// logCacheAge.
 func (c *logCache) ageLater() {
 	weakly := weak.Make(c)
 	time.AfterFunc(logCacheAge, func() {
@@ -91,8 +92,8 @@ func (c *logCache) ageLater() {
 	})
 }
 
-// age removes the entries that were here at its previous call, except a small newest entry. It
-// reschedules itself until only that entry is left. It touches only memory, so a closing log need
+// age removes the entries that were cached at its previous call, except a small newest entry. It
+// reschedules itself until only that entry is left. It uses only memory, so closing the log need
 // not wait for it.
 func (c *logCache) age() {
 	c.mu.Lock()
@@ -109,7 +110,7 @@ func (c *logCache) age() {
 	}
 }
 
-// DeleteRange implements raft.LogStore. The cache returns no deleted entry once the call has
+// DeleteRange implements raft.LogStore. The cache returns none of these entries once the call has
 // begun.
 func (c *logCache) DeleteRange(first, last uint64) error {
 	c.mu.Lock()

@@ -12,29 +12,30 @@ import (
 )
 
 const (
-	// memberTimeout bounds the wait for space in raft's queue for a change of members. The change
-	// itself has three election timeouts (see changed).
+	// memberTimeout bounds the wait for space in raft's queue for a change of members. For the
+	// wait for the change itself, see changed.
 	memberTimeout = time.Second
-	// CaughtUpEntries is the largest lag at which a replica may become a voter: raft sends that
-	// many entries in one call.
+	// CaughtUpEntries is the largest lag at which a replica may become a voter: raft sends as many
+	// entries in one call.
 	CaughtUpEntries = appendEntriesMax
 )
 
 // MembersStep makes one change towards the voters in target and the non-voters in others. This
-// node must lead the group. It returns what it did, or "" if no step is possible now. raft takes
-// one change at a time, and only from the leader.
+// node must lead the group, because raft accepts changes only from the leader, one at a time.
+// MembersStep returns a description of the change, or "" if none is possible now.
 //
-// While replicas join, the group keeps all its voters. A replica that joins is a non-voter until it
-// has caught up, and nobody leaves before all joining replicas are voters. A member leaves earlier
-// only if a joining replica has its address. That member's node is then lost, or has a new replica.
+// While replicas join, the group keeps all its voters. A joining replica is a non-voter until it
+// has caught up, and no member leaves before all joining replicas are voters. As an exception, a
+// member leaves earlier if a joining replica has its address. That member's node is then lost, or
+// has a new replica.
 func (g *Replica) MembersStep(ctx context.Context, target, others []Member, behind func(context.Context, raft.ServerID) (uint64, error)) (string, error) {
 	inForce := g.ConfigurationInForce()
 	if inForce == nil {
-		return "", nil // raft would take no other change
+		return "", nil // a change is in progress, and raft accepts no second one
 	}
 	step := NextStep(g.ID(), inForce.Servers, target, others, func(id raft.ServerID) (uint64, error) { return behind(ctx, id) })
-	// The change names the configuration that NextStep checked. raft refuses the change if a newer
-	// configuration is in use by then.
+	// The change names the configuration that NextStep checked, so that raft refuses the change if
+	// there is a newer configuration by then.
 	id, addr, checked := step.Member.ID, raft.ServerAddress(step.Member.Addr), inForce.Index
 	switch step.Do {
 	case StepAdd:
@@ -51,8 +52,8 @@ func (g *Replica) MembersStep(ctx context.Context, target, others []Member, behi
 	return "", nil
 }
 
-// MemberStep is one change of a group's members, or a handover, with a description. The zero value
-// does nothing.
+// MemberStep is one change of a group's members, or a handover of leadership, with a description.
+// The zero value does nothing.
 type MemberStep struct {
 	Do     StepKind
 	Member Member
@@ -63,15 +64,15 @@ type StepKind uint8
 
 const (
 	StepNone    StepKind = iota
-	StepAdd              // as a non-voter, or with a new address and its present suffrage
-	StepPromote          // to a voter
-	StepDemote           // to a non-voter
+	StepAdd              // add as a non-voter, or change the address of a member
+	StepPromote          // make a voter of a non-voter
+	StepDemote           // make a non-voter of a voter
 	StepRemove
 	StepHandOver
 )
 
-// NextStep decides what MembersStep does. behind returns the lag of a member. It returns an error
-// unless the member answers and has applied the configuration in force.
+// NextStep decides what MembersStep does. behind returns the lag of a member in entries. It
+// returns an error if the member does not answer or has not applied the committed configuration.
 func NextStep(self raft.ServerID, servers []raft.Server, target, others []Member, behind func(raft.ServerID) (uint64, error)) MemberStep {
 	if step := moveStep(servers, slices.Concat(target, others)); step.Do != StepNone {
 		return step
@@ -91,13 +92,13 @@ func NextStep(self raft.ServerID, servers []raft.Server, target, others []Member
 	lags := progressOf(self, servers, behind)
 	heirs := slices.DeleteFunc(slices.Clone(target), func(m Member) bool { return !caughtUp(lags, m.ID) })
 	if 2*len(heirs) <= len(target) {
-		return MemberStep{} // the group may still need the surplus members
+		return MemberStep{} // until then the group may still need the surplus members
 	}
 	return dismissStep(self, servers, surplus, others, heirs, lags)
 }
 
-// progressOf has how many entries each voter lacks that answers and has applied the configuration in
-// force. The leader lacks none.
+// progressOf returns the lag of each voter, in entries; 0 for the leader. It omits voters for
+// which behind returns an error.
 func progressOf(self raft.ServerID, servers []raft.Server, behind func(raft.ServerID) (uint64, error)) map[raft.ServerID]uint64 {
 	lags := map[raft.ServerID]uint64{self: 0}
 	for _, s := range servers {
@@ -110,17 +111,16 @@ func progressOf(self raft.ServerID, servers []raft.Server, behind func(raft.Serv
 	return lags
 }
 
-// caughtUp reports whether a voter answers and has caught up.
+// caughtUp reports whether lags has the voter id with a lag of at most CaughtUpEntries.
 func caughtUp(lags map[raft.ServerID]uint64, id raft.ServerID) bool {
 	lag, answers := lags[id]
 	return answers && lag <= CaughtUpEntries
 }
 
-// canLose reports whether the group can lose the voter lost. The new configuration is in force at
-// once, and without a majority of the other voters nothing commits and nobody can replace the leader
-// (see DESIGN.md). So a majority of the others must have caught up, or lack no more entries than the
-// one that leaves: then nothing waits for longer than before. If lost does not answer, a majority of
-// the others must answer.
+// canLose reports whether the group can lose the voter lost. Its removal takes effect at once, and
+// the group then needs a majority of the other voters to commit and to elect a leader (see
+// DESIGN.md). So a majority of the others must have caught up, or lag no more than lost: then no
+// commit waits longer than before. If lost does not answer, a majority of the others must answer.
 func canLose(servers []raft.Server, lost raft.ServerID, lags map[raft.ServerID]uint64) bool {
 	lagMax := uint64(math.MaxUint64)
 	if lag, answers := lags[lost]; answers {
@@ -155,8 +155,8 @@ func SuffrageOf(servers []raft.Server, id raft.ServerID) raft.ServerSuffrage {
 	return Absent
 }
 
-// moveStep updates the address of the first member that has moved. raft accepts no address twice,
-// so the old address would keep out the next node that has it.
+// moveStep updates the address of the first member whose node has a new address. raft accepts no
+// address twice, so a stale address would prevent another node with that address from joining.
 func moveStep(servers []raft.Server, all []Member) MemberStep {
 	for _, m := range all {
 		taken := slices.ContainsFunc(servers, func(s raft.Server) bool { return string(s.Address) == m.Addr })
@@ -169,8 +169,9 @@ func moveStep(servers []raft.Server, all []Member) MemberStep {
 }
 
 // admitStep returns the step that adds the first missing replica. If a stale member has that
-// replica's address, the step removes this member, or hands the group over if it is the leader. If no
-// replica can be added, the step promotes the first caught-up replica of the target to a voter.
+// replica's address, the step removes the stale member, or hands over the leadership if the stale
+// member is this leader. If no replica can be added, the step promotes the first caught-up replica
+// of target.
 func admitStep(self raft.ServerID, servers []raft.Server, target, others []Member, behind func(raft.ServerID) (uint64, error)) MemberStep {
 	all := slices.Concat(target, others)
 	for _, m := range all {
@@ -181,10 +182,10 @@ func admitStep(self raft.ServerID, servers []raft.Server, target, others []Membe
 		if at < 0 {
 			return MemberStep{StepAdd, m, "added " + string(m.ID)}
 		}
-		old := servers[at].ID // raft accepts no address twice
+		old := servers[at].ID // must leave first, because raft accepts no address twice
 		wanted := slices.ContainsFunc(all, func(m Member) bool { return m.ID == old })
-		if !wanted && old == self { // the leader never removes its own vote
-			if heir := heirOf(self, servers, target, behind); heir.ID != "" {
+		if !wanted && old == self { // the leader must hand over first, because it never removes its own vote
+			if heir := heirOf(self, servers, target, progressOf(self, servers, behind)); heir.ID != "" {
 				return MemberStep{StepHandOver, heir, "handed over to " + string(heir.ID) + ": " + string(m.ID) + " has this address"}
 			}
 			continue
@@ -197,19 +198,18 @@ func admitStep(self raft.ServerID, servers []raft.Server, target, others []Membe
 		if SuffrageOf(servers, m.ID) == raft.Voter {
 			continue
 		}
-		if !isCaughtUp(m.ID, behind) {
-			continue // the next step asks it again
+		if lag, err := behind(m.ID); err == nil && lag <= CaughtUpEntries { // otherwise the next step asks this member again
+			return MemberStep{StepPromote, m, "gave a vote to " + string(m.ID)}
 		}
-		return MemberStep{StepPromote, m, "gave a vote to " + string(m.ID)}
 	}
 	return MemberStep{}
 }
 
-// heirOf returns a caught-up voter to which the leader hands over because another replica has the
-// leader's address. It prefers voters of the target. The zero Member means none.
-func heirOf(self raft.ServerID, servers []raft.Server, target []Member, behind func(raft.ServerID) (uint64, error)) (heir Member) {
+// heirOf returns a caught-up voter for a handover, if possible from target. The zero Member means
+// none.
+func heirOf(self raft.ServerID, servers []raft.Server, target []Member, lags map[raft.ServerID]uint64) (heir Member) {
 	for _, s := range servers {
-		if s.ID == self || s.Suffrage != raft.Voter || !isCaughtUp(s.ID, behind) {
+		if s.ID == self || !caughtUp(lags, s.ID) {
 			continue
 		}
 		if heir = (Member{s.ID, string(s.Address)}); isIn(target, s) {
@@ -219,12 +219,7 @@ func heirOf(self raft.ServerID, servers []raft.Server, target []Member, behind f
 	return heir
 }
 
-func isCaughtUp(id raft.ServerID, behind func(raft.ServerID) (uint64, error)) bool {
-	lag, err := behind(id)
-	return err == nil && lag <= CaughtUpEntries
-}
-
-// surplusOf returns the members that should leave the group or lose their vote.
+// surplusOf returns the members that must leave the group or lose their vote.
 func surplusOf(servers []raft.Server, target, others []Member) []raft.Server {
 	var surplus []raft.Server
 	for _, s := range servers {
@@ -239,9 +234,9 @@ func isIn(list []Member, s raft.Server) bool {
 	return slices.ContainsFunc(list, func(m Member) bool { return m.ID == s.ID })
 }
 
-// dismissStep removes the first surplus member without which the others keep a majority, or takes
-// its vote. Members that have not caught up go first. The leader goes last, after it has handed the
-// group over to one of heirs.
+// dismissStep returns the step that removes the first surplus member that the group can lose, or
+// demotes it if others has it. Members that have not caught up go first. If the leader is the only
+// one left, the step hands over the leadership to one of heirs.
 func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, heirs []Member, lags map[raft.ServerID]uint64) MemberStep {
 	leads := false
 	for _, late := range []bool{true, false} {
@@ -263,9 +258,9 @@ func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, hei
 	return MemberStep{StepHandOver, heirs[0], "handed over to " + string(heirs[0].ID)}
 }
 
-// changed waits until a change of members is committed, but at most three election timeouts,
-// because its caller changes all groups of the node in turn. The change may happen later, so the
-// caller reads the configuration again. raft refuses another change meanwhile.
+// changed waits until a change of members is committed, but at most Timing.soon, because its
+// caller changes all groups of the node in turn. After an error the change may still be committed
+// later, so the caller must read the configuration again. Until then raft refuses another change.
 func (g *Replica) changed(future raft.IndexFuture) error {
 	if err := g.awaitSoon(future); err != nil {
 		return fmt.Errorf("cannot change the members: %w", err)
@@ -273,13 +268,14 @@ func (g *Replica) changed(future raft.IndexFuture) error {
 	return nil
 }
 
-// unstored decides what becomes of a configuration that the log has no space for. raft's main loop
-// calls it.
+// unstored handles a configuration for which the log has no space; see storage.Log.Unstored.
+// raft's main loop calls it.
 //
-// A follower refuses the entry, and its leader sends it again. A leader uses a configuration that
-// it did not store, and by the time that it could store it, the checks of NextStep are old (see
-// DESIGN.md). So the leader never stores it: the owner opens the replica again, and until then the
-// main loop waits here. Without Config.Reopen the leader waits for space and stores it late.
+// A follower refuses the entry, and its leader sends it again. A leader already uses the
+// configuration, and once there is space to store it, the checks of NextStep are outdated (see
+// DESIGN.md). So the leader never stores it: it requests that the replica be opened again, and
+// waits here until then. Without Config.Reopen the leader waits for space and stores the
+// configuration late.
 func (g *Replica) unstored(err error) error {
 	if r := g.trans.filter.raft.Load(); r == nil || r.State() != raft.Leader {
 		return err
@@ -296,12 +292,13 @@ func (g *Replica) unstored(err error) error {
 	}
 }
 
-// errTransferStuck is the reason to open a replica again if its handover of leadership never ends:
-// until then, raft refuses every write (hashicorp/raft#696).
+// errTransferStuck is the cause given to Reopen if a handover of leadership does not end, because
+// raft would then refuse every write for ever (hashicorp/raft#696).
 var errTransferStuck = errors.New("a handover of leadership does not end")
 
-// Transfer hands the leadership to another voter. raft refuses writes during the transfer, which
-// takes at most transferMax. Transfer waits for three election timeouts, and the handover goes on.
+// Transfer hands the leadership to another voter. raft refuses writes during the handover, which
+// may take up to transferMax. If the handover takes longer than Timing.soon, Transfer returns an
+// error, and the handover continues.
 func (g *Replica) Transfer(to Member) error {
 	if err := g.awaitSoon(g.raft.LeadershipTransferToServer(to.ID, raft.ServerAddress(to.Addr))); err != nil {
 		return fmt.Errorf("cannot hand the leadership to %s: %w", to.ID, err)
@@ -309,11 +306,11 @@ func (g *Replica) Transfer(to Member) error {
 	return nil
 }
 
-// errRaftWaits is returned for a handover or a change of members that raft has not ended in time,
-// because its main loop waits for the disk. It may happen later.
+// errRaftWaits is returned for a handover or a change of members that raft has not finished in
+// time, because its main loop waits for the disk. raft may finish it later.
 var errRaftWaits = errors.New("raft waits for the disk, and does it later")
 
-// awaitSoon waits for a future, but at most three election timeouts.
+// awaitSoon waits for a future, but at most Timing.soon.
 func (g *Replica) awaitSoon(future raft.Future) error {
 	answer := make(chan error, 1)
 	go func() { answer <- g.await(future) }()
@@ -327,8 +324,8 @@ func (g *Replica) awaitSoon(future raft.Future) error {
 
 func (t Timing) soon() time.Duration { return 3 * t.Election }
 
-// transferMax is longer than any handover that ends. raft refuses writes during a handover. A
-// handover waits for two election timeouts and the call to campaign: the call may fail on an idle
-// connection, then dial, then be answered, each within rpcTimeout. If an append to the same voter
-// is under way since an earlier handover, it waits for that: reachMax and an rpcTimeout.
+// transferMax is a bound after which a handover will not end. raft waits two election timeouts for
+// the voter to catch up, and then calls TimeoutNow. This call may fail on an idle connection, dial
+// again, and be answered, each within rpcTimeout. An append to the same voter may delay the
+// handover by reachMax and an rpcTimeout.
 const transferMax = reachMax + 2*rpcTimeout

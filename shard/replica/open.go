@@ -8,15 +8,16 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/countd/countd/internal/atomicfile"
 	"github.com/countd/countd/shard/storage"
 )
 
-// Open opens this node's replica of a group, or creates a new one. It returns as soon as the state is
-// restored from the newest snapshot. The replica applies later entries when a leader announces the
-// commit index. Open refuses a damaged replica with ErrDamaged and changes nothing: the operator must
-// wipe it, and it joins again under a new node id.
+// Open opens this node's replica of a group, or creates a new one. It returns as soon as the state
+// is restored from the newest snapshot. The replica applies later entries once a leader announces
+// the commit index. If the replica is damaged, Open returns ErrDamaged and changes nothing: the
+// operator must wipe the node, which then joins under a new node id.
 func Open(cfg Config) (*Replica, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -37,17 +38,18 @@ func Open(cfg Config) (*Replica, error) {
 	return g, nil
 }
 
-// makeGroupDir creates dir and makes its name durable. Its parent is durable already.
+// makeGroupDir creates dir and makes its name durable. The name of its parent must be durable
+// already.
 func makeGroupDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
 	}
-	// Sync even if dir existed, because the process that made it may have been killed before it
-	// synced the name.
+	// Sync even if dir existed, because the process that created dir may have been killed before
+	// it synced the name.
 	return atomicfile.SyncDir(filepath.Dir(filepath.Clean(dir)))
 }
 
-// startGroup starts raft over the stores. If it fails, the caller must close them.
+// startGroup starts raft over the stores. If it fails, the caller must close the stores.
 func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 	path := cfg.LogPath()
 	logger := cfg.raftLogger()
@@ -56,10 +58,12 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 		leadership: make(chan bool, 1),
 		done:       make(chan struct{}),
 		closed:     make(chan struct{}),
+
+		snapshotting: semaphore.NewWeighted(1),
 	}
 	g.stop = storage.NewFailStop(cfg.Fatal, func(err error) {
 		cfg.Mux.Limited().Warn("a write or a snapshot waits for disk or file descriptors", "group", cfg.Group, "err", err)
-		if g.ends.Load() { // raft's answers before the close would wait too
+		if g.ends.Load() { // do not wait: pending proposals get their answers only after this write
 			g.interrupt()
 		}
 	})
@@ -70,7 +74,7 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 		return nil, err
 	}
 	g.openStored = g.snaps.Open
-	if err := atomicfile.SyncDir(cfg.Dir); err != nil { // log and snapshots
+	if err := atomicfile.SyncDir(cfg.Dir); err != nil { // makes the names of log and snapshots durable
 		return nil, err
 	}
 	if err := storage.Recover(g.log, g.snaps, stable); err != nil {
@@ -103,8 +107,8 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 }
 
 // bootstrap writes the first configuration into an empty replica. A crash may leave the term on
-// disk without the entry. So bootstrap counts a replica as empty if its log has no entry and no
-// election has raised its term.
+// disk without the entry. So a replica whose log has no entry counts as empty until an election
+// has raised its term.
 func (g *Replica) bootstrap(stable *storage.Votes) error {
 	last, err := g.log.LastIndex()
 	if err != nil || len(g.cfg.Initial) == 0 || last > 0 || g.snaps.NewestIndex() > 0 {
@@ -134,13 +138,13 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	log := storage.NewEndingLog(cache, g.stop)
 	g.trans.filter = newRPCFilter(g, cache)
 	g.log.Unstored = g.unstored
-	if g.cfg.Streams != nil { // before raft restores a snapshot, so that calls wait for the end of the restore
+	if g.cfg.Streams != nil { // register before raft restores a snapshot, so that calls wait until the restore ends
 		g.trans.filter.served = g.cfg.Streams.Open(g.cfg.Group, g.ID())
 	}
 	if g.first {
 		g.trans.beginsUntil = time.Now().Add(beginMax)
 	}
-	fsm := watchedFSM{g.cfg.FSM, g.cfg.Group, g.stop, &g.entries, &g.members, &g.applying, g.noteUnreadable}
+	fsm := watchedFSM{BatchingFSM: g.cfg.FSM, group: g.cfg.Group, stop: g.stop, entries: &g.entries, members: &g.members, applies: &g.applying, damaged: g.noteUnreadable}
 
 	// NewRaft runs in its own goroutine, because the stores may end the goroutine that calls them
 	// (see storage.NewEndingLog).
@@ -153,7 +157,7 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	<-started
 	g.trans.filter.raft.Store(g.raft)
 	if failure := g.stop.Failure(); failure != nil {
-		err = failure // raft's own error is less precise
+		err = failure // more precise than raft's own error
 	}
 	if g.raft == nil {
 		if g.trans.filter.served != nil {
@@ -169,7 +173,7 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	g.wg.Go(g.runSnapshots)
 	g.wg.Go(func() {
 		storage.WatchStalls(g.cfg.DiskStallMax, g.log, stable, &g.applying, g.stop, g.noteHang, g.done)
-		<-g.done // a group that failed stays muted
+		<-g.done // a group that failed stays muted until raft has stopped
 		g.noteHang(storage.Hang{}, storage.Hang{})
 	})
 	if err == nil {

@@ -13,23 +13,23 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// raftLogger writes raft's messages to slog, one level lower than raft's. raft logs every snapshot
-// and state change at Info, every normal election at Warn, and every heartbeat to an unreachable
-// peer at Error. Config.Fatal reports everything that needs an operator.
+// raftLogger writes raft's messages to slog, one level below the level that raft uses. raft logs
+// every snapshot and state change at Info, every normal election at Warn, and every heartbeat to
+// an unreachable peer at Error. Whatever needs an operator reaches Config.Fatal.
 //
-// It logs an unreachable peer only after some time, and then seldom.
+// It logs an unreachable peer as rpc.PeerFailures decides: only after some time, and then rarely.
 type raftLogger struct {
-	hclog.Logger // discards; raft calls only the methods that are defined below
+	hclog.Logger // discards; raft calls only the methods that raftLogger overrides
 	slog         *slog.Logger
 	failures     *rpc.PeerFailures // shared by all groups of the node; nil logs each failure
 }
 
 var _ hclog.Logger = (*raftLogger)(nil)
 
-// raft warns of these in normal operation. At each start: a single voter elects itself, the
-// catalog has not applied the addresses yet, and a snapshot waits for a change of members. When a
-// node returns: its pre-votes to all its groups. At each change of members: a new replica knows no
-// peers, its log is empty or behind, and votes are split.
+// raft logs these messages as warnings in normal operation. Some come at each start: a single
+// voter elects itself, the catalog has not applied the addresses yet, and a snapshot waits for a
+// change of members. The pre-votes come when a node returns. The others come at each change of
+// members: a new replica knows no peers, its log is empty or behind, and votes are split.
 const (
 	electionMsg = "heartbeat timeout reached"
 	againMsg    = "Election timeout reached"
@@ -38,10 +38,9 @@ const (
 	preVoteMsg  = "rejecting pre-vote request since we have a leader"
 	snapshotMsg = "failed to take snapshot"
 	waitsErr    = "cannot take snapshot now"
-	behindMsg   = "failed to get previous log" // also logged for disk errors, which are not usual
+	behindMsg   = "failed to get previous log" // a disk error is logged with the same text, but stays a warning
 )
 
-// levelOf returns the level at which a message is logged.
 func levelOf(level hclog.Level, msg string, args []any) slog.Level {
 	for _, usual := range []string{electionMsg, againMsg, noPeersMsg, addressMsg, preVoteMsg} {
 		if strings.HasPrefix(msg, usual) {
@@ -100,8 +99,8 @@ func (l *raftLogger) With(args ...any) hclog.Logger {
 	return &raftLogger{Logger: l.Logger, slog: l.slog.With(formatted(args)...), failures: l.failures}
 }
 
-// failingPeer returns the peer's address if raft's message is about a failed exchange with a peer,
-// or "".
+// failingPeer returns the peer's address if args belong to raft's message about a failed call to a
+// peer, or "".
 func failingPeer(args []any) string {
 	peer, failed := "", false
 	for i := 0; i+1 < len(args); i += 2 {

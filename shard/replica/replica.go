@@ -1,32 +1,35 @@
-// Package replica owns this node's replica of one Raft group. That is raft itself, and the layers
-// between raft and the network (rpcFilter, raftTransport), its state machine (watchedFSM) and the
-// disk (logCache over package storage). It also decides when the replica takes snapshots and
-// campaigns.
+// Package replica owns this node's replica of one Raft group. It owns raft itself, and the layers
+// around raft: rpcFilter and raftTransport to the network, watchedFSM to the state machine, and
+// logCache over package storage to the disk. It decides when the replica takes snapshots and campaigns.
+// Dirs owns the directories of all replicas of the node.
 //
 // It never chooses the members, proves that a leader still leads, or interprets an entry; the
-// node that owns the replica does.
+// owner of the replica does.
 //
 // Invariant: whatever peers send, raft never acknowledges an entry that is not on disk here,
 // never votes twice in a term, and never reverts an applied entry. A replica that can no
-// longer guarantee this fails for good, or is opened again.
+// longer guarantee this fails for good, or is opened again. A node never opens a replica whose
+// files are lost as a new one, and never begins a replica number that it deleted.
 package replica
 
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/storage"
 )
 
-// EnqueueTimeoutMax bounds the wait for space in raft's queue. So it also bounds how long Close
-// waits for running calls of Apply.
+// EnqueueTimeoutMax bounds the wait for space in raft's queue, and so the time that Close waits
+// for running calls of Apply.
 const EnqueueTimeoutMax = 5 * time.Second
 
 // Replica is this node's replica of one Raft group, from Open to Close.
@@ -38,7 +41,7 @@ type Replica struct {
 	cfg    Config
 	raft   *raft.Raft
 	trans  raftTransport
-	stores storage.Stores // closed with the group; nil if the caller of startGroup owns them
+	stores storage.Stores // closed by Close; nil if the caller of startGroup closes them
 	log    *storage.Log
 	snaps  *storage.Snapshots
 	stop   *storage.FailStop
@@ -47,48 +50,49 @@ type Replica struct {
 
 	members committedMembers
 	entries entryWindow
-	first   bool // the first voter of a newly created group
-	// Heirless is set if the last attempt to hand the group over found no other voter that would
-	// lead it.
+	first   bool // this replica is the first voter of a new group
+	// Heirless is set if the last attempt to hand over the leadership found no voter that can
+	// lead.
 	Heirless atomic.Bool
 
-	leadership chan bool // raft's NotifyCh; raft blocks until it is read
-	// readyTerm is the term whose barrier was applied here while this node led it, or 0. confirm
+	leadership chan bool // raft's NotifyCh; raft blocks while a value in it is unread
+	// readyTerm is the term in which this node leads and has applied its barrier, or 0. confirm
 	// sets it; watchLeadership clears it.
 	readyTerm atomic.Uint64
-	// barrierIndex is the index of this term's barrier, set before readyTerm. Committed entries
-	// after it reach the FSM.
+	// barrierIndex is the index of that barrier, set before readyTerm. Committed entries after it
+	// reach the FSM.
 	barrierIndex atomic.Uint64
-	// hangs is set while the log takes no entries: see noteHang.
+	// hangs is set while a write to the log hangs: see noteHang.
 	hangs atomic.Bool
-	// applying runs while the state machine applies entries, and applyHangs is set while that
-	// hangs: see noteHang.
+	// applying runs while the state machine applies entries. applyHangs is set while the state
+	// machine hangs: see noteHang.
 	applying   storage.StallGauge
 	applyHangs atomic.Bool
 	// muted is set while this leader sends no appends, because its disk or state machine hangs.
 	muted atomic.Bool
-	// AskFirst is the index, among the other voters, of the voter that a term proof asks first.
+	// AskFirst is the position, in the list of other voters, of the voter that a term proof asks
+	// first.
 	AskFirst atomic.Uint32
 
 	// gate is held for reading while a request enters raft's queue, and for writing to set
-	// closing. After that the queue only empties.
+	// closing. Once closing is set, no request enters the queue.
 	gate    sync.RWMutex
 	closing bool
 
 	settings     sync.Mutex            // held by reload
 	confirming   sync.Mutex            // held by confirm
-	snapshotting sync.Mutex            // held while a snapshot is taken, opened for sending, installed from a leader, or written by a repair; and by shutdown at the end
-	withoutRoom  atomic.Bool           // a snapshot is due and the disk lacks space for it
-	unreadable   atomic.Pointer[error] // why the last snapshot could not read its data; nil for no failure
+	snapshotting *semaphore.Weighted   // weight 1; held while a snapshot is taken, opened to be sent, installed or written by a repair, and by the end of shutdown
+	withoutRoom  atomic.Bool           // a snapshot is due, but the disk lacks space for it
+	unreadable   atomic.Pointer[error] // why the last snapshot could not read cold rows or sets; nil for no failure
 
 	done       chan struct{} // closed once raft has stopped
 	wg         sync.WaitGroup
 	ends       atomic.Bool // set by EndWaits
 	closeBegan atomic.Bool
-	closed     chan struct{} // closed at the end of shutdown, which may be after the first Close has returned
+	closed     chan struct{} // closed at the end of shutdown, possibly after Close has returned
 }
 
-// refusedFuture is the answer to a proposal that never reached raft.
+// refusedFuture is the future of a proposal that never reached raft.
 type refusedFuture struct{ err error }
 
 func (f refusedFuture) Error() error { return f.err }
@@ -96,11 +100,12 @@ func (refusedFuture) Index() uint64  { return 0 }
 func (refusedFuture) Response() any  { return nil }
 
 // Apply proposes an entry. It returns at once unless raft's queue is full; then it waits for
-// space, up to EnqueueTimeoutMax. raft owns the entry from here on: the caller must not change it.
+// space, up to EnqueueTimeoutMax. raft owns the entry after the call: the caller must not change
+// it.
 //
 // The future's Error blocks until the entry is applied here, or returns an error.
-// errs.NeverProposed reports whether that error promises that no log ever has the entry. If the
-// group fails or closes meanwhile, it may block for ever, so wait for Failed as well.
+// errs.NeverProposed reports whether such an error promises that no log ever has the entry. If the
+// group fails or closes meanwhile, Error may block for ever, so wait for Failed as well.
 func (g *Replica) Apply(entry []byte) raft.ApplyFuture {
 	g.gate.RLock()
 	defer g.gate.RUnlock()
@@ -124,11 +129,11 @@ func (g *Replica) barrier() (index uint64, err error) {
 	if err := g.await(future); err != nil {
 		return 0, err
 	}
-	return future.(raft.IndexFuture).Index(), nil // every future of a log entry is one
+	return future.(raft.IndexFuture).Index(), nil // every future of a log entry is an IndexFuture
 }
 
-// await waits for a future. If the group fails, raft never answers the future: await returns the
-// failure, and its goroutine stays until the process ends.
+// await waits for a future. If the group fails, raft may never answer the future. Then await
+// returns the failure, and its goroutine stays until the process ends.
 func (g *Replica) await(future raft.Future) error {
 	answer := make(chan error, 1)
 	go func() { answer <- future.Error() }()
@@ -140,7 +145,7 @@ func (g *Replica) await(future raft.Future) error {
 	}
 }
 
-// refusal returns why nothing may be proposed, or nil. The caller holds gate.
+// refusal returns why entries must not be proposed, or nil. The caller holds gate.
 func (g *Replica) refusal() error {
 	if g.closing {
 		return errs.ErrGroupClosed
@@ -151,7 +156,7 @@ func (g *Replica) refusal() error {
 // Failed returns a channel that closes when the group has stopped for good.
 func (g *Replica) Failed() <-chan struct{} { return g.stop.Failed() }
 
-// Stuck returns why the state machine applies no more entries, or nil.
+// Stuck returns the result of Config.Stuck.
 func (g *Replica) Stuck() error {
 	if g.cfg.Stuck == nil {
 		return nil
@@ -176,18 +181,7 @@ func (g *Replica) Ready() error {
 
 // SoleVoter reports whether this node is the group's only voter.
 func (g *Replica) SoleVoter() bool {
-	future := g.raft.GetConfiguration()
-	if future.Error() != nil {
-		return false
-	}
-	voters, self := 0, false
-	for _, s := range future.Configuration().Servers {
-		if s.Suffrage == raft.Voter {
-			voters++
-			self = self || s.ID == g.ID()
-		}
-	}
-	return voters == 1 && self
+	return slices.Equal(g.Voters(), []raft.ServerID{g.ID()})
 }
 
 // Stats is raft's view of a group.
@@ -195,7 +189,7 @@ type Stats struct {
 	Role     string // leader, follower, candidate, shutdown
 	Leader   string // node key; "" if unknown
 	Term     uint64
-	Applied  uint64 // raft's own; the FSM may be slightly behind or ahead
+	Applied  uint64 // raft's applied index; the FSM may be slightly behind or ahead
 	Commit   uint64
 	Snapshot uint64 // index of the newest snapshot; 0 for none
 }

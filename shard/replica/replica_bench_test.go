@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/shard/rpc"
+	"github.com/countd/countd/shard/shardtest"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -57,9 +58,9 @@ func BenchmarkReplicas(b *testing.B) {
 			for leader.Ready() != nil || len(leader.Voters()) < len(groups) {
 				time.Sleep(time.Millisecond)
 			}
-			cpu := cpuTime(b)
+			cpu := shardtest.CPUTime(b)
 			benchApply(b, leader, 100, inFlight)
-			b.ReportMetric(float64(cpuTime(b)-cpu)/float64(b.N), "cpu-ns/op")
+			b.ReportMetric(float64(shardtest.CPUTime(b)-cpu)/float64(b.N), "cpu-ns/op")
 		})
 	}
 }

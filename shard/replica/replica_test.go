@@ -95,20 +95,6 @@ func (s sumSnapshot) Persist(sink raft.SnapshotSink) error {
 
 func (sumSnapshot) Release() {}
 
-func testMux(t *testing.T) *rpc.Mux {
-	t.Helper()
-	m, err := rpc.ListenMux(rpc.MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := m.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return m
-}
-
 // appendsOf holds the streams of each Mux.
 var appendsOf sync.Map
 

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -11,16 +12,16 @@ import (
 // snapshotRetryDelay is the pause before the retry of a deferred snapshot.
 const snapshotRetryDelay = time.Second
 
-// TakeSnapshot writes a snapshot of the applied state and deletes the log before it. raft defers
-// it with an error while the configuration changes. If the disk lacks space for it, TakeSnapshot
-// returns ErrNoRoom.
+// TakeSnapshot writes a snapshot of the applied state, and then deletes older entries from the
+// log. While the configuration changes, it returns raft's error. If the disk lacks space for it,
+// TakeSnapshot returns ErrNoRoom.
 func (g *Replica) TakeSnapshot() error {
-	g.snapshotting.Lock()
-	defer g.snapshotting.Unlock()
+	_ = g.snapshotting.Acquire(context.Background(), 1)
+	defer g.snapshotting.Release(1)
 	return g.takeSnapshotLocked()
 }
 
-// takeSnapshotLocked is TakeSnapshot. The caller holds snapshotting.
+// takeSnapshotLocked is TakeSnapshot for a caller that holds snapshotting.
 func (g *Replica) takeSnapshotLocked() error {
 	if err := g.Stuck(); err != nil {
 		return err
@@ -37,7 +38,7 @@ func (g *Replica) takeSnapshotLocked() error {
 		return err
 	}
 	err := g.raft.Snapshot().Error()
-	if unreadable := g.unreadable.Swap(nil); unreadable != nil { // raft keeps only its text
+	if unreadable := g.unreadable.Swap(nil); unreadable != nil { // raft's error has only its text
 		err = *unreadable
 	}
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
@@ -53,7 +54,7 @@ func (g *Replica) takeSnapshotLocked() error {
 	return nil
 }
 
-// noteUnreadable records that a snapshot's data cannot be read from disk.
+// noteUnreadable records that a snapshot could not read cold rows or sets.
 func (g *Replica) noteUnreadable(err error) {
 	g.unreadable.Store(&err)
 	if g.cfg.ColdDamaged != nil {
@@ -61,15 +62,14 @@ func (g *Replica) noteUnreadable(err error) {
 	}
 }
 
-// dueBytes is the size of the log since the last snapshot at which the next snapshot is due. A
-// snapshot leaves about as many bytes of entries in the log. It is at least the size of a snapshot,
-// so writing snapshots costs at most as much as writing the log. A follower that gets a snapshot
-// still finds the entries after it, if it restores the snapshot faster than its leader writes that
-// much log.
+// dueBytes returns the bytes of log since the last snapshot at which the next snapshot is due.
+// About as many bytes of older entries stay in the log. It is at least the size of a snapshot, so
+// writing snapshots costs at most as much as writing the log. It also leaves a follower enough
+// time to restore a snapshot before the entries after that snapshot are deleted.
 func (g *Replica) dueBytes() int64 { return max(g.cfg.SnapshotBytes, g.snaps.NewestBytes()) }
 
-// SnapshotBytes estimates the next snapshot's size: the larger one of the last snapshot and
-// Config.StateBytes.
+// SnapshotBytes estimates the next snapshot's size: the size of the last snapshot or
+// Config.StateBytes, whichever is larger.
 func (g *Replica) SnapshotBytes() uint64 {
 	bytes := uint64(g.snaps.NewestBytes())
 	if g.cfg.StateBytes != nil {
@@ -78,8 +78,8 @@ func (g *Replica) SnapshotBytes() uint64 {
 	return bytes
 }
 
-// setTrailing makes the next snapshot leave about dueBytes of entries in the log, estimated from
-// the average size since the last snapshot.
+// setTrailing makes the next snapshot leave about dueBytes of entries in the log. It assumes the
+// average size of the entries since the last snapshot.
 func (g *Replica) setTrailing(bytes, entries int64) error {
 	trailing := int64(trailingEntriesDefault)
 	if bytes > 0 && entries > 0 {
@@ -92,7 +92,7 @@ func (g *Replica) setTrailing(bytes, entries int64) error {
 	return nil
 }
 
-// runSnapshots takes a snapshot whenever the log since the last one has reached dueBytes.
+// runSnapshots takes a snapshot whenever the log since the last snapshot reaches dueBytes.
 func (g *Replica) runSnapshots() {
 	g.log.SetDue(g.dueBytes())
 	for {
@@ -108,8 +108,8 @@ func (g *Replica) runSnapshots() {
 			if err == nil && g.logSinceSnapshot() < before {
 				continue
 			}
-			// raft deferred the snapshot, or has applied nothing yet because no leader announced a
-			// commit index.
+			// raft refused to take the snapshot now, or has applied nothing yet because no leader
+			// announced a commit index.
 			select {
 			case <-time.After(snapshotRetryDelay):
 			case <-g.done:
@@ -119,8 +119,8 @@ func (g *Replica) runSnapshots() {
 	}
 }
 
-// NoteSnapshot logs a deferred snapshot. It logs a lack of disk space, which an operator must
-// solve, only once.
+// NoteSnapshot logs the error of a snapshot that will be retried. It logs a lack of disk space,
+// which an operator must solve, only once.
 func (g *Replica) NoteSnapshot(err error) {
 	without := errors.Is(err, ErrNoRoom)
 	was := g.withoutRoom.Swap(without)
@@ -132,8 +132,7 @@ func (g *Replica) NoteSnapshot(err error) {
 	}
 }
 
-// worthSnapshot reports whether replaying the log since the last snapshot would take longer than a
-// restart should.
+// worthSnapshot reports whether a snapshot at the close shortens the next start noticeably.
 func (g *Replica) worthSnapshot() bool {
 	return g.logSinceSnapshot() >= g.dueBytes()/4
 }
@@ -144,7 +143,7 @@ func (g *Replica) logSinceSnapshot() int64 {
 	return bytes
 }
 
-// sweepCold removes the cold rows that neither the table nor a stored snapshot needs.
+// sweepCold removes the cold rows that are used neither by the table nor by a stored snapshot.
 func (g *Replica) sweepCold() {
 	if g.cfg.Cold == nil {
 		return
@@ -154,7 +153,7 @@ func (g *Replica) sweepCold() {
 	}
 }
 
-// trimMembers removes outcomes that no restart from a stored snapshot needs.
+// trimMembers removes outcomes of entries that the oldest stored snapshot covers.
 func (g *Replica) trimMembers() {
 	oldest := g.snaps.OldestIndex()
 	if g.cfg.Members == nil || oldest == 0 {
@@ -166,5 +165,5 @@ func (g *Replica) trimMembers() {
 }
 
 // ErrNoRoom is returned if the disk lacks space for a snapshot. An attempt would fail halfway, and
-// take the space from the log meanwhile.
+// meanwhile take space that the log needs.
 var ErrNoRoom = errors.New("the disk has no room for a snapshot")

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,13 +27,14 @@ const (
 	// by rpcTimeout for each snapshotBytesPerTimeout bytes.
 	snapshotBytesPerTimeout = 16 << 20
 	// The first voter of a new group campaigns at once, while the others open their replicas. If
-	// none is open yet, raft would ask again only after an election timeout. raftTransport asks
-	// again every beginAgainAfter, for beginMax. A pre-vote changes nothing at the other replica.
+	// none is open yet, raft would repeat its pre-vote only after an election timeout.
+	// raftTransport repeats it every beginAgainAfter, for beginMax. This is safe, because a
+	// pre-vote changes no state of the other replica.
 	beginAgainAfter = 5 * time.Millisecond
 	beginMax        = 500 * time.Millisecond
 	// raft pauses after each failed append, twice as long each time, up to ten seconds. A follower
-	// that becomes reachable again would lag until then. So raftTransport itself repeats an append
-	// to an unreachable node every reachPause, for reachMax.
+	// that becomes reachable again would lag during the pause. So raftTransport itself repeats an
+	// append to an unreachable node every reachPause, for reachMax.
 	reachPause = 200 * time.Millisecond
 	reachMax   = time.Minute
 	// poolConnsMax bounds the idle connections to one peer: raft's replicator, heartbeats and
@@ -42,24 +44,23 @@ const (
 
 // raftTransport is raft's own network transport with a few changes.
 //
-// It has no fast path for heartbeats. raft's would change term and state in the connection's
-// goroutine, beside raft's main loop (hashicorp/raft#695). Here heartbeats go through the main
-// loop like any other call.
+// It has no fast path for heartbeats. raft's fast path changes term and state in the connection's
+// goroutine, concurrently with raft's main loop (hashicorp/raft#695). Here the main loop handles
+// heartbeats, like all calls.
 //
-// It sends fewer heartbeats (see contact). If another successful call began less than pause ago, it
-// does not send a heartbeat: raft gets the answer of that call. So a leader that is cut off may
-// notice up to pause later. Nothing else depends on the leader's lease (see prover.ProveTerm). The
-// other heartbeats wait for the next beat (see Beats).
+// It sends fewer heartbeats. If a successful call to the follower began less than pause ago, it
+// answers raft's heartbeat itself (see contact). So a leader that is cut off may step down up to
+// pause later. That is harmless, because reads do not rely on the leader's lease (see
+// Prover.ProveTerm). The other heartbeats wait for the next beat (see Beats).
 //
-// It sends the appends to a follower that keeps up together with those of other groups (see
-// stream.Streams), and larger ones on connections of the group.
+// It sends small appends on the node's stream, together with appends of other groups (see
+// stream.Streams), and large appends on connections of the group.
 //
-// It adds to a sent snapshot the cold rows and the sets that the stored snapshot names on this
-// node's disk (see carry).
+// When it sends a snapshot, it adds the cold rows and the sets that the snapshot file names. It reads
+// them from this node's disk (see carry).
 //
-// Its incoming calls pass through filter, unless filter is nil. filter also forbids vote requests
-// at times. An append never tells a follower to commit an entry that the append does not compare. A
-// replica without a vote gets only committed entries.
+// Its incoming calls pass through filter, unless filter is nil. filter also decides which vote
+// requests and appends this replica may send (see rpcFilter).
 //
 // The embedded transport provides the optional RequestPreVote and Close.
 type raftTransport struct {
@@ -67,12 +68,12 @@ type raftTransport struct {
 	dials    *dialCounter
 	pause    time.Duration
 	contacts *sync.Map       // raft.ServerID → *contact
-	streams  *stream.Streams // nil sends each call by itself
+	streams  *stream.Streams // nil sends each append on a connection of the group
 	beats    *Beats          // nil if streams is nil
 	group    uint32
 	closed   *closedOnce
-	muted    *atomic.Bool                                       // set while no appends are sent; nil for never
-	carry    func(id string, state io.Reader) (*carried, error) // Replica.carry; nil if snapshots name no data outside
+	muted    *atomic.Bool                                       // while set, no appends are sent; nil if it is never set
+	carry    func(id string, state io.Reader) (*carried, error) // Replica.carry; nil if snapshot files are complete
 	filter   *rpcFilter
 	// beginsUntil is the time until which the first voter of a new group repeats a pre-vote that
 	// failed. It is zero for any other replica.
@@ -114,8 +115,8 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 		return err
 	}
 	for t.muted != nil && t.muted.Load() {
-		// An append with entries waits here until the leader is no longer muted, because raft would
-		// pause longer after each error.
+		// An append with entries waits here until the leader is no longer muted. After an error,
+		// raft would pause longer each time.
 		if isHeartbeat(args) || t.closed.within(reachPause) {
 			return errHangs
 		}
@@ -125,12 +126,12 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 	boundCommit(&bounded)
 	together := t.streams != nil
 	if t.spares(c, &bounded, together) {
-		// Leave out the header: the next answer is decoded into resp, and would overwrite the
-		// sender's name in it.
+		// Omit the header, because it shares the memory of the sender's id. raft decodes the next
+		// answer into resp, and would overwrite that id.
 		*resp = raft.AppendEntriesResponse{Term: args.Term, LastLog: args.PrevLogEntry, Success: true}
 		return nil
 	}
-	if !t.filter.leads(args.Term) { // the heartbeat may have waited for the beat
+	if !t.filter.leads(args.Term) { // the heartbeat may have waited in spares for the next beat
 		return errNotLeading
 	}
 	if together && stream.Fits(&bounded) {
@@ -151,16 +152,16 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 	return err
 }
 
-// errHangs is returned for an append that is not sent, and for an order to campaign that is refused,
-// because this node's disk or state machine hangs.
+// errHangs is returned for an append or snapshot that is not sent, and for an order to campaign
+// that is refused, because this node's disk or state machine hangs.
 var errHangs = errors.New("this node's disk or state machine hangs: others are to lead")
 
-// unreached reports whether an append failed because its node is unreachable, or became so.
+// unreached reports whether an append failed because its node is or became unreachable.
 func unreached(err error) bool {
 	return errors.Is(err, stream.ErrUnreached) || errors.Is(err, stream.ErrLost)
 }
 
-// appendTogether sends an append together with those of other groups to the same node.
+// appendTogether sends an append on the stream to the follower's node.
 func (t raftTransport) appendTogether(c *contact, id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	conn, err := t.streams.Conn(NodeOf(id), string(target), t.closed.done)
 	if err != nil {
@@ -178,7 +179,7 @@ func (t raftTransport) appendTogether(c *contact, id raft.ServerID, target raft.
 	return nil
 }
 
-// spares reports whether a call need not be sent, because a recent successful one already told the
+// spares reports whether an append need not be sent, because a recent successful call told the
 // follower the same. A heartbeat to a follower that answered recently first waits for the next
 // beat.
 func (t raftTransport) spares(c *contact, args *raft.AppendEntriesRequest, together bool) bool {
@@ -188,7 +189,7 @@ func (t raftTransport) spares(c *contact, args *raft.AppendEntriesRequest, toget
 		return together && c.knows(args) && c.recent(now, args.Term, pause*5/4)
 	case together && c.waits(now, args.Term, pause, t.beats.next(now)):
 		t.beats.wait(now, t.closed.done)
-		pause /= 2 // otherwise the next heartbeat would be late
+		pause /= 2 // with the full pause, the next heartbeat would be late
 	}
 	return c.recent(time.Now(), args.Term, pause)
 }
@@ -202,14 +203,14 @@ func (t raftTransport) contact(id raft.ServerID) *contact {
 	return c.(*contact)
 }
 
-// CloseStreams overrides raft.NetworkTransport's. It also ends the calls that travel with those of
-// other groups.
+// CloseStreams overrides raft.NetworkTransport.CloseStreams. It also ends the group's appends on
+// streams.
 func (t raftTransport) CloseStreams() {
 	t.closed.close()
 	t.NetworkTransport.CloseStreams()
 }
 
-// closedOnce is a channel that may be closed more than once.
+// closedOnce has a channel whose close may be called more than once.
 type closedOnce struct {
 	once sync.Once
 	done chan struct{}
@@ -217,7 +218,8 @@ type closedOnce struct {
 
 func newClosedOnce() *closedOnce { return &closedOnce{done: make(chan struct{})} }
 
-// within waits for d at most, and reports whether the channel is closed.
+// within waits until the channel is closed, but at most for d. It reports whether the channel is
+// closed.
 func (c *closedOnce) within(d time.Duration) bool {
 	select {
 	case <-c.done:
@@ -256,21 +258,23 @@ func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddre
 	return t.NetworkTransport.InstallSnapshot(id, named(id, target), &larger, resp, leaderStream{stream, t, args.Term})
 }
 
-// maySend returns an error if a snapshot that this replica sends, as the leader of a term, must end.
+// maySend returns an error if this replica must stop sending a snapshot that it began as the
+// leader of term.
 func (t raftTransport) maySend(term uint64) error {
 	switch {
-	case !t.filter.inTerm(term):
+	case !t.filter.sendsRest(term):
 		return errNotLeading
 	case t.muted != nil && t.muted.Load():
-		return errHangs // otherwise followers would believe that this leader works
+		return errHangs // the snapshot would keep the follower from voting for another leader
 	}
 	return nil
 }
 
-// leaderStream is a snapshot that is sent. Its Read fails once maySend does: the follower's main loop
-// reads the snapshot and cannot vote before the end. raft closes the connection of a failed call,
-// and the follower then discards the part that it has. A leader that only lost its lease sends the
-// rest: it may have lost the lease because this follower answers no heartbeats meanwhile.
+// leaderStream is a snapshot that is being sent. Its Read fails once maySend does, because the
+// follower cannot vote while its main loop reads the snapshot. raft closes the connection of a
+// failed call, and the follower then discards the part that it has. A leader that only lost its
+// lease sends the rest, because this follower, which answers no heartbeats meanwhile, may be the
+// cause. It also sends the rest if it is elected again.
 type leaderStream struct {
 	io.Reader
 	trans raftTransport
@@ -286,8 +290,8 @@ func (s leaderStream) Read(p []byte) (int, error) {
 
 // EncodePeer implements raft.Transport. raft encodes only this replica's own address, which it
 // sends with each call. A voter remembers its candidate by these bytes, and votes again for any
-// candidate that sends them in the same term. So these bytes name the replica, because another
-// replica may have this replica's address by then.
+// candidate that sends them in the same term. So the bytes include the replica's id, because a
+// later replica may have the same address.
 func (raftTransport) EncodePeer(id raft.ServerID, addr raft.ServerAddress) []byte {
 	return []byte(rpc.ReplicaAt(id, string(addr)))
 }
@@ -297,11 +301,11 @@ func (t raftTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, a
 	return t.anew(id, func() error { return t.NetworkTransport.TimeoutNow(id, named(id, target), args, resp) })
 }
 
-// anew repeats a call that failed because its peer closed the connection, until a new connection
-// was dialled for it. raft keeps idle connections and does not notice that they ended when the
-// peer restarted. It does not repeat votes, so a candidate would wait one to two seconds for
-// another election. A repeated call changes nothing: a vote goes again to the same candidate, and
-// a replica that was told to lead refuses a second call (checkTimeoutNow).
+// anew repeats a call that failed because its peer had closed the connection, until the call has
+// used a new connection. raft keeps idle connections, and does not notice that they ended when the
+// peer restarted. It does not repeat vote requests, so a candidate would wait one to two seconds
+// for the next election. To repeat is safe: a vote goes again to the same candidate, and a replica
+// refuses a second TimeoutNow (checkTimeoutNow).
 func (t raftTransport) anew(id raft.ServerID, call func() error) error {
 	for {
 		before := t.dials.to(id)
@@ -326,7 +330,7 @@ type dialCounter struct {
 	}
 }
 
-// Dial implements raft.StreamLayer. address has the form that named returns.
+// Dial implements raft.StreamLayer. address must be made by named.
 func (d *dialCounter) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	id, _, _ := strings.Cut(string(address), "@")
 	d.mu.Lock()
@@ -335,20 +339,20 @@ func (d *dialCounter) Dial(address raft.ServerAddress, timeout time.Duration) (n
 	return d.StreamLayer.Dial(address, timeout)
 }
 
-// to returns how often raft dialled a replica.
+// to returns the number of raft's dials to a replica.
 func (d *dialCounter) to(id raft.ServerID) uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.mu.dials[string(id)]
 }
 
-// named returns an address of the group's configuration that reaches only one replica. raft dials
-// it if the address book does not know the replica's node.
+// named adds the replica's Raft id to an address of the group's configuration, so that a dial
+// reaches only this replica. raft dials it if the address book does not know the replica's node.
 func named(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
 	return rpc.ReplicaAt(id, string(addr))
 }
 
-// isHeartbeat reports whether a call has no content: it only shows that the leader lives.
+// isHeartbeat reports whether an append is only a sign of life of the leader.
 func isHeartbeat(args *raft.AppendEntriesRequest) bool {
 	return len(args.Entries) == 0 && args.PrevLogEntry == 0 && args.PrevLogTerm == 0 && args.LeaderCommitIndex == 0
 }
@@ -376,16 +380,16 @@ func (a addressBook) ServerAddr(id raft.ServerID) (raft.ServerAddress, error) {
 	return rpc.ReplicaAt(id, addr), nil
 }
 
-// newRaftTransport returns the transport of a group. It dials nodes at addrs, or at the addresses
-// in the configuration if addrs is nil.
+// newRaftTransport returns the transport of a group. It dials nodes at the addresses of addrs; if
+// addrs is nil, at the addresses of the Raft configuration.
 func newRaftTransport(layer raft.StreamLayer, addrs addressBook, heartbeat time.Duration, logger hclog.Logger) raftTransport {
 	dials := &dialCounter{StreamLayer: layer}
 	dials.mu.dials = map[string]uint64{}
 	config := &raft.NetworkTransportConfig{
 		Stream: dials,
 		Logger: logger,
-		// One call at a time to a peer. More would use raft's pipeline, which can deadlock once a
-		// follower has rejected an entry.
+		// Send one call at a time to a peer. Otherwise raft would use its pipeline, which can
+		// deadlock once a follower has rejected an entry.
 		MaxRPCsInFlight:         1,
 		MaxPool:                 poolConnsMax,
 		Timeout:                 rpcTimeout,
@@ -397,4 +401,91 @@ func newRaftTransport(layer raft.StreamLayer, addrs addressBook, heartbeat time.
 	t := raft.NewNetworkTransportWithConfig(config)
 	t.TimeoutScale = snapshotBytesPerTimeout
 	return raftTransport{NetworkTransport: t, dials: dials, pause: heartbeat * 2 / 5, contacts: &sync.Map{}, closed: newClosedOnce()}
+}
+
+// The filter knows raft's state, so it also decides what this replica may send. A nil filter
+// allows everything; tests use it.
+
+// leads reports whether this replica leads a term. A leader that hears of a later term stops
+// leading, but sends heartbeats until it has stored the term. If its disk hangs or is full, those
+// heartbeats would keep followers from voting for another candidate.
+func (f *rpcFilter) leads(term uint64) bool {
+	if f == nil {
+		return true // a transport without a replica
+	}
+	r := f.raft.Load()
+	return r != nil && r.State() == raft.Leader && r.CurrentTerm() == term
+}
+
+// sendsRest reports whether this replica sends the rest of a snapshot that it began as the leader
+// of term. It does while it knows no other leader, unless it waits for disk space to store a later
+// term.
+func (f *rpcFilter) sendsRest(term uint64) bool {
+	if f.leads(term) {
+		return true
+	}
+	r, stop := f.raft.Load(), f.g.stop
+	if r == nil || stop.Waits() || stop.Usable() != nil {
+		return false
+	}
+	_, leader := r.LeaderWithID()
+	return leader == "" || leader == f.g.ID()
+}
+
+// withheldPause is the pause between two checks of awaitCommit, a small part of the time that a
+// commit takes.
+const withheldPause = time.Millisecond
+
+// awaitCommit holds back an append to a replica without a vote until all its entries are
+// committed. It returns an error once this replica no longer leads the append's term.
+func (f *rpcFilter) awaitCommit(to raft.ServerID, call *raft.AppendEntriesRequest, closed *closedOnce) error {
+	for f.leads(call.Term) {
+		if f == nil || len(call.Entries) == 0 {
+			return nil
+		}
+		r := f.raft.Load()
+		commit := r.CommitIndex()
+		// Check again after reading the commit index, because a later leader may have committed
+		// other entries at these indexes.
+		if !f.leads(call.Term) {
+			break
+		}
+		if !withheld(to, call.Entries, commit, r.GetConfiguration().Configuration().Servers) {
+			return nil
+		}
+		if closed.within(withheldPause) {
+			break
+		}
+	}
+	return errNotLeading
+}
+
+// withheld reports whether some entries are not committed and the receiving replica has no vote
+// in the leader's latest configuration. It also checks configurations among the entries, because
+// raft sends a configuration slightly before it is the latest. No commit waits for a withheld
+// append, because only voters of the latest configuration count.
+func withheld(to raft.ServerID, entries []*raft.Log, commit uint64, servers []raft.Server) bool {
+	if entries[len(entries)-1].Index <= commit {
+		return false
+	}
+	return SuffrageOf(servers, to) != raft.Voter || slices.ContainsFunc(entries, func(e *raft.Log) bool {
+		return e.Index > commit && e.Type == raft.LogConfiguration && SuffrageOf(raft.DecodeConfiguration(e.Data).Servers, to) != raft.Voter
+	})
+}
+
+// mayCampaign returns why raft must not request votes, or nil. raft checks that a follower has a
+// vote only when the follower's timer fires. It does not check after a TimeoutNow. A candidate
+// also does not stop when it gets a configuration in which it has no vote.
+func (f *rpcFilter) mayCampaign() error {
+	if f == nil {
+		return nil // a transport without a replica
+	}
+	if f.barred.Load() {
+		return errLastIndex
+	}
+	r := f.raft.Load()
+	if r == nil || SuffrageOf(r.GetConfiguration().Configuration().Servers, f.g.ID()) != raft.Voter {
+		return errNoVote
+	}
+	return nil
 }

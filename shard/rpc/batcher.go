@@ -15,17 +15,17 @@ import (
 // BatcherConfig configures NewBatcher. All fields but Size must be set, and the bounds must be
 // above 0.
 type BatcherConfig[Q, A any] struct {
-	// Send sends a batch of questions and returns their answers in the same order; an error
-	// answers all of them. ctx ends at the last deadline of the batch, when all askers have given
-	// up, and when the batcher closes. Send must then return, because the last asker waits for it.
+	// Send sends a batch of questions and returns their answers in the same order; every asker
+	// gets its error. ctx ends at the last deadline of the batch, when all askers have given up,
+	// and when the batcher closes. Send must then return, because the last asker waits for it.
 	Send func(ctx context.Context, batch []Q) ([]A, error)
 	Size func(Q) int // bytes of a question; nil if all questions are small
 
-	InFlight  int // concurrent sends
+	InFlight  int // concurrent calls of Send
 	Items     int // unanswered questions, waiting and sent
 	Bytes     int // bytes of the unanswered questions
-	CallItems int // questions in one send
-	CallBytes int // bytes in one send; a larger question is sent alone
+	CallItems int // questions in one batch
+	CallBytes int // bytes in one batch; a larger question is sent alone
 }
 
 // Batcher combines questions into batches. It sends waiting questions at once while fewer than
@@ -43,21 +43,20 @@ type Batcher[Q, A any] struct {
 	mu struct { // never held while sending
 		sync.Mutex
 		queue     []*batchItem[Q, A] // in order of arrival
-		withdrawn int                // of queue; at most half of it
-		items     int                // unanswered: queued and not withdrawn, or sent
-		bytes     int                // bytes of items
+		withdrawn int                // number of withdrawn questions in queue; at most half of them
+		items     int                // unanswered questions: queued and not withdrawn, or sent
+		bytes     int                // bytes of the unanswered questions
 		running   int                // goroutines
 		closed    bool
 	}
 }
 
-// batchItem is one question.
 type batchItem[Q, A any] struct {
 	question Q
 	bytes    int
 	deadline time.Time // zero for none
 
-	batch *itemBatch[Q, A] // nil while it is queued; guarded by Batcher.mu
+	batch *itemBatch[Q, A] // nil while the question is queued; guarded by Batcher.mu
 	gone  bool             // withdrawn or refused while queued; guarded by Batcher.mu
 
 	done   chan struct{} // closed once the fields below are set
@@ -69,7 +68,7 @@ type batchItem[Q, A any] struct {
 type itemBatch[Q, A any] struct {
 	items   []*batchItem[Q, A]
 	bytes   int
-	waiting atomic.Int32 // items whose askers have not given up
+	waiting atomic.Int32 // number of items whose askers have not given up
 	ctx     context.Context
 	cancel  context.CancelFunc
 }
@@ -86,9 +85,9 @@ func NewBatcher[Q, A any](cfg BatcherConfig[Q, A]) *Batcher[Q, A] {
 
 // Do asks q and waits for the answer. The batcher owns q until its batch is answered, which may be
 // after Do returns. If ctx ends while the question is queued, it is withdrawn, never sent, and
-// refused with ErrOverloaded. If it was sent, Do returns ErrCallLost; but the last asker of the
-// batch gets the error of Send, which knows whether anything was sent. These errors wrap ctx's
-// error.
+// refused with ErrOverloaded. If it was sent, Do returns ErrCallLost. But the last asker of the
+// batch gets the error of Send, which shows whether anything was sent. Each of these errors wraps
+// ctx's error.
 func (l *Batcher[Q, A]) Do(ctx context.Context, q Q) (A, error) {
 	it := &batchItem[Q, A]{question: q, bytes: l.cfg.Size(q), done: make(chan struct{})}
 	it.deadline, _ = ctx.Deadline()
@@ -119,15 +118,14 @@ func (l *Batcher[Q, A]) Do(ctx context.Context, q Q) (A, error) {
 	}
 }
 
-// submit queues a question. It returns ErrOverloaded if the batcher is full, and ErrDraining if it
-// is closed.
 func (l *Batcher[Q, A]) submit(it *batchItem[Q, A]) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.closed {
 		return errs.ErrDraining
 	}
-	// An empty batcher accepts any question, so that no question is too large for ever.
+	// An empty batcher accepts a question of any size; otherwise a large question could never be
+	// sent.
 	if l.mu.items > 0 && (l.mu.items >= l.cfg.Items || l.mu.bytes+it.bytes > l.cfg.Bytes) {
 		return errs.ErrOverloaded
 	}
@@ -142,8 +140,8 @@ func (l *Batcher[Q, A]) submit(it *batchItem[Q, A]) error {
 }
 
 // withdraw removes a question, unless it was sent or refused. Once half of the queue is withdrawn,
-// withdraw compacts it: while a peer hangs nobody removes questions, but askers with short
-// deadlines come and go.
+// withdraw compacts it: while a peer hangs, nothing else removes the questions of askers whose
+// deadlines have passed.
 func (l *Batcher[Q, A]) withdraw(it *batchItem[Q, A]) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -183,8 +181,8 @@ func (l *Batcher[Q, A]) run() {
 	}
 }
 
-// take removes the next batch from the queue. If nothing waits, it returns nil and counts its
-// goroutine as ended.
+// take removes the next batch from the queue. If nothing waits, it returns nil and counts the
+// calling goroutine as ended.
 func (l *Batcher[Q, A]) take() *itemBatch[Q, A] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -231,9 +229,8 @@ func (l *Batcher[Q, A]) launchLocked(b *itemBatch[Q, A], n int) *itemBatch[Q, A]
 	return b
 }
 
-// settle answers the questions of a batch.
 func (l *Batcher[Q, A]) settle(b *itemBatch[Q, A], answers []A, err error) {
-	l.mu.Lock() // first, so that an answered asker finds its space free again
+	l.mu.Lock() // free the space before an asker gets its answer, so that its next question fits
 	l.mu.items -= len(b.items)
 	l.mu.bytes -= b.bytes
 	l.mu.Unlock()
@@ -245,7 +242,6 @@ func (l *Batcher[Q, A]) settle(b *itemBatch[Q, A], answers []A, err error) {
 	}
 }
 
-// refuseLocked answers a queued question with err.
 func (l *Batcher[Q, A]) refuseLocked(it *batchItem[Q, A], err error) {
 	it.gone = true
 	l.mu.items--

@@ -11,16 +11,16 @@ import (
 // BootstrapServer is the cluster port of a node without a cluster. It answers the calls of other
 // nodes without a cluster, and calls nodes by their addresses.
 type BootstrapServer struct {
-	name   string // of the cluster that the node may join or form; "" for none
+	name   string // name of the cluster that the node may join or form; "" for none
 	dial   DialPeer
 	mux    *Mux
 	calls  *Calls
 	logger *slog.Logger
 }
 
-// OpenBootstrapServer answers calls at the listener, which Close closes. Close it before the node
-// opens its own port. It refuses nodes that were given another clusterName. For dial, see
-// MuxConfig.
+// OpenBootstrapServer answers calls at the listener, which Close closes. Close the server before
+// the node opens its cluster port. The server refuses nodes with another clusterName. For dial,
+// see MuxConfig.
 func OpenBootstrapServer(listener net.Listener, dial DialPeer, clusterName string, handlers map[string]Handler, logger *slog.Logger) (*BootstrapServer, error) {
 	mux, err := ListenMux(MuxConfig{Listener: listener, Dial: dial, ClusterName: clusterName, Logger: logger})
 	if err != nil {
@@ -41,8 +41,8 @@ func OpenBootstrapServer(listener net.Listener, dial DialPeer, clusterName strin
 // byAddress looks up a node that is named by its address.
 func byAddress(addr string) (string, bool) { return addr, true }
 
-// Call calls a method of the node at addr. clusterID, 32 hex digits, is that node's cluster; ""
-// for a node without one.
+// Call calls a method of the node at addr. clusterID is the cluster of that node, 32 hex digits;
+// "" if it has none.
 func (l *BootstrapServer) Call(ctx context.Context, clusterID, addr, name string, request []byte) ([]byte, error) {
 	if clusterID == "" {
 		return l.calls.Call(ctx, addr, name, request)
@@ -51,7 +51,7 @@ func (l *BootstrapServer) Call(ctx context.Context, clusterID, addr, name string
 	if err != nil || len(id) != 16 {
 		return nil, fmt.Errorf("cluster id %q is not 32 hex digits", clusterID)
 	}
-	// A Mux that only dials, with the other cluster's id.
+	// This Mux only dials; its preface names the cluster of the called node.
 	c, err := NewCalls(CallsConfig{
 		Mux: &Mux{cfg: MuxConfig{ClusterID: [16]byte(id), ClusterName: l.name, Dial: l.dial, Logger: l.logger}}, Lookup: byAddress, ByAddress: true, Logger: l.logger,
 	})

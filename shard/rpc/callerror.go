@@ -17,12 +17,12 @@ var (
 	// ErrCallLost is returned if the request was passed to the network and no answer came. A
 	// handler may or may not have seen it.
 	ErrCallLost = errors.New("the call was sent but its outcome is unknown")
-	// ErrNoMethod is returned if the called node has no such method: its program has another
-	// version.
+	// ErrNoMethod is returned if the called node has no such method: that node runs another
+	// version of the program.
 	ErrNoMethod = errors.New("the node knows no such call")
 	// ErrTooLarge is returned for a request or an answer above MessageBytesMax.
 	ErrTooLarge = errors.New("the call's message is too large")
-	// ErrBadAnswer is returned for an answer that no node of this version sends.
+	// ErrBadAnswer is returned for an answer that this version cannot decode.
 	ErrBadAnswer = errors.New("not an answer of this version")
 )
 
@@ -33,25 +33,25 @@ var (
 //	│ 1 byte │      uvarint      │   L    │     uvarint     │  N   │
 //	└────────┴───────────────────┴────────┴─────────────────┴──────┘
 //
-// No error is the code 0 alone.
+// The code 0 alone stands for no error.
 
 // Code identifies an encoded error. A number is never reused for another error.
 type Code uint8
 
 const (
 	codeOK       Code = 0
-	CodeOther    Code = 1 // any error without a code: it promises nothing
+	CodeOther    Code = 1 // any error without a code of its own; the call's outcome is unknown
 	codeNoLeader Code = 4
 
 	ErrorTextMax = 1 << 10 // bytes of an error's text; the rest is cut off
-	LeaderKeyMax = 128     // bytes; a node's key is a name of at most 64 and an instance
+	LeaderKeyMax = 128     // bytes; a node key is a name of at most 64 bytes and an instance
 	// ErrorBytesMax bounds an encoded error.
 	ErrorBytesMax = 1 + binary.MaxVarintLen16 + LeaderKeyMax + binary.MaxVarintLen16 + ErrorTextMax
 )
 
-// callCodes has the code of each error that calls transmit. An error that matches several is
-// encoded as the first. So errors that promise nothing come before those that promise that nothing
-// was applied.
+// callCodes has the code of each error that calls transmit. An error that matches several entries
+// gets the code of the first. So errors of unknown outcome come before errors which promise that
+// nothing was applied.
 var callCodes = []struct {
 	code Code
 	err  error
@@ -80,7 +80,7 @@ var callCodes = []struct {
 type Error struct {
 	Code   Code
 	Text   string
-	Leader string // with ErrNoLeader: the key of the node that leads, as far as known, or ""
+	Leader string // key of the leading node, for an ErrNoLeader; "" if unknown
 }
 
 func (e *Error) Error() string { return e.Text }
@@ -108,7 +108,6 @@ func LeaderHint(err error) string {
 	return ""
 }
 
-// CodeOf returns the code of err.
 func CodeOf(err error) Code {
 	if err == nil {
 		return codeOK
@@ -121,7 +120,7 @@ func CodeOf(err error) Code {
 	return CodeOther
 }
 
-// AppendError appends the encoding of err, which may be nil.
+// AppendError appends the encoding of err; nil is allowed.
 func AppendError(dst []byte, err error) []byte {
 	code := CodeOf(err)
 	dst = append(dst, byte(code))
@@ -141,18 +140,17 @@ func AppendText(dst []byte, s string, bytesMax int) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// ParseError decodes an error at the beginning of b. told is nil for no error, and rest has the
+// ParseError decodes an error at the beginning of b. callErr is nil for no error, and rest has the
 // bytes after it. It decodes an unknown code as CodeOther.
-func ParseError(b []byte) (told *Error, rest []byte, err error) {
+func ParseError(b []byte) (callErr *Error, rest []byte, err error) {
 	r := wire.Reader{Rest: b}
-	if told = readError(&r); r.Err != nil {
+	if callErr = readError(&r); r.Err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrBadAnswer, r.Err)
 	}
-	return told, r.Rest, nil
+	return callErr, r.Rest, nil
 }
 
-// ReadError decodes an error written by AppendError, or nil. The reader records a bad encoding
-// itself.
+// ReadError decodes an error written by AppendError, or nil. If the encoding is bad, r.Err is set.
 func ReadError(r *wire.Reader) error {
 	if told := readError(r); told != nil && r.Err == nil {
 		return told

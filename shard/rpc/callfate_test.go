@@ -3,16 +3,16 @@ package rpc
 import (
 	"testing"
 
-	"github.com/countd/countd/internal/calltest"
+	"github.com/countd/countd/internal/must"
 )
 
 func TestCallsTellTheirFate(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
 	a := nodes.node(t, "a", nil)
-	f := calltest.NewFates(ErrNotSent, ErrCallLost)
+	f := must.NewFates(ErrNotSent, ErrCallLost)
 	b := nodes.node(t, "b", f.Handlers())
-	proxy := calltest.NewCable(t, b.cfg.Mux.Addr().String())
+	proxy := must.NewCable(t, b.cfg.Mux.Addr().String())
 	nodes.Put("b", proxy.Addr())
 	f.OutliveCuts(t, a.Call, proxy, b.Close)
 }
@@ -21,7 +21,7 @@ func TestCallsOfANodeThatRestarts(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
 	a := nodes.node(t, "a", nil)
-	f := calltest.NewFates(ErrNotSent, ErrCallLost)
+	f := must.NewFates(ErrNotSent, ErrCallLost)
 	b := nodes.node(t, "b", f.Handlers())
 	f.OutliveRestarts(t, a.Call, func() {
 		b.Close()

@@ -3,11 +3,11 @@ package rpc
 import (
 	"testing"
 
-	"github.com/countd/countd/internal/calltest"
+	"github.com/countd/countd/internal/must"
 )
 
 // callNodes is the nodes of a test.
-type callNodes struct{ calltest.Nodes }
+type callNodes struct{ must.Nodes }
 
 // node starts a node that answers the given methods and echo.
 func (n *callNodes) node(t testing.TB, name string, handlers map[string]Handler) *Calls {
@@ -16,7 +16,7 @@ func (n *callNodes) node(t testing.TB, name string, handlers map[string]Handler)
 	mustDo(t, err)
 	c, err := NewCalls(CallsConfig{Mux: m, Lookup: n.Lookup})
 	mustDo(t, err)
-	c.Handle("echo", calltest.Echo)
+	c.Handle("echo", must.Echo)
 	for method, h := range handlers {
 		c.Handle(method, h)
 	}
@@ -29,7 +29,7 @@ func (n *callNodes) node(t testing.TB, name string, handlers map[string]Handler)
 	return c
 }
 
-var within10s, mustLeaveNothing = calltest.Within10s, calltest.MustLeaveNothing
+var within10s, mustLeaveNothing = must.Within10s, must.LeaveNothing
 
 func mustEcho(t *testing.T, from *Calls, node, text string) {
 	t.Helper()

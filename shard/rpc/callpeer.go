@@ -16,8 +16,8 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// callPeer is another node that this node calls. Its gRPC connection belongs to the node, not to
-// an address: each dial looks up the current address.
+// callPeer is another node that this node calls. Each dial of its gRPC connection looks up the
+// node's current address.
 type callPeer struct {
 	calls    *Calls
 	node     string
@@ -34,7 +34,7 @@ type silence struct {
 	heard uint64
 }
 
-// doubtful reports whether pings are unanswered and nothing has arrived from the node since.
+// doubtful reports whether pings are unanswered and no byte has arrived from the node since then.
 func (p *callPeer) doubtful() bool {
 	s := p.silent.Load()
 	line := p.line.Load()
@@ -86,8 +86,7 @@ func (p *callPeer) dial(ctx context.Context) (net.Conn, error) {
 }
 
 // call sends a call to this node. gRPC returns Unavailable both for a node that was never reached
-// and for one that was lost before its answer. Whether gRPC asked for the request's bytes tells
-// them apart.
+// and for one that was lost before its answer. callRequest.sent distinguishes the two.
 func (p *callPeer) call(ctx context.Context, method string, request []byte) ([]byte, error) {
 	defer p.inFlight.Add(-1)
 	if p.inFlight.Add(1) > callsInFlightMax {
@@ -100,14 +99,14 @@ func (p *callPeer) call(ctx context.Context, method string, request []byte) ([]b
 	err := p.conn.Invoke(ctx, method, &asked, &answer)
 	fate := ErrCallLost
 	switch {
-	case answer.arrived: // even if the connection was lost right after it
+	case answer.arrived: // the answer counts even if the connection was lost right after it
 		return answer.body, answer.err
 	case !asked.sent:
 		fate = ErrNotSent
 	}
 	cause := ctx.Err()
 	if cause == nil && status.Code(err) == codes.DeadlineExceeded {
-		cause = context.DeadlineExceeded // the other node's timer fired first
+		cause = context.DeadlineExceeded // the other node's timer for the same deadline fired first
 	}
 	if cause != nil {
 		return nil, fmt.Errorf("%w: %s on node %s: %w: %w", fate, method, p.node, cause, err)
@@ -115,9 +114,9 @@ func (p *callPeer) call(ctx context.Context, method string, request []byte) ([]b
 	return nil, fmt.Errorf("%w: %s on node %s: %w", fate, method, p.node, err)
 }
 
-// watch checks the connection every PingEvery. It pings a silent connection, which also
-// reconnects, and closes one that stays silent. It ends with Calls, or when the node is no longer
-// known. Calls waits for it.
+// watch checks the connection every PingEvery. It pings a silent connection, which also reconnects
+// a lost one, and closes a connection that stays silent. It ends with Calls, or when Lookup no
+// longer knows the node. Calls waits for it.
 func (p *callPeer) watch() {
 	defer p.conn.Close()
 	ticker := time.NewTicker(PingEvery)
@@ -134,7 +133,7 @@ func (p *callPeer) watch() {
 			p.calls.forget(p)
 			return
 		}
-		// A connection without any bytes shows only that something accepts connections.
+		// A connection that has never delivered a byte does not prove that the node runs.
 		if now := p.line.Load(); now.count() > 0 && (now != line || now.count() != heard) {
 			line, heard, missed = now, now.heard.Load(), 0
 			p.silent.Store(nil)
@@ -154,15 +153,15 @@ func (p *callPeer) watch() {
 	}
 }
 
-// ping makes the node answer, if it can. Only the arrival of the answer's bytes counts; the call's
-// result has no further meaning.
+// ping makes a living node send bytes, which is all that watch needs. So it ignores the call's
+// result.
 func (p *callPeer) ping() {
 	ctx, cancel := context.WithTimeout(p.calls.ctx, PingEvery)
 	defer cancel()
 	_ = p.conn.Invoke(ctx, pingMethod, &callRequest{}, &callAnswer{})
 }
 
-// callLine is a connection that counts its reads.
+// callLine counts the reads of a connection.
 type callLine struct {
 	net.Conn
 	heard  atomic.Uint64 // reads that returned bytes
@@ -177,7 +176,7 @@ func (l *callLine) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// count returns the number of reads with bytes, 0 for a nil line.
+// count returns the number of reads that returned bytes; 0 for a nil line.
 func (l *callLine) count() uint64 {
 	if l == nil {
 		return 0

@@ -23,9 +23,10 @@ const (
 	ConnectBackoffMax = 800 * time.Millisecond
 
 	// PingEvery is the interval between checks of a connection. A silent connection is pinged, and
-	// closed after PingsMissedMax silent checks. So a peer that is cut off or frozen is detected
-	// within 5 s, and one that is slow for some seconds is kept. From pingsDoubtful silent checks
-	// on, it gets no calls until it sends something, because they would probably be lost.
+	// closed after PingsMissedMax silent checks. So a frozen or unreachable peer is detected
+	// within 5 s, and a peer that is slow for some seconds keeps its connection. After
+	// pingsDoubtful silent checks, calls to the peer fail until it sends something, because they
+	// would probably be lost.
 	PingEvery      = time.Second
 	pingsDoubtful  = 2
 	PingsMissedMax = 4
@@ -38,23 +39,22 @@ const (
 // CallsConfig configures NewCalls.
 type CallsConfig struct {
 	Mux *Mux // the caller's; must outlive the calls
-	// Lookup returns the current cluster address of a node. Many goroutines call it often, and it
-	// must not wait.
+	// Lookup returns the current cluster address of a node. Many goroutines call it often, so it
+	// must not block.
 	Lookup func(nodeKey string) (addr string, ok bool)
-	// ByAddress means that nodes are named by their addresses: a call goes to whichever node has
-	// the address.
+	// ByAddress means that a node key is an address: a call goes to whichever node has it.
 	ByAddress bool
 	// Cut is called if a node was silent for too long, so that the other connections to it are
-	// closed too. nil means that there are none.
+	// closed too. nil if there are none.
 	Cut    func(nodeKey string)
 	Logger *slog.Logger // nil discards
 }
 
 // Calls carries requests and answers between nodes, as bytes, over one connection in each
-// direction. It never sends a request twice, unless the other node has said that it has not
-// processed it.
+// direction. It never sends a request twice, unless the other node reports that it did not process
+// it.
 //
-// It has the goroutine of Serve, and one for each node that was called. Close stops them and
+// It has one goroutine for Serve, and one for each node that was called. Close stops them and
 // waits.
 type Calls struct {
 	cfg    CallsConfig
@@ -62,7 +62,7 @@ type Calls struct {
 	ctx    context.Context
 	cancel context.CancelFunc // called by Close
 	wg     sync.WaitGroup
-	serves atomic.Bool // the handlers are set, see Answer
+	serves atomic.Bool // set by Serve: all handlers are registered
 
 	mu struct { // never held during I/O
 		sync.Mutex
@@ -71,7 +71,8 @@ type Calls struct {
 	}
 }
 
-// NewCalls returns the calls of a node. Serve answers those of other nodes; Close ends both.
+// NewCalls returns the calls of a node. Serve starts to answer the calls of other nodes; Close
+// ends both directions.
 func NewCalls(cfg CallsConfig) (*Calls, error) {
 	if cfg.Mux == nil || cfg.Lookup == nil {
 		return nil, errors.New("calls need a Mux and Lookup")
@@ -113,12 +114,12 @@ func (c *Calls) Close() {
 }
 
 // Call calls a method of another node and returns the answer, which the caller owns. The caller
-// must not change the request any more, even after Call has returned. Without a deadline, ctx gets
-// one of CallTimeoutMax.
+// must never change the request again, even after Call has returned. If ctx has no deadline, the
+// call has CallTimeoutMax.
 //
 // An error is an *Error if the other node's handler returned it, and ErrOverloaded or ErrDraining
 // if this node refused the call. It is ErrNotSent if no handler can have seen the request, and
-// otherwise ErrCallLost. The last two wrap ctx's error if that was the cause.
+// otherwise ErrCallLost. If ctx ended the call, ErrNotSent and ErrCallLost wrap its error.
 func (c *Calls) Call(ctx context.Context, node, method string, request []byte) ([]byte, error) {
 	if len(request) > MessageBytesMax {
 		return nil, fmt.Errorf("%w: %w: a request of %d bytes", ErrNotSent, ErrTooLarge, len(request))
@@ -157,7 +158,7 @@ func (c *Calls) peer(node string) (*callPeer, error) {
 	return p, nil
 }
 
-// Doubtful reports whether calls to a node are refused until it answers a ping.
+// Doubtful reports whether this node refuses calls to another node until that node answers a ping.
 func (c *Calls) Doubtful(node string) bool {
 	c.mu.Lock()
 	p := c.mu.peers[node]
@@ -166,7 +167,7 @@ func (c *Calls) Doubtful(node string) bool {
 }
 
 // Reachable returns the error that a call would get because the node is unknown or does not answer
-// pings. From then on the node is pinged.
+// pings. It also starts to ping the node.
 func (c *Calls) Reachable(node string) error {
 	p, err := c.peer(node)
 	if err == nil && p.doubtful() {
@@ -188,7 +189,7 @@ func (c *Calls) Answer(ctx context.Context, method string, request []byte) ([]by
 	return c.server.answer(ctx, callService+method, request)
 }
 
-// forget removes a node that is no longer known.
+// forget removes a node that Lookup no longer knows.
 func (c *Calls) forget(p *callPeer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/calltest"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/shard/errs"
 )
 
@@ -265,7 +265,7 @@ func TestCallsFindThatAPeerIsCut(t *testing.T) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}})
-	proxy := calltest.NewCable(t, b.cfg.Mux.Addr().String())
+	proxy := must.NewCable(t, b.cfg.Mux.Addr().String())
 	nodes.Put("b", proxy.Addr())
 	lost := make(chan error, 1)
 	go func() {
@@ -299,7 +299,7 @@ func TestCallsDoubtASilentPeer(t *testing.T) {
 	var nodes callNodes
 	a := nodes.node(t, "a", nil)
 	b := nodes.node(t, "b", nil)
-	proxy := calltest.NewCable(t, b.cfg.Mux.Addr().String())
+	proxy := must.NewCable(t, b.cfg.Mux.Addr().String())
 	nodes.Put("b", proxy.Addr())
 	mustEcho(t, a, "b", "there")
 	release := proxy.Hold()

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// MessageBytesMax bounds a request and an answer. The largest is a write that a proposer
-	// accepts (QueueBytesMax), or a page of rows, with overhead.
+	// MessageBytesMax bounds a request and an answer. The largest messages are a write of a
+	// proposer's QueueBytesMax and a page of rows, with overhead.
 	MessageBytesMax = 20 << 20
 	// answerBytesMax bounds an answer with its code.
 	answerBytesMax = MessageBytesMax + 1
@@ -29,15 +29,14 @@ const (
 	// callsInFlightMax, so that no call waits for another.
 	streamsMax = callsInFlightMax + 64
 	// CloseGraceMax is how long Close lets handlers finish before it cancels them. Proposed writes
-	// take a few syncs; other calls need no grace.
+	// take a few disk syncs; other calls need no grace.
 	CloseGraceMax = time.Second
-	// CallTimeoutMax bounds a call without a deadline. It is as long as a client's request may
-	// take.
+	// CallTimeoutMax bounds a call without a deadline. A client's request may take as long.
 	CallTimeoutMax = 60 * time.Second
 
-	// These are the bytes that a stream, and a whole connection, may send before the receiver
-	// reads them. Fixed windows need no measurement of the network: 1 MiB in a round trip of 10 ms
-	// is 100 MB/s.
+	// A sender may send streamWindowBytes on a stream, and connWindowBytes on a connection, before
+	// the receiver reads them. Fixed windows need no measurement of the network: 1 MiB in a round
+	// trip of 10 ms is 100 MB/s.
 	streamWindowBytes = 1 << 20
 	connWindowBytes   = 16 << 20
 
@@ -52,13 +51,13 @@ const (
 type Handler = func(ctx context.Context, request []byte) ([]byte, error)
 
 // callServer answers the calls of other nodes. It does not catch a handler's panic, which ends the
-// process. gRPC starts a goroutine for each call and waits for all of them in Stop.
+// process. gRPC starts a goroutine for each call, and its Stop waits for all of them.
 type callServer struct {
 	grpc     *grpc.Server
 	handlers map[string]Handler       // by full method; unchanged once Serve runs
 	streams  map[string]StreamHandler // by full method; unchanged once Serve runs
 	slots    chan struct{}            // a token for each running handler
-	held     atomic.Int64             // bytes of their requests
+	held     atomic.Int64             // bytes of the requests being handled
 }
 
 func newCallServer() *callServer {
@@ -90,7 +89,7 @@ func (s *callServer) close() {
 }
 
 // receive answers one call. It reads the request only once it has a slot. A handler's error
-// travels inside the answer, so that a gRPC error is always one of the transport.
+// travels inside the answer, so a gRPC error always comes from the transport.
 func (s *callServer) receive(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)
 	if method == pingMethod {
@@ -111,7 +110,7 @@ func (s *callServer) receive(_ any, stream grpc.ServerStream) error {
 	return stream.SendMsg(&callAnswer{body: body, err: err})
 }
 
-// begin acquires the slot of a call; end releases it.
+// begin acquires a slot for a call; end releases it.
 func (s *callServer) begin() error {
 	select {
 	case s.slots <- struct{}{}:
@@ -147,22 +146,23 @@ type callRequest struct {
 	sent bool
 }
 
-// callAnswer is an answer for the codec: an error encoded by AppendError, or code 0 and the body.
+// callAnswer is an answer for the codec. Its bytes are AppendError of err and, if err is nil, the
+// body.
 type callAnswer struct {
 	body    []byte
 	err     error
-	arrived bool // completely
+	arrived bool // the whole answer has arrived
 }
 
-// ParseAnswer decodes an answer that arrived over another connection. It returns the body, or in
-// told the handler's error. err is for an answer that no node sends.
-func ParseAnswer(b []byte) (body []byte, told, err error) {
+// ParseAnswer decodes an answer that arrived over another connection. It returns the body, or the
+// handler's error as handlerErr. err is set if b is not a valid answer.
+func ParseAnswer(b []byte) (body []byte, handlerErr, err error) {
 	var a callAnswer
 	err = a.parse(b)
 	return a.body, a.err, err
 }
 
-// callCodec passes bytes through. It copies them only when it receives.
+// callCodec passes bytes through unchanged. It copies only received bytes.
 type callCodec struct{}
 
 var _ encoding.CodecV2 = callCodec{}

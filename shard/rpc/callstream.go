@@ -13,7 +13,8 @@ import (
 // MessageBytesMax, and must not change a sent piece. For ctx, see Handler.
 type StreamHandler func(ctx context.Context, request []byte, send func([]byte) error) error
 
-// stream answers a call of a stream method. If the handler fails, its error follows the pieces.
+// stream answers a call of a stream method. If the handler fails, stream sends its error after the
+// pieces.
 func (s *callServer) stream(handle StreamHandler, request []byte, stream grpc.ServerStream) error {
 	err := handle(stream.Context(), request, func(piece []byte) error { return stream.SendMsg(&callAnswer{body: piece}) })
 	if err == nil {
@@ -56,7 +57,7 @@ func (c *Calls) Stream(ctx context.Context, node, method string, request []byte)
 type Stream struct {
 	stream grpc.ClientStream
 	cancel context.CancelFunc
-	rest   []byte // of the current piece
+	rest   []byte // unread bytes of the current piece
 }
 
 // Next returns the next piece, which the caller owns, and io.EOF after the last.
@@ -72,7 +73,7 @@ func (s *Stream) Next() ([]byte, error) {
 	return answer.body, answer.err
 }
 
-// Read implements io.Reader over the pieces that Next has not returned.
+// Read implements io.Reader: it reads the pieces that Next has not returned yet.
 func (s *Stream) Read(p []byte) (int, error) {
 	for len(s.rest) == 0 {
 		var err error

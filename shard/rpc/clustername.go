@@ -4,8 +4,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-
-	"github.com/countd/countd/internal/names"
 )
 
 // errOtherCluster is returned for a connection from a node of another cluster.
@@ -14,22 +12,45 @@ var errOtherCluster = errors.New("the cluster port is not for other clusters")
 // checkCluster returns why a preface does not belong to this node's cluster, or nil.
 func (c *MuxConfig) checkCluster(p *preface) error {
 	none := [16]byte{}
-	theirs := names.DescribeCluster(clusterHex(p.cluster), p.name)
+	theirs := DescribeCluster(clusterHex(p.cluster), p.name)
 	switch {
-	case p.cluster == c.ClusterID && names.ClustersAgree(p.name, c.ClusterName, c.ClusterID != none):
+	case p.cluster == c.ClusterID && ClustersAgree(p.name, c.ClusterName, c.ClusterID != none):
 		return nil
 	case p.cluster != c.ClusterID && c.ClusterID == none:
 		return fmt.Errorf("%w: it is of %s, this node has none yet", ErrEarly, theirs)
 	case p.cluster != c.ClusterID && p.cluster == none:
 		return fmt.Errorf("%w: it is of a node that has no cluster yet", ErrEarly)
 	}
-	return fmt.Errorf("%w: it is of %s, this node of %s", errOtherCluster, theirs, names.DescribeCluster(clusterHex(c.ClusterID), c.ClusterName))
+	return fmt.Errorf("%w: it is of %s, this node of %s", errOtherCluster, theirs, DescribeCluster(clusterHex(c.ClusterID), c.ClusterName))
 }
 
-// clusterHex returns the id of a cluster in hex, or "" for none.
+// clusterHex returns a cluster's id in hex, or "" for the zero id.
 func clusterHex(id [16]byte) string {
 	if id == [16]byte{} {
 		return ""
 	}
 	return hex.EncodeToString(id[:])
+}
+
+// ClusterNameBytesMax bounds the name of a cluster. Its length takes one byte, any peer that connects may send
+// a name, and other fields need space in the gossip metadata.
+const ClusterNameBytesMax = 32
+
+// ClustersAgree reports whether two nodes may belong to one cluster, judged by their
+// --cluster-name. Two different names never agree. If the cluster id proves that both are members
+// of one cluster, one of them may lack a name. So rolling restarts can introduce a name.
+func ClustersAgree(a, b string, members bool) bool {
+	return a == b || members && (a == "" || b == "")
+}
+
+// DescribeCluster returns the text for a cluster in logs and errors. An empty id means no cluster.
+func DescribeCluster(id, name string) string {
+	text := "no cluster yet"
+	if id != "" {
+		text = "cluster " + id
+	}
+	if name != "" {
+		return fmt.Sprintf("%s (--cluster-name %s)", text, name)
+	}
+	return text + " (no --cluster-name)"
 }

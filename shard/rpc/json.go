@@ -9,10 +9,10 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// None is the request or the answer of a call that needs none.
+// None is an empty request or answer.
 type None struct{}
 
-// CallJSON is Calls.Call for a method with a handler of JSON.
+// CallJSON is Calls.Call for a method whose request and answer are JSON.
 func CallJSON[A any](ctx context.Context, calls *Calls, node, method string, request any) (answer A, err error) {
 	body, err := json.Marshal(request)
 	if err != nil {
@@ -44,7 +44,8 @@ func JSON[Q, A any](handle func(context.Context, Q) (A, error)) Handler {
 	}
 }
 
-// AskAllJSON is AskAll for a method with a handler of JSON. handle answers for this node, self.
+// AskAllJSON is AskAll for a method whose request and answer are JSON. For this node, self, it
+// calls handle directly.
 func AskAllJSON[Q, A any](ctx context.Context, calls *Calls, self string, nodes iter.Seq[string], method string, request Q, handle func(context.Context, Q) (A, error)) map[string]A {
 	return AskAll(ctx, nodes, func(ctx context.Context, node string) (A, error) {
 		if node == self {

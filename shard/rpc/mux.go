@@ -1,10 +1,10 @@
-// Package rpc connects the nodes of a cluster. It has the cluster port that all groups of a node
-// share (Mux), calls that carry bytes (Calls), batches of questions to one node (Batcher), the
-// errors of calls with their codes, and the port of a node without a cluster (BootstrapServer).
+// Package rpc connects the nodes of a cluster. Mux is the cluster port that all groups of a node
+// share; BootstrapServer is the port of a node without a cluster. Calls carries bytes, and Batcher
+// batches questions to one node. The package also defines the errors of calls and their codes.
 //
-// It never interprets a body, never retries a call that a handler may have seen, and knows only
-// the number of a group. Invariant: it returns ErrNotSent only if no byte of a request left this
-// node, so that the caller may send the request elsewhere.
+// It never interprets a body, never retries a call that a handler may have seen, and knows nothing
+// of a group but its number. Invariant: it returns ErrNotSent only if no byte of a request left
+// this node, so that the caller may send the request elsewhere.
 package rpc
 
 import (
@@ -19,22 +19,22 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/internal/lograte"
-	"github.com/countd/countd/internal/names"
+	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/internal/scarce"
 )
 
 const (
-	// prefaceTimeout bounds the wait for a peer's preface: many round trips, but short for a
-	// connection that sends none.
+	// prefaceTimeout bounds the wait for a peer's preface. It is many round trips long, but soon
+	// frees the slot of a connection that sends nothing.
 	prefaceTimeout = 5 * time.Second
-	// prefaceConnsMax bounds the connections without a preface yet. A peer sends its preface at
-	// once, so a larger number cannot all be peers. The Mux closes further connections.
+	// prefaceConnsMax bounds the connections whose preface has not arrived. Peers send it at once,
+	// so more such connections are probably not from peers. The Mux closes further connections.
 	prefaceConnsMax = 128
 	// acceptQueueMax bounds the connections that wait until a group, or the server of calls,
-	// accepts them. Normally they accept at once. If they do not, the peer should dial again.
+	// accepts them. Normally each is accepted at once. The Mux closes further connections, and the
+	// peer dials again.
 	acceptQueueMax = 16
-	// acceptRetryDelay is the pause after a failed accept. The usual cause is a lack of file
+	// acceptRetryDelay is the pause after a failed accept. Accepts usually fail for lack of file
 	// descriptors.
 	acceptRetryDelay = 50 * time.Millisecond
 )
@@ -45,9 +45,9 @@ type MuxConfig struct {
 	Listener  net.Listener // used instead of Addr if set; Close closes it
 	Advertise string       // the address that peers dial, host:port; "" for the listening address
 	ClusterID [16]byte
-	NodeKey   string // refuse connections meant for another node; "" accepts all
-	// ClusterName is the cluster name that this node was given; "" for none. Connections from
-	// nodes with another name are refused.
+	NodeKey   string // key of this node: connections meant for another node are refused; "" accepts all
+	// ClusterName is this node's --cluster-name; "" for none. Connections from nodes with another
+	// name are refused.
 	ClusterName string
 	Dial        DialPeer     // nil for TCP
 	Logger      *slog.Logger // nil discards
@@ -71,17 +71,17 @@ type Mux struct {
 	addr     net.Addr // the address that peers dial
 	listener net.Listener
 	calls    callLayer
-	prefaces chan struct{}  // a token for each connection without a preface yet
-	wg       sync.WaitGroup // serve, and receive for each connection without a preface yet
+	prefaces chan struct{}  // a token for each connection whose preface has not arrived
+	wg       sync.WaitGroup // goroutines: serve, and receive for each connection whose preface has not arrived
 	done     chan struct{}
-	failures PeerFailures // of raft's connections to peers
-	limit    lograte.Limiter
+	failures PeerFailures // failures of raft's connections to peers
+	limit    program.LogLimiter
 
 	mu struct { // never held during I/O
 		sync.Mutex
 		layers  map[uint32]*muxLayer
-		appends Receiver              // receives streams of appends; nil for none
-		waiting map[net.Conn]struct{} // without a preface yet
+		appends Receiver              // receives the connections of KindAppend; nil for none
+		waiting map[net.Conn]struct{} // connections whose preface has not arrived
 		closed  bool
 	}
 }
@@ -117,14 +117,14 @@ func ListenMux(cfg MuxConfig) (*Mux, error) {
 	return m, nil
 }
 
-// dialledAddr is an address as peers dial it: it may be a name.
+// dialledAddr is the address that peers dial; it may have a host name.
 type dialledAddr string
 
 func (dialledAddr) Network() string  { return "tcp" }
 func (a dialledAddr) String() string { return string(a) }
 
 // LimitedBy returns logger with the node's rate limit, for messages that many groups or
-// connections cause.
+// connections can log at once.
 func (m *Mux) LimitedBy(logger *slog.Logger) *slog.Logger { return m.limit.Logger(logger) }
 
 // Failures returns the record of unreachable peers.
@@ -133,7 +133,7 @@ func (m *Mux) Failures() *PeerFailures { return &m.failures }
 // Logger returns the configured logger.
 func (m *Mux) Logger() *slog.Logger { return m.cfg.Logger }
 
-// Limited returns the Mux's logger with the node's rate limit.
+// Limited returns the configured logger with the node's rate limit.
 func (m *Mux) Limited() *slog.Logger { return m.limit.Logger(m.cfg.Logger) }
 
 // Addr returns the address that peers dial.
@@ -156,11 +156,11 @@ func (m *Mux) Layer(group uint32, id raft.ServerID) (raft.StreamLayer, error) {
 	return layer, nil
 }
 
-// Calls returns the listener of the connections on which other nodes call this one; it is always
-// the same. The caller owns the accepted connections.
+// Calls returns the listener of the connections on which other nodes call this one; it returns the
+// same listener every time. The caller owns the accepted connections.
 func (m *Mux) Calls() net.Listener { return m.calls }
 
-// ServeAppends makes r receive the streams of appends.
+// ServeAppends passes later connections of kind KindAppend to r.
 func (m *Mux) ServeAppends(r Receiver) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -168,7 +168,8 @@ func (m *Mux) ServeAppends(r Receiver) {
 }
 
 // Close stops listening, closes every connection and layer, and waits for the goroutines of the
-// Mux. Close the groups and the server of calls first, because they would continue without a port.
+// Mux. Close the groups and the server of calls first, because they do not stop when the port
+// closes.
 func (m *Mux) Close() error {
 	m.mu.Lock()
 	if m.mu.closed {
@@ -254,7 +255,8 @@ type Receiver interface {
 	Offer(conn net.Conn) error
 }
 
-// wait registers the connection so that Close closes it. It returns false after Close.
+// wait registers a connection whose preface is awaited, so that Close closes it. It returns false
+// after Close.
 func (m *Mux) wait(conn net.Conn) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -295,7 +297,7 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(prefaceTimeout)); err != nil {
 		return preface{}, err
 	}
-	var room [prefaceBytes + names.ClusterBytesMax]byte
+	var room [prefaceBytes + ClusterNameBytesMax]byte
 	b := room[:prefaceBytes]
 	if _, err := io.ReadFull(conn, b); err != nil {
 		return preface{}, fmt.Errorf("cannot read its preface: %w", err)
@@ -325,8 +327,8 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 }
 
 // ErrEarly is returned for a connection that is refused in normal operation: before a node has
-// joined the cluster or opened a group, or after it closed one. If that lasts, the dialling node
-// reports it.
+// joined the cluster or opened a group, or after it closed one. If it persists, the dialling node
+// logs a warning.
 var ErrEarly = errors.New("nobody is here for it")
 
 func (m *Mux) refuse(conn net.Conn, err error) {
@@ -336,14 +338,14 @@ func (m *Mux) refuse(conn net.Conn, err error) {
 	case errors.Is(err, ErrEarly):
 		level = slog.LevelDebug
 	case errors.Is(err, errOtherCluster):
-		text = "refused a connection from a node of another cluster" // this text has its own rate limit
+		text = "refused a connection from a node of another cluster" // the rate limit counts each text separately
 	}
 	m.Limited().Log(context.Background(), level, text, "from", conn.RemoteAddr().String(), "reason", err.Error())
 }
 
 // Dial connects to another node's cluster port and sends the preface with the kind of the
 // connection and the addressee. target is the Raft id of a replica or, for other kinds, the key of
-// a node; "" means any. ctx bounds only these two steps.
+// a node; "" means any. ctx bounds only the dial and the sending of the preface.
 func (m *Mux) Dial(ctx context.Context, address, target string, kind uint8, group uint32) (net.Conn, error) {
 	dial := m.cfg.Dial
 	if dial == nil {

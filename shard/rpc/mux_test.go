@@ -13,7 +13,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/internal/names"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -240,7 +239,7 @@ func FuzzParsePreface(f *testing.F) {
 }
 
 func TestPrefaceWithNameComesBack(t *testing.T) {
-	for _, name := range []string{"", "p", strings.Repeat("n", names.ClusterBytesMax)} {
+	for _, name := range []string{"", "p", strings.Repeat("n", ClusterNameBytesMax)} {
 		want := preface{kind: kindCall, cluster: [16]byte{1}, group: 7, to: 9, name: name}
 		b := appendPreface([]byte("before"), want)[len("before"):]
 		if got, err := parsePreface(b); err != nil || got != want {
@@ -310,7 +309,7 @@ func TestMuxRefusesOtherNames(t *testing.T) {
 				}
 				eventually(t, "both clusters are logged", func() bool {
 					text := way.log.String()
-					return strings.Contains(text, names.DescribeCluster(clusterHex(tc.idA), tc.nameA)) && strings.Contains(text, names.DescribeCluster(clusterHex(tc.idB), tc.nameB))
+					return strings.Contains(text, DescribeCluster(clusterHex(tc.idA), tc.nameA)) && strings.Contains(text, DescribeCluster(clusterHex(tc.idB), tc.nameB))
 				})
 				if n := strings.Count(way.log.String(), "refused a connection from a node of another cluster"); n != 1 {
 					t.Errorf("%d lines of three connections:\n%s", n, way.log.String())

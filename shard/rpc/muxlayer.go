@@ -17,17 +17,17 @@ import (
 // its group. The dialling replica retries every second.
 const refusalLogEvery = 10 * time.Second
 
-// ErrOtherReplica is returned for a connection meant for an earlier or later replica of this
-// group.
+// ErrOtherReplica is returned for a connection meant for a replica that had, or will have, this
+// replica's place in the group.
 var ErrOtherReplica = errors.New("it is for another replica of the group, not for this one")
 
-// muxLayer is the part of a Mux for one receiver: the replica of a group, or the server of calls. It
-// records the receiver's open connections and closes them, because raft's transport leaves accepted and
-// pooled connections open when it closes.
+// muxLayer is the part of a Mux for one receiver: a group's replica, or the server of calls. It
+// records the receiver's open connections and closes them, because raft's transport leaves
+// accepted and pooled connections open when it closes.
 type muxLayer struct {
 	mux     *Mux
 	group   uint32
-	id      raft.ServerID // of the replica; connections for other replicas are refused. "" for calls
+	id      raft.ServerID // Raft id of the replica; connections for other replicas are refused. "" for calls
 	accepts chan *muxConn // from the Mux; at most acceptQueueMax
 	ctx     context.Context
 	cancel  context.CancelFunc // called by Close
@@ -54,8 +54,8 @@ type muxConn struct {
 	layer *muxLayer
 }
 
-// Read returns io.EOF once the layer is closed, as if the peer had closed the connection, so that
-// raft does not log each of them.
+// Read returns io.EOF once the layer is closed, as if the peer had closed the connection.
+// Otherwise raft logs an error for each connection.
 func (c *muxConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err != nil && c.layer.ctx.Err() != nil {
@@ -155,9 +155,9 @@ func (l *muxLayer) Close() error {
 	return nil
 }
 
-// refuseOther returns the error for a connection meant for another replica of the group. It is a
-// warning only once in refusalLogEvery: members that were cut off when a replica left still call
-// it. The caller holds the Mux's lock.
+// refuseOther returns the error for a connection meant for another replica of the group. Members
+// that were cut off when a replica left still call that replica. So the error makes the caller log
+// a warning only once in refusalLogEvery. The caller holds the Mux's lock.
 func (l *muxLayer) refuseOther() error {
 	err := fmt.Errorf("group %d: %w, which is %s", l.group, ErrOtherReplica, l.id)
 	if time.Since(l.refusalLogged) < refusalLogEvery {
@@ -167,14 +167,15 @@ func (l *muxLayer) refuseOther() error {
 	return err
 }
 
-// ReplicaAt returns an address at which the layer dials only one replica. No Raft id contains an
-// @.
+// ReplicaAt returns an address at which the layer dials only the replica id. No Raft id contains
+// an "@".
 func ReplicaAt(id raft.ServerID, addr string) raft.ServerAddress {
 	return raft.ServerAddress(string(id) + "@" + addr)
 }
 
-// Dial implements raft.StreamLayer: it connects to the same group on another node. An address of
-// ReplicaAt reaches only that replica, any other address whichever replica is there.
+// Dial implements raft.StreamLayer: it connects to the same group on another node. An address made
+// by ReplicaAt reaches only that replica. Any other address reaches the group's current replica on
+// that node.
 func (l *muxLayer) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, timeout)
 	defer cancel()

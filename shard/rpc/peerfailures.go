@@ -6,20 +6,20 @@ import (
 )
 
 const (
-	// failureSpell is how long a peer must fail without pause before that is logged. It is longer
-	// than a node takes to open its groups; other nodes may reach it too early meanwhile.
+	// failureSpell is how long a peer must keep failing before the log reports it. A starting node
+	// opens its groups in less time, and refuses connections until then.
 	failureSpell = 5 * time.Second
-	// A spell ends after failureGap without a failure. raft retries a failing peer about once in
-	// that time, or more often.
+	// A spell ends after failureGap without a failure. raft retries a failing peer at least about
+	// once in failureGap.
 	failureGap = 10 * time.Second
-	// failureEvery is the interval at which the log repeats that a peer still fails.
+	// failureEvery is the interval between two log lines about a peer that still fails.
 	failureEvery = time.Minute
-	// failingPeersMax bounds the remembered peers: far more than a cluster has nodes.
+	// failingPeersMax bounds the remembered peers. A cluster has far fewer nodes.
 	failingPeersMax = 256
 )
 
-// PeerFailures decides which failures to reach peers are logged. Every group that a node leads
-// meets each failure several times a second. It is safe for concurrent use.
+// PeerFailures decides which failures to reach peers are logged. Without it, every led group would
+// log a failure several times per second. It is safe for concurrent use.
 type PeerFailures struct {
 	mu struct {
 		sync.Mutex
@@ -27,10 +27,10 @@ type PeerFailures struct {
 	}
 }
 
-// failures is a spell of failures.
+// failures is a series of failures without a pause of failureGap.
 type failures struct {
 	first, last time.Time
-	told        time.Time // when it was last logged; zero for never
+	told        time.Time // when the log last reported it; zero for never
 }
 
 // ShouldLog records a failure and reports whether to log it.
@@ -47,7 +47,7 @@ func (p *PeerFailures) ShouldLog(peer string, now time.Time) bool {
 		f.told = now
 	}
 	if p.mu.of == nil || len(p.mu.of) >= failingPeersMax {
-		p.mu.of = map[string]failures{} // at worst a failure is logged later
+		p.mu.of = map[string]failures{} // forgetting all peers only delays log lines
 	}
 	p.mu.of[peer] = f
 	return told

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-
-	"github.com/countd/countd/internal/names"
 )
 
 // Every connection to the cluster port begins with a preface that identifies its protocol and
@@ -18,11 +16,11 @@ import (
 //	│   4 bytes    │  1 byte   │ 1 byte │  16 bytes  │ 4 bytes │ 8 bytes │ 1 byte │ 0–32 bytes│ 4 bytes │
 //	└──────────────┴───────────┴────────┴────────────┴─────────┴─────────┴────────┴───────────┴─────────┘
 //
-// name is the --cluster-name of the node. crc32c covers all bytes before it. The field to is the
-// addressee, or 0 for any: the first 8 bytes of the SHA-256 of the Raft id of a replica for
-// kindRaft, and of the key of a node for other kinds. A node may have another's former address, and
-// a replica may have replaced a deleted one. Their answers must not count as those of their
-// predecessors.
+// name is the --cluster-name of the node. crc32c covers all bytes before it. The field "to" is the
+// addressee, or 0 for any. It is the first 8 bytes of a SHA-256: for kindRaft, of a replica's Raft
+// id, for other kinds, of a node's key. A node may have another node's former address, and a
+// replica may have replaced a deleted one. The answers of such a successor must not count as its
+// predecessor's.
 const (
 	prefaceVersion   = 1
 	prefaceHeadBytes = 35 // before the name
@@ -38,13 +36,12 @@ var prefaceMagic = [4]byte{'C', 'N', 'T', 'D'}
 const (
 	kindRaft   = 1 // between two replicas of one group
 	kindCall   = 2 // from a node that calls another; the group is 0
-	KindAppend = 3 // of the appends of all groups from one node to another; the group is 0
+	KindAppend = 3 // the appends of all groups from one node to another; the group is 0
 )
 
 // castagnoli is read only.
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// errBadPreface is returned for a preface that this version does not know.
 var errBadPreface = errors.New("not a preface of this version")
 
 // preface is the decoded preface of a connection.
@@ -52,11 +49,11 @@ type preface struct {
 	kind    uint8
 	cluster [16]byte
 	group   uint32
-	to      uint64 // addressee of the replica or node that is meant; 0 for any
-	name    string // --cluster-name of the node; at most names.ClusterBytesMax, "" for none
+	to      uint64 // Addressee of the replica or node; 0 for any
+	name    string // --cluster-name of the node; at most ClusterNameBytesMax, "" for none
 }
 
-// Addressee returns the field to of a preface for a Raft id or a node key; 0 for "".
+// Addressee returns the field "to" of a preface for a Raft id or a node key; 0 for "".
 func Addressee(name string) uint64 {
 	if name == "" {
 		return 0
@@ -65,7 +62,6 @@ func Addressee(name string) uint64 {
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// appendPreface appends p's bytes to dst.
 func appendPreface(dst []byte, p preface) []byte {
 	start := len(dst)
 	dst = append(dst, prefaceMagic[:]...)
@@ -77,7 +73,7 @@ func appendPreface(dst []byte, p preface) []byte {
 	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
 }
 
-// prefaceLen returns the length of the preface that begins with these prefaceBytes.
+// prefaceLen returns the length of the preface that begins with b, which must have prefaceBytes.
 func prefaceLen(b []byte) (int, error) {
 	switch {
 	case b[0] == tlsHandshake:
@@ -86,7 +82,7 @@ func prefaceLen(b []byte) (int, error) {
 		return 0, fmt.Errorf("%w: it begins with %q", errBadPreface, b[:4])
 	case b[4] != prefaceVersion:
 		return 0, fmt.Errorf("%w: version %d", errBadPreface, b[4])
-	case b[prefaceHeadBytes-1] > names.ClusterBytesMax:
+	case b[prefaceHeadBytes-1] > ClusterNameBytesMax:
 		return 0, fmt.Errorf("%w: a cluster name of %d bytes", errBadPreface, b[prefaceHeadBytes-1])
 	}
 	return prefaceBytes + int(b[prefaceHeadBytes-1]), nil

@@ -1,11 +1,13 @@
 package rpc
 
-import "sync"
+import (
+	"sync"
+)
 
 // Questions counts the running questions to other nodes; a node waits for them when it closes. A
 // sync.WaitGroup must not rise from 0 during Wait, but a request that arrived right before Close
-// may still ask. So such a request calls Begin. Go and Add are only for callers that end before
-// Close, or within a question that has begun.
+// may still ask other nodes. So such a request calls Begin. Use Go and Add only where the caller
+// ends before Close, or within a question that has begun.
 type Questions struct {
 	sync.WaitGroup
 
@@ -15,8 +17,7 @@ type Questions struct {
 	}
 }
 
-// Begin counts a question, which ends with Done. It returns false, and counts none, after
-// Close.
+// Begin counts a question; Done ends it. It returns false, and counts none, after Close.
 func (q *Questions) Begin() bool {
 	q.gate.Lock()
 	defer q.gate.Unlock()

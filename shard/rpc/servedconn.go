@@ -7,26 +7,27 @@ import (
 	"time"
 )
 
-// requestSilenceMax bounds a peer's pause within a request. TCP has retransmitted lost data three
-// times by then. If a leader's disk delays a snapshot longer, the leader sends it again.
+// requestSilenceMax bounds a peer's pause within a request. It leaves TCP time for three
+// retransmissions. If a leader's disk delays a snapshot longer, the leader sends it again.
 const requestSilenceMax = 2 * time.Second
 
-// servedConn is a connection on which a peer sends requests: raft reads one, writes its answer,
-// and reads the next. It closes the connection if a request stops half way.
+// servedConn is a connection on which a peer sends requests: raft reads a request, writes its
+// answer, and reads the next. It closes the connection if the peer stops in the middle of a
+// request.
 //
 // raft reads a snapshot in its main loop, without a deadline. A leader that is frozen or cut off
 // while it sends one closes no connection. Without this bound, such a leader would keep the
 // follower from voting until the leader returns.
 //
-// raft reads from one goroutine at a time, and writes after it has read.
+// It needs no lock: raft reads from one goroutine at a time, and writes only after it has read.
 type servedConn struct {
 	*muxConn
-	begun   bool // a request has begun and is not answered
+	begun   bool // a byte of a request has arrived, and the request is not answered yet
 	bounded bool // the connection has a read deadline
 }
 
-// Read waits for a new request without a bound, and for the rest of a request at most
-// requestSilenceMax.
+// Read waits without a bound for a new request, and at most requestSilenceMax for more bytes of a
+// request.
 func (c *servedConn) Read(p []byte) (int, error) {
 	if c.begun || c.bounded {
 		var end time.Time
@@ -40,7 +41,8 @@ func (c *servedConn) Read(p []byte) (int, error) {
 	}
 	n, err := c.muxConn.Read(p)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		// Close, because raft reads on after an error, to drain a snapshot.
+		// Close the connection, because raft continues to read after an error, to drain a
+		// snapshot.
 		err = errors.Join(fmt.Errorf("nothing came of a request for %v: %w", requestSilenceMax, err), c.Close())
 	}
 	c.begun = c.begun || n > 0

@@ -1,6 +1,6 @@
-// Package shardtest holds the helpers that tests of the packages of shard share: nodes that answer
-// calls, messages between replicas, and a store whose writes can be made to fail. It never starts
-// a replica. Invariant: each function returns memory of its own.
+// Package shardtest has helpers for the tests of shard's packages: nodes that answer calls,
+// messages between replicas, and a store whose writes can be made to fail. It never starts a
+// replica.
 package shardtest
 
 import (
@@ -29,15 +29,15 @@ func Heartbeat() *raft.AppendEntriesRequest {
 	return &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1.0#4"), Addr: []byte("a")}, Term: 5}
 }
 
-// Taking returns the answer of a follower that accepts a call.
+// Taking returns the answer of a follower that accepts the append args.
 func Taking(args *raft.AppendEntriesRequest) raft.RPCResponse {
 	return raft.RPCResponse{Response: &raft.AppendEntriesResponse{Term: args.Term, LastLog: args.PrevLogEntry, Success: true}}
 }
 
-// Stable keeps raft's few values in memory. It is not safe for concurrent use.
+// Stable is a raft.StableStore in memory. It is not safe for concurrent use.
 type Stable struct {
 	Values map[string][]byte
-	Sets   int   // calls of Set that succeeded
+	Sets   int   // number of successful calls of Set
 	Err    error // returned by each Set; nil for none
 }
 

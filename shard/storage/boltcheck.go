@@ -10,9 +10,9 @@ import (
 	"os"
 )
 
-// bolt has checksums only for its meta pages, and trusts every other page. When it opens a file it
-// walks the pages in its own goroutine: a damaged page ends the process there, or is misread. So
-// checkBoltFile checks a file first, with plain bounded reads. Integers are little endian.
+// bolt has checksums only for its meta pages, and trusts every other page. When bolt opens a file
+// with a damaged page, it misreads the page or ends the process. So checkBoltFile checks a file
+// before bolt opens it, with bounded reads. Integers are little endian.
 //
 //	meta    magic 4 | version 4 | page size 4 | flags 4 | root bucket 16 |
 //	        free list 8 | pages in use 8 | transaction 8 | fnv-1a 8
@@ -21,7 +21,7 @@ import (
 //	leaf    flags 4 | position of key and value, from here 4 | lengths 4, 4
 //	bucket  root page, 0 for the page that follows here 8 | sequence 8
 //
-// Each of the first two pages has a page header and a meta. Transactions write one and the other
+// Each of the first two pages has a page header and a meta. Transactions write to the two pages
 // alternately.
 const (
 	boltMetaBytes    = 64
@@ -39,7 +39,7 @@ const (
 )
 
 var (
-	boltLogBucket  = []byte("logs") // raft-boltdb's
+	boltLogBucket  = []byte("logs") // bucket of raft-boltdb for entries
 	boltConfBucket = []byte("conf")
 )
 
@@ -47,9 +47,9 @@ func boltDamage(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrDamaged, fmt.Sprintf(format, args...))
 }
 
-// checkBoltFile returns ErrDamaged if any page in use is damaged, as far as the structure shows;
-// it does not check the checksums inside the values. A missing or empty file passes: Dirs.Open
-// decides whether the log should exist.
+// checkBoltFile returns ErrDamaged if the structure of any page in use is damaged. It does not
+// check the checksums inside the values. A missing or empty file passes: the caller checks whether
+// the log should exist.
 func checkBoltFile(path string) error {
 	file, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -82,7 +82,7 @@ func checkBolt(file io.ReaderAt, size int64) error {
 type boltChecker struct {
 	file io.ReaderAt
 	meta boltMeta
-	seen map[uint64]struct{} // pages reached so far; reaching one twice is damage
+	seen map[uint64]struct{} // pages reached so far; to reach a page twice means damage
 }
 
 // read returns a page together with its overflow pages.
@@ -109,8 +109,8 @@ func (c *boltChecker) read(id uint64) ([]byte, error) {
 	return page, err
 }
 
-// checkFreelist allows only the empty free list with which bolt creates a file. Later files have
-// none (see openBoltFile).
+// checkFreelist allows only the empty free list that bolt writes into a new file. Later
+// transactions write no free list (see openBoltFile).
 func (c *boltChecker) checkFreelist() error {
 	if c.meta.freelist == boltNoFreelist {
 		return nil
@@ -125,7 +125,7 @@ func (c *boltChecker) checkFreelist() error {
 	return nil
 }
 
-// boltRange bounds the keys below a page: from ≤ key < to, nil for no bound.
+// boltRange bounds the keys below a page: from ≤ key < to. nil means no bound.
 type boltRange struct{ from, to []byte }
 
 // boltVisit is called for each element of a leaf, in the order of keys.
@@ -199,7 +199,7 @@ func walkLeaf(id uint64, page []byte, count int, keys boltRange, visit boltVisit
 	return nil
 }
 
-// next checks that a key is in order, and raises the lower bound above it.
+// next checks that a key is within the bounds, and raises the lower bound above the key.
 func (r *boltRange) next(page uint64, key []byte) error {
 	if bytes.Compare(key, r.from) < 0 || r.to != nil && bytes.Compare(key, r.to) >= 0 {
 		return boltDamage("page %d has key %x, out of order", page, key)
@@ -220,7 +220,8 @@ func boltData(id uint64, page []byte, at int, position []byte, keyBytes, valueBy
 }
 
 // checkBuckets walks the bucket of buckets and the two buckets of raft-boltdb. It refuses an
-// unknown bucket: if the damage is in a bucket's name, bolt would create that bucket anew, empty.
+// unknown bucket: after damage to a bucket's name, bolt would create an empty bucket of the right
+// name.
 func (c *boltChecker) checkBuckets() error {
 	names := 0
 	err := c.walk(c.meta.root, boltRange{}, func(name, bucket []byte, flags uint32) error {
@@ -242,7 +243,7 @@ func (c *boltChecker) checkBuckets() error {
 	return err
 }
 
-// walkBucket walks a bucket. A small bucket is stored inside its parent.
+// walkBucket walks a bucket. A small bucket is stored inside its parent's page.
 func (c *boltChecker) walkBucket(bucket []byte, visit boltVisit) error {
 	if root := binary.LittleEndian.Uint64(bucket); root != 0 {
 		return c.walk(root, boltRange{}, visit)

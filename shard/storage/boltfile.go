@@ -17,26 +17,26 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 )
 
-// boltDeleteMax bounds the entries that one transaction deletes from the front of the log: about 4
-// ms, for which writes wait.
+// boltDeleteMax bounds the entries that one transaction deletes from the front of the log, because
+// writes wait for it, for about 4 ms.
 const boltDeleteMax = 4096
 
-// boltLockTimeout bounds the wait for another process's lock on the file. It is long enough for a
-// process that is just ending.
+// boltLockTimeout bounds the wait for another process's lock on the file. It is long enough for an
+// ending process to release the lock.
 const boltLockTimeout = time.Second
 
 // errInUse is returned if another process has opened the log.
 var errInUse = errors.New("another process has the file open")
 
-// boltFile is one group's bolt database. Beyond raft-boltdb, it returns bolt's panics and memory
+// boltFile is one group's bolt database. Unlike raft-boltdb, it returns bolt's panics and memory
 // faults as errors, and reports a full disk as raftstore.ErrNoSegment.
 //
-// A transaction writes and syncs new pages, none of which the previous transaction uses. Then it
-// writes its meta page, which makes it the newest. So if the disk was full and the meta page is
-// the old one, nothing was stored, and the change may be repeated.
+// A transaction writes and syncs new pages, none of which the previous transaction uses. Its meta
+// page, written last, makes it the newest transaction. So if the disk was full and the newest meta
+// page is unchanged, nothing was stored, and the change may be repeated.
 type boltFile struct {
 	store  *raftboltdb.BoltStore
-	file   *os.File   // bolt's
+	file   *os.File   // the file that bolt has open
 	writes sync.Mutex // held during a write transaction
 }
 
@@ -70,14 +70,14 @@ func openBoltFile(path string) (*boltFile, error) {
 	}
 	if err != nil {
 		if b.file != nil {
-			b.file.Close() // after a panic bolt keeps the file and its lock
+			b.file.Close() // after a panic bolt leaves the file open and locked
 		}
 		return nil, fmt.Errorf("cannot open log %s: %w", path, err)
 	}
 	return b, nil
 }
 
-// guardBolt runs one call into bolt and returns a panic as ErrDamaged.
+// guardBolt calls bolt and returns a panic as ErrDamaged.
 func guardBolt(call func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -132,7 +132,7 @@ func (b *boltFile) GetLog(index uint64, entry *raft.Log) error {
 		errors.Is(err, bbolterrors.ErrDatabaseNotOpen):
 		return err
 	}
-	return fmt.Errorf("%w: %w", ErrDamaged, err) // the entry cannot be decoded
+	return fmt.Errorf("%w: %w", ErrDamaged, err) // raft-boltdb could not decode the entry
 }
 
 func (b *boltFile) StoreLog(entry *raft.Log) error {
@@ -144,9 +144,9 @@ func (b *boltFile) StoreLogs(entries []*raft.Log) error {
 }
 
 // DeleteRange implements raft.LogStore. It deletes entries at the front, which a snapshot covers,
-// in many transactions, so that bolt can store new entries between them; a crash then leaves a log
-// that begins earlier. It deletes any other range in one transaction: a crash must not leave such a
-// range partly deleted.
+// in many transactions. So bolt can store new entries between them. A crash leaves a log that
+// begins earlier. It deletes any other range in one transaction, because a crash must not leave
+// such a range partly deleted.
 func (b *boltFile) DeleteRange(first, last uint64) error {
 	begin, err := b.FirstIndex()
 	if err != nil {

@@ -11,13 +11,13 @@ type boltMeta struct {
 	pageSize int64
 	root     uint64 // page of the bucket of buckets
 	freelist uint64
-	pages    uint64 // pages below this number may be in use
+	pages    uint64 // only pages below this number may be in use
 	txid     uint64
 }
 
 // readBoltMetas returns the newer meta. It refuses a file with one damaged meta page: bolt would
 // fall back to the previous transaction, and so lose the last acknowledged entry or a vote. A
-// crash leaves no damaged meta page, because a meta is 64 bytes in one sector.
+// crash leaves no damaged meta page, because the 64 bytes of a meta are within one sector.
 func readBoltMetas(file io.ReaderAt, size int64) (boltMeta, error) {
 	first, err := readBoltMeta(file, 0)
 	if err != nil {

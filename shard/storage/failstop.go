@@ -12,45 +12,45 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// FailStop records the first failure after which a group cannot continue: its log, vote or
-// snapshots could not be written, or were read back differently, or its disk hangs. From then on
-// every store of the group returns that failure, so that the group acknowledges nothing and casts
-// no vote.
+// FailStop records the first failure after which a group cannot continue. Examples are a failed
+// write of log, vote or snapshot, damaged bytes, and a hanging disk. From then on every store of
+// the group returns that failure, so that the group acknowledges nothing and casts no vote.
 //
-// It also interrupts waits and long operations when the group closes: see Interrupt.
+// When the group closes, FailStop also interrupts waits and long operations: see Interrupt.
 type FailStop struct {
 	notify      func(error)   // called once, in the goroutine that failed
-	waits       func(error)   // called before each pause in Wait
+	waits       func(error)   // called in Wait before each pause
 	ended       chan struct{} // closed by the first failure
 	interrupted chan struct{} // closed by Interrupt
 	interrupt   sync.Once
-	waiting     atomic.Int32 // calls of Wait now
+	waiting     atomic.Int32 // number of running calls of Wait
 
 	mu struct {
 		sync.Mutex
 		err    error
-		told   bool // notify is called for err
-		armed  bool // failures are reported to notify
+		told   bool // notify was or will be called for err
+		armed  bool // a failure calls notify
 		opened bool // Arm has succeeded
 	}
 }
 
-// waitPause is the pause before a retry, for an operation that lacked disk or file descriptors.
+// waitPause is the pause before the retry of an operation for which disk space or file descriptors
+// were missing.
 const waitPause = 500 * time.Millisecond
 
 // NewFailStop returns a FailStop. It calls notify once, for the first failure after Arm. It calls
-// waits before each pause of a write that waits for disk or file descriptors. Both run in the
-// goroutine concerned and must not wait for the replica.
+// waits before each pause of a write that waits for disk space or file descriptors. Both run in
+// the failing or waiting goroutine, and must not wait for the replica.
 func NewFailStop(notify, waits func(error)) *FailStop {
 	return &FailStop{notify: notify, waits: waits, ended: make(chan struct{}), interrupted: make(chan struct{})}
 }
 
-// Interrupt ends all waits and all reads and writes of snapshots, running ones too, with
-// errs.ErrGroupClosed. So raft's goroutines end soon, however large a snapshot they read or write.
-// Before that, the caller calls Disarm; after it, the caller shuts raft down.
+// Interrupt makes running and later waits, and reads and writes of snapshots, fail with
+// errs.ErrGroupClosed. So raft's goroutines end soon, even amid a large snapshot. The caller calls
+// Disarm before Interrupt, and shuts raft down after it.
 func (f *FailStop) Interrupt() { f.interrupt.Do(func() { close(f.interrupted) }) }
 
-// Usable returns why the group's files must not be read or written, or nil.
+// Usable returns an error if the group's files must not be read or written any more.
 func (f *FailStop) Usable() error {
 	select {
 	case <-f.interrupted:
@@ -61,13 +61,13 @@ func (f *FailStop) Usable() error {
 }
 
 // Wait pauses before the retry of a call that failed with err. It returns an error if the call
-// must not be retried. After Interrupt the group fails with that error, because raft continues as
-// if the call had succeeded. (If raft's main goroutine ended instead, its callers would get no
-// answer.) Before Arm, Wait does not pause: the opening fails with err, because its caller holds
-// locks and retries itself.
+// must not be retried. After Interrupt the group fails with that error, because raft itself
+// ignores it and continues. (Ending raft's main goroutine instead would leave its callers without
+// an answer.) Before Arm, Wait does not pause but fails the group with err, because the caller
+// that opens the group holds locks and retries itself.
 func (f *FailStop) Wait(err error) error {
 	f.mu.Lock()
-	if !f.mu.opened { // Arm has not run: check and failure share one lock, so that Arm cannot run in between
+	if !f.mu.opened { // Arm has not run, and cannot run before failLocked, because the lock is held
 		err, _ = f.failLocked(err)
 		f.mu.Unlock()
 		return err
@@ -86,7 +86,7 @@ func (f *FailStop) Wait(err error) error {
 	}
 }
 
-// Waits reports whether a call waits for disk or file descriptors now.
+// Waits reports whether a call now waits for disk space or file descriptors.
 func (f *FailStop) Waits() bool { return f.waiting.Load() > 0 }
 
 // Fail records err if it is the first failure, and returns the first failure.
@@ -100,8 +100,9 @@ func (f *FailStop) Fail(err error) error {
 	return err
 }
 
-// failLocked is Fail for a caller that holds mu. It reports whether the caller must notify. A failure
-// of the disk takes the place of ErrGroupClosed, which says only that a wait was ended.
+// failLocked is Fail for a caller that holds mu. notify reports whether the caller must call
+// f.notify. A disk failure replaces an earlier ErrGroupClosed, which means only that Interrupt
+// ended a wait.
 func (f *FailStop) failLocked(err error) (first error, notify bool) {
 	switch {
 	case f.mu.err == nil:
@@ -114,7 +115,8 @@ func (f *FailStop) failLocked(err error) (first error, notify bool) {
 	return err, f.mu.armed
 }
 
-// Untold returns the failure if notify was not called for it, and nil for an ErrGroupClosed.
+// Untold returns the failure if notify was not called for it. It returns nil instead of
+// an ErrGroupClosed.
 func (f *FailStop) Untold() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -139,8 +141,7 @@ func (f *FailStop) Failure() error {
 	return f.mu.err
 }
 
-// Arm ends the opening of a group. It returns a failure that came before it; later failures go to
-// notify.
+// Arm marks a group as opened. It returns an earlier failure; later failures call notify.
 func (f *FailStop) Arm() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -149,23 +150,23 @@ func (f *FailStop) Arm() error {
 	return f.mu.err
 }
 
-// Disarm stops the notifications: a group that closes returns its errors itself.
+// Disarm stops the calls of notify, because the caller that closes a group gets its errors.
 func (f *FailStop) Disarm() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.mu.armed = false
 }
 
-// raft panics in its own goroutines, where nobody can recover, if it cannot save its term or read a
-// committed entry. The two types below wrap the stores for raft. Once the group has failed, they
-// end the calling goroutine instead. Its deferred calls still run: raft refuses the RPC in hand,
-// and a leader stops its replication. raft.Shutdown can still wait for that goroutine, and notify
-// decides how the process ends.
+// If raft cannot save its term or read a committed entry, it panics in its own goroutine, where no
+// caller can recover. So once the group has failed, the two wrappers below end the calling
+// goroutine instead. Its deferred calls still run: raft refuses the current RPC, and a leader
+// stops its replication. raft.Shutdown can still wait for that goroutine, and notify decides how
+// the process ends.
 
-// NewEndingLog wraps the log for raft.
+// NewEndingLog wraps the log for raft, as described above.
 func NewEndingLog(log raft.LogStore, stop *FailStop) raft.LogStore { return endingLog{log, stop} }
 
-// NewEndingVotes wraps the store of term and vote for raft.
+// NewEndingVotes wraps the store of term and vote for raft, as described above.
 func NewEndingVotes(votes raft.StableStore, stop *FailStop) raft.StableStore {
 	return endingStable{votes, stop}
 }
@@ -175,7 +176,7 @@ type endingLog struct {
 	stop *FailStop
 }
 
-// IsMonotonic forwards the method, which the embedded interface lacks.
+// IsMonotonic repeats the method of Log, because the embedded interface lacks it.
 func (endingLog) IsMonotonic() bool { return true }
 
 func (l endingLog) GetLog(index uint64, entry *raft.Log) error {

@@ -24,13 +24,14 @@ import (
 // ErrDamaged is returned if bytes on disk differ from those written.
 var ErrDamaged = raftstore.ErrDamaged
 
-// errMaybeStored takes the place of errs.ErrGroupClosed, by which the proposers of these entries would
-// hear that no log has them.
+// errMaybeStored replaces errs.ErrGroupClosed, which would promise the proposers that no log has
+// their entries.
 var errMaybeStored = errors.New("the group is closing: the entries may be stored")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// A stored entry has its checksum before its extensions, a field that raft leaves to its users:
+// A stored entry has its checksum in front of raft's field Extensions, which is free for users of
+// raft:
 //
 //	┌───────────┬──────────────────────┬─────────────────────┐
 //	│ version 1 │ crc32c little endian │ extensions as given │
@@ -38,7 +39,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 //	└───────────┴──────────────────────┴─────────────────────┘
 //
 // crc32c covers index, term (8 bytes each), type (1), length of data (8), data and the given
-// extensions. Log removes it before raft sees the entry, so it is never sent to other nodes.
+// extensions. Log removes the checksum before raft sees the entry, so it is never sent to other
+// nodes.
 const (
 	sealVersion = 1
 	sealBytes   = 5
@@ -63,14 +65,14 @@ func entryChecksum(e *raft.Log, extensions []byte) uint32 {
 	return crc32.Update(sum, castagnoli, extensions)
 }
 
-// sealEntry appends the stored form of e's extensions to dst.
+// sealEntry appends the stored form of e.Extensions to dst.
 func sealEntry(dst []byte, e *raft.Log) []byte {
 	dst = append(dst, sealVersion)
 	dst = binary.LittleEndian.AppendUint32(dst, entryChecksum(e, e.Extensions))
 	return append(dst, e.Extensions...)
 }
 
-// unsealEntry verifies a stored entry and restores its own extensions.
+// unsealEntry verifies a stored entry and restores e.Extensions.
 func unsealEntry(e *raft.Log) error {
 	sealed := e.Extensions
 	if len(sealed) < sealBytes {
@@ -93,36 +95,38 @@ func unsealEntry(e *raft.Log) error {
 // watchdog detects a write that hangs. Any error except raft.ErrLogNotFound and
 // raftstore.ErrNoSegment stops the replica for good.
 //
-// raftstore.ErrNoSegment is transient. If nothing was written, StoreLogs returns it: a leader
-// steps down, so that another node may lead, and a follower refuses the entries, which the leader
-// sends again. The following changes wait and retry until they succeed, because raft continues as
-// if they had:
-//   - DeleteRange, and a StoreLogs after a deletion at the log's end: raft does not check whether
-//     its last entries are still there.
-//   - The rest of a StoreLogs whose first entries are stored, because they took several batches of
-//     the log: raft would store the first ones again.
+// raftstore.ErrNoSegment is transient. StoreLogs returns it if nothing was written. A leader then
+// steps down, so that another node may lead. A follower refuses the entries, which the leader
+// sends again. The following changes wait and retry until they succeed, because raft ignores their
+// errors:
+//   - DeleteRange, and a StoreLogs after a deletion at the log's end. After an error raft would
+//     assume that its last entries are still stored.
+//   - A StoreLogs of several batches of which the first are stored. After an error raft would
+//     store those entries again.
 //
-// A leader uses a configuration whether or not it was stored: see Unstored.
+// A configuration is a special case, because a leader uses it even if it was not stored: see
+// Unstored.
 //
-// The other nodes replace a leader that waits, like one whose disk hangs.
+// If a leader waits, the other nodes elect another leader, as they do for a leader with a hanging
+// disk.
 type Log struct {
 	store raft.LogStore
 	group uint32
 	path  string
 	stop  *FailStop
-	// Unstored is called with the error if the log had no file for a configuration. StoreLogs
-	// retries if it returns nil, and otherwise returns its error. If it is nil, StoreLogs does not
-	// retry. It is set before raft starts.
+	// Unstored is called with the error if the log had no file for a configuration. If Unstored
+	// returns nil, StoreLogs retries; otherwise StoreLogs returns the error of Unstored. A nil
+	// Unstored means no retry. Set it before raft starts.
 	Unstored func(error) error
 
-	storing StallGauge // StoreLogs, including its waits; raft's main goroutine only
-	writing StallGauge // the time of StoreLogs on disk
-	cutting StallGauge // DeleteRange, under cut
-	cutEnd  bool       // the last entries were deleted and no entry has been stored since; raft's main goroutine only
+	storing StallGauge // runs during StoreLogs, including its waits; only raft's main goroutine uses it
+	writing StallGauge // runs during the disk writes of StoreLogs
+	cutting StallGauge // runs during DeleteRange; guarded by cut
+	cutEnd  bool       // the last entries were deleted and no entry has been stored since; only raft's main goroutine uses it
 	cut     sync.Mutex // serialises deletions by raft's main and snapshot goroutines
 
-	// These count what was stored since the last snapshot; Covered subtracts what a snapshot
-	// covers. due gets a token once bytes reaches dueBytes.
+	// bytes and entries count what was stored since the last snapshot; see Covered. due gets a
+	// token once bytes reaches dueBytes.
 	bytes    atomic.Int64
 	entries  atomic.Int64
 	dueBytes atomic.Int64
@@ -134,7 +138,7 @@ var (
 	_ raft.MonotonicLogStore = (*Log)(nil)
 )
 
-// NewLog returns a Log over store. path is for messages; see SetDue for dueBytes.
+// NewLog returns a Log over store. path appears in error messages; for dueBytes, see SetDue.
 func NewLog(store raft.LogStore, group uint32, path string, dueBytes int64, stop *FailStop) *Log {
 	l := &Log{store: store, group: group, path: path, stop: stop, due: make(chan struct{}, 1)}
 	l.dueBytes.Store(dueBytes)
@@ -144,22 +148,23 @@ func NewLog(store raft.LogStore, group uint32, path string, dueBytes int64, stop
 // SinceSnapshot returns the bytes and entries stored since the last snapshot.
 func (l *Log) SinceSnapshot() (bytes, entries int64) { return l.bytes.Load(), l.entries.Load() }
 
-// Covered subtracts what a snapshot covers from the counts of SinceSnapshot.
+// Covered subtracts the bytes and entries that a new snapshot covers from the counts of
+// SinceSnapshot.
 func (l *Log) Covered(bytes, entries int64) {
 	l.bytes.Add(-bytes)
 	l.entries.Add(-entries)
 }
 
-// SnapshotDue returns a channel with a token once SetDue's number of bytes is stored since the
-// last snapshot.
+// SnapshotDue returns a channel that gets a token once the bytes since the last snapshot reach the
+// number of SetDue.
 func (l *Log) SnapshotDue() <-chan struct{} { return l.due }
 
-// SetDue sets the bytes at which SnapshotDue gets a token.
+// SetDue sets the number of bytes at which SnapshotDue gets a token.
 func (l *Log) SetDue(bytes int64) { l.dueBytes.Store(bytes) }
 
 // IsMonotonic makes raft delete the whole log when it installs a leader's snapshot. Otherwise
-// uncommitted entries could stay below the snapshot, and this node could send them to others once
-// it leads.
+// uncommitted entries could stay at indexes before the snapshot, and this node could send them to
+// others once it leads.
 func (l *Log) IsMonotonic() bool { return true }
 
 // FirstIndex implements raft.LogStore.
@@ -223,7 +228,7 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 		err := l.store.StoreLogs(sealed)
 		if errors.Is(err, raftstore.ErrNoSegment) {
 			if last, unread := l.store.LastIndex(); unread == nil && last >= sealed[0].Index {
-				sealed, patient = sealed[last+1-sealed[0].Index:], true // the first ones are stored
+				sealed, patient = sealed[last+1-sealed[0].Index:], true // keep only the entries that are not stored
 			}
 		}
 		return patient, err
@@ -243,8 +248,8 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	case err != nil && !errors.Is(err, errs.ErrGroupClosed):
 		err = l.fail(fmt.Errorf("cannot store %d entries: %w", len(entries), err))
 	case err == nil:
-		// If the watchdog has given this write up, the write must not be acknowledged, even though it
-		// succeeded late.
+		// If the watchdog has failed the group for this write, the write must not be acknowledged,
+		// even though it succeeded late.
 		err = l.stop.Failure()
 	}
 	if errors.Is(err, errs.ErrGroupClosed) {
@@ -259,9 +264,8 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
-// write runs a change under a gauge of the watchdog. If the log can open no file for the change,
-// write returns that error, unless change reports that it is patient. Then write waits until the
-// log has a file, and retries.
+// write runs a change under a gauge of the watchdog. If the log has no file for the change, a
+// patient change is retried until the log has one. Otherwise write returns the error.
 func (l *Log) write(gauge *StallGauge, change func() (patient bool, err error)) error {
 	for {
 		gauge.Begin()
@@ -297,7 +301,7 @@ func sealAll(entries []*raft.Log) (sealed []*raft.Log, bytes int) {
 	return sealed, bytes
 }
 
-// grow adds to the bytes stored since the last snapshot.
+// grow counts bytes stored since the last snapshot, and makes a snapshot due.
 func (l *Log) grow(bytes int64) {
 	if l.bytes.Add(bytes) >= l.dueBytes.Load() {
 		select {
@@ -324,7 +328,7 @@ func (l *Log) DeleteRange(first, last uint64) error {
 	if err != nil {
 		return l.fail(fmt.Errorf("cannot delete entries %d to %d: %w", first, last, err))
 	}
-	if last >= end { // only raft's main goroutine deletes the log's end
+	if last >= end { // only raft's main goroutine deletes entries at the log's end
 		l.cutEnd = true
 	}
 	return l.stop.Failure()

@@ -40,8 +40,9 @@ func Recover(log *Log, snaps *Snapshots, votes *Votes) error {
 	return err
 }
 
-// dropSuperseded deletes a log that the newest snapshot replaced: a leader sent the snapshot, and
-// a crash came before raft deleted the log. Its entries may never have been committed.
+// dropSuperseded deletes a log that the newest snapshot replaced. This happens if a leader sent
+// the snapshot and this node crashed before raft deleted the log. The log's entries may never have
+// been committed.
 func dropSuperseded(log *Log, snaps *Snapshots, newest *raft.SnapshotMeta) error {
 	first, err := log.FirstIndex()
 	if err != nil || first == 0 {
@@ -71,8 +72,8 @@ func dropSuperseded(log *Log, snaps *Snapshots, newest *raft.SnapshotMeta) error
 	return errors.Join(state.Close(), log.DeleteRange(first, last))
 }
 
-// checkEntries reads the log from the entry first on. It returns the last entry's term, or the
-// given term if there is none.
+// checkEntries reads the log, beginning at the entry first. It returns the term of the last
+// entry, or the parameter term if there is no entry.
 func checkEntries(log *Log, first, term uint64) (lastTerm uint64, err error) {
 	last, err := log.LastIndex()
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/hashicorp/raft"
 
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/raftstore"
 )
@@ -129,7 +130,7 @@ func TestWritesWithoutAFile(t *testing.T) {
 		_ = NewEndingVotes(votes, stop).SetUint64(keyTerm, 6)
 		t.Error("the term was stored")
 	}()
-	time.Sleep(50 * time.Millisecond)
+	must.Become(t, "the term waits", stop.Waits)
 	stop.Disarm()
 	stop.Interrupt()
 	<-ended

@@ -14,13 +14,14 @@ func OpenNodeLog(dir string) (*raftstore.Log, error) {
 	return raftstore.Open(filepath.Join(dir, NodeLogDir), raftstore.Options{})
 }
 
-// sharedStores is a replica's part of a shared log.
+// sharedStores is a replica's part of a raftstore.Log.
 type sharedStores struct {
 	*raftstore.Replica
-	own *raftstore.Log // a log of this replica alone, which Close closes; nil for the node's log
+	own *raftstore.Log // log of this replica alone, which Close closes; nil if the replica uses the node's log
 }
 
-// openSharedStores opens a replica's part of the node's log, or of its own log.
+// openSharedStores opens a replica's part of the node's log or, without a node log, a log of its
+// own.
 func openSharedStores(cfg *Config) (*sharedStores, error) {
 	if cfg.NodeLog != nil {
 		r, err := cfg.NodeLog.Replica(cfg.ID)

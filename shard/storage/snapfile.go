@@ -19,14 +19,15 @@ import (
 //	│    4 bytes     │  4 bytes   │      │    4 bytes    │                 │   8   │
 //	└────────────────┴────────────┴──────┴───────────────┴─────────────────┴───────┘
 //
-// The head has index, term and configuration index (8 bytes each). Then it has for each server its
-// suffrage (1 byte), the length and bytes of its id, and the length and bytes of its address
-// (lengths of 8 bytes). CRC64 (ECMA) covers all bytes before it.
+// The head has index, term and configuration index (8 bytes each). Each server follows with its
+// suffrage (1 byte), id and address. A length of 8 bytes precedes each id and address. CRC64
+// (ECMA) covers all bytes before it.
 const (
-	snapFrameBytes = 4 + 4 + 4 // before and after the head
-	snapFixedBytes = 3 * 8     // of the head, before the servers
+	snapFrameBytes = 4 + 4 + 4 // magic and length before the head, CRC32C after it
+	snapFixedBytes = 3 * 8     // size of the head, before the servers
 	snapTailBytes  = 8
-	// snapHeadBytesMax bounds the read after a damaged length. A group has few members.
+	// snapHeadBytesMax bounds the memory that a damaged length can cost. A group has few servers,
+	// so a valid head is far smaller.
 	snapHeadBytesMax = 1 << 20
 )
 
@@ -35,7 +36,7 @@ var (
 	snapSums  = crc64.MakeTable(crc64.ECMA)
 )
 
-// appendSnapHead appends everything that precedes the state.
+// appendSnapHead appends the bytes of the file before the FSM's.
 func appendSnapHead(b []byte, meta *raft.SnapshotMeta) []byte {
 	begin := len(b)
 	b = binary.LittleEndian.AppendUint32(append(b, snapMagic[:]...), 0)
@@ -52,7 +53,7 @@ func appendSnapHead(b []byte, meta *raft.SnapshotMeta) []byte {
 }
 
 // readSnapHead decodes the output of appendSnapHead at the beginning of a file of fileBytes. The
-// returned Size is that of the state.
+// returned Size is the number of the FSM's bytes.
 func readSnapHead(r io.Reader, name snapName, fileBytes int64) (*raft.SnapshotMeta, error) {
 	head := make([]byte, 8, 256)
 	if err := readFull(r, head); err != nil {
@@ -103,7 +104,7 @@ func cutString(b []byte) (s string, rest []byte, ok bool) {
 	return string(b[:n]), b[n:], true
 }
 
-// readFull fills b. If r ends before, it returns ErrDamaged.
+// readFull fills b. If r ends before b is full, it returns ErrDamaged.
 func readFull(r io.Reader, b []byte) error {
 	_, err := io.ReadFull(r, b)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -116,7 +117,7 @@ func readFull(r io.Reader, b []byte) error {
 type snapFile struct {
 	vfs.File
 	meta  *raft.SnapshotMeta
-	bytes int64 // of the file
+	bytes int64 // size of the file
 }
 
 func openSnapFile(fs vfs.FS, path string, name snapName) (*snapFile, error) {
@@ -141,7 +142,7 @@ func (f *snapFile) state() io.Reader {
 	return io.NewSectionReader(f, f.bytes-snapTailBytes-f.meta.Size, f.meta.Size)
 }
 
-// verify reads the whole file and compares its checksum. It stops once check returns an error.
+// verify reads the whole file and compares its checksum. It stops when check returns an error.
 func (f *snapFile) verify(check func() error) error {
 	sum := crc64.New(snapSums)
 	covered := f.bytes - snapTailBytes
@@ -162,7 +163,7 @@ func (f *snapFile) verify(check func() error) error {
 	return nil
 }
 
-// interruptible is a reader that fails once check returns an error.
+// interruptible is a reader that calls check before each read and returns its error.
 type interruptible struct {
 	io.Reader
 	check func() error

@@ -12,12 +12,12 @@ import (
 type snapName struct {
 	index, term uint64
 	// number increases with every snapshot begun in the directory. It orders snapshots of the same
-	// entry, which may name different cold rows.
+	// log index, which may name different cold rows.
 	number uint64
 }
 
-// The file of a snapshot has its name and snapSuffix, followed by snapTmpSuffix while it is
-// written.
+// A snapshot's file is named by its snapName and snapSuffix. While the file is written,
+// snapTmpSuffix follows.
 const (
 	snapSuffix    = ".snap"
 	snapTmpSuffix = ".tmp"
@@ -29,7 +29,7 @@ func (n snapName) compare(m snapName) int {
 	return cmp.Or(cmp.Compare(n.index, m.index), cmp.Compare(n.term, m.term), cmp.Compare(n.number, m.number))
 }
 
-// parseSnapName is the reverse of String. It accepts only the spelling that String returns.
+// parseSnapName parses the output of String. It accepts only the spelling that String returns.
 func parseSnapName(s string) (snapName, error) {
 	var n [3]uint64
 	parts := strings.Split(s, "-")

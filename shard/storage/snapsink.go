@@ -13,8 +13,8 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// snapSink writes one snapshot. An error stops the group, except a transient one (scarce.Is),
-// after which the snapshot is discarded.
+// snapSink writes one snapshot. After a transient error (scarce.Is) it discards the snapshot; any
+// other error stops the group.
 type snapSink struct {
 	store  *Snapshots
 	name   snapName
@@ -89,7 +89,8 @@ func (k *snapSink) Close() error {
 		k.discard()
 		return k.err
 	}
-	// From here on the name may be on disk. So either the snapshot counts, or the group stops.
+	// From here on a crash may or may not leave the final name on disk. So the snapshot must
+	// become durable, or the group stops.
 	err := k.dir.Sync()
 	if err = errors.Join(err, k.dir.Close()); err != nil {
 		k.err = k.store.fail(fmt.Errorf("cannot finish snapshot %s: %w", k.ID(), err))
@@ -119,8 +120,8 @@ func (k *snapSink) complete() error {
 	return k.store.fs.Rename(k.tmp(), k.store.path(k.name))
 }
 
-// Cancel discards the snapshot. It does not stop the group: a leader that disconnects while it
-// sends a snapshot is no failure of this node.
+// Cancel discards the snapshot. It does not stop the group: raft calls it, for example, when a
+// leader disconnects while it sends a snapshot.
 func (k *snapSink) Cancel() error {
 	if !k.closed {
 		k.closed = true
@@ -130,7 +131,7 @@ func (k *snapSink) Cancel() error {
 }
 
 // discard removes the files of the snapshot. If discard cannot remove a file, the next start
-// removes it. Names lists the snapshot until then, because after a crash it may be the newest.
+// removes it. Names lists the snapshot until then, because it may be the newest one after a crash.
 func (k *snapSink) discard() {
 	var errs []error
 	if k.file != nil {

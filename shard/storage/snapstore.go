@@ -21,7 +21,7 @@ import (
 
 const (
 	// snapshotsKept is the number of snapshots kept on disk. Restarts use only the newest. The
-	// previous one serves readers that have already chosen it, and operators.
+	// previous one remains for readers that have already chosen it, and for operators.
 	snapshotsKept = 2
 
 	snapshotsDir = "snapshots" // in the replica's directory
@@ -29,14 +29,14 @@ const (
 	// snapBufferBytes is the size of one read or write.
 	snapBufferBytes = 64 << 10
 
-	// The sink asks the system to store the file after each snapSyncBytes. So the final sync, which
-	// nothing can interrupt, is short, and syncs of the log do not wait for the whole snapshot.
+	// The sink starts writing the file to disk after each snapSyncBytes. So the final sync, which
+	// cannot be interrupted, is short, and syncs of the log do not wait for the whole snapshot.
 	snapSyncBytes = 4 << 20
 )
 
-// Snapshots stores a replica's snapshots, and shows raft only the newest. raft would fall back to
-// an older one, but the log after that one may be deleted, with acknowledged entries. DESIGN.md
-// proves that the newest is always intact.
+// Snapshots stores a replica's snapshots, and shows raft only the newest. Otherwise raft could
+// fall back to an older snapshot, whose following entries may be deleted already, although they
+// are acknowledged. DESIGN.md proves that the newest is always intact.
 type Snapshots struct {
 	fs     vfs.FS
 	dir    string
@@ -47,17 +47,17 @@ type Snapshots struct {
 	newest atomic.Pointer[raft.SnapshotMeta] // the newest finished snapshot; nil for none; set under mu
 
 	mu struct {
-		sync.Mutex // held during no file operation
+		sync.Mutex // never held during a file operation
 		number     uint64
 		finished   []snapName            // ascending; includes replaced ones until they are removed
-		writing    map[snapName]struct{} // begun, neither finished nor discarded
+		writing    map[snapName]struct{} // snapshots that have begun and are neither finished nor discarded
 	}
 }
 
 var _ raft.SnapshotStore = (*Snapshots)(nil)
 
 // OpenSnapshots opens the snapshots in dir. It removes unfinished and replaced ones. It does not
-// read the state of the newest one: Open does.
+// read the FSM's bytes of the newest one: Open does.
 func OpenSnapshots(dir string, group uint32, logger hclog.Logger, stop *FailStop) (*Snapshots, error) {
 	return openSnapshots(vfs.Default, dir, group, logger, stop)
 }
@@ -82,7 +82,7 @@ func (s *Snapshots) recover(parent string) error {
 		return err
 	}
 	for _, file := range files {
-		if strings.HasPrefix(file, ".") { // not ours; some network file systems create them
+		if strings.HasPrefix(file, ".") { // this program makes no such names; some network file systems do
 			continue
 		}
 		base, unfinished := strings.CutSuffix(file, snapTmpSuffix)
@@ -127,7 +127,7 @@ func (s *Snapshots) path(name snapName) string {
 	return s.fs.PathJoin(s.dir, name.String()+snapSuffix)
 }
 
-// Newest returns the index and term of the newest finished snapshot, or 0.
+// Newest returns the log index and term of the newest finished snapshot; zeros if there is none.
 func (s *Snapshots) Newest() (index, term uint64) {
 	if m := s.newest.Load(); m != nil {
 		return m.Index, m.Term
@@ -135,13 +135,13 @@ func (s *Snapshots) Newest() (index, term uint64) {
 	return 0, 0
 }
 
-// NewestIndex returns the log index of the newest finished snapshot, or 0.
+// NewestIndex returns the log index of the newest finished snapshot; 0 if there is none.
 func (s *Snapshots) NewestIndex() uint64 {
 	index, _ := s.Newest()
 	return index
 }
 
-// NewestBytes returns the size of the newest finished snapshot's state.
+// NewestBytes returns the number of the FSM's bytes in the newest finished snapshot.
 func (s *Snapshots) NewestBytes() int64 {
 	if m := s.newest.Load(); m != nil {
 		return m.Size
@@ -149,17 +149,17 @@ func (s *Snapshots) NewestBytes() int64 {
 	return 0
 }
 
-// IsNewest reports whether a snapshot is the newest finished one. Several snapshots may be of the
-// same entry, because the cold rows that they name change without an entry.
+// IsNewest reports whether a snapshot is the newest finished one. Several snapshots may have the
+// same log index, because the cold rows that they name can change without a log entry.
 //
-// Data that only older snapshots name is removed only after a newer one was recorded. So if
-// IsNewest returns true, nothing of this snapshot was removed before.
+// Cold rows that only older snapshots name are removed only after a newer snapshot was recorded.
+// So if IsNewest returns true, all cold rows of this snapshot still exist.
 func (s *Snapshots) IsNewest(id string) bool {
 	m := s.newest.Load()
 	return m != nil && m.ID == id
 }
 
-// OldestIndex returns the log index of the oldest snapshot on disk, or 0.
+// OldestIndex returns the log index of the oldest snapshot on disk; 0 if there is none.
 func (s *Snapshots) OldestIndex() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,8 +204,8 @@ type Opened struct {
 }
 
 // Open implements raft.SnapshotStore. It reads the whole file once to check it, and returns the
-// state as Opened. If no file descriptor is free, it waits for one, until FailStop.Interrupt. An
-// error would not stop raft: it would continue as if the snapshot did not exist.
+// state as Opened. If no file descriptor is free, it waits for one, until FailStop.Interrupt. Open
+// must not return an error for that, because raft would continue as if the snapshot did not exist.
 func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	for {
 		meta, state, err := s.open(id)
@@ -217,7 +217,7 @@ func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 		}
 		err = fmt.Errorf("cannot open snapshot %s: %w", id, err)
 		switch {
-		case s.replaced(id): // a newer snapshot replaced this one after List returned it
+		case s.replaced(id): // newer snapshots replaced this one after List returned it
 			return nil, nil, err
 		case !scarce.NoFiles(err):
 			return nil, nil, s.fail(err)
@@ -250,7 +250,6 @@ func (s *Snapshots) open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	}{state, file}, nil
 }
 
-// replaced reports whether newer snapshots have replaced a snapshot.
 func (s *Snapshots) replaced(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,9 +282,9 @@ func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64, con
 	return k, nil
 }
 
-// finish records a snapshot whose name is durable, and removes those that it replaces. Several
-// snapshots may be written at once and finish in any order: a leader's, a repair's, and raft's
-// own.
+// finish records a snapshot whose file name is durable, and removes the snapshots that it
+// replaces. Snapshots sent by a leader, of a repair, and of raft itself may be written at once and
+// finish in any order.
 func (s *Snapshots) finish(name snapName, meta *raft.SnapshotMeta) {
 	s.mu.Lock()
 	delete(s.mu.writing, name)
@@ -315,8 +314,8 @@ func (s *Snapshots) removeReplaced() {
 	}
 }
 
-// judge stops the group for an error that is not transient. A transient error does not stop the
-// group, because nobody needs an unfinished snapshot.
+// judge stops the group unless the error is transient. After a transient error the group can go on
+// without the snapshot.
 func (s *Snapshots) judge(err error) error {
 	if scarce.Is(err) || errors.Is(err, errs.ErrGroupClosed) {
 		return err

@@ -14,21 +14,21 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 )
 
-// LogStore names the kind of log store of all groups of a node. The choice is made with the node's
-// first start and never changes.
+// LogStore names the kind of log store of all groups of a node. The node's first start chooses it
+// for ever.
 type LogStore string
 
-// The log stores. Both give the same promises: acknowledged data is synced, and damaged data is
-// refused at the node's start.
+// The log stores. Both sync data before they acknowledge it, and both refuse damaged data when the
+// node starts.
 const (
-	LogStoreShared LogStore = "shared" // shard/raftstore: one log for all groups, one sync for all waiting writes; the default
+	LogStoreShared LogStore = "shared" // shard/raftstore, the default: one log for all groups, one sync for all waiting writes
 	LogStoreBoltDB LogStore = "boltdb" // hashicorp/raft-boltdb: a file for each group, two syncs for each write
 
 	LogStoreDefault = LogStoreShared
 )
 
 var (
-	// ErrUnknownLogStore is returned for a name that is neither of the above.
+	// ErrUnknownLogStore is returned for a name other than LogStoreShared and LogStoreBoltDB.
 	ErrUnknownLogStore = errors.New("the log store is neither shared nor boltdb")
 	// ErrOtherLogStore is returned if the node has logs of the other log store.
 	ErrOtherLogStore = errors.New("the node was made with another log store")
@@ -42,11 +42,11 @@ func (s LogStore) Check() error {
 	return fmt.Errorf("%w: %q", ErrUnknownLogStore, string(s))
 }
 
-// NodeLogDir is the directory of a node's shared log, beside those of its groups.
+// NodeLogDir is the directory of a node's shared log, beside the directories of its groups.
 const NodeLogDir = "log"
 
-// Path returns the path of a group's own log in its directory dir: the file of boltdb, or the
-// directory of a raftstore log for this group alone.
+// Path returns the path of a log for one group alone, in the group's directory dir: a file for
+// LogStoreBoltDB, a directory for LogStoreShared.
 func (s LogStore) Path(dir string) string {
 	if s == LogStoreShared {
 		return filepath.Join(dir, NodeLogDir)
@@ -63,10 +63,10 @@ type Stores interface {
 
 // Config configures OpenStores.
 type Config struct {
-	Dir      string              // of the replica
-	LogStore LogStore            // as returned by ChooseLogStore
+	Dir      string              // directory of the replica
+	LogStore LogStore            // from ChooseLogStore
 	NodeLog  *raftstore.Log      // the node's shared log for LogStoreShared, which must outlive the stores; nil for a log of the replica alone
-	ID       raftstore.ReplicaID // of the replica in NodeLog
+	ID       raftstore.ReplicaID // id of the replica in NodeLog
 }
 
 // LogPath returns the path of the replica's log.
@@ -78,7 +78,7 @@ func (c *Config) LogPath() string {
 }
 
 // OpenStores opens or creates a replica's stores. It refuses a replica with a log of the other
-// store, because the group would begin anew.
+// kind, because the group would begin with an empty log.
 func OpenStores(cfg Config) (Stores, error) {
 	other := LogStoreBoltDB
 	if cfg.LogStore == LogStoreBoltDB {
@@ -103,9 +103,9 @@ const (
 	logStoreBytesMax = 64
 )
 
-// ChooseLogStore returns the log store of the node whose groups are in dir. If there is no record,
-// it records wanted, or LogStoreDefault if wanted is empty. It refuses a directory that has logs
-// and no record.
+// ChooseLogStore returns the log store of the node whose groups are in dir. If logStoreFile is
+// missing, it records wanted, or LogStoreDefault if wanted is empty. It refuses a directory that
+// has logs but no logStoreFile.
 func ChooseLogStore(dir string, wanted LogStore) (LogStore, error) {
 	if wanted != "" {
 		if err := wanted.Check(); err != nil {

@@ -42,14 +42,13 @@ func stableChecksum(key, value []byte) uint32 {
 	return crc32.Update(crc32.Checksum(key, castagnoli), castagnoli, value)
 }
 
-// sealStable appends the stored form of value to dst.
 func sealStable(dst, key, value []byte) []byte {
 	dst = append(dst, stableVersion)
 	dst = binary.LittleEndian.AppendUint32(dst, stableChecksum(key, value))
 	return append(dst, value...)
 }
 
-// unsealStable returns the value inside its stored form.
+// unsealStable verifies a stored value and returns the value without its head.
 func unsealStable(key, stored []byte) ([]byte, error) {
 	if len(stored) < stableHeadBytes || stored[0] != stableVersion {
 		return nil, fmt.Errorf("%w: the value has no checksum of a known version", ErrDamaged)
@@ -61,35 +60,35 @@ func unsealStable(key, stored []byte) ([]byte, error) {
 	return value, nil
 }
 
-// stableBytes is the part of a database that stores raft's few values.
+// stableBytes stores values by key.
 type stableBytes interface {
 	Set(key, value []byte) error
-	Get(key []byte) ([]byte, error) // raftboltdb.ErrKeyNotFound when absent
+	Get(key []byte) ([]byte, error) // returns raftboltdb.ErrKeyNotFound for an absent key
 }
 
 // Votes stores raft's term and vote. raft saves a vote in two calls, the term and then the
-// candidate. A crash between them would pair the new term with the old candidate, a vote that was
-// never cast. So Votes keeps the term of the first call in memory, and the second call stores both
-// in one transaction.
+// candidate. A crash between two separate writes would leave the new term with the old candidate,
+// a vote that was never cast. So Votes keeps the term of the first call in memory, and the second
+// call stores both in one transaction.
 //
 // Any error except raftboltdb.ErrKeyNotFound stops the group for good. While the log has no file
-// for a value, the write waits: raft ends the process if it cannot store its term.
+// for a value, the write waits, because raft panics if it cannot store its term.
 type Votes struct {
 	store stableBytes
 	group uint32
 	path  string
 	stop  *FailStop
 
-	mu struct { // held during a write, because writes of one gauge must not overlap
+	mu struct { // held during a write, because writes of one StallGauge must not overlap
 		sync.Mutex
 		writing  StallGauge
-		voteTerm uint64 // the first call's term, not yet stored; 0 for none
+		voteTerm uint64 // term of the first call, not yet stored; 0 for none
 	}
 }
 
 var _ raft.StableStore = (*Votes)(nil)
 
-// NewVotes returns the Votes over store. path is for messages.
+// NewVotes returns the Votes over store. path appears in error messages.
 func NewVotes(store stableBytes, group uint32, path string, stop *FailStop) *Votes {
 	return &Votes{store: store, group: group, path: path, stop: stop}
 }
@@ -215,8 +214,8 @@ func (s *Votes) writeLocked(key, value []byte) error {
 	return s.stop.Failure()
 }
 
-// unknown refuses a key that raft is not known to use: a new version of raft might save it in two
-// calls, like the vote.
+// unknown refuses a key that this version of raft does not use. A later version might save such a
+// value in two calls, like the vote, and need the same care.
 func (s *Votes) unknown(key []byte) error {
 	return s.fail("serve", key, errors.New("raft is not known to use it"))
 }

@@ -7,48 +7,49 @@ import (
 )
 
 // DiskStallMax bounds one write of a log. If a leader's disk hangs, another node leads long before
-// DiskStallMax has passed. A process whose disk hangs longer is of no use.
+// DiskStallMax has passed. A process with a disk that hangs longer is useless.
 const DiskStallMax = 10 * time.Second
 
 const (
-	// StallTicks is the number of checks after which a write counts as stalled: the watchdog
-	// detects it StallTicks to StallTicks+1 ticks after it began.
+	// StallTicks is the number of ticks after which a write counts as stalled: the watchdog
+	// detects the stall StallTicks to StallTicks+1 ticks after the write began.
 	StallTicks = 20
-	// hangTicks is the number of checks after which a write of entries counts as hanging: 1 to 1.5
-	// s with DiskStallMax. A disk that is merely busy takes less.
+	// hangTicks is the number of ticks after which a write of entries counts as hanging: 1 to 1.5
+	// s with DiskStallMax. A merely busy disk needs less time for a write.
 	hangTicks = 2
-	// applyTicks is the number of checks after which the state machine counts as hanging: 3 to 3.5
-	// s with DiskStallMax. It may need seconds for entries that change many rows.
+	// applyTicks is the number of ticks after which the state machine counts as hanging: 3 to 3.5
+	// s with DiskStallMax. The state machine may need seconds for entries that change many rows.
 	applyTicks = 6
-	// slowTicks is how long a disk counts as slow after a write of entries that hung and ended: a
-	// minute with DiskStallMax.
+	// slowTicks is the time for which a disk counts as slow after a write of entries that hung but
+	// ended: a minute with DiskStallMax.
 	slowTicks = 120
 )
 
-// tickOrigin aligns the ticks of all groups, so that an idle process wakes once for all of them.
+// tickOrigin aligns the ticks of all groups, so that an idle process wakes once a tick for all of
+// them.
 var tickOrigin = time.Now()
 
-// StallGauge shows whether one kind of write is running and since when. It costs two atomic adds
-// for each write. Writes of one gauge must not overlap.
+// StallGauge shows whether a write of one kind is running, and whether it is still the same write.
+// It costs two atomic adds for each write. Writes of one gauge must not overlap.
 //
-// turn is odd during a write and even otherwise. It only increases, so an odd value that is seen
-// twice is the same write.
+// turn is odd during a write and even otherwise. It only increases, so two reads of the same odd
+// value have seen the same write.
 type StallGauge struct{ turn atomic.Uint64 }
 
 func (g *StallGauge) Begin() { g.turn.Add(1) }
 func (g *StallGauge) End()   { g.turn.Add(1) }
 
-// watchedGauge is the watchdog's own state of a gauge.
+// watchedGauge is the watchdog's state for one gauge.
 type watchedGauge struct {
 	gauge *StallGauge
 	what  string
-	turn  uint64 // at the last tick
-	ticks int    // number of ticks at which that write was running
+	turn  uint64 // value of gauge.turn at the last tick
+	ticks int    // number of ticks that have seen the same write running
 }
 
-// stalled checks the gauge at a tick. It reports whether one write was running at more than
-// StallTicks ticks. It counts ticks instead of time, so that a process that was suspended does not
-// blame its disk.
+// stalled checks the gauge at a tick. It reports whether more than StallTicks ticks have seen the
+// same write. It counts ticks instead of time, so that a suspended process does not blame its
+// disk.
 func (w *watchedGauge) stalled() bool {
 	turn := w.gauge.turn.Load()
 	if turn%2 == 0 || turn != w.turn {
@@ -60,14 +61,14 @@ func (w *watchedGauge) stalled() bool {
 	return w.ticks > StallTicks
 }
 
-// Hang is the state of a write that may hang without failing the group.
+// Hang is the state of a write whose hang does not fail the group.
 type Hang struct {
 	Hangs   bool
-	Unusual bool // the hang is over twice as long as recent hangs that ended
+	Unusual bool // the hang is over twice as long as the recent hangs that ended
 	Long    bool // the hang is over StallTicks ticks long
 }
 
-// hangGauge watches writes of one kind, and finds that one hangs after some ticks.
+// hangGauge detects hanging writes of one kind.
 type hangGauge struct {
 	watchedGauge
 	after    int
@@ -75,8 +76,8 @@ type hangGauge struct {
 	slowFrom int // ticks since the last such write
 }
 
-// check checks the gauge at a tick. If a hang is usual, the leader stays: the other nodes' disks
-// may be as slow, and an election would take longer.
+// check checks the gauge at a tick. Hangs of a usual length must not cost the leadership: the
+// other nodes' disks may be as slow, and an election would take longer.
 func (g *hangGauge) check() Hang {
 	was := g.ticks
 	long := g.stalled()
@@ -91,16 +92,16 @@ func (g *hangGauge) check() Hang {
 }
 
 // WatchStalls fails the FailStop if a write of the log or of votes takes longer than limit, which
-// must be at least StallTicks nanoseconds. It returns when done closes or after that failure. At
-// each tick it calls hangs with the state of the log's writes of entries, and with that of
-// applying, during which the state machine applies entries.
+// must be at least StallTicks nanoseconds. It returns when done closes or after that failure.
+// applying is the gauge of the state machine. At each tick WatchStalls calls hangs with the state
+// of the log's writes of entries, and of applying.
 func WatchStalls(limit time.Duration, log *Log, votes *Votes, applying *StallGauge, stop *FailStop, hangs func(storing, applying Hang), done <-chan struct{}) {
 	gauges := []watchedGauge{
 		{gauge: &log.writing, what: "store entries in " + log.path},
 		{gauge: &log.cutting, what: "delete entries from " + log.path},
 		{gauge: &votes.mu.writing, what: "store term and vote in " + log.path},
 	}
-	stores := hangGauge{watchedGauge: watchedGauge{gauge: &log.storing}, after: hangTicks} // includes waits, which may take any time
+	stores := hangGauge{watchedGauge: watchedGauge{gauge: &log.storing}, after: hangTicks} // storing includes waits, which may last any time
 	applies := hangGauge{watchedGauge: watchedGauge{gauge: applying}, after: applyTicks}
 	every := limit / StallTicks
 	for {

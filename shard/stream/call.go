@@ -15,9 +15,9 @@ const (
 	streamAnswerMax  = 256 << 10
 )
 
-// Call calls a node, which must answer with at most answerBytes. A small call to a connected node
-// travels on the stream, at a fraction of the cost of a gRPC call. Config.Calls carries the
-// others.
+// Call calls a method of a node, whose answer must have at most answerBytes. A small call to a
+// connected node travels on the stream, at a fraction of the cost of a gRPC call. Other calls go
+// through Config.Calls.
 func (s *Streams) Call(ctx context.Context, node, method string, request []byte, answerBytes int) ([]byte, error) {
 	if len(request) <= streamRequestMax && answerBytes <= streamAnswerMax {
 		if err := s.cfg.Calls.Reachable(node); err != nil {
@@ -32,8 +32,8 @@ func (s *Streams) Call(ctx context.Context, node, method string, request []byte,
 }
 
 // ask sends a call on the stream. If there is no stream now, or it has no space, ask sends nothing
-// and returns ErrNoStream. It also returns ErrNoStream for a connection that the node does not
-// serve yet, because the node may refuse that connection or hang.
+// and returns ErrNoStream. It does the same while the node has not sent its serve message, because
+// the node may refuse the connection or hang.
 func (s *Streams) ask(ctx context.Context, node, method string, request []byte) ([]byte, error) {
 	c := s.peer(node).now()
 	if c == nil || !c.serve.Load() {
@@ -47,7 +47,8 @@ func (s *Streams) ask(ctx context.Context, node, method string, request []byte) 
 	return c.ask(ctx, method, request)
 }
 
-// Cut closes the connection to a node that does not answer pings. rpc.Calls closes its own.
+// Cut closes the stream's connection to a node that does not answer pings. rpc.Calls closes the
+// connection of its gRPC calls.
 func (s *Streams) Cut(node string) {
 	p := s.peer(node)
 	p.mu.Lock()
@@ -58,11 +59,10 @@ func (s *Streams) Cut(node string) {
 	}
 }
 
-// errPingsMissed ends the connection to a node that does not answer pings.
 var errPingsMissed = errors.New("the node does not answer pings")
 
 // now returns the connection to the node, or nil. Without a connection it starts a dial, unless
-// one failed a moment ago.
+// the last dial failed a moment ago.
 func (p *peer) now() *Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,12 +72,11 @@ func (p *peer) now() *Conn {
 	return p.mu.conn
 }
 
-// silenceMax is how long calls may time out on a connection without any incoming bytes. A network
-// that drops a connection silently shows no other sign, unless appends travel on it; the pings of
-// rpc.Calls use another connection.
+// silenceMax is how long calls may time out on a connection without any incoming bytes. If only
+// calls travel on it, nothing else shows that the network dropped it: the pings of rpc.Calls use
+// another connection.
 const silenceMax = 3 * time.Second
 
-// errSilent ends a silent connection.
 var errSilent = errors.New("the node answers nothing on the connection")
 
 // noteSilence records that a call timed out. heard is the number of answers that had arrived when
@@ -99,7 +98,6 @@ func (c *Conn) noteSilence(heard int64, began time.Time) {
 	}
 }
 
-// ask calls a method of the node.
 func (c *Conn) ask(ctx context.Context, method string, request []byte) ([]byte, error) {
 	heard, began := c.heard.Load(), time.Now()
 	deadline, _ := ctx.Deadline()

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/calltest"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
@@ -64,14 +64,14 @@ func (n *streamNode) leaveAndClose() {
 	n.streams.Close()
 }
 
-// Calls on streams pass the checks of calltest.Fates.
+// Calls on streams pass the checks of must.Fates.
 func TestStreamCallsTellTheirFate(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
 	a := newStreamNode(t, &nodes, "a", nil)
-	f := calltest.NewFates(rpc.ErrNotSent, rpc.ErrCallLost)
+	f := must.NewFates(rpc.ErrNotSent, rpc.ErrCallLost)
 	b := newStreamNode(t, &nodes, "b", f.Handlers())
-	proxy := calltest.NewCable(t, b.mux.Addr().String())
+	proxy := must.NewCable(t, b.mux.Addr().String())
 	nodes.Put("b", proxy.Addr())
 	f.OutliveCuts(t, a.onStreamOnly, proxy, b.leaveAndClose)
 }
@@ -81,7 +81,7 @@ func TestStreamCallsOfANodeThatRestarts(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
 	a := newStreamNode(t, &nodes, "a", nil)
-	f := calltest.NewFates(rpc.ErrNotSent, rpc.ErrCallLost)
+	f := must.NewFates(rpc.ErrNotSent, rpc.ErrCallLost)
 	b := newStreamNode(t, &nodes, "b", f.Handlers())
 	f.OutliveRestarts(t, a.onStreamOnly, func() {
 		b.leaveAndClose()
@@ -124,7 +124,7 @@ func TestStreamToANodeThatStandsStill(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
 	a, b := newStreamNode(t, &nodes, "a", nil), newStreamNode(t, &nodes, "b", nil)
-	proxy := calltest.NewCable(t, b.mux.Addr().String())
+	proxy := must.NewCable(t, b.mux.Addr().String())
 	nodes.Put("b", proxy.Addr())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
@@ -211,7 +211,7 @@ func TestLargeAnswersWaitForTheirTurn(t *testing.T) {
 		<-answer
 		return body, nil
 	}})
-	proxy := calltest.NewCable(t, b.mux.Addr().String())
+	proxy := must.NewCable(t, b.mux.Addr().String())
 	nodes.Put("b", proxy.Addr())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

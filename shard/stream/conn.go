@@ -18,9 +18,9 @@ import (
 type Conn struct {
 	peer  *peer
 	conn  net.Conn
-	heard atomic.Int64  // answers received
-	serve atomic.Bool   // the node serves the stream
-	wake  chan struct{} // capacity 1: there are calls to write
+	heard atomic.Int64  // number of answers received
+	serve atomic.Bool   // set once the node has sent its serve message
+	wake  chan struct{} // capacity 1; a token means that calls wait to be written
 	ended chan struct{} // closed by fail
 
 	mu struct { // never held during I/O
@@ -31,7 +31,8 @@ type Conn struct {
 		sentID uint64 // the last id passed to the network; 0 for none
 		leave  bool   // the node is closing: no more calls
 		err    error  // why the connection ended; nil before
-		// silentSince is when the first call began that timed out while heard was silentHeard.
+		// silentSince is the start of the first call that timed out while heard was equal to
+		// silentHeard.
 		silentSince time.Time
 		silentHeard int64
 	}
@@ -51,8 +52,8 @@ func newConn(p *peer, conn net.Conn) *Conn {
 	return c
 }
 
-// Append sends an append and waits for its answer, at most AppendTimeoutMax. It reads the request
-// only until it returns. ErrNoStream means that the append was not sent, because the stream has no
+// Append sends an append and waits for its answer, at most AppendTimeoutMax. It does not keep args
+// after it returns. ErrNoStream means that the append was not sent, because the stream has no
 // space.
 func (c *Conn) Append(group uint32, to uint64, args *raft.AppendEntriesRequest, stop <-chan struct{}) (Answer, error) {
 	heard := c.heard.Load()
@@ -75,7 +76,7 @@ func (c *Conn) Append(group uint32, to uint64, args *raft.AppendEntriesRequest, 
 	}
 	c.giveUp(id)
 	if errors.Is(err, errAppendTimeout) && c.heard.Load() == heard {
-		c.fail(err) // no group got an answer
+		c.fail(err) // no call of any group got an answer
 	}
 	return Answer{}, err
 }
@@ -91,7 +92,7 @@ func (c *Conn) enqueue(group uint32, to uint64, args *raft.AppendEntriesRequest)
 	return c.put(func(dst []byte, id uint64) []byte { return appendAppend(dst, id, group, to, args) })
 }
 
-// put queues the bytes that write appends, as a call that waits for its answer.
+// put queues a call, whose bytes the function write appends.
 func (c *Conn) put(write func(dst []byte, id uint64) []byte) (uint64, *call, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,7 +110,7 @@ func (c *Conn) put(write func(dst []byte, id uint64) []byte) (uint64, *call, err
 	return id, call, nil
 }
 
-// wake puts a token into a channel of capacity 1, unless it has one.
+// wake puts a token into a channel of capacity 1, unless the channel has one.
 func wake(token chan struct{}) {
 	select {
 	case token <- struct{}{}:
@@ -117,7 +118,7 @@ func wake(token chan struct{}) {
 	}
 }
 
-// writeCalls writes calls until the connection ends or the other node is closing. The peer then
+// writeCalls writes calls until the connection ends or the other node is closing. A closing node
 // answers the pending calls and closes the connection.
 func (c *Conn) writeCalls() {
 	err := writeStream(c.conn, c.wake, c.ended, c.take)
@@ -129,7 +130,7 @@ func (c *Conn) writeCalls() {
 	}
 }
 
-// take returns the bytes to write, see writeStream.
+// take implements writeStream's parameter take.
 func (c *Conn) take(spare []byte) (out []byte, last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -137,9 +138,9 @@ func (c *Conn) take(spare []byte) (out []byte, last bool) {
 	return out, c.mu.leave
 }
 
-// writeStream writes the bytes that take returns, each time that wake has a token. It returns when
-// take reports the last bytes, when the channel ended is closed, or when a write fails. It passes
-// the previously written buffer to take as spare.
+// writeStream writes the bytes that take returns, each time that wake has a token. It returns
+// after the last bytes, when the channel ended is closed, or when a write fails. It passes the
+// written buffer to the next call of take, to be reused.
 func writeStream(conn net.Conn, wake, ended <-chan struct{}, take func(spare []byte) (out []byte, last bool)) error {
 	var spare []byte
 	for {
@@ -196,8 +197,8 @@ func (c *Conn) readAnswers() {
 	c.fail(err)
 }
 
-// readStream calls handle for each message. handle owns the message; more reports whether another
-// has already arrived. readStream ends with the connection or an error of handle.
+// readStream calls handle for each message. handle owns the message; more means that the next
+// message has already arrived. readStream ends with the connection or an error of handle.
 func readStream(conn io.Reader, handle func(message []byte, more bool) error) error {
 	r := bufio.NewReaderSize(conn, streamBufferBytes)
 	var head [messageHeadBytes]byte
@@ -219,7 +220,7 @@ func readStream(conn io.Reader, handle func(message []byte, more bool) error) er
 	}
 }
 
-// plain returns the connection under TLS, or conn if it has none.
+// plain returns the TCP connection under a TLS connection, or conn itself.
 func plain(conn net.Conn) net.Conn {
 	if over, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		return over.NetConn()
@@ -243,7 +244,7 @@ func (c *Conn) fail(why error) {
 	c.mu.calls, c.mu.out = nil, nil
 	c.mu.Unlock()
 	if tcp, ok := plain(c.conn).(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // a network that was cut would deliver unsent bytes late
+		_ = tcp.SetLinger(0) // otherwise a repaired network delivers unsent bytes late
 	}
 	c.conn.Close()
 	c.peer.forget(c, lost)

@@ -6,7 +6,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/internal/calltest"
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/shard/rpc"
 	"github.com/countd/countd/shard/shardtest"
@@ -18,20 +17,10 @@ var (
 	testAppend, testHeartbeat, taking = shardtest.Append, shardtest.Heartbeat, shardtest.Taking
 
 	mustDo, eventually          = must.Do, must.Become
-	within10s, mustLeaveNothing = calltest.Within10s, calltest.MustLeaveNothing
+	within10s, mustLeaveNothing = must.Within10s, must.LeaveNothing
 )
 
-func testMux(t *testing.T) *rpc.Mux {
-	t.Helper()
-	m, err := rpc.ListenMux(rpc.MuxConfig{Addr: "127.0.0.1:0", ClusterID: [16]byte{1, 2, 3}})
-	mustDo(t, err)
-	t.Cleanup(func() {
-		if err := m.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return m
-}
+func testMux(t *testing.T) *rpc.Mux { return shardtest.Mux(t, rpc.MuxConfig{}) }
 
 // testStreams returns streams over a Mux that dial each node at its fallback.
 func testStreams(t *testing.T, mux *rpc.Mux) *Streams {

@@ -22,23 +22,22 @@ import (
 const (
 	// servedAppendsMax bounds the appends that wait for one replica. A leader has at most two
 	// unanswered appends, one of them a heartbeat. Further appends are from earlier leaders, or
-	// their senders gave them up.
+	// their senders no longer wait for them.
 	servedAppendsMax = 8
-	// answersWait bounds how long the answer to a heartbeat waits for the answers to the
-	// heartbeats of other groups that arrived with it. So a replica whose disk hangs delays no
-	// other answer for longer.
+	// answersWait bounds how long an answer to a heartbeat waits for the answers to heartbeats
+	// that arrived with it. So a replica with a hanging disk delays the answers of other groups by
+	// at most answersWait.
 	answersWait = 2 * time.Millisecond
-	// answersBytesMax bounds the answers to appends that wait until a node reads them. If a node
-	// does not read, its connection is closed.
+	// answersBytesMax bounds the unsent answers to a node's appends. If the node lets more
+	// accumulate, its connection is closed.
 	answersBytesMax = 4 << 20
-	// callAnswersBytesMax bounds the waiting answers to method calls: the next answer waits until
-	// these are being written. They are large, so a slow network accumulates them, and a node that
-	// reads them late is not at fault.
+	// callAnswersBytesMax bounds the unsent answers to a node's method calls: the next answer
+	// waits until they are being written. These answers are large, so a slow network alone can
+	// make them accumulate, and the connection stays open.
 	callAnswersBytesMax = 1 << 20
 )
 
 var (
-	// errReplicaAbsent is returned for a call to a replica that is not open here.
 	errReplicaAbsent = errors.New("the replica is not open here")
 	// errReplicaBusy is returned for a call beyond servedAppendsMax.
 	errReplicaBusy = errors.New("too many appends wait for the replica")
@@ -68,7 +67,7 @@ func (s *server) init(streams *Streams) {
 type Inbox struct {
 	server  *server
 	group   uint32
-	to      uint64 // addressee of its Raft id
+	to      uint64 // rpc.Addressee of the replica's Raft id
 	opening uint64
 	Calls   chan *Append
 }
@@ -80,7 +79,7 @@ type Append struct {
 	id     uint64
 }
 
-// open registers a replica. It replaces an earlier one of the same group, which is closing.
+// open implements Streams.Open.
 func (s *server) open(group uint32, id raft.ServerID) *Inbox {
 	r := &Inbox{
 		server: s, group: group, to: rpc.Addressee(string(id)), opening: s.openings.Add(1),
@@ -141,7 +140,7 @@ func (s *server) Offer(conn net.Conn) error {
 	return nil
 }
 
-// keep registers the stream for leave. It returns false after leave.
+// keep registers the stream, so that leave finishes it. It returns false after leave.
 func (s *server) keep(t *servedStream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,7 +181,7 @@ func (s *server) leave() {
 type servedStream struct {
 	server  *server
 	conn    net.Conn
-	wake    chan struct{}  // capacity 1: there are answers to write
+	wake    chan struct{}  // capacity 1; a token means that answers wait to be written
 	ended   chan struct{}  // closed by end
 	served  chan struct{}  // closed when serve returns
 	calls   sync.WaitGroup // running method calls
@@ -191,10 +190,10 @@ type servedStream struct {
 	mu struct { // never held during I/O
 		sync.Mutex
 		out   []byte // answers to write
-		owed  int    // calls that were read and are unanswered
-		more  bool   // the next call has arrived
+		owed  int    // number of calls that were read and are unanswered
+		more  bool   // another call has arrived and is not read yet
 		timer *time.Timer
-		timed bool // the timer runs
+		timed bool // the timer of answersWait runs
 		last  bool // no more answers follow
 		ended bool
 		taken chan struct{} // closed by take; nil if nobody waits for it
@@ -230,8 +229,8 @@ func (t *servedStream) serve() {
 	}
 }
 
-// receive handles one message. more reports whether another has already arrived.
-func (t *servedStream) receive(message []byte, more bool) error {
+// receive handles one message. pending means that the next message has already arrived.
+func (t *servedStream) receive(message []byte, pending bool) error {
 	if len(message) > 0 && message[0] == streamCall {
 		return t.receiveCall(message)
 	}
@@ -239,7 +238,7 @@ func (t *servedStream) receive(message []byte, more bool) error {
 	if err != nil {
 		return err
 	}
-	t.owe(more)
+	t.owe(pending)
 	if err := t.server.deliver(group, to, &Append{Args: args, stream: t, id: id}); err != nil {
 		t.answer(&Answer{id: id, err: err}, false)
 	}
@@ -270,7 +269,7 @@ func (t *servedStream) receiveCall(message []byte) error {
 }
 
 // writeInTurn blocks until fewer than callAnswersBytesMax bytes wait, and then queues a message.
-// It also returns if the connection ends.
+// If the connection ends first, it returns without queueing.
 func (t *servedStream) writeInTurn(message func(dst []byte) []byte) {
 	for {
 		t.mu.Lock()
@@ -292,7 +291,6 @@ func (t *servedStream) writeInTurn(message func(dst []byte) []byte) {
 	}
 }
 
-// write queues a message at once.
 func (t *servedStream) write(message func(dst []byte) []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -318,16 +316,16 @@ func (t *servedStream) finish() {
 	wake(t.wake)
 }
 
-// owe counts a call that was read. more reports whether another has already arrived.
-func (t *servedStream) owe(more bool) {
+// owe counts a call that was read. pending means that the next message has already arrived.
+func (t *servedStream) owe(pending bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.mu.owed++
-	t.mu.more = more
+	t.mu.more = pending
 }
 
-// answer queues an answer. If atOnce is true, it is written at once; otherwise with the answers to
-// the calls that arrived with it, or after answersWait.
+// answer queues an answer. If atOnce is false, the answer waits for the answers to calls that
+// arrived together with its call, at most answersWait.
 func (t *servedStream) answer(a *Answer, atOnce bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -350,7 +348,7 @@ func (t *servedStream) answer(a *Answer, atOnce bool) {
 	}
 }
 
-// waited writes the answers that waited for others.
+// waited writes the answers that have waited for answersWait.
 func (t *servedStream) waited() {
 	t.mu.Lock()
 	t.mu.timed = false
@@ -358,7 +356,7 @@ func (t *servedStream) waited() {
 	wake(t.wake)
 }
 
-// take returns the bytes to write, see writeStream.
+// take implements writeStream's parameter take.
 func (t *servedStream) take(spare []byte) (out []byte, last bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -385,8 +383,8 @@ func (t *servedStream) end() {
 	close(t.ended)
 }
 
-// Respond answers a call with the result of raft or its filter. ok is false if the group was
-// closed and there is no result.
+// Respond answers a call with the result of raft or its filter. ok is false if there is no result,
+// because the group was closed.
 func (r *Inbox) Respond(call *Append, answer raft.RPCResponse, ok bool) {
 	a := Answer{id: call.id, err: answer.Error, Opening: r.opening}
 	resp, judged := answer.Response.(*raft.AppendEntriesResponse)

@@ -1,5 +1,5 @@
-// Package stream owns the streams between nodes: one connection in each direction, on which the
-// appends of all their groups travel together, and small calls with them.
+// Package stream owns the streams between nodes. A stream is one connection in each direction,
+// shared by the appends of all groups and by small calls.
 //
 // It never sends anything twice, interprets an append, or waits for a replica. Invariant: each
 // append reaches the inbox of the one replica that it names, or fails. If a call fails with
@@ -22,10 +22,10 @@ import (
 
 const (
 	// appendBacklogMax bounds the bytes of calls that wait to be written to one node. Further
-	// appends use a connection of their own group.
+	// appends use a separate connection of their group.
 	appendBacklogMax = 4 << 20
-	// AppendTimeoutMax bounds one append between two replicas. A follower answers once an
-	// entry is on its disk, and a disk has DiskStallMax.
+	// AppendTimeoutMax bounds one append between two replicas. A follower answers after it has
+	// written the entries to disk, and a disk write may take DiskStallMax.
 	AppendTimeoutMax = storage.DiskStallMax
 	// streamBufferBytes is the size of one read from a node.
 	streamBufferBytes = 64 << 10
@@ -39,10 +39,10 @@ var (
 	ErrLost = errors.New("the connection to the node was lost")
 	// errAppendTimeout is returned for a call without an answer within AppendTimeoutMax.
 	errAppendTimeout = errors.New("the replica has not answered in time")
-	// ErrUnreached is returned for calls to a node that cannot be dialled, or could not a moment
-	// ago. Nothing was sent.
+	// ErrUnreached is returned for calls to a node that cannot be dialled, or could not be dialled
+	// a moment ago. Nothing was sent.
 	ErrUnreached = errors.New("the node cannot be reached")
-	// errTransportClosed is returned for calls of a group that is closing.
+	// errTransportClosed is returned for appends of a group that is closing.
 	errTransportClosed = errors.New("the group's transport is closed")
 )
 
@@ -58,8 +58,8 @@ type Config struct {
 	Mux *rpc.Mux // the caller's; must outlive the streams
 	// Lookup returns the current cluster address of a node.
 	Lookup func(nodeKey string) (addr string, ok bool)
-	// Calls carries the calls that no stream accepts, and answers those that arrive on one; nil if
-	// only appends are sent.
+	// Calls carries the calls that no stream accepts, and answers calls that arrive on a stream;
+	// nil if streams carry only appends.
 	Calls Calls
 }
 
@@ -68,11 +68,11 @@ type Config struct {
 // their answers. No call waits for another's answer.
 //
 // It sends no call twice. If a connection ends, its calls fail with an unknown outcome, and raft
-// makes new ones. So a replica may process calls of one group in another order than they were
-// sent; DESIGN.md proves that Raft allows that.
+// makes new ones. So a replica may process the calls of one group in an order other than the order
+// of sending; DESIGN.md proves that Raft allows this.
 //
-// It has two goroutines for each connection, which end with it, and one for each dial. Close ends
-// them and waits.
+// It has two goroutines for each connection, which end with the connection, and one for each dial.
+// Close ends them and waits.
 type Streams struct {
 	cfg    Config
 	ctx    context.Context
@@ -87,7 +87,7 @@ type Streams struct {
 	}
 }
 
-// New returns streams that accept connections at once. The caller must close them.
+// New returns Streams that accept connections at once. The caller must close it.
 func New(cfg Config) *Streams {
 	s := &Streams{cfg: cfg}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -118,10 +118,10 @@ func (s *Streams) start(f func()) bool {
 }
 
 // Open registers a replica of this node, so that its inbox receives appends. It replaces an
-// earlier one of the same group, which is closing.
+// earlier replica of the same group, which is closing.
 func (s *Streams) Open(group uint32, id raft.ServerID) *Inbox { return s.served.open(group, id) }
 
-// Waiting returns how many appends wait for this node's replica of a group.
+// Waiting returns the number of appends that wait for this node's replica of a group.
 func (s *Streams) Waiting(group uint32) int {
 	s.served.mu.RLock()
 	defer s.served.mu.RUnlock()
@@ -165,11 +165,11 @@ type peer struct {
 		dial    *dial     // running; nil for none
 		retryAt time.Time // no dial starts earlier, because the last one failed
 		backoff time.Duration
-		failure error // of the last dial
+		failure error // failure of the last dial
 	}
 }
 
-// dial is a dial that several calls wait for.
+// dial is a running dial, for which several calls may wait.
 type dial struct {
 	done chan struct{} // closed once the fields below are set
 	conn *Conn
@@ -213,7 +213,7 @@ func (p *peer) dialLocked(fallback string) (*dial, error) {
 	return d, nil
 }
 
-// connect dials the node and ends the dial d.
+// connect dials the node and completes d.
 func (p *peer) connect(d *dial, fallback string) {
 	addr, known := p.streams.cfg.Lookup(p.node)
 	if !known {
@@ -243,14 +243,14 @@ func (p *peer) connect(d *dial, fallback string) {
 	close(d.done)
 }
 
-// pauseLocked delays the next dial, longer each time.
+// pauseLocked delays the next dial, longer after each failure.
 func (p *peer) pauseLocked(failure error) {
 	p.mu.backoff = min(max(2*p.mu.backoff, rpc.ConnectBackoffMin), rpc.ConnectBackoffMax)
 	p.mu.retryAt, p.mu.failure = time.Now().Add(p.mu.backoff), failure
 }
 
-// forget removes a connection that has ended. If no answer ever arrived on it, it counts as a
-// failed dial: the node refuses it.
+// forget removes a connection that has ended. If no answer ever arrived on the connection, it
+// counts as a failed dial, because the node probably refused it.
 func (p *peer) forget(c *Conn, why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

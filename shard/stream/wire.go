@@ -13,9 +13,9 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// A stream carries calls in one direction and answers in the other. Each is a message after its
-// length (4 bytes, big endian). Numbers are uvarints unless noted. Each byte string follows its
-// length.
+// A connection carries calls in one direction and answers in the other. Each call or answer is a
+// message: its length (4 bytes, big endian) and its bytes. Numbers are uvarints unless noted. A
+// byte string is preceded by its length.
 //
 //	append:  0 | id | group | to (8 bytes, little endian) | protocol version | term
 //	         | sender's id | sender's address | previous index | previous term | commit index | number of entries | entries
@@ -27,10 +27,10 @@ import (
 //	leave:   0 | 4: the node that serves the stream is closing, and takes no more calls
 //	serve:   0 | 5, the first message back: the node serves the stream, and takes calls
 //
-// The field to is the addressee of the replica that is meant, as in a preface. The id identifies
-// the call on its connection. opening counts how often the answering process has opened a replica,
-// so that an answer of a reopened replica is recognised. The field Leader of an append is not sent:
-// raft reads it only if the sender has no address.
+// The field "to" names the addressed replica, as in a preface (see rpc.Addressee). The id
+// identifies the call on its connection. opening counts how often the answering process has opened
+// a replica, so that the sender recognises answers of a reopened replica. raft's field Leader is
+// not sent, because raft reads it only if the sender's address is empty.
 const (
 	streamAppend = 0
 	streamCall   = 1
@@ -41,33 +41,32 @@ const (
 	answerLeave  = 4
 	answerServe  = 5
 
-	// AppendBytesMax bounds the entries of an append that travels with those of other groups. That
-	// suffices for a follower that keeps up. Larger ones use a connection of their own, so that
-	// they delay no other group.
+	// AppendBytesMax bounds the entries of an append on a stream. It suffices for a follower that
+	// keeps up. A larger append uses a separate connection, so that it delays no other group.
 	AppendBytesMax = 256 << 10
 	// streamMessageMax bounds a message: entries of AppendBytesMax with their overhead.
 	streamMessageMax = 1 << 20
 	messageHeadBytes = 4
 	// methodBytesMax bounds the name of a method.
 	methodBytesMax = 64
-	entryBytesMin  = 7 // one byte each for its fields
+	entryBytesMin  = 7 // one byte for each field
 )
 
 // Answer is the answer to a call.
 type Answer struct {
 	id      uint64
-	err     error  // the replica's, or why it got no call; the fields below are zero then
-	Opening uint64 // of the replica
+	err     error  // error of the replica, or why the call did not reach it; if set, the fields below are zero
+	Opening uint64 // the field opening of the drawing above
 	Term    uint64
 	Last    uint64
 	Success bool
 	NoPause bool   // raft's NoRetryBackoff
-	body    []byte // the error and the body of an answer to a method call; nil for an append
-	leave   bool   // not an answer: the node is closing
-	serve   bool   // not an answer: the node serves the stream
+	body    []byte // encoded error and body of the answer to a method call; nil for an append
+	leave   bool   // this is a leave message, not an answer
+	serve   bool   // this is a serve message, not an answer
 }
 
-// Fits reports whether an append may travel with those of other groups.
+// Fits reports whether an append may travel on a stream.
 func Fits(args *raft.AppendEntriesRequest) bool { return appendsBytes(args) <= AppendBytesMax }
 
 // appendsBytes estimates the size of an append without its names.
@@ -79,7 +78,7 @@ func appendsBytes(args *raft.AppendEntriesRequest) int {
 	return n
 }
 
-// appendMessage appends the bytes that write appends, after their length.
+// appendMessage appends a message: a length, then the bytes that the function write appends.
 func appendMessage(dst []byte, write func(dst []byte) []byte) []byte {
 	start := len(dst)
 	dst = write(append(dst, 0, 0, 0, 0))
@@ -87,7 +86,7 @@ func appendMessage(dst []byte, write func(dst []byte) []byte) []byte {
 	return dst
 }
 
-// appendAppend appends an append without its length.
+// appendAppend encodes an append without its length.
 func appendAppend(dst []byte, id uint64, group uint32, to uint64, args *raft.AppendEntriesRequest) []byte {
 	dst = binary.AppendUvarint(append(dst, streamAppend), id)
 	dst = binary.AppendUvarint(dst, uint64(group))
@@ -149,7 +148,8 @@ func parseEntry(r *wire.Reader, e *raft.Log) {
 	}
 }
 
-// appendStreamCall appends a method call without its length.
+// appendStreamCall encodes a method call without its length. has is the time until the call's
+// deadline.
 func appendStreamCall(dst []byte, id uint64, method string, has time.Duration, request []byte) []byte {
 	dst = binary.AppendUvarint(append(dst, streamCall), id)
 	dst = rpc.AppendText(dst, method, methodBytesMax)
@@ -168,7 +168,7 @@ func parseStreamCall(b []byte) (id uint64, method string, has time.Duration, req
 	return id, method, has, r.Rest, r.Err
 }
 
-// appendCallAnswer appends the answer to a method call without its length.
+// appendCallAnswer encodes the answer to a method call without its length.
 func appendCallAnswer(dst []byte, id uint64, body []byte, err error) []byte {
 	dst = append(binary.AppendUvarint(dst, id), answerCall)
 	if dst = rpc.AppendError(dst, err); err != nil {
@@ -177,7 +177,7 @@ func appendCallAnswer(dst []byte, id uint64, body []byte, err error) []byte {
 	return append(dst, body...)
 }
 
-// appendAnswerOf appends an answer without its length.
+// appendAnswerOf encodes an answer to an append, a leave or a serve message, without its length.
 func appendAnswerOf(dst []byte, a *Answer) []byte {
 	dst = binary.AppendUvarint(dst, a.id)
 	if a.leave {
@@ -195,7 +195,6 @@ func appendAnswerOf(dst []byte, a *Answer) []byte {
 	return binary.AppendUvarint(dst, a.Last)
 }
 
-// parseAppendAnswer reads an answer.
 func parseAppendAnswer(b []byte) (Answer, error) {
 	r := wire.Reader{Rest: b}
 	a := Answer{id: r.Uint()}
@@ -223,7 +222,7 @@ func parseAppendAnswer(b []byte) (Answer, error) {
 	return a, r.End()
 }
 
-// messageBytes returns the length that a message's head has, if a stream allows it.
+// messageBytes decodes the length of a message, and refuses more than streamMessageMax.
 func messageBytes(head []byte) (int, error) {
 	n := binary.BigEndian.Uint32(head)
 	if n > streamMessageMax {

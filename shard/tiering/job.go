@@ -10,17 +10,16 @@ import (
 	"strings"
 	"time"
 
-	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/rpc"
 )
 
-// This file has the jobs that operators order on all nodes. Each node decides what it can do with
-// its own rows on disk. An order only starts a job; queue.go runs it.
+// This file has the jobs that operators order on all nodes. An order only starts a job on each
+// node; queue.go runs it.
 
 const (
-	// ColdOlderMin and ColdOlderMax bound OlderThan. --cold-after and the times in ids have the
-	// same bounds.
+	// ColdOlderMin and ColdOlderMax bound OlderThan. --cold-after has the same bounds.
 	ColdOlderMin = time.Second
 	ColdOlderMax = 100 * 365 * 24 * time.Hour
 )
@@ -29,19 +28,19 @@ const (
 type ColdVerb string
 
 const (
-	ColdMigrate ColdVerb = "migrate" // rows leave memory
-	ColdStop    ColdVerb = "stop"    // the migration ends where it is
+	ColdMigrate ColdVerb = "migrate" // move rows out of memory
+	ColdStop    ColdVerb = "stop"    // end the running migration
 )
 
 // TieringJob is an operator's order to all nodes about their rows on disk.
 type TieringJob struct {
-	ID       string   `json:"id"` // equal for equal orders
+	ID       string   `json:"id"` // hash of the order: equal orders have equal ids
 	Verb     ColdVerb `json:"verb"`
 	Keyspace string   `json:"keyspace,omitempty"` // "" for all
-	DryRun   bool     `json:"dry_run,omitempty"`  // return the answers and start nothing
+	DryRun   bool     `json:"dry_run,omitempty"`  // only return the answers
 
-	// A row moves if its id is less than Before, or if its id carries a time older than OlderThan.
-	// 0 means not given. If neither is given, Config.Cold.After decides.
+	// A row moves if its id is less than Before. If Before is 0, a row moves if the time in its id
+	// is older than OlderThan or, if that is 0 too, than Config.Cold.After.
 	Before    uint64        `json:"before,omitempty"`
 	OlderThan time.Duration `json:"older_than,omitempty"`
 }
@@ -49,24 +48,24 @@ type TieringJob struct {
 // ColdAnswer is one node's answer to an order.
 type ColdAnswer struct {
 	Rows    uint64 `json:"rows"`              // rows to move, approximately
-	Refused string `json:"refused,omitempty"` // why the node refuses to start
-	Never   bool   `json:"never,omitempty"`   // no row is ever old enough: neither the order nor the node's settings name an age
+	Refused string `json:"refused,omitempty"` // why the node refuses to start the job
+	Never   bool   `json:"never,omitempty"`   // no row would ever move: neither the order nor the node's settings have an age
 }
 
-// ColdRefusedError is returned if a node cannot carry out the order. No node has started it.
+// ColdRefusedError is returned if a node refuses the order. No node has started the job.
 type ColdRefusedError struct{ Node, Reason string }
 
 func (e *ColdRefusedError) Error() string { return e.Node + ": " + e.Reason }
 
 // ColdSilentError is returned if the deadline passed before all nodes had answered the dry run. No
-// node has started the order.
-type ColdSilentError struct{ Nodes []string } // by name, those without an answer
+// node has started the job.
+type ColdSilentError struct{ Nodes []string } // names of the nodes without an answer
 
 func (e *ColdSilentError) Error() string {
 	return fmt.Sprintf("the deadline passed before these nodes answered, for which %v are allowed: %s; nothing was begun", rpc.AskTimeout, strings.Join(e.Nodes, ", "))
 }
 
-// unanswered returns a ColdSilentError of the nodes that have no answer.
+// unanswered returns a ColdSilentError with the nodes that are not in answers.
 func (t *Tiering) unanswered(answers map[string]ColdAnswer) error {
 	e := &ColdSilentError{}
 	for key, node := range t.cfg.Catalog.View().Nodes {
@@ -78,11 +77,12 @@ func (t *Tiering) unanswered(answers map[string]ColdAnswer) error {
 	return e
 }
 
-// Order starts a job on all nodes, if every node that answers can carry it out. It returns the
-// answers by node key, and does not wait for the jobs to end. A node that already runs the same
-// order continues. An invalid order is an ArgumentError. If ctx ends during the dry run, Order
-// returns a ColdSilentError and nothing has begun. Starting the jobs may take rpc.AskTimeout
-// longer than ctx, so that a short ctx does not start the order on some nodes only.
+// Order first makes a dry run, and then starts a job on all nodes unless a node refuses. It
+// returns the answers by node key, and does not wait for the jobs to end. A node that already runs
+// the same order continues. For an invalid order, Order returns an ArgumentError. If ctx ends
+// during the dry run, it returns a ColdSilentError, and no node has started the job. Once the jobs
+// start, Order may take up to rpc.AskTimeout even if ctx ends, so that a short ctx does not start
+// the job on some nodes only.
 func (t *Tiering) Order(ctx context.Context, o TieringJob) (id string, answers map[string]ColdAnswer, err error) {
 	if err := t.checkCold(&o); err != nil {
 		return "", nil, err
@@ -110,7 +110,7 @@ func (t *Tiering) Order(ctx context.Context, o TieringJob) (id string, answers m
 	return o.ID, t.askCold(context.WithoutCancel(ctx), o), nil
 }
 
-// name returns a hash of the order's meaning: equal orders have equal names.
+// name returns the id of an order, see TieringJob.ID.
 func (o TieringJob) name() string {
 	o.ID, o.DryRun = "", false
 	text, err := json.Marshal(o)
@@ -122,7 +122,7 @@ func (o TieringJob) name() string {
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// allNever reports whether all nodes answered that no row is ever old enough.
+// allNever reports whether all answers have Never.
 func allNever(answers map[string]ColdAnswer) bool {
 	for _, a := range answers {
 		if !a.Never {
@@ -132,7 +132,7 @@ func allNever(answers map[string]ColdAnswer) bool {
 	return len(answers) > 0
 }
 
-// checkCold returns an error for an order that no node could carry out.
+// checkCold returns an error for an order that is invalid on all nodes.
 func (t *Tiering) checkCold(o *TieringJob) error {
 	if o.Keyspace == "" {
 		return nil
@@ -141,7 +141,7 @@ func (t *Tiering) checkCold(o *TieringJob) error {
 	switch {
 	case !there:
 		return errs.ErrUnknownKeyspace
-	case ks.Kind != codec.KindCounters.String():
+	case !kinds.All.Traits(ks.Kind).ColdRows:
 		return &errs.ArgumentError{Field: "keyspace", Problem: fmt.Sprintf("rows of %s, of kind %s, are always in memory", ks.Name, ks.Kind)}
 	case o.OlderThan > 0 && t.cfg.Cold.Layouts[o.Keyspace].Unit == 0:
 		return &errs.ArgumentError{Field: "older_than_seconds", Problem: fmt.Sprintf("ids of %s carry no time (--id-layout): give before", ks.Name)}
@@ -154,7 +154,7 @@ func (t *Tiering) askCold(ctx context.Context, o TieringJob) map[string]ColdAnsw
 	return rpc.AskAllJSON(ctx, t.calls, t.cfg.Key, maps.Keys(t.cfg.Catalog.View().Nodes), methodColdOrder, o, t.followCold)
 }
 
-// followCold starts the job on this node. For a dry run it only reports the effect.
+// followCold starts the job on this node. For a dry run it only counts the rows to move.
 func (t *Tiering) followCold(_ context.Context, o TieringJob) (ColdAnswer, error) {
 	if o.Verb == ColdStop {
 		t.Queue.stop()
@@ -181,7 +181,7 @@ func (t *Tiering) followCold(_ context.Context, o TieringJob) (ColdAnswer, error
 // isFor reports whether the order concerns a shard.
 func (o *TieringJob) isFor(s *Shard) bool { return o.Keyspace == "" || o.Keyspace == s.Keyspace }
 
-// agedBy returns a predicate for the key ranges of a shard that the order moves out of memory.
+// agedBy returns a function that reports whether the order moves a range of keys of a shard.
 func (t *Tiering) agedBy(o *TieringJob, s *Shard) func(first, last uint64) bool {
 	after := t.cfg.Cold.After
 	switch {

@@ -12,45 +12,44 @@ import (
 )
 
 const (
-	// layoutAhead is how far in the future an id's time may lie, because clocks differ.
+	// layoutAhead is how far in the future the time in an id may be, because clocks differ.
 	layoutAhead = 24 * time.Hour
-	// timedIDMin is the least id that can carry a time. Under any layout, smaller ids, of fewer
-	// than ten digits, count as sequential numbers without a time.
+	// timedIDMin is the smallest id that can contain a time. Smaller ids, of fewer than ten
+	// digits, count as sequential numbers in every layout.
 	timedIDMin = 1_000_000_000
-	// layoutBegins is the time from the epoch of a layout to its first id. Sequential ids, and ids
-	// that count larger units of time, decode to an earlier time.
+	// layoutBegins is the time from the epoch of a layout to its first id. An earlier time shows
+	// that ids are sequential, or count a larger unit of time.
 	layoutBegins = 30 * 24 * time.Hour
 )
 
-// weiboBegins is the month in which Weibo opened, 23 years after the epoch of its ids.
+// weiboBegins is the month in which Weibo made its first ids, 23 years after their epoch.
 var weiboBegins = time.Date(2009, time.August, 1, 0, 0, 0, 0, time.UTC)
 
 // ColdAfterDefault is the age from which a row is cold, by the time in its id.
 const ColdAfterDefault = 180 * 24 * time.Hour
 
-// ScrubEveryDefault is how often the node reads all cold rows to find damage. Two replicas seldom
-// lose data within the same week.
+// ScrubEveryDefault is the interval at which the node reads all cold rows to find damage. Two
+// replicas rarely lose data within the same week.
 const ScrubEveryDefault = 7 * 24 * time.Hour
 
 // ColdCacheBytesDefault bounds the cache of cold rows: about 5 million rows.
 const ColdCacheBytesDefault = cold.CacheBytesDefault
 
-// IDLayout describes how the ids of a keyspace carry time: an id shifted right by Shift is a
-// number of units since the epoch. The zero layout carries no time.
+// IDLayout describes the time in the ids of a keyspace: an id shifted right by Shift is a number
+// of units since the epoch. Ids of the zero layout contain no time.
 type IDLayout struct {
 	Shift uint
 	Unit  time.Duration // 0 for ids without time
-	Epoch int64         // the epoch, in units since 1970
+	Epoch int64         // epoch, in units since 1970
 }
 
-// The named layouts.
 var (
 	LayoutWeibo   = IDLayout{Shift: 22, Unit: time.Second, Epoch: 515483463}
 	LayoutTwitter = IDLayout{Shift: 22, Unit: time.Millisecond, Epoch: 1288834974657}
 )
 
-// ParseIDLayout reads weibo, twitter, none or SHIFT:EPOCH:UNIT, with an epoch in
-// units and a unit such as 1s or 1ms.
+// ParseIDLayout parses weibo, twitter, none or SHIFT:EPOCH:UNIT. UNIT is a duration such as 1s or
+// 1ms, and EPOCH a number of units.
 func ParseIDLayout(text string) (IDLayout, error) {
 	switch text {
 	case "weibo":
@@ -92,7 +91,7 @@ func (l IDLayout) String() string {
 	return fmt.Sprintf("%d:%d:%v", l.Shift, l.Epoch, l.Unit)
 }
 
-// FirstAt returns the least id of time t or later, or 2^64-1 if there is none.
+// FirstAt returns the smallest id of time t or later; 2^64-1 if there is none.
 func (l IDLayout) FirstAt(t time.Time) uint64 {
 	units := t.UnixNano()/int64(l.Unit) - l.Epoch
 	if units <= 0 {
@@ -104,7 +103,7 @@ func (l IDLayout) FirstAt(t time.Time) uint64 {
 	return uint64(units) << l.Shift
 }
 
-// First returns the least id that the layout can have produced.
+// First returns the smallest valid id of the layout.
 func (l IDLayout) First() (first uint64) {
 	if l == LayoutWeibo {
 		first = l.FirstAt(weiboBegins)
@@ -116,16 +115,16 @@ func (l IDLayout) First() (first uint64) {
 	return max(first, timedIDMin)
 }
 
-// last returns an upper bound of the ids that the layout can have produced until now.
+// last returns an upper bound of the valid ids of the layout until now.
 func (l IDLayout) last(now time.Time) uint64 { return l.FirstAt(now.Add(layoutAhead)) }
 
-// firstKey returns the least key of a shard whose ids the layout can all have produced.
+// firstKey returns the smallest key of a shard for which all ids are valid in the layout.
 func (l IDLayout) firstKey(perKey uint64) uint64 {
 	return (l.First()-1)/perKey + 1
 }
 
-// old returns a predicate for key ranges whose ids are all older than age. An id that the layout
-// cannot have produced is never old.
+// old returns a function that reports whether all ids of a range of keys are older than age. An id
+// that is invalid in the layout is never old.
 func (l IDLayout) old(now time.Time, age time.Duration, perKey uint64) func(first, last uint64) bool {
 	if l.Unit == 0 {
 		return func(uint64, uint64) bool { return false }
@@ -134,19 +133,19 @@ func (l IDLayout) old(now time.Time, age time.Duration, perKey uint64) func(firs
 	return func(first, last uint64) bool { return first >= begins && last < young }
 }
 
-// Misfit describes rows in memory whose ids the layout of their keyspace cannot have
-// produced. They stay in memory whatever their age.
+// Misfit describes rows in memory whose ids are invalid in the layout of their keyspace. They stay
+// in memory at any age.
 type Misfit struct {
-	ID     uint64 `json:"id,string"` // one of them
+	ID     uint64 `json:"id,string"` // id of one of the rows
 	Layout string `json:"layout"`
-	// Fits is a layout that fits more of the replica's ids. It is "none" if no layout fits any id,
-	// and "" if no layout is better.
+	// Fits is a layout in which more of the replica's ids are valid. It is "none" if no id is
+	// valid in any layout, and "" if no layout is better.
 	Fits string `json:"fits"`
-	Rows int    `json:"rows"` // in memory, approximately
+	Rows int    `json:"rows"` // number of rows in memory, approximately
 }
 
-// Misfit describes the rows in memory whose ids the layout cannot have produced. It returns nil if
-// there are none, and for a shard whose ids carry no time. It ignores ids below timedIDMin.
+// Misfit returns nil if there are no such rows, or if the ids of the shard contain no time. It
+// ignores ids below timedIDMin.
 func (t *Tiering) Misfit(s *Shard) *Misfit {
 	if s == nil || t.cfg.Cold.Layouts[s.Keyspace].Unit == 0 {
 		return nil
@@ -169,8 +168,8 @@ func (t *Tiering) Misfit(s *Shard) *Misfit {
 	return m
 }
 
-// betterLayout returns Misfit.Fits for a table. The onDisk rows count for the current layout,
-// which moved them there.
+// betterLayout returns Misfit.Fits for a table. The onDisk rows count as valid in the present
+// layout, by which they were moved to disk.
 func betterLayout(table *engine.Table, perKey uint64, layout IDLayout, onDisk int, now time.Time) (name string) {
 	fit := func(l IDLayout) int {
 		_, rows := table.InMemory(l.firstKey(perKey), l.last(now)/perKey)
@@ -188,14 +187,14 @@ func betterLayout(table *engine.Table, perKey uint64, layout IDLayout, onDisk in
 	return name
 }
 
-// ColdConfig configures which rows leave memory, and what their reads may use.
+// ColdConfig configures which rows leave memory.
 type ColdConfig struct {
 	Dir        string              // directory of the cold rows; "" for Config.Dir with the suffix -cold
 	After      time.Duration       // age at which rows leave memory; 0 for never
 	SealAfter  time.Duration       // age at which rows are packed in memory; 0 for never
-	ScrubEvery time.Duration       // how often all cold rows are read to find damage; 0 for never
+	ScrubEvery time.Duration       // interval at which all cold rows are read to find damage; 0 for never
 	CacheBytes uint64              // 0 for ColdCacheBytesDefault
-	Layouts    map[string]IDLayout // by keyspace; other keyspaces have ids without time
+	Layouts    map[string]IDLayout // by keyspace; the ids of other keyspaces contain no time
 }
 
 // Check returns an error for a duration that is out of bounds.

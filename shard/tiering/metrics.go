@@ -7,7 +7,6 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
-	"github.com/countd/countd/shard/metric"
 )
 
 // Metrics returns the metrics of rows and sets on disk.
@@ -22,41 +21,41 @@ func (t *Tiering) Metrics() []prometheus.Collector {
 	}
 	return append(t.setMetrics(),
 		newTierCollector(t),
-		metric.Gauge("countd_rows", "Rows of the node's shards of counters, in memory and on disk.",
+		Gauge("countd_rows", "Rows of the node's shards of counters, in memory and on disk.",
 			sum(func(s engine.Stats) uint64 { return s.Rows })),
-		metric.Gauge("countd_cold_rows", "Rows that are on disk instead of in memory.",
+		Gauge("countd_cold_rows", "Rows that are on disk instead of in memory.",
 			sum(func(s engine.Stats) uint64 { return s.ColdRows })),
-		metric.Gauge("countd_cold_bytes", "Bytes of the packed rows on disk.",
+		Gauge("countd_cold_bytes", "Bytes of the packed rows on disk.",
 			sum(func(s engine.Stats) uint64 { return s.ColdBytes })),
-		metric.Counter("countd_sealed_total", "Rows packed in memory by the check that runs each minute; a row counts each time that it is packed.", t.Sealed.Load),
-		metric.Gauge("countd_cold_due_rows", "Rows that should move to disk, as of the last check, one a minute. Rows whose neighbours are being written to wait.",
+		Counter("countd_sealed_total", "Rows packed in memory by the check that runs each minute; a row counts each time that it is packed.", t.Sealed.Load),
+		Gauge("countd_cold_due_rows", "Rows that should move to disk, as of the last check, one a minute. Rows wait while their neighbours are written to.",
 			t.due.Load),
-		metric.Counter("countd_cold_moved_rows_total", "Rows that moved from memory to disk, or were written there again.", t.moved.Load),
+		Counter("countd_cold_moved_rows_total", "Rows that moved from memory to disk, or were written there again.", t.moved.Load),
 
-		metric.Gauge("countd_cold_disk_bytes", "Size of all files of cold rows.",
+		Gauge("countd_cold_disk_bytes", "Size of all files of cold rows.",
 			t.diskBytes),
-		metric.Gauge("countd_cold_cache_bytes", "Memory of the cache of blocks of cold rows.",
+		Gauge("countd_cold_cache_bytes", "Memory of the cache of blocks of cold rows.",
 			func() uint64 { return t.Stats().CacheBytes }),
-		metric.Counter("countd_cold_cache_hits_total", "Blocks of cold rows that a read found in the cache.",
+		Counter("countd_cold_cache_hits_total", "Blocks of cold rows that a read found in the cache.",
 			func() uint64 { return t.Stats().Hits }),
-		metric.Counter("countd_cold_block_reads_total", "Blocks of cold rows that were read from disk.",
+		Counter("countd_cold_block_reads_total", "Blocks of cold rows that were read from disk.",
 			func() uint64 { return t.Stats().Misses }),
-		metric.Counter("countd_cold_block_read_seconds_total", "Total time of the reads of blocks from disk.",
+		Counter("countd_cold_block_read_seconds_total", "Total time of the reads of blocks from disk.",
 			func() float64 { return t.Stats().ReadSeconds }),
-		metric.Counter("countd_cold_refused_total", "Reads of cold rows refused because too many were waiting.",
+		Counter("countd_cold_refused_total", "Reads of cold rows refused because too many were waiting.",
 			func() uint64 { return t.Stats().Refused }),
-		metric.Counter("countd_cold_damaged_total", "Blocks of cold rows that were missing or differed from what was written.",
+		Counter("countd_cold_damaged_total", "Blocks of cold rows that were missing or differed from what was written.",
 			func() uint64 { return t.Stats().Damaged }),
 		coldReads{t},
 
-		metric.Counter("countd_repaired_replicas_total", "Damaged replicas of this node that were replaced by another node's.", t.Repaired.Load),
-		metric.Counter("countd_cold_scrubbed_blocks_total", "Blocks of cold rows that were read to find damage.",
+		Counter("countd_repaired_replicas_total", "Damaged replicas of this node that were replaced by another node's.", t.Repaired.Load),
+		Counter("countd_cold_scrubbed_blocks_total", "Blocks of cold rows that were read to find damage.",
 			func() uint64 { return t.Scrub.Report().Blocks }),
-		metric.Counter("countd_cold_scrubbed_bytes_total", "Bytes of cold rows and of sets of members that were read to find damage.",
+		Counter("countd_cold_scrubbed_bytes_total", "Bytes of cold rows and of sets of members that were read to find damage.",
 			func() uint64 { return t.Scrub.Report().Bytes }),
-		metric.Gauge("countd_cold_scrub_last_pass_timestamp_seconds", "When the last complete scrub of all cold rows and sets of members ended; 0 if none has since the start.",
+		Gauge("countd_cold_scrub_last_pass_timestamp_seconds", "When the last complete scrub of all cold rows and sets of members ended; 0 if none has since the start.",
 			t.lastScrubbed),
-		metric.Counter("countd_cold_scrub_damaged_total", "Generations of cold rows, and sets of members of shards, in which a scrub found damage.",
+		Counter("countd_cold_scrub_damaged_total", "Generations of cold rows, and sets of members of shards, in which a scrub found damage.",
 			func() uint64 { return t.Scrub.Report().Damaged }),
 	)
 }
@@ -68,10 +67,10 @@ func (t *Tiering) lastScrubbed() int64 {
 	return 0
 }
 
-// coldReads exports the duration of reads of cold rows from disk, cache hits excluded.
+// coldReads exports the duration of reads of cold rows from disk, without cache hits.
 type coldReads struct{ tiering *Tiering }
 
-// Export only the buckets that a read of a disk, with its wait in the queue, can fall into.
+// Export only the buckets that a disk read, with its wait in the queue, can fall into.
 const (
 	coldReadBoundMin = 16 * time.Microsecond
 	coldReadBoundMax = 5 * time.Second
@@ -101,22 +100,22 @@ func (t *Tiering) setMetrics() []prometheus.Collector {
 		return s
 	}
 	return []prometheus.Collector{
-		metric.Gauge("countd_members_pairs", "Members in the sets of the node's replicas, those of deleted rows included until they are removed.",
+		Gauge("countd_members_pairs", "Members in the sets of the node's replicas, those of deleted rows included until they are removed.",
 			func() int64 { return stats().Pairs }),
-		metric.Gauge("countd_members_dying_rows", "Deleted rows of the node's replicas whose members are not all removed from disk.", t.dyingRows),
-		metric.Gauge("countd_members_disk_bytes", "Size of all files of sets of members.",
+		Gauge("countd_members_dying_rows", "Deleted rows of the node's replicas whose members are not all removed from disk.", t.dyingRows),
+		Gauge("countd_members_disk_bytes", "Size of all files of sets of members.",
 			func() uint64 { return stats().DiskBytes }),
-		metric.Gauge("countd_members_memory_bytes", "Memory for sets of members: blocks, filters and recent changes.",
+		Gauge("countd_members_memory_bytes", "Memory for sets of members: blocks, filters and recent changes.",
 			func() int64 { return stats().MemoryBytes }),
-		metric.Counter("countd_members_cache_hits_total", "Blocks of sets of members that a read found in memory.",
+		Counter("countd_members_cache_hits_total", "Blocks of sets of members that a read found in memory.",
 			func() int64 { return stats().Hits }),
-		metric.Counter("countd_members_block_reads_total", "Blocks of sets of members that were read from disk.",
+		Counter("countd_members_block_reads_total", "Blocks of sets of members that were read from disk.",
 			func() int64 { return stats().Misses }),
-		metric.Counter("countd_members_filter_hits_total", "Lookups of a pair of a member and a row that a filter in memory ended.",
+		Counter("countd_members_filter_hits_total", "Lookups of a pair of a member and a row that a filter in memory answered.",
 			func() int64 { return stats().FilterHits }),
-		metric.Counter("countd_members_filter_misses_total", "Lookups of a pair of a member and a row that went to the files of sets.",
+		Counter("countd_members_filter_misses_total", "Lookups of a pair of a member and a row that went to the files of sets.",
 			func() int64 { return stats().FilterMisses }),
-		metric.Counter("countd_members_damaged_total", "Damaged files of sets of members, each time that one was met.",
+		Counter("countd_members_damaged_total", "Times that a damaged file of sets of members was met.",
 			func() uint64 { return stats().Damaged }),
 	}
 }
@@ -130,8 +129,8 @@ func (t *Tiering) dyingRows() (rows int) {
 	return rows
 }
 
-// The tiers of a row. A row that is written after it was packed or moved to disk still counts for
-// the sealed or cold tier.
+// These are the tiers of a row. A row that is written after it was packed or moved to disk still
+// counts for the sealed or cold tier.
 const (
 	tierHot    = "hot"
 	tierSealed = "sealed"
@@ -139,7 +138,7 @@ const (
 )
 
 // tierCollector exports the rows and bytes of each tier by keyspace. It keeps no state: Collect
-// asks the replicas.
+// reads the replicas.
 type tierCollector struct {
 	tiering     *Tiering
 	rows, bytes *prometheus.Desc

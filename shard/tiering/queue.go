@@ -11,41 +11,42 @@ import (
 )
 
 const (
-	// coldAskedQuiet is how long a segment must be unwritten before a job moves it. It is shorter
-	// than coldQuietMax, because an operator waits for the job.
+	// coldAskedQuiet is the time for which a segment must be unwritten before a job moves it. It
+	// is shorter than coldQuietMax, because an operator waits for the job.
 	coldAskedQuiet = 2 * time.Second
-	// coldStepSegments is how many segments move between two checks whether to stop.
+	// coldStepSegments is the number of segments that a job moves between two checks whether to
+	// stop.
 	coldStepSegments = 16
 )
 
 var errColdStopped = errors.New("it was stopped")
 
-// Queue holds one job that an operator ordered, until Tiering.Run has done it.
+// Queue holds an operator's job until Tiering.Run has run it.
 type Queue struct {
-	asked chan struct{} // holds a token while work has not begun
+	asked chan struct{} // capacity 1; a token means that the job in mu has not begun
 
 	mu struct {
 		sync.Mutex
-		work *ColdWork  // the newest; nil for none since the start
-		job  TieringJob // the job that work reports
-		ends bool       // stop was called for it
+		work *ColdWork  // report of the newest job; nil if there was none since the start
+		job  TieringJob // order of the newest job
+		ends bool       // stop was called for the newest job
 	}
 }
 
-// ColdWork is the job that a node runs, or ran last.
+// ColdWork reports the job that a node runs, or ran last.
 type ColdWork struct {
 	ID       string    `json:"id"`
 	Verb     ColdVerb  `json:"verb"`
 	Keyspace string    `json:"keyspace,omitempty"` // "" for all
 	Began    time.Time `json:"began"`
 	Running  bool      `json:"running"`
-	Rows     uint64    `json:"rows"`             // moved so far
-	Of       uint64    `json:"of"`               // rows to move, estimated when the job began
+	Rows     uint64    `json:"rows"`             // number of rows moved so far
+	Of       uint64    `json:"of"`               // number of rows to move, estimated when the job began
 	Failed   string    `json:"failed,omitempty"` // why the job did not complete
 }
 
-// begin queues a job, unless it is a dry run or the same job is already running. It returns why it
-// refuses the job, or "".
+// begin queues a job, unless it is a dry run or the same job is already running. If it refuses the
+// job, it returns the reason.
 func (d *Queue) begin(o TieringJob, rows uint64) (refused string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -58,7 +59,7 @@ func (d *Queue) begin(o TieringJob, rows uint64) (refused string) {
 	}
 	d.mu.job, d.mu.ends = o, false
 	d.mu.work = &ColdWork{ID: o.ID, Verb: o.Verb, Keyspace: o.Keyspace, Began: time.Now(), Running: true, Of: rows}
-	d.asked <- struct{}{} // never blocks: the previous token was consumed, as its job has ended
+	d.asked <- struct{}{} // never blocks, because the previous job has ended, and so its token was received
 	return ""
 }
 
@@ -69,7 +70,7 @@ func (d *Queue) stop() {
 	d.mu.ends = true
 }
 
-// moved adds rows to the number that have moved. It reports whether stop was called.
+// moved adds to the number of moved rows. It reports whether stop was called.
 func (d *Queue) moved(rows int) (stopped bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -108,7 +109,7 @@ func (t *Tiering) workCold() {
 		"after", time.Since(began).Round(time.Millisecond).String(), "err", err)
 }
 
-// migrate moves the rows that a job selects out of memory, except those of segments that are being
+// migrate moves the rows that a job selects out of memory, except rows of segments that are being
 // written.
 func (t *Tiering) migrate(o *TieringJob) error {
 	all := t.Leaving(o.isFor)

@@ -15,36 +15,35 @@ const (
 	methodColdOrder  = "coldorder"  // TieringJob → ColdAnswer
 )
 
-// ColdReport is a node's report of its rows on disk. Sums count from its start.
+// ColdReport is a node's report of its rows on disk. Counts begin at the node's start.
 type ColdReport struct {
-	AfterSeconds float64        `json:"cold_after_seconds"` // 0 for never
-	DiskBytes    uint64         `json:"disk_bytes"`         // of all files
+	AfterSeconds float64        `json:"cold_after_seconds"` // age at which rows leave memory; 0 for never
+	DiskBytes    uint64         `json:"disk_bytes"`         // size of all files of cold rows
 	CacheBytes   uint64         `json:"cache_bytes"`
 	CacheHits    uint64         `json:"cache_hits"`
-	Reads        uint64         `json:"reads"` // of blocks that were not in the cache, one for each waiting caller
+	Reads        uint64         `json:"reads"` // block reads that missed the cache, counted for each waiting caller
 	ReadP50      float64        `json:"read_p50_seconds"`
 	ReadP99      float64        `json:"read_p99_seconds"`
 	Refused      uint64         `json:"reads_refused"`
-	Damaged      uint64         `json:"damaged_blocks"` // found damaged, counted each time
+	Damaged      uint64         `json:"damaged_blocks"` // times that a block was found damaged
 	Scrub        ColdScrub      `json:"scrub"`
 	Keyspaces    []ColdKeyspace `json:"keyspaces"`      // sorted by name
-	Work         *ColdWork      `json:"work,omitempty"` // the newest job
+	Work         *ColdWork      `json:"work,omitempty"` // newest job
 }
 
 // ColdKeyspace sums the rows of a node's replicas of one keyspace.
 type ColdKeyspace struct {
 	Keyspace      string `json:"keyspace"`
-	Rows          uint64 `json:"rows"`         // in memory and on disk
-	MemoryBytes   uint64 `json:"memory_bytes"` // includes the index of the rows on disk
+	Rows          uint64 `json:"rows"`         // rows in memory and on disk
+	MemoryBytes   uint64 `json:"memory_bytes"` // memory of the rows, and of the index of the rows on disk
 	ColdRows      uint64 `json:"cold_rows"`
-	ColdBytes     uint64 `json:"cold_bytes"`  // of packed blocks
-	Generations   int    `json:"generations"` // includes those that only stored snapshots name
-	DueRows       uint64 `json:"due_rows"`    // due to leave memory, as of the last check
+	ColdBytes     uint64 `json:"cold_bytes"`  // size of packed blocks
+	Generations   int    `json:"generations"` // including generations that only stored snapshots use
+	DueRows       uint64 `json:"due_rows"`    // rows due to leave memory, as of the last check
 	DamagedShards int    `json:"damaged_shards"`
 }
 
-// Reports asks every node for its ColdReport. It returns the reports of those that answer within
-// rpc.AskTimeout, by node key.
+// Reports returns the ColdReports of all nodes that answer within rpc.AskTimeout, by node key.
 func (t *Tiering) Reports(ctx context.Context) map[string]ColdReport {
 	return rpc.AskAllJSON(ctx, t.calls, t.cfg.Key, maps.Keys(t.cfg.Catalog.View().Nodes), methodColdReport, rpc.None{}, t.report)
 }
@@ -82,7 +81,7 @@ func (t *Tiering) coldKeyspaces() []ColdKeyspace {
 	return all
 }
 
-// diskBytes returns the size of the store of cold rows on disk, or 0 before it is opened.
+// diskBytes returns the size of the store of cold rows on disk, or 0 before the store is opened.
 func (t *Tiering) diskBytes() uint64 {
 	if store := t.store.Load(); store != nil {
 		return store.DiskBytes()
@@ -90,7 +89,7 @@ func (t *Tiering) diskBytes() uint64 {
 	return 0
 }
 
-// Stats returns the store's read statistics, or zeros before it is opened.
+// Stats returns the store's statistics of reads, or zeros before the store is opened.
 func (t *Tiering) Stats() (s cold.Stats) {
 	if store := t.store.Load(); store != nil {
 		s = store.Stats()

@@ -13,26 +13,26 @@ import (
 )
 
 const (
-	// scrubBytesPerSecondMax bounds the disk reads of a scrub: about a twentieth of what a small
-	// disk reads. At this rate, a scrub of more than 4.8 TB takes longer than a week.
+	// scrubBytesPerSecondMax bounds the reads of a scrub, to about a twentieth of a small disk's
+	// bandwidth. At this rate, a scrub of more than 4.8 TB takes longer than a week.
 	scrubBytesPerSecondMax = 8 << 20
-	// scrubPieceBytes is read between two pauses: about 15 blocks.
+	// scrubPieceBytes is the number of bytes read between two pauses: about 15 blocks.
 	scrubPieceBytes = 64 << 10
-	// scrubRestMin is the least pause between two passes, for a node with almost no cold rows.
+	// scrubRestMin is the shortest pause between two passes, for a node with almost no cold rows.
 	scrubRestMin = time.Second
 )
 
-// ColdScrub is the progress of the scrub of a node's cold rows and sets of members. It counts from
-// the node's start.
+// ColdScrub is the progress of the scrub of a node's cold rows and sets of members. Counts begin
+// at the node's start.
 type ColdScrub struct {
 	EverySeconds float64   `json:"every_seconds"` // 0 for never
-	Blocks       uint64    `json:"blocks"`        // of cold rows
+	Blocks       uint64    `json:"blocks"`        // blocks of cold rows read
 	Bytes        uint64    `json:"bytes"`
-	PassBytes    uint64    `json:"pass_bytes"` // of the running pass, or of the last one
-	PassOf       uint64    `json:"pass_of"`    // bytes that this pass will read, estimated
-	Passes       uint64    `json:"passes"`     // completed
+	PassBytes    uint64    `json:"pass_bytes"` // bytes read by the running pass, or by the last pass
+	PassOf       uint64    `json:"pass_of"`    // bytes that this pass reads in all, estimated
+	Passes       uint64    `json:"passes"`     // completed passes
 	LastPass     time.Time `json:"last_pass,omitzero"`
-	Damaged      uint64    `json:"damaged_generations"` // found by passes, counted each time, together with shards whose sets are damaged
+	Damaged      uint64    `json:"damaged_generations"` // times that a pass found a damaged generation, or a shard with damaged sets
 }
 
 // Scrub reads all cold rows and sets periodically, so that it finds damage while other replicas
@@ -56,7 +56,6 @@ func (s *Scrub) Report() ColdScrub {
 	return s.mu.ColdScrub
 }
 
-// tell updates the report.
 func (s *Scrub) tell(change func(*ColdScrub)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,8 +82,8 @@ func (s *Scrub) Run() {
 	}
 }
 
-// pause returns a function to call after each block of a pass. The function waits so that the pass
-// takes about as long as passTime, and returns an error once the node is stopping.
+// pause returns a function to call after each block of a pass. That function waits so that the
+// whole pass takes about passTime, and returns an error once the node is stopping.
 func (s *Scrub) pause(began time.Time, passTime time.Duration) func(bytes int) error {
 	piece := 0
 	return func(bytes int) error {
@@ -106,8 +105,8 @@ func (s *Scrub) pause(began time.Time, passTime time.Duration) func(bytes int) e
 	}
 }
 
-// Pass reads all cold rows and sets once, in a random order of shards. So even a process that never
-// lives for a whole pass reaches each shard in time. It returns the error of pause.
+// Pass reads all cold rows and sets once, in a random order of shards. So even if no process lives
+// for a whole pass, each shard is read from time to time. Pass returns the error of pause.
 func (s *Scrub) Pass(pause func(bytes int) error) error {
 	all := s.shards()
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -126,7 +125,7 @@ func (s *Scrub) Pass(pause func(bytes int) error) error {
 		if err := s.sets(l); err != nil {
 			return err
 		}
-		if err := pause(scrubPieceBytes); err != nil { // for the sets
+		if err := pause(scrubPieceBytes); err != nil { // counts the sets as one piece
 			return err
 		}
 	}
@@ -134,7 +133,7 @@ func (s *Scrub) Pass(pause func(bytes int) error) error {
 	return nil
 }
 
-// shard reads the cold rows of a replica and records damage, so that the node repairs the replica.
+// shard reads the cold rows of a replica and records damage, which the node then repairs.
 func (s *Scrub) shard(l *Shard, pause func(bytes int) error) error {
 	rows := l.Replica.Cold()
 	if rows == nil {
@@ -160,10 +159,10 @@ func (s *Scrub) shard(l *Shard, pause func(bytes int) error) error {
 	return nil
 }
 
-// noteDamaged records a damaged generation. If only stored snapshots name the generation, no row
-// of the replica is lost: the next snapshot no longer names it.
+// noteDamaged records a damaged generation. retained means that only stored snapshots use the
+// generation. Then the replica has lost no row, and the next snapshot will not use it.
 func (s *Scrub) noteDamaged(l *Shard, number uint64, retained bool, err error) {
-	if l.Damage.closing.Load() { // the replica has released its rows
+	if l.Damage.closing.Load() { // the replica is closing and may have released its rows
 		return
 	}
 	s.tell(func(s *ColdScrub) { s.Damaged++ })

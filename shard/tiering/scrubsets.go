@@ -5,15 +5,15 @@ import (
 	"time"
 
 	"github.com/countd/countd/engine/members"
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/shard/errs"
 )
 
-// suspectEvery is how often RunSuspects checks for suspected damage.
+// suspectEvery is the interval at which RunSuspects checks for suspected damage.
 const suspectEvery = time.Second
 
-// RunSuspects scrubs a replica's sets soon after the store met damage that may concern them, and
-// removes damaged files. Open starts it; Close stops it and waits.
+// RunSuspects scrubs a replica's sets soon after a read found damage that may concern them. It
+// also removes damaged files. Open starts it; Close stops it and waits.
 func (s *Scrub) RunSuspects() {
 	tick := time.NewTicker(suspectEvery)
 	defer tick.Stop()
@@ -38,9 +38,9 @@ func (s *Scrub) RunSuspects() {
 	}
 }
 
-// sets scrubs the sets of a replica and records damage, so that the node repairs it. It reads at
-// the highest rate instead of over a whole pass: until it ends, the store cannot delete files. It
-// returns ErrDraining once the node is stopping.
+// sets scrubs the sets of a replica and records damage, which the node then repairs. It reads at
+// the highest rate, because the store cannot delete files until it ends. It returns ErrDraining
+// once the node is stopping.
 func (s *Scrub) sets(l *Shard) error {
 	sets := l.FSM.Members()
 	if sets == nil {
@@ -65,7 +65,7 @@ func (s *Scrub) sets(l *Shard) error {
 			l.Damage.Note(err)
 		}
 		return nil
-	case errors.Is(err, pebbledb.ErrClosed):
+	case errors.Is(err, scarce.ErrClosed):
 		return errs.ErrDraining
 	}
 	return err

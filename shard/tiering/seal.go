@@ -8,20 +8,21 @@ import (
 
 const (
 	// SealAfterDefault is the age from which a row is packed in memory, by the time in its id.
-	// Rows of the last day are read most, and packed rows take longer to read.
+	// Rows of the last day are read most, and reading packed rows takes longer.
 	SealAfterDefault = 24 * time.Hour
-	// sealRoundMax bounds a round, because rows that are due to move to disk wait until it ends.
-	// The next round continues where this one stopped.
+	// sealRoundMax bounds a round of packing, because moves to disk wait until it ends. The next
+	// round continues with the remaining rows.
 	sealRoundMax = 30 * time.Second
-	// sealReliefShare is the share of the rows in memory that a round must pack to postpone a move
-	// to disk while memory is tight. The collector must run before the freed memory shows.
+	// sealReliefShare is the share (1/16) of the rows in memory that a round must pack so that no
+	// rows move to disk in this round while memory is tight. The freed memory shows only after the
+	// garbage collector has run.
 	sealReliefShare = 16
 )
 
-// OldToSeal returns a predicate for the key ranges to pack when a snapshot is loaded, or nil for
-// none. Keyspaces whose ids carry no time are never packed, because their rows are all read alike.
-// While memory is tight, all rows are packed: a node that was full of packed rows could not hold
-// them unpacked after a restart.
+// OldToSeal returns a function that reports which ranges of keys to pack when a snapshot is
+// loaded; nil for none. It packs no rows whose ids contain no time, because there is no age by
+// which they are read less. While memory is tight, it packs all rows, because a node that was full
+// of packed rows could not hold them unpacked after a restart.
 func (t *Tiering) OldToSeal(s *Shard) func(first, last uint64) bool {
 	layout, after := t.cfg.Cold.Layouts[s.Keyspace], t.cfg.Cold.SealAfter
 	if layout.Unit == 0 || after == 0 {
@@ -32,7 +33,8 @@ func (t *Tiering) OldToSeal(s *Shard) func(first, last uint64) bool {
 	}
 }
 
-// dueToSeal is OldToSeal for a loaded table, without the rows that are about to move to disk.
+// dueToSeal does what OldToSeal does, for a loaded table. It omits rows that are about to move to
+// disk.
 func (t *Tiering) dueToSeal(s *Shard) func(first, last uint64) bool {
 	old, now := t.OldToSeal(s), time.Now()
 	if old == nil || t.cfg.Cold.After == 0 || !t.MayFreeze() {
@@ -42,9 +44,8 @@ func (t *Tiering) dueToSeal(s *Shard) func(first, last uint64) bool {
 	return func(first, last uint64) bool { return !leaves(first, last) && old(first, last) }
 }
 
-// SealOld packs old rows in memory, in segments that were not written since the previous round.
-// While memory is tight it packs rows of any age. It reports whether it packed enough rows to
-// relieve memory.
+// SealOld packs old rows of segments that were not written since the previous round. While memory
+// is tight it packs rows of any age. It reports whether it packed enough rows to relieve memory.
 func (t *Tiering) SealOld() (relieved bool) {
 	end := time.Now().Add(sealRoundMax)
 	all, packed, held := t.cfg.Shards(), uint64(0), uint64(0)
@@ -66,8 +67,9 @@ func (t *Tiering) SealOld() (relieved bool) {
 	return packed > 0 && packed >= held/sealReliefShare
 }
 
-// seal packs rows of a replica, one segment at a time with pauses between. It stops at the time
-// end, or when the node stops. It returns how many rows it packed, and whether it checked all segments.
+// seal packs rows of a replica, one segment at a time with pauses in between. It stops at the time
+// end, or when the node stops. packed is the number of packed rows, and done reports whether it
+// checked all segments.
 func (t *Tiering) seal(fsm *counters.Machine, isOld func(first, last uint64) bool, end time.Time) (packed uint64, done bool) {
 	for from, more := uint64(0), true; more; {
 		due := isOld

@@ -11,30 +11,29 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// Shard is this node's replica of one shard of counters. Its fields are set before it is listed
-// and do not change afterwards.
+// Shard is this node's replica of one shard of counters. Its exported fields do not change after
+// Config.Shards returns it.
 type Shard struct {
 	Group    uint32
 	Keyspace string
-	PerKey   uint64 // ids that share a key, over all shards of the keyspace
+	PerKey   uint64 // number of ids that share a key, over all shards of the keyspace
 	Offset   uint64 // the id of a key is key*PerKey + Offset
 	FSM      *counters.Machine
 	Replica  *replica.Replica
 	Damage   *Damage
 
-	due   atomic.Int64 // rows due to leave memory, as of the last check by Run
-	moved uint64       // rows that left memory since the last snapshot; only Run uses it
+	due   atomic.Int64 // number of rows due to leave memory, as of the last check by Run
+	moved uint64       // number of rows that left memory since the last snapshot; only Run uses it
 }
 
-// Bodies are the feeds or outboxes of this node's replica of one shard. Its fields are set before
-// it is listed.
+// Bodies are the feeds or outboxes of this node's replica of one shard. Its fields do not change
+// after Spill.Bodies returns it.
 type Bodies struct {
 	*spill.Shard
-	Of     codec.Kind   // of the shard
-	Logger *slog.Logger // names the replica
+	Of     codec.Kind   // kind of the shard
+	Logger *slog.Logger // has the replica as an attribute
 }
 
-// label returns the name of the bodies for logs.
 func (b *Bodies) label() string {
 	if b.Of == codec.KindFeed {
 		return "feeds"
@@ -45,15 +44,15 @@ func (b *Bodies) label() string {
 // Damage records that rows or bodies of a replica could not be read from disk. The record stays
 // until the replica is opened again.
 type Damage struct {
-	Logger *slog.Logger // names the replica
+	Logger *slog.Logger // has the replica as an attribute
 
 	found   atomic.Bool
-	rows    atomic.Bool // more than bodies is damaged; the replica's own snapshot and log hold its bodies
+	rows    atomic.Bool // rows are damaged too, and not only bodies, which the replica can restore from its own snapshot and log
 	closing atomic.Bool
 }
 
-// Note records err, and logs the first one. It does nothing after Close, because a replica that is
-// being closed has released its rows.
+// Note records damage, and logs the first error. It does nothing after Close, because a closing
+// replica may have released its rows.
 func (d *Damage) Note(err error) {
 	if d.closing.Load() {
 		return
@@ -67,10 +66,10 @@ func (d *Damage) Note(err error) {
 	d.Logger.Error("cannot read this replica's data on disk: other replicas answer its reads, and it is repaired", "err", err)
 }
 
-// Found reports whether Note was called.
+// Found reports whether damage was noted.
 func (d *Damage) Found() bool { return d.found.Load() }
 
-// OfBodies reports whether only bodies were found to be damaged.
+// OfBodies reports whether damage was noted only for bodies.
 func (d *Damage) OfBodies() bool { return d.found.Load() && !d.rows.Load() }
 
 // Close makes Note a no-op.

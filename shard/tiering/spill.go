@@ -8,40 +8,37 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/countd/countd/engine/pebbledb"
+	"github.com/countd/countd/internal/scarce"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/spill"
-	"github.com/countd/countd/shard/headroom"
-	"github.com/countd/countd/shard/metric"
 )
 
 const (
-	// FeedIdleDefault is the idle time after which a feed leaves memory: a user who has not
-	// polled for a week is unlikely to poll within the hour.
+	// FeedIdleDefault is the idle time after which a feed leaves memory. A user who has not polled
+	// for a week is unlikely to poll soon.
 	FeedIdleDefault = 7 * 24 * time.Hour
-	// FeedIdleMin and FeedIdleMax bound Config.FeedIdle, which may also be 0. Feeds count seconds
-	// in 32 bits, which is enough for FeedIdleMax.
+	// FeedIdleMin and FeedIdleMax bound Config.FeedIdle, which may also be 0. The clock of feeds
+	// counts seconds in 32 bits, which suffices for FeedIdleMax.
 	FeedIdleMin = time.Second
 	FeedIdleMax = 100 * 365 * 24 * time.Hour
 
-	// spillTick is how often Run advances the clock of feeds and checks memory. Headroom
-	// checks twice as often.
+	// spillTick is the interval at which Run advances the clock of feeds and checks memory.
 	spillTick = time.Second
-	// Run checks all bodies feedLookShare times in the idle time, and at least every feedLookMax.
-	// A check takes about 10 ns for each body.
+	// Run looks for idle bodies feedLookShare times in the time Spill.Idle, and at least every
+	// feedLookMax. This takes about 10 ns for each body.
 	feedLookShare = 8
 	feedLookMax   = 10 * time.Minute
-	// feedReliefShare is the extra share of the bodies that leaves memory while it is tight, so
-	// that returning bodies fit. Bodies that were used within FeedBusy stay, because clients that
-	// poll use theirs more often.
+	// While memory is tight, a share (1/16) of the bodies leaves memory in addition to the excess,
+	// so that bodies which are used again fit. Bodies that were used within FeedBusy stay, because
+	// polling clients use them more often than that.
 	feedReliefShare = 16
 	FeedBusy        = time.Minute
 )
 
 // Round is the state of Run between two ticks.
 type Round struct {
-	looked  time.Duration // when Run last checked all bodies, by Spill.Time
-	Cycles  uint64        // of the garbage collector when memory was last relieved
+	looked  time.Duration // time of the last search for idle bodies, by Spill.Time
+	Cycles  uint64        // number of garbage collections when Relieve last ran
 	Relieve func() bool   // reports whether memory is tight
 }
 
@@ -51,12 +48,13 @@ type Round struct {
 // The node runs Run in a goroutine, and waits for its end.
 type Spill struct {
 	Tiering *Tiering         // has the store of cold rows
-	Idle    time.Duration    // how long a feed or an outbox stays in memory unused; 0 for ever
-	Bodies  func() []*Bodies // the bodies on this node now
-	Began   time.Time        // when Time was FeedBusy
+	Idle    time.Duration    // time after which an unused feed or outbox leaves memory; 0 for never
+	Bodies  func() []*Bodies // returns the present bodies on this node
+	Began   time.Time        // the moment at which Time was FeedBusy
 }
 
-// Place returns where the idle bodies of a group are stored.
+// Place returns the place for the idle bodies of a group; the zero Place if bodies never leave
+// memory.
 func (s *Spill) Place(group uint32) spill.Place {
 	if s.Idle == 0 {
 		return spill.Place{}
@@ -64,15 +62,15 @@ func (s *Spill) Place(group uint32) spill.Place {
 	return spill.Place{Store: s.Tiering.store.Load(), Group: group, Tight: s.tight}
 }
 
-// Begin sets the clock of a newly opened shard to FeedBusy before the present time. None of its
-// bodies has been used yet, so none counts as busy.
+// Begin sets the clock of a newly opened shard to FeedBusy before the present time. So its bodies,
+// none of which has been used yet, do not count as busy.
 func (s *Spill) Begin(shard *spill.Shard) { shard.Tick(uint32((s.Time() - FeedBusy) / time.Second)) }
 
-// Time returns the time on the clock of feeds, which begins at FeedBusy.
+// Time returns the time on the clock of feeds, which started with FeedBusy.
 func (s *Spill) Time() time.Duration { return time.Since(s.Began) + FeedBusy }
 
-// Run moves idle bodies out of memory and, near the memory limit, the bodies that have been idle
-// the longest. Open starts it; Close stops it and waits.
+// Run moves bodies out of memory that have been idle for the time Idle. Near the memory limit it
+// also moves the bodies that have been idle the longest. Open starts it; Close stops it and waits.
 func (s *Spill) Run() {
 	round := &Round{looked: s.Time(), Relieve: s.tight}
 	tick := time.NewTicker(spillTick)
@@ -87,10 +85,10 @@ func (s *Spill) Run() {
 	}
 }
 
-// tight reports whether bodies must leave memory because it is short.
+// tight reports whether memory is so short that bodies must leave it.
 func (s *Spill) tight() bool { return s.Tiering.cfg.Headroom.MemoryTight.Load() }
 
-// Round is one tick of Run, at time now on the clock of feeds.
+// Round runs one tick of Run. The parameter now is the time on the clock of feeds.
 func (s *Spill) Round(round *Round, now time.Duration) {
 	all := s.Bodies()
 	for _, r := range all {
@@ -102,15 +100,16 @@ func (s *Spill) Round(round *Round, now time.Duration) {
 			s.moveOut(r, s.Idle, math.MaxInt64)
 		}
 	}
-	// The memory of moved bodies becomes free only after a collection.
-	if cycles := headroom.RuntimeMetric("/gc/cycles/total:gc-cycles"); round.Relieve() && cycles != round.Cycles {
+	// Relieve memory at most once between two collections, because only a collection frees the
+	// memory of moved bodies.
+	if cycles := RuntimeMetric("/gc/cycles/total:gc-cycles"); round.Relieve() && cycles != round.Cycles {
 		round.Cycles = cycles
 		s.Relieve(all, int64(s.Tiering.cfg.Headroom.MemoryOver.Load()))
 	}
 }
 
-// Relieve moves at least excess bytes of bodies out of memory, and 1/feedReliefShare of all their
-// bytes more. It picks the bodies of all shards that have been idle the longest.
+// Relieve moves excess bytes of bodies out of memory, plus 1/feedReliefShare of the bytes of all
+// bodies. It chooses the bodies of all shards that have been idle the longest.
 func (s *Spill) Relieve(all []*Bodies, excess int64) {
 	var ages spill.Ages
 	shards := make([]spill.Ages, len(all))
@@ -130,12 +129,12 @@ func (s *Spill) Relieve(all []*Bodies, excess int64) {
 	}
 }
 
-// moveOut moves bodies of a replica out of memory that were unused for at least the time idle,
-// about bytesMax bytes at most.
+// moveOut moves bodies of a replica out of memory that were unused for at least idle, and stops at
+// about bytesMax.
 func (s *Spill) moveOut(r *Bodies, idle time.Duration, bytesMax int64) {
 	began := time.Now()
 	moved, err := r.Spill(uint32(idle/time.Second), bytesMax, s.Tiering.MayFreeze)
-	if err != nil && !errors.Is(err, pebbledb.ErrClosed) {
+	if err != nil && !errors.Is(err, scarce.ErrClosed) {
 		r.Logger.Warn(r.label()+" stay in memory, and it is tried again", "err", err)
 	}
 	if moved > 0 {
@@ -151,7 +150,7 @@ func CheckFeedIdle(idle time.Duration) error {
 	return nil
 }
 
-// Metrics returns the metrics of feeds and outboxes that leave memory and return.
+// Metrics returns the metrics of feeds and outboxes that leave memory or return to it.
 func (s *Spill) Metrics() []prometheus.Collector {
 	sum := func(of codec.Kind, value func(*spill.Shard) uint64) func() uint64 {
 		return func() (total uint64) {
@@ -168,17 +167,17 @@ func (s *Spill) Metrics() []prometheus.Collector {
 	spilled := func(b *spill.Shard) uint64 { moved, _ := b.Moved(); return moved }
 	returned := func(b *spill.Shard) uint64 { _, moved := b.Moved(); return moved }
 	return []prometheus.Collector{
-		metric.Gauge("countd_feeds_spilled", "Users whose feeds are on disk instead of in memory. countd_replica_rows includes them.", sum(codec.KindFeed, users)),
-		metric.Gauge("countd_feeds_spilled_bytes", "Bytes of these feeds on disk.", sum(codec.KindFeed, bytes)),
-		metric.Counter("countd_feeds_spilled_total", "Feeds that moved from memory to disk.", sum(codec.KindFeed, spilled)),
-		metric.Counter("countd_feeds_returned_total", "Feeds that returned to memory.", sum(codec.KindFeed, returned)),
-		metric.Gauge("countd_outboxes_spilled", "Authors whose outboxes are on disk instead of in memory.", sum(codec.KindCounters, users)),
-		metric.Gauge("countd_outboxes_spilled_bytes", "Bytes of these outboxes on disk.", sum(codec.KindCounters, bytes)),
-		metric.Counter("countd_outboxes_spilled_total", "Outboxes that moved from memory to disk.", sum(codec.KindCounters, spilled)),
-		metric.Counter("countd_outboxes_returned_total", "Outboxes that returned to memory.", sum(codec.KindCounters, returned)),
-		metric.Counter("countd_feed_reads_total", "Feeds and outboxes that were read from disk.",
+		Gauge("countd_feeds_spilled", "Users whose feeds are on disk instead of in memory. countd_replica_rows includes them.", sum(codec.KindFeed, users)),
+		Gauge("countd_feeds_spilled_bytes", "Bytes of these feeds on disk.", sum(codec.KindFeed, bytes)),
+		Counter("countd_feeds_spilled_total", "Feeds that moved from memory to disk.", sum(codec.KindFeed, spilled)),
+		Counter("countd_feeds_returned_total", "Feeds that returned to memory.", sum(codec.KindFeed, returned)),
+		Gauge("countd_outboxes_spilled", "Authors whose outboxes are on disk instead of in memory.", sum(codec.KindCounters, users)),
+		Gauge("countd_outboxes_spilled_bytes", "Bytes of these outboxes on disk.", sum(codec.KindCounters, bytes)),
+		Counter("countd_outboxes_spilled_total", "Outboxes that moved from memory to disk.", sum(codec.KindCounters, spilled)),
+		Counter("countd_outboxes_returned_total", "Outboxes that returned to memory.", sum(codec.KindCounters, returned)),
+		Counter("countd_feed_reads_total", "Feeds and outboxes that were read from disk.",
 			func() uint64 { return s.Tiering.Stats().RecordReads }),
-		metric.Counter("countd_feed_read_seconds_total", "Total time of the reads of feeds and outboxes from disk.",
+		Counter("countd_feed_read_seconds_total", "Total time of the reads of feeds and outboxes from disk.",
 			func() float64 { return s.Tiering.Stats().RecordSeconds }),
 	}
 }

@@ -1,10 +1,13 @@
-// Package tiering owns the place of rows and feeds: unpacked or packed in memory, or on disk. It
-// moves them by age and when memory is short, runs the jobs of operators, and scrubs everything on
-// disk to detect damage.
+// Package tiering decides whether rows and feeds are unpacked in memory, packed in memory, or on
+// disk. It moves them by age and when memory is short, runs the jobs of operators, and scrubs
+// everything on disk to detect damage. Headroom tracks how much memory and disk the node may still
+// use.
 //
 // It never changes a count, proposes an entry or opens a replica.
 //
-// Invariant: memory releases a row only after the row is durable and readable on disk.
+// Invariant: memory releases a row only after the row is durable and readable on disk. Once the use
+// of memory or disk has reached a bound, the bound counts as reached until the use is a sixteenth
+// below it.
 package tiering
 
 import (
@@ -20,29 +23,30 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/spill"
-	"github.com/countd/countd/shard/headroom"
 	"github.com/countd/countd/shard/rpc"
 )
 
 const (
-	// coldQuietMax is how long a segment must be unwritten before its rows are packed or moved.
-	// Shorter configured ages shorten it. Rows that are being written are not cold, however old.
+	// coldQuietMax is the time for which a segment must be unwritten before its rows are packed or
+	// moved; a shorter configured age shortens it. Rows that are still being written are not cold
+	// at any age.
 	coldQuietMax = time.Minute
 	coldQuietMin = 200 * time.Millisecond
 	// coldSnapshotShare is the share (1/8) of a shard's rows that must leave memory before Run
-	// takes a snapshot. A snapshot writes the rows that stay, so at this rate it costs little.
+	// takes a snapshot. A snapshot writes all rows in memory, so it should not be taken more
+	// often.
 	coldSnapshotShare = 8
-	// coldShare is the share (1/8) of one core that moving and packing rows takes while memory is
-	// not tight. That is about 200,000 rows a second to disk, far more than a service creates. The
-	// rest of the processors is left to reads.
+	// coldShare is the share (1/8) of one core that moving and packing rows may use while memory
+	// is not tight. That moves about 200,000 rows per second to disk, far more than a service
+	// creates.
 	coldShare = 8
-	// relieveTurns is the number of turns in which Relieve would move all idle rows. Each turn
-	// takes the same share of every shard, so that the oldest rows of all shards move first.
+	// relieveTurns is the number of turns in which Relieve moves all idle rows. Each turn moves
+	// the same share of every shard, so that the oldest rows of all shards move first.
 	relieveTurns = 16
 )
 
 // Tiering packs rows in memory, moves rows between memory and disk, and runs the jobs of
-// operators. Its only lock is that of its queue, under which it calls nothing.
+// operators. Its only lock is the lock of its queue; no other code runs under it.
 //
 // Its goroutines are Run, Scrub.Run and Scrub.RunSuspects. The node starts them and waits for
 // them.
@@ -55,26 +59,26 @@ type Tiering struct {
 
 	Scrub    Scrub
 	Queue    Queue
-	moved    atomic.Uint64 // rows written to disk, again or for the first time
-	due      atomic.Int64  // rows in memory due to move to disk, as of the last check
-	Sealed   atomic.Uint64 // rows packed, counted each time
-	Repaired atomic.Uint64 // replicas replaced by another node's; the node increments it
-	sealNext int           // the shard at which the next round begins; only Run uses it
+	moved    atomic.Uint64 // rows written to disk, including rows with an older copy there
+	due      atomic.Int64  // number of rows in memory due to move to disk, as of the last check
+	Sealed   atomic.Uint64 // number of times that a row was packed
+	Repaired atomic.Uint64 // number of replicas restored from another node; the node increments it
+	sealNext int           // shard with which the next round of packing begins; only Run uses it
 }
 
 // Config configures a Tiering. Every field must be set.
 type Config struct {
-	Key      string // of this node
+	Key      string // key of this node
 	Cold     ColdConfig
 	Catalog  *catalog.Catalog
-	Headroom *headroom.Headroom
-	Shards   func() []*Shard // the shards on this node now
+	Headroom *Headroom
+	Shards   func() []*Shard // returns the present shards on this node
 	Draining *atomic.Bool
 	Stopping <-chan struct{}
 	Logger   *slog.Logger
 }
 
-// New returns a Tiering. OpenStore, OpenSets and Connect must follow before Run.
+// New returns a Tiering. Call OpenStore, OpenSets and Connect before Run.
 func New(cfg Config) *Tiering {
 	t := &Tiering{cfg: cfg, Scrub: Scrub{shards: cfg.Shards, every: cfg.Cold.ScrubEvery, logger: cfg.Logger, stopping: cfg.Stopping}}
 	t.Scrub.stored = t.sets.Load
@@ -108,8 +112,8 @@ func (t *Tiering) Connect(calls *rpc.Calls, limited *slog.Logger) {
 	calls.Handle(methodColdOrder, rpc.JSON(t.followCold))
 }
 
-// OpenCounters makes the state machine of a shard, with its sets of members and the place for its
-// idle outboxes. It returns the shard's cold rows.
+// OpenCounters creates the state machine of a shard, with its sets of members and the place for
+// its idle outboxes. It returns the store of the shard's cold rows.
 func (t *Tiering) OpenCounters(s *Shard, sets *members.Group, outboxes spill.Place) (*cold.Group, error) {
 	rows, err := t.store.Load().Group(s.Group)
 	if err == nil {
@@ -122,19 +126,19 @@ func (t *Tiering) OpenCounters(s *Shard, sets *members.Group, outboxes spill.Pla
 type Leaving struct {
 	*Shard
 	idle  *counters.Idle
-	rows  int // rows written to disk, again or for the first time
+	rows  int // rows written to disk, including rows with an older copy there
 	began time.Time
 }
 
-// Watch finds the idle segments that isOld selects. It returns the rows in memory of all segments
-// that isOld selects, including those that were written.
+// Watch finds the segments that isOld selects and that are idle. It returns the number of rows in
+// memory of all segments that isOld selects, idle or not.
 func (l *Leaving) Watch(isOld func(first, last uint64) bool) int {
 	l.idle = l.FSM.Watch(isOld)
 	l.due.Store(int64(l.idle.Due()))
 	return l.idle.Due()
 }
 
-// Leaving returns the local shards for which match returns true.
+// Leaving returns a Leaving for each local shard for which match returns true.
 func (t *Tiering) Leaving(match func(*Shard) bool) (all []*Leaving) {
 	for _, s := range t.cfg.Shards() {
 		if match(s) {
@@ -144,9 +148,9 @@ func (t *Tiering) Leaving(match func(*Shard) bool) (all []*Leaving) {
 	return all
 }
 
-// Run packs old rows in memory, and moves older ones to disk, once nobody writes to them. Near the
-// memory limit it moves young rows too. It also runs the jobs of operators (queue.go), so that
-// only one goroutine moves rows. Open starts it; Close stops it and waits.
+// Run packs old rows in memory, and moves older rows to disk, unless their segments are being
+// written. Near the memory limit it moves young rows too. It also runs the jobs of operators
+// (queue.go), so that only one goroutine moves rows. Open starts it; Close stops it and waits.
 func (t *Tiering) Run() {
 	quiet := coldQuietMax
 	for _, after := range []time.Duration{t.cfg.Cold.After, t.cfg.Cold.SealAfter} {
@@ -170,7 +174,8 @@ func (t *Tiering) Run() {
 	}
 }
 
-// MoveCold is one round of Run. It moves segments that were not written since the previous round.
+// MoveCold runs one round of moves. It moves rows of segments that were not written since the
+// previous round.
 func (t *Tiering) MoveCold() {
 	all, may, due := t.Leaving(AnyShard), t.cfg.Cold.After > 0, 0
 	tight := t.cfg.Headroom.MemoryTight.Load()
@@ -186,7 +191,8 @@ func (t *Tiering) MoveCold() {
 	t.due.Store(int64(due))
 }
 
-// moveOld moves the old and idle rows of a shard out of memory, and returns how many were due.
+// moveOld moves the old and idle rows of a shard out of memory, and returns the number of due
+// rows.
 func (t *Tiering) moveOld(l *Leaving) (due int) {
 	old := t.cfg.Cold.Layouts[l.Keyspace].old(time.Now(), t.cfg.Cold.After, l.PerKey)
 	due = l.Watch(old)
@@ -194,8 +200,8 @@ func (t *Tiering) moveOld(l *Leaving) (due int) {
 	return due
 }
 
-// moveIdle moves idle rows of any age out of memory while memory is tight, and returns how many
-// might leave.
+// moveIdle moves idle rows of any age out of memory while memory is tight, and returns the number
+// of rows in memory.
 func (t *Tiering) moveIdle(all []*Leaving) (due int) {
 	for _, l := range all {
 		due += l.Watch(AnyAge)
@@ -210,23 +216,23 @@ func (t *Tiering) moveIdle(all []*Leaving) (due int) {
 // MayFreeze reports whether rows may move now: the node is not stopping and its disk is not full.
 func (t *Tiering) MayFreeze() bool { return !t.cfg.Draining.Load() && !t.cfg.Headroom.DiskFull.Load() }
 
-// rest pauses after a step that took some time, for coldShare-1 times as long, so that others get
-// their share of the processor. The pause ends early once the node stops or memory is tight. A
-// step that waited for its disk could otherwise pause for minutes.
+// rest pauses after a step, for coldShare-1 times as long as the step took, so that moving rows
+// uses 1/coldShare of a core. The pause ends early if the node stops or memory is tight, because
+// it may last minutes after a step that waited for its disk.
 func (t *Tiering) rest(took time.Duration) {
-	for left := took * (coldShare - 1); left > 0 && !t.cfg.Headroom.MemoryTight.Load(); left -= headroom.Tick {
+	for left := took * (coldShare - 1); left > 0 && !t.cfg.Headroom.MemoryTight.Load(); left -= HeadroomTick {
 		select {
-		case <-time.After(min(left, headroom.Tick)):
+		case <-time.After(min(left, HeadroomTick)):
 		case <-t.cfg.Stopping:
 			return
 		}
 	}
 }
 
-// freeze moves the rows of at most segmentsMax segments to disk, and calls rest after each step.
-// Rows whose cold segment cannot be read stay where they are. It returns an error if rows stay in
-// memory.
-func (t *Tiering) freeze(l *Leaving, segmentsMax int, rest func(took time.Duration)) error {
+// freeze moves the rows of at most segmentsMax segments to disk, and calls pause after each step.
+// It does not move rows of a segment whose cold rows cannot be read. It returns an error if rows
+// stay in memory.
+func (t *Tiering) freeze(l *Leaving, segmentsMax int, pause func(took time.Duration)) error {
 	for stop := max(0, l.idle.Segments()-segmentsMax); l.idle.Segments() > stop && t.MayFreeze(); {
 		began := time.Now()
 		rows, err := l.FSM.FreezeSome(l.idle, l.idle.Segments()-stop)
@@ -238,7 +244,7 @@ func (t *Tiering) freeze(l *Leaving, segmentsMax int, rest func(took time.Durati
 			t.limited.Warn("rows stay in memory, and it is tried again", "group", l.Group, "err", err)
 			return err
 		}
-		rest(time.Since(began))
+		pause(time.Since(began))
 	}
 	return nil
 }
@@ -249,7 +255,7 @@ func AnyShard(*Shard) bool { return true }
 // AnyAge selects all rows.
 func AnyAge(uint64, uint64) bool { return true }
 
-// Relieve moves idle rows out of memory while memory is tight, taking turns over the shards.
+// Relieve moves idle rows out of memory while tight returns true, a share of each shard in turn.
 func (t *Tiering) Relieve(all []*Leaving, tight func() bool) {
 	turn := make([]int, len(all))
 	for i, l := range all {
@@ -265,9 +271,9 @@ func (t *Tiering) Relieve(all []*Leaving, tight func() bool) {
 	}
 }
 
-// keepCold logs the rows that moved. It takes a snapshot once a good share of the rows has left
-// memory. Without a snapshot that names them, a restart would load all of them into memory, and
-// would rewrite those that came with another node's snapshot.
+// keepCold logs the moved rows, and takes a snapshot once coldSnapshotShare of the rows has left
+// memory. Without a snapshot that names the moved rows, a restart would load them into memory
+// again.
 func (t *Tiering) keepCold(l *Leaving) {
 	if l.rows > 0 {
 		t.cfg.Logger.Info("rows are cold", "group", l.Group, "rows", l.rows, "after", time.Since(l.began).Round(time.Millisecond).String())

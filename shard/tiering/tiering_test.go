@@ -8,7 +8,6 @@ import (
 
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/headroom"
 )
 
 func TestIDLayouts(t *testing.T) {
@@ -83,7 +82,7 @@ func TestIDLayouts(t *testing.T) {
 // The goroutine that moves rows pauses for seven times as long as the move took, except
 // while memory is tight or the node is stopping.
 func TestMovingRowsRests(t *testing.T) {
-	room, stopping := &headroom.Headroom{}, make(chan struct{})
+	room, stopping := &Headroom{}, make(chan struct{})
 	tiers := New(Config{Headroom: room, Stopping: stopping})
 	began := time.Now()
 	tiers.rest(10 * time.Millisecond)
@@ -108,7 +107,7 @@ func TestMovingRowsRests(t *testing.T) {
 
 // A pause leaves the processor to requests. It ends once memory is tight.
 func TestRestEndsWhenMemoryIsTight(t *testing.T) {
-	room, stopping := &headroom.Headroom{}, make(chan struct{})
+	room, stopping := &Headroom{}, make(chan struct{})
 	tiers := New(Config{Headroom: room, Stopping: stopping})
 	rested := make(chan struct{})
 	go func() { // ends with the pause
@@ -123,7 +122,7 @@ func TestRestEndsWhenMemoryIsTight(t *testing.T) {
 	room.MemoryTight.Store(true)
 	select {
 	case <-rested:
-	case <-time.After(10 * headroom.Tick):
+	case <-time.After(10 * HeadroomTick):
 		t.Error("the rest goes on")
 	}
 	close(stopping)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/pki"
-	"github.com/countd/countd/internal/pki/pkitest"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/sink/sinktest"
 )
@@ -19,32 +18,33 @@ import (
 // Password is the password of the user countd at queues that need one.
 const Password = "correct-horse"
 
-// Access is what a source and its broker need for passwords and TLS. Dir holds the source's files:
-// password, ca.crt (its authority), and client.crt and client.key (its certificate).
+// Access has the files for passwords and TLS of a source and its broker. Dir holds the source's
+// files: password, ca.crt (its certificate authority), client.crt and client.key (its
+// certificate).
 type Access struct {
 	Dir       string
-	CA        string // file of the authority of the clients' certificates, for the broker
-	Server    pkitest.Files
-	authority *pkitest.Authority
+	CA        string // file of the authority that signs clients' certificates, for the broker
+	Server    must.CertFiles
+	authority *must.Authority
 }
 
-// NewAccess makes the files.
+// NewAccess creates the files.
 func NewAccess(t testing.TB) *Access {
 	t.Helper()
-	dir, authority := t.TempDir(), pkitest.New(t)
+	dir, authority := t.TempDir(), must.NewAuthority(t)
 	a := &Access{Dir: dir, authority: authority}
-	a.CA = pkitest.Replace(t, filepath.Join(dir, "clients.crt"), authority.Cert())
-	a.Server = pkitest.Write(t, dir, "server", authority.Issue(pki.Leaf{Name: "broker", Hosts: []string{"127.0.0.1"}, Node: true}))
+	a.CA = must.ReplaceFile(t, filepath.Join(dir, "clients.crt"), authority.Cert())
+	a.Server = must.WriteCert(t, dir, "server", authority.Issue(pki.Leaf{Name: "broker", Hosts: []string{"127.0.0.1"}, Node: true}))
 	a.restore(t)
 	return a
 }
 
-// restore writes the right files of the source.
+// restore writes the valid files of the source again.
 func (a *Access) restore(t testing.TB) {
 	t.Helper()
-	pkitest.Replace(t, filepath.Join(a.Dir, "ca.crt"), a.authority.Cert())
-	pkitest.Replace(t, filepath.Join(a.Dir, "password"), []byte(Password+"\n"))
-	pkitest.Write(t, a.Dir, "client", a.authority.Issue(pki.Leaf{Name: "countd"}))
+	must.ReplaceFile(t, filepath.Join(a.Dir, "ca.crt"), a.authority.Cert())
+	must.ReplaceFile(t, filepath.Join(a.Dir, "password"), []byte(Password+"\n"))
+	must.WriteCert(t, a.Dir, "client", a.authority.Issue(pki.Leaf{Name: "countd"}))
 }
 
 // Fields returns the fields of a source that name the files.
@@ -55,23 +55,23 @@ func (a *Access) Fields() string {
 // Secrets reads the files of the source.
 func (a *Access) Secrets() source.Secrets { return source.Secrets{Dir: a.Dir} }
 
-// Pool returns the authority of the certificates.
+// Pool returns a pool with the certificate authority.
 func (a *Access) Pool() *x509.CertPool { return a.authority.Pool() }
 
-// Writer returns the TLS settings of the test's own client. The faults of Guarded do not change
+// Writer returns the TLS settings of the test's own client. Guarded's invalid files do not affect
 // them.
 func (a *Access) Writer() *tls.Config {
 	return &tls.Config{RootCAs: a.Pool(), Certificates: []tls.Certificate{a.authority.Client(pki.Leaf{Name: "writer"})}}
 }
 
 // Guarded tests a queue at 127.0.0.1 that accepts only the user and the certificates of an Access.
-// A source with another password, authority, address or certificate must stall, count nothing and
-// show no password. So must a source without TLS. The right source counts each message once.
-// reasons maps a fault to the text that its stall must contain.
+// A source with a wrong password, authority, address or certificate, or without TLS, must stall,
+// count nothing and show no password. A source with the right ones must count each message once.
+// reasons maps a fault to the text that the stall's reason must contain.
 func Guarded(t *testing.T, q *Queue, a *Access, reasons map[string]string) {
 	t.Helper()
 	const wrong = "battery-staple"
-	another := pkitest.New(t)
+	another := must.NewAuthority(t)
 	refused := func(t *testing.T, config, reason string) {
 		t.Helper()
 		stranger := *q
@@ -94,19 +94,19 @@ func Guarded(t *testing.T, q *Queue, a *Access, reasons map[string]string) {
 	q.Secrets = a.Secrets()
 	q.Write(t, Like(2000, 1))
 	t.Run("another password", func(t *testing.T) {
-		pkitest.Replace(t, filepath.Join(a.Dir, "password"), []byte(wrong))
+		must.ReplaceFile(t, filepath.Join(a.Dir, "password"), []byte(wrong))
 		refused(t, q.Config, reasons["password"])
 	})
 	t.Run("another authority", func(t *testing.T) {
-		pkitest.Replace(t, filepath.Join(a.Dir, "ca.crt"), another.Cert())
+		must.ReplaceFile(t, filepath.Join(a.Dir, "ca.crt"), another.Cert())
 		refused(t, q.Config, "signed by unknown authority")
 	})
 	t.Run("another address", func(t *testing.T) {
 		refused(t, strings.ReplaceAll(q.Config, "127.0.0.1", "localhost"), "not localhost")
 	})
 	t.Run("another certificate", func(t *testing.T) {
-		pkitest.Write(t, a.Dir, "client", another.Issue(pki.Leaf{Name: "countd"}))
-		refused(t, q.Config, "tls: unknown certificate authority") // as the broker says
+		must.WriteCert(t, a.Dir, "client", another.Issue(pki.Leaf{Name: "countd"}))
+		refused(t, q.Config, "tls: unknown certificate authority") // the broker's error
 	})
 	t.Run("no TLS", func(t *testing.T) {
 		before, _, _ := strings.Cut(q.Config, "tls: ")
@@ -115,7 +115,7 @@ func Guarded(t *testing.T, q *Queue, a *Access, reasons map[string]string) {
 	Once(t, q)
 }
 
-// Documented returns the first group of a regular expression's match in docs/SOURCES.md.
+// Documented returns the first submatch of a regular expression in docs/SOURCES.md.
 func Documented(t *testing.T, expression string) string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/SOURCES.md")

@@ -1,4 +1,4 @@
-// Package brokertest tests that a broker of package source counts each message once.
+// Package brokertest has the tests that every broker of package source must pass.
 package brokertest
 
 import (
@@ -16,16 +16,16 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// Queue is a queue to read from.
+// Queue is a queue under test.
 type Queue struct {
 	Config string // YAML
 	Open   func(*source.Config, source.Access) (source.Broker, error)
-	// Secrets has the files that Config names.
+	// Secrets has the directory of the files that Config names.
 	Secrets source.Secrets
 	Write   func(t *testing.T, values ...string)
 	// Letters returns the messages in the dead letters.
 	Letters func(t *testing.T) []string
-	// Restart restarts the broker with its present data. It is nil if the broker cannot restart.
+	// Restart restarts the broker with its present data; nil if the broker cannot restart.
 	Restart func(t *testing.T)
 }
 
@@ -34,14 +34,14 @@ func Like(id uint64, n int64) string {
 	return fmt.Sprintf(`{"keyspace":%q,"id":%d,"add":{"like":%d}}`, sinktest.Keyspace, id, n)
 }
 
-// Reader is a runner of a test.
+// Reader is a runner with its broker, for a test.
 type Reader struct {
 	*source.Runner
 	Broker source.Broker
 	Stop   func()
 }
 
-// BrokerOf returns the broker of a configuration, open until the end of the test.
+// BrokerOf opens a broker, and closes it at the end of the test.
 func BrokerOf[B source.Broker](t testing.TB, config string, access source.Access, open func(*source.Config, source.Access) (B, error)) B {
 	t.Helper()
 	cfg, err := source.ParseConfig([]byte(config))
@@ -81,7 +81,7 @@ func (q *Queue) Start(t testing.TB, c *sinktest.Cluster) *Reader {
 	return r
 }
 
-// Stalls waits until a reader is stalled for a reason.
+// Stalls waits until the reader is stalled with that reason.
 func (r *Reader) Stalls(t *testing.T, reason string) {
 	t.Helper()
 	must.Become(t, "it stalls: "+reason, func() bool {
@@ -90,7 +90,7 @@ func (r *Reader) Stalls(t *testing.T, reason string) {
 	})
 }
 
-// Counts waits until row 1 has a sum and the reader is at the end.
+// Counts waits until row 1 has the sum want and the reader has reached the end of the queue.
 func (r *Reader) Counts(t *testing.T, c *sinktest.Cluster, want int64) {
 	t.Helper()
 	must.Become(t, fmt.Sprintf("row 1 is %d: %v, %+v", want, c.Sums(), r.Status()), func() bool {
@@ -101,8 +101,8 @@ func (r *Reader) Counts(t *testing.T, c *sinktest.Cluster, want int64) {
 	}
 }
 
-// Bounded tests that a reader holds and returns a few megabytes at a time, however many large
-// messages wait. It also tests that a broker writes many dead letters of one large message.
+// Bounded tests that a reader buffers and returns only a few megabytes at a time if many large
+// messages wait. It also tests that a broker can write many dead letters of one large message.
 func Bounded(t *testing.T, q *Queue, holds func(source.Reader) int) {
 	t.Helper()
 	const messages = 60
@@ -119,7 +119,7 @@ func Bounded(t *testing.T, q *Queue, holds func(source.Reader) int) {
 	must.Do(t, err)
 	defer r.Close()
 	for n := 0; n < messages; {
-		time.Sleep(50 * time.Millisecond) // the reader receives as much as it may
+		time.Sleep(50 * time.Millisecond) // time for the reader to buffer as much as it can
 		if held := holds(r); held > source.FetchBytesMax+1<<20 {
 			t.Fatalf("it holds %d MiB", held>>20)
 		}
@@ -145,7 +145,7 @@ func Bounded(t *testing.T, q *Queue, holds func(source.Reader) int) {
 	}
 }
 
-// Once tests that overlapping readers, which end and begin again, count each message once. It also
+// Once tests that overlapping readers, which end and start again, count each message once. It also
 // tests that bad messages become dead letters, and that the broker may restart.
 func Once(t *testing.T, q *Queue) {
 	t.Helper()
@@ -174,7 +174,7 @@ func Once(t *testing.T, q *Queue) {
 		q.Restart(t)
 	}
 	write(500)
-	q.Write(t, Like(1000, 1)) // the last one
+	q.Write(t, Like(1000, 1)) // the last message
 	t.Cleanup(func() {
 		if s := third.Status(); t.Failed() {
 			t.Logf("the last reader: %+v", s)

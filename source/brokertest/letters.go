@@ -8,7 +8,8 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// MissingLetters tests that a broker reports a missing queue of dead letters, and accepts the one of q.
+// MissingLetters tests that a broker reports a configured dead-letter queue that is missing,
+// and reports nothing for q's own configuration.
 func MissingLetters(t *testing.T, q *Queue, missing string) {
 	t.Helper()
 	for _, more := range []string{"", "dead-letters: " + missing + "\n"} {

@@ -11,9 +11,9 @@ import (
 )
 
 // Regrown tests that a reader stalls after the queue lost counted messages, even if the queue has
-// grown past the shards' positions since. The reader then never sees the queue end below a
-// position. After a seek the next reader goes on. save and lose stop the queue for a moment. lose
-// returns it to its state at save.
+// grown past the shards' positions since. The reader then never sees that the queue's end is below
+// its position. After a seek the next reader continues. save saves the state of the queue, and
+// lose returns the queue to that state. Both functions may stop the queue briefly.
 func Regrown(t *testing.T, q *Queue, save, lose func(t *testing.T)) {
 	t.Helper()
 	c := sinktest.New(2, nil)
@@ -43,7 +43,7 @@ func Regrown(t *testing.T, q *Queue, save, lose func(t *testing.T)) {
 	r.Stop()
 }
 
-// Copy replaces a directory by a copy of another. The copied files keep their owner.
+// Copy replaces a directory by a copy of another. The copied files keep their owners.
 func Copy(t testing.TB, to, from string) {
 	t.Helper()
 	if out, err := exec.Command("sh", "-c", `rm -rf "$1" && cp -a "$2" "$1"`, "sh", to, from).CombinedOutput(); err != nil {

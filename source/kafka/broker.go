@@ -1,7 +1,7 @@
 // Package kafka reads a topic of Kafka's protocol for package source.
 //
-// It uses no consumer group: positions are the source's own, and a second reader is
-// harmless. It reads only what was committed, and never resets an offset.
+// It uses no consumer group, because shards store the positions, and a second reader is harmless.
+// It reads only committed messages, and never resets an offset.
 package kafka
 
 import (
@@ -27,19 +27,20 @@ import (
 type Broker struct {
 	cfg     *source.Config
 	options []kgo.Opt
-	client  *kgo.Client // for everything but reading
+	client  *kgo.Client // for all requests but reads
 
 	mu struct {
 		sync.Mutex
-		// epochs holds, by partition, the leader epoch of the last message that was read. From it,
-		// the next reader learns whether a new leader has other messages.
+		// epochs holds, by partition, the leader epoch of the last message that was read. With it,
+		// the next reader detects that a new leader has other messages.
 		epochs map[uint32]int32
 	}
 }
 
-// Open returns a broker. The broker connects when it is used. Tests of old brokers set extra.
-func Open(cfg *source.Config, access source.Access, extra ...kgo.Opt) (*Broker, error) {
-	options := append([]kgo.Opt{kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID("countd " + cfg.Name), kgo.ProducerBatchMaxBytes(letterBytesMax)}, extra...)
+// Open returns a broker. The broker connects when it is used. Only tests of old brokers pass
+// testOptions.
+func Open(cfg *source.Config, access source.Access, testOptions ...kgo.Opt) (*Broker, error) {
+	options := append([]kgo.Opt{kgo.SeedBrokers(cfg.Brokers...), kgo.ClientID("countd " + cfg.Name), kgo.ProducerBatchMaxBytes(letterBytesMax)}, testOptions...)
 	if access.TLS != nil {
 		options = append(options, kgo.DialTLSConfig(access.TLS))
 	}
@@ -63,8 +64,8 @@ func Open(cfg *source.Config, access source.Access, extra ...kgo.Opt) (*Broker, 
 }
 
 const (
-	// letterBytesMax is the client's own bound of a dead letter. It is so high that the topic's
-	// bound comes first.
+	// letterBytesMax bounds a dead letter in the client. It is higher than the bounds of
+	// topics, so that the broker decides.
 	letterBytesMax = 64 << 20
 	// letterBatchBytes bounds the letters of one produce request, so that many small letters
 	// together do not exceed a topic's limit.
@@ -77,7 +78,7 @@ func (b *Broker) Close() error {
 	return nil
 }
 
-// metadata asks the broker for the cluster's id and the metadata of a topic.
+// metadata requests the cluster's id and the metadata of a topic.
 func (b *Broker) metadata(ctx context.Context, name string) (cluster string, topic kmsg.MetadataResponseTopic, err error) {
 	request := kmsg.NewPtrMetadataRequest()
 	asked := kmsg.NewMetadataRequestTopic()
@@ -101,8 +102,8 @@ func (b *Broker) metadata(ctx context.Context, name string) (cluster string, top
 	return cluster, topic, err
 }
 
-// Identity returns the cluster's id and the topic's. A broker older than version 2.8 gives topics
-// no id. There, only the offsets can show that a topic was created anew.
+// Identity returns the ids of the cluster and the topic. Topics of a broker older than version 2.8
+// have no id, so only the offsets can show that such a topic was created again.
 func (b *Broker) Identity(ctx context.Context) (string, error) {
 	cluster, topic, err := b.metadata(ctx, b.cfg.Topic)
 	if err != nil {
@@ -124,8 +125,8 @@ func (b *Broker) Partitions(ctx context.Context) ([]uint32, error) {
 	return all, nil
 }
 
-// Bounds returns the first offset, and the one after the last. The end lies above the messages of
-// open transactions, which no reader gets yet.
+// Bounds returns the first offset, and the offset after the last message. These include messages
+// of open transactions, which readers do not get yet.
 func (b *Broker) Bounds(ctx context.Context, partition uint32) (first, end source.Position, err error) {
 	const earliest, latest = -2, -1
 	if first, err = b.offset(ctx, partition, earliest); err == nil {
@@ -153,7 +154,7 @@ func (b *Broker) offset(ctx context.Context, partition uint32, at int64) (source
 	}
 	p := response.Topics[0].Partitions[0]
 	offset := p.Offset
-	if len(p.OldStyleOffsets) > 0 { // before version 0.10.1
+	if len(p.OldStyleOffsets) > 0 { // answer of a broker older than version 0.10.1
 		offset = p.OldStyleOffsets[0]
 	}
 	if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
@@ -165,10 +166,10 @@ func (b *Broker) offset(ctx context.Context, partition uint32, at int64) (source
 	return source.Position{Lo: uint64(offset)}, nil
 }
 
-// compacted returns a *source.StalledError if the topic is compacted, because it then loses unread
-// messages without a trace. It returns another error if it cannot read the policy; Denied accepts
-// that error if the user lacks the permission. For brokers older than version 0.11, which do not
-// report the policy, it returns nil.
+// compacted returns a *source.StalledError if the topic is compacted, because a compacted topic
+// loses unread messages without a trace. If it cannot read the cleanup policy, it returns an
+// error. If the user lacks the permission, Denied returns true for that error. For brokers older
+// than version 0.11, which do not report the policy, it returns nil.
 func (b *Broker) compacted(ctx context.Context) error {
 	request := kmsg.NewPtrDescribeConfigsRequest()
 	topic := kmsg.NewDescribeConfigsRequestResource()
@@ -193,9 +194,9 @@ func (b *Broker) compacted(ctx context.Context) error {
 	return nil
 }
 
-// unlessOlder returns nil if a request failed because the broker does not know it, or else the
-// error. The client exports no error for unknown requests, but returns the same value for all of
-// them.
+// unlessOlder returns nil if err means that the broker does not know the request key, and
+// otherwise err. The client does not export its error for unknown requests, but always returns the
+// same value.
 func (b *Broker) unlessOlder(ctx context.Context, key int16, err error) error {
 	known, failed := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, b.client)
 	switch {
@@ -213,7 +214,7 @@ func (b *Broker) CheckLetters(ctx context.Context) error {
 	return err
 }
 
-// Denied reports whether the broker does not accept the user, or does not permit an operation.
+// Denied reports whether the broker refuses the user or an operation.
 func (b *Broker) Denied(err error) bool {
 	return slices.ContainsFunc([]error{
 		kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState,
@@ -222,8 +223,8 @@ func (b *Broker) Denied(err error) bool {
 }
 
 // DeadLetter produces letters to the topic of dead letters, and waits until all in-sync replicas
-// have acknowledged them. If a node ends before the acknowledgment, a letter may be there twice.
-// Its headers name the message.
+// have acknowledged them. If this node ends before the acknowledgment, a letter may be written
+// twice. The headers of a letter identify its message.
 func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
 	for part := range source.LetterBatches(letters, letterBatchBytes) {
 		if err := b.produce(ctx, part); err != nil {

@@ -340,11 +340,16 @@ func TestGrownSince(t *testing.T) {
 }
 
 // TestOtherLeader: another leader took over, with other messages at the positions that were read. A
-// reader that begins then stalls.
+// reader that begins then stalls, and says where to seek.
 func TestOtherLeader(t *testing.T) {
 	c := newCluster(t, nil)
 	q := c.queue()
-	q.Write(t, "a", "b", "c")
+	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
+	q.Write(t, like, like, like)
+	first := q.Start(t, shards)
+	first.Counts(t, shards, 3)
+	must.Become(t, "all shards have moved", func() bool { return shards.At(source.Position{Lo: 3}) })
+	first.Stop()
 	b := brokertest.BrokerOf(t, q.Config, source.Access{}, q.Open)
 	r, err := b.Read(t.Context(), 0, source.Position{}, source.Mark{})
 	if err != nil {
@@ -392,6 +397,8 @@ func TestOtherLeader(t *testing.T) {
 	if len(asked) == 0 {
 		t.Error("the broker was not asked")
 	}
+	q.Start(t, shards).Stalls(t, "without the messages from 2 on took over: the queue lost messages and has others in their place; "+
+		"seek to where it lost them, or below, to count what stands there; or seek to 3 to go on without it")
 }
 
 func TestBounded(t *testing.T) {

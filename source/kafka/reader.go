@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// waitMax is how long Next waits for a message.
+	// waitMax bounds the wait of Next for a message.
 	waitMax = time.Second
-	// decompressedMax bounds a batch of a producer once it is decompressed.
+	// decompressedMax bounds a producer's batch after decompression.
 	decompressedMax = 2 * source.MessageBytesMax
 )
 
-// reader reads a partition with a client of its own.
+// reader reads a partition through a separate client.
 type reader struct {
 	b         *Broker
 	client    *kgo.Client
@@ -57,7 +57,7 @@ func (b *Broker) Read(ctx context.Context, partition uint32, from source.Positio
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{b.cfg.Topic: {int32(partition): start}}),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.KeepControlRecords(), // so that the position passes them
+		kgo.KeepControlRecords(), // return control records too, so that the position passes them
 		kgo.KeepRetryableFetchErrors(),
 		kgo.FetchMaxWait(500 * time.Millisecond),
 		kgo.FetchMaxBytes(source.FetchBytesMax),
@@ -75,14 +75,14 @@ func outside(at, first, end source.Position) error {
 		return source.Lost(first, "position %s is outside of the topic, which has %s to %s: messages were removed before they were read", at, first, end)
 	}
 	ended := end
-	if !end.Less(at) { // the log has grown since the broker refused the position, so it ended below the position then
+	if !end.Less(at) { // the log ended below the position when the broker refused it, and has grown since
 		ended = source.Position{Lo: max(at.Lo, 1) - 1}
 	}
 	return source.Truncated(ended, "position %s is outside of the topic, which has %s to %s: the log was truncated; seek to go on", at, first, end)
 }
 
-// Next returns messages, or none after a while. After each fetch it checks that the topic is still
-// the one that the reader began with, so the messages belong to that topic.
+// Next returns messages, or none after waitMax. After each fetch it checks that the topic was not
+// created again since the reader began.
 func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	var got source.Fetched
 	wait, cancel := context.WithTimeout(ctx, waitMax)
@@ -93,7 +93,7 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	}
 	for _, f := range fetches.Errors() {
 		if errors.Is(f.Err, context.DeadlineExceeded) {
-			continue // nothing came
+			continue // the fetch returned no messages
 		}
 		return got, r.explain(ctx, f.Err)
 	}
@@ -117,8 +117,8 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	return got, r.same(ctx)
 }
 
-// Again returns the messages from one offset up to another. A source reads no compacted topic, so
-// Kafka removes committed messages only at the log's start.
+// Again returns the messages from one offset up to another. A source does not read compacted
+// topics, so only the start of the log can be missing.
 func (b *Broker) Again(ctx context.Context, partition uint32, from, to source.Position, progress func()) (source.Again, error) {
 	again := source.Again{Whole: true}
 	for from.Less(to) {
@@ -151,14 +151,14 @@ func (b *Broker) again(ctx context.Context, partition uint32, from, to source.Po
 		if !got.Next.Less(to) || len(again.Messages) == 2 {
 			return nil
 		}
-		if from.Less(got.Next) { // control records and aborted messages lie between
+		if from.Less(got.Next) { // the skipped offsets are of control records and aborted messages
 			from = got.Next
 			progress()
 		}
 	}
 }
 
-// same returns a *source.StalledError if the topic is not the one that the reader began with.
+// same returns a *source.StalledError if the topic was created again since the reader began.
 func (r *reader) same(ctx context.Context) error {
 	now, err := r.b.Identity(ctx)
 	if err == nil && now != r.identity {
@@ -167,14 +167,14 @@ func (r *reader) same(ctx context.Context) error {
 	return err
 }
 
-// explain returns a *source.StalledError if a fetch failed because messages are gone.
+// explain returns the error for a failed fetch: a *source.StalledError if messages are gone.
 func (r *reader) explain(ctx context.Context, err error) error {
 	if same := r.same(ctx); same != nil {
 		return same
 	}
 	var loss *kgo.ErrDataLoss
 	if errors.As(err, &loss) {
-		return source.Stalled("the topic has other messages than were read: a leader without the messages from %d on took over; position is %d; seek to go on", loss.ResetTo, r.at)
+		return source.Replaced("the topic has other messages than were read: a leader without the messages from %d on took over", loss.ResetTo)
 	}
 	if _, large := errors.AsType[*kgo.ErrDecompressTooLarge](err); large {
 		return source.Stalled("a batch of messages at position %d or above has over %d bytes once it is decompressed, which no reader holds", r.at, decompressedMax)
@@ -189,7 +189,7 @@ func (r *reader) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// Commit does nothing: there is no consumer group.
+// Commit does nothing, because there is no consumer group.
 func (r *reader) Commit(context.Context, source.Position) error { return nil }
 
 // Close closes the client.

@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/countd/countd/internal/must"
-	"github.com/countd/countd/internal/pki/pkitest"
 	"github.com/countd/countd/internal/proctest"
 	"github.com/countd/countd/source"
 	"github.com/countd/countd/source/brokertest"
@@ -23,7 +22,7 @@ import (
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	a := brokertest.NewAccess(t)
-	file := pkitest.Replace(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil, `
+	file := must.ReplaceFile(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil, `
 tls: {cert_file: %q, key_file: %q, ca_file: %q, verify: true}
 authorization: {users: [
   {user: writer, password: w}
@@ -59,7 +58,7 @@ func TestToken(t *testing.T) {
 func TestRefusedForAWhile(t *testing.T) {
 	a := brokertest.NewAccess(t)
 	users := func(password string) string {
-		return pkitest.Replace(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil,
+		return must.ReplaceFile(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil,
 			"authorization: {users: [{user: writer, password: w}, {user: countd, password: %q}]}\n", password))
 	}
 	server := proctest.StartNATS(t, "-c", users(brokertest.Password))
@@ -84,7 +83,7 @@ func TestRefusedForAWhile(t *testing.T) {
 func TestRefusedPull(t *testing.T) {
 	t.Parallel()
 	a := brokertest.NewAccess(t)
-	server := proctest.StartNATS(t, "-c", pkitest.Replace(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil,
+	server := proctest.StartNATS(t, "-c", must.ReplaceFile(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil,
 		"authorization: {users: [{user: writer, password: w}, {user: countd, password: %q, permissions: {publish: {deny: \"$JS.API.CONSUMER.MSG.NEXT.>\"}}}]}\n", brokertest.Password)))
 	q, _ := queueOf(t, server, nats.UserInfo("writer", "w"))
 	q.Config += "username: countd\npassword-file: password\n"
@@ -97,7 +96,7 @@ func TestRefusedPull(t *testing.T) {
 func TestOldDenial(t *testing.T) {
 	t.Parallel()
 	a := brokertest.NewAccess(t)
-	server := proctest.StartNATS(t, "-c", pkitest.Replace(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil,
+	server := proctest.StartNATS(t, "-c", must.ReplaceFile(t, filepath.Join(a.Dir, "nats.conf"), fmt.Appendf(nil,
 		"authorization: {users: [{user: writer, password: w}, {user: countd, password: %q, permissions: {publish: {deny: forbidden}}}]}\n", brokertest.Password)))
 	q, _ := queueOf(t, server, nats.UserInfo("writer", "w"))
 	b := brokertest.BrokerOf(t, q.Config+"username: countd\npassword-file: password\n", source.Access{Password: brokertest.Password}, Open)

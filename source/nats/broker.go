@@ -1,7 +1,7 @@
 // Package nats reads a JetStream stream for package source.
 //
-// A stream has gaps only where messages were removed. A message that was removed before it
-// was read would make a count wrong, so every gap stalls the source.
+// Sequence numbers have gaps only where messages were removed. Without an unread message a count
+// would be wrong, so every gap stalls the source.
 package nats
 
 import (
@@ -26,8 +26,8 @@ type Broker struct {
 
 	mu struct {
 		sync.Mutex
-		conn     *nats.Conn // nil before it is used; the library closes it if the server refuses the user
-		denied   error      // why the server dropped the last denied request
+		conn     *nats.Conn // nil before the first use; the library closes it if the server refuses the user
+		denied   error      // reason of the server's last denial of a request
 		deniedAt time.Time
 	}
 }
@@ -81,7 +81,7 @@ func (b *Broker) jetStream() (jetstream.JetStream, error) {
 	return jetstream.New(b.mu.conn)
 }
 
-// payloadMax returns the server's bound of a message, or 0 without a connection.
+// payloadMax returns the server's max_payload, or 0 without a connection.
 func (b *Broker) payloadMax() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,7 +94,7 @@ func (b *Broker) payloadMax() int64 {
 // requestMax bounds the wait for an answer. A server that stops or starts may lose a request.
 const requestMax = 5 * time.Second
 
-// stream asks the server for the stream and its present state.
+// stream returns the stream and its present state.
 func (b *Broker) stream(ctx context.Context) (jetstream.Stream, *jetstream.StreamInfo, error) {
 	js, err := b.jetStream()
 	if err != nil {
@@ -113,8 +113,8 @@ func (b *Broker) stream(ctx context.Context) (jetstream.Stream, *jetstream.Strea
 	return stream, stream.CachedInfo(), nil
 }
 
-// explain replaces a timeout by the reason of the server's last denial, if that came after the
-// request was sent. An earlier denial does not explain err: the server has answered later requests.
+// explain replaces a timeout by the reason of the server's last denial, if that denial came after
+// the request was sent.
 func (b *Broker) explain(err error, sent time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -125,7 +125,7 @@ func (b *Broker) explain(err error, sent time.Time) error {
 	return err
 }
 
-// Identity returns the stream's name and when it was made.
+// Identity returns the stream's name and time of creation.
 func (b *Broker) Identity(ctx context.Context) (string, error) {
 	_, info, err := b.stream(ctx)
 	if err != nil {
@@ -158,7 +158,7 @@ func identity(info *jetstream.StreamInfo) string {
 	return "stream " + info.Config.Name + " made at " + info.Created.UTC().Format(time.RFC3339Nano)
 }
 
-// covers reports whether pattern, which may have wildcards, matches subject, which has none.
+// covers reports whether a pattern of subjects matches a subject without wildcards.
 func covers(pattern, subject string) bool {
 	tokens, have := strings.Split(pattern, "."), strings.Split(subject, ".")
 	for i, token := range tokens {
@@ -185,7 +185,7 @@ func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Positi
 }
 
 // DeadLetter publishes letters to the subject of the dead letters. A stream must store that
-// subject. The server drops a letter that comes twice within the stream's window of duplicates.
+// subject. The server drops a repeated letter within the stream's duplicate window.
 func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
 	js, err := b.jetStream()
 	if err != nil {
@@ -237,7 +237,7 @@ func (b *Broker) CheckLetters(ctx context.Context) error {
 	return err
 }
 
-// Denied reports whether the server does not accept the user, or TLS is on one side only.
+// Denied reports whether the server refuses the user, or only one side uses TLS.
 func (b *Broker) Denied(err error) bool {
 	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked) ||
 		errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, nats.ErrSecureConnWanted)
@@ -250,7 +250,7 @@ func tooLarge(err error) bool {
 	return errors.Is(err, nats.ErrMaxPayload) || is && api.ErrorCode == exceedsMaximum
 }
 
-// plain replaces control characters, which a header cannot hold, by spaces.
+// plain replaces a control character, which a header cannot contain, by a space.
 func plain(r rune) rune {
 	if r < ' ' {
 		return ' '

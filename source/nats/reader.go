@@ -13,35 +13,35 @@ import (
 )
 
 const (
-	// waitMax is how long Next waits for a message before it checks the stream.
+	// waitMax bounds the wait of Next for a message; after it, Next checks the stream.
 	waitMax = time.Second
-	// pullMax bounds the messages of one request to the server. With a few thousand, the reader
-	// would often wait for the next answer.
+	// pullMax bounds the messages of one request to the server. With only a few thousand, the
+	// reader would often wait for the answer to the next request.
 	pullMax = 10_000
-	// readyMax bounds the messages that wait for Next.
+	// readyMax bounds the received messages that wait for Next.
 	readyMax = 2_000
-	// heartbeat is how often the server sends a sign of life, so that the reader notices a lost
-	// consumer.
+	// heartbeat is the interval at which the server sends heartbeats, by which the reader notices
+	// a lost consumer.
 	heartbeat = time.Second
-	// pullAnswerMax is how long the library waits for the server: two heartbeats, and some time to
-	// spare.
+	// pullAnswerMax bounds the library's wait for the server. It must be longer than two
+	// heartbeats.
 	pullAnswerMax = 3 * heartbeat
 )
 
-// reader reads with a consumer of its own. The consumer ends with the stream, so its
-// messages are those of the stream in which it was made.
+// reader reads through its own consumer. A consumer ends with its stream, so all messages are from
+// the stream in which it was created.
 type reader struct {
 	b        *Broker
 	identity string
 	stream   jetstream.Stream
 	consume  jetstream.ConsumeContext
 	messages chan jetstream.Msg // never closed; deliver blocks while it is full
-	buffered *source.Buffered   // of messages
+	buffered *source.Buffered   // bounds messages
 	failed   chan error
 	ended    chan struct{} // closed by Close
-	at       uint64        // the next sequence number of the stream to read
-	seen     uint64        // messages that the consumer has delivered
-	broken   error         // error of a message that follows the messages of the last Next
+	at       uint64        // next sequence number of the stream to read
+	seen     uint64        // number of messages that the consumer has delivered
+	broken   error         // error of the message after those that Next last returned
 }
 
 // Read returns a reader. It returns a *source.StalledError if messages at or above position from
@@ -78,14 +78,15 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, _ sou
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a consumer: %w", b.explain(err, asked))
 	}
-	// The stream may have been made anew before the consumer was made.
+	// Check again, because the stream may have been created again before the consumer was created.
 	if _, info, err = b.stream(ctx); err == nil {
 		err = r.judge(info)
 	}
 	if err != nil {
 		return nil, err
 	}
-	// A request with a smaller bound than a message and its headers would never get that message.
+	// The bound of a request must exceed any message with its headers; otherwise that message
+	// would never arrive.
 	pullBytes := max(source.FetchBytesMax, 2*int(b.payloadMax()))
 	r.consume, err = consumer.Consume(r.deliver, jetstream.PullMaxMessagesWithBytesLimit(pullMax, pullBytes),
 		jetstream.PullHeartbeat(heartbeat), jetstream.PullExpiry(10*heartbeat),
@@ -93,7 +94,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, _ sou
 			err = b.explain(err, time.Now().Add(-pullAnswerMax))
 			select {
 			case r.failed <- err:
-			default: // one is enough
+			default: // one error is enough
 			}
 		}))
 	if err != nil {
@@ -102,7 +103,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, _ sou
 	return r, nil
 }
 
-// The library calls deliver with one message at a time.
+// deliver buffers a message for Next. The library calls it for one message at a time.
 func (r *reader) deliver(m jetstream.Msg) {
 	if !r.buffered.Add(len(m.Data()), r.ended) {
 		return
@@ -113,8 +114,8 @@ func (r *reader) deliver(m jetstream.Msg) {
 	}
 }
 
-// judge returns a *source.StalledError if the stream was created anew, or has lost messages that
-// were not read.
+// judge returns a *source.StalledError if the stream was created again, or has lost unread
+// messages.
 func (r *reader) judge(info *jetstream.StreamInfo) error {
 	switch now := identity(info); {
 	case now != r.identity:
@@ -127,8 +128,8 @@ func (r *reader) judge(info *jetstream.StreamInfo) error {
 	return nil
 }
 
-// removed returns a *source.StalledError if the next message was removed. take cannot notice that
-// while no later message is delivered, because none exists or it is on its way.
+// removed returns a *source.StalledError if the next message was removed. The method take
+// notices a removal only when a later message arrives.
 func (r *reader) removed(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestMax)
 	defer cancel()
@@ -154,7 +155,7 @@ func (r *reader) lost(next uint64) error {
 	return source.Lost(source.Position{Lo: next}, "messages %d to %d were removed before they were read", r.at, next-1)
 }
 
-// Next returns messages, or none after a while.
+// Next returns messages, or none after waitMax.
 func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	var got source.Fetched
 	if r.broken != nil {
@@ -172,7 +173,8 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 			return got, err
 		}
 	case <-wait.C:
-		// Check the stream only if no message waits for Next: a message on its way is not lost.
+		// Check the stream only if no message waits in messages, because a waiting message is not
+		// lost.
 		if _, info, err := r.b.stream(ctx); err != nil {
 			return got, err
 		} else if len(r.messages) == 0 {
@@ -193,7 +195,7 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 			if r.broken = r.take(&got, m); r.broken == nil {
 				continue
 			}
-			// Return the messages before the failed one first, so that a seek past the lost
+			// First return the messages before the failed one, so that a seek past the lost
 			// messages does not skip them.
 		default:
 		}
@@ -203,8 +205,9 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	return got, nil
 }
 
-// take appends a message to got, if it is the next one.
-func (r *reader) take(got *source.Fetched, m jetstream.Msg) error {
+// take appends a message to fetched. It returns an error if another sequence number should be
+// next.
+func (r *reader) take(fetched *source.Fetched, m jetstream.Msg) error {
 	r.buffered.Remove(len(m.Data()))
 	meta, err := m.Metadata()
 	if err != nil {
@@ -219,13 +222,13 @@ func (r *reader) take(got *source.Fetched, m jetstream.Msg) error {
 	case seq > r.at:
 		return r.lost(seq)
 	}
-	got.Messages = append(got.Messages, source.Message{Position: source.Position{Lo: r.at}, Value: m.Data(), Time: meta.Timestamp})
+	fetched.Messages = append(fetched.Messages, source.Message{Position: source.Position{Lo: r.at}, Value: m.Data(), Time: meta.Timestamp})
 	r.at++
 	return nil
 }
 
-// Again returns the message at a sequence number that was read. JetStream skips no sequence
-// number, so a number without a message means that the message was removed.
+// Again returns the message at sequence number from. JetStream skips no sequence number, so a
+// missing message was removed.
 func (b *Broker) Again(ctx context.Context, _ uint32, from, _ source.Position, _ func()) (source.Again, error) {
 	stream, _, err := b.stream(ctx)
 	if err != nil {
@@ -244,7 +247,7 @@ func (b *Broker) Again(ctx context.Context, _ uint32, from, _ source.Position, _
 	return source.Again{Messages: []source.Message{{Position: from, Value: m.Data, Time: m.Time}}, Whole: true}, nil
 }
 
-// Commit does nothing: the consumer is gone with the reader.
+// Commit does nothing, because the consumer ends with the reader.
 func (r *reader) Commit(context.Context, source.Position) error { return nil }
 
 // Close ends the consumer.

@@ -1,12 +1,12 @@
 // Package postgres owns the connections to PostgreSQL, and reads its log for package source. It
-// reads messages of pg_logical_emit_message, which are an outbox without a table, or changes of
-// tables, as Debezium's envelopes.
+// reads messages of pg_logical_emit_message, or changes of tables, which it converts to Debezium
+// envelopes.
 //
-// It never creates a slot or a publication: the operator does. A slot keeps the log that was not
-// confirmed, so nothing is lost while no node reads. An abandoned slot fills the disk.
+// It never creates a slot or a publication; the operator does. A slot retains the log that was not
+// confirmed, so nothing is lost while no node reads. An abandoned slot fills the disk of
+// PostgreSQL.
 //
-// Invariant: it confirms a position to PostgreSQL only after package source has committed it: every
-// shard has passed it.
+// Invariant: it confirms a position to PostgreSQL only after every shard has passed it.
 package postgres
 
 import (
@@ -30,15 +30,17 @@ type Broker struct {
 
 	mu struct {
 		sync.Mutex
-		control *pgconn.PgConn // for queries; nil before it is used
-		// connects counts the connections for queries. compared is its value when Again last began.
+		control *pgconn.PgConn // connection for queries; nil before the first use
+		// connects counts the connections for queries. compared is the value of connects when
+		// Again last began.
 		connects, compared uint64
-		// asked is the system that Identity found last. Queries use no other system. The client
-		// tries the addresses of a DSN in turn, so the next connection may be to another server.
+		// asked is the database system that Identity found last. Queries fail on any other system.
+		// A new connection may reach another server, because the client tries the addresses of a
+		// DSN in turn.
 		asked string
-		read  string // the system whose log an open reader reads; empty for none
-		// unpublished is where a reader last began without finding the publication. published is
-		// where the log ended when that was first noticed.
+		read  string // system whose log an open reader reads; "" for none
+		// unpublished is the position at which a reader last began without finding the
+		// publication. published is the end of the log when that was first noticed.
 		unpublished, published source.Position
 	}
 }
@@ -72,16 +74,16 @@ func Open(cfg *source.Config, access source.Access) (*Broker, error) {
 	if cfg.Username != "" {
 		conn.User = cfg.Username
 	}
-	conn.Password = access.Password // even if it is "": pgconn took one from the environment or the home directory
+	conn.Password = access.Password // set it even if it is "", because pgconn may have taken a password from the environment or the home directory
 	if access.TLS != nil {
 		access.TLS.ServerName = conn.Host
 		conn.TLSConfig, conn.Fallbacks = access.TLS, nil
 	} else {
-		conn.SSLCertMode = "disable" // sends no certificate from the home directory
+		conn.SSLCertMode = "disable" // do not send a certificate from the home directory
 	}
 	conn.RuntimeParams["replication"] = "database"
 	conn.RuntimeParams["application_name"] = "countd " + cfg.Name
-	conn.RuntimeParams["client_min_messages"] = "warning" // see noticed; a role may have another setting
+	conn.RuntimeParams["client_min_messages"] = "warning" // the method noticed needs warnings, which the role's own setting may suppress
 	return &Broker{cfg: cfg, conn: conn}, nil
 }
 
@@ -98,10 +100,10 @@ func (b *Broker) closeLocked() error {
 	}
 	control := b.mu.control
 	b.mu.control = nil
-	return control.Close(context.Background()) // quick: it only sends a last message
+	return control.Close(context.Background()) // needs no timeout, because it only sends a last message
 }
 
-// query runs statements and returns the rows of the last one, as text. After an error the
+// query runs statements and returns the rows of the last one, with text values. After an error the
 // next call connects again.
 func (b *Broker) query(ctx context.Context, sql string) ([][][]byte, error) {
 	b.mu.Lock()
@@ -110,7 +112,7 @@ func (b *Broker) query(ctx context.Context, sql string) ([][][]byte, error) {
 		system, err := b.connectLocked(ctx)
 		if err == nil && b.mu.asked != "" && b.mu.asked != system {
 			err = source.Stalled("the server is another one by now: it was %s and is %s", b.mu.asked, system)
-			_ = b.closeLocked() // err says more
+			_ = b.closeLocked() // err already says why
 		}
 		if err != nil {
 			return nil, err
@@ -122,7 +124,7 @@ func (b *Broker) query(ctx context.Context, sql string) ([][][]byte, error) {
 func (b *Broker) queryLocked(ctx context.Context, sql string) ([][][]byte, error) {
 	results, err := b.mu.control.Exec(ctx, sql).ReadAll()
 	if err != nil {
-		_ = b.closeLocked() // err says more
+		_ = b.closeLocked() // err already says why
 		return nil, err
 	}
 	if len(results) == 0 {
@@ -131,7 +133,7 @@ func (b *Broker) queryLocked(ctx context.Context, sql string) ([][][]byte, error
 	return results[len(results)-1].Rows, nil
 }
 
-// connectLocked opens the connection for queries, and returns the system of its server.
+// connectLocked opens the connection for queries, and returns the database system of its server.
 func (b *Broker) connectLocked(ctx context.Context) (system string, err error) {
 	if b.mu.control, err = pgconn.ConnectConfig(ctx, b.conn); err != nil {
 		b.mu.control = nil
@@ -139,7 +141,7 @@ func (b *Broker) connectLocked(ctx context.Context) (system string, err error) {
 	}
 	b.mu.connects++
 	if system, err = identify(ctx, b.mu.control); err != nil {
-		_ = b.closeLocked() // err says more
+		_ = b.closeLocked() // err already says why
 	}
 	return system, err
 }
@@ -157,15 +159,15 @@ func identify(ctx context.Context, conn *pgconn.PgConn) (string, error) {
 	return fmt.Sprintf("system %s timeline %s", system[0], system[1]), nil
 }
 
-// ask returns the system that answers queries, and binds later queries to it. If an open reader
-// reads the log of another system, ask also returns that one.
+// ask returns the database system that answers queries, and binds later queries to it. If an open
+// reader reads the log of another system, ask also returns that system.
 func (b *Broker) ask(ctx context.Context) (asked, read string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.mu.control == nil {
 		asked, err = b.connectLocked(ctx)
 	} else if asked, err = identify(ctx, b.mu.control); err != nil {
-		_ = b.closeLocked() // err says more
+		_ = b.closeLocked() // err already says why
 	}
 	if err != nil {
 		return "", "", err
@@ -177,9 +179,9 @@ func (b *Broker) ask(ctx context.Context) (asked, read string, err error) {
 	return asked, b.mu.read, nil
 }
 
-// publishedAt returns a position where the publication exists, for a reader that began at start and
-// did not find the publication there. As long as start stays the same, it returns the end that the
-// first call named, so that the reason of the stall does not change.
+// publishedAt returns a position at which the publication exists, for a reader that did not find
+// it at start. It returns end, the end of the log. For the same start, a later call returns the
+// end of the first call, so that the stall's reason does not change.
 func (b *Broker) publishedAt(start, end source.Position) source.Position {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -189,15 +191,15 @@ func (b *Broker) publishedAt(start, end source.Position) source.Position {
 	return b.mu.published
 }
 
-// setCompared records the connection on which Again compares.
+// setCompared records the connection for queries at the beginning of Again.
 func (b *Broker) setCompared() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.compared = b.mu.connects
 }
 
-// stillCompared returns an error if the connection for queries is not the one on which Again
-// compared. The server may have restarted between, and lost the end of its log.
+// stillCompared returns an error if the connection for queries was replaced since Again began. The
+// server may have restarted, and lost the end of its log.
 func (b *Broker) stillCompared() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -207,15 +209,15 @@ func (b *Broker) stillCompared() error {
 	return nil
 }
 
-// setRead sets the system whose log is read; empty for none.
+// setRead sets the system whose log is read; "" for none.
 func (b *Broker) setRead(system string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.mu.read = system
 }
 
-// row runs a query and returns its first row, which must have at least that many columns. It
-// returns nil if there is no row.
+// row runs a query and returns its first row, or nil if there is no row. A row with fewer columns
+// is an error.
 func (b *Broker) row(ctx context.Context, columns int, sql string) ([][]byte, error) {
 	rows, err := b.query(ctx, sql)
 	if err != nil || len(rows) == 0 {
@@ -227,8 +229,8 @@ func (b *Broker) row(ctx context.Context, columns int, sql string) ([][]byte, er
 	return rows[0], nil
 }
 
-// Identity returns the database system, its timeline and the slot. If the log is read from another
-// server than the one that answers queries, it names both systems.
+// Identity returns the database system, its timeline and the slot. If a reader reads the log of
+// another system than the one that answers queries, Identity returns both systems.
 func (b *Broker) Identity(ctx context.Context) (string, error) {
 	asked, read, err := b.ask(ctx)
 	if err != nil {
@@ -246,11 +248,12 @@ func (b *Broker) Identity(ctx context.Context) (string, error) {
 	return asked + " slot " + b.cfg.Slot, nil
 }
 
-// published returns a *source.StalledError if the publication is missing or lacks the tables to
-// read. It does so too if the source would read its dead letters, each of which would be another
-// bad message.
+// published returns a *source.StalledError if the publication is missing or has no table to read.
+// It also does so if the publication contains the dead-letter table, because each dead letter
+// would then become another bad message.
 func (b *Broker) published(ctx context.Context) error {
-	// to_regclass fails for a schema that the user may not use, so call it for no other table.
+	// Call to_regclass only for the dead-letter table, because it fails for a schema that the user
+	// may not use.
 	found, err := b.row(ctx, 2, "SELECT p.puballtables OR EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"+
 		" JOIN pg_publication_tables t ON t.schemaname = n.nspname AND t.tablename = c.relname"+
 		" WHERE c.oid = to_regclass('"+b.cfg.DeadLetters+"') AND t.pubname = p.pubname)"+
@@ -268,7 +271,7 @@ func (b *Broker) published(ctx context.Context) error {
 	return nil
 }
 
-// confirmed returns the position that the slot has passed.
+// confirmed returns the position up to which the slot is confirmed.
 func (b *Broker) confirmed(ctx context.Context) (source.Position, error) {
 	slot, err := b.row(ctx, 4, "SELECT plugin, coalesce(database = current_database(), false), coalesce(wal_status, ''), coalesce(confirmed_flush_lsn, '0/0')"+
 		" FROM pg_replication_slots WHERE slot_name = '"+b.cfg.Slot+"'")
@@ -290,7 +293,7 @@ func (b *Broker) confirmed(ctx context.Context) (source.Position, error) {
 // Partitions returns partition 0.
 func (b *Broker) Partitions(context.Context) ([]uint32, error) { return []uint32{0}, nil }
 
-// Bounds returns the position that the slot has passed, and the end of the log.
+// Bounds returns the confirmed position of the slot, and the end of the log.
 func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Position, err error) {
 	if first, err = b.confirmed(ctx); err != nil {
 		return first, end, err
@@ -306,8 +309,8 @@ func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Positi
 	return first, end, err
 }
 
-// DeadLetter inserts letters into the table of dead letters. It creates a missing table. The table
-// keeps one copy of a letter that comes twice.
+// DeadLetter inserts letters into the table of dead letters, and creates the table if it is
+// missing. The table keeps one copy of a letter that is written twice.
 func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
 	table := b.cfg.DeadLetters
 	// IF NOT EXISTS needs the right to create tables even if the table exists.
@@ -317,7 +320,7 @@ func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error 
 			" reason text NOT NULL, op text NOT NULL, message bytea NOT NULL, at timestamptz NOT NULL DEFAULT now())")
 	}
 	if err == nil {
-		err = b.published(ctx) // a publication of a whole schema contains the new table
+		err = b.published(ctx) // check again, because a publication of a whole schema contains the new table
 	}
 	if err != nil {
 		return err
@@ -358,19 +361,19 @@ func (b *Broker) CheckLetters(ctx context.Context) error {
 	return err
 }
 
-// passing lists the classes and codes of SQLSTATE that pass by themselves. In order: the connection
-// broke, the transaction must be repeated, resources lack, an administrator restarts the server,
-// another node still reads the slot.
+// passing lists the classes and codes of SQLSTATE for conditions that disappear by themselves. In
+// order: the connection broke, the transaction must be repeated, resources are short, an
+// administrator restarts the server, another node still reads the slot.
 var passing = []string{"08", "40", "53", "57", "55006"}
 
-// Denied reports whether the server refused a statement for a reason that does not pass by itself,
-// such as an unknown user.
+// Denied reports whether the server refused a statement for a lasting reason, such as an unknown
+// user.
 func (b *Broker) Denied(err error) bool {
 	of, is := errors.AsType[*pgconn.PgError](err)
 	return is && !slices.ContainsFunc(passing, func(code string) bool { return strings.HasPrefix(of.Code, code) })
 }
 
-// literal returns an SQL expression for a text. Nothing in the text can end the expression.
+// literal returns an SQL expression for a text. No content of the text can end the expression.
 func literal(text string) string {
 	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "?")
 	return "convert_from('\\x" + hex.EncodeToString([]byte(text)) + "', 'UTF8')"

@@ -14,15 +14,15 @@ import (
 // epoch is time zero of PostgreSQL.
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// decoder decodes messages of pgoutput, version 1. The number of a message counts all changes and
-// messages of its transaction, whatever the source selects. So it is the same each time that the
+// decoder decodes messages of pgoutput, version 1. Positions count all changes and messages of a
+// transaction, even those that the source does not read. So they are the same each time that the
 // transaction is decoded.
 type decoder struct {
-	prefix    string // of the messages to read; empty to read changes of tables
+	prefix    string // prefix of the messages to read; empty to read changes of tables
 	relations map[uint32]relation
-	compares  bool // skips messages outside of transactions and does not stall; see message
+	compares  bool // skip messages outside of transactions instead of stalling; see message
 
-	inside bool // whether a transaction is open
+	inside bool // a transaction is open
 	commit uint64
 	number uint64
 	time   time.Time
@@ -39,7 +39,7 @@ type column struct {
 	oid  uint32
 }
 
-// The types whose text is JSON already.
+// Values of these types are JSON numbers as text.
 var plainTypes = map[uint32]bool{20: true, 21: true, 23: true, 26: true} // int8, int2, int4, oid
 
 const boolType = 16
@@ -79,8 +79,8 @@ func (f *fields) text() string {
 	return out
 }
 
-// decode decodes one message. It returns an empty item for one that has neither a message nor a new
-// position for the source.
+// decode decodes one message of pgoutput. It returns an empty item if the pgoutput message
+// contains no message for the source and no new position.
 func (d *decoder) decode(data []byte) (item, error) {
 	f := &fields{data: data}
 	var out item
@@ -100,7 +100,7 @@ func (d *decoder) decode(data []byte) (item, error) {
 		out, err = d.message(f)
 	case 'I', 'U', 'D', 'T':
 		out, err = d.change(kind, f)
-	case 'Y', 'O': // a type; an origin
+	case 'Y', 'O': // type and origin messages, which are ignored
 	default:
 		return out, fmt.Errorf("pgoutput sent %q, which is not of version 1", kind)
 	}
@@ -110,8 +110,8 @@ func (d *decoder) decode(data []byte) (item, error) {
 	return out, err
 }
 
-// position returns the position of the next message or change of the transaction, and
-// counts it.
+// position returns the position of the next message or change of the transaction, and increments
+// the number.
 func (d *decoder) position() source.Position {
 	p := source.Position{Hi: d.commit, Lo: d.number}
 	d.number++
@@ -135,9 +135,9 @@ func (d *decoder) relation(f *fields) {
 }
 
 // message decodes a message of pg_logical_emit_message. A message outside of a transaction has no
-// exact position. PostgreSQL sends the end of its record, but a stream that begins after the
-// record's start leaves the message out. So such a message stalls the source before its position. A
-// stream that begins at the record's end has everything later.
+// exact position. PostgreSQL sends the end of its record, but a stream that begins after the start
+// of the record lacks the message. So such a message stalls the source before its position. A
+// stream that begins at the end of the record has all later messages.
 func (d *decoder) message(f *fields) (item, error) {
 	transactional := f.u8() == 1
 	lsn := f.u64()
@@ -160,7 +160,7 @@ func (d *decoder) message(f *fields) (item, error) {
 	return item{source.Message{Position: p, Value: bytes.Clone(content), Time: d.time, Key: d.xid}, true, next}, nil
 }
 
-// change decodes a change of a table into an envelope of Debezium.
+// change converts a change of a table to a Debezium envelope.
 func (d *decoder) change(kind byte, f *fields) (item, error) {
 	p := d.position()
 	if d.prefix != "" {
@@ -189,13 +189,13 @@ func (d *decoder) change(kind byte, f *fields) (item, error) {
 	if err != nil {
 		return item{}, err
 	}
-	// The spelling of a value depends on settings of the server, such as its time zone. So Derived
-	// is set.
+	// Derived is set, because the text of a value depends on settings of the server, such as its
+	// time zone.
 	return item{source.Message{Position: p, Value: text, Time: d.time, Key: d.xid, Derived: true}, true, source.Position{Hi: p.Hi, Lo: p.Lo + 1}}, nil
 }
 
-// row decodes a row. If whole is false, the row has only its key: PostgreSQL sends the other columns as
-// null, and row leaves them out.
+// row decodes a row. If whole is false, the row has only its key columns. PostgreSQL sends the
+// others as null, and row omits them.
 func (r relation) row(f *fields, whole bool) map[string]any {
 	row := map[string]any{}
 	for i := range int(f.u16()) {
@@ -209,7 +209,7 @@ func (r relation) row(f *fields, whole bool) map[string]any {
 			if i < len(r.columns) {
 				value = r.columns[i].value(f.take(int(f.u32())))
 			}
-		default: // a long value that did not change is not in the log
+		default: // an unchanged long value, which is not in the log
 			continue
 		}
 		if f.bad || i >= len(r.columns) {
@@ -221,7 +221,7 @@ func (r relation) row(f *fields, whole bool) map[string]any {
 	return row
 }
 
-// value converts a column's text to a JSON value.
+// value converts the text of a column to a JSON value.
 func (c column) value(text []byte) any {
 	switch {
 	case plainTypes[c.oid] && json.Valid(text):

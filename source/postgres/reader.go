@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -15,19 +16,20 @@ import (
 )
 
 const (
-	// waitMax is how long Next waits for a message.
+	// waitMax bounds the wait of Next for a message.
 	waitMax = time.Second
 	// pendingMax bounds the messages that wait in memory.
 	pendingMax = 2_000
-	// slotFreeEvery is how often Again checks whether the server has released the slot.
+	// slotFreeEvery is the interval at which Again checks whether the server has released the
+	// slot.
 	slotFreeEvery = 10 * time.Millisecond
-	// askEvery is how often Again asks how far the server has come. Each answer counts as progress.
-	// Again also uses the connection for queries that often, so that no timeout of the server
-	// closes it. Read refuses to begin if that connection was replaced.
+	// askEvery is the interval at which Again requests the server's position in the log. Each
+	// answer counts as progress. Again then also uses the connection for queries, so that no
+	// timeout of the server closes it. Read refuses to begin if that connection was replaced.
 	askEvery = 100 * time.Millisecond
 )
 
-// item is what the receiving goroutine sends to Next: a message, or only a new position.
+// item is a message, or only a new position, on its way from the receiving goroutine to Next.
 type item struct {
 	message source.Message
 	has     bool
@@ -40,22 +42,24 @@ type reader struct {
 	conn   *pgconn.PgConn
 	dec    decoder
 	items  chan item
-	holds  *source.Buffered // of items
+	holds  *source.Buffered // bounds the items
 	ended  chan struct{}
-	err    error // of the goroutine; valid once items is closed
+	err    error // error of the goroutine; set before items is closed
 	cancel context.CancelFunc
 	b      *Broker
 	from   source.Position
-	next   source.Position // the position that Next returns
-	heard  func()          // called at each message of the server
+	next   source.Position // position that Next returns
+	heard  func()          // called for each message of the server
+	asked  atomic.Bool     // Next has requested an answer, and the server has sent nothing since
 
 	mu struct {
 		sync.Mutex
-		confirmed uint64 // the position last confirmed to the server; mu also guards writes to conn
+		confirmed uint64 // position last confirmed to the server; mu also guards writes to conn
 	}
 }
 
-// Read returns a reader. It returns a *source.StalledError if the slot has passed position from.
+// Read returns a reader. It returns a *source.StalledError if position from is below the slot's
+// confirmed position.
 func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, found source.Mark) (source.Reader, error) {
 	r, err := b.read(ctx, from, found, false, func() {})
 	if err != nil {
@@ -74,7 +78,7 @@ func (b *Broker) read(ctx context.Context, from source.Position, found source.Ma
 		err = startReplication(ctx, conn, b.cfg, from)
 	}
 	var confirmed source.Position
-	if err == nil { // this reader holds the slot now, so nobody else moves it
+	if err == nil { // this reader holds the slot now, so no other reader moves it
 		confirmed, err = b.confirmed(ctx)
 	}
 	if err == nil && from.Hi < confirmed.Hi {
@@ -84,7 +88,7 @@ func (b *Broker) read(ctx context.Context, from source.Position, found source.Ma
 		err = b.stillCompared()
 	}
 	if err != nil {
-		_ = conn.Close(ctx) // err says more
+		_ = conn.Close(ctx) // err already says why
 		return nil, err
 	}
 	b.setRead(system)
@@ -106,8 +110,8 @@ func (b *Broker) read(ctx context.Context, from source.Position, found source.Ma
 	return r, nil
 }
 
-// Again returns the messages from one position up to another. It leaves out what the slot has
-// passed: the source had confirmed that. It returns once the slot is free again.
+// Again returns the messages from one position up to another, without those below the slot's
+// confirmed position. It returns only after the slot is free again.
 func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position, progress func()) (source.Again, error) {
 	confirmed, err := b.confirmed(ctx)
 	b.setCompared()
@@ -126,7 +130,7 @@ func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position, 
 	for at := from; at.Less(to) && len(again.Messages) < 2; {
 		if time.Since(asked) > askEvery {
 			if _, err = b.confirmed(ctx); err == nil {
-				err = r.Commit(ctx, source.Position{}) // the server answers how far it has come
+				err = r.Commit(ctx, source.Position{}) // requests the server's position in the log
 			}
 			asked = time.Now()
 		}
@@ -144,7 +148,7 @@ func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position, 
 		}
 		at = got.Next
 	}
-	_ = r.Close() // after an error the messages are still valid
+	_ = r.Close() // ignore the error, because the messages are valid anyway
 	for err == nil {
 		active, failed := b.row(ctx, 1, "SELECT active FROM pg_replication_slots WHERE slot_name = '"+b.cfg.Slot+"'")
 		if failed != nil || active == nil || string(active[0]) == "f" {
@@ -183,7 +187,8 @@ func startReplication(ctx context.Context, conn *pgconn.PgConn, cfg *source.Conf
 	}
 }
 
-// receive sends what the server sends to Next, until life ends or there is an error.
+// receive decodes messages of the server and passes them to Next, until life ends or an error
+// occurs.
 func (r *reader) receive(life context.Context) {
 	defer close(r.ended)
 	defer close(r.items)
@@ -194,6 +199,7 @@ func (r *reader) receive(life context.Context) {
 			return
 		}
 		r.heard()
+		r.asked.Store(false)
 		switch m := m.(type) {
 		case *pgproto3.CopyData:
 			err = r.received(life, m.Data)
@@ -211,12 +217,12 @@ func (r *reader) receive(life context.Context) {
 	}
 }
 
-// errSkipped is returned if the server leaves out changes of tables, because the publication was
-// missing at that place of the log.
+// errSkipped is returned if the server omits changes of tables, because the publication did not
+// exist at that place of the log.
 var errSkipped = errors.New("the server skips changes: the publication was not there")
 
-// noticed returns errSkipped for the warning that PostgreSQL 18 sends in place of an error. In the
-// stream, the server sends no other warning of this class.
+// noticed returns errSkipped for the warning that PostgreSQL 18 sends instead of an error. The
+// server sends no other warning of this class in the stream.
 func (r *reader) noticed(m *pgproto3.NoticeResponse) error {
 	const notInPrerequisiteState = "55000"
 	if m.Code == notInPrerequisiteState && r.dec.prefix == "" {
@@ -251,10 +257,10 @@ func (r *reader) received(life context.Context, data []byte) error {
 	return errors.New("a message of the stream that is neither w nor k")
 }
 
-// hand sends an item to Next, unless it is empty.
+// hand passes an item to Next, unless it is empty.
 func (r *reader) hand(life context.Context, i item) error {
 	if i.has && i.message.Position.Less(r.from) {
-		i.has, i.message = false, source.Message{} // the server resends the whole transaction, even if from lies inside it
+		i.has, i.message = false, source.Message{} // drop it: the server resends the whole transaction, even if from is inside it
 	}
 	if !i.has && i.next == (source.Position{}) {
 		return nil
@@ -270,7 +276,8 @@ func (r *reader) hand(life context.Context, i item) error {
 	}
 }
 
-// Next returns messages, or none after a while.
+// Next returns messages, or none after waitMax. In that case it requests an answer of the server,
+// because a connection may break silently.
 func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	got := source.Fetched{Left: -1}
 	wait := time.NewTimer(waitMax)
@@ -284,6 +291,11 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 		}
 		r.take(&got, i)
 	case <-wait.C:
+		if got.Silent = r.asked.Swap(true); !got.Silent {
+			if err := r.confirm(0, 1); err != nil {
+				return got, err
+			}
+		}
 	}
 	for bytes := got.Bytes(); len(got.Messages) < limit && bytes < source.FetchBytesMax; {
 		select {
@@ -311,13 +323,13 @@ func (r *reader) take(got *source.Fetched, i item) {
 	}
 }
 
-// Commit tells the server which part of the log it may remove. Transactions that committed at p or
-// later will be sent again. Commit also asks how far the server has come, so that Next moves past
-// parts of the log without messages.
+// Commit tells the server that it may remove the log below p. The server will send transactions
+// that committed at p or later again. Commit also requests the server's position, so that Next
+// moves past parts of the log without messages.
 func (r *reader) Commit(_ context.Context, p source.Position) error { return r.confirm(p.Hi, 1) }
 
 // explain returns a *source.StalledError if the server did not find the publication. The server
-// searches for it as of the place in the log that it decodes, not as of now.
+// looks for a publication that existed at the decoded place of the log, not now.
 func (r *reader) explain(ctx context.Context, err error) error {
 	const undefinedObject = "42704"
 	if of, is := errors.AsType[*pgconn.PgError](err); !errors.Is(err, errSkipped) && (!is || of.Code != undefinedObject) {

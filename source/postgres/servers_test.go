@@ -3,8 +3,10 @@ package postgres
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -133,6 +135,41 @@ func TestRestartAfterComparing(t *testing.T) {
 	}
 }
 
+// A server that sends nothing, although it was asked, is silent until it sends something. A server with nothing to send
+// is not.
+func TestSilentServer(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	q := db.queue(t, "silent", "countd", outbox)
+	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
+	_, end, err := b.Bounds(t.Context(), 0)
+	must.Do(t, err)
+	r, err := b.Read(t.Context(), 0, end, source.Mark{})
+	must.Do(t, err)
+	defer r.Close()
+	next := func() source.Fetched {
+		got, err := r.Next(t.Context(), 10)
+		must.Do(t, err)
+		return got
+	}
+	for range 5 {
+		if next().Silent {
+			t.Fatal("a server without messages is silent")
+		}
+	}
+	var pid int
+	db.do(t, func(c *pgx.Conn) error {
+		return c.QueryRow(t.Context(), "SELECT active_pid FROM pg_replication_slots WHERE slot_name = 'silent'").Scan(&pid)
+	})
+	must.Do(t, syscall.Kill(pid, syscall.SIGSTOP))
+	defer syscall.Kill(pid, syscall.SIGCONT)
+	must.Become(t, "it is silent", func() bool { return next().Silent })
+	must.Do(t, syscall.Kill(pid, syscall.SIGCONT))
+	must.Become(t, "it is heard again", func() bool { return !next().Silent })
+	q.Write(t, brokertest.Like(1, 1))
+	must.Become(t, "a message comes", func() bool { return len(next().Messages) == 1 })
+}
+
 // A long open transaction makes the comparison read a lot. The comparison reports progress
 // meanwhile.
 func TestLongComparison(t *testing.T) {
@@ -182,6 +219,7 @@ func TestSkippedPublication(t *testing.T) {
 			from: source.Position{Hi: 1}, next: source.Position{Hi: 1}, heard: func() {},
 		}
 		go r.receive(t.Context())
+		go func() { _, _ = io.Copy(io.Discard, there) }() // what Next asks
 		keepalive := func(end byte) *pgproto3.CopyData {
 			return &pgproto3.CopyData{Data: append([]byte{'k', 0, 0, 0, 0, 0, 0, 0, end}, make([]byte, 9)...)}
 		}

@@ -8,11 +8,10 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// answerBytesMax bounds one answer of Redis. The smallest answer about a stream has up
-// to five entries: the first and the last, two that are compared, and one that is read.
+// answerBytesMax bounds one answer of Redis. Even the smallest answer about a stream may have five
+// entries: the first, the last, two to compare and one to read.
 const answerBytesMax = 6 * source.MessageBytesMax
 
-// errAnswer is returned by a connection whose answer is over answerBytesMax.
 var errAnswer = errors.New("an answer of Redis is too large")
 
 // bounded returns a dialer whose connections fail if an answer exceeds answerBytesMax. Redis itself
@@ -27,8 +26,8 @@ func bounded(dial func(ctx context.Context, network, addr string) (net.Conn, err
 	}
 }
 
-// boundedConn is a connection that the client uses for one request after another: it writes one, and then
-// reads the whole answer.
+// boundedConn is a connection on which the client writes a request and reads its whole answer
+// before it writes the next request.
 type boundedConn struct {
 	net.Conn
 	left int

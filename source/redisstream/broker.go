@@ -1,9 +1,9 @@
 // Package redisstream reads a Redis stream for package source.
 //
-// A stream has no identity and forgets silently: a trim removes entries that nobody has read. So a
-// source keeps a consumer group in the stream. The name of the group has a random part, so a new
-// stream does not have the same group. The group's count of read entries shows whether a trim
-// removed unread entries.
+// A stream has no identity, and a trim silently removes unread entries. So a source creates a
+// consumer group in the stream. The name of the group has a random part, so that a stream created
+// anew lacks the group. The group's count of read entries shows whether a trim removed unread
+// entries.
 package redisstream
 
 import (
@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -64,8 +65,8 @@ func Quiet() { logging.Disable() }
 // Close closes the connections.
 func (b *Broker) Close() error { return b.client.Close() }
 
-// findGroup returns the name of the source's consumer group. It creates a missing group. Two nodes
-// that run it at the same time get the same name.
+// findGroup returns the name of the source's consumer group. It creates a missing group. It is
+// atomic, so two nodes that run it at the same time get the same name.
 var findGroup = redis.NewScript(`
 if redis.call('EXISTS', KEYS[1]) == 0 then return false end
 for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
@@ -90,11 +91,11 @@ func (b *Broker) missing() error { return source.Stalled("stream %s is missing",
 // Partitions returns partition 0.
 func (b *Broker) Partitions(context.Context) ([]uint32, error) { return []uint32{0}, nil }
 
-// Bounds returns the position of the first entry, and the one after the last.
+// Bounds returns the position of the first entry, and the position after the last entry.
 func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Position, err error) {
 	info, err := b.client.XInfoStream(ctx, b.cfg.Key).Result()
 	if err != nil {
-		return first, end, b.explain(err)
+		return first, end, b.explain(ctx, err)
 	}
 	if end, err = parse(info.LastGeneratedID); err != nil {
 		return first, end, err
@@ -107,19 +108,23 @@ func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Positi
 	return first, end, err
 }
 
-// explain returns a *source.StalledError for a missing stream, or one whose entries are too large.
-func (b *Broker) explain(err error) error {
+// explain returns a *source.StalledError if the stream is missing or its entries are too large. If
+// an answer did not arrive in time and ctx has not ended, its error says how to allow more time.
+func (b *Broker) explain(ctx context.Context, err error) error {
 	if errors.Is(err, errAnswer) {
 		return source.Stalled("stream %s has entries that are too large: an answer of Redis with up to five of them is over %d MiB", b.cfg.Key, answerBytesMax>>20)
 	}
 	if err != nil && strings.Contains(err.Error(), "no such key") {
 		return b.missing()
 	}
+	if end, bounded := ctx.Deadline(); errors.Is(err, os.ErrDeadlineExceeded) && (!bounded || time.Now().Before(end)) {
+		return fmt.Errorf("no whole answer of Redis arrived in time, which read_timeout in addr sets: %w", err)
+	}
 	return err
 }
 
-// DeadLetter appends letters to the stream of dead letters. If a node ends before Redis answers, a
-// letter may be there twice. Its source, partition and position identify it.
+// DeadLetter appends letters to the stream of dead letters. If this node ends before Redis
+// answers, a letter may be written twice. Its source, partition and position identify it.
 func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
 	for part := range source.LetterBatches(letters, letterBatchBytes) {
 		if err := b.add(ctx, part); err != nil {
@@ -150,19 +155,19 @@ func (b *Broker) add(ctx context.Context, letters []source.Letter) error {
 	return err
 }
 
-// Denied reports whether the server does not accept the user, or does not permit a command.
+// Denied reports whether the server refuses the user or a command.
 func (b *Broker) Denied(err error) bool {
 	if redis.IsAuthError(err) {
 		return true
 	}
-	// For a refused script, Redis gives only these texts: one of version 7.0, and one of later
+	// A refused script has no error type, only a text: one in version 7.0, and another in later
 	// versions.
 	return slices.ContainsFunc([]string{"NOPERM", "user executing the script can't run", "ACL failure in script"}, func(words string) bool {
 		return err != nil && strings.Contains(err.Error(), words)
 	})
 }
 
-// parse parses the id of an entry.
+// parse converts the id of an entry to a position.
 func parse(id string) (source.Position, error) {
 	ms, seq, ok := strings.Cut(id, "-")
 	hi, err1 := strconv.ParseUint(ms, 10, 64)
@@ -173,7 +178,7 @@ func parse(id string) (source.Position, error) {
 	return source.Position{Hi: hi, Lo: lo}, nil
 }
 
-// format returns the id at a position.
+// format converts a position to the id of an entry.
 func format(p source.Position) string {
 	return strconv.FormatUint(p.Hi, 10) + "-" + strconv.FormatUint(p.Lo, 10)
 }

@@ -16,16 +16,17 @@ import (
 )
 
 const (
-	// waitMax is how long Next waits for an entry.
+	// waitMax bounds the wait of Next for an entry.
 	waitMax = 500 * time.Millisecond
-	// countFirst is how many entries the first fetch requests, because their size is not known.
+	// countFirst is the number of entries that the first fetch requests. It is small, because the
+	// size of entries is unknown.
 	countFirst = 16
 )
 
 // endsMax bounds reader.mu.ends, which grows by one with each fetch until the next Commit.
 const endsMax = 10_000
 
-// end is a position that a reader has reached.
+// end is a position that a reader has reached, with the count for the consumer group.
 type end struct {
 	at    source.Position
 	added int64 // number of entries that were ever added below the position
@@ -35,23 +36,24 @@ type end struct {
 // show whether entries were removed between two reads. Only Commit may be called during a read.
 type reader struct {
 	b     *Broker
-	group string          // consumer group of the stream, missing if the stream was made anew
-	next  source.Position // the next position to read
-	// added is the number of entries that were ever added below next. It is valid if counted is
-	// set.
+	group string          // name of the consumer group, which is missing if the stream was created again
+	next  source.Position // next position to read
+	// added is the number of entries ever added below next; valid only if counted is set.
 	added   int64
 	counted bool
-	// count is how many entries the next fetch requests. They have at most FetchBytesMax bytes together, if they
-	// are as large as those of the last fetch. It grows slowly, because fewer may be all that arrive in time.
+	// count is the number of entries that the next fetch requests. It assumes entries as large as
+	// those of the last fetch, with FetchBytesMax bytes together. It grows slowly, because more
+	// entries may not arrive in time.
 	count int
-	// last is the mark of the highest entry that was read, or that the caller of Read found. Each
-	// read compares it, because a stream may be replaced at any time: by a restored or promoted
-	// server behind a new connection, or by RESTORE, COPY or RENAME.
+	// last is the mark of the highest entry that was read, or the parameter found of Read. Each
+	// read compares it with the stream, because the stream may be replaced at any time. A new
+	// connection may reach a restored or promoted server, or a command such as RESTORE, COPY or
+	// RENAME may replace it.
 	last source.Mark
 
 	mu struct {
 		sync.Mutex
-		ends []end // ascending; none is below the last committed position
+		ends []end // ascending, beginning at the last committed position
 	}
 }
 
@@ -67,7 +69,7 @@ func (b *Broker) Read(ctx context.Context, _ uint32, from source.Position, found
 	return r, err
 }
 
-// Next returns entries, or none after a while.
+// Next returns entries, or none after waitMax.
 func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	got, err := r.read(ctx, limit)
 	if err != nil || len(got.Messages) > 0 {
@@ -78,20 +80,20 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 		if errors.Is(err, redis.Nil) {
 			err = nil
 		}
-		return got, r.b.explain(err)
+		return got, r.b.explain(ctx, err)
 	}
 	return r.read(ctx, limit)
 }
 
-// read returns at most limit entries and does not wait. If the answer is too large, or does not arrive within the
-// client's read timeout, read requests fewer entries.
+// read returns at most limit entries and does not wait for new ones. If the answer is too large,
+// or does not arrive within the client's read timeout, read requests fewer entries.
 func (r *reader) read(ctx context.Context, limit int) (source.Fetched, error) {
 	for {
 		count := min(limit, r.count)
 		got, err := r.fetch(ctx, count)
 		tooMuch := errors.Is(err, errAnswer) || errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() == nil
 		if !tooMuch || count <= 1 {
-			return got, r.b.explain(err)
+			return got, r.b.explain(ctx, err)
 		}
 		r.count = max(1, count/8)
 	}
@@ -104,7 +106,7 @@ func (r *reader) fetch(ctx context.Context, limit int) (source.Fetched, error) {
 	tx := r.b.client.TxPipeline()
 	stream, groups := tx.XInfoStream(ctx, key), tx.XInfoGroups(ctx, key)
 	entries := tx.XRead(ctx, &redis.XReadArgs{Streams: []string{key, format(before(r.next))}, Count: int64(max(limit, 1)), Block: -1})
-	from := r.next // without a last message, compare ignores the entries read from here
+	from := r.next // without a last entry, compare ignores what readTwo reads from here
 	if r.last.Exists() {
 		from = r.last.Position
 	}
@@ -118,7 +120,7 @@ func (r *reader) fetch(ctx context.Context, limit int) (source.Fetched, error) {
 		return got, err
 	}
 	if deleted != (source.Position{}) {
-		r.counted = false // unknown: which of the entries below deleted are gone
+		r.counted = false // it is unknown which entries below deleted are gone
 		next = slices.DeleteFunc(next, func(e redis.XMessage) bool {
 			p, err := parse(e.ID)
 			return err == nil && deleted.Less(p)
@@ -148,9 +150,9 @@ func (r *reader) fetch(ctx context.Context, limit int) (source.Fetched, error) {
 	return got, nil
 }
 
-// deleted returns the position of the last entry that was deleted at or above r.next, or zero if
-// none was. The reader returns the remaining entries below it before the source stalls, so that a
-// seek past the deleted entry skips none of them.
+// deleted returns the position of the last deleted entry at or above r.next, or zero if there is
+// none. The reader returns the remaining entries below it before the source stalls, so that a seek
+// past the deleted entry skips none of them.
 func (r *reader) deleted(stream *redis.XInfoStream) (source.Position, error) {
 	last, err := parse(stream.MaxDeletedEntryID)
 	if err != nil || stream.EntriesAdded < stream.Length {
@@ -162,20 +164,21 @@ func (r *reader) deleted(stream *redis.XInfoStream) (source.Position, error) {
 	return last, nil
 }
 
-// Again returns the entries from one id up to another. The highest id that was ever deleted
-// distinguishes a deleted entry from one that Redis has lost.
+// Again returns the entries from one position up to another. By the highest deleted id, it
+// distinguishes a deleted entry from a lost one.
 func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position, _ func()) (source.Again, error) {
 	tx := b.client.TxPipeline()
 	info := tx.XInfoStream(ctx, b.cfg.Key)
 	read := b.readTwo(ctx, tx, from)
 	if _, err := tx.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return source.Again{}, b.explain(executed(err, info, read))
+		return source.Again{}, b.explain(ctx, executed(err, info, read))
 	}
 	return b.between(info.Val(), entriesOf(read), from, to)
 }
 
-// readTwo adds to a transaction a read of the first two entries at or above a position: the marked one, and one that
-// may follow it below the position of a shard.
+// readTwo adds a read of the first two entries at or above a position to a transaction. The first
+// should be the entry of a mark. The second shows whether the stream has another entry below a
+// shard's position.
 func (b *Broker) readTwo(ctx context.Context, tx redis.Pipeliner, p source.Position) *redis.XStreamSliceCmd {
 	return tx.XRead(ctx, &redis.XReadArgs{Streams: []string{b.cfg.Key, format(before(p))}, Count: 2, Block: -1})
 }
@@ -188,7 +191,7 @@ func entriesOf(read *redis.XStreamSliceCmd) []redis.XMessage {
 	return nil
 }
 
-// between returns what a stream has from one position up to another. entries are the first two at or above from.
+// between returns the result of Again. entries are the first two at or above from.
 func (b *Broker) between(stream *redis.XInfoStream, entries []redis.XMessage, from, to source.Position) (source.Again, error) {
 	var again source.Again
 	for _, e := range entries {
@@ -212,7 +215,8 @@ func (b *Broker) between(stream *redis.XInfoStream, entries []redis.XMessage, fr
 	return again, err
 }
 
-// executed returns why a transaction failed: the error of a refused command has the reason.
+// executed returns the error of a failed transaction. If a command was refused, only the error of
+// that command has the reason.
 func executed(err error, commands ...redis.Cmder) error {
 	for _, of := range commands {
 		if redis.IsExecAbortError(err) && of.Err() != nil {
@@ -222,8 +226,8 @@ func executed(err error, commands ...redis.Cmder) error {
 	return err
 }
 
-// judge returns a *source.StalledError if an entry at or above r.next was lost or trimmed.
-// fetch handles deleted entries.
+// judge returns a *source.StalledError if an entry at or above r.next was lost or trimmed; fetch
+// handles deleted entries. It sets r.added if the counters allow that.
 func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, deleted source.Position) error {
 	i := slices.IndexFunc(groups, func(g redis.XInfoGroup) bool { return g.Name == r.group })
 	if i < 0 {
@@ -238,37 +242,40 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, del
 		return source.Truncated(after(last), "position %s is beyond the last entry, %s: the stream lost entries; seek to go on", at, format(last))
 	}
 	if deleted != (source.Position{}) {
-		return nil // fetch stalls once it has returned the entries below deleted
+		return nil // fetch stalls after it has returned the entries below deleted
 	}
-	left := after(last) // the first that is left
+	left := after(last) // position of the first remaining entry
 	if stream.Length > 0 {
-		if left, err = parse(stream.FirstEntry.ID); err != nil || !at.Less(left) {
-			return err // no entry from position at on was trimmed
+		if left, err = parse(stream.FirstEntry.ID); err != nil {
+			return err
 		}
 	}
-	if after(last) == at {
-		return nil // everything was read
-	}
-	// All remaining entries are above at. Find out whether a trim removed entries between at and
-	// left.
-	if !r.counted {
-		g := groups[i]
-		if g.LastDeliveredID == format(before(at)) && g.EntriesRead > 0 {
+	if g := groups[i]; !r.counted {
+		switch {
+		case left == at: // exactly the removed entries are below at
+			r.added, r.counted = stream.EntriesAdded-stream.Length, true
+		case g.LastDeliveredID == format(before(at)) && g.EntriesRead > 0:
 			r.added, r.counted = g.EntriesRead, true
-		} else if stream.EntriesAdded == stream.Length {
-			r.added, r.counted = 0, true // nothing was ever removed
-		} else {
-			return source.Lost(left, "entries from position %s up to %s may have been trimmed before they were read", at, stream.FirstEntry.ID)
 		}
+	}
+	if !at.Less(left) || after(last) == at {
+		return nil // no entry at or above at was trimmed, or everything was read
+	}
+	// All remaining entries are above at. Did a trim remove entries between at and left?
+	if !r.counted {
+		if stream.EntriesAdded != stream.Length {
+			return source.Lost(left, "entries from position %s up to %s may have been trimmed before they were read", at, left)
+		}
+		r.added, r.counted = 0, true // no entry was ever removed
 	}
 	if lost := stream.EntriesAdded - r.added - stream.Length; lost != 0 {
-		return source.Lost(left, "%d entries from position %s up to %s were trimmed before they were read", lost, at, stream.FirstEntry.ID)
+		return source.Lost(left, "%d entries from position %s up to %s were trimmed before they were read", lost, at, left)
 	}
 	return nil
 }
 
-// compare returns a *source.StalledError if the stream no longer has the last entry that was read, or has another
-// between that one and r.next. entries are the first two at or above the last one.
+// compare returns a *source.StalledError if the stream lacks the entry r.last, or has another
+// entry between r.last and r.next. entries are the first two at or above the position of r.last.
 func (r *reader) compare(stream *redis.XInfoStream, entries []redis.XMessage) error {
 	last := r.last
 	if !last.Exists() {
@@ -283,14 +290,14 @@ func (r *reader) compare(stream *redis.XInfoStream, entries []redis.XMessage) er
 		return err
 	}
 	if how := again.Differs(last); how != "" {
-		return source.Stalled("entry %s, the last one read, %s: the stream lost entries and has others in their place; seek to go on", format(last.Position), how)
+		return source.Replaced("entry %s, the last one read, %s", format(last.Position), how)
 	}
 	return nil
 }
 
-// take appends entries to got and moves r.next past them.
-func (r *reader) take(got *source.Fetched, entries []redis.XMessage) error {
-	got.Messages = make([]source.Message, 0, len(entries))
+// take appends entries to fetched and moves r.next past them.
+func (r *reader) take(fetched *source.Fetched, entries []redis.XMessage) error {
+	fetched.Messages = make([]source.Message, 0, len(entries))
 	for _, e := range entries {
 		m, err := r.b.message(e)
 		if err != nil {
@@ -299,17 +306,17 @@ func (r *reader) take(got *source.Fetched, entries []redis.XMessage) error {
 		if after(m.Position) == m.Position {
 			return source.Stalled("the last entry, %s, has the highest id: no position follows it, and no entry", e.ID)
 		}
-		got.Messages = append(got.Messages, m)
+		fetched.Messages = append(fetched.Messages, m)
 		r.next = after(m.Position)
 	}
 	if n := len(entries); n > 0 {
-		if last := source.MarkOf(&got.Messages[n-1]); r.last.Position.Less(last.Position) {
+		if last := source.MarkOf(&fetched.Messages[n-1]); r.last.Position.Less(last.Position) {
 			r.last = last
 		}
-		r.count = max(1, min(n*source.FetchBytesMax/max(1, got.Bytes()), r.count+r.count/8+1))
+		r.count = max(1, min(n*source.FetchBytesMax/max(1, fetched.Bytes()), r.count+r.count/8+1))
 	}
 	r.added += int64(len(entries))
-	got.Next = r.next
+	fetched.Next = r.next
 	return nil
 }
 
@@ -319,20 +326,20 @@ func (b *Broker) message(e redis.XMessage) (source.Message, error) {
 	return source.Message{Position: p, Value: b.value(e.Values), Time: time.UnixMilli(int64(p.Hi))}, err
 }
 
-// value returns the field of an entry that is the message, or all fields as a JSON object if
-// it has no such field.
+// value returns the configured field of an entry. If the entry lacks that field, it returns all
+// fields as a JSON object.
 func (b *Broker) value(fields map[string]any) []byte {
 	if v, ok := fields[b.cfg.Field].(string); ok {
 		return []byte(v)
 	}
 	text, err := json.Marshal(fields)
 	if err != nil {
-		return fmt.Appendf(nil, "%v", fields) // never: they are strings
+		return fmt.Appendf(nil, "%v", fields) // cannot happen, because all fields are strings
 	}
 	return text
 }
 
-// reached records a position for Commit.
+// reached records a reached position for Commit.
 func (r *reader) reached(e end) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -340,13 +347,13 @@ func (r *reader) reached(e end) {
 	if n > 0 && r.mu.ends[n-1].at == e.at {
 		n--
 	} else if n == endsMax {
-		n = 0 // the next commit may have no number of entries
+		n = 0 // start again; the next Commit may then lack a count
 	}
 	r.mu.ends = append(r.mu.ends[:n], e)
 }
 
-// Commit moves the consumer group to p. So Redis shows the lag, and a later reader can notice a
-// trim.
+// Commit moves the consumer group to p, so that Redis shows the lag and a later reader can notice
+// a trim.
 func (r *reader) Commit(ctx context.Context, p source.Position) error {
 	args := []any{"XGROUP", "SETID", r.b.cfg.Key, r.group, format(before(p))}
 	r.mu.Lock()
@@ -355,8 +362,8 @@ func (r *reader) Commit(ctx context.Context, p source.Position) error {
 		args = append(args, "ENTRIESREAD", r.mu.ends[0].added)
 	}
 	r.mu.Unlock()
-	return r.b.explain(r.b.client.Do(ctx, args...).Err())
+	return r.b.explain(ctx, r.b.client.Do(ctx, args...).Err())
 }
 
-// Close does nothing: the connections are the broker's.
+// Close does nothing, because the broker owns the connections.
 func (r *reader) Close() error { return nil }

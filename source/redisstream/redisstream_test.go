@@ -1,6 +1,8 @@
 package redisstream
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -463,7 +465,20 @@ func TestSlowAnswer(t *testing.T) {
 		q.Write(t, large)
 	}
 	shards := sinktest.New(1, nil)
-	q.Start(t, shards).Counts(t, shards, 20)
+	r := q.Start(t, shards)
+	r.Counts(t, shards, 20)
+
+	// A single entry that does not arrive in time: the reason says what to set.
+	q.Write(t, brokertest.Like(1, 1)+strings.Repeat(" ", rate))
+	must.Become(t, "it says so", func() bool { return strings.Contains(r.Status().Reason, "read_timeout") })
+
+	// The call ends first: read_timeout does not help.
+	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
+	short, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+	defer cancel()
+	if _, _, err := b.Bounds(short, 0); err == nil || strings.Contains(err.Error(), "read_timeout") {
+		t.Errorf("a call of 400 ms ended with %v", err)
+	}
 }
 
 // slowProxy returns the address of a proxy that passes at most rate bytes a second from addr to a client.
@@ -527,5 +542,49 @@ func TestTrimBelowFetched(t *testing.T) {
 	must.Do(t, err)
 	if got, err := next.Next(t.Context(), 10); err != nil || len(got.Messages) != 1 {
 		t.Errorf("%d entries, %v", len(got.Messages), err)
+	}
+}
+
+// TestTrimBelowBacklog: all entries that were read are trimmed before the reader has reached the end of the stream. It
+// goes on, and so does the next reader, after the position was committed.
+func TestTrimBelowBacklog(t *testing.T) {
+	q, client := newQueue(t, "")
+	addAt(t, client, "1-0", "a")
+	must.Do(t, client.XTrimMaxLen(t.Context(), "likes", 0).Err()) // before the source begins
+	const entries = 5 * countFirst
+	for n := range entries {
+		addAt(t, client, fmt.Sprintf("%d-0", 10+n), "a")
+	}
+	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
+	_, err := b.Identity(t.Context()) // creates the group
+	must.Do(t, err)
+	at, _, err := b.Bounds(t.Context(), 0)
+	must.Do(t, err)
+	read := 0
+	for range 2 {
+		reader, err := b.Read(t.Context(), 0, at, source.Mark{})
+		must.Do(t, err)
+		for range 2 {
+			got, err := reader.Next(t.Context(), countFirst)
+			if err != nil {
+				t.Fatalf("after %d entries: %v", read, err)
+			}
+			if read, at = read+len(got.Messages), got.Next; got.Left != int64(entries-read) {
+				t.Errorf("%d entries are left after %d of %d", got.Left, read, entries)
+			}
+			must.Do(t, client.XTrimMinID(t.Context(), "likes", format(at)).Err())
+		}
+		must.Do(t, reader.Commit(t.Context(), at))
+	}
+	for left, want := range map[int64]string{
+		int64(entries - read - 1): fmt.Sprintf("1 entries from position %s up to %d-0 were trimmed", at, 10+read+1),
+		0:                         fmt.Sprintf("%d entries from position %s up to %d-1 were trimmed", entries-read, at, 10+entries-1),
+	} {
+		must.Do(t, client.Copy(t.Context(), "likes", "saved", 0, true).Err())
+		must.Do(t, client.XTrimMaxLen(t.Context(), "likes", left).Err())
+		if _, err := b.Read(t.Context(), 0, at, source.Mark{}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d entries are left: %v, want %s", left, err, want)
+		}
+		must.Do(t, client.Copy(t.Context(), "saved", "likes", 0, true).Err())
 	}
 }

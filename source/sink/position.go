@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Position is a place in a partition of a queue. All messages below it have been handled.
-// Kafka: {0, offset}. NATS: {0, stream sequence}. Redis Streams: the two halves of an id.
-// PostgreSQL: {LSN of the commit, number in the transaction}.
+// Position is a place in a partition of a queue. All messages below it have been handled. It is
+// {0, offset} for Kafka, {0, stream sequence} for NATS, the two halves of an id for Redis Streams,
+// and {LSN of the commit, number in the transaction} for PostgreSQL.
 type Position struct{ Hi, Lo uint64 }
 
 // Compare returns -1, 0 or 1 if p is below, at or above q.
@@ -20,7 +20,7 @@ func (p Position) Compare(q Position) int {
 // Less reports whether p is below q.
 func (p Position) Less(q Position) bool { return p.Compare(q) < 0 }
 
-// String returns "Lo" if Hi is 0, else "Hi-Lo".
+// String returns Lo if Hi is 0, and otherwise Hi-Lo, in decimal.
 func (p Position) String() string {
 	if p.Hi == 0 {
 		return strconv.FormatUint(p.Lo, 10)
@@ -28,7 +28,7 @@ func (p Position) String() string {
 	return strconv.FormatUint(p.Hi, 10) + "-" + strconv.FormatUint(p.Lo, 10)
 }
 
-// Parse reads a text that String returns.
+// Parse parses the output of String.
 func Parse(text string) (Position, error) {
 	hi, lo, both := strings.Cut(text, "-")
 	if !both {
@@ -45,16 +45,17 @@ func Parse(text string) (Position, error) {
 	return p, nil
 }
 
-// Mark distinguishes a message from one that takes its position later: source/DESIGN.md. The zero Mark is none.
+// Mark distinguishes a message from another one that takes its position later; see
+// source/DESIGN.md. The zero value is no mark.
 type Mark struct {
 	Position Position
-	Sum      uint64 // of the message, never 0
+	Sum      uint64 // sum of the message, never 0
 }
 
-// Exists reports whether there is a mark.
+// Exists reports whether m is a mark.
 func (m Mark) Exists() bool { return m.Sum != 0 }
 
-// MarshalJSON returns a number if Hi is 0, else String as a JSON string.
+// MarshalJSON returns a number if Hi is 0, and otherwise String as a JSON string.
 func (p Position) MarshalJSON() ([]byte, error) {
 	if p.Hi == 0 {
 		return strconv.AppendUint(nil, p.Lo, 10), nil
@@ -62,7 +63,7 @@ func (p Position) MarshalJSON() ([]byte, error) {
 	return strconv.AppendQuote(nil, p.String()), nil
 }
 
-// UnmarshalJSON reads a number or a string of the form of String.
+// UnmarshalJSON parses the output of MarshalJSON.
 func (p *Position) UnmarshalJSON(body []byte) error {
 	text := string(body)
 	if n := len(text); n >= 2 && text[0] == '"' && text[n-1] == '"' {

@@ -1,6 +1,6 @@
-// Package sink declares what readers of queues share with shards: positions, ops of messages, and
-// the Sink that applies each op once. Package source reads queues into a Sink, and package
-// sourcesink implements it.
+// Package sink declares the types between readers of queues and shards: positions, ops of
+// messages, and the Sink that applies each op once. Package source reads queues into a Sink, and
+// package sources implements Sink.
 //
 // It never reads a queue or a shard, and imports nothing of this module.
 package sink
@@ -8,13 +8,15 @@ package sink
 import (
 	"context"
 	"errors"
+	"fmt"
 )
 
-// ErrMoved is returned when another reader has moved the shards, or when the catalog has changed. A part of the
-// batch may be applied. The reader reads Positions again and continues from there.
+// ErrMoved is returned when another reader has moved the shards, or when the catalog has changed.
+// A part of the batch may be applied. The reader must read Positions again and continue from
+// there.
 var ErrMoved = errors.New("another reader has moved the source")
 
-// ErrStopped is returned when the source is paused or deleted. The reader ends.
+// ErrStopped is returned when the source is paused or deleted. The reader must end.
 var ErrStopped = errors.New("the source is paused or deleted")
 
 // ErrBusy is returned while a shard is being restored.
@@ -23,7 +25,7 @@ var ErrBusy = errors.New("a shard is being restored")
 // OpKind is what an op does to its cells.
 type OpKind uint8
 
-// The kinds of ops. Join and Leave have one cell, whose value has the 64 bits of the member.
+// The kinds of ops. Join and Leave have one cell. Its value has the 64 bits of the member.
 const (
 	Add OpKind = iota
 	Set
@@ -42,24 +44,24 @@ type Cell struct {
 
 // Op is one op of a message.
 type Op struct {
-	Position Position // of its message
-	Keyspace string   // "unread" for an op of a user
-	ID       uint64   // of the row, or the user
+	Position Position // position of its message
+	Keyspace string   // "unread" for an op on a user
+	ID       uint64   // id of the row, or the user
 	Kind     OpKind
 	Cells    []Cell
 	HasFloor bool
-	Floor    int64 // for all cells of an Add; only if HasFloor is set
+	Floor    int64 // floor of all cells of an Add; valid only if HasFloor is set
 }
 
 // Batch has the ops of a partition between two positions.
 type Batch struct {
 	Source    uint64
 	Partition uint32
-	From      Position // Next of the previous batch, or where the reader began
+	From      Position // Next of the previous batch, or the reader's start
 	Next      Position // the batch has the ops of all messages from From to Next
 	Ops       []Op     // in the order of their messages, not merged
-	// Mark returns the mark of the last message below a position of the batch. It returns the zero
-	// Mark if the reader has read none since it began. It may be nil.
+	// Mark returns the mark of the last message below a position of the batch; the zero Mark if
+	// the reader has read no message yet. Mark may be nil.
 	Mark func(below Position) Mark
 }
 
@@ -67,29 +69,30 @@ type Batch struct {
 type Rejection struct {
 	Op     int // index of the op in Batch.Ops
 	Reason string
-	// Passed is set by Check if the op's shard has passed the message, and so has applied or refused the op.
+	// Check sets Passed if the op's shard has passed the message, and so has applied or refused
+	// the op.
 	Passed bool
 }
 
-// Refusal is a message, or an op of one, that is not applied.
+// Refusal is a message, or an op of a message, that is not applied.
 type Refusal struct {
-	Position Position // of the message
+	Position Position // position of the message
 	Reason   string
 }
 
 // Applied is the answer of Sink.Apply.
 type Applied struct {
-	// Rejected are the ops that shards refused because their sums overflow, in order. After a lost answer it
-	// may lack some.
+	// Rejected has the ops that shards refused because sums overflow, in order. If an answer of a
+	// shard was lost, some may be missing.
 	Rejected []Rejection
 	// Behind is why a batch without ops did not move all shards, or "".
 	Behind string
 }
 
-// Start is where a partition begins, and in which queue.
+// Start is the recorded beginning of a partition.
 type Start struct {
 	Position Position
-	Identity string // of the queue; "" if none is recorded
+	Identity string // identity of the queue; "" if none is recorded
 	Seek     uint32 // differs after each seek
 }
 
@@ -98,9 +101,14 @@ type ShardPosition struct {
 	Keyspace string
 	Shard    int
 	Position Position
-	Mark     Mark // of the last message below Position
-	Known    bool // if false, the shard has no position and begins at Batch.From of the next Apply
+	Mark     Mark // mark of the last message below Position
+	Known    bool // if false, the shard has no position, and begins at Batch.From of the next Apply
 	Late     bool // the shard does not answer; Known is false
+}
+
+// Silent returns the text for a shard that does not answer.
+func Silent(keyspace string, shard int) string {
+	return fmt.Sprintf("shard %d of keyspace %s does not answer: its messages wait", shard, keyspace)
 }
 
 // Span returns the lowest and the highest position of shards, or start twice if no shard has one.
@@ -122,21 +130,24 @@ func Span(shards []ShardPosition, start Position) (low, high Position) {
 	return low, high
 }
 
-// Sink applies each op exactly once. It is safe for concurrent use. Two readers of a partition, on one node or on
-// two, do no harm.
+// Sink applies each op exactly once. It is safe for concurrent use. Two readers of the same
+// partition are harmless.
 type Sink interface {
-	// Begin is Start for several partitions: it records all of them or none.
+	// Begin records the starts of several partitions, all of them or none.
 	Begin(ctx context.Context, source uint64, starts map[uint32]Position, identity string) error
-	// Start records start in the catalog, unless the partition has a start with an identity. It returns the
-	// recorded start. After a seek it only records the identity. A reader calls it before Positions.
+	// Start writes the given start to the catalog, unless the catalog already has one with an identity
+	// for the partition. It returns the recorded start. After a seek it only records the identity. A reader must call it
+	// before Positions.
 	Start(ctx context.Context, source uint64, partition uint32, start Start) (Start, error)
-	// Check returns the ops of b that no shard would take, in order, and writes nothing. The reader has called
-	// Positions before.
+	// Check returns the ops of b that their shards would refuse, in order, and writes nothing. The
+	// reader must have called Positions before.
 	Check(ctx context.Context, b *Batch) ([]Rejection, error)
-	// Positions returns the position of the partition in each shard that takes ops. A reader begins at the lowest
-	// known position or, if none is known, at the recorded start. Shards that do not answer may be Late.
+	// Positions returns the position of the partition in each shard that takes ops. A reader
+	// begins at the lowest known position or, if none is known, at the recorded start. For a shard
+	// that does not answer, Late may be set.
 	Positions(ctx context.Context, source uint64, partition uint32) ([]ShardPosition, error)
-	// Apply applies the ops of b and moves shards to b.Next: at least those with ops or, if b has no ops, all that
-	// answer. It drops ops that their shard has applied already, so a batch may be repeated after any error.
+	// Apply applies the ops of b and moves shards to b.Next: at least the shards with ops or, if b
+	// has no ops, all shards that answer. A shard ignores ops that it has applied already, so a
+	// batch may be repeated after any error.
 	Apply(ctx context.Context, b *Batch) (Applied, error)
 }

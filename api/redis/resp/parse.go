@@ -1,9 +1,10 @@
 // Package resp parses the commands of the Redis protocol and appends its replies, RESP2
-// and RESP3. It owns the bytes on the wire; it never reads a connection and knows no
-// command.
+// and RESP3. It owns the bytes on the wire, and the buffers and the deadlines of a connection. It
+// matches patterns. It never executes a command, and knows no command by name.
 //
 // Invariant: whatever a client sends, the parser takes no more memory than its bounds, and
-// visits each byte once.
+// visits each byte once. What a connection takes beyond its free part is reserved from a budget that
+// all connections share.
 package resp
 
 import (
@@ -124,9 +125,9 @@ func (p *Parser) bulk(b []byte) (more bool, err error) {
 	return false, nil
 }
 
-// length parses a number and the end of its line. after is the start of the next line, or
+// length parses a number and the end of its line. nextLine is the start of the next line, or
 // 0 if the line has not arrived completely.
-func length(b []byte, from int, what string) (n int64, after int, err error) {
+func length(b []byte, from int, what string) (n int64, nextLine int, err error) {
 	// Nearly all lengths have one or two digits.
 	if len(b) > from+3 {
 		d, e := b[from]-'0', b[from+1]-'0'

@@ -1,6 +1,8 @@
 package resp
 
-import "strconv"
+import (
+	"strconv"
+)
 
 // Replies are appended in the protocol version of the connection:
 //
@@ -38,6 +40,12 @@ func AppendOK(dst []byte) []byte { return append(dst, "+OK\r\n"...) }
 func AppendBulk[T string | []byte](dst []byte, text T) []byte {
 	dst = appendHead(dst, '$', int64(len(text)))
 	return append(append(dst, text...), '\r', '\n')
+}
+
+// AppendBulkUint appends an id as a string.
+func AppendBulkUint(dst []byte, n uint64) []byte {
+	var digits [20]byte
+	return AppendBulk(dst, strconv.AppendUint(digits[:0], n, 10))
 }
 
 // AppendBulkInt appends a number as a string.

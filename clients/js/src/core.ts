@@ -1,5 +1,5 @@
 import {CountdError, didNothing, refusalOf} from './errors.js';
-import {parse, stringify} from './json.js';
+import {checkNames, listOf, parse, shown, stringify} from './json.js';
 
 const addrsMax = 16;
 const timeoutMaxMs = 60_000;
@@ -10,10 +10,10 @@ const graceMs = 1_000;
 
 export interface Config {
   /** 1 to 16 servers of one cluster, such as http://10.0.0.1:7400. A call uses one until it fails, then the next. */
-  addrs: readonly string[];
+  addrs: string | readonly string[];
   /** Sent as Authorization: Bearer. */
   token?: string;
-  /** The deadline of one try, up to 60,000; 5,000 by default. */
+  /** The deadline of one try, above 0 and up to 60,000; 5,000 by default. */
   timeoutMs?: number;
   /** For how long after its first failure a call is repeated; 30,000 by default, 0 for never. Keep it below the server's --key-horizon. */
   retryForMs?: number;
@@ -25,6 +25,8 @@ export interface Config {
   fetch?: typeof fetch;
 }
 
+const configNames: readonly (keyof Config)[] = ['addrs', 'token', 'timeoutMs', 'retryForMs', 'onRetry', 'bigints', 'fetch'];
+
 export interface CallOptions {
   /** Ends the call. A write that it ends may have been applied. */
   signal?: AbortSignal;
@@ -33,6 +35,8 @@ export interface CallOptions {
   /** In place of Config.retryForMs. */
   retryForMs?: number;
 }
+
+export const callNames: readonly (keyof CallOptions)[] = ['signal', 'timeoutMs', 'retryForMs'];
 
 export interface ReadOptions extends CallOptions {
   /** The server's default is bounded. */
@@ -43,6 +47,8 @@ export interface ReadOptions extends CallOptions {
   token?: string;
 }
 
+export const readNames: readonly (keyof ReadOptions)[] = ['consistency', 'maxStalenessMs', 'token', ...callNames];
+
 export interface WriteOptions extends CallOptions {
   /**
    * The Idempotency-Key, 1 to 128 bytes; by default a new UUIDv7. Set it if the caller itself may repeat the
@@ -50,6 +56,8 @@ export interface WriteOptions extends CallOptions {
    */
   key?: string;
 }
+
+export const writeNames: readonly (keyof WriteOptions)[] = ['key', ...callNames];
 
 export interface Call {
   method: 'GET' | 'POST' | 'PUT' | 'DELETE';
@@ -71,17 +79,18 @@ export class Core {
   #current = 0;
 
   constructor(config: Config) {
-    const {addrs, timeoutMs = 0, retryForMs = 0} = config;
-    if (addrs.length < 1 || addrs.length > addrsMax) throw new RangeError(`addrs: a client needs 1 to ${addrsMax} addresses, not ${addrs.length}`);
-    if (timeoutMs < 0 || timeoutMs > timeoutMaxMs) throw new RangeError(`timeoutMs: ${timeoutMs} is not between 0 and ${timeoutMaxMs}`);
+    checkNames(config, configNames, 'config');
+    checkTimes(config);
     if (!/^[!-~]*$/.test(config.token ?? '')) throw new RangeError('token: it has characters that no token has');
-    if (retryForMs < 0) throw new RangeError(`retryForMs: ${retryForMs} is below 0`);
     this.#config = config;
-    this.#bases = addrs.map(baseOf);
+    this.#bases = listOf(typeof config.addrs === 'string' ? [config.addrs] : config.addrs, 'addrs', baseOf);
+    const count = this.#bases.length;
+    if (count < 1 || count > addrsMax) throw new RangeError(`addrs: a client needs 1 to ${addrsMax} addresses, not ${count}`);
   }
 
   /** Makes a call, with retries, and returns the answer's JSON. */
   async call(call: Call, options: CallOptions = {}): Promise<unknown> {
+    checkTimes(options);
     const body = call.body === undefined ? undefined : stringify(call.body);
     let maybe = false; // an earlier try may have written
     let end = 0;
@@ -113,7 +122,7 @@ export class Core {
   }
 
   async #try(base: string, call: Call, body: string | undefined, options: CallOptions): Promise<unknown> {
-    const timeout = options.timeoutMs ?? (this.#config.timeoutMs || 5_000);
+    const timeout = options.timeoutMs ?? this.#config.timeoutMs ?? 5_000;
     const headers: Record<string, string> = {...call.headers, 'Countd-Timeout': `${timeout}ms`};
     if (body !== undefined) headers['Content-Type'] = 'application/json';
     if (this.#config.token !== undefined) headers['Authorization'] = `Bearer ${this.#config.token}`;
@@ -127,9 +136,7 @@ export class Core {
       });
       text = await answer.text();
     } catch (e) {
-      const failure = new CountdError(options.signal?.aborted ? 'the call was aborted' : `no answer from ${base}: ${causeOf(e)}`, {}, {cause: e});
-      failure.noAnswer = true;
-      throw failure;
+      throw new CountdError(options.signal?.aborted ? 'the call was aborted' : `no answer from ${base}: ${causeOf(e)}`, {noAnswer: true, unsent: isUnsent(e)}, {cause: e});
     }
     if (!answer.ok) throw refusalOf(answer.status, answer.headers, text);
     try {
@@ -140,15 +147,30 @@ export class Core {
   }
 }
 
+function checkTimes({timeoutMs, retryForMs}: Pick<CallOptions, 'timeoutMs' | 'retryForMs'>): void {
+  if (timeoutMs !== undefined && !(typeof timeoutMs === 'number' && timeoutMs > 0 && timeoutMs <= timeoutMaxMs)) {
+    throw new RangeError(`timeoutMs: ${shown(timeoutMs)} is not above 0 and at most ${timeoutMaxMs}`);
+  }
+  if (retryForMs !== undefined && !(typeof retryForMs === 'number' && retryForMs >= 0)) throw new RangeError(`retryForMs: ${shown(retryForMs)} is not 0 or more`);
+}
+
+/** Whether Node's fetch failed before it had a connection. */
+function isUnsent(e: unknown): boolean {
+  const cause = (e as {cause?: {code?: string; syscall?: string; errors?: {syscall?: string}[]}} | undefined)?.cause;
+  const calls = [cause?.syscall, ...(cause?.errors ?? []).map(each => each.syscall)];
+  return calls.some(call => call === 'connect' || call === 'getaddrinfo') || cause?.code === 'UND_ERR_CONNECT_TIMEOUT';
+}
+
 function causeOf(e: unknown): string {
   if (!(e instanceof Error)) return String(e);
   return e.cause instanceof Error ? `${e.message}: ${e.cause.message}` : e.message;
 }
 
-function baseOf(addr: string): string {
-  const url = new URL(addr.includes('://') ? addr : `http://${addr}`);
-  if (!/^https?:$/.test(url.protocol) || url.pathname !== '/' || url.search !== '' || url.username !== '') {
-    throw new TypeError(`addrs: ${JSON.stringify(addr)} is not of the form http://host:port`);
+function baseOf(addr: string, field: string): string {
+  const text = typeof addr === 'string' && !addr.includes('://') ? `http://${addr}` : addr;
+  const url = typeof addr === 'string' && URL.canParse(text) ? new URL(text) : undefined;
+  if (url === undefined || !/^https?:$/.test(url.protocol) || url.pathname !== '/' || url.search !== '' || url.username !== '') {
+    throw new TypeError(`${field}: ${shown(addr)} is not of the form http://host:port`);
   }
   if (!addr.includes('://') && url.port === '') url.port = '7400';
   return url.origin;

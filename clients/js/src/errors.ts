@@ -3,19 +3,6 @@ import type {components} from './api.js';
 /** The codes of the API; later servers may have more. */
 export type Code = components['schemas']['Code'] | (string & {});
 
-/** What a server's refusal says. */
-export interface Refusal {
-  maybeApplied: boolean;
-  status: number;
-  code: Code;
-  field: string;
-  retryAfterMs: number;
-  applied: readonly string[];
-  unknown: readonly string[];
-  appliedOps: readonly number[];
-  unknownOps: readonly number[];
-}
-
 /** A call that did not succeed. */
 export class CountdError extends Error {
   override readonly name = 'CountdError';
@@ -41,9 +28,9 @@ export class CountdError extends Error {
    */
   maybeApplied = false;
 
-  constructor(message: string, refusal?: Partial<Refusal>, options?: ErrorOptions) {
+  constructor(message: string, fields?: Partial<Omit<CountdError, keyof Error | 'retryable'>>, options?: ErrorOptions) {
     super(message, options);
-    Object.assign(this, refusal);
+    Object.assign(this, fields);
   }
 
   /** Whether the same call may succeed later. */
@@ -53,6 +40,8 @@ export class CountdError extends Error {
 
   /** Whether no server answered. */
   noAnswer = false;
+  /** Whether not even a connection was made. @internal */
+  readonly unsent: boolean = false;
 }
 
 /** Returns the refusal that an answer without success holds. */
@@ -83,7 +72,7 @@ function retryAfter(value: string | null): number {
 
 /** Whether a try that failed with this error certainly wrote nothing. */
 export function didNothing(e: CountdError): boolean {
-  if (e.noAnswer || e.applied.length + e.unknown.length > 0) return false;
+  if (e.noAnswer || e.applied.length + e.unknown.length > 0) return e.unsent;
   if (e.status === 408 || e.status === 503) return e.code !== ''; // from countd itself, not from a proxy
   return e.status >= 400 && e.status < 500;
 }

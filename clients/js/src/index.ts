@@ -2,8 +2,8 @@
 // however often it is sent. A promise is fulfilled only with a whole answer of status 2xx.
 
 import type {components, Int64} from './api.js';
-import {Core, keyed, type Call, type CallOptions, type Config, type ReadOptions, type WriteOptions} from './core.js';
-import {idOf, intOf, intsOf, type Id, type Int, type Ints} from './json.js';
+import {callNames, Core, keyed, readNames, writeNames, type Call, type CallOptions, type Config, type ReadOptions, type WriteOptions} from './core.js';
+import {checkNames, checkObject, idOf, intOf, intsOf, listOf, nameOf, part, shown, type Id, type Int, type Ints} from './json.js';
 import {Writer, type WriterConfig} from './writer.js';
 
 export {CountdError, type Code} from './errors.js';
@@ -73,19 +73,23 @@ export class Countd<N extends number | bigint = number> {
   }
 
   /** Any call of the API. Unless it is a GET, it gets an Idempotency-Key if Call.headers have no identity, because it may be sent again. */
-  request(call: Call, options?: CallOptions): Promise<unknown> {
+  request(call: Call, options: CallOptions = {}): Promise<unknown> {
+    checkNames(options, callNames, 'options');
     const write = call.method !== 'GET';
     const identified = Object.keys(call.headers ?? {}).some(name => /^(idempotency-key|countd-producer)$/i.test(name));
     return this.#core.call({...call, write, headers: {...call.headers, ...(write && !identified ? keyed() : {})}}, options);
   }
 
-  #read<T>(path: string, o: ReadOptions = {}, query: Call['query'] = {}, body?: unknown): Promise<T> {
+  // names are those of options of this call alone.
+  async #read<T>(path: string, o: ReadOptions = {}, names: readonly string[] = [], query: Call['query'] = {}, body?: unknown): Promise<T> {
+    checkNames(o, [...names, ...readNames], 'options');
     const fresh = {...query, consistency: o.consistency, max_staleness: o.maxStalenessMs === undefined ? undefined : `${o.maxStalenessMs}ms`};
     const headers: Record<string, string> = o.token === undefined ? {} : {'Countd-Token': o.token};
     return this.#core.call({method: body === undefined ? 'GET' : 'POST', path, query: fresh, body, headers}, o) as Promise<T>;
   }
 
-  #write<T>(method: Call['method'], path: string, body?: unknown, o: WriteOptions = {}): Promise<T> {
+  #write<T>(method: Call['method'], path: string, body?: unknown, o: WriteOptions = {}, names: readonly string[] = []): Promise<T> {
+    checkNames(o, [...names, ...writeNames], 'options');
     return this.#core.call({method, path, body, headers: keyed(o.key), write: true}, o) as Promise<T>;
   }
 
@@ -106,20 +110,20 @@ export class Countd<N extends number | bigint = number> {
 
   /** Reads up to 1,000 rows, in the order of ids. With a member, each tells in which of its sets the member is. */
   async getMany(keyspace: string, ids: readonly Id[], o: ReadOptions & {columns?: readonly string[]; member?: Id} = {}): Promise<Answer<'Rows', N>['results']> {
-    const body = {ids: ids.map((id, i) => idOf(id, `ids[${i}]`)), columns: o.columns, member: o.member === undefined ? undefined : idOf(o.member, 'member')};
-    return (await this.#read<Answer<'Rows', N>>(`/v1/counters/${part(keyspace)}/get`, o, {}, body)).results;
+    const body = {ids: listOf(ids, 'ids', idOf), columns: namesOf(o.columns, 'columns'), member: o.member === undefined ? undefined : idOf(o.member, 'member')};
+    return (await this.#read<Answer<'Rows', N>>(`/v1/counters/${part(keyspace)}/get`, o, ['columns', 'member'], {}, body)).results;
   }
 
   /** Adds to columns of one row, and returns the row after it. A sum beyond 64 bits is refused: `overflow`. */
   async incr(keyspace: string, id: Id, add: Ints, o: WriteOptions & {floor?: Int} = {}): Promise<Answer<'RowWritten', N> & {added?: Record<string, N>}> {
-    const {results, duplicate, token} = await this.incrMany(keyspace, [{id, add, ...(o.floor === undefined ? {} : {floor: o.floor})}], o);
-    const [row] = results;
-    return {...row, duplicate, token} as Answer<'RowWritten', N>;
+    const op = {id: idOf(id, 'id'), add: intsOf(add, 'add'), floor: floorOf(o.floor, 'floor')};
+    const {results, duplicate, token} = await this.#write<Results<OpResult<N>>>('POST', `/v1/counters/${part(keyspace)}/incr`, {ops: [op]}, o, ['floor']);
+    return {...results[0], duplicate, token} as Answer<'RowWritten', N>;
   }
 
   /** Adds to up to 10,000 rows. A sum beyond 64 bits refuses its op alone. */
   incrMany(keyspace: string, ops: readonly IncrOp[], o?: WriteOptions): Promise<Results<OpResult<N>>> {
-    return this.#write('POST', `/v1/counters/${part(keyspace)}/incr`, {ops: ops.map(incrOp('id'))}, o);
+    return this.#write('POST', `/v1/counters/${part(keyspace)}/incr`, {ops: opsOf(ops, incrForm)}, o);
   }
 
   /** Sets columns of one row; the others stay. */
@@ -129,8 +133,7 @@ export class Countd<N extends number | bigint = number> {
 
   /** Sets columns of up to 10,000 rows. */
   setMany(keyspace: string, ops: readonly SetOp[], o?: WriteOptions): Promise<Results<OpResult<N>>> {
-    const body = {ops: ops.map((op, i) => ({id: idOf(op.id, `ops[${i}].id`), set: intsOf(op.set, `ops[${i}].set`)}))};
-    return this.#write('POST', `/v1/counters/${part(keyspace)}/set`, body, o);
+    return this.#write('POST', `/v1/counters/${part(keyspace)}/set`, {ops: opsOf(ops, setForm)}, o);
   }
 
   /** Sets every column of a row to zero. */
@@ -141,14 +144,24 @@ export class Countd<N extends number | bigint = number> {
   /** Reads all rows that have a count, by ascending id, a page at a time. Rows that are written meanwhile may be of different moments. */
   scan(keyspace: string, o: ReadOptions & {columns?: readonly string[]; pageRows?: number} = {}): AsyncGenerator<Answer<'Row', N>, void, undefined> {
     return this.#pages(
-      cursor => this.#read<Answer<'Page', N>>(`/v1/counters/${part(keyspace)}/scan`, o, {}, {cursor, columns: o.columns, limit: o.pageRows}),
+      cursor => this.#read<Answer<'Page', N>>(`/v1/counters/${part(keyspace)}/scan`, o, ['columns', 'pageRows'], {}, {cursor, columns: namesOf(o.columns, 'columns'), limit: o.pageRows}),
       page => page.results,
     );
   }
 
+  /** The rows that gained most of a column in a window, largest first. A true gain is within `error` of `gained`; no other row gained more than `others_at_most`. */
+  hot(keyspace: string, column: string, o: ReadOptions & {window?: '1m' | '1h' | '24h'; limit?: number} = {}): Promise<Answer<'Hot', N>> {
+    return this.#read(`/v1/hot/${part(keyspace)}/${part(column)}`, o, ['window', 'limit'], {window: o.window, limit: o.limit});
+  }
+
+  /** The rows with the largest counts of a column, exactly. The first call of a column reads all rows; while it does, it may fail with `not_ready`. */
+  async top(keyspace: string, column: string, o: ReadOptions & {limit?: number} = {}): Promise<Answer<'Top', N>['results']> {
+    return (await this.#read<Answer<'Top', N>>(`/v1/top/${part(keyspace)}/${part(column)}`, o, ['limit'], {limit: o.limit})).results;
+  }
+
   /** Writes to rows of any keyspaces under one key: up to 10,000 ops. The ops of one shard are applied together. */
   ops(ops: readonly AnyOp[], o?: WriteOptions): Promise<Results<Answer<'OpAfter', N>>> {
-    return this.#write('POST', '/v1/ops', {ops: ops.map(anyOp)}, o);
+    return this.#write('POST', '/v1/ops', {ops: opsOf(ops, anyForm)}, o);
   }
 
   /** Merges increments into batches, each counted once. */
@@ -175,23 +188,23 @@ export class Countd<N extends number | bigint = number> {
 
   /** Adds and removes up to 10,000 members, in the order of ops. */
   changeMembers(keyspace: string, column: string, ops: readonly MemberOp[], o?: WriteOptions): Promise<Results<MemberResult<N>>> {
-    return this.#write('POST', `/v1/members/${part(keyspace)}/${part(column)}`, {ops: ops.map(memberOp)}, o);
+    return this.#write('POST', `/v1/members/${part(keyspace)}/${part(column)}`, {ops: opsOf(ops, memberForm)}, o);
   }
 
   /** Tells for up to 1,000 rows, in the order of ids, whether the member is in the set. */
   async hasMember(keyspace: string, column: string, member: Id, ids: readonly Id[], o?: ReadOptions): Promise<boolean[]> {
-    const body = {member: idOf(member, 'member'), ids: ids.map((id, i) => idOf(id, `ids[${i}]`))};
-    return (await this.#read<{results: boolean[]}>(`/v1/members/${part(keyspace)}/${part(column)}/check`, o, {}, body)).results;
+    const body = {member: idOf(member, 'member'), ids: listOf(ids, 'ids', idOf)};
+    return (await this.#read<{results: boolean[]}>(`/v1/members/${part(keyspace)}/${part(column)}/check`, o, [], {}, body)).results;
   }
 
   /** A page of the members of a row, newest first. */
   members(keyspace: string, column: string, id: Id, o: ReadOptions & PageOptions = {}): Promise<Answer<'MembersPage', N>> {
-    return this.#read(`/v1/members/${part(keyspace)}/${part(column)}/${idOf(id, 'id')}`, o, {limit: o.limit, cursor: o.cursor});
+    return this.#read(`/v1/members/${part(keyspace)}/${part(column)}/${idOf(id, 'id')}`, o, pageNames, {limit: o.limit, cursor: o.cursor});
   }
 
   /** A page of the rows that a member is in, newest first. */
   rowsOf(keyspace: string, column: string, member: Id, o: ReadOptions & PageOptions = {}): Promise<Answer<'RowsOfMember', N>> {
-    return this.#read(`/v1/members/${part(keyspace)}/${part(column)}/of/${idOf(member, 'member')}`, o, {limit: o.limit, cursor: o.cursor});
+    return this.#read(`/v1/members/${part(keyspace)}/${part(column)}/of/${idOf(member, 'member')}`, o, pageNames, {limit: o.limit, cursor: o.cursor});
   }
 
   // Unread numbers.
@@ -202,24 +215,25 @@ export class Countd<N extends number | bigint = number> {
   }
 
   /** Adds to unread numbers of up to 10,000 users. None drops below 0. */
-  incrUnread(ops: readonly {user: Id; add: Ints}[], o?: WriteOptions): Promise<Results<{user: string; counts?: Record<string, N>; error?: Answer<'Fault'>}>> {
-    return this.#write('POST', '/v1/unread/incr', {ops: ops.map(incrOp('user'))}, o);
+  incrUnread(ops: readonly {user: Id; add: Ints; floor?: Int}[], o?: WriteOptions): Promise<Results<{user: string; counts?: Record<string, N>; error?: Answer<'Fault'>}>> {
+    return this.#write('POST', '/v1/unread/incr', {ops: opsOf(ops, unreadForm)}, o);
   }
 
   /** Clears what a user has seen: whole columns, or the counts that the user was shown, so that later ones stay. */
   resetUnread(user: Id, what: {columns: readonly string[]} | {seen: Ints}, o?: WriteOptions): Promise<Answer<'UserReset', N>> {
-    return this.#write('POST', `/v1/unread/${idOf(user, 'user')}/reset`, what, o);
+    return this.#write('POST', `/v1/unread/${idOf(user, 'user')}/reset`, formed(what, '', {columns: namesOf, seen: (seen, field) => (seen === undefined ? undefined : intsOf(seen, field))}, 'option'), o);
   }
 
   /** All that a user polls for: unread numbers, notices of channels, dots and the feed. */
   poll(user: Id, what: Names = {}, o?: ReadOptions): Promise<Answer<'Poll', N>> {
-    return this.#read(`/v1/poll/${idOf(user, 'user')}`, o, {channels: what.channels?.join(','), dots: what.dots?.join(',')});
+    const {channels, dots} = polled(what);
+    return this.#read(`/v1/poll/${idOf(user, 'user')}`, o, [], {channels: channels?.join(','), dots: dots?.join(',')});
   }
 
   /** poll for up to 100 users, in their order. */
   async pollMany(users: readonly Id[], what: Names = {}, o?: ReadOptions): Promise<Answer<'Polls', N>['results']> {
-    const body = {users: users.map((user, i) => idOf(user, `users[${i}]`)), ...what};
-    return (await this.#read<Answer<'Polls', N>>('/v1/poll', o, {}, body)).results;
+    const body = {users: listOf(users, 'users', idOf), ...polled(what)};
+    return (await this.#read<Answer<'Polls', N>>('/v1/poll', o, [], {}, body)).results;
   }
 
   /** Publishes a notice to all users of a channel. Its text is stored by the caller, under channel and seq. */
@@ -234,7 +248,7 @@ export class Countd<N extends number | bigint = number> {
 
   /** A user's unread notices of a channel. since is the position of a user who has none yet. */
   notices(channel: string, user: Id, o: ReadOptions & {since?: Int} = {}): Promise<Answer<'Notices', N>> {
-    return this.#read(`/v1/notices/${part(channel)}/users/${idOf(user, 'user')}`, o, {since: o.since?.toString()});
+    return this.#read(`/v1/notices/${part(channel)}/users/${idOf(user, 'user')}`, o, ['since'], {since: o.since?.toString()});
   }
 
   /** Marks notices as read: all, or those up to a number. It never moves back. */
@@ -269,10 +283,12 @@ export class Countd<N extends number | bigint = number> {
     return this.#write('POST', `/v1/feed/${idOf(user, 'user')}/reset`, {up_to: idOf(post, 'post')}, o);
   }
 
+  /** Adds to whom a user follows. Earlier posts count as seen. */
   follow(user: Id, followees: readonly Id[], o?: WriteOptions): Promise<Answer<'FeedWritten', N>> {
     return this.#changeFeed(user, 'follow', followees, o);
   }
 
+  /** Removes from whom a user follows. */
   unfollow(user: Id, followees: readonly Id[], o?: WriteOptions): Promise<Answer<'FeedWritten', N>> {
     return this.#changeFeed(user, 'unfollow', followees, o);
   }
@@ -288,13 +304,13 @@ export class Countd<N extends number | bigint = number> {
 
   /** How many posts of followees a user has not seen. */
   feedUnread(user: Id, o: ReadOptions & {detail?: boolean} = {}): Promise<Answer<'FeedUnread', N>> {
-    return this.#read(`/v1/feed/${idOf(user, 'user')}/unread`, o, {detail: o.detail});
+    return this.#read(`/v1/feed/${idOf(user, 'user')}/unread`, o, ['detail'], {detail: o.detail});
   }
 
   /** Whom a user follows, by ascending id. */
   followees(user: Id, o: ReadOptions = {}): AsyncGenerator<string, void, undefined> {
     return this.#pages(
-      cursor => this.#read<Answer<'FolloweesPage', N>>(`/v1/feed/${idOf(user, 'user')}/followees`, o, {cursor}),
+      cursor => this.#read<Answer<'FolloweesPage', N>>(`/v1/feed/${idOf(user, 'user')}/followees`, o, [], {cursor}),
       page => page.followees,
     );
   }
@@ -304,6 +320,7 @@ export class Countd<N extends number | bigint = number> {
     return this.#write('PUT', `/v1/feed/${idOf(user, 'user')}/groups/${part(name)}`, followeesOf(followees), o);
   }
 
+  /** Deletes a group; its followees stay followed. */
   dropGroup(user: Id, name: string, o?: WriteOptions): Promise<Answer<'GroupWritten', N>> {
     return this.#write('DELETE', `/v1/feed/${idOf(user, 'user')}/groups/${part(name)}`, undefined, o);
   }
@@ -313,13 +330,14 @@ export class Countd<N extends number | bigint = number> {
     return this.#write('POST', `/v1/outbox/${idOf(author, 'author')}`, {id: idOf(post, 'post')}, o);
   }
 
+  /** Removes a post from an author's outbox, and 1 from the author's posts if it was there. */
   removePost(author: Id, post: Id, o?: WriteOptions): Promise<Answer<'PostWritten', N>> {
     return this.#write('DELETE', `/v1/outbox/${idOf(author, 'author')}/${idOf(post, 'post')}`, undefined, o);
   }
 
   /** A page of an author's posts, newest first. */
   outbox(author: Id, o: ReadOptions & PageOptions = {}): Promise<Answer<'OutboxPage', N>> {
-    return this.#read(`/v1/outbox/${idOf(author, 'author')}`, o, {limit: o.limit, cursor: o.cursor});
+    return this.#read(`/v1/outbox/${idOf(author, 'author')}`, o, pageNames, {limit: o.limit, cursor: o.cursor});
   }
 
   /**
@@ -327,17 +345,20 @@ export class Countd<N extends number | bigint = number> {
    * member names columns, for each of which a post tells whether the user is in its set.
    */
   timeline(user: Id, o: ReadOptions & PageOptions & {group?: string; counts?: string; member?: readonly string[]} = {}): Promise<Answer<'Timeline', N>> {
-    return this.#read(`/v1/timeline/${idOf(user, 'user')}`, o, {limit: o.limit, cursor: o.cursor, group: o.group, counts: o.counts, member: o.member?.join(',')});
+    const query = {limit: o.limit, cursor: o.cursor, group: o.group, counts: o.counts, member: namesOf(o.member, 'member')?.join(',')};
+    return this.#read(`/v1/timeline/${idOf(user, 'user')}`, o, [...pageNames, 'group', 'counts', 'member'], query);
   }
 
   // Keyspaces.
 
+  /** Reads which keyspaces there are. */
   async keyspaces(o?: ReadOptions): Promise<Answer<'Keyspace', N>[]> {
     return (await this.#read<Answer<'Keyspaces', N>>('/v1/keyspaces', o)).keyspaces;
   }
 
   /** Makes a keyspace of counters. */
-  createKeyspace(keyspace: Whole<components['schemas']['NewKeyspace'], Int>, o?: CallOptions): Promise<Answer<'Keyspace', N>> {
+  createKeyspace(keyspace: Whole<components['schemas']['NewKeyspace'], Int>, o: CallOptions = {}): Promise<Answer<'Keyspace', N>> {
+    checkNames(o, callNames, 'options');
     return this.#core.call({method: 'POST', path: '/v1/keyspaces', body: keyspace, write: true}, o) as Promise<Answer<'Keyspace', N>>;
   }
 }
@@ -354,30 +375,54 @@ export interface PageOptions {
   cursor?: string;
 }
 
+const pageNames: readonly (keyof PageOptions)[] = ['limit', 'cursor'];
+
 export type MemberResult<N = number> = {id: string; member: string; changed: boolean; count: N; error?: undefined} | {id: string; member: string; error: Answer<'Fault'>};
 export type MemberWritten<N = number> = {id: string; member: string; changed: boolean; count: N; duplicate: boolean; token: string};
 
-const part = encodeURIComponent;
-
 function followeesOf(followees: readonly Id[]): {followees: string[]} {
-  return {followees: followees.map((id, i) => idOf(id, `followees[${i}]`))};
+  return {followees: listOf(followees, 'followees', idOf)};
 }
 
-function incrOp(id: 'id' | 'user') {
-  return (op: {id?: Id; user?: Id; add: Ints; floor?: Int}, i: number) => ({
-    [id]: idOf(op[id]!, `ops[${i}].${id}`),
-    add: intsOf(op.add, `ops[${i}].add`),
-    floor: op.floor === undefined ? undefined : intOf(op.floor, `ops[${i}].floor`),
+function namesOf(names: readonly string[] | undefined, field: string): string[] | undefined {
+  return names === undefined ? undefined : listOf(names, field, nameOf);
+}
+
+function polled(what: Names): {channels?: string[]; dots?: string[]} {
+  return formed(what, '', {channels: namesOf, dots: namesOf}, 'option');
+}
+
+type Forms = Readonly<Record<string, (value: never, field: string) => unknown>>;
+
+/** Returns an op, or a part of a request, whose fields are in their forms. It throws a TypeError for any other field. */
+function formed(op: object, prefix: string, forms: Forms, kind = 'field'): object {
+  checkNames(op, Object.keys(forms), prefix.slice(0, -1) || kind, prefix, kind);
+  return Object.fromEntries(Object.entries(forms).map(([name, form]) => [name, form((op as Record<string, never>)[name]!, prefix + name)]));
+}
+
+function floorOf(floor: Int | undefined, field: string): Int | undefined {
+  return floor === undefined ? undefined : intOf(floor, field);
+}
+
+function boolOf(value: boolean, field: string): boolean {
+  if (typeof value !== 'boolean') throw new TypeError(`${field}: ${shown(value)} is not true or false`);
+  return value;
+}
+
+const incrForm: Forms = {id: idOf, add: intsOf, floor: floorOf};
+const setForm: Forms = {id: idOf, set: intsOf};
+const memberForm: Forms = {id: idOf, member: idOf, set: boolOf};
+const unreadForm: Forms = {user: idOf, add: intsOf, floor: floorOf};
+
+function anyForm(op: AnyOp): Forms {
+  if ('user' in op) return unreadForm;
+  if ('member' in op) return {keyspace: nameOf, column: nameOf, ...memberForm};
+  return {keyspace: nameOf, ...('add' in op ? incrForm : setForm)};
+}
+
+function opsOf<T extends object>(ops: readonly T[], forms: Forms | ((op: T) => Forms)): object[] {
+  return listOf(ops, 'ops', (op, at) => {
+    checkObject(op, at);
+    return formed(op, `${at}.`, typeof forms === 'function' ? forms(op) : forms);
   });
-}
-
-function memberOp(op: MemberOp, i: number): unknown {
-  return {id: idOf(op.id, `ops[${i}].id`), member: idOf(op.member, `ops[${i}].member`), set: op.set};
-}
-
-function anyOp(op: AnyOp, i: number): unknown {
-  if ('user' in op) return incrOp('user')(op, i);
-  if ('member' in op) return {keyspace: op.keyspace, column: op.column, ...(memberOp(op, i) as object)};
-  if ('add' in op) return {keyspace: op.keyspace, ...incrOp('id')(op, i)};
-  return {keyspace: op.keyspace, id: idOf(op.id, `ops[${i}].id`), set: intsOf(op.set, `ops[${i}].set`)};
 }

@@ -36,21 +36,20 @@ export function stringify(value: unknown): string {
 
 /** Returns an id in its only spelling. It throws a RangeError for anything else. */
 export function idOf(id: Id, field: string): string {
-  if (typeof id === 'number' && !Number.isSafeInteger(id)) {
-    throw new RangeError(`${field}: ${id} is not exact beyond 2^53 - 1: pass the id as a string or a bigint`);
-  }
+  if (typeof id === 'number' && id >= 2 ** 53) throw new RangeError(`${field}: ${id} is beyond 2^53 - 1, where numbers are not exact: pass the id as a string or a bigint`);
+  if (typeof id !== 'number' && typeof id !== 'string' && typeof id !== 'bigint') throw new TypeError(`${field}: ${shown(id)} is not a string, a number or a bigint`);
   const text = String(id);
   if (!/^(0|[1-9][0-9]{0,19})$/.test(text) || BigInt(text) >= 2n ** 64n) {
-    throw new RangeError(`${field}: ${JSON.stringify(text)} is not an id, a whole number from 0 to 2^64 - 1`);
+    throw new RangeError(`${field}: ${shown(id)} is not a whole number from 0 to 2^64 - 1`);
   }
   return text;
 }
 
 /** Returns a whole number of 64 bits as it is. It throws a RangeError for anything else. */
 export function intOf(n: Int, field: string): Int {
-  if (typeof n === 'bigint' ? n > int64Max || n < -int64Max - 1n : !Number.isSafeInteger(n)) {
-    throw new RangeError(`${field}: ${n} is not a whole number of 64 bits${typeof n === 'number' ? ', or beyond 2^53 - 1: pass it as a bigint' : ''}`);
-  }
+  if (typeof n !== 'number' && typeof n !== 'bigint') throw new TypeError(`${field}: ${shown(n)} is not a number or a bigint`);
+  if (typeof n === 'number' && Math.abs(n) >= 2 ** 53) throw new RangeError(`${field}: ${n} is beyond 2^53 - 1, where numbers are not exact: pass it as a bigint`);
+  if (typeof n === 'bigint' ? n > int64Max || n < -int64Max - 1n : !Number.isInteger(n)) throw new RangeError(`${field}: ${n} is not a whole number of 64 bits`);
   return n;
 }
 
@@ -59,10 +58,51 @@ export type Ints = Readonly<Record<string, Int>>;
 
 /** Checks each number of some columns. */
 export function intsOf(ints: Ints, field: string): Ints {
+  if (!isObject(ints)) throw new TypeError(`${field}: ${shown(ints)} is not an object of numbers by column`);
   const columns = Object.entries(ints);
   if (columns.length === 0) throw new RangeError(`${field}: no column`);
   for (const [column, n] of columns) intOf(n, `${field}.${column}`);
   return ints;
+}
+
+function isObject(value: unknown): boolean {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+/** Returns a wrong value as an error shows it. */
+export function shown(value: unknown): string {
+  if (typeof value !== 'object' && typeof value !== 'string') return String(value);
+  return stringify(value).slice(0, 80);
+}
+
+export function checkObject(value: unknown, field: string): void {
+  if (!isObject(value)) throw new TypeError(`${field}: ${shown(value)} is not an object`);
+}
+
+/** Throws a TypeError unless all properties of an object are known, because a misspelled one would be ignored. */
+export function checkNames(o: object, names: readonly string[], what: string, prefix = '', kind = 'option'): void {
+  checkObject(o, what);
+  for (const name of Object.keys(o)) {
+    if (!names.includes(name)) throw new TypeError(`${prefix}${name}: there is no such ${kind}; there are ${names.join(', ')}`);
+  }
+}
+
+/** Returns the items of an array in their forms. */
+export function listOf<T, R>(items: readonly T[], field: string, form: (item: T, field: string) => R): R[] {
+  if (!Array.isArray(items)) throw new TypeError(`${field}: ${shown(items)} is not an array`);
+  return items.map((item: T, i) => form(item, `${field}[${i}]`));
+}
+
+/** Returns a name as it is. It throws a TypeError for anything else, such as two names. */
+export function nameOf(name: string, field: string): string {
+  if (typeof name !== 'string' || name === '' || name.includes(',')) throw new TypeError(`${field}: ${shown(name)} is not a name`);
+  return name;
+}
+
+/** Returns a part of a path, escaped. */
+export function part(name: string): string {
+  if (typeof name !== 'string' || name === '') throw new TypeError(`${shown(name)} is not a name, such as 'posts'`);
+  return encodeURIComponent(name);
 }
 
 /** The sum of two numbers, or undefined if it does not fit 64 bits. */

@@ -1,5 +1,5 @@
 import {CountdError} from './errors.js';
-import {idOf, intsOf, sumOf, type Id, type Int, type Ints} from './json.js';
+import {checkNames, idOf, intsOf, part, sumOf, type Id, type Int, type Ints} from './json.js';
 import {newKey, type Core} from './core.js';
 
 export interface WriterConfig {
@@ -12,6 +12,8 @@ export interface WriterConfig {
   /** Called for each op whose sum was not counted, or may not have been. What it throws goes to the console. */
   onFailure?: (failure: Failure) => void;
 }
+
+const configNames: readonly (keyof WriterConfig)[] = ['batchOps', 'waitingOps', 'retryForMs', 'onFailure'];
 
 /** An op of a batch that was not counted, or may not have been: error.maybeApplied tells. */
 export interface Failure {
@@ -53,6 +55,7 @@ export class Writer {
   #closed = false;
 
   constructor(core: Core, config: WriterConfig = {}) {
+    checkNames(config, configNames, 'config');
     const {batchOps = 1_000, waitingOps = 100_000, retryForMs = 30_000} = config;
     if (!(batchOps >= 1 && batchOps <= 10_000)) throw new RangeError(`batchOps: ${batchOps} is not between 1 and 10,000`);
     if (!(waitingOps >= 1)) throw new RangeError(`waitingOps: ${waitingOps} is below 1`);
@@ -65,6 +68,7 @@ export class Writer {
   async add(keyspace: string, id: Id, deltas: Ints): Promise<void> {
     const row = idOf(id, 'id');
     intsOf(deltas, 'add');
+    part(keyspace);
     for (;;) {
       if (this.#closed) throw new Error('the writer is closed');
       if (this.#merge(keyspace, row, deltas)) return;
@@ -146,7 +150,7 @@ export class Writer {
   }
 
   async #sendBatch(keyspace: string, ops: Op[]): Promise<void> {
-    const path = `/v1/counters/${encodeURIComponent(keyspace)}/incr`;
+    const path = `/v1/counters/${part(keyspace)}/incr`;
     for (let renewed = false; ops.length > 0; ) {
       try {
         const headers = this.#next(keyspace);
@@ -181,9 +185,7 @@ export class Writer {
     for (const op of ops) {
       if (unknown[0] !== op.id) continue;
       unknown.shift();
-      const error = new CountdError('the sums of some rows of its shard did not fit');
-      error.maybeApplied = true;
-      this.#fail(keyspace, op, error);
+      this.#fail(keyspace, op, new CountdError('the sums of some rows of its shard did not fit', {maybeApplied: true}));
     }
   }
 

@@ -72,6 +72,91 @@ test('numbers keep their value or are refused', async () => {
   assert.equal(write.asked.length, sent);
 });
 
+test('a wrong argument is refused by its name before anything is sent', async () => {
+  const s = server([200, {results: []}]);
+  const c = s.open();
+  for (const [call, message] of [
+    [() => c.getMany('posts', 1), 'ids: 1 is not an array'],
+    [() => c.getMany('posts', '23'), 'ids: "23" is not an array'],
+    [() => c.getMany('posts', undefined), 'ids: undefined is not an array'],
+    [() => c.getMany('posts', [1], {columns: 'like'}), 'columns: "like" is not an array'],
+    [() => c.getMany('posts', [1], {columns: [7]}), 'columns[0]: 7 is not a name'],
+    [() => c.getMany('posts', [1], {column: ['like']}), 'column: there is no such option; there are columns, member, consistency, maxStalenessMs, token, signal, timeoutMs, retryForMs'],
+    [() => c.get('posts', 1, {consistencyy: 'stale'}), 'consistencyy: there is no such option'],
+    [() => c.get('posts', 1, 'stale'), 'options: "stale" is not an object'],
+    [() => c.get(5, 1), '5 is not a name'],
+    [() => c.get('posts'), 'id: undefined is not a string, a number or a bigint'],
+    [() => c.get('posts', 1.5), 'id: 1.5 is not a whole number from 0'],
+    [() => c.get('posts', 2 ** 53), 'id: 9007199254740992 is beyond 2^53 - 1'],
+    [() => c.get('posts', [1]), 'id: [1] is not a string'],
+    [() => c.scan('posts', {columns: 'like'}).next(), 'columns: "like" is not an array'],
+    [() => c.scan('posts', {pagerows: 2}).next(), 'pagerows: there is no such option'],
+    [() => c.incr('posts', 77), 'add: undefined is not an object of numbers by column'],
+    [() => c.incr('posts', 1, 1), 'add: 1 is not an object of numbers by column'],
+    [() => c.incr('posts', 1, {like: '1'}), 'add.like: "1" is not a number or a bigint'],
+    [() => c.incr('posts', 1, {like: 1}, {flor: 0}), 'flor: there is no such option'],
+    [() => c.incr('posts', 1, {like: 1}, {retryForMS: 0}), 'retryForMS: there is no such option; there are floor, key, signal'],
+    [() => c.incrMany('posts', {id: 1, add: {like: 1}}), 'ops: {"id":1,"add":{"like":1}} is not an array'],
+    [() => c.incrMany('posts', [{id: 1}]), 'ops[0].add: undefined is not an object'],
+    [() => c.incrMany('posts', [1]), 'ops[0]: 1 is not an object'],
+    [() => c.incrMany('posts', [{id: 1, add: {like: 1}, flor: 0}]), 'ops[0].flor: there is no such field; there are id, add, floor'],
+    [() => c.setMany('posts', [{id: 1, add: {like: 1}}]), 'ops[0].add: there is no such field; there are id, set'],
+    [() => c.ops([{keyspace: 'posts', id: 1, add: {like: 1}, set: {like: 1}}]), 'ops[0].set: there is no such field; there are keyspace, id, add, floor'],
+    [() => c.changeMembers('posts', 'like', [{id: 1, member: 2}]), 'ops[0].set: undefined is not true or false'],
+    [() => c.hasMember('posts', 'like', 7, '12'), 'ids: "12" is not an array'],
+    [() => c.incrUnread({user: 1, add: {dm: 1}}), 'ops: {"user":1,"add":{"dm":1}} is not an array'],
+    [() => c.resetUnread(7, {seen: {like: 2 ** 60}}), 'seen.like: 1152921504606847000 is beyond'],
+    [() => c.resetUnread(7, {columns: 'like'}), 'columns: "like" is not an array'],
+    [() => c.poll(9, {channel: ['news']}), 'channel: there is no such option; there are channels, dots'],
+    [() => c.poll(9, {channels: 'news'}), 'channels: "news" is not an array'],
+    [() => c.poll(9, {dots: ['a,b']}), 'dots[0]: "a,b" is not a name'],
+    [() => c.pollMany('78'), 'users: "78" is not an array'],
+    [() => c.pollMany([7], {channels: 'news'}), 'channels: "news" is not an array'],
+    [() => c.pollMany([7], {dot: ['news']}), 'dot: there is no such option'],
+    [() => c.follow(9, '23'), 'followees: "23" is not an array'],
+    [() => c.putGroup(9, 'stars', '23'), 'followees: "23" is not an array'],
+    [() => c.timeline(9, {member: 'like'}), 'member: "like" is not an array'],
+    [() => c.writer().add('posts', 1, 1), 'add: 1 is not an object'],
+    [() => c.writer().add(5, 1, {view: 1}), '5 is not a name'],
+    [() => c.writer({onfailure: () => {}}), 'onfailure: there is no such option'],
+    [() => Countd.open(), 'config: undefined is not an object'],
+    [() => Countd.open({}), 'addrs: undefined is not an array'],
+    [() => Countd.open({addrs: 5}), 'addrs: 5 is not an array'],
+    [() => Countd.open({addrs: []}), 'addrs: a client needs 1 to 16'],
+    [() => Countd.open({addrs: ['']}), 'addrs[0]: "" is not of the form http://host:port'],
+    [() => Countd.open({addrs: ['a:99999']}), 'addrs[0]: "a:99999" is not of the form'],
+    [() => Countd.open({addrs: [7]}), 'addrs[0]: 7 is not of the form'],
+    [() => Countd.open({addrs: ['a'], retryForMS: 5}), 'retryForMS: there is no such option; there are addrs, token, timeoutMs, retryForMs'],
+    [() => Countd.open({addrs: ['a'], timeoutMs: '5'}), 'timeoutMs: "5" is not above 0 and at most 60000'],
+  ]) {
+    await assert.rejects(async () => call(), e => {
+      assert(e instanceof RangeError || e instanceof TypeError, e);
+      assert(e.message.startsWith(message), `${call}: ${e.message}`);
+      return true;
+    });
+  }
+  assert.equal(s.asked.length, 0);
+  Countd.open({addrs: '127.0.0.1:7400'});
+});
+
+test('nothing was sent to a server that refuses connections', async () => {
+  const cut = createServer(request => request.socket.destroy()).listen(0, '127.0.0.1');
+  const closed = createServer().listen(0, '127.0.0.1');
+  await new Promise(resolve => setTimeout(resolve, 20));
+  const [cutPort, port] = [cut, closed].map(server => server.address().port);
+  closed.close();
+  const e = await failure(Countd.open({addrs: [`127.0.0.1:${port}`, `localhost:${port}`], retryForMs: 0}).incr('posts', 1, {like: 1}));
+  assert.deepEqual([e.noAnswer, e.maybeApplied], [true, false]);
+  const failures = [];
+  const w = Countd.open({addrs: [`127.0.0.1:${port}`]}).writer({retryForMs: 0, onFailure: f => failures.push(f.error.maybeApplied)});
+  await w.add('posts', 1, {view: 1});
+  await failure(w.close());
+  assert.deepEqual(failures, [false]);
+  const sent = await failure(Countd.open({addrs: [`127.0.0.1:${cutPort}`, `127.0.0.1:${port}`], retryForMs: 0}).incr('posts', 1, {like: 1}));
+  cut.close();
+  assert.equal(sent.maybeApplied, true); // the first server may have counted
+});
+
 test('a digit string inside a string is left alone', async () => {
   const s = server([200, {id: '1', counts: {}, note: 'a "quoted\\" 12345678901234567890 text'}]);
   assert.equal((await s.open().get('posts', 1)).note, 'a "quoted\\" 12345678901234567890 text');

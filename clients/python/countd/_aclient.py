@@ -11,11 +11,9 @@ import weakref
 from typing import Any, AsyncIterator, Callable, Mapping, Optional, Sequence
 
 from ._calls import DEFAULT, Calls, Json, Read, any_call
-from ._protocol import Answer, Call, CountdError, Id, Options, Pause, Protocol, Request, Step, no_answer
-from ._queue import Batch, Failure, Queue
+from ._protocol import ANSWER_BYTES_MAX, IDLE_MAX, Answer, Call, CountdError, Id, Options, Pause, Protocol, Request, Step, no_answer
+from ._queue import Failure, Queue
 
-_IDLE_MAX = 64  # idle connections to one address
-_ANSWER_BYTES_MAX = 64 << 20
 _HEAD_BYTES_MAX = 64 << 10
 
 _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -28,8 +26,7 @@ class AsyncClient(Calls):
         self, addrs: str | Sequence[str], *, token: str = "", timeout: float = 5.0, retry_for: float = 30.0,
         on_retry: Optional[Callable[[CountdError, float], None]] = None, tls: Optional[ssl.SSLContext] = None,
     ) -> None:
-        self._options = Options(timeout, retry_for, on_retry)
-        self._protocol = Protocol([addrs] if isinstance(addrs, str) else addrs, token, self._options, tls)
+        self._protocol = Protocol(addrs, token, Options(timeout, retry_for, on_retry), tls)
         # By the event loop that they belong to, and by address.
         self._idle: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, list[_Streams]]] = weakref.WeakKeyDictionary()
 
@@ -52,7 +49,7 @@ class AsyncClient(Calls):
         """Reads all rows that have a count, by ascending id. Rows that are written meanwhile may be of different moments."""
         page: Json = {"cursor": None}
         while "cursor" in page:
-            page = await self.scan_page(keyspace, cursor=page["cursor"], limit=page_rows, columns=columns, read=read)
+            page = await self._scan_page(keyspace, cursor=page["cursor"], limit=page_rows, columns=columns, read=read)
             for row in page["results"]:
                 yield row
 
@@ -60,7 +57,7 @@ class AsyncClient(Calls):
         """Whom a user follows, by ascending id."""
         page: Json = {"cursor": None}
         while "cursor" in page:
-            page = await self.followees_page(user, cursor=page["cursor"], read=read)
+            page = await self._followees_page(user, cursor=page["cursor"], read=read)
             for followee in page["followees"]:
                 yield followee
 
@@ -95,12 +92,14 @@ class AsyncClient(Calls):
             return await asyncio.wait_for(self._exchange(request, streams, idle), request.timeout)
         except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, http.client.HTTPException) as e:
             _drop(idle)  # the server is probably gone: a call that is sent again must not try each of them
-            raise no_answer(request.base, e) from e
+            raise no_answer(request.base, e, not streams) from e
         finally:
             _drop(streams)
 
     async def _exchange(self, request: Request, streams: list[_Streams], idle: list[_Streams]) -> Answer:
         url = urllib.parse.urlsplit(request.base)
+        if idle:
+            await asyncio.sleep(0)  # a turn of the event loop, which sees what the servers have closed
         while idle and (idle[-1][0].at_eof() or idle[-1][1].is_closing()):  # the server has closed it
             idle.pop()[1].close()
         if idle:
@@ -130,7 +129,7 @@ class AsyncClient(Calls):
                 _bounded(len(body) + len(chunk))
                 body += chunk
             answer = bytes(body)
-        if keep and len(idle) < _IDLE_MAX:
+        if keep and len(idle) < IDLE_MAX:
             idle.append(streams.pop())
         return Answer(status, headers, answer)
 
@@ -141,8 +140,8 @@ def _drop(connections: list[_Streams]) -> None:
 
 
 def _bounded(size: int) -> int:
-    if not 0 <= size <= _ANSWER_BYTES_MAX:
-        raise CountdError(f"cannot read the answer: it is larger than {_ANSWER_BYTES_MAX} bytes")
+    if not 0 <= size <= ANSWER_BYTES_MAX:
+        raise CountdError(f"cannot read the answer: it is larger than {ANSWER_BYTES_MAX} bytes")
     return size
 
 
@@ -206,7 +205,7 @@ class AsyncWriter:
                         return
                     self._changed.notify_all()
                 try:
-                    await self._send(batch)
+                    await self._client._drive(self._queue.send(batch, self._client._protocol))
                 except Exception as e:  # of on_retry, for example
                     self._queue.fail_all(batch, e)
                 async with self._changed:
@@ -217,12 +216,3 @@ class AsyncWriter:
             async with self._changed:
                 self._changed.notify_all()
             raise
-
-    async def _send(self, batch: Batch) -> None:
-        for call in self._queue.calls(batch):
-            try:
-                answer = await self._client._drive(self._client._protocol.call(call, self._queue.options(self._client._options)))
-            except CountdError as e:
-                batch.refused(e)
-            else:
-                batch.answered(answer)

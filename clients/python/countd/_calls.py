@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from typing import Any, Callable, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterable, Mapping, Optional, Sequence
 
-from ._protocol import Call, Id, id_of, int_of, ints_of, new_key, part, printable
+from ._protocol import Call, Id, id_of, ids_of, int_of, ints_of, list_of, names_of, new_key, part, printable
 
 Json = dict[str, Any]
 
@@ -31,6 +31,8 @@ class Calls:
         raise NotImplementedError
 
     def _read(self, path: str, read: Read, query: Optional[Mapping[str, Any]] = None, body: Any = None, shape: Callable[[Any], Any] = lambda answer: answer) -> Any:
+        if not isinstance(read, Read):
+            raise ValueError(f"read: {read!r:.80} is not a Read")
         asked = {**(query or {}), "consistency": read.consistency}
         if read.max_staleness is not None:
             asked["max_staleness"] = f"{round(read.max_staleness * 1000)}ms"
@@ -39,29 +41,29 @@ class Calls:
 
     def _write(self, method: str, path: str, body: Any, key: Optional[str], shape: Callable[[Any], Any] = lambda answer: answer) -> Any:
         key = new_key() if key is None else key
-        if not 1 <= len(key) <= 128 or not printable(key) or key != key.strip():
+        if not isinstance(key, str) or not 1 <= len(key) <= 128 or not printable(key) or key != key.strip():
             raise ValueError(f"key: {key!r} is not 1 to 128 printable ASCII characters without spaces around")
         return self._make(Call(method, path, body=body, headers={"Idempotency-Key": key}, write=True), shape)
 
     # Counters.
 
     def get(self, keyspace: str, id: Id, *, read: Read = DEFAULT) -> Any:
-        """Reads a row: {"id", "counts"}. A row that was never written has zeros."""
+        """Reads a row. A row that was never written has zeros."""
         return self._read(f"/v1/counters/{part(keyspace)}/{id_of(id)}", read)
 
     def get_many(self, keyspace: str, ids: Sequence[Id], *, columns: Optional[Sequence[str]] = None, member: Optional[Id] = None, read: Read = DEFAULT) -> Any:
         """Reads up to 1,000 rows, in the order of ids. With a member, each tells in which of its sets the member is."""
-        body = {"ids": _ids(ids, "ids"), **_given(columns=columns and list(columns), member=None if member is None else id_of(member, "member"))}
+        body = {"ids": ids_of(ids, "ids"), **_given(columns=None if columns is None else names_of(columns, "columns"), member=None if member is None else id_of(member, "member"))}
         return self._read(f"/v1/counters/{part(keyspace)}/get", read, body=body, shape=operator.itemgetter("results"))
 
     def incr(self, keyspace: str, id: Id, add: Mapping[str, int], *, floor: Optional[int] = None, key: Optional[str] = None) -> Any:
-        """Adds to columns of one row, and returns the row after it: {"id", "counts", "duplicate", "token"}."""
-        op = _incr({"id": id, "add": add, "floor": floor}, 0, "id")
+        """Adds to columns of one row, and returns the row after it. A sum beyond 64 bits is refused: overflow."""
+        op = {"id": id_of(id), "add": ints_of(add, "add"), **_given(floor=None if floor is None else int_of(floor, "floor"))}
         return self._write("POST", f"/v1/counters/{part(keyspace)}/incr", {"ops": [op]}, key, _one)
 
     def incr_many(self, keyspace: str, ops: Sequence[Mapping[str, Any]], *, key: Optional[str] = None) -> Any:
         """Adds to up to 10,000 rows: {"id", "add", "floor"?} each. A sum beyond 64 bits refuses its op alone."""
-        return self._write("POST", f"/v1/counters/{part(keyspace)}/incr", {"ops": [_incr(op, i, "id") for i, op in enumerate(ops)]}, key)
+        return self._write("POST", f"/v1/counters/{part(keyspace)}/incr", {"ops": _ops(ops, _incr)}, key)
 
     def set(self, keyspace: str, id: Id, values: Mapping[str, int], *, key: Optional[str] = None) -> Any:
         """Sets columns of one row; the others stay."""
@@ -69,40 +71,50 @@ class Calls:
 
     def set_many(self, keyspace: str, ops: Sequence[Mapping[str, Any]], *, key: Optional[str] = None) -> Any:
         """Sets columns of up to 10,000 rows: {"id", "set"} each."""
-        body = {"ops": [{"id": id_of(op["id"], f"ops[{i}].id"), "set": ints_of(op["set"], f"ops[{i}].set")} for i, op in enumerate(ops)]}
-        return self._write("POST", f"/v1/counters/{part(keyspace)}/set", body, key)
+        return self._write("POST", f"/v1/counters/{part(keyspace)}/set", {"ops": _ops(ops, _set)}, key)
 
     def delete(self, keyspace: str, id: Id, *, key: Optional[str] = None) -> Any:
         """Sets every column of a row to zero."""
         return self._write("DELETE", f"/v1/counters/{part(keyspace)}/{id_of(id)}", None, key)
 
-    def scan_page(self, keyspace: str, *, cursor: Optional[str] = None, limit: int = 1000, columns: Optional[Sequence[str]] = None, read: Read = DEFAULT) -> Any:
+    def _scan_page(self, keyspace: str, *, cursor: Optional[str] = None, limit: int = 1000, columns: Optional[Sequence[str]] = None, read: Read = DEFAULT) -> Any:
         """Reads rows that have a count, by ascending id: {"results", "cursor"?}, the cursor of the next page."""
-        return self._read(f"/v1/counters/{part(keyspace)}/scan", read, body=_given(cursor=cursor, limit=limit, columns=columns and list(columns)))
+        return self._read(f"/v1/counters/{part(keyspace)}/scan", read, body=_given(cursor=cursor, limit=limit, columns=None if columns is None else names_of(columns, "columns")))
+
+    def hot(self, keyspace: str, column: str, *, window: Optional[str] = None, limit: Optional[int] = None, read: Read = DEFAULT) -> Any:
+        """The rows that gained most of a column in a window (1m, 1h or 24h), largest first. A true gain is within error of gained; no other row gained more than others_at_most."""
+        return self._read(f"/v1/hot/{part(keyspace)}/{part(column)}", read, {"window": window, "limit": limit})
+
+    def top(self, keyspace: str, column: str, *, limit: Optional[int] = None, read: Read = DEFAULT) -> Any:
+        """The rows with the largest counts of a column, exactly. The first call of a column reads all rows; while it does, it may fail with not_ready."""
+        return self._read(f"/v1/top/{part(keyspace)}/{part(column)}", read, {"limit": limit}, shape=operator.itemgetter("results"))
 
     def ops(self, ops: Sequence[Mapping[str, Any]], *, key: Optional[str] = None) -> Any:
-        """Writes to rows of any keyspaces under one key, up to 10,000 ops in the form of /v1/ops. The ops of one shard are applied together."""
-        return self._write("POST", "/v1/ops", {"ops": [_any(op, i) for i, op in enumerate(ops)]}, key)
+        """Writes to rows of any keyspaces under one key: up to 10,000 ops. The ops of one shard are applied together.
+
+        An op is {"keyspace", "id", "add", "floor"?}, {"keyspace", "id", "set"}, {"keyspace", "column", "id", "member", "set"} or {"user", "add", "floor"?}.
+        """
+        return self._write("POST", "/v1/ops", {"ops": _ops(ops, _any)}, key)
 
     # Members: who did it.
 
     def add_member(self, keyspace: str, column: str, id: Id, member: Id, *, key: Optional[str] = None) -> Any:
         """Adds a member to the set of a row, and 1 to its count unless the member was there."""
-        op = _member({"id": id, "member": member, "set": True}, 0)
+        op = {"id": id_of(id), "member": id_of(member, "member"), "set": True}
         return self._write("POST", f"/v1/members/{part(keyspace)}/{part(column)}", {"ops": [op]}, key, _one)
 
     def remove_member(self, keyspace: str, column: str, id: Id, member: Id, *, key: Optional[str] = None) -> Any:
         """Removes a member from the set of a row, and 1 from its count if the member was there."""
-        op = _member({"id": id, "member": member, "set": False}, 0)
+        op = {"id": id_of(id), "member": id_of(member, "member"), "set": False}
         return self._write("POST", f"/v1/members/{part(keyspace)}/{part(column)}", {"ops": [op]}, key, _one)
 
     def change_members(self, keyspace: str, column: str, ops: Sequence[Mapping[str, Any]], *, key: Optional[str] = None) -> Any:
         """Adds and removes up to 10,000 members, in the order of ops: {"id", "member", "set"} each."""
-        return self._write("POST", f"/v1/members/{part(keyspace)}/{part(column)}", {"ops": [_member(op, i) for i, op in enumerate(ops)]}, key)
+        return self._write("POST", f"/v1/members/{part(keyspace)}/{part(column)}", {"ops": _ops(ops, _member)}, key)
 
     def has_member(self, keyspace: str, column: str, member: Id, ids: Sequence[Id], *, read: Read = DEFAULT) -> Any:
         """Tells for up to 1,000 rows, in the order of ids, whether the member is in the set."""
-        body = {"member": id_of(member, "member"), "ids": _ids(ids, "ids")}
+        body = {"member": id_of(member, "member"), "ids": ids_of(ids, "ids")}
         return self._read(f"/v1/members/{part(keyspace)}/{part(column)}/check", read, body=body, shape=operator.itemgetter("results"))
 
     def members(self, keyspace: str, column: str, id: Id, *, cursor: Optional[str] = None, limit: Optional[int] = None, read: Read = DEFAULT) -> Any:
@@ -120,20 +132,20 @@ class Calls:
         return self._read(f"/v1/unread/{id_of(user, 'user')}", read)
 
     def incr_unread(self, ops: Sequence[Mapping[str, Any]], *, key: Optional[str] = None) -> Any:
-        """Adds to unread numbers of up to 10,000 users: {"user", "add"} each. None drops below 0."""
-        return self._write("POST", "/v1/unread/incr", {"ops": [_incr(op, i, "user") for i, op in enumerate(ops)]}, key)
+        """Adds to unread numbers of up to 10,000 users: {"user", "add", "floor"?} each. None drops below 0."""
+        return self._write("POST", "/v1/unread/incr", {"ops": _ops(ops, _incr_user)}, key)
 
     def reset_unread(self, user: Id, *, columns: Optional[Sequence[str]] = None, seen: Optional[Mapping[str, int]] = None, key: Optional[str] = None) -> Any:
         """Clears what a user has seen: whole columns, or the counts that the user was shown, so that later ones stay."""
-        return self._write("POST", f"/v1/unread/{id_of(user, 'user')}/reset", _given(columns=columns and list(columns), seen=seen and ints_of(seen, "seen")), key)
+        return self._write("POST", f"/v1/unread/{id_of(user, 'user')}/reset", _given(columns=None if columns is None else names_of(columns, "columns"), seen=None if seen is None else ints_of(seen, "seen")), key)
 
     def poll(self, user: Id, *, channels: Sequence[str] = (), dots: Sequence[str] = (), read: Read = DEFAULT) -> Any:
         """All that a user polls for: unread numbers, notices of channels, dots and the feed."""
-        return self._read(f"/v1/poll/{id_of(user, 'user')}", read, {"channels": ",".join(channels), "dots": ",".join(dots)})
+        return self._read(f"/v1/poll/{id_of(user, 'user')}", read, {"channels": ",".join(names_of(channels, "channels")), "dots": ",".join(names_of(dots, "dots"))})
 
     def poll_many(self, users: Sequence[Id], *, channels: Sequence[str] = (), dots: Sequence[str] = (), read: Read = DEFAULT) -> Any:
         """poll for up to 100 users, in their order."""
-        body = {"users": _ids(users, "users"), **_given(channels=list(channels) or None, dots=list(dots) or None)}
+        body = {"users": ids_of(users, "users"), **_given(channels=names_of(channels, "channels") or None, dots=names_of(dots, "dots") or None)}
         return self._read("/v1/poll", read, body=body, shape=operator.itemgetter("results"))
 
     def publish_notice(self, channel: str, *, key: Optional[str] = None) -> Any:
@@ -175,9 +187,11 @@ class Calls:
         return self._write("POST", f"/v1/feed/{id_of(user, 'user')}/reset", {"up_to": id_of(post, "post")}, key)
 
     def follow(self, user: Id, followees: Sequence[Id], *, key: Optional[str] = None) -> Any:
+        """Adds to whom a user follows. Earlier posts count as seen."""
         return self._feed(user, "follow", followees, key)
 
     def unfollow(self, user: Id, followees: Sequence[Id], *, key: Optional[str] = None) -> Any:
+        """Removes from whom a user follows."""
         return self._feed(user, "unfollow", followees, key)
 
     def read_feed(self, user: Id, followees: Sequence[Id], *, key: Optional[str] = None) -> Any:
@@ -185,22 +199,23 @@ class Calls:
         return self._feed(user, "read", followees, key)
 
     def _feed(self, user: Id, verb: str, followees: Optional[Sequence[Id]], key: Optional[str]) -> Any:
-        body = {} if followees is None else {"followees": _ids(followees, "followees")}
+        body = {} if followees is None else {"followees": ids_of(followees, "followees")}
         return self._write("POST", f"/v1/feed/{id_of(user, 'user')}/{verb}", body, key)
 
     def feed_unread(self, user: Id, *, detail: bool = False, read: Read = DEFAULT) -> Any:
         """How many posts of followees a user has not seen."""
         return self._read(f"/v1/feed/{id_of(user, 'user')}/unread", read, {"detail": detail or None})
 
-    def followees_page(self, user: Id, *, cursor: Optional[str] = None, limit: int = 1000, read: Read = DEFAULT) -> Any:
+    def _followees_page(self, user: Id, *, cursor: Optional[str] = None, limit: int = 1000, read: Read = DEFAULT) -> Any:
         """Whom a user follows, by ascending id."""
         return self._read(f"/v1/feed/{id_of(user, 'user')}/followees", read, {"cursor": cursor, "limit": limit})
 
     def put_group(self, user: Id, name: str, followees: Sequence[Id], *, key: Optional[str] = None) -> Any:
         """Makes a group of some followees, or replaces the group of that name."""
-        return self._write("PUT", f"/v1/feed/{id_of(user, 'user')}/groups/{part(name)}", {"followees": _ids(followees, "followees")}, key)
+        return self._write("PUT", f"/v1/feed/{id_of(user, 'user')}/groups/{part(name)}", {"followees": ids_of(followees, "followees")}, key)
 
     def drop_group(self, user: Id, name: str, *, key: Optional[str] = None) -> Any:
+        """Deletes a group; its followees stay followed."""
         return self._write("DELETE", f"/v1/feed/{id_of(user, 'user')}/groups/{part(name)}", None, key)
 
     def add_post(self, author: Id, post: Id, *, key: Optional[str] = None) -> Any:
@@ -208,6 +223,7 @@ class Calls:
         return self._write("POST", f"/v1/outbox/{id_of(author, 'author')}", {"id": id_of(post, "post")}, key)
 
     def remove_post(self, author: Id, post: Id, *, key: Optional[str] = None) -> Any:
+        """Removes a post from an author's outbox, and 1 from the author's posts if it was there."""
         return self._write("DELETE", f"/v1/outbox/{id_of(author, 'author')}/{id_of(post, 'post')}", None, key)
 
     def outbox(self, author: Id, *, cursor: Optional[str] = None, limit: Optional[int] = None, read: Read = DEFAULT) -> Any:
@@ -219,17 +235,18 @@ class Calls:
 
         counts names the keyspace of the posts' counts; member names columns, for each of which a post tells whether the user is in its set.
         """
-        query = {"cursor": cursor, "limit": limit, "group": group, "counts": counts, "member": ",".join(member)}
+        query = {"cursor": cursor, "limit": limit, "group": group, "counts": counts, "member": ",".join(names_of(member, "member"))}
         return self._read(f"/v1/timeline/{id_of(user, 'user')}", read, query)
 
     # Keyspaces.
 
     def keyspaces(self, *, read: Read = DEFAULT) -> Any:
+        """Reads which keyspaces there are."""
         return self._read("/v1/keyspaces", read, shape=operator.itemgetter("keyspaces"))
 
     def create_keyspace(self, name: str, columns: Sequence[Any], **settings: Any) -> Any:
         """Makes a keyspace of counters. settings are those of POST /v1/keyspaces, such as shards."""
-        return self._make(Call("POST", "/v1/keyspaces", body={"name": name, "columns": list(columns), **settings}, write=True))
+        return self._make(Call("POST", "/v1/keyspaces", body={"name": name, "columns": list_of(columns, "columns"), **settings}, write=True))
 
 
 def any_call(method: str, path: str, query: Mapping[str, Any], body: Any, headers: Mapping[str, str]) -> Call:
@@ -247,24 +264,58 @@ def _given(**fields: Any) -> Json:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _ids(ids: Sequence[Id], field: str) -> list[str]:
-    return [id_of(id, f"{field}[{i}]") for i, id in enumerate(ids)]
+def _ops(ops: Iterable[Mapping[str, Any]], form: Callable[[Mapping[str, Any], str], Json]) -> list[Json]:
+    listed = list_of(ops, "ops")
+    for i, op in enumerate(listed):
+        if not isinstance(op, Mapping):
+            raise ValueError(f"ops[{i}]: {op!r:.80} is not a dict")
+    return [form(op, f"ops[{i}]") for i, op in enumerate(listed)]
 
 
-def _incr(op: Mapping[str, Any], i: int, name: str) -> Json:
-    floor = {} if op.get("floor") is None else {"floor": int_of(op["floor"], f"ops[{i}].floor")}
-    return {name: id_of(op[name], f"ops[{i}].{name}"), "add": ints_of(op["add"], f"ops[{i}].add"), **floor}
+# Of an op's fields, those that may be left out.
+_OPTIONAL = ("floor",)
 
 
-def _member(op: Mapping[str, Any], i: int) -> Json:
-    return {"id": id_of(op["id"], f"ops[{i}].id"), "member": id_of(op["member"], f"ops[{i}].member"), "set": bool(op["set"])}
+def _fields(op: Mapping[str, Any], at: str, **forms: Callable[[Any, str], Any]) -> Json:
+    """Returns an op whose fields are in their forms. It raises ValueError for a field that is missing, and for any other field."""
+    for name in op:
+        if name not in forms:
+            raise ValueError(f"{at}.{name}: there is no such field; there are {', '.join(forms)}")
+    for name in forms:
+        if name not in op and name not in _OPTIONAL:
+            raise ValueError(f"{at}.{name}: it is missing")
+    return {name: form(op[name], f"{at}.{name}") for name, form in forms.items() if op.get(name) is not None or name not in _OPTIONAL}
 
 
-def _any(op: Mapping[str, Any], i: int) -> Json:
+def _bool_of(value: bool, field: str) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{field}: {value!r:.80} is not True or False")
+    return value
+
+
+def _name_of(value: str, field: str) -> str:
+    return names_of([value], field)[0]
+
+
+def _incr(op: Mapping[str, Any], at: str, **more: Callable[[Any, str], Any]) -> Json:
+    return _fields(op, at, **more, id=id_of, add=ints_of, floor=int_of)
+
+
+def _incr_user(op: Mapping[str, Any], at: str) -> Json:
+    return _fields(op, at, user=id_of, add=ints_of, floor=int_of)
+
+
+def _set(op: Mapping[str, Any], at: str, **more: Callable[[Any, str], Any]) -> Json:
+    return _fields(op, at, **more, id=id_of, set=ints_of)
+
+
+def _member(op: Mapping[str, Any], at: str, **more: Callable[[Any, str], Any]) -> Json:
+    return _fields(op, at, **more, id=id_of, member=id_of, set=_bool_of)
+
+
+def _any(op: Mapping[str, Any], at: str) -> Json:
     if "user" in op:
-        return _incr(op, i, "user")
+        return _incr_user(op, at)
     if "member" in op:
-        return {"keyspace": op["keyspace"], "column": op["column"], **_member(op, i)}
-    if "add" in op:
-        return {"keyspace": op["keyspace"], **_incr(op, i, "id")}
-    return {"keyspace": op["keyspace"], "id": id_of(op["id"], f"ops[{i}].id"), "set": ints_of(op["set"], f"ops[{i}].set")}
+        return _member(op, at, keyspace=_name_of, column=_name_of)
+    return (_incr if "add" in op else _set)(op, at, keyspace=_name_of)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import http.client
 import os
 import selectors
@@ -13,11 +14,8 @@ import urllib.parse
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
 from ._calls import DEFAULT, Calls, Json, Read, any_call
-from ._protocol import Answer, Call, CountdError, Id, Options, Pause, Protocol, Request, Step, no_answer
-from ._queue import Batch, Failure, Queue
-
-_IDLE_MAX = 64  # idle connections to one address
-_ANSWER_BYTES_MAX = 64 << 20
+from ._protocol import ANSWER_BYTES_MAX, IDLE_MAX, Answer, Call, CountdError, Id, Options, Pause, Protocol, Request, Step, no_answer
+from ._queue import Failure, Queue, log
 
 
 class Client(Calls):
@@ -31,8 +29,7 @@ class Client(Calls):
         self, addrs: str | Sequence[str], *, token: str = "", timeout: float = 5.0, retry_for: float = 30.0,
         on_retry: Optional[Callable[[CountdError, float], None]] = None, tls: Optional[ssl.SSLContext] = None,
     ) -> None:
-        self._options = Options(timeout, retry_for, on_retry)
-        self._protocol = Protocol([addrs] if isinstance(addrs, str) else addrs, token, self._options, tls)
+        self._protocol = Protocol(addrs, token, Options(timeout, retry_for, on_retry), tls)
         # By process, because a forked process must not use the connections of its parent, and by address. Threads
         # need no lock for append and pop.
         self._idle: dict[tuple[int, str], list[http.client.HTTPConnection]] = {}
@@ -60,14 +57,14 @@ class Client(Calls):
         """Reads all rows that have a count, by ascending id. Rows that are written meanwhile may be of different moments."""
         page: Json = {"cursor": None}
         while "cursor" in page:
-            page = self.scan_page(keyspace, cursor=page["cursor"], limit=page_rows, columns=columns, read=read)
+            page = self._scan_page(keyspace, cursor=page["cursor"], limit=page_rows, columns=columns, read=read)
             yield from page["results"]
 
     def followees(self, user: Id, *, read: Read = DEFAULT) -> Iterator[str]:
         """Whom a user follows, by ascending id."""
         page: Json = {"cursor": None}
         while "cursor" in page:
-            page = self.followees_page(user, cursor=page["cursor"], read=read)
+            page = self._followees_page(user, cursor=page["cursor"], read=read)
             yield from page["followees"]
 
     def writer(self, *, batch_ops: int = 1000, waiting_ops: int = 100_000, retry_for: float = 30.0, on_failure: Optional[Callable[[Failure], None]] = None) -> Writer:
@@ -98,9 +95,11 @@ class Client(Calls):
         end = time.monotonic() + request.timeout
         idle = self._idle.setdefault((os.getpid(), request.base), [])
         connection = self._connection(request, idle)
+        connected = False
         try:
             if connection.sock is None:
                 connection.connect()
+            connected = True
             self._limit(connection, end)
             # A write on a connection that the server has closed meanwhile is not sent again here: the call does that, with its key.
             connection.request(request.method, request.target, request.body, request.headers)
@@ -110,8 +109,8 @@ class Client(Calls):
                 while not response.isclosed():
                     self._limit(connection, end)
                     body += (chunk := response.read1(1 << 20))
-                    if len(body) > _ANSWER_BYTES_MAX:
-                        raise CountdError(f"cannot read the answer of {request.base}{request.target}: it is larger than {_ANSWER_BYTES_MAX} bytes")
+                    if len(body) > ANSWER_BYTES_MAX:
+                        raise CountdError(f"cannot read the answer of {request.base}{request.target}: it is larger than {ANSWER_BYTES_MAX} bytes")
                     if not chunk:
                         break
                 if response.length:
@@ -121,11 +120,11 @@ class Client(Calls):
         except (OSError, http.client.HTTPException) as e:
             connection.close()
             self._drop(idle)  # the server is probably gone: a call that is sent again must not try each of them
-            raise no_answer(request.base, e) from e
+            raise no_answer(request.base, e, not connected) from e
         except BaseException:
             connection.close()
             raise
-        if keep and len(idle) < _IDLE_MAX:
+        if keep and len(idle) < IDLE_MAX:
             idle.append(connection)
         else:
             connection.close()
@@ -168,7 +167,8 @@ class Writer:
 
     It sums what waits by row, and sends a keyspace's sums as soon as the batch before is answered, without a timer.
     A row ends as if its increments were applied one by one, even at a floor. A thread of its own sends, and calls
-    on_failure, which must not call the writer. What waits is lost if the process dies. A forked process makes its own.
+    on_failure, which must not call the writer. The end of the program closes the writer; what waits is lost if the
+    process dies. A forked process makes its own.
     """
 
     def __init__(self, client: Client, queue: Queue) -> None:
@@ -178,6 +178,7 @@ class Writer:
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="countd writer", daemon=True)
         self._thread.start()
+        atexit.register(self._exit)
 
     def __enter__(self) -> Writer:
         return self
@@ -207,7 +208,23 @@ class Writer:
             self._queue.closed = True
             self._changed.notify_all()
         self._thread.join()
+        atexit.unregister(self._exit)
         self.flush()
+
+    def _exit(self) -> None:
+        """Closes the writer at the end of the program, within the time that one batch may take."""
+        if self._pid != os.getpid():
+            return
+        with self._changed:
+            self._queue.closed = True
+            self._changed.notify_all()
+        self._thread.join(self._queue.retry_for + self._client._protocol.options.timeout)
+        with self._changed:
+            self._queue.abandon(TimeoutError("the program ends"))
+            try:
+                self._queue.raise_failure()
+            except CountdError as e:
+                log.error("cannot count all increments of a writer: %s", e)
 
     def _check_process(self) -> None:
         if self._pid != os.getpid():  # no thread sends here, and what waits is the parent's
@@ -222,18 +239,9 @@ class Writer:
                     return
                 self._changed.notify_all()
             try:
-                self._send(batch)
+                self._client._drive(self._queue.send(batch, self._client._protocol))
             except Exception as e:  # of on_retry, for example
                 self._queue.fail_all(batch, e)
             with self._changed:
                 self._queue.settle(batch)
                 self._changed.notify_all()
-
-    def _send(self, batch: Batch) -> None:
-        for call in self._queue.calls(batch):
-            try:
-                answer = self._client._drive(self._client._protocol.call(call, self._queue.options(self._client._options)))
-            except CountdError as e:
-                batch.refused(e)
-            else:
-                batch.answered(answer)

@@ -13,15 +13,18 @@ import random
 import ssl
 import time
 import urllib.parse
-from typing import Any, Callable, Generator, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Generator, Iterable, Mapping, Optional, Sequence, TypeVar, Union
 
 ADDRS_MAX = 16
 TIMEOUT_MAX = 60.0
 RETRY_FIRST = 0.05
 RETRY_MAX = 5.0
 GRACE = 1.0  # how long a try waits after its deadline for the server to report the outcome
+IDLE_MAX = 64  # idle connections to one address
+ANSWER_BYTES_MAX = 64 << 20
 
 Id = Union[int, str]
+_T = TypeVar("_T")
 
 
 class CountdError(Exception):
@@ -36,6 +39,7 @@ class CountdError(Exception):
     applied_ops: Sequence[int] = ()  # the same ops as applied, by their number in the request
     unknown_ops: Sequence[int] = ()
     no_answer = False  # no server answered
+    _unsent = False  # not even a connection was made
     # The write may have been applied. It still counts once if the caller repeats it with the key of that write.
     # If this is False, nothing of the write was applied.
     maybe_applied = False
@@ -47,15 +51,15 @@ class CountdError(Exception):
 
     def _did_nothing(self) -> bool:
         if self.no_answer or self.applied or self.unknown:
-            return False
+            return self._unsent
         if self.status in (408, 503):
             return self.code != ""  # from countd itself, not from a proxy
         return 400 <= self.status < 500
 
 
-def no_answer(base: str, cause: BaseException) -> CountdError:
+def no_answer(base: str, cause: BaseException, unsent: bool) -> CountdError:
     error = CountdError(f"no answer from {base}: {cause or type(cause).__name__}")
-    error.no_answer = True
+    error.no_answer, error._unsent = True, unsent
     error.__cause__ = cause
     return error
 
@@ -133,9 +137,8 @@ class Call:
 class Protocol:
     """The addresses of one cluster, and which of them is in use."""
 
-    def __init__(self, addrs: Sequence[str], token: str, options: Options, tls: Optional[ssl.SSLContext]) -> None:
-        if isinstance(addrs, str):
-            addrs = [addrs]
+    def __init__(self, addrs: str | Sequence[str], token: str, options: Options, tls: Optional[ssl.SSLContext]) -> None:
+        addrs = list_of([addrs] if isinstance(addrs, str) else addrs, "addrs")
         if not 1 <= len(addrs) <= ADDRS_MAX:
             raise ValueError(f"addrs: a client needs 1 to {ADDRS_MAX} addresses, not {len(addrs)}")
         if not 0 < options.timeout <= TIMEOUT_MAX:
@@ -149,12 +152,11 @@ class Protocol:
             tls = ssl.create_default_context()
         self.tls = tls
         self._token = token
-        self._options = options
+        self.options = options
         self._current = 0
 
-    def call(self, call: Call, options: Optional[Options] = None) -> Step:
-        """Makes a call, with retries, and returns the answer's JSON."""
-        options = options or self._options
+    def call(self, call: Call, retry_for: Optional[float] = None) -> Step:
+        """Makes a call, with retries, and returns the answer's JSON. retry_for is in place of that of the options."""
         headers = dict(call.headers)
         body = None
         if call.body is not None:
@@ -162,7 +164,7 @@ class Protocol:
             headers["Content-Type"] = "application/json"
         if self._token:
             headers["Authorization"] = f"Bearer {self._token}"
-        headers["Countd-Timeout"] = f"{max(1, round(options.timeout * 1000))}ms"
+        headers["Countd-Timeout"] = f"{max(1, round(self.options.timeout * 1000))}ms"
         target = call.path + query_of(call.query)
         if not all(printable(text) for text in (target, *headers, *headers.values())):
             raise ValueError("the path and the headers of a request must be printable ASCII")
@@ -174,7 +176,7 @@ class Protocol:
                 current = self._current
                 base = self._bases[current % len(self._bases)]
                 try:
-                    answer = yield Request(call.method, base, target, headers, body, options.timeout + GRACE)
+                    answer = yield Request(call.method, base, target, headers, body, self.options.timeout + GRACE)
                     assert answer is not None
                     if 200 <= answer.status < 300:
                         return json.loads(answer.body)
@@ -192,13 +194,13 @@ class Protocol:
             error.maybe_applied = maybe and error.code != "overflow"
             if not error.retryable:
                 raise error
-            end = end or time.monotonic() + options.retry_for
+            end = end or time.monotonic() + (self.options.retry_for if retry_for is None else retry_for)
             left = end - time.monotonic()
             if left <= 0:
                 raise error
             wait = min(error.retry_after + random.random() * bound, left)
-            if options.on_retry:
-                options.on_retry(error, wait)
+            if self.options.on_retry:
+                self.options.on_retry(error, wait)
             yield Pause(wait)
             bound = min(2 * bound, RETRY_MAX)
 
@@ -208,11 +210,14 @@ def printable(text: str) -> bool:
 
 
 def base_of(addr: str, tls: bool) -> str:
-    url = urllib.parse.urlsplit(addr if "://" in addr else f"http{'s' if tls else ''}://{addr}")
-    if url.scheme not in ("http", "https") or not url.hostname or url.path not in ("", "/") or url.query or url.username:
-        raise ValueError(f"addrs: {addr!r} is not of the form http://host:port")
+    try:
+        url = urllib.parse.urlsplit(addr if "://" in addr else f"http{'s' if tls else ''}://{addr}")
+        if url.scheme not in ("http", "https") or not url.hostname or url.path not in ("", "/") or url.query or url.username:
+            raise ValueError("it has no host, or more than a host and a port")
+        port = url.port or (7400 if "://" not in addr else 443 if url.scheme == "https" else 80)
+    except (TypeError, ValueError) as e:
+        raise ValueError(f"addrs: {addr!r} is not of the form http://host:port: {e}") from e
     host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
-    port = url.port or (7400 if "://" not in addr else 443 if url.scheme == "https" else 80)
     return f"{url.scheme}://{host}:{port}"
 
 
@@ -223,7 +228,28 @@ def query_of(query: Mapping[str, Any]) -> str:
 
 def part(text: str) -> str:
     """Returns a part of a path, escaped."""
+    if not isinstance(text, str) or not text:
+        raise ValueError(f"{text!r:.80} is not a name, such as 'posts'")
     return urllib.parse.quote(text, safe="")
+
+
+def list_of(values: Iterable[_T], field: str) -> list[_T]:
+    """Returns a list of values in their order. It raises ValueError for a string, which is no list of its characters."""
+    if isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
+        raise ValueError(f"{field}: {values!r:.80} is not a list")
+    return list(values)
+
+
+def names_of(values: Iterable[str], field: str) -> list[str]:
+    names = list_of(values, field)
+    for i, name in enumerate(names):
+        if not isinstance(name, str) or not name or "," in name:  # which separates the names of a query
+            raise ValueError(f"{field}[{i}]: {name!r:.80} is not a name")
+    return names
+
+
+def ids_of(ids: Iterable[Id], field: str) -> list[str]:
+    return [id_of(id, f"{field}[{i}]") for i, id in enumerate(list_of(ids, field))]
 
 
 def id_of(value: Id, field: str = "id") -> str:
@@ -244,6 +270,8 @@ def int_of(value: int, field: str) -> int:
 
 
 def ints_of(values: Mapping[str, int], field: str) -> dict[str, int]:
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{field}: {values!r:.80} is not a dict of numbers by column")
     if not values:
         raise ValueError(f"{field}: no column")
     return {column: int_of(value, f"{field}.{column}") for column, value in values.items()}

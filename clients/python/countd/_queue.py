@@ -8,11 +8,11 @@ import logging
 import re
 import time
 import uuid
-from typing import Any, Callable, Iterator, Mapping, Optional
+from typing import Any, Callable, Mapping, Optional
 
-from ._protocol import Call, CountdError, Id, Options, id_of, ints_of, part
+from ._protocol import Call, CountdError, Id, Protocol, Step, id_of, ints_of, part
 
-_log = logging.getLogger("countd")
+log = logging.getLogger("countd")
 
 _SESSION_AGE_MAX = 3600.0  # far below the day after which a server forgets a producer
 _COLUMN = re.compile(r"ops\[\d+\]\.add\.(.+)")
@@ -30,21 +30,13 @@ class Failure:
 
 
 class Batch:
-    """Ops of one keyspace, and what became of its request."""
+    """Ops of one keyspace."""
 
     def __init__(self, keyspace: str) -> None:
         self.keyspace = keyspace
         self.ops: list[dict[str, Any]] = []
         self.newest: dict[str, dict[str, Any]] = {}  # by id
         self.settled = False
-        self.error: Optional[CountdError] = None
-        self.answer: Optional[Mapping[str, Any]] = None
-
-    def answered(self, answer: Mapping[str, Any]) -> None:
-        self.answer, self.error = answer, None
-
-    def refused(self, error: CountdError) -> None:
-        self.answer, self.error = None, error
 
 
 @dataclasses.dataclass
@@ -55,7 +47,7 @@ class _Session:
 
 
 class Queue:
-    """The increments that wait. Its caller holds a lock, except for calls, which only the sender uses."""
+    """The increments that wait. Its caller holds a lock, except for send, which only the sender uses."""
 
     def __init__(self, batch_ops: int, waiting_ops: int, retry_for: float, on_failure: Optional[Callable[[Failure], None]]) -> None:
         if not 1 <= batch_ops <= 10_000:
@@ -64,7 +56,7 @@ class Queue:
             raise ValueError(f"waiting_ops: {waiting_ops} is below 1")
         if not 0 <= retry_for <= _SESSION_AGE_MAX:
             raise ValueError(f"retry_for: {retry_for} is not between 0 and an hour")
-        self._batch_ops, self._waiting_ops, self._retry_for, self._on_failure = batch_ops, waiting_ops, retry_for, on_failure
+        self._batch_ops, self._waiting_ops, self.retry_for, self._on_failure = batch_ops, waiting_ops, retry_for, on_failure
         self._batches: collections.deque[Batch] = collections.deque()  # the oldest first
         self._filling: dict[str, Batch] = {}  # the newest batch of a keyspace, while it waits
         self._flying: Optional[Batch] = None
@@ -76,6 +68,7 @@ class Queue:
     def put(self, keyspace: str, id: Id, deltas: Mapping[str, int]) -> bool:
         """Queues deltas. It returns False while the queue is full."""
         row, add = id_of(id), ints_of(deltas, "add")
+        part(keyspace)
         if self.closed:
             raise RuntimeError("the writer is closed")
         batch = self._filling.get(keyspace)
@@ -117,11 +110,8 @@ class Queue:
         if failed is not None:
             raise failed
 
-    def options(self, base: Options) -> Options:
-        return dataclasses.replace(base, retry_for=self._retry_for)
-
-    def calls(self, batch: Batch) -> Iterator[Call]:
-        """Yields the calls of a batch, mostly one. After each, its caller has called answered or refused."""
+    def send(self, batch: Batch, protocol: Protocol) -> Step:
+        """Makes the calls of a batch, mostly one."""
         ops, renewed = batch.ops, False
         while ops:
             session = self._sessions.get(batch.keyspace)
@@ -129,10 +119,13 @@ class Queue:
                 session = self._sessions[batch.keyspace] = _Session(uuid.uuid4().hex, time.monotonic())
             session.seq += 1
             headers = {"Countd-Producer": session.producer, "Countd-Seq": str(session.seq)}
-            yield Call("POST", f"/v1/counters/{part(batch.keyspace)}/incr", body={"want": "none", "ops": ops}, headers=headers, write=True)
-            error = batch.error
-            if error is None:
-                self._fail_refused(batch, ops)
+            call = Call("POST", f"/v1/counters/{part(batch.keyspace)}/incr", body={"want": "none", "ops": ops}, headers=headers, write=True)
+            try:
+                answer = yield from protocol.call(call, self.retry_for)
+            except CountdError as e:
+                error = e
+            else:
+                self._fail_refused(batch, ops, answer)
                 return
             found = _COLUMN.fullmatch(error.field)
             wrong = [op for op in ops if found and found[1] in op["add"]]
@@ -150,8 +143,7 @@ class Queue:
                 self._fail(batch, op, error)
             return
 
-    def _fail_refused(self, batch: Batch, ops: list[dict[str, Any]]) -> None:
-        answer = batch.answer or {}
+    def _fail_refused(self, batch: Batch, ops: list[dict[str, Any]], answer: Mapping[str, Any]) -> None:
         for refused in answer.get("errors", ()):
             fault = refused["error"]
             at = _OP.match(fault.get("field", ""))
@@ -177,6 +169,8 @@ class Queue:
     def abandon(self, cause: BaseException) -> None:
         """Fails all that is not settled, and refuses further increments: nobody sends any more."""
         self.closed = True
+        if lost := sum(len(batch.ops) for batch in self.unsettled()):
+            log.warning("cannot count %d ops of a writer that was not closed: %s: %s", lost, type(cause).__name__, cause)
         for batch in self.unsettled():
             self.fail_all(batch, cause, batch is self._flying)
             batch.settled = True
@@ -188,7 +182,7 @@ class Queue:
             if self._on_failure:
                 self._on_failure(Failure(batch.keyspace, op["id"], op["add"], error))
         except Exception:
-            _log.exception("on_failure failed")
+            log.exception("on_failure failed")
 
 
 def _merge(op: Optional[dict[str, Any]], add: Mapping[str, int]) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import gc
 import http.server
 import inspect
 import json
@@ -10,9 +11,12 @@ import os
 import re
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 import unittest
+import warnings
 
 from countd import AsyncClient, Client, CountdError, new_key
 from countd._protocol import Call
@@ -174,6 +178,75 @@ class Cases:
                 self.assertRaises(ValueError, call)
         self.assertEqual(len(s.asked), 1)
 
+    def test_arguments(self):
+        """A wrong argument is refused by its name before anything is sent: a string is no list of its characters."""
+        with Server((200, {"results": []})) as s:
+            c = self.client(s)
+            for call, text in [
+                (lambda: c.get_many("posts", "4467107636950632"), "ids: '4467107636950632' is not a list"),
+                (lambda: c.get_many("posts", 1), "ids: 1 is not a list"),
+                (lambda: c.get_many("posts", b"23"), "ids: b'23' is not a list"),
+                (lambda: c.get_many("posts", {"1": 2}), "ids: {'1': 2} is not a list"),
+                (lambda: c.get_many("posts", None), "ids: None is not a list"),
+                (lambda: c.get_many("posts", [1], columns="like"), "columns: 'like' is not a list"),
+                (lambda: c.get_many("posts", [1], columns=[7]), r"columns\[0\]: 7 is not a name"),
+                (lambda: list(c.scan("posts", columns="like")), "columns: 'like' is not a list"),
+                (lambda: c.incr("posts", 1, 1), "add: 1 is not a dict of numbers by column"),
+                (lambda: c.incr("posts", 1, {"like": "1"}), "add.like: '1' is not a whole number"),
+                (lambda: c.incr_many("posts", [{"id": 1}]), r"ops\[0\].add: it is missing"),
+                (lambda: c.incr_many("posts", {"id": 1, "add": {"like": 1}}), "ops: .* is not a list"),
+                (lambda: c.incr_many("posts", ["id"]), r"ops\[0\]: 'id' is not a dict"),
+                (lambda: c.incr_many("posts", [{"id": 1, "add": {"like": 1}, "flor": 0}]), r"ops\[0\].flor: there is no such field; there are id, add, floor"),
+                (lambda: c.set("posts", 1, [1]), r"set: \[1\] is not a dict"),
+                (lambda: c.set_many("posts", [{"id": 1}]), r"ops\[0\].set: it is missing"),
+                (lambda: c.ops([{"id": 1, "add": {"like": 1}}]), r"ops\[0\].keyspace: it is missing"),
+                (lambda: c.ops([{"keyspace": "posts", "id": 1}]), r"ops\[0\].set: it is missing"),
+                (lambda: c.change_members("posts", "like", [{"id": 1, "member": 2, "set": "false"}]), r"ops\[0\].set: 'false' is not True or False"),
+                (lambda: c.has_member("posts", "like", 7, "12"), "ids: '12' is not a list"),
+                (lambda: c.incr_unread([{"id": 1, "add": {"dm": 1}}]), r"ops\[0\].id: there is no such field; there are user, add"),
+                (lambda: c.reset_unread(7, columns="like"), "columns: 'like' is not a list"),
+                (lambda: c.reset_unread(7, seen="like"), "seen: 'like' is not a dict"),
+                (lambda: c.poll(9, channels="news"), "channels: 'news' is not a list"),
+                (lambda: c.poll(9, dots="news"), "dots: 'news' is not a list"),
+                (lambda: c.poll(9, channels=["a,b"]), r"channels\[0\]: 'a,b' is not a name"),
+                (lambda: c.poll_many("78"), "users: '78' is not a list"),
+                (lambda: c.poll_many([7], channels="news"), "channels: 'news' is not a list"),
+                (lambda: c.poll_many([7], dots="news"), "dots: 'news' is not a list"),
+                (lambda: c.follow(9, "23"), "followees: '23' is not a list"),
+                (lambda: c.unfollow(9, "23"), "followees: '23' is not a list"),
+                (lambda: c.read_feed(9, "23"), "followees: '23' is not a list"),
+                (lambda: c.reset_feed(9, "23"), "followees: '23' is not a list"),
+                (lambda: c.put_group(9, "stars", "23"), "followees: '23' is not a list"),
+                (lambda: c.timeline(9, member="like"), "member: 'like' is not a list"),
+                (lambda: c.create_keyspace("x", "like"), "columns: 'like' is not a list"),
+                (lambda: c.get(5, 1), "5 is not a name"),
+                (lambda: c.get("posts", 1, read="linearizable"), "read: 'linearizable' is not a Read"),
+                (lambda: c.incr("posts", 1, {"like": 1}, key=7), "key: 7 is not 1 to 128"),
+                (lambda: self.put(c, "posts", 1, 1), "add: 1 is not a dict"),
+                (lambda: self.put(c, "posts", "23x", {"view": 1}), "id: '23x' is not an id"),
+                (lambda: self.put(c, 5, 1, {"view": 1}), "5 is not a name"),
+            ]:
+                with self.assertRaisesRegex(ValueError, text):
+                    call()
+            self.assertEqual(s.asked, [])
+            c.follow(9, (2, "3"))
+            c.follow(9, {4: 1}.keys())
+            c.poll(9, channels=("a", "b"))
+        self.assertEqual([(path, body) for _, path, _, body in s.asked], [
+            ("/v1/feed/9/follow", '{"followees":["2","3"]}'), ("/v1/feed/9/follow", '{"followees":["4"]}'), ("/v1/poll/9?channels=a%2Cb", "")])
+
+    def put(self, client, *args):
+        got = client.writer().add(*args)
+        if inspect.isawaitable(got):
+            client.loop.run_until_complete(got)
+
+    def test_nothing_was_sent_to_a_server_that_refuses_connections(self):
+        e = self.fails(self.client("127.0.0.1:1", retry_for=0).incr, "posts", 1, {"like": 1})
+        self.assertEqual((e.no_answer, e.maybe_applied), (True, False))
+        with Server(CUT) as s:
+            e = self.fails(self.client(s, "127.0.0.1:1", retry_for=0).incr, "posts", 1, {"like": 1})
+        self.assertTrue(e.maybe_applied)  # the first server may have counted
+
     def test_reads(self):
         from countd import Read
 
@@ -244,8 +317,9 @@ class Cases:
     def test_bad_configurations(self):
         for kwargs in [{"timeout": 0}, {"timeout": 61}, {"retry_for": -1}]:
             self.assertRaises(ValueError, self.make, ["a"], **kwargs)
-        for addrs in [[], ["ftp://a"], ["http://a/x"], ["a"] * 17]:
-            self.assertRaises(ValueError, self.make, addrs)
+        for addrs in [[], ["ftp://a"], ["http://a/x"], ["a"] * 17, [""], "127.0.0.1:99999", ["127.0.0.1:x"], 5, [5], {"a": 1}, b"a"]:
+            with self.assertRaisesRegex(ValueError, "addrs: .*" + (re.escape(repr(addrs[0])) if isinstance(addrs, list) and len(addrs) == 1 else "")):
+                self.make(addrs)
 
 
 class SyncTest(Cases, unittest.TestCase):
@@ -283,6 +357,23 @@ class SyncTest(Cases, unittest.TestCase):
             s.cut_connections()
             client.incr("posts", 31, {"like": 1})
         self.assertEqual(len(retries), 1)
+
+    def exit_without_close(self, addr, lines):
+        program = f"from countd import Client\nwriter = Client({addr!r}).writer(retry_for=0)\n" + lines
+        ended = subprocess.run([sys.executable, "-c", program], cwd=os.path.dirname(os.path.dirname(__file__)), capture_output=True, text=True, timeout=20)
+        return ended.returncode, ended.stderr
+
+    def test_a_writer_that_is_not_closed_counts_at_the_end_of_the_program(self):
+        adds = "for i in range(100): writer.add('posts', i, {'view': 1})\n"
+        with Server((200, {"applied": 1})) as s:
+            self.assertEqual(self.exit_without_close(s.addr, adds), (0, ""))
+            counted = [op["id"] for _, _, _, body in s.asked for op in json.loads(body)["ops"]]
+            self.assertEqual(sorted(counted, key=int), [str(i) for i in range(100)])
+            code, printed = self.exit_without_close(s.addr, adds + "raise SystemExit(3)")
+            self.assertEqual((code, printed, len(s.asked) > 1), (3, "", True))
+        code, printed = self.exit_without_close("127.0.0.1:1", adds)
+        self.assertRegex(printed, r"cannot count all increments of a writer: no answer from http://127.0.0.1:1")
+        self.assertNotIn("Traceback", printed)
 
     @unittest.skipUnless(hasattr(os, "fork"), "needs fork")
     def test_a_forked_process(self):
@@ -408,15 +499,19 @@ class AsyncTest(Cases, unittest.TestCase):
                 await writer.close()
                 s.gate.set()
             self.assertEqual(failures, [("2", False), ("1", True)])
+            self.assertEqual(logged.output, ["WARNING:countd:cannot count 2 ops of a writer that was not closed: CancelledError: "])
 
-        with Server((200, {"applied": 1})) as s:
+        with Server((200, {"applied": 1})) as s, self.assertLogs("countd") as logged:
             asyncio.run(run(s))
 
     def test_loops_one_after_the_other(self):
-        with Server(WRITTEN) as s:
+        with Server(WRITTEN) as s, warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # neither loop closes its connections
             client = AsyncClient(s.addr)
             for _ in range(2):
                 asyncio.run(client._make(Call("GET", "/v1/keyspaces")))
+            del client
+            gc.collect()
 
     def test_many_calls_at_once(self):
         async def run(s):

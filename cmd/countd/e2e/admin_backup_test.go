@@ -14,7 +14,6 @@ import (
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -27,7 +26,7 @@ import (
 //  3. the digests of the fresh cluster are those of the first one.
 func TestAdminBackup(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{}) // with as many shards as the fresh one has
+	c := proctest.NewCluster(t, bin, proctest.Options{}) // with as many shards as the fresh one has
 	l := startLoad(t, c)
 	at := c.Nodes()[0]
 	at.MustCtl("import", sampleSet, "--map", postsMap)
@@ -111,7 +110,7 @@ func changeFile(path string, change func([]byte) []byte) error {
 // compared.
 func TestAdminVerifyFindsADifference(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{LogStore: "boltdb"})
+	c := newCluster(t, proctest.Options{LogStore: "boltdb"})
 	at, other := c.Nodes()[0], c.Nodes()[2]
 	ctl[ctlVerify](t, at, "verify")
 	at.MustCall(http.MethodPost, incrPath, map[string]any{"ops": []op{{"21", map[string]int64{"like": 63}}}}, nil)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // TestAdminMoveIsTakenBack orders the move of a replica to a node that was just
@@ -13,12 +13,12 @@ import (
 // the voters that it had, without the dead node.
 func TestAdminMoveIsTakenBack(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{Nodes: voters + 1})
+	c := newCluster(t, proctest.Options{Nodes: voters + 1})
 	const group = 1
 	before := c.AwaitSettled(c.Nodes()[0], group, voters)
-	nodeOf := func(in bool) *clustertest.Node {
+	nodeOf := func(in bool) *proctest.Member {
 		nodes := c.Nodes()
-		return nodes[slices.IndexFunc(nodes, func(n *clustertest.Node) bool { return slices.Contains(before.Voters, n.Name) == in })]
+		return nodes[slices.IndexFunc(nodes, func(n *proctest.Member) bool { return slices.Contains(before.Voters, n.Name) == in })]
 	}
 	from, to := nodeOf(true), nodeOf(false)
 	eventually(t, "the move is ordered", func() bool {

@@ -11,13 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // TestAdminRollingRestart restarts a cluster's nodes one by one, under load, with countctl.
 func TestAdminRollingRestart(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{})
+	c := newCluster(t, proctest.Options{})
 	l := startLoad(t, c)
 	at := c.Nodes()[0]
 	refusesCtl(t, at, 2, "needs --exec", "rolling-restart", "--yes")
@@ -40,7 +40,7 @@ func TestAdminRollingRestart(t *testing.T) {
 
 // rollingRestart runs countctl rolling-restart with a command that makes this test restart
 // the node, as a service manager would.
-func rollingRestart(t *testing.T, c *clustertest.Cluster, at *clustertest.Node) {
+func rollingRestart(t *testing.T, c *proctest.Cluster, at *proctest.Member) {
 	t.Helper()
 	asked := t.TempDir()
 	run := at.StartCtl("rolling-restart", "--exec", "touch "+asked+"/{id}", "--yes", "-o", "json")
@@ -58,7 +58,7 @@ func rollingRestart(t *testing.T, c *clustertest.Cluster, at *clustertest.Node) 
 }
 
 // upgrades holds and releases the version of a cluster whose nodes support no other.
-func upgrades(t *testing.T, at *clustertest.Node) {
+func upgrades(t *testing.T, at *proctest.Member) {
 	t.Helper()
 	type version struct {
 		Version, Max         int
@@ -79,7 +79,7 @@ func upgrades(t *testing.T, at *clustertest.Node) {
 }
 
 // bundles writes a debug bundle while one node is down.
-func bundles(t *testing.T, c *clustertest.Cluster, at *clustertest.Node) {
+func bundles(t *testing.T, c *proctest.Cluster, at *proctest.Member) {
 	t.Helper()
 	c.Others(at)[0].Kill()
 	file := filepath.Join(t.TempDir(), "bundle.tar.gz")

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/client/admin"
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // JSON output of countctl, as far as tests read it.
@@ -34,7 +34,7 @@ type (
 
 // ctl runs countctl against a node, without a terminal, and decodes the JSON that it
 // prints. It must exit 0.
-func ctl[T any](t *testing.T, n *clustertest.Node, args ...string) T {
+func ctl[T any](t *testing.T, n *proctest.Member, args ...string) T {
 	t.Helper()
 	out := n.MustCtl(append(args, "-o", "json")...)
 	var v T
@@ -45,7 +45,7 @@ func ctl[T any](t *testing.T, n *clustertest.Node, args ...string) T {
 }
 
 // refusesCtl runs countctl and checks its exit code and error.
-func refusesCtl(t *testing.T, n *clustertest.Node, code int, says string, args ...string) {
+func refusesCtl(t *testing.T, n *proctest.Member, code int, says string, args ...string) {
 	t.Helper()
 	if got := n.Ctl(args...); got.Code != code || !strings.Contains(got.Stderr, says) {
 		t.Errorf("countctl %q: exit code %d, %q; want %d and %q", args, got.Code, got.Stderr, code, says)
@@ -55,7 +55,7 @@ func refusesCtl(t *testing.T, n *clustertest.Node, code int, says string, args .
 // awaitWarnings waits until status has these warnings and no others, except the one about
 // ids without a time, which the load's ids cause. A busy machine elects a leader now and
 // then.
-func awaitWarnings(t *testing.T, n *clustertest.Node, want ...string) {
+func awaitWarnings(t *testing.T, n *proctest.Member, want ...string) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("status has the warnings %q", want), func() bool {
 		got := n.Ctl("status", "-o", "json")
@@ -80,10 +80,10 @@ func (s *ctlStatus) warnings() (codes []string) {
 type load struct {
 	t     *testing.T
 	began time.Time
-	*clustertest.Load
+	*proctest.Load
 }
 
-func startLoad(t *testing.T, c *clustertest.Cluster) *load {
+func startLoad(t *testing.T, c *proctest.Cluster) *load {
 	t.Helper()
 	return &load{t, time.Now(), c.StartLoad(short(4, 8), short(orderPace, faultPace))}
 }
@@ -91,7 +91,7 @@ func startLoad(t *testing.T, c *clustertest.Cluster) *load {
 // end holds the load to this: no request failed for its client; each count is what
 // the answered writes add up to, as each of the nodes reads it; one order explains
 // all other answers; replicas never differed and are soon alike.
-func (l *load) end(nodes ...*clustertest.Node) {
+func (l *load) end(nodes ...*proctest.Member) {
 	l.t.Helper()
 	during := l.inTime(time.Now())
 	l.End(agreeTimeout(), nodes...)
@@ -99,11 +99,11 @@ func (l *load) end(nodes ...*clustertest.Node) {
 }
 
 // inTime returns what the load did until a moment, and fails the test if a request was late.
-func (l *load) inTime(until time.Time) clustertest.Stats {
+func (l *load) inTime(until time.Time) proctest.Stats {
 	l.t.Helper()
 	during := l.Between(l.began, until)
 	if during.Late > 0 {
-		l.t.Errorf("%d requests took longer than %v", during.Late, clustertest.RequestDeadline)
+		l.t.Errorf("%d requests took longer than %v", during.Late, proctest.RequestDeadline)
 	}
 	return during
 }
@@ -121,7 +121,7 @@ func byLeads(nodes []admin.ClusterNode) []string {
 // TestAdminNodes drains, undrains, adds and removes nodes of a cluster under load.
 func TestAdminNodes(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{})
+	c := newCluster(t, proctest.Options{})
 	l := startLoad(t, c)
 	quiet := time.Now()
 	time.Sleep(short(time.Second, 10*time.Second)) // the baseline for the rest
@@ -140,7 +140,7 @@ func TestAdminNodes(t *testing.T) {
 }
 
 // drains drains the node that leads most, twice, and undrains it.
-func drains(t *testing.T, c *clustertest.Cluster) {
+func drains(t *testing.T, c *proctest.Cluster) {
 	t.Helper()
 	victim, _ := c.LeaderOfMost()
 	at := c.Others(victim)[0]
@@ -163,7 +163,7 @@ func drains(t *testing.T, c *clustertest.Cluster) {
 }
 
 // refusesToLeadNowhere drains all nodes but one, and tries to drain that one too.
-func refusesToLeadNowhere(t *testing.T, c *clustertest.Cluster, at *clustertest.Node) {
+func refusesToLeadNowhere(t *testing.T, c *proctest.Cluster, at *proctest.Member) {
 	t.Helper()
 	for _, n := range c.Others(at) {
 		at.MustCtl("node", "drain", n.Name)
@@ -177,7 +177,7 @@ func refusesToLeadNowhere(t *testing.T, c *clustertest.Cluster, at *clustertest.
 }
 
 // removesNode drains and then removes a node, after a fourth has joined.
-func removesNode(t *testing.T, c *clustertest.Cluster, at, gone *clustertest.Node) {
+func removesNode(t *testing.T, c *proctest.Cluster, at, gone *proctest.Member) {
 	t.Helper()
 	c.Add()
 	refusesCtl(t, at, 2, "Give --yes", "node", "remove", gone.Name)
@@ -208,7 +208,7 @@ func removesNode(t *testing.T, c *clustertest.Cluster, at, gone *clustertest.Nod
 // compares them.
 func TestAdminGroups(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{Nodes: 4})
+	c := newCluster(t, proctest.Options{Nodes: 4})
 	l := startLoad(t, c)
 	c.AwaitShares()
 	at := c.Nodes()[0]

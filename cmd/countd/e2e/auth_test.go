@@ -13,13 +13,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // closingLoad writes to a cluster that is being closed. Each write has a key and is repeated
 // through other nodes until it is answered.
 type closingLoad struct {
-	c      *clustertest.Cluster
+	c      *proctest.Cluster
 	header atomic.Pointer[http.Header]
 	acked  atomic.Int64
 	stop   chan struct{}
@@ -31,7 +31,7 @@ func (l *closingLoad) run(t *testing.T, worker int) {
 		select {
 		case <-l.stop:
 			return
-		default:
+		case <-time.After(faultPace):
 		}
 		key := fmt.Sprintf("closing-%d-%d", worker, n)
 		for try := 0; ; try++ {
@@ -74,7 +74,7 @@ func (l *closingLoad) await(t *testing.T, n int64) {
 //  4. no token is in a file or log of a node.
 func TestClusterIsClosed(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, clustertest.Options{})
+	c := newCluster(t, proctest.Options{})
 	root := "the-root-token-of-this-test-" + strings.Repeat("7", 16)
 	file := filepath.Join(t.TempDir(), "root")
 	if err := os.WriteFile(file, []byte(root), 0o600); err != nil {
@@ -125,7 +125,7 @@ func TestClusterIsClosed(t *testing.T) {
 	if acked := load.acked.Load(); sum != acked {
 		t.Errorf("%d writes were acknowledged, %d are counted", acked, sum)
 	}
-	status := func(n *clustertest.Node, bears string) int {
+	status := func(n *proctest.Member, bears string) int {
 		status, err := n.Send(t.Context(), "GET", "/v1/counters/posts/1", http.Header{"Authorization": {bears}}, nil, nil)
 		if err != nil {
 			t.Error(err)
@@ -159,7 +159,7 @@ func TestClusterIsClosed(t *testing.T) {
 }
 
 // permitted returns the counts of calls that enforce would refuse, of all nodes.
-func permitted(t *testing.T, c *clustertest.Cluster) string {
+func permitted(t *testing.T, c *proctest.Cluster) string {
 	t.Helper()
 	var all strings.Builder
 	for _, n := range c.Nodes() {

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // staleUsersMax is how long after a node was cut off it may serve a token that the others have
@@ -28,7 +28,7 @@ func TestRevokedWhileCutOff(t *testing.T) {
 	root := hexOf("root token")
 	file := filepath.Join(t.TempDir(), "root")
 	must.Do(t, os.WriteFile(file, []byte(root), 0o600))
-	c := newCluster(t, clustertest.Options{Cuttable: true, Args: []string{"--root-token-file", file}})
+	c := newCluster(t, proctest.Options{Cuttable: true, Args: []string{"--root-token-file", file}})
 	for _, n := range c.Nodes() { // New's calls bear no token
 		n.Stop()
 		n.Token, n.Env = root, append(n.Env, "COUNTD_AUTH=enforce")
@@ -41,7 +41,7 @@ func TestRevokedWhileCutOff(t *testing.T) {
 		n2.MustCall("PUT", "/v1/users/"+user, map[string]any{"grants": []any{map[string]any{"role": "reader", "keyspaces": []string{"posts"}}}}, nil)
 		n2.MustCall("POST", "/v1/users/"+user+"/tokens", nil, token)
 	}
-	read := func(n *clustertest.Node, token string) int {
+	read := func(n *proctest.Member, token string) int {
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		status, err := n.Send(ctx, "GET", "/v1/counters/posts/1?consistency=stale", http.Header{"Authorization": {"Bearer " + token}}, nil, nil)
@@ -56,7 +56,7 @@ func TestRevokedWhileCutOff(t *testing.T) {
 		})
 	}
 
-	c.Cut([]*clustertest.Node{alone})
+	c.Cut([]*proctest.Member{alone})
 	cut := time.Now()
 	var answer struct {
 		Behind []string `json:"nodes_behind"`
@@ -69,7 +69,7 @@ func TestRevokedWhileCutOff(t *testing.T) {
 	if status == http.StatusOK && len(answer.Behind) != 1 || len(answer.Behind) > 0 && !strings.HasPrefix(answer.Behind[0], alone.Name) {
 		t.Errorf("the revocation was not confirmed by %v, want %s", answer.Behind, alone.Name)
 	}
-	for _, n := range []*clustertest.Node{n2, n3} {
+	for _, n := range []*proctest.Member{n2, n3} {
 		if with, other := read(n, revoked.Token), read(n, kept.Token); with != http.StatusUnauthorized || other != http.StatusOK {
 			t.Errorf("%s answers %d to the revoked token, %d to another", n.Name, with, other)
 		}

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/client/admin"
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // TestClusterFounderDies kills the node that leads the catalog as soon as all nodes of a new cluster
@@ -14,14 +14,14 @@ import (
 func TestClusterFounderDies(t *testing.T) {
 	beside(t)
 	for range short(1, 5) {
-		c := clustertest.Start(t, bin, clustertest.Options{})
+		c := proctest.StartCluster(t, bin, proctest.Options{})
 		for _, n := range c.Nodes() {
 			if strings.Contains(n.Log(), "no member of the cluster answered") {
 				t.Errorf("%s asked a founder that could not admit it yet:\n%s", n.Name, n.Log())
 			}
 		}
 		tally := c.NewTally(0)
-		i := slices.IndexFunc(c.Nodes(), func(n *clustertest.Node) bool {
+		i := slices.IndexFunc(c.Nodes(), func(n *proctest.Member) bool {
 			return slices.ContainsFunc(n.Cluster().Groups, func(g admin.Group) bool { return g.ID == 0 && g.Role == "leader" })
 		})
 		if i < 0 {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 const (
@@ -25,7 +25,7 @@ func TestClusterChaos(t *testing.T) {
 	}
 	for _, store := range stores("") {
 		t.Run(store, func(t *testing.T) {
-			c := newCluster(t, clustertest.Options{LogStore: store, Cuttable: true})
+			c := newCluster(t, proctest.Options{LogStore: store, Cuttable: true})
 			load := faultLoad(c)
 			rng := rand.New(rand.NewPCG(chaosSeed, uint64(len(store))))
 			happened := map[string]int{}
@@ -48,40 +48,40 @@ func TestClusterChaos(t *testing.T) {
 // nodes run and are connected.
 var faults = []struct {
 	name string
-	does func(c *clustertest.Cluster, nodes []*clustertest.Node, span time.Duration)
+	does func(c *proctest.Cluster, nodes []*proctest.Member, span time.Duration)
 }{
-	{"kill one", func(_ *clustertest.Cluster, nodes []*clustertest.Node, span time.Duration) {
+	{"kill one", func(_ *proctest.Cluster, nodes []*proctest.Member, span time.Duration) {
 		nodes[0].Kill()
 		time.Sleep(span)
 		nodes[0].Start()
 	}},
-	{"kill two", func(_ *clustertest.Cluster, nodes []*clustertest.Node, span time.Duration) {
+	{"kill two", func(_ *proctest.Cluster, nodes []*proctest.Member, span time.Duration) {
 		nodes[0].Kill()
 		nodes[1].Kill()
 		time.Sleep(span / 2)
 		nodes[1].Start()
 		nodes[0].Start()
 	}},
-	{"restart", func(_ *clustertest.Cluster, nodes []*clustertest.Node, _ time.Duration) {
+	{"restart", func(_ *proctest.Cluster, nodes []*proctest.Member, _ time.Duration) {
 		nodes[0].Stop()
 		nodes[0].Start()
 	}},
-	{"pause", func(_ *clustertest.Cluster, nodes []*clustertest.Node, span time.Duration) {
+	{"pause", func(_ *proctest.Cluster, nodes []*proctest.Member, span time.Duration) {
 		nodes[0].Pause()
 		time.Sleep(span)
 		nodes[0].Resume()
 	}},
-	{"cut", func(c *clustertest.Cluster, nodes []*clustertest.Node, span time.Duration) {
+	{"cut", func(c *proctest.Cluster, nodes []*proctest.Member, span time.Duration) {
 		c.Cut(nodes[:1])
 		time.Sleep(span)
 		c.Heal()
 	}},
-	{"cut all", func(c *clustertest.Cluster, nodes []*clustertest.Node, span time.Duration) {
+	{"cut all", func(c *proctest.Cluster, nodes []*proctest.Member, span time.Duration) {
 		c.Cut(nodes[:1], nodes[1:2])
 		time.Sleep(span)
 		c.Heal()
 	}},
-	{"cut, then kill on the other side", func(c *clustertest.Cluster, nodes []*clustertest.Node, span time.Duration) {
+	{"cut, then kill on the other side", func(c *proctest.Cluster, nodes []*proctest.Member, span time.Duration) {
 		c.Cut(nodes[:1])
 		time.Sleep(span / 2)
 		nodes[1].Kill()

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/countd/countd/client/admin"
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // cutDeadline is how long the clients of a node that is cut off wait.
@@ -33,13 +33,13 @@ func TestClusterCut(t *testing.T) {
 	spans := short([]time.Duration{4 * time.Second}, []time.Duration{4 * time.Second, 15 * time.Second, 45 * time.Second})
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {
-			c := clustertest.New(t, bin, clustertest.Options{LogStore: store, Cuttable: true})
+			c := proctest.NewCluster(t, bin, proctest.Options{LogStore: store, Cuttable: true})
 			load := faultLoad(c)
 			for i, span := range spans {
 				victim, led := c.LeaderOfMost()
 				reads := c.StartStaleReads(c.Nodes()...)
 				began := time.Now()
-				c.Cut([]*clustertest.Node{victim})
+				c.Cut([]*proctest.Member{victim})
 				resumed := c.WritesResume(began, led, c.Others(victim)...)
 				t.Logf("%s cut off for %v, shards %v: writes resume after %v", victim.Name, span, led, resumed)
 				// What the node sent to others before it was alone may be of unknown
@@ -76,7 +76,7 @@ func refusedID(shard int) string { return fmt.Sprint(4000 + shard) }
 
 // refusesAlone writes to and reads from a node that is cut off, without a key, so that
 // the answer is the outcome of this request.
-func refusesAlone(t *testing.T, n *clustertest.Node, shard int) {
+func refusesAlone(t *testing.T, n *proctest.Member, shard int) {
 	t.Helper()
 	id := refusedID(shard)
 	write := map[string]any{"ops": []op{{id, map[string]int64{"comment": 1}}}}
@@ -85,7 +85,7 @@ func refusesAlone(t *testing.T, n *clustertest.Node, shard int) {
 }
 
 // refuses sends a request that must be answered 503 in time.
-func refuses(t *testing.T, n *clustertest.Node, method, path string, body any) {
+func refuses(t *testing.T, n *proctest.Member, method, path string, body any) {
 	t.Helper()
 	var a answer
 	began := time.Now()

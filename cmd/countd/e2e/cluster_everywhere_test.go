@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // TestClusterEverywhere: of a keyspace that is to be everywhere
@@ -18,7 +18,7 @@ import (
 //  4. when it is not to be any more, the voters alone hold it again.
 func TestClusterEverywhere(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{Nodes: 4})
+	c := newCluster(t, proctest.Options{Nodes: 4})
 	usersShards := c.Shards("users")
 	first := c.Nodes()[0]
 	c.AwaitShares()
@@ -96,7 +96,7 @@ func TestClusterEverywhere(t *testing.T) {
 const placementMax = 30 * time.Second
 
 // usersReplicas counts the replicas of users that nodes hold.
-func usersReplicas(c *clustertest.Cluster) (replicas int) {
+func usersReplicas(c *proctest.Cluster) (replicas int) {
 	for _, n := range c.Nodes() {
 		replicas += len(n.Cluster().Digests("users"))
 	}

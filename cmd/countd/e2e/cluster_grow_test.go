@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 const voters = 3
@@ -22,7 +22,7 @@ func TestClusterGrowsAndReplaces(t *testing.T) {
 	beside(t)
 	for _, store := range stores("shared") {
 		t.Run(store, func(t *testing.T) {
-			c := newCluster(t, clustertest.Options{LogStore: store, Args: []string{"--replace-after", "5s"}})
+			c := newCluster(t, proctest.Options{LogStore: store, Args: []string{"--replace-after", "5s"}})
 			load := startLoad(t, c)
 			c.Add()
 			if *chaos {
@@ -46,7 +46,7 @@ func TestClusterGrowsAndReplaces(t *testing.T) {
 
 // replaced kills the node that leads most shards, waits until it is replaced and
 // nothing of it is left, and returns the others.
-func replaced(t *testing.T, c *clustertest.Cluster) []*clustertest.Node {
+func replaced(t *testing.T, c *proctest.Cluster) []*proctest.Member {
 	t.Helper()
 	dead, _ := c.LeaderOfMost()
 	dead.Kill()

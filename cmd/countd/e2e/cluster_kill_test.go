@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // TestClusterLeaderKilled kills the node that leads most shards, again and again,
@@ -24,7 +24,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 	kills := short(1, 20)
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {
-			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})
+			c := proctest.NewCluster(t, bin, proctest.Options{LogStore: store})
 			load := faultLoad(c)
 			var resumed []time.Duration
 			for range kills {
@@ -44,7 +44,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 			load.End(agreeTimeout(), c.Nodes()...)
 			slices.Sort(resumed)
 			t.Logf("%d kills, %d shards: writes resume after %v (median), %v (longest)", kills, len(resumed),
-				clustertest.Quantile(resumed, 0.5), resumed[len(resumed)-1])
+				proctest.Quantile(resumed, 0.5), resumed[len(resumed)-1])
 			t.Logf("load: %v", load.Between(time.Time{}, time.Now()))
 		})
 	}

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/proctest"
 )
@@ -37,7 +36,7 @@ func TestClusterMissedConfiguration(t *testing.T) {
 					if change == "grow" {
 						nodes-- // one of which is outside the group
 					}
-					c := newCluster(t, clustertest.Options{Nodes: nodes, LogStore: store})
+					c := newCluster(t, proctest.Options{Nodes: nodes, LogStore: store})
 					newMissed(t, c, 0).run(change, paused)
 				})
 			}
@@ -48,25 +47,25 @@ func TestClusterMissedConfiguration(t *testing.T) {
 // missed are the roles of TestClusterMissedConfiguration for a shard of posts.
 type missed struct {
 	t                    *testing.T
-	c                    *clustertest.Cluster
+	c                    *proctest.Cluster
 	group                uint32
-	tally                *clustertest.Tally
-	stale, lost, leaving *clustertest.Node
-	out                  *clustertest.Node // has no replica of the group
+	tally                *proctest.Tally
+	stale, lost, leaving *proctest.Member
+	out                  *proctest.Member // has no replica of the group
 }
 
-func newMissed(t *testing.T, c *clustertest.Cluster, shard int) *missed {
+func newMissed(t *testing.T, c *proctest.Cluster, shard int) *missed {
 	t.Helper()
 	m := &missed{t: t, c: c, tally: c.NewTally(shard)}
 	c.AwaitReady(c.Nodes()...)
 	at := c.Nodes()[0]
 	placed := at.Placed()
-	i := slices.IndexFunc(placed, func(p clustertest.Placed) bool { return p.Keyspace == "posts" && p.Shard == shard })
+	i := slices.IndexFunc(placed, func(p proctest.Placed) bool { return p.Keyspace == "posts" && p.Shard == shard })
 	if i < 0 {
 		t.Fatalf("no shard %d of posts in %+v", shard, placed)
 	}
 	m.group = placed[i].ID
-	var in, out []*clustertest.Node
+	var in, out []*proctest.Member
 	for _, n := range c.Nodes() {
 		if slices.Contains(placed[i].Target, n.Name) {
 			in = append(in, n)
@@ -105,7 +104,7 @@ func (m *missed) run(change string, paused bool) {
 	case "grow":
 		eventually(m.t, "the moves are made", func() bool {
 			planned := m.planned()
-			return len(planned) > 0 && !slices.ContainsFunc(planned, func(p clustertest.Placed) bool { return !p.Settled() })
+			return len(planned) > 0 && !slices.ContainsFunc(planned, func(p proctest.Placed) bool { return !p.Settled() })
 		})
 	}
 	m.tally.AddAll(addsAfter, m.c.Others(m.stale)...)
@@ -135,8 +134,8 @@ func (m *missed) run(change string, paused bool) {
 }
 
 // planned returns the groups that out is to have a replica of, as its node reports them.
-func (m *missed) planned() []clustertest.Placed {
-	return slices.DeleteFunc(m.out.Placed(), func(p clustertest.Placed) bool {
+func (m *missed) planned() []proctest.Placed {
+	return slices.DeleteFunc(m.out.Placed(), func(p proctest.Placed) bool {
 		return p.ID == 0 || !slices.Contains(p.Target, m.out.Name)
 	})
 }
@@ -148,7 +147,7 @@ func (m *missed) loseDisk() {
 	must.Do(m.t, os.RemoveAll(m.lost.Dir))
 }
 
-func (m *missed) mustBeLed(but ...*clustertest.Node) {
+func (m *missed) mustBeLed(but ...*proctest.Member) {
 	m.t.Helper()
 	took := m.c.AwaitLed(but...)
 	m.t.Logf("each group has a leader after %v", took)
@@ -158,7 +157,7 @@ func (m *missed) mustBeLed(but ...*clustertest.Node) {
 }
 
 // chaos is run among other faults: the mover changes members while stale is away.
-func (m *missed) chaos(mover *clustertest.Mover, span time.Duration) {
+func (m *missed) chaos(mover *proctest.Mover, span time.Duration) {
 	m.t.Helper()
 	mover.Still(func() { m.c.AwaitVoters(voters) }) // all have three, or the loss of a disk is one too many
 	m.stale.Kill()

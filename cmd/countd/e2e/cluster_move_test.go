@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -17,14 +16,14 @@ import (
 //  3. all replicas are alike.
 func TestClusterNodesMove(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{LogStore: "boltdb"})
-	writes := func() *clustertest.Load {
+	c := newCluster(t, proctest.Options{LogStore: "boltdb"})
+	writes := func() *proctest.Load {
 		load := faultLoad(c)
 		time.Sleep(500 * time.Millisecond)
 		load.Stop()
 		return load
 	}
-	check := func(loads ...*clustertest.Load) {
+	check := func(loads ...*proctest.Load) {
 		t.Helper()
 		c.AwaitReady(c.Nodes()...)
 		eventually(t, "all nodes name each other's new addresses", func() bool { return nameEachOther(c) })
@@ -58,7 +57,7 @@ func TestClusterNodesMove(t *testing.T) {
 }
 
 // nameEachOther reports whether each node names the addresses of all as they are now.
-func nameEachOther(c *clustertest.Cluster) bool {
+func nameEachOther(c *proctest.Cluster) bool {
 	for _, n := range c.Nodes() {
 		named := map[string][2]string{}
 		for _, other := range n.Cluster().Nodes {

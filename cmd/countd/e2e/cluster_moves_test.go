@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 const (
@@ -27,7 +27,7 @@ func TestClusterChaosMoves(t *testing.T) {
 	}
 	for _, store := range stores("") {
 		t.Run(store, func(t *testing.T) {
-			c := newCluster(t, clustertest.Options{Nodes: returnNodes, LogStore: store, Cuttable: true})
+			c := newCluster(t, proctest.Options{Nodes: returnNodes, LogStore: store, Cuttable: true})
 			load := c.StartLoad(4, faultPace)
 			mover := c.StartMoves()
 			rng := rand.New(rand.NewPCG(chaosSeed, uint64(len(store))))

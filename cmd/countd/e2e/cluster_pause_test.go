@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 const (
@@ -29,7 +29,7 @@ func TestClusterLeaderPaused(t *testing.T) {
 	pauses := short([]time.Duration{4 * time.Second}, []time.Duration{5 * time.Second, 2 * time.Second, 5 * time.Second, 60 * time.Second})
 	for _, store := range stores("shared") {
 		t.Run(store, func(t *testing.T) {
-			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})
+			c := proctest.NewCluster(t, bin, proctest.Options{LogStore: store})
 			load := faultLoad(c)
 			for _, pause := range pauses {
 				victim, led := c.LeaderOfMost()
@@ -55,7 +55,7 @@ func TestClusterLeaderPaused(t *testing.T) {
 }
 
 // readAtOnce makes readers ask one node for the shards' counts at the same time.
-func readAtOnce(t *testing.T, history *clustertest.History, node *clustertest.Node, shards []int) *sync.WaitGroup {
+func readAtOnce(t *testing.T, history *proctest.History, node *proctest.Member, shards []int) *sync.WaitGroup {
 	t.Helper()
 	var readers sync.WaitGroup
 	for reader := range readersAtOnce {

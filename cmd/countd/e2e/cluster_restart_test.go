@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // TestClusterRollingRestart stops and starts each node in its turn, as an operator
@@ -23,7 +23,7 @@ func TestClusterRollingRestart(t *testing.T) {
 	rounds, quietFor := short(1, 3), short(time.Second, 10*time.Second)
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {
-			c := newCluster(t, clustertest.Options{LogStore: store})
+			c := newCluster(t, proctest.Options{LogStore: store})
 			load := faultLoad(c)
 			quiet := time.Now()
 			time.Sleep(quietFor)
@@ -42,7 +42,7 @@ func TestClusterRollingRestart(t *testing.T) {
 			took := load.End(agreeTimeout(), c.Nodes()...)
 			during := load.Between(began, ended)
 			if during.Late > 0 {
-				t.Errorf("%d requests took longer than %v", during.Late, clustertest.RequestDeadline)
+				t.Errorf("%d requests took longer than %v", during.Late, proctest.RequestDeadline)
 			}
 			t.Logf("all replicas alike %v after the load", took)
 			t.Logf("quiet:  %v", load.Between(quiet, began))
@@ -54,7 +54,7 @@ func TestClusterRollingRestart(t *testing.T) {
 
 // stopsSlowly stops a node with a delay. Until the delay is over it is not ready, and fails no
 // request of clients that have not noticed.
-func stopsSlowly(t *testing.T, n *clustertest.Node) {
+func stopsSlowly(t *testing.T, n *proctest.Member) {
 	t.Helper()
 	const delay = 2 * time.Second
 	n.Stop()
@@ -89,7 +89,7 @@ func TestClusterAllKilled(t *testing.T) {
 	rounds := short(1, 5)
 	for _, store := range stores("shared") {
 		t.Run(store, func(t *testing.T) {
-			c := clustertest.New(t, bin, clustertest.Options{LogStore: store})
+			c := proctest.NewCluster(t, bin, proctest.Options{LogStore: store})
 			load := faultLoad(c)
 			for range rounds {
 				time.Sleep(time.Second)

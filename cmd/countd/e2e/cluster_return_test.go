@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 const (
@@ -37,7 +37,7 @@ func TestClusterReplicaReturnsKilled(t *testing.T) {
 	beside(t)
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {
-			c := newCluster(t, clustertest.Options{Nodes: returnNodes, LogStore: store})
+			c := newCluster(t, proctest.Options{Nodes: returnNodes, LogStore: store})
 			for round := range short(1, 10) {
 				r := newReturn(t, c, round%c.Shards("posts"))
 				r.killed()
@@ -54,7 +54,7 @@ func TestClusterReplicaReturnsCut(t *testing.T) {
 	beside(t)
 	for _, store := range stores("shared") {
 		t.Run(store, func(t *testing.T) {
-			c := newCluster(t, clustertest.Options{Nodes: returnNodes, LogStore: store, Cuttable: true})
+			c := newCluster(t, proctest.Options{Nodes: returnNodes, LogStore: store, Cuttable: true})
 			for round := range short(1, 10) {
 				r := newReturn(t, c, round%c.Shards("posts"))
 				r.cut()
@@ -68,26 +68,26 @@ func TestClusterReplicaReturnsCut(t *testing.T) {
 // TestClusterReplicaReturnsKilled.
 type replicaReturn struct {
 	t     *testing.T
-	c     *clustertest.Cluster
+	c     *proctest.Cluster
 	group uint32
-	tally *clustertest.Tally
+	tally *proctest.Tally
 
-	stale, keeper, returning *clustertest.Node // voters of the group
-	relay                    *clustertest.Node
+	stale, keeper, returning *proctest.Member // voters of the group
+	relay                    *proctest.Member
 	// witness is in none of the group's configurations. It and one of either side
 	// are the voters of the catalog, so both sides have one.
-	witness *clustertest.Node
+	witness *proctest.Member
 }
 
 // newReturn chooses the roles for a shard of posts and brings the catalog's voters to
 // where they must be.
-func newReturn(t *testing.T, c *clustertest.Cluster, shard int) *replicaReturn {
+func newReturn(t *testing.T, c *proctest.Cluster, shard int) *replicaReturn {
 	t.Helper()
 	r := &replicaReturn{t: t, c: c, tally: c.NewTally(shard)}
 	c.AwaitReady(c.Nodes()...)
 	at := c.Nodes()[0]
 	placed := at.Placed()
-	i := slices.IndexFunc(placed, func(p clustertest.Placed) bool { return p.Keyspace == "posts" && p.Shard == shard })
+	i := slices.IndexFunc(placed, func(p proctest.Placed) bool { return p.Keyspace == "posts" && p.Shard == shard })
 	if i < 0 {
 		t.Fatalf("no shard %d of posts in %+v", shard, placed)
 	}
@@ -104,7 +104,7 @@ func newReturn(t *testing.T, c *clustertest.Cluster, shard int) *replicaReturn {
 		catalog[0] = r.witness
 	}
 	// Nodes of the group that also vote in the catalog come last.
-	slices.SortStableFunc(in, func(a, b *clustertest.Node) int {
+	slices.SortStableFunc(in, func(a, b *proctest.Member) int {
 		return strings.Compare(fmt.Sprint(slices.Contains(catalog, a)), fmt.Sprint(slices.Contains(catalog, b)))
 	})
 	r.keeper, r.returning, r.stale = in[0], in[1], in[2]
@@ -117,7 +117,7 @@ func newReturn(t *testing.T, c *clustertest.Cluster, shard int) *replicaReturn {
 	return r
 }
 
-func (r *replicaReturn) nodes(names []string) (nodes []*clustertest.Node) {
+func (r *replicaReturn) nodes(names []string) (nodes []*proctest.Member) {
 	for _, n := range r.c.Nodes() {
 		if slices.Contains(names, n.Name) {
 			nodes = append(nodes, n)
@@ -126,7 +126,7 @@ func (r *replicaReturn) nodes(names []string) (nodes []*clustertest.Node) {
 	return nodes
 }
 
-func catalogNames(nodes []*clustertest.Node) (names []string) {
+func catalogNames(nodes []*proctest.Member) (names []string) {
 	for _, n := range nodes {
 		names = append(names, n.Name)
 	}
@@ -160,13 +160,13 @@ func (r *replicaReturn) comeBack() {
 
 func (r *replicaReturn) cut() {
 	r.t.Helper()
-	r.c.Cut([]*clustertest.Node{r.stale})
+	r.c.Cut([]*proctest.Member{r.stale})
 	r.moveAway()
-	stale, returning := []*clustertest.Node{r.stale}, []*clustertest.Node{r.returning}
+	stale, returning := []*proctest.Member{r.stale}, []*proctest.Member{r.returning}
 	for r.c.Cut(stale, returning); !r.orderBack(); r.c.Cut(stale, returning) {
 		r.c.Cut(stale)
 	}
-	r.c.Cut([]*clustertest.Node{r.keeper, r.relay})
+	r.c.Cut([]*proctest.Member{r.keeper, r.relay})
 	before := r.tally.AcknowledgedBy(r.stale, r.returning, r.witness)
 	r.mustNotLead(func() {
 		r.tally.AddAll(1, r.keeper, r.relay)
@@ -213,8 +213,8 @@ func (r *replicaReturn) mustNotLead(beside func()) {
 	var answered atomic.Int32
 	for range aloneTries {
 		var asked sync.WaitGroup
-		for _, n := range []*clustertest.Node{r.stale, r.returning, r.witness} {
-			for _, ask := range []func(*clustertest.Node, time.Duration) bool{r.tally.Read, r.tally.Add} {
+		for _, n := range []*proctest.Member{r.stale, r.returning, r.witness} {
+			for _, ask := range []func(*proctest.Member, time.Duration) bool{r.tally.Read, r.tally.Add} {
 				asked.Go(func() { // ends with its one request
 					if ask(n, aloneTimeout) {
 						answered.Add(1)

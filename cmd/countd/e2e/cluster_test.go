@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // agreeTimeout is how soon after a fault all replicas must be alike. In the short form,
@@ -32,17 +32,17 @@ const (
 
 // newCluster starts a cluster. In the short form its keyspaces have few shards, because the placement
 // moves one replica a second and each shard of a write costs three nodes an entry of a log.
-func newCluster(t *testing.T, options clustertest.Options) *clustertest.Cluster {
+func newCluster(t *testing.T, options proctest.Options) *proctest.Cluster {
 	t.Helper()
 	if !*chaos {
 		options.Shards = map[string]int{"posts": 3, "users": 2, "unread": 1, "feed": 2}
 	}
-	return clustertest.New(t, bin, options)
+	return proctest.NewCluster(t, bin, options)
 }
 
 // faultLoad starts the load of a test of faults. Its tests are short: with fewer clients or shards
 // they miss faults.
-func faultLoad(c *clustertest.Cluster) *clustertest.Load { return c.StartLoad(8, faultPace) }
+func faultLoad(c *proctest.Cluster) *proctest.Load { return c.StartLoad(8, faultPace) }
 
 // beside lets the short form of a test run in parallel with others, which mostly wait. The
 // long form runs alone, because it reports figures.

@@ -8,13 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/proctest"
 )
 
 // contact returns a new node that has the gossip address of a stopped node. It joins no
 // member by itself.
-func contact(t *testing.T, stopped *clustertest.Node, args ...string) *proctest.Node {
+func contact(t *testing.T, stopped *proctest.Member, args ...string) *proctest.Node {
 	t.Helper()
 	site := proctest.FreeSite(t)
 	site.Gossip = stopped.Site().Gossip
@@ -23,7 +22,7 @@ func contact(t *testing.T, stopped *clustertest.Node, args ...string) *proctest.
 
 // mustHaveNoCluster checks that a node is not ready, has not asked to be admitted, and is no
 // member of the others' cluster.
-func mustHaveNoCluster(t *testing.T, stray *proctest.Node, others ...*clustertest.Node) {
+func mustHaveNoCluster(t *testing.T, stray *proctest.Node, others ...*proctest.Member) {
 	t.Helper()
 	if status, err := stray.Call(http.MethodGet, "/readyz", nil, nil); err != nil || status != http.StatusServiceUnavailable {
 		t.Errorf("the stray node's readiness is %d, %v", status, err)
@@ -60,7 +59,7 @@ func nameAt(n *proctest.Node) string {
 //     of that name join, and a member of another name is kept out until it has the right one.
 func TestStrayNodeJoinsNothing(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{LogStore: "shared"})
+	c := newCluster(t, proctest.Options{LogStore: "shared"})
 	gone, rest := c.Nodes()[2], c.Nodes()[:2]
 	gone.Stop()
 	stray := contact(t, gone, "--join", proctest.FreePorts(t, 1)[0])

@@ -11,10 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/pki"
-	"github.com/countd/countd/internal/pki/pkitest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -25,7 +23,7 @@ type nodeCerts struct {
 }
 
 // newNodeCerts writes certificates of n1 to n4.
-func newNodeCerts(t *testing.T, ca *pkitest.Authority) nodeCerts {
+func newNodeCerts(t *testing.T, ca *must.Authority) nodeCerts {
 	t.Helper()
 	c := nodeCerts{t, t.TempDir()}
 	for _, name := range []string{"n1", "n2", "n3", "n4"} {
@@ -35,18 +33,18 @@ func newNodeCerts(t *testing.T, ca *pkitest.Authority) nodeCerts {
 	return c
 }
 
-func (c nodeCerts) issue(ca *pkitest.Authority, name string) {
+func (c nodeCerts) issue(ca *must.Authority, name string) {
 	c.t.Helper()
-	pkitest.Write(c.t, c.dir, name, ca.Issue(pki.Leaf{Name: name, Node: true}))
+	must.WriteCert(c.t, c.dir, name, ca.Issue(pki.Leaf{Name: name, Node: true}))
 }
 
-func (c nodeCerts) trust(cas ...*pkitest.Authority) {
+func (c nodeCerts) trust(cas ...*must.Authority) {
 	c.t.Helper()
 	var all [][]byte
 	for _, ca := range cas {
 		all = append(all, ca.Cert())
 	}
-	pkitest.Replace(c.t, filepath.Join(c.dir, "ca.crt"), all...)
+	must.ReplaceFile(c.t, filepath.Join(c.dir, "ca.crt"), all...)
 }
 
 func (c nodeCerts) args(name string) []string {
@@ -55,7 +53,7 @@ func (c nodeCerts) args(name string) []string {
 }
 
 // reload makes the nodes read their files, and waits until each has.
-func (c nodeCerts) reload(nodes []*clustertest.Node) {
+func (c nodeCerts) reload(nodes []*proctest.Member) {
 	c.t.Helper()
 	for _, n := range nodes {
 		const used = "took new certificate files into use"
@@ -65,14 +63,14 @@ func (c nodeCerts) reload(nodes []*clustertest.Node) {
 	}
 }
 
-func restart(c *clustertest.Cluster, n *clustertest.Node) {
+func restart(c *proctest.Cluster, n *proctest.Member) {
 	n.Stop()
 	n.Start()
 	c.AwaitReady(n)
 }
 
 // mustRefusePlain checks that a node closes a connection to its cluster port that has no TLS.
-func mustRefusePlain(t *testing.T, n *clustertest.Node) {
+func mustRefusePlain(t *testing.T, n *proctest.Member) {
 	t.Helper()
 	conn, err := net.Dial("tcp", n.Site().Cluster)
 	must.Do(t, err)
@@ -87,7 +85,7 @@ func mustRefusePlain(t *testing.T, n *clustertest.Node) {
 }
 
 // mustRefuse checks that a node which has asked to join is no member of the others' cluster.
-func mustRefuse(t *testing.T, stray *proctest.Node, others ...*clustertest.Node) {
+func mustRefuse(t *testing.T, stray *proctest.Node, others ...*proctest.Member) {
 	t.Helper()
 	eventually(t, "the node knows why it is refused", func() bool { return strings.Contains(stray.Log(), "unknown authority") })
 	if status, err := stray.Call(http.MethodGet, "/readyz", nil, nil); err != nil || status != http.StatusServiceUnavailable {
@@ -110,13 +108,13 @@ func mustRefuse(t *testing.T, stray *proctest.Node, others ...*clustertest.Node)
 //     restarts before and after, and no request fails or is lost.
 func TestClusterTLS(t *testing.T) {
 	beside(t)
-	old, next := pkitest.New(t), pkitest.New(t)
+	old, next := must.NewAuthority(t), must.NewAuthority(t)
 	certs := newNodeCerts(t, old)
 	argsOf := map[string][]string{}
 	for _, name := range []string{"n1", "n2", "n3", "n4"} {
 		argsOf[name] = certs.args(name)
 	}
-	c := newCluster(t, clustertest.Options{LogStore: "shared", ArgsOf: argsOf})
+	c := newCluster(t, proctest.Options{LogStore: "shared", ArgsOf: argsOf})
 	l := startLoad(t, c)
 	c.Add()
 	first := c.Nodes()[0]
@@ -128,7 +126,7 @@ func TestClusterTLS(t *testing.T) {
 	stray := proctest.NewNode(t, bin, t.TempDir(), slices.Concat([]string{"--node-id", "stray"}, join, rogue.args("stray"))...)
 	stray.Start()
 	eventually(t, "the refusal of another authority is logged", func() bool {
-		return slices.ContainsFunc(c.Nodes(), func(n *clustertest.Node) bool {
+		return slices.ContainsFunc(c.Nodes(), func(n *proctest.Member) bool {
 			return strings.Contains(n.Log(), "no trusted authority signed its certificate") || strings.Contains(n.Log(), "it did not accept this node's certificate")
 		})
 	})
@@ -145,7 +143,7 @@ func TestClusterTLS(t *testing.T) {
 	certs.reload(c.Nodes())
 	for _, n := range c.Nodes() {
 		certs.issue(next, n.Name)
-		certs.reload([]*clustertest.Node{n})
+		certs.reload([]*proctest.Member{n})
 	}
 	restart(c, c.Nodes()[2]) // the restarted node's connections use the new certificates
 	certs.trust(next)
@@ -160,8 +158,8 @@ func TestClusterTLS(t *testing.T) {
 // request fails or is lost.
 func TestClusterTurnsTLSOn(t *testing.T) {
 	beside(t)
-	certs := newNodeCerts(t, pkitest.New(t))
-	c := newCluster(t, clustertest.Options{LogStore: "shared"})
+	certs := newNodeCerts(t, must.NewAuthority(t))
+	c := newCluster(t, proctest.Options{LogStore: "shared"})
 	l := startLoad(t, c)
 	before := map[string][]string{}
 	for _, n := range c.Nodes() {

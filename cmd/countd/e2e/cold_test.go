@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -80,7 +79,7 @@ func TestKillWhileRowsGoCold(t *testing.T) {
 //  2. replicas never differed at one index, whatever of them is cold.
 func TestClusterColdRows(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{ArgsOf: map[string][]string{
+	c := newCluster(t, proctest.Options{ArgsOf: map[string][]string{
 		"n1": {"--cold-after=1s"}, "n2": {"--cold-after=2s", "--cold-cache=1MiB"}, "n3": {"--cold-after=0"},
 	}})
 	nodes := c.Nodes()

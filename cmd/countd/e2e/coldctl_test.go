@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -59,7 +58,7 @@ func ctlJSON[T any](t *testing.T, n *proctest.Node, args ...string) (out T) {
 //  3. a node that is gone is told of, and the others go on.
 func TestColdByOrder(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{Args: []string{"--cold-after=0", "--scrub-every=1s"}})
+	c := newCluster(t, proctest.Options{Args: []string{"--cold-after=0", "--scrub-every=1s"}})
 	nodes := c.Nodes()
 	for from := 0; from < coldRows; from += 10_000 {
 		ops := make([]op, 10_000)

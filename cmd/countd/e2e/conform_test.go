@@ -21,11 +21,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/proctest"
 )
 
-const conformance = "../../../clients/conformance"
+// The clients of other languages, and what they share.
+const (
+	conformance  = "../../../clients/conformance"
+	pythonClient = "../../../clients/python/countd"
+	jsClient     = "../../../clients/js/dist/esm" // make clients builds it
+)
 
 // speaker is a client behind a driver: see clients/conformance/README.md.
 type speaker struct {
@@ -44,12 +49,12 @@ type said struct {
 // delayed and doubled, and while nodes are killed.
 func TestClientsConform(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{Args: []string{"--key-horizon", "10m"}})
-	for _, s := range speakers(t, c, func(n *clustertest.Node) string { return n.URL }) {
+	c := newCluster(t, proctest.Options{Args: []string{"--key-horizon", "10m"}})
+	for _, s := range speakers(t, c, func(n *proctest.Member) string { return n.URL }) {
 		s.followScript(t)
 	}
 	faults := &faultyProxies{}
-	drivers := speakers(t, c, func(n *clustertest.Node) string { return faults.inFront(t, n.URL) })
+	drivers := speakers(t, c, func(n *proctest.Member) string { return faults.inFront(t, n.URL) })
 	ended := make(chan struct{})
 	var counting sync.WaitGroup
 	for _, s := range drivers {
@@ -76,8 +81,9 @@ func TestClientsConform(t *testing.T) {
 }
 
 // speakers starts a driver of each client that is installed, at the addresses of the cluster's nodes.
-func speakers(t *testing.T, c *clustertest.Cluster, addr func(*clustertest.Node) string) []*speaker {
+func speakers(t *testing.T, c *proctest.Cluster, addr func(*proctest.Member) string) []*speaker {
 	t.Helper()
+	proctest.Note(t, conformance, pythonClient)
 	var addrs []string
 	for _, n := range c.Nodes() {
 		addrs = append(addrs, addr(n))
@@ -92,10 +98,11 @@ func speakers(t *testing.T, c *clustertest.Cluster, addr func(*clustertest.Node)
 	}
 	start("threads", "python3", filepath.Join(conformance, "driver.py"), "threads")
 	start("asyncio", "python3", filepath.Join(conformance, "driver.py"), "asyncio")
-	if _, err := os.Stat(filepath.Join(conformance, "../js/dist/esm/index.js")); err == nil {
+	if _, err := os.Stat(jsClient); err == nil {
+		proctest.Note(t, jsClient)
 		start("js", "node", filepath.Join(conformance, "driver.mjs"))
 	} else {
-		t.Log("js does not take part: clients/js is not built; .ci/run does it, with npm ci and npm run build")
+		t.Log("js does not take part: clients/js is not built; make clients builds it")
 	}
 	for i, s := range all {
 		s.base = 1_000_000 * (i + 1)
@@ -244,7 +251,7 @@ func (s *speaker) count(t *testing.T) {
 	}
 }
 
-func (s *speaker) checkCounts(t *testing.T, c *clustertest.Cluster) {
+func (s *speaker) checkCounts(t *testing.T, c *proctest.Cluster) {
 	for _, row := range c.Nodes()[0].Rows("posts", s.ids(1)) {
 		if row.Counts["repost"] != 2*countEach {
 			t.Errorf("%s counted row %s to %d, not to %d", s.name, row.ID, row.Counts["repost"], 2*countEach)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/internal/must"
 )
 
@@ -97,6 +98,7 @@ type goOptions struct {
 	Member      []string      `json:"member"`
 	Seen        client.Counts `json:"seen"`
 	Detail      bool          `json:"detail"`
+	Window      string        `json:"window"`
 	Channels    []string      `json:"channels"`
 	Dots        []string      `json:"dots"`
 	read        client.ReadOptions
@@ -135,8 +137,8 @@ var goCalls = map[string]func(a *goArgs) (any, error){
 	"createKeyspace": func(a *goArgs) (any, error) {
 		name, columns := a.text(), next[[]string](a)
 		made := client.NewKeyspace{Name: name}
-		for _, column := range columns {
-			made.Columns = append(made.Columns, client.Column{Name: column})
+		for _, name := range columns {
+			made.Columns = append(made.Columns, column.Column{Name: name})
 		}
 		_, err := a.c.CreateKeyspace(a.ctx, made)
 		return map[string]any{"name": name, "columns": columns}, err
@@ -172,6 +174,12 @@ var goCalls = map[string]func(a *goArgs) (any, error){
 				return rows, err
 			}
 		}
+	},
+	"hot": func(a *goArgs) (any, error) {
+		return a.c.Hot(a.ctx, a.text(), a.text(), a.with().Window, a.with().Limit, a.with().read)
+	},
+	"top": func(a *goArgs) (any, error) {
+		return a.c.Top(a.ctx, a.text(), a.text(), a.with().Limit, a.with().read)
 	},
 	"ops": func(a *goArgs) (any, error) {
 		var ops []client.KeyspaceOp

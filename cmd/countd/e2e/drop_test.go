@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -30,7 +29,7 @@ func TestDropUnderLoad(t *testing.T) {
 	beside(t)
 	for _, store := range stores("boltdb") {
 		t.Run(store, func(t *testing.T) {
-			c := newCluster(t, clustertest.Options{LogStore: store})
+			c := newCluster(t, proctest.Options{LogStore: store})
 			for round := range short(1, 10) {
 				d := &dropRun{t: t, c: c, at: c.Nodes()[round%3], killed: c.Nodes()[(round+1)%3]}
 				d.run()
@@ -41,9 +40,9 @@ func TestDropUnderLoad(t *testing.T) {
 
 type dropRun struct {
 	t      *testing.T
-	c      *clustertest.Cluster
-	at     *clustertest.Node // is asked to drop
-	killed *clustertest.Node
+	c      *proctest.Cluster
+	at     *proctest.Member // is asked to drop
+	killed *proctest.Member
 }
 
 const dropShards = 4
@@ -99,7 +98,7 @@ func (d *dropRun) run() {
 }
 
 // write adds to songs through a node until the keyspace is unknown, or the node is down.
-func (d *dropRun) write(ctx context.Context, n *clustertest.Node, writer int, dropped *atomic.Bool, written *atomic.Int64) {
+func (d *dropRun) write(ctx context.Context, n *proctest.Member, writer int, dropped *atomic.Bool, written *atomic.Int64) {
 	for i := 0; ; i++ {
 		was := dropped.Load()
 		var ops []map[string]any

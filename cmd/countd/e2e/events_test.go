@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // linesOf returns the lines of a node's log with all of these texts.
-func linesOf(n *clustertest.Node, texts ...string) (found []string) {
+func linesOf(n *proctest.Member, texts ...string) (found []string) {
 	for line := range strings.Lines(n.Log()) {
 		has := true
 		for _, text := range texts {
@@ -48,7 +48,7 @@ func groupsIn(t *testing.T, lines []string) (groups int) {
 //  3. and little else about it: raft's messages are limited.
 func TestLogTellsOfDeadNodes(t *testing.T) {
 	beside(t)
-	c := clustertest.New(t, bin, clustertest.Options{LogStore: "boltdb"}) // with many groups
+	c := proctest.NewCluster(t, bin, proctest.Options{LogStore: "boltdb"}) // with many groups
 	n1, n2, n3 := c.Nodes()[0], c.Nodes()[1], c.Nodes()[2]
 	n2.Kill()
 	n3.Kill()

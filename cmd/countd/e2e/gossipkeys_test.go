@@ -7,8 +7,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/must"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // TestGossipKeysRotate: nodes change their gossip key by a key file and SIGHUP, without a
@@ -20,7 +20,7 @@ func TestGossipKeysRotate(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys")
 	write := func(keys ...string) { must.Do(t, os.WriteFile(file, []byte(strings.Join(keys, "\n")), 0o600)) }
 	write(one)
-	c := newCluster(t, clustertest.Options{LogStore: "shared", Args: []string{"--gossip-key-file", file}})
+	c := newCluster(t, proctest.Options{LogStore: "shared", Args: []string{"--gossip-key-file", file}})
 	reload := func(line string) {
 		t.Helper()
 		for _, n := range c.Nodes() {

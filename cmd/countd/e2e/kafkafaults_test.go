@@ -16,7 +16,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -33,7 +32,7 @@ type faultyKafka struct {
 	brokers *kfake.Cluster
 	dir     string
 	addrs   []string
-	nodes   []*clustertest.Node
+	nodes   []*proctest.Member
 	written int               // messages
 	counted [faultyRows]int64 // what rows should be
 }
@@ -52,7 +51,7 @@ func TestSourceKafkaFaults(t *testing.T) {
 	k := &faultyKafka{t: t, dir: filepath.Join(t.TempDir(), "kafka"), addrs: proctest.FreePorts(t, faultyBrokers)}
 	k.start()
 	t.Cleanup(func() { k.brokers.Close() })
-	c := newCluster(t, clustertest.Options{})
+	c := newCluster(t, proctest.Options{})
 	k.nodes = c.Nodes()
 	file := filepath.Join(t.TempDir(), "likes.yaml")
 	config := fmt.Sprintf("name: likes\ntype: kafka\nbrokers: [%s]\ntopic: likes\nbatch: {messages: 100, linger: 1ms}\n", strings.Join(k.addrs, ", "))
@@ -236,7 +235,7 @@ type partitionsShown struct {
 }
 
 // await asks a node for the source until it is as wanted.
-func (k *faultyKafka) await(n *clustertest.Node, what string, holds func(shown *partitionsShown) bool) {
+func (k *faultyKafka) await(n *proctest.Member, what string, holds func(shown *partitionsShown) bool) {
 	k.t.Helper()
 	succeeds(k.t, what, func(context.Context) error {
 		var shown partitionsShown
@@ -289,7 +288,7 @@ func (k *faultyKafka) isCounted() {
 	k.isCountedBy(k.nodes[1], "all is counted", func(*partitionsShown) bool { return true })
 }
 
-func (k *faultyKafka) isCountedBy(n *clustertest.Node, what string, holds func(*partitionsShown) bool) {
+func (k *faultyKafka) isCountedBy(n *proctest.Member, what string, holds func(*partitionsShown) bool) {
 	k.t.Helper()
 	k.await(n, what, func(shown *partitionsShown) bool {
 		for p := range faultyPartitions {
@@ -316,7 +315,7 @@ func (k *faultyKafka) isCountedBut(partition int) {
 }
 
 // rowsAre compares the rows with what was written.
-func (k *faultyKafka) rowsAre(n *clustertest.Node) {
+func (k *faultyKafka) rowsAre(n *proctest.Member) {
 	k.t.Helper()
 	ids := make([]string, faultyRows)
 	for i := range ids {

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // Members of three nodes, one of which is killed -9 and started again, round after round:
@@ -30,7 +30,7 @@ import (
 //  6. the replicas agree.
 func TestMembers(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{LogStore: "shared", Args: []string{"--scrub-every=1s"}})
+	c := newCluster(t, proctest.Options{LogStore: "shared", Args: []string{"--scrub-every=1s"}})
 	m := &memberRun{t: t, c: c}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -75,7 +75,7 @@ func racers() int { return short(300, 1000) }
 // memberRun is one run of TestMembers.
 type memberRun struct {
 	t        *testing.T
-	c        *clustertest.Cluster
+	c        *proctest.Cluster
 	callers  []*memberCaller
 	answered atomic.Int64
 }
@@ -262,7 +262,7 @@ func (m *memberRun) check() {
 }
 
 // checkPost compares a post's count, its list and a check of its members with the model.
-func (m *memberRun) checkPost(n *clustertest.Node, post string, want []string) {
+func (m *memberRun) checkPost(n *proctest.Member, post string, want []string) {
 	got, count := m.list(n, "/v1/members/posts/like/"+post)
 	slices.Sort(want)
 	if slices.Sort(got); !slices.Equal(got, want) || count != int64(len(want)) {
@@ -278,7 +278,7 @@ func (m *memberRun) checkPost(n *clustertest.Node, post string, want []string) {
 }
 
 // list reads a list of either kind to its end, and checks that it is newest first.
-func (m *memberRun) list(n *clustertest.Node, path string) (all []string, count int64) {
+func (m *memberRun) list(n *proctest.Member, path string) (all []string, count int64) {
 	seen, last := map[string]bool{}, time.Time{}
 	for cursor := ""; ; {
 		var page struct {

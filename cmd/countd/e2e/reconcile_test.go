@@ -16,7 +16,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -42,7 +41,7 @@ func TestReconcile(t *testing.T) {
 	beside(t)
 	stream := redis.NewClient(&redis.Options{Addr: proctest.StartRedis(t)})
 	defer stream.Close()
-	c := newCluster(t, clustertest.Options{})
+	c := newCluster(t, proctest.Options{})
 	nodes, dir := c.Nodes(), t.TempDir()
 	const rows = 200
 	want := [rows]int64{}
@@ -225,7 +224,7 @@ func documented(t *testing.T, is string, words map[string]string) []string {
 }
 
 // driftTotal returns what a node corrected.
-func driftTotal(t *testing.T, n *clustertest.Node) (total int64) {
+func driftTotal(t *testing.T, n *proctest.Member) (total int64) {
 	t.Helper()
 	t.Helper()
 	for line := range strings.Lines(n.Text("/metrics")) {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -26,7 +25,7 @@ func TestReconcileKilled(t *testing.T) {
 	beside(t)
 	stream := redis.NewClient(&redis.Options{Addr: proctest.StartRedis(t)})
 	defer stream.Close()
-	c := newCluster(t, clustertest.Options{})
+	c := newCluster(t, proctest.Options{})
 	nodes, dir := c.Nodes(), t.TempDir()
 	const rows = 8000 // in 16 writes
 	ids := make([]string, rows)

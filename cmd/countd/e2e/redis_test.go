@@ -16,7 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // redisTimeout bounds all that one client program does.
@@ -28,7 +28,7 @@ const redisTimeout = 2 * time.Minute
 //  2. what tools count is there, all of it.
 func TestRedisClients(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{LogStore: "shared"})
+	c := newCluster(t, proctest.Options{LogStore: "shared"})
 	t.Run("go-redis", func(t *testing.T) {
 		for i, n := range c.Nodes() {
 			for _, protocol := range []int{2, 3} {
@@ -314,7 +314,7 @@ func pythonWithRedis(t *testing.T) string {
 // node, counts each write once while nodes are killed under it.
 func TestRedisSessionsUnderKills(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{LogStore: "shared"})
+	c := newCluster(t, proctest.Options{LogStore: "shared"})
 	const sessions, writes, rows = 40, 120, 10
 	nodes := c.Nodes()
 	clients := make([]*redis.Client, len(nodes))

@@ -11,14 +11,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 // TestRedisDocIsReplayed sends each command of docs/REDIS.md that has its reply below
 // it, in their order, and compares that, which is in the form of redis-cli -3 --json.
 func TestRedisDocIsReplayed(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{LogStore: "shared"})
+	c := newCluster(t, proctest.Options{LogStore: "shared"})
 	doc, err := os.ReadFile("../../../docs/REDIS.md")
 	if err != nil {
 		t.Fatal(err)

@@ -3,16 +3,14 @@ package e2e
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
+	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -20,94 +18,127 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// The sites of examples/, in each language, do what docs/GUIDE.md says.
+// guide is the page that TestSites types.
+const guide = "../../../docs/GUIDE.md"
+
+// The sites of examples/ answer as docs/GUIDE.md shows, in each language, as the user that it makes at a node with
+// --auth enforce. Without countd a page fails within seconds, and the site reports the views that it loses.
 func TestSites(t *testing.T) {
 	t.Parallel()
-	node := proctest.NewNode(t, bin, t.TempDir())
-	node.StartReady()
-	goSite := filepath.Join(t.TempDir(), "site")
-	must.Do(t, exec.Command("go", "build", "-o", goSite, "../../../examples/go").Run())
-	for i, command := range [][]string{{goSite}, {"python3", "../../../examples/python/site.py"}, {"node", "../../../examples/js/site.mjs"}} {
-		t.Run(command[0][strings.LastIndex(command[0], "/")+1:], func(t *testing.T) {
-			if _, err := exec.LookPath(command[0]); err != nil {
-				t.Skip(err)
+	for _, site := range []struct{ program, script, client string }{
+		{program: proctest.Build(t, "examples/go")},
+		{"python3", "../../../examples/python/site.py", pythonClient},
+		{"node", "../../../examples/js/site.mjs", jsClient},
+	} {
+		t.Run(filepath.Base(site.program), func(t *testing.T) {
+			t.Parallel()
+			if _, err := exec.LookPath(site.program); err != nil {
+				t.Skipf("%s is not installed; .ci/run installs it", site.program)
 			}
-			if len(command) > 1 { // so that a change of the site runs the test again
-				_, err := os.ReadFile(command[1])
-				must.Do(t, err)
+			command := []string{site.program}
+			if site.script != "" {
+				if _, err := os.Stat(site.client); err != nil {
+					t.Skip("clients/js is not built; make clients builds it")
+				}
+				proctest.Note(t, site.script, site.client)
+				command = append(command, site.script)
 			}
-			if _, err := os.Stat("../../../clients/js/dist/esm/index.js"); err != nil && command[0] == "node" {
-				t.Skip("clients/js is not built: make clients")
-			}
-			useSite(t, node, 1000*(i+1), command)
+			useSite(t, command)
 		})
 	}
 }
 
-func useSite(t *testing.T, node *proctest.Node, users int, command []string) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func useSite(t *testing.T, command []string) {
+	proctest.Note(t, guide)
+	text, err := os.ReadFile(guide)
 	must.Do(t, err)
-	_, port, err := net.SplitHostPort(listener.Addr().String())
-	must.Do(t, err)
-	listener.Close()
-	cmd := exec.Command(command[0], append(command[1:], port, node.URL)...)
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	must.Do(t, cmd.Start())
-	stop := func(t testing.TB) {
-		must.Do(t, cmd.Process.Signal(syscall.SIGTERM))
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("the site ended with %v: %s", err, &log)
+	page := string(text)
+	node := startClosed(t)
+	token := ""
+	for _, line := range regexp.MustCompile("(?m)^countctl (user|token) .*").FindAllString(page, -1) {
+		token = strings.TrimSpace(node.asRoot(strings.Fields(line)[1:]...))
+	}
+	addr := proctest.FreePorts(t, 1)[0]
+	_, port, _ := net.SplitHostPort(addr)
+	site := proctest.Serve(t, addr, "env", append(append([]string{"COUNTD_TOKEN=" + token}, command...), port, node.URL)...)
+	post := typeGuide(t, page, addr)
+
+	// A bad id, and an unknown page.
+	for path, status := range map[string]int{"/posts/99999999999999999999": http.StatusBadRequest, "/nothing": http.StatusNotFound} {
+		if got, text := get(t, addr, path); got != status {
+			t.Errorf("%s answers %d: %s", path, got, text)
 		}
 	}
-	author, reader := users+1, users+2
-	call := func(as int, method, path string, status int) (answer json.RawMessage) {
-		t.Helper()
-		request, err := http.NewRequestWithContext(t.Context(), method, fmt.Sprintf("http://127.0.0.1:%s%s?as=%d", port, path, as), http.NoBody)
-		must.Do(t, err)
-		for end := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
-			resp, err := http.DefaultClient.Do(request)
-			if err != nil && time.Now().Before(end) {
-				continue // the site is still starting
-			}
-			must.Do(t, err)
-			answer, err = io.ReadAll(resp.Body)
-			resp.Body.Close()
-			must.Do(t, err)
-			if resp.StatusCode != status {
-				t.Fatalf("%s %s answers %d: %s", method, path, resp.StatusCode, answer)
-			}
-			return answer
+	site.Stop(t)
+	if views := node.Rows("posts", []string{post})[0].Counts["view"]; views != 2 {
+		t.Errorf("post %s has %d views, not 2", post, views)
+	}
+
+	site = proctest.Serve(t, addr, "env", append(append([]string{"COUNTD_TOKEN=" + token}, command...), port, node.URL)...)
+	node.Kill()
+	began := time.Now()
+	if got, text := get(t, addr, "/posts/"+post); got != http.StatusServiceUnavailable || time.Since(began) > 20*time.Second {
+		t.Errorf("without countd a page answers %d after %v: %s", got, time.Since(began), text)
+	}
+	site.Stop(t)
+	if log := site.Log(); !strings.Contains(log, "lost 1 views of post "+post) || strings.Contains(log, "Traceback") || strings.Contains(log, "node:internal") {
+		t.Errorf("the site that lost a view prints %q", log)
+	}
+}
+
+// typeGuide runs the shell's lines of the guide one after the other in one shell, and compares what each block prints. It
+// returns the id of the post that they make.
+func typeGuide(t *testing.T, page, addr string) (post string) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not installed; .ci/run installs it")
+	}
+	examples := regexp.MustCompile("(?s)```sh\n(.*?)```\n```out\n(.*?)```").FindAllStringSubmatch(page, -1)
+	script := "set -e\n"
+	for _, example := range examples {
+		script += strings.ReplaceAll(example[1], "127.0.0.1:8000", addr) + "echo ---\n"
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
+	cmd.Env = append(os.Environ(), "no_proxy=*")
+	out, err := cmd.Output()
+	blocks := strings.Split(strings.TrimSuffix(string(out), "---\n"), "---\n")
+	if err != nil || len(blocks) != len(examples) || len(examples) < 4 {
+		t.Fatalf("%d of %d examples ran: %v\n%s", len(blocks), len(examples), err, out)
+	}
+	post = strings.Fields(blocks[0])[1]
+	same := strings.NewReplacer(post, "POST", "4467107636950632", "POST")
+	views := regexp.MustCompile(`"view":\d+`)
+	for i, example := range examples {
+		got, want := lines(views.ReplaceAllString(same.Replace(blocks[i]), `"view":0`)), lines(views.ReplaceAllString(same.Replace(example[2]), `"view":0`))
+		if got != want {
+			t.Errorf("%sprints\n%swant\n%s", example[1], blocks[i], example[2])
 		}
 	}
-	expect := func(as int, method, path, want string) {
-		t.Helper()
-		if why := cmpJSON([]byte(want), call(as, method, path, http.StatusOK)); why != "" {
-			t.Errorf("%s %s: %s", method, path, why)
+	return post
+}
+
+// lines returns lines of JSON with the members of objects in the order of their names.
+func lines(text string) string {
+	var all strings.Builder
+	for line := range strings.Lines(text) {
+		var value any
+		d := json.NewDecoder(bytes.NewReader([]byte(line)))
+		if d.Decode(&value) == nil {
+			ordered, _ := json.Marshal(value)
+			line = string(ordered) + "\n"
 		}
+		all.WriteString(line)
 	}
-	follow, badge := fmt.Sprintf("/users/%d/follow", author), "/badge"
-	expect(reader, "POST", follow, `{"unread":0}`)
-	var post struct{ ID string }
-	must.Do(t, json.Unmarshal(call(author, "POST", "/posts", http.StatusOK), &post))
-	expect(reader, "GET", badge, `{"likes":0,"posts":1}`)
-	expect(reader, "GET", "/home", fmt.Sprintf(`[{"id":%q,"author":"%d","counts":{"like":0},"liked":false}]`, post.ID, author))
-	expect(reader, "GET", badge, `{"posts":0}`)
-	like := fmt.Sprintf("/users/%d/posts/%s/like", author, post.ID)
-	expect(reader, "POST", like, `{"likes":1}`)
-	expect(reader, "POST", like, `{"likes":1}`)
-	expect(reader, "GET", "/posts/"+post.ID, `{"counts":{"like":1},"liked":true}`)
-	expect(reader, "DELETE", like, `{"likes":0}`)
-	expect(reader, "POST", like, `{"likes":1}`)
-	expect(author, "GET", badge, `{"likes":1}`)
-	expect(author+9, "POST", like, `{"likes":2}`)
-	expect(author, "POST", "/badge/seen/1", `{"likes":1}`)
-	call(reader, "POST", "/users/99999999999999999999/follow", http.StatusBadRequest)
-	call(reader, "GET", "//", http.StatusNotFound)
-	stop(t)
-	id, err := strconv.ParseUint(post.ID, 10, 64)
+	return all.String()
+}
+
+func get(t *testing.T, addr, path string) (status int, text []byte) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+addr+path+"?as=7", http.NoBody)
 	must.Do(t, err)
-	if views := node.Rows("posts", []string{post.ID})[0].Counts["view"]; views != 2 || id>>22 == 0 {
-		t.Errorf("post %d has %d views", id, views)
-	}
+	resp, err := http.DefaultClient.Do(request)
+	must.Do(t, err)
+	defer resp.Body.Close()
+	text, err = io.ReadAll(resp.Body)
+	must.Do(t, err)
+	return resp.StatusCode, text
 }

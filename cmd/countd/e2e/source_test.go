@@ -12,7 +12,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -40,7 +39,7 @@ func TestSource(t *testing.T) {
 	beside(t)
 	stream := redis.NewClient(&redis.Options{Addr: proctest.StartRedis(t)})
 	defer stream.Close()
-	c := newCluster(t, clustertest.Options{})
+	c := newCluster(t, proctest.Options{})
 	nodes := c.Nodes()
 	const rows = 40
 	want, message := [rows]int64{}, 0
@@ -136,7 +135,7 @@ func TestSource(t *testing.T) {
 }
 
 // awaitSource asks a node for the source until it is as wanted.
-func awaitSource(t *testing.T, n *clustertest.Node, what string, shown *sourceShown, holds func() bool) {
+func awaitSource(t *testing.T, n *proctest.Member, what string, shown *sourceShown, holds func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -12,13 +12,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 const (
 	queueRows  = 40 // of each queue
 	queueBatch = 20 // messages of one write
-	queueRest  = 20 * time.Millisecond
+	// A writer waits this long after each write, in the long form and in the short one.
+	queueRest      = 20 * time.Millisecond
+	queueRestShort = 60 * time.Millisecond
 )
 
 // TestSourceKills counts queues of Redis, NATS, PostgreSQL and Kafka at once with three nodes,
@@ -32,7 +34,7 @@ const (
 func TestSourceKills(t *testing.T) {
 	beside(t)
 	queues := startQueues(t)
-	c := newCluster(t, clustertest.Options{})
+	c := newCluster(t, proctest.Options{})
 	nodes, dir := c.Nodes(), t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	var writers sync.WaitGroup
@@ -46,7 +48,7 @@ func TestSourceKills(t *testing.T) {
 		nodes[0].MustCtl("source", "create", file)
 		writers.Go(func() { q.keepWriting(ctx) })
 	}
-	show := func(n *clustertest.Node, q *queue) (shown struct {
+	show := func(n *proctest.Member, q *queue) (shown struct {
 		State, Reason     string
 		Applied, Rejected uint64
 		Partitions        []struct{ Node string }
@@ -135,7 +137,7 @@ func TestSourceKills(t *testing.T) {
 	c.AwaitAgreement(agreeTimeout(), nodes...)
 }
 
-// keepWriting writes messages, about a thousand a second, until ctx ends.
+// keepWriting writes messages until ctx ends: about a thousand a second, or 300 in the short form.
 func (q *queue) keepWriting(ctx context.Context) {
 	for message := 0; ctx.Err() == nil; {
 		likes := make([]like, queueBatch)
@@ -149,7 +151,7 @@ func (q *queue) keepWriting(ctx context.Context) {
 		cancel()
 		select {
 		case <-ctx.Done():
-		case <-time.After(queueRest):
+		case <-time.After(short(queueRestShort, queueRest)):
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/countd/countd/client"
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -60,7 +59,7 @@ type timelineRun struct {
 //  3. replicas have the same digests.
 func TestTimelinesEqualModelThroughKills(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{Nodes: 4, Args: []string{"--feed-idle=1s"}})
+	c := newCluster(t, proctest.Options{Nodes: 4, Args: []string{"--feed-idle=1s"}})
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := timelineRun{
@@ -95,7 +94,7 @@ func TestTimelinesEqualModelThroughKills(t *testing.T) {
 	}
 }
 
-func clientOf(t *testing.T, nodes ...*clustertest.Node) *client.Client {
+func clientOf(t *testing.T, nodes ...*proctest.Member) *client.Client {
 	t.Helper()
 	var addrs []string
 	for _, n := range nodes {

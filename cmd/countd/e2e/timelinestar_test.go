@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/countd/countd/client"
-	"github.com/countd/countd/internal/clustertest"
+	"github.com/countd/countd/internal/proctest"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 // starRun is a cluster, and followers of an author who alone publishes.
 type starRun struct {
 	*testing.T
-	c         *clustertest.Cluster
+	c         *proctest.Cluster
 	http      *client.Client
 	followers int
 	keys      int
@@ -39,7 +39,7 @@ type starRun struct {
 func TestPostOfAStarThroughFaults(t *testing.T) {
 	beside(t)
 	r := &starRun{
-		T: t, c: newCluster(t, clustertest.Options{Nodes: 4, Args: []string{"--feed-idle=1s"}}),
+		T: t, c: newCluster(t, proctest.Options{Nodes: 4, Args: []string{"--feed-idle=1s"}}),
 		followers: short(20, 5_000), last: timelinePost,
 	}
 	r.http = clientOf(t, r.c.Nodes()...)
@@ -155,14 +155,14 @@ func (r *starRun) awaitSpilled() {
 
 // moveTimelines orders that a replica of each shard of users and feeds moves to a node that has
 // none, and does not wait for it.
-func moveTimelines(t *testing.T, c *clustertest.Cluster) {
+func moveTimelines(t *testing.T, c *proctest.Cluster) {
 	t.Helper()
 	nodes := c.Nodes()
 	eventually(t, "a replica begins to move", func() bool {
 		ordered := 0
 		for _, p := range nodes[0].Placed() {
-			to := slices.IndexFunc(nodes, func(n *clustertest.Node) bool { return !slices.Contains(p.Target, n.Name) })
-			from := slices.IndexFunc(nodes, func(n *clustertest.Node) bool { return len(p.Target) > 0 && n.Name == p.Target[0] })
+			to := slices.IndexFunc(nodes, func(n *proctest.Member) bool { return !slices.Contains(p.Target, n.Name) })
+			from := slices.IndexFunc(nodes, func(n *proctest.Member) bool { return len(p.Target) > 0 && n.Name == p.Target[0] })
 			if p.Keyspace != "users" && p.Keyspace != "feed" || to < 0 || from < 0 {
 				continue
 			}

@@ -18,7 +18,6 @@ import (
 
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/internal/pki"
-	"github.com/countd/countd/internal/pki/pkitest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -28,12 +27,12 @@ type tlsNode struct {
 	dir string
 }
 
-func newTLSNode(t *testing.T, ca *pkitest.Authority) tlsNode {
+func newTLSNode(t *testing.T, ca *must.Authority) tlsNode {
 	t.Helper()
 	dir := t.TempDir()
-	f := pkitest.Write(t, dir, "tls", ca.Issue(pkitest.Node("node-0")))
+	f := must.WriteCert(t, dir, "tls", ca.Issue(must.NodeLeaf("node-0")))
 	n := proctest.NewNode(t, bin, t.TempDir(), "--tls-cert", f.Cert, "--tls-key", f.Key,
-		"--tls-client-ca", pkitest.Replace(t, filepath.Join(dir, "ca.crt"), ca.Cert()))
+		"--tls-client-ca", must.ReplaceFile(t, filepath.Join(dir, "ca.crt"), ca.Cert()))
 	n.UseTLS(&tls.Config{RootCAs: ca.Pool(), Certificates: []tls.Certificate{ca.Client(pki.Leaf{Name: "alice"})}})
 	n.StartReady()
 	return tlsNode{n, dir}
@@ -67,7 +66,7 @@ func redisPing(addr string, config *tls.Config) (string, error) {
 //  3. the metrics tell both.
 func TestTLSRotates(t *testing.T) {
 	t.Parallel()
-	cas := []*pkitest.Authority{pkitest.New(t), pkitest.New(t)}
+	cas := []*must.Authority{must.NewAuthority(t), must.NewAuthority(t)}
 	n := newTLSNode(t, cas[0])
 	roots := x509.NewCertPool()
 	for _, ca := range cas {
@@ -78,10 +77,10 @@ func TestTLSRotates(t *testing.T) {
 		{RootCAs: roots, Certificates: []tls.Certificate{cas[1].Client(pki.Leaf{Name: "bob"})}},
 	}
 	both := func() {
-		pkitest.Replace(t, filepath.Join(n.dir, "ca.crt"), cas[0].Cert(), cas[1].Cert())
+		must.ReplaceFile(t, filepath.Join(n.dir, "ca.crt"), cas[0].Cert(), cas[1].Cert())
 	}
 	both()
-	pkitest.Write(t, n.dir, "tls", cas[1].Issue(pkitest.Node("node-1")))
+	must.WriteCert(t, n.dir, "tls", cas[1].Issue(must.NodeLeaf("node-1")))
 	n.reload(t, "node-1")
 	n.UseTLS(clients[1])
 
@@ -114,10 +113,10 @@ func TestTLSRotates(t *testing.T) {
 	}
 	for i := 2; i < 6; i++ {
 		name := fmt.Sprintf("node-%d", i)
-		pkitest.Write(t, n.dir, "tls", cas[i%2].Issue(pkitest.Node(name)))
+		must.WriteCert(t, n.dir, "tls", cas[i%2].Issue(must.NodeLeaf(name)))
 		n.reload(t, name)
 	}
-	pkitest.Replace(t, filepath.Join(n.dir, "tls.key"), []byte("bad"))
+	must.ReplaceFile(t, filepath.Join(n.dir, "tls.key"), []byte("bad"))
 	n.Signal(syscall.SIGHUP)
 	eventually(t, "the bad key is counted", func() bool {
 		return strings.Contains(n.Text("/metrics"), `countd_tls_reload_errors_total{setting="tls"} 1`)
@@ -154,7 +153,7 @@ func TestBeyondLoopbackIsRefused(t *testing.T) {
 // certificate, in their own protocol, and that the log has why.
 func TestTLSRefusals(t *testing.T) {
 	t.Parallel()
-	ca := pkitest.New(t)
+	ca := must.NewAuthority(t)
 	n := newTLSNode(t, ca)
 	resp, err := http.Get("http://" + n.Addr + "/healthz")
 	must.Do(t, err)

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"io/fs"
 	"maps"
 	"math/rand/v2"
@@ -64,8 +65,8 @@ func TestDamagedFiles(t *testing.T) {
 
 func damagedFiles(t *testing.T, logStore string, want []string) {
 	t.Parallel()
-	whole, l := killedNode(t, logStore, true)
-	kinds := filesByKind(t, whole)
+	dir, l := killedNode(t, logStore, true)
+	whole, kinds := filesOf(t, dir), filesByKind(t, dir)
 	for _, kind := range want {
 		if kinds[kind] == "" {
 			t.Fatalf("no %s in the data directory: %v", kind, kinds)
@@ -75,20 +76,13 @@ func damagedFiles(t *testing.T, logStore string, want []string) {
 		maps.DeleteFunc(kinds, func(kind, _ string) bool { return !slices.Contains(want, kind) })
 	}
 	for kind, file := range kinds {
-		info, err := os.Stat(filepath.Join(whole, file))
-		if err != nil {
-			t.Fatal(err)
-		}
 		for damage, apply := range damages {
-			if info.Size() == 0 && damage != removed {
+			if whole[file].size == 0 && damage != removed {
 				continue
 			}
 			t.Run(kind+" "+damage, func(t *testing.T) {
 				t.Parallel()
-				dir := t.TempDir()
-				if err := os.CopyFS(dir, os.DirFS(whole)); err != nil {
-					t.Fatal(err)
-				}
+				dir := whole.copy(t)
 				damageFile(t, filepath.Join(dir, file), apply)
 				servesRightOrRefuses(t, dir, part(file), l)
 			})
@@ -105,8 +99,8 @@ func TestLostFiles(t *testing.T) {
 
 func lostFiles(t *testing.T, logStore string) {
 	t.Parallel()
-	whole, l := killedNode(t, logStore, false)
-	kinds := filesByKind(t, whole)
+	dir, l := killedNode(t, logStore, false)
+	whole, kinds := filesOf(t, dir), filesByKind(t, dir)
 	log := kinds["raft.db"] + kinds[newestSegment] // a node has only one of the two kinds
 	parts := strings.Split(log, string(filepath.Separator))
 	groups, group := parts[0], filepath.Join(parts[:2]...) // or the directory of the log of all groups
@@ -126,10 +120,7 @@ func lostFiles(t *testing.T, logStore string) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			dir := t.TempDir()
-			if err := os.CopyFS(dir, os.DirFS(whole)); err != nil {
-				t.Fatal(err)
-			}
+			dir := whole.copy(t)
 			if err := c.lose(dir); err != nil {
 				t.Fatal(err)
 			}
@@ -151,16 +142,13 @@ func flippedBits(t *testing.T, logStore string) {
 	if testing.Short() {
 		flips = 8
 	}
-	whole, l := killedNode(t, logStore, false)
-	kinds := filesByKind(t, whole)
+	dir, l := killedNode(t, logStore, false)
+	whole, kinds := filesOf(t, dir), filesByKind(t, dir)
 	log := kinds["raft.db"] + kinds[newestSegment] // a node has only one of the two kinds
 	for i := range flips {
 		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			t.Parallel()
-			dir := t.TempDir()
-			if err := os.CopyFS(dir, os.DirFS(whole)); err != nil {
-				t.Fatal(err)
-			}
+			dir := whole.copy(t)
 			damageFile(t, filepath.Join(dir, log), func(raw []byte) []byte {
 				written := len(bytes.TrimRight(raw, "\x00"))
 				at, bit := rand.IntN(written), byte(1)<<rand.IntN(8)
@@ -231,6 +219,53 @@ func killedNode(t *testing.T, logStore string, snapshot bool) (dir string, l *le
 	l.check(t, n) // from here on there is nothing of unknown outcome
 	n.Kill()
 	return n.Dir, l
+}
+
+// stoppedFiles holds the files of a node that does not run, by their paths in its directory. Paths of
+// directories end in a separator.
+type stoppedFiles map[string]struct {
+	data []byte // up to the zeros at the end
+	size int64
+}
+
+func filesOf(t *testing.T, dir string) stoppedFiles {
+	t.Helper()
+	files := stoppedFiles{}
+	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		file := files[path]
+		if d.IsDir() {
+			path += string(filepath.Separator)
+		} else if file.data, err = os.ReadFile(filepath.Join(dir, path)); err == nil {
+			file.size, file.data = int64(len(file.data)), bytes.TrimRight(file.data, "\x00")
+		}
+		files[path] = file
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// copy writes the files to a directory of the test. Zeros at a file's end become a hole, because a
+// segment of the log is mostly zeros.
+func (files stoppedFiles) copy(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for path, file := range files {
+		to := filepath.Join(dir, path)
+		err := os.MkdirAll(filepath.Dir(filepath.Join(dir, path+"x")), 0o700)
+		if err == nil && !strings.HasSuffix(path, string(filepath.Separator)) {
+			err = errors.Join(os.WriteFile(to, file.data, 0o600), os.Truncate(to, file.size))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
 
 // The segments of a log and snapshots have names of their own, and these kinds.

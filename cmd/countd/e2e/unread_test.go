@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -123,7 +122,7 @@ func TestResetsRaceIncrements(t *testing.T) {
 // of unread numbers are counted once, through every node, and the replicas agree.
 func TestClusterKeepsUnread(t *testing.T) {
 	beside(t)
-	c := newCluster(t, clustertest.Options{Nodes: 3})
+	c := newCluster(t, proctest.Options{Nodes: 3})
 	c.AwaitReady(c.Nodes()...)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

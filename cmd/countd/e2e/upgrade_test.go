@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/countd/countd/client/admin"
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -24,8 +23,8 @@ var (
 type upgrading struct {
 	t *testing.T
 	*load
-	c            *clustertest.Cluster
-	at           *clustertest.Node
+	c            *proctest.Cluster
+	at           *proctest.Member
 	older, newer proctest.Binaries
 }
 
@@ -33,7 +32,7 @@ type upgrading struct {
 // the flag it starts with the program of this tree, to be upgraded to that of nextVersion.
 func startUpgrading(t *testing.T) *upgrading {
 	t.Helper()
-	options := clustertest.Options{Nodes: returnNodes}
+	options := proctest.Options{Nodes: returnNodes}
 	switch {
 	case *oldCountd != "":
 		return startUpgrade(t, proctest.Binaries{Countd: *oldCountd, Countctl: bin.Countctl}, bin, options)
@@ -43,9 +42,9 @@ func startUpgrading(t *testing.T) *upgrading {
 	return startUpgrade(t, bin, buildNext(t), options)
 }
 
-func startUpgrade(t *testing.T, older, newer proctest.Binaries, options clustertest.Options) *upgrading {
+func startUpgrade(t *testing.T, older, newer proctest.Binaries, options proctest.Options) *upgrading {
 	t.Helper()
-	c := clustertest.New(t, older, options)
+	c := proctest.NewCluster(t, older, options)
 	l := &load{t, time.Now(), c.StartLoad(4, faultPace)}
 	return &upgrading{t: t, load: l, c: c, at: c.Nodes()[0], older: older, newer: newer}
 }
@@ -122,7 +121,7 @@ func TestUpgradeWhileReplicaIsAway(t *testing.T) {
 
 // restart ends a node, by kill -9 or not, starts it with a program and waits until it
 // can serve.
-func (u *upgrading) restart(n *clustertest.Node, with proctest.Binaries, kill bool) {
+func (u *upgrading) restart(n *proctest.Member, with proctest.Binaries, kill bool) {
 	u.t.Helper()
 	if kill {
 		n.Kill()
@@ -146,7 +145,7 @@ func (u *upgrading) replace() {
 	}
 }
 
-func (u *upgrading) version(at *clustertest.Node) admin.ClusterVersion {
+func (u *upgrading) version(at *proctest.Member) admin.ClusterVersion {
 	u.t.Helper()
 	return ctl[admin.ClusterVersion](u.t, at, "upgrade", "status")
 }

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/countd/countd/internal/clustertest"
 	"github.com/countd/countd/internal/proctest"
 )
 
@@ -54,8 +53,8 @@ func (MarkChange) make(ctx context.Context, o *operation) (*clientadmin.Changed,
 }
 
 func (FinalizeChange) make(`},
-	{"api/adminserve.go", "Finalize *bool `json:\"finalize\"`\n", "Finalize *bool `json:\"finalize\"`\n\tMark *bool `json:\"mark\"`\n"},
-	{"api/adminserve.go", "\tcase (body.Hold == nil) == (body.Finalize == nil):\n", "\tcase body.Mark != nil:\n\t\treturn admin.MarkChange{}, nil\n\tcase (body.Hold == nil) == (body.Finalize == nil):\n"},
+	{"api/operate/cluster.go", "Finalize *bool `json:\"finalize\"`\n", "Finalize *bool `json:\"finalize\"`\n\tMark *bool `json:\"mark\"`\n"},
+	{"api/operate/cluster.go", "\tcase (body.Hold == nil) == (body.Finalize == nil):\n", "\tcase body.Mark != nil:\n\t\treturn admin.MarkChange{}, nil\n\tcase (body.Hold == nil) == (body.Finalize == nil):\n"},
 }
 
 // buildNext builds the program of nextVersion.
@@ -104,7 +103,7 @@ func buildNext(t *testing.T) proctest.Binaries {
 }
 
 // mark counts a mark through a node. It returns the status, 0 for an unknown outcome.
-func mark(n *clustertest.Node) (status int) {
+func mark(n *proctest.Member) (status int) {
 	status, err := n.Call(http.MethodPost, "/v1/admin/version", map[string]bool{"mark": true}, nil)
 	if err != nil {
 		return 0
@@ -112,7 +111,7 @@ func mark(n *clustertest.Node) (status int) {
 	return status
 }
 
-func marksAt(n *clustertest.Node) (marks int) {
+func marksAt(n *proctest.Member) (marks int) {
 	var v struct{ Marks int }
 	n.MustCall(http.MethodGet, "/v1/admin/version", nil, &v)
 	return v.Marks
@@ -130,10 +129,10 @@ func marksAt(n *clustertest.Node) (marks int) {
 //  5. the load sees what TestUpgradeUnderLoad checks.
 func TestUpgradeGate(t *testing.T) {
 	t.Parallel()
-	u := startUpgrade(t, bin, buildNext(t), clustertest.Options{})
+	u := startUpgrade(t, bin, buildNext(t), proctest.Options{})
 	nodes := u.c.Nodes()
 	u.at.MustCtl("upgrade", "hold")
-	gated := func(n *clustertest.Node) {
+	gated := func(n *proctest.Member) {
 		t.Helper()
 		var refusal struct{ Error struct{ Message string } }
 		status, err := n.Call(http.MethodPost, "/v1/admin/version", map[string]bool{"mark": true}, &refusal)
@@ -164,7 +163,7 @@ func TestUpgradeGate(t *testing.T) {
 				select {
 				case <-stop:
 					return
-				default:
+				case <-time.After(faultPace):
 				}
 				tried.Add(1)
 				if mark(n) == http.StatusOK {

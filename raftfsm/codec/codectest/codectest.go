@@ -1,12 +1,13 @@
-// Package codectest holds the helpers that tests of state machines share: golden files,
-// snapshots that are damaged in every way, sinks that break, and a check of a table. It builds
-// frames and never interprets their contents.
+// Package codectest holds helpers for tests of state machines: golden files, snapshots with
+// every kind of damage, sinks that break, and a check of a table. It builds frames and never
+// interprets their contents.
 //
 // Invariant: only tests import it.
 package codectest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -54,7 +55,7 @@ func Command(index uint64, entry []byte) *raft.Log {
 	return &raft.Log{Index: index, Type: raft.LogCommand, Data: entry}
 }
 
-// Next returns entry as the one after the last that a state machine has applied.
+// Next returns a log entry with the index that follows the last applied one.
 func Next(fsm interface{ Applied() uint64 }, entry []byte) *raft.Log {
 	return Command(fsm.Applied()+1, entry)
 }
@@ -98,8 +99,9 @@ func Persisted(t rapid.TB, fsm raft.FSM) []byte {
 	return s.Bytes()
 }
 
-// CheckTable returns an error unless a read by id finds each row of a scan. It also compares the number of rows and
-// the digest of the table with those of the rows. Tests of package engine verify the structure.
+// CheckTable returns an error unless a read by id finds each row of a scan. It also compares the
+// number of rows and the digest of the table with the scanned rows. Tests of package engine verify
+// the structure.
 func CheckTable(table *engine.Table) (err error) {
 	rows, digest := uint64(0), uint64(0)
 	failed := table.Scan(0, engine.ColumnsMax, func(p *engine.Page) bool {
@@ -116,11 +118,8 @@ func CheckTable(table *engine.Table) (err error) {
 		rows += uint64(len(p.IDs))
 		return true
 	})
-	if err == nil && failed == nil && (rows != table.Stats().Rows || digest != table.Digest()) {
+	if err = cmp.Or(err, failed); err == nil && (rows != table.Stats().Rows || digest != table.Digest()) {
 		err = fmt.Errorf("%d rows of digest %016x, the table has %d and %016x", rows, digest, table.Stats().Rows, table.Digest())
-	}
-	if err == nil {
-		err = failed
 	}
 	return err
 }

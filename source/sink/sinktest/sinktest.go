@@ -207,7 +207,7 @@ func (n *node) Apply(_ context.Context, b *sink.Batch) (sink.Applied, error) {
 	return done, nil
 }
 
-// apply applies the ops of shard number of count.
+// apply applies the ops of one shard: the one with this number, among count shards.
 func (s *shard) apply(b *sink.Batch, number, count uint64) (rejected []sink.Rejection) {
 	for n, op := range b.Ops {
 		switch {

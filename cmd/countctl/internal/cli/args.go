@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -28,7 +29,12 @@ func argsOf(use string) cobra.PositionalArgs {
 		words = words[:i]
 	}
 	if len(words) == 0 {
-		return cobra.NoArgs
+		return func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && !cmd.HasSubCommands() {
+				return Usagef("%s takes %s, not %q", cmd.Name(), cmp.Or(line, "no arguments"), strings.Join(args, " "))
+			}
+			return cobra.NoArgs(cmd, args)
+		}
 	}
 	least, most := 0, len(words)
 	for _, word := range words {

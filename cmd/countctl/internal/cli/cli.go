@@ -88,14 +88,14 @@ func (c *CLI) globalFlags(root *cobra.Command) {
 	c.tokenFlags(flags)
 }
 
-// Connect returns a client with the settings of the global flags; it opens no connection
-// yet. The client sends each call once, so that a person learns at once that no server
-// answers.
+// Connect returns a client with the settings of the global flags; it opens no connection yet. While
+// there is no leader, as right after a start and during an election, the client repeats a call for
+// --timeout. It does not repeat a call that no server answers.
 func (c *CLI) Connect() (*client.Client, error) {
-	return c.ConnectFor(client.Retry{For: client.RetryNever})
+	return c.ConnectFor(client.Retry{For: c.Timeout, OnlyNoLeader: true})
 }
 
-// ConnectFor is Connect for a client that repeats calls as retry says.
+// ConnectFor is like Connect, but the client repeats calls as retry says.
 func (c *CLI) ConnectFor(retry client.Retry) (*client.Client, error) {
 	if c.Timeout <= 0 {
 		return nil, Usagef("--timeout must be above 0, not %v", c.Timeout)
@@ -153,7 +153,7 @@ func IsTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// ConfirmRisk is Confirm for commands that must not run by accident: without a terminal they
+// ConfirmRisk is like Confirm, but for commands that must not run by accident: without a terminal they
 // need --yes.
 func (c *CLI) ConfirmRisk(question string) error {
 	if err := c.MayAsk(question); err != nil {

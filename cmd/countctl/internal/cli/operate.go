@@ -73,7 +73,7 @@ func GroupName(g admin.ClusterGroup) string {
 	return fmt.Sprintf("%s/%d", g.Keyspace, g.Shard)
 }
 
-// MetaKeyspace is the keyspace that the catalog's group reports; there is no such keyspace.
+// MetaKeyspace is the keyspace name that the catalog's group reports. No keyspace has that name.
 const MetaKeyspace = "meta"
 
 // Say prints progress to standard error; standard output is for results.

@@ -26,7 +26,7 @@ type Sample struct {
 	Rows  int64
 	Done  int64  // how much of Total is done, in any unit: bytes of a file, rows of a keyspace
 	Total int64  // 0 or less if not known
-	Unit  string // of Rows, in the singular; "" for row
+	Unit  string // what Rows counts, in the singular; "" for row
 }
 
 // Meter shows progress on standard error: one line that it redraws on a terminal, otherwise a
@@ -144,7 +144,7 @@ func (c *CLI) Retry(retryFor time.Duration) client.Retry {
 	}}
 }
 
-// ConnectWaiting is Connect for a client that repeats calls as Retry says.
+// ConnectWaiting is like Connect, but the client repeats calls as Retry says.
 func (c *CLI) ConnectWaiting(retryFor time.Duration) (*client.Client, error) {
 	return c.ConnectFor(c.Retry(retryFor))
 }

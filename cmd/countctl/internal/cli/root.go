@@ -58,6 +58,7 @@ func (c *CLI) Root(groups ...Commands) *cobra.Command {
 
 It exits 0 if the command succeeded completely, 1 if not (rows rejected, a node not ready,
 a request refused), and 2 on wrong usage. Errors go to standard error.`,
+		Example:       "  countctl status\n  countctl incr 1 like=1\n  countctl get 1",
 		Version:       program.VersionText(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -150,6 +151,10 @@ func flagError(_ *cobra.Command, err error) error {
 			return Usagef("the id \"-%s\" is %v", digits, client.ErrBadID)
 		}
 	}
+	var wrong *pflag.InvalidValueError
+	if errors.As(err, &wrong) && wrong.GetFlag().Value.Type() == "stringToInt64" {
+		return Usagef("--%s is COLUMN=N, such as like=0, not %q", wrong.GetFlag().Name, wrong.GetValue())
+	}
 	return err
 }
 
@@ -204,7 +209,6 @@ func isUsage(err error) bool {
 	return len(field) > 0 && slices.Contains(argumentFields, field[0])
 }
 
-// versionOutput is the JSON output of version.
 type versionOutput struct {
 	Client string `json:"client"`
 	Server string `json:"server"` // "" when it did not answer

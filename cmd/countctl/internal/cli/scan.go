@@ -77,7 +77,7 @@ func RowsOf(ctx context.Context, server *client.Client, keyspace string) (int64,
 	return int64(rows), nil
 }
 
-// ProgressTotal is RowsOf for a progress display. If the number is unknown, it prints why
+// ProgressTotal is like RowsOf, but for a progress display. If the number is unknown, it prints why
 // and returns 0.
 func (c *CLI) ProgressTotal(ctx context.Context, server *client.Client, keyspace string) int64 {
 	rows, err := RowsOf(ctx, server, keyspace)

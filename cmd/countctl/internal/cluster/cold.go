@@ -28,7 +28,6 @@ type coldOutput struct {
 	verb string
 }
 
-// coldNodeOutput is one node's part.
 type coldNodeOutput struct {
 	admin.ColdOrderedNode
 	Moved  uint64 `json:"moved"`
@@ -148,7 +147,7 @@ func orderCold(ctx context.Context, c *cli.CLI, verb string, wait time.Duration,
 	return out.verdict(verb)
 }
 
-// consequence describes what it means for the order that a node does not answer.
+// consequence describes what becomes of the order on a node that does not answer.
 func (o *coldOutput) consequence() string {
 	switch {
 	case o.verb == "stop":

@@ -116,7 +116,7 @@ func TestColdUsage(t *testing.T) {
 		{[]string{"cold", "migrate", "--older-than", "0s"}, "1s or more"},
 		{[]string{"cold", "migrate", "--before", "1", "--older-than", "1h"}, "not both"},
 		{[]string{"cold", "migrate", "users", "--older-than", "1h"}, "older_than_seconds"},
-		{[]string{"cold", "stop", "now"}, "unknown command"},
+		{[]string{"cold", "stop", "now"}, `stop takes no arguments, not "now"`},
 	} {
 		if got := i.Run(test.args...); got.Code != cli.ExitUsage || !strings.Contains(got.Err, test.want) {
 			t.Errorf("%v: exit %d, %s", test.args, got.Code, got.Err)

@@ -140,7 +140,7 @@ func moveReplica(ctx context.Context, c *cli.CLI, server *client.Client, g admin
 	return changed, goesOn(err, "%s moves; countctl group move %s %s %s moves it back once that is done", cli.GroupName(g), cli.GroupName(g), to, from)
 }
 
-// awaitMove waits until a group's voters are those of its target.
+// awaitMove waits until a group's voters equal its target.
 func awaitMove(ctx context.Context, c *cli.CLI, server *client.Client, g admin.ClusterGroup, wait time.Duration) error {
 	return await(ctx, c, wait, func(ctx context.Context) (string, error) {
 		now, err := parseGroup(ctx, server, strconv.FormatUint(uint64(g.ID), 10))

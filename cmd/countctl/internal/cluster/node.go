@@ -91,7 +91,7 @@ func mayMove(nodes []admin.ClusterNode, leaver admin.ClusterNode) error {
 // act, which changes the node, and prints the result.
 func onNode(c *cli.CLI, act func(context.Context, *client.Client, []admin.ClusterNode, admin.ClusterNode) (nodeOutput, error)) func(*cobra.Command, []string) error {
 	return c.OnCluster(func(ctx context.Context, server *client.Client, nodes []admin.ClusterNode, args []string) error {
-		n, there := FindNode(nodes, args[0])
+		n, there := findNode(nodes, args[0])
 		if !there {
 			return fmt.Errorf("there is no node %s; see countctl node list", args[0])
 		}
@@ -106,7 +106,6 @@ func onNode(c *cli.CLI, act func(context.Context, *client.Client, []admin.Cluste
 	})
 }
 
-// changeNode makes one call that changes a node.
 func changeNode(ctx context.Context, call func(ctx context.Context, key string) (admin.Changed, error), verb string, n admin.ClusterNode) (nodeOutput, error) {
 	changed, err := call(ctx, n.Key)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
-	"github.com/countd/countd/cmd/countctl/internal/counters"
+	"github.com/countd/countd/cmd/countctl/internal/data"
 	"github.com/countd/countd/internal/nodetest"
 	"github.com/countd/countd/internal/proctest"
 )
@@ -465,7 +465,7 @@ func TestVerify(t *testing.T) {
 				wait = "30s"
 			}
 			got := i.Run("verify", "--wait", wait, "-o", "json")
-			out := clitest.Decode[VerifyOutput](t, got.Out)
+			out := clitest.Decode[verifyOutput](t, got.Out)
 			if got.Code != test.code || !strings.Contains(got.Err, test.err) || out.Equal != (test.code == cli.ExitOK) {
 				t.Errorf("exit %d, %+v, %s", got.Code, out, got.Err)
 			}
@@ -490,7 +490,7 @@ func TestVerifyNamesBothSides(t *testing.T) {
 		r := c.Groups[3].Replicas
 		r[1].AppliedIndex, r[0].Entries, r[1].Entries = 99, entries(90, 100, 5), entries(80, 99, 3)
 	})
-	d := clitest.Decode[VerifyOutput](t, i.Run("verify", "-o", "json").Out).Difference[0]
+	d := clitest.Decode[verifyOutput](t, i.Run("verify", "-o", "json").Out).Difference[0]
 	if d.Group != "posts/2" || d.Index != 90 || d.One != "n1" || d.Other != "n2" ||
 		*d.OneEntry != (entryOutput{5, "0000005a"}) || *d.OtherEntry != (entryOutput{3, "0000005a"}) {
 		t.Errorf("%+v", d)
@@ -506,7 +506,7 @@ func TestVerifyNamesBothSides(t *testing.T) {
 }
 
 func TestVerifyOfOneNode(t *testing.T) {
-	if out := clitest.Decode[VerifyOutput](t, against(t, nodetest.New(t).URL).OK("verify", "-o", "json")); !out.Equal || out.Groups != 12 {
+	if out := clitest.Decode[verifyOutput](t, against(t, nodetest.New(t).URL).OK("verify", "-o", "json")); !out.Equal || out.Groups != 12 {
 		t.Errorf("%+v", out)
 	}
 }
@@ -719,7 +719,7 @@ func TestQuestionIsInterrupted(t *testing.T) {
 }
 
 func against(t *testing.T, url string) *clitest.Invocation {
-	return clitest.New(t, url, Commands, counters.Commands)
+	return clitest.New(t, url, Commands, data.Commands)
 }
 
 // groupsOutput is the JSON output of group list.

@@ -117,7 +117,7 @@ func movingOf(groups []admin.ClusterGroup) []movingGroup {
 	return moving
 }
 
-// without returns the names that are not among others.
+// without returns the names that are not in others.
 func without(names, others []string) []string {
 	left := []string{}
 	for _, name := range names {

@@ -26,14 +26,13 @@ const (
 	rollingCleanup = 15 * time.Second
 )
 
-// rollingOutput is the JSON output of rolling-restart.
 type rollingOutput struct {
 	Restarted []restartedNode `json:"restarted"`
 }
 
 type restartedNode struct {
 	Node    string  `json:"node"`
-	Seconds float64 `json:"seconds"` // from the drain to the end of the drain
+	Seconds float64 `json:"seconds"` // from the beginning of the drain to its end
 }
 
 // rolling is a running rolling restart.
@@ -124,7 +123,7 @@ func namesOf(nodes []admin.ClusterNode, sep string) string {
 func chosen(nodes []admin.ClusterNode, only []string) ([]admin.ClusterNode, error) {
 	var list []admin.ClusterNode
 	for _, name := range only {
-		n, there := FindNode(nodes, name)
+		n, there := findNode(nodes, name)
 		if !there {
 			return nil, cli.Usagef("--nodes: there is no node %s", name)
 		}

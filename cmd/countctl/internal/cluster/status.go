@@ -1,13 +1,16 @@
 // Package cluster owns the commands of operators: the state of nodes and groups, moves,
-// drains, upgrades, restarts, cold rows and verification. A command that changes something
-// sends an order, waits until the cluster has carried it out, and prints the progress.
+// drains, upgrades, restarts, cold rows, verification, users, certificates, backup and restore. A
+// command that changes something sends an order, waits until the cluster has carried it out, and
+// prints the progress.
 //
 // It never carries out a step itself, except that rolling-restart restarts one node after
-// another. It keeps no state between commands.
+// another. It keeps no state between commands. It prints a token once and never stores it. It never
+// interprets the rows of a backup, and restores into a keyspace that has rows only with --force.
 //
 // Invariant: the cluster carries out each order by itself, so an interrupted command loses
 // nothing, and repeating an order changes nothing that is done. An interrupted rolling-restart
-// prints the command that continues it.
+// prints the command that continues it. A directory with a manifest holds a whole backup, because
+// the manifest is written last.
 package cluster
 
 import (
@@ -32,10 +35,10 @@ func Commands(c *cli.CLI) []*cobra.Command {
 	return []*cobra.Command{
 		statusCommand(c), nodeCommand(c), groupCommand(c), coldCommand(c), rebalanceCommand(c),
 		verifyCommand(c), upgradeCommand(c), rollingRestartCommand(c), debugCommand(c),
+		backupCommand(c), restoreCommand(c), userCommand(c), tokenCommand(c), auditCommand(c), certCommand(c),
 	}
 }
 
-// statusOutput is the JSON output of status.
 type statusOutput struct {
 	Ready       bool                 `json:"ready"`
 	Why         string               `json:"why,omitempty"` // reason why it is not ready
@@ -59,12 +62,12 @@ type groupOutput struct {
 type sizeOutput struct {
 	Keyspace    string  `json:"keyspace,omitempty"`
 	Rows        uint64  `json:"rows"`
-	Bytes       uint64  `json:"bytes"`         // of memory
+	Bytes       uint64  `json:"bytes"`         // memory
 	BytesPerRow float64 `json:"bytes_per_row"` // 0 without rows
-	ColdRows    uint64  `json:"cold_rows"`     // of Rows, on disk instead of in memory
-	ColdBytes   uint64  `json:"cold_bytes"`    // of disk
-	SealedRows  uint64  `json:"sealed_rows"`   // of Rows, packed in memory
-	SealedBytes uint64  `json:"sealed_bytes"`  // of packed rows, included in Bytes
+	ColdRows    uint64  `json:"cold_rows"`     // the part of Rows that is on disk instead of in memory
+	ColdBytes   uint64  `json:"cold_bytes"`    // disk space
+	SealedRows  uint64  `json:"sealed_rows"`   // the part of Rows that is packed in memory
+	SealedBytes uint64  `json:"sealed_bytes"`  // memory of packed rows, included in Bytes
 	Digest      string  `json:"digest"`        // sum of the groups' digests mod 2^64, 16 hex digits
 
 	groups int

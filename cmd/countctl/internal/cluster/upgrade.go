@@ -11,7 +11,6 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// upgradeOutput is the JSON output of the upgrade commands.
 type upgradeOutput struct {
 	admin.ClusterVersion
 	Changed bool          `json:"changed"`
@@ -21,7 +20,7 @@ type upgradeOutput struct {
 
 type nodeVersion struct {
 	Node       string `json:"node"`
-	Version    string `json:"version"` // of its program
+	Version    string `json:"version"` // version of its program
 	VersionMax int    `json:"version_max"`
 }
 

@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// VerifyWait is long enough to see replicas at a common index during writes. Within it,
+	// verifyWait is long enough to see replicas at a common index during writes. Within it,
 	// a replica that returned applies some entries, so that it does not count as stuck.
-	VerifyWait = 30 * time.Second
+	verifyWait = 30 * time.Second
 	// verifyEvery is how often verify --watch compares.
 	verifyEvery = 5 * time.Second
 	// placesKept bounds the places that a verification remembers, for each group on
@@ -30,14 +30,14 @@ const (
 // errDiffer is returned when replicas of one group differ.
 var errDiffer = errors.New("replicas differ")
 
-// VerifyOutput is the JSON output of verify.
-type VerifyOutput struct {
+// verifyOutput is the JSON output of verify.
+type verifyOutput struct {
 	Equal    bool     `json:"equal"` // all were compared and none differs
 	Groups   int      `json:"groups"`
 	Replicas int      `json:"replicas"` // replicas that equal another replica of their group and differ from none
 	Unseen   []string `json:"unseen"`   // replicas that could not be compared
 
-	Stuck      []stuckReplica `json:"stuck"` // those of Unseen that apply nothing
+	Stuck      []stuckReplica `json:"stuck"` // the replicas in Unseen that apply nothing
 	Difference []difference   `json:"differences"`
 }
 
@@ -87,7 +87,7 @@ type stuckReplica struct {
 }
 
 func verifyCommand(c *cli.CLI) *cobra.Command {
-	wait, every, watch := VerifyWait, verifyEvery, false
+	wait, every, watch := verifyWait, verifyEvery, false
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "Compare all replicas; exit 1 when any two differ or one cannot be compared",
@@ -100,7 +100,7 @@ and checksum. A replica that stays behind the others and applies nothing is list
 stuck.`,
 		RunE: c.OnCluster(func(ctx context.Context, server *client.Client, _ []admin.ClusterNode, _ []string) error {
 			err := cli.Poll(ctx, every, func() (bool, error) {
-				out, err := VerifyOnce(ctx, server, wait)
+				out, err := verifyOnce(ctx, server, wait)
 				if watch && err != nil && ctx.Err() != nil {
 					return false, ctx.Err() // an interrupt is no failure of the call that it ended
 				}
@@ -121,10 +121,10 @@ stuck.`,
 	return cmd
 }
 
-// VerifyOnce polls until all replicas are compared, two differ or the wait is over.
-func VerifyOnce(ctx context.Context, server *client.Client, wait time.Duration) (VerifyOutput, error) {
+// verifyOnce polls until all replicas are compared, two differ or the wait is over.
+func verifyOnce(ctx context.Context, server *client.Client, wait time.Duration) (verifyOutput, error) {
 	v := newVerification()
-	var out VerifyOutput
+	var out verifyOutput
 	end := time.Now().Add(wait)
 	err := cli.Poll(ctx, cli.PollEvery, func() (bool, error) {
 		groups, err := admin.New(server).ClusterGroups(ctx)
@@ -167,8 +167,8 @@ type place struct {
 // sighting is the first replica seen at a place, and its digest there.
 type sighting struct{ node, digest string }
 
-// add compares each digest with the one seen before at its place, and the entries of
-// replicas with each other.
+// add compares each digest with the digest that was seen before at its place. It also compares the
+// entries of replicas with each other.
 func (v *verification) add(groups []admin.GroupDigests) {
 	if len(v.seen) > placesKept*max(1, len(groups)) {
 		clear(v.seen) // loses no result: v.equal has the replicas that were compared
@@ -255,8 +255,8 @@ func (v *verification) note(at place, name string, now sighting) {
 	}
 }
 
-// stuck returns those of replicas, each as group@node, that are behind another one and have
-// applied nothing since they were first seen behind.
+// stuck returns the replicas that are behind another one and have applied nothing since they were
+// first seen behind. replicas has their names, as group@node.
 func (v *verification) stuck(groups []admin.GroupDigests, replicas []string) []stuckReplica {
 	found := []stuckReplica{}
 	for _, g := range groups {
@@ -265,7 +265,7 @@ func (v *verification) stuck(groups []admin.GroupDigests, replicas []string) []s
 			replica := nameOfDigests(g) + "@" + r.Node
 			stood, behind := v.behind[replica]
 			if behind && stood == r.AppliedIndex && r.AppliedIndex < ahead.AppliedIndex && slices.Contains(replicas, replica) {
-				found = append(found, stuckReplica{replica, r.AppliedIndex, ahead.Node, ahead.AppliedIndex})
+				found = append(found, stuckReplica{Replica: replica, Index: r.AppliedIndex, Ahead: ahead.Node, AheadAt: ahead.AppliedIndex})
 			}
 		}
 	}
@@ -273,8 +273,8 @@ func (v *verification) stuck(groups []admin.GroupDigests, replicas []string) []s
 }
 
 // output compares what was observed with the members of the groups.
-func (v *verification) output(groups []admin.ClusterGroup) VerifyOutput {
-	out := VerifyOutput{
+func (v *verification) output(groups []admin.ClusterGroup) verifyOutput {
+	out := verifyOutput{
 		Groups: len(groups), Unseen: []string{}, Stuck: []stuckReplica{}, Difference: append([]difference{}, v.differs...),
 	}
 	for _, g := range groups {
@@ -298,14 +298,14 @@ func (v *verification) output(groups []admin.ClusterGroup) VerifyOutput {
 }
 
 // differs reports whether a difference names a replica.
-func (o VerifyOutput) differs(group, node string) bool {
+func (o verifyOutput) differs(group, node string) bool {
 	return slices.ContainsFunc(o.Difference, func(d difference) bool {
 		return d.Group == group && (d.One == node || d.Other == node)
 	})
 }
 
 // Verdict returns an error if replicas differ or could not be compared, otherwise nil.
-func (o VerifyOutput) Verdict() error {
+func (o verifyOutput) Verdict() error {
 	switch {
 	case len(o.Difference) > 0:
 		d := o.Difference[0]
@@ -320,7 +320,7 @@ func (o VerifyOutput) Verdict() error {
 	return nil
 }
 
-func (o VerifyOutput) table(t *cli.Table) {
+func (o verifyOutput) table(t *cli.Table) {
 	t.Row("GROUPS", "EQUAL REPLICAS", "NOT COMPARED", "DIFFERENT")
 	t.Row(o.Groups, o.Replicas, len(o.Unseen), len(o.Difference))
 	for _, d := range o.Difference {

@@ -57,9 +57,9 @@ func await(ctx context.Context, c *cli.CLI, wait time.Duration, check func(conte
 	})
 }
 
-// FindNode returns the node whose name or key is called. A leaving node that shares its name
-// with another one is listed under its key, so the name finds the other one.
-func FindNode(nodes []admin.ClusterNode, called string) (admin.ClusterNode, bool) {
+// findNode returns the node with a name or key. A leaving node that shares its name with another one
+// is listed under its key, so the name finds the other one.
+func findNode(nodes []admin.ClusterNode, called string) (admin.ClusterNode, bool) {
 	i := slices.IndexFunc(nodes, func(n admin.ClusterNode) bool { return n.Key == called || n.ID == called })
 	if i < 0 {
 		return admin.ClusterNode{}, false
@@ -73,7 +73,7 @@ func nodeNow(ctx context.Context, server *client.Client, key string) (admin.Clus
 	if err != nil {
 		return admin.ClusterNode{}, false, err
 	}
-	n, there := FindNode(seen.Nodes, key)
+	n, there := findNode(seen.Nodes, key)
 	return n, there, nil
 }
 

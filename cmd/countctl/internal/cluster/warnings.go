@@ -32,7 +32,6 @@ type warning struct {
 	plural      string // text about several subjects, such as "are dead"
 }
 
-// findings gathers warnings.
 type findings []warning
 
 func (f *findings) warn(code, format string, args ...any) {
@@ -49,7 +48,6 @@ func (f *findings) group(code string, g admin.ClusterGroup, plural, format strin
 	*f = append(*f, warning{Code: code, Text: cli.GroupName(g) + fmt.Sprintf(format, args...), group: cli.GroupName(g), plural: plural})
 }
 
-// warningsOf returns the warnings about a cluster.
 func warningsOf(nodes []admin.ClusterNode, groups []admin.ClusterGroup, digests []admin.GroupDigests, version admin.ClusterVersion) []warning {
 	found := findings{}
 	dead := map[string]bool{}

@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/countd/countd/client"
+	"github.com/countd/countd/cmd/countctl/internal/bulk"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/cmd/countctl/internal/csvfile"
 )
 
 // Commands returns the commands of this package.
@@ -26,7 +26,7 @@ func Commands(c *cli.CLI) []*cobra.Command {
 // benchIDsMax bounds the ids that a bench reads from a file.
 const benchIDsMax = 50_000_000
 
-// benchFlags holds the flags of bench. cfg holds those that package load takes unchanged.
+// benchFlags holds the flags of bench. cfg holds the flags that a load takes unchanged.
 type benchFlags struct {
 	op      string
 	dist    string
@@ -255,9 +255,8 @@ func isLoopback(addr *url.URL) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// idsFromFile reads the column id of a CSV file.
 func idsFromFile(ctx context.Context, path string) ([]uint64, error) {
-	in, err := csvfile.Open(ctx, path)
+	in, err := bulk.OpenCSV(ctx, path)
 	if err != nil {
 		return nil, err
 	}
@@ -336,7 +335,6 @@ func percentileRows(t *cli.Table, name string, p *Percentiles) {
 // benchCheckIDsMax bounds the ids whose counts --check sums.
 const benchCheckIDsMax = 1_000_000
 
-// benchReport is the JSON output of bench.
 type benchReport struct {
 	*Report
 	Check *benchCheck `json:"check,omitempty"`

@@ -49,7 +49,6 @@ func (s *IDs) size() uint64 {
 	return s.N
 }
 
-// picker chooses ids for one worker.
 type picker struct {
 	set  *IDs
 	each *atomic.Uint64 // number of ids that all workers took, for Each
@@ -68,7 +67,6 @@ func newPicker(set *IDs, each *atomic.Uint64, seed uint64) *picker {
 	return p
 }
 
-// next returns an id.
 func (p *picker) next() uint64 {
 	n := p.set.size()
 	var rank uint64
@@ -108,7 +106,6 @@ func gcd(a, b uint64) uint64 {
 	return a
 }
 
-// mulMod returns a·b mod n.
 func mulMod(a, b, n uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return bits.Rem64(hi, lo, n)

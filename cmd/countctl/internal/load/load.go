@@ -37,7 +37,7 @@ const (
 	BatchMax       = 10_000    // increments of one request, the API's bound
 	DeadlineMax    = time.Minute
 	PollMax        = 100  // users of one poll, the API's bound
-	FolloweesMax   = 2000 // of one feed; the API takes more
+	FolloweesMax   = 2000 // bound of one feed; the API takes more
 )
 
 // Kind is the kind of the requests.
@@ -51,8 +51,8 @@ const (
 	Mixed Kind = "mixed" // pages and increments, Config.ReadShare of them pages
 
 	Poll    Kind = "poll"    // all that one user polls for, by GET
-	Polls   Kind = "polls"   // the same of Config.Page users in one request
-	Feed    Kind = "feed"    // one user follows others, chosen again each time, and has seen their posts
+	Polls   Kind = "polls"   // all that Config.Page users poll for, in one request
+	Feed    Kind = "feed"    // one user follows other users, chosen anew each time, and has seen their posts
 	Seen    Kind = "seen"    // one user has read the notices of the first of Config.Channels
 	Clear   Kind = "clear"   // one user has seen the first of Config.Dots
 	Publish Kind = "publish" // a notice for the first of Config.Channels
@@ -72,24 +72,24 @@ type Config struct {
 	Addr        *url.URL
 	TLS         *tls.Config // for an Addr of https; nil for the system's authorities
 	Token       string      // bearer token of the requests; "" for none
-	Keyspace    string      // UnreadKeyspace for kinds with OfUsers
+	Keyspace    string      // UnreadKeyspace for kinds whose OfUsers is true
 	Column      string      // to which increments add 1
 	Op          Kind
 	Page        int           // ids of a page
 	Batch       int           // increments of a request
 	NoResults   bool          // do not request the new counts
-	ReadShare   float64       // of Mixed, 0 … 1
-	Consistency string        // of reads: stale, bounded or linearizable; "" for the server's default
+	ReadShare   float64       // share of reads in Mixed, 0 … 1
+	Consistency string        // consistency of reads: stale, bounded or linearizable; "" for the server's default
 	Concurrency int           // maximum number of requests in flight
 	Rate        float64       // requests a second in an open loop; 0 for a closed loop
-	Duration    time.Duration // of the measured time; 0 to run until Requests are done
+	Duration    time.Duration // measured time; 0 to run until Requests are done
 	Requests    int64         // in all; 0 to run for Duration
-	Channels    []string      // of polls
+	Channels    []string      // channels of polls
 	Dots        []string      // likewise
 	Followees   int           // average number of followees of a feed
 	Authors     uint64        // followees are drawn from 1 … Authors
 	IDs         IDs
-	Timeout     time.Duration // of one request, after which the client gives up
+	Timeout     time.Duration // time of one request, after which the client gives up
 	Deadline    time.Duration // sent to the server; 0 for the server's default
 	// Once gives each worker a producer's name, and makes it repeat an increment of unknown
 	// outcome until the outcome is known.

@@ -16,11 +16,10 @@ import (
 // of a server.
 const resendFor = 30 * time.Second
 
-// resendPauseMax bounds the pause between two such tries. The pause doubles from
-// brokenPause on, to spare an overloaded server.
+// resendPauseMax bounds the pause between two such tries. The pause begins at
+// brokenPause and doubles, to spare an overloaded server.
 const resendPauseMax = time.Second
 
-// outcome is the outcome of a request.
 type outcome int
 
 const (
@@ -80,8 +79,8 @@ func (w *worker) try(request *fasthttp.Request) (outcome, string) {
 	return w.refusal.outcome, w.refusal.code
 }
 
-// refusal is an answer with a status other than 200. Many are the same, so a worker parses
-// only those that differ from its latest one.
+// refusal is an answer with a status other than 200. Many are the same, so a worker parses a
+// refusal only if it differs from the worker's latest one.
 type refusal struct {
 	status  int
 	body    []byte

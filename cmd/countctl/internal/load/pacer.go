@@ -53,8 +53,8 @@ func (p *pacer) due(n int64) time.Time {
 	return p.start.Add(time.Duration(float64(n) * p.interval))
 }
 
-// unsent calls visit for each request of an open loop that was due before the time end
-// and had no free worker. visit gets how long the request had waited by then.
+// unsent calls visit for each request of an open loop that was due before end and for
+// which no worker was free. visit gets how long the request had waited by then.
 func (p *pacer) unsent(end time.Time, visit func(waited time.Duration)) {
 	if p.interval == 0 {
 		return

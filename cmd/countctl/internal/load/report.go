@@ -10,7 +10,7 @@ import (
 type Report struct {
 	Op          Kind    `json:"op"`
 	Dist        Dist    `json:"dist"`
-	IDs         uint64  `json:"ids"` // to choose from
+	IDs         uint64  `json:"ids"` // number of ids to choose from
 	Keyspace    string  `json:"keyspace"`
 	Page        int     `json:"page,omitempty"`  // ids of a page or users of a poll; absent for other ops
 	Batch       int     `json:"batch,omitempty"` // increments of a request; absent for other ops
@@ -20,8 +20,8 @@ type Report struct {
 
 	Requests          int64            `json:"requests"` // requests that succeeded
 	RequestsPerSecond float64          `json:"requests_per_second"`
-	Ops               int64            `json:"ops"`        // by them: rows read, increments done, users polled, followees, notices
-	Increments        int64            `json:"increments"` // of the ops
+	Ops               int64            `json:"ops"`        // ops of these requests: rows read, increments done, users polled, followees or notices
+	Increments        int64            `json:"increments"` // Ops that are increments
 	OpsPerSecond      float64          `json:"ops_per_second"`
 	Failed            int64            `json:"failed"`      // requests with an error or without an answer
 	Errors            map[string]int64 `json:"errors"`      // failed requests by code
@@ -61,7 +61,7 @@ type Percentiles struct {
 func percentiles(h *hdrhistogram.Histogram) Percentiles {
 	us := func(ns float64) float64 { return ns / float64(time.Microsecond) }
 	at := func(p float64) float64 { return us(float64(h.ValueAtPercentile(p))) }
-	return Percentiles{at(50), at(90), at(99), at(99.9), at(99.99), us(float64(h.Max())), us(h.Mean())}
+	return Percentiles{P50: at(50), P90: at(90), P99: at(99), P999: at(99.9), P9999: at(99.99), Max: us(float64(h.Max())), Mean: us(h.Mean())}
 }
 
 // newReport merges the workers' tallies of a run that began at clock.start.

@@ -63,7 +63,7 @@ func pollQuery(cfg *Config) string {
 	return "?" + strings.Join(parts, "&")
 }
 
-// prepareUser is prepare for the kinds with OfUsers.
+// prepareUser is like prepare, but for the kinds whose OfUsers is true.
 func (w *worker) prepareUser() (*fasthttp.Request, *tally, int64) {
 	switch w.cfg.Op {
 	case Poll:
@@ -87,7 +87,7 @@ func (w *worker) prepareUser() (*fasthttp.Request, *tally, int64) {
 	return w.user.Request, w.writes, 1
 }
 
-// nextUser changes the request's path to that of the next user.
+// nextUser puts the next user into the request's path.
 func (w *worker) nextUser() {
 	w.uri = strconv.AppendUint(append(w.uri[:0], w.user.before...), w.ids.next(), 10)
 	w.uri = append(w.uri, w.user.after...)
@@ -135,7 +135,7 @@ func appendNames(b []byte, names []string) []byte {
 	return append(b, ']')
 }
 
-// prepareFeed makes the user follow followedByAll and others. It returns their number.
+// prepareFeed makes the user follow followedByAll and other users. It returns their number.
 func (w *worker) prepareFeed() int64 {
 	b := append(w.body[:0], `{"followees":[`...)
 	b = appendID(b, followedByAll)

@@ -75,7 +75,7 @@ type worker struct {
 	number  uint64
 	post    uint64  // id of the latest post
 	once    bool    // increments are numbered
-	seq     uint64  // of the latest increment
+	seq     uint64  // number of the latest increment
 	refusal refusal // the latest
 }
 

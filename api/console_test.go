@@ -1,0 +1,42 @@
+package api
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/auth"
+)
+
+// TestConsoleNeedsNoToken checks that the console's files are served without a token, and counted as its own
+// endpoint, while all other calls need one. A Host that is no name of the node is refused first.
+func TestConsoleNeedsNoToken(t *testing.T) {
+	e := startAuth(t, auth.Enforce, func(c *Config) {
+		c.AllowedHosts = []string{"counts.example.com"}
+		c.Console = func(ctx *fasthttp.RequestCtx) bool {
+			ctx.SetBodyString("a page")
+			return string(ctx.Path()) == "/ui/"
+		}
+	})
+	for _, test := range []struct {
+		path, host string
+		status     int
+	}{
+		{"/ui/", "counts.example.com", http.StatusOK},
+		{"/ui/", "elsewhere.example.com", http.StatusForbidden},
+		{"/", "counts.example.com", http.StatusUnauthorized},
+		{"/v1/cluster", "counts.example.com", http.StatusUnauthorized},
+	} {
+		ctx := newCall("GET", test.path, "")
+		ctx.Request.Header.SetHost(test.host)
+		e.server.serve(ctx)
+		if status := ctx.Response.StatusCode(); status != test.status || (string(ctx.Response.Body()) == "a page") != (status == http.StatusOK) {
+			t.Errorf("%s of %s: %d %s", test.path, test.host, status, ctx.Response.Body())
+		}
+	}
+	if metrics := e.as(rootToken, "GET", "/metrics", ""); !strings.Contains(metrics.body, `countd_http_request_duration_seconds_count{code="2xx",endpoint="console"} 1`) {
+		t.Error("the page is not counted")
+	}
+}

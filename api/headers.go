@@ -1,0 +1,119 @@
+package api
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/countd/countd/internal/strictjson"
+)
+
+// checkFraming refuses a request whose end a proxy in front of the server may determine
+// differently.
+func checkFraming(ctx *fasthttp.RequestCtx) error {
+	h := &ctx.Request.Header
+	problem := ""
+	switch p := h.Protocol(); {
+	case string(p) != "HTTP/1.1" && string(p) != "HTTP/1.0":
+		problem = "only HTTP/1.0 and 1.1 are spoken"
+	case h.ContentLength() != 0 && hasHeader(h, fasthttp.HeaderTransferEncoding) && hasHeader(h, fasthttp.HeaderContentLength):
+		problem = "it has both Content-Length and Transfer-Encoding"
+	default:
+		return nil
+	}
+	f := invalid("request", problem)
+	f.closes = true
+	return f
+}
+
+// hasHeader reports whether a header is present, even a header that fasthttp does not keep.
+func hasHeader(h *fasthttp.RequestHeader, name string) bool {
+	for line := range bytes.Lines(h.RawHeaders()) {
+		if len(line) > len(name) && line[len(name)] == ':' && bytes.EqualFold(line[:len(name)], []byte(name)) {
+			return true
+		}
+	}
+	return false
+}
+
+// header returns the value of a header that may occur only once. It returns nil for a missing
+// header, and an empty slice for an empty one.
+func header(h *fasthttp.RequestHeader, name string) ([]byte, error) {
+	switch values := h.PeekAll(name); {
+	case len(values) == 0:
+		return nil, nil
+	case len(values) > 1:
+		return nil, invalid(name, strictjson.GivenTwice)
+	case values[0] == nil:
+		return []byte{}, nil
+	default:
+		return values[0], nil
+	}
+}
+
+// eitherHeader returns a header that has two names, because proxies drop headers with an
+// underscore.
+func eitherHeader(h *fasthttp.RequestHeader, name, other string) ([]byte, error) {
+	value, err := header(h, name)
+	if err != nil {
+		return nil, err
+	}
+	old, err := header(h, other)
+	switch {
+	case err != nil || value == nil:
+		return old, err
+	case old != nil:
+		return nil, invalid(name, "given as "+other+" too")
+	}
+	return value, nil
+}
+
+// timeoutOf parses Countd-Timeout. It bounds the time from the request's headers to its last byte,
+// and the time from there to the answer.
+func timeoutOf(h *fasthttp.RequestHeader) (time.Duration, error) {
+	text, err := header(h, headerTimeout)
+	if text == nil || err != nil {
+		return timeoutDefault, err
+	}
+	timeout, ok := parseShortDuration(text)
+	if !ok {
+		timeout, err = time.ParseDuration(string(text))
+	}
+	if err != nil || timeout <= 0 || timeout > timeoutMax {
+		return timeoutDefault, invalid(headerTimeout, "not a duration above 0 and up to 60s, such as 500ms")
+	}
+	return timeout, nil
+}
+
+// parseShortDuration parses the most common form, up to five digits of seconds or milliseconds.
+// Unlike time.ParseDuration, it does not allocate.
+func parseShortDuration(text []byte) (time.Duration, bool) {
+	const digitsMax = 5
+	n, at := 0, 0
+	for ; at < len(text) && at < digitsMax && text[at] >= '0' && text[at] <= '9'; at++ {
+		n = 10*n + int(text[at]-'0')
+	}
+	switch unit := text[at:]; {
+	case at > 0 && string(unit) == "s":
+		return time.Duration(n) * time.Second, true
+	case at > 0 && string(unit) == "ms":
+		return time.Duration(n) * time.Millisecond, true
+	}
+	return 0, false
+}
+
+// isJSON reports whether a media type is JSON.
+func isJSON(typ []byte) bool {
+	typ, _, _ = bytes.Cut(typ, []byte(";"))
+	typ = bytes.ToLower(bytes.TrimSpace(typ))
+	kind, sub, _ := bytes.Cut(typ, []byte("/"))
+	return string(typ) == contentTypeJSON || string(kind) == "application" && bytes.HasSuffix(sub, []byte("+json"))
+}
+
+const (
+	timeoutDefault = 5 * time.Second
+	timeoutMax     = time.Minute
+	// maxStalenessMax bounds max_staleness. A node that is further behind counts as failed.
+	maxStalenessMax = time.Hour
+)

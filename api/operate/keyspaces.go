@@ -1,0 +1,82 @@
+package operate
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/countd/countd/client/column"
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/shard"
+)
+
+// Keyspaces answers from this node's copy of the catalog. For a linearizable read, or
+// one with a bound, it first waits until the copy is as new as the leader's.
+func Keyspaces(until context.Context, c *Call, _ *Nothing) (any, error) {
+	if c.Fresh {
+		if err := c.Node.CatchUp(until); err != nil {
+			return nil, fmt.Errorf("cannot list keyspaces: %w", err)
+		}
+	}
+	return map[string]any{"keyspaces": append([]*shard.Keyspace{}, c.Node.Keyspaces()...)}, nil
+}
+
+// CreateKeyspace creates a keyspace. The backend checks its names.
+func CreateKeyspace(until context.Context, c *Call, body *struct {
+	Name     string          `json:"name"`
+	Columns  []column.Column `json:"columns"`
+	Shards   *int            `json:"shards"`
+	Sharding *string         `json:"sharding"`
+}) (*shard.Keyspace, error) {
+	if err := checkCount(body.Columns); err != nil {
+		return nil, err
+	}
+	names, settings := column.Changes(body.Columns)
+	ks := shard.Keyspace{Name: body.Name, Kind: kinds.Counters, Columns: names}
+	ks.Settings = column.After(ks.Settings, settings)
+	if body.Shards != nil {
+		if ks.Shards = *body.Shards; ks.Shards < 1 || ks.Shards > shard.ShardsMax {
+			return nil, invalid("shards", fmt.Sprintf("not an integer from 1 to %d", shard.ShardsMax))
+		}
+	}
+	if body.Sharding != nil {
+		if ks.Sharding = *body.Sharding; ks.Sharding == "" {
+			return nil, invalid("sharding", "neither modulo nor hash")
+		}
+	}
+	return c.Node.CreateKeyspace(until, ks)
+}
+
+func AddColumns(until context.Context, c *Call, body *struct {
+	Columns []column.Column `json:"columns"`
+}) (*shard.Keyspace, error) {
+	if err := checkCount(body.Columns); err != nil {
+		return nil, err
+	}
+	return c.Node.AddColumns(until, c.Name, body.Columns)
+}
+
+// checkCount refuses a list without columns, or with more columns than a keyspace may have.
+func checkCount(columns []column.Column) error {
+	switch {
+	case len(columns) == 0:
+		return invalid("columns", "at least one column is needed")
+	case len(columns) > engine.ColumnsMax:
+		return invalid("columns", fmt.Sprintf("more than %d", engine.ColumnsMax))
+	}
+	return nil
+}
+
+func SetEverywhere(until context.Context, c *Call, body *struct {
+	Everywhere bool `json:"everywhere"`
+}) (*shard.Keyspace, error) {
+	return c.Node.SetEverywhere(until, c.Name, body.Everywhere)
+}
+
+func DropKeyspace(until context.Context, c *Call, _ *Nothing) (*shard.Keyspace, error) {
+	return c.Node.DropKeyspace(until, c.Name)
+}
+
+func DropColumn(until context.Context, c *Call, _ *Nothing) (*shard.Keyspace, error) {
+	return c.Node.DropColumn(until, c.Name, c.Column)
+}

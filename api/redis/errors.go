@@ -1,0 +1,117 @@
+package redis
+
+import (
+	"context"
+	"errors"
+
+	"github.com/countd/countd/inbox"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
+)
+
+// partly is the error of a command that wrote only some of its keys.
+type partly struct{ err error }
+
+func (e *partly) Error() string { return e.err.Error() }
+func (e *partly) Unwrap() error { return e.err }
+
+// backendErrors maps the Backend's errors to the texts of replies. Clients may rely on the first
+// word, which is the code.
+var backendErrors = []struct {
+	err  error
+	text string
+}{
+	{errForgotten, "UNKNOWN "},
+	{errs.ErrOutcomeUnknown, "UNKNOWN "},
+	{errs.ErrConflict, "CONFLICT "},
+	{shard.ErrKeyAhead, "EXPIRED "},
+	{errs.ErrExpired, "EXPIRED "},
+	{errs.ErrMemoryFull, "OOM command not allowed: a new row needs memory, and "},
+	{errs.ErrDiskFull, "DISKFULL "},
+	{errs.ErrDraining, "DRAINING "},
+	{errs.ErrTooLate, "OVERLOADED "},
+	{errs.ErrOverloaded, "OVERLOADED "},
+	{errs.ErrNoLeader, "LEADERLESS "},
+	{errs.ErrNoQuorum, "LEADERLESS "},
+	{context.DeadlineExceeded, "LEADERLESS "}, // for a read that no node answered in time
+	{inbox.ErrNoNotice, "ERR "},
+	{inbox.ErrNoGroup, "ERR "},
+	{inbox.ErrPostsOverflow, "ERR "},
+	{errs.ErrUnknownKeyspace, "ERR "},
+	{errs.ErrBadToken, "LEADERLESS "}, // for a scan after the cluster was restored to a state before this node's writes
+}
+
+// errorText returns the text of an error for the client. It returns false for an unexpected error,
+// whose text the client must not see.
+func errorText(err error) (text string, foreseen bool) {
+	if some, ok := errors.AsType[*partly](err); ok {
+		text, foreseen = errorText(some.err)
+		return "UNKNOWN some of the keys were written, others were not: " + text, foreseen
+	}
+	if refusal, ok := errors.AsType[*counters.RefusalError](err); ok {
+		return refusal.Redis, true
+	}
+	if coded, ok := errors.AsType[codedError](err); ok {
+		return coded.Error(), true
+	}
+	if argument, ok := errors.AsType[*errs.ArgumentError](err); ok {
+		return fieldError(argument.Field, argument.Problem).Error(), true
+	}
+	for _, b := range backendErrors {
+		if !errors.Is(err, b.err) {
+			continue
+		}
+		if b.text[len(b.text)-1] != ' ' {
+			return b.text, true
+		}
+		return b.text + b.err.Error(), true
+	}
+	return "ERR the server failed; its log says why", false
+}
+
+// argumentError returns the error for the fault of an argument, most often a key.
+func argumentError(text string) error { return codedError("ERR " + text) }
+
+const errNoKeyspaces = codedError("LEADERLESS this node does not know its cluster's keyspaces yet")
+
+const errWrongType = codedError("WRONGTYPE Operation against a key holding the wrong kind of value")
+
+// codedError is a complete error text, including its code.
+type codedError string
+
+func (e codedError) Error() string { return string(e) }
+
+// shownBytesMax bounds how much of a key an error message repeats.
+const shownBytesMax = 128
+
+// shown shortens a client's bytes for an error message.
+func shown(text []byte) string { return string(text[:min(len(text), shownBytesMax)]) }
+
+// fieldError returns the error for an argument, in the format of the HTTP API.
+func fieldError(field, problem string) error { return argumentError(field + ": " + problem) }
+
+// nameError is an error about a keyspace or column that this node does not know. Another node may
+// have just created it.
+type nameError string
+
+// unknown returns the error for an unknown name. An invalid name cannot exist, so its error asks
+// for no lookup.
+func unknown(name []byte, problem string) error {
+	if catalog.ValidName(name) { // the rule for keyspaces and columns is the same as for channels
+		return nameError(problem)
+	}
+	return argumentError(problem)
+}
+
+func (e nameError) Error() string { return "ERR " + string(e) }
+
+const (
+	errNotInteger codedError = "ERR value is not an integer or out of range"
+	errSyntax     codedError = "ERR syntax error"
+)
+
+// errForgotten is returned for an op of a repeated request that the shard applied or refused
+// before, if the shard no longer remembers which.
+var errForgotten = errors.New("whether this op was applied or overflowed before is no longer known")

@@ -1,0 +1,85 @@
+package redis
+
+import (
+	"bytes"
+	"fmt"
+	"time"
+
+	"github.com/countd/countd/api/redis/resp"
+	"github.com/countd/countd/auth"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/hot"
+	"github.com/countd/countd/shard"
+)
+
+func rankingCommands() []spec {
+	const group = "countd"
+	return []spec{
+		{name: "countd.hot", arity: -2, traits: readsSets, keys: oneKey, need: auth.Read.InBody(), group: group, does: "ids that gained most in a column", call: countdHot},
+		{name: "countd.top", arity: -2, traits: readsSets, keys: oneKey, need: auth.Read.InBody(), group: group, does: "ids with the largest counts of a column", call: countdTop},
+	}
+}
+
+// ranked parses {keyspace}:{column}.
+func (b *batch) ranked(text []byte) (t *table, column int, err error) {
+	name, of, found := bytes.Cut(text, []byte(":"))
+	if !found {
+		return nil, 0, argumentError(fmt.Sprintf("'%s' is not {keyspace}:{column}", shown(text)))
+	}
+	if t = b.tableOf(name); t == nil {
+		return nil, 0, b.noKeyspace(name)
+	}
+	column, err = t.field(of)
+	return t, column, err
+}
+
+// countdHot replies with a map of window, since in Unix milliseconds, others_at_most and results: a map of id,
+// gained and error for each.
+func countdHot(a *arguments) {
+	t, column, err := a.b.ranked(a.next())
+	a.fail(err)
+	q := &counters.HotQuery{Column: uint8(column), Window: hot.Hour, Limit: counters.RankingDefault}
+	a.options(limitOption(&q.Limit, counters.RankingMax), textOption("window", func(text []byte) (err error) {
+		if q.Window, err = hot.ParseWindow(string(text)); err != nil {
+			return fieldError("window", err.Error())
+		}
+		return nil
+	}))
+	planRead(a, t, q.Limit, func(opt *shard.ReadOptions) (*counters.HotQuery, error) {
+		q.Now = time.Now().UnixMilli()
+		return q, a.node().Read(t.ks, q, nil, opt)
+	}, func(dst []byte, q *counters.HotQuery, resp3 bool) []byte {
+		dst = resp.AppendBulk(resp.AppendMap(dst, 4, resp3), "window")
+		dst = resp.AppendBulk(dst, q.Window.String())
+		dst = resp.AppendInt(resp.AppendBulk(dst, "since"), q.Since.UnixMilli())
+		dst = resp.AppendInt(resp.AppendBulk(dst, "others_at_most"), q.OthersAtMost(q.Limit))
+		dst = resp.AppendArray(resp.AppendBulk(dst, "results"), len(q.Gains))
+		for _, g := range q.Gains {
+			dst = resp.AppendBulkUint(resp.AppendBulk(resp.AppendMap(dst, 3, resp3), "id"), g.Key)
+			dst = resp.AppendInt(resp.AppendBulk(dst, "gained"), g.Gained)
+			dst = resp.AppendInt(resp.AppendBulk(dst, "error"), g.Error)
+		}
+		return dst
+	})
+}
+
+// countdTop replies with ids and their counts in turn, as ZRANGE WITHSCORES does.
+func countdTop(a *arguments) {
+	t, column, err := a.b.ranked(a.next())
+	a.fail(err)
+	q := &counters.TopQuery{Column: uint8(column), Limit: counters.RankingDefault}
+	a.options(limitOption(&q.Limit, counters.RankingMax))
+	planRead(a, t, q.Limit, func(opt *shard.ReadOptions) (*counters.TopQuery, error) {
+		err := a.node().Read(t.ks, q, nil, opt)
+		if err == nil && q.Scanning {
+			err = codedError("LOADING " + q.Progress())
+		}
+		return q, err
+	}, func(dst []byte, q *counters.TopQuery, _ bool) []byte {
+		dst = resp.AppendArray(dst, 2*len(q.Top))
+		for _, row := range q.Top {
+			dst = resp.AppendInt(resp.AppendBulkUint(dst, row.ID), row.Count)
+		}
+		return dst
+	})
+}

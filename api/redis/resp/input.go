@@ -1,0 +1,242 @@
+package resp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/countd/countd/api/gate"
+)
+
+const (
+	// readBytesFirst is the first size of a connection's read buffer. When a pipeline fills the
+	// buffer, its size becomes four times as large, up to CommandBytesMax, so that one read gets
+	// the next pipeline.
+	readBytesFirst = 4 << 10
+	// readBytesFree is the part of a read buffer that the shared budget does not count.
+	readBytesFree = 16 << 10
+	// After smallReadsMax consecutive reads that fit readBytesFree, a connection releases its large
+	// buffer.
+	smallReadsMax = 64
+	// largeIdleMax is how long an idle connection keeps a large buffer. Pools keep idle
+	// connections, whose buffers would use the memory of busy ones.
+	largeIdleMax = time.Second
+	// A deadline may expire early by 1/deadlineSlack of its timeout. Setting an exact deadline for
+	// every read would cost as much as looking up a key.
+	deadlineSlack = 8
+)
+
+// CommandBytesMin is the least value of Bounds.CommandBytesMax.
+const CommandBytesMin = readBytesFirst
+
+// ErrMemory is the reply to a client for which the connections' memory has no room.
+const ErrMemory = "OVERLOADED the connections take all the memory that they may"
+
+// Bounds are the bounds of the connections of a server, and what the connections share.
+type Bounds struct {
+	// ArriveTimeout bounds the time in which a whole command arrives, from its first byte.
+	ArriveTimeout time.Duration
+	// IdleTimeout is how long a connection without a command stays open. Redis clients do not
+	// expect the server to close it, and pools drop connections that are idle for 30 minutes.
+	IdleTimeout time.Duration
+	// WriteTimeout bounds the time in which a client accepts a reply.
+	WriteTimeout time.Duration
+
+	// CommandBytesMax bounds the bytes of a command, and the bytes that a connection reads ahead.
+	CommandBytesMax int
+	// BulkBytesMax bounds one argument. Keys have under 100 bytes; longer text is only for
+	// ECHO and PING.
+	BulkBytesMax int
+	// ArgsMax bounds the arguments of a command: MSET of 10,000 keys.
+	ArgsMax int
+	// OutputBytesMax bounds the replies that wait for a client that does not read. Beyond it, the
+	// server closes the connection.
+	OutputBytesMax int
+}
+
+// Shared is what all connections of a server share.
+type Shared struct {
+	Bounds
+	Memory  gate.Budget    // what each may use without a reservation is not counted
+	Running sync.WaitGroup // senders; the server adds its connections
+	Stopped chan struct{}  // closed when the server stops
+
+	Timeouts, OutputFull, Received, Sent prometheus.Counter
+}
+
+// Stopping reports whether the server stops.
+func (s *Shared) Stopping() bool {
+	select {
+	case <-s.Stopped:
+		return true
+	default:
+		return false
+	}
+}
+
+// Input reads the commands of a connection. Only the connection's goroutine may use it.
+type Input struct {
+	shared *Shared
+	conn   net.Conn
+	parser Parser
+
+	buf      []byte // buf[from:to] was read and not executed yet
+	from, to int
+	reserved int       // bytes reserved from the shared memory
+	small    int       // consecutive reads that needed no large buffer
+	until    time.Time // the current read deadline
+	partial  bool      // until is the deadline for the command that buf[from:to] begins with
+}
+
+// NewInput returns the input of a connection.
+func NewInput(shared *Shared, conn net.Conn) Input {
+	return Input{shared: shared, conn: conn, buf: make([]byte, readBytesFirst), parser: Parser{ArgsMax: shared.ArgsMax, BulkBytesMax: shared.BulkBytesMax}}
+}
+
+// Next returns the next command that has arrived, and its size for Done. See Parser.Next.
+func (in *Input) Next() (args [][]byte, n int, err error) {
+	return in.parser.Next(in.buf[in.from:in.to])
+}
+
+// Done drops a command of n bytes. The next command gets its own time to arrive.
+func (in *Input) Done(n int) { in.from, in.partial = in.from+n, false }
+
+// Shrink releases the memory of executed commands with many arguments.
+func (in *Input) Shrink() { in.parser.Shrink() }
+
+// Release returns what the input has reserved.
+func (in *Input) Release() {
+	in.shared.Memory.Release(in.reserved)
+	in.reserved = 0
+}
+
+// Read waits for bytes and reads as many as fit. It returns false if no more will come, with the last
+// reply to a client that has exceeded a bound. unknown is set for a client that must authenticate
+// first. Such a client gets only a buffer that needs no reservation, so it cannot use up the memory
+// of other clients.
+func (in *Input) Read(unknown bool) (more bool, fault string) {
+	bytesMax := in.shared.CommandBytesMax
+	if unknown {
+		bytesMax = min(bytesMax, readBytesFree)
+	}
+	if !in.grow(bytesMax) {
+		return false, in.tooLarge(bytesMax)
+	}
+	if !in.setDeadline(unknown) {
+		return false, ""
+	}
+	n, err := in.conn.Read(in.buf[in.to:])
+	in.to += n
+	in.shared.Received.Add(float64(n))
+	if n > 0 {
+		return true, ""
+	}
+	if errors.Is(err, gate.ErrTLS) {
+		return false, ProtocolError(err.Error()).Error()
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) || in.shared.Stopping() {
+		return false, ""
+	}
+	if in.reserved > 0 && in.from == in.to {
+		in.giveUp()
+		return in.Read(unknown)
+	}
+	in.shared.Timeouts.Inc()
+	return false, ""
+}
+
+// tooLarge returns the error for a buffer that must not grow.
+func (in *Input) tooLarge(bytesMax int) string {
+	switch {
+	case len(in.buf) < bytesMax:
+		return ErrMemory
+	case bytesMax < in.shared.CommandBytesMax:
+		return ProtocolError("a command of a client that has not authenticated is larger than " + SizeText(bytesMax)).Error()
+	}
+	return ProtocolError("a command is larger than " + SizeText(bytesMax)).Error()
+}
+
+// grow makes the buffer fit at least one more byte, or returns false. It grows a buffer that
+// the last read filled, because more bytes are likely to come.
+func (in *Input) grow(bytesMax int) bool {
+	full := in.to == len(in.buf)
+	if in.from == in.to {
+		in.shrink()
+	}
+	if in.from > 0 {
+		in.from, in.to = 0, copy(in.buf, in.buf[in.from:in.to])
+	}
+	if !full {
+		return true
+	}
+	size := max(min(4*len(in.buf), bytesMax), len(in.buf))
+	grown := max(size-readBytesFree, 0) - in.reserved
+	if size == len(in.buf) || !in.shared.Memory.Acquire(grown) {
+		return in.to < len(in.buf)
+	}
+	in.reserved += grown
+	buf := make([]byte, size)
+	copy(buf, in.buf[:in.to])
+	in.buf = buf
+	return true
+}
+
+// shrink replaces a large buffer by a small one if the client has not needed it for a while.
+func (in *Input) shrink() {
+	if in.to > readBytesFree {
+		in.small = 0
+		return
+	}
+	if in.small++; in.small < smallReadsMax || in.reserved == 0 {
+		return
+	}
+	in.giveUp()
+}
+
+// giveUp replaces a large buffer by a small one. The buffer must be empty.
+func (in *Input) giveUp() {
+	in.Release()
+	in.small = 0
+	in.buf, in.from, in.to = make([]byte, readBytesFree), 0, 0
+	in.parser.Forget()
+}
+
+// setDeadline sets the deadline for the next bytes. It returns false if that deadline has passed.
+func (in *Input) setDeadline(unknown bool) bool {
+	now, partial := time.Now(), in.to > in.from
+	timeout := in.shared.IdleTimeout
+	switch {
+	case partial:
+		timeout = in.shared.ArriveTimeout
+	case unknown: // a client without authentication must not hold a connection for long
+		timeout = min(timeout, in.shared.ArriveTimeout)
+	case in.reserved > 0:
+		timeout = min(timeout, largeIdleMax)
+	}
+	left := in.until.Sub(now)
+	switch {
+	case partial && in.partial: // the present deadline is for this command
+		if left <= 0 {
+			in.shared.Timeouts.Inc()
+		}
+		return left > 0
+	case partial == in.partial && left <= timeout && left > timeout-timeout/deadlineSlack:
+		return true
+	}
+	in.until, in.partial = now.Add(timeout), partial
+	// Shutdown may have woken the connection before.
+	return in.conn.SetReadDeadline(in.until) == nil && !in.shared.Stopping()
+}
+
+// SizeText formats a number of bytes.
+func SizeText(n int) string {
+	if n%(1<<10) == 0 {
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d bytes", n)
+}

@@ -1,0 +1,59 @@
+package client
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// RankingMax bounds the rows of Hot and Top.
+const RankingMax = 1000
+
+// Hot is what the ids of a column gained in a window, largest first. Only adds, members and messages count, and
+// no sets.
+type Hot struct {
+	Window string    `json:"window"`
+	Since  time.Time `json:"since"` // up to a bucket before the window
+	// OthersAtMost bounds the gain of each id that is not in Results and has a row.
+	OthersAtMost int64    `json:"others_at_most"`
+	Results      []HotRow `json:"results"`
+}
+
+// HotRow is a row that gained. The true gain is within Error of Gained.
+type HotRow struct {
+	ID     ID     `json:"id"`
+	Gained int64  `json:"gained"`
+	Error  int64  `json:"error"`
+	Counts Counts `json:"counts"`
+}
+
+// Hot reads which rows gained most in a column. window is 1m, 1h or 24h, or "" for 1h. With limit 0, the server
+// uses its default.
+func (c *Client) Hot(ctx context.Context, keyspace, column, window string, limit int, o ReadOptions) (Hot, error) {
+	query := url.Values{}
+	if window != "" {
+		query.Set("window", window)
+	}
+	return readAt[Hot](ctx, c, rankingPath("hot", keyspace, column), limited(query, limit), o)
+}
+
+// Top reads the rows with the largest counts of a column, exactly; none is below 1. The first call of a column reads
+// all rows. If that takes too long, Top fails with not_ready, and a later call succeeds.
+func (c *Client) Top(ctx context.Context, keyspace, column string, limit int, o ReadOptions) ([]Row, error) {
+	page, err := readAt[struct {
+		Results []Row `json:"results"`
+	}](ctx, c, rankingPath("top", keyspace, column), limited(url.Values{}, limit), o)
+	return page.Results, err
+}
+
+func rankingPath(call, keyspace, column string) string {
+	return "/v1/" + call + "/" + url.PathEscape(keyspace) + "/" + url.PathEscape(column)
+}
+
+func limited(query url.Values, limit int) url.Values {
+	if limit != 0 {
+		query.Set("limit", strconv.Itoa(limit))
+	}
+	return query
+}

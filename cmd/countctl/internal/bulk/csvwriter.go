@@ -1,0 +1,101 @@
+package bulk
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/klauspost/compress/gzip"
+
+	"github.com/countd/countd/internal/atomicfile"
+)
+
+const writeBufferSize = 256 << 10
+
+// CSVWriter writes a CSV file of ids and integers. Commit makes the whole file appear under
+// its name. Only one goroutine may use a Writer.
+type CSVWriter struct {
+	name     string
+	file     *atomicfile.File // nil for a stream
+	gzip     *gzip.Writer     // nil for plain
+	buffered *bufio.Writer
+	line     []byte
+}
+
+// CreateCSV begins a file, gzipped if its name ends in .gz. The caller must call Commit or
+// Abort.
+func CreateCSV(path string) (*CSVWriter, error) {
+	f, err := atomicfile.Create(path)
+	if err != nil {
+		return nil, fmt.Errorf("cannot create %s: %w", path, err)
+	}
+	w := &CSVWriter{name: path, file: f}
+	out := io.Writer(f)
+	if strings.HasSuffix(path, ".gz") {
+		w.gzip = gzip.NewWriter(f)
+		out = w.gzip
+	}
+	w.buffered = bufio.NewWriterSize(out, writeBufferSize)
+	return w, nil
+}
+
+// NewCSVWriter writes to a stream, such as standard output; name is for messages.
+func NewCSVWriter(name string, out io.Writer) *CSVWriter {
+	return &CSVWriter{name: name, buffered: bufio.NewWriterSize(out, writeBufferSize)}
+}
+
+// Row writes an id and its values.
+func (w *CSVWriter) Row(id uint64, values []int64) error {
+	w.line = strconv.AppendUint(w.line[:0], id, 10)
+	for _, v := range values {
+		w.line = append(w.line, ',')
+		w.line = strconv.AppendInt(w.line, v, 10)
+	}
+	return w.flushLine()
+}
+
+// Texts writes a line of texts that need no quotes: names of columns, numbers and times.
+func (w *CSVWriter) Texts(texts ...string) error {
+	w.line = append(w.line[:0], strings.Join(texts, ",")...)
+	return w.flushLine()
+}
+
+func (w *CSVWriter) flushLine() error {
+	w.line = append(w.line, '\n')
+	_, err := w.buffered.Write(w.line)
+	return w.wrap(err)
+}
+
+// Commit completes the file and renames it to its target. For a stream it flushes the
+// buffers.
+func (w *CSVWriter) Commit() error {
+	err := w.buffered.Flush()
+	if err == nil && w.gzip != nil {
+		err = w.gzip.Close()
+	}
+	if w.file == nil {
+		return w.wrap(err)
+	}
+	if err != nil {
+		w.file.Abort()
+		return w.wrap(err)
+	}
+	return w.wrap(w.file.Commit())
+}
+
+// Abort removes the incomplete file and leaves an earlier file unchanged. It does nothing
+// after Commit.
+func (w *CSVWriter) Abort() {
+	if w.file != nil {
+		w.file.Abort()
+	}
+}
+
+func (w *CSVWriter) wrap(err error) error {
+	if err != nil {
+		return fmt.Errorf("cannot write %s: %w", w.name, err)
+	}
+	return nil
+}

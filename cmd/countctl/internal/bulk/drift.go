@@ -1,0 +1,456 @@
+package bulk
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// SourcePosition is a place in a partition of a source.
+type SourcePosition struct{ Hi, Lo uint64 }
+
+// Less reports whether p is below q.
+func (p SourcePosition) Less(q SourcePosition) bool {
+	return cmp.Or(cmp.Compare(p.Hi, q.Hi), cmp.Compare(p.Lo, q.Lo)) < 0
+}
+
+// String returns "Lo" if Hi is 0, else "Hi-Lo".
+func (p SourcePosition) String() string {
+	if p.Hi == 0 {
+		return strconv.FormatUint(p.Lo, 10)
+	}
+	return strconv.FormatUint(p.Hi, 10) + "-" + strconv.FormatUint(p.Lo, 10)
+}
+
+// ParsePosition parses what String returns.
+func ParsePosition(text string) (SourcePosition, error) {
+	hi, lo, both := strings.Cut(text, "-")
+	if !both {
+		hi, lo = "0", text
+	}
+	h, err1 := strconv.ParseUint(hi, 10, 64)
+	l, err2 := strconv.ParseUint(lo, 10, 64)
+	if err1 != nil || err2 != nil {
+		return SourcePosition{}, fmt.Errorf("%q is no position: it is a number, or two with a hyphen between them", text)
+	}
+	return SourcePosition{h, l}, nil
+}
+
+// Event is the effect of a message on one column of a row.
+type Event struct {
+	Position SourcePosition
+	ID       uint64
+	Column   int // index among the compared columns
+	Set      bool
+	Value    int64
+	Floor    *int64 // floor of an increment; nil for none
+}
+
+// Window holds the positions at which a shard was in a partition before and after its rows
+// were read.
+type Window struct {
+	Partition uint32
+	From, To  SourcePosition
+}
+
+// Row is a row as the server has it.
+type Row struct {
+	ID     uint64
+	Counts []int64 // counts of the compared columns
+	Shard  int
+}
+
+// DriftReader provides the rows and messages that Compare reads.
+type DriftReader interface {
+	// Past returns the effects of a partition's messages, in order, beginning at a
+	// position. next is the position after these messages; if there are none yet, it is the
+	// parameter from.
+	Past(ctx context.Context, partition uint32, from SourcePosition) (events []Event, next SourcePosition, err error)
+	// Rows returns rows in the order of ids, and the windows of their shards. Without ids
+	// it returns the windows of all shards.
+	Rows(ctx context.Context, ids []uint64) (rows []Row, shards map[int][]Window, err error)
+	// Wait waits a moment, or until ctx ends.
+	Wait(ctx context.Context) error
+}
+
+// errBehind is returned if the source does not reach the position of the truth.
+var errBehind = errors.New("the source has not counted up to the position of the truth")
+
+// errMovedBack is returned if a seek or a restore moved a shard back during the comparison.
+var errMovedBack = errors.New("the source was moved back meanwhile: begin again")
+
+// Drift is a column of a row that differs from the truth.
+type Drift struct {
+	ID     uint64
+	Column int
+	Want   int64 // at the moment when Row was read
+	Row    int64
+	Add    int64 // Want − Row
+}
+
+// Result is what Compare found.
+type Result struct {
+	Compared  int      // rows
+	Differ    int      // rows
+	Drifts    []Drift  // by id and column
+	Unsettled []uint64 // rows that had messages in the window at each try
+
+	comparison *comparison
+}
+
+const (
+	rowsMax  = 10_000 // rows of a call; each call costs two entries in the log of each shard
+	triesMax = 30     // number of tries for a row, or until the source has caught up
+)
+
+// Truth holds the counts that rows should have. Compare adds messages to it.
+type Truth struct {
+	columns int
+	offsets map[uint64]int // offsets of each row in counts
+	counts  []int64
+}
+
+// NewTruth returns a truth with a number of columns and no rows.
+func NewTruth(columns int) *Truth { return &Truth{columns: columns, offsets: map[uint64]int{}} }
+
+// Row returns the counts of a row. It adds the row if it is missing.
+func (t *Truth) Row(id uint64) []int64 {
+	i, there := t.offsets[id]
+	if !there {
+		i = len(t.counts)
+		t.offsets[id] = i
+		t.counts = append(t.counts, make([]int64, t.columns)...)
+	}
+	return t.counts[i : i+t.columns]
+}
+
+// Has reports whether the truth has a row.
+func (t *Truth) Has(id uint64) bool {
+	_, there := t.offsets[id]
+	return there
+}
+
+// Len returns the number of rows.
+func (t *Truth) Len() int { return len(t.offsets) }
+
+// comparison is one run of Compare.
+type comparison struct {
+	server DriftReader
+	truth  *Truth
+	next   map[uint32]SourcePosition // by partition: from where Past reads next
+	low    map[uint32]SourcePosition // by partition: the truth has the messages below
+	late   map[uint64][]late         // by row: the messages that the truth does not have
+}
+
+type late struct {
+	partition uint32
+	Event
+}
+
+// Compare's argument. The truth has the correct rows at a position P of a source: it counts all
+// messages below P. Compare reads a row together with a window [From, To] of its shard. The row has
+// all messages below From, and none at or above To. So if no message of the row lies in [From, To),
+// the row should be
+//
+//	truth + messages of the row in [P, From)
+//
+// The drift of the row is this sum minus the row. If a message lies in the window, nobody knows
+// whether the row has it, and Compare reads the row again.
+//
+// Invariant: a drift is the difference at one moment of the row's shard. A later increment
+// adds to the row and to its truth. So the drift may be added to the row at any later time, but
+// only once. A value that is set later breaks the invariant, and so does a floor that stops one
+// of the two sums. So callers compare corrected rows once more, by Again.
+
+// Compare compares all rows of truth, and those that messages name. positions has the
+// position of the truth in each partition. If it is empty, Compare compares the rows as
+// they are.
+func Compare(ctx context.Context, server DriftReader, truth *Truth, positions map[uint32]SourcePosition) (*Result, error) {
+	c := &comparison{server: server, truth: truth, next: map[uint32]SourcePosition{}, low: map[uint32]SourcePosition{}, late: map[uint64][]late{}}
+	if err := c.begin(ctx, positions); err != nil {
+		return nil, err
+	}
+	ids := make([]uint64, 0, truth.Len())
+	for id := range truth.offsets {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return c.all(ctx, ids)
+}
+
+// Again compares once more the rows that differed.
+func (r *Result) Again(ctx context.Context) (*Result, error) {
+	var ids []uint64
+	for _, d := range r.Drifts {
+		ids = append(ids, d.ID)
+	}
+	return r.comparison.all(ctx, slices.Compact(ids))
+}
+
+// Still compares once more the rows that differed, and returns the drifts that did not change.
+func (r *Result) Still(ctx context.Context) ([]Drift, error) {
+	again, err := r.Again(ctx)
+	if err != nil {
+		return nil, err
+	}
+	type lack struct {
+		id     uint64
+		column int
+	}
+	before := make(map[lack]int64, len(r.Drifts))
+	for _, d := range r.Drifts {
+		before[lack{d.ID, d.Column}] = d.Add
+	}
+	return slices.DeleteFunc(again.Drifts, func(d Drift) bool { return before[lack{d.ID, d.Column}] != d.Add }), nil
+}
+
+// all compares rows. It compares rows again if they had a message in the window.
+func (c *comparison) all(ctx context.Context, ids []uint64) (*Result, error) {
+	out := &Result{Compared: len(ids), comparison: c}
+	for try := 0; len(ids) > 0 && try < triesMax; try++ {
+		var again []uint64
+		for part := range slices.Chunk(ids, max(1, rowsMax>>try)) {
+			unsettled, err := c.compare(ctx, part, out)
+			if err != nil {
+				return nil, err
+			}
+			again = append(again, unsettled...)
+		}
+		if ids = again; len(ids) > 0 {
+			if err := c.server.Wait(ctx); err != nil {
+				return nil, err
+			}
+		}
+	}
+	out.Unsettled = ids
+	slices.SortFunc(out.Drifts, func(a, b Drift) int { return cmp.Or(cmp.Compare(a.ID, b.ID), cmp.Compare(a.Column, b.Column)) })
+	return out, nil
+}
+
+// begin adds to the truth the messages below the lowest position of all shards.
+func (c *comparison) begin(ctx context.Context, positions map[uint32]SourcePosition) error {
+	if len(positions) == 0 {
+		return nil
+	}
+	for try := 0; ; try++ {
+		_, shards, err := c.server.Rows(ctx, nil)
+		if err != nil {
+			return err
+		}
+		clear(c.low)
+		for _, windows := range shards {
+			for _, w := range windows {
+				if low, is := c.low[w.Partition]; !is || w.From.Less(low) {
+					c.low[w.Partition] = w.From
+				}
+			}
+		}
+		behind := error(nil)
+		for partition, low := range c.low {
+			from, is := positions[partition]
+			if !is {
+				return fmt.Errorf("the truth has no position of partition %d", partition)
+			}
+			c.next[partition] = from
+			if low.Less(from) {
+				behind = fmt.Errorf("%w: partition %d is at %s, and the truth at %s", errBehind, partition, low, from)
+			}
+		}
+		for partition := range positions {
+			if _, is := c.low[partition]; !is {
+				return fmt.Errorf("the source has no partition %d", partition)
+			}
+		}
+		if behind == nil {
+			break
+		}
+		if try == triesMax {
+			return behind
+		}
+		if err := c.server.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	for partition, low := range c.low {
+		if err := c.readTo(ctx, partition, low); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readTo reads the messages of a partition up to a position, or further.
+func (c *comparison) readTo(ctx context.Context, partition uint32, to SourcePosition) error {
+	for try := 0; c.next[partition].Less(to); {
+		events, next, err := c.server.Past(ctx, partition, c.next[partition])
+		if err != nil {
+			return err
+		}
+		for _, e := range events {
+			if e.Position.Less(c.low[partition]) {
+				row := c.truth.Row(e.ID)
+				if row[e.Column], err = e.apply(row[e.Column]); err != nil {
+					return err
+				}
+				continue
+			}
+			c.truth.Row(e.ID) // adds the row, so that it is compared if begin reads the message
+			c.late[e.ID] = append(c.late[e.ID], late{partition, e})
+		}
+		if !c.next[partition].Less(next) {
+			if try++; try == triesMax {
+				return fmt.Errorf("partition %d has no messages from %s on, though a shard has counted up to %s", partition, next, to)
+			}
+			if err := c.server.Wait(ctx); err != nil {
+				return err
+			}
+		}
+		c.next[partition] = next
+	}
+	return nil
+}
+
+// apply returns a count after the event.
+func (e *Event) apply(count int64) (int64, error) {
+	if e.Set {
+		return e.Value, nil
+	}
+	sum := count + e.Value
+	if (sum > count) != (e.Value > 0) && e.Value != 0 {
+		return 0, fmt.Errorf("row %d: the sum of its messages leaves 64 bits at position %s", e.ID, e.Position)
+	}
+	if e.Floor != nil && e.Value < 0 && sum < *e.Floor {
+		return min(count, *e.Floor), nil
+	}
+	return sum, nil
+}
+
+// compare compares rows. It returns the rows that had a message within the window.
+func (c *comparison) compare(ctx context.Context, ids []uint64, out *Result) (unsettled []uint64, err error) {
+	rows, shards, err := c.server.Rows(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	for _, windows := range shards {
+		for _, w := range windows {
+			if w.From.Less(c.low[w.Partition]) || w.To.Less(w.From) {
+				return nil, errMovedBack
+			}
+			if err := c.readTo(ctx, w.Partition, w.To); err != nil {
+				return nil, err
+			}
+		}
+	}
+	want := make([]int64, c.truth.columns)
+	for _, row := range rows {
+		settled, err := c.wanted(want, row.ID, shards[row.Shard])
+		if err != nil {
+			return nil, err
+		}
+		if !settled {
+			unsettled = append(unsettled, row.ID)
+			continue
+		}
+		differs := false
+		for column, n := range row.Counts {
+			if want[column] == n {
+				continue
+			}
+			add := want[column] - n
+			if (add > 0) != (want[column] > n) {
+				return nil, fmt.Errorf("row %d: from %d to %d is no number of 64 bits", row.ID, n, want[column])
+			}
+			differs = true
+			out.Drifts = append(out.Drifts, Drift{ID: row.ID, Column: column, Want: want[column], Row: n, Add: add})
+		}
+		if differs {
+			out.Differ++
+		}
+	}
+	return unsettled, nil
+}
+
+// wanted sets counts to the counts that a row should have at the beginning of its shard's
+// windows. It reports whether no message of the row lies within them.
+func (c *comparison) wanted(counts []int64, id uint64, windows []Window) (settled bool, err error) {
+	copy(counts, c.truth.Row(id))
+	for i := range c.late[id] {
+		e := &c.late[id][i]
+		w := windowOf(windows, e.partition)
+		switch {
+		case e.Position.Less(w.From):
+			if counts[e.Column], err = e.apply(counts[e.Column]); err != nil {
+				return false, err
+			}
+		case e.Position.Less(w.To):
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+func windowOf(windows []Window, partition uint32) Window {
+	for _, w := range windows {
+		if w.Partition == partition {
+			return w
+		}
+	}
+	return Window{}
+}
+
+// Bucket counts the drifts of some sizes, by sign.
+type Bucket struct {
+	From  uint64 `json:"from"` // smallest size
+	To    uint64 `json:"to"`
+	Above int    `json:"too_much"` // columns of rows
+	Below int    `json:"too_few"`
+}
+
+// Histogram counts drifts by the number of their digits.
+func Histogram(drifts []Drift) []Bucket {
+	all := map[int]*Bucket{} // by digits
+	for _, d := range drifts {
+		digits := len(strconv.FormatUint(size(d.Add), 10))
+		if all[digits] == nil {
+			from := uint64(math.Pow10(digits - 1))
+			all[digits] = &Bucket{From: from, To: from*10 - 1}
+		}
+		if d.Add > 0 {
+			all[digits].Below++
+		} else {
+			all[digits].Above++
+		}
+	}
+	out := []Bucket{}
+	for _, digits := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, *all[digits])
+	}
+	return out
+}
+
+func size(n int64) uint64 {
+	if n < 0 {
+		return -uint64(n)
+	}
+	return uint64(n)
+}
+
+// Largest returns the size of the largest drift.
+func Largest(drifts []Drift) (largest uint64) {
+	for _, d := range drifts {
+		largest = max(largest, size(d.Add))
+	}
+	return largest
+}
+
+// Worst returns the largest drifts, at most n.
+func Worst(drifts []Drift, n int) []Drift {
+	worst := slices.SortedStableFunc(slices.Values(drifts), func(a, b Drift) int { return cmp.Compare(size(b.Add), size(a.Add)) })
+	return worst[:min(n, len(worst))]
+}

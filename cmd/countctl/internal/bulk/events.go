@@ -1,0 +1,131 @@
+package bulk
+
+import (
+	"context"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/countd/countd/client"
+)
+
+// increment is the increment of one record.
+type increment struct {
+	id      client.ID
+	deltas  client.Counts // none if the record counts for nothing
+	seconds float64       // time on the file's clock; 0 if the file has no times, NaN for an invalid time
+}
+
+// incrementParser parses records into increments. It keeps no reference to the record.
+type incrementParser interface {
+	increment(record []string) (increment, error)
+}
+
+// increment parses a record whose columns are deltas.
+func (p *rowParser) increment(record []string) (increment, error) {
+	id, cells, err := p.parse(record)
+	if err != nil {
+		return increment{}, err
+	}
+	cells = slices.DeleteFunc(cells, func(c client.Count) bool { return c.Value == 0 || slices.Contains(p.gone, c.Column) })
+	return increment{id: id, deltas: cells}, nil
+}
+
+// EventColumns names the columns of a file of events, except the id's.
+type EventColumns struct {
+	Event string `json:"event"`
+	Time  string `json:"time"`
+}
+
+// eventParser parses each event into one increment.
+type eventParser struct {
+	in              *CSVReader
+	id, time, event int               // fields
+	timed           bool              // a row without a time is a bad one
+	paced           bool              // the time is read
+	counters        map[string]string // event → column; "" counts for nothing
+}
+
+// newEventParser finds the columns in the file's header. The session decides whether a row
+// without a time is bad, not the speed of this run. Bad rows are in no cut, and every run
+// must cut the file in the same way.
+func newEventParser(in *CSVReader, about FileState, gone []string, speed float64) (*eventParser, error) {
+	timed := about.Session.TickSeconds > 0 // the session began with a --speed other than max, so batches are cut by time
+	p := &eventParser{in: in, timed: timed, paced: timed || speed > 0, counters: map[string]string{}}
+	for _, m := range about.Columns {
+		p.counters[m.File] = m.Counter
+		if slices.Contains(gone, m.Counter) {
+			p.counters[m.File] = ""
+		}
+	}
+	var err error
+	if p.id, err = findColumn(in, about.IDColumn, "--id-column"); err != nil {
+		return nil, err
+	}
+	if p.event, err = findColumn(in, about.Events.Event, "--event-column"); err != nil {
+		return nil, err
+	}
+	if p.paced {
+		p.time, err = findColumn(in, about.Events.Time, "--time-column")
+	}
+	return p, err
+}
+
+func (p *eventParser) increment(record []string) (increment, error) {
+	id, err := client.ParseID(record[p.id])
+	if err != nil {
+		return increment{}, p.in.Bad("id: %v", err)
+	}
+	inc := increment{id: id}
+	if p.paced {
+		inc.seconds, err = strconv.ParseFloat(record[p.time], 64)
+		if err != nil || math.IsInf(inc.seconds, 0) {
+			inc.seconds = math.NaN()
+		}
+		if p.timed && math.IsNaN(inc.seconds) {
+			return increment{}, p.in.Bad("%q is not a time in seconds", record[p.time])
+		}
+	}
+	counter, mapped := p.counters[record[p.event]]
+	if !mapped {
+		return increment{}, p.in.Bad("no column counts the event %q", record[p.event])
+	}
+	if counter != "" {
+		inc.deltas = client.Counts{{Column: counter, Value: 1}}
+	}
+	return inc, nil
+}
+
+// paceSecondsMax bounds a wait, so that an event in the far future does not overflow a
+// Duration.
+const paceSecondsMax = 100 * 365 * 24 * 3600
+
+// pace delays events until they are due.
+type pace struct {
+	speed float64 // 0 does not wait
+	began time.Time
+	first float64
+}
+
+// wait waits until an event is due, relative to the first one, or until ctx ends. An event
+// whose time is NaN is due at once.
+func (p *pace) wait(ctx context.Context, at float64) error {
+	if p.speed == 0 || math.IsNaN(at) {
+		return nil
+	}
+	if p.began.IsZero() {
+		p.began, p.first = time.Now(), at
+	}
+	seconds := min((at-p.first)/p.speed, paceSecondsMax)
+	left := time.Until(p.began.Add(time.Duration(seconds * float64(time.Second))))
+	if left <= 0 {
+		return nil
+	}
+	select {
+	case <-time.After(left):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,135 @@
+package bulk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+
+	"github.com/countd/countd/client"
+)
+
+const (
+	// runNumbers bounds the numbers of a run. No run sends that many writes.
+	runNumbers = 1 << 36
+	// The numbers of a run begin 1 to stepsMax times runNumbers above those of the previous
+	// run. The step is random, so that two runs that start from copies of one progress file
+	// differ.
+	stepsMax = 1 << 12
+)
+
+// errPassed is returned for a write after another run of the same import has begun.
+var errPassed = errors.New("another run of this import has begun meanwhile")
+
+// Fence is the state that the runs of an import share. It numbers their writes of absolute values,
+// so that a late write of an earlier run cannot overwrite what a later run has written. The caller
+// writes it to the progress file before the first write of a run.
+//
+// Invariant: each number of a run is at least client.Window above every number of the earlier
+// runs. A shard that has applied one write of a run therefore refuses all later arrivals from
+// earlier runs.
+type Fence struct {
+	Producer string `json:"producer"`
+	Base     uint64 `json:"base"` // the latest run's numbers are above it
+}
+
+// newFence returns the fence of a first run.
+func newFence() Fence { return Fence{Producer: client.NewProducer()} }
+
+// Next returns the fence of the next run. If f is the zero Fence, it returns the fence of a first
+// run.
+func (f Fence) Next() Fence {
+	step := runNumbers * (1 + rand.Uint64N(stepsMax))
+	if f.Producer == "" || f.Base > math.MaxUint64-step-runNumbers {
+		return newFence()
+	}
+	return Fence{f.Producer, f.Base + step}
+}
+
+// fencedWriter sends the writes of one run. Its methods may be called concurrently.
+type fencedWriter struct {
+	producer string
+	retry    client.Retry
+
+	mu struct {
+		sync.Mutex
+		next   uint64          // number of the next write
+		lowest uint64          // the lowest open number; next if none is open
+		open   map[uint64]bool // numbers whose writes have no final answer
+		freed  chan struct{}   // closed and replaced when lowest rises
+	}
+}
+
+// newFencedWriter returns a writer for the run of f. It repeats each write as retry says.
+func newFencedWriter(f Fence, retry client.Retry) *fencedWriter {
+	w := &fencedWriter{producer: f.Producer, retry: retry}
+	w.mu.next, w.mu.lowest = f.Base+1, f.Base+1
+	if f.Base > 0 {
+		w.mu.next += client.Window
+		w.mu.lowest = w.mu.next
+	}
+	w.mu.open, w.mu.freed = map[uint64]bool{}, make(chan struct{})
+	return w
+}
+
+// Write sends a write under a new number, and repeats it until the answer is final. Once
+// ctx is done it sends nothing more, but it waits for the answer to a request in flight.
+func (w *fencedWriter) Write(ctx context.Context, send func(context.Context, client.WriteOptions) (client.WriteResult, error)) (client.WriteResult, error) {
+	seq, err := w.take(ctx)
+	if err != nil {
+		return client.WriteResult{}, err
+	}
+	defer w.settle(seq)
+	o := client.WriteOptions{Quiet: true, Producer: w.producer, Seq: seq, Once: true}
+	var result client.WriteResult
+	err = w.retry.Do(ctx, func() (err error) {
+		result, err = send(context.WithoutCancel(ctx), o)
+		return err
+	})
+	if refused := new(client.Error); errors.As(err, &refused) && refused.Code == "idempotency_expired" {
+		return result, fmt.Errorf("%w: %w", errPassed, err)
+	}
+	return result, err
+}
+
+// take opens the next number. It waits while the lowest open number is client.Window below. A shard
+// refuses a number once it has applied a number that is client.Window higher.
+func (w *fencedWriter) take(ctx context.Context) (uint64, error) {
+	for {
+		seq, freed := w.tryTake()
+		if freed == nil {
+			return seq, nil
+		}
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		}
+	}
+}
+
+func (w *fencedWriter) tryTake() (seq uint64, freed <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.next >= w.mu.lowest+client.Window {
+		return 0, w.mu.freed
+	}
+	seq = w.mu.next
+	w.mu.next++
+	w.mu.open[seq] = true
+	return seq, nil
+}
+
+// settle closes a number that is not sent again.
+func (w *fencedWriter) settle(seq uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.mu.open, seq)
+	for w.mu.lowest < w.mu.next && !w.mu.open[w.mu.lowest] {
+		w.mu.lowest++
+	}
+	close(w.mu.freed)
+	w.mu.freed = make(chan struct{})
+}

@@ -1,0 +1,174 @@
+// Package bulk does the work of commands that read, write or compare many rows: it imports values
+// and increments from CSV files, copies counts from Redis, and finds drifts of rows.
+//
+// It owns the order of rows, the batches in flight, and the progress file that lets a run continue
+// after an interruption. It never repeats a row in a way that changes the result, and never writes
+// to Redis.
+//
+// Invariant: every row or key up to the position in the progress file was acknowledged or rejected.
+// That position never decreases. DESIGN.md has the argument.
+//
+// An import may repeat absolute values if it keeps the order of the rows of each id. So all
+// rows of an id use one lane, and a lane has one request in flight. The last row then wins
+// even if requests are repeated. A Fence keeps the order of runs. Redis may return a key twice,
+// which changes nothing.
+//
+// Increments must count once each: a batch is repeated unchanged, under its number. They
+// may be sent out of the file's order only where no floor makes a difference.
+package bulk
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/countd/countd/client"
+)
+
+const (
+	// LanesMax bounds the requests in flight. A few of them already keep a server's groups
+	// busy.
+	LanesMax = 64
+	// saveEvery is the interval at which the progress file is written. A killed import
+	// repeats the work of this time and the requests in flight.
+	saveEvery = time.Second
+)
+
+// Column maps a column of the file to one of the keyspace.
+type Column struct {
+	File    string `json:"file"`
+	Counter string `json:"counter"`
+}
+
+// FileConfig configures a run of either kind.
+type FileConfig struct {
+	Client   *client.Client
+	Rows     int          // in one request of an Import, 1 … client.WriteOpsMax; a Replay uses its session's
+	InFlight int          // requests at a time, 1 … LanesMax
+	Retry    client.Retry // how each request is repeated
+	Rejects  string       // file for bad rows; if it is "", the run stops at the first one, or at a sum that does not fit
+	State    string       // progress file; "" keeps none
+	From     FileState    // where to continue; Position is zero at the start of the file
+	// Confirm, if not nil, is called when all rows are handled. If it fails, so does the
+	// run.
+	Confirm func(context.Context) error
+
+	// Only a Replay uses the fields below.
+	Speed   float64 // multiple of real time, by the file's clock; 0 does not wait
+	Restart bool    // the first write of the progress file replaces any other file
+	// Gone lists columns of From that the keyspace no longer has. A batch has the same
+	// rows of the file as before, and adds nothing to these columns.
+	Gone []string
+}
+
+// Summary is the result of an import.
+type Summary struct {
+	Rows      int64 // rejected by these runs, plus the rows of Overflows, which are in no file of rejects
+	Rejected  int64 // likewise, plus the rows of Overflows, which are in no file of rejects
+	Position  Position
+	Overflows Overflows // set by a Replay
+}
+
+// FileImport is one run that sets the rows of a file, or adds its members.
+type FileImport struct {
+	cfg    FileConfig
+	rows   rowReader
+	parser *rowParser
+	writer *fencedWriter
+	lanes  []*lane
+	mark   *watermark
+	acked  atomic.Int64 // rows acknowledged in this run
+}
+
+// NewFileImport returns an import of a file, or an error if the file's header does not fit the
+// config.
+func NewFileImport(cfg FileConfig, in *CSVReader) (*FileImport, error) {
+	parser, err := newRowParser(in, cfg.From, nil)
+	if err != nil {
+		return nil, err
+	}
+	cfg.From.Fence = cfg.From.Fence.Next()
+	im := &FileImport{cfg: cfg, parser: parser, mark: newWatermark(cfg.InFlight, cfg.From.Position)}
+	im.writer = newFencedWriter(cfg.From.Fence, cfg.Retry)
+	im.rows = rowReader{in: in, from: cfg.From.Position, passed: im.mark.passed}
+	for i := range cfg.InFlight {
+		im.lanes = append(im.lanes, &lane{im: im, number: i, filling: im.newBatch(), queue: make(chan *batch, laneQueueMax)})
+	}
+	return im, nil
+}
+
+// RowsAcked returns the rows acknowledged in this run. It is safe for concurrent use.
+func (im *FileImport) RowsAcked() int64 { return im.acked.Load() }
+
+// Run imports the file from the configured position. It writes the progress file first, so
+// that the next run knows the fence of this one. It returns when every row is acknowledged
+// or rejected, or with the error that stopped it. That is a *RowError for a bad
+// row, or ctx's error. After a failure the progress file says where to continue; after
+// success Run removes it.
+func (im *FileImport) Run(ctx context.Context) (Summary, error) {
+	if err := im.rows.openRejects(im.cfg.Rejects); err != nil {
+		return Summary{}, err
+	}
+	if err := im.save(); err != nil {
+		return Summary{}, errors.Join(err, im.rows.rejects.close())
+	}
+	var senders []sender
+	for _, l := range im.lanes {
+		senders = append(senders, l.run)
+	}
+	err := im.rows.run(ctx, senders, im.read, im.save, nil, im.cfg.Confirm)
+	position := im.mark.position()
+	summary := Summary{Rows: position.Rows, Rejected: position.Rejected, Position: position}
+	switch {
+	case im.cfg.State == "":
+	case err != nil:
+		err = errors.Join(err, im.save())
+	default:
+		if removeErr := os.Remove(im.cfg.State); removeErr != nil && !errors.Is(removeErr, os.ErrNotExist) {
+			err = fmt.Errorf("cannot remove the progress file: %w", removeErr)
+		}
+	}
+	return summary, err
+}
+
+// read passes the rows to the lanes, and then finishes the lanes.
+func (im *FileImport) read(ctx context.Context) error {
+	err := im.rows.each(ctx, func(record []string, line int64) error {
+		op, err := im.parse(record)
+		if err == nil {
+			im.lanes[laneOf(op.ID, len(im.lanes))].add(ctx, op, line)
+		}
+		return err
+	})
+	for _, l := range im.lanes {
+		l.finish(ctx)
+	}
+	return err
+}
+
+// parse parses a row. A member has no cells.
+func (im *FileImport) parse(record []string) (row, error) {
+	if im.cfg.From.ofMembers() {
+		id, member, err := im.parser.parseMember(record)
+		return row{Op: client.Op{ID: id}, member: member}, err
+	}
+	id, cells, err := im.parser.parse(record)
+	return row{Op: client.Op{ID: id, Cells: cells}}, err
+}
+
+func (im *FileImport) save() error {
+	if im.cfg.State == "" {
+		return nil
+	}
+	state := im.cfg.From
+	state.Position = im.mark.position()
+	if err := im.rows.rejects.sync(); err != nil { // before the progress passes them
+		return err
+	}
+	state.Rejects = cmp.Or(im.cfg.Rejects, state.Rejects)
+	return state.write(im.cfg.State)
+}

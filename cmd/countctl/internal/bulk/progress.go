@@ -1,0 +1,98 @@
+package bulk
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/countd/countd/internal/atomicfile"
+	"github.com/gofrs/flock"
+)
+
+// bytesMax bounds the bytes that readProgress reads. A mapping of 64 columns with long names is
+// many times smaller.
+const bytesMax = 1 << 20
+
+// readProgress reads a progress file and decodes it. exists is false if there is no file.
+func readProgress[S any](path string, decode func(text []byte) (S, error)) (s S, exists bool, err error) {
+	var none S
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return none, false, nil
+	}
+	if err != nil {
+		return none, false, fmt.Errorf("cannot read the progress file: %w", err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, bytesMax))
+	if err != nil {
+		return none, false, fmt.Errorf("cannot read the progress file: %w", err)
+	}
+	if s, err = decode(text); err != nil {
+		return none, false, fmt.Errorf("cannot read %s: %w", path, err)
+	}
+	return s, true, nil
+}
+
+// writeProgress writes state to a progress file, in place of an earlier one.
+func writeProgress(path string, state any) error {
+	return writeWith(path, state, (*atomicfile.File).Commit)
+}
+
+// createProgress writes a progress file that must not exist yet. If it exists, Create leaves it
+// alone and returns fs.ErrExist.
+func createProgress(path string, state any) error {
+	return writeWith(path, state, (*atomicfile.File).CommitNew)
+}
+
+func writeWith(path string, state any, commit func(*atomicfile.File) error) error {
+	if err := atomicfile.WriteJSON(path, state, commit); err != nil {
+		return fmt.Errorf("cannot write the progress file: %w", err)
+	}
+	return nil
+}
+
+// lockTriesMax bounds how often Lock meets a lock file that its holder is just
+// removing.
+const lockTriesMax = 100
+
+// ErrLocked is returned by Lock while another run holds the progress file.
+var ErrLocked = errors.New("another run holds the progress file")
+
+// LockProgress locks a progress file against other runs until unlock is called or the process ends.
+// It locks a file next to it, because every write replaces the progress file. It does not
+// wait.
+func LockProgress(path string) (unlock func(), err error) {
+	if resolved, err := filepath.EvalSymlinks(path); err == nil {
+		path = resolved // links to one file share its lock
+	}
+	path += ".lock"
+	for range lockTriesMax {
+		l := flock.New(path)
+		got, err := l.TryLock()
+		if err != nil {
+			return nil, fmt.Errorf("cannot lock the progress file: %w", err)
+		}
+		if !got {
+			return nil, fmt.Errorf("%w: %s is locked", ErrLocked, path)
+		}
+		if isAt(l, path) {
+			return func() {
+				_ = os.Remove(path) // before Unlock: a run that locks this file later finds by isAt that it was removed
+				_ = l.Unlock()
+			}, nil
+		}
+		_ = l.Unlock()
+	}
+	return nil, fmt.Errorf("%w: %s comes and goes", ErrLocked, path)
+}
+
+// isAt reports whether the locked file is still at path.
+func isAt(l *flock.Flock, path string) bool {
+	locked, err1 := l.Stat()
+	there, err2 := os.Stat(path)
+	return err1 == nil && err2 == nil && os.SameFile(locked, there)
+}

@@ -1,0 +1,448 @@
+package bulk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/countd/countd/client"
+)
+
+const (
+	// pagesAhead bounds the pages that are read ahead of the writes.
+	pagesAhead = 2
+)
+
+// RedisConfig configures an Import.
+type RedisConfig struct {
+	Redis    *redis.Client
+	Client   *client.Client
+	Patterns []*Pattern
+	// Columns maps, for each keyspace, the names of counts in keys and hashes to columns.
+	// Counts of other names are not copied.
+	Columns map[string]map[string]string
+	Batch   int                        // keys of one step, 1 … client.WriteOpsMax; Redis may return a few more
+	Bad     func(*BadValueError) error // called with a value that is not a count; its error ends the import
+	Synced  func() error               // makes durable what Bad was called with; may be nil
+	State   string                     // progress file; "" keeps none
+	From    RedisState                 // where to continue
+	Retry   client.Retry               // how each write is repeated
+}
+
+// BadValueError is a value that cannot be a count.
+type BadValueError struct {
+	Key    string
+	Field  string // field of a hash; "" for a string
+	Value  string
+	Reason string
+}
+
+func (b *BadValueError) Error() string {
+	key := strconv.Quote(b.Key)
+	if b.Field != "" {
+		key += " field " + strconv.Quote(b.Field)
+	}
+	return fmt.Sprintf("key %s: %s", key, b.Reason)
+}
+
+// RedisImport is one run. Run and Verify each start a goroutine for walk, and wait for it.
+type RedisImport struct {
+	cfg   RedisConfig
+	state RedisState
+	keys  atomic.Int64 // read in this run
+	rows  atomic.Int64 // acknowledged in this run
+
+	writer *fencedWriter
+}
+
+// NewRedisImport returns an import that continues at cfg.From.
+func NewRedisImport(cfg RedisConfig) *RedisImport {
+	i := &RedisImport{cfg: cfg, state: cfg.From}
+	i.state.Fence = i.state.Fence.Next()
+	i.writer = newFencedWriter(i.state.Fence, cfg.Retry)
+	return i
+}
+
+// Keys returns the keys that were read in this run. Like Rows, it is safe for concurrent
+// use.
+func (i *RedisImport) Keys() int64 { return i.keys.Load() }
+
+// Rows returns the rows that were acknowledged in this run.
+func (i *RedisImport) Rows() int64 { return i.rows.Load() }
+
+// Run copies the remaining keys and returns the final state. It writes the progress file
+// first, so that the next run knows the fence of this one.
+func (i *RedisImport) Run(ctx context.Context) (RedisState, error) {
+	if err := i.save(); err != nil {
+		return i.state, err
+	}
+	err := i.walkAll(ctx, i.write)
+	if saveErr := i.save(); err == nil {
+		err = saveErr
+	}
+	return i.state, err
+}
+
+// walkAll iterates over the keys of all patterns, beginning at the state's position. It
+// calls visit with each page before the position moves past the page.
+func (i *RedisImport) walkAll(ctx context.Context, visit func(context.Context, *page) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	pages := make(chan *page, pagesAhead)
+	walked := make(chan error, 1)
+	go func() { // ends with the keys or ctx
+		defer close(pages)
+		walked <- i.walk(ctx, pages)
+	}()
+	saved := time.Now()
+	var failed error
+	for p := range pages {
+		if failed != nil {
+			continue
+		}
+		if failed = i.step(ctx, p, visit); failed != nil {
+			cancel()
+			continue
+		}
+		if time.Since(saved) >= saveEvery {
+			saved = time.Now()
+			if failed = i.save(); failed != nil {
+				cancel()
+			}
+		}
+	}
+	cancel()
+	if err := <-walked; failed == nil {
+		failed = err
+	}
+	return failed
+}
+
+// step visits one page and moves the position past it.
+func (i *RedisImport) step(ctx context.Context, p *page, visit func(context.Context, *page) error) error {
+	for _, bad := range p.bad {
+		if err := i.cfg.Bad(bad); err != nil {
+			return err
+		}
+	}
+	if err := visit(ctx, p); err != nil {
+		return err
+	}
+	i.rows.Add(int64(len(p.ops)))
+	i.state.add(p)
+	return nil
+}
+
+// write sets the rows of a page. Each write has a number of the run's fence. So repeats of
+// a write count once, and a late write of an earlier run changes nothing.
+func (i *RedisImport) write(ctx context.Context, p *page) error {
+	for ops := range slices.Chunk(p.ops, client.WriteOpsMax) {
+		_, err := i.writer.Write(ctx, func(ctx context.Context, o client.WriteOptions) (client.WriteResult, error) {
+			return i.cfg.Client.Set(ctx, p.pattern.Keyspace, ops, o)
+		})
+		if err != nil {
+			return fmt.Errorf("cannot write rows of keyspace %s: %w", p.pattern.Keyspace, err)
+		}
+	}
+	return nil
+}
+
+func (i *RedisImport) save() error {
+	if i.cfg.State == "" {
+		return nil
+	}
+	if i.cfg.Synced != nil { // before the progress passes them
+		if err := i.cfg.Synced(); err != nil {
+			return err
+		}
+	}
+	return writeProgress(i.cfg.State, i.state)
+}
+
+type page struct {
+	number       int // number of the pattern
+	pattern      *Pattern
+	ops          []client.Op // one for each row
+	bad          []*BadValueError
+	keys         int64
+	values       int64
+	ignored      int64    // keys and fields that are not to be copied
+	came         Names    // number of values, by their column's name in Redis
+	left         Names    // number of ignored keys and fields, by the same name
+	expiring     int64    // keys that are copied and have a time to live
+	expiringKeys []string // the first of them
+	next         uint64   // the next cursor, 0 at the pattern's end
+}
+
+// walk sends the pages, beginning at the saved position.
+func (i *RedisImport) walk(ctx context.Context, pages chan<- *page) error {
+	place := i.state.Place
+	for number := place.Pattern; number < len(i.cfg.Patterns); number++ {
+		cursor := place.Cursor
+		place.Cursor = 0
+		for {
+			p, err := i.read(ctx, number, cursor)
+			if err != nil {
+				return fmt.Errorf("cannot read from Redis: %w", err)
+			}
+			i.keys.Add(p.keys)
+			select {
+			case pages <- p:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			if cursor = p.next; cursor == 0 {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func (i *RedisImport) read(ctx context.Context, number int, cursor uint64) (*page, error) {
+	p := &page{number: number, pattern: i.cfg.Patterns[number], came: Names{}, left: Names{}}
+	keys, next, err := i.scan(ctx, p.pattern, cursor)
+	if err != nil {
+		return nil, err
+	}
+	p.next = next
+	rows := rowsOf{patterns: i.cfg.Patterns, columns: i.cfg.Columns[p.pattern.Keyspace], page: p, index: map[client.ID]int{}}
+	if p.pattern.hashes() {
+		return p, i.readHashes(ctx, keys, &rows)
+	}
+	return p, i.readCounts(ctx, keys, &rows)
+}
+
+// scan returns the next keys that may match a pattern. Keys of counts have one of three
+// types, and SCAN can filter by only one.
+func (i *RedisImport) scan(ctx context.Context, p *Pattern, cursor uint64) ([]string, uint64, error) {
+	if p.hashes() {
+		return i.cfg.Redis.ScanType(ctx, cursor, p.glob, int64(i.cfg.Batch), "hash").Result()
+	}
+	return i.cfg.Redis.Scan(ctx, cursor, p.glob, int64(i.cfg.Batch)).Result()
+}
+
+// readCounts reads the keys that are counts. A string has its count as its value; a set or
+// sorted set counts its members. Keys of other types do not match the pattern.
+func (i *RedisImport) readCounts(ctx context.Context, keys []string, rows *rowsOf) error {
+	types, left := make([]*redis.StatusCmd, len(keys)), make([]*redis.DurationCmd, len(keys))
+	_, err := i.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for n, key := range keys {
+			types[n], left[n] = pipe.Type(ctx, key), pipe.PTTL(ctx, key)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	var wanted, sets, sorted counted
+	for n, key := range keys {
+		switch types[n].Val() {
+		case "string":
+			wanted.add(key, left[n].Val(), rows)
+		case "set":
+			sets.add(key, left[n].Val(), rows)
+		case "zset":
+			sorted.add(key, left[n].Val(), rows)
+		}
+	}
+	if err := i.readStrings(ctx, &wanted, rows); err != nil {
+		return err
+	}
+	return i.readSizes(ctx, &sets, &sorted, rows)
+}
+
+// counted holds keys of one type, and the cells that they count.
+type counted struct {
+	keys  []string
+	cells []cell
+}
+
+func (c *counted) add(key string, left time.Duration, rows *rowsOf) {
+	if cell, ok := rows.cellOf(key); ok {
+		rows.expires(key, left)
+		c.keys, c.cells = append(c.keys, key), append(c.cells, cell)
+	}
+}
+
+func (i *RedisImport) readStrings(ctx context.Context, wanted *counted, rows *rowsOf) error {
+	if len(wanted.keys) == 0 {
+		return nil
+	}
+	values, err := i.cfg.Redis.MGet(ctx, wanted.keys...).Result()
+	if err != nil {
+		return err
+	}
+	for n, value := range values {
+		if text, ok := value.(string); ok { // otherwise it has been deleted since
+			rows.put(wanted.keys[n], "", wanted.cells[n], text)
+		}
+	}
+	return nil
+}
+
+func (i *RedisImport) readSizes(ctx context.Context, sets, sorted *counted, rows *rowsOf) error {
+	if len(sets.keys)+len(sorted.keys) == 0 {
+		return nil
+	}
+	sizes, err := i.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for _, key := range sets.keys {
+			pipe.SCard(ctx, key)
+		}
+		for _, key := range sorted.keys {
+			pipe.ZCard(ctx, key)
+		}
+		return nil
+	})
+	cells := slices.Concat(sets.cells, sorted.cells)
+	for n, size := range sizes {
+		switch one := size.Err(); {
+		case redis.HasErrorPrefix(one, "WRONGTYPE"): // a key of another type has replaced the set
+		case one != nil:
+			return one
+		default:
+			rows.set(cells[n], size.(*redis.IntCmd).Val())
+		}
+	}
+	if redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return nil
+	}
+	return err
+}
+
+// hash is a hash of a page, and the commands sent for it.
+type hash struct {
+	key    string
+	id     client.ID
+	values *redis.SliceCmd // values of the names that are copied
+	fields *redis.IntCmd   // number of its fields
+	left   *redis.DurationCmd
+	names  *redis.StringSliceCmd
+}
+
+func (i *RedisImport) readHashes(ctx context.Context, keys []string, rows *rowsOf) error {
+	names := slices.Sorted(maps.Keys(rows.columns))
+	var hashes []*hash
+	_, err := i.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for _, key := range keys {
+			if id, ok := rows.idOf(key); ok {
+				h := &hash{key: key, id: id, fields: pipe.HLen(ctx, key), left: pipe.PTTL(ctx, key)}
+				if len(names) > 0 {
+					h.values = pipe.HMGet(ctx, key, names...)
+				}
+				hashes = append(hashes, h)
+			}
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
+	var more []*hash
+	for _, h := range hashes {
+		rows.expires(h.key, h.left.Val())
+		copied := int64(0)
+		for n, name := range names {
+			if text, ok := h.values.Val()[n].(string); ok {
+				rows.put(h.key, name, cell{h.id, rows.columns[name], name}, text)
+				copied++
+			}
+		}
+		if left := h.fields.Val() - copied; left > 0 { // otherwise some have been deleted since
+			rows.page.ignored += left
+			more = append(more, h)
+		}
+	}
+	return i.nameFields(ctx, more, rows)
+}
+
+// nameFields records the names of the fields that are not copied. It skips hashes with more
+// than namesMax fields: those are ids, not names of columns.
+func (i *RedisImport) nameFields(ctx context.Context, hashes []*hash, rows *rowsOf) error {
+	hashes = slices.DeleteFunc(hashes, func(h *hash) bool { return h.fields.Val() > namesMax })
+	if len(hashes) == 0 {
+		return nil
+	}
+	_, err := i.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for _, h := range hashes {
+			h.names = pipe.HKeys(ctx, h.key)
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
+	for _, h := range hashes {
+		for _, name := range h.names.Val() {
+			if _, copied := rows.columns[name]; !copied {
+				rows.page.left.add(name, 1)
+			}
+		}
+	}
+	return nil
+}
+
+// Difference is a count that differs from Redis.
+type Difference struct {
+	Keyspace string    `json:"keyspace"`
+	ID       client.ID `json:"id"`
+	Column   string    `json:"column"`
+	Redis    int64     `json:"redis"`
+	Countd   int64     `json:"countd"`
+}
+
+const differencesShown = 20
+
+// Verdict is the result of a comparison.
+type Verdict struct {
+	Values  int64        `json:"values"` // compared
+	Differ  int64        `json:"differ"`
+	Samples []Difference `json:"samples"` // the first differences
+}
+
+// Verify iterates over all keys again, beginning at the first, and compares each value
+// with the current count in countd.
+func (i *RedisImport) Verify(ctx context.Context) (Verdict, error) {
+	again := &RedisImport{cfg: i.cfg}
+	again.cfg.State, again.cfg.From = "", RedisState{}
+	again.cfg.Bad = func(*BadValueError) error { return nil } // the import has reported them
+	var v Verdict
+	err := again.walkAll(ctx, func(ctx context.Context, p *page) error { return again.compare(ctx, p, &v) })
+	return v, err
+}
+
+func (i *RedisImport) compare(ctx context.Context, p *page, v *Verdict) error {
+	for ops := range slices.Chunk(p.ops, client.GetIDsMax) {
+		ids := make([]client.ID, len(ops))
+		for n := range ops {
+			ids[n] = ops[n].ID
+		}
+		rows, err := i.cfg.Client.GetMany(ctx, p.pattern.Keyspace, ids, nil, client.ReadOptions{Consistency: "linearizable"})
+		if err != nil {
+			return fmt.Errorf("cannot read rows of keyspace %s: %w", p.pattern.Keyspace, err)
+		}
+		for n := range rows {
+			v.compareRow(p.pattern.Keyspace, &ops[n], &rows[n])
+		}
+	}
+	return nil
+}
+
+func (v *Verdict) compareRow(keyspace string, want *client.Op, got *client.Row) {
+	for _, count := range want.Cells {
+		v.Values++
+		value, _ := got.Counts.Get(count.Column)
+		if value == count.Value {
+			continue
+		}
+		if v.Differ++; len(v.Samples) < differencesShown {
+			v.Samples = append(v.Samples, Difference{Keyspace: keyspace, ID: want.ID, Column: count.Column, Redis: count.Value, Countd: value})
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package bulk
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/internal/nodetest"
+)
+
+// All writes of a run are of one producer, whose numbers rise. The tries of a write share
+// its number. Keys would fill the memory that shards have for the keys of other clients.
+func TestWritesAreOfOneProducer(t *testing.T) {
+	server := nodetest.New(t)
+	var producers, seqs []string
+	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
+		producers = append(producers, r.Header.Get("Countd-Producer"))
+		if seqs = append(seqs, r.Header.Get("Countd-Seq")); len(seqs) == 1 {
+			return &nodetest.Fault{Status: 503, Code: "no_leader"}
+		}
+		return nil
+	})
+	c, err := client.New(client.Config{Addrs: []string{server.URL}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	i := NewRedisImport(RedisConfig{Client: c, Batch: 1})
+	for id := range client.ID(2) {
+		p := &page{pattern: &Pattern{Keyspace: "posts"}, ops: []client.Op{{ID: id, Cells: client.Counts{{Column: "like", Value: 7}}}}}
+		if err := i.write(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(seqs) != 3 || seqs[0] != "1" || seqs[1] != "1" || seqs[2] != "2" {
+		t.Errorf("numbers %q", seqs)
+	}
+	for _, producer := range producers {
+		if producer == "" || producer != producers[0] {
+			t.Errorf("producers %q", producers)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package bulk
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/countd/countd/client"
+)
+
+// Pattern describes keys of Redis that are counts, and the rows and columns that they count:
+//
+//	like:{id}=posts:like        each key is one count of column like: a string, or the size of a set
+//	post:{id}:{column}=posts    each key is one count, likewise; the key names the column
+//	post:{id}=posts             each key is a hash with all counts of a post; its fields name the columns
+type Pattern struct {
+	Text     string
+	Keyspace string
+	Column   string // column of a count whose key does not name it; else ""
+
+	glob   string         // for SCAN
+	keys   *regexp.Regexp // matches a key, also one with other text in place of an id
+	id     int            // number of the id's group in keys
+	column int            // number of the column's group; 0 for none
+}
+
+const (
+	idMark     = "{id}"
+	columnMark = "{column}"
+)
+
+// errBadPattern is returned for text that is not a pattern.
+var errBadPattern = errors.New("want KEYS=KEYSPACE or KEYS=KEYSPACE:COLUMN, with {id} once in KEYS and {column} at most once, something between them, in UTF-8")
+
+// ParsePattern reads a pattern.
+func ParsePattern(text string) (*Pattern, error) {
+	at := strings.LastIndexByte(text, '=')
+	if at < 0 || !utf8.ValidString(text) {
+		return nil, fmt.Errorf("pattern %q: %w", text, errBadPattern)
+	}
+	keys := text[:at]
+	p := &Pattern{Text: text}
+	var named bool
+	p.Keyspace, p.Column, named = strings.Cut(text[at+1:], ":")
+	byKey := strings.Count(keys, columnMark)
+	if strings.Count(keys, idMark) != 1 || byKey > 1 || p.Keyspace == "" || named && (p.Column == "" || byKey > 0) ||
+		strings.Contains(keys, idMark+columnMark) || strings.Contains(keys, columnMark+idMark) {
+		return nil, fmt.Errorf("pattern %q: %w", text, errBadPattern)
+	}
+	p.compile(keys)
+	return p, nil
+}
+
+// compile compiles the pattern for SCAN, which is approximate, and as an exact regular
+// expression.
+func (p *Pattern) compile(keys string) {
+	var glob, exact strings.Builder
+	exact.WriteString(`(?s)\A`)
+	from, groups := 0, 0
+	literal := func(text string) {
+		glob.WriteString(quoteGlob(text))
+		exact.WriteString(regexp.QuoteMeta(text))
+	}
+	for _, at := range regexp.MustCompile(`\{id\}|\{column\}`).FindAllStringIndex(keys, -1) {
+		literal(keys[from:at[0]])
+		from = at[1]
+		groups++
+		glob.WriteByte('*')
+		if keys[at[0]:at[1]] == idMark {
+			p.id = groups
+			exact.WriteString(`([0-9]+` + badIDsOf(keys) + `)`)
+		} else {
+			p.column = groups
+			exact.WriteString(`(.+)`)
+		}
+	}
+	literal(keys[from:])
+	exact.WriteString(`\z`)
+	p.glob, p.keys = glob.String(), regexp.MustCompile(exact.String())
+}
+
+// badIDsOf returns a part of a regular expression that matches bad ids: text that is no number. The
+// text must not contain the character after the id or, for an id at the end, before it. So like:abc
+// matches like:{id} with a bad id, and like:1:by does not match. It returns "" for a pattern without
+// such a character.
+func badIDsOf(keys string) string {
+	before, after, _ := strings.Cut(keys, idMark)
+	var parts rune
+	switch {
+	case after != "" && !strings.HasPrefix(after, columnMark):
+		parts, _ = utf8.DecodeRuneInString(after)
+	case before != "" && !strings.HasSuffix(before, columnMark):
+		parts, _ = utf8.DecodeLastRuneInString(before)
+	default:
+		return ""
+	}
+	return `|[^` + regexp.QuoteMeta(string(parts)) + `]*`
+}
+
+func quoteGlob(text string) string {
+	var b strings.Builder
+	for i := range len(text) {
+		if strings.IndexByte(`*?[]\^-`, text[i]) >= 0 {
+			b.WriteByte('\\')
+		}
+		b.WriteByte(text[i])
+	}
+	return b.String()
+}
+
+func (p *Pattern) hashes() bool { return p.Column == "" && p.column == 0 }
+
+// Types names the types of the keys.
+func (p *Pattern) Types() string {
+	if p.hashes() {
+		return "hash"
+	}
+	return "string, set or sorted set"
+}
+
+// match returns the id in a key and, for a count, the column's name. ok is false for a key
+// that does not match. err is set if the id is not a number of 64 bits.
+func (p *Pattern) match(key string) (id client.ID, column string, ok bool, err error) {
+	m := p.keys.FindStringSubmatch(key)
+	if m == nil {
+		return 0, "", false, nil
+	}
+	column = p.Column
+	if p.column > 0 {
+		column = m[p.column]
+	}
+	id, err = client.ParseID(m[p.id])
+	return id, column, true, err
+}
+
+// hasNumber reports whether a key matches and has digits in the place of its id.
+func (p *Pattern) hasNumber(key string) bool {
+	m := p.keys.FindStringSubmatch(key)
+	return m != nil && m[p.id] != "" && strings.Trim(m[p.id], "0123456789") == ""
+}

@@ -1,0 +1,242 @@
+package bulk
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/countd/countd/client"
+)
+
+const fileStateVersion = 1
+
+// ErrBadFileState is returned for a progress file that this program did not write.
+var ErrBadFileState = errors.New("not a progress file of countctl import")
+
+// The kinds of State.
+const (
+	KindSet    = ""       // rows are values
+	KindAdd    = "add"    // rows are increments
+	KindEvents = "events" // a row is an event, which adds 1
+
+	KindMembers = "members" // a row names a member, which joins a set
+	KindCopied  = "members without counting"
+)
+
+// FileState is the progress file of an import: the source, the target and the progress.
+type FileState struct {
+	Version  int      `json:"version"`
+	Kind     string   `json:"kind,omitempty"`
+	Input    Identity `json:"input"`
+	Addr     string   `json:"addr"`    // address of the server, for a person to read
+	Cluster  string   `json:"cluster"` // id of the cluster that the address led to
+	Keyspace string   `json:"keyspace"`
+	// FirstGroup is the number of the keyspace's first Raft group, which no other keyspace
+	// ever has; 0 if the server did not report it.
+	FirstGroup uint32       `json:"first_group,omitempty"`
+	IDColumn   string       `json:"id_column"`
+	Events     EventColumns `json:"events,omitzero"` // columns of a KindEvents file, whose Columns map events
+	Format     Format       `json:"format,omitzero"`
+	Map        []string     `json:"map,omitempty"` // --map as given, from which Columns was made
+	Columns    []Column     `json:"columns"`
+	// Numbers has the keyspace's number of each of Columns; -1 for an event that counts for
+	// nothing. A column that is dropped and created again gets another number.
+	Numbers  []int    `json:"column_numbers,omitempty"`
+	Position Position `json:"position"`
+	Rejects  string   `json:"rejects,omitempty"` // file of the rejected rows, if there is one
+	Session  *Session `json:"session,omitempty"` // session of a run of increments
+	// Fence is the fence of all runs with absolute values that used this file.
+	Fence Fence `json:"fence,omitzero"`
+	// Overflows are the overflows of the rows up to Position, so that a later run reports them
+	// too.
+	Overflows Overflows `json:"overflows,omitzero"`
+}
+
+// Format is how the file is read. It decides which rows are bad.
+type Format struct {
+	Delimiter   string `json:"delimiter,omitempty"`     // "" for a comma
+	EmptyAsZero bool   `json:"empty_as_zero,omitempty"` // an empty count is 0
+}
+
+// Session describes how a file is cut into numbered batches. Each batch is added once, even
+// if it is sent several times. A session stays the same until the file is done, whatever
+// flags a later run has.
+type Session struct {
+	Producer  string `json:"producer"`
+	Seq       uint64 `json:"seq"`        // number of the batch that begins after Position; lower ones are added
+	BatchRows int    `json:"batch_rows"` // maximum number of rows of a batch
+	// TickSeconds is a period on the file's clock; no batch has rows of two periods. It is
+	// 0 in a session that began at full speed, where rows need no time. BatchRows and
+	// TickSeconds determine the content of batches, so a later run at another speed keeps
+	// them.
+	TickSeconds float64 `json:"tick_seconds,omitempty"`
+	Done        bool    `json:"done,omitempty"`
+}
+
+// Begin returns the state of an import that has not begun. earlier is the progress file of
+// an earlier run of any import, or zero. Begin keeps its fence, because writes of that run
+// may still be under way.
+func (s FileState) Begin(earlier FileState) FileState {
+	s.Version, s.Fence = fileStateVersion, earlier.Fence
+	return s
+}
+
+// Adds reports whether rows are increments.
+func (s FileState) Adds() bool { return s.Kind == KindAdd || s.Kind == KindEvents }
+
+// ofMembers reports whether rows are members. Columns has one column then: its File holds the
+// members, and its Counter the sets.
+func (s *FileState) ofMembers() bool { return s.Kind == KindMembers || s.Kind == KindCopied }
+
+// BeginSession returns the state of an import whose increments have not begun, under a
+// producer name that was never used.
+func (s FileState) BeginSession(batchRows int, tickSeconds float64) FileState {
+	s = s.Begin(FileState{})
+	s.Session = &Session{Producer: client.NewProducer(), Seq: 1, BatchRows: batchRows, TickSeconds: tickSeconds}
+	return s
+}
+
+// Summary returns the result of all runs so far.
+func (s FileState) Summary() Summary {
+	return progress{position: s.Position, overflows: s.Overflows}.summary()
+}
+
+// SameImport reports whether both belong to the same import, whatever their progress.
+func (s FileState) SameImport(other FileState) bool { return len(s.Differences(other)) == 0 }
+
+// Differences returns the parts in which s differs from other, the import that is to run.
+// It returns none if both are the same import. Another cluster at the same address is a
+// difference. A cluster without an id is identified by its address.
+func (s FileState) Differences(other FileState) []string {
+	var parts []string
+	note := func(differ bool, what string, was, is any) {
+		if differ {
+			parts = append(parts, fmt.Sprintf("%s (%v, was %v)", what, is, was))
+		}
+	}
+	note(s.Kind != other.Kind, "what rows are", kindName(s.Kind), kindName(other.Kind))
+	switch {
+	case s.Input.Size != other.Input.Size:
+		note(true, "the file's size", fmt.Sprint(s.Input.Size, " bytes"), fmt.Sprint(other.Input.Size, " bytes"))
+	case s.Input != other.Input:
+		parts = append(parts, "the file's content")
+	}
+	if s.Addr == other.Addr {
+		note(s.Cluster != other.Cluster, "the cluster at "+s.Addr, s.Cluster, other.Cluster)
+	} else {
+		note(s.Cluster != other.Cluster || s.Cluster == "", "the server", s.Addr, other.Addr)
+	}
+	note(s.Keyspace != other.Keyspace, "--keyspace", s.Keyspace, other.Keyspace)
+	if s.madeAgain(other) {
+		parts = append(parts, "the keyspace, which was dropped and made again")
+	}
+	note(s.IDColumn != other.IDColumn, "--id-column", s.IDColumn, other.IDColumn)
+	note(s.Events.Event != other.Events.Event, "--event-column", s.Events.Event, other.Events.Event)
+	note(s.Events.Time != other.Events.Time, "--time-column", s.Events.Time, other.Events.Time)
+	note(s.Format.Delimiter != other.Format.Delimiter, "--delimiter", cmp.Or(s.Format.Delimiter, ","), cmp.Or(other.Format.Delimiter, ","))
+	note(s.Format.EmptyAsZero != other.Format.EmptyAsZero, "--empty-as-zero", s.Format.EmptyAsZero, other.Format.EmptyAsZero)
+	if s.mapsOtherwise(other) {
+		note(true, "--map or the keyspace's columns", mapping(s.Columns), mapping(other.Columns))
+	}
+	return parts
+}
+
+// madeAgain reports whether both states name the same keyspace, but the keyspace was dropped and
+// created again in between.
+func (s FileState) madeAgain(other FileState) bool {
+	return s.Keyspace == other.Keyspace && s.Cluster == other.Cluster && s.FirstGroup != 0 && other.FirstGroup != 0 && s.FirstGroup != other.FirstGroup
+}
+
+// MadeAgain reports whether s and other are the same import, except that the keyspace was
+// dropped and created again.
+func (s FileState) MadeAgain(other FileState) bool {
+	again := s.madeAgain(other)
+	s.FirstGroup = other.FirstGroup
+	return again && s.SameImport(other)
+}
+
+// mapsOtherwise reports whether other, the import that is to run, maps columns in another way. A
+// session keeps the columns with which it began, even if the keyspace changes, because they
+// determine which rows are bad, and so the cuts. An import of values begins anew instead, which is
+// always right.
+func (s FileState) mapsOtherwise(other FileState) bool {
+	if s.Adds() {
+		return !slices.Equal(slices.Sorted(slices.Values(s.Map)), slices.Sorted(slices.Values(other.Map))) && !slices.Equal(s.Columns, other.Columns)
+	}
+	return !slices.Equal(s.Columns, other.Columns) || !slices.Equal(s.Numbers, other.Numbers)
+}
+
+func kindName(kind string) string {
+	if kind == KindSet {
+		return "values"
+	}
+	return kind
+}
+
+// mapping formats columns like --map.
+func mapping(columns []Column) string {
+	pairs := make([]string, len(columns))
+	for i, c := range columns {
+		pairs[i] = c.File + "=" + c.Counter
+	}
+	return strings.Join(pairs, ",")
+}
+
+// ReadFileState reads a progress file; exists is false if there is none.
+func ReadFileState(path string) (s FileState, exists bool, err error) {
+	return readProgress(path, decodeFileState)
+}
+
+func decodeFileState(text []byte) (FileState, error) {
+	var s FileState
+	if err := json.Unmarshal(text, &s); err != nil {
+		return FileState{}, ErrBadFileState
+	}
+	if s.Version != fileStateVersion || s.Position.Line < 0 || s.Position.Rows < 0 || s.Position.Rejected < 0 ||
+		s.Position.Rows > s.Position.Line || s.Position.Rejected > s.Position.Line || !s.Overflows.valid(s.Position.Rows) {
+		return FileState{}, ErrBadFileState
+	}
+	if len(s.Numbers) > 0 && len(s.Numbers) != len(s.Columns) {
+		return FileState{}, ErrBadFileState
+	}
+	if (s.Session != nil) != s.Adds() || s.Session != nil && !s.Session.valid() {
+		return FileState{}, ErrBadFileState
+	}
+	return s, nil
+}
+
+func (s *Session) valid() bool {
+	return s.Producer != "" && s.Seq > 0 && s.BatchRows > 0 && s.BatchRows <= client.WriteOpsMax && s.TickSeconds >= 0
+}
+
+func (s FileState) write(path string) error { return writeProgress(path, s) }
+
+// errTaken is returned if another session has taken over the progress file.
+var errTaken = errors.New("the progress file is another session's by now")
+
+// writeOwn replaces the progress file of the session, or creates it. It returns errTaken if
+// the file is another session's.
+func (s FileState) writeOwn(path string) error {
+	there, found, err := ReadFileState(path)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return s.create(path)
+	case there.Session == nil || there.Session.Producer != s.Session.Producer:
+		return fmt.Errorf("%w: %s", errTaken, path)
+	}
+	return s.write(path)
+}
+
+func (s FileState) create(path string) error {
+	err := createProgress(path, s)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%w: %s", errTaken, path)
+	}
+	return err
+}

@@ -1,0 +1,338 @@
+package cluster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/internal/program"
+)
+
+// backupRetryFor bounds how long backup retries one shard, for example while its group
+// elects a leader.
+const backupRetryFor = time.Minute
+
+type backupOutput struct {
+	Dir     string  `json:"dir"`
+	Shards  int     `json:"shards"`
+	Rows    uint64  `json:"rows"`
+	Bytes   int64   `json:"bytes"`
+	Seconds float64 `json:"seconds"`
+}
+
+func backupCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "backup DIR",
+		Short: "Write all rows of all keyspaces to a new directory",
+		Long: `Write all rows of all keyspaces to a new directory.
+
+Each shard is saved as it was at one moment, including all writes acknowledged before
+the backup began; different shards may be of different moments. Users' cursors and feeds
+are saved before the notices and posts that they refer to. Writes continue meanwhile. The
+files have checksums, and restore verifies them all. A backup that is interrupted or fails
+removes what it wrote. The files include what the shards remember of requests, but a
+restore does not use it. Sources are in it, with the position of each shard; users and their
+tokens are not.`,
+		RunE: func(cmd *cobra.Command, args []string) error { return runBackup(cmd.Context(), c, args[0]) },
+	}
+}
+
+func runBackup(ctx context.Context, c *cli.CLI, dir string) error {
+	server, _, err := c.Operate(ctx)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	made, err := claimDir(dir)
+	if err != nil {
+		return err
+	}
+	b := backup{CLI: c, server: server, dir: dir, files: []string{manifestFile, claimFile}}
+	began := time.Now()
+	m, err := b.all(ctx)
+	if err == nil {
+		err = atomicfile.WriteJSON(filepath.Join(dir, manifestFile), m, (*atomicfile.File).Commit)
+	}
+	if err == nil {
+		err = os.Remove(filepath.Join(dir, claimFile))
+	}
+	if err != nil {
+		b.remove(made)
+		return fmt.Errorf("cannot back up to %s: %w", dir, err)
+	}
+	if users, err := admin.New(server).Users(ctx); err == nil && len(users) > 0 {
+		c.Say("%s and their tokens are not in the backup: create them again where it is restored", cli.Counted(uint64(len(users)), "user"))
+	}
+	out := backupOutput{Dir: dir, Seconds: time.Since(began).Seconds()}
+	for _, k := range m.Keyspaces {
+		for _, g := range k.Groups {
+			out.Shards++
+			out.Rows += g.Rows
+			out.Bytes += g.Bytes
+		}
+	}
+	return c.Print(out, func(t *cli.Table) {
+		t.Row("BACKUP", "SHARDS", "ROWS", "BYTES", "SECONDS")
+		t.Row(dir, out.Shards, cli.Grouped(out.Rows), cli.Grouped(out.Bytes), fmt.Sprintf("%.1f", out.Seconds))
+	})
+}
+
+// claimFile marks a directory whose backup is not whole yet. The backup that created the
+// file owns the directory: no other backup writes or removes files there.
+const claimFile = "claim" + groupFileSuffix
+
+// claimDir creates a directory or accepts an empty one, and claims it. It reports whether it
+// created the directory.
+func claimDir(dir string) (made bool, err error) {
+	_, err = os.Lstat(dir)
+	made = errors.Is(err, os.ErrNotExist)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return false, fmt.Errorf("cannot make the directory of the backup: %w", err)
+	}
+	if err := checkEmpty(dir); err != nil {
+		return false, err
+	}
+	claim, err := os.OpenFile(filepath.Join(dir, claimFile), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err == nil {
+		err = claim.Close()
+	}
+	if errors.Is(err, os.ErrExist) {
+		err = fmt.Errorf("another backup is under way there; it is not empty: %w", err)
+	}
+	if err != nil {
+		return false, fmt.Errorf("cannot claim %s: %w", dir, err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 { // another backup ended since checkEmpty
+		return false, errors.Join(err, os.Remove(claim.Name()), checkEmpty(dir))
+	}
+	return made, nil
+}
+
+// checkEmpty returns an error for a directory that is not empty.
+func checkEmpty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	switch {
+	case err != nil:
+		return fmt.Errorf("cannot read the directory of the backup: %w", err)
+	case len(entries) > 0 && isUnfinished(entries):
+		return fmt.Errorf("%s is not empty: it holds an incomplete backup; remove it, or give a new directory; it may also be that of another backup under way", dir)
+	case len(entries) > 0:
+		return fmt.Errorf("%s is not empty; give a new directory for each backup", dir)
+	}
+	return nil
+}
+
+// isUnfinished reports whether a directory holds the files of a killed backup: snapshots,
+// complete or not, and no manifest.
+func isUnfinished(entries []os.DirEntry) bool {
+	return !slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		return !strings.Contains(e.Name(), groupFileSuffix)
+	})
+}
+
+// backup is a running backup.
+type backup struct {
+	*cli.CLI
+	server *client.Client
+	dir    string
+	files  []string // to remove if the backup fails
+}
+
+// remove removes the files of a failed backup, and its directory if the backup created it.
+// No later backup could use them: each writes all shards anew.
+func (b *backup) remove(made bool) {
+	left := error(nil)
+	for _, file := range b.files {
+		if err := os.Remove(filepath.Join(b.dir, file)); !errors.Is(err, os.ErrNotExist) {
+			left = errors.Join(left, err)
+		}
+	}
+	if made {
+		left = errors.Join(left, os.Remove(b.dir))
+	}
+	if left != nil {
+		b.Say("the backup is incomplete, and not all of it could be removed; remove %s: %v", b.dir, left)
+		return
+	}
+	b.Say("the backup is incomplete; its files in %s were removed; run it again", b.dir)
+}
+
+func (b *backup) all(ctx context.Context) (*manifest, error) {
+	m := &manifest{Format: manifestFormat, Program: program.VersionText(), Begun: time.Now().UTC(), Keyspaces: []manifestKeyspace{}}
+	nodes, err := admin.New(b.server).ClusterNodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m.ClusterID = nodes.ClusterID
+	keyspaces, err := b.server.Keyspaces(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the keyspaces: %w", err)
+	}
+	numbers, err := groupNumbers(ctx, b.server)
+	if err != nil {
+		return nil, err
+	}
+	before, err := admin.New(b.server).SavedSources(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the sources: %w", err)
+	}
+	inBackupOrder(keyspaces, func(k client.Keyspace) string { return k.Name })
+	for _, k := range keyspaces {
+		in := manifestKeyspace{Name: k.Name, Kind: k.Kind, Shards: k.Shards, Sharding: k.Sharding}
+		for shard := range k.Shards {
+			g, err := b.shard(ctx, k.Name, shard, numbers)
+			if err != nil {
+				return nil, fmt.Errorf("cannot back up %s/%d: %w", k.Name, shard, err)
+			}
+			in.Groups = append(in.Groups, *g)
+		}
+		m.Keyspaces = append(m.Keyspaces, in)
+	}
+	if err := b.addColumns(ctx, m, numbers); err != nil {
+		return nil, err
+	}
+	if m.Sources, err = b.sources(ctx, before); err != nil {
+		return nil, err
+	}
+	m.Ended = time.Now().UTC()
+	return m, nil
+}
+
+// sources lists the sources after the last snapshot, so that the list has every partition for which a
+// snapshot has a position. earlier is the list from before the snapshots. sources omits a source whose
+// number has changed in between: it has positions under both numbers, and messages between them would
+// count twice or never.
+func (b *backup) sources(ctx context.Context, earlier []admin.SavedSource) (kept []admin.SavedSource, err error) {
+	after, err := admin.New(b.server).SavedSources(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the sources: %w", err)
+	}
+	for _, s := range after {
+		if i := slices.IndexFunc(earlier, func(was admin.SavedSource) bool { return was.Name == s.Name }); i < 0 || earlier[i].Number != s.Number {
+			b.Say("source %s was made, or what its messages mean was changed, during the backup: it is left out", s.Name)
+			continue
+		}
+		kept = append(kept, s)
+	}
+	return kept, nil
+}
+
+// addColumns adds the columns of the keyspaces to the manifest. It runs after all
+// snapshots, so that every column with counts in a snapshot is included. numbers holds the
+// group numbers from before the snapshots; a new number shows that the keyspace was
+// dropped.
+func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string]uint32) error {
+	keyspaces, err := b.server.Keyspaces(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list the keyspaces: %w", err)
+	}
+	now, err := groupNumbers(ctx, b.server)
+	if err != nil {
+		return err
+	}
+	for i := range m.Keyspaces {
+		in := &m.Keyspaces[i]
+		at := slices.IndexFunc(keyspaces, func(k client.Keyspace) bool { return k.Name == in.Name })
+		first := fmt.Sprintf("%s/%d", in.Name, 0)
+		if at < 0 || now[first] != numbers[first] || keyspaces[at].Shards != in.Shards || keyspaces[at].Sharding != in.Sharding {
+			return fmt.Errorf("keyspace %s was dropped meanwhile", in.Name)
+		}
+		k := keyspaces[at]
+		in.Columns, in.Settings = k.Columns, k.Settings
+		if len(k.DroppedColumns) > 0 {
+			in.Numbered = k.Numbered()
+		}
+	}
+	return nil
+}
+
+// groupNumbers returns the number of each group by its name.
+func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32, error) {
+	groups, err := admin.New(server).ClusterGroups(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the groups: %w", err)
+	}
+	numbers := map[string]uint32{}
+	for _, g := range groups {
+		numbers[cli.GroupName(g)] = g.ID
+	}
+	return numbers, nil
+}
+
+// shard writes one shard's file. It starts the file again after a retryable error, such as
+// a change of the leader.
+func (b *backup) shard(ctx context.Context, keyspace string, shard int, numbers map[string]uint32) (*manifestGroup, error) {
+	name := fmt.Sprintf("%s/%d", keyspace, shard)
+	number, there := numbers[name]
+	if !there {
+		return nil, errors.New("it has no group")
+	}
+	g := &manifestGroup{Shard: shard, File: fmt.Sprintf("%s-%02d%s", keyspace, shard, groupFileSuffix)}
+	retry := client.Retry{For: backupRetryFor, OnWait: func(err error, _ time.Duration) { b.Say("%s: %v", name, err) }}
+	err := retry.Do(ctx, func() error { return b.file(ctx, number, g) })
+	if err == nil {
+		b.Say("%s: %s, %s", name, cli.Counted(g.Rows, "row"), cli.Counted(g.Bytes, "byte"))
+	}
+	return g, err
+}
+
+func (b *backup) file(ctx context.Context, number uint32, g *manifestGroup) error {
+	source, err := b.leader(ctx, number)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
+	in, err := admin.New(source).Snapshot(ctx, number)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := atomicfile.Create(filepath.Join(b.dir, g.File))
+	if err != nil {
+		return err
+	}
+	defer out.Abort()
+	sum := sha256.New()
+	n, err := io.Copy(io.MultiWriter(out, sum), in)
+	if err != nil || n != in.Bytes {
+		return fmt.Errorf("%w: the snapshot ends after %d of %d bytes: %w", client.ErrNoAnswer, n, in.Bytes, err)
+	}
+	g.Bytes, g.Index, g.Rows, g.Digest = n, in.Index, in.Rows, in.Digest
+	g.SHA256 = hex.EncodeToString(sum.Sum(nil))
+	b.files = append(b.files, g.File)
+	return out.Commit()
+}
+
+// leader returns a client of the node that leads a group, or of any node if no leader is
+// known.
+func (b *backup) leader(ctx context.Context, number uint32) (*client.Client, error) {
+	addr := b.server.Addr()
+	seen, err := admin.New(b.server).ClusterNodes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	groups, err := admin.New(b.server).ClusterGroups(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, g := range groups {
+		if n, there := findNode(seen.Nodes, g.Leader); there && g.ID == number {
+			addr = cli.NodeURL(b.server, n.HTTPAddr)
+		}
+	}
+	return b.Dial([]string{addr}, client.Retry{})
+}

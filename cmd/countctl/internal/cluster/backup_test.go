@@ -1,0 +1,607 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/column"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+	"github.com/countd/countd/cmd/countctl/internal/clitest"
+	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/internal/nodetest"
+)
+
+// backedUp is a backup of a server with some rows.
+func backedUp(t *testing.T) (dir string, server *nodetest.Server) {
+	t.Helper()
+	server = nodetest.New(t)
+	for id := range uint64(50) {
+		server.Put(id, int64(id), 1, 2, 3)
+	}
+	dir = filepath.Join(t.TempDir(), "backup")
+	out := clitest.Decode[backupOutput](t, against(t, server.URL).OK("backup", dir, "-o", "json"))
+	if out.Rows != 50 || out.Shards != 11 {
+		t.Fatalf("backed up %+v", out)
+	}
+	return dir, server
+}
+
+func TestBackupIsRestored(t *testing.T) {
+	dir, from := backedUp(t)
+	to := nodetest.New(t)
+	if text := against(t, to.URL).OK("restore", dir, "--check", "-o", "json"); strings.Contains(text, "verify") {
+		t.Errorf("a check that compares nothing says %s", text)
+	}
+	out := clitest.Decode[restoreOutput](t, against(t, to.URL).OK("restore", dir, "-o", "json"))
+	if out.Rows != 50 || out.Verify == nil || !out.Verify.Equal || to.Rows() != 50 {
+		t.Errorf("restored %+v, %d rows", out, to.Rows())
+	}
+	for id := range uint64(50) {
+		if got, want := to.Row(id), from.Row(id); got[0] != want[0] || got[3] != want[3] {
+			t.Errorf("row %d is %v, was %v", id, got, want)
+		}
+	}
+	if got := against(t, to.URL).Run("restore", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "--force deletes them") {
+		t.Errorf("over rows: exit %d, %s", got.Code, got.Err)
+	}
+	to.Put(1000, 1, 1, 1, 1)
+	if got := against(t, to.URL).Run("restore", dir, "--force"); got.Code != cli.ExitUsage {
+		t.Errorf("force without --yes: exit %d, %s", got.Code, got.Err)
+	}
+	against(t, to.URL).OK("restore", dir, "--force", "--yes")
+	if to.Rows() != 50 {
+		t.Errorf("%d rows after a forced restore", to.Rows())
+	}
+	if got := against(t, from.URL).Run("backup", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "is not empty") {
+		t.Errorf("a backup over a backup: exit %d, %s", got.Code, got.Err)
+	}
+}
+
+// A restore creates sources in another cluster, before its shards, and leaves those of the
+// same cluster as they are. A backup leaves out a source that got another number meanwhile.
+// A restore is refused if the cluster has another source of that name.
+func TestSourcesAreRestored(t *testing.T) {
+	from, to := nodetest.New(t), nodetest.New(t)
+	likes := fakeSource{Name: "likes", Number: "18446744073709551615", Config: json.RawMessage(`{"type":"nats"}`), Partitions: json.RawMessage(`{"0":{"since":3}}`)}
+	fromSources := &fakeSources{all: []fakeSource{likes, {Name: "changed", Number: "7", Config: likes.Config, Partitions: likes.Partitions}}}
+	toSources := &fakeSources{all: []fakeSource{{Name: "likes", Number: "1", Config: likes.Config, Partitions: likes.Partitions}}}
+	from.SetFail(func(r *http.Request, body []byte) *nodetest.Fault {
+		if strings.HasSuffix(r.URL.Path, "/snapshot") {
+			fromSources.renumber("changed", "8")
+		}
+		return fromSources.answer(r, body)
+	})
+	var order []string
+	to.SetFail(func(r *http.Request, body []byte) *nodetest.Fault {
+		if r.Method == http.MethodPost && strings.HasPrefix(r.URL.Path, "/v1/admin/") {
+			order = append(order, r.URL.Path)
+		}
+		return toSources.answer(r, body)
+	})
+	dir := filepath.Join(t.TempDir(), "backup")
+	if got := against(t, from.URL).Run("backup", dir); got.Code != cli.ExitOK || !strings.Contains(got.Err, "source changed was made, or") {
+		t.Errorf("exit %d, %s", got.Code, got.Err)
+	}
+	if got := against(t, to.URL).Run("restore", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "the cluster has another source likes than the backup") {
+		t.Errorf("exit %d, %s", got.Code, got.Err)
+	}
+	toSources.all, order = nil, nil
+	for range 2 { // again, with force
+		against(t, to.URL).OK("restore", dir, "--force", "--yes")
+		got := toSources.all
+		if len(got) != 1 || got[0].Name != "likes" || got[0].Origin != likes.Number || !strings.Contains(string(got[0].Partitions), `"since":3`) {
+			t.Errorf("restored %+v", got)
+		}
+	}
+	if len(order) == 0 || order[0] != "/v1/admin/sources" {
+		t.Errorf("the first change is %v", order)
+	}
+	against(t, from.URL).OK("restore", dir, "--force", "--yes")
+	if got := fromSources.all; len(got) != 2 || got[0].Number != likes.Number {
+		t.Errorf("in the same cluster there are %+v", got)
+	}
+}
+
+// fakeSource is a source as a backup has it.
+type fakeSource struct {
+	Name       string          `json:"name"`
+	Number     string          `json:"number"`
+	Origin     string          `json:"origin,omitempty"`
+	Config     json.RawMessage `json:"config"`
+	Partitions json.RawMessage `json:"partitions"`
+}
+
+// fakeSources answers for the sources of a node, which would need brokers. It handles one
+// request at a time.
+type fakeSources struct{ all []fakeSource }
+
+func (f *fakeSources) renumber(name, number string) {
+	for i := range f.all {
+		if f.all[i].Name == name {
+			f.all[i].Number = number
+		}
+	}
+}
+
+func (f *fakeSources) answer(r *http.Request, body []byte) *nodetest.Fault {
+	if r.URL.Path != "/v1/admin/sources" {
+		return nil
+	}
+	if r.Method == http.MethodGet {
+		text, err := json.Marshal(map[string]any{"sources": append([]fakeSource{}, f.all...)})
+		if err != nil {
+			panic(err) // all of it can be encoded
+		}
+		return &nodetest.Fault{Status: 200, Body: string(text)}
+	}
+	var s fakeSource
+	if err := json.Unmarshal(body, &s); err != nil {
+		return &nodetest.Fault{Status: 400, Code: "invalid_argument", Message: err.Error(), Field: "body"}
+	}
+	i := slices.IndexFunc(f.all, func(is fakeSource) bool { return is.Name == s.Name })
+	switch {
+	case i < 0:
+		s.Origin, s.Number = s.Number, "1"
+		f.all = append(f.all, s)
+	case f.all[i].Origin != s.Number:
+		return &nodetest.Fault{Status: 409, Code: "refused", Message: "there is a source of this name"}
+	}
+	return &nodetest.Fault{Status: 200, Body: `{"name":"` + s.Name + `","state":"paused"}`}
+}
+
+// Columns that a new cluster already has get the floors of the backup too.
+func TestFloorsAreRestored(t *testing.T) {
+	from, to := nodetest.New(t), nodetest.New(t)
+	against(t, from.URL).OK("keyspace", "add-columns", "posts", "like", "extra", "--floor", "like=-2", "--floor", "extra=0")
+	dir := filepath.Join(t.TempDir(), "backup")
+	against(t, from.URL).OK("backup", dir)
+	against(t, to.URL).OK("restore", dir)
+	want := against(t, from.URL).OK("keyspace", "list", "-o", "json")
+	if got := against(t, to.URL).OK("keyspace", "list", "-o", "json"); got != want || !strings.Contains(got, `"like":-2`) {
+		t.Errorf("restored\n%swant\n%s", got, want)
+	}
+}
+
+// A restore into an empty cluster makes a keyspace with every setting that the backed up one has, those
+// of its columns too. A field that is new in client.Keyspace fails here until this test sets it.
+func TestEverySettingIsRestored(t *testing.T) {
+	from, to := nodetest.New(t), nodetest.New(t)
+	args := []string{"keyspace", "create", "tags", "--columns", "a,b,c", "--shards", "2", "--sharding", "hash"}
+	for i, which := range column.All() {
+		args = append(args, fmt.Sprintf("--%s=b=%d", which, 3+i))
+	}
+	against(t, from.URL).OK(args...)
+	against(t, from.URL).OK("keyspace", "drop-column", "tags", "a", "--yes")
+	dir := filepath.Join(t.TempDir(), "backup")
+	against(t, from.URL).OK("backup", dir)
+	against(t, to.URL).OK("restore", dir)
+	tags := func(server *nodetest.Server) client.Keyspace {
+		var list struct{ Keyspaces []client.Keyspace }
+		if err := json.Unmarshal([]byte(against(t, server.URL).OK("keyspace", "list", "-o", "json")), &list); err != nil {
+			t.Fatal(err)
+		}
+		return list.Keyspaces[slices.IndexFunc(list.Keyspaces, func(k client.Keyspace) bool { return k.Name == "tags" })]
+	}
+	want, got := reflect.ValueOf(tags(from)), reflect.ValueOf(tags(to))
+	for _, field := range reflect.VisibleFields(want.Type()) {
+		w, g := want.FieldByIndex(field.Index), got.FieldByIndex(field.Index)
+		switch field.Name {
+		case "Warning": // of a creation only
+		case "Everywhere": // docs/OPERATING.md: to be set again
+		case "DroppedColumns": // the restored columns have numbers of their own
+			if w.Len() != 1 || g.Len() != 0 {
+				t.Errorf("dropped columns %v became %v", w, g)
+			}
+		default:
+			if w.IsZero() || !reflect.DeepEqual(w.Interface(), g.Interface()) {
+				t.Errorf("%s %v became %v", field.Name, w, g)
+			}
+		}
+	}
+}
+
+// whileBackedUp calls change once, before the first snapshot is sent.
+func whileBackedUp(server *nodetest.Server, change func()) {
+	var once sync.Once
+	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
+		if strings.HasSuffix(r.URL.Path, "/snapshot") {
+			once.Do(change)
+		}
+		return nil
+	})
+}
+
+// A column that is added while a backup is taken may have counts in it, and is restored.
+func TestBackupWhileAColumnIsAdded(t *testing.T) {
+	from, to := nodetest.New(t), nodetest.New(t)
+	whileBackedUp(from, func() {
+		against(t, from.URL).OK("keyspace", "add-columns", "posts", "extra")
+		from.Put(1, 1, 2, 3, 4, 5)
+	})
+	dir := filepath.Join(t.TempDir(), "backup")
+	against(t, from.URL).OK("backup", dir)
+	against(t, to.URL).OK("restore", dir)
+	if got, want := to.Row(1), from.Row(1); !slices.Equal(got, want) || want[4] != 5 {
+		t.Errorf("restored %v, want %v", got, want)
+	}
+	want := against(t, from.URL).OK("keyspace", "list", "-o", "json")
+	if got := against(t, to.URL).OK("keyspace", "list", "-o", "json"); got != want {
+		t.Errorf("restored\n%swant\n%s", got, want)
+	}
+}
+
+// A backup does not contain a keyspace that was dropped, and perhaps created again, while
+// the backup ran. Its columns would not be those of its snapshots.
+func TestBackupWhileAKeyspaceIsDropped(t *testing.T) {
+	server := nodetest.New(t)
+	against(t, server.URL).OK("keyspace", "create", "tags", "--columns", "a", "--shards", "2")
+	snapshots := 0
+	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
+		if strings.HasSuffix(r.URL.Path, "/snapshot") {
+			if snapshots++; snapshots == 13 { // the last one, which is of users
+				against(t, server.URL).OK("keyspace", "drop", "tags", "--yes")
+				against(t, server.URL).OK("keyspace", "create", "tags", "--columns", "a", "--shards", "2")
+			}
+		}
+		return nil
+	})
+	dir := filepath.Join(t.TempDir(), "backup")
+	got := against(t, server.URL).Run("backup", dir)
+	if got.Code != cli.ExitFail || !strings.Contains(got.Err, "keyspace tags was dropped meanwhile") {
+		t.Errorf("exit %d, %s", got.Code, got.Err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is left: %v", err)
+	}
+}
+
+// A backup saves a keyspace before those that it refers to, and a restore restores it after
+// them. A restore does so also for a backup in another order.
+func TestBackupOrder(t *testing.T) {
+	server := nodetest.New(t)
+	dir := filepath.Join(t.TempDir(), "backup")
+	against(t, server.URL).OK("backup", dir)
+	m, err := readManifest(dir)
+	mustDo(t, err)
+	var names []string
+	for _, k := range m.Keyspaces {
+		names = append(names, k.Name)
+	}
+	if len(names) != 5 {
+		t.Fatalf("backed up %v", names)
+	}
+	for _, r := range backupRefers {
+		from, to := slices.Index(names, r.from), slices.Index(names, r.to)
+		if from < 0 || to < 0 || from > to {
+			t.Errorf("%s was taken after %s, which it refers to: %v", r.from, r.to, names)
+		}
+	}
+	for _, names := range [][]string{{"board", "feed", "posts", "unread", "users"}, {"users", "unread", "posts", "feed", "board"}} {
+		inBackupOrder(names, func(name string) string { return name })
+		for _, r := range backupRefers {
+			if slices.Index(names, r.from) > slices.Index(names, r.to) {
+				t.Errorf("%s stands behind %s: %v", r.from, r.to, names)
+			}
+		}
+	}
+}
+
+// A restore sends nothing of a backup that is not whole.
+func TestRestoreRefusesDamage(t *testing.T) {
+	const unreleased = "of the development"
+	for name, damage := range map[string]func(t *testing.T, dir string){
+		"no manifest": func(t *testing.T, dir string) { mustDo(t, os.Remove(filepath.Join(dir, manifestFile))) },
+		"a file is gone": func(t *testing.T, dir string) {
+			mustDo(t, os.Remove(filepath.Join(dir, "posts-02.snapshot")))
+		},
+		"a byte is another": func(t *testing.T, dir string) {
+			path := filepath.Join(dir, "posts-02.snapshot")
+			text := []byte(clitest.ReadAll(t, path))
+			text[len(text)/2] ^= 1
+			mustDo(t, os.WriteFile(path, text, 0o600))
+		},
+		"a file is cut": func(t *testing.T, dir string) { mustDo(t, os.Truncate(filepath.Join(dir, "posts-02.snapshot"), 10)) },
+		"a digest is another": func(t *testing.T, dir string) {
+			path := filepath.Join(dir, manifestFile)
+			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(clitest.ReadAll(t, path)), []byte(`"sha256": "`), []byte(`"sha256": "0`), 1), 0o600))
+		},
+		"another format": func(t *testing.T, dir string) {
+			path := filepath.Join(dir, manifestFile)
+			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(clitest.ReadAll(t, path)), []byte(`"countd backup 1"`), []byte(`"countd backup 2"`), 1), 0o600))
+		},
+		unreleased: func(t *testing.T, dir string) {
+			path := filepath.Join(dir, manifestFile)
+			mustDo(t, os.WriteFile(path, bytes.Replace([]byte(clitest.ReadAll(t, path)), []byte(`"countd backup 1"`), []byte(`1`), 1), 0o600))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, _ := backedUp(t)
+			damage(t, dir)
+			to := nodetest.New(t)
+			var sent atomic.Int32
+			to.Fail = func(*http.Request, []byte) *nodetest.Fault { sent.Add(1); return nil }
+			for _, args := range [][]string{{"restore", dir}, {"restore", dir, "--check"}} {
+				if got := against(t, to.URL).Run(args...); got.Code != cli.ExitFail || !strings.Contains(got.Err, errBackup.Error()) || sent.Load() > 0 {
+					t.Errorf("%q: exit %d, %s, %d requests", args, got.Code, got.Err, sent.Load())
+				} else if name == unreleased && !strings.Contains(got.Err, "never released") {
+					t.Errorf("%q: %s", args, got.Err)
+				}
+			}
+		})
+	}
+}
+
+func mustDo(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func isPosts(k manifestKeyspace) bool { return k.Name == "posts" }
+
+func TestRestoreOfOtherShapes(t *testing.T) {
+	dir, _ := backedUp(t)
+	edit := func(was, is string) string {
+		other := t.TempDir()
+		mustDo(t, os.CopyFS(other, os.DirFS(dir)))
+		path := filepath.Join(other, manifestFile)
+		text := clitest.ReadAll(t, path)
+		if !strings.Contains(text, was) {
+			t.Fatalf("no %s in %s", was, text)
+		}
+		mustDo(t, os.WriteFile(path, []byte(strings.Replace(text, was, is, 1)), 0o600))
+		return other
+	}
+	columns, to := edit(`"repost",`, `"share",`), nodetest.New(t)
+	against(t, to.URL).OK("restore", columns)
+	if row := to.Row(1); len(row) != 5 || row[0] != 0 || row[4] == 0 {
+		t.Errorf("a column of another name was restored as %v", row)
+	}
+	wider := edit(`"view"`, `"view", "share"`)
+	against(t, nodetest.New(t).URL).OK("restore", wider)
+
+	var m manifest
+	mustDo(t, json.Unmarshal([]byte(clitest.ReadAll(t, filepath.Join(dir, manifestFile))), &m))
+	posts := &m.Keyspaces[slices.IndexFunc(m.Keyspaces, isPosts)]
+	posts.Shards, posts.Groups = 3, posts.Groups[:3]
+	shards := t.TempDir()
+	mustDo(t, os.CopyFS(shards, os.DirFS(dir)))
+	mustDo(t, atomicfile.WriteJSON(filepath.Join(shards, manifestFile), m, (*atomicfile.File).Commit))
+	if got := against(t, nodetest.New(t).URL).Run("restore", shards); got.Code != cli.ExitFail || !strings.Contains(got.Err, "--shards posts=3") {
+		t.Errorf("other shards: exit %d, %s", got.Code, got.Err)
+	}
+}
+
+// A refused restore leaves the cluster unchanged.
+func TestRefusedRestoreMakesNoKeyspace(t *testing.T) {
+	dir, _ := backedUp(t)
+	var m manifest
+	mustDo(t, json.Unmarshal([]byte(clitest.ReadAll(t, filepath.Join(dir, manifestFile))), &m))
+	posts := m.Keyspaces[slices.IndexFunc(m.Keyspaces, isPosts)]
+	albums, zines := posts, posts
+	albums.Name, zines.Name = "albums", "zines"
+	m.Keyspaces = append([]manifestKeyspace{albums}, append(m.Keyspaces, zines)...)
+	mustDo(t, atomicfile.WriteJSON(filepath.Join(dir, manifestFile), m, (*atomicfile.File).Commit))
+	for name, c := range map[string]struct {
+		prepare []string
+		reason  string
+	}{
+		"rows":         {[]string{"incr", "1", "like=1"}, "--force deletes them"},
+		"other shards": {[]string{"keyspace", "create", "zines", "--columns", "like", "--shards", "3"}, "--shards zines=4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			i := against(t, nodetest.New(t).URL)
+			i.OK(c.prepare...)
+			before := i.OK("keyspace", "list")
+			if got := i.Run("restore", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, c.reason) {
+				t.Errorf("exit %d, %s", got.Code, got.Err)
+			}
+			if after := i.OK("keyspace", "list"); after != before {
+				t.Errorf("keyspaces were\n%sand are\n%s", before, after)
+			}
+		})
+	}
+}
+
+// A backup requests a snapshot again that was cut off, or refused while the group changed
+// its leader.
+func TestBackupTriesAgain(t *testing.T) {
+	server := nodetest.New(t)
+	server.Put(1, 1, 1, 1, 1)
+	var tries atomic.Int32
+	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
+		if !strings.HasSuffix(r.URL.Path, "/groups/1/snapshot") {
+			return nil
+		}
+		switch tries.Add(1) {
+		case 1:
+			return &nodetest.Fault{Status: 503, Code: "no_leader"}
+		case 2:
+			return &nodetest.Fault{Hang: true}
+		}
+		return nil
+	}
+	dir := filepath.Join(t.TempDir(), "backup")
+	against(t, server.URL).OK("backup", dir)
+	if tries.Load() != 3 {
+		t.Errorf("%d tries", tries.Load())
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 12 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
+
+// A backup that is interrupted leaves nothing behind and says what to do.
+func TestInterruptedBackupLeavesNothing(t *testing.T) {
+	for name, made := range map[string]bool{"a new directory": true, "an empty directory": false} {
+		t.Run(name, func(t *testing.T) {
+			server := nodetest.New(t)
+			server.Put(1, 1, 1, 1, 1)
+			ctx, interrupt := context.WithCancel(t.Context())
+			defer interrupt()
+			server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
+				if strings.HasSuffix(r.URL.Path, "/groups/3/snapshot") {
+					interrupt()
+					return &nodetest.Fault{Hang: true}
+				}
+				return nil
+			}
+			dir := filepath.Join(t.TempDir(), "backup")
+			if !made {
+				mustDo(t, os.Mkdir(dir, 0o700))
+			}
+			i := against(t, server.URL)
+			i.Ctx = ctx
+			got := i.Run("backup", dir)
+			if got.Code != cli.ExitFail || !strings.Contains(got.Err, "its files in "+dir+" were removed; run it again") || !strings.Contains(got.Err, "1 row,") {
+				t.Errorf("exit %d, %s", got.Code, got.Err)
+			}
+			entries, err := os.ReadDir(dir)
+			if made != errors.Is(err, os.ErrNotExist) || len(entries) > 0 {
+				t.Errorf("left %v, %v", entries, err)
+			}
+			server.Fail = nil
+			against(t, server.URL).OK("backup", dir)
+		})
+	}
+}
+
+// If several backups begin in one directory at once, one runs. The others touch none of its
+// files, also if that one fails.
+func TestBackupsOfOneDirectoryAtOnce(t *testing.T) {
+	server := nodetest.New(t)
+	server.Put(1, 1, 1, 1, 1)
+	for _, made := range []bool{true, false} {
+		for range 20 {
+			dir := filepath.Join(t.TempDir(), "backup")
+			if !made {
+				mustDo(t, os.Mkdir(dir, 0o700))
+			}
+			const runs = 4
+			results := make(chan clitest.Result, runs)
+			for range runs {
+				go func() { results <- against(t, server.URL).Run("backup", dir) }()
+			}
+			whole := 0
+			for range runs {
+				if got := <-results; got.Code == cli.ExitOK {
+					whole++
+				} else if !strings.Contains(got.Err, "is not empty") || strings.Contains(got.Err, "removed") {
+					t.Errorf("exit %d, %s", got.Code, got.Err)
+				}
+			}
+			if whole != 1 {
+				t.Fatalf("%d backups of %d are whole", whole, runs)
+			}
+			m, err := readManifest(dir)
+			mustDo(t, err)
+			files := 1
+			for _, k := range m.Keyspaces {
+				for _, g := range k.Groups {
+					mustDo(t, g.check(dir))
+					files++
+				}
+			}
+			if entries, err := os.ReadDir(dir); err != nil || len(entries) != files {
+				t.Errorf("%v, %v", entries, err)
+			}
+		}
+	}
+}
+
+// The error names what a killed backup left as an incomplete backup, and no other
+// directory.
+func TestBackupOverAnUnfinishedOne(t *testing.T) {
+	server := nodetest.New(t)
+	for file, want := range map[string]string{
+		"posts-00.snapshot":           "it holds an incomplete backup; remove it",
+		".posts-00.snapshot.77.0.tmp": "it holds an incomplete backup; remove it",
+		"manifest.json":               "is not empty; give a new directory",
+		"thesis.txt":                  "is not empty; give a new directory",
+	} {
+		dir := t.TempDir()
+		mustDo(t, os.WriteFile(filepath.Join(dir, "posts-01.snapshot"), nil, 0o600))
+		mustDo(t, os.WriteFile(filepath.Join(dir, file), nil, 0o600))
+		if got := against(t, server.URL).Run("backup", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, want) {
+			t.Errorf("%s: exit %d, %s", file, got.Code, got.Err)
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
+			t.Errorf("%s: %v, %v", file, entries, err)
+		}
+	}
+}
+
+func FuzzParseManifest(f *testing.F) {
+	f.Add([]byte(`{"format":"countd backup 1","keyspaces":[{"name":"a","columns":["b"],"shards":1,"groups":[{"shard":0,"file":"a-00.snapshot","bytes":1}]}]}`))
+	f.Add([]byte(`{"format":"countd backup 1","keyspaces":[{"name":"a","columns":["b"],"shards":1,"groups":[{"shard":0,"file":"../a","bytes":1}]}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		m, err := parseManifest(bytes.NewReader(text))
+		if err != nil {
+			return
+		}
+		for _, k := range m.Keyspaces {
+			for _, g := range k.Groups {
+				if g.File != filepath.Base(g.File) || g.File == "" {
+					t.Fatalf("a file that lies elsewhere: %q", g.File)
+				}
+				if err := g.check(t.TempDir()); !errors.Is(err, errBackup) {
+					t.Fatalf("a file that is not there: %v", err)
+				}
+			}
+		}
+	})
+}
+
+func TestNumberedColumns(t *testing.T) {
+	for _, c := range []struct {
+		columns []string
+		dropped []int
+		want    []string
+	}{
+		{[]string{"a", "b"}, nil, []string{"a", "b"}},
+		{[]string{"b"}, []int{0}, []string{"", "b"}},
+		{[]string{"a", "d"}, []int{1, 2}, []string{"a", "", "", "d"}},
+		{[]string{"a"}, []int{1}, []string{"a", ""}},
+	} {
+		if got := (client.Keyspace{Columns: c.columns, DroppedColumns: c.dropped}).Numbered(); !slices.Equal(got, c.want) {
+			t.Errorf("%q without %v: %q, want %q", c.columns, c.dropped, got, c.want)
+		}
+	}
+}
+
+// The sharding of a keyspace can be requested, and is shown, backed up and restored. The
+// server's warning about its shape is printed.
+func TestKeyspaceSharding(t *testing.T) {
+	server := nodetest.New(t)
+	i := against(t, server.URL)
+	i.OK("keyspace", "create", "x", "--columns", "a", "--shards", "2", "--sharding", "hash")
+	if list := i.OK("keyspace", "list"); !regexp.MustCompile(`x +counters +2 +hash`).MatchString(list) {
+		t.Errorf("listed\n%s", list)
+	}
+	dir := filepath.Join(t.TempDir(), "b")
+	i.OK("backup", dir)
+	to := nodetest.New(t)
+	other := against(t, to.URL)
+	other.OK("keyspace", "create", "x", "--columns", "a", "--shards", "2", "--sharding", "hash")
+	other.OK("restore", dir)
+	plain := against(t, nodetest.New(t).URL)
+	plain.OK("keyspace", "create", "x", "--columns", "a", "--shards", "2")
+	if got := plain.Run("restore", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "has sharding modulo, the backup hash") {
+		t.Errorf("exit %d, %s", got.Code, got.Err)
+	}
+}

@@ -1,0 +1,353 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
+	"github.com/countd/countd/client/column"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+type restoreOutput struct {
+	Dir     string        `json:"dir"`
+	Shards  int           `json:"shards"`
+	Rows    uint64        `json:"rows"`
+	Seconds float64       `json:"seconds"`
+	Verify  *verifyOutput `json:"verify,omitempty"` // nil with --check, which restores nothing
+}
+
+func restoreCommand(c *cli.CLI) *cobra.Command {
+	var force, check bool
+	cmd := &cobra.Command{
+		Use:   "restore DIR",
+		Short: "Restore all rows of a backup into a cluster whose keyspaces are empty",
+		Long: `Set all rows to those of a backup, in a cluster whose keyspaces are empty.
+
+All files are verified before anything changes. Missing keyspaces are created; existing
+ones must have as many shards, and get the columns and floors of the backup. Keep others
+from writing until it is done. At the end all replicas are compared. With --force,
+existing rows are deleted first; use that also to complete a restore that was interrupted.
+
+In another cluster than that of the backup it creates the sources of the backup, paused; each shard
+continues where it was. Resume them once nothing reads their queues for the former cluster any more.
+In the same cluster, sources stay as they are, and each restored shard reads again what it lacks.
+
+Cursors beyond the end of the backup's board are set back to its end, so that no later notice
+is hidden from a user.
+
+Shards forget all requests, and a restore does not bring back those of the backup. So a
+repeated request counts again, whatever its key or number, even one from before the backup.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r := restore{CLI: c, dir: args[0], force: force}
+			return r.run(cmd.Context(), check)
+		},
+	}
+	cmd.Flags().BoolVar(&force, "force", false, "delete the rows that are there")
+	cmd.Flags().BoolVar(&check, "check", false, "only check the files of the backup")
+	return cmd
+}
+
+// restore is a running restore.
+type restore struct {
+	*cli.CLI
+	dir     string
+	force   bool
+	server  *client.Client
+	backup  *manifest
+	there   []client.Keyspace // keyspaces of the cluster before the restore
+	numbers map[string]uint32 // numbers of groups by name
+	// moved holds the columns of each keyspace whose files number them differently than the
+	// cluster. Its key is the keyspace; its value is like manifestKeyspace.Numbered.
+	moved map[string][]string
+}
+
+func (r *restore) run(ctx context.Context, check bool) error {
+	began := time.Now()
+	out, err := r.checkFiles()
+	if err != nil {
+		return err
+	}
+	if !check {
+		if err := r.begin(ctx); err != nil {
+			return err
+		}
+		defer r.server.Close()
+		if err := r.all(ctx, &out); err != nil {
+			return err
+		}
+	}
+	out.Seconds = time.Since(began).Seconds()
+	return r.Print(out, func(t *cli.Table) {
+		t.Row("BACKUP", "SHARDS", "ROWS", "SECONDS")
+		t.Row(r.dir, out.Shards, cli.Grouped(out.Rows), fmt.Sprintf("%.1f", out.Seconds))
+	})
+}
+
+// checkFiles checks every file of the backup.
+func (r *restore) checkFiles() (restoreOutput, error) {
+	out := restoreOutput{Dir: r.dir}
+	var err error
+	if r.backup, err = readManifest(r.dir); err != nil {
+		return out, err
+	}
+	for _, k := range r.backup.Keyspaces {
+		for _, g := range k.Groups {
+			if err := g.check(r.dir); err != nil {
+				return out, err
+			}
+			out.Shards++
+			out.Rows += g.Rows
+		}
+	}
+	r.Say("all %s of the backup of cluster %s from %s are whole: %s", cli.Counted(out.Shards, "file"),
+		r.backup.ClusterID, r.backup.Begun.Format(time.RFC3339), cli.Counted(out.Rows, "row"))
+	return out, nil
+}
+
+// begin connects to the cluster and asks for confirmation.
+func (r *restore) begin(ctx context.Context) error {
+	server, _, err := r.Operate(ctx)
+	if err != nil {
+		return err
+	}
+	r.server = server
+	what := "Restore it into the cluster at " + server.Addr() + "?"
+	ask := r.Confirm
+	if r.force {
+		what, ask = "Delete all rows of the keyspaces and restore the backup into the cluster at "+server.Addr()+"?", r.ConfirmRisk
+	}
+	if err := ask(what); err != nil {
+		server.Close()
+		return err
+	}
+	return nil
+}
+
+// all restores every shard, and then compares all replicas.
+func (r *restore) all(ctx context.Context, out *restoreOutput) error {
+	if err := r.refuse(ctx); err != nil {
+		return err
+	}
+	if err := r.makeKeyspaces(ctx); err != nil {
+		return err
+	}
+	if err := r.makeSources(ctx); err != nil {
+		return err
+	}
+	inBackupOrder(r.backup.Keyspaces, func(k manifestKeyspace) string { return k.Name })
+	for _, k := range slices.Backward(r.backup.Keyspaces) {
+		for _, g := range k.Groups {
+			if err := r.shard(ctx, fmt.Sprintf("%s/%d", k.Name, g.Shard), g); err != nil {
+				return fmt.Errorf("cannot restore %s/%d; repeat it all with --force: %w", k.Name, g.Shard, err)
+			}
+		}
+	}
+	r.Say("compare all replicas")
+	verdict, err := verifyOnce(ctx, r.server, verifyWait)
+	if err != nil {
+		return err
+	}
+	out.Verify = &verdict
+	return verdict.Verdict()
+}
+
+// refuse returns an error if the restore must not begin. It changes nothing.
+func (r *restore) refuse(ctx context.Context) error {
+	var err error
+	if r.there, err = r.server.Keyspaces(ctx); err != nil {
+		return fmt.Errorf("cannot list the keyspaces: %w", err)
+	}
+	for _, k := range r.backup.Keyspaces {
+		there, found := r.keyspace(k.Name)
+		if !found && k.Kind != kindCounters {
+			return fmt.Errorf("the cluster has no keyspace %s of kind %s yet; see countctl upgrade status", k.Name, k.Kind)
+		}
+		if found {
+			if err := fits(there, k); err != nil {
+				return err
+			}
+		}
+	}
+	if err := r.refuseSources(ctx); err != nil || r.force {
+		return err
+	}
+	return r.mustBeEmpty(ctx)
+}
+
+// refuseSources returns an error if a source of another cluster's backup cannot be created.
+// A source that an earlier restore created from the backup is no obstacle.
+func (r *restore) refuseSources(ctx context.Context) error {
+	nodes, err := admin.New(r.server).ClusterNodes(ctx)
+	if err != nil || nodes.ClusterID == r.backup.ClusterID {
+		return err
+	}
+	there, err := admin.New(r.server).SavedSources(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list the sources: %w", err)
+	}
+	for _, s := range r.backup.Sources {
+		i := slices.IndexFunc(there, func(is admin.SavedSource) bool { return is.Name == s.Name })
+		if i >= 0 && there[i].Origin != s.Number {
+			return fmt.Errorf("the cluster has another source %s than the backup: delete one of the two, in the cluster or in %s", s.Name, manifestFile)
+		}
+	}
+	return nil
+}
+
+// keyspace returns a keyspace that existed before the restore.
+func (r *restore) keyspace(name string) (client.Keyspace, bool) {
+	i := slices.IndexFunc(r.there, func(k client.Keyspace) bool { return k.Name == name })
+	if i < 0 {
+		return client.Keyspace{}, false
+	}
+	return r.there[i], true
+}
+
+// makeKeyspaces creates the keyspaces and columns of the backup in the cluster. Then it
+// sets moved and numbers.
+func (r *restore) makeKeyspaces(ctx context.Context) error {
+	for _, k := range r.backup.Keyspaces {
+		there, found := r.keyspace(k.Name)
+		if !found {
+			if _, err := r.server.CreateKeyspace(ctx, client.NewKeyspace{Name: k.Name, Columns: column.Columns(k.Columns, k.Settings), Shards: k.Shards, Sharding: k.Sharding}); err != nil {
+				return fmt.Errorf("cannot create keyspace %s: %w", k.Name, err)
+			}
+			continue
+		}
+		if changed := columnsToChange(there, k); len(changed) > 0 {
+			if _, err := r.server.ChangeColumns(ctx, k.Name, column.Columns(changed, k.Settings)); err != nil {
+				return fmt.Errorf("cannot add the columns and floors of the backup to keyspace %s: %w", k.Name, err)
+			}
+		}
+	}
+	now, err := r.server.Keyspaces(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list the keyspaces: %w", err)
+	}
+	r.moved = map[string][]string{}
+	for _, k := range r.backup.Keyspaces {
+		i := slices.IndexFunc(now, func(there client.Keyspace) bool { return there.Name == k.Name })
+		if i >= 0 && !k.sameNumbers(now[i].Numbered()) {
+			r.moved[k.Name] = k.inFiles()
+		}
+	}
+	r.numbers, err = groupNumbers(ctx, r.server)
+	return err
+}
+
+// makeSources creates the sources of a backup of another cluster. It runs before the shards
+// are restored, so that each shard continues at its positions.
+func (r *restore) makeSources(ctx context.Context) error {
+	nodes, err := admin.New(r.server).ClusterNodes(ctx)
+	if err != nil {
+		return err
+	}
+	if nodes.ClusterID == r.backup.ClusterID {
+		return nil
+	}
+	for _, s := range r.backup.Sources {
+		if _, err := admin.New(r.server).RestoreSource(ctx, s); err != nil {
+			return fmt.Errorf("cannot create source %s: %w", s.Name, err)
+		}
+		r.Say("source %s is paused, and continues where the backup was: countctl source resume %[1]s", s.Name)
+	}
+	return nil
+}
+
+// inFiles lists the columns in the order of their numbers in the files.
+func (k *manifestKeyspace) inFiles() []string {
+	if k.Numbered != nil {
+		return k.Numbered
+	}
+	return k.Columns
+}
+
+// sameNumbers reports whether each column of the files has the same number in the cluster.
+// It reports false if the files have a dropped column.
+func (k *manifestKeyspace) sameNumbers(there []string) bool {
+	columns := k.inFiles()
+	return len(columns) <= len(there) && slices.Equal(columns, there[:len(columns)]) && !slices.Contains(columns, "")
+}
+
+// columnsToChange returns the columns of a backup that a keyspace lacks, or has with other settings.
+// Settings that the backup lacks stay.
+func columnsToChange(there client.Keyspace, k manifestKeyspace) []string {
+	return slices.DeleteFunc(slices.Clone(k.Columns), func(name string) bool {
+		return slices.Contains(there.Columns, name) && column.Has(there.Settings, k.Settings, name)
+	})
+}
+
+// kindCounters is the kind of keyspaces that clients can create. The cluster creates those
+// of other kinds itself.
+const kindCounters = "counters"
+
+// fits refuses a keyspace whose number of shards, sharding or kind differs from the
+// backup's.
+func fits(there client.Keyspace, k manifestKeyspace) error {
+	if there.Shards != k.Shards {
+		return fmt.Errorf("keyspace %s has %d shards, the backup %d; start the new cluster with --shards %s=%d",
+			k.Name, there.Shards, k.Shards, k.Name, k.Shards)
+	}
+	if there.Sharding != k.Sharding {
+		return fmt.Errorf("keyspace %s has sharding %s, the backup %s; restore it into a cluster without that keyspace",
+			k.Name, cmp.Or(there.Sharding, "modulo"), cmp.Or(k.Sharding, "modulo"))
+	}
+	if there.Kind != k.Kind {
+		return fmt.Errorf("keyspace %s is of kind %s, the backup's of %s", k.Name, there.Kind, k.Kind)
+	}
+	return nil
+}
+
+// mustBeEmpty refuses a restore if any shard of its keyspaces has rows. Without it the
+// server would refuse that shard after others were restored.
+func (r *restore) mustBeEmpty(ctx context.Context) error {
+	groups, err := admin.New(r.server).ClusterGroups(ctx)
+	if err != nil {
+		return fmt.Errorf("cannot list the groups: %w", err)
+	}
+	for _, g := range groups {
+		of := slices.ContainsFunc(r.backup.Keyspaces, func(k manifestKeyspace) bool { return k.Name == g.Keyspace })
+		if of && g.Rows > 0 {
+			return fmt.Errorf("%s has %s; --force deletes them", cli.GroupName(g), cli.Counted(g.Rows, "row"))
+		}
+	}
+	return nil
+}
+
+func (r *restore) shard(ctx context.Context, name string, g manifestGroup) error {
+	number, there := r.numbers[name]
+	if !there {
+		return fmt.Errorf("the cluster has no group for it yet")
+	}
+	f, err := os.Open(filepath.Join(r.dir, g.File))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	keyspace, _, _ := strings.Cut(name, "/")
+	moved := r.moved[keyspace]
+	done, err := admin.New(r.server).Restore(ctx, number, f, g.Bytes, r.force, moved)
+	if err != nil {
+		return err
+	}
+	if done.CursorsSetBack > 0 { // the rows differ from the backup's; the server has checked them
+		r.Say("%s: %s, digest %s; %s beyond the board of the backup set back to its end", name,
+			cli.Counted(done.Rows, "row"), done.Digest, cli.WereCounted(done.CursorsSetBack, "cursor"))
+		return nil
+	}
+	if moved == nil && (done.Rows != g.Rows || done.Digest != g.Digest) {
+		return fmt.Errorf("%d rows of digest %s, want %d of %s", done.Rows, done.Digest, g.Rows, g.Digest)
+	}
+	r.Say("%s: %s, digest %s", name, cli.Counted(done.Rows, "row"), done.Digest)
+	return nil
+}

@@ -1,0 +1,258 @@
+package data
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/countd/countd/client"
+	"github.com/countd/countd/client/admin"
+	"github.com/countd/countd/client/column"
+	"github.com/countd/countd/cmd/countctl/internal/cli"
+)
+
+func keyspaceCommand(c *cli.CLI) *cobra.Command {
+	return cli.CommandGroup("keyspace", "List, create, change and drop keyspaces",
+		c.ListCommand("keyspaces", listKeyspaces), keyspaceCreateCommand(c), keyspaceAddColumnsCommand(c), keyspaceEverywhereCommand(c),
+		keyspaceDropCommand(c), keyspaceDropColumnCommand(c))
+}
+
+func listKeyspaces(ctx context.Context, server *client.Client) (any, func(*cli.Table), error) {
+	list, err := server.Keyspaces(ctx)
+	return map[string]any{"keyspaces": list}, func(t *cli.Table) { keyspaceRows(t, list) }, err
+}
+
+func keyspaceCreateCommand(c *cli.CLI) *cobra.Command {
+	var columns []string
+	var shards int
+	var settings settings
+	var sharding string
+	cmd := &cobra.Command{
+		Use:     "create NAME --columns A,B…",
+		Short:   "Create a keyspace of counters, unless one of the same shape exists",
+		Example: "  countctl keyspace create songs --columns plays,likes --floor likes=0",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(columns) == 0 {
+				return cli.Usagef("keyspace create needs --columns, such as --columns plays,likes")
+			}
+			if cmd.Flags().Changed("shards") && shards < 1 {
+				return cli.Usagef("--shards is 1 to 64, not %d", shards)
+			}
+			all, err := settings.apply(columns)
+			if err != nil {
+				return err
+			}
+			return c.WithServer(func(server *client.Client) error {
+				made, err := server.CreateKeyspace(cmd.Context(), client.NewKeyspace{Name: args[0], Columns: all, Shards: shards, Sharding: sharding})
+				if err != nil {
+					return fmt.Errorf("cannot create keyspace %s: %w", args[0], err)
+				}
+				if made.Warning != "" {
+					fmt.Fprintf(c.Err, "warning: %s\n", made.Warning)
+				}
+				return c.Print(made, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{made}) })
+			})
+		},
+	}
+	cmd.Flags().StringVar(&sharding, "sharding", "", "how ids are spread over the shards, cannot be changed later: modulo, or hash for ids that share their low bits (default: modulo; an existing keyspace may have any)")
+	cmd.Flags().StringSliceVar(&columns, "columns", nil, "columns, 1 to 64")
+	settings.add(cmd, false)
+	cmd.Flags().IntVar(&shards, "shards", 0, "number of shards, 1 to 64, cannot be changed later (default: the server's choice; an existing keyspace may have any)")
+	return cmd
+}
+
+func keyspaceAddColumnsCommand(c *cli.CLI) *cobra.Command {
+	var settings settings
+	cmd := &cobra.Command{
+		Use:   "add-columns NAME COLUMN…",
+		Short: "Add columns to a keyspace, or set floors of existing columns",
+		Example: "  countctl keyspace add-columns songs shares\n" +
+			"  countctl keyspace add-columns unread at,comment,like,dm --floor at=0,comment=0,like=0,dm=0",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			all, err := settings.apply(strings.Split(strings.Join(args[1:], ","), ",")) // accepts both a b and a,b
+			if err != nil {
+				return err
+			}
+			return c.WithServer(func(server *client.Client) error {
+				changed, err := server.ChangeColumns(cmd.Context(), args[0], all)
+				return c.Answer(err, "add columns to keyspace "+args[0], changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
+			})
+		},
+	}
+	settings.add(cmd, true)
+	return cmd
+}
+
+// settings holds a flag for each setting of columns, such as --floor, and one that removes it, such as
+// --no-floor.
+type settings [column.Count]struct {
+	values  map[string]int64
+	removed []string
+}
+
+// add adds a flag for each setting that sets it for columns. With removes, it also adds a flag that removes it.
+func (s *settings) add(cmd *cobra.Command, removes bool) {
+	for _, which := range column.All() {
+		of := &s[which]
+		cmd.Flags().StringToInt64Var(&of.values, which.String(), nil, fmt.Sprintf("%ss of columns as `COLUMN=N,…`, such as like=0: %s", which, which.Effect()))
+		if removes {
+			cmd.Flags().StringSliceVar(&of.removed, "no-"+which.String(), nil, fmt.Sprintf("columns to remove the %s of", which))
+		}
+	}
+}
+
+// apply returns the columns of some names with their settings.
+func (s *settings) apply(names []string) ([]column.Column, error) {
+	columns := column.Named(names...)
+	for _, which := range column.All() {
+		of := &s[which]
+		for i, name := range names {
+			value, has := of.values[name]
+			switch removed := slices.Contains(of.removed, name); {
+			case has && removed:
+				return nil, cli.Usagef("column %s is in both --%s and --no-%[2]s", name, which)
+			case has:
+				columns[i].Set(which, &value)
+			case removed:
+				columns[i].Set(which, nil)
+			}
+		}
+		for _, name := range append(slices.Sorted(maps.Keys(of.values)), of.removed...) {
+			if !slices.Contains(names, name) {
+				return nil, cli.Usagef("a %s is given for %s, which is not one of the columns named", which, name)
+			}
+		}
+	}
+	return columns, nil
+}
+
+func keyspaceEverywhereCommand(c *cli.CLI) *cobra.Command {
+	var off bool
+	cmd := &cobra.Command{
+		Use:   "everywhere NAME",
+		Short: "Put a replica of each shard of a keyspace on every node, so that each can read it locally",
+		Long: `Put a replica of each shard of a keyspace on every node, so that each can read it locally.
+
+Nodes without a vote in a shard copy it and follow it. Their reads of the keyspace then
+need no other node, and each write goes to all nodes. The command returns before they have
+copied it; countctl group list shows them as non-voters.`,
+		Example: "  countctl keyspace everywhere users\n  countctl keyspace everywhere users --off",
+		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
+			changed, err := admin.New(server).SetEverywhere(ctx, args[0], !off)
+			return c.Answer(err, "locate keyspace "+args[0], changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
+		}),
+	}
+	cmd.Flags().BoolVar(&off, "off", false, "remove these replicas again: only the voters of each shard keep one")
+	return cmd
+}
+
+func keyspaceRows(t *cli.Table, list []client.Keyspace) {
+	t.Row("NAME", "KIND", "SHARDS", "SHARDING", "REPLICAS", "COLUMNS")
+	for _, k := range list {
+		replicas := "voters"
+		if k.Everywhere || k.Kind == "board" {
+			replicas = "everywhere"
+		}
+		columns := slices.Clone(k.Columns)
+		for i, name := range columns {
+			columns[i] = column.Text(name, k.Settings)
+		}
+		sharding := k.Sharding
+		if sharding == "" {
+			sharding = "modulo"
+		}
+		t.Row(k.Name, k.Kind, k.Shards, sharding, replicas, strings.Join(columns, ","))
+	}
+}
+
+func keyspaceDropCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "drop NAME",
+		Short: "Drop a keyspace, with all its rows",
+		Long: `Drop a keyspace, with all its rows.
+
+Only a backup can bring them back: countctl restore creates the keyspace again. On a
+terminal the command shows how many rows it will drop and asks for the name; elsewhere it
+needs --yes. The name is then free.`,
+		Example: "  countctl keyspace drop songs",
+		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
+			keyspace, rows, err := toDrop(ctx, c, server, args[0])
+			if err != nil {
+				return err
+			}
+			what := fmt.Sprintf("This drops keyspace %s with %s and columns %s.", keyspace.Name, rows, strings.Join(keyspace.Columns, ", "))
+			if err := confirmByName(c, what, keyspace.Name); err != nil {
+				return err
+			}
+			dropped, err := admin.New(server).DropKeyspace(ctx, keyspace.Name)
+			return c.Answer(err, "drop keyspace "+keyspace.Name, dropped, func(t *cli.Table) {
+				t.Row("DROPPED")
+				t.Row(dropped.Name)
+			})
+		}),
+	}
+}
+
+func keyspaceDropColumnCommand(c *cli.CLI) *cobra.Command {
+	return &cobra.Command{
+		Use:   "drop-column NAME COLUMN",
+		Short: "Drop a column of a keyspace, with all its counts",
+		Long: `Drop a column of a keyspace, with all its counts.
+
+Only a backup can bring them back. On a terminal the command asks for the name of the
+column; elsewhere it needs --yes. The name is then free: a new column of that name counts
+from zero. A dropped column still counts towards the 64 of a keyspace.`,
+		Example: "  countctl keyspace drop-column songs skips",
+		RunE: c.OnServer(func(ctx context.Context, server *client.Client, args []string) error {
+			keyspace, rows, err := toDrop(ctx, c, server, args[0])
+			if err != nil {
+				return err
+			}
+			name := args[1]
+			if !slices.Contains(keyspace.Columns, name) {
+				return fmt.Errorf("keyspace %s has no column %s (it has %s)", keyspace.Name, name, strings.Join(keyspace.Columns, ", "))
+			}
+			what := fmt.Sprintf("This drops column %s of keyspace %s with its counts in %s.", name, keyspace.Name, rows)
+			if err := confirmByName(c, what, name); err != nil {
+				return err
+			}
+			changed, err := admin.New(server).DropColumn(ctx, keyspace.Name, name)
+			return c.Answer(err, fmt.Sprintf("drop column %s of keyspace %s", name, keyspace.Name), changed, func(t *cli.Table) { keyspaceRows(t, []client.Keyspace{changed}) })
+		}),
+	}
+}
+
+// toDrop returns a keyspace and its number of rows as text. If the rows cannot be counted,
+// the text says so.
+func toDrop(ctx context.Context, c *cli.CLI, server *client.Client, name string) (client.Keyspace, string, error) {
+	all, err := server.Keyspaces(ctx)
+	if err != nil {
+		return client.Keyspace{}, "", fmt.Errorf("cannot list the keyspaces: %w", err)
+	}
+	i := slices.IndexFunc(all, func(k client.Keyspace) bool { return k.Name == name })
+	if i < 0 {
+		return client.Keyspace{}, "", fmt.Errorf("the cluster has no keyspace %s", name)
+	}
+	rows, err := cli.RowsOf(ctx, server, name)
+	if err != nil {
+		return all[i], fmt.Sprintf("rows that are not counted (%v)", err), nil
+	}
+	return all[i], cli.Counted(rows, "row"), nil
+}
+
+// confirmByName asks a person to type the name before something is lost for good.
+// Without a terminal it requires --yes.
+func confirmByName(c *cli.CLI, what, name string) error {
+	if err := c.MayAsk(what); err != nil || c.Yes {
+		return err
+	}
+	answer, err := c.Ask(fmt.Sprintf("%s Type %s to continue: ", what, name))
+	if err != nil || strings.TrimSpace(answer) != name {
+		return fmt.Errorf("nothing was done; type %s, or give --yes", name)
+	}
+	return nil
+}

@@ -1,0 +1,235 @@
+package inbox
+
+import (
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/unread"
+	"github.com/countd/countd/shard"
+)
+
+// PollUsersMax bounds the users of one poll.
+const PollUsersMax = 100
+
+// feedUsersMax bounds the feeds that a poll holds in memory at a time. 16 feeds with FolloweesMax
+// followees take a few megabytes.
+const feedUsersMax = 16
+
+// Poll is a request and its answer. The caller owns it and may reuse it. The answer has a row for
+// each user, with the values in the order of the requested names.
+type Poll struct {
+	Users    []uint64
+	Channels []string
+	Dots     []string
+
+	Columns []string // the columns of Counts
+	Counts  []int64  // len(Columns) counts for each user
+	Notices []int64  // len(Channels) numbers for each user
+	Shown   []bool   // len(Dots) values for each user
+	Feeds   []int64  // one number for each user
+}
+
+// Part is a part of the answer of a poll, which every protocol shows under Name: a value for each of
+// Names, or one number. The values of a user stand together.
+type Part struct {
+	Name    string
+	Names   []string
+	One     bool    // the part has one number for each user, and no names
+	Numbers []int64 // the values, unless they are truths
+	Truths  []bool
+}
+
+// Parts returns the parts of the answer, in the order of the public contract.
+func (p *Poll) Parts() [4]Part {
+	return [...]Part{
+		{Name: "unread", Names: p.Columns, Numbers: p.Counts},
+		{Name: "notices", Names: p.Channels, Numbers: p.Notices},
+		{Name: "dots", Names: p.Dots, Truths: p.Shown},
+		{Name: "feed", One: true, Numbers: p.Feeds},
+	}
+}
+
+// scratch is reusable memory for one running poll.
+type scratch struct {
+	counts  rows.Query
+	board   unread.BoardQuery
+	cursors rows.Query
+	feeds   feed.Query
+	authors []uint64
+	posts   rows.Query
+}
+
+var scratchPool = sync.Pool{New: func() any { return &scratch{} }}
+
+// pooledFolloweesMax is the largest capacity for followees that the pool keeps. It suffices for a
+// poll of usual users.
+const pooledFolloweesMax = 16_384
+
+// Poll answers p. The parts of the answer may show different moments.
+func (n *Numbers) Poll(p *Poll, opt *shard.ReadOptions) error {
+	s := scratchPool.Get().(*scratch)
+	defer func() {
+		if s.feeds.Cap() <= pooledFolloweesMax {
+			s.counts.Rows, s.board.View = nil, nil
+			scratchPool.Put(s)
+		}
+	}()
+	if n.waits(opt) {
+		return n.pollTogether(p, s, opt)
+	}
+	if err := n.pollCounts(p, s, opt); err != nil {
+		return err
+	}
+	if err := n.pollBoard(p, s, opt); err != nil {
+		return err
+	}
+	return n.pollFeeds(p, s, opt)
+}
+
+// waits reports whether parts of a poll probably wait for other nodes. Only then are goroutines
+// faster than reading the parts one after the other.
+func (n *Numbers) waits(opt *shard.ReadOptions) bool {
+	if opt.Consistency == shard.Linearizable {
+		return true
+	}
+	for _, name := range [...]string{kinds.KeyspaceUnread, kinds.KeyspaceBoard, kinds.KeyspaceFeed, PostsKeyspace} {
+		if ks := n.node.Keyspace(name); ks != nil && !n.node.Holds(ks) {
+			return true
+		}
+	}
+	return false
+}
+
+// pollTogether runs the parts of Poll concurrently. The parts share only p.Users and opt, and do
+// not change them.
+func (n *Numbers) pollTogether(p *Poll, s *scratch, opt *shard.ReadOptions) error {
+	var parts errgroup.Group // each part ends at the deadline of opt
+	parts.Go(func() error { return n.pollCounts(p, s, opt) })
+	parts.Go(func() error { return n.pollBoard(p, s, opt) })
+	parts.Go(func() error { return n.pollFeeds(p, s, opt) })
+	return parts.Wait()
+}
+
+func (n *Numbers) pollCounts(p *Poll, s *scratch, opt *shard.ReadOptions) error {
+	ks, err := n.keyspace(kinds.KeyspaceUnread, kinds.Unread)
+	if err != nil {
+		return err
+	}
+	p.Columns = ks.Names()
+	p.Counts = resized(p.Counts, len(p.Users)*len(ks.Columns))
+	s.counts = rows.Query{Width: len(ks.Columns), Rows: p.Counts}
+	if err := n.node.Read(ks, &s.counts, p.Users, opt); err != nil {
+		return err
+	}
+	if len(ks.Dropped) > 0 {
+		p.Counts = withoutDropped(p.Counts, ks.Columns)
+	}
+	return nil
+}
+
+// withoutDropped removes, in place, the counts of dropped columns, which have no name.
+func withoutDropped(counts []int64, columns []string) []int64 {
+	kept := counts[:0]
+	for i, count := range counts {
+		if columns[i%len(columns)] != "" {
+			kept = append(kept, count)
+		}
+	}
+	return kept
+}
+
+// resized returns a slice of n values with any content. It reuses the memory of values if
+// possible.
+func resized[T any](values []T, n int) []T {
+	if cap(values) < n {
+		return make([]T, n)
+	}
+	return values[:n]
+}
+
+// pollBoard fills in notices and dots.
+func (n *Numbers) pollBoard(p *Poll, s *scratch, opt *shard.ReadOptions) error {
+	p.Notices, p.Shown = p.Notices[:0], p.Shown[:0]
+	if len(p.Channels)+len(p.Dots) == 0 {
+		return nil
+	}
+	if err := n.readBoard(&s.board, opt); err != nil {
+		return err
+	}
+	view := s.board.View
+	width := 1
+	for _, name := range p.Channels {
+		width = max(width, int(view.Channels[name].Number)+1)
+	}
+	for _, name := range p.Dots {
+		width = max(width, int(view.Dots[name].Number)+1)
+	}
+	s.cursors = rows.Query{Table: unread.Cursors, Width: width, Rows: resized(s.cursors.Rows, len(p.Users)*width)}
+	if err := n.read(kinds.KeyspaceUnread, kinds.Unread, &s.cursors, p.Users, opt); err != nil {
+		return err
+	}
+	for i := range p.Users {
+		p.show(view, s.cursors.Rows[i*width:(i+1)*width])
+	}
+	return nil
+}
+
+// show appends a user's notices and dots, computed from the row of the user's cursors. A missing
+// channel or dot has number 0 and shows nothing.
+func (p *Poll) show(view *unread.BoardView, row []int64) {
+	for _, name := range p.Channels {
+		unread := int64(0)
+		if c, there := view.Channels[name]; there {
+			unread = standing(&c, row, Stand{}).Unread
+		}
+		p.Notices = append(p.Notices, unread)
+	}
+	for _, name := range p.Dots {
+		d, there := view.Dots[name]
+		p.Shown = append(p.Shown, there && d.Shows(row))
+	}
+}
+
+// pollFeeds fills in the feeds.
+func (n *Numbers) pollFeeds(p *Poll, s *scratch, opt *shard.ReadOptions) error {
+	p.Feeds = p.Feeds[:0]
+	for users := range slices.Chunk(p.Users, feedUsersMax) {
+		if err := n.pollFeedsOf(p, users, s, opt); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pollFeedsOf appends the feeds of users.
+func (n *Numbers) pollFeedsOf(p *Poll, users []uint64, s *scratch, opt *shard.ReadOptions) error {
+	if err := n.read(kinds.KeyspaceFeed, kinds.Feed, &s.feeds, users, opt); err != nil {
+		return err
+	}
+	s.authors = s.authors[:0]
+	for user := range users {
+		followees, _ := s.feeds.Of(user)
+		for i := range followees {
+			s.authors = append(s.authors, followees[i].ID)
+		}
+	}
+	posts := resized(s.posts.Rows, len(s.authors))
+	if err := n.readPosts(&s.posts, s.authors, opt, posts); err != nil {
+		return err
+	}
+	s.posts.Rows = posts
+	for user := range users {
+		unread := int64(0)
+		followees, _ := s.feeds.Of(user)
+		for i, f := range followees {
+			unread = sum(unread, f.Unread(posts[i]))
+		}
+		p.Feeds, posts = append(p.Feeds, unread), posts[len(followees):]
+	}
+	return nil
+}

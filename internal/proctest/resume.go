@@ -1,0 +1,40 @@
+package proctest
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// WritesResume waits until each given shard of posts has acknowledged a write that was sent after
+// the time start, through one of the nodes. It returns the times from start to the
+// acknowledgements, ascending.
+func (c *Cluster) WritesResume(start time.Time, shards []int, nodes ...*Member) []time.Duration {
+	c.t.Helper()
+	took := make([]time.Duration, len(shards))
+	var writers sync.WaitGroup
+	for i, shard := range shards {
+		writers.Go(func() { // ends with an answer, or with the timeout
+			o := op{strconv.Itoa(shard + c.Shards("posts")), map[string]int64{"repost": 1}}
+			r := &request{method: http.MethodPost, path: "/v1/counters/posts/incr", body: map[string]any{"ops": []op{o}}}
+			for node := nodes[i%len(nodes)]; time.Since(start) < settleTimeout; node = after(nodes, node) {
+				var a answer
+				if try := node.try(c.t.Context(), r, RequestDeadline, &a); try.fate == done {
+					took[i] = time.Since(start)
+					return
+				}
+				time.Sleep(tryPause)
+			}
+		})
+	}
+	writers.Wait()
+	for i, d := range took {
+		if d == 0 {
+			c.t.Fatalf("shard %d takes no writes after %v", shards[i], settleTimeout)
+		}
+	}
+	slices.Sort(took)
+	return took
+}

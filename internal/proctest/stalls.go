@@ -1,0 +1,87 @@
+package proctest
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+)
+
+const (
+	// stallEvery is the pause between two probes of the machine.
+	stallEvery = 20 * time.Millisecond
+	// stallMin is how long a probe may take without its pause: a wake-up and one sync. Any
+	// longer time counts as a stall.
+	stallMin = 50 * time.Millisecond
+	// stallsInRequest is how many stalls a request may meet in a row. Its client, its node, the
+	// leader and a follower each wake up, and may sync.
+	stallsInRequest = 4
+)
+
+// stalls measures how much other tests and programs slow the machine down. A probe is a wake-up and
+// a sync, as a node does for a write. Probes do not involve the cluster, so a slow cluster never
+// counts as a stall.
+type stalls struct {
+	mu struct {
+		sync.Mutex
+		seen []stall // ascending
+	}
+}
+
+// stall is a time in which the machine delayed a probe.
+type stall struct {
+	end  time.Time // when it ended
+	took time.Duration
+}
+
+// watch probes until ctx ends. It returns an error if it cannot write to dir.
+func (s *stalls) watch(ctx context.Context, dir string) error {
+	f, err := os.Create(filepath.Join(dir, "stalls"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for ctx.Err() == nil {
+		began := time.Now()
+		time.Sleep(stallEvery)
+		if _, err := f.WriteAt([]byte{1}, 0); err != nil {
+			return err
+		}
+		if err := f.Sync(); err != nil {
+			return err
+		}
+		now := time.Now()
+		s.note(now, now.Sub(began)-stallEvery-stallMin)
+	}
+	return nil
+}
+
+// note records a probe that ended at a time. A delay of zero or less is no stall.
+func (s *stalls) note(at time.Time, late time.Duration) {
+	if late <= 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.seen = append(s.mu.seen, stall{at, late})
+}
+
+// between returns the time that the machine was stalled in a period.
+func (s *stalls) between(from, to time.Time) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sum := time.Duration(0)
+	for _, one := range s.mu.seen {
+		began := one.end.Add(-one.took)
+		if began.Before(from) {
+			began = from
+		}
+		end := one.end
+		if end.After(to) {
+			end = to
+		}
+		sum += max(0, end.Sub(began))
+	}
+	return sum
+}

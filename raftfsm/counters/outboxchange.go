@@ -1,0 +1,210 @@
+package counters
+
+import (
+	"cmp"
+	"encoding/binary"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/countd/countd/internal/wire"
+)
+
+// outboxOutcome is the outcome of an op on an outbox.
+//
+// Invariant: between two removals of an id, at most one publish of it is outboxChanged. A removed id
+// is refused for ever if limits removed it, because nothing distinguishes a second publish of it
+// from a first.
+type outboxOutcome uint8
+
+// The outcomes of ops on outboxes.
+const (
+	outboxUnchanged outboxOutcome = iota // the post to publish was there already, or the post to remove was not
+	outboxChanged
+	// outboxTooOld refuses a publish. Either the limits may have removed the id before, or they would remove
+	// it at once.
+	outboxTooOld
+)
+
+// outboxChange is one change of one outbox, with memory that it reuses.
+type outboxChange struct {
+	// Body is the outbox after the change, or nil if that is empty. It is valid if the outcome is
+	// outboxChanged.
+	Body []byte
+	// Digest is the change of the shard's digest.
+	Digest uint64
+
+	was, now Outbox
+}
+
+// Apply applies an op of any kind but ClearOutboxes to body, the outbox of a key. now is a time of the log
+// in Unix milliseconds. The body must have no spare capacity that others use.
+func (c *outboxChange) Apply(op *PostOp, key uint64, body []byte, now int64) outboxOutcome {
+	switch op.Kind {
+	case Publish:
+		return c.publish(op, key, body, now)
+	case Unpublish:
+		return c.remove(op.ID, key, body)
+	}
+	c.decode(body)
+	c.now.IDs, c.now.Trimmed = append(c.now.IDs[:0], op.Outbox.IDs...), op.Outbox.Trimmed
+	c.Digest = outboxDigest(key, &c.now) - outboxDigest(key, &c.was)
+	c.encode()
+	return outboxChanged
+}
+
+// Drop makes the outbox of a key empty.
+func (c *outboxChange) Drop(key uint64, body []byte) {
+	c.decode(body)
+	c.Body, c.Digest = nil, -outboxDigest(key, &c.was)
+}
+
+func (c *outboxChange) decode(body []byte) {
+	c.was.IDs = c.was.IDs[:0]
+	decodeOutboxBody(&c.was, body)
+}
+
+func (c *outboxChange) encode() {
+	if c.Body = appendOutboxBody(c.Body[:0], &c.now); c.now.empty() {
+		c.Body = nil
+	}
+}
+
+func (c *outboxChange) publish(op *PostOp, key uint64, body []byte, now int64) outboxOutcome {
+	if c.appendNewest(op, key, body, now) {
+		return outboxChanged
+	}
+	c.decode(body)
+	ids, l := c.was.IDs, &op.Limits
+	at, found := slices.BinarySearchFunc(ids, op.ID, func(a, b uint64) int { return cmp.Compare(b, a) })
+	if found {
+		return outboxUnchanged
+	}
+	cut := l.cut(l.newest(op.ID, ids, now))
+	if op.ID <= c.was.Trimmed && c.was.Trimmed > 0 || l.expired(op.ID, cut) || at >= l.Posts {
+		return outboxTooOld
+	}
+	c.now.IDs = append(append(append(c.now.IDs[:0], ids[:at]...), op.ID), ids[at:]...)
+	c.now.Trimmed, c.Digest = c.was.Trimmed, postDigest(key, op.ID)
+	c.trim(key, l, cut)
+	c.encode()
+	return outboxChanged
+}
+
+// newest returns the highest of id and ids that is not of the future, or 0. ids descend.
+func (l *OutboxLimits) newest(id uint64, ids []uint64, now int64) (newest uint64) {
+	if l.Keep == 0 {
+		return 0
+	}
+	if !l.future(id, now) {
+		newest = id
+	}
+	for _, other := range ids {
+		if !l.future(other, now) {
+			return max(newest, other)
+		}
+	}
+	return newest
+}
+
+// trim removes from c.now the ids that the limits do not allow.
+func (c *outboxChange) trim(key uint64, l *OutboxLimits, cut uint64) {
+	kept, trimmed := c.now.IDs[:0], c.now.Trimmed
+	for _, id := range c.now.IDs {
+		if len(kept) < l.Posts && !l.expired(id, cut) {
+			kept = append(kept, id)
+			continue
+		}
+		trimmed = max(trimmed, id, 1) // at least 1, because 0 means none
+		c.Digest -= postDigest(key, id)
+	}
+	c.Digest += trimmedDigest(key, trimmed) - trimmedDigest(key, c.now.Trimmed)
+	c.now.IDs, c.now.Trimmed = kept, trimmed
+}
+
+// appendNewest publishes a post that is the newest of its author, if the limits then remove no post. That is
+// true of nearly all posts. appendNewest copies the body and decodes only the oldest block. For any other post
+// it does nothing and returns false.
+func (c *outboxChange) appendNewest(op *PostOp, key uint64, body []byte, now int64) bool {
+	posts, trimmed, blocks := outboxHead(body)
+	if op.ID <= trimmed && trimmed > 0 {
+		return false
+	}
+	if len(blocks) == 0 {
+		c.Body = appendOutboxBlock(appendOutboxHead(c.Body[:0], 1, trimmed), []uint64{op.ID})
+		c.Digest = postDigest(key, op.ID)
+		return true
+	}
+	newest := binary.LittleEndian.Uint64(blocks)
+	if op.ID <= newest || posts >= op.Limits.Posts {
+		return false
+	}
+	// No post expires if the oldest has a time and does not expire. If the oldest has no time, a
+	// newer post may expire.
+	if l := &op.Limits; l.Keep > 0 {
+		if cut := l.cut(op.ID); l.future(op.ID, now) || cut > 0 && oldestOf(blocks) < max(cut, l.First) {
+			return false
+		}
+	}
+	c.Body = appendOutboxHead(c.Body[:0], posts+1, trimmed)
+	c.Digest = postDigest(key, op.ID)
+	n, size := int(blocks[8]), outboxBlockSize(blocks)
+	if n == outboxBlockIDs {
+		c.Body = append(appendOutboxBlock(c.Body, []uint64{op.ID}), blocks...)
+		return true
+	}
+	at := len(c.Body)
+	c.Body = append(binary.LittleEndian.AppendUint64(c.Body, op.ID), byte(n+1), 0, 0)
+	c.Body = binary.AppendUvarint(c.Body, op.ID-newest)
+	c.Body = append(c.Body, blocks[outboxBlockHeadSize:size]...)
+	binary.LittleEndian.PutUint16(c.Body[at+9:], uint16(len(c.Body)-at-outboxBlockHeadSize))
+	c.Body = append(c.Body, blocks[size:]...)
+	return true
+}
+
+// oldestOf returns the last id of blocks.
+func oldestOf(blocks []byte) uint64 {
+	for size := outboxBlockSize(blocks); size < len(blocks); size = outboxBlockSize(blocks) {
+		blocks = blocks[size:]
+	}
+	c := outboxCursor{rest: blocks}
+	c.nextBlock()
+	for c.left > 0 {
+		c.next()
+	}
+	return c.ID
+}
+
+func (c *outboxChange) remove(id, key uint64, body []byte) outboxOutcome {
+	var at outboxCursor
+	if !at.Seek(body, id) || at.ID != id {
+		return outboxUnchanged
+	}
+	c.decode(body)
+	c.now.IDs, c.now.Trimmed = append(c.now.IDs[:0], c.was.IDs...), c.was.Trimmed
+	c.now.IDs = slices.Delete(c.now.IDs, slices.Index(c.now.IDs, id), slices.Index(c.now.IDs, id)+1)
+	c.Digest = -postDigest(key, id)
+	c.encode()
+	return outboxChanged
+}
+
+// outboxDigest returns the digest of the outbox of a key, a term of the digest of its shard. It is a sum
+// over the ids, so that a change hashes only the ids that it changes.
+func outboxDigest(key uint64, o *Outbox) uint64 {
+	sum := trimmedDigest(key, o.Trimmed)
+	for _, id := range o.IDs {
+		sum += postDigest(key, id)
+	}
+	return sum
+}
+
+func postDigest(key, id uint64) uint64 {
+	return wire.MixNext(wire.MixNext(key) + bits.RotateLeft64(wire.MixNext(id), 32))
+}
+
+func trimmedDigest(key, trimmed uint64) uint64 {
+	if trimmed == 0 {
+		return 0
+	}
+	return wire.MixNext(wire.MixNext(key^math.MaxUint64) + bits.RotateLeft64(wire.MixNext(trimmed), 17))
+}

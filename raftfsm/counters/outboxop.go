@@ -1,0 +1,63 @@
+package counters
+
+import (
+	"math"
+
+	"github.com/countd/countd/client/column"
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/rows"
+)
+
+// OutboxOp is an op on the outbox of an author. Its result row is the row of the author. Unless its request
+// is a repeat, an op that changed nothing has a cut of UnchangedColumn. An op that was refused as too old
+// has an overflow of TooOldColumn.
+type OutboxOp struct {
+	Author uint64
+	PostOp
+}
+
+// OutboxOps are ops on outboxes. They implement raftfsm.Ops.
+type OutboxOps []OutboxOp
+
+func (o OutboxOps) Len() int         { return len(o) }
+func (o OutboxOps) ID(op int) uint64 { return o[op].Author }
+func (o OutboxOps) Fits(kind codec.Kind, _ int) error {
+	return raftfsm.FitsOnly(codec.KindCounters, kind)
+}
+
+func (o OutboxOps) See(v raftfsm.Visitor, key uint64, op int) error {
+	if o[op].Kind != ClearOutboxes {
+		if err := v.Body(key, &o[op].PostOp); err != nil {
+			return err
+		}
+	}
+	return v.Op(rows.Counts, key, &engine.Op{ID: key})
+}
+
+// Refusable implements raftfsm.Ops. A count of posts at its maximum refuses another post.
+func (o OutboxOps) Refusable(op int, row []int64) (column uint8, could bool) {
+	if column = TooOldColumn; len(row) > PostsColumn && row[PostsColumn] == math.MaxInt64 {
+		column = PostsColumn
+	}
+	return column, o[op].Kind == Publish
+}
+
+// AppendTo implements raftfsm.Ops. The op carries the floor of the column of posts.
+func (o OutboxOps) AppendTo(w *raftfsm.RequestWriter, key uint64, op int) {
+	if err := o[op].check(); err != nil {
+		panic(err.Error())
+	}
+	put := o[op].PostOp
+	if put.Kind == Unpublish {
+		put.Floor, put.HasFloor = w.Setting(column.Floor, PostsColumn)
+	}
+	w.Put(put.appendTo(rows.AppendHead(w.Buffer(), byte(put.Kind), key)), true)
+}
+
+// Grows implements raftfsm.Machine.
+func (c *Machine) Grows(_ uint64, op any) bool {
+	o, is := op.(*PostOp)
+	return is && (o.Kind == Publish || o.Kind == PutOutbox)
+}

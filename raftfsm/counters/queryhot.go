@@ -1,0 +1,202 @@
+package counters
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/internal/wire"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/hot"
+	"github.com/countd/countd/raftfsm/largest"
+)
+
+// A ranking is the answer of a HotQuery or a TopQuery.
+const (
+	RankingMax     = largest.LimitMax // bounds its rows
+	RankingDefault = 100              // its rows for a caller who names no limit
+)
+
+// HotQuery reads which ids gained most in a column. Its read has no ids. The answers of the shards are of
+// different moments.
+type HotQuery struct {
+	raftfsm.Defaults
+	Column uint8
+	Window hot.Window
+	Now    int64 // the end of the window, in Unix milliseconds
+	Limit  int   // up to RankingMax
+
+	hot.Hottest // the answer, whose keys are ids. Since is the earliest, and Error the largest of the shards.
+}
+
+// Number implements Query.
+func (*HotQuery) Number() byte { return 6 }
+
+// Limits implements Query.
+func (q *HotQuery) Limits(int) raftfsm.Limits { return limitsOfRanking(3 + 3*q.Limit) }
+
+func limitsOfRanking(words int) raftfsm.Limits {
+	return raftfsm.Limits{Keys: 1, Alone: true, Bytes: 8 * words, Answer: words * binary.MaxVarintLen64}
+}
+
+// Split implements Query.
+func (*HotQuery) Split(read *raftfsm.Read) { readAllShards(read) }
+
+// readAllShards gives each part a key, because a part without keys is not read.
+func readAllShards(read *raftfsm.Read) {
+	for s := range read.Parts {
+		read.Parts[s].Keys = append(read.Parts[s].Keys[:0], 0)
+	}
+}
+
+// rankedBy returns the machine m. A ranking may take milliseconds, so it runs like a read of the disk.
+func rankedBy(m raftfsm.Machine, disk bool) (*Machine, error) {
+	c, is := m.(*Machine)
+	switch {
+	case !is:
+		return nil, raftfsm.ErrOtherKind
+	case !disk:
+		return nil, raftfsm.ErrNotInMemory
+	}
+	return c, nil
+}
+
+// Answer implements Query. Words has Since in Unix milliseconds, Error and the number of gains; then, for
+// each gain, its key, the gain and its error.
+func (q *HotQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, _ time.Time) error {
+	c, err := rankedBy(m, disk)
+	if err != nil {
+		return err
+	}
+	h := c.Hot().Hottest(q.Window, q.Column, q.Now, q.Limit)
+	p.Words = append(p.Words[:0], h.Since.UnixMilli(), h.Error, int64(len(h.Gains)))
+	for _, g := range h.Gains {
+		p.Words = append(p.Words, int64(g.Key), g.Gained, g.Error)
+	}
+	return nil
+}
+
+// Join implements Query.
+func (q *HotQuery) Join(read *raftfsm.Read) bool {
+	q.Hottest = hot.Hottest{}
+	if read.Err != nil {
+		return false
+	}
+	for s := range read.Parts {
+		words := read.Parts[s].Words
+		if since := time.UnixMilli(words[0]); s == 0 || since.Before(q.Since) {
+			q.Since = since
+		}
+		q.Error = max(q.Error, words[1])
+		for g := range slices.Chunk(words[3:], 3) {
+			q.Gains = append(q.Gains, hot.Gain{Key: read.Route.IDOf(s, uint64(g[0])), Gained: g[1], Error: g[2]})
+		}
+	}
+	q.Gains = hot.Largest(q.Gains, q.Limit)
+	return false
+}
+
+// AppendTo implements Query: column (1) | window (1) | now (varint) | limit.
+func (q *HotQuery) AppendTo(dst []byte, _ *raftfsm.Part) []byte {
+	return binary.AppendUvarint(binary.AppendVarint(append(dst, q.Column, byte(q.Window)), q.Now), uint64(q.Limit))
+}
+
+func parseHotQuery(r *wire.Reader) raftfsm.Query {
+	return &HotQuery{
+		Column: uint8(r.UintTo(engine.ColumnsMax - 1)), Window: hot.Window(r.UintTo(uint64(hot.Day))),
+		Now: r.Int(), Limit: int(r.UintTo(RankingMax)),
+	}
+}
+
+// ParseAnswer implements Query.
+func (q *HotQuery) ParseAnswer(r *wire.Reader, p *raftfsm.Part) {
+	p.Words = raftfsm.ParseCounted(r, raftfsm.ParseWords(r, 2), q.Limit, func(n int) int { return 3 * n })
+}
+
+// TopQuery reads the largest counts of a column, and the lowest ids among equal counts. Its read has no ids. Each
+// count is of a moment during the read.
+type TopQuery struct {
+	raftfsm.Defaults
+	Column uint8
+	Limit  int // up to RankingMax
+
+	Top []engine.Place // the answer: none below 1
+	// Scanning is set if a shard reads all its rows and did not end in time. Read is how many rows were read.
+	Scanning bool
+	Read     uint64
+}
+
+// Progress tells the caller why there is no answer while Scanning is set.
+func (q *TopQuery) Progress() string {
+	return fmt.Sprintf("the first call reads all rows, %d so far: try again", q.Read)
+}
+
+// Number implements Query.
+func (*TopQuery) Number() byte { return 7 }
+
+// Limits implements Query.
+func (q *TopQuery) Limits(int) raftfsm.Limits { return limitsOfRanking(2 + 2*q.Limit) }
+
+// Split implements Query.
+func (*TopQuery) Split(read *raftfsm.Read) { readAllShards(read) }
+
+// Answer implements Query. Words has the number of rows that an unfinished scan has read, or -1, and the number of
+// rows of the answer; then, for each row, its key and count.
+func (q *TopQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadline time.Time) error {
+	c, err := rankedBy(m, disk)
+	if err != nil {
+		return err
+	}
+	answerBy := time.Now().Add(time.Until(deadline) * 3 / 4) // the answer may have to travel
+	top, err := c.largest.Load().Top(q.Column, q.Limit, answerBy)
+	scanning, is := errors.AsType[*largest.ScanningError](err)
+	switch {
+	case is:
+		p.Words = append(p.Words[:0], int64(scanning.Read), 0)
+		return nil
+	case err != nil:
+		return err
+	}
+	p.Words = append(p.Words[:0], -1, int64(len(top)))
+	for _, row := range top {
+		p.Words = append(p.Words, int64(row.ID), row.Count)
+	}
+	return nil
+}
+
+// Join implements Query.
+func (q *TopQuery) Join(read *raftfsm.Read) bool {
+	q.Top, q.Scanning, q.Read = nil, false, 0
+	if read.Err != nil {
+		return false
+	}
+	for s := range read.Parts {
+		words := read.Parts[s].Words
+		if words[0] >= 0 {
+			q.Scanning, q.Read = true, q.Read+uint64(words[0])
+		}
+		for row := range slices.Chunk(words[2:], 2) {
+			q.Top = append(q.Top, engine.Place{ID: read.Route.IDOf(s, uint64(row[0])), Count: row[1]})
+		}
+	}
+	slices.SortFunc(q.Top, engine.Place.Compare)
+	q.Top = q.Top[:min(len(q.Top), q.Limit)]
+	return false
+}
+
+// AppendTo implements Query: column (1) | limit.
+func (q *TopQuery) AppendTo(dst []byte, _ *raftfsm.Part) []byte {
+	return binary.AppendUvarint(append(dst, q.Column), uint64(q.Limit))
+}
+
+func parseTopQuery(r *wire.Reader) raftfsm.Query {
+	return &TopQuery{Column: uint8(r.UintTo(engine.ColumnsMax - 1)), Limit: int(r.UintTo(RankingMax))}
+}
+
+// ParseAnswer implements Query.
+func (q *TopQuery) ParseAnswer(r *wire.Reader, p *raftfsm.Part) {
+	p.Words = raftfsm.ParseCounted(r, raftfsm.ParseWords(r, 1), q.Limit, func(n int) int { return 2 * n })
+}

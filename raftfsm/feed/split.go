@@ -1,0 +1,32 @@
+package feed
+
+import "github.com/countd/countd/raftfsm"
+
+// stampMoved is the stamp of each feed with a stamp in a part that leaves its log. It is below every
+// index that an op has in the log of the part, and above 1, which as Since means the oldest.
+const stampMoved = 2
+
+// Split implements raftfsm.Contents. A stamp is an index of the log, so the parts that leave the log do
+// not keep the stamps. A proposer must not use a stamp that it learned before the split: it proposes 1 as
+// Since, or reads the feed again.
+func (f *contents) Split(s *raftfsm.Split, parts []raftfsm.Contents) error {
+	view := f.bodies.Capture()
+	defer view.Close()
+	for view.More() {
+		key, body, err := view.Next()
+		if err != nil {
+			return err
+		}
+		at := s.PartOf(key)
+		part := parts[at].(*contents)
+		var groups []byte
+		part.was, part.wasStamp, part.wasGroups = part.was[:0], 0, nil
+		part.now, part.nowStamp, groups = decodeBody(part.now[:0], body)
+		part.nowGroups = decodeGroups(groups, part.now)
+		if at > 0 && part.nowStamp > 0 {
+			part.nowStamp = stampMoved
+		}
+		part.replace(key)
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package hot
+
+import (
+	"iter"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/countd/countd/engine"
+)
+
+const bucketBytes = uint64(unsafe.Sizeof(bucket{}))
+
+// A level divides time into buckets of a unit. It keeps the closed buckets of its window, and one more because a
+// window begins inside of a bucket. A bucket of a coarser level is joined from those of the level before it.
+var levels = [...]struct {
+	unit     time.Duration
+	keeps    int64
+	cellsMax int // of a closed bucket
+}{
+	{5 * time.Second, 12, 2048},
+	{time.Minute, 60, 4096},
+	{30 * time.Minute, 48, 4096},
+}
+
+// numberOn returns the number of the bucket of a level that contains the bucket of a finer level, or is it.
+func numberOn(level, finer int, number int64) int64 {
+	return number / int64(levels[level].unit/levels[finer].unit)
+}
+
+// lists is what the ids of a shard gained. Equal changes at equal times make equal lists.
+type lists struct {
+	tick   int64                 // the number of the finest level's open bucket
+	open   grids                 // its cells
+	closed [len(levels)][]bucket // by level, ascending by number; none is empty
+}
+
+// advance closes the buckets that end at or before the beginning of a tick.
+func (l *lists) advance(tick int64) {
+	b := l.open.close(l.tick)
+	for level := range levels {
+		ended := numberOn(level, 0, l.tick)
+		if ended == numberOn(level, 0, tick) {
+			break // the buckets of coarser levels do not end earlier
+		}
+		if level > 0 {
+			b = joinBuckets(l.within(level-1, ended), ended, levels[level].cellsMax)
+		}
+		if len(b.packed) > 0 {
+			l.closed[level] = append(l.closed[level], b)
+		}
+	}
+	for level := range levels { // after all of them were joined
+		first := numberOn(level, 0, tick) - levels[level].keeps
+		l.closed[level] = slices.DeleteFunc(l.closed[level], func(b bucket) bool { return b.number < first })
+	}
+	l.tick = tick
+}
+
+// within returns the closed buckets of a level in a bucket of the next level.
+func (l *lists) within(level int, number int64) iter.Seq[bucket] {
+	return func(yield func(bucket) bool) {
+		for _, b := range l.closed[level] {
+			if numberOn(level+1, level, b.number) == number && !yield(b) {
+				return
+			}
+		}
+	}
+}
+
+// joinBuckets returns the sum of buckets as the bucket of a number.
+func joinBuckets(parts iter.Seq[bucket], number int64, cellsMax int) bucket {
+	var s summary
+	var columns [engine.ColumnsMax][]column
+	for b := range parts {
+		for at, of := range b.columns {
+			columns[at] = append(columns[at], of)
+		}
+	}
+	for at := range s {
+		join, of := newJoin(columns[at]), &s[at]
+		of.bound = min(doubtMax, join.bound)
+		for c := range join.cells {
+			c.doubt = min(doubtMax, c.doubt)
+			of.cells = append(of.cells, c)
+		}
+	}
+	s.cut(cellsMax)
+	return s.pack(number)
+}
+
+// bytes returns how much memory the lists take.
+func (l *lists) bytes() (total uint64) {
+	for i := range l.open.columns {
+		total += uint64(cap(l.open.columns[i].sets)) * setBytes
+	}
+	for _, closed := range l.closed {
+		for i := range closed {
+			total += uint64(cap(closed[i].packed)) + bucketBytes
+		}
+	}
+	return total
+}

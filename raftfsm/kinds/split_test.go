@@ -1,0 +1,511 @@
+package kinds
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"pgregory.net/rapid"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/cold"
+	"github.com/countd/countd/internal/wire"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/codec/codectest"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/spill"
+	"github.com/countd/countd/raftfsm/unread"
+)
+
+const (
+	splitWidth = 8 // columns of answers
+	splitIdle  = 3 * 24 * time.Hour
+)
+
+// splitOp writes one op for a machine, in which the key has a stamp of its own.
+type splitOp struct {
+	key   uint64
+	write func(w *raftfsm.RequestWriter, m raftfsm.Machine)
+}
+
+// splitWorld has an undivided shard, a replica of it with a disk, and, from the split on, the parts of two
+// replicas.
+type splitWorld struct {
+	kind      codec.Kind
+	now       time.Time
+	undivided raftfsm.Machine
+	onDisk    raftfsm.Machine // has packed rows, rows and bodies on disk
+	store     *cold.Store
+	split     *raftfsm.Split
+	parts     []raftfsm.Machine // of onDisk
+	again     []raftfsm.Machine // of a machine that a snapshot restored
+	learned   map[stampOf]uint64
+}
+
+// stampOf names a feed of a machine.
+type stampOf struct {
+	machine raftfsm.Machine
+	user    uint64
+}
+
+func newSplitWorld(t rapid.TB, kind codec.Kind) *splitWorld {
+	w := &splitWorld{kind: kind, now: time.UnixMilli(20_000 * 24 * time.Hour.Milliseconds()), undivided: All.New(kind, raftfsm.Places{}), learned: map[stampOf]uint64{}}
+	var err error
+	if w.store, err = cold.Open(cold.Config{Dir: "cold", FS: vfs.NewMem(), Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { panic(err) }}); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := w.store.Group(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.onDisk = All.New(kind, raftfsm.Places{Cold: rows, Bodies: spill.Place{Store: w.store, Group: 1}})
+	w.begin(t, w.machines()...)
+	return w
+}
+
+func (w *splitWorld) close(t rapid.TB) {
+	w.onDisk.Close()
+	if err := w.store.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// entry applies ops to a machine.
+func (w *splitWorld) entry(t rapid.TB, m raftfsm.Machine, ops ...splitOp) *raftfsm.Result {
+	var req raftfsm.RequestWriter
+	req.Reset(nil, m.Route(), &dedup.RequestID{})
+	for _, op := range ops {
+		op.write(&req, m)
+	}
+	data := dedup.AppendClock(codec.BeginEntry(nil, w.kind, splitWidth), w.now, testLimits)
+	r, ok := m.Apply(codectest.Next(m, codec.AppendChecksum(append(data, req.Section()...)))).(*raftfsm.Result)
+	if !ok || r.Outcome(0) != dedup.Applied {
+		t.Fatalf("%s: %v", m.Route(), m.Stuck())
+	}
+	return r
+}
+
+// answer returns all that a result says of an op.
+func answer(r *raftfsm.Result, op int) string {
+	s := fmt.Sprint(r.Rows[op*splitWidth:(op+1)*splitWidth], slices.Contains(r.Changed, op))
+	for _, o := range r.Overflows {
+		if o.Op == op {
+			s += fmt.Sprint(" refused ", o.Column)
+		}
+	}
+	for _, c := range r.Cuts {
+		if c.Op == op {
+			s += fmt.Sprint(" cut ", c.Column, c.Added)
+		}
+	}
+	return s
+}
+
+// begin applies the entries with which a log begins, before the first op.
+func (w *splitWorld) begin(t rapid.TB, machines ...raftfsm.Machine) {
+	for _, m := range machines {
+		w.entry(t, m)
+		w.entry(t, m)
+	}
+}
+
+// apply applies ops to the undivided shard, and to its replica or the parts. All answers must be equal.
+func (w *splitWorld) apply(t rapid.TB, ops ...splitOp) {
+	want := w.entry(t, w.undivided, ops...)
+	if w.split == nil {
+		got := w.entry(t, w.onDisk, ops...)
+		for i := range ops {
+			if answer(got, i) != answer(want, i) {
+				t.Fatalf("op %d on key %d: %s, want %s", i, ops[i].key, answer(got, i), answer(want, i))
+			}
+		}
+		return
+	}
+	for part := range w.parts {
+		var mine []splitOp
+		var at []int
+		for i, op := range ops {
+			if w.split.PartOf(op.key) == part {
+				mine, at = append(mine, op), append(at, i)
+			}
+		}
+		for _, m := range []raftfsm.Machine{w.parts[part], w.again[part]} {
+			got := w.entry(t, m, mine...)
+			for i := range mine {
+				if answer(got, i) != answer(want, at[i]) {
+					t.Fatalf("op %d on key %d of %s: %s, want %s", at[i], mine[i].key, m.Route(), answer(got, i), answer(want, at[i]))
+				}
+			}
+		}
+	}
+}
+
+// machines returns all machines that are in use.
+func (w *splitWorld) machines() []raftfsm.Machine {
+	if w.split == nil {
+		return []raftfsm.Machine{w.undivided, w.onDisk}
+	}
+	return slices.Concat([]raftfsm.Machine{w.undivided}, w.parts, w.again)
+}
+
+// tier moves rows and bodies of the replica out of memory, or packs them.
+func (w *splitWorld) tier(t rapid.TB) {
+	all := func(_, _ uint64) bool { return true }
+	if c, is := w.onDisk.(*counters.Machine); is {
+		c.Watch(all)
+		idle := c.Watch(all)
+		if _, err := c.FreezeSome(idle, max(1, idle.Segments()/2)); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			for next, more := uint64(0), true; more; {
+				_, next, more, _ = c.Seal(next, all)
+			}
+		}
+	}
+	if bodies := w.onDisk.Bodies(); bodies != nil {
+		if _, err := bodies.Spill(0, math.MaxInt64, func() bool { return true }); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// divide splits the replica with a disk, and a machine that a snapshot of the undivided shard restored.
+func (w *splitWorld) divide(t rapid.TB, parts int, partOf func(key uint64) int) {
+	before := w.undivided.State()
+	from := All.New(w.kind, raftfsm.Places{})
+	from.SetRoute(w.onDisk.Route())
+	if err := codectest.Restore(from, codectest.Persisted(t, w.undivided)); err != nil {
+		t.Fatal(err)
+	}
+	clear(w.learned)
+	w.split = &raftfsm.Split{Index: before.Index + 1, PartOf: partOf}
+	for i := range parts {
+		w.split.Routes = append(w.split.Routes, codec.Route{Modulus: uint32(parts), Residue: uint32(i)})
+	}
+	open, err := w.onDisk.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Release()
+	for m, to := range map[raftfsm.Machine]*[]raftfsm.Machine{w.onDisk: &w.parts, from: &w.again} {
+		*to = []raftfsm.Machine{m}
+		for range parts - 1 {
+			*to = append(*to, All.New(w.kind, raftfsm.Places{}))
+		}
+		if err := m.Split(w.split, (*to)[1:]); err != nil {
+			t.Fatal(err)
+		}
+		w.begin(t, (*to)[1:]...)
+	}
+	sum := engine.Stats{}
+	digest := uint64(0)
+	for i, part := range w.parts {
+		s := part.State()
+		digest += s.Digest
+		sum.Rows += s.Rows
+		if part.Route() != w.split.Routes[i] || s.ColdRows+s.SealedRows != 0 {
+			t.Fatalf("part %d is of %s: %+v", i, part.Route(), s)
+		}
+		if u, is := part.(*unread.Machine); is && u.Sweep() != w.undivided.(*unread.Machine).Sweep() {
+			t.Fatalf("part %d sweeps from %+v", i, u.Sweep())
+		}
+	}
+	if digest != before.Digest || sum.Rows != before.Rows {
+		t.Fatalf("the parts have %d rows, digest %x, the shard %d, %x", sum.Rows, digest, before.Rows, before.Digest)
+	}
+	var s codectest.Sink
+	if err := open.Persist(&s); err != nil {
+		t.Fatal(err)
+	}
+	w.check(t)
+}
+
+// stored is what a snapshot has under a key.
+type stored struct {
+	key  uint64
+	what string
+}
+
+// visited returns the contents of a machine, as a reader of its snapshot sees them.
+func visited(t rapid.TB, kind codec.Kind, m raftfsm.Machine) map[stored]string {
+	all := map[stored]string{}
+	_, err := All.VisitSnapshot(bytes.NewReader(codectest.Persisted(t, m)), kind, m.Route(), raftfsm.SnapshotVisitor{
+		Rows: func(table raftfsm.Table, p *engine.Page) error {
+			for i, id := range p.IDs {
+				row := append(slices.Clone(p.Row(i)), make([]int64, engine.ColumnsMax-p.Width)...)
+				all[stored{id, fmt.Sprint("table ", table)}] = fmt.Sprint(row)
+			}
+			return nil
+		},
+		Body: func(key uint64, body any) error {
+			switch b := body.(type) {
+			case *counters.Outbox:
+				all[stored{key, "outbox"}] = fmt.Sprint(*b)
+			case *feed.Feed:
+				all[stored{key, "feed"}] = fmt.Sprint(*b)
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// check compares each part with the undivided shard without the keys of the other parts, and with the same part of
+// the other replica.
+func (w *splitWorld) check(t rapid.TB) {
+	whole := visited(t, w.kind, w.undivided)
+	digest := uint64(0)
+	for i, part := range w.parts {
+		want := maps.Clone(whole)
+		maps.DeleteFunc(want, func(s stored, _ string) bool { return w.split.PartOf(s.key) != i })
+		if got := visited(t, w.kind, part); !maps.Equal(got, want) {
+			t.Fatalf("part %d has %v, want %v", i, got, want)
+		}
+		if !bytes.Equal(codectest.Persisted(t, part), codectest.Persisted(t, w.again[i])) || part.State().Digest != w.again[i].State().Digest {
+			t.Fatalf("part %d of two equal replicas differs", i)
+		}
+		digest += part.State().Digest
+		for _, table := range []raftfsm.Table{0, 1} {
+			if rows := part.TableOf(table); rows != nil {
+				if err := codectest.CheckTable(rows); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	if digest != w.undivided.State().Digest {
+		t.Fatalf("the digests add up to %x, want %x", digest, w.undivided.State().Digest)
+	}
+}
+
+// learn makes proposers learn the stamps of feeds. All that they learned before a split is of no use.
+func (w *splitWorld) learn(t *rapid.T) {
+	for _, user := range splitKeys {
+		for _, m := range w.machines() {
+			if f, is := m.(*feed.Machine); is {
+				_, stamp, err := f.Fetch(t.Context(), nil, user)
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.learned[stampOf{m, user}] = stamp
+			}
+		}
+	}
+}
+
+// splitKeys are the keys of ops. It is read only.
+var splitKeys = []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1 << 32, 1<<64 - 2, math.MaxUint64}
+
+// draw draws an op on a key.
+func (w *splitWorld) draw(t *rapid.T) splitOp {
+	kind := w.kind
+	key := rapid.SampledFrom(splitKeys).Draw(t, "key")
+	column := rapid.Uint8Range(0, 5).Draw(t, "column")
+	value := rapid.OneOf(rapid.Int64Range(-3, 70_000), rapid.SampledFrom([]int64{0, math.MaxInt64, math.MinInt64})).Draw(t, "value")
+	row := func(kind engine.OpKind, value int64) splitOp {
+		op := engine.Op{ID: key, Kind: kind, Cells: []engine.Cell{{Column: column, Value: value}}}
+		if kind == engine.OpDelete {
+			op.Cells = nil
+		}
+		return splitOp{key, func(w *raftfsm.RequestWriter, _ raftfsm.Machine) { counters.Ops{op}.AppendTo(w, key, 0) }}
+	}
+	if kind == codec.KindFeed {
+		return w.drawFeedOp(t, key)
+	}
+	which := rapid.IntRange(0, 9).Draw(t, "op")
+	switch {
+	case which < 3:
+		return row(engine.OpAdd, value)
+	case which == 3:
+		return row(engine.OpSet, value)
+	case which == 4:
+		return row(engine.OpDelete, 0)
+	case kind == codec.KindCounters:
+		op := counters.PostOp{Kind: counters.Publish, ID: rapid.Uint64Range(0, 20).Draw(t, "id"), Limits: counters.OutboxLimits{Posts: 4}}
+		if which == 5 {
+			op = counters.PostOp{Kind: counters.Unpublish, ID: op.ID}
+		}
+		return splitOp{key, func(w *raftfsm.RequestWriter, _ raftfsm.Machine) {
+			counters.OutboxOps{{Author: key, PostOp: op}}.AppendTo(w, key, 0)
+		}}
+	case which == 5:
+		return row(engine.OpTake, max(0, value))
+	}
+	move := rapid.SampledFrom([]engine.OpKind{unread.Raise, unread.Begin}).Draw(t, "move")
+	op := engine.Op{ID: key, Kind: move, Cells: []engine.Cell{{Column: column + 1, Value: max(1, value)}}}
+	return splitOp{key, func(w *raftfsm.RequestWriter, _ raftfsm.Machine) { unread.CursorOps{op}.AppendTo(w, key, 0) }}
+}
+
+// drawFeedOp draws an op on a feed. Its proposer has learned the stamp from the machine that it writes to, perhaps
+// before other ops, or proposes the oldest.
+func (w *splitWorld) drawFeedOp(t *rapid.T, user uint64) splitOp {
+	op := feed.Op{User: user, Kind: rapid.SampledFrom([]feed.OpKind{feed.Reset, feed.Follow, feed.Unfollow, feed.Read, feed.PutGroup, feed.DropGroup}).Draw(t, "kind")}
+	if op.Kind.OfGroup() {
+		op.Group = rapid.SampledFrom([]string{"a", "b"}).Draw(t, "group")
+	}
+	if op.Kind != feed.DropGroup {
+		ids := rapid.SliceOfNDistinct(rapid.Uint64Range(0, 9), 0, 5, rapid.ID[uint64]).Draw(t, "followees")
+		slices.Sort(ids)
+		for _, id := range ids {
+			f := feed.Followee{ID: id}
+			if !op.Kind.OfGroup() {
+				f.Posts = rapid.Int64Range(-2, 300).Draw(t, "posts")
+			}
+			op.Followees = append(op.Followees, f)
+		}
+	}
+	read := rapid.Bool().Draw(t, "posts were read")
+	return splitOp{user, func(req *raftfsm.RequestWriter, m raftfsm.Machine) {
+		op := op
+		if read && !op.Kind.OfGroup() {
+			op.Since = max(1, w.learned[stampOf{m, user}])
+		}
+		feed.Ops{op}.AppendTo(req, user, 0)
+	}}
+}
+
+// sweep drops idle cursors of a machine until the round ends, or only in some steps.
+func (w *splitWorld) sweep(t rapid.TB, m raftfsm.Machine, steps int) {
+	u, is := m.(*unread.Machine)
+	for step := 0; is && step < steps && u.Sweep().Due(w.now, splitIdle); step++ {
+		w.entry(t, m, splitOp{0, func(req *raftfsm.RequestWriter, _ raftfsm.Machine) { unread.AppendSweep(req, splitIdle, 2) }})
+	}
+}
+
+// A shard that splits and then applies ops equals a shard that applies the ops and then leaves out the keys of
+// other parts:
+//
+//  1. Each op has the same answer.
+//  2. The rows, cursors, outboxes and feeds of a part are those of its keys. The digests add up.
+//  3. Two replicas have parts of equal bytes, whether their rows are packed or on disk, and whether a
+//     snapshot restored them.
+//  4. A snapshot that is written after the split, but was taken before it, is whole.
+func TestSplitThenApply(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []codec.Kind{codec.KindCounters, codec.KindUnread, codec.KindFeed} {
+		t.Run(kind.String(), func(t *testing.T) {
+			t.Parallel()
+			rapid.Check(t, func(t *rapid.T) {
+				w := newSplitWorld(t, kind)
+				defer w.close(t)
+				write := func(t *rapid.T) {
+					ops := make([]splitOp, rapid.IntRange(1, 6).Draw(t, "ops"))
+					for i := range ops {
+						ops[i] = w.draw(t)
+					}
+					w.apply(t, ops...)
+				}
+				days := func(t *rapid.T) {
+					w.now = w.now.Add(time.Duration(rapid.IntRange(1, 80).Draw(t, "hours")) * time.Hour)
+					for _, m := range w.machines() {
+						w.sweep(t, m, math.MaxInt)
+					}
+				}
+				for range rapid.IntRange(0, 25).Draw(t, "steps before") {
+					switch rapid.IntRange(0, 9).Draw(t, "step") {
+					case 0:
+						w.tier(t)
+					case 1:
+						days(t)
+					case 2:
+						w.learn(t)
+					default:
+						write(t)
+					}
+				}
+				if rapid.Bool().Draw(t, "the split meets a sweep") {
+					w.now = w.now.Add(splitIdle + 48*time.Hour)
+					w.sweep(t, w.undivided, 1)
+					w.sweep(t, w.onDisk, 1)
+				}
+				parts := rapid.IntRange(2, 5).Draw(t, "parts")
+				partOf := func(key uint64) int { return int(key % uint64(parts)) }
+				if rapid.Bool().Draw(t, "by hash") {
+					partOf = func(key uint64) int { return int(wire.Mix(key) % uint64(parts)) }
+				}
+				w.divide(t, parts, partOf)
+				for _, m := range w.machines() {
+					w.sweep(t, m, math.MaxInt)
+				}
+				for range rapid.IntRange(0, 25).Draw(t, "steps after") {
+					switch rapid.IntRange(0, 9).Draw(t, "step") {
+					case 0:
+						days(t)
+					case 1, 2:
+						w.learn(t)
+					default:
+						write(t)
+					}
+				}
+				w.check(t)
+			})
+		})
+	}
+}
+
+// Shards with several segments split alike, whatever is packed and on disk, and written since.
+func TestSplitOfManyRows(t *testing.T) {
+	t.Parallel()
+	w := newSplitWorld(t, codec.KindCounters)
+	defer w.close(t)
+	add := func(from, to, step uint64) {
+		var ops []splitOp
+		for key := from; key < to; key += step {
+			op := engine.Op{ID: key * 977, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: uint8(key % 6), Value: 1 + int64(key%300)}}}
+			ops = append(ops, splitOp{op.ID, func(w *raftfsm.RequestWriter, _ raftfsm.Machine) { counters.Ops{op}.AppendTo(w, op.ID, 0) }})
+		}
+		w.apply(t, ops...)
+	}
+	for from := uint64(0); from < 60_000; from += 20_000 {
+		add(from, from+20_000, 1)
+	}
+	w.tier(t)
+	if s := w.onDisk.State(); s.ColdRows == 0 || s.SealedRows == 0 {
+		t.Fatalf("rows are neither packed nor on disk: %+v", s)
+	}
+	add(0, 70_000, 61)
+	w.divide(t, 3, func(key uint64) int { return int(key % 3) })
+	add(0, 80_000, 37)
+	w.check(t)
+}
+
+// A shard that cannot read a body on disk stays whole. A board never splits.
+func TestSplitThatFails(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []codec.Kind{codec.KindCounters, codec.KindFeed, codec.KindBoard} {
+		w := newSplitWorld(t, kind)
+		switch kind {
+		case codec.KindCounters:
+			op := counters.OutboxOp{Author: 1, PostOp: counters.PostOp{Kind: counters.PutOutbox, Outbox: counters.Outbox{IDs: []uint64{9000, 8000, 7000, 6000, 5000, 4000, 3000, 2000}}}}
+			w.entry(t, w.onDisk, splitOp{1, func(w *raftfsm.RequestWriter, _ raftfsm.Machine) { counters.OutboxOps{op}.AppendTo(w, 1, 0) }})
+		default:
+			w.entry(t, w.onDisk, splitOp{1, func(w *raftfsm.RequestWriter, _ raftfsm.Machine) { goldenRequest(kind, w) }})
+		}
+		want := raftfsm.ErrUndivided
+		if bodies := w.onDisk.Bodies(); bodies != nil {
+			w.tier(t)
+			bodies.Current().Dispose()
+			want = spill.ErrLost
+		}
+		before := w.onDisk.State()
+		err := w.onDisk.Split(&raftfsm.Split{Routes: make([]codec.Route, 2), PartOf: func(uint64) int { return 1 }}, []raftfsm.Machine{All.New(kind, raftfsm.Places{})})
+		if !errors.Is(err, want) || w.onDisk.State() != before || w.onDisk.Route() != codectest.Whole {
+			t.Errorf("%s: %v, %+v, was %+v", kind, err, w.onDisk.State(), before)
+		}
+		w.close(t)
+	}
+}

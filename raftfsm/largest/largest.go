@@ -1,0 +1,285 @@
+// Package largest owns the lists of the largest counts of a table, exactly, at the cost of their rows.
+//
+// A list has candidates: all rows whose count in a column is before a place (see engine.Place), and perhaps some
+// others. A query reads the counts of the candidates. The first query of a column scans the table once, in a
+// goroutine of its own, which takes at most half a core. From then on the table reports each row that moves up before the
+// place, so nothing is scanned again while enough candidates keep their place. If too many fall, the next query scans.
+//
+// Why no row is missed: the list moves its place first, and reads counts afterwards. A row that was before the place when
+// the scan read it is a candidate. A row that moves up before the place later is reported, whether or not the scan has read
+// it. A candidate is dropped only if its count, read after the place has moved, is not before it.
+//
+// The lists are in memory, differ between replicas, and end with their table. They never change a row.
+//
+// Invariant: each row before the place of a list is one of its candidates or a waiting rise of its table.
+package largest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+)
+
+const (
+	// LimitMax bounds the rows of an answer.
+	LimitMax = 1000
+	// keep is how many candidates a list keeps when it drops some. Those above LimitMax may fall before the
+	// table must be scanned again.
+	keep = 1500
+	// hold is the number of candidates from which a list drops some.
+	hold = 2 * keep
+)
+
+// Lists are the lists of one table, by column.
+type Lists struct {
+	table *engine.Table
+	scans sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		closed  bool
+		columns [engine.ColumnsMax]*list
+	}
+}
+
+// list is the list of one column.
+type list struct {
+	column uint8
+	read   atomic.Uint64 // rows that the scan has read
+	done   chan struct{} // closed when the scan has ended
+	err    error         // why it failed; read after done
+
+	// Lists.mu guards these.
+	place engine.Place     // where the candidates end
+	known map[uint64]int64 // the candidates with a count that they had at some time
+	risen map[uint64]bool  // candidates that rose while trim reads counts; nil while it does not
+}
+
+// New returns the lists of a table.
+func New(table *engine.Table) *Lists { return &Lists{table: table} }
+
+// Close ends the scans and waits for them.
+func (l *Lists) Close() {
+	l.mu.Lock()
+	l.mu.closed = true
+	l.mu.Unlock()
+	l.scans.Wait()
+}
+
+// ScanningError is returned by Top if a scan did not end in time. Read is how many rows it has read.
+type ScanningError struct{ Read uint64 }
+
+func (e *ScanningError) Error() string {
+	return fmt.Sprintf("the largest counts are being read: %d rows so far", e.Read)
+}
+
+// Top returns the largest counts of a column in order, but none below 1. Each is of a moment during the call.
+func (l *Lists) Top(column uint8, limit int, deadline time.Time) ([]engine.Place, error) {
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	for {
+		of, scanned := l.list(column)
+		if !scanned {
+			select {
+			case <-of.done:
+				if of.err != nil && !errors.Is(of.err, errAgain) {
+					return nil, of.err
+				}
+				continue
+			case <-timer.C:
+				return nil, &ScanningError{of.read.Load()}
+			}
+		}
+		rows, enough, err := l.top(of, limit, deadline)
+		if err != nil || enough {
+			return rows, err
+		}
+	}
+}
+
+// list returns the list of a column, and whether it is scanned. It starts the scan if there is no list.
+func (l *Lists) list(column uint8) (of *list, scanned bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.takeRisesLocked()
+	if of = l.mu.columns[column]; of == nil {
+		of = &list{column: column, done: make(chan struct{}), known: map[uint64]int64{}}
+		if l.mu.closed {
+			of.err = errClosed
+			close(of.done)
+			return of, false
+		}
+		l.mu.columns[column] = of
+		l.scans.Go(func() { l.scan(of) })
+	}
+	select {
+	case <-of.done:
+		return of, of.err == nil
+	default:
+		return of, false
+	}
+}
+
+var (
+	errClosed = errors.New("the table was replaced")
+	// errAgain ends a scan whose table has forgotten rises.
+	errAgain = errors.New("the scan must begin again")
+)
+
+// takeRisesLocked makes rows that moved up candidates. If the table has forgotten rises, it drops all lists.
+func (l *Lists) takeRisesLocked() {
+	rises, whole := l.table.Rises.Take(nil)
+	if !whole {
+		clear(l.mu.columns[:])
+		return
+	}
+	for _, r := range rises {
+		if of := l.mu.columns[r.Column]; of != nil {
+			of.known[r.ID] = of.place.Count
+			if of.risen != nil {
+				of.risen[r.ID] = true
+			}
+		}
+	}
+}
+
+// top reads the counts of the candidates. If too few of them are before the list's place, enough is false, and
+// the list is dropped.
+func (l *Lists) top(of *list, limit int, deadline time.Time) (rows []engine.Place, enough bool, err error) {
+	l.mu.Lock()
+	place, ids := of.place, make([]uint64, 0, len(of.known))
+	for id := range of.known {
+		ids = append(ids, id)
+	}
+	l.mu.Unlock()
+	rows, err = l.counts(of.column, ids, deadline)
+	if err != nil {
+		return nil, false, err
+	}
+	slices.SortFunc(rows, engine.Place.Compare)
+	n := 0
+	for n < len(rows) && rows[n].Before(place) {
+		n++
+	}
+	if n < limit && place != (engine.Place{}) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.mu.columns[of.column] == of {
+			l.mu.columns[of.column] = nil
+		}
+		return nil, false, nil
+	}
+	if len(rows) > hold {
+		l.mu.Lock()
+		for _, r := range rows {
+			of.known[r.ID] = r.Count
+		}
+		l.mu.Unlock()
+		err = l.trim(of, deadline)
+	}
+	return rows[:min(n, limit)], true, err
+}
+
+// counts reads the counts of rows in one column, from disk too.
+func (l *Lists) counts(column uint8, ids []uint64, deadline time.Time) ([]engine.Place, error) {
+	width := int(column) + 1
+	rows, words := make([]engine.Place, len(ids)), make([]int64, len(ids)*width)
+	missing := l.table.GetMany(ids, width, words, nil)
+	err := raftfsm.EachRead(len(missing), deadline, func(ctx context.Context, i int) error {
+		at := missing[i]
+		return l.table.ReadCold(ctx, ids[at], words[at*width:(at+1)*width])
+	})
+	for i, id := range ids {
+		rows[i] = engine.Place{Count: words[i*width+int(column)], ID: id}
+	}
+	return rows, err
+}
+
+// trim moves the list's place so that about keep candidates are before it, and drops the others.
+func (l *Lists) trim(of *list, deadline time.Time) error {
+	l.mu.Lock()
+	if of.risen != nil || len(of.known) <= keep {
+		l.mu.Unlock()
+		return nil
+	}
+	rows := make([]engine.Place, 0, len(of.known))
+	for id, count := range of.known {
+		rows = append(rows, engine.Place{Count: count, ID: id})
+	}
+	slices.SortFunc(rows, engine.Place.Compare)
+	of.risen = map[uint64]bool{}
+	if rows[keep].Before(of.place) { // a place never moves back: rows after it are no candidates
+		of.place = rows[keep]
+		l.table.Rises.Watch(of.column, of.place) // before the counts below are read
+	}
+	var ids []uint64
+	for _, r := range rows {
+		if !r.Before(of.place) {
+			ids = append(ids, r.ID)
+		}
+	}
+	l.mu.Unlock()
+	rows, err := l.counts(of.column, ids, deadline)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range rows {
+		if of.known[r.ID] = r.Count; err == nil && !r.Before(of.place) && !of.risen[r.ID] {
+			delete(of.known, r.ID)
+		}
+	}
+	of.risen = nil
+	return err
+}
+
+// scan reads the whole table. It rests as long as it works.
+func (l *Lists) scan(of *list) {
+	defer close(of.done)
+	l.table.Rises.Watch(of.column, engine.Place{}) // all counts above 0
+	began, failed := time.Now(), error(nil)
+	err := l.table.Scan(0, int(of.column)+1, func(page *engine.Page) bool {
+		failed = l.scanned(of, page)
+		time.Sleep(time.Since(began))
+		began = time.Now()
+		return failed == nil
+	})
+	if err == nil {
+		err = failed
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if of.err = err; err != nil && l.mu.columns[of.column] == of {
+		l.mu.columns[of.column] = nil
+	}
+}
+
+// scanned adds the rows of a page.
+func (l *Lists) scanned(of *list, page *engine.Page) error {
+	of.read.Add(uint64(len(page.IDs)))
+	l.mu.Lock()
+	l.takeRisesLocked()
+	if l.mu.closed || l.mu.columns[of.column] != of {
+		defer l.mu.Unlock()
+		if l.mu.closed {
+			return errClosed
+		}
+		return errAgain
+	}
+	for i, id := range page.IDs {
+		if count := page.Row(i)[of.column]; (engine.Place{Count: count, ID: id}).Before(of.place) {
+			of.known[id] = count
+		}
+	}
+	full := len(of.known) > hold
+	l.mu.Unlock()
+	if !full {
+		return nil
+	}
+	return l.trim(of, time.Now().Add(raftfsm.DiskReadMax))
+}

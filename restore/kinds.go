@@ -1,0 +1,174 @@
+package restore
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/engine/members"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/feed"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/unread"
+	"github.com/countd/countd/shard/errs"
+)
+
+// This file restores everything but counts and positions.
+
+// clear deletes everything in a shard of feeds or the board, and begins the restore. Without force
+// it returns ErrNotEmpty if the shard has rows.
+func (r *restore) clear(force bool) error {
+	led, err := r.leader()
+	if err != nil {
+		return err
+	}
+	if led.Rows > 0 && !force {
+		return r.notEmpty()
+	}
+	if r.kind == codec.KindBoard {
+		return r.begin(&unread.BoardOp{Kind: unread.Clear})
+	}
+	return r.begin(feed.Ops{{Kind: feed.Clear, User: r.route.LeastID(r.shard)}})
+}
+
+// cursors adds rows of cursors to the next writes. A backup that copied the board first may have
+// cursors beyond the restored board. Those move back to the board's end, so that they hide no
+// later notice or firing. A cursor of a channel or dot that the board lacks is omitted, because
+// another channel or dot may get its number.
+func (r *restore) cursors(p *engine.Page) error {
+	if r.end == nil {
+		var q unread.BoardQuery
+		ks := r.node.Keyspace(kinds.KeyspaceBoard)
+		if ks == nil {
+			return fmt.Errorf("%w: keyspace %s is being created", errs.ErrNoLeader, kinds.KeyspaceBoard)
+		}
+		if err := r.read(ks, &q); err != nil {
+			return err
+		}
+		end := q.View.CursorsEnd()
+		r.end = &end
+	}
+	for i, key := range p.IDs {
+		r.setBack(key, p.Row(i))
+	}
+	return r.page(unread.Cursors, p)
+}
+
+// setBack bounds a row of cursors by the board, and updates r.changed.
+func (r *restore) setBack(key uint64, row []int64) {
+	was, moved := unread.CursorsDigest(key, row), uint64(0)
+	for column, at := range row {
+		if at > r.end[column] {
+			row[column] = r.end[column]
+			moved++
+		}
+	}
+	if moved == 0 {
+		return
+	}
+	r.changed.SetBack += moved
+	r.changed.Digest += unread.CursorsDigest(key, row) - was
+	if !slices.ContainsFunc(row, func(at int64) bool { return at != 0 }) {
+		r.changed.Rows--
+	}
+}
+
+// body adds a feed, an outbox or the board to the next writes.
+func (r *restore) body(key uint64, body any) error {
+	switch body := body.(type) {
+	case *feed.Feed:
+		return r.feed(key, body)
+	case *counters.Outbox:
+		return r.outbox(key, body)
+	case *unread.BoardView:
+		return r.board(body)
+	}
+	return fmt.Errorf("a %T cannot be restored", body)
+}
+
+// feed adds one user's feed to the next writes.
+func (r *restore) feed(key uint64, of *feed.Feed) error {
+	id, err := r.idOf(key)
+	if err != nil {
+		return err
+	}
+	ops, err := opsOf[feed.Ops](r)
+	if err != nil {
+		return err
+	}
+	add := func(op feed.Op) {
+		*ops = append(*ops, op)
+		r.next.ids += len(op.Followees)
+	}
+	add(feed.Op{Kind: feed.Reset, User: id, Followees: slices.Clone(of.Followees)})
+	for _, g := range of.Groups {
+		op := feed.Op{Kind: feed.PutGroup, User: id, Group: g.Name}
+		for _, id := range g.Followees {
+			op.Followees = append(op.Followees, feed.Followee{ID: id})
+		}
+		add(op)
+	}
+	return r.added()
+}
+
+// outbox adds one author's outbox to the next writes. In the snapshot, rows precede outboxes.
+func (r *restore) outbox(key uint64, box *counters.Outbox) error {
+	id, err := r.idOf(key)
+	if err != nil {
+		return err
+	}
+	ops, err := opsOf[counters.OutboxOps](r)
+	if err != nil {
+		return err
+	}
+	put := counters.Outbox{IDs: slices.Clone(box.IDs), Trimmed: box.Trimmed}
+	*ops = append(*ops, counters.OutboxOp{Author: id, PostOp: counters.PostOp{Kind: counters.PutOutbox, Outbox: put}})
+	r.next.ids += len(box.IDs)
+	return r.added()
+}
+
+// member adds a member of the snapshot, with the time at which it joined, to the next writes. It
+// changes no count, because the row has the restored count.
+func (r *restore) member(p members.Pair, at members.Stamp) error {
+	var was, is members.State
+	was.Add(p, at)
+	column := p.Column
+	if int(column) >= len(r.places) {
+		return r.hasColumn(p.Row, int(column))
+	}
+	place := r.places[column]
+	if p.Column = uint8(place); place != leftOut {
+		is.Add(p, at)
+	}
+	r.changed.Digest += is.Digest - was.Digest
+	if place == leftOut {
+		return nil
+	}
+	id, err := r.idOf(p.Row)
+	if err != nil {
+		return err
+	}
+	return r.add(rows.Counts, engine.Copy(id, p.Column, p.Member, uint64(at)))
+}
+
+// board writes all channels and dots, one after the other, because they are few.
+func (r *restore) board(view *unread.BoardView) error {
+	for name, c := range view.Channels {
+		if err := r.putBoard(&unread.BoardOp{Kind: unread.PutChannel, Name: name, Channel: &c}); err != nil {
+			return err
+		}
+	}
+	for name, d := range view.Dots {
+		if err := r.putBoard(&unread.BoardOp{Kind: unread.PutDot, Name: name, Dot: &d}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *restore) putBoard(op *unread.BoardOp) error {
+	r.next.ops = op
+	return r.flush()
+}

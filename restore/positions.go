@@ -1,0 +1,95 @@
+package restore
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard"
+)
+
+// takesPositions reports whether the shard can have positions of sources. Such a shard stores its
+// rows in tables.
+func (r *restore) takesPositions() bool {
+	return r.kind == codec.KindCounters || r.kind == codec.KindUnread
+}
+
+// closePositions makes the shard refuse all sections of sources until openPositions. Otherwise the
+// restore could overwrite a part of a section's effects. A failed restore leaves the shard closed.
+func (r *restore) closePositions() error {
+	r.closed = true
+	return r.setPositions(dedup.RestoredPositions{Closed: true})
+}
+
+// openPositions sets the positions to the result of PositionsAfter, which opens the shard for
+// sources.
+func (r *restore) openPositions() error {
+	if !r.closed {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
+	defer cancel()
+	// After CatchUp, the catalog has every source that began in this shard before the shard was
+	// closed.
+	if err := r.node.CatchUp(ctx); err != nil {
+		return fmt.Errorf("cannot read which sources there are: %w", err)
+	}
+	return r.setPositions(dedup.RestoredPositions{All: PositionsAfter(r.node.Catalog(), r.positions)})
+}
+
+// PositionsAfter returns the positions of a shard, ascending, after a restore of a snapshot with
+// these positions. A partition that the snapshot lacks, or that had a seek since, begins at the
+// position of originOf, which usually is its recorded start. Deleted sources get no positions.
+func PositionsAfter(view *catalog.View, snapshot []dedup.PositionRecord) (all []dedup.PositionRecord) {
+	known := make(map[dedup.PositionKey]dedup.Checkpoint, len(snapshot))
+	for _, p := range snapshot {
+		known[p.PositionKey] = p.Checkpoint
+	}
+	for _, source := range view.Sources {
+		for _, partition := range slices.Sorted(maps.Keys(source.Partitions)) {
+			p, key := source.Partitions[partition], dedup.PositionKey{Source: source.Number, Partition: partition}
+			at, there := known[key]
+			if !there || at.Epoch < p.Since() || at.Epoch > p.Epoch {
+				at = originOf(source, partition, known)
+			}
+			at.Epoch = p.Epoch
+			all = append(all, dedup.PositionRecord{PositionKey: key, Checkpoint: at})
+		}
+	}
+	slices.SortFunc(all, func(a, b dedup.PositionRecord) int { return a.Compare(b.PositionKey) })
+	return all
+}
+
+// originOf returns the position of a partition that the snapshot lacks. If the source was restored
+// from a backup and had no seek since, it is the position in that backup. Otherwise it is the
+// recorded start.
+func originOf(source catalog.Source, partition uint32, known map[dedup.PositionKey]dedup.Checkpoint) dedup.Checkpoint {
+	p := source.Partitions[partition]
+	at, there := known[dedup.PositionKey{Source: source.Origin, Partition: partition}]
+	if there && source.Origin != 0 && p.Origin != 0 && p.Since() == 1 && at.Epoch >= p.Origin {
+		return at
+	}
+	return dedup.Checkpoint{At: p.Start}
+}
+
+// setPositions writes the shard's positions. All earlier writes must have ended.
+func (r *restore) setPositions(p dedup.RestoredPositions) error {
+	r.seq++
+	id := dedup.ByRestorePositions(r.seq, p)
+	if err := r.repeat(func(deadline time.Time) error {
+		w := &shard.Write{ID: id, Sections: make([]*dedup.RequestID, r.keyspace.Shards), Deadline: deadline}
+		w.Sections[r.shard] = &id
+		if err := r.node.Write(r.keyspace, w); err != nil {
+			return err
+		}
+		return w.Answers[r.shard].Err
+	}); err != nil {
+		return fmt.Errorf("cannot set the positions of sources: %w", err)
+	}
+	return nil
+}

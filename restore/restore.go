@@ -1,0 +1,458 @@
+// Package restore owns the restore of a shard: it writes the rows of a snapshot into the shard,
+// through the shard's log. Each write has a number, and a repeat of the write has the same number.
+//
+// It never accesses a replica directly, but writes and reads through the node that leads the
+// shard.
+//
+// Invariant: once a restore has begun, the shard applies no write of an earlier restore. The shard
+// applies no section of a source until it has all restored rows.
+package restore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/codec"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/unread"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
+)
+
+const (
+	// restoreOpsMax bounds the rows of one write of a restore, as in requests of clients.
+	restoreOpsMax = 10_000
+	// restoreInFlightMax bounds the writes in flight. It keeps the group's log busy while the
+	// restore reads the next rows, but leaves most of the group's queue to other writes.
+	restoreInFlightMax = 4
+	// restoreTryTimeout bounds one try of a write. A try of unknown outcome may be repeated,
+	// because the repeat has the same number.
+	restoreTryTimeout = 10 * time.Second
+	// restoreWindow is the number of a producer's last requests that a shard remembers. After
+	// that many writes, the restore waits until all of them have ended.
+	restoreWindow = 64
+	// restoreAheadMax bounds how far ahead the clock of a node can have been during an earlier
+	// restore.
+	restoreAheadMax = 100 * 365 * 24 * time.Hour
+	// A write with restoreIDsMax followees or posts gets no further op.
+	restoreIDsMax = 20_000
+	// restoreReadTimeout bounds one read of the shard.
+	restoreReadTimeout = 30 * time.Second
+	// restoreScanRows is the number of rows that a restore reads at once. With all columns, they
+	// take some megabytes.
+	restoreScanRows = 4096
+)
+
+// ErrNotEmpty is returned by Shard for a shard that has rows, outboxes or members.
+var ErrNotEmpty = errors.New("the shard has rows, outboxes or members")
+
+// ErrBadSnapshot is returned by Shard for a stream that is not a complete snapshot of a shard of
+// that keyspace. Rows before the fault may have been written.
+var ErrBadSnapshot = errors.New("not a snapshot that this shard can take")
+
+// ErrRestoredOther is returned by Shard if the shard's digest differs from the snapshot's, because
+// of other writes to the shard meanwhile.
+var ErrRestoredOther = errors.New("the shard does not hold what was restored")
+
+// ErrOtherRestore is returned by Shard if another restore of the shard began later. The shard then
+// refuses the writes of this restore.
+var ErrOtherRestore = errors.New("another restore of the shard has begun")
+
+// Options are the options of Shard.
+type Options struct {
+	Force bool // first delete the shard's rows, outboxes and members
+	// Columns has the names of the snapshot's columns by number; "" for a dropped column, whose
+	// counts are omitted. Counts are written to the keyspace's columns of the same names. nil
+	// means that the snapshot has the keyspace's columns.
+	Columns []string
+}
+
+// Node is the part of a node that a restore needs. *shard.Node implements it.
+type Node interface {
+	// ShardOf returns the keyspace and the number of the shard of a group.
+	ShardOf(group uint32) (*shard.Keyspace, int, error)
+	Keyspace(name string) *shard.Keyspace
+	Write(ks *shard.Keyspace, w *shard.Write) error
+	Read(ks *shard.Keyspace, q raftfsm.Query, ids []uint64, opt *shard.ReadOptions) error
+	// Reports returns the reports of all nodes that answer, by node key.
+	Reports(ctx context.Context) map[string]shard.NodeReport
+	Catalog() *catalog.View
+	// CatchUp waits until Catalog has all changes acknowledged before the call.
+	CatchUp(ctx context.Context) error
+	// Stopping reports whether the node is closing.
+	Stopping() bool
+}
+
+// Shard writes the rows of a snapshot of shard.Node.OpenSnapshot into the shard of a group. It
+// writes them through the log like any write, so replicas and crashes need no special handling,
+// and a second run with Force completes an incomplete one. The shard must be empty, unless Force
+// deletes its rows first. Shard waits for leaders until ctx ends. Restore the board before the
+// shards of unread numbers, because the board bounds their cursors.
+//
+// The first write makes the shard forget all requests of clients, and the restore does not restore
+// them. So a repeat of any earlier request counts. This is necessary, because the restored rows
+// lack the requests since the backup, and do not show which requests these are.
+//
+// Each write has a number (dedup.ByRestore) that its repeats share. So a late copy of a write,
+// from this restore or an earlier one, changes nothing. The numbers count up from the time in
+// nanoseconds at which the restore began, so a later restore has greater numbers.
+//
+// Shard does not use raft's own Restore, which sets the leader's state before any other voter has
+// it. If that leader crashes and returns, it has entries that the others lack, and raft does not
+// remove them.
+func Shard(ctx context.Context, n Node, group uint32, stream io.Reader, o Options) (raftfsm.SnapshotFacts, error) {
+	ks, number, err := n.ShardOf(group)
+	if err != nil {
+		return raftfsm.SnapshotFacts{}, err
+	}
+	kind, _ := codec.KindOf(ks.Kind)
+	r := &restore{
+		node: n, ctx: ctx, keyspace: ks, group: group, shard: number, kind: kind, route: ks.Route(),
+		seq: uint64(time.Now().UnixNano()), slots: make(chan struct{}, restoreInFlightMax),
+	}
+	if r.places, err = placesOf(ks, o.Columns); err != nil {
+		return raftfsm.SnapshotFacts{}, err
+	}
+	snapshot, err := kinds.All.OpenSnapshot(stream, r.kind, r.route.Of(r.shard))
+	if err != nil {
+		return raftfsm.SnapshotFacts{}, fmt.Errorf("%w: %w", ErrBadSnapshot, err)
+	}
+	if err := r.empty(o.Force); err != nil {
+		return raftfsm.SnapshotFacts{}, err
+	}
+	facts, err := snapshot.Visit(raftfsm.SnapshotVisitor{
+		Members: r.member,
+		Rows:    r.rows,
+		Body:    r.body,
+		Positions: func(all []dedup.PositionRecord, digest uint64) error {
+			r.positions, r.positionsDigest = all, digest
+			return nil
+		},
+	})
+	if failed := errors.Join(r.flush(), ctx.Err()); failed != nil {
+		return facts, failed
+	}
+	if err != nil {
+		return facts, fmt.Errorf("%w: %w", ErrBadSnapshot, err)
+	}
+	facts.Rows += r.changed.Rows
+	facts.Digest += r.changed.Digest - facts.Gone
+	facts.Gone = 0
+	facts.SetBack = r.changed.SetBack
+	if err := r.check(facts); err != nil {
+		return facts, err
+	}
+	return facts, r.openPositions()
+}
+
+// restore is a running restore of one shard. The goroutine of Shard owns it, except ctx, mu and
+// fields that never change. Each write in flight has a goroutine, which ends at the latest with
+// ctx; flush waits for it.
+type restore struct {
+	node     Node
+	ctx      context.Context
+	keyspace *shard.Keyspace
+	group    uint32
+	shard    int
+	kind     codec.Kind
+	route    raftfsm.Route
+
+	places    []int                     // number in the keyspace, or leftOut, by column of the snapshot
+	end       *[engine.ColumnsMax]int64 // bounds of the cursors; nil before the first row of cursors
+	positions []dedup.PositionRecord    // positions in the snapshot
+	// positionsDigest is the contribution of positions to the snapshot's digest.
+	positionsDigest uint64
+	closed          bool                  // closePositions was called
+	changed         raftfsm.SnapshotFacts // expected difference between the facts of the shard and the facts of the snapshot
+
+	seq     uint64 // number of the last write
+	sent    int    // number of writes sent
+	next    batch
+	slots   chan struct{} // a token for each write in flight
+	writing sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		failed error // error of the first failed write
+	}
+}
+
+// batch is the next write of a restore.
+type batch struct {
+	ops   raftfsm.Ops   // nil, or a pointer to a slice of ops, whose cells are in the field cells
+	cells []engine.Cell // cells of all ops
+	ids   int           // number of followees or posts
+}
+
+// opsOf returns the ops of the next write, to which the caller may append. If the next write has
+// ops of another type, opsOf sends it first.
+func opsOf[T any, P interface {
+	*T
+	raftfsm.Ops
+}](r *restore) (P, error) {
+	if ops, same := r.next.ops.(P); same {
+		return ops, nil
+	}
+	if r.next.ops != nil {
+		if err := r.send(); err != nil {
+			return nil, err
+		}
+	}
+	ops := P(new(T))
+	r.next.ops = ops
+	return ops, nil
+}
+
+// added sends the next write if it is full. Call it after adding an op.
+func (r *restore) added() error {
+	if r.next.ops.Len() < restoreOpsMax && r.next.ids < restoreIDsMax {
+		return nil
+	}
+	return r.send()
+}
+
+// add adds an op on a row to the next writes.
+func (r *restore) add(table raftfsm.Table, op engine.Op) error {
+	if table == unread.Cursors {
+		ops, err := opsOf[unread.CursorOps](r)
+		if err != nil {
+			return err
+		}
+		*ops = append(*ops, op)
+		return r.added()
+	}
+	ops, err := opsOf[counters.Ops](r)
+	if err != nil {
+		return err
+	}
+	*ops = append(*ops, op)
+	return r.added()
+}
+
+// send starts the next write. If an earlier write has failed, it returns that error.
+func (r *restore) send() error {
+	select {
+	case r.slots <- struct{}{}:
+	case <-r.ctx.Done():
+		return r.ctx.Err()
+	}
+	if r.sent++; r.sent%restoreWindow == 0 {
+		r.writing.Wait()
+	}
+	r.seq++
+	id, ops := dedup.ByRestore(r.seq, false), r.next.ops
+	r.next = batch{} // the goroutine owns the previous batch
+	r.writing.Go(func() {
+		defer func() { <-r.slots }()
+		if err := r.write(id, ops); err != nil {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.mu.failed == nil {
+				r.mu.failed = err
+			}
+		}
+	})
+	return r.failed()
+}
+
+func (r *restore) failed() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mu.failed
+}
+
+// begin makes the shard forget the requests of clients, and refuse the writes of all earlier
+// restores. The parameter op must be without effect on an empty shard. If an earlier restore had
+// greater numbers, because its node's clock was ahead, begin tries greater numbers.
+func (r *restore) begin(op raftfsm.Ops) error {
+	for step := time.Minute; ; step *= 2 {
+		err := r.write(dedup.ByRestore(r.seq, true), op)
+		if !errors.Is(err, ErrOtherRestore) || step > restoreAheadMax {
+			return err
+		}
+		r.seq += uint64(step)
+	}
+}
+
+// write repeats a write, with the same number, until it succeeds or fails with a lasting error.
+func (r *restore) write(id dedup.RequestID, ops raftfsm.Ops) error {
+	return r.repeat(func(deadline time.Time) error {
+		w := &shard.Write{Ops: ops, ID: id, Deadline: deadline}
+		err := r.node.Write(r.keyspace, w)
+		if err == nil && len(w.Overflows) > 0 {
+			err = fmt.Errorf("%w: the shard refused what it holds", ErrBadSnapshot)
+		}
+		return err
+	})
+}
+
+// repeat calls attempt until it succeeds or fails with a lasting error.
+func (r *restore) repeat(attempt func(deadline time.Time) error) (err error) {
+	errs.RetryUntil(r.ctx, func() bool {
+		ctx, cancel := context.WithTimeout(r.ctx, restoreTryTimeout)
+		defer cancel()
+		deadline, _ := ctx.Deadline()
+		if err = attempt(deadline); errors.Is(err, errs.ErrExpired) {
+			err = fmt.Errorf("%w: %w", ErrOtherRestore, err)
+		}
+		return err == nil || !mayTryAgain(err) || r.node.Stopping()
+	})
+	return err
+}
+
+// mayTryAgain reports whether a write that failed with err may succeed if it is repeated.
+func mayTryAgain(err error) bool {
+	for _, passing := range []error{errs.ErrOutcomeUnknown, errs.ErrNoLeader, errs.ErrDraining, errs.ErrOverloaded} {
+		if errors.Is(err, passing) {
+			return true
+		}
+	}
+	return false
+}
+
+// flush sends the next write, waits for all writes, and returns the first error.
+func (r *restore) flush() error {
+	var err error
+	if r.next.ops != nil {
+		err = r.send()
+	}
+	r.writing.Wait()
+	return errors.Join(r.failed(), err)
+}
+
+// empty begins the restore: it deletes everything in the shard, and stops sources from adding
+// rows. Without force it returns ErrNotEmpty for a shard that is not empty.
+func (r *restore) empty(force bool) error {
+	if !r.takesPositions() {
+		return r.clear(force)
+	}
+	tables, counts := []raftfsm.Table{rows.Counts}, r.kind == codec.KindCounters
+	if !counts {
+		tables = append(tables, unread.Cursors)
+	}
+	for _, table := range tables {
+		if ids, err := r.rowsFrom(table, 0); err != nil {
+			return err
+		} else if len(ids) > 0 && !force {
+			return r.notEmpty()
+		}
+	}
+	if counts && !force {
+		if led, err := r.leader(); err != nil {
+			return err
+		} else if led.Outboxes+led.Pairs > 0 { // such outboxes and members may exist without a row
+			return r.notEmpty()
+		}
+	}
+	first := engine.Op{ID: r.route.LeastID(r.shard), Kind: engine.OpAdd, Cells: []engine.Cell{{}}} // changes nothing
+	if err := r.begin(counters.Ops{first}); err != nil {
+		return err
+	}
+	if err := r.closePositions(); err != nil {
+		return err
+	}
+	if counts {
+		r.next.ops = counters.Ops{{ID: first.ID, Kind: engine.OpClearMembers}}
+		if err := r.flush(); err != nil {
+			return err
+		}
+	}
+	for _, table := range tables {
+		if err := r.emptyTable(table); err != nil {
+			return err
+		}
+	}
+	if counts { // deleting a row deletes its outbox too; this clears outboxes of authors without a row
+		r.next.ops = counters.OutboxOps{{Author: first.ID, PostOp: counters.PostOp{Kind: counters.ClearOutboxes}}}
+	}
+	return r.flush()
+}
+
+func (r *restore) notEmpty() error {
+	return fmt.Errorf("%w: shard %d of keyspace %s", ErrNotEmpty, r.shard, r.keyspace.Name)
+}
+
+func (r *restore) emptyTable(table raftfsm.Table) error {
+	for from := uint64(0); ; {
+		ids, err := r.rowsFrom(table, from)
+		if err != nil {
+			return err
+		}
+		if len(ids) == 0 {
+			return r.flush()
+		}
+		for _, id := range ids {
+			if err := r.add(table, engine.Op{ID: id, Kind: engine.OpDelete}); err != nil {
+				return errors.Join(err, r.flush())
+			}
+		}
+		_, last := r.route.KeyOf(slices.Max(ids))
+		from = last + 1
+	}
+}
+
+// rowsFrom returns the ids of the next rows of a table, in order, beginning at a key; none
+// after the last row.
+func (r *restore) rowsFrom(table raftfsm.Table, key uint64) ([]uint64, error) {
+	q := rows.Scan{Table: table, Width: engine.ColumnsMax, Limit: restoreScanRows, OneShard: true, Shard: r.shard, From: key}
+	err := r.read(r.keyspace, &q)
+	return q.IDs, err
+}
+
+// read runs a linearizable query of a keyspace.
+func (r *restore) read(ks *shard.Keyspace, q raftfsm.Query) error {
+	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
+	defer cancel()
+	opt := &shard.ReadOptions{Consistency: shard.Linearizable}
+	opt.Deadline, _ = ctx.Deadline()
+	return r.node.Read(ks, q, nil, opt)
+}
+
+// check compares the leader's digest and number of rows with the snapshot's, before sources may
+// change them.
+func (r *restore) check(facts raftfsm.SnapshotFacts) error {
+	led, err := r.leader()
+	if err != nil {
+		return err
+	}
+	digest := facts.Digest - r.positionsDigest
+	if r.closed {
+		digest += dedup.ClosedDigest
+	}
+	if want := fmt.Sprintf("%016x", digest); led.Digest != want || led.Rows != facts.Rows {
+		return fmt.Errorf("%w: %d rows of digest %s, restored were %d of %s", ErrRestoredOther, led.Rows, led.Digest, facts.Rows, want)
+	}
+	return nil
+}
+
+// leader waits until the shard has a leader, and returns the report of its replica.
+func (r *restore) leader() (led *shard.ReplicaReport, err error) {
+	ctx, cancel := context.WithTimeout(r.ctx, restoreReadTimeout)
+	defer cancel()
+	err = errs.WaitFor(ctx, func() error {
+		led = nil
+		for _, report := range r.node.Reports(ctx) {
+			for i, replica := range report.Replicas {
+				if replica.ID == r.group && replica.Role == "leader" && (led == nil || replica.Term > led.Term) {
+					led = &report.Replicas[i]
+				}
+			}
+		}
+		if led == nil {
+			return errs.ErrNoLeader
+		}
+		return nil
+	})
+	return led, err
+}

@@ -1,0 +1,144 @@
+package restore
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/countd/countd/engine"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/rows"
+	"github.com/countd/countd/raftfsm/unread"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
+)
+
+// leftOut takes the place of a column's number if the column was dropped before the snapshot.
+const leftOut = -1
+
+// placesOf returns, for each column of a snapshot, its number in the keyspace or leftOut.
+func placesOf(k *shard.Keyspace, names []string) ([]int, error) {
+	if len(names) > engine.ColumnsMax {
+		return nil, &errs.ArgumentError{Field: "columns", Problem: fmt.Sprintf("%d names, more than %d", len(names), engine.ColumnsMax)}
+	}
+	if names == nil {
+		names = k.Columns
+		if i := slices.Index(names, ""); i >= 0 {
+			names = names[:i] // the keyspace may use the numbers of later columns otherwise
+		}
+	}
+	places := make([]int, len(names))
+	for i, name := range names {
+		places[i] = leftOut
+		if name == "" {
+			continue
+		}
+		if places[i] = k.Column(name); places[i] < 0 {
+			return nil, &errs.ArgumentError{Field: "columns", Problem: fmt.Sprintf("keyspace %s has no column %q", k.Name, name)}
+		}
+		if slices.Contains(names[:i], name) {
+			return nil, &errs.ArgumentError{Field: "columns", Problem: fmt.Sprintf("%q is there twice", name)}
+		}
+	}
+	return places, nil
+}
+
+// movesColumns reports whether a column has another number here than in the snapshot.
+func movesColumns(places []int) bool {
+	for column, place := range places {
+		if place != column {
+			return true
+		}
+	}
+	return false
+}
+
+// rows adds rows of a table to the next writes.
+func (r *restore) rows(table raftfsm.Table, p *engine.Page) error {
+	if table == unread.Cursors {
+		return r.cursors(p)
+	}
+	if !movesColumns(r.places) {
+		return r.page(rows.Counts, p)
+	}
+	for i, key := range p.IDs {
+		row := p.Row(i)
+		var moved [engine.ColumnsMax]int64
+		for column, count := range row {
+			switch {
+			case count == 0:
+			case column >= len(r.places):
+				return r.hasColumn(key, column)
+			case r.places[column] != leftOut:
+				moved[r.places[column]] = count
+			}
+		}
+		r.changed.Digest += engine.RowDigest(key, moved[:]) - engine.RowDigest(key, row)
+		cells := r.cellsOf(moved[:])
+		if len(cells) == 0 {
+			r.changed.Rows--
+			continue
+		}
+		id, err := r.idOf(key)
+		if err == nil {
+			err = r.add(rows.Counts, engine.Op{ID: id, Kind: engine.OpSet, Cells: cells})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cellsOf returns the counts of a row that are not 0. It uses the memory of the next write.
+func (r *restore) cellsOf(row []int64) []engine.Cell {
+	first := len(r.next.cells)
+	for column, count := range row {
+		if count != 0 {
+			r.next.cells = append(r.next.cells, engine.Cell{Column: uint8(column), Value: count})
+		}
+	}
+	return r.next.cells[first:len(r.next.cells):len(r.next.cells)]
+}
+
+// hasColumn returns the error for a row with an unknown column.
+func (r *restore) hasColumn(key uint64, column int) error {
+	return fmt.Errorf("row %d has column %d, the snapshot is said to have %d columns for keyspace %s", r.route.IDOf(r.shard, key), column, len(r.places), r.keyspace.Name)
+}
+
+// page adds rows to the next writes, each count in the column that places gives. It does not keep
+// the page.
+func (r *restore) page(table raftfsm.Table, p *engine.Page) error {
+	columns := engine.ColumnsMax // for cursors, whose tables are wider than their keyspace
+	if table == rows.Counts {
+		columns = len(r.places)
+	}
+	for i, key := range p.IDs {
+		id, err := r.idOf(key)
+		if err != nil {
+			return err
+		}
+		row := p.Row(i)
+		for column := columns; column < len(row); column++ {
+			if row[column] != 0 {
+				return r.hasColumn(key, column)
+			}
+		}
+		cells := r.cellsOf(row)
+		if len(cells) == 0 {
+			continue // all cursors of the row were omitted
+		}
+		if err := r.add(table, engine.Op{ID: id, Kind: engine.OpSet, Cells: cells}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// idOf returns the id of a key of this shard.
+func (r *restore) idOf(key uint64) (uint64, error) {
+	id := r.route.IDOf(r.shard, key)
+	if number, back := r.route.KeyOf(id); number != r.shard || back != key {
+		return 0, fmt.Errorf("%w: row %d is of another number of shards", ErrBadSnapshot, key)
+	}
+	return id, nil
+}

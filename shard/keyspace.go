@@ -1,0 +1,112 @@
+package shard
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+
+	"github.com/countd/countd/client/column"
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/raftfsm/catalog"
+)
+
+const (
+	// ShardsDefault is the number of shards of a keyspace that sets none. It is odd, because ids
+	// that contain a time often end in zeros, and so one of 4 shards would get all of them.
+	ShardsDefault = 7
+	// ShardsMax bounds the shards of a keyspace. One node may hold all of them, and a node can run
+	// 16 to 64 Raft groups well.
+	ShardsMax = 64
+)
+
+// Keyspace describes a keyspace. A published value never changes: AddColumns, DropColumn and
+// SetEverywhere create a new one.
+type Keyspace struct {
+	Name    string   `json:"name"`
+	Kind    string   `json:"kind"`
+	Columns []string `json:"columns"` // by number, which never changes; "" for a dropped column, which the JSON omits
+	Shards  int      `json:"shards"`  // fixed when the keyspace is created
+	// Dropped has the numbers of dropped columns, ascending.
+	Dropped []int `json:"dropped_columns,omitempty"`
+	// Sharding is ShardingHash, or "" for ShardingModulo. It is fixed when the keyspace is created.
+	Sharding string `json:"sharding,omitempty"`
+	// Everywhere means that every node holds a replica of each shard. Replicas beyond the wanted
+	// voters have no vote.
+	Everywhere bool `json:"everywhere,omitempty"`
+	column.Settings[int64]
+	// Warning describes a problem of the chosen number of shards. Only CreateKeyspace sets it.
+	Warning string `json:"warning,omitempty"`
+
+	ByNumber   *raftfsm.Settings `json:"-"` // the settings of columns
+	FirstGroup uint32            `json:"-"` // group of shard 0; a later keyspace of the name has another
+	Groups     []uint32          `json:"-"` // groups of the shards, in order
+	Divisor    int               `json:"-"` // number of shards at the creation; 0 means Shards
+}
+
+// keyspaceOf returns the Keyspace of an entry of the catalog.
+func keyspaceOf(k *catalog.Keyspace) *Keyspace {
+	known := &Keyspace{
+		Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: len(k.Groups), Sharding: k.Sharding, FirstGroup: k.FirstGroup(), Groups: k.Groups, Divisor: k.Divisor,
+		Everywhere: k.Everywhere, Settings: k.Settings, ByNumber: raftfsm.SettingsOf(k.Columns, k.Settings),
+	}
+	for number, name := range k.Columns {
+		if name == "" {
+			known.Dropped = append(known.Dropped, number)
+		}
+	}
+	return known
+}
+
+// Names returns the columns that were not dropped, in the order of their numbers.
+func (k *Keyspace) Names() []string {
+	if len(k.Dropped) == 0 {
+		return k.Columns
+	}
+	return slices.DeleteFunc(slices.Clone(k.Columns), func(c string) bool { return c == "" })
+}
+
+// Same reports whether other is the same keyspace, and not a later one of the same name. Their
+// columns may differ.
+func (k *Keyspace) Same(other *Keyspace) bool {
+	return other != nil && k.Name == other.Name && k.FirstGroup == other.FirstGroup
+}
+
+// MarshalJSON omits the dropped columns.
+func (k *Keyspace) MarshalJSON() ([]byte, error) {
+	type plain Keyspace
+	shown := plain(*k)
+	shown.Columns = k.Names()
+	return json.Marshal(&shown)
+}
+
+// Column returns the number of a column by name, or -1.
+func (k *Keyspace) Column(name string) int { return k.ColumnOf([]byte(name)) }
+
+// ColumnOf does what Column does.
+func (k *Keyspace) ColumnOf(name []byte) int {
+	for i, c := range k.Columns {
+		if string(name) == c && c != "" {
+			return i
+		}
+	}
+	return -1
+}
+
+// The sharding decides how a keyspace distributes its ids to its shards. It never changes.
+const (
+	// With ShardingModulo, the shard of an id is id mod shards.
+	ShardingModulo = "modulo"
+	// With ShardingHash, the shard of an id is a hash of the id mod shards; see raftfsm.Route.
+	ShardingHash = "hash"
+)
+
+// Route returns the route of the keyspace.
+func (k *Keyspace) Route() raftfsm.Route {
+	return raftfsm.NewRoute(cmp.Or(k.Divisor, k.Shards), k.Shards, k.Sharding == ShardingHash)
+}
+
+// ShardOf returns the shard of an id.
+func (k *Keyspace) ShardOf(id uint64) int {
+	s, _ := k.Route().KeyOf(id)
+	return s
+}

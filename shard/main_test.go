@@ -1,0 +1,28 @@
+package shard_test
+
+import (
+	"context"
+	"io"
+	"testing"
+
+	"github.com/countd/countd/raftfsm"
+	"github.com/countd/countd/restore"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/sources"
+)
+
+func TestMain(m *testing.M) {
+	shard.SourcesOf = func(n *shard.Node) shard.Sources {
+		s := sources.NewSink(n)
+		return struct {
+			*sources.Sink
+			*sources.Changes
+		}{s, sources.NewChanges(s, n)}
+	}
+	shard.ErrUnknownSource, shard.ErrSourceExists, shard.ErrNotPaused = sources.ErrUnknownSource, sources.ErrSourceExists, sources.ErrNotPaused //nolint:reassign // they are declared to be set here
+	shard.RestoreShard = func(ctx context.Context, n shard.RestoreNode, group uint32, stream io.Reader, force bool, columns []string) (raftfsm.SnapshotFacts, error) {
+		return restore.Shard(ctx, n, group, stream, restore.Options{Force: force, Columns: columns})
+	}
+	shard.ErrNotEmpty, shard.ErrBadSnapshot, shard.ErrRestoredOther = restore.ErrNotEmpty, restore.ErrBadSnapshot, restore.ErrRestoredOther //nolint:reassign // as above
+	m.Run()
+}

@@ -1,0 +1,353 @@
+package sources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/countd/countd/raftfsm/catalog"
+	"github.com/countd/countd/raftfsm/counters"
+	"github.com/countd/countd/raftfsm/dedup"
+	"github.com/countd/countd/shard"
+	"github.com/countd/countd/shard/errs"
+	"github.com/countd/countd/source/sink"
+)
+
+// Sink implements sink.Sink. DESIGN.md proves that each message is applied once. The cache only
+// saves time: a shard ignores a section that does not begin at its checkpoint.
+type Sink struct {
+	world World
+	mu    struct {
+		sync.Mutex
+		readers map[dedup.PositionKey]*sinkReader
+	}
+}
+
+// World is the part of a node that the sink needs. *shard.Node implements it.
+type World interface {
+	// Catalog returns the catalog, which is never older than the keyspaces that Keyspaces has
+	// returned.
+	Catalog() *catalog.View
+	// Keyspaces returns all keyspaces, by name.
+	Keyspaces() []*shard.Keyspace
+	// CatchUp waits until Catalog and Keyspaces include all changes acknowledged before the call.
+	CatchUp(ctx context.Context) error
+	Change(ctx context.Context, command *catalog.Command) (*catalog.Result, error)
+	// Write writes the sections of w, and sets its answers.
+	Write(ks *shard.Keyspace, w *shard.Write) error
+}
+
+// write has sections for shards of several keyspaces, and the shards' answers.
+type write struct {
+	spaces   []*shard.Keyspace
+	sections []*dedup.SourceSection // one for each shard of spaces, in order; nil for none
+	ops      counters.Ops           // ids are as in the messages
+	in       []uint8                // index in spaces of each op's keyspace
+
+	answers   []shard.Answer // one for each shard; set only for shards with a section
+	overflows []int          // indexes of refused ops, ascending
+}
+
+// writeTimeout bounds a write whose caller has no deadline.
+const writeTimeout = 10 * time.Second
+
+// errNothingProposed is joined with the error of a write of which no part was proposed.
+var errNothingProposed = errors.New("nothing was written")
+
+// send writes the sections of w, and sets its answers.
+func (s *Sink) send(ctx context.Context, w *write) {
+	out := &shard.Write{Ops: w.ops, Spaces: w.spaces, In: w.in, Sections: make([]*dedup.RequestID, len(w.sections))}
+	for slot, section := range w.sections {
+		if section != nil {
+			id := dedup.BySource(*section)
+			out.Sections[slot], out.ID = &id, id
+		}
+	}
+	out.Deadline = time.Now().Add(writeTimeout)
+	if until, ok := ctx.Deadline(); ok {
+		out.Deadline = until
+	}
+	err := ctx.Err()
+	if err == nil {
+		err = s.world.Write(w.spaces[0], out)
+	}
+	if w.answers = out.Answers; w.answers == nil { // the whole write was refused
+		w.answers = make([]shard.Answer, len(w.sections))
+		for i := range w.answers {
+			w.answers[i].Err = errors.Join(err, errNothingProposed)
+		}
+	}
+	for _, o := range out.Overflows {
+		w.overflows = append(w.overflows, o.Op)
+	}
+}
+
+// sinkReader caches the checkpoints of one partition. mu guards the other fields, and is held during an Apply.
+type sinkReader struct {
+	mu     sync.Mutex
+	epoch  uint32               // epoch at which Positions read the checkpoints; 0 before that
+	shards map[uint32]*progress // by Raft group
+	evened time.Time            // when Apply last moved all shards
+}
+
+// progress caches one shard's checkpoint.
+type progress struct {
+	known    bool          // the shard has answered with a checkpoint in the reader's epoch
+	late     bool          // the shard did not answer; Apply asks it again only if the batch has an op for it
+	sure     bool          // position is certain: no section without an answer may have moved the checkpoint
+	position sink.Position // the checkpoint
+	mark     sink.Mark     // mark of the checkpoint
+	// through is at or above position. The reader has read all messages between the two, and none
+	// has an op for the shard.
+	through sink.Position
+}
+
+// NewSink returns a Sink with an empty cache.
+func NewSink(world World) *Sink {
+	s := &Sink{world: world}
+	s.mu.readers = map[dedup.PositionKey]*sinkReader{}
+	return s
+}
+
+// reader returns the cache of a partition, and creates it if necessary. It then also drops the
+// caches of deleted sources.
+func (s *Sink) reader(key dedup.PositionKey) *sinkReader {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.mu.readers[key]
+	if r == nil {
+		for other := range s.mu.readers {
+			if _, there := s.world.Catalog().Source(other.Source); !there {
+				delete(s.mu.readers, other)
+			}
+		}
+		r = &sinkReader{}
+		s.mu.readers[key] = r
+	}
+	return r
+}
+
+// Begin implements sink.Sink.
+func (s *Sink) Begin(ctx context.Context, source uint64, starts map[uint32]sink.Position, identity string) error {
+	_, err := s.begin(ctx, source, starts, identity)
+	return err
+}
+
+// Start implements sink.Sink.
+func (s *Sink) Start(ctx context.Context, source uint64, partition uint32, start sink.Start) (sink.Start, error) {
+	found, _ := s.world.Catalog().Source(source)
+	p := found.Partitions[partition]
+	if p.Identity == "" {
+		of, err := s.begin(ctx, source, map[uint32]sink.Position{partition: start.Position}, start.Identity)
+		if err != nil {
+			return sink.Start{}, err
+		}
+		p = of.Partitions[partition]
+	}
+	return sink.Start{Position: p.Start, Identity: p.Identity, Seek: p.Since()}, nil
+}
+
+// begin records the starts of partitions that have not begun yet, and returns the changed source.
+func (s *Sink) begin(ctx context.Context, source uint64, starts map[uint32]sink.Position, identity string) (catalog.Source, error) {
+	if _, there := s.world.Catalog().Source(source); !there {
+		if err := s.world.CatchUp(ctx); err != nil {
+			return catalog.Source{}, err
+		}
+		if _, there = s.world.Catalog().Source(source); !there {
+			return catalog.Source{}, sink.ErrStopped
+		}
+	}
+	r, err := s.world.Change(ctx, &catalog.Command{StartSource: &catalog.StartSourceEntry{Number: source, Starts: starts, Identity: identity}})
+	switch {
+	case err != nil:
+		return catalog.Source{}, err
+	case r.Missing:
+		return catalog.Source{}, sink.ErrStopped
+	case r.Refused != "":
+		return catalog.Source{}, fmt.Errorf("%w: %s", errs.ErrRefused, r.Refused)
+	}
+	return r.Source, nil
+}
+
+// Check implements sink.Sink.
+func (s *Sink) Check(ctx context.Context, b *sink.Batch) ([]sink.Rejection, error) {
+	if len(rejectedOps(s.world.Keyspaces(), b.Ops)) == 0 {
+		return nil, nil
+	}
+	// Before the message was sent, another node may have created a keyspace that this node does
+	// not know yet.
+	if err := s.world.CatchUp(ctx); err != nil {
+		return nil, err
+	}
+	keyspaces := s.world.Keyspaces()
+	rejected := rejectedOps(keyspaces, b.Ops)
+	s.reader(dedup.PositionKey{Source: b.Source, Partition: b.Partition}).markPassed(keyspaces, b.Ops, rejected)
+	return rejected, nil
+}
+
+// markPassed sets Passed in the rejections of ops that their shards have passed.
+func (r *sinkReader) markPassed(keyspaces []*shard.Keyspace, ops []sink.Op, rejected []sink.Rejection) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range rejected {
+		op := &ops[rejected[i].Op]
+		for _, k := range keyspaces {
+			if k.Name != op.Keyspace || !takesMessages(k) {
+				continue
+			}
+			number, _ := k.Route().KeyOf(op.ID)
+			if p := r.shards[k.Groups[number]]; p != nil && p.known {
+				rejected[i].Passed = op.Position.Less(p.position)
+			}
+		}
+	}
+}
+
+// target is a shard to which ops of messages may belong.
+type target struct {
+	keyspace *shard.Keyspace
+	number   int
+	group    uint32
+}
+
+// targetsOf returns the keyspaces that ops of messages may change, and their shards in order.
+func targetsOf(keyspaces []*shard.Keyspace) (spaces []*shard.Keyspace, shards []target) {
+	for _, k := range keyspaces {
+		if !takesMessages(k) {
+			continue
+		}
+		spaces = append(spaces, k)
+		for number := range k.Shards {
+			shards = append(shards, target{k, number, k.Groups[number]})
+		}
+	}
+	return spaces, shards
+}
+
+// errStaleCatalog is returned when a shard has a later epoch than this node's catalog.
+var errStaleCatalog = fmt.Errorf("%w: this node's catalog is behind", sink.ErrMoved)
+
+// Positions implements sink.Sink.
+func (s *Sink) Positions(ctx context.Context, source uint64, partition uint32) ([]sink.ShardPosition, error) {
+	return s.positions(ctx, s.reader(dedup.PositionKey{Source: source, Partition: partition}), source, partition, false)
+}
+
+// positions implements Positions with the cache r. If strict is set, all shards must answer.
+func (s *Sink) positions(ctx context.Context, r *sinkReader, source uint64, partition uint32, strict bool) ([]sink.ShardPosition, error) {
+	key := dedup.PositionKey{Source: source, Partition: partition}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.epoch = 0
+	timeout := time.Duration(0)
+	if !strict {
+		timeout = answerMax
+	}
+	all, epoch, shards, err := s.readPositions(ctx, key, true, timeout)
+	if errors.Is(err, errStaleCatalog) {
+		if err := s.world.CatchUp(ctx); err != nil {
+			return nil, err
+		}
+		all, epoch, shards, err = s.readPositions(ctx, key, true, timeout)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.shards = map[uint32]*progress{}
+	for i, p := range all {
+		if p.Late {
+			r.shards[shards[i].group] = &progress{late: true}
+		}
+		if p.Known {
+			r.shards[shards[i].group] = &progress{known: true, sure: true, position: p.Position, mark: p.Mark, through: p.Position}
+		}
+	}
+	r.epoch, r.evened = epoch, time.Now()
+	return all, nil
+}
+
+// ReadPositions returns what Positions returns, without disturbing the partition's reader. If
+// keyspaces are named, it reads only their shards.
+func (s *Sink) ReadPositions(ctx context.Context, source uint64, partition uint32, keyspaces ...string) ([]sink.ShardPosition, error) {
+	all, _, _, err := s.readPositions(ctx, dedup.PositionKey{Source: source, Partition: partition}, false, 0, keyspaces...)
+	return all, err
+}
+
+// readPositions reads the checkpoints of a partition in all shards, or in the shards of the
+// keyspaces only, through their logs. If raise is set, sections of epochs before the catalog's can
+// no longer move the shards. If timeout is not 0, shards that do not answer in time are Late. But
+// if no shard has a checkpoint, that is an error.
+func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise bool, timeout time.Duration, only ...string) (all []sink.ShardPosition, epoch uint32, shards []target, err error) {
+	w := &write{}
+	spaces := s.world.Keyspaces()
+	if len(only) > 0 {
+		spaces = slices.DeleteFunc(slices.Clone(spaces), func(k *shard.Keyspace) bool { return !slices.Contains(only, k.Name) })
+	}
+	w.spaces, shards = targetsOf(spaces)
+	found, there := s.world.Catalog().Source(key.Source)
+	if !there {
+		return nil, 0, nil, sink.ErrStopped
+	}
+	if len(shards) == 0 {
+		return nil, 0, nil, fmt.Errorf("%w: this node has yet to learn of the keyspaces", errs.ErrNoLeader)
+	}
+	partition := found.Partitions[key.Partition]
+	epoch = max(partition.Epoch, 1) // 0 before Start
+	read := &dedup.SourceSection{PositionKey: key, Mode: dedup.SectionRead}
+	if raise {
+		read.Epoch, read.Since = epoch, partition.Since()
+	}
+	w.sections = slices.Repeat([]*dedup.SourceSection{read}, len(shards))
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, timeout)
+		defer cancel()
+	}
+	s.send(ctx, w)
+	var failed error
+	known := false
+	for i, to := range shards {
+		a := &w.answers[i]
+		switch {
+		case a.Err != nil:
+			err := fmt.Errorf("cannot read the position in shard %d of keyspace %s: %w", to.number, to.keyspace.Name, movedOr(a.Err))
+			if timeout == 0 || errors.Is(err, sink.ErrMoved) {
+				return nil, 0, nil, err
+			}
+			failed = err
+			all = append(all, sink.ShardPosition{Keyspace: to.keyspace.Name, Shard: to.number, Late: true})
+			continue
+		case a.At.Deleted:
+			return nil, 0, nil, sink.ErrStopped
+		case a.At.Closed:
+			return nil, 0, nil, busy(to)
+		case a.At.Known && a.At.Epoch > epoch:
+			return nil, 0, nil, errStaleCatalog
+		}
+		p := sink.ShardPosition{Keyspace: to.keyspace.Name, Shard: to.number}
+		if p.Known = a.At.Known && a.At.Epoch >= partition.Since(); p.Known {
+			p.Position, p.Mark = a.At.At, a.At.Mark
+			known = true
+		}
+		all = append(all, p)
+	}
+	if !known && failed != nil {
+		return nil, 0, nil, failed
+	}
+	return all, epoch, shards, nil
+}
+
+func busy(s target) error {
+	return fmt.Errorf("%w: shard %d of keyspace %s", sink.ErrBusy, s.number, s.keyspace.Name)
+}
+
+// movedOr adds ErrMoved to an error for an unknown keyspace or column, so that the reader checks
+// its ops again.
+func movedOr(err error) error {
+	if errors.Is(err, errs.ErrUnknownKeyspace) || errors.Is(err, errs.ErrUnknownColumn) {
+		return fmt.Errorf("%w: %w", sink.ErrMoved, err)
+	}
+	return err
+}
