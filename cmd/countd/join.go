@@ -107,16 +107,12 @@ func (p promises) SetPromised(set string) error {
 	return nil
 }
 
-// beginServing makes the node serve: it answers requests, admits other nodes, and runs the placement
-// when it leads the catalog. It announces the node's cluster only now, because a node that sees the
-// announcement asks this one to admit it.
+// beginServing makes the node admit other nodes, and run the placement when it leads the catalog. It
+// announces the node's cluster only now, because a node that sees the announcement asks this one to
+// admit it.
 func (p *process) beginServing(c *config) error {
 	p.admission.Store(cluster.NewAdmission(p.dir.Identity.ClusterID, c.ClusterName, nodeCatalog{p.node}, p.gossip))
 	p.starting.node.Store(p.node)
-	p.server.Attach(p.node)
-	if p.redis != nil {
-		p.redis.Attach(p.node)
-	}
 	p.followUsers()
 	if err := p.gossip.Announce(0, func(m *cluster.Member) {
 		m.ClusterID, m.Expect, m.State = p.dir.Identity.ClusterID, 0, cluster.MemberServing
@@ -142,6 +138,14 @@ func (p *process) beginServing(c *config) error {
 	}
 	p.sources.Start()
 	return nil
+}
+
+// accept makes the servers answer requests from clients.
+func (p *process) accept() {
+	p.server.Attach(p.node)
+	if p.redis != nil {
+		p.redis.Attach(p.node)
+	}
 }
 
 // plan answers admin.PlanCall.

@@ -94,6 +94,7 @@ func serve(c *config) error {
 		}
 		p = o.p
 	}
+	p.accept() // no sooner, or a signal during the start would end a node that has answered
 	go p.reloadOn(reloads) // ends with the process
 	go p.announce(began)
 	go p.notifier.watch(watchdogEvery(), func() { _ = p.node.Ready() }) // ends with the process
@@ -133,8 +134,7 @@ func awaitAnother(signals <-chan os.Signal, firstAt time.Time, gap time.Duration
 	return nil // a channel of signals is never closed
 }
 
-// start starts the node until it accepts requests. /readyz reports whether it can serve them
-// yet.
+// start starts the node until it can accept requests.
 func start(c *config, logger *slog.Logger) (*process, error) {
 	p := &process{logger: logger, notifier: newNotifier(logger), registry: prometheus.NewRegistry(), served: make(chan error, 2)}
 	p.starting.waitFor(func() string { return "the start" })
