@@ -94,7 +94,7 @@ func serve(c *config) error {
 		}
 		p = o.p
 	}
-	p.accept() // no sooner, or a signal during the start would end a node that has answered
+	p.accept()             // no sooner, or a signal during the start would end a node that has answered
 	go p.reloadOn(reloads) // ends with the process
 	go p.announce(began)
 	go p.notifier.watch(watchdogEvery(), func() { _ = p.node.Ready() }) // ends with the process
