@@ -25,8 +25,8 @@ type Snapshot struct {
 	raftfsm.SnapshotFacts
 }
 
-// OpenSnapshot takes a snapshot, opens it, and checks all of it. ctx bounds only the wait for
-// other snapshots. Reading may take minutes for a large shard; Replica.Close interrupts it.
+// OpenSnapshot takes a snapshot, opens it, and checks all of it. ctx bounds only the wait for other
+// snapshots. Reading may take minutes for a large shard; Replica.Close interrupts the reading.
 func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind, route codec.Route) (*Snapshot, error) {
 	sent, checked, err := g.openTaken(ctx)
 	if err != nil {
@@ -70,14 +70,14 @@ func (g *Replica) lockSnapshots(ctx context.Context) error {
 	return nil
 }
 
-// openTaken takes a snapshot and opens it twice: the caller reads one reader to check the
-// snapshot, and then sends the other.
+// openTaken takes a snapshot and opens it twice: the caller reads one reader to check the snapshot,
+// and then sends the other.
 //
-// Later snapshots change neither reader. Until both are open, the lock snapshotting prevents any
-// other snapshot. So the file, its cold rows and the view of its sets exist, and HoldViews keeps
-// the views from expiring. After that neither reader needs anything that a later snapshot removes.
-// An open file stays readable, CarryBlocks holds the cold rows, and members.ViewReader keeps its
-// sets. So the check, which may take long, delays no snapshot.
+// While openTaken opens both readers, it holds the lock snapshotting, so that no other snapshot
+// removes the file, its cold rows or the view of its sets. HoldViews keeps the views from expiring.
+// Once both readers are open, a later snapshot changes neither of them: an open file stays
+// readable, CarryBlocks holds the cold rows, and members.ViewReader keeps the sets. So the check,
+// which may take long, delays no snapshot.
 //
 // Before both are open, only a leader's snapshot or the removal of a damaged file can replace the
 // sets. Then openTaken returns an error, and the caller tries again.
@@ -137,19 +137,19 @@ func (g *Replica) openCarried(id string) (*storedSnapshot, error) {
 	return &storedSnapshot{carriedFile{c, state}, meta}, nil
 }
 
-// carry opens the cold rows and the sets that the stored snapshot id names; state is the
+// carry opens the cold rows and the sets of the stored snapshot with the given id; state is the
 // snapshot's file. The cold rows have the log index of state. The sets have the same index, or a
-// later one and the outcomes of the entries in between. members.OpenView verifies that.
+// later index together with the outcomes of the entries in between. members.OpenView verifies that.
 //
-// raft holds no lock while it sends a snapshot: it opens and reads the file before it calls carry.
-// If two newer snapshots finish before carry returns, carry or a later read fails, because cold
-// rows of the old one are removed. raft then tries again with the newest snapshot. In the end it
-// succeeds, because writing and syncing two snapshots takes longer than reading one.
+// raft holds no lock while it sends a snapshot: it opens the file before the transport calls carry.
+// If two newer snapshots finish before carry returns, carry or a later read fails, because the cold
+// rows of the old snapshot are removed. raft then tries again with the newest snapshot. In the end
+// it succeeds, because writing and syncing two snapshots takes longer than reading one.
 //
-// If the snapshot was still the newest when everything was open, a part that cannot be read is
-// damaged, because open parts are not removed (see openTaken). carry reports that damage for
-// repair; otherwise the follower would get the same error for ever. If the snapshot was not the
-// newest, a later snapshot may have removed the part, even a snapshot of the same log index.
+// An open part is never removed (see openTaken). So if the snapshot was still the newest when
+// everything was open, an unreadable part is damaged. carry reports that damage for repair;
+// otherwise the follower would get the same error for ever. If the snapshot was not the newest, a
+// later snapshot may have removed the part, even a snapshot of the same log index.
 func (g *Replica) carry(id string, state io.Reader) (*carried, error) {
 	rows, err := counters.CarryBlocks(state, g.cfg.Cold, g.cfg.Members)
 	c := &carried{rows, g, g.snaps.IsNewest(id)}
@@ -191,9 +191,9 @@ func (f carriedFile) Close() error {
 }
 
 // SnapshotFrom opens the newest stored snapshot. If that snapshot's log index is less than the
-// parameter index, SnapshotFrom takes a new snapshot first. No other snapshot replaces the
-// snapshot before it is open, as in openTaken. Its sets may have a later log index than the
-// snapshot; a replica can start from that. ctx bounds only the wait for other snapshots.
+// parameter index, SnapshotFrom takes a new snapshot first. As in openTaken, no other snapshot
+// replaces this one before it is open. The sets may have a later log index than the snapshot's
+// file; a replica can start from such a snapshot. ctx bounds only the wait for other snapshots.
 func (g *Replica) SnapshotFrom(ctx context.Context, index uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	if err := g.lockSnapshots(ctx); err != nil {
 		return nil, nil, err
@@ -218,12 +218,12 @@ func (g *Replica) SnapshotFrom(ctx context.Context, index uint64) (*raft.Snapsho
 	return s.meta, s, nil
 }
 
-// Receive installs a snapshot of another replica as this replica's newest, and keeps this
-// replica's log and vote. fetch requests a snapshot of a log index of at least index from node. If
-// Receive cannot read the whole snapshot, it changes nothing. ctx bounds only the wait for other
+// Receive installs a snapshot of another replica as this replica's newest, and keeps this replica's
+// log and vote. fetch requests a snapshot from node whose log index is at least the argument index.
+// If Receive cannot read the whole snapshot, it changes nothing. ctx bounds only the wait for other
 // snapshots.
 func (g *Replica) Receive(ctx context.Context, node string, kind codec.Kind, route codec.Route, fetch func(index uint64) (*raft.SnapshotMeta, io.ReadCloser, error)) error {
-	if err := g.lockSnapshots(ctx); err != nil { // no snapshot of this replica, which would be older, may begin meanwhile
+	if err := g.lockSnapshots(ctx); err != nil { // keep this replica from beginning an older snapshot meanwhile
 		return err
 	}
 	defer g.snapshotting.Release(1)

@@ -15,13 +15,13 @@ const closeShare = 0.75
 
 // Close stops the replica. It waits until pending proposals are answered, takes a snapshot if
 // snapshot is true and worthSnapshot agrees, and closes raft and the stores. If ctx ends first,
-// Close returns ctx's error, and the work continues in the background. Later calls wait for the
-// end of that work.
+// Close returns ctx's error, and the work continues in the background. Later calls wait for the end
+// of that work.
 //
 // Close interrupts running reads, writes and restores of snapshots, at once or after its last
-// snapshot, so that their size does not delay it. It also ends a write that waits for disk space
-// or file descriptors. In that case, and while a leader's snapshot is being installed, Close takes
-// no last snapshot.
+// snapshot, so that a large snapshot does not delay Close. It also ends a write that waits for disk
+// space or file descriptors. In that case, and while a leader's snapshot is being installed, Close
+// takes no last snapshot.
 //
 // If the group applies nothing any more, for example because the followers' disks are full, Close
 // does not wait for the pending proposals. Their outcome is then unknown. The replica fails with
@@ -45,9 +45,9 @@ func (g *Replica) Close(ctx context.Context, snapshot bool) error {
 	return errors.Join(append(all, g.stop.Untold())...)
 }
 
-// EndWaits makes current and later writes of the log and of votes fail where they would wait for
-// disk space or file descriptors. Such a failure stops the replica with errs.ErrGroupClosed. The
-// caller must call Close next; before that it may wait for proposals.
+// EndWaits makes writes of the log and of votes fail instead of waiting for disk space or file
+// descriptors. It also ends current waits. Such a failure stops the replica with
+// errs.ErrGroupClosed. The caller may still wait for its proposals, and must then call Close.
 func (g *Replica) EndWaits() { g.ends.Store(true) }
 
 // interrupt ends the reads and writes of snapshots. An interrupted restore fails the group, but
@@ -68,7 +68,7 @@ func (g *Replica) closeGate() error {
 
 // AwaitAnswers runs drain, which must return once all proposed entries have their answers. If the
 // replica applies nothing for Timing.soon, AwaitAnswers returns false without an error. If ctx
-// ends, it returns ctx's error. In both cases drain ends at the latest when the group fails.
+// ends, it returns ctx's error. In both cases drain continues, at most until the group fails.
 func (g *Replica) AwaitAnswers(ctx context.Context, drain func()) (all bool, err error) {
 	answered := make(chan struct{})
 	go func() { drain(); close(answered) }()
@@ -87,7 +87,8 @@ func (g *Replica) AwaitAnswers(ctx context.Context, drain func()) (all bool, err
 	}
 }
 
-// settle waits until raft has answered the requests in its queue, because raft's shutdown drops them.
+// settle waits until raft has answered the requests in its queue, because raft's shutdown drops
+// them. Then it takes the last snapshot, if Close requested one.
 func (g *Replica) settle(ctx context.Context, snapshot bool) error {
 	// Any answer to the barrier shows that the earlier requests are answered, because raft's queue
 	// is first in, first out.

@@ -7,9 +7,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// committedMembers records the newest configuration that was applied here, which is therefore
-// committed. raft returns only its latest configuration, which may never be committed if it comes
-// from a leader that was cut off.
+// committedMembers records the newest configuration that was applied here, and so is committed.
+// raft returns only its latest configuration. If a leader that was cut off sent that configuration,
+// it may never be committed.
 type committedMembers struct {
 	applied atomic.Pointer[ConfigurationAt]
 }
@@ -28,9 +28,9 @@ func (c *committedMembers) note(entries []*raft.Log) {
 	}
 }
 
-// CommittedIndex returns the commit index of a group that this node leads. Its applied index would
-// be too low for reads: a client may have read newer entries from a follower whose state machine
-// is ahead.
+// CommittedIndex returns the commit index of a group that this node leads. The applied index would
+// be too low for reads: a client may have read newer entries from a follower whose state machine is
+// ahead.
 func (g *Replica) CommittedIndex(applied func() uint64) uint64 {
 	if committed := g.raft.CommitIndex(); committed > g.barrierIndex.Load() {
 		return committed

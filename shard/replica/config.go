@@ -30,7 +30,7 @@ type Config struct {
 	Replica uint64
 	FSM     raft.BatchingFSM
 	Mux     *rpc.Mux // the caller's; must outlive the group
-	// Streams carries the appends of several groups together; nil sends each append on a
+	// Streams carries the appends of several groups together; if Streams is nil, each append uses a
 	// connection of the group.
 	Streams *stream.Streams // the caller's; must outlive the group
 	Beats   *Beats          // shared by all groups of the node; nil for a single group
@@ -45,7 +45,7 @@ type Config struct {
 	// Without Initial, an empty replica waits until a leader adds it.
 	Initial []Member
 	// Begun is called after the replica's log is on disk, and before the replica votes or
-	// acknowledges anything. Its error makes Open fail. nil for no call.
+	// acknowledges anything. If Begun returns an error, Open fails. nil for no call.
 	Begun func() error
 	// Addrs returns a node's current address. If Addrs is nil, the addresses of the Raft
 	// configuration are used.
@@ -85,14 +85,13 @@ type Config struct {
 	Timing        Timing           // zero for TimingDefault
 }
 
-// Timing has raft's timeouts. A group with a single voter needs no timeouts (see
-// Replica.campaign). But it has the same ones, because raft cannot change the lease when the group
-// gains voters.
+// Timing has raft's timeouts. A group with a single voter needs no timeouts (see Replica.campaign).
+// It has them all the same, because raft cannot change the lease when the group gains voters.
 type Timing struct {
-	Heartbeat time.Duration // a follower campaigns after one to two Heartbeat without a leader
+	Heartbeat time.Duration // a follower campaigns after one to two times Heartbeat without a leader
 	Election  time.Duration // an election without a result is repeated after Election
 	Lease     time.Duration // a leader steps down if it reaches no majority for Lease
-	Commit    time.Duration // followers of an idle leader learn its commit index after one to two Commit
+	Commit    time.Duration // followers of an idle leader learn its commit index after one to two times Commit
 }
 
 // TimingDefault keeps many idle groups cheap: a follower gets a heartbeat every 0.4–0.6 s (see
@@ -107,15 +106,15 @@ var TimingDefault = Timing{
 }
 
 const (
-	// appendEntriesMax is the maximum of entries that raft takes from its queue into one write,
-	// and sends to a follower in one call. Each entry is already a batch, so a larger maximum
-	// would not save a sync.
+	// appendEntriesMax is the maximum number of entries that raft writes to its log at once, and
+	// sends to a follower in one call. Each entry is already a batch, so a larger maximum would not
+	// save a sync.
 	appendEntriesMax = 64
 
-	// After a snapshot, about dueBytes of entries that it covers stay in the log. So a follower
-	// that was away briefly, or that restores the snapshot meanwhile, needs no other snapshot.
-	// raft's setting for this is a number of entries, at least trailingEntriesMin. While the log
-	// has no new entries, it is trailingEntriesDefault.
+	// A snapshot leaves about dueBytes of the entries that it covers in the log. So a follower that
+	// was away briefly, or that is still restoring the snapshot, needs no other snapshot. raft's
+	// setting for this is a number of entries, which setTrailing computes. It is at least
+	// trailingEntriesMin, and trailingEntriesDefault while the log has no new entries.
 	trailingEntriesMin     = 128
 	trailingEntriesDefault = 10240
 )

@@ -25,14 +25,14 @@ import (
 //	00012.5.removed  the replica with number 5 was deleted
 //
 // The empty directory .removed stays as a marker until a replica of the group with a higher number
-// is deleted. The local catalog is not enough: restored from an older snapshot, it may still name
-// a replica whose votes this node has deleted. Because of the marker, the node never starts a
-// replica with that number again.
+// is deleted. The local catalog cannot serve as the marker: after a restore from an older snapshot,
+// the catalog may still name a replica whose votes this node has deleted. The marker keeps the node
+// from starting a replica with that number again.
 //
 // A replica is deleted in two steps. MoveAside renames its directory, then Finish removes
 // everything that the node stores for it. If the second step lacks disk space or file descriptors,
-// the node retries it. Until then no other replica of the group starts, because Finish removes
-// data by the group's number.
+// the node retries it. Until then no other replica of the group starts, because Finish removes data
+// by the group's number.
 type Dirs struct {
 	Path     string
 	Opened   Opened         // durable record of groups; nil for none
@@ -41,7 +41,7 @@ type Dirs struct {
 	Members  *members.Store // nil before it is opened
 	OnlyNode func() bool    // reports whether this node is known to be the only one of its cluster
 
-	// finishing is held by Finish. Acquire it before mu.
+	// Finish holds the lock finishing. Acquire it before mu.
 	finishing sync.Mutex
 
 	// mu guards the maps. It is held while MoveAside renames a directory and Forget removes a marker,
@@ -50,7 +50,7 @@ type Dirs struct {
 		sync.Mutex
 		here       map[uint32]uint64                // number of the replica, by group
 		deleted    map[uint32]uint64                // highest deleted number, by group
-		refused    map[uint32]bool                  // result of the last MayBegin was false, by group
+		refused    map[uint32]bool                  // whether the last MayBegin returned false, by group
 		unfinished map[raftstore.ReplicaID]struct{} // replicas moved aside, and not yet removed by Finish
 	}
 }

@@ -29,7 +29,7 @@ func (d FailureDetector) Run() {
 		case <-d.Stopping:
 			return
 		}
-		next := TimingDefault.DetectAfter() // a replica may be opened meanwhile
+		next := TimingDefault.DetectAfter() // bounds the pause even if there is no replica, because one may be opened meanwhile
 		for _, g := range d.Replicas() {
 			again, err := g.DetectFailure()
 			if err != nil {

@@ -14,10 +14,9 @@ import (
 )
 
 // watchedFSM wraps the state machine for raft. It records what is applied, and stops the group
-// after a failed Restore or Snapshot. After a restore that failed half way, raft itself would
-// continue: with an older snapshot at start, and with the next entry later. watchedFSM does not
-// catch a panic of ApplyBatch, because a committed entry that cannot be applied must end the
-// process.
+// after a failed Restore or Snapshot. raft itself would continue after a restore that failed half
+// way: at start with an older snapshot, later with the next entry. watchedFSM does not catch a
+// panic of ApplyBatch, because a committed entry that cannot be applied must end the process.
 type watchedFSM struct {
 	raft.BatchingFSM
 	group   uint32
@@ -40,8 +39,8 @@ func (f watchedFSM) ApplyBatch(entries []*raft.Log) []any {
 	return f.BatchingFSM.ApplyBatch(entries)
 }
 
-// Restore implements raft.FSM. It forgets the remembered entries, because the snapshot replaces
-// the state that they led to.
+// Restore implements raft.FSM. It clears the entry window, because the snapshot replaces the state
+// that those entries produced.
 func (f watchedFSM) Restore(state io.ReadCloser) error {
 	if err := f.stop.Failure(); err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 )
 
 // heartbeatEvery is the time between two beats of a node. For about as long after a successful
-// call, a heartbeat is answered without a call (see contact).
+// call, a leader answers raft's heartbeats without a call (see contact).
 const heartbeatEvery = 400 * time.Millisecond
 
 // Beats sends the heartbeats of all groups of a node together, at moments called beats, which are
@@ -58,11 +58,11 @@ func (h *Beats) beat() {
 }
 
 // contact records what a leader learned about one follower from successful calls. raft sends ten
-// heartbeats in each heartbeat timeout, even in an idle group. By its contact, a leader answers
+// heartbeats in each heartbeat timeout, even in an idle group. With a contact, a leader answers
 // most of them itself, without a call.
 //
-// A pause (see raftTransport) is the time after a successful call for which raft need not hear
-// from the follower again.
+// A pause (see raftTransport) is the time after a successful call during which raft needs no
+// further answer from the follower.
 type contact struct {
 	to uint64 // rpc.Addressee of the follower's Raft id
 

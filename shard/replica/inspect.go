@@ -58,5 +58,6 @@ func (g *Replica) WithoutRoom() bool { return g.withoutRoom.Load() }
 func (g *Replica) RisingMarks() []EntryMark { return g.entries.rising() }
 
 // AnnounceCommit proposes a barrier and does not wait for it. The barrier tells followers that the
-// entries before it are committed. Otherwise an idle leader tells them only after Timing.Commit.
+// entries before it are committed. Otherwise the followers of an idle leader learn this only after
+// Timing.Commit.
 func (g *Replica) AnnounceCommit() { g.raft.Barrier(EnqueueTimeoutMax) }

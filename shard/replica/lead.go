@@ -32,9 +32,9 @@ func (g *Replica) watchLeadership() {
 }
 
 // confirm makes this node ready in the term that it leads. Entries of earlier terms may be
-// committed but not applied here. So confirm proposes a barrier, and waits until it is applied.
-// The lock confirming keeps a confirm of an earlier term from overwriting the result of a later
-// one.
+// committed but not applied here. So confirm proposes a barrier, and waits until the barrier is
+// applied. The lock confirming keeps a call for an earlier term from overwriting the result of a
+// call for a later term.
 func (g *Replica) confirm() {
 	g.confirming.Lock()
 	defer g.confirming.Unlock()
@@ -42,7 +42,7 @@ func (g *Replica) confirm() {
 	for {
 		index, err := g.barrier()
 		if g.raft.State() != raft.Leader || g.raft.CurrentTerm() != term {
-			return // watchLeadership starts another confirm for that term
+			return // watchLeadership starts another confirm for a later term
 		}
 		if err == nil {
 			g.barrierIndex.Store(index)
@@ -103,9 +103,9 @@ func (g *Replica) Follows() error {
 // then this node has closed its connections to lost nodes.
 const outOfTouchAfter = (rpc.PingsMissedMax + 1) * rpc.PingEvery
 
-// InTouch reports whether this replica learns of a new leader as soon as any other replica: it is
-// a member, and heard from a leader recently. Hints about the leader from other nodes are then not
-// newer than what this replica knows.
+// InTouch reports whether this replica learns of a new leader as soon as any other replica: it is a
+// member, and heard from a leader recently. Then no other node's hint about the leader is newer
+// than this replica's own knowledge.
 func (g *Replica) InTouch() bool {
 	return time.Since(g.raft.LastContact()) < outOfTouchAfter &&
 		Contains(g.Configuration().Servers, g.ID())

@@ -11,8 +11,8 @@ import (
 )
 
 // These constants bound one group's log cache. A leader reads the newest entries once for each
-// follower, and a follower reads each entry once, soon after it stored it. An entry may be as
-// large as a whole batch, so bytes are bounded too.
+// follower, and a follower reads each entry once, soon after storing it. An entry may be as large
+// as a whole batch, so bytes are bounded too.
 const (
 	logCacheEntriesMax = 512
 	logCacheBytesMax   = 4 << 20
@@ -31,7 +31,7 @@ type logCache struct {
 
 	mu struct {
 		sync.RWMutex
-		ring  []raft.Log // entry i is at i % len; its data is shared with raft and never changed
+		ring  []raft.Log // entry i is at i % len; raft shares its data, and nobody changes the data
 		first uint64     // entries from first to next-1 are cached; if none is cached, first equals next
 		next  uint64
 		bytes int    // size of the cached entries, at most logCacheBytesMax
@@ -110,8 +110,8 @@ func (c *logCache) age() {
 	}
 }
 
-// DeleteRange implements raft.LogStore. The cache returns none of these entries once the call has
-// begun.
+// DeleteRange implements raft.LogStore. From the beginning of the call, the cache returns none of
+// these entries.
 func (c *logCache) DeleteRange(first, last uint64) error {
 	c.mu.Lock()
 	if first < c.mu.next && last >= c.mu.first {

@@ -117,10 +117,11 @@ func caughtUp(lags map[raft.ServerID]uint64, id raft.ServerID) bool {
 	return answers && lag <= CaughtUpEntries
 }
 
-// canLose reports whether the group can lose the voter lost. Its removal takes effect at once, and
-// the group then needs a majority of the other voters to commit and to elect a leader (see
-// DESIGN.md). So a majority of the others must have caught up, or lag no more than lost: then no
-// commit waits longer than before. If lost does not answer, a majority of the others must answer.
+// canLose reports whether the group can do without the voter in the argument lost. A removal takes
+// effect at once, and the group then needs a majority of the other voters to commit and to elect a
+// leader (see DESIGN.md). So a majority of them must have caught up, or lag no more than the
+// removed voter. Then no commit waits longer than before. If the removed voter does not answer, a
+// majority of the others must answer.
 func canLose(servers []raft.Server, lost raft.ServerID, lags map[raft.ServerID]uint64) bool {
 	lagMax := uint64(math.MaxUint64)
 	if lag, answers := lags[lost]; answers {
@@ -235,8 +236,8 @@ func isIn(list []Member, s raft.Server) bool {
 }
 
 // dismissStep returns the step that removes the first surplus member that the group can lose, or
-// demotes it if others has it. Members that have not caught up go first. If the leader is the only
-// one left, the step hands over the leadership to one of heirs.
+// demotes it if others has it. Members that have not caught up go first. If only the leader is left
+// to remove, the step hands over the leadership to one of heirs.
 func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, heirs []Member, lags map[raft.ServerID]uint64) MemberStep {
 	leads := false
 	for _, late := range []bool{true, false} {
@@ -268,13 +269,13 @@ func (g *Replica) changed(future raft.IndexFuture) error {
 	return nil
 }
 
-// unstored handles a configuration for which the log has no space; see storage.Log.Unstored.
-// raft's main loop calls it.
+// unstored handles a configuration for which the log has no space; see storage.Log.Unstored. raft's
+// main loop calls it.
 //
 // A follower refuses the entry, and its leader sends it again. A leader already uses the
 // configuration, and once there is space to store it, the checks of NextStep are outdated (see
-// DESIGN.md). So the leader never stores it: it requests that the replica be opened again, and
-// waits here until then. Without Config.Reopen the leader waits for space and stores the
+// DESIGN.md). So the leader never stores that configuration: it requests that the replica be opened
+// again, and waits here until then. Without Config.Reopen the leader waits for space and stores the
 // configuration late.
 func (g *Replica) unstored(err error) error {
 	if r := g.trans.filter.raft.Load(); r == nil || r.State() != raft.Leader {
@@ -324,8 +325,8 @@ func (g *Replica) awaitSoon(future raft.Future) error {
 
 func (t Timing) soon() time.Duration { return 3 * t.Election }
 
-// transferMax is a bound after which a handover will not end. raft waits two election timeouts for
-// the voter to catch up, and then calls TimeoutNow. This call may fail on an idle connection, dial
-// again, and be answered, each within rpcTimeout. An append to the same voter may delay the
+// A handover that has not ended within transferMax will never end. raft waits two election timeouts
+// for the voter to catch up, and then calls TimeoutNow. This call may fail on an idle connection,
+// dial again, and be answered, each within rpcTimeout. An append to the same voter may delay the
 // handover by reachMax and an rpcTimeout.
 const transferMax = reachMax + 2*rpcTimeout

@@ -173,7 +173,7 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	g.wg.Go(g.runSnapshots)
 	g.wg.Go(func() {
 		storage.WatchStalls(g.cfg.DiskStallMax, g.log, stable, &g.applying, g.stop, g.noteHang, g.done)
-		<-g.done // a group that failed stays muted until raft has stopped
+		<-g.done // noteHang unmutes the transport; after a failure it must stay muted until raft has stopped
 		g.noteHang(storage.Hang{}, storage.Hang{})
 	})
 	if err == nil {

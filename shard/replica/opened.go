@@ -15,13 +15,13 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// Opened is the durable record of the groups of which this node has a replica. It is stored
-// outside of their directories, so that the node can distinguish a replica with lost files from a
-// new one. Started as a new replica, it would return zeros for acknowledged writes, and could vote
-// a second time in a term.
+// Opened is the durable record of the groups of which this node has a replica. It is stored outside
+// of the replicas' directories, so that the node can distinguish a replica with lost files from a
+// new one. If the node started the lost replica as a new one, that replica would return zeros for
+// acknowledged writes, and could vote a second time in a term.
 //
-// GroupOpened is called once the replica's log is on disk, before the replica votes or
-// acknowledges anything. GroupRemoved is called once the replica's directory has been moved aside.
+// Dirs calls GroupOpened when the replica's log is on disk, before the replica votes or
+// acknowledges anything. It calls GroupRemoved after the replica's directory has been moved aside.
 // So every recorded group has a log. A group without a record never had a replica here, or its
 // replica was deleted. A deleted number is not used again, so the next replica has another Raft id
 // (see Dirs).

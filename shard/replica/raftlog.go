@@ -14,8 +14,8 @@ import (
 )
 
 // raftLogger writes raft's messages to slog, one level below the level that raft uses. raft logs
-// every snapshot and state change at Info, every normal election at Warn, and every heartbeat to
-// an unreachable peer at Error. Whatever needs an operator reaches Config.Fatal.
+// every snapshot and state change at Info, every normal election at Warn, and every heartbeat to an
+// unreachable peer at Error. A failure that needs an operator reaches Config.Fatal.
 //
 // It logs an unreachable peer as rpc.PeerFailures decides: only after some time, and then rarely.
 type raftLogger struct {

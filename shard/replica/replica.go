@@ -1,15 +1,15 @@
 // Package replica owns this node's replica of one Raft group. It owns raft itself, and the layers
 // around raft: rpcFilter and raftTransport to the network, watchedFSM to the state machine, and
-// logCache over package storage to the disk. It decides when the replica takes snapshots and campaigns.
-// Dirs owns the directories of all replicas of the node.
+// logCache over package storage to the disk. It decides when the replica takes snapshots and
+// campaigns. Dirs owns the directories of all replicas of the node.
 //
-// It never chooses the members, proves that a leader still leads, or interprets an entry; the
-// owner of the replica does.
+// It never chooses the members, proves that a leader still leads, or interprets an entry; the owner
+// of the replica does.
 //
-// Invariant: whatever peers send, raft never acknowledges an entry that is not on disk here,
-// never votes twice in a term, and never reverts an applied entry. A replica that can no
-// longer guarantee this fails for good, or is opened again. A node never opens a replica whose
-// files are lost as a new one, and never begins a replica number that it deleted.
+// Invariant: whatever peers send, raft never acknowledges an entry that is not on disk here, never
+// votes twice in a term, and never reverts an applied entry. A replica that can no longer guarantee
+// this fails for good, or is opened again. A node never takes a replica with lost files for a new
+// one, and never reuses the number of a replica that it deleted.
 package replica
 
 import (
@@ -28,8 +28,8 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// EnqueueTimeoutMax bounds the wait for space in raft's queue, and so the time that Close waits
-// for running calls of Apply.
+// EnqueueTimeoutMax bounds the wait for space in raft's queue. So it also bounds how long Close
+// waits for running calls of Apply.
 const EnqueueTimeoutMax = 5 * time.Second
 
 // Replica is this node's replica of one Raft group, from Open to Close.
@@ -81,7 +81,7 @@ type Replica struct {
 
 	settings     sync.Mutex            // held by reload
 	confirming   sync.Mutex            // held by confirm
-	snapshotting *semaphore.Weighted   // weight 1; held while a snapshot is taken, opened to be sent, installed or written by a repair, and by the end of shutdown
+	snapshotting *semaphore.Weighted   // weight 1; held to take, open, install or repair a snapshot, and at the end of shutdown
 	withoutRoom  atomic.Bool           // a snapshot is due, but the disk lacks space for it
 	unreadable   atomic.Pointer[error] // why the last snapshot could not read cold rows or sets; nil for no failure
 

@@ -15,58 +15,60 @@ import (
 )
 
 // rpcFilter checks the calls from the network before raft gets them. run passes each call to raft
-// only after the answer to the previous one. raft's main loop handles one call at a time anyway,
-// so this changes no order. But it guarantees that no call changes the term, the log after the
-// commit index, or the applied state while a check runs.
+// only after the answer to the previous one. raft's main loop handles one call at a time anyway, so
+// this changes no order. But while a check runs, no other call can change the term, the log after
+// the commit index, or the applied state.
 //
 // raft has eleven faults that peers, or late messages, can expose:
 //
-//  1. raft compares only the term of a snapshot. A snapshot older than the applied state would
-//     roll the state back and delete the log, with entries that this replica has acknowledged. So
-//     rpcFilter never passes raft a snapshot that the replica already holds (see holds). That is
-//     the case if its last index is applied, or if the log has its last entry with the same term
-//     and so, by Raft's log matching, all entries before. The filter passes an empty append
-//     instead, so that raft checks the sender's term, and then reports success to the sender,
-//     whose entries are indeed on disk. raft gets a snapshot only if the log ends before the
-//     snapshot's last entry, or has another entry at that index. Then raft deletes only entries
-//     that contradict the snapshot or are in it.
+//  1. raft compares only the term of a snapshot. A snapshot older than the applied state would roll
+//     the state back and delete the log, with entries that this replica has acknowledged. So
+//     rpcFilter never passes raft a snapshot that the replica already holds (see holds). The
+//     replica holds a snapshot if it has applied the snapshot's last index, or if its log has the
+//     snapshot's last entry with the same term. In the second case, by Raft's log matching, it has
+//     all earlier entries too. The filter passes an empty append instead, so that raft checks the
+//     sender's term. Then the filter reports success to the sender, because the snapshot's entries
+//     are indeed on disk. raft gets a snapshot only if the log ends before the snapshot's last
+//     entry, or has another entry at that index. Then raft deletes only entries that contradict the
+//     snapshot or are in it.
 //  2. raft does not lower its last index when it deletes the log for a snapshot. If the log was as
 //     long as the snapshot, raft would acknowledge, vote and be elected as if it still had the
-//     deleted entries. Such a replica is closed and opened again, and raft gets no more calls.
-//     raft cannot campaign either: until its last index is checked after a snapshot, the transport
-//     sends no vote requests (see mayCampaign). A sole voter can elect itself without them, but it
-//     gets no such snapshot, because it already holds every committed entry.
-//  3. If raft finishes a snapshot of its own while it installs a later one, it forgets the later
+//     deleted entries. Such a replica is closed and opened again, and until then raft gets no
+//     calls. raft cannot campaign either: after a snapshot the transport sends no vote requests
+//     until raft's last index is checked (see mayCampaign). A sole voter can elect itself without
+//     vote requests, but it gets no such snapshot, because it already holds every committed entry.
+//  3. If raft finishes a snapshot of its own while it installs a later one, raft forgets the later
 //     one in memory, and its last index is too low. So the filter holds the lock snapshotting
-//     during an install. If the lock is not free, the replica is opened again as in 2.
-//  4. If the leader's commit index is beyond raft's last entry, raft commits up to that entry,
-//     although it has compared only entries up to the last one of the call. So boundCommit bounds
-//     the commit index by the last entry of the call.
+//     during an install. If the lock is not free, the replica is opened again as in rule 2.
+//  4. If the leader's commit index is beyond raft's last entry, raft commits up to its last entry,
+//     although it has compared only the entries up to the last one of the call. So boundCommit
+//     bounds the commit index by the last entry of the call.
 //  5. raft looks for the entry before an append's entries only in its log. If a snapshot replaced
-//     that entry, raft refuses the call for ever. If the call begins at entry 1, raft stores its
-//     entries and leaves a gap in the log. The leader has all entries that are applied here, by
-//     Raft's leader completeness. So skipApplied removes them from the call.
+//     that entry, raft refuses the call for ever. If the call begins at entry 1, raft stores the
+//     call's entries and leaves a gap in the log. By Raft's leader completeness, the leader has all
+//     entries that are applied here. So skipApplied removes the applied entries from the call.
 //  6. raft votes for any candidate while it has no configuration. No election needs the vote of
 //     such a replica, because a replica becomes a voter only after it has applied a configuration
-//     that includes it. So it votes only after that (checkVote).
+//     that includes it. So checkVote refuses votes until then.
 //  7. raft votes only for voters of its own latest configuration. So a voter that missed a change
 //     of members, and voters that did not, refuse each other. The group may then have no leader
 //     although a majority of voters lives. A vote must depend only on term and log. So checkVote
 //     replaces the id of a candidate that raft would refuse with the id of a voter.
-//  8. raft sends uncommitted entries also to a replica without a vote, or about to lose it. Such a
-//     replica does not campaign. If its log is then longer than the voters' logs, it refuses all
-//     candidates, and the group may have no leader. So it gets only committed entries
-//     (awaitCommit).
+//  8. raft sends uncommitted entries also to a replica that has no vote or is about to lose it.
+//     Such a replica does not campaign. If its log is longer than the voters' logs, the replica
+//     refuses all candidates, and the group may have no leader. So the leader sends it only
+//     committed entries (awaitCommit).
 //  9. A candidate stays a candidate when it gets a snapshot in its own term, and then refuses to
 //     vote for others because it knows a leader. So an append makes it a follower first (install).
-//  10. A replica that campaigned after a TimeoutNow stays a candidate when the winner of that term
-//     sends it an append, and takes the winner for its leader until the next call. If the winner
-//     is lost, raft would refuse all other candidates for ever. So the filter makes a candidate
-//     consider vote requests although it knows a leader (candidatesLeader).
-//  11. A late TimeoutNow makes raft campaign even without a vote. As a leader the replica would
-//     add entries to its own log. When it gets a vote again, it would refuse candidates with
-//     shorter logs, although it has missed the change that gave it the vote. So a replica without
-//     a vote requests none (mayCampaign).
+//  10. If a replica campaigned after a TimeoutNow and another one won that term, the winner's first
+//     append leaves the replica a candidate. The replica considers the winner its leader until the
+//     next call. If the winner fails before that call, raft would refuse all other candidates for
+//     ever. So the filter makes a candidate consider vote requests although it knows a leader
+//     (candidatesLeader).
+//  11. A late TimeoutNow makes raft campaign even without a vote. As a leader, such a replica would
+//     add entries to its own log. When it later got a vote again, it would refuse candidates with
+//     shorter logs, even before it learned of that change. So a replica without a vote requests no
+//     votes (mayCampaign).
 //
 // DESIGN.md proves that the group has at most one leader and, with rules 7 to 11, that it elects
 // one.
@@ -94,8 +96,8 @@ type rpcFilter struct {
 var (
 	// errContradicted stops a group if a leader sent an entry that differs from a committed one.
 	errContradicted = errors.New("two leaders have committed different entries")
-	// errLastIndex is returned for vote requests while raft's last index may be wrong. It stops
-	// the group if Config.Reopen is nil.
+	// errLastIndex is returned for vote requests while raft's last index may be wrong. If
+	// Config.Reopen is nil, the error stops the group.
 	errLastIndex  = errors.New("the replica must be opened again: raft's last index is not that of its log")
 	errNotInGroup = errors.New("this replica is not in its own configuration")
 	// errOutlived is returned for a vote request of a deleted replica.
@@ -221,7 +223,7 @@ func (f *rpcFilter) install(rpc raft.RPC, call *raft.InstallSnapshotRequest) {
 		return
 	}
 	f.barred.Store(true)
-	if f.g.Closing() { // an install that begins after Close must not, because Close would not interrupt it
+	if f.g.Closing() { // Close would not interrupt an install that begins after it
 		f.respond(rpc, raft.RPCResponse{Error: errs.ErrGroupClosed})
 		return
 	}
@@ -318,13 +320,14 @@ func (f *rpcFilter) skipApplied(call *raft.AppendEntriesRequest) {
 	}
 }
 
-// checkAppend stops the group if an append shows that the leader has another entry in place of one
-// that is committed here.
+// checkAppend stops the group if an append contradicts a committed entry of this replica: the
+// leader has another entry at the same index.
 //
-// It never stops a correct group. It reads the commit index before the term. So all entries up to
-// that index were committed in the read term or earlier, and a leader of that or a later term has
-// them, with the same terms. raft refuses appends of an earlier term, so they are not checked. No
-// entry up to the commit index is ever replaced, and compacted entries are not compared.
+// checkAppend never stops a correct group. It reads the commit index before the term. So all
+// entries up to that commit index were committed in that term or earlier. A leader of that term or
+// a later one has the same entries. raft refuses appends of an earlier term, so they are not
+// checked. No entry up to the commit index is ever replaced, and compacted entries are not
+// compared.
 func (f *rpcFilter) checkAppend(call *raft.AppendEntriesRequest) error {
 	committed := f.committed()
 	if call.Term < f.g.raft.CurrentTerm() {
@@ -361,8 +364,9 @@ func (f *rpcFilter) committed() uint64 {
 	return max(f.g.raft.CommitIndex(), f.g.raft.AppliedIndex())
 }
 
-// compare stops the group if this replica's committed entry at index has another term than the
-// sender's entry, whose term is theirs. senderTerm is the term that the sender leads.
+// compare stops the group if the term of this replica's committed entry at index differs from the
+// argument theirs. That is the term of the sender's entry at the same index; the sender leads
+// senderTerm.
 func (f *rpcFilter) compare(from raft.RPCHeader, senderTerm, index, theirs uint64) error {
 	ours, known := f.termAt(index)
 	if !known || ours == theirs {
@@ -409,9 +413,9 @@ func (f *rpcFilter) candidatesLeader() raft.ServerAddress {
 }
 
 // checkTimeoutNow refuses an order to campaign at once unless it comes from the leader. The order
-// has no term, and raft would obey a late order, even as a leader. checkTimeoutNow also refuses
-// the order if this replica may not campaign, because raft would raise its term before it requests
-// votes. It also refuses if the state machine is stuck or hangs.
+// has no term, and raft would obey a late order, even as a leader. checkTimeoutNow also refuses the
+// order if this replica may not campaign, because raft raises its term before it requests votes. It
+// also refuses if the state machine is stuck or hangs.
 func (f *rpcFilter) checkTimeoutNow(call *raft.TimeoutNowRequest) error {
 	if err := f.mayCampaign(); err != nil {
 		return err

@@ -38,7 +38,7 @@ func (g *Replica) takeSnapshotLocked() error {
 		return err
 	}
 	err := g.raft.Snapshot().Error()
-	if unreadable := g.unreadable.Swap(nil); unreadable != nil { // raft's error has only its text
+	if unreadable := g.unreadable.Swap(nil); unreadable != nil { // raft's error contains only the text of this one
 		err = *unreadable
 	}
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
@@ -63,9 +63,10 @@ func (g *Replica) noteUnreadable(err error) {
 }
 
 // dueBytes returns the bytes of log since the last snapshot at which the next snapshot is due.
-// About as many bytes of older entries stay in the log. It is at least the size of a snapshot, so
-// writing snapshots costs at most as much as writing the log. It also leaves a follower enough
-// time to restore a snapshot before the entries after that snapshot are deleted.
+// About as many bytes of older entries stay in the log. dueBytes is at least the size of a
+// snapshot, so that writing snapshots costs at most as much as writing the log. It also gives a
+// follower enough time to restore a snapshot before the leader deletes the entries after that
+// snapshot.
 func (g *Replica) dueBytes() int64 { return max(g.cfg.SnapshotBytes, g.snaps.NewestBytes()) }
 
 // SnapshotBytes estimates the next snapshot's size: the size of the last snapshot or
@@ -165,5 +166,5 @@ func (g *Replica) trimMembers() {
 }
 
 // ErrNoRoom is returned if the disk lacks space for a snapshot. An attempt would fail halfway, and
-// meanwhile take space that the log needs.
+// until then occupy space that the log needs.
 var ErrNoRoom = errors.New("the disk has no room for a snapshot")

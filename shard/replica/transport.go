@@ -48,16 +48,16 @@ const (
 // goroutine, concurrently with raft's main loop (hashicorp/raft#695). Here the main loop handles
 // heartbeats, like all calls.
 //
-// It sends fewer heartbeats. If a successful call to the follower began less than pause ago, it
-// answers raft's heartbeat itself (see contact). So a leader that is cut off may step down up to
-// pause later. That is harmless, because reads do not rely on the leader's lease (see
+// It sends fewer heartbeats. If a successful call to the follower began less than pause ago, the
+// transport answers raft's heartbeat itself (see contact). So a leader that is cut off may step
+// down up to pause later. That is harmless, because reads do not rely on the leader's lease (see
 // Prover.ProveTerm). The other heartbeats wait for the next beat (see Beats).
 //
 // It sends small appends on the node's stream, together with appends of other groups (see
 // stream.Streams), and large appends on connections of the group.
 //
-// When it sends a snapshot, it adds the cold rows and the sets that the snapshot file names. It reads
-// them from this node's disk (see carry).
+// When it sends a snapshot, it adds the cold rows and the sets that the snapshot file names. It
+// reads them from this node's disk (see carry).
 //
 // Its incoming calls pass through filter, unless filter is nil. filter also decides which vote
 // requests and appends this replica may send (see rpcFilter).
@@ -152,8 +152,8 @@ func (t raftTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress
 	return err
 }
 
-// errHangs is returned for an append or snapshot that is not sent, and for an order to campaign
-// that is refused, because this node's disk or state machine hangs.
+// errHangs is returned while this node's disk or state machine hangs, for an append or snapshot
+// that was not sent and for a refused order to campaign.
 var errHangs = errors.New("this node's disk or state machine hangs: others are to lead")
 
 // unreached reports whether an append failed because its node is or became unreachable.
@@ -179,9 +179,8 @@ func (t raftTransport) appendTogether(c *contact, id raft.ServerID, target raft.
 	return nil
 }
 
-// spares reports whether an append need not be sent, because a recent successful call told the
-// follower the same. A heartbeat to a follower that answered recently first waits for the next
-// beat.
+// spares reports whether an append can be omitted, because a recent successful call had the same
+// content. A heartbeat to a follower that answered recently first waits for the next beat.
 func (t raftTransport) spares(c *contact, args *raft.AppendEntriesRequest, together bool) bool {
 	now, pause := time.Now(), t.pause
 	switch {
@@ -272,9 +271,9 @@ func (t raftTransport) maySend(term uint64) error {
 
 // leaderStream is a snapshot that is being sent. Its Read fails once maySend does, because the
 // follower cannot vote while its main loop reads the snapshot. raft closes the connection of a
-// failed call, and the follower then discards the part that it has. A leader that only lost its
-// lease sends the rest, because this follower, which answers no heartbeats meanwhile, may be the
-// cause. It also sends the rest if it is elected again.
+// failed call, and the follower then discards the part that it received. A leader that only lost
+// its lease still sends the rest: the follower answers no heartbeats during the snapshot, and may
+// itself be the cause. A leader that was elected again also sends the rest.
 type leaderStream struct {
 	io.Reader
 	trans raftTransport
@@ -303,8 +302,8 @@ func (t raftTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, a
 
 // anew repeats a call that failed because its peer had closed the connection, until the call has
 // used a new connection. raft keeps idle connections, and does not notice that they ended when the
-// peer restarted. It does not repeat vote requests, so a candidate would wait one to two seconds
-// for the next election. To repeat is safe: a vote goes again to the same candidate, and a replica
+// peer restarted. raft does not repeat vote requests, so a candidate would wait one to two seconds
+// for the next election. Repeating is safe: a voter gives its vote again to the same candidate, and
 // refuses a second TimeoutNow (checkTimeoutNow).
 func (t raftTransport) anew(id raft.ServerID, call func() error) error {
 	for {
@@ -347,7 +346,8 @@ func (d *dialCounter) to(id raft.ServerID) uint64 {
 }
 
 // named adds the replica's Raft id to an address of the group's configuration, so that a dial
-// reaches only this replica. raft dials it if the address book does not know the replica's node.
+// reaches only that replica. raft uses this address if the address book does not know the replica's
+// node.
 func named(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
 	return rpc.ReplicaAt(id, string(addr))
 }
@@ -406,9 +406,9 @@ func newRaftTransport(layer raft.StreamLayer, addrs addressBook, heartbeat time.
 // The filter knows raft's state, so it also decides what this replica may send. A nil filter
 // allows everything; tests use it.
 
-// leads reports whether this replica leads a term. A leader that hears of a later term stops
-// leading, but sends heartbeats until it has stored the term. If its disk hangs or is full, those
-// heartbeats would keep followers from voting for another candidate.
+// leads reports whether this replica is the leader of the given term. A leader that hears of a
+// later term stops leading, but sends heartbeats until it has stored the term. If its disk hangs or
+// is full, those heartbeats would keep followers from voting for another candidate.
 func (f *rpcFilter) leads(term uint64) bool {
 	if f == nil {
 		return true // a transport without a replica

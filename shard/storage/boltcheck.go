@@ -82,7 +82,7 @@ func checkBolt(file io.ReaderAt, size int64) error {
 type boltChecker struct {
 	file io.ReaderAt
 	meta boltMeta
-	seen map[uint64]struct{} // pages reached so far; to reach a page twice means damage
+	seen map[uint64]struct{} // pages reached so far; a page that is reached twice means damage
 }
 
 // read returns a page together with its overflow pages.
@@ -220,8 +220,8 @@ func boltData(id uint64, page []byte, at int, position []byte, keyBytes, valueBy
 }
 
 // checkBuckets walks the bucket of buckets and the two buckets of raft-boltdb. It refuses an
-// unknown bucket: after damage to a bucket's name, bolt would create an empty bucket of the right
-// name.
+// unknown bucket: the name of a bucket may be damaged, and bolt would then create an empty bucket
+// with the right name.
 func (c *boltChecker) checkBuckets() error {
 	names := 0
 	err := c.walk(c.meta.root, boltRange{}, func(name, bucket []byte, flags uint32) error {

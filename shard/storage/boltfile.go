@@ -17,8 +17,8 @@ import (
 	"github.com/countd/countd/shard/raftstore"
 )
 
-// boltDeleteMax bounds the entries that one transaction deletes from the front of the log, because
-// writes wait for it, for about 4 ms.
+// boltDeleteMax bounds the entries that one transaction deletes from the front of the log. Writes
+// wait for such a transaction, about 4 ms.
 const boltDeleteMax = 4096
 
 // boltLockTimeout bounds the wait for another process's lock on the file. It is long enough for an
@@ -31,9 +31,9 @@ var errInUse = errors.New("another process has the file open")
 // boltFile is one group's bolt database. Unlike raft-boltdb, it returns bolt's panics and memory
 // faults as errors, and reports a full disk as raftstore.ErrNoSegment.
 //
-// A transaction writes and syncs new pages, none of which the previous transaction uses. Its meta
-// page, written last, makes it the newest transaction. So if the disk was full and the newest meta
-// page is unchanged, nothing was stored, and the change may be repeated.
+// A transaction first writes and syncs new pages, none of which the previous transaction uses. It
+// writes its meta page last, and only then is it the newest transaction. So if the disk was full
+// and the newest meta page is unchanged, nothing was stored, and the change may be repeated.
 type boltFile struct {
 	store  *raftboltdb.BoltStore
 	file   *os.File   // the file that bolt has open
@@ -143,10 +143,10 @@ func (b *boltFile) StoreLogs(entries []*raft.Log) error {
 	return b.change(func() error { return b.store.StoreLogs(entries) })
 }
 
-// DeleteRange implements raft.LogStore. It deletes entries at the front, which a snapshot covers,
-// in many transactions. So bolt can store new entries between them. A crash leaves a log that
-// begins earlier. It deletes any other range in one transaction, because a crash must not leave
-// such a range partly deleted.
+// DeleteRange implements raft.LogStore. It deletes entries at the front of the log, which a
+// snapshot covers, in several transactions, so that bolt can store new entries in between. A crash
+// may leave some of them, which is harmless. It deletes any other range in one transaction, because
+// a crash must not leave such a range partly deleted.
 func (b *boltFile) DeleteRange(first, last uint64) error {
 	begin, err := b.FirstIndex()
 	if err != nil {

@@ -60,11 +60,11 @@ func (f *FailStop) Usable() error {
 	}
 }
 
-// Wait pauses before the retry of a call that failed with err. It returns an error if the call
-// must not be retried. After Interrupt the group fails with that error, because raft itself
-// ignores it and continues. (Ending raft's main goroutine instead would leave its callers without
-// an answer.) Before Arm, Wait does not pause but fails the group with err, because the caller
-// that opens the group holds locks and retries itself.
+// Wait pauses before the retry of a call that failed with err. It returns an error if the call must
+// not be retried. After Interrupt, Wait fails the group with errs.ErrGroupClosed, because raft
+// would ignore a mere error and continue. (Ending raft's main goroutine instead would leave its
+// callers without an answer.) Before Arm, Wait does not pause but fails the group with err, because
+// the caller that opens the group holds locks and retries itself.
 func (f *FailStop) Wait(err error) error {
 	f.mu.Lock()
 	if !f.mu.opened { // Arm has not run, and cannot run before failLocked, because the lock is held
@@ -115,8 +115,7 @@ func (f *FailStop) failLocked(err error) (first error, notify bool) {
 	return err, f.mu.armed
 }
 
-// Untold returns the failure if notify was not called for it. It returns nil instead of
-// an ErrGroupClosed.
+// Untold returns the failure if notify was not called for it. It never returns an ErrGroupClosed.
 func (f *FailStop) Untold() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -150,7 +149,7 @@ func (f *FailStop) Arm() error {
 	return f.mu.err
 }
 
-// Disarm stops the calls of notify, because the caller that closes a group gets its errors.
+// Disarm stops the calls of notify, because a caller that closes the group gets the errors itself.
 func (f *FailStop) Disarm() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -24,8 +24,8 @@ import (
 // ErrDamaged is returned if bytes on disk differ from those written.
 var ErrDamaged = raftstore.ErrDamaged
 
-// errMaybeStored replaces errs.ErrGroupClosed, which would promise the proposers that no log has
-// their entries.
+// errMaybeStored replaces errs.ErrGroupClosed in StoreLogs. ErrGroupClosed would promise the
+// proposers that no log has their entries.
 var errMaybeStored = errors.New("the group is closing: the entries may be stored")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -39,8 +39,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 //	└───────────┴──────────────────────┴─────────────────────┘
 //
 // crc32c covers index, term (8 bytes each), type (1), length of data (8), data and the given
-// extensions. Log removes the checksum before raft sees the entry, so it is never sent to other
-// nodes.
+// extensions. Log removes the checksum before raft sees the entry, so raft never sends a checksum
+// to other nodes.
 const (
 	sealVersion = 1
 	sealBytes   = 5
@@ -96,12 +96,12 @@ func unsealEntry(e *raft.Log) error {
 // raftstore.ErrNoSegment stops the replica for good.
 //
 // raftstore.ErrNoSegment is transient. StoreLogs returns it if nothing was written. A leader then
-// steps down, so that another node may lead. A follower refuses the entries, which the leader
-// sends again. The following changes wait and retry until they succeed, because raft ignores their
+// steps down, so that another node may lead. A follower refuses the entries, which the leader sends
+// again. The following changes wait and retry until they succeed, because raft ignores their
 // errors:
 //   - DeleteRange, and a StoreLogs after a deletion at the log's end. After an error raft would
 //     assume that its last entries are still stored.
-//   - A StoreLogs of several batches of which the first are stored. After an error raft would
+//   - A StoreLogs that has stored only the first of several batches. After an error raft would
 //     store those entries again.
 //
 // A configuration is a special case, because a leader uses it even if it was not stored: see
@@ -125,8 +125,8 @@ type Log struct {
 	cutEnd  bool       // the last entries were deleted and no entry has been stored since; only raft's main goroutine uses it
 	cut     sync.Mutex // serialises deletions by raft's main and snapshot goroutines
 
-	// bytes and entries count what was stored since the last snapshot; see Covered. due gets a
-	// token once bytes reaches dueBytes.
+	// bytes and entries count the growth of the log since the last snapshot; see Covered. due gets
+	// a token once bytes reaches dueBytes.
 	bytes    atomic.Int64
 	entries  atomic.Int64
 	dueBytes atomic.Int64
@@ -264,8 +264,8 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
-// write runs a change under a gauge of the watchdog. If the log has no file for the change, a
-// patient change is retried until the log has one. Otherwise write returns the error.
+// write runs a change under a gauge of the watchdog. If the log has no file for a patient change,
+// write retries the change until the log has one. For any other change, write returns the error.
 func (l *Log) write(gauge *StallGauge, change func() (patient bool, err error)) error {
 	for {
 		gauge.Begin()

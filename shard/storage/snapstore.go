@@ -204,8 +204,8 @@ type Opened struct {
 }
 
 // Open implements raft.SnapshotStore. It reads the whole file once to check it, and returns the
-// state as Opened. If no file descriptor is free, it waits for one, until FailStop.Interrupt. Open
-// must not return an error for that, because raft would continue as if the snapshot did not exist.
+// state as Opened. If no file descriptor is free, Open waits for one, until FailStop.Interrupt. It
+// must not return an error instead, because raft would continue as if the snapshot did not exist.
 func (s *Snapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	for {
 		meta, state, err := s.open(id)
@@ -282,9 +282,9 @@ func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64, con
 	return k, nil
 }
 
-// finish records a snapshot whose file name is durable, and removes the snapshots that it
-// replaces. Snapshots sent by a leader, of a repair, and of raft itself may be written at once and
-// finish in any order.
+// finish records a snapshot whose file name is durable, and removes the snapshots that it replaces.
+// A leader's snapshot, a repair's and raft's own may be written at the same time, and finish in any
+// order.
 func (s *Snapshots) finish(name snapName, meta *raft.SnapshotMeta) {
 	s.mu.Lock()
 	delete(s.mu.writing, name)
