@@ -1,8 +1,8 @@
 package engine
 
-// Least returns a lower bound of the ids that the first segment has in memory, or 0 if it
-// has none. The range of that segment begins at 0, which is no useful bound. A later
-// write may add a lower id.
+// Least returns a lower bound of the ids that the first segment has in memory, or 0 if it has none.
+// The start of that segment's range is always 0, and so no useful bound. A later write may add a
+// lower id.
 func (t *Table) Least() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

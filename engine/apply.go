@@ -5,10 +5,10 @@ import "sync/atomic"
 // This file is the write path: it finds the row of an op and stores the result.
 
 // Apply applies ops in their order. If width is not 0, it fills rows with width counts for each op.
-// They are the row right after the op, or the counts that an OpTake took. It appends an Overflow
-// for each refused op to overflows and returns overflows; a refused op changes nothing. Cells must
-// name columns below ColumnsMax, or Apply panics. Apply allocates only for new rows, for overflows,
-// and when it rebuilds a segment after many deletes.
+// These are the counts of the row right after the op or, for an OpTake, the counts that it took. It
+// appends an Overflow for each refused op to overflows and returns overflows; a refused op changes
+// nothing. Apply panics if a cell names a column of ColumnsMax or above. Apply allocates only for
+// new rows, for overflows, and when it rebuilds a segment after many deletes.
 //
 // Apply first brings cold rows of ops into memory. If it cannot read one, it returns an
 // error and applies nothing.
@@ -101,8 +101,8 @@ func (t *Table) applyPageLocked(ops []Op, from, width int, rows []int64, overflo
 	return overflows
 }
 
-// applyLocked applies one op and fills dst with its row; number is the op's index. If a
-// sum does not fit, it refuses the op and returns that column and false.
+// applyLocked applies one op and fills dst with the op's row; number is the op's index. If a sum
+// does not fit an int64, applyLocked refuses the op, and returns the column of the sum and false.
 func (t *Table) applyLocked(op *Op, number int, at *spot, dst []int64) (uint8, bool) {
 	slot := -1
 	if at.s.covers(op.ID) {
@@ -138,9 +138,9 @@ func (t *Table) applyLocked(op *Op, number int, at *spot, dst []int64) (uint8, b
 	return 0, true
 }
 
-// change applies the op's cells to row, and appends the deltas that floors cut short to
-// cuts, under the op's number. If a sum does not fit an int64, it returns that column and
-// false; row and cuts are then half changed.
+// change applies the op's cells to row, and appends the deltas that floors cut short to cuts, under
+// the op's number. If a sum does not fit an int64, change returns the column of the sum and false;
+// row and cuts are then half changed.
 func (op *Op) change(row []int64, number int, cuts []Cut) ([]Cut, uint8, bool) {
 	if op.Kind == OpDelete {
 		clear(row)
@@ -214,8 +214,8 @@ func (t *Table) applyWordLocked(op *Op, at *spot, slot int) bool {
 	return true
 }
 
-// replaceLocked makes the row of id equal to row. The row is in segment i at slot, or
-// absent (-1).
+// replaceLocked makes the row of id equal to row. The row is at slot of segment i; slot is -1 if
+// the row is absent.
 func (t *Table) replaceLocked(i, slot int, id uint64, old, row []int64) {
 	digest, last, was := uint64(0), -1, false
 	for c, v := range row {

@@ -15,9 +15,10 @@ import (
 type bucket [lineWords]uint64
 
 // matchNarrowGo returns bit i if the i-th tag of a is tag. It returns bit lineWords+i if the i-th
-// tag of b is tag|tagSecond. Only the lowest bit counts, because a tag is in one slot only. It has
-// no branch: the slot is practically random. After a misprediction, the processor could not start
-// on the next row while it waits for the memory of this one.
+// tag of b is tag|tagSecond. Only the lowest set bit of the result is valid, because a tag is in
+// one slot only. The function has no branch, because the slot is practically random. After a
+// misprediction, the processor could not start on the next row while it waits for the memory of
+// this row.
 func matchNarrowGo(a, b *bucket, tag uint64) uint64 {
 	return a.matchHalves(tag) | b.matchHalves(tag|tagSecond)<<lineWords
 }
@@ -32,8 +33,8 @@ func (b *bucket) matchHalves(tag uint64) uint64 {
 
 const lowBits = 0x00000001_00000001 // the lowest bit of each half of a word
 
-// equalHalves returns the lowest bit of each half that is the same in x and y. The result
-// for the high half may be wrong if the low halves are equal.
+// equalHalves compares the two halves of x and y. For each equal half, it sets the lowest bit of
+// that half in the result. The result for the high half may be wrong if the low halves are equal.
 func equalHalves(x, y uint64) uint64 {
 	x ^= y
 	return ((x - lowBits) &^ x) >> 31 & lowBits

@@ -2,10 +2,10 @@ package engine
 
 import "fmt"
 
-// Check verifies the whole structure: the order of the directory, windows, that each row
-// is in exactly one of its two buckets, marks against overflow tables, row counts and the
-// digest. It blocks writes and reads the cold rows; a table of 10 million rows takes
-// seconds. The error names a fault.
+// Check verifies the whole structure: the order of the directory, windows, that each row is in
+// exactly one of its two buckets, marks against overflow tables, row counts and the digest. It
+// blocks writes and reads the cold rows; a table of 10 million rows takes seconds. The error names
+// the first fault found.
 func (t *Table) Check() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -25,7 +25,8 @@ func (t *Table) ReadCold(ctx context.Context, id uint64, dst []int64) error {
 		if err == nil {
 			return nil
 		}
-		// A generation is removed once others replace it. Look the row up again then.
+		// The generation may have been replaced and removed meanwhile. If so, look the row up
+		// again.
 		if now := t.coldOf(id, dst); now == part || ctx.Err() != nil {
 			return fmt.Errorf("cannot read row %d: %w", id, err)
 		}
@@ -105,8 +106,8 @@ func (t *Table) missing(ops []Op) []coldRow {
 	return slices.CompactFunc(missing, func(a, b coldRow) bool { return a.id == b.id })
 }
 
-// warmLocked stores a cold row in its segment. It changes neither the table's row count
-// nor its digest. It stores a row of zeros too, because that hides a row of the cold
+// warmLocked stores a cold row in its segment. It changes neither the table's row count nor its
+// digest. It stores even a row of zeros, because a stored row of zeros hides the row of the cold
 // part.
 func (t *Table) warmLocked(id uint64, row []int64) {
 	last := 0

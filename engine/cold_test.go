@@ -348,8 +348,8 @@ func TestFailedFreezeKeepsRowsInMemory(t *testing.T) {
 	}
 }
 
-// Rows stay deleted if they are deleted on their way to disk, while their part of the segment is a segment of
-// its own.
+// Rows that are deleted while their segment moves to disk stay deleted, even if a split has put them into a
+// segment of their own.
 func TestRowsDeletedWhileTheyFreeze(t *testing.T) {
 	tab, ids := filled(t, 30_000)
 	cold := &memCold{}
@@ -374,7 +374,7 @@ func TestRowsDeletedWhileTheyFreeze(t *testing.T) {
 			hot, more = append(hot, id), append(more, id, id+1)
 		}
 	}
-	apply(OpDelete, hot) // the first segment owns their ids from here on
+	apply(OpDelete, hot) // now the first segment owns the ids of the deleted rows
 	late := hot[len(hot)-100:]
 	apply(OpAdd, late)
 	cold.writing = func() {
@@ -397,8 +397,7 @@ func TestRowsDeletedWhileTheyFreeze(t *testing.T) {
 	}
 }
 
-// While rows move to disk, neither the writer nor a goroutine that waits for the writer waits for the disk:
-// not for a read, and not for a removal.
+// While rows move to disk, the writer does not wait for the disk, neither for a read nor for a removal.
 func TestMovingRowsHoldsNobodyUp(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	cold := &memCold{}
@@ -451,8 +450,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Readers beside the writer and beside segments that are frozen and folded.
-// A row never goes back and is never missed.
+// Readers run beside the writer, and beside segments that are frozen and folded. No reader sees an
+// older count than before, or misses a row.
 func TestReadersBesideFreezing(t *testing.T) {
 	t.Parallel()
 	tab, ids := filled(t, 25_000)
@@ -465,7 +464,8 @@ func TestReadersBesideFreezing(t *testing.T) {
 			seen := map[uint64]int64{}
 			page, rows := make([]uint64, 40), make([]int64, 40)
 			for !stop.Load() {
-				// Every id at most once: GetMany reads cold rows after those in memory, wherever they are.
+				// Each id appears at most once, because GetMany reads all cold rows after all rows in
+				// memory, whatever their order.
 				for i, n := range r.Perm(len(ids) / 100)[:len(page)] {
 					page[i] = ids[n*100]
 				}

@@ -2,8 +2,8 @@ package engine
 
 import "testing"
 
-// A deleted row over the cold ones leaves nothing behind once its segment is split: a later write counts it
-// as a row again.
+// A row was deleted in memory, over its cold row, and then its segment was split. A later write counts the
+// row as a new one.
 func TestRowsDeletedBesideColdOnes(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	d := tab.dir.Load()

@@ -13,7 +13,7 @@ import (
 //  2. A row is never missed: ids in `kept` have a count from before the readers
 //     start, and are only ever added to, while inserts around them move them
 //     between buckets, grow and split their segments, and snapshots copy them.
-//  3. A row never goes back: a reader sees its count rise only.
+//  3. A count never falls: a reader never sees an older count than before.
 func TestReadersBesideTheWriter(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -5,8 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// directory is the ordered list of a table's segments. Once readers can see it, its field before never
-// changes. A segment of the same range is replaced in place; any other change makes a new directory.
+// directory is the ordered list of a table's segments. Once readers can see a directory, its field
+// before never changes. A segment of the same range is replaced in place; any other change makes a new
+// directory.
 type directory struct {
 	step   int      // largest power of two up to len(before)
 	before []uint64 // the last id before each segment, ascending; 2^64-1 for the first segment, because no id is above it
@@ -64,8 +65,8 @@ func (d *directory) with(i int, left *segment, start uint64, right *segment) *di
 	return n
 }
 
-// without returns a directory without segment i. Its range goes to the segment before it, or to the
-// one after it if i is 0. The directory must have at least two segments.
+// without returns a directory without segment i. The previous segment takes over its range or, if i
+// is 0, the next segment. The directory must have at least two segments.
 func (d *directory) without(i int) *directory {
 	n := newDirectory(len(d.segs) - 1)
 	copy(n.before, d.before[:i])

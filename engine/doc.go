@@ -3,22 +3,21 @@
 //
 // # Structure
 //
-// A Table is an ordered directory of segments. A segment owns a range of ids
-// and is one open-addressing hash array of cache lines. Each line is a bucket.
-// For each row it has a tag, and a 64-bit word with the row's first four counts, 16
-// bits each. A tag has 4 bytes, or 8 if the range is too wide (see geometry). Counts of
-// the fifth and later columns are in an array of their own. No array holds a pointer,
-// so the garbage collector never scans them. A count that does not fit 16 bits is
-// marked FFFF and lives in its segment's overflow table as an int64. An absent row
-// reads as zeros, so a row whose counts are all zero is not stored.
+// A Table is an ordered directory of segments. A segment owns a range of ids and is one
+// open-addressing hash array of cache lines. Each line is a bucket. For each row, a bucket has a
+// tag, and a 64-bit word with the row's first four counts, 16 bits each. A tag has 4 bytes, or 8 if
+// the range is too wide (see geometry). Counts of the fifth and later columns are in an array of
+// their own. No array holds a pointer, so the garbage collector never scans them. A count that does
+// not fit 16 bits is marked FFFF and lives in its segment's overflow table as an int64. An absent
+// row reads as zeros, so a row whose counts are all zero is not stored.
 //
-// Tags are placed by cuckoo hashing (Pagh and Rodler, 2004) with buckets (Dietzfelbinger
-// and Weidling, 2007). As in cuckoo filters (Fan et al., 2014), the tag alone gives the
-// second bucket. A lookup reads at most two lines, both at once. A delete leaves no
-// tombstone. So lookups have none to skip, and none can hide a second copy of an id.
+// Tags are placed by cuckoo hashing (Pagh and Rodler, 2004) with buckets (Dietzfelbinger and
+// Weidling, 2007). As in cuckoo filters (Fan et al., 2014), the tag alone gives the second bucket.
+// A lookup reads at most two lines, both at once. A delete leaves no tombstone. So lookups skip no
+// tombstones, and no tombstone can hide a second copy of an id.
 //
-// A segment that is no longer written may be sealed: its rows are packed into an
-// immutable array (see sealed). Rows that are written later stay in the segment over it.
+// A segment that is no longer written may be sealed: its rows are packed into an immutable array
+// (see sealed). Rows that are written later are stored in the segment, and hide the sealed rows.
 // Rows may also be on disk (see Generation).
 //
 // # Files

@@ -44,8 +44,8 @@ func TestFoldsDivideColdSegments(t *testing.T) {
 	}
 }
 
-// A generation that has grown too large is split once as many of its rows were written to as a full segment
-// would need for a fold.
+// A generation that has grown too large is split once it has as many written rows as the fold of a full
+// segment needs.
 func TestLargeGenerationsAreDivided(t *testing.T) {
 	cold, p := &memCold{}, &Page{Width: 1}
 	for id := range uint64(40_000) {

@@ -22,9 +22,9 @@ const (
 // on disk is a candidate if isOld returns true for its range of ids. A segment on disk is a
 // candidate if it has enough changed rows in memory. Watch returns a candidate that was not written
 // to since the previous call, and one with very many changed rows. It leaves out the last segment,
-// which takes new ids. It marks all candidates. The writer copies a marked segment, once, before it
-// writes to it. due is the number of rows in memory of all candidates, including those that were
-// written to.
+// which takes new ids. It marks all candidates. Before the writer first changes a marked segment,
+// it copies the segment. due is the number of rows in memory of all candidates, including those
+// that were written to.
 func (t *Table) Watch(isOld func(first, last uint64) bool) (idle []uint64, due int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -63,9 +63,9 @@ type frozen struct {
 }
 
 // Freeze writes the rows of segments that Watch returned, all together, to the given Cold. It then
-// removes them from memory. It returns how many rows became cold or were written again. It skips a
-// segment whose shape has changed meanwhile. On an error it changes nothing. Calls must not run
-// concurrently.
+// removes them from memory. It returns how many rows it wrote, both new cold rows and rewritten
+// ones. It skips a segment whose shape has changed meanwhile. On an error it changes nothing. Calls
+// must not run concurrently.
 func (t *Table) Freeze(cold Cold, firsts []uint64) (rows int, err error) {
 	leaving := t.leaving(firsts)
 	defer func() {
@@ -106,7 +106,7 @@ func (t *Table) Freeze(cold Cold, firsts []uint64) (rows int, err error) {
 	return rows, nil
 }
 
-// leaving captures segments: from here on the writer copies them before it changes them.
+// leaving captures segments. Afterwards the writer copies a captured segment before it changes it.
 func (t *Table) leaving(firsts []uint64) []*frozen {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -150,10 +150,11 @@ func (t *Table) successorLocked(f *frozen) (d *directory, i int, now *segment) {
 }
 
 // The rows of a segment are now on disk, or sealed. replaceFrozen replaces the segment by one for
-// each generation. In memory these have only the rows written since the capture, and rows of zeros
-// for those deleted since. Readers see them only once they are complete. It returns false if the
-// segment was split, joined or replaced meanwhile, or if it would have more than rowsLimit rows in
-// memory. unneeded are the parts, some nil, that the caller must release.
+// each generation. In memory, the new segments have only the rows written since the capture, and
+// rows of zeros for rows deleted since. Readers see the new segments only once all are complete.
+// replaceFrozen returns false if the segment was split, joined or replaced meanwhile, or if it
+// would have more than rowsLimit rows in memory. unneeded are the parts, some nil, that the caller
+// must release.
 func (t *Table) replaceFrozen(f *frozen, rowsLimit int) (unneeded []*coldPart, replaced bool) {
 	t.writing.Lock() // Apply may be about to use rows that it brought into memory
 	defer t.writing.Unlock()
@@ -212,8 +213,9 @@ func (t *Table) replaceFrozen(f *frozen, rowsLimit int) (unneeded []*coldPart, r
 	return []*coldPart{now.cold}, true
 }
 
-// changed compares s with a later state of it. It returns the slots of that state whose rows are
-// absent from s or differ there. It includes rows of zeros only if zeros is set, to hide cold rows.
+// changed compares s with a later state of the same segment. It returns the slots of the later
+// state whose rows are absent from s or differ there. It includes rows of zeros, which hide cold
+// rows, only if zeros is set.
 func (s *segment) changed(later *segment, zeros bool) []slotID {
 	var slots []slotID
 	if s == later {

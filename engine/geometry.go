@@ -52,14 +52,14 @@ const SegmentRowsMax = rowsMax
 // A stored tag is never 0; 0 is an empty slot.
 //
 // A salt decides the mix: x → factor · (x + addend), then a fixed bijection. The results of two ids
-// are practically independent; only the number of their equal low bits stays. So nobody can predict
-// the place of an id from the places of other ids without the salt. No set of ids collides under more
-// than a few salts.
+// are practically independent; only the number of their equal low bits stays. So without the salt,
+// nobody can predict the place of an id from the places of other ids. No set of ids collides under
+// more than a few salts.
 type geometry struct {
 	base   uint64 // first id of the window
 	span   uint64 // last id of the window - base
 	addend uint64 // a number derived from the salt, less base
-	factor uint64 // another number derived from the salt; odd
+	factor uint64 // another number derived from the salt; always odd
 
 	unused    uint8 // number of low bits of a word that are not mixed
 	fold      uint8 // at least half the mixed bits, so that x ^ x>>fold undoes itself

@@ -17,8 +17,8 @@ func mixed(id uint64) uint64 {
 	return id ^ id>>33
 }
 
-// BenchmarkKeysOfAShard reports the bytes a row of one shard of seven, by how ids are spread over shards and
-// by the key that rows are stored under.
+// BenchmarkKeysOfAShard reports the bytes per row of one shard out of seven, for several ways to spread ids
+// over shards and several keys for rows.
 func BenchmarkKeysOfAShard(b *testing.B) {
 	for _, keys := range []struct {
 		name string

@@ -19,8 +19,8 @@ func (t *Table) Load(p *Page) error {
 	return nil
 }
 
-// appendLocked adds a page, which is above all rows of a table, to it as segments of their own. It stores each row once. Row by
-// row, arbitrary ids would rebuild their segment several times.
+// appendLocked appends a page, whose ids are above all rows of table t, as new segments. It stores each row once. If it
+// added arbitrary ids row by row, it would rebuild their segment several times.
 func (p *Page) appendLocked(t *Table) {
 	d, rows := t.dir.Load(), len(p.IDs)
 	end := len(d.segs) - 1
@@ -191,10 +191,10 @@ func (t *Table) appendPartLocked(part *coldPart) *segment {
 	return n
 }
 
-// LoadCold adds a part of a snapshot, from Snapshot.Parts, to a table that contains only
-// lower ids. It takes over the caller's reference to the generation, also on an error. It
-// does not read the cold rows, so rows and digest do not include them: Adopt sets both
-// after the last part.
+// LoadCold adds a part of a snapshot, from Snapshot.Parts, to a table that contains only lower ids.
+// It takes over the caller's reference to the generation, also on an error. It does not read the
+// cold rows, so the table's row count and digest do not include them. Adopt sets both after the
+// last part.
 func (t *Table) LoadCold(p *Part) error {
 	t.mu.Lock()
 	defer t.unlock()
@@ -235,7 +235,7 @@ func (d *directory) noteDivided(g Generation) bool {
 	return false
 }
 
-// Adopt sets rows and digest of a table into which cold parts were loaded.
+// Adopt sets the row count and the digest of a table after LoadCold has loaded its last part.
 func (t *Table) Adopt(rows int64, digest uint64) {
 	t.mu.Lock()
 	defer t.unlock()

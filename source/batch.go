@@ -81,9 +81,9 @@ func (b *batch) end(i int, why error) {
 
 // check finds the ops that their shards would refuse.
 //
-// check refuses the whole message of such an op, unless an earlier try accepted the message. Then
-// other ops of the message may be applied, so check refuses only this op. If the op's shard has
-// passed the message already, check refuses nothing.
+// check refuses the whole message of such an op, unless an earlier try accepted the message. After
+// such a try, other ops of the message may be applied, so check refuses only this op. If the op's
+// shard has passed the message already, check refuses nothing.
 func (b *batch) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, b.times.call)
 	defer cancel()

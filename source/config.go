@@ -146,7 +146,7 @@ func (s StartAt) MarshalJSON() ([]byte, error) {
 	return json.Marshal(ids)
 }
 
-// Duration is a time.Duration that is a text in JSON.
+// Duration is a time.Duration that JSON encodes as a text.
 type Duration time.Duration
 
 // MarshalJSON returns a text such as "20ms".

@@ -63,7 +63,7 @@ func (q *manyQueue) setList(list ...uint32) {
 	q.list = list
 }
 
-// TestConsumerAfterPause: a consumer goes on after the Sink said that the source is paused.
+// TestConsumerAfterPause: a consumer keeps running after the Sink has reported a paused source.
 func TestConsumerAfterPause(t *testing.T) {
 	q, shards := newFakes(2, nil)
 	q.add(like(1, 1))

@@ -18,8 +18,8 @@ const (
 	envSlots
 )
 
-// envelope has the paths of a Debezium envelope's members. In messages with a schema, they are in
-// the member payload.
+// envelope has the paths of a Debezium envelope's members. A message with a schema wraps these
+// members in the member payload.
 var envelope = &pathNode{slot: -1, children: []*pathNode{
 	{key: "payload", slot: envPayload},
 	{key: "op", slot: envOp},

@@ -28,7 +28,7 @@ type fakeQueue struct {
 	again       func(ctx context.Context, progress func()) error // called by Again, if it is set
 	dated       bool                                             // messages have the time when they were written
 	times       []time.Time                                      // when each message was written; only if dated is set
-	silent      bool                                             // readers without a message say that the broker is silent
+	silent      bool                                             // readers without a message report a silent broker
 	oneByOne    bool                                             // messages are fetched one by one
 	behind      uint64                                           // number of messages that Bounds does not know yet
 	deleted     map[uint64]bool                                  // messages that were removed one by one

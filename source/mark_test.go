@@ -30,8 +30,8 @@ func (r *replacement) saw(high uint64) {
 	}
 }
 
-// replaced reports whether any message that a shard passed is now missing or another one, unless it
-// was removed on purpose. shown reports the same for the last of these messages and the gap after it only.
+// replaced reports whether any message that a shard passed was replaced or is missing, unless it was
+// removed on purpose. shown reports the same for the last of these messages and the gap after it only.
 func (r *replacement) replaced() (some, shown bool) {
 	last := len(r.passed) - 1
 	for last > 0 && r.passed[last] == "" {
@@ -50,9 +50,9 @@ func (r *replacement) replaced() (some, shown bool) {
 // TestReplacedModel: a queue gets messages, loses its end and grows again, and counted messages are
 // removed. Readers begin and die at any moment, and the broker and the shards fail:
 //
-//  1. if the last message that a shard passed is another one, or another follows it below that shard, the reader
-//     stalls and counts nothing;
-//  2. if none is, the reader comes to the end, and each message is counted once.
+//  1. if the last message that a shard passed was replaced, or a new message follows it below the shard's
+//     position, the reader stalls and counts nothing;
+//  2. otherwise the reader reaches the end, and each message is counted once.
 func TestReplacedModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1))
@@ -105,7 +105,7 @@ func TestReplacedModel(t *testing.T) {
 						}
 					}
 				}
-				if rng.IntN(3) > 0 { // perhaps a reader sees it before it grows
+				if rng.IntN(3) > 0 { // perhaps a reader sees the truncated queue before it grows
 					grow()
 				}
 			case 8, 9:
@@ -126,7 +126,7 @@ func TestReplacedModel(t *testing.T) {
 		before := c.Sums()
 		r, stop := startRunner(cfg, q, c)
 		defer stop()
-		var status Status // a later one may be of another failure
+		var status Status // a later status may be about another failure
 		eventually(t, "it is at the end or stalls", func() bool {
 			status = r.Status()
 			return status.State == StateStalled || caughtUp(q, c)
@@ -162,7 +162,7 @@ func TestReplacedModel(t *testing.T) {
 	})
 }
 
-// A mark is of the last message below a position, also if a batch is cut there, or if a later batch
+// A mark describes the last message below a position, even if a batch is cut there or a later batch
 // had no message.
 func TestMarks(t *testing.T) {
 	message := func(at uint64) Message { return Message{Position: Position{Lo: at}, Value: []byte{byte(at)}} }

@@ -36,7 +36,8 @@ type RunnerConfig struct {
 	Number    uint64 // number of the source
 	Source    *Config
 	Partition uint32
-	// Late is set for a partition that was added after Begin. It begins at its first message.
+	// Late is set for a partition that was added after Begin. Such a partition begins at its first
+	// message.
 	Late   bool
 	Broker Broker
 	Sink   sink.Sink

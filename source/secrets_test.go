@@ -11,11 +11,11 @@ import (
 
 const withFile = "name: a\ntype: redis-stream\naddr: h:1\nkey: k\npassword-file: "
 
-// TestSecrets: of the files that a configuration may name
+// TestSecrets: for the files that a configuration names, Secrets
 //
-//  1. none is outside of the directory, whatever the name and the symbolic links are;
-//  2. none is read that is not regular, or is large, and none is waited for;
-//  3. all others are read, also by symbolic links within the directory.
+//  1. opens no file outside of the directory, whatever the name and the symbolic links are;
+//  2. refuses large files and files that are not regular, without waiting;
+//  3. reads all other files, also through symbolic links within the directory.
 func TestSecrets(t *testing.T) {
 	dir, outside := t.TempDir(), t.TempDir()
 	write := func(path, text string) {

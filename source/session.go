@@ -20,13 +20,13 @@ type session struct {
 	low    Position             // position of the lowest shard
 	high   Position             // position of the highest shard
 	even   bool                 // all shards have reached the session's position
-	behind string               // reason that names a shard that did not answer at the last read of all positions, and may be below low or above high; or ""
+	behind string               // names a shard that did not answer the last read of all positions, and so may be below low or above high; or ""
 	late   []sink.ShardPosition // the shards that did not answer when their positions were last read
 	met    time.Time            // when the positions of all shards were last read
 	heard  bool                 // the broker has sent something since the last tick
 	last   sink.Mark            // mark of the last message that this session has read below the position at; zero for none
 	found  sink.Mark            // the highest mark, among all shards, whose message the queue still has
-	passed Position             // position of the shard with the mark found; there are no messages between the two
+	passed Position             // position of the shard that has the mark in the field found; there are no messages between the two
 
 	waiting      []Message
 	waitingBytes int
@@ -249,8 +249,9 @@ func (s *session) read(ctx context.Context) error {
 // be the reason for the end.
 const lastConfirmMax = time.Second
 
-// confirm commits the position of all shards to the broker, by which the next reader notices lost
-// messages. It commits nothing if the queue ends below a shard, or if a shard does not answer.
+// confirm commits the common position of all shards to the broker. From the committed position, the
+// next reader notices lost messages. It commits nothing if the queue ends below a shard, or if a
+// shard does not answer.
 func (s *session) confirm(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -378,10 +379,10 @@ func (s *session) tick(ctx context.Context) error {
 // reads their positions again from time to time. If a shard was restored from a backup, settle
 // ends the session.
 //
-// While a shard does not answer, the others continue, and the status names it. settle reads its
-// position again from time to time. Once it answers, settle ends the session, because the next one
-// must compare its position and mark. The session does not end earlier, because PostgreSQL may
-// take long to send the first message to a new session.
+// While a shard does not answer, the others continue, and the status names that shard. settle reads
+// the shard's position again from time to time. Once the shard answers, settle ends the session,
+// because the next session must compare the shard's position and mark. The session does not end
+// earlier, because PostgreSQL may take long to send the first message to a new session.
 func (s *session) settle(ctx context.Context) error {
 	next := s.at
 	if len(s.waiting) == 0 {

@@ -17,8 +17,8 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// A session confirms to the broker only what every shard has passed, even if one shard never has an
-// op.
+// A session confirms to the broker only a position that every shard has passed, even if one shard
+// never has an op.
 func TestCommitBelowIdleShards(t *testing.T) {
 	q, c := newFakes(2, nil)
 	ahead, told := make(chan string, 1), make(chan struct{})
@@ -86,8 +86,8 @@ func (s *lateSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, erro
 }
 
 // While a shard does not answer, the others continue, and the session confirms nothing to the
-// broker: the shard may need everything. Now and then the reader asks that shard
-// again. It begins anew once the shard answers.
+// broker: the shard may need everything. Now and then the session asks that shard again. Once the
+// shard answers, the reader starts a new session.
 func TestCommitBelowLateShards(t *testing.T) {
 	q, c := newFakes(2, nil)
 	var late atomic.Bool
@@ -144,7 +144,7 @@ func (s *behindSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, er
 	return done, err
 }
 
-// A shard whose answer to a batch was lost, but which has moved, does not keep the session from confirming the position.
+// A shard has moved, but its answer to the batch was lost. The session still confirms the position.
 func TestCommitAfterALostAnswer(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1))
@@ -238,14 +238,15 @@ func TestNoSeekIsAdvisedOnceLate(t *testing.T) {
 			t.Errorf("%s: a seek is named while a shard is late: %s", name, got)
 		}
 		late.Store(false)
-		_ = learn(s) // by the positions, it is to begin anew
+		_ = learn(s) // the positions tell the session to end
 		if got := s.advise(lost).Error(); !strings.Contains(got, "seek to 3") {
 			t.Errorf("%s: no seek is named once the shard answers: %s", name, got)
 		}
 	}
 }
 
-// The same holds while the session opens: a message may be lost, differ from its mark, or not arrive.
+// A session that is opening names no seek either: a message may be lost, differ from its mark, or not
+// arrive.
 func TestNoSeekIsAdvisedWhileLate(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1))
@@ -293,7 +294,8 @@ func TestTruncatedBetweenShards(t *testing.T) {
 	})
 }
 
-// A shard that is restored while the queue is idle reads again what it has lost.
+// If a shard is restored while the queue is idle, the reader reads the messages again that the
+// shard has lost.
 func TestRestoredShard(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1))
@@ -318,7 +320,7 @@ func TestRestoredShard(t *testing.T) {
 	}
 }
 
-// A stalled partition has its shards at one position, and begins anew less and less often.
+// A stalled partition has its shards at one position, and starts new sessions less and less often.
 func TestStallWaits(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(2, 1), like(2, 1), "poison")
@@ -698,7 +700,7 @@ func TestTruncatedBehindAnotherReader(t *testing.T) {
 	if _, err := other.Apply(t.Context(), &sink.Batch{Source: 1, From: Position{Lo: 2}, Next: Position{Lo: 5}, Mark: lost}); err != nil {
 		t.Error(err)
 	}
-	q.add(like(1, 1), like(1, 1)) // in the place of what the other reader counted
+	q.add(like(1, 1), like(1, 1)) // at the positions of messages that the other reader counted
 	eventually(t, "it stalls", func() bool {
 		return strings.Contains(r.Status().Reason, "position 5 is beyond the end of the queue, 4")
 	})
@@ -765,7 +767,8 @@ func TestNeverRunningWithoutSuccess(t *testing.T) {
 	}
 }
 
-// A partition whose reader does not return, or hears nothing, is not running, although its queue and its shards answer.
+// A partition is not running while the call of its reader hangs or its broker is silent, even if the queue and the
+// shards answer.
 func TestReaderThatHangs(t *testing.T) {
 	for name, hang := range map[string]func(q *fakeQueue){
 		"does not return": func(q *fakeQueue) { q.next = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() } },
@@ -790,8 +793,8 @@ func TestReaderThatHangs(t *testing.T) {
 	}
 }
 
-// A shard is late, and the check of the queue and the first messages take longer than the reader waits before it asks
-// that shard again. The source comes to the end all the same.
+// A shard is late. The check of the queue and the first messages take longer than the interval at which the reader
+// asks that shard again. The source still reaches the end of the queue.
 func TestLateShardAndSlowQueue(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1))

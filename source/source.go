@@ -28,7 +28,7 @@ type Message struct {
 	Position Position
 	Value    []byte
 	Time     time.Time // time when the message was written; zero if unknown
-	// Key distinguishes the message from others with the same Position and Time, and so does Value
+	// Key distinguishes the message from others with the same Position and Time. Value does too,
 	// unless Derived is set.
 	Key     []byte
 	Derived bool // Value may be spelled differently when the message is read again
@@ -94,8 +94,9 @@ type Broker interface {
 	// at or above that position is gone. found is the mark of a message that the queue had when it
 	// was last compared, or the zero Mark.
 	Read(ctx context.Context, partition uint32, from Position, found Mark) (Reader, error)
-	// Again reads messages between two positions that were read before, as the queue has them now.
-	// Because it may take long, it calls progress whenever it makes progress.
+	// Again reads a range of positions a second time, and returns the messages that the queue has
+	// there now. The call may take long, so it calls the function progress whenever it makes
+	// progress.
 	Again(ctx context.Context, partition uint32, from, to Position, progress func()) (Again, error)
 	// DeadLetter writes letters to the dead letters, and waits until the broker has acknowledged
 	// them.
@@ -135,8 +136,8 @@ type Reader interface {
 	// It returns a *StalledError if messages were lost before they were read, or if the queue was
 	// replaced.
 	Next(ctx context.Context, limit int) (Fetched, error)
-	// Commit tells the broker that all messages below p are handled. A source never starts at that
-	// position; it only uses it to notice lost messages.
+	// Commit tells the broker that all messages below p are handled. A source never starts at the
+	// committed position, and uses it only to notice lost messages.
 	Commit(ctx context.Context, p Position) error
 	Close() error
 }

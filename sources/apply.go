@@ -16,11 +16,12 @@ import (
 )
 
 const (
-	// evenEvery is the interval at which Apply also moves shards without ops. So a new reader
-	// reads only a few messages twice.
+	// evenEvery is the interval at which Apply also moves shards without ops. So a new reader reads
+	// at most about a second's messages twice.
 	evenEvery = time.Second
-	// answerMax bounds the wait for a shard without ops in the batch. After that the shard is
-	// late, so a shard without a leader delays only its own messages. Positions waits as long.
+	// answerMax bounds the wait for a shard without ops in the batch. Apply then marks the shard
+	// late, so that a shard without a leader delays only its own messages. Positions has the same
+	// bound.
 	answerMax = 2 * time.Second
 	// opsMax bounds the ops of one write, as in requests of clients. A message never has more ops.
 	opsMax = 10_000
@@ -78,13 +79,13 @@ func (a *applyCall) run(ctx context.Context) error {
 	if a.partition, begun = found.Partitions[a.key.Partition]; !begun {
 		return sink.ErrMoved
 	}
-	// Apply nothing while no identity of the queue is recorded, as after a seek. Otherwise
-	// messages of another queue could count in the place of this one's.
+	// Apply nothing while no identity of the queue is recorded, as after a seek. Otherwise messages
+	// of a replaced queue could count.
 	if a.partition.Identity == "" && !a.strict {
 		return sink.ErrMoved
 	}
-	// A reader from before the pause may still move the shards to one position, until a node
-	// raises their epochs.
+	// A reader from before the pause may still move the shards to one position, until a node raises
+	// the epochs of the shards.
 	ends := found.Paused && a.reader.epoch >= a.partition.Since()
 	if a.reader.epoch == 0 || a.reader.epoch != a.partition.Epoch && !ends {
 		return sink.ErrMoved
@@ -159,9 +160,9 @@ func (a *applyCall) behind() string {
 // beginning of the batch. All this happens before any shard moves. So when a new shard begins, no
 // other shard has passed a message of this batch for the new shard.
 //
-// The checkpoint of a shard without ops in the batch may stay unknown, because the batch passes
-// none of its messages. If a shard with ops was late, joins must accept its checkpoint; otherwise
-// the reader must start again.
+// The checkpoint of a shard without ops in the batch may stay unknown, because the batch contains
+// no message for that shard. If a shard with ops was late, joins must accept its checkpoint;
+// otherwise the reader must start again.
 func (a *applyCall) meetShards(ctx context.Context) error {
 	all := make(map[uint32]*progress, len(a.shards))
 	unmet := false
@@ -257,10 +258,10 @@ func (a *applyCall) checkFrom() error {
 	return nil
 }
 
-// learn records the answers of the shards, and returns the most serious error. sink.ErrStopped,
-// which ends the reader, precedes sink.ErrMoved, after which the reader starts again. Errors after
-// which the reader may repeat the batch come last. If must is false, a shard that failed to answer
-// becomes late, without an error.
+// learn records the answers of the shards, and returns the most serious error. The order is:
+// sink.ErrStopped, which ends the reader; sink.ErrMoved, which restarts it; and other errors, after
+// which the reader may repeat the batch. If must is false, a shard that failed to answer becomes
+// late, without an error.
 func (a *applyCall) learn(w *write, must bool) error {
 	var stopped, moved, closed, failed error
 	for i, section := range w.sections {

@@ -31,10 +31,10 @@ func (st *started) metric(name, state string) (value float64, is bool) {
 
 // TestCatchUp: a source that was off for an hour
 //
-//  1. shows how many messages wait while it is off, and how old the last one that it counted is
-//     while it catches up, in what the API and the metrics have;
+//  1. shows, in the API and the metrics, how many messages wait while it is off, and the age of its
+//     last counted message while it catches up;
 //  2. counts each message once;
-//  3. is stalled if messages were removed meanwhile, until it is told to go on without them.
+//  3. stalls if messages were removed meanwhile, until an operator seeks past them.
 func TestCatchUp(t *testing.T) {
 	const before, missed, some = 10, 40_000, 5_000
 	st, ctx := start(t, 1), t.Context()

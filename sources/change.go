@@ -81,7 +81,7 @@ func (s *Sources) applyChange(ctx context.Context, name string, apply func(*node
 }
 
 // create creates a source. A source that does not begin at the first messages stays paused until
-// its start positions are recorded. Otherwise a reader could record other ones.
+// its start positions are recorded. Otherwise a reader could record different start positions.
 func (s *Sources) create(ctx context.Context, n *node, cfg *source.Config, made **held) (catalog.Source, error) {
 	later := !cfg.Start.Earliest()
 	src, err := n.CreateSource(ctx, cfg.Name, cfg.JSON(), later)
@@ -105,14 +105,14 @@ type held struct {
 // release undoes the first part of a failed change, so that the source does not stay Changing. If
 // the source has begun by now, release resumes it: a reader may have begun a partition, or a start
 // of this call was applied late. Another call that has read the source as Changing then has to try
-// again. If another call has changed a source that has not begun, release leaves it to that call,
-// which will record the start positions.
+// again. If another call has changed a source that has not begun, release does nothing: that call
+// will record the start positions.
 func (s *Sources) release(ctx context.Context, src *held) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
 	var err error
 	for tries := 0; err == nil && tries < changesMax; tries++ {
-		n, now, gone := s.find(ctx, src.Name) // this node may not know a change yet whose answer was lost
+		n, now, gone := s.find(ctx, src.Name) // a change whose answer was lost may not have reached this node yet
 		switch {
 		case n == nil:
 			return gone

@@ -151,7 +151,7 @@ func TestPauseDuringChange(t *testing.T) {
 }
 
 // If the node of a creation or a change died, the source continues once the change is repeated. A
-// source that an operator paused does not.
+// source that an operator paused stays paused.
 func TestChangeAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		start  string
@@ -192,8 +192,8 @@ func TestChangeAgain(t *testing.T) {
 	}
 }
 
-// A source that is deleted during a change stays deleted. A new one of its name would be read from
-// its start.
+// A source that is deleted during a change stays deleted. If the change created it again, its
+// reader would count the queue from the start.
 func TestDeleteDuringChange(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1))
@@ -242,7 +242,7 @@ func TestConcurrentChanges(t *testing.T) {
 	message := 0
 	rounds := 0
 	rapid.Check(t, func(t *rapid.T) {
-		if rounds++; rounds > 12 { // each takes a second, as readers end within one
+		if rounds++; rounds > 12 { // a round takes a second, because readers end within a second
 			return
 		}
 		_ = st.Delete(st.t.Context(), "likes")
@@ -304,7 +304,8 @@ func TestConcurrentChanges(t *testing.T) {
 		publish(3)
 		t.Logf("history %s", told(history))
 
-		// later reports whether an operation of some kinds may have come after another.
+		// later reports whether an operation of one of the kinds may have run after the operation
+		// than.
 		later := func(than *operation, kinds ...string) bool {
 			for _, o := range history {
 				if o != than && o.end > than.begun && strings.Contains(strings.Join(kinds, " "), o.kind) {
@@ -361,8 +362,8 @@ func told(history []*operation) string {
 	return b.String()
 }
 
-// Another publication numbers the changes of a transaction differently, so it is refused inside a
-// transaction.
+// Another publication numbers the changes of a transaction differently. So a source whose position
+// is inside a transaction refuses a new publication.
 func TestChangeInsideTransaction(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	put := func(publication, add string) (*Source, error) {
@@ -416,7 +417,7 @@ func TestPastOfAnotherMeaning(t *testing.T) {
 	}
 }
 
-// A change that fails leaves no source Changing, although a partition began while it was under way.
+// A failed change leaves no source Changing, even if a partition began during the change.
 func TestFailedChange(t *testing.T) {
 	st := start(t, 1)
 	st.queue.add(0, like(1))
@@ -455,7 +456,7 @@ func (st *started) nobodyReads() (end func()) {
 	before := need(st.node.CreateSource(st.t.Context(), "before", []byte(likes+"}"), true))(st.t)
 	need(0, st.node.DeleteSource(st.t.Context(), before))(st.t)
 	owns := func(n uint64) bool { return weight(before.Number+n, 0, other) > weight(before.Number+n, 0, "n1") }
-	for n := 2; !owns(1) || !owns(2) || !owns(3); n++ { // for each of the three numbers that the source may get
+	for n := 2; !owns(1) || !owns(2) || !owns(3); n++ { // the source may get any of these three numbers
 		other = fmt.Sprint("n", n)
 	}
 	node := st.node.Catalog().Nodes["n1"]

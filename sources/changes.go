@@ -68,8 +68,8 @@ func (c *Changes) CreateSource(ctx context.Context, name string, config json.Raw
 	return c.putSource(ctx, &catalog.PutSourceEntry{Name: name, Config: config, Cluster: c.node.ClusterHash(), Paused: paused})
 }
 
-// RestoreSource creates a paused source from the backup of another cluster, in which its number
-// was origin. A repeated call returns the present source.
+// RestoreSource creates a paused source from the backup of another cluster. origin is the number
+// that the source had there. A repeated call returns the existing source.
 func (c *Changes) RestoreSource(ctx context.Context, name string, config json.RawMessage, origin uint64, partitions map[uint32]catalog.Partition) (catalog.Source, error) {
 	s, err := c.putSource(ctx, &catalog.PutSourceEntry{Name: name, Config: config, Cluster: c.node.ClusterHash(), Paused: true, Origin: origin, Partitions: partitions})
 	if errors.Is(err, ErrSourceExists) && s.Origin == origin {
@@ -147,8 +147,8 @@ func (c *Changes) SetPaused(ctx context.Context, s catalog.Source, paused, chang
 }
 
 // SeekSource sets the positions from which partitions of a paused source continue. All shards must
-// answer. Otherwise a reader that does not know of the pause yet could apply messages after the
-// new position, which would count twice.
+// answer. Otherwise a reader that does not know of the pause yet could apply messages above the new
+// position, and they would count twice.
 func (c *Changes) SeekSource(ctx context.Context, s catalog.Source, to map[uint32]sink.Position) (catalog.Source, error) {
 	if len(to) == 0 || len(to) > catalog.PartitionsMax {
 		return catalog.Source{}, &errs.ArgumentError{Field: "positions", Problem: fmt.Sprintf("%d partitions are not 1…%d", len(to), catalog.PartitionsMax)}
@@ -176,9 +176,9 @@ func (c *Changes) fence(ctx context.Context, s catalog.Source, to map[uint32]sin
 	return nil
 }
 
-// DeleteSource deletes a source. Shards apply no section of it after that. A shard without a
-// leader drops the positions soon after it gets a leader. A later source of the same name begins
-// with new positions.
+// DeleteSource deletes a source. Afterwards shards apply no section of the deleted source. A shard
+// without a leader drops the positions soon after it gets a leader. A later source of the same name
+// begins with new positions.
 func (c *Changes) DeleteSource(ctx context.Context, s catalog.Source) error {
 	_, err := c.changeSource(ctx, s.Name, &catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: s.Name, Version: s.Version}})
 	if err == nil {

@@ -38,7 +38,7 @@ func (of *Source) is(t *testing.T, when, state string, position, end uint64, lag
 // before it read anything
 //
 //  1. shows the position that its shards have;
-//  2. shows the end of its queue and the lag, if the queue answers and is the one that it read;
+//  2. shows the end of its queue and the lag, if the queue answers with the recorded identity;
 //  3. shows how many messages were applied before.
 func TestUnreadPartition(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
@@ -75,8 +75,8 @@ func TestUnreadPartition(t *testing.T) {
 	st.eventually("another of the name is read", applied(5)).is(t, "made anew", source.StateRunning, 5, 5, 0, 5)
 }
 
-// TestPausedApart: a source that is paused while its shards are at different positions shows that,
-// until it was resumed and has caught up.
+// TestPausedApart: a source that was paused with its shards at different positions shows this in
+// its reason, until it is resumed and has caught up.
 func TestPausedApart(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(2))

@@ -76,12 +76,12 @@ func TestNoSecretsDir(t *testing.T) {
 	})
 }
 
-// TestFilesHang: while the file system of a source's password hangs, from when it is looked at or read,
+// TestFilesHang: while the file system with a source's password hangs at a stat or a read,
 //
-//  1. another source is made and read;
-//  2. all sources are listed, and calls for them leave few threads that hang;
-//  3. the source is stalled, also in the metrics, if its password is not read yet;
-//  4. the source is deleted, and Sources close.
+//  1. another source can be created and read;
+//  2. the node lists all sources, and its calls leave few hanging threads;
+//  3. a source whose password was not read yet is stalled, in the metrics too;
+//  4. the source can be deleted, and Sources can be closed.
 func TestFilesHang(t *testing.T) {
 	for name, at := range map[string]struct {
 		call string
@@ -191,7 +191,8 @@ func TestAnotherFileSystem(t *testing.T) {
 	}
 }
 
-// TestOpenedLate: a broker that is open only once its source is paused is closed, and not read.
+// TestOpenedLate: if a broker opens only after its source was paused, the reader closes the broker
+// without reading.
 func TestOpenedLate(t *testing.T) {
 	t.Parallel()
 	st, ctx := start(t, 1), t.Context()

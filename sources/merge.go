@@ -76,8 +76,8 @@ const mergedMax = 1 << 32
 //   - No op between the two merged ops changes these columns. An op on other columns of the row
 //     may be between them, because it does not affect these counts.
 //   - merge only merges deltas of one sign. Each intermediate sum is then between the first count
-//     and the last. So all fit into int64 if the last one fits, and a floor of the column leads to
-//     the same count. merge never merges ops that have their own floors.
+//     and the last. So every sum fits into int64 if the last one fits, and a floor of the column
+//     leads to the same count. merge never merges ops that have their own floors.
 //   - merge never merges deltas or sums beyond mergedMax. So a merged op can overflow only if the
 //     count is within mergedMax of the bounds of int64, which needs an absurd earlier delta. Then
 //     the shard refuses all messages of the op, even if the first ones would fit.
@@ -91,7 +91,7 @@ type merge struct {
 	space space
 	cells []engine.Cell
 
-	chunk []engine.Cell // memory for the cells of several ops, so that not each op allocates
+	chunk []engine.Cell // memory for the cells of several ops, so that most ops allocate nothing
 }
 
 // part locates an op of the batch in the write.
@@ -174,8 +174,8 @@ func (m *merge) key(id uint64, c engine.Cell) mergeKey {
 	return mergeKey{m.space.number, c.Column &^ engine.FloorMark, id}
 }
 
-// latest returns the op of the write that is the latest one on each column of m.cells. It returns
-// false if these columns have different latest ops.
+// latest returns the index of the op of the write that last changed the columns of m.cells. It
+// returns false if these columns have different latest ops.
 func (m *merge) latest(id uint64) (op int, there bool) {
 	for n, c := range m.cells {
 		i, known := m.last[m.key(id, c)]

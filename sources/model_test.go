@@ -49,8 +49,8 @@ type sourceCluster struct {
 	ordinals map[life]int
 	since    map[life]uint32         // by life: its first epoch
 	starts   map[int]sink.Position   // where lives start
-	ends     map[int]sink.Position   // where lives end whose messages got another meaning
-	meaning  *catalog.PutSourceEntry // the change of meaning that is on its way, or nil
+	ends     map[int]sink.Position   // end positions of the lives that a change of meaning ended
+	meaning  *catalog.PutSourceEntry // the change of meaning that was sent but not applied, or nil
 	meant    int                     // the life that meaning ends
 	fenced   map[uint64]uint32       // by source, the epoch of its last seek
 	seq      uint64                  // sequence number of restores
@@ -159,7 +159,7 @@ type sourceNode struct {
 	begun  bool // whether it has called Start
 	reads  bool // whether it has called Positions
 	from   sink.Position
-	began  bool // whether it has read a message since it called Positions
+	began  bool // the node has read a message since it called Positions
 	high   sink.Position
 	late   []sink.ShardPosition
 	// meanwhile runs once, after the next Write has delivered its sections.
@@ -354,8 +354,8 @@ func (n *sourceNode) step(batch int) (done bool) {
 	return false
 }
 
-// settle makes a node that reads do what a session does from time to time: it evens out the shards and reads their
-// positions. It goes on if the shards that answer are where it is, and none answers that was late.
+// settle makes a reading node do what a session does from time to time: move all shards to one position and read
+// their positions. The node continues if all answering shards are at its own position and no late shard answers.
 func (n *sourceNode) settle() {
 	if !n.begun || !n.reads {
 		return
@@ -652,7 +652,8 @@ func (c *sourceCluster) readAll(n *sourceNode) {
 	}
 }
 
-// A shard that is restored while no message comes reads again what it lacks.
+// If a shard is restored while no message comes, the reader reads the messages again that the shard
+// lacks.
 func TestRestoredWhileIdle(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -769,7 +770,8 @@ func TestSettleBesideAReader(t *testing.T) {
 	}
 }
 
-// A shard that was behind when it lost its leader later gets what others have passed meanwhile.
+// A shard that was behind when it lost its leader later gets the messages that other shards have
+// passed meanwhile.
 func TestLeaderlessBehind(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// poisons are messages that cannot be applied, of each kind that docs/SOURCES.md names, with a text
-// of their reasons. The kinds of bad JSON are in source's TestPoison.
+// poisons are messages that cannot be applied, one of each kind in docs/SOURCES.md, with a part of
+// the reason. The kinds of bad JSON are in source's TestPoison.
 var poisons = []struct{ message, reason string }{
 	{`not JSON`, "op: not an object"},
 	{``, "empty"},
@@ -37,7 +37,7 @@ func TestPoison(t *testing.T) {
 	good := int64(0)
 	onError := func(does string) {
 		st.t.Helper()
-		need(st.Pause(ctx, "likes"))(t) // so that no reader goes on that does what it did before
+		need(st.Pause(ctx, "likes"))(t) // so that no reader continues with the previous configuration
 		need(st.put(`,"on-error":"` + does + `"`))(t)
 		need(st.Resume(ctx, "likes"))(t)
 	}
@@ -101,8 +101,8 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// A message whose sum overflows is refused alone. Good messages of its row, which are applied with
-// it, count.
+// A message whose sum overflows is refused alone. Good messages for the same row in the same batch
+// count.
 func TestPoisonedBatch(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	repost := func(by string) string { return `{"keyspace":"posts","id":1,"add":{"repost":` + by + `}}` }

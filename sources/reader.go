@@ -30,11 +30,12 @@ type state struct {
 	consumer *source.Consumer
 	failed   error
 	tries    uint64   // number of failed attempts
-	owned    []uint32 // partitions that this node owns but does not read, because of failed
+	owned    []uint32 // partitions that this node owns but does not read, because the open failed
 }
 
-// open starts a reader. Its goroutine ends after end, or if it cannot open the reader. previous is
-// the reader of the last attempt, or nil; its state is shown until this attempt has ended.
+// open starts a reader. Its goroutine ends after a call of end, or if it cannot open the broker.
+// previous is the reader of the last attempt, or nil; the new reader shows its state until this
+// attempt has ended.
 func (s *Sources) open(n *node, src catalog.Source, previous *reader) *reader {
 	r := &reader{src: src, opened: time.Now(), ending: make(chan struct{}), ended: make(chan struct{})}
 	if previous != nil {
@@ -97,8 +98,8 @@ func (s *Sources) fail(n *node, r *reader, err error) {
 // errEnding is returned by connect if the reader must end.
 var errEnding = errors.New("the reader is to end")
 
-// connect opens a broker and watches the files that it was opened with, in a goroutine that ends
-// with the reader. If a file system hangs, the source is stalled until the file system answers.
+// connect opens a broker in a goroutine, which then watches the broker's files and ends with the
+// reader. If a file system hangs, the source is stalled until the file system answers.
 func (s *Sources) connect(n *node, cfg *source.Config, r *reader) (source.Broker, error) {
 	done := make(chan connected)
 	go func() {
@@ -134,8 +135,8 @@ type connected struct {
 	err    error
 }
 
-// handOver sends the broker to the goroutine that waits for it. If abandoned is closed first, it
-// closes the broker.
+// handOver sends the broker to the goroutine that waits for it. If abandoned is closed first,
+// handOver closes the broker.
 func (c connected) handOver(to chan<- connected, abandoned <-chan struct{}) {
 	select {
 	case to <- c:

@@ -37,8 +37,8 @@ type Past struct {
 }
 
 // Past returns the effects of a partition's messages on the rows of a keyspace, beginning at a
-// position. If there are no messages yet, Next is that position. A reconciliation uses Past and
-// Rows to compare counts with the data that they should count. Both only read.
+// position. If there are no messages yet, Next is the given position. A reconciliation uses Past
+// and Rows to compare counts with the data that they should count. Past and Rows change nothing.
 func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uint32, from string) (*Past, error) {
 	at, err := source.ParsePosition(from)
 	if err != nil {
@@ -123,8 +123,8 @@ func appendEvents(events []Event, op *sink.Op, floors map[string]int64) []Event 
 	return append(events, plain)
 }
 
-// Window has the position of a shard in a partition before Rows read rows (From) and after that
-// (To).
+// Window holds the position of a shard in a partition: From before Rows read the rows, and To
+// afterwards.
 type Window struct {
 	Partition uint32   `json:"partition"`
 	From      Position `json:"from"`
@@ -147,9 +147,9 @@ type Rows struct {
 // errNoPosition is returned when a shard has applied no batch of the source yet.
 var errNoPosition = errors.New("a shard has no position yet: resume the source, and wait until it has read")
 
-// Rows returns rows, and the positions of a source in the rows' shards; without ids, in all
-// shards. The counts of a row contain all messages below From of its shard, and no message at or
-// above To.
+// Rows returns rows, and the positions of a source in the shards of these rows. Without ids, it
+// returns the positions in all shards. The counts of a row contain all messages below From of its
+// shard, and no message at or above To.
 //
 // It reads the positions through the logs of the shards, before and after the rows, and it reads
 // the rows linearizably. Only a seek or a restore lowers a position; then To is below From.
@@ -219,7 +219,8 @@ func readRows(ctx context.Context, n *node, ks *shard.Keyspace, ids []uint64, ds
 	return nil
 }
 
-// positions calls take for each shard of a keyspace and each partition, with the position.
+// positions reads the position of each partition in each shard of a keyspace, and passes it to
+// take.
 func (s *Sources) positions(ctx context.Context, n *node, src catalog.Source, keyspace string, take func(shard int, partition uint32, at Position)) error {
 	for _, partition := range slices.Sorted(maps.Keys(src.Partitions)) {
 		all, err := n.SourcePositions(ctx, src.Number, partition, keyspace)

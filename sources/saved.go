@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// Saved is a source in a backup. The snapshots of the shards have its positions, under its number.
-// It contains no secrets, because a configuration has only names of files.
+// Saved is a source in a backup. The snapshots of the shards contain the source's positions, under
+// its number. A Saved contains no secrets, because a configuration has only names of files.
 type Saved struct {
 	Name       string                    `json:"name"`
 	Number     string                    `json:"number"`           // decimal text, because it may exceed 2^53
@@ -55,8 +55,8 @@ func (s *Sources) Save(ctx context.Context) ([]Saved, error) {
 	return all, nil
 }
 
-// RestoreSaved creates a source from the backup of another cluster. The source is paused. Shards
-// whose snapshots are restored after that continue from their positions in the backup.
+// RestoreSaved creates a source from the backup of another cluster. The source is paused. A shard
+// whose snapshot is restored afterwards continues from its position in the backup.
 func (s *Sources) RestoreSaved(ctx context.Context, text []byte) (*Source, error) {
 	var saved Saved
 	d := json.NewDecoder(bytes.NewReader(text))

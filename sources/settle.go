@@ -49,8 +49,8 @@ func (s *Sink) even(ctx context.Context, r *sinkReader, source catalog.Source, p
 }
 
 // Fence raises the epochs of all shards to the epoch of the pause. Unlike Settle, it allows
-// different positions. Then a reader that does not know of the pause yet cannot apply any op.
-// Fence also begins shards without a position, because that reader could otherwise begin them.
+// different positions. After Fence, a reader that does not know of the pause yet cannot apply any
+// op. Fence also begins shards without a position, because that reader could otherwise begin them.
 func (s *Sink) Fence(ctx context.Context, source catalog.Source, partition uint32) error {
 	var r sinkReader // as in Settle
 	all, err := s.positions(ctx, &r, source.Number, partition, true)

@@ -54,7 +54,7 @@ type write struct {
 // writeTimeout bounds a write whose caller has no deadline.
 const writeTimeout = 10 * time.Second
 
-// errNothingProposed is joined with the error of a write of which no part was proposed.
+// errNothingProposed is joined to the error of a write if the write proposed nothing.
 var errNothingProposed = errors.New("nothing was written")
 
 // send writes the sections of w, and sets its answers.
@@ -85,7 +85,7 @@ func (s *Sink) send(ctx context.Context, w *write) {
 	}
 }
 
-// sinkReader caches the checkpoints of one partition. mu guards the other fields, and is held during an Apply.
+// sinkReader caches the checkpoints of one partition. mu guards the other fields; Apply holds it throughout.
 type sinkReader struct {
 	mu     sync.Mutex
 	epoch  uint32               // epoch at which Positions read the checkpoints; 0 before that
@@ -278,7 +278,7 @@ func (s *Sink) ReadPositions(ctx context.Context, source uint64, partition uint3
 // readPositions reads the checkpoints of a partition in all shards, or in the shards of the
 // keyspaces only, through their logs. If raise is set, sections of epochs before the catalog's can
 // no longer move the shards. If timeout is not 0, shards that do not answer in time are Late. But
-// if no shard has a checkpoint, that is an error.
+// if no answering shard has a checkpoint, readPositions returns the error of a late shard.
 func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise bool, timeout time.Duration, only ...string) (all []sink.ShardPosition, epoch uint32, shards []target, err error) {
 	w := &write{}
 	spaces := s.world.Keyspaces()

@@ -74,9 +74,9 @@ type Sources struct {
 		node       *node              // last result of the method node
 		readers    map[uint64]*reader // by number of the source
 		connecting map[string]int     // number of running calls that open a broker, by configuration
-		// alive lists the living nodes with their states, and since is the time of its last
-		// change. runs maps a running source's number to the time when this node first saw it
-		// running.
+		// alive lists the living nodes with their states. The field since is the time of the last
+		// change of alive. runs maps a running source's number to the time when this node first saw
+		// it running.
 		alive string
 		since time.Time
 		runs  map[uint64]time.Time

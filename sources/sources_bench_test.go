@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// BenchmarkSource counts messages of a queue in memory in a node that is alone, with its log
-// on disk. It reports the processor time of a message: decoding, checks, the log entry and
-// its apply, and nothing of a broker.
+// BenchmarkSource counts the messages of an in-memory queue on a single node with its log on disk.
+// It reports the CPU time for each message: decoding, checks, the log entry and its apply, without
+// a broker.
 func BenchmarkSource(b *testing.B) {
 	const rows, bufferedMax = 100_000, 1 << 16
 	messages := make([]string, bufferedMax)

@@ -40,9 +40,9 @@ type queue struct {
 	letterless bool      // the queue of the dead letters is missing
 	withheld   uint64    // the queue returns no message from this one on; 0 to return all
 	written    [][]int64 // by partition and position, when a message was first read, in Unix ns
-	oldest     time.Time // of message 0; each is a millisecond younger than the one before; zero: all are of now
+	oldest     time.Time // time of message 0; each later message is a millisecond younger; if zero, all messages have the present time
 
-	hangs func(call string, cfg *source.Config) // called when the files of a source are looked at or read
+	hangs func(call string, cfg *source.Config) // called before each stat or read of a source's files
 }
 
 func (q *queue) set(change func()) {
@@ -228,7 +228,7 @@ type started struct {
 	t     testing.TB
 	node  *node
 	queue *queue
-	hung  bool // calls hung until Close had returned: they may open a broker, and close it, after that
+	hung  bool // calls hung until Close returned, so they may open and close a broker later
 }
 
 func start(t testing.TB, partitions int) *started {
@@ -312,7 +312,8 @@ func (st *started) eventually(what string, holds func(*Source) bool) *Source {
 	}
 }
 
-// through reports whether all partitions are read to their end, messages of them.
+// through returns a condition: all partitions are read to their ends, with that number of messages
+// in total.
 func through(messages uint64) func(*Source) bool {
 	return func(of *Source) bool {
 		sum := uint64(0)
@@ -326,8 +327,8 @@ func through(messages uint64) func(*Source) bool {
 	}
 }
 
-// applied reports through, and that the reader has counted them as applied, which it does a moment
-// after it stored its position.
+// applied returns the condition of through, and that the reader has counted the messages as
+// applied. The reader counts them a moment after it has stored its position.
 func applied(messages uint64) func(*Source) bool {
 	return func(of *Source) bool { return through(messages)(of) && of.Applied == messages }
 }
@@ -369,7 +370,7 @@ func TestIDsOfRedis(t *testing.T) {
 	}
 }
 
-// The life of a source: it is read, paused, changed, sought, resumed and deleted.
+// The life of a source: an operator creates, pauses, changes, seeks, resumes and deletes it.
 func TestLife(t *testing.T) {
 	st, ctx := start(t, 2), t.Context()
 	if _, err := st.Get(ctx, "likes"); !errors.Is(err, ErrUnknownSource) {
@@ -526,7 +527,7 @@ func TestDown(t *testing.T) {
 }
 
 // Each partition has one living owner. Few partitions move when a node goes. A draining node owns
-// none while another node can.
+// no partition while another node is active.
 func TestOwner(t *testing.T) {
 	dead := map[string]bool{}
 	s := New(Config{Self: "n1", Alive: func(key string) bool { return !dead[key] }})
@@ -568,8 +569,8 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// A source begins at its last messages, and the node that created it died before it recorded them.
-// Once the source is resumed, all its partitions begin at the last messages.
+// A source starts at "latest", and the node that created it died before it recorded the start
+// positions. Once the source is resumed, all its partitions begin at the last messages.
 func TestInterruptedBeginning(t *testing.T) {
 	for name, resume := range map[string]func(*started) error{
 		"resumed": func(st *started) error { return nil },
@@ -613,8 +614,8 @@ func TestInterruptedBeginning(t *testing.T) {
 	}
 }
 
-// A deleted source's reader may still end while another source of the name is read. The metrics are
-// those of the new source.
+// The reader of a deleted source may still be ending while a new source of the same name is read.
+// The metrics then show the new source.
 func TestMetricsOfOneName(t *testing.T) {
 	st := start(t, 1)
 	st.queue.add(0, like(1))
@@ -647,8 +648,8 @@ func TestPastHasFloorsOfColumns(t *testing.T) {
 	}
 }
 
-// A source that does not begin at the first messages returns none from before its beginning to a
-// reconciliation. An earlier source of the name may have counted them by another map.
+// A reconciliation gets no messages from before the start of a source. An earlier source of the
+// same name may have counted those with another mapping.
 func TestPastBeforeTheBeginning(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(1))

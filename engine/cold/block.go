@@ -19,16 +19,15 @@ import (
 //	|        | 1       |         |      |          |       |           |        |
 //	+--------+---------+---------+------+----------+-------+-----------+--------+
 //
-//	codes:      one byte for the gaps between ids, one a column: the k of its
-//	            Golomb code, plus 0x80 where counts are zigzagged; 0xFF for a
-//	            column that is 0 in each row and has no bits
-//	directory:  for each group of 64 rows but the first: its first id less the
-//	            block's (8), the bit at which it begins (2)
-//	bits:       row after row, from the highest bit of a byte on: the gap to the
-//	            previous id, less 1, except in the first row of a group; the counts
+//	codes: one byte for the gaps between ids, one a column: the k of its Golomb code, plus 0x80 where
+//	            counts are zigzagged; 0xFF for a column that is 0 in each row and has no bits
+//	            directory: for each group of 64 rows but the first: its first id minus the block's
+//	            (8), the bit at which it begins (2) bits: row after row, from the highest bit of a
+//	            byte on: the gap to the previous id, less 1, except in the first row of a group; the
+//	            counts
 //
 // The CRC covers the block's name, which is its key in Pebble, and all bytes after the CRC. So a
-// reader refuses a block that is in the place of another block.
+// reader refuses a block that is stored under the key of another block.
 const (
 	blockVersion   = 1
 	blockHeadBytes = 16
@@ -88,12 +87,13 @@ func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byt
 	return dst, next
 }
 
-// namedCRC returns the CRC of a key of Pebble and a body. It differs if the body is under another key.
+// namedCRC returns the CRC of a key of Pebble and a body. So a body that is stored under another key
+// does not match.
 func namedCRC(name, body []byte) uint32 {
 	return crc32.Update(crc32.Checksum(name, castagnoli), castagnoli, body)
 }
 
-// codes holds the codes of a block's ids and columns, a byte each.
+// codes holds one byte for the code of a block's ids, and one for each column.
 type codes []byte
 
 // chooseCodes returns the best codes for the rows with indexes in [from, to).

@@ -27,7 +27,8 @@ func blocksOf(p *engine.Page) [][]byte {
 	return all
 }
 
-// mustHold compares blocks with the rows that they were made of, read in both ways.
+// mustHold reads blocks in both ways, and compares the result with the rows from which they were
+// encoded.
 func mustHold(t rapid.TB, blocks [][]byte, p *engine.Page) {
 	t.Helper()
 	got := engine.Page{Width: p.Width}

@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// crashing is a group and what it must have, and must not have, after a crash.
+// crashing is a group, with the generations that it must and must not have after a crash.
 type crashing struct {
 	r        *rand.Rand
 	fs       *vfs.MemFS
@@ -62,7 +62,7 @@ func (c *crashing) step(t *testing.T, i int) {
 }
 
 // check opens the store after a crash. The store must have each generation that a snapshot names,
-// as it was written, and after a sweep nothing else.
+// unchanged. After a sweep it must have no other generation.
 func (c *crashing) check(t *testing.T) {
 	s := openStore(t, c.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: c.r.IntN(101), RNG: c.r}))
 	defer s.Close()
@@ -92,8 +92,9 @@ func (c *crashing) check(t *testing.T) {
 	}
 }
 
-// Generations are made, named and released, and the machine crashes at every step. Whatever unsynced data
-// survives, each generation that a snapshot names exists, and nothing else stays.
+// The test creates generations, names them in snapshots and releases them, with a crash of the machine at
+// every step. Whatever unsynced data survives, each generation that a snapshot names exists, and no other
+// generation stays.
 func TestCrashes(t *testing.T) {
 	for seed := range uint64(4) {
 		c := &crashing{

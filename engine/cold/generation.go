@@ -73,7 +73,7 @@ func (n *Generation) get(id uint64, row []int64, read func(blockKey) ([]byte, er
 	return k.get(id, row)
 }
 
-// own reads block i. It refuses a valid block of another generation.
+// own reads block i with the function read, and refuses a valid block of another generation.
 func (n *Generation) own(i int, read func(blockKey) ([]byte, error)) ([]byte, error) {
 	key := n.blockKey(i)
 	b, err := read(key)

@@ -56,11 +56,11 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	return g, nil
 }
 
-// goOnUnlisted lets a group start although list failed, so that the node still serves the rows
-// that it can read. Open finds generations by number and reports missing ones. Until the next
-// start the group removes nothing, because an unread pin may name it. The store must not reuse
-// a number that may be on disk. All numbers are below the clock, because they count up from 0
-// or from the clock at an earlier start. The caller holds Store.mu.
+// goOnUnlisted lets a group start although list failed, so that the node still serves the rows that
+// it can read. Open finds generations by number and reports missing ones. Until the next start the
+// group removes nothing, because an unread pin may name it. The store must not reuse a number that
+// may be on disk. The clock is a safe next number: all numbers so far count up from 0 or from the
+// clock at an earlier start. The caller holds Store.mu.
 func (g *Group) goOnUnlisted(err error) {
 	g.store.cfg.Logger.Error("cannot list all cold rows on disk: none will be removed before the next start", "group", g.number, "err", err)
 	g.store.stats.damaged.Add(1)
@@ -195,8 +195,8 @@ func (g *Group) unneeded(n *Generation) {
 	}
 }
 
-// removeLocked deletes a generation from disk unless it is needed. It does not sync: a
-// generation that is back after a crash is as unneeded as before.
+// removeLocked deletes a generation from disk unless it is needed. It does not sync, because nobody
+// needs a generation that reappears after a crash.
 func (g *Group) removeLocked(number uint64) error {
 	_, stored := g.mu.stored[number]
 	if !stored || g.mu.held > 0 || g.mu.pinned[number] > 0 || g.mu.open[number] != nil {
@@ -219,9 +219,9 @@ func (g *Group) removeLocked(number uint64) error {
 	return nil
 }
 
-// Hold keeps all generations on disk until the caller calls release, once. A reader of a
-// stored snapshot may need each generation that it names, even if the snapshot is deleted
-// meanwhile. The next Sweep removes what is no longer needed.
+// Hold keeps all generations on disk until the caller calls release, once. A reader of a stored
+// snapshot may need each generation that it names, even if the snapshot is deleted meanwhile. The
+// next Sweep removes the generations that are no longer needed.
 func (g *Group) Hold() (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -233,7 +233,7 @@ func (g *Group) Hold() (release func()) {
 	}
 }
 
-// Drop removes all that a group has on disk. Nothing of the group may be retained.
+// Drop removes all data of a group from the disk. Nothing of the group may be retained.
 func (s *Store) Drop(number uint32) error {
 	done, err := s.db.Use()
 	if err != nil {

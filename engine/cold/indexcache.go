@@ -9,7 +9,7 @@ import (
 
 // Pebble's cache holds the indexes of its files, so that a lookup reads one block from disk. The
 // store caches the blocks themselves, without what Pebble adds. An index entry takes some 30 bytes
-// for a block of 4 KiB. The cache has three times the size of the indexes, because blocks pass
+// for a block of 4 KiB. Pebble's cache is three times as large as the indexes, because blocks pass
 // through it too.
 const (
 	indexShare    = 48 // one part in 48 of the size of the store's files
@@ -20,8 +20,8 @@ const (
 	indexFitEvery = 64 << 20
 )
 
-// indexCache owns Pebble's cache. Pebble cannot resize a cache. So it has the largest size, and
-// indexCache reserves the unused part, which takes no memory.
+// indexCache owns Pebble's cache. Pebble cannot resize a cache. So indexCache creates the cache
+// with the largest size, and reserves the unused part; the reserved part takes no memory.
 type indexCache struct {
 	pebble  *pebble.Cache
 	written atomic.Int64 // bytes since the last fit

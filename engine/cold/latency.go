@@ -64,8 +64,8 @@ func (l *Latencies) Doublings(fn func(bound time.Duration, reads uint64)) {
 	}
 }
 
-// Quantile returns a bound that the given share of the reads stayed below, accurate
-// within a fifth, or 0 if there were no reads.
+// Quantile returns a duration below which the given share of the reads stayed, accurate within a
+// fifth. It returns 0 if there were no reads.
 func (l *Latencies) Quantile(share float64) time.Duration {
 	n := l.Count()
 	if n == 0 {

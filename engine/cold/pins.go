@@ -8,9 +8,9 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// A snapshot that names generations is useless without them. So before its owner finishes a
-// snapshot, Pin stores its name with the generations that it names. Sweep removes the pin
-// once the snapshot is gone.
+// A snapshot that names generations is useless without them. So Pin stores the name of a snapshot
+// and its generations before the owner finishes the snapshot. Sweep removes the pin once the
+// snapshot is gone.
 
 // Pin durably stores which generations a snapshot names. The caller retains them until
 // Pin returns.

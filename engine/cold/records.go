@@ -28,9 +28,9 @@ import (
 //
 //	'r' | group (4) | set (4) | key (8)    CRC32C, little-endian (4) | body
 //
-// with a CRC of the key in Pebble, the record's version (4) and the body. set is the number of one
-// Records; a store never reuses it. The owner chooses the version. A reader names the version that it
-// expects, so for a replaced body Read returns ErrDamaged.
+// with a CRC of the key in Pebble, the record's version (4) and the body. set is the number of a
+// Records value; a store never reuses it. The owner chooses the version. A reader names the version
+// that it expects. Read returns ErrDamaged if the body of that version was replaced.
 type Records struct {
 	store *Store
 	group uint32
@@ -125,8 +125,8 @@ func (r *Records) Write(records []Record) error {
 	return nil
 }
 
-// Delete removes the records of keys; on an error it may have removed some. An earlier Capture
-// keeps them.
+// Delete removes the records of keys; on an error it may have removed some. A view from an earlier
+// Capture still has them.
 func (r *Records) Delete(keys []uint64) error {
 	for some := range slices.Chunk(keys, deletedAtOnce) {
 		err := r.change(func(batch *pebble.Batch) error {
@@ -144,7 +144,7 @@ func (r *Records) Delete(keys []uint64) error {
 	return nil
 }
 
-// Remove removes all records. An earlier Capture keeps them.
+// Remove removes all records. A view from an earlier Capture still has them.
 func (r *Records) Remove() error {
 	if !r.wrote.Load() {
 		return nil

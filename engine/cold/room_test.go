@@ -97,7 +97,8 @@ func TestOpenOnAFullDisk(t *testing.T) {
 	}
 }
 
-// A disk that accepts no more writes ends the process; Pebble would retry without end or pause.
+// A disk that accepts no more writes ends the process, because Pebble would retry forever and
+// without a pause.
 func TestFilesThatCannotBeWritten(t *testing.T) {
 	files := newFailingFS(".sst")
 	told := make(chan error, 1000)

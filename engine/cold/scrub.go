@@ -11,8 +11,8 @@ import (
 // This file reads rows on disk to find damage before a reader needs them. It bypasses the cache
 // and the statistics of reads.
 
-// Numbers returns the numbers of the generations on disk, ascending. They include generations that
-// only stored snapshots name.
+// Numbers returns the numbers of the generations on disk, ascending. The result includes
+// generations that only stored snapshots name.
 func (g *Group) Numbers() []uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -68,9 +68,9 @@ type Store struct {
 	mu struct {
 		sync.Mutex
 		groups map[uint32]*Group
-		// next is the number of the next generation. It is above all numbers that groups
-		// have on disk or that their snapshots name. It never falls while the store is
-		// open, so not even a group that was dropped and created again reuses a number.
+		// next is the number of the next generation. It is above all numbers of generations on disk
+		// or in snapshots. It never falls while the store is open, so not even a group that was
+		// dropped and created again reuses a number.
 		next uint64
 	}
 }

@@ -250,8 +250,8 @@ func TestSumsAreOfTheRows(t *testing.T) {
 	}
 }
 
-// Close waits for users of the store, and a user may wait for a group's lock. So nobody who holds that lock
-// waits for Close.
+// Close waits for users of the store, and a user may wait for a group's lock. So a goroutine that holds
+// that lock never waits for Close.
 func TestCloseBesideReleases(t *testing.T) {
 	for range 20 {
 		s := openStore(t, vfs.NewMem())
@@ -362,8 +362,8 @@ func TestDamagedGenerations(t *testing.T) {
 	}
 }
 
-// A flipped bit anywhere in Pebble's files is refused by Open, found when the rows are read, or changes no
-// row.
+// After a flip of any bit in Pebble's files, Open fails, a read of the rows fails, or all rows are
+// unchanged.
 func TestFlippedFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cold")
 	config := Config{Dir: dir, Logger: slog.New(slog.DiscardHandler), Fatal: func(error) {}}
@@ -459,7 +459,8 @@ func TestDamagedListOfGenerations(t *testing.T) {
 	}
 }
 
-// No number is reused that was written while an earlier start could not list the generations.
+// If a process could not list the generations and wrote new ones, the next process reuses none of
+// their numbers.
 func TestDamagedListAtTwoStarts(t *testing.T) {
 	fs := vfs.NewMem()
 	s := openStore(t, fs)

@@ -20,11 +20,11 @@ const (
 )
 
 // Batch is the member ops of one log entry. For all ops, its caller first calls Touch, TouchRow and
-// TouchDead, and then Read. These calls read the disk. If they succeed it calls Join, Leave,
-// DeleteRow, Purge or Clear for each op, in their order, and then Commit.
+// TouchDead, and then Read. These calls read the disk. If they succeed, the caller calls Join,
+// Leave, DeleteRow, Purge or Clear for each op in order, and then Commit.
 //
-// An entry that is in the store already is replayed: the ops are judged as they were, and no
-// set changes.
+// If the store already has the entry, the Batch replays it: each op gets the same outcome as
+// before, and no set changes.
 type Batch struct {
 	group  *Group
 	before State
@@ -48,7 +48,7 @@ type Batch struct {
 
 // pair is the state of one pair that the entry touches.
 type pair struct {
-	was, is Stamp // before the entry and now; 0 for absent
+	was, is Stamp // stamps before the entry and now; 0 if the pair is absent
 }
 
 // change records the effect of one op on a pair.
@@ -108,8 +108,9 @@ func (g *Group) Begin(applied State, index uint64, entryTime int64) (*Batch, err
 	return b, nil
 }
 
-// The pairs that an entry has read are valid only if the group is still usable afterwards. Discard gives a
-// group up before it removes the group's keys with a damaged file; from then on pairs seem to be absent.
+// The pairs that an entry has read are valid only if the group is still usable afterwards. Discard removes
+// a group's keys together with a damaged file, and then pairs seem absent. But first it makes the group
+// unusable.
 
 // outcome reads the outcome of an entry.
 func (g *Group) outcome(index uint64) (o outcome, found bool, err error) {
@@ -163,8 +164,8 @@ func (p Pair) compare(o Pair) int {
 	return cmp.Or(cmp.Compare(p.Row, o.Row), cmp.Compare(p.Column, o.Column), cmp.Compare(p.Member, o.Member))
 }
 
-// TouchRow reads the first pairs of the row of a DeleteRow. If nobody touched a pair of the row and none is
-// on disk, the row has none.
+// TouchRow reads the first pairs of the row of a DeleteRow. A row has no pairs if no op of the entry
+// touched one and none is on disk.
 func (b *Batch) TouchRow(row uint64) error {
 	if b.replayed || b.rows[row] != nil {
 		return nil
@@ -249,8 +250,8 @@ func (b *Batch) deadTo(row uint64) Stamp {
 	return b.group.dead[row]
 }
 
-// next returns the stamp of a pair: the next unused one of the entry's millisecond or later, or the
-// original stamp of a copied pair.
+// next returns the stamp of a pair. For a copied pair, this is the original stamp; otherwise it is
+// the next unused stamp of the entry's millisecond or later.
 func (b *Batch) next(row uint64, copied Stamp) Stamp {
 	s := copied
 	if s == 0 {

@@ -20,8 +20,8 @@ var (
 
 const benchGroups = 7
 
-// likes draws likes in the order of time. Posts have ids as Weibo's, which grow with time; half of
-// the likes go to one post in a thousand, and most to posts of the last day.
+// likes draws likes in the order of time. Posts have ids like Weibo's, which grow with time. Half
+// of the likes go to one post in a thousand, and most go to posts of the last day.
 type likes struct {
 	random *rand.Rand
 	users  *rand.Zipf
@@ -154,8 +154,8 @@ func (b *benchStore) fill() *likes {
 	return l
 }
 
-// BenchmarkDiscard replaces a file of each order. Everything in it is in use and can be read, so
-// that writes wait as long as they ever do for the removal of a damaged file.
+// BenchmarkDiscard replaces a file of each order. All data in the file is in use and readable. This
+// is the worst case for writes, which wait for the removal of a damaged file.
 func BenchmarkDiscard(b *testing.B) {
 	s := newBenchStore(b)
 	s.fill()
@@ -185,8 +185,8 @@ func BenchmarkDiscard(b *testing.B) {
 }
 
 // BenchmarkSets applies entries of 100 joins and of one join, and checks pages of 20 posts. It
-// reports the processor's time, and the bytes on disk of each order. Each entry of one join leaves
-// an outcome, which B/pair includes.
+// reports the CPU time, and the bytes on disk of each key order. Each entry of one join leaves an
+// outcome, which B/pair includes.
 func BenchmarkSets(b *testing.B) {
 	of := newBenchStore(b)
 	s := of.store

@@ -99,8 +99,8 @@ func (w *keyWriter) WriteDebug(to io.Writer, rows int) {
 	fmt.Fprintf(to, "%d keys, varying in %032b\n", rows, w.varying)
 }
 
-// of returns the value of varying for the first rows keys. These are either all keys or all but the
-// last.
+// of returns the value of varying for the first rows keys. rows is either the number of all keys or
+// one less.
 func (w *keyWriter) of(rows int) uint32 {
 	if rows*keyBytes < len(w.keys) {
 		return w.before

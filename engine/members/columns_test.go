@@ -11,8 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Keys that are alike in all bytes but some come back as they were written. A seek from any key,
-// also a shorter or a longer one, finds the least key that is not below it.
+// A block returns keys that differ in only some bytes exactly as they were written. A seek from any
+// key, even a shorter or longer one, finds the least key that is not below it.
 func TestColumnsHoldKeys(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	rounds := 20

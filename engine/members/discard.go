@@ -15,15 +15,14 @@ import (
 )
 
 // Pebble never drops a damaged file by itself. It cannot merge the file with other files. A read of
-// keys beside the damaged block reads that block too, even if its sets were replaced. So the store
-// replaces the whole key span of a damaged file by the data of it that is in use. Pebble does this
-// in one step, an ingest with an excise. No readable data is lost:
+// keys beside the damaged block reads that block too, even if the sets in it were replaced. So the
+// store replaces the whole key span of a damaged file by those of its data that are in use. Pebble
+// does this in one step, an ingest with an excise. No readable data is lost:
 //
-//   - A file stays while it has sets in use that cannot be read, unless another replica has them.
-//     Another replica has the sets of a group that begins a Load, or began one after the file was
-//     found damaged.
-//   - The store first gives these sets up durably: the state of the group becomes a mark (no bytes), and
-//     the group refuses all calls until the next Switch.
+//   - A file stays while it has unreadable sets in use, unless another replica has these sets. That
+//     is certain for a group that begins a Load, or began one after the file was found damaged.
+//   - The store first gives up the unreadable sets durably: the state of the group becomes a mark (no
+//     bytes), and the group refuses all calls until the next Switch.
 //   - No write runs meanwhile (Store.writes). An open iterator keeps the files that it
 //     reads. A later iterator finds the same keys. Nobody opens an iterator during the
 //     exchange (Store.excising). A Pebble snapshot does not keep files, so the store releases the captured
@@ -116,7 +115,7 @@ func (s *Store) discardFile(f *damagedFile, loading *Group) error {
 			return err
 		}
 	}
-	s.discards.Add(1) // before the keys go: a Scrub that misses keys checks whether the counter rose
+	s.discards.Add(1) // before the keys are removed, because a Scrub that misses keys checks whether this counter rose
 	if err := s.db.Flush(); err != nil {
 		return err
 	}

@@ -165,8 +165,8 @@ func TestDiscardBeforeAllGroupsAreOpen(t *testing.T) {
 	}
 }
 
-// An entry that began before its group is given up with a damaged file is refused: it does not
-// find that pairs are absent.
+// An entry that began before its group is given up with a damaged file is refused: the entry must
+// not see pairs as absent.
 func TestDiscardBesideAnEntry(t *testing.T) {
 	d := damagedDiskOf(t, 1)
 	defer func() { d.close() }()
@@ -194,8 +194,8 @@ func TestDiscardBesideAnEntry(t *testing.T) {
 	}
 }
 
-// A crash at any step of the removal of a damaged file leaves groups that have all of their
-// sets, or that refuse them.
+// After a crash at any step of the removal of a damaged file, each group has all of its sets or
+// refuses all calls.
 func TestCrashAtEachStepOfDiscard(t *testing.T) {
 	for _, part := range []int64{2} {
 		d := damagedDiskOf(t, part)
@@ -306,8 +306,9 @@ func TestDiscardWhatALoadLeft(t *testing.T) {
 	}
 }
 
-// A Load because of one damaged file does not show that another replica has the sets that a second
-// file damaged since. So the group keeps these sets.
+// A group begins a Load because of one damaged file, and then a second file is damaged. That Load
+// does not show that another replica has the sets of the second file, so the group keeps these
+// sets.
 func TestDiscardAfterALoadForAnotherFile(t *testing.T) {
 	d := damagedSmallFilesOf(t, 1, func(files []pebble.SSTableInfo) []pebble.SSTableInfo { return files[:1] })
 	defer func() { d.close() }()

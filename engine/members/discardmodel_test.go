@@ -76,9 +76,9 @@ type damageGroup struct {
 	number uint32
 
 	group *Group
-	state stored // of the state machine; its generation is unused
-	saved stored // the stored snapshot; of entry 0 for none
-	stuck bool   // an entry was refused, or the snapshot was
+	state stored // state of the state machine; its generation is unused
+	saved stored // the stored snapshot; entry 0 means none
+	stuck bool   // the group refused an entry or the snapshot
 	busy  bool   // an entry is being applied
 
 	peer      *Group
@@ -133,8 +133,8 @@ func groupOf(t *rapid.T, s *Store, number uint32) *Group {
 	return g
 }
 
-// refused reports whether an error is one of damage. Any other fails the test, and so does one
-// of a store without damage.
+// refused reports whether an error reports damage. Any other error fails the test, and so does an
+// error of a store without damage.
 func (d *damageModel) refused(t *rapid.T, err error) bool {
 	if err != nil && (!errors.Is(err, ErrDamaged) || d.damages == 0) {
 		t.Fatalf("%d damages: %v", d.damages, err)
@@ -215,7 +215,7 @@ func (d *damageModel) damage(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info.Size() == 0 { // as a crash may leave a file that nothing names
+	if info.Size() == 0 { // a crash may leave an empty file that the manifest does not name
 		return
 	}
 	b, at := make([]byte, 1), rapid.Int64Range(0, info.Size()-1).Draw(t, "at")
@@ -229,7 +229,7 @@ func (d *damageModel) damage(t *rapid.T) {
 	d.damages++
 }
 
-// steps are what may happen at any moment, in the middle of another step too.
+// steps returns the events that may happen at any moment, even during another step.
 func (d *damageModel) steps() map[string]func(*rapid.T) {
 	ofOne := func(fn func(*rapid.T, *damageGroup)) func(*rapid.T) {
 		return func(t *rapid.T) {
@@ -358,7 +358,7 @@ func (d *damageModel) largeEntry(t *rapid.T, g *damageGroup) {
 	d.give(t, g, e)
 }
 
-// give gives the next entry to the other replica, and perhaps to the store.
+// give passes the next entry to the other replica, and perhaps to the store.
 func (d *damageModel) give(t *rapid.T, g *damageGroup, e entry) {
 	want := g.model(&e)
 	var err error
@@ -439,7 +439,7 @@ func (d *damageModel) check(t *rapid.T, g *damageGroup) {
 	}
 }
 
-// listed reads a list by pages. skip is added to the id to begin behind it.
+// listed reads a list by pages. skip is added to the last id to get the start of the next page.
 func listed(t *rapid.T, skip uint64, read func(Page) (List, error)) (ids []uint64, err error) {
 	page, last := Page{Limit: 7}, Entry{}
 	for {

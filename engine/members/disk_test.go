@@ -137,8 +137,8 @@ func TestManyDeletedRows(t *testing.T) {
 	}
 }
 
-// What a crash left of other loads of a group is removed once it is opened again, and nothing
-// of other groups.
+// When a group is opened, the store removes the leftovers of its crashed loads, but no data of
+// other groups.
 func TestLeftGenerations(t *testing.T) {
 	d := diskOf(t)
 	d.give(joins(2, 2)...)
@@ -224,7 +224,7 @@ func TestViewsAreReleased(t *testing.T) {
 	d.compact()
 	began, with := time.Now(), d.store.db.Metrics().Total().TablesSize
 	d.group.ReleaseViews(time.Now())
-	// Pebble rewrites files in the background once no snapshot needs what is removed.
+	// Pebble rewrites files in the background once no snapshot needs the removed keys.
 	for d.store.db.Metrics().Total().TablesSize > with/10 {
 		time.Sleep(10 * time.Millisecond)
 		if time.Since(began) > time.Minute {
@@ -291,8 +291,8 @@ func TestNextPrefix(t *testing.T) {
 	})
 }
 
-// What Clear removes stays removed for a reader of one list or pair, wherever the files of the
-// removal end.
+// Pairs that Clear removed stay removed for a reader of one list or pair, wherever the files with
+// the range deletion end.
 func TestClearedAcrossFiles(t *testing.T) {
 	for members := uint64(1); members < 200; members += 7 {
 		d := &disk{T: t, store: smallFilesOf(t, vfs.NewMem(), io.Discard)}

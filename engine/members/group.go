@@ -18,10 +18,11 @@ type State struct {
 	Index  uint64 // index of the last entry that changed a set, or judged an op to change one
 	Digest uint64 // the sum of hash over all pairs
 	Pairs  uint64
-	Stamp  Stamp // the last one issued; it never falls
+	Stamp  Stamp // the last issued stamp; it never falls
 }
 
-// Add counts a pair. A reader of pairs computes their state with it, to compare that with the recorded state.
+// Add counts a pair. A reader of all pairs uses Add to compute the state, and compares the result with the
+// recorded state.
 func (s *State) Add(p Pair, at Stamp) {
 	s.Pairs++
 	s.Digest += hash(p, at)
@@ -72,8 +73,8 @@ type Group struct {
 	}
 }
 
-// Group returns the sets of a group as they are on disk. The caller must not use the previous Group of that
-// number any more; Group closes it if it is open.
+// Group returns the sets of a group as they are on disk. If an earlier Group value with that number is
+// open, Group closes it; the caller must not use it any more.
 func (s *Store) Group(number uint32) (*Group, error) {
 	s.mu.Lock()
 	before := s.mu.groups[number]
@@ -134,8 +135,8 @@ func (g *Group) setState(s State) {
 	}
 }
 
-// removeOthers removes all generations but the group's own. A crash leaves them: during a load, or after a
-// load and before it removed the old ones.
+// removeOthers removes all generations but the group's own. A crash leaves such generations if it
+// interrupts a load, or the removal of the old generation after a load.
 func (g *Group) removeOthers() error {
 	batch := g.store.db.NewBatch()
 	defer batch.Close()

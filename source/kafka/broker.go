@@ -125,8 +125,8 @@ func (b *Broker) Partitions(ctx context.Context) ([]uint32, error) {
 	return all, nil
 }
 
-// Bounds returns the first offset, and the offset after the last message. These include messages
-// of open transactions, which readers do not get yet.
+// Bounds returns the first offset, and the offset after the last message. The bounds include
+// messages of open transactions, which readers do not get yet.
 func (b *Broker) Bounds(ctx context.Context, partition uint32) (first, end source.Position, err error) {
 	const earliest, latest = -2, -1
 	if first, err = b.offset(ctx, partition, earliest); err == nil {

@@ -406,7 +406,7 @@ func TestBounded(t *testing.T) {
 }
 
 // TestOpenTransaction: messages of an open transaction wait and are in the lag. After a while the
-// source is not running any more. It continues once the transaction has ended.
+// source's state is no longer running. The source continues once the transaction has ended.
 func TestOpenTransaction(t *testing.T) {
 	c := newCluster(t, nil)
 	writer, err := kgo.NewClient(kgo.SeedBrokers(c.addr), kgo.DefaultProduceTopic("likes"), kgo.TransactionalID("t"))

@@ -1,7 +1,7 @@
 // Package nats reads a JetStream stream for package source.
 //
-// Sequence numbers have gaps only where messages were removed. Without an unread message a count
-// would be wrong, so every gap stalls the source.
+// Sequence numbers have gaps only where messages were removed. A removed message may be one that no
+// reader has counted, so every gap stalls the source.
 package nats
 
 import (

@@ -41,7 +41,7 @@ type reader struct {
 	ended    chan struct{} // closed by Close
 	at       uint64        // next sequence number of the stream to read
 	seen     uint64        // number of messages that the consumer has delivered
-	broken   error         // error of the message after those that Next last returned
+	broken   error         // error of the message that follows those returned by the last Next
 }
 
 // Read returns a reader. It returns a *source.StalledError if messages at or above position from

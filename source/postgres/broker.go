@@ -39,8 +39,8 @@ type Broker struct {
 		// DSN in turn.
 		asked string
 		read  string // system whose log an open reader reads; "" for none
-		// unpublished is the position at which a reader last began without finding the
-		// publication. published is the end of the log when that was first noticed.
+		// unpublished is the position at which a reader last began without finding the publication.
+		// published is the end of the log at the moment when a reader first noticed this.
 		unpublished, published source.Position
 	}
 }
@@ -179,9 +179,9 @@ func (b *Broker) ask(ctx context.Context) (asked, read string, err error) {
 	return asked, b.mu.read, nil
 }
 
-// publishedAt returns a position at which the publication exists, for a reader that did not find
-// it at start. It returns end, the end of the log. For the same start, a later call returns the
-// end of the first call, so that the stall's reason does not change.
+// publishedAt returns a position at which the publication exists, for a reader that did not find it
+// at the position start. This is the parameter end, the end of the log. For the same start, a later
+// call returns the end of the first call, so that the stall's reason does not change.
 func (b *Broker) publishedAt(start, end source.Position) source.Position {
 	b.mu.Lock()
 	defer b.mu.Unlock()

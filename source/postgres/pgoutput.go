@@ -15,8 +15,8 @@ import (
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
 // decoder decodes messages of pgoutput, version 1. Positions count all changes and messages of a
-// transaction, even those that the source does not read. So they are the same each time that the
-// transaction is decoded.
+// transaction, even those that the source does not read. So a change has the same position each
+// time that the transaction is decoded.
 type decoder struct {
 	prefix    string // prefix of the messages to read; empty to read changes of tables
 	relations map[uint32]relation

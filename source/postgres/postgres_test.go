@@ -195,7 +195,7 @@ func seekTo(t *testing.T, reason string) source.Position {
 	return at
 }
 
-// testTable: after any change the sums are those of the rows. A truncate stalls the source.
+// testTable: after any change the sums match the rows. A truncate stalls the source.
 func testTable(t *testing.T, db *database) {
 	db.exec(t, "DELETE FROM likes")
 	c := sinktest.New(2, nil)
@@ -222,8 +222,8 @@ func testTable(t *testing.T, db *database) {
 	r.Stalls(t, "the table was truncated")
 }
 
-// testValues: the source subtracts rows whose post is deleted, or which a condition leaves out.
-// Columns may have any type whose value is a whole number or a boolean.
+// testValues: the source subtracts rows whose post is deleted or that a condition excludes. Columns
+// may have any type whose value is a whole number or a boolean.
 func testValues(t *testing.T, db *database) {
 	for _, sql := range []string{
 		"CREATE DOMAIN flag AS bool", "CREATE DOMAIN amount AS int",

@@ -329,7 +329,7 @@ func (r *reader) take(got *source.Fetched, i item) {
 func (r *reader) Commit(_ context.Context, p source.Position) error { return r.confirm(p.Hi, 1) }
 
 // explain returns a *source.StalledError if the server did not find the publication. The server
-// looks for a publication that existed at the decoded place of the log, not now.
+// looks for a publication that existed when the decoded part of the log was written.
 func (r *reader) explain(ctx context.Context, err error) error {
 	const undefinedObject = "42704"
 	if of, is := errors.AsType[*pgconn.PgError](err); !errors.Is(err, errSkipped) && (!is || of.Code != undefinedObject) {

@@ -135,8 +135,8 @@ func TestRestartAfterComparing(t *testing.T) {
 	}
 }
 
-// A server that sends nothing, although it was asked, is silent until it sends something. A server with nothing to send
-// is not.
+// A server that does not answer a request counts as silent until it sends something. A server that only has nothing to
+// send does not count as silent.
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

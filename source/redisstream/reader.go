@@ -48,7 +48,7 @@ type reader struct {
 	// last is the mark of the highest entry that was read, or the parameter found of Read. Each
 	// read compares it with the stream, because the stream may be replaced at any time. A new
 	// connection may reach a restored or promoted server, or a command such as RESTORE, COPY or
-	// RENAME may replace it.
+	// RENAME may replace the stream.
 	last source.Mark
 
 	mu struct {

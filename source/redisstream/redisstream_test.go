@@ -244,7 +244,7 @@ func TestBounded(t *testing.T) {
 	q, client := newQueue(t, "")
 	brokertest.Bounded(t, q, func(source.Reader) int { return 0 })
 
-	// Many large entries, too large for one answer together, are read all the same.
+	// The reader reads many large entries even if they do not fit into one answer together.
 	like := brokertest.Like(1, 1)
 	c := sinktest.New(1, nil)
 	client.Del(t.Context(), "likes")
@@ -414,8 +414,8 @@ func TestRegrownWhileRead(t *testing.T) {
 	}
 }
 
-// TestBetween: a stream lost its end, and has another entry between the marked one and the position since. A reader
-// that begins notices it, and so does one that has begun.
+// TestBetween: a stream lost its end, and then got another entry between the marked entry and the shard's position.
+// Both a new and a running reader notice that entry.
 func TestBetween(t *testing.T) {
 	q, client := newQueue(t, "on-error: stop\n")
 	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)

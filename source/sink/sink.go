@@ -74,7 +74,7 @@ type Rejection struct {
 	Passed bool
 }
 
-// Refusal is a message, or an op of a message, that is not applied.
+// Refusal describes a message, or one op of a message, that no shard applies.
 type Refusal struct {
 	Position Position // position of the message
 	Reason   string
@@ -85,7 +85,7 @@ type Applied struct {
 	// Rejected has the ops that shards refused because sums overflow, in order. If an answer of a
 	// shard was lost, some may be missing.
 	Rejected []Rejection
-	// Behind is why a batch without ops did not move all shards, or "".
+	// Behind is the reason why a batch without ops did not move all shards, or "".
 	Behind string
 }
 
