@@ -18,8 +18,8 @@ import (
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/feed"
-	"github.com/countd/countd/raftfsm/hot"
 	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/raftfsm/rankings"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
@@ -325,7 +325,7 @@ func (n *fakeNode) Read(ks *shard.Keyspace, query raftfsm.Query, ids []uint64, o
 		err := n.top(ks, &top, opt)
 		q.Since, q.Error = time.UnixMilli(1_763_812_800_000), 3
 		for _, row := range top.Top { // as if all were added within the window
-			q.Gains = append(q.Gains, hot.Gain{Key: row.ID, Gained: row.Count, Error: 1})
+			q.Gains = append(q.Gains, rankings.Gain{Key: row.ID, Gained: row.Count, Error: 1})
 		}
 		return err
 	case *feed.Query:

@@ -10,7 +10,7 @@ import (
 
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/raftfsm/counters"
-	"github.com/countd/countd/raftfsm/hot"
+	"github.com/countd/countd/raftfsm/rankings"
 )
 
 // rankingRoutes are the calls about the first ids of a column.
@@ -25,7 +25,7 @@ func rankingRoutes() []route {
 
 // hottest answers which ids gained most in a column.
 func hottest(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
-	window := hot.Hour
+	window := rankings.Hour
 	if r.asked.hasWindow {
 		window = r.asked.window
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/counters"
-	"github.com/countd/countd/raftfsm/hot"
 	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/raftfsm/rankings"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
 )
@@ -113,7 +113,7 @@ type asked struct {
 	since     inbox.Stand
 	detail    bool
 	limit     int // number of entries of a page; 0 if not given
-	window    hot.Window
+	window    rankings.Window
 	hasWindow bool
 	after     uint64 // the last id of the previous page
 	hasAfter  bool

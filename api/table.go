@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/feed"
-	"github.com/countd/countd/raftfsm/hot"
+	"github.com/countd/countd/raftfsm/rankings"
 )
 
 // newRoutes returns the endpoints of all routes. An endpoint of GET also serves HEAD.
@@ -93,7 +93,7 @@ func parameters() []parameter {
 		}},
 		{"limit", takesRanking, func(r *request, value []byte) error { return readLimit(&r.asked.limit, value, counters.RankingMax) }},
 		{"window", takesWindow, func(r *request, value []byte) (err error) {
-			if r.asked.window, err = hot.ParseWindow(string(value)); err != nil {
+			if r.asked.window, err = rankings.ParseWindow(string(value)); err != nil {
 				return invalid("window", err.Error())
 			}
 			r.asked.hasWindow = true

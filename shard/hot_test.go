@@ -8,7 +8,7 @@ import (
 
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/counters"
-	"github.com/countd/countd/raftfsm/hot"
+	"github.com/countd/countd/raftfsm/rankings"
 )
 
 // While leaders hand over, increments go on. Afterwards each node answers the same hot list and the same largest
@@ -30,7 +30,7 @@ func TestHotThroughLeaders(t *testing.T) {
 	}
 	for _, n := range all {
 		opt := &ReadOptions{Consistency: Linearizable, Deadline: soon()}
-		q := counters.HotQuery{Column: 2, Window: hot.Minute, Now: time.Now().UnixMilli(), Limit: 20}
+		q := counters.HotQuery{Column: 2, Window: rankings.Minute, Now: time.Now().UnixMilli(), Limit: 20}
 		mustDo(t, n.Read(ks, &q, nil, opt))
 		top := counters.TopQuery{Column: 2, Limit: 20}
 		mustDo(t, n.Read(ks, &top, nil, opt))
@@ -39,7 +39,7 @@ func TestHotThroughLeaders(t *testing.T) {
 		}
 		for i := range q.Gains {
 			id := uint64(40 - i)
-			if q.Gains[i] != (hot.Gain{Key: id, Gained: want[id]}) {
+			if q.Gains[i] != (rankings.Gain{Key: id, Gained: want[id]}) {
 				t.Errorf("%s: gain %d is %+v, want %d of %d", n.cfg.NodeName, i, q.Gains[i], want[id], id)
 			}
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/feed"
-	"github.com/countd/countd/raftfsm/hot"
 	"github.com/countd/countd/raftfsm/kinds"
+	"github.com/countd/countd/raftfsm/rankings"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/unread"
 	"github.com/countd/countd/shard"
@@ -123,7 +123,7 @@ func (n *fakeNode) Read(ks *shard.Keyspace, query raftfsm.Query, ids []uint64, o
 		}
 		return n.trouble(nil)
 	case *counters.HotQuery:
-		q.Since, q.Error, q.Gains = time.UnixMilli(1_763_812_800_000), 3, []hot.Gain{{Key: 1<<64 - 1, Gained: 12, Error: 2}, {Key: 5, Gained: 1}}[:min(2, q.Limit)]
+		q.Since, q.Error, q.Gains = time.UnixMilli(1_763_812_800_000), 3, []rankings.Gain{{Key: 1<<64 - 1, Gained: 12, Error: 2}, {Key: 5, Gained: 1}}[:min(2, q.Limit)]
 		return n.trouble(nil)
 	case *counters.TopQuery:
 		q.Top, q.Scanning, q.Read = []engine.Place{{Count: 9, ID: 1<<64 - 1}, {Count: 2, ID: 5}}[:min(2, q.Limit)], n.scanning, 812

@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/api/redis/resp"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/raftfsm/counters"
-	"github.com/countd/countd/raftfsm/hot"
+	"github.com/countd/countd/raftfsm/rankings"
 	"github.com/countd/countd/shard"
 )
 
@@ -38,9 +38,9 @@ func (b *batch) ranked(text []byte) (t *table, column int, err error) {
 func countdHot(a *arguments) {
 	t, column, err := a.b.ranked(a.next())
 	a.fail(err)
-	q := &counters.HotQuery{Column: uint8(column), Window: hot.Hour, Limit: counters.RankingDefault}
+	q := &counters.HotQuery{Column: uint8(column), Window: rankings.Hour, Limit: counters.RankingDefault}
 	a.options(limitOption(&q.Limit, counters.RankingMax), textOption("window", func(text []byte) (err error) {
-		if q.Window, err = hot.ParseWindow(string(text)); err != nil {
+		if q.Window, err = rankings.ParseWindow(string(text)); err != nil {
 			return fieldError("window", err.Error())
 		}
 		return nil

@@ -60,11 +60,6 @@ const rule = `
 		internal/wire
 		raftfsm/codec
 		source/sink
-	# What ids gained in windows of time.
-	raftfsm/hot:
-		engine
-		internal/wire
-		raftfsm/codec
 	# Bodies of idle keys on disk.
 	raftfsm/spill:
 		engine
@@ -87,10 +82,12 @@ const rule = `
 		internal/wire
 		raftfsm
 		raftfsm/codec
-	# The largest counts of a table.
-	raftfsm/largest:
+	# What ids gained in windows of time, and the largest counts of a table.
+	raftfsm/rankings:
 		engine
+		internal/wire
 		raftfsm
+		raftfsm/codec
 	# One kind of shard each.
 	raftfsm/counters:
 		client/column
@@ -101,8 +98,7 @@ const rule = `
 		raftfsm
 		raftfsm/codec
 		raftfsm/dedup
-		raftfsm/hot
-		raftfsm/largest
+		raftfsm/rankings
 		raftfsm/rows
 		raftfsm/spill
 	raftfsm/unread:
@@ -228,8 +224,8 @@ const rule = `
 		raftfsm/counters
 		raftfsm/dedup
 		raftfsm/feed
-		raftfsm/hot
 		raftfsm/kinds
+		raftfsm/rankings
 		raftfsm/rows
 		raftfsm/spill
 		raftfsm/unread
@@ -351,8 +347,8 @@ const rule = `
 		raftfsm/counters
 		raftfsm/dedup
 		raftfsm/feed
-		raftfsm/hot
 		raftfsm/kinds
+		raftfsm/rankings
 		raftfsm/rows
 		raftfsm/unread
 		restore
@@ -381,8 +377,8 @@ const rule = `
 		raftfsm/counters
 		raftfsm/dedup
 		raftfsm/feed
-		raftfsm/hot
 		raftfsm/kinds
+		raftfsm/rankings
 		raftfsm/rows
 		raftfsm/unread
 		shard

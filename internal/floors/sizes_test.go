@@ -35,7 +35,7 @@ var smaller = map[string]string{
 }
 
 // packagesMax bounds the packages of the module. It may only fall; the aim is 70.
-const packagesMax = 73
+const packagesMax = 72
 
 // warnPercent is the share of a limit from which TestSizes warns; go test -v shows it.
 const warnPercent = 90

@@ -19,8 +19,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/raftfsm/hot"
-	"github.com/countd/countd/raftfsm/largest"
+	"github.com/countd/countd/raftfsm/rankings"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/raftfsm/spill"
 )
@@ -35,8 +34,8 @@ type Machine struct {
 	closed   bool // guarded by tiering
 	places   raftfsm.Places
 	carried  atomic.Uint64 // returned by Carried
-	hot      atomic.Pointer[hot.Feed]
-	largest  atomic.Pointer[largest.Lists] // of table
+	hot      atomic.Pointer[rankings.HotLists]
+	largest  atomic.Pointer[rankings.LargestLists] // of table
 	outboxes *spill.Shard
 }
 
@@ -57,7 +56,7 @@ func New(places raftfsm.Places) *Machine {
 func (c *Machine) replace(table *engine.Table) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
-	lists := c.largest.Swap(largest.New(table))
+	lists := c.largest.Swap(rankings.NewLargestLists(table))
 	if was := c.table.Swap(table); was != nil {
 		lists.Close()
 		was.Close()
@@ -118,11 +117,11 @@ type contents struct {
 	outs   outboxReader // memory of load
 	change outboxChange // scratch of judge
 	sets   sets
-	hot    *hot.Feed
+	hot    *rankings.HotLists
 }
 
 func newContents(places raftfsm.Places, bodies *spill.Bodies) *contents {
-	return &contents{table: engine.New(), places: places, out: &outboxes{bodies: bodies}, sets: sets{group: places.Members}, hot: hot.NewFeed()}
+	return &contents{table: engine.New(), places: places, out: &outboxes{bodies: bodies}, sets: sets{group: places.Members}, hot: rankings.NewHotLists()}
 }
 
 // batches lets the shards of a process share the memory of large entries. The garbage
@@ -211,7 +210,7 @@ type captured struct {
 	cold     *cold.Group
 	outboxes capturedOutboxes
 	sets     setsCapture
-	hot      *hot.View
+	hot      *rankings.HotView
 }
 
 func (s captured) Carried() int64 { return carriedBytes(s.Snapshot) }

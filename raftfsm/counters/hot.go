@@ -3,7 +3,7 @@ package counters
 import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/hot"
+	"github.com/countd/countd/raftfsm/rankings"
 )
 
 // feedHot adds what the applied ops of the batch added to counts to the hot lists. Other kinds of ops
@@ -43,4 +43,4 @@ func (c *contents) feedHot(now int64, r *raftfsm.Result) {
 }
 
 // Hot returns the hot lists of the shard. Restore replaces them.
-func (c *Machine) Hot() *hot.Feed { return c.hot.Load() }
+func (c *Machine) Hot() *rankings.HotLists { return c.hot.Load() }

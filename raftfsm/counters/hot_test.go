@@ -16,7 +16,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/codec/codectest"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/raftfsm/hot"
+	"github.com/countd/countd/raftfsm/rankings"
 )
 
 // hotNow is the log's time in tests of hot lists.
@@ -25,7 +25,7 @@ const hotNow = 1_790_000_000_000
 // gains returns what the keys gained in a column within a minute. It fails for a gain that is not exact.
 func gains(t interface{ Fatalf(string, ...any) }, c *Machine, column uint8) map[uint64]int64 {
 	all := map[uint64]int64{}
-	for _, g := range c.Hot().Hottest(hot.Minute, column, c.LogTime().UnixMilli(), RankingMax).Gains {
+	for _, g := range c.Hot().Hottest(rankings.Minute, column, c.LogTime().UnixMilli(), RankingMax).Gains {
 		if all[g.Key] = g.Gained; g.Error != 0 {
 			t.Fatalf("key %d gained %d±%d", g.Key, g.Gained, g.Error)
 		}

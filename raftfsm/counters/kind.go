@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
 	"github.com/countd/countd/raftfsm/dedup"
-	"github.com/countd/countd/raftfsm/hot"
+	"github.com/countd/countd/raftfsm/rankings"
 	"github.com/countd/countd/raftfsm/rows"
 )
 
@@ -81,7 +81,7 @@ func (w *walk) section(s *codec.StreamReader, kind byte, p []byte) error {
 	case codec.StreamCarried:
 		return w.cold(s, p)
 	case codec.StreamHot:
-		return hot.Check(p)
+		return rankings.CheckHot(p)
 	}
 	return raftfsm.Misplaced(kind)
 }

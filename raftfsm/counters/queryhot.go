@@ -10,14 +10,13 @@ import (
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/raftfsm/hot"
-	"github.com/countd/countd/raftfsm/largest"
+	"github.com/countd/countd/raftfsm/rankings"
 )
 
 // A ranking is the answer of a HotQuery or a TopQuery.
 const (
-	RankingMax     = largest.LimitMax // bounds its rows
-	RankingDefault = 100              // its rows for a caller who names no limit
+	RankingMax     = rankings.LimitMax // bounds its rows
+	RankingDefault = 100               // its rows for a caller who names no limit
 )
 
 // HotQuery reads which ids gained most in a column. Its read has no ids. The answers of the shards are of
@@ -25,11 +24,11 @@ const (
 type HotQuery struct {
 	raftfsm.Defaults
 	Column uint8
-	Window hot.Window
+	Window rankings.Window
 	Now    int64 // the end of the window, in Unix milliseconds
 	Limit  int   // up to RankingMax
 
-	hot.Hottest // the answer, whose keys are ids. Since is the earliest, and Error the largest of the shards.
+	rankings.Hottest // the answer, whose keys are ids. Since is the earliest, and Error the largest of the shards.
 }
 
 // Number implements Query.
@@ -81,7 +80,7 @@ func (q *HotQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, _ time.
 
 // Join implements Query.
 func (q *HotQuery) Join(read *raftfsm.Read) bool {
-	q.Hottest = hot.Hottest{}
+	q.Hottest = rankings.Hottest{}
 	if read.Err != nil {
 		return false
 	}
@@ -92,10 +91,10 @@ func (q *HotQuery) Join(read *raftfsm.Read) bool {
 		}
 		q.Error = max(q.Error, words[1])
 		for g := range slices.Chunk(words[3:], 3) {
-			q.Gains = append(q.Gains, hot.Gain{Key: read.Route.IDOf(s, uint64(g[0])), Gained: g[1], Error: g[2]})
+			q.Gains = append(q.Gains, rankings.Gain{Key: read.Route.IDOf(s, uint64(g[0])), Gained: g[1], Error: g[2]})
 		}
 	}
-	q.Gains = hot.Largest(q.Gains, q.Limit)
+	q.Gains = rankings.TopGains(q.Gains, q.Limit)
 	return false
 }
 
@@ -106,7 +105,7 @@ func (q *HotQuery) AppendTo(dst []byte, _ *raftfsm.Part) []byte {
 
 func parseHotQuery(r *wire.Reader) raftfsm.Query {
 	return &HotQuery{
-		Column: uint8(r.UintTo(engine.ColumnsMax - 1)), Window: hot.Window(r.UintTo(uint64(hot.Day))),
+		Column: uint8(r.UintTo(engine.ColumnsMax - 1)), Window: rankings.Window(r.UintTo(uint64(rankings.Day))),
 		Now: r.Int(), Limit: int(r.UintTo(RankingMax)),
 	}
 }
@@ -152,7 +151,7 @@ func (q *TopQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadlin
 	}
 	answerBy := time.Now().Add(time.Until(deadline) * 3 / 4) // the answer may have to travel
 	top, err := c.largest.Load().Top(q.Column, q.Limit, answerBy)
-	scanning, is := errors.AsType[*largest.ScanningError](err)
+	scanning, is := errors.AsType[*rankings.ScanningError](err)
 	switch {
 	case is:
 		p.Words = append(p.Words[:0], int64(scanning.Read), 0)

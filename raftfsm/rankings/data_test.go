@@ -1,4 +1,4 @@
-package hot
+package rankings
 
 import (
 	"compress/gzip"
@@ -72,7 +72,7 @@ func TestTop100OfAnHour(t *testing.T) {
 				}
 			})
 			const hour, begin = int64(3_600_000), int64(1_700_002_800_000)
-			f, exact := NewFeed(), map[uint8]map[uint64]int64{}
+			f, exact := NewHotLists(), map[uint8]map[uint64]int64{}
 			for i, c := range all {
 				f.Begin(begin + hour*int64(i)/int64(len(all)))
 				f.Add(c.key, c.column, c.delta)
@@ -83,7 +83,7 @@ func TestTop100OfAnHour(t *testing.T) {
 				exact[c.column][c.key] += c.delta
 				if i%(len(all)/17) == 0 {
 					p := section(f)
-					f = NewFeed()
+					f = NewHotLists()
 					must.Do(t, f.Load(p))
 				}
 			}

@@ -1,4 +1,4 @@
-package hot
+package rankings
 
 import (
 	"encoding/binary"
@@ -19,14 +19,14 @@ import (
 //	set:      cells (1), up to 8 | cell …, ascending by key | if there are 8: bound (uvarint) | sum of others (uvarint)
 //	closed buckets:  their number (uvarint), each, ascending: number of the level's open bucket less its number (uvarint) | bucket
 
-// View has the lists of a shard as they were between two entries.
-type View struct{ lists }
+// HotView has the lists of a shard as they were between two entries.
+type HotView struct{ lists }
 
 // Capture returns the lists as of the newest entry.
-func (f *Feed) Capture() *View {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	v := &View{f.mu.lists}
+func (h *HotLists) Capture() *HotView {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	v := &HotView{h.mu.lists}
 	for i := range v.open.columns {
 		v.open.columns[i] = v.open.columns[i].clone()
 	}
@@ -37,7 +37,7 @@ func (f *Feed) Capture() *View {
 }
 
 // Write writes the section, or nothing if no entry had a change.
-func (v *View) Write(w *codec.StreamWriter) error {
+func (v *HotView) Write(w *codec.StreamWriter) error {
 	if v.tick == 0 && v.open.sets == 0 {
 		return nil
 	}
@@ -84,22 +84,22 @@ func (g *grids) appendTo(b []byte) []byte {
 }
 
 // Load loads the section of a snapshot into empty lists.
-func (f *Feed) Load(p []byte) error {
+func (h *HotLists) Load(p []byte) error {
 	all, err := parseLists(p)
 	if err != nil {
 		return err
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.mu.loaded {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.mu.loaded {
 		return fmt.Errorf("%w: two sections of hot lists", codec.ErrSnapshot)
 	}
-	f.mu.lists, f.mu.loaded = *all, true
+	h.mu.lists, h.mu.loaded = *all, true
 	return nil
 }
 
-// Check returns an error if p is not a section of hot lists.
-func Check(p []byte) error {
+// CheckHot returns an error if p is not a section of hot lists.
+func CheckHot(p []byte) error {
 	_, err := parseLists(p)
 	return err
 }

@@ -1,4 +1,4 @@
-package largest
+package rankings
 
 import (
 	"errors"
@@ -38,7 +38,7 @@ func TestTopIsExact(t *testing.T) {
 	t.Parallel()
 	for _, spread := range []int64{1, 3, 1 << 40} { // 1: all counts tie
 		table := engine.New()
-		lists := New(table)
+		lists := NewLargestLists(table)
 		defer lists.Close()
 		rng := rand.New(rand.NewPCG(uint64(spread), 2))
 		apply := func(rounds int, op func() engine.Op) {
@@ -120,7 +120,7 @@ func TestScanInTime(t *testing.T) {
 	if _, err := table.Apply(ops, 0, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	lists := New(table)
+	lists := NewLargestLists(table)
 	_, err := lists.Top(0, 3, time.Now())
 	if scanning, is := errors.AsType[*ScanningError](err); !is {
 		t.Errorf("%v, %v", scanning, err)
@@ -160,7 +160,7 @@ func BenchmarkTop(b *testing.B) {
 		}
 		b.Run(map[bool]string{false: "scan", true: "scan packed"}[packed], func(b *testing.B) {
 			for b.Loop() {
-				lists := New(table)
+				lists := NewLargestLists(table)
 				if _, err := lists.Top(2, 100, soon()); err != nil {
 					b.Fatal(err)
 				}
@@ -169,7 +169,7 @@ func BenchmarkTop(b *testing.B) {
 			b.ReportMetric(b.Elapsed().Seconds()/float64(b.N)/rows*1e6, "s/million-rows")
 		})
 	}
-	lists := New(table)
+	lists := NewLargestLists(table)
 	b.Run("again", func(b *testing.B) {
 		for b.Loop() {
 			if _, err := lists.Top(2, 100, soon()); err != nil {

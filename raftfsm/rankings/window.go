@@ -1,4 +1,4 @@
-package hot
+package rankings
 
 import (
 	"cmp"
@@ -101,10 +101,10 @@ func (s *span) hottest(limit int) (hottest Hottest) {
 		}
 		hottest.Gains = append(hottest.Gains, Gain{c.key, c.gained, errorOf(c.doubt)})
 		if len(hottest.Gains) >= 2*limit+1000 {
-			hottest.Gains = Largest(hottest.Gains, limit)
+			hottest.Gains = TopGains(hottest.Gains, limit)
 		}
 	}
-	hottest.Gains = Largest(hottest.Gains, limit)
+	hottest.Gains = TopGains(hottest.Gains, limit)
 	return hottest
 }
 
@@ -115,8 +115,8 @@ func errorOf(doubt uint64) int64 {
 	return int64(doubt)
 }
 
-// Largest sorts gains and returns the largest ones.
-func Largest(gains []Gain, limit int) []Gain {
+// TopGains sorts gains and returns the largest ones.
+func TopGains(gains []Gain, limit int) []Gain {
 	slices.SortFunc(gains, Gain.compare)
 	return gains[:min(len(gains), limit)]
 }

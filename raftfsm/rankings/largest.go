@@ -1,18 +1,4 @@
-// Package largest owns the lists of the largest counts of a table, exactly, at the cost of their rows.
-//
-// A list has candidates: all rows whose count in a column is before a place (see engine.Place), and perhaps some
-// others. A query reads the counts of the candidates. The first query of a column scans the table once, in a
-// goroutine of its own, which takes at most half a core. From then on the table reports each row that moves up before the
-// place, so nothing is scanned again while enough candidates keep their place. If too many fall, the next query scans.
-//
-// Why no row is missed: the list moves its place first, and reads counts afterwards. A row that was before the place when
-// the scan read it is a candidate. A row that moves up before the place later is reported, whether or not the scan has read
-// it. A candidate is dropped only if its count, read after the place has moved, is not before it.
-//
-// The lists are in memory, differ between replicas, and end with their table. They never change a row.
-//
-// Invariant: each row before the place of a list is one of its candidates or a waiting rise of its table.
-package largest
+package rankings
 
 import (
 	"context"
@@ -30,15 +16,28 @@ import (
 const (
 	// LimitMax bounds the rows of an answer.
 	LimitMax = 1000
-	// keep is how many candidates a list keeps when it drops some. Those above LimitMax may fall before the
+	// candidatesKept is how many candidates a list keeps when it drops some. Those above LimitMax may fall before the
 	// table must be scanned again.
-	keep = 1500
-	// hold is the number of candidates from which a list drops some.
-	hold = 2 * keep
+	candidatesKept = 1500
+	// candidatesMax is the number of candidates from which a list drops some.
+	candidatesMax = 2 * candidatesKept
 )
 
-// Lists are the lists of one table, by column.
-type Lists struct {
+// LargestLists are the lists of the largest counts of one table, by column. They are exact, at the cost of their rows.
+//
+// A list has candidates: all rows whose count in a column is before a place (see engine.Place), and perhaps some
+// others. A query reads the counts of the candidates. The first query of a column scans the table once, in a
+// goroutine of its own, which takes at most half a core. From then on the table reports each row that moves up before the
+// place, so nothing is scanned again while enough candidates keep their place. If too many fall, the next query scans.
+//
+// Why no row is missed: the list moves its place first, and reads counts afterwards. A row that was before the place when
+// the scan read it is a candidate. A row that moves up before the place later is reported, whether or not the scan has read
+// it. A candidate is dropped only if its count, read after the place has moved, is not before it.
+//
+// The lists are in memory, differ between replicas, and end with their table. They never change a row.
+//
+// Invariant: each row before the place of a list is one of its candidates or a waiting rise of its table.
+type LargestLists struct {
 	table *engine.Table
 	scans sync.WaitGroup
 
@@ -56,17 +55,17 @@ type list struct {
 	done   chan struct{} // closed when the scan has ended
 	err    error         // why it failed; read after done
 
-	// Lists.mu guards these.
+	// LargestLists.mu guards these.
 	place engine.Place     // where the candidates end
 	known map[uint64]int64 // the candidates with a count that they had at some time
 	risen map[uint64]bool  // candidates that rose while trim reads counts; nil while it does not
 }
 
-// New returns the lists of a table.
-func New(table *engine.Table) *Lists { return &Lists{table: table} }
+// NewLargestLists returns the lists of a table.
+func NewLargestLists(table *engine.Table) *LargestLists { return &LargestLists{table: table} }
 
 // Close ends the scans and waits for them.
-func (l *Lists) Close() {
+func (l *LargestLists) Close() {
 	l.mu.Lock()
 	l.mu.closed = true
 	l.mu.Unlock()
@@ -81,7 +80,7 @@ func (e *ScanningError) Error() string {
 }
 
 // Top returns the largest counts of a column in order, but none below 1. Each is of a moment during the call.
-func (l *Lists) Top(column uint8, limit int, deadline time.Time) ([]engine.Place, error) {
+func (l *LargestLists) Top(column uint8, limit int, deadline time.Time) ([]engine.Place, error) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	for {
@@ -105,7 +104,7 @@ func (l *Lists) Top(column uint8, limit int, deadline time.Time) ([]engine.Place
 }
 
 // list returns the list of a column, and whether it is scanned. It starts the scan if there is no list.
-func (l *Lists) list(column uint8) (of *list, scanned bool) {
+func (l *LargestLists) list(column uint8) (of *list, scanned bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.takeRisesLocked()
@@ -134,7 +133,7 @@ var (
 )
 
 // takeRisesLocked makes rows that moved up candidates. If the table has forgotten rises, it drops all lists.
-func (l *Lists) takeRisesLocked() {
+func (l *LargestLists) takeRisesLocked() {
 	rises, whole := l.table.Rises.Take(nil)
 	if !whole {
 		clear(l.mu.columns[:])
@@ -152,7 +151,7 @@ func (l *Lists) takeRisesLocked() {
 
 // top reads the counts of the candidates. If too few of them are before the list's place, enough is false, and
 // the list is dropped.
-func (l *Lists) top(of *list, limit int, deadline time.Time) (rows []engine.Place, enough bool, err error) {
+func (l *LargestLists) top(of *list, limit int, deadline time.Time) (rows []engine.Place, enough bool, err error) {
 	l.mu.Lock()
 	place, ids := of.place, make([]uint64, 0, len(of.known))
 	for id := range of.known {
@@ -176,7 +175,7 @@ func (l *Lists) top(of *list, limit int, deadline time.Time) (rows []engine.Plac
 		}
 		return nil, false, nil
 	}
-	if len(rows) > hold {
+	if len(rows) > candidatesMax {
 		l.mu.Lock()
 		for _, r := range rows {
 			of.known[r.ID] = r.Count
@@ -188,7 +187,7 @@ func (l *Lists) top(of *list, limit int, deadline time.Time) (rows []engine.Plac
 }
 
 // counts reads the counts of rows in one column, from disk too.
-func (l *Lists) counts(column uint8, ids []uint64, deadline time.Time) ([]engine.Place, error) {
+func (l *LargestLists) counts(column uint8, ids []uint64, deadline time.Time) ([]engine.Place, error) {
 	width := int(column) + 1
 	rows, words := make([]engine.Place, len(ids)), make([]int64, len(ids)*width)
 	missing := l.table.GetMany(ids, width, words, nil)
@@ -202,10 +201,10 @@ func (l *Lists) counts(column uint8, ids []uint64, deadline time.Time) ([]engine
 	return rows, err
 }
 
-// trim moves the list's place so that about keep candidates are before it, and drops the others.
-func (l *Lists) trim(of *list, deadline time.Time) error {
+// trim moves the list's place so that about candidatesKept candidates are before it, and drops the others.
+func (l *LargestLists) trim(of *list, deadline time.Time) error {
 	l.mu.Lock()
-	if of.risen != nil || len(of.known) <= keep {
+	if of.risen != nil || len(of.known) <= candidatesKept {
 		l.mu.Unlock()
 		return nil
 	}
@@ -215,8 +214,8 @@ func (l *Lists) trim(of *list, deadline time.Time) error {
 	}
 	slices.SortFunc(rows, engine.Place.Compare)
 	of.risen = map[uint64]bool{}
-	if rows[keep].Before(of.place) { // a place never moves back: rows after it are no candidates
-		of.place = rows[keep]
+	if rows[candidatesKept].Before(of.place) { // a place never moves back: rows after it are no candidates
+		of.place = rows[candidatesKept]
 		l.table.Rises.Watch(of.column, of.place) // before the counts below are read
 	}
 	var ids []uint64
@@ -239,7 +238,7 @@ func (l *Lists) trim(of *list, deadline time.Time) error {
 }
 
 // scan reads the whole table. It rests as long as it works.
-func (l *Lists) scan(of *list) {
+func (l *LargestLists) scan(of *list) {
 	defer close(of.done)
 	l.table.Rises.Watch(of.column, engine.Place{}) // all counts above 0
 	began, failed := time.Now(), error(nil)
@@ -260,7 +259,7 @@ func (l *Lists) scan(of *list) {
 }
 
 // scanned adds the rows of a page.
-func (l *Lists) scanned(of *list, page *engine.Page) error {
+func (l *LargestLists) scanned(of *list, page *engine.Page) error {
 	of.read.Add(uint64(len(page.IDs)))
 	l.mu.Lock()
 	l.takeRisesLocked()
@@ -276,7 +275,7 @@ func (l *Lists) scanned(of *list, page *engine.Page) error {
 			of.known[id] = count
 		}
 	}
-	full := len(of.known) > hold
+	full := len(of.known) > candidatesMax
 	l.mu.Unlock()
 	if !full {
 		return nil

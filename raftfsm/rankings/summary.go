@@ -1,4 +1,4 @@
-package hot
+package rankings
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package hot
+package rankings
 
 import (
 	"bytes"
@@ -64,8 +64,8 @@ func check(h Hottest, gains map[uint64]int64, limit int) error {
 	return nil
 }
 
-// section returns the section of a feed in a snapshot.
-func section(f *Feed) []byte { return f.Capture().appendTo(nil) }
+// section returns the section of a lists in a snapshot.
+func section(h *HotLists) []byte { return h.Capture().appendTo(nil) }
 
 // Whatever changes come, at whatever times, every answer holds to what it promises, and a replica that
 // continues from a snapshot has equal lists.
@@ -79,7 +79,7 @@ func TestAnswersHold(t *testing.T) {
 		pause := rapid.SampledFrom([]int64{0, 40, 4000, 200_000, 4_000_000}).Draw(rt, "most ms between entries")
 		spread := rapid.SampledFrom([]uint64{1, 0x9e3779b97f4a7c15}).Draw(rt, "spread")
 		zipf := rand.NewZipf(rng, skew, 8, keys)
-		f, again, all := NewFeed(), NewFeed(), truth(nil)
+		f, again, all := NewHotLists(), NewHotLists(), truth(nil)
 		now := int64(1_700_000_000_000)
 		for round := range rapid.IntRange(1, 4).Draw(rt, "rounds") {
 			for range rapid.IntRange(1, 300).Draw(rt, "entries") {
@@ -115,7 +115,7 @@ func TestAnswersHold(t *testing.T) {
 			if !bytes.Equal(p, section(again)) {
 				rt.Fatalf("round %d: two replicas differ", round)
 			}
-			again = NewFeed()
+			again = NewHotLists()
 			if err := again.Load(p); err != nil {
 				rt.Fatalf("round %d: %v", round, err)
 			}
@@ -130,7 +130,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	for _, huge := range []bool{false, true} {
 		rng := rand.New(rand.NewPCG(1, 2))
-		f := NewFeed()
+		f := NewHotLists()
 		now := int64(1_700_000_000_000)
 		most := uint64(0)
 		for range 25 * 60 * 12 {
@@ -160,15 +160,15 @@ func TestMemoryIsBounded(t *testing.T) {
 
 // The open bucket takes at most 3 MB, whatever the keys. So does one that a snapshot brings.
 func TestOpenBucketIsBounded(t *testing.T) {
-	f := NewFeed()
+	f := NewHotLists()
 	f.Begin(1000)
 	for i := range uint64(64 * 8 * setsMax) {
 		f.Add(i, uint8(i%engine.ColumnsMax), 1)
 	}
 	f.End()
-	loaded := NewFeed()
+	loaded := NewHotLists()
 	must.Do(t, loaded.Load(section(f)))
-	for _, of := range []*Feed{f, loaded} {
+	for _, of := range []*HotLists{f, loaded} {
 		if sets := of.mu.open.sets; sets < setsOfAll || of.Bytes() > 3<<20 {
 			t.Errorf("%d sets, %d bytes", sets, of.Bytes())
 		}
@@ -177,7 +177,7 @@ func TestOpenBucketIsBounded(t *testing.T) {
 
 // An add allocates only while a column gets its sets.
 func TestAddDoesNotAllocate(t *testing.T) {
-	f := NewFeed()
+	f := NewHotLists()
 	f.Begin(1000)
 	for i := range uint64(100_000) {
 		f.Add(i, 1, 1)
@@ -190,7 +190,7 @@ func TestAddDoesNotAllocate(t *testing.T) {
 
 // Gains that do not fit, and gains of more keys than fit, are told as unknown rather than wrong.
 func TestHugeGains(t *testing.T) {
-	f := NewFeed()
+	f := NewHotLists()
 	f.Begin(1000)
 	for range 3 {
 		f.Add(7, 0, math.MaxInt64/2)
@@ -229,46 +229,46 @@ func TestWindows(t *testing.T) {
 
 // A section that is accepted is written again with the same bytes, and answers.
 func FuzzSection(f *testing.F) {
-	feed := NewFeed()
+	lists := NewHotLists()
 	f.Add([]byte{})
 	for now := int64(1_700_000_000_000); now < 1_700_000_200_000; now += 1700 {
-		feed.Begin(now)
+		lists.Begin(now)
 		for key := range uint64(50) {
-			feed.Add(key*key, uint8(key%3), int64(key)-9)
+			lists.Add(key*key, uint8(key%3), int64(key)-9)
 		}
-		feed.End()
+		lists.End()
 	}
-	f.Add(section(feed))
+	f.Add(section(lists))
 	f.Fuzz(func(t *testing.T, p []byte) {
-		feed := NewFeed()
-		if err := feed.Load(p); err != nil {
+		lists := NewHotLists()
+		if err := lists.Load(p); err != nil {
 			if !errors.Is(err, codec.ErrSnapshot) {
 				t.Fatal(err)
 			}
 			return
 		}
-		p = section(feed) // with the shortest form of each number
-		again := NewFeed()
+		p = section(lists) // with the shortest form of each number
+		again := NewHotLists()
 		if err := again.Load(p); err != nil {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(p, section(again)) {
 			t.Fatal("the section of what was read differs")
 		}
-		now := feed.mu.tick*5000 + 1
+		now := lists.mu.tick*5000 + 1
 		for w := Minute; w <= Day; w++ {
-			if a, b := feed.Hottest(w, 1, now, 20), again.Hottest(w, 1, now, 20); !slices.Equal(a.Gains, b.Gains) {
+			if a, b := lists.Hottest(w, 1, now, 20), again.Hottest(w, 1, now, 20); !slices.Equal(a.Gains, b.Gains) {
 				t.Fatalf("%v and %v", a, b)
 			}
 		}
-		feed.Begin(now + 100_000_000)
-		feed.Add(1, 1, 1)
-		feed.End()
-		feed.Hottest(Day, 1, now, 20)
+		lists.Begin(now + 100_000_000)
+		lists.Add(1, 1, 1)
+		lists.End()
+		lists.Hottest(Day, 1, now, 20)
 	})
 }
 
-func BenchmarkFeed(b *testing.B) {
+func BenchmarkHotLists(b *testing.B) {
 	for _, skew := range []float64{1.01, 1.2} {
 		for _, keys := range []uint64{1000, 10_000_000} {
 			b.Run(fmt.Sprintf("skew=%v/keys=%d", skew, keys), func(b *testing.B) {
@@ -278,7 +278,7 @@ func BenchmarkFeed(b *testing.B) {
 				for i := range draw {
 					draw[i] = zipf.Uint64() * 977
 				}
-				f := NewFeed()
+				f := NewHotLists()
 				b.ReportAllocs()
 				i := 0
 				now := 1_700_000_000_000.0

@@ -1,9 +1,0 @@
-// Package hot owns what ids gained in the last minute, hour and day: a summary of the applied increments of
-// one shard, of bounded memory, in buckets of time.
-//
-// It never reads a clock or a row. The time of a bucket is the log's, so replicas that applied the same
-// entries have equal summaries. DESIGN.md has the argument and the bounds.
-//
-// Invariant: in every bucket, the true gain of a cell in the summary differs from gained by at most doubt,
-// and the true gain of any other cell of the column is within the column's bound of 0.
-package hot

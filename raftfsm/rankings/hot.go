@@ -1,0 +1,45 @@
+package rankings
+
+import "sync"
+
+// HotLists adds the changes of applied entries to the lists of a shard. Begin, Add and End belong to the goroutine
+// that applies entries. The other methods may be called from any. They hold the lock only to copy.
+type HotLists struct {
+	mu struct {
+		sync.Mutex
+		lists
+		loaded bool // Load has succeeded
+	}
+}
+
+// NewHotLists returns empty lists.
+func NewHotLists() *HotLists { return &HotLists{} }
+
+// Begin begins the changes of an entry with a time of the log, in Unix milliseconds. End must follow.
+func (h *HotLists) Begin(now int64) {
+	h.mu.Lock()
+	if tick := now / levels[0].unit.Milliseconds(); tick > h.mu.tick {
+		h.mu.advance(tick)
+	}
+}
+
+// Add adds what a column of a key gained.
+func (h *HotLists) Add(key uint64, column uint8, delta int64) { h.mu.open.add(key, column, delta) }
+
+// End ends the changes of an entry.
+func (h *HotLists) End() { h.mu.Unlock() }
+
+// Bytes returns how much memory the lists take.
+func (h *HotLists) Bytes() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.mu.bytes()
+}
+
+// Hottest returns the largest gains of a column in a window that ends now, in Unix milliseconds.
+func (h *HotLists) Hottest(w Window, of uint8, now int64, limit int) Hottest {
+	h.mu.Lock()
+	span := h.mu.window(w, of, now)
+	h.mu.Unlock()
+	return span.hottest(limit)
+}
