@@ -1,8 +1,14 @@
 // Package admin owns the operators' view of the cluster. It joins the catalog with the
 // reports of the nodes, and turns operators' requests into commands on the catalog. It
-// never plans the placement and never carries out its steps; package cluster does. It
-// knows no HTTP. Invariant: a request that the current catalog forbids is refused before
-// anything is changed.
+// also restores shards: it writes the rows of a snapshot into a shard, through the shard's log.
+//
+// It never plans the placement and never carries out its steps; package cluster does. It
+// never accesses a replica directly, but writes and reads through the node that leads the
+// shard. It knows no HTTP.
+//
+// Invariant: a request that the current catalog forbids is refused before anything is changed.
+// Once a restore has begun, the shard applies no write of an earlier restore. The shard applies
+// no section of a source until it has all restored rows.
 package admin
 
 import (
@@ -18,7 +24,6 @@ import (
 	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/replica"
@@ -121,12 +126,12 @@ func dialledHTTP(n catalog.Node) string {
 }
 
 // RestoreShard replaces the rows of a shard by those of a snapshot.
-func (a *Cluster) RestoreShard(ctx context.Context, group uint32, stream io.Reader, o restore.Options) (raftfsm.SnapshotFacts, error) {
+func (a *Cluster) RestoreShard(ctx context.Context, group uint32, stream io.Reader, o RestoreOptions) (raftfsm.SnapshotFacts, error) {
 	n, err := a.cfg.Node()
 	if err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
-	return restore.Shard(ctx, n, group, stream, o)
+	return RestoreShard(ctx, n, group, stream, o)
 }
 
 // Change begins a change, or reports that there is nothing to do. It does not wait until

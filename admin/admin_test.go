@@ -10,7 +10,6 @@ import (
 	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/tiering"
@@ -172,7 +171,7 @@ func TestAdminOfANodeWithoutACluster(t *testing.T) {
 	_, planned := a.Plan(context.Background())
 	_, changed := a.Change(context.Background(), FinalizeChange{})
 	_, opened := a.OpenSnapshot(context.Background(), 1)
-	_, restored := a.RestoreShard(context.Background(), 1, strings.NewReader(""), restore.Options{})
+	_, restored := a.RestoreShard(context.Background(), 1, strings.NewReader(""), RestoreOptions{})
 	for what, err := range map[string]error{"view": viewed, "plan": planned, "change": changed, "open": opened, "restore": restored} {
 		if !errors.Is(err, errs.ErrNoLeader) {
 			t.Errorf("%s: %v", what, err)

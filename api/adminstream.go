@@ -15,7 +15,6 @@ import (
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/api/operate"
 	clientadmin "github.com/countd/countd/client/admin"
-	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard"
 )
 
@@ -86,7 +85,7 @@ func restoreGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	in := &incoming{Reader: body, conn: ctx.Conn(), timeout: s.cfg.ReadTimeout, permission: &r.identity, idle: time.AfterFunc(restoreIdleMax, cancel)}
 	defer in.idle.Stop()
 	query := ctx.QueryArgs()
-	o := restore.Options{Force: query.GetBool(parameterForce)}
+	o := admin.RestoreOptions{Force: query.GetBool(parameterForce)}
 	if query.Has(parameterColumns) {
 		o.Columns = strings.Split(string(query.Peek(parameterColumns)), ",")
 	}

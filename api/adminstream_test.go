@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/countd/countd/admin"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard/replica"
 )
 
@@ -28,7 +28,7 @@ func (w *withSnapshots) OpenSnapshot(context.Context, uint32) (*replica.Snapshot
 	return w.open()
 }
 
-func (w *withSnapshots) RestoreShard(_ context.Context, _ uint32, stream io.Reader, _ restore.Options) (raftfsm.SnapshotFacts, error) {
+func (w *withSnapshots) RestoreShard(_ context.Context, _ uint32, stream io.Reader, _ admin.RestoreOptions) (raftfsm.SnapshotFacts, error) {
 	return w.restore(stream)
 }
 
@@ -161,7 +161,7 @@ func TestRestoreOfBrokenStreams(t *testing.T) {
 	n := &withSnapshots{restore: func(in io.Reader) (raftfsm.SnapshotFacts, error) {
 		_, err := io.Copy(io.Discard, in)
 		failed <- err
-		return raftfsm.SnapshotFacts{}, errors.Join(restore.ErrBadSnapshot, err)
+		return raftfsm.SnapshotFacts{}, errors.Join(admin.ErrBadSnapshot, err)
 	}}
 	l := startFakeServer(t, func(c *Config) { n.config(c); c.ReadTimeout = 500 * time.Millisecond })
 	c, err := net.Dial("tcp", l.server.Addr().String())
@@ -180,7 +180,7 @@ func TestRestoreOfBrokenStreams(t *testing.T) {
 	if err := <-failed; err == nil {
 		t.Error("half a stream was taken for a whole one")
 	}
-	n.restore = func(io.Reader) (raftfsm.SnapshotFacts, error) { return raftfsm.SnapshotFacts{}, restore.ErrNotEmpty }
+	n.restore = func(io.Reader) (raftfsm.SnapshotFacts, error) { return raftfsm.SnapshotFacts{}, admin.ErrShardNotEmpty }
 	got, err := l.try("POST", "/v1/admin/groups/1/restore", strings.NewReader(strings.Repeat("GET / HTTP/1.1\r\n\r\n", 100)), "Content-Type", contentTypeStream)
 	if err != nil || got.status != 409 {
 		t.Errorf("answered %d %s, %v", got.status, got.body, err)

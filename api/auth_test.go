@@ -21,11 +21,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/countd/countd/admin"
 	"github.com/countd/countd/api/apitest"
 	"github.com/countd/countd/auth"
 	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard/replica"
 )
 
@@ -441,7 +441,7 @@ func TestRevokedStreams(t *testing.T) {
 		},
 		restore: func(in io.Reader) (raftfsm.SnapshotFacts, error) {
 			_, err := io.Copy(io.Discard, in)
-			return raftfsm.SnapshotFacts{}, errors.Join(restore.ErrBadSnapshot, err)
+			return raftfsm.SnapshotFacts{}, errors.Join(admin.ErrBadSnapshot, err)
 		},
 	}
 	e := startAuth(t, auth.Enforce, n.config)

@@ -13,7 +13,6 @@ import (
 	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/replica"
@@ -172,22 +171,22 @@ func (n *fakeNode) OpenSnapshot(_ context.Context, group uint32) (*replica.Snaps
 	}, nil
 }
 
-func (n *fakeNode) RestoreShard(_ context.Context, group uint32, stream io.Reader, o restore.Options) (raftfsm.SnapshotFacts, error) {
+func (n *fakeNode) RestoreShard(_ context.Context, group uint32, stream io.Reader, o admin.RestoreOptions) (raftfsm.SnapshotFacts, error) {
 	if err := n.trouble(); err != nil {
 		return raftfsm.SnapshotFacts{}, err
 	}
 	text, err := io.ReadAll(stream)
 	switch {
 	case err != nil:
-		return raftfsm.SnapshotFacts{}, errors.Join(restore.ErrBadSnapshot, err)
+		return raftfsm.SnapshotFacts{}, errors.Join(admin.ErrBadSnapshot, err)
 	case group == 0:
 		return raftfsm.SnapshotFacts{}, shard.ErrNotBackedUp
 	case group == 2 && !o.Force:
-		return raftfsm.SnapshotFacts{}, restore.ErrNotEmpty
+		return raftfsm.SnapshotFacts{}, admin.ErrShardNotEmpty
 	case slices.Contains(o.Columns, "nope"):
 		return raftfsm.SnapshotFacts{}, &errs.ArgumentError{Field: "columns", Problem: `keyspace posts has no column "nope"`}
 	case len(bytes.ReplaceAll(text, []byte(fakeSnapshot), nil)) > 0:
-		return raftfsm.SnapshotFacts{}, restore.ErrBadSnapshot
+		return raftfsm.SnapshotFacts{}, admin.ErrBadSnapshot
 	}
 	facts := fakeFacts
 	if o.Force {

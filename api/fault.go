@@ -14,7 +14,6 @@ import (
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/kinds"
-	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/sources"
@@ -100,10 +99,10 @@ var backendFaults = []struct {
 	{auth.ErrNoCatalog, fasthttp.StatusServiceUnavailable, codeNoLeader},
 	{sources.ErrUnknownSource, fasthttp.StatusNotFound, codeNotFound},
 	{shard.ErrNotBackedUp, fasthttp.StatusNotFound, codeNotFound},
-	{restore.ErrBadSnapshot, fasthttp.StatusBadRequest, codeInvalidArgument},
-	{restore.ErrNotEmpty, fasthttp.StatusConflict, codeRefused},
-	{restore.ErrRestoredOther, fasthttp.StatusConflict, codeRefused},
-	{restore.ErrOtherRestore, fasthttp.StatusConflict, codeRefused},
+	{admin.ErrBadSnapshot, fasthttp.StatusBadRequest, codeInvalidArgument},
+	{admin.ErrShardNotEmpty, fasthttp.StatusConflict, codeRefused},
+	{admin.ErrRestoredOther, fasthttp.StatusConflict, codeRefused},
+	{admin.ErrOtherRestore, fasthttp.StatusConflict, codeRefused},
 	{errs.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace}, // first, because for a dropped keyspace it may wrap any other error
 	{errs.ErrOutcomeUnknown, fasthttp.StatusGatewayTimeout, codeOutcomeUnknown},
 	{errs.ErrTooLate, fasthttp.StatusTooManyRequests, codeOverloaded},

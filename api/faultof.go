@@ -7,10 +7,10 @@ import (
 
 	"github.com/valyala/fasthttp"
 
+	"github.com/countd/countd/admin"
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/internal/strictjson"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/tiering"
@@ -50,7 +50,7 @@ func faultOf(err error) (*fault, bool) {
 	for _, b := range backendFaults {
 		if errors.Is(err, b.err) {
 			f := &fault{status: b.status, code: b.code, message: b.err.Error()}
-			if errors.Is(b.err, restore.ErrBadSnapshot) {
+			if errors.Is(b.err, admin.ErrBadSnapshot) {
 				f.message = err.Error() // describes a fault in the client's data
 			}
 			var full *errs.DiskFullError

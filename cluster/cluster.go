@@ -18,7 +18,7 @@ import (
 
 	"github.com/gofrs/flock"
 
-	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/internal/program"
 )
 
 // The errors of OpenDataDir that a caller may distinguish.
@@ -79,7 +79,7 @@ func OpenDataDir(path, nodeID string) (*DataDir, error) {
 		return nil, fmt.Errorf("cannot resolve data directory %q: %w", path, err)
 	}
 	path = abs
-	if err := atomicfile.MkdirAll(path, 0o700); err != nil {
+	if err := program.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("cannot create data directory %q: %w", path, err)
 	}
 	if err := checkForeign(path); err != nil { // check before this node creates a file in the directory
@@ -203,7 +203,7 @@ func (d *DataDir) change(edit func(*Identity)) error {
 // node has acted on the file. For example, the node may have voted under the identity, or deleted
 // a replica that it had removed from the record of groups.
 func (d *DataDir) load(nodeID string) error {
-	if err := atomicfile.SyncDir(d.path); err != nil {
+	if err := program.SyncDir(d.path); err != nil {
 		return fmt.Errorf("cannot open data directory %q: %w", d.path, err)
 	}
 	id, err := readIdentity(filepath.Join(d.path, identityFile))

@@ -7,7 +7,7 @@ import (
 	"io"
 	"os"
 
-	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/internal/program"
 )
 
 // A small file is one JSON object and a line with a checksum:
@@ -66,5 +66,5 @@ func readChecked(path string, bytesMax int64) (object []byte, err error) {
 
 // replaceChecked durably replaces the small file at path by object and a checksum. object ends with a newline.
 func replaceChecked(path string, object []byte) error {
-	return atomicfile.Replace(path, appendChecksum(bytes.Clone(object), object))
+	return program.ReplaceFile(path, appendChecksum(bytes.Clone(object), object))
 }

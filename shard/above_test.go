@@ -18,13 +18,13 @@ var (
 
 	ErrUnknownSource, ErrSourceExists, ErrNotPaused error
 
-	// RestoreShard is restore.Shard.
+	// RestoreShard is admin.RestoreShard.
 	RestoreShard func(ctx context.Context, n RestoreNode, group uint32, stream io.Reader, force bool, columns []string) (raftfsm.SnapshotFacts, error)
 
 	ErrNotEmpty, ErrBadSnapshot, ErrRestoredOther error
 )
 
-// RestoreNode is restore.Node.
+// RestoreNode is admin.RestoreNode.
 type RestoreNode interface {
 	ShardOf(group uint32) (*Keyspace, int, error)
 	Keyspace(name string) *Keyspace

@@ -5,8 +5,8 @@ import (
 	"io"
 	"testing"
 
+	"github.com/countd/countd/admin"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/sources"
 )
@@ -21,8 +21,8 @@ func TestMain(m *testing.M) {
 	}
 	shard.ErrUnknownSource, shard.ErrSourceExists, shard.ErrNotPaused = sources.ErrUnknownSource, sources.ErrSourceExists, sources.ErrNotPaused //nolint:reassign // they are declared to be set here
 	shard.RestoreShard = func(ctx context.Context, n shard.RestoreNode, group uint32, stream io.Reader, force bool, columns []string) (raftfsm.SnapshotFacts, error) {
-		return restore.Shard(ctx, n, group, stream, restore.Options{Force: force, Columns: columns})
+		return admin.RestoreShard(ctx, n, group, stream, admin.RestoreOptions{Force: force, Columns: columns})
 	}
-	shard.ErrNotEmpty, shard.ErrBadSnapshot, shard.ErrRestoredOther = restore.ErrNotEmpty, restore.ErrBadSnapshot, restore.ErrRestoredOther //nolint:reassign // as above
+	shard.ErrNotEmpty, shard.ErrBadSnapshot, shard.ErrRestoredOther = admin.ErrShardNotEmpty, admin.ErrBadSnapshot, admin.ErrRestoredOther //nolint:reassign // as above
 	m.Run()
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/countd/countd/engine/members"
-	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/leadership"
@@ -63,7 +63,7 @@ func Open(cfg Config) (*Node, error) {
 	}
 	n.router = router{registry: &n.registry, node: cfg.NodeKey, catalog: n.catalog, calls: n.calls, alive: cfg.Alive, draining: &n.draining, clusterHash: clusterHashOf(id)}
 	n.tiering.Connect(n.calls, n.mux.Limited())
-	if err := atomicfile.MkdirAll(cfg.Dir, 0o700); err != nil {
+	if err := program.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot make the groups' directory: %w", err), n.mux.Close())
 	}
 	if n.cfg.LogStore, err = storage.ChooseLogStore(cfg.Dir, cfg.LogStore); err != nil {

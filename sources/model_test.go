@@ -14,6 +14,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/countd/countd/admin"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/raftfsm"
@@ -24,7 +25,6 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/raftfsm/unread"
-	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/source/sink"
@@ -430,7 +430,7 @@ func (c *sourceCluster) restoreRows(group uint32) {
 func (c *sourceCluster) restoreEnds(group uint32) {
 	_, positions := c.contents(group, c.backups[group])
 	c.seq++
-	c.apply(group, dedup.ByRestorePositions(c.seq, dedup.RestoredPositions{All: restore.PositionsAfter(c.catalog.View(), positions)}), nil)
+	c.apply(group, dedup.ByRestorePositions(c.seq, dedup.RestoredPositions{All: admin.PositionsAfter(c.catalog.View(), positions)}), nil)
 	delete(c.restores, group)
 }
 

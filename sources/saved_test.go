@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/countd/countd/admin"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/kinds"
-	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/source"
 )
@@ -65,7 +65,7 @@ func TestRestoredElsewhere(t *testing.T) {
 	}
 	for name, shards := range all {
 		for i, snapshot := range shards {
-			if _, err := restore.Shard(ctx, b.node, b.node.Keyspace(name).Groups[i], bytes.NewReader(snapshot), restore.Options{}); err != nil {
+			if _, err := admin.RestoreShard(ctx, b.node, b.node.Keyspace(name).Groups[i], bytes.NewReader(snapshot), admin.RestoreOptions{}); err != nil {
 				t.Fatal(err)
 			}
 		}

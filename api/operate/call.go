@@ -15,7 +15,6 @@ import (
 	clientadmin "github.com/countd/countd/client/admin"
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/raftfsm"
-	"github.com/countd/countd/restore"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/replica"
@@ -109,5 +108,5 @@ type Admin interface {
 	// another node leads the group. The caller closes the snapshot.
 	OpenSnapshot(ctx context.Context, group uint32) (*replica.Snapshot, error)
 	// RestoreShard restores a shard from a snapshot.
-	RestoreShard(ctx context.Context, group uint32, stream io.Reader, o restore.Options) (raftfsm.SnapshotFacts, error)
+	RestoreShard(ctx context.Context, group uint32, stream io.Reader, o admin.RestoreOptions) (raftfsm.SnapshotFacts, error)
 }

@@ -15,12 +15,10 @@ const rule = `
 	internal/certs: internal/program
 	# Authorities and what they sign.
 	internal/pki:
-	# What processes have in common: the version, flags, messages that repeat.
+	# What processes have in common: the version, flags, messages that repeat, files that appear whole.
 	internal/program:
 	# A machine that has too little of something for a moment, and databases that wait then.
 	internal/scarce: internal/program
-	# Files that appear whole or not at all.
-	internal/atomicfile:
 	# Old rows on disk, which the engine knows by interfaces of its own.
 	engine/cold:
 		engine
@@ -146,7 +144,7 @@ const rule = `
 		internal/wire
 	# One replica's log, votes and snapshots on disk, checked.
 	shard/storage:
-		internal/atomicfile
+		internal/program
 		internal/scarce
 		shard/errs
 		shard/raftstore
@@ -160,7 +158,7 @@ const rule = `
 	shard/replica:
 		engine/cold
 		engine/members
-		internal/atomicfile
+		internal/program
 		internal/scarce
 		raftfsm
 		raftfsm/catalog
@@ -215,7 +213,7 @@ const rule = `
 		engine
 		engine/cold
 		engine/members
-		internal/atomicfile
+		internal/program
 		internal/scarce
 		internal/wire
 		raftfsm
@@ -256,20 +254,10 @@ const rule = `
 		shard/tiering
 	# Documents that the server hands out.
 	docs:
-	# The cluster as operators see and change it.
+	# The cluster as operators see and change it, and the rows of a snapshot into a shard, through its log.
 	admin:
 		client
 		client/admin
-		raftfsm
-		raftfsm/catalog
-		restore
-		shard
-		shard/errs
-		shard/leadership
-		shard/replica
-		shard/tiering
-	# The rows of a snapshot into a shard, through its log.
-	restore:
 		engine
 		engine/members
 		raftfsm
@@ -283,6 +271,9 @@ const rule = `
 		raftfsm/unread
 		shard
 		shard/errs
+		shard/leadership
+		shard/replica
+		shard/tiering
 		source/sink
 	# The sources of a cluster: who reads what, and what operators do about it.
 	sources:
@@ -296,7 +287,6 @@ const rule = `
 		raftfsm/kinds
 		raftfsm/rows
 		raftfsm/unread
-		restore
 		shard
 		shard/errs
 		source
@@ -322,7 +312,6 @@ const rule = `
 		raftfsm
 		raftfsm/catalog
 		raftfsm/kinds
-		restore
 		shard
 		shard/errs
 		shard/replica
@@ -351,7 +340,6 @@ const rule = `
 		raftfsm/rankings
 		raftfsm/rows
 		raftfsm/unread
-		restore
 		shard
 		shard/errs
 		shard/replica
@@ -386,7 +374,6 @@ const rule = `
 		shard/storage
 	cluster:
 		client/admin
-		internal/atomicfile
 		internal/program
 		internal/wire
 		raftfsm/catalog
@@ -435,7 +422,6 @@ const rule = `
 		client
 		client/admin
 		client/column
-		internal/atomicfile
 		internal/pki
 		internal/program
 	# How tests run it.
@@ -488,7 +474,7 @@ const rule = `
 		source/sink/sinktest
 	# Tests of shard read sources and restore shards.
 	tests of shard:
-		restore
+		admin
 		sources
 	tests:
 		api/apitest

@@ -11,7 +11,7 @@ import (
 
 	"github.com/countd/countd/engine/cold"
 	"github.com/countd/countd/engine/members"
-	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/storage"
@@ -228,7 +228,7 @@ func (d *Dirs) clear(group uint32, number uint64) error {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 	}
 	all, readErr := os.ReadDir(d.Path)
-	err = errors.Join(err, readErr, atomicfile.SyncDir(dir))
+	err = errors.Join(err, readErr, program.SyncDir(dir))
 	for _, e := range all {
 		name, removed := strings.CutSuffix(e.Name(), RemovedSuffix)
 		r, ok := parseReplicaDir(name)

@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 	"golang.org/x/sync/semaphore"
 
-	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/shard/storage"
 )
 
@@ -46,7 +46,7 @@ func makeGroupDir(dir string) error {
 	}
 	// Sync even if dir existed, because the process that created dir may have been killed before
 	// it synced the name.
-	return atomicfile.SyncDir(filepath.Dir(filepath.Clean(dir)))
+	return program.SyncDir(filepath.Dir(filepath.Clean(dir)))
 }
 
 // startGroup starts raft over the stores. If it fails, the caller must close the stores.
@@ -74,7 +74,7 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 		return nil, err
 	}
 	g.openStored = g.snaps.Open
-	if err := atomicfile.SyncDir(cfg.Dir); err != nil { // makes the names of log and snapshots durable
+	if err := program.SyncDir(cfg.Dir); err != nil { // makes the names of log and snapshots durable
 		return nil, err
 	}
 	if err := storage.Recover(g.log, g.snaps, stable); err != nil {

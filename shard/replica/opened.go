@@ -9,7 +9,7 @@ import (
 	"os"
 	"slices"
 
-	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard/raftstore"
 	"github.com/countd/countd/shard/storage"
@@ -146,7 +146,7 @@ func (d *Dirs) Finish() error {
 // First it makes the rename durable, even if an earlier process renamed the directory. If a crash
 // undid the rename after the record and the log were removed, the replica would start again.
 func (d *Dirs) finish(group uint32, number uint64) error {
-	if err := atomicfile.SyncDir(d.Path); err != nil {
+	if err := program.SyncDir(d.Path); err != nil {
 		return err
 	}
 	if d.Opened != nil {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/internal/program"
 	"github.com/countd/countd/shard/raftstore"
 )
 
@@ -169,7 +169,7 @@ func parseLogStore(raw []byte) (LogStore, error) {
 
 // writeLogStore durably records the log store at path.
 func writeLogStore(path string, store LogStore) error {
-	if err := atomicfile.Replace(path, []byte(logStoreHead+string(store)+"\n")); err != nil {
+	if err := program.ReplaceFile(path, []byte(logStoreHead+string(store)+"\n")); err != nil {
 		return fmt.Errorf("cannot record log store: %w", err)
 	}
 	return nil

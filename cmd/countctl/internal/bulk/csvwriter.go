@@ -9,7 +9,7 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 
-	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/internal/program"
 )
 
 const writeBufferSize = 256 << 10
@@ -18,8 +18,8 @@ const writeBufferSize = 256 << 10
 // its name. Only one goroutine may use a Writer.
 type CSVWriter struct {
 	name     string
-	file     *atomicfile.File // nil for a stream
-	gzip     *gzip.Writer     // nil for plain
+	file     *program.AtomicFile // nil for a stream
+	gzip     *gzip.Writer        // nil for plain
 	buffered *bufio.Writer
 	line     []byte
 }
@@ -27,7 +27,7 @@ type CSVWriter struct {
 // CreateCSV begins a file, gzipped if its name ends in .gz. The caller must call Commit or
 // Abort.
 func CreateCSV(path string) (*CSVWriter, error) {
-	f, err := atomicfile.Create(path)
+	f, err := program.CreateFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot create %s: %w", path, err)
 	}

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/internal/program"
 	"github.com/gofrs/flock"
 )
 
@@ -39,17 +39,17 @@ func readProgress[S any](path string, decode func(text []byte) (S, error)) (s S,
 
 // writeProgress writes state to a progress file, in place of an earlier one.
 func writeProgress(path string, state any) error {
-	return writeWith(path, state, (*atomicfile.File).Commit)
+	return writeWith(path, state, (*program.AtomicFile).Commit)
 }
 
 // createProgress writes a progress file that must not exist yet. If it exists, Create leaves it
 // alone and returns fs.ErrExist.
 func createProgress(path string, state any) error {
-	return writeWith(path, state, (*atomicfile.File).CommitNew)
+	return writeWith(path, state, (*program.AtomicFile).CommitNew)
 }
 
-func writeWith(path string, state any, commit func(*atomicfile.File) error) error {
-	if err := atomicfile.WriteJSON(path, state, commit); err != nil {
+func writeWith(path string, state any, commit func(*program.AtomicFile) error) error {
+	if err := program.WriteJSON(path, state, commit); err != nil {
 		return fmt.Errorf("cannot write the progress file: %w", err)
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 	"sync"
 	"unicode/utf8"
 
-	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/internal/program"
 )
 
 const rejectedFileMode = 0o666
@@ -155,7 +155,7 @@ func (r *rejects) syncLocked() error {
 	if !r.mu.unsynced {
 		return nil
 	}
-	if err := atomicfile.Sync(r.mu.f); err != nil {
+	if err := program.SyncFile(r.mu.f); err != nil {
 		return fmt.Errorf("cannot sync %s: %w", r.path, err)
 	}
 	r.mu.unsynced = false

@@ -18,7 +18,6 @@ import (
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/internal/atomicfile"
 	"github.com/countd/countd/internal/program"
 )
 
@@ -65,7 +64,7 @@ func runBackup(ctx context.Context, c *cli.CLI, dir string) error {
 	began := time.Now()
 	m, err := b.all(ctx)
 	if err == nil {
-		err = atomicfile.WriteJSON(filepath.Join(dir, manifestFile), m, (*atomicfile.File).Commit)
+		err = program.WriteJSON(filepath.Join(dir, manifestFile), m, (*program.AtomicFile).Commit)
 	}
 	if err == nil {
 		err = os.Remove(filepath.Join(dir, claimFile))
@@ -301,7 +300,7 @@ func (b *backup) file(ctx context.Context, number uint32, g *manifestGroup) erro
 		return err
 	}
 	defer in.Close()
-	out, err := atomicfile.Create(filepath.Join(b.dir, g.File))
+	out, err := program.CreateFile(filepath.Join(b.dir, g.File))
 	if err != nil {
 		return err
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
-	"github.com/countd/countd/internal/atomicfile"
 	"github.com/countd/countd/internal/nodetest"
+	"github.com/countd/countd/internal/program"
 )
 
 // backedUp is a backup of a server with some rows.
@@ -381,7 +381,7 @@ func TestRestoreOfOtherShapes(t *testing.T) {
 	posts.Shards, posts.Groups = 3, posts.Groups[:3]
 	shards := t.TempDir()
 	mustDo(t, os.CopyFS(shards, os.DirFS(dir)))
-	mustDo(t, atomicfile.WriteJSON(filepath.Join(shards, manifestFile), m, (*atomicfile.File).Commit))
+	mustDo(t, program.WriteJSON(filepath.Join(shards, manifestFile), m, (*program.AtomicFile).Commit))
 	if got := against(t, nodetest.New(t).URL).Run("restore", shards); got.Code != cli.ExitFail || !strings.Contains(got.Err, "--shards posts=3") {
 		t.Errorf("other shards: exit %d, %s", got.Code, got.Err)
 	}
@@ -396,7 +396,7 @@ func TestRefusedRestoreMakesNoKeyspace(t *testing.T) {
 	albums, zines := posts, posts
 	albums.Name, zines.Name = "albums", "zines"
 	m.Keyspaces = append([]manifestKeyspace{albums}, append(m.Keyspaces, zines)...)
-	mustDo(t, atomicfile.WriteJSON(filepath.Join(dir, manifestFile), m, (*atomicfile.File).Commit))
+	mustDo(t, program.WriteJSON(filepath.Join(dir, manifestFile), m, (*program.AtomicFile).Commit))
 	for name, c := range map[string]struct {
 		prepare []string
 		reason  string

@@ -15,7 +15,7 @@ import (
 	"github.com/countd/countd/client"
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/internal/program"
 )
 
 // bundlePaths lists what a bundle requests from each node. No answer contains counts, keys
@@ -60,7 +60,7 @@ func bundle(ctx context.Context, c *cli.CLI, file string) error {
 		return err
 	}
 	defer server.Close()
-	target, err := atomicfile.Create(file)
+	target, err := program.CreateFile(file)
 	if err != nil {
 		return fmt.Errorf("cannot create %s: %w", file, err)
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/countd/countd/client/admin"
 	"github.com/countd/countd/cmd/countctl/internal/bulk"
 	"github.com/countd/countd/cmd/countctl/internal/cli"
-	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/internal/program"
 )
 
 // redisBatchDefault is the default of --batch, in keys. Redis answers a step of that size
@@ -436,7 +436,7 @@ func (r *redisRejects) sync() error {
 	if !r.unsynced {
 		return nil
 	}
-	if err := atomicfile.Sync(r.f); err != nil {
+	if err := program.SyncFile(r.f); err != nil {
 		return fmt.Errorf("cannot sync the rejects: %w", err)
 	}
 	r.unsynced = false

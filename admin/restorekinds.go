@@ -1,4 +1,4 @@
-package restore
+package admin
 
 import (
 	"fmt"
@@ -18,7 +18,7 @@ import (
 // This file restores everything but counts and positions.
 
 // clear deletes everything in a shard of feeds or the board, and begins the restore. Without force
-// it returns ErrNotEmpty if the shard has rows.
+// it returns ErrShardNotEmpty if the shard has rows.
 func (r *restore) clear(force bool) error {
 	led, err := r.leader()
 	if err != nil {

@@ -1,11 +1,4 @@
-// Package atomicfile writes files that appear whole or not at all.
-//
-// It owns the temporary file beside the target and its removal. It never touches the
-// target before all bytes are durable. One exception: Create writes directly to a device,
-// a pipe or another target that is not a regular file and must not be replaced.
-// Invariant: after a crash at any point the target holds its old bytes or all of the new
-// ones.
-package atomicfile
+package program
 
 import (
 	"encoding/json"
@@ -22,14 +15,19 @@ const (
 	createTriesMax = 100
 )
 
-// File is a file that is not yet complete. Its methods must not be called concurrently.
-type File struct {
+// AtomicFile is a file that appears whole or not at all: until Commit, its bytes are in a temporary
+// file beside the target. The target is a regular file or does not exist; AtomicFile writes directly
+// to a device, a pipe or another target that must not be replaced.
+//
+// Invariant: after a crash at any point the target holds its old bytes or all of the new ones. Its
+// methods must not be called concurrently.
+type AtomicFile struct {
 	f      *os.File
 	target string // "" when f is the target itself
 }
 
-// Create opens a temporary file beside path. The caller calls Commit or Abort.
-func Create(path string) (*File, error) {
+// CreateFile opens a temporary file beside path. The caller calls Commit or Abort.
+func CreateFile(path string) (*AtomicFile, error) {
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
 		path = resolved // replace what a link points to, not the link
 	}
@@ -37,7 +35,7 @@ func Create(path string) (*File, error) {
 	if info, err := os.Stat(path); err == nil {
 		if !info.Mode().IsRegular() {
 			f, err := os.OpenFile(path, os.O_WRONLY, 0)
-			return &File{f: f}, err
+			return &AtomicFile{f: f}, err
 		}
 		mode = info.Mode().Perm()
 	}
@@ -51,20 +49,20 @@ func Create(path string) (*File, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &File{f: f, target: path}, nil
+		return &AtomicFile{f: f, target: path}, nil
 	}
 	return nil, fmt.Errorf("cannot create %s: %d temporary files of it are in the way", path, createTriesMax)
 }
 
-func (f *File) Write(p []byte) (int, error) { return f.f.Write(p) }
+func (f *AtomicFile) Write(p []byte) (int, error) { return f.f.Write(p) }
 
 // Commit makes the bytes durable and renames the file to its target. After an error the
 // temporary file is gone.
-func (f *File) Commit() error { return f.commit(os.Rename) }
+func (f *AtomicFile) Commit() error { return f.commit(os.Rename) }
 
 // CommitNew is like Commit, but for a target that must not exist. If it exists, CommitNew leaves it
 // alone and returns fs.ErrExist.
-func (f *File) CommitNew() error {
+func (f *AtomicFile) CommitNew() error {
 	return f.commit(func(temp, target string) error {
 		err := os.Link(temp, target)
 		if err == nil {
@@ -81,7 +79,7 @@ func (f *File) CommitNew() error {
 	})
 }
 
-func (f *File) commit(name func(temp, target string) error) error {
+func (f *AtomicFile) commit(name func(temp, target string) error) error {
 	if f.target == "" {
 		return f.f.Close()
 	}
@@ -99,13 +97,13 @@ func (f *File) commit(name func(temp, target string) error) error {
 	return SyncDir(filepath.Dir(f.target))
 }
 
-// WriteJSON writes v as indented JSON. commit is File.Commit or File.CommitNew.
-func WriteJSON(path string, v any, commit func(*File) error) error {
+// WriteJSON writes v as indented JSON. commit is AtomicFile.Commit or AtomicFile.CommitNew.
+func WriteJSON(path string, v any, commit func(*AtomicFile) error) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	f, err := Create(path)
+	f, err := CreateFile(path)
 	if err != nil {
 		return err
 	}
@@ -116,8 +114,8 @@ func WriteJSON(path string, v any, commit func(*File) error) error {
 	return commit(f)
 }
 
-// Sync makes durable what was written to a file, and the file's name.
-func Sync(f *os.File) error {
+// SyncFile makes durable what was written to a file, and the file's name.
+func SyncFile(f *os.File) error {
 	if err := f.Sync(); err != nil {
 		return err
 	}
@@ -125,16 +123,16 @@ func Sync(f *os.File) error {
 }
 
 // Abort removes the temporary file. It does nothing after Commit.
-func (f *File) Abort() {
+func (f *AtomicFile) Abort() {
 	if f.f.Close() == nil && f.target != "" {
 		os.Remove(f.f.Name())
 	}
 }
 
-// Replace durably makes data the content of the file at path, which only its owner can
+// ReplaceFile durably makes data the content of the file at path, which only its owner can
 // read. Its temporary file is path.tmp: a crash leaves at most that one, and the next call
 // overwrites it. The caller allows one call for a path at a time.
-func Replace(path string, data []byte) error {
+func ReplaceFile(path string, data []byte) error {
 	temp := path + ".tmp"
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {

@@ -1,12 +1,4 @@
-// Package restore owns the restore of a shard: it writes the rows of a snapshot into the shard,
-// through the shard's log. Each write has a number, and a repeat of the write has the same number.
-//
-// It never accesses a replica directly, but writes and reads through the node that leads the
-// shard.
-//
-// Invariant: once a restore has begun, the shard applies no write of an earlier restore. The shard
-// applies no section of a source until it has all restored rows.
-package restore
+package admin
 
 import (
 	"context"
@@ -54,23 +46,23 @@ const (
 	restoreScanRows = 4096
 )
 
-// ErrNotEmpty is returned by Shard for a shard that has rows, outboxes or members.
-var ErrNotEmpty = errors.New("the shard has rows, outboxes or members")
+// ErrShardNotEmpty is returned by RestoreShard for a shard that has rows, outboxes or members.
+var ErrShardNotEmpty = errors.New("the shard has rows, outboxes or members")
 
-// ErrBadSnapshot is returned by Shard for a stream that is not a complete snapshot of a shard of
+// ErrBadSnapshot is returned by RestoreShard for a stream that is not a complete snapshot of a shard of
 // that keyspace. Rows before the fault may have been written.
 var ErrBadSnapshot = errors.New("not a snapshot that this shard can take")
 
-// ErrRestoredOther is returned by Shard if the shard's digest differs from the snapshot's, because
+// ErrRestoredOther is returned by RestoreShard if the shard's digest differs from the snapshot's, because
 // of other writes to the shard meanwhile.
 var ErrRestoredOther = errors.New("the shard does not hold what was restored")
 
-// ErrOtherRestore is returned by Shard if another restore of the shard began later. The shard then
+// ErrOtherRestore is returned by RestoreShard if another restore of the shard began later. The shard then
 // refuses the writes of this restore.
 var ErrOtherRestore = errors.New("another restore of the shard has begun")
 
-// Options are the options of Shard.
-type Options struct {
+// RestoreOptions are the options of RestoreShard.
+type RestoreOptions struct {
 	Force bool // first delete the shard's rows, outboxes and members
 	// Columns has the names of the snapshot's columns by number; "" for a dropped column, whose
 	// counts are omitted. Counts are written to the keyspace's columns of the same names. nil
@@ -78,8 +70,8 @@ type Options struct {
 	Columns []string
 }
 
-// Node is the part of a node that a restore needs. *shard.Node implements it.
-type Node interface {
+// RestoreNode is the part of a node that a restore needs. *shard.Node implements it.
+type RestoreNode interface {
 	// ShardOf returns the keyspace and the number of the shard of a group.
 	ShardOf(group uint32) (*shard.Keyspace, int, error)
 	Keyspace(name string) *shard.Keyspace
@@ -94,10 +86,10 @@ type Node interface {
 	Stopping() bool
 }
 
-// Shard writes the rows of a snapshot of shard.Node.OpenSnapshot into the shard of a group. It
+// RestoreShard writes the rows of a snapshot of shard.Node.OpenSnapshot into the shard of a group. It
 // writes them through the log like any write, so replicas and crashes need no special handling,
 // and a second run with Force completes an incomplete one. The shard must be empty, unless Force
-// deletes its rows first. Shard waits for leaders until ctx ends. Restore the board before the
+// deletes its rows first. RestoreShard waits for leaders until ctx ends. Restore the board before the
 // shards of unread numbers, because the board bounds their cursors.
 //
 // The first write makes the shard forget all requests of clients, and the restore does not restore
@@ -108,10 +100,10 @@ type Node interface {
 // from this restore or an earlier one, changes nothing. The numbers count up from the time in
 // nanoseconds at which the restore began, so a later restore has greater numbers.
 //
-// Shard does not use raft's own Restore, which sets the leader's state before any other voter has
+// RestoreShard does not use raft's own Restore, which sets the leader's state before any other voter has
 // it. If that leader crashes and returns, it has entries that the others lack, and raft does not
 // remove them.
-func Shard(ctx context.Context, n Node, group uint32, stream io.Reader, o Options) (raftfsm.SnapshotFacts, error) {
+func RestoreShard(ctx context.Context, n RestoreNode, group uint32, stream io.Reader, o RestoreOptions) (raftfsm.SnapshotFacts, error) {
 	ks, number, err := n.ShardOf(group)
 	if err != nil {
 		return raftfsm.SnapshotFacts{}, err
@@ -156,11 +148,11 @@ func Shard(ctx context.Context, n Node, group uint32, stream io.Reader, o Option
 	return facts, r.openPositions()
 }
 
-// restore is a running restore of one shard. The goroutine of Shard owns it, except ctx, mu and
+// restore is a running restore of one shard. The goroutine of RestoreShard owns it, except ctx, mu and
 // fields that never change. Each write in flight has a goroutine, which ends at the latest with
 // ctx; flush waits for it.
 type restore struct {
-	node     Node
+	node     RestoreNode
 	ctx      context.Context
 	keyspace *shard.Keyspace
 	group    uint32
@@ -178,7 +170,7 @@ type restore struct {
 
 	seq     uint64 // number of the last write
 	sent    int    // number of writes sent
-	next    batch
+	next    restoreWrite
 	slots   chan struct{} // a token for each write in flight
 	writing sync.WaitGroup
 
@@ -188,8 +180,8 @@ type restore struct {
 	}
 }
 
-// batch is the next write of a restore.
-type batch struct {
+// restoreWrite is the next write of a restore.
+type restoreWrite struct {
 	ops   raftfsm.Ops   // nil, or a pointer to a slice of ops, whose cells are in the field cells
 	cells []engine.Cell // cells of all ops
 	ids   int           // number of followees or posts
@@ -252,7 +244,7 @@ func (r *restore) send() error {
 	}
 	r.seq++
 	id, ops := dedup.ByRestore(r.seq, false), r.next.ops
-	r.next = batch{} // the goroutine owns the previous batch
+	r.next = restoreWrite{} // the goroutine owns the previous write
 	r.writing.Go(func() {
 		defer func() { <-r.slots }()
 		if err := r.write(id, ops); err != nil {
@@ -332,7 +324,7 @@ func (r *restore) flush() error {
 }
 
 // empty begins the restore: it deletes everything in the shard, and stops sources from adding
-// rows. Without force it returns ErrNotEmpty for a shard that is not empty.
+// rows. Without force it returns ErrShardNotEmpty for a shard that is not empty.
 func (r *restore) empty(force bool) error {
 	if !r.takesPositions() {
 		return r.clear(force)
@@ -380,7 +372,7 @@ func (r *restore) empty(force bool) error {
 }
 
 func (r *restore) notEmpty() error {
-	return fmt.Errorf("%w: shard %d of keyspace %s", ErrNotEmpty, r.shard, r.keyspace.Name)
+	return fmt.Errorf("%w: shard %d of keyspace %s", ErrShardNotEmpty, r.shard, r.keyspace.Name)
 }
 
 func (r *restore) emptyTable(table raftfsm.Table) error {

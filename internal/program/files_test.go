@@ -1,4 +1,4 @@
-package atomicfile_test
+package program_test
 
 import (
 	"errors"
@@ -6,14 +6,14 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/countd/countd/internal/atomicfile"
+	"github.com/countd/countd/internal/program"
 )
 
 func TestFileIsReplaced(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a")
 	for _, text := range []string{"first", "second, longer", ""} {
-		f, err := atomicfile.Create(path)
+		f, err := program.CreateFile(path)
 		if err == nil {
 			_, err = f.Write([]byte(text))
 		}
@@ -35,13 +35,13 @@ func TestFileIsReplaced(t *testing.T) {
 // Two at a time have temporary files of their own, and the last commit wins.
 func TestTwoAtATime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a")
-	first, err1 := atomicfile.Create(path)
-	second, err2 := atomicfile.Create(path)
+	first, err1 := program.CreateFile(path)
+	second, err2 := program.CreateFile(path)
 	if err := errors.Join(err1, err2); err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range []struct {
-		file *atomicfile.File
+		file *program.AtomicFile
 		text string
 	}{{second, "second"}, {first, "first"}} {
 		if _, err := f.file.Write([]byte(f.text)); err != nil {
@@ -61,7 +61,7 @@ func TestCommitNew(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a")
 	for i, text := range []string{"first", "second"} {
-		f, err := atomicfile.Create(path)
+		f, err := program.CreateFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,7 +85,7 @@ func TestAFailedCommitLeavesNothing(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	f, err := atomicfile.Create(filepath.Join(dir, "a"))
+	f, err := program.CreateFile(filepath.Join(dir, "a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestAFailedCommitLeavesNothing(t *testing.T) {
 	if err := f.Commit(); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("Commit into a directory that is gone: %v", err)
 	}
-	if _, err := atomicfile.Create(filepath.Join(dir, "a")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := program.CreateFile(filepath.Join(dir, "a")); !errors.Is(err, os.ErrNotExist) {
 		t.Fatalf("Create in a directory that is gone: %v", err)
 	}
 }
@@ -109,7 +109,7 @@ func TestReplace(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, text := range []string{"first", "second, longer", ""} {
-		if err := atomicfile.Replace(path, []byte(text)); err != nil {
+		if err := program.ReplaceFile(path, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := os.ReadFile(path); err != nil || string(got) != text {
