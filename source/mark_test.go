@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -206,68 +207,70 @@ func TestMarkOf(t *testing.T) {
 // The comparison has no time limit while the broker makes progress. Meanwhile the partition is
 // stalled, and its reason says how to end that. The end of the runner ends the comparison.
 func TestLongComparison(t *testing.T) {
-	q, c := newFakes(1, nil)
-	q.add(like(1, 1))
-	_, stop := startRunner(testConfig(t, ""), q, c)
-	eventually(t, "it is counted", func() bool { return caughtUp(q, c) })
-	stop()
-	q.add(like(1, 1))
-	began, goesOn, ending := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	first := sync.OnceFunc(func() { close(began) })
-	q.again = func(ctx context.Context, progress func()) error {
-		first()
-		tick := time.NewTicker(time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				progress()
-			case <-goesOn:
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
+	synctest.Test(t, func(t *testing.T) {
+		q, c := newFakes(1, nil)
+		q.add(like(1, 1))
+		_, stop := startRunner(testConfig(t, ""), q, c)
+		eventually(t, "it is counted", func() bool { return caughtUp(q, c) })
+		stop()
+		q.add(like(1, 1))
+		began, goesOn, ending := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		first := sync.OnceFunc(func() { close(began) })
+		q.again = func(ctx context.Context, progress func()) error {
+			first()
+			tick := time.NewTicker(time.Millisecond)
+			defer tick.Stop()
+			for {
+				select {
+				case <-tick.C:
+					progress()
+				case <-goesOn:
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				}
 			}
 		}
-	}
-	run := func(silence time.Duration) (*Runner, chan struct{}) {
-		r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: c.Node(), Ending: ending})
-		r.times.backoffMin, r.times.backoffMax, r.times.tick = time.Millisecond, 4*time.Millisecond, 3*time.Millisecond
-		r.times.call, r.times.silence = 100*time.Millisecond, silence
-		ended := make(chan struct{})
-		go func() { defer close(ended); r.Run(t.Context()) }()
-		return r, ended
-	}
-	r, ended := run(100 * time.Millisecond)
-	<-began
-	time.Sleep(300 * time.Millisecond) // three times the bound of a call
-	r.status.mu.Lock()
-	r.status.mu.ok = time.Now().Add(-time.Hour)
-	r.status.mu.Unlock()
-	if s := r.Status(); s.State != StateStalled || !strings.Contains(s.Reason, "is being read again") || !strings.Contains(s.Reason, "seek to 1 ") || s.Errors[reasonBroker] > 0 {
-		t.Errorf("%+v", s)
-	}
-	close(goesOn)
-	eventually(t, "it goes on", func() bool { return caughtUp(q, c) && r.Status().State == StateRunning && r.Status().Reason == "" })
-	close(ending)
-	<-ended
-
-	q.again = func(ctx context.Context, _ func()) error { <-ctx.Done(); return ctx.Err() }
-	ending = make(chan struct{})
-	r, ended = run(10 * time.Millisecond)
-	eventually(t, "it says that it does not get on", func() bool {
-		return strings.Contains(r.Status().Reason, "does not get on for 10ms: seek to 2 ")
-	})
-	close(ending)
-	<-ended
-	ending = make(chan struct{})
-	r, ended = run(time.Hour)
-	eventually(t, "it compares", func() bool {
+		run := func(silence time.Duration) (*Runner, chan struct{}) {
+			r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: c.Node(), Ending: ending})
+			r.times.backoffMin, r.times.backoffMax, r.times.tick = time.Millisecond, 4*time.Millisecond, 3*time.Millisecond
+			r.times.call, r.times.silence = 100*time.Millisecond, silence
+			ended := make(chan struct{})
+			go func() { defer close(ended); r.Run(t.Context()) }()
+			return r, ended
+		}
+		r, ended := run(100 * time.Millisecond)
+		<-began
+		time.Sleep(300 * time.Millisecond) // three times the bound of a call
 		r.status.mu.Lock()
-		defer r.status.mu.Unlock()
-		return r.status.mu.doing != ""
+		r.status.mu.ok = time.Now().Add(-time.Hour)
+		r.status.mu.Unlock()
+		if s := r.Status(); s.State != StateStalled || !strings.Contains(s.Reason, "is being read again") || !strings.Contains(s.Reason, "seek to 1 ") || s.Errors[reasonBroker] > 0 {
+			t.Errorf("%+v", s)
+		}
+		close(goesOn)
+		eventually(t, "it goes on", func() bool { return caughtUp(q, c) && r.Status().State == StateRunning && r.Status().Reason == "" })
+		close(ending)
+		<-ended
+
+		q.again = func(ctx context.Context, _ func()) error { <-ctx.Done(); return ctx.Err() }
+		ending = make(chan struct{})
+		r, ended = run(10 * time.Millisecond)
+		eventually(t, "it says that it does not get on", func() bool {
+			return strings.Contains(r.Status().Reason, "does not get on for 10ms: seek to 2 ")
+		})
+		close(ending)
+		<-ended
+		ending = make(chan struct{})
+		r, ended = run(time.Hour)
+		eventually(t, "it compares", func() bool {
+			r.status.mu.Lock()
+			defer r.status.mu.Unlock()
+			return r.status.mu.doing != ""
+		})
+		close(ending)
+		<-ended
 	})
-	close(ending)
-	<-ended
 }
 
 // TestGapAboveTheMark: a reader is below the mark of the highest shard. After the check, the queue gets a message
