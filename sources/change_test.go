@@ -127,6 +127,27 @@ func TestConcurrentMeanings(t *testing.T) {
 	st.eventually("it is read on", through(1))
 }
 
+// whileChanging calls change, and calls during once the change has made the source Changing. The
+// change goes on after during has returned.
+func (st *started) whileChanging(during, change func()) {
+	waits, goesOn := make(chan struct{}), make(chan struct{})
+	var asked atomic.Bool
+	st.queue.set(func() {
+		st.queue.hangs = func(call string, _ *source.Config) {
+			if of, err := st.node.Source("likes"); call == "report" && err == nil && of.Changing && asked.CompareAndSwap(false, true) {
+				close(waits)
+				<-goesOn
+			}
+		}
+	})
+	var changing sync.WaitGroup
+	changing.Go(change)
+	<-waits
+	defer changing.Wait()
+	defer close(goesOn)
+	during()
+}
+
 // An operator's pause during a change lasts, and the change is still made.
 func TestPauseDuringChange(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
@@ -136,13 +157,7 @@ func TestPauseDuringChange(t *testing.T) {
 	for add := 2; add < 7; add++ {
 		var of *Source
 		var err error
-		var change sync.WaitGroup
-		change.Go(func() { of, err = st.put(likesBy(add)) })
-		for !need(st.node.Source("likes"))(t).Changing {
-			time.Sleep(time.Millisecond)
-		}
-		need(st.Pause(ctx, "likes"))(t)
-		change.Wait()
+		st.whileChanging(func() { need(st.Pause(ctx, "likes"))(t) }, func() { of, err = st.put(likesBy(add)) })
 		if now := need(st.Get(ctx, "likes"))(t); err != nil || now.State != source.StatePaused || of.State != source.StatePaused || !strings.Contains(string(now.Config), fmt.Sprintf(`"add":"%d"`, add)) {
 			t.Fatalf("after the change, %v, the source is %+v", err, now)
 		}
@@ -163,7 +178,14 @@ func TestChangeAgain(t *testing.T) {
 			need(0, st.begin(st.t.Context(), st.node, of))(st.t)
 		}, source.StateRunning},
 		"paused for a change": {``, func(st *started, of catalog.Source) {
-			need(st.node.SetPaused(st.t.Context(), need(st.node.SetPaused(st.t.Context(), of, false, false))(st.t), true, true))(st.t)
+			need(st.node.SetPaused(st.t.Context(), of, false, false))(st.t)
+			_, _, err := st.applyChange(st.t.Context(), "likes", func(n *node, of catalog.Source, err error) (catalog.Source, error) {
+				if err != nil {
+					return of, err
+				}
+				return n.SetPaused(st.t.Context(), of, true, true) // fails if a partition began since of was read
+			})
+			need(0, err)(st.t)
 		}, source.StateRunning},
 		"paused by an operator": {`,"start":"latest"`, func(st *started, _ catalog.Source) {
 			need(st.Pause(st.t.Context(), "likes"))(st.t)
@@ -200,15 +222,7 @@ func TestDeleteDuringChange(t *testing.T) {
 	need(st.put(likesBy(1)))(t)
 	st.eventually("it is read", through(1))
 	var err error
-	var change sync.WaitGroup
-	change.Go(func() { _, err = st.put(likesBy(2)) })
-	for !need(st.node.Source("likes"))(t).Changing {
-		time.Sleep(time.Millisecond)
-	}
-	if err := st.Delete(ctx, "likes"); err != nil {
-		t.Fatal(err)
-	}
-	change.Wait()
+	st.whileChanging(func() { need(0, st.Delete(ctx, "likes"))(t) }, func() { _, err = st.put(likesBy(2)) })
 	if _, gone := st.Get(ctx, "likes"); !errors.Is(gone, ErrUnknownSource) || err == nil {
 		t.Errorf("the change ended with %v, and then: %v", err, gone)
 	}
@@ -424,18 +438,13 @@ func TestFailedChange(t *testing.T) {
 	need(st.put(likesBy(1)))(t)
 	st.eventually("it is read", through(1))
 	ctx, cancel := context.WithCancel(t.Context())
-	watching := make(chan error, 1)
-	go func() {
+	var err, begun error
+	st.whileChanging(func() {
 		of := need(st.node.Source("likes"))(t)
-		for !of.Changing && ctx.Err() == nil {
-			time.Sleep(time.Millisecond / 2)
-			of, _ = st.node.Source("likes")
-		}
-		watching <- st.node.sink.Begin(t.Context(), of.Number, map[uint32]source.Position{7: {}}, "queue")
+		begun = st.node.sink.Begin(t.Context(), of.Number, map[uint32]source.Position{7: {}}, "queue")
 		cancel()
-	}()
-	_, err := st.Put(ctx, "likes", []byte(likes+likesBy(2)+"}"))
-	if begun := <-watching; err == nil || begun != nil {
+	}, func() { _, err = st.Put(ctx, "likes", []byte(likes+likesBy(2)+"}")) })
+	if err == nil || begun != nil {
 		t.Fatalf("the change ended with %v, the beginning with %v", err, begun)
 	}
 	if of := need(st.node.Source("likes"))(t); of.Paused || len(of.Partitions) != 2 {

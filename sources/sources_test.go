@@ -42,7 +42,7 @@ type queue struct {
 	written    [][]int64 // by partition and position, when a message was first read, in Unix ns
 	oldest     time.Time // time of message 0; each later message is a millisecond younger; if zero, all messages have the present time
 
-	hangs func(call string, cfg *source.Config) // called before each stat or read of a source's files
+	hangs func(call string, cfg *source.Config) // called before each stat or read of a source's files, and before each report
 }
 
 func (q *queue) set(change func()) {
@@ -250,6 +250,7 @@ func startCluster(t testing.TB, partitions int, id string) *started {
 		Dir: t.TempDir(), NodeKey: "n1", NodeName: "n1", Bootstrap: true, ClusterID: id, Version: "1.2.3", ClusterAddr: "127.0.0.1:0",
 		HTTPAddr: "127.0.0.1:7400", GossipAddr: "127.0.0.1:7402",
 		Handlers: map[string]shard.Handler{ReportCall: func(ctx context.Context, call []byte) ([]byte, error) {
+			st.queue.hang("report", &source.Config{})
 			return st.HandleReport(ctx, call) // a test may replace the Sources
 		}},
 		Logger: slog.New(slog.DiscardHandler), Metrics: prometheus.NewRegistry(),
