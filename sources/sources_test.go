@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/countd/countd/client/column"
+	"github.com/countd/countd/internal/must"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/rows"
 	"github.com/countd/countd/shard"
@@ -264,7 +265,7 @@ func startCluster(t testing.TB, partitions int, id string) *started {
 	st.Start()
 	t.Cleanup(func() {
 		st.Close(context.Background())
-		for end := time.Now().Add(10 * time.Second); st.hung && st.queue.opened() > 0 && time.Now().Before(end); {
+		for end := time.Now().Add(must.BecomeMax); st.hung && st.queue.opened() > 0 && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 		if n := st.queue.opened(); n != 0 {
