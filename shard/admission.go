@@ -13,19 +13,20 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// partCheck checks the ops of one part of a write, of this node or forwarded by another node,
-// before this node proposes them. It also reads rows and bodies from disk that Apply will need. So
-// Apply finds them in memory, and later entries do not wait for the disk.
+// partCheck checks the ops of one part of a write before this node proposes them. The write comes
+// from this node or was forwarded by another one. partCheck also reads the rows and bodies that
+// Apply will need from disk, so that Apply, and with it every later entry, does not wait for the
+// disk.
 //
-// Apply does not rely on that: on each replica, spill.Bodies.LockReturned reads missing bodies
-// from disk.
+// Apply does not depend on the check: on each replica, spill.Bodies.LockReturned reads missing
+// bodies from disk.
 type partCheck struct {
 	r          *localReplica // must lead its group
 	memoryFull bool
 	dropped    uint64 // bit i is set if column i was dropped
 	deadline   time.Time
 
-	wider   bool           // the refused op creates no row, but widens rows
+	wider   bool           // the refused op creates no row, but makes existing rows wider
 	table   raftfsm.Table  // the table of rows; of the tables of a kind, at most one has cold rows
 	rows    []uint64       // keys of rows that may be cold
 	bodies  []uint64       // keys of feeds and outboxes on disk
@@ -50,8 +51,8 @@ func (wr *writer) begin(c *partCheck, r *localReplica, deadline time.Time) error
 }
 
 // admit checks the parts of a write for shards that this node leads, and reads what they need from
-// disk. If that read fails, admit fails, because this node could not apply the part either. The
-// leaders of the other shards check the other parts.
+// disk. If the read fails, admit returns its error, because this node could not apply the part
+// either. The leaders of the other shards check the other parts.
 func (wr *writer) admit(ps *parts, w *Write, groups []*shardReplica) error {
 	var full *NewRowError
 	for s := range ps.byShard {
@@ -131,8 +132,8 @@ func (c *partCheck) Member(p members.Pair) error {
 	return nil
 }
 
-// body records that Apply needs the feed or outbox of a key, if it is on disk. An op that only
-// counts does not need the outbox of its key.
+// body records that Apply needs the feed or outbox of a key, if that body is on disk. An op that
+// only counts does not need the outbox of its key.
 func (c *partCheck) body(key uint64) {
 	if c.r.spill != nil && c.r.spill.IsSpilled(key) {
 		c.bodies = append(c.bodies, key)

@@ -28,7 +28,7 @@ func (n *Node) LeaderOf(number uint32) string {
 	return ""
 }
 
-// ShardOf returns the keyspace and the number of the shard of a group.
+// ShardOf returns the keyspace of a group, and the number of the group's shard in it.
 func (n *Node) ShardOf(number uint32) (*Keyspace, int, error) {
 	g := n.registry.shardOf(number)
 	if g == nil {
@@ -45,9 +45,9 @@ func (n *Node) ShardOf(number uint32) (*Keyspace, int, error) {
 }
 
 // OpenSnapshot takes a snapshot of a shard that this node leads. The snapshot has everything that
-// was acknowledged before the call. It is one of the group's own snapshots, which was read back
-// and checked completely. If another node leads the group, OpenSnapshot returns ErrNoLeader. If no
-// snapshot succeeds before ctx ends, OpenSnapshot returns ErrOverloaded.
+// was acknowledged before the call. It is one of the group's own snapshots, which OpenSnapshot has
+// read back and checked completely. If another node leads the group, OpenSnapshot returns
+// ErrNoLeader. If no snapshot succeeds before ctx ends, OpenSnapshot returns ErrOverloaded.
 func (n *Node) OpenSnapshot(ctx context.Context, number uint32) (*replica.Snapshot, error) {
 	g := n.registry.shardOf(number)
 	if g == nil {

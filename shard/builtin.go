@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/raftfsm/kinds"
 )
 
-// builtinKeyspaces returns the keyspaces that a new cluster begins with. shards has the numbers of
-// shards that replace the default, by keyspace.
+// builtinKeyspaces returns the keyspaces that a new cluster begins with. shards overrides the
+// default number of shards, by keyspace.
 func builtinKeyspaces(shards map[string]int) []catalog.Keyspace {
 	all := slices.Clone(kinds.Builtin)
 	for i := range all {

@@ -20,13 +20,14 @@ func (n *Node) Keyspaces() []*Keyspace { return n.registry.keyspaces.Load().sort
 // Keyspace returns the keyspace with that name, or nil.
 func (n *Node) Keyspace(name string) *Keyspace { return n.registry.keyspaces.Load().byName[name] }
 
-// CreateKeyspace creates a keyspace of kind kinds.Created with the name, columns, their settings,
-// shards and sharding of k, and returns it once this node can serve it. If a keyspace with these
-// values exists, CreateKeyspace returns it. Shards 0 means ShardsDefault, and Sharding "" means
-// ShardingModulo; for an existing keyspace, both match any value.
+// CreateKeyspace creates a keyspace of kind kinds.Created, and returns it once this node can serve
+// it. The name, the columns with their settings, the shards and the sharding come from k. If a
+// keyspace with these values exists, CreateKeyspace returns that keyspace. Shards 0 means
+// ShardsDefault, and Sharding "" means ShardingModulo; for an existing keyspace, both match any
+// value.
 //
-// CreateKeyspace waits until the new cluster has all its nodes, because the catalog distributes
-// the shards among the nodes that it knows at that moment.
+// CreateKeyspace waits until the new cluster has all its nodes, because the catalog distributes the
+// shards among the nodes that it knows at that moment.
 func (n *Node) CreateKeyspace(ctx context.Context, k Keyspace) (*Keyspace, error) {
 	if err := k.check(); err != nil {
 		return nil, err
@@ -77,8 +78,8 @@ func (n *Node) SkewWarning(k *Keyspace) string {
 		"an odd number, or sharding %s, spreads them evenly", k.Shards, layout, ShardingHash)
 }
 
-// AddColumns adds the columns that the keyspace does not have, changes the given settings of the
-// others, and returns the keyspace. Counts of a new column are 0. If the kind has the trait
+// AddColumns adds the columns that the keyspace lacks, changes the given settings of the existing
+// columns, and returns the keyspace. Counts of a new column are 0. If the kind has the trait
 // FloorZero, a new column without a given floor has the floor 0.
 func (n *Node) AddColumns(ctx context.Context, name string, columns []column.Column) (*Keyspace, error) {
 	names, changes := column.Changes(columns)
@@ -110,9 +111,9 @@ func (n *Node) AddColumns(ctx context.Context, name string, columns []column.Col
 	return n.served(ctx, name, index)
 }
 
-// SetEverywhere sets whether every node, or only the voters, hold a replica of each shard of a
-// keyspace. It returns the keyspace, and does not wait for the new replicas. They are complete
-// once they are members of their groups and have caught up.
+// SetEverywhere sets whether every node, or only each voter, holds a replica of each shard of a
+// keyspace. It returns the keyspace, and does not wait until the new replicas are members of their
+// groups and have caught up.
 func (n *Node) SetEverywhere(ctx context.Context, name string, everywhere bool) (*Keyspace, error) {
 	if k := n.Keyspace(name); k != nil && kinds.All.Traits(k.Kind).Everywhere {
 		return nil, &errs.ArgumentError{Field: "name", Problem: fmt.Sprintf("keyspace %s, of kind %s, is everywhere, always", name, k.Kind)}
@@ -131,7 +132,8 @@ func (n *Node) SetEverywhere(ctx context.Context, name string, everywhere bool) 
 
 // served returns a changed keyspace once this node knows the change and its replicas of the
 // keyspace can serve. It also waits, for at most rpc.AskTimeout, until the other living nodes know
-// the change. The catalog has already changed, so no error may mean that the change was refused.
+// the change. The catalog has already changed, so served returns no error that means a refused
+// change.
 func (n *Node) served(ctx context.Context, name string, index uint64) (*Keyspace, error) {
 	err := n.follow()
 	if errors.Is(err, errs.ErrDraining) || scarce.Is(err) {

@@ -14,9 +14,9 @@ import (
 )
 
 // answer fills a part from this replica. If disk is false and the answer is not in memory, it
-// returns errs.ErrColdRows. If disk is true, it waits until the deadline, and records damage,
-// which the node then repairs. After any error but ErrOverloaded and wire.ErrBadMessage, the
-// caller may ask another replica.
+// returns errs.ErrColdRows. If disk is true, it may wait for the disk until the deadline. It
+// records damaged rows, which the node then repairs. After any error but ErrOverloaded and
+// wire.ErrBadMessage, the caller may ask another replica.
 func (r *localReplica) answer(q raftfsm.Query, p *raftfsm.Part, disk bool, deadline time.Time) error {
 	return r.failure(q.Answer(r.fsm, p, disk, deadline))
 }
@@ -34,7 +34,8 @@ func (r *localReplica) failure(err error) error {
 	return r.diskFailure(err)
 }
 
-// diskFailure converts an error of the disk, or nil, to the error of a read. It records damage.
+// diskFailure converts an error of the disk, or nil, to the error of a read. It records damaged
+// rows for repair.
 func (r *localReplica) diskFailure(err error) error {
 	switch {
 	case err == nil:

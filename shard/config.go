@@ -21,7 +21,7 @@ import (
 
 // Config configures Open. Every field must be set unless its comment says otherwise.
 type Config struct {
-	Dir         string // directory for the groups of this node; no other node may use it
+	Dir         string // directory for the groups of this node, which no other node may use
 	NodeKey     string // key of this node, which no other node ever gets; Raft counts votes by it
 	NodeName    string // for people
 	Zone        string // may be ""
@@ -29,12 +29,12 @@ type Config struct {
 	ClusterName string // --cluster-name: nodes with another name are refused; "" for none
 	Version     string
 	ClusterAddr string // address at which other nodes reach this node
-	// Listener listens on ClusterAddr. If it is nil, Open listens on ClusterAddr. Close closes it;
-	// if Open fails, the caller must close it.
+	// Listener listens on ClusterAddr. If Listener is nil, Open listens on ClusterAddr itself.
+	// Close closes Listener; if Open fails, the caller must close it.
 	Listener   net.Listener
-	HTTPAddr   string // stored in the catalog, like GossipAddr, for Status, admin calls and package cluster
+	HTTPAddr   string // like GossipAddr, stored in the catalog for Status, admin calls and package cluster
 	GossipAddr string
-	Insecure   bool // other machines can reach a port that needs no credentials; only reported
+	Insecure   bool // a port that needs no credentials is reachable from other machines; the node only reports this
 	// CertProblems returns problems of this node's certificates, for operators; nil for a node
 	// without certificates.
 	CertProblems func() []string
@@ -44,14 +44,14 @@ type Config struct {
 	// NodesWanted is the number of nodes that a new cluster waits for before it creates the
 	// built-in keyspaces. 0 means 1.
 	NodesWanted int
-	// VotersWanted is the number of voters of the catalog's group that a new cluster also waits
-	// for. 0 means 1. Package cluster adds these voters. With three voters, no node is ready
-	// before the catalog survives the loss of a node.
+	// VotersWanted is the number of voters of the catalog's group for which a new cluster also
+	// waits. 0 means 1. Package cluster adds these voters. With 3, no node is ready before the
+	// catalog can survive the loss of a node.
 	VotersWanted int
 	Shards       map[string]int   // number of shards of built-in keyspaces, by name, used when they are created; may be nil
 	LogStore     storage.LogStore // "" for the present log store, or LogStoreDefault for a new node
 	Limits       dedup.Limits     // zero for LimitsDefault
-	CursorIdle   time.Duration    // how long cursors of unread numbers stay without a move; 0 for the default
+	CursorIdle   time.Duration    // idle time after which cursors of unread numbers are removed; 0 for the default
 	MemoryLimit  uint64           // bytes of memory beyond which the node refuses new rows; 0 for none
 	// CollectorPercent is the GOGC that the process sets when memory becomes short; 0 if it never
 	// changes GOGC.
@@ -72,9 +72,9 @@ type Config struct {
 	Handlers map[string]Handler
 	// Alive reports whether a node is alive, according to gossip; nil if all are.
 	Alive func(nodeKey string) bool
-	// LiveAddr returns the cluster address of a living node, according to gossip, or "". So other
-	// nodes reach a node that restarted at another address before its new address is in the
-	// catalog. LiveAddr must not block. nil for no gossip.
+	// LiveAddr returns the cluster address of a living node, according to gossip, or "". If a node
+	// restarts at another address, other nodes can reach it there before the catalog has the new
+	// address. LiveAddr must not block. nil for no gossip.
 	LiveAddr func(nodeKey string) string
 	// DialPeer connects to other nodes; see rpc.MuxConfig; nil for TCP.
 	DialPeer rpc.DialPeer
@@ -96,9 +96,9 @@ var LimitsDefault = dedup.Limits{
 }
 
 // KeyHorizonMin is the smallest horizon with which a shard recognises every try of one write. A
-// node tries for up to a minute. A forwarded part shares a call with younger parts, so the leader
-// may propose it up to a minute later. In these two minutes the log's time may advance by four
-// minutes, and a new leader's clock may be another minute ahead.
+// node repeats a write for up to a minute. A forwarded part shares a call with younger parts, so
+// the leader may propose that part up to a minute later. In these two minutes the log's time may
+// advance by four minutes, and a new leader's clock may be another minute ahead.
 const KeyHorizonMin = 2*2*rpc.CallTimeoutMax + time.Minute
 
 // withDefaults returns the config with defaults for zero values, and the cluster's id. It returns

@@ -82,13 +82,13 @@ func (n *Node) toDrop(ctx context.Context, name string) (*Keyspace, error) {
 }
 
 // removeDropped closes this node's replicas of groups whose keyspaces were dropped, and moves the
-// files of closed ones aside; finishDeletions deletes them. runReconcile calls it after follow, so
-// such a replica is not opened any more. It needs no proof by the group's leader, because a
-// dropped group needs no votes and no acknowledged writes.
+// files of closed replicas aside; finishDeletions deletes the files. runReconcile calls
+// removeDropped after follow, which no longer opens such replicas. The deletion needs no proof by
+// the group's leader, because nobody needs the votes or the writes of a dropped group.
 func (n *replicas) removeDropped(view *catalog.View) {
 	n.registry.changing.Lock()
 	defer n.registry.changing.Unlock()
-	table := n.registry.groups.Load() // load it under changing, because an older table may lack a group that was opened since
+	table := n.registry.groups.Load() // load the table under changing, because an older one may lack a group that was opened since
 	open := map[uint32]bool{}
 	for _, g := range table.dropped {
 		if !g.ends.Swap(true) {
@@ -96,8 +96,8 @@ func (n *replicas) removeDropped(view *catalog.View) {
 		}
 		open[g.number] = g.replica.Load() != nil || g.closing.Load() != nil
 	}
-	// view may be newer than the view that follow used. Skip a group that was dropped in between,
-	// because its replica is still open.
+	// The argument view may be newer than the view that follow used. Skip a group that was dropped
+	// in between, because its replica is still open.
 	for _, r := range n.registry.dirs.Replicas(func(group uint32) bool {
 		return view.Dropped(group) && table.byNumber[group] == nil && !open[group]
 	}) {

@@ -64,8 +64,8 @@ func (n *replicas) newShardReplica(k *catalog.Keyspace, shard int) *shardReplica
 	return g
 }
 
-// hold opens the missing replicas that this node should hold. It opens them concurrently, because
-// each waits for the disk.
+// hold opens the replicas that this node should hold and has not opened. It opens them
+// concurrently, because each one waits for the disk.
 func (n *replicas) hold(all []*shardReplica, view *catalog.View) error {
 	var opening errgroup.Group
 	for _, g := range all {
@@ -81,9 +81,9 @@ func (n *replicas) hold(all []*shardReplica, view *catalog.View) error {
 
 // replicaToHold returns the number of the replica of a group that this node should have open, or
 // false if it should have none. A replica with files on this node stays open until it is deleted,
-// because the group may need its vote. Without files, replicaToHold returns the replica that the
-// catalog wants on this node, or a first voter of the group that is not retired. The group may
-// need that voter even to vote for its replacement.
+// because the group may need its vote. For a group without files, replicaToHold returns the replica
+// that the catalog wants on this node. If this node's replica was a first voter and is not retired,
+// it returns that one, because the group may need its vote even to replace it.
 //
 // A node never reuses the number of a deleted replica, because a new replica would not know the
 // votes of the old one. If the local catalog still has the old number, the node waits until the
@@ -113,8 +113,8 @@ func (n *replicas) replicaToHold(group uint32, view *catalog.View) (number uint6
 	return number, mayBegin
 }
 
-// newReplica returns an empty replica, and the store of its cold rows. The store is nil if the
-// kind has no cold rows. Idle bodies of feeds and outboxes have another store (tiering.Spill).
+// newReplica returns an empty replica and the store of its cold rows, or a nil store if the kind
+// has no cold rows. tiering.Spill stores the idle bodies of feeds and outboxes.
 func (n *replicas) newReplica(g *shardReplica) (*localReplica, *cold.Group, error) {
 	r, logger := &localReplica{}, n.cfg.Logger.With("group", g.number, "keyspace", g.keyspace, "shard", g.shard)
 	r.damage.Logger = logger
@@ -139,9 +139,9 @@ func (n *replicas) newReplica(g *shardReplica) (*localReplica, *cold.Group, erro
 	return r, rows, nil
 }
 
-// openReplica opens this node's replica of a group. A new replica that is one of the group's first
-// voters starts with their configuration. Any other new replica waits until the leader adds it,
-// even if an earlier replica of this node was a first voter.
+// openReplica opens this node's replica of a group. If a new replica is one of the group's first
+// voters, it starts with the configuration of the first voters. Any other new replica waits until
+// the leader adds it, even if an earlier replica of this node was a first voter.
 func (n *replicas) openReplica(g *shardReplica, number uint64, view *catalog.View) error {
 	r, rows, err := n.newReplica(g)
 	if err != nil {
@@ -193,11 +193,11 @@ func initialMembers(view *catalog.View, group uint32, id raft.ServerID) []replic
 	return members
 }
 
-// dropReplica closes this node's replica of a group and deletes it. If the group's leader still
-// has it as a member, or no leader answers, dropReplica opens it again, because the replica may
-// have acknowledged writes before it was closed.
+// dropReplica closes this node's replica of a group and deletes it. If the group's leader still has
+// the replica as a member, or no leader answers, dropReplica opens the replica again. It may have
+// acknowledged writes before the close, which the group must not lose.
 func (n *replicas) dropReplica(g *shardReplica, r *localReplica) error {
-	leader := g.leader() // read before the close; later g has only an older hint
+	leader := g.leader() // read the leader before the close; after it, g has only an older hint
 	if !n.closeReplica(g, r) {
 		return nil
 	}
@@ -218,15 +218,15 @@ func (n *replicas) dropReplica(g *shardReplica, r *localReplica) error {
 }
 
 // closeReplica takes this node's replica of a group out of service, closes it, and returns true.
-// The caller must then set g.closing to nil. closeReplica returns false if another goroutine
-// closes the replica, or if the node is stopping. If the node is stopping, the node's Close waits
-// for the replica.
+// The caller must then set g.closing to nil. If another goroutine already closes the replica, or
+// the node is stopping, closeReplica returns false. The Close of a stopping node waits for the
+// replica.
 //
 // A failed close ends the process, even after a lack of disk space. Otherwise g.closing would stay
 // set, and the replica would never be opened again.
 //
-// It waits without a timeout, because the replica's state machine may wait for disk space. It
-// holds no lock meanwhile.
+// closeReplica waits without a timeout, because the replica's state machine may wait for disk
+// space. It holds no lock while it waits.
 func (n *replicas) closeReplica(g *shardReplica, r *localReplica) (closed bool) {
 	n.registry.changing.Lock()
 	mine := !n.draining.Load() && g.replica.CompareAndSwap(r, nil)
@@ -263,12 +263,12 @@ func (n *replicas) openAgain(g *shardReplica, number uint64) error {
 	return n.openReplica(g, number, n.catalog.View())
 }
 
-// close answers the waiting requests, and then stops the replica. If the group applies nothing any
-// more, close stops the replica first, and the outcome of the requests in flight is unknown. A
+// close answers the waiting requests, and then stops the replica. If the group no longer applies
+// entries, close stops the replica first, and the outcome of the requests in flight is unknown. A
 // second call waits for the first.
 func (r *localReplica) close(ctx context.Context, snapshot bool) error {
 	r.damage.Close()
-	r.group.EndWaits() // pending proposals may wait for writes that wait for disk space
+	r.group.EndWaits() // proposals may be pending because writes wait for disk space
 	drain := func() { r.proposer.Load().Close(); r.fresh.Close() }
 	// Ignore the error: if ctx ends, the group's Close returns an error too.
 	_, _ = r.group.AwaitAnswers(ctx, drain)
@@ -280,8 +280,8 @@ func (r *localReplica) close(ctx context.Context, snapshot bool) error {
 	return nil
 }
 
-// addrOf returns the cluster address of a node, and whether the node is known. It returns "" if
-// another node has taken the address. Gossip has precedence, because the catalog gets a new
+// addrOf returns the cluster address of a node, and whether the node is known. If another node has
+// taken the address, it returns "". Gossip has precedence over the catalog, which gets a new
 // address only after other nodes have reached the node there.
 func (n *replicas) addrOf(node string) (string, bool) {
 	view := n.catalog.View()

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// forward sends a part to the node that leads its group. The returned proposal is settled at the
-// write's deadline at the latest.
+// forward sends a part to the node that leads its group. The returned proposal is settled by the
+// write's deadline.
 func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal {
 	switch {
 	case wr.draining.Load():
@@ -27,7 +27,7 @@ func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal 
 		Section: p.writer.Section(), Width: w.Width, Ops: p.writer.Ops(), Judges: p.judges && w.ID.IsJudged(),
 	}
 	deadline := w.Deadline
-	go func() { // ends at the deadline at the latest
+	go func() { // ends by the deadline
 		defer wr.asking.Done()
 		defer q.Settle()
 		ctx, cancel := context.WithDeadline(context.Background(), deadline)
@@ -35,7 +35,7 @@ func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal 
 		settled, err := g.forward.Do(ctx, f)
 		switch late := errors.Is(err, errs.ErrOverloaded) && errors.Is(err, context.DeadlineExceeded); {
 		case late && wr.lost(g):
-			err = fmt.Errorf("%w: none was found in time", errs.ErrNoLeader) // the part waited for a leader, not in the queue
+			err = fmt.Errorf("%w: none was found in time", errs.ErrNoLeader) // the part waited for a leader, not in a queue
 		case late:
 			err = fmt.Errorf("%w: %w", errs.ErrTooLate, err)
 		}
@@ -61,8 +61,8 @@ func (wr *writer) newForwardBatcher(g *shardReplica) *rpc.Batcher[*propose.Forwa
 	})
 }
 
-// sendToLeader sends parts to the leader of the group. If this node knows no leader, and its
-// replica will not soon learn of one, sendToLeader tries the nodes that hold the group in turn.
+// sendToLeader sends parts to the leader of the group. If this node knows no leader, and has no
+// replica that would soon learn of one, successive calls try the holders of the group in turn.
 func (wr *writer) sendToLeader(ctx context.Context, g *shardReplica, parts []*propose.ForwardedPart) ([]*propose.Proposal, error) {
 	node := g.leader()
 	if r := g.replica.Load(); node == "" && (r == nil || !r.group.InTouch()) {
@@ -82,7 +82,7 @@ func (wr *writer) sendToLeader(ctx context.Context, g *shardReplica, parts []*pr
 	return nil, err
 }
 
-// sendTo sends parts to the node leader, and stops waiting once another node leads the group. If
+// sendTo sends parts to the leading node, and stops waiting once another node leads the group. If
 // no byte was sent, it asks a third node to relay the parts.
 func (wr *writer) sendTo(ctx context.Context, g *shardReplica, leader string, parts []*propose.ForwardedPart) ([]*propose.Proposal, error) {
 	led, done := wr.whileLed(ctx, g, leader)
@@ -100,7 +100,7 @@ func (wr *writer) sendTo(ctx context.Context, g *shardReplica, leader string, pa
 	return wr.sendParts(answers, g, via, methodRelay, parts)
 }
 
-// learn updates the hint about the group's leader after a call to node.
+// learn updates the hint about the group's leader after a call to the given node.
 func (g *shardReplica) learn(node string, err error) {
 	switch {
 	case errors.Is(err, errs.ErrNoLeader), errors.Is(err, errs.ErrDraining), errors.Is(err, rpc.ErrNotSent), errors.Is(err, rpc.ErrCallLost):
@@ -111,8 +111,8 @@ func (g *shardReplica) learn(node string, err error) {
 	}
 }
 
-// sendParts sends parts for one group to a node, which leads the group or relays the parts,
-// depending on method.
+// sendParts sends parts for one group to a node. Depending on method, the node proposes the parts
+// or relays them to the leader.
 func (wr *writer) sendParts(ctx context.Context, g *shardReplica, node, method string, parts []*propose.ForwardedPart) ([]*propose.Proposal, error) {
 	size, answerBytes := 16, 0
 	for _, f := range parts {
@@ -132,8 +132,9 @@ func (wr *writer) sendParts(ctx context.Context, g *shardReplica, node, method s
 	return propose.ParseOutcomes(answer, parts)
 }
 
-// mayTryAgain reports whether a part that failed with err may be proposed again. It may if it was
-// not applied, or if identified is true, so that a repeat is not applied twice.
+// mayTryAgain reports whether a part that failed with err may be proposed again. That is safe if
+// the part was not applied, or if the write has an identity (identified), so that a repeat is not
+// applied twice.
 func mayTryAgain(err error, identified bool) bool {
 	if errors.Is(err, errs.ErrOutcomeUnknown) {
 		return identified

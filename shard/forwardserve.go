@@ -39,7 +39,7 @@ func (wr *writer) serveParts(ctx context.Context, request []byte) ([]byte, error
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	proposals := make([]*propose.Proposal, len(parts))
-	var reading sync.WaitGroup // parts that read the disk, for which the other parts do not wait
+	var reading sync.WaitGroup // parts that read the disk; the other parts do not wait for them
 	for i, f := range parts {
 		p := wr.check(g, f, deadline)
 		switch q := wr.ofDeleted(f.Section, p.Ops); {
@@ -72,9 +72,9 @@ type checkedPart struct {
 	err     error // why the part is refused, or nil
 }
 
-// check checks a forwarded part. It may read the disk until the deadline. It refuses ops on
-// dropped columns: a node that does not know of the drop yet may send such ops, and their
-// acknowledged counts would be lost.
+// check checks a forwarded part. It may read the disk until the deadline. It refuses ops on dropped
+// columns. A node that does not know of the drop yet may send such ops, and their counts would be
+// acknowledged and then lost.
 func (wr *writer) check(g *shardReplica, f *propose.ForwardedPart, deadline time.Time) *checkedPart {
 	p := &checkedPart{ForwardedPart: f}
 	r, err := g.led()
@@ -96,9 +96,9 @@ func (wr *writer) check(g *shardReplica, f *propose.ForwardedPart, deadline time
 	return p
 }
 
-// propose reads what the part needs from disk, and then submits the part. If it refuses the part,
-// it returns a settled proposal. It refuses a part whose caller has stopped waiting, because the
-// caller may already have sent the part to another node.
+// propose reads what the part needs from disk, and then submits the part. If propose refuses the
+// part, it returns a settled proposal. It refuses a part whose caller has stopped waiting, because
+// that caller may already have sent the part to another node.
 func (p *checkedPart) propose(ctx context.Context) *propose.Proposal {
 	err := p.err
 	if err == nil {

@@ -65,9 +65,8 @@ func (ps *parts) repeated(w *Write) bool {
 // answered reports whether the part has ops and its shard has answered without an error.
 func (p *part) answered() bool { return len(p.ops) > 0 && p.err == nil }
 
-// wasRefused reports whether the part is a repeat of which all ops overflowed at the first time.
-// wasPartlyRefused reports whether only some ops overflowed. The group does not remember which
-// ops.
+// wasRefused reports whether the part is a repeat, and all its ops overflowed the first time.
+// wasPartlyRefused reports whether only some of them did. The group does not remember which ones.
 func (p *part) wasRefused() bool       { return p.proposal.Outcome() == dedup.Refused }
 func (p *part) wasPartlyRefused() bool { return p.proposal.Outcome() == dedup.PartlyRefused }
 
@@ -105,9 +104,9 @@ func (ps *parts) overflows(w *Write) {
 	}
 }
 
-// failure returns nil if every shard answered. It returns a PartialError if an op was applied, or
-// if several shards have ops and the outcome of an op is unknown. Otherwise it returns the worst
-// error of the shards.
+// failure returns nil if every shard answered. If some op was applied, it returns a PartialError.
+// It also returns one if several shards have ops and the outcome of some op is unknown. In all
+// other cases it returns the worst error of the shards.
 func (ps *parts) failure(w *Write) error {
 	var worst error
 	touched := 0

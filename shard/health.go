@@ -9,12 +9,12 @@ import (
 // Health is the state whose changes are logged for operators.
 type Health struct {
 	// Leaders maps a group to the key of its leader; "" if this node knows no leader that may
-	// serve. It has the groups of which this node holds, and should hold, a replica.
+	// serve. It omits groups of which this node has no replica, or should have none.
 	Leaders map[uint32]string
 	Disk    tiering.Usage // a full disk stops writes
 	Memory  tiering.Usage // full memory stops new rows
-	// VotersFull has the groups led by this node that accept no writes, because too few voters
-	// have free disk space; ascending.
+	// VotersFull lists, ascending, the groups led by this node that accept no writes, because too
+	// few voters have free disk space.
 	VotersFull []uint32
 }
 

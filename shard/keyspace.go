@@ -12,7 +12,7 @@ import (
 
 const (
 	// ShardsDefault is the number of shards of a keyspace that sets none. It is odd, because ids
-	// that contain a time often end in zeros, and so one of 4 shards would get all of them.
+	// that contain a time often end in zero bits. With 4 shards, one shard would get all of them.
 	ShardsDefault = 7
 	// ShardsMax bounds the shards of a keyspace. One node may hold all of them, and a node can run
 	// 16 to 64 Raft groups well.
@@ -38,12 +38,12 @@ type Keyspace struct {
 	Warning string `json:"warning,omitempty"`
 
 	ByNumber   *raftfsm.Settings `json:"-"` // the settings of columns
-	FirstGroup uint32            `json:"-"` // group of shard 0; a later keyspace of the name has another
+	FirstGroup uint32            `json:"-"` // group of shard 0; a later keyspace of the same name has another one
 	Groups     []uint32          `json:"-"` // groups of the shards, in order
 	Divisor    int               `json:"-"` // number of shards at the creation; 0 means Shards
 }
 
-// keyspaceOf returns the Keyspace of an entry of the catalog.
+// keyspaceOf converts the catalog's description of a keyspace.
 func keyspaceOf(k *catalog.Keyspace) *Keyspace {
 	known := &Keyspace{
 		Name: k.Name, Kind: k.Kind, Columns: k.Columns, Shards: len(k.Groups), Sharding: k.Sharding, FirstGroup: k.FirstGroup(), Groups: k.Groups, Divisor: k.Divisor,
@@ -65,8 +65,8 @@ func (k *Keyspace) Names() []string {
 	return slices.DeleteFunc(slices.Clone(k.Columns), func(c string) bool { return c == "" })
 }
 
-// Same reports whether other is the same keyspace, and not a later one of the same name. Their
-// columns may differ.
+// Same reports whether k and other are the same keyspace, and not two successive keyspaces of one
+// name. Their columns may differ.
 func (k *Keyspace) Same(other *Keyspace) bool {
 	return other != nil && k.Name == other.Name && k.FirstGroup == other.FirstGroup
 }
@@ -82,7 +82,7 @@ func (k *Keyspace) MarshalJSON() ([]byte, error) {
 // Column returns the number of a column by name, or -1.
 func (k *Keyspace) Column(name string) int { return k.ColumnOf([]byte(name)) }
 
-// ColumnOf does what Column does.
+// ColumnOf is Column for a name in bytes.
 func (k *Keyspace) ColumnOf(name []byte) int {
 	for i, c := range k.Columns {
 		if string(name) == c && c != "" {
@@ -92,7 +92,7 @@ func (k *Keyspace) ColumnOf(name []byte) int {
 	return -1
 }
 
-// The sharding decides how a keyspace distributes its ids to its shards. It never changes.
+// The sharding of a keyspace distributes its ids to its shards. It never changes.
 const (
 	// With ShardingModulo, the shard of an id is id mod shards.
 	ShardingModulo = "modulo"

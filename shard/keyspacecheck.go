@@ -37,7 +37,7 @@ func (k *Keyspace) check() error {
 	return nil
 }
 
-// idColumn cannot be the name of a column, because files of rows store the row's id under that
+// idColumn cannot be the name of a column, because files of rows have the row's id under that
 // name.
 const idColumn = "id"
 

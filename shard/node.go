@@ -20,9 +20,9 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// startTimeout bounds the first election, and the creation of the built-in keyspaces, when the
-// only node of a cluster opens. The node also logs a replica that takes longer than startTimeout
-// to close.
+// startTimeout bounds how long the only node of a cluster waits in Open for its first election and
+// for the built-in keyspaces. The node also logs a replica that takes longer than startTimeout to
+// close.
 const startTimeout = 30 * time.Second
 
 // Node owns the replicas of one process: one of the catalog's group, and one of each shard that
@@ -48,7 +48,7 @@ type Node struct {
 }
 
 // replicas opens this node's replicas of shards as the catalog wants, repairs them, and closes and
-// deletes those that were removed. It answers no client.
+// deletes those that were removed. It serves no client.
 type replicas struct {
 	registry registry
 	router   router
@@ -86,15 +86,16 @@ type replicas struct {
 // cut closes the stream to a node that does not answer pings.
 func (n *replicas) cut(node string) { n.streams.Cut(node) }
 
-// isOnlyNode reports whether the cluster has this node alone, as far as its open catalog shows.
+// isOnlyNode reports whether this node is the only one of its cluster, according to its open
+// catalog.
 func (n *replicas) isOnlyNode() bool {
 	return n.registry.meta != nil && n.registry.meta.SoleVoter() && n.router.alone()
 }
 
 func (n *replicas) fatal(err error) { n.fatalOnce.Do(func() { n.cfg.Fatal(err) }) }
 
-// Ready returns an error unless clients should send requests to this node: it must serve, and be
-// neither stopping nor drained.
+// Ready returns nil if clients should send requests to this node: it serves, and is neither
+// stopping nor drained.
 func (n *Node) Ready() error {
 	if n.membership.HandingOver.Load() {
 		return errs.ErrDraining
@@ -105,7 +106,7 @@ func (n *Node) Ready() error {
 	return n.serves()
 }
 
-// serves returns an error unless this node knows its cluster and each of its groups has a leader.
+// serves returns nil if this node knows its cluster and each of its groups has a leader.
 func (n *Node) serves() error {
 	if n.draining.Load() {
 		return errs.ErrDraining
@@ -128,7 +129,7 @@ func (n *Node) serves() error {
 	}
 	for g, r := range n.registry.local() {
 		if !view.MayHold(g.number, n.cfg.NodeKey) {
-			continue // a replica that will be deleted may never get a message of a leader again
+			continue // a replica that will be deleted may never hear from a leader again
 		}
 		if err := r.group.Follows(); err != nil {
 			return fmt.Errorf("group %d (%s): %w", g.number, g.keyspace, err)
@@ -153,9 +154,9 @@ func (n *Node) waitsToBegin(nodes int) string {
 // WaitReady returns nil once this node serves, drained or not, or the context's error.
 func (n *Node) WaitReady(ctx context.Context) error { return errs.WaitFor(ctx, n.serves) }
 
-// HandOver hands this node's leaderships over to other nodes. It returns once this node leads only
-// groups that no other voter can lead, or with ctx's error. From the call on, Ready returns
-// ErrDraining, and other nodes hand no group to this node.
+// HandOver hands this node's leaderships over to other nodes. It returns nil once this node leads
+// only groups that no other voter can lead, or ctx's error. From the call on, Ready returns
+// ErrDraining, and other nodes hand no leadership to this node.
 func (n *Node) HandOver(ctx context.Context) error {
 	n.membership.HandingOver.Store(true)
 	n.wakeReconcile()

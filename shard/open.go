@@ -24,8 +24,8 @@ import (
 )
 
 // Open opens the node's groups. When Open returns, the groups may not be ready yet: see WaitReady.
-// The only node of a cluster then knows the newest catalog; a member of a larger cluster may still
-// have to find other members.
+// By then the only node of a cluster knows the newest catalog. A node of a larger cluster may still
+// have to find the other nodes.
 func Open(cfg Config) (*Node, error) {
 	cfg, id, err := cfg.withDefaults()
 	if err != nil {
@@ -52,7 +52,7 @@ func Open(cfg Config) (*Node, error) {
 	}
 	advertise := "" // address of the listener, if the port was 0
 	if cfg.Listener != nil {
-		advertise = cfg.ClusterAddr // may be a host name, whose IP address may change later
+		advertise = cfg.ClusterAddr // may be a host name, because its IP address may change later
 	}
 	n.mux, err = rpc.ListenMux(rpc.MuxConfig{Addr: cfg.ClusterAddr, Listener: cfg.Listener, Advertise: advertise, ClusterID: id, NodeKey: cfg.NodeKey, ClusterName: cfg.ClusterName, Dial: cfg.DialPeer, Logger: cfg.Logger})
 	if err != nil {
@@ -119,8 +119,8 @@ func Open(cfg Config) (*Node, error) {
 	return n, nil
 }
 
-// start opens the catalog's group and the groups that the local catalog has, and starts the
-// goroutines of the node.
+// start opens the catalog's group and the groups in the local catalog, and starts the goroutines of
+// the node.
 func (n *Node) start() error {
 	n.registry.dirs.Log, n.registry.dirs.Cold, n.registry.dirs.Members = n.log, n.cold, n.sets
 	cfg := n.groupConfig(catalogGroup, 0, catalogName, n.catalog)
@@ -134,7 +134,7 @@ func (n *Node) start() error {
 	if n.registry.meta, err = n.registry.dirs.Open(cfg); err != nil {
 		return err
 	}
-	if err := n.registry.dirs.Forget(n.catalog.View().Dropped); err != nil { // the view is that of the catalog's snapshot on disk
+	if err := n.registry.dirs.Forget(n.catalog.View().Dropped); err != nil { // View shows the catalog's snapshot on disk
 		return err
 	}
 	if err := n.registerCluster(); err != nil {
@@ -215,7 +215,7 @@ func (n *Node) close(ctx context.Context) error {
 	n.calls.Close()
 	n.asking.Close()
 	n.streams.Close()
-	if err == nil { // after an error, a group may still apply entries and need the stores
+	if err == nil { // after an error, a group may still apply entries, and then needs the stores
 		err = errors.Join(n.cold.Close(), n.sets.Close(), n.closeLog())
 	}
 	return errors.Join(err, n.mux.Close())

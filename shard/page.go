@@ -13,7 +13,7 @@ import (
 // page is reusable memory for a read: the part of each shard, and its answer.
 type page struct{ raftfsm.Read }
 
-// pageWordsMax bounds the words of a part that the pool keeps, because an answer may be large.
+// pageWordsMax bounds the words of a part that stay in the pool, because an answer may be large.
 const pageWordsMax = 16 << 10
 
 var pagePool = sync.Pool{New: func() any { return &page{} }}
@@ -47,8 +47,8 @@ func (pg *page) release() {
 	pagePool.Put(pg)
 }
 
-// failure marks the parts whose shards failed; failures has an error or nil for each shard. It
-// returns the error of the read, or nil if the query allows missing shards.
+// failure marks the parts whose shards failed; failures has an error or nil for each shard. If the
+// query allows missing shards, failure returns nil, and otherwise the error of the read.
 func (pg *page) failure(failures []error, q raftfsm.Query) error {
 	var last error // error of one of the shards that failed
 	read, failed := 0, 0

@@ -12,14 +12,14 @@ const (
 )
 
 const (
-	// askInFlightMax allows a call while the other node still answers the previous call. Reads
-	// that arrive meanwhile share the next call.
+	// askInFlightMax allows a second call while the other node still answers the first. Reads that
+	// arrive during both share the next call.
 	askInFlightMax = 2
 	// These constants bound each of the two queues of reads for one peer. A peer answers thousands
-	// of reads per second, so it could not answer a longer queue before the deadlines. A scan reads
-	// all shards of a peer at once, up to 7 MB, and uses the queue of reads that may need the
-	// disk. While that queue is full, such reads try another node, pause, and try again. Other
-	// reads use the other queue.
+	// of reads per second, so it could not answer a longer queue before the deadlines. One queue is
+	// for reads that may need the disk. A scan, which reads all shards of a peer at once, up to 7
+	// MB, uses that queue. While it is full, such reads try another node, pause, and try again. All
+	// other reads use the second queue.
 	askQueueMax      = 16_384
 	readsQueueBytes  = 16 << 20
 	readsInCallMax   = 1024

@@ -14,22 +14,23 @@ import (
 
 const (
 	// followMax bounds a read's wait until a replica has applied committed entries. While writes
-	// arrive, this takes much less than followMax. After the last write, a follower learns its
-	// commit only from the leader's next idle message, and so asking the leader is faster than
+	// arrive, the wait is much shorter than followMax. After the last write, a follower learns the
+	// commit index only from the leader's next idle message, so asking the leader is faster than
 	// waiting.
 	followMax = 5 * time.Millisecond
-	// After 1/renewShare of the allowed staleness, a bounded read renews the confirmation in the
-	// background, so that a steady stream of reads never waits.
+	// If the confirmation is older than 1/renewShare of the allowed staleness, a bounded read
+	// renews it in the background, so that a steady stream of reads never waits.
 	renewShare = 2
 )
 
-// reader answers reads of all shards from this node's memory or disk, or from another node. It never
-// changes a shard.
+// reader answers reads of all shards from this node's memory or disk, or from another node. It
+// never changes a shard.
 //
-// Invariant: each Part of an answer comes from one replica, on this node or another, that admit
-// accepted for that read. If a second replica answers the same Part, it replaces the whole answer.
-// So all rows of one shard come from the same replica. But if a shard has more keys than
-// Limits.Keys, which is possible for feeds, this holds only for each run of that many keys.
+// Invariant: each Part of an answer comes from one replica that admit accepted for the read, on
+// this node or another. If a second replica answers the same Part, its answer replaces the whole
+// first answer. So all rows of one shard come from the same replica. A shard with more keys than
+// Limits.Keys, which is possible for feeds, is read in runs of that many keys; each run comes from
+// one replica.
 type reader struct {
 	*router
 	streams *stream.Streams // streams to other nodes
@@ -71,8 +72,8 @@ func (rd *reader) read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOpt
 	}
 }
 
-// readShards reads each shard's part from memory if admit returns this node's replica. It reads
-// the other parts concurrently, from disk or from other nodes. All reads use it.
+// readShards reads a shard's part from memory if admit returns this node's replica. It reads all
+// other parts concurrently, from disk or from other nodes. Every read uses readShards.
 func (rd *reader) readShards(pg *page, q raftfsm.Query, groups []*shardReplica, opt *ReadOptions, admit func(*shardReplica) (*localReplica, error)) error {
 	var rest *waitingParts // nil while memory has all parts, to avoid the allocation
 	for s, g := range groups {
@@ -106,8 +107,8 @@ type waitingParts struct {
 	errs []error // one for each shard, set by its goroutine
 }
 
-// fetch reads a part that this node's memory does not have. r is this node's replica if it may
-// answer, or nil. fetch reads r's disk or, if r is nil or fails, asks another node.
+// fetch reads a part that this node's memory does not have. r is this node's replica, or nil if
+// that replica may not answer. fetch reads r's disk. If r is nil or fails, fetch asks another node.
 func (rd *reader) fetch(q raftfsm.Query, p *raftfsm.Part, g *shardReplica, r *localReplica, opt *ReadOptions) error {
 	ctx, cancel := context.WithDeadline(context.Background(), opt.Deadline)
 	defer cancel()
@@ -137,11 +138,11 @@ func (rd *reader) fetch(q raftfsm.Query, p *raftfsm.Part, g *shardReplica, r *lo
 	return nil
 }
 
-// ask tries to read a shard until one replica answers, or until ctx, which has the read's
-// deadline, ends. All reads use this retry loop. local reads this node's replica once it may
-// answer; r is that replica if it may answer already, or nil. remote reads another node; ask tries
-// the leader first. An error of local is final, unless it is ErrNoQuorum and the cluster has other
-// nodes. Of the errors of remote, only ErrBadToken and ErrUnknownKeyspace are final.
+// ask tries to read a shard until one replica answers, or until ctx, which has the read's deadline,
+// ends. All reads use this retry loop. The function local reads this node's replica, if that may
+// answer; r is this replica if it was already admitted, or nil. The function remote reads another
+// node, first the leader. An error of local is final, unless it is ErrNoQuorum and the cluster has
+// other nodes. Of the errors of remote, only ErrBadToken and ErrUnknownKeyspace are final.
 func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt *ReadOptions, local func(*localReplica) error, remote func(context.Context, string) error) error {
 	last := errs.ErrNoLeader
 	tryHere := func(r *localReplica) (done bool) {
@@ -186,9 +187,9 @@ func (rd *reader) ask(ctx context.Context, g *shardReplica, r *localReplica, opt
 	return fmt.Errorf("%w: shard %d of keyspace %s: %v", errs.ErrNoQuorum, g.shard, g.keyspace, last.Error())
 }
 
-// admitted returns this node's replica if it may answer a read that arrived at the given time, and
-// nil if only other replicas may. Its only error is ErrBadToken, because no replica can answer
-// such a read.
+// admitted returns this node's replica if that may answer a read that arrived at the given time. It
+// returns nil if only other replicas may. Its only error is ErrBadToken, because no replica can
+// answer a read with such a token.
 func (rd *reader) admitted(g *shardReplica, opt *ReadOptions, arrived time.Time) (*localReplica, error) {
 	r := g.replica.Load()
 	if r == nil {
@@ -204,8 +205,8 @@ func (rd *reader) admitted(g *shardReplica, opt *ReadOptions, arrived time.Time)
 	return nil, nil
 }
 
-// admit returns nil if this replica may answer a read, for which it may wait briefly, and
-// otherwise an error.
+// admit returns nil if this replica may answer a read, and otherwise an error. It may wait briefly
+// until the replica may answer.
 func (r *localReplica) admit(group uint32, opt *ReadOptions, arrived time.Time) error {
 	if r.fsm.Stuck() != nil { // a stuck replica may have no state
 		return errs.ErrBehind
@@ -218,7 +219,7 @@ func (r *localReplica) admit(group uint32, opt *ReadOptions, arrived time.Time) 
 	}
 	if opt.Consistency == Stale {
 		if r.fsm.Applied() == 0 {
-			return errs.ErrBehind // an empty replica is not even an old state of the shard
+			return errs.ErrBehind // an empty replica does not even have an old state of the shard
 		}
 		return nil
 	}
@@ -247,7 +248,7 @@ func (r *localReplica) admit(group uint32, opt *ReadOptions, arrived time.Time) 
 }
 
 // follow waits, at most for followMax, until the replica has applied the log up to index. It
-// reports whether it has.
+// reports whether the replica has.
 func (r *localReplica) follow(index uint64, deadline time.Time) bool {
 	if r.fsm.Applied() >= index {
 		return true

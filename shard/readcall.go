@@ -17,8 +17,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// readWaitMax bounds the time for which a node waits for its replica before it refuses another
-// node's read. It is short, because the same call has reads of other callers.
+// readWaitMax bounds how long a node waits for its replica before it refuses another node's read.
+// It is short, because the same call also has reads of other callers.
 const readWaitMax = 50 * time.Millisecond
 
 // remoteRead is one shard's part of a read, to be sent to another node.
@@ -34,8 +34,8 @@ type remoteRead struct {
 	keys        []uint64
 }
 
-// sentRead is an encoded remoteRead. It uses no memory of its caller, because the call may still
-// run after the caller has stopped waiting.
+// sentRead is an encoded remoteRead. It shares no memory with its caller, because the call may
+// outlive the caller's wait.
 type sentRead struct {
 	group     uint32
 	message   []byte // written by remoteRead.appendTo
@@ -90,10 +90,10 @@ func (rd *reader) close() {
 	}
 }
 
-// readAt fills a part from one node. It stops waiting when a living node would have answered, so
-// that the caller can try another node. If the node answers that it needs the disk, readAt makes a
-// second call, which may wait for the disk. For a read that must not be batched, readAt makes only
-// that second call.
+// readAt fills a part from one node. It waits only as long as a living node needs to answer, so
+// that the caller can try another node. If the node replies that the read needs the disk, readAt
+// makes a second call, which may wait for the disk. For a read that must not be batched, readAt
+// makes only that second call.
 func (rd *reader) readAt(ctx context.Context, node string, q raftfsm.Query, p *raftfsm.Part, g *shardReplica, opt *ReadOptions) error {
 	limits, read, b := q.Limits(len(p.Keys)), newRemoteRead(q, p, g, opt), rd.batchers(node)
 	ask := func(b *rpc.Batcher[*sentRead, readAnswer], within time.Duration) error {
@@ -141,8 +141,8 @@ func (rd *reader) sendReads(node string) func(context.Context, []*sentRead) ([]r
 	}
 }
 
-// sendReadsBy makes a third node, which holds the group, relay reads that could not be sent
-// because of err. If there is no such node, it returns err.
+// sendReadsBy asks a third node, which holds the group, to relay reads that could not be sent
+// because of err. If there is no such node, sendReadsBy returns err.
 func (rd *reader) sendReadsBy(ctx context.Context, node string, group uint32, request []byte, err error) ([]byte, error) {
 	via := rd.relayFor(rd.registry.shardOf(group), node)
 	if via == "" {
@@ -187,7 +187,8 @@ func parseRead(r *wire.Reader) *remoteRead {
 	return read
 }
 
-// parseQuery parses the query of a read, for a shard of that kind, and returns it with its part.
+// parseQuery parses the query of a read for a shard of the given kind. It returns the query and its
+// part.
 func (read *remoteRead) parseQuery(kind codec.Kind) (raftfsm.Query, *raftfsm.Part, error) {
 	r := wire.Reader{Rest: read.query}
 	q := kinds.All.ParseQuery(kind, read.number, &r)

@@ -35,7 +35,7 @@ func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error
 	answers := make([]readAnswer, len(reads))
 	var reading sync.WaitGroup
 	for i, read := range reads {
-		reading.Go(func() { // ends at deadline, or for a read of the disk, at end
+		reading.Go(func() { // ends at deadline; a read that may wait for the disk ends at the time end
 			answers[i].body, answers[i].err = rd.readHere(read, deadline, end)
 		})
 	}
@@ -49,9 +49,9 @@ func (rd *reader) serveReads(ctx context.Context, request []byte) ([]byte, error
 	return answer, nil
 }
 
-// readHere answers another node's read. It waits until deadline for the replica to be admitted,
-// and until end for the disk. If read.disk is false and the answer is not in memory, it returns
-// errs.ErrColdRows.
+// readHere answers another node's read. It waits for the replica's admission until the argument
+// deadline, and for the disk until the argument end. If read.disk is false and the answer is not in
+// memory, it returns errs.ErrColdRows.
 func (rd *reader) readHere(read *remoteRead, deadline, end time.Time) ([]byte, error) {
 	r, g, err := rd.admittedFor(read, deadline)
 	if err != nil {

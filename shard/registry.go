@@ -18,14 +18,15 @@ const (
 )
 
 // registry holds all shards that this node knows, and this node's replicas, including the
-// catalog's. The other parts of Node read it. After Open, only the holder of the lock changing
-// changes it.
+// catalog's. The other parts of Node read it. After Open, only the holder of the mutex changing
+// modifies it.
 type registry struct {
 	meta      *replica.Replica     // this node's replica of the catalog
 	metaFresh leadership.Freshness // freshness of meta
 	dirs      replica.Dirs
 
-	// The holder of changing replaces keyspaces and groups, and never changes their content.
+	// The holder of the mutex changing replaces the tables keyspaces and groups. Nobody changes the
+	// content of a published table.
 	keyspaces atomic.Pointer[keyspaceTable]
 	groups    atomic.Pointer[groupTable]
 	changing  sync.Mutex

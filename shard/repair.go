@@ -20,8 +20,8 @@ import (
 // This file repairs a replica whose cold rows cannot be read, with a snapshot of another replica.
 // The node stores the snapshot beside the replica's own log and vote, as if raft had received it
 // and had not yet deleted older entries. So the replica keeps its votes and acknowledged entries,
-// and stays a voter. Copies of single blocks would not suffice, because the other replicas apply
-// later entries and no longer have the rows of that moment.
+// and stays a voter. Copies of single blocks would not suffice: the other replicas have applied
+// later entries, and no longer have the rows of this replica's state.
 
 const (
 	// repairAgainAfter is the shortest time from the start of a failed repair to the next repair
@@ -74,8 +74,8 @@ func (n *replicas) mayRepair(r *localReplica) bool {
 }
 
 // repair replaces the state of a replica by a snapshot of another replica. If only feeds or
-// outboxes are damaged, it just opens the replica again, which restores them from the replica's
-// own snapshot and log.
+// outboxes are damaged, repair just opens the replica again, because that restores them from the
+// replica's own snapshot and log.
 func (n *replicas) repair(ctx context.Context, g *shardReplica, r *localReplica) error {
 	if r.damage.OfBodies() {
 		return n.reopen(g, r)
@@ -90,8 +90,8 @@ func (n *replicas) repair(ctx context.Context, g *shardReplica, r *localReplica)
 	return err
 }
 
-// fetchSnapshot stores another node's snapshot of a group as the newest one of own. If the
-// snapshot does not arrive completely, nothing changes.
+// fetchSnapshot stores another node's snapshot of a group as the newest snapshot of this node's
+// replica, the argument own. If the snapshot does not arrive completely, nothing changes.
 func (n *replicas) fetchSnapshot(ctx context.Context, g *shardReplica, own *replica.Replica, node string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -148,7 +148,8 @@ func readSnapshotMeta(stream *rpc.Stream) (*raft.SnapshotMeta, error) {
 	return &meta, nil
 }
 
-// reopen closes a replica and opens it again, with its newest snapshot and the log after that.
+// reopen closes a replica and opens it again, from its newest snapshot and the log after the
+// snapshot.
 func (n *replicas) reopen(g *shardReplica, r *localReplica) error {
 	n.cfg.Logger.Info("opening a replica again, from its newest snapshot and the log after it", "group", g.number)
 	if !n.closeReplica(g, r) {

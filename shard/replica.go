@@ -84,10 +84,10 @@ func (g *shardReplica) leader() string {
 	return ""
 }
 
-// neverWas reports whether the group has proved to have no acknowledged write at index, which
-// comes from a token. This replica must lead the group, its log must end before index, and the
-// voters must confirm the leadership. A leadership at this moment suffices, because the client had
-// the token before.
+// neverWas reports whether the group has proved that it never acknowledged a write at the log index
+// of a token. This replica must lead the group, its log must end before the index, and the voters
+// must confirm its leadership. It suffices to lead at this moment, because the client already had
+// the token.
 func (r *localReplica) neverWas(index uint64, deadline time.Time) bool {
 	if r.group.Ready() != nil || index <= r.group.LastIndex() {
 		return false

@@ -20,7 +20,7 @@ type NodeReport struct {
 	DiskHangs bool            `json:"disk_hangs,omitempty"`
 	Insecure  bool            `json:"insecure,omitempty"` // Config.Insecure
 	Replicas  []ReplicaReport `json:"replicas"`
-	// Memory and Disk have the needs of the node, as of the last check.
+	// Memory and Disk are as of the node's last check.
 	Memory tiering.Usage `json:"memory"`
 	Disk   tiering.Usage `json:"disk"`
 	// OpsWritten counts the ops that this node has written since its start, for clients and for
@@ -53,11 +53,11 @@ func newLife() string {
 
 // reportRequest asks a node for its report.
 type reportRequest struct {
-	// Marks asks for ReplicaReport.Marks and Entries too, which are 6 KB of each replica.
+	// Marks also requests ReplicaReport.Marks and Entries, about 6 KB for each replica.
 	Marks bool `json:"marks,omitempty"`
 }
 
-// report describes this node, with the marks of its replicas if asked.
+// report describes this node, with the marks of its replicas if the request asks for them.
 func (n *Node) report(asked reportRequest) NodeReport {
 	r := NodeReport{
 		Life: n.life, Memory: n.headroom.Memory(), Disk: n.headroom.Disk(), DiskHangs: n.headroom.DiskHangs.Load() > 0, Insecure: n.cfg.Insecure,
@@ -72,7 +72,7 @@ func (n *Node) report(asked reportRequest) NodeReport {
 	for _, status := range n.Status().Groups {
 		replica := ReplicaReport{GroupStatus: status}
 		if status.Leader != "" && !status.votes() {
-			replica.Members = nil // only voters report them: in the report of every node, the catalog's members would take 100 B for each node
+			replica.Members = nil // only voters report them; with the members in every node's report, the catalog's group alone would add 100 B for each node
 		}
 		if status.ID == catalogGroup && asked.Marks {
 			replica.Entries = n.registry.meta.RisingMarks()
@@ -88,7 +88,7 @@ func (n *Node) report(asked reportRequest) NodeReport {
 	return r
 }
 
-// votes reports whether the replica is a voter of its group, as far as it knows.
+// votes reports whether the replica is a voter, according to its own configuration.
 func (s *GroupStatus) votes() bool {
 	return slices.ContainsFunc(s.Members, func(m MemberStatus) bool { return m.Replica == s.Replica && m.Voter })
 }

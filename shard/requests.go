@@ -14,10 +14,10 @@ import (
 // This file has the requests that Node answers for all shards, including shards that only other
 // nodes hold.
 
-// Write applies a request and fills the answer in w. It applies each shard's part completely or
-// not at all, through the shard's leader, and waits for a leader until the deadline. For the
-// errors, see this package. If the outcomes of shards differ, the error is a PartialError with the
-// outcome of each op. If the only keyspace of the write was dropped, Write returns
+// Write applies a request and fills the answer in w. Each shard's leader applies the shard's part
+// completely or not at all; Write waits for a leader until the deadline. types.go and package errs
+// list the errors. If the outcomes of shards differ, the error is a PartialError with the outcome
+// of each op. If the write has only one keyspace and that was dropped, Write returns
 // ErrUnknownKeyspace, even if shards have answered otherwise.
 func (n *Node) Write(ks *Keyspace, w *Write) error {
 	err := n.writer.apply(ks, w)
@@ -32,8 +32,8 @@ func (n *Node) Write(ks *Keyspace, w *Write) error {
 
 // Read runs a query for ids; some queries need no ids. Unless the query documents otherwise, the
 // answer of one shard shows one moment. Answers of different shards may show different moments. If
-// only some shards could be read, Read returns a ReadError, or nil if the query itself reports
-// unreadable shards.
+// some shards could not be read, Read returns a ReadError. It returns nil instead if the query
+// itself reports unreadable shards.
 func (n *Node) Read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOptions) error {
 	err := n.reader.read(ks, q, ids, opt)
 	if err == nil {
@@ -60,8 +60,8 @@ func (n *Node) ChangeOnAll(ctx context.Context, command *catalog.Command) (resul
 	return n.catalogClient.ChangeOnAll(ctx, command)
 }
 
-// Tell waits until the other living nodes have applied the catalog's log as far as this node; see
-// leadership.CatalogClient.Tell.
+// Tell waits until the other living nodes have applied as much of the catalog's log as this node;
+// see leadership.CatalogClient.Tell.
 func (n *Node) Tell(ctx context.Context) { n.catalogClient.Tell(ctx, n.catalog.Applied()) }
 
 // CatchUp blocks until this node knows every change of the keyspaces that was acknowledged before the

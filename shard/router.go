@@ -14,7 +14,7 @@ import (
 )
 
 // router finds the shards of a keyspace, and the nodes that hold a shard, lead it, or relay calls
-// to its leader. It never reads or writes a shard; reader and writer do.
+// to its leader. It never reads or writes a shard; the types reader and writer do.
 type router struct {
 	registry    *registry
 	node        string // key of this node
@@ -65,7 +65,7 @@ func (t *router) holders(number uint32) []string { return t.catalog.View().Group
 // alone reports whether the catalog has no other node.
 func (t *router) alone() bool { return len(t.catalog.View().Nodes) < 2 }
 
-// readers returns the other nodes that may answer a read, the leader first.
+// readers returns the other nodes that may answer a read. The leader comes first.
 func (t *router) readers(g *shardReplica) []string {
 	leader := g.leader()
 	var nodes []string
@@ -80,12 +80,12 @@ func (t *router) readers(g *shardReplica) []string {
 	return nodes
 }
 
-// errNobodyHas is returned, together with ErrNoQuorum, for a stale read of a shard of which no
-// living node has a replica.
+// errNobodyHas is returned, together with ErrNoQuorum, for a stale read if no living node has a
+// replica of the shard.
 var errNobodyHas = errors.New("no living node has a replica of it")
 
-// nobodyHas returns errNobodyHas for a stale read of a shard that this node lacks, if all nodes
-// that should hold the shard are dead. Otherwise it returns nil.
+// nobodyHas returns errNobodyHas for a stale read if this node has no replica of the shard, and all
+// nodes that should hold the shard are dead. Otherwise it returns nil.
 func (t *router) nobodyHas(g *shardReplica, opt *ReadOptions) error {
 	if opt.Consistency != Stale || t.alive == nil || g.replica.Load() != nil {
 		return nil
@@ -122,8 +122,8 @@ func (t *router) guess(g *shardReplica) string {
 // writes and reads. The relaying node calls the destination directly, so a call is relayed at most
 // once.
 
-// relayFor returns a node that can relay calls to the leader of a group, which this node cannot
-// reach, or "". Successive calls return the holders of the group in turn.
+// relayFor returns a node that can relay calls to a group's leader that this node cannot reach, or
+// "". Successive calls return the holders of the group in turn.
 func (t *router) relayFor(g *shardReplica, leader string) string {
 	if g == nil || t.alive != nil && !t.alive(leader) {
 		return ""
@@ -142,8 +142,8 @@ func (t *router) nextHolder(g *shardReplica, accept func(node string) bool) stri
 	return ""
 }
 
-// relay calls a node for another node. If the call was not sent, the error promises that nothing
-// was applied. If the answer was lost, the outcome is unknown.
+// relay calls a node on behalf of another node. If the call was not sent, the error promises that
+// nothing was applied. If the answer was lost, the outcome is unknown.
 func (t *router) relay(ctx context.Context, node, method string, request []byte) ([]byte, error) {
 	answer, err := t.calls.Call(ctx, node, method, request)
 	if errors.Is(err, rpc.ErrNotSent) {
@@ -152,8 +152,8 @@ func (t *router) relay(ctx context.Context, node, method string, request []byte)
 	return answer, err
 }
 
-// orDropped returns ErrUnknownKeyspace instead of an error if the group's keyspace was dropped in
-// view. The error does not matter then, because no row of a dropped group remains.
+// orDropped returns err, or ErrUnknownKeyspace in its place if view shows that the group's keyspace
+// was dropped. Then err does not matter, because no row of a dropped group remains.
 func orDropped(view *catalog.View, group uint32, err error) error {
 	if err != nil && view.Dropped(group) {
 		return errs.ErrUnknownKeyspace

@@ -30,8 +30,8 @@ func (ps *parts) addSections(w *Write, groups []*shardReplica) {
 	}
 }
 
-// ofDeleted returns the answer to a section of a source that is deleted in this node's catalog,
-// and nil for any other section. The shard itself, which this node leads, may not have applied the
+// ofDeleted returns the answer to a section if this node's catalog shows that the section's source
+// was deleted, and nil otherwise. This node leads the shard, but the shard may not have applied the
 // deletion yet.
 func (wr *writer) ofDeleted(section []byte, ops int) *propose.Proposal {
 	if s := raftfsm.SourceOf(section); s == nil || s.Mode == dedup.SectionForget || !wr.catalog.View().SourceDeleted(wr.clusterHash, s.Source) {

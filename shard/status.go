@@ -46,8 +46,8 @@ func (n *Node) Status() Status {
 	return s
 }
 
-// stateOf returns NodeStatus.State: stopping or dead if this node has found that, and otherwise
-// the state in the catalog.
+// stateOf returns NodeStatus.State: "stopping" or "dead" if this node knows that itself, and
+// otherwise the state in the catalog.
 func (n *Node) stateOf(node catalog.Node) string {
 	switch self := node.Key == n.cfg.NodeKey; {
 	case self && (n.draining.Load() || n.membership.HandingOver.Load()):
@@ -83,7 +83,8 @@ func (n *Node) LeaderViews(ctx context.Context) map[uint32]leadership.LeaderView
 	return n.membership.LeaderViews(ctx)
 }
 
-// Transfer makes the node leader hand its leadership of a group over to the node successor.
+// Transfer makes the leading node hand its leadership of a group over to the successor. Both are
+// node keys.
 func (n *Node) Transfer(ctx context.Context, group uint32, leader, successor string) error {
 	return n.membership.Transfer(ctx, group, leader, successor)
 }
@@ -99,8 +100,8 @@ func (n *Node) OrderCold(ctx context.Context, o tiering.TieringJob) (id string, 
 	return n.tiering.Order(ctx, o)
 }
 
-// ColdReports returns, by node key, the reports about rows on disk of all nodes that answer within
-// rpc.AskTimeout.
+// ColdReports returns, by node key, the nodes' reports about their rows on disk. It omits nodes
+// that do not answer within rpc.AskTimeout.
 func (n *Node) ColdReports(ctx context.Context) map[string]tiering.ColdReport {
 	return n.tiering.Reports(ctx)
 }

@@ -8,28 +8,29 @@ import (
 )
 
 const (
-	// leaderCheckEvery is the interval at which a call to the leader of a group is checked: does
-	// the called node still lead?
+	// leaderCheckEvery is the interval between checks, during a call to a group's leader, whether
+	// the called node still leads.
 	leaderCheckEvery = 250 * time.Millisecond
-	// After leaderChecksMax checks in a row that find another leader, the caller stops waiting. A
-	// node that merely handed the group over answers sooner.
+	// If leaderChecksMax checks in a row find another leader, the caller stops waiting. A node that
+	// merely handed the leadership over answers sooner.
 	leaderChecksMax = 2
 )
 
-// whileLed returns a context that ends once the called node has not led the group, or has been
-// silent, for leaderChecksMax checks. A frozen or unreachable node does not answer. Without this
-// context, all later calls would wait until its connection is closed, which takes far longer than
-// the election of another leader.
+// whileLed returns a context that ends once leaderChecksMax checks in a row found that the called
+// node is silent or does not lead the group. A frozen or unreachable node does not answer. Without
+// this context, the call would wait until the connection to that node is closed, which takes far
+// longer than the election of another leader.
 func (wr *writer) whileLed(ctx context.Context, g *shardReplica, node string) (context.Context, context.CancelFunc) {
 	return wr.while(ctx, func(ctx context.Context) bool {
 		return !wr.calls.Doubtful(node) && wr.leaderBy(ctx, g, node) == node
 	})
 }
 
-// while returns a context that ends once a condition has not held for leaderChecksMax checks.
+// while returns a context that ends once the condition was false in leaderChecksMax checks in a
+// row.
 //
-// Its goroutine starts only at the first check, because most calls end sooner. It ends with the
-// context, which the caller must cancel. Close waits for it.
+// The goroutine of while starts only at the first check, because most calls end sooner. It ends
+// with the context, which the caller must cancel. Close waits for the goroutine.
 func (wr *writer) while(ctx context.Context, holds func(context.Context) bool) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	wr.asking.Add(1)

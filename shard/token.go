@@ -16,7 +16,8 @@ type GroupIndex struct {
 }
 
 // Token has the log index of a write in each group that the write changed. A read with the token
-// sees the write on any replica. The text form of a token is base64url without padding of:
+// sees the write on any replica. The text form of a token is these bytes in base64url without
+// padding:
 //
 //	version 1 (1 byte) | Cluster (4, little endian) | group, index (uvarint each) of each element
 type Token struct {
@@ -60,7 +61,7 @@ func ParseToken(text []byte) (Token, error) {
 			return Token{}, errs.ErrBadToken
 		}
 		index, m := binary.Uvarint(raw[n:])
-		// No write has index 0, which Index returns for an absent group.
+		// Index returns 0 for an absent group, and no write has index 0.
 		if m <= 0 || index == 0 || t.Index(uint32(group)) != 0 {
 			return Token{}, errs.ErrBadToken
 		}

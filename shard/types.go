@@ -12,37 +12,37 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// Callers may distinguish these errors and those of package errs. All but errs.ErrOutcomeUnknown
-// promise that this call applied nothing or, inside a PartialError, only the ops in it. But an
-// earlier call with the same identity may have been applied, because some errors, such as
-// errs.ErrDiskFull, refuse a repeat as well.
+// Callers may distinguish these errors and those of package errs. Every error except
+// errs.ErrOutcomeUnknown promises that this call applied nothing. A PartialError promises that the
+// call applied only the ops that it lists. But an earlier call with the same identity may have been
+// applied: some errors, such as errs.ErrDiskFull, refuse a repeat as well.
 var (
-	// ErrUnreadable is returned, as an UnreadableError and together with ErrNoQuorum, for rows
-	// that are damaged on disk while no other node has them.
+	// ErrUnreadable is returned if rows are damaged on disk and no other node has them. It comes as
+	// an UnreadableError, together with ErrNoQuorum.
 	ErrUnreadable = errors.New("the shard has rows on disk that are damaged")
-	// ErrKeyAhead is returned, together with ErrExpired, for a key whose own time is further ahead
-	// than shards remember keys.
+	// ErrKeyAhead is returned, together with ErrExpired, if the time in a key is further ahead than
+	// shards remember keys.
 	ErrKeyAhead = errors.New("the time in the key (a UUIDv7) is too far ahead of the server's")
 )
 
 // PartialError is returned by Write if the outcomes of the shards differ. Applied and Unknown have
-// the ids of ops in the order of the request, with duplicates. An op in neither was not applied,
-// because its shard failed or its sum overflowed. For a repeat, Applied includes ops that an
-// earlier call applied, and Unknown includes Write.Unknown. The Write has the answers of the ops
-// for which Of returns nil.
+// the ids of ops in the order of the request, with duplicates. An op that is in neither list was
+// not applied, because its shard failed or its sum overflowed. For a repeat, Applied includes ops
+// that an earlier call applied, and Unknown includes Write.Unknown. The Write has the answer to
+// each op for whose id Of returns nil.
 type PartialError struct {
 	Err     error // worst error of the shards; Unwrap returns it
 	Applied []uint64
 	Unknown []uint64
-	// AppliedOps and UnknownOps have the indexes of the same ops, because in a write to several
-	// keyspaces an id may be ambiguous.
+	// AppliedOps and UnknownOps have the indexes of the same ops, because an id may be ambiguous in
+	// a write to several keyspaces.
 	AppliedOps, UnknownOps []int
 	ByShard                []error // one for each shard; nil for shards that answered or had no op
 	Route                  raftfsm.Route
 }
 
-// Of returns the error of an id's shard, or nil if that shard answered. Use it only for a write to
-// one keyspace that has an op for the id.
+// Of returns the error of an id's shard, or nil if that shard answered. Use it only for the id of
+// an op of a write to one keyspace.
 func (e *PartialError) Of(id uint64) error {
 	if len(e.ByShard) == 0 {
 		return e.Err
@@ -89,8 +89,8 @@ func (e *UnreadableError) Error() string {
 
 func (e *UnreadableError) Unwrap() []error { return []error{ErrUnreadable, e.Err} }
 
-// NewRowError is returned for a write that needs a new row, or wider rows, while memory is full.
-// No op of the write was applied. It wraps ErrMemoryFull.
+// NewRowError is returned for a write that needs a new row, or wider rows, while memory is full. No
+// op of the write was applied. The error wraps ErrMemoryFull.
 type NewRowError struct {
 	Op    int  // index of the first such op
 	Wider bool // the op creates no row, but widens the rows of its segment
@@ -112,7 +112,7 @@ const (
 	// Bounded, the default, reads a replica that had all acknowledged writes at most
 	// ReadOptions.MaxStaleness ago.
 	Bounded Consistency = iota
-	// Stale reads any replica of unknown age, if possible this node's.
+	// Stale reads a replica of any age, if possible this node's.
 	Stale
 	// Linearizable sees every write that was acknowledged before the read began.
 	Linearizable
@@ -130,15 +130,15 @@ type ReadOptions struct {
 }
 
 // Write is a write request. After Node.Write has returned nil or a PartialError, it also has the
-// answer. The node keeps no reference to a Write, or to anything in it, after Node.Write has
-// returned, even with ErrOutcomeUnknown.
+// answer. After Node.Write has returned, even with ErrOutcomeUnknown, the node keeps no reference
+// to the Write or to anything in it.
 type Write struct {
 	Ops raftfsm.Ops     // ids are those of the client
 	ID  dedup.RequestID // requests with the same ID are applied once; with the zero ID, each call is applied
-	// For a write to several keyspaces, Spaces has the keyspaces, and In has, for each op, the
-	// index of its keyspace in Spaces. Spaces[0] is the keyspace passed to Node.Write. Its
-	// shards judge idempotency keys, so it must not depend on the ops. Both are empty for a
-	// write to one keyspace.
+	// For a write to several keyspaces, Spaces lists the keyspaces. In has one element for each op,
+	// the index of the op's keyspace in Spaces. Spaces[0] is the keyspace passed to Node.Write. The
+	// shards of Spaces[0] judge idempotency keys, so the choice of Spaces[0] must not depend on the
+	// ops. Both are empty for a write to one keyspace.
 	Spaces   []*Keyspace
 	In       []uint8
 	Width    int       // columns of each result row; 0 for no results
@@ -147,26 +147,26 @@ type Write struct {
 	// a leader. It is nil for a write of the node itself.
 	Permission Permission
 
-	Rows      []int64           // Width columns for each op: its row right after the op
+	Rows      []int64           // for each op, Width columns of its row as it was right after the op
 	Overflows []engine.Overflow // refused ops, ascending by index; they changed nothing
 	Cuts      []engine.Cut      // deltas that floors reduced, ascending by index of the op; none for a repeat
 	Changed   []int             // indexes of ops that changed a set of members, ascending; none for a repeat
-	Unknown   []int             // for a repeat: indexes of ops of which it is no longer known whether they were applied or refused; ascending
+	Unknown   []int             // for a repeat: indexes of ops that were applied or refused, but no shard remembers which; ascending
 	// Duplicate reports that the request is a repeat. For a key, the shard that judges the key
 	// decides: only the first of several copies gets false, even if a retry applies missing parts.
-	// For a producer, it is true if every shard had applied its part before. It is also true if a
-	// shard's answer was lost and the node proposed an applied part again. Rows then have the
-	// present counts.
+	// For a producer, Duplicate is true if every shard had applied its part before. It is also true
+	// if a shard's answer was lost and the node proposed an applied part again. If Duplicate is
+	// true, Rows has the present counts.
 	Duplicate bool
 	// Repeated reports that this call applied no op, because each op had been applied or refused
-	// before. For a write to one row it is more precise than Duplicate.
+	// before. For a write to one row, Repeated is more precise than Duplicate.
 	Repeated bool
 	Token    Token
 
-	// For a write of a source or a restore, Sections has the identity of the part for each shard
-	// of all Spaces; nil for a shard without a part. A part may have no ops. Answers has the
-	// outcome of each part; it is nil if nothing was proposed. The error of the write does not
-	// include the errors in Answers. Other writes have no Sections.
+	// Only writes of a source or a restore have Sections. Each element is the identity of the part
+	// for one shard of all Spaces, or nil for a shard without a part. A part may have no ops.
+	// Answers has the outcome of each part; it is nil if nothing was proposed. The error of the
+	// write does not include the errors in Answers.
 	Sections []*dedup.RequestID
 	Answers  []Answer
 
@@ -182,7 +182,7 @@ type Answer struct {
 
 // Permission checks whether the client of a write is still allowed to make it.
 type Permission interface {
-	// Still returns nil, or the error for the write.
+	// Still returns nil if the client is still allowed, and otherwise the error for the write.
 	Still() error
 }
 
@@ -215,8 +215,8 @@ type NodeStatus struct {
 	GossipAddr  string `json:"gossip_addr"`
 }
 
-// GroupStatus describes this node's replica of one Raft group. Digest belongs to the state at
-// AppliedIndex: replicas with equal AppliedIndex have equal digests.
+// GroupStatus describes this node's replica of one Raft group. Digest is the digest of the state at
+// AppliedIndex: two replicas of a group with the same AppliedIndex have the same Digest.
 type GroupStatus struct {
 	ID            uint32         `json:"id"`
 	Replica       string         `json:"replica"`  // Raft id of this node's replica
@@ -243,6 +243,6 @@ type GroupStatus struct {
 type MemberStatus struct {
 	Node    string `json:"node"`
 	Key     string `json:"key"`
-	Replica string `json:"replica"` // Raft id: the key, and a number that no other replica of the node in this group ever had
+	Replica string `json:"replica"` // Raft id: the node's key, and a number that the node never reuses in this group
 	Voter   bool   `json:"voter"`
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// votersDisksTick is the interval between checks of the voters' disks. See tiering.HeadroomTick for how
-// much a disk can write in that time.
+// votersDisksTick is the interval between checks of the voters' disks. tiering.HeadroomTick
+// estimates how much a disk can write in such a time.
 const votersDisksTick = time.Second
 
 // watchVotersDisks checks the disks of voters until the node stops. Open starts it; Close waits.

@@ -17,7 +17,7 @@ import (
 )
 
 // writer splits writes by shard, proposes each part through the leader of its shard, and joins the
-// answers. It reads present counts only to admit a write, never to compute new counts.
+// answers. It may read present counts to admit a write, but never computes new counts from them.
 //
 // Invariant: a part of unknown outcome is proposed again only if the write has an identity.
 type writer struct {
@@ -42,7 +42,7 @@ type part struct {
 	from     int               // position in the entry's overflows; see propose.Proposal.Overflow
 }
 
-// len returns the number of ops. A write of positions has none.
+// len returns the number of ops. A write that only stores positions has none.
 func (w *Write) len() int {
 	if w.Ops == nil {
 		return 0
@@ -93,7 +93,7 @@ func (wr *writer) groupsOfWrite(ks *Keyspace, w *Write) ([]*shardReplica, error)
 type parts struct {
 	byShard []part
 	check   partCheck       // reused for one part after the other
-	judged  dedup.RequestID // identity of all parts except the judging shard's, see judgeSlot
+	judged  dedup.RequestID // identity of all parts except that of the judging shard, see judgeSlot
 	route   raftfsm.Route
 	timer   *time.Timer
 }
@@ -104,8 +104,8 @@ var partsPool = sync.Pool{New: func() any {
 	return &parts{timer: t}
 }}
 
-// sectionSizeHint estimates the size of a section with one op of one cell. Each further op takes
-// about a quarter of it.
+// sectionSizeHint estimates the size of a section with one op of one cell. Each further op adds
+// about a quarter of that.
 const sectionSizeHint = 64
 
 // apply implements Node.Write, except for dropped keyspaces.
@@ -143,8 +143,8 @@ func (wr *writer) apply(ks *Keyspace, w *Write) error {
 	return ps.gather(w, groups)
 }
 
-// explained adds ErrKeyAhead to the refusal of a key whose time is ahead, for which ErrExpired
-// alone would mislead the client.
+// explained adds ErrKeyAhead to the refusal of a key whose time is ahead. ErrExpired alone would
+// mislead the client.
 func explained(err error, w *Write) error {
 	if born, ok := w.ID.Born(); ok && errors.Is(err, errs.ErrExpired) && born.After(time.Now()) {
 		return fmt.Errorf("%w: %w", err, ErrKeyAhead)
@@ -202,9 +202,9 @@ func (ps *parts) cancel() {
 	}
 }
 
-// ask proposes only the part for the shard that judges the key. That shard detects that the key
-// was used with another body. The shard depends only on the key, because another body may have its
-// ops in other shards. The write proposes its other parts only after the judging shard has
+// ask proposes only the part for the shard that judges the key. That shard detects whether the key
+// was used with another body. Which shard judges depends only on the key, because another body may
+// have ops in other shards. The write proposes its other parts only after the judging shard has
 // accepted the key.
 func (wr *writer) ask(ps *parts, w *Write, groups []*shardReplica) error {
 	s := w.judgeSlot(len(groups))
@@ -219,7 +219,7 @@ func (wr *writer) ask(ps *parts, w *Write, groups []*shardReplica) error {
 	return nil
 }
 
-// carry writes the use of the key, as accepted by the judging shard, into the parts for the other
+// carry copies the use of the key that the judging shard accepted into the parts for the other
 // shards.
 func (ps *parts) carry(use dedup.Use) {
 	for s := range ps.byShard {
@@ -229,12 +229,12 @@ func (ps *parts) carry(use dedup.Use) {
 	}
 }
 
-// lastTryMin is the shortest time for another try of a part. With less time, the try would rarely
-// be answered, and a known outcome would become unknown.
+// lastTryMin is the shortest time for another try of a part. In less time a try would rarely get an
+// answer, and a known outcome would become unknown.
 const lastTryMin = 50 * time.Millisecond
 
 // settle proposes the unsettled parts concurrently and waits for them. Until the deadline it
-// repeats a part that found no leader. In a write with an identity, it also repeats a part of
+// repeats a part that found no leader. If the write has an identity, settle also repeats a part of
 // unknown outcome.
 func (wr *writer) settle(ps []part, groups []*shardReplica, w *Write, deadline *time.Timer) {
 	for pause := errs.RetryPauseMin; ; pause = min(2*pause, errs.RetryPauseMax) {
@@ -286,9 +286,9 @@ func forbid(ps []part, err error) {
 	}
 }
 
-// fate returns the part's error after a try that ended with err. If an earlier try has an unknown
-// outcome, so has the part, even if this try was not proposed. If this try was too late, fate
-// returns the error of the previous try, which has the cause.
+// fate returns the part's error after a try that ended with err. If the outcome of an earlier try
+// is unknown, the part's outcome is unknown, even if this try was not proposed. If this try was too
+// late, fate returns the error of the previous try, which names the cause.
 func (p *part) fate(err error) error {
 	if errors.Is(err, errs.ErrTooLate) && p.err != nil {
 		return p.err
@@ -315,7 +315,7 @@ func (wr *writer) propose(p *part, g *shardReplica, w *Write) {
 }
 
 // release returns the memory to the pool. It drops sections and results, because a proposer may
-// still use the section of a write that nobody waits for.
+// still use the section of a write whose caller has stopped waiting.
 func (ps *parts) release() {
 	for s := range ps.byShard {
 		ps.byShard[s] = part{ops: ps.byShard[s].ops[:0]}

@@ -10,14 +10,14 @@ const (
 	moveBytesMax = 256 << 10
 
 	// The cleaner moves live entries once the dead bytes exceed both cleanSegments segments and
-	// 1/cleanShare of the live bytes. So a large log has about half as many dead bytes as live
-	// ones. Cleaning writes at most two bytes for each byte that callers write.
+	// 1/cleanShare of the live bytes. So a large log has at most about half as many dead bytes as
+	// live ones. Cleaning writes at most two bytes for each byte that callers write.
 	cleanSegments = 2
 	cleanShare    = 2
 )
 
-// errMovedMeanwhile is returned for a move of an entry that is no longer at its collected
-// position.
+// errMovedMeanwhile is returned if an entry to move is no longer at the position where the cleaner
+// found it.
 var errMovedMeanwhile = errors.New("the entries were deleted or moved")
 
 func (l *Log) wakeCleaner() {
@@ -27,8 +27,8 @@ func (l *Log) wakeCleaner() {
 	}
 }
 
-// runCleaner removes segments without live entries. If a few entries of one replica keep a segment
-// alive, it first writes them again at the end of the log.
+// runCleaner removes segments without live entries. If only a few live entries keep a segment
+// alive, runCleaner first copies them to the end of the log.
 func (l *Log) runCleaner() {
 	for {
 		select {
@@ -127,8 +127,8 @@ type mover struct {
 	bytes int
 }
 
-// move copies the collected items that are still live. It retries if some of them were deleted
-// meanwhile.
+// move copies the collected items that are still live. If some of them were deleted meanwhile, move
+// retries with the others.
 func (m *mover) move(l *Log) error {
 	for {
 		r := &request{kind: itemMove}
@@ -153,8 +153,8 @@ func (m *mover) move(l *Log) error {
 	}
 }
 
-// remove removes a segment from the log. Once all reads of it have ended, remove keeps the file for
-// a later segment or deletes it.
+// remove removes a segment from the log. When all reads of the segment have ended, remove keeps its
+// file for a later segment or deletes the file.
 func (l *Log) remove(s *segment) error {
 	if err := l.submit(&request{kind: itemRemove, items: appendRemove(nil, s.number), segment: s.number}); err != nil {
 		return err

@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// position is the place where an entry's item begins. address counts the data bytes of the
-// segment's sectors, without the sectors' heads. Segment 0 means no position.
+// position is the place where an entry's item begins. address is an offset into the data bytes of
+// the segment's sectors, without the sectors' heads. Segment 0 means no position.
 type position struct {
 	segment uint32
 	address uint32
@@ -33,8 +33,9 @@ func (r *replicaIndex) has(index uint64) bool {
 	return len(r.positions) > 0 && index >= r.first && index <= r.last()
 }
 
-// index describes everything in the log, and counts the live entries of each segment. A change that
-// contradicts the index gets ErrDamaged, because the log never writes such a change.
+// index describes everything in the log, and counts the live entries of each segment. For a change
+// that contradicts the index, its methods return ErrDamaged, because the log never writes such a
+// change.
 type index struct {
 	replicas map[ReplicaID]*replicaIndex
 	segments map[uint32]*segment
@@ -117,8 +118,8 @@ func (x *index) move(id ReplicaID, entry uint64, at position) {
 	*p = at
 }
 
-// cuts reports whether deleting entries first to last leaves no gap. It does if the range covers
-// no stored entry, all of them, only the oldest ones or only the newest ones.
+// cuts reports whether deleting entries first to last leaves no gap. There is no gap if the range
+// covers no stored entry, all of them, only the oldest or only the newest.
 func (r *replicaIndex) cuts(first, last uint64) bool {
 	return len(r.positions) == 0 || last < r.first || first > r.last() || first <= r.first || last >= r.last()
 }

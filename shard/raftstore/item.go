@@ -10,9 +10,9 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// An item is one change of the log. After the kind byte, all items but begin, remove and end name
-// a replica by two uvarints, its group and its own number. Other integers are uvarints too, unless
-// their size is given.
+// An item is one change of the log. After the kind byte, every item except begin, remove and end
+// names a replica by two uvarints, its group and its own number. Other integers are uvarints too,
+// unless their size is given.
 //
 //	entry   1  replica, index, term, type (1), appended at (varint), bytes of extensions,
 //	           bytes of data, extensions, data
@@ -59,8 +59,8 @@ type item struct {
 	first, last uint64 // range of a cut or create; first is also the index of an entry
 	term        uint64
 	entryType   raft.LogType
-	appendedAt  int64    // Unix time in nanoseconds, 0 for the zero time
-	key, value  []byte   // key and value of a set; an entry has its extensions in key and its data in value
+	appendedAt  int64    // Unix time in nanoseconds; 0 for the zero time
+	key, value  []byte   // of a set; for an entry, key has its extensions and value its data
 	sectors     uint64   // begin
 	segments    []uint32 // live segments of a begin; the one segment of a remove
 }

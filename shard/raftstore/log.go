@@ -33,8 +33,8 @@ var (
 )
 
 // NoSegment returns an error that matches ErrNoSegment and wraps cause, a transient error. It does
-// not wrap ErrNoSegment, because scarce.Is returns false for an error that also wraps another
-// cause.
+// not wrap ErrNoSegment itself, because scarce.Is returns false for an error that also wraps
+// another cause.
 func NoSegment(cause error) error { return noSegmentError{cause} }
 
 type noSegmentError struct{ why error }
@@ -53,7 +53,7 @@ const (
 	// as the one before, up to the full size, so that a node that stores little uses little disk.
 	segmentBytesFirst = 1 << 20
 
-	// batchBytesMax bounds a batch, and so the time that other writes wait for it. A larger entry
+	// batchBytesMax bounds a batch, and so how long other writes wait for the batch. A larger entry
 	// is a batch of its own.
 	batchBytesMax = 4 << 20
 )
@@ -73,8 +73,8 @@ type Log struct {
 	lock    io.Closer
 
 	mu struct {
-		// The writer holds this lock while it adds a durable batch to the index. Nobody holds it
-		// during a read or write of a file.
+		// The writer holds this lock while it adds a durable batch to the index. Nobody holds the
+		// lock during a read or write of a file.
 		sync.RWMutex
 		*index
 		active uint32 // the segment being written
@@ -87,14 +87,14 @@ type Log struct {
 		waiting []*request
 		busy    bool // a goroutine is writing or about to write
 		closing bool
-		// expected is the number of entries announced by Expect that have not arrived. It is only
-		// a hint, which may be wrong, and the next batch resets it.
+		// expected is the number of entries announced by Expect that have not arrived. It is only a
+		// hint and may be wrong. The next batch resets it.
 		expected int
 		err      error // the first failure; the log writes nothing after it
 	}
 
-	// Only the goroutine that set queue.busy uses writing and the fields after it, up to taken;
-	// see writeLocked.
+	// Only the goroutine that set queue.busy uses the fields from writing to taken; see
+	// writeLocked.
 	writing *segment // the segment mu.active
 	framer  framer
 	batch   []*request
@@ -102,7 +102,7 @@ type Log struct {
 
 	yieldMax time.Duration // yieldMaxDefault except in tests
 
-	next   chan prepared // capacity 1: the prepared segment, to be used after the segment writing
+	next   chan prepared // capacity 1: the prepared segment that follows the segment in the field writing
 	spares chan *segment // capacity sparesMax: files of removed segments, for later segments
 	wake   chan struct{} // capacity 1: a token wakes the cleaner
 	stop   chan struct{} // ends the cleaner

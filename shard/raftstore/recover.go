@@ -38,7 +38,7 @@ func (l *Log) recover() error {
 	if err != nil {
 		return err
 	}
-	// open closes these files after an error below.
+	// If an error occurs below, open closes these files.
 	l.mu.segments[newest], l.mu.active, l.writing = s, newest, s
 	if f.ended {
 		return s.fail(damage("it has ended, and %s after it is missing or does not begin as it was written", segmentName(newest+1)))
@@ -86,8 +86,8 @@ func (l *Log) segmentFiles() ([]uint32, error) {
 	return numbers, nil
 }
 
-// newestBegun returns the newest segment that has its first batch; 0 if the log is empty. unbegun
-// is the prepared segment after it, or 0.
+// newestBegun returns the newest segment that has a first batch; 0 if the log is empty. unbegun is
+// the prepared segment after that one, or 0.
 func (l *Log) newestBegun(files []uint32) (newest, unbegun uint32, err error) {
 	if len(files) == 0 {
 		return 0, 0, nil
@@ -99,8 +99,8 @@ func (l *Log) newestBegun(files []uint32) (newest, unbegun uint32, err error) {
 	}
 	var path string
 	if len(files) > 1 && files[len(files)-2] == last-1 {
-		// Segment last has lost its first batch if last-1 has an end item; recover checks that
-		// later.
+		// If segment last-1 has an end item, segment last has lost its first batch; recover checks
+		// that later.
 		if begun, err = l.hasBegun(last - 1); err == nil && !begun {
 			path = l.fs.PathJoin(l.dir, segmentName(last-1))
 			err = fmt.Errorf("segment %s: %w", path, damage("it does not begin as it was written, nor does the one after it"))
@@ -111,8 +111,8 @@ func (l *Log) newestBegun(files []uint32) (newest, unbegun uint32, err error) {
 		path = l.fs.PathJoin(l.dir, segmentName(last-1))
 		return 0, 0, fmt.Errorf("segment %s: %w", path, damage("it is missing, and the one after it does not begin as it was written"))
 	}
-	// Either a crash interrupted the creation of the log, or all of the log is lost. The caller of
-	// Open knows whether the log had content.
+	// Either a crash interrupted the creation of the log, or the whole log is lost. Only the caller
+	// of Open knows whether the log had content.
 	s, _, _, err := l.readSegment(1, func(*item, position) error { return nil })
 	if err != nil {
 		return 0, 0, err
@@ -238,8 +238,8 @@ func (f *fold) change(it *item, at position) error {
 	return damage("an item of the unknown kind %d", it.kind)
 }
 
-// ending is the segment before the newest. Its last batch, with the end item, may be missing, or
-// only in the operating system's memory.
+// ending is the segment before the newest. Its last batch, which has the end item, may be missing
+// or may be only in the operating system's memory.
 type ending struct {
 	*segment
 	raw   []byte
@@ -322,10 +322,10 @@ func (l *Log) countLive() error {
 
 // settle makes the last batch of a segment durable, and clears the remains of a torn batch.
 //
-// If the process was killed, its last batch may be only in the operating system's memory, and a
-// sync alone may not write it: after an earlier failed sync the system may treat it as written. So
-// settle writes the batch again. It clears the sectors of a torn batch, because a later batch at
-// that place could include them.
+// After the process was killed, the last batch may be only in the operating system's memory. A sync
+// alone may not write that batch: if an earlier sync failed, the system may treat the batch as
+// written. So settle writes the batch again. It clears the sectors of a torn batch, because a later
+// batch at that place could include them.
 func (s *segment) settle(raw []byte, found scanned) error {
 	for _, i := range found.torn {
 		if _, err := s.file.WriteAt(make([]byte, sectorBytes), int64(i)*sectorBytes); err != nil {

@@ -43,7 +43,7 @@ func (l *Log) Drop(id ReplicaID) error {
 	return l.submit(&request{id: id, kind: itemDrop, items: appendReplica(nil, itemDrop, id)})
 }
 
-// IsMonotonic reports that the log allows no gaps, so that raft deletes all entries when it
+// IsMonotonic returns true, because the log allows no gaps. So raft deletes all entries when it
 // installs a snapshot.
 func (r *Replica) IsMonotonic() bool { return true }
 
@@ -85,8 +85,8 @@ func (r *Replica) GetLog(index uint64, entry *raft.Log) error {
 	return err
 }
 
-// find returns an entry's position and its segment, which the caller must release; nil if the log
-// lacks the entry.
+// find returns an entry's position and segment; the segment is nil if the log lacks the entry. The
+// caller must release the segment.
 func (r *Replica) find(index uint64) (position, *segment) {
 	r.log.mu.RLock()
 	defer r.log.mu.RUnlock()
@@ -104,7 +104,7 @@ func (r *Replica) find(index uint64) (position, *segment) {
 func (r *Replica) StoreLog(entry *raft.Log) error { return r.StoreLogs([]*raft.Log{entry}) }
 
 // StoreLogs implements raft.LogStore. It keeps no reference to the entries. After an error, the
-// first of them may be stored.
+// first entries may be stored.
 func (r *Replica) StoreLogs(entries []*raft.Log) error {
 	for len(entries) > 0 {
 		q := r.request()

@@ -12,8 +12,8 @@ import (
 // endSectors is the number of sectors kept free in each segment for the batch with its end item.
 const endSectors = 1
 
-// zeroBytes is the number of bytes of a new file that the method make writes and syncs at a
-// time. So a sync of the log never waits for more than zeroBytes of the new file.
+// zeroBytes is the number of bytes that Log.make writes to a new file between two syncs. So a sync
+// of the log never waits for more than zeroBytes of the new file.
 const zeroBytes = 1 << 20
 
 // sparesMax bounds the files of removed segments that the log keeps for later segments.
@@ -29,8 +29,8 @@ type prepared struct {
 //
 // The first batch of the next segment has the whole index except the positions of entries, so
 // recovery needs no values of earlier segments. rotate writes that batch, then the end item of the
-// old segment, and only then another batch. So if a segment has its end item but the next segment
-// has no first batch, the next segment was damaged.
+// old segment, and only then another batch. So if a segment has its end item and the next segment
+// lacks its first batch, the next segment was damaged.
 func (l *Log) rotate(need int) error {
 	old, number := l.writing, l.writing.number+1
 	next, err := l.takeNext(number)
@@ -64,7 +64,7 @@ func (l *Log) rotate(need int) error {
 
 // beginning returns the items of a segment's first batch.
 func (l *Log) beginning(number uint32, sectors int) []byte {
-	x := l.mu.index // only the goroutine that set busy, the caller's, changes the index
+	x := l.mu.index // only the caller changes the index: its goroutine has set busy
 	return x.appendTo(appendBegin(nil, sectors, append(slices.Sorted(maps.Keys(x.segments)), number)))
 }
 
@@ -95,8 +95,9 @@ func (l *Log) startPrepare(number uint32) {
 	})
 }
 
-// takeNext returns the prepared segment. If the preparation failed, for example on a full disk, it
-// prepares the segment once more, which is safe because nothing was written to it.
+// takeNext returns the prepared segment. If the preparation failed, for example on a full disk,
+// takeNext prepares the segment once more. That is safe, because nothing was written to the
+// segment.
 func (l *Log) takeNext(number uint32) (*segment, error) {
 	next := <-l.next
 	if next.err == nil {
@@ -119,8 +120,8 @@ func (l *Log) noSegment(number uint32, err error) error {
 	return fmt.Errorf("cannot make the next segment: %w", err)
 }
 
-// prepare makes a segment ready for writing, with a durable file: a spare or a new one. The file
-// has its full size, because overwriting a file syncs faster than growing it.
+// prepare makes a segment ready for writing. Its durable file is a spare or a new one. The file has
+// its full size, because overwriting a file syncs faster than growing it.
 func (l *Log) prepare(number uint32) (*segment, error) {
 	path := l.fs.PathJoin(l.dir, segmentName(number))
 	select {
@@ -162,7 +163,7 @@ func (l *Log) make(number uint32, sectors int) (*segment, error) {
 	if err == nil {
 		err = errors.Join(file.Sync(), l.syncDir(l.dir))
 	}
-	if err != nil { // remove the partial file, which takes space on a full disk
+	if err != nil { // remove the partial file, which occupies space on a full disk
 		return nil, errors.Join(fmt.Errorf("segment %s: %w", path, err), file.Close(), l.fs.Remove(path))
 	}
 	return newSegment(number, path, file, sectors), nil

@@ -16,19 +16,19 @@ func damage(format string, args ...any) error {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// A segment is a file of sectors. A disk writes a sector completely or not at all. A file may
-// serve several segments in turn. Each sector shows by itself whether it was written for this
-// segment, was written for an earlier one, or is damaged. All integers are little endian.
+// A segment is a file of sectors. A disk writes a sector completely or not at all. A file may serve
+// several segments in turn. Each sector shows by itself whether it was written for this segment or
+// an earlier one, or is damaged. All integers are little endian.
 //
 //	0        4         8        12       16                          512
 //	┌────────┬─────────┬────────┬────────┬──────────────────────────────┐
 //	│ crc32c │ segment │ sector │ batch  │ data                         │
 //	└────────┴─────────┴────────┴────────┴──────────────────────────────┘
 //
-// crc32c covers the rest of the sector. segment is the number of the segment, sector the position
-// of the sector in the file, batch the position of its batch's first sector. A batch is the unit
-// that one sync makes durable. It fills whole sectors. The data of these sectors is the batch's
-// length (4 bytes, counting these 4), the items, then zeros.
+// crc32c covers the rest of the sector. The field segment is the number of the segment, sector the
+// position of the sector in the file, and batch the position of the first sector of its batch. A
+// batch is the unit that one sync makes durable. It fills whole sectors. The data of these sectors
+// is the batch's length (4 bytes, which it includes), then the items, then zeros.
 const (
 	sectorBytes     = 512
 	sectorHeadBytes = 16
@@ -36,7 +36,8 @@ const (
 	batchHeadBytes  = 4
 )
 
-// sectorsFor returns the number of sectors of a batch of batchBytes, which include its head.
+// sectorsFor returns the number of sectors of a batch of batchBytes bytes, the batch's head
+// included.
 func sectorsFor(batchBytes int) int { return (batchBytes + sectorDataBytes - 1) / sectorDataBytes }
 
 // sectorState classifies a sector of a segment.
@@ -48,8 +49,8 @@ const (
 	sectorDamaged
 )
 
-// classify returns the state of a sector, whose position in the segment is place. For a current
-// sector, it also returns the position of its batch's first sector.
+// classify returns the state of the sector at position place of the segment. For a current sector,
+// it also returns the position of its batch's first sector.
 func classify(sector []byte, segment uint32, place int) (state sectorState, batch int) {
 	if binary.LittleEndian.Uint32(sector) != crc32.Checksum(sector[4:sectorBytes], castagnoli) {
 		for _, b := range sector[:sectorBytes] {
@@ -76,7 +77,7 @@ type framer struct {
 	used    int    // bytes of batch data so far
 }
 
-// begin starts a batch of batchBytes, which include its head.
+// begin starts a batch of batchBytes bytes, the batch's head included.
 func (f *framer) begin(batchBytes int) {
 	size := sectorsFor(batchBytes) * sectorBytes
 	if cap(f.sectors) < size {
@@ -98,7 +99,7 @@ func (f *framer) write(p []byte) {
 	}
 }
 
-// finish completes the heads of the sectors. place is the position of the first one. The framer
+// finish completes the heads of the sectors. place is the position of the first sector. The framer
 // owns the returned sectors.
 func (f *framer) finish(segment uint32, place int) []byte {
 	if at := f.used % sectorDataBytes; at > 0 {
@@ -126,12 +127,13 @@ type scanned struct {
 }
 
 // scanSegment reads a whole segment and calls visit for each whole batch, with its data and the
-// address of the data (see position). A crash can leave one torn batch after them. scanSegment
-// returns ErrDamaged unless the sectors after the last whole batch can be remains of a torn batch:
+// address of the data (see position). A crash can leave one torn batch after the whole ones.
+// scanSegment returns ErrDamaged unless the sectors after the last whole batch may be what is left
+// of a torn batch:
 //
 //   - each sector is stale or current, because a disk writes a sector whole or not at all;
-//   - the current sectors belong to a batch that begins right after the last whole batch, because
-//     a batch is written only after the previous one is synced;
+//   - the current sectors belong to a batch that begins right after the last whole batch, because a
+//     batch is written only after the previous one is synced;
 //   - at least one sector of that batch is stale. Otherwise the batch is complete and counts as
 //     stored, acknowledged or not.
 func scanSegment(raw []byte, segment uint32, visit func(batch []byte, at uint32) error) (scanned, error) {
@@ -164,8 +166,8 @@ func scanSegment(raw []byte, segment uint32, visit func(batch []byte, at uint32)
 	return s, nil
 }
 
-// readBatch returns the data of the batch that begins at sector first, including the batch's head.
-// complete is false if the batch lacks a sector.
+// readBatch returns the data of the batch that begins at the sector numbered first, including the
+// batch's head. complete is false if the batch lacks a sector.
 func readBatch(raw []byte, segment uint32, first int) (batch []byte, complete bool, err error) {
 	size := sectorDataBytes
 	for i := first; len(batch) < size; i++ {

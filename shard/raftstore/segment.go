@@ -36,7 +36,7 @@ type segment struct {
 	end, entries, live int
 
 	// refs counts the log's own reference and the running reads. A read begins under Log.mu while
-	// the segment is in the index, so the count never rises again from 0.
+	// the segment is in the index, so refs never rises again from 0.
 	refs   atomic.Int32
 	unused chan struct{} // closed when refs reaches 0
 }
@@ -61,8 +61,8 @@ func (s *segment) fail(err error) error {
 	return fmt.Errorf("segment %s: %w", s.path, err)
 }
 
-// readSectorsFirst is the size of the first read of an entry, in sectors. Most entries fit into
-// them. From the head of a longer entry, readEntry learns how much more to read.
+// readSectorsFirst is the number of sectors in the first read of an entry. Most entries fit into
+// them. The head of a longer entry shows readEntry how much more to read.
 const readSectorsFirst = 2
 
 // readEntry reads the entry item at an address.
@@ -107,9 +107,9 @@ func entryItemBytes(data []byte) (int, error) {
 	return len(data) - len(r.Rest) + int(extensions) + int(value), nil
 }
 
-// readData reads the given number of bytes at an address, or fewer if the batch ends before. A
+// readData reads the given number of bytes at an address, or fewer if the batch ends earlier. A
 // damaged sector also counts as the batch's end, because it may belong to the next batch, which is
-// being written. The caller reports damage if it needs more bytes.
+// being written. If the caller needs more bytes than that, it reports damage.
 func (s *segment) readData(address uint32, bytes int) ([]byte, error) {
 	first, skip := int(address/sectorDataBytes), int(address%sectorDataBytes)
 	sectors := min((skip+bytes+sectorDataBytes-1)/sectorDataBytes, s.sectors-first)

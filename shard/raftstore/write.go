@@ -33,8 +33,9 @@ type moving struct {
 // submit blocks until a request is durable.
 //
 // If no goroutine writes and nothing waits, the caller writes its request itself, which saves two
-// switches between goroutines. It yields first, so that entries which other groups propose at the
-// same moment share its sync. The goroutine run writes the requests that arrive meanwhile.
+// switches between goroutines. The caller yields first, so that entries which other groups propose
+// at the same moment share the sync. The goroutine run writes the requests that arrive during that
+// write.
 func (l *Log) submit(r *request) error {
 	if r.done == nil {
 		r.done = make(chan error, 1)
@@ -79,8 +80,8 @@ func (l *Log) run() {
 		case q.busy:
 			q.changed.Wait()
 		case len(q.moves)+len(q.waiting) > 0:
-			// Callers that were just answered may be about to write again. Yield, so that they
-			// join this batch instead of the one after it.
+			// Callers that were just answered may be about to write again. Yield, so that their
+			// entries join this batch instead of the next one.
 			l.yieldLocked()
 			l.writeLocked()
 		case q.closing:
@@ -92,15 +93,16 @@ func (l *Log) run() {
 }
 
 const (
-	// yieldsMax bounds how often a writer yields to goroutines that are about to bring expected
-	// entries. Most entries arrive after one or two yields; the others wait for a busy processor.
+	// yieldsMax bounds how often a writer yields to goroutines that are about to submit expected
+	// entries. Most entries arrive after one or two yields; more yields help only while the
+	// processors are busy.
 	yieldsMax = 30
 	// yieldMaxDefault bounds the time of all yields before a batch.
 	yieldMaxDefault = 200 * time.Microsecond
 )
 
-// Expect announces a number of entries that will be stored soon, each by a different replica. The
-// next batch waits briefly for them, so that one sync makes all of them durable.
+// Expect announces how many entries will be stored soon, each by a different replica. The next
+// batch waits briefly for them, so that one sync makes all of them durable.
 func (l *Log) Expect(entries int) {
 	l.queue.Lock()
 	defer l.queue.Unlock()
@@ -124,10 +126,10 @@ func (l *Log) yieldLocked() {
 	q.expected = 0
 }
 
-// writeLocked writes all waiting requests as one batch, with one sync, and answers them. The
-// caller holds the queue's lock. While writeLocked writes, it releases the lock and sets busy;
-// only the goroutine that set busy changes the index. The next batch begins after the sync of this
-// one, so after a crash at most one batch may be incomplete.
+// writeLocked writes all waiting requests as one batch, with one sync, and answers them. The caller
+// holds the queue's lock. While writeLocked writes, it releases the lock and sets busy. Only the
+// goroutine that set busy changes the index. The next batch begins after the sync of this one, so a
+// crash leaves at most one incomplete batch.
 func (l *Log) writeLocked() {
 	q := &l.queue
 	batch, bytes := l.takeLocked()
@@ -167,9 +169,9 @@ func (l *Log) fail(err error) error {
 
 // takeLocked returns the requests of the next batch and their size.
 //
-// It checks each request against the index, which covers only earlier batches. So a batch has at
-// most one request of each replica, besides moves. Moves come first, so that no deletion in the
-// same batch precedes them.
+// takeLocked checks each request against the index, which covers only earlier batches. So a batch
+// has at most one request of each replica, besides moves. Moves come first in a batch, so that no
+// deletion precedes them.
 func (l *Log) takeLocked() (batch []*request, bytes int) {
 	q := &l.queue
 	clear(l.taken)

@@ -15,9 +15,10 @@ import (
 // BatcherConfig configures NewBatcher. All fields but Size must be set, and the bounds must be
 // above 0.
 type BatcherConfig[Q, A any] struct {
-	// Send sends a batch of questions and returns their answers in the same order; every asker
-	// gets its error. ctx ends at the last deadline of the batch, when all askers have given up,
-	// and when the batcher closes. Send must then return, because the last asker waits for it.
+	// Send sends a batch of questions and returns their answers in the same order. If Send fails,
+	// every asker gets the error. ctx ends at the last deadline of the batch, when all askers have
+	// given up, or when the batcher closes. Send must then return, because the last asker waits for
+	// that.
 	Send func(ctx context.Context, batch []Q) ([]A, error)
 	Size func(Q) int // bytes of a question; nil if all questions are small
 
@@ -84,10 +85,10 @@ func NewBatcher[Q, A any](cfg BatcherConfig[Q, A]) *Batcher[Q, A] {
 }
 
 // Do asks q and waits for the answer. The batcher owns q until its batch is answered, which may be
-// after Do returns. If ctx ends while the question is queued, it is withdrawn, never sent, and
-// refused with ErrOverloaded. If it was sent, Do returns ErrCallLost. But the last asker of the
-// batch gets the error of Send, which shows whether anything was sent. Each of these errors wraps
-// ctx's error.
+// after Do returns. If ctx ends while the question is queued, Do withdraws the question, which is
+// then never sent, and returns ErrOverloaded. If the question was sent, Do returns ErrCallLost. But
+// the last asker of the batch gets the error of Send, which shows whether anything was sent. Each
+// of these errors wraps ctx's error.
 func (l *Batcher[Q, A]) Do(ctx context.Context, q Q) (A, error) {
 	it := &batchItem[Q, A]{question: q, bytes: l.cfg.Size(q), done: make(chan struct{})}
 	it.deadline, _ = ctx.Deadline()
@@ -139,9 +140,9 @@ func (l *Batcher[Q, A]) submit(it *batchItem[Q, A]) error {
 	return nil
 }
 
-// withdraw removes a question, unless it was sent or refused. Once half of the queue is withdrawn,
-// withdraw compacts it: while a peer hangs, nothing else removes the questions of askers whose
-// deadlines have passed.
+// withdraw removes a question, unless it was sent or refused. When half of the questions in the
+// queue are withdrawn, withdraw compacts the queue: while a peer hangs, nothing else removes
+// questions whose deadlines have passed.
 func (l *Batcher[Q, A]) withdraw(it *batchItem[Q, A]) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -230,7 +231,7 @@ func (l *Batcher[Q, A]) launchLocked(b *itemBatch[Q, A], n int) *itemBatch[Q, A]
 }
 
 func (l *Batcher[Q, A]) settle(b *itemBatch[Q, A], answers []A, err error) {
-	l.mu.Lock() // free the space before an asker gets its answer, so that its next question fits
+	l.mu.Lock() // free the space before an asker gets its answer, so that the asker's next question fits
 	l.mu.items -= len(b.items)
 	l.mu.bytes -= b.bytes
 	l.mu.Unlock()

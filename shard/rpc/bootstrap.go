@@ -18,9 +18,9 @@ type BootstrapServer struct {
 	logger *slog.Logger
 }
 
-// OpenBootstrapServer answers calls at the listener, which Close closes. Close the server before
-// the node opens its cluster port. The server refuses nodes with another clusterName. For dial,
-// see MuxConfig.
+// OpenBootstrapServer answers calls at the listener. Close closes the listener, and must be called
+// before the node opens its cluster port. The server refuses nodes with another clusterName. For
+// dial, see MuxConfig.
 func OpenBootstrapServer(listener net.Listener, dial DialPeer, clusterName string, handlers map[string]Handler, logger *slog.Logger) (*BootstrapServer, error) {
 	mux, err := ListenMux(MuxConfig{Listener: listener, Dial: dial, ClusterName: clusterName, Logger: logger})
 	if err != nil {
@@ -41,8 +41,8 @@ func OpenBootstrapServer(listener net.Listener, dial DialPeer, clusterName strin
 // byAddress looks up a node that is named by its address.
 func byAddress(addr string) (string, bool) { return addr, true }
 
-// Call calls a method of the node at addr. clusterID is the cluster of that node, 32 hex digits;
-// "" if it has none.
+// Call calls a method of the node at addr. clusterID is the id of that node's cluster, 32 hex
+// digits; "" if the node has no cluster.
 func (l *BootstrapServer) Call(ctx context.Context, clusterID, addr, name string, request []byte) ([]byte, error) {
 	if clusterID == "" {
 		return l.calls.Call(ctx, addr, name, request)

@@ -15,9 +15,9 @@ var (
 	// it: the node is unknown or not connected.
 	ErrNotSent = errors.New("the call was not sent")
 	// ErrCallLost is returned if the request was passed to the network and no answer came. A
-	// handler may or may not have seen it.
+	// handler may or may not have seen the request.
 	ErrCallLost = errors.New("the call was sent but its outcome is unknown")
-	// ErrNoMethod is returned if the called node has no such method: that node runs another
+	// ErrNoMethod is returned if the called node has no such method, because it runs another
 	// version of the program.
 	ErrNoMethod = errors.New("the node knows no such call")
 	// ErrTooLarge is returned for a request or an answer above MessageBytesMax.
@@ -33,7 +33,7 @@ var (
 //	│ 1 byte │      uvarint      │   L    │     uvarint     │  N   │
 //	└────────┴───────────────────┴────────┴─────────────────┴──────┘
 //
-// The code 0 alone stands for no error.
+// For no error, the encoding is only the code 0.
 
 // Code identifies an encoded error. A number is never reused for another error.
 type Code uint8
@@ -50,7 +50,7 @@ const (
 )
 
 // callCodes has the code of each error that calls transmit. An error that matches several entries
-// gets the code of the first. So errors of unknown outcome come before errors which promise that
+// gets the code of the first. So errors of unknown outcome precede errors which promise that
 // nothing was applied.
 var callCodes = []struct {
 	code Code
@@ -141,7 +141,7 @@ func AppendText(dst []byte, s string, bytesMax int) []byte {
 }
 
 // ParseError decodes an error at the beginning of b. callErr is nil for no error, and rest has the
-// bytes after it. It decodes an unknown code as CodeOther.
+// bytes after the encoding. ParseError decodes an unknown code as CodeOther.
 func ParseError(b []byte) (callErr *Error, rest []byte, err error) {
 	r := wire.Reader{Rest: b}
 	if callErr = readError(&r); r.Err != nil {
@@ -171,8 +171,8 @@ func readError(r *wire.Reader) *Error {
 	return told
 }
 
-// Fate returns what a failed call means for its request: an error that promises that nothing was
-// applied, or errs.ErrOutcomeUnknown.
+// Fate converts the error of a call to the error of its request. That either promises that nothing
+// was applied, or is errs.ErrOutcomeUnknown.
 func Fate(err error) error {
 	if errors.Is(err, ErrNotSent) {
 		return fmt.Errorf("%w: %w", errs.ErrNoLeader, err)

@@ -27,8 +27,8 @@ type callPeer struct {
 	silent   atomic.Pointer[silence]  // set while pings are unanswered
 }
 
-// silence records a silent connection, and its read count when the silence was noticed. line is nil
-// if there was no connection.
+// silence records a silent connection and its read count when watch noticed the silence. line is
+// nil if there was no connection.
 type silence struct {
 	line  *callLine
 	heard uint64
@@ -85,8 +85,8 @@ func (p *callPeer) dial(ctx context.Context) (net.Conn, error) {
 	return line, nil
 }
 
-// call sends a call to this node. gRPC returns Unavailable both for a node that was never reached
-// and for one that was lost before its answer. callRequest.sent distinguishes the two.
+// call sends a call to this node. gRPC returns Unavailable for a node that was never reached, and
+// also for a node that was lost before its answer. callRequest.sent distinguishes these cases.
 func (p *callPeer) call(ctx context.Context, method string, request []byte) ([]byte, error) {
 	defer p.inFlight.Add(-1)
 	if p.inFlight.Add(1) > callsInFlightMax {
@@ -106,7 +106,7 @@ func (p *callPeer) call(ctx context.Context, method string, request []byte) ([]b
 	}
 	cause := ctx.Err()
 	if cause == nil && status.Code(err) == codes.DeadlineExceeded {
-		cause = context.DeadlineExceeded // the other node's timer for the same deadline fired first
+		cause = context.DeadlineExceeded // the other node's timer for the same deadline expired first
 	}
 	if cause != nil {
 		return nil, fmt.Errorf("%w: %s on node %s: %w: %w", fate, method, p.node, cause, err)
@@ -115,8 +115,8 @@ func (p *callPeer) call(ctx context.Context, method string, request []byte) ([]b
 }
 
 // watch checks the connection every PingEvery. It pings a silent connection, which also reconnects
-// a lost one, and closes a connection that stays silent. It ends with Calls, or when Lookup no
-// longer knows the node. Calls waits for it.
+// a lost one, and closes a connection that stays silent. watch ends when Calls closes, or when
+// Lookup no longer knows the node. Calls.Close waits for it.
 func (p *callPeer) watch() {
 	defer p.conn.Close()
 	ticker := time.NewTicker(PingEvery)
@@ -153,8 +153,8 @@ func (p *callPeer) watch() {
 	}
 }
 
-// ping makes a living node send bytes, which is all that watch needs. So it ignores the call's
-// result.
+// ping makes a living node send bytes. It ignores the result of the call, because watch only counts
+// bytes.
 func (p *callPeer) ping() {
 	ctx, cancel := context.WithTimeout(p.calls.ctx, PingEvery)
 	defer cancel()

@@ -23,9 +23,9 @@ const (
 	ConnectBackoffMax = 800 * time.Millisecond
 
 	// PingEvery is the interval between checks of a connection. A silent connection is pinged, and
-	// closed after PingsMissedMax silent checks. So a frozen or unreachable peer is detected
-	// within 5 s, and a peer that is slow for some seconds keeps its connection. After
-	// pingsDoubtful silent checks, calls to the peer fail until it sends something, because they
+	// closed after PingsMissedMax silent checks. So a frozen or unreachable peer is detected within
+	// 5 s, and a peer that is slow for some seconds keeps its connection. After pingsDoubtful
+	// silent checks, calls to the peer fail until the peer sends something, because such calls
 	// would probably be lost.
 	PingEvery      = time.Second
 	pingsDoubtful  = 2
@@ -42,17 +42,17 @@ type CallsConfig struct {
 	// Lookup returns the current cluster address of a node. Many goroutines call it often, so it
 	// must not block.
 	Lookup func(nodeKey string) (addr string, ok bool)
-	// ByAddress means that a node key is an address: a call goes to whichever node has it.
+	// ByAddress means that node keys are addresses: a call goes to whichever node has the address.
 	ByAddress bool
-	// Cut is called if a node was silent for too long, so that the other connections to it are
-	// closed too. nil if there are none.
+	// Cut is called if a node was silent for too long, so that the caller closes its other
+	// connections to that node too. nil if there are none.
 	Cut    func(nodeKey string)
 	Logger *slog.Logger // nil discards
 }
 
 // Calls carries requests and answers between nodes, as bytes, over one connection in each
-// direction. It never sends a request twice, unless the other node reports that it did not process
-// it.
+// direction. Calls never sends a request twice, unless the other node reports that it did not
+// process the request.
 //
 // It has one goroutine for Serve, and one for each node that was called. Close stops them and
 // waits.
@@ -114,12 +114,12 @@ func (c *Calls) Close() {
 }
 
 // Call calls a method of another node and returns the answer, which the caller owns. The caller
-// must never change the request again, even after Call has returned. If ctx has no deadline, the
-// call has CallTimeoutMax.
+// must never change the request again, even after Call has returned. If ctx has no deadline,
+// CallTimeoutMax bounds the call.
 //
 // An error is an *Error if the other node's handler returned it, and ErrOverloaded or ErrDraining
 // if this node refused the call. It is ErrNotSent if no handler can have seen the request, and
-// otherwise ErrCallLost. If ctx ended the call, ErrNotSent and ErrCallLost wrap its error.
+// otherwise ErrCallLost. If ctx ended the call, ErrNotSent and ErrCallLost wrap ctx's error.
 func (c *Calls) Call(ctx context.Context, node, method string, request []byte) ([]byte, error) {
 	if len(request) > MessageBytesMax {
 		return nil, fmt.Errorf("%w: %w: a request of %d bytes", ErrNotSent, ErrTooLarge, len(request))
@@ -166,8 +166,8 @@ func (c *Calls) Doubtful(node string) bool {
 	return p != nil && p.doubtful()
 }
 
-// Reachable returns the error that a call would get because the node is unknown or does not answer
-// pings. It also starts to ping the node.
+// Reachable returns an error if a call would fail at once, because the node is unknown or does not
+// answer pings. It also starts to ping the node.
 func (c *Calls) Reachable(node string) error {
 	p, err := c.peer(node)
 	if err == nil && p.doubtful() {

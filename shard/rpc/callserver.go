@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// MessageBytesMax bounds a request and an answer. The largest messages are a write of a
-	// proposer's QueueBytesMax and a page of rows, with overhead.
+	// MessageBytesMax bounds a request and an answer. The largest messages are a page of rows and a
+	// write of QueueBytesMax (package propose), with overhead.
 	MessageBytesMax = 20 << 20
 	// answerBytesMax bounds an answer with its code.
 	answerBytesMax = MessageBytesMax + 1
-	// handlersMax bounds the calls that a node handles concurrently. Callers send in batches: 64
-	// groups with 4 sends in flight from each of 4 nodes make 1024 calls.
+	// handlersMax bounds the calls that a node handles concurrently. Callers send in batches: 4
+	// nodes that each send 4 batches at once for each of 64 groups make 1024 calls.
 	handlersMax = 1024
 	// requestBytesMax bounds the memory of the requests being handled, after they are read.
 	requestBytesMax = 256 << 20
@@ -41,13 +41,13 @@ const (
 	connWindowBytes   = 16 << 20
 
 	callService = "/countd.calls/"
-	pingMethod  = callService + "ping" // answered at once, whatever else is running
+	pingMethod  = callService + "ping" // answered at once, however many calls are running
 )
 
-// Handler answers a call. It owns the request. The transport owns the returned answer, which the
-// handler must not change any more. ctx ends at the caller's deadline and when the node closes.
-// For a gRPC call it also ends when the caller gives up or disconnects; a stream of small calls
-// does not report that.
+// Handler answers a call. It owns the request. The transport owns the returned answer: the handler
+// must not change it afterwards. ctx ends at the caller's deadline and when the node closes. For a
+// gRPC call, ctx also ends when the caller gives up or disconnects. For a call over an append
+// stream (Answer) it does not.
 type Handler = func(ctx context.Context, request []byte) ([]byte, error)
 
 // callServer answers the calls of other nodes. It does not catch a handler's panic, which ends the
@@ -75,8 +75,8 @@ func newCallServer() *callServer {
 	return s
 }
 
-// close refuses further calls, lets running ones end, cancels them after CloseGraceMax, and waits
-// for every handler.
+// close refuses further calls and waits for every handler. It cancels the handlers that still run
+// after CloseGraceMax.
 func (s *callServer) close() {
 	drained := make(chan struct{})
 	go func() { s.grpc.GracefulStop(); close(drained) }() // ends with the last handler
@@ -88,7 +88,7 @@ func (s *callServer) close() {
 	}
 }
 
-// receive answers one call. It reads the request only once it has a slot. A handler's error
+// receive answers one call. It acquires a slot before it reads the request. A handler's error
 // travels inside the answer, so a gRPC error always comes from the transport.
 func (s *callServer) receive(_ any, stream grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(stream)

@@ -32,13 +32,13 @@ func clusterHex(id [16]byte) string {
 	return hex.EncodeToString(id[:])
 }
 
-// ClusterNameBytesMax bounds the name of a cluster. Its length takes one byte, any peer that connects may send
-// a name, and other fields need space in the gossip metadata.
+// ClusterNameBytesMax bounds the name of a cluster. Its encoded length has one byte, any peer that
+// connects may send a name, and the gossip metadata needs space for other fields.
 const ClusterNameBytesMax = 32
 
-// ClustersAgree reports whether two nodes may belong to one cluster, judged by their
-// --cluster-name. Two different names never agree. If the cluster id proves that both are members
-// of one cluster, one of them may lack a name. So rolling restarts can introduce a name.
+// ClustersAgree reports whether the --cluster-name of two nodes allows them to be in one cluster.
+// Two different names never agree. If their cluster id proves that both are members of one cluster
+// (members is true), one node may lack a name, so that rolling restarts can introduce a name.
 func ClustersAgree(a, b string, members bool) bool {
 	return a == b || members && (a == "" || b == "")
 }

@@ -28,8 +28,8 @@ func CallJSON[A any](ctx context.Context, calls *Calls, node, method string, req
 	return answer, nil
 }
 
-// JSON returns a handler whose request and answer are JSON. It is for rare calls, because encoding
-// takes longer than the bytes of other handlers.
+// JSON returns a handler whose request and answer are JSON. Use it only for rare calls, because
+// JSON takes longer to encode and decode than the binary messages of other handlers.
 func JSON[Q, A any](handle func(context.Context, Q) (A, error)) Handler {
 	return func(ctx context.Context, body []byte) ([]byte, error) {
 		var request Q

@@ -24,15 +24,16 @@ import (
 )
 
 const (
-	// prefaceTimeout bounds the wait for a peer's preface. It is many round trips long, but soon
+	// prefaceTimeout bounds the wait for a peer's preface. It allows for many round trips, but soon
 	// frees the slot of a connection that sends nothing.
 	prefaceTimeout = 5 * time.Second
-	// prefaceConnsMax bounds the connections whose preface has not arrived. Peers send it at once,
-	// so more such connections are probably not from peers. The Mux closes further connections.
+	// prefaceConnsMax bounds the connections whose preface has not arrived. A peer sends its
+	// preface at once, so further such connections are probably not from peers. The Mux closes
+	// them.
 	prefaceConnsMax = 128
 	// acceptQueueMax bounds the connections that wait until a group, or the server of calls,
-	// accepts them. Normally each is accepted at once. The Mux closes further connections, and the
-	// peer dials again.
+	// accepts them. Normally a connection is accepted at once. If too many wait, the Mux closes
+	// further ones, and the peers dial again.
 	acceptQueueMax = 16
 	// acceptRetryDelay is the pause after a failed accept. Accepts usually fail for lack of file
 	// descriptors.
@@ -63,9 +64,9 @@ func dialTCP(ctx context.Context, address, _ string) (net.Conn, error) {
 }
 
 // Mux is a node's cluster port: one TCP listener for all its groups and for the calls of other
-// nodes. It reads each connection's preface and passes the connection to its receiver. It closes
-// connections of another cluster, version or group. It never reads a byte after the preface. It is
-// safe for concurrent use.
+// nodes. It reads each connection's preface and passes the connection to its receiver. It closes a
+// connection of another cluster or version, or for an unknown group. It never reads a byte after
+// the preface. It is safe for concurrent use.
 type Mux struct {
 	cfg      MuxConfig
 	addr     net.Addr // the address that peers dial
@@ -139,9 +140,9 @@ func (m *Mux) Limited() *slog.Logger { return m.limit.Logger(m.cfg.Logger) }
 // Addr returns the address that peers dial.
 func (m *Mux) Addr() net.Addr { return m.addr }
 
-// Layer returns the stream layer of a group's replica: it accepts only connections meant for this
-// Raft id. The group owns it, and must close it before another layer of the group is made. Layer
-// fails if the group has one, and after Close.
+// Layer returns the stream layer of a group's replica, which accepts only connections meant for
+// this Raft id. The replica owns the layer, and must close it before the group gets another one. If
+// the group has a layer, or after Close, Layer returns an error.
 func (m *Mux) Layer(group uint32, id raft.ServerID) (raft.StreamLayer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -156,8 +157,8 @@ func (m *Mux) Layer(group uint32, id raft.ServerID) (raft.StreamLayer, error) {
 	return layer, nil
 }
 
-// Calls returns the listener of the connections on which other nodes call this one; it returns the
-// same listener every time. The caller owns the accepted connections.
+// Calls returns the listener for connections on which other nodes call this one. It always returns
+// the same listener. The caller owns the accepted connections.
 func (m *Mux) Calls() net.Listener { return m.calls }
 
 // ServeAppends passes later connections of kind KindAppend to r.
@@ -231,8 +232,8 @@ func (m *Mux) serve() {
 	}
 }
 
-// receive reads one connection's preface and passes the connection on. serve starts it. Close
-// stops it by closing the connection, and waits.
+// receive reads one connection's preface and passes the connection on. serve starts it. To stop it,
+// Close closes the connection, and waits.
 func (m *Mux) receive(conn net.Conn) {
 	defer m.wg.Done()
 	defer func() { <-m.prefaces }()
@@ -255,8 +256,8 @@ type Receiver interface {
 	Offer(conn net.Conn) error
 }
 
-// wait registers a connection whose preface is awaited, so that Close closes it. It returns false
-// after Close.
+// wait registers a connection whose preface has not arrived, so that Close closes it. It returns
+// false after Close.
 func (m *Mux) wait(conn net.Conn) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -266,7 +267,7 @@ func (m *Mux) wait(conn net.Conn) bool {
 	return !m.mu.closed
 }
 
-// finish ends wait and returns the connection's receiver, or err if that is set.
+// finish undoes wait and returns the connection's receiver. If err is not nil, finish returns err.
 func (m *Mux) finish(conn net.Conn, p preface, err error) (Receiver, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -326,9 +327,9 @@ func (m *Mux) readPreface(conn net.Conn) (preface, error) {
 	return p, conn.SetReadDeadline(time.Time{})
 }
 
-// ErrEarly is returned for a connection that is refused in normal operation: before a node has
-// joined the cluster or opened a group, or after it closed one. If it persists, the dialling node
-// logs a warning.
+// ErrEarly is returned for a connection that is refused in normal operation, because a node has not
+// yet joined the cluster or opened a group, or has closed the group. If it persists, the dialling
+// node logs a warning.
 var ErrEarly = errors.New("nobody is here for it")
 
 func (m *Mux) refuse(conn net.Conn, err error) {

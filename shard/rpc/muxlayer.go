@@ -13,12 +13,12 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// refusalLogEvery is the interval at which a layer logs refused connections for another replica of
-// its group. The dialling replica retries every second.
+// refusalLogEvery is the interval at which a layer logs that it refuses connections for another
+// replica of its group. A dialling replica retries every second.
 const refusalLogEvery = 10 * time.Second
 
-// ErrOtherReplica is returned for a connection meant for a replica that had, or will have, this
-// replica's place in the group.
+// ErrOtherReplica is returned for a connection meant for an earlier or later replica of the group
+// on this node.
 var ErrOtherReplica = errors.New("it is for another replica of the group, not for this one")
 
 // muxLayer is the part of a Mux for one receiver: a group's replica, or the server of calls. It
@@ -54,8 +54,8 @@ type muxConn struct {
 	layer *muxLayer
 }
 
-// Read returns io.EOF once the layer is closed, as if the peer had closed the connection.
-// Otherwise raft logs an error for each connection.
+// Read returns io.EOF once the layer is closed, as if the peer had closed the connection. Otherwise
+// raft would log an error for each connection.
 func (c *muxConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err != nil && c.layer.ctx.Err() != nil {
@@ -156,8 +156,8 @@ func (l *muxLayer) Close() error {
 }
 
 // refuseOther returns the error for a connection meant for another replica of the group. Members
-// that were cut off when a replica left still call that replica. So the error makes the caller log
-// a warning only once in refusalLogEvery. The caller holds the Mux's lock.
+// that were cut off when a replica left keep calling that replica. So the error makes the caller
+// log a warning only once in refusalLogEvery. The caller holds the Mux's lock.
 func (l *muxLayer) refuseOther() error {
 	err := fmt.Errorf("group %d: %w, which is %s", l.group, ErrOtherReplica, l.id)
 	if time.Since(l.refusalLogged) < refusalLogEvery {
@@ -167,8 +167,8 @@ func (l *muxLayer) refuseOther() error {
 	return err
 }
 
-// ReplicaAt returns an address at which the layer dials only the replica id. No Raft id contains
-// an "@".
+// ReplicaAt returns an address for Dial that reaches only the replica with the given id. No Raft id
+// contains an "@".
 func ReplicaAt(id raft.ServerID, addr string) raft.ServerAddress {
 	return raft.ServerAddress(string(id) + "@" + addr)
 }

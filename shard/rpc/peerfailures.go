@@ -6,11 +6,11 @@ import (
 )
 
 const (
-	// failureSpell is how long a peer must keep failing before the log reports it. A starting node
-	// opens its groups in less time, and refuses connections until then.
+	// failureSpell is how long a peer must keep failing before a failure is logged. A starting node
+	// refuses connections until it has opened its groups, which takes less time.
 	failureSpell = 5 * time.Second
-	// A spell ends after failureGap without a failure. raft retries a failing peer at least about
-	// once in failureGap.
+	// A spell ends after failureGap without a failure. raft retries a failing peer about once in
+	// failureGap, or more often.
 	failureGap = 10 * time.Second
 	// failureEvery is the interval between two log lines about a peer that still fails.
 	failureEvery = time.Minute
@@ -30,7 +30,7 @@ type PeerFailures struct {
 // failures is a series of failures without a pause of failureGap.
 type failures struct {
 	first, last time.Time
-	told        time.Time // when the log last reported it; zero for never
+	told        time.Time // when a failure was last logged; zero for never
 }
 
 // ShouldLog records a failure and reports whether to log it.

@@ -17,10 +17,10 @@ import (
 //	└──────────────┴───────────┴────────┴────────────┴─────────┴─────────┴────────┴───────────┴─────────┘
 //
 // name is the --cluster-name of the node. crc32c covers all bytes before it. The field "to" is the
-// addressee, or 0 for any. It is the first 8 bytes of a SHA-256: for kindRaft, of a replica's Raft
-// id, for other kinds, of a node's key. A node may have another node's former address, and a
-// replica may have replaced a deleted one. The answers of such a successor must not count as its
-// predecessor's.
+// addressee, or 0 for any. It is the first 8 bytes of the SHA-256 of a replica's Raft id (kindRaft)
+// or of a node's key (all other kinds). A node may have another node's former address, and a
+// replica may have replaced a deleted one. The answers of such a successor must not count as those
+// of the predecessor.
 const (
 	prefaceVersion   = 1
 	prefaceHeadBytes = 35 // before the name
@@ -73,7 +73,8 @@ func appendPreface(dst []byte, p preface) []byte {
 	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
 }
 
-// prefaceLen returns the length of the preface that begins with b, which must have prefaceBytes.
+// prefaceLen returns the length of the preface that begins with b. b must have at least
+// prefaceBytes bytes.
 func prefaceLen(b []byte) (int, error) {
 	switch {
 	case b[0] == tlsHandshake:

@@ -5,9 +5,9 @@ import (
 )
 
 // Questions counts the running questions to other nodes; a node waits for them when it closes. A
-// sync.WaitGroup must not rise from 0 during Wait, but a request that arrived right before Close
-// may still ask other nodes. So such a request calls Begin. Use Go and Add only where the caller
-// ends before Close, or within a question that has begun.
+// request that arrived right before Close may still ask other nodes, but a sync.WaitGroup must not
+// rise from 0 during Wait. So such a request calls Begin. Use Go and Add only if the caller ends
+// before Close, or within a question that has begun.
 type Questions struct {
 	sync.WaitGroup
 
@@ -17,7 +17,7 @@ type Questions struct {
 	}
 }
 
-// Begin counts a question; Done ends it. It returns false, and counts none, after Close.
+// Begin counts a question; Done ends it. After Close, Begin returns false and counts nothing.
 func (q *Questions) Begin() bool {
 	q.gate.Lock()
 	defer q.gate.Unlock()

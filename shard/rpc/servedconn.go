@@ -8,7 +8,8 @@ import (
 )
 
 // requestSilenceMax bounds a peer's pause within a request. It leaves TCP time for three
-// retransmissions. If a leader's disk delays a snapshot longer, the leader sends it again.
+// retransmissions. If a leader's disk delays a snapshot longer, the leader sends that snapshot
+// again.
 const requestSilenceMax = 2 * time.Second
 
 // servedConn is a connection on which a peer sends requests: raft reads a request, writes its
@@ -16,18 +17,19 @@ const requestSilenceMax = 2 * time.Second
 // request.
 //
 // raft reads a snapshot in its main loop, without a deadline. A leader that is frozen or cut off
-// while it sends one closes no connection. Without this bound, such a leader would keep the
-// follower from voting until the leader returns.
+// while it sends a snapshot closes no connection. Without this bound, that leader would keep the
+// follower from voting until it returns.
 //
-// It needs no lock: raft reads from one goroutine at a time, and writes only after it has read.
+// servedConn needs no lock: raft reads from one goroutine at a time, and writes only after it has
+// read.
 type servedConn struct {
 	*muxConn
 	begun   bool // a byte of a request has arrived, and the request is not answered yet
 	bounded bool // the connection has a read deadline
 }
 
-// Read waits without a bound for a new request, and at most requestSilenceMax for more bytes of a
-// request.
+// Read waits without a bound for a new request. Within a request, it waits at most
+// requestSilenceMax for more bytes.
 func (c *servedConn) Read(p []byte) (int, error) {
 	if c.begun || c.bounded {
 		var end time.Time
