@@ -22,8 +22,8 @@ var (
 	ErrTooLate = errors.New("the deadline passed before the write was proposed")
 	// ErrNoLeader is returned when a group has no leader that is ready to serve.
 	ErrNoLeader = errors.New("the shard has no leader")
-	// ErrNoQuorum is returned if, at the deadline, a read was not confirmed or its token's index
-	// was not applied.
+	// ErrNoQuorum is returned if a read was not confirmed, or the index in its token was not
+	// applied, by the deadline.
 	ErrNoQuorum = errors.New("the shard could not confirm the read in time")
 	// ErrDraining is returned when the node is stopping.
 	ErrDraining = errors.New("the node is stopping")
@@ -40,21 +40,21 @@ var (
 	ErrDiskFull = errors.New("the disk is at its reserve")
 	// ErrConflict is returned when a request's idempotency key was used with another body.
 	ErrConflict = errors.New("the key was used for another request")
-	// ErrExpired is returned when a request's identity is so old that nobody knows whether the
-	// request was applied. This call did not apply it.
+	// ErrExpired is returned when a request's identity is so old that nobody knows whether an
+	// earlier call applied the request. This call did not apply it.
 	ErrExpired = errors.New("the request is too old to tell whether it was applied")
 	// ErrKeyspaceExists is returned when a keyspace of the same name, with other columns, floors,
 	// shards or sharding, exists.
 	ErrKeyspaceExists = errors.New("the keyspace exists with other columns, floors, shards or sharding")
-	// ErrUnknownKeyspace is returned when a keyspace to change does not exist, or
-	// was dropped before the call ended.
+	// ErrUnknownKeyspace is returned when the keyspace of a call does not exist, or was dropped
+	// before the call ended.
 	ErrUnknownKeyspace = errors.New("no such keyspace")
-	// ErrUnknownColumn is returned when a column to drop does not exist, and for a write to a
+	// ErrUnknownColumn is returned for a drop of a column that does not exist, and for a write to a
 	// dropped column.
 	ErrUnknownColumn = errors.New("no such column")
-	// ErrBadToken is returned for a token that no write of this cluster returned. The token is
-	// malformed, or from another cluster, or from a later state, before the cluster was restored
-	// to an older one.
+	// ErrBadToken is returned for a token that no write of this cluster returned. Such a token is
+	// malformed, or from another cluster, or from a state that this cluster lost when it was
+	// restored from a backup.
 	ErrBadToken = errors.New("not the token of a write that this cluster has: it is of another cluster, of a state before a restore, or was cut")
 	// ErrRefused is returned if the catalog did not allow a command when it was to be applied.
 	ErrRefused = errors.New("the catalog refused the command")
@@ -66,12 +66,12 @@ var (
 // replica may.
 var ErrBehind = fmt.Errorf("%w: this replica is behind", ErrNoQuorum)
 
-// ErrMisrouted is returned for a request that was routed by another number of shards, because the
+// ErrMisrouted is returned for a request that was routed with another number of shards, because the
 // sending or the receiving node has an older catalog.
 var ErrMisrouted = fmt.Errorf("%w for requests of another number of shards", ErrNoLeader)
 
-// ErrGroupClosed is returned for a proposal to a closing group, and for reads and writes of its
-// snapshots.
+// ErrGroupClosed is returned for a proposal to a closing group, and for a read or write of the
+// group's snapshots.
 var ErrGroupClosed = errors.New("the group is closing")
 
 // NeverProposed reports whether err, from the future of a proposal, promises that no log has or

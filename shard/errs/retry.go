@@ -17,8 +17,8 @@ const (
 )
 
 // RetryUntil calls attempt until attempt returns true, with a pause after each failure, and then
-// returns true. If ctx ends during a pause, it returns false. The caller decides whether attempt
-// may be repeated.
+// returns true. If ctx ends during a pause, it returns false. Use it only if attempt may be
+// repeated.
 func RetryUntil(ctx context.Context, attempt func() (done bool)) bool {
 	for pause := RetryPauseMin; !attempt(); pause = min(2*pause, RetryPauseMax) {
 		select {

@@ -55,7 +55,7 @@ func (c *CatalogClient) leader() (string, error) {
 	return leader, nil
 }
 
-// askedInVain reports whether a call failed without an answer of the leader.
+// askedInVain reports whether a call failed because no leader answered it.
 func askedInVain(err error) bool {
 	return errors.Is(err, rpc.ErrNotSent) || errors.Is(err, rpc.ErrCallLost) || errors.Is(err, errs.ErrNoLeader) || errors.Is(err, errs.ErrDraining)
 }

@@ -61,9 +61,9 @@ type changeAnswer struct {
 	Result catalog.Result
 }
 
-// Change makes the catalog's leader propose a command. Once this node has applied it, Change
-// returns the result and the index in the catalog's log. It waits for a leader until ctx ends. If
-// the result's Refused is set, the command changed nothing.
+// Change makes the catalog's leader propose a command. When this node has applied the command,
+// Change returns the result and the command's index in the catalog's log. Change waits for a leader
+// until ctx ends. If the result's Refused is set, the command changed nothing.
 func (c *CatalogClient) Change(ctx context.Context, command *catalog.Command) (*catalog.Result, uint64, error) {
 	var answer *changeAnswer
 	var err error
@@ -93,8 +93,8 @@ func (c *CatalogClient) changeOnce(ctx context.Context, command *catalog.Command
 	return &answer, nil
 }
 
-// fateOfChange returns the error of Change for a failed call. It distinguishes a command that was
-// not applied, for example because of a full disk, from one of unknown outcome.
+// fateOfChange returns the error of Change for a failed call. The error shows whether the command
+// was not applied, for example because of a full disk, or has an unknown outcome.
 func fateOfChange(err error) error {
 	if errors.Is(err, errs.ErrDiskFull) {
 		return err
@@ -106,8 +106,8 @@ func fateOfChange(err error) error {
 // ErrOutcomeUnknown, so that the change does not count as failed.
 var errNotSeen = fmt.Errorf("%w: it is not applied here yet", errs.ErrOutcomeUnknown)
 
-// awaitCatalog blocks until this node's catalog has applied its log up to index. If ctx ends
-// first, it returns errBehind and ctx's error.
+// awaitCatalog blocks until this node's catalog has applied its log up to index. If ctx ends first,
+// it returns ctx's error joined with the argument errBehind.
 func (c *CatalogClient) awaitCatalog(ctx context.Context, index uint64, errBehind error) error {
 	return errs.WaitFor(ctx, func() error {
 		if c.cfg.Catalog.Applied() < index {

@@ -16,23 +16,23 @@ const ConfirmTimeout = time.Second
 // Confirmation states that every write acknowledged before Asked is in the group's log at or below
 // Index. It stays true for ever.
 //
-// Its age is measured by two clocks, and the larger age counts. The monotonic clock stops while
-// the machine is suspended, and the wall clock may be set back. So the age is too small only if
-// the wall clock is set back by the time of a suspension. CLOCK_BOOTTIME would prevent that too,
-// at the cost of a system call in each read.
+// Two clocks measure its age, and the larger age counts. The monotonic clock stops while the
+// machine is suspended, and the wall clock may be set back. So the measured age is too small only
+// if both happen at once. CLOCK_BOOTTIME would prevent that too, at the cost of a system call in
+// each read.
 //
-// Only reads with a bounded age depend on these clocks. A linearizable read asks after it has
-// arrived, and a write needs a majority.
+// Only reads with a bounded age depend on these clocks. A linearizable read requests a confirmation
+// after its arrival, and a write needs a majority.
 type Confirmation struct {
 	Asked time.Time
 	Index uint64
 
-	wall time.Time // Asked without its monotonic reading
+	wall time.Time // wall-clock time of Asked, without the monotonic reading
 }
 
 // Freshness tracks when the leader last confirmed an index to this replica. It runs one round of
 // questions at a time. A caller that arrives during a round waits for the next round, because the
-// current round asked before the caller arrived.
+// questions of the current round were sent earlier.
 type Freshness struct {
 	Ask  func(context.Context) (index uint64, err error) // runs one round
 	last atomic.Pointer[Confirmation]
@@ -52,7 +52,7 @@ type round struct {
 	err   error
 }
 
-// Since returns the newest confirmation, or nil if it was asked before notBefore.
+// Since returns the newest confirmation, or nil if that was requested before the time notBefore.
 func (f *Freshness) Since(notBefore time.Time) *Confirmation {
 	if c := f.last.Load(); c != nil && !c.Asked.Before(notBefore) && !c.wall.Before(notBefore.Round(0)) {
 		return c
@@ -60,7 +60,7 @@ func (f *Freshness) Since(notBefore time.Time) *Confirmation {
 	return nil
 }
 
-// Confirm waits for a confirmation that is asked after this call began.
+// Confirm waits for a confirmation that is requested after this call began.
 func (f *Freshness) Confirm(ctx context.Context) (index uint64, err error) {
 	r := f.join()
 	if r == nil {
@@ -74,7 +74,7 @@ func (f *Freshness) Confirm(ctx context.Context) (index uint64, err error) {
 	}
 }
 
-// Renew starts a round, unless one is about to start. It does not wait for it.
+// Renew starts a round, unless one is about to start, and does not wait for its result.
 func (f *Freshness) Renew() { f.join() }
 
 // join returns the next round, or nil after Close.

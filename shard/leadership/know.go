@@ -12,10 +12,10 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// CatchUp blocks until this node has applied every acknowledged change of the keyspaces. Call it
-// if this node does not know a name, because another node may have just created the keyspace.
-// Concurrent calls share one question to the catalog's leader. If no node proves its leadership
-// until ctx ends, CatchUp returns ErrNoLeader or errs.ErrNoQuorum.
+// CatchUp blocks until this node has applied every acknowledged change of the keyspaces. Call it if
+// this node does not know the name of a keyspace, because another node may have just created that
+// keyspace. Concurrent calls share one question to the catalog's leader. If no node proves its
+// leadership until ctx ends, CatchUp returns ErrNoLeader or errs.ErrNoQuorum.
 func (c *CatalogClient) CatchUp(ctx context.Context) error {
 	var err error
 	asked := errs.RetryUntil(ctx, func() bool {
@@ -31,8 +31,8 @@ func (c *CatalogClient) CatchUp(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", errs.ErrNoLeader, err)
 }
 
-// askCatalog runs one round of CatalogConfig.Fresh. It does not return the log's commit index, because
-// the entry there may be a barrier, which no state machine applies.
+// askCatalog runs one round of CatalogConfig.Fresh. It does not return the log's commit index: the
+// entry at that index may be a barrier, which no state machine applies.
 func (c *CatalogClient) askCatalog(ctx context.Context) (index uint64, err error) {
 	meta := c.cfg.Group()
 	term := meta.ReadyTerm()
@@ -42,8 +42,8 @@ func (c *CatalogClient) askCatalog(ctx context.Context) (index uint64, err error
 	if err := c.cfg.Prover.ProveTerm(ctx, meta, term); err != nil {
 		return 0, err
 	}
-	// The leader applies a change before it acknowledges it. A new leader applies everything
-	// committed before it is ready. So Applied covers every acknowledged change.
+	// The leader applies a change before it acknowledges the change. A new leader becomes ready
+	// only after it has applied everything committed. So Applied covers every acknowledged change.
 	return c.cfg.Catalog.Applied(), nil
 }
 
@@ -56,9 +56,9 @@ func (c *CatalogClient) know(ctx context.Context, index uint64) (rpc.None, error
 }
 
 // Tell waits, at most for rpc.AskTimeout, until the other living nodes have applied the catalog's
-// log up to index. For example, a client that created a keyspace may send its next request to any
-// of them. Tell returns the names of the nodes that did not confirm in time. They will apply the
-// change later.
+// log up to index. A client that created a keyspace, for example, may send its next request to any
+// node. Tell returns the names of the nodes that did not confirm in time and will apply the change
+// later.
 func (c *CatalogClient) Tell(ctx context.Context, index uint64) (behind []string) {
 	nodes := maps.Clone(c.cfg.Catalog.View().Nodes)
 	delete(nodes, c.cfg.Key)

@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// LeaderView is a group's latest configuration as its leader knows it. Replicas are given by node
-// keys.
+// LeaderView is a group's latest configuration as its leader knows it. Voters and non-voters are
+// node keys.
 type LeaderView struct {
 	Group     uint32
 	Leader    string
@@ -41,7 +41,7 @@ func (m *Membership) LeaderViews(ctx context.Context) map[uint32]LeaderView {
 func (m *Membership) leaderViewsHere(ctx context.Context, _ rpc.None) ([]LeaderView, error) {
 	views := []LeaderView{}
 	last := map[uint32]uint64{} // last index of each log; read before the progress of other nodes
-	place := map[uint32]int{}   // index in views of each group
+	place := map[uint32]int{}   // index in views, by group
 	voters := map[string][]raftstore.ReplicaID{}
 	for _, g := range m.cfg.Replicas.Replicas() {
 		if g.Ready() != nil {
@@ -87,13 +87,14 @@ func (m *Membership) Progress(ctx context.Context, node string, replicas []rafts
 	return applied, err
 }
 
-// transfer is the request to hand the leadership of a group over to the node To.
+// transfer is the request to hand the leadership of a group over to the node with the key To.
 type transfer struct {
 	Group uint32
 	To    string
 }
 
-// Transfer makes the node leader hand its leadership of a group over to the node successor.
+// Transfer makes the leading node hand its leadership of a group over to the successor. Both are
+// node keys.
 func (m *Membership) Transfer(ctx context.Context, group uint32, leader, successor string) error {
 	if leader == m.cfg.Key {
 		return m.HandOver(group, successor)
@@ -102,8 +103,8 @@ func (m *Membership) Transfer(ctx context.Context, group uint32, leader, success
 	return err
 }
 
-// ToHandOver returns the number of groups with other voters that this node leads, and how many of
-// them have no voter that can lead.
+// ToHandOver counts the groups that this node leads and that have other voters. heirless is how
+// many of them have no other voter that can lead.
 func (m *Membership) ToHandOver() (led, heirless int) {
 	for _, g := range m.cfg.Replicas.Replicas() {
 		if g.Ready() != nil || len(g.Voters()) < 2 {

@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// maintenanceTick is the interval at which Run checks the catalog while it does not change.
+// maintenanceTick is the interval at which Run checks the catalog if the catalog does not change.
 const maintenanceTick = time.Second
 
 // maintenanceTimeout bounds one round.
@@ -45,7 +45,7 @@ func NewMaintenance(cfg MaintenanceConfig) *Maintenance {
 }
 
 // Run maintains the catalog until Stopping closes. It also takes a snapshot of the catalog after
-// each change, so that a restarted node knows its cluster before it has found other nodes.
+// each change, so that a restarted node knows its cluster before it finds other nodes.
 func (m *Maintenance) Run() {
 	kept := uint64(0)
 	for {
@@ -121,7 +121,7 @@ func (m *Maintenance) voters() (voters int) {
 	return voters
 }
 
-// beginVersion sets a cluster without keyspaces to the highest version that all nodes support, so
+// beginVersion gives a cluster without keyspaces the highest version that all nodes support, so
 // that all built-in keyspaces can be created. It never changes the version of a cluster with
 // keyspaces.
 func (m *Maintenance) beginVersion(ctx context.Context) error {
@@ -137,7 +137,8 @@ func (m *Maintenance) beginVersion(ctx context.Context) error {
 }
 
 // createBuiltin creates the missing built-in keyspaces. A new cluster lacks all of them. An older
-// cluster lacks some if their creation was interrupted, or if its new version added some.
+// cluster lacks some if their creation was interrupted, or if an upgrade has added built-in
+// keyspaces.
 func (m *Maintenance) createBuiltin(ctx context.Context) error {
 	view := m.catalog.View()
 	for _, k := range m.cfg.Builtin {

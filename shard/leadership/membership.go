@@ -33,8 +33,8 @@ type MembershipConfig struct {
 	Catalog  *catalog.Catalog
 	Calls    *rpc.Calls
 	Replicas Replicas
-	// Prove returns nil if this node leads the group in term and, at a moment after the call
-	// began, a majority of the voters was in no later term.
+	// Prove returns nil if this node leads the group in the given term and, at a moment after the
+	// call began, no voter of some majority was in a later term.
 	Prove    func(ctx context.Context, g *replica.Replica, term uint64) error
 	Change   func(context.Context, *catalog.Command) error // changes the catalog
 	Unfit    func() error                                  // returns an error if this node should lead no group, because writes to its disk fail or hang
@@ -53,7 +53,7 @@ type Membership struct {
 
 	HandingOver atomic.Bool   // this node must lead no group
 	Removed     atomic.Bool   // another node has proved that this node is no longer in the catalog
-	VotersLag   atomic.Uint64 // largest lag of a voter of the groups that this node leads, in entries, as of the last leaderViewsHere
+	VotersLag   atomic.Uint64 // largest lag, in entries, of a voter of the groups that this node leads, as of the last leaderViewsHere
 }
 
 // NewMembership returns the Membership of a node.

@@ -15,16 +15,16 @@ type termProbe struct {
 	group uint32
 	term  uint64 // term of the asking replica
 	// asker and asked are the numbers of the two replicas. If the asked node now has another
-	// replica of the group, it must not answer. A leader must not count another replica of the
-	// asker's node.
+	// replica of the group, that replica must not answer. A leader must not count another replica
+	// of the asking node.
 	asker, asked uint64
 }
 
 // termAnswer is a replica's answer to a term probe.
 type termAnswer struct {
-	term uint64 // term of the replica; disagrees if the answer must not count
-	// index is the group's commit index if the answering replica leads and, together with the
-	// asker, proves that (see AskLeader). Otherwise it is 0.
+	term uint64 // term of the replica, or the constant disagrees if the answer must not count
+	// If the answering replica leads, and its term and the asker's prove that (see AskLeader),
+	// index is the group's commit index. Otherwise it is 0.
 	index uint64
 }
 
@@ -34,7 +34,7 @@ const termAnswerBytesMax = 2 * binary.MaxVarintLen64
 // disagrees is greater than any term.
 const disagrees = ^uint64(0)
 
-// sendProbes returns a function that sends term probes to a node, which answers without calling
+// sendProbes returns a function that sends term probes to a node. That node answers without calling
 // other nodes.
 func (p *Prover) sendProbes(node string) func(context.Context, []termProbe) ([]termAnswer, error) {
 	return func(ctx context.Context, asked []termProbe) ([]termAnswer, error) {
@@ -68,9 +68,9 @@ func (p *Prover) serveProbes(_ context.Context, request []byte) ([]byte, error) 
 	return answer, nil
 }
 
-// answerProbe answers a term probe, if this node has the asked replica and the replica's
-// configuration has both replicas. The term of a replica outside its configuration proves nothing,
-// because its later role in elections is unknown.
+// answerProbe answers a term probe if this node has the asked replica, and that replica's
+// configuration has both replicas. Otherwise it disagrees. The term of a replica outside its own
+// configuration proves nothing, because its later role in elections is unknown.
 func (p *Prover) answerProbe(q termProbe, asker raft.ServerID) termAnswer {
 	r, here := p.cfg.Find(q.group)
 	if !here {

@@ -33,10 +33,10 @@ func (m *Membership) behind(ctx context.Context, g *replica.Replica, id raft.Ser
 // because it does not know that it is a member.
 var ErrNotMember = errors.New("it has not applied the configuration that is in force")
 
-// serveProgress answers methodProgress. A voter counts as caught up only if it can lead at once.
-// So the answer is 0 for a replica that is missing, has unreadable cold rows, or is not in its own
+// serveProgress answers methodProgress. A voter counts as caught up only if it can lead at once. So
+// the answer is 0 for a replica that is missing, has unreadable cold rows, or is not in its own
 // configuration. If this node is stopping, or writes to its disk fail or hang, serveProgress
-// returns an error, so that no group is handed to it.
+// returns an error, so that no leader hands a group to this node.
 func (m *Membership) serveProgress(_ context.Context, replicas []raftstore.ReplicaID) ([]uint64, error) {
 	if m.HandingOver.Load() {
 		return nil, errs.ErrDraining
@@ -61,7 +61,7 @@ type MemberQuery struct {
 }
 
 // ServeGone answers methodGone. If the answer is true, the calling node may delete its replica. So
-// this node must prove that it leads the group, and the removal must be committed.
+// this node must prove that it leads the group, and that the removal is committed.
 func (m *Membership) ServeGone(ctx context.Context, q MemberQuery) (gone bool, err error) {
 	g := m.cfg.Replicas.Replica(q.Group)
 	if g == nil {
@@ -71,7 +71,8 @@ func (m *Membership) ServeGone(ctx context.Context, q MemberQuery) (gone bool, e
 }
 
 // provedGone reports whether no configuration of the group, committed or not, has the replica. It
-// returns an error unless this node leads the group at a moment after the call began.
+// returns an error unless this node proves that it leads the group at a moment after the call
+// began.
 func (m *Membership) provedGone(ctx context.Context, g *replica.Replica, id raft.ServerID) (bool, error) {
 	term := g.ReadyTerm()
 	if err := g.Ready(); err != nil {

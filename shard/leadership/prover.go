@@ -18,8 +18,8 @@ import (
 )
 
 // A leader proves its leadership by the terms of the other voters. A voter whose term is not above
-// the leader's has not voted for a later leader. If that holds for a majority, no later leader was
-// elected before the first voter was asked. So the leader knows every acknowledged write.
+// the leader's has not voted for a later leader. If a majority has such terms, no later leader was
+// elected before the first question was sent. So the leader knows every acknowledged write.
 // raft.VerifyLeader proves less: it counts answers to heartbeats that were sent before the call,
 // and answers of non-voters.
 
@@ -30,8 +30,8 @@ const (
 )
 
 const (
-	// askInFlightMax allows a call while the other node still answers the previous call. Questions
-	// that arrive meanwhile share the next call.
+	// askInFlightMax allows a second call while the other node still answers the first. Questions
+	// that arrive during both share the next call.
 	askInFlightMax = 2
 	// askQueueMax bounds the questions that wait for one peer. A peer answers thousands of
 	// questions per second, so it could not answer a longer queue before the deadlines.
@@ -55,7 +55,7 @@ type ProverConfig struct {
 	Find func(group uint32) (Local, bool) // false if this node has no replica of the group
 	// Call calls another node, like stream.Streams.Call.
 	Call   func(ctx context.Context, node, method string, request []byte, answerBytes int) ([]byte, error)
-	Asking *sync.WaitGroup // counts running questions to other nodes, for which the node waits when it closes
+	Asking *sync.WaitGroup // counts running questions to other nodes; the node waits for them when it closes
 }
 
 // Prover does the work of this package for one node. mu guards peers, and is never held during a
@@ -111,9 +111,9 @@ func (p *Prover) Close() {
 	}
 }
 
-// secondAskAfter is the time after which a leader that lacks answers asks the remaining voters
-// too. A busy node needs a fraction of it to answer. In its next round the leader asks the
-// remaining voters first.
+// If answers are missing after secondAskAfter, the leader asks the remaining voters too. A busy
+// node answers in a fraction of that time. In its next round the leader asks those remaining voters
+// first.
 const secondAskAfter = 25 * time.Millisecond
 
 // AskFresh runs one round of a replica's Freshness.
@@ -129,8 +129,8 @@ func (p *Prover) AskFresh(ctx context.Context, g *replica.Replica, applied func(
 }
 
 // AskLeader asks the group's leader on another node for the group's index. In a group of three
-// voters, the terms of this node and the leader are a majority, and so prove the leadership. In a
-// larger group, the leader must ask other voters too.
+// voters, this node and the leader are a majority, so their terms prove the leadership. In a larger
+// group, the leader must ask other voters too.
 func (p *Prover) AskLeader(ctx context.Context, g *replica.Replica) (index uint64, err error) {
 	leader, number := catalog.ParseReplicaID(string(g.LeaderID()))
 	if leader == "" || leader == p.cfg.Key {
@@ -152,9 +152,10 @@ func (p *Prover) Confirm(ctx context.Context, node string, group uint32) (index 
 	return answer.index, err
 }
 
-// ProveTerm returns nil if this node leads the group in term and, at a moment after the call
-// began, a majority of the voters was in no later term. It asks only as many voters as it needs.
-// It asks the others if one of these does not agree within secondAskAfter.
+// ProveTerm returns nil if this node leads the group in the given term and, at a moment after the
+// call began, no voter of some majority was in a later term. It first asks only as many voters as
+// it needs. If one of these does not agree within secondAskAfter, ProveTerm asks the other voters
+// too.
 func (p *Prover) ProveTerm(ctx context.Context, g *replica.Replica, term uint64) error {
 	others := g.Voters()
 	need := len(others)/2 + 1
@@ -171,8 +172,9 @@ func (p *Prover) ProveTerm(ctx context.Context, g *replica.Replica, term uint64)
 	return nil
 }
 
-// agreeing asks voters on other nodes for their terms, and counts those whose term is not later
-// than term. It returns the count once it reaches quota, or once no answer is missing.
+// agreeing asks voters on other nodes for their terms, and counts the voters whose term is not
+// later than the argument term. It returns when the count reaches quota, or when no answer is
+// missing.
 func (p *Prover) agreeing(ctx context.Context, g *replica.Replica, term uint64, voters []raft.ServerID, quota int) int {
 	if quota == 0 {
 		return 0
@@ -216,7 +218,7 @@ type confirmed struct {
 	err   error
 }
 
-// confirmedBytesMax bounds an encoded confirmed.
+// confirmedBytesMax bounds an encoded value of type confirmed.
 const confirmedBytesMax = rpc.ErrorBytesMax + binary.MaxVarintLen64
 
 // sendConfirm returns a function that sends the questions of Confirm to a node.

@@ -20,8 +20,8 @@ import (
 // reconcileTimeout bounds one group's step, including its calls to other nodes.
 const reconcileTimeout = time.Second
 
-// Wanted returns the replicas that the catalog wants as voters of a group, in target. If the group
-// should have a replica on every node, others has the replicas of all nodes. complete is false
+// Wanted returns, as target, the replicas that the catalog wants as voters of a group. If the group
+// should have a replica on every node, others lists the replicas of all nodes. complete is false
 // while the local catalog lacks a node or the number of a voter.
 func Wanted(view *catalog.View, group uint32) (target, others []replica.Member, complete bool) {
 	placement := view.Groups[group]
@@ -45,7 +45,7 @@ func Wanted(view *catalog.View, group uint32) (target, others []replica.Member, 
 }
 
 // MemberID returns the Raft id of a node's current or next replica of a group. It returns false
-// while the catalog has assigned no number to it.
+// while the catalog has assigned no number to that replica.
 func MemberID(p *catalog.Placement, node string) (raft.ServerID, bool) {
 	if !p.Numbered() {
 		return replica.RaftID(node, 0), true
@@ -92,9 +92,9 @@ func (m *Membership) Reconcile(g *replica.Replica, view *catalog.View) bool {
 	return true
 }
 
-// shed hands the leadership of a group over if this node should not lead it: the node is draining,
+// shed hands the leadership of a group over if this node should not lead: the node is draining,
 // writes to its disk fail, or it cannot read all rows. It skips a group with a hanging write,
-// which package replica hands over.
+// because package replica hands that group over.
 func (m *Membership) shed(ctx context.Context, g *replica.Replica, view *catalog.View) (string, error) {
 	may := view.Nodes[m.cfg.Key].State == catalog.NodeActive && !m.HandingOver.Load() && !m.cfg.Replicas.Damaged(g.Group()) && g.Stuck() == nil && m.cfg.Unfit() == nil
 	if may || g.Hangs() {
@@ -121,10 +121,10 @@ func (m *Membership) shedStuck(g *replica.Replica, view *catalog.View) {
 	}
 }
 
-// successor returns the caught-up voter that leads the fewest groups, as far as this node knows.
-// It skips a voter that does not answer, or whose node is draining, is stopping or has a full
-// disk. hope is false if waiting for another voter is pointless, because at least one refuses and
-// the others do not answer.
+// successor returns the caught-up voter that leads the fewest groups, as far as this node knows. It
+// skips a voter that does not answer, or whose node is draining, stopping or out of disk space.
+// hope is false if waiting for a voter is pointless, because at least one refuses and the others do
+// not answer.
 func (m *Membership) successor(ctx context.Context, g *replica.Replica, view *catalog.View) (best replica.Member, hope bool) {
 	bestLed, unwilling := 0, false
 	for _, id := range g.Voters() {
@@ -176,10 +176,10 @@ func (m *Membership) HandOver(number uint32, node string) error {
 // WasRemoved reports whether the catalog has retired a replica's number and the group's leader
 // confirms that no configuration has the replica.
 //
-// A replica that was removed while it was down, or whose leader died at that moment, never gets a
-// message of a leader again. So WasRemoved asks all nodes, of which only the leader answers. That
-// leader may be a surplus member too, which must wait for this node's next replica. Without the
-// answer, this replica would stay, and the next one would never begin.
+// If a replica was removed while it was down, or its leader died at that moment, it never gets a
+// message of a leader again. So WasRemoved asks all nodes; only the leader answers. The leader may
+// be a surplus member itself, and wait for this node's next replica to replace it. Without the
+// leader's answer, the old replica would stay, and the next one would never begin.
 func (m *Membership) WasRemoved(group uint32, number uint64, leader string, view *catalog.View) bool {
 	placement := view.Groups[group]
 	if !placement.Retired(m.cfg.Key, number) {
@@ -204,8 +204,8 @@ func Without(keys []string, key string) []string {
 }
 
 // catalogIsBehind reports whether the group has a member whose number is missing in the local
-// catalog. After a restart, the local catalog may be older than the catalog by which the members
-// were chosen. With such a catalog, this node would undo that choice.
+// catalog. After a restart, the local catalog may be older than the catalog that chose the members.
+// With such a catalog, this node would undo that choice.
 func (m *Membership) catalogIsBehind(g *replica.Replica, view *catalog.View) bool {
 	placement := view.Groups[g.Group()]
 	return slices.ContainsFunc(g.Configuration().Servers, func(s raft.Server) bool {
@@ -214,8 +214,8 @@ func (m *Membership) catalogIsBehind(g *replica.Replica, view *catalog.View) boo
 	})
 }
 
-// Displaced reports whether a node is leaving and another node has its address. Such a node was
-// wiped and cannot return.
+// Displaced reports whether a node is leaving and another node has its address. The leaving node
+// was wiped and cannot return.
 func Displaced(view *catalog.View, node string) bool {
 	old := view.Nodes[node]
 	if old.State != catalog.NodeLeaving {

@@ -17,14 +17,14 @@ import (
 var ErrRemoved = errors.New("this node was removed from the cluster, by an operator or because it was gone for longer than --replace-after; " +
 	"start it with a new --data-dir and --join: it joins as a new node")
 
-// removedLookEvery is the interval at which a node asks whether it was removed, if it knows no
-// leader of the catalog or is not in the catalog. It may be long, because only operators wait for
-// the answer.
+// If a node knows no leader of the catalog, or is not in the catalog, it asks every
+// removedLookEvery whether it was removed. The interval may be long, because only operators wait
+// for the answer.
 const removedLookEvery = 2 * time.Second
 
-// RunRemoved detects that this node was removed while it was down, because no other node sends it
-// that news. It sets Removed, changes nothing else, and then returns. Open starts it; Close stops
-// it and waits.
+// RunRemoved detects that this node was removed while it was down, because no other node reports
+// that to it. RunRemoved sets Removed, changes nothing else, and then returns. Open starts it;
+// Close stops it and waits.
 func (m *Membership) RunRemoved() {
 	tick := time.NewTicker(removedLookEvery)
 	defer tick.Stop()
@@ -43,9 +43,8 @@ func (m *Membership) RunRemoved() {
 }
 
 // RemovedBy returns the key of a node that has proved that this node is no longer in the catalog,
-// or "". It asks only if this node was in the catalog before, which it was if it has an entry of
-// the catalog's log. (The leader sends a node entries only after it has added the node to the
-// catalog.)
+// or "". It asks only if this node was in the catalog before: its catalog's log is then not empty,
+// because the leader sends entries only to nodes in the catalog.
 func (m *Membership) RemovedBy() string {
 	view := m.cfg.Catalog.View()
 	_, in := view.Nodes[m.cfg.Key]
@@ -82,8 +81,8 @@ func (m *Membership) catalogMembers(view *catalog.View, meta *replica.Replica) [
 	return slices.Collect(maps.Keys(may))
 }
 
-// IsUnknown asks the node leader, which must lead the catalog, whether the catalog lacks this
-// node.
+// IsUnknown asks another node whether the catalog lacks this node. The asked node, the argument
+// leader, must lead the catalog.
 func (m *Membership) IsUnknown(ctx context.Context, leader string) (bool, error) {
 	return rpc.CallJSON[bool](ctx, m.cfg.Calls, leader, methodUnknown, m.cfg.Key)
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // This file reports to the catalog which replicas will never be members again. Only the leader of
-// their group knows that.
+// such a replica's group knows that.
 
 // ReconcileNumbers retires the numbers of removed replicas in the catalog, for a group that this
 // node leads. It returns an error if the catalog could not be changed.
@@ -23,7 +23,7 @@ func (m *Membership) ReconcileNumbers(g *replica.Replica, view *catalog.View) er
 		if view.MayHold(g.Group(), node) {
 			continue
 		}
-		// The proof must come after the view was read: see catalog.RetireEntry.
+		// Read the view before the proof: see catalog.RetireEntry.
 		if gone, err := m.provedGone(ctx, g, replica.RaftID(node, number)); err != nil || !gone {
 			continue
 		}

@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// cleanTick is the interval between two looks for useless state in each shard that this node
-	// leads.
+	// cleanTick is the interval at which Clean checks each shard that this node leads for useless
+	// state.
 	cleanTick = 200 * time.Millisecond
-	// A step may be due by the log's time, which stands still while there are no writes. So every
-	// wallEvery, this machine's clock decides instead. It does not decide at every tick, because a
-	// clock that is wrongly ahead would cause useless steps.
+	// Normally the log's time decides whether a step is due, but it stops while there are no
+	// writes. So every wallEvery, this machine's clock decides instead. At every tick would be too
+	// often: a clock that is wrongly ahead would cause useless steps.
 	wallEvery = 10 * time.Minute
-	// memberViewKept is the time for which the sets of a snapshot are kept beside the present
-	// sets, so that a backup can open the snapshot that it has just taken.
+	// memberViewKept is how long a replica keeps the sets of a snapshot beside the present sets, so
+	// that a backup can open the snapshot that it has just taken.
 	memberViewKept = time.Minute
-	// forgetTick is the interval at which the shards that this node leads are searched for
-	// positions of deleted sources.
+	// forgetTick is the interval at which ForgetSources searches the shards that this node leads
+	// for positions of deleted sources.
 	forgetTick = time.Second
 	// stepTimeout bounds the wait for the entry of one step.
 	stepTimeout = 5 * time.Second
@@ -38,12 +38,12 @@ type UpkeepShard struct {
 	Machine  raftfsm.Machine
 }
 
-// Upkeep removes useless state from the shards that this node leads: cursors of idle users, members of
-// deleted rows, and positions of deleted sources. It works in small steps, and changes a shard only
-// through its log. Set its fields before the first run.
+// Upkeep removes useless state from the shards that this node leads: cursors of idle users, members
+// of deleted rows, and positions of deleted sources. It works in small steps, and changes a shard
+// only through its log. Set its fields before the first run.
 //
 // Invariant: a step removes only useless state, so a failed or repeated step is harmless. The next
-// tick repeats it.
+// tick repeats a failed step.
 type Upkeep struct {
 	Shards     iter.Seq2[uint32, UpkeepShard] // by group number
 	View       func() *catalog.View
@@ -74,7 +74,7 @@ func (u *Upkeep) each(every time.Duration, what string, step func(group uint32, 
 
 // Clean takes the steps that raftfsm.Machine.Cleanup returns. Open starts it; Close waits for it.
 func (u *Upkeep) Clean() {
-	next, byWall := map[uint32]time.Time{}, map[uint32]time.Time{} // by group: the next step; the newest one by this machine's clock
+	next, byWall := map[uint32]time.Time{}, map[uint32]time.Time{} // by group: when the next step is due, and when this machine's clock last decided
 	u.each(cleanTick, "removal of useless state", func(group uint32, s *UpkeepShard) error {
 		wall := time.Now()
 		if sets := s.Machine.Members(); sets != nil {

@@ -22,8 +22,8 @@ type ForwardedPart struct {
 	Ops     int  // number of ops in the section; not sent, because the leader counts them
 }
 
-// SettledMax returns an upper bound of the size of the part's answer. An answer has an error, a
-// row and a refusal for each op, and at most one cut for every two bytes of the section.
+// SettledMax returns an upper bound of the size of the part's answer. An answer has an error, a row
+// and a refusal for each op, and at most one cut for each two bytes of the section.
 func (f *ForwardedPart) SettledMax() int {
 	return rpc.ErrorTextMax + rpc.LeaderKeyMax + 64 + max(PositionAnswerMax, useMax) + f.Ops*(f.Width*binary.MaxVarintLen64+8) + len(f.Section)*8
 }
@@ -39,12 +39,13 @@ func AppendPart(dst []byte, f *ForwardedPart) []byte {
 	return wire.AppendBytes(dst, f.Section)
 }
 
-// ParsePart parses a part of AppendPart.
+// ParsePart parses the output of AppendPart.
 func ParsePart(r *wire.Reader) *ForwardedPart {
 	return &ForwardedPart{Judges: r.Bool(), Width: int(r.UintTo(engine.ColumnsMax)), Section: r.Bytes()}
 }
 
-// OfSource reports whether the part is a section of a source. Its answer has a position.
+// OfSource reports whether the part is a section of a source. The answer to such a part has a
+// position.
 func (f *ForwardedPart) OfSource() bool {
 	return len(f.Section) > 0 && f.Section[0] == codec.SectionSource
 }

@@ -6,32 +6,32 @@ import (
 	"time"
 )
 
-// logOffWarn is the difference of a log's time from the machine's clock above which a warning is
-// logged. The clocks of maintained machines differ by less.
+// If a log's time differs from the machine's clock by more than logOffWarn, Clock logs a warning.
+// The clocks of maintained machines differ by less.
 const logOffWarn = time.Minute
 
 // Clock is the time that stamps a group's entries. It starts at the machine's clock or the log's
 // own time, whichever is later, and always advances. So it advances even if the machine's clock is
-// set back, or if an earlier clock ran ahead and stamped the log. If the log's time stood still,
+// set back, or if an earlier clock was ahead when it stamped the log. If the log's time stopped,
 // keys would never expire, and a group with a full memory of keys would refuse new keys.
 //
 // While the machine's clock is ahead, for example after a correction, this clock runs at twice the
-// speed. So keys expire up to twice as fast, but not all at once. This clock must catch up,
-// because a group refuses keys whose own time is too far ahead of the log.
+// speed. So keys expire up to twice as fast, but not all at once. Clock must catch up with the
+// machine's clock, because a group refuses keys whose own time is too far ahead of the log.
 type Clock struct {
 	logTime func() time.Time
 	logger  *slog.Logger
 
 	mu struct {
 		sync.Mutex           // the proposer calls c.now() while metrics call c.Behind()
-		at         time.Time // this clock's time at the moment since, without a monotonic reading
+		at         time.Time // what this clock showed at the time in the field since, without a monotonic reading
 		since      time.Time
 		late       bool // a difference above logOffWarn was logged
 	}
 }
 
-// NewClock returns a clock that begins with the time start and is never behind logTime, the latest
-// stamp of the applied entries. Only tests pass another start than time.Now().
+// NewClock returns a clock that begins at the given start time. It is never behind the result of
+// logTime, the latest stamp of the applied entries. Except in tests, start is time.Now().
 func NewClock(start time.Time, logTime func() time.Time, logger *slog.Logger) *Clock {
 	c := &Clock{logTime: logTime, logger: logger}
 	c.mu.at, c.mu.since = start.Round(0), time.Now()
@@ -60,7 +60,8 @@ func (c *Clock) now() time.Time {
 	return c.mu.at
 }
 
-// Behind returns how far the next stamp would be behind the machine's clock, at least 0.
+// Behind returns how far the next stamp would be behind the machine's clock, or 0 if it would be
+// ahead.
 func (c *Clock) Behind() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +70,7 @@ func (c *Clock) Behind() time.Duration {
 	return max(0, min(wall.Sub(c.readLocked(now)), wall.Sub(c.logTime())))
 }
 
-// readLocked returns this clock's time, but ignores the log's time.
+// readLocked returns this clock's time. It does not consider the log's time.
 func (c *Clock) readLocked(now time.Time) time.Time {
 	passed := now.Sub(c.mu.since)
 	at := c.mu.at.Add(passed)

@@ -20,7 +20,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	stages := prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: "countd_write_stage_seconds",
 		Help: "Duration of the stages of a write. queue: a request until its entry is proposed. log: an entry until it is committed and about to be applied. apply: a batch of entries in the state machine.",
-		// From 4 µs, in which a few ops are applied, to 8 s.
+		// The buckets range from 4 µs, in which a few ops are applied, to 8 s.
 		Buckets: prometheus.ExponentialBuckets(4e-6, 2, 22),
 	}, []string{"stage"})
 	refused := prometheus.NewCounter(prometheus.CounterOpts{
@@ -52,7 +52,7 @@ type applied struct {
 }
 
 // TimedFSM measures the time of a state machine. A Proposer needs a group with a TimedFSM, because
-// it reads the type applied.
+// the Proposer expects answers of type applied.
 type TimedFSM struct {
 	raft.BatchingFSM
 	Metrics *Metrics

@@ -12,8 +12,8 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// Proposal is the part of a request that concerns one group. The answer is set once Wait has
-// returned anything but ErrOutcomeUnknown.
+// Proposal is the part of a request that concerns one group. The answer is set when Wait has
+// returned nil or any error except ErrOutcomeUnknown.
 type Proposal struct {
 	owner   *Proposer // nil if another node has the proposal, or if it was settled from the beginning
 	section []byte    // owned by the proposer until done; immutable once queued
@@ -31,17 +31,17 @@ type Proposal struct {
 	First  int             // index of its first op in the entry
 }
 
-// load returns the proposal's part of QueueOpsMax. A proposal without ops, which is a read
-// confirmed through the log, uses memory too.
+// load returns the proposal's part of QueueOpsMax. A proposal without ops counts as one op, because
+// it uses memory too.
 func (q *Proposal) load() int { return max(q.Ops, 1) }
 
 // large reports whether the proposal waits in the line of large proposals.
 func (q *Proposal) large() bool { return len(q.section) > smallBytesMax }
 
-// Wait blocks until the request is settled and returns its error. At the deadline it withdraws a
-// queued request (ErrOverloaded), and stops waiting for a proposed one (ErrOutcomeUnknown). For a
-// Pending proposal, Wait ignores the deadline and blocks until Settle, because only the caller of
-// Pending knows whether the proposal was sent.
+// Wait blocks until the request is settled and returns its error. At the deadline, Wait withdraws a
+// queued request and returns ErrOverloaded, or stops waiting for a proposed request and returns
+// ErrOutcomeUnknown. For a Pending proposal, Wait ignores the deadline and blocks until Settle,
+// because only the caller of Pending knows whether the proposal was sent.
 func (q *Proposal) Wait(deadline *time.Timer) error {
 	select {
 	case <-q.done: // the usual case for later parts of a request; cheaper than the timer
@@ -114,7 +114,7 @@ func (q *Proposal) Cuts() []engine.Cut {
 	return ofOps(q, q.Result.Cuts, func(c engine.Cut, op int) int { return cmp.Compare(c.Op, op) })
 }
 
-// Changed returns the numbers of the proposal's ops that changed a set of members. Op numbers
+// Changed returns the op numbers of the proposal's ops that changed a set of members. Op numbers
 // count all ops of the entry.
 func (q *Proposal) Changed() []int { return ofOps(q, q.Result.Changed, cmp.Compare[int]) }
 
@@ -126,8 +126,8 @@ func ofOps[T any](q *Proposal, all []T, byOp func(T, int) int) []T {
 }
 
 // Overflow returns the refusal of op i, if the entry refused it. Call it with increasing i. The
-// caller sets *place to 0 before the first call; between calls, Overflow stores its position among
-// the entry's refusals there.
+// caller sets *place to 0 before the first call. Overflow keeps its position among the entry's
+// refusals in *place between calls.
 func (q *Proposal) Overflow(i int, place *int) (engine.Overflow, bool) {
 	all := q.Result.Overflows
 	for *place < len(all) && all[*place].Op < q.First+i {
@@ -148,7 +148,7 @@ func Settled(err error) *Proposal {
 }
 
 // Pending returns a proposal that is sent to another node. The caller must set the answer and then
-// call Settle, at the deadline at the latest, because Wait blocks until then.
+// call Settle by the deadline, because Wait blocks until Settle.
 func Pending() *Proposal { return &Proposal{done: make(chan struct{})} }
 
 // Settle wakes the waiters of a Pending proposal.

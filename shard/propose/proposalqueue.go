@@ -2,10 +2,11 @@ package propose
 
 import "slices"
 
-// These constants bound the requests of one group that wait or are in flight, and so their memory
-// for any number of callers. A result row takes at most 512 B for each op.
+// These constants bound the requests of one group that wait or are in flight, and so the memory of
+// these requests for any number of callers. A result row takes at most 512 B for each op.
 const (
-	// The slowest measured disk, with 10 ms for each sync, commits QueueOpsMax ops in a second.
+	// Even the slowest measured disk, which needs 10 ms for a sync, commits QueueOpsMax ops in a
+	// second.
 	QueueOpsMax   = 200_000
 	QueueBytesMax = 16 << 20
 	// Large requests may use 1/largeShare of QueueOpsMax and of QueueBytesMax, so that small
@@ -14,16 +15,16 @@ const (
 	// smallBytesMax bounds the section of a small request. It allows about 250 ops.
 	smallBytesMax = 4 << 10
 	// An entry is full at EntryOpsMax or at EntryBytesMax. A larger request is an entry by itself.
-	// Above about 10,000 ops an entry gets no cheaper per op, but delays later entries.
+	// An entry of more than about 10,000 ops costs no less per op, but delays later entries.
 	EntryOpsMax   = 16_384
 	EntryBytesMax = 256 << 10
 )
 
 // proposalQueue holds the proposals that wait for one group, and counts the ops and bytes of all
-// proposals, waiting and in flight. Small and large proposals wait in separate lines. While both
-// lines wait, each gets half of an entry. So a single op waits only for one or two entries instead
-// of all large batches before it, and a batch does not wait for all single ops. The queue does not
-// divide space by client.
+// proposals, waiting and in flight. Small and large proposals wait in separate lines. If proposals
+// wait in both lines, each line fills half of an entry. So a single op waits only for one or two
+// entries, and not for all large batches before it. A batch does not wait for all single ops. The
+// queue does not divide space by client.
 //
 // Proposer.mu guards it.
 type proposalQueue struct {
@@ -115,8 +116,9 @@ func (l *line) push(q *Proposal) {
 	l.waiting = append(l.waiting, q)
 }
 
-// withdraw marks a waiting proposal. Once half of the line is withdrawn, withdraw compacts it:
-// while a disk hangs, nothing else removes the proposals of callers whose deadlines have passed.
+// withdraw marks a waiting proposal as withdrawn. When half of the line is withdrawn, withdraw
+// compacts the line: while a disk hangs, nothing else removes proposals whose deadlines have
+// passed.
 func (l *line) withdraw(q *Proposal) {
 	q.queued = false
 	l.load.add(q, -1)

@@ -1,10 +1,10 @@
-// Package propose combines the requests that wait for a Raft group into log entries, and returns
-// its part of the entry's result to each request. It owns a group's queue, the rounds in which a
-// node's groups propose together, and the clock that stamps entries.
+// Package propose combines the requests that wait for a Raft group into log entries, and gives each
+// request its part of the entry's result. It owns a group's queue, the rounds in which a node's
+// groups propose together, and the clock that stamps entries.
 //
-// It never routes, forwards, retries, reads a row, or calls another node. Invariant: every
-// enqueued request is answered exactly once, and a request for which Proposal.Wait returns
-// ErrOverloaded is in no entry.
+// It never routes, forwards, retries, reads a row, or calls another node. Invariant: every enqueued
+// request is answered exactly once, and a request for which Proposal.Wait returns ErrOverloaded is
+// in no entry.
 package propose
 
 import (
@@ -24,20 +24,20 @@ import (
 const (
 	// EntriesInFlightMax allows raft to write one entry while it applies the previous one.
 	EntriesInFlightMax = 2
-	// A second entry in flight must have at least this size. Each entry costs every replica two
-	// syncs and about 0.5 ms of processor time, which is little per op at this size. A smaller
-	// second entry waits and grows.
+	// Another entry may join an entry in flight only if it has at least this size; a smaller one
+	// waits and grows. Each entry costs every replica two syncs and about 0.5 ms of processor time,
+	// which is little per op at this size.
 	secondEntryOps   = 1024
 	secondEntryBytes = 64 << 10
-	// stampEvery bounds the age of the log's time while entries arrive. The hot lists of counters need a
-	// recent time even for ops that need none. A stamp takes 37 bytes.
+	// stampEvery bounds the age of the log's time while entries arrive. The hot lists of counters
+	// need a recent log time even if the ops of an entry need none. A stamp takes 37 bytes.
 	stampEvery = time.Second
 )
 
 // Proposer combines the requests that wait for one group into log entries. Each entry has the
 // requests that arrived while the previous entry was written. Rounds decides when the groups of a
-// node propose, so that their entries are written together. A large enough entry does not wait for
-// a round.
+// node propose, so that one write stores the entries of several groups. A large enough entry does
+// not wait for a round.
 //
 // Its goroutines are propose and settle. New starts them; Close stops them and waits.
 type Proposer struct {
@@ -110,8 +110,8 @@ func (p *Proposer) Submit(section []byte, ops int, clocked bool, width int) (*Pr
 }
 
 // Reserve is the first half of Submit: it reserves space in the queue. The caller must then call
-// Enqueue or Cancel. Before that, it may change the section, but not its length. So a request to
-// several groups can reserve space in all of them before it enqueues any part.
+// Enqueue or Cancel. Before that, the caller may change the section, but not its length. So a
+// request to several groups can reserve space in all groups before it enqueues any part.
 func (p *Proposer) Reserve(section []byte, ops int, clocked bool, width int) (*Proposal, error) {
 	q := &Proposal{owner: p, section: section, Ops: ops, Width: width, clocked: clocked, done: make(chan struct{})}
 	p.mu.Lock()
@@ -202,7 +202,7 @@ func (p *Proposer) take() (batch []*Proposal, round uint64, ended bool) {
 	return batch, round, len(batch) == 0 && waiting == 0 && p.mu.closed
 }
 
-// propose makes entries of the queue until the proposer is closed and the queue is empty.
+// propose makes entries from the queue until the proposer is closed and the queue is empty.
 func (p *Proposer) propose() {
 	defer close(p.flights)
 	for range p.wake {
@@ -212,7 +212,7 @@ func (p *Proposer) propose() {
 				return
 			}
 			if len(batch) == 0 {
-				break // whatever makes an entry due sends another token
+				break // every event that makes an entry due sends another token
 			}
 			f := p.launch(batch)
 			f.round = round
@@ -245,12 +245,12 @@ func (p *Proposer) launch(batch []*Proposal) flight {
 	return f
 }
 
-// settle answers the proposals of each entry, in log order. It ends after propose, when every
-// entry is answered.
+// settle answers the proposals of each entry, in log order. It ends when propose has ended and
+// every entry is answered.
 func (p *Proposer) settle() {
 	for f := range p.flights {
 		result, err := p.outcome(f)
-		p.land(f) // free the space before a caller gets its answer, so that its next request fits
+		p.land(f) // free the space before a caller gets its answer, so that the caller's next request fits
 		for _, q := range f.proposals {
 			q.Result, q.Err = result, err
 			if err == nil && q.Outcome() == dedup.Full {
@@ -277,8 +277,8 @@ func (p *Proposer) land(f flight) {
 	}
 }
 
-// outcome waits until an entry is applied here, or the group fails, because raft may then never
-// answer the future.
+// outcome waits until an entry is applied here or the group fails. If the group fails, raft may
+// never answer the future.
 func (p *Proposer) outcome(f flight) (*raftfsm.Result, error) {
 	answer := make(chan error, 1)
 	go func() { answer <- f.future.Error() }() // ends when the future is answered; for a failed group, with the process
@@ -292,7 +292,7 @@ func (p *Proposer) outcome(f flight) (*raftfsm.Result, error) {
 	case err == nil:
 		r := f.future.Response().(applied)
 		p.metrics.log.Observe(r.began.Sub(f.proposed).Seconds())
-		if stuck, ok := r.answer.(error); ok { // the outcome is unknown here: the entry is committed, and other nodes apply it
+		if stuck, ok := r.answer.(error); ok { // the entry is committed, and other nodes apply it, but this node does not know the outcome
 			p.logger.Warn("a log entry is not applied here", "err", stuck, "requests", len(f.proposals))
 			return nil, errs.ErrOutcomeUnknown
 		}

@@ -8,30 +8,31 @@ import (
 )
 
 const (
-	// The callers that a round has answered often propose again at once. The next round waits for
-	// their proposals, at most gatherMax, and at most gatherRounds times the length of the
-	// previous round.
+	// Callers often propose again at once after a round has answered them. The next round waits for
+	// their proposals, at most gatherMax and at most gatherRounds times the length of the previous
+	// round.
 	gatherRounds = 2
 	gatherMax    = 10 * time.Millisecond
-	// It waits for gatherShare/gatherOf of these callers, because some do not propose again.
+	// The next round waits only for gatherShare/gatherOf of these callers, because some do not
+	// propose again.
 	gatherShare, gatherOf = 3, 4
-	// A round ends once its entries are answered. But it waits at most slowRounds times the length
-	// of the previous round, within roundWaitMin and roundWaitMax. A slower group takes part again
-	// once its entry is answered.
+	// A round ends when its entries are answered. The next round waits for that at most slowRounds
+	// times the length of the previous round, within roundWaitMin and roundWaitMax. A group whose
+	// entry is slower takes part again after the entry is answered.
 	slowRounds   = 2
 	roundWaitMin = time.Millisecond
 	roundWaitMax = gatherMax
 )
 
 // Rounds makes the groups of a node propose together, so that one sync stores all entries of a
-// round, and one write sends them to a follower. A round begins when no entry of the previous
-// round is in flight, and proposes all waiting requests of all groups. Callers that the last round
-// answered probably propose again at once, so the next round waits for most of them. A single
-// caller does not wait.
+// round, and one write sends them to a follower. A round begins when no entry of the previous round
+// is in flight, and proposes all waiting requests of all groups. Callers that the last round
+// answered probably propose again at once, so the next round waits for most of them. A round with a
+// single caller does not wait.
 //
 // It has no goroutine. Its timer runs only while a round waits.
 type Rounds struct {
-	expect func(entries int) // see NewRounds
+	expect func(entries int) // called right before a round proposes; see NewRounds
 
 	mu struct { // acquire it after a proposer's lock, never before
 		sync.Mutex
@@ -59,19 +60,19 @@ type roundMember struct {
 	wake   chan struct{} // Proposer.wake
 	queued bool          // the member is in Rounds.mu.waiting
 	count  int           // number of waiting proposals
-	// turn is the number of the round in which the proposer should propose, or 0. take ends the
-	// turn. turn is read without a lock.
+	// turn is the number of the round in which the proposer should propose, or 0. The method take
+	// ends the turn. Readers of turn need no lock.
 	turn atomic.Uint64
 }
 
-// NewRounds returns the Rounds of a node. Right before a round proposes, it calls expect, unless
-// expect is nil, with the number of its entries. expect must not block.
+// NewRounds returns the Rounds of a node. Right before a round proposes, it calls expect with the
+// number of its entries, unless expect is nil. expect must not block.
 func NewRounds(expect func(entries int)) *Rounds { return &Rounds{expect: expect} }
 
 func (r *Rounds) join(wake chan struct{}) *roundMember { return &roundMember{rounds: r, wake: wake} }
 
-// report sets the number of waiting proposals. free means that the proposer has no entry in
-// flight. The caller holds the proposer's lock.
+// report sets the number of waiting proposals. The argument free means that the proposer has no
+// entry in flight. The caller holds the proposer's lock.
 func (m *roundMember) report(waiting int, free bool) {
 	r := m.rounds
 	r.mu.Lock()
@@ -80,8 +81,9 @@ func (m *roundMember) report(waiting int, free bool) {
 	r.beginLocked()
 }
 
-// take ends the proposer's turn, if it has one. proposed reports whether the proposer proposed an
-// entry. take returns the round of the entry, or 0. The caller holds the proposer's lock.
+// take ends the proposer's turn, if it has one. The argument proposed reports whether the proposer
+// proposed an entry. take returns the round of the entry, or 0. The caller holds the proposer's
+// lock.
 func (m *roundMember) take(proposed bool, waiting int, free bool) (round uint64) {
 	r := m.rounds
 	r.mu.Lock()
@@ -123,8 +125,8 @@ func (r *Rounds) countLocked(m *roundMember, waiting int, free bool) {
 	}
 }
 
-// landLocked counts an answered entry. After the last entry, it ends the round and decides how
-// many proposals the next round waits for.
+// landLocked counts an answered entry. After the last entry, it ends the round and decides for how
+// many proposals the next round waits.
 func (r *Rounds) landLocked(round uint64, proposals int) {
 	if round != r.mu.number || r.mu.flying == 0 {
 		return // a later round has begun without waiting for this entry

@@ -64,8 +64,8 @@ func ParseChanged(r *wire.Reader, ops int) []int {
 	return changed
 }
 
-// ParseOutcomes parses the outcomes of parts. If any outcome is invalid, it returns none,
-// because the others may be wrong too.
+// ParseOutcomes parses the outcomes of parts. If any outcome is invalid, ParseOutcomes returns an
+// error and no outcome, because the others may be wrong too.
 func ParseOutcomes(answer []byte, parts []*ForwardedPart) ([]*Proposal, error) {
 	r := wire.Reader{Rest: answer}
 	settled := make([]*Proposal, len(parts))
@@ -90,7 +90,7 @@ func ParseOutcomes(answer []byte, parts []*ForwardedPart) ([]*Proposal, error) {
 	return settled, nil
 }
 
-// fateOfPart converts an error without a code to ErrOutcomeUnknown.
+// fateOfPart converts an error of CodeOther to ErrOutcomeUnknown.
 func fateOfPart(err error) error {
 	if rpc.CodeOf(err) == rpc.CodeOther {
 		return fmt.Errorf("%w: %w", errs.ErrOutcomeUnknown, err)

@@ -15,7 +15,7 @@ const (
 	streamAnswerMax  = 256 << 10
 )
 
-// Call calls a method of a node, whose answer must have at most answerBytes. A small call to a
+// Call calls a method of a node. The answer must have at most answerBytes bytes. A small call to a
 // connected node travels on the stream, at a fraction of the cost of a gRPC call. Other calls go
 // through Config.Calls.
 func (s *Streams) Call(ctx context.Context, node, method string, request []byte, answerBytes int) ([]byte, error) {
@@ -31,9 +31,9 @@ func (s *Streams) Call(ctx context.Context, node, method string, request []byte,
 	return s.cfg.Calls.Call(ctx, node, method, request)
 }
 
-// ask sends a call on the stream. If there is no stream now, or it has no space, ask sends nothing
-// and returns ErrNoStream. It does the same while the node has not sent its serve message, because
-// the node may refuse the connection or hang.
+// ask sends a call on the stream. If there is no stream, or the stream has no space, ask sends
+// nothing and returns ErrNoStream. The same holds before the node has sent its serve message,
+// because the node may refuse the connection or hang.
 func (s *Streams) ask(ctx context.Context, node, method string, request []byte) ([]byte, error) {
 	c := s.peer(node).now()
 	if c == nil || !c.serve.Load() {
@@ -61,8 +61,8 @@ func (s *Streams) Cut(node string) {
 
 var errPingsMissed = errors.New("the node does not answer pings")
 
-// now returns the connection to the node, or nil. Without a connection it starts a dial, unless
-// the last dial failed a moment ago.
+// now returns the connection to the node, or nil. If there is no connection, now starts a dial,
+// unless the last dial failed a moment ago.
 func (p *peer) now() *Conn {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,16 +72,16 @@ func (p *peer) now() *Conn {
 	return p.mu.conn
 }
 
-// silenceMax is how long calls may time out on a connection without any incoming bytes. If only
-// calls travel on it, nothing else shows that the network dropped it: the pings of rpc.Calls use
-// another connection.
+// silenceMax is how long calls may time out on a connection without any incoming bytes. If a
+// connection carries only calls, nothing else shows that the network dropped it: the pings of
+// rpc.Calls use another connection.
 const silenceMax = 3 * time.Second
 
 var errSilent = errors.New("the node answers nothing on the connection")
 
-// noteSilence records that a call timed out. heard is the number of answers that had arrived when
-// the call began. If no answer has arrived since then, and calls have timed out for silenceMax,
-// noteSilence ends the connection.
+// noteSilence records that a call timed out. The argument heard is the number of answers that had
+// arrived when the call began. If no answer has arrived since then, and calls have timed out for
+// silenceMax, noteSilence ends the connection.
 func (c *Conn) noteSilence(heard int64, began time.Time) {
 	c.mu.Lock()
 	if c.heard.Load() != heard {

@@ -19,7 +19,7 @@ type Conn struct {
 	peer  *peer
 	conn  net.Conn
 	heard atomic.Int64  // number of answers received
-	serve atomic.Bool   // set once the node has sent its serve message
+	serve atomic.Bool   // the node has sent its serve message
 	wake  chan struct{} // capacity 1; a token means that calls wait to be written
 	ended chan struct{} // closed by fail
 
@@ -31,7 +31,7 @@ type Conn struct {
 		sentID uint64 // the last id passed to the network; 0 for none
 		leave  bool   // the node is closing: no more calls
 		err    error  // why the connection ended; nil before
-		// silentSince is the start of the first call that timed out while heard was equal to
+		// silentSince is the start of the first call that timed out while the count heard was
 		// silentHeard.
 		silentSince time.Time
 		silentHeard int64
@@ -52,8 +52,8 @@ func newConn(p *peer, conn net.Conn) *Conn {
 	return c
 }
 
-// Append sends an append and waits for its answer, at most AppendTimeoutMax. It does not keep args
-// after it returns. ErrNoStream means that the append was not sent, because the stream has no
+// Append sends an append and waits for its answer, at most AppendTimeoutMax. Append does not use
+// args after it returns. ErrNoStream means that the append was not sent, because the stream has no
 // space.
 func (c *Conn) Append(group uint32, to uint64, args *raft.AppendEntriesRequest, stop <-chan struct{}) (Answer, error) {
 	heard := c.heard.Load()
@@ -130,7 +130,7 @@ func (c *Conn) writeCalls() {
 	}
 }
 
-// take implements writeStream's parameter take.
+// take returns the calls to write; see writeStream.
 func (c *Conn) take(spare []byte) (out []byte, last bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,9 +138,9 @@ func (c *Conn) take(spare []byte) (out []byte, last bool) {
 	return out, c.mu.leave
 }
 
-// writeStream writes the bytes that take returns, each time that wake has a token. It returns
-// after the last bytes, when the channel ended is closed, or when a write fails. It passes the
-// written buffer to the next call of take, to be reused.
+// Each time that the channel wake has a token, writeStream writes the bytes that the function take
+// returns. writeStream returns after the last bytes, when the channel ended is closed, or when a
+// write fails. It passes the written buffer to the next call of take for reuse.
 func writeStream(conn net.Conn, wake, ended <-chan struct{}, take func(spare []byte) (out []byte, last bool)) error {
 	var spare []byte
 	for {
@@ -149,7 +149,7 @@ func writeStream(conn net.Conn, wake, ended <-chan struct{}, take func(spare []b
 		case <-ended:
 			return nil
 		}
-		runtime.Gosched() // so that callers which are already running join this write
+		runtime.Gosched() // let callers that are already running join this write
 		out, last := take(spare[:0])
 		if len(out) > 0 {
 			if err := conn.SetWriteDeadline(time.Now().Add(AppendTimeoutMax)); err != nil {
@@ -197,8 +197,9 @@ func (c *Conn) readAnswers() {
 	c.fail(err)
 }
 
-// readStream calls handle for each message. handle owns the message; more means that the next
-// message has already arrived. readStream ends with the connection or an error of handle.
+// readStream calls handle for each message, which handle owns. The argument more means that the
+// next message has already arrived. readStream returns when the connection ends or handle returns
+// an error.
 func readStream(conn io.Reader, handle func(message []byte, more bool) error) error {
 	r := bufio.NewReaderSize(conn, streamBufferBytes)
 	var head [messageHeadBytes]byte

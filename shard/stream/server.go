@@ -21,19 +21,19 @@ import (
 
 const (
 	// servedAppendsMax bounds the appends that wait for one replica. A leader has at most two
-	// unanswered appends, one of them a heartbeat. Further appends are from earlier leaders, or
-	// their senders no longer wait for them.
+	// unanswered appends, one of them a heartbeat. Further appends come from earlier leaders, or
+	// have timed out at the sender.
 	servedAppendsMax = 8
-	// answersWait bounds how long an answer to a heartbeat waits for the answers to heartbeats
-	// that arrived with it. So a replica with a hanging disk delays the answers of other groups by
-	// at most answersWait.
+	// answersWait bounds how long an answer to a heartbeat waits for the answers to other
+	// heartbeats that arrived together with it. So a replica with a hanging disk delays the answers
+	// of other groups by at most answersWait.
 	answersWait = 2 * time.Millisecond
-	// answersBytesMax bounds the unsent answers to a node's appends. If the node lets more
-	// accumulate, its connection is closed.
+	// answersBytesMax bounds the unsent answers to a node's appends. If more accumulate, because
+	// the node does not read them, the connection is closed.
 	answersBytesMax = 4 << 20
-	// callAnswersBytesMax bounds the unsent answers to a node's method calls: the next answer
-	// waits until they are being written. These answers are large, so a slow network alone can
-	// make them accumulate, and the connection stays open.
+	// callAnswersBytesMax bounds the unsent answers to a node's method calls. Beyond it, an answer
+	// waits until the earlier ones are being written. These answers are large, so a slow network
+	// alone can make them accumulate; the connection stays open.
 	callAnswersBytesMax = 1 << 20
 )
 
@@ -91,7 +91,7 @@ func (s *server) open(group uint32, id raft.ServerID) *Inbox {
 	return r
 }
 
-// Close refuses waiting and later calls. The filter must no longer receive.
+// Close refuses waiting and later calls. The filter must have stopped receiving.
 func (r *Inbox) Close() {
 	r.server.mu.Lock()
 	if r.server.mu.replicas[r.group] == r {
@@ -108,7 +108,7 @@ func (r *Inbox) Close() {
 	}
 }
 
-// deliver passes a call to the replica that it names, or returns why it cannot.
+// deliver passes a call to the addressed replica, or returns an error.
 func (s *server) deliver(group uint32, to uint64, call *Append) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -140,7 +140,7 @@ func (s *server) Offer(conn net.Conn) error {
 	return nil
 }
 
-// keep registers the stream, so that leave finishes it. It returns false after leave.
+// keep registers the stream, so that leave can finish it. After leave, keep returns false.
 func (s *server) keep(t *servedStream) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -268,8 +268,8 @@ func (t *servedStream) receiveCall(message []byte) error {
 	return nil
 }
 
-// writeInTurn blocks until fewer than callAnswersBytesMax bytes wait, and then queues a message.
-// If the connection ends first, it returns without queueing.
+// writeInTurn blocks until fewer than callAnswersBytesMax bytes are queued, and then queues a
+// message. If the connection ends first, it returns without queueing.
 func (t *servedStream) writeInTurn(message func(dst []byte) []byte) {
 	for {
 		t.mu.Lock()
@@ -316,7 +316,8 @@ func (t *servedStream) finish() {
 	wake(t.wake)
 }
 
-// owe counts a call that was read. pending means that the next message has already arrived.
+// owe counts a received call as unanswered. pending means that the next message has already
+// arrived.
 func (t *servedStream) owe(pending bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -356,7 +357,7 @@ func (t *servedStream) waited() {
 	wake(t.wake)
 }
 
-// take implements writeStream's parameter take.
+// take returns the answers to write; see writeStream.
 func (t *servedStream) take(spare []byte) (out []byte, last bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

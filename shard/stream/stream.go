@@ -32,7 +32,7 @@ const (
 )
 
 var (
-	// ErrNoStream is returned for a call that the stream does not accept. Nothing was sent.
+	// ErrNoStream is returned for a call that the stream does not accept, so that nothing was sent.
 	ErrNoStream = errors.New("the call is to travel by itself")
 	// ErrLost is returned for calls whose connection ended before their answers came. The
 	// other node may have received them.
@@ -67,9 +67,9 @@ type Config struct {
 // direction between two nodes. Calls that arrive during a write share the next write, and so do
 // their answers. No call waits for another's answer.
 //
-// It sends no call twice. If a connection ends, its calls fail with an unknown outcome, and raft
-// makes new ones. So a replica may process the calls of one group in an order other than the order
-// of sending; DESIGN.md proves that Raft allows this.
+// Streams sends no call twice. If a connection ends, its calls fail with an unknown outcome, and
+// raft makes new calls. So a replica may process the calls of one group in another order than they
+// were sent; DESIGN.md proves that Raft allows this.
 //
 // It has two goroutines for each connection, which end with the connection, and one for each dial.
 // Close ends them and waits.
@@ -87,7 +87,7 @@ type Streams struct {
 	}
 }
 
-// New returns Streams that accept connections at once. The caller must close it.
+// New returns a Streams that accepts connections at once. The caller must close it.
 func New(cfg Config) *Streams {
 	s := &Streams{cfg: cfg}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -131,18 +131,20 @@ func (s *Streams) Waiting(group uint32) int {
 	return 0
 }
 
-// Leave tells other nodes to send no more calls, and waits until the sent ones are answered, at
-// most rpc.CloseGraceMax. Method calls that arrive meanwhile are refused with ErrDraining.
+// Leave tells other nodes to send no more calls. It waits, at most rpc.CloseGraceMax, until the
+// calls that they have sent are answered. Method calls that arrive meanwhile are refused with
+// ErrDraining.
 func (s *Streams) Leave() { s.served.leave() }
 
 // Conn returns a connection to a node, and dials the node if necessary. If the node's address is
-// unknown, it dials fallback. After a failed dial, calls fail at once until the next dial is due.
+// unknown, Conn dials the address fallback. After a failed dial, calls fail at once until the next
+// dial is due.
 func (s *Streams) Conn(node, fallback string, stop <-chan struct{}) (*Conn, error) {
 	return s.peer(node).connected(fallback, stop)
 }
 
-// peer returns the peer of a node, and creates it if necessary. Nodes that leave are few, so peers
-// are never removed.
+// peer returns the peer of a node, and creates it if necessary. Few nodes ever leave a cluster, so
+// Streams never removes a peer.
 func (s *Streams) peer(node string) *peer {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 )
 
 // A connection carries calls in one direction and answers in the other. Each call or answer is a
-// message: its length (4 bytes, big endian) and its bytes. Numbers are uvarints unless noted. A
-// byte string is preceded by its length.
+// message: its length (4 bytes, big endian) and its bytes. Numbers are uvarints unless noted. Each
+// byte string follows its length.
 //
 //	append:  0 | id | group | to (8 bytes, little endian) | protocol version | term
 //	         | sender's id | sender's address | previous index | previous term | commit index | number of entries | entries
@@ -28,9 +28,9 @@ import (
 //	serve:   0 | 5, the first message back: the node serves the stream, and takes calls
 //
 // The field "to" names the addressed replica, as in a preface (see rpc.Addressee). The id
-// identifies the call on its connection. opening counts how often the answering process has opened
-// a replica, so that the sender recognises answers of a reopened replica. raft's field Leader is
-// not sent, because raft reads it only if the sender's address is empty.
+// identifies the call on its connection. The field opening counts how often the answering process
+// has opened a replica, so that the sender recognises answers of a reopened replica. raft's field
+// Leader is not sent, because raft reads it only if the sender's address is empty.
 const (
 	streamAppend = 0
 	streamCall   = 1
@@ -56,7 +56,7 @@ const (
 type Answer struct {
 	id      uint64
 	err     error  // error of the replica, or why the call did not reach it; if set, the fields below are zero
-	Opening uint64 // the field opening of the drawing above
+	Opening uint64 // see the field opening in the drawing above
 	Term    uint64
 	Last    uint64
 	Success bool

@@ -30,8 +30,8 @@ const (
 	// of it for running requests.
 	MemoryLimitMin = 64 << 20
 
-	// Memory is tight once the use is within 1/memoryTightShare of the limit. That is twice the
-	// margin of turn, so that rows leave memory until new rows are accepted again.
+	// Memory is tight once the use is within 1/memoryTightShare of the limit. The margin is twice
+	// that of the function turn, so that rows leave memory until the node accepts new rows again.
 	memoryTightShare = 8
 
 	// DiskReserveDefault is the disk space kept free for the log entries of accepted writes.
@@ -59,11 +59,11 @@ type Headroom struct {
 	// MemoryTight is set once the use is within 1/memoryTightShare of the limit. Then rows leave
 	// memory, before any write is refused.
 	MemoryTight atomic.Bool
-	MemoryOver  atomic.Uint64 // bytes of tables that must leave memory to end MemoryTight, as of the last check that found memory tight
+	MemoryOver  atomic.Uint64 // bytes of tables to move out of memory until it is no longer tight, as of the last check that found it tight
 	DiskFull    atomic.Bool
-	VotersFull  atomic.Int64              // number of groups led here that accept no writes, because this node or too many voters lack disk space
+	VotersFull  atomic.Int64              // number of groups led here that accept no writes, because too few voters, or this node, have disk space
 	DiskHangs   atomic.Int64              // number of local replicas with a hanging write to the log
-	recoveredAt atomic.Pointer[time.Time] // last time when the write to a log stopped hanging; nil for never
+	recoveredAt atomic.Pointer[time.Time] // when a write to a log last stopped hanging; nil for never
 
 	// These are results of the last Look, so that readers need not wait for the disk.
 	memoryNeeds atomic.Uint64 // bytes, including the garbage collector's share
@@ -118,8 +118,8 @@ func (h *Headroom) Close() {
 
 // Look checks memory and disk once.
 func (h *Headroom) Look() {
-	// The live heap is known only as of the last collection. Since then, mainly the tables have
-	// grown.
+	// The live heap is known only as of the last collection. What has grown since then is mainly
+	// the tables.
 	needs := h.needs()
 	if h.worthCollecting(needs) {
 		h.collect()
@@ -150,9 +150,9 @@ func (h *Headroom) needs() uint64 {
 	return used + used*h.Collector()/100
 }
 
-// worthCollecting reports whether a garbage collection may bring the use below the limit: the
-// tables alone are below it. A node that refuses requests allocates little, and so would not start
-// a collection by itself.
+// worthCollecting reports whether a garbage collection may bring the use below the limit, because
+// the tables alone are below the limit. A node that refuses requests allocates little, and so would
+// not start a collection by itself.
 func (h *Headroom) worthCollecting(needs uint64) bool {
 	if h.collect == nil || h.MemoryLimit == 0 || needs < h.MemoryLimit || time.Since(h.collected) < collectEvery {
 		return false
@@ -167,11 +167,11 @@ func turn(full *atomic.Bool, bounded bool, used, limit uint64) {
 	full.Store(bounded && (used >= limit || full.Load() && used >= limit-limit/16))
 }
 
-// hangKept is the time after a hang of the disk for which a node should lead no group. Groups that
+// hangKept is how long a node should lead no group after its disk has hung. A leadership that
 // returned at once would have to leave again at the next hang.
 const hangKept = time.Minute
 
-// NoteHang records that a write to a local log hangs, or that it has stopped hanging.
+// NoteHang records that a write to a local log hangs, or that the write has stopped hanging.
 func (h *Headroom) NoteHang(hangs bool) {
 	if hangs {
 		h.DiskHangs.Add(1)
@@ -203,9 +203,9 @@ func (h *Headroom) DiskError() error {
 	return &errs.DiskFullError{FreeBytes: h.diskFree.Load(), NeededBytes: h.diskNeeds.Load(), ReserveBytes: h.DiskReserve}
 }
 
-// collectorPercent returns GOGC, or bound if bound is smaller and not 0. bound exists because the
-// process sets a higher GOGC only while its heap is small. If GOGC is off, the collector follows
-// only GOMEMLIMIT.
+// collectorPercent returns GOGC, or bound if bound is smaller and not 0. The bound is needed
+// because the process sets a higher GOGC, but only while its heap is small. If GOGC is off, the
+// collector follows only GOMEMLIMIT.
 func collectorPercent(bound uint64) uint64 {
 	percent := RuntimeMetric("/gc/gogc:percent")
 	if percent == math.MaxUint64 {

@@ -39,8 +39,8 @@ type TieringJob struct {
 	Keyspace string   `json:"keyspace,omitempty"` // "" for all
 	DryRun   bool     `json:"dry_run,omitempty"`  // only return the answers
 
-	// A row moves if its id is less than Before. If Before is 0, a row moves if the time in its id
-	// is older than OlderThan or, if that is 0 too, than Config.Cold.After.
+	// If Before is not 0, a row moves if its id is less than Before. Otherwise a row moves if the
+	// time in its id is older than OlderThan. If OlderThan is 0 too, Config.Cold.After replaces it.
 	Before    uint64        `json:"before,omitempty"`
 	OlderThan time.Duration `json:"older_than,omitempty"`
 }
@@ -77,12 +77,12 @@ func (t *Tiering) unanswered(answers map[string]ColdAnswer) error {
 	return e
 }
 
-// Order first makes a dry run, and then starts a job on all nodes unless a node refuses. It
-// returns the answers by node key, and does not wait for the jobs to end. A node that already runs
-// the same order continues. For an invalid order, Order returns an ArgumentError. If ctx ends
-// during the dry run, it returns a ColdSilentError, and no node has started the job. Once the jobs
-// start, Order may take up to rpc.AskTimeout even if ctx ends, so that a short ctx does not start
-// the job on some nodes only.
+// Order first makes a dry run, and then starts a job on all nodes unless a node refuses. It returns
+// the answers by node key, and does not wait for the jobs to end. A node that already runs the same
+// order continues. For an invalid order, Order returns an ArgumentError. If ctx ends during the dry
+// run, Order returns a ColdSilentError, and no node has started the job. After the dry run, Order
+// may take up to rpc.AskTimeout even if ctx ends, so that a short ctx does not start the job on
+// some nodes only.
 func (t *Tiering) Order(ctx context.Context, o TieringJob) (id string, answers map[string]ColdAnswer, err error) {
 	if err := t.checkCold(&o); err != nil {
 		return "", nil, err

@@ -17,12 +17,12 @@ const (
 	// timedIDMin is the smallest id that can contain a time. Smaller ids, of fewer than ten
 	// digits, count as sequential numbers in every layout.
 	timedIDMin = 1_000_000_000
-	// layoutBegins is the time from the epoch of a layout to its first id. An earlier time shows
-	// that ids are sequential, or count a larger unit of time.
+	// layoutBegins is the time from the epoch of a layout to its first id. Ids with an earlier time
+	// are probably sequential, or count a larger unit of time.
 	layoutBegins = 30 * 24 * time.Hour
 )
 
-// weiboBegins is the month in which Weibo made its first ids, 23 years after their epoch.
+// weiboBegins is the month of the first Weibo ids, 23 years after their epoch.
 var weiboBegins = time.Date(2009, time.August, 1, 0, 0, 0, 0, time.UTC)
 
 // ColdAfterDefault is the age from which a row is cold, by the time in its id.
@@ -115,10 +115,10 @@ func (l IDLayout) First() (first uint64) {
 	return max(first, timedIDMin)
 }
 
-// last returns an upper bound of the valid ids of the layout until now.
+// last returns an upper bound of the ids that are valid in the layout at the given time.
 func (l IDLayout) last(now time.Time) uint64 { return l.FirstAt(now.Add(layoutAhead)) }
 
-// firstKey returns the smallest key of a shard for which all ids are valid in the layout.
+// firstKey returns the smallest key of a shard whose ids are all valid in the layout.
 func (l IDLayout) firstKey(perKey uint64) uint64 {
 	return (l.First()-1)/perKey + 1
 }
@@ -144,8 +144,8 @@ type Misfit struct {
 	Rows int    `json:"rows"` // number of rows in memory, approximately
 }
 
-// Misfit returns nil if there are no such rows, or if the ids of the shard contain no time. It
-// ignores ids below timedIDMin.
+// Misfit returns the misfit of a shard, or nil if all ids are valid or contain no time. It ignores
+// ids below timedIDMin.
 func (t *Tiering) Misfit(s *Shard) *Misfit {
 	if s == nil || t.cfg.Cold.Layouts[s.Keyspace].Unit == 0 {
 		return nil
@@ -168,8 +168,8 @@ func (t *Tiering) Misfit(s *Shard) *Misfit {
 	return m
 }
 
-// betterLayout returns Misfit.Fits for a table. The onDisk rows count as valid in the present
-// layout, by which they were moved to disk.
+// betterLayout returns Misfit.Fits for a table. onDisk is the number of rows on disk. They count as
+// valid in the present layout, which selected them for the move to disk.
 func betterLayout(table *engine.Table, perKey uint64, layout IDLayout, onDisk int, now time.Time) (name string) {
 	fit := func(l IDLayout) int {
 		_, rows := table.InMemory(l.firstKey(perKey), l.last(now)/perKey)

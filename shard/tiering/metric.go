@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Number is a type of a metric's value.
+// Number is the type of a metric's value.
 type Number interface {
 	~int | ~int64 | ~uint64 | ~float64
 }

@@ -129,8 +129,8 @@ func (t *Tiering) dyingRows() (rows int) {
 	return rows
 }
 
-// These are the tiers of a row. A row that is written after it was packed or moved to disk still
-// counts for the sealed or cold tier.
+// These are the tiers of a row. A row that was packed or moved to disk still counts as sealed or
+// cold after a later write.
 const (
 	tierHot    = "hot"
 	tierSealed = "sealed"

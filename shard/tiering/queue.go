@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// coldAskedQuiet is the time for which a segment must be unwritten before a job moves it. It
-	// is shorter than coldQuietMax, because an operator waits for the job.
+	// coldAskedQuiet is the time without writes after which a job may move a segment. It is shorter
+	// than coldQuietMax, because an operator waits for the job.
 	coldAskedQuiet = 2 * time.Second
-	// coldStepSegments is the number of segments that a job moves between two checks whether to
+	// coldStepSegments is the number of segments that a job moves before it checks again whether to
 	// stop.
 	coldStepSegments = 16
 )
@@ -59,7 +59,7 @@ func (d *Queue) begin(o TieringJob, rows uint64) (refused string) {
 	}
 	d.mu.job, d.mu.ends = o, false
 	d.mu.work = &ColdWork{ID: o.ID, Verb: o.Verb, Keyspace: o.Keyspace, Began: time.Now(), Running: true, Of: rows}
-	d.asked <- struct{}{} // never blocks, because the previous job has ended, and so its token was received
+	d.asked <- struct{}{} // never blocks: the previous job has ended, so its token was received
 	return ""
 }
 
@@ -109,7 +109,7 @@ func (t *Tiering) workCold() {
 		"after", time.Since(began).Round(time.Millisecond).String(), "err", err)
 }
 
-// migrate moves the rows that a job selects out of memory, except rows of segments that are being
+// migrate moves the rows that a job selects out of memory. It skips segments that are being
 // written.
 func (t *Tiering) migrate(o *TieringJob) error {
 	all := t.Leaving(o.isFor)

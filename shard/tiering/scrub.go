@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// scrubBytesPerSecondMax bounds the reads of a scrub, to about a twentieth of a small disk's
+	// scrubBytesPerSecondMax bounds the reads of a scrub to about a twentieth of a small disk's
 	// bandwidth. At this rate, a scrub of more than 4.8 TB takes longer than a week.
 	scrubBytesPerSecondMax = 8 << 20
 	// scrubPieceBytes is the number of bytes read between two pauses: about 15 blocks.
@@ -105,8 +105,9 @@ func (s *Scrub) pause(began time.Time, passTime time.Duration) func(bytes int) e
 	}
 }
 
-// Pass reads all cold rows and sets once, in a random order of shards. So even if no process lives
-// for a whole pass, each shard is read from time to time. Pass returns the error of pause.
+// Pass reads all cold rows and sets once, in a random order of shards. So each shard is read from
+// time to time, even if no process lives for a whole pass. If the argument pause returns an error,
+// Pass returns it.
 func (s *Scrub) Pass(pause func(bytes int) error) error {
 	all := s.shards()
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -159,8 +160,9 @@ func (s *Scrub) shard(l *Shard, pause func(bytes int) error) error {
 	return nil
 }
 
-// noteDamaged records a damaged generation. retained means that only stored snapshots use the
-// generation. Then the replica has lost no row, and the next snapshot will not use it.
+// noteDamaged records a damaged generation of cold rows. retained means that only stored snapshots
+// use the generation. Then the replica has lost no row, and its next snapshot does not use the
+// generation.
 func (s *Scrub) noteDamaged(l *Shard, number uint64, retained bool, err error) {
 	if l.Damage.closing.Load() { // the replica is closing and may have released its rows
 		return

@@ -12,7 +12,7 @@ import (
 // suspectEvery is the interval at which RunSuspects checks for suspected damage.
 const suspectEvery = time.Second
 
-// RunSuspects scrubs a replica's sets soon after a read found damage that may concern them. It
+// RunSuspects scrubs a replica's sets soon after a read found damage that may have hit them. It
 // also removes damaged files. Open starts it; Close stops it and waits.
 func (s *Scrub) RunSuspects() {
 	tick := time.NewTicker(suspectEvery)
@@ -38,9 +38,9 @@ func (s *Scrub) RunSuspects() {
 	}
 }
 
-// sets scrubs the sets of a replica and records damage, which the node then repairs. It reads at
-// the highest rate, because the store cannot delete files until it ends. It returns ErrDraining
-// once the node is stopping.
+// sets scrubs the sets of a replica and records damage, which the node then repairs. It reads as
+// fast as it can, because the store cannot delete files until the scrub ends. It returns
+// ErrDraining once the node is stopping.
 func (s *Scrub) sets(l *Shard) error {
 	sets := l.FSM.Members()
 	if sets == nil {

@@ -10,19 +10,19 @@ const (
 	// SealAfterDefault is the age from which a row is packed in memory, by the time in its id.
 	// Rows of the last day are read most, and reading packed rows takes longer.
 	SealAfterDefault = 24 * time.Hour
-	// sealRoundMax bounds a round of packing, because moves to disk wait until it ends. The next
-	// round continues with the remaining rows.
+	// sealRoundMax bounds a round of packing, because moves to disk wait until the round ends. The
+	// next round continues with the remaining rows.
 	sealRoundMax = 30 * time.Second
-	// sealReliefShare is the share (1/16) of the rows in memory that a round must pack so that no
-	// rows move to disk in this round while memory is tight. The freed memory shows only after the
-	// garbage collector has run.
+	// While memory is tight, a round that packs at least this share (1/16) of the rows in memory
+	// moves no rows to disk. The freed memory shows only after the garbage collector has run, so
+	// the round cannot know yet whether it was enough.
 	sealReliefShare = 16
 )
 
-// OldToSeal returns a function that reports which ranges of keys to pack when a snapshot is
-// loaded; nil for none. It packs no rows whose ids contain no time, because there is no age by
-// which they are read less. While memory is tight, it packs all rows, because a node that was full
-// of packed rows could not hold them unpacked after a restart.
+// OldToSeal returns a function that reports which ranges of keys to pack when a snapshot is loaded;
+// nil for none. It selects no rows whose ids contain no time, because such rows have no known age.
+// While memory is tight, it selects all rows: a node that was full of packed rows could not hold
+// them unpacked after a restart.
 func (t *Tiering) OldToSeal(s *Shard) func(first, last uint64) bool {
 	layout, after := t.cfg.Cold.Layouts[s.Keyspace], t.cfg.Cold.SealAfter
 	if layout.Unit == 0 || after == 0 {
@@ -33,8 +33,7 @@ func (t *Tiering) OldToSeal(s *Shard) func(first, last uint64) bool {
 	}
 }
 
-// dueToSeal does what OldToSeal does, for a loaded table. It omits rows that are about to move to
-// disk.
+// dueToSeal is OldToSeal for a loaded table. It omits rows that are about to move to disk.
 func (t *Tiering) dueToSeal(s *Shard) func(first, last uint64) bool {
 	old, now := t.OldToSeal(s), time.Now()
 	if old == nil || t.cfg.Cold.After == 0 || !t.MayFreeze() {
@@ -67,9 +66,9 @@ func (t *Tiering) SealOld() (relieved bool) {
 	return packed > 0 && packed >= held/sealReliefShare
 }
 
-// seal packs rows of a replica, one segment at a time with pauses in between. It stops at the time
-// end, or when the node stops. packed is the number of packed rows, and done reports whether it
-// checked all segments.
+// seal packs rows of a replica, one segment at a time with pauses in between. It stops when the
+// deadline, the argument end, has passed, or when the node stops. packed is the number of packed
+// rows, and done reports whether seal checked all segments.
 func (t *Tiering) seal(fsm *counters.Machine, isOld func(first, last uint64) bool, end time.Time) (packed uint64, done bool) {
 	for from, more := uint64(0), true; more; {
 		due := isOld

@@ -18,19 +18,19 @@ const (
 	// for a week is unlikely to poll soon.
 	FeedIdleDefault = 7 * 24 * time.Hour
 	// FeedIdleMin and FeedIdleMax bound Config.FeedIdle, which may also be 0. The clock of feeds
-	// counts seconds in 32 bits, which suffices for FeedIdleMax.
+	// counts seconds in 32 bits, which is enough for FeedIdleMax.
 	FeedIdleMin = time.Second
 	FeedIdleMax = 100 * 365 * 24 * time.Hour
 
 	// spillTick is the interval at which Run advances the clock of feeds and checks memory.
 	spillTick = time.Second
-	// Run looks for idle bodies feedLookShare times in the time Spill.Idle, and at least every
-	// feedLookMax. This takes about 10 ns for each body.
+	// Run searches for idle bodies feedLookShare times within Spill.Idle, and at least every
+	// feedLookMax. A search takes about 10 ns for each body.
 	feedLookShare = 8
 	feedLookMax   = 10 * time.Minute
 	// While memory is tight, a share (1/16) of the bodies leaves memory in addition to the excess,
-	// so that bodies which are used again fit. Bodies that were used within FeedBusy stay, because
-	// polling clients use them more often than that.
+	// so that there is space for bodies which are used again. Bodies that were used within FeedBusy
+	// stay, because a client that polls uses its feed at least that often.
 	feedReliefShare = 16
 	FeedBusy        = time.Minute
 )
@@ -62,15 +62,15 @@ func (s *Spill) Place(group uint32) spill.Place {
 	return spill.Place{Store: s.Tiering.store.Load(), Group: group, Tight: s.tight}
 }
 
-// Begin sets the clock of a newly opened shard to FeedBusy before the present time. So its bodies,
-// none of which has been used yet, do not count as busy.
+// Begin sets the clock of a newly opened shard to FeedBusy before the present time. So the bodies
+// of the shard do not count as busy before they are used.
 func (s *Spill) Begin(shard *spill.Shard) { shard.Tick(uint32((s.Time() - FeedBusy) / time.Second)) }
 
-// Time returns the time on the clock of feeds, which started with FeedBusy.
+// Time returns the time on the clock of feeds, which was FeedBusy when the node started.
 func (s *Spill) Time() time.Duration { return time.Since(s.Began) + FeedBusy }
 
-// Run moves bodies out of memory that have been idle for the time Idle. Near the memory limit it
-// also moves the bodies that have been idle the longest. Open starts it; Close stops it and waits.
+// Run moves bodies out of memory when they have been idle for Spill.Idle. Near the memory limit it
+// also moves those that have been idle the longest. Open starts it; Close stops it and waits.
 func (s *Spill) Run() {
 	round := &Round{looked: s.Time(), Relieve: s.tight}
 	tick := time.NewTicker(spillTick)
@@ -88,7 +88,7 @@ func (s *Spill) Run() {
 // tight reports whether memory is so short that bodies must leave it.
 func (s *Spill) tight() bool { return s.Tiering.cfg.Headroom.MemoryTight.Load() }
 
-// Round runs one tick of Run. The parameter now is the time on the clock of feeds.
+// Round runs one tick of Run. The argument now is the time on the clock of feeds.
 func (s *Spill) Round(round *Round, now time.Duration) {
 	all := s.Bodies()
 	for _, r := range all {
@@ -109,7 +109,7 @@ func (s *Spill) Round(round *Round, now time.Duration) {
 }
 
 // Relieve moves excess bytes of bodies out of memory, plus 1/feedReliefShare of the bytes of all
-// bodies. It chooses the bodies of all shards that have been idle the longest.
+// bodies. Among the bodies of all shards, it chooses those that have been idle the longest.
 func (s *Spill) Relieve(all []*Bodies, excess int64) {
 	var ages spill.Ages
 	shards := make([]spill.Ages, len(all))
@@ -129,8 +129,8 @@ func (s *Spill) Relieve(all []*Bodies, excess int64) {
 	}
 }
 
-// moveOut moves bodies of a replica out of memory that were unused for at least idle, and stops at
-// about bytesMax.
+// moveOut moves a replica's bodies out of memory if they have been unused for at least the duration
+// idle. It stops after about bytesMax bytes.
 func (s *Spill) moveOut(r *Bodies, idle time.Duration, bytesMax int64) {
 	began := time.Now()
 	moved, err := r.Spill(uint32(idle/time.Second), bytesMax, s.Tiering.MayFreeze)

@@ -5,9 +5,9 @@
 //
 // It never changes a count, proposes an entry or opens a replica.
 //
-// Invariant: memory releases a row only after the row is durable and readable on disk. Once the use
-// of memory or disk has reached a bound, the bound counts as reached until the use is a sixteenth
-// below it.
+// Invariant: memory releases a row only after the row is durable and readable on disk. When the use
+// of memory or disk reaches a bound, the bound counts as reached until the use is a sixteenth below
+// it.
 package tiering
 
 import (
@@ -27,21 +27,21 @@ import (
 )
 
 const (
-	// coldQuietMax is the time for which a segment must be unwritten before its rows are packed or
+	// coldQuietMax is the time without writes after which the rows of a segment may be packed or
 	// moved; a shorter configured age shortens it. Rows that are still being written are not cold
 	// at any age.
 	coldQuietMax = time.Minute
 	coldQuietMin = 200 * time.Millisecond
 	// coldSnapshotShare is the share (1/8) of a shard's rows that must leave memory before Run
-	// takes a snapshot. A snapshot writes all rows in memory, so it should not be taken more
+	// takes a snapshot. A snapshot writes all rows in memory, so Run should not take snapshots more
 	// often.
 	coldSnapshotShare = 8
-	// coldShare is the share (1/8) of one core that moving and packing rows may use while memory
-	// is not tight. That moves about 200,000 rows per second to disk, far more than a service
+	// coldShare is the share (1/8) of one core that moving and packing rows may use while memory is
+	// not tight. This share moves about 200,000 rows per second to disk, far more than a service
 	// creates.
 	coldShare = 8
-	// relieveTurns is the number of turns in which Relieve moves all idle rows. Each turn moves
-	// the same share of every shard, so that the oldest rows of all shards move first.
+	// Relieve moves the idle rows in relieveTurns turns. Each turn moves the same share of every
+	// shard, so that the oldest rows of all shards move first.
 	relieveTurns = 16
 )
 
@@ -130,8 +130,8 @@ type Leaving struct {
 	began time.Time
 }
 
-// Watch finds the segments that isOld selects and that are idle. It returns the number of rows in
-// memory of all segments that isOld selects, idle or not.
+// Watch finds the idle segments among those that isOld selects. It returns the number of rows in
+// memory in all segments that isOld selects, idle or not.
 func (l *Leaving) Watch(isOld func(first, last uint64) bool) int {
 	l.idle = l.FSM.Watch(isOld)
 	l.due.Store(int64(l.idle.Due()))
@@ -148,7 +148,7 @@ func (t *Tiering) Leaving(match func(*Shard) bool) (all []*Leaving) {
 	return all
 }
 
-// Run packs old rows in memory, and moves older rows to disk, unless their segments are being
+// Run packs old rows in memory, and moves older rows to disk. It skips segments that are being
 // written. Near the memory limit it moves young rows too. It also runs the jobs of operators
 // (queue.go), so that only one goroutine moves rows. Open starts it; Close stops it and waits.
 func (t *Tiering) Run() {
@@ -174,8 +174,7 @@ func (t *Tiering) Run() {
 	}
 }
 
-// MoveCold runs one round of moves. It moves rows of segments that were not written since the
-// previous round.
+// MoveCold runs one round. It moves only rows of segments without a write since the previous round.
 func (t *Tiering) MoveCold() {
 	all, may, due := t.Leaving(AnyShard), t.cfg.Cold.After > 0, 0
 	tight := t.cfg.Headroom.MemoryTight.Load()
@@ -217,8 +216,8 @@ func (t *Tiering) moveIdle(all []*Leaving) (due int) {
 func (t *Tiering) MayFreeze() bool { return !t.cfg.Draining.Load() && !t.cfg.Headroom.DiskFull.Load() }
 
 // rest pauses after a step, for coldShare-1 times as long as the step took, so that moving rows
-// uses 1/coldShare of a core. The pause ends early if the node stops or memory is tight, because
-// it may last minutes after a step that waited for its disk.
+// uses 1/coldShare of a core. The pause ends early if the node stops or memory is tight: after a
+// step that waited for the disk, it may last minutes.
 func (t *Tiering) rest(took time.Duration) {
 	for left := took * (coldShare - 1); left > 0 && !t.cfg.Headroom.MemoryTight.Load(); left -= HeadroomTick {
 		select {
@@ -255,7 +254,7 @@ func AnyShard(*Shard) bool { return true }
 // AnyAge selects all rows.
 func AnyAge(uint64, uint64) bool { return true }
 
-// Relieve moves idle rows out of memory while tight returns true, a share of each shard in turn.
+// While tight returns true, Relieve moves idle rows out of memory, a share of each shard in turn.
 func (t *Tiering) Relieve(all []*Leaving, tight func() bool) {
 	turn := make([]int, len(all))
 	for i, l := range all {
@@ -272,8 +271,7 @@ func (t *Tiering) Relieve(all []*Leaving, tight func() bool) {
 }
 
 // keepCold logs the moved rows, and takes a snapshot once coldSnapshotShare of the rows has left
-// memory. Without a snapshot that names the moved rows, a restart would load them into memory
-// again.
+// memory. If no snapshot named the moved rows as cold, a restart would load them into memory again.
 func (t *Tiering) keepCold(l *Leaving) {
 	if l.rows > 0 {
 		t.cfg.Logger.Info("rows are cold", "group", l.Group, "rows", l.rows, "after", time.Since(l.began).Round(time.Millisecond).String())
