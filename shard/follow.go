@@ -170,7 +170,6 @@ func (n *replicas) openReplica(g *shardReplica, number uint64, view *catalog.Vie
 	return nil
 }
 
-// proposerConfig configures the proposer of this node's replica of a group.
 func (n *replicas) proposerConfig(g *shardReplica, r *localReplica) propose.Config {
 	logger := n.cfg.Logger.With("keyspace", g.keyspace)
 	return propose.Config{

@@ -228,7 +228,6 @@ func (n *Node) closeLog() error {
 	return n.log.Close()
 }
 
-// closePeers closes the batchers.
 func (n *Node) closePeers() {
 	n.reader.close()
 	table := n.registry.groups.Load()

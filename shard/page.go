@@ -36,7 +36,6 @@ func newPage(ids []uint64, route raftfsm.Route, deadline time.Time) *page {
 	return pg
 }
 
-// release returns the page to the pool.
 func (pg *page) release() {
 	for s := range pg.Parts {
 		if p := &pg.Parts[s]; cap(p.Words) > pageWordsMax {

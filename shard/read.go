@@ -41,7 +41,6 @@ type reader struct {
 	}
 }
 
-// read implements Node.Read.
 func (rd *reader) read(ks *Keyspace, q raftfsm.Query, ids []uint64, opt *ReadOptions) error {
 	groups, err := rd.groupsToRead(ks, opt)
 	if err != nil {

@@ -62,7 +62,6 @@ type readBatchers struct {
 	disk   *rpc.Batcher[*sentRead, readAnswer] // reads that may need the other node's disk
 }
 
-// batchers returns the batchers of reads from a node.
 func (rd *reader) batchers(node string) *readBatchers {
 	rd.mu.Lock()
 	defer rd.mu.Unlock()
@@ -80,7 +79,6 @@ func (rd *reader) batchers(node string) *readBatchers {
 	return b
 }
 
-// close closes the batchers.
 func (rd *reader) close() {
 	rd.mu.Lock()
 	defer rd.mu.Unlock()

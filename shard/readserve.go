@@ -94,7 +94,6 @@ func (rd *reader) admittedFor(q *remoteRead, deadline time.Time) (r *localReplic
 	return r, g, nil
 }
 
-// serveRelayRead relays the reads of one node to another.
 func (rd *reader) serveRelayRead(ctx context.Context, request []byte) ([]byte, error) {
 	r := wire.Reader{Rest: request}
 	node := string(r.Bytes())

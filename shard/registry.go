@@ -84,7 +84,6 @@ type keyspaceTable struct {
 	sorted []*Keyspace
 }
 
-// groupTable holds the shards of all keyspaces.
 type groupTable struct {
 	all      []*shardReplica
 	byNumber map[uint32]*shardReplica

@@ -44,7 +44,6 @@ type ReplicaReport struct {
 	Pairs    uint64 `json:"pairs,omitempty"`
 }
 
-// newLife returns a random id.
 func newLife() string {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails

@@ -43,7 +43,6 @@ func (wr *writer) ofDeleted(section []byte, ops int) *propose.Proposal {
 	return q
 }
 
-// answerSections fills w.Answers.
 func (ps *parts) answerSections(w *Write) {
 	if w.Sections == nil {
 		return

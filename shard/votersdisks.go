@@ -56,7 +56,6 @@ func (n *replicas) checkVotersDisks() {
 	n.headroom.VotersFull.Store(int64(refusing))
 }
 
-// serveDiskFull answers methodDiskFull.
 func (n *replicas) serveDiskFull(context.Context, rpc.None) (bool, error) {
 	return n.headroom.DiskFull.Load(), nil
 }
