@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// TestAdminCallsNeedNoBody checks that a client may leave out a body without required members. For
-// another body, the error names the missing member.
+// TestAdminCallsNeedNoBody checks that a client may leave out a body without required members. If a
+// call has required members, an empty body gets an error that names the missing member.
 func TestAdminCallsNeedNoBody(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for _, path := range []string{"nodes/n2/drain", "nodes/n2/undrain", "nodes/n2/remove", "cold/migrate", "cold/stop"} {

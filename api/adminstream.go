@@ -18,8 +18,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// restoreIdleMax bounds a restore's wait for the client's next bytes, or until the cluster accepts
-// the previous bytes. The whole restore has no time limit.
+// restoreIdleMax bounds each wait of a restore: for the client's next bytes, and for the cluster to
+// accept the previous bytes. The whole restore has no time limit.
 const restoreIdleMax = time.Minute
 
 // snapshotGroup answers a snapshot of a shard, or redirects to the node that leads it. The
@@ -50,14 +50,14 @@ func snapshotGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// outgoing is the body of an answer that is sent in pieces. It gives the client WriteTimeout for
-// each piece, and fails once the client's token is revoked. fasthttp reads and closes it on the
-// goroutine of the connection.
+// outgoing is the body of an answer that is sent in pieces. The client must accept each piece
+// within WriteTimeout. The body fails once the client's token is revoked. fasthttp reads and closes
+// the body on the goroutine of the connection.
 type outgoing struct {
 	io.ReadCloser
 	conn    net.Conn
 	timeout time.Duration
-	caller  identity // a copy, because the request is released before
+	caller  identity // a copy, because the request is released before the body is sent
 }
 
 func (o *outgoing) Read(p []byte) (int, error) {
@@ -96,8 +96,8 @@ func restoreGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	return answerJSON(ctx, clientadmin.Restored{Group: group, Rows: facts.Rows, Digest: fmt.Sprintf("%016x", facts.Digest), CursorsSetBack: facts.SetBack})
 }
 
-// incoming is the body of a request that arrives in pieces. It gives the client ReadTimeout for
-// each piece, and fails once the client's token is revoked.
+// incoming is the body of a request that arrives in pieces. Each piece must arrive within
+// ReadTimeout. The body fails once the client's token is revoked.
 type incoming struct {
 	io.Reader
 	conn       net.Conn

@@ -61,8 +61,9 @@ type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
-// The server closes a snapshot when the client has all of it, requests only its head, or leaves. If
-// a snapshot breaks, the server cuts the connection: no client may take a part for the whole.
+// The server closes a snapshot when the client has received the whole snapshot, requests only its
+// head, or leaves. If a snapshot fails midway, the server cuts the connection, so that no client
+// mistakes a part for the whole.
 func TestSnapshotIsClosed(t *testing.T) {
 	whole := func() io.Reader { return strings.NewReader(strings.Repeat("s", 3<<20)) }
 	for name, test := range map[string]struct {
@@ -147,7 +148,7 @@ func restoreSlowly(t *testing.T, timeout time.Duration) (reply, error) {
 		piece := bytes.Repeat([]byte("s"), 1<<20)
 		for range 5 {
 			_, _ = out.Write(piece)
-			time.Sleep(timeout / 4) // well within it, which all of them pass
+			time.Sleep(timeout / 4) // each pause is well within the timeout, but the whole stream takes longer
 		}
 		out.Close()
 	}()

@@ -8,8 +8,7 @@ import (
 	"github.com/countd/countd/api/gate"
 )
 
-// crowd makes it appear that the writes in flight take seconds, for writes with bodies of n bytes. free
-// ends them.
+// crowd makes writes with bodies of n bytes appear to take seconds. free ends them.
 func crowd(t *testing.T, a *gate.Admission, n int) (free func()) {
 	t.Helper()
 	const inFlight = 20_000
@@ -33,7 +32,7 @@ func crowd(t *testing.T, a *gate.Admission, n int) (free func()) {
 // not be due yet.
 func ration(a *gate.Admission) (next time.Time, every time.Duration) {
 	at := func() (latest time.Time) {
-		for range 100 { // a pause within one makes it earlier
+		for range 100 { // several tries, because a pause of the process during one changes the result
 			if at := time.Now().Add(a.RefusalDelay(0, time.Hour)); at.After(latest) {
 				latest = at
 			}

@@ -37,8 +37,8 @@ func (n quietNode) Write(_ *shard.Keyspace, w *shard.Write) error {
 	return nil
 }
 
-// TestServeAllocates checks what a request allocates from its handler's entry to its answer: only
-// the name of the keyspace.
+// TestServeAllocates checks that a request allocates only the name of the keyspace, from the entry
+// of its handler to its answer.
 func TestServeAllocates(t *testing.T) {
 	l := startFakeServer(t, func(c *Config) { c.Backend = quietNode{newFakeNode(), postsKeyspace()} })
 	for _, c := range []struct{ name, method, path, body string }{
@@ -81,7 +81,7 @@ func TestPollAllocates(t *testing.T) {
 		ctx := newCall(c.method, c.path, c.body)
 		body := []byte(c.body)
 		n := math.Inf(1)
-		for range 5 { // the node allocates beside: the least is the poll's
+		for range 5 { // the node allocates concurrently, so the lowest measurement counts
 			n = min(n, testing.AllocsPerRun(100, func() {
 				ctx.Request.SetBodyRaw(body)
 				l.server.serve(ctx)

@@ -100,12 +100,12 @@ func (e *enforcing) as(token, method, path, body string) reply {
 	return e.do(method, path, body, "Authorization", "Bearer "+token)
 }
 
-// TestMatrixOfRoutes holds each route of docs/openapi.yaml to the matrix in docs/SECURITY.md,
-// for each role and for nobody:
+// TestMatrixOfRoutes compares each route of docs/openapi.yaml with the matrix in docs/SECURITY.md,
+// for each role and for a caller without a token:
 //
-//  1. a role on the keyspaces that the row names makes the call, if the row says yes;
-//  2. a role on all but one of these keyspaces never does;
-//  3. a route without a row fails the test. Nobody may make its call (auth.Nobody).
+//  1. if the row says yes, a user with the role on the row's keyspaces may make the call;
+//  2. a user with the role on all but one of these keyspaces may not;
+//  3. a route without a row fails the test. No caller may make its call (auth.Nobody).
 func TestMatrixOfRoutes(t *testing.T) {
 	e := startEnforcing(t)
 	rows := apitest.Matrix(t, "../docs/SECURITY.md", "HTTP")
@@ -188,7 +188,7 @@ func (n *fakeNode) renewRows() {
 }
 
 // TestNeedsOfRoutes checks that each route has a need. A route on rows must name the keyspaces that
-// it needs, and another route none. Only probes and whoami may be public.
+// it needs; any other route must name none. Only probes and whoami may be public.
 func TestNeedsOfRoutes(t *testing.T) {
 	for _, r := range allRoutes() {
 		n := r.need
@@ -206,8 +206,8 @@ func TestNeedsOfRoutes(t *testing.T) {
 	}
 }
 
-// TestWhoami checks that whoami names what the caller may do on some keyspace or the cluster, and that asking it
-// without a token is no refusal.
+// TestWhoami checks that whoami lists the caller's rights on keyspaces and on the cluster, and that a call of
+// whoami without a token does not count as a refusal.
 func TestWhoami(t *testing.T) {
 	e := startEnforcing(t)
 	web := e.token(t, "web", `{"role":"writer","keyspaces":["posts"]}`, `{"role":"metrics"}`)
@@ -308,7 +308,7 @@ func TestRefusedCalls(t *testing.T) {
 // TestSeveralTokens checks that a request with several tokens counts as one without, and that
 // such requests cannot flood the audit log.
 func TestSeveralTokens(t *testing.T) {
-	const calls = 300 // more than the lines about refusals at once
+	const calls = 300 // more calls than the limit of log lines about refusals
 	e := startEnforcing(t)
 	send := func(e *enforcing) reply {
 		r, err := http.NewRequest("DELETE", "http://"+e.server.Addr().String()+"/v1/users/nobody", nil)
@@ -344,8 +344,8 @@ func TestSeveralTokens(t *testing.T) {
 	}
 }
 
-// TestRevokedTokens checks that a revoked token, and those of a deleted user, are refused
-// from the next call on.
+// TestRevokedTokens checks that the server refuses a revoked token, and all tokens of a deleted
+// user, from the next call on.
 func TestRevokedTokens(t *testing.T) {
 	e := startEnforcing(t)
 	reader := `{"role":"reader","keyspaces":["*"]}`
@@ -493,8 +493,8 @@ func TestRevokedStreams(t *testing.T) {
 	}
 }
 
-// TestPermissive checks that the server serves everybody, and counts each call that enforce would
-// refuse once.
+// TestPermissive checks that the server serves everybody, and counts each call that the mode
+// enforce would refuse exactly once.
 func TestPermissive(t *testing.T) {
 	e := startAuth(t, auth.Permissive, nil)
 	web := e.token(t, "web", `{"role":"reader","keyspaces":["posts"]}`)

@@ -16,7 +16,7 @@ type Backend interface {
 	Ready() error
 }
 
-// node is a Backend with its unread numbers and timelines.
+// node combines a Backend with the unread numbers and timelines that read from it.
 type node struct {
 	Backend
 	unread    *inbox.Numbers

@@ -150,8 +150,8 @@ func TestBadBodies(t *testing.T) {
 }
 
 // TestBadIDs sends each bad id everywhere a request may have an id. TestOneOfTwo checks the error
-// for an op with two fields that exclude each other. It names both, and does not claim that one was
-// given twice.
+// for an op with two fields that exclude each other. The error names both fields, and does not
+// claim that one field was given twice.
 func TestOneOfTwo(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for op, want := range map[string]string{
@@ -354,8 +354,8 @@ func TestHugeBodies(t *testing.T) {
 	}
 }
 
-// A client that sends Expect: 100-continue learns whether to send its body: no 100
-// Continue for a body that is too large, and the answer is complete.
+// A client that sends Expect: 100-continue learns whether to send its body: the server sends no 100
+// Continue for a body that is too large, but a complete error answer.
 func TestExpectedBodies(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for _, c := range []struct {

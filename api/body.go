@@ -30,7 +30,7 @@ func (r *request) decoded() error {
 	return r.cursor.fault()
 }
 
-// optional returns the body of a call that needs none: an empty body means {}.
+// optional returns the body of a call whose body may be empty: an empty body means {}.
 func optional(body []byte) []byte {
 	if len(body) == 0 {
 		return []byte("{}")
@@ -41,7 +41,7 @@ func optional(body []byte) []byte {
 // seen has a bit for each member of an object that was read.
 type seen uint32
 
-// once records that the member of bit is read. It refuses a member that was read before.
+// once records that the member of bit was read. It refuses a member that occurs a second time.
 func (s *seen) once(c *cursor, bit int, path string) {
 	if *s&(1<<bit) != 0 {
 		c.Fail(path, strictjson.GivenTwice)
@@ -49,7 +49,7 @@ func (s *seen) once(c *cursor, bit int, path string) {
 	*s |= 1 << bit
 }
 
-// need records a fault if the member that bit stands for was not read.
+// need records a fault if the member of bit was not read.
 func (s seen) need(c *cursor, bit int, path string) {
 	if !s.has(bit) {
 		c.Fail(path, strictjson.Missing)
@@ -155,7 +155,7 @@ func (r *request) decodeColumns() {
 	if !c.Begin('[') {
 		c.Fail("columns", strictjson.NotArray)
 	}
-	var columns uint64 // requested so far, a bit for each number
+	var columns uint64 // columns requested so far, one bit for each column number
 	for n := 0; c.Next(n, ']'); n++ {
 		if c.Peek() != '"' {
 			c.Fail(fmt.Sprintf("columns[%d]", n), strictjson.NotString)

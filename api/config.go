@@ -40,8 +40,8 @@ type Config struct {
 	// literals and localhost are always allowed. gate.AnyHost or a nil list allows every Host.
 	AllowedHosts []string
 
-	// ReadTimeout bounds the time from a request's first byte to the end of its headers, and the
-	// time from there to the end of its body. If the request has a shorter timeout, this timeout
+	// ReadTimeout bounds the time from a request's first byte to the end of its headers, and then
+	// the time to the end of its body. If the request has a shorter timeout, the request's timeout
 	// bounds the body.
 	ReadTimeout time.Duration
 	// WriteTimeout bounds the time in which a client accepts an answer.

@@ -125,8 +125,8 @@ func set(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	return s.change(ctx, r, changeSet)
 }
 
-// correct serves POST /v1/counters/{keyspace}/correct. It does what incr does, and counts the ops
-// as corrections.
+// correct serves POST /v1/counters/{keyspace}/correct. It works like incr, but counts the ops as
+// corrections in the metrics.
 func correct(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	if err := s.change(ctx, r, changeAdd); err != nil {
 		return err
@@ -271,7 +271,7 @@ type page struct {
 	after    uint64
 	hasAfter bool
 	limit    int
-	skip     bool // skip shards of which no living node has a replica
+	skip     bool // skip shards without a replica on any living node
 }
 
 // decodeScan reads {"cursor":…?,"limit":n?,"columns":[…]?,"skip_unreadable":bool?}; columns go to

@@ -164,8 +164,7 @@ func BenchmarkEncodePage20(b *testing.B) {
 // errOracle is the error with which oracleOps refuses.
 var errOracle = errors.New("refused")
 
-// object is a JSON object with its members in order; encoding/json would drop
-// doubles.
+// object is a JSON object with its members in order; encoding/json would drop repeated members.
 type object []member
 
 type member struct {
@@ -210,7 +209,7 @@ func oracleValue(d *json.Decoder, depth int) (any, error) {
 	return token, nil
 }
 
-// oracleObject reads body as an object without doubles and with these keys only.
+// members returns the members of an object without repeated keys, and only with the given keys.
 func (o object) members(keys ...string) (map[string]any, error) {
 	m := map[string]any{}
 	for _, member := range o {
@@ -315,8 +314,8 @@ func oracleOp(v any, ks *shard.Keyspace) (engine.Op, error) {
 	return op, nil
 }
 
-// FuzzDecodeOps checks that the decoder accepts what encoding/json and the
-// contract accept, and nothing else, and reads the same.
+// FuzzDecodeOps checks that the decoder accepts exactly the bodies that encoding/json and the
+// contract accept, with the same result.
 func FuzzDecodeOps(f *testing.F) {
 	for _, seed := range []string{
 		`{"ops":[{"id":"1","add":{"like":1,"repost":-1}},{"add":{"view":-0},"id":18446744073709551615}],"want":"none"}`,

@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// A request finds keyspaces and columns that another node has just created. The node catches up at
-// most once a request, and only for names that it does not know.
+// A request finds keyspaces and columns that another node has just created. For each request, the
+// node catches up at most once, and only for names that it does not know.
 func TestNamesMadeElsewhere(t *testing.T) {
 	const get, incr = "/v1/counters/likes/get", "/v1/counters/likes/incr"
 	likes := &shard.Keyspace{Name: "likes", Kind: kinds.Counters, Columns: []string{"up"}, Shards: 4}
@@ -61,7 +61,8 @@ func TestNamesMadeElsewhere(t *testing.T) {
 	}
 }
 
-// A request that has caught up does not catch up again for counts of an unknown keyspace.
+// A request whose node has caught up does not catch up again for the parameter counts with an
+// unknown keyspace.
 func TestCountsOfOneWhoCaughtUp(t *testing.T) {
 	n := newFakeNode()
 	r := &request{backend: n, caughtUp: true}

@@ -133,7 +133,8 @@ func cutsOf(op int, cuts []engine.Cut) (own, later []engine.Cut) {
 }
 
 // appendAdded appends ,"added":{column:delta,…} for the deltas of an op that floors reduced, if
-// there are any. cuts has the cuts of this and later ops; it returns the cuts of later ops.
+// there are any. cuts has the cuts of this and later ops; appendAdded returns the cuts of later
+// ops.
 func appendAdded(dst []byte, ks *shard.Keyspace, op int, cuts []engine.Cut) ([]byte, []engine.Cut) {
 	cuts, later := cutsOf(op, cuts)
 	if len(cuts) == 0 {
@@ -147,7 +148,8 @@ func appendAdded(dst []byte, ks *shard.Keyspace, op int, cuts []engine.Cut) ([]b
 }
 
 // appendApplied appends the answer of a write that returns no rows. It still lists refused ops,
-// which the client could not find otherwise. Ops of unknown outcome do not count as applied.
+// because the client could not identify them otherwise. Ops of unknown outcome do not count as
+// applied.
 func appendApplied(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keyspace) []byte {
 	dst = append(dst, `{"applied":`...)
 	dst = strconv.AppendInt(dst, int64(len(ops)-len(w.Overflows)-len(w.Unknown)), 10)
@@ -207,8 +209,8 @@ func appendRefused(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keysp
 	return append(dst, '}')
 }
 
-// answerWrite answers a write. The function members appends the JSON members of this call, before
-// those that the answer of every write has.
+// answerWrite answers a write. The function members appends the JSON members of this call. The
+// members of every write's answer follow.
 func answerWrite(ctx *fasthttp.RequestCtx, w *shard.Write, members func(dst []byte) []byte) {
 	answer(ctx, func(dst []byte) []byte { return append(appendOutcome(members(append(dst, '{')), w), '}') })
 }

@@ -8,7 +8,8 @@ import (
 	"github.com/countd/countd/auth"
 )
 
-// route is a call: its method and path, such as GET /v1/poll/{user}, and the label of its metrics.
+// route is one call of the API: its method and path, such as GET /v1/poll/{user}, and the label of
+// its metrics.
 type route struct {
 	target, name string
 	does
@@ -20,7 +21,7 @@ func (r *route) split() (method, path string) {
 	return method, path
 }
 
-// does is what a call takes and needs, and its handler.
+// does describes a call: the input that it takes, the rights that it needs, and its handler.
 type does struct {
 	takes takes
 	need  auth.Need // a call without one is refused
@@ -46,8 +47,8 @@ func (e *endpoint) writesRows() bool {
 	return e.takes&(takesWrite|takesKeyspace) == takesWrite|takesKeyspace || e.takes&takesOps != 0 || ofUsers
 }
 
-// writesIDs reports whether the endpoint writes to ids, which the answer to a failure must then
-// have.
+// writesIDs reports whether the endpoint writes to ids. If so, the answer to a failure must list
+// them.
 func (e *endpoint) writesIDs() bool {
 	of := e.takes & (takesKeyspace | takesOps | takesUnread | takesID)
 	return e.takes&takesWrite != 0 && of != 0 && e.takes&(takesName|takesID) != takesName

@@ -43,7 +43,7 @@ type fakeNode struct {
 		sets      apitest.NodeSets
 		lastKey   dedup.RequestID
 	}
-	// entered, when not nil, is sent to by every Get, which then waits for leave.
+	// If entered is not nil, every Get sends to entered and then waits for leave.
 	entered, leave chan struct{}
 	scanning       bool // a TopQuery does not end in time
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// fakeShards holds the unread numbers of a fakeNode. It knows no repeats and drops nothing.
+// fakeShards holds the unread numbers of a fakeNode. It does not detect repeated requests, and it
+// drops nothing.
 type fakeShards struct {
 	counts, cursors map[uint64][]int64
 	feeds           map[uint64]map[uint64]int64

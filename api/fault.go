@@ -54,7 +54,7 @@ type fault struct {
 	field   string // the invalid part of the request; "" if no part is invalid
 	allow   string // for a 405: the allowed methods
 	closes  bool   // the connection must close
-	refusal bool   // authorize has returned and logged it
+	refusal bool   // the fault is a refusal that authorize has returned and logged
 
 	retryAfter int // in seconds; 0 for the usual retryAfter
 
@@ -84,8 +84,8 @@ func invalid(field, problem string) *fault {
 	}
 }
 
-// backendFaults maps errors of the backend to faults; the first match counts. Only the texts of
-// these errors are sent, because others may contain paths and addresses.
+// backendFaults maps errors of the backend to faults; the first match counts. The server sends only
+// the texts of these errors, because other errors may contain paths and addresses.
 var backendFaults = []struct {
 	err    error
 	status int
@@ -107,7 +107,7 @@ var backendFaults = []struct {
 	{errs.ErrOutcomeUnknown, fasthttp.StatusGatewayTimeout, codeOutcomeUnknown},
 	{errs.ErrTooLate, fasthttp.StatusTooManyRequests, codeOverloaded},
 	{errs.ErrOverloaded, fasthttp.StatusTooManyRequests, codeOverloaded},
-	{shard.ErrUnreadable, fasthttp.StatusServiceUnavailable, codeUnreadable}, // before the two below, which it may wrap
+	{shard.ErrUnreadable, fasthttp.StatusServiceUnavailable, codeUnreadable}, // before the next two errors, which this error may wrap
 	{errs.ErrNoLeader, fasthttp.StatusServiceUnavailable, codeNoLeader},
 	{errs.ErrNoQuorum, fasthttp.StatusServiceUnavailable, codeNoQuorum},
 	{errs.ErrDraining, fasthttp.StatusServiceUnavailable, codeDraining},
@@ -125,7 +125,7 @@ var backendFaults = []struct {
 }
 
 // nothingApplied ends the message for a write that reached its deadline before it was proposed.
-// Otherwise a client whose deadline has passed would assume an unknown outcome.
+// Without it, the client would have to assume an unknown outcome.
 const nothingApplied = "; nothing was applied"
 
 // retryAfter, in seconds, is sent with every fault after which a repeat may succeed. A queue

@@ -90,7 +90,7 @@ func faultOfPartial(partial *shard.PartialError) (*fault, bool) {
 	of, foreseen := faultOf(err)
 	f := new(fault)
 	*f = *of                                                               // copy it, because other requests may share it
-	f.text, f.message = nil, strings.TrimSuffix(f.message, nothingApplied) // which would be wrong for the applied ops
+	f.text, f.message = nil, strings.TrimSuffix(f.message, nothingApplied) // remove nothingApplied, because some ops were applied
 	if f.status == fasthttp.StatusTooManyRequests {
 		f.status = fasthttp.StatusServiceUnavailable
 	}

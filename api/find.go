@@ -31,7 +31,7 @@ func (r *request) findKeyspace() (err error) {
 	return nil
 }
 
-// lookUp returns the keyspace with a name, or nil if there is none.
+// lookUp returns the keyspace with a name, or nil if no keyspace has that name.
 func (r *request) lookUp(name string) (*shard.Keyspace, error) {
 	ks := r.backend.Keyspace(name)
 	switch {
@@ -75,7 +75,7 @@ func (r *request) findUnread() error {
 	return nil
 }
 
-// noRankingOf returns why a keyspace that exists has no ranking.
+// noRankingOf returns the reason why an existing keyspace has no ranking.
 func noRankingOf(ks *shard.Keyspace) string {
 	return fmt.Sprintf("keyspace %s has no ranking: only keyspaces of counters have", ks.Name)
 }
@@ -109,7 +109,7 @@ func (r *request) columnIn(ks **shard.Keyspace, name []byte) (int, error) {
 		return -1, err
 	}
 	if *ks = r.backend.Keyspace(was.Name); !was.Same(*ks) {
-		return -1, errs.ErrUnknownKeyspace // the columns that were already parsed have numbers of the earlier keyspace
+		return -1, errs.ErrUnknownKeyspace // the columns parsed so far have numbers of a keyspace that was replaced
 	}
 	return (*ks).ColumnOf(name), nil
 }

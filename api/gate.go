@@ -45,8 +45,8 @@ func (s *Server) crowded(in *arrival) error {
 	return nil
 }
 
-// holdBack delays the answer to a request that a full queue refused after its body was decoded,
-// according to the length of the body. It never delays beyond the deadline.
+// holdBack delays the answer to a request if a full queue refused the request after its body was
+// decoded. The delay depends on the length of the body. It never delays beyond the deadline.
 func (s *Server) holdBack(r *request) {
 	left := r.timeout - time.Since(r.received)
 	if wait := s.admission.RefusalDelay(1+len(r.body)/gate.DecodedPerRefusal, min(gate.RefusalDelayMax, left/2)); wait > 0 {

@@ -20,8 +20,8 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// readHead parses path, headers and parameters. It runs after the body has arrived, because the
-// identity of a write contains a hash of the body.
+// readHead parses the path, the headers and the parameters of a request. It runs after the body has
+// arrived, because the identity of a write contains a hash of the body.
 func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *endpoint) error {
 	r.backend, r.name, r.column, r.takes, r.query = b, to.keyspace, to.column, e.takes, e.query
 	r.deadline = r.received.Add(r.timeout)
@@ -72,8 +72,8 @@ func (r *request) readHead(ctx *fasthttp.RequestCtx, b Backend, to target, e *en
 }
 
 // readIdentity parses the headers that identify a write. A key belongs to one endpoint, path and
-// body. The identity has a hash of these, which depends on the body's meaning and not on its
-// spelling.
+// body. The identity contains a hash of all three. The hash depends on the meaning of the body, not
+// on its spelling.
 func (r *request) readIdentity(ctx *fasthttp.RequestCtx, e *endpoint) error {
 	h := &ctx.Request.Header
 	key, err := header(h, headerKey)
@@ -189,9 +189,9 @@ func (r *request) readFreshness(level, staleness []byte) error {
 	return nil
 }
 
-// checkBody refuses an unexpected body, and a body with a content coding. It also refuses a write
-// with an Origin that is not JSON, because a page of another site can make a browser send such a
-// write without a preflight request.
+// checkBody refuses an unexpected body, and a body with a content coding. If a write has an Origin,
+// its body must be JSON: a page of another site can make a browser send any other body without a
+// preflight request.
 func (r *request) checkBody(ctx *fasthttp.RequestCtx) error {
 	if r.takes&takesBody == 0 {
 		if len(ctx.Request.Body()) > 0 {
@@ -242,7 +242,7 @@ const (
 )
 
 // readParameter parses a query parameter that only some calls accept. The two lowest bits of s
-// belong to the parameters of all reads.
+// stand for the parameters of all reads.
 func (r *request) readParameter(name, value []byte, s *seen) error {
 	for i := range r.query {
 		p := &r.query[i]

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// TestDoubledHeaders checks that the server uses neither of two values of a header.
+// TestDoubledHeaders checks that the server refuses a header with two values instead of choosing
+// one.
 func TestDoubledHeaders(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for _, c := range []struct{ method, header, first, second, others string }{
@@ -41,8 +42,8 @@ func TestDoubledHeaders(t *testing.T) {
 	l.wantGood()
 }
 
-// TestProbesBringWhatTheyLike checks that the headers and bodies of probes change nothing, and
-// that their connections stay open.
+// TestProbesBringWhatTheyLike checks that the server ignores the headers and bodies of probes, and
+// keeps their connections open.
 func TestProbesBringWhatTheyLike(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
@@ -117,8 +118,8 @@ func TestPagesOfOtherSites(t *testing.T) {
 	}
 }
 
-// TestKeyIsOfTheCallNotItsSpelling checks that a key covers the requested call, however the
-// client spells its path, and nothing else of the request.
+// TestKeyIsOfTheCallNotItsSpelling checks that a key covers the requested call, however the client
+// spells the path, and no other part of the request.
 func TestKeyIsOfTheCallNotItsSpelling(t *testing.T) {
 	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	write := func(method, path, body string) reply {

@@ -37,8 +37,8 @@ func hasHeader(h *fasthttp.RequestHeader, name string) bool {
 	return false
 }
 
-// header returns the value of a header that may occur only once. It returns nil for a missing
-// header, and an empty slice for an empty one.
+// header returns the value of a header that may occur only once. It returns nil if the header is
+// missing, and an empty slice if the value is empty.
 func header(h *fasthttp.RequestHeader, name string) ([]byte, error) {
 	switch values := h.PeekAll(name); {
 	case len(values) == 0:
@@ -69,8 +69,8 @@ func eitherHeader(h *fasthttp.RequestHeader, name, other string) ([]byte, error)
 	return value, nil
 }
 
-// timeoutOf parses Countd-Timeout. It bounds the time from the request's headers to its last byte,
-// and the time from there to the answer.
+// timeoutOf parses Countd-Timeout. The header bounds the time from the request's headers to its
+// last byte, and then the time to the answer.
 func timeoutOf(h *fasthttp.RequestHeader) (time.Duration, error) {
 	text, err := header(h, headerTimeout)
 	if text == nil || err != nil {

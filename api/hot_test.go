@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// While a shard reads all its rows, the caller learns that it may try again.
+// While a shard still reads all its rows, the answer tells the caller to try again.
 func TestTopThatIsScanning(t *testing.T) {
 	l := startFakeServer(t, nil)
 	l.node.scanning = true

@@ -61,7 +61,7 @@ func hottest(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// top answers the largest counts of a column. The counts of the other columns may be of a later moment.
+// top answers the largest counts of a column. The counts of the other columns may be newer.
 func top(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	q := counters.TopQuery{Column: uint8(r.sets.column), Limit: cmp.Or(r.asked.limit, counters.RankingDefault)}
 	if err := s.node().Read(r.keyspace, &q, nil, &r.read); err != nil {

@@ -120,8 +120,8 @@ func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 
 // awaitBody returns the limits for reading the body of a request whose headers have arrived. The
 // body must arrive within the request's timeout or the read timeout, whichever is shorter.
-// awaitBody refuses a body that is too large before any of it is read; fasthttp alone would first
-// wait for the small part.
+// awaitBody refuses a body that is too large before any of it is read; without awaitBody, fasthttp
+// would first wait for the first bytes of the body.
 func (s *Server) awaitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	n := h.ContentLength()
 	if n == 0 || n == lengthOfNone {
@@ -141,9 +141,9 @@ func (s *Server) awaitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	return fasthttp.RequestConfig{ReadTimeout: min(timeout, s.cfg.ReadTimeout)}
 }
 
-// expect answers a client that sends Expect: 100-continue. It refuses a body that is too large at
-// once, because fasthttp would request the body before it calls serve. After a refusal, fasthttp
-// sets the status again, keeps the rest of the answer, and closes the connection.
+// expect answers a client that sends Expect: 100-continue. It refuses a body that is too large
+// immediately, because fasthttp would request the body before it calls serve. After a refusal,
+// fasthttp sets the status again, keeps the rest of the answer, and closes the connection.
 func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	e, _, err := s.routes.find(ctx.Method(), ctx.URI().PathOriginal())
 	if err != nil || !s.tooLarge(e, ctx.Request.Header.ContentLength()) {

@@ -99,9 +99,9 @@ func TestBodiesFollowEachOther(t *testing.T) {
 
 // While bodies use all their memory:
 //
-//  1. the server refuses a larger one and keeps its connection;
-//  2. it refuses one that is too large to drop and closes the connection;
-//  3. it serves a small one;
+//  1. the server refuses a larger body and keeps the connection;
+//  2. it refuses a body that is too large to drop, and closes the connection;
+//  3. it serves a request with a small body;
 //  4. the memory becomes free again.
 func TestBodiesAreBoundedTogether(t *testing.T) {
 	const room = 1 << 20
@@ -198,7 +198,7 @@ func TestTooLargeIsToldAtOnce(t *testing.T) {
 }
 
 // The server gives up an incomplete body at the request's timeout, or at the read timeout if that
-// is shorter. In each case the other is an hour, or a minute.
+// is shorter. In each case the other timeout is a minute or an hour.
 func TestBodiesComeWithinTheTimeout(t *testing.T) {
 	const short, long = 500 * time.Millisecond, time.Hour
 	for _, c := range []struct {
@@ -232,7 +232,8 @@ func TestBodiesComeWithinTheTimeout(t *testing.T) {
 	}
 }
 
-// A request's timeout bounds only that request: the next on its connection has its own.
+// A request's timeout bounds only that request: the next request on the same connection has its own
+// timeout.
 func TestTimeoutIsOfOneRequest(t *testing.T) {
 	l := startFakeServer(t, nil)
 	d := l.dial(t)

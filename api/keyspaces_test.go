@@ -8,8 +8,9 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// The list of keyspaces accepts the options of every read. A fresh list has the keyspaces that
-// another node has created. It is refused if no leader confirms that it is complete.
+// The list of keyspaces accepts the options of every read. A fresh list includes the keyspaces that
+// another node has created. The server refuses the read if no leader confirms that the list is
+// complete.
 func TestKeyspacesAreReadAsFreshAsAsked(t *testing.T) {
 	for _, c := range []struct {
 		name, query string

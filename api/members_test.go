@@ -63,12 +63,12 @@ func (l *fakeServer) page(path string) (p memberPage) {
 	return p
 }
 
-// Lists are newest first. A cursor is stable: it continues behind its entry, whatever joined and
-// left in between.
+// Lists are newest first. A cursor is stable: the next page begins after the cursor's entry,
+// whatever members joined or left in between.
 func TestMemberLists(t *testing.T) { testMemberLists(t, startFakeServer(t, nil)) }
 
 func testMemberLists(t *testing.T, l *fakeServer) {
-	for member := range 7 { // all rows are of one shard, so its log orders them
+	for member := range 7 { // all rows are on one shard, so its log orders the joins
 		l.do("POST", likes, opsOf(joined("1", strconv.Itoa(member), true), joined(strconv.Itoa(8+7*member), "3", true)))
 	}
 	p := l.page(likes + "/1?limit=3&consistency=linearizable")
@@ -100,7 +100,7 @@ func testMemberLists(t *testing.T, l *fakeServer) {
 	l.want(200, `{"member":"77","ids":[],"lag_ms":0}`, "GET", likes+"/of/77", "")
 }
 
-// The count is an ordinary counter: it keeps what was added without members.
+// The count is an ordinary counter: it keeps deltas that were added without members.
 func TestMembersBesideCounts(t *testing.T) { testMembersBesideCounts(t, startFakeServer(t, nil)) }
 
 func testMembersBesideCounts(t *testing.T, l *fakeServer) {

@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// metrics are the api's own. The first request of an endpoint resolves its series and keeps
-// them, so that a request looks up no label, and unused endpoints are not scraped.
+// metrics are the metrics of package api. The first request of an endpoint resolves its series and
+// keeps them, so that a request looks up no label, and unused endpoints are not scraped.
 type metrics struct {
 	InFlight     prometheus.Gauge
 	Panics       prometheus.Counter
@@ -107,7 +107,7 @@ func newMetrics(registry *prometheus.Registry, version string) (*metrics, error)
 	return m, registerRuntime(registry)
 }
 
-// Corrected counts ops that were added to correct rows.
+// Corrected counts ops of the call correct.
 func (m *metrics) Corrected(w *shard.Write, ops []engine.Op, keyspace string) {
 	drift, refused := 0.0, w.Overflows
 	for i := range ops {

@@ -168,7 +168,7 @@ func (a answers) add(more answers) {
 	}
 }
 
-// contentOf returns what docs/openapi.yaml has about the body of an answer, or nil.
+// contentOf returns the definition of the body of an answer in docs/openapi.yaml, or nil.
 func contentOf(o *openapi3.Operation, status int) *openapi3.MediaType {
 	of := o.Responses.Status(status)
 	if of == nil {
@@ -177,7 +177,7 @@ func contentOf(o *openapi3.Operation, status int) *openapi3.MediaType {
 	return oneOf(of.Value.Content)
 }
 
-// requestOf returns what docs/openapi.yaml has about the body of a request, or nil.
+// requestOf returns the definition of the body of a request in docs/openapi.yaml, or nil.
 func requestOf(o *openapi3.Operation) *openapi3.MediaType {
 	if o.RequestBody == nil {
 		return nil
@@ -329,8 +329,8 @@ func (fakeTarget) has(e example) bool { return !e.Unfinished }
 var beforeBackend = []int{405, 408, 413, 431}
 
 // TestOpenAPIExamples sends the request of every example to a live server and checks status,
-// schema, headers and value of the answer: before a fake, and all that need no fault of the node
-// before a real one.
+// schema, headers and value of the answer: first with a fake node and then, if the example needs no
+// fault of the node, with a real node.
 func TestOpenAPIExamples(t *testing.T) {
 	c := loadContract(t)
 	all := c.examples(t)
@@ -353,7 +353,7 @@ func TestOpenAPIExamples(t *testing.T) {
 				replayed++
 				// A refused request changed nothing, so the next example may use the same node.
 				if tags := strings.Join(e.operation.Tags, " "); l == nil || seeded != tags {
-					l = target.renew(t) // the outer t: the server also serves later examples
+					l = target.renew(t) // t is the outer test, because the server also serves later examples
 					l.seed(t, c.Seed, e.operation.Tags)
 					seeded = tags
 				}
@@ -371,7 +371,7 @@ func TestOpenAPIExamples(t *testing.T) {
 	t.Run("unfinished", func(t *testing.T) { testUnfinished(t, c, all) })
 }
 
-// testUnfinished replays all requests whose last byte never arrives at the same time.
+// testUnfinished sends all requests whose last byte never arrives, concurrently.
 func testUnfinished(t *testing.T, c *contract, all []example) {
 	l := startFakeServer(t, func(c *Config) { c.ReadTimeout = 200 * time.Millisecond })
 	all = slices.DeleteFunc(slices.Clone(all), func(e example) bool { return !e.Unfinished })
@@ -402,8 +402,8 @@ func (e example) mustHold(t *testing.T, c *contract, l *fakeServer) {
 	e.wantAnswer(t, c, e.replay(t, r))
 }
 
-// seed puts a new node into the state that examples begin with. It leaves out what is not about
-// counters unless the example needs it.
+// seed puts a new node into the initial state of the examples. State that is not about counters is
+// created only for examples that need it.
 func (l *fakeServer) seed(t *testing.T, requests []exampleCase, tags []string) {
 	t.Helper()
 	for _, r := range requests {
@@ -499,7 +499,7 @@ func (e example) wantAnswer(t *testing.T, c *contract, got reply) {
 // headersOf has the headers of answers by status.
 var headersOf = map[int][]string{401: {"WWW-Authenticate"}, 405: {"Allow"}, 429: {"Retry-After"}, 503: {"Retry-After"}, 307: {"Location"}}
 
-// forget removes a member, by its dotted path, and reports whether it was there.
+// forget removes the member at a dotted path, and reports whether it existed.
 func forget(v any, path string) bool {
 	o, ok := v.(map[string]any)
 	if !ok {
@@ -513,7 +513,8 @@ func forget(v any, path string) bool {
 	return ok
 }
 
-// wantSchema checks the answer, and the request of a good one, against the schemas.
+// wantSchema checks an answer against its schema. If the answer is a success, it checks the request
+// too.
 func (e example) wantSchema(t *testing.T, doc *openapi3.T, got reply) {
 	t.Helper()
 	r, parameters := e.request(t, "http://example")
@@ -547,8 +548,8 @@ func (e example) wantSchema(t *testing.T, doc *openapi3.T, got reply) {
 	}
 }
 
-// TestOpenAPIIsWhole checks that the contract names what the server has, and that each call has
-// an example of each answer.
+// TestOpenAPIIsWhole checks that the contract names all calls and codes of the server, and that
+// each call has an example of each answer.
 func TestOpenAPIIsWhole(t *testing.T) {
 	c := loadContract(t)
 	all := c.examples(t)
@@ -638,8 +639,8 @@ func TestOpenAPIIsWhole(t *testing.T) {
 	})
 }
 
-// answersOf lists the statuses that a call may be answered with, besides those
-// that only it has.
+// answersOf lists the statuses with which the server may answer a call, without statuses that are
+// specific to the call.
 func answersOf(what takes) []int {
 	statuses := []int{200, 405, 431}
 	for _, rule := range []struct {
@@ -699,8 +700,8 @@ func declaredCodes(t *testing.T) []string {
 	return codes
 }
 
-// TestOpenAPISuitsGenerators holds docs/openapi.yaml to what generators of Go code need
-// (oapi-codegen, ogen): a name is of one component, the parameters of a call have names that
+// TestOpenAPISuitsGenerators checks docs/openapi.yaml against the needs of Go code generators
+// (oapi-codegen, ogen). No two components share a name, the parameters of a call have names that
 // differ in Go too, and no schema has uniqueItems.
 func TestOpenAPISuitsGenerators(t *testing.T) {
 	doc := loadContract(t).doc

@@ -68,7 +68,7 @@ func (s *seenProperties) walk(schema *openapi3.Schema, at string, v any, problem
 	}
 }
 
-// lacks returns the properties of a schema, and of those within it, that no value had.
+// lacks returns the properties of a schema, and of the schemas within it, that no value had.
 func (s *seenProperties) lacks(schema *openapi3.Schema, at string, been map[*openapi3.Schema]bool) (all []string) {
 	if been[schema] {
 		return nil
@@ -95,8 +95,8 @@ func (s *seenProperties) lacks(schema *openapi3.Schema, at string, been map[*ope
 	return all
 }
 
-// propertyProblems returns the properties that no example has, and those of examples that no
-// schema has.
+// propertyProblems returns the properties that no example has, and the properties of examples that
+// no schema has.
 func (c *contract) propertyProblems(t *testing.T) (all []string) {
 	t.Helper()
 	s := newSeen(c.doc)
@@ -151,8 +151,8 @@ func TestOpenAPIProperties(t *testing.T) {
 	}
 }
 
-// TestOpenAPIPropertiesAreMissed holds TestOpenAPIProperties and TestOpenAPIExamples to what they
-// promise: each change of the contract is found.
+// TestOpenAPIPropertiesAreMissed checks that TestOpenAPIProperties and TestOpenAPIExamples find
+// each kind of change to the contract.
 func TestOpenAPIPropertiesAreMissed(t *testing.T) {
 	const get = "GET /v1/counters/{keyspace}/{id}"
 	row := func(c *contract) *openapi3.Schema { return c.doc.Components.Schemas["Row"].Value }

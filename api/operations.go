@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/docs"
 )
 
-// nodeRoutes are the calls of probes, and about the node that serves them.
+// nodeRoutes are the calls of probes, and the calls about the serving node.
 func nodeRoutes() []route {
 	public, known, status := auth.Public.Need(), auth.Known.Need(), auth.Status.Need()
 	return []route{

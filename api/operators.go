@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// What calls of operators that change the cluster take.
+// These are the inputs of the calls with which operators change the cluster.
 const (
 	order       = exempt | takesChange | audited
 	changeOrder = order | takesBody
@@ -108,7 +108,7 @@ func operatedRaw[A any](run func(until context.Context, c *operate.Call, body []
 	}
 }
 
-// operation returns what a call of an operator works with.
+// operation returns the context of an operator's call.
 func (s *Server) operation(r *request) *operate.Call {
 	return &operate.Call{
 		Node: s.node(), Admin: s.cfg.Admin, Sources: s.cfg.Sources, Audit: s.cfg.Audit, Auth: s.cfg.Auth, Caller: r.caller, Version: s.cfg.Version,

@@ -16,7 +16,7 @@ import (
 )
 
 // judgeKeyspace is the keyspace whose shards check the idempotency keys of writes over several
-// keyspaces. Every cluster always has it, so it does not depend on the ops.
+// keyspaces. The choice does not depend on the ops, and every cluster has this keyspace.
 const judgeKeyspace = "posts"
 
 // ops serves a batch of ops on any keyspaces.
@@ -64,15 +64,15 @@ type mixedOp struct {
 	op     engine.Op
 	member string // id or user, as in the body
 	verb   string // add or set, as in the body
-	cells  int    // position of the object of verb, if the keyspace follows after it; otherwise 0
+	cells  int    // position of the JSON object of the verb, if the keyspace follows it; otherwise 0
 	floor  opFloor
 
 	target strictjson.Member // only for an op with a member
 	column int               // number of the op's column; only for an op with a member
 }
 
-// decodeMixedOp parses the ith op. It can parse the columns only once it knows the keyspace,
-// whose name may follow them.
+// decodeMixedOp parses the ith op. It can parse the columns only once it knows the keyspace, and
+// the keyspace's name may come after the columns.
 func (r *request) decodeMixedOp(i int) {
 	c := &r.cursor
 	if !c.Begin('{') {
@@ -244,7 +244,7 @@ func (r *request) spaceOf(ks *shard.Keyspace) uint8 {
 		at = len(r.write.Spaces)
 		r.write.Spaces = append(r.write.Spaces, ks)
 	}
-	if !r.write.Spaces[at].Same(ks) { // the columns that were read have numbers of the earlier keyspace
+	if !r.write.Spaces[at].Same(ks) { // the columns read so far have numbers of a keyspace that was replaced
 		r.cursor.stop(errs.ErrUnknownKeyspace)
 	}
 	r.write.Spaces[at] = ks // the newest version, which may have more columns

@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm/kinds"
 )
 
-// pollRoutes are the calls about all that is new to users.
+// pollRoutes are the calls that return everything new for a user.
 func pollRoutes() []route {
 	read := auth.Read.On(kinds.KeyspaceUnread, kinds.KeyspaceFeed)
 	return []route{

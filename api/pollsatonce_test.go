@@ -73,10 +73,10 @@ func quoted(names []string) string {
 
 // TestPollsAtOnce: requests that follow each other share memory, and
 //
-//  1. polls of one user and of many, for other users and names each time, answer at
-//     once what each answers alone;
-//  2. a poll that is refused halfway leaves nothing to those after it;
-//  3. what is written meanwhile to other users is in none.
+//  1. polls of one user or of several, each for different users and names, get the same answers
+//     concurrently as alone;
+//  2. a poll that is refused halfway leaves no data in the shared memory;
+//  3. no answer contains concurrent writes to other users.
 func TestPollsAtOnce(t *testing.T) {
 	const polls, readers = 60, 6
 	l := startReal(t)

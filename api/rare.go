@@ -13,7 +13,7 @@ import (
 
 // rare returns the handler of a call whose body is a B and whose answer is an A, both in JSON. It
 // refuses a body that lacks a required member. The context until ends at the request's deadline.
-// It is not fasthttp's context, which must not be kept.
+// until is not fasthttp's context, because run may keep until.
 func rare[B, A any](run func(until context.Context, s *Server, r *request, body *B) (A, error), required ...string) handler {
 	return func(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 		var body B

@@ -65,8 +65,8 @@ type realTarget struct {
 
 func newRealTarget(*testing.T) *realTarget { return &realTarget{} }
 
-// has reports false for faults of the node, which the test cannot cause from outside. It can cause
-// the server's own load.
+// has reports false for an example that needs a fault of the node, because the test cannot cause
+// that from outside. It can cause overload of the server.
 func (*realTarget) has(e example) bool {
 	return !slices.Contains(beforeBackend, e.status) && (e.Setup == "" || e.Setup == "in_flight" || e.Setup == "songs")
 }
@@ -93,7 +93,7 @@ func shapes(n *shard.Node) []shard.Keyspace {
 	return all
 }
 
-// forgetUnread deletes what examples make of unread numbers, but for counts.
+// forgetUnread deletes the data of unread numbers that examples create, except counts.
 func forgetUnread(t *testing.T, n *shard.Node) {
 	t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
@@ -264,8 +264,8 @@ func TestRealOps(t *testing.T) {
 	l.want(200, `{"user":"70","counts":{"at":0,"comment":0,"like":0,"dm":0}}`, "GET", "/v1/unread/70?consistency=linearizable", "")
 }
 
-// A token that this cluster never issued is a fault of the request, and a repeat does not resolve
-// it.
+// A token that this cluster never issued is a fault of the request. A repeated request fails in the
+// same way.
 func TestRealBadTokens(t *testing.T) {
 	n := openReal(t, t.TempDir())
 	l := startFakeServer(t, before(n))
@@ -296,7 +296,7 @@ func TestRealBadTokens(t *testing.T) {
 
 // Increments of many clients at once:
 //
-//  1. none is lost or doubled;
+//  1. no increment is lost or counted twice;
 //  2. each client sees its row rise.
 func TestRealIncrementsAtOnce(t *testing.T) {
 	l := startFakeServer(t, before(openReal(t, t.TempDir())))
@@ -329,8 +329,8 @@ func TestRealIncrementsAtOnce(t *testing.T) {
 		"POST", "/v1/counters/users/get?consistency=linearizable", `{"ids":["1","2"],"columns":["posts"]}`)
 }
 
-// A repeat does not report an op as applied if it overflowed. A shard that no longer knows says so,
-// in either form of the answer, also after a restart.
+// A repeat does not report an op as applied if it overflowed. If a shard no longer remembers the
+// result, both forms of the answer say so, even after a restart.
 func TestRealRepeatsOfOverflows(t *testing.T) {
 	dir := t.TempDir()
 	n := openReal(t, dir)
@@ -341,7 +341,7 @@ func TestRealRepeatsOfOverflows(t *testing.T) {
 		field := fmt.Sprintf("ops[%d].add.like", op)
 		return fmt.Sprintf(`{"id":"%s","error":{"code":"overflow","message":"%s: the sum is not a signed 64-bit integer","field":"%s"}}`, id, field, field)
 	}
-	// In places, wholly, not at all: 9 and 457 share a shard whatever their number.
+	// Ids 9 and 457 share a shard, whatever the number of shards.
 	const ops = `"ops":[{"id":"9","add":{"like":1}},{"id":"10","add":{"like":1}},{"id":"457","add":{"like":1}},{"id":"11","add":{"like":1}}]`
 	for _, who := range [][]string{{"Idempotency-Key", "k"}, {"Countd-Producer", "p", "Countd-Seq", "1"}} {
 		l.want(200, `{"applied":2,"failed":2,"errors":[`+refused(0, "9")+","+refused(1, "10")+`],"duplicate":false,"token":"TOKEN"}`,

@@ -49,8 +49,8 @@ type request struct {
 	identity
 }
 
-// release drops buffers above these bounds, so that a few huge requests do not occupy memory for
-// ever. The buffers of 10,000 ops on four columns fit.
+// release drops buffers above these bounds, so that a few huge requests do not occupy memory
+// forever. The buffers of 10,000 ops on four columns fit.
 const (
 	pooledCellsMax = 1 << 16 // 1 MiB
 	pooledRowsMax  = 1 << 16 // 512 KiB
@@ -122,7 +122,7 @@ type asked struct {
 	post   counters.Post // last post of the previous page, if hasAfter is set
 	group  string
 	counts *shard.Keyspace
-	in     string // columns, separated by commas, whose sets the page checks for the user; "" for none
+	in     string // comma-separated columns: each post shows whether their sets have the user; "" for none
 }
 
 // keyspaceOf returns the keyspace of an op of a write to ks. If ks is nil, the write has several
@@ -140,7 +140,7 @@ type setCall struct {
 	member uint64 // the member in the body
 	asked  bool   // a read of counts has a member
 	page   members.Page
-	in     []bool // for each set that was read: it has the member
+	in     []bool // for each set that was read: whether it has the member
 
 	contains counters.ContainsQuery // last read of sets
 

@@ -80,7 +80,7 @@ const (
 	fieldColumn
 )
 
-// fieldOf returns the field for a name in braces. previous is the name in front of it.
+// fieldOf returns the field for a name in braces. previous is the preceding name of the path.
 func fieldOf(name, previous string) pathField {
 	switch {
 	case previous == "{author}", name == "{keyspace}", name == "{channel}", name == "{name}", name == "{source}", name == "{node}", name == "{group}":
@@ -114,7 +114,7 @@ func (n *pathNode) add(template string) *pathNode {
 }
 
 // match finds the resource for the rest of a path, and fills the target to. A literal name has
-// precedence over a name in braces, if a template matches the rest.
+// precedence over a name in braces, unless no template with the literal name matches the rest.
 func (n *pathNode) match(rest []byte, to *target) bool {
 	name, deeper := rest, false
 	if i := bytes.IndexByte(rest, '/'); i >= 0 {
@@ -152,8 +152,8 @@ func (n *pathNode) match(rest []byte, to *target) bool {
 	return next.resource != nil
 }
 
-// unescaped decodes a path's percent-encoding, and returns false if it is invalid. An encoded
-// slash becomes a byte that no name has, because a slash would divide the name.
+// unescaped decodes a path's percent-encoding, and returns false if it is invalid. It replaces an
+// encoded slash by a byte that occurs in no name, because a slash would divide the name.
 func unescaped(path []byte) ([]byte, bool) {
 	if bytes.IndexByte(path, '%') < 0 {
 		return path, true

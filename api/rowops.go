@@ -138,7 +138,7 @@ func (f *opFloor) read(c *cursor, path string) {
 	}
 }
 
-// floorCells inserts a floor before each cell that subtracts, because a floor affects only these.
+// floorCells inserts a floor before each cell that subtracts. A floor does not affect other cells.
 // The cells of the op begin at index first of r.cells.
 func (r *request) floorCells(first int, floor int64) {
 	for i := len(r.cells) - 1; i >= first; i-- {

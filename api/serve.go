@@ -56,8 +56,8 @@ func New(cfg Config) (*Server, error) {
 		StreamRequestBody:  true,
 		MaxRequestBodySize: max(cfg.BodyBytesMax, gate.SmallBodyBytesMax),
 		ReadBufferSize:     cfg.HeaderBytesMax,
-		// The listener bounds the connections. There are more workers than that, because a worker
-		// becomes free a moment after its connection has left the listener.
+		// The listener bounds the connections. There are more workers than connections, because a
+		// worker becomes free a moment after its connection has left the listener.
 		Concurrency: 2 * cfg.ConnsMax,
 
 		CloseOnShutdown:              true,
@@ -98,12 +98,12 @@ func (s *Server) Serve() error {
 func (s *Server) Retire() { s.retiring.Store(true) }
 
 // Shutdown stops accepting connections, closes each open connection when its request ends, and
-// waits for that. When ctx ends, it closes the remaining connections.
+// waits until all are closed. When ctx ends, it closes the remaining connections.
 func (s *Server) Shutdown(ctx context.Context) error {
 	closeErr := s.listener.Close()
 	err := s.http.ShutdownWithContext(ctx)
 	if errors.Is(err, net.ErrClosed) {
-		err = nil // the listener's error, because it was closed above
+		err = nil // ignore the listener's error: Shutdown itself has closed the listener
 	}
 	s.listener.CloseConns()
 	if err != nil {
@@ -131,7 +131,7 @@ func (s *Server) serve(ctx *fasthttp.RequestCtx) {
 	default:
 		var to target
 		e, to, err = s.routes.find(ctx.Method(), ctx.URI().PathOriginal())
-		if refused := s.authorize(ctx, r, e, to); refused != nil { // even for a request without an endpoint
+		if refused := s.authorize(ctx, r, e, to); refused != nil { // authorize even a request without an endpoint
 			err = refused
 		}
 		if err == nil {
@@ -192,7 +192,7 @@ func (s *Server) call(ctx *fasthttp.RequestCtx, r *request, e *endpoint, to targ
 	if err := s.receive(ctx, r, e); err != nil {
 		return err
 	}
-	if !gate.IsSmall(n) { // check again, because other requests arrived while the body arrived
+	if !gate.IsSmall(n) { // check again, because other requests may have arrived while the body arrived
 		if err := r.reauthorize(e, to); err != nil {
 			return err
 		}

@@ -90,8 +90,8 @@ func TestBackendFaults(t *testing.T) {
 	}
 }
 
-// TestUnavailableWritesTellOutcomes checks that every 503 and 504 of a write of
-// rows has both lists, and no answer of another call.
+// TestUnavailableWritesTellOutcomes checks that every 503 and 504 of a write of rows has both
+// lists, and that answers of other calls have none.
 func TestUnavailableWritesTellOutcomes(t *testing.T) {
 	const ops, row = `{"ops":[{"id":"1","set":{"like":1}}]}`, "/v1/counters/posts/1"
 	for _, c := range []struct {
@@ -163,8 +163,8 @@ func TestTooManyInFlight(t *testing.T) {
 	l.wantGood()
 }
 
-// TestTooManyConnections fills the cap and checks that the next connection gets
-// an answer, and that the cap frees up.
+// TestTooManyConnections fills the cap and checks that the next connection gets an error, and that
+// a closed connection frees its place.
 func TestTooManyConnections(t *testing.T) {
 	l := startFakeServer(t, func(c *Config) { c.ConnsMax = 2 })
 	var open [2]net.Conn
@@ -207,13 +207,13 @@ func TestErrorAfterWriteTimeout(t *testing.T) {
 	if got := readReply(t, c); got.status != 200 {
 		t.Fatalf("answered %d", got.status)
 	}
-	time.Sleep(250 * time.Millisecond) // past the timeout: that is the case tested
+	time.Sleep(250 * time.Millisecond) // the test needs an expired write timeout
 	fmt.Fprint(c, "nonsense\r\n\r\n")
 	wantFault(t, readReply(t, c), 400, "invalid_argument", "request")
 }
 
-// TestShutdown checks that a request in flight is answered, that a new
-// connection is not taken, and that idle ones are closed.
+// TestShutdown checks that the server answers a request in flight, accepts no new connection, and
+// closes idle connections.
 func TestShutdown(t *testing.T) {
 	l := startFakeServer(t, nil)
 	l.node.entered, l.node.leave = make(chan struct{}), make(chan struct{})
@@ -257,8 +257,8 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// TestRetire checks that a retiring server answers, closes each connection with its answer, and
-// accepts new ones.
+// TestRetire checks that a retiring server answers requests, closes each connection after its
+// answer, and accepts new connections.
 func TestRetire(t *testing.T) {
 	l := startFakeServer(t, nil)
 	c, err := net.Dial("tcp", l.server.Addr().String())
@@ -277,7 +277,7 @@ func TestRetire(t *testing.T) {
 	l.wantGood()
 }
 
-// TestShutdownIsBounded checks that a request that does not end is cut off.
+// TestShutdownIsBounded checks that Shutdown cuts off a request that does not end.
 func TestShutdownIsBounded(t *testing.T) {
 	l := startFakeServer(t, nil)
 	l.node.entered, l.node.leave = make(chan struct{}), make(chan struct{})
@@ -298,8 +298,8 @@ func TestShutdownIsBounded(t *testing.T) {
 	l.node.leave <- struct{}{}
 }
 
-// TestPipelining checks that answers come in order on one connection, faults of
-// the API in between.
+// TestPipelining checks that the answers on one connection come in order, including answers to
+// faulty requests.
 func TestPipelining(t *testing.T) {
 	l := startFakeServer(t, nil)
 	c, err := net.Dial("tcp", l.server.Addr().String())

@@ -45,8 +45,8 @@ func removePost(_ context.Context, s *Server, r *request, _ *operate.Nothing) (c
 	return r.posted(id, s.node().timelines.Remove)
 }
 
-// posted changes an outbox. It sets r.id to the post, so that a fault of unknown outcome has the
-// id of the post.
+// posted changes an outbox. It sets r.id to the post's id, so that an answer with an unknown
+// outcome lists that id.
 func (r *request) posted(id uint64, change func(author, id uint64, w *shard.Write) (inbox.Published, error)) (client.PostResult, error) {
 	author := r.id
 	r.id = id
@@ -157,7 +157,8 @@ func appendTimeline(dst []byte, q *inbox.TimelineQuery, p *inbox.TimelinePage) [
 	return append(appendUnreadable(dst, p.Unreadable), '}')
 }
 
-// readPostCursor parses the last post of the previous page: its id, and for a timeline its author.
+// readPostCursor parses a cursor, which names the last post of the previous page: its id and, for a
+// timeline, its author.
 func (r *request) readPostCursor(value []byte) error {
 	a, q := &r.asked, inbox.TimelineQuery{}
 	if r.takes&takesJoins == 0 {

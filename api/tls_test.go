@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// TestTLSOnThePlainPort checks that a client that speaks TLS to a port without it fails at once,
-// with an error that says so, and that the log has the client's address.
+// TestTLSOnThePlainPort checks that a TLS client at a port without TLS fails at once with an error
+// that names the cause, and that the log has the client's address.
 func TestTLSOnThePlainPort(t *testing.T) {
 	l := startFakeServer(t, nil)
 	_, err := http.Get("https://" + l.server.Addr().String())
@@ -37,8 +37,8 @@ func TestTLSOnThePlainPort(t *testing.T) {
 	l.wantGood()
 }
 
-// deaf is a connection below TLS whose Close waits, as that of crypto/tls does for a client that
-// does not read.
+// deaf is a connection under TLS. Its Close waits, as crypto/tls does for a client that does not
+// read.
 type deaf struct {
 	net.Conn
 	closed chan struct{}

@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// TestUnreadDocIsReplayed sends each request of docs/UNREAD.md to a node, in their
-// order, and compares the answers. Of writes the doc leaves out what all of them
-// answer.
+// TestUnreadDocIsReplayed sends each request of docs/UNREAD.md to a node, in order, and compares
+// the answers. The doc omits the fields that the answer of every write has.
 func TestUnreadDocIsReplayed(t *testing.T) {
 	l := startReal(t)
 	doc, err := os.ReadFile("../docs/UNREAD.md")

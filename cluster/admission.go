@@ -27,8 +27,8 @@ type NodeCatalog interface {
 }
 
 // Admission answers the JoinRequests that a member of a cluster receives. The catalog decides on
-// each. By gossip, Admission only finds out which dead node of the same name the joining node
-// replaces.
+// each request. Admission uses gossip only to find the dead node of the same name that the joining
+// node replaces.
 type Admission struct {
 	clusterID   string
 	clusterName string
@@ -70,7 +70,7 @@ func (a *Admission) HandleJoin(ctx context.Context, r JoinRequest) (JoinAnswer, 
 func (a *Admission) replaced(n *catalog.Node) (key string, err error) {
 	nodes := a.catalog.Nodes()
 	if _, known := nodes[n.Key]; known {
-		return "", nil // n is a member that reports new addresses, and replaces no other node
+		return "", nil // n is itself the member of that name, and reports new addresses
 	}
 	for _, other := range nodes {
 		if other.Name != n.Name || other.State == catalog.NodeLeaving {

@@ -53,10 +53,10 @@ func (e *edges) successors(from string) []string {
 // shifts.
 //
 // A direct shift lowers the sum of the squares of the loads. If there is none, a chain of shifts
-// may do so: from a high node through others to a low one. nextShift returns the last shift of the
-// shortest such chain. That shift keeps the sum and makes the chain shorter by one. So repeated
-// shifts come to an end, even if different nodes plan them. If there is no chain either, no
-// sequence of shifts makes the loads more even.
+// may do so: from a node with a high load through others to a node with a low load. nextShift
+// returns the last shift of the shortest such chain. That shift keeps the sum and makes the chain
+// shorter by one. So repeated shifts come to an end, even if different nodes plan them. If there is
+// no chain either, no sequence of shifts makes the loads more even.
 //
 // 500 nodes have 250,000 pairs. So nextShift asks for the groups of a pair only if the loads of
 // the two nodes differ enough.
@@ -141,7 +141,7 @@ func bounds(keys []string, load map[string]int) (low, high int) {
 // replicaEdges returns the moves of replicas that make no zone more crowded. Groups whose
 // leadership would have to move too come last.
 func (p *plan) replicaEdges(groups []uint32) *edges {
-	led, others := map[string][]uint32{}, map[string][]uint32{} // groups with a voter on a node, by node
+	led, others := map[string][]uint32{}, map[string][]uint32{} // by node, the groups with a voter on the node: led by the node, and led by others
 	for _, g := range groups {
 		for _, from := range p.targets[g] {
 			switch {
@@ -188,9 +188,9 @@ func (p *plan) shards(match func(uint32) bool) []uint32 {
 	})
 }
 
-// evenReplicas moves replicas of shards from nodes with many to nodes with few. If a shift is part
-// of a chain, evenReplicas plans no other shift after it, because the chain depends on the other
-// replicas' nodes.
+// evenReplicas moves replicas of shards from nodes with many to nodes with few. After a shift that
+// is part of a chain, evenReplicas plans no other shift, because the chain depends on the nodes of
+// the other replicas.
 func (p *plan) evenReplicas() {
 	for p.mayStartMove() && uneven(p.takers, p.load) {
 		e := p.replicaEdges(p.shards(p.sound))
@@ -278,9 +278,9 @@ func (p *plan) evenLeaders() {
 
 // leaderShift returns the next transfer. First it evens out the leaders within each keyspace,
 // because one keyspace may carry all the load. Then it evens out the leaders of all keyspaces
-// together. For that it moves a leadership only from a node that leads more shards of the group's
-// keyspace than the new leader, so that the keyspace stays even. Therefore the transfers come to
-// an end.
+// together. In the second phase, it moves a leadership only if the old leader leads more shards of
+// the group's keyspace than the new leader, so that the keyspace stays even. Therefore the
+// transfers come to an end.
 func (p *plan) leaderShift() (shift, Reason, bool) {
 	takers := slices.Clone(p.takers)
 	slices.SortFunc(takers, byFirst(func(key string) int { return p.leads[key] }))

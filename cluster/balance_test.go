@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/shard/leadership"
 )
 
-// quiet returns a healthy cluster: all nodes are alive and active, and each group matches its target and is led by the first node
-// of it.
+// quiet returns a healthy cluster: all nodes are alive and active, and each group matches its target, whose first node
+// is the leader.
 func quiet(zones []string, targets [][]string) View {
 	c := &catalog.View{
 		NextGroup: uint32(len(targets) + 1), ClusterVersion: 1,
@@ -176,7 +176,7 @@ func TestLeadersAreEvenInEachKeyspace(t *testing.T) {
 		keys := []string{"a", "b", "c"}
 		v := quiet([]string{"", "", ""}, nil)
 		v.Catalog.Keyspaces = map[string]catalog.Keyspace{}
-		groups := rapid.Permutation(groupsFrom(1, 32)).Draw(rt, "groups") // those of one keyspace need not follow each other
+		groups := rapid.Permutation(groupsFrom(1, 32)).Draw(rt, "groups") // the groups of one keyspace need not have consecutive numbers
 		for i := range rapid.IntRange(1, 4).Draw(rt, "keyspaces") {
 			k := catalog.Keyspace{Name: fmt.Sprintf("k%d", i)}
 			shards := rapid.IntRange(1, 8).Draw(rt, k.Name)
@@ -220,8 +220,8 @@ func clonedLeaders(v View) *View {
 	return &v
 }
 
-// If the first keyspace is placed where Initial says, a plan has nothing to do, whatever the zones. Later keyspaces, in one zone,
-// leave no replica to move; old shards may hand leaderships over.
+// If the first keyspace is placed by Initial, a plan has no steps, whatever the zones. If later keyspaces are placed in
+// one zone, no replica has to move, but old shards may transfer leaderships.
 func TestInitialLeavesNothingToDo(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		zones := rapid.SliceOfN(rapid.SampledFrom([]string{"x", "y", "z"}), 1, 7).Draw(rt, "zones")
@@ -344,8 +344,8 @@ func TestAJoinTakesItsShareOfEachKeyspace(t *testing.T) {
 	}
 }
 
-// A chain: a has three replicas, b has one. No group can move from a to b directly: b, or a node of its zone, has each group of a
-// already. The move goes over c.
+// A chain: a has three replicas, b has one. No group can move from a to b directly, because b, or a node of its zone,
+// already has each group of a. So a replica moves from a to c, and another from c to b.
 func TestReplicasMoveOverAThirdNode(t *testing.T) {
 	load := map[string]int{"a": 3, "b": 1, "c": 2}
 	e := pairs{}

@@ -52,9 +52,9 @@ func freePort(t *testing.T) string {
 // TestStrangersPullNobodyIn: members of a cluster search for a former member at an address where a node without a cluster now
 // listens. Then
 //
-//  1. that node sees none of them, and logs once who they are;
-//  2. they do not see it;
-//  3. once a search of its own reaches one of them, it sees all.
+//  1. that node sees none of the members, and logs once to which cluster they belong;
+//  2. the members do not see that node;
+//  3. once that node's own search reaches one member, the node sees all members.
 func TestStrangersPullNobodyIn(t *testing.T) {
 	address := freePort(t)
 	a := startGossip(t, withCluster(gossiper("a", address), clusterX, ""))
@@ -132,8 +132,8 @@ func TestOtherNamesAreRefused(t *testing.T) {
 	}
 }
 
-// TestNodesJoinWhatTheyPromisedThemselvesTo: a node without --join that promised to form a cluster with others joins the cluster
-// that those have formed.
+// TestNodesJoinWhatTheyPromisedThemselvesTo: a node without --join promised to form a cluster with others. It joins the
+// cluster that the others have formed.
 func TestNodesJoinWhatTheyPromisedThemselvesTo(t *testing.T) {
 	for name, tc := range map[string]struct {
 		joining, promised string // before its start

@@ -4,9 +4,10 @@ import (
 	"slices"
 )
 
-// contacts holds the clusters that a node without a cluster may join. It also holds nodes: the
-// node may join the cluster that they get. Gossip alone adds none, because another cluster may
-// still search for a former member at this node's address, and must not make this node join.
+// contacts holds the clusters that a node without a cluster may join. It also holds other nodes
+// without a cluster: this node may join the cluster that such a node gets. Gossip alone adds no
+// contacts. Another cluster may still search for a former member at this node's address, and must
+// not make this node join.
 //
 // Invariant: each cluster and node came in an answer from a configured address that this node had
 // dialled, or is in Identity.Joining or Identity.Promised.
@@ -14,13 +15,13 @@ type contacts struct {
 	clusters map[string]bool // by id
 	nodes    map[string]bool // by key; at most membersMax
 	// answers holds the members of each answer that arrived while this node dialled. One answer is
-	// from the dialled address; the others are from nodes that dialled this node.
+	// from the dialled address; all others are from nodes that dialled this node.
 	answers  [][]Member
 	dialling bool
 }
 
-// newContacts returns contacts with the values of Identity.Joining and Identity.Promised, which so
-// remain contacts after a restart.
+// newContacts returns contacts with the values of Identity.Joining and Identity.Promised, so that
+// these remain contacts after a restart.
 func newContacts(joining string, promised []string) contacts {
 	c := contacts{clusters: map[string]bool{}, nodes: map[string]bool{}}
 	if joining != "" {
@@ -39,7 +40,8 @@ func (c *contacts) add(keys []string) {
 	}
 }
 
-// has reports whether the node may join m's cluster, or the cluster that m will get.
+// has reports whether this node may join m's cluster or, if m has none yet, the cluster that m will
+// get.
 func (c *contacts) has(m *Member) bool { return c.nodes[m.Key] || c.clusters[m.ClusterID] }
 
 // recordAnswer keeps an answer, if this node is dialling.

@@ -29,7 +29,8 @@ func (c *controlled) Change(_ context.Context, command *catalog.Command) (*catal
 
 func (c *controlled) Transfer(context.Context, uint32, string, string) error { return nil }
 
-// The controller warns of a node that it gives up, and counts it. It does neither for a removal that an operator ordered.
+// The controller logs a warning for a node that it gives up, and counts the node. It does neither for a removal by an
+// operator.
 func TestControllerWarnsOfANodeThatItGivesUp(t *testing.T) {
 	var log bytes.Buffer
 	known := catalog.New().View()

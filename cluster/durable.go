@@ -41,8 +41,8 @@ func cutChecksum(raw []byte) (object []byte, err error) {
 	return nil, ErrBadChecksum
 }
 
-// readBounded returns the content of a file. Of a longer file it returns bytesMax+1 bytes, so that
-// the caller can refuse it.
+// readBounded returns the content of a file. If the file is longer than bytesMax, it returns
+// bytesMax+1 bytes, so that the caller can refuse the file.
 func readBounded(path string, bytesMax int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {

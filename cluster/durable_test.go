@@ -23,7 +23,8 @@ func madeDir(t *testing.T) (path string, id Identity) {
 	return path, d.Identity
 }
 
-// If one byte of a small file changes, the directory is refused with the name of the file, or it opens unchanged.
+// If one byte of a small file changes, OpenDataDir returns an error with the name of the file, or opens the
+// directory with unchanged values.
 func TestChangedByteOfASmallFileIsNeverMisread(t *testing.T) {
 	dir, id := madeDir(t)
 	for _, name := range []string{identityFile, openedFile} {

@@ -20,8 +20,9 @@ import (
 //   - its cluster.
 //
 // Clocks matter only for the end of a promise, for which each node uses its own monotonic clock.
-// promiseFor is longer than the initiator's formTimeout plus a slow sync, and a promise begins
-// after the initiator has read its clock. So all promises still hold while the initiator decides.
+// promiseFor is longer than the initiator's formTimeout plus a slow sync, and every promise begins
+// after the initiator has read its own clock. So all promises still hold while the initiator
+// decides.
 const (
 	promiseFor = 10 * time.Second
 	// formTimeout bounds an attempt, from before its first request to the decision.
@@ -41,8 +42,8 @@ const (
 	lookEvery = 250 * time.Millisecond
 	// waitLogEvery is the interval at which the node logs why it waits.
 	waitLogEvery = 10 * time.Second
-	// rivalFor is the time for which another living node may have this node's name before this
-	// node gives up. If this node was wiped, gossip needs less time to find its predecessor dead.
+	// rivalFor is the time for which another living node may have this node's name before this node
+	// gives up. If this node was wiped, gossip declares its predecessor dead in less time.
 	rivalFor = 20 * time.Second
 )
 

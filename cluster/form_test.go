@@ -232,8 +232,8 @@ func TestWhoAgreesToNothing(t *testing.T) {
 	}
 }
 
-// TestInitiator: the initiator promises first, and asks until all have agreed. It founds within formTimeout of its first request
-// or never, and agrees to nothing afterwards.
+// TestInitiator: the initiator promises first, and asks until all have agreed. It founds a cluster within formTimeout
+// of its first request or never, and agrees to no proposal afterwards.
 func TestInitiator(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer  func(n int) (Agreement, error) // answer to the n-th request
@@ -288,7 +288,8 @@ func lostUntil(n, least int) error {
 	return nil
 }
 
-// TestInitiatorLooksAgain: all have agreed, but meanwhile one more node has appeared.
+// TestInitiatorLooksAgain: the initiator founds nothing if all nodes have agreed, but one more node
+// has appeared meanwhile.
 func TestInitiatorLooksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var view *formView
@@ -324,8 +325,8 @@ func TestAloneAtOnce(t *testing.T) {
 	}
 }
 
-// TestAskedClusterIsNotForgottenWithTheFlags: a node without flags forms a cluster by itself, unless it has asked a cluster that
-// may have admitted it.
+// TestAskedClusterIsNotForgottenWithTheFlags: a node without flags forms a cluster of itself alone, unless it has sent
+// a JoinRequest to a cluster, which may have admitted it.
 func TestAskedClusterIsNotForgottenWithTheFlags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		self := identityOf("a")

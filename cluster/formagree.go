@@ -48,8 +48,8 @@ func (f *Former) HandleForm(_ context.Context, p Proposal) (Agreement, error) {
 	return Agreement{Agreed: true}, nil
 }
 
-// promiseLocked promises to form a cluster only with set, until promiseFor after its return. If
-// the node cannot promise that, the result why has the reason.
+// promiseLocked promises to form a cluster only with set, until promiseFor after its return. If the
+// node cannot promise that, promiseLocked returns the reason in why.
 func (f *Former) promiseLocked(set string) (why string, err error) {
 	if f.mu.identity.Promised != set {
 		if time.Now().Before(f.mu.promisedUntil) {
@@ -108,7 +108,7 @@ func (f *Former) found(began time.Time, agreed string) (Identity, error) {
 	}
 	f.mu.over = true
 	f.hasClusterLocked(cluster, true)
-	if agreed != "" { // the start already logs a cluster of this node alone
+	if agreed != "" { // the start of the node already logs a cluster of one node
 		f.cfg.Logger.Info("formed a cluster", "cluster_id", cluster, "of", agreed)
 	}
 	return f.mu.identity, nil

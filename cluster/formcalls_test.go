@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// wired connects an asker to handlers as calls between two nodes do. It appends the target of each call to sent, as
-// cluster@address.
+// wired connects an asker to handlers in the way of calls between two nodes. It appends the target of each call to
+// sent, as cluster@address.
 func wired(handlers map[string]func(context.Context, []byte) ([]byte, error), sent *[]string) CallAsker {
 	return CallAsker{Call: func(ctx context.Context, clusterID, addr, name string, request []byte) ([]byte, error) {
 		*sent = append(*sent, clusterID+"@"+addr)

@@ -9,17 +9,18 @@ import (
 	"time"
 )
 
-// The promises of forming, over nodes in memory under every kind of fault:
+// The test checks these properties of forming a cluster, on simulated nodes under every kind of
+// fault:
 //
-//  1. A node's cluster never changes, and no node is in two clusters, whatever
-//     is lost, cut, mistaken for dead, crashed or wiped at whatever moment.
-//  2. A node promises itself only to the very set that it sees. At the
-//     moment that a set founds a cluster, all of its nodes are bound to it.
+//  1. A node's cluster never changes, and no node is in two clusters, whatever messages are lost,
+//     and whenever the network is cut or nodes are declared dead, crash or are wiped.
+//  2. A node promises to form a cluster only with the exact set of nodes that it sees. When a set
+//     founds a cluster, all nodes of the set are bound to it.
 //  3. Once faults end, exactly the expected number of nodes form one
 //     cluster, whatever happened before, unless disks were wiped.
-//  4. While no node is mistaken for dead, no node is in two sets that found a
-//     cluster, however many nodes there are.
-//  5. Too many nodes that all see each other form nothing.
+//  4. While no living node is declared dead, no node is in two sets that found a cluster, however
+//     many nodes there are.
+//  5. If there are too many nodes and all see each other, they form no cluster.
 func TestFormingIsSafe(t *testing.T) {
 	scenarios := *formScenarios
 	if testing.Short() {
@@ -126,8 +127,8 @@ func anythingHappens(t *testing.T, label string, seed uint64) {
 	w.verify()
 }
 
-// nodesDream tests only the promises and the intents. The nodes' views of each other change at
-// random, and agree with nothing real.
+// nodesDream tests only the promises and the join requests. The nodes' views of each other change
+// at random, and are unrelated to the real state.
 func nodesDream(t *testing.T, label string, seed uint64) {
 	expect := 2 + int(seed%2)
 	w := newFormWorld(t, label, seed, 6, expect)

@@ -53,7 +53,7 @@ var fairWeather = weather{slowest: 50 * time.Millisecond, newsSlow: 300 * time.M
 type formNode struct {
 	world   *formWorld
 	disk    Identity
-	run     int // number of the process; 0 if none runs, negative after a crash
+	run     int // number of the running process; 0 for none, negative after a crash
 	runs    int
 	news    uint64 // number of its last news
 	said    Member
@@ -202,8 +202,8 @@ func (n *formNode) start() {
 	w.wg.Go(func() { n.form(ctx, former, run) })
 }
 
-// form runs the Former of one process. Like a node, it then opens the catalog, and spreads the news
-// of its cluster only after that.
+// form runs the Former of one process. Then, like a real node, it opens the catalog, and only after
+// that announces its cluster by gossip.
 func (n *formNode) form(ctx context.Context, former *Former, run int) {
 	id, err := former.Run(ctx)
 	w := n.world
@@ -250,7 +250,7 @@ func (n *formNode) wipe() {
 	n.disk = Identity{Format: identityFormat, NodeID: n.disk.NodeID, Instance: w.hexLocked()}
 }
 
-// tellLocked spreads the news of n, or the news of its death, which takes longer.
+// tellLocked delivers the state of n to the other nodes. The news of a death takes longer.
 func (w *formWorld) tellLocked(n *formNode, alive bool) {
 	n.news++
 	m, number, self := n.said, n.news, n.view
@@ -276,8 +276,8 @@ func (w *formWorld) introduceLocked(n *formNode) {
 	}
 }
 
-// carry delivers news to the process that the node runs when the news arrives. Like gossip, it
-// repeats news that did not arrive, until newer news exists.
+// carry delivers news to the process that the node runs at the time of arrival. Like gossip, it
+// repeats lost news until there is newer news.
 func (w *formWorld) carry(from, to *formNode, m Member, number uint64) {
 	slow := w.weather().newsSlow
 	if !m.Alive {
@@ -516,8 +516,8 @@ func (a formAsker) Join(ctx context.Context, addr string, r JoinRequest) (JoinAn
 	})
 }
 
-// travel carries a request to the process that is at addr when it arrives, whether or not the caller still waits, and carries the
-// answer back.
+// travel delivers a request to the process that has addr at the time of arrival, even if the caller no longer waits,
+// and delivers the answer.
 func travel[A any](ctx context.Context, a formAsker, addr string, handle func(*formNode) (A, error)) (A, error) {
 	type reply struct {
 		answer A

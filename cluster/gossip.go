@@ -19,8 +19,8 @@ import (
 const (
 	// gossipLabel makes memberlist refuse packets of other programs that use memberlist.
 	gossipLabel = "countd"
-	// leaveTimeout bounds how long Close waits until other nodes have the leave message. A stop
-	// has 10 s in all. Without the message, other nodes detect the stop by their pings.
+	// leaveTimeout bounds how long Close waits until other nodes have the leave message. A stop has
+	// 10 s in all. If the message does not arrive, other nodes detect the stop by their pings.
 	leaveTimeout   = time.Second
 	resolveTimeout = 2 * time.Second
 )
@@ -40,10 +40,9 @@ type gossipTiming struct {
 }
 
 // With gossipTimingDefault, gossip declares a member dead 6 to 10 s after it ended without notice,
-// in a cluster of up to ten nodes. With 100 nodes that takes 14 s.
-// This includes the time of suspicionMult pings, in which the member can object. Replacing a node
-// takes minutes, and Raft detects a dead leader by itself, so few false alarms matter more than
-// speed.
+// in a cluster of up to ten nodes. With 100 nodes it takes 14 s. The time includes suspicionMult
+// pings, during which the member can prove that it is alive. Replacing a node takes minutes, and
+// Raft detects a dead leader by itself, so few false alarms matter more than speed.
 var gossipTimingDefault = gossipTiming{
 	probeEvery: time.Second, probeTimeout: 500 * time.Millisecond, gossipEvery: 200 * time.Millisecond,
 	syncEvery: 10 * time.Second, dialTimeout: 3 * time.Second, reclaimAfter: time.Second,
@@ -189,9 +188,8 @@ func resolve(ctx context.Context, addr string) ([]netip.AddrPort, error) {
 // Addr returns the gossip address that other nodes use, IP:PORT.
 func (g *Gossip) Addr() string { return g.addr }
 
-// Members returns all known members by key, ascending: this node, the living and the dead. If
-// there are more than 1,024 members, it forgets dead ones, the longest dead first. The slice is
-// immutable.
+// Members returns all known members by key, ascending: this node, the living and the dead. Above
+// 1,024 members, gossip forgets dead ones, the longest dead first. The slice is immutable.
 func (g *Gossip) Members() []Member {
 	members, _ := g.view.state()
 	return members
@@ -237,7 +235,7 @@ func (g *Gossip) Announce(wait time.Duration, change func(*Member)) error {
 	return nil
 }
 
-// Close announces that this node leaves, and stops gossip. After that only connections of
+// Close announces that this node leaves, and stops gossip. After Close, open connections of
 // memberlist may still write or log, for up to dialTimeout.
 func (g *Gossip) Close() error {
 	g.stopSearch()

@@ -227,8 +227,8 @@ func TestKeysMustAgree(t *testing.T) {
 	}
 }
 
-// TestSearchGoesOn: a node that found nobody finds nodes that arrive later. A node that lost a member finds it again although
-// that member does not search.
+// TestSearchGoesOn: a node that found nobody finds nodes that arrive later. A node that lost a member finds that member
+// again, even if the member does not search.
 func TestSearchGoesOn(t *testing.T) {
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -286,8 +286,8 @@ func numbered(i int) Member {
 	return Member{Key: fmt.Sprintf("n%04d.00000000", i), Name: fmt.Sprintf("n%04d", i)}
 }
 
-// TestMembersAreBounded: beyond the bound, the member that has been dead the longest is forgotten. While none is dead, no other
-// is added.
+// TestMembersAreBounded: beyond the bound, the member that has been dead the longest is forgotten. While all members
+// are alive, no further member is added.
 func TestMembersAreBounded(t *testing.T) {
 	v := newGossipView(numbered(0), newContacts("", nil), slog.New(slog.DiscardHandler))
 	for i := range membersMax {
@@ -359,7 +359,8 @@ func TestGossipLogRepeatsNothing(t *testing.T) {
 	}
 }
 
-// The same holds for malformed packets, although most lines repeat bytes of them.
+// Malformed packets also cause one log line, although most of memberlist's lines quote bytes of the
+// packet.
 func TestGossipLogOfMalformedPackets(t *testing.T) {
 	var out proctest.Buffer
 	l := newGossipLog(out.Logger())

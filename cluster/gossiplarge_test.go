@@ -89,7 +89,8 @@ func (c countedConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// What gossip sends while nothing happens, and how soon all members know of a dead one.
+// TestLargeGossip measures the traffic of idle gossip, and the time until all members know of a
+// dead member.
 func TestLargeGossip(t *testing.T) {
 	if *largeGossip == 0 {
 		t.Skip("set -large-gossip=100")

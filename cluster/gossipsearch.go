@@ -22,9 +22,9 @@ const (
 	searchLogEvery = 10 * time.Second
 )
 
-// search is the state of the search for members that gossip does not reach. At the start these are
-// all members, and after a network partition the members on the other side. memberlist does not
-// search for them: it forgets a member half a minute after its death.
+// search is the state of the search for members that gossip does not reach. At the start of the
+// node, these are all members; after a network partition, the members on the other side. memberlist
+// does not search for dead members, and forgets a member half a minute after its death.
 type search struct {
 	stop context.CancelFunc
 	done chan struct{} // closed when the goroutine has ended
@@ -62,8 +62,8 @@ func (g *Gossip) stopSearch() {
 	<-g.search.done
 }
 
-// Seeds adds gossip addresses at which to search for members, such as those of the catalog's
-// nodes. With the addresses of --join there are at most 1,024; it adds no more.
+// Seeds adds gossip addresses at which to search for members, such as those of the catalog's nodes.
+// It adds addresses only up to 1,024 in all, including those of --join.
 func (g *Gossip) Seeds(addrs []string) {
 	s := &g.search
 	s.mu.Lock()
@@ -79,8 +79,8 @@ func (g *Gossip) Seeds(addrs []string) {
 	}
 }
 
-// Problem returns why a node without living peers has found none yet. It returns "" if there is a
-// living peer, or no address to search.
+// Problem returns why a node without living peers has not found any yet. It returns "" if there is
+// a living peer, or no address to search.
 func (g *Gossip) Problem() string {
 	if !g.view.alone() {
 		return ""

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// membersMax bounds the known members, including dead ones. More than twice the nodes of the
-	// largest cluster mean a mistake or an attack.
+	// membersMax bounds the known members, including dead ones. If there are more than twice the
+	// nodes of the largest cluster, something is wrong or somebody attacks.
 	membersMax = 2 * catalog.NodesMax
 	// refusedMax bounds the record of clusters whose refusal was logged. A full record is cleared,
 	// so each refusal may be logged once more.
@@ -83,8 +83,8 @@ func (v *gossipView) state() ([]Member, <-chan struct{}) {
 }
 
 // peers returns the living or the dead members except this node. In a node without a cluster it
-// returns only contacts, so that the search continues even after another node has dialled this
-// one.
+// returns only contacts, so that the search continues even if another node, which is no contact,
+// has dialled this node.
 func (v *gossipView) peers(alive bool) []Member {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -270,7 +270,7 @@ func (v *gossipView) NotifyLeave(n *memberlist.Node) { v.set(n, false) }
 func (v *gossipView) NotifyUpdate(n *memberlist.Node) { v.set(n, true) }
 
 // NotifyConflict implements memberlist.ConflictDelegate. After a node has moved, both addresses
-// may be that node's, until gossip finds the old address dead.
+// belong to that node until gossip declares the old address dead.
 func (v *gossipView) NotifyConflict(existing, other *memberlist.Node) {
 	v.limited.Warn("two addresses claim to be one node: it has moved, or runs twice from copies of one data directory",
 		"node", existing.Name, "known_at", existing.Address(), "claimed_at", other.Address())

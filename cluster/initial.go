@@ -9,8 +9,8 @@ import (
 var ErrNoNodes = errors.New("no node takes replicas")
 
 // Initial chooses the nodes of each shard of a new keyspace, the intended leader first. It makes
-// the loads of all nodes as even as the new shards allow. Dead nodes get no replicas if there are
-// PlanSettings.Replicas other nodes.
+// the loads of all nodes as even as the new shards allow. Dead nodes get replicas only if there are
+// fewer than PlanSettings.Replicas other nodes.
 func Initial(view View, shards int) ([][]string, error) {
 	p := newPlan(&view)
 	if len(p.takers) < view.Settings.Replicas {

@@ -45,8 +45,8 @@ func TestJoinAsksUntilOneAnswers(t *testing.T) {
 	}
 }
 
-// TestJoinAfterACrash: a node that crashes at any point between its first request and its last write joins the same cluster after
-// a restart. At worst it asks again.
+// TestJoinAfterACrash: a node that crashes at any point between its first request and its last write joins the same
+// cluster after a restart. At worst it repeats the JoinRequest.
 func TestJoinAfterACrash(t *testing.T) {
 	disk := errors.New("disk")
 	for name, fail := range map[string]func(step string) (before, after bool){
@@ -117,7 +117,8 @@ func TestRefusedJoinEndsTheStart(t *testing.T) {
 	}
 }
 
-// A wiped node that knows no living node of its name is admitted once the member that it asks has found the old one dead.
+// A wiped node sees no living node of its name. The member that receives its request admits it once gossip has declared
+// the old node dead.
 func TestWipedNodeJoinsOnceTheOldOneIsFoundDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const old = "a.99999999"

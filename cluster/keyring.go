@@ -14,16 +14,16 @@ import (
 const (
 	// keyFileBytesMax bounds a key file. A key has at most 44 characters.
 	keyFileBytesMax = 64 << 10
-	// gossipKeysMax bounds the keys of a file. memberlist tries each key on a packet that it
-	// cannot decrypt. A change of keys needs two.
+	// gossipKeysMax bounds the keys of a file. memberlist tries every key on a packet that it
+	// cannot decrypt. A change of keys needs two keys.
 	gossipKeysMax = 16
 )
 
 // ErrBadGossipKeys is returned for a file that is not a valid key file.
 var ErrBadGossipKeys = errors.New("not a file of gossip keys: want 16, 24 or 32 bytes in base64 a line, the first encrypts")
 
-// GossipKeys are the keys that encrypt the gossip of this node. The first key of the file
-// encrypts what the node sends; any of them decrypts what it receives.
+// GossipKeys are the keys that encrypt the gossip of this node. The node encrypts with the first
+// key of the file, and decrypts with any key of the file.
 type GossipKeys struct {
 	path string
 	ring *memberlist.Keyring // memberlist reads it concurrently
@@ -43,10 +43,10 @@ func OpenGossipKeys(path string) (*GossipKeys, error) {
 }
 
 // Reload reads the key file again and uses its keys. After an error it keeps the previous keys. A
-// change of keys has three steps, and every node must finish one before the next begins. The steps
-// add the new key after the others, move it to the first line, and remove the former key. Reload
-// refuses a file that skips a step, because nodes two steps apart could not decrypt each other's
-// gossip. Only one goroutine at a time may call Reload.
+// change of keys has three steps: add the new key after the others, move it to the first line, and
+// remove the former key. All nodes must finish a step before the next begins. Reload refuses a file
+// that skips a step, because nodes two steps apart could not decrypt each other's gossip. Only one
+// goroutine at a time may call Reload.
 func (k *GossipKeys) Reload() error {
 	keys, err := ReadGossipKeys(k.path)
 	if err != nil {

@@ -15,7 +15,8 @@ type largeCluster struct {
 	View    // of catalog
 }
 
-// newLargeCluster makes a cluster as an operator would: nodes in zones, or in none, then the board and 30 keyspaces of 27 shards.
+// newLargeCluster makes a cluster as an operator would: nodes with or without zones, then the board and 30 keyspaces of
+// 27 shards.
 func newLargeCluster(t testing.TB, nodes, zones int) *largeCluster {
 	v := &largeCluster{catalog: catalog.New()}
 	v.Groups, v.Settings = map[uint32]leadership.LeaderView{}, PlanSettingsDefault
@@ -91,7 +92,7 @@ func largeNode(i, zones int) catalog.Node {
 	return node
 }
 
-// BenchmarkLargeCluster measures what grows with the nodes of a cluster: see DESIGN.md.
+// BenchmarkLargeCluster measures the costs that grow with the number of nodes: see DESIGN.md.
 func BenchmarkLargeCluster(b *testing.B) {
 	for _, nodes := range []int{3, 100, 500} {
 		for _, zones := range []int{0, 3} {
@@ -126,7 +127,7 @@ func BenchmarkLargeCluster(b *testing.B) {
 	}
 }
 
-// benchmarkPlan plans. steps is whether something is to do.
+// benchmarkPlan measures Plan. steps reports whether the plan must have steps.
 func benchmarkPlan(b *testing.B, v View, steps bool) {
 	for b.Loop() {
 		if made := Plan(v); steps != (len(made) > 0) {
@@ -135,7 +136,8 @@ func benchmarkPlan(b *testing.B, v View, steps bool) {
 	}
 }
 
-// The work of a plan, in allocations, does not grow with the square of the nodes: a plan is made each second.
+// The allocations of a plan do not grow with the square of the number of nodes, because each second has a
+// plan.
 func TestPlansOfALargeClusterAreCheap(t *testing.T) {
 	const nodes, allocsMax = 200, 60_000
 	for _, zones := range []int{0, 3} {

@@ -18,7 +18,7 @@ const (
 	// ExpectMax bounds --bootstrap-expect: a cluster starts with a few nodes and
 	// then grows by joins.
 	ExpectMax       = 32
-	programBytesMax = 32 // a longer version of the program is cut off
+	programBytesMax = 32 // a longer program version is cut off
 )
 
 // MemberState is the state that a node announces. Later versions may add values.
@@ -92,7 +92,7 @@ func (m *Member) check() error {
 	return nil
 }
 
-// This is the metadata of a member. Gossip carries the key and the gossip address separately.
+// The layout of a member's metadata. Gossip carries the key and the gossip address separately.
 //
 //	┌───────────┬───────┬────────┬─────────────┬────────────┬──────────────────────────────┐
 //	│ version 1 │ state │ expect │ version max │ cluster id │ zone, program, HTTP address, │

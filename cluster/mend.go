@@ -16,8 +16,8 @@ func (p *plan) mend() {
 	for _, change := range []func(uint32) ([]string, Reason){p.replaceLost, p.replaceLeaving, p.grow, p.shrink, p.spread} {
 		for _, g := range p.groups {
 			// The light groups, of the catalog and the board, ignore MovesMax: they are small, and
-			// a new node is ready only once it is a member of both. If it has the address of a
-			// lost node, it becomes a member only after the lost node has left.
+			// a new node is ready only once it is a member of both. If a new node has the address
+			// of a lost node, it becomes a member only after the lost node has left.
 			if !p.settled(g) || !p.mayStartMove() && !p.light[g] {
 				continue
 			}
@@ -29,8 +29,8 @@ func (p *plan) mend() {
 }
 
 // retarget replaces the joining node of a move if that node dies, or starts to leave, before it is
-// a voter. Otherwise the group would wait as long as the node is away. A plan may even choose a
-// node that has just died, because gossip needs seconds to detect that. retarget also replaces a
+// a voter. Otherwise the group would wait as long as that node is away. A plan may even choose a
+// node that has just died, because gossip needs seconds to detect a death. retarget also replaces a
 // lost voter of the target, because the group may still need the voter that the move removes.
 func (p *plan) retarget(g uint32) {
 	report, known := p.view.Groups[g]
@@ -124,8 +124,8 @@ func (p *plan) grow(g uint32) ([]string, Reason) {
 	return target, reason("it has %d of %d voters", len(was), p.want(g))
 }
 
-// shrink removes a surplus voter: one on a draining node, otherwise one in a crowded zone or on a
-// node with many replicas.
+// shrink removes a surplus voter. It prefers a voter on a draining node, and otherwise a voter in a
+// crowded zone or on a node with many replicas.
 func (p *plan) shrink(g uint32) ([]string, Reason) {
 	target := p.targets[g]
 	if len(target) <= p.want(g) || !p.sound(g) {

@@ -19,7 +19,7 @@ const (
 	openedBytesMax = 1 << 20
 )
 
-// openedGroups is the durable set of this node's groups: it has a replica of each. If a group in the
+// openedGroups is the durable set of the groups of which this node has a replica. If a group in the
 // set has no log, the log was removed by hand. The node must not start it with an empty log,
 // because it could then vote twice in a term.
 type openedGroups struct {
@@ -54,8 +54,9 @@ func parseOpened(raw []byte) ([]uint32, error) {
 	return r.Groups, nil
 }
 
-// loadOpened reads the set in dir. made means that dir is already the directory of a node, so the
-// file must exist. Otherwise a missing file means an empty set, and write creates the file.
+// loadOpened reads the set in dir. If made is set, dir is already the directory of a node, so the
+// file must exist. Otherwise a missing file means an empty set, and the method write creates the
+// file.
 func loadOpened(dir string, made bool) (*openedGroups, error) {
 	o := &openedGroups{path: filepath.Join(dir, openedFile)}
 	o.mu.numbers = map[uint32]struct{}{}

@@ -51,8 +51,8 @@ func (s PlanSettings) Check() error {
 //   - Each group has Replicas voters, or one on each node if there are fewer nodes. The voters
 //     are in as many zones as possible.
 //   - Nodes that may hold replicas have equal numbers of replicas (give or take one), as far as
-//     zones allow. They lead equal numbers of groups of each keyspace and, as far as that allows,
-//     of all keyspaces together.
+//     zones allow. Given that, they lead equal numbers of groups of each keyspace. Given both, they
+//     lead equal numbers of groups in total.
 //   - Leaving nodes hold no replica, and are removed.
 //
 // The target of a group is the set of nodes that should have its replicas. It changes by one
@@ -78,9 +78,9 @@ func Plan(view View) []Step {
 	return p.steps
 }
 
-// mayBegin reports whether a new cluster may add voters to its groups. NodesWanted nodes must be
-// in the catalog, and enough of them alive for all voters of the catalog's group. With only two
-// voters, that group would stop when it loses either.
+// mayBegin reports whether a new cluster may add voters to its groups. NodesWanted nodes must be in
+// the catalog, and enough of them must be alive to be all voters of the catalog's group. With only
+// two voters, that group would stop when it loses either.
 func (p *plan) mayBegin() bool {
 	wanted := p.settings.NodesWanted
 	return len(p.nodes) >= wanted && len(p.takers) >= min(wanted, p.settings.Replicas)
@@ -149,7 +149,7 @@ func (p *plan) empty(key string) bool {
 			return false
 		}
 		if !p.everywhere[g] && contains(report.NonVoters, key) {
-			return false // such groups have all nodes as members
+			return false // groups with full replication have all nodes as members
 		}
 	}
 	return true

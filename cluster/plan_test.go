@@ -11,7 +11,8 @@ import (
 	"github.com/countd/countd/shard/leadership"
 )
 
-// abc returns a cluster in three zones. Its groups are on a, b and c, which lead them in turn.
+// abc returns a cluster in three zones. Each group has voters on a, b and c, and the three nodes
+// lead the groups in turn.
 func abc(nodes int, groups int) View {
 	v := quiet([]string{"x", "y", "z", "x", "y", "z"}[:nodes], slices.Repeat([][]string{{"a", "b", "c"}}, groups))
 	for i := range groups {
@@ -20,8 +21,8 @@ func abc(nodes int, groups int) View {
 	return v
 }
 
-// chained returns a placement where a has two replicas and d has none. The groups of a have
-// replicas in d's zone. So they can only move to c, and one group of c can then move to d.
+// chained returns a placement where a has two replicas and d has none. Each group of a also has a
+// replica in d's zone. So a replica of a can only move to c, and then one of c can move to d.
 func chained() View {
 	v := quiet([]string{"x", "y", "x", "y", "z", "y"}, [][]string{{"b", "a"}, {"c", "e"}, {"a", "f"}})
 	v.Settings.Replicas = 2

@@ -11,10 +11,10 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// Nodes join, die, return, and are wiped, drained and removed. A keyspace switches full replication on and off. Meanwhile
-// plans are made and carried out in any order, late, or not at all.
+// Nodes join, die, return, and are wiped, drained and removed. An operator switches full replication of a keyspace on
+// and off. Meanwhile the test makes plans, and carries their steps out in any order, late, or not at all.
 // 1. Each plan keeps its rules (see mustKeepRules). 2. Once events stop, plans come to an end.
-// 3. The cluster is then as Plan promises.
+// 3. The cluster is then in the state that the comment of Plan promises.
 func TestPlanInAClusterWhereThingsHappen(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := newSim(rt)
@@ -196,7 +196,7 @@ func (s *sim) calmDown() {
 	}
 }
 
-// mustConverge makes and carries out plans until they are empty and nothing moves for longer than ReplaceAfter.
+// mustConverge carries out plans until there are no steps and no moves for longer than ReplaceAfter.
 func (s *sim) mustConverge() {
 	idle := time.Duration(0)
 	var last []Step

@@ -20,7 +20,7 @@ type sim struct {
 	now      time.Duration
 	dead     map[string]time.Duration // node → when it died
 	groups   map[uint32]*simGroup
-	wiped    string // the last node that lost its disk: it never returns, and heir has its address
+	wiped    string // the last node that lost its disk; it never returns, and the node heir has its address
 	heir     string
 	made     int  // number of nodes ever created
 	calm     bool // no step is delayed any more
@@ -48,7 +48,7 @@ func (s *sim) pick(keys []string, what string) string {
 	return rapid.SampledFrom(keys).Draw(s.t, what)
 }
 
-// apply applies a command and returns why it was refused, "" if it was not.
+// apply applies a command and returns the reason of a refusal, or "".
 func (s *sim) apply(command *catalog.Command) string {
 	next, result := s.catalog.After(command)
 	s.catalog = next
@@ -70,7 +70,7 @@ func (s *sim) join(zone, replaces string, versionMax int) string {
 	return key
 }
 
-// create creates a keyspace where Initial places it, with elected leaders.
+// create creates a keyspace with the placement of Initial and with elected leaders.
 func (s *sim) create(name string, shards int) {
 	replicas, err := Initial(s.view(), shards)
 	if err != nil {
@@ -154,7 +154,7 @@ func (s *sim) elect(group *simGroup) {
 		}
 		return
 	}
-	for key := range group.behind { // one of the living has all committed entries
+	for key := range group.behind { // at least one living node has all committed entries
 		delete(group.behind, key)
 	}
 }
@@ -225,8 +225,8 @@ func (s *sim) canWipe(key string) bool {
 	return true
 }
 
-// dismiss removes a voter that is not in the target, the leader last. It waits until all voters of the target have joined, and
-// removes none unless most of the remaining voters are alive. Others stay without a vote.
+// dismiss removes a voter that is not in the target, the leader last. It waits until all voters of the target have
+// joined, and removes none unless most of the remaining voters are alive. The other members stay without a vote.
 func (s *sim) dismiss(group *simGroup, target, others []string) {
 	for _, key := range target {
 		if !contains(group.voters, key) {

@@ -22,10 +22,10 @@ type plan struct {
 	groups     []uint32 // groups whose voters Plan chooses, ascending
 	names      map[uint32]string
 	everywhere map[uint32]bool // groups with all nodes as members
-	light      map[uint32]bool // groups of everywhere whose replicas do not count as load
+	light      map[uint32]bool // groups with full replication, whose replicas do not count as load
 
 	targets map[uint32][]string
-	leaders map[uint32]string // leader's node by group, for groups whose leader answers
+	leaders map[uint32]string // node of each group's leader, for groups whose leader answers
 	load    map[string]int    // number of replicas of shards, by node
 	leads   map[string]int    // number of shards that a node leads, by node
 
@@ -219,8 +219,8 @@ func (p *plan) leastCrowding(n int) int {
 	return p.zones*each*(each-1)/2 + more*each
 }
 
-// bestTaker returns the best node to add to keys, the other nodes of a group; "" if there is none.
-// It prefers the least crowded zone, then a voter of the group, then the node with the fewest
+// bestTaker returns the best node to add to a group whose other nodes are keys; "" if there is
+// none. It prefers the least crowded zone, then a voter of the group, then the node with the fewest
 // replicas.
 func (p *plan) bestTaker(g uint32, keys []string) string {
 	voters := p.view.Groups[g].Voters

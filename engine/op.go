@@ -16,9 +16,9 @@ const (
 	OpSet OpKind = 2
 	// OpDelete makes every column zero, which is the same as an absent row.
 	OpDelete OpKind = 3
-	// OpTake subtracts each cell's value from its column, but not below 0; a negative
-	// count stays as it is. Its result row holds what was taken, not what is left. Values
-	// must not be negative.
+	// OpTake subtracts each cell's value from its column, but not below 0; a negative count stays
+	// as it is. Its result row holds the taken counts, not the remaining ones. Values must not be
+	// negative.
 	OpTake OpKind = 4
 
 	// OpJoin adds a member to the set of its row's column, and 1 to the count if the member was not in
@@ -46,11 +46,11 @@ const FloorMark = 0x80
 type Cut struct {
 	Op     int // index into the ops given to Apply
 	Column uint8
-	Added  int64 // what was added instead of the delta
+	Added  int64 // the amount that was added instead of the delta
 }
 
-// Op is one change of one row. It applies whole or not at all. Cells of one
-// column apply in order; OpDelete has none.
+// Op is one change of one row. It applies whole or not at all. Cells of one column apply in order;
+// an OpDelete has no cells.
 type Op struct {
 	ID    uint64
 	Kind  OpKind
@@ -89,8 +89,8 @@ func (op *Op) OfMember() bool { return op.Kind == OpJoin || op.Kind == OpLeave }
 // OfSets reports whether the op changes sets of members.
 func (op *Op) OfSets() bool { return op.OfMember() || op.Kind == OpClearMembers }
 
-// HasValue reports whether a cell that is not a floor has a value other than 0. Only such an op can
-// create a row.
+// HasValue reports whether any cell that is not a floor has a value other than 0. Only such an op
+// can create a row.
 func (op *Op) HasValue() bool {
 	if op.OfMember() {
 		return op.Kind == OpJoin

@@ -7,7 +7,7 @@ import "sync/atomic"
 //
 // Only the table's writer changes it. While the segment's seq is odd, the writer adds keys, removes
 // keys, and changes a value together with others; readers discard what they saw meanwhile. A reader's
-// probe ends in any state because it visits each cell at most once.
+// probe ends even if it sees a half-made change, because it visits each cell at most once.
 type overflow struct {
 	keys []uint32 // 0 is empty
 	vals []int64
@@ -41,8 +41,8 @@ func (o *overflow) find(key uint32) int {
 	return -1
 }
 
-// get returns the value under key, 0 if key is missing. Only a reader that is about to
-// retry can miss a key.
+// get returns the value under key, 0 if key is missing. A reader misses an existing key only if seq
+// changes meanwhile, and then it retries.
 func (o *overflow) get(key uint32) int64 {
 	i := o.find(key)
 	if i < 0 {

@@ -13,8 +13,8 @@ type Page struct {
 // Row returns the counts of row i.
 func (p *Page) Row(i int) []int64 { return p.Counts[i*p.Width : (i+1)*p.Width] }
 
-// pieces splits the page into the fewest pages of at most rowsMax rows, of about equal
-// size. An empty page has none.
+// pieces splits the page into as few pages as possible, of about equal size and at most rowsMax
+// rows each. It returns none for an empty page.
 func (p *Page) pieces() []*Page {
 	pieces := make([]*Page, (len(p.IDs)+rowsMax-1)/rowsMax)
 	for i := range pieces {

@@ -27,7 +27,8 @@ type Rise struct {
 	Column uint8
 }
 
-// risesMax bounds the rises that nobody has taken yet, so that a caller who stops asking costs no memory.
+// risesMax bounds the rises that wait for Take, so that a caller who stops calling Take costs little
+// memory.
 const risesMax = 64 << 10
 
 // placeFirst is the place of a column that nobody watches. No count is before it.
@@ -38,7 +39,7 @@ type Rises struct {
 	mu      *sync.Mutex // the table's
 	places  [ColumnsMax]Place
 	waiting []Rise
-	lost    bool // some waited when there were risesMax; Take resets it
+	lost    bool // rises were dropped because risesMax waited; Take resets it
 }
 
 func (r *Rises) init(mu *sync.Mutex) {
@@ -48,18 +49,18 @@ func (r *Rises) init(mu *sync.Mutex) {
 	}
 }
 
-// Watch remembers each count of a column that an Apply moves up before a place. It replaces the column's earlier
-// place. A reader who wants all counts before the place calls Watch first and then reads the counts, so that
-// none is missed.
+// Watch makes Rises remember each count of a column that an Apply moves up before the given place. The place
+// replaces the column's earlier place. To miss no count before the place, call Watch first and then read the
+// counts.
 func (r *Rises) Watch(column uint8, before Place) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.places[column] = before
 }
 
-// Take appends the rises that no earlier call returned to dst. Some may be doubled, of a refused op, or of a
-// place that was replaced. If more waited than are remembered, Take returns false once, and only the columns of
-// later Watch calls are watched.
+// Take appends the rises that no earlier call returned to dst. Some rises may be duplicates, may come from a
+// refused op, or may belong to a replaced place. If rises were dropped because risesMax waited, Take returns
+// false once. From the drop on, Rises watches only columns for which Watch was called again.
 func (r *Rises) Take(dst []Rise) ([]Rise, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

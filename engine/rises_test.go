@@ -2,7 +2,8 @@ package engine
 
 import "testing"
 
-// A caller who asks too late learns once that rises were lost, also if it watches the column again before it asks.
+// A caller that calls Take too late learns once that rises were lost, even if it calls Watch for the column again
+// before.
 func TestLostRisesAreTold(t *testing.T) {
 	t.Parallel()
 	tab := newTable(t)

@@ -3,10 +3,10 @@ package engine
 // This file decides the structure of a table: when a segment grows, widens, splits, shrinks or is
 // dropped. These decisions depend only on the ops and the table's salts.
 
-// appendRowsMin is how many rows the last segment must have before an id beyond it opens a
-// new segment. Ids in order fill a segment completely and never touch it again. If ids are
-// so sparse that the last segment has fewer rows, it gets wide tags instead, which cover
-// a wider range.
+// appendRowsMin is the number of rows that the last segment must have before an id beyond its
+// window opens a new segment. Ascending ids fill a segment completely and never touch it again. If
+// ids are so sparse that the last segment has fewer rows, it gets wide tags instead, which cover a
+// wider range.
 const appendRowsMin = rowsMax * 3 / 4
 
 // insertLocked stores a row that is absent.
@@ -40,8 +40,8 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64, words int) {
 		return
 	}
 	slots := s.occupied()
-	// Each call must make progress, or the caller would retry for ever with an id that finds no
-	// room. Dropping rows of zeros is progress, too.
+	// Each call must make progress; otherwise the caller would retry forever with an id that finds
+	// no room. Dropping rows of zeros is also progress.
 	want := len(slots) + 1
 	if s.covers(id) && len(slots) == s.rows {
 		want = max(want, rowsFor(len(s.buckets), s.wide)+1)
@@ -64,10 +64,10 @@ func (s *segment) full() bool { return s.rows >= min(rowsFor(len(s.buckets), s.w
 // Three quarters of these rows must go before it is rebuilt again.
 const shrinkShare = 4
 
-// removeLocked deletes the row in a slot of segment i. It drops a segment that becomes
-// empty; a neighbour then owns its range. Readers with the old directory still find the
-// row as it was when they began. The last segment is never dropped, so that ids that come
-// and go at the end do not each make a segment.
+// removeLocked deletes the row in a slot of segment i. It drops a segment that becomes empty; a
+// neighbour then owns its range. Readers with the old directory still find the row as it was when
+// they began. The last segment is never dropped. Otherwise each id that comes and goes at the end
+// of the table would create a segment.
 func (t *Table) removeLocked(d *directory, i, slot int) {
 	if d.segs[i].Load().rows == 1 && i < len(d.segs)-1 {
 		t.dir.Store(d.without(i))
@@ -80,9 +80,9 @@ func (t *Table) removeLocked(d *directory, i, slot int) {
 	}
 }
 
-// occupied returns the occupied slots of a segment. It leaves out rows of zeros outside
-// of the cold part, which hide nothing. A split could leave them in a segment without a
-// cold part, where rows of zeros are invalid.
+// occupied returns the occupied slots of a segment. It leaves out rows of zeros outside of the cold
+// part, which hide nothing. A split could put such rows into a segment without a cold part, where
+// rows of zeros are invalid.
 func (s *segment) occupied() []slotID {
 	slots := make([]slotID, 0, s.rows)
 	var row [ColumnsMax]int64

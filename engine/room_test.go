@@ -46,10 +46,11 @@ func TestRebuildsAreFew(t *testing.T) {
 	}
 }
 
-// smallOverflow is above the overflow table of a smallest segment that was full.
+// smallOverflow is above the size of the overflow table of a full segment of the smallest size.
 const smallOverflow = 1 << 10
 
-// A table returns the memory of deleted rows, in whatever order rows come and go, and is then as good as new.
+// A table frees the memory of deleted rows, in whatever order rows come and go. Afterwards it is like a new
+// table.
 func TestDeletedRowsGiveTheirMemoryBack(t *testing.T) {
 	t.Parallel()
 	rows := 2*rowsMax + 500
@@ -123,9 +124,9 @@ func TestComingAndGoingMakesNoSegments(t *testing.T) {
 
 // Readers, scans and snapshots beside a writer that fills ranges of ids and
 // deletes them again, so that segments are dropped and shrink. At every moment:
-//  1. rows on either side of the ranges are whole, never missed and rise only;
+//  1. rows on either side of the ranges are whole, are never missed, and only rise;
 //  2. a row of a range is whole or absent;
-//  3. a scan sees each row on either side once, in order;
+//  3. a scan returns each row on either side of the ranges once, in order;
 //  4. a snapshot's rows add up to its digest.
 func TestReadersBesideDroppedSegments(t *testing.T) {
 	tab, kept := newTable(t), []uint64{0, 5, 1 << 50, 1<<50 + 1, 1<<64 - 1}

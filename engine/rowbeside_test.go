@@ -2,9 +2,9 @@ package engine
 
 import "testing"
 
-// A row of zeros over the sealed ones disappears when its segment changes shape, even if that row causes the
-// change. It then gets a place of its own, not that of a row which the smaller window cannot distinguish from
-// it.
+// A row of zeros over a sealed row disappears when its segment changes shape, even if the op on that row
+// causes the change. The row then gets a place of its own, not the place of another row that the smaller
+// window cannot distinguish.
 func TestRowsBesideSealedOnesThatWiden(t *testing.T) {
 	tab, ids, from, last := widerTable(t)
 	inside := ids[3]

@@ -10,7 +10,7 @@ import (
 )
 
 // craftedIDs returns ids that find no room in a segment of buckets·2^i wide buckets, for i < doublings, under
-// any of the salts. For each, nine ids have the same two buckets.
+// any of the salts. For each number of buckets and salt, nine ids have the same two buckets.
 func craftedIDs(buckets, doublings int, salts []uint64) (ids []uint64) {
 	for i := range doublings {
 		size := buckets << i
@@ -49,8 +49,8 @@ func allocated(fn func()) uint64 {
 }
 
 // attack fills a table with crafted ids and some random ones, and deletes some of the random ones. Then it
-// widens one row, so that the table stores all rows anew. The table may allocate a few times the size of
-// the rows, and no more.
+// widens one row, so that the table stores all rows anew. The table may allocate at most a few times the
+// size of the rows.
 func attack(t rapid.TB, tab *Table, crafted []uint64) {
 	t.Helper()
 	const rows, temporary = 2500, 500
@@ -101,7 +101,8 @@ func TestCraftedIDsTakeNoMoreMemory(t *testing.T) {
 	}
 }
 
-// An attacker who knows how ids are mixed, but not the secret, finds no ids that cost more.
+// An attacker who knows the mixing of ids but not the secret finds no ids that cost more memory
+// than others.
 func TestCraftedIDsOfAnySalts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		guessed := rapid.SliceOfN(rapid.Uint64(), 8, 8).Draw(rt, "guessed salts")
@@ -114,8 +115,8 @@ func TestCraftedIDsOfAnySalts(t *testing.T) {
 	})
 }
 
-// Ids that follow a rule, which the mix might preserve, find room like random ones with the first salt. A
-// segment of twice the needed size has room for each set.
+// Ids that follow a rule, which the mix might preserve, find room with the first salt, as random ids do.
+// The segment has twice the needed size.
 func TestIDsOfARuleFindRoom(t *testing.T) {
 	for name, step := range map[string]func(*rand.Rand) uint64{
 		"dense":               func(*rand.Rand) uint64 { return 1 },
@@ -212,8 +213,8 @@ func pageInOneBucket(salts []uint64, each int) *Page {
 	return p
 }
 
-// Rows that are crafted to share a sealed bucket share none under the salts that are drawn. If no salt
-// separates them, they are not sealed.
+// Rows that are crafted to share a sealed bucket are apart under the salts that the table draws. If no
+// salt separates the rows, they are not sealed.
 func TestCraftedIDsShareNoSealedBucket(t *testing.T) {
 	for _, c := range []struct {
 		name   string

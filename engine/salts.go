@@ -8,11 +8,11 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// salts draws the salts of a table's hash arrays (see geometry), for its writer and for
-// code that builds segments beside the writer. Salts come from a secret that each table
-// draws at creation, so nobody can choose ids that find no room. Salts decide the places
-// of rows and the sizes of arrays; replicas differ in these. Salts never decide an
-// answer, a digest, a byte of a snapshot, or whether an op is refused.
+// salts draws the salts of a table's hash arrays (see geometry), for its writer and for code that
+// builds segments beside the writer. Salts come from a secret that each table draws at creation, so
+// an attacker cannot choose ids that find no room. Salts decide the places of rows and the sizes of
+// arrays; replicas differ in these. Salts never decide an answer, a digest, a byte of a snapshot,
+// or whether an op is refused.
 type salts struct {
 	secret uint64
 	drawn  atomic.Uint64

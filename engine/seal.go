@@ -15,9 +15,9 @@ const (
 	// meltShare: a segment melts once it has 1/meltShare as many written rows as sealed
 	// ones, because the hidden rows take more memory than sealing saves.
 	meltShare = 2
-	// restMax bounds how many checks skip a segment after it was written to, was not
-	// worth sealing, or was melted. The number doubles each time, so a segment with a
-	// write a minute is copied once an hour.
+	// restMax bounds the number of checks that skip a segment after it was written to, was not
+	// worth sealing, or was melted. The number doubles each time, so a segment with a write a
+	// minute is copied once an hour.
 	restMax = 64
 	// lookMax bounds the segments that one call checks. The call blocks writes meanwhile, for about
 	// 50 µs.
@@ -31,10 +31,10 @@ func (s *sealState) putOff() {
 
 // Seal checks the segments, beginning at the one that owns start, and seals the first one that is due. A
 // segment is due if isOld returns true for its range of ids and it was not written to since the previous
-// check. If enough rows of a segment were written after it was sealed, Seal seals it again; if too many
-// were, Seal melts it. It returns how many rows the segment has sealed, the id to continue from, and false
-// once it has checked all segments. It never seals the last segment, which takes new ids. Calls must not run
-// concurrently, nor with Freeze.
+// check. A sealed segment is also due once enough of its rows were written; once too many were, Seal melts
+// it instead. Seal returns the number of rows that the segment now has sealed, the id to continue from, and
+// false once it has checked all segments. It never seals the last segment, which takes new ids. Calls must
+// not run concurrently, nor with Freeze.
 func (t *Table) Seal(start uint64, isOld func(first, last uint64) bool) (rows int, next uint64, more bool) {
 	f, next, more := t.sealable(start, isOld)
 	if f == nil {
@@ -104,9 +104,9 @@ func (s *segment) dueLocked(first uint64, isOld func(first, last uint64) bool) b
 // sealing saves.
 func (s *segment) worthMelting(packed *sealed) bool { return s.rows >= packed.rows/meltShare }
 
-// replaceSealed replaces the rows of f.s by packed, and keeps rows over them that were written
-// since the capture. It returns false if too many were, or if the segment was split, joined or
-// replaced meanwhile.
+// replaceSealed replaces the rows of f.s by packed, and keeps the rows that were written since the
+// capture over them. It returns false if too many rows were written, or if the segment was split,
+// joined or replaced meanwhile.
 func (t *Table) replaceSealed(f *frozen, packed *sealed) bool {
 	f.generations = []Generation{packed}
 	_, replaced := t.replaceFrozen(f, packed.rows/(2*meltShare))

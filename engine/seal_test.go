@@ -62,7 +62,7 @@ func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint6
 			}
 			ops[i] = randomOp(r, id)
 		}
-		if step%4 == 3 { // more than half of a segment, where ids are in order
+		if step%4 == 3 { // more than half of a segment, because the ids ascend
 			from := r.IntN(len(known) - 6000)
 			for _, id := range known[from : from+6000] {
 				ops = append(ops, randomOp(r, id))
@@ -102,7 +102,7 @@ func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint6
 	}
 }
 
-// checkStats compares the table's stats of its tiers with all generations that it has parts of.
+// checkStats compares the table's stats of its tiers with the sum over all its generations.
 func checkStats(t *testing.T, tab *Table) {
 	t.Helper()
 	var want Stats
@@ -181,8 +181,8 @@ func TestSealIsOfOldRows(t *testing.T) {
 	}
 }
 
-// Writes to sealed rows count at once. Many of them reseal the segment. Too many melt it, and Seal then
-// leaves it alone for a while.
+// Writes to sealed rows count at once. After many writes Seal reseals the segment. After too many it
+// melts the segment, and then leaves it alone for a while.
 func TestSealedRowsThatAreWritten(t *testing.T) {
 	tab, ids := sealedTable(t, 25_000)
 	first := tab.Stats().SealedRows
@@ -218,8 +218,8 @@ func TestSealedRowsThatAreWritten(t *testing.T) {
 	}
 }
 
-// Seal skips a segment that was put off for as many checks as it should, for twice as many the next time, and
-// then watches it for one more check.
+// Seal skips a segment that was put off for the right number of checks, and for twice as many the next time.
+// Then it watches the segment for one more check.
 func TestSegmentsThatArePutOff(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	sealAll(tab)
@@ -294,8 +294,8 @@ func TestSealDividesSegments(t *testing.T) {
 	}
 }
 
-// Readers run beside the writer while segments are sealed, resealed and melted. At every moment, a row is
-// never missed and never goes back.
+// Readers run beside the writer while segments are sealed, resealed and melted. No reader ever misses a
+// row or sees an older count than before.
 func TestReadersBesideSealing(t *testing.T) {
 	t.Parallel()
 	tab, ids := filled(t, 25_000)
@@ -343,7 +343,7 @@ func TestReadersBesideSealing(t *testing.T) {
 	})
 	r := rand.New(rand.NewPCG(9, 9))
 	for i := 0; !stop.Load(); {
-		for range 1 + r.IntN(len(ids)/2) { // few rows are sealed anew, many melt
+		for range 1 + r.IntN(len(ids)/2) { // a few written rows lead to a reseal, many to a melt
 			add(t, tab, ids[i*7%len(ids)], 1)
 			i++
 		}
@@ -373,7 +373,8 @@ func TestSealedReadsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// Seal and Freeze detect idle segments independently: one check of each does not count as two.
+// Seal and Freeze detect idle segments independently: one check by Seal and one by Freeze do not
+// count as two checks.
 func TestLooksAreApart(t *testing.T) {
 	tab, _ := filled(t, 25_000)
 	sealAll(tab)

@@ -15,8 +15,8 @@ func captured(tab *Table, i int) *frozen {
 	return &frozen{first: d.first(i), last: d.last(i), s: s}
 }
 
-// Ops of any kind run between the capture of a segment and its replacement, near it and on its own rows. The
-// sealed or melted segment contains all of them, or is given up.
+// Ops of any kind run between the capture of a segment and its replacement, on its own rows and on rows near
+// it. The sealed or melted segment contains all these ops, or is given up.
 func TestWritesWhileSealing(t *testing.T) {
 	t.Parallel()
 	for name, idOf := range idShapes {
@@ -128,8 +128,8 @@ func widerTable(t *testing.T) (tab *Table, ids []uint64, from, last uint64) {
 	return tab, ids, from, last
 }
 
-// A deleted row over the sealed ones leaves nothing behind once its segment is split: a later write counts it
-// as a row again.
+// A row was deleted over its sealed row, and then its segment was split. A later write counts the row as a
+// new one.
 func TestRowsDeletedBesideSealedOnes(t *testing.T) {
 	tab, _, from, last := widerTable(t)
 	beside := from + (last-from)/8*7
@@ -198,8 +198,8 @@ func TestSealAtRest(t *testing.T) {
 	}
 }
 
-// A segment that owns more ids than its sealed rows cover also melts beside the writer. It melts even if the
-// writer meanwhile deletes rows over the sealed ones.
+// A segment that owns more ids than its sealed rows cover also melts beside the writer, even if the writer
+// meanwhile deletes rows over sealed rows.
 func TestSegmentsWiderThanTheirSealedRowsMelt(t *testing.T) {
 	tab, ids, from, last := widerTable(t)
 	for i := range uint64(rowsMax / 3) {
@@ -238,8 +238,8 @@ func TestSegmentsWiderThanTheirSealedRowsMelt(t *testing.T) {
 	}
 }
 
-// Sealed rows that a split divides into several parts count once, even with other segments between the parts,
-// and until the last part is gone.
+// If splits divide sealed rows into several parts, the rows count once, even with other segments between the
+// parts, until the last part is gone.
 func TestStatsOfDividedSealedRows(t *testing.T) {
 	tab, ids := sealedTable(t, 25_000)
 	whole := tab.Stats().SealedRows

@@ -11,19 +11,18 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// sealed is an immutable set of packed rows: a hash array without empty slots. It is the
-// generation of a coldPart in memory.
+// sealed is an immutable set of packed rows: a hash array without empty slots. For a coldPart in
+// memory, it serves as the generation.
 //
 // A row is in the bucket of its mixed id (see geometry). The rows of a bucket are ordered by
 // remainder, and remainders are practically random, so all gaps have the same distribution. A
 // lookup decodes half a bucket on average.
 //
-//	packed: where each bucket begins, and where the last one ends (2 bytes each,
-//	        little-endian, in units of 1 << unit bytes) | the buckets | 8 zeros
-//	bucket: row after row, from the highest bit of a byte on; zeros up to a unit
-//	row:    the gap, which is the remainder less that of the previous row less 1:
-//	        gap >> gapBits zeros, a one, the low gapBits bits of the gap; then a
-//	        Golomb code (engine/golomb) for each column that is not 0 everywhere
+//	packed: where each bucket begins, and where the last one ends (2 bytes each, little-endian, in
+//	        units of 1 << unit bytes) | the buckets | 8 zeros bucket: row after row, from the highest
+//	        bit of a byte on; zeros up to a unit row: the gap, which is the remainder minus the
+//	        previous row's remainder minus 1: gap >> gapBits zeros, a one, the low gapBits bits of
+//	        the gap; then a Golomb code (engine/golomb) for each column that is not 0 everywhere
 type sealed struct {
 	geometry
 	buckets uint64

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// sealedStreams are the ids of the benchmarks of sealed rows, in order: as dense as
-// the real ones are over their years, and as a large service's are over hours.
+// sealedStreams are ascending ids for the benchmarks of sealed rows. One stream is as dense as the
+// real ids are over years, the other as the ids of a large service over hours.
 var sealedStreams = []struct {
 	name string
 	ids  func() []uint64
@@ -53,8 +53,8 @@ func anonymousBytes(b *testing.B) float64 {
 	return 0
 }
 
-// BenchmarkSealedSize reports how much anonymous memory a row takes, hot and then sealed, above the memory
-// before; how much the table accounts for; and how fast one goroutine seals rows. Run it with -benchtime 1x.
+// BenchmarkSealedSize reports the anonymous memory per row, first hot and then sealed; the memory per row by
+// the table's own account; and how fast one goroutine seals rows. Run it with -benchtime 1x.
 func BenchmarkSealedSize(b *testing.B) {
 	for _, stream := range sealedStreams {
 		b.Run(stream.name, func(b *testing.B) {
@@ -116,7 +116,7 @@ func sealedReadsOf(b *testing.B, tab *Table, ids []uint64) {
 			at := 0
 			for range b.N {
 				tab.Get(ids[at%len(ids)]+f.plus, row)
-				at += 1 + int(row[1]>>62) // always 1, which the processor does not know
+				at += 1 + int(row[1]>>62) // adds 1, but makes the processor wait for row
 			}
 		})
 	}

@@ -9,12 +9,12 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// bucketRows is the average number of rows in a bucket of sealed rows. More rows save
-// part of the 2 bytes for a bucket's start; fewer make a lookup decode less.
+// bucketRows is the average number of rows in a bucket of sealed rows. With more rows, the 2 bytes
+// for a bucket's start cost less per row; with fewer, a lookup decodes less.
 const bucketRows = 8
 
-// bucketRowsMax bounds the rows of a bucket, all of which a lookup may have to decode.
-// Under a random salt a larger bucket is less likely than a flipped bit.
+// bucketRowsMax bounds the rows of a bucket, all of which a lookup may have to decode. Under a
+// random salt, a larger bucket is less likely than a flipped bit in memory.
 const bucketRowsMax = 6 * bucketRows
 
 // mixedRow is a row of a page and its place in its bucket.
@@ -68,7 +68,7 @@ func (x *Sealer) count(s *sealed, ids []uint64) (most int32) {
 // mix sorts the rows by bucket and remainder. count must have run before.
 func (x *Sealer) mix(s *sealed, ids []uint64) {
 	end := int32(0)
-	for i, n := range x.ends { // the start of each bucket's rows; the next loop moves it to the end
+	for i, n := range x.ends { // set the start of each bucket's rows; the next loop moves it to their end
 		x.ends[i] = end
 		end += n
 	}

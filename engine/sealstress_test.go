@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// One writer applies any ops, one goroutine seals and freezes by turns, and one takes snapshots. Each
-// snapshot has the digest and the rows that it reports, and the table has all writes.
+// A writer applies ops of all kinds, a second goroutine seals and freezes by turns, and a third takes
+// snapshots. Each snapshot has the digest and the rows that it reports, and the table has all writes.
 func TestTiersBesideTheWriter(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(4, 44))

@@ -26,16 +26,16 @@ const (
 // A slot's number is the index of its first word of counts: bucket*lineWords + slot of
 // the bucket.
 //
-// The table's writer changes a segment in place until a snapshot captures it or a segment
-// of another shape replaces it. From then on it never changes. A reader that still uses
-// it sees the state of that moment, which is later than the moment the reader began.
+// The table's writer changes a segment in place until a snapshot captures it or a segment of
+// another shape replaces it. From then on it never changes. A reader that still uses it sees the
+// segment's last state, which is newer than the moment at which the reader began.
 type segment struct {
 	geometry
 
 	// seq is odd while rows move, go, or change in more than one word. Why readers need
 	// no lock:
-	//   - Every shared word is read and written with sync/atomic, so in one order that
-	//     all goroutines agree on.
+	//   - Every shared word is read and written with sync/atomic, so all goroutines see the
+	//     accesses in one order.
 	//   - A change of one word of an existing row is one store: a reader sees the row
 	//     before or after it.
 	//   - A new row's counts are stored before its tag, and its slot was empty.
@@ -55,16 +55,16 @@ type segment struct {
 	cold *coldPart
 
 	// Owned by the writer.
-	rows    int     // stored in the array; with a cold part, rows of zeros count too
+	rows    int     // number of rows in the array; with a cold part, rows of zeros count too
 	epoch   uint64  // the table's epoch when this segment was made
 	maxID   uint64  // no row has a larger id
 	watched watcher // the tasks that make the writer copy the segment before it changes it
 	seal    sealState
 }
 
-// watcher is a set of tasks that wait for a segment to stay unwritten. The writer copies
-// a watched segment before it changes it. Nobody watches the copy, so each task notices
-// the write by itself.
+// watcher is a set of tasks that wait for a segment to stay unwritten. The writer copies a watched
+// segment before it changes it. The copy is not watched, so each task notices that the segment was
+// written to.
 type watcher uint8
 
 const (
@@ -76,7 +76,7 @@ const (
 type sealState struct {
 	looked bool  // the segment, or the one that it was copied from, was watched since putOff
 	rest   uint8 // number of checks that still skip the segment
-	again  uint8 // the last value that putOff gave to rest
+	again  uint8 // the last value to which putOff set rest
 }
 
 // words returns the number of 64-bit words of counts a row.
@@ -155,7 +155,7 @@ func (s *segment) bytes() int {
 // place returns the two possible positions of a row of id.
 func (s *segment) place(id uint64) place { return s.geometry.place(id, uint64(len(s.buckets))) }
 
-// prefetch asks for the two cache lines that a lookup of p may read.
+// prefetch prefetches the two cache lines that a lookup of p may read.
 func (s *segment) prefetch(p place) {
 	Prefetch(uintptr(unsafe.Pointer(&s.buckets[p.first])), uintptr(unsafe.Pointer(&s.buckets[p.second])))
 }

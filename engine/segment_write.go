@@ -106,8 +106,8 @@ func hasWide(row []int64) bool {
 	return false
 }
 
-// roomSearchMax bounds the buckets that makeRoom visits. Below the load of rowsFor the
-// nearest empty slot is a few moves away.
+// roomSearchMax bounds the buckets that makeRoom visits. As long as the load is below that of
+// rowsFor, the nearest empty slot is a few moves away.
 const roomSearchMax = 256
 
 // roomStep is a bucket that the search for an empty slot reached. The row in slot, a slot of the

@@ -33,8 +33,8 @@ func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
 // window chooses the base of a narrow window for ids low … high in a segment that owns first … last.
 // It returns false if the segment must be wide. If the window cannot cover the whole range, the last
 // segment gets most of the spare ids above, where ascending ids go. Other segments get half on either
-// side. Both get some spare ids below. Otherwise, each id of a descending run would be outside of the
-// window and cause a rebuild.
+// side. Every window gets some spare ids below. Otherwise each id of a descending run would be
+// outside of the window and cause a rebuild.
 func window(buckets int, low, high, first, last uint64) (uint64, bool) {
 	span := uint64(1)<<narrowBits(buckets) - 1
 	switch {

@@ -6,8 +6,8 @@ import (
 )
 
 // Snapshot is a table as it was at one moment, while writes go on. It holds the segments of that
-// moment: the writer copies such a segment, once, before it changes it. After Close the writer
-// makes no such copies.
+// moment: before the writer first changes such a segment, it copies the segment. After Close the
+// writer makes no such copies.
 type Snapshot struct {
 	table  *Table
 	epoch  uint64
@@ -52,9 +52,9 @@ func (s *Snapshot) Close() {
 func (s *Snapshot) Rows() int64    { return s.rows }
 func (s *Snapshot) Digest() uint64 { return s.digest }
 
-// Pages calls fn with all rows in ascending id order, one segment a page. It reads cold
-// rows from disk. A page is valid only during the call. Pages stops at the first error,
-// of fn or of reading, and returns it.
+// Pages calls fn with all rows in ascending id order, one segment a page. It reads cold rows from
+// disk. A page is valid only during the call. Pages stops at the first error of fn or of a read,
+// and returns it.
 func (s *Snapshot) Pages(fn func(*Page) error) error {
 	var c collector
 	for _, seg := range s.segs {
@@ -79,9 +79,9 @@ type Part struct {
 	First, Last uint64     // if Cold is set, the range that contains all ids in Page
 }
 
-// Parts calls fn with all rows in ascending id order and reads none from disk; sealed
-// rows are unpacked. A part is valid only during the call. Parts stops at fn's first
-// error and returns it.
+// Parts calls fn with all rows in ascending id order. It reads no rows from disk, but unpacks
+// sealed rows. A part is valid only during the call. Parts stops at fn's first error and returns
+// it.
 func (s *Snapshot) Parts(fn func(*Part) error) error {
 	var c collector
 	hot := func(p *Page, from, to int) error {
@@ -134,8 +134,8 @@ func (s *Snapshot) Parts(fn func(*Part) error) error {
 
 // Scan calls fn with the rows of the ids at and above start, in ascending order, width counts each,
 // until fn returns false. All rows of a page are of one moment; different pages may be of different
-// moments. It leaves out rows whose first width counts are zero. A page is valid only during the
-// call. It reads cold rows from disk, and returns an error if it cannot.
+// moments. Scan omits rows whose first width counts are zero. A page is valid only during the call
+// of fn. Scan reads cold rows from disk, and returns an error if it cannot.
 func (t *Table) Scan(start uint64, width int, fn func(*Page) bool) error {
 	var c collector
 	for {
@@ -152,9 +152,9 @@ func (t *Table) Scan(start uint64, width int, fn func(*Page) bool) error {
 	}
 }
 
-// copySegment returns a copy of the segment that owns id, whose cold part the caller
-// releases, and the last id that it owns. Copying blocks writes for microseconds; sorting
-// would block them for longer.
+// copySegment returns a copy of the segment that owns id, and the last id that the segment owns.
+// The caller releases the copy's cold part. Copying blocks writes for microseconds; sorting would
+// block them for longer.
 func (t *Table) copySegment(id uint64) (*segment, uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -57,9 +57,8 @@ func newTableOf(secret uint64) *Table {
 	return t
 }
 
-// Get fills dst with the first len(dst) counts of id's row, as they were together at one
-// moment during the call. It returns false if the row may be cold; ReadCold reads it
-// then. It does not allocate.
+// Get fills dst with the first len(dst) counts of id's row, as of one moment during the call. It
+// returns false if the row may be cold; then call ReadCold. It does not allocate.
 func (t *Table) Get(id uint64, dst []int64) bool {
 	d := t.dir.Load()
 	s := d.segs[d.find(id)].Load()
@@ -69,15 +68,14 @@ func (t *Table) Get(id uint64, dst []int64) bool {
 	return s.cold.read(id, dst)
 }
 
-// Has reports whether id has a row, that is a count other than zero, or may have a cold
-// one.
+// Has reports whether id has a row, which means a count other than zero, or may have a cold row.
 func (t *Table) Has(id uint64) bool {
 	var row [ColumnsMax]int64
 	return !t.Get(id, row[:]) || row != [ColumnsMax]int64{}
 }
 
-// Widens reports whether an op may need more words of counts than the rows of its segment
-// have. That takes memory in each of them, even if the op adds no row.
+// Widens reports whether an op may need more words of counts than the rows of its segment have.
+// Wider rows take memory in the whole segment, even if the op adds no row.
 func (t *Table) Widens(op *Op) bool {
 	d := t.dir.Load()
 	words := (d.segs[d.find(op.ID)].Load().widest() + wordColumns - 1) / wordColumns
@@ -89,8 +87,8 @@ func (t *Table) Widens(op *Op) bool {
 	return false
 }
 
-// pageRows is how many rows GetMany and Apply fetch from memory concurrently: above the
-// outstanding misses of today's cores, and small enough for a stack.
+// pageRows is how many rows GetMany and Apply fetch from memory concurrently: more than the
+// concurrent cache misses of today's cores, and small enough for a stack.
 const pageRows = 32
 
 // GetMany fills dst with the rows of ids in their order, width counts per id. Each row is whole;
@@ -209,10 +207,10 @@ type Stats struct {
 	Rows      uint64 // including cold ones
 	Segments  int
 	Bytes     uint64 // memory of segments, their overflow tables, the directory, and the metadata of cold rows
-	ColdRows  uint64 // on disk, including those that a row in memory hides
+	ColdRows  uint64 // number of rows on disk, including those that a row in memory hides
 	ColdBytes uint64 // disk space
 
-	SealedRows  uint64 // packed in memory, including those that a changed row hides
+	SealedRows  uint64 // number of packed rows in memory, including those that a changed row hides
 	SealedBytes uint64 // memory; included in Bytes
 }
 
@@ -221,7 +219,7 @@ type Stats struct {
 func (t *Table) Stats() Stats {
 	d := t.dir.Load()
 	st := Stats{Rows: uint64(t.rows.Load()), Segments: len(d.segs), Bytes: uint64(unsafe.Sizeof(*t))}
-	var divided map[Generation]bool // generations already counted; an undivided part has its own
+	var divided map[Generation]bool // generations already counted; an undivided part shares its generation with no other part
 	for i := range d.segs {
 		s := d.segs[i].Load()
 		st.Bytes += uint64(s.bytes())

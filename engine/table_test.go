@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Ids of every shape, enough to fill several segments. Each id has a row unlike any other.
+// Ids of every shape, enough to fill several segments. Each id has a different row.
 func TestEveryShapeOfIDs(t *testing.T) {
 	t.Parallel()
 	rows := 3*rowsMax + 500 // of several full segments
@@ -41,8 +41,8 @@ func TestEveryShapeOfIDs(t *testing.T) {
 	}
 }
 
-// Random ops on few and many ids, overflow both ways, rows that widen, batches,
-// and what each op answers.
+// Random ops on few and many ids: overflow in both directions, rows that widen, batches, and the
+// result of each op.
 func TestAgainstModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -137,7 +137,8 @@ func TestRefusedOpChangesNothing(t *testing.T) {
 	}
 }
 
-// A snapshot keeps its contents while rows are changed, added and deleted, and makes an equal table.
+// A snapshot keeps its contents while rows are changed, added and deleted. A table that is loaded
+// from it is equal.
 func TestSnapshotIsOfItsMoment(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(3, 4))

@@ -4,9 +4,9 @@ import "context"
 
 // Cold stores rows of one table outside of memory. engine/cold implements it.
 type Cold interface {
-	// Write stores each page as one generation. No page is empty. When it returns,
-	// the generations are durable and were verified by reading them back. The caller
-	// releases them.
+	// Write stores each page as one generation. No page is empty. When Write returns, the
+	// generations are durable, and Write has verified them by reading them back. The caller
+	// releases the generations.
 	Write(pages []*Page) ([]Generation, error)
 }
 
@@ -16,7 +16,7 @@ type Cold interface {
 type Generation interface {
 	Number() uint64 // unique among all generations that the table ever had on disk
 	Rows() int      // none is all zero
-	Width() int     // every count of this column and above is 0
+	Width() int     // all counts of columns at or above Width are 0
 	Bytes() (memory, disk int64)
 	// Get fills row with the first len(row) counts of id, zeros if there is no such row.
 	// It waits for its turn to read until ctx ends.

@@ -64,7 +64,7 @@ func TestWideCellsThatAreGoneTakeNoMemory(t *testing.T) {
 	})
 }
 
-// A segment that no longer needs its overflow table releases the table's memory when it is copied.
+// When a segment is copied and no longer needs its overflow table, the table's memory is freed.
 func TestOverflowThatIsGoneTakesNoMemory(t *testing.T) {
 	tab, ids := filled(t, 5000)
 	before := tab.Stats().Bytes

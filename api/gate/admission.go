@@ -12,7 +12,7 @@ const (
 	smallFree = 64
 	largeFree = 8
 	// classWindow is the interval over which the speed of a size class is measured. Even with slow
-	// syncs, a disk completes several entries in it.
+	// syncs, a disk completes several entries in this interval.
 	classWindow = 100 * time.Millisecond
 	// tookOver is the approximate number of writes that class.took averages.
 	tookOver = 16
@@ -20,7 +20,8 @@ const (
 	perSecMax = 1 << 40
 	// deadlineShare bounds the expected time of the earlier writes to 1/deadlineShare of a write's
 	// deadline. The rest is for the way from the socket and back, and for differences between
-	// writes. With half of the deadline, measured writes still missed it.
+	// writes. With half of the deadline as the bound, writes in measurements still missed the
+	// deadline.
 	deadlineShare = 4
 	// refusalsPerCPU bounds the refusals per second for each processor. A refusal takes about 10 µs,
 	// so refusals use at most a twentieth of the processors.
@@ -41,12 +42,12 @@ const (
 // misses its deadline costs all of it.
 //
 // The expected time is the weight in flight of the write's size class divided by the weight that
-// it completes per second (Little's law). So it adapts to the disk, the processors and the size of
-// batches without a setting. Because the speed over a short window is uncertain, the last
-// completed writes must have taken long as well.
+// the class completes per second (Little's law). So the expected time adapts to the disk, the
+// processors and the size of batches without a setting. Because the speed over a short window is
+// uncertain, the last completed writes must have taken long as well.
 //
-// Small and large writes have separate size classes, like the queues of package propose. So a few
-// clients with huge batches, which wait long, do not cause refusals of other clients' single
+// Small and large writes have separate size classes, like the queues of package propose. So the
+// long waits of a few clients with huge batches do not cause refusals of other clients' single
 // increments.
 //
 // Refusals are limited too, because callers that retry at once could make a node do nothing but
@@ -69,7 +70,7 @@ type class struct {
 
 	began  atomic.Int64 // start of the window, in nanoseconds since Admission.started
 	left   atomic.Int64 // weight of the writes that ended in the window
-	quiet  atomic.Bool  // at some moment of the window few writes were in flight
+	quiet  atomic.Bool  // few writes were in flight at some moment of the window
 	perSec atomic.Int64 // weight completed per second in the latest windows; 0 if unknown
 	took   atomic.Int64 // approximate mean duration of the last completed writes, in nanoseconds
 
@@ -172,9 +173,8 @@ func (w *Write) Leave(received time.Time, counts bool) {
 	}
 }
 
-// measure ends a window. A window with few writes does not show the speed that is possible,
-// because all arriving writes complete. So measure doubles the assumed speed after each such
-// window.
+// measure ends a window. A window with few writes does not show the possible speed, because all
+// arriving writes complete. So measure doubles the assumed speed after each such window.
 func (l *class) measure(window time.Duration) {
 	left, before := float64(l.left.Swap(0))/window.Seconds(), l.perSec.Load()
 	switch {

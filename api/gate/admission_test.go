@@ -43,7 +43,7 @@ func TestSizeClass(t *testing.T) {
 	})
 	t.Run("the wait is what is in flight over the speed", func(t *testing.T) {
 		a, l, w := busy(1000)
-		a.pass(l, 999, weight, true) // 1,000 in a window of 100 ms or a little more
+		a.pass(l, 999, weight, true) // 1,000 writes in a window of 100 ms or a little more
 		if got := l.perSec.Load(); got > 10_000*weight || got < 5_000*weight {
 			t.Fatalf("%d a second", got)
 		}
@@ -138,8 +138,8 @@ func TestSizeClass(t *testing.T) {
 	})
 }
 
-// Refusals are rationed. A few are sent at once, the others one after the other, and none waits
-// longer than its bound.
+// Refusals are rationed. The server sends a few refusals at once and the others one after the
+// other. No refusal waits longer than its bound.
 func TestRefusalsAreRationed(t *testing.T) {
 	const bound = time.Hour
 	a := NewAdmission()
@@ -152,7 +152,7 @@ func TestRefusalsAreRationed(t *testing.T) {
 		t.Errorf("%d came at once, want %d", atOnce, least)
 	}
 	before := a.nextRefusal.Load()
-	const more = 100_000 // which take seconds of the ration, and far less to ask for
+	const more = 100_000 // refusals: the ration allows them only over seconds, but the requests take far less time
 	last := time.Duration(0)
 	for range more {
 		last = a.RefusalDelay(1, bound)

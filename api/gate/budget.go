@@ -13,7 +13,7 @@ type Budget struct {
 	used atomic.Int64
 }
 
-// Acquire reserves n, or returns false if less is free. Then it reserves nothing.
+// Acquire reserves n. If less is free, it reserves nothing and returns false.
 func (b *Budget) Acquire(n int) bool {
 	for {
 		used := b.used.Load()
@@ -50,9 +50,9 @@ func (b *Budget) Used() int64 { return b.used.Load() }
 const (
 	// WaveMax bounds the concurrent calls of one connection. Each has a goroutine.
 	WaveMax = 256
-	// HelpersMax bounds the goroutines for concurrent calls of all connections together. Each
-	// takes about 7 KiB while it waits for a write. A connection gets only a share of the free
-	// ones, so that a few connections do not delay the others.
+	// HelpersMax bounds the goroutines for concurrent calls of all connections together. Each takes
+	// about 7 KiB while it waits for a write. A connection gets only a share of the free helpers,
+	// so that a few connections do not delay the others.
 	HelpersMax = 16 << 10
 )
 

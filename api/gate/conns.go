@@ -50,7 +50,7 @@ type ListenerConfig struct {
 }
 
 // Listener accepts at most ConnsMax open connections, and answers others with Refusal. It retries
-// failed accepts, which would otherwise stop a server.
+// failed accepts, because a failed accept would otherwise stop the server.
 type Listener struct {
 	net.Listener
 	cfg ListenerConfig
@@ -194,8 +194,8 @@ type Conn struct {
 	begun   bool // the first bytes were read
 	Counted bool // the connection counts against a user's limit of connections
 
-	// Lingers makes Close continue to read for lingerTime. The goroutine that serves the
-	// connection sets it before it calls Close; then no other goroutine may call Close.
+	// Lingers makes Close continue to read for lingerTime. The goroutine that serves the connection
+	// sets Lingers before it calls Close. Once Lingers is set, no other goroutine may call Close.
 	Lingers bool
 }
 
@@ -220,9 +220,9 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// SetReadDeadline also moves the write deadline if there is a WriteTimeout. fasthttp sets the
-// write deadline only before a handler's answer. Otherwise an error answer or a 100 Continue on a
-// reused connection would have the previous answer's deadline.
+// SetReadDeadline also moves the write deadline if there is a WriteTimeout. fasthttp itself sets
+// the write deadline only before a handler's answer. So without this, an error answer or a 100
+// Continue on a reused connection would have the previous answer's deadline.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	write := t
 	switch {

@@ -16,8 +16,8 @@ const AnyHost = "*"
 type Hosts struct {
 	names []string
 	any   bool
-	// last is the host that was allowed last. Most requests have the host of the previous request,
-	// and comparing it allocates nothing.
+	// last is the most recently allowed host. Most requests have the same host as the previous
+	// request, and the comparison with last allocates nothing.
 	last atomic.Pointer[string]
 }
 
@@ -31,8 +31,8 @@ func NewHosts(names []string) *Hosts {
 }
 
 // Allows reports whether a host is an IP literal, localhost or a name that is allowed. An IP literal
-// is safe, because a web page cannot make a browser send one of its choice. A request of HTTP/1.0 may
-// lack a Host.
+// is safe: a web page cannot make a browser send an arbitrary IP literal as the Host. A request of
+// HTTP/1.0 may lack a Host.
 func (h *Hosts) Allows(host []byte) bool {
 	if last := h.last.Load(); h.any || last != nil && *last == string(host) {
 		return true

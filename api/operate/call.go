@@ -1,7 +1,7 @@
-// Package operate has the calls of operators about keyspaces, the cluster, sources and users, and what a
-// node says about itself. It turns their JSON into calls of the node and of the cluster, and the
-// results into JSON. It owns the strict decoding of their bodies, which other rare calls use too. It
-// never reads or answers a request, and knows no HTTP.
+// Package operate has the calls of operators about keyspaces, the cluster, sources and users, and a
+// node's descriptions of itself. It turns the JSON of requests into calls of the node and of the
+// cluster, and the results into JSON. It owns the strict decoding of bodies, which other rare calls use
+// too. It never reads or answers a request, and knows no HTTP.
 //
 // Invariant: a call finds every fault of its body before it changes anything.
 package operate
@@ -64,8 +64,8 @@ type Node interface {
 	auth.Cluster
 }
 
-// Sources lists and changes the sources of the cluster; *sources.Sources implements it. On each
-// node, it covers all nodes.
+// Sources lists and changes the sources of the cluster; *sources.Sources implements it. Every
+// node's Sources covers the whole cluster.
 type Sources interface {
 	List(ctx context.Context) ([]sources.Source, error)
 	Get(ctx context.Context, name string) (*sources.Source, error)
@@ -76,19 +76,19 @@ type Sources interface {
 	// Seek sets the positions, as text, from which partitions of a paused source continue.
 	Seek(ctx context.Context, name string, to map[uint32]string) (*sources.Source, error)
 	Delete(ctx context.Context, name string) error
-	// Save returns the sources for a backup. RestoreSaved creates one of them, paused.
+	// Save returns the sources for a backup. RestoreSaved creates one source from a backup, paused.
 	Save(ctx context.Context) ([]sources.Saved, error)
 	RestoreSaved(ctx context.Context, text []byte) (*sources.Source, error)
-	// Past returns the effects of messages on the rows of a keyspace, beginning at the position
-	// from.
+	// Past returns the effects of messages on the rows of a keyspace. The parameter from is the
+	// position of the first message.
 	Past(ctx context.Context, name, keyspace string, partition uint32, from string) (*sources.Past, error)
 	// Rows returns rows, and the positions of the source in their shards.
 	Rows(ctx context.Context, name, keyspace string, ids []uint64) (*sources.Rows, error)
 }
 
-// Admin shows and changes the cluster for its operators; *admin.Cluster implements it. It works on
-// each node, which forwards requests to the catalog's leader if necessary. Any goroutine may call
-// the methods at any time. The caller owns the results.
+// Admin shows and changes the cluster for its operators; *admin.Cluster implements it. Every node
+// serves these calls, and forwards them to the catalog's leader if necessary. Any goroutine may
+// call the methods at any time. The caller owns the results.
 type Admin interface {
 	// View combines the catalog with the reports of the nodes that answer within a second.
 	View(ctx context.Context) (*admin.View, error)

@@ -24,8 +24,8 @@ type Typed interface {
 
 func faultAt(path, problem string) error { return &strictjson.FieldError{Path: path, Problem: problem} }
 
-// Decode parses a body into a struct. It refuses members that the struct does not have, a
-// member that is given twice or null, and a body without a required member.
+// Decode parses a body into a struct. It refuses a member that the struct does not have, a member
+// that occurs twice, a null, and a body without a required member.
 func Decode(text []byte, into any, required ...string) error {
 	given := map[jsontext.Pointer]bool{}
 	note := json.UnmarshalFromFunc(func(d *jsontext.Decoder, v any) error {

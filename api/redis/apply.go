@@ -96,7 +96,7 @@ func (t *table) apply(c *conn, deadline time.Time) {
 }
 
 // wave returns the end of the range of units, beginning at index start, that can be written
-// concurrently. They all have identities, and share neither an id nor a key.
+// concurrently. All units of the range have identities, and no two share an id or a key.
 func (t *table) wave(start int) (end int) {
 	seen, used := map[uint64]int{}, keys{}
 	for end = start; end < len(t.units) && end-start < gate.WaveMax && t.units[end].id.Exists() && used.add(&t.units[end].id); end++ {
@@ -189,7 +189,7 @@ func settle(w *shard.Write, err error, locate func(op int) (*table, int)) {
 			t.joined[i] = true
 		}
 	}
-	var noted *table // the table whose reads see the write
+	var noted *table // the last table to which the write's token was added
 	for i := range w.Ops.Len() {
 		t, op := locate(i)
 		if err == nil && w.Repeated && t.ops[op].Kind == engine.OpTake {

@@ -28,8 +28,8 @@ func (c *conn) renewLogin(now time.Time) {
 	}
 }
 
-// Still implements shard.Permission: it refuses the planned commands if the client lost its token or
-// rights since. No other goroutine changes the login while a batch runs.
+// Still implements shard.Permission: it refuses the planned commands if the client has lost its
+// token or rights since they were planned. No other goroutine changes the login while a batch runs.
 func (c *conn) Still() error {
 	a := c.server.cfg.Auth
 	if a == nil || !a.Enforces() || c.login.caller == nil {
@@ -50,8 +50,8 @@ func (c *conn) Still() error {
 	return codedError(errNoAuth)
 }
 
-// refusal returns why the client may not run a command, and the reply. It ignores the client's
-// limits. Any user may send an unknown command.
+// refusal returns why the client may not run a command, and the reply. It does not check the
+// client's limits. Any user may send an unknown command.
 func (c *conn) refusal(cmd *command, args [][]byte) (auth.Refusal, string) {
 	if cmd != nil && cmd.need.Access == auth.Public {
 		return auth.Granted, ""

@@ -68,8 +68,8 @@ func loggedIn(t *testing.T, s *Server, token string) *client {
 }
 
 // TestMatrixOfCommands compares each command with the matrix in docs/SECURITY.md. It tries each
-// role on the keyspaces that the command needs, each role on all but one of them, and nobody. A
-// command without a row fails the test.
+// role on the keyspaces that the command needs, each role on all but one of these, and a client
+// without a login. A command without a row fails the test.
 func TestMatrixOfCommands(t *testing.T) {
 	s, cluster := serveEnforcing(t, auth.Enforce)
 	rows := apitest.Matrix(t, "../../docs/SECURITY.md", "Redis")
@@ -106,7 +106,7 @@ func TestMatrixOfCommands(t *testing.T) {
 			check(role, cluster.Token(t, fmt.Sprintf("u%d", users), grant(role, named...)), row.May[role])
 			for i := range row.Keyspaces {
 				if name == "SCAN" || name == "DBSIZE" {
-					break // their replies leave out such keyspaces
+					break // the replies of these commands omit such keyspaces
 				}
 				users++
 				but := append(slices.Delete(slices.Clone(named), i, i+1), "songs")
@@ -125,7 +125,8 @@ func TestMatrixOfCommands(t *testing.T) {
 	}
 }
 
-// checkNeed checks that a command on rows says which keyspaces it needs, and another command none.
+// checkNeed checks that a command on rows declares the keyspaces that it needs, and that any other
+// command declares none.
 func checkNeed(t *testing.T, cmd *command) {
 	t.Helper()
 	n := cmd.need
@@ -252,7 +253,7 @@ func TestHelloIsServedWhole(t *testing.T) {
 }
 
 // TestNobodyLearnsNothing checks that a client without a login does not learn which commands exist.
-// A user does learn it.
+// A logged-in user does learn that.
 func TestNobodyLearnsNothing(t *testing.T) {
 	s, cluster := serveEnforcing(t, auth.Enforce)
 	for _, line := range []string{"NONSENSE a", "GET", "EXEC a"} {
@@ -340,7 +341,8 @@ func TestNobodyDoesNotStay(t *testing.T) {
 	}
 }
 
-// TestScanShowsWhatMayBeRead checks that SCAN and DBSIZE leave out other keyspaces.
+// TestScanShowsWhatMayBeRead checks that SCAN and DBSIZE omit keyspaces that the client may not
+// read.
 func TestScanShowsWhatMayBeRead(t *testing.T) {
 	s, cluster := serveEnforcing(t, auth.Enforce)
 	ann := loggedIn(t, s, cluster.Token(t, "ann", grant("admin")))
@@ -355,7 +357,7 @@ func TestScanShowsWhatMayBeRead(t *testing.T) {
 	}
 }
 
-// TestPermissiveServesAll checks that the server refuses nothing, not even a wrong token.
+// TestPermissiveServesAll checks that the mode permissive refuses nothing, not even a wrong token.
 func TestPermissiveServesAll(t *testing.T) {
 	s, _ := serveEnforcing(t, auth.Permissive)
 	c := dial(t, s)
@@ -477,8 +479,8 @@ func TestRevokedInABatch(t *testing.T) {
 	}
 }
 
-// TestMoreRightsInABatch checks that a change of users which takes nothing from the client does
-// not refuse its write.
+// TestMoreRightsInABatch checks that the server still makes a client's write if users change
+// without a loss of rights for the client.
 func TestMoreRightsInABatch(t *testing.T) {
 	a, cluster := apitest.OpenAuth(t, auth.Enforce)
 	node := newFakeNode()

@@ -21,16 +21,16 @@ const (
 	tablesKept = 8
 )
 
-// batch is the part of a pipeline that is planned but not executed yet. It plans one command
-// after the other. For each command, it adds the rows to read and write to the table of their
-// keyspace. It adds the form of the reply to batch.replies. flush executes the batch in three steps:
+// batch is the part of a pipeline that is planned but not executed yet. It plans one command after
+// the other. For each command, it adds the rows to read and write to the table of their keyspace.
+// It adds a description of the reply to batch.replies. flush executes the batch in three steps:
 //
-//  1. the reads that came before the first op of their table, in one Get a table, and the
+//  1. the reads that came before the first op of their table, with one Get for each table, and the
 //     reads of package inbox;
-//  2. all ops of a table, in one Write, which applies ops on one id in their order. A read that
-//     comes after an op becomes an op that adds 0, so it keeps its place among the ops and needs
-//     no separate request;
-//  3. the writes of package inbox. A batch has either those writes or ops.
+//  2. all ops of a table, with one Write, which applies the ops on one id in order. A read that
+//     comes after an op becomes an op that adds 0. So the read keeps its place among the ops and
+//     needs no separate request;
+//  3. the writes of package inbox. A batch has either writes of package inbox or ops, never both.
 //
 // Each reply is therefore the same as if the commands were executed one by one.
 type batch struct {
@@ -181,8 +181,8 @@ func (b *batch) plan(form appendOther, from, to int) {
 
 func (b *batch) appendText(dst []byte, r *reply) []byte { return append(dst, b.text[r.from:r.to]...) }
 
-// misses reports whether an error concerns a name that the batch has not looked up yet. The
-// command is planned again after lookUp.
+// misses reports whether an error concerns a name that the batch has not looked up yet. If so, the
+// batch plans the command again after lookUp.
 func (b *batch) misses(err error) bool {
 	_, unknown := errors.AsType[nameError](err)
 	b.missed = b.missed || unknown && !b.looked

@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// A pipeline calls the backend as few times as the order of its commands allows. Its replies are
-// those of the commands one by one.
+// A pipeline calls the backend as few times as the order of its commands allows. The replies are
+// the same as if the commands were sent one by one.
 func TestPipelines(t *testing.T) {
 	for _, test := range []struct {
 		name         string
@@ -57,7 +57,7 @@ func TestLongPipeline(t *testing.T) {
 	for i := range lines {
 		lines[i] = "INCR posts:1:like"
 	}
-	go func() { c.send(lines...) }() // ends when the server has read it all
+	go func() { c.send(lines...) }() // ends when the server has read all lines
 	for i := range commands {
 		if got := c.reply(); got != fmt.Sprint(i+1) {
 			t.Fatalf("reply %d: %s", i, got)
@@ -95,8 +95,8 @@ func TestTooManyKeys(t *testing.T) {
 	c.want(line, "-ERR a command takes at most 10000 keys", line[:len(line)-len(" posts:1:like")]+" ", c.do(line[:len(line)-len(" posts:1:like")])[0])
 }
 
-// A node's reads carry the token of everything that was written through it; those of READONLY
-// connections carry none.
+// The reads of a node carry the token of all writes through that node. Reads of READONLY
+// connections carry no token.
 func TestReadsSeeTheNodesWrites(t *testing.T) {
 	n := newFakeNode()
 	s := serve(t, n, nil)
@@ -148,8 +148,8 @@ func TestReadsSeePublishedPosts(t *testing.T) {
 	seen("HGET users:1 posts")
 }
 
-// Reads of a cluster that was restored to an earlier state see that state, and are not refused for
-// ever.
+// Reads of a cluster that was restored to an earlier state see that state, and are not refused
+// forever.
 func TestReadsAfterTheClusterWasSetBack(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -240,8 +240,8 @@ func TestMemoryFull(t *testing.T) {
 		"6", oom, "null", oom, `"6"`, "1", "+OK")
 }
 
-// Without memory, only the command that widens rows is refused. The commands beside it, which
-// make no row and widen none, happen once each.
+// Without memory, only the command that widens rows is refused. The other commands in the batch,
+// which neither create nor widen rows, are applied once each.
 func TestMemoryFullBesideWideningCommands(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -275,7 +275,7 @@ func TestMemoryFullOnOneShard(t *testing.T) {
 	c := dial(t, serve(t, n, nil))
 	c.do("MSET posts:1:like 5 posts:2:like 6 posts:6:like 7")
 	n.failWrites(func(w *shard.Write) error {
-		makes := false // ops of shard 2, all that this node does not lead
+		makes := false // only ops of shard 2, which another node leads
 		for _, op := range apitest.RowOps(w.Ops) {
 			makes = makes || op.ID%4 == 2 && op.Cells[0].Value != 0 && !n.tables["posts"].Has(op.ID)
 		}

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// BenchmarkPipeline has 50 clients send pipelines over real sockets to a real
-// node. Its processor time includes the clients', which do little.
+// BenchmarkPipeline has 50 clients send pipelines over real sockets to a real node. Its CPU time
+// includes that of the clients, which do little work.
 func BenchmarkPipeline(b *testing.B) {
 	const rows = 1_000_000
 	node := openNode(b)

@@ -9,16 +9,16 @@ import (
 
 const (
 	// feedRows is the weight, in rows, of a command that reads a user's feed. A hundred such
-	// commands are as much as one poll of the HTTP API may request.
+	// commands have the weight of the largest poll of the HTTP API.
 	feedRows = rowsMax / inbox.PollUsersMax
 	// pollsKept is the number of lists of channels and dots for which memory is kept.
 	pollsKept = 8
 )
 
 // calls is the part of a batch that package inbox answers, because the answers need several
-// keyspaces. It also has the reads of sets of members. Its reads run with the batch's reads, and
-// its writes run last. If a command must see the effects of planned commands, plan executes the
-// batch first.
+// keyspaces. The struct also has the reads of sets of members. Its reads run with the batch's
+// reads, and its writes run last. If a command must see the effects of planned commands, plan
+// executes the batch first.
 type calls struct {
 	polls  []pollCall
 	polled []polled // one for each user whose poll is in a reply
@@ -37,8 +37,8 @@ type call struct {
 	reply func(dst []byte, resp3 bool) []byte // appends the reply if err is nil
 }
 
-// subject is what a write changes. Writes to one subject keep their order. Writes to subjects of
-// different kinds do too, because one may depend on the other, like a user's position on its
+// subject is what a write changes. Writes to one subject keep their order. So do writes to subjects
+// of different kinds, because one may depend on the other: a user's position depends on its
 // channel.
 type subject struct {
 	kind subjectKind
@@ -94,9 +94,9 @@ type pollCall struct {
 // polled has the index of a poll, and the index of one of its users.
 type polled struct{ poll, user int }
 
-// planRead plans a call that reads about as many rows as the parameter rows says. For a read of
-// sets, setsOf is the table of their keyspace; otherwise it is nil. If an argument has a fault,
-// the fault becomes the reply.
+// planRead plans a call that reads about the number of rows in the parameter rows. For a read of
+// sets, setsOf is the table of their keyspace; otherwise it is nil. If an argument has a fault, the
+// fault becomes the reply.
 func planRead[R any](a *arguments, setsOf *table, rows int, read func(opt *shard.ReadOptions) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
 	b := a.b
 	if b.failed(a.err) {

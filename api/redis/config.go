@@ -37,17 +37,19 @@ type Config struct {
 	Listener net.Listener     // required; closed by Shutdown
 	Outboxes inbox.OutboxKeep // bounds of the outboxes of authors
 
-	// Timeout bounds the calls of the Backend for a pipeline, from when the pipeline was read.
+	// Timeout bounds the calls of the Backend for a pipeline. It begins when the server has read
+	// the pipeline.
 	Timeout time.Duration
 	resp.Bounds
 	// LargeBytesMax bounds the memory of all connections together. It does not count 16 KiB for
 	// each read buffer, 4 KiB for each transaction, and the memory in which commands are planned.
 	LargeBytesMax int
-	// ConnsMax bounds the open connections. More connections receive an error and are closed.
+	// ConnsMax bounds the open connections. The server answers a further connection with an error
+	// and closes it.
 	ConnsMax int
 	// DescriptorsMax bounds the file descriptors of connections. The server refuses a connection
-	// with a higher descriptor, because the node needs those for itself. 0 means the bound of
-	// scarce.Bounds.
+	// with a higher descriptor, because higher descriptors are reserved for the node itself. 0
+	// means the bound of scarce.Bounds.
 	DescriptorsMax int
 
 	// Auth identifies callers and checks their rights; nil lets everybody do everything.

@@ -72,7 +72,7 @@ func (l *login) current() (*auth.Caller, auth.Refusal) {
 // of ops on one shard, which applies all of them without other ops between them.
 type transaction struct {
 	open     bool
-	broken   bool // whether one of its commands was refused
+	broken   bool // one of the queued commands was refused
 	queued   []queuedCommand
 	caller   *auth.Caller // the caller who was allowed to queue the commands
 	bytes    int          // memory of the queued commands
@@ -96,8 +96,8 @@ type session struct {
 	stream []byte // name of the current block's stream; each block allocates a new one
 	seq    uint64
 	writes uint64
-	// unsure is set after an unknown command. Another node's program may know the command and
-	// number it, so the numbers of later writes could differ between nodes.
+	// unsure is set after an unknown command. Another node's program may know the command and count
+	// it as a write. Then the numbers of later writes would differ between nodes.
 	unsure bool
 }
 

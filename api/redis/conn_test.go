@@ -27,7 +27,7 @@ func (nullConn) Close() error                     { return nil }
 type textConn struct {
 	nullConn
 	left []byte // text that was not read yet
-	err  error  // what the next read returns without text; io.EOF follows
+	err  error  // error that the next read returns instead of text; io.EOF follows
 	read []byte // buffer of the last read
 }
 
@@ -106,7 +106,7 @@ func TestProtocolErrors(t *testing.T) {
 	}
 }
 
-// The server does not serve a browser that a page of another site makes post commands.
+// A page of another site may make a browser post commands. The server does not execute them.
 func TestHTTPIsNotServed(t *testing.T) {
 	n := newFakeNode()
 	s := serve(t, n, nil)
@@ -115,7 +115,7 @@ func TestHTTPIsNotServed(t *testing.T) {
 		if _, err := io.WriteString(c.conn, head+"Content-Length: 99\r\n\r\n"+wire("INCR posts:1:like")); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = io.ReadAll(c.in) // ends when the server closes, by a reset perhaps
+		_, _ = io.ReadAll(c.in) // ends when the server closes the connection, perhaps by a reset
 	}
 	if n.writes.Load() != 0 {
 		t.Error("the command was executed")
@@ -167,7 +167,7 @@ func TestTimeouts(t *testing.T) {
 }
 
 // Each command of a client that sends without a pause has its own time to arrive, although a part
-// of the next always comes with it.
+// of the next command always arrives with it.
 func TestEndlessPipeline(t *testing.T) {
 	const arrive = time.Second
 	s := serve(t, newFakeNode(), func(c *Config) { c.ArriveTimeout = arrive })

@@ -90,7 +90,7 @@ func authenticate(c *conn, args [][]byte) {
 
 const errWrongPass = "WRONGPASS invalid username-password pair or user is disabled."
 
-// hello sets the protocol version and replies with the server's properties.
+// hello executes HELLO: it sets the protocol version and replies with the server's properties.
 func hello(c *conn, args [][]byte) {
 	resp3 := c.resp3
 	if len(args) > 1 {

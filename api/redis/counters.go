@@ -117,7 +117,7 @@ func expires(options [][]byte) bool {
 	})
 }
 
-// set plans SET. Of the options, it accepts only GET.
+// set plans SET. It accepts no option but GET.
 func set(c *conn, args [][]byte) {
 	b := c.batch
 	get := len(args) == 4 && bytes.EqualFold(args[3], []byte("get"))
@@ -171,8 +171,8 @@ func mset(c *conn, args [][]byte) {
 	b.answer(appendOK, from)
 }
 
-// fields parses the key of a row, and the columns that the names select: one for every step
-// arguments.
+// fields parses the key of a row, and the columns in names. Every step-th argument is the name of a
+// column.
 func (b *batch) fields(text []byte, names [][]byte, step int) (key, []key, error) {
 	k, err := b.row(text)
 	if err != nil {
@@ -314,7 +314,7 @@ func countdIncr(c *conn, args [][]byte) {
 	t := keys[0].table
 	across := slices.ContainsFunc(keys, func(k key) bool { return k.table != t })
 	if before := b.keyed[b.id.Key()]; across || before != nil && before != t {
-		b.flush() // because the tables of a batch are written concurrently
+		b.flush() // because a batch writes its tables concurrently
 	}
 	if b.keyed == nil {
 		b.keyed = map[[16]byte]*table{}

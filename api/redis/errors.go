@@ -96,8 +96,8 @@ func fieldError(field, problem string) error { return argumentError(field + ": "
 // have just created it.
 type nameError string
 
-// unknown returns the error for an unknown name. An invalid name cannot exist, so its error asks
-// for no lookup.
+// unknown returns the error for an unknown name. An invalid name cannot exist, so its error causes
+// no lookup.
 func unknown(name []byte, problem string) error {
 	if catalog.ValidName(name) { // the rule for keyspaces and columns is the same as for channels
 		return nameError(problem)

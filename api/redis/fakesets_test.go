@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// joinLocked changes the sets as a write's ops say, and returns the ops on counts.
+// joinLocked applies the ops of a write to the sets, and returns the ops on counts.
 func (n *fakeNode) joinLocked(ks *shard.Keyspace, w *shard.Write) []engine.Op {
 	w.Changed = w.Changed[:0]
 	ops := apitest.RowOps(w.Ops)

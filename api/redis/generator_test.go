@@ -13,7 +13,7 @@ type generator struct {
 	rand    *rand.Rand
 	version int
 	used    map[string]bool
-	multi   bool // within a transaction, whose keys are on one shard
+	multi   bool // the generator is within a transaction, whose keys must be on one shard
 }
 
 func pick[T any](g *generator, from ...T) T { return from[g.rand.IntN(len(from))] }

@@ -61,7 +61,7 @@ func (b *batch) key(text []byte) (key, error) {
 }
 
 // noKeyspace returns the error for a name that is not a counter keyspace. If a keyspace of another
-// kind has the name, the error asks for no lookup.
+// kind has the name, the error causes no lookup.
 func (b *batch) noKeyspace(name []byte) error {
 	node := b.conn.server.node()
 	problem := fmt.Sprintf("no counter keyspace '%s'", shown(name))
@@ -110,7 +110,7 @@ func (b *batch) row(text []byte) (key, error) {
 	return k, wrongIf(err, k.column != wholeRow)
 }
 
-// wrongIf returns err, or that a key has the wrong type.
+// wrongIf returns err, or the error for a key of the wrong type if wrong is set.
 func wrongIf(err error, wrong bool) error {
 	if err == nil && wrong {
 		err = errWrongType
@@ -131,7 +131,7 @@ func appendRowKey(dst []byte, ks *shard.Keyspace, id uint64) []byte {
 	return strconv.AppendUint(dst, id, 10)
 }
 
-// isCounters reports whether a keyspace has counters. Keys name only these.
+// isCounters reports whether a keyspace has counters. Keys can name only keyspaces with counters.
 func isCounters(ks *shard.Keyspace) bool { return ks != nil && ks.Kind == kinds.Counters }
 
 var errTooManyKeys = argumentError(fmt.Sprintf("a command takes at most %d keys", rowsMax))

@@ -77,8 +77,8 @@ const (
 // exists during the whole scan, exactly one page has it. Every scan ends. Clients keep cursors in
 // doubles and in signed integers, so a cursor has 53 bits:
 //
-//	an id up to scanExact is itself
-//	a higher id is scanExact + id/scanBlock: such a page begins and ends where a block of ids does
+//	an id up to scanExact is itself a higher id is scanExact + id/scanBlock: such a page begins and
+//	ends at the boundary of a block of ids
 //
 // So a page has at most COUNT rows of a keyspace, or the rows of one block.
 const (

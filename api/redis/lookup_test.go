@@ -67,8 +67,8 @@ func TestNamesMadeElsewhere(t *testing.T) {
 	}
 }
 
-// If the catalog has no leader, the server answers the commands before a bad name first, and the
-// commands behind it keep their time.
+// If the catalog has no leader, the server first answers the commands before a bad name. The
+// commands after it keep their full time.
 func TestLookUpWithoutALeader(t *testing.T) {
 	n := newFakeNode()
 	n.mute = true
@@ -93,7 +93,7 @@ func TestLookUpWithoutALeader(t *testing.T) {
 	}
 }
 
-// A client that sends bad names one by one waits itself, and does not slow down the node.
+// A client that sends bad names one by one delays only itself, not the node.
 func TestBadNamesOneByOne(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))

@@ -36,7 +36,8 @@ func (c *conn) begin() {
 	c.out.Unknown = c.unknown()
 }
 
-// end returns that memory once all replies are sent or queued. It must not run after a panic.
+// end releases the memory of begin once all replies are sent or queued. It must not run after a
+// panic.
 func (c *conn) end() {
 	b := c.batch
 	b.out, c.out.Buf = c.out.Buf, nil
@@ -100,7 +101,7 @@ func (c *conn) dismiss() {
 	}
 }
 
-// release returns what the connection has reserved, when its goroutine ends.
+// release frees the reservations of the connection when its goroutine ends.
 func (c *conn) release() {
 	c.in.Release()
 	c.closeMulti()

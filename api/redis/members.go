@@ -102,7 +102,7 @@ func checkSet(several bool) func(*arguments) {
 	}
 }
 
-// stampMax is the highest stamp that fits its six bytes.
+// stampMax is the highest stamp, because a stamp has six bytes.
 const stampMax = 1<<48 - 1
 
 // setPage is a page of SSCAN.
@@ -145,7 +145,7 @@ func sscan(a *arguments) {
 	})
 }
 
-// wholeStamps reads at least a page of entries, up to where the stamp changes.
+// wholeStamps reads at least a page of entries, and continues to the end of the last stamp.
 func wholeStamps(page members.Page, read func(members.Page) (members.List, error)) (p setPage, err error) {
 	for {
 		list, err := read(page)

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/api/redis/resp"
 )
 
-// Beyond the memory that connections may use together, the server refuses a large command and
-// serves small ones.
+// When the shared memory of connections is used up, the server refuses a large command but serves
+// small ones.
 func TestLargeCommandsShareTheirMemory(t *testing.T) {
 	s := serve(t, newFakeNode(), func(c *Config) { c.LargeBytesMax = 60 << 10 })
 	a, b := dial(t, s), dial(t, s)
@@ -73,8 +73,8 @@ func TestTransactionsShareTheMemory(t *testing.T) {
 	until(t, "all is given back", func() bool { return s.shared.Memory.Used() == 0 })
 }
 
-// A client that writes a long pipeline before it reads gets all replies, though
-// no socket holds them; one that never reads is closed at the bound.
+// A client that writes a long pipeline before it reads gets all replies, although they exceed the
+// socket buffers. If a client never reads, the server closes its connection at the bound.
 func TestClientsThatDoNotRead(t *testing.T) {
 	const replies = 4000
 	text := strings.Repeat("x", 10_000)
@@ -102,8 +102,8 @@ func TestClientsThatDoNotRead(t *testing.T) {
 	until(t, "it has left", func() bool { return s.listener.Open() == 0 })
 }
 
-// Short commands with long replies use no more memory than others, even behind one that is
-// planned.
+// Short commands with long replies use no more memory than other commands, even after a planned
+// command.
 func TestShortCommandsWithLongReplies(t *testing.T) {
 	s := serve(t, newFakeNode(), nil)
 	for _, first := range []string{"", "GET posts:1:like\n"} {

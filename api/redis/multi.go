@@ -108,7 +108,7 @@ func exec(c *conn, _ [][]byte) {
 	for _, q := range m.queued {
 		q.command.calls.Inc()
 	}
-	if b.unsure { // a node that knows the name would execute the whole transaction
+	if b.unsure { // another node that knows the name would execute the whole transaction
 		b.rollBack(before)
 		b.known(func(dst []byte) []byte { return b.appendFailure(dst, b.lookErr) })
 	} else if b.pending-before.pending > rowsMax {

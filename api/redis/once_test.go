@@ -21,7 +21,7 @@ import (
 // counts once:
 //
 //  1. its writes are applied once each;
-//  2. so are those of the session after it;
+//  2. the writes of the next session are applied once each too;
 //  3. a write without a session counts each time.
 func TestSessionsCountOnce(t *testing.T) {
 	s := serve(t, openNode(t), nil)
@@ -83,8 +83,8 @@ func TestKeysCountOnce(t *testing.T) {
 	equalReplies(t, a.do("INCR posts:1:like", line+"k2", line+"k3", "GET posts:1:like"), "3", "[3 4 6]", "[4 6 9]", `"4"`)
 }
 
-// A key that was used for another COUNTD.INCR conflicts with the whole command, whichever
-// keyspaces the two are about, in one pipeline or two.
+// A key that was used for another COUNTD.INCR conflicts with the whole command, whatever keyspaces
+// the two commands name, in one pipeline or in two.
 func TestKeysConflictWithTheWholeCommand(t *testing.T) {
 	c := dial(t, serve(t, openNode(t), nil))
 	const conflict = "-CONFLICT the key was used for another request"
@@ -109,8 +109,8 @@ func TestKeysConflictWithTheWholeCommand(t *testing.T) {
 	c.want("SET users:5:posts "+most, "+OK", "COUNTD.INCR posts:5:like 1 users:5:posts 1 KEY over", "[1 -ERR increment or decrement would overflow]")
 }
 
-// A keyspace that was created while a new cluster still waits for its nodes exists before the one
-// that checks keys.
+// While a new cluster still waits for its nodes, a keyspace may be created before the keyspace that
+// checks keys exists.
 func TestKeyBeforeTheKeyspaceThatJudgesIt(t *testing.T) {
 	n := newFakeNode()
 	n.keyspaces = slices.DeleteFunc(n.keyspaces, func(ks *shard.Keyspace) bool { return ks.Name == kinds.KeyspacePosts })
@@ -154,7 +154,7 @@ func TestSessionNumbers(t *testing.T) {
 	}
 }
 
-// A session that has no number left refuses writes, and does not use one twice.
+// A session without unused numbers refuses writes, and uses no number twice.
 func TestFullSession(t *testing.T) {
 	n := newFakeNode()
 	s := serve(t, n, nil)
@@ -180,9 +180,9 @@ func TestFullSession(t *testing.T) {
 	}
 }
 
-// After an unknown command, which another node's program may know, a session has no number for a
-// write. 1. It refuses the write, also in a transaction. 2. It serves reads. 3. Earlier writes have
-// counted. 4. The next session writes.
+// Another node's program may know a command that this node does not know. So after an unknown
+// command, a session has no number for a write. 1. It refuses a write, in a transaction too. 2. It
+// serves reads. 3. Earlier writes have counted. 4. The next session may write.
 func TestSessionRefusesWritesBehindAnUnknownCommand(t *testing.T) {
 	c := dial(t, serve(t, openNode(t), nil))
 	unknown := "-" + unknownCommand([][]byte{[]byte("COUNTD.LATER"), []byte("posts:1")})

@@ -21,8 +21,8 @@ type arguments struct {
 	err   error
 }
 
-// arguments begins to parse the words of a command. The batch has only one arguments, so what runs
-// later must not use the words.
+// arguments begins to parse the words of a command. The batch reuses one arguments value, so
+// functions that run later must not use the words.
 func (b *batch) arguments(words [][]byte) *arguments {
 	b.parsed = arguments{b: b, words: words, at: 1}
 	return &b.parsed
@@ -89,8 +89,8 @@ func followeesOf(texts [][]byte) ([]uint64, error) {
 	return ids, nil
 }
 
-// option is an optional word after a command's fixed arguments. take gets all words after the
-// option, parses the option's values, and returns their number.
+// option is an optional word after a command's fixed arguments. The function take gets all words
+// after the option, parses the option's values, and returns their number.
 type option struct {
 	name string // matched in any case
 	take func(values [][]byte) (taken int, err error)

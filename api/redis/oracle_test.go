@@ -24,15 +24,15 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// oracleRounds is how many pipelines each protocol version is compared over.
+// oracleRounds is the number of pipelines that the test compares in each protocol version.
 const oracleRounds = 1500
 
-// The oracle is redis-server: 1. random pipelines of commands that docs/REDIS.md
-// calls the same get the same replies from countd, a real node, in RESP2 and
-// RESP3; 2. every command that is called the same is among them.
+// TestSameAsRedis uses redis-server as the oracle. 1. Random pipelines of the commands that
+// docs/REDIS.md marks as the same get the same replies from a real node, in RESP2 and RESP3. 2. The
+// pipelines contain every such command.
 //
-// A count of 0 is an absent key here, so after each command the oracle is made
-// to forget what has become 0. Of a hash neither promises an order.
+// In countd, a count of 0 is an absent key. So after each command, the test deletes keys and fields
+// that have become 0 from the oracle. Neither server promises an order of a hash.
 func TestSameAsRedis(t *testing.T) {
 	oracle := proctest.StartRedis(t)
 	server := serve(t, openNode(t), nil)
@@ -78,7 +78,7 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// documented returns what the table of docs/REDIS.md says of each command.
+// documented returns the entry of each command in the table of docs/REDIS.md.
 func documented(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile("../../docs/REDIS.md")
@@ -144,8 +144,8 @@ const (
 	forgetField = `for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do if redis.call('HGET', KEYS[1], f) == '0' then redis.call('HDEL', KEYS[1], f) end end`
 )
 
-// do sends a pipeline and returns its replies. Those of what the oracle is made to
-// forget are dropped, inside of EXEC too.
+// do sends a pipeline and returns its replies. It drops the replies to the test's own deletions,
+// inside of EXEC too.
 func (p *peer) do(t *testing.T, pipeline [][]string, forgets bool) []string {
 	t.Helper()
 	_ = p.conn.SetDeadline(time.Now().Add(30 * time.Second))
@@ -168,7 +168,7 @@ func (p *peer) do(t *testing.T, pipeline [][]string, forgets bool) []string {
 		t.Fatal(err)
 	}
 	var replies []string
-	keep := []bool{} // of what the open transaction queued
+	keep := []bool{} // for each queued command of the open transaction: keep its reply
 	for i := range pipeline {
 		replies = append(replies, p.reply(t, keep))
 		if replies[i] == "+QUEUED" {
@@ -185,7 +185,8 @@ func (p *peer) do(t *testing.T, pipeline [][]string, forgets bool) []string {
 	return replies
 }
 
-// reply reads one reply. Of an EXEC's it keeps what is to be kept.
+// reply reads one reply. From the reply to an EXEC, it keeps only the elements for which keep is
+// true.
 func (p *peer) reply(t *testing.T, keep []bool) string {
 	t.Helper()
 	if head, err := p.in.Peek(1); err == nil && head[0] == '*' && slices.Contains(keep, false) {

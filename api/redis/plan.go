@@ -39,8 +39,8 @@ func (c *conn) command(args [][]byte) {
 	}
 }
 
-// isHTTP reports whether a line belongs to an HTTP request. A web page may make a browser send one,
-// with commands in its body. Redis closes such a connection too.
+// isHTTP reports whether a line belongs to an HTTP request. A web page may make a browser send an
+// HTTP request with commands in its body. Redis closes such a connection too.
 func isHTTP(name []byte) bool {
 	return bytes.EqualFold(name, []byte("post")) || bytes.EqualFold(name, []byte("host:"))
 }
@@ -100,9 +100,9 @@ func unknownCommand(args [][]byte) string {
 // may be a token.
 const unknownName = "unknown command"
 
-// refused replies to a command that the client may not run, and reports whether it did. cmd is
-// nil for an unknown command. refused renews the login for each command, because a long pipeline
-// may outlive the token.
+// refused replies to a command that the client may not run, and reports whether the command was
+// refused. cmd is nil for an unknown command. refused renews the login for each command, because a
+// long pipeline may outlive the token.
 func (c *conn) refused(cmd *command, args [][]byte) bool {
 	now := time.Now()
 	c.renewLogin(now)
@@ -137,7 +137,8 @@ func (c *conn) refused(cmd *command, args [][]byte) bool {
 }
 
 // mustWait reports whether plan must execute the planned commands before the next command:
-// otherwise their order would change, or the command would not see their result.
+// otherwise the order of effects would change, or the next command would not see the results of the
+// planned ones.
 func (b *batch) mustWait(cmd *command) bool {
 	switch {
 	case cmd.traits&readsSets != 0:

@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/inbox"
 )
 
-// until returns the deadline of a poll. A poll of several users gets half of the remaining time,
-// so that after a failure, polls of the single users have time too.
+// until returns the deadline of a poll. A poll of several users gets half of the remaining time. So
+// if it fails, there is time left for a poll of each user alone.
 func (q *pollCall) until(deadline time.Time) time.Time {
 	if len(q.poll.Users) == 1 {
 		return deadline

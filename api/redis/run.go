@@ -44,7 +44,7 @@ func (b *batch) flush() {
 }
 
 // run executes the planned reads and writes. If there are writes, reads get only half of the
-// remaining time. An unreadable shard must not make writes to other shards time out.
+// remaining time. Otherwise an unreadable shard would make writes to other shards time out.
 func (b *batch) run(deadline time.Time) {
 	written, readBy := 0, deadline
 	for _, t := range b.tables {
@@ -107,7 +107,7 @@ func (b *batch) runReads(deadline time.Time) {
 	}
 }
 
-// runWrites executes the writes. Those that do not depend on each other run concurrently.
+// runWrites executes the writes. Writes that do not depend on each other run concurrently.
 func (b *batch) runWrites(deadline time.Time) {
 	for all := b.calls.writes; len(all) > 0; {
 		together := all[:wave(all)]
@@ -130,7 +130,7 @@ func (q *call) run(c *conn, deadline time.Time) {
 	w := shard.Write{ID: q.id, Deadline: deadline, Permission: c}
 	q.err = q.write(&w)
 	if _, some := errors.AsType[*shard.PartialError](q.err); q.err == nil || some {
-		to := kinds.KeyspaceUnread // also holds the tokens of keyspaces that only calls read
+		to := kinds.KeyspaceUnread // the token of unread also covers keyspaces that only calls read
 		if q.about.kind == ofAuthor {
 			to = kinds.KeyspaceUsers
 		}

@@ -17,7 +17,7 @@ import (
 //
 //  1. the scan ends;
 //  2. each row that stays is returned once;
-//  3. a page has no more rows than COUNT, or than a block of ids.
+//  3. a page has at most COUNT rows, or the rows of one block of ids.
 func TestScanCursorsAreSmall(t *testing.T) {
 	node := newFakeNode()
 	c := dial(t, serve(t, node, nil))
@@ -94,8 +94,8 @@ func TestScanCursorsAreSmall(t *testing.T) {
 	}
 }
 
-// TestScanOfSnowflakes scans ids that a client once skipped: 30 a millisecond, and random ones of
-// 64 bits.
+// TestScanOfSnowflakes scans ids whose cursors do not fit a double: 30 ids per millisecond, and
+// random ids of 64 bits.
 func TestScanOfSnowflakes(t *testing.T) {
 	node := newFakeNode()
 	c := dial(t, serve(t, node, nil))

@@ -40,7 +40,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Attach replaces the backend for the calls that follow. The server may be serving.
+// Attach replaces the backend for later calls. The server may be serving.
 func (s *Server) Attach(b Backend) {
 	s.attached.Store(&node{b, inbox.NewNumbers(b), inbox.NewTimelines(b, s.cfg.Outboxes)})
 }
@@ -76,8 +76,8 @@ func (s *Server) serve(c *conn) {
 }
 
 // Shutdown stops accepting connections, and waits until the commands that were read are answered.
-// When ctx ends, it closes the remaining connections. A connection that waits for a write ends once
-// the write is answered, at its deadline at the latest.
+// When ctx ends, it closes the remaining connections. A connection that waits for a write ends when
+// the write is answered, or at the write's deadline.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.start.Lock()
 	if !s.shared.Stopping() {

@@ -58,7 +58,8 @@ func TestSets(t *testing.T) {
 	}
 }
 
-// A column may have the name members. Its count and its own set have keys like any other.
+// A column may have the name members. Its count and its own set have keys like those of any other
+// column.
 func TestSetsOfAColumnNamedMembers(t *testing.T) {
 	n := newFakeNode()
 	n.keyspaces = append(n.keyspaces, &shard.Keyspace{Name: "groups", Kind: kinds.Counters, Columns: []string{"members", "posts"}, Shards: 4})
@@ -70,7 +71,7 @@ func TestSetsOfAColumnNamedMembers(t *testing.T) {
 		"DEL groups:12:members", "1", "EXISTS groups:12:members groups:12:posts", "1")
 }
 
-// A pipeline's reads of sets see its writes before them, and not those behind them.
+// A pipeline's reads of sets see the earlier writes of the pipeline, and not the later ones.
 func TestSetsInPipelines(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -84,8 +85,8 @@ func TestSetsInPipelines(t *testing.T) {
 	}
 }
 
-// SSCAN returns each member that stays once, whatever shares a stamp and whatever changes between
-// two pages.
+// SSCAN returns each member that stays exactly once, whichever members share a stamp and whatever
+// changes between two pages.
 func TestWholeStamps(t *testing.T) {
 	var all []members.Entry
 	for stamp := range members.Stamp(40) {

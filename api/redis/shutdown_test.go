@@ -29,8 +29,8 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// Shutdown does not wait past its context for connections, only for what the
-// backend holds.
+// After its context ends, Shutdown waits only for running calls of the backend, not for
+// connections.
 func TestShutdownCutsOff(t *testing.T) {
 	n := newFakeNode()
 	n.hold = make(chan struct{})
@@ -52,7 +52,7 @@ func TestShutdownCutsOff(t *testing.T) {
 	}
 }
 
-// A connection that is cut off does not begin what it has read and not executed.
+// A connection that is cut off does not begin commands that were read but not executed.
 func TestShutdownCutsPipelinesShort(t *testing.T) {
 	n := newFakeNode()
 	n.hold = make(chan struct{})

@@ -34,8 +34,8 @@ type table struct {
 	opt     shard.ReadOptions
 }
 
-// unit is the ops of one command, from index first to the first op of the next unit. They are
-// refused together.
+// unit is the ops of one command, from index first to the first op of the next unit. The shard
+// refuses all ops of a unit together.
 type unit struct {
 	number int // number of the command in its batch
 	first  int
@@ -103,8 +103,8 @@ func (t *table) end(number int) int {
 	return len(t.ops)
 }
 
-// value returns the count of a cell, or the first count of a whole row, or why it is
-// unknown.
+// value returns the count of a cell, or the first count of a whole row. If the count is unknown, it
+// returns the reason.
 func (c *cell) value() (int64, error) {
 	row, err := c.rowOf()
 	if err != nil {

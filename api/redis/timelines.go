@@ -120,7 +120,7 @@ func readTimeline(a *arguments) {
 }
 
 // memberOption parses the columns of MEMBER, separated by commas. They belong to the keyspace of
-// COUNTS, or else to posts.
+// COUNTS or, without COUNTS, to posts.
 func (c *conn) memberOption(q *inbox.TimelineQuery, columns []byte) error {
 	if q.Sets = q.Counts; q.Sets == nil {
 		if !c.mayRead(kinds.KeyspacePosts) {

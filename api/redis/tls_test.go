@@ -12,8 +12,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestTLSOnThePlainPort checks that a client that speaks TLS gets an error at once, and that the
-// log has its address.
+// TestTLSOnThePlainPort checks that a TLS client gets an error at once, and that the log has the
+// client's address.
 func TestTLSOnThePlainPort(t *testing.T) {
 	log := new(proctest.Buffer)
 	s := serve(t, newFakeNode(), func(c *Config) { c.Logger = log.Logger() })

@@ -12,10 +12,9 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// unreadCommands are the commands about what users have not seen: their counts; notices and dots, which
-// all users share, with the users' positions in them; and all that is new to a user. The counts of
-// users are rows like others. So commands on them are planned, and share reads and writes with
-// commands that have keys.
+// unreadCommands are the commands of unread numbers: users' counts, the notices and dots that all users
+// share, users' positions in these, and polls. The counts of users are rows like others. So commands on
+// these counts are planned, and share reads and writes with commands that have keys.
 func unreadCommands() []spec {
 	const group = "countd"
 	read, write, polls := auth.Read.On(kinds.KeyspaceUnread), auth.Write.On(kinds.KeyspaceUnread), auth.Read.On(kinds.KeyspaceUnread, kinds.KeyspaceFeed)
@@ -110,8 +109,7 @@ func unreadReset(a *arguments) {
 	b.answer(appendReset, from)
 }
 
-// resetCells parses columns, each at most once. If width is 2, the value that was seen follows each
-// column.
+// resetCells parses columns, each at most once. If width is 2, the seen value follows each column.
 func (k key) resetCells(cells []engine.Cell, words [][]byte, width int) ([]engine.Cell, error) {
 	if len(words) == 0 {
 		return nil, fieldError("columns", "at least one column is needed")

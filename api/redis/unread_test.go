@@ -125,7 +125,7 @@ func TestBadUnreadCommands(t *testing.T) {
 }
 
 // A pipeline of a user's whole day gets the replies of its commands one by one. A repeat in the
-// same session gets them again, and changes nothing.
+// same session gets the same replies and changes nothing.
 func TestUnreadSessions(t *testing.T) {
 	s := serve(t, openNode(t), nil)
 	lines := []string{

@@ -11,7 +11,8 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// A pipeline reads each thing once. A command that depends on another runs after it.
+// A pipeline reads each row, channel or dot only once. A command that depends on another command
+// runs after it.
 func TestUnreadPipelines(t *testing.T) {
 	poll := func(channels ...string) string {
 		return fmt.Sprintf("COUNTD.POLL 1 CHANNELS %d %s", len(channels), strings.Join(channels, " "))
@@ -79,8 +80,8 @@ func TestUnreadWaves(t *testing.T) {
 	}
 }
 
-// Reads of unread numbers see what was written through the node to any keyspace that they are
-// joined from. Reads of READONLY connections may be stale.
+// Reads of unread numbers combine several keyspaces. They see all writes through the node to any of
+// these keyspaces. Reads of READONLY connections may be stale.
 func TestUnreadReadsSeeTheNodesWrites(t *testing.T) {
 	n := newFakeNode()
 	s := serve(t, n, nil)
@@ -145,14 +146,15 @@ func TestPollAllocates(t *testing.T) {
 		}
 	}
 	run()
-	// The fake's board, what each of some calls is asked with, and goroutines' own.
+	// The bound allows for allocations of the fake's board, of the calls' arguments and of
+	// goroutines.
 	if got := testing.AllocsPerRun(100, run); got > 40 {
 		t.Errorf("%v allocations for 100 polls", got)
 	}
 }
 
-// Writes whose results depend on each other do not run concurrently. A feed begins at the posts in
-// an outbox, and a position at the notices of its channel.
+// Writes whose results depend on each other do not run concurrently. A new feed depends on the
+// posts in an outbox, and a new position on the notices of its channel.
 func TestWavesOfDependentWrites(t *testing.T) {
 	channel, position, feed, outbox := subject{name: "news"}, subject{ofUser, 7, "news"}, subject{kind: ofUser, id: 7}, subject{kind: ofAuthor, id: 9}
 	for _, test := range []struct {

@@ -42,7 +42,7 @@ func (w *written) add(token *shard.Token) {
 	w.token.Store(sum)
 }
 
-// covers reports whether a read with sum also sees what a read with token sees.
+// covers reports whether a read with sum sees everything that a read with token sees.
 func covers(sum, token *shard.Token) bool {
 	for _, at := range token.At {
 		if !slices.ContainsFunc(sum.At, func(seen shard.GroupIndex) bool {
@@ -54,8 +54,8 @@ func covers(sum, token *shard.Token) bool {
 	return true
 }
 
-// seeing calls read, which reads with opt. If the cluster was restored to a state without some
-// writes, seeing drops their tokens and reads again.
+// seeing calls the function read, which uses opt. If the cluster was restored to a state without
+// some of the writes, seeing drops the tokens of these writes and calls read again.
 func seeing(opt *shard.ReadOptions, read func() error, writes ...*written) error {
 	err := read()
 	if errors.Is(err, errs.ErrBadToken) {

@@ -15,22 +15,22 @@ import (
 // Invariant: knownPairs.now, if set, contains each pair of the group's generation that is on disk. A commit
 // adds its pairs before it writes them, both in one step (knownPairs.mu). The first filter of a group without
 // pairs starts empty. Any other filter is filled in two steps: first commits begin to add to it too, then
-// fillFilter reads the pairs on disk. A removed pair stays in the filter until the next one is filled.
+// fillFilter reads the pairs on disk. A removed pair stays in a filter until the next filter is filled.
 
 const (
-	// filterBits is the size of a new filter per pair: one of about 80 lookups of absent pairs reads the
-	// disk.
+	// filterBits is the size of a new filter per pair: at this size, one of about 80 lookups of absent
+	// pairs reads the disk.
 	filterBits = 10
 	// filterBitsFull is the size per pair at which a filter counts as full, while there is memory
-	// for a larger filter. One of about 18 lookups of absent pairs then reads the disk.
+	// for a larger filter. At this size, one of about 18 lookups of absent pairs reads the disk.
 	filterBitsFull = 6
 	// filterBitsMin is the size per pair at which a filter counts as full, while there is no memory
-	// for a larger filter. One of about 6 lookups of absent pairs then reads the disk.
+	// for a larger filter. At this size, one of about 6 lookups of absent pairs reads the disk.
 	filterBitsMin = 4
 	// filterPairsMin is the capacity in pairs of the smallest filter.
 	filterPairsMin = 1024
-	// fillPairs is the number of pairs that are read between two pauses. Each such part has its own iterator,
-	// because an iterator keeps replaced memtables and files.
+	// fillPairs is the number of pairs that are read between two pauses. Each part of fillPairs has its own
+	// iterator, because an open iterator keeps replaced memtables and files alive.
 	fillPairs = 4096
 )
 
@@ -54,8 +54,8 @@ const (
 	pairBits = 4
 )
 
-// at returns the line of a pair. Nine bits of the hash at a time, the lowest first, select one of
-// the pair's bits in the line.
+// at returns the line of a pair, and the pair's hash. Each nine bits of the hash, beginning with
+// the lowest, select one of the pair's bits in the line.
 func (f *filter) at(p Pair) (line *filterLine, hash uint64) {
 	hash = mix(mix(p.Row*0x9e3779b97f4a7c15+uint64(p.Column)+1) ^ p.Member)
 	return &f.lines[hash>>32*uint64(len(f.lines))>>32], hash
@@ -99,8 +99,8 @@ type filters struct {
 	one      sync.Mutex    // held while a filter is filled: one at a time is enough
 	released atomic.Uint64 // counts the times when memory for a group's filter may have become free
 
-	// lackedAt is a little below the number of pairs at which the store had no memory for a filter. Once the
-	// store has fewer pairs than lackedAt, there may be memory. lackedAt is 0 if no group lacks a filter.
+	// lackedAt is a little below the number of the store's pairs when a filter got no memory. Once the store
+	// has fewer pairs than lackedAt, there may be memory. lackedAt is 0 if no group lacks a filter.
 	lackedAt atomic.Int64
 
 	mu    sync.Mutex
@@ -110,8 +110,8 @@ type filters struct {
 // filterMemory returns the memory for all filters. The rest is for blocks and memtables.
 func (s *Store) filterMemory() int64 { return int64(s.cfg.MemoryBytes) / 3 * 2 }
 
-// share returns the filter bits of one group's pairs, in proportion to the pairs of all groups. It leaves out
-// an eighth of the memory, for groups that exceed their share (see shrinkFilters).
+// share returns the filter bits of one group's pairs, in proportion to the pairs of all groups. It holds back
+// an eighth of the memory for groups that exceed their share (see shrinkFilters).
 func (s *Store) share(pairs uint64) uint64 {
 	all := uint64(max(s.pairs.Load(), 0))
 	s.mu.Lock()
@@ -123,8 +123,8 @@ func (s *Store) share(pairs uint64) uint64 {
 	return max(uint64(min(each, filterBits)*float64(pairs)), filterPairsMin*filterBitsMin)
 }
 
-// newFilter returns a filter with capacity for two thirds more pairs than given, or for fewer if the pairs of
-// all groups do not fit. It returns nil if the filter would soon be full.
+// newFilter returns a filter with capacity for two thirds more pairs than given. The capacity is lower if the
+// pairs of all groups do not fit into memory. It returns nil if the filter would soon be full.
 func (s *Store) newFilter(pairs uint64) *filter {
 	bits := s.share(pairs)
 	s.filters.mu.Lock()
@@ -185,7 +185,7 @@ func (k *knownPairs) setLocked(f *filter) {
 	}
 }
 
-// forget drops all filters because the pairs on disk are others now.
+// forget drops all filters of a group after its pairs on disk were replaced.
 func (k *knownPairs) forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

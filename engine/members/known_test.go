@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// A filter misses no pair that was added, and the shares of others that it reports are those
-// that its constants promise.
+// A filter reports each added pair. Its share of false positives is as small as the comments of its
+// constants promise.
 func TestFilter(t *testing.T) {
 	s := storeOf(t, vfs.NewMem())
 	defer s.Close()
@@ -66,8 +66,8 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// All pairs of a store share the memory for filters, and none of their filters is too small to
-// spare lookups.
+// All groups of a store share the memory for filters. No filter is so small that it saves no
+// lookups.
 func TestFiltersShareMemory(t *testing.T) {
 	s := storeOf(t, vfs.NewMem())
 	defer s.Close()
@@ -234,7 +234,7 @@ func (d *disk) settle() {
 // A page is of one moment, whatever filters are in use while it is read.
 func TestContainsIsOfOneMoment(t *testing.T) {
 	d := diskOf(t)
-	const n, in = 20_000, 20 // rows of a page, and how many of them a member joins and leaves at once
+	const n, in = 20_000, 20 // number of rows, and the number of rows that a member joins or leaves in one entry
 	d.give(op{kind: 'j', pair: Pair{Row: n, Member: 1}})
 	rows := make([]uint64, n)
 	for r := range uint64(n) {
@@ -279,7 +279,7 @@ func TestContainsIsOfOneMoment(t *testing.T) {
 		}
 	}
 	for range 200 {
-		for i, o := range join { // the filter has half of them, which the disk never had
+		for i, o := range join { // the filter has half of these pairs, but the disk never had them
 			if f := d.group.known.now.Load(); i%2 == 0 {
 				f.add(o.pair)
 			}
@@ -319,8 +319,8 @@ func TestFilterOfAShrunkGroup(t *testing.T) {
 	}
 }
 
-// Groups that got no memory for a filter get one once others release some. The groups that came
-// first then have only their share.
+// Groups that got no memory for a filter get one once others release some. The filters of the first
+// groups then shrink to their share.
 func TestFiltersOfManyGroups(t *testing.T) {
 	d := diskOf(t)
 	d.store.cfg.MemoryBytes = 64 << 10 // 32 KiB for filters

@@ -15,7 +15,7 @@ type Stamp uint64
 
 const (
 	stampShift = 6
-	// stampMax is the highest stamp that six bytes hold, of the year 2109.
+	// stampMax is the highest stamp that fits into six bytes. It is in the year 2109.
 	stampMax Stamp = 1<<48 - 1
 	// stampsAhead bounds how far stamps may run ahead of the log's time: one second. Above 64,000 joins a
 	// second in one shard, joins beyond that bound share a stamp and are ordered by id.

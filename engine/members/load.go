@@ -20,8 +20,8 @@ type Load struct {
 	dead  map[uint64]Stamp
 }
 
-// Load begins to replace the sets. The caller ends it with Switch, or abandons it; the next Load removes the
-// pairs of an abandoned one.
+// Load begins to replace the sets. The caller ends the Load with Switch or abandons it; the next Load
+// removes the pairs of an abandoned Load.
 func (g *Group) Load() (*Load, error) {
 	done, err := g.store.db.Use()
 	if err != nil {
@@ -178,7 +178,8 @@ func (l *Load) Switch(s State) error {
 }
 
 // replace commits a batch with the state of the loaded sets, and replaces the sets of the group by
-// them. It holds off the removal of damaged files, which would otherwise use the earlier sets.
+// them. It blocks the removal of damaged files meanwhile, because the removal would use the earlier
+// sets.
 func (l *Load) replace(batch *pebble.Batch) error {
 	g := l.group
 	g.store.writes.RLock()
@@ -187,7 +188,7 @@ func (l *Load) replace(batch *pebble.Batch) error {
 		return err
 	}
 	g.reading.Lock()
-	defer g.reading.Unlock() // no reader reads the earlier sets from here on
+	defer g.reading.Unlock() // after this, no reader reads the earlier sets
 	g.at, g.dead, g.broken = l.at, l.dead, nil
 	g.known.forget()
 	g.loading.Store(false)

@@ -12,25 +12,26 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Pebble's manifest lists its files. A crash may leave a partial record at its end. So Pebble takes
-// a damaged record for the end of the manifest, and removes the files that later records list.
-// Their pairs would be absent without an error, and the next entries would be judged without them.
-// So the store keeps a sum of the manifest beside it, in sumName:
+// Pebble's manifest lists its files. A crash may leave a partial record at its end. So Pebble
+// treats a damaged record as the end of the manifest, and removes the files that later records
+// list. The pairs of these files would be absent without an error, and the next entries would be
+// judged without them. To prevent that, the store keeps a sum of the manifest in a file beside it,
+// sumName:
 //
 //	version 1 (1) | bytes (8) | CRC32C of so many first bytes of the manifest (4) | its name … | CRC32C of all before (4)
 //
-// Integers are big-endian. Open refuses a store whose manifest differs from its sum. It never refuses one
-// because of a crash:
+// Integers are big-endian. Open refuses a store whose manifest differs from its sum. It never refuses a
+// store because of a crash:
 //
 //   - The store writes a sum only after the manifest bytes that it covers are durable. Pebble never
 //     overwrites bytes of a manifest. So a sum stays true as long as a manifest of its name exists.
-//   - No other manifest gets that name: the name is durable before its first sum, and Pebble
-//     numbers a manifest above all files that it finds.
+//   - No other manifest gets that name: the name is durable before the store writes a sum for it,
+//     and Pebble gives a new manifest a higher number than all files that it finds.
 //   - The store replaces the sum without a sync. A crash that loses the new sum, or part of it, leaves no sum
-//     or an earlier one. Open accepts a missing sum, and the sum of another manifest: a crash while Pebble
-//     begins a manifest leaves the sum of the new one beside the one in use.
+//     or an earlier one. Open accepts a missing sum, and the sum of another manifest: after a crash while
+//     Pebble begins a manifest, the sum may be that of the new manifest while the old one is in use.
 //
-// Each Open begins a manifest, so a manifest is read without a sum at most once.
+// Each Open begins a new manifest, so Open reads a manifest without a sum at most once.
 const (
 	sumName      = "manifest.sum"
 	sumVersion   = 1

@@ -29,13 +29,13 @@ func manifestOf(t *testing.T, fs vfs.FS) (path string, size int64) {
 	return found.ManifestFilename, info.Size()
 }
 
-// watchedFS calls look before each operation on disk. Look may clone the disk.
+// watchedFS calls the function look before each operation on disk. The function may clone the disk.
 func watchedFS(disk *vfs.MemFS, look errorfs.InjectorFunc) vfs.FS {
 	return errorfs.Wrap(reusingFS{disk}, look)
 }
 
-// ReuseForWrite of MemFS takes its lock for reading twice: a clone that begins in between blocks
-// both for ever. This one takes it once for each step.
+// ReuseForWrite of MemFS locks for reading twice, so a clone that begins in between deadlocks.
+// reusingFS locks once for each step.
 type reusingFS struct{ vfs.FS }
 
 func (fs reusingFS) ReuseForWrite(old, name string, category vfs.DiskWriteCategory) (vfs.File, error) {
@@ -45,14 +45,14 @@ func (fs reusingFS) ReuseForWrite(old, name string, category vfs.DiskWriteCatego
 	return fs.OpenReadWrite(name, category)
 }
 
-// A manifest that is damaged anywhere does not make pairs absent: the store is not opened, or it
-// has all of them.
+// A damaged manifest never makes pairs absent, wherever the damage is: Open refuses the store, or
+// the store has all pairs.
 func TestDamagedManifest(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()
 	d := &disk{T: t, store: storeOf(t, fs)}
 	d.group = d.open(1)
-	for range 4 { // each flush is a record of the manifest, and removes the log of what it writes
+	for range 4 { // each flush adds a record to the manifest, and removes the log of the flushed keys
 		d.give(joins(2, 20+d.index)...)
 		d.flush()
 	}
@@ -118,13 +118,13 @@ func TestDamagedManifest(t *testing.T) {
 	}
 }
 
-// A crash at any moment leaves a manifest that is not refused, whatever it keeps of what was not
-// synced.
+// After a crash at any moment, Open does not refuse the manifest, whatever part of the unsynced
+// data survives.
 func TestManifestAfterCrashes(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewCrashableMem()
 	r := rand.New(rand.NewPCG(1, 2))
-	var mu sync.Mutex // of r: files are removed in the background
+	var mu sync.Mutex // guards r, because files are removed in the background
 	crash := errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsRead || strings.HasSuffix(op.Path, ".sst") || strings.HasSuffix(op.Path, ".log") {
 			return nil
@@ -194,7 +194,7 @@ func TestSumsOfNamesThatLast(t *testing.T) {
 	}
 }
 
-// Open refuses no store because a sum could not be written or is invalid.
+// Open accepts a store whose sum could not be written or is invalid.
 func TestManifestWithoutSum(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()

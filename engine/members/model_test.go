@@ -12,10 +12,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The model test holds the sets to these properties, through crashes that lose what was not
-// synced, replays, snapshots, and moves to another store:
+// The model test checks these properties of the sets, through replays, snapshots, moves to another
+// store, and crashes that lose unsynced data:
 //
-//  1. An op changes its set if and only if it does so in a map, in the order of the log.
+//  1. An op changes its set if and only if it changes a map to which the ops are applied in the
+//    order of the log.
 //  2. A replay of an entry judges each op as the first time, and ends in the same state.
 //  3. Check, both lists and the digest agree with the map after each entry and each restart.
 
@@ -23,14 +24,14 @@ import (
 type op struct {
 	pair   Pair
 	kind   byte // j, l: join, leave; d: delete the row; p: purge; c: clear
-	refuse bool // the engine refuses it if it would change the set
+	refuse bool // the engine refuses the op if it would change the set
 	stamp  Stamp
 }
 
 type entry struct {
 	now    int64
 	ops    []op
-	judged []bool // as judged the first time; nil before
+	judged []bool // results of the first apply; nil before it
 	after  State
 }
 
@@ -51,7 +52,7 @@ func storeOf(t interface{ Fatal(...any) }, fs vfs.FS) *Store {
 	return s
 }
 
-// give gives an entry to a group, as a state machine does. It calls hooks before and after the
+// give applies an entry to a group, as a state machine does. It calls hooks before and after the
 // reads.
 func give(g *Group, at State, index uint64, e *entry, hooks ...func()) (judged []bool, after State, err error) {
 	b, err := g.Begin(at, index, e.now)
@@ -181,7 +182,8 @@ func (w *world) check(t *rapid.T, g *Group) {
 	}
 }
 
-// all reads a list by pages of three. skip is added to the id to begin behind it.
+// all reads a list by pages of three. skip is added to the last id to get the start of the next
+// page.
 func all(t *rapid.T, of uint64, read func(Page) (List, error), skip uint64) (ids []uint64) {
 	page := Page{Limit: 3}
 	var last Entry
@@ -300,7 +302,7 @@ func (r *replica) takeSnapshot(t *rapid.T) {
 	}
 }
 
-// receive replaces the replica's state by the stored snapshot of another.
+// receive replaces the replica's state by the stored snapshot of another replica.
 func (r *replica) receive(t *rapid.T, from *replica) {
 	v, err := from.group.OpenView(from.snapshot.at)
 	if err != nil {

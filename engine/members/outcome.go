@@ -13,8 +13,8 @@ import (
 //
 //	previous (8) | state after the entry, see State | judged …
 //
-// previous is the index of the previous outcome. judged has a bit for each op of a member in the entry: set
-// if the op was judged to change its set.
+// previous is the index of the previous outcome. judged has a bit for each Join or Leave in the entry: the
+// bit is set if the op changed its set.
 type outcome struct {
 	previous uint64
 	after    State

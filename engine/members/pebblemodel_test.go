@@ -15,10 +15,10 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// Whatever Pebble does with its files, its iterators and lookups find the keys that a map has:
-// those at present, those of a snapshot, and those that were flushed. Comparer and key schema are
-// those of the store. TestDamageModel reads through groups; this seeks as often in one iterator as
-// it can.
+// Whatever Pebble does with its files, its iterators and lookups find the same keys as a map: the
+// present keys, the keys of a snapshot, and the flushed keys. The test uses the store's comparer
+// and key schema. TestDamageModel reads through groups; this test seeks as often as it can in one
+// iterator.
 func TestPebbleModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -30,8 +30,8 @@ type lookup struct {
 	at prefix
 }
 
-// lookup returns a lookup of pairs, or, if onDisk, of flushed pairs alone. The caller has called Use, and
-// keeps the store in use until it closes l.it.
+// lookup returns a lookup of pairs or, if onDisk is set, of flushed pairs only. The caller has called
+// Use, and keeps the store in use until it closes l.it.
 func (g *Group) lookup(onDisk bool) (l lookup, err error) {
 	first := g.at.kind(keyMember)
 	l.at = g.at
@@ -113,7 +113,7 @@ func (g *Group) Rows(member uint64, column uint8, page Page) (List, error) {
 }
 
 // list reads one page. A page of members begins after page.After, and a page of rows at page.After. The
-// caller knows the first row of this shard after a row of another shard.
+// caller of a page of rows may know only where this shard's rows begin, after a row of another shard.
 func (g *Group) list(kind byte, of uint64, column uint8, page Page, alive func(Entry) bool) (l List, err error) {
 	var start [listBytes]byte
 	g.at.put(start[:], kind)

@@ -9,11 +9,11 @@ import (
 )
 
 // Readable reads the parts of sets on disk that Apply will need to join or leave pairs and to
-// delete rows. It returns an ErrDamaged if it cannot. A leader that has called it does not propose
-// an entry that it could not apply, and Apply finds the blocks in the cache. Readable skips data
-// that is only in memory. If no damage was found, it also skips pairs that a filter knows to be
-// absent. After damage, Apply may lack the filter and read a damaged block for them. Readable may
-// sort pairs. Any goroutine may call it.
+// delete rows. It returns an ErrDamaged if it cannot. A leader that calls Readable first proposes
+// no entry that it could not apply, and Apply then finds the blocks in the cache. Readable skips
+// data that is only in memory. If no damage was found, it also skips pairs that a filter knows to
+// be absent. After damage, Apply may lack the filter and read a damaged block for them. Readable
+// may sort pairs. Any goroutine may call it.
 func (g *Group) Readable(pairs []Pair, rows []uint64) error {
 	done, err := g.begin()
 	if err != nil {

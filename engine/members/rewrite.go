@@ -31,8 +31,8 @@ type holder struct {
 	group       *Group   // nil if the group was not opened
 }
 
-// holders returns the groups that may have keys in use, ascending. It reads from disk the groups that were not
-// opened since Open.
+// holders returns the groups that may have keys in use, ascending. It reads the states of groups from disk if
+// these groups were not opened since Open.
 func (s *Store) holders() ([]holder, error) {
 	byNumber := map[uint32]holder{}
 	err := each(s.present(), []byte{keyState}, func(key, value []byte) (bool, error) {
@@ -69,8 +69,8 @@ func (s *Store) allOpened() bool {
 
 // If a group has sets that cannot be read, replaceable reports whether another replica has them.
 // That is so if the group begins a Load, or began one after the last of the relevant damaged files
-// was found. An older Load proves nothing: this replica may have been the only one with the sets
-// since.
+// was found. An older Load proves nothing: since then, this replica may have become the only one
+// with the sets.
 func (r *rewriting) replaceable(g *Group) bool {
 	if g == nil || g == r.loading {
 		return g != nil
@@ -143,7 +143,7 @@ func (r *rewriting) all(holders []holder) error {
 }
 
 // holder copies the keys of one kind of a group. If the group is given up, holder copies only the
-// keys of a Load under way. They must stay, because Switch does not read them again.
+// keys of a Load under way. These keys must stay, because Switch does not read them again.
 func (r *rewriting) holder(kind byte, h holder) error {
 	if kind == keyState {
 		return r.state(h)

@@ -12,8 +12,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
-// A disk that is full for a while, and a process without file descriptors: entries wait, and
-// nothing ends the process or is taken for damaged.
+// While the disk is full or the process has no file descriptors, entries wait. Neither ends the
+// process or counts as damage.
 func TestEntriesWaitForTheMachine(t *testing.T) {
 	for _, failure := range []error{syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE} {
 		t.Run(failure.Error(), func(t *testing.T) {

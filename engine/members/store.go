@@ -28,7 +28,7 @@ type Config struct {
 	// Fatal is called if the disk refuses a write. It should end the process.
 	Fatal func(error)
 	// Groups returns the groups that may have had sets on disk before Open. It may also return other groups.
-	// If it is nil, a damaged file stays as long as groups that were not opened may have sets in it.
+	// If Groups is nil, a damaged file stays as long as groups that were not opened may have sets in it.
 	Groups func() []uint32
 	// FS is the file system; nil for the operating system's.
 	FS vfs.FS
@@ -52,13 +52,14 @@ const (
 	memtables = 2
 	// memtableMost is below Pebble's limit.
 	memtableMost = 1 << 30
-	// level0Most sets when Pebble merges pairs into the lower levels: once level0Most/2 files of level 0 may
-	// have the same key. A high value merges more files at once, and rewrites each lower file less often.
+	// level0Most decides when Pebble merges pairs into the lower levels: once the key ranges of level0Most/2
+	// files of level 0 overlap. With a higher value, Pebble merges more files at once, and rewrites each
+	// lower file less often.
 	level0Most = 8
 )
 
 // ErrDamaged means that sets cannot be read from disk, or differ from what the entries of the log
-// produced. Another replica has them.
+// produced. Another replica has these sets.
 var ErrDamaged = errors.New("members are damaged on disk")
 
 // Store owns the sets of all shards of a node, in one Pebble. Its methods are safe for
@@ -85,12 +86,12 @@ type Store struct {
 	}
 
 	// writes is held for reading by each write to Pebble, and for writing while a damaged file is replaced.
-	// It is acquired before all locks except that of scarce.DB.Use.
+	// It is acquired before all other locks except that of scarce.DB.Use.
 	writes sync.RWMutex
 	// excising is held for writing while files are replaced, and for reading while a caller finds keys or opens
-	// an iterator, see present. Its holder acquires no other lock than mu.
+	// an iterator, see present. Its holder acquires no lock but mu.
 	excising sync.RWMutex
-	discards atomic.Uint64 // damaged files that were, or are about to be, replaced
+	discards atomic.Uint64 // number of damaged files that were replaced or are about to be
 	// cutting holds the paths of the files that stay whole while others are replaced; otherwise it is nil.
 	cutting atomic.Pointer[map[string]bool]
 }
@@ -210,7 +211,7 @@ func (s *Store) Close() error {
 	})
 }
 
-// Stats are a store's figures for metrics. Hits and the fields below it count since Open.
+// Stats are a store's figures for metrics. The field Hits and all fields below it count since Open.
 type Stats struct {
 	Pairs       int64  // pairs of the groups in use
 	DiskBytes   uint64 // size of all files

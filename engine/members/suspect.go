@@ -9,9 +9,9 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// Pebble also finds damage where nobody reads a set: when it merges files. It names the file and the keys at
-// its ends. These keys may belong to several groups. Perhaps none of these groups is in use. So each group that
-// may be affected is a suspect until a Scrub shows whether it is damaged.
+// Pebble also finds damage that no reader meets, when it merges files. It then names the file, and the first
+// and the last key of the file. Several groups may have keys in that range, and perhaps none of the damaged
+// keys is in use. So each group that may be affected is a suspect until a Scrub shows whether it is damaged.
 
 // suspect holds what the store knows of a group that was opened.
 type suspect struct {
@@ -19,7 +19,8 @@ type suspect struct {
 	fresh bool // since TakeSuspicion, a file that may have keys of the group was found damaged
 }
 
-// openLocked lists a group. Damage may have been found before.
+// openLocked adds a group to the list of opened groups. If damage was found before, the group may
+// be a suspect at once.
 func (s *Store) openLocked(g *Group) {
 	delete(s.mu.unopened, g.number)
 	s.mu.groups[g.number] = &suspect{g, slices.ContainsFunc(s.mu.files, func(f *damagedFile) bool {

@@ -46,7 +46,7 @@ func flipAt(t *testing.T, fs vfs.FS, dir string, part, parts int64) {
 // badSector is a file system with a sector that cannot be read.
 type badSector struct {
 	vfs.FS
-	path string // of the file that has it; "" for none
+	path string // path of the file with the bad sector; "" for none
 	at   int64
 }
 
@@ -108,9 +108,9 @@ func copyOf(t *testing.T, g *Group) (s State, blocks [][]byte) {
 
 // A damaged file is found without a read of a set: 1. a compaction that meets it makes suspects of
 // the groups that it may concern, once; 2. a scrub finds which of them are damaged;
-// 3. once the sets of those are replaced, the file is gone: all sets can be read and compacted,
-// after a restart too, and writes went on meanwhile; 4. nothing of the other groups is lost. A file
-// is damaged if bytes differ from those written, and if they cannot be read.
+// 3. once the sets of the damaged groups are replaced, the file is gone: all sets can be read and
+// compacted, after a restart too, and writes continue meanwhile; 4. the other groups lose nothing.
+// A damaged file has changed or unreadable bytes.
 func TestDamagedFile(t *testing.T) {
 	for _, part := range parts(0, 10) {
 		t.Run(strconv.Itoa(int(part)), func(t *testing.T) { testDamagedFile(t, damagedDiskOf(t, part)) })
@@ -120,7 +120,8 @@ func TestDamagedFile(t *testing.T) {
 	}
 }
 
-// parts returns the parts of a file to damage: those below n, in the short form each third.
+// parts returns the parts of a file to damage: all parts from first to n-1 or, in a short test,
+// every third.
 func parts(first, n int64) (all []int64) {
 	for part := int64(0); part < n; part++ {
 		if !testing.Short() || part%3 == first {
@@ -158,7 +159,7 @@ func damagedDiskOn(t *testing.T, fs vfs.FS, part int64) *damagedDisk {
 	}
 	d.compact()
 	for i := range d.groups {
-		d.to(d.groups[i], joins(101, 1)[100:]) // what the damaged file is to be merged with
+		d.to(d.groups[i], joins(101, 1)[100:]) // keys with which Pebble merges the damaged file
 	}
 	d.reopen(func() { flip(t, fs, d.store.cfg.Dir, part) })
 	for tries := 0; d.store.Stats().Damaged == 0; tries++ { // Pebble may have met it on its own
@@ -284,8 +285,8 @@ func (d *damagedDisk) readable() (n int) {
 
 // A damaged file stays while it has sets that no other replica is known to have:
 //
-//  1. what can be read of them is served;
-//  2. all of them are there if the file can be read again.
+//  1. the store serves the readable sets;
+//  2. if the file can be read again, all sets are there.
 func TestDamagedFileStays(t *testing.T) {
 	refused := 0
 	for _, part := range parts(1, 8) {
@@ -316,8 +317,8 @@ func TestDamagedFileStays(t *testing.T) {
 	}
 }
 
-// A crash between the removal of a damaged file and the Switch: the group refuses its sets
-// until they are replaced.
+// After a crash between the removal of a damaged file and the Switch, the group refuses all calls
+// until its sets are replaced.
 func TestCrashBehindDiscard(t *testing.T) {
 	for _, part := range parts(2, 3) {
 		d := damagedDiskOf(t, part)

@@ -9,8 +9,8 @@ import (
 )
 
 // tableFS is the file system of the files of pairs. Pebble treats changed bytes as damage, but not a read
-// error of the disk, and would then never drop that file (see discard.go). So tableFS turns such an error
-// into damage. It is a pointer because Pebble compares file systems.
+// error of the disk. The store would then never remove the file (see discard.go). So tableFS turns such
+// an error into damage. Use it as a pointer, because Pebble compares file systems.
 type tableFS struct {
 	vfs.FS
 	unreadable func(path string, err error)

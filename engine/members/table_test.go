@@ -12,8 +12,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
-// Whichever read fails while a damaged file is removed, no pair of the files across its ends is
-// lost: the file stays, or the process ends before the files are replaced.
+// Whichever read fails while a damaged file is removed, the files that cross its ends lose no pair:
+// either the damaged file stays, or the process ends before Pebble replaces the files.
 func TestDiscardWithFailingReads(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()
@@ -87,7 +87,7 @@ func discardFailing(t *testing.T, fs vfs.FS, nth int64, want State) (met, fatal 
 		if !met && d.store.knowsDamage() {
 			t.Error("the file stays although all can be read")
 		}
-	case <-ended: // the process has ended, and another opens what it left
+	case <-ended: // the process has ended, and the next process opens the same files
 		met, fatal = true, true
 		d = &disk{T: t, store: smallFilesOf(t, left, io.Discard)}
 		d.group = d.open(1)
@@ -100,7 +100,7 @@ func discardFailing(t *testing.T, fs vfs.FS, nth int64, want State) (met, fatal 
 	return met, fatal
 }
 
-// A reader that meets another damaged file while files are cut does not end the process.
+// If a reader meets another damaged file while Pebble cuts files, the process does not end.
 func TestDamageElsewhereBesideADiscard(t *testing.T) {
 	t.Parallel()
 	var store atomic.Pointer[Store]

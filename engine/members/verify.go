@@ -15,10 +15,10 @@ const scrubKeys = 2048
 // Verify is a Scrub at full speed.
 func (g *Group) Verify() error { return g.Scrub(func(int) error { return nil }) }
 
-// Scrub reads all sets of a group as they are now. The store has the pairs in several orders of keys. Scrub
-// returns an ErrDamaged unless the pairs of each order have the number and the digest in the group's state. Entries may be applied
-// meanwhile. Between steps of a few blocks it calls read with the bytes of the last step, and returns the error
-// of read. Data that is removed during a Scrub stays on disk until its end.
+// Scrub reads all sets of a group as they are now. The store has the pairs in several orders of keys. Scrub returns an
+// ErrDamaged unless the pairs of each order have the number and the digest in the group's state. Entries may be applied
+// meanwhile. After each step of a few blocks, it calls the function read with the number of bytes, and returns the
+// error of that function. Data that is removed during a Scrub stays on disk until its end.
 func (g *Group) Scrub(read func(bytes int) error) error {
 	done, err := g.store.db.Use()
 	if err != nil {

@@ -39,17 +39,18 @@ const (
 // be read.
 var ErrMovedOn = errors.New("later snapshots have replaced this one, and its sets are not kept")
 
-// viewsKept is how many captured views a group keeps until ReleaseViews. One is of the snapshot
-// that its replica stores, the other of the snapshot being written.
+// viewsKept is the number of captured views that a group keeps until ReleaseViews: the view of the
+// snapshot that its replica stores, and the view of the snapshot that the replica is writing.
 //
 // OpenView finds the sets that a snapshot names:
 //
-//   - As of the snapshot's moment, while the group keeps the view of that moment. The view goes once
-//     viewsKept later views are captured, ReleaseViews releases it, or a damaged file is removed.
-//     HoldViews stops ReleaseViews. So a caller gets the sets of that moment if it holds the views
-//     before it takes the snapshot, and lets nobody take another until OpenView returns.
-//   - As of a later entry, with the outcomes since, while the replica stores this snapshot or
-//     an older one: Trim removes no outcome after the oldest.
+//   - As of the snapshot's moment, while the group keeps the view of that moment. The group drops
+//     the view once viewsKept later views are captured, ReleaseViews releases it, or a damaged file
+//     is removed. HoldViews stops ReleaseViews. So a caller gets the sets of that moment if it
+//     calls HoldViews before it takes the snapshot, and lets nobody take another snapshot until
+//     OpenView returns.
+//   - As of a later entry, with the outcomes since, while the replica stores this snapshot or an
+//     older one: Trim removes no outcome after the oldest stored snapshot.
 //   - Otherwise not at all: ErrMovedOn.
 //
 // An open ViewReader reads to the end, whatever is captured, released, trimmed, loaded or removed meanwhile.
@@ -111,9 +112,10 @@ func (v *View) releaseLocked() {
 	}
 }
 
-// HoldViews stops ReleaseViews until the caller calls release, once. Capture keeps an earlier view of the
-// same state, with its time. So a snapshot's view may be due for release before the snapshot is written and
-// open. Capture still replaces the oldest view, so a group keeps no more than viewsKept.
+// HoldViews stops ReleaseViews until the caller calls release, once. If a view of the same state exists,
+// Capture keeps that view with its earlier time. So a snapshot's view may be due for release before the
+// snapshot is written and open. Capture still replaces the oldest view, so a group keeps no more than
+// viewsKept.
 func (g *Group) HoldViews() (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -126,7 +128,8 @@ func (g *Group) HoldViews() (release func()) {
 }
 
 // ReleaseViews releases the views that were captured before a moment, unless HoldViews holds them. While a
-// view exists, all data that any group of the store removes stays on disk. OpenView can do without the view.
+// view exists, all data that any group of the store removes stays on disk. OpenView also works without the
+// view, as of a later entry.
 func (g *Group) ReleaseViews(before time.Time) {
 	done, err := g.store.db.Use()
 	if err != nil {
@@ -176,8 +179,9 @@ func (g *Group) Close() {
 	g.releaseLocked(func(*View) bool { return true })
 }
 
-// OpenView returns the sets for a snapshot that names a state. They are as of that state if a view of it is
-// kept; otherwise they are later, with the outcomes since. The caller closes the reader.
+// OpenView returns the sets for a snapshot that names a state. The sets are as of that state if the group
+// keeps a view of it; otherwise they are as of a later entry, with the outcomes since. The caller closes
+// the reader.
 func (g *Group) OpenView(named State) (*ViewReader, error) {
 	r, err := g.openView(named)
 	if err != nil && r != nil {
@@ -262,8 +266,8 @@ func (r *ViewReader) open(named State) error {
 	return nil
 }
 
-// outcomes reads the outcomes from a state up to the view's state. Trim may remove the first ones,
-// but none after an outcome that it leaves.
+// outcomes reads the outcomes from a state up to the view's state. Trim may have removed the first
+// outcomes, but never an outcome after one that it left.
 func (r *ViewReader) outcomes(from State) error {
 	v, last, trimmed := r.view, from, false
 	err := eachFrom(v.disk, v.at.number(keyOutcome, from.Index+1), scarce.PrefixEnd(v.at.kind(keyOutcome)), func(key, value []byte) (bool, error) {

@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// Views are released only while nobody holds them, and the newest of them show the sets of
-// their moments.
+// ReleaseViews releases views only while nobody holds them. The newest views show the sets of their
+// moments.
 func TestHeldViews(t *testing.T) {
 	d := diskOf(t)
 	capture := func() State {
@@ -48,12 +48,13 @@ func TestHeldViews(t *testing.T) {
 	}
 }
 
-// A view whose first outcomes are trimmed is no damage: it has moved on. Other gaps are damage.
+// If Trim removed the first outcomes that a view needs, OpenView returns ErrMovedOn. Any other gap
+// is damage.
 func TestViewsWithoutOutcomes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		trimmed uint64   // up to this entry
 		gone    []uint64 // outcomes that are lost
-		want    error    // error of a view of the snapshot of entry 2
+		want    error    // error of OpenView for the snapshot of entry 2
 	}{
 		"all are there":                     {},
 		"those of the snapshot are trimmed": {trimmed: 2},
@@ -98,11 +99,12 @@ func TestViewsWithoutOutcomes(t *testing.T) {
 	})
 }
 
-// Close also closes what is open, because a reader of a backup may outlive the node:
+// Close also closes open readers, because the reader of a backup may outlive the node:
 //
-//  1. Close waits for no reader, and nothing is left open in Pebble, which Close would return;
-//  2. a reader gets scarce.ErrClosed, or had all before;
-//  3. it is closed without harm, before or behind the store.
+//  1. Close waits for no reader, and leaves nothing open in Pebble, which would be an error of
+//     Close;
+//  2. a reader gets scarce.ErrClosed, unless it has read everything before;
+//  3. the caller may close a reader before or after the store.
 func TestCloseWithReaders(t *testing.T) {
 	d := diskOf(t)
 	for row := range uint64(20) {

@@ -24,7 +24,7 @@ const (
 	// buffer.
 	smallReadsMax = 64
 	// largeIdleMax is how long an idle connection keeps a large buffer. Pools keep idle
-	// connections, whose buffers would use the memory of busy ones.
+	// connections, whose large buffers would take memory from busy connections.
 	largeIdleMax = time.Second
 	// A deadline may expire early by 1/deadlineSlack of its timeout. Setting an exact deadline for
 	// every read would cost as much as looking up a key.
@@ -37,12 +37,13 @@ const CommandBytesMin = readBytesFirst
 // ErrMemory is the reply to a client for which the connections' memory has no room.
 const ErrMemory = "OVERLOADED the connections take all the memory that they may"
 
-// Bounds are the bounds of the connections of a server, and what the connections share.
+// Bounds are the bounds of the connections of a server.
 type Bounds struct {
 	// ArriveTimeout bounds the time in which a whole command arrives, from its first byte.
 	ArriveTimeout time.Duration
 	// IdleTimeout is how long a connection without a command stays open. Redis clients do not
-	// expect the server to close it, and pools drop connections that are idle for 30 minutes.
+	// expect the server to close a connection. Pools themselves drop connections that are idle for
+	// 30 minutes.
 	IdleTimeout time.Duration
 	// WriteTimeout bounds the time in which a client accepts a reply.
 	WriteTimeout time.Duration
@@ -62,7 +63,7 @@ type Bounds struct {
 // Shared is what all connections of a server share.
 type Shared struct {
 	Bounds
-	Memory  gate.Budget    // what each may use without a reservation is not counted
+	Memory  gate.Budget    // without the memory that each connection may use without a reservation
 	Running sync.WaitGroup // senders; the server adds its connections
 	Stopped chan struct{}  // closed when the server stops
 
@@ -90,7 +91,7 @@ type Input struct {
 	reserved int       // bytes reserved from the shared memory
 	small    int       // consecutive reads that needed no large buffer
 	until    time.Time // the current read deadline
-	partial  bool      // until is the deadline for the command that buf[from:to] begins with
+	partial  bool      // the field until is the deadline for the command at the start of buf[from:to]
 }
 
 // NewInput returns the input of a connection.
@@ -115,10 +116,10 @@ func (in *Input) Release() {
 	in.reserved = 0
 }
 
-// Read waits for bytes and reads as many as fit. It returns false if no more will come, with the last
-// reply to a client that has exceeded a bound. unknown is set for a client that must authenticate
-// first. Such a client gets only a buffer that needs no reservation, so it cannot use up the memory
-// of other clients.
+// Read waits for bytes and reads as many as fit. It returns false if no more bytes will come. If the
+// client has exceeded a bound, fault is the last reply to it. The parameter unknown is set for a
+// client that must authenticate first. Such a client gets only a buffer that needs no reservation, so
+// it cannot use up the memory of other clients.
 func (in *Input) Read(unknown bool) (more bool, fault string) {
 	bytesMax := in.shared.CommandBytesMax
 	if unknown {

@@ -13,9 +13,9 @@ const (
 	SendBytes = 64 << 10
 	// KeepBytesMax bounds the output buffer that is kept for the next pipeline.
 	KeepBytesMax = 256 << 10
-	// stallTimeout is how long a client that does not read delays its own commands. A client may
-	// write a long pipeline before it reads. If the server waited for such a client, both would
-	// wait forever.
+	// stallTimeout is the time for which Send waits for a client that does not read. A client may
+	// write a long pipeline before it reads. If the server waited without a bound, both would wait
+	// forever.
 	stallTimeout = time.Second
 )
 
@@ -36,7 +36,7 @@ type Output struct {
 	mu struct {
 		sync.Mutex
 		sending bool   // a sender goroutine runs; only it writes to conn
-		waiting []byte // what the sender sends next; reserved from the shared memory
+		waiting []byte // replies that the sender sends next; their memory is reserved from the shared budget
 		err     error  // why no more can be sent
 		done    chan struct{}
 	}

@@ -2,9 +2,9 @@
 // and RESP3. It owns the bytes on the wire, and the buffers and the deadlines of a connection. It
 // matches patterns. It never executes a command, and knows no command by name.
 //
-// Invariant: whatever a client sends, the parser takes no more memory than its bounds, and
-// visits each byte once. What a connection takes beyond its free part is reserved from a budget that
-// all connections share.
+// Invariant: whatever a client sends, the parser takes no more memory than its bounds, and visits
+// each byte once. Beyond its free part, a connection reserves memory from a budget that all
+// connections share.
 package resp
 
 import (

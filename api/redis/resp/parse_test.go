@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// parseAll parses what comes in pieces, as a connection does, and returns the
-// commands, as text, and the error that ended it.
+// parseAll parses input that arrives in pieces, as a connection does. It returns the commands as
+// text, and the error that ended the parsing.
 func parseAll(pieces ...[]byte) (commands []string, err error) {
 	p := Parser{ArgsMax: 5, BulkBytesMax: 10}
 	var buf []byte
@@ -74,8 +74,8 @@ func TestParser(t *testing.T) {
 	}
 }
 
-// However the bytes are cut, the commands are the same; and a command that was
-// parsed is parsed again from its one form.
+// However the bytes are cut, the parser returns the same commands. A parsed command that is encoded
+// again parses to the same command.
 func FuzzParser(f *testing.F) {
 	for _, seed := range []string{"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", "GET k\r\n", "*1\r\n$-1\r\n", "a \"b\\x41\" 'c'\n*0\r\n", "*1\r\n$9223372036854775807\r\n"} {
 		f.Add([]byte(seed), uint8(1))
@@ -116,7 +116,7 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-// The memory of a command with many arguments is released once it was executed.
+// Shrink releases the memory of an executed command with many arguments.
 func TestShrink(t *testing.T) {
 	p := Parser{ArgsMax: 4 * argsKept, BulkBytesMax: 10}
 	if args, _, err := p.Next([]byte("*1000\r\n" + strings.Repeat("$1\r\na\r\n", 1000))); err != nil || len(args) != 1000 {
