@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// settle is how long a Watch collects groups for one line. A group that elects another
-// leader within this time counts as moved, not as a group without a leader.
+// settle is the time for which a clusterWatch collects groups for one log line. A group that elects
+// another leader within this time counts as moved, not as a group without a leader.
 const settle = 3 * time.Second
 
-// startMax is how long a group may be without its first leader while its nodes start or
-// replay its log.
+// startMax is the time for which a group may have no first leader while its nodes start or replay
+// its log.
 const startMax = 30 * time.Second
 
 // clusterWatch logs changes between two views. Its methods must not be called concurrently.
@@ -33,7 +33,7 @@ type clusterWatch struct {
 // group is the watch's state of a Group.
 type group struct {
 	leader  string    // last one known, "" for none yet
-	missing time.Time // when it lost its leader; zero while it has one
+	missing time.Time // time at which the group lost its leader; zero while it has one
 	logged  bool      // a line has named the group
 }
 
@@ -144,7 +144,7 @@ func (w *clusterWatch) checkGroup(v *clusterView, g viewGroup) {
 	*s = group{leader: g.Leader}
 }
 
-// logMissing logs the groups without a leader, once the first of them has had none for long.
+// logMissing logs the groups without a leader once one of them has had no leader for long.
 func (w *clusterWatch) logMissing(v *clusterView) {
 	w.logWithout(v, "groups lost their leader and take no writes", settle, func(s *group) bool { return s.leader != "" })
 	w.logWithout(v, "groups have no leader yet and take no writes", startMax, func(s *group) bool { return s.leader == "" })
@@ -225,8 +225,8 @@ func (b *batch) add(at time.Time, name, from, to string) {
 func (w *clusterWatch) checkSpace(v *clusterView) {
 	w.refuses(&w.disk, v.At, v.Disk.Full, "writes", "the disk of this node is at its reserve", "the disk of this node has room", v.Disk.args())
 	w.refuses(&w.memory, v.At, v.Memory.Full, "writes of new rows", "this node is at its memory limit", "this node has memory", v.Memory.args())
-	// The node checks its groups one after the other. If two views agree, it has checked
-	// all.
+	// The node checks its groups one after the other. Only if two views agree has it checked all
+	// groups.
 	if slices.Equal(v.VotersFull, w.votersWere) {
 		var args []any
 		if len(v.VotersFull) > 0 {

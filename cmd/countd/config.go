@@ -91,7 +91,7 @@ type config struct {
 	sources map[string]string
 }
 
-// outboxes returns what the outbox of an author keeps.
+// outboxes returns the bounds of the posts that an author's outbox keeps.
 func (c *config) outboxes() inbox.OutboxKeep {
 	return inbox.OutboxKeep{Posts: c.OutboxMax, Layout: c.Cold.Layouts[kinds.KeyspacePosts], For: c.OutboxKeep}
 }
@@ -151,7 +151,7 @@ func newConfig() *config {
 	return c
 }
 
-// validate checks what the parser of a single value cannot.
+// validate checks the rules that the parser of a single value cannot check.
 func (c *config) validate() error {
 	if c.DataDir == "" {
 		return c.bad("data-dir", "must not be empty")
@@ -371,7 +371,7 @@ func (c *config) loggerTo(w io.Writer) *slog.Logger {
 		if a.Value.Kind() == slog.KindDuration { // JSON would show nanoseconds
 			a.Value = slog.StringValue(a.Value.Duration().String())
 		}
-		if a.Key == slog.TimeKey && a.Value.Kind() != slog.KindTime { // raft logs a duration under this key, and a line has one time
+		if a.Key == slog.TimeKey && a.Value.Kind() != slog.KindTime { // raft logs a duration under the key of the line's own time
 			a.Key = "for"
 		}
 		if a.Value.Kind() == slog.KindString {

@@ -25,7 +25,7 @@ func (c *config) validateCluster() error {
 			}
 		}
 	}
-	// A file may have the default, 0, because printEffective writes it.
+	// A file may contain the default, 0, because printEffective writes it.
 	source := c.sources["bootstrap-expect"]
 	chosen := c.Expect != 0 || strings.HasPrefix(source, "flag") || strings.HasPrefix(source, "env")
 	if chosen && (c.Expect < 1 || c.Expect > cluster.ExpectMax) {

@@ -12,7 +12,7 @@ import (
 
 const resolveTimeout = 5 * time.Second
 
-// openPort is a port that everybody who reaches it may use.
+// openPort is a port that everybody can use who can reach it.
 type openPort struct {
 	setting, addr string
 	lacks         []string // the settings that would close it

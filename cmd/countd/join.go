@@ -41,8 +41,8 @@ func (p *process) startGossip(c *config) error {
 	return err
 }
 
-// join forms a cluster, alone or with other nodes, or joins one. If the bootstrap server
-// used the port to ask other nodes, join has closed the port and returns nil for it.
+// join forms a cluster, alone or with other nodes, or joins one. If the bootstrap server used the
+// port to ask other nodes, join has closed the port and returns nil instead of it.
 func (p *process) join(c *config, port net.Listener) (net.Listener, error) {
 	id := &p.dir.Identity
 	if id.ClusterID != "" {
@@ -52,7 +52,7 @@ func (p *process) join(c *config, port net.Listener) (net.Listener, error) {
 	if err != nil {
 		return port, err
 	}
-	_, err = former.Run(context.Background()) // a signal meanwhile ends the process
+	_, err = former.Run(context.Background()) // the context never ends: a signal during the wait ends the process
 	if asked != nil {
 		port = nil
 		err = errors.Join(err, asked.Close())
@@ -107,9 +107,9 @@ func (p promises) SetPromised(set string) error {
 	return nil
 }
 
-// beginServing makes the node admit other nodes, and run the placement when it leads the catalog. It
-// announces the node's cluster only now, because a node that sees the announcement asks this one to
-// admit it.
+// beginServing makes the node admit other nodes, and run the placement when it leads the catalog.
+// It announces the node's cluster only now, because a node that sees the announcement sends this
+// node a JoinRequest.
 func (p *process) beginServing(c *config) error {
 	p.admission.Store(cluster.NewAdmission(p.dir.Identity.ClusterID, c.ClusterName, nodeCatalog{p.node}, p.gossip))
 	p.starting.node.Store(p.node)
@@ -171,8 +171,8 @@ func (p *process) alive(key string) bool {
 	return m.Alive
 }
 
-// liveAddr returns the cluster address that a living node of this cluster announces, or ""
-// if gossip does not hear of the node.
+// liveAddr returns the cluster address that a living node of this cluster announces, or "" if
+// gossip does not know the node.
 func (p *process) liveAddr(key string) string {
 	if m, _ := p.gossip.Member(key); m.Alive && m.ClusterID == p.dir.Identity.ClusterID {
 		return m.ClusterAddr

@@ -66,7 +66,7 @@ func inUse(err error, setting string) error {
 	return fmt.Errorf("%w: another process has it; choose another one with --%s", err, setting)
 }
 
-// close closes the ports; it ignores those that are closed already.
+// close closes the ports; it ignores ports that are closed already.
 func (l ports) close() {
 	for _, one := range []net.Listener{l.http, l.cluster, l.redis} {
 		if one != nil {

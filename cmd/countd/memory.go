@@ -9,20 +9,19 @@ import (
 )
 
 const (
-	// gcPercent is the collector's target for a large heap. Most of the heap is tables
-	// without pointers, so a cycle costs little more than the headers of their segments. A
-	// higher target would save little time and cost memory in proportion to the tables.
+	// gcPercent is the collector's target for a large heap. Most of the heap is tables without
+	// pointers, so a collection scans little more than the headers of their segments. A higher
+	// target would save little time and cost memory in proportion to the tables.
 	gcPercent = 25
-	// gcHeadroomBytes is the least growth between two cycles. A small heap grows by a quarter
-	// many times a second.
+	// gcHeadroomBytes is the least growth between two cycles. Without it, a small heap would grow
+	// by a quarter, and be collected, many times a second.
 	gcHeadroomBytes = 64 << 20
 	// gcTick is how often the target is adjusted to the heap.
 	gcTick = time.Second
 	// idleBytes is the most that an idle process allocates in a gcTick: a few times the
 	// allocations of timers and heartbeats.
 	idleBytes = 1 << 20
-	// idleTicks is how many idle gcTicks pass before the memory of the previous load is
-	// returned to the system.
+	// After idleTicks idle gcTicks, the memory of the previous load is returned to the system.
 	idleTicks = 30
 )
 
@@ -76,8 +75,8 @@ func percentFor(live, limit uint64) int {
 // runtimeLimit returns the memory limit of the runtime. The target follows the heap only once per
 // gcTick. Until then, a small heap can grow to several times its size under the old target. An
 // eighth and gcHeadroomBytes are reserved for memory outside the live heap: the runtime's own,
-// stacks, and partly filled spans. A heap that exceeds the limit already, after a start with a
-// lower one, does not cause endless collections.
+// stacks, and partly filled spans. If the heap already exceeds the limit, after a start with a
+// lower limit, runtimeLimit avoids endless collections.
 func runtimeLimit(live, limit uint64) uint64 {
 	heap := min(max(limit, live+live*gcPercent/100), math.MaxInt64/2)
 	return heap + heap/8 + gcHeadroomBytes
@@ -87,7 +86,7 @@ func runtimeLimit(live, limit uint64) uint64 {
 // the target allows, and an idle process does not need it.
 type idleness struct {
 	allocated uint64 // total at the last tick
-	quiet     int    // ticks since the load, idleTicks at most
+	quiet     int    // idle ticks since the last load, at most idleTicks
 }
 
 // begins is called once a gcTick with the total of allocated bytes, and reports whether an

@@ -17,7 +17,7 @@ type notifier struct {
 }
 
 // newNotifier returns nil if NOTIFY_SOCKET is not set or cannot be reached. The process then serves
-// without it.
+// without notifications.
 func newNotifier(logger *slog.Logger) *notifier {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
@@ -54,8 +54,9 @@ func watchdogEvery() time.Duration {
 	return time.Duration(usec) * time.Microsecond / 2
 }
 
-// watch sends watchdog messages while alive returns, until the process ends. alive takes the
-// locks that serving takes, so systemd restarts a process whose groups hang.
+// watch sends watchdog messages until the process ends. Before each message it calls alive, which
+// acquires the same locks as requests do. If alive hangs because groups hang, the messages stop,
+// and systemd restarts the process.
 func (n *notifier) watch(every time.Duration, alive func()) {
 	for n != nil && every > 0 {
 		time.Sleep(every)

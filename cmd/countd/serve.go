@@ -28,8 +28,8 @@ import (
 	"github.com/countd/countd/sources"
 )
 
-// signalApart is the time after a signal to stop in which another signal counts as the
-// same one. Process managers and terminals signal the process and its group.
+// A second signal within signalApart of a stop signal counts as the same signal, because process
+// managers and terminals may signal both the process and its group.
 const signalApart = time.Second
 
 // errServerEnded is returned if a server ends although nothing stopped it.
@@ -47,7 +47,7 @@ type process struct {
 	redis      *redis.Server    // nil without --redis-addr
 	auth       *auth.Authorizer // nil with --auth off
 	audit      *auth.AuditLog   // nil without --audit-log
-	unfollow   func()           // ends what followUsers began; nil until then
+	unfollow   func()           // ends the goroutine of followUsers; nil until it is started
 	served     chan error       // receives the result of Serve of either server
 	tls        transport
 	keys       *cluster.GossipKeys // nil without --gossip-key-file
@@ -62,8 +62,8 @@ type process struct {
 
 // serve runs a node until a signal stops it.
 func serve(c *config) error {
-	// The first signal stops the node. A second one ends the process, if it comes
-	// signalApart or more after the first.
+	// The first signal stops the node. A second signal ends the process if it comes at least
+	// signalApart after the first.
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
 	reloads := make(chan os.Signal, 1) // from here on, SIGHUP does not end the process
@@ -94,7 +94,7 @@ func serve(c *config) error {
 		}
 		p = o.p
 	}
-	p.accept()             // no sooner, or a signal during the start would end a node that has answered
+	p.accept()             // only now, because a signal during the start would end a node that has already answered
 	go p.reloadOn(reloads) // ends with the process
 	go p.announce(began)
 	go p.notifier.watch(watchdogEvery(), func() { _ = p.node.Ready() }) // ends with the process
@@ -176,8 +176,8 @@ func start(c *config, logger *slog.Logger) (*process, error) {
 	return p, nil
 }
 
-// checkFileLimit refuses a limit of open files with which a node cannot run. It warns of one that
-// leaves fewer than clientsFew connections for clients.
+// checkFileLimit refuses a limit of open files with which a node cannot run. It warns of a limit
+// that leaves fewer than clientsFew connections for clients.
 func checkFileLimit(logger *slog.Logger) error {
 	const clientsFew = 8192
 	const raise = "raise it: ulimit -n of a shell, LimitNOFILE= of a unit, --ulimit nofile= of a container"
@@ -331,16 +331,15 @@ func (p *process) checkShards(c *config) {
 	}
 }
 
-// fatal ends the process for an error that no group can survive, such as a log that cannot
-// be written. Otherwise the node might acknowledge writes that are not durable. It closes
-// nothing, because closing would write.
+// fatal ends the process for an error that no group can survive, such as a log that cannot be
+// written. Otherwise the node might acknowledge writes that are not durable. It closes no file,
+// because closing would write.
 func (p *process) fatal(err error) {
 	p.logger.Error("fatal: exiting, so that no write is acknowledged that is not durable", "err", err)
 	os.Exit(exitFailed)
 }
 
-// announce logs the moment from which the node can serve. It returns once the node is ready
-// or closes.
+// announce writes a log line once the node can serve. It returns once the node is ready or closes.
 func (p *process) announce(began time.Time) {
 	if err := p.node.WaitReady(context.Background()); err == nil {
 		p.notifier.send("READY=1" + status("serving"))

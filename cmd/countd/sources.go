@@ -24,8 +24,8 @@ const (
 	fileBytesMax = 64 << 10
 )
 
-// resolve completes the settings that the command line does not have. A variable wins over the
-// file, and the file over the default. lookup is os.LookupEnv. Every error is a configError.
+// resolve sets the settings that the command line does not set. A variable wins over the file, and
+// the file over the default. lookup is os.LookupEnv. Every error is a configError.
 func (c *config) resolve(lookup func(string) (string, bool)) error {
 	if c.file == "" {
 		c.file, _ = lookup(envName(configFlag))

@@ -16,7 +16,7 @@ const (
 	readersTimeout  = time.Second     // for readers of sources to apply their batch
 	handOverTimeout = 3 * time.Second // for other nodes to take over the groups that this one leads
 	drainTimeout    = 2 * time.Second // after that, for requests in flight
-	closeTimeout    = 4 * time.Second // after that, for the groups and their snapshots
+	closeTimeout    = 4 * time.Second // after the hand-over, for the groups and their snapshots
 	// lateTimeout is how long a step may take to return after its timeout.
 	lateTimeout = 500 * time.Millisecond
 )
@@ -28,10 +28,10 @@ const (
 	shutdownDelayMax = 10 * time.Minute
 )
 
-// stop makes the node not ready and hands its groups over. If there are other nodes, it
-// then accepts requests for delay. It refuses new requests, finishes those in flight,
-// writes the snapshots that are worthwhile and releases the directory. A step that exceeds
-// its time is logged, not returned.
+// stop makes the node not ready and hands its groups over. If there are other nodes, it then
+// accepts requests for delay. After that it refuses new requests, finishes requests in flight,
+// writes the snapshots that are worthwhile, and releases the directory. A step that exceeds its
+// time is logged, not returned.
 func (p *process) stop(delay time.Duration) error {
 	var errs []error
 	if p.watcher != nil { // the following steps are no events
@@ -41,11 +41,12 @@ func (p *process) stop(delay time.Duration) error {
 		c.Close()
 	}
 	if p.gossip != nil {
-		// Other nodes should hear of the stop before the end, or they report a dead node. The only error
-		// is a bad field of this node, which the start has refused.
+		// Other nodes should hear of the stop before the process ends; otherwise they report a dead
+		// node. Ignore the error: it could only be a bad field of this node, and the start has
+		// refused those.
 		_ = p.gossip.Announce(announceTimeout, func(m *cluster.Member) { m.State = cluster.MemberStopping })
 	}
-	if p.sources != nil { // while this node can still write what they have read
+	if p.sources != nil { // while this node can still write the messages that the sources have read
 		_, err := p.within("end the readers of sources", readersTimeout, p.endReaders)
 		errs = append(errs, err)
 	}

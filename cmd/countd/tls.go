@@ -136,8 +136,8 @@ func (t *transport) problems() (all []string) {
 	return slices.DeleteFunc(all, func(problem string) bool { return problem == "" })
 }
 
-// reloadOn reads the files of certificates and of gossip keys at each signal. If it cannot
-// use a file, it logs why, and the node keeps what it has.
+// reloadOn reads the files of certificates and of gossip keys at each signal. If it cannot use a
+// file, it logs the reason, and the node keeps the previous certificates or keys.
 func (p *process) reloadOn(signals <-chan os.Signal) {
 	for range signals {
 		p.tls.reload()
@@ -198,8 +198,8 @@ func (p *process) peerName(addr, replica string) string {
 	return name
 }
 
-// checkFiles returns an error for the first file that a start would refuse. It does not check
-// the names in the certificates.
+// checkFiles returns an error for the first file that a start would refuse. checkFiles does not
+// check the names in the certificates.
 func (c *config) checkFiles() error {
 	quiet := slog.New(slog.DiscardHandler)
 	for _, one := range []struct {

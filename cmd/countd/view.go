@@ -14,12 +14,13 @@ type clusterView struct {
 	At     time.Time
 	Nodes  []viewNode  // nodes in the catalog, in the order in which to name them
 	Groups []viewGroup // likewise
-	Disk   viewSpace   // disk of this node; if it is full, writes stop
-	Memory viewSpace   // likewise; without free memory there are no new rows
+	Disk   viewSpace   // disk of this node; if the disk is full, writes stop
+	Memory viewSpace   // memory of this node; if the memory is full, writes create no new rows
 	// VotersFull holds the names of the groups led by this node that refuse writes because
 	// too few of their voters have free disk.
 	VotersFull []string
-	// Replaced returns the time at which the cluster gives up a dead node, or why it never does.
+	// Replaced returns the time at which the cluster gives up a dead node, or the reason why it
+	// never does.
 	Replaced func(key string) (at time.Time, never string)
 }
 
@@ -39,7 +40,7 @@ type viewGroup struct {
 	Name   string
 	Here   bool     // this node has a replica, so it knows the leader
 	Leader string   // key of the node whose replica may serve; "" for none
-	Voters []string // keys of the nodes that are to have a vote
+	Voters []string // keys of the nodes that should have a vote
 }
 
 // viewSpace is how much of the disk or of memory the node needs and has left.
@@ -48,7 +49,7 @@ type viewSpace struct {
 	NeededBytes, HasBytes uint64
 }
 
-// nameOf returns the name of a node, or its key once it is in the catalog no more.
+// nameOf returns the name of a node, or the key of a node that is no longer in the catalog.
 func (v *clusterView) nameOf(key string) string {
 	if i := slices.IndexFunc(v.Nodes, func(n viewNode) bool { return n.Key == key }); i >= 0 {
 		return v.Nodes[i].Name
@@ -90,8 +91,8 @@ func (v *clusterView) degraded() (names []string, stopped int) {
 // namesMax is the number of group names in a line that does not name all groups.
 const namesMax = 3
 
-// few joins names for a line. If there are more than namesMax+1, it names namesMax and
-// counts the others.
+// few joins names for a line. Of more than namesMax+1 names, it lists namesMax and counts the
+// others.
 func few(names []string) string {
 	if len(names) <= namesMax+1 {
 		return strings.Join(names, ", ")

@@ -13,10 +13,11 @@ import (
 )
 
 const (
-	// watchEvery is how often a node's view is compared with the previous one. An election
-	// takes longer.
+	// watchEvery is the interval at which the watcher compares the node's view with the previous
+	// one. An election takes longer.
 	watchEvery = 500 * time.Millisecond
-	// unheardMax is how long after this node's start gossip may take to name a node.
+	// unheardMax is the time after this node's start in which gossip may not have named every node
+	// yet.
 	unheardMax = 10 * time.Second
 )
 
@@ -39,7 +40,7 @@ type watcher struct {
 	self     string // key
 	settings cluster.PlanSettings
 	log      *clusterWatch
-	unheard  map[string]time.Time // nodes that gossip has never named, with the time since then
+	unheard  map[string]time.Time // nodes that gossip has never named → when that was first noticed
 
 	stop, stopped chan struct{}
 }

@@ -9,27 +9,28 @@ import (
 	"time"
 )
 
-// This file adds each drift to its row once. This holds if a run is killed between any two
-// writes, if its writes arrive late, and if two runs correct the same rows at once.
+// This file adds each drift to its row exactly once, even if a run is killed between any two
+// writes, if its writes arrive late, or if two runs correct the same rows at once.
 //
 // The writes of a run have rising numbers, and all runs are one producer of each column. A shard
-// refuses a write whose number is 64 or more below the highest that it has accepted for the
-// column. A run first adds 0 to each row that differs: the fence. Once all shards have accepted
-// the fence, the run compares the rows again, and adds what they lack. So the order in which a
-// shard accepts the fences is the order of the runs in that shard:
+// refuses a write whose number is 64 or more below the highest that it has accepted for the column.
+// A run first adds 0 to each row that differs: the fence. Once all shards have accepted the fence,
+// the run compares the rows again, and adds the remaining drifts. So the order in which a shard
+// accepts the fences is the order of the runs in that shard:
 //
-//   - A shard accepts the fence of an earlier run before that run sends its first correction. If
-//     it accepts the fence of a later run after that, this fence has a number above these
-//     corrections. From then on the shard refuses the corrections that still arrive. The others
-//     arrived before, so the later run sees them when it compares the rows again.
-//   - So a difference that a run finds in this comparison stays until that run or a later one adds
-//     it.
+//   - A shard accepts the fence of an earlier run before that run sends its first correction. If it
+//     then accepts the fence of a later run, that fence has a higher number than these corrections.
+//     From then on, the shard refuses corrections of the earlier run. All corrections that it
+//     applied came before, so the later run sees them when it compares the rows again.
+//   - So a difference that a run finds in this second comparison stays until that run or a later
+//     one corrects it.
 //   - Once a shard has accepted the fence of a later run, it refuses the next correction of the
-//     earlier run, and that run ends with ErrOvertaken. The later run sees what was corrected
-//     before.
-//   - A row that does not differ gets no fence. A late correction of a killed run may still reach
-//     it, if something else corrected the row in the meantime. The next run finds the difference.
-//   - A write may reach only some of its shards. The next run finds what the others lack.
+//     earlier run, and that run ends with ErrOvertaken. The later run sees the corrections that
+//     were made before.
+//   - A row that does not differ gets no fence. If something else corrected the row meanwhile, a
+//     late correction of a killed run may still reach it. The next run finds that difference.
+//   - A write may reach only some of its shards. The next run finds the drifts that remain in the
+//    other shards.
 //
 // Numbers begin with the time in nanoseconds and rise by one for each write. So they stay below
 // the clock, and a later run begins above them. If the clock of an earlier run was ahead, shards
@@ -48,13 +49,13 @@ type DriftWriter interface {
 var ErrOvertaken = errors.New("another run of reconcile has begun meanwhile")
 
 const (
-	// correctionMax bounds the drifts in one write, except that a row is never split. Other
-	// writes wait for a write of corrections no longer than for a write of their own kind.
+	// correctionMax bounds the drifts in one write, except that a row is never split. With this
+	// bound, a write of corrections delays other writes no longer than an ordinary write does.
 	correctionMax = 500
 	// A refused fence is repeated with a number that is higher by fenceStep. The step
 	// doubles each time.
 	fenceStep = uint64(time.Second)
-	fenceMax  = 32 // number of tries; their steps add up to over a hundred years
+	fenceMax  = 32 // number of tries; the sum of their steps exceeds a hundred years
 )
 
 // Correction is the writing part of one run.
@@ -68,8 +69,8 @@ func NewCorrection(w DriftWriter, now time.Time) *Correction {
 	return &Correction{writer: w, number: uint64(now.UnixNano())}
 }
 
-// Fence makes the shards of rows that differ refuse what earlier runs have sent them. The
-// caller must compare the rows again before it corrects them.
+// Fence makes the shards of rows that differ refuse late writes of earlier runs. The caller must
+// compare the rows again before it corrects them.
 func (c *Correction) Fence(ctx context.Context, drifts []Drift) error {
 	for part := range parts(drifts) {
 		for column, adds := range byColumn(part) {
@@ -95,8 +96,8 @@ func (c *Correction) fence(ctx context.Context, column int, adds []Drift) error 
 	}
 }
 
-// Correct adds what rows lack, and returns how many rows it corrected. The caller has
-// called Fence for them.
+// Correct adds the drifts to their rows, and returns how many rows it corrected. The caller has
+// called Fence for these rows.
 func (c *Correction) Correct(ctx context.Context, drifts []Drift) (rows int, err error) {
 	for part := range parts(drifts) {
 		for column, adds := range byColumn(part) {

@@ -29,9 +29,8 @@ const (
 // in it is never closed.
 var ErrRecordTooLong = errors.New("record longer than 1 MiB (is a quote left open?)")
 
-// RowError describes what is wrong with a row of a file. Next returns it for a record that
-// is not CSV, or whose number of fields differs from the header's. Reading may continue
-// after it.
+// RowError describes a fault in a row of a file. Next returns it for a record that is not CSV, or
+// whose number of fields differs from the header's. Reading may continue after it.
 type RowError struct {
 	Name   string // name of the file
 	Line   int64
@@ -80,7 +79,7 @@ type CSVReader struct {
 }
 
 // OpenCSV opens a file, which may be a pipe, and reads its header. It detects gzip by the first
-// bytes, whatever the name. Opening and reading a pipe end with ctx.
+// bytes, whatever the name. If ctx ends, opening and reading of a pipe end too.
 func OpenCSV(ctx context.Context, path string) (*CSVReader, error) {
 	f, err := openRegular(path)
 	if errors.Is(err, ErrNotRegular) {
@@ -124,7 +123,7 @@ func OpenWholeCSV(ctx context.Context, path string, comma rune) (*CSVReader, Ide
 	return r, identity, err
 }
 
-// Unchanged returns ErrChanged if a file of OpenWholeCSV was written to since. It compares the
+// Unchanged returns ErrChanged if a file was written to after OpenWholeCSV read it. It compares the
 // file's size and time.
 func (r *CSVReader) Unchanged() error {
 	if r.file == nil {
@@ -171,7 +170,7 @@ func (r *CSVReader) open() error {
 	r.csv = csv.NewReader(bufio.NewReaderSize(r.recent, readBufferSize))
 	r.csv.Comma = r.comma
 	r.csv.ReuseRecord = true
-	r.csv.FieldsPerRecord = -1 // counted in Next, which can continue after a bad record
+	r.csv.FieldsPerRecord = -1 // do not check here: Next counts the fields, and can continue after a bad record
 	record, err := r.csv.Read()
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("%s:1: the file is empty; it needs a header", r.name)
@@ -229,8 +228,8 @@ func (r *CSVReader) Next() ([]string, error) {
 	case errors.As(err, &parse):
 		r.line = int64(parse.StartLine)
 		if parse.StartLine != parse.Line {
-			// The bad field spans several lines. Where it should end is unknown, so it may
-			// contain good rows.
+			// The bad field spans several lines. The intended end of the field is unknown, so the
+			// field may contain good rows.
 			return nil, fmt.Errorf("%s:%d: a quote opened here breaks at line %d", r.name, r.line, parse.Line)
 		}
 		return nil, r.Bad("%v", parse.Err)
@@ -273,7 +272,7 @@ func (c *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// recentBytes passes on the bytes of a stream. It keeps those since the beginning of the
+// recentBytes passes on the bytes of a stream. It keeps the bytes since the beginning of the
 // current record, so that a bad record can be shown unchanged.
 type recentBytes struct {
 	r     io.Reader
@@ -319,9 +318,9 @@ func openSilent(ctx context.Context, path string) (*os.File, error) {
 	}
 }
 
-// Interruptible returns a reader whose Read returns ctx's error once ctx ends, even while r
-// is silent. The goroutine of a Read that ctx cut off ends with that Read of r, or with the
-// process. The caller must not read from r afterwards.
+// Interruptible returns a reader whose Read returns ctx's error once ctx ends, even while r is
+// silent. If ctx cuts off a Read, the goroutine of that Read ends when the Read of r returns, or
+// with the process. The caller must not read from r afterwards.
 func Interruptible(ctx context.Context, r io.Reader) io.Reader {
 	return &interruptible{ctx: ctx, r: r, done: make(chan readResult, 1)}
 }

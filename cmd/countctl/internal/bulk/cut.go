@@ -26,9 +26,9 @@ func (c *cut) add(inc increment) {
 	c.ids = append(c.ids, inc.id)
 }
 
-// progress is the part of a progress file about cuts. seq is the number of the lowest cut
-// that is not added. position is where that cut begins: every row before it was added or
-// rejected. overflows has the rows that did not fit.
+// progress is the part of a progress file about cuts. seq is the number of the lowest cut that is
+// not added. position is the start of that cut: every earlier row was added or rejected. overflows
+// has the rows that did not fit.
 type progress struct {
 	seq       uint64
 	position  Position
@@ -129,7 +129,7 @@ func (c *cuts) ack(done *cut) {
 	}
 }
 
-// progress returns the current progress. None of its fields ever decreases.
+// progress returns the current progress. No field of a later result is lower.
 func (c *cuts) progress() progress {
 	c.mu.Lock()
 	defer c.mu.Unlock()

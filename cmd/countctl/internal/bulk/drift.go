@@ -52,8 +52,8 @@ type Event struct {
 	Floor    *int64 // floor of an increment; nil for none
 }
 
-// Window holds the positions at which a shard was in a partition before and after its rows
-// were read.
+// Window holds a shard's position in a partition before its rows were read, and its position
+// afterwards.
 type Window struct {
 	Partition uint32
 	From, To  SourcePosition
@@ -68,9 +68,9 @@ type Row struct {
 
 // DriftReader provides the rows and messages that Compare reads.
 type DriftReader interface {
-	// Past returns the effects of a partition's messages, in order, beginning at a
-	// position. next is the position after these messages; if there are none yet, it is the
-	// parameter from.
+	// Past returns the effects of a partition's messages, in order, beginning at a position. The
+	// result next is the position after these messages or, if there are none yet, the parameter
+	// from.
 	Past(ctx context.Context, partition uint32, from SourcePosition) (events []Event, next SourcePosition, err error)
 	// Rows returns rows in the order of ids, and the windows of their shards. Without ids
 	// it returns the windows of all shards.
@@ -105,7 +105,7 @@ type Result struct {
 }
 
 const (
-	rowsMax  = 10_000 // rows of a call; each call costs two entries in the log of each shard
+	rowsMax  = 10_000 // rows of one call; each call costs two entries in the log of each shard
 	triesMax = 30     // number of tries for a row, or until the source has caught up
 )
 
@@ -143,8 +143,8 @@ func (t *Truth) Len() int { return len(t.offsets) }
 type comparison struct {
 	server DriftReader
 	truth  *Truth
-	next   map[uint32]SourcePosition // by partition: from where Past reads next
-	low    map[uint32]SourcePosition // by partition: the truth has the messages below
+	next   map[uint32]SourcePosition // by partition: position from which Past reads next
+	low    map[uint32]SourcePosition // by partition: the truth has all messages below this position
 	late   map[uint64][]late         // by row: the messages that the truth does not have
 }
 
@@ -163,14 +163,13 @@ type late struct {
 // The drift of the row is this sum minus the row. If a message lies in the window, nobody knows
 // whether the row has it, and Compare reads the row again.
 //
-// Invariant: a drift is the difference at one moment of the row's shard. A later increment
-// adds to the row and to its truth. So the drift may be added to the row at any later time, but
-// only once. A value that is set later breaks the invariant, and so does a floor that stops one
-// of the two sums. So callers compare corrected rows once more, by Again.
+// Invariant: a drift is the difference at one moment of the row's shard. A later increment adds to
+// the row and to its truth. So the drift may be added to the row at any later time, but only once.
+// A message that sets a value breaks the invariant, and so does a floor that stops one of the two
+// sums. Therefore callers compare corrected rows once more.
 
-// Compare compares all rows of truth, and those that messages name. positions has the
-// position of the truth in each partition. If it is empty, Compare compares the rows as
-// they are.
+// Compare compares all rows of truth, and the rows that messages name. positions has the position
+// of the truth in each partition. If it is empty, Compare compares the rows as they are.
 func Compare(ctx context.Context, server DriftReader, truth *Truth, positions map[uint32]SourcePosition) (*Result, error) {
 	c := &comparison{server: server, truth: truth, next: map[uint32]SourcePosition{}, low: map[uint32]SourcePosition{}, late: map[uint64][]late{}}
 	if err := c.begin(ctx, positions); err != nil {

@@ -13,7 +13,7 @@ import (
 // increment is the increment of one record.
 type increment struct {
 	id      client.ID
-	deltas  client.Counts // none if the record counts for nothing
+	deltas  client.Counts // no deltas if the record counts for nothing
 	seconds float64       // time on the file's clock; 0 if the file has no times, NaN for an invalid time
 }
 
@@ -47,9 +47,9 @@ type eventParser struct {
 	counters        map[string]string // event → column; "" counts for nothing
 }
 
-// newEventParser finds the columns in the file's header. The session decides whether a row
-// without a time is bad, not the speed of this run. Bad rows are in no cut, and every run
-// must cut the file in the same way.
+// newEventParser finds the columns in the file's header. The session decides whether a row without
+// a time is bad, not the speed of this run. If speed decided, two runs could disagree about bad
+// rows and so cut the file differently.
 func newEventParser(in *CSVReader, about FileState, gone []string, speed float64) (*eventParser, error) {
 	timed := about.Session.TickSeconds > 0 // the session began with a --speed other than max, so batches are cut by time
 	p := &eventParser{in: in, timed: timed, paced: timed || speed > 0, counters: map[string]string{}}

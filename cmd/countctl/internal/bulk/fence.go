@@ -32,7 +32,7 @@ var errPassed = errors.New("another run of this import has begun meanwhile")
 // earlier runs.
 type Fence struct {
 	Producer string `json:"producer"`
-	Base     uint64 `json:"base"` // the latest run's numbers are above it
+	Base     uint64 `json:"base"` // lower bound of the latest run's numbers
 }
 
 // newFence returns the fence of a first run.
@@ -62,7 +62,7 @@ type fencedWriter struct {
 	}
 }
 
-// newFencedWriter returns a writer for the run of f. It repeats each write as retry says.
+// newFencedWriter returns a writer for the run of f. It repeats each write by the rule retry.
 func newFencedWriter(f Fence, retry client.Retry) *fencedWriter {
 	w := &fencedWriter{producer: f.Producer, retry: retry}
 	w.mu.next, w.mu.lowest = f.Base+1, f.Base+1
@@ -94,8 +94,8 @@ func (w *fencedWriter) Write(ctx context.Context, send func(context.Context, cli
 	return result, err
 }
 
-// take opens the next number. It waits while the lowest open number is client.Window below. A shard
-// refuses a number once it has applied a number that is client.Window higher.
+// take opens the next number. It waits while the lowest open number is client.Window below the next
+// one. A shard refuses a number once it has applied a number that is client.Window higher.
 func (w *fencedWriter) take(ctx context.Context) (uint64, error) {
 	for {
 		seq, freed := w.tryTake()

@@ -2,8 +2,8 @@
 // and increments from CSV files, copies counts from Redis, and finds drifts of rows.
 //
 // It owns the order of rows, the batches in flight, and the progress file that lets a run continue
-// after an interruption. It never repeats a row in a way that changes the result, and never writes
-// to Redis.
+// after an interruption. A repeated row never changes the result. The package never writes to
+// Redis.
 //
 // Invariant: every row or key up to the position in the progress file was acknowledged or rejected.
 // That position never decreases. DESIGN.md has the argument.
@@ -13,8 +13,8 @@
 // even if requests are repeated. A Fence keeps the order of runs. Redis may return a key twice,
 // which changes nothing.
 //
-// Increments must count once each: a batch is repeated unchanged, under its number. They
-// may be sent out of the file's order only where no floor makes a difference.
+// Increments must count once each: a batch is repeated unchanged, under its number. Increments may
+// be sent out of the file's order only if no floor can make the order matter.
 package bulk
 
 import (
@@ -33,8 +33,8 @@ const (
 	// LanesMax bounds the requests in flight. A few of them already keep a server's groups
 	// busy.
 	LanesMax = 64
-	// saveEvery is the interval at which the progress file is written. A killed import
-	// repeats the work of this time and the requests in flight.
+	// saveEvery is the interval at which the progress file is written. After a kill, the next run
+	// repeats the work since the last write, and the requests that were in flight.
 	saveEvery = time.Second
 )
 
@@ -50,7 +50,7 @@ type FileConfig struct {
 	Rows     int          // in one request of an Import, 1 … client.WriteOpsMax; a Replay uses its session's
 	InFlight int          // requests at a time, 1 … LanesMax
 	Retry    client.Retry // how each request is repeated
-	Rejects  string       // file for bad rows; if it is "", the run stops at the first one, or at a sum that does not fit
+	Rejects  string       // file for bad rows; if it is "", the run stops at the first bad row, or at a sum that does not fit
 	State    string       // progress file; "" keeps none
 	From     FileState    // where to continue; Position is zero at the start of the file
 	// Confirm, if not nil, is called when all rows are handled. If it fails, so does the
@@ -67,7 +67,7 @@ type FileConfig struct {
 
 // Summary is the result of an import.
 type Summary struct {
-	Rows      int64 // rejected by these runs, plus the rows of Overflows, which are in no file of rejects
+	Rows      int64 // rows rejected by these runs, plus the rows of Overflows, which are in no file of rejects
 	Rejected  int64 // likewise, plus the rows of Overflows, which are in no file of rejects
 	Position  Position
 	Overflows Overflows // set by a Replay
@@ -104,11 +104,10 @@ func NewFileImport(cfg FileConfig, in *CSVReader) (*FileImport, error) {
 // RowsAcked returns the rows acknowledged in this run. It is safe for concurrent use.
 func (im *FileImport) RowsAcked() int64 { return im.acked.Load() }
 
-// Run imports the file from the configured position. It writes the progress file first, so
-// that the next run knows the fence of this one. It returns when every row is acknowledged
-// or rejected, or with the error that stopped it. That is a *RowError for a bad
-// row, or ctx's error. After a failure the progress file says where to continue; after
-// success Run removes it.
+// Run imports the file from the configured position. It writes the progress file first, so that the
+// next run knows the fence of this one. It returns when every row is acknowledged or rejected, or
+// when an error stops it: a *RowError for a bad row, ctx's error, or another one. After a failure
+// the progress file says where to continue. After success Run removes that file.
 func (im *FileImport) Run(ctx context.Context) (Summary, error) {
 	if err := im.rows.openRejects(im.cfg.Rejects); err != nil {
 		return Summary{}, err

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// laneQueueMax bounds the full batches that wait in a lane. With one, the next request is
-// sent as soon as the last one is answered.
+// laneQueueMax bounds the full batches that wait in a lane. One is enough to send the next request
+// as soon as the last one is answered.
 const laneQueueMax = 1
 
 // batch holds the rows of one request.
@@ -27,9 +27,8 @@ type row struct {
 	member client.ID // member of a set; a row has a member or cells
 }
 
-// lane sends the rows of its ids in order, one request at a time. Each request has a number
-// of the run's fence, so that a late copy of it cannot overwrite counts that were set after
-// it.
+// lane sends the rows of its ids in order, one request at a time. Each request has a number of the
+// run's fence, so that a late copy of the request cannot overwrite counts that were set later.
 type lane struct {
 	im      *FileImport
 	number  int
@@ -144,8 +143,9 @@ func (im *FileImport) place(b *batch, err error) string {
 	return fmt.Sprintf("%s:%d–%d", im.rows.in.Name(), b.lines[0], slices.Max(b.lines))
 }
 
-// Position is a position in a file: every record that starts on Line or before is handled.
-// The server acknowledged Rows of them, and Rejected of them were rejected.
+// Position is a position in a file: every record that starts on Line or before is handled. Rows is
+// the number of those records that the server acknowledged, and Rejected the number of rejected
+// ones.
 type Position struct {
 	Line     int64 `json:"line"`
 	Rows     int64 `json:"rows"`

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// overflowIDsMax bounds the ids of each kind in a progress file, because the file is
-	// written every second. Whoever needs more ids must find them in the source file.
+	// overflowIDsMax bounds the ids of each kind in a progress file, because the file is written
+	// every second. An operator who needs more ids must find them in the source file.
 	overflowIDsMax = 1000
 	// overflowIDsShown is the number of ids in a message of one line.
 	overflowIDsShown = 5
@@ -21,7 +21,7 @@ const (
 // an id does not fit int64.
 type Overflows struct {
 	Refused OverflowRows `json:"refused,omitzero"` // not added
-	Unknown OverflowRows `json:"unknown,omitzero"` // some were not added; the answer that named them was lost
+	Unknown OverflowRows `json:"unknown,omitzero"` // some of these rows were not added; the answer that named them was lost
 }
 
 // OverflowRows are rows with the same outcome.
@@ -89,8 +89,8 @@ func (o Overflows) valid(rows int64) bool {
 	return o.Rows() <= rows
 }
 
-// noneFits reports whether the server added nothing because no sum of the request fits. The
-// server remembers that under the request's number.
+// noneFits reports whether the server added nothing because no sum of the request fits. The server
+// remembers this result under the request's number.
 func noneFits(err error) bool {
 	var refused *client.Error
 	return errors.As(err, &refused) && refused.Code == "overflow"

@@ -42,8 +42,8 @@ func writeProgress(path string, state any) error {
 	return writeWith(path, state, (*program.AtomicFile).Commit)
 }
 
-// createProgress writes a progress file that must not exist yet. If it exists, Create leaves it
-// alone and returns fs.ErrExist.
+// createProgress writes a progress file that must not exist yet. If the file exists, createProgress
+// leaves it unchanged and returns fs.ErrExist.
 func createProgress(path string, state any) error {
 	return writeWith(path, state, (*program.AtomicFile).CommitNew)
 }
@@ -55,11 +55,11 @@ func writeWith(path string, state any, commit func(*program.AtomicFile) error) e
 	return nil
 }
 
-// lockTriesMax bounds how often Lock meets a lock file that its holder is just
-// removing.
+// lockTriesMax bounds the tries of LockProgress. A try fails if the holder of the lock file is just
+// removing the file.
 const lockTriesMax = 100
 
-// ErrLocked is returned by Lock while another run holds the progress file.
+// ErrLocked is returned by LockProgress while another run holds the progress file.
 var ErrLocked = errors.New("another run holds the progress file")
 
 // LockProgress locks a progress file against other runs until unlock is called or the process ends.
@@ -81,7 +81,7 @@ func LockProgress(path string) (unlock func(), err error) {
 		}
 		if isAt(l, path) {
 			return func() {
-				_ = os.Remove(path) // before Unlock: a run that locks this file later finds by isAt that it was removed
+				_ = os.Remove(path) // remove before Unlock: a run that locks the removed file later notices that by isAt
 				_ = l.Unlock()
 			}, nil
 		}

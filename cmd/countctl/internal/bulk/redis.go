@@ -25,12 +25,12 @@ type RedisConfig struct {
 	Redis    *redis.Client
 	Client   *client.Client
 	Patterns []*Pattern
-	// Columns maps, for each keyspace, the names of counts in keys and hashes to columns.
-	// Counts of other names are not copied.
+	// Columns maps, for each keyspace, the names of counts in keys and hashes to columns. Counts
+	// under other names are not copied.
 	Columns map[string]map[string]string
 	Batch   int                        // keys of one step, 1 … client.WriteOpsMax; Redis may return a few more
 	Bad     func(*BadValueError) error // called with a value that is not a count; its error ends the import
-	Synced  func() error               // makes durable what Bad was called with; may be nil
+	Synced  func() error               // makes the values durable with which Bad was called; may be nil
 	State   string                     // progress file; "" keeps none
 	From    RedisState                 // where to continue
 	Retry   client.Retry               // how each write is repeated
@@ -280,7 +280,7 @@ func (i *RedisImport) readStrings(ctx context.Context, wanted *counted, rows *ro
 		return err
 	}
 	for n, value := range values {
-		if text, ok := value.(string); ok { // otherwise it has been deleted since
+		if text, ok := value.(string); ok { // otherwise the key has been deleted since the scan
 			rows.put(wanted.keys[n], "", wanted.cells[n], text)
 		}
 	}
@@ -354,7 +354,7 @@ func (i *RedisImport) readHashes(ctx context.Context, keys []string, rows *rowsO
 				copied++
 			}
 		}
-		if left := h.fields.Val() - copied; left > 0 { // otherwise some have been deleted since
+		if left := h.fields.Val() - copied; left > 0 { // otherwise some fields have been deleted since the scan
 			rows.page.ignored += left
 			more = append(more, h)
 		}

@@ -18,10 +18,10 @@ import (
 type Pattern struct {
 	Text     string
 	Keyspace string
-	Column   string // column of a count whose key does not name it; else ""
+	Column   string // column of a count if the key does not name the column; else ""
 
 	glob   string         // for SCAN
-	keys   *regexp.Regexp // matches a key, also one with other text in place of an id
+	keys   *regexp.Regexp // matches a key, even a key with other text in place of an id
 	id     int            // number of the id's group in keys
 	column int            // number of the column's group; 0 for none
 }
@@ -82,9 +82,9 @@ func (p *Pattern) compile(keys string) {
 }
 
 // badIDsOf returns a part of a regular expression that matches bad ids: text that is no number. The
-// text must not contain the character after the id or, for an id at the end, before it. So like:abc
-// matches like:{id} with a bad id, and like:1:by does not match. It returns "" for a pattern without
-// such a character.
+// text must not contain the character that follows the id or, for an id at the end, the character
+// before the id. So like:abc matches like:{id} with a bad id, and like:1:by does not match. It
+// returns "" for a pattern without such a character.
 func badIDsOf(keys string) string {
 	before, after, _ := strings.Cut(keys, idMark)
 	var parts rune

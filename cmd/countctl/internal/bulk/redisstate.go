@@ -9,7 +9,7 @@ import (
 
 const redisStateVersion = 1
 
-// expiringKeysMax bounds the keys with a time to live that are named.
+// expiringKeysMax bounds the keys with a time to live that a warning names.
 const expiringKeysMax = 5
 
 // ErrBadRedisState is returned for a progress file that this program did not write.
@@ -19,14 +19,14 @@ var ErrBadRedisState = errors.New("not a progress file of countctl import redis:
 type RedisState struct {
 	Version  int      `json:"version"`
 	Redis    string   `json:"redis"`   // address and database, for a person to read
-	RunID    string   `json:"run_id"`  // run id of the Redis process: its cursors are invalid in another
+	RunID    string   `json:"run_id"`  // run id of the Redis process, because another process does not understand its cursors
 	Addr     string   `json:"addr"`    // address of countd, for a person to read
 	Cluster  string   `json:"cluster"` // id of its cluster
 	Patterns []string `json:"patterns"`
 	Mapping  []string `json:"mapping,omitempty"`
 	Place    Place    `json:"place"`
-	// Keyspaces has the numbers of the keyspaces' first Raft groups, by name. No other
-	// keyspace ever has such a number. It is 0 if the server did not report it.
+	// Keyspaces has the numbers of the keyspaces' first Raft groups, by name. No two keyspaces ever
+	// have the same number. It is 0 if the server did not report it.
 	Keyspaces map[string]uint32 `json:"keyspaces,omitempty"`
 	// Fence is the fence of all runs that used this file.
 	Fence Fence `json:"fence,omitzero"`

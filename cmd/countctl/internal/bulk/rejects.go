@@ -45,9 +45,9 @@ type rejects struct {
 	}
 }
 
-// openRejects prepares the file; add creates it with the first bad row. Of an existing file
-// it keeps the rows up to lastLine, because this run finds later ones again. If lastLine is
-// 0, it removes the file.
+// openRejects prepares the file; add creates it with the first bad row. In an existing file it
+// keeps the rows up to lastLine and removes later ones, because this run finds those again. If
+// lastLine is 0, it removes the file.
 func openRejects(path string, in *CSVReader, lastLine int64) (*rejects, error) {
 	r := &rejects{path: path, header: append([]string{lineColumn, reasonColumn}, in.Header()...), comma: in.Delimiter()}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -140,8 +140,8 @@ func (r *rejects) add(row *RowError, raw []byte) error {
 	return nil
 }
 
-// sync makes the rows added so far and the file's name durable. Other methods may run
-// meanwhile. It does nothing if r is nil.
+// sync makes the rows added so far and the file's name durable. Other methods may run concurrently.
+// If r is nil, sync does nothing.
 func (r *rejects) sync() error {
 	if r == nil {
 		return nil

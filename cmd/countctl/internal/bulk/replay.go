@@ -51,14 +51,14 @@ func NewReplay(cfg FileConfig, in *CSVReader) (*Replay, error) {
 	return r, nil
 }
 
-// RowsAcked returns the rows added in this run, or found to have been added by the previous
-// one. It is safe for concurrent use.
+// RowsAcked returns the rows added in this run, or found to have been added by the previous run. It
+// is safe for concurrent use.
 func (r *Replay) RowsAcked() int64 { return r.acked.Load() }
 
-// Run adds the file from the configured position. It returns when every row is added or
-// rejected, or with the error that stopped it, like Import.Run. Then the progress file says
-// where to continue, or that all is done. A run that fails before it sends anything leaves
-// the progress file unchanged.
+// Run adds the file from the configured position. It returns when every row is added or rejected,
+// or with the error that stopped it, like FileImport.Run. Afterwards the progress file says where
+// to continue, or that the import is complete. A run that fails before it sends anything leaves the
+// progress file unchanged.
 func (r *Replay) Run(ctx context.Context) (Summary, error) {
 	if err := r.rows.openRejects(r.cfg.Rejects); err != nil {
 		return Summary{}, err
@@ -150,9 +150,9 @@ func (r *Replay) hand(ctx context.Context, queue chan<- *cut) error {
 	}
 }
 
-// send sends cuts until the queue is closed. Once ctx is done it sends nothing more, but it
-// waits for the answer to a request in flight. When the next run asks for that answer, the
-// server may have forgotten the session.
+// send sends cuts until the queue is closed. Once ctx is done it sends nothing more, but it waits
+// for the answer to a request in flight. Otherwise the next run would have to ask for that answer,
+// and by then the server may have forgotten the session.
 func (r *Replay) send(ctx context.Context, queue <-chan *cut, fail context.CancelCauseFunc) {
 	for c := range queue {
 		if ctx.Err() != nil {
@@ -164,8 +164,8 @@ func (r *Replay) send(ctx context.Context, queue <-chan *cut, fail context.Cance
 	}
 }
 
-// add sends a cut and records its outcome. A sum that does not fit is no failure of the
-// cut. It stops the run only if a bad row would stop it too.
+// add sends a cut and records its outcome. A sum that does not fit is no failure of the cut. It
+// stops the run only if a bad row would stop the run too.
 func (r *Replay) add(ctx context.Context, c *cut) error {
 	if err := r.begin(); err != nil {
 		return err

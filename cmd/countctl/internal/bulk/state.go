@@ -67,12 +67,11 @@ type Format struct {
 // flags a later run has.
 type Session struct {
 	Producer  string `json:"producer"`
-	Seq       uint64 `json:"seq"`        // number of the batch that begins after Position; lower ones are added
+	Seq       uint64 `json:"seq"`        // number of the batch that begins after Position; all lower batches are added
 	BatchRows int    `json:"batch_rows"` // maximum number of rows of a batch
-	// TickSeconds is a period on the file's clock; no batch has rows of two periods. It is
-	// 0 in a session that began at full speed, where rows need no time. BatchRows and
-	// TickSeconds determine the content of batches, so a later run at another speed keeps
-	// them.
+	// TickSeconds is a period on the file's clock; no batch has rows of two periods. It is 0 in a
+	// session that began at full speed, because such a session needs no times. BatchRows and
+	// TickSeconds determine the content of batches, so a later run at another speed keeps them.
 	TickSeconds float64 `json:"tick_seconds,omitempty"`
 	Done        bool    `json:"done,omitempty"`
 }
@@ -88,8 +87,8 @@ func (s FileState) Begin(earlier FileState) FileState {
 // Adds reports whether rows are increments.
 func (s FileState) Adds() bool { return s.Kind == KindAdd || s.Kind == KindEvents }
 
-// ofMembers reports whether rows are members. Columns has one column then: its File holds the
-// members, and its Counter the sets.
+// ofMembers reports whether rows are members. In that case Columns has one element: the column File
+// of the file has the members, and the column Counter of the keyspace has the sets.
 func (s *FileState) ofMembers() bool { return s.Kind == KindMembers || s.Kind == KindCopied }
 
 // BeginSession returns the state of an import whose increments have not begun, under a
@@ -161,7 +160,7 @@ func (s FileState) MadeAgain(other FileState) bool {
 
 // mapsOtherwise reports whether other, the import that is to run, maps columns in another way. A
 // session keeps the columns with which it began, even if the keyspace changes, because they
-// determine which rows are bad, and so the cuts. An import of values begins anew instead, which is
+// determine which rows are bad, and so the cuts. An import of values begins again instead, which is
 // always right.
 func (s FileState) mapsOtherwise(other FileState) bool {
 	if s.Adds() {

@@ -66,7 +66,7 @@ type CLI struct {
 	understood bool
 }
 
-// UsageError is a mistake in the command line that a command finds itself.
+// UsageError is a mistake in the command line that the command itself detects.
 type UsageError struct{ problem string }
 
 func (e *UsageError) Error() string { return e.problem }
@@ -90,12 +90,12 @@ func (c *CLI) globalFlags(root *cobra.Command) {
 
 // Connect returns a client with the settings of the global flags; it opens no connection yet. While
 // there is no leader, as right after a start and during an election, the client repeats a call for
-// --timeout. It does not repeat a call that no server answers.
+// --timeout. It does not repeat a call if no server is reachable.
 func (c *CLI) Connect() (*client.Client, error) {
 	return c.ConnectFor(client.Retry{For: c.Timeout, OnlyNoLeader: true})
 }
 
-// ConnectFor is like Connect, but the client repeats calls as retry says.
+// ConnectFor is like Connect, but the client repeats calls by the rule retry.
 func (c *CLI) ConnectFor(retry client.Retry) (*client.Client, error) {
 	if c.Timeout <= 0 {
 		return nil, Usagef("--timeout must be above 0, not %v", c.Timeout)
@@ -170,8 +170,8 @@ func (c *CLI) MayAsk(question string) error {
 	return nil
 }
 
-// Ask prints a question and returns the answer, or an error after an interrupt. After an
-// interrupt, the goroutine that still reads ends with the process.
+// Ask prints a question and returns the answer, or an error after an interrupt. After an interrupt,
+// the goroutine that waits for the answer ends with the process.
 func (c *CLI) Ask(question string) (string, error) {
 	fmt.Fprint(c.Err, question)
 	type reply struct {
@@ -192,7 +192,7 @@ func (c *CLI) Ask(question string) (string, error) {
 	}
 }
 
-// Confirm asks on a terminal. Without one, or with --yes, it accepts.
+// Confirm asks the question on a terminal. Without a terminal, or with --yes, it returns nil.
 func (c *CLI) Confirm(question string) error {
 	if c.Yes || !IsTerminal(c.In) || !IsTerminal(c.Err) {
 		return nil

@@ -78,7 +78,7 @@ func (e *unknownError) Error() string {
 
 func (e *unknownError) Unwrap() error { return e.err }
 
-// WithKeyRemedy adds to the refusal of a key what the caller can do.
+// WithKeyRemedy adds a remedy to the refusal of a key.
 func WithKeyRemedy(err error) error {
 	var refused *client.Error
 	if !errors.As(err, &refused) {

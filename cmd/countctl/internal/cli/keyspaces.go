@@ -21,7 +21,7 @@ func HasColumn(keyspace client.Keyspace, column string) error {
 	return Usagef("keyspace %s has no column %q (it has %s)", keyspace.Name, column, strings.Join(keyspace.Columns, ", "))
 }
 
-// FindColumn returns a keyspace of counters by name, or an error if it lacks a column.
+// FindColumn returns a keyspace of counters by name, or an error if the keyspace lacks the column.
 func FindColumn(ctx context.Context, server *client.Client, name, column string) (client.Keyspace, error) {
 	keyspace, err := FindCounters(ctx, server, name)
 	if err == nil {

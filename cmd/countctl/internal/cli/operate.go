@@ -13,7 +13,7 @@ import (
 const (
 	// PollEvery is how often a waiting command polls the cluster.
 	PollEvery = 200 * time.Millisecond
-	// operateRetryFor is longer than an election, so that a call survives one.
+	// operateRetryFor is longer than an election, so that a call succeeds in spite of an election.
 	operateRetryFor = 10 * time.Second
 )
 

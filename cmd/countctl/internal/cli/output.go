@@ -62,7 +62,7 @@ func (t *Table) Row(cells ...any) {
 // Gap ends the current table and writes an empty line. Later rows form a table of their
 // own.
 func (t *Table) Gap() {
-	t.w.Flush() // if the output is broken, the last Flush fails too
+	t.w.Flush() // ignore the error: if the output is broken, the last Flush fails too
 	fmt.Fprintln(t.w)
 }
 
@@ -113,7 +113,7 @@ func Grouped[N int | int64 | uint64](n N) string {
 // is not a regular file, such as a device.
 func (c *CLI) RefuseExisting(path string) error {
 	if info, err := os.Stat(path); c.Yes || err != nil || !info.Mode().IsRegular() {
-		return nil // creating the file reports a bad path
+		return nil // accept a bad path here, because the creation of the file reports it
 	}
 	return fmt.Errorf("%s exists; give another name, or --yes to overwrite it", path)
 }

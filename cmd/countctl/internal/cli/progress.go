@@ -24,9 +24,9 @@ const (
 // Sample is the progress of some work.
 type Sample struct {
 	Rows  int64
-	Done  int64  // how much of Total is done, in any unit: bytes of a file, rows of a keyspace
+	Done  int64  // finished part of Total, in any unit: bytes of a file, rows of a keyspace
 	Total int64  // 0 or less if not known
-	Unit  string // what Rows counts, in the singular; "" for row
+	Unit  string // noun for the objects that Rows counts, in the singular; "" for row
 }
 
 // Meter shows progress on standard error: one line that it redraws on a terminal, otherwise a
@@ -144,7 +144,7 @@ func (c *CLI) Retry(retryFor time.Duration) client.Retry {
 	}}
 }
 
-// ConnectWaiting is like Connect, but the client repeats calls as Retry says.
+// ConnectWaiting is like Connect, but the client repeats calls by the rule that Retry returns.
 func (c *CLI) ConnectWaiting(retryFor time.Duration) (*client.Client, error) {
 	return c.ConnectFor(c.Retry(retryFor))
 }

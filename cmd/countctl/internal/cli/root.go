@@ -89,7 +89,8 @@ a request refused), and 2 on wrong usage. Errors go to standard error.`,
 	return root
 }
 
-// checkGlobals checks the global flags. Later errors are usage errors only if they say so.
+// checkGlobals checks the global flags. After it succeeds, only a UsageError counts as an error of
+// usage.
 func (c *CLI) checkGlobals() error {
 	if c.output != outputTable && c.output != outputJSON {
 		return Usagef("--output is table or json, not %q", c.output)
@@ -122,7 +123,7 @@ func (c *CLI) explain(err error) string {
 	return err.Error()
 }
 
-// remedy returns what to do about a refusal whose message does not say it, or "".
+// remedy returns the remedy for a refusal whose message names none, or "".
 func remedy(refused *client.Error) string {
 	switch refused.Code {
 	case "unknown_keyspace":

@@ -53,8 +53,8 @@ func checkOrder(after *client.ID, page client.Page) error {
 	return nil
 }
 
-// RowsOf returns the approximate number of rows of a keyspace, as counted by the leaders of
-// its shards. It fails if one of them does not answer.
+// RowsOf returns the approximate number of rows of a keyspace, as counted by the leaders of its
+// shards. It fails if the leader of any shard does not answer.
 func RowsOf(ctx context.Context, server *client.Client, keyspace string) (int64, error) {
 	groups, err := admin.New(server).ClusterGroups(ctx)
 	if err != nil {
@@ -77,8 +77,8 @@ func RowsOf(ctx context.Context, server *client.Client, keyspace string) (int64,
 	return int64(rows), nil
 }
 
-// ProgressTotal is like RowsOf, but for a progress display. If the number is unknown, it prints why
-// and returns 0.
+// ProgressTotal is like RowsOf, but for a progress display. If the number is unknown, it prints the
+// reason and returns 0.
 func (c *CLI) ProgressTotal(ctx context.Context, server *client.Client, keyspace string) int64 {
 	rows, err := RowsOf(ctx, server, keyspace)
 	if err != nil {

@@ -75,9 +75,9 @@ func (c *CLI) Dial(addrs []string, retry client.Retry) (*client.Client, error) {
 	return client.New(client.Config{Addrs: addrs, Timeout: c.Timeout, Retry: retry, TLS: config, Token: token, TokenToAddrs: usesTLS})
 }
 
-// NodeURL returns the URL of a node that reports httpAddr as its address. An address that
-// server uses keeps its scheme. Any other address gets https if an address of server has
-// https, so that no token goes there in the clear.
+// NodeURL returns the URL of a node that reports httpAddr as its address. If the client server
+// already uses that address, NodeURL keeps its scheme. Otherwise the URL has https if any address
+// of server has https, so that no token is sent in the clear.
 func NodeURL(server *client.Client, httpAddr string) string {
 	addrs := server.Addrs()
 	withTLS := func(addr string) bool { return strings.HasPrefix(addr, "https://") }

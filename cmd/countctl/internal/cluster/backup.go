@@ -115,7 +115,7 @@ func claimDir(dir string) (made bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("cannot claim %s: %w", dir, err)
 	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 { // another backup ended since checkEmpty
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 { // another backup has ended since the call of checkEmpty
 		return false, errors.Join(err, os.Remove(claim.Name()), checkEmpty(dir))
 	}
 	return made, nil
@@ -213,8 +213,8 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 
 // sources lists the sources after the last snapshot, so that the list has every partition for which a
 // snapshot has a position. earlier is the list from before the snapshots. sources omits a source whose
-// number has changed in between: it has positions under both numbers, and messages between them would
-// count twice or never.
+// number has changed in between: the snapshots have positions under both numbers, and messages between
+// these positions would count twice or never.
 func (b *backup) sources(ctx context.Context, earlier []admin.SavedSource) (kept []admin.SavedSource, err error) {
 	after, err := admin.New(b.server).SavedSources(ctx)
 	if err != nil {
@@ -230,10 +230,9 @@ func (b *backup) sources(ctx context.Context, earlier []admin.SavedSource) (kept
 	return kept, nil
 }
 
-// addColumns adds the columns of the keyspaces to the manifest. It runs after all
-// snapshots, so that every column with counts in a snapshot is included. numbers holds the
-// group numbers from before the snapshots; a new number shows that the keyspace was
-// dropped.
+// addColumns adds the columns of the keyspaces to the manifest. It runs after all snapshots, so
+// that every column with counts in a snapshot is included. numbers holds the group numbers from
+// before the snapshots; a new number shows that the keyspace was dropped and created again.
 func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string]uint32) error {
 	keyspaces, err := b.server.Keyspaces(ctx)
 	if err != nil {
@@ -272,8 +271,8 @@ func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32
 	return numbers, nil
 }
 
-// shard writes one shard's file. It starts the file again after a retryable error, such as
-// a change of the leader.
+// shard writes one shard's file. After a retryable error, such as a change of the leader, it starts
+// the file again.
 func (b *backup) shard(ctx context.Context, keyspace string, shard int, numbers map[string]uint32) (*manifestGroup, error) {
 	name := fmt.Sprintf("%s/%d", keyspace, shard)
 	number, there := numbers[name]

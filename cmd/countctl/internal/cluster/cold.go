@@ -21,7 +21,7 @@ const coldWait = 24 * time.Hour
 // coldOutput is the JSON output of cold migrate and stop.
 type coldOutput struct {
 	ID    string           `json:"id"`   // "" of a dry run
-	Rows  uint64           `json:"rows"` // rows moved, or rows due if the command did not wait; each replica counts
+	Rows  uint64           `json:"rows"` // moved rows or, if the command did not wait, due rows; the rows of each replica count
 	Done  bool             `json:"done"` // the jobs have ended
 	Nodes []coldNodeOutput `json:"nodes"`
 
@@ -147,7 +147,7 @@ func orderCold(ctx context.Context, c *cli.CLI, verb string, wait time.Duration,
 	return out.verdict(verb)
 }
 
-// consequence describes what becomes of the order on a node that does not answer.
+// consequence describes what happens to the order on a node that does not answer.
 func (o *coldOutput) consequence() string {
 	switch {
 	case o.verb == "stop":

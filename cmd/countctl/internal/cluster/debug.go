@@ -18,8 +18,8 @@ import (
 	"github.com/countd/countd/internal/program"
 )
 
-// bundlePaths lists what a bundle requests from each node. No answer contains counts, keys
-// of requests or settings. A bundle leaves out a path that a node does not serve.
+// bundlePaths lists the paths that a bundle requests from each node. No answer contains counts,
+// keys of requests or settings. A bundle leaves out a path that a node does not serve.
 var bundlePaths = []struct{ path, file string }{
 	{"/metrics", "metrics.txt"},
 	{"/readyz", "readyz.json"},
@@ -28,7 +28,7 @@ var bundlePaths = []struct{ path, file string }{
 	{"/debug/pprof/goroutine?debug=2", "goroutines.txt"},
 }
 
-// bundleAdminPaths lists what a bundle requests once for the cluster.
+// bundleAdminPaths lists the admin paths that a bundle requests once for the cluster.
 var bundleAdminPaths = []string{"nodes", "groups", "digests", "plan", "version", "cold"}
 
 // bundleOutput is the JSON output of debug bundle.

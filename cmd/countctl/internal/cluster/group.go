@@ -38,7 +38,7 @@ func groupRows(t *cli.Table, groups []admin.ClusterGroup) {
 	}
 }
 
-// numbered joins the names of nodes, each with the number of its replica if that has one.
+// numbered joins the names of nodes, each with the number of its replica if the replica has one.
 func numbered(g admin.ClusterGroup, nodes []string) string {
 	names := slices.Clone(nodes)
 	for _, r := range g.Replicas {

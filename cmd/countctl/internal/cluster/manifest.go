@@ -31,8 +31,8 @@ const (
 type manifest struct {
 	Format    string             `json:"format"` // manifestFormat
 	ClusterID string             `json:"cluster_id"`
-	Program   string             `json:"program"` // version of the program that wrote it; for people
-	Begun     time.Time          `json:"begun"`   // the backup has every write that was acknowledged before
+	Program   string             `json:"program"` // version of the program that wrote the manifest; for people
+	Begun     time.Time          `json:"begun"`   // the backup has every write that was acknowledged before this time
 	Ended     time.Time          `json:"ended"`
 	Keyspaces []manifestKeyspace `json:"keyspaces"`
 	// Sources has each source that kept its number during the backup. A source gets a new number when
@@ -51,7 +51,7 @@ type manifestKeyspace struct {
 	// program that does not know the field refuses the manifest.
 	Numbered []string `json:"numbered_columns,omitempty"`
 	column.Settings[int64]
-	// Sharding is "" for modulo. A program that does not know it refuses the manifest.
+	// Sharding is "" for modulo. A program that does not know the field refuses the manifest.
 	Sharding string          `json:"sharding,omitempty"`
 	Groups   []manifestGroup `json:"groups"` // one for each shard, in order
 }
@@ -76,7 +76,7 @@ var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 // groupFileSuffix ends the name of each shard's file.
 const groupFileSuffix = ".snapshot"
 
-// readManifest reads the manifest in dir. It refuses one that no backup writes.
+// readManifest reads the manifest in dir. It refuses a manifest that no backup could have written.
 func readManifest(dir string) (*manifest, error) {
 	f, err := os.Open(filepath.Join(dir, manifestFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -137,11 +137,10 @@ func (g *manifestGroup) check(dir string) error {
 	return nil
 }
 
-// backupRefers lists which keyspaces refer to others. A backup copies the referring
-// keyspace first, and a restore restores it last. So the backup contains everything that is
-// referred to, even if there are writes meanwhile. In the other order, a cursor could be
-// beyond the last notice and hide the next ones. A feed could mark posts as seen that the
-// author does not have.
+// backupRefers lists which keyspaces refer to others. A backup copies the referring keyspace first,
+// and a restore restores it last. So the backup contains the target of each reference, even if
+// there are writes meanwhile. In the other order, a cursor could be beyond the last notice and hide
+// later notices. A feed could mark posts as seen that the author does not have.
 var backupRefers = []struct{ from, to string }{
 	{"unread", "board"}, // cursors to notices and firings
 	{"feed", "users"},   // followees to their column posts
@@ -152,8 +151,8 @@ func inBackupOrder[K any](keyspaces []K, name func(K) string) {
 	slices.SortStableFunc(keyspaces, func(a, b K) int { return cmp.Compare(backupRank(name(b)), backupRank(name(a))) })
 }
 
-// backupRank returns 0 for a keyspace that refers to no other. Otherwise it returns one
-// more than the highest rank among those it refers to. References form no cycle.
+// backupRank returns 0 for a keyspace that refers to no other. Otherwise it returns one more than
+// the highest rank of a keyspace to which name refers. References form no cycle.
 func backupRank(name string) (rank int) {
 	for _, r := range backupRefers {
 		if r.from == name {

@@ -67,8 +67,8 @@ It keeps its replicas and answers requests. End the drain with node undrain.`,
 	return cmd
 }
 
-// mayMove returns an error if half or more of the nodes that stay are dead. No replica can
-// move then, and a removal would wait forever.
+// mayMove returns an error if half or more of the nodes that stay are dead. With so many dead nodes
+// no replica can move, and a removal would wait forever.
 func mayMove(nodes []admin.ClusterNode, leaver admin.ClusterNode) error {
 	staying, dead := 0, []string{}
 	for _, n := range nodes {
@@ -114,8 +114,7 @@ func changeNode(ctx context.Context, call func(ctx context.Context, key string) 
 	return nodeOutput{Node: n.ID, Key: n.Key, State: changed.Node.State, Changed: changed.Changed, Leads: n.Leads}, nil
 }
 
-// drain drains a node. Unless --no-wait is given, it then waits until the node leads
-// nothing.
+// drain drains a node. Unless --no-wait is given, it then waits until the node leads no group.
 func drain(ctx context.Context, c *cli.CLI, server *client.Client, n admin.ClusterNode, wait time.Duration) (nodeOutput, error) {
 	out, err := changeNode(ctx, admin.New(server).Drain, "drain", n)
 	if err != nil || c.NoWait {

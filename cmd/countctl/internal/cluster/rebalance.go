@@ -81,9 +81,9 @@ func runRebalance(ctx context.Context, c *cli.CLI, server *client.Client, wait t
 	return errors.Join(c.Print(plan, plan.table), late)
 }
 
-// planOf requests the plan between two reads of the groups. The plan may have no step while
-// a group moves, because the number of concurrent moves is bounded. A move that begins and
-// ends between the two reads changes the target of its group, so planOf notices it too.
+// planOf requests the plan between two reads of the groups. The plan may have no step while a group
+// moves, because the number of concurrent moves is bounded. A move that begins and ends between the
+// two reads changes the target of its group, so planOf notices the move too.
 func planOf(ctx context.Context, server *client.Client) (planOutput, error) {
 	before, err := admin.New(server).ClusterGroups(ctx)
 	if err != nil {

@@ -66,7 +66,7 @@ type restore struct {
 	backup  *manifest
 	there   []client.Keyspace // keyspaces of the cluster before the restore
 	numbers map[string]uint32 // numbers of groups by name
-	// moved holds the columns of each keyspace whose files number them differently than the
+	// moved holds the columns of each keyspace whose files have other column numbers than the
 	// cluster. Its key is the keyspace; its value is like manifestKeyspace.Numbered.
 	moved map[string][]string
 }
@@ -245,8 +245,8 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	return err
 }
 
-// makeSources creates the sources of a backup of another cluster. It runs before the shards
-// are restored, so that each shard continues at its positions.
+// makeSources creates the sources of a backup of another cluster. It runs before the shards are
+// restored, so that the sources continue in each shard from the shard's positions.
 func (r *restore) makeSources(ctx context.Context) error {
 	nodes, err := admin.New(r.server).ClusterNodes(ctx)
 	if err != nil {
@@ -308,8 +308,8 @@ func fits(there client.Keyspace, k manifestKeyspace) error {
 	return nil
 }
 
-// mustBeEmpty refuses a restore if any shard of its keyspaces has rows. Without it the
-// server would refuse that shard after others were restored.
+// mustBeEmpty refuses a restore if any shard of its keyspaces has rows. Without this check, the
+// server would refuse that shard only after others were restored.
 func (r *restore) mustBeEmpty(ctx context.Context) error {
 	groups, err := admin.New(r.server).ClusterGroups(ctx)
 	if err != nil {
@@ -340,7 +340,7 @@ func (r *restore) shard(ctx context.Context, name string, g manifestGroup) error
 	if err != nil {
 		return err
 	}
-	if done.CursorsSetBack > 0 { // the rows differ from the backup's; the server has checked them
+	if done.CursorsSetBack > 0 { // the restored rows differ from the backup's on purpose; the server has checked them
 		r.Say("%s: %s, digest %s; %s beyond the board of the backup set back to its end", name,
 			cli.Counted(done.Rows, "row"), done.Digest, cli.WereCounted(done.CursorsSetBack, "cursor"))
 		return nil

@@ -19,10 +19,10 @@ import (
 const (
 	// restartWait is long enough for a node with a large log to return.
 	restartWait = 10 * time.Minute
-	// caughtUpLag is how many entries behind a replica may be and still count as caught up
-	// while there are writes.
+	// caughtUpLag is the number of entries by which a replica may be behind and still count as
+	// caught up, because there may be writes.
 	caughtUpLag = 100
-	// rollingCleanup is how long an interrupted restart tries to undrain its node.
+	// rollingCleanup bounds the time in which an interrupted restart tries to undrain its node.
 	rollingCleanup = 15 * time.Second
 )
 
@@ -32,7 +32,7 @@ type rollingOutput struct {
 
 type restartedNode struct {
 	Node    string  `json:"node"`
-	Seconds float64 `json:"seconds"` // from the beginning of the drain to its end
+	Seconds float64 `json:"seconds"` // from the start of the drain to the end of the undrain
 }
 
 // rolling is a running rolling restart.

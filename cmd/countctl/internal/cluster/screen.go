@@ -64,9 +64,9 @@ func (s statusOutput) screen(t *cli.Table) {
 	t.Row(sizeRow("total", shards, s.Total)...)
 }
 
-// cut removes up to excess lines from the end of a list, but keeps at least keepMin lines.
-// The last line of a cut list is hiddenLine, which gets the number of hidden lines. cut
-// returns the number of lines that it still had to remove.
+// cut removes up to excess lines from the end of a list, but keeps at least keepMin lines. The last
+// line of a cut list is hiddenLine, which gets the number of hidden lines. cut returns the number
+// of lines that remain to be removed elsewhere.
 func cut[L any](lines []L, keepMin, excess int, hiddenLine func(n int) L) ([]L, int) {
 	if excess <= 0 || len(lines) <= keepMin {
 		return lines, excess
@@ -150,8 +150,8 @@ func textOf(alike []warning) string {
 	return few(nodes) + " " + w.plural
 }
 
-// few joins the names of nodes. If there are more than namesMax+1, it names namesMax and
-// counts the others.
+// few joins the names of nodes. Of more than namesMax+1 nodes, it names namesMax and counts the
+// others.
 func few(nodes []string) string {
 	if len(nodes) <= namesMax+1 {
 		return strings.Join(nodes, ", ")

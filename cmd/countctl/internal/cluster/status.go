@@ -7,10 +7,10 @@
 // another. It keeps no state between commands. It prints a token once and never stores it. It never
 // interprets the rows of a backup, and restores into a keyspace that has rows only with --force.
 //
-// Invariant: the cluster carries out each order by itself, so an interrupted command loses
-// nothing, and repeating an order changes nothing that is done. An interrupted rolling-restart
-// prints the command that continues it. A directory with a manifest holds a whole backup, because
-// the manifest is written last.
+// Invariant: the cluster carries out each order by itself, so an interrupted command loses nothing,
+// and a repeated order does not redo finished steps. An interrupted rolling-restart prints the
+// command that continues it. A directory with a manifest holds a whole backup, because the manifest
+// is written last.
 package cluster
 
 import (
@@ -190,7 +190,7 @@ func (s *statusOutput) sum() error {
 			s.Keyspaces = append(s.Keyspaces, sizeOutput{Keyspace: g.Keyspace})
 		}
 		digest := uint64(0)
-		if g.Digest != "" && g.Keyspace != cli.MetaKeyspace { // else no leader answers, or it is the catalog, which has no rows
+		if g.Digest != "" && g.Keyspace != cli.MetaKeyspace { // otherwise no leader answers, or the group is the catalog's, which has no rows
 			var err error
 			if digest, err = strconv.ParseUint(g.Digest, 16, 64); err != nil {
 				return fmt.Errorf("the digest %q of group %d is not 16 hex digits", g.Digest, g.ID)

@@ -17,13 +17,12 @@ import (
 )
 
 const (
-	// verifyWait is long enough to see replicas at a common index during writes. Within it,
-	// a replica that returned applies some entries, so that it does not count as stuck.
+	// verifyWait is long enough to see replicas at a common index during writes. In this time a
+	// replica that has just returned applies some entries, so that it does not count as stuck.
 	verifyWait = 30 * time.Second
 	// verifyEvery is how often verify --watch compares.
 	verifyEvery = 5 * time.Second
-	// placesKept bounds the places that a verification remembers, for each group on
-	// average.
+	// placesKept is the average number per group of the places that a verification remembers.
 	placesKept = 4096
 )
 
@@ -34,7 +33,7 @@ var errDiffer = errors.New("replicas differ")
 type verifyOutput struct {
 	Equal    bool     `json:"equal"` // all were compared and none differs
 	Groups   int      `json:"groups"`
-	Replicas int      `json:"replicas"` // replicas that equal another replica of their group and differ from none
+	Replicas int      `json:"replicas"` // number of replicas that equal another replica of their group and differ from no replica
 	Unseen   []string `json:"unseen"`   // replicas that could not be compared
 
 	Stuck      []stuckReplica `json:"stuck"` // the replicas in Unseen that apply nothing
@@ -48,7 +47,7 @@ type difference struct {
 	Index uint64 `json:"index"`
 	One   string `json:"one"` // node
 	Other string `json:"other"`
-	// Set if the entries differ; nil for the replica that applied none there.
+	// Set if the entries differ; nil for a replica that applied no entry at the index.
 	OneEntry   *entryOutput `json:"one_entry,omitempty"`
 	OtherEntry *entryOutput `json:"other_entry,omitempty"`
 	// Set if the rows differ.
@@ -102,7 +101,7 @@ stuck.`,
 			err := cli.Poll(ctx, every, func() (bool, error) {
 				out, err := verifyOnce(ctx, server, wait)
 				if watch && err != nil && ctx.Err() != nil {
-					return false, ctx.Err() // an interrupt is no failure of the call that it ended
+					return false, ctx.Err() // do not report an interrupt as a failure of the call that it ended
 				}
 				if err == nil {
 					err = c.Print(out, out.table)
@@ -171,7 +170,7 @@ type sighting struct{ node, digest string }
 // entries of replicas with each other.
 func (v *verification) add(groups []admin.GroupDigests) {
 	if len(v.seen) > placesKept*max(1, len(groups)) {
-		clear(v.seen) // loses no result: v.equal has the replicas that were compared
+		clear(v.seen) // this loses no result, because v.equal has the compared replicas
 	}
 	for _, g := range groups {
 		name := nameOfDigests(g)

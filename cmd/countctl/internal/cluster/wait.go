@@ -57,8 +57,8 @@ func await(ctx context.Context, c *cli.CLI, wait time.Duration, check func(conte
 	})
 }
 
-// findNode returns the node with a name or key. A leaving node that shares its name with another one
-// is listed under its key, so the name finds the other one.
+// findNode returns the node with a name or key. A leaving node that shares its name with another
+// node is listed under its key, so the name finds the other node.
 func findNode(nodes []admin.ClusterNode, called string) (admin.ClusterNode, bool) {
 	i := slices.IndexFunc(nodes, func(n admin.ClusterNode) bool { return n.Key == called || n.ID == called })
 	if i < 0 {

@@ -28,7 +28,7 @@ type warning struct {
 	Code string `json:"code"`
 	Text string `json:"text"`
 
-	node, group string // the subject, if others may have the same code
+	node, group string // the subject of the warning, if several warnings may have the same code
 	plural      string // text about several subjects, such as "are dead"
 }
 
@@ -168,7 +168,7 @@ func warnOfDifferences(digests []admin.GroupDigests, found *findings) {
 // rows.
 const misfitShare = 10 // a tenth
 
-// warnOfMisfits warns of a keyspace if many of its ids do not fit its layout. Such rows
+// warnOfMisfits warns of a keyspace if many of its ids do not fit its layout. Rows with such ids
 // stay in memory at any age.
 func warnOfMisfits(groups []admin.ClusterGroup, warn func(code, format string, args ...any)) {
 	rows, misfits, worst := map[string]uint64{}, map[string]uint64{}, map[string]*admin.Misfit{}
@@ -197,8 +197,8 @@ func misfitAdvice(keyspace string, m *admin.Misfit) string {
 	return fmt.Sprintf("start the nodes with --id-layout %s=%s", keyspace, m.Fits)
 }
 
-// warnOfSkew warns of a keyspace if one shard holds more than twice its share of the rows.
-// No other node can take over part of that shard's load.
+// warnOfSkew warns of a keyspace if one shard holds more than twice its share of the rows. The load
+// of one shard cannot be divided between nodes.
 func warnOfSkew(groups []admin.ClusterGroup, warn func(code, format string, args ...any)) {
 	rows, shards, fullest := map[string]uint64{}, map[string]uint64{}, map[string]admin.ClusterGroup{}
 	for _, g := range groups {

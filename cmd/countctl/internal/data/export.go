@@ -161,7 +161,7 @@ func exportColumns(ctx context.Context, server *client.Client, f exportFlags) ([
 	return f.columns, nil
 }
 
-// exportRows writes the header and the rows, and records in output what it wrote.
+// exportRows writes the header and the rows, and records the number of rows in output.
 func exportRows(ctx context.Context, c *cli.CLI, server *client.Client, out *bulk.CSVWriter, f exportFlags, output *exportOutput) error {
 	if err := out.Texts(append([]string{"id"}, output.Columns...)...); err != nil {
 		return err
@@ -190,8 +190,8 @@ func exportRows(ctx context.Context, c *cli.CLI, server *client.Client, out *bul
 	return err
 }
 
-// exportValues copies the row's counts to values, in the order of columns. It reports
-// whether any of them is not 0.
+// exportValues copies the row's counts to values, in the order of columns. It reports whether any
+// of these counts is not 0.
 func exportValues(values []int64, row client.Row, columns []string) bool {
 	counted := false
 	for i, column := range columns {

@@ -17,8 +17,8 @@ import (
 type importOutput struct {
 	File          string  `json:"file"`
 	Keyspace      string  `json:"keyspace"`
-	Rows          int64   `json:"rows"`                    // acknowledged, including the previous run
-	Rejected      int64   `json:"rejected"`                // likewise, including those of Overflows
+	Rows          int64   `json:"rows"`                    // acknowledged rows, including those of the previous run
+	Rejected      int64   `json:"rejected"`                // rejected rows of both runs, including those of Overflows
 	DoneBefore    bool    `json:"done_before,omitempty"`   // increments: nothing was left to add
 	RejectsFile   string  `json:"rejects_file,omitempty"`  // file of the rejected rows
 	ResumedAfter  int64   `json:"resumed_after,omitempty"` // line that the previous run had reached
@@ -158,7 +158,7 @@ func openImport(ctx context.Context, c *cli.CLI, path string, f *importFlags) (*
 	return s, nil
 }
 
-// lockState keeps other runs from the progress file: two runs would use the same numbers.
+// lockState locks the progress file, because two concurrent runs would use the same numbers.
 func lockState(source, state string) (unlock func(), err error) {
 	unlock, err = bulk.LockProgress(state)
 	if errors.Is(err, bulk.ErrLocked) {

@@ -29,7 +29,7 @@ const (
 )
 
 type importFlags struct {
-	about     bulk.FileState // the kind of the import, and what the flags say about the file and the keyspace
+	about     bulk.FileState // the kind of the import, and the flags about the file and the keyspace
 	column    string         // the column that members import writes, like member
 	member    string         // column of the file
 	onError   string
@@ -121,7 +121,7 @@ func (f *importFlags) check(path string) error {
 		return nil
 	}
 	if f.state == "" {
-		f.state = resolved(path) + f.stateSuffix() // a link to a file has the progress of that file
+		f.state = resolved(path) + f.stateSuffix() // a link to a file shares the progress file of its target
 	}
 	f.state = resolved(f.state)
 	if skip && f.rejects == "" {
@@ -153,7 +153,8 @@ func (f *importFlags) checkDistinct() error {
 	return nil
 }
 
-// resolved returns the file that a path leads to, or the path if there is none yet.
+// resolved returns the target of a path's symbolic links, or the path itself if the file does not
+// exist yet.
 func resolved(path string) string {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		return target

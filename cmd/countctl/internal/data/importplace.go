@@ -13,9 +13,9 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// findPlace returns where the import begins: after the rows of an earlier run of the same
-// import, or at the start. If the progress file is of another import of values, it prints
-// that and begins at the start. That is always right, because values are absolute.
+// findPlace returns where the import begins: after the rows of an earlier run of the same import,
+// or at the start. If the progress file belongs to another import of values, findPlace prints that,
+// and the import begins at the start. That is always right, because values are absolute.
 func findPlace(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) (bulk.FileState, error) {
 	about, err := describe(ctx, s, f)
 	if err == nil {
@@ -44,8 +44,8 @@ func findPlace(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) 
 	return before, nil
 }
 
-// describe returns the source and the target of a run, without its columns. A run recognises its
-// progress file by them.
+// describe returns the source and the target of a run, without its columns. By these, a run
+// recognises its progress file.
 func describe(ctx context.Context, s *importSource, f importFlags) (bulk.FileState, error) {
 	about := f.about
 	about.Input, about.Addr = s.input, s.server.Addr()
@@ -69,9 +69,9 @@ func (s *importSource) mapColumns(about *bulk.FileState, f importFlags) (err err
 	return err
 }
 
-// firstGroup returns the number of a keyspace's first Raft group, which no other keyspace
-// ever has. It returns 0 if the caller may not read it. A node lists the groups of which it
-// has a replica; reading other groups needs the rights of an operator.
+// firstGroup returns the number of a keyspace's first Raft group, which no other keyspace ever has.
+// It returns 0 if the caller may not read the number. A node lists the groups of which it has a
+// replica; reading other groups needs the rights of an operator.
 func firstGroup(ctx context.Context, server *client.Client, cluster admin.Cluster, keyspace string) (uint32, error) {
 	for _, g := range cluster.Groups {
 		if g.Keyspace == keyspace {
@@ -153,9 +153,9 @@ func explainImport(err error, path string, f importFlags, s bulk.Summary) error 
 	return fmt.Errorf("%w; %s", err, next)
 }
 
-// findSession returns the state of an earlier run, or one with a new session. It also returns
-// the columns of the session that the keyspace no longer has. A session of another file or
-// cluster stops the command: replacing it would lose track of its requests in flight.
+// findSession returns the state of an earlier run, or a state with a new session. It also returns
+// the columns of the session that the keyspace no longer has. A session of another file or cluster
+// stops the command: replacing it would lose track of its requests in flight.
 func findSession(ctx context.Context, c *cli.CLI, s *importSource, f importFlags) (bulk.FileState, []string, error) {
 	about, err := describe(ctx, s, f)
 	if err != nil {
@@ -239,9 +239,9 @@ func (f *importFlags) mapColumns(s *importSource) ([]bulk.Column, error) {
 	return columns, nil
 }
 
-// mapEvents returns the column of each event that a replay counts, with "" for an event
-// that counts for nothing. The session keeps the mapping: a column that is created later
-// counts none of its events.
+// mapEvents returns the column of each event that a replay counts, with "" for an event that counts
+// for nothing. The session keeps the mapping: a column that is created later counts no events of
+// this session.
 func mapEvents(keyspace client.Keyspace, mapping []string) ([]bulk.Column, error) {
 	var columns []bulk.Column
 	for _, pair := range mapping {

@@ -42,8 +42,8 @@ type redisOutput struct {
 	Source       string        `json:"source"`
 	Keys         int64         `json:"keys"`                    // read, including the previous run
 	Values       int64         `json:"values"`                  // copied, likewise
-	Ignored      int64         `json:"ignored"`                 // keys, and fields of hashes, that are of no pattern or column
-	Left         bulk.Names    `json:"left,omitempty"`          // the part of Ignored that --map could name and does not
+	Ignored      int64         `json:"ignored"`                 // keys, and fields of hashes, that match no pattern or column
+	Left         bulk.Names    `json:"left,omitempty"`          // the part of Ignored that --map could name but does not
 	Rejected     int64         `json:"rejected"`                // values that are not counts, and keys whose ids are no numbers
 	Expiring     int64         `json:"expiring,omitempty"`      // keys that were copied and have a time to live
 	ExpiringKeys []string      `json:"expiring_keys,omitempty"` // the first of them
@@ -349,8 +349,8 @@ func listNames(names bulk.Names) string {
 	return strings.Join(parts, ", ")
 }
 
-// missingOf describes each pattern and each name of --map that matched no value: its counts
-// were most likely not copied.
+// missingOf describes each pattern and each name of --map that matched no value. Its counts were
+// most likely not copied.
 func missingOf(state bulk.RedisState, patterns []*bulk.Pattern, mapping []string) []string {
 	var missing []string
 	for n, p := range patterns {
@@ -378,9 +378,9 @@ func someOf(keys []string, total int64) string {
 	return strings.Join(parts, ", ")
 }
 
-// redisRejects is the file of values that an import from Redis could not copy. It is made with
-// the first of them. It is only ever appended to: it may hold rejects of an earlier run, of
-// this or of another import from that Redis.
+// redisRejects is the file of values that an import from Redis could not copy. The first rejected
+// value creates the file. Later values are only appended, because the file may hold rejects of
+// earlier runs, even of another import from the same Redis.
 type redisRejects struct {
 	path     string
 	f        *os.File // nil until the first value
@@ -411,7 +411,7 @@ func (r *redisRejects) open() error {
 		return err
 	}
 	header := make([]byte, len(redisRejectsHeader))
-	n, _ := f.ReadAt(header, 0) // a shorter file is new, or not one of rejects
+	n, _ := f.ReadAt(header, 0) // ignore the error: a shorter file is new, or no file of rejects
 	last := make([]byte, 1)
 	size, err := f.Seek(0, 2)
 	switch {

@@ -87,14 +87,15 @@ func keyspaceAddColumnsCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// settings holds a flag for each setting of columns, such as --floor, and one that removes it, such as
-// --no-floor.
+// settings holds two flags for each setting of columns: one that sets it, such as --floor, and one
+// that removes it, such as --no-floor.
 type settings [column.Count]struct {
 	values  map[string]int64
 	removed []string
 }
 
-// add adds a flag for each setting that sets it for columns. With removes, it also adds a flag that removes it.
+// add adds, for each setting of columns, the flag that sets it. With removes, it also adds the flag that
+// removes it.
 func (s *settings) add(cmd *cobra.Command, removes bool) {
 	for _, which := range column.All() {
 		of := &s[which]

@@ -1,15 +1,15 @@
-// Package data owns the commands that read and write what a cluster counts: rows and keyspaces,
-// members of columns, unread numbers, notices, dots, feeds, outboxes, timelines, polls and
-// sources, and those that copy or compare many rows. It parses names, ids and values, checks flags
-// and files, and prints the answers of servers. Package bulk does the work on many rows.
+// Package data owns the commands that read and write the data of a cluster: rows and keyspaces,
+// members of columns, unread numbers, notices, dots, feeds, outboxes, timelines, polls and sources.
+// It also owns the commands that copy or compare many rows. It parses names, ids and values, checks
+// flags and files, and prints the answers of servers. Package bulk does the work on many rows.
 //
 // It never computes a number that it prints, except for drifts. It never repeats a write of unknown
 // outcome under another key, and never reads a queue itself.
 //
-// Invariant: it sends each write once, under a key. If the outcome is unknown, it prints the
-// key. A caller who repeats the command with that key changes things once. An import that stopped
-// continues where it stopped and adds no row twice, unless it read standard input or keeps no
-// progress file.
+// Invariant: it sends each write once, under a key. If the outcome is unknown, it prints the key.
+// If the caller repeats the command with that key, the write still happens only once. An import
+// that stopped continues where it stopped and adds no row twice, unless it read standard input or
+// keeps no progress file.
 package data
 
 import (

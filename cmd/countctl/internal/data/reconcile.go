@@ -57,7 +57,7 @@ type reconcileOutput struct {
 	Worst     []driftOutput `json:"worst"`
 	Unsettled []client.ID   `json:"unsettled"`
 	Corrected int           `json:"corrected"` // rows
-	Repeated  int           `json:"repeated"`  // rows whose difference changed before they were corrected, as by another run
+	Repeated  int           `json:"repeated"`  // rows whose difference changed before their correction, for example because of another run
 	Report    string        `json:"report,omitempty"`
 }
 
@@ -193,7 +193,7 @@ func runReconcile(ctx context.Context, c *cli.CLI, args []string, f reconcileFla
 	return err
 }
 
-// stillDiffer compares corrected rows again, and returns an error if any differs. A row
+// stillDiffer compares corrected rows again, and returns an error if any differs. A corrected row
 // differs if a message set a value or met a floor meanwhile.
 func stillDiffer(ctx context.Context, found *bulk.Result) error {
 	left, err := found.Again(ctx)
@@ -223,7 +223,7 @@ type reconciled struct {
 	truth            *truth
 }
 
-// scan adds to the truth the rows that it lacks. Their counts should be 0.
+// scan adds the rows to the truth that the truth lacks. The counts of such rows should be 0.
 func (r *reconciled) scan(ctx context.Context) error {
 	return cli.Scan(ctx, r.server, r.keyspace, r.truth.columns, client.ReadOptions{Consistency: "linearizable"}, func(page client.Page) error {
 		for _, row := range page.Rows {
@@ -351,7 +351,7 @@ func (r *reconciled) Wait(ctx context.Context) error { return cli.Pause(ctx, 100
 // comparisons, a fence keeps corrections of earlier runs away. digests are those from
 // before the first comparison.
 func (r *reconciled) correct(ctx context.Context, found *bulk.Result, digests map[uint32]string, out *reconcileOutput) error {
-	if err := r.unchanged(ctx, digests); err != nil { // a question may have waited long for its answer
+	if err := r.unchanged(ctx, digests); err != nil { // check again, because the operator may have taken long to answer a question
 		return err
 	}
 	run := bulk.NewCorrection(r, time.Now())

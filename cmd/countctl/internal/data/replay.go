@@ -14,8 +14,8 @@ import (
 const (
 	// speedMax is the value of --speed for no waiting.
 	speedMax = "max"
-	// replayTick is the wall time that one batch covers at a given speed. It bounds how late
-	// events are, and lets a request collect events.
+	// replayTick is the wall time that one batch covers at a given speed. It bounds the delay of
+	// events, and lets a request collect events.
 	replayTick = 100 * time.Millisecond
 )
 

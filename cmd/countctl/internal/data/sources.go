@@ -171,7 +171,8 @@ begins is counted. It exits 1 if the source is paused or stalled.`,
 	return cmd
 }
 
-// awaitSource waits until a source has counted what was in its queue when the wait began.
+// awaitSource waits until a source has counted all messages that were in its queue when the wait
+// began.
 func awaitSource(ctx context.Context, c *cli.CLI, server *client.Client, name string) (admin.Source, error) {
 	began := time.Now()
 	var first, lag atomic.Int64
@@ -208,8 +209,8 @@ func awaitSource(ctx context.Context, c *cli.CLI, server *client.Client, name st
 	return src, err
 }
 
-// caughtUp reports whether each partition is at its end, which was read less than maxAge
-// ago.
+// caughtUp reports whether each partition is at its end, and whether that end was read less than
+// maxAge ago.
 func caughtUp(src admin.Source, maxAge time.Duration) bool {
 	for _, p := range src.Partitions {
 		if p.EndAgeMS == nil || *p.EndAgeMS >= maxAge.Milliseconds() || p.Position != p.End {

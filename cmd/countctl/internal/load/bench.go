@@ -345,7 +345,7 @@ type benchReport struct {
 type benchCheck struct {
 	Counted int64 `json:"counted"` // by how much the counts grew
 	Least   int64 `json:"least"`   // increments that were acknowledged
-	Most    int64 `json:"most"`    // those, and increments of unknown outcome
+	Most    int64 `json:"most"`    // acknowledged increments and increments of unknown outcome
 	Holds   bool  `json:"holds"`
 }
 

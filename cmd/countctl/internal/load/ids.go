@@ -19,7 +19,7 @@ const (
 	Each    Dist = "each"    // every id once, in order, repeatedly
 )
 
-// zipfSMax bounds the exponent: beyond it one id gets all the load, like Hot.
+// zipfSMax bounds the exponent: beyond it one id gets all the load, as with Hot.
 const zipfSMax = 10
 
 // IDs is the set of ids of a load and their distribution. It is immutable once a run began.

@@ -1,12 +1,12 @@
 // Package load runs a measured load on a countd server, and owns the command bench, which compares
-// the counts with the answers. Bench loads a server on another machine only with --yes. It asks
-// before it changes a keyspace that has rows, unless the command line names that keyspace.
+// the counts with the answers. The command loads a server on another machine only with --yes. It
+// asks before it changes a keyspace with rows, unless the command line names that keyspace.
 //
 // The package owns the pacing, the choice of ids and the histogram of latencies. It never decodes a
-// good answer beyond its status, because the client shares its cores with the server that
-// it measures. Invariant: every request that was due in the measured time is in the report,
-// as an answer, an error or unsent. In an open loop the latency of a request counts from
-// when it was due, not from when the client sent it.
+// good answer beyond its status, because the client shares its cores with the server that it
+// measures. Invariant: every request that was due in the measured time is in the report, as an
+// answer, an error or unsent. In an open loop, the latency of a request counts from the time at
+// which it was due, not from the time at which the client sent it.
 //
 // Goroutines: Run starts one worker for each request in flight. It stops them when the time
 // is over, when the requests are done or when ctx ends, and waits for them all. A worker
@@ -34,7 +34,7 @@ const (
 	ConcurrencyMax = 4096
 	RateMax        = 1_000_000 // requests a second; no client of a few cores sends more
 	PageMax        = 1000      // ids of one read, the API's bound
-	BatchMax       = 10_000    // increments of one request, the API's bound
+	BatchMax       = 10_000    // increments in one request; the API has the same bound
 	DeadlineMax    = time.Minute
 	PollMax        = 100  // users of one poll, the API's bound
 	FolloweesMax   = 2000 // bound of one feed; the API takes more
@@ -48,10 +48,10 @@ const (
 	Read  Kind = "read"  // one row by GET
 	Page  Kind = "page"  // Config.Page rows in one request
 	Incr  Kind = "incr"  // Config.Batch increments in one request
-	Mixed Kind = "mixed" // pages and increments, Config.ReadShare of them pages
+	Mixed Kind = "mixed" // pages and increments; Config.ReadShare is the share of pages
 
-	Poll    Kind = "poll"    // all that one user polls for, by GET
-	Polls   Kind = "polls"   // all that Config.Page users poll for, in one request
+	Poll    Kind = "poll"    // a poll of one user, by GET
+	Polls   Kind = "polls"   // a poll of Config.Page users in one request
 	Feed    Kind = "feed"    // one user follows other users, chosen anew each time, and has seen their posts
 	Seen    Kind = "seen"    // one user has read the notices of the first of Config.Channels
 	Clear   Kind = "clear"   // one user has seen the first of Config.Dots

@@ -60,7 +60,7 @@ func (w *memoryWatch) run() {
 		case <-w.quit:
 			return
 		}
-		if now, err := w.sample(); err == nil { // the report counts the errors of a server that is gone
+		if now, err := w.sample(); err == nil { // ignore an error, because the report counts the errors of a server that is gone
 			w.seen.MaxBytes = max(w.seen.MaxBytes, now)
 		}
 	}

@@ -12,12 +12,12 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// resendFor is how long an increment of unknown outcome is repeated: longer than the restart
-// of a server.
+// resendFor bounds the time in which a worker repeats an increment of unknown outcome. It is longer
+// than the restart of a server.
 const resendFor = 30 * time.Second
 
-// resendPauseMax bounds the pause between two such tries. The pause begins at
-// brokenPause and doubles, to spare an overloaded server.
+// resendPauseMax bounds the pause between two tries. The pause begins at brokenPause and doubles,
+// to spare an overloaded server.
 const resendPauseMax = time.Second
 
 type outcome int
@@ -25,7 +25,7 @@ type outcome int
 const (
 	done    outcome = iota
 	refused         // the server did nothing
-	unknown         // the server did all of it, a part or nothing
+	unknown         // the server may have done all of the request, a part or nothing
 )
 
 // send sends a request, waits for its answer, and counts a failure in t. With Config.Once
@@ -79,8 +79,8 @@ func (w *worker) try(request *fasthttp.Request) (outcome, string) {
 	return w.refusal.outcome, w.refusal.code
 }
 
-// refusal is an answer with a status other than 200. Many are the same, so a worker parses a
-// refusal only if it differs from the worker's latest one.
+// refusal is an answer with a status other than 200. Many refusals are identical, so a worker
+// parses a refusal only if it differs from the worker's latest one.
 type refusal struct {
 	status  int
 	body    []byte

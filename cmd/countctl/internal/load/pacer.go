@@ -16,8 +16,8 @@ type pacer struct {
 	slots    int64        // maximum number of requests of the run
 	next     atomic.Int64 // number of the next request; in an open loop, sleeping guards it
 
-	// In an open loop, the worker that waits until its request is due holds sleeping. The
-	// others queue for it, because their requests are due later.
+	// In an open loop, the worker that waits until its request is due holds sleeping. The other
+	// workers queue for the lock, because their requests are due later.
 	sleeping sync.Mutex
 }
 
@@ -53,8 +53,8 @@ func (p *pacer) due(n int64) time.Time {
 	return p.start.Add(time.Duration(float64(n) * p.interval))
 }
 
-// unsent calls visit for each request of an open loop that was due before end and for
-// which no worker was free. visit gets how long the request had waited by then.
+// unsent calls visit for each request of an open loop that was due before end and for which no
+// worker was free. It passes visit the time for which the request had waited.
 func (p *pacer) unsent(end time.Time, visit func(waited time.Duration)) {
 	if p.interval == 0 {
 		return

@@ -20,29 +20,29 @@ type Report struct {
 
 	Requests          int64            `json:"requests"` // requests that succeeded
 	RequestsPerSecond float64          `json:"requests_per_second"`
-	Ops               int64            `json:"ops"`        // ops of these requests: rows read, increments done, users polled, followees or notices
+	Ops               int64            `json:"ops"`        // ops of the successful requests: rows read, increments done, users polled, followees or notices
 	Increments        int64            `json:"increments"` // Ops that are increments
 	OpsPerSecond      float64          `json:"ops_per_second"`
 	Failed            int64            `json:"failed"`      // requests with an error or without an answer
 	Errors            map[string]int64 `json:"errors"`      // failed requests by code
-	Refused           int64            `json:"refused"`     // failed requests of which the server did nothing
+	Refused           int64            `json:"refused"`     // failed requests that changed nothing on the server
 	UnknownOps        int64            `json:"unknown_ops"` // increments of failed requests that may have been done
 	Resent            int64            `json:"resent"`      // increments sent again to learn their outcome
 	Unsent            int64            `json:"unsent"`      // due in an open loop when no worker was free
 
-	// LatencyUS is the latency of requests that succeeded. In an open loop it counts from
-	// when a request was due, and it includes unsent requests with their wait until the
+	// LatencyUS is the latency of requests that succeeded. In an open loop, it counts from the time
+	// at which a request was due. It then also includes unsent requests, with their wait until the
 	// end.
 	LatencyUS Percentiles `json:"latency_us"`
 	// ReadLatencyUS and IncrLatencyUS are the latencies of reads and of increments in a
 	// mixed load, without unsent requests.
 	ReadLatencyUS *Percentiles `json:"read_latency_us,omitempty"`
 	IncrLatencyUS *Percentiles `json:"incr_latency_us,omitempty"`
-	// AnswerUS is the latency in an open loop without the client's share: it counts from
-	// when a request was sent.
+	// AnswerUS is the latency in an open loop without the client's share: it counts from the time
+	// at which a request was sent.
 	AnswerUS *Percentiles `json:"answer_us,omitempty"`
-	// LateUS is the client's own share of the latency in an open loop. It counts from when a
-	// request was due to when a waiting worker sent it.
+	// LateUS is the client's own share of the latency in an open loop. It is the time from the
+	// moment at which a request was due until a waiting worker sent it.
 	LateUS *Percentiles `json:"late_us,omitempty"`
 	Memory *Memory      `json:"server_memory,omitempty"`
 }

@@ -95,8 +95,8 @@ func (w *worker) nextUser() {
 }
 
 // The id of a post is its seconds since postEpoch, shifted by postTimeBits, as the default
-// --id-layout of posts has it. The low postWorkerBits are the worker's number, so that no
-// two ids are equal.
+// --id-layout of posts has it. The low postWorkerBits hold the worker's number, so that no two
+// workers use the same id.
 const (
 	postEpoch      = 515_483_463
 	postTimeBits   = 22
@@ -149,7 +149,7 @@ func (w *worker) prepareFeed() int64 {
 }
 
 // drawOthers draws the number of other followees: the product of two exponentially distributed
-// numbers. Most are small and a few are very large, as on social networks.
+// numbers. Most results are small and a few are very large, as on social networks.
 func (w *worker) drawOthers() int {
 	r := w.ids.rand
 	return min(FolloweesMax-1, int(r.ExpFloat64()*r.ExpFloat64()*float64(w.cfg.Followees-1)+0.5))

@@ -32,9 +32,9 @@ const (
 type tally struct {
 	latency *hdrhistogram.Histogram // nanoseconds, of requests that succeeded
 	ok      int64                   // requests that succeeded
-	ops     int64                   // rows read or increments done by them
+	ops     int64                   // rows read or increments done by successful requests
 	errors  map[string]int64        // requests that failed, by code
-	refused int64                   // failed requests of which the server did nothing
+	refused int64                   // failed requests that changed nothing on the server
 	unknown int64                   // increments of failed requests that may have been done
 	resent  int64                   // requests sent again to learn their outcome
 }
