@@ -35,7 +35,7 @@ type Config struct {
 	Node func() (*shard.Node, error)
 	// Alive reports whether gossip hears of a node.
 	Alive func(key string) bool
-	// JoinsOthers is set if the settings name other nodes to form a cluster with.
+	// JoinsOthers is set if the settings name other nodes with which to form a cluster.
 	JoinsOthers bool
 }
 
@@ -92,8 +92,8 @@ func (a *Cluster) Plan(ctx context.Context) ([]clientadmin.PlanStep, error) {
 	return steps, nil
 }
 
-// PlanCall is the name of the call by which a node asks the leader of the catalog for the
-// next steps of the placement.
+// PlanCall is the name of the call that requests the next steps of the placement from the catalog's
+// leader.
 const PlanCall = "cluster.plan"
 
 // OpenSnapshot takes a snapshot of a shard. It returns an ElsewhereError when another node
@@ -113,8 +113,8 @@ func (a *Cluster) OpenSnapshot(ctx context.Context, group uint32) (*replica.Snap
 	return s, err
 }
 
-// dialledHTTP returns the address at which others reach a node's HTTP API. For a node that
-// listens on every interface it has the host of the cluster address.
+// dialledHTTP returns the address at which others reach a node's HTTP API. If the node listens on
+// every interface, the address has the host of the cluster address.
 func dialledHTTP(n catalog.Node) string {
 	host, port, err := net.SplitHostPort(n.HTTPAddr)
 	if ip := net.ParseIP(host); err == nil && (host == "" || ip != nil && ip.IsUnspecified()) {
@@ -141,7 +141,7 @@ func (a *Cluster) Change(ctx context.Context, change Change) (*clientadmin.Chang
 	if err != nil {
 		return nil, err
 	}
-	// This node's copy of the catalog may lag behind a change made through another node.
+	// This node's copy of the catalog may lack a change that was made through another node.
 	if err := n.CatchUp(ctx); err != nil {
 		return nil, err
 	}
@@ -178,8 +178,8 @@ func (n NodeNames) replaceKeys(text string) string {
 	return text
 }
 
-// all returns the names of the nodes with these keys, sorted. A node that was removed keeps
-// its key.
+// all returns the names of the nodes with these keys, sorted. For a node that was removed, it
+// returns the key.
 func (n NodeNames) all(keys []string) []string {
 	called := make([]string, len(keys))
 	for i, key := range keys {

@@ -125,7 +125,7 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// A non-voter may leave the members out, however far it is. Digests have all marks.
+// The report of a non-voter may lack the members, however far its log is. Digests have all marks.
 func TestGatherMembersOfVoters(t *testing.T) {
 	far := replicaOf(1, "follower", 4, 90)
 	far.Digest, far.Marks = "00c0ffee", []raftfsm.Mark{{Index: 64, Digest: 255}}
@@ -146,8 +146,8 @@ func TestGatherMembersOfVoters(t *testing.T) {
 	}
 }
 
-// A group without a leader is shown as its furthest replica knows it. A group that no node
-// reports has no members.
+// For a group without a leader, the view shows the report of the replica with the longest log. A
+// group that no node reports has no members.
 func TestGatherWithoutLeaders(t *testing.T) {
 	reports := map[string]shard.NodeReport{
 		"n1.a": {Replicas: []shard.ReplicaReport{replicaOf(1, "follower", 4, 50, voter("n1.a"))}},

@@ -62,8 +62,8 @@ type groupView struct {
 	name     NodeNames
 	catalog  *catalog.View
 	replicas map[string]*shard.ReplicaReport // reports of the group's replicas, by node key
-	// leader is the key of the node that reports to lead, or "". If several do, it is the one with
-	// the latest term.
+	// leader is the key of the node that reports to lead, or "". If several nodes report that, it
+	// is the node with the latest term.
 	leader string
 	// members is the configuration that the leader reports. Without a leader, the replica with the
 	// highest commit index reports it.

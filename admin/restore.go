@@ -37,7 +37,7 @@ const (
 	// restoreAheadMax bounds how far ahead the clock of a node can have been during an earlier
 	// restore.
 	restoreAheadMax = 100 * 365 * 24 * time.Hour
-	// A write with restoreIDsMax followees or posts gets no further op.
+	// A write with restoreIDsMax or more followees or posts gets no further op.
 	restoreIDsMax = 20_000
 	// restoreReadTimeout bounds one read of the shard.
 	restoreReadTimeout = 30 * time.Second
@@ -92,9 +92,9 @@ type RestoreNode interface {
 // deletes its rows first. RestoreShard waits for leaders until ctx ends. Restore the board before the
 // shards of unread numbers, because the board bounds their cursors.
 //
-// The first write makes the shard forget all requests of clients, and the restore does not restore
-// them. So a repeat of any earlier request counts. This is necessary, because the restored rows
-// lack the requests since the backup, and do not show which requests these are.
+// The first write makes the shard forget all requests of clients, and the snapshot's requests are
+// not restored either. So a repeat of any earlier request counts. This is necessary, because the
+// restored rows lack the requests since the backup, and do not show which requests these are.
 //
 // Each write has a number (dedup.ByRestore) that its repeats share. So a late copy of a write,
 // from this restore or an earlier one, changes nothing. The numbers count up from the time in
@@ -365,7 +365,7 @@ func (r *restore) empty(force bool) error {
 			return err
 		}
 	}
-	if counts { // deleting a row deletes its outbox too; this clears outboxes of authors without a row
+	if counts { // the deletion of a row deletes its outbox too; this clears outboxes of authors without a row
 		r.next.ops = counters.OutboxOps{{Author: first.ID, PostOp: counters.PostOp{Kind: counters.ClearOutboxes}}}
 	}
 	return r.flush()

@@ -34,9 +34,9 @@ func (r *restore) clear(force bool) error {
 }
 
 // cursors adds rows of cursors to the next writes. A backup that copied the board first may have
-// cursors beyond the restored board. Those move back to the board's end, so that they hide no
-// later notice or firing. A cursor of a channel or dot that the board lacks is omitted, because
-// another channel or dot may get its number.
+// cursors beyond the restored board. The restore moves such cursors back to the board's end, so
+// that they hide no later notice or firing. A cursor of a channel or dot that the board lacks is
+// omitted, because another channel or dot may get its number.
 func (r *restore) cursors(p *engine.Page) error {
 	if r.end == nil {
 		var q unread.BoardQuery

@@ -43,8 +43,8 @@ func (r *restore) openPositions() error {
 }
 
 // PositionsAfter returns the positions of a shard, ascending, after a restore of a snapshot with
-// these positions. A partition that the snapshot lacks, or that had a seek since, begins at the
-// position of originOf, which usually is its recorded start. Deleted sources get no positions.
+// these positions. If the snapshot lacks a partition, or the partition had a seek since, it begins
+// at the position of originOf, usually its recorded start. Deleted sources get no positions.
 func PositionsAfter(view *catalog.View, snapshot []dedup.PositionRecord) (all []dedup.PositionRecord) {
 	known := make(map[dedup.PositionKey]dedup.Checkpoint, len(snapshot))
 	for _, p := range snapshot {

@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// A shard whose rows are those of a backup continues where the backup was, unless the source
-// was sought since.
+// A shard with the rows of a backup continues at the backup's positions, unless there was a seek
+// since.
 func TestPositionsAfterRestore(t *testing.T) {
 	t.Parallel()
 	view := &catalog.View{}
@@ -41,7 +41,7 @@ func TestPositionsAfterRestore(t *testing.T) {
 		t.Errorf("positions %v, want %v", got, want)
 	}
 
-	// A source that was made from the backup of another cluster, where it was source 9.
+	// The source was created from the backup of another cluster, where its number was 9.
 	view.Sources = map[string]catalog.Source{
 		"a": {Number: 1, Origin: 9, Partitions: map[uint32]catalog.Partition{
 			0: {Epoch: 1, Origin: 3, Start: start}, 1: {Epoch: 4, Sought: 1, Origin: 3, Start: start}, 2: {Epoch: 1, Origin: 3, Start: start},

@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// leftOut takes the place of a column's number if the column was dropped before the snapshot.
+// leftOut replaces the number of a column that was dropped before the snapshot.
 const leftOut = -1
 
 // placesOf returns, for each column of a snapshot, its number in the keyspace or leftOut.
@@ -23,7 +23,7 @@ func placesOf(k *shard.Keyspace, names []string) ([]int, error) {
 	if names == nil {
 		names = k.Columns
 		if i := slices.Index(names, ""); i >= 0 {
-			names = names[:i] // the keyspace may use the numbers of later columns otherwise
+			names = names[:i] // the keyspace may have other columns under the numbers of later columns
 		}
 	}
 	places := make([]int, len(names))
@@ -108,7 +108,7 @@ func (r *restore) hasColumn(key uint64, column int) error {
 // page adds rows to the next writes, each count in the column that places gives. It does not keep
 // the page.
 func (r *restore) page(table raftfsm.Table, p *engine.Page) error {
-	columns := engine.ColumnsMax // for cursors, whose tables are wider than their keyspace
+	columns := engine.ColumnsMax // the width of tables of cursors, which are wider than their keyspace
 	if table == rows.Counts {
 		columns = len(r.places)
 	}

@@ -28,7 +28,7 @@ const (
 	detailBytesMax = 256
 	// AuditTailMax bounds the events that Tail returns.
 	AuditTailMax = 1000
-	// tailBytesMax bounds what Tail reads of a file: AuditTailMax lines and more.
+	// tailBytesMax bounds the bytes that Tail reads of a file. AuditTailMax lines fit into it.
 	tailBytesMax = 1 << 20
 )
 
@@ -42,13 +42,13 @@ type AuditLog struct {
 	failed  prometheus.Counter
 
 	mu struct {
-		sync.Mutex // held during writes, which are as rare as admin actions and limited refusals
+		sync.Mutex // held during writes, which are rare: one for each admin action or limited refusal
 		file       *lumberjack.Logger
 		refused    map[string]*budget // by outcome
 	}
 }
 
-// budget is how many lines a rate limit still allows.
+// budget is the number of lines that a rate limit still allows.
 type budget struct {
 	left       float64
 	at         time.Time
@@ -57,7 +57,7 @@ type budget struct {
 
 // OpenAuditLog opens the file, which Close closes.
 func OpenAuditLog(path string, registry *prometheus.Registry, logger *slog.Logger) (*AuditLog, error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) // fail at the start, not at the first event
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600) // open now, to fail at the start and not at the first event
 	if err == nil {
 		err = f.Close()
 	}

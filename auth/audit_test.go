@@ -23,8 +23,8 @@ func open(t *testing.T) *AuditLog {
 	return l
 }
 
-// TestFloodOfRefusals holds refusals to their rate: actions among them all have a line, and
-// the lines about refusals add up to all of them.
+// TestFloodOfRefusals checks the rate limit of refusals. Every action among them has a line, and
+// the numbers in the lines about refusals add up to all refusals.
 func TestFloodOfRefusals(t *testing.T) {
 	l := open(t)
 	at := time.Unix(1_000_000, 0)

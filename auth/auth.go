@@ -7,9 +7,9 @@
 //
 //   - at once on a node that confirmed the deletion: the call that deleted the token waits
 //     for the other nodes, and names each that does not confirm;
-//   - at the latest trustMax after the deletion on any other node. A node that cannot reach
-//     the catalog's leader for so long refuses every token but its root token;
-//   - at once on a node that restarts: it trusts no copy before it has proved it.
+//   - at the latest trustMax after the deletion on any other node. A node that cannot reach the
+//     catalog's leader for trustMax refuses every token but its root token;
+//   - at once on a node that restarts: it trusts no copy without a new proof.
 //
 // Invariant: a call without a need is refused to everybody.
 package auth
@@ -32,7 +32,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// Mode is what a node does with a call that the caller may not make.
+// Mode decides how a node treats a call that the caller may not make.
 type Mode string
 
 // The modes.
@@ -79,7 +79,7 @@ func (r Refusal) String() string {
 }
 
 const (
-	// trustMax is how long a node trusts its copy of the users after it proved it. It is
+	// trustMax is the time for which a node trusts its copy of the users after a proof. It is
 	// longer than an election and a restart of the catalog's leader together.
 	trustMax = 30 * time.Second
 	// proveEvery is how often a node proves its copy.
@@ -175,8 +175,8 @@ type callers struct {
 // tokenBytesMax bounds a token. Auth refuses a longer one without hashing it.
 const tokenBytesMax = 512
 
-// Identify returns the caller with a token, or why there is none. It allocates nothing, takes
-// no lock while the users stay the same, and hashes once.
+// Identify returns the caller with a token, or the reason why there is none. It allocates nothing,
+// takes no lock while the users stay the same, and hashes once.
 func (a *Authorizer) Identify(token []byte, now time.Time) (*Caller, Refusal) {
 	if len(token) == 0 {
 		return nil, NoToken
@@ -206,8 +206,8 @@ func (a *Authorizer) Identify(token []byte, now time.Time) (*Caller, Refusal) {
 	return c, Granted
 }
 
-// Still returns the caller as it is now: its token may have been deleted or its grants changed
-// since Identify.
+// Still returns the present state of the caller: since Identify, its token may have been deleted or
+// its grants changed.
 func (a *Authorizer) Still(c *Caller, now time.Time) (*Caller, Refusal) {
 	if c.rights == rootRights {
 		if root := a.root.caller.Load(); root == nil || root.hash != c.hash {
@@ -294,8 +294,8 @@ func (c *Caller) May(access Access, keyspace []byte) bool {
 // MayOnAny reports whether the caller has access to any keyspace.
 func (c *Caller) MayOnAny(access Access) bool { return c.rights.any.has(access) }
 
-// Accesses returns the names of what the caller may do on some keyspace or on the cluster. A nil c may
-// do everything.
+// Accesses returns the names of the accesses that the caller has on some keyspace or on the cluster. A
+// nil c has all accesses.
 func (c *Caller) Accesses() []string {
 	if c == nil {
 		return rootRights.any.names()
@@ -303,9 +303,9 @@ func (c *Caller) Accesses() []string {
 	return c.rights.any.names()
 }
 
-// Allows reports whether the caller may make a call, by the call's needs. A nil c stands for nobody.
-// keyspace is the keyspace in the path of the request. If the body names the keyspaces, access to
-// any keyspace is enough here. The server then checks each of them.
+// Allows reports whether the caller may make a call, by the call's needs. A nil c stands for
+// nobody. keyspace is the keyspace in the path of the request. If the body names the keyspaces,
+// access to any keyspace is enough here. In that case the server later checks each keyspace.
 func (c *Caller) Allows(need *Need, keyspace []byte) bool {
 	switch {
 	case need.Access == Public:

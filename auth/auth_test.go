@@ -86,12 +86,13 @@ func grant(role string, keyspaces ...string) catalog.Grant {
 	return catalog.Grant{Role: role, Keyspaces: keyspaces}
 }
 
-// TestIdentify holds a token to its life:
+// TestIdentify checks the life of a token:
 //
-//  1. it names its user while it exists, and nobody else's text does;
-//  2. after it was revoked, or its user deleted, it is nobody's, at the next call;
+//  1. while it exists, it identifies its user, and no other text does;
+//  2. after it was revoked, or its user was deleted, the next call is refused;
 //  3. it expires;
-//  4. it is refused once the users were not proved for trustMax, and before the first proof.
+//  4. it is refused if the last proof of the users is older than trustMax, and before the first
+//     proof.
 func TestIdentify(t *testing.T) {
 	c := newFakeCluster()
 	a := authorizerOf(t, Enforce, c)
@@ -234,8 +235,8 @@ func TestBadUsersAreRefused(t *testing.T) {
 	}
 }
 
-// TestUsersChangedAtOnce checks that a change of a user that somebody else changed since it was
-// read is refused, and that a repeated change is not.
+// TestUsersChangedAtOnce checks that a change is refused if somebody else has changed the user
+// since the caller read it, and that a repeated change is not refused.
 func TestUsersChangedAtOnce(t *testing.T) {
 	c := newFakeCluster()
 	put := func(name string, grants, was []catalog.Grant) error {
@@ -341,8 +342,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestDebtsOfBatchesAtOnce checks that batches which are admitted at once, and together owe
-// more than one ever does, do not free a user of its debt.
+// TestDebtsOfBatchesAtOnce checks that concurrent batches, which together owe more than any single
+// batch, do not clear the debt of a user.
 func TestDebtsOfBatchesAtOnce(t *testing.T) {
 	c := newFakeCluster()
 	a := authorizerOf(t, Enforce, c)

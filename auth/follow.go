@@ -15,12 +15,12 @@ type Cluster interface {
 	// call.
 	CatchUp(ctx context.Context) error
 	// ChangeOnAll changes the catalog and waits for the other nodes to apply the change. It returns
-	// the names of the nodes that did not confirm it.
+	// the names of the nodes that did not confirm the change.
 	ChangeOnAll(ctx context.Context, command *catalog.Command) (result *catalog.Result, behind []string, err error)
 }
 
 // Follow keeps the callers equal to the users of a cluster, and the root token equal to its file,
-// until ctx ends. The caller runs it once, on a goroutine.
+// until ctx ends. The caller runs Follow once, on a goroutine.
 func (a *Authorizer) Follow(ctx context.Context, cluster Cluster) {
 	a.cluster.Store(&cluster)
 	warned := false
@@ -47,8 +47,8 @@ func (a *Authorizer) Follow(ctx context.Context, cluster Cluster) {
 	}
 }
 
-// prove waits until the users of this node are at least as current as the leader's at the time
-// began.
+// prove waits until this node's users are at least as current as the leader's users were at the
+// time in the parameter began.
 func (a *Authorizer) prove(ctx context.Context, cluster Cluster, began time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, proveEvery)
 	defer cancel()

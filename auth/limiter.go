@@ -62,8 +62,8 @@ func (b *bucket) take(n int, now time.Time) (wait time.Duration) {
 		full := b.full.Load()
 		from := max(full, at)
 		if owed := from - at - int64(time.Second); owed >= 0 {
-			// If the clock was set back, do not lock the user out for that long.
-			if owed > int64(owedMax+time.Minute) { // above any debt of Owe, also as seen by calls that began a little earlier
+			// If the clock was set back, do not lock the user out for the difference.
+			if owed > int64(owedMax+time.Minute) { // above any debt of Owe, even from the view of calls that began a little earlier
 				b.full.CompareAndSwap(full, at)
 				continue
 			}
@@ -75,7 +75,8 @@ func (b *bucket) take(n int, now time.Time) (wait time.Duration) {
 	}
 }
 
-// owedMax bounds the debt. It is above the debt of any batch: 10,000 ops at one a second.
+// owedMax bounds the debt. It is above the debt of any batch: 10,000 ops at a limit of one per
+// second.
 const owedMax = 4 * time.Hour
 
 // Take counts n against a limit of the caller. It returns 0 if the limit allows the call, or else

@@ -11,8 +11,8 @@ const TokenPrefix = "ctd_"
 var token = regexp.MustCompile(TokenPrefix + `([0-9A-Za-z]*)_[0-9A-Za-z]+`)
 
 // MaskTokens returns text without the secrets of tokens. Callers put tokens into paths and bodies
-// by mistake, and logs keep them. It also removes secrets that were cut off. It keeps the id of a
-// token, because an operator needs the id to revoke the token.
+// by mistake, and logs would keep them. MaskTokens also removes secrets that were cut off. It keeps
+// the id of a token, because an operator needs the id to revoke the token.
 func MaskTokens(text string) string {
 	if !strings.Contains(text, TokenPrefix) {
 		return text

@@ -16,20 +16,20 @@ const (
 	Public        // no token is needed
 	Known         // any valid token is enough
 	Read          // reads rows of keyspaces
-	Ingest        // adds to rows of keyspaces, and returns them
+	Ingest        // adds to rows of keyspaces, and returns the new counts
 	Write         // changes rows of keyspaces in any way
 	Status        // reads the state of the cluster and its metrics
 	Admin         // changes the cluster, its keyspaces or its users, or copies data
 )
 
-// Where a call names the keyspaces that it needs access to.
+// These are the places where a call names its keyspaces.
 const (
 	InNeed = iota // Need.Keyspaces names them
 	InPath        // its path names one
-	InBody        // its body, parameters or keys name them; the server checks each
+	InBody        // its body, parameters or keys name the keyspaces; the server checks each
 )
 
-// Need is what a call needs. Nobody may make a call with the zero Need.
+// Need is the access that a call needs. Nobody may make a call with the zero Need.
 type Need struct {
 	Access    Access
 	In        int

@@ -25,7 +25,8 @@ const (
 type rootToken struct {
 	path   string // "" for none
 	caller atomic.Pointer[Caller]
-	// text is the token of caller. Only load changes it, which one goroutine calls at a time.
+	// text is the token of caller. Only the method load changes text, and only one goroutine at a
+	// time calls load.
 	text atomic.Pointer[string]
 }
 

@@ -21,8 +21,8 @@ import (
 const rotatedFormat = "2006-01-02T15-04-05.000"
 
 // Tail returns the last events, at most n, the oldest first. It reads the rotated files too,
-// because a rotation may have just emptied the current one. It skips lines that are no events,
-// such as one that a crash cut off.
+// because a rotation may have just emptied the current file. It skips lines that are no events,
+// such as a line that a crash cut off.
 func (l *AuditLog) Tail(n int) ([]clientadmin.AuditEvent, error) {
 	if l == nil {
 		return nil, ErrNoAuditLog

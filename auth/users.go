@@ -59,9 +59,9 @@ func User(cluster Cluster, name string) (catalog.User, error) {
 	return u, nil
 }
 
-// PutUser creates a user, or replaces the grants and limits of an existing one. If expected is not
-// nil, it only changes a user that has these rights now. unconfirmed names the nodes that did not confirm
-// the change.
+// PutUser creates a user, or replaces the grants and limits of an existing one. If expected is not nil,
+// PutUser changes the user only if its present rights are these. unconfirmed names the nodes that did not
+// confirm the change.
 func PutUser(ctx context.Context, cluster Cluster, name string, rights catalog.UserRights, expected *catalog.UserRights) (u catalog.User, unconfirmed []string, err error) {
 	if err := checkUser(name, rights, expected); err != nil {
 		return u, nil, err
@@ -85,8 +85,8 @@ func DeleteUser(ctx context.Context, cluster Cluster, name string) (u catalog.Us
 	return r.User, behind, err
 }
 
-// AddToken adds a token to a user. It returns the token with its text, which nobody stores.
-// expiresIn 0 makes a token that does not expire.
+// AddToken adds a token to a user. It returns the token with its text, which nobody stores. If
+// expiresIn is 0, the token does not expire.
 func AddToken(ctx context.Context, cluster Cluster, name string, expiresIn time.Duration) (t catalog.Token, text string, behind []string, err error) {
 	if expiresIn < 0 || expiresIn > ExpiresInMax {
 		return t, "", nil, &FieldError{"expires_in", ExpiresInRule}
@@ -111,8 +111,8 @@ func AddToken(ctx context.Context, cluster Cluster, name string, expiresIn time.
 		case !r.Exists:
 			return t, text, behind, nil
 		}
-		// Another token has the number. When change returns, this node has applied the catalog's
-		// log up to that token, so the next number is higher.
+		// Another new token has this number. When the call of change returns, this node has applied
+		// the catalog's log up to that token, so the next number is higher.
 		if err := ctx.Err(); err != nil {
 			return t, "", nil, err
 		}
@@ -205,8 +205,8 @@ func checkRights(path string, rights catalog.UserRights) error {
 // DefaultName is the user of Redis clients that name no user.
 const DefaultName = "default"
 
-// checkGrant refuses a meaningless grant. A grant of a role for the cluster applies to all
-// keyspaces, even if it names none.
+// checkGrant refuses a meaningless grant. A grant of a cluster role applies to all keyspaces, even
+// if the grant names none.
 func checkGrant(field string, g *catalog.Grant) error {
 	if _, known := roles[g.Role]; !known {
 		return &FieldError{field + ".role", "not one of " + strings.Join(Roles(), ", ")}

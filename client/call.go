@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// answerGrace is how long a try waits after its deadline for the server to report the
+	// answerGrace is the time for which a try waits after its deadline for the server to report the
 	// outcome of the request.
 	answerGrace = time.Second
 	// answerBytesMax bounds one answer. A page of 10,000 rows of 64 columns with the longest
@@ -26,7 +26,7 @@ const (
 	timeoutMin = time.Millisecond
 )
 
-// Call is one request to the API, however often it is sent.
+// Call is one request to the API. The client may send it several times.
 //
 // Call, Ask, AskMember and Stream exist for package client/admin, so that both packages share
 // addresses, TLS, tokens and retries. A service calls the methods of Client instead.
@@ -37,7 +37,7 @@ type Call struct {
 	Request any           // encoded into Body unless it is nil
 	Write   bool          // the caller must know whether the call took effect: a lost answer is ErrUnknown
 	Once    bool          // must not be sent twice
-	Options *WriteOptions // options of a write with a key or number, which sets Write and Once; nil for other calls
+	Options *WriteOptions // options of a write with a key or number; these also set Write and Once; nil for other calls
 	token   string        // token of a write that a read must see; "" for none
 	header  http.Header
 }
@@ -53,7 +53,8 @@ func Ask[T any](ctx context.Context, c *Client, req Call) (T, error) {
 // AskMember makes the call and returns one member of the answer's object, or zero if the answer
 // does not have it.
 func AskMember[T any](ctx context.Context, c *Client, req Call, name string) (T, error) {
-	// A struct with this one member takes one pass over the answer, and do reports its errors.
+	// Decoding into a struct with this one member takes one pass over the answer, and the method do
+	// reports the errors.
 	only := reflect.StructField{Name: "Member", Type: reflect.TypeFor[T](), Tag: reflect.StructTag(fmt.Sprintf("json:%q", name))}
 	answer := reflect.New(reflect.StructOf([]reflect.StructField{only}))
 	err := c.do(ctx, c.retry, req, answer.Interface())
@@ -86,17 +87,16 @@ func (c *Client) do(ctx context.Context, retry Retry, req Call, out any) error {
 	return err
 }
 
-// overflowed reports whether the server refused every op of a write because no sum fits.
-// The server remembers the refusal under the write's key or number. So it also holds for
-// earlier tries, answered or not.
+// overflowed reports whether the server refused every op of a write because no sum fits. The server
+// remembers the refusal under the write's key or number. So the refusal also holds for earlier
+// tries, answered or not.
 func overflowed(err error) bool {
 	var refused *Error
 	return errors.As(err, &refused) && refused.Code == "overflow"
 }
 
-// round tries the address in use. While the server fails, it tries each of the other
-// addresses. It sets written if a try of a write has an unknown outcome, and never clears
-// it.
+// round tries the address in use. While the server fails, it tries each of the other addresses.
+// round sets *written if a try of a write has an unknown outcome, and never clears it.
 func (c *Client) round(ctx context.Context, req Call, out any, written *bool) error {
 	for tries := 1; ; tries++ {
 		current := c.current.Load()
@@ -191,7 +191,7 @@ func Stream(c *Client, r *http.Request) (*http.Response, error) {
 }
 
 // tryTimeout returns the server's deadline for one try: the client's timeout or the rest of ctx,
-// less some time for the answer to travel.
+// minus some time for the answer to travel.
 func (c *Client) tryTimeout(ctx context.Context) time.Duration {
 	deadline, has := ctx.Deadline()
 	if !has {
@@ -238,7 +238,7 @@ func didNothing(err error) bool {
 	}
 	switch refused.Status {
 	case http.StatusRequestTimeout, http.StatusServiceUnavailable:
-		return refused.Code != "" // from countd itself, not from a proxy
+		return refused.Code != "" // a code shows that the answer is from countd, not from a proxy
 	}
 	return refused.Status/100 == 4
 }

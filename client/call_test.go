@@ -26,8 +26,8 @@ func clientOf(t *testing.T, addrs ...string) *client.Client {
 	return c
 }
 
-// inTurn answers one request after another with faults, then well, and keeps
-// a header of each.
+// inTurn makes the server answer the first requests with the faults, in order, and later requests
+// correctly. It records a header of each request.
 func inTurn(s *nodetest.Server, header string, faults ...*nodetest.Fault) func() []string {
 	var mu sync.Mutex
 	var seen []string
@@ -154,8 +154,8 @@ func TestUnknownOutlivesALaterRefusal(t *testing.T) {
 	}
 }
 
-// If every sum overflowed, that is true of all tries, even of one without an answer: the server
-// remembers it.
+// If every sum overflowed in one try, it overflowed in all tries, even in a try without an answer,
+// because the server remembers the outcome.
 func TestOverflowIsNotUnknown(t *testing.T) {
 	for name, fault := range map[string]*nodetest.Fault{"arrived": lost, "never arrived": {Hang: true}} {
 		t.Run(name, func(t *testing.T) {
@@ -201,7 +201,8 @@ func TestCallsGoToAServerThatAnswers(t *testing.T) {
 }
 
 func TestDeadlines(t *testing.T) {
-	// The answer's travel takes at least travelMin and at most travelMax of a context's time.
+	// The client reserves between travelMin and travelMax of a context's time for the answer to
+	// travel.
 	const travelMin, travelMax = 50 * time.Millisecond, 150 * time.Millisecond
 	cases := []struct {
 		name     string
@@ -224,7 +225,7 @@ func TestDeadlines(t *testing.T) {
 				t.Fatal(err)
 			}
 			least, most := client.TimeoutDefault, client.TimeoutDefault
-			if end, has := ctx.Deadline(); has { // the request left before now, so more time was left
+			if end, has := ctx.Deadline(); has { // the client sent the request earlier, when more time was left
 				least, most = min(least, time.Until(end)-travelMax), min(most, tc.deadline-travelMin)
 			}
 			if got, err := time.ParseDuration(strings.Join(seen(), "")); err != nil || got < least || got > most {
@@ -235,7 +236,7 @@ func TestDeadlines(t *testing.T) {
 	t.Run("no wait beyond the context", func(t *testing.T) {
 		server := nodetest.New(t)
 		inTurn(server, "", &nodetest.Fault{Status: 429, Code: "overloaded", RetryAfter: "60"})
-		const deadline = 8 * time.Second // before the client gives up by itself
+		const deadline = 8 * time.Second // shorter than the client's own timeout
 		ctx, cancel := context.WithTimeout(t.Context(), deadline)
 		defer cancel()
 		began := time.Now()

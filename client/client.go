@@ -9,11 +9,11 @@
 // Invariant: a method returns nil only after it has decoded a whole answer of status 2xx.
 // An error that does not wrap ErrUnknown means that the write did not happen.
 //
-// Reads are not hedged: the client sends no second read while the first is in flight. A node
-// that cannot answer forwards a read to one that can, and under load a second copy takes
-// processor time from writes. A hedge would only save the wait for a node that was paused or
-// cut off. That wait ends at Config.Timeout and happens once, because later calls use the
-// next address.
+// Reads are not hedged: the client sends no second read while the first is in flight. A node that
+// cannot answer a read forwards it to a node that can. Under load, a second copy of a read would
+// take processor time from writes. A hedge would only save the wait for a node that was paused or
+// cut off. That wait ends at Config.Timeout. It happens once, because later calls use the next
+// address.
 //
 // A Client makes one call at a time for each caller. A Writer is for streams of increments:
 // it merges queued increments and sends them in batches.
@@ -48,7 +48,7 @@ const (
 // Config configures a Client.
 type Config struct {
 	// Addrs are the servers of one cluster: http://host:port or https://host:port; the scheme is
-	// optional. Calls use one of them until it fails, then the next.
+	// optional. Calls use one address until it fails, and then the next.
 	Addrs   []string
 	Timeout time.Duration // deadline of one try, sent to the server: at most TimeoutMax; 0 for TimeoutDefault
 	Retry   Retry         // how each call is repeated
@@ -57,12 +57,12 @@ type Config struct {
 	// system's authorities and no client certificate. If TLS is set, an address without a scheme
 	// means https.
 	TLS *tls.Config
-	// Token authenticates each call; "" for none. A server without --auth ignores it. If
-	// any of Addrs has TLS, the token goes unencrypted only to those of Addrs that have
-	// none.
-	Token string
-	// With TokenToAddrs, the token goes unencrypted only to Addrs, even if none of them has
+	// Token authenticates each call; "" for none. A server without --auth ignores it. If any of
+	// Addrs has TLS, the client sends the token unencrypted only to those Addrs that are without
 	// TLS.
+	Token string
+	// If TokenToAddrs is set, the client sends the token unencrypted only to Addrs, even if none of
+	// Addrs has TLS.
 	TokenToAddrs bool
 }
 
@@ -164,8 +164,8 @@ type bearer struct {
 	next  http.RoundTripper
 	token string
 	bases []string // addresses of the client, as http://host:port
-	// With toBases, an address without TLS gets the token only if it is in bases. Some bases may
-	// have no TLS while a cluster turns it on.
+	// With toBases, an address without TLS gets the token only if it is in bases. While a cluster
+	// turns TLS on, some bases may be without it.
 	toBases bool
 }
 

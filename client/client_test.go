@@ -266,7 +266,7 @@ func FuzzCounts(f *testing.F) {
 			return
 		}
 		if !json.Valid([]byte(text)) || !utf8.ValidString(text) {
-			return // encoding/json refuses or repairs it before
+			return // encoding/json has refused or repaired the text
 		}
 		var want map[string]int64
 		if err := json.Unmarshal([]byte(text), &want); err != nil {

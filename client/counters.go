@@ -26,8 +26,8 @@ type ReadOptions struct {
 	Consistency  string        // stale, bounded or linearizable; "" for the server's default
 	MaxStaleness time.Duration // bound for bounded reads; 0 for the server's default
 	Token        string        // token of a write that the read must see; "" for none
-	// SkipUnreadable makes a stale Scan leave out shards without a living replica instead of
-	// failing with no_quorum. Page.Unreadable names them.
+	// SkipUnreadable makes a stale Scan omit shards without a living replica instead of failing
+	// with no_quorum. Page.Unreadable names the omitted shards.
 	SkipUnreadable bool
 }
 
@@ -70,7 +70,8 @@ func (c *Client) getMany(ctx context.Context, keyspace string, member *ID, ids [
 type Page struct {
 	Rows []Row `json:"results"`
 	Next *ID   `json:"next"` // the next page begins after this id; nil on the last page
-	// Unreadable lists the shards whose rows the page lacks; see ReadOptions.SkipUnreadable.
+	// Unreadable lists the shards whose rows are missing in the page; see
+	// ReadOptions.SkipUnreadable.
 	Unreadable []int `json:"unreadable_shards"`
 }
 

@@ -46,9 +46,9 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Retryable reports whether the same call may succeed later: the server, or a proxy, was
-// busy or did not answer. It does not mean that a write may be repeated: without a key the
-// first one may have counted.
+// Retryable reports whether the same call may succeed later: the server, or a proxy, was busy or
+// did not answer. It does not mean that a write may be repeated: without a key, the first try may
+// have counted.
 func Retryable(err error) bool {
 	if errors.Is(err, context.Canceled) {
 		return false
@@ -65,8 +65,8 @@ func Retryable(err error) bool {
 	return errors.Is(err, ErrNoAnswer)
 }
 
-// needsTLS reports whether a request without TLS reached a port with TLS. To such a request,
-// countd gives the same answer as Go's net/http.
+// needsTLS reports whether a request without TLS reached a port with TLS. countd answers such a
+// request in the same way as Go's net/http.
 func (e *Error) needsTLS() bool {
 	return e.Status == http.StatusBadRequest && e.Code == "" && strings.HasPrefix(e.Message, "Client sent an HTTP request to an HTTPS server")
 }
@@ -103,7 +103,7 @@ func decodeError(status int, header http.Header, body []byte) *Error {
 	return e
 }
 
-// oneLine returns a text as one short line: an error is one line.
+// oneLine returns a text as one short line, because an error must be one line.
 func oneLine(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
 	if len(text) > errorMessageBytesMax {

@@ -127,7 +127,8 @@ func ExampleClient_Timeline() {
 		fmt.Println(err)
 		return
 	}
-	// The newest posts of those whom user 7 follows, with their counts, and whether the user likes them.
+	// Read the newest posts by the followees of user 7, with the counts, and with whether the user likes
+	// each post.
 	query := client.PostQuery{Limit: 1, Counts: "posts", Member: []string{"like"}}
 	page, err := c.Timeline(context.Background(), 7, query, client.ReadOptions{})
 	if err != nil {

@@ -30,13 +30,15 @@ type GroupResult struct {
 	Written
 }
 
-// Feeds has the calls for followees, their groups and unread posts. They begin with the user.
+// Feeds has the calls for followees, their groups and unread posts. The first argument of each call
+// is the user.
 type Feeds struct{ c *Client }
 
 // Feeds returns the calls for feeds.
 func (c *Client) Feeds() Feeds { return Feeds{c} }
 
-// Unread reads the number of posts that a user has not seen; with detail, also by followee.
+// Unread reads the number of posts that a user has not seen. If detail is set, it also reads the
+// number for each followee.
 func (f Feeds) Unread(ctx context.Context, user ID, detail bool, o ReadOptions) (Feed, error) {
 	query := url.Values{}
 	if detail {

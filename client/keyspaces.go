@@ -20,8 +20,8 @@ type Keyspace struct {
 	Warning string `json:"warning,omitempty"`
 	// Everywhere is set if every node holds a replica of each shard, not only the voters.
 	Everywhere bool `json:"everywhere,omitempty"`
-	// DroppedColumns are the numbers of the columns that were dropped, counted in the order in
-	// which columns were added. No other column ever gets these numbers.
+	// DroppedColumns are the numbers of the columns that were dropped, in the order in which the
+	// columns were added. No other column ever gets these numbers.
 	DroppedColumns []int `json:"dropped_columns,omitempty"`
 	column.Settings[int64]
 }

@@ -70,14 +70,14 @@ func (m Members) changeOne(ctx context.Context, op MemberOp) (MemberWritten, err
 	return MemberWritten{one.ID, *one.MemberOutcome, result.Written}, nil
 }
 
-// Change adds and removes up to WriteOpsMax members, in the order of ops and exactly once
-// unless o says otherwise. Each result has a MemberOutcome.
+// Change adds and removes up to WriteOpsMax members, in the order of ops and exactly once unless
+// the options o change that. Each result has a MemberOutcome.
 func (m Members) Change(ctx context.Context, ops []MemberOp, o WriteOptions) (WriteResult, error) {
 	return m.c.write(ctx, m.c.retry, m.path, appendMemberOps(nil, ops, !o.Quiet, true), o)
 }
 
-// Copy is like Change, but leaves the counts unchanged. It is for members that existing counts already
-// include. Members can only be added.
+// Copy is like Change, but leaves the counts unchanged. Use it for members that existing counts
+// already include. Copy can only add members.
 func (m Members) Copy(ctx context.Context, ops []MemberOp, o WriteOptions) (WriteResult, error) {
 	return m.c.write(ctx, m.c.retry, m.path, appendMemberOps(nil, ops, !o.Quiet, false), o)
 }
@@ -142,7 +142,7 @@ type RowsOfMember struct {
 	Member ID            `json:"member"`
 	IDs    []RowOfMember `json:"ids"`
 	Cursor string        `json:"cursor,omitempty"` // cursor of the next page; "" on the last page
-	LagMs  int64         `json:"lag_ms"`           // how old the page may be beyond ReadOptions
+	LagMs  int64         `json:"lag_ms"`           // additional staleness of the page, beyond that of ReadOptions
 }
 
 // Of reads a page of the rows that a member is in, as List does.

@@ -10,8 +10,8 @@ import (
 // RankingMax bounds the rows of Hot and Top.
 const RankingMax = 1000
 
-// Hot is what the ids of a column gained in a window, largest first. Only adds, members and messages count, and
-// no sets.
+// Hot has the gains of the ids of a column in a window, largest first. Adds, members and messages count as
+// gains; sets do not.
 type Hot struct {
 	Window string    `json:"window"`
 	Since  time.Time `json:"since"` // up to a bucket before the window
@@ -20,7 +20,7 @@ type Hot struct {
 	Results      []HotRow `json:"results"`
 }
 
-// HotRow is a row that gained. The true gain is within Error of Gained.
+// HotRow is a row with a gain. The true gain is within Error of Gained.
 type HotRow struct {
 	ID     ID     `json:"id"`
 	Gained int64  `json:"gained"`
@@ -38,8 +38,8 @@ func (c *Client) Hot(ctx context.Context, keyspace, column, window string, limit
 	return readAt[Hot](ctx, c, rankingPath("hot", keyspace, column), limited(query, limit), o)
 }
 
-// Top reads the rows with the largest counts of a column, exactly; none is below 1. The first call of a column reads
-// all rows. If that takes too long, Top fails with not_ready, and a later call succeeds.
+// Top reads the rows with the exact largest counts of a column, without counts below 1. The first call of a column
+// reads all rows. If that takes too long, Top fails with not_ready, and a later call succeeds.
 func (c *Client) Top(ctx context.Context, keyspace, column string, limit int, o ReadOptions) ([]Row, error) {
 	page, err := readAt[struct {
 		Results []Row `json:"results"`

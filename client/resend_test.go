@@ -12,8 +12,8 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// diesInAWrite serves HTTP until the first write: it reads that one whole, takes no further
-// connections and closes the one it has without an answer. It returns its address and the
+// diesInAWrite serves HTTP until the first write. It reads the whole write, accepts no further
+// connections, and closes the write's connection without an answer. It returns its address and the
 // number of writes that it read.
 func diesInAWrite(t *testing.T) (addr string, writes *atomic.Int32) {
 	t.Helper()
@@ -50,8 +50,8 @@ func diesInAWrite(t *testing.T) (addr string, writes *atomic.Int32) {
 	return listener.Addr().String(), writes
 }
 
-// The outcome of a write is unknown if a server read the write and died. That holds also on a
-// connection that had served before, where net/http would send the write again.
+// The outcome of a write is unknown if a server read the write and died. This holds even on a
+// reused connection, on which net/http by itself would send the write again.
 func TestAWriteThatKilledItsServerIsUnknown(t *testing.T) {
 	for name, write := range map[string]func(*client.Client, client.WriteOptions) error{
 		"with a body": func(c *client.Client, o client.WriteOptions) error {

@@ -22,22 +22,22 @@ const (
 
 // Retry configures how calls are repeated.
 type Retry struct {
-	// For bounds how long a call is repeated, counted from its first failure. 0 means
+	// For bounds the time for which a call is repeated, counted from its first failure. 0 means
 	// RetryForDefault; a negative value means never.
 	For time.Duration
 	// With OnlyNoLeader, a call is repeated only if the server refused it because there was no
-	// leader: the cluster starts, or elects one.
+	// leader: the cluster is starting, or is electing a leader.
 	OnlyNoLeader bool
 	// OnWait, if not nil, is called after each failure and before the following wait. The
 	// goroutine that makes the call runs it.
 	OnWait func(err error, wait time.Duration)
 }
 
-// Do calls f until it succeeds or fails for good, For is over, or ctx is done. Between
-// tries it waits for the server's Retry-After plus a random time, so that callers that
-// failed together do not return together. The random time is from 0 to a bound that doubles
-// from 50 ms to 5 s. The last wait ends when For is over; f then gets its last try. Do
-// gives up at once if ctx would end before the wait does. It returns the last error of f.
+// Do calls f until it succeeds or fails for good, For is over, or ctx is done. Between tries it
+// waits for the server's Retry-After plus a random time, so that callers that failed together do
+// not return together. The random time is from 0 to a bound that doubles from 50 ms to 5 s. The
+// last wait ends when For is over; f then gets its last try. If ctx would end during a wait, Do
+// gives up at once. It returns the last error of f.
 func (r Retry) Do(ctx context.Context, f func() error) error {
 	err := f()
 	if err == nil || !r.repeats(err) {

@@ -6,14 +6,13 @@ import (
 )
 
 const (
-	// Window is the size of a producer's window: a server refuses a number that is Window
-	// or more below the highest. A number may be sent if no open number is Window or more
-	// below it.
+	// Window is the size of a producer's window: a server refuses a number that is Window or more
+	// below the highest. The client may send a number if no open number is Window or more below it.
 	Window = 64
 	// InFlightMax bounds the requests in flight of one producer.
 	InFlightMax = Window
 	// sessionAgeMax ends a session long before a server forgets the producer. A server forgets a
-	// producer after a day, and each of its shards may measure the day from another write.
+	// producer after a day, and its shards may count the day from different writes.
 	sessionAgeMax = time.Hour
 )
 

@@ -10,9 +10,9 @@ import (
 // must not be called concurrently.
 //
 // The final counts of a row are those of its increments, applied one by one in the order of Add.
-// This holds also where a column has a floor. So increments of one sign are merged: max(floor,
-// c-a-b) is max(floor, max(floor, c-a)-b). Increments of both signs are not merged. With a floor of
-// 0 and a count of 5, -7 and then +3 give 3, but their sum, -4, gives 1.
+// This holds even if a column has a floor. So increments of one sign are merged: max(floor, c-a-b)
+// is max(floor, max(floor, c-a)-b). Increments of both signs are not merged. With a floor of 0 and
+// a count of 5, -7 and then +3 give 3, but their sum, -4, gives 1.
 type Sums struct {
 	ops  []Op
 	rows map[ID]sumsRow
@@ -44,8 +44,8 @@ func signsOf(deltas Counts) (s signs) {
 	return s
 }
 
-// InOrder reports whether s must be applied before o is sent. That is so if s and o have a row in
-// common with deltas of both signs, because a floor makes their order matter.
+// InOrder reports whether s must be applied before o is sent. This is so if s and o have deltas of
+// both signs for a common row, because a floor makes their order matter.
 func (s *Sums) InOrder(o *Sums) bool {
 	if s.has|o.has != bothSigns {
 		return false
@@ -58,8 +58,8 @@ func (s *Sums) InOrder(o *Sums) bool {
 	return false
 }
 
-// Add adds deltas to a row, at most one for each column. It begins another op if a sum would
-// not fit int64, or would mix deltas of both signs.
+// Add adds deltas to a row, at most one for each column. Add begins another op if a sum would not
+// fit int64, or would mix deltas of both signs.
 func (s *Sums) Add(id ID, deltas Counts) {
 	if !s.merge(id, deltas) {
 		s.append(id, deltas)

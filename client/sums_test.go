@@ -20,8 +20,8 @@ func floored(count, delta int64) int64 {
 	return max(count+delta, min(count, 0))
 }
 
-// The ops of sums give the counts that the increments give one by one, at a floor too, from
-// any count on.
+// The ops of Sums lead to the same counts as the increments one by one, even at a floor and from
+// any initial count.
 func TestSumsAtAFloor(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 29))
 	for range 2000 {
@@ -43,8 +43,8 @@ func TestSumsAtAFloor(t *testing.T) {
 	}
 }
 
-// A writer with several batches in flight, whose answers are late or lost, leaves each row at the
-// counts that its increments give one by one at a floor.
+// A writer with several batches in flight, whose answers are late or lost, leads to the same counts
+// as the increments one by one, even at a floor.
 func TestWriterAtAFloor(t *testing.T) {
 	server := nodetest.New(t)
 	c := clientOf(t, server.URL)

@@ -40,9 +40,9 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// TestTokenOverPlainConnections checks where a client sends its token without TLS. It sends
-// it to addresses that its configuration names without TLS, in any order. It sends it
-// elsewhere only if it uses no TLS at all. A redirect cannot change that.
+// TestTokenOverPlainConnections checks where a client sends its token without TLS. It sends the
+// token to addresses that its configuration names without TLS, in any order. It sends the token to
+// other addresses only if it uses no TLS at all. A redirect cannot change that.
 func TestTokenOverPlainConnections(t *testing.T) {
 	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(r.Header.Get("Authorization"))) })
 	named, other := httptest.NewServer(echo), httptest.NewServer(echo)
@@ -93,8 +93,8 @@ func TestTokenOverPlainConnections(t *testing.T) {
 	}
 }
 
-// TestPlainAddressOfAServerWithTLS checks that a client tries its next address if a server that
-// its configuration names without TLS has TLS.
+// TestPlainAddressOfAServerWithTLS checks that a client tries its next address if the configuration
+// names a server without TLS but the server has TLS.
 func TestPlainAddressOfAServerWithTLS(t *testing.T) {
 	withTLS := httptest.NewTLSServer(http.NotFoundHandler())
 	defer withTLS.Close()

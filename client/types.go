@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// ID names a row. Its JSON form is a string, because numbers beyond 2^53 do
-// not survive every JSON reader; an integer is read too.
+// ID names a row. Its JSON form is a string, because not every JSON reader keeps numbers beyond
+// 2^53 exact. ID also accepts an integer.
 type ID uint64
 
 // ErrBadID is returned for a text that is not an unsigned 64-bit integer in decimal digits,

@@ -26,7 +26,7 @@ type UserCounts struct {
 	Counts Counts `json:"counts"`
 }
 
-// ResetResult holds the counts after a reset, and what the reset cleared. For a repeated
+// ResetResult holds the counts after a reset, and the counts that the reset cleared. For a repeated
 // request Cleared is zero, because only the first answer reports it.
 type ResetResult struct {
 	UserCounts
@@ -50,8 +50,8 @@ func (c *Client) ResetUnread(ctx context.Context, user ID, columns []string, o W
 	return c.resetUnread(ctx, user, map[string][]string{"columns": columns}, o)
 }
 
-// ResetSeen subtracts the counts that a user was shown, and keeps later ones. No count
-// becomes negative.
+// ResetSeen subtracts the counts that a user has seen, and keeps later increments. No count becomes
+// negative.
 func (c *Client) ResetSeen(ctx context.Context, user ID, seen Counts, o WriteOptions) (ResetResult, error) {
 	return c.resetUnread(ctx, user, map[string]Counts{"seen": seen}, o)
 }
@@ -69,7 +69,7 @@ type Poll struct {
 	Feed    int64            `json:"feed"`    // number of unread posts
 }
 
-// Poll reads everything that a user polls for, of these channels and dots.
+// Poll reads a user's unread numbers, feed, and the given channels and dots.
 func (c *Client) Poll(ctx context.Context, user ID, channels, dots []string, o ReadOptions) (Poll, error) {
 	query := url.Values{}
 	if len(channels) > 0 {

@@ -15,8 +15,8 @@ import (
 type Op struct {
 	ID    ID
 	Cells Counts
-	// If Floor is not nil, an IncrMany lowers no count below it. A column that is already
-	// below it keeps its count.
+	// If Floor is not nil, IncrMany lowers no count below the floor. A column that is already below
+	// the floor keeps its count.
 	Floor *int64
 }
 
@@ -51,15 +51,15 @@ type WriteResult struct {
 	Applied int        `json:"applied,omitempty"` // number of ops certainly applied, if results were not requested
 	Failed  int        `json:"failed,omitempty"`  // number of refused ops
 	Refused []OpResult `json:"errors,omitempty"`  // the refused ops, if results were not requested
-	// Unknown holds, for a repeat, the ids of ops that the first try either applied or
-	// refused; the server no longer knows which. They belong to a shard that refused some
-	// ops. Another repeat does not resolve them.
+	// Unknown holds, for a repeat, the ids of ops that the first try either applied or refused; the
+	// server no longer knows which. They belong to a shard that refused some ops. Another repeat
+	// does not resolve their outcome.
 	Unknown []ID `json:"unknown,omitempty"`
 	Written
 }
 
-// WriteOptions set how a write is sent. With the zero value it carries a new key of its own,
-// so that it is retried and counts once.
+// WriteOptions set how a write is sent. With the zero value, the write carries a new key of its
+// own, so that the client can retry it and it counts once.
 type WriteOptions struct {
 	Quiet bool // the answer only counts the ops
 	// Key is the Idempotency-Key, 1–128 bytes; "" for a new one. Set it if the caller itself may
@@ -67,9 +67,8 @@ type WriteOptions struct {
 	// After the server's --key-horizon, 10 minutes by default, the server refuses a key of NewKey
 	// and treats any other key as new.
 	Key string
-	// Producer and Seq, instead of a key, number the writes of a stream: see Countd-Producer
-	// in the API. Numbers may be in flight in any order if none is 64 or more below the
-	// highest.
+	// Producer and Seq, instead of a key, number the writes of a stream: see Countd-Producer in the
+	// API. Several numbers may be in flight, in any order, if none is 64 or more below the highest.
 	Producer string // 1–64 bytes; "" for none
 	Seq      uint64 // from 1; 0 with a Producer is refused before anything is sent
 	// Once sends the write once. The caller may repeat it, with the same Key, or Producer
@@ -111,8 +110,8 @@ func (o WriteOptions) header() (http.Header, error) {
 	return http.Header{keyHeader: {key}}, nil
 }
 
-// NewKey returns an Idempotency-Key that no other write has: a UUIDv7. Its time lets a
-// server that has forgotten the key refuse it instead of counting it again.
+// NewKey returns an Idempotency-Key that no other write has: a UUIDv7. By the key's time, a server
+// that has forgotten the key can refuse the write instead of counting it again.
 func NewKey() (string, error) {
 	key, err := uuid.NewV7()
 	if err != nil {
@@ -136,9 +135,9 @@ func (c *Client) Incr(ctx context.Context, keyspace string, id ID, deltas ...Cou
 	return WrittenRow{Row{ID: one.ID, Counts: one.Counts}, result.Written}, nil
 }
 
-// IncrMany adds to columns, exactly once unless o says otherwise: up to WriteOpsMax ops. An op
-// whose sum does not fit int64 is refused alone and named in the result. See WriteResult.Unknown
-// for the case that an earlier try had no answer.
+// IncrMany adds to columns, with up to WriteOpsMax ops, exactly once unless the options o change
+// that. An op whose sum does not fit int64 is refused alone and named in the result. See
+// WriteResult.Unknown for the case that an earlier try had no answer.
 func (c *Client) IncrMany(ctx context.Context, keyspace string, ops []Op, o WriteOptions) (WriteResult, error) {
 	return c.write(ctx, c.retry, keyspacePath(keyspace)+"/incr", AppendOps(nil, "add", ops, !o.Quiet), o)
 }
@@ -150,7 +149,8 @@ type KeyspaceOp struct {
 	Add      Counts `json:"add,omitempty"` // either Add or Set is present
 	Set      Counts `json:"set,omitempty"` // for counters only
 	Floor    *int64 `json:"floor,omitempty"`
-	// Member, if not nil, joins the set of a column, or leaves it, in place of Add and Set.
+	// If Member is not nil, the op makes a member join or leave the set of a column. Add and Set
+	// are then unused.
 	Member *KeyspaceMember `json:"-"`
 }
 
@@ -202,8 +202,8 @@ func (r *OpResult) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// Ops writes to rows of any keyspaces, exactly once unless o says otherwise: up to
-// WriteOpsMax ops under one key, with results in their order. The ops of one shard are
+// Ops writes to rows of any keyspaces, with up to WriteOpsMax ops under one key, exactly once
+// unless the options o change that. Results are in the order of the ops. The ops of one shard are
 // applied together. AppliedOps and UnknownOps of an Error name ops by number.
 func (c *Client) Ops(ctx context.Context, ops []KeyspaceOp, o WriteOptions) (WriteResult, error) {
 	body, err := json.Marshal(struct {
@@ -216,7 +216,7 @@ func (c *Client) Ops(ctx context.Context, ops []KeyspaceOp, o WriteOptions) (Wri
 	return c.write(ctx, c.retry, "/v1/ops", body, o)
 }
 
-// Set sets columns to values; other columns keep theirs. Up to WriteOpsMax ops.
+// Set sets columns to values, with up to WriteOpsMax ops. Other columns keep their values.
 func (c *Client) Set(ctx context.Context, keyspace string, ops []Op, o WriteOptions) (WriteResult, error) {
 	return c.write(ctx, c.retry, keyspacePath(keyspace)+"/set", AppendOps(nil, "set", ops, !o.Quiet), o)
 }

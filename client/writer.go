@@ -35,16 +35,16 @@ type WriterConfig struct {
 	WaitingOpsMax int           // rows in the queue, not counting those in flight; default 100,000
 	FailWhenFull  bool          // Add returns ErrFull instead of waiting
 	RetryFor      time.Duration // as Retry.For, for each batch: at most an hour
-	// OnFailure, if not nil, is called for each row whose sum was not counted, or may not have
-	// been. The goroutines that send call it; it must not call the Writer.
+	// OnFailure, if not nil, is called for each row whose sum was certainly or possibly not
+	// counted. The goroutines that send call it; it must not call the Writer.
 	OnFailure func(Failure)
 }
 
-// Failure is a row of a batch that was not counted, or may not have been.
+// Failure is a row of a batch that was certainly or possibly not counted.
 type Failure struct {
 	Keyspace string
 	Op       Op // the sum of one or more Adds
-	// Err wraps ErrUnknown when Op may have been counted; otherwise it was not.
+	// Err wraps ErrUnknown if Op may have been counted. Otherwise Op was not counted.
 	Err error
 }
 
@@ -53,9 +53,9 @@ type Failure struct {
 // an answer is lost, the writer sends the batch again under its first number. Queued increments
 // are lost if the process dies.
 //
-// A row ends as if its increments were applied one by one in the order of Add, even at a floor.
-// So if two batches have deltas of both signs for a row, the later batch waits for the earlier
-// one. A batch that failed blocks no other.
+// A row ends as if its increments were applied one by one in the order of Add, even at a floor. So
+// if two batches have deltas of both signs for a row, the later batch waits for the earlier one. A
+// failed batch blocks no other batch.
 //
 // Goroutines: NewWriter starts one for each request in flight; Close stops them and waits for
 // them.
@@ -136,8 +136,8 @@ func (cfg *WriterConfig) complete() error {
 	return nil
 }
 
-// Add queues deltas of a row, at most one for each column. It copies them. It returns nil once
-// they are queued; Flush reports whether they are counted. While the writer is full, Add
+// Add queues deltas of a row, at most one for each column. Add copies the deltas, and returns nil
+// once they are queued. Flush reports whether they were counted. While the writer is full, Add
 // waits until ctx ends, unless FailWhenFull is set.
 func (w *Writer) Add(ctx context.Context, keyspace string, id ID, deltas ...Count) error {
 	if err := checkDeltas(deltas); err != nil {
@@ -171,8 +171,8 @@ func checkDeltas(deltas Counts) error {
 	return nil
 }
 
-// queueDeltas queues deltas if they fit. If they do not fit, room is closed when the caller may
-// try again.
+// queueDeltas queues deltas if they fit. If they do not fit, the channel room is closed when the
+// caller may try again.
 func (w *Writer) queueDeltas(row rowAt, deltas Counts) (queued bool, room <-chan struct{}, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -191,7 +191,7 @@ func (w *Writer) queueDeltas(row rowAt, deltas Counts) (queued bool, room <-chan
 		w.mu.filling[row.keyspace] = b
 		w.mu.queue = append(w.mu.queue, b)
 		w.mu.unsettled[b] = struct{}{}
-		w.mu.work.Broadcast() // Signal might wake a goroutine that waits for the window
+		w.mu.work.Broadcast() // not Signal, which might wake only a goroutine that waits for the window
 	}
 	b.sums.append(row.id, deltas)
 	w.mu.waiting[row] = b

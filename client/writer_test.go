@@ -28,7 +28,7 @@ func writerOf(t *testing.T, s *nodetest.Server, cfg client.WriterConfig) *client
 	t.Cleanup(func() {
 		ended, end := context.WithCancel(context.Background())
 		end()
-		w.Close(ended) // what is left then belongs to a test that failed
+		w.Close(ended) // rows that remain belong to a failed test
 	})
 	return w
 }
@@ -70,7 +70,7 @@ func faulty(seed uint64) func(*http.Request, []byte) *nodetest.Fault {
 //
 //  1. every Add before a Flush that returned nil is counted once;
 //  2. nothing else is counted;
-//  3. no more rows wait than may.
+//  3. at most WaitingOpsMax rows wait.
 func TestWriterCountsOnceUnderFaults(t *testing.T) {
 	const goroutines, adds, rows = 8, 400, 300
 	seed := uint64(time.Now().UnixNano())
@@ -239,7 +239,7 @@ func TestWriterReportsWhatFailed(t *testing.T) {
 		name    string
 		fault   *nodetest.Fault
 		add     client.Count
-		row     []int64 // of row 1, whose likes are at the highest count before
+		row     []int64 // counts of row 1, whose likes were at the highest count before
 		unknown bool
 	}{
 		{"overflow of one row", nil, like(1), []int64{0, 0, math.MaxInt64, 0}, false},
@@ -348,8 +348,8 @@ func TestWriterRenumbersWhatWasNotCounted(t *testing.T) {
 	}
 }
 
-// If a batch overflows in places and its answer is lost, the writer reports as unknown what its
-// repeat does not know, and nothing else.
+// If some ops of a batch overflow and its answer is lost, the writer reports exactly those ops as
+// unknown whose outcome the repeat does not know.
 func TestWriterReportsWhatARepeatDoesNotKnow(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(4, 0, 0, math.MaxInt64, 0)
@@ -441,7 +441,7 @@ func TestWriterStaysInTheWindow(t *testing.T) {
 	}
 	close(stuck)
 	if err := w.Close(t.Context()); err != nil {
-		t.Fatal(err) // one below the window would have been refused
+		t.Fatal(err) // the server would have refused a number below the window
 	}
 	if server.Rows() != 200 {
 		t.Fatalf("%d rows", server.Rows())

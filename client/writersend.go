@@ -17,8 +17,8 @@ func (w *Writer) run(ctx context.Context) {
 	}
 }
 
-// next removes the oldest batch from the queue and numbers it. It returns nil after the last
-// one.
+// next removes the oldest batch from the queue and numbers the batch. It returns nil after the last
+// batch.
 func (w *Writer) next() *batch {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -52,7 +52,7 @@ func (w *Writer) next() *batch {
 	return b
 }
 
-// waitsLocked reports whether a batch must wait for one in flight.
+// waitsLocked reports whether a batch must wait for an earlier batch in flight.
 func (w *Writer) waitsLocked(b *batch) bool {
 	return slices.ContainsFunc(w.mu.flying, func(f *batch) bool { return f.keyspace == b.keyspace && f.sums.InOrder(&b.sums) })
 }
@@ -125,7 +125,7 @@ func (w *Writer) renew(ended *session) {
 	}
 }
 
-// renumber moves a batch to the current session. Nothing of the batch was applied.
+// renumber moves a batch to the current session. The server has applied no op of the batch.
 func (w *Writer) renumber(b *batch) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

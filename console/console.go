@@ -4,15 +4,16 @@
 //
 // Invariants:
 //   - A page loads nothing from another origin, and has no inline script, no inline style and no absolute address.
-//     So it works offline and below a prefix of a proxy. Content-Security-Policy makes the browser hold it to
+//     So it works offline and below a prefix of a proxy. The Content-Security-Policy makes the browser enforce
 //     that.
 //   - A token is in the memory of the page only: neither in an address, nor in a cookie, nor in the browser's
 //     storage. A reload asks for it again.
 //
 // If the page's own node does not answer, the page says so and moves the browser to another node's console: a
-// navigation, as if by a link. The alternative, calls to the other nodes from this page, would need CORS headers
-// on the API and a wider policy here. Then a script that got into a page of one node could read and change every
-// node with the reader's token. A navigation gives the other node nothing: not even the token.
+// navigation, as if by a link. The alternative would be calls to other nodes from this page. They would need
+// CORS headers on the API and a wider policy here. Then a script that got into a page of one node could read and
+// change every node with the reader's token. With a navigation, the page passes no data to the other node, not
+// even the token.
 package console
 
 import (
@@ -81,8 +82,8 @@ func (c *Console) add(name string, body []byte) {
 }
 
 // Serve answers a request for a file below /ui/, and redirects a browser there from / and from /ui. It returns
-// false for any other request, which it leaves alone. Location is relative, because a proxy may have taken a
-// prefix off the path.
+// false for any other request, which it leaves alone. Location is relative, because a proxy may have removed a
+// prefix from the path.
 func (c *Console) Serve(ctx *fasthttp.RequestCtx) bool {
 	asked := ctx.URI().PathOriginal()
 	name, below := bytes.CutPrefix(asked, []byte("/ui/"))

@@ -97,7 +97,8 @@ func TestOtherPathsAreRefused(t *testing.T) {
 	}
 }
 
-// The console loads over slow links: these bound its files together, and what a browser needs to paint.
+// The console must load over slow links. These constants bound the sum of its files, and the files that
+// a browser needs to paint.
 const (
 	bytesMax      = 200_000
 	firstPaintMax = 100_000
@@ -135,7 +136,8 @@ func TestScreenshotIsSmall(t *testing.T) {
 	}
 }
 
-// loaded matches what a page or a module loads before it runs: neither import(…) nor what a script adds.
+// loaded matches the files that a page or a module loads before it runs. It does not match import(…) or
+// files that a script adds.
 var loaded = regexp.MustCompile(`(?:src|href)="([^"#:]+)"|(?m)^(?:import|export)[^'"]*['"]\./([^'"]+)['"]`)
 
 // follow adds a file to seen, and the files that it loads.
@@ -149,7 +151,8 @@ func (c *Console) follow(name string, seen map[string]bool) {
 	}
 }
 
-// TestPagesKeepToTheirOrigin finds what the policy would make a browser refuse, and addresses that are absolute.
+// TestPagesKeepToTheirOrigin fails for content that a browser would refuse by the policy, and for absolute
+// addresses.
 func TestPagesKeepToTheirOrigin(t *testing.T) {
 	for what, forbidden := range map[string]*regexp.Regexp{
 		"an inline script":     regexp.MustCompile(`<script(?:>|[^>]*[^>/]>[^<])`),

@@ -12,7 +12,7 @@ import (
 type Dot struct {
 	Name     string
 	Fired    int64
-	NewUsers bool // whether users who have never cleared it see it
+	NewUsers bool // users who have never cleared the dot see it
 }
 
 // Dots returns all dots by name.

@@ -18,8 +18,8 @@ const PostsKeyspace = "users"
 
 const postsWidth = 1
 
-// postsPageMax bounds the counts of posts in one read. One call to another node, which may have
-// all these rows, has the same bound.
+// postsPageMax bounds the counts of posts in one read. One call to another node has the same bound,
+// and that node may have all these rows.
 const postsPageMax = 8192
 
 // FolloweeUnread is the number of new posts of one followee.
@@ -177,7 +177,7 @@ func (n *Numbers) changeFeed(kind feed.OpKind, user uint64, authors []uint64, w 
 	return n.feedAfter(user, w)
 }
 
-// postsOf returns the number of posts of each author that become seen.
+// postsOf returns, for each author, the number of posts that become seen.
 type postsOf func(authors []uint64, opt *shard.ReadOptions) ([]int64, error)
 
 // writeFeed proposes op, a change of a user's feed, with the numbers of posts that read returns.
@@ -186,8 +186,8 @@ type postsOf func(authors []uint64, opt *shard.ReadOptions) ([]int64, error)
 //
 // If another op was applied between the read and this op, each followee keeps the higher count of
 // the two ops. That hides new posts of an author who removed posts meanwhile. So writeFeed reads
-// the posts and proposes them again. The second proposal has no identity, because it has the same
-// effect as a new request, and a repeated request never reaches it.
+// the posts and proposes them again. The second proposal needs no identity: it has the same effect
+// as a new request, and a repeated request never gets this far.
 func (n *Numbers) writeFeed(op feed.Op, authors []uint64, read postsOf, w *shard.Write) error {
 	authors = slices.Clone(authors)
 	slices.Sort(authors)
@@ -248,7 +248,7 @@ func (n *Numbers) proposeFeed(op feed.Op, authors []uint64, read postsOf, w *sha
 	return w.Rows[feed.Merged] == feed.Overtaken && !w.Repeated, nil
 }
 
-// now returns options for a read that sees every acknowledged write.
+// The function now returns options for a read that sees every acknowledged write.
 func now(w *shard.Write) *shard.ReadOptions {
 	return &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: w.Deadline}
 }

@@ -33,7 +33,7 @@ func (t *Timelines) Group(user uint64, name string, opt *shard.ReadOptions) (fee
 	return groups[i], nil
 }
 
-// PutGroup creates or replaces a group of followees, all of whom the user must follow. It returns
+// PutGroup creates or replaces a group of followees. The user must follow all of them. It returns
 // the number of followees in the group.
 func (t *Timelines) PutGroup(user uint64, name string, followees []uint64, w *shard.Write) (int64, error) {
 	ids := slices.Clone(followees)
@@ -86,7 +86,8 @@ func (t *Timelines) changeGroup(op feed.Op, w *shard.Write) (size int64, err err
 }
 
 // notFollowed returns the error for a group with an author whom the user does not follow. It names
-// the first such author; by now there may be none.
+// the first such author. There may be none any more, because the user may have followed the author
+// meanwhile.
 func (t *Timelines) notFollowed(user uint64, followees []uint64, w *shard.Write) error {
 	argument := &errs.ArgumentError{Field: "followees", Problem: "the user does not follow all of them"}
 	var q feed.Query

@@ -9,9 +9,9 @@ import (
 // NameRule is the error for a name that catalog.ValidName refuses.
 const NameRule = "not 1 to 63 of a-z, 0-9 and _, from a letter on"
 
-// AppendName appends a name of a channel or dot to those of a request, or returns why the request
-// must not contain it. It reuses an equal string in the spare memory of names, because clients poll
-// for the same names repeatedly.
+// AppendName appends a name of a channel or dot to the names of a request, or returns the reason
+// why the request must not contain it. It reuses an equal string in the spare memory of names,
+// because clients poll for the same names repeatedly.
 func AppendName(names []string, name []byte) (_ []string, problem string) {
 	switch {
 	case !catalog.ValidName(name):

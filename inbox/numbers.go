@@ -1,13 +1,13 @@
-// Package inbox computes from the data of shards what a user gets: unread notices of channels, red dots
-// and posts of followees, and timelines with the newest posts. It also changes what they come from:
-// cursors, feeds, groups, outboxes and the board. It keeps no state. It never writes to each user for
-// something that concerns many: a post is stored once for its author, a notice once for all.
+// Package inbox computes users' unread numbers and timelines from the data of shards: notices of
+// channels, red dots, and new posts of followees. It also changes that data: cursors, feeds, groups,
+// outboxes and the board. It keeps no state. An event for many users is never a write to each user: a
+// post is stored once for its author, and a notice once for all users.
 //
 // Invariants: before the package proposes, it computes the new value of a user's cursor, from reads
-// that see every acknowledged write. The proposal contains that value, so that each replica stores
-// the same. A page of a timeline contains each post between the cursor and its last post once, if the
-// post existed throughout the read and its shard was readable. It names the shards that it could not
-// read.
+// that see every acknowledged write. The proposal contains that value, so that all replicas store the
+// same value. A page of a timeline contains each post between the cursor and its last post once, if
+// the post existed throughout the read and its shard was readable. It names the shards that it could
+// not read.
 package inbox
 
 import (
@@ -99,8 +99,8 @@ func (n *Numbers) writeUser(w *shard.Write, op raftfsm.Ops, width int) ([]int64,
 	return w.Rows, n.node.Write(ks, w)
 }
 
-// touch writes an op without effect to a user. So a request that moves no cursor records its
-// identity, and its repeat moves no cursor either.
+// touch writes an op without effect to a user. By this op, a request that moves no cursor still
+// records its identity, so that its repeat moves no cursor either.
 func (n *Numbers) touch(w *shard.Write, user uint64) error {
 	_, err := n.writeUser(w, counters.Ops{{ID: user, Kind: engine.OpAdd, Cells: []engine.Cell{{}}}}, 1)
 	return err
@@ -137,9 +137,10 @@ func (n *Numbers) writeBoard(w *shard.Write, op *unread.BoardOp) (value int64, e
 	return w.Rows[1], nil
 }
 
-// boardWith returns a board that includes every write acknowledged before the call. If it lacks
-// the channel or dot name, boardWith first creates that by an op of kind creates, and returns the
-// token of this write. The write has no identity, because repeating it changes nothing.
+// boardWith returns a board that includes every write acknowledged before the call. If the board
+// lacks the channel or dot in the parameter name, boardWith first creates it by an op of the kind
+// creates, and returns the token of this write. The write has no identity, because repeating it
+// changes nothing.
 func (n *Numbers) boardWith(creates unread.BoardOpKind, name string, of *shard.Write) (*unread.BoardView, shard.Token, error) {
 	view, err := n.board(now(of))
 	if err != nil {

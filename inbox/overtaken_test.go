@@ -21,8 +21,8 @@ type turns struct {
 	user     uint64
 	posts    map[uint64]int64
 	now      int               // the number of changes of posts
-	followed map[uint64]uint64 // by followee: the entry since which the user follows
-	seen     map[uint64]int    // by followee: when its posts were read for the last acknowledged call
+	followed map[uint64]uint64 // by followee: the entry at which the user began to follow
+	seen     map[uint64]int    // by followee: the time at which the last acknowledged call read the followee's posts
 
 	current *device
 }
@@ -113,7 +113,7 @@ func (n *turns) Write(ks *shard.Keyspace, w *shard.Write) error {
 	}
 	for id := range were {
 		if n.followed[id] == 0 {
-			delete(n.seen, id) // a feed forgets whom the user does not follow
+			delete(n.seen, id) // a feed forgets users whom its owner no longer follows
 		}
 	}
 	d, op := n.current, &w.Ops.(feed.Ops)[0]
@@ -128,10 +128,10 @@ func (n *turns) Write(ks *shard.Keyspace, w *shard.Write) error {
 // TestSeenPostsStaySeen has devices of one user follow, read and reset at once, in any order of
 // their reads and entries, while followees publish and delete posts. It checks
 //
-//  1. always: a followee's seen posts are no fewer than there ever were since the last
-//     acknowledged call that saw them read its posts, so what was seen is not unread again;
-//  2. when no call is under way: they are as many as there were at some time since then, so
-//     nothing hides posts that are new.
+//  1. always: the number of a followee's seen posts is at least the lowest number of its posts
+//     since the last acknowledged call read them. So seen posts do not become unread again;
+//  2. when no call is under way: the number of seen posts equals the number of the followee's posts
+//     at some time since then. So no call hides new posts.
 func TestSeenPostsStaySeen(t *testing.T) {
 	node, user := openNode(t), uint64(0)
 	rapid.Check(t, func(t *rapid.T) {

@@ -34,8 +34,8 @@ type Poll struct {
 	Feeds   []int64  // one number for each user
 }
 
-// Part is a part of the answer of a poll, which every protocol shows under Name: a value for each of
-// Names, or one number. The values of a user stand together.
+// Part is a part of the answer of a poll: a value for each of Names, or one number. Every protocol
+// shows it under Name. The values of one user are adjacent.
 type Part struct {
 	Name    string
 	Names   []string

@@ -151,7 +151,7 @@ func (m *meeting) Holds(*shard.Keyspace) bool { return m.holds }
 func (m *meeting) meet() error {
 	m.parts.Done()
 	met := make(chan struct{})
-	go func() { m.parts.Wait(); close(met) }() // ends with the test, which adds what is missing
+	go func() { m.parts.Wait(); close(met) }() // ends with the test, whose cleanup ends the wait
 	select {
 	case <-met:
 		return nil
@@ -196,8 +196,8 @@ func TestPartsOfAPollWaitTogether(t *testing.T) {
 	}
 }
 
-// BenchmarkPoll polls all kinds for users of 90 followees on average and 2,000 at the
-// most, on a node that leads all shards. Each op is one user.
+// BenchmarkPoll polls all kinds for users of 90 followees on average and 2,000 at the most, on a
+// node that leads all shards. An op of the benchmark is the poll of one user.
 func BenchmarkPoll(b *testing.B) {
 	const users = 20_000
 	n := openNode(b)

@@ -67,8 +67,8 @@ func TestReadsBeforeTheFirstNotice(t *testing.T) {
 	}
 }
 
-// A repeat of a retract that was refused for too many retracted notices gets that refusal again, not that of
-// a missing notice.
+// A retract was refused because of too many retracted notices. Its repeat gets the same refusal, not the
+// refusal for a missing notice.
 func TestRepeatedRetractNamesItsReason(t *testing.T) {
 	node := openNode(t)
 	n := NewNumbers(node)
@@ -109,8 +109,8 @@ func TestTokenOfAReadThatMadeItsChannel(t *testing.T) {
 	}
 }
 
-// A user who clears a dot before it is created counts as seen. So the user sees the dot once it is
-// fired, even if new users do not.
+// A user who clears a dot before it is created does not count as new. So the user sees the dot once
+// it is fired, even if new users do not.
 func TestClearsBeforeTheDotIsMade(t *testing.T) {
 	n := NewNumbers(openNode(t))
 	if shows, err := n.ClearDot("shop", 1, &shard.Write{Deadline: soon()}); err != nil || shows {

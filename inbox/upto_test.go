@@ -173,7 +173,7 @@ func TestResetUpToBesidePublishes(t *testing.T) {
 	}
 }
 
-// racing is a node on which something changes right before each read of posts.
+// racing is a node whose posts change right before each read of posts.
 type racing struct {
 	*shard.Node
 	change func()
@@ -186,8 +186,8 @@ func (r *racing) Read(ks *shard.Keyspace, q raftfsm.Query, ids []uint64, opt *sh
 	return r.Node.Read(ks, q, ids, opt)
 }
 
-// A reset up to a post stores what each author had up to it at one moment, although authors
-// publish and remove posts between any two of its reads, each twice.
+// A reset up to a post stores, for each author, the number of posts up to that post at one moment,
+// although authors publish and remove posts between any two of its reads.
 func TestResetUpToBesideChanges(t *testing.T) {
 	t.Parallel()
 	node := openNode(t)

@@ -28,8 +28,7 @@ const (
 	// dripEvery is how often a slow connection sends one more byte.
 	dripEvery = 500 * time.Millisecond
 	dialMax   = 5 * time.Second
-	// reopenAfter keeps the program from flooding the server with new connections, which would
-	// measure something else.
+	// reopenAfter prevents a flood of new connections, which would be a different attack.
 	reopenAfter = 500 * time.Millisecond
 )
 

@@ -1,5 +1,5 @@
-// Command respload increments counts over RESP, as redis-benchmark does. Unlike that, it can end
-// each pipeline with WAIT 1, and increment each of many counts once. It shares no code with
+// Command respload increments counts over RESP, as redis-benchmark does. Unlike redis-benchmark, it
+// can end each pipeline with WAIT 1, and increment each of many counts once. It shares no code with
 // countd.
 //
 //	respload -addrs 127.0.0.1:6379 -conns 50 -depth 16 -rows 5000000 -for 5s -wait

@@ -3,8 +3,8 @@
 // it.
 //
 // It owns the types of these requests and answers, which the server uses too. It never opens a
-// connection: package client sends the calls. A service that counts and reads needs that package
-// alone.
+// connection: package client sends the calls. A service that only counts and reads needs only
+// package client.
 //
 // Invariant: an order that a repeat could carry out twice, such as a deletion or a restore, is
 // sent once.
@@ -38,10 +38,10 @@ func (c Client) Version(ctx context.Context) (string, error) {
 	return client.AskMember[string](ctx, c.c, get("/v1/version"), "version")
 }
 
-// Ready reports whether the node can serve. If the node cannot serve, the error is nil, and
-// the result why has the node's reason. A draining or stopping node is ready, but should get
-// no new requests; the result why then says so. Ready sends one request to one node. If that
-// node is not ready, the next call uses the next address.
+// Ready reports whether the node can serve. If the node cannot serve, the error is nil, and the
+// result why has the node's reason. A draining or stopping node is ready, but should get no new
+// requests; why then has that reason. Ready sends one request to one node. If that node is not
+// ready, the next call uses the next address.
 func (c Client) Ready(ctx context.Context) (ready bool, why string, err error) {
 	_, err = c.Raw(ctx, "/readyz")
 	var refused *client.Error
@@ -63,9 +63,9 @@ func (c Client) SetEverywhere(ctx context.Context, keyspace string, everywhere b
 	return client.Ask[client.Keyspace](ctx, c.c, post(namePath("keyspaces", keyspace)+"/everywhere", request))
 }
 
-// DropKeyspace drops a keyspace with all its rows, and returns its last state. It is sent once:
-// a repeat could drop a new keyspace of that name. If the error is client.ErrUnknown, list the
-// keyspaces to find out whether it was dropped.
+// DropKeyspace drops a keyspace with all its rows, and returns its last state. The client sends the
+// request once, because a repeat could drop a new keyspace of that name. If the error is
+// client.ErrUnknown, list the keyspaces to find out whether the keyspace was dropped.
 func (c Client) DropKeyspace(ctx context.Context, name string) (client.Keyspace, error) {
 	return client.Ask[client.Keyspace](ctx, c.c, deleteOnce(namePath("keyspaces", name)))
 }
@@ -84,7 +84,7 @@ func post(path string, request any) client.Call {
 	return client.Call{Method: http.MethodPost, Path: path, Request: request}
 }
 
-// deleteOnce returns the call of a deletion, which is sent once: a repeat might delete a new
+// deleteOnce returns a deletion that the client sends once, because a repeat might delete a new
 // object of the same name.
 func deleteOnce(path string) client.Call {
 	return client.Call{Method: http.MethodDelete, Path: path, Write: true, Once: true}

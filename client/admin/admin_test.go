@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/client/admin"
 )
 
-// TestCallsOfClient checks that the calls use the token, retries and keys of the client: every
-// first try fails.
+// TestCallsOfClient checks that the calls use the token, retries and keys of the client. In the
+// test, every first try fails.
 func TestCallsOfClient(t *testing.T) {
 	var seen, keys []string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

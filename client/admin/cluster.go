@@ -11,7 +11,7 @@ import (
 // ClusterNode is one node of a cluster as the cluster reports it.
 type ClusterNode struct {
 	ID           string   `json:"id"`  // the node's name, or its key if another node has that name
-	Key          string   `json:"key"` // unique to this node; another node may have had the name
+	Key          string   `json:"key"` // unique to this node; its name may have belonged to another node before
 	Zone         string   `json:"zone"`
 	State        string   `json:"state"`     // active, draining or leaving
 	Alive        bool     `json:"alive"`     // according to gossip
@@ -29,13 +29,13 @@ type ClusterNode struct {
 	CertProblems []string `json:"cert_problems,omitempty"` // what is wrong with its certificates
 	JoinIgnored  bool     `json:"join_ignored,omitempty"`  // the node is alone, and was started with --join
 	// The node refuses new rows once it needs more memory than its limit. It refuses writes once it needs more
-	// free disk than it has. A limit of 0 means no limit. All are 0 if the node does not answer.
+	// free disk than it has. A limit of 0 means no limit. All these fields are 0 if the node does not answer.
 	MemoryNeededBytes uint64 `json:"memory_needed_bytes"`
 	MemoryLimitBytes  uint64 `json:"memory_limit_bytes"`
 	DiskNeededBytes   uint64 `json:"disk_needed_bytes"`
 	DiskFreeBytes     uint64 `json:"disk_free_bytes"`
-	OpsWritten        uint64 `json:"ops_written"` // ops of writes answered since its start, for clients and sources; repeats do not count
-	IDsRead           uint64 `json:"ids_read"`    // ids of reads answered since its start
+	OpsWritten        uint64 `json:"ops_written"` // ops of writes that the node has answered since its start, for clients and sources, without repeats
+	IDsRead           uint64 `json:"ids_read"`    // ids of reads that the node has answered since its start
 
 	HTTPAddr    string `json:"http_addr"`
 	ClusterAddr string `json:"cluster_addr"`
@@ -61,9 +61,9 @@ type ClusterGroup struct {
 	NonVoters   []string  `json:"non_voters"`
 	Rows        uint64    `json:"rows"`
 	Bytes       uint64    `json:"bytes"`        // bytes of the leader's memory
-	ColdRows    uint64    `json:"cold_rows"`    // those of Rows that are on the leader's disk instead of in memory
+	ColdRows    uint64    `json:"cold_rows"`    // the part of Rows that is on the leader's disk instead of in memory
 	ColdBytes   uint64    `json:"cold_bytes"`   // bytes of the leader's disk
-	SealedRows  uint64    `json:"sealed_rows"`  // those of Rows that are packed in the leader's memory
+	SealedRows  uint64    `json:"sealed_rows"`  // the part of Rows that is packed in the leader's memory
 	SealedBytes uint64    `json:"sealed_bytes"` // bytes of packed rows, included in Bytes
 	Replicas    []Replica `json:"replicas"`
 	// Misfit describes rows whose ids do not fit the leader's --id-layout; nil for none.
@@ -84,7 +84,7 @@ type Replica struct {
 	ID           string `json:"replica"` // its Raft id, which no other replica of the group has ever had
 	Role         string `json:"role"`
 	AppliedIndex uint64 `json:"applied_index"`
-	Lag          uint64 `json:"lag"`                    // entries that the leader has applied and this replica has not
+	Lag          uint64 `json:"lag"`                    // number of entries that the leader has applied but this replica has not
 	ColdDamaged  bool   `json:"cold_damaged,omitempty"` // some of its rows on disk cannot be read
 }
 
@@ -196,10 +196,10 @@ type Group struct {
 	Digest        string `json:"digest"` // 16 hex digits, at AppliedIndex
 	Rows          uint64 `json:"rows"`
 	Bytes         uint64 `json:"bytes"`        // bytes of memory
-	ColdRows      uint64 `json:"cold_rows"`    // those of Rows that are on disk instead of in memory
+	ColdRows      uint64 `json:"cold_rows"`    // the part of Rows that is on disk instead of in memory
 	ColdBytes     uint64 `json:"cold_bytes"`   // bytes of disk
 	ColdDamaged   bool   `json:"cold_damaged"` // some of the cold rows cannot be read
-	SealedRows    uint64 `json:"sealed_rows"`  // those of Rows that are packed in memory
+	SealedRows    uint64 `json:"sealed_rows"`  // the part of Rows that is packed in memory
 	SealedBytes   uint64 `json:"sealed_bytes"` // bytes of packed rows, included in Bytes
 	// Members is the group's configuration as the replica knows it.
 	Members []GroupMember `json:"members"`
@@ -243,8 +243,7 @@ func (c Client) ClusterVersion(ctx context.Context) (ClusterVersion, error) {
 	return client.Ask[ClusterVersion](ctx, c.c, get("/v1/admin/version"))
 }
 
-// changeCluster makes a change. Repeating the call is safe. It returns once the change has
-// begun.
+// changeCluster makes a change. The call returns once the change has begun, and may be repeated.
 func (c Client) changeCluster(ctx context.Context, what string, request any) (Changed, error) {
 	return client.Ask[Changed](ctx, c.c, post("/v1/admin/"+what, request))
 }
@@ -274,7 +273,7 @@ func (c Client) Move(ctx context.Context, group uint32, from, to string) (Change
 	return c.changeCluster(ctx, groupPath(group, "move"), map[string]string{"from": from, "to": to})
 }
 
-// HoldVersion keeps the cluster version as it is, or releases it.
+// HoldVersion holds the cluster version at its present value, or releases it.
 func (c Client) HoldVersion(ctx context.Context, held bool) (Changed, error) {
 	return c.changeCluster(ctx, "version", map[string]bool{"hold": held})
 }

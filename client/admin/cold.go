@@ -71,7 +71,7 @@ type ColdOrdered struct {
 // ColdOrderedNode is the answer of one node to an order.
 type ColdOrderedNode struct {
 	Node    string `json:"node"`
-	Answers bool   `json:"answers"`           // a node that does not answer begins nothing, unless only its answer was late
+	Answers bool   `json:"answers"`           // a node that does not answer has not begun the job, unless only its answer was late
 	Rows    uint64 `json:"rows"`              // estimated rows to move
 	Refused string `json:"refused,omitempty"` // why the node begins nothing
 	Never   bool   `json:"never,omitempty"`   // no row is ever old enough: neither the order nor the node's settings name an age
@@ -81,7 +81,7 @@ type ColdOrderedNode struct {
 // Without either, each node moves the rows that are old by its own settings.
 type ColdMigration struct {
 	Keyspace  string        // "" for all keyspaces
-	Before    uint64        // selects rows with ids below it; 0 means not given
+	Before    uint64        // selects rows with lower ids; 0 means not given
 	OlderThan time.Duration // in whole seconds, 1s … 100 years; 0 means not given
 	DryRun    bool
 }

@@ -24,7 +24,7 @@ type Past struct {
 }
 
 // Past reads the ops that messages of a source apply to rows of a keyspace, beginning at a
-// position. If there are no messages there or later yet, Next is that position.
+// position. If there are no messages at or above the position yet, Next is that position.
 func (c Client) Past(ctx context.Context, source, keyspace string, partition uint32, from SourcePosition) (Past, error) {
 	return orderSource[Past](ctx, c, source, "past", map[string]any{"keyspace": keyspace, "partition": partition, "from": from})
 }
@@ -62,8 +62,8 @@ func (c Client) SourceRows(ctx context.Context, source, keyspace string, ids []c
 	return answer, err
 }
 
-// CorrectMany is IncrMany of a client.Client, for corrections. The server counts them in a metric
-// of their own.
+// CorrectMany works like IncrMany of client.Client. The server counts the ops as corrections in a
+// separate metric.
 func (c Client) CorrectMany(ctx context.Context, keyspace string, ops []client.Op, o client.WriteOptions) (client.WriteResult, error) {
 	body := client.AppendOps(nil, "add", ops, !o.Quiet)
 	return client.Ask[client.WriteResult](ctx, c.c, client.Call{Method: http.MethodPost, Path: namePath("counters", keyspace) + "/correct", Body: body, Options: &o})

@@ -28,7 +28,7 @@ type Snapshot struct {
 type SavedSource struct {
 	Name       string          `json:"name"`
 	Number     string          `json:"number"`
-	Origin     string          `json:"origin,omitempty"` // its number in the backup that it was created from
+	Origin     string          `json:"origin,omitempty"` // its number in the backup from which it was created
 	Config     json.RawMessage `json:"config"`
 	Partitions json.RawMessage `json:"partitions"` // by number
 }
@@ -38,8 +38,8 @@ func (c Client) SavedSources(ctx context.Context) ([]SavedSource, error) {
 	return client.AskMember[[]SavedSource](ctx, c.c, get("/v1/admin/sources"), "sources")
 }
 
-// RestoreSource creates a source from the backup of another cluster, paused. Shards that are
-// restored later continue it at their positions. The call may be repeated.
+// RestoreSource creates a source from the backup of another cluster, paused. A shard that is
+// restored later continues the source at the shard's own position. The call may be repeated.
 func (c Client) RestoreSource(ctx context.Context, s SavedSource) (Source, error) {
 	return client.Ask[Source](ctx, c.c, post("/v1/admin/sources", s))
 }
@@ -82,9 +82,9 @@ func (c Client) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
 
 var errNoHead = errors.New("its index, rows, digest or length is not told")
 
-// Restore replaces the rows of a shard by those of a snapshot, whose length is bytes. It is refused
-// if the shard has rows, outboxes or members, unless force deletes them first. The client never
-// retries this request. To repeat a restore that was cut short, set force.
+// Restore replaces the rows of a shard by those of a snapshot, whose length is bytes. If the shard
+// has rows, outboxes or members, the server refuses the restore, unless force makes it delete them
+// first. The client never retries this request. To repeat a restore that was cut short, set force.
 //
 // If the snapshot's columns differ from the keyspace's, columns holds the snapshot's column names
 // by number, "" for a dropped column. Otherwise columns is nil. Counts go to the columns of these

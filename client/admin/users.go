@@ -81,8 +81,8 @@ func (c Client) ChangeUser(ctx context.Context, name string, change func(*User))
 	}
 }
 
-// changeUserTriesMax bounds the tries of ChangeUser. Each one fails only if another change
-// succeeds, and people change users.
+// changeUserTriesMax bounds the tries of ChangeUser. A try fails only if another change succeeds,
+// and only people change users, so changes are rare.
 const changeUserTriesMax = 16
 
 // UserRights are the grants and limits of a user. Limits is nil for no limits. UserRights
@@ -111,8 +111,8 @@ func (c Client) DeleteUser(ctx context.Context, name string) (User, error) {
 	return client.Ask[User](ctx, c.c, deleteOnce(namePath("users", name)))
 }
 
-// CreateToken makes a token for a user; expiresIn 0 makes one that does not expire. The
-// client never retries this request.
+// CreateToken creates a token for a user. If expiresIn is 0, the token does not expire. The client
+// never retries this request.
 func (c Client) CreateToken(ctx context.Context, user string, expiresIn time.Duration) (UserToken, error) {
 	request := struct {
 		ExpiresIn string `json:"expires_in,omitempty"`

@@ -43,7 +43,8 @@ func (s *Settings[V]) values(which Setting) *map[string]V {
 	return [Count]*map[string]V{Floor: &s.Floors}[which]
 }
 
-// Column is a column to add to a keyspace or to change. Settings that it does not name stay.
+// Column is a column to add to a keyspace or to change. Settings that the Column does not name stay
+// unchanged.
 type Column struct {
 	Name    string
 	Floor   *int64 // nil leaves the floor as it is
@@ -125,7 +126,7 @@ func Changes(columns []Column) (names []string, changes Settings[*int64]) {
 	return names, changes
 }
 
-// Columns returns columns of some names with their settings.
+// Columns returns the columns with the given names, and their settings from of.
 func Columns(names []string, of Settings[int64]) []Column {
 	columns := Named(names...)
 	for i := range columns {
@@ -165,8 +166,7 @@ func (s *Settings[V]) Check(columns []string) error {
 	return nil
 }
 
-// After returns the settings after changes. It shares the unchanged settings with the earlier
-// value.
+// After returns the settings after changes. The result shares the unchanged settings with was.
 func After(was Settings[int64], changes Settings[*int64]) Settings[int64] {
 	for _, which := range All() {
 		changed := *changes.values(which)

@@ -17,8 +17,8 @@ import (
 
 // TestAccess checks the console on three nodes with TLS and tokens, directly and below a prefix of a proxy:
 //
-//  1. Without a token it asks for one, and no page makes a call that the node refuses.
-//  2. A wrong token is said to be wrong.
+//  1. Without a token, the console asks for one, and no page makes a call that the node refuses.
+//  2. For a wrong token, the console says so.
 //  3. An admin sees and does everything; a reader sees rows, and no button of an operator.
 //  4. A revoked token ends the session.
 func TestAccess(t *testing.T) {

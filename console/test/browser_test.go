@@ -22,18 +22,19 @@ import (
 // waitMax is generous, for machines that also run other work.
 const waitMax = 30 * time.Second
 
-// browser is a tab of its own chromium. It notes what the console and the network said against the page.
+// browser is a tab of its own chromium. It records the errors that the console and the network report
+// about the page.
 type browser struct {
 	t   *testing.T
 	ctx context.Context
 
 	mu       sync.Mutex
-	origin   string   // of the page; requests to another one are noted
+	origin   string   // origin of the page; the browser records requests to other origins
 	problems []string // what a page must not cause
 }
 
 // newBrowser starts a browser that trusts every certificate. The test fails at its end if a page caused a problem
-// that forgive did not take away.
+// that the method forgive did not remove.
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
 	if _, err := exec.LookPath("chromium"); err != nil {

@@ -22,7 +22,7 @@ const (
 	// shownMax is how long the console may take to show that a node died.
 	shownMax = 5 * time.Second
 
-	post = "18446744073709551615" // an id, like its count, that a double cannot hold
+	post = "18446744073709551615" // an id that a double cannot hold, and so is its count
 	big  = 9007199254740993
 	user = "4467107636950632001"
 )
@@ -87,8 +87,8 @@ func grouped[N int | int64 | uint64](n N) string {
 	return text
 }
 
-// TestConsole checks on three nodes that each page shows the API's numbers, that orders given from it are carried
-// out, and that nodes that die are shown.
+// TestConsole checks on three nodes that each page shows the API's numbers, that the cluster carries out orders
+// from a page, and that pages show dead nodes.
 func TestConsole(t *testing.T) {
 	nodes := startCluster(t, nil)
 	n1 := nodes[0]
@@ -140,7 +140,7 @@ func checkHome(t *testing.T, b *browser, nodes []*proctest.Node) {
 	b.await("document.querySelectorAll('.chart canvas').length === 4")
 	b.await("/written [0-9,.]*[1-9]/.test(document.querySelector('.chart .legend').textContent)")
 	if *screens != "" {
-		time.Sleep(20 * time.Second) // a graph of some points: 50 to 90 ops a second are sent
+		time.Sleep(20 * time.Second) // time for a graph of some points, at 50 to 90 ops a second
 	}
 	b.shoot("home")
 	checkWarnings(t, b, nodes[0])
@@ -180,8 +180,8 @@ func checkRates(t *testing.T, b *browser) {
 	}
 }
 
-// checkWarnings holds the page's warnings to those of countctl. Both are asked again until they agree, because a
-// leader may change between the two.
+// checkWarnings compares the page's warnings with those of countctl. It reads both again until they agree,
+// because a leader may change between the two reads.
 func checkWarnings(t *testing.T, b *browser, n *proctest.Node) {
 	t.Helper()
 	type warning struct{ Code, Text string }

@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// checkHot checks that the page shows the rows of both calls, and how far they may be off.
+// checkHot checks that the page shows the rows of both calls, and the errors of the gains.
 func checkHot(t *testing.T, b *browser, n *proctest.Node) {
 	type object = map[string]any
 	// More ids than the shards' lists hold, so that the gains of ids that come later have an error.
@@ -54,7 +54,7 @@ func checkHot(t *testing.T, b *browser, n *proctest.Node) {
 	b.goTo("hot/posts/comment")
 	b.click("[aria-label='Largest counts'] a", post)
 	b.awaitText("main h2", "posts "+post)
-	// The text of a link must not become a command of its own in what the reader copies.
+	// The text of a link must not become a separate command in the text that a reader copies.
 	if curl := evaluate[string](b, `import('./api.js').then(({curl}) => curl("v1/hot/posts/x';reboot;'"))`); curl != "curl '"+n.URL+`/v1/hot/posts/x'\'';reboot;'\'''` {
 		t.Errorf("curl is %s", curl)
 	}

@@ -18,7 +18,8 @@ var screens = flag.String("screens", "", "write screenshots of all pages into th
 
 var bin proctest.Binaries
 
-// TestMain builds the programs in the product's module, whose dependencies this one lacks.
+// TestMain builds the programs in the product's module, because the test's module lacks their
+// dependencies.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	dir, err := os.MkdirTemp("", "countd-bin-")

@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// shoot writes screenshots of the page as it is: light and dark, 1200 px wide, and light and dark 400 px wide.
+// shoot writes four screenshots of the present page: light and dark, each 1200 px and 400 px wide.
 func (b *browser) shoot(name string) {
 	b.t.Helper()
 	if *screens == "" {
@@ -36,7 +36,7 @@ func (b *browser) shoot(name string) {
 	b.emulate("light", 1200)
 }
 
-// emulate sets what the reader's system prefers, and the width of the window.
+// emulate sets the color scheme that the reader's system prefers, and the width of the window.
 func (b *browser) emulate(scheme string, width int64) {
 	b.t.Helper()
 	_, err := chromedp.Call(b.ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})

@@ -168,7 +168,8 @@ func TestChart(t *testing.T) {
 	}
 }
 
-// TestEveryValueIsSet keeps the test whole: everything has each value of values.yaml, and another one.
+// TestEveryValueIsSet checks that the test covers the chart: the constant everything sets each value
+// of values.yaml to a different value.
 func TestEveryValueIsSet(t *testing.T) {
 	defaults, err := os.ReadFile(chartDir + "/values.yaml")
 	do(t, err)
@@ -233,7 +234,8 @@ func (o *objects) check(t *testing.T) {
 	if *pod.TerminationGracePeriodSeconds <= 10+5 || container.Lifecycle != nil {
 		t.Errorf("grace %d s, hooks %v", *pod.TerminationGracePeriodSeconds, container.Lifecycle)
 	}
-	// What the restricted Pod Security Standard asks for, and a root file system that is read only.
+	// Check the requirements of the restricted Pod Security Standard, and a read-only root file
+	// system.
 	of, all := container.SecurityContext, pod.SecurityContext
 	if !*all.RunAsNonRoot || *all.RunAsUser != 65532 || *all.FSGroup != 65532 || all.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault ||
 		*of.AllowPrivilegeEscalation || !*of.ReadOnlyRootFilesystem || !slices.Equal(of.Capabilities.Drop, []core.Capability{"ALL"}) {

@@ -14,14 +14,15 @@ type node struct {
 	check     []string // command of its health check
 }
 
-// runCluster runs three nodes of the image. Their names resolve to loopback addresses, and to others after a restart,
-// as those of containers and pods do. shared is a name for all of them. secrets writes files below a node's root; env
-// is for countctl.
+// runCluster runs three nodes of the image. Their names resolve to loopback addresses, and to different addresses
+// after a restart, as for containers and pods. The name shared resolves to all nodes. secrets writes files below a
+// node's root; env is for countctl.
 //
 //  1. The nodes form one cluster. Its catalog has their names, not their addresses.
-//  2. A count is at each node, also after all have moved to new addresses, and all replicas are alike.
+//  2. Each node returns the count, even after all nodes have moved to new addresses, and all replicas
+//     are equal.
 //  3. A backup reaches all nodes by their names.
-//  4. Each node passes its check, and ends with 0.
+//  4. Each node passes its health check, and exits with 0.
 func runCluster(t *testing.T, of *image, nodes []node, shared string, secrets func(root string), env ...string) {
 	t.Helper()
 	const countctl = "/usr/bin/countctl"

@@ -56,8 +56,8 @@ type stage struct {
 	image
 }
 
-// build follows the Dockerfile. This machine's files stand for those of the golang image, in an overlay, and its module
-// and build caches for those of the engine.
+// build follows the Dockerfile. An overlay of this machine's files stands for the golang image. This machine's module
+// and build caches stand for those of the engine.
 func build(t *testing.T, args ...string) *image {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -198,7 +198,7 @@ func (s *stage) path(path string) string {
 	return filepath.Join(s.dir, path)
 }
 
-// copy copies a file, or what is in a directory, into the directory target.
+// copy copies a file, or the contents of a directory, into the directory target.
 func (s *stage) copy(t *testing.T, source, target, chown string) {
 	t.Helper()
 	if info, err := os.Stat(source); err == nil && info.IsDir() {

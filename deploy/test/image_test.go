@@ -147,8 +147,8 @@ func (c *container) passes(check []string) {
 // TestDockerfile checks what needs no root.
 func TestDockerfile(t *testing.T) { parse(t) }
 
-// TestImage runs the entrypoint as the image's user. It becomes ready, counts, passes its own check, ends with 0, and
-// has the count after another start.
+// TestImage runs the entrypoint as the image's user. The node becomes ready, counts, passes its health check, exits
+// with 0, and has the count after a second start.
 func TestImage(t *testing.T) {
 	of := build(t, "VERSION=1.2.3")
 	if of.labels["org.opencontainers.image.version"] != "1.2.3" {

@@ -1,6 +1,6 @@
 // Package deploy tests the image, the compose file and the chart without an engine or a cluster: it follows the
 // Dockerfile's steps, parses the files as the tools that use them do, and runs the image's files as their user.
-// It tests the rules and the dashboard of deploy/monitoring by promtool, Grafana's types and a running node.
+// It tests the rules and the dashboard of deploy/monitoring with promtool, Grafana's types and a running node.
 //
 // It is a module of its own, so that countd depends on none of these tools.
 package deploy

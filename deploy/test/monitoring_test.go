@@ -33,7 +33,7 @@ const (
 // unmeasured has the warnings of countctl status that no metric shows.
 var unmeasured = []string{
 	"node_not_ready", "node_draining", "node_leaving", "join_ignored", "zones_mixed", "insecure", // states that operators choose, or moments
-	"group_degraded", "group_few_voters", "group_moving", // after CountdNodeDead; the cluster mends them
+	"group_degraded", "group_few_voters", "group_moving", // follow from CountdNodeDead; the cluster repairs them
 	"replicas_differ", "disk_hangs", // countctl verify; a node whose disk hangs exits after 10 s
 	"shards_uneven", "id_layout_misfit", "version_held",
 }
@@ -82,8 +82,8 @@ func TestRules(t *testing.T) {
 	promtool(t, "check", "config", "--syntax-only", path)
 }
 
-// TestAlerts checks that each alert has what its reader needs, and two unit tests. Its thresholds and its headings are
-// those of countctl status.
+// TestAlerts checks that each alert has the labels and annotations that its reader needs, and two unit tests. The
+// thresholds and the headings must be those of countctl status.
 func TestAlerts(t *testing.T) {
 	operating := readText(t, repository+"/docs/OPERATING.md")
 	anchors := map[string]bool{}
@@ -268,8 +268,8 @@ func serve(t *testing.T) metrics {
 	return m
 }
 
-// TestExpressions parses each expression of rules and dashboard. It finds each metric, label and value that they name
-// at a running node.
+// TestExpressions parses each expression of rules and dashboard. It looks up each metric, label and value of the
+// expressions at a running node.
 func TestExpressions(t *testing.T) {
 	expressions := map[string]string{} // by where they are
 	recorded := []string{"up", "ALERTS"}

@@ -65,7 +65,8 @@ func (s *site) like(ctx context.Context, me client.ID, r *http.Request) (any, er
 	}
 	liked, err := s.likes.Add(ctx, post, me)
 	if err == nil && (liked.Changed || liked.Duplicate) {
-		// The key makes the notice count once: however often this is repeated, and however often I tap within ten minutes.
+		// The key makes the notice count once, however often this call is repeated and however often I tap within ten
+		// minutes.
 		key := client.WriteOptions{Key: "like " + post.String() + " " + me.String()}
 		_, err = s.db.IncrUnread(ctx, []client.Op{{ID: author, Cells: client.Counts{client.Delta("like", 1)}}}, key)
 	}
@@ -96,7 +97,8 @@ func (s *site) follow(ctx context.Context, me client.ID, r *http.Request) (any, 
 	return map[string]int64{"unread": feed.Unread}, err
 }
 
-// home shows the newest posts of those I follow, with counts and my likes, in one call. To see it is to have read it.
+// home shows the newest posts of my followees, with counts and my likes, in one call. Whoever sees the page has read
+// its posts.
 func (s *site) home(ctx context.Context, me client.ID, _ *http.Request) (any, error) {
 	page, err := s.db.Timeline(ctx, me, client.PostQuery{Counts: "posts", Member: []string{"like"}}, client.ReadOptions{})
 	shown := []map[string]any{}

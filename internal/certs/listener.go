@@ -21,8 +21,8 @@ const (
 	handshakeTimeout = 5 * time.Second
 	// handshakesMax bounds the connections in their handshake. Further connections wait in the
 	// kernel's queue until a handshake ends, or until the oldest handshake has taken
-	// handshakeGrace. The listener then closes the oldest, so clients that never finish delay
-	// others no longer than that.
+	// handshakeGrace. The listener then closes the oldest, so clients that never finish delay other
+	// clients by at most handshakeGrace.
 	handshakesMax  = 512
 	handshakeGrace = time.Second // a client finishes within milliseconds on an idle machine
 	// lingerTime is how long the listener reads on from a refused connection. A close with
@@ -33,7 +33,7 @@ const (
 // Protocol is what a port speaks, for answers to clients without TLS.
 type Protocol struct {
 	Name string // for logs and metrics
-	// Plain is the answer to a client that speaks without TLS; nil for none.
+	// Plain returns the answer to a client that speaks without TLS; nil for no answer.
 	Plain func(begin [5]byte) []byte
 }
 
@@ -91,8 +91,8 @@ type accepted struct {
 	err  error
 }
 
-// Listen returns a listener of connections over TLS. It owns the given listener of plain
-// connections from then on.
+// Listen returns a listener of connections over TLS. It takes over the given listener of plain
+// connections.
 func (s *Source) Listen(plain net.Listener, protocol Protocol) *Listener {
 	config := s.Server()
 	return listen(plain, protocol, s.cfg.Logger, func(raw net.Conn) (net.Conn, error) {
@@ -204,7 +204,7 @@ func (l *Listener) tryEnter(raw net.Conn) (place *list.Element, wait time.Durati
 
 func (l *Listener) leave(place *list.Element) {
 	l.mu.Lock()
-	l.mu.waiting.Remove(place) // nothing, if tryEnter has removed it
+	l.mu.waiting.Remove(place) // does nothing if tryEnter has removed the place
 	l.mu.Unlock()
 	select {
 	case l.left <- struct{}{}:

@@ -17,7 +17,8 @@ import (
 	"github.com/countd/countd/internal/pki"
 )
 
-// echo serves connections of a listener until the test ends: each answers what it is sent.
+// echo serves connections of a listener until the test ends: each connection echoes the bytes that
+// it receives.
 func echo(t *testing.T, l net.Listener) string {
 	t.Helper()
 	ended := make(chan struct{})
@@ -71,8 +72,8 @@ func call(addr string, config *tls.Config) (string, error) {
 	return say(conn, "hello")
 }
 
-// TestListenerRefuses: a client without a good certificate is told the reason, and the log names it
-// too. Other clients are served in the meantime.
+// TestListenerRefuses: a client without a good certificate gets the reason, and the log has the
+// reason too. Other clients are served in the meantime.
 func TestListenerRefuses(t *testing.T) {
 	ca, rogue := must.NewAuthority(t), must.NewAuthority(t)
 	dir := t.TempDir()

@@ -50,8 +50,8 @@ type PeersConfig struct {
 	Logger                    *slog.Logger
 	// NodeID is this node's name, which its own certificate must carry.
 	NodeID string
-	// Name, if not "", is the name that the certificates of all nodes carry in place of the node's
-	// own name.
+	// Name, if not "", is the name that the certificates of all nodes carry instead of the nodes'
+	// own names.
 	Name string
 	// Permissive lets a running cluster turn TLS on. It also accepts connections without TLS, and
 	// dials a node without TLS if the node cannot be reached with TLS.
@@ -59,7 +59,7 @@ type PeersConfig struct {
 }
 
 // Peers is mutual TLS between nodes. Each side shows a certificate that one of the authorities
-// signed, valid for servers and clients. It carries the name of that side's node.
+// signed, valid for servers and clients. The certificate carries the name of that side's node.
 type Peers struct {
 	*Source
 	cfg     PeersConfig
@@ -132,8 +132,8 @@ func (p *Peers) checkName(leaf *x509.Certificate, node string) error {
 	return nil
 }
 
-// ListenPeers returns a listener of other nodes, on a listener of plain connections that it
-// owns from then on.
+// ListenPeers returns a listener of other nodes, on a listener of plain connections, which it takes
+// over.
 func (p *Peers) ListenPeers(plain net.Listener) *Listener {
 	config := p.Server()
 	return listen(plain, Protocol{Name: "cluster"}, p.cfg.Logger, func(raw net.Conn) (net.Conn, error) {
@@ -158,8 +158,8 @@ func (p *Peers) ListenPeers(plain net.Listener) *Listener {
 	})
 }
 
-// welcome reads the name of the node that has connected. It tells that node whether its certificate
-// carries this name, and returns an error if not.
+// welcome reads the name of the node that has connected. It answers whether that node's certificate
+// carries this name, and returns an error if it does not.
 func (p *Peers) welcome(conn *peerConn) error {
 	var head [2]byte
 	if _, err := io.ReadFull(conn, head[:]); err != nil {

@@ -23,8 +23,8 @@ const (
 	pollEvery = 2 * time.Second
 	// fileBytesMax bounds a file: hundreds of authorities.
 	fileBytesMax = 1 << 20
-	// expiresSoon is how long before its end a certificate counts as a problem. Automatic renewals
-	// happen weeks before the end.
+	// A certificate counts as a problem from expiresSoon before its end. Automatic renewals happen
+	// weeks before the end.
 	expiresSoon = 14 * 24 * time.Hour
 )
 
@@ -38,10 +38,10 @@ type Config struct {
 	Setting string
 	// CASetting is the setting that names CAFile.
 	CASetting string
-	// CertFile and KeyFile hold a certificate with its chain, and its key, in PEM. CAFile holds
-	// the authorities whose certificates a peer may have, or is "".
+	// CertFile and KeyFile hold a certificate with its chain, and its key, in PEM. CAFile holds the
+	// authorities that may have signed a peer's certificate; it may be "".
 	CertFile, KeyFile, CAFile string
-	// Check returns why a set that parsed well must not be used. If Check is nil, there is no such
+	// Check returns the reason why a valid set must not be used. If Check is nil, there is no such
 	// check.
 	Check func(*Set) error
 	// CheckPeer returns why a peer's certificate is not accepted, although one of the authorities
@@ -71,7 +71,7 @@ type Source struct {
 
 	mu struct { // held while files are read
 		sync.Mutex
-		seen   [sha256.Size]byte // hash of the contents that current came from
+		seen   [sha256.Size]byte // hash of the contents from which current was parsed
 		failed [sha256.Size]byte // hash of the contents that were last refused
 		begun  [sha256.Size]byte // hash of the contents that the last poll saw
 	}
@@ -101,8 +101,8 @@ func Open(cfg Config) (*Source, error) {
 // Current returns the set in use.
 func (s *Source) Current() *Set { return s.current.Load() }
 
-// Problem returns a problem that an operator should mend, or "". Either the files cannot be used,
-// or the certificate in use ends soon.
+// Problem returns a problem that an operator should solve, or "": the files cannot be used, or the
+// certificate in use ends soon.
 func (s *Source) Problem(now time.Time) string {
 	leaf := s.Current().Certificate.Leaf
 	ends := leaf.NotAfter.UTC().Format(time.RFC3339)
@@ -176,7 +176,8 @@ func (s *Source) Reload() error {
 }
 
 // loadLocked uses contents from now on, or counts and logs why it does not. It logs the same
-// contents once. It tries them again later, because their certificate may become valid.
+// contents once. A later call tries the same contents again, because their certificate may have
+// become valid.
 func (s *Source) loadLocked(contents files, sum [sha256.Size]byte, err error) error {
 	var set *Set
 	if err == nil {

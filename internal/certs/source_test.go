@@ -35,8 +35,8 @@ func open(t *testing.T, cfg Config) opened {
 
 func (o opened) subject() string { return o.Current().Certificate.Leaf.Subject.CommonName }
 
-// TestFilesThatChangeAreUsed: the source finds changed files without a call. It finds them behind a
-// link that now leads elsewhere, and although size and time are the same.
+// TestFilesThatChangeAreUsed: the source finds changed files without a call. It finds them even if
+// a link now leads elsewhere, or if size and time are the same.
 func TestFilesThatChangeAreUsed(t *testing.T) {
 	ca := must.NewAuthority(t)
 	dir := t.TempDir()
@@ -123,7 +123,7 @@ func TestBadFilesKeepTheOldOnes(t *testing.T) {
 	}
 }
 
-// TestFileThatIsGoneKeepsTheOldOne: while a file is missing, the old one stays in use, and the
+// TestFileThatIsGoneKeepsTheOldOne: while a file is missing, the previous set stays in use, and the
 // problem is counted once.
 func TestFileThatIsGoneKeepsTheOldOne(t *testing.T) {
 	dir := t.TempDir()

@@ -22,7 +22,7 @@ const (
 	behavioursMin = 30
 	// explainLines is the size from which a package needs more than a short package comment.
 	explainLines = 800
-	// commentWordsMin is the smallest length of a package comment that replaces a DESIGN.md.
+	// commentWordsMin is the least number of words in a package comment that replaces a DESIGN.md.
 	commentWordsMin = 60
 )
 
@@ -38,7 +38,7 @@ func read(t *testing.T, path string) string {
 // documentWordsMax bounds documents that a person reads from the beginning to the end.
 var documentWordsMax = map[string]int{"docs/ARCHITECTURE.md": architectureWordsMax, "docs/OPERATING.md": 6000}
 
-// documentBytesMax bounds documents that grow with text that nobody reads: examples of errors
+// documentBytesMax bounds documents that could grow by text that nobody reads. Examples of errors
 // belong in api/testdata/contract.yaml, and former measurements in git.
 var documentBytesMax = map[string]int{"docs/openapi.yaml": 173_000, "docs/BENCHMARKS.md": 24_500}
 

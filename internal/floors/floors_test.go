@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// rule is the policy of the whole tree. Imports go down only; a package that is
-// not named here may not exist. Several imports have a line each, so that changes meet seldom.
+// rule is the policy of the whole tree. Imports go down only; a package that is not named here may
+// not exist. Each of several imports has its own line, so that changes rarely conflict.
 const rule = `
 	# Counting, and nothing else: no log, no network, no clock.
 	engine: internal/wire

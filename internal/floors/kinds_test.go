@@ -10,9 +10,8 @@ import (
 	"testing"
 )
 
-// knowsKinds are the packages under shard that know what some kinds mean: which rows and bodies leave
-// memory. Package replica carries the sets of members beside a
-// snapshot.
+// knowsKinds are the packages under shard that know the meaning of some kinds, for example which rows
+// and bodies leave memory. Package replica carries the sets of members beside a snapshot.
 var knowsKinds = []string{"shard/replica", "shard/tiering"}
 
 var ofKind = regexp.MustCompile(`"github\.com/countd/countd/raftfsm/(counters|unread|feed|rows)"|\bcodec\.Kind(Counters|Unread|Feed|Board)\b|\bkinds\.(Counters|Unread|Feed|Board|Keyspace[A-Z]\w*)\b`)

@@ -69,7 +69,7 @@ func productFiles(fset *token.FileSet, dir string) (files []*ast.File, lines int
 		return nil, 0, err
 	}
 	for _, name := range names {
-		if strings.HasSuffix(name, "_test.go") || strings.HasSuffix(name, "_other.go") { // of systems that the server is not built for
+		if strings.HasSuffix(name, "_test.go") || strings.HasSuffix(name, "_other.go") { // files for systems on which the server does not run
 			continue
 		}
 		src, err := os.ReadFile(name)

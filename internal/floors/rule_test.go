@@ -1,5 +1,5 @@
-// Package floors owns the rule of which package may import which and the limits of their
-// sizes, and checks a source tree against them. It never builds or runs what it reads.
+// Package floors owns the rule of which package may import which and the limits of their sizes, and
+// checks a source tree against them. It never builds or runs the code that it reads.
 //
 // Invariant: every package of the tree is in the rule, so that adding one is a decision, not
 // an accident.
@@ -65,8 +65,8 @@ func Read(root string) ([]Edge, error) {
 	return edges, nil
 }
 
-// isModule reports whether a directory is a module of its own, such as a benchmark's peer:
-// nothing here can import it.
+// isModule reports whether a directory is a module of its own, such as a benchmark's peer: no
+// package of the tree can import it.
 func isModule(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, "go.mod"))
 	return err == nil
@@ -82,7 +82,7 @@ func fileEdges(file string, src []byte) ([]Edge, error) {
 		return nil, err
 	}
 	self := Edge{From: path.Dir(file), File: file, Test: strings.HasSuffix(file, "_test.go")}
-	// The package itself is an edge to itself, so that one without imports is checked too.
+	// Add an edge from the package to itself, so that a package without imports is checked too.
 	edges := []Edge{{From: self.From, To: self.From, File: file, Test: self.Test}}
 	for _, spec := range parsed.Imports {
 		to, err := strconv.Unquote(spec.Path.Value)
@@ -126,8 +126,8 @@ var errSyntax = errors.New("not a line of the rule")
 //	tests: PACKAGE…          any test may import these too
 //	tests of PACKAGE: PACKAGE…
 //
-// A line that begins with two tabs continues the line above. Lines that are empty or begin with # say
-// nothing.
+// A line that begins with two tabs continues the line above. Empty lines and lines that begin with #
+// are ignored.
 func ParseRule(text string) (*Rule, error) {
 	r := &Rule{allowed: map[string][]string{}, confined: map[string][]string{}, testsOf: map[string][]string{}}
 	for _, line := range strings.Split(strings.ReplaceAll(text, "\n\t\t", " "), "\n") {

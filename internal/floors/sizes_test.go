@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// limits are what a newcomer can keep in mind: the lines of a package, the methods of a type, and
-// the files that all depend on each other. Tests do not count.
+// limits bound what a newcomer must keep in mind: the lines of a package, the methods of a type,
+// and the files that all depend on each other. Tests do not count.
 var limits = Limits{Lines: 5000, Methods: 60, Cycle: 8}
 
 // larger has the bounds of packages that are not within limits yet. A bound may only fall.

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// Cable is a TCP proxy between a node and its peers, which a test cuts like a cable.
+// Cable is a TCP proxy between a node and its peers. A test can cut it like a cable.
 type Cable struct {
 	listener net.Listener
 	to       string

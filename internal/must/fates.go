@@ -82,7 +82,7 @@ func (f *Fates) callOne(t *testing.T, call Call) {
 		f.Answered.Add(1)
 	case errors.Is(err, f.notSent):
 		f.NotSent.Add(1)
-		time.Sleep(time.Millisecond) // do not call a peer that is down in a tight loop
+		time.Sleep(time.Millisecond) // pause, so that calls to a dead peer are no tight loop
 	case errors.Is(err, f.lost):
 		f.Lost.Add(1)
 	default:

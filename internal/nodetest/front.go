@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Fault is how the front answers in place of the node.
+// Fault describes the answer of the front in place of the node's.
 type Fault struct {
 	Status     int
 	Code       string
@@ -25,7 +25,7 @@ type Fault struct {
 	// Shards restricts After to these shards of posts; nil for all. The fault then lists the ids of
 	// the ops that were applied. If Status is 504, it also lists the other ids, as unknown.
 	Shards []int
-	Late   time.Duration // with After: how long after the answer the node gets the request; 0 means before the answer
+	Late   time.Duration // with After: the time from the answer until the node gets the request; 0 means before the answer
 	Hang   bool          // no answer: the connection is cut
 }
 

@@ -1,12 +1,11 @@
-// Package nodetest owns a countd node that serves its HTTP API inside the process of a test.
-// It also owns a front that refuses or delays requests and cuts connections as the test
-// asks.
+// Package nodetest owns a countd node that serves its HTTP API inside the process of a test. It
+// also owns a front that refuses or delays requests and cuts connections for the test.
 //
 // It never changes an answer of the node. A test of several nodes or of the program itself
 // runs the real programs (package proctest).
 //
-// Invariant: a refused request never reaches the node, unless its Fault says that the node
-// applies it all the same.
+// Invariant: a refused request never reaches the node, unless its Fault lets the node apply the
+// request anyway.
 package nodetest
 
 import (

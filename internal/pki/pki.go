@@ -1,7 +1,7 @@
 // Package pki makes certificates: an authority, and the certificates of nodes and clients
 // that it signs. It is for users without a PKI of their own, and for tests.
 //
-// It writes no file and keeps no list of what it signed, so it revokes nothing. Invariant: a
+// It writes no file and keeps no list of signed certificates, so it cannot revoke any. Invariant: a
 // certificate of a client can never pass as the certificate of a node, because it is valid only for
 // clients.
 package pki

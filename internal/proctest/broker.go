@@ -26,7 +26,7 @@ type Server struct {
 	log   Buffer
 }
 
-// KafkaPartitions is how many partitions the topic likes of StartKafka has.
+// KafkaPartitions is the number of partitions of the topic likes of StartKafka.
 const KafkaPartitions = 3
 
 // StartKafka builds and runs a server of Kafka's protocol with its data on disk, and the topics

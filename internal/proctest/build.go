@@ -65,8 +65,8 @@ func build(to string, packages ...string) (sources []string, err error) {
 		}
 		return strings.TrimSpace(string(out)), nil
 	}
-	// Omit the data for debuggers, which takes half of the linker's time. Stack traces keep their
-	// names and lines.
+	// Omit the data for debuggers, because it takes half of the linker's time. Stack traces keep
+	// their names and lines.
 	if _, err := run("build", "-ldflags=-s -w", "-o", to); err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func Build(t testing.TB, name string) (path string) {
 // Note opens the sources of a program that the test runs, and reads logStoreEnv, which the program
 // inherits. go test reuses a cached result unless a variable or file changed that the test itself
 // read. Files in a directory that the test opened count too. Files that only go build reads, or
-// that TestMain reads before the tests, do not count.
+// that TestMain reads before the tests, do not make go test run again.
 func Note(t testing.TB, sources ...string) {
 	t.Helper()
 	_ = os.Getenv(logStoreEnv)

@@ -22,7 +22,8 @@ const (
 	shardsDefault = 7 // shards of each of the four keyspaces that every cluster has
 	// settleTimeout is generous, for machines that also run other work.
 	settleTimeout = 60 * time.Second
-	// placeTimeout bounds what the cluster does by itself, one step a second.
+	// placeTimeout bounds the wait for placement, which the cluster does by itself, one step a
+	// second.
 	placeTimeout = 90 * time.Second
 	// statusTimeout bounds a request for the status of one node, which may be paused.
 	statusTimeout = time.Second
@@ -72,7 +73,7 @@ func NewCluster(t testing.TB, bin Binaries, opts Options) *Cluster {
 	t.Helper()
 	c := StartCluster(t, bin, opts)
 	c.AwaitVoters(min(len(c.Nodes()), nodesDefault))
-	c.AwaitAgreement(settleTimeout, c.Nodes()...) // a replica that has applied nothing answers no read by itself
+	c.AwaitAgreement(settleTimeout, c.Nodes()...) // wait until each replica has applied an entry, because before that it answers no read by itself
 	return c
 }
 
@@ -141,7 +142,7 @@ func (c *Cluster) prepare(args ...string) *Member {
 		Node: NewNodeAt(c.t, c.bin, filepath.Join(c.t.TempDir(), name), c.sites[number], args...),
 		Name: name, at: number,
 	}
-	if c.opts.Cuttable { // the addresses are not loopback addresses; older programs ignore the variable
+	if c.opts.Cuttable { // needed because the addresses are beyond loopback; older programs ignore the variable
 		n.Env = append(n.Env, "COUNTD_INSECURE=true")
 	}
 	c.mu.nodes = append(c.mu.nodes, n)
@@ -185,7 +186,7 @@ func (c *Cluster) AwaitReady(nodes ...*Member) {
 	}
 }
 
-// Pause suspends a node's process, as happens on a machine that swaps or migrates.
+// Pause suspends a node's process, as a machine does that swaps or migrates.
 func (n *Member) Pause() { n.Signal(syscall.SIGSTOP) }
 
 // Resume continues a paused node.
@@ -214,7 +215,7 @@ func (c *Cluster) Heal() {
 	c.Cut()
 }
 
-// status returns the status of a node, which need not answer.
+// status returns the status of a node. The node may be unable to answer.
 func (n *Member) status(ctx context.Context) (ClusterStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()

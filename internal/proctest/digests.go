@@ -8,7 +8,8 @@ import (
 	"github.com/countd/countd/client/admin"
 )
 
-// watchEvery is how often digests are compared: several times during the shortest fault.
+// watchEvery is the interval between comparisons of digests. The shortest fault lasts several
+// intervals.
 const watchEvery = 250 * time.Millisecond
 
 // digests collects the states that replicas report. It compares the states of one group at one
@@ -97,7 +98,7 @@ func (d *digests) check() {
 }
 
 // AwaitAgreement waits until all replicas of each group are at one index and have one digest, and
-// returns how long that took. Nobody may write in the meantime.
+// returns how long that took. The test must not write in the meantime.
 func (c *Cluster) AwaitAgreement(timeout time.Duration, nodes ...*Member) time.Duration {
 	c.t.Helper()
 	return c.await(timeout, func() string {

@@ -16,8 +16,8 @@ import (
 
 const (
 	historyColumn   = "view"
-	opsOfIDMax      = 200 // then another id replaces it: the cost of the check grows faster than the history
-	unknownsOfIDMax = 4   // ops of unknown outcome: the check tries each at every later time
+	opsOfIDMax      = 200 // after that many ops another id replaces the id, because the cost of the check grows faster than the history
+	unknownsOfIDMax = 4   // bound on ops of unknown outcome, because the check tries each of them at every later time
 	checkTimeout    = 20 * time.Second
 	boundedBy       = time.Second // max_staleness by default
 	outsider        = 99          // client number of the caller of Read, in pictures
@@ -112,8 +112,8 @@ func (h *History) Read(node *Member, shard int, consistency string) error {
 	return h.read(outsider, node, h.id(shard), consistency)
 }
 
-// read reads an id at one node. A bounded read may return the state of up to boundedBy earlier, so
-// its recorded begin is that much earlier. A read without an answer is not in the history.
+// read reads an id at one node. A bounded read may return a state that is up to boundedBy old, so
+// History records its begin earlier by boundedBy. A read without an answer is not in the history.
 func (h *History) read(client int, node *Member, id uint64, consistency string) error {
 	r := &request{method: http.MethodGet, path: fmt.Sprintf("/v1/counters/posts/%d?consistency=%s", id, consistency)}
 	call := h.now()
@@ -172,8 +172,8 @@ func writeRequest(id uint64, in asked) *request {
 	return &request{method: http.MethodPost, path: "/v1/counters/posts/incr", body: map[string]any{"ops": []op{o}}}
 }
 
-// answered records a write. A duplicate was applied by an earlier try, and its answer counts
-// as a read by the last try.
+// answered records a write. If the answer reports a duplicate, an earlier try applied the write,
+// and the answer counts as a read by the last try.
 func (h *History) answered(client int, id uint64, in asked, call, sent int64, a *answer) {
 	counts := a.Counts
 	if len(a.Results) > 0 {
@@ -230,7 +230,7 @@ func (h *History) check() {
 	h.t.Logf("history: %d operations on %d ids: %v", all, len(h.mu.counts), h.mu.answers)
 }
 
-// picture draws a history that was refused, in the directory of the test's own files.
+// picture draws a history that check refused, to a file in the directory of the test's files.
 func (h *History) picture(id uint64, info porcupine.LinearizationInfo) string {
 	path := filepath.Join(h.t.ArtifactDir(), fmt.Sprintf("history-%d.html", id))
 	if err := porcupine.VisualizePath(countModel, info, path); err != nil {

@@ -15,9 +15,9 @@ import (
 
 const callTimeout = 15 * time.Second
 
-// Call sends one request with a JSON body, or none if body is nil, and decodes the JSON
-// answer into answer if that is not nil. It returns the status, or an error when no complete
-// answer arrived; then the request may have been applied or not.
+// Call sends one request with a JSON body, or none if body is nil, and decodes the JSON answer into
+// answer if that is not nil. It returns the status. If no complete answer arrived, it returns an
+// error, and the request may or may not have been applied.
 func (n *Node) Call(method, path string, body, answer any) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
 	defer cancel()
@@ -56,7 +56,7 @@ func (n *Node) ask(ctx context.Context, method, path string, header http.Header,
 		req.Header.Set("Authorization", "Bearer "+n.Token)
 	}
 	maps.Copy(req.Header, header)
-	req.GetBody = nil // otherwise net/http itself repeats a request with a key
+	req.GetBody = nil // otherwise net/http itself would repeat a request with a key
 	resp, err := n.client.Do(req)
 	if err != nil {
 		return 0, nil, err
@@ -135,7 +135,7 @@ func (c ClusterStatus) Rows(keyspace string) uint64 {
 	return rows
 }
 
-// Rows reads the rows of ids, with every acknowledged write in them.
+// Rows reads the rows of ids, which include every acknowledged write.
 func (n *Node) Rows(keyspace string, ids []string) []Row {
 	n.t.Helper()
 	const pageMax = 1000

@@ -16,11 +16,11 @@ const (
 	opsOfWriteMax = 8
 	loadIDs       = 300 // ids of all shards together
 	loadHotIDs    = 4   // get half of the ops
-	// finishTimeout bounds how long a write may stay without an answer after all faults have
+	// finishTimeout bounds the time that a write may stay without an answer after all faults have
 	// ended.
 	finishTimeout = 30 * time.Second
 	// RequestDeadline is how long a client of a load waits. A request whose tries together take
-	// longer has failed, unless the machine itself stalled meanwhile. It is the API's default.
+	// longer has failed, unless the machine itself stalled meanwhile. The API has the same default.
 	RequestDeadline = 5 * time.Second
 )
 
@@ -83,11 +83,11 @@ func (c *Cluster) StartLoad(clients int, pace time.Duration) *Load {
 
 // End stops the load and checks, at the nodes, that
 //
-//  1. all replicas of a group are alike within a timeout, and never differed at one index;
+//  1. all replicas of a group become equal within a timeout, and never differed at one index;
 //  2. each count is the sum of the acknowledged writes, as every node reads it;
 //  3. one order explains all answers of the history.
 //
-// It returns how long it took until the replicas were alike.
+// It returns the time until the replicas were equal.
 func (l *Load) End(timeout time.Duration, nodes ...*Member) (alike time.Duration) {
 	l.t.Helper()
 	l.Stop()

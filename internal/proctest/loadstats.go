@@ -11,7 +11,7 @@ import (
 // Stats sums up the requests of a load in a stretch of time.
 type Stats struct {
 	Requests int
-	Late     int            // number of requests that took longer than RequestDeadline, without stalls; they failed for their client
+	Late     int            // number of requests that took longer than RequestDeadline, not counting stalls, and so failed for their client
 	Stalled  time.Duration  // total time for which the machine stalled
 	Retried  int            // were sent more than once
 	Failed   map[string]int // failed tries by reason

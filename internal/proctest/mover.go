@@ -42,7 +42,7 @@ func (m *Mover) Without(shard int, f func()) {
 	f()
 }
 
-// Still runs f while the mover orders nothing. A replica may still move.
+// Still runs f while the mover sends no orders. A replica may still move by an earlier order.
 func (m *Mover) Still(f func()) {
 	for shard := range m.groups {
 		m.groups[shard].Lock()

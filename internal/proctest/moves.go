@@ -53,8 +53,7 @@ func (n *Member) PlacedAt(group uint32) *Placed {
 	return nil
 }
 
-// OrderMove orders the move of a replica through a node. It returns why it was refused, or
-// "".
+// OrderMove orders the move of a replica through a node. It returns the reason of a refusal, or "".
 func (n *Member) OrderMove(group uint32, from, to *Member) (refused string) {
 	var a answer
 	body := map[string]string{"from": from.Name, "to": to.Name}
@@ -89,7 +88,8 @@ func (c *Cluster) Move(at *Member, group uint32, from, to *Member) {
 	})
 }
 
-// AwaitReplica waits until a node holds a replica of a group, or until it holds none.
+// AwaitReplica waits until a node holds a replica of a group or, if held is false, until the node
+// holds none.
 func (c *Cluster) AwaitReplica(n *Member, group uint32, held bool) time.Duration {
 	c.t.Helper()
 	return c.await(settleTimeout, func() string {
@@ -105,7 +105,7 @@ func (c *Cluster) AwaitReplica(n *Member, group uint32, held bool) time.Duration
 }
 
 // AwaitSettled waits until a group has the given number of voters, and its target names exactly
-// these.
+// these voters.
 func (c *Cluster) AwaitSettled(at *Member, group uint32, voters int) (p *Placed) {
 	c.t.Helper()
 	c.await(settleTimeout, func() string {

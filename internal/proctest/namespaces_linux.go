@@ -21,8 +21,8 @@ import (
 //
 // Nodes on one bridge reach each other. A cable moves to another bridge while both its ends are up,
 // so packets into a cut are lost without an error. Clients enter the namespace of the node that
-// they call and reach it whatever is cut. Other processes do not see these networks, which end with
-// the process that holds them.
+// they call, and so reach the node whatever is cut. Other processes do not see these networks,
+// which end with the process that holds them.
 type namespaces struct {
 	hub   *namespace
 	nodes []*namespace

@@ -32,10 +32,10 @@ const (
 )
 
 // Node is one countd: a data directory and addresses that stay the same over restarts. At most one
-// process of it runs at a time.
+// process of a node runs at a time.
 type Node struct {
 	Dir  string   // data directory
-	Args []string // the directory, the addresses, and arguments of the test
+	Args []string // arguments for the directory and the addresses, and the test's own
 	Env  []string // added to the test's own
 	Cwd  string   // working directory; "" for the test's
 	URL  string   // URL of the HTTP API
@@ -79,8 +79,9 @@ func (s Site) dial(ctx context.Context, network, addr string) (conn net.Conn, er
 	return conn, entering
 }
 
-// NewNode returns a node with a data directory; Start runs it. args follow those for the
-// directory and the addresses. A node that still runs at the test's end is killed.
+// NewNode returns a node with a data directory; Start runs it. The node's arguments are those for
+// the directory and the addresses, and then args. If the node still runs at the test's end, it is
+// killed.
 func NewNode(t testing.TB, bin Binaries, dir string, args ...string) *Node {
 	t.Helper()
 	return NewNodeAt(t, bin, dir, FreeSite(t), args...)
@@ -99,7 +100,7 @@ func NewNodeAt(t testing.TB, bin Binaries, dir string, site Site, args ...string
 	Note(t, bin.sources...)
 	n := &Node{t: t, bin: bin, Dir: dir}
 	n.client = &http.Client{Transport: &http.Transport{
-		MaxIdleConnsPerHost: 256, // one for each of a test's writers, so that ports suffice
+		MaxIdleConnsPerHost: 256, // a connection for each of a test's writers is kept, so that ports suffice
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			return n.site.dial(ctx, network, addr)
 		},
@@ -187,8 +188,8 @@ func (n *Node) WaitReady(timeout time.Duration) (ready bool, code int) {
 	return false, 0
 }
 
-// Exited waits for the process's end and returns its exit code, -1 if a signal
-// ended it.
+// Exited waits for the end of the process and returns its exit code, or -1 if a signal ended the
+// process.
 func (n *Node) Exited(timeout time.Duration) int {
 	n.t.Helper()
 	select {
@@ -241,7 +242,7 @@ var ports struct {
 	locks []*os.File // locks of all blocks, held until the process ends
 }
 
-// FreePorts returns count free loopback addresses. They are below the range that the system
+// FreePorts returns count free loopback addresses. The ports are below the range that the system
 // uses for outgoing connections, so that a node finds its port free again after a restart.
 func FreePorts(t testing.TB, count int) []string {
 	t.Helper()

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// staleEvery is the pause between two reads of a node: often enough to meet any
-// moment in which it does not answer.
+// staleEvery is the pause between two reads of a node. It is short enough to notice any moment in
+// which the node does not answer.
 const staleEvery = 5 * time.Millisecond
 
 // StaleReads continuously reads the nodes' own rows.

@@ -11,8 +11,8 @@ import (
 const (
 	// stallEvery is the pause between two probes of the machine.
 	stallEvery = 20 * time.Millisecond
-	// stallMin is how long a probe may take without its pause: a wake-up and one sync. Any
-	// longer time counts as a stall.
+	// stallMin bounds the time of a probe, without its pause: a wake-up and one sync. Any longer
+	// time counts as a stall.
 	stallMin = 50 * time.Millisecond
 	// stallsInRequest is how many stalls a request may meet in a row. Its client, its node, the
 	// leader and a follower each wake up, and may sync.
@@ -67,7 +67,7 @@ func (s *stalls) note(at time.Time, late time.Duration) {
 	s.mu.seen = append(s.mu.seen, stall{at, late})
 }
 
-// between returns the time that the machine was stalled in a period.
+// between returns the time for which the machine was stalled in a period.
 func (s *stalls) between(from, to time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,7 +29,7 @@ type Tally struct {
 		sent         int64
 		refused      int64
 		acknowledged int64
-		by           map[*Member]int64 // acknowledged, by the node that was asked
+		by           map[*Member]int64 // number of acknowledged increments, by the called node
 		wrong        []string
 	}
 }
@@ -97,8 +97,7 @@ func (y *Tally) AddAll(count int, nodes ...*Member) {
 	}
 }
 
-// Read sends a linearizable read through a node and reports whether it was
-// answered.
+// Read sends a linearizable read through a node and reports whether an answer arrived.
 func (y *Tally) Read(n *Member, timeout time.Duration) bool {
 	y.mu.Lock()
 	before := y.mu.acknowledged

@@ -14,7 +14,7 @@ const (
 	// tryTimeout is how long a try waits for a node before the client tries the next node. It is
 	// longer than an election.
 	tryTimeout = 2 * time.Second
-	// tryGrace is how long past its deadline a try waits for an answer.
+	// tryGrace is the time for which a try waits for an answer after its deadline.
 	tryGrace = 500 * time.Millisecond
 	// tryPause is the wait after a failed try, which avoids a busy loop.
 	tryPause = 10 * time.Millisecond
@@ -32,7 +32,7 @@ const (
 
 type outcome struct {
 	fate fate
-	why  string // the reason in a word or two; "" if it was done
+	why  string // the reason in a word or two; "" if the request was done
 	took time.Duration
 }
 

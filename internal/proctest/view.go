@@ -34,8 +34,8 @@ func look(nodes []*Member) view {
 	return v
 }
 
-// leader returns the node that reports to lead a group, or nil. If several do, it returns the
-// one with the latest term.
+// leader returns the node that reports to lead a group, or nil. If several nodes report that, it
+// returns the node with the latest term.
 func (v view) leader(group uint32) (leader *Member, term uint64) {
 	for n, g := range v.replicas[group] {
 		if g.Role == "leader" && g.Term >= term {
@@ -100,7 +100,7 @@ func groupWrong(v view, id uint32, replicas map[*Member]admin.Group, voters int)
 }
 
 // LeaderOfMost waits until every shard of posts has a leader. It returns the node that leads most
-// of them, and its shards.
+// of them, and the shards that this node leads.
 func (c *Cluster) LeaderOfMost() (leader *Member, led []int) {
 	c.t.Helper()
 	c.await(settleTimeout, func() string {
@@ -127,8 +127,8 @@ func (c *Cluster) LeaderOfMost() (leader *Member, led []int) {
 }
 
 // AwaitShares waits until all nodes that are not excluded hold the same number of replicas of the
-// built-in keyspaces' shards, three of each shard. They must also lead the same number, give or
-// take one.
+// built-in keyspaces' shards, three of each shard. The nodes must also lead the same number of
+// shards, give or take one.
 func (c *Cluster) AwaitShares(excluded ...*Member) time.Duration {
 	c.t.Helper()
 	nodes, shards := c.Others(excluded...), c.AllShards()

@@ -29,7 +29,7 @@ type AtomicFile struct {
 // CreateFile opens a temporary file beside path. The caller calls Commit or Abort.
 func CreateFile(path string) (*AtomicFile, error) {
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
-		path = resolved // replace what a link points to, not the link
+		path = resolved // replace the target of a link, not the link
 	}
 	mode := fs.FileMode(newFileMode)
 	if info, err := os.Stat(path); err == nil {
@@ -71,7 +71,7 @@ func (f *AtomicFile) CommitNew() error {
 		if errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		// The file system has no links: check for the name instead.
+		// The file system does not support hard links: check for the name instead.
 		if _, err := os.Lstat(target); err == nil {
 			return fs.ErrExist
 		}

@@ -32,7 +32,7 @@ func TestFileIsReplaced(t *testing.T) {
 	}
 }
 
-// Two at a time have temporary files of their own, and the last commit wins.
+// Two concurrent Files have temporary files of their own, and the last commit wins.
 func TestTwoAtATime(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a")
 	first, err1 := program.CreateFile(path)

@@ -9,10 +9,11 @@ import (
 )
 
 const (
-	// LogEvery is how often a message that repeats is written.
+	// LogEvery is the interval at which a repeated message is written.
 	LogEvery = time.Minute
-	// messagesMax bounds the messages that are remembered: several times as many as the libraries
-	// have. If there are more, the Limiter forgets all of them and writes each once more.
+	// messagesMax bounds the remembered messages. It is several times the number of different
+	// messages in the libraries. If there are more, the Limiter forgets all of them and writes each
+	// once more.
 	messagesMax = 256
 )
 

@@ -8,9 +8,9 @@ import (
 )
 
 // A process has a limit of file descriptors (RLIMIT_NOFILE; Go raises the soft one to the hard
-// one). Linux gives a new file the lowest number that is free. So if no connection of a client
-// keeps a number at or above a bound, the node itself has these numbers, however many clients
-// connect. Connections of peers have a higher bound.
+// one). Linux gives a new file the lowest number that is free. If no client connection keeps a
+// number at or above a bound, these numbers stay free for the node, however many clients connect.
+// Connections of peers have a higher bound.
 const (
 	// FilesMin is the lowest limit that a node starts with. Half of it is for the node itself: its
 	// ports, a few peers, and the tables of rows and members on disk (TableFiles each). The log
@@ -20,8 +20,8 @@ const (
 	// and filesOwnMax descriptors of the node.
 	FilesWanted = 2*8192 + filesOwnMax
 
-	// filesOwnMax bounds the descriptors that clients leave free: 4,096 for segments of 64 GiB of
-	// log, and 4,096 others.
+	// filesOwnMax bounds the descriptors that are reserved from clients: 4,096 for the segments of
+	// 64 GiB of log, and 4,096 others.
 	filesOwnMax = 8192
 	// tableFilesMax bounds the files of one Pebble that stay open. Each keeps some kilobytes of memory.
 	tableFilesMax = 512

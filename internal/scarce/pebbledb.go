@@ -26,7 +26,7 @@ type DBConfig struct {
 	// should end the process.
 	Fatal func(error)
 	// Damaged is called when Pebble finds a file damaged. Pebble's default would end the process.
-	// Here only readers of the file get an error.
+	// With this function, only readers of the file get an error.
 	Damaged func(pebble.DataCorruptionInfo)
 }
 
@@ -40,13 +40,13 @@ type DB struct {
 	cache *pebble.Cache
 	limit program.LogLimiter
 
-	Started  atomic.Bool        // set by the owner: from then on files wait, see Waiting
+	Started  atomic.Bool        // set by the owner; once it is set, files wait, see Waiting
 	Stopping context.Context    // ends when Close begins
 	Stop     context.CancelFunc // ends Stopping before Close
 
-	// gate is held for reading while Pebble is in use, and for writing to close it. It is acquired
-	// once, before all other locks. So a caller that waits for gate during Close holds no other
-	// lock.
+	// gate is held for reading while Pebble is in use, and for writing to close it. A caller
+	// acquires gate only once, and before all other locks. So a caller that waits for gate during
+	// Close holds no other lock.
 	gate   sync.RWMutex
 	closed bool
 }
@@ -64,8 +64,8 @@ func (d *DB) Waiting() vfs.FS {
 	return Wait{Dir: d.cfg.Dir, What: d.cfg.Holds, Logger: d.cfg.Logger, Started: &d.Started, Closing: d.Stopping.Done()}.Over(d.cfg.FS)
 }
 
-// Open opens the database, and creates it if it does not exist. It completes the options, and
-// owns the caller's reference to o.Cache from then on, also on an error.
+// Open opens the database, and creates it if it does not exist. It completes the options, and takes
+// over the caller's reference to o.Cache, even on an error.
 func (d *DB) Open(o *pebble.Options) (err error) {
 	o.Logger, o.FormatMajorVersion, o.MaxOpenFiles = logger{d}, pebble.FormatNewest, TableFiles()
 	o.EventListener = &pebble.EventListener{

@@ -33,7 +33,8 @@ func TestErrorsAreLoggedOnceAMinute(t *testing.T) {
 	}
 }
 
-// Close waits until the database is not in use. Afterwards nobody can use it, and it can be opened anew.
+// Close waits until the database is not in use. Afterwards nobody can use the closed DB, and a new DB
+// can open the files.
 func TestClose(t *testing.T) {
 	files := vfs.NewMem()
 	for range 2 {

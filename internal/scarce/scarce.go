@@ -2,8 +2,8 @@
 // errors of a shortage, and owns file systems that wait until it is over. It also divides the
 // descriptors of the process between clients, peers and the node.
 //
-// It never ends the process. Invariant: while the node's files need no more descriptors than it
-// keeps for them, no client or peer can take the last descriptor.
+// It never ends the process. Invariant: while the node's files need no more descriptors than the
+// package reserves for them, no client or peer can take the last descriptor.
 package scarce
 
 import (

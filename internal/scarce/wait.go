@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// RoomMin is the free space that a write waits for after the disk was full: Pebble rewrites
+	// After the disk was full, a write waits for RoomMin of free space, because Pebble rewrites
 	// files of some megabytes at a time.
 	RoomMin  = 64 << 20
 	waitPoll = 200 * time.Millisecond
@@ -103,8 +103,8 @@ func (fs *waitingFS) OpenDir(name string) (vfs.File, error) {
 	return tried(fs, func() (vfs.File, error) { return fs.FS.OpenDir(name) })
 }
 
-// ReuseForWrite implements vfs.FS. The file may have its new name already when it cannot be opened
-// for want of a descriptor.
+// ReuseForWrite implements vfs.FS. If the open fails because no descriptor is left, the file may
+// already have its new name.
 func (fs *waitingFS) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	return opened(fs, func() (vfs.File, error) {
 		file, err := fs.FS.ReuseForWrite(from, to, c)

@@ -1,7 +1,7 @@
 // Package strictjson parses JSON of other programs, strictly (RFC 8259) and without a tree. It
 // never interprets a text.
 //
-// Invariant: work and memory are linear in the bytes read, whatever they are.
+// Invariant: work and memory are linear in the number of bytes read, whatever the bytes are.
 package strictjson
 
 import (
@@ -39,13 +39,13 @@ func (e *FieldError) Error() string { return e.Path + ": " + e.Problem }
 // refused at its first byte. It is strict (RFC 8259): no garbage after the text, no lenient
 // numbers, escapes or control characters. The callers refuse unknown and repeated members.
 //
-// The first fault stays and ends every loop over Next; values read after it are zero and
-// must not be used. Strings alias Data or Text and are valid until the next string is read.
+// The first fault is kept, and ends every loop over Next. Values that are read after it are zero
+// and must not be used. Strings alias Data or Text and are valid until the next string is read.
 type Cursor struct {
 	Data []byte
 	At   int    // next byte to read; At ≤ len(Data)
 	Err  error  // first fault: a *FieldError, or what the caller set
-	Text []byte // the last string that had escapes, without them
+	Text []byte // the last string with escapes, unescaped
 }
 
 // Reset begins to parse data.
@@ -53,7 +53,7 @@ func (c *Cursor) Reset(data []byte) {
 	c.Data, c.At, c.Err = data, 0, nil
 }
 
-// Fail records a fault of the value at a JSON path, unless there is one.
+// Fail records a fault of the value at a JSON path, unless a fault is recorded already.
 func (c *Cursor) Fail(path, problem string) {
 	if c.Err == nil {
 		c.Err = &FieldError{path, problem}

@@ -9,7 +9,7 @@ package strictjson
 type Member struct {
 	ID  uint64 // the member
 	Set bool   // the member joins; otherwise it leaves
-	// ColumnAt is where the column's string begins in the text. The caller may have to read the
+	// ColumnAt is the position of the column's string in the text. The caller may have to read the
 	// op's keyspace before it can look the column up.
 	ColumnAt int
 
@@ -66,8 +66,8 @@ func (m *Member) once(c *Cursor, field uint8, name string, path func(string) str
 // Given reports whether any of the fields was read. If so, the op has a member.
 func (m *Member) Given() bool { return m.read != 0 }
 
-// Missing returns the first of the fields that was not read, or "". hasColumn is false if the
-// caller knows the column otherwise; then it is never missing.
+// Missing returns the first of the fields that was not read, or "". If the caller knows the column
+// otherwise, hasColumn is false, and the column is never missing.
 func (m *Member) Missing(hasColumn bool) string {
 	switch {
 	case hasColumn && m.read&column == 0:

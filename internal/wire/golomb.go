@@ -6,7 +6,7 @@ import "math/bits"
 type GolombWriter struct {
 	Buf  []byte
 	word uint64 // the last bits, not in Buf yet, in its low n bits; the others are 0
-	n    uint   // how many bits of word are used, below 8 between two calls
+	n    uint   // number of used bits of word, below 8 between two calls
 }
 
 // Put appends the low n bits of v, n up to 64. The other bits must be 0.
@@ -35,7 +35,8 @@ func (w *GolombWriter) Flush() {
 // Bits returns how many bits were written.
 func (w *GolombWriter) Bits() int { return 8*len(w.Buf) + int(w.n) }
 
-// GolombReader reads what a Writer wrote. Beyond the end it reads zeros and sets Past.
+// GolombReader reads the bits that a GolombWriter wrote. Beyond the end it reads zeros and sets
+// Past.
 type GolombReader struct {
 	Buf  []byte
 	At   int  // the next bit
@@ -78,10 +79,10 @@ func (r *GolombReader) Skip(n int) {
 	r.Past = r.Past || r.At > 8*len(r.Buf)
 }
 
-// A value v has an exponential Golomb code (Teuhola, 1978) with parameter k. Let q = (v
-// >> k) + 1 have b bits: the code is b-1 zeros, q, and the k low bits of v. Gaps between
-// ids and counts have a peak and a long tail, for which the code is within a tenth of
-// their entropy. No value takes more than 127 bits.
+// A value v has an exponential Golomb code (Teuhola, 1978) with parameter k. Let q = (v >> k) + 1
+// have b bits: the code is b-1 zeros, q, and the k low bits of v. Gaps between ids and counts have
+// a distribution with a peak and a long tail. For these, the code is within a tenth of the entropy.
+// No value takes more than 127 bits.
 
 // PutValue appends v. v>>k must not be 2^64-1.
 func (w *GolombWriter) PutValue(v uint64, k uint) {
@@ -125,8 +126,8 @@ func GolombK(sizes *[65]int) uint {
 			if size <= k {
 				cost += n * 2 * (1 + k)
 			} else {
-				// If v>>k is all ones, q has one bit more, and the code takes two bits more. That
-				// is so for all, half, a quarter … of these values.
+				// If v>>k is all ones, q has one bit more, and the code takes two bits more. This
+				// applies to all, half, a quarter … of these values.
 				cost += n * (2*(2*(size-k)-1+k) + 4>>(size-k-1))
 			}
 		}

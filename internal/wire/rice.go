@@ -12,7 +12,7 @@ const (
 	riceOnesMax = 24
 	riceKMax    = 62
 
-	// RicePadding is how many bytes after the bits a RiceReader may load.
+	// RicePadding is the number of bytes that a RiceReader may load after the bits.
 	RicePadding = 8
 )
 

@@ -1,6 +1,6 @@
-// Package wire owns how small values become bytes: numbers and byte strings of messages, of log
-// entries and of snapshots, codes that store mostly small numbers in few bits, a hash of numbers,
-// and the forms of names. It owns no connection and knows no message.
+// Package wire owns the encoding of small values: numbers and byte strings of messages, log entries
+// and snapshots; codes that store mostly small numbers in few bits; a hash of numbers; and the
+// forms of names. It owns no connection and knows no message.
 //
 // A Reader trusts no byte. Invariant: after the first mistake every read returns zero, so a caller
 // checks once, at the end.
