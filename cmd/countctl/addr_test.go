@@ -40,7 +40,8 @@ func TestSeveralAddrs(t *testing.T) {
 	}
 }
 
-// Right after a start a node has no leader for a moment. A command waits for it, and for no other refusal.
+// Right after a start a node has no leader for a moment. A command retries while there is no leader, but
+// does not retry after other refusals.
 func TestNoLeaderIsWaitedFor(t *testing.T) {
 	server := nodetest.New(t)
 	refusals, code := 2, "no_leader"

@@ -75,8 +75,8 @@ func TestBenchAsksBeforeItChangesCounts(t *testing.T) {
 	}
 }
 
-// A bench also asks if a node without a replica of the keyspace does not know its rows: all
-// nodes' rows count. It does not begin if a shard cannot be counted.
+// A bench also asks for confirmation if only other nodes have replicas of the keyspace, because the
+// rows of all nodes count. It does not begin if the rows of a shard cannot be counted.
 func TestBenchCountsTheRowsOfAllNodes(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(7, 0, 0, 5, 0)
@@ -128,7 +128,7 @@ func TestBenchHoldsTheCountsAgainstTheAnswers(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)
 	args := []string{"bench", "--keyspace", "posts", "--requests", "30", "--concurrency", "2", "--ids", "1500", "--check", "--once", "-o", "json"}
-	i.OK(args...) // what was there before does not count
+	i.OK(args...) // earlier counts are not part of the check
 	type check struct {
 		Counted, Least, Most int64
 		Holds                bool

@@ -61,7 +61,7 @@ func TestFloors(t *testing.T) {
 	}
 }
 
-// Where nobody can be asked, only --yes drops anything for good. The refusal names the
+// Without a terminal for the question, only --yes drops a keyspace or column. The refusal names the
 // number of rows.
 func TestDrop(t *testing.T) {
 	server := nodetest.New(t)
@@ -94,8 +94,8 @@ func TestDrop(t *testing.T) {
 	}
 }
 
-// A drop whose answer is lost is not sent again: a repeat could drop what was created
-// since.
+// A drop whose answer is lost is not sent again, because a repeat could drop a new keyspace or
+// column of the same name.
 func TestDropIsSentOnce(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)

@@ -18,12 +18,13 @@ import (
 )
 
 // against runs command lines of the whole program. Tests of commands on a node are in this package
-// where they need nothing internal: each test program that links the node costs seconds.
+// unless they need internals of another package. Each test program that links the node costs
+// seconds.
 func against(t *testing.T, s *nodetest.Server) *clitest.Invocation {
 	return clitest.New(t, s.URL, groups...)
 }
 
-// TestEveryDurationHasDays: all flags that take a duration take days, as countd's do.
+// TestEveryDurationHasDays: all flags for a duration accept days, like the flags of countd.
 func TestEveryDurationHasDays(t *testing.T) {
 	c := &cli.CLI{Terminal: cli.Terminal{Env: func(string) string { return "" }}}
 	var walk func(*cobra.Command)
@@ -70,7 +71,7 @@ func TestExitCodes(t *testing.T) {
 		name string
 		args string
 		code int
-		err  string // in what is printed to standard error
+		err  string // part of the output on standard error
 	}{
 		{"no command", "", cli.ExitUsage, "a command is missing"},
 		{"unknown command", "frobnicate", cli.ExitUsage, "unknown command"},
@@ -176,7 +177,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// What only the server can find wrong in a command line is a usage error too.
+// A fault of the command line that only the server can detect is a usage error too.
 func TestFaultsOfTheCommandLineSeenByTheServer(t *testing.T) {
 	for _, c := range []struct {
 		args, field string

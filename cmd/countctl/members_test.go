@@ -69,8 +69,8 @@ func TestMembersCommands(t *testing.T) {
 	}
 }
 
-// An import of members that was stopped goes on, counts each member once, and finds what an
-// export writes.
+// A stopped import of members continues, and counts each member once. The import accepts the output
+// of an export.
 func TestMembersImport(t *testing.T) {
 	s := nodetest.New(t)
 	i := against(t, s)

@@ -142,8 +142,8 @@ func TestRefusedIncrement(t *testing.T) {
 	}
 }
 
-// A write of unknown outcome, run again with the key that the error names, counts
-// once, whether it had happened or not.
+// A write of unknown outcome is repeated with the key in the error message. It counts once, whether
+// the first try took effect or not.
 func TestUnknownWriteIsRunAgainByItsKey(t *testing.T) {
 	named := regexp.MustCompile(`--key ([0-9a-f-]{36}),`)
 	for _, happened := range []bool{true, false} {

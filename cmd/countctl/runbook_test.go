@@ -62,13 +62,12 @@ func TestRunbookHasEveryWarningAndError(t *testing.T) {
 	}
 }
 
-// elsewhere are messages of the runbook that no single text of the program has whole.
+// elsewhere holds messages of the runbook that are no single text in the program.
 var elsewhere = []string{
 	"address already in use", "holds groups but no node.json", "has a node.json but no groups.json", "writes stopped", "writes of new rows stopped", "writes to groups led here stopped",
 }
 
-// Each message by which the runbook knows a failed start or a line of the log is in the
-// program.
+// The program contains each message by which the runbook identifies a failed start or a log line.
 func TestRunbookMessagesAreInTheProgram(t *testing.T) {
 	var program strings.Builder
 	err := filepath.WalkDir("../..", func(path string, d fs.DirEntry, err error) error {

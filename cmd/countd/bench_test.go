@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// TestBenchmarksNameTheirShards: the scripts of bench measure the shards that countd makes
-// by default, and docs/BENCHMARKS.md names others wherever a figure is of those.
+// TestBenchmarksNameTheirShards: the scripts of bench measure countd's default number of shards.
+// docs/BENCHMARKS.md names the number for each figure that was measured with another.
 func TestBenchmarksNameTheirShards(t *testing.T) {
 	scripts, err := filepath.Glob("../../bench/*.sh")
 	if err != nil || len(scripts) < 5 {

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// watched is three nodes with a clock, the groups of which a test changes, and the lines
-// that a watch wrote.
+// watched holds the view of three nodes with a clock, and the log lines of a clusterWatch. A test
+// changes the groups.
 type watched struct {
 	t *testing.T
 	*clusterWatch
@@ -48,7 +48,8 @@ func newWatched(t *testing.T, groups int) *watched {
 	return w
 }
 
-// wants takes the next view half a second later and compares the lines with lines.
+// wants passes the next view, half a second later, to the watch, and compares the new log lines
+// with the parameter lines.
 func (w *watched) wants(lines ...string) {
 	w.t.Helper()
 	w.At = w.At.Add(500 * time.Millisecond)
@@ -85,8 +86,8 @@ func TestNothingChanges(t *testing.T) {
 	w.quiet(time.Hour)
 }
 
-// A node dies and comes back. Other nodes lead its groups before anybody could see that
-// those had no leader.
+// A node dies and comes back. Other nodes take over its groups before a view shows a group without
+// a leader.
 func TestNodeDiesAndComesBack(t *testing.T) {
 	w := newWatched(t, 24)
 	for i := range w.Groups { // elections do not end at once
@@ -136,7 +137,7 @@ func TestGroupsLoseTheirLeader(t *testing.T) {
 	w.quiet(time.Minute)
 }
 
-// A handover leaves a group without a leader for a moment, which is not a loss.
+// During a handover a group has no leader for a moment. The watch does not report this as a loss.
 func TestHandoverIsNoLoss(t *testing.T) {
 	w := newWatched(t, 24)
 	w.led("k2", "")

@@ -218,8 +218,8 @@ func TestRefusedSettings(t *testing.T) {
 	}
 }
 
-// The directory of sources' files may have no file of the node, also not by a symbolic link
-// or from within.
+// The directory for sources' files must contain no file of the node, not even through a symbolic
+// link, and must not be inside the node's directories.
 func TestSourceSecretsApart(t *testing.T) {
 	dir := t.TempDir()
 	link := filepath.Join(t.TempDir(), "link")
@@ -259,7 +259,7 @@ func TestAllowedHosts(t *testing.T) {
 func TestJoinIsOfOneMachineOrOfMany(t *testing.T) {
 	for _, args := range [][]string{
 		{"--join=127.0.0.1:1"},
-		{"--join=db2:7402"}, // what a name means is seen when it is looked up
+		{"--join=db2:7402"}, // a name is only checked when it is resolved
 		{"--join=10.0.0.2:7402,10.0.0.3:7402", "--gossip-addr=10.0.0.1:7402", "--cluster-addr=10.0.0.1:7401"},
 	} {
 		c, err := load(t, args, nil, "")
@@ -269,8 +269,8 @@ func TestJoinIsOfOneMachineOrOfMany(t *testing.T) {
 	}
 }
 
-// TestEffectiveConfigIsAConfig: what is printed sets, as a file, the same
-// values again, and names each one's source.
+// TestEffectiveConfigIsAConfig: the printed settings, read as a file, set the same values again.
+// Each value has its source as a comment.
 func TestEffectiveConfigIsAConfig(t *testing.T) {
 	for name, args := range map[string][]string{
 		"defaults": nil,
@@ -309,8 +309,8 @@ func TestStrayEnvironment(t *testing.T) {
 	}
 }
 
-// The command config reports such a variable too, because whoever looks there may look for
-// a typing error.
+// The command config reports such a variable too, because its user may be searching for a typing
+// error.
 func TestConfigTellsOfStrayEnvironment(t *testing.T) {
 	t.Setenv("COUNTD_DATADIR", "x")
 	t.Setenv("COUNTD_NODE_ID", "alpha")
@@ -346,7 +346,7 @@ func FuzzParseFile(f *testing.F) {
 	f.Add([]byte("? {a: b}\n: c\n"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		if len(raw) > 1024 {
-			return // the YAML reader is not linear, and a setting needs no more to go wrong
+			return // skip: the YAML reader is not linear, and short texts suffice to find faults
 		}
 		c := newConfig()
 		values, err := c.parseFile(raw)
@@ -381,8 +381,8 @@ func TestVersionFlagAndCommandSayTheSame(t *testing.T) {
 	}
 }
 
-// TestConfigChecksFiles: config exits with 2 for a file that a start would refuse, and prints
-// the settings all the same.
+// TestConfigChecksFiles: config exits with 2 for a file that a start would refuse, but still prints
+// the settings.
 func TestConfigChecksFiles(t *testing.T) {
 	dir := t.TempDir()
 	bad := filepath.Join(dir, "bad")

@@ -17,16 +17,16 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestAdminBackup backs a cluster up while it is written to, and again when it is
-// not, and restores the second backup into a fresh cluster of one node. Then
+// TestAdminBackup backs up a cluster during writes, and again without writes. It restores the
+// second backup into a new cluster of one node. Then
 //
-//  1. both backups are whole, and one that is damaged, lacks a file or was cut
-//     short is refused before anything is changed;
-//  2. a cluster that has rows is refused;
-//  3. the digests of the fresh cluster are those of the first one.
+//  1. both backups are complete. A restore refuses a damaged, truncated or incomplete backup before
+//     it changes anything;
+//  2. a restore refuses a cluster with rows;
+//  3. the digests of the new cluster equal those of the first cluster.
 func TestAdminBackup(t *testing.T) {
 	beside(t)
-	c := proctest.NewCluster(t, bin, proctest.Options{}) // with as many shards as the fresh one has
+	c := proctest.NewCluster(t, bin, proctest.Options{}) // the same number of shards as in the new cluster
 	l := startLoad(t, c)
 	at := c.Nodes()[0]
 	at.MustCtl("import", sampleSet, "--map", postsMap)
@@ -105,9 +105,8 @@ func changeFile(path string, change func([]byte) []byte) error {
 	return os.WriteFile(path, change(raw), 0o600)
 }
 
-// TestAdminVerifyFindsADifference changes one increment in the log of a stopped
-// node, checksum and all, as no fault of a disk does, and has the replicas
-// compared.
+// TestAdminVerifyFindsADifference changes one increment in the log of a stopped node, with a valid
+// checksum, unlike any fault of a disk. Then verify compares the replicas.
 func TestAdminVerifyFindsADifference(t *testing.T) {
 	beside(t)
 	c := newCluster(t, proctest.Options{LogStore: "boltdb"})

@@ -8,9 +8,9 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestAdminMoveIsTakenBack orders the move of a replica to a node that was just
-// killed, which gossip does not know yet, and takes the order back. The group then has
-// the voters that it had, without the dead node.
+// TestAdminMoveIsTakenBack orders the move of a replica to a node that was just killed, before
+// gossip knows of the death, and then takes the order back. The group must have its earlier voters,
+// without the dead node.
 func TestAdminMoveIsTakenBack(t *testing.T) {
 	beside(t)
 	c := newCluster(t, proctest.Options{Nodes: voters + 1})

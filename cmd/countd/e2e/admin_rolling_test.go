@@ -24,7 +24,7 @@ func TestAdminRollingRestart(t *testing.T) {
 	refusesCtl(t, at, 2, "Give --yes", "rolling-restart", "--exec", "true")
 	refusesCtl(t, at, 2, "there is no node n9", "rolling-restart", "--exec", "true", "--nodes", "n9", "--yes")
 	refusesCtl(t, at, 1, "exit status 3", "rolling-restart", "--exec", "exit 3", "--yes")
-	awaitWarnings(t, at) // a command that fails must leave no node drained
+	awaitWarnings(t, at) // a failed command must leave no node drained
 
 	quiet := time.Now()
 	time.Sleep(short(time.Second, 10*time.Second)) // the baseline for the rest
@@ -57,7 +57,7 @@ func rollingRestart(t *testing.T, c *proctest.Cluster, at *proctest.Member) {
 	}
 }
 
-// upgrades holds and releases the version of a cluster whose nodes support no other.
+// upgrades holds and releases the cluster version. All nodes support only this version.
 func upgrades(t *testing.T, at *proctest.Member) {
 	t.Helper()
 	type version struct {

@@ -75,8 +75,8 @@ func (s *ctlStatus) warnings() (codes []string) {
 	return codes
 }
 
-// load is a cluster under writers, readers and a watch, whose clients wait for as
-// long as the API does by default.
+// load is a cluster under writers, readers and a watch of digests. The clients wait for the API's
+// default timeout.
 type load struct {
 	t     *testing.T
 	began time.Time
@@ -88,9 +88,9 @@ func startLoad(t *testing.T, c *proctest.Cluster) *load {
 	return &load{t, time.Now(), c.StartLoad(short(4, 8), short(orderPace, faultPace))}
 }
 
-// end holds the load to this: no request failed for its client; each count is what
-// the answered writes add up to, as each of the nodes reads it; one order explains
-// all other answers; replicas never differed and are soon alike.
+// end checks that no request failed for its client, that each node reads each count as the sum of
+// the answered writes, that one order explains all other answers, and that replicas never differed
+// and soon become equal.
 func (l *load) end(nodes ...*proctest.Member) {
 	l.t.Helper()
 	during := l.inTime(time.Now())
@@ -98,7 +98,8 @@ func (l *load) end(nodes ...*proctest.Member) {
 	l.t.Logf("load: %v", during)
 }
 
-// inTime returns what the load did until a moment, and fails the test if a request was late.
+// inTime returns the statistics of the load until a moment, and fails the test if a request was
+// late.
 func (l *load) inTime(until time.Time) proctest.Stats {
 	l.t.Helper()
 	during := l.Between(l.began, until)
@@ -162,7 +163,7 @@ func drains(t *testing.T, c *proctest.Cluster) {
 	c.AwaitShares()
 }
 
-// refusesToLeadNowhere drains all nodes but one, and tries to drain that one too.
+// refusesToLeadNowhere drains all nodes but one, and then tries to drain the last one.
 func refusesToLeadNowhere(t *testing.T, c *proctest.Cluster, at *proctest.Member) {
 	t.Helper()
 	for _, n := range c.Others(at) {
@@ -239,14 +240,14 @@ func TestAdminGroups(t *testing.T) {
 	}
 	refusesCtl(t, at, 2, "--dry-run", "rebalance")
 	c.AwaitShares()
-	if v := ctl[ctlVerify](t, at, "verify"); !v.Equal || v.Replicas != voters*c.AllShards()+2*len(c.Nodes()) { // catalog and board are on all of them
+	if v := ctl[ctlVerify](t, at, "verify"); !v.Equal || v.Replicas != voters*c.AllShards()+2*len(c.Nodes()) { // all nodes have replicas of the catalog and the board
 		t.Errorf("compared while written to: %+v", v)
 	}
 	l.end(c.Nodes()...)
 }
 
-// movable returns a group of posts, a node that has a replica of it and does not
-// lead it, and one that has none.
+// movable returns a group of posts, a node that has a replica of the group but does not lead it,
+// and a node without a replica.
 func movable(t *testing.T, s ctlStatus) (group, from, to string) {
 	t.Helper()
 	for _, g := range s.Groups {

@@ -68,8 +68,9 @@ func (l *closingLoad) await(t *testing.T, n int64) {
 // TestClusterIsClosed takes a cluster of three nodes from open to closed under load:
 //
 //  1. no write is refused on the way, and each acknowledged write counts once;
-//  2. permissive counts what enforce would refuse, and that ends once all callers have tokens;
-//  3. then nobody without a token is served, and a revoked token is refused by each node at
+//  2. permissive counts the calls that enforce would refuse, and the count stops rising once all
+//     callers have tokens;
+//  3. after that no caller without a token is served, and each node refuses a revoked token at
 //     once;
 //  4. no token is in a file or log of a node.
 func TestClusterIsClosed(t *testing.T) {
@@ -83,7 +84,7 @@ func TestClusterIsClosed(t *testing.T) {
 	load := &closingLoad{c: c, stop: make(chan struct{})}
 	load.header.Store(&http.Header{"Authorization": nil}) // not that of Node.Token
 	for _, n := range c.Nodes() {
-		n.Token = root // which a node with --auth off ignores
+		n.Token = root // a node with --auth off ignores the token
 	}
 	for worker := range 4 {
 		load.ended.Go(func() { load.run(t, worker) })

@@ -15,8 +15,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestUsersByCountctl makes, changes and deletes users and tokens as an operator does: each
-// command prints what it did, refuses what makes no sense with a reason, and holds at once.
+// TestUsersByCountctl makes, changes and deletes users and tokens as an operator does: each command
+// prints its effect, refuses a meaningless change with a reason, and takes effect at once.
 func TestUsersByCountctl(t *testing.T) {
 	t.Parallel()
 	c := startClosed(t)
@@ -69,8 +69,8 @@ func TestUsersByCountctl(t *testing.T) {
 	}
 }
 
-// countctlShowsItsToken checks where countctl gets its token from, and what it prints
-// without a good one.
+// countctlShowsItsToken checks from where countctl reads its token, and its output without a valid
+// token.
 func (c *closedNode) countctlShowsItsToken(t *testing.T) {
 	t.Helper()
 	token := c.tokenOf("ann", "admin")
@@ -96,8 +96,8 @@ func (c *closedNode) countctlShowsItsToken(t *testing.T) {
 	}
 }
 
-// TestUsersChangedAtOnce lets one operator change a user between the read and the change of
-// another operator. Neither change undoes the other.
+// In TestUsersChangedAtOnce, one operator changes a user between the read and the change of another
+// operator. Neither change undoes the other.
 func TestUsersChangedAtOnce(t *testing.T) {
 	t.Parallel()
 	node := proctest.NewNode(t, bin, t.TempDir())

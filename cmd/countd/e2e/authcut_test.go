@@ -19,10 +19,11 @@ const staleUsersMax = 30 * time.Second
 
 // TestRevokedWhileCutOff cuts a node off, and revokes a token through the others:
 //
-//  1. they refuse it from then on, and name the node as the one that did not confirm that;
-//  2. the node refuses it from staleUsersMax after the cut on, as all tokens but its root
+//  1. from then on the others refuse the token, and they name the cut-off node as not having
+//     confirmed the revocation;
+//  2. from staleUsersMax after the cut on, the node refuses the token, like all tokens but its root
 //     token;
-//  3. once the cut is healed, the node refuses it as revoked, and serves the other tokens.
+//  3. once the cut is healed, the node refuses the token as revoked, and accepts the other tokens.
 func TestRevokedWhileCutOff(t *testing.T) {
 	t.Parallel()
 	root := hexOf("root token")

@@ -67,8 +67,8 @@ func hexOf(text string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// misplace makes calls with a token. They have this token, or one of the other secrets, in places that
-// are not for secrets.
+// misplace makes calls with a token. The calls contain this token, or one of the other secrets, in
+// places that are not for secrets.
 func (c *closedNode) misplace(token string, secrets []string) {
 	c.t.Helper()
 	for _, other := range append(secrets, token) {
@@ -117,13 +117,12 @@ func (c *closedNode) redis(lines ...string) {
 	must.Do(c.t, err)
 }
 
-// TestTokensAreInNoFile uses tokens over HTTP and Redis, right and wrong ones, also in paths,
-// queries, bodies and names, kills the node and starts it again, and takes a backup, a bundle and
-// snapshots. Then
+// TestTokensAreInNoFile uses right and wrong tokens over HTTP and Redis, even in paths, queries,
+// bodies and names. It kills and restarts the node, and takes a backup, a bundle and snapshots.
+// Then
 //
-//  1. no byte of any file, log or output has a part of a token, in hexadecimal or base64
-//     either;
-//  2. the files are searched as they should: they have the hash of a token.
+//  1. no file, log or output contains a part of a token, not even in hexadecimal or base64;
+//  2. the search works: it finds the hash of a token in the files.
 func TestTokensAreInNoFile(t *testing.T) {
 	t.Parallel()
 	c := startClosed(t)
@@ -164,7 +163,7 @@ func TestTokensAreInNoFile(t *testing.T) {
 
 	files := contentsOf(t, c.Dir, filepath.Dir(c.audit), out)
 	for _, token := range append(all, plain) {
-		secret := strings.TrimSuffix(token, "!") // with which no name of a keyspace, channel or user ends
+		secret := strings.TrimSuffix(token, "!") // no name of a keyspace, channel or user may end with !
 		if strings.HasPrefix(token, "ctd_") {
 			secret = token[len("ctd_k1_"):]
 		}
@@ -206,8 +205,8 @@ func (c *closedNode) snapshots(dir string) {
 	}
 }
 
-// contentsOf returns the contents of all files under some directories, by path; compressed
-// ones also as they were.
+// contentsOf returns the contents of all files under some directories, by path. It returns
+// compressed files both unpacked and as they are.
 func contentsOf(t *testing.T, dirs ...string) map[string][]byte {
 	t.Helper()
 	files := map[string][]byte{}
@@ -240,15 +239,15 @@ func anyHas(files map[string][]byte, under, text string) bool {
 	return false
 }
 
-// secretIn returns the form in which a content has a part of a secret, or "". The parts are
-// too long to be there by chance, and short enough to survive a compression.
+// secretIn returns the form in which a content contains a part of a secret, or "". The parts are
+// too long to occur by chance, and short enough to survive a compression.
 func secretIn(content []byte, secret string) (form string) {
 	const part = 12
 	raw, _ := hex.DecodeString(secret)
 	forms := map[string][]byte{
 		"text": []byte(secret), "upper case": []byte(strings.ToUpper(secret)), "bytes": raw, "text in hex": []byte(hex.EncodeToString([]byte(secret))),
 	}
-	for shift := range 3 { // where the secret begins in a group of base64
+	for shift := range 3 { // possible offsets of the secret in a group of base64
 		for name, of := range map[string][]byte{"text": []byte(secret), "bytes": raw} {
 			for kind, encoding := range map[string]*base64.Encoding{"base64": base64.StdEncoding, "URL base64": base64.URLEncoding} {
 				coded := encoding.EncodeToString(append(make([]byte, shift), of...))

@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestClusterFounderDies kills the node that leads the catalog as soon as all nodes of a new cluster
-// are ready: the others lead every group, the catalog too, and take writes.
+// TestClusterFounderDies kills the node that leads the catalog as soon as all nodes of a new
+// cluster are ready: the others lead every group, including the catalog's, and accept writes.
 func TestClusterFounderDies(t *testing.T) {
 	beside(t)
 	for range short(1, 5) {

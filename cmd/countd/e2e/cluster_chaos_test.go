@@ -15,10 +15,10 @@ const (
 	chaosSeed = 4
 )
 
-// TestClusterChaos brings one fault after the other to a cluster under load, often before
-// the cluster has recovered from the last one. At the end, each count is what the answered
-// writes add up to, and one order explains all other answers. Replicas are alike and never
-// differed at one index.
+// TestClusterChaos brings one fault after the other to a cluster under load, often before the
+// cluster has recovered from the last one. At the end, each count is the sum of the answered
+// writes, and one order explains all other answers. Replicas are equal and never differed at one
+// index.
 func TestClusterChaos(t *testing.T) {
 	if !*chaos {
 		t.Skip("in the long form only, -chaos")
@@ -44,8 +44,8 @@ func TestClusterChaos(t *testing.T) {
 	}
 }
 
-// faults are the faults that nodes suffer, in any order, for some time. After each, all
-// nodes run and are connected.
+// faults are the faults of nodes. They happen in any order, each for some time. After each fault,
+// all nodes run and are connected.
 var faults = []struct {
 	name string
 	does func(c *proctest.Cluster, nodes []*proctest.Member, span time.Duration)

@@ -17,17 +17,16 @@ const cutDeadline = time.Second
 // TestClusterCut cuts the node that leads most shards off from the two others,
 // under writers, and heals the cut. Once the others have a leader
 //
-//  1. the others take writes for every shard that it led, before their clients'
+//  1. the others accept writes for every shard that the cut-off node led, before their clients'
 //     deadline;
-//  2. once it hears of no leader, it refuses writes and linearizable reads with
-//     503 within the deadline, and applies none of them, then or later;
-//  3. it answers stale reads;
+//  2. once the cut-off node knows no leader, it refuses writes and linearizable reads with 503
+//     within the deadline, and never applies these writes;
+//  3. the cut-off node answers stale reads;
 //
 // and when the cut is healed and the load is over
 //
-//  4. all replicas are soon alike, and never differed at one index;
-//  5. each count is what the answered writes add up to, and one order explains all
-//     other answers.
+//  4. all replicas soon become equal, and never differed at one index;
+//  5. each count is the sum of the answered writes, and one order explains all other answers.
 func TestClusterCut(t *testing.T) {
 	beside(t)
 	spans := short([]time.Duration{4 * time.Second}, []time.Duration{4 * time.Second, 15 * time.Second, 45 * time.Second})
@@ -42,8 +41,7 @@ func TestClusterCut(t *testing.T) {
 				c.Cut([]*proctest.Member{victim})
 				resumed := c.WritesResume(began, led, c.Others(victim)...)
 				t.Logf("%s cut off for %v, shards %v: writes resume after %v", victim.Name, span, led, resumed)
-				// What the node sent to others before it was alone may be of unknown
-				// outcome.
+				// Requests that the node forwarded before the cut may have an unknown outcome.
 				eventually(t, "the node hears of no leader", func() bool {
 					return !slices.ContainsFunc(victim.Cluster().Groups, func(g admin.Group) bool { return g.Leader != "" })
 				})
@@ -71,7 +69,8 @@ func TestClusterCut(t *testing.T) {
 	}
 }
 
-// refusedID is an id that only refusesAlone writes, in another shard for each number.
+// refusedID returns an id that only refusesAlone writes. Each shard number has an id in another
+// shard.
 func refusedID(shard int) string { return fmt.Sprint(4000 + shard) }
 
 // refusesAlone writes to and reads from a node that is cut off, without a key, so that

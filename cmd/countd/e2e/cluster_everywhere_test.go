@@ -9,13 +9,13 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestClusterEverywhere: of a keyspace that is to be everywhere
+// TestClusterEverywhere: for a keyspace with full replication (everywhere)
 //
-//  1. each of four nodes and a fifth that joins holds a replica of every shard, of
-//     which three still vote;
-//  2. the last living node answers for all of it by itself;
-//  3. a node that was down meanwhile and what was written to it agree afterwards;
-//  4. when it is not to be any more, the voters alone hold it again.
+//  1. each of four nodes, and a fifth that joins, holds a replica of every shard, but only three
+//     replicas of a shard vote;
+//  2. the last living node alone answers reads of the whole keyspace;
+//  3. a node that was down during writes has these writes after its restart;
+//  4. once full replication is off, only the voters hold replicas again.
 func TestClusterEverywhere(t *testing.T) {
 	beside(t)
 	c := newCluster(t, proctest.Options{Nodes: 4})
@@ -92,7 +92,8 @@ func TestClusterEverywhere(t *testing.T) {
 	c.AwaitAgreement(placementMax, c.Nodes()...)
 }
 
-// placementMax bounds how long replicas may differ while the placement still moves others.
+// placementMax bounds the time for which replicas may differ while the placement still moves other
+// replicas.
 const placementMax = 30 * time.Second
 
 // usersReplicas counts the replicas of users that nodes hold.

@@ -9,15 +9,15 @@ import (
 
 const voters = 3
 
-// TestClusterGrowsAndReplaces has a fourth and a fifth node join under writers and
-// then, in its long form, one die for good. Then
+// In TestClusterGrowsAndReplaces, a fourth and a fifth node join during writes. In the long form, a
+// node then dies for good. Then
 //
 //  1. the new nodes hold and lead their share, give or take one;
-//  2. the dead one is replaced: every shard has three voters again, and the cluster
-//     has forgotten it;
+//  2. the dead node is replaced: every shard has three voters again, and the cluster has forgotten
+//     the node;
 //  3. no request failed while nodes joined;
-//  4. each count is what the answered writes add up to, one order explains all
-//     other answers, and replicas never differed at one index.
+//  4. each count is the sum of the answered writes, one order explains all other answers, and
+//     replicas never differed at one index.
 func TestClusterGrowsAndReplaces(t *testing.T) {
 	beside(t)
 	for _, store := range stores("shared") {
@@ -44,8 +44,8 @@ func TestClusterGrowsAndReplaces(t *testing.T) {
 	}
 }
 
-// replaced kills the node that leads most shards, waits until it is replaced and
-// nothing of it is left, and returns the others.
+// replaced kills the node that leads most shards, waits until it is replaced and removed
+// completely, and returns the other nodes.
 func replaced(t *testing.T, c *proctest.Cluster) []*proctest.Member {
 	t.Helper()
 	dead, _ := c.LeaderOfMost()

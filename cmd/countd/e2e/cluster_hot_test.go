@@ -21,7 +21,7 @@ import (
 const (
 	stormWriters = 3
 	stormOps     = 1000 // of a request
-	stormLeast   = 40   // requests of a writer, however soon the faults are over
+	stormLeast   = 40   // least number of requests of a writer, however soon the faults end
 	stormPace    = 200 * time.Millisecond
 	stormIDs     = 1 << 20
 	stormSkew    = 1.1
@@ -33,10 +33,10 @@ const (
 // TestClusterHot counts a Zipf storm while leaders are killed with kill -9, give up their shards and restart. Meanwhile
 // each node's rankings are read. Afterwards, for each of two columns,
 //
-//  1. each node states the gains of the hour's and the day's 100 hottest ids within their errors, and no other
-//     id gained more than the node states;
-//  2. that bound is below what the 10th id gained, although the lists could not keep all ids;
-//  3. the nodes' answers for one window are alike;
+//  1. each node returns the gains of the 100 hottest ids of the hour and of the day within their errors, and
+//     no other id gained more than the node's bound;
+//  2. that bound is below the gain of the 10th id, although the lists could not keep all ids;
+//  3. the nodes' answers for one window are equal;
 //  4. each node has the 100 largest counts, exactly and in order.
 func TestClusterHot(t *testing.T) {
 	beside(t)
@@ -59,13 +59,13 @@ func TestClusterHot(t *testing.T) {
 	}
 }
 
-// stormFaults kills a leader that has just taken snapshots for a backup, restarts it, kills it again, and has another
-// leader give up all it leads.
+// stormFaults kills a leader that has just taken snapshots for a backup, restarts it, kills it again, and makes
+// another leader give up all its shards.
 func stormFaults(t *testing.T, c *proctest.Cluster) {
 	victim, _ := c.LeaderOfMost()
 	victim.MustCtl("backup", filepath.Join(t.TempDir(), "backup"))
 	victim.Kill()
-	time.Sleep(500 * time.Millisecond) // others are elected, or the victim is again
+	time.Sleep(500 * time.Millisecond) // time to elect other nodes, or the victim again
 	victim.StartReady()
 	victim.Stop()
 	victim.Start()
@@ -149,7 +149,7 @@ func stormWrite(stop context.Context, db *client.Client, gained map[string]count
 	}
 }
 
-// stormRead reads the rankings of a node's replicas, so that their lists of the largest counts live through the storm.
+// stormRead reads the rankings of a node's replicas, so that the lists of the largest counts exist during the storm.
 func stormRead(stop, ctx context.Context, db *client.Client) error {
 	own := client.ReadOptions{Consistency: "stale"}
 	for stop.Err() == nil {

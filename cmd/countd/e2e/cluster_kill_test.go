@@ -8,15 +8,15 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestClusterLeaderKilled kills the node that leads most shards, again and again,
-// under writers and readers. Each time, for every shard that it led:
+// TestClusterLeaderKilled repeatedly kills the node that leads most shards, during writes and
+// reads. Each time, for every shard that this node led:
 //
-//  1. writes are taken again before their clients' deadline;
+//  1. writes succeed again before their clients' deadline;
 //  2. reads of the other nodes' replicas never fail;
 //
 // and at the end
 //
-//  3. each count is what the answered writes add up to;
+//  3. each count is the sum of the answered writes;
 //  4. one order explains all answers of linearizable and bounded reads and writes;
 //  5. replicas never differed at one index.
 func TestClusterLeaderKilled(t *testing.T) {

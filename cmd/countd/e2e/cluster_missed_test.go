@@ -19,13 +19,13 @@ const ledWithin = 20 * time.Second
 // loses its disk:
 //
 //  1. A group has the voters stale, lost and leaving. Stale is killed, or paused.
-//  2. The replica of leaving moves to another node. It moves alone, or because leaving is
+//  2. The replica of leaving moves to another node. It moves by an order, because leaving is
 //     removed from the cluster, or because a node is added. Writes are acknowledged.
-//  3. Lost is killed and its disk is deleted. Stale goes on.
+//  3. Lost is killed and its disk is deleted. Stale is started or resumed.
 //
-// Stale knows nothing of the newcomer, and the newcomer has all that was acknowledged. The two are a
-// majority: every group has a leader, no increment is lost, and once lost is back, with an empty disk, each has
-// three voters and verify finds all equal.
+// Stale does not know the newcomer, and the newcomer has all acknowledged writes. The two are a majority, so
+// every group has a leader and no increment is lost. Once lost is back with an empty disk, each group has three
+// voters, and verify finds all replicas equal.
 func TestClusterMissedConfiguration(t *testing.T) {
 	beside(t)
 	for _, store := range stores("shared") {
@@ -91,7 +91,7 @@ func (m *missed) run(change string, paused bool) {
 	} else {
 		m.stale.Kill()
 	}
-	var removing *proctest.Ctl // the command also waits for stale, which is to get replicas of other groups
+	var removing *proctest.Ctl // the command also waits for stale, which should get replicas of other groups
 	switch change {
 	case "move":
 		m.c.Move(m.out, m.group, m.leaving, m.out)
@@ -133,7 +133,7 @@ func (m *missed) run(change string, paused bool) {
 	}
 }
 
-// planned returns the groups that out is to have a replica of, as its node reports them.
+// planned returns the groups of which out should have a replica, as its node reports them.
 func (m *missed) planned() []proctest.Placed {
 	return slices.DeleteFunc(m.out.Placed(), func(p proctest.Placed) bool {
 		return p.ID == 0 || !slices.Contains(p.Target, m.out.Name)
@@ -156,10 +156,10 @@ func (m *missed) mustBeLed(but ...*proctest.Member) {
 	}
 }
 
-// chaos is run among other faults: the mover changes members while stale is away.
+// chaos runs among other faults. The mover changes members while stale is away.
 func (m *missed) chaos(mover *proctest.Mover, span time.Duration) {
 	m.t.Helper()
-	mover.Still(func() { m.c.AwaitVoters(voters) }) // all have three, or the loss of a disk is one too many
+	mover.Still(func() { m.c.AwaitVoters(voters) }) // wait until all groups have three voters; otherwise the loss of a disk could lose data
 	m.stale.Kill()
 	time.Sleep(span)
 	mover.Still(func() {

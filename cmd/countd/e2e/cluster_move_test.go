@@ -7,13 +7,12 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestClusterNodesMove starts nodes at other addresses: one, which is found by
-// gossip alone, then all at once, each told of one living gossip address. After
-// each
+// TestClusterNodesMove starts nodes at other addresses: first one node, which gossip alone finds,
+// then all nodes at once, each with one living gossip address. After each step
 //
 //  1. all nodes can serve, and name each other's new addresses;
-//  2. each count is what the answered writes add up to, at each node;
-//  3. all replicas are alike.
+//  2. at each node, each count is the sum of the answered writes;
+//  3. all replicas are equal.
 func TestClusterNodesMove(t *testing.T) {
 	beside(t)
 	c := newCluster(t, proctest.Options{LogStore: "boltdb"})
@@ -56,7 +55,7 @@ func TestClusterNodesMove(t *testing.T) {
 	check(before)
 }
 
-// nameEachOther reports whether each node names the addresses of all as they are now.
+// nameEachOther reports whether each node names the present addresses of all nodes.
 func nameEachOther(c *proctest.Cluster) bool {
 	for _, n := range c.Nodes() {
 		named := map[string][2]string{}

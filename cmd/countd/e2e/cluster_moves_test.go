@@ -14,13 +14,13 @@ const (
 )
 
 // TestClusterChaosMoves moves replicas of all shards of posts back and forth while nodes are killed
-// and cut off. Some moves bring a replica back to its node, where it meets a voter that does not
-// know that the replica was gone. In others one node misses the moves, and another then loses its
-// disk. At the end
+// and cut off. Some moves bring a replica back to its node while a voter does not know that the
+// replica was gone. In other cases one node misses the moves, and then another node loses its disk.
+// At the end
 //
-//  1. each count is what the answered writes add up to;
+//  1. each count is the sum of the answered writes;
 //  2. one order explains all other answers;
-//  3. replicas are alike and never differed at one index.
+//  3. replicas are equal and never differed at one index.
 func TestClusterChaosMoves(t *testing.T) {
 	if !*chaos {
 		t.Skip("in the long form only, -chaos")
@@ -37,7 +37,7 @@ func TestClusterChaosMoves(t *testing.T) {
 				shard := rng.IntN(c.Shards("posts"))
 				which := rng.IntN(len(faults) + 3)
 				if len(happened) == 0 {
-					which = len(faults) + 2 // too few faults are drawn to meet each
+					which = len(faults) + 2 // otherwise too few faults are drawn to include each
 				}
 				switch which {
 				case len(faults):
@@ -65,8 +65,8 @@ func TestClusterChaosMoves(t *testing.T) {
 			c.AwaitReady(c.Nodes()...)
 			load.Stop()
 			c.AwaitVoters(voters)
-			// Plans still even out what the mover left. Each of their moves is an entry
-			// too.
+			// Plans still even out the placement that the mover left. Each of their moves is an
+			// entry too.
 			t.Logf("all replicas alike %v after it", load.End(time.Minute, c.Nodes()...))
 			c.Nodes()[0].MustCtl("verify")
 			t.Logf("load: %v", load.Between(time.Time{}, time.Now()))

@@ -16,14 +16,14 @@ const (
 	restBeforeResume = 300 * time.Millisecond
 )
 
-// TestClusterLeaderPaused pauses the node that leads most shards until others lead them,
-// and resumes it. The node does not know how long it was paused. The reads that wait in its
-// sockets are the first thing that it sees. Then
+// TestClusterLeaderPaused pauses the node that leads most shards until others lead them, and
+// resumes it. The node does not know how long it was paused, and first handles the reads that wait
+// in its sockets. Then
 //
-//  1. no linearizable read, there or elsewhere, misses a write that was acknowledged before
-//     it, and no bounded read misses a write from before its bound;
-//  2. each count is what the answered writes add up to;
-//  3. replicas never differed at one index, and are alike soon after.
+//  1. no linearizable read, at any node, misses a write that was acknowledged before the read, and
+//     no bounded read misses a write from before its bound;
+//  2. each count is the sum of the answered writes;
+//  3. replicas never differed at one index, and soon become equal.
 func TestClusterLeaderPaused(t *testing.T) {
 	beside(t)
 	pauses := short([]time.Duration{4 * time.Second}, []time.Duration{5 * time.Second, 2 * time.Second, 5 * time.Second, 60 * time.Second})

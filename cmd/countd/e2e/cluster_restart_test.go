@@ -10,14 +10,12 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestClusterRollingRestart stops and starts each node in its turn, as an operator
-// does to upgrade, under writers whose clients wait for as long as the API does by
-// default. Then
+// TestClusterRollingRestart stops and starts one node after the other, as an operator does for an
+// upgrade, during writes. The clients wait for the API's default timeout. Then
 //
-//  1. no request took longer than that: none failed;
-//  2. each count is what the answered writes add up to, and one order explains all
-//     other answers;
-//  3. replicas never differed at one index, and are alike soon after.
+//  1. no request took longer than that timeout, so none failed;
+//  2. each count is the sum of the answered writes, and one order explains all other answers;
+//  3. replicas never differed at one index, and soon become equal.
 func TestClusterRollingRestart(t *testing.T) {
 	beside(t)
 	rounds, quietFor := short(1, 3), short(time.Second, 10*time.Second)
@@ -52,8 +50,8 @@ func TestClusterRollingRestart(t *testing.T) {
 	}
 }
 
-// stopsSlowly stops a node with a delay. Until the delay is over it is not ready, and fails no
-// request of clients that have not noticed.
+// stopsSlowly stops a node with a delay. During the delay, the node is not ready, but still serves
+// clients that have not noticed.
 func stopsSlowly(t *testing.T, n *proctest.Member) {
 	t.Helper()
 	const delay = 2 * time.Second

@@ -17,22 +17,22 @@ const (
 	addsBefore   = 10 // increments of each row that the stale node knows
 	addsAfter    = 23 // increments of each row that the stale node does not know
 	aloneTimeout = time.Second
-	// aloneTries is how often the test asks a replica that must not lead: over several
+	// aloneTries is the number of requests to a replica that must not lead. They take several
 	// election timeouts.
 	aloneTries = 5
 )
 
-// TestClusterReplicaReturnsKilled has a replica leave a node and come back to it
-// while another voter is down, by kill -9 alone:
+// In TestClusterReplicaReturnsKilled, a replica leaves a node and comes back while another voter is
+// down. The only faults are kills with kill -9:
 //
 //  1. A group has the voters stale, keeper and returning. Stale is killed.
 //  2. The replica of returning moves to relay. Keeper and relay acknowledge writes.
-//  3. Returning is killed, and the replica of relay ordered back to it.
+//  3. Returning is killed, and the replica of relay is ordered back to returning.
 //  4. Keeper and relay are killed. Stale and returning start.
 //
-// Stale has a configuration and a log that lack what followed, and returning a
-// replica that begins anew. They must not elect a leader: no acknowledged increment
-// is lost, no linearizable read misses one, and verify then finds all replicas equal.
+// Stale has an old configuration and an old log, and returning has a new, empty replica. These two
+// must not elect a leader. No acknowledged increment is lost, no linearizable read misses one, and
+// in the end verify finds all replicas equal.
 func TestClusterReplicaReturnsKilled(t *testing.T) {
 	beside(t)
 	for _, store := range stores("boltdb") {
@@ -74,13 +74,13 @@ type replicaReturn struct {
 
 	stale, keeper, returning *proctest.Member // voters of the group
 	relay                    *proctest.Member
-	// witness is in none of the group's configurations. It and one of either side
-	// are the voters of the catalog, so both sides have one.
+	// witness is in none of the group's configurations. The voters of the catalog are witness and
+	// one node of either side, so both sides can have a catalog leader.
 	witness *proctest.Member
 }
 
-// newReturn chooses the roles for a shard of posts and brings the catalog's voters to
-// where they must be.
+// newReturn chooses the roles for a shard of posts, and moves the catalog's voters to the required
+// nodes.
 func newReturn(t *testing.T, c *proctest.Cluster, shard int) *replicaReturn {
 	t.Helper()
 	r := &replicaReturn{t: t, c: c, tally: c.NewTally(shard)}
@@ -188,8 +188,8 @@ func (r *replicaReturn) moveAway() {
 	r.tally.AddAll(addsAfter, r.keeper, r.relay, r.witness)
 }
 
-// orderBack orders the replica of relay to returning, which nobody reaches, before
-// gossip misses it. It reports whether the order was taken.
+// orderBack orders the move of relay's replica to returning, which is unreachable, before gossip
+// declares returning dead. It reports whether the cluster accepted the order.
 func (r *replicaReturn) orderBack() (taken bool) {
 	r.t.Helper()
 	eventually(r.t, "the replica is ordered back or returning is dead", func() bool {
@@ -243,6 +243,6 @@ func (r *replicaReturn) verifies() {
 		r.t.Errorf("verify exits %d\n%s%s", run.Code, run.Stdout, run.Stderr)
 	}
 	if r.t.Failed() {
-		r.t.FailNow() // the next return would begin with a broken cluster
+		r.t.FailNow() // stop now, because the next return would begin with a broken cluster
 	}
 }

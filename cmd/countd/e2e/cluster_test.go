@@ -8,14 +8,13 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// agreeTimeout is how soon after a fault all replicas must be alike. In the short form,
+// agreeTimeout bounds the time after a fault until all replicas must be equal. In the short form,
 // other tests may use the machine for seconds.
 func agreeTimeout() time.Duration { return short(30*time.Second, 5*time.Second) }
 
 var chaos = flag.Bool("chaos", false, "run the cluster's fault tests in their long form, with either log store")
 
-// short returns the first in the short form of a test and the second in the long
-// one.
+// short returns inShort in the short form of a test, and inLong in the long form.
 func short[T any](inShort, inLong T) T {
 	if *chaos {
 		return inLong
@@ -40,8 +39,8 @@ func newCluster(t *testing.T, options proctest.Options) *proctest.Cluster {
 	return proctest.NewCluster(t, bin, options)
 }
 
-// faultLoad starts the load of a test of faults. Its tests are short: with fewer clients or shards
-// they miss faults.
+// faultLoad starts the load of a test of faults. Such tests are short, and with fewer clients or
+// shards they would not find faults.
 func faultLoad(c *proctest.Cluster) *proctest.Load { return c.StartLoad(8, faultPace) }
 
 // beside lets the short form of a test run in parallel with others, which mostly wait. The
@@ -53,7 +52,7 @@ func beside(t *testing.T) {
 	}
 }
 
-// stores returns the log stores that a test runs with: one in its short form.
+// stores returns the log stores with which a test runs. In the short form, it is only one.
 func stores(inShort string) []string {
 	return short([]string{inShort}, []string{"boltdb", "shared"})
 }

@@ -20,8 +20,8 @@ func contact(t *testing.T, stopped *proctest.Member, args ...string) *proctest.N
 	return proctest.NewNodeAt(t, bin, filepath.Join(t.TempDir(), "stray"), site, append([]string{"--node-id", "stray"}, args...)...)
 }
 
-// mustHaveNoCluster checks that a node is not ready, has not asked to be admitted, and is no
-// member of the others' cluster.
+// mustHaveNoCluster checks that a node is not ready, has sent no JoinRequest, and is no member of
+// the others' cluster.
 func mustHaveNoCluster(t *testing.T, stray *proctest.Node, others ...*proctest.Member) {
 	t.Helper()
 	if status, err := stray.Call(http.MethodGet, "/readyz", nil, nil); err != nil || status != http.StatusServiceUnavailable {
@@ -49,14 +49,15 @@ func nameAt(n *proctest.Node) string {
 	return status.ClusterName
 }
 
-// TestStrayNodeJoinsNothing: a cluster still searches for one of its nodes at an address
-// that another node has now, whose --join names no running node. Then
+// TestStrayNodeJoinsNothing: a cluster still searches for one of its nodes at an address that now
+// belongs to another node. The --join of that node names no running node. Then
 //
 //  1. that node stays alone, logs which cluster it refused, and is no member of that
 //     cluster;
-//  2. nor is a node that joins a member's address with another cluster's name;
-//  3. restarts of one node after the other give the cluster a name, after which only nodes
-//     of that name join, and a member of another name is kept out until it has the right one.
+//  2. a node that names a member's address in --join, but has another cluster name, is no member
+//     either;
+//  3. restarts of one node after the other give the cluster a name. Afterwards only nodes with that
+//     name can join, and a member with another name is kept out until it has the right name.
 func TestStrayNodeJoinsNothing(t *testing.T) {
 	beside(t)
 	c := newCluster(t, proctest.Options{LogStore: "shared"})

@@ -84,7 +84,7 @@ func mustRefusePlain(t *testing.T, n *proctest.Member) {
 	eventually(t, "the refusal is logged", func() bool { return strings.Contains(n.Log(), "it does not speak TLS") })
 }
 
-// mustRefuse checks that a node which has asked to join is no member of the others' cluster.
+// mustRefuse checks that a node that tried to join is no member of the others' cluster.
 func mustRefuse(t *testing.T, stray *proctest.Node, others ...*proctest.Member) {
 	t.Helper()
 	eventually(t, "the node knows why it is refused", func() bool { return strings.Contains(stray.Log(), "unknown authority") })
@@ -102,9 +102,9 @@ func mustRefuse(t *testing.T, stray *proctest.Node, others ...*proctest.Member) 
 
 // TestClusterTLS: a cluster whose nodes need TLS for each other,
 //
-//  1. takes one that joins with a certificate, and none without a trusted one or under
-//     another name;
-//  2. changes from one authority to another under load, with both trusted in between and
+//  1. admits a node with a certificate, and no node with an untrusted certificate or with another
+//     name;
+//  2. changes from one authority to another under load. In between, nodes trust both. There are
 //     restarts before and after, and no request fails or is lost.
 func TestClusterTLS(t *testing.T) {
 	beside(t)

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	coldRows    = 100_000 // of 7 shards, so that most are not in a shard's last segment
+	coldRows    = 100_000 // in 7 shards, so that most rows are not in a shard's last segment
 	coldIDs     = 3_000   // of which the writers know
 	coldWaitMax = 30 * time.Second
 )
@@ -71,12 +71,11 @@ func TestKillWhileRowsGoCold(t *testing.T) {
 	}
 }
 
-// TestClusterColdRows kills the nodes of a cluster in turn under writers, of which two
-// move old rows to disk and one does not. Ids carry any time of ten years that have passed.
-// What is held is:
+// TestClusterColdRows kills the nodes of a cluster in turn during writes. Two nodes move old rows
+// to disk and one does not. The times in ids are spread over the last ten years. The test checks:
 //
-//  1. each count is what the answered writes add up to, rows that were cold included;
-//  2. replicas never differed at one index, whatever of them is cold.
+//  1. each count is the sum of the answered writes, even for rows that were cold;
+//  2. replicas never differed at one index, whichever rows are cold.
 func TestClusterColdRows(t *testing.T) {
 	beside(t)
 	c := newCluster(t, proctest.Options{ArgsOf: map[string][]string{

@@ -50,12 +50,12 @@ func ctlJSON[T any](t *testing.T, n *proctest.Node, args ...string) (out T) {
 	return out
 }
 
-// TestColdByOrder moves rows of a cluster to disk and back by countctl, in which no row
-// goes by itself. What is held is:
+// TestColdByOrder moves rows of a cluster to disk and back by countctl. No row moves by its age.
+// The test checks:
 //
-//  1. all nodes follow an order that any of them is given, and say how far they came;
-//  2. no count changes, and replicas do not differ, whatever of them is cold;
-//  3. a node that is gone is told of, and the others go on.
+//  1. all nodes carry out an order that any node receives, and report their progress;
+//  2. no count changes, and replicas do not differ, whichever rows are cold;
+//  3. the command reports a dead node, and the other nodes continue.
 func TestColdByOrder(t *testing.T) {
 	beside(t)
 	c := newCluster(t, proctest.Options{Args: []string{"--cold-after=0", "--scrub-every=1s"}})

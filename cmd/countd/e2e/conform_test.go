@@ -45,8 +45,8 @@ type said struct {
 	Error json.RawMessage `json:"error"`
 }
 
-// The clients of Go, JavaScript and Python give the same answers, and count exactly through requests that are cut,
-// delayed and doubled, and while nodes are killed.
+// The clients of Go, JavaScript and Python give the same answers. They count exactly even if requests are cut off,
+// delayed and duplicated, and while nodes are killed.
 func TestClientsConform(t *testing.T) {
 	beside(t)
 	c := newCluster(t, proctest.Options{Args: []string{"--key-horizon", "10m"}})
@@ -307,7 +307,7 @@ func (f *faultyProxies) serve(w http.ResponseWriter, r *http.Request, node strin
 		if _, _, err := pass(); err != nil {
 			panic(http.ErrAbortHandler)
 		}
-	case 5: // a proxy that does not know whether the node has counted
+	case 5: // answer like a proxy that does not know whether the node has counted
 		if _, _, err := pass(); err == nil {
 			http.Error(w, "upstream", http.StatusServiceUnavailable)
 			return

@@ -115,7 +115,7 @@ func (a *goArgs) with() (o goOptions) {
 	return o
 }
 
-// ops reads ops whose cells are in the field of a verb, of rows or of users.
+// ops parses ops on rows or users. The cells of each op are in the field named verb.
 func (a *goArgs) ops(verb, id string) (ops []client.Op) {
 	for _, fields := range next[[]map[string]json.RawMessage](a) {
 		var op client.Op
@@ -206,7 +206,7 @@ var goCalls = map[string]func(a *goArgs) (any, error){
 		r, err := a.c.Ops(a.ctx, ops, a.with().write)
 		results := []any{}
 		for i, of := range r.Results {
-			if ops[i].Keyspace == "unread" { // whose results have an ID, as rows have
+			if ops[i].Keyspace == "unread" { // results of users have an ID, like results of rows
 				results = append(results, map[string]any{"user": of.ID, "counts": of.Counts})
 				continue
 			}

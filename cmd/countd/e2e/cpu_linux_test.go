@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onCPU runs f so that the processes which it starts directly, not in goroutines of its own,
-// run on one CPU only: the cpu-th of those that the test may use. It reports whether that
-// CPU exists; if not, it runs f without a restriction.
+// onCPU runs f on one CPU: the cpu-th of those that the test may use. The restriction also applies
+// to processes that f starts directly, but not to those of its goroutines. If that CPU does not
+// exist, onCPU runs f without a restriction and returns false.
 func onCPU(t testing.TB, cpu int, f func()) bool {
 	t.Helper()
 	runtime.LockOSThread()

@@ -15,16 +15,16 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestDropUnderLoad drops a keyspace that all nodes of a cluster write to, beside a kill
-// -9 of one of them, round after round:
+// TestDropUnderLoad drops a keyspace while clients write to it through all nodes, and kills a node
+// with kill -9, round after round:
 //
-//  1. writes in flight end with 404 unknown_keyspace, or with an unknown outcome. None is
-//     answered with 200 after the drop is answered, and none waits;
-//  2. the name is free at once, and what is created under it counts from zero, exactly
-//     what was written to it;
-//  3. all nodes delete the directories of the dropped groups, also the node that was down,
-//     and the disk space is free again;
-//  4. a backup from before the drop restores the keyspace as it was.
+//  1. writes in flight end with 404 unknown_keyspace, or with an unknown outcome. After the answer
+//     to the drop, no write gets 200, and none waits;
+//  2. the name is free at once. A new keyspace of that name counts from zero, and has exactly the
+//     writes to it;
+//  3. all nodes, even the node that was down, delete the directories of the dropped groups, and the
+//     disk space is free again;
+//  4. a backup from before the drop restores the keyspace.
 func TestDropUnderLoad(t *testing.T) {
 	beside(t)
 	for _, store := range stores("boltdb") {

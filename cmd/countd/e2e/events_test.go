@@ -43,9 +43,9 @@ func groupsIn(t *testing.T, lines []string) (groups int) {
 // TestLogTellsOfDeadNodes kills two of three nodes and starts them again. The log of the
 // third node reports
 //
-//  1. that each is dead and, once it runs again, is back, in one line each;
-//  2. that groups lost their leader and regained it, in fewer lines than there are groups;
-//  3. and little else about it: raft's messages are limited.
+//  1. the death and the return of each node, in one line each;
+//  2. that groups lost and regained their leaders, in fewer lines than there are groups;
+//  3. little else, because raft's messages are limited.
 func TestLogTellsOfDeadNodes(t *testing.T) {
 	beside(t)
 	c := proctest.NewCluster(t, bin, proctest.Options{LogStore: "boltdb"}) // with many groups

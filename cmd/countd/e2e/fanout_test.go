@@ -12,7 +12,7 @@ import (
 const (
 	followSet    = "../../../../shared/data/follow_edges.csv.gz" // beside the repository; may be missing
 	followShort  = "tw_hershey"                                  // the graph, unless all are asked for
-	graphIDsStep = 1_000_000                                     // the ids of a graph lie this far from those of the next
+	graphIDsStep = 1_000_000                                     // distance between the ids of two graphs
 )
 
 // edge is a follower and the followed author, who is a user too.

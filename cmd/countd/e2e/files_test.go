@@ -82,7 +82,7 @@ func TestFileDescriptorsRunOut(t *testing.T) {
 	}
 }
 
-// A limit that a node cannot live with is refused, and the message says what to do.
+// A node refuses a limit that is too low, and the message names the remedy.
 func TestTooFewFileDescriptors(t *testing.T) {
 	t.Parallel()
 	n := proctest.NewNode(t, limited(t, 150), t.TempDir())

@@ -16,23 +16,24 @@ import (
 )
 
 const (
-	followEvents   = 20_000 // of the stream, unless all is asked for
-	followRounds   = 12     // parts of the stream, each with polls of all users behind it
-	followMovers   = 60     // users who follow, unfollow, read and reset after each part
-	followDetails  = 40     // users whose feed is looked at by followee
+	followEvents   = 20_000 // number of events of the stream, unless the whole stream is requested
+	followRounds   = 12     // number of parts of the stream; after each part, all users are polled
+	followMovers   = 60     // number of users who follow, unfollow, read and reset after each part
+	followDetails  = 40     // number of users whose feeds are compared by followee
 	followCallers  = 16     // requests in flight
 	postsOfRequest = 500
 	pollOfRequest  = 100
 )
 
-// TestReplayToFollowers: users follow each other as they did on Twitter, and a stream of
-// events is replayed as posts of those whom they follow. After each part of it
+// TestReplayToFollowers: users follow each other as they did on Twitter, and a stream of events is
+// replayed as posts of their followees. After each part of the stream
 //
 //  1. a poll of every user equals a model that writes each post to each follower;
-//  2. so do the feeds of some users by followee, and their polls one by one;
-//  3. that holds for those who follow, unfollow, read an author and reset between the
-//     parts, and through kills of the node while posts arrive;
-//  4. and while feeds leave memory and come back.
+//  2. the feeds of some users by followee, and polls of these users one by one, equal the model
+//     too;
+//  3. this also holds for users who follow, unfollow, read an author and reset between the parts,
+//     and after kills of the node while posts arrive;
+//  4. it also holds while feeds leave memory and come back.
 func TestReplayToFollowers(t *testing.T) {
 	t.Parallel()
 	r := newFollowRun(t, followGraph(t, *replayAll), "--feed-idle=1s")
@@ -70,7 +71,7 @@ type followRun struct {
 	users   []uint64 // of the model, as it began
 	rand    *rand.Rand
 	answers int   // compared
-	told    int64 // the largest number that a user was told
+	told    int64 // the largest number that a user got
 }
 
 // awaitSpill waits until most feeds are on disk.

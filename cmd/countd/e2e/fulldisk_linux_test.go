@@ -12,13 +12,13 @@ import (
 
 const (
 	reserveBytes  = 64 << 20         // more than the logs reserve at once
-	fullDisks     = 5                // times that a node meets a full disk
+	fullDisks     = 5                // number of times that the disk gets full
 	stopTimeout   = 10 * time.Second // that a node says it takes
-	writesBetween = 300              // acknowledged, before and after a disk is full
+	writesBetween = 300              // number of acknowledged writes before and after the disk is full
 )
 
-// writeCode returns the code with which a write of nothing new is refused, or ""
-// if it is taken.
+// writeCode sends a write without a new row. It returns the code of the refusal, or "" if the write
+// succeeds.
 func writeCode(n *proctest.Node) string {
 	var got struct{ Error struct{ Code string } }
 	body := map[string]any{"ops": []op{{"1", map[string]int64{"repost": 0}}}}
@@ -28,8 +28,8 @@ func writeCode(n *proctest.Node) string {
 	return got.Error.Code
 }
 
-// someWrites returns once further writes are acknowledged; the node goes on to
-// be written to.
+// someWrites starts writers, and returns once further writes are acknowledged. The writers keep
+// running.
 func someWrites(t *testing.T, n *proctest.Node, l *ledger) *writers {
 	t.Helper()
 	before := l.acknowledged()
@@ -52,10 +52,10 @@ func writeUntilRefused(n *proctest.Node) {
 
 // TestDiskReserve fills a disk under writers. A node with a reserve
 //
-//  1. refuses writes as disk_full while the reserve is still there;
-//  2. answers reads, also when it starts on such a disk;
-//  3. takes writes again, without a restart, once there is room;
-//  4. loses nothing that it acknowledged, through kills at each of these points.
+//  1. refuses writes with disk_full while the reserve is still free;
+//  2. answers reads, even after a start on such a disk;
+//  3. accepts writes again, without a restart, once there is free space;
+//  4. loses no acknowledged write, even if it is killed at each of these points.
 func TestDiskReserve(t *testing.T) { eachLogStore(t, diskReserve) }
 
 func diskReserve(t *testing.T, logStore string) {
@@ -75,7 +75,7 @@ func diskReserve(t *testing.T, logStore string) {
 
 	n.StartReady()
 	l.check(t, n)
-	d.fill(t, reserveBytes-1<<20) // the start may have given back a file that the log had reserved
+	d.fill(t, reserveBytes-1<<20) // the start may have released a file that the log had reserved
 	eventually(t, "the disk counts as full after a restart", func() bool { return writeCode(n) == "disk_full" })
 	d.makeRoom(t)
 	eventually(t, "writes are taken again", func() bool { return writeCode(n) == "" })
@@ -103,7 +103,7 @@ func fullDisk(t *testing.T, logStore string) {
 		n.StartReady()
 		l.check(t, n)
 		w := someWrites(t, n, l)
-		d.fill(t, int64(i)*300<<10) // so that it is met in the middle of other things
+		d.fill(t, int64(i)*300<<10) // so that the disk gets full in the middle of different activities
 		writeUntilRefused(n)
 		time.Sleep(15 * time.Second)                                                   // longer than a disk may hang
 		if code := writeCode(n); code == "" && strings.HasSuffix(logStore, "shared") { // a bolt file has free pages
@@ -134,8 +134,8 @@ func fullDisk(t *testing.T, logStore string) {
 	t.Logf("%d requests acknowledged", l.acknowledged())
 }
 
-// TestStopOnAFullDisk stops a node that would write a snapshot and has no space for it. The
-// node skips the snapshot and ends well, and its log has what was acknowledged.
+// TestStopOnAFullDisk stops a node that has no disk space for its next snapshot. The node skips the
+// snapshot and exits with 0, and its log has all acknowledged writes.
 func TestStopOnAFullDisk(t *testing.T) { eachLogStore(t, stopOnAFullDisk) }
 
 func stopOnAFullDisk(t *testing.T, logStore string) {
@@ -146,7 +146,7 @@ func stopOnAFullDisk(t *testing.T, logStore string) {
 	w := someWrites(t, n, l)
 	n.Kill()
 	w.wait(t)
-	n.StartReady() // and nobody writes, so that the snapshot is what meets the full disk
+	n.StartReady() // without writes, so that the snapshot is the first to need disk space
 	d.fill(t, 0)
 	n.Signal(syscall.SIGTERM)
 	if code := n.Exited(stopTimeout); code != 0 {

@@ -11,7 +11,7 @@ import (
 
 const (
 	opsOfLargeSet = 10_000
-	logBytesOfOp  = 40 // at least: an id and four values of 9 bytes
+	logBytesOfOp  = 40 // lower bound: an id and four values of 9 bytes
 	setPath       = "/v1/counters/posts/set"
 )
 
@@ -36,8 +36,8 @@ func largeSet() map[string]any {
 	return setTo(func() int64 { return 1<<62 | rand.Int64() })
 }
 
-// growLog writes so much to every shard of posts that a stop writes a snapshot. It leaves
-// every count as it was. The rows that it writes are its own while it runs.
+// growLog writes so much to every shard of posts that a stop writes a snapshot. In the end all
+// counts are as before. While it runs, nobody else may write its rows.
 func growLog(t *testing.T, n *proctest.Node) {
 	t.Helper()
 	const logBytesWorth = 20 << 20 // bytes for the log of each shard: more than the node's bound

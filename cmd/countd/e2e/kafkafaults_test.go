@@ -25,8 +25,8 @@ const (
 	faultyRows       = 20
 )
 
-// faultyKafka is a fake of Kafka with brokers and a topic likes, whose data are on disk, and a
-// source that counts it with three nodes.
+// faultyKafka is a fake of Kafka with several brokers and the topic likes, with data on disk, and a
+// source of three nodes that counts the topic.
 type faultyKafka struct {
 	t       *testing.T
 	brokers *kfake.Cluster
@@ -39,13 +39,13 @@ type faultyKafka struct {
 
 // TestSourceKafkaFaults counts a topic with three nodes while its brokers fail:
 //
-//  1. leaders that move, errors of the brokers, their restart, and nodes that die, so that others read
-//     their partitions, delay messages, and count none twice;
-//  2. a log that was truncated, messages that were removed before they were read, and a topic that was
-//     deleted or made anew stall the source, with the reason, in what the API and the metrics show, and
-//     nothing is counted;
-//  3. partitions that lost nothing go on;
-//  4. after a seek all messages from there on are counted.
+//  1. moves of leaders, errors and restarts of brokers, and deaths of reading nodes delay messages,
+//     but no message counts twice;
+//  2. a truncated log, messages that were removed before they were read, and a topic that was deleted
+//     or created again stall the source. The API and the metrics show the reason, and no message is
+//     counted;
+//  3. partitions without a loss continue;
+//  4. after a seek, all messages from that position on are counted.
 func TestSourceKafkaFaults(t *testing.T) {
 	beside(t)
 	k := &faultyKafka{t: t, dir: filepath.Join(t.TempDir(), "kafka"), addrs: proctest.FreePorts(t, faultyBrokers)}

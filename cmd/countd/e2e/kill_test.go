@@ -27,8 +27,8 @@ const (
 // column:
 //
 //  1. every acknowledged increment is in the count;
-//  2. nothing is in it beyond the acknowledged and those of unknown outcome;
-//  3. a restarted node reads what the process before it read, plus the increments since.
+//  2. the count contains only acknowledged increments and increments of unknown outcome;
+//  3. a restarted node reads the same counts as the previous process, plus the increments since.
 func TestKillUnderWriters(t *testing.T) {
 	t.Parallel()
 	eachLogStore(t, killUnderWriters)
@@ -82,7 +82,7 @@ type ledger struct {
 	mu struct {
 		sync.Mutex
 		least    map[cell]int64 // acknowledged
-		maybe    map[cell]int64 // of unknown outcome, since the last check
+		maybe    map[cell]int64 // increments of unknown outcome since the last check
 		requests int            // acknowledged
 	}
 }

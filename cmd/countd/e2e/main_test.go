@@ -1,5 +1,5 @@
-// Package e2e holds countd and countctl, as built, to their promises: over real
-// sockets, on real data, through kill -9 and damaged files.
+// Package e2e tests the built programs countd and countctl: over real sockets, on real data, with
+// kill -9 and damaged files.
 package e2e
 
 import (
@@ -24,8 +24,8 @@ var (
 	bin        proctest.Binaries
 )
 
-// eachLogStore runs a test with each log store, and passes the setting to it. Tests with
-// one log store use that of COUNTD_LOG_STORE (make e2e-boltdb).
+// eachLogStore runs a test with each log store, and passes the setting to it. Other tests use the
+// log store of COUNTD_LOG_STORE (make e2e-boltdb).
 func eachLogStore(t *testing.T, test func(t *testing.T, setting string)) {
 	for _, store := range []string{"boltdb", "shared"} {
 		t.Run(store, func(t *testing.T) { test(t, "--log-store="+store) })

@@ -17,16 +17,18 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// Members of three nodes, one of which is killed -9 and started again, round after round:
+// TestMembers changes members on three nodes. Round after round, one node is killed with kill -9
+// and started again:
 //
-//  1. each op that was answered once, and is no repeat, says whether it changed the set as
-//     the model does, whose caller is the only one to change that member;
-//  2. afterwards the count of each post is the number of its members, and the check and both
-//     lists have exactly the members of the model, through every node;
-//  3. of 300 users, or 1,000 in the long form, who like one post at once, twice each, each counts once;
-//  4. a post that is deleted right before each kill, with more members than one entry removes,
-//     has none of them any more, and members that join it later count;
-//  5. each node reads its sets again and again meanwhile, and finds no damage;
+//  1. the answer to each op that is no repeat agrees with the model on whether the op changed the
+//     set. Only one caller changes a given member;
+//  2. afterwards, at every node, the count of each post is the number of its members, and the check
+//     and both lists have exactly the members of the model;
+//  3. 300 users, or 1,000 in the long form, like one post at once, twice each, and each user counts
+//     once;
+//  4. a post with more members than one entry removes is deleted right before each kill. It has
+//     none of these members afterwards, and members that join later count;
+//  5. each node repeatedly reads all its sets meanwhile, and finds no damage;
 //  6. the replicas agree.
 func TestMembers(t *testing.T) {
 	beside(t)
@@ -82,7 +84,7 @@ type memberRun struct {
 
 type memberPair struct{ post, user string }
 
-// memberCaller changes the members of its own users, and knows which are in which set.
+// memberCaller changes the members of its own users, and knows the sets that contain each.
 type memberCaller struct {
 	run    *memberRun
 	number int
@@ -106,8 +108,8 @@ type membersAnswer struct {
 	Error     json.RawMessage
 }
 
-// loop changes members until ctx ends. A change that was begun is repeated, with its key and
-// through other nodes, until it is answered.
+// loop changes members until ctx ends. It repeats a change, with the same key and through other
+// nodes, until the change is answered.
 func (w *memberCaller) loop(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		var ops []memberOp
@@ -123,8 +125,8 @@ func (w *memberCaller) loop(ctx context.Context) {
 	}
 }
 
-// change makes a change, also in the model. It returns false for an answer that ends the
-// run.
+// change makes a change in the cluster and in the model. It returns false for an answer that ends
+// the run.
 func (w *memberCaller) change(key string, ops []memberOp) bool {
 	answer, ok := w.run.send(key, ops, w.rand.IntN(3))
 	if !ok {

@@ -11,9 +11,9 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// An import of members is run again after its countctl, or its server, was killed in the middle.
-// In the end there are exactly the pairs of the file. Each counts once; if the counts were there
-// already, none does.
+// An import of members is repeated after countctl or the server was killed in the middle. In the
+// end there are exactly the pairs of the file. Each pair counts once or, with --uncounted, not at
+// all.
 func TestImportMembersThroughKills(t *testing.T) {
 	t.Parallel()
 	for _, counted := range []bool{true, false} {

@@ -18,23 +18,22 @@ import (
 
 const (
 	producerCount = 8
-	lifeMin       = 500 * time.Millisecond // under a storm a node runs at least this long from ready to killed
-	lifeSpread    = 3 * time.Second        // and a random time up to this, but at most a third of the storm
-	volleysLeast  = 3                      // volleys of each producer, so that its first number is behind every window
+	lifeMin       = 500 * time.Millisecond // during a storm, the least time from a ready node to its kill
+	lifeSpread    = 3 * time.Second        // bound of an additional random time, at most a third of the storm
+	volleysLeast  = 3                      // least number of volleys of each producer, so that its first number is below every window
 )
 
-// TestOnceUnderKills makes producers send each request up to four times, in any order within
-// the window. They send it again if they do not learn its outcome: because its deadline was
-// too short, because they hung up, or because the node was killed. They repeat each request
-// until it has an answer. Then
+// TestOnceUnderKills makes producers send each request up to four times, in any order within the
+// window. They repeat a request until it has an answer: after a deadline that was too short, after
+// they closed the connection, and after a kill of the node. Then
 //
-//  1. each count is exactly what the requests add up to, each counted once, also
-//     after a kill and after a clean stop;
-//  2. no request that was sent only once was called a duplicate;
-//  3. a request that was sent after an answer was answered as a repeat. Of a request for one
-//     id, at most one answer did not call it a repeat;
-//  4. a request of which every op overflows was refused each time;
-//  5. a number behind the window, and a key with another body, are refused.
+//  1. each count is exactly the sum of the requests, each counted once, even after a kill and after
+//     a clean stop;
+//  2. no answer to a request that was sent only once has duplicate set;
+//  3. if a request is sent again after its answer, the new answer has duplicate set. For a request
+//     on one id, at most one answer does not have it set;
+//  4. a request whose ops all overflow was refused each time;
+//  5. the server refuses a number below the window, and a key with another body.
 func TestOnceUnderKills(t *testing.T) {
 	t.Parallel()
 	span := *onceFor
@@ -78,19 +77,19 @@ func TestOnceUnderKills(t *testing.T) {
 type storm struct {
 	node      *proctest.Node
 	ids       []string // ids that requests increment
-	brims     []string // ids of rows that every increment overflows
+	brims     []string // ids of rows in which every increment overflows
 	producers []*producer
 
-	running  context.Context // ends with the test: no request is left
-	storming context.Context // ends before running: no volley is begun
+	running  context.Context // ends with the test, when no request is left
+	storming context.Context // ends before running; after it, no volley begins
 	calm     context.CancelCauseFunc
 	group    sync.WaitGroup
 
-	sent, answered, duplicates, refused, unknown, cut atomic.Int64 // numbers of requests sent, by how they ended
+	sent, answered, duplicates, refused, unknown, cut atomic.Int64 // numbers of sent requests, by outcome
 }
 
-// startStorm fills the rows whose increments overflow and starts a goroutine for
-// each producer; end stops them and waits for them, as does the test's end.
+// startStorm fills the rows whose increments overflow and starts a goroutine for each producer; The
+// returned storm's end stops the producers and waits for them; the end of the test does too.
 func startStorm(t *testing.T, n *proctest.Node) *storm {
 	t.Helper()
 	s := &storm{node: n, ids: newLedger().ids, brims: []string{"5000000001", "5000000002", "5000000003", "5000000004"}}
@@ -112,7 +111,7 @@ func startStorm(t *testing.T, n *proctest.Node) *storm {
 	return s
 }
 
-// blows waits for d. It returns false at once if a producer has given up.
+// blows waits for the time d. If a producer has given up, it returns false at once.
 func (s *storm) blows(d time.Duration) bool {
 	select {
 	case <-s.storming.Done():

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	numbersOfVolley = 64 // as many as the server tells apart, whatever their order
+	numbersOfVolley = 64 // the number of requests that the server can distinguish in any order
 	repeatsMax      = 3
 	sendersOfVolley = 6
-	jumpMax         = 100 // numbers that are left out between volleys, at most
+	jumpMax         = 100 // bound on the numbers that are skipped between volleys
 	brimOpsMax      = 3
 )
 
-// producer sends volleys: a window full of requests, each sent several times,
-// all in any order. It begins the next when every one of them is answered.
+// producer sends volleys. A volley is a full window of requests, each sent several times, in any
+// order. The next volley begins when all requests are answered.
 type producer struct {
 	storm *storm
 	name  string
@@ -47,8 +47,8 @@ func (p *producer) run() error {
 	return nil
 }
 
-// volley returns when every request is answered, as often as it was sent. It
-// starts the senders and waits for them.
+// volley sends one volley. It starts the senders, and returns when every copy of every request is
+// answered.
 func (p *producer) volley() error {
 	var requests, sendings []*request
 	for range numbersOfVolley {

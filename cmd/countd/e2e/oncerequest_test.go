@@ -14,8 +14,8 @@ import (
 
 const (
 	incrPath = "/v1/counters/posts/incr"
-	// settleMax is how long a request is sent again before the test blames the server.
-	// Starts under a storm on a busy machine take seconds.
+	// settleMax bounds the time for which a request is repeated before the test fails. Starts under
+	// a storm on a busy machine take seconds.
 	settleMax     = time.Minute
 	shortDeadline = 4 * time.Millisecond // about what a write takes
 )
@@ -25,7 +25,7 @@ type request struct {
 	header http.Header // has the identity of the request
 	body   map[string]any
 	ops    []op // ops that count
-	brims  int  // number of further ops, which overflow
+	brims  int  // number of additional ops that overflow
 	oneID  bool
 
 	mu struct {
@@ -43,8 +43,8 @@ type answer struct {
 	Error     struct{ Code string }
 }
 
-// newRequest makes a request of ops that count and others that overflow, without
-// an identity.
+// newRequest returns a request without an identity. It has ops that count, and the ops brims, which
+// overflow.
 func newRequest(ops []op, brims ...op) *request {
 	all := append(append([]op{}, ops...), brims...)
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -120,8 +120,8 @@ func (s *storm) note(status int, got answer) {
 	}
 }
 
-// sending notes that the request is about to be sent and returns whether it has
-// been answered.
+// sending records that the request is about to be sent, and reports whether the request has been
+// answered already.
 func (r *request) sending() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

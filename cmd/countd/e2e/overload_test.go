@@ -17,9 +17,9 @@ var overloadFor = flag.Duration("overload-for", 0, "how long TestOverload loads;
 const (
 	// overloadDeadline is how long the callers of the overload would wait.
 	overloadDeadline = 500 * time.Millisecond
-	// overloadMemoryMax is far above what the rows, the connections, the bounded
-	// queues and the mapped files of the log take, and far below what a minute in
-	// a queue without a bound would.
+	// overloadMemoryMax is far above the memory of the rows, the connections, the bounded queues
+	// and the mapped files of the log. It is far below the memory that an unbounded queue would
+	// take within a minute.
 	overloadMemoryMax = 2 << 30
 )
 
@@ -49,8 +49,8 @@ type benchedLatency struct {
 	P999     float64 `json:"p99_9"`
 }
 
-// bench runs countctl bench with numbered increments and its check, which must
-// hold. Requests may fail.
+// bench runs countctl bench with numbered increments and --check. The check must succeed, but
+// requests may fail.
 func bench(t *testing.T, n *proctest.Node, args ...string) benched {
 	t.Helper()
 	var c *proctest.Ctl
@@ -67,9 +67,9 @@ func bench(t *testing.T, n *proctest.Node, args ...string) benched {
 	return r
 }
 
-// onOwnCPU runs f. If the figures matter, processes that f starts run on another CPU than
-// the node: on the same CPU a client uses more of it the more load it offers, and the
-// node would seem slower.
+// onOwnCPU runs f. If the figures matter, processes that f starts run on another CPU than the node:
+// on the same CPU, a client that offers more load would take time from the node, and the node would
+// seem slower.
 func onOwnCPU(t *testing.T, cpu int, f func()) {
 	t.Helper()
 	if *overloadFor == 0 {
@@ -81,16 +81,16 @@ func onOwnCPU(t *testing.T, cpu int, f func()) {
 	}
 }
 
-// TestOverload offers a node twice the requests that it takes at its best.
+// TestOverload offers a node twice the load of its best throughput.
 //
-//  1. Every acknowledged increment counts once. Of the others, only those may count whose
-//     outcome the client did not learn in half a minute of sending them again.
+//  1. Every acknowledged increment counts once. Of the other increments, only those may count whose
+//     outcome the client did not learn within half a minute of repeats.
 //  2. The excess is refused as overloaded, and nothing else goes wrong.
 //  3. Memory stays bounded.
 //
-// What it took is printed, not judged: the machine may be busy. The latencies are
-// from sending. Of the excess, what is not refused is not sent: all
-// connections wait for answers.
+// The test prints the throughput and does not judge it, because the machine may be busy. Latencies
+// count from the time of sending. The part of the excess that is not refused is never sent, because
+// all connections wait for answers.
 func TestOverload(t *testing.T) {
 	long := *overloadFor > 0
 	duration, peakFor, connections, batches := 2*time.Second, time.Second/2, 128, []int{100}

@@ -28,15 +28,15 @@ type reconciledShown struct {
 	}
 }
 
-// TestReconcile corrects rows of three nodes, which count a stream of Redis meanwhile, by the
-// command of docs/SOURCES.md:
+// TestReconcile corrects rows on three nodes with the command of docs/SOURCES.md, while the nodes
+// count a stream of Redis:
 //
-//  1. --dry-run finds each drifted row, and how far it is off, and writes nothing;
-//  2. the corrections take nothing away that is counted meanwhile, and a repeat corrects nothing;
-//  3. rows that the truth does not have become 0;
+//  1. --dry-run finds each drifted row and the amount of its drift, and writes nothing;
+//  2. the corrections keep concurrent increments, and a repeated run corrects nothing;
+//  3. rows that are missing in the truth become 0;
 //  4. --quiesced refuses to correct while rows are written, and corrects after that;
-//  5. rows that drift again right after a correction, by as much or by something else, are corrected
-//     at once.
+//  5. rows that drift again right after a correction, by the same or another amount, can be
+//     corrected at once.
 func TestReconcile(t *testing.T) {
 	beside(t)
 	stream := redis.NewClient(&redis.Options{Addr: proctest.StartRedis(t)})
@@ -202,8 +202,7 @@ func TestReconcile(t *testing.T) {
 	c.AwaitAgreement(agreeTimeout(), nodes...)
 }
 
-// documented returns the arguments of a command of docs/SOURCES.md, with other words in place
-// of some.
+// documented returns the arguments of a command of docs/SOURCES.md, with some words replaced.
 func documented(t *testing.T, is string, words map[string]string) []string {
 	t.Helper()
 	text, err := os.ReadFile("../../../docs/SOURCES.md")

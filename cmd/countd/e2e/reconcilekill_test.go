@@ -16,10 +16,11 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestReconcileKilled kills countctl, and in the next run a node, while corrections are made:
+// TestReconcileKilled kills countctl during corrections, and a node during the corrections of the
+// next run:
 //
 //  1. the runs together correct each row once;
-//  2. the second run succeeds, though a leader dies meanwhile;
+//  2. the second run succeeds although a leader dies;
 //  3. a third run has nothing to correct.
 func TestReconcileKilled(t *testing.T) {
 	beside(t)

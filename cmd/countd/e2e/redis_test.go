@@ -22,10 +22,10 @@ import (
 // redisTimeout bounds all that one client program does.
 const redisTimeout = 2 * time.Minute
 
-// Clients of Redis, as their users have them, against three nodes:
+// TestRedisClients runs common Redis clients against three nodes:
 //
-//  1. each command does what it does in Redis, through whatever node;
-//  2. what tools count is there, all of it.
+//  1. each command has the same effect as in Redis, through every node;
+//  2. all increments of the tools are counted.
 func TestRedisClients(t *testing.T) {
 	beside(t)
 	c := newCluster(t, proctest.Options{LogStore: "shared"})
@@ -42,7 +42,7 @@ func TestRedisClients(t *testing.T) {
 	t.Run("Node.js", func(t *testing.T) { useNodeClients(t, c.Nodes()[0].Redis) })
 }
 
-// newGoRedis makes a client that sends each command once: another could count
+// newGoRedis returns a client that sends each command once. A client with retries could count
 // twice.
 func newGoRedis(t *testing.T, addr string, protocol int) *redis.Client {
 	t.Helper()
@@ -176,7 +176,7 @@ func useRedisCLI(t *testing.T, addr string) {
 		}
 		lines := strings.Fields(out)
 		want := strings.Fields("1 1 1 like 1 view 5 OK QUEUED 2 WRONGTYPE Operation against a key holding the wrong kind of value")
-		lines[0] = "1" // the first reply depends on what was there before
+		lines[0] = "1" // the first reply depends on earlier counts
 		if got := strings.Join(lines, " "); got != strings.Join(want, " ") {
 			t.Errorf("redis-cli %s says %s", version, got)
 		}
@@ -197,9 +197,9 @@ func useRedisCLI(t *testing.T, addr string) {
 	}
 }
 
-// useRedisBenchmark counts with 50 connections, and holds the sum against what was
-// acknowledged. redis-benchmark ends at the first error, so it counts in other rows if the
-// leader went on a crowded machine.
+// useRedisBenchmark counts with 50 connections, and holds the sum against what was acknowledged.
+// redis-benchmark ends at the first error, so it counts in other rows if on a busy machine, the
+// leader may have changed.
 func useRedisBenchmark(t *testing.T, addr string) {
 	const rows, commands = 100, 20_000
 	host, port := hostPort(t, addr)
@@ -220,8 +220,8 @@ func useRedisBenchmark(t *testing.T, addr string) {
 	}
 }
 
-// holdsSum checks that the posts of rows users add up to what redis-benchmark counted. Their
-// ids are the number with twelve digits behind it.
+// holdsSum checks that the posts of rows users add up to what redis-benchmark counted. Their ids
+// begin with number, and twelve digits follow.
 func holdsSum(t *testing.T, addr string, number, rows, commands int) {
 	t.Helper()
 	var keys []string
@@ -246,8 +246,7 @@ func holdsSum(t *testing.T, addr string, number, rows, commands int) {
 	}
 }
 
-// useNodeClients runs testdata/nodeclients, for which npm has to have installed the
-// clients.
+// useNodeClients runs testdata/nodeclients. npm must have installed the clients before.
 func useNodeClients(t *testing.T, addr string) {
 	const dir = "testdata/nodeclients"
 	if _, err := os.Stat(filepath.Join(dir, "node_modules")); err != nil {
@@ -262,7 +261,7 @@ func useNodeClients(t *testing.T, addr string) {
 	}
 }
 
-// useRedisPy runs the example of docs/REDIS.md, and then checks what that page says about
+// useRedisPy runs the example of docs/REDIS.md, and then checks that page's statements about
 // transactions.
 func useRedisPy(t *testing.T, addr string) {
 	doc, err := os.ReadFile("../../../docs/REDIS.md")
@@ -301,7 +300,7 @@ print([key.decode() for key in client.scan_iter("posts:51*", count=1000)])
 // pythonWithRedis returns a Python that has redis-py.
 func pythonWithRedis(t *testing.T) string {
 	t.Helper()
-	for _, python := range []string{"python3", "/usr/bin/python3"} { // another than Debian's has no packages of it
+	for _, python := range []string{"python3", "/usr/bin/python3"} { // a Python other than Debian's lacks Debian's packages
 		if exec.CommandContext(t.Context(), python, "-c", "import redis").Run() == nil {
 			return python
 		}
@@ -310,8 +309,8 @@ func pythonWithRedis(t *testing.T) string {
 	return ""
 }
 
-// A producer that sends each session again until it is answered, through whatever
-// node, counts each write once while nodes are killed under it.
+// A producer repeats each session through any node until the session is answered. Each write counts
+// once, even while nodes are killed.
 func TestRedisSessionsUnderKills(t *testing.T) {
 	beside(t)
 	c := newCluster(t, proctest.Options{LogStore: "shared"})
@@ -322,8 +321,8 @@ func TestRedisSessionsUnderKills(t *testing.T) {
 		clients[i] = newGoRedis(t, n.Redis, 3)
 	}
 	follows := func() bool { return clients[0].Do(t.Context(), "COUNTD.FEED.FOLLOW", 7, 8).Err() == nil }
-	// There are no posts yet, so one try of a session may count the post and the next one
-	// may do the follow.
+	// There are no posts yet, so one try of a session may count the post, and the next try may do
+	// the follow.
 	eventually(t, "a user follows another", follows)
 	at := 0
 	for seq := range sessions {
@@ -348,7 +347,7 @@ func TestRedisSessionsUnderKills(t *testing.T) {
 	equal(t, "a user's count", count, err, []int64{sessions})
 	seq, err := clients[0].Do(t.Context(), "COUNTD.NOTICE.PUBLISH", "news").Int()
 	equal(t, "the notice after them", seq, err, sessions+1)
-	// A read sees the writes made through its node at once, and others after a moment.
+	// A read sees the writes through its own node at once, and other writes after a moment.
 	count, err = clients[0].Do(t.Context(), "COUNTD.INCR", "users:8:posts", 0).Int64Slice()
 	equal(t, "the posts", count, err, []int64{sessions})
 	eventually(t, "the user still follows the other", follows)

@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestRedisDocIsReplayed sends each command of docs/REDIS.md that has its reply below
-// it, in their order, and compares that, which is in the form of redis-cli -3 --json.
+// TestRedisDocIsReplayed sends, in order, each command of docs/REDIS.md that has its reply below
+// it, and compares the replies. They have the format of redis-cli -3 --json.
 func TestRedisDocIsReplayed(t *testing.T) {
 	beside(t)
 	c := newCluster(t, proctest.Options{LogStore: "shared"})
@@ -23,8 +23,8 @@ func TestRedisDocIsReplayed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// One connection, because sessions belong to a connection, and reads see what their
-	// node wrote.
+	// One connection, because sessions belong to a connection, and reads see the writes through
+	// their own node.
 	client := redis.NewClient(&redis.Options{Addr: c.Nodes()[0].Redis, MaxRetries: -1, PoolSize: 1})
 	t.Cleanup(func() { client.Close() })
 	replayed := 0

@@ -65,9 +65,9 @@ func (r *fileRun) done(t *testing.T) {
 	}
 }
 
-// TestReplayThroughKills replays a stream of events while the server is killed
-// three times and the client twice, once both together. Each item's totals are
-// then those of the file, and stay so when the command is run once more.
+// TestReplayThroughKills replays a stream of events while the server is killed three times and the
+// client twice, once both together. Afterwards each item's totals are those of the file. They do
+// not change if the command is run once more.
 func TestReplayThroughKills(t *testing.T) {
 	t.Parallel()
 	s := higgs(t, *replayAll)
@@ -94,9 +94,8 @@ func TestReplayThroughKills(t *testing.T) {
 	t.Logf("%d events of %d items", s.events, len(s.counts))
 }
 
-// TestImportAddThroughKills adds the rows of a file while the server and then
-// the client is killed: each row counts once. It counts once more when, and only
-// when, that is asked for.
+// TestImportAddThroughKills adds the rows of a file while first the server and then the client is
+// killed. Each row counts once. Only a run with --restart counts it once more.
 func TestImportAddThroughKills(t *testing.T) {
 	t.Parallel()
 	packed, err := os.ReadFile(sampleSet)

@@ -23,11 +23,11 @@ const (
 	postsMap  = "reposts=repost,comments=comment,likes=like"
 )
 
-// TestRealPostsInAndOut imports real posts and exports them again. The rows that
-// come out are exactly those that went in, although on the way
+// TestRealPostsInAndOut imports real posts and exports them again. The exported rows are exactly
+// the imported ones, although
 //
-//  1. the server and the client are killed in the middle of the import, which
-//     then goes on where it stopped;
+//  1. the server and the client are killed in the middle of the import, which then continues where
+//     it stopped;
 //  2. the server alone is killed, and the import waits for its return;
 //  3. the server restarts from snapshots, then from snapshots and the log.
 func TestRealPostsInAndOut(t *testing.T) {
@@ -72,8 +72,7 @@ func TestRealPostsInAndOut(t *testing.T) {
 	sameDigests(t, "after the same import once more", n, digests)
 }
 
-// posts returns a copy of the file of posts, in a directory of the test's own,
-// and what an export of it must be.
+// posts returns a copy of the file of posts in a directory of the test, and the expected export.
 func posts(t *testing.T) (file string, export []byte) {
 	t.Helper()
 	packed, err := os.ReadFile(wholeSet)
@@ -119,8 +118,7 @@ func copyPosts(t *testing.T, packed []byte) (file string, counts map[uint64]rowC
 // rowCounts are repost, comment, like and view.
 type rowCounts [4]int64
 
-// exportOf returns what an export of these counts must be: rows with a count, in
-// the order of ids.
+// exportOf returns the expected export of these counts: rows with a count, in the order of ids.
 func exportOf(t *testing.T, counts map[uint64]rowCounts) []byte {
 	t.Helper()
 	var out bytes.Buffer

@@ -21,8 +21,8 @@ import (
 // guide is the page that TestSites types.
 const guide = "../../../docs/GUIDE.md"
 
-// The sites of examples/ answer as docs/GUIDE.md shows, in each language, as the user that it makes at a node with
-// --auth enforce. Without countd a page fails within seconds, and the site reports the views that it loses.
+// In each language, the site of examples/ answers as docs/GUIDE.md shows, at a node with --auth enforce and with
+// the guide's user. Without countd a page fails within seconds, and the site reports the lost views.
 func TestSites(t *testing.T) {
 	t.Parallel()
 	for _, site := range []struct{ program, script, client string }{
@@ -86,8 +86,8 @@ func useSite(t *testing.T, command []string) {
 	}
 }
 
-// typeGuide runs the shell's lines of the guide one after the other in one shell, and compares what each block prints. It
-// returns the id of the post that they make.
+// typeGuide runs the shell lines of the guide in one shell, in order, and compares the output of each block. It returns
+// the id of the new post.
 func typeGuide(t *testing.T, page, addr string) (post string) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed; .ci/run installs it")
@@ -116,7 +116,7 @@ func typeGuide(t *testing.T, page, addr string) (post string) {
 	return post
 }
 
-// lines returns lines of JSON with the members of objects in the order of their names.
+// lines returns lines of JSON with the members of each object sorted by name.
 func lines(text string) string {
 	var all strings.Builder
 	for line := range strings.Lines(text) {

@@ -18,9 +18,8 @@ const diskBytes = 256 << 20
 // disk is a small file system of its own.
 type disk struct{ dir string }
 
-// smallDisk mounts one: ext4 in a file, or tmpfs where there is no loop device.
-// The test's end unmounts it. Mounting takes root, so tests that need it are run
-// by make e2e-long alone.
+// smallDisk mounts a small disk: ext4 in a file, or tmpfs if there is no loop device. The test's
+// end unmounts it. Mounting needs root, so only make e2e-long runs tests that use smallDisk.
 func smallDisk(t *testing.T) *disk {
 	t.Helper()
 	if !*smallDisks {

@@ -26,12 +26,12 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// BenchmarkSource counts b.N messages of a real broker with one node, which did not run while
-// they were written, and then with a bare consumer: the broker's client and a Go map. A stream of
-// Redis is also read by consumers that count in another Redis, which syncs its log before each
-// answer. "pipeline" sends counts and offset in one pipeline, so that a crash can count some
-// messages twice or not at all; "multi" sends them in one transaction. "cpu-ns" is the processor
-// time of a message in countd or in the consumer, without the broker's.
+// BenchmarkSource counts b.N messages of a real broker with one node, which starts after they are
+// written, and then with a bare consumer: the broker's client and a Go map. A stream of Redis is
+// also read by consumers that count in another Redis, which syncs its log before each answer.
+// "pipeline" sends counts and offset in one pipeline, so that a crash can count some messages twice
+// or not at all; "multi" sends them in one transaction. "cpu-ns" is the processor time of a message
+// in countd or in the consumer, without the broker's.
 func BenchmarkSource(b *testing.B) {
 	for name, start := range map[string]func(testing.TB) *queue{
 		"redis": startRedisQueue, "nats": startNATSQueue, "kafka": startKafkaQueue, "outbox": startOutboxQueue,
@@ -40,7 +40,7 @@ func BenchmarkSource(b *testing.B) {
 	}
 }
 
-// startOutboxQueue starts an outbox with a second slot, because a log is read once for each.
+// startOutboxQueue starts an outbox with a second slot, because each slot reads the log only once.
 func startOutboxQueue(t testing.TB) *queue {
 	q := startPostgresQueues(t)[0]
 	succeeds(t, "there is a slot", func(ctx context.Context) error {
@@ -131,7 +131,8 @@ func benchmarkSource(b *testing.B, q *queue) {
 	}
 }
 
-// consumerBatch is how many messages a consumer counts at once: as many as a source.
+// consumerBatch is the number of messages that a consumer counts at once. It is the same as for a
+// source.
 const consumerBatch = 10_000
 
 // counter is where a consumer counts.
@@ -181,8 +182,8 @@ func countInRedis(b *testing.B, begin func(*redis.Client) redis.Pipeliner) count
 	}
 }
 
-// bareOutbox reads the slot bare as package source/postgres reads its own: it confirms nothing
-// before the end, so that PostgreSQL has less to do.
+// bareOutbox reads the slot bare in the way of package source/postgres. It confirms nothing before
+// the end, so that PostgreSQL has less work.
 func bareOutbox(b *testing.B, q *queue, count func([]byte)) {
 	ctx := b.Context()
 	config, err := pgconn.ParseConfig(outboxDSN(q))
@@ -199,7 +200,7 @@ func bareOutbox(b *testing.B, q *queue, count func([]byte)) {
 	if err := conn.Frontend().Flush(); err != nil {
 		b.Fatal(err)
 	}
-	const logData, logHeader = 'w', 25 // XLogData, and what stands before its message
+	const logData, logHeader = 'w', 25 // XLogData, and the length of its header
 	for n := 0; n < b.N; {
 		m, err := conn.ReceiveMessage(ctx)
 		if err != nil {

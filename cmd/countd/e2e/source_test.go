@@ -31,9 +31,9 @@ type sourceShown struct {
 // TestSource counts a stream of Redis with three nodes, while the node that reads it and the
 // node that leads most shards are killed:
 //
-//  1. each message is counted once, after all kills, a pause and a seek to where it is;
-//  2. another node reads on when the reader is dead;
-//  3. a message that is none is a dead letter, once or more;
+//  1. each message is counted once, after all kills, a pause and a seek to the present position;
+//  2. another node continues to read when the reader is dead;
+//  3. an invalid message becomes a dead letter, at least once;
 //  4. replicas agree.
 func TestSource(t *testing.T) {
 	beside(t)
@@ -98,7 +98,8 @@ func TestSource(t *testing.T) {
 		t.Errorf("%d dead letters, %v", letters, err)
 	}
 
-	// A shard that has just lost its leader may not be where the others are, which the reason says.
+	// A shard that has just lost its leader may be at another position than the others. The reason
+	// then says so.
 	var paused sourceShown
 	awaitSource(t, nodes[1], "it is paused with all shards at one position", &paused, func() bool {
 		if paused.State == "paused" && paused.Reason == "" {

@@ -16,9 +16,9 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// TestSourcesDoc runs each command line of docs/SOURCES.md in its order, on a source of NATS, whose
-// positions are numbers as there, and each block of SQL with the configuration after it. Rows are
-// exact after each part.
+// TestSourcesDoc runs the command lines of docs/SOURCES.md in order. It uses a source of NATS,
+// whose positions are numbers like those in the document. It also runs each block of SQL with the
+// configuration after it. After each part, the rows are exact.
 func TestSourcesDoc(t *testing.T) {
 	beside(t)
 	text, err := os.ReadFile("../../../docs/SOURCES.md")
@@ -47,7 +47,7 @@ func TestSourcesDoc(t *testing.T) {
 		}
 		return path
 	}
-	truth := "id,like\n" // of the messages below position 812, the first of which has position 1
+	truth := "id,like\n" // sums of the messages below position 812; the first message has position 1
 	for id := range rows {
 		truth += fmt.Sprintf("%d,%d\n", id, (811-id+rows-1)/rows)
 	}
@@ -85,7 +85,7 @@ func TestSourcesDoc(t *testing.T) {
 	for _, command := range commands {
 		args := words(replace.Replace(command[1]))
 		if args[0] == "reconcile" {
-			if deleted { // the next commands are those of a source that counts
+			if deleted { // the next commands need a counting source
 				n.MustCtl("source", "create", replace.Replace("likes.yaml"))
 				n.MustCtl("source", "show", "likes", "--wait")
 				deleted = false
@@ -101,7 +101,7 @@ func TestSourcesDoc(t *testing.T) {
 		case strings.HasSuffix(command[1], "--wait"):
 			is("counted", func(int) int64 { return messages / rows })
 		case args[0] == "reconcile" && strings.Contains(command[1], "--source") && !strings.Contains(command[1], "--dry-run"):
-			is("corrected", func(int) int64 { return messages / rows }) // what the queue has, although some counted twice after the seek
+			is("corrected", func(int) int64 { return messages / rows }) // the sum of the queue, although some messages counted twice after the seek
 		case strings.Contains(command[1], "--postgres"):
 			is("as in the database", func(id int) int64 { return int64(id) })
 		}
@@ -137,7 +137,7 @@ func TestSourcesDoc(t *testing.T) {
 	}
 }
 
-// words splits a command line as a shell does, as far as the documentation needs it.
+// words splits a command line like a shell, but only with the syntax that the documentation uses.
 func words(line string) (all []string) {
 	for _, word := range regexp.MustCompile(`'[^']*'|\S+`).FindAllString(line, -1) {
 		all = append(all, strings.Trim(word, "'"))

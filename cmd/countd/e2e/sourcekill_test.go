@@ -18,17 +18,17 @@ import (
 const (
 	queueRows  = 40 // of each queue
 	queueBatch = 20 // messages of one write
-	// A writer waits this long after each write, in the long form and in the short one.
+	// These are the pauses of a writer after each write, in the long form and in the short form.
 	queueRest      = 20 * time.Millisecond
 	queueRestShort = 60 * time.Millisecond
 )
 
 // TestSourceKills counts queues of Redis, NATS, PostgreSQL and Kafka at once with three nodes,
-// while they are written, and kills brokers and nodes:
+// during writes, and kills brokers and nodes:
 //
 //  1. the sums are those of the messages in the queues;
-//  2. each source is read by another node when its reader is dead, and after its broker was
-//     killed and is back;
+//  2. another node reads a source when its reader is dead, and reading continues after its broker
+//     was killed and restarted;
 //  3. no message is refused;
 //  4. replicas agree.
 func TestSourceKills(t *testing.T) {
@@ -147,7 +147,7 @@ func (q *queue) keepWriting(ctx context.Context) {
 		}
 		const writeTimeout = 5 * time.Second
 		once, cancel := context.WithTimeout(context.WithoutCancel(ctx), writeTimeout)
-		_ = q.write(once, likes) // the sums are those of what the broker has
+		_ = q.write(once, likes) // ignore an error: the expected sums come from the broker's messages
 		cancel()
 		select {
 		case <-ctx.Done():

@@ -24,7 +24,7 @@ type queue struct {
 	config string // YAML, without the name
 	first  uint64 // id of its first row
 	broker *proctest.Server
-	// write writes messages. After an error they may be there or not.
+	// write writes messages. After an error, the messages may or may not be in the queue.
 	write func(ctx context.Context, likes []like) error
 	// sums returns what the messages that are there add up to, by row.
 	sums func(ctx context.Context) (map[uint64]int64, error)
@@ -151,8 +151,8 @@ func startNATSQueue(t testing.TB) *queue {
 	}
 }
 
-// startPostgresQueues starts one server with two queues: an outbox, whose messages stand in a
-// table too, and the changes of another table.
+// startPostgresQueues starts one server with two queues: an outbox, whose messages are also stored
+// in a table, and the changes of another table.
 func startPostgresQueues(t testing.TB) []*queue {
 	server := proctest.StartPostgres(t)
 	dsn := "postgres://postgres@" + server.Addr + "/postgres?sslmode=disable"
@@ -212,7 +212,7 @@ func startPostgresQueues(t testing.TB) []*queue {
 		}
 		return err
 	}, "sent")
-	// Of each seven rows, one replaces another and one moves another to its post.
+	// Among every seven rows, one replaces another row, and one moves another row to its own post.
 	rows := of("rows", "slot: rows\nformat: debezium\nmap: {keyspace: posts, id: $.post_id, column: like, add: $.weight}\n", func(ctx context.Context, tx pgx.Tx, l like) error {
 		_, err := tx.Exec(ctx, "INSERT INTO likes (post_id, weight) VALUES ($1, $2)", l.id, l.n)
 		switch {
@@ -228,7 +228,8 @@ func startPostgresQueues(t testing.TB) []*queue {
 
 func startKafkaQueue(t testing.TB) *queue {
 	server := proctest.StartKafka(t)
-	// Without idempotence a producer goes on after any error; the sums are those of the topic.
+	// Without idempotence, a producer continues after any error. The expected sums come from the
+	// topic.
 	client, err := kgo.NewClient(kgo.SeedBrokers(server.Addr), kgo.DefaultProduceTopic("likes"), kgo.DisableIdempotentWrite(), kgo.UnknownTopicRetries(-1))
 	if err != nil {
 		t.Fatal(err)
@@ -271,7 +272,7 @@ func startKafkaQueue(t testing.TB) *queue {
 	}
 }
 
-// messagesOf returns how many messages the topic has, of which none expires.
+// messagesOf returns the number of messages of the topic. No message expires.
 func messagesOf(ctx context.Context, client *kgo.Client) (messages int64, err error) {
 	topic := kmsg.NewListOffsetsRequestTopic()
 	topic.Topic = "likes"

@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// pollEvery is the first pause between two polls. The pause grows with the time waited,
-	// because polls take processor time from what they wait for.
+	// pollEvery is the first pause between two polls. The pause grows with the time waited, because
+	// polls take processor time from the process for which they wait.
 	pollEvery    = 5 * time.Millisecond
 	pollEveryMax = 100 * time.Millisecond
-	// exitTimeout is generous, because the machine may be busy. The exit code tells a
-	// process that ends by itself at once from one that does so later.
+	// exitTimeout is generous, because the machine may be busy. The exit code distinguishes a
+	// process that ends by itself at once from a process that ends later.
 	exitTimeout = 30 * time.Second
 )
 
@@ -100,7 +100,7 @@ func TestSecondProcessIsRefused(t *testing.T) {
 	}
 	first.MustCtl("incr", "7", "like=2")
 	first.Kill()
-	second.StartReady() // the lock went with the killed process
+	second.StartReady() // the lock ended with the killed process
 }
 
 func TestAnotherNodeIDIsRefused(t *testing.T) {
@@ -152,7 +152,7 @@ func TestTakenPortIsToldAndGivesTheDirectoryBack(t *testing.T) {
 	}
 }
 
-// A memory limit that no node can keep is refused before anything is created.
+// A node refuses a memory limit that it cannot keep before it creates any file.
 func TestTooLittleMemoryIsToldAtOnce(t *testing.T) {
 	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir(), "--memory-limit=1")
@@ -163,7 +163,7 @@ func TestTooLittleMemoryIsToldAtOnce(t *testing.T) {
 	mustBeNobodys(t, n.Dir)
 }
 
-// A node that is a cluster by itself warns that it cannot be made one of several.
+// A node that is a cluster by itself warns that it cannot join a cluster of several nodes.
 func TestClusterOfOneJoinsNoOther(t *testing.T) {
 	t.Parallel()
 	n := proctest.NewNode(t, bin, t.TempDir())
@@ -289,7 +289,7 @@ func TestSecondSignalExitsAtOnce(t *testing.T) {
 	n.MustCall(http.MethodGet, "/healthz", nil, nil)
 	n.Signal(syscall.SIGTERM)
 	eventually(t, "the first signal is heeded", func() bool { return strings.Contains(n.Log(), "stopping") })
-	for !strings.Contains(n.Log(), "exiting at once") { // not for one that comes within a second
+	for !strings.Contains(n.Log(), "exiting at once") { // a signal that comes within a second does not count
 		n.Signal(syscall.SIGTERM)
 		time.Sleep(50 * time.Millisecond)
 	}

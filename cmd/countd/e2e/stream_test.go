@@ -25,7 +25,7 @@ type stream struct {
 	file   string
 	events int
 	counts map[uint64]rowCounts // by item
-	seen   []uint64             // seen[i] is how many items the first i events are of
+	seen   []uint64             // seen[i] is the number of different items in the first i events
 }
 
 // higgs returns the events about one discovery on Twitter, or made-up events if the file is
@@ -55,7 +55,7 @@ func higgsRecords(t *testing.T, n int, whole bool) [][]string {
 	return records
 }
 
-// recordsOf returns the rows of a packed file of real data, if it is there.
+// recordsOf returns the rows of a packed file of real data, if the file exists.
 func recordsOf(t *testing.T, path string) (records [][]string, there bool) {
 	t.Helper()
 	packed, err := os.ReadFile(path)
@@ -110,7 +110,7 @@ func (s *stream) write(t *testing.T, records [][]string) {
 	}
 }
 
-// madeUpEvents returns n events ordered by time, most of them of a few items.
+// madeUpEvents returns n events ordered by time. Most of the events belong to a few items.
 func madeUpEvents(n int) [][]string {
 	r := rand.New(rand.NewPCG(7, 4))
 	items := rand.NewZipf(r, 1.1, 8, 400_000)

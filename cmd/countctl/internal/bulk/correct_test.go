@@ -17,7 +17,7 @@ type shards struct {
 	t     *rapid.T
 	rows  map[Drift]int64 // by ID and Column
 	taken []map[int][]uint64
-	sent  []sent // what may still arrive, also a second time
+	sent  []sent // writes that may still arrive, even a second time
 	runs  int
 }
 
@@ -56,10 +56,11 @@ func (s *shards) arrive() {
 	}
 }
 
-// run is a run of reconcile, which its Writer ends at any write; the truth is 0.
+// run executes one run of reconcile. If killed is set, its Writer ends the run at some write. The
+// truth is 0.
 func (s *shards) run(killed bool) error {
 	s.runs++
-	number := uint64(s.runs) << 10 // none is within 64 of another's, whatever the clocks
+	number := uint64(s.runs) << 10 // no two runs have numbers within 64 of each other, whatever the clocks
 	if killed {
 		number += uint64(rapid.IntRange(-3, 3).Draw(s.t, "clock")+3) << 32
 	}
@@ -75,7 +76,8 @@ func (s *shards) run(killed bool) error {
 	return err
 }
 
-// drifts returns what each row lacks. If before is not nil, it returns only what is in before too.
+// drifts returns the drift of each row. If before is not nil, it returns only the drifts that
+// before has too.
 func (s *shards) drifts(before []Drift) (all []Drift) {
 	for id := range uint64(6) {
 		for column := range 2 {
@@ -112,7 +114,7 @@ func (w *runWriter) Add(_ context.Context, column int, number uint64, adds []Dri
 		}
 		w.sent = append(w.sent, part)
 		if w.killed && rapid.IntRange(0, 3).Draw(w.t, "kill") == 0 {
-			return errKilled // the shards behind it hear of it late or never
+			return errKilled // later shards get the write late or never
 		}
 		if err := w.take(part); err != nil {
 			passed = err
@@ -121,9 +123,9 @@ func (w *runWriter) Add(_ context.Context, column int, number uint64, adds []Dri
 	return passed
 }
 
-// TestCorrectionsOnce: after any runs, killed at any write, one within another, with writes that
-// arrive late and twice, a run that ends without an error leaves no drift, and what arrives after
-// it adds nothing.
+// TestCorrectionsOnce: runs are killed at any write, overlap each other, and have writes that
+// arrive late and twice. If a run then ends without an error, no drift is left, and later arrivals
+// of writes add nothing.
 func TestCorrectionsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &shards{t: t, rows: map[Drift]int64{}}
@@ -138,15 +140,15 @@ func TestCorrectionsOnce(t *testing.T) {
 		for range rapid.IntRange(0, 4).Draw(t, "runs") {
 			_ = s.run(true)
 			if rapid.Bool().Draw(t, "drifts anew") {
-				s.rows[Drift{ID: uint64(rapid.IntRange(0, 5).Draw(t, "id"))}] += int64(rapid.IntRange(10, 12).Draw(t, "by")) // never to what is right: its shard would have no fence
+				s.rows[Drift{ID: uint64(rapid.IntRange(0, 5).Draw(t, "id"))}] += int64(rapid.IntRange(10, 12).Draw(t, "by")) // never to the right value, because its shard would then get no fence
 			}
 		}
 		s.runs = max(s.runs, 6)      // none within the last ones
-		for ended := 0; ended < 2; { // rows may change before the fence of the first; they are left to the second
+		for ended := 0; ended < 2; { // rows may change before the fence of the first run; the second run corrects them
 			switch err := s.run(false); {
 			case err == nil:
 				ended++
-			case !errors.Is(err, ErrOvertaken) || s.runs > 100: // what arrived had a number of a clock that is ahead
+			case !errors.Is(err, ErrOvertaken) || s.runs > 100: // a write arrived whose number came from a clock that is ahead
 				t.Fatal(err)
 			}
 		}
@@ -176,8 +178,8 @@ func (n *numbers) Add(_ context.Context, _ int, number uint64, adds []Drift) err
 	return nil
 }
 
-// A fence passes the numbers of a run whose clock was ahead, and the corrections after it have
-// numbers above it. A correction that is refused ends the run.
+// A fence gets a number above those of a run whose clock was ahead, and later corrections get
+// numbers above the fence. A refused correction ends the run.
 func TestClockAhead(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	w := &numbers{upTo: uint64(now.AddDate(5, 0, 0).UnixNano())}

@@ -17,8 +17,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/bulk"
 )
 
-// read returns what Next gives for each record: its line, then its fields, or
-// the text of its error.
+// read returns the result of Next for each record: its line and fields, or the text of its error.
 func read(t *testing.T, text string) []string {
 	t.Helper()
 	r, err := bulk.NewCSVStream("f", strings.NewReader(text), ',')

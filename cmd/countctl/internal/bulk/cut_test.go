@@ -12,10 +12,11 @@ import (
 
 // Properties, for cuts that are acknowledged in any order, and progress that is saved now and then:
 //
-//  1. every cut below the lowest is acknowledged, and the position is where the lowest one begins;
-//  2. neither falls;
-//  3. a cut that is let through lies in the window of a cut that the progress file would send again;
-//  4. a cut that must wait is let through as soon as progress is saved;
+//  1. every cut below the lowest is acknowledged, and the position is the start of the lowest cut;
+//  2. neither the lowest number nor the position falls;
+//  3. an admitted cut is within the window of the lowest cut that a run from the progress file
+//     would repeat;
+//  4. a waiting cut is admitted as soon as progress is saved;
 //  5. the overflows are those of the cuts below the lowest.
 func TestCuts(t *testing.T) {
 	const total, rows, refusedEvery = 2000, 3, 4

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// cluster is a model of a cluster that counts a source while it is compared: shards that count
-// at their own pace, rows that have drifted, and reads during which shards go on.
+// cluster is a model of a cluster that counts a source during a comparison. Its shards count at
+// their own pace, even during reads, and its rows have drifted.
 type cluster struct {
 	t      *rapid.T
 	queue  map[uint32][]Event
@@ -102,8 +102,8 @@ func (c *cluster) Wait(context.Context) error {
 	return nil
 }
 
-// TestModel: after the corrections, and once all messages are counted, the rows are what all
-// messages give, whatever they were before and whatever was counted meanwhile.
+// TestModel: after the corrections, and once all messages are counted, each row is the sum of all
+// messages, whatever its counts were before and whatever messages were counted meanwhile.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := &cluster{t: t, queue: map[uint32][]Event{}, rows: map[uint64][]int64{}, writes: 30}
@@ -274,8 +274,8 @@ func TestSetMeanwhile(t *testing.T) {
 	}
 }
 
-// What another run corrected in the meantime is not corrected again. What has changed since
-// is left to the next run.
+// A run does not correct rows again that another run has corrected in the meantime. It leaves rows
+// that have changed since to the next run.
 func TestCorrectedMeanwhile(t *testing.T) {
 	s := &settable{count: 3}
 	truth := NewTruth(1)

@@ -14,7 +14,7 @@ import (
 type shard struct {
 	judged map[uint64]bool
 	high   uint64
-	floor  uint64 // numbers below are unknown, as the producer was forgotten
+	floor  uint64 // the shard does not know lower numbers, because it has forgotten the producer
 	rows   map[int]int
 }
 
@@ -28,16 +28,16 @@ func (s *shard) apply(seq uint64, rows map[int]int) {
 	}
 }
 
-// request is a write as it may arrive at its shards, one after the other and late.
+// request is a write that may arrive at its shards late, and one shard after the other.
 type request struct {
 	seq  uint64
 	rows map[int]int
 }
 
-// Properties, for runs that end at random writes, of which some arrive in some shards only, and
-// any of them late and several times:
+// Properties, for runs that end at random writes. A write may arrive in some shards only, late, and
+// several times:
 //
-//  1. what the last run wrote stays, and so does what was written after that run;
+//  1. the values of the last run stay, and so do values written after that run;
 //  2. the numbers of a run are in the window.
 func TestLateWritesOfEarlierRunsChangeNothing(t *testing.T) {
 	const shards, rows, runsMax = 3, 12, 6

@@ -14,15 +14,16 @@ import (
 
 // Properties, for lanes that acknowledge in any order:
 //
-//  1. every row up to the watermark's line is acknowledged or put aside;
-//  2. Rows of the watermark counts the acknowledged ones, and Rejected the others;
+//  1. every row up to the watermark's line is acknowledged or rejected;
+//  2. the watermark's Rows is the number of acknowledged rows, and Rejected the number of the
+//     others;
 //  3. the watermark never falls;
 //  4. at the end the watermark is the last line.
 func TestWatermark(t *testing.T) {
 	const lanes, lines, batchMax = 4, 5000, 20
 	random := rand.New(rand.NewPCG(3, 4))
 	mark := newWatermark(lanes, Position{Line: 1})
-	open := make([][][]int64, lanes) // lines of each batch not acknowledged; the last one may be filling
+	open := make([][][]int64, lanes) // lines of each unacknowledged batch; the last batch may not be full yet
 	done := map[int64]bool{1: true}
 	rows := map[int64]bool{}
 	last := Position{Line: 1}

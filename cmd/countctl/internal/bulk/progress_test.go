@@ -48,8 +48,8 @@ func TestWhatCannotBeReadNamesTheFile(t *testing.T) {
 	}
 }
 
-// One run at a time holds a progress file, by whatever link; the next one may once it
-// has let go, and the lock leaves no file behind.
+// Only one run at a time can lock a progress file, whatever links name it. Once that run has
+// unlocked the file, the next run can lock it, and no lock file remains.
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
 	path, link := filepath.Join(dir, "run.progress"), filepath.Join(dir, "link")

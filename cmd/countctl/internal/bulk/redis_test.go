@@ -8,8 +8,9 @@ import (
 	"github.com/countd/countd/internal/nodetest"
 )
 
-// All writes of a run are of one producer, whose numbers rise. The tries of a write share
-// its number. Keys would fill the memory that shards have for the keys of other clients.
+// All writes of a run belong to one producer, whose numbers rise. The tries of a write share its
+// number. Idempotency keys would instead fill the memory that shards need for the keys of other
+// clients.
 func TestWritesAreOfOneProducer(t *testing.T) {
 	server := nodetest.New(t)
 	var producers, seqs []string

@@ -57,8 +57,8 @@ func TestRejectsAreSyncedBeforeTheProgress(t *testing.T) {
 	}
 }
 
-// A crash before the first sync may leave anything in place of the rejects. If the progress
-// has no rejects, the next run begins the file anew.
+// A crash before the first sync may leave any bytes in the file of rejects. If the progress file
+// has no rejects, the next run starts that file from scratch.
 func TestTornRejects(t *testing.T) {
 	for _, torn := range []string{"", "li", "line,rea", "line,reason,id,li", "line,reason,id,like\n2,\"w"} {
 		path := filepath.Join(t.TempDir(), "r")

@@ -12,8 +12,8 @@ import (
 	"github.com/countd/countd/client/admin"
 )
 
-// NodeURL keeps the scheme that an address has on the command line. Any other address has
-// https if one on the command line has it, so that no token goes there in the clear.
+// NodeURL keeps the scheme that an address has on the command line. Any other address gets https if
+// an address on the command line has https, so that no token is sent in the clear.
 func TestNodeURL(t *testing.T) {
 	for _, one := range []struct{ addrs, node, want string }{
 		{"http://n1:1", "n1:1", "http://n1:1"},
@@ -35,8 +35,8 @@ func TestNodeURL(t *testing.T) {
 	}
 }
 
-// A client of one node obeys the whole command line: if it names an address with TLS, a
-// redirect does not get the token in the clear.
+// A client of one node obeys the whole command line. If the command line names an address with TLS,
+// the client does not send the token in the clear after a redirect.
 func TestTokenAfterARedirect(t *testing.T) {
 	tokens := make(chan string, 1)
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -71,9 +71,9 @@ func TestBackupIsRestored(t *testing.T) {
 	}
 }
 
-// A restore creates sources in another cluster, before its shards, and leaves those of the
-// same cluster as they are. A backup leaves out a source that got another number meanwhile.
-// A restore is refused if the cluster has another source of that name.
+// In another cluster, a restore creates the sources before it restores the shards. In the same
+// cluster it leaves sources unchanged. A backup omits a source that got another number meanwhile. A
+// restore is refused if the cluster has another source of that name.
 func TestSourcesAreRestored(t *testing.T) {
 	from, to := nodetest.New(t), nodetest.New(t)
 	likes := fakeSource{Name: "likes", Number: "18446744073709551615", Config: json.RawMessage(`{"type":"nats"}`), Partitions: json.RawMessage(`{"0":{"since":3}}`)}
@@ -176,8 +176,8 @@ func TestFloorsAreRestored(t *testing.T) {
 	}
 }
 
-// A restore into an empty cluster makes a keyspace with every setting that the backed up one has, those
-// of its columns too. A field that is new in client.Keyspace fails here until this test sets it.
+// A restore into an empty cluster creates a keyspace with all settings of the saved keyspace and of its
+// columns. If client.Keyspace gets a new field, the test fails until it sets that field.
 func TestEverySettingIsRestored(t *testing.T) {
 	from, to := nodetest.New(t), nodetest.New(t)
 	args := []string{"keyspace", "create", "tags", "--columns", "a,b,c", "--shards", "2", "--sharding", "hash"}
@@ -244,8 +244,8 @@ func TestBackupWhileAColumnIsAdded(t *testing.T) {
 	}
 }
 
-// A backup does not contain a keyspace that was dropped, and perhaps created again, while
-// the backup ran. Its columns would not be those of its snapshots.
+// A backup does not contain a keyspace that was dropped, and perhaps created again, while the
+// backup ran. The columns of the new keyspace would not match the snapshots.
 func TestBackupWhileAKeyspaceIsDropped(t *testing.T) {
 	server := nodetest.New(t)
 	against(t, server.URL).OK("keyspace", "create", "tags", "--columns", "a", "--shards", "2")
@@ -269,8 +269,8 @@ func TestBackupWhileAKeyspaceIsDropped(t *testing.T) {
 	}
 }
 
-// A backup saves a keyspace before those that it refers to, and a restore restores it after
-// them. A restore does so also for a backup in another order.
+// A backup saves a keyspace before the keyspaces to which it refers, and a restore restores it
+// after them. A restore uses this order even for a backup in another order.
 func TestBackupOrder(t *testing.T) {
 	server := nodetest.New(t)
 	dir := filepath.Join(t.TempDir(), "backup")
@@ -418,8 +418,8 @@ func TestRefusedRestoreMakesNoKeyspace(t *testing.T) {
 	}
 }
 
-// A backup requests a snapshot again that was cut off, or refused while the group changed
-// its leader.
+// A backup repeats the request for a snapshot that was cut off, or that was refused while the group
+// changed its leader.
 func TestBackupTriesAgain(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(1, 1, 1, 1, 1)
@@ -481,8 +481,8 @@ func TestInterruptedBackupLeavesNothing(t *testing.T) {
 	}
 }
 
-// If several backups begin in one directory at once, one runs. The others touch none of its
-// files, also if that one fails.
+// If several backups begin in one directory at once, only one runs. The others do not touch its
+// files, even if it fails.
 func TestBackupsOfOneDirectoryAtOnce(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(1, 1, 1, 1, 1)
@@ -524,8 +524,8 @@ func TestBackupsOfOneDirectoryAtOnce(t *testing.T) {
 	}
 }
 
-// The error names what a killed backup left as an incomplete backup, and no other
-// directory.
+// If a directory holds the files of a killed backup, the error calls it an incomplete backup. It
+// does so for no other directory.
 func TestBackupOverAnUnfinishedOne(t *testing.T) {
 	server := nodetest.New(t)
 	for file, want := range map[string]string{
@@ -584,7 +584,7 @@ func TestNumberedColumns(t *testing.T) {
 	}
 }
 
-// The sharding of a keyspace can be requested, and is shown, backed up and restored. The
+// The sharding of a keyspace can be chosen. Commands show it, and it is backed up and restored. The
 // server's warning about its shape is printed.
 func TestKeyspaceSharding(t *testing.T) {
 	server := nodetest.New(t)

@@ -19,8 +19,8 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 )
 
-// fakeServer answers operators about a cluster of several nodes, in states that a test
-// cannot bring real nodes into.
+// fakeServer answers operators about a cluster of several nodes, in states that a test cannot cause
+// with real nodes.
 type fakeServer struct {
 	*httptest.Server
 
@@ -37,7 +37,7 @@ type fakeCluster struct {
 	Steps   []admin.PlanStep
 	Rows    uint64                     // of each node, in posts
 	Cold    map[string]*admin.ColdWork // of nodes, by name
-	// ColdRefused is why orders about cold rows are refused; "" accepts them.
+	// ColdRefused is the reason for which orders about cold rows are refused; "" accepts them.
 	ColdRefused string
 	// Looked, if not nil, is called before each answer of /v1/admin and may change the cluster.
 	Looked func(c *fakeCluster, method, path string)
@@ -214,7 +214,8 @@ func (c *fakeCluster) changeVersion(body []byte) (int, any) {
 	return 200, admin.Changed{Changed: c.Version != was, Version: &c.Version}
 }
 
-// changeNode hands over at once the groups of a node that should lead nothing.
+// changeNode changes the state of a node. If the node should lead no group, it hands the node's
+// groups over at once.
 func (c *fakeCluster) changeNode(name, verb string) (int, any) {
 	n := c.node(name)
 	if n == nil {

@@ -90,8 +90,8 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// status warns if a tenth or more of the ids do not fit the layout. The warning says what
-// to do if anything would help.
+// status warns if a tenth or more of the ids do not fit the layout. If a remedy exists, the warning
+// names it.
 func TestMisfitsAreWarnedOf(t *testing.T) {
 	misfit := func(rows uint64, fits string) *admin.Misfit {
 		return &admin.Misfit{ID: 1850000000000000000, Layout: "weibo", Fits: fits, Rows: rows}
@@ -192,7 +192,7 @@ func TestNodeDrain(t *testing.T) {
 		c.Looked = func(c *fakeCluster, method, path string) {
 			if method == http.MethodGet && c.Nodes[1].State == "draining" {
 				looks++
-				c.Groups[1].Leader = []string{"n2", "n2", "n3"}[min(looks, 2)] // the leadership moves only after the second look
+				c.Groups[1].Leader = []string{"n2", "n2", "n3"}[min(looks, 2)] // the leadership moves only after the second poll
 			}
 		}
 	})
@@ -212,8 +212,7 @@ func TestNodeDrain(t *testing.T) {
 	}
 }
 
-// A drain that does not end in time says so. One that the command does not wait for does
-// not.
+// If a drain does not end in time, the command says so, unless it does not wait.
 func TestNodeDrainThatDoesNotEnd(t *testing.T) {
 	server, i := three(t)
 	server.edit(func(c *fakeCluster) {
@@ -300,11 +299,11 @@ func TestRebalance(t *testing.T) {
 	}
 }
 
-// The plan may have no steps while groups move: the rebalance has not ended then.
+// The plan may have no steps while groups still move. In this case the rebalance has not ended.
 func TestRebalanceShowsWhatMoves(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*fakeCluster)
-		want string // of the table; "" for a cluster that is as it should be
+		want string // part of the table; "" for a healthy cluster
 	}{
 		"at rest":      {func(*fakeCluster) {}, ""},
 		"a group":      {func(c *fakeCluster) { c.Groups[1].Target = []string{"n1", "n2", "n4"} }, "+n4 -n3"},
@@ -482,8 +481,7 @@ func entries(from, to, term uint64) []admin.EntryMark {
 	return all
 }
 
-// A difference names both sides in JSON and in the table, and a replica that is stuck is
-// not listed twice.
+// JSON and table name both sides of a difference, and list a stuck replica only once.
 func TestVerifyNamesBothSides(t *testing.T) {
 	server, i := three(t)
 	server.edit(func(c *fakeCluster) {
@@ -530,7 +528,7 @@ func TestVerifyWatches(t *testing.T) {
 	}
 }
 
-// An interrupt ends --watch without an error, also while no node answers and the client waits for
+// An interrupt ends --watch without an error, even while no node answers and the client waits for
 // its next try.
 func TestVerifyWatchIsInterrupted(t *testing.T) {
 	server, i := three(t)
@@ -624,9 +622,9 @@ func TestRollingRestartStops(t *testing.T) {
 	}
 }
 
-// A rolling restart that is interrupted 1. waits for the command that it began, which
-// the signal of a terminal does not reach; 2. undrains the node; 3. says which node is in
-// which state and how to go on.
+// A rolling restart that is interrupted 1. waits for the running restart command, which the
+// terminal's signal does not reach; 2. undrains the node; 3. prints the state of each node, and the
+// command to continue.
 func TestRollingRestartIsInterrupted(t *testing.T) {
 	server, i := three(t)
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -700,7 +698,7 @@ func TestDebugBundle(t *testing.T) {
 	}
 }
 
-// The first Ctrl-C at a question ends the command; nothing was typed, and nothing is done.
+// The first Ctrl-C at a question ends the command without a change.
 func TestQuestionIsInterrupted(t *testing.T) {
 	in, typed := io.Pipe()
 	defer typed.Close()

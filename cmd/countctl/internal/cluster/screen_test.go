@@ -40,8 +40,8 @@ type state struct {
 	id          string
 }
 
-// healthy is a cluster of some nodes and 24 groups that the first three of them hold and
-// lead in turn.
+// healthy returns a cluster of some nodes and 24 groups. The first three nodes hold all groups and
+// lead them in turn.
 func healthy(nodes int) *state {
 	s := &state{id: "fb3880046ca8e4746d3695f64d2e2e1f", version: admin.ClusterVersion{Version: 5, Max: 5}}
 	for n := range nodes {

@@ -139,7 +139,7 @@ func TestImportAdd(t *testing.T) {
 			t.Errorf("row %d is %v, want %v", id, got, want)
 		}
 	}
-	i.OK("import", path) // as values, which have a place of their own
+	i.OK("import", path) // as values, whose progress file is a different one
 	if got := server.Row(2); !slices.Equal(got, []int64{0, 0, -3, 1}) {
 		t.Errorf("row 2 is %v", got)
 	}
@@ -148,9 +148,9 @@ func TestImportAdd(t *testing.T) {
 	}
 }
 
-// Of two runs that add one file at once, the second adds nothing and says why; when the
-// first has ended, all is added. A run whose progress file another session has taken,
-// as where files cannot be locked, stops.
+// If two runs add one file at once, the second adds nothing and prints the reason. When the first
+// has ended, all rows are added. On file systems without locks, a run stops once another session
+// has taken over its progress file.
 func TestTwoRunsAtOnceAddOnce(t *testing.T) {
 	for command, args := range map[string][]string{"replay": {"replay"}, "import --add": {"import", "--add"}} {
 		t.Run(command, func(t *testing.T) {
@@ -204,8 +204,8 @@ func TestTwoRunsAtOnceAddOnce(t *testing.T) {
 	}
 }
 
-// sessions notes what each number of a producer carried, and fails a test in
-// which one carries two things.
+// sessions records the body that each number of a producer carried. It fails the test if a number
+// carries two different bodies.
 type sessions struct {
 	t      *testing.T
 	mu     sync.Mutex
@@ -335,7 +335,7 @@ func TestReplayKeepsToItsSpeed(t *testing.T) {
 		}
 		return nil
 	}
-	// Ten seconds of the file's clock, five events each, at ten a second of ours.
+	// The file has ten seconds with five events each, and the replay runs at ten times real time.
 	var text strings.Builder
 	text.WriteString("item,t,event\n")
 	for n := range 50 {
@@ -351,9 +351,9 @@ func TestReplayKeepsToItsSpeed(t *testing.T) {
 	}
 }
 
-// A session that began at full speed counts rows without a time, also when it is resumed at a speed.
-// A session that began at a speed rejects them, also when it is resumed at full speed. Each run cuts
-// the file alike, so each event counts once.
+// A session that began at full speed counts rows without a time, even if it is resumed at a lower
+// speed. A session that began at a lower speed rejects such rows, even if it is resumed at full
+// speed. Each run cuts the file in the same way, so each event counts once.
 func TestReplayResumedAtAnotherSpeedCutsAlike(t *testing.T) {
 	const text = "item,t,event\n1,1,like\n2,soon,like\n3,1,like\n4,NaN,like\n5,1,like\n6,1,like\n7,,like\n8,1,like\n"
 	cases := []struct {
@@ -414,8 +414,8 @@ func TestReplayRefusesABadRow(t *testing.T) {
 	}
 }
 
-// A file with bad rows never counts as added whole, however often and with whatever flags
-// the command is run again.
+// A file with bad rows never counts as completely added, however often and with whatever flags the
+// command is repeated.
 func TestAddOfAFinishedFileRemembersItsRejects(t *testing.T) {
 	cases := []struct{ name, text, command, add, rejects string }{
 		{"import --add", "id,like\nx,1\n1,1\ny,1\n", "import", "--add", ""},
@@ -453,8 +453,7 @@ func TestAddOfAFinishedFileRemembersItsRejects(t *testing.T) {
 	}
 }
 
-// A run that continues and stops at a bad row still reports the rows that the run before
-// rejected.
+// If a continued run stops at a bad row, it still reports the rows that the previous run rejected.
 func TestRejectsOfAStoppedRunAreCounted(t *testing.T) {
 	for _, kind := range []string{"values", "--add"} {
 		t.Run(kind, func(t *testing.T) {
@@ -596,7 +595,8 @@ func countIncrs(s *nodetest.Server, nth int, fault *nodetest.Fault) {
 	})
 }
 
-// The answer that names the sum is lost, and the answer to a repeat does not name it.
+// The answer that names the overflowed sum is lost, and the answer to a repeat does not name the
+// sum.
 func TestAddNamesSumsThatPerhapsDoNotFit(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(7, 0, 0, 1<<63-1, 0)
@@ -616,8 +616,8 @@ func TestAddNamesSumsThatPerhapsDoNotFit(t *testing.T) {
 	}
 }
 
-// A file with sums that did not fit never counts as added whole, however often and with
-// whatever flags the command is run again.
+// A file with sums that did not fit never counts as completely added, however often and with
+// whatever flags the command is repeated.
 func TestAddOfAFileRemembersItsOverflows(t *testing.T) {
 	const full = 1<<63 - 1
 	added := "id,like\n40,1\n44,1\n40,2\n48,1\n"

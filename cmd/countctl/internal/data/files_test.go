@@ -22,8 +22,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// A pipe is refused at once, with what to do. A signal ends the read of a silent standard
-// input and of a pipe.
+// A command refuses a pipe at once, and names the remedy. A signal ends the read of a silent
+// standard input and of a pipe.
 func TestPipes(t *testing.T) {
 	server := nodetest.New(t)
 	pipe := filepath.Join(t.TempDir(), "pipe")
@@ -55,7 +55,7 @@ func TestPipes(t *testing.T) {
 			cmd.Stderr = &stderr
 			must(t, cmd.Start())
 			must1(fmt.Fprint(in, text))
-			time.Sleep(300 * time.Millisecond) // mostly countctl has read the text by then; the signal must end it in any case
+			time.Sleep(300 * time.Millisecond) // usually countctl has read the text by now; the signal must end it in any case
 			must(t, cmd.Process.Signal(signal))
 			ended := make(chan error, 1)
 			go func() { ended <- cmd.Wait() }()
@@ -112,8 +112,8 @@ func TestFormats(t *testing.T) {
 	}
 }
 
-// Rejects have the delimiter of their file, and are corrected and imported with its flags, also
-// those of a run that went on.
+// Rejects have the delimiter of their file, so that they can be corrected and imported with the
+// same flags. This also holds for rejects of a continued run.
 func TestRejectsOfAnotherDelimiter(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)
@@ -140,8 +140,8 @@ func TestRejectsOfAnotherDelimiter(t *testing.T) {
 	}
 }
 
-// Keys whose ids are no numbers are rejects, each named, and the exit code says so. Keys of
-// another form are none, and rejects of earlier runs stay.
+// Each key whose id is not a number becomes a reject, and the exit code shows this. Keys of another
+// form are no rejects. Rejects of earlier runs stay in the file.
 func TestImportRedisBadIDs(t *testing.T) {
 	addr := proctest.StartRedis(t)
 	peer := redis.NewClient(&redis.Options{Addr: addr})
@@ -239,7 +239,7 @@ func TestLateWriteOfAnEarlierCopyChangesNothing(t *testing.T) {
 	}
 }
 
-// export needs the name of a file, and does not accept the name of a keyspace for it.
+// export needs the name of a file, and refuses the name of a keyspace in its place.
 func TestExportWantsAFile(t *testing.T) {
 	t.Chdir(t.TempDir())
 	server := nodetest.New(t)

@@ -111,8 +111,8 @@ func TestImportSetsZeros(t *testing.T) {
 	}
 }
 
-// A copy of a request of an import that comes late, after what was counted since,
-// changes nothing: the request's tries share an identity.
+// A late copy of an import's request changes nothing, even after later increments, because all
+// tries of the request share an identity.
 func TestLateCopyOfAnImportChangesNothing(t *testing.T) {
 	server := nodetest.New(t)
 	var mu sync.Mutex
@@ -155,9 +155,8 @@ func TestLateCopyOfAnImportChangesNothing(t *testing.T) {
 	}
 }
 
-// Properties: (1) of rows with one id the last in the file wins, however
-// requests are refused, cut off or answered late; (2) nothing is reported done
-// that is not.
+// Properties: (1) among rows with the same id, the last row in the file wins, however requests are
+// refused, cut off or answered late; (2) the import reports no row as imported that is not.
 func TestImportKeepsTheOrderOfOneIDUnderFaults(t *testing.T) {
 	server := nodetest.New(t)
 	random := rand.New(rand.NewPCG(1, 2))

@@ -27,8 +27,8 @@ type source struct {
 	client *redis.Client
 }
 
-// newSource fills a Redis: strings a count in the key's words, a string a post in
-// another form, and hashes, n posts of each.
+// newSource fills a Redis with n posts in each of three forms: a string per count whose key names
+// the column, a string per post in another form, and a hash per post.
 func newSource(t *testing.T, n int) source {
 	t.Helper()
 	addr := proctest.StartRedis(t)
@@ -134,7 +134,7 @@ func TestImportRedisCountsMembers(t *testing.T) {
 	}
 }
 
-// The comparison reports what differs, and the exit code that something does.
+// The comparison prints the differences, and the exit code shows that there are some.
 func TestImportRedisTellsDifferences(t *testing.T) {
 	from := newSource(t, 100)
 	server := nodetest.New(t)
@@ -157,8 +157,8 @@ func TestImportRedisTellsDifferences(t *testing.T) {
 	}
 }
 
-// An import that stopped continues after what was acknowledged. It begins at the start if
-// the Redis server is another one.
+// An import that stopped continues after the last acknowledged keys. It begins at the start if the
+// Redis server is another one.
 func TestImportRedisGoesOn(t *testing.T) {
 	const n = 1000
 	from := newSource(t, n)
@@ -185,7 +185,7 @@ func TestImportRedisGoesOn(t *testing.T) {
 	again := sets.Load() - before
 	sets.Store(-1 << 40)
 	i.OK(args...)
-	if whole := sets.Load() + 1<<40; again+before > whole+1+3 { // the one that failed, and what was read ahead
+	if whole := sets.Load() + 1<<40; again+before > whole+1+3 { // the failed request, and the pages that were read ahead
 		t.Errorf("%d steps and then %d, where %d are all", before, again, whole)
 	}
 
@@ -233,8 +233,8 @@ func TestImportRedisBadValues(t *testing.T) {
 	}
 }
 
-// What is not copied is counted and named. A pattern or a name that matched nothing is an
-// error.
+// The import counts and names keys and fields that it does not copy. A pattern or a name without a
+// match is an error.
 func TestImportRedisTellsWhatIsLeft(t *testing.T) {
 	addr := proctest.StartRedis(t)
 	peer := redis.NewClient(&redis.Options{Addr: addr})

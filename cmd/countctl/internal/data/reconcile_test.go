@@ -89,7 +89,8 @@ func TestQueryTruth(t *testing.T) {
 	}
 }
 
-// quiesced returns a reconciled for the rows of a server, as they are, and a truth of likes.
+// quiesced returns a reconciled for the present rows of a server, with the given likes as the
+// truth.
 func quiesced(t *testing.T, server *nodetest.Server, likes map[uint64]int64) *reconciled {
 	t.Helper()
 	c, err := client.New(client.Config{Addrs: []string{server.URL}})
@@ -104,7 +105,8 @@ func quiesced(t *testing.T, server *nodetest.Server, likes map[uint64]int64) *re
 	return r
 }
 
-// compareAndCorrect runs reconcile. It calls meanwhile while the question is open.
+// compareAndCorrect runs reconcile. It calls the function meanwhile before the question is
+// answered.
 func (r *reconciled) compareAndCorrect(t *testing.T, meanwhile func()) (reconcileOutput, error) {
 	t.Helper()
 	digests, err := r.digests(t.Context(), true)
@@ -120,7 +122,7 @@ func (r *reconciled) compareAndCorrect(t *testing.T, meanwhile func()) (reconcil
 	return out, r.correct(t.Context(), found, digests, &out)
 }
 
-// Rows that were compared as they are must be unchanged once the question is answered.
+// With --quiesced, the compared rows must be unchanged when the question is answered.
 func TestWrittenWhileAQuestionIsOpen(t *testing.T) {
 	server := nodetest.New(t)
 	r := quiesced(t, server, map[uint64]int64{1: 5})
@@ -129,9 +131,8 @@ func TestWrittenWhileAQuestionIsOpen(t *testing.T) {
 	}
 }
 
-// TestRepeatedAtOnce: a run that ends during its corrections may be repeated at once, also
-// if other rows differ by then. A write of the first run that arrives later changes
-// nothing.
+// TestRepeatedAtOnce: a run that ends during its corrections may be repeated at once, even if other
+// rows differ by then. A write of the first run that arrives later changes nothing.
 func TestRepeatedAtOnce(t *testing.T) {
 	server := nodetest.New(t)
 	r := quiesced(t, server, map[uint64]int64{1: 5, 2: 7, 3: 0})
@@ -171,8 +172,8 @@ func TestRepeatedAtOnce(t *testing.T) {
 	}
 }
 
-// While a question is open, another run corrects the rows: they are not corrected twice, and the
-// run that began first ends when it meets the numbers of the later one.
+// While a question is open, another run corrects the rows: the rows are not corrected twice, and
+// the first run ends when a shard has accepted numbers of the later run.
 func TestTwoRuns(t *testing.T) {
 	server := nodetest.New(t)
 	r := quiesced(t, server, map[uint64]int64{1: 5})
@@ -189,8 +190,9 @@ func TestTwoRuns(t *testing.T) {
 	}
 }
 
-// TestMaxCorrection: a run without --yes and without a terminal corrects up to --max-correction, and
-// above it shows the differences and corrects nothing, not even the smaller ones.
+// TestMaxCorrection: without --yes and without a terminal, a run corrects differences up to
+// --max-correction. If any difference is larger, it shows the differences and corrects none of
+// them.
 func TestMaxCorrection(t *testing.T) {
 	server := nodetest.New(t)
 	i := clitest.New(t, server.URL, Commands)

@@ -109,8 +109,8 @@ func TestACleanRunRemovesOldRejects(t *testing.T) {
 	}
 }
 
-// Each bad row is in the rejects once, whether the run that met it was stopped
-// before or after its place was saved.
+// Each bad row is in the rejects once, whether the run that rejected it was stopped before or after
+// it saved the position.
 func TestRejectsSurviveAStop(t *testing.T) {
 	const rows, badEvery = 3000, 10
 	var text strings.Builder

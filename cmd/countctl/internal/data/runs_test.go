@@ -46,8 +46,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A run that stopped goes on after columns were added and dropped: rows that were added are not
-// added again, and those that are left are added to the columns that there still are.
+// A stopped run continues after columns were added and dropped. It adds no row again, and adds the
+// remaining rows to the remaining columns.
 func TestAddGoesOnOverOtherColumns(t *testing.T) {
 	var events, rows strings.Builder
 	events.WriteString("item,t,event\n")
@@ -60,7 +60,7 @@ func TestAddGoesOnOverOtherColumns(t *testing.T) {
 		name, command, text string
 		change              func(t *testing.T, c *client.Client)
 		says                string
-		dropped             string // column that is not there at the end
+		dropped             string // column that is missing at the end
 	}{
 		{"replay, a column more", "replay --on-error skip", events.String(), func(t *testing.T, c *client.Client) {
 			_, err := c.ChangeColumns(t.Context(), "tags", []column.Column{{Name: "x"}})
@@ -122,8 +122,8 @@ func TestAddGoesOnOverOtherColumns(t *testing.T) {
 	}
 }
 
-// What was added to a keyspace went with it. A run of the same file does not go on in the
-// middle of it, and does not say that all was added before.
+// When a keyspace is dropped, its counts are lost. A run of the same file on the new keyspace
+// neither continues in the middle of the file nor reports that all rows were added before.
 func TestAddToAKeyspaceThatWasMadeAgain(t *testing.T) {
 	for _, whole := range []bool{false, true} {
 		server := nodetest.New(t)
@@ -214,8 +214,8 @@ func (c *copies) send(t *testing.T) {
 	}
 }
 
-// A request of a run that was killed may wait for a leader until a later run has ended. Then it
-// changes nothing, however the later run differs.
+// A request of a killed run may wait for a leader until a later run has ended. It then changes
+// nothing, however the later run differs.
 func TestLateRequestOfAnEarlierRunChangesNothing(t *testing.T) {
 	const text = "id,like,view\n1,5,1\n2,5,1\n3,5,1\n4,5,1\n5,5,1\n6,5,1\n"
 	rewritten := strings.ReplaceAll(text, ",5,", ",7,")
@@ -379,7 +379,7 @@ func TestImportSurvivesKills(t *testing.T) {
 	check("after late requests")
 }
 
-// Nothing of a truncated file is sent, so that the whole file can be added later.
+// The command sends no row of a truncated file, so that the whole file can be added later.
 func TestACutGzipIsRefusedBeforeAnythingIsSent(t *testing.T) {
 	whole := clitest.Gzipped(t, randomEvents(4, 4000, 100).text)
 	for _, command := range []string{"replay", "import --add --map t=like --id-column item", "import --map t=like --id-column item"} {
@@ -401,8 +401,8 @@ func TestACutGzipIsRefusedBeforeAnythingIsSent(t *testing.T) {
 	}
 }
 
-// No flag makes the command overwrite the file that it reads, by whatever name, or a file
-// of something else.
+// No flag makes the command overwrite its input file, under whatever name, or a file of another
+// kind.
 func TestOwnFilesAreNotTheInput(t *testing.T) {
 	const text = "id,like\n1,1\nx,1\n"
 	dir := t.TempDir()
@@ -452,7 +452,7 @@ func must1[T any](v T, err error) T {
 	return v
 }
 
-// Rows are added out of the file's order only where a floor makes no difference.
+// The command adds rows out of the file's order only if no floor can make the order matter.
 func TestAddAtAFloor(t *testing.T) {
 	server := nodetest.New(t)
 	c := clientOf(t, server)
@@ -480,8 +480,8 @@ func TestAddAtAFloor(t *testing.T) {
 	}
 }
 
-// A run that is interrupted waits for its answers, so that the next one goes on although the
-// server has forgotten the session meanwhile.
+// An interrupted run waits for its answers, so that the next run can continue even if the server
+// has forgotten the session meanwhile.
 func TestAnInterruptedSessionGoesOnMuchLater(t *testing.T) {
 	f := randomEvents(11, 1000, 50)
 	server := nodetest.New(t, nodetest.OneProducer)

@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 )
 
-// TestBadIDsAreNamed checks that the error of a bad id says which argument it is.
+// TestBadIDsAreNamed checks that the error for a bad id names the argument.
 func TestBadIDsAreNamed(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()

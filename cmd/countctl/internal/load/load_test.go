@@ -147,11 +147,12 @@ func TestRunReportsWhatWasDoneWhenItIsInterrupted(t *testing.T) {
 	}
 }
 
-// The server stands still for a while. In an open loop
+// The server pauses for a while. In an open loop
 //
 //  1. the report accounts for every request that was due;
-//  2. requests that were due meanwhile count their wait, although only one per caller was in flight;
-//  3. without those requests the report would look as if nothing had happened.
+//  2. the latency of requests that were due during the pause includes their wait, although only one
+//     request per caller was in flight;
+//  3. without those requests, the report would not show the pause.
 func TestOpenLoopOmitsNothing(t *testing.T) {
 	const rate, stall = 1000, 300 * time.Millisecond
 	server := nodetest.New(t)
@@ -248,7 +249,7 @@ func TestPickers(t *testing.T) {
 		name     string
 		set      IDs
 		distinct int     // at least
-		top      float64 // share of the most popular id: about
+		top      float64 // approximate share of the most popular id
 	}{
 		{"uniform", IDs{Dist: Uniform, N: n}, n, 0.001},
 		{"zipf", IDs{Dist: Zipf, N: n, ZipfS: 1.1}, n * 9 / 10, 0.18}, // 1/Σ k^-1.1
