@@ -16,8 +16,8 @@ import (
 const (
 	timelineAuthors = 20
 	timelineUsers   = 12
-	// timelinePost is the first post, and timelineStep lies between two, so that all are
-	// younger than --outbox-keep.
+	// timelinePost is the id of the first post, and timelineStep the distance to the next one. So
+	// all posts are younger than --outbox-keep.
 	timelinePost = 4_467_107_636_950_632
 	timelineStep = 1 << 16
 )
@@ -54,7 +54,7 @@ type timelineRun struct {
 // node, and idle outboxes and feeds move to disk. With each node down, and at the end on every
 // node:
 //
-//  1. the timeline of each user, page by page, is that of the model;
+//  1. the timeline of each user, page by page, equals the model's;
 //  2. the posts of each author are counted once each;
 //  3. replicas have the same digests.
 func TestTimelinesEqualModelThroughKills(t *testing.T) {
@@ -108,8 +108,8 @@ func clientOf(t *testing.T, nodes ...*proctest.Member) *client.Client {
 	return c
 }
 
-// act does something that the model does too. The client repeats it under its key until its
-// outcome is known.
+// act makes a random change in the cluster and in the model. The client repeats the change under
+// its key until the outcome is known.
 func (r *timelineRun) act() {
 	r.t.Helper()
 	author, user := client.ID(1+r.rand.IntN(timelineAuthors)), client.ID(100+r.rand.IntN(timelineUsers))
@@ -177,8 +177,8 @@ var linearizableRead = client.ReadOptions{Consistency: "linearizable"}
 
 func samePost(a, b client.Post) bool { return a.ID == b.ID && a.Author == b.Author }
 
-// pages reads the whole timeline of a user. A page that lacks a shard, which has no leader
-// yet, is read again.
+// pages reads the whole timeline of a user. If a page lacks the posts of a shard without a leader,
+// pages reads the page again.
 func (r *timelineRun) pages(user client.ID) (all []client.Post) {
 	r.t.Helper()
 	q := client.PostQuery{Limit: 7}
@@ -200,8 +200,8 @@ func (r *timelineRun) pages(user client.ID) (all []client.Post) {
 	}
 }
 
-// TestPostOfAStar: a post by an author whom everybody follows is on every follower's page at
-// the next read, and off it once it is deleted.
+// TestPostOfAStar: a post by an author whom everybody follows is on every follower's page at the
+// next read, and disappears once it is deleted.
 func TestPostOfAStar(t *testing.T) {
 	beside(t)
 	followers := short(300, 1_000_000)

@@ -12,9 +12,9 @@ import (
 
 const (
 	star          = 7
-	starFollowee0 = 1000 // the first of those whom each follower follows besides
+	starFollowee0 = 1000 // the first id of the other users whom each follower follows
 	starFollower0 = 1_000_000
-	// starPage is how many posts a page has. The star begins with twice as many.
+	// starPage is the number of posts of a page. The star begins with twice as many posts.
 	starPage = 12
 )
 
@@ -32,7 +32,7 @@ type starRun struct {
 // TestPostOfAStarThroughFaults: each post is on the page of every follower at the next read,
 // once, and each deleted post on none, while
 //
-//  1. a node is down after kill -9, another one each time;
+//  1. a node is down after kill -9, each time a different node;
 //  2. replicas of all shards of users and feeds move to the node that has none;
 //  3. outboxes and feeds are on disk;
 //  4. writes are repeated, under their key and without it.
@@ -52,7 +52,7 @@ func TestPostOfAStarThroughFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for range 2 * starPage { // enough that the outbox is worth a place on disk
+	for range 2 * starPage { // enough posts that the outbox is worth moving to disk
 		r.publish()
 	}
 	r.check()
@@ -106,7 +106,7 @@ func (r *starRun) remove(at int) {
 	})
 }
 
-// write writes three times: under a key, under the same key, and under another.
+// write makes the same write three times: twice under one key, and once under another key.
 func (r *starRun) write(what string, write func(client.WriteOptions) (client.PostResult, error)) {
 	r.Helper()
 	r.keys++
@@ -125,7 +125,7 @@ func (r *starRun) check() {
 	for i := range r.followers {
 		user := client.ID(starFollower0 + i)
 		var page client.PostPage
-		eventually(r.T, "all shards can be read", func() bool { // one that has no leader yet is named
+		eventually(r.T, "all shards can be read", func() bool { // the page names a shard that has no leader yet
 			var err error
 			if page, err = r.http.Timeline(r.Context(), user, client.PostQuery{Limit: starPage}, linearizableRead); err != nil {
 				r.Fatal(err)
@@ -153,8 +153,8 @@ func (r *starRun) awaitSpilled() {
 	})
 }
 
-// moveTimelines orders that a replica of each shard of users and feeds moves to a node that has
-// none, and does not wait for it.
+// moveTimelines orders the move of a replica of each shard of users and feeds to a node that has
+// none, and does not wait for the moves.
 func moveTimelines(t *testing.T, c *proctest.Cluster) {
 	t.Helper()
 	nodes := c.Nodes()

@@ -61,9 +61,9 @@ func redisPing(addr string, config *tls.Config) (string, error) {
 // TestTLSRotates: while the certificate of a node and its clients' authorities change under
 // load,
 //
-//  1. no request and no command fails, on a new connection or one that is kept;
-//  2. the new certificate is used, and a bad one never;
-//  3. the metrics tell both.
+//  1. no request and no command fails, on a new connection or on a kept one;
+//  2. the node uses the new certificate, and never a bad one;
+//  3. the metrics show both.
 func TestTLSRotates(t *testing.T) {
 	t.Parallel()
 	cas := []*must.Authority{must.NewAuthority(t), must.NewAuthority(t)}
@@ -134,8 +134,8 @@ func TestTLSRotates(t *testing.T) {
 	}
 }
 
-// TestBeyondLoopbackIsRefused checks that a node refuses such an address before it writes
-// anything.
+// TestBeyondLoopbackIsRefused checks that a node refuses an address beyond loopback before it
+// writes any file.
 func TestBeyondLoopbackIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -150,7 +150,7 @@ func TestBeyondLoopbackIsRefused(t *testing.T) {
 }
 
 // TestTLSRefusals checks that a node refuses clients without TLS, and clients without a
-// certificate, in their own protocol, and that the log has why.
+// certificate, in their own protocol, and that the log has the reason.
 func TestTLSRefusals(t *testing.T) {
 	t.Parallel()
 	ca := must.NewAuthority(t)

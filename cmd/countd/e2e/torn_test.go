@@ -48,10 +48,10 @@ var damages = map[string]func(raw []byte) []byte{
 // removed is the only damage of a file without bytes.
 const removed = "removed"
 
-// TestDamagedFiles starts a node on a directory with one damaged file, for each
-// kind of file that a node with snapshots and a log has and each kind of damage.
-// Either it serves every count as it was acknowledged, or it refuses to start
-// and names what is wrong. It never serves another count, and never hangs.
+// TestDamagedFiles starts a node on a directory with one damaged file, for each kind of file that a
+// node with snapshots and a log has and each kind of damage. Either the node serves every
+// acknowledged count, or it refuses to start and names the damage. It never serves a wrong count,
+// and never hangs.
 func TestDamagedFiles(t *testing.T) {
 	t.Parallel()
 	eachLogStore(t, func(t *testing.T, logStore string) {
@@ -90,8 +90,8 @@ func damagedFiles(t *testing.T, logStore string, want []string) {
 	}
 }
 
-// TestLostFiles is TestDamagedFiles for a missing log that alone has all counts: a node
-// that began its group again would serve zeros.
+// TestLostFiles is TestDamagedFiles for a missing log that is the only copy of all counts. A node
+// that started the group with an empty log would serve zeros.
 func TestLostFiles(t *testing.T) {
 	t.Parallel()
 	eachLogStore(t, lostFiles)
@@ -129,8 +129,8 @@ func lostFiles(t *testing.T, logStore string) {
 	}
 }
 
-// TestFlippedBits is TestDamagedFiles for single bits anywhere in a log that
-// alone holds all counts.
+// TestFlippedBits is TestDamagedFiles for flips of single bits anywhere in a log that is the only
+// copy of all counts.
 func TestFlippedBits(t *testing.T) {
 	t.Parallel()
 	eachLogStore(t, flippedBits)
@@ -164,8 +164,8 @@ func flippedBits(t *testing.T, logStore string) {
 // defaultLogStore is the store of nodes that are given none.
 func defaultLogStore() string { return cmp.Or(os.Getenv("COUNTD_LOG_STORE"), "shared") }
 
-// part returns what a refusal must name of a damaged file: the directory of the group or snapshot
-// that holds the file, or the file itself.
+// part returns the part of a damaged file's path that a refusal must name: the directory of the
+// group or snapshot that holds the file, or the file itself.
 func part(file string) string {
 	dir := filepath.Dir(file)
 	if dir == "." || filepath.Ext(file) == segmentSuffix {
@@ -198,8 +198,8 @@ func servesRightOrRefuses(t *testing.T, dir, part string, l *ledger) {
 	}
 }
 
-// killedNode returns a data directory whose node was killed after writes, upon
-// a snapshot if asked for, and what its counts must be.
+// killedNode returns the data directory of a node that was killed after writes, and the expected
+// counts. If snapshot is set, the directory also has a snapshot.
 func killedNode(t *testing.T, logStore string, snapshot bool) (dir string, l *ledger) {
 	t.Helper()
 	n := proctest.NewNode(t, bin, t.TempDir(), logStore, "--shards=posts=1", "--shards=users=1")
@@ -216,7 +216,7 @@ func killedNode(t *testing.T, logStore string, snapshot bool) (dir string, l *le
 	n.Kill()
 	w.wait(t)
 	n.StartReady()
-	l.check(t, n) // from here on there is nothing of unknown outcome
+	l.check(t, n) // after this, no increment has an unknown outcome
 	n.Kill()
 	return n.Dir, l
 }
@@ -268,7 +268,7 @@ func (files stoppedFiles) copy(t *testing.T) (dir string) {
 	return dir
 }
 
-// The segments of a log and snapshots have names of their own, and these kinds.
+// Segments of a log and snapshots have unique file names. These are their kinds.
 const (
 	segmentSuffix = ".log"
 	newestSegment = "newest segment"
@@ -279,8 +279,8 @@ const (
 	snapshotKind   = "snapshot"
 )
 
-// kindOf is a file's name or, of a segment, which of the three it is: nothing was written
-// to the next one, which is there to be.
+// kindOf returns the kind of a file: its name or, for a segment, one of three kinds. The next
+// segment exists in advance and is still empty.
 func kindOf(t *testing.T, path string) string {
 	t.Helper()
 	switch filepath.Ext(path) {
@@ -304,8 +304,8 @@ func kindOf(t *testing.T, path string) string {
 	return fullSegment
 }
 
-// filesByKind returns one file for each kind that there is, the lock aside:
-// that with the most in it where several are of it. Paths are relative to dir.
+// filesByKind returns one file of each existing kind, except the lock. If several files have the
+// same kind, it returns the one with the most data. Paths are relative to dir.
 func filesByKind(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	kinds, sizes := map[string]string{}, map[string]int{}

@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/internal/proctest"
 )
 
-// once sends a request under a key until it is answered for good, through whichever
-// node is given for each try.
+// once repeats a request under a key until it gets a final answer. The function node returns the
+// node for each try.
 func once(ctx context.Context, node func() *proctest.Node, method, path, key string, body, answer any) error {
 	header := http.Header{"Idempotency-Key": {key}, "Countd-Timeout": {"3s"}}
 	for {
@@ -39,14 +39,13 @@ type userRow struct {
 	Duplicate bool
 }
 
-// TestResetsRaceIncrements: while 8 writers increment and 8 readers read and reset by
-// what they saw, through kills of the node, with every request repeated until it is
-// answered:
+// TestResetsRaceIncrements: 8 writers increment, and 8 readers read counts and reset the counts
+// that they saw. The node is killed meanwhile, and every request is repeated until it is answered:
 //
-//  1. what was cleared and what is left is what was incremented, exactly;
+//  1. the sum of the cleared and the remaining counts is exactly the sum of the increments;
 //  2. no number is ever below zero;
-//  3. nobody knows what a reset cleared if only a repeat of it was answered: then that sum is
-//     at most what was incremented.
+//  3. if only a repeat of a reset was answered, the cleared counts are unknown. The sum is then at
+//     most the sum of the increments.
 func TestResetsRaceIncrements(t *testing.T) {
 	t.Parallel()
 	const users, writers, readers = 5, 8, 8
@@ -98,7 +97,7 @@ func TestResetsRaceIncrements(t *testing.T) {
 		n.Kill()
 		n.StartReady()
 	}
-	for user := range users { // the kills may have left the clients little time
+	for user := range users { // a last round, because the kills may have left the clients little time
 		eventually(t, "each user's numbers were incremented and cleared", func() bool {
 			return t.Failed() || added[user].Load() > 0 && cleared[user].Load() > 0
 		})

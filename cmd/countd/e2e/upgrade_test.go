@@ -28,8 +28,9 @@ type upgrading struct {
 	older, newer proctest.Binaries
 }
 
-// startUpgrading starts with the program of -old-countd, to be upgraded to that of this tree. Without
-// the flag it starts with the program of this tree, to be upgraded to that of nextVersion.
+// startUpgrading starts a cluster with the program of -old-countd, for an upgrade to the program of
+// this tree. Without the flag, it starts with the program of this tree, for an upgrade to the program
+// of nextVersion.
 func startUpgrading(t *testing.T) *upgrading {
 	t.Helper()
 	options := proctest.Options{Nodes: returnNodes}
@@ -55,8 +56,8 @@ func startUpgrade(t *testing.T, older, newer proctest.Binaries, options proctest
 //  1. every move that was ordered before the version rose has ended;
 //  2. a replica that leaves its node can come back, as in
 //     TestClusterReplicaReturnsKilled;
-//  3. each count is what the answered writes add up to, one order explains all other
-//     answers, and replicas are alike and never differed at one index.
+//  3. each count is the sum of the answered writes, one order explains all other answers, and
+//     replicas are equal and never differed at one index.
 func TestUpgradeUnderLoad(t *testing.T) {
 	u := startUpgrading(t)
 	u.at.MustCtl("keyspace", "everywhere", "users")
@@ -81,10 +82,9 @@ func TestUpgradeUnderLoad(t *testing.T) {
 	u.end()
 }
 
-// TestUpgradeHeld upgrades a cluster node by node while its version is held, takes one
-// node back to the program of before and forth again, and then raises the version. A
-// replica leaves its node and comes back, as in TestClusterReplicaReturnsKilled, before
-// and after that.
+// TestUpgradeHeld upgrades a cluster node by node while its version is held, returns one node to
+// the previous program and upgrades it again, and then raises the version. Before and after the
+// version rises, a replica leaves its node and comes back, as in TestClusterReplicaReturnsKilled.
 func TestUpgradeHeld(t *testing.T) {
 	u := startUpgrading(t)
 	u.at.MustCtl("upgrade", "hold")
@@ -97,9 +97,9 @@ func TestUpgradeHeld(t *testing.T) {
 	u.end()
 }
 
-// TestUpgradeWhileReplicaIsAway upgrades a cluster while a replica is away from its node,
-// where the previous program deleted it, and while a voter that does not know that is
-// down. That voter comes back with the previous program.
+// TestUpgradeWhileReplicaIsAway upgrades a cluster while a replica is away from its node, where the
+// previous program deleted it, and while a voter is down that does not know of the move. That voter
+// comes back with the previous program.
 func TestUpgradeWhileReplicaIsAway(t *testing.T) {
 	u := startUpgrading(t)
 	r := newReturn(t, u.c, 0)
@@ -119,8 +119,8 @@ func TestUpgradeWhileReplicaIsAway(t *testing.T) {
 	u.end()
 }
 
-// restart ends a node, by kill -9 or not, starts it with a program and waits until it
-// can serve.
+// restart ends a node, by kill -9 if kill is set, starts it with the program with, and waits until
+// it can serve.
 func (u *upgrading) restart(n *proctest.Member, with proctest.Binaries, kill bool) {
 	u.t.Helper()
 	if kill {
