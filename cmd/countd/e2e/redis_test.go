@@ -170,7 +170,7 @@ func useRedisCLI(t *testing.T, addr string) {
 		for tries := 3; tries > 0; tries-- {
 			out = runProgram(t, "DEL posts:2\nINCR posts:2:like\nHSET posts:2 view 5\nHGETALL posts:2\nGET posts:2:repost\nMULTI\nINCR posts:2:like\nEXEC\nGET posts:2\n",
 				"redis-cli", version, "-h", host, "-p", port)
-			if !strings.Contains(out, "UNKNOWN") { // the leader went on a crowded machine
+			if !strings.Contains(out, "UNKNOWN") { // on a busy machine, the leader may have changed
 				break
 			}
 		}
@@ -197,9 +197,9 @@ func useRedisCLI(t *testing.T, addr string) {
 	}
 }
 
-// useRedisBenchmark counts with 50 connections, and holds the sum against what was acknowledged.
-// redis-benchmark ends at the first error, so it counts in other rows if on a busy machine, the
-// leader may have changed.
+// useRedisBenchmark counts with 50 connections, and compares the sum with the acknowledged
+// increments. redis-benchmark ends at the first error. So if the leader changes on a busy machine,
+// the test starts again with other rows.
 func useRedisBenchmark(t *testing.T, addr string) {
 	const rows, commands = 100, 20_000
 	host, port := hostPort(t, addr)
