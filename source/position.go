@@ -33,3 +33,13 @@ func shown(text string) string {
 	}
 	return text
 }
+
+// Position parses a position of the source's queue. For a Redis stream, a single number is the
+// first half of an id, as in Redis: 700 means 700-0.
+func (c *Config) Position(text string) (Position, error) {
+	p, err := ParsePosition(text)
+	if err == nil && c.Type == TypeRedis && !strings.ContainsAny(text, "-/") {
+		p = Position{Hi: p.Lo}
+	}
+	return p, err
+}

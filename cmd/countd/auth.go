@@ -6,20 +6,6 @@ import (
 	"github.com/countd/countd/auth"
 )
 
-// authConfig holds the settings of authentication and of the audit log.
-type authConfig struct {
-	Mode      auth.Mode
-	RootToken string
-	AuditLog  string
-}
-
-func (a *authConfig) add(c *config) {
-	a.Mode = auth.Off
-	c.flags.Var(&a.Mode, "auth", "whether callers need tokens: off, permissive (serves everybody, and logs and counts the calls that enforce would refuse) or enforce")
-	c.flags.StringVar(&a.RootToken, "root-token-file", "", "file with a token of 32 bytes or more; whoever has it is an admin on this node (default: none)")
-	c.flags.StringVar(&a.AuditLog, "audit-log", "", "file that gets a JSON line for each call that only an admin may make and each refused call, rotated at 64 MiB (default: none)")
-}
-
 // openAuth opens the audit log and, unless --auth is off, the authorizer.
 func (p *process) openAuth(c *config) (err error) {
 	if c.Auth.AuditLog != "" {

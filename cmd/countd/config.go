@@ -39,6 +39,10 @@ const (
 	shardsMax = 64
 	// coldCacheMin is enough for some blocks of each reader.
 	coldCacheMin = 1 << 20
+	// shutdownDelayDefault suits proxies that probe each second, or that retry refused requests.
+	shutdownDelayDefault = time.Second
+	// shutdownDelayMax catches a delay in the wrong unit.
+	shutdownDelayMax = 10 * time.Minute
 )
 
 // config holds the settings. The name of a setting is its flag, its key in the file and, in

@@ -21,13 +21,6 @@ const (
 	lateTimeout = 500 * time.Millisecond
 )
 
-const (
-	// shutdownDelayDefault suits proxies that probe each second, or that retry refused requests.
-	shutdownDelayDefault = time.Second
-	// shutdownDelayMax catches a delay in the wrong unit.
-	shutdownDelayMax = 10 * time.Minute
-)
-
 // stop makes the node not ready and hands its groups over. If there are other nodes, it then
 // accepts requests for delay. After that it refuses new requests, finishes requests in flight,
 // writes the snapshots that are worthwhile, and releases the directory. A step that exceeds its
