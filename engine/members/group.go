@@ -1,7 +1,6 @@
 package members
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -12,39 +11,6 @@ import (
 
 	"github.com/countd/countd/internal/scarce"
 )
-
-// State describes a group's sets after an entry.
-type State struct {
-	Index  uint64 // index of the last entry that changed a set, or judged an op to change one
-	Digest uint64 // the sum of hash over all pairs
-	Pairs  uint64
-	Stamp  Stamp // the last issued stamp; it never falls
-}
-
-// Add counts a pair. A reader of all pairs uses Add to compute the state, and compares the result with the
-// recorded state.
-func (s *State) Add(p Pair, at Stamp) {
-	s.Pairs++
-	s.Digest += hash(p, at)
-}
-
-const stateBytes = 30
-
-func (s State) appendTo(dst []byte) []byte {
-	dst = binary.BigEndian.AppendUint64(dst, s.Index)
-	dst = binary.BigEndian.AppendUint64(dst, s.Digest)
-	return appendStamp(binary.BigEndian.AppendUint64(dst, s.Pairs), s.Stamp)
-}
-
-func parseState(b []byte) (State, error) {
-	if len(b) != stateBytes {
-		return State{}, fmt.Errorf("%w: a state of %d bytes", ErrDamaged, len(b))
-	}
-	return State{
-		Index: binary.BigEndian.Uint64(b), Digest: binary.BigEndian.Uint64(b[8:]),
-		Pairs: binary.BigEndian.Uint64(b[16:]), Stamp: stampAt(b[24:]),
-	}, nil
-}
 
 // Group owns the sets of one replica of a shard. Begin, Capture, Trim, Load and the values that
 // they return belong to the goroutine of the state machine. The other methods are safe for
@@ -155,56 +121,6 @@ func (g *Group) removeOthers() error {
 	return batch.Commit(pebble.NoSync)
 }
 
-// readState returns the generation and the state of a group.
-func readState(from reader, number uint32) (generation uint32, state State, err error) {
-	value, closer, err := from.Get(full(groupPrefix(keyState, number)))
-	if errors.Is(err, pebble.ErrNotFound) {
-		return 1, State{}, nil
-	}
-	if err != nil {
-		return 0, State{}, damaged(err)
-	}
-	defer closer.Close()
-	if len(value) < 4 {
-		return 0, State{}, fmt.Errorf("%w: a state of %d bytes", ErrDamaged, len(value))
-	}
-	state, err = parseState(value[4:])
-	return binary.BigEndian.Uint32(value), state, err
-}
-
-func readDead(from reader, at prefix) (map[uint64]Stamp, error) {
-	dead := map[uint64]Stamp{}
-	err := each(from, at.kind(keyDead), func(key, value []byte) (bool, error) {
-		if len(key) != keyBytes || len(value) != stampBytes {
-			return false, fmt.Errorf("%w: a deleted row % x", ErrDamaged, key)
-		}
-		dead[binary.BigEndian.Uint64(key[prefixBytes:])] = stampAt(value)
-		return true, nil
-	})
-	return dead, err
-}
-
-// each calls fn with the keys that have a prefix, until it returns false or an error.
-func each(from reader, prefix []byte, fn func(key, value []byte) (bool, error)) error {
-	return eachFrom(from, prefix, scarce.PrefixEnd(prefix), fn)
-}
-
-// eachFrom calls fn with the keys in [first, end), until it returns false or an error.
-func eachFrom(from reader, first, end []byte, fn func(key, value []byte) (bool, error)) error {
-	it, err := from.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end})
-	if err != nil {
-		return damaged(err)
-	}
-	more := true
-	for it.First(); more && it.Valid() && err == nil; it.Next() {
-		var value []byte
-		if value, err = it.ValueAndErr(); err == nil {
-			more, err = fn(it.Key(), value)
-		}
-	}
-	return damaged(errors.Join(err, it.Error(), it.Close()))
-}
-
 // State returns the store's state, after the newest entry in it.
 func (g *Group) State() State { return g.state }
 
@@ -237,11 +153,6 @@ func (g *Group) Dying() int {
 	g.reading.RLock()
 	defer g.reading.RUnlock()
 	return len(g.dead)
-}
-
-// setState adds the state of the sets to a batch.
-func (at prefix) setState(batch *pebble.Batch, s State) error {
-	return batch.Set(full(groupPrefix(keyState, at.group)), s.appendTo(binary.BigEndian.AppendUint32(nil, at.generation)), nil)
 }
 
 // Sync makes all committed entries durable.

@@ -152,3 +152,9 @@ func mix(h uint64) uint64 {
 	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
 	return h ^ h>>33
 }
+
+func appendStamp(dst []byte, s Stamp) []byte {
+	var b [stampBytes]byte
+	putStamp(b[:], s)
+	return append(dst, b[:]...)
+}

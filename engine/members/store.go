@@ -2,7 +2,6 @@ package members
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -57,10 +56,6 @@ const (
 	// lower file less often.
 	level0Most = 8
 )
-
-// ErrDamaged means that sets cannot be read from disk, or differ from what the entries of the log
-// produced. Another replica has these sets.
-var ErrDamaged = errors.New("members are damaged on disk")
 
 // Store owns the sets of all shards of a node, in one Pebble. Its methods are safe for
 // concurrent use.
@@ -154,12 +149,6 @@ func (s *Store) options() *pebble.Options {
 	// No compression makes the varying bytes of a block much smaller, see columns.go.
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionFastest })
 	return o
-}
-
-// reader finds keys: the present keys, or the keys of a Pebble snapshot.
-type reader interface {
-	Get(key []byte) ([]byte, io.Closer, error)
-	NewIter(o *pebble.IterOptions) (*pebble.Iterator, error)
 }
 
 // present finds the keys that the store has at the time of the call. All reads of present keys use it. For a
@@ -267,12 +256,4 @@ func (s *Store) Drop(number uint32) error {
 	s.mu.Unlock()
 	s.retryFilters()
 	return nil
-}
-
-// damaged returns an ErrDamaged in place of an error of a read from Pebble.
-func damaged(err error) error {
-	if err == nil || errors.Is(err, ErrDamaged) || errors.Is(err, scarce.ErrClosed) {
-		return err
-	}
-	return fmt.Errorf("%w: %s", ErrDamaged, err.Error()) // the error's other formats include a stack
 }

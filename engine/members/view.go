@@ -389,12 +389,6 @@ func (r *ViewReader) close() {
 	r.view.releaseLocked()
 }
 
-func appendStamp(dst []byte, s Stamp) []byte {
-	var b [stampBytes]byte
-	putStamp(b[:], s)
-	return append(dst, b[:]...)
-}
-
 // EachDead calls fn with the deleted rows of a block, and not at all for a block of other items. Pairs of a
 // row with stamps up to the given one are gone, even if later blocks contain them.
 func EachDead(block []byte, fn func(row uint64, to Stamp)) error {

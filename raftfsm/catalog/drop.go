@@ -30,14 +30,6 @@ func (v *View) Dropped(group uint32) bool {
 	return group != Group && group < v.NextGroup && !placed
 }
 
-// shardsPlaced returns the number of groups of all keyspaces.
-func (v *View) shardsPlaced() int {
-	if _, placed := v.Groups[Group]; placed {
-		return len(v.Groups) - 1
-	}
-	return len(v.Groups)
-}
-
 // Names returns the names of the columns that exist.
 func (k *Keyspace) Names() []string {
 	return slices.DeleteFunc(slices.Clone(k.Columns), func(c string) bool { return c == "" })

@@ -80,3 +80,11 @@ func (v *View) checkReplicas(keys []string) error {
 	}
 	return nil
 }
+
+// shardsPlaced returns the number of groups of all keyspaces.
+func (v *View) shardsPlaced() int {
+	if _, placed := v.Groups[Group]; placed {
+		return len(v.Groups) - 1
+	}
+	return len(v.Groups)
+}

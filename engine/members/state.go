@@ -1,0 +1,76 @@
+package members
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// State describes a group's sets after an entry.
+type State struct {
+	Index  uint64 // index of the last entry that changed a set, or judged an op to change one
+	Digest uint64 // the sum of hash over all pairs
+	Pairs  uint64
+	Stamp  Stamp // the last issued stamp; it never falls
+}
+
+// Add counts a pair. A reader of all pairs uses Add to compute the state, and compares the result with the
+// recorded state.
+func (s *State) Add(p Pair, at Stamp) {
+	s.Pairs++
+	s.Digest += hash(p, at)
+}
+
+const stateBytes = 30
+
+func (s State) appendTo(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, s.Index)
+	dst = binary.BigEndian.AppendUint64(dst, s.Digest)
+	return appendStamp(binary.BigEndian.AppendUint64(dst, s.Pairs), s.Stamp)
+}
+
+func parseState(b []byte) (State, error) {
+	if len(b) != stateBytes {
+		return State{}, fmt.Errorf("%w: a state of %d bytes", ErrDamaged, len(b))
+	}
+	return State{
+		Index: binary.BigEndian.Uint64(b), Digest: binary.BigEndian.Uint64(b[8:]),
+		Pairs: binary.BigEndian.Uint64(b[16:]), Stamp: stampAt(b[24:]),
+	}, nil
+}
+
+// setState adds the state of the sets to a batch.
+func (at prefix) setState(batch *pebble.Batch, s State) error {
+	return batch.Set(full(groupPrefix(keyState, at.group)), s.appendTo(binary.BigEndian.AppendUint32(nil, at.generation)), nil)
+}
+
+// readState returns the generation and the state of a group.
+func readState(from reader, number uint32) (generation uint32, state State, err error) {
+	value, closer, err := from.Get(full(groupPrefix(keyState, number)))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return 1, State{}, nil
+	}
+	if err != nil {
+		return 0, State{}, damaged(err)
+	}
+	defer closer.Close()
+	if len(value) < 4 {
+		return 0, State{}, fmt.Errorf("%w: a state of %d bytes", ErrDamaged, len(value))
+	}
+	state, err = parseState(value[4:])
+	return binary.BigEndian.Uint32(value), state, err
+}
+
+func readDead(from reader, at prefix) (map[uint64]Stamp, error) {
+	dead := map[uint64]Stamp{}
+	err := each(from, at.kind(keyDead), func(key, value []byte) (bool, error) {
+		if len(key) != keyBytes || len(value) != stampBytes {
+			return false, fmt.Errorf("%w: a deleted row % x", ErrDamaged, key)
+		}
+		dead[binary.BigEndian.Uint64(key[prefixBytes:])] = stampAt(value)
+		return true, nil
+	})
+	return dead, err
+}
