@@ -49,7 +49,7 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *localReplica {
 		t.Fatalf("%d rows of %d are cold", s.ColdRows, s.Rows)
 	}
 	r.group.Log().Covered(-(1 << 40), 0) // as if the entries were so large that few are kept
-	if err := r.group.TakeSnapshot(); err != nil {
+	if err := r.group.Snapshotter().Take(); err != nil {
 		t.Fatal(err)
 	}
 	return r

@@ -269,7 +269,7 @@ func TestLostFeedsComeBack(t *testing.T) {
 		},
 		"by a snapshot": func(r *localReplica) {
 			mustDo(t, n.Write(n.Keyspace(kinds.KeyspaceFeed), &Write{Ops: feed.Ops{{Kind: feed.Read, User: 777}}, Deadline: soon()}))
-			if err := r.group.TakeSnapshot(); err == nil {
+			if err := r.group.Snapshotter().Take(); err == nil {
 				t.Error("a snapshot without all feeds was taken")
 			}
 		},

@@ -66,26 +66,26 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 		}
 	}
 	g := n.registry.shardOf(1).replica.Load().group
-	estimate := g.SnapshotBytes()
+	estimate := g.Snapshotter().Bytes()
 	if total := n.registry.snapshotBytes(); total < estimate {
 		t.Errorf("%d bytes are reserved, one group needs %d", total, estimate)
 	}
 	var free atomic.Uint64
 	free.Store(estimate - 1)
 	n.space.Free = func() (uint64, error) { return free.Load(), nil }
-	if err := g.TakeSnapshot(); !errors.Is(err, replica.ErrNoRoom) {
+	if err := g.Snapshotter().Take(); !errors.Is(err, replica.ErrNoRoom) {
 		t.Fatalf("a snapshot without room: %v", err)
 	}
-	g.NoteSnapshot(replica.ErrNoRoom)
+	g.Snapshotter().Note(replica.ErrNoRoom)
 	if n.registry.snapshotsDeferred() != 1 {
 		t.Error("the metric does not tell")
 	}
 	free.Add(1)
-	mustDo(t, g.TakeSnapshot())
+	mustDo(t, g.Snapshotter().Take())
 	if took := uint64(g.Snapshots().NewestBytes()); took == 0 || took > estimate {
 		t.Errorf("it took %d bytes, %d were reserved", took, estimate)
 	}
-	if g.NoteSnapshot(nil); n.registry.snapshotsDeferred() != 0 {
+	if g.Snapshotter().Note(nil); n.registry.snapshotsDeferred() != 0 {
 		t.Error("the metric goes on telling")
 	}
 	mustWrite(t, n, ks, addTo(1, 0, 1))

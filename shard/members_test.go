@@ -161,7 +161,7 @@ func TestMembersOutliveARestart(t *testing.T) {
 		mustDo(t, err)
 		r := groups[0].replica.Load()
 		if round%2 == 0 {
-			eventually(t, "a snapshot is taken", func() bool { return r.group.TakeSnapshot() == nil })
+			eventually(t, "a snapshot is taken", func() bool { return r.group.Snapshotter().Take() == nil })
 			memberWrite(t, n, ks, engine.Join(9, 2, uint64(round)), engine.Leave(9, 2, 77))
 		}
 		before := r.fsm.State()
@@ -261,7 +261,7 @@ func TestBackupOfMembersUnderWrites(t *testing.T) {
 			default:
 			}
 			w := &Write{Ops: counters.Ops{engine.Join(2, 2, member)}, Deadline: soon()}
-			if err := errors.Join(n.Write(ks, w), r.group.TakeSnapshot()); err != nil {
+			if err := errors.Join(n.Write(ks, w), r.group.Snapshotter().Take()); err != nil {
 				t.Error(err)
 				return
 			}
@@ -269,7 +269,7 @@ func TestBackupOfMembersUnderWrites(t *testing.T) {
 	})
 	of := n.registry.shardOf(r.group.Group()).of()
 	for range 20 {
-		s, err := r.group.OpenSnapshot(t.Context(), codec.KindCounters, of)
+		s, err := r.group.Snapshotter().Open(t.Context(), codec.KindCounters, of)
 		mustDo(t, err)
 		facts, err := kinds.All.VisitSnapshot(s, codec.KindCounters, of, raftfsm.SnapshotVisitor{})
 		mustDo(t, errors.Join(err, s.Close()))
@@ -309,7 +309,7 @@ func TestLostMembersAreRepaired(t *testing.T) {
 		}
 	}
 	r := lost.registry.shardOf(number).replica.Load()
-	eventually(t, "a snapshot names the sets", func() bool { return r.group.TakeSnapshot() == nil })
+	eventually(t, "a snapshot names the sets", func() bool { return r.group.Snapshotter().Take() == nil })
 	mustDo(t, lost.sets.Drop(number)) // behind its back: the replica finds out when it is opened
 	mustDo(t, lost.reopen(lost.registry.shardOf(number), r))
 	eventually(t, "the replica is repaired", func() bool {

@@ -146,7 +146,7 @@ func (s *registry) damagedShards() (damaged int) {
 
 func (s *registry) snapshotsDeferred() (deferred int) {
 	for _, r := range s.local() {
-		if r.group.WithoutRoom() {
+		if r.group.Snapshotter().WithoutRoom() {
 			deferred++
 		}
 	}

@@ -152,9 +152,9 @@ func TestNodeKeepsEverything(t *testing.T) {
 				}
 				if test.snapshot && round == 1 {
 					for _, g := range n.registry.groups.Load().all {
-						mustDo(t, g.replica.Load().group.TakeSnapshot())
+						mustDo(t, g.replica.Load().group.Snapshotter().Take())
 					}
-					mustDo(t, n.registry.meta.TakeSnapshot())
+					mustDo(t, n.registry.meta.Snapshotter().Take())
 				}
 			}
 			keyspaces, before := n.Keyspaces(), digests(n)

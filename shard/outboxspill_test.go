@@ -227,7 +227,7 @@ func TestLostOutboxesComeBack(t *testing.T) {
 		},
 		"by a snapshot": func(r *localReplica) {
 			mustWrite(t, n, n.Keyspace(kinds.KeyspaceUsers), addTo(999, 1, 1))
-			if err := r.group.TakeSnapshot(); err == nil {
+			if err := r.group.Snapshotter().Take(); err == nil {
 				t.Error("a snapshot without all outboxes was taken")
 			}
 		},

@@ -181,7 +181,7 @@ func (s *registry) tableBytes() uint64 {
 func (s *registry) snapshotBytes() uint64 {
 	total := uint64(0)
 	for _, r := range s.local() {
-		total += r.group.SnapshotBytes()
+		total += r.group.Snapshotter().Bytes()
 	}
 	return total
 }

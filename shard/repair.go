@@ -95,7 +95,7 @@ func (n *replicas) repair(ctx context.Context, g *shardReplica, r *localReplica)
 func (n *replicas) fetchSnapshot(ctx context.Context, g *shardReplica, own *replica.Replica, node string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	return own.Receive(ctx, node, g.kind, g.of(), func(from uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	return own.Snapshotter().Receive(ctx, node, g.kind, g.of(), func(from uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
 		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(g.number)), from)
 		silence := time.AfterFunc(repairSilenceMax, cancel)
 		stream, err := n.calls.Stream(ctx, node, methodSnapshot, request)
@@ -180,7 +180,7 @@ func (n *replicas) serveSnapshot(ctx context.Context, request []byte, send func(
 	if r.damage.Found() {
 		return fmt.Errorf("%w: this replica is damaged too", errs.ErrNoQuorum)
 	}
-	meta, state, err := r.group.SnapshotFrom(ctx, from)
+	meta, state, err := r.group.Snapshotter().OpenFrom(ctx, from)
 	if err != nil {
 		return err
 	}

@@ -232,7 +232,7 @@ func TestDamagedSnapshotOfALeaderIsRepaired(t *testing.T) {
 		w = memberWrite(t, m.Node, ks, engine.Join(coldID(5), 2, i))
 	}
 	damaged.group.Log().Covered(-(1 << 40), 0) // as if the entries were so large that few are kept
-	eventually(t, "a snapshot names the sets", func() bool { return damaged.group.TakeSnapshot() == nil })
+	eventually(t, "a snapshot names the sets", func() bool { return damaged.group.Snapshotter().Take() == nil })
 	sets := damaged.fsm.Members()
 	sets.ReleaseViews(time.Now())
 	mustDo(t, m.sets.Drop(damaged.group.Group())) // behind its back

@@ -204,7 +204,7 @@ func TestCloseThatFailsOnAFullDisk(t *testing.T) {
 	g, r := &shardReplica{number: cfg.Group, kind: codec.KindBoard}, &localReplica{group: group, fsm: fsm}
 	r.proposer.Store(propose.New(n.proposerConfig(g, r)))
 	g.replica.Store(r)
-	go func() { _ = group.TakeSnapshot() }()
+	go func() { _ = group.Snapshotter().Take() }()
 	<-fsm.began
 	ended := make(chan struct{})
 	go func() { _ = n.reopen(g, r); close(ended) }()

@@ -56,7 +56,7 @@ func testDamagedSets(t *testing.T, find func(*testing.T, *coldMember)) {
 	to := all[0].here().fsm.Applied()
 	eventually(t, "the members have arrived", func() bool { return m.here().fsm.Applied() >= to })
 	eventually(t, "a snapshot names the sets", func() bool { // raft refuses a snapshot while members change
-		err := m.here().group.TakeSnapshot()
+		err := m.here().group.Snapshotter().Take()
 		return err == nil || errors.Is(err, raft.ErrNothingNewToSnapshot)
 	})
 	m.stop()

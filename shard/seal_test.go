@@ -69,7 +69,7 @@ func TestRowsAreSealed(t *testing.T) {
 	g, _ := n.router.groupsOf(n.Keyspace("posts"))
 	r := g[0].replica.Load()
 	r.group.Log().Covered(-(1 << 40), 0) // as if the entries were so large that the log keeps few
-	mustDo(t, r.group.TakeSnapshot())
+	mustDo(t, r.group.Snapshotter().Take())
 	before := digests(n)
 	closeCold(t, n)
 	n = open()

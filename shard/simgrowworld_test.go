@@ -880,7 +880,7 @@ func (w *growWorld) reopen(node, group int) {
 	}
 }
 
-// repair replaces the state of a replica by another's snapshot, as Replica.Receive does.
+// repair replaces the state of a replica by another's snapshot, as Snapshotter.Receive does.
 func (w *growWorld) repair(node, group int) {
 	n := &w.nodes[node]
 	r := n.run[group]

@@ -25,7 +25,7 @@ import (
 //	simWorld.follow       Node.replicaToHold, openReplica, Dirs.MayBegin
 //	simWorld.startDrop    Node.dropIfRemoved, dropReplica, Membership.WasRemoved
 //	simWorld.serveMember  Membership.ServeGone
-//	simWorld.reopen       Node.fetchSnapshot, Replica.Receive and Node.reopen, of a repair
+//	simWorld.reopen       Node.fetchSnapshot, Snapshotter.Receive and Node.reopen, of a repair
 //	simWorld.reconcile    Membership.Reconcile, catalogIsBehind
 //	simWorld.behind       Membership.behind, Progress
 //	simWorld.numbers      Membership.ReconcileNumbers, provedGone

@@ -198,7 +198,7 @@ func TestToyKind(t *testing.T) {
 			without++
 			continue
 		}
-		mustDo(t, r.group.TakeSnapshot())
+		mustDo(t, r.group.Snapshotter().Take())
 		stream := codectest.Persisted(t, r.fsm)
 		again := kinds.All.New(codec.KindTest, raftfsm.Places{})
 		again.SetRoute(g.of())

@@ -69,7 +69,7 @@ func (m *Maintenance) Run() {
 		}
 		cancel()
 		if applied := m.catalog.Applied(); applied > kept {
-			if err := m.cfg.Catalog.cfg.Group().TakeSnapshot(); err == nil {
+			if err := m.cfg.Catalog.cfg.Group().Snapshotter().Take(); err == nil {
 				kept = applied
 			}
 		}

@@ -25,14 +25,14 @@ type Snapshot struct {
 	raftfsm.SnapshotFacts
 }
 
-// OpenSnapshot takes a snapshot, opens it, and checks all of it. ctx bounds only the wait for other
+// Open takes a snapshot, opens it, and checks all of it. ctx bounds only the wait for other
 // snapshots. Reading may take minutes for a large shard; Replica.Close interrupts the reading.
-func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind, route codec.Route) (*Snapshot, error) {
-	sent, checked, err := g.openTaken(ctx)
+func (s *Snapshotter) Open(ctx context.Context, kind codec.Kind, route codec.Route) (*Snapshot, error) {
+	sent, checked, err := s.openTaken(ctx)
 	if err != nil {
 		return nil, err
 	}
-	facts, err := kinds.All.VisitSnapshot(untilClosing{checked, g}, kind, route, raftfsm.SnapshotVisitor{})
+	facts, err := kinds.All.VisitSnapshot(untilClosing{checked, s.closing}, kind, route, raftfsm.SnapshotVisitor{})
 	if err == nil && facts.Later {
 		err = fmt.Errorf("%w: members of an entry behind the snapshot", errs.ErrBehind)
 	}
@@ -47,33 +47,35 @@ func (g *Replica) OpenSnapshot(ctx context.Context, kind codec.Kind, route codec
 
 type untilClosing struct {
 	io.Reader
-	group *Replica
+	closing func() bool
 }
 
 func (r untilClosing) Read(p []byte) (int, error) {
-	if r.group.Closing() {
+	if r.closing() {
 		return 0, errs.ErrGroupClosed
 	}
 	return r.Reader.Read(p)
 }
 
-// lockSnapshots acquires snapshotting, unless ctx ends first or the replica is closed. The
+// lock acquires running, unless ctx ends first or the replica is closed. The
 // directory of a closed replica may be deleted, or in use by another replica.
-func (g *Replica) lockSnapshots(ctx context.Context) error {
-	if err := g.snapshotting.Acquire(ctx, 1); err != nil {
+func (s *Snapshotter) lock(ctx context.Context) error {
+	if err := s.running.Acquire(ctx, 1); err != nil {
 		return err
 	}
-	if g.Closed() {
-		g.snapshotting.Release(1)
+	select {
+	case <-s.done:
+		s.running.Release(1)
 		return errs.ErrGroupClosed
+	default:
+		return nil
 	}
-	return nil
 }
 
 // openTaken takes a snapshot and opens it twice: the caller reads one reader to check the snapshot,
 // and then sends the other.
 //
-// While openTaken opens both readers, it holds the lock snapshotting, so that no other snapshot
+// While openTaken opens both readers, it holds running, so that no other snapshot
 // removes the file, its cold rows or the view of its sets. HoldViews keeps the views from expiring.
 // Once both readers are open, a later snapshot changes neither of them: an open file stays
 // readable, CarryBlocks holds the cold rows, and members.ViewReader keeps the sets. So the check,
@@ -81,32 +83,32 @@ func (g *Replica) lockSnapshots(ctx context.Context) error {
 //
 // Before both are open, only a leader's snapshot or the removal of a damaged file can replace the
 // sets. Then openTaken returns an error, and the caller tries again.
-func (g *Replica) openTaken(ctx context.Context) (sent, checked *storedSnapshot, err error) {
-	if err := g.lockSnapshots(ctx); err != nil {
+func (s *Snapshotter) openTaken(ctx context.Context) (sent, checked *storedSnapshot, err error) {
+	if err := s.lock(ctx); err != nil {
 		return nil, nil, err
 	}
-	defer g.snapshotting.Release(1)
-	if g.cfg.Members != nil {
-		release := g.cfg.Members.HoldViews()
+	defer s.running.Release(1)
+	if s.cfg.Members != nil {
+		release := s.cfg.Members.HoldViews()
 		defer release()
 	}
-	if err := g.takeSnapshotLocked(); err != nil {
+	if err := s.takeLocked(); err != nil {
 		return nil, nil, err
 	}
-	if err := g.Ready(); err != nil {
+	if err := s.ready(); err != nil {
 		return nil, nil, err
 	}
-	metas, err := g.snaps.List()
+	metas, err := s.stored.List()
 	if err != nil {
 		return nil, nil, err
 	}
 	if len(metas) == 0 {
 		return nil, nil, errors.New("the group has no snapshot yet")
 	}
-	if sent, err = g.openCarried(metas[0].ID); err != nil {
+	if sent, err = s.openCarried(metas[0].ID); err != nil {
 		return nil, nil, err
 	}
-	if checked, err = g.openCarried(metas[0].ID); err != nil {
+	if checked, err = s.openCarried(metas[0].ID); err != nil {
 		return nil, nil, errors.Join(err, sent.Close())
 	}
 	return sent, checked, nil
@@ -119,17 +121,17 @@ type storedSnapshot struct {
 	meta *raft.SnapshotMeta // meta.Size is the size of the stream
 }
 
-// openCarried opens a stored snapshot. If the caller does not hold snapshotting, a newer snapshot
+// openCarried opens a stored snapshot. If the caller does not hold running, a newer snapshot
 // may replace this one meanwhile.
-func (g *Replica) openCarried(id string) (*storedSnapshot, error) {
-	meta, state, err := g.openStored(id)
+func (s *Snapshotter) openCarried(id string) (*storedSnapshot, error) {
+	meta, state, err := s.openStored(id)
 	if err != nil {
 		return nil, err
 	}
-	if g.cfg.Cold == nil && g.cfg.Members == nil {
+	if s.cfg.Cold == nil && s.cfg.Members == nil {
 		return &storedSnapshot{state, meta}, nil
 	}
-	c, err := g.carry(meta.ID, state)
+	c, err := s.carry(meta.ID, state)
 	if err != nil {
 		return nil, errors.Join(err, state.Close())
 	}
@@ -150,9 +152,9 @@ func (g *Replica) openCarried(id string) (*storedSnapshot, error) {
 // everything was open, an unreadable part is damaged. carry reports that damage for repair;
 // otherwise the follower would get the same error for ever. If the snapshot was not the newest, a
 // later snapshot may have removed the part, even a snapshot of the same log index.
-func (g *Replica) carry(id string, state io.Reader) (*carried, error) {
-	rows, err := counters.CarryBlocks(state, g.cfg.Cold, g.cfg.Members)
-	c := &carried{rows, g, g.snaps.IsNewest(id)}
+func (s *Snapshotter) carry(id string, state io.Reader) (*carried, error) {
+	rows, err := counters.CarryBlocks(state, s.cfg.Cold, s.cfg.Members)
+	c := &carried{rows, s.cfg.ColdDamaged, s.stored.IsNewest(id)}
 	if err != nil {
 		c.note(err)
 		return nil, fmt.Errorf("cannot read the snapshot: %w", err)
@@ -163,8 +165,8 @@ func (g *Replica) carry(id string, state io.Reader) (*carried, error) {
 // carried is a snapshot with the data that carry opened.
 type carried struct {
 	*counters.Carried
-	group  *Replica
-	newest bool // the snapshot was still the newest after everything was opened
+	damaged func(error) // Config.ColdDamaged
+	newest  bool        // the snapshot was still the newest after everything was opened
 }
 
 func (c *carried) Read(p []byte) (int, error) {
@@ -175,8 +177,8 @@ func (c *carried) Read(p []byte) (int, error) {
 
 // note reports damage to Config.ColdDamaged.
 func (c *carried) note(err error) {
-	if c.newest && isDamage(err) && c.group.cfg.ColdDamaged != nil {
-		c.group.cfg.ColdDamaged(err)
+	if c.newest && isDamage(err) && c.damaged != nil {
+		c.damaged(err)
 	}
 }
 
@@ -190,61 +192,61 @@ func (f carriedFile) Close() error {
 	return f.file.Close()
 }
 
-// SnapshotFrom opens the newest stored snapshot. If that snapshot's log index is less than the
-// parameter index, SnapshotFrom takes a new snapshot first. As in openTaken, no other snapshot
+// OpenFrom opens the newest stored snapshot. If that snapshot's log index is less than the
+// parameter index, OpenFrom takes a new snapshot first. As in openTaken, no other snapshot
 // replaces this one before it is open. The sets may have a later log index than the snapshot's
 // file; a replica can start from such a snapshot. ctx bounds only the wait for other snapshots.
-func (g *Replica) SnapshotFrom(ctx context.Context, index uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	if err := g.lockSnapshots(ctx); err != nil {
+func (s *Snapshotter) OpenFrom(ctx context.Context, index uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	if err := s.lock(ctx); err != nil {
 		return nil, nil, err
 	}
-	defer g.snapshotting.Release(1)
-	if g.snaps.NewestIndex() < index || index == 0 {
-		if err := g.takeSnapshotLocked(); err != nil {
+	defer s.running.Release(1)
+	if s.stored.NewestIndex() < index || index == 0 {
+		if err := s.takeLocked(); err != nil {
 			return nil, nil, err
 		}
 	}
-	metas, err := g.snaps.List()
+	metas, err := s.stored.List()
 	if err != nil {
 		return nil, nil, err
 	}
 	if len(metas) == 0 || metas[0].Index < index {
 		return nil, nil, errs.ErrBehind
 	}
-	s, err := g.openCarried(metas[0].ID)
+	newest, err := s.openCarried(metas[0].ID)
 	if err != nil {
 		return nil, nil, err
 	}
-	return s.meta, s, nil
+	return newest.meta, newest, nil
 }
 
 // Receive installs a snapshot of another replica as this replica's newest, and keeps this replica's
 // log and vote. fetch requests a snapshot from node whose log index is at least the argument index.
 // If Receive cannot read the whole snapshot, it changes nothing. ctx bounds only the wait for other
 // snapshots.
-func (g *Replica) Receive(ctx context.Context, node string, kind codec.Kind, route codec.Route, fetch func(index uint64) (*raft.SnapshotMeta, io.ReadCloser, error)) error {
-	if err := g.lockSnapshots(ctx); err != nil { // keep this replica from beginning an older snapshot meanwhile
+func (s *Snapshotter) Receive(ctx context.Context, node string, kind codec.Kind, route codec.Route, fetch func(index uint64) (*raft.SnapshotMeta, io.ReadCloser, error)) error {
+	if err := s.lock(ctx); err != nil { // keep this replica from beginning an older snapshot meanwhile
 		return err
 	}
-	defer g.snapshotting.Release(1)
-	index := g.snaps.NewestIndex()
+	defer s.running.Release(1)
+	index := s.stored.NewestIndex()
 	meta, state, err := fetch(index)
 	if err != nil {
 		return err
 	}
 	defer state.Close()
-	if term := g.raft.CurrentTerm(); meta.Index < index || meta.Term > term {
+	if term := s.raft.CurrentTerm(); meta.Index < index || meta.Term > term {
 		return fmt.Errorf("%w: %s has a snapshot of entry %d in term %d, this replica needs %d in %d at most",
 			errs.ErrBehind, node, meta.Index, meta.Term, index, term)
 	}
-	if g.cfg.Room != nil {
-		give, err := g.cfg.Room(uint64(meta.Size))
+	if s.cfg.Room != nil {
+		give, err := s.cfg.Room(uint64(meta.Size))
 		if err != nil {
 			return err
 		}
 		defer give()
 	}
-	sink, err := g.snaps.Create(raft.SnapshotVersionMax, meta.Index, meta.Term, meta.Configuration, meta.ConfigurationIndex, g.trans)
+	sink, err := s.stored.Create(raft.SnapshotVersionMax, meta.Index, meta.Term, meta.Configuration, meta.ConfigurationIndex, s.trans)
 	if err != nil {
 		return err
 	}

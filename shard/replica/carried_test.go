@@ -70,7 +70,7 @@ func openWithMembers(t *testing.T, hook func(w *withMembers)) *withMembers {
 	}
 	cfg.Room = func(uint64) (func(), error) { return func() { hook(w) }, w.noRoom }
 	w.Replica = mustOpen(t, cfg)
-	w.openStored = func(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	w.snapshotter.openStored = func(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 		hook(w)
 		defer hook(w)
 		meta, state, err := w.snaps.Open(id)
@@ -133,7 +133,7 @@ func (w *withMembers) replaceSnapshots() {
 	}
 	for range 3 {
 		w.join()
-		mustDo(w.T, w.TakeSnapshot())
+		mustDo(w.T, w.snapshotter.Take())
 	}
 }
 
@@ -152,7 +152,7 @@ func TestBackupKeepsItsSets(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, (*withMembers).outdate)
 	for range 3 {
-		s, err := w.OpenSnapshot(t.Context(), codec.KindCounters, codectest.Whole)
+		s, err := w.snapshotter.Open(t.Context(), codec.KindCounters, codectest.Whole)
 		mustDo(t, err)
 		w.replaceSnapshots()
 		if facts := w.visit(s); facts.Later || facts != s.SnapshotFacts {
@@ -167,11 +167,11 @@ func TestSnapshotOfACallerThatLeft(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*withMembers, context.Context) error{
 		"for a backup": func(w *withMembers, ctx context.Context) error {
-			_, err := w.OpenSnapshot(ctx, codec.KindCounters, codectest.Whole)
+			_, err := w.snapshotter.Open(ctx, codec.KindCounters, codectest.Whole)
 			return err
 		},
 		"for a repair": func(w *withMembers, ctx context.Context) error {
-			_, _, err := w.SnapshotFrom(ctx, 0)
+			_, _, err := w.snapshotter.OpenFrom(ctx, 0)
 			return err
 		},
 	} {
@@ -180,14 +180,14 @@ func TestSnapshotOfACallerThatLeft(t *testing.T) {
 			w := openWithMembers(t, func(*withMembers) {})
 			ctx, cancel := context.WithCancel(t.Context())
 			opened := make(chan error, 1)
-			mustDo(t, w.snapshotting.Acquire(t.Context(), 1))
+			mustDo(t, w.snapshotter.running.Acquire(t.Context(), 1))
 			go func() { opened <- open(w, ctx) }()
 			cancel()
 			eventually(t, "it leaves", func() bool { return len(opened) > 0 })
 			if err := <-opened; !errors.Is(err, context.Canceled) {
 				t.Errorf("before its turn: %v", err)
 			}
-			w.snapshotting.Release(1)
+			w.snapshotter.running.Release(1)
 			if err := open(w, ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("with nobody before it: %v", err)
 			}
@@ -201,9 +201,9 @@ func TestSnapshotOfACallerThatLeft(t *testing.T) {
 
 // freeSnapshots reports whether a snapshot may be taken now.
 func (w *withMembers) freeSnapshots() bool {
-	free := w.snapshotting.TryAcquire(1)
+	free := w.snapshotter.running.TryAcquire(1)
 	if free {
-		w.snapshotting.Release(1)
+		w.snapshotter.running.Release(1)
 	}
 	return free
 }
@@ -227,7 +227,7 @@ func TestBackupOutlivesItsDeadline(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, func(*withMembers) {})
 	ctx, cancel := context.WithCancel(t.Context())
-	s, err := w.OpenSnapshot(leaving{ctx, cancel}, codec.KindCounters, codectest.Whole)
+	s, err := w.snapshotter.Open(leaving{ctx, cancel}, codec.KindCounters, codectest.Whole)
 	mustDo(t, err)
 	if ctx.Err() == nil {
 		t.Error("the deadline has not passed")
@@ -241,15 +241,15 @@ func TestBackupOutlivesItsDeadline(t *testing.T) {
 func TestCloseEndsABackup(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, func(*withMembers) {})
-	stored, opened := w.openStored, 0
-	w.openStored = func(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	stored, opened := w.snapshotter.openStored, 0
+	w.snapshotter.openStored = func(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 		if opened++; opened == 2 { // to be checked
 			go func() { _ = w.Replica.Close(context.Background(), false) }()
 			eventually(t, "the replica closes", w.Closing)
 		}
 		return stored(id)
 	}
-	if s, err := w.OpenSnapshot(t.Context(), codec.KindCounters, codectest.Whole); !errors.Is(err, errs.ErrGroupClosed) {
+	if s, err := w.snapshotter.Open(t.Context(), codec.KindCounters, codectest.Whole); !errors.Is(err, errs.ErrGroupClosed) {
 		t.Errorf("the backup is %v, %v", s, err)
 	}
 	mustClose(t, w.Replica)
@@ -263,9 +263,9 @@ func TestCloseEndsABackup(t *testing.T) {
 func TestSnapshotFromKeepsItsSets(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, (*withMembers).outdate)
-	mustDo(t, w.TakeSnapshot())
+	mustDo(t, w.snapshotter.Take())
 	for _, index := range []uint64{0, w.snaps.NewestIndex()} {
-		meta, s, err := w.SnapshotFrom(t.Context(), index)
+		meta, s, err := w.snapshotter.OpenFrom(t.Context(), index)
 		mustDo(t, err)
 		w.replaceSnapshots()
 		if facts := w.visit(s); facts.Index != meta.Index {
@@ -278,16 +278,16 @@ func TestSnapshotFromKeepsItsSets(t *testing.T) {
 func TestReplacedSnapshot(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, func(*withMembers) {})
-	mustDo(t, w.TakeSnapshot())
+	mustDo(t, w.snapshotter.Take())
 	metas, err := w.snaps.List()
 	mustDo(t, err)
-	stored := w.openStored
-	w.openStored = func(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	stored := w.snapshotter.openStored
+	w.snapshotter.openStored = func(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 		meta, state, err := stored(id)
 		w.replaceSnapshots()
 		return meta, state, err
 	}
-	s, err := w.openCarried(metas[0].ID)
+	s, err := w.snapshotter.openCarried(metas[0].ID)
 	if err == nil {
 		mustDo(t, s.Close())
 	}
@@ -324,9 +324,9 @@ func TestDamageOfASentSnapshot(t *testing.T) {
 	}
 	replace := func(w *withMembers) {
 		w.join()
-		mustDo(w.T, w.TakeSnapshot())
+		mustDo(w.T, w.snapshotter.Take())
 	}
-	again := func(w *withMembers) { mustDo(w.T, w.TakeSnapshot()) }
+	again := func(w *withMembers) { mustDo(w.T, w.snapshotter.Take()) }
 	for name, tc := range map[string]struct {
 		before, behind func(w *withMembers) // the snapshot is open
 		want           int64
@@ -366,7 +366,7 @@ func sendDamaged(t *testing.T, beforeOpen, afterOpen func(w *withMembers)) (note
 	for range 20 { // more than fits a memtable and the blocks that are read ahead
 		w.joinMany(1000)
 	}
-	mustDo(t, w.TakeSnapshot())
+	mustDo(t, w.snapshotter.Take())
 	metas, err := w.snaps.List()
 	mustDo(t, err)
 	meta, state, err := w.snaps.Open(metas[0].ID)
@@ -376,7 +376,7 @@ func sendDamaged(t *testing.T, beforeOpen, afterOpen func(w *withMembers)) (note
 		beforeOpen(w)
 	}
 	w.lossy.Store(true)
-	c, err := w.carry(meta.ID, state)
+	c, err := w.snapshotter.carry(meta.ID, state)
 	if err == nil {
 		defer c.Close()
 		if afterOpen != nil {
@@ -396,8 +396,8 @@ func TestBackupLeavesNothing(t *testing.T) {
 	// at makes do replace the reader of the nth stored snapshot that is opened.
 	at := func(nth int, do func(io.ReadCloser) (io.ReadCloser, error)) func(*withMembers) {
 		return func(w *withMembers) {
-			stored, calls := w.openStored, 0
-			w.openStored = func(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+			stored, calls := w.snapshotter.openStored, 0
+			w.snapshotter.openStored = func(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 				meta, state, err := stored(id)
 				if calls++; err == nil && calls == nth {
 					state, err = do(state)
@@ -429,16 +429,16 @@ func TestBackupLeavesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := openWithMembers(t, func(*withMembers) {})
-			stored := w.openStored
+			stored := w.snapshotter.openStored
 			tc.cause(w)
-			s, err := w.OpenSnapshot(t.Context(), codec.KindCounters, codectest.Whole)
+			s, err := w.snapshotter.Open(t.Context(), codec.KindCounters, codectest.Whole)
 			if (err != nil) != tc.fails {
 				t.Fatalf("opened with %v", err)
 			}
 			if err == nil {
 				mustDo(t, s.Close())
 			}
-			w.noRoom, w.openStored = nil, stored
+			w.noRoom, w.snapshotter.openStored = nil, stored
 			if n := w.open.Load(); n != 0 {
 				t.Errorf("%d snapshots are still open", n)
 			}
@@ -461,7 +461,7 @@ func (f unclosable) Close() error { return errors.Join(f.err, f.ReadCloser.Close
 // viewsAreReleased checks that nobody holds the views of sets.
 func (w *withMembers) viewsAreReleased() {
 	w.Helper()
-	mustDo(w.T, w.TakeSnapshot())
+	mustDo(w.T, w.snapshotter.Take())
 	named := w.sets.State()
 	w.join()
 	w.sets.ReleaseViews(time.Now())
@@ -477,9 +477,9 @@ func (w *withMembers) viewsAreReleased() {
 func TestSnapshotFromAClosedReplica(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, func(*withMembers) {})
-	mustDo(t, w.TakeSnapshot())
+	mustDo(t, w.snapshotter.Take())
 	mustClose(t, w.Replica)
-	_, s, err := w.SnapshotFrom(t.Context(), w.snaps.NewestIndex())
+	_, s, err := w.snapshotter.OpenFrom(t.Context(), w.snaps.NewestIndex())
 	if err == nil {
 		mustDo(t, s.Close())
 	}

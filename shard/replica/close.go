@@ -14,7 +14,7 @@ import (
 const closeShare = 0.75
 
 // Close stops the replica. It waits until pending proposals are answered, takes a snapshot if
-// snapshot is true and worthSnapshot agrees, and closes raft and the stores. If ctx ends first,
+// snapshot is true and Snapshotter.worthwhile agrees, and closes raft and the stores. If ctx ends first,
 // Close returns ctx's error, and the work continues in the background. Later calls wait for the end
 // of that work.
 //
@@ -31,7 +31,7 @@ func (g *Replica) Close(ctx context.Context, snapshot bool) error {
 		return Within(ctx, func() error { <-g.closed; return nil })
 	}
 	g.EndWaits()
-	all := []error{Within(ctx, g.closeGate)}
+	all := []error{Within(ctx, func() error { g.gate.close(); return nil })}
 	failed := g.stop.Failure()
 	installs := g.trans.filter.barred.Load()
 	if !snapshot || installs {
@@ -55,15 +55,6 @@ func (g *Replica) EndWaits() { g.ends.Store(true) }
 func (g *Replica) interrupt() {
 	g.stop.Disarm()
 	g.stop.Interrupt()
-}
-
-// closeGate waits until running calls of Apply have put their entries into raft's queue, and then
-// refuses new entries.
-func (g *Replica) closeGate() error {
-	g.gate.Lock()
-	g.closing = true
-	g.gate.Unlock()
-	return nil
 }
 
 // AwaitAnswers runs drain, which must return once all proposed entries have their answers. If the
@@ -93,7 +84,7 @@ func (g *Replica) settle(ctx context.Context, snapshot bool) error {
 	// Any answer to the barrier shows that the earlier requests are answered, because raft's queue
 	// is first in, first out.
 	all, err := g.AwaitAnswers(ctx, func() { _ = g.await(g.raft.Barrier(EnqueueTimeoutMax)) })
-	if !all || !snapshot || !g.worthSnapshot() || g.stop.Usable() != nil {
+	if !all || !snapshot || !g.snapshotter.worthwhile() || g.stop.Usable() != nil {
 		return err
 	}
 	limited := ctx
@@ -103,7 +94,7 @@ func (g *Replica) settle(ctx context.Context, snapshot bool) error {
 		defer cancel()
 	}
 	// Ignore the error: the log still has all entries, and a fatal error has failed the group.
-	if Within(limited, func() error { g.NoteSnapshot(g.TakeSnapshot()); return nil }) != nil {
+	if Within(limited, func() error { g.snapshotter.Note(g.snapshotter.Take()); return nil }) != nil {
 		g.cfg.Logger.Info("a snapshot was cut short: the next start replays more of the log", "group", g.cfg.Group)
 	}
 	return nil
@@ -123,8 +114,8 @@ func (g *Replica) shutdown(ctx context.Context) error {
 		g.wg.Wait()
 		// A repair may be writing a snapshot. After shutdown the caller may delete the directory,
 		// or open the replica again.
-		_ = g.snapshotting.Acquire(context.Background(), 1)
-		defer g.snapshotting.Release(1)
+		_ = g.snapshotter.running.Acquire(context.Background(), 1)
+		defer g.snapshotter.running.Release(1)
 		if g.stores != nil {
 			all = append(all, g.stores.Close())
 		}

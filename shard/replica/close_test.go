@@ -92,7 +92,7 @@ func TestCloseBesideASnapshot(t *testing.T) {
 				mustAdd(t, g, 1)
 			}
 			if !last {
-				go func() { _ = g.TakeSnapshot() }()
+				go func() { _ = g.snapshotter.Take() }()
 				<-fsm.began
 			}
 			mustCloseWithin(t, g, 4*time.Second, last)
@@ -238,7 +238,7 @@ func TestCloseWaitsForTheShutdown(t *testing.T) {
 	cfg.Initial = aloneIn(cfg)
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
-	mustDo(t, g.snapshotting.Acquire(t.Context(), 1)) // shutdown waits for it
+	mustDo(t, g.snapshotter.running.Acquire(t.Context(), 1)) // shutdown waits for it
 	for range 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
@@ -246,6 +246,6 @@ func TestCloseWaitsForTheShutdown(t *testing.T) {
 			t.Errorf("closed before the shutdown had ended: %v", err)
 		}
 	}
-	g.snapshotting.Release(1)
+	g.snapshotter.running.Release(1)
 	mustDo(t, g.Close(t.Context(), false))
 }

@@ -5,12 +5,15 @@ import (
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/countd/countd/shard/storage"
 )
 
 // committedMembers records the newest configuration that was applied here, and so is committed.
 // raft returns only its latest configuration. If a leader that was cut off sent that configuration,
 // it may never be committed.
 type committedMembers struct {
+	stored  *storage.Snapshots
 	applied atomic.Pointer[ConfigurationAt]
 }
 
@@ -28,6 +31,17 @@ func (c *committedMembers) note(entries []*raft.Log) {
 	}
 }
 
+// newest returns the newest configuration that this replica knows to be committed, from the log or
+// the newest snapshot; nil if there is none.
+func (c *committedMembers) newest() *ConfigurationAt {
+	at := c.applied.Load()
+	metas, err := c.stored.List()
+	if err == nil && len(metas) > 0 && (at == nil || metas[0].ConfigurationIndex > at.Index) {
+		return &ConfigurationAt{metas[0].ConfigurationIndex, metas[0].Configuration.Servers}
+	}
+	return at
+}
+
 // CommittedIndex returns the commit index of a group that this node leads. The applied index would
 // be too low for reads: a client may have read newer entries from a follower whose state machine is
 // ahead.
@@ -38,30 +52,19 @@ func (g *Replica) CommittedIndex(applied func() uint64) uint64 {
 	return applied() // everything before the barrier is applied here, and the barrier itself never reaches a state machine
 }
 
-// committedConfiguration returns the newest configuration that this replica knows to be committed,
-// from the log or the newest snapshot; nil if there is none.
-func (g *Replica) committedConfiguration() *ConfigurationAt {
-	at := g.members.applied.Load()
-	metas, err := g.snaps.List()
-	if err == nil && len(metas) > 0 && (at == nil || metas[0].ConfigurationIndex > at.Index) {
-		return &ConfigurationAt{metas[0].ConfigurationIndex, metas[0].Configuration.Servers}
-	}
-	return at
-}
-
 // ConfigurationInForce returns the committed configuration. It returns nil if this replica knows
 // none, or while a change is in progress.
 func (g *Replica) ConfigurationInForce() *ConfigurationAt {
-	at := g.committedConfiguration()
+	at := g.members.newest()
 	if at == nil || !slices.Equal(at.Servers, g.Configuration().Servers) {
 		return nil
 	}
 	return at
 }
 
-// CommittedServers returns the servers of committedConfiguration, or nil.
+// CommittedServers returns the servers of the committed configuration, or nil.
 func (g *Replica) CommittedServers() []raft.Server {
-	if at := g.committedConfiguration(); at != nil {
+	if at := g.members.newest(); at != nil {
 		return at.Servers
 	}
 	return nil

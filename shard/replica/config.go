@@ -150,6 +150,14 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
+// stuck returns the result of Stuck.
+func (c *Config) stuck() error {
+	if c.Stuck == nil {
+		return nil
+	}
+	return c.Stuck()
+}
+
 // LogID identifies the replica in the node's log.
 func (c *Config) LogID() raftstore.ReplicaID {
 	return raftstore.ReplicaID{Group: c.Group, Number: c.Replica}
@@ -186,7 +194,7 @@ func (c Config) raftConfig(leadership chan<- bool, logger *raftLogger) *raft.Con
 	// A removed replica stays a follower until its owner closes it. Otherwise raft would shut
 	// itself down.
 	conf.ShutdownOnRemove = false
-	// Replica.runSnapshots starts snapshots by bytes, so raft must start none by its count of
+	// Snapshotter.run starts snapshots by bytes, so raft must start none by its count of
 	// entries.
 	conf.SnapshotThreshold = math.MaxUint64
 	conf.SnapshotInterval = 365 * 24 * time.Hour

@@ -97,7 +97,7 @@ func TestSettingsChangeAtOnce(t *testing.T) {
 	before := g.raft.ReloadableConfig().HeartbeatTimeout
 	var wg sync.WaitGroup
 	for range 2 {
-		for _, change := range []func() error{g.campaign, func() error { return g.setTrailing(0, 0) }} {
+		for _, change := range []func() error{g.campaign, func() error { return g.snapshotter.setTrailing(0, 0) }} {
 			wg.Go(func() {
 				for range each {
 					if err := change(); err != nil {

@@ -104,7 +104,7 @@ func (f *faultRun) step() {
 		f.leaders(func(g *Replica) { _ = g.Transfer(Member{to.ID(), to.cfg.Mux.Addr().String()}) })
 	case 7:
 		for _, g := range f.groups {
-			go func() { _ = g.TakeSnapshot() }()
+			go func() { _ = g.snapshotter.Take() }()
 		}
 		if f.rng.IntN(2) == 0 {
 			f.again(i)

@@ -154,7 +154,7 @@ func testThreeReplicas(t *testing.T, store storage.LogStore) {
 	r.mustAgree(t, old)
 	for _, g := range r.others(old) { // on a busy machine another leads soon
 		g.log.Covered(-(1 << 40), 0) // as if the entries were so large that few are kept
-		if err := g.TakeSnapshot(); err != nil {
+		if err := g.snapshotter.Take(); err != nil {
 			t.Fatal(err)
 		}
 		first, err := g.log.FirstIndex()
@@ -250,14 +250,14 @@ func testBytesStartASnapshot(t *testing.T, store storage.LogStore) {
 		}
 	}
 	mustAddLarge()
-	if g.Stats().Snapshot != 0 || g.worthSnapshot() {
+	if g.Stats().Snapshot != 0 || g.snapshotter.worthwhile() {
 		t.Fatal("a snapshot is due after 8 KiB")
 	}
 	for range 8 {
 		mustAddLarge()
 	}
 	eventually(t, "a snapshot is taken", func() bool { return g.Stats().Snapshot > 0 })
-	eventually(t, "its bytes are taken off", func() bool { return g.logSinceSnapshot() < cfg.SnapshotBytes })
+	eventually(t, "its bytes are taken off", func() bool { return g.snapshotter.logSince() < cfg.SnapshotBytes })
 	mustClose(t, g)
 
 	// Entries in the log after the snapshot count again after a restart.
@@ -272,7 +272,7 @@ func testBytesStartASnapshot(t *testing.T, store storage.LogStore) {
 		}
 		counted += int64(storage.EntryBytes(&e))
 	}
-	if got := g.logSinceSnapshot(); got != counted {
+	if got := g.snapshotter.logSince(); got != counted {
 		t.Errorf("%d bytes since the snapshot, want %d", got, counted)
 	}
 }
@@ -300,13 +300,13 @@ func TestSnapshotIsDueByItsSize(t *testing.T) {
 	mustBeReady(t, g)
 	mustGrow := func(bytes int64) {
 		t.Helper()
-		for from := g.logSinceSnapshot(); g.logSinceSnapshot() < from+bytes; {
+		for from := g.snapshotter.logSince(); g.snapshotter.logSince() < from+bytes; {
 			mustDo(t, g.Apply(append(number(1), make([]byte, 16<<10)...)).Error())
 		}
 	}
 	mustGrow(cfg.SnapshotBytes)
 	eventually(t, "a first snapshot is taken", func() bool { return g.Stats().Snapshot > 0 })
-	if due, got := g.dueBytes(), g.snaps.NewestBytes(); due != state || got != state {
+	if due, got := g.snapshotter.dueBytes(), g.snaps.NewestBytes(); due != state || got != state {
 		t.Errorf("due after %d, the snapshot has %d", due, got)
 	}
 	mustClose(t, g)
@@ -326,7 +326,7 @@ func TestSnapshotIsDueByItsSize(t *testing.T) {
 	overhead := int64(storage.EntryBytes(&raft.Log{}))
 	bytes, entries := g.log.SinceSnapshot()
 	g.log.Covered(bytes-tiny*overhead, entries-tiny)
-	mustDo(t, g.setTrailing(g.logSinceSnapshot(), tiny))
+	mustDo(t, g.snapshotter.setTrailing(g.snapshotter.logSince(), tiny))
 	if got := g.raft.ReloadableConfig().TrailingLogs; got < state/uint64(overhead) {
 		t.Errorf("%d entries of %d bytes are left", got, overhead)
 	}

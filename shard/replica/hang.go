@@ -57,7 +57,11 @@ func (g *Replica) noteHang(storing, applying storage.Hang) {
 	case suffice:
 		g.muted.Store(true)
 		g.cfg.Logger.Warn("the "+what+" does not take entries of a group that is led here: another node is asked to lead", "group", g.cfg.Group)
-		g.wg.Go(func() { g.handOverHung(heir) })
+		g.wg.Go(func() {
+			if err := g.trans.askToLead(g.ID(), heir); err != nil {
+				g.cfg.Logger.Info("the voter that was asked to lead in place of a node whose disk hangs did not answer", "group", g.cfg.Group, "voter", string(heir.ID), "err", err)
+			}
+		})
 	case long && heir.ID != "":
 		g.muted.Store(true)
 		g.cfg.Logger.Warn("the "+what+" does not take entries of a group that is led here: this node sends its followers nothing until it does", "group", g.cfg.Group)
@@ -87,15 +91,4 @@ func (g *Replica) heir() (best raft.Server, suffice bool) {
 		}
 	}
 	return best, there > voters/2
-}
-
-// handOverHung asks a voter to campaign at once.
-func (g *Replica) handOverHung(to raft.Server) {
-	self := g.ID()
-	ask := &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{
-		ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(self), Addr: g.trans.EncodePeer(self, g.trans.LocalAddr()),
-	}}
-	if err := g.trans.TimeoutNow(to.ID, to.Address, ask, &raft.TimeoutNowResponse{}); err != nil {
-		g.cfg.Logger.Info("the voter that was asked to lead in place of a node whose disk hangs did not answer", "group", g.cfg.Group, "voter", string(to.ID), "err", err)
-	}
 }

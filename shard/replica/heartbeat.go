@@ -135,3 +135,8 @@ func (c *contact) knows(args *raft.AppendEntriesRequest) bool {
 	return told.conn != nil && len(args.Entries) == 0 && args.Term == told.term &&
 		args.PrevLogEntry == told.last && args.LeaderCommitIndex <= told.committed
 }
+
+// isHeartbeat reports whether an append is only a sign of life of the leader.
+func isHeartbeat(args *raft.AppendEntriesRequest) bool {
+	return len(args.Entries) == 0 && args.PrevLogEntry == 0 && args.PrevLogTerm == 0 && args.LeaderCommitIndex == 0
+}

@@ -33,5 +33,19 @@ func Outlived(servers []raft.Server, id raft.ServerID) bool {
 	})
 }
 
-// ID returns the Raft id of this node's replica.
-func (g *Replica) ID() raft.ServerID { return g.cfg.ID() }
+// Member is a wanted replica of a group, with the address of its node.
+type Member struct {
+	ID   raft.ServerID
+	Addr string
+}
+
+const Absent = raft.ServerSuffrage(-1)
+
+func SuffrageOf(servers []raft.Server, id raft.ServerID) raft.ServerSuffrage {
+	for _, s := range servers {
+		if s.ID == id {
+			return s.Suffrage
+		}
+	}
+	return Absent
+}

@@ -51,8 +51,8 @@ func (g *Replica) LastIndex() uint64 { return g.raft.LastIndex() }
 // AppliedIndex returns raft's own applied index. The FSM may be slightly behind or ahead of it.
 func (g *Replica) AppliedIndex() uint64 { return g.raft.AppliedIndex() }
 
-// WithoutRoom reports whether a snapshot is due but the disk lacks space for it.
-func (g *Replica) WithoutRoom() bool { return g.withoutRoom.Load() }
+// Snapshotter returns the part that takes, opens and receives the replica's snapshots.
+func (g *Replica) Snapshotter() *Snapshotter { return &g.snapshotter }
 
 // RisingMarks returns the marks of the newest applied entries, in the order of their indexes.
 func (g *Replica) RisingMarks() []EntryMark { return g.entries.rising() }

@@ -70,21 +70,11 @@ func (g *Replica) confirm() {
 // the heartbeat timeout is shortened, a follower checks its timer at once, and campaigns if it has
 // not heard from a leader.
 func (g *Replica) campaign() error {
-	err := g.reload(func(conf *raft.ReloadableConfig) { conf.HeartbeatTimeout-- })
+	err := g.settings.change(func(conf *raft.ReloadableConfig) { conf.HeartbeatTimeout-- })
 	if err != nil {
 		return fmt.Errorf("cannot stand for election: %w", err)
 	}
 	return nil
-}
-
-// reload changes the raft settings that can change at run time. raft replaces all of them at once,
-// so without the lock, concurrent changes would overwrite each other.
-func (g *Replica) reload(change func(*raft.ReloadableConfig)) error {
-	g.settings.Lock()
-	defer g.settings.Unlock()
-	conf := g.raft.ReloadableConfig()
-	change(&conf)
-	return g.raft.ReloadConfig(conf)
 }
 
 // Follows returns nil while the group has a leader that may serve, as far as this node knows.

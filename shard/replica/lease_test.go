@@ -101,7 +101,7 @@ func behindSnapshot(t *testing.T, state int, wrap func(net.Conn) net.Conn) *repl
 	last := r.groups[r.leader(t, 2)].LastIndex()
 	for _, g := range r.groups[:2] {
 		eventually(t, "it has all entries", func() bool { return g.AppliedIndex() >= last })
-		mustDo(t, g.reload(func(conf *raft.ReloadableConfig) { conf.TrailingLogs = 1 }))
+		mustDo(t, g.settings.change(func(conf *raft.ReloadableConfig) { conf.TrailingLogs = 1 }))
 		eventually(t, "it takes a snapshot of them", func() bool {
 			return g.raft.Snapshot().Error() == nil && g.snaps.NewestIndex() >= last
 		})

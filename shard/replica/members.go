@@ -139,23 +139,6 @@ func canLose(servers []raft.Server, lost raft.ServerID, lags map[raft.ServerID]u
 	return 2*there > voters
 }
 
-// Member is a wanted replica of a group, with the address of its node.
-type Member struct {
-	ID   raft.ServerID
-	Addr string
-}
-
-const Absent = raft.ServerSuffrage(-1)
-
-func SuffrageOf(servers []raft.Server, id raft.ServerID) raft.ServerSuffrage {
-	for _, s := range servers {
-		if s.ID == id {
-			return s.Suffrage
-		}
-	}
-	return Absent
-}
-
 // moveStep updates the address of the first member whose node has a new address. raft accepts no
 // address twice, so a stale address would prevent another node with that address from joining.
 func moveStep(servers []raft.Server, all []Member) MemberStep {

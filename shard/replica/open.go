@@ -58,8 +58,6 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 		leadership: make(chan bool, 1),
 		done:       make(chan struct{}),
 		closed:     make(chan struct{}),
-
-		snapshotting: semaphore.NewWeighted(1),
 	}
 	g.stop = storage.NewFailStop(cfg.Fatal, func(err error) {
 		cfg.Mux.Limited().Warn("a write or a snapshot waits for disk or file descriptors", "group", cfg.Group, "err", err)
@@ -73,7 +71,6 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 	if g.snaps, err = storage.OpenSnapshots(cfg.Dir, cfg.Group, logger, g.stop); err != nil {
 		return nil, err
 	}
-	g.openStored = g.snaps.Open
 	if err := program.SyncDir(cfg.Dir); err != nil { // makes the names of log and snapshots durable
 		return nil, err
 	}
@@ -93,16 +90,21 @@ func startGroup(cfg Config, stores storage.Stores) (*Replica, error) {
 		return nil, err
 	}
 	g.trans = newRaftTransport(layer, cfg.Addrs, cfg.Timing.Heartbeat, logger)
+	g.members.stored = g.snaps
+	g.snapshotter = Snapshotter{
+		cfg: &g.cfg, settings: &g.settings, log: g.log, stored: g.snaps, stop: g.stop, trans: g.trans, ready: g.Ready, closing: g.Closing, done: g.done,
+		openStored: g.snaps.Open, running: semaphore.NewWeighted(1),
+	}
 	if cfg.Cold != nil || cfg.Members != nil {
-		g.trans.carry = g.carry
+		g.trans.carry = g.snapshotter.carry
 	}
 	g.trans.muted = &g.muted
 	g.trans.streams, g.trans.beats, g.trans.group = cfg.Streams, cfg.Beats, cfg.Group
 	if err := g.start(stable, logger); err != nil {
 		return nil, errors.Join(err, g.trans.Close())
 	}
-	g.sweepCold()
-	g.trimMembers()
+	g.snapshotter.sweepCold()
+	g.snapshotter.trimMembers()
 	return g, nil
 }
 
@@ -144,7 +146,7 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	if g.first {
 		g.trans.beginsUntil = time.Now().Add(beginMax)
 	}
-	fsm := watchedFSM{BatchingFSM: g.cfg.FSM, group: g.cfg.Group, stop: g.stop, entries: &g.entries, members: &g.members, applies: &g.applying, damaged: g.noteUnreadable}
+	fsm := watchedFSM{BatchingFSM: g.cfg.FSM, group: g.cfg.Group, stop: g.stop, entries: &g.entries, members: &g.members, applies: &g.applying, damaged: g.snapshotter.noteUnreadable}
 
 	// NewRaft runs in its own goroutine, because the stores may end the goroutine that calls them
 	// (see storage.NewEndingLog).
@@ -155,6 +157,7 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 		g.raft, err = raft.NewRaft(conf, fsm, log, storage.NewEndingVotes(stable, g.stop), g.snaps, g.trans)
 	}()
 	<-started
+	g.settings.raft, g.snapshotter.raft = g.raft, g.raft
 	g.trans.filter.raft.Store(g.raft)
 	if failure := g.stop.Failure(); failure != nil {
 		err = failure // more precise than raft's own error
@@ -170,7 +173,7 @@ func (g *Replica) start(stable *storage.Votes, logger *raftLogger) error {
 	}
 	g.wg.Go(g.trans.filter.run)
 	g.wg.Go(g.watchLeadership)
-	g.wg.Go(g.runSnapshots)
+	g.wg.Go(g.snapshotter.run)
 	g.wg.Go(func() {
 		storage.WatchStalls(g.cfg.DiskStallMax, g.log, stable, &g.applying, g.stop, g.noteHang, g.done)
 		<-g.done // noteHang unmutes the transport; after a failure it must stay muted until raft has stopped

@@ -14,7 +14,6 @@ package replica
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -22,7 +21,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/storage"
@@ -34,19 +32,19 @@ const EnqueueTimeoutMax = 5 * time.Second
 
 // Replica is this node's replica of one Raft group, from Open to Close.
 //
-// Its goroutines are the rpcFilter, watchLeadership, runSnapshots and WatchStalls. startGroup
+// Its goroutines are the rpcFilter, watchLeadership, Snapshotter.run and WatchStalls. startGroup
 // starts them; Close stops them and waits. watchLeadership also starts confirm for each term that
 // this node leads.
 type Replica struct {
-	cfg    Config
-	raft   *raft.Raft
-	trans  raftTransport
-	stores storage.Stores // closed by Close; nil if the caller of startGroup closes them
-	log    *storage.Log
-	snaps  *storage.Snapshots
-	stop   *storage.FailStop
-	// openStored is snaps.Open, except in tests.
-	openStored func(id string) (*raft.SnapshotMeta, io.ReadCloser, error)
+	cfg         Config
+	raft        *raft.Raft
+	trans       raftTransport
+	stores      storage.Stores // closed by Close; nil if the caller of startGroup closes them
+	log         *storage.Log
+	snaps       *storage.Snapshots
+	stop        *storage.FailStop
+	settings    settings
+	snapshotter Snapshotter
 
 	members committedMembers
 	entries entryWindow
@@ -74,22 +72,30 @@ type Replica struct {
 	// first.
 	AskFirst atomic.Uint32
 
-	// gate is held for reading while a request enters raft's queue, and for writing to set
-	// closing. Once closing is set, no request enters the queue.
-	gate    sync.RWMutex
-	closing bool
+	gate gate
 
-	settings     sync.Mutex            // held by reload
-	confirming   sync.Mutex            // held by confirm
-	snapshotting *semaphore.Weighted   // weight 1; held to take, open, install or repair a snapshot, and at the end of shutdown
-	withoutRoom  atomic.Bool           // a snapshot is due, but the disk lacks space for it
-	unreadable   atomic.Pointer[error] // why the last snapshot could not read cold rows or sets; nil for no failure
+	confirming sync.Mutex // held by confirm
 
 	done       chan struct{} // closed once raft has stopped
 	wg         sync.WaitGroup
 	ends       atomic.Bool // set by EndWaits
 	closeBegan atomic.Bool
 	closed     chan struct{} // closed at the end of shutdown, possibly after Close has returned
+}
+
+// gate is held for reading while a request enters raft's queue. Once it is closing, no request
+// enters the queue.
+type gate struct {
+	sync.RWMutex
+	closing bool
+}
+
+// close waits until running calls of Apply have put their entries into raft's queue, and then refuses
+// new entries.
+func (g *gate) close() {
+	g.Lock()
+	g.closing = true
+	g.Unlock()
 }
 
 // refusedFuture is the future of a proposal that never reached raft.
@@ -147,7 +153,7 @@ func (g *Replica) await(future raft.Future) error {
 
 // refusal returns why entries must not be proposed, or nil. The caller holds gate.
 func (g *Replica) refusal() error {
-	if g.closing {
+	if g.gate.closing {
 		return errs.ErrGroupClosed
 	}
 	return g.stop.Failure()
@@ -157,12 +163,7 @@ func (g *Replica) refusal() error {
 func (g *Replica) Failed() <-chan struct{} { return g.stop.Failed() }
 
 // Stuck returns the result of Config.Stuck.
-func (g *Replica) Stuck() error {
-	if g.cfg.Stuck == nil {
-		return nil
-	}
-	return g.cfg.Stuck()
-}
+func (g *Replica) Stuck() error { return g.cfg.stuck() }
 
 // Ready returns nil while this node leads the group and has applied all committed entries of
 // earlier terms, and errs.ErrNoLeader otherwise.
@@ -205,3 +206,6 @@ func (g *Replica) Stats() Stats {
 		Snapshot: g.snaps.NewestIndex(),
 	}
 }
+
+// ID returns the Raft id of this node's replica.
+func (g *Replica) ID() raft.ServerID { return g.cfg.ID() }

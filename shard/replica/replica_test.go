@@ -221,7 +221,7 @@ func testRestartKeepsState(t *testing.T, store storage.LogStore) {
 						t.Fatalf("round %d: sum %d, want %d", round, got, want)
 					}
 					if n == 10 && test.snapshot {
-						if err := g.TakeSnapshot(); err != nil {
+						if err := g.snapshotter.Take(); err != nil {
 							t.Fatal(err)
 						}
 					}

@@ -34,7 +34,7 @@ func TestDamagedNewestSnapshotIsRefused(t *testing.T) {
 	mustBeReady(t, g)
 	for range 2 {
 		mustAdd(t, g, 1)
-		if err := g.TakeSnapshot(); err != nil {
+		if err := g.snapshotter.Take(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -121,7 +121,7 @@ func TestAnFSMThatCannotRestoreDoesNotOpen(t *testing.T) {
 	mustBeReady(t, g)
 	for range 2 {
 		mustAdd(t, g, 1)
-		mustDo(t, g.TakeSnapshot())
+		mustDo(t, g.snapshotter.Take())
 	}
 	mustClose(t, g)
 	cfg.FSM = &sumFSM{restoreErr: errBrokenDisk}
@@ -145,7 +145,7 @@ func testMissingPartsAreRefused(t *testing.T, store storage.LogStore) {
 		mustAdd(t, g, 1)
 	}
 	g.log.Covered(-(1 << 40), 0)
-	mustDo(t, g.TakeSnapshot())
+	mustDo(t, g.snapshotter.Take())
 	mustClose(t, g)
 	for name, remove := range map[string]string{"the snapshots": "snapshots", "the log": filepath.Base(store.Path(""))} {
 		t.Run(name, func(t *testing.T) {

@@ -38,7 +38,7 @@ import (
 //     until raft's last index is checked (see mayCampaign). A sole voter can elect itself without
 //     vote requests, but it gets no such snapshot, because it already holds every committed entry.
 //  3. If raft finishes a snapshot of its own while it installs a later one, raft forgets the later
-//     one in memory, and its last index is too low. So the filter holds the lock snapshotting
+//     one in memory, and its last index is too low. So the filter holds Snapshotter.running
 //     during an install. If the lock is not free, the replica is opened again as in rule 2.
 //  4. If the leader's commit index is beyond raft's last entry, raft commits up to its last entry,
 //     although it has compared only the entries up to the last one of the call. So boundCommit
@@ -227,10 +227,10 @@ func (f *rpcFilter) install(rpc raft.RPC, call *raft.InstallSnapshotRequest) {
 		f.respond(rpc, raft.RPCResponse{Error: errs.ErrGroupClosed})
 		return
 	}
-	alone := f.g.snapshotting.TryAcquire(1)
+	alone := f.g.snapshotter.running.TryAcquire(1)
 	answer, ok = f.ask(call, rpc.Reader)
 	if alone {
-		f.g.snapshotting.Release(1)
+		f.g.snapshotter.running.Release(1)
 	}
 	if !ok {
 		return

@@ -347,7 +347,7 @@ func TestSnapshotsCross(t *testing.T) {
 	p.mustAppend(2, 1, 1, 12, entriesOf(2, 2, 12)...)
 	eventually(t, "all is applied", func() bool { _, entries := fsm.state(); return entries == 11 })
 	var own sync.WaitGroup
-	own.Go(func() { _ = p.TakeSnapshot() })
+	own.Go(func() { _ = p.snapshotter.Take() })
 	<-fsm.writing
 	p.mustInstall(2, 20, 2)
 	close(fsm.write)
@@ -550,7 +550,7 @@ func testDeposedLeaderWithALongerLog(t *testing.T, store storage.LogStore) {
 		if i == old {
 			continue
 		}
-		mustDo(t, g.TakeSnapshot())
+		mustDo(t, g.snapshotter.Take())
 		mustClose(t, g)
 		withLog(i, func(l *storage.Log, last *raft.Log) {
 			first, err := l.FirstIndex()

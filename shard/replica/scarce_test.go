@@ -188,7 +188,7 @@ func (fullSnapshot) Persist(raft.SnapshotSink) error {
 func TestCloseOnAFullDisk(t *testing.T) {
 	g, _, told := startFaulty(t, func(cfg *Config) { cfg.FSM, cfg.SnapshotBytes = fullFSM{&sumFSM{}}, 1 })
 	mustAdd(t, g, 1)
-	if err := g.TakeSnapshot(); err == nil || !g.worthSnapshot() {
+	if err := g.snapshotter.Take(); err == nil || !g.snapshotter.worthwhile() {
 		t.Fatalf("a snapshot is taken with %v", err)
 	}
 	mustCloseWithin(t, g, 20*time.Second, true)

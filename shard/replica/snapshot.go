@@ -4,41 +4,67 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/countd/countd/shard/storage"
 )
 
 // snapshotRetryDelay is the pause before the retry of a deferred snapshot.
 const snapshotRetryDelay = time.Second
 
-// TakeSnapshot writes a snapshot of the applied state, and then deletes older entries from the
-// log. While the configuration changes, it returns raft's error. If the disk lacks space for it,
-// TakeSnapshot returns ErrNoRoom.
-func (g *Replica) TakeSnapshot() error {
-	_ = g.snapshotting.Acquire(context.Background(), 1)
-	defer g.snapshotting.Release(1)
-	return g.takeSnapshotLocked()
+// Snapshotter takes the snapshots of one replica, opens them for other nodes, and receives those of
+// other replicas. Its methods are safe for concurrent use.
+type Snapshotter struct {
+	cfg      *Config
+	raft     *raft.Raft // set once raft has started
+	settings *settings
+	log      *storage.Log
+	stored   *storage.Snapshots
+	stop     *storage.FailStop
+	trans    raft.Transport
+	ready    func() error    // Replica.Ready
+	closing  func() bool     // Replica.Closing
+	done     <-chan struct{} // closed once raft has stopped
+	// openStored is stored.Open, except in tests.
+	openStored func(id string) (*raft.SnapshotMeta, io.ReadCloser, error)
+
+	running     *semaphore.Weighted   // weight 1; held to take, open, install or repair a snapshot, and at the end of shutdown
+	withoutRoom atomic.Bool           // a snapshot is due, but the disk lacks space for it
+	unreadable  atomic.Pointer[error] // why the last snapshot could not read cold rows or sets; nil for no failure
 }
 
-// takeSnapshotLocked is TakeSnapshot for a caller that holds snapshotting.
-func (g *Replica) takeSnapshotLocked() error {
-	if err := g.Stuck(); err != nil {
+// Take writes a snapshot of the applied state, and then deletes older entries from the
+// log. While the configuration changes, it returns raft's error. If the disk lacks space for it,
+// Take returns ErrNoRoom.
+func (s *Snapshotter) Take() error {
+	_ = s.running.Acquire(context.Background(), 1)
+	defer s.running.Release(1)
+	return s.takeLocked()
+}
+
+// takeLocked is Take for a caller that holds running.
+func (s *Snapshotter) takeLocked() error {
+	if err := s.cfg.stuck(); err != nil {
 		return err
 	}
-	if g.cfg.Room != nil {
-		give, err := g.cfg.Room(g.SnapshotBytes())
+	if s.cfg.Room != nil {
+		give, err := s.cfg.Room(s.Bytes())
 		if err != nil {
 			return err
 		}
 		defer give()
 	}
-	bytes, entries := g.log.SinceSnapshot()
-	if err := g.setTrailing(bytes, entries); err != nil {
+	bytes, entries := s.log.SinceSnapshot()
+	if err := s.setTrailing(bytes, entries); err != nil {
 		return err
 	}
-	err := g.raft.Snapshot().Error()
-	if unreadable := g.unreadable.Swap(nil); unreadable != nil { // raft's error contains only the text of this one
+	err := s.raft.Snapshot().Error()
+	if unreadable := s.unreadable.Swap(nil); unreadable != nil { // raft's error contains only the text of this one
 		err = *unreadable
 	}
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
@@ -47,18 +73,18 @@ func (g *Replica) takeSnapshotLocked() error {
 	if err != nil {
 		return fmt.Errorf("cannot take a snapshot: %w", err)
 	}
-	g.sweepCold()
-	g.trimMembers()
-	g.log.SetDue(g.dueBytes())
-	g.log.Covered(bytes, entries)
+	s.sweepCold()
+	s.trimMembers()
+	s.log.SetDue(s.dueBytes())
+	s.log.Covered(bytes, entries)
 	return nil
 }
 
 // noteUnreadable records that a snapshot could not read cold rows or sets.
-func (g *Replica) noteUnreadable(err error) {
-	g.unreadable.Store(&err)
-	if g.cfg.ColdDamaged != nil {
-		g.cfg.ColdDamaged(err)
+func (s *Snapshotter) noteUnreadable(err error) {
+	s.unreadable.Store(&err)
+	if s.cfg.ColdDamaged != nil {
+		s.cfg.ColdDamaged(err)
 	}
 }
 
@@ -67,101 +93,104 @@ func (g *Replica) noteUnreadable(err error) {
 // snapshot, so that writing snapshots costs at most as much as writing the log. It also gives a
 // follower enough time to restore a snapshot before the leader deletes the entries after that
 // snapshot.
-func (g *Replica) dueBytes() int64 { return max(g.cfg.SnapshotBytes, g.snaps.NewestBytes()) }
+func (s *Snapshotter) dueBytes() int64 { return max(s.cfg.SnapshotBytes, s.stored.NewestBytes()) }
 
-// SnapshotBytes estimates the next snapshot's size: the size of the last snapshot or
+// Bytes estimates the next snapshot's size: the size of the last snapshot or
 // Config.StateBytes, whichever is larger.
-func (g *Replica) SnapshotBytes() uint64 {
-	bytes := uint64(g.snaps.NewestBytes())
-	if g.cfg.StateBytes != nil {
-		bytes = max(bytes, g.cfg.StateBytes())
+func (s *Snapshotter) Bytes() uint64 {
+	bytes := uint64(s.stored.NewestBytes())
+	if s.cfg.StateBytes != nil {
+		bytes = max(bytes, s.cfg.StateBytes())
 	}
 	return bytes
 }
 
 // setTrailing makes the next snapshot leave about dueBytes of entries in the log. It assumes the
 // average size of the entries since the last snapshot.
-func (g *Replica) setTrailing(bytes, entries int64) error {
+func (s *Snapshotter) setTrailing(bytes, entries int64) error {
 	trailing := int64(trailingEntriesDefault)
 	if bytes > 0 && entries > 0 {
-		trailing = g.dueBytes() / max(1, bytes/entries)
+		trailing = s.dueBytes() / max(1, bytes/entries)
 	}
 	trailing = max(trailing, trailingEntriesMin)
-	if err := g.reload(func(conf *raft.ReloadableConfig) { conf.TrailingLogs = uint64(trailing) }); err != nil {
+	if err := s.settings.change(func(conf *raft.ReloadableConfig) { conf.TrailingLogs = uint64(trailing) }); err != nil {
 		return fmt.Errorf("cannot set the entries to keep: %w", err)
 	}
 	return nil
 }
 
-// runSnapshots takes a snapshot whenever the log since the last snapshot reaches dueBytes.
-func (g *Replica) runSnapshots() {
-	g.log.SetDue(g.dueBytes())
+// run takes a snapshot whenever the log since the last snapshot reaches dueBytes.
+func (s *Snapshotter) run() {
+	s.log.SetDue(s.dueBytes())
 	for {
 		select {
-		case <-g.log.SnapshotDue():
-		case <-g.done:
+		case <-s.log.SnapshotDue():
+		case <-s.done:
 			return
 		}
-		for g.logSinceSnapshot() >= g.dueBytes() && g.stop.Failure() == nil {
-			before := g.logSinceSnapshot()
-			err := g.TakeSnapshot()
-			g.NoteSnapshot(err)
-			if err == nil && g.logSinceSnapshot() < before {
+		for s.logSince() >= s.dueBytes() && s.stop.Failure() == nil {
+			before := s.logSince()
+			err := s.Take()
+			s.Note(err)
+			if err == nil && s.logSince() < before {
 				continue
 			}
 			// raft refused to take the snapshot now, or has applied nothing yet because no leader
 			// announced a commit index.
 			select {
 			case <-time.After(snapshotRetryDelay):
-			case <-g.done:
+			case <-s.done:
 				return
 			}
 		}
 	}
 }
 
-// NoteSnapshot logs the error of a snapshot that will be retried. It logs a lack of disk space,
+// Note logs the error of a snapshot that will be retried. It logs a lack of disk space,
 // which an operator must solve, only once.
-func (g *Replica) NoteSnapshot(err error) {
+func (s *Snapshotter) Note(err error) {
 	without := errors.Is(err, ErrNoRoom)
-	was := g.withoutRoom.Swap(without)
+	was := s.withoutRoom.Swap(without)
 	switch {
 	case without && !was:
-		g.cfg.Mux.Limited().Warn("a snapshot is put off until the disk has room, and the log grows", "group", g.cfg.Group, "err", err)
+		s.cfg.Mux.Limited().Warn("a snapshot is put off until the disk has room, and the log grows", "group", s.cfg.Group, "err", err)
 	case err != nil && !without:
-		g.cfg.Logger.Info("deferred a snapshot", "group", g.cfg.Group, "err", err)
+		s.cfg.Logger.Info("deferred a snapshot", "group", s.cfg.Group, "err", err)
 	}
 }
 
-// worthSnapshot reports whether a snapshot at the close shortens the next start noticeably.
-func (g *Replica) worthSnapshot() bool {
-	return g.logSinceSnapshot() >= g.dueBytes()/4
+// worthwhile reports whether a snapshot at the close shortens the next start noticeably.
+func (s *Snapshotter) worthwhile() bool {
+	return s.logSince() >= s.dueBytes()/4
 }
 
-// logSinceSnapshot returns the bytes of log since the last snapshot.
-func (g *Replica) logSinceSnapshot() int64 {
-	bytes, _ := g.log.SinceSnapshot()
+// logSince returns the bytes of log since the last snapshot.
+func (s *Snapshotter) logSince() int64 {
+	bytes, _ := s.log.SinceSnapshot()
 	return bytes
 }
 
+// WithoutRoom reports whether a snapshot is due but the disk lacks space for it.
+func (s *Snapshotter) WithoutRoom() bool { return s.withoutRoom.Load() }
+
 // sweepCold removes the cold rows that are used neither by the table nor by a stored snapshot.
-func (g *Replica) sweepCold() {
-	if g.cfg.Cold == nil {
+func (s *Snapshotter) sweepCold() {
+	if s.cfg.Cold == nil {
 		return
 	}
-	if err := g.cfg.Cold.Sweep(g.snaps.Names); err != nil {
-		g.cfg.Mux.Limited().Warn("cold rows that nobody needs stay until the next snapshot", "group", g.cfg.Group, "err", err)
+	if err := s.cfg.Cold.Sweep(s.stored.Names); err != nil {
+		s.cfg.Mux.Limited().Warn("cold rows that nobody needs stay until the next snapshot", "group", s.cfg.Group, "err", err)
 	}
 }
 
 // trimMembers removes outcomes of entries that the oldest stored snapshot covers.
-func (g *Replica) trimMembers() {
-	oldest := g.snaps.OldestIndex()
-	if g.cfg.Members == nil || oldest == 0 {
+func (s *Snapshotter) trimMembers() {
+	oldest := s.stored.OldestIndex()
+	if s.cfg.Members == nil || oldest == 0 {
 		return
 	}
-	if err := g.cfg.Members.Trim(oldest); err != nil {
-		g.cfg.Mux.Limited().Warn("outcomes of members that nobody needs stay until the next snapshot", "group", g.cfg.Group, "err", err)
+	if err := s.cfg.Members.Trim(oldest); err != nil {
+		s.cfg.Mux.Limited().Warn("outcomes of members that nobody needs stay until the next snapshot", "group", s.cfg.Group, "err", err)
 	}
 }
 

@@ -357,7 +357,7 @@ func TestFailedSnapshotStopsTheGroup(t *testing.T) {
 	fsm := &sumFSM{persistErr: errBrokenDisk}
 	g, _, told := startFaulty(t, func(c *Config) { c.FSM = fsm })
 	mustAdd(t, g, 1)
-	if err := g.TakeSnapshot(); err == nil {
+	if err := g.snapshotter.Take(); err == nil {
 		t.Error("snapshot succeeded")
 	}
 	if err := mustBeTold(t, told); !errors.Is(err, errBrokenDisk) {

@@ -67,7 +67,7 @@ func TestAppendWaitsForAReplicaThatOpens(t *testing.T) {
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
 	mustAdd(t, g, 1)
-	mustDo(t, g.TakeSnapshot())
+	mustDo(t, g.snapshotter.Take())
 	mustClose(t, g)
 
 	fsm := &heldFSM{restoring: make(chan struct{}), release: make(chan struct{})}

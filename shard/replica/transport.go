@@ -73,7 +73,7 @@ type raftTransport struct {
 	group    uint32
 	closed   *closedOnce
 	muted    *atomic.Bool                                       // while set, no appends are sent; nil if it is never set
-	carry    func(id string, state io.Reader) (*carried, error) // Replica.carry; nil if snapshot files are complete
+	carry    func(id string, state io.Reader) (*carried, error) // Snapshotter.carry; nil if snapshot files are complete
 	filter   *rpcFilter
 	// beginsUntil is the time until which the first voter of a new group repeats a pre-vote that
 	// failed. It is zero for any other replica.
@@ -300,6 +300,14 @@ func (t raftTransport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, a
 	return t.anew(id, func() error { return t.NetworkTransport.TimeoutNow(id, named(id, target), args, resp) })
 }
 
+// askToLead asks a voter to campaign at once, in the name of self.
+func (t raftTransport) askToLead(self raft.ServerID, voter raft.Server) error {
+	ask := &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{
+		ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(self), Addr: t.EncodePeer(self, t.LocalAddr()),
+	}}
+	return t.TimeoutNow(voter.ID, voter.Address, ask, &raft.TimeoutNowResponse{})
+}
+
 // anew repeats a call that failed because its peer had closed the connection, until the call has
 // used a new connection. raft keeps idle connections, and does not notice that they ended when the
 // peer restarted. raft does not repeat vote requests, so a candidate would wait one to two seconds
@@ -350,11 +358,6 @@ func (d *dialCounter) to(id raft.ServerID) uint64 {
 // node.
 func named(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
 	return rpc.ReplicaAt(id, string(addr))
-}
-
-// isHeartbeat reports whether an append is only a sign of life of the leader.
-func isHeartbeat(args *raft.AppendEntriesRequest) bool {
-	return len(args.Entries) == 0 && args.PrevLogEntry == 0 && args.PrevLogTerm == 0 && args.LeaderCommitIndex == 0
 }
 
 var (

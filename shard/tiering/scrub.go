@@ -173,7 +173,7 @@ func (s *Scrub) noteDamaged(l *Shard, number uint64, retained bool, err error) {
 		return
 	}
 	s.logger.Error("cold rows of a stored snapshot are damaged: taking another snapshot", "group", l.Group, "generation", number, "err", err)
-	if err := l.Replica.TakeSnapshot(); err != nil {
-		l.Replica.NoteSnapshot(err)
+	if err := l.Replica.Snapshotter().Take(); err != nil {
+		l.Replica.Snapshotter().Note(err)
 	}
 }

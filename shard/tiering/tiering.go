@@ -281,8 +281,8 @@ func (t *Tiering) keepCold(l *Leaving) {
 	if l.moved == 0 || l.moved*coldSnapshotShare < l.FSM.State().Rows || !t.MayFreeze() {
 		return
 	}
-	if err := l.Replica.TakeSnapshot(); err != nil {
-		l.Replica.NoteSnapshot(err) // the next round retries
+	if err := l.Replica.Snapshotter().Take(); err != nil {
+		l.Replica.Snapshotter().Note(err) // the next round retries
 		return
 	}
 	l.moved = 0
