@@ -195,7 +195,7 @@ func appendOutcome(dst []byte, w *shard.Write) []byte {
 	return append(dst, '"')
 }
 
-// appendRefused appends {"id":"…","error":{…}} for an op that overflowed.
+// appendRefused appends {"id":"…","error":{…}} for an op that its shard refused.
 func appendRefused(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keyspace, overflow engine.Overflow) []byte {
 	ks = keyspaceOf(w, ks, overflow.Op)
 	f := overflowFault(ops, ks, overflow)

@@ -10,6 +10,7 @@ import (
 	"github.com/countd/countd/admin"
 	"github.com/countd/countd/api/operate"
 	"github.com/countd/countd/auth"
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/raftfsm/counters"
@@ -26,7 +27,6 @@ const (
 	codeUnknownKeyspace  = "unknown_keyspace"
 	codeMethodNotAllowed = "method_not_allowed"
 	codeRequestTimeout   = "request_timeout"
-	codeOverflow         = "overflow"
 	codeKeyspaceExists   = "keyspace_exists"
 	codeTooLarge         = "too_large"
 	codeOverloaded       = "overloaded"
@@ -121,7 +121,7 @@ var backendFaults = []struct {
 	{errs.ErrUnknownColumn, fasthttp.StatusNotFound, codeNotFound},
 	{inbox.ErrNoNotice, fasthttp.StatusNotFound, codeNotFound},
 	{inbox.ErrNoGroup, fasthttp.StatusNotFound, codeNotFound},
-	{inbox.ErrPostsOverflow, fasthttp.StatusConflict, codeOverflow},
+	{inbox.ErrPostsOverflow, fasthttp.StatusConflict, column.Overflow.Reason().Code},
 }
 
 // nothingApplied ends the message for a write that reached its deadline before it was proposed.
@@ -236,7 +236,7 @@ func overflowFault(ops counters.Ops, ks *shard.Keyspace, overflow engine.Overflo
 	if !ops[overflow.Op].OfMember() {
 		field = opPath(overflow.Op, "add") + "." + ks.Columns[overflow.Column]
 	}
-	why := counters.RefusalOf(overflow)
+	why := overflow.Why.Reason()
 	return &fault{
 		status:  fasthttp.StatusConflict,
 		code:    why.Code,

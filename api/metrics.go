@@ -115,8 +115,8 @@ func (m *metrics) Corrected(w *shard.Write, ops []engine.Op, keyspace string) {
 			refused = refused[1:]
 			continue
 		}
-		for _, c := range ops[i].Cells {
-			if c.Column&engine.FloorMark == 0 {
+		for n := range ops[i].Cells {
+			if c := &ops[i].Cells[n]; !c.IsBound() {
 				drift += math.Abs(float64(c.Value))
 			}
 		}

@@ -27,6 +27,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/countd/countd/auth"
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
@@ -695,6 +696,9 @@ func declaredCodes(t *testing.T) []string {
 		if n, _ := fmt.Sscanf(strings.TrimSpace(line), "%s = %q", &name, &code); n == 2 && strings.HasPrefix(name, "code") {
 			codes = append(codes, code)
 		}
+	}
+	for why := range column.Refusals {
+		codes = append(codes, why.Reason().Code)
 	}
 	sort.Strings(codes)
 	return codes

@@ -13,6 +13,8 @@ import (
 	"reflect"
 	"strings"
 	"time"
+
+	"github.com/countd/countd/client/column"
 )
 
 const (
@@ -81,18 +83,18 @@ func (c *Client) do(ctx context.Context, retry Retry, req Call, out any) error {
 	}
 	written := false // an earlier try may have written
 	err := retry.Do(ctx, func() error { return c.round(ctx, req, out, &written) })
-	if err != nil && written && !overflowed(err) {
+	if err != nil && written && !AllRefused(err) {
 		return fmt.Errorf("%w: %w", ErrUnknown, err)
 	}
 	return err
 }
 
-// overflowed reports whether the server refused every op of a write because no sum fits. The server
-// remembers the refusal under the write's key or number. So the refusal also holds for earlier
-// tries, answered or not.
-func overflowed(err error) bool {
+// AllRefused reports whether the server refused every op of a write for its values, such as sums that
+// do not fit. The server remembers the refusal under the write's key or number. So the refusal also
+// holds for earlier tries, answered or not.
+func AllRefused(err error) bool {
 	var refused *Error
-	return errors.As(err, &refused) && refused.Code == "overflow"
+	return errors.As(err, &refused) && column.IsRefusal(refused.Code)
 }
 
 // round tries the address in use. While the server fails, it tries each of the other addresses.

@@ -64,8 +64,8 @@ func (t *Table) applyOne(op *Op, dst []int64, overflows []Overflow, judge Judge)
 	if judge != nil {
 		judge.Before(0)
 	}
-	if column, ok := t.applyLocked(op, 0, &at, dst); !ok {
-		overflows = append(overflows, Overflow{Column: column})
+	if refused, ok := t.applyLocked(op, 0, &at, dst); !ok {
+		overflows = append(overflows, refused)
 		if judge != nil {
 			judge.Refused(0)
 		}
@@ -91,8 +91,8 @@ func (t *Table) applyPageLocked(ops []Op, from, width int, rows []int64, overflo
 		if judge != nil {
 			judge.Before(from + i)
 		}
-		if column, ok := t.applyLocked(&page[i], from+i, &spots[i], dst); !ok {
-			overflows = append(overflows, Overflow{Op: from + i, Column: column})
+		if refused, ok := t.applyLocked(&page[i], from+i, &spots[i], dst); !ok {
+			overflows = append(overflows, refused)
 			if judge != nil {
 				judge.Refused(from + i)
 			}
@@ -101,9 +101,9 @@ func (t *Table) applyPageLocked(ops []Op, from, width int, rows []int64, overflo
 	return overflows
 }
 
-// applyLocked applies one op and fills dst with the op's row; number is the op's index. If a sum
-// does not fit an int64, applyLocked refuses the op, and returns the column of the sum and false.
-func (t *Table) applyLocked(op *Op, number int, at *spot, dst []int64) (uint8, bool) {
+// applyLocked applies one op and fills dst with the op's row; number is the op's index. If a column
+// refuses the op, applyLocked returns the refusal and false.
+func (t *Table) applyLocked(op *Op, number int, at *spot, dst []int64) (refused Overflow, ok bool) {
 	slot := -1
 	if at.s.covers(op.ID) {
 		slot = at.s.find(at.p)
@@ -113,7 +113,7 @@ func (t *Table) applyLocked(op *Op, number int, at *spot, dst []int64) (uint8, b
 	}
 	if slot >= 0 && (op.Kind == OpAdd || op.Kind == OpSet) && t.applyWordLocked(op, at, slot) {
 		at.s.load(slot, dst)
-		return 0, true
+		return refused, true
 	}
 
 	old, row := t.mu.old[:], t.mu.row[:]
@@ -123,10 +123,10 @@ func (t *Table) applyLocked(op *Op, number int, at *spot, dst []int64) (uint8, b
 		clear(old)
 	}
 	copy(row, old)
-	cuts, column, ok := op.change(row, number, t.cuts)
+	cuts, refused, ok := op.change(row, number, t.cuts)
 	if !ok {
 		copy(dst, old)
-		return column, false
+		return refused, false
 	}
 	t.cuts = cuts
 	if copy(dst, row); op.Kind == OpTake {
@@ -135,43 +135,7 @@ func (t *Table) applyLocked(op *Op, number int, at *spot, dst []int64) (uint8, b
 		}
 	}
 	t.replaceLocked(at.i, slot, op.ID, old, row)
-	return 0, true
-}
-
-// change applies the op's cells to row, and appends the deltas that floors cut short to cuts, under
-// the op's number. If a sum does not fit an int64, change returns the column of the sum and false;
-// row and cuts are then half changed.
-func (op *Op) change(row []int64, number int, cuts []Cut) ([]Cut, uint8, bool) {
-	if op.Kind == OpDelete {
-		clear(row)
-		return cuts, 0, true
-	}
-	var floor *int64 // floor of the next cell
-	for i := range op.Cells {
-		c := &op.Cells[i]
-		switch {
-		case c.Column&FloorMark != 0:
-			floor = &c.Value
-			continue
-		case op.Kind == OpSet:
-			row[c.Column] = c.Value
-			continue
-		case op.Kind == OpTake:
-			row[c.Column] -= min(c.Value, max(0, row[c.Column]))
-			continue
-		}
-		was := row[c.Column]
-		sum, ok := addInt64(was, c.Value)
-		if floor != nil && c.Value < 0 && (!ok || sum < *floor) {
-			sum, ok = min(was, *floor), true
-			cuts = append(cuts, Cut{Op: number, Column: c.Column, Added: sum - was})
-		}
-		if floor = nil; !ok {
-			return cuts, c.Column, false
-		}
-		row[c.Column] = sum
-	}
-	return cuts, 0, true
+	return refused, true
 }
 
 // applyWordLocked is the fast path of nearly all ops. In such an op, all cells are in the first

@@ -68,7 +68,7 @@ func TestCutsNameTheirOps(t *testing.T) {
 	}
 	ops[40], ops[70], ops[71], ops[99] = floored(9, 5, -4, 0), refused, floored(3, 1, -1000, -7), floored(3, 1, -1, 0)
 	overflows, err := tab.Apply(ops, 0, nil, nil)
-	if want := []Overflow{{70, 1}}; err != nil || !slices.Equal(overflows, want) {
+	if want := []Overflow{{Op: 70, Column: 1}}; err != nil || !slices.Equal(overflows, want) {
 		t.Fatalf("refused %v: %v", overflows, err)
 	}
 	if want := []Cut{{40, 5, 0}, {71, 1, -76}}; !slices.Equal(tab.Cuts(), want) {

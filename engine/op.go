@@ -1,6 +1,10 @@
 package engine
 
-import "math"
+import (
+	"math"
+
+	"github.com/countd/countd/client/column"
+)
 
 // ColumnsMax bounds the columns of a row. A row of n columns takes ⌈n/4⌉ words in every
 // slot of its segment, so wide rows pay for unused columns.
@@ -41,6 +45,9 @@ type Cell struct {
 // the same column. The sum never drops below the floor. A column that is already below its floor
 // keeps its value. A floor never raises a count, so it affects only negative deltas.
 const FloorMark = 0x80
+
+// IsBound reports whether the cell bounds the next cell and changes nothing itself.
+func (c *Cell) IsBound() bool { return c.Column >= ColumnsMax }
 
 // Cut is a delta that a floor cut short.
 type Cut struct {
@@ -89,24 +96,61 @@ func (op *Op) OfMember() bool { return op.Kind == OpJoin || op.Kind == OpLeave }
 // OfSets reports whether the op changes sets of members.
 func (op *Op) OfSets() bool { return op.OfMember() || op.Kind == OpClearMembers }
 
-// HasValue reports whether any cell that is not a floor has a value other than 0. Only such an op
+// HasValue reports whether any cell that is not a bound has a value other than 0. Only such an op
 // can create a row.
 func (op *Op) HasValue() bool {
 	if op.OfMember() {
 		return op.Kind == OpJoin
 	}
 	for i := range op.Cells {
-		if op.Cells[i].Value != 0 && op.Cells[i].Column&FloorMark == 0 {
+		if op.Cells[i].Value != 0 && !op.Cells[i].IsBound() {
 			return true
 		}
 	}
 	return false
 }
 
-// Overflow names an op that Apply refused because a sum does not fit an int64.
+// change applies the op's cells to row, and appends the deltas that floors cut short to
+// cuts, under the op's number. If a column refuses the op, change returns the refusal and
+// false; row and cuts are then half changed.
+func (op *Op) change(row []int64, number int, cuts []Cut) (_ []Cut, refused Overflow, ok bool) {
+	if op.Kind == OpDelete {
+		clear(row)
+		return cuts, refused, true
+	}
+	var floor *int64 // floor of the next cell
+	for i := range op.Cells {
+		c := &op.Cells[i]
+		switch {
+		case c.IsBound():
+			floor = &c.Value
+			continue
+		case op.Kind == OpSet:
+			row[c.Column] = c.Value
+			continue
+		case op.Kind == OpTake:
+			row[c.Column] -= min(c.Value, max(0, row[c.Column]))
+			continue
+		}
+		was := row[c.Column]
+		sum, ok := addInt64(was, c.Value)
+		if floor != nil && c.Value < 0 && (!ok || sum < *floor) {
+			sum, ok = min(was, *floor), true
+			cuts = append(cuts, Cut{Op: number, Column: c.Column, Added: sum - was})
+		}
+		if floor = nil; !ok {
+			return cuts, Overflow{Op: number, Column: c.Column, Why: column.Overflow}, false
+		}
+		row[c.Column] = sum
+	}
+	return cuts, refused, true
+}
+
+// Overflow names an op that Apply refused.
 type Overflow struct {
 	Op     int   // index into the ops given to Apply
-	Column uint8 // first column whose sum does not fit
+	Column uint8 // first column that refuses the op
+	Why    column.Refusal
 }
 
 // addInt64 returns a+b and whether the sum fits an int64.

@@ -79,8 +79,9 @@ func (t *Table) Has(id uint64) bool {
 func (t *Table) Widens(op *Op) bool {
 	d := t.dir.Load()
 	words := (d.segs[d.find(op.ID)].Load().widest() + wordColumns - 1) / wordColumns
-	for _, c := range op.Cells {
-		if c.Value != 0 && c.Column&FloorMark == 0 && op.Kind != OpTake && int(c.Column) >= words*wordColumns {
+	for i := range op.Cells {
+		c := &op.Cells[i]
+		if c.Value != 0 && !c.IsBound() && op.Kind != OpTake && int(c.Column) >= words*wordColumns {
 			return true
 		}
 	}

@@ -129,7 +129,7 @@ func TestRefusedOpChangesNothing(t *testing.T) {
 	before := tab.Digest()
 	rows := make([]int64, 2)
 	refused, _ := tab.Apply([]Op{{ID: 1, Kind: OpAdd, Cells: []Cell{{0, 1}, {1, 1}}}}, 2, rows, nil)
-	if want := []Overflow{{0, 1}}; !slices.Equal(refused, want) {
+	if want := []Overflow{{Op: 0, Column: 1}}; !slices.Equal(refused, want) {
 		t.Errorf("refused %v, want %v", refused, want)
 	}
 	if rows[0] != 5 || rows[1] != math.MaxInt64 || tab.Digest() != before {

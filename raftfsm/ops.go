@@ -27,9 +27,9 @@ type Ops interface {
 	AppendTo(w *RequestWriter, key uint64, op int)
 	// See calls the visitor with an op under a key, as Kind.Check does with the op of a section.
 	See(v Visitor, key uint64, op int) error
-	// Refusable reports whether a shard may have refused the op, and the column of that refusal. row is the
-	// op's result row, or nil for a write without results.
-	Refusable(op int, row []int64) (column uint8, could bool)
+	// Refusable reports whether a shard may have refused the op, and the refusal then; its Op is not set. row
+	// is the op's result row, or nil for a write without results.
+	Refusable(op int, row []int64) (refused engine.Overflow, could bool)
 }
 
 // Visitor receives the ops of a write or of a section. It must not keep them. Its error ends the visit.

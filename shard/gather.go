@@ -92,13 +92,15 @@ func (ps *parts) overflows(w *Write) {
 		if w.Width > 0 {
 			row = p.proposal.Row(at[s], w.Width)
 		}
-		column, could := w.Ops.Refusable(i, row)
+		refused, could := w.Ops.Refusable(i, row)
 		if p.wasRefused() && could {
-			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: column})
+			refused.Op = i
+			w.Overflows = append(w.Overflows, refused)
 		} else if p.wasPartlyRefused() && could {
 			w.Unknown = append(w.Unknown, i)
-		} else if o, refused := p.proposal.Overflow(at[s], &p.from); refused {
-			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: o.Column})
+		} else if o, is := p.proposal.Overflow(at[s], &p.from); is {
+			o.Op = i
+			w.Overflows = append(w.Overflows, o)
 		}
 		at[s]++
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/dedup"
 	"github.com/countd/countd/shard"
@@ -362,8 +363,9 @@ func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, offset int, end si
 func (a *applyCall) sendOps(ctx context.Context, w *write, m *merge) error {
 	a.sink.send(ctx, w)
 	for _, p := range m.from {
-		if _, overflows := slices.BinarySearch(w.overflows, p.in); overflows {
-			a.rejected = append(a.rejected, sink.Rejection{Op: p.op, Reason: "the sum overflows"})
+		at, refused := slices.BinarySearchFunc(w.overflows, p.in, func(o engine.Overflow, op int) int { return cmp.Compare(o.Op, op) })
+		if refused {
+			a.rejected = append(a.rejected, sink.Rejection{Op: p.op, Reason: w.overflows[at].Why.Reason().Short})
 		}
 	}
 	return a.learn(w, true)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/dedup"
@@ -47,8 +48,8 @@ type write struct {
 	ops      counters.Ops           // ids are as in the messages
 	in       []uint8                // index in spaces of each op's keyspace
 
-	answers   []shard.Answer // one for each shard; set only for shards with a section
-	overflows []int          // indexes of refused ops, ascending
+	answers   []shard.Answer    // one for each shard; set only for shards with a section
+	overflows []engine.Overflow // refused ops, ascending
 }
 
 // writeTimeout bounds a write whose caller has no deadline.
@@ -80,9 +81,7 @@ func (s *Sink) send(ctx context.Context, w *write) {
 			w.answers[i].Err = errors.Join(err, errNothingProposed)
 		}
 	}
-	for _, o := range out.Overflows {
-		w.overflows = append(w.overflows, o.Op)
-	}
+	w.overflows = append(w.overflows, out.Overflows...)
 }
 
 // sinkReader caches the checkpoints of one partition. mu guards the other fields; Apply holds it throughout.

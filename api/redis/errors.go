@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/raftfsm/catalog"
-	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard"
 	"github.com/countd/countd/shard/errs"
 )
@@ -50,8 +50,8 @@ func errorText(err error) (text string, foreseen bool) {
 		text, foreseen = errorText(some.err)
 		return "UNKNOWN some of the keys were written, others were not: " + text, foreseen
 	}
-	if refusal, ok := errors.AsType[*counters.RefusalError](err); ok {
-		return refusal.Redis, true
+	if refusal, ok := errors.AsType[column.Refusal](err); ok {
+		return refusal.Reason().Redis, true
 	}
 	if coded, ok := errors.AsType[codedError](err); ok {
 		return coded.Error(), true

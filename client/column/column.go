@@ -1,8 +1,9 @@
-// Package column owns the settings of a keyspace's columns, with their names and JSON. The catalog,
-// the API, clients, backups and countctl read the same types, so a new setting needs changes only in
-// this file and where it acts. The package never defines how a setting acts.
+// Package column owns the settings of a keyspace's columns, with their names and JSON, and the reasons
+// for which columns refuse ops, in the words of each protocol. The catalog, the API, clients, backups and
+// countctl read the same types, so a new setting or reason needs changes only in this file and where it
+// acts. The package never defines how a setting acts.
 //
-// Invariant: each function treats all settings alike.
+// Invariant: each function treats all settings alike, and all reasons.
 package column
 
 import (
@@ -34,6 +35,44 @@ var texts = [Count]struct{ name, effect, sign string }{
 }
 
 func (s Setting) String() string { return texts[s].name }
+
+// Refusal is why a column refuses an op. It is an error.
+type Refusal uint8
+
+// The refusals. A node tells another the number of a refusal.
+const (
+	Overflow Refusal = iota
+	Refusals         // the number of refusals
+)
+
+// Reason describes a refusal.
+type Reason struct {
+	Code    string // error code of the HTTP API
+	Problem string // fault of the value that the op gives
+	Short   string // reason for which a message is rejected
+	Redis   string // error of the Redis protocol
+}
+
+// reasons is read only.
+var reasons = [Refusals]Reason{
+	Overflow: {
+		Code:    "overflow",
+		Problem: "the sum is not a signed 64-bit integer",
+		Short:   "the sum overflows",
+		Redis:   "ERR increment or decrement would overflow",
+	},
+}
+
+// Reason returns the description of a refusal.
+func (r Refusal) Reason() Reason { return reasons[r] }
+
+func (r Refusal) Error() string { return reasons[r].Problem }
+
+// IsRefusal reports whether an error code of the HTTP API is the code of a refusal. Servers remember a
+// refusal under the key or number of its write.
+func IsRefusal(code string) bool {
+	return slices.ContainsFunc(reasons[:], func(r Reason) bool { return r.Code == code })
+}
 
 // Effect returns what the setting does, for the help of a flag.
 func (s Setting) Effect() string { return texts[s].effect }

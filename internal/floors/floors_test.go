@@ -9,8 +9,12 @@ import (
 // rule is the policy of the whole tree. Imports go down only; a package that is not named here may
 // not exist. Each of several imports has its own line, so that changes rarely conflict.
 const rule = `
+	# Columns and their settings, in the catalog and for clients; why columns refuse ops.
+	client/column:
 	# Counting, and nothing else: no log, no network, no clock.
-	engine: internal/wire
+	engine:
+		client/column
+		internal/wire
 	# Certificates of the process, and listeners and connections that use them.
 	internal/certs: internal/program
 	# Authorities and what they sign.
@@ -32,8 +36,6 @@ const rule = `
 	raftfsm/codec: engine
 	# JSON that others wrote.
 	internal/strictjson: internal/wire
-	# Columns and their settings, in the catalog and for clients.
-	client/column:
 	# Positions of queues, and what their readers and the shards say to each other.
 	source/sink:
 	# Queues into a sink: what messages mean, and how a partition is read.
@@ -172,6 +174,7 @@ const rule = `
 		shard/stream
 	# Requests into log entries, and their answers.
 	shard/propose:
+		client/column
 		engine
 		internal/wire
 		raftfsm
@@ -355,6 +358,7 @@ const rule = `
 		api/gate
 		api/redis/resp
 		auth
+		client/column
 		engine
 		engine/members
 		inbox

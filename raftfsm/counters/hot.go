@@ -33,8 +33,8 @@ func (c *contents) feedHot(now int64, r *raftfsm.Result) {
 		if op.Kind != engine.OpAdd {
 			continue
 		}
-		for _, cell := range op.Cells {
-			if cell.Column&engine.FloorMark == 0 && cell.Value != 0 {
+		for n := range op.Cells {
+			if cell := &op.Cells[n]; !cell.IsBound() && cell.Value != 0 {
 				lists.Add(op.ID, cell.Column, cell.Value)
 			}
 		}

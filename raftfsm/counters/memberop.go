@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/engine/members"
 	"github.com/countd/countd/raftfsm"
@@ -64,23 +63,25 @@ func (b *batch) pairOp(o *memberOp, p []byte) (rest []byte, err error) {
 	mark := p[rows.OpSizeMin]
 	o.pair = members.Pair{Row: binary.LittleEndian.Uint64(p[1:]), Column: mark & rows.ColumnNumber, Member: binary.LittleEndian.Uint64(p[rows.OpSizeMin+1:])}
 	p = p[memberSize:]
-	delta, flags := int64(1), mark&^rows.ColumnNumber
-	switch {
-	case o.kind == opCopy && flags == 0 && len(p) >= stampSize:
-		o.stamp = members.Stamp(binary.LittleEndian.Uint16(p[4:]))<<32 | members.Stamp(binary.LittleEndian.Uint32(p))
-		return p[stampSize:], nil
-	case o.kind == opJoin && flags == 0:
-	case o.kind == opLeave && flags&^rows.ColumnFloored == 0:
-		if delta = -1; flags != 0 {
-			if p, err = b.Floor(p, o.pair.Column); err != nil {
-				return nil, err
-			}
-		}
-	default:
+	if o.kind != opCopy {
+		return b.Delta(p, mark, o.kind.delta())
+	}
+	if mark != o.pair.Column || len(p) < stampSize {
 		return nil, fmt.Errorf("%w: %s with column %02x and %d bytes behind", codec.ErrEntry, o.kind, mark, len(p))
 	}
-	b.Cells = append(b.Cells, engine.Cell{Column: o.pair.Column, Value: delta})
-	return p, nil
+	o.stamp = members.Stamp(binary.LittleEndian.Uint16(p[4:]))<<32 | members.Stamp(binary.LittleEndian.Uint32(p))
+	return p[stampSize:], nil
+}
+
+// delta returns what an op on a pair adds to the count if it changes the set.
+func (k opKind) delta() int64 {
+	switch k {
+	case opJoin:
+		return 1
+	case opLeave:
+		return -1
+	}
+	return 0
 }
 
 // appendMember appends a join, copy or leave under key. It panics unless the op has this number of
@@ -89,17 +90,10 @@ func appendMember(w *raftfsm.RequestWriter, kind opKind, cells int, key uint64, 
 	if len(op.Cells) != cells || op.Cells[0].Column >= engine.ColumnsMax {
 		rows.PanicOn(op)
 	}
-	mark, member := op.Cells[0].Column, uint64(op.Cells[0].Value)
-	floor, floored := int64(0), false
-	if kind == opLeave {
-		if floor, floored = w.Setting(column.Floor, mark); floored {
-			mark |= rows.ColumnFloored
-		}
-	}
-	buf := append(rows.AppendHead(w.Buffer(), byte(kind), key), mark)
-	if buf = binary.LittleEndian.AppendUint64(buf, member); floored {
-		buf = binary.AppendVarint(buf, floor)
-	}
+	number, member := op.Cells[0].Column, uint64(op.Cells[0].Value)
+	bound := rows.BoundOf(w, number, kind.delta())
+	buf := append(rows.AppendHead(w.Buffer(), byte(kind), key), number|bound.Mark)
+	buf = bound.AppendTo(binary.LittleEndian.AppendUint64(buf, member))
 	if stamp, copied := op.Copied(); copied {
 		buf = binary.LittleEndian.AppendUint32(buf, uint32(stamp))
 		buf = binary.LittleEndian.AppendUint16(buf, uint16(stamp>>32))

@@ -72,6 +72,23 @@ func (o Ops) See(v raftfsm.Visitor, key uint64, op int) error {
 	return v.Op(rows.Counts, key, &o[op])
 }
 
+// Refusable implements raftfsm.Ops. Only an addition overflows. A read is an addition of 0, which does
+// not.
+func (o Ops) Refusable(op int, _ []int64) (refused engine.Overflow, could bool) {
+	if o[op].OfMember() {
+		return engine.Overflow{Column: o[op].Cells[0].Column}, true
+	}
+	if o[op].Kind != engine.OpAdd {
+		return refused, false
+	}
+	for i := range o[op].Cells {
+		if c := &o[op].Cells[i]; c.Value != 0 && !c.IsBound() {
+			return engine.Overflow{Column: c.Column}, true
+		}
+	}
+	return refused, false
+}
+
 func (o Ops) AppendTo(w *raftfsm.RequestWriter, key uint64, i int) {
 	switch op := &o[i]; op.Kind {
 	case engine.OpAdd, engine.OpSet, engine.OpDelete, engine.OpTake:

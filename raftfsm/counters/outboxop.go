@@ -37,11 +37,11 @@ func (o OutboxOps) See(v raftfsm.Visitor, key uint64, op int) error {
 }
 
 // Refusable implements raftfsm.Ops. A count of posts at its maximum refuses another post.
-func (o OutboxOps) Refusable(op int, row []int64) (column uint8, could bool) {
-	if column = TooOldColumn; len(row) > PostsColumn && row[PostsColumn] == math.MaxInt64 {
-		column = PostsColumn
+func (o OutboxOps) Refusable(op int, row []int64) (refused engine.Overflow, could bool) {
+	if refused.Column = TooOldColumn; len(row) > PostsColumn && row[PostsColumn] == math.MaxInt64 {
+		refused.Column = PostsColumn
 	}
-	return column, o[op].Kind == Publish
+	return refused, o[op].Kind == Publish
 }
 
 // AppendTo implements raftfsm.Ops. The op carries the floor of the column of posts.

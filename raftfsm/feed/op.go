@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
 	"github.com/countd/countd/raftfsm/codec"
@@ -41,10 +42,10 @@ func (k OpKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), opN
 // Ops are ops on feeds. They implement raftfsm.Ops.
 type Ops []Op
 
-func (o Ops) Len() int                                     { return len(o) }
-func (o Ops) ID(op int) uint64                             { return o[op].User }
-func (o Ops) Fits(kind codec.Kind, _ int) error            { return raftfsm.FitsOnly(codec.KindFeed, kind) }
-func (o Ops) Refusable(int, []int64) (_ uint8, could bool) { return 0, true }
+func (o Ops) Len() int                                       { return len(o) }
+func (o Ops) ID(op int) uint64                               { return o[op].User }
+func (o Ops) Fits(kind codec.Kind, _ int) error              { return raftfsm.FitsOnly(codec.KindFeed, kind) }
+func (o Ops) Refusable(int, []int64) (engine.Overflow, bool) { return engine.Overflow{}, true }
 
 func (o Ops) See(v raftfsm.Visitor, key uint64, op int) error {
 	if o[op].Kind == Clear {

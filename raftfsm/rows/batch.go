@@ -7,7 +7,8 @@
 //	cell:     column (1) | delta or value (varint) | floor (varint), if bit 6 of column is set
 //
 // Bits 0 to 5 of a column are its number. Bit 6 says that a floor follows, which only a delta
-// below 0 has. Bit 7, in a cell, says that another cell follows.
+// below 0 has. Bit 7, in a cell, says that another cell follows. An op that changes a count by other
+// means, such as one on a member, has the column and the floor of a cell too: see Bound and Batch.Delta.
 package rows
 
 import (
@@ -39,7 +40,7 @@ const Counts raftfsm.Table = 0
 // The bits of a column in an op.
 const (
 	ColumnNumber  = 1<<6 - 1
-	ColumnFloored = 1 << 6
+	columnFloored = 1 << 6
 	columnMore    = 1 << 7
 )
 
@@ -106,34 +107,61 @@ func (b *Batch) Op(p []byte, kind engine.OpKind) (rest []byte, err error) {
 		if len(p) < 2 {
 			return nil, fmt.Errorf("%w: cell % x", codec.ErrEntry, p)
 		}
-		mark, column := p[0], p[0]&ColumnNumber
+		mark := p[0]
 		more = mark&columnMore != 0
 		v, n := binary.Varint(p[1:])
-		if n <= 0 || kind == engine.OpTake && v < 0 {
-			return nil, fmt.Errorf("%w: value of column %d", codec.ErrEntry, column)
+		if n <= 0 || kind == engine.OpTake && v < 0 || kind != engine.OpAdd && mark&columnFloored != 0 {
+			return nil, fmt.Errorf("%w: value of column %d", codec.ErrEntry, mark&ColumnNumber)
 		}
-		if p = p[1+n:]; mark&ColumnFloored != 0 {
-			if kind != engine.OpAdd || v >= 0 {
-				return nil, fmt.Errorf("%w: floor of column %d", codec.ErrEntry, column)
-			}
-			if p, err = b.Floor(p, column); err != nil {
-				return nil, err
-			}
+		if p, err = b.Delta(p[1+n:], mark&^columnMore, v); err != nil {
+			return nil, err
 		}
-		b.Cells = append(b.Cells, engine.Cell{Column: column, Value: v})
 	}
 	b.Add(kind, key)
 	return p, nil
 }
 
-// Floor decodes the floor of a column.
-func (b *Batch) Floor(p []byte, column uint8) ([]byte, error) {
-	floor, n := binary.Varint(p)
-	if n <= 0 {
-		return nil, fmt.Errorf("%w: floor of column %d", codec.ErrEntry, column)
+// Delta appends the cell of a column, and before it the cell of its bound, which it decodes if the mark of
+// the column says that there is one.
+func (b *Batch) Delta(p []byte, mark uint8, value int64) (rest []byte, err error) {
+	column := mark & ColumnNumber
+	switch {
+	case mark&columnMore != 0 || mark&columnFloored != 0 && value >= 0:
+		return nil, fmt.Errorf("%w: column %02x with %d", codec.ErrEntry, mark, value)
+	case mark&columnFloored != 0:
+		floor, n := binary.Varint(p)
+		if n <= 0 {
+			return nil, fmt.Errorf("%w: floor of column %d", codec.ErrEntry, column)
+		}
+		b.Cells = append(b.Cells, engine.Cell{Column: engine.FloorMark | column, Value: floor})
+		p = p[n:]
 	}
-	b.Cells = append(b.Cells, engine.Cell{Column: engine.FloorMark | column, Value: floor})
-	return p[n:], nil
+	b.Cells = append(b.Cells, engine.Cell{Column: column, Value: value})
+	return p, nil
+}
+
+// Bound is what the settings of a column say about a delta.
+type Bound struct {
+	Mark  uint8 // bit of the column in an op, 0 for no bound
+	floor int64
+}
+
+// BoundOf returns the bound of a delta of a column.
+func BoundOf(w *raftfsm.RequestWriter, number uint8, delta int64) (b Bound) {
+	if delta < 0 {
+		if floor, has := w.Setting(column.Floor, number); has {
+			b = Bound{columnFloored, floor}
+		}
+	}
+	return b
+}
+
+// AppendTo appends what follows the delta.
+func (b Bound) AppendTo(dst []byte) []byte {
+	if b.Mark == 0 {
+		return dst
+	}
+	return binary.AppendVarint(dst, b.floor)
 }
 
 // PanicOn panics on an op that has no form.
@@ -156,45 +184,33 @@ func AppendOp(w *raftfsm.RequestWriter, number byte, key uint64, op *engine.Op, 
 	last := len(op.Cells) - 1
 	for i := range op.Cells {
 		c := &op.Cells[i]
-		if c.Column&engine.FloorMark != 0 {
+		if c.IsBound() {
 			continue
 		}
-		mark := c.Column
+		mark, bound := c.Column, Bound{}
 		if i < last {
 			mark |= columnMore
 		}
-		floor, floored := int64(0), false
-		if op.Kind == engine.OpAdd && c.Value < 0 {
-			if floor, floored = floorOf(w, op.Cells, i); floored {
-				mark |= ColumnFloored
+		if op.Kind == engine.OpAdd {
+			bound = BoundOf(w, c.Column, c.Value)
+			if i > 0 && c.Value < 0 && op.Cells[i-1].IsBound() && (bound.Mark == 0 || op.Cells[i-1].Value > bound.floor) {
+				bound = Bound{columnFloored, op.Cells[i-1].Value} // the higher floor counts
 			}
 		}
-		if buf = binary.AppendVarint(append(buf, mark), c.Value); floored {
-			buf = binary.AppendVarint(buf, floor)
-		}
+		buf = bound.AppendTo(binary.AppendVarint(append(buf, mark|bound.Mark), c.Value))
 	}
 	w.Put(buf, clocked)
-}
-
-// floorOf returns the floor of a cell: the higher of the column's floor and the floor in the
-// previous cell, if there is one.
-func floorOf(w *raftfsm.RequestWriter, cells []engine.Cell, i int) (floor int64, has bool) {
-	floor, has = w.Setting(column.Floor, cells[i].Column)
-	if i > 0 && cells[i-1].Column&engine.FloorMark != 0 && (!has || cells[i-1].Value > floor) {
-		return cells[i-1].Value, true
-	}
-	return floor, has
 }
 
 // writable reports whether Batch.Op can read the op back.
 func writable(op *engine.Op) bool {
 	for i := range op.Cells {
 		c := &op.Cells[i]
-		if c.Column&engine.FloorMark != 0 {
+		if c.IsBound() {
 			if op.Kind != engine.OpAdd || i+1 == len(op.Cells) || op.Cells[i+1].Column != c.Column&^engine.FloorMark {
 				return false
 			}
-		} else if c.Column >= engine.ColumnsMax || op.Kind == engine.OpTake && c.Value < 0 {
+		} else if op.Kind == engine.OpTake && c.Value < 0 {
 			return false
 		}
 	}

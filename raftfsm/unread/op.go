@@ -44,9 +44,9 @@ func (k opKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), for
 // CursorOps are ops on cursors. The ops on counts are counters.Ops. They implement raftfsm.Ops.
 type CursorOps []engine.Op
 
-func (o CursorOps) Len() int                                     { return len(o) }
-func (o CursorOps) ID(op int) uint64                             { return o[op].ID }
-func (o CursorOps) Refusable(int, []int64) (_ uint8, could bool) { return 0, false }
+func (o CursorOps) Len() int                                               { return len(o) }
+func (o CursorOps) ID(op int) uint64                                       { return o[op].ID }
+func (o CursorOps) Refusable(int, []int64) (_ engine.Overflow, could bool) { return }
 func (o CursorOps) Fits(kind codec.Kind, _ int) error {
 	return raftfsm.FitsOnly(codec.KindUnread, kind)
 }

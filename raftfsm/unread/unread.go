@@ -160,7 +160,7 @@ func (u *contents) op(p []byte, clocked bool) ([]byte, error) {
 // negative, and a moved cursor has a number and a value of 1 or more.
 func isCursorOp(kind engine.OpKind, cells []engine.Cell) bool {
 	for _, c := range cells {
-		if c.Value < 0 || c.Column&engine.FloorMark != 0 || (kind == Raise || kind == Begin) && (c.Column == CursorDay || c.Value == 0) {
+		if c.Value < 0 || c.IsBound() || (kind == Raise || kind == Begin) && (c.Column == CursorDay || c.Value == 0) {
 			return false
 		}
 	}

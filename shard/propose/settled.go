@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/engine"
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/raftfsm"
@@ -118,7 +119,8 @@ func ParseOutcome(r *wire.Reader, width int) *Proposal {
 	}
 	var refused []engine.Overflow
 	for range r.Count(2) {
-		refused = append(refused, engine.Overflow{Op: int(r.UintTo(uint64(q.Ops))), Column: uint8(r.UintTo(engine.ColumnsMax - 1))})
+		op, why := r.UintTo(uint64(q.Ops)), r.UintTo(engine.ColumnsMax*uint64(column.Refusals)-1)
+		refused = append(refused, engine.Overflow{Op: int(op), Column: uint8(why % engine.ColumnsMax), Why: column.Refusal(why / engine.ColumnsMax)})
 	}
 	q.Result = raftfsm.NewResult(index, width, rows, refused, outcome)
 	q.Result.Cuts, q.Result.Changed = ParseCuts(r, q.Ops), ParseChanged(r, q.Ops)
@@ -149,7 +151,7 @@ func AppendOutcome(dst []byte, q *Proposal, err error) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(refused)))
 	for _, o := range refused {
 		dst = binary.AppendUvarint(dst, uint64(o.Op-q.First))
-		dst = binary.AppendUvarint(dst, uint64(o.Column))
+		dst = binary.AppendUvarint(dst, uint64(o.Why)*engine.ColumnsMax+uint64(o.Column))
 	}
 	return AppendChanged(AppendCuts(dst, q.Cuts(), q.First), q.Changed(), q.First)
 }

@@ -1,7 +1,6 @@
 package bulk
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -87,13 +86,6 @@ func (o Overflows) valid(rows int64) bool {
 		}
 	}
 	return o.Rows() <= rows
-}
-
-// noneFits reports whether the server added nothing because no sum of the request fits. The server
-// remembers this result under the request's number.
-func noneFits(err error) bool {
-	var refused *client.Error
-	return errors.As(err, &refused) && refused.Code == "overflow"
 }
 
 // refuseAll returns a refusal of each id of the cut.

@@ -177,7 +177,7 @@ func (r *Replay) add(ctx context.Context, c *cut) error {
 			result, err = r.cfg.Client.IncrMany(context.WithoutCancel(ctx), r.cfg.From.Keyspace, c.sums.Ops(), o)
 			return err
 		})
-		if noneFits(err) {
+		if client.AllRefused(err) {
 			result.Refused, err = c.refuseAll(), nil
 		}
 		if err != nil {
