@@ -10,12 +10,11 @@ import (
 	"github.com/countd/countd/auth"
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/internal/strictjson"
-	"github.com/countd/countd/raftfsm/kinds"
 )
 
 // pollRoutes are the calls that return everything new for a user.
 func pollRoutes() []route {
-	read := auth.Read.On(kinds.KeyspaceUnread, kinds.KeyspaceFeed)
+	read := auth.Read.On(inbox.PollReads()...)
 	return []route{
 		{"GET /v1/poll/{user}", "poll", does{takesRead | takesUser | takesNames, read, poll}},
 		{"POST /v1/poll", "polls", does{takesRead | takesBody | takesUnread, read, polls}},

@@ -20,6 +20,9 @@ const PollUsersMax = 100
 // followees take a few megabytes.
 const feedUsersMax = 16
 
+// PollReads returns the keyspaces that a caller of Poll must be allowed to read.
+func PollReads() []string { return []string{kinds.KeyspaceUnread, kinds.KeyspaceFeed} }
+
 // Poll is a request and its answer. The caller owns it and may reuse it. The answer has a row for
 // each user, with the values in the order of the requested names.
 type Poll struct {

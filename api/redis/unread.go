@@ -17,7 +17,7 @@ import (
 // these counts are planned, and share reads and writes with commands that have keys.
 func unreadCommands() []spec {
 	const group = "countd"
-	read, write, polls := auth.Read.On(kinds.KeyspaceUnread), auth.Write.On(kinds.KeyspaceUnread), auth.Read.On(kinds.KeyspaceUnread, kinds.KeyspaceFeed)
+	read, write, polls := auth.Read.On(kinds.KeyspaceUnread), auth.Write.On(kinds.KeyspaceUnread), auth.Read.On(inbox.PollReads()...)
 	return []spec{
 		{name: "countd.unread.get", arity: 2, traits: keyed, keys: noKeys, need: read, group: group, does: "counts that a user has not seen, by column", do: fetches(appendWholeRow, (*batch).unreadRow)},
 		{name: "countd.unread.incr", arity: -4, traits: keyed | writes, keys: noKeys, need: auth.Ingest.On(kinds.KeyspaceUnread), group: group, does: "adds to the unseen counts of users", do: unreadIncr},
