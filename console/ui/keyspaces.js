@@ -52,11 +52,11 @@ function one(name) {
   const k = state.keyspaces?.find(k => k.name === name);
   if (!k) return [h('h1', null, name), h('p', null, state.keyspaces ? 'There is no such keyspace.' : 'Asking the node …')];
   const size = may('status') ? sizeOf(name) : null;
-  const floors = Object.entries(k.floors ?? {});
+  const settings = Object.entries(k).filter(([, of]) => of?.constructor === Object); // each by column
   // The form that grows a keyspace, with the rows that each new shard would hold, will stand behind its shards.
   return [h('p', null, h('a', {href: '#/keyspaces'}, '← Keyspaces')), h('h1', null, name),
     h('p', null, [k.kind, count(k.shards, 'shard'), `an id is in shard ${k.sharding === 'hash' ? 'hash of id' : 'id'} modulo ${k.shards}`, k.everywhere && 'each node has all of it'].filter(Boolean).join(' · ')),
-    k.columns.length > 0 && h('p', null, 'Columns: ', k.columns.join(', '), floors.length > 0 && `. Never below: ${floors.map(([column, floor]) => `${column} ${num(floor)}`).join(', ')}`),
+    k.columns.length > 0 && h('p', null, 'Columns: ', k.columns.join(', '), settings.map(([name, of]) => `. ${name === 'floors' ? 'Never below' : name}: ${Object.entries(of).map(([c, n]) => `${c} ${num(n)}`).join(', ')}`)),
     k.kind === 'counters' && h('p', null, h('a', {href: `#/row/${name}`}, 'Look up a row'), ' · ', h('a', {href: `#/hot/${name}`}, 'What is hot')),
     size && table(`Shards of ${name}`, [{name: 'Shard', num: true}, {name: 'Leader'}, {name: 'Voters'}, {name: 'Rows', num: true}, {name: 'Share', num: true}, {name: 'Memory', num: true}, {name: 'Bytes a row', num: true}, {name: 'Hot, packed, on disk'}],
       size.groups.map(g => {
