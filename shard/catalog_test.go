@@ -72,9 +72,11 @@ func TestCreateKeyspaceBeforeTheClusterBegins(t *testing.T) {
 	first := joinMember(t, nil, 1, 3)
 	all := []*Node{first}
 	early := Keyspace{Name: "early", Columns: []string{"a"}, Shards: 1}
+	const waits = "waits for 3 nodes to begin, there are 1"
+	eventually(t, "the node knows that it waits", func() bool { return strings.Contains(fmt.Sprint(first.Ready()), waits) })
 	short, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
-	if _, err := first.CreateKeyspace(short, early); !errors.Is(err, errs.ErrNoLeader) || !strings.Contains(err.Error(), "waits for 3 nodes to begin, there are 1") {
+	if _, err := first.CreateKeyspace(short, early); !errors.Is(err, errs.ErrNoLeader) || !strings.Contains(err.Error(), waits) {
 		t.Errorf("created: %v", err)
 	}
 	made := make(chan error, 1)

@@ -208,8 +208,10 @@ func TestNodesSpillFeedsByThemselves(t *testing.T) {
 	spillAll(t, first)
 	replaced = loseFeeds(t, first, number+1)
 	users := []uint64{1, 2, 3, 4, 5, 6}
-	_ = first.Feeds(first.Keyspace(kinds.KeyspaceFeed), users, &ReadOptions{Deadline: time.Now().Add(300 * time.Millisecond)}, new(Feeds))
-	eventually(t, "the only voter has another replica", replaced)
+	eventually(t, "the only voter has another replica", func() bool {
+		_ = first.Feeds(first.Keyspace(kinds.KeyspaceFeed), users, &ReadOptions{Deadline: time.Now().Add(300 * time.Millisecond)}, new(Feeds))
+		return replaced()
+	})
 	eventually(t, "it serves", func() bool { return first.Ready() == nil })
 	for _, n := range all {
 		checkFeeds(t, n, ReadOptions{Consistency: Linearizable}, since)
@@ -229,15 +231,20 @@ func loseFeeds(t *testing.T, n *Node, number uint32) (replaced func() bool) {
 	}
 }
 
-// loseAndTouch is loseFeeds on a single node. It then calls touch, which makes the node read the
-// records from disk. It returns once the replica was opened again, serves, and may be repaired
-// again.
+// loseAndTouch is loseFeeds on a single node. It then calls touch until the replica was opened
+// again: touch makes the node read the records from disk, unless the time of its call ends before.
+// loseAndTouch returns once the replica serves and may be repaired again.
 func loseAndTouch(t *testing.T, n *Node, number uint32, touch func(r *localReplica)) {
 	t.Helper()
 	r := n.registry.shardOf(number).replica.Load()
 	replaced := loseFeeds(t, n, number)
-	touch(r)
-	eventually(t, "another replica is there", replaced)
+	eventually(t, "another replica is there", func() bool {
+		if replaced() {
+			return true
+		}
+		touch(r)
+		return false
+	})
 	eventually(t, "it serves", func() bool { return n.Ready() == nil })
 	eventually(t, "repairs may begin", func() bool {
 		n.registry.shardOf(number).replica.Load().repairAt = time.Time{}

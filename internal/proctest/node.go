@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -206,10 +207,11 @@ func (n *Node) Kill() {
 	n.live.kill(os.Kill)
 }
 
-// Signal sends a signal to the process.
+// Signal sends a signal to the process, unless it has ended. A caller that waits for the end learns
+// then why it ended.
 func (n *Node) Signal(s syscall.Signal) {
 	n.t.Helper()
-	if err := n.live.cmd.Process.Signal(s); err != nil {
+	if err := n.live.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		n.t.Fatalf("cannot signal countd: %v", err)
 	}
 }
