@@ -57,10 +57,8 @@ func (p *process) join(c *config, port net.Listener) (net.Listener, error) {
 		port = nil
 		err = errors.Join(err, asked.Close())
 	}
-	if err != nil {
-		return port, err
-	}
-	return port, nil
+	p.starting.waitFor(theStart) // former waits for nothing any more
+	return port, err
 }
 
 // former returns the Former of the node and, unless the node will be alone, the bootstrap

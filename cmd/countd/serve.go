@@ -137,7 +137,7 @@ func awaitAnother(signals <-chan os.Signal, firstAt time.Time, gap time.Duration
 // start starts the node until it can accept requests.
 func start(c *config, logger *slog.Logger) (*process, error) {
 	p := &process{logger: logger, notifier: newNotifier(logger), registry: prometheus.NewRegistry(), served: make(chan error, 2)}
-	p.starting.waitFor(func() string { return "the start" })
+	p.starting.waitFor(theStart)
 	memoryLimit, err := c.memoryLimit()
 	if err == nil {
 		err = checkFileLimit(logger)

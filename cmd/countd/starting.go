@@ -20,6 +20,9 @@ type starting struct {
 	node        atomic.Pointer[shard.Node] // nil until the servers have the node
 }
 
+// theStart names the steps of the start that need no other node.
+func theStart() string { return "the start" }
+
 // waitFor sets the function that names what the node waits for.
 func (s *starting) waitFor(what func() string) { s.waiting.Store(&what) }
 

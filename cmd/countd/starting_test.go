@@ -17,7 +17,7 @@ import (
 //     for.
 func TestStartingRefuses(t *testing.T) {
 	var s starting
-	s.waitFor(func() string { return "the start" })
+	s.waitFor(theStart)
 	s.waitFor(func() string { return "two more nodes" })
 	if len(s.Keyspaces()) > 0 || s.Keyspace("posts") != nil || len(s.Status().Nodes) > 0 {
 		t.Error("it knows a keyspace or a node")
