@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	crand "crypto/rand"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -88,7 +89,7 @@ func TestClusterColdRows(t *testing.T) {
 		for i := range ops {
 			ops[i] = op{strconv.FormatUint(3_340_000_000_000_000+rng.Uint64N(1_300_000_000_000_000), 10), map[string]int64{"comment": 1 + rng.Int64N(1000)}}
 		}
-		nodes[2].MustCall(http.MethodPost, "/v1/counters/posts/incr", map[string]any{"ops": ops, "want": "none"}, nil)
+		writeRows(t, nodes[2], ops)
 	}
 	waitCold(t, nodes[0].Node)
 	waitCold(t, nodes[1].Node)
@@ -102,6 +103,16 @@ func TestClusterColdRows(t *testing.T) {
 		}
 	}
 	load.End(agreeTimeout(), nodes...)
+}
+
+// writeRows writes rows once. It repeats the request, under its key, if a leader changed meanwhile.
+func writeRows(t *testing.T, n *proctest.Member, ops []op) {
+	t.Helper()
+	key := http.Header{"Idempotency-Key": {crand.Text()}}
+	eventually(t, "the rows are written", func() bool {
+		status, err := n.Send(t.Context(), http.MethodPost, "/v1/counters/posts/incr", key, map[string]any{"ops": ops, "want": "none"}, nil)
+		return err == nil && status == http.StatusOK
+	})
 }
 
 // waitCold waits until most rows are on disk.

@@ -65,7 +65,7 @@ func TestColdByOrder(t *testing.T) {
 		for i := range ops {
 			ops[i] = op{strconv.FormatUint(3342819171543700+uint64(from+i)<<20, 10), map[string]int64{"comment": int64(1 + i)}}
 		}
-		nodes[0].MustCall(http.MethodPost, "/v1/counters/posts/incr", map[string]any{"ops": ops, "want": "none"}, nil)
+		writeRows(t, nodes[0], ops)
 	}
 	c.AwaitAgreement(agreeTimeout(), nodes...)
 	asked := nodes[1].Node
