@@ -17,8 +17,8 @@ import (
 // spill.Hash of the key orders all keys of the stream.
 const bodySectionBytes = 1 << 20
 
-// WriteBodies writes the bodies of a view in sections of a kind, or nothing if there are none. form
-// appends a body to dst, in its form in snapshots.
+// WriteBodies writes the bodies of a view in sections of the given kind. Without bodies it writes
+// nothing. The function form appends a body to dst, in the body's form in snapshots.
 func WriteBodies(w *codec.StreamWriter, kind byte, v *spill.View, form func(dst, body []byte) []byte) error {
 	for v.More() {
 		var failed error

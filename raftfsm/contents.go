@@ -13,32 +13,33 @@ import (
 type Contents interface {
 	// Begin discards the ops of the previous entry.
 	Begin()
-	// Decode appends a request's ops to the entry's ops, and returns how many it appended. clocked
-	// reports whether the entry stamped a time before the request.
+	// Decode appends a request's ops to the entry's ops, and returns their number. clocked reports
+	// whether the entry has a time stamp before the request.
 	Decode(id *dedup.RequestID, p []byte, clocked bool) (ops int, err error)
 	// Void makes the last ops change nothing. They then return the current row.
 	Void(ops int)
-	// Apply applies the decoded ops of the entry r.Index; now is the log's time in Unix
-	// milliseconds. restoring reports whether the shard is being restored. Apply fills r.Rows, which
-	// the caller makes, r.Overflows, r.Cuts and r.Changed. On an error, rows outside of memory could
-	// not be read and nothing was applied.
+	// Apply applies the decoded ops of the entry with index r.Index. The argument now is the log's
+	// time in Unix milliseconds. restoring reports whether the shard is being restored. Apply fills
+	// r.Rows, which the caller allocates, and sets r.Overflows, r.Cuts and r.Changed. An error
+	// means that rows outside of memory could not be read and nothing was applied.
 	Apply(now int64, restoring bool, r *Result) error
 
 	Digest() uint64
 	Stats() engine.Stats // safe for concurrent use
 	Capture() Captured
-	// Load loads a section of a snapshot, and any sections after it in s that belong to it.
+	// Load loads a section of a snapshot. It reads from s any further sections that belong to this
+	// one.
 	Load(s *codec.StreamReader, kind byte, p []byte) error
-	// Loaded completes a snapshot whose end states these totals.
+	// Loaded completes a snapshot, whose end states the given totals.
 	Loaded(told codec.Totals) error
-	// Adopt is called after Loaded. On disk, it replaces the data of the earlier contents by the
+	// Adopt is called after Loaded. It replaces the data of the earlier contents on disk by the
 	// data that Load stored.
 	Adopt() error
 	// Dispose releases data on disk. It is the last call.
 	Dispose()
-	// Split copies the contents to their parts, whose contents are empty and of the same kind. It waits
-	// for the disk. The first part is in the places of this shard and will replace it. A kind whose
-	// keyspaces always have one shard returns ErrUndivided.
+	// Split copies the contents to the parts, which are empty contents of the same kind. It may
+	// wait for the disk. The first part uses the places of this shard and will replace it. A kind
+	// whose keyspaces always have one shard returns ErrUndivided.
 	Split(s *Split, parts []Contents) error
 }
 
@@ -56,7 +57,7 @@ type Captured interface {
 	Release()
 }
 
-// InMemory is embedded by contents that are all in memory and all in their snapshots.
+// Contents embed InMemory if all their data is in memory and in their snapshots.
 type InMemory struct{}
 
 func (InMemory) Loaded(codec.Totals) error { return nil }

@@ -22,9 +22,9 @@ const (
 	DiskReadsAtOnce = 16
 )
 
-// EachRead calls read for each i in [0, n), up to DiskReadsAtOnce at once, until the deadline or
-// DiskReadMax passes. read may wait for the disk. EachRead returns the first error, which cancels the
-// other reads.
+// EachRead calls the function read for each i in [0, n), up to DiskReadsAtOnce at once, until the
+// deadline or DiskReadMax passes. read may wait for the disk. The first error cancels the other
+// reads, and EachRead returns it.
 func EachRead(n int, deadline time.Time, read func(ctx context.Context, i int) error) error {
 	if n == 0 { // posts are usually in memory
 		return nil
@@ -72,8 +72,9 @@ func ReadRows(m Machine, t Table, keys []uint64, width int, dst []int64, disk bo
 	}))
 }
 
-// TableFailure returns the error of a read of a table's cold rows. It hides ErrDamaged if a snapshot
-// has replaced the table meanwhile, because the cold rows of that table are gone.
+// TableFailure returns the error of a read of a table's cold rows. If a snapshot has replaced the
+// table meanwhile, the error does not wrap ErrDamaged, because the cold rows of the old table were
+// removed.
 func TableFailure(m Machine, t Table, table *engine.Table, err error) error {
 	if errors.Is(err, cold.ErrDamaged) && m.TableOf(t) != table {
 		return fmt.Errorf("a snapshot has replaced the table: %s", err.Error())

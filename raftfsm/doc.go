@@ -1,15 +1,15 @@
-// Package raftfsm has what the state machines of all kinds of shards share. It decodes, judges and
-// applies each log entry, whatever its ops mean. A Machine is one shard. Each kind has a package of
-// its own, which package kinds lists. Package codec frames entries and snapshots, package dedup
-// remembers requests, and package catalog is the state machine of the cluster.
+// Package raftfsm has the common part of the state machines of all kinds of shards. It decodes,
+// judges and applies each log entry, whatever its ops mean. A Machine is one shard. Each kind has a
+// package of its own, which package kinds lists. Package codec frames entries and snapshots,
+// package dedup remembers requests, and package catalog is the state machine of the cluster.
 //
-// A state machine never reads anything but its log: no clock and no random number. It reads no
-// file, except rows, bodies and sets that it moved to disk. A replica that cannot read those is
+// A state machine depends on its log alone. It reads no clock and no random number, and no file
+// except the rows, bodies and sets that it moved to disk. A replica that cannot read those is
 // stuck: it applies nothing more until it restores a snapshot of another replica.
 //
-// A committed entry that cannot be read means a damaged log, or a program version that
-// must not run here. Continuing would make this replica differ from the others, so Apply
-// panics with a *codec.EntryError and the process ends.
+// A committed entry that cannot be read means a damaged log, or a program version that must not run
+// here. Continuing would make this replica differ from the others, so Apply panics with a
+// *codec.EntryError and the process ends.
 //
 // Invariant: replicas that applied the same entries have equal state.
 package raftfsm

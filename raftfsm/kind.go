@@ -14,28 +14,28 @@ import (
 )
 
 // Kind has the functions of one kind of shard. The number of an op means the same for shards of all
-// kinds, and is never used again. docs/FORMAT.md lists the numbers.
+// kinds, and is never reused. docs/FORMAT.md lists the numbers.
 type Kind interface {
 	Number() codec.Kind
 	// New returns the state machine before its first entry.
 	New(Places) Machine
 	Traits() Traits
-	// Check decodes the ops of a request and calls the visitor with each, unless the visitor is nil.
-	// It reports whether the leader's time must precede the request in an entry.
+	// Check decodes the ops of a request. It calls the visitor with each op, unless the visitor is
+	// nil. It reports whether the leader's time must precede the request in an entry.
 	Check(id *dedup.RequestID, ops []byte, v Visitor) (n int, clocked bool, err error)
 	// Walk returns the reader of one snapshot, which calls the visitor with its contents and sets
 	// the facts, except Index and Digest.
 	Walk(see *SnapshotVisitor, facts *SnapshotFacts) Walk
-	// ParseQuery parses the query that Query.AppendTo wrote; number is its Query.Number. If the kind
-	// has none with this number, it returns NoQuery.
+	// ParseQuery parses the query that Query.AppendTo wrote; number is its Query.Number. If the
+	// kind has no query with this number, it returns the result of NoQuery.
 	ParseQuery(number byte, r *wire.Reader) Query
 }
 
-// Traits say what keyspaces and shards of a kind can have.
+// Traits are the properties of the keyspaces and shards of a kind.
 type Traits struct {
 	Sources    bool // sources may write to the shards
 	ColdRows   bool // the shards keep old rows and sets of members on disk
-	Columns    bool // the keyspaces have columns, to which operators add
+	Columns    bool // the keyspaces have columns, and operators may add more
 	FloorZero  bool // a new column has the floor 0, unless the request sets another
 	Everywhere bool // every node holds a replica of each shard, always
 }
@@ -44,14 +44,14 @@ type Traits struct {
 // memory.
 type Walk func(s *codec.StreamReader, kind byte, p []byte) error
 
-// Places configures where contents may be stored besides memory. Each replica decides this for
-// itself. The zero Places store them only in memory, and rows only in segments.
+// Places configures where contents may be stored besides memory. Each replica may have other
+// Places. With the zero Places, contents are only in memory, and rows only in segments.
 type Places struct {
 	Cold    *cold.Group    // rows on disk; nil for none
 	Members *members.Group // sets of members, on disk; nil for none
 	Bodies  spill.Place    // bodies of idle keys
-	// Seal reports whether to seal the rows of a snapshot with the keys first … last while they are
-	// loaded. If Seal is nil, no rows are sealed.
+	// While a snapshot is loaded, Seal reports whether to seal its rows with the keys first … last.
+	// If Seal is nil, no rows are sealed.
 	Seal func(first, last uint64) bool
 }
 
@@ -63,8 +63,8 @@ type SnapshotVisitor struct {
 	Members func(p members.Pair, at members.Stamp) error
 	// Rows receives the rows of one table after the other, by ascending keys.
 	Rows func(table Table, p *engine.Page) error
-	// Body receives what a kind stores under a key besides rows, such as a feed, as a pointer to a
-	// type of the kind. It is called after Rows.
+	// Body receives each body: the data that a kind stores under a key besides rows, such as a
+	// feed. The body is a pointer to a type of the kind. Body is called after Rows.
 	Body func(key uint64, body any) error
 	// Positions receives the positions of sources, ascending, and their part of the digest. It is
 	// called last, and only if the snapshot has a section of positions.
@@ -102,8 +102,8 @@ func (k Kinds) Traits(name string) Traits {
 	return Traits{}
 }
 
-// New returns the state machine of a shard before its first entry. For an unknown kind,
-// which the cluster version rules out, it returns a machine of the first kind.
+// New returns the state machine of a shard before its first entry. For an unknown kind, which the
+// cluster version excludes, New returns a machine of the first kind.
 func (k Kinds) New(number codec.Kind, places Places) Machine {
 	if kind, known := k.of(number); known {
 		return kind.New(places)
@@ -119,10 +119,11 @@ func (k Kinds) ParseQuery(of codec.Kind, number byte, r *wire.Reader) Query {
 	return NoQuery(number, r)
 }
 
-// CheckSection decodes a request's section for a shard of this kind and route, and calls the visitor, unless
-// it is nil, with the ops. It returns the number of ops, and whether the leader's time must precede the
-// section in an entry. It refuses a section that no RequestWriter makes, because that section in an entry
-// would stop every replica. It returns an ErrRoute if the section's route differs, and the visitor's error.
+// CheckSection decodes a request's section for a shard of this kind and route. It calls the visitor
+// with each op, unless the visitor is nil. It returns the number of ops, and whether the leader's
+// time must precede the section in an entry. It refuses a section that no RequestWriter makes,
+// because an entry with that section would stop every replica. If the section's route differs, it
+// returns an ErrRoute. An error of the visitor is returned as it is.
 func (k Kinds) CheckSection(number codec.Kind, route codec.Route, section []byte, v Visitor) (ops int, clocked bool, err error) {
 	form, payload, rest, err := codec.NextSection(section)
 	if err != nil {
@@ -171,8 +172,8 @@ func (k Kinds) VisitSnapshot(r io.Reader, number codec.Kind, route codec.Route, 
 	return s.Visit(v)
 }
 
-// SourceOf returns the section of a source in a request's section. It returns nil for any other
-// request, and for a section that CheckSection refuses.
+// SourceOf decodes the section of a source. It returns nil for the section of any other request,
+// and for a section that CheckSection refuses.
 func SourceOf(section []byte) *dedup.SourceSection {
 	form, payload, _, err := codec.NextSection(section)
 	if err != nil || form != codec.SectionSource {

@@ -25,14 +25,14 @@ type Machine interface {
 
 	// Applied returns the index of the last entry whose effects are all visible to reads.
 	Applied() uint64
-	// WaitApplied waits until Applied reaches index. It returns false if that has not
-	// happened by the deadline.
+	// WaitApplied waits until Applied reaches index. It returns false if Applied is still lower at
+	// the deadline.
 	WaitApplied(index uint64, deadline time.Time) bool
-	// LogTime returns the latest time that a leader stamped into the log, as of the
-	// last applied entry; 1970 before the first.
+	// LogTime returns the latest time that a leader stamped into the log, as of the last applied
+	// entry; 1970 if there was none.
 	LogTime() time.Time
-	// Remembered returns how many keys and producers the request memory holds, as of
-	// the last applied entry. Some may have expired.
+	// Remembered returns the number of keys and producers in the request memory, as of the last
+	// applied entry. Some of them may have expired.
 	Remembered() (keys, producers int)
 	// State returns a summary taken between two entries.
 	State() State
@@ -41,7 +41,8 @@ type Machine interface {
 	Sources() []uint64
 	// Bytes returns how much memory the contents take.
 	Bytes() uint64
-	// TableOf returns the current table, nil if shards of this kind do not have the table t.
+	// TableOf returns the current table with the number t; nil if shards of this kind have no such
+	// table.
 	TableOf(t Table) *engine.Table
 	// SnapshotBytes estimates the size of a snapshot.
 	SnapshotBytes() uint64
@@ -49,13 +50,13 @@ type Machine interface {
 	Members() *members.Group
 	// Bodies returns the bodies of keys, in memory and on disk, nil if shards of this kind have none.
 	Bodies() *spill.Shard
-	// Besides returns the number of keys with a body, unless State counts these as rows, and the number of
-	// members of all rows.
+	// Besides returns the number of keys with a body, and the number of members of all rows. If
+	// State counts the keys as rows, bodies is 0.
 	Besides() (bodies, pairs uint64)
 	// Grows reports whether an op that Visitor.Body received may make the body of its key larger.
 	Grows(key uint64, op any) bool
-	// Cleanup returns the next step that removes useless state. Cursors that no user has moved for idle
-	// are useless; kinds.CheckCursorIdle has its bounds.
+	// Cleanup returns the next step that removes useless state. Cursors that no user has moved for
+	// the duration idle are useless; kinds.CheckCursorIdle has the bounds of idle.
 	Cleanup(now time.Time, idle time.Duration) Cleanup
 	// Dropped returns how many idle rows the machine has dropped since it was made.
 	Dropped() uint64
@@ -65,14 +66,15 @@ type Machine interface {
 	Stuck() error
 	// Marks returns this replica's newest marks, by index. Restore discards them.
 	Marks() []Mark
-	// SetRoute sets the route of the shard, before its first entry or snapshot. Without a call,
-	// the shard is the only one of its keyspace. Restore refuses a snapshot of another route.
+	// SetRoute sets the route of the shard, before its first entry or snapshot. Before SetRoute is
+	// called, the shard counts as the only one of its keyspace. Restore refuses a snapshot of
+	// another route.
 	SetRoute(route codec.Route)
 	Route() codec.Route
-	// Split keeps the first part of the shard and moves the others to new machines of the same kind, one
-	// for each. raft's goroutine calls it while it applies the entry at s.Index. On an error this machine
-	// is unchanged, and the others are of no use. A kind whose keyspaces always have one shard returns
-	// ErrUndivided.
+	// Split keeps the first part of the shard and moves the others to new machines of the same
+	// kind, one for each. raft's goroutine calls it while it applies the entry at s.Index. After an
+	// error this machine is unchanged, and the other machines must be discarded. A kind whose
+	// keyspaces always have one shard returns ErrUndivided.
 	Split(s *Split, others []Machine) error
 	base() *Base
 }
@@ -91,13 +93,13 @@ type State struct {
 }
 
 // ErrStuck is returned by a replica that applies no more entries, because it cannot read cold rows,
-// bodies or sets that it needs. Its contents stay as the last entry left them, or are empty if it
-// could not load its own snapshot. It takes no snapshots and answers no proposals until Restore
-// loads another replica's snapshot.
+// bodies or sets that it needs. The contents of such a replica stay as the last entry left them, or
+// are empty if the replica could not load its own snapshot. It takes no snapshots and answers no
+// proposals until Restore loads another replica's snapshot.
 var ErrStuck = errors.New("the replica applies no more entries")
 
-// Base is embedded by the state machines of all kinds. It has the log's index and time, the request
-// memory, and the order of decoding, judging and applying.
+// The state machines of all kinds embed Base. It keeps the log's index and time and the request
+// memory, and decodes, judges and applies each entry in that order.
 type Base struct {
 	kind  codec.Kind
 	route codec.Route     // route of the shard; set before the first entry
@@ -112,18 +114,18 @@ type Base struct {
 
 	mu struct {
 		sync.Mutex
-		// moved is closed when applied moves. It is nil while nobody waits for that.
+		// moved is closed when applied increases. It is nil while nobody waits.
 		moved chan struct{}
 	}
-	// whole is held while an entry is applied, so that State reads contents and an index
-	// that belong together. Reads of rows do not acquire it.
+	// whole is held while an entry is applied, so that the contents and the index that State reads
+	// belong together. Reads of rows do not acquire whole.
 	whole    sync.Mutex
 	contents Contents // replaced under whole
 	marks    marks    // guarded by whole
 	// positions is the digest of the sources' positions, as of applied. whole guards it.
 	positions uint64
 
-	// sizes has copies of numbers of the request memory, for other goroutines.
+	// sizes has copies of the request memory's sizes, for other goroutines.
 	sizes struct {
 		logTime, keys, producers atomic.Int64
 		sources                  atomic.Pointer[[]uint64]
@@ -214,7 +216,7 @@ func (m *Base) State() State {
 // digest returns the digest of contents and positions. The caller holds whole.
 func (m *Base) digest() uint64 { return m.contents.Digest() + m.positions }
 
-// Between passes the contents to visit. No entry is applied meanwhile.
+// Between calls visit with the contents. No entry is applied until visit returns.
 func (m *Base) Between(visit func(Contents)) {
 	m.whole.Lock()
 	defer m.whole.Unlock()
@@ -322,5 +324,5 @@ func (m *Base) apply(entry *raft.Log) any {
 	return r
 }
 
-// Table is the number of a table of a shard that an op changes. Calls between nodes carry the value.
+// Table is the number of a table of a shard. Calls between nodes carry this number.
 type Table uint8

@@ -12,8 +12,8 @@ import (
 )
 
 // Snapshot captures the state between two entries; raft persists it while it applies further
-// entries. A stuck replica takes no snapshot, because raft believes that the replica has applied
-// later entries, too.
+// entries. A stuck replica takes no snapshot: raft believes that the replica has applied entries
+// which it has not.
 func (m *Base) Snapshot() (raft.FSMSnapshot, error) {
 	if err := m.Stuck(); err != nil {
 		return nil, err
@@ -21,7 +21,7 @@ func (m *Base) Snapshot() (raft.FSMSnapshot, error) {
 	return &machineSnapshot{kind: m.kind, route: m.route, index: m.applied.Load(), memory: m.memory.Capture(), contents: m.contents.Capture()}, nil
 }
 
-// ErrColdLost is returned when a replica cannot restore its own snapshot by itself.
+// ErrColdLost is returned if a replica lacks cold rows, bodies or sets that its own snapshot names.
 var ErrColdLost = errors.New("cold rows that the snapshot names are lost")
 
 type machineSnapshot struct {
@@ -32,9 +32,9 @@ type machineSnapshot struct {
 	contents Captured
 }
 
-// Persist streams the snapshot to sink. The stream names generations of cold rows;
-// Persist pins them for as long as a snapshot of the sink's name exists. On an error
-// the caller cancels the sink, as raft does.
+// Persist streams the snapshot to sink. The stream names generations of cold rows. Persist pins
+// these generations as long as a snapshot with the sink's name exists. On an error the caller
+// cancels the sink, as raft does.
 func (s *machineSnapshot) Persist(sink raft.SnapshotSink) error {
 	if err := writeShard(sink, s.kind, s.route, s.index, s.contents, s.memory); err != nil {
 		return err

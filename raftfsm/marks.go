@@ -3,17 +3,17 @@ package raftfsm
 import "slices"
 
 const (
-	// markEvery is how many log indexes lie between two marks. Replicas that are polled
-	// one after the other under full load are some hundred entries apart.
+	// markEvery is the number of log indexes from one mark to the next. Under full load, replicas
+	// that are polled one after the other are some hundred entries apart.
 	markEvery = 64
-	// marksKept is how many marks are kept. They cover 4,096 entries, a third of a second at a
-	// group's highest rate.
+	// marksKept is the number of marks that a replica keeps. They cover 4,096 entries, a third of a
+	// second at a group's highest rate.
 	marksKept = 64
 )
 
-// Mark is the digest of the contents after the entry with an index. All replicas take
-// marks at the same indexes. So the replicas of a busy group can be compared, although
-// they are polled at different indexes.
+// Mark is the digest of the contents after the entry with an index. All replicas take marks at the
+// same indexes. So a caller can compare the replicas of a busy group, although it polls them at
+// different indexes.
 type Mark struct {
 	Index  uint64 `json:"index"`
 	Digest uint64 `json:"digest"`

@@ -11,19 +11,20 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// ReadKeysMax bounds the keys of one read: as many as a request may have.
+// ReadKeysMax bounds the keys of one read. A request has the same bound.
 const ReadKeysMax = 10_000
 
 // ErrNotInMemory is returned by Query.Answer if the answer needs the disk.
 var ErrNotInMemory = errors.New("the answer is not in memory")
 
-// Query is one question to the shards of a keyspace of one kind. A Query holds the answer after the read.
-// The caller owns it, and may reuse it. Package shard splits the ids of a read into a Part for each shard,
-// has each Part answered by one replica, and joins the Parts.
+// Query is one question to the shards of a keyspace of one kind. A Query holds the answer after the
+// read. The caller owns it, and may reuse it. Package shard splits the ids of a read into a Part
+// for each shard, has each Part answered by one replica, and joins the Parts.
 //
-// Split and Join run in the goroutine of the read, and so does Answer for a Part with At unless disk is
-// set. The other methods may run for several Parts at once, so they change only the Part. The exception is
-// a Query that reads a single key: it has one Part, so these methods may set its answer.
+// Split and Join run in the goroutine of the read, and so does Answer for a Part with At unless
+// disk is set. The other methods may run for several Parts at once, so they change only the Part.
+// As an exception, a Query that reads a single key has one Part, so these methods may set the
+// answer in the Query.
 type Query interface {
 	// Number distinguishes the queries of one kind in messages between nodes.
 	Number() byte
@@ -38,11 +39,12 @@ type Query interface {
 	// it returns ErrNotInMemory instead of waiting for the disk. With disk, it waits until the deadline. If
 	// the replica is of another kind, it returns ErrOtherKind.
 	Answer(m Machine, p *Part, disk bool, deadline time.Time) error
-	// Join completes the answer from the Parts. It also releases all references to replicas. It returns
-	// true if some Parts must be read again: it has changed their keys, or what Answer does with them.
+	// Join completes the answer from the Parts, and releases all references to replicas. It returns
+	// true if some Parts must be read again. Then it has changed the keys of these Parts, or a
+	// state on which Answer depends.
 	Join(read *Read) (again bool)
 
-	// AppendTo appends the query of a Part, apart from its keys, for another node.
+	// AppendTo encodes the query of a Part for another node, without the Part's keys.
 	AppendTo(dst []byte, p *Part) []byte
 	// AppendAnswer appends a filled Part without its keys. ParseAnswer fills a Part from these bytes.
 	AppendAnswer(dst []byte, p *Part) ([]byte, error)
@@ -51,23 +53,23 @@ type Query interface {
 
 // Limits are the bounds of one read of one shard.
 type Limits struct {
-	Keys   int  // the most keys of a call to another node; 1 means exactly one
+	Keys   int  // maximum of keys in a call to another node; 1 means exactly one
 	Alone  bool // the read needs a call of its own: it may read the disk, or its answer may be large
 	Bytes  int  // the estimated bytes of the read and its answer
 	Answer int  // the most bytes of the answer
 	// Partial means that the answers of some shards are useful even if other shards fail. The query
 	// names the shards that failed.
 	Partial bool
-	Skip    bool // the read leaves out shards that no living node can read
+	Skip    bool // the read omits shards that no living node can read
 }
 
-// Read is one running read. Package shard owns it, and a Query uses it during a call.
+// Read is one running read. Package shard owns the Read; a Query uses it only during a call.
 type Read struct {
 	IDs      []uint64
 	Parts    []Part // by shard
 	Route    Route
 	Deadline time.Time
-	Err      error // if set, the read fails with it, and Join only fills what is known and releases replicas
+	Err      error // if set, the read fails with this error; Join only fills the known part of the answer and releases replicas
 }
 
 // Part is one shard's part of a read. A shard with no key is not read.
@@ -76,17 +78,17 @@ type Part struct {
 	Keys  []uint64
 	At    []int   // the index of each key in Read.IDs; nil for a Part that another node or a disk answers
 	Words []int64 // the answer, in a form of the query
-	// Failed means that no replica answered. Skipped means the same for a read with Limits.Skip.
+	// Failed means that no replica answered. For a read with Limits.Skip, Skipped means that.
 	Failed, Skipped bool
 }
 
-// Defaults has the methods that few queries need. A Query embeds it.
+// Defaults has implementations of the methods that few queries need. Queries embed it.
 type Defaults struct{}
 
 // Split implements Query.
 func (Defaults) Split(*Read) {}
 
-// One implements Query for reads that Answer serves just as fast.
+// One implements Query for reads that Answer answers just as fast.
 func (Defaults) One(Machine, uint64) bool { return false }
 
 // Join implements Query for reads of a single key.

@@ -66,8 +66,8 @@ func (b *requests) decode(sections []byte, route codec.Route, once *dedup.Memory
 	return nil
 }
 
-// request decodes one request and judges it. It does not judge a request of another route, so such a request
-// leaves nothing in the request memory.
+// request decodes one request and judges it. It does not judge a request with another route, so
+// that such a request leaves nothing in the request memory.
 func (b *requests) request(kind byte, p []byte, route codec.Route, once *dedup.Memory, held Contents, clocked bool) error {
 	b.all = append(b.all, request{})
 	r := &b.all[len(b.all)-1]
@@ -123,7 +123,7 @@ func (b *requests) noteRefused(once *dedup.Memory, overflows []engine.Overflow) 
 		}
 		name = r.id.AppendName(name[:0])
 		switch again, noted := repeats[string(name)]; {
-		case b.outcomes[i] == dedup.Applied && (n > 0 || noted): // noted: an earlier use of the key in this entry had refusals
+		case b.outcomes[i] == dedup.Applied && (n > 0 || noted): // noted means that an earlier use of the key in this entry had refusals
 			switch n {
 			case 0:
 				again = dedup.Duplicate
@@ -136,7 +136,7 @@ func (b *requests) noteRefused(once *dedup.Memory, overflows []engine.Overflow) 
 			repeats[string(name)] = again
 		case b.outcomes[i] == dedup.Duplicate && noted:
 			b.outcomes[i] = again
-			once.SetRepeat(&r.id, again) // the judge may have accepted it anew, with a new record
+			once.SetRepeat(&r.id, again) // the judge may have accepted the repeat as new, with a new record
 		}
 		first = r.end
 	}

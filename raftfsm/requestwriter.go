@@ -9,8 +9,8 @@ import (
 )
 
 // RequestWriter writes one request section into a buffer. It owns the buffer until Section returns
-// it. A kind appends its ops by functions of its own. These panic on an op that the format cannot
-// express: an entry that cannot be applied stops every replica, so it must not be proposed.
+// it. Each kind has its own functions to append ops. They panic on an op that the format cannot
+// express, because an entry that cannot be applied would stop every replica.
 type RequestWriter struct {
 	buf      []byte
 	opsAt    int // where the ops begin
@@ -19,8 +19,8 @@ type RequestWriter struct {
 	clocked  bool
 }
 
-// Reset starts a section for the shard of a route in buf, overwriting its contents. It
-// panics on an identity or a route that the format cannot express.
+// Reset starts a section for the shard with the given route. It overwrites buf. It panics on an
+// identity or a route that the format cannot express.
 func (w *RequestWriter) Reset(buf []byte, route codec.Route, id *dedup.RequestID) {
 	w.buf = id.AppendTo(route.AppendTo(append(buf[:0], id.Section(), 0, 0, 0, 0)))
 	w.opsAt, w.ops = len(w.buf), 0
@@ -28,7 +28,7 @@ func (w *RequestWriter) Reset(buf []byte, route codec.Route, id *dedup.RequestID
 }
 
 // SetSettings sets the settings of the columns for the ops that follow; nil means none. Each op
-// carries those that it needs, because Apply depends on the log alone.
+// carries the settings that it needs, because Apply depends on the log alone.
 func (w *RequestWriter) SetSettings(s *Settings) { w.settings = s }
 
 // Setting returns the value of a setting of a column, and whether the column has one.
@@ -49,7 +49,7 @@ func (w *RequestWriter) Put(section []byte, clocked bool) {
 // Clocked reports whether the section needs the leader's time before it in an entry.
 func (w *RequestWriter) Clocked() bool { return w.clocked }
 
-// SetUse writes the use into a section whose identity RequestID.JudgedBy returned.
+// SetUse writes the use of the key into a section whose identity RequestID.JudgedBy returned.
 func (w *RequestWriter) SetUse(use dedup.Use) { dedup.SetUse(w.buf[:w.opsAt], use) }
 
 // Ops returns the number of ops.

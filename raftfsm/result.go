@@ -36,8 +36,8 @@ func (r *Result) Outcome(request int) dedup.Outcome {
 	return r.outcomes[request]
 }
 
-// Use returns the use of a key of one of the entry's requests. This shard must have judged the key
-// and applied the request, now or before. For other requests it has no meaning.
+// Use returns the use of a key of one of the entry's requests. The result is valid only if this
+// shard judged the key and applied the request, now or before.
 func (r *Result) Use(request int) dedup.Use {
 	use := r.use
 	if r.Outcome(request) != dedup.Applied && r.met != nil {
@@ -50,8 +50,8 @@ func (r *Result) Use(request int) dedup.Use {
 func (r *Result) SetUse(use dedup.Use) { r.use = use }
 
 // Position returns the position of the partition of one of the entry's requests, as of the moment
-// after that request. The request must be a section of a source. For any other request Position
-// returns false, or an empty answer if a later request of the entry is a section of a source.
+// after that request. The request must be a section of a source. For any other request, Position
+// returns false or an empty answer.
 func (r *Result) Position(request int) (answer dedup.PositionAnswer, ok bool) {
 	if request >= len(r.positions) {
 		return answer, false

@@ -2,20 +2,22 @@ package raftfsm
 
 import "github.com/countd/countd/raftfsm/codec"
 
-// Route maps the ids of a keyspace to shards and to keys in them. Nothing else does.
+// Route maps the ids of a keyspace to shards, and to keys in these shards. No other code does that.
 //
-// By modulo, the key of a row is id div Divisor: the part that all ids of a shard share at the
-// creation of the keyspace is not stored. By hash, the key is the whole id. Both keep the order of
-// ids within a shard, so a scan merges shards, and an age is a range of keys.
+// By modulo, the key of a row is id div Divisor. The remainder is not stored, because all ids of a
+// shard had the same remainder when the keyspace was created. By hash, the key is the whole id.
+// Both keep the order of ids within a shard. So a scan can merge shards, and rows of an age are a
+// range of keys.
 //
-// A keyspace grows when each of its shards, a parent, splits into parts. The parents split one after
-// the other, so they have different moduli meanwhile. The first part of a parent keeps its number.
+// A keyspace grows when each of its shards, a parent, splits into parts. The parents split one
+// after the other, so their moduli differ until all have split. The first part of a parent keeps
+// the parent's number.
 //
-// Invariants: No two ids share a key of a shard. The key of an id never changes. Its shard changes
-// only when its parent splits.
+// Invariants: No two ids share a key of a shard. The key of an id never changes. The shard of an id
+// changes only when the parent splits.
 type Route struct {
-	// Divisor is the number of ids that share a key over all shards: the number of shards at the
-	// creation of the keyspace, or 1 by hash. The key of every id is id div Divisor.
+	// Divisor is the number of ids with the same key, over all shards: by modulo the number of
+	// shards at the creation of the keyspace, by hash 1. The key of every id is id div Divisor.
 	Divisor uint64
 	Shards  uint64 // number of shards, a multiple of Divisor; includes parts that do not exist yet
 
@@ -25,17 +27,18 @@ type Route struct {
 	spread spread
 }
 
-// spread says how ids are spread over the shards. With it, Route has four fields, so the compiler keeps
-// a Route in registers.
+// spread is the way in which ids are distributed to the shards. Route has only four fields, so that
+// the compiler keeps a Route in registers.
 type spread uint8
 
 const (
 	direct spread = iota // the shard is id mod Divisor
 	grown                // the keyspace grew or grows
-	hashed               // a hash of the id takes the place of the id, except in keys
+	hashed               // a hash of the id replaces the id, except in keys
 )
 
-// NewRoute returns the route of a keyspace with that number of shards, now and at its creation.
+// NewRoute returns the route of a keyspace. created is the number of shards at its creation, and
+// shards the present number.
 func NewRoute(created, shards int, hash bool) Route {
 	r := Route{Divisor: uint64(created), Shards: uint64(shards)}
 	switch {
@@ -61,10 +64,10 @@ func (r Route) KeyOf(id uint64) (shard int, key uint64) {
 	return int(id % r.Divisor), id / r.Divisor
 }
 
-// shardOf returns the shard of an id by hash or of a keyspace that grew. It is not inlined, so that
-// KeyOf is.
+// shardOf returns the shard of an id by hash, or in a keyspace that grew. It is not inlined, so
+// that KeyOf can be.
 //
-//go:noinline
+// go:noinline
 func (r Route) shardOf(id uint64) int {
 	if r.spread == hashed {
 		id = mixID(id)
@@ -76,8 +79,8 @@ func (r Route) shardOf(id uint64) int {
 	return int(id % r.Shards)
 }
 
-// Of returns the route of a shard. A part of a parent that has not split yet has the route that it
-// will have.
+// Of returns the route of a shard. For a part whose parent has not split yet, it returns the future
+// route.
 func (r Route) Of(shard int) codec.Route {
 	of := codec.Route{Modulus: uint32(r.Shards), Residue: uint32(shard)}
 	if r.moduli != nil && shard < len(*r.moduli) {
@@ -89,7 +92,7 @@ func (r Route) Of(shard int) codec.Route {
 // IDOf returns the only id whose row has the given key in a shard.
 func (r Route) IDOf(shard int, key uint64) uint64 {
 	s := uint64(shard)
-	if s >= r.Divisor { // never before the keyspace grew, except by hash
+	if s >= r.Divisor { // only by hash, or after the keyspace grew
 		s %= r.Divisor
 	}
 	return key*r.Divisor + s
@@ -103,8 +106,8 @@ func (r Route) LeastID(shard int) (id uint64) {
 	return id
 }
 
-// FirstAbove returns a bound for keys of a shard: its ids above the given one have this key or a
-// higher one, and no other id of it has. It returns false if there is no such id.
+// FirstAbove returns a lower bound of the keys of a shard whose ids are above the given id. The
+// keys of the shard's other ids are below it. FirstAbove returns false if the shard has no id above.
 func (r Route) FirstAbove(id uint64, shard int) (uint64, bool) {
 	key := id / r.Divisor
 	if uint64(shard)%r.Divisor <= id%r.Divisor {

@@ -19,15 +19,15 @@ var ErrUndivided = errors.New("a shard of this kind cannot be split")
 
 // Split implements Machine. Equal machines have equal parts:
 //
-//   - Each row, body and pair is in one part, as it was. So the parts' rows, bodies, pairs and digests
-//     add up to those of the shard, without the digest of positions.
-//   - From then on, a part answers each op and each read of its keys as the undivided shard would. Its
-//     contents are those of the undivided shard without the other parts, with these exceptions: the
-//     progress of a sweep, the hot lists, the stamps of feeds, and the stamps of members who join
-//     in one millisecond.
-//   - Nothing of a part is packed or on disk, except members of sets.
+//   - Each row, body and pair is in one part, as it was. So the parts' rows, bodies, pairs and
+//     digests add up to those of the shard, without the digest of positions.
+//   - After the split, a part answers each op and each read of its keys as the undivided shard
+//     would. Its contents are those of the undivided shard without the other parts, with these
+//     exceptions: the progress of a sweep, the hot lists, the stamps of feeds, and the stamps of
+//     members who join in one millisecond.
+//   - All data of a part is unpacked and in memory, except members of sets.
 //
-// The request memory is not split here: others have an empty one.
+// Split does not split the request memory: the other machines have an empty one.
 func (m *Base) Split(s *Split, others []Machine) error {
 	own := m.fresh()
 	parts := []Contents{own}

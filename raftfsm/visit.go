@@ -10,13 +10,13 @@ type SnapshotFacts struct {
 	Index  uint64 // index of the last entry that it includes
 	Rows   uint64
 	Digest uint64 // digest of its contents; a shard with equal contents has the same digest
-	// SetBack is set by a restore. It is the number of values that the restore set back to a bound.
+	// SetBack is the number of values that a restore set back to a bound; only a restore sets it.
 	// Rows and Digest then describe the restored shard.
 	SetBack uint64
 	// Later means that a part of the contents includes entries after Index.
 	Later bool
-	// Gone is the part of Digest that belongs to contents which wait to be removed. The visitor
-	// does not receive these contents.
+	// Gone is the part of Digest that belongs to contents which will be removed. The visitor does
+	// not receive these contents.
 	Gone uint64
 }
 

@@ -17,14 +17,14 @@ type Carried struct {
 	stream *codec.StreamReader
 	cold   *cold.Group
 	added  int64
-	// release releases all generations of rows, which Carried keeps on disk until then. It is nil
-	// after Close, and for a shard without cold rows.
+	// release releases all generations of rows. Until then Carried keeps them on disk. release is
+	// nil after Close, and for a shard without cold rows.
 	release func()
 
 	out    []byte // framed sections that were not read yet
 	buf    []byte
 	part   coldPart
-	blocks *cold.Generation // the generation of part, or nil; its block next and later ones are not framed yet
+	blocks *cold.Generation // the generation of the field part, or nil; its blocks from number next on are not framed yet
 	next   int
 	ended  bool
 
@@ -54,7 +54,7 @@ func CarryBlocks(r io.Reader, rows *cold.Group, sets *members.Group) (*Carried, 
 	return c, nil
 }
 
-// peek reads the section after the head, and opens the sets if it names any.
+// peek reads the section after the head. If that section names sets, peek opens them.
 func (c *Carried) peek(sets *members.Group) (err error) {
 	if c.kind, c.payload, err = c.stream.Next(); err != nil {
 		return err
@@ -77,7 +77,7 @@ func (c *Carried) peek(sets *members.Group) (err error) {
 	return nil
 }
 
-// Added returns how many bytes the blocks and sets take with their frames.
+// Added returns the size of the inserted blocks and sets, with their frames.
 func (c *Carried) Added() int64 { return c.added }
 
 // Close releases the cold rows and the sets. It does not close r.

@@ -1,11 +1,12 @@
 // Package counters owns the state machine of shards of counters: counts of rows, the sets of their
-// members, and the outboxes of authors. Package engine/members has the sets.
+// members, and the outboxes of authors. Package engine/members stores the sets.
 //
-// An op on a row, a set or an outbox sees the shard as all earlier ops of the log left it. It
-// changes both the count and the set or outbox, or neither. Rows and outboxes that a replica
-// moved to its disk never change what an op means.
+// An op on a row, a set or an outbox sees the shard as all earlier ops of the log left it. An op on
+// a set or an outbox changes both that and its count, or neither. It makes no difference to an op
+// which rows and outboxes a replica has moved to its disk.
 //
-// Invariant: a count changes by 1 only with the set or the outbox that it counts.
+// Invariant: an op on a set or an outbox changes the count by 1 if and only if it changes the set
+// or outbox.
 package counters
 
 import (
@@ -28,7 +29,7 @@ import (
 type Machine struct {
 	raftfsm.Base
 	table atomic.Pointer[engine.Table] // Restore replaces the whole table
-	// tiering is held while rows leave memory, return to it or are sealed, and by Restore
+	// tiering is held while rows leave memory, return to memory or are sealed. Restore holds it
 	// while it replaces the table.
 	tiering  sync.Mutex
 	closed   bool // guarded by tiering
@@ -78,8 +79,8 @@ func (c *Machine) Close() {
 	}
 }
 
-// Carried returns how many rows and members the newest Restore wrote directly to disk, and resets the
-// number to 0. The caller then soon takes a snapshot that names them.
+// Carried returns how many rows and members the newest Restore wrote directly to disk, and resets
+// the number to 0. The caller then soon takes a snapshot, which names these rows on disk.
 func (c *Machine) Carried() uint64 { return c.carried.Swap(0) }
 
 // Table returns the current rows. Restore replaces the table, so a caller calls Table for
@@ -124,8 +125,8 @@ func newContents(places raftfsm.Places, bodies *spill.Bodies) *contents {
 	return &contents{table: engine.New(), places: places, out: &outboxes{bodies: bodies}, sets: sets{group: places.Members}, hot: rankings.NewHotLists()}
 }
 
-// batches lets the shards of a process share the memory of large entries. The garbage
-// collector frees it once no large entries come.
+// batches lets the shards of a process share the memory of large entries. The garbage collector
+// frees that memory if no more large entries come.
 var batches = sync.Pool{New: func() any { return new(batch) }}
 
 // batchOpsKept bounds the batch that a shard keeps for its next entry.

@@ -6,9 +6,9 @@ import (
 	"github.com/countd/countd/raftfsm/rankings"
 )
 
-// feedHot adds what the applied ops of the batch added to counts to the hot lists. Other kinds of ops
-// correct counts. An op on a set or an outbox is an add here, whose value the judge has set. feedHot changes the batch,
-// which nobody needs any more.
+// feedHot passes to the hot lists what each add in the batch has added to counts. Other kinds of
+// ops only correct counts. Here an op on a set or an outbox is an add, whose value the judge has
+// set. feedHot may change the batch, because it is the last reader of the batch.
 func (c *contents) feedHot(now int64, r *raftfsm.Result) {
 	ops, lists := c.batch.Ops, c.hot
 	for _, refused := range r.Overflows {

@@ -9,9 +9,9 @@ import (
 )
 
 // judge applies the ops on outboxes and sets of an entry while the table applies its own ops. The
-// table calls it right before each op. So it judges an op by the table, the outboxes and the sets
-// as all earlier ops left them. The judge undoes an op whose count overflows before it judges the
-// next op.
+// table calls it right before each op. So the judge sees the table, the outboxes and the sets as
+// all earlier ops left them. If the count of an op overflows, the judge undoes the op before it
+// judges the next one.
 type judge struct {
 	*contents
 	now  int64
@@ -72,7 +72,7 @@ func (j *judge) outboxOp(o *outboxOp, key uint64) {
 	}
 }
 
-// set stores the outbox that change made.
+// set stores the outbox that is the result of j.change.
 func (j *judge) set(key uint64) {
 	j.out.bodies.Set(key, j.change.Body)
 	j.out.sum += j.change.Digest
@@ -89,7 +89,7 @@ func (j *judge) Refused(op int) {
 	}
 }
 
-// applyJudged is like Apply, but for an entry that may change outboxes. If touched is set, the entry may also
+// applyJudged is Apply for an entry that may change outboxes. If touched is set, the entry may also
 // change sets of members.
 func (c *contents) applyJudged(now int64, touched bool, r *raftfsm.Result) (err error) {
 	j := judge{contents: c, now: now}

@@ -101,12 +101,13 @@ func appendMember(w *raftfsm.RequestWriter, kind opKind, cells int, key uint64, 
 	w.Put(buf, true)
 }
 
-// purgePairs bounds the members that one step removes, and so the delay of later entries, to some
-// milliseconds. At five steps a second, a row of a million members is removed within 2 minutes.
+// purgePairs bounds the members that one step removes, so that a step delays later entries by some
+// milliseconds at most. At five steps a second, a row of a million members is removed within 2
+// minutes.
 const purgePairs = 2048
 
-// Cleanup implements Machine: it removes members of deleted rows. Such members only use disk space,
-// because reads do not return them.
+// Cleanup implements Machine: it removes members of deleted rows. Such members only occupy disk
+// space, because reads do not return them.
 func (c *Machine) Cleanup(time.Time, time.Duration) (step raftfsm.Cleanup) {
 	if sets := c.Members(); sets != nil && sets.Dying() > 0 {
 		step.Append = func(w *raftfsm.RequestWriter) { AppendPurge(w, purgePairs) }

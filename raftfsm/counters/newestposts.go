@@ -17,9 +17,10 @@ func (p foundPost) before(q foundPost) bool {
 	return p.ID > q.ID || p.ID == q.ID && p.Author < q.Author
 }
 
-// newestPosts collects the newest posts of many outboxes. Add offers the newest post of each author, and
-// Posts walks only the outboxes whose newest post is still among the newest of all. The newest post of
-// an outbox on disk is in memory, so few outboxes must be read from disk: Missing returns these.
+// newestPosts collects the newest posts of many outboxes. Add offers the newest post of each
+// author. Posts then walks only the outboxes whose newest post is still among the newest of all.
+// For an outbox on disk, the newest post is in memory, so few outboxes must be read from disk;
+// Missing returns those.
 type newestPosts struct {
 	limit int
 	heap  []foundPost   // at most limit posts; the root is last in the order of a timeline
@@ -41,7 +42,7 @@ type missingOutbox struct {
 	Body   []byte // the body for the mark; the caller sets it
 
 	added int    // position in added; -1 if no post of the outbox was added
-	last  uint64 // the highest id that Posts may have of the outbox, if added is -1
+	last  uint64 // if added is -1: the highest id of the outbox that Posts may return
 }
 
 // Reset removes all posts. limit must be above 0.
@@ -51,8 +52,8 @@ func (n *newestPosts) Reset(limit int) {
 	n.limit, n.heap, n.added, n.below = limit, n.heap[:0], n.added[:0], n.below[:0]
 }
 
-// Add adds the posts of an author whose ids are at most last. The body must not change until Posts
-// was called.
+// Add adds an author's posts with ids up to the argument last. The body must not change before
+// Posts is called.
 func (n *newestPosts) Add(author int, body []byte, last uint64) {
 	p, found := foundPost{Author: author}, false
 	if p.ID, found = newestPost(body, last); found && n.AddPost(p) {
@@ -60,9 +61,8 @@ func (n *newestPosts) Add(author int, body []byte, last uint64) {
 	}
 }
 
-// AddSummary adds the posts of an author whose outbox is on disk, if their ids are at most last.
-// mark is the mark of the outbox, and summary the result of appendOutboxSummary. Neither may change until
-// Posts was called.
+// AddSummary is Add for an author whose outbox is on disk. mark is the mark of the outbox, and
+// summary the result of appendOutboxSummary. Neither may change before Posts is called.
 func (n *newestPosts) AddSummary(author int, mark, summary []byte, last uint64) {
 	p := foundPost{ID: binary.LittleEndian.Uint64(summary), Author: author}
 	if p.ID > last {
@@ -72,8 +72,8 @@ func (n *newestPosts) AddSummary(author int, mark, summary []byte, last uint64) 
 	}
 }
 
-// Missing appends the outboxes on disk that Posts needs to dst. The caller has added all authors. It
-// sets the body of each missing outbox, and calls Found with it.
+// Missing appends the outboxes on disk that Posts needs to dst. Call it when all authors are added.
+// The caller then sets the body of each missing outbox, and calls Found for it.
 func (n *newestPosts) Missing(dst []missingOutbox) []missingOutbox {
 	dst = append(dst, n.below...)
 	for i := range n.added {
@@ -93,8 +93,8 @@ func (n *newestPosts) Found(m *missingOutbox) {
 	n.added[m.added].body = m.Body
 }
 
-// newestPost returns the newest id of a body that is not above highest, or false. If that is the newest
-// id of all, it decodes nothing.
+// newestPost returns a body's newest id that is not above the argument highest, or false. If that
+// is the body's first id, newestPost decodes nothing.
 func newestPost(body []byte, highest uint64) (id uint64, found bool) {
 	if _, _, blocks := outboxHead(body); len(blocks) > 0 {
 		if id = binary.LittleEndian.Uint64(blocks); id <= highest {
@@ -121,8 +121,8 @@ func (n *newestPosts) AddPost(p foundPost) bool {
 	return true
 }
 
-// Posts returns the newest posts in the order of a timeline. They are valid until the next Reset. The
-// caller must not add anything before that.
+// Posts returns the newest posts in the order of a timeline. The returned posts are valid until the
+// next Reset. Before that, the caller must not add anything.
 func (n *newestPosts) Posts() []foundPost {
 	for i := range n.added {
 		n.walk(&n.added[i])

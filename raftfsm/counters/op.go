@@ -26,7 +26,7 @@ const (
 	opSet    opKind = rows.Set
 	opDelete opKind = rows.Delete
 
-	// Ops on sets of members. They need the leader's time before them in the entry.
+	// Ops on sets of members. In an entry, the leader's time must precede them.
 	opJoin         opKind = 8
 	opLeave        opKind = 9
 	opCopy         opKind = 10 // joins with the given stamp, or with now if that is 0, and counts nothing; only for a restore
@@ -49,8 +49,8 @@ var opNames = [...]string{
 
 func (k opKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), opNames[k]) }
 
-// Ops are ops on rows and on sets of members. They implement raftfsm.Ops. Ops on counts have the same
-// form in shards of unread numbers. Only those have takes.
+// Ops are ops on rows and on sets of members. They implement raftfsm.Ops. Ops on counts have the
+// same form in shards of unread numbers. Only shards of unread numbers have takes.
 type Ops []engine.Op
 
 func (o Ops) Len() int         { return len(o) }

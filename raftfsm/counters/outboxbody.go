@@ -10,8 +10,8 @@ import (
 //	form (1) | posts (2) | trimmed (8), in the second form | block …
 //	block:  newest id (8) | ids (1) | bytes of gaps (2) | gap to the id before (uvarint) …
 //
-// Ids descend over all blocks. A block has at most blockIDs ids, so that a reader skips to
-// an id by the heads of blocks. No body begins with 0, which marks an outbox on disk.
+// Ids descend over all blocks. A block has at most outboxBlockIDs ids. To find an id, a reader
+// skips blocks by their heads. No body begins with 0, which marks an outbox on disk.
 const (
 	outboxPlain   = 1
 	outboxTrimmed = 2
@@ -27,7 +27,7 @@ const (
 type Outbox struct {
 	IDs []uint64 // ids of posts, descending
 	// Trimmed is the highest id that limits have ever removed, 0 if none. An id that is not above
-	// it may have been published and removed.
+	// Trimmed may have been published and removed before.
 	Trimmed uint64
 }
 
@@ -76,8 +76,8 @@ func decodeOutboxBody(o *Outbox, body []byte) {
 	}
 }
 
-// appendOutboxSummary appends the summary of an outbox on disk, which stays in memory: its newest id (8).
-// An outbox without posts has no newest id, but is too small to leave memory.
+// appendOutboxSummary appends what stays in memory of an outbox on disk: its newest id (8). An
+// outbox without posts has no newest id, but is too small to leave memory.
 func appendOutboxSummary(dst, body []byte) []byte {
 	id, _ := newestPost(body, math.MaxUint64)
 	return binary.LittleEndian.AppendUint64(dst, id)
@@ -103,8 +103,8 @@ type outboxCursor struct {
 	rest []byte // the blocks after ID's
 }
 
-// Seek sets the cursor to the newest id of a body that is not above highest. It returns false if
-// the body has no such id.
+// Seek sets the cursor to the body's newest id that is not above the argument highest. It returns
+// false if the body has no such id.
 func (c *outboxCursor) Seek(body []byte, highest uint64) bool {
 	_, _, c.rest = outboxHead(body)
 	c.left = 0

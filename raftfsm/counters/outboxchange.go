@@ -12,21 +12,21 @@ import (
 
 // outboxOutcome is the outcome of an op on an outbox.
 //
-// Invariant: between two removals of an id, at most one publish of it is outboxChanged. A removed id
-// is refused for ever if limits removed it, because nothing distinguishes a second publish of it
-// from a first.
+// Invariant: between two removals of an id, at most one publish of that id has the outcome
+// outboxChanged. If limits removed an id, its publishes are refused for ever, because nothing
+// distinguishes a second publish from a first.
 type outboxOutcome uint8
 
 // The outcomes of ops on outboxes.
 const (
-	outboxUnchanged outboxOutcome = iota // the post to publish was there already, or the post to remove was not
+	outboxUnchanged outboxOutcome = iota // the outbox already had the post to publish, or lacked the post to remove
 	outboxChanged
 	// outboxTooOld refuses a publish. Either the limits may have removed the id before, or they would remove
 	// it at once.
 	outboxTooOld
 )
 
-// outboxChange is one change of one outbox, with memory that it reuses.
+// outboxChange is one change of one outbox. It reuses its memory.
 type outboxChange struct {
 	// Body is the outbox after the change, or nil if that is empty. It is valid if the outcome is
 	// outboxChanged.
@@ -91,7 +91,7 @@ func (c *outboxChange) publish(op *PostOp, key uint64, body []byte, now int64) o
 	return outboxChanged
 }
 
-// newest returns the highest of id and ids that is not of the future, or 0. ids descend.
+// newest returns the highest of id and ids that is not in the future, or 0. ids descend.
 func (l *OutboxLimits) newest(id uint64, ids []uint64, now int64) (newest uint64) {
 	if l.Keep == 0 {
 		return 0
@@ -122,9 +122,9 @@ func (c *outboxChange) trim(key uint64, l *OutboxLimits, cut uint64) {
 	c.now.IDs, c.now.Trimmed = kept, trimmed
 }
 
-// appendNewest publishes a post that is the newest of its author, if the limits then remove no post. That is
-// true of nearly all posts. appendNewest copies the body and decodes only the oldest block. For any other post
-// it does nothing and returns false.
+// appendNewest publishes a post that is the newest of its author, if the limits then remove no
+// post. Nearly all posts are like that. appendNewest copies the body and decodes only the oldest
+// block. For any other post it does nothing and returns false.
 func (c *outboxChange) appendNewest(op *PostOp, key uint64, body []byte, now int64) bool {
 	posts, trimmed, blocks := outboxHead(body)
 	if op.ID <= trimmed && trimmed > 0 {
@@ -139,8 +139,8 @@ func (c *outboxChange) appendNewest(op *PostOp, key uint64, body []byte, now int
 	if op.ID <= newest || posts >= op.Limits.Posts {
 		return false
 	}
-	// No post expires if the oldest has a time and does not expire. If the oldest has no time, a
-	// newer post may expire.
+	// If the oldest post has a time and does not expire, no post expires. If the oldest post has no
+	// time, a newer post may expire.
 	if l := &op.Limits; l.Keep > 0 {
 		if cut := l.cut(op.ID); l.future(op.ID, now) || cut > 0 && oldestOf(blocks) < max(cut, l.First) {
 			return false
@@ -188,8 +188,8 @@ func (c *outboxChange) remove(id, key uint64, body []byte) outboxOutcome {
 	return outboxChanged
 }
 
-// outboxDigest returns the digest of the outbox of a key, a term of the digest of its shard. It is a sum
-// over the ids, so that a change hashes only the ids that it changes.
+// outboxDigest returns the digest of a key's outbox; the digests of a shard's outboxes add up. It
+// is a sum over the ids, so that a change hashes only the changed ids.
 func outboxDigest(key uint64, o *Outbox) uint64 {
 	sum := trimmedDigest(key, o.Trimmed)
 	for _, id := range o.IDs {

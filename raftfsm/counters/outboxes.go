@@ -12,8 +12,9 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// This file joins outboxes to a shard of counters. An author's outbox is under the key of
-// the author's row. A publish or a removal changes both or neither.
+// This file joins outboxes to a shard of counters. An author's outbox has the key of the author's
+// row, which counts the posts. A publish or a removal changes both the outbox and the count, or
+// neither.
 //
 //   - The table calls a judge right before it applies an op. The judge sees the table and the
 //     outboxes as all earlier ops left them.
@@ -59,7 +60,7 @@ func (o *outboxes) clear() {
 type outboxOp struct {
 	PostOp
 	op   int // index of its op in the batch
-	cell int // position of the cell that counts it, -1 for none
+	cell int // position of the cell that counts the post; -1 for none
 }
 
 // outboxKeys calls yield with the author of each op that needs or changes an outbox.

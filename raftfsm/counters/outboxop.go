@@ -10,9 +10,9 @@ import (
 	"github.com/countd/countd/raftfsm/rows"
 )
 
-// OutboxOp is an op on the outbox of an author. Its result row is the row of the author. Unless its request
-// is a repeat, an op that changed nothing has a cut of UnchangedColumn. An op that was refused as too old
-// has an overflow of TooOldColumn.
+// OutboxOp is an op on the outbox of an author. Its result row is the row of the author. If an op
+// changed nothing, the result has a cut of UnchangedColumn for it, unless its request is a repeat.
+// If a publish was refused as too old, the result has an overflow of TooOldColumn.
 type OutboxOp struct {
 	Author uint64
 	PostOp
@@ -36,7 +36,7 @@ func (o OutboxOps) See(v raftfsm.Visitor, key uint64, op int) error {
 	return v.Op(rows.Counts, key, &engine.Op{ID: key})
 }
 
-// Refusable implements raftfsm.Ops. A count of posts at its maximum refuses another post.
+// Refusable implements raftfsm.Ops. A post is also refused if the count of posts is at its maximum.
 func (o OutboxOps) Refusable(op int, row []int64) (refused engine.Overflow, could bool) {
 	if refused.Column = TooOldColumn; len(row) > PostsColumn && row[PostsColumn] == math.MaxInt64 {
 		refused.Column = PostsColumn

@@ -21,8 +21,8 @@ const (
 	ClearOutboxes PostOpKind = 19
 )
 
-// PostOp is one change of one outbox. Its author is the row that counts the posts; callers pass the key of
-// that row beside the PostOp.
+// PostOp is one change of one outbox. Callers pass the author beside the PostOp, as the key of the
+// row that counts the author's posts.
 //
 // In an entry, after the kind and the key:
 //

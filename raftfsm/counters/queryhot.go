@@ -16,10 +16,10 @@ import (
 // A ranking is the answer of a HotQuery or a TopQuery.
 const (
 	RankingMax     = rankings.LimitMax // bounds its rows
-	RankingDefault = 100               // its rows for a caller who names no limit
+	RankingDefault = 100               // the number of rows if the caller sets no limit
 )
 
-// HotQuery reads which ids gained most in a column. Its read has no ids. The answers of the shards are of
+// HotQuery reads which ids gained most in a column. Its read has no ids. The shards answer at
 // different moments.
 type HotQuery struct {
 	raftfsm.Defaults
@@ -28,7 +28,7 @@ type HotQuery struct {
 	Now    int64 // the end of the window, in Unix milliseconds
 	Limit  int   // up to RankingMax
 
-	rankings.Hottest // the answer, whose keys are ids. Since is the earliest, and Error the largest of the shards.
+	rankings.Hottest // the answer; its keys are ids, Since is the earliest of the shards, and Error the largest
 }
 
 // Number implements Query.
@@ -51,7 +51,8 @@ func readAllShards(read *raftfsm.Read) {
 	}
 }
 
-// rankedBy returns the machine m. A ranking may take milliseconds, so it runs like a read of the disk.
+// rankedBy converts m to a *Machine. If disk is false, it returns ErrNotInMemory: a ranking may
+// take milliseconds, so it runs like a read of the disk.
 func rankedBy(m raftfsm.Machine, disk bool) (*Machine, error) {
 	c, is := m.(*Machine)
 	switch {
@@ -115,15 +116,16 @@ func (q *HotQuery) ParseAnswer(r *wire.Reader, p *raftfsm.Part) {
 	p.Words = raftfsm.ParseCounted(r, raftfsm.ParseWords(r, 2), q.Limit, func(n int) int { return 3 * n })
 }
 
-// TopQuery reads the largest counts of a column, and the lowest ids among equal counts. Its read has no ids. Each
-// count is of a moment during the read.
+// TopQuery reads the largest counts of a column. Among equal counts, the lowest ids come first. Its
+// read has no ids. Each count is as of some moment during the read.
 type TopQuery struct {
 	raftfsm.Defaults
 	Column uint8
 	Limit  int // up to RankingMax
 
 	Top []engine.Place // the answer: none below 1
-	// Scanning is set if a shard reads all its rows and did not end in time. Read is how many rows were read.
+	// Scanning is set if a shard must read all its rows and has not finished in time. Read is the
+	// number of rows that were read so far.
 	Scanning bool
 	Read     uint64
 }
@@ -149,7 +151,7 @@ func (q *TopQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadlin
 	if err != nil {
 		return err
 	}
-	answerBy := time.Now().Add(time.Until(deadline) * 3 / 4) // the answer may have to travel
+	answerBy := time.Now().Add(time.Until(deadline) * 3 / 4) // leave time to send the answer to another node
 	top, err := c.largest.Load().Top(q.Column, q.Limit, answerBy)
 	scanning, is := errors.AsType[*rankings.ScanningError](err)
 	switch {

@@ -126,8 +126,8 @@ func (q *MembersQuery) AppendAnswer(dst []byte, _ *raftfsm.Part) ([]byte, error)
 // ParseAnswer implements Query.
 func (q *MembersQuery) ParseAnswer(r *wire.Reader, _ *raftfsm.Part) { q.List = parseList(r, &q.Page) }
 
-// RowsOfMemberQuery reads a page of the rows that a member is in, newest first. Its read has no ids: it
-// merges a page of each shard.
+// RowsOfMemberQuery reads a page of the rows that a member is in, newest first. Its read has no
+// ids: it merges one page of each shard.
 type RowsOfMemberQuery struct {
 	raftfsm.Defaults
 	Column uint8

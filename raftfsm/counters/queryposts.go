@@ -24,9 +24,9 @@ const (
 // Post is a post in a timeline.
 type Post struct{ ID, Author uint64 }
 
-// PostsQuery reads the newest posts of authors, ordered by descending id. Posts of equal ids are ordered by
-// ascending author. The ids of the read are the authors, ascending, without duplicates. Each author's posts
-// are of one moment.
+// PostsQuery reads the newest posts of authors, ordered by descending id. Posts of equal ids are
+// ordered by ascending author. The ids of the read are the authors, ascending, without duplicates.
+// The posts of one author are as of one moment.
 type PostsQuery struct {
 	raftfsm.Defaults
 	Limit int // 1 to PostsMax
@@ -53,10 +53,11 @@ type selection struct {
 type postsPart struct {
 	counters *Machine      // this node's replica if it answers; nil if Part.Words has the answer
 	outboxes *spill.Bodies // outboxes of that replica
-	disk     bool          // an outbox could not be read, or has moved: the whole part must be read again, with disk
+	disk     bool          // an outbox could not be read, or has moved: the whole part must be read again with disk set
 }
 
-// lastOf returns the id up to which the read has posts of an author, or false if it has none.
+// lastOf returns the highest id that the read may return for an author, or false if it may return
+// none.
 func (s *selection) lastOf(author int) (last uint64, has bool) {
 	if author >= s.below {
 		return s.last, true
@@ -64,9 +65,9 @@ func (s *selection) lastOf(author int) (last uint64, has bool) {
 	return s.last - 1, s.last > 0
 }
 
-// newest adds the posts of the authors with these keys to into. The author of keys[i] is i, or at[i]
-// if at is not nil. newest reads no outbox on disk: into.Missing returns the outboxes that are needed,
-// and their marks belong to the bodies that newest returns.
+// newest adds to the argument into the posts of the authors with the given keys. The author of
+// keys[i] is i or, if at is not nil, at[i]. newest does not read outboxes on disk: into.Missing
+// returns those that the answer needs. Their marks are valid for the bodies that newest returns.
 func (c *Machine) newest(keys []uint64, at []int, s *selection, into *newestPosts) *spill.Bodies {
 	bodies := c.outboxes.Current()
 	bodies.GetMany(keys, func(i int, body []byte) {
@@ -175,9 +176,9 @@ func readOutboxes(missing []missingOutbox, deadline time.Time, of func(author in
 	})
 }
 
-// Join implements Query. It merges the posts of all shards. If an outbox on disk could not be read or has
-// moved, Join requests another read of its shard alone. That Answer, with disk, repeats until no outbox
-// has moved.
+// Join implements Query. It merges the posts of all shards. If an outbox on disk could not be read
+// or has moved, Join requests another read of its shard alone. With disk set, Answer repeats its
+// read until no outbox has moved.
 func (q *PostsQuery) Join(read *raftfsm.Read) (again bool) {
 	defer func() { // keep no replica and no outbox alive
 		q.newest.Reset(0)

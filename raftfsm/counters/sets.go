@@ -9,18 +9,18 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// sets holds the sets of members of a shard of counters. The disk has the newest sets. While a
-// restart replays the log, these may be ahead of the counts.
+// sets holds the sets of members of a shard of counters. The sets on disk are always the newest.
+// While a restart replays the log, they may be ahead of the counts.
 //
-// Invariant: the field named at has the state of the sets after the applied entries. The sets
-// on disk have that state, or the state after a later entry of the same log. If they are later,
-// the disk has an outcome for each entry in between. So an entry has the same effect on the
-// counts, whether the sets judge it or a stored outcome does.
+// Invariant: the field at has the state of the sets after the applied entries. The sets on disk
+// have that state, or the state after a later entry of the same log. In the second case, the disk
+// has the outcome of each entry in between. So a replayed entry changes the counts exactly as it
+// did the first time.
 type sets struct {
 	group *members.Group // nil for a shard without a disk
 	at    members.State
 	load  *members.Load // set while a snapshot that carries sets is loaded
-	found members.State // the state of the sets that it carries
+	found members.State // the state of the sets that the snapshot carries
 	named bool          // the snapshot has a section of sets
 
 	splitter setSplitter // nil for none
@@ -32,9 +32,10 @@ type sets struct {
 // setSplitter splits sets of members on disk, which are ahead of snapshots (R7 of shard/GROWTH.md). Package
 // engine/members has none yet.
 type setSplitter interface {
-	// Split keeps only the pairs of part 0 in the group, whose state was at. It stores the other pairs
-	// for the entries that adopt them. It returns the state of each part; the index of the first state is
-	// s.Index. A replay after a restart gets the same states.
+	// Split keeps only the pairs of part 0 in the group, whose state is the argument at. It stores
+	// the pairs of the other parts until their first entries adopt them. It returns the state of
+	// each part; the index in the first state is s.Index. A replay after a restart returns the same
+	// states.
 	Split(s *raftfsm.Split, at members.State) ([]members.State, error)
 }
 
@@ -110,7 +111,7 @@ func (s *sets) apply(b *batch, o *memberOp) {
 	}
 }
 
-// undo undoes an op that the table refused, which is the last that was judged.
+// undo undoes the last judged op, because the table refused it.
 func (s *sets) undo(op int) {
 	if n := len(s.changed); n > 0 && s.changed[n-1] == op {
 		s.batch.Undo()

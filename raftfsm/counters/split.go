@@ -7,8 +7,8 @@ import (
 	"github.com/countd/countd/raftfsm/rows"
 )
 
-// Split implements raftfsm.Contents. It splits the sets last, because nothing undoes that. The hot lists
-// of all parts begin empty.
+// Split implements raftfsm.Contents. It splits the sets last, because a split of sets cannot be
+// undone. The hot lists of all parts begin empty.
 func (c *contents) Split(s *raftfsm.Split, parts []raftfsm.Contents) error {
 	tables := make([]*engine.Table, len(parts))
 	for i := range parts {

@@ -12,8 +12,7 @@ import (
 	"github.com/countd/countd/raftfsm/rows"
 )
 
-// Sections of cold rows in a stream. The snapshots that a replica stores only name the
-// rows:
+// Sections of cold rows in a stream. The snapshots that a replica stores only name the rows:
 //
 //	cold:     group (4) | generation (8) | its checksum (4) | ids first (8) … last (8) |
 //	          number of the first block that has such ids (4) | blocks (4) | the rows in
@@ -21,9 +20,9 @@ import (
 //	carried:  the same, followed by the blocks
 //	block:    a block of engine/cold
 //
-// A stream that a node sends, to a follower or as a backup, carries the blocks:
-// CarryBlocks inserts them. The head states how many bytes that adds, because raft must
-// know the size before it sends.
+// A stream that a node sends, to a follower or as a backup, carries the blocks: CarryBlocks inserts
+// them. The head states the size of the inserted blocks, because raft must know the size of the
+// stream before it sends the stream.
 const coldHeadSize = 40
 
 // coldPart is one section of cold rows.
@@ -85,7 +84,7 @@ func carriedBytes(table *engine.Snapshot) int64 {
 }
 
 // readBlocks reads the blocks that follow a carried part into base. Then it widens base, or the
-// rows that hide some of it, until both have the same width.
+// rows that hide rows of base, until both have the same width.
 func (c *coldPart) readBlocks(s *codec.StreamReader, base *engine.Page) error {
 	*base = engine.Page{IDs: base.IDs[:0], Width: 1, Counts: base.Counts[:0]}
 	for i := range c.blocks {
@@ -135,8 +134,8 @@ type loading struct {
 	part   coldPart
 	loose  int // carried parts that are still in memory
 	moved  int // rows of carried parts that were written to this node's disk
-	// carried is set from the first carried part until the next hot rows. Meanwhile the segments of
-	// the carried parts own the keys from above to below.
+	// carried is set from the first carried part until the next hot rows. While it is set, the
+	// segments of the carried parts own the keys from the field above to the field below.
 	carried      bool
 	above, below uint64
 }
@@ -153,8 +152,8 @@ func (l *loading) loadRows(payload []byte) error {
 	return l.loadPage()
 }
 
-// loadPage adds the rows in page. If they are old, it seals them, which suits a section because it has
-// about as many rows as a segment.
+// loadPage adds the rows in page. If the rows are old, loadPage seals them: a section has about as
+// many rows as a segment.
 func (l *loading) loadPage() error {
 	if l.old == nil || !l.old(l.page.IDs[0], l.page.IDs[len(l.page.IDs)-1]) {
 		return rows.LoadPage(l.table, &l.page)
@@ -165,8 +164,8 @@ func (l *loading) loadPage() error {
 	return nil
 }
 
-// end completes the table. If the stream only names cold rows, end adopts the stream's
-// rows and digest; the checksums of the generations guarantee that these are right.
+// end completes the table. If the stream only names cold rows, end adopts the number of rows and
+// the digest in the stream; the checksums of the generations guarantee that both are right.
 func (l *loading) end(told codec.Totals) error {
 	if err := l.settle(); err != nil {
 		return err
@@ -203,8 +202,8 @@ func (l *loading) loadNamed(payload []byte) error {
 // looseMax bounds the carried parts in memory, of about 10,000 rows each.
 const looseMax = 16
 
-// loadCarried adds cold rows that the stream carries: first in memory and then, several
-// parts together, as generations on this node's disk.
+// loadCarried adds cold rows that the stream carries. It first loads them into memory. Then it
+// writes several parts together to this node's disk, as generations.
 func (l *loading) loadCarried(s *codec.StreamReader, payload []byte) error {
 	if err := l.part.parse(payload); err != nil {
 		return err
@@ -231,8 +230,8 @@ func (l *loading) loadCarried(s *codec.StreamReader, payload []byte) error {
 	return l.settle()
 }
 
-// settle freezes the carried parts that are in memory. On a full disk they stay in memory until
-// there is space: a node that opens its own snapshot has no other place for them.
+// settle freezes the carried parts that are in memory. On a full disk the parts stay in memory
+// until there is space: a node that opens its own snapshot has no other place for them.
 func (l *loading) settle() error {
 	if l.loose == 0 {
 		return nil

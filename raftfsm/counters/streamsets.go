@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Sections of sets in a stream, right after the head. The snapshots that a replica stores
-// only name its sets; a stream that a node sends carries them (see CarryBlocks):
+// Sections of sets in a stream, right after the head. The snapshots that a replica stores only name
+// its sets; a stream that a node sends carries them (see CarryBlocks):
 //
 //	members:         generation (4) | state of the sets as of the snapshot
 //	carried members: state as of the snapshot | state of the carried sets | blocks (4)
@@ -19,16 +19,15 @@ import (
 //
 //	state:           index (8) | digest (8) | pairs (8) | stamp (8)
 //
-// Carried sets may be of a later entry than the snapshot. Then the stream has the outcomes of the
-// entries in between, as the disk of a replica has them after a restart.
+// Carried sets may be of a later entry than the snapshot. Then the stream also has the outcomes of
+// the entries in between, like the disk of a restarted replica.
 const (
 	setsStateSize   = 32
 	setsNamedSize   = 4 + setsStateSize
 	setsCarriedSize = 2*setsStateSize + 4
 )
 
-// errMembersLost is returned when the sets that the replica's own snapshot names are not on
-// its disk.
+// errMembersLost is returned if the replica's own snapshot names sets that are not on its disk.
 var errMembersLost = fmt.Errorf("%w: members that the snapshot names", raftfsm.ErrColdLost)
 
 func appendSetsState(dst []byte, s members.State) []byte {
@@ -93,7 +92,7 @@ func (s *sets) loadNamed(p []byte) error {
 	return nil
 }
 
-// loadCarried loads the sets that the stream carries beside those on this node's disk.
+// loadCarried loads the sets that the stream carries, beside the sets on this node's disk.
 func (s *sets) loadCarried(stream *codec.StreamReader, p []byte) (err error) {
 	at, found, blocks, err := parseCarriedSets(p)
 	if err != nil || s.named {
@@ -145,8 +144,8 @@ func eachMemberBlock(s *codec.StreamReader, blocks int, fn func([]byte) error) e
 }
 
 // adopt durably replaces the replica's sets by the loaded ones. If the snapshot has no section of
-// sets, the shard had no sets at that moment: later entries made the sets on disk. adopt then
-// removes these sets, and a replay of the entries makes them again.
+// sets, the shard had no sets at that moment, and later entries created the sets on disk. Then
+// adopt removes these sets, and the replay of those entries creates them again.
 func (s *sets) adopt() error {
 	switch load := s.load; {
 	case load != nil:

@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/engine/cold"
 )
 
-// freezeSegmentsMax is how many segments become generations with one sync: about
-// 160,000 rows, which are in memory twice meanwhile.
+// freezeSegmentsMax is the number of segments that become generations with one sync: about 160,000
+// rows. During the write, these rows are in memory twice.
 const freezeSegmentsMax = 16
 
 // Idle is the list of segments that may leave memory, in ascending order of keys.
@@ -24,8 +24,8 @@ type Idle struct {
 // Segments returns the number of segments.
 func (i *Idle) Segments() int { return len(i.firsts) }
 
-// Due returns how many rows of old segments are in memory. It also counts segments that were written
-// to.
+// Due returns the number of rows in memory in old segments. It includes segments that are being
+// written to.
 func (i *Idle) Due() int { return i.due }
 
 // PutLast moves the segments that have keys below bound to the end of the list.
@@ -44,30 +44,30 @@ func (c *Machine) Watch(isOld func(first, last uint64) bool) *Idle {
 	defer c.tiering.Unlock()
 	i := &Idle{table: c.Table()}
 	if c.places.Cold != nil && !c.closed {
-		// A lower key that is written between the two calls makes its segment busy.
+		// If a lower key is written between these two calls, Watch finds its segment busy.
 		i.least = i.table.Least()
 		i.firsts, i.due = i.table.Watch(above(i.least, isOld))
 	}
 	return i
 }
 
-// Aged returns how many rows are in memory in the segments that isOld accepts, whether or
-// not they are written to.
+// Aged returns the number of rows in memory in the segments that isOld accepts, even if they are
+// being written to.
 func (c *Machine) Aged(isOld func(first, last uint64) bool) int {
 	table := c.Table()
 	return table.Aged(above(table.Least(), isOld))
 }
 
-// above adapts isOld to a table that has no row below the key lowest. The range of its first segment
-// begins at 0, so above passes lowest instead of 0.
+// above adapts isOld to a table that has no row below the given lowest key. The range of the
+// table's first segment begins at 0, so above passes the lowest key instead.
 func above(lowest uint64, isOld func(first, last uint64) bool) func(first, last uint64) bool {
 	return func(first, last uint64) bool { return isOld(max(first, lowest), last) }
 }
 
-// FreezeSome moves the rows of the first segments out of memory with one sync, or
-// rewrites them on disk. It removes these segments from the list idle, even on an error. It
-// returns how many rows it wrote. cold.ErrDamaged means that it cannot read rows that are only on
-// disk; it has moved the segments without such rows.
+// FreezeSome moves the rows of the first segments out of memory with one sync, or rewrites them on
+// disk. It removes these segments from the list idle, even on an error. It returns how many rows it
+// wrote. cold.ErrDamaged means that FreezeSome could not read rows that are only on disk; it has
+// moved the segments without such rows.
 func (c *Machine) FreezeSome(idle *Idle, segments int) (rows int, err error) {
 	n := min(len(idle.firsts), segments, freezeSegmentsMax)
 	some := idle.firsts[:n]
@@ -102,8 +102,8 @@ func (c *Machine) freeze(table *engine.Table, firsts []uint64) (rows int, err er
 	return rows, nil
 }
 
-// writes passes rows to Cold. It distinguishes rows that could not be written, which are
-// still in memory, from rows on disk that could not be read.
+// writes passes rows to Cold. Its field failed distinguishes a failed write, after which the rows
+// are still in memory, from a failed read of rows on disk.
 type writes struct {
 	engine.Cold
 	failed bool
@@ -115,10 +115,10 @@ func (w *writes) Write(pages []*engine.Page) ([]engine.Generation, error) {
 	return made, err
 }
 
-// Seal packs or unpacks the rows of one segment (see engine.Table.Seal). It chooses the first one
-// with keys at or above start among the idle segments that isOld accepts. It returns the number of
-// rows, the key to continue from, and false after the last segment. took is the time for which it
-// held the lock.
+// Seal packs or unpacks the rows of one segment (see engine.Table.Seal). Among the idle segments
+// that isOld accepts, it chooses the first one with keys at or above the argument start. It returns
+// the number of rows and, as next, the key to continue from. more is false after the last segment.
+// took is how long Seal held the lock.
 func (c *Machine) Seal(start uint64, isOld func(first, last uint64) bool) (rows int, next uint64, more bool, took time.Duration) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
@@ -126,15 +126,15 @@ func (c *Machine) Seal(start uint64, isOld func(first, last uint64) bool) (rows 
 		return 0, 0, false, 0
 	}
 	began, table := time.Now(), c.Table()
-	if start == 0 { // only a scan from 0 checks the first segment
+	if start == 0 { // only a scan that starts at 0 checks the first segment
 		isOld = above(table.Least(), isOld)
 	}
 	rows, next, more = table.Seal(start, isOld)
 	return rows, next, more, time.Since(began)
 }
 
-// Generations returns how many generations of rows are on disk. Some may be named only by stored
-// snapshots.
+// Generations returns the number of generations of rows on disk. Only stored snapshots may name
+// some of them.
 func (c *Machine) Generations() int {
 	if c.places.Cold == nil {
 		return 0
