@@ -3,8 +3,8 @@
 // package of its own, which package kinds lists. Package codec frames entries and snapshots,
 // package dedup remembers requests, and package catalog is the state machine of the cluster.
 //
-// A state machine depends on its log alone. It reads no clock and no random number, and no file
-// except the rows, bodies and sets that it moved to disk. A replica that cannot read those is
+// A state machine depends on its log alone. It never reads a clock or a random number, and reads no
+// file except the rows, bodies and sets that it moved to disk. A replica that cannot read those is
 // stuck: it applies nothing more until it restores a snapshot of another replica.
 //
 // A committed entry that cannot be read means a damaged log, or a program version that must not run

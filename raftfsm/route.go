@@ -67,7 +67,7 @@ func (r Route) KeyOf(id uint64) (shard int, key uint64) {
 // shardOf returns the shard of an id by hash, or in a keyspace that grew. It is not inlined, so
 // that KeyOf can be.
 //
-// go:noinline
+//go:noinline
 func (r Route) shardOf(id uint64) int {
 	if r.spread == hashed {
 		id = mixID(id)

@@ -2,11 +2,11 @@
 // members, and the outboxes of authors. Package engine/members stores the sets.
 //
 // An op on a row, a set or an outbox sees the shard as all earlier ops of the log left it. An op on
-// a set or an outbox changes both that and its count, or neither. It makes no difference to an op
-// which rows and outboxes a replica has moved to its disk.
+// a set or an outbox changes both that and its count, or neither. The rows and outboxes that a
+// replica has moved to its disk never change the effect of an op.
 //
-// Invariant: an op on a set or an outbox changes the count by 1 if and only if it changes the set
-// or outbox.
+// Invariant: an op on a set or an outbox changes a count only together with the set or outbox that
+// is counted.
 package counters
 
 import (

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// fifoBlockLen is how many records a fifo allocates at once: a few kilobytes.
+// fifoBlockLen is the number of records that a fifo allocates at once: a few kilobytes.
 const fifoBlockLen = 128
 
 // fifo is a queue of numbered records, in blocks that never move. Another goroutine may read a
@@ -20,7 +20,7 @@ type fifo[T any] struct {
 
 func (f *fifo[T]) len() int { return int(f.end - f.first) }
 
-// at returns the record of a number, first <= number < end.
+// at returns the record with the given number; first <= number < end.
 func (f *fifo[T]) at(number uint64) *T {
 	return &f.blocks[number/fifoBlockLen-f.first/fifoBlockLen][number%fifoBlockLen]
 }
@@ -35,7 +35,7 @@ func (f *fifo[T]) push(v T) uint64 {
 	return f.end - 1
 }
 
-// pop drops the record of number first.
+// pop drops the oldest record.
 func (f *fifo[T]) pop() {
 	if f.first++; f.first%fifoBlockLen == 0 {
 		f.blocks[0] = nil

@@ -9,8 +9,8 @@ import (
 // Limits.ProducersMax.
 const forgottenPerProducer = 8
 
-// forgottenProducer is the record of a forgotten producer. Numbers above high were never applied. The
-// group no longer knows which of the other numbers were applied.
+// forgottenProducer is the record of a forgotten producer. Numbers above high were never applied.
+// The group no longer knows which of the numbers up to high were applied.
 type forgottenProducer struct {
 	hash uint64 // hash of its name
 	high uint64
@@ -34,8 +34,8 @@ func (g *forgottenProducers) high(hash uint64) (high uint64, known bool) {
 	return g.order.at(n).high, true
 }
 
-// add remembers a producer. Two names with one hash share the higher number. That may refuse
-// requests of one of them, but applies no request twice.
+// add remembers a producer. Two names with one hash share the higher number. Then the group may
+// refuse requests of one producer, but applies no request twice.
 func (g *forgottenProducers) add(p forgottenProducer) {
 	if high, known := g.high(p.hash); known {
 		p.high = max(p.high, high)

@@ -2,7 +2,7 @@ package dedup
 
 // keyRecord is the record of a use of a key (DESIGN.md). Once keyRecord.last is before the horizon,
 // the shard that judges the key ignores the record, and later drops it. If another shard judged the
-// use, the record is valid until it is dropped.
+// use, the record is valid until this shard drops it.
 type keyRecord struct {
 	key   [16]byte
 	body  [16]byte
@@ -24,8 +24,9 @@ type keyQueue struct {
 
 func newKeyQueue() keyQueue { return keyQueue{at: map[[16]byte]uint64{}} }
 
-// find returns the record of a key, or nil. It ignores a record of a use that this shard judged, if
-// its last is before floor. Only the entry that brought the key may change the record.
+// find returns the record of a key, or nil. If this shard judged the use, and the record's field
+// last is before floor, find ignores the record. Only the entry that brought the key may change the
+// record.
 func (q *keyQueue) find(key [16]byte, floor int64) *keyRecord {
 	number, ok := q.at[key]
 	if !ok {

@@ -12,8 +12,8 @@ import (
 // Limits bound the request memory of a group. The log carries them beside the leader's time, so that
 // all replicas forget the same records at the same index.
 type Limits struct {
-	// KeyHorizon is how long the group remembers a key at least. If a key contains its time (UUIDv7)
-	// and is older, the group refuses it.
+	// KeyHorizon is the shortest time for which the group remembers a key. If a key contains its
+	// time (UUIDv7) and is older, the group refuses it.
 	KeyHorizon time.Duration
 	// KeysMax bounds the keys. At the bound, the group refuses new keys.
 	KeysMax int

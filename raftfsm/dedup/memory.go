@@ -19,11 +19,11 @@ const (
 	// Refused: the request was judged before, and each of its ops overflowed. Its rows
 	// are the current ones. Nothing was applied, then or now.
 	Refused
-	// PartlyRefused: the request was judged before, and some of its ops overflowed. The
-	// memory does not hold which. Its rows are the current ones.
+	// PartlyRefused: the request was judged before, and some of its ops overflowed. The memory does
+	// not record which ops. The request's rows are the current ones.
 	PartlyRefused
-	// Moved: a section of a source does not fit the position of its partition, or only
-	// reads it. Nothing was applied.
+	// Moved: a section of a source does not fit the position of its partition, or only reads the
+	// position. Nothing was applied.
 	Moved
 	// Misrouted: the request names the route of another shard. Nothing was judged.
 	Misrouted
@@ -39,27 +39,26 @@ const (
 	droppedPerEntryMax = 4096
 )
 
-// Memory holds which requests a group has applied. It is replicated state: only the
-// log's own time moves it, and replicas that applied the same entries hold the same
-// bytes (state.go).
+// Memory records which requests a group has applied. It is replicated state: its only time is the
+// log's own, and replicas that applied the same entries have the same bytes (state.go).
 type Memory struct {
 	now    int64 // the latest time that a leader stamped, Unix milliseconds
 	limits Limits
 
 	// keys holds the keys that were created before they arrived, in order of arrival. ahead holds
-	// the keys that clients with a fast clock created, so that only these stay longer.
+	// the keys that clients with a fast clock created, so that only these keys stay longer.
 	keys, ahead keyQueue
-	// keyFloor is one key horizon before now. It only rises, even when the horizon grows. The
-	// memory refuses a key created before it, and remembers every applied key that was created
-	// or arrived since.
+	// keyFloor is one key horizon before the time now. It only rises, even when the horizon grows.
+	// The memory refuses a key that was created before keyFloor, and remembers every applied key
+	// that was created or arrived later.
 	keyFloor int64
 	// dropped maps the group of a judge to the highest Use.Met among the dropped records of uses that
 	// the group judged. The values only rise.
 	dropped map[uint32]int64
 
 	producers producers
-	// idleFloor is one producer idle time before now. It only rises. Producers last used before
-	// it are forgotten.
+	// idleFloor is one producer idle time before the time now. It only rises. The memory forgets
+	// producers that were last used before idleFloor.
 	idleFloor int64
 
 	forgotten forgottenProducers
@@ -180,7 +179,8 @@ func (o *Memory) judgeKey(id *RequestID) Outcome {
 	case known.judge == id.judge && id.judge != 0 && known.met > id.use.Met:
 		return Expired // the judge has accepted a later use of the key
 	case known.judge == id.judge && id.judge != 0 && known.met < id.use.Floor:
-		// Its judge has forgotten the use that is recorded here. The new use replaces it.
+		// The judging shard has forgotten the use that is recorded here. The new use replaces that
+		// record.
 	case known.body != id.body:
 		return Conflict
 	case known.judge != id.judge:
@@ -273,7 +273,7 @@ func (o *Memory) SetRepeat(id *RequestID, again Outcome) {
 	switch id.kind {
 	case byProducer, byRestore, byRestorePositions:
 		// Later requests of the entry may have moved the window past the number. They may also have
-		// evicted the producer, and added it again without the number.
+		// evicted the producer, and then added it again without this number.
 		slot, ok := o.producers.slot[string(id.producer)]
 		if ok && o.producers.at(slot).judged(id.seq) {
 			o.producers.edit(slot).setAgain(id.seq, again)

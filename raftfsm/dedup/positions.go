@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// PositionsMax bounds the positions of a group, and so the section of a snapshot that holds them,
-	// to 2 MiB. The catalog allows far fewer partitions.
+	// PositionsMax bounds the positions of a group, and so their section in a snapshot to
+	// under 4 MiB. The catalog allows far fewer partitions.
 	PositionsMax = 1 << 16
 	// deletedMax bounds the deleted sources that a group remembers. A reader that does not know of the
 	// deletion yet may send sections for some minutes.
@@ -37,9 +37,9 @@ func (k PositionKey) Compare(other PositionKey) int {
 
 // Checkpoint is the position of a partition in a group. The group has applied every message below
 // At, beginning at the position of the seek that began Epoch. Only sections of sources move a
-// Checkpoint. At only rises within an epoch, and Epoch only rises. Only a restore sets both back,
-// to the values in the backup. Mark is the mark of the last message below At, if one was read since
-// that seek.
+// Checkpoint. The position At only rises within an epoch, and Epoch only rises. Only a restore sets
+// both back, to the values in the backup. Mark is the mark of the last message below At, if the
+// source has read a message since that seek.
 type Checkpoint struct {
 	Epoch uint32
 	At    sink.Position
@@ -52,7 +52,7 @@ type PositionRecord struct {
 	Checkpoint
 }
 
-// digest returns the digest of a position, a term of the digest of its group.
+// digest returns the digest of a position. The group's digest includes the sum of these digests.
 func (r PositionRecord) digest() uint64 {
 	sum := uint64(0x706f736974696f6e)
 	for _, n := range [...]uint64{r.Source, uint64(r.Partition)<<32 | uint64(r.Epoch), r.At.Hi, r.At.Lo, r.Mark.Position.Hi, r.Mark.Position.Lo, r.Mark.Sum} {
@@ -82,19 +82,20 @@ const (
 	// group's position is Prev and its epoch is Epoch. If the section has a Mark, it replaces
 	// the position's Mark.
 	SectionAdvance SectionMode = 1
-	// SectionBegin begins Epoch at Next. If the group's position has an epoch of at least Since,
-	// only its epoch changes, to Epoch: the partition continues where it is.
+	// SectionBegin begins Epoch at Next. If the epoch of the group's position is at least Since,
+	// SectionBegin changes only that epoch, to Epoch: the partition continues at its position.
 	SectionBegin SectionMode = 2
 	// SectionRead returns the position. If its epoch is at least Since, SectionRead raises the
 	// epoch to Epoch, so that the group applies no section of an earlier epoch afterwards.
 	SectionRead SectionMode = 3
-	// SectionForget drops all positions of a deleted source, and remembers that the source
-	// is deleted: no section of it is applied any more.
+	// SectionForget drops all positions of a deleted source, and records the deletion, so that the
+	// group applies no further section of that source.
 	SectionForget SectionMode = 4
 )
 
-// SourceSection is the identity of a section by which a reader applies messages of one partition, or
-// moves or reads its position. Only SectionAdvance has ops.
+// SourceSection is the identity of a section of a source. With such a section, a reader applies
+// messages of one partition, or moves or reads the partition's position. Only SectionAdvance has
+// ops.
 type SourceSection struct {
 	PositionKey
 	Mode       SectionMode
@@ -149,7 +150,7 @@ type positions struct {
 	at      map[PositionKey]Checkpoint
 	deleted []uint64 // numbers of deleted sources, the latest last
 	closed  bool
-	digest  uint64   // sum over at and closed; leaves out deleted, because a restored shard may remember other deleted sources
+	digest  uint64   // sum over the fields at and closed, but not deleted, because a restored shard may remember other deleted sources
 	numbers []uint64 // the sources in at, ascending; replaced whole
 }
 
@@ -258,8 +259,8 @@ func (p *positions) restore(r *RestoredPositions) {
 	}
 }
 
-// Position returns where the group is in a partition. id is a section of a source, which names the
-// partition.
+// Position returns the group's position in a partition. id must be a section of a source, which
+// names the partition.
 func (o *Memory) Position(id *RequestID) PositionAnswer {
 	s, p := id.section, &o.positions
 	m, known := p.at[s.PositionKey]
