@@ -75,8 +75,8 @@ func (c *Catalog) replace(old, view *View) {
 	}
 }
 
-// After returns the view after a command, and the result that Apply would return. It
-// leaves v as it is, because readers hold it. It panics unless exactly one field of command is set.
+// After returns the view after a command, and the result that Apply would return. It does not
+// change v, because readers hold v. It panics unless exactly one field of command is set.
 func (v *View) After(command *Command) (*View, *Result) {
 	change, err := command.change()
 	if err != nil {

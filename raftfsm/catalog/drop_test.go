@@ -30,7 +30,7 @@ func droppable(t *testing.T) *Catalog {
 	return c
 }
 
-// A drop and its copies drop one keyspace, and no later one of the name.
+// A drop and its copies drop one keyspace, and no later keyspace of the same name.
 func TestDropKeyspace(t *testing.T) {
 	c := droppable(t)
 	first := applyCommand(t, c, create("k", 2, "x")).Keyspace
@@ -67,8 +67,8 @@ func TestDropKeyspace(t *testing.T) {
 	}
 }
 
-// No column gets the number of a dropped one. A later column of the name has another number, and a
-// copy of the drop does not drop it.
+// No column gets the number of a dropped one. A later column of the same name has another number,
+// and a copy of the drop does not drop it.
 func TestDropColumn(t *testing.T) {
 	c := droppable(t)
 	k := create("k", 1, "x", "y", "z")
@@ -112,11 +112,11 @@ func TestDropColumn(t *testing.T) {
 	}
 }
 
-// TestDropsOfAnyOrder applies random commands and checks: 1. Once its keyspace is dropped, a group counts
-// as dropped in every later view, and no keyspace gets its number again. 2. Bounds count only existing
+// TestDropsOfAnyOrder applies random commands and checks: 1. A group whose keyspace was dropped counts as
+// dropped in every later view, and no keyspace gets its number again. 2. Bounds count only existing
 // keyspaces and groups. 3. A column's number has one name, and none after a drop, for ever. 4. A snapshot
-// restores the same view. 5. A change of Everywhere concerns the groups of its keyspace and no others. All
-// this holds also for groups that do not follow each other.
+// restores the same view. 5. A change of Everywhere affects only the groups of its keyspace. All this also
+// holds for groups whose numbers are not consecutive.
 func TestDropsOfAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := New().View()

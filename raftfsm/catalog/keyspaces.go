@@ -12,7 +12,7 @@ const (
 	// KeyspacesMax bounds the keyspaces of a cluster: an operator makes one for
 	// each kind of thing that is counted.
 	KeyspacesMax = 64
-	// GroupsMax bounds the groups of a cluster without the catalog's: every change of the
+	// GroupsMax bounds the groups of a cluster, not counting the catalog's own. Every change of the
 	// catalog copies their placements, and every node stores them all.
 	GroupsMax = 1024
 )
@@ -26,8 +26,8 @@ type Keyspace struct {
 	// Divisor is the number of shards that the keyspace was created with. It never changes, because
 	// rows are stored under id div Divisor.
 	Divisor int `json:"divisor"`
-	// Groups has the number of the group of each shard, which never changes. The numbers need not
-	// follow each other.
+	// Groups has the number of the group of each shard, which never changes. The numbers need not be
+	// consecutive.
 	Groups []uint32 `json:"groups,omitempty"`
 	// Sharding is "" for id mod shards and "hash" for a mixed id mod shards.
 	Sharding string `json:"sharding,omitempty"`
@@ -36,8 +36,9 @@ type Keyspace struct {
 	column.Settings[int64]
 }
 
-// FirstGroup returns the group of shard 0, by which commands name a keyspace: a later keyspace of
-// the same name has another. It returns 0 before Apply has chosen the groups.
+// FirstGroup returns the group of shard 0. Commands identify a keyspace by this group, because a
+// later keyspace of the same name has another. FirstGroup returns 0 before Apply has chosen the
+// groups.
 func (k *Keyspace) FirstGroup() uint32 {
 	if len(k.Groups) == 0 {
 		return 0
@@ -157,9 +158,9 @@ func (c *SetEverywhereEntry) apply(v *View) (Result, bool) {
 	return Result{Keyspace: k}, true
 }
 
-// EveryNode reports whether all nodes are members of a group, with or without a vote,
-// so that each node can read it locally. That holds for Light groups and for keyspaces
-// with Everywhere.
+// EveryNode reports whether all nodes are members of a group, with or without a vote. Each node can
+// then read the group locally. EveryNode is true for Light groups and for keyspaces with
+// Everywhere.
 func (v *View) EveryNode(group uint32) bool {
 	k := v.keyspaceOf(group)
 	return group == Group || k.everyNode()
@@ -167,8 +168,8 @@ func (v *View) EveryNode(group uint32) bool {
 
 func (k *Keyspace) everyNode() bool { return k.light() || k.Everywhere }
 
-// Light reports whether a group is too small to load its nodes: the catalog's own and
-// the board's.
+// Light reports whether a group is so small that it does not load its nodes: the catalog's group
+// and the board's.
 func (v *View) Light(group uint32) bool {
 	k := v.keyspaceOf(group)
 	return group == Group || k.light()

@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// NodesMax bounds the nodes of a cluster. Each is a member of the catalog's group, whose
-	// leader sends heartbeats and every change to all of them. cluster/DESIGN.md has what
-	// grows with the nodes, measured up to 500.
+	// NodesMax bounds the nodes of a cluster. Each is a member of the catalog's group, whose leader
+	// sends heartbeats and every change to all of them. cluster/DESIGN.md lists the costs that grow
+	// with the nodes, measured up to 500 nodes.
 	NodesMax = 512
 	// nodeTextBytesMax bounds each text of a node: an address holds a host name
 	// of at most 253 bytes and a port.
@@ -38,9 +38,8 @@ const (
 	NodeLeaving  NodeState = "leaving"  // its replicas move away, then the cluster removes it
 )
 
-// PutNodeEntry adds a node as active, or updates one: the node keeps its state and
-// name. Replaces is the key of an earlier node of the same name, which becomes leaving;
-// "" for none.
+// PutNodeEntry adds a node as active, or updates one: the node keeps its state and name. Replaces
+// is the key of an earlier node of the same name, or "" for none. That node becomes leaving.
 type PutNodeEntry struct {
 	Node     Node   `json:"node"`
 	Replaces string `json:"replaces,omitempty"`

@@ -61,8 +61,8 @@ type catalogStep struct {
 	changes bool
 }
 
-// mustTake applies the steps one after the other. A step must change the state and wake the readers
-// exactly if it should.
+// mustTake applies the steps one after the other. The steps that should change something, and no
+// others, must change the state and wake the readers.
 func mustTake(t *testing.T, c *Catalog, steps []catalogStep) {
 	t.Helper()
 	for _, step := range steps {
@@ -239,7 +239,7 @@ func TestCatalogVersion(t *testing.T) {
 //
 //  1. each view is whole;
 //  2. the index never goes back;
-//  3. waiting on Changed misses no last state.
+//  3. a reader that waits on Changed always sees the last state.
 func TestCatalogIsFollowed(t *testing.T) {
 	c := New()
 	const last = 200

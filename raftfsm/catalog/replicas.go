@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// A replica's Raft id names one lifetime of the replica. It begins without a log, and ends when the
-// node deletes the replica's files. A vote or an acknowledgement binds one lifetime. So a replica
-// that begins anew on the same node needs a new id: the old id may have voted.
+// A replica's Raft id names one lifetime of the replica. A lifetime begins without a log, and ends
+// when the node deletes the replica's files. A vote or an acknowledgement binds one lifetime. So a
+// replica that begins anew on the same node needs a new id: the old id may have voted.
 //
 // The id is the key of the node, '#', and a number that the catalog gives to one replica of the group
-// and never again. The id with number 0 is the bare key. Replicas of the catalog's own group have it,
-// because a node never begins a second one.
+// and never again. The id with number 0 is the bare key. Replicas of the catalog's own group have
+// this id, because a node never begins a second replica of that group.
 
 // ReplicaID returns the Raft id of a node's replica of a group.
 func ReplicaID(node string, number uint64) string {

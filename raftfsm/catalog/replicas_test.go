@@ -44,7 +44,8 @@ func mustHaveReplicas(t *testing.T, c *Catalog, group uint32, next uint64, want 
 	}
 }
 
-// A number is given once. A node keeps it until it is retired, and gets another then.
+// The catalog gives each number once. A node keeps its number until the number is retired, and then
+// gets another.
 func TestReplicaNumbers(t *testing.T) {
 	c := New()
 	for _, key := range []string{"a.1", "b.1", "c.1", "d.1"} {
@@ -81,7 +82,8 @@ func TestReplicaNumbers(t *testing.T) {
 	mustHaveReplicas(t, c, 1, 6, map[string]uint64{"a.1": 1, "b.1": 5, "c.1": 3, "d.1": 4})
 }
 
-// A node that joins, and a keyspace that comes to be everywhere, make replicas too.
+// The catalog also numbers the replicas of a node that joins, and those of a keyspace whose
+// Everywhere is set later.
 func TestReplicaNumbersEverywhere(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", 5), ""))

@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// goldenCommands holds one of each kind, in an order that all of them fit.
+// goldenCommands has one command of each kind, in an order in which the catalog accepts them all.
 func goldenCommands() []struct {
 	name    string
 	command *Command

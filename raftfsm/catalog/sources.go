@@ -29,8 +29,8 @@ type Source struct {
 	// Number has the hash of the cluster's id in the upper half. The lower half is a number that no
 	// other source of the cluster ever has. Shards store positions under Number.
 	Number uint64 `json:"number"`
-	// Origin is the source's number in the backup of another cluster, if it was made from one. Restored
-	// shards have positions under it.
+	// Origin is the number that the source had in another cluster, if the source was made from a backup
+	// of that cluster. Restored shards have positions under this number.
 	Origin uint64 `json:"origin,omitempty"`
 	// Version changes with each change of the source, and no other source of the cluster ever has
 	// it. A command carries the version that its sender read. It fails if the source has another
@@ -52,18 +52,19 @@ type Partition struct {
 	// Epoch counts the seeks and the pauses, from 1. A shard's position has one epoch, so the shard
 	// refuses sections of earlier epochs.
 	Epoch uint32 `json:"epoch"`
-	// Sought is the epoch that the last seek began, or 1 without a seek; 0 stands for Epoch. Shards
-	// carry positions of this and later epochs over to Epoch.
+	// Sought is the epoch that the last seek began, or 1 if there was no seek. The value 0 means
+	// Epoch. Shards carry positions of this and later epochs over to Epoch.
 	Sought uint32 `json:"sought,omitempty"`
 	// Origin is the first epoch whose positions under the source's Origin are valid. A seek resets it.
 	Origin uint32        `json:"origin,omitempty"`
 	Start  sink.Position `json:"start"`
-	// Identity names the queue of Start; "" from a seek until a reader has recorded it.
+	// Identity names the queue that Start refers to. It is "" after a seek, until a reader has
+	// recorded the queue.
 	Identity string `json:"identity,omitempty"`
-	// Messages at and above Changed have their present meaning. An earlier configuration has
-	// counted the messages below Changed. It read them from the queue with the identity
-	// ChangedIn, or from an unknown queue if ChangedIn is "". Changed is zero if the meaning
-	// never changed.
+	// Messages at and above Changed have their present meaning. An earlier configuration has counted
+	// the messages below Changed. That configuration read them from the queue with the identity
+	// ChangedIn, or from an unknown queue if ChangedIn is "". Changed is zero if the meaning never
+	// changed.
 	Changed   sink.Position `json:"changed,omitzero"`
 	ChangedIn string        `json:"changed_in,omitempty"`
 	// Rejected counts the messages and ops below RejectedTo that could not be applied.
@@ -165,16 +166,17 @@ type SeekSourceEntry struct {
 	Positions map[uint32]sink.Position `json:"positions"`
 }
 
-// StartSourceEntry records the queue of partitions, and where they begin, unless that is recorded
-// already. After a seek it records only the identity of the queue.
+// StartSourceEntry records the queue of partitions and their first positions, unless these are
+// recorded already. After a seek it records only the identity of the queue.
 type StartSourceEntry struct {
 	Number   uint64                   `json:"number"`
 	Starts   map[uint32]sink.Position `json:"starts"`
 	Identity string                   `json:"identity"`
 }
 
-// sourceOf returns the named source for a command whose sender has read that version. misfit is
-// the result to return if the source is missing or has another version; nil if it fits.
+// sourceOf returns the named source for a command whose sender has read that version. misfit is nil
+// if the source fits. Otherwise the source is missing or has another version, and misfit is the
+// result to return.
 func (v *View) sourceOf(name string, version uint64) (s Source, misfit *Result) {
 	s, exists := v.Sources[name]
 	switch {
@@ -197,9 +199,9 @@ func (v *View) putSource(s Source) (Result, bool) {
 	return Result{Source: s}, true
 }
 
-// RejectSourceEntry counts the messages that a partition of a source has rejected from Was to To. It
-// fails unless RejectedTo is still Was, so that only one of two readers counts a message. It does not
-// change the version of the source, because no other command depends on these numbers.
+// RejectSourceEntry counts the messages that a partition of a source has rejected between Was and To.
+// It fails unless RejectedTo is still Was, so that only one of two readers counts a message. It does
+// not change the version of the source, because no other command depends on these numbers.
 type RejectSourceEntry struct {
 	Number   uint64        `json:"number"`
 	Was      sink.Position `json:"was"`
@@ -290,7 +292,7 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 }
 
 // begun returns the partitions for the source's new number. They begin at the positions of the old
-// ones.
+// partitions.
 func (c *PutSourceEntry) begun(old map[uint32]Partition) (map[uint32]Partition, error) {
 	if len(c.Positions) != len(old) {
 		return nil, fmt.Errorf("it has %d partitions, not %d", len(old), len(c.Positions))

@@ -215,7 +215,7 @@ func TestSourceNames(t *testing.T) {
 }
 
 // A source whose messages get another meaning is a new source to its readers and to the shards. It
-// continues at their positions.
+// continues at the shards' positions.
 func TestNewMeaning(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
@@ -287,8 +287,8 @@ func TestRejected(t *testing.T) {
 	is(4, 5, "bad")
 }
 
-// An earlier configuration has counted messages below the highest position at which the meaning changed,
-// as far as the queue is the same.
+// If the queue is still the same, an earlier configuration has counted the messages below the highest
+// position at which the meaning changed.
 func TestMeantFrom(t *testing.T) {
 	at := func(lo uint64) sink.Position { return sink.Position{Lo: lo} }
 	sought := func(p Partition, to uint64, identity string) Partition {

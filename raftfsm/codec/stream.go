@@ -9,8 +9,8 @@ import (
 	"io"
 )
 
-// A snapshot. It is a stream of sections, each with its own checksum, that
-// begins with a head and ends with an end. Integers are little-endian.
+// A snapshot is a stream of sections, each with its own checksum. The first section is the head,
+// and the last one is the end. Integers are little-endian.
 //
 //	section:  kind (1) | length of payload (4) | payload | CRC32C of all before (4)
 //	head:     "countd snapshot" | version 1 (1) | state kind (1) | cold rows (1) | applied index (8)

@@ -24,8 +24,8 @@ func NewStreamReader(r io.Reader) *StreamReader {
 	return &StreamReader{r: bufio.NewReaderSize(r, streamBufferSize)}
 }
 
-// places has the place of each kind of section in a stream. The places of the sections in a stream
-// never fall. Only the places of severalAt may have several sections. It is read only.
+// places has the place of each kind of section in a stream. Sections come in ascending order of
+// their places. Only the places in severalAt may have several sections. It is read only.
 var places = [256]uint8{
 	StreamHead: 1, StreamCatalog: 2, StreamMembers: 2, StreamCarriedMembers: 2,
 	StreamRows: 3, StreamCold: 3, StreamCarried: 3, StreamFeeds: 3, StreamBoard: 4,
@@ -161,7 +161,7 @@ func parseHead(kind byte, p []byte, state Kind) (h streamHead, err error) {
 type Totals struct{ Rows, Digest uint64 }
 
 // End verifies the payload of the end section, and that the stream ends there. found returns the
-// totals of the contents that were read, given the totals in the end.
+// totals of the contents that were read, given the totals in the end section.
 func (s *StreamReader) End(p []byte, found func(told Totals) (Totals, error)) error {
 	if len(p) != 20 {
 		return fmt.Errorf("%w: end of %d bytes", ErrSnapshot, len(p))

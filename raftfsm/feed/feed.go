@@ -1,7 +1,7 @@
 // Package feed owns the state machine of shards of feeds. A feed has a user's followees, how many posts
 // of each the user has seen, and groups of followees. The package never knows the current numbers of
-// posts: a proposer reads them and passes them in an op. A feed is one body, which may leave memory
-// for the replica's disk while nobody uses it. That changes no answer.
+// posts: a proposer reads them and passes them in an op. A feed is one body, which may leave memory for
+// the replica's disk while nobody uses it. The move changes no answer.
 //
 // Invariant: the seen posts of a user never go back, whatever the order of proposals (see Op).
 package feed
@@ -29,7 +29,7 @@ type Machine struct {
 const pageBytes = 4 << 10
 
 // New returns a feed shard before its first entry. Idle feeds move from memory to place. Each
-// replica decides for itself which ones.
+// replica decides for itself which feeds to move.
 func New(place spill.Place) *Machine {
 	f := &Machine{bodies: spill.NewShard(spill.Config{Place: place, What: "the feed of user", PageBytes: pageBytes})}
 	f.Init(codec.KindFeed, func() raftfsm.Contents { return &contents{bodies: f.bodies.New()} }, func(held raftfsm.Contents) { f.bodies.Show(held.(*contents).bodies) })

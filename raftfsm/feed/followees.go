@@ -116,7 +116,8 @@ func decodeBody(dst []Followee, data []byte) (_ []Followee, stamp uint64, groups
 	}
 }
 
-// findFollowee returns the index of the followee with an id, or where it would be.
+// findFollowee returns the index of the followee with an id, or the index at which it would be
+// inserted.
 func findFollowee(followees []Followee, id uint64) (at int, found bool) {
 	return slices.BinarySearchFunc(followees, id, func(f Followee, id uint64) int { return cmp.Compare(f.ID, id) })
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// The bytes of ops on groups, and of snapshots with them, are on disks.
+// The bytes of ops on groups, and of snapshots with groups, must not change, because disks hold
+// them.
 func TestGroupBytesAreGolden(t *testing.T) {
 	f := New(spill.Place{})
 	feeds := feedEntry(1,

@@ -54,7 +54,8 @@ func TestIdleFeedsLeaveMemory(t *testing.T) {
 	}
 }
 
-// Rounds that move a part of the feeds move other feeds each time, even if the first have returned.
+// Successive rounds that each move a part of the feeds move different feeds, even if the first ones
+// have returned to memory.
 func TestSpillGoesOn(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()

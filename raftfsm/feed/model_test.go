@@ -14,9 +14,9 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// Each replica has other feeds in memory. All answer, digest and restore like one with all feeds in
-// memory and like a plain map, whatever is written, read, moved and restored, and whenever a
-// process is killed.
+// Each replica has different feeds in memory. All of them answer, digest and restore like a replica
+// with all feeds in memory, and like a plain map. Writes, reads, moves, restores and kills come in
+// random order.
 func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -221,7 +221,7 @@ func (m modelGroups) change(op *Op, follows []Followee) (size int, refused bool)
 	return len(list), false
 }
 
-// keepOnly removes from the groups those whom a user no longer follows.
+// keepOnly removes the followees that a user no longer follows from the user's groups.
 func (m modelGroups) keepOnly(user uint64, follows []Followee) {
 	for name, list := range m[user] {
 		m[user][name] = slices.DeleteFunc(slices.Clone(list), func(id uint64) bool {
@@ -250,7 +250,7 @@ func (m modelGroups) mustEqual(t *rapid.T, user uint64, got []Group) {
 	}
 }
 
-// modelFeed returns, by a map, what an op makes of a feed with a stamp.
+// modelFeed applies an op to a feed with a stamp, by means of a map, and returns the new feed.
 func modelFeed(op *Op, was []Followee, stamp uint64) (now []Followee) {
 	posts, seen := map[uint64]int64{}, map[uint64]int64{}
 	for _, f := range was {

@@ -30,7 +30,7 @@ func TestGroupsAnswer(t *testing.T) {
 	}
 }
 
-// Feeds are the same whether this node's memory or another node answers, and each is that of its user.
+// This node's memory and another node return the same feeds. Each user gets the feed of that user.
 func TestFeedsAnswer(t *testing.T) {
 	m := New(spill.Place{})
 	defer m.Close()
@@ -66,7 +66,7 @@ func TestFeedsAnswer(t *testing.T) {
 	}
 }
 
-// A feed that makes no sense is refused.
+// A malformed feed is refused.
 func TestBadFeeds(t *testing.T) {
 	for name, words := range map[string][]int64{"too many": {FolloweesMax + 1, 0}, "short": {1, 0, 5}, "minus one": {-1, 0}} {
 		answer, _ := raftfsm.Defaults{}.AppendAnswer(nil, &raftfsm.Part{Words: words})

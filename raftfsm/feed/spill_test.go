@@ -64,7 +64,7 @@ func (r *spillReplica) close() {
 	r.must(r.store.Close())
 }
 
-// kill keeps of the disk what a crash may leave, and starts a new process.
+// kill keeps only what a crash may leave on the disk, and starts a new process.
 func (r *spillReplica) kill(snapshot []byte, seed uint64) {
 	r.t.Helper()
 	was := r.fs
@@ -78,7 +78,7 @@ func (r *spillReplica) tick() {
 	r.fsm.Bodies().Tick(r.now)
 }
 
-// spill moves all feeds out of memory that are idle for so long.
+// spill moves all feeds that were idle for the given time out of memory.
 func (r *spillReplica) spill(idle uint32) int {
 	r.t.Helper()
 	users, err := r.fsm.Bodies().Spill(idle, math.MaxInt64, func() bool { return true })

@@ -212,8 +212,8 @@ func FuzzEntryOfKinds(f *testing.F) {
 	})
 }
 
-// FuzzSnapshotOfKinds feeds a section of any bytes behind a valid head. What Restore accepts can be
-// visited, and is the same when it is written again.
+// FuzzSnapshotOfKinds feeds a section of any bytes behind a valid head. A stream that Restore
+// accepts can be visited, and is the same when it is written again.
 func FuzzSnapshotOfKinds(f *testing.F) {
 	for i, kind := range shardKinds {
 		m := goldenMachine(f, kind)
@@ -246,8 +246,8 @@ func FuzzSnapshotOfKinds(f *testing.F) {
 	})
 }
 
-// Only counters have cold rows. A stream of another kind whose head names or carries some is refused, and so is
-// a section of them in a stream without.
+// Only counters have cold rows. Restore refuses a stream of another kind whose head names or carries cold rows.
+// It also refuses a section of cold rows in a stream whose head has none.
 func TestOtherKindsHaveNoColdRows(t *testing.T) {
 	for _, kind := range shardKinds {
 		m := goldenMachine(t, kind)

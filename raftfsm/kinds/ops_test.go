@@ -16,8 +16,8 @@ import (
 	"github.com/countd/countd/raftfsm/unread"
 )
 
-// Ops fit a kind exactly if its shards apply the section that they write. A visitor then receives the same from
-// the ops as from the section.
+// Ops fit a kind if and only if shards of that kind apply the section that the ops write. A visitor then
+// receives the same from the ops as from the section.
 func TestOpsFitTheirKinds(t *testing.T) {
 	cells := []engine.Cell{{Column: 1, Value: 1}}
 	all := map[string]raftfsm.Ops{

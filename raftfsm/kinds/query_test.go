@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Each kind has the queries with the numbers from 0 on, which parse as themselves. Shards of all other
-// kinds refuse the queries of a kind that they do not have.
+// Each kind numbers its queries from 0, and each query parses as itself. Shards of other kinds refuse
+// the queries that they do not have.
 func TestQueriesOfOtherKinds(t *testing.T) {
 	part := func() *raftfsm.Part { return &raftfsm.Part{Keys: []uint64{1}} }
 	for _, kind := range All {

@@ -38,7 +38,7 @@ func routed(kind codec.Kind, route codec.Route, id dedup.RequestID) []byte {
 // the request:
 //
 //  1. the digest, the rows and the request memory are as before;
-//  2. the request, sent anew by the right route, is applied and no duplicate;
+//  2. if the request is sent again with the right route, it is applied and is not a duplicate;
 //  3. other sections of the same entry are applied.
 func TestSectionsOfAnotherRouteChangeNothing(t *testing.T) {
 	mine := codec.Route{Modulus: 7, Residue: 3}

@@ -292,7 +292,8 @@ func (w *splitWorld) check(t rapid.TB) {
 	}
 }
 
-// learn makes proposers learn the stamps of feeds. All that they learned before a split is of no use.
+// learn makes proposers learn the stamps of feeds. Stamps that they learned before a split are
+// useless.
 func (w *splitWorld) learn(t *rapid.T) {
 	for _, user := range splitKeys {
 		for _, m := range w.machines() {
@@ -457,7 +458,7 @@ func TestSplitThenApply(t *testing.T) {
 	}
 }
 
-// Shards with several segments split alike, whatever is packed and on disk, and written since.
+// Replicas with several segments split alike, whatever rows are packed, on disk, or written since.
 func TestSplitOfManyRows(t *testing.T) {
 	t.Parallel()
 	w := newSplitWorld(t, codec.KindCounters)

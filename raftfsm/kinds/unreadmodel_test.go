@@ -107,8 +107,8 @@ func (f *fanOut) retract(channel string, seq int64) bool {
 	return true
 }
 
-// readTo begins a user in a channel with all its notices, if the user is new there, and marks the notices up
-// to a number as read.
+// readTo marks the notices of a channel up to a number as read. A user who is new to the channel first gets
+// all its notices.
 func (f *fanOut) readTo(u *inbox, channel string, seq int64) {
 	if u.notices[channel] == nil {
 		u.notices[channel] = map[int64]bool{}

@@ -105,7 +105,7 @@ func (b *bucket) of(number uint8) (found column) {
 	return found
 }
 
-// parsePacked reads the cells of a bucket that a summary of at most cellsMax cells packs.
+// parsePacked reads the cells of a packed bucket, which has at most cellsMax cells.
 func parsePacked(r *wire.Reader, cellsMax int) (packed []byte) {
 	whole := r.Rest
 	before := -1

@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// read returns the rows of a packed file, nil if it is not there.
+// read returns the rows of a packed file, or nil if the file does not exist.
 func read(t *testing.T, path string) [][]string {
 	t.Helper()
 	f, err := os.Open(path)
@@ -29,8 +29,9 @@ func read(t *testing.T, path string) [][]string {
 	return rows[1:]
 }
 
-// Real streams of likes and retweets, and a Zipf storm of a million increments, within an hour, with a snapshot and a
-// restart each few minutes: the top 100 of the hour are within the stated errors, and the errors are small.
+// The lists count real streams of likes and retweets, and a Zipf storm of a million increments, within an hour.
+// A snapshot and a restart follow every few minutes. The top 100 of the hour must be within the stated errors,
+// and the errors must be small.
 func TestTop100OfAnHour(t *testing.T) {
 	t.Parallel()
 	number := func(text string) uint64 {

@@ -15,8 +15,8 @@ const (
 	ways    = 8 // cells of a set
 	setsMin = 2
 	setsMax = 1024
-	// setsFair is how many sets each column may have. Above it, a column may take more while all columns
-	// together have at most setsOfAll.
+	// setsFair is the number of sets that each column may have in any case. A column may have more while
+	// all columns together have at most setsOfAll.
 	setsFair  = 64
 	setsOfAll = 8 * setsMax
 
@@ -123,7 +123,7 @@ func (g *grids) addSlow(key uint64, column uint8, delta int64) {
 	}
 }
 
-// widen gives a column as many more sets as it has, or its first ones. The bounds of all its sets are 0.
+// widen doubles the sets of a column, or creates its first ones. The bounds of all its sets are 0.
 func (g *grids) widen(of *grid, sets int) {
 	was := len(of.sets)
 	g.sets += sets - was
@@ -177,7 +177,8 @@ func (of *grid) raise(number, bound uint64) {
 	}
 }
 
-// enter gives the way of the lightest cell to a new cell, if that one is lighter. The set has no free way.
+// enter replaces the lightest cell of a set by a new cell, if the new cell is heavier. The set has no free
+// way.
 func (of *grid) enter(number uint64, c cell) {
 	lightest, weight := 0, uint64(math.MaxUint64)
 	cells := &of.sets[number].cells
@@ -223,8 +224,8 @@ func (of *grid) bound() (bound uint64) {
 
 func (of *grid) clone() grid { return grid{slices.Clone(of.fronts), slices.Clone(of.sets)} }
 
-// close returns the largest cells as the bucket of a number, and empties the grids. It keeps the memory of the
-// columns that had ops.
+// close returns the largest cells as the bucket with the given number, and empties the grids. It keeps the
+// memory of the columns that had ops.
 func (g *grids) close(number int64) bucket {
 	var s summary
 	for column := range g.columns {

@@ -2,8 +2,9 @@ package rankings
 
 import "sync"
 
-// HotLists adds the changes of applied entries to the lists of a shard. Begin, Add and End belong to the goroutine
-// that applies entries. The other methods may be called from any. They hold the lock only to copy.
+// HotLists adds the changes of applied entries to the lists of a shard. Begin, Add and End belong to the
+// goroutine that applies entries. Any goroutine may call the other methods, which hold the lock only while they
+// copy.
 type HotLists struct {
 	mu struct {
 		sync.Mutex

@@ -67,8 +67,8 @@ func check(h Hottest, gains map[uint64]int64, limit int) error {
 // section returns the section of a lists in a snapshot.
 func section(h *HotLists) []byte { return h.Capture().appendTo(nil) }
 
-// Whatever changes come, at whatever times, every answer holds to what it promises, and a replica that
-// continues from a snapshot has equal lists.
+// Every answer keeps its promises, whatever the changes and their times. A replica that continues from
+// a snapshot has equal lists.
 func TestAnswersHold(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
@@ -158,7 +158,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-// The open bucket takes at most 3 MB, whatever the keys. So does one that a snapshot brings.
+// The open bucket takes at most 3 MB, whatever the keys. So does an open bucket that a snapshot
+// restores.
 func TestOpenBucketIsBounded(t *testing.T) {
 	f := NewHotLists()
 	f.Begin(1000)
@@ -188,7 +189,8 @@ func TestAddDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// Gains that do not fit, and gains of more keys than fit, are told as unknown rather than wrong.
+// Gains that do not fit, and gains of more keys than fit, are reported as unknown, and never as
+// wrong numbers.
 func TestHugeGains(t *testing.T) {
 	f := NewHotLists()
 	f.Begin(1000)
@@ -227,7 +229,7 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// A section that is accepted is written again with the same bytes, and answers.
+// Lists that are read from an accepted section write the same bytes again, and answer queries.
 func FuzzSection(f *testing.F) {
 	lists := NewHotLists()
 	f.Add([]byte{})

@@ -16,8 +16,8 @@ import (
 const (
 	// LimitMax bounds the rows of an answer.
 	LimitMax = 1000
-	// candidatesKept is how many candidates a list keeps when it drops some. Those above LimitMax may fall before the
-	// table must be scanned again.
+	// candidatesKept is how many candidates a list keeps when it drops some. All but LimitMax of them may fall
+	// before the list must scan the table again.
 	candidatesKept = 1500
 	// candidatesMax is the number of candidates from which a list drops some.
 	candidatesMax = 2 * candidatesKept
@@ -25,10 +25,11 @@ const (
 
 // LargestLists are the lists of the largest counts of one table, by column. They are exact, at the cost of their rows.
 //
-// A list has candidates: all rows whose count in a column is before a place (see engine.Place), and perhaps some
-// others. A query reads the counts of the candidates. The first query of a column scans the table once, in a
-// goroutine of its own, which takes at most half a core. From then on the table reports each row that moves up before the
-// place, so nothing is scanned again while enough candidates keep their place. If too many fall, the next query scans.
+// A list has candidates: all rows whose count in a column is before a place (see engine.Place), and perhaps
+// some others. A query reads the counts of the candidates. The first query of a column scans the table once, in
+// a goroutine of its own, which takes at most half a core. From then on the table reports each row that moves
+// up before the place, so the list does not scan again while enough candidates stay before the place. If too
+// many fall, the next query scans.
 //
 // Why no row is missed: the list moves its place first, and reads counts afterwards. A row that was before the place when
 // the scan read it is a candidate. A row that moves up before the place later is reported, whether or not the scan has read
@@ -36,7 +37,8 @@ const (
 //
 // The lists are in memory, differ between replicas, and end with their table. They never change a row.
 //
-// Invariant: each row before the place of a list is one of its candidates or a waiting rise of its table.
+// Invariant: each row before the place of a list is a candidate of the list, or the table still holds its
+// rise for the list.
 type LargestLists struct {
 	table *engine.Table
 	scans sync.WaitGroup
@@ -57,7 +59,7 @@ type list struct {
 
 	// LargestLists.mu guards these.
 	place engine.Place     // where the candidates end
-	known map[uint64]int64 // the candidates with a count that they had at some time
+	known map[uint64]int64 // the candidates, each with a count that it had at some time
 	risen map[uint64]bool  // candidates that rose while trim reads counts; nil while it does not
 }
 
@@ -132,7 +134,8 @@ var (
 	errAgain = errors.New("the scan must begin again")
 )
 
-// takeRisesLocked makes rows that moved up candidates. If the table has forgotten rises, it drops all lists.
+// takeRisesLocked adds the rows that moved up to the candidates. If the table has forgotten rises, it drops
+// all lists.
 func (l *LargestLists) takeRisesLocked() {
 	rises, whole := l.table.Rises.Take(nil)
 	if !whole {
@@ -237,7 +240,7 @@ func (l *LargestLists) trim(of *list, deadline time.Time) error {
 	return err
 }
 
-// scan reads the whole table. It rests as long as it works.
+// scan reads the whole table. It pauses for as long as it works.
 func (l *LargestLists) scan(of *list) {
 	defer close(of.done)
 	l.table.Rises.Watch(of.column, engine.Place{}) // all counts above 0

@@ -31,8 +31,8 @@ func exact(t *testing.T, table *engine.Table, column uint8, limit int) (rows []e
 
 func soon() time.Time { return time.Now().Add(time.Minute) }
 
-// 1. While ops of any kind run beside queries and scans, each answer is in order and has no row twice.
-// 2. Whenever the ops rest, the answer is exact: with ties, with packed rows, after losses that empty the list,
+// 1. While ops of any kind run beside queries and scans, each answer is in order and has no row twice. 2.
+// Whenever the ops pause, the answer is exact: with ties, with packed rows, after losses that empty the list,
 // and after more rises than a table remembers.
 func TestTopIsExact(t *testing.T) {
 	t.Parallel()
@@ -109,7 +109,8 @@ func TestTopIsExact(t *testing.T) {
 	}
 }
 
-// A query that cannot wait for the scan says so. The scan goes on, and ends with its table.
+// A query that cannot wait for the scan returns a ScanningError. The scan continues, and ends with
+// its table.
 func TestScanInTime(t *testing.T) {
 	t.Parallel()
 	table := engine.New()

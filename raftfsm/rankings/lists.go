@@ -11,8 +11,8 @@ import (
 
 const bucketBytes = uint64(unsafe.Sizeof(bucket{}))
 
-// A level divides time into buckets of a unit. It keeps the closed buckets of its window, and one more because a
-// window begins inside of a bucket. A bucket of a coarser level is joined from those of the level before it.
+// A level divides time into buckets of a unit. It keeps the closed buckets of its window, and one more because
+// a window begins inside a bucket. A bucket of a coarser level is joined from those of the level before it.
 var levels = [...]struct {
 	unit     time.Duration
 	keeps    int64
@@ -23,12 +23,12 @@ var levels = [...]struct {
 	{30 * time.Minute, 48, 4096},
 }
 
-// numberOn returns the number of the bucket of a level that contains the bucket of a finer level, or is it.
+// numberOn returns the number of the bucket of a level that contains, or equals, a bucket of a finer level.
 func numberOn(level, finer int, number int64) int64 {
 	return number / int64(levels[level].unit/levels[finer].unit)
 }
 
-// lists is what the ids of a shard gained. Equal changes at equal times make equal lists.
+// lists has the gains of the ids of a shard. Equal changes at equal times make equal lists.
 type lists struct {
 	tick   int64                 // the number of the finest level's open bucket
 	open   grids                 // its cells
@@ -68,7 +68,7 @@ func (l *lists) within(level int, number int64) iter.Seq[bucket] {
 	}
 }
 
-// joinBuckets returns the sum of buckets as the bucket of a number.
+// joinBuckets returns the sum of buckets as the bucket with the given number.
 func joinBuckets(parts iter.Seq[bucket], number int64, cellsMax int) bucket {
 	var s summary
 	var columns [engine.ColumnsMax][]column

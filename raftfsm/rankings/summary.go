@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// doubtMax stands for every doubt and bound from here on. The sum of those of all buckets fits an int64.
+// doubtMax stands for every doubt or bound that is not smaller. The sum over all buckets fits an int64.
 const doubtMax = 1 << 56
 
 // cell is what one column of a row gained in a bucket. The true gain is within doubt of gained.
@@ -40,11 +40,11 @@ func (c *cell) add(delta int64) {
 // summary is a bucket while it closes.
 type summary [engine.ColumnsMax]struct {
 	cells []cell
-	bound uint64 // any other cell gained at most this much, or lost it
+	bound uint64 // no other cell gained or lost more than this
 }
 
-// cut leaves at most cellsMax cells: of each column at most share, those with the largest weights. It raises
-// the bound of a column to the largest weight of a cell that it drops.
+// cut keeps at most cellsMax cells. It keeps at most share cells of each column, those with the largest
+// weights. It raises the bound of a column to the largest weight of a cell that it drops.
 func (s *summary) cut(cellsMax int) {
 	share := s.share(cellsMax)
 	for i := range s {
@@ -72,7 +72,8 @@ func (s *summary) cut(cellsMax int) {
 	}
 }
 
-// rank groups weights in their order, 16 ranks for each power of two, so that cut need not sort them all.
+// rank groups weights in ascending order, with 16 ranks for each power of two. So cut need not sort all
+// weights.
 func rank(weight uint64) int {
 	shift := max(0, bits.Len64(weight)-5)
 	return shift<<4 + int(weight>>shift)

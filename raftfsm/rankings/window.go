@@ -51,7 +51,8 @@ type Hottest struct {
 	Gains []Gain // largest first; all above 0
 }
 
-// OthersAtMost returns the most that a key outside of Gains may have gained. limit is that of the query.
+// OthersAtMost returns the most that a key outside of Gains may have gained. limit is the limit of the
+// query.
 func (h *Hottest) OthersAtMost(limit int) int64 {
 	if len(h.Gains) < limit || h.Error == math.MaxInt64 {
 		return h.Error
@@ -66,8 +67,8 @@ type span struct {
 	open   grid // a copy of the open bucket, if the window contains it
 }
 
-// window returns a column of the buckets of a window that ends at a time, in Unix milliseconds. A log that is
-// ahead of that time ends the window later.
+// window returns a column of the buckets of a window that ends at a time, in Unix milliseconds. If the log is
+// ahead of that time, the window ends at the log's time.
 func (l *lists) window(w Window, of uint8, now int64) (s span) {
 	level, unit := int(w), levels[w].unit.Milliseconds()
 	first := max(now/unit, numberOn(level, 0, l.tick)) - levels[w].keeps

@@ -121,8 +121,8 @@ func (b *Batch) Op(p []byte, kind engine.OpKind) (rest []byte, err error) {
 	return p, nil
 }
 
-// Delta appends the cell of a column, and before it the cell of its bound, which it decodes if the mark of
-// the column says that there is one.
+// Delta appends the cell of a column. If the mark of the column announces a bound, Delta first decodes the
+// bound and appends its cell.
 func (b *Batch) Delta(p []byte, mark uint8, value int64) (rest []byte, err error) {
 	column := mark & ColumnNumber
 	switch {

@@ -113,7 +113,7 @@ type scanRun struct {
 	ended bool   // the shard has no rows at or above from
 	out   bool   // the scan leaves the shard out
 
-	rows []int64 // read but not merged: of each row the id, then the counts
+	rows []int64 // rows read but not merged: the id of each row, then its counts
 }
 
 // A scan reads scanSlack rows more from each shard than the shard's even share of a page. Reading a
@@ -150,8 +150,8 @@ func (q *Scan) Split(read *raftfsm.Read) {
 	q.next(read)
 }
 
-// next makes the read ask those shards that may have more rows, if all their rows so far are
-// merged. It reports whether there are such shards.
+// next makes the read ask the shards whose rows so far are all merged, and that may have more rows.
+// It reports whether there are such shards.
 func (q *Scan) next(read *raftfsm.Read) (more bool) {
 	for s := range q.runs {
 		p, r := &read.Parts[s], &q.runs[s]

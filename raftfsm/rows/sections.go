@@ -33,8 +33,8 @@ const (
 	_ = uint(engine.SegmentRowsMax - sectionRows)
 )
 
-// Sections writes rows as sections of a kind, of sectionRows each. Sections do not depend on the pages
-// that rows come in, which are segments, so equal rows make equal bytes.
+// Sections writes rows as sections of a kind, of sectionRows each. The rows come in pages, one for
+// each segment. Sections do not depend on the pages, so equal rows make equal bytes.
 type Sections struct {
 	W    *codec.StreamWriter
 	Kind byte

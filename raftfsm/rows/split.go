@@ -2,7 +2,7 @@ package rows
 
 import "github.com/countd/countd/engine"
 
-// Split copies the rows of a table, also those on disk, to the empty tables of their parts.
+// Split copies the rows of a table, including those on disk, to the empty tables of their parts.
 func Split(from *engine.Table, partOf func(key uint64) int, parts []*engine.Table) error {
 	snapshot := from.Snapshot()
 	defer snapshot.Close()
