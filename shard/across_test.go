@@ -30,9 +30,9 @@ func across(n *Node, id dedup.RequestID, ops ...engine.Op) *Write {
 
 // A write over keyspaces, through any node:
 //
-//  1. each op lies in its keyspace, with the floors of that;
+//  1. each op applies to its keyspace, with the floors of that keyspace;
 //  2. rows come in the order of the ops;
-//  3. the key counts the write once and refuses other ops, whatever their keyspaces;
+//  3. under its key the write counts once, and other ops are refused, whatever their keyspaces;
 //  4. the token names all shards.
 func TestWritesOverKeyspaces(t *testing.T) {
 	t.Parallel()

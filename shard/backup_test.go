@@ -54,7 +54,8 @@ func reportedBy(n *Node, number uint32) ReplicaReport {
 	return ReplicaReport{}
 }
 
-// passed is a context whose deadline passes right after a first wait for it, which does not notice.
+// passed is a context whose deadline passes right after the first wait for it. That wait does not
+// notice.
 type passed struct {
 	context.Context
 	pass context.CancelFunc
@@ -247,8 +248,8 @@ func TestReports(t *testing.T) {
 	}
 }
 
-// Reports without marks have none, and only voters report the members of a group that has a leader. A non-voter that knows no
-// leader reports them too.
+// A report that is requested without marks has none. If a group has a leader, only voters report its members. A
+// non-voter that knows no leader reports them too.
 func TestReportsAreShort(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

@@ -77,7 +77,7 @@ func openMembers(t *testing.T, nodes int) []*Node {
 }
 
 // once gives a write an identity, so that the node repeats the write if its leader is lost. On a
-// busy machine that may happen at any time.
+// busy machine a leader may be lost at any time.
 func once(w *Write) *Write {
 	w.ID = dedup.ByKey([]byte(rand.Text()))
 	return w

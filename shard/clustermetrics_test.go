@@ -70,7 +70,7 @@ func aliveConfig(t *testing.T, alive func(string) bool) Config {
 	return cfg
 }
 
-// The lag is that of the voter furthest behind when the leader was asked last.
+// The lag is that of the voter that was furthest behind in the leader's last answer.
 func TestMetricOfLag(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

@@ -55,9 +55,8 @@ func fillCold(t *testing.T, n *Node, ks *Keyspace) *localReplica {
 	return r
 }
 
-// A row whose id the layout of its keyspace cannot have produced is reported, with a layout that
-// can have produced more of the ids. Other rows are not reported, nor those that are numbered from
-// 1 on.
+// The node reports rows whose ids the layout of their keyspace cannot have produced, and a layout
+// that fits more of the ids. It does not report other rows, nor rows that are numbered from 1 on.
 func TestMisfitIsReported(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

@@ -13,9 +13,9 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// A node that was wiped comes back as another one with its name and its address.
-// It takes the old one's place in every group: raft takes no address twice, and
-// nothing that is sent to the old one may reach it.
+// A node that was wiped comes back as another one with its name and its address. The new node
+// replaces the old one in every group, because raft accepts no address twice. Nothing that is sent
+// to the old node may reach the new one.
 func TestWipedNodeTakesItsOwnPlace(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

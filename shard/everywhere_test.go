@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// A node that begins to hold a shard has nothing of it at first. Until it has some, other nodes
-// answer its stale reads, as before.
+// A node that begins to hold a shard has none of the shard's state at first. Until it has that
+// state, other nodes answer its stale reads, as before.
 func TestStaleReadsBesideAReplicaThatIsCopied(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)
@@ -108,7 +108,7 @@ func TestEverywhereWhileAVoteMoves(t *testing.T) {
 	eventually(t, "digests agree", func() bool { return digestsAgree(all) })
 }
 
-// votesAre reports whether, as each of the target's nodes sees it, exactly these nodes have a vote
+// votesAre reports whether each of the target's nodes sees that exactly the given nodes have a vote
 // in a group.
 func votesAre(all []*Node, number uint32, target []string) bool {
 	for _, n := range all {

@@ -51,7 +51,7 @@ func spillAll(t *testing.T, n *Node) {
 	}
 }
 
-// onDisk counts the feeds that a node has on disk, and all of them.
+// onDisk returns the number of feeds that a node has on disk, and the number of all its feeds.
 func onDisk(n *Node) (spilled, users uint64) {
 	for _, r := range n.registry.bodies() {
 		s := r.Stats()
@@ -232,7 +232,7 @@ func loseFeeds(t *testing.T, n *Node, number uint32) (replaced func() bool) {
 }
 
 // loseAndTouch is loseFeeds on a single node. It then calls touch until the replica was opened
-// again: touch makes the node read the records from disk, unless the time of its call ends before.
+// again. touch makes the node read the records from disk, unless its deadline passes first.
 // loseAndTouch returns once the replica serves and may be repaired again.
 func loseAndTouch(t *testing.T, n *Node, number uint32, touch func(r *localReplica)) {
 	t.Helper()
@@ -252,7 +252,7 @@ func loseAndTouch(t *testing.T, n *Node, number uint32, touch func(r *localRepli
 	})
 }
 
-// A replica whose feeds on disk are lost answers none wrongly, and gets all of them again from its
+// A replica whose feeds on disk are lost returns no wrong feed. It gets all feeds again from its
 // own snapshot and log, even on a single node.
 func TestLostFeedsComeBack(t *testing.T) {
 	t.Parallel()

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// Health has the leader of each local group, and which resources are full. Without a majority it has no
-// leaders.
+// Health reports the leader of each local group, and the resources that are full. Without a majority it
+// reports no leaders.
 func TestHealth(t *testing.T) {
 	all := openMembers(t, 3)
 	n := all[0]

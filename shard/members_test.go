@@ -43,10 +43,10 @@ func idsOf(l members.List) (ids []uint64) {
 	return ids
 }
 
-// Through whichever node an op or a read comes: 1. an op changes its set and the count once;
-// 2. a repeat of the op changes nothing, nor does one of the request; 3. a read with the
-// token sees it; 4. a deleted row has no members; 5. an op that would overflow changes
-// neither; 6. the replicas agree.
+// Through whichever node an op or a read comes: 1. an op changes its set and the count once; 2. a
+// repeat of the op, or of the whole request, changes nothing; 3. a read with the token sees the op;
+// 4. a deleted row has no members; 5. an op that would overflow changes neither the set nor the
+// count; 6. the replicas agree.
 func TestMembersThroughAnyNode(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)
@@ -187,8 +187,8 @@ func TestMembersOutliveARestart(t *testing.T) {
 	}
 }
 
-// A backup has the members, and a restore to another cluster makes the same sets, with force
-// over other members too.
+// A backup has the members, and a restore to another cluster makes the same sets. With force, it
+// also replaces other members.
 func TestMembersAreRestored(t *testing.T) {
 	t.Parallel()
 	from := openMembers(t, 1)
@@ -238,7 +238,8 @@ func TestMembersAreRestored(t *testing.T) {
 	}
 }
 
-// A backup has the sets of its moment at once, whatever snapshots others take meanwhile.
+// A backup has the sets as of its moment, at the first attempt, whatever snapshots others take
+// meanwhile.
 func TestBackupOfMembersUnderWrites(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})

@@ -20,8 +20,8 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// BenchmarkNodeWrite measures acknowledged, synced increments through the
-// router, proposer and log of one node, without HTTP. ns/op is of one request.
+// BenchmarkNodeWrite measures acknowledged, synced increments through the router, proposer and log
+// of one node, without HTTP. ns/op is the time of one request.
 func BenchmarkNodeWrite(b *testing.B) {
 	for _, c := range []struct{ callers, ops, shards int }{
 		{1, 1, 4}, {64, 1, 4}, {1024, 1, 4}, {64, 1, 1}, {1024, 1, 1}, {16, 100, 4},

@@ -60,7 +60,7 @@ func fewShards(shards map[string]int) map[string]int {
 	return few
 }
 
-// counterKeyspaces are those of a node that hold counters alone.
+// counterKeyspaces returns the keyspaces of a node that hold only counters.
 func counterKeyspaces(n *Node) []*Keyspace {
 	return slices.DeleteFunc(slices.Clone(n.Keyspaces()), func(k *Keyspace) bool { return k.Kind != kinds.Counters })
 }
@@ -127,7 +127,7 @@ func digests(n *Node) map[uint32]string {
 //
 //  1. its keyspaces, with columns that were added;
 //  2. equal digests;
-//  3. every row; from log and from snapshots.
+//  3. every row, whether it comes from the log or from a snapshot.
 func TestNodeKeepsEverything(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -70,7 +70,7 @@ func mustBeFree(t *testing.T, addr string) {
 //  1. returns the error;
 //  2. leaves no goroutine;
 //  3. closes the cluster port;
-//  4. releases the directories: without the fault it opens them.
+//  4. releases the directories: an Open without the fault then succeeds.
 func TestOpenUndoesWhatItStarted(t *testing.T) {
 	file := func(path string) func(t *testing.T, dir string, cfg *Config) func() {
 		return func(t *testing.T, dir string, _ *Config) func() {

@@ -97,8 +97,8 @@ func TestARetryThatCompletesABatch(t *testing.T) {
 	}
 }
 
-// A retry of a keyed batch, which the shard that judges it still remembers, does not count
-// again on a shard whose log is ahead and has forgotten the key. A first try counts there.
+// The judging shard still remembers a keyed batch. A retry of the batch does not count again on a
+// shard whose log is ahead and has forgotten the key. A first try counts there.
 func TestRetryOnAShardWhoseLogIsAhead(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
@@ -127,9 +127,9 @@ func TestRetryOnAShardWhoseLogIsAhead(t *testing.T) {
 	}
 }
 
-// The judging shard has forgotten a key that a shard whose log is behind still remembers.
-// The write counts there only once that shard has forgotten the key too; until then it is
-// not reported as counted.
+// The judging shard has forgotten a key, but a shard whose log is behind still remembers the key. A
+// write counts on that shard only once it has forgotten the key too. Until then the write is not
+// reported as counted.
 func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})
@@ -173,8 +173,8 @@ func TestKeyUsedAgainOnAShardWhoseLogIsBehind(t *testing.T) {
 	}
 }
 
-// The use of a key travels to a node that asks for it, and only then: the same for the first
-// request and for its repeats.
+// A node sends the use of a key only to a node that asks for it. The first request and its repeats
+// get the same use.
 func TestUsesTravel(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})

@@ -231,8 +231,8 @@ func TestRecordThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// A replica that comes back to a node is another one: it has another Raft id, begins
-// without the group's first members, and waits until the leader adds it.
+// A replica that comes back to a node is a new replica: it has another Raft id, begins without the
+// group's first members, and waits until the leader adds it.
 func TestReplicaThatComesBackIsAnother(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)

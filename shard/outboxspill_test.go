@@ -91,7 +91,8 @@ func (m *outboxSpill) changeSome(t *testing.T, n *Node, first uint64) {
 	m.posts[first+2] = nil
 }
 
-// outboxesOnDisk counts the outboxes that a node has on disk, and all of them.
+// outboxesOnDisk returns the number of outboxes that a node has on disk, and the number of all its
+// outboxes.
 func outboxesOnDisk(n *Node) (spilled, authors uint64) {
 	for _, r := range n.registry.bodies() {
 		if r.Of == codec.KindCounters {

@@ -26,9 +26,8 @@ func mustForward(t *testing.T, n *Node, ks *Keyspace, key uint64, add func(*raft
 	}
 }
 
-// Once rows of a shard are cold, an op that only counts reads the author's row, and neither
-// reads the author's outbox nor needs it. Each op on an outbox brings back that of its author
-// alone.
+// Once rows of a shard are cold, an op that only counts reads the author's row, and neither reads
+// nor needs the author's outbox. Each op on an outbox brings back only its author's outbox.
 func TestCountsLeaveOutboxesOnDisk(t *testing.T) {
 	t.Parallel()
 	n := openFeedNode(t, t.TempDir(), 1, "")

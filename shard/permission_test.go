@@ -13,7 +13,7 @@ import (
 
 var errRevoked = errors.New("revoked")
 
-// asks is a Permission that refuses from call number refused on.
+// asks is a Permission that refuses call number refused and all later calls.
 type asks struct{ calls, refused int }
 
 func (a *asks) Still() error {

@@ -30,8 +30,8 @@ func ledReplica(t *testing.T, all []*Node, shard int) (*Node, *localReplica) {
 }
 
 // TestLeaderWhoseStateLagsSaysWhatIsCommitted makes a leader confirm its index while its state machine is
-// behind its log and that of a follower is not. After a read on the follower, every later read must
-// find the same.
+// behind its log. A follower's state machine is not behind. After a read on the follower, every later
+// read must find the same.
 func TestLeaderWhoseStateLagsSaysWhatIsCommitted(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
@@ -51,7 +51,7 @@ func TestLeaderWhoseStateLagsSaysWhatIsCommitted(t *testing.T) {
 }
 
 // A leader and the asker together prove the leader's index if the asker is another voter in no later
-// term and two are a majority. Otherwise the leader returns no index.
+// term, and two voters are a majority. Otherwise the leader returns no index.
 func TestStandingIsProvedWithTheAsker(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

@@ -54,7 +54,7 @@ func leading(t *testing.T, all []*Node) (n *Node, g *replica.Replica, term uint6
 	return n, g, g.ReadyTerm(), others
 }
 
-// A leader proves its term by a majority that is in no later one.
+// A leader proves its term by a majority whose terms are no later.
 func TestProveTerm(t *testing.T) {
 	t.Parallel()
 	n, g, term, others := leading(t, openMembers(t, 3))

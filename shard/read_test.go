@@ -82,8 +82,8 @@ func TestAnyNodeTellsABadToken(t *testing.T) {
 	}
 }
 
-// A call that a read gave up may still run. It must have its own copy of the ids and the query, because another
-// request reuses those of the read.
+// A call that a read gave up may still run. The call must have its own copy of the ids and the query, because
+// another request reuses the read's memory.
 func TestReadThatWasGivenUpKeepsItsKeys(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)

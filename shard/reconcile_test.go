@@ -37,8 +37,9 @@ func roles(t *testing.T, all []*Node, number uint32) (leader *Node, followers []
 // A member of a group that the catalog no longer places on its node:
 //
 //  1. keeps its replica as long as the leader says that it is a member;
-//  2. keeps it too if the first answer was that it is gone, but the answer after the close is that
-//     it is a member, or none: the replica may have acknowledged writes meanwhile.
+//  2. keeps it too if the leader first answered that it is gone, but after the close the leader
+//     answers that it is a member, or does not answer. The replica may have acknowledged writes
+//     meanwhile.
 func TestReplicaOfAMemberIsKept(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)

@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/shard/leadership"
 )
 
-// A node that was removed while it was down learns that from a member, reports it, and
-// keeps its files. A node that is still in the catalog, or never was, gets no such
+// A node that was removed while it was down learns of its removal from a member, reports the
+// removal, and keeps its files. A node that is still in the catalog, or never was, gets no such
 // answer.
 func TestReturnedNodeLearnsThatItWasRemoved(t *testing.T) {
 	t.Parallel()

@@ -50,8 +50,8 @@ func (m *coldMember) here() *localReplica {
 	return groups[0].replica.Load()
 }
 
-// mustNameCold makes the member's newest snapshot name its cold rows, instead of containing those
-// that it was sent.
+// mustNameCold makes the member's newest snapshot name its cold rows, instead of containing the
+// rows that the member was sent.
 func (m *coldMember) mustNameCold() {
 	m.t.Helper()
 	r := m.here()
@@ -114,7 +114,7 @@ func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *loc
 		return true
 	})
 	// Each transfer of the rows to another replica leaves some more in memory, and there may have
-	// been two.
+	// been two transfers.
 	if got := m.here().fsm.State().ColdRows; got < coldTestRows/5 {
 		t.Errorf("%d rows are cold", got)
 	}
@@ -124,8 +124,8 @@ func mustBeRepaired(t *testing.T, all []*coldMember, m *coldMember, damaged *loc
 	}
 }
 
-// A bit flips in a block on one of three nodes: every read is answered right, the replica
-// is repaired from another, and the damage is logged.
+// A bit flips in a block on one of three nodes: every read is answered correctly, the replica is
+// repaired from another, and the damage is logged.
 func TestFlippedBitIsRepaired(t *testing.T) {
 	t.Parallel()
 	all := coldCluster(t)
@@ -244,8 +244,8 @@ func TestDamagedSnapshotOfALeaderIsRepaired(t *testing.T) {
 	mustDo(t, m.here().fsm.Members().Verify())
 }
 
-// A follower that cannot apply an entry is stuck: it answers with nothing that it has not
-// applied, and is repaired; its vote and its log stay the same.
+// A follower that cannot apply an entry is stuck. It answers only with state that it has applied.
+// It is repaired, and its vote and its log stay the same.
 func TestStuckFollowerIsRepaired(t *testing.T) {
 	t.Parallel()
 	all := coldCluster(t)
@@ -396,8 +396,8 @@ func TestColdRowsOfOtherNodes(t *testing.T) {
 	}
 }
 
-// A repair that continues after its replica was closed writes nothing. The directory may be deleted
-// by then, and would exist again at the next start, which refuses it.
+// A repair that continues after its replica was closed writes nothing. By then the directory may be
+// deleted. A write would create it again, and the next start would refuse it.
 func TestRepairEndsWithTheReplica(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2})

@@ -115,9 +115,9 @@ func filledNode(t *testing.T) *Node {
 	return n
 }
 
-// Copies of a restore's writes that come late, after increments that were acknowledged
-// since, change nothing. Nor do those of a restore that was given up, once another has
-// begun, though they were never applied before.
+// Copies of a restore's writes that come late, after increments that were acknowledged since,
+// change nothing. Nor do the writes of a restore that was given up, once another restore has begun,
+// even if they were never applied before.
 func TestLateCopiesOfARestoreChangeNothing(t *testing.T) {
 	t.Parallel()
 	from := filledNode(t)
@@ -155,7 +155,7 @@ func TestLateCopiesOfARestoreChangeNothing(t *testing.T) {
 }
 
 // If a shard has accepted a restore with a clock that was ahead, the next restore begins ahead of
-// that.
+// that clock.
 func TestRestoreBehindAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1})
@@ -175,8 +175,8 @@ func TestRestoreBehindAClockThatWasAhead(t *testing.T) {
 	}
 }
 
-// A restore makes a shard forget the requests of clients, so that a write made after the
-// backup, which is gone, counts when it is repeated.
+// A restore makes a shard forget the requests of clients. It removes a write that was made after
+// the backup, so that write counts when it is repeated.
 func TestRestoreForgetsRequests(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})

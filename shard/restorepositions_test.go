@@ -39,8 +39,8 @@ func (w watched) Write(ks *Keyspace, write *Write) error {
 	return w.Node.Write(ks, write)
 }
 
-// A shard applies no section of a source from before the restore empties it until the restore has checked
-// it. The source then reads the messages after the backup again, once.
+// From before a restore empties a shard until the restore has checked the shard, the shard applies no
+// section of a source. The source then reads the messages after the backup again, once.
 func TestRestoreClosesPositions(t *testing.T) {
 	t.Parallel()
 	n := openMembers(t, 1)[0]

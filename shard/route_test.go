@@ -107,8 +107,8 @@ func TestKeyspaceSpreadByHashIsRestored(t *testing.T) {
 	}
 }
 
-// A node refuses writes and reads that another node routed over another number of shards, says
-// so, and changes nothing. The refusal promises that, so that the sender may route anew.
+// A node refuses writes and reads that another node routed over another number of shards. The
+// refusal names that cause and promises that nothing changed, so that the sender may route anew.
 func TestCallsOfAnotherRouteAreRefused(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 2)

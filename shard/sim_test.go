@@ -16,8 +16,8 @@ const (
 	// simWorldSteps is how long a world has faults: a voter moves away and back in a
 	// few hundred steps.
 	simWorldSteps = 2000
-	// simFindWorlds bounds the worlds in which TestSimulatedWithout looks for a fault. To find the
-	// rarest fault takes about a tenth of them.
+	// simFindWorlds bounds the worlds in which TestSimulatedWithout looks for a fault.
+	// TestSimulatedWithout finds the rarest fault within about a tenth of them.
 	simFindWorlds = 6000
 )
 

@@ -5,13 +5,14 @@ import (
 	"testing"
 )
 
-// The files simgrow*_test.go are the model of GROWTH.md: how a group splits. They are a model of
-// their own, and not a part of the simulation in sim_test.go, for two reasons. That one attacks Raft
-// as hashicorp/raft has it, for one group; it needs most of its steps for elections. And children are
-// ordinary groups, so what it shows holds for them. This model takes Raft for granted: an election is
-// one step, in which a majority votes by term and log. Everything else is as random as there: appends,
-// snapshots, requests and commands of the catalog are late, lost and doubled; leaders are deposed and
-// do not know it; nodes crash between any two writes to disk, restart with an old catalog, or are lost.
+// The files simgrow*_test.go are the model of GROWTH.md: how a group splits. They are a model of their
+// own, and not a part of the simulation in sim_test.go, for two reasons. First, that simulation attacks
+// Raft as hashicorp/raft has it, for one group, and needs most of its steps for elections. Second,
+// children are ordinary groups, so its results hold for them too. This model takes Raft for granted: an
+// election is one step, in which a majority votes by term and log. Everything else is as random as
+// there: appends, snapshots, requests and commands of the catalog are late, lost and doubled; leaders
+// are deposed and do not know it; nodes crash between any two writes to disk, restart with an old
+// catalog, or are lost.
 //
 //	simgrow_test.go         the tests and the rules
 //	simgrowworld_test.go    nodes, disks, the catalog, and groups with their logs

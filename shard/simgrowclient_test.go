@@ -97,8 +97,8 @@ type growFence struct {
 	since       int
 }
 
-// growAnswered is a shard that has answered a fence. An answer of P by its old route is in the copies of its
-// children. One by its new route is not, so the route belongs to the answer.
+// growAnswered is a shard that has answered a fence. If P answered by its old route, the answer is in the
+// copies of its children. An answer by its new route is not, so the route belongs to the answer.
 type growAnswered struct {
 	group int
 	route growRoute

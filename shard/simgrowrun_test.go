@@ -347,7 +347,8 @@ func (w *growWorld) prepare(node int) {
 	}
 }
 
-// lose loses a node for ever, if each group keeps majorities of what its configuration is and may be.
+// lose loses a node for ever, if each group keeps a majority of its configuration and of any that it
+// may have.
 func (w *growWorld) lose(node int) {
 	lost := 0
 	for i := range w.nodes {

@@ -80,7 +80,7 @@ const (
 	growMisrouted
 )
 
-// growName names a judge: its group and its modulus then. 0 is none.
+// growName names a judge: its group, and the modulus that it had then. 0 is none.
 type growName int8
 
 type growKey struct {
@@ -90,7 +90,7 @@ type growKey struct {
 	met, last int
 }
 
-// growMem is package dedup in small.
+// growMem is a small model of package dedup.
 type growMem struct {
 	now, floor int
 	producers  uint64 // by the number of the request
@@ -331,7 +331,8 @@ func (w *growWorld) judge(s *growShard, c *growSection) growOutcome {
 	return growApplied
 }
 
-// relabel makes the records of keys that the shard judges no more those of the judge before Split.
+// relabel changes the records of keys that the shard no longer judges: they become records of the
+// judge before Split.
 func (w *growWorld) relabel(s *growShard, was growRoute) {
 	for key := range growTimed {
 		if k := &s.mem.keys[key]; k.there && k.judge == 0 && w.hash(key)%s.route.mod != s.route.res && w.rules.has(growRelabels) {

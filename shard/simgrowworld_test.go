@@ -127,8 +127,8 @@ func (r *growReplica) state() growShard {
 // ready reports whether a leader has applied all entries of earlier terms.
 func (r *growReplica) ready() bool { return r.leads && !r.stuck && r.applied >= r.start }
 
-// member reports whether a replica knows that it is a member. One that joins is a member without a vote
-// first, which the model leaves out: any configuration stands for one that has it.
+// member reports whether a replica knows that it is a member. A replica that joins is first a member
+// without a vote. The model leaves that out: any configuration counts as one that has the replica.
 func (r *growReplica) member() bool { return r.conf != nil }
 
 // findConf sets the configuration of the log.
@@ -215,7 +215,7 @@ type growFailure struct {
 	step  int
 }
 
-// growTruth is what a group's log has done, as the first replica found that applied each entry.
+// growTruth is the effect of a group's log, as found by the first replica that applied each entry.
 type growTruth struct {
 	idents  []int   // by index
 	digests []int64 // of the state after it
@@ -383,7 +383,7 @@ func (w *growWorld) crash(node int) {
 	}
 }
 
-// writes stands before each write to a disk. It returns false if the node crashes there.
+// writes is called before each write to a disk. It returns false if the node crashes there.
 func (w *growWorld) writes(node int) bool {
 	if !w.nodes[node].up {
 		return false
@@ -517,7 +517,7 @@ func (w *growWorld) begin(node, group, number int, p *growPlacement) {
 	w.open(node, group)
 }
 
-// reach reports whether a call of one node is answered by another now.
+// reach reports whether one node now answers a call of another.
 func (w *growWorld) reach(from, to int) bool {
 	return w.nodes[to].up && (from == to || w.calm || !w.chance(3))
 }
@@ -801,7 +801,8 @@ func (w *growWorld) carried(r *growReplica) growSets {
 	return sets
 }
 
-// takeSnapshot makes a replica take a snapshot. sent is for one that another node asks for.
+// takeSnapshot makes a replica take a snapshot. sent is set for a snapshot that another node asks
+// for.
 func (w *growWorld) takeSnapshot(r *growReplica, sent bool) {
 	d := r.d
 	node, group := d.id.node, d.group
@@ -1034,8 +1035,8 @@ func (w *growWorld) mayRead(r *growReplica) bool {
 	return true
 }
 
-// damage makes cold rows of a parent unreadable on one node. A node that is alone has no replica to be
-// repaired from, so there it happens before Split is in the log.
+// damage makes cold rows of a parent unreadable on one node. A single node has no other replica to be
+// repaired from, so there the damage happens before Split is in the log.
 func (w *growWorld) damage() {
 	node, group := w.anyNode(), w.rng.IntN(w.parents)
 	d := w.nodes[node].disk[group]
@@ -1103,7 +1104,7 @@ func (w *growWorld) adopt(r *growReplica, e *growEntry) bool {
 	return true
 }
 
-// check compares a replica that has applied an entry with the first that did.
+// check compares a replica that has applied an entry with the first replica that applied it.
 func (w *growWorld) check(r *growReplica, e *growEntry, index int, result growResult) {
 	t := &w.truth[r.d.group]
 	if r.d.made != t.made { // of an abandoned growth

@@ -21,8 +21,8 @@ import (
 //     (the store is a raft.MonotonicLogStore), and keeps the last entry's index and term in memory.
 //   - A candidate that receives a snapshot in its own term stays a candidate, and knows a leader
 //     then. The same holds for a candidate that was told to lead and receives an append.
-//   - A repeated vote request of one term is granted by the candidate's address. Its log is not
-//     compared.
+//   - A voter grants a repeated vote request of one term by the candidate's address. It does not
+//     compare the log.
 //   - A candidate needs as many votes as its configuration required when it became a candidate.
 //   - The replication to a removed member goes on for a moment. Its answers count for a member with
 //     the same id that was added in between.

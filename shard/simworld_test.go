@@ -223,7 +223,8 @@ type simWorld struct {
 
 	// The checks use these. acked is the highest index that a leader has acknowledged. history has
 	// the ident of each committed entry by index, and historyAt the term in which it was committed.
-	// leaders has the life that led a term, and began the life that began as an id.
+	// leaders maps each term to the life that led it, and the field began maps each id to the life
+	// that began with it.
 	acked     uint64
 	conf      []raft.Server // the newest configuration that a leader has committed
 	confAt    uint64

@@ -36,7 +36,7 @@ func (q numbered) ops(from, to uint64) (ops []sink.Op) {
 	return ops
 }
 
-// read is a reader. It begins anew after every error, until all shards have every message.
+// read runs a reader, and begins anew after every error, until all shards have every message.
 func (q numbered) read(ctx context.Context, s sink.Sink, source uint64, batch uint64) error {
 	for ctx.Err() == nil {
 		err := q.session(ctx, s, source, batch)
@@ -99,9 +99,9 @@ func (q numbered) wantCounts(t *testing.T, n *Node, times func(m uint64) int64) 
 	}
 }
 
-// Three nodes apply a queue: two of them read it at once while leaders move and a shard is
-// restored from a backup. Each message is counted once, and once more after a seek back, and
-// once more by a source that is made under the name of a deleted one.
+// Three nodes apply a queue: two of them read the queue concurrently, while leaders move and a
+// shard is restored from a backup. Each message is counted once, and once more after a seek back,
+// and once more by a source that is made under the name of a deleted one.
 func TestSourceIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
@@ -278,8 +278,8 @@ func TestMeaningIsFenced(t *testing.T) {
 	queue.wantCounts(t, n, func(uint64) int64 { return 1 })
 }
 
-// After a seek, no section is applied of a reader that has not learned of the pause. Otherwise the
-// messages that it read beyond the new position would count again.
+// After a seek, the shards apply no section of a reader that has not learned of the pause.
+// Otherwise the messages that it read beyond the new position would count again.
 func TestSeekIsFenced(t *testing.T) {
 	t.Parallel()
 	n, ctx := openMembers(t, 1)[0], t.Context()

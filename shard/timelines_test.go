@@ -193,8 +193,8 @@ func TestRefusedPublishRepeated(t *testing.T) {
 	}
 }
 
-// Outboxes and groups are backed up and restored, without force over nothing, and with force over
-// others.
+// Outboxes and groups are backed up and restored, without force into an empty cluster, and with
+// force over other rows.
 func TestRestoreOfTimelines(t *testing.T) {
 	shards := map[string]int{"posts": 1, kinds.KeyspaceUsers: 1, kinds.KeyspaceFeed: 1}
 	from := []*Node{openNode(t, t.TempDir(), shards)}
@@ -240,7 +240,8 @@ func TestRestoreOfTimelines(t *testing.T) {
 	}
 }
 
-// A query reaches another node with its keys, and one without its key or of another kind is refused.
+// A query reaches another node with its keys. That node refuses a query without its key, or of
+// another kind.
 func TestReadMessages(t *testing.T) {
 	g := (&Node{}).newShardReplica(&catalog.Keyspace{Kind: kinds.Feed, Groups: []uint32{1}}, 0)
 	for _, q := range []raftfsm.Query{&feed.Query{}, &feed.GroupsQuery{}} {

@@ -98,8 +98,8 @@ func mustReadUnread(t *testing.T, n *Node, users []uint64, seq int64, opt ReadOp
 	}
 }
 
-// Shards of all kinds are backed up and restored through the log of another cluster, over nothing
-// and, with force, over other rows.
+// Shards of all kinds are backed up and restored through the log of another cluster, without force
+// into an empty cluster, and with force over other rows.
 func TestRestoreOfKinds(t *testing.T) {
 	t.Parallel()
 	from := []*Node{openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})}

@@ -79,9 +79,9 @@ func (u *unsureWrite) send(t *testing.T, n *Node) {
 }
 
 // Entries and answers are lost, refused, or come twice. An acknowledged write counts once on each
-// shard, and another at most once. Of two bodies with one key, one counts nothing. The keyspaces
-// have several shards or one, and logs skip indexes. One keyspace, which judges no key, forgets its
-// keys all the time.
+// shard, and any other write at most once. Of two bodies with one key, one counts nothing. The
+// keyspaces have several shards or one, and logs skip indexes. One keyspace, which judges no key,
+// forgets its keys all the time.
 func TestWritesThroughUnsureGroupsCountOnce(t *testing.T) {
 	t.Parallel()
 	n, keyspaces := shardedNode(t, 3)

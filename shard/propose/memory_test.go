@@ -12,8 +12,8 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// A log that a clock a year ahead has stamped continues to forget keys: a memory of five keys
-// accepts one a minute for ever.
+// A log whose stamps come from a clock that was a year ahead continues to forget keys. A memory of
+// five keys accepts one key a minute for ever.
 func TestMemoryExpiresBehindAWrongClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, g := newFakeProposer(t)

@@ -31,7 +31,7 @@ func sizesOf(batch []*Proposal) []int {
 // While both lines wait:
 //
 //  1. each starts every second entry and gets half of it;
-//  2. the other line may use what one leaves;
+//  2. one line may use what the other leaves;
 //  3. a proposal larger than an entry waits only for its line's turn;
 //  4. each line is in order.
 func TestLinesShareEntries(t *testing.T) {

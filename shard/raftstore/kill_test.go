@@ -12,9 +12,9 @@ import (
 var errKilled = errors.New("the process was killed")
 
 // A process is killed at any change of a file, or ends because a sync failed. The next process
-// reads the system's memory, whether or not it is on disk. Then the machine loses power, while
-// that process opens the log or after a few changes. No acknowledged change is lost, and the log
-// opens.
+// reads the system's memory, whether or not that data is on disk. Then the machine loses power,
+// while that process opens the log or after a few changes. No acknowledged change is lost, and the
+// log opens.
 func TestKillAndThenPowerLoss(t *testing.T) {
 	step := 1
 	if testing.Short() {

@@ -146,8 +146,9 @@ func (w *withMembers) outdate() {
 	w.sets.ReleaseViews(time.Now())
 }
 
-// 1. Whatever happens while a backup is written and opened, it has the sets of its moment, at the
-// first attempt. 2. It can be read after more snapshots. 3. Nothing of this counts as damage.
+// 1. A backup has the sets as of its moment, at the first attempt, whatever happens while it is
+// written and opened. 2. The backup can be read after more snapshots. 3. None of this counts as
+// damage.
 func TestBackupKeepsItsSets(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, (*withMembers).outdate)
@@ -208,7 +209,7 @@ func (w *withMembers) freeSnapshots() bool {
 	return free
 }
 
-// leaving is a context that ends right after a first wait for it, which does not notice.
+// leaving is a context that ends right after the first wait for it. That wait does not notice.
 type leaving struct {
 	context.Context
 	leave context.CancelFunc
@@ -258,8 +259,8 @@ func TestCloseEndsABackup(t *testing.T) {
 	}
 }
 
-// The snapshot for a repair can be read, whether or not one is taken for it, and whatever
-// comes before it is open.
+// A repair can read its snapshot, whether or not a new one is taken for the repair, and whatever
+// happens before the snapshot is open.
 func TestSnapshotFromKeepsItsSets(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, (*withMembers).outdate)
@@ -358,8 +359,8 @@ func TestDamageOfASentSnapshot(t *testing.T) {
 }
 
 // sendDamaged opens a snapshot to send it, and then breaks the files of its sets. It returns how
-// often damage was noted, and the error that the snapshot is sent with. Unless they are nil, it
-// calls beforeOpen before the snapshot is open, and afterOpen once everything is open.
+// often damage was noted, and the error of the send. It calls beforeOpen before the snapshot is
+// open, and afterOpen once everything is open, unless these are nil.
 func sendDamaged(t *testing.T, beforeOpen, afterOpen func(w *withMembers)) (noted int64, err error) {
 	t.Helper()
 	w := openWithMembers(t, func(*withMembers) {})
@@ -473,7 +474,8 @@ func (w *withMembers) viewsAreReleased() {
 	}
 }
 
-// A replica that is closed opens no snapshot: its directory may be deleted or another's.
+// A replica that is closed opens no snapshot: its directory may be deleted, or belong to another
+// replica.
 func TestSnapshotFromAClosedReplica(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, func(*withMembers) {})

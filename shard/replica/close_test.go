@@ -187,8 +187,8 @@ func TestCloseOfALeaderThatCannotCommit(t *testing.T) {
 	}
 }
 
-// An entry is stored while another goroutine of the replica, which waits for disk, is ended by the
-// close. Its proposer must not hear that no log has the entry.
+// An entry is stored while Close ends another goroutine of the replica, which waits for disk. Its
+// proposer must not hear that no log has the entry.
 func TestStoredBesideAnEndedWait(t *testing.T) {
 	g, stores, _ := startFaulty(t, nil)
 	hang := make(chan struct{})

@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// A crash at any point leaves no files of a deleted replica, and the node never begins its number
-// again.
+// A crash at any point leaves no files of a deleted replica, and the node never begins a replica
+// with that number again.
 func TestDeletedReplica(t *testing.T) {
 	for _, number := range []uint64{0, 7} {
 		for name, crash := range map[string]bool{"whole": false, "crash between": true} {
@@ -106,7 +106,7 @@ type fullRecord struct{ memoryRecord }
 
 func (fullRecord) GroupRemoved(uint32) error { return syscall.ENOSPC }
 
-// A deletion that lacked disk is completed later. No other replica of the group begins before.
+// A deletion that lacked disk is completed later. No other replica of the group begins before that.
 func TestDeletionOnAFullDisk(t *testing.T) {
 	record := memoryRecord{5: true, 6: true}
 	d := Dirs{Path: t.TempDir(), Opened: fullRecord{record}}

@@ -51,8 +51,8 @@ func TestEntryWindowKeepsTheNewestEntries(t *testing.T) {
 	}
 }
 
-// An entry of a shard ends with its own CRC32C. Any two of one length would have the same
-// CRC32C as a whole.
+// An entry of a shard ends with its own CRC32C. So any two entries of one length would have the
+// same CRC32C over their whole length.
 func TestEntryMarksDifferThoughPayloadsEndWithTheirChecksum(t *testing.T) {
 	sealed := func(payload string) *raft.Log {
 		data := []byte(payload)

@@ -53,8 +53,8 @@ func TestReplicasWithFaults(t *testing.T) {
 	}
 }
 
-// faultRun is a run of TestReplicasWithFaults. Its first replica waits for room to store a change of
-// members, as the catalog's does. The others are opened again.
+// faultRun is a run of TestReplicasWithFaults. If a replica has no room to store a change of
+// members, the first one waits for room, as the catalog's replica does. The others are opened again.
 type faultRun struct {
 	*replicas
 	t      *testing.T

@@ -46,8 +46,8 @@ func newReplicas(t *testing.T, store storage.LogStore) *replicas {
 }
 
 // addVoter adds a voter through the present leader: on a busy machine two voters may lose each
-// other meanwhile. The new one votes for nobody until it knows that it is a member. So it is a
-// non-voter before, as in Membership.Reconcile.
+// other meanwhile. The new one votes for nobody until it knows that it is a member. So it first
+// joins as a non-voter, as in Membership.Reconcile.
 func (r *replicas) addVoter(t *testing.T, cfg Config) {
 	t.Helper()
 	id, addr := raft.ServerID(cfg.NodeID), raft.ServerAddress(cfg.Mux.Addr().String())
@@ -126,8 +126,8 @@ func (r *replicas) mustAgree(t *testing.T, except int) {
 //
 //  1. every replica applies every entry once;
 //  2. a stopped leader is replaced and nothing acknowledged is lost;
-//  3. a replica that comes back behind the leader's log gets its snapshot, and its own older log is
-//     gone;
+//  3. a replica that comes back behind the leader's log gets the leader's snapshot, and loses its
+//     own older log;
 //  4. all of it holds after a restart of everything.
 func TestThreeReplicas(t *testing.T) { eachStore(t, testThreeReplicas) }
 
@@ -289,9 +289,9 @@ func (f *largeFSM) Snapshot() (raft.FSMSnapshot, error) {
 
 func (f *largeFSM) Restore(state io.ReadCloser) error { return state.Close() }
 
-// The next snapshot is due once the log is as large as the last snapshot, and leaves as much of the
-// log, however small the entries are. So a follower that restores it while more entries come is not
-// always late.
+// The next snapshot is due once the log is as large as the last snapshot. It leaves that much of
+// the log, however small the entries are. So a follower can restore the snapshot and then catch up
+// by the log, although more entries come.
 func TestSnapshotIsDueByItsSize(t *testing.T) {
 	const state = 2 << 20
 	cfg := testConfig(t, testMux(t), "n1")

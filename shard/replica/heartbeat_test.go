@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/shard/stream"
 )
 
-// idleLeader does for one follower what raft's heartbeat goroutine does: it asks 0.1 to 0.2 s after
-// the last answer. It calls sent with the time at which each heartbeat was due.
+// idleLeader imitates raft's heartbeat goroutine for one follower: it sends a heartbeat 0.1 to 0.2
+// s after the last answer. It calls sent with the time at which each heartbeat was due.
 func idleLeader(t *testing.T, trans raftTransport, id raft.ServerID, rng *rand.Rand, sent func(time.Time), until time.Time) (returned time.Duration) {
 	t.Helper()
 	args := testHeartbeat()

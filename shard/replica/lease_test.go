@@ -78,7 +78,7 @@ func muxOf(t *testing.T, wrap func(net.Conn) net.Conn) *rpc.Mux {
 }
 
 // behindSnapshot returns a group of three. n2 and n3 are closed, and n3 lacks entries. n1 and n2 have
-// these only in a snapshot of state bytes.
+// these entries only in a snapshot, whose size in bytes is state.
 func behindSnapshot(t *testing.T, state int, wrap func(net.Conn) net.Conn) *replicas {
 	t.Helper()
 	r := &replicas{}
@@ -119,9 +119,9 @@ func (r *replicas) openLarge(t *testing.T, i, state int) *Replica {
 	return r.groups[i]
 }
 
-// Two of three voters live, and one of them needs a snapshot. The leader needs the other's answers,
-// gets none while it sends the snapshot, and loses its lease several times over. They get a leader
-// all the same.
+// Two of three voters are alive, and one of them needs a snapshot. The leader needs that voter's
+// answers. It gets none while it sends the snapshot, and loses its lease several times. The two
+// voters get a leader all the same.
 func TestMajorityThatNeedsASnapshot(t *testing.T) {
 	t.Parallel()
 	const state = slowRate // a second, five leases
@@ -133,8 +133,8 @@ func TestMajorityThatNeedsASnapshot(t *testing.T) {
 	}
 }
 
-// A third voter comes and goes while n3 receives the snapshot. Each time it elects the same leader, which goes on
-// with the snapshot that it has begun.
+// A third voter comes and goes while n3 receives the snapshot. Each time the voter elects the same leader, and
+// the leader continues the snapshot that it has begun.
 func TestSnapshotOutlastsElections(t *testing.T) {
 	t.Parallel()
 	const state = 6 * snapshotBytesPerTimeout // n1 ends the call after a minute

@@ -79,7 +79,7 @@ func testLogCache(t *testing.T, kind storage.LogStore) {
 	check("an entry larger than the cache")
 }
 
-// The timer of a log that is closed does not keep the log, and so its replica, in memory.
+// The timer of a closed log does not keep the log in memory, nor the log's replica.
 func TestLogCacheIsFreed(t *testing.T) {
 	t.Parallel()
 	c := newLogCache(raft.NewInmemStore())

@@ -36,8 +36,8 @@ func TestChangeOfOtherMembersThanChecked(t *testing.T) {
 	}
 }
 
-// A leader asks the other members for their progress only when one of them is to go. Twice a second
-// for each group, these calls would cost an idle node more than all else.
+// A leader asks the other members for their progress only when one of them is to leave. Twice a
+// second for each group, these calls would cost an idle node more than all else.
 func TestSettledMembersAreNotAsked(t *testing.T) {
 	r := newReplicas(t, storage.LogStoreBoltDB)
 	leader := r.groups[r.leader(t, -1)]
@@ -121,8 +121,8 @@ func TestLaggardLeavesFirst(t *testing.T) {
 	}
 }
 
-// A voter whose address a joining replica has makes room for it only if the others can do without
-// it, because it may still be alive, as an earlier replica on the same node.
+// A joining replica may have the address of a voter. The leader removes that voter only if the
+// others can do without it. The voter may still be alive, as an earlier replica on the same node.
 func TestAddressIsFreedOnlyWithAMajority(t *testing.T) {
 	at := func(id raft.ServerID, suffrage raft.ServerSuffrage) raft.Server {
 		return raft.Server{ID: id, Address: raft.ServerAddress(NodeOf(id)), Suffrage: suffrage}
@@ -151,8 +151,8 @@ func TestAddressIsFreedOnlyWithAMajority(t *testing.T) {
 	}
 }
 
-// A leader whose own address a joining replica has hands over, because it never removes its own
-// vote.
+// If a joining replica has the leader's own address, the leader hands over, because it never
+// removes its own vote.
 func TestLeaderDoesNotRemoveItself(t *testing.T) {
 	servers := []raft.Server{{ID: "a#1", Address: "a"}, {ID: "b#2", Address: "b"}, {ID: "c#3", Address: "c"}}
 	target := []Member{{"d#4", "a"}, {"b#2", "b"}, {"c#3", "c"}}

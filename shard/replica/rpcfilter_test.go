@@ -15,8 +15,8 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// playedLeader is a follower, n1, whose leader the test plays: it writes the calls that
-// peers of any program send, in the order in which the network delivers them.
+// playedLeader is a follower, n1, whose leader the test plays. The test writes the calls that peers
+// of any program send, in the order in which the network delivers them.
 type playedLeader struct {
 	*Replica
 	t        *testing.T
@@ -95,8 +95,8 @@ func (p *playedLeader) mustAppend(term, prev, prevTerm, commit uint64, entries .
 	}
 }
 
-// install sends a snapshot of the entries up to index, of which the last has that term, as the
-// leader of leaderTerm.
+// install sends a snapshot as the leader of leaderTerm. The snapshot has the entries up to index,
+// and the last of them is of the given term.
 func (p *playedLeader) install(leaderTerm, index, term uint64) (*raft.InstallSnapshotResponse, error) {
 	state := binary.LittleEndian.AppendUint64(number(sumOf(2, index)), index-1)
 	config := raft.Configuration{Servers: []raft.Server{{ID: "n1", Address: "a1"}, {ID: "n2", Address: "a2"}, {ID: "n3", Address: "a3"}}}
@@ -273,8 +273,8 @@ func TestTransportBoundsTheCommitIndex(t *testing.T) {
 	}
 }
 
-// Entries behind a snapshot's place, in a log that no longer has the snapshot's last
-// entry, are replaced by another leader's, wherever it begins.
+// A log has entries behind a snapshot's place, but no longer the snapshot's last entry. Another
+// leader's entries replace them, wherever that leader begins.
 func TestStaleEntriesBehindASnapshot(t *testing.T) {
 	eachStore(t, testStaleEntriesBehindASnapshot)
 }
@@ -507,9 +507,9 @@ func TestNoVoteBeforeItIsAMember(t *testing.T) {
 	}
 }
 
-// A deposed leader has a longer log, of which nothing is committed. It returns to a leader that
-// began from a snapshot and has nothing else to send. The deposed one is opened again once, and all
-// agree.
+// A deposed leader has a longer log, but no entry of the excess is committed. It returns to a
+// leader that began from a snapshot and has nothing else to send. The deposed leader is opened
+// again once, and all replicas agree.
 func TestDeposedLeaderWithALongerLog(t *testing.T) {
 	eachStore(t, testDeposedLeaderWithALongerLog)
 }

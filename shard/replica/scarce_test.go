@@ -20,10 +20,10 @@ var errNoFile = raftstore.NoSegment(syscall.ENOSPC)
 // A leader whose log has no file for a change of its members:
 //
 //  1. It is replaced, if it can be.
-//  2. Nobody uses the configuration that was not stored, although raft uses one whether or not it
-//     was stored.
-//  3. If its owner can open it again, it is opened without the configuration, also once the log has
-//     a file.
+//  2. Nobody uses the configuration that was not stored, although raft uses a configuration even if
+//     it was not stored.
+//  3. If the replica's owner can open it again, it is opened without the configuration, even once
+//     the log has a file.
 func TestMembersThatCannotBeStored(t *testing.T) {
 	t.Run("it waits", func(t *testing.T) { testMembersThatCannotBeStored(t, false) })
 	t.Run("it is opened again", func(t *testing.T) { testMembersThatCannotBeStored(t, true) })
@@ -127,8 +127,8 @@ func TestCloseBesideAWaitForAFile(t *testing.T) {
 }
 
 // A leader that waits for a file to store a later term no longer leads, but raft continues its
-// heartbeats. The others, a majority, must miss it. One of them was away when the leader handed
-// over, and refuses to vote while it hears from the former leader.
+// heartbeats. The others, a majority, must notice that they have no leader. One of them was away
+// when the leader handed over, and refuses to vote while it hears from the former leader.
 func TestLeaderThatWaitsForItsNextTerm(t *testing.T) {
 	r, stores := newFaultyReplicas(t, 3)
 	r.add(t, 1, -1)
@@ -152,8 +152,9 @@ func TestLeaderThatWaitsForItsNextTerm(t *testing.T) {
 	r.mustAgree(t, -1)
 }
 
-// A leader whose log takes no entries for long sends its followers nothing, even if those that
-// answer are no majority. The others may be one, and its heartbeats would keep them from voting.
+// A leader whose log accepts no entries for long sends its followers nothing, even if only a
+// minority of them answers. The other followers may be a majority, and its heartbeats would keep
+// them from voting.
 func TestLeaderThatWaitsForLong(t *testing.T) {
 	r, _ := newFaultyReplicas(t, 3)
 	r.add(t, 1, -1)
@@ -199,8 +200,8 @@ func TestCloseOnAFullDisk(t *testing.T) {
 	}
 }
 
-// A replica that is opened while its log has no file is refused at once, and opens later, because
-// its opener holds locks.
+// Opening a replica while its log has no file fails at once, because the caller holds locks. It
+// succeeds later.
 func TestOpenWithoutAFile(t *testing.T) {
 	cfg := testConfig(t, testMux(t), "n1")
 	cfg.Initial = aloneIn(cfg)

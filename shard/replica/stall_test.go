@@ -194,8 +194,8 @@ func newFaultyReplicas(t *testing.T, voters int) (*replicas, []*faultyStores) {
 	return r, stores
 }
 
-// Without the vote of a leader whose disk hangs nobody can lead: it goes on in its term, and
-// takes the entry once its disk answers.
+// A leader's disk hangs, and nobody else can lead without its vote. It stays leader in its term,
+// and accepts the entry once its disk answers.
 func TestHungLeaderWhoseVoteIsNeeded(t *testing.T) {
 	r, stores := newFaultyReplicas(t, 2)
 	r.add(t, 1, -1)
@@ -332,8 +332,8 @@ func TestHungStateMachineIsReplaced(t *testing.T) {
 	eventually(t, "it may be told to lead", func() bool { return !g.applyHangs.Load() })
 }
 
-// A group whose disk fails answers with the failure, keeps out of the next
-// election and never takes the process with it.
+// A group whose disk fails answers with the failure, keeps out of the next election, and never ends
+// the process.
 func TestBrokenDiskStopsTheGroup(t *testing.T) {
 	g, stores, told := startFaulty(t, nil)
 	mustAdd(t, g, 1)

@@ -93,8 +93,8 @@ func TestAppendWaitsForAReplicaThatOpens(t *testing.T) {
 	opening.Wait()
 }
 
-// Raft pauses longer after each append that fails, so one to a node that cannot be reached
-// waits for the node. A heartbeat fails: it tells raft that the follower is not there.
+// Raft pauses longer after each append that fails, so an append to a node that cannot be reached
+// waits for the node. A heartbeat fails, so that raft knows that the follower is not there.
 func TestAppendWaitsForANodeThatCannotBeReached(t *testing.T) {
 	there := testMux(t)
 	servedReplicaOf(t, testStreams(t, there), 7, "n1.0", taking)
@@ -134,7 +134,7 @@ func TestAppendWaitsForANodeThatCannotBeReached(t *testing.T) {
 	}
 }
 
-// A stream that ends under an append does not fail it, and closing the transport does.
+// The end of a stream does not fail an append that is waiting on it. Closing the transport does.
 func TestAppendIsSentAgainOnAnotherStream(t *testing.T) {
 	there, streams := testMux(t), make(chan struct{}, 100)
 	there.ServeAppends(offered(func(conn net.Conn) error { streams <- struct{}{}; return conn.Close() }))

@@ -15,8 +15,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// A heartbeat that is answered without a call shares no memory with its answer: raft sends the one
-// and decodes into the other again and again.
+// A heartbeat that is answered without a call shares no memory with its answer: raft sends the
+// heartbeat, and decodes into the answer, again and again.
 func TestSparedHeartbeatIsLeftAlone(t *testing.T) {
 	trans := raftTransport{pause: time.Hour, contacts: &sync.Map{}}
 	args := &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ID: []byte("n1"), Addr: []byte("a1")}, Term: 7}
@@ -173,8 +173,8 @@ func TestAddressesNameTheReplica(t *testing.T) {
 	}
 }
 
-// Each call reaches the replica that is meant or none. The address in the group's configuration may
-// be that of another replica by then.
+// Each call reaches the replica that it is meant for, or none. The address in the group's
+// configuration may be that of another replica by then.
 func TestCallsNameTheReplica(t *testing.T) {
 	there := testMux(t)
 	at := raft.ServerAddress(there.Addr().String())

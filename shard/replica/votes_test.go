@@ -48,7 +48,7 @@ func TestMajorityOfAConfigurationThatOneMissed(t *testing.T) {
 	}
 }
 
-// ask asks the follower for a pre-vote and then for a vote. A vote that it gives makes it forget
+// ask asks the follower for a pre-vote and then for a vote. A follower that grants a vote forgets
 // its leader.
 func (p *playedLeader) ask(from string, term, last, lastTerm uint64, transfer bool) (would, granted bool) {
 	p.t.Helper()
@@ -65,7 +65,7 @@ func (p *playedLeader) ask(from string, term, last, lastTerm uint64, transfer bo
 
 // A vote depends on the candidate's term and log. A candidate that the voter's configuration lacks
 //
-//  1. gets the vote if its log is as long, and only one candidate in a term;
+//  1. gets the vote if its log is as long; only one candidate in a term gets it;
 //  2. gets none while there is a leader, even if a leader hands over to it;
 //  3. gets none if it was deleted.
 func TestVoteForACandidateThatTheVoterDoesNotKnow(t *testing.T) {
@@ -143,8 +143,8 @@ func TestCandidateIsSentASnapshot(t *testing.T) {
 	}
 }
 
-// A replica that is told to lead stays a candidate when the winner of that term sends it an
-// append, and knows it as its leader. If that one is lost, the candidate votes for others all the same.
+// A replica that is told to lead stays a candidate when the winner of that term sends it an append, but
+// it knows the winner as its leader. If the winner is lost, the candidate still votes for others.
 func TestCandidateOfAHandoverLosesTheElection(t *testing.T) {
 	p := playLeaderOf(t, storage.LogStoreBoltDB, func(cfg *Config) {
 		cfg.Initial = []Member{{"n2", "a2"}, {"n1", "a1"}, {"n3", "a3"}}
@@ -193,8 +193,8 @@ func TestWithheld(t *testing.T) {
 	}
 }
 
-// A leader that was deposed sends nothing more: another leader may have committed other entries
-// at the indexes of those that it held back.
+// A leader that was deposed sends nothing more: another leader may have committed other entries at
+// the indexes of the entries that it held back.
 func TestDeposedLeaderReleasesNothing(t *testing.T) {
 	p := playLeaderOf(t, storage.LogStoreBoltDB, func(cfg *Config) { cfg.Initial = []Member{{"n2", "a2"}, {"n1", "a1"}} })
 	p.mustAppend(2, 1, 1, 5, entriesOf(2, 2, 5)...)
@@ -255,7 +255,7 @@ func TestDeposedLeaderEndsItsSnapshot(t *testing.T) {
 	}
 }
 
-// A leader loses its majority while it takes the vote from a replica. That replica has not received
+// A leader loses its majority while it removes the vote of a replica. That replica has not received
 // the configuration by which it would refuse the others and not campaign.
 func TestLostVoteIsNotToldBeforeItIsCommitted(t *testing.T) {
 	r := newReplicas(t, storage.LogStoreBoltDB)

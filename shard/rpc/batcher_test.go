@@ -252,8 +252,9 @@ func TestBatcherDeadlines(t *testing.T) {
 	})
 }
 
-// A batch does not send a question, for example for want of a connection, and its asker gives it
-// up. The question is not lost: the send ends with the last asker, and reports the outcome.
+// A batch does not send a question, for example because it has no connection, and the asker gives
+// the question up. The question is not lost: the send ends with the last asker, and reports the
+// outcome.
 func TestBatcherGivenUpBeforeItIsSent(t *testing.T) {
 	began := make(chan struct{})
 	cfg := newLaneSends().config()

@@ -124,7 +124,7 @@ func TestCallsThatAreNotSent(t *testing.T) {
 //
 //  1. its handler sees the caller's deadline;
 //  2. the handler ends with the caller;
-//  3. the caller does not say that it was not sent.
+//  3. the caller does not report the call as not sent.
 func TestCallsEndWithTheirCaller(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes

@@ -44,7 +44,7 @@ func (n *streamNode) Answer(ctx context.Context, method string, request []byte) 
 	return n.Calls.Answer(ctx, method, request)
 }
 
-// onStreamOnly is Streams.Call without its other way, a call of gRPC. It reports ErrNotSent if the
+// onStreamOnly is Streams.Call without its fallback, a call of gRPC. It reports ErrNotSent if the
 // streams do not take a call, or the other node refuses it because it closes.
 func (n *streamNode) onStreamOnly(ctx context.Context, node, method string, request []byte) ([]byte, error) {
 	if err := n.Reachable(node); err != nil {
@@ -323,7 +323,8 @@ func TestEndedStreamDeliversNothing(t *testing.T) {
 	}
 }
 
-// A request arrives with too little time left. The node does not work on it for longer than that.
+// A request arrives with too little time left. The node does not work on it for longer than that
+// time.
 func TestStreamCallCarriesItsTime(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
