@@ -78,8 +78,8 @@ func TestTheDoorOpens(t *testing.T) {
 	}
 }
 
-// A write that would miss its deadline is refused before its body is read. Its own deadline and
-// size class decide. Reads are not refused.
+// A write that would miss its deadline is refused before its body is read. The write's own deadline
+// and size class decide. Reads are not refused.
 func TestWritesThatWouldWaitTooLongAreRefused(t *testing.T) {
 	l := startFakeServer(t, nil)
 	const incr = "/v1/counters/posts/incr"

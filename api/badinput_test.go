@@ -354,8 +354,8 @@ func TestHugeBodies(t *testing.T) {
 	}
 }
 
-// A client that sends Expect: 100-continue learns whether to send its body: the server sends no 100
-// Continue for a body that is too large, but a complete error answer.
+// A client that sends Expect: 100-continue learns whether to send its body: for a body that is too
+// large, the server sends a complete error answer instead of 100 Continue.
 func TestExpectedBodies(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for _, c := range []struct {

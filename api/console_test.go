@@ -11,7 +11,7 @@ import (
 )
 
 // TestConsoleNeedsNoToken checks that the console's files are served without a token, and counted as its own
-// endpoint, while all other calls need one. A Host that is no name of the node is refused first.
+// endpoint, while all other calls need one. A request whose Host is not a name of the node is refused first.
 func TestConsoleNeedsNoToken(t *testing.T) {
 	e := startAuth(t, auth.Enforce, func(c *Config) {
 		c.AllowedHosts = []string{"counts.example.com"}

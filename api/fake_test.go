@@ -79,7 +79,7 @@ func (n *fakeNode) reset() {
 	}
 }
 
-// setFault makes the following calls fail; "" ends the fault.
+// setFault makes all later calls fail with a fault; "" ends the fault.
 func (n *fakeNode) setFault(name string) {
 	n.mu.Lock()
 	n.mu.fault = name

@@ -229,7 +229,7 @@ func TestBadMembers(t *testing.T) {
 	l.want(200, `{"results":[false]}`, "POST", check, `{"member":"7","ids":["1"]}`)
 }
 
-// A page of counts with a member looks into a bounded number of sets.
+// A page of counts with a member reads a bounded number of sets.
 func TestLookupsAreBounded(t *testing.T) {
 	l := startFakeServer(t, nil)
 	columns, ids := []string{}, strings.Repeat("1,", 999)+"1"

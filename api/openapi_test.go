@@ -31,7 +31,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// contract is docs/openapi.yaml with the examples of testdata/contract.yaml, which explains its
+// contract is docs/openapi.yaml with the examples of testdata/contract.yaml. That file explains its
 // fields.
 type contract struct {
 	doc *openapi3.T
@@ -97,7 +97,7 @@ func loadContract(t *testing.T) *contract {
 	return c
 }
 
-// operations calls use for each operation, with its method and path.
+// operations calls the function use for each operation, with its method and path.
 func (c *contract) operations(use func(method, path string, item *openapi3.PathItem, o *openapi3.Operation)) {
 	for path, item := range c.doc.Paths.Map() {
 		for method, o := range item.Operations() {
@@ -145,7 +145,8 @@ func (c *contract) examples(t *testing.T) []example {
 	return all
 }
 
-// flat returns the shared answers that names mean, sets resolved.
+// flat returns the shared answers that names refer to. It replaces the name of a set by the answers
+// in the set.
 func (c *contract) flat(t *testing.T, names []string) (all []answers) {
 	t.Helper()
 	for _, name := range names {
@@ -204,7 +205,7 @@ func (e example) String() string {
 	return fmt.Sprintf("%s %s %d %s", e.method, e.path, e.status, e.name)
 }
 
-// requestBody is the body that the example answers.
+// requestBody returns the body of the example's request.
 func (e example) requestBody(t *testing.T) string {
 	t.Helper()
 	switch {
@@ -238,12 +239,12 @@ func jsonOf(t *testing.T, v any) []byte {
 	return text
 }
 
-// takesStream reports whether the call's request is no JSON.
+// takesStream reports whether the call's request is a stream and not JSON.
 func (e example) takesStream() bool {
 	return e.operation.RequestBody != nil && e.operation.RequestBody.Value.Content[contentTypeStream] != nil
 }
 
-// request is the request that the example answers.
+// request returns the request of the example.
 func (e example) request(t *testing.T, server string) (*http.Request, map[string]string) {
 	t.Helper()
 	target, parameters := e.path, map[string]string{}

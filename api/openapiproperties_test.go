@@ -11,7 +11,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 )
 
-// seenProperties has the properties of schemas that examples have.
+// seenProperties has those properties of schemas that occur in examples.
 type seenProperties struct {
 	names map[*openapi3.Schema]string // of components
 	seen  map[*openapi3.Schema]map[string]bool

@@ -66,7 +66,7 @@ type realTarget struct {
 func newRealTarget(*testing.T) *realTarget { return &realTarget{} }
 
 // has reports false for an example that needs a fault of the node, because the test cannot cause
-// that from outside. It can cause overload of the server.
+// such a fault from outside. The test can cause overload of the server.
 func (*realTarget) has(e example) bool {
 	return !slices.Contains(beforeBackend, e.status) && (e.Setup == "" || e.Setup == "in_flight" || e.Setup == "songs")
 }

@@ -344,8 +344,8 @@ func TestAJoinTakesItsShareOfEachKeyspace(t *testing.T) {
 	}
 }
 
-// A chain: a has three replicas, b has one. No group can move from a to b directly, because b, or a node of its zone,
-// already has each group of a. So a replica moves from a to c, and another from c to b.
+// A chain: node a has three replicas, and node b has one. No group can move from a to b directly, because b, or
+// another node of b's zone, already has each group of a. So one replica moves from a to c, and another from c to b.
 func TestReplicasMoveOverAThirdNode(t *testing.T) {
 	load := map[string]int{"a": 3, "b": 1, "c": 2}
 	e := pairs{}

@@ -49,10 +49,11 @@ func freePort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestStrangersPullNobodyIn: members of a cluster search for a former member at an address where a node without a cluster now
-// listens. Then
+// TestStrangersPullNobodyIn: members of a cluster search for a former member. At its address, a node without a
+// cluster now listens. Then
 //
-//  1. that node sees none of the members, and logs once to which cluster they belong;
+//  1. that node sees none of the members, and logs once the name of the cluster that they belong
+//     to;
 //  2. the members do not see that node;
 //  3. once that node's own search reaches one member, the node sees all members.
 func TestStrangersPullNobodyIn(t *testing.T) {
@@ -132,8 +133,8 @@ func TestOtherNamesAreRefused(t *testing.T) {
 	}
 }
 
-// TestNodesJoinWhatTheyPromisedThemselvesTo: a node without --join promised to form a cluster with others. It joins the
-// cluster that the others have formed.
+// TestNodesJoinWhatTheyPromisedThemselvesTo: a node without --join has promised to form a cluster with others. It
+// joins the cluster that the others then form.
 func TestNodesJoinWhatTheyPromisedThemselvesTo(t *testing.T) {
 	for name, tc := range map[string]struct {
 		joining, promised string // before its start

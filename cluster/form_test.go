@@ -232,8 +232,8 @@ func TestWhoAgreesToNothing(t *testing.T) {
 	}
 }
 
-// TestInitiator: the initiator promises first, and asks until all have agreed. It founds a cluster within formTimeout
-// of its first request or never, and agrees to no proposal afterwards.
+// TestInitiator: the initiator promises first, and asks until all have agreed. It founds a cluster within
+// formTimeout of its first request, or never. Afterwards it agrees to no proposal.
 func TestInitiator(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer  func(n int) (Agreement, error) // answer to the n-th request

@@ -436,8 +436,8 @@ func (d formDisk) SetCluster(cluster string, founder bool) error {
 	})
 }
 
-// verifyBoundLocked checks, when a set founds a cluster, that each of its nodes is bound to the set, or has a cluster or asked one
-// for admission.
+// verifyBoundLocked checks, when a set founds a cluster, that each of its nodes is bound to the set, has a cluster,
+// or has asked a cluster for admission.
 func (w *formWorld) verifyBoundLocked(set string) {
 	if set == "" {
 		w.errorf("a cluster is founded by nodes that have promised nothing")

@@ -136,8 +136,8 @@ func benchmarkPlan(b *testing.B, v View, steps bool) {
 	}
 }
 
-// The allocations of a plan do not grow with the square of the number of nodes, because each second has a
-// plan.
+// The allocations of a plan do not grow with the square of the number of nodes, because the controller
+// makes a plan each second.
 func TestPlansOfALargeClusterAreCheap(t *testing.T) {
 	const nodes, allocsMax = 200, 60_000
 	for _, zones := range []int{0, 3} {

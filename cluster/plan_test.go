@@ -282,7 +282,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// everywhere makes all nodes members of the groups of the keyspace. Nodes that are not voters become non-voters.
+// everywhere makes all nodes members of the keyspace's groups. Nodes without a vote become non-voters.
 func everywhere(v *View) {
 	k := v.Catalog.Keyspaces["k"]
 	k.Everywhere = true

@@ -202,14 +202,15 @@ func (s *sim) reconcile(g uint32, group *simGroup) {
 	s.dismiss(group, target, others)
 }
 
-// follows reports whether a node knows that it should have a replica of a group: the catalog's group has admitted it, or the
-// group is the catalog's.
+// follows reports whether a node knows that it should have a replica of a group: the catalog's group has admitted
+// the node, or the group is the catalog's own.
 func (s *sim) follows(g uint32, key string) bool {
 	meta := s.groups[catalog.Group]
 	return g == catalog.Group || contains(meta.voters, key) || contains(meta.nonVoters, key)
 }
 
-// canWipe reports whether a node may lose its disk: no other wiped node remains, and no group needs this one.
+// canWipe reports whether a node may lose its disk: no other wiped node remains in the cluster, and no group
+// needs this node.
 func (s *sim) canWipe(key string) bool {
 	s.begin()
 	c := s.catalog

@@ -2,7 +2,7 @@ package engine
 
 import "testing"
 
-// The range of the first segment begins at 0, whatever rows the segment has.
+// The id range of the first segment begins at 0, whatever rows the segment has.
 func TestLeast(t *testing.T) {
 	tab := newTable(t)
 	want := func(what string, id uint64) {

@@ -153,9 +153,9 @@ func reloaded(t rapid.TB, tab *Table, isOld func(first, last uint64) bool) *Tabl
 	return n
 }
 
-// Random ops on rows of any shape, while segments are frozen and folded and the table is replaced by one
-// loaded from its snapshot. The table equals the naive table, and has the digest of a table that never moved
-// a row.
+// The test applies random ops to rows of any shape, while it freezes and folds segments, and replaces the
+// table by one loaded from its snapshot. The table equals the naive table, and has the digest of a table
+// that never moved a row.
 func TestColdRowsCount(t *testing.T) {
 	t.Parallel()
 	for name, idOf := range idShapes {

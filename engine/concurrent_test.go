@@ -7,12 +7,12 @@ import (
 	"testing"
 )
 
-// Readers beside the writer. What must hold at every moment:
-//  1. A row is whole: every op adds equal amounts to columns 0 and 1 (and 5 in
-//     wide rows), so a reader that sees them differ saw half an op.
-//  2. A row is never missed: ids in `kept` have a count from before the readers
-//     start, and are only ever added to, while inserts around them move them
-//     between buckets, grow and split their segments, and snapshots copy them.
+// Readers run beside the writer. At every moment:
+//  1. A row is whole: every op adds equal amounts to columns 0 and 1 (and 5 in wide rows). A reader
+//     that sees different amounts has seen half an op.
+//  2. A row is never missed: ids in `kept` have a count before the readers start, and ops only add
+//     to it. Meanwhile inserts around these ids move them between buckets, grow and split their
+//     segments, and snapshots copy them.
 //  3. A count never falls: a reader never sees an older count than before.
 func TestReadersBesideTheWriter(t *testing.T) {
 	t.Parallel()

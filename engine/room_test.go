@@ -122,8 +122,8 @@ func TestComingAndGoingMakesNoSegments(t *testing.T) {
 	}
 }
 
-// Readers, scans and snapshots beside a writer that fills ranges of ids and
-// deletes them again, so that segments are dropped and shrink. At every moment:
+// Readers, scans and snapshots run beside a writer that fills ranges of ids and deletes them again,
+// so that segments are dropped and shrink. At every moment:
 //  1. rows on either side of the ranges are whole, are never missed, and only rise;
 //  2. a row of a range is whole or absent;
 //  3. a scan returns each row on either side of the ranges once, in order;

@@ -3,8 +3,8 @@ package engine
 import "testing"
 
 // A row of zeros over a sealed row disappears when its segment changes shape, even if the op on that row
-// causes the change. The row then gets a place of its own, not the place of another row that the smaller
-// window cannot distinguish.
+// causes the change. The row then gets a place of its own. It does not get the place of another row,
+// from which the smaller window cannot distinguish it.
 func TestRowsBesideSealedOnesThatWiden(t *testing.T) {
 	tab, ids, from, last := widerTable(t)
 	inside := ids[3]

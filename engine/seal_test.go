@@ -23,9 +23,9 @@ func sealAll(tab *Table) int {
 	return sealed
 }
 
-// Random ops on rows of any shape, while segments are sealed, frozen and folded, and the table is replaced by
-// one loaded from its snapshot. The table equals the naive table, and has the digest of a table that never
-// moved a row.
+// The test applies random ops to rows of any shape, while it seals, freezes and folds segments, and replaces
+// the table by one loaded from its snapshot. The table equals the naive table, and has the digest of a table
+// that never moved a row.
 func TestSealedRowsCount(t *testing.T) {
 	t.Parallel()
 	for name, idOf := range idShapes {
@@ -218,8 +218,8 @@ func TestSealedRowsThatAreWritten(t *testing.T) {
 	}
 }
 
-// Seal skips a segment that was put off for the right number of checks, and for twice as many the next time.
-// Then it watches the segment for one more check.
+// If Seal puts a segment off, it skips the segment for the right number of checks, and the next time for
+// twice as many. Then Seal watches the segment for one more check.
 func TestSegmentsThatArePutOff(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	sealAll(tab)

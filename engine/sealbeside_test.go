@@ -155,7 +155,8 @@ func mustApply(t *testing.T, tab *Table, op Op) {
 	}
 }
 
-// A segment melts after all rows of its lower or upper half were deleted: no empty segment remains.
+// If a segment melts after all rows of its lower or upper half were deleted, no empty segment
+// remains.
 func TestMeltsWhileHalfIsDeleted(t *testing.T) {
 	for name, upper := range map[string]bool{"lower half": false, "upper half": true} {
 		t.Run(name, func(t *testing.T) {

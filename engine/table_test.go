@@ -11,7 +11,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Ids of every shape, enough to fill several segments. Each id has a different row.
+// The test adds ids of every shape, enough to fill several segments. Each id has a different row.
 func TestEveryShapeOfIDs(t *testing.T) {
 	t.Parallel()
 	rows := 3*rowsMax + 500 // of several full segments
@@ -41,8 +41,8 @@ func TestEveryShapeOfIDs(t *testing.T) {
 	}
 }
 
-// Random ops on few and many ids: overflow in both directions, rows that widen, batches, and the
-// result of each op.
+// The test applies random ops to few and many ids: overflow in both directions, rows that widen,
+// and batches. It checks the result of each op.
 func TestAgainstModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

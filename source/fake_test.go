@@ -11,7 +11,7 @@ import (
 var errBroken = errors.New("broken")
 
 // fakeQueue is a queue of one partition. Message i has position i. An empty value is a gap: no message ever had
-// its position.
+// that position.
 type fakeQueue struct {
 	mu          sync.Mutex
 	values      []string

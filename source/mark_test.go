@@ -31,8 +31,9 @@ func (r *replacement) saw(high uint64) {
 	}
 }
 
-// replaced reports whether any message that a shard passed was replaced or is missing, unless it was
-// removed on purpose. shown reports the same for the last of these messages and the gap after it only.
+// replaced reports whether any message that a shard passed was replaced, or is missing without having
+// been removed on purpose. shown reports the same for only the last of these messages and the gap
+// after it.
 func (r *replacement) replaced() (some, shown bool) {
 	last := len(r.passed) - 1
 	for last > 0 && r.passed[last] == "" {
@@ -274,7 +275,7 @@ func TestLongComparison(t *testing.T) {
 }
 
 // TestGapAboveTheMark: a reader is below the mark of the highest shard. After the check, the queue gets a message
-// between that mark and that shard's position, which the shard would skip.
+// between that mark and that shard's position. The shard would skip that message.
 func TestGapAboveTheMark(t *testing.T) {
 	q, shards := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1), "", "")

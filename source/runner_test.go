@@ -279,8 +279,9 @@ func TestTruncateIsNotConfirmed(t *testing.T) {
 	}
 }
 
-// TestUnseenLossIsNotConfirmed: a session ends because the broker failed, and the queue has lost its end by then. It
-// does not confirm its position. The partition stays stalled once the queue has grown, because the runner saw the end.
+// TestUnseenLossIsNotConfirmed: a session ends because the broker failed, and the queue has lost its end by then.
+// The session does not confirm its position. The partition stays stalled once the queue has grown, because the
+// runner saw the end.
 func TestUnseenLossIsNotConfirmed(t *testing.T) {
 	q, shards := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1), like(3, 1))

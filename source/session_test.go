@@ -245,8 +245,8 @@ func TestNoSeekIsAdvisedOnceLate(t *testing.T) {
 	}
 }
 
-// A session that is opening names no seek either: a message may be lost, differ from its mark, or not
-// arrive.
+// A session that is opening names no seek either, whether a message is lost, differs from its mark,
+// or does not arrive.
 func TestNoSeekIsAdvisedWhileLate(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1))
@@ -590,7 +590,7 @@ func TestLagThatNothingCounts(t *testing.T) {
 	}
 }
 
-// The lag includes fetched messages that wait behind one that stops the partition.
+// The lag includes fetched messages that wait behind a message that stops the partition.
 func TestLagBehindStop(t *testing.T) {
 	q, c := newFakes(1, nil)
 	q.add(like(1, 1), "poison", like(1, 1))
@@ -636,8 +636,8 @@ func (r wideReader) Next(ctx context.Context, limit int) (Fetched, error) {
 }
 
 // A queue that was truncated below a shard stays stalled when it grows past the shard: messages
-// written in between have positions that the shard has counted. If the broker was only behind, and
-// a counted message shows that, the source continues.
+// written in between have positions that the shard has counted. If a counted message shows that the
+// broker was only behind, the source continues.
 func TestTruncatedAndGrown(t *testing.T) {
 	truncate := func(q *fakeQueue) { q.values, q.times = q.values[:3], q.times[:3] }
 	lag := func(q *fakeQueue) { q.behind = 2 }

@@ -61,8 +61,8 @@ func TestFailedCreationBesideItsRepeat(t *testing.T) {
 	}
 }
 
-// A call begins a source while another call changes the meaning of its messages. It then reads the
-// source again, and does not report that the queue cannot be read.
+// One call begins a source while another call changes the meaning of its messages. The first call
+// then reads the source again, and does not report that the queue cannot be read.
 func TestChangeWhileBeginning(t *testing.T) {
 	for name, late := range map[string]func(st *started) error{
 		"put": func(st *started) error {
@@ -128,7 +128,7 @@ func TestConcurrentMeanings(t *testing.T) {
 }
 
 // whileChanging calls change, and calls during once the change has made the source Changing. The
-// change goes on after during has returned.
+// change goes on after the function during has returned.
 func (st *started) whileChanging(during, change func()) {
 	waits, goesOn := make(chan struct{}), make(chan struct{})
 	var asked atomic.Bool
@@ -318,7 +318,7 @@ func TestConcurrentChanges(t *testing.T) {
 		publish(3)
 		t.Logf("history %s", told(history))
 
-		// later reports whether an operation of one of the kinds may have run after the operation
+		// later reports whether an operation of one of the kinds may have run after a given one,
 		// than.
 		later := func(than *operation, kinds ...string) bool {
 			for _, o := range history {
@@ -403,7 +403,7 @@ func TestChangeInsideTransaction(t *testing.T) {
 	}
 }
 
-// Past does not return messages that an earlier map has counted.
+// Past does not return messages that were counted by an earlier map.
 func TestPastOfAnotherMeaning(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	event := `{"id":1}`

@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// is fails the test unless the only partition of a source has these values. lag is -1 if the lag is
-// unknown.
+// The function is fails the test unless the only partition of a source has these values. lag is -1
+// if the lag is unknown.
 func (of *Source) is(t *testing.T, when, state string, position, end uint64, lag int64, applied uint64) {
 	t.Helper()
 	p, told := of.Partitions[0], int64(-1)

@@ -60,7 +60,8 @@ type sourceCluster struct {
 	down     map[uint32]bool // groups without a leader
 }
 
-// queued is a message. It has one op on a row of its own and one on a row that many messages share.
+// queued is a message. It has one op on a row of its own, and one op on a row that many messages
+// share.
 type queued struct {
 	keyspace string
 	made     uint32 // the keyspace's first group when the message was sent; 0 for none
@@ -355,7 +356,8 @@ func (n *sourceNode) step(batch int) (done bool) {
 }
 
 // settle makes a reading node do what a session does from time to time: move all shards to one position and read
-// their positions. The node continues if all answering shards are at its own position and no late shard answers.
+// their positions. The node continues if all shards that answer are at the node's position, and no late shard
+// answers.
 func (n *sourceNode) settle() {
 	if !n.begun || !n.reads {
 		return
@@ -804,8 +806,8 @@ func TestLeaderlessBehind(t *testing.T) {
 	}
 }
 
-// A shard that did not answer at first continues only with the mark of the others. With another
-// mark, the queue may have lost messages that the shard counted.
+// A shard that did not answer at first continues only if it has the mark of the others. If its mark
+// differs, the queue may have lost messages that the shard counted.
 func TestLateShardWithAMark(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]error{"of the others": nil, "of another message": sink.ErrMoved} {

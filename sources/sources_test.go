@@ -350,8 +350,8 @@ func like(id uint64) string {
 	return fmt.Sprintf(`{"keyspace":"posts","id":%d,"add":{"like":1}}`, id)
 }
 
-// For a Redis stream, a number is the first half of an id. As the second half, as in other queues,
-// it would be below all ids, and all messages would count again.
+// For a Redis stream, a number is the first half of an id. If it were the second half, as in other
+// queues, it would be below all ids, and all messages would count again.
 func TestIDsOfRedis(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1))
@@ -481,7 +481,7 @@ func TestNewMeaning(t *testing.T) {
 	}
 }
 
-// A source that is resumed while its reader still ends is read again.
+// A source that is resumed while its reader is still ending is read again.
 func TestResumedWhileEnding(t *testing.T) {
 	st := start(t, 1)
 	st.queue.add(0, like(1))

@@ -237,7 +237,7 @@ func TestRevokedInAPipeline(t *testing.T) {
 	}
 }
 
-// TestHelloIsServedWhole checks that a HELLO with a bad option logs nobody in.
+// TestHelloIsServedWhole checks that a HELLO with a bad option does not log the client in.
 func TestHelloIsServedWhole(t *testing.T) {
 	s, cluster := serveEnforcing(t, auth.Enforce)
 	web := cluster.Token(t, "web", grant("writer", "posts"))

@@ -95,7 +95,7 @@ func TestTooManyKeys(t *testing.T) {
 	c.want(line, "-ERR a command takes at most 10000 keys", line[:len(line)-len(" posts:1:like")]+" ", c.do(line[:len(line)-len(" posts:1:like")])[0])
 }
 
-// The reads of a node carry the token of all writes through that node. Reads of READONLY
+// The reads through a node carry the token of all writes through that node. Reads of READONLY
 // connections carry no token.
 func TestReadsSeeTheNodesWrites(t *testing.T) {
 	n := newFakeNode()

@@ -206,7 +206,7 @@ func TestScanOfWhatCannotBe(t *testing.T) {
 	}
 }
 
-// Many columns make a page of fewer rows, and none is left out.
+// With many columns, a page has fewer rows, and no row is left out.
 func TestScanIsBounded(t *testing.T) {
 	n := newFakeNode()
 	wide := &shard.Keyspace{Name: "wide", Kind: kinds.Counters, Shards: 1}

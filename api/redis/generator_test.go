@@ -30,7 +30,7 @@ func (g *generator) pipeline() [][]string {
 	return all
 }
 
-// transaction is one on a single row, which lies on one shard.
+// transaction returns a transaction on a single row, so that it uses one shard.
 func (g *generator) transaction() [][]string {
 	id := g.rand.IntN(6)
 	g.multi = true
@@ -47,7 +47,7 @@ func (g *generator) transaction() [][]string {
 	return append(all, g.note([]string{pick(g, "EXEC", "EXEC", "exec", "DISCARD")}))
 }
 
-// note notes that a command is compared.
+// note records that the test compares a command.
 func (g *generator) note(words []string) []string {
 	g.used[strings.ToLower(words[0])] = true
 	return words

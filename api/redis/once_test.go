@@ -213,7 +213,7 @@ func TestWaves(t *testing.T) {
 	}
 }
 
-// Connections share the helpers, and go on without.
+// Connections share the helper goroutines, and go on without a free one.
 func TestWavesShareLanes(t *testing.T) {
 	n := newFakeNode()
 	n.hold = make(chan struct{})

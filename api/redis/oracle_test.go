@@ -138,7 +138,7 @@ func dialOracle(t *testing.T, addr string) *peer {
 	return &peer{conn, bufio.NewReader(conn)}
 }
 
-// forget deletes what is 0, of a count and of a hash.
+// forget deletes counts and fields of hashes that are 0.
 const (
 	forgetCount = `if redis.call('TYPE', KEYS[1]).ok == 'string' and redis.call('GET', KEYS[1]) == '0' then redis.call('DEL', KEYS[1]) end`
 	forgetField = `for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do if redis.call('HGET', KEYS[1], f) == '0' then redis.call('HDEL', KEYS[1], f) end end`
@@ -185,7 +185,7 @@ func (p *peer) do(t *testing.T, pipeline [][]string, forgets bool) []string {
 	return replies
 }
 
-// reply reads one reply. From the reply to an EXEC, it keeps only the elements for which keep is
+// reply reads one reply. From the reply to an EXEC, reply keeps only the elements for which keep is
 // true.
 func (p *peer) reply(t *testing.T, keep []bool) string {
 	t.Helper()

@@ -116,7 +116,8 @@ func TestRecords(t *testing.T) {
 	}
 }
 
-// A record with one flipped bit is never returned, be it in the body, the checksum or the key.
+// A record with one flipped bit is never returned, whether the bit is in the body, the checksum or
+// the key.
 func TestFlippedBitOfARecord(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
 	defer closeStore(t, s)

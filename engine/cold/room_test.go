@@ -59,7 +59,8 @@ func (f *failingFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
 	return vfs.DiskUsage{AvailBytes: f.room()}, nil
 }
 
-// A write that meets a full disk, though there was space before, completes once there is space again.
+// A write finds the disk full, although there was space before it began. The write completes once
+// there is space again.
 func TestWritesWaitForRoom(t *testing.T) {
 	files := newFailingFS(".log")
 	s := openStore(t, files) // the test fails if the store gives up

@@ -87,8 +87,8 @@ func flipValue(s *Store, key []byte) error {
 	return errors.Join(closer.Close(), s.db.Set(key, flipped, pebble.Sync))
 }
 
-// Scrub reads a generation that only a snapshot names too, and reports so. A generation, or a whole group,
-// that is removed meanwhile is not damaged.
+// Scrub also reads a generation that only a snapshot names, and reports that nobody else retains it. A
+// generation, or a whole group, that is removed meanwhile is not damaged.
 func TestScrubBesideRemoval(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
 	defer s.Close()

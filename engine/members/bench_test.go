@@ -42,7 +42,7 @@ func newLikes(pairs int, span time.Duration) *likes {
 		day: float64(pairs) / likesPerPost * min(1, float64(24*time.Hour)/float64(span))}
 }
 
-// user draws a user in proportion to how much users like, and viewer draws any user.
+// user draws a user with a probability in proportion to the user's likes. viewer draws any user.
 func (l *likes) user() uint64   { return userID(l.users.Uint64()) }
 func (l *likes) viewer() uint64 { return userID(l.random.Uint64N(benchUsers)) }
 

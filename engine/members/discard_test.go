@@ -259,8 +259,8 @@ func TestCrashAtEachStepOfDiscard(t *testing.T) {
 	}
 }
 
-// Damaged files that share a list are removed together: each has keys on both sides of an end of
-// the other's span.
+// Damaged files that share a list are removed together: each file has keys on both sides of one end
+// of the other file's span.
 func TestDiscardFilesSideBySide(t *testing.T) {
 	d := damagedSmallFilesOf(t, 1, func(files []pebble.SSTableInfo) []pebble.SSTableInfo {
 		list := func(key []byte) string { return string(key[:listBytes]) }
@@ -379,8 +379,9 @@ func damagedSmallFilesOf(t *testing.T, generation uint32, damaged func([]pebble.
 	return d
 }
 
-// If the generation of a group on disk is unknown, a Load may write that very generation. If that
-// Load is abandoned, the group refuses its sets after a restart, because some of them are gone.
+// If the store does not know the generation of a group on disk, a Load may overwrite that
+// generation. If the Load is abandoned, the group refuses its sets after a restart, because some
+// sets are gone.
 func TestLoadOverAnUnknownGeneration(t *testing.T) {
 	fs := vfs.NewMem()
 	d := &damagedDisk{disk: &disk{T: t, store: storeOf(t, fs)}, fs: fs}

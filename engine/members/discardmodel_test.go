@@ -19,11 +19,13 @@ import (
 // The model test of damage checks these properties of a store in whose files bits change. It
 // compares the store with a map, and with another replica of each group in a store without damage:
 //
-//  1. Each read answers as the map does after the entry of the group's state, or ErrDamaged.
-//  2. Each entry is judged as by the other replica, the first time and in a replay, or refused.
-//  3. What can be read of a group before the only damaged file is removed can be read afterwards.
-//     With more damaged files, a read may meet the next one, which removed keys hid. What cannot be
-//     read is given up only if a Load began since the store was opened.
+//  1. Each read returns ErrDamaged, or the answer of the map after the entry that the group's state
+//     has reached.
+//  2. Each entry is refused, or judged as the other replica judges it, both the first time and in a
+//     replay.
+//  3. If there is only one damaged file, every set of a group that was readable before its removal
+//     is readable afterwards. With more damaged files, a read may meet the next one, which removed
+//     keys hid. A group gives up unreadable sets only if a Load began since the store was opened.
 //  4. A view that is read to its end suffices to build a replica, whatever happened meanwhile.
 //  5. Nothing is refused before there is damage.
 //  6. Once the groups that cannot be read are loaded from the others, nobody meets damage any more,
@@ -283,7 +285,7 @@ func (d *damageModel) views(t *rapid.T, g *damageGroup) {
 	}
 }
 
-// beginAnew is rare: it removes all sets, the replica, or older views.
+// beginAnew removes all sets, the replica, or older views. It happens rarely.
 func (d *damageModel) beginAnew(t *rapid.T, g *damageGroup) {
 	switch rapid.IntRange(0, 9).Draw(t, "anew") {
 	case 0:

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// disk is a store with one group, to which entries are given.
+// disk is a store with one group, and the test passes entries to the group.
 type disk struct {
 	*testing.T
 	store *Store
@@ -194,7 +194,7 @@ func TestAdoptsWithoutOutcomes(t *testing.T) {
 	}
 }
 
-// An old view of one group does not keep on disk what another removed.
+// An old view of one group does not keep data on disk that another group removed.
 func TestViewsAreReleased(t *testing.T) {
 	d := diskOf(t)
 	d.give(joins(1, 1)...)
@@ -267,7 +267,7 @@ func TestFirstFormIsRefused(t *testing.T) {
 	}
 }
 
-// All keys that have a prefix are below the next prefix, and no other prefix is between them.
+// All keys with a prefix are below the next prefix, and no key with another prefix is between them.
 func TestNextPrefix(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		key := func(of string) []byte {

@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// A filter reports each added pair. Its share of false positives is as small as the comments of its
-// constants promise.
+// A filter reports each added pair. The filter's share of false positives is as small as the
+// comments of its constants promise.
 func TestFilter(t *testing.T) {
 	s := storeOf(t, vfs.NewMem())
 	defer s.Close()
@@ -231,7 +231,7 @@ func (d *disk) settle() {
 	d.Fatal("filters are filled without end")
 }
 
-// A page is of one moment, whatever filters are in use while it is read.
+// A page shows the sets at one moment, whatever filters are in use while it is read.
 func TestContainsIsOfOneMoment(t *testing.T) {
 	d := diskOf(t)
 	const n, in = 20_000, 20 // number of rows, and the number of rows that a member joins or leaves in one entry

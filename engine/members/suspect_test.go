@@ -370,7 +370,7 @@ func TestScrubReadsAllOfAFile(t *testing.T) {
 	}
 }
 
-// An error of reading the pairs of one row is not lost to the next row.
+// An error in reading the pairs of one row is not lost when the next row is read.
 func TestReadableOfSeveralRows(t *testing.T) {
 	t.Parallel()
 	var fails atomic.Int64

@@ -101,8 +101,8 @@ func TestViewsWithoutOutcomes(t *testing.T) {
 
 // Close also closes open readers, because the reader of a backup may outlive the node:
 //
-//  1. Close waits for no reader, and leaves nothing open in Pebble, which would be an error of
-//     Close;
+//  1. Close waits for no reader, and leaves nothing open in Pebble, because Close would then return
+//     an error;
 //  2. a reader gets scarce.ErrClosed, unless it has read everything before;
 //  3. the caller may close a reader before or after the store.
 func TestCloseWithReaders(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 const walksMin = 6
 
 // TestWalks checks the walks of requests in docs/ARCHITECTURE.md. A walk is a list of paths, each of which
-// begins at a package that an earlier path has passed. A → B needs an import of B by A. A ⇢ B is a
-// call through an interface: B imports A, or an earlier package of the path imports both. No path visits a
-// package twice.
+// begins at a package that an earlier path has passed. A → B needs an import of B by A. A ⇢ B is a call
+// through an interface: B imports A, or an earlier package of the path imports both A and B. No path
+// visits a package twice.
 func TestWalks(t *testing.T) {
 	_, list, _ := strings.Cut(read(t, architecture), "\n## Walks\n")
 	list, _, _ = strings.Cut(list, "\n## ")

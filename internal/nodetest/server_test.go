@@ -29,7 +29,7 @@ func post(t *testing.T, s *Server, body string) (status int, answer string) {
 	return resp.StatusCode, string(text)
 }
 
-// Each fault stops a request before the node or not, as its fields say.
+// The fields of each fault say whether it stops a request before the node.
 func TestFaults(t *testing.T) {
 	const body = `{"ops":[{"id":"1","add":{"like":9007199254740993}},{"id":"2","add":{"like":1}}],"want":"none"}`
 	for name, c := range map[string]struct {

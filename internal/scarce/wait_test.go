@@ -78,7 +78,7 @@ func TestCloseEndsWaits(t *testing.T) {
 	}
 }
 
-// The file has its new name when no descriptor is left to open it.
+// A rename is complete even if no descriptor is left to open the file.
 func TestReuseWithoutADescriptor(t *testing.T) {
 	disk := vfs.NewMem()
 	file, err := disk.Create("from", vfs.WriteCategoryUnspecified)

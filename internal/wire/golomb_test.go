@@ -34,7 +34,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// K takes no more bits than the parameters beside it.
+// K chooses a parameter that needs no more bits than its two neighbours.
 func TestK(t *testing.T) {
 	for size := 1; size < 60; size++ {
 		var sizes [65]int

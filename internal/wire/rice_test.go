@@ -28,8 +28,8 @@ func slowRice(data []byte, at *uint64, k uint8) uint64 {
 	return ones<<k | low(k)
 }
 
-// FuzzRice: 1. Numbers of any size with any k read back from any bit on, and two at a time as one at a time.
-// 2. From arbitrary bits, a reader returns what a slow one returns, and neither reads further than
+// FuzzRice: 1. Numbers of any size and any k are read back from any bit on, in pairs as well as one at a
+// time. 2. From arbitrary bits, a reader returns what a slow one returns, and neither reads further than
 // RicePadding behind the bits.
 func FuzzRice(f *testing.F) {
 	f.Add(uint64(0), uint64(0), uint8(0), uint8(0), uint8(0), []byte{})

@@ -340,7 +340,7 @@ func TestGrownSince(t *testing.T) {
 }
 
 // TestOtherLeader: another leader took over, with other messages at the positions that were read. A
-// reader that begins then stalls, and says where to seek.
+// reader that then begins stalls, and names the position to seek to.
 func TestOtherLeader(t *testing.T) {
 	c := newCluster(t, nil)
 	q := c.queue()

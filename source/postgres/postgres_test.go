@@ -427,7 +427,8 @@ func testPublication(t *testing.T, db *database) {
 	db.queue(t, "bare", "bare", table).Start(t, sinktest.New(1, nil)).Stalls(t, "publication bare has no tables")
 }
 
-// TestRegrown: a database was set back, as from a copy of its disk, and has another log since.
+// TestRegrown: a database was set back, for example by a copy of its disk, and has written another
+// log since.
 func TestRegrown(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

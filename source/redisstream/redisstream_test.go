@@ -372,8 +372,8 @@ func TestRegrownWhileIdle(t *testing.T) {
 	}
 }
 
-// TestRegrownWhileRead: another stream takes the place of the one that is read, over the same connection or a new
-// one. The reader returns none of its entries.
+// TestRegrownWhileRead: another stream replaces the one that is read, over the same connection or a new one. The
+// reader returns no entry of the new stream.
 func TestRegrownWhileRead(t *testing.T) {
 	for name, replace := range map[string]func(t *testing.T, tx redis.Pipeliner, saved string){
 		"restored": func(t *testing.T, tx redis.Pipeliner, saved string) {
@@ -517,8 +517,8 @@ func slowProxy(t *testing.T, addr string, rate int) string {
 	return l.Addr().String()
 }
 
-// TestTrimBelowFetched: a reader has fetched more than was applied when the position of the shards is committed. Then
-// the applied entries are trimmed. The next reader knows that no other entry is gone.
+// TestTrimBelowFetched: when the position of the shards is committed, a reader has fetched more entries than were
+// applied. Then the applied entries are trimmed. The next reader knows that no other entry is gone.
 func TestTrimBelowFetched(t *testing.T) {
 	q, client := newQueue(t, "")
 	addAt(t, client, "1-0", "a")
@@ -545,8 +545,8 @@ func TestTrimBelowFetched(t *testing.T) {
 	}
 }
 
-// TestTrimBelowBacklog: all entries that were read are trimmed before the reader has reached the end of the stream. It
-// goes on, and so does the next reader, after the position was committed.
+// TestTrimBelowBacklog: all entries that were read are trimmed before the reader has reached the end of the stream.
+// The reader goes on. So does the next reader, once the position was committed.
 func TestTrimBelowBacklog(t *testing.T) {
 	q, client := newQueue(t, "")
 	addAt(t, client, "1-0", "a")
