@@ -71,8 +71,9 @@ type replicas struct {
 	tiering *tiering.Tiering
 	spill   *tiering.Spill
 
-	headroom tiering.Headroom
-	space    tiering.SnapshotSpace // free disk, divided among running snapshots
+	headroom    tiering.Headroom
+	votersDisks tiering.VotersDisks
+	space       tiering.SnapshotSpace // free disk, divided among running snapshots
 
 	reconcileNow chan struct{} // holds a token while runReconcile should run at once
 	stopping     chan struct{}

@@ -63,6 +63,7 @@ func Open(cfg Config) (*Node, error) {
 	}
 	n.router = router{registry: &n.registry, node: cfg.NodeKey, catalog: n.catalog, calls: n.calls, alive: cfg.Alive, draining: &n.draining, clusterHash: clusterHashOf(id)}
 	n.tiering.Connect(n.calls, n.mux.Limited())
+	n.votersDisks = tiering.VotersDisks{Headroom: &n.headroom, Calls: n.calls, Self: cfg.NodeKey, Replicas: n.registry.votersFull, Stopping: n.stopping}
 	if err := program.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot make the groups' directory: %w", err), n.mux.Close())
 	}
@@ -158,7 +159,7 @@ func (n *Node) start() error {
 	n.running.Go(n.maintenance.Run)
 	n.running.Go(replica.FailureDetector{Replicas: n.registry.Replicas, Logger: n.mux.Limited(), Stopping: n.stopping}.Run)
 	n.running.Go(n.membership.RunRemoved)
-	n.running.Go(n.watchVotersDisks)
+	n.running.Go(n.votersDisks.Run)
 	upkeep := &leadership.Upkeep{
 		Shards: n.registry.kept, View: n.catalog.View, Cluster: n.router.clusterHash, CursorIdle: n.cfg.CursorIdle,
 		DiskFull: &n.headroom.DiskFull, Logger: n.cfg.Logger, Stopping: n.stopping,
@@ -249,7 +250,7 @@ func (n *Node) serveCalls() {
 	n.membership.Handle()
 	n.catalogClient.Handle()
 	n.calls.Handle(methodReport, rpc.JSON(n.serveReport))
-	n.calls.Handle(methodDiskFull, rpc.JSON(n.serveDiskFull))
+	n.votersDisks.Handle()
 	n.calls.HandleStream(methodSnapshot, n.serveSnapshot)
 	n.calls.Serve()
 }

@@ -7,7 +7,6 @@ const (
 	methodRelay     = "relay"     // the same, but the called node relays them to the group's leader
 	methodRelayRead = "relayread" // the same, but the called node relays them to the given node
 	methodReport    = "report"    // a reportRequest → the node's report of itself, as JSON
-	methodDiskFull  = "diskfull"  // nothing → whether the node's disk is at its reserve
 	methodSnapshot  = "snapshot"  // a shard and a log index → a snapshot of that or a later index, in pieces
 )
 

@@ -46,6 +46,17 @@ func (s *registry) local() iter.Seq2[*shardReplica, *localReplica] {
 	}
 }
 
+// votersFull yields this node's replicas of shards with their fields votersFull.
+func (s *registry) votersFull() iter.Seq2[*replica.Replica, *atomic.Bool] {
+	return func(yield func(*replica.Replica, *atomic.Bool) bool) {
+		for _, r := range s.local() {
+			if !yield(r.group, &r.votersFull) {
+				return
+			}
+		}
+	}
+}
+
 // counters returns this node's replicas of shards of counters for package tiering.
 func (s *registry) counters() (all []*tiering.Shard) {
 	for _, r := range s.local() {

@@ -3,13 +3,8 @@ package shard
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"time"
-
-	"github.com/hashicorp/raft"
 
 	"github.com/countd/countd/internal/wire"
 	"github.com/countd/countd/shard/errs"
@@ -28,12 +23,6 @@ const (
 	// of the same replica. A node runs one repair at a time, so that other replicas get their
 	// turn.
 	repairAgainAfter = 10 * time.Second
-	// repairSilenceMax bounds the wait for the next piece of a snapshot. It is long, because the
-	// first piece comes only after the other node has written the snapshot.
-	repairSilenceMax = 2 * time.Minute
-	// repairPieceBytes is the size of the pieces of a snapshot. It is small compared with the
-	// window of a stream.
-	repairPieceBytes = 256 << 10
 )
 
 // repairIfDamaged starts the repair of a damaged replica, unless another repair runs or the
@@ -93,59 +82,9 @@ func (n *replicas) repair(ctx context.Context, g *shardReplica, r *localReplica)
 // fetchSnapshot stores another node's snapshot of a group as the newest snapshot of this node's
 // replica, the argument own. If the snapshot does not arrive completely, nothing changes.
 func (n *replicas) fetchSnapshot(ctx context.Context, g *shardReplica, own *replica.Replica, node string) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	return own.Snapshotter().Receive(ctx, node, g.kind, g.of(), func(from uint64) (*raft.SnapshotMeta, io.ReadCloser, error) {
-		request := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(g.number)), from)
-		silence := time.AfterFunc(repairSilenceMax, cancel)
-		stream, err := n.calls.Stream(ctx, node, methodSnapshot, request)
-		if err != nil {
-			silence.Stop()
-			return nil, nil, fmt.Errorf("cannot ask %s for a snapshot: %w", node, err)
-		}
-		meta, err := readSnapshotMeta(stream)
-		if err != nil {
-			heard{stream, silence}.Close()
-			return nil, nil, fmt.Errorf("cannot read the snapshot of %s: %w", node, err)
-		}
-		return meta, heard{stream, silence}, nil
+	return own.Snapshotter().Receive(ctx, node, g.kind, g.of(), func(ctx context.Context, from uint64) (*rpc.Stream, error) {
+		return n.calls.Stream(ctx, node, methodSnapshot, binary.AppendUvarint(binary.AppendUvarint(nil, uint64(g.number)), from))
 	})
-}
-
-// heard reads a stream, and restarts the timer silence with each piece.
-type heard struct {
-	stream  *rpc.Stream
-	silence *time.Timer
-}
-
-func (h heard) Read(p []byte) (int, error) {
-	n, err := h.stream.Read(p)
-	if n > 0 {
-		h.silence.Reset(repairSilenceMax)
-	}
-	return n, err
-}
-
-func (h heard) Close() error {
-	h.silence.Stop()
-	h.stream.Close()
-	return nil
-}
-
-func readSnapshotMeta(stream *rpc.Stream) (*raft.SnapshotMeta, error) {
-	head, err := stream.Next()
-	if err != nil {
-		return nil, err
-	}
-	var meta raft.SnapshotMeta
-	if err := json.Unmarshal(head, &meta); err != nil {
-		return nil, fmt.Errorf("%w: %w", rpc.ErrBadAnswer, err)
-	}
-	if meta.Index == 0 || meta.Size < 0 || len(meta.Configuration.Servers) == 0 {
-		return nil, fmt.Errorf("%w: a snapshot of entry %d, %d bytes and %d members",
-			rpc.ErrBadAnswer, meta.Index, meta.Size, len(meta.Configuration.Servers))
-	}
-	return &meta, nil
 }
 
 // reopen closes a replica and opens it again, from its newest snapshot and the log after the
@@ -165,8 +104,7 @@ func (n *replicas) reopen(g *shardReplica, r *localReplica) error {
 	return err
 }
 
-// serveSnapshot answers methodSnapshot. It sends raft's metadata as JSON, and then raftfsm's
-// stream, which includes the cold rows.
+// serveSnapshot answers methodSnapshot.
 func (n *replicas) serveSnapshot(ctx context.Context, request []byte, send func([]byte) error) error {
 	q := wire.Reader{Rest: request}
 	number, from := uint32(q.UintTo(1<<32-1)), q.Uint()
@@ -180,23 +118,5 @@ func (n *replicas) serveSnapshot(ctx context.Context, request []byte, send func(
 	if r.damage.Found() {
 		return fmt.Errorf("%w: this replica is damaged too", errs.ErrNoQuorum)
 	}
-	meta, state, err := r.group.Snapshotter().OpenFrom(ctx, from)
-	if err != nil {
-		return err
-	}
-	defer state.Close()
-	head, err := json.Marshal(meta)
-	if err == nil {
-		err = send(head)
-	}
-	for err == nil {
-		piece, n := make([]byte, repairPieceBytes), 0
-		if n, err = io.ReadFull(state, piece); n > 0 {
-			err = errors.Join(send(piece[:n]), err)
-		}
-	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return nil
-	}
-	return err
+	return r.group.Snapshotter().Send(ctx, from, send)
 }

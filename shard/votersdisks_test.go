@@ -4,36 +4,11 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/shard/errs"
 	"github.com/countd/countd/shard/propose"
 	"github.com/countd/countd/shard/replica"
 )
-
-func TestTooFewDisks(t *testing.T) {
-	t.Parallel()
-	three := []raft.ServerID{"a", "b", "c"}
-	for _, test := range []struct {
-		name   string
-		voters []raft.ServerID
-		full   map[string]bool // the disks of voters that answered
-		want   bool
-	}{
-		{"all have free disk", three, map[string]bool{"a": false, "b": false, "c": false}, false},
-		{"one is full", three, map[string]bool{"a": false, "b": true, "c": false}, false},
-		{"two are full", three, map[string]bool{"a": false, "b": true, "c": true}, true},
-		{"one is full, one away", three, map[string]bool{"a": false, "b": true}, true},
-		{"two are away", three, map[string]bool{"a": false}, false},
-		{"another node is full", three, map[string]bool{"a": false, "b": false, "c": false, "d": true}, false},
-		{"one of two is full", three[:2], map[string]bool{"a": false, "b": true}, true},
-	} {
-		if got := tooFewDisks(test.voters, test.full); got != test.want {
-			t.Errorf("%s: %v", test.name, got)
-		}
-	}
-}
 
 // A leader with free disk takes writes while the disk of one follower is full, and refuses them while both
 // are full.
@@ -49,7 +24,7 @@ func TestMostVotersFull(t *testing.T) {
 		return leader.Write(leader.Keyspace("posts"), &Write{Ops: counters.Ops{addTo(0, 0, 1)}, Deadline: soon()})
 	}
 	followers[0].headroom.DiskFull.Store(true)
-	leader.checkVotersDisks()
+	leader.votersDisks.Check()
 	if err := write(); err != nil {
 		t.Errorf("with one disk full: %v", err)
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/countd/countd/raftfsm/counters"
 	"github.com/countd/countd/raftfsm/kinds"
 	"github.com/countd/countd/shard/errs"
-	"github.com/countd/countd/shard/rpc"
 )
 
 // Snapshot is an open snapshot of one shard. The caller must close it.
@@ -218,46 +217,6 @@ func (s *Snapshotter) OpenFrom(ctx context.Context, index uint64) (*raft.Snapsho
 		return nil, nil, err
 	}
 	return newest.meta, newest, nil
-}
-
-// Receive installs a snapshot of another replica as this replica's newest, and keeps this replica's
-// log and vote. fetch requests a snapshot from node whose log index is at least the argument index.
-// If Receive cannot read the whole snapshot, it changes nothing. ctx bounds only the wait for other
-// snapshots.
-func (s *Snapshotter) Receive(ctx context.Context, node string, kind codec.Kind, route codec.Route, fetch func(index uint64) (*raft.SnapshotMeta, io.ReadCloser, error)) error {
-	if err := s.lock(ctx); err != nil { // keep this replica from beginning an older snapshot meanwhile
-		return err
-	}
-	defer s.running.Release(1)
-	index := s.stored.NewestIndex()
-	meta, state, err := fetch(index)
-	if err != nil {
-		return err
-	}
-	defer state.Close()
-	if term := s.raft.CurrentTerm(); meta.Index < index || meta.Term > term {
-		return fmt.Errorf("%w: %s has a snapshot of entry %d in term %d, this replica needs %d in %d at most",
-			errs.ErrBehind, node, meta.Index, meta.Term, index, term)
-	}
-	if s.cfg.Room != nil {
-		give, err := s.cfg.Room(uint64(meta.Size))
-		if err != nil {
-			return err
-		}
-		defer give()
-	}
-	sink, err := s.stored.Create(raft.SnapshotVersionMax, meta.Index, meta.Term, meta.Configuration, meta.ConfigurationIndex, s.trans)
-	if err != nil {
-		return err
-	}
-	facts, err := kinds.All.VisitSnapshot(io.TeeReader(state, sink), kind, route, raftfsm.SnapshotVisitor{})
-	if err == nil && facts.Index > meta.Index {
-		err = fmt.Errorf("%w: its state is of entry %d, it says %d", rpc.ErrBadAnswer, facts.Index, meta.Index)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("cannot read the snapshot of %s: %w", node, err), sink.Cancel())
-	}
-	return sink.Close()
 }
 
 // isDamage reports whether err means that cold rows or sets on this node's disk are damaged. They
