@@ -38,7 +38,7 @@ func (*MarkEntry) apply(v *View) (Result, bool) {
 }
 `},
 	{"raftfsm/catalog/command.go", "type Command struct {\n", "type Command struct {\n\tMark *MarkEntry `json:\"mark,omitempty\"`\n"},
-	{"raftfsm/catalog/catalog.go", "\tchanged chan struct{} //", "\tMarks int `json:\"marks,omitempty\"`\n\tchanged chan struct{} //"},
+	{"raftfsm/catalog/view.go", "\tchanged chan struct{} //", "\tMarks int `json:\"marks,omitempty\"`\n\tchanged chan struct{} //"},
 	{"client/admin/cluster.go", "type ClusterVersion struct {\n", "type ClusterVersion struct {\n\tMarks int `json:\"marks,omitempty\"`\n"},
 	{"admin/gather.go", "clientadmin.ClusterVersion{", "clientadmin.ClusterVersion{Marks: v.Marks, "},
 	{"admin/change.go", "func (FinalizeChange) make(", `// MarkChange counts one mark.
