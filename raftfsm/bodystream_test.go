@@ -11,7 +11,8 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// A stream has each key once, by the hashes, over all its sections, and each section is whole.
+// A stream has each key once, in the order of the hashes across all its sections. Each section is
+// whole.
 func TestBodiesInOrder(t *testing.T) {
 	keys := []uint64{1, 2, 3, 4}
 	slices.SortFunc(keys, func(a, b uint64) int {

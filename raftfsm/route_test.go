@@ -108,7 +108,7 @@ func BenchmarkRoute(b *testing.B) {
 	})
 }
 
-// mixID must not change, because rows on disk are stored where it says.
+// mixID must not change, because it determines where rows on disk are stored.
 func TestMixIDIsFixed(t *testing.T) {
 	for id, want := range map[uint64]uint64{
 		0: 0, 1: 0xb456bcfc34c2cb2c, 4467107636950632: 0x4b5be8b5e16aee56, 1<<64 - 1: 0x64b5720b4b825f21,

@@ -6,7 +6,7 @@ import (
 	"github.com/countd/countd/client/column"
 )
 
-// DropEntry drops a keyspace with all its groups, provided that its FirstGroup is this one.
+// DropEntry drops a keyspace with all its groups, if the keyspace's first group is FirstGroup.
 type DropEntry struct {
 	Keyspace   string `json:"keyspace"`
 	FirstGroup uint32 `json:"first_group"`

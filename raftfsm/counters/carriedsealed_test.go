@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
-// A reader moves the rows that a stream carries to its disk, also behind rows that it packs while it
-// loads them, and also if they are the last rows.
+// A reader moves the carried rows of a stream to its own disk. It does so even after rows that it
+// packs while it loads them, and even if the carried rows are the last.
 func TestCarriedRowsBesideSealedOnes(t *testing.T) {
 	a, b := newColdReplica(t, "a"), newColdReplica(t, "b")
 	b.seals = true

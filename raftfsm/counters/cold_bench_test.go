@@ -95,8 +95,8 @@ func readTiers(b *testing.B, shards []*Machine, ids []uint64) {
 	}
 }
 
-// fillTiers applies the rows in order, and returns some of their keys, of each shard
-// in its turn, in random order of segments.
+// fillTiers applies the rows in order, and returns some of their keys. The keys come shard by
+// shard, with the segments in random order.
 func fillTiers(b *testing.B, shards []*Machine, contents [][3]int64) []uint64 {
 	r := rand.New(rand.NewPCG(1, 2))
 	var some []uint64

@@ -80,7 +80,7 @@ func (r *coldReplica) open() {
 // it.
 type crashPoint struct {
 	mu   sync.Mutex
-	left int        // writes until the state of the disk is kept; 0 for none to come
+	left int        // number of writes until the state of the disk is kept; 0 if no state will be kept
 	kept *vfs.MemFS // nil until then
 }
 
@@ -150,8 +150,8 @@ func (r *coldReplica) crashIn(n int, rnd *rand.Rand, do func()) {
 	r.open()
 }
 
-// crash restarts the replica with what was synced, some of the rest, and the newest
-// snapshot; the log is the caller's to apply again.
+// crash restarts the replica with what was synced, some of the rest, and the newest snapshot. The
+// caller applies the log again.
 func (r *coldReplica) crash(rnd *rand.Rand) {
 	left := r.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rnd})
 	_ = r.store.Close()
@@ -198,8 +198,8 @@ func (s *namedSink) ID() string    { return s.name }
 func (s *namedSink) Cancel() error { return nil }
 func (s *namedSink) Close() error  { return nil }
 
-// freezeAll moves the rows of segments out of memory that isOld accepts and that were idle since the
-// previous call.
+// freezeAll moves rows out of memory: those of the segments that isOld accepts and that were idle
+// since the previous call.
 func freezeAll(c *Machine, isOld func(first, last uint64) bool) (rows int, err error) {
 	for idle := c.Watch(isOld); idle.Segments() > 0; {
 		some, err := c.FreezeSome(idle, idle.Segments())

@@ -34,9 +34,9 @@ func TestEntryBytesAreGolden(t *testing.T) {
 	codectest.Golden(t, "entry-counters.bin", entryOf(4, goldenOps()...))
 }
 
-// Apply treats the ops of an entry as the naive model does: 1. Each row is the one right after its
-// op. 2. Refusals ascend by op and name the column. 3. The table equals the model's. 4. The engine
-// without a log does the same.
+// Apply treats the ops of an entry as the naive model does: 1. Each result row has the state right
+// after its op. 2. Refusals ascend by op and name the column. 3. The table equals the model's. 4.
+// The engine without a log does the same.
 func TestEntriesApplyAsTheModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c, direct, want := New(raftfsm.Places{}), engine.New(), model{}

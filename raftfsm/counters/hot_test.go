@@ -97,7 +97,8 @@ func TestWhatIsGained(t *testing.T) {
 	}
 }
 
-// withFloors returns the first cell of each column, with a floor where it takes away.
+// withFloors returns the first cell of each column, with a floor before it if its value is
+// negative.
 func withFloors(cells []engine.Cell) (all []engine.Cell) {
 	var seen [engine.ColumnsMax]bool
 	for i, c := range cells {

@@ -14,9 +14,9 @@ import (
 
 // While the disk answers no read, and more wait for it than there are workers:
 //
-//  1. a page of rows in memory is read, and a row in memory written to, at once;
+//  1. reads of a page of rows in memory, and writes to a row in memory, do not wait;
 //  2. a read of cold rows returns when its context ends;
-//  3. once the disk answers, all who still wait have their rows.
+//  3. once the disk answers, all callers that still wait get their rows.
 func TestHotRowsBesideAHungDisk(t *testing.T) {
 	const readers = 64
 	a := frozenReplica(t, "a")

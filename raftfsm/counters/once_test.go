@@ -86,7 +86,8 @@ func (h *history) entry(now int64, requests ...sums) (outcomes []dedup.Outcome) 
 func seq(name string, n uint64) dedup.RequestID { return dedup.ByProducer([]byte(name), n) }
 func keyed(key, body string) dedup.RequestID    { return dedup.ByKey([]byte(key), []byte(body)) }
 
-// judged is a part whose key the shard of group 7 met at a time, when it knew no other.
+// judged is a part whose key the shard of group 7 accepted at the given time. That shard knew no
+// other key then.
 func judged(key string, met int64) dedup.RequestID {
 	id := keyed(key, "body")
 	return id.JudgedBy(7, dedup.Use{Met: met, Floor: met})
@@ -193,8 +194,8 @@ func TestRefusedRepeatThatAnotherShardJudged(t *testing.T) {
 	}
 }
 
-// A use that overflowed, and that its judge accepts anew in the same entry because a restore
-// made it forget the use, has overflowed under its new time too.
+// A use overflows. In the same entry its judge accepts the use again, because a restore made the
+// judge forget it. The use counts as overflowed under its new time too.
 func TestRefusedUseThatItsJudgeAcceptsAnew(t *testing.T) {
 	h := newHistory(t)
 	h.entry(0, summed(seq("fills", 1), math.MaxInt64))

@@ -16,9 +16,9 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// Replicas that apply one log hold equal bytes, whatever their clocks (inside a
-// bubble it is another year), however raft batches the entries, and whether they
-// began with a snapshot.
+// Replicas that apply one log hold equal bytes, whatever their clocks: a synctest bubble has
+// another year. Neither the batches in which raft applies entries nor a snapshot at the beginning
+// changes that.
 func TestReplicasAgreeWhateverTheirClocks(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 0))
 	now := time.Now().UnixMilli()

@@ -150,7 +150,7 @@ func (r *outboxReplica) close() {
 	r.must(r.store.Close())
 }
 
-// kill keeps of the disk what a crash may leave, and starts again with a snapshot.
+// kill keeps only what a crash may leave on the disk, and starts again with a snapshot.
 func (r *outboxReplica) kill(snapshot []byte, seed uint64) {
 	r.t.Helper()
 	was := r.fs
@@ -160,7 +160,8 @@ func (r *outboxReplica) kill(snapshot []byte, seed uint64) {
 	r.must(codectest.Restore(r.Machine, snapshot))
 }
 
-// spill moves outboxes that were idle for that long out of memory, about that many bytes.
+// spill moves about the given number of bytes of outboxes out of memory. It moves only outboxes
+// that were idle for the given time.
 func (r *outboxReplica) spill(idle uint32, bytes int64) {
 	r.t.Helper()
 	_, err := r.Bodies().Spill(idle, bytes, func() bool { return true })
@@ -211,8 +212,9 @@ func (r *outboxReplica) newest(keys []uint64, s *selection, limit int, into *new
 
 // Posts and outboxes of replicas agree with a naive program, whatever is published, removed,
 // counted, deleted and repeated. An entry returns exactly the outboxes of its ops to memory. So an
-// entry that only counts is applied even if all outboxes on disk are lost. plain has all outboxes
-// in memory. Each of disks has others on disk, restores snapshots, and is killed at any moment.
+// entry that only counts is applied even if all outboxes on disk are lost. The replica plain has
+// all outboxes in memory. Each replica in disks has different outboxes on disk, restores snapshots,
+// and is killed at any moment.
 func TestOutboxesEqualModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -233,7 +235,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 			return want[key]
 		}
 		now := int64(1_000_000)
-		// Units of a second above bit 4, from 1970 on. Ids below 160 have no time.
+		// The bits of an id from bit 4 up are seconds since 1970. Ids below 160 have no time.
 		limits := OutboxLimits{Posts: 9, Keep: 100, Shift: 4, UnitMicros: 1_000_000, First: 160}
 		timeless := OutboxLimits{Posts: 9}
 		floors := raftfsm.SettingsOf([]string{"posts"}, column.Settings[int64]{Floors: map[string]int64{"posts": 0}})
@@ -491,7 +493,7 @@ func checkOutboxesSpilled(t *rapid.T, disks []*outboxReplica) {
 	}
 }
 
-// checkNewest holds reads of one author, from any id on, to the ids that there are.
+// checkNewest compares reads of one author, beginning at any id, with the ids that exist.
 func checkNewest(t *rapid.T, r *outboxReplica, key uint64, ids []uint64) {
 	var n newestPosts
 	from := 0

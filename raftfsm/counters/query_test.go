@@ -82,8 +82,8 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// A query that is kept for other reads keeps no replica that answered it, even if another shard could not
-// be read. If the read fails, Join does not read the outboxes of the replicas.
+// A query that is kept for other reads holds no reference to a replica that answered it, even if another
+// shard could not be read. If the read fails, Join does not read the outboxes of the replicas.
 func TestPostsKeepNoReplica(t *testing.T) {
 	c := New(raftfsm.Places{})
 	defer c.Close()
@@ -113,8 +113,8 @@ func postsKeepNoReplica(t *testing.T, c *Machine, failure error) {
 	}
 }
 
-// A scan of many shards merges them in the order of their ids, and reads on where the rows of a shard end
-// early.
+// A scan of many shards merges them in the order of their ids, and reads more from a shard whose rows run
+// out early.
 func TestScanReadsShardsAgain(t *testing.T) {
 	const shards, ids, limit = 3, 400, 150
 	machines := make([]*Machine, shards)

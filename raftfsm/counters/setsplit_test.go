@@ -19,8 +19,8 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// setSplitterInMemory stands in for the setSplitter of engine/members. It copies all pairs through memory, to groups
-// that the parts have already, and no crash may come between.
+// setSplitterInMemory stands in for the setSplitter of engine/members. It copies all pairs through memory to
+// groups that the parts have already. It does not survive a crash in between.
 type setSplitterInMemory struct {
 	from   *members.Group
 	others []*members.Group

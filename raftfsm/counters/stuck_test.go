@@ -84,8 +84,7 @@ func TestUnreadRowsStopAReplica(t *testing.T) {
 	}
 }
 
-// What is moved out of memory beside a replica that is closed and deleted leaves
-// nothing behind.
+// Moves out of memory that run while a replica is closed and deleted leave nothing behind.
 func TestClosedReplicaKeepsNothing(t *testing.T) {
 	a := frozenReplica(t, "a")
 	var ops []engine.Op

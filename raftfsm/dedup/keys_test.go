@@ -25,8 +25,8 @@ func TestKeys(t *testing.T) {
 	h.want(now+minutes(20)+1, keyed(ahead, "b"), Expired, 3)
 }
 
-// The memory does not accept a key again that it forgot under a shorter horizon. It keeps a key that
-// outlives a shorter horizon for as long as it would accept it.
+// The memory never accepts a key again after it forgot the key under a shorter horizon. If a key
+// outlives a shorter horizon, the memory keeps the key for as long as it would accept it.
 func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
 	h, now := newHistory(t), minutes(1<<20)
 	within := func(horizon time.Duration) { h.limits.KeyHorizon = horizon }
@@ -99,8 +99,8 @@ func TestJudgedKeysThatAreNotDroppedYet(t *testing.T) {
 	}
 }
 
-// After a restore, a copy of a use counts if the shard had its record then, and only once. It
-// does not if the shard had dropped the record.
+// If a shard had the record of a use when it was restored, a copy of the use counts once
+// afterwards. If the shard had dropped the record, the copy does not count.
 func TestLateCopiesOnARestoredShard(t *testing.T) {
 	h, now := newHistory(t), minutes(1<<20)
 	h.want(now, judgedKey("dropped", 1, 10, 5), Applied, 1)
@@ -125,7 +125,7 @@ func TestRoomForTheNextUseOfAKey(t *testing.T) {
 	h.want(minutes(20), judgedKey("k", 1, 20, 15), Expired, 3)
 }
 
-// A full memory whose keys may go drops as many as an entry needs.
+// A full memory with expired keys drops as many of them as an entry needs.
 func TestFullMemoryForgetsWhatIsDue(t *testing.T) {
 	o, l := New(), testLimits
 	l.KeysMax = 2 * droppedPerEntryMax

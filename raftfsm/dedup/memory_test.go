@@ -37,9 +37,9 @@ func TestDroppingIsBoundedByEntry(t *testing.T) {
 	}
 }
 
-// Requests of few producers and keys, in any order and at any times, against a
-// model that remembers all: none is applied twice, a producer can always go on,
-// replicas agree byte by byte, and a snapshot anywhere changes nothing.
+// Requests of few producers and keys come in any order and at any times. A model that remembers all
+// requests checks that none is applied twice and that a producer can always continue. Replicas
+// agree byte by byte, and a snapshot at any point changes nothing.
 func TestOnceAgainstModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
@@ -128,8 +128,8 @@ func TestFirstWriteOfARestoreForgetsClients(t *testing.T) {
 	}
 }
 
-// The lowest and the highest number have no special meaning, in a snapshot and after the producer
-// was forgotten too.
+// The lowest and the highest number have no special meaning, neither in a snapshot nor after the
+// producer was forgotten.
 func TestBoundsOfNumbers(t *testing.T) {
 	const last = math.MaxUint64
 	h := newHistory(t)

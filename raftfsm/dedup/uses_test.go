@@ -14,8 +14,8 @@ import (
 // are lost, copies of all parts come late, nodes hold writes that are judged, ops overflow,
 // shards are restored or made anew with another group, and limits differ.
 //
-// What is one use of a key is what its judge says: the model notes it when the judge accepts
-// a key. It checks that
+// The judge of a key alone decides what is one use. The model notes a use when the judge accepts
+// the key. The model checks that
 //  1. no shard counts a use twice, whatever the client is told;
 //  2. when a write is acknowledged, each shard that has ops of the write has counted the use
 //     once, unless the shard was restored since;
@@ -25,9 +25,9 @@ import (
 //
 // Some keys are used in calls of two kinds, each with a judge and a body of its own.
 //
-// What a restored judge accepts anew is the use that it accepted before: for a horizon since
-// the last part, and on each shard that still has a record of it. A judge that was made anew has accepted
-// nothing before, but for keys with a time.
+// If a restored judge accepts a key again, that is the use that it accepted before. This holds for a
+// horizon after the last part, and on each shard that still has a record of the use. A judge that was
+// made anew has accepted nothing before, except keys with a time.
 type usesModel struct {
 	r      *rand.Rand
 	rules  useRules
@@ -41,7 +41,7 @@ type usesModel struct {
 	acks   int
 }
 
-// useRules are what the shards and the nodes between them go by.
+// useRules are the rules that the shards, and the nodes between them, follow.
 type useRules struct {
 	name  string
 	today bool                                   // the judge's time for repeats only, and half a horizon: todaysShard
@@ -73,7 +73,7 @@ type keyUse struct {
 	restores int // of the judge before it accepted last
 }
 
-// usesBodies are the bodies of a key; one of calls of another kind comes last.
+// usesBodies has the bodies of a key. The last one belongs to calls of another kind.
 var usesBodies = []string{"0", "1", "of another kind"}
 
 // judgeOf returns the number of the shard that judges key n in the call of a body.
@@ -163,7 +163,7 @@ func (m *usesModel) run(steps int) {
 	}
 }
 
-// restore replaces the rows of a shard, which may hold no use any more.
+// restore replaces the rows of a shard. The new rows may hold no uses.
 func (m *usesModel) restore(s *usesShard) {
 	m.say("shard %d: restored", s.number)
 	m.tick(s)
@@ -232,7 +232,7 @@ func (m *usesModel) write() {
 	m.finish(&w, use, told, ok)
 }
 
-// finish has the shards of a write that its judge accepted apply their parts.
+// finish makes the shards of a write apply their parts, after the judge has accepted the write.
 func (m *usesModel) finish(w *usesWrite, use *keyUse, told judgment, ok bool) {
 	for _, s := range w.on {
 		if s != w.judge {
@@ -257,8 +257,8 @@ type judgment struct {
 	repeat bool
 }
 
-// askJudge has the judge of a key decide. use is nil if that failed, and ok is false if the
-// client is to be told an error.
+// askJudge asks the judge of a key for its decision. use is nil if the judge did not decide. ok is
+// false if the client must get an error.
 func (m *usesModel) askJudge(w *usesWrite) (use *keyUse, told judgment, ok bool) {
 	s := w.shards[w.judge]
 	if !s.led {
@@ -281,8 +281,8 @@ func (m *usesModel) askJudge(w *usesWrite) (use *keyUse, told judgment, ok bool)
 	switch outcome {
 	case Applied:
 		use = m.uses[w.key+w.body]
-		// Only a restore makes a judge accept anew what is not out of its horizon, and a key
-		// with a time is used once.
+		// Only a restore makes a judge accept a key again inside its horizon. A key with a time is used
+		// once.
 		if use == nil || use.last < told.Floor && id.born == 0 {
 			use = &keyUse{met: told.Met, last: told.Met}
 			m.uses[w.key+w.body] = use
@@ -315,7 +315,7 @@ func (m *usesModel) checkBodies(w *usesWrite, s *usesShard, told judgment, forEv
 	}
 }
 
-// count has a shard count a use, or refuse that because a sum overflows.
+// count makes a shard count a use, or refuse it because a sum overflows.
 func (m *usesModel) count(s *usesShard, use *keyUse, id *RequestID) {
 	if s.counts[use]++; s.counts[use] > 1 {
 		m.fail("doubled", "shard %d counted the use of %d again", s.number, use.met)
@@ -334,7 +334,7 @@ func (m *usesModel) checkRepeat(s *usesShard, use *keyUse, outcome Outcome) {
 	}
 }
 
-// part has a shard apply a write's part, and reports whether the caller learns that it did.
+// part makes a shard apply a write's part, and reports whether the caller learns that it did.
 func (m *usesModel) part(w *usesWrite, on int, use *keyUse, told judgment) bool {
 	s := w.shards[on]
 	id := keyed(w.key, w.body)
@@ -433,8 +433,8 @@ func (o *todaysShard) judge(id *RequestID) (outcome Outcome, last int64) {
 	return Applied, last
 }
 
-// faults runs the model until it has found each fault that is wanted, at most for some runs,
-// and returns how often each came.
+// faults runs the model until it has found each wanted fault, for a bounded number of runs. It
+// returns how often each fault occurred.
 func faults(t *testing.T, rules useRules, runs uint64, wanted ...string) map[string]int {
 	t.Helper()
 	found, acks := map[string]int{}, 0
@@ -465,7 +465,8 @@ func TestUsesAgainstModel(t *testing.T) {
 	faults(t, useRules{name: "as designed", late: true}, 6000)
 }
 
-// The model finds what it is for, each by rules that lack one part of the design.
+// The model finds each fault that it is meant to find, under rules that lack one part of the
+// design.
 func TestUsesModelFindsFaults(t *testing.T) {
 	const runs = 1500
 	faults(t, useRules{name: "one time for repeats only", today: true}, runs, "lost", "doubled")

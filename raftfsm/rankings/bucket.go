@@ -21,14 +21,15 @@ type bucket struct {
 	packed []byte
 }
 
-// The bounds of a packed cell and of what a column adds. A doubt has at most 57 bits.
+// Bounds of the bytes of a packed cell, and of the bytes that a column adds. A doubt has at most 57
+// bits.
 const (
 	cellBytesMin = 10
 	cellBytesMax = 8 + binary.MaxVarintLen64 + 9
 )
 
-// pack returns the cells of a summary as a bucket, without packed cells if there is nothing to tell. The cells of
-// each column ascend by key.
+// pack returns the cells of a summary as a bucket, with nothing packed if no column has a cell or a bound. The
+// cells of each column ascend by key.
 func (s *summary) pack(number int64) bucket {
 	columns, cells := 0, 0
 	for i := range s {

@@ -52,7 +52,8 @@ type grids struct {
 	sets    int // of all columns
 }
 
-// keyNone returns a key that belongs to another set than number, as the hash of 0 is 0 and that of 1 is odd.
+// keyNone returns a key that cannot belong to set number: 1 for set 0, and 0 for any other set. The hash of
+// 0 is 0, and the hash of 1 is odd.
 func keyNone(number uint64) uint64 {
 	if number == 0 {
 		return 1
@@ -167,8 +168,9 @@ func (of *grid) boundOf(number uint64) uint64 {
 	return min(doubtMax, of.sets[number].bound+uint64(of.fronts[number].others))
 }
 
-// raise sets the bound of a set, which includes others so far. The next key gets a way when the others have
-// gained a quarter more. So a set changes seldom, and an op of others costs little precision.
+// raise sets the bound of a set to a value that includes others, and sets others to 0. The next key gets a
+// way when others reaches a quarter of the bound. So a set changes seldom, and an op of others costs little
+// precision.
 func (of *grid) raise(number, bound uint64) {
 	h := &of.fronts[number]
 	of.sets[number].bound, h.others, h.gate = bound, 0, 0

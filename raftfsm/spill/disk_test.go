@@ -143,7 +143,7 @@ func TestFetchMark(t *testing.T) {
 	}
 }
 
-// Bodies that were replaced, or that never became those of the shard, leave no records.
+// Bodies that were replaced, or that the shard never showed, leave no records.
 func TestReplacedBodiesLeaveNoRecords(t *testing.T) {
 	t.Parallel()
 	s := newTestShard(t)
@@ -167,7 +167,8 @@ func TestReplacedBodiesLeaveNoRecords(t *testing.T) {
 	mustBe(t, s, 5, testBody(5))
 }
 
-// A round that moves bodies ends when these bodies end, and does not write dropped ones.
+// A round that moves bodies stops once these bodies are cleared, replaced or closed, and writes
+// none of them after that.
 func TestSpillEndsWithItsBodies(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*Shard){

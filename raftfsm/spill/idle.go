@@ -193,8 +193,8 @@ func (r *round) write() error {
 	return nil
 }
 
-// mark replaces the written bodies of one page by marks: the page that has the first of written. It
-// skips bodies that have changed. It returns the records of other pages.
+// mark replaces the written bodies of one page by marks. The page is the one of the first body in
+// written. mark skips bodies that have changed. It returns the records of other pages.
 func (r *round) mark(written []cold.Record) (rest []cold.Record) {
 	r.pages.mu.Lock()
 	defer r.pages.mu.Unlock()

@@ -121,9 +121,9 @@ func (p *pageTable) double(d *directory) {
 	p.dir.Store(next)
 }
 
-// merge merges the page of a hash with the neighbour that differs in the last bit only. It goes on
-// with the result. It leaves a quarter of the page's size free, so that the next body that returns
-// does not split the page again.
+// merge merges the page of a hash with the neighbour that differs in the last bit only. It then
+// tries to merge the result in the same way. It leaves a quarter of the page's size free, so that
+// the next body that returns does not split the page again.
 func (p *pageTable) merge(hash uint64) {
 	for {
 		page := p.page(hash)

@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// The board is sent unchanged between nodes, and an answer that makes no sense is refused.
+// The board is sent unchanged between nodes, and a malformed answer is refused.
 func TestQueryAnswer(t *testing.T) {
 	var q, got BoardQuery
 	if err := q.Answer(NewBoard(), &raftfsm.Part{}, false, time.Time{}); err != nil {

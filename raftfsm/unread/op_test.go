@@ -36,7 +36,7 @@ func TestCursorsNeedAClock(t *testing.T) {
 }
 
 // Floors do not cut a repeat, because its ops are not applied. In a shard of unread numbers, cuts
-// name the ops of the entry, whatever tables lie between.
+// name the ops of the entry, whatever ops on other tables are between them.
 func TestCutsOfRequests(t *testing.T) {
 	id := dedup.ByKey([]byte("k"), []byte("body"))
 	var w raftfsm.RequestWriter
