@@ -176,7 +176,7 @@ func settle(w *shard.Write, err error, locate func(op int) (*table, int)) {
 	partial, some := errors.AsType[*shard.PartialError](err)
 	if err == nil || some {
 		for _, o := range w.Overflows {
-			fail(o.Op, o.Why)
+			fail(o.Op, codedError(o.Why.Reason().Redis))
 		}
 		for _, op := range w.Unknown {
 			fail(op, errForgotten)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/countd/countd/client/column"
 	"github.com/countd/countd/inbox"
 	"github.com/countd/countd/raftfsm/catalog"
 	"github.com/countd/countd/shard"
@@ -49,9 +48,6 @@ func errorText(err error) (text string, foreseen bool) {
 	if some, ok := errors.AsType[*partly](err); ok {
 		text, foreseen = errorText(some.err)
 		return "UNKNOWN some of the keys were written, others were not: " + text, foreseen
-	}
-	if refusal, ok := errors.AsType[column.Refusal](err); ok {
-		return refusal.Reason().Redis, true
 	}
 	if coded, ok := errors.AsType[codedError](err); ok {
 		return coded.Error(), true

@@ -36,7 +36,7 @@ var texts = [Count]struct{ name, effect, sign string }{
 
 func (s Setting) String() string { return texts[s].name }
 
-// Refusal is why a column refuses an op. It is an error.
+// Refusal is the reason for which a column refuses an op.
 type Refusal uint8
 
 // The refusals. A node tells another the number of a refusal.
@@ -65,8 +65,6 @@ var reasons = [Refusals]Reason{
 
 // Reason returns the description of a refusal.
 func (r Refusal) Reason() Reason { return reasons[r] }
-
-func (r Refusal) Error() string { return reasons[r].Problem }
 
 // IsRefusal reports whether an error code of the HTTP API is the code of a refusal. Servers remember a
 // refusal under the key or number of its write.
