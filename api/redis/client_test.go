@@ -63,7 +63,7 @@ func dial(t testing.TB, s *Server) *client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	return &client{t, conn, bufio.NewReader(conn)}
 }
 

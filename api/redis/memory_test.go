@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 	"weak"
 
 	"github.com/countd/countd/api/redis/resp"
@@ -78,7 +79,7 @@ func TestTransactionsShareTheMemory(t *testing.T) {
 func TestClientsThatDoNotRead(t *testing.T) {
 	const replies = 4000
 	text := strings.Repeat("x", 10_000)
-	s := serve(t, newFakeNode(), func(c *Config) { c.OutputBytesMax = 50_000_000 })
+	s := serve(t, newFakeNode(), func(c *Config) { c.OutputBytesMax, c.WriteTimeout = 50_000_000, time.Minute })
 	c := dial(t, s)
 	for range replies {
 		c.send("ECHO " + text)

@@ -22,7 +22,7 @@ import (
 func newQueue(t testing.TB, more string) (*brokertest.Queue, *redis.Client) {
 	t.Helper()
 	addr := proctest.StartRedis(t)
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute, WriteTimeout: time.Minute}) // for replies of 90 MB
 	t.Cleanup(func() { client.Close() })
 	q := &brokertest.Queue{
 		Config: "name: likes\ntype: redis-stream\naddr: " + addr + "\nkey: likes\nbatch: {messages: 100, linger: 1ms}\n" + more,
