@@ -14,15 +14,15 @@ const answerBytesMax = 6 * source.MessageBytesMax
 
 var errAnswer = errors.New("an answer of Redis is too large")
 
-// bounded returns a dialer whose connections fail if an answer exceeds answerBytesMax. Redis itself
+// bounded returns a dialer whose connections fail if an answer exceeds bytesMax. Redis itself
 // bounds only the number of entries in an answer.
-func bounded(dial func(ctx context.Context, network, addr string) (net.Conn, error)) func(ctx context.Context, network, addr string) (net.Conn, error) {
+func bounded(dial func(ctx context.Context, network, addr string) (net.Conn, error), bytesMax int) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		return &boundedConn{Conn: conn, left: answerBytesMax}, nil
+		return &boundedConn{Conn: conn, bytesMax: bytesMax, left: bytesMax}, nil
 	}
 }
 
@@ -30,11 +30,11 @@ func bounded(dial func(ctx context.Context, network, addr string) (net.Conn, err
 // before it writes the next request.
 type boundedConn struct {
 	net.Conn
-	left int
+	bytesMax, left int
 }
 
 func (c *boundedConn) Write(data []byte) (int, error) {
-	c.left = answerBytesMax
+	c.left = c.bytesMax
 	return c.Conn.Write(data)
 }
 

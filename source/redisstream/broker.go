@@ -27,12 +27,17 @@ import (
 
 // Broker is a connection to a stream. It has partition 0 only.
 type Broker struct {
-	client *redis.Client
-	cfg    *source.Config
+	client    *redis.Client
+	cfg       *source.Config
+	answerMax int // most bytes of one answer of Redis
 }
 
 // Open returns a broker. It connects when it is used.
 func Open(cfg *source.Config, access source.Access) (*Broker, error) {
+	return open(cfg, access, answerBytesMax)
+}
+
+func open(cfg *source.Config, access source.Access, answerMax int) (*Broker, error) {
 	options := &redis.Options{Addr: cfg.Addr}
 	if strings.Contains(cfg.Addr, "://") {
 		var err error
@@ -49,10 +54,8 @@ func Open(cfg *source.Config, access source.Access) (*Broker, error) {
 	options.Password = access.Password
 	options.ContextTimeoutEnabled = true
 	options.DialTimeout = cmp.Or(options.DialTimeout, dialTimeout)
-	options.Dialer = bounded(redis.NewDialer(options))
-	b := &Broker{cfg: cfg}
-	b.client = redis.NewClient(options)
-	return b, nil
+	options.Dialer = bounded(redis.NewDialer(options), answerMax)
+	return &Broker{client: redis.NewClient(options), cfg: cfg, answerMax: answerMax}, nil
 }
 
 // dialTimeout bounds the wait for a connection.
@@ -112,7 +115,7 @@ func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Positi
 // an answer did not arrive in time and ctx has not ended, its error says how to allow more time.
 func (b *Broker) explain(ctx context.Context, err error) error {
 	if errors.Is(err, errAnswer) {
-		return source.Stalled("stream %s has entries that are too large: an answer of Redis with up to five of them is over %d MiB", b.cfg.Key, answerBytesMax>>20)
+		return source.Stalled("stream %s has entries that are too large: an answer of Redis with up to five of them is over %d MiB", b.cfg.Key, b.answerMax>>20)
 	}
 	if err != nil && strings.Contains(err.Error(), "no such key") {
 		return b.missing()

@@ -242,6 +242,8 @@ func TestHighestID(t *testing.T) {
 
 func TestBounded(t *testing.T) {
 	q, client := newQueue(t, "")
+	const answerMax = 16 << 20
+	q.Open = func(c *source.Config, access source.Access) (source.Broker, error) { return open(c, access, answerMax) }
 	brokertest.Bounded(t, q, func(source.Reader) int { return 0 })
 
 	// The reader reads many large entries even if they do not fit into one answer together.
@@ -252,7 +254,7 @@ func TestBounded(t *testing.T) {
 		q.Write(t, like, like, like, like, like)
 	}
 	for range 60 {
-		client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"value", like, "more", strings.Repeat("x", 3<<20)}})
+		must.Do(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"value", like, "more", strings.Repeat("x", 1<<20)}}).Err())
 	}
 	r := q.Start(t, c)
 	r.Counts(t, c, 160)
@@ -260,7 +262,7 @@ func TestBounded(t *testing.T) {
 	// A single entry that is too large stalls the source.
 	client.Del(t.Context(), "likes.dead")
 	q.Write(t, like)
-	client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"value", strings.Repeat("x", answerBytesMax)}})
+	must.Do(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"value", strings.Repeat("x", answerMax)}}).Err())
 	r.Stalls(t, "has entries that are too large")
 }
 
