@@ -31,15 +31,15 @@ import (
 
 // Config configures a Cluster. Its functions must be safe for concurrent use.
 type Config struct {
-	// Node returns this node, or an error while it has no cluster.
+	// Node returns this node. It returns an error until the node has joined a cluster.
 	Node func() (*shard.Node, error)
-	// Alive reports whether gossip hears of a node.
+	// Alive reports whether gossip considers the node with this key alive.
 	Alive func(key string) bool
 	// JoinsOthers is set if the settings name other nodes with which to form a cluster.
 	JoinsOthers bool
 }
 
-// Cluster answers operators through one node.
+// Cluster serves operators' requests through this node.
 type Cluster struct{ cfg Config }
 
 // New returns the cluster of a node.
@@ -79,7 +79,7 @@ func (a *Cluster) Plan(ctx context.Context) ([]clientadmin.PlanStep, error) {
 	if err != nil {
 		return nil, err
 	}
-	steps := []clientadmin.PlanStep{} // the steps name nodes by key
+	steps := []clientadmin.PlanStep{} // the leader's plan names nodes by key
 	if err := json.Unmarshal(raw, &steps); err != nil {
 		return nil, fmt.Errorf("cannot read the plan of the catalog's leader: %w", err)
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// exampleCatalog is a catalog of nodes n1 to n3, of two keys named n2 of which one is
-// leaving, and of the two shards of posts in groups 1 and 2.
+// exampleCatalog returns a catalog of nodes n1, n2 and n3, with the two shards of keyspace posts in
+// groups 1 and 2. Two nodes have the name n2; one of them is leaving.
 func exampleCatalog() *catalog.View {
 	return &catalog.View{
 		ClusterVersion: 1,
@@ -125,7 +125,8 @@ func TestGather(t *testing.T) {
 	}
 }
 
-// The report of a non-voter may lack the members, however far its log is. Digests have all marks.
+// The view shows the members that a voter reports, even if a non-voter that reports no members has
+// a longer log. Digests contain the marks of all replicas.
 func TestGatherMembersOfVoters(t *testing.T) {
 	far := replicaOf(1, "follower", 4, 90)
 	far.Digest, far.Marks = "00c0ffee", []raftfsm.Mark{{Index: 64, Digest: 255}}
@@ -146,8 +147,8 @@ func TestGatherMembersOfVoters(t *testing.T) {
 	}
 }
 
-// For a group without a leader, the view shows the report of the replica with the longest log. A
-// group that no node reports has no members.
+// For a group without a leader, the view shows the members that the replica with the longest log
+// reports. A group that no node reports has no members.
 func TestGatherWithoutLeaders(t *testing.T) {
 	reports := map[string]shard.NodeReport{
 		"n1.a": {Replicas: []shard.ReplicaReport{replicaOf(1, "follower", 4, 50, voter("n1.a"))}},

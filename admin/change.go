@@ -18,7 +18,7 @@ import (
 type operation struct {
 	node    *shard.Node
 	alive   func(key string) bool
-	catalog *catalog.View // as it was at the request
+	catalog *catalog.View // this node's copy when it got the request
 }
 
 func refusedf(format string, args ...any) error {
@@ -105,7 +105,8 @@ func (o *operation) othersTake(exceptKey string) bool {
 	return false
 }
 
-// takes returns an error if a node can get no replica and cannot lead a group.
+// takes returns an error unless a node is active and alive. Any other node gets no replica and no
+// leadership.
 func (o *operation) takes(node catalog.Node) error {
 	switch {
 	case node.State != catalog.NodeActive:
@@ -116,7 +117,8 @@ func (o *operation) takes(node catalog.Node) error {
 	return nil
 }
 
-// facts returns the report of a group's leader, and the group's target.
+// facts returns the leader's view of a group, and the keys of the nodes that are to have its
+// replicas.
 func (o *operation) facts(ctx context.Context, group uint32) (leadership.LeaderView, []string, error) {
 	placement, placed := o.catalog.Groups[group]
 	if !placed {

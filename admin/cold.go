@@ -35,7 +35,7 @@ func (a *Cluster) OrderCold(ctx context.Context, order tiering.TieringJob) (*cli
 	if err != nil {
 		return nil, err
 	}
-	if err := n.CatchUp(ctx); err != nil { // a keyspace may be new here
+	if err := n.CatchUp(ctx); err != nil { // the order may concern a keyspace that this node's catalog lacks
 		return nil, err
 	}
 	name := Names(n.Catalog())

@@ -62,8 +62,8 @@ type groupView struct {
 	name     NodeNames
 	catalog  *catalog.View
 	replicas map[string]*shard.ReplicaReport // reports of the group's replicas, by node key
-	// leader is the key of the node that reports to lead, or "". If several nodes report that, it
-	// is the node with the latest term.
+	// leader is the key of the node whose replica reports that it leads, or "". If several replicas
+	// report this, the one with the latest term wins.
 	leader string
 	// members is the configuration that the leader reports. Without a leader, the replica with the
 	// highest commit index reports it.
@@ -98,7 +98,7 @@ func groupViews(known *catalog.View, reports map[string]shard.NodeReport) []*gro
 	return all
 }
 
-// findLeader sets leader and members. Not every replica reports the members.
+// findLeader sets leader and members from the replicas' reports.
 func (g *groupView) findLeader() {
 	var leader, furthest *shard.ReplicaReport
 	for _, key := range slices.Sorted(maps.Keys(g.replicas)) {

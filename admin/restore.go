@@ -23,7 +23,8 @@ import (
 )
 
 const (
-	// restoreOpsMax bounds the rows of one write of a restore, as in requests of clients.
+	// restoreOpsMax bounds the rows of one write of a restore. Clients' requests have the same
+	// bound.
 	restoreOpsMax = 10_000
 	// restoreInFlightMax bounds the writes in flight. It keeps the group's log busy while the
 	// restore reads the next rows, but leaves most of the group's queue to other writes.
@@ -34,10 +35,10 @@ const (
 	// restoreWindow is the number of a producer's last requests that a shard remembers. After
 	// that many writes, the restore waits until all of them have ended.
 	restoreWindow = 64
-	// restoreAheadMax bounds how far ahead the clock of a node can have been during an earlier
-	// restore.
+	// restoreAheadMax bounds the steps by which begin raises the numbers. No clock was further
+	// ahead during an earlier restore.
 	restoreAheadMax = 100 * 365 * 24 * time.Hour
-	// A write with restoreIDsMax or more followees or posts gets no further op.
+	// restoreIDsMax bounds a write: once it has that many followees or posts, the restore sends it.
 	restoreIDsMax = 20_000
 	// restoreReadTimeout bounds one read of the shard.
 	restoreReadTimeout = 30 * time.Second
@@ -93,8 +94,9 @@ type RestoreNode interface {
 // shards of unread numbers, because the board bounds their cursors.
 //
 // The first write makes the shard forget all requests of clients, and the snapshot's requests are
-// not restored either. So a repeat of any earlier request counts. This is necessary, because the
-// restored rows lack the requests since the backup, and do not show which requests these are.
+// not restored either. So the shard applies a repeat of any earlier request. This is necessary,
+// because the restored rows lack the requests since the backup, and do not show which requests
+// these are.
 //
 // Each write has a number (dedup.ByRestore) that its repeats share. So a late copy of a write,
 // from this restore or an earlier one, changes nothing. The numbers count up from the time in
@@ -160,7 +162,7 @@ type restore struct {
 	kind     codec.Kind
 	route    raftfsm.Route
 
-	places    []int                     // number in the keyspace, or leftOut, by column of the snapshot
+	places    []int                     // for each column of the snapshot: its number in the keyspace, or leftOut
 	end       *[engine.ColumnsMax]int64 // bounds of the cursors; nil before the first row of cursors
 	positions []dedup.PositionRecord    // positions in the snapshot
 	// positionsDigest is the contribution of positions to the snapshot's digest.
@@ -343,7 +345,7 @@ func (r *restore) empty(force bool) error {
 	if counts && !force {
 		if led, err := r.leader(); err != nil {
 			return err
-		} else if led.Outboxes+led.Pairs > 0 { // such outboxes and members may exist without a row
+		} else if led.Outboxes+led.Pairs > 0 { // outboxes and members may exist without a row
 			return r.notEmpty()
 		}
 	}
@@ -411,8 +413,8 @@ func (r *restore) read(ks *shard.Keyspace, q raftfsm.Query) error {
 	return r.node.Read(ks, q, nil, opt)
 }
 
-// check compares the leader's digest and number of rows with the snapshot's, before sources may
-// change them.
+// check compares the leader's digest and number of rows with the snapshot's. Call it before
+// openPositions: sources change both.
 func (r *restore) check(facts raftfsm.SnapshotFacts) error {
 	led, err := r.leader()
 	if err != nil {

@@ -26,8 +26,8 @@ func (r *restore) closePositions() error {
 	return r.setPositions(dedup.RestoredPositions{Closed: true})
 }
 
-// openPositions sets the positions to the result of PositionsAfter, which opens the shard for
-// sources.
+// openPositions sets the shard's positions to the result of PositionsAfter. This also makes the
+// shard accept sections of sources again.
 func (r *restore) openPositions() error {
 	if !r.closed {
 		return nil
@@ -42,9 +42,10 @@ func (r *restore) openPositions() error {
 	return r.setPositions(dedup.RestoredPositions{All: PositionsAfter(r.node.Catalog(), r.positions)})
 }
 
-// PositionsAfter returns the positions of a shard, ascending, after a restore of a snapshot with
-// these positions. If the snapshot lacks a partition, or the partition had a seek since, it begins
-// at the position of originOf, usually its recorded start. Deleted sources get no positions.
+// PositionsAfter returns the positions that a shard has after a restore, ascending. The parameter
+// snapshot has the positions in the backup. If it lacks a partition, or an operator seeked in the
+// partition since the backup, the partition begins at the position that originOf returns, usually
+// its recorded start. Deleted sources get no positions.
 func PositionsAfter(view *catalog.View, snapshot []dedup.PositionRecord) (all []dedup.PositionRecord) {
 	known := make(map[dedup.PositionKey]dedup.Checkpoint, len(snapshot))
 	for _, p := range snapshot {
@@ -65,9 +66,9 @@ func PositionsAfter(view *catalog.View, snapshot []dedup.PositionRecord) (all []
 	return all
 }
 
-// originOf returns the position of a partition that the snapshot lacks. If the source was restored
-// from a backup and had no seek since, it is the position in that backup. Otherwise it is the
-// recorded start.
+// originOf returns the position at which a partition begins if the snapshot has no valid position
+// of it. If the source came from another cluster's backup and nobody seeked in it since, this is
+// the position in that backup. Otherwise it is the recorded start.
 func originOf(source catalog.Source, partition uint32, known map[dedup.PositionKey]dedup.Checkpoint) dedup.Checkpoint {
 	p := source.Partitions[partition]
 	at, there := known[dedup.PositionKey{Source: source.Origin, Partition: partition}]

@@ -33,9 +33,9 @@ func TestPositionsAfterRestore(t *testing.T) {
 	})
 	want := []dedup.PositionRecord{
 		record(1, 0, 5, 7), record(1, 1, 5, 7), // paused since
-		record(1, 2, 5, 100), record(1, 3, 5, 100), // sought since
-		record(1, 4, 5, 100), // from a later catalog than the present one
-		record(1, 5, 5, 100), // begun since
+		record(1, 2, 5, 100), record(1, 3, 5, 100), // an operator seeked since
+		record(1, 4, 5, 100), // the snapshot has a later epoch than the catalog
+		record(1, 5, 5, 100), // the partition began since
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("positions %v, want %v", got, want)
@@ -53,9 +53,9 @@ func TestPositionsAfterRestore(t *testing.T) {
 	})
 	want = []dedup.PositionRecord{
 		record(1, 0, 1, 7), record(1, 1, 4, 7), // paused since
-		record(1, 2, 1, 100), // sought before the backup's sources were read
-		record(1, 3, 2, 100), // sought here
-		record(1, 4, 1, 100), // begun here
+		record(1, 2, 1, 100), // an operator seeked between the copies of the shard and of the sources
+		record(1, 3, 2, 100), // an operator seeked in this cluster
+		record(1, 4, 1, 100), // the partition began in this cluster
 		record(1, 5, 2, 8),   // from a backup of this cluster
 	}
 	if !slices.Equal(got, want) {

@@ -23,7 +23,7 @@ func placesOf(k *shard.Keyspace, names []string) ([]int, error) {
 	if names == nil {
 		names = k.Columns
 		if i := slices.Index(names, ""); i >= 0 {
-			names = names[:i] // the keyspace may have other columns under the numbers of later columns
+			names = names[:i] // from the first dropped column on, a number may mean another column than in the snapshot
 		}
 	}
 	places := make([]int, len(names))
@@ -108,7 +108,7 @@ func (r *restore) hasColumn(key uint64, column int) error {
 // page adds rows to the next writes, each count in the column that places gives. It does not keep
 // the page.
 func (r *restore) page(table raftfsm.Table, p *engine.Page) error {
-	columns := engine.ColumnsMax // the width of tables of cursors, which are wider than their keyspace
+	columns := engine.ColumnsMax // rows of cursors may have more columns than the keyspace has
 	if table == rows.Counts {
 		columns = len(r.places)
 	}

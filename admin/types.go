@@ -54,8 +54,8 @@ type FinalizeChange struct{}
 
 // View is the cluster as its nodes report it. It names nodes as Names does.
 type View struct {
-	clientadmin.ClusterNodes                            // Name is the --cluster-name of the answering node
-	Groups                   []clientadmin.ClusterGroup // as their leaders report them; a group without a leader as in the catalog
+	clientadmin.ClusterNodes                            // its Name is the --cluster-name of the node that answers
+	Groups                   []clientadmin.ClusterGroup // joined from the catalog and the replicas' reports
 	Version                  clientadmin.ClusterVersion
 }
 

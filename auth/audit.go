@@ -35,7 +35,7 @@ const (
 // ErrNoAuditLog is returned when a node has no audit log.
 var ErrNoAuditLog = errors.New("this node has no audit log: --audit-log sets one")
 
-// AuditLog writes events. A nil Log drops them.
+// AuditLog writes events. A nil *AuditLog drops them.
 type AuditLog struct {
 	path    string
 	limited *slog.Logger

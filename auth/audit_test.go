@@ -30,7 +30,7 @@ func TestFloodOfRefusals(t *testing.T) {
 	at := time.Unix(1_000_000, 0)
 	const refusals = 20_000
 	for i := range refusals {
-		at = at.Add(100 * time.Microsecond) // two seconds in all
+		at = at.Add(100 * time.Microsecond) // the whole loop spans two seconds
 		l.Refused(clientadmin.AuditEvent{Time: at, What: "get", Outcome: "bad_token"})
 		if i%1000 == 0 {
 			l.Refused(clientadmin.AuditEvent{Time: at, Who: "web", What: "get", Outcome: "permission_denied"})

@@ -65,7 +65,7 @@ type Refusal uint8
 const (
 	Granted    Refusal = iota // the call is not refused
 	NoToken                   // there is no token
-	BadToken                  // the token is no user's
+	BadToken                  // no user has the token
 	Expired                   // the token has expired
 	Unproven                  // this node cannot prove that its users are current
 	Forbidden                 // the user's grants do not allow the call
@@ -113,8 +113,8 @@ type Authorizer struct {
 	cluster atomic.Pointer[Cluster] // nil until Follow is called
 	// proved is the time at which the latest proof of the users began; nil for never.
 	proved atomic.Pointer[proof]
-	// callers holds the callers of one view of the users. A view with other users has another
-	// pointer. The first call that finds another pointer replaces callers.
+	// callers holds the callers of one version of the users. Each version of the users has its own
+	// pointer View.Users. The first call that finds a new pointer replaces callers.
 	callers atomic.Pointer[callers]
 	mu      struct {
 		sync.Mutex // held while callers is replaced
@@ -276,7 +276,7 @@ func (a *Authorizer) replaceCallers(cluster Cluster) *callers {
 		for _, t := range u.Tokens {
 			c := &Caller{Name: u.Name, Token: t.ID(), expires: t.Expires, rights: rights, limiter: l}
 			if n, err := hex.Decode(c.hash[:], []byte(t.Hash)); err != nil || n != len(c.hash) {
-				continue // the catalog accepts no such hash
+				continue // cannot happen: the catalog refuses such a hash
 			}
 			all.byID[c.Token] = c
 		}

@@ -54,7 +54,7 @@ func (c *fakeCluster) ChangeOnAll(_ context.Context, command *catalog.Command) (
 	return result, nil, nil
 }
 
-// authorizerOf returns an Authorizer of a cluster, with a proof of its users at its start.
+// authorizerOf returns an Authorizer that follows a cluster and has just proved its users.
 func authorizerOf(t testing.TB, mode Mode, c *fakeCluster) *Authorizer {
 	t.Helper()
 	a, err := New(Config{Mode: mode, Registry: prometheus.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})

@@ -104,8 +104,7 @@ func (r *rights) cover(other *rights) bool {
 	return other.all&^r.all == 0
 }
 
-// rightsOf combines grants. A role that this program does not know, such as one of a later program,
-// grants nothing.
+// rightsOf combines grants. A role that this version of the program does not know grants nothing.
 func rightsOf(grants []catalog.Grant) *rights {
 	r := &rights{on: map[string]accesses{}}
 	for _, g := range grants {

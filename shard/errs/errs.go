@@ -43,8 +43,8 @@ var (
 	// ErrExpired is returned when a request's identity is so old that nobody knows whether an
 	// earlier call applied the request. This call did not apply it.
 	ErrExpired = errors.New("the request is too old to tell whether it was applied")
-	// ErrKeyspaceExists is returned when a keyspace of the same name, with other columns, floors,
-	// shards or sharding, exists.
+	// ErrKeyspaceExists is returned when a keyspace of the same name exists with other columns,
+	// floors, shards or sharding.
 	ErrKeyspaceExists = errors.New("the keyspace exists with other columns, floors, shards or sharding")
 	// ErrUnknownKeyspace is returned when the keyspace of a call does not exist, or was dropped
 	// before the call ended.

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// This file and settled.go have two formats: the part of a write that a node forwards to the leader of a
-// group, and its answer.
+// This file and settled.go define two formats: the part of a write that a node forwards to the
+// leader of a group, and its answer.
 
 // ForwardedPart is the part of a write for a group that another node leads.
 type ForwardedPart struct {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The log's clock is right for each latest stamp of the log and each wall clock.
+// The log's clock follows the later of the log's latest stamp and the machine's clock.
 func TestLogClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stamped time.Time
@@ -47,7 +47,7 @@ func TestLogClock(t *testing.T) {
 }
 
 // If the machine's clock was an hour behind at the start, the log's clock runs at twice the speed
-// until it has caught up, and then with the machine's.
+// until it has caught up, and then at the same speed.
 func TestLogClockComesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
@@ -57,7 +57,7 @@ func TestLogClockComesUp(t *testing.T) {
 		for _, step := range []struct {
 			name           string
 			sleep          time.Duration
-			behind, passed time.Duration // passed: by the clock, since it was made
+			behind, passed time.Duration // passed is the time that has passed by c
 		}{
 			{"at once", 0, time.Hour, 0},
 			{"after a second", time.Second, time.Hour - time.Second, 2 * time.Second},

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// queueOf enqueues proposals of these sizes in bytes, one op a byte.
+// queueOf enqueues proposals of these sizes in bytes. Each proposal has an op for each byte.
 func queueOf(t *testing.T, u *proposalQueue, sizes ...int) []*Proposal {
 	t.Helper()
 	var all []*Proposal
@@ -30,8 +30,8 @@ func sizesOf(batch []*Proposal) []int {
 
 // While both lines wait:
 //
-//  1. each starts every second entry and gets half of it;
-//  2. one line may use what the other leaves;
+//  1. each line fills half of an entry, and the lines take turns to be first in it;
+//  2. a line may use the space that the other line leaves;
 //  3. a proposal larger than an entry waits only for its line's turn;
 //  4. each line is in order.
 func TestLinesShareEntries(t *testing.T) {

@@ -169,7 +169,8 @@ func waitFor(p *Proposer, q *Proposal, d time.Duration) error {
 	return q.Wait(timer)
 }
 
-// mustBeIdle checks that nothing is counted after everything is answered.
+// mustBeIdle checks that a proposer that has answered everything counts no proposals, space or
+// entries.
 func mustBeIdle(t *testing.T, p *Proposer) {
 	t.Helper()
 	p.mu.Lock()
@@ -520,10 +521,10 @@ func TestProposerCloseAnswersEverything(t *testing.T) {
 
 // With callers of short deadlines, and a log that applies, refuses and loses entries:
 //
-//  1. every acknowledged op is there;
-//  2. nothing is there beyond acknowledged and unknown ops;
-//  3. rows increase;
-//  4. nothing stays counted.
+//  1. each acknowledged op is applied;
+//  2. any other applied op has an unknown outcome;
+//  3. the counts in answers increase;
+//  4. no space stays reserved.
 func TestProposerUnderStress(t *testing.T) {
 	p, g := newFakeProposer(t)
 	stop := make(chan struct{})

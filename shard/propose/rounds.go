@@ -30,7 +30,7 @@ const (
 // answered probably propose again at once, so the next round waits for most of them. A round with a
 // single caller does not wait.
 //
-// It has no goroutine. Its timer runs only while a round waits.
+// Rounds has no goroutine. Its timer runs only while a round waits.
 type Rounds struct {
 	expect func(entries int) // called right before a round proposes; see NewRounds
 
@@ -45,7 +45,7 @@ type Rounds struct {
 		answered int       // number of proposals of the round answered so far
 		behind   int       // number of proposals that waited when the round's first entry was answered
 
-		gather      int // number of proposals for which the next round waits,
+		gather      int // the next round waits until it has this number of proposals,
 		gatherUntil time.Time
 		took        time.Duration // length of the last round
 

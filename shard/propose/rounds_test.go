@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/raftfsm/counters"
 )
 
-// roundsOf simulates the groups of one node in simulated time. takes returns the time of an entry
-// of a group.
+// roundsOf simulates the groups of one node in simulated time. The parameter takes of newRoundsOf
+// returns how long an entry of a group takes.
 type roundsOf struct {
 	rounds    *Rounds
 	proposers []*Proposer
@@ -168,7 +168,7 @@ func TestGroupsProposeTogether(t *testing.T) {
 		if entries < moments*groups*3/4 {
 			t.Errorf("%d entries at %d moments: a round has few of %d groups", entries, moments, groups)
 		}
-		if longest > 5*takes { // the rest of a round, a gathering of twice that, its own round, each a bit longer
+		if longest > 5*takes { // the rest of a round, a wait of two rounds, the call's own round, and some delay
 			t.Errorf("a call took %v", longest)
 		}
 	})
@@ -214,8 +214,8 @@ func TestSlowGroupIsLeftBehind(t *testing.T) {
 // With random arrivals, withdrawals, sizes and delays:
 //
 //  1. every proposal is answered or withdrawn;
-//  2. nothing waits longer than the bounds while its group has no entry in flight;
-//  3. nothing is counted at the end.
+//  2. no proposal waits longer than the bounds while its group has no entry in flight; 3. no
+//     proposal is counted at the end.
 func TestRoundsAtRandom(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {
@@ -267,7 +267,7 @@ func TestRoundsAtRandom(t *testing.T) {
 			}
 			all.Wait()
 			<-watched
-			time.Sleep(time.Second) // until the given-up entries end
+			time.Sleep(time.Second) // until the entries end whose callers no longer wait
 			w.close(t)
 		})
 	}

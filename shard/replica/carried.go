@@ -36,7 +36,7 @@ func (s *Snapshotter) Open(ctx context.Context, kind codec.Kind, route codec.Rou
 		err = fmt.Errorf("%w: members of an entry behind the snapshot", errs.ErrBehind)
 	}
 	if c, is := checked.ReadCloser.(carriedFile); is {
-		c.note(err) // VisitSnapshot finds damage that Read cannot; Read has noted the rest
+		c.note(err) // VisitSnapshot may find damage that Read did not note
 	}
 	if err = errors.Join(err, checked.Close()); err != nil {
 		return nil, errors.Join(fmt.Errorf("cannot read the snapshot: %w", err), sent.Close())

@@ -23,7 +23,7 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// withMembers is the only replica of a shard of counters that has sets of members.
+// withMembers is a counter shard with member sets and a single replica.
 type withMembers struct {
 	*testing.T
 	*Replica
@@ -31,13 +31,13 @@ type withMembers struct {
 	dir    string // of store
 	sets   *members.Group
 	next   uint64       // the member that joins next
-	noRoom error        // why no snapshot may be written
+	noRoom error        // nil, or the error with which snapshots fail
 	open   atomic.Int64 // stored snapshots that are open
 	lossy  atomic.Bool  // damage is expected
-	damage atomic.Int64 // how often it was noted
+	damage atomic.Int64 // how often damage was noted
 }
 
-// countedFile is the file of a snapshot, which must be closed after everything that reads it.
+// countedFile is the open file of a snapshot. Close counts it as closed.
 type countedFile struct {
 	io.ReadCloser
 	open *atomic.Int64
@@ -48,8 +48,8 @@ func (f countedFile) Close() error {
 	return f.ReadCloser.Close()
 }
 
-// openWithMembers opens a replica. It calls hook when a snapshot is written, and before and after
-// the file of one is opened.
+// openWithMembers opens a replica. It calls hook when a snapshot has been written, and before and
+// after a snapshot's file is opened.
 func openWithMembers(t *testing.T, hook func(w *withMembers)) *withMembers {
 	t.Helper()
 	w := &withMembers{T: t, dir: t.TempDir()}
@@ -98,14 +98,14 @@ func (w *withMembers) joinMany(n uint64) {
 	w.next += n
 }
 
-// joinEntry returns an entry by which n members, numbered from first on, join a set. It has a clock
-// (raftfsm/dedup/limits.go), then a request with n ops (raftfsm/counters/op.go).
+// joinEntry returns an entry by which n members, numbered from first on, join a set. It contains a
+// clock (raftfsm/dedup/limits.go), then a request with n ops (raftfsm/counters/op.go).
 func joinEntry(now time.Time, first, n uint64) []byte {
 	le, minute := binary.LittleEndian, uint64(time.Minute.Milliseconds())
 	b := append(codec.BeginEntry(nil, codec.KindCounters, 1), codec.SectionClock, codec.ClockSize, 0, 0, 0)
 	b = le.AppendUint64(b, uint64(now.UnixMilli()))
-	b = le.AppendUint64(le.AppendUint64(b, minute), minute) // horizon of keys, of producers
-	b = le.AppendUint32(le.AppendUint32(b, 1), 1)           // keys, producers
+	b = le.AppendUint64(le.AppendUint64(b, minute), minute) // horizons of keys and of producers
+	b = le.AppendUint32(le.AppendUint32(b, 1), 1)           // maximal numbers of keys and of producers
 	const join, row, column, opBytes = 8, 1, 0, 1 + 8 + 1 + 8
 	b = le.AppendUint32(append(b, codec.SectionRequest), uint32(2+n*opBytes))
 	b = codectest.Whole.AppendTo(b)
@@ -124,8 +124,8 @@ func (w *withMembers) visit(s io.ReadCloser) raftfsm.SnapshotFacts {
 	return facts
 }
 
-// replaceSnapshots applies entries and takes snapshots until nothing of the present ones is kept.
-// It does nothing if no snapshot may be taken now.
+// replaceSnapshots applies entries and takes snapshots until none of the present snapshots is kept.
+// It does nothing while another goroutine takes a snapshot.
 func (w *withMembers) replaceSnapshots() {
 	w.Helper()
 	if !w.freeSnapshots() {
@@ -137,8 +137,8 @@ func (w *withMembers) replaceSnapshots() {
 	}
 }
 
-// outdate replaces the present snapshots, if that is possible, and adds members. It also releases
-// the views that are not held, as the node does after a minute.
+// outdate calls replaceSnapshots and adds members. It also releases the views that are not held, as
+// the node does after a minute.
 func (w *withMembers) outdate() {
 	w.Helper()
 	w.replaceSnapshots()
@@ -146,9 +146,9 @@ func (w *withMembers) outdate() {
 	w.sets.ReleaseViews(time.Now())
 }
 
-// 1. A backup has the sets as of its moment, at the first attempt, whatever happens while it is
-// written and opened. 2. The backup can be read after more snapshots. 3. None of this counts as
-// damage.
+// 1. A backup has the sets as of its log index. It succeeds at the first attempt, although members
+// and snapshots are added while it is written and opened. 2. The backup can be read after more
+// snapshots. 3. None of this counts as damage.
 func TestBackupKeepsItsSets(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, (*withMembers).outdate)
@@ -162,8 +162,8 @@ func TestBackupKeepsItsSets(t *testing.T) {
 	}
 }
 
-// A caller that leaves while it waits for its turn stops waiting. No snapshot is taken for it, and
-// others may be taken.
+// A caller whose context ends while it waits for other snapshots stops waiting. No snapshot is
+// taken for it, and the lock running stays free.
 func TestSnapshotOfACallerThatLeft(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*withMembers, context.Context) error{
@@ -200,7 +200,7 @@ func TestSnapshotOfACallerThatLeft(t *testing.T) {
 	}
 }
 
-// freeSnapshots reports whether a snapshot may be taken now.
+// freeSnapshots reports whether the lock running is free.
 func (w *withMembers) freeSnapshots() bool {
 	free := w.snapshotter.running.TryAcquire(1)
 	if free {
@@ -209,7 +209,8 @@ func (w *withMembers) freeSnapshots() bool {
 	return free
 }
 
-// leaving is a context that ends right after the first wait for it. That wait does not notice.
+// leaving is a context that ends at the first call of Done. That call returns nil, so its caller
+// does not notice the end.
 type leaving struct {
 	context.Context
 	leave context.CancelFunc
@@ -223,7 +224,7 @@ func (l leaving) Done() <-chan struct{} {
 	return nil
 }
 
-// A backup that has begun is written and checked, however long that takes.
+// A backup that has begun is written and checked even if its context ends.
 func TestBackupOutlivesItsDeadline(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, func(*withMembers) {})
@@ -259,8 +260,8 @@ func TestCloseEndsABackup(t *testing.T) {
 	}
 }
 
-// A repair can read its snapshot, whether or not a new one is taken for the repair, and whatever
-// happens before the snapshot is open.
+// A repair can read its snapshot, whether it is new or was stored before, and although other
+// snapshots are taken while it is opened.
 func TestSnapshotFromKeepsItsSets(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, (*withMembers).outdate)
@@ -275,7 +276,8 @@ func TestSnapshotFromKeepsItsSets(t *testing.T) {
 	}
 }
 
-// A snapshot that others have replaced is not damaged, and its error says so.
+// Opening a snapshot that others have replaced returns members.ErrMovedOn, which does not count as
+// damage.
 func TestReplacedSnapshot(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, func(*withMembers) {})
@@ -300,23 +302,23 @@ func TestReplacedSnapshot(t *testing.T) {
 	}
 }
 
-// breakSets overwrites the files of the sets. Data in memory stays.
+// breakSets overwrites the files of the sets. Data that Pebble has in memory stays readable.
 func (w *withMembers) breakSets() {
 	w.Helper()
 	files, err := filepath.Glob(filepath.Join(w.dir, "*.sst"))
 	mustDo(w.T, err)
 	for _, name := range files {
 		f, err := os.Stat(name)
-		if !errors.Is(err, os.ErrNotExist) { // Pebble has merged it meanwhile
+		if !errors.Is(err, os.ErrNotExist) { // a compaction may have deleted the file
 			mustDo(w.T, err)
 			mustDo(w.T, os.WriteFile(name, make([]byte, f.Size()), 0o600))
 		}
 	}
 }
 
-// If raft cannot read all of a snapshot that it sends, that counts as damage: while the snapshot is
-// opened, and later, however many snapshots have come since. If another snapshot came before, even
-// of the same entry, the data may have been removed.
+// If raft cannot read all of a snapshot that it sends, the replica reports damage, even if other
+// snapshots replace this one after it is open. If another snapshot, even of the same entry,
+// replaced it earlier, the replica reports no damage, because the data may have been removed.
 func TestDamageOfASentSnapshot(t *testing.T) {
 	t.Parallel()
 	lose := func(w *withMembers) {
@@ -340,7 +342,7 @@ func TestDamageOfASentSnapshot(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for range 20 { // until some of the sets are no longer in memory: filling a filter reads them too
+			for range 20 { // until a run in which not all sets are in memory, so that the read fails
 				noted, err := sendDamaged(t, tc.before, tc.behind)
 				met, want := isDamage(err), int64(0)
 				if met {

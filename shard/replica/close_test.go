@@ -75,8 +75,8 @@ func mustCloseWithin(t *testing.T, g *Replica, limit time.Duration, snapshot boo
 	}
 }
 
-// A snapshot that takes long does not hold up the close: neither one that was begun before, nor
-// the last one. The replica opens again, with all that was applied.
+// A slow snapshot does not delay Close, whether it began before Close or is the last snapshot. The
+// replica opens again with all applied entries.
 func TestCloseBesideASnapshot(t *testing.T) {
 	for name, last := range map[string]bool{"one that was begun": false, "the last one": true} {
 		t.Run(name, func(t *testing.T) {
@@ -107,9 +107,9 @@ func TestCloseBesideASnapshot(t *testing.T) {
 	}
 }
 
-// A follower closes at once while it restores a snapshot of its leader, or after a stalled leader has
-// sent a part of one, whether or not it is to take a last snapshot. Nothing ends the process, and the
-// replica opens with what is on its disk.
+// A follower closes at once while it restores its leader's snapshot, and after a stalled leader has
+// sent only a part of one. This holds with and without a last snapshot. Nothing ends the process,
+// and the replica opens again with the data on its disk.
 func TestCloseBesideAnInstall(t *testing.T) {
 	for name, c := range map[string]struct{ whole, snapshot bool }{
 		"restoring": {true, false}, "receiving": {false, false},
@@ -164,8 +164,8 @@ func TestCloseBesideAnInstall(t *testing.T) {
 	}
 }
 
-// A leader whose followers can store nothing keeps its lease, since they answer heartbeats. It closes
-// all the same, and the outcome of what it could not commit is unknown.
+// A leader whose followers can store nothing keeps its lease, since they answer heartbeats. It
+// closes all the same, and entries that it could not commit have an unknown outcome.
 func TestCloseOfALeaderThatCannotCommit(t *testing.T) {
 	t.Parallel()
 	r, stores := newFaultyReplicas(t, 3)
@@ -187,8 +187,8 @@ func TestCloseOfALeaderThatCannotCommit(t *testing.T) {
 	}
 }
 
-// An entry is stored while Close ends another goroutine of the replica, which waits for disk. Its
-// proposer must not hear that no log has the entry.
+// An entry is stored while Close ends another goroutine of the replica, which waits for disk space.
+// The proposal must not fail with an error which promises that no log has the entry.
 func TestStoredBesideAnEndedWait(t *testing.T) {
 	g, stores, _ := startFaulty(t, nil)
 	hang := make(chan struct{})
@@ -230,15 +230,15 @@ func TestSnapshotWithoutALeader(t *testing.T) {
 	}
 }
 
-// The shutdown takes longer than the first Close: a second one does not return before the shutdown has
-// ended, so that its caller may free what raft uses.
+// The first Close returns before the shutdown has ended. A second Close returns only after the
+// shutdown, so that its caller may free what raft uses.
 func TestCloseWaitsForTheShutdown(t *testing.T) {
 	t.Parallel()
 	cfg := testConfig(t, testMux(t), "n1")
 	cfg.Initial = aloneIn(cfg)
 	g := mustOpen(t, cfg)
 	mustBeReady(t, g)
-	mustDo(t, g.snapshotter.running.Acquire(t.Context(), 1)) // shutdown waits for it
+	mustDo(t, g.snapshotter.running.Acquire(t.Context(), 1)) // shutdown waits until this is released
 	for range 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()

@@ -29,7 +29,7 @@ func stands(t *testing.T, g *Replica) bool {
 // Followers whose failure detector runs all the time:
 //
 //  1. do not campaign while they hear from their leader;
-//  2. campaign once they do not, unless raft's own timer fired before.
+//  2. campaign once they no longer hear from it, unless raft's own timer fired before.
 func TestSuspectedLeaders(t *testing.T) {
 	const losses = 10
 	r := newReplicas(t, storage.LogStoreBoltDB)
@@ -72,14 +72,14 @@ func TestVotersStandInTurn(t *testing.T) {
 			t.Errorf("%s misses its leader after %v: %v", who, silence, !want)
 		}
 	}
-	followers := r.others(leader) // by key
+	followers := r.others(leader) // ordered by key
 	mustBe("the first", followers[0], at-1, false)
 	mustBe("the first", followers[0], at, true)
 	mustBe("the second", followers[1], at+candidateStagger-1, false)
 	mustBe("the second", followers[1], at+candidateStagger, true)
 	mustBe("the leader", r.groups[leader], time.Hour, false)
 
-	eventually(t, "the first has no vote", func() bool { // whoever leads by now
+	eventually(t, "the first has no vote", func() bool { // the leader may have changed
 		return r.groups[r.leader(t, -1)].raft.DemoteVoter(raft.ServerID(followers[0].cfg.NodeID), 0, time.Second).Error() == nil
 	})
 	r.mustKnowVoters(t, 2)

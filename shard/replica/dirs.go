@@ -17,8 +17,7 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// Dirs owns the directories of a node's replicas, one for each group of which the node has a
-// replica:
+// Dirs owns the directories of a node's replicas, one for each replica:
 //
 //	00012            the replica of group 12 with number 0
 //	00012.5          the replica with number 5, which came after it

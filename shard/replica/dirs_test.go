@@ -106,7 +106,8 @@ type fullRecord struct{ memoryRecord }
 
 func (fullRecord) GroupRemoved(uint32) error { return syscall.ENOSPC }
 
-// A deletion that lacked disk is completed later. No other replica of the group begins before that.
+// A deletion that lacked disk space is completed later. No other replica of the group begins before
+// that.
 func TestDeletionOnAFullDisk(t *testing.T) {
 	record := memoryRecord{5: true, 6: true}
 	d := Dirs{Path: t.TempDir(), Opened: fullRecord{record}}

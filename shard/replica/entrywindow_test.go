@@ -68,8 +68,8 @@ func TestEntryMarksDifferThoughPayloadsEndWithTheirChecksum(t *testing.T) {
 	}
 }
 
-// Two nodes that each lead a group of the same number apply entries of different
-// terms or payloads at one index, and their windows show which.
+// If two replicas apply entries with different payloads at one index, their windows differ at that
+// index.
 func TestEntryWindowsOfTwoLeadersDiffer(t *testing.T) {
 	windowOf := func(id string, adds ...uint64) []EntryMark {
 		cfg := testConfig(t, testMux(t), id)
@@ -81,7 +81,7 @@ func TestEntryWindowsOfTwoLeadersDiffer(t *testing.T) {
 		}
 		return g.entries.rising()
 	}
-	commands := func(w []EntryMark) []EntryMark { return w[1:] } // the first has the members
+	commands := func(w []EntryMark) []EntryMark { return w[1:] } // the first entry is the configuration
 	a, b := commands(windowOf("n1", 1, 2, 3)), commands(windowOf("n2", 1, 2, 4))
 	if len(a) != 3 || !slices.Equal(a[:2], b[:2]) {
 		t.Errorf("of the same entries the windows have %v and %v", a, b)

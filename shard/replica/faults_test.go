@@ -19,9 +19,9 @@ const (
 	faultPauseMax = 100 * time.Millisecond
 )
 
-// Three replicas get full disks and room again, changes of members, handovers, snapshots and reopens,
-// in an order that comes from a seed. A replica on a full disk closes too. Once all disks have room,
-// the group has a leader and every replica has all that was accepted.
+// Three replicas get full disks and room again, changes of members, handovers, snapshots and
+// reopens, in an order that comes from a seed. A replica on a full disk can be closed. Once all
+// disks have space, the group has a leader and every replica has all accepted entries.
 func TestReplicasWithFaults(t *testing.T) {
 	for seed := range uint64(*faultRuns) {
 		t.Run(fmt.Sprint(seed+1), func(t *testing.T) {
@@ -53,8 +53,9 @@ func TestReplicasWithFaults(t *testing.T) {
 	}
 }
 
-// faultRun is a run of TestReplicasWithFaults. If a replica has no room to store a change of
-// members, the first one waits for room, as the catalog's replica does. The others are opened again.
+// faultRun is a run of TestReplicasWithFaults. If replica 0 lacks the disk space to store a change
+// of members, it waits for space, as the catalog's replica does. Replicas 1 and 2 are opened again
+// in that case.
 type faultRun struct {
 	*replicas
 	t      *testing.T
@@ -121,7 +122,7 @@ func (f *faultRun) leaders(do func(*Replica)) {
 	}
 }
 
-// again closes a replica, whatever its disk does, and opens it on a disk with room.
+// again closes a replica, even if its disk is full or hangs, and opens it on a disk with space.
 func (f *faultRun) again(i int) {
 	mustCloseWithin(f.t, f.groups[i], 10*time.Second, false)
 	f.stores[i].set(nil, nil)
@@ -133,7 +134,7 @@ func (f *faultRun) again(i int) {
 	f.t.Cleanup(func() { mustClose(f.t, g) })
 }
 
-// reopen opens the replicas again that ask for it.
+// reopen opens each replica again that has called Config.Reopen.
 func (f *faultRun) reopen() {
 	for i := range f.due {
 		if f.due[i].Swap(false) {

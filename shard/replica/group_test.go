@@ -21,7 +21,7 @@ type replicas struct {
 	groups []*Replica
 	fsms   []*sumFSM
 
-	accepted, unknown uint64 // sums of what was proposed
+	accepted, unknown uint64 // sums of the proposed numbers
 }
 
 // newReplicas starts a group of one voter and adds two more.
@@ -45,9 +45,9 @@ func newReplicas(t *testing.T, store storage.LogStore) *replicas {
 	return r
 }
 
-// addVoter adds a voter through the present leader: on a busy machine two voters may lose each
-// other meanwhile. The new one votes for nobody until it knows that it is a member. So it first
-// joins as a non-voter, as in Membership.Reconcile.
+// addVoter adds a voter through the present leader, which may change on a busy machine. A new
+// replica votes for nobody until it knows that it is a member. So it first joins as a non-voter, as
+// in Membership.Reconcile.
 func (r *replicas) addVoter(t *testing.T, cfg Config) {
 	t.Helper()
 	id, addr := raft.ServerID(cfg.NodeID), raft.ServerAddress(cfg.Mux.Addr().String())
@@ -83,8 +83,8 @@ func (r *replicas) leader(t *testing.T, except int) int {
 	return found
 }
 
-// add proposes n until a leader other than except accepts it. A leader that loses its majority on a
-// busy machine leaves an entry unknown.
+// add proposes n until a leader other than except accepts it. If a leader loses its majority on a
+// busy machine, the outcome of an entry is unknown.
 func (r *replicas) add(t *testing.T, n uint64, except int) {
 	t.Helper()
 	eventually(t, "an entry is accepted", func() bool {
@@ -152,7 +152,7 @@ func testThreeReplicas(t *testing.T, store storage.LogStore) {
 		r.add(t, 1, old)
 	}
 	r.mustAgree(t, old)
-	for _, g := range r.others(old) { // on a busy machine another leads soon
+	for _, g := range r.others(old) { // all remaining replicas, because the leader may change on a busy machine
 		g.log.Covered(-(1 << 40), 0) // as if the entries were so large that few are kept
 		if err := g.snapshotter.Take(); err != nil {
 			t.Fatal(err)
@@ -312,7 +312,7 @@ func TestSnapshotIsDueByItsSize(t *testing.T) {
 	mustClose(t, g)
 
 	cfg.FSM = &largeFSM{bytes: state}
-	g = mustOpen(t, cfg) // which knows it from the snapshot
+	g = mustOpen(t, cfg) // it learns the snapshot's size from the stored snapshot
 	mustBeReady(t, g)
 	first := g.Stats().Snapshot
 	mustGrow(state / 2)

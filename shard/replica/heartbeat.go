@@ -17,7 +17,7 @@ const heartbeatEvery = 400 * time.Millisecond
 // heartbeatEvery apart. So the heartbeats to another node share one write, one wake-up of that
 // node, and one write of the answers.
 //
-// It has no goroutine, and its timer runs only while a heartbeat waits.
+// Beats has no goroutine, and its timer runs only while a heartbeat waits.
 type Beats struct {
 	began time.Time // time of the first beat
 
@@ -126,8 +126,8 @@ func (c *contact) last() uint64 {
 	return c.mu.told.last
 }
 
-// knows reports whether an append has no entries and no commit index that the follower does not
-// know.
+// knows reports whether an append contains nothing new for the follower: it has no entries, and the
+// follower knows its commit index.
 func (c *contact) knows(args *raft.AppendEntriesRequest) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -36,7 +36,7 @@ func idleLeader(t *testing.T, trans raftTransport, id raft.ServerID, rng *rand.R
 //
 //  1. their heartbeats leave together, at few moments;
 //  2. no follower waits for longer than one and a half pauses;
-//  3. raft hears of a contact often enough for the leader's lease.
+//  3. raft notes a contact often enough for the leader's lease.
 func TestHeartbeatsLeaveTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const groups = 100
@@ -44,7 +44,7 @@ func TestHeartbeatsLeaveTogether(t *testing.T) {
 		beats := NewBeats()
 		moments := make(chan time.Time, 1<<20)
 		ended := make(chan struct{}, groups)
-		time.Sleep(123 * time.Millisecond) // no group begins at a beat
+		time.Sleep(123 * time.Millisecond) // so that no group begins at a beat
 		for i := range groups {
 			go func() {
 				defer func() { ended <- struct{}{} }()
@@ -82,7 +82,7 @@ func TestHeartbeatsLeaveTogether(t *testing.T) {
 	})
 }
 
-// A heartbeat that waits ends with its group.
+// A heartbeat that waits for a beat ends when its group stops.
 func TestHeartbeatEndsWithItsGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trans := raftTransport{pause: time.Hour, beats: NewBeats(), closed: newClosedOnce(), contacts: &sync.Map{}}
@@ -118,8 +118,8 @@ func TestFirstHeartbeatWaitsForNobody(t *testing.T) {
 	})
 }
 
-// An append without entries is left out only if the follower has learned everything in it since its
-// replica was opened.
+// The leader skips an append without entries only if the follower has learned everything in it
+// since the follower's replica was opened.
 func TestFollowerKnows(t *testing.T) {
 	conn, another := &stream.Conn{}, &stream.Conn{}
 	entries := testAppend()

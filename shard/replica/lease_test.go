@@ -121,10 +121,10 @@ func (r *replicas) openLarge(t *testing.T, i, state int) *Replica {
 
 // Two of three voters are alive, and one of them needs a snapshot. The leader needs that voter's
 // answers. It gets none while it sends the snapshot, and loses its lease several times. The two
-// voters get a leader all the same.
+// voters elect a leader all the same.
 func TestMajorityThatNeedsASnapshot(t *testing.T) {
 	t.Parallel()
-	const state = slowRate // a second, five leases
+	const state = slowRate // the snapshot takes a second, which is five leases
 	r := behindSnapshot(t, state, func(c net.Conn) net.Conn { return slowConn{c} })
 	back := r.openLarge(t, 2, state)
 	mustBeReady(t, r.groups[0])

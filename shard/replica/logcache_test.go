@@ -113,7 +113,7 @@ func TestLogCacheAges(t *testing.T) {
 		if n := held(); n != 1 {
 			t.Errorf("a log that rests holds %d entries, want the newest", n)
 		}
-		mustDo(t, under.DeleteRange(1, 30)) // what is read now is in memory
+		mustDo(t, under.DeleteRange(1, 30)) // from here on, only entries in memory can be read
 		var e raft.Log
 		if err := c.GetLog(30, &e); err != nil || string(e.Data) != "data" {
 			t.Errorf("%q, %v", e.Data, err)
@@ -129,6 +129,6 @@ func TestLogCacheAges(t *testing.T) {
 		if n := held(); n != 0 || c.mu.bytes != 0 {
 			t.Errorf("behind a large entry a log that rests holds %d entries, %d bytes", n, c.mu.bytes)
 		}
-		time.Sleep(3 * logCacheAge) // the bubble ends with its timers
+		time.Sleep(3 * logCacheAge) // until the cache's last timer has fired
 	})
 }
