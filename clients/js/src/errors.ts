@@ -12,7 +12,7 @@ export class CountdError extends Error {
   readonly code: Code = '';
   /** The wrong field of the request, such as ops[3].id; '' for none. */
   readonly field: string = '';
-  /** How long the server asks to wait before a retry. */
+  /** The pause before a retry that the server asks for. */
   readonly retryAfterMs: number = 0;
   /** The ids of ops that were applied, for a write over several shards. */
   readonly applied: readonly string[] = [];

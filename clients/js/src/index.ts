@@ -53,7 +53,7 @@ export interface Results<R> {
   /** In a repeat: ids of ops of which it is no longer known whether they were applied or refused. */
   unknown?: string[];
   duplicate: boolean;
-  /** A read that sends it sees this write. */
+  /** A read that sends this token sees the write. */
   token: string;
 }
 
@@ -108,7 +108,7 @@ export class Countd<N extends number | bigint = number> {
     return this.#read(`/v1/counters/${part(keyspace)}/${idOf(id, 'id')}`, o);
   }
 
-  /** Reads up to 1,000 rows, in the order of ids. With a member, each tells in which of its sets the member is. */
+  /** Reads up to 1,000 rows, in the order of ids. With a member, each row names those of its sets that have the member. */
   async getMany(keyspace: string, ids: readonly Id[], o: ReadOptions & {columns?: readonly string[]; member?: Id} = {}): Promise<Answer<'Rows', N>['results']> {
     const body = {ids: listOf(ids, 'ids', idOf), columns: namesOf(o.columns, 'columns'), member: o.member === undefined ? undefined : idOf(o.member, 'member')};
     return (await this.#read<Answer<'Rows', N>>(`/v1/counters/${part(keyspace)}/get`, o, ['columns', 'member'], {}, body)).results;
@@ -191,7 +191,7 @@ export class Countd<N extends number | bigint = number> {
     return this.#write('POST', `/v1/members/${part(keyspace)}/${part(column)}`, {ops: opsOf(ops, memberForm)}, o);
   }
 
-  /** Tells for up to 1,000 rows, in the order of ids, whether the member is in the set. */
+  /** Reports for up to 1,000 rows, in the order of ids, whether the member is in each row's set. */
   async hasMember(keyspace: string, column: string, member: Id, ids: readonly Id[], o?: ReadOptions): Promise<boolean[]> {
     const body = {member: idOf(member, 'member'), ids: listOf(ids, 'ids', idOf)};
     return (await this.#read<{results: boolean[]}>(`/v1/members/${part(keyspace)}/${part(column)}/check`, o, [], {}, body)).results;
@@ -273,7 +273,7 @@ export class Countd<N extends number | bigint = number> {
 
   // Feeds and timelines.
 
-  /** Replaces whom a user follows, or without followees marks all their posts as seen. */
+  /** Replaces whom a user follows. Without followees, it marks the posts of all present followees as seen. */
   resetFeed(user: Id, followees?: readonly Id[], o?: WriteOptions): Promise<Answer<'FeedWritten', N>> {
     return this.#changeFeed(user, 'reset', followees, o);
   }

@@ -172,7 +172,7 @@ class AsyncWriter:
         await self.close()
 
     async def add(self, keyspace: str, id: Id, deltas: Mapping[str, int]) -> None:
-        """Queues deltas of a row; waits while the queue is full. flush tells whether they are counted."""
+        """Queues deltas of a row; waits while the queue is full. flush reports whether they are counted."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._queue.put(keyspace, id, deltas))
             if self._task is None:

@@ -52,7 +52,7 @@ class Calls:
         return self._read(f"/v1/counters/{part(keyspace)}/{id_of(id)}", read)
 
     def get_many(self, keyspace: str, ids: Sequence[Id], *, columns: Optional[Sequence[str]] = None, member: Optional[Id] = None, read: Read = DEFAULT) -> Any:
-        """Reads up to 1,000 rows, in the order of ids. With a member, each tells in which of its sets the member is."""
+        """Reads up to 1,000 rows, in the order of ids. With a member, each row names those of its sets that have the member."""
         body = {"ids": ids_of(ids, "ids"), **_given(columns=None if columns is None else names_of(columns, "columns"), member=None if member is None else id_of(member, "member"))}
         return self._read(f"/v1/counters/{part(keyspace)}/get", read, body=body, shape=operator.itemgetter("results"))
 
@@ -113,7 +113,7 @@ class Calls:
         return self._write("POST", f"/v1/members/{part(keyspace)}/{part(column)}", {"ops": _ops(ops, _member)}, key)
 
     def has_member(self, keyspace: str, column: str, member: Id, ids: Sequence[Id], *, read: Read = DEFAULT) -> Any:
-        """Tells for up to 1,000 rows, in the order of ids, whether the member is in the set."""
+        """Reports for up to 1,000 rows, in the order of ids, whether the member is in each row's set."""
         body = {"member": id_of(member, "member"), "ids": ids_of(ids, "ids")}
         return self._read(f"/v1/members/{part(keyspace)}/{part(column)}/check", read, body=body, shape=operator.itemgetter("results"))
 
@@ -179,7 +179,7 @@ class Calls:
     # Feeds and timelines.
 
     def reset_feed(self, user: Id, followees: Optional[Sequence[Id]] = None, *, key: Optional[str] = None) -> Any:
-        """Replaces whom a user follows, or without followees marks all their posts as seen."""
+        """Replaces whom a user follows. Without followees, it marks the posts of all present followees as seen."""
         return self._feed(user, "reset", followees, key)
 
     def reset_feed_up_to(self, user: Id, post: Id, *, key: Optional[str] = None) -> Any:

@@ -187,7 +187,7 @@ class Writer:
         self.close()
 
     def add(self, keyspace: str, id: Id, deltas: Mapping[str, int]) -> None:
-        """Queues deltas of a row; waits while the queue is full. flush tells whether they are counted."""
+        """Queues deltas of a row; waits while the queue is full. flush reports whether they are counted."""
         self._check_process()
         with self._changed:
             self._changed.wait_for(lambda: self._queue.put(keyspace, id, deltas))
