@@ -6,14 +6,13 @@
 //   - A page loads nothing from another origin, and has no inline script, no inline style and no absolute address.
 //     So it works offline and below a prefix of a proxy. The Content-Security-Policy makes the browser enforce
 //     that.
-//   - A token is in the memory of the page only: neither in an address, nor in a cookie, nor in the browser's
-//     storage. A reload asks for it again.
+//   - A token is in the memory of the page only, never in an address, a cookie or the browser's storage. After a reload, the page asks the user for it again.
 //
-// If the page's own node does not answer, the page says so and moves the browser to another node's console: a
-// navigation, as if by a link. The alternative would be calls to other nodes from this page. They would need
-// CORS headers on the API and a wider policy here. Then a script that got into a page of one node could read and
-// change every node with the reader's token. With a navigation, the page passes no data to the other node, not
-// even the token.
+// If the page's own node does not answer, the page says so and navigates the browser to another
+// node's console, as a link would. The page does not call other nodes itself: such calls would need
+// CORS headers on the API and a wider policy here. Then a script injected into a page of one node
+// could read and change every node with the user's token. With a navigation, the page passes no
+// data to the other node, not even the token.
 package console
 
 import (
@@ -55,7 +54,7 @@ type file struct {
 	etag        string
 }
 
-// Console serves the files. It is safe for concurrent use, and never changes.
+// Console serves the files. It is immutable and safe for concurrent use.
 type Console struct{ files map[string]file }
 
 // New returns a console with all its files.
@@ -81,9 +80,9 @@ func (c *Console) add(name string, body []byte) {
 	c.files[name] = file{body, contentTypes[path.Ext(name)], `"` + hex.EncodeToString(sum[:8]) + `"`}
 }
 
-// Serve answers a request for a file below /ui/, and redirects a browser there from / and from /ui. It returns
-// false for any other request, which it leaves alone. Location is relative, because a proxy may have removed a
-// prefix from the path.
+// Serve answers a request for a file below /ui/, and redirects a browser from / and /ui to /ui/.
+// For any other request it returns false and does nothing. The Location header is relative, because
+// a proxy may have removed a prefix from the path.
 func (c *Console) Serve(ctx *fasthttp.RequestCtx) bool {
 	asked := ctx.URI().PathOriginal()
 	name, below := bytes.CutPrefix(asked, []byte("/ui/"))
@@ -111,14 +110,14 @@ func (c *Console) Serve(ctx *fasthttp.RequestCtx) bool {
 	return true
 }
 
-// acceptsHTML reports whether the request is from a browser, which accepts text/html. Other clients
-// send */* or nothing.
+// acceptsHTML reports whether the request is from a browser. A browser's Accept header names
+// text/html; other clients send */* or no such header.
 func acceptsHTML(ctx *fasthttp.RequestCtx) bool {
 	return (ctx.IsGet() || ctx.IsHead()) && bytes.Contains(ctx.Request.Header.Peek(fasthttp.HeaderAccept), []byte("text/html"))
 }
 
-// answer sends the file, or 304 if the browser has it. The browser checks each file each time, so that it
-// never mixes the files of two versions.
+// answer sends the file, or 304 if the browser has it. The headers make the browser check each file
+// each time, so that it never mixes the files of two versions.
 func (f *file) answer(ctx *fasthttp.RequestCtx) {
 	h := &ctx.Response.Header
 	h.Set("Content-Security-Policy", policy)

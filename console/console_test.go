@@ -22,7 +22,7 @@ func open(t *testing.T) *Console {
 	return c
 }
 
-// ask returns whether the console answered a request, and the answer.
+// ask sends a request to the console. It returns whether the console answered it, and the answer.
 func ask(t *testing.T, method, uri string, headers ...string) (bool, *fasthttp.Response) {
 	t.Helper()
 	ctx := &fasthttp.RequestCtx{}
@@ -97,8 +97,8 @@ func TestOtherPathsAreRefused(t *testing.T) {
 	}
 }
 
-// The console must load over slow links. These constants bound the sum of its files, and the files that
-// a browser needs to paint.
+// The console must load over slow links. These constants bound the size of all its files, and the
+// size of those that a browser loads before it shows anything.
 const (
 	bytesMax      = 200_000
 	firstPaintMax = 100_000
@@ -124,7 +124,7 @@ func TestFilesAreSmall(t *testing.T) {
 	t.Logf("%d bytes together, %d before the first paint", sum, paint)
 }
 
-// TestScreenshotIsSmall checks the picture of README.md, which make console-test makes.
+// TestScreenshotIsSmall checks the picture in README.md. make console-test makes the picture.
 func TestScreenshotIsSmall(t *testing.T) {
 	picture, err := os.ReadFile("../docs/console.png")
 	if err != nil {
@@ -140,7 +140,7 @@ func TestScreenshotIsSmall(t *testing.T) {
 // files that a script adds.
 var loaded = regexp.MustCompile(`(?:src|href)="([^"#:]+)"|(?m)^(?:import|export)[^'"]*['"]\./([^'"]+)['"]`)
 
-// follow adds a file to seen, and the files that it loads.
+// follow adds a file to seen, and also the files that it loads, directly or indirectly.
 func (c *Console) follow(name string, seen map[string]bool) {
 	if seen[name] {
 		return

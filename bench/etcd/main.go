@@ -1,6 +1,6 @@
-// Command etcd is the peer in countd's cluster benchmark. It runs one member of an etcd cluster,
-// or increments and reads counters in a cluster. etcd has no increment, so it compares and swaps.
-// It is a module of its own so that countd does not depend on etcd.
+// Command etcd is the opponent of countd in the cluster benchmark. It runs one member of an etcd
+// cluster, or increments and reads counters in a cluster. etcd has no increment, so the command
+// uses compare-and-swap. It is a module of its own so that countd does not depend on etcd.
 //
 //	etcd serve NAME DIR CLIENT_URL PEER_URL NAME=PEER_URL,…
 //	etcd load ENDPOINT,… random|hot|read CALLERS DURATION

@@ -3,9 +3,9 @@
 //
 //	hostile -addr 127.0.0.1:7400 -bad 10000 -slow 400 -half 400 -for 10s
 //
-// It opens a connection again half a second after the server closed it. At the end it
-// prints the number of wrong tokens that the server refused a second, and the number of
-// connections that it opened.
+// When the server closes a connection, hostile opens a new one half a second later. At the end it
+// prints how many wrong tokens the server refused per second, and how many connections hostile
+// opened.
 package main
 
 import (
@@ -23,7 +23,8 @@ import (
 )
 
 const (
-	// badConns is the number of connections that send wrong tokens. Each waits for its answer.
+	// badConns is the number of connections that send wrong tokens. Each connection waits for an
+	// answer before it sends the next token.
 	badConns = 32
 	// dripEvery is how often a slow connection sends one more byte.
 	dripEvery = 500 * time.Millisecond
@@ -129,7 +130,7 @@ func (h *hostile) hold(drips bool) {
 			return
 		}
 		closed := make(chan struct{})
-		go func() { // ends with the connection
+		go func() { // ends when the connection is closed
 			defer close(closed)
 			_, _ = conn.Read(make([]byte, 1<<10))
 		}()

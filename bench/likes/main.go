@@ -7,8 +7,8 @@
 //	likes -do sadd -addr 127.0.0.1:7403 -conns 64 -for 5s      the same as like, at countd's Redis port
 //	likes -do redis -addr 127.0.0.1:6379 -conns 64 -for 5s     SADD, SCARD and the reverse SADD in MULTI
 //
-// It prints ops, ops that changed a set, requests a second and the p50 and p99 of a request in
-// milliseconds. With page and check, an op is a page.
+// At the end it prints the number of ops, how many of them changed a set, requests per second, and
+// the p50 and p99 of a request in milliseconds. With page and check, an op is a page.
 package main
 
 import (
@@ -36,7 +36,7 @@ type load struct {
 	posts    int
 	users    uint64
 	recent   bool
-	n        int64 // ops; 0 for until the end
+	n        int64 // number of ops; 0 for no limit
 	end      time.Time
 	taken    atomic.Int64
 }
@@ -129,8 +129,8 @@ func (l *load) run(number uint64) (r result, err error) {
 	}
 }
 
-// prepare makes the next request. total is the number of ops of all connections, including
-// this request's.
+// prepare makes the next request. total is the number of ops that all connections have made,
+// including those of this request.
 func (c *caller) prepare(total int64) {
 	path := "/v1/counters/posts/get"
 	switch b := c.body[:0]; c.do {
@@ -210,8 +210,8 @@ func command(to []byte, words ...string) []byte {
 	return to
 }
 
-// replies returns the number of lines that Redis answers, 0 over HTTP, and which of them
-// answers the SADD to a post's set.
+// replies returns how many lines Redis answers to a request, or 0 over HTTP. It also returns the
+// index of the line that answers the SADD to a post's set.
 func (c *caller) replies() (lines, added int) {
 	switch c.do {
 	case "sadd":
@@ -223,7 +223,8 @@ func (c *caller) replies() (lines, added int) {
 	}
 }
 
-// answer reads the answer and returns the number of ops that changed a set.
+// answer reads the answer to the last request. It returns how many of the request's ops changed a
+// set.
 func (c *caller) answer() (changed int, err error) {
 	if lines, added := c.replies(); lines > 0 {
 		for i := range lines {

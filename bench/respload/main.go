@@ -1,12 +1,12 @@
 // Command respload increments counts over RESP, as redis-benchmark does. Unlike redis-benchmark, it
-// can end each pipeline with WAIT 1, and increment each of many counts once. It shares no code with
-// countd.
+// can end each pipeline with WAIT 1. With -each, it increments a column of each row once. It shares
+// no code with countd.
 //
 //	respload -addrs 127.0.0.1:6379 -conns 50 -depth 16 -rows 5000000 -for 5s -wait
 //	respload -addrs 127.0.0.1:6379 -conns 4 -depth 100 -rows 10000000 -each news
 //
-// The second command notifies users one by one. The program prints increments, increments a
-// second and the p50 and p99 of a pipeline in milliseconds.
+// The second command notifies users one by one. The program prints the number of increments,
+// increments per second, and the p50 and p99 of a pipeline in milliseconds.
 package main
 
 import (
@@ -22,8 +22,8 @@ import (
 	"time"
 )
 
-// variants is the number of pipelines that a connection prepares and sends in turn, because
-// making one costs more than sending it.
+// variants is the number of pipelines that a connection prepares once and then sends in turn,
+// because it costs more to make a pipeline than to send it.
 const variants = 200
 
 func main() {
@@ -74,8 +74,8 @@ func main() {
 	fmt.Printf("%d %.0f %.3f %.3f\n", n, float64(n)/elapsed.Seconds(), at(0.5), at(0.99))
 }
 
-// pipelines returns the next pipeline and its number of increments, or 0 increments at the end.
-// The bytes are valid until the next call.
+// pipelines is a function that returns the next pipeline and its number of increments, or 0
+// increments at the end. The bytes are valid until the next call.
 type pipelines func() (pipeline []byte, increments int)
 
 // drawn returns pipelines that increment the likes of random ids until end.
@@ -128,8 +128,8 @@ type result struct {
 	took       []time.Duration // each pipeline
 }
 
-// run sends pipelines until there are no more, each after the answer to the previous one. It
-// returns an error unless every reply is a number, and the reply to WAIT is not 0.
+// run sends each pipeline after the answer to the previous one, until next returns no more. It
+// returns an error if a reply is not a number, or if the reply to WAIT is 0.
 func run(addr string, next pipelines, wait bool) (r result, err error) {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {

@@ -24,7 +24,7 @@ import (
 	"unsafe"
 )
 
-// weiboEpoch is the unix time of id 0. An id has the second of its post, counted from
+// weiboEpoch is the unix time of id 0. An id consists of the post's time in seconds since
 // weiboEpoch, and 22 more bits.
 const weiboEpoch = 515483463
 
@@ -79,7 +79,7 @@ func generate(path string, args []string) error {
 		}
 		view := int64(0)
 		if some == 0 {
-			view = 1 // a row of zeros would not exist
+			view = 1 // a row with no count but zeros would not exist
 		}
 		line = append(strconv.AppendInt(append(line, ','), view, 10), '\n')
 		if _, err := out.Write(line); err != nil {

@@ -22,19 +22,19 @@ import (
 // waitMax is generous, for machines that also run other work.
 const waitMax = 30 * time.Second
 
-// browser is a tab of its own chromium. It records the errors that the console and the network report
-// about the page.
+// browser is a tab in a chromium of its own. It records the page's log messages of errors and its
+// failed requests.
 type browser struct {
 	t   *testing.T
 	ctx context.Context
 
 	mu       sync.Mutex
 	origin   string   // origin of the page; the browser records requests to other origins
-	problems []string // what a page must not cause
+	problems []string // errors and requests that a page must not cause
 }
 
-// newBrowser starts a browser that trusts every certificate. The test fails at its end if a page caused a problem
-// that the method forgive did not remove.
+// newBrowser starts a browser that trusts every certificate. The test fails at its end if problems
+// are left that forgive did not remove.
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
 	if _, err := exec.LookPath("chromium"); err != nil {
@@ -88,7 +88,7 @@ func (b *browser) hear(event any) {
 	}
 }
 
-// forgive returns the problems until now, and forgets them.
+// forgive returns the problems recorded so far and removes them.
 func (b *browser) forgive() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -102,7 +102,8 @@ func (b *browser) run(actions ...chromedp.Action[chromedp.Void]) {
 	must.Do(b.t, chromedp.Do(b.ctx, actions...))
 }
 
-// evaluate returns the value of an expression, awaited if it is a promise.
+// evaluate returns the value of a JavaScript expression. If the value is a promise, evaluate waits
+// for its result.
 func evaluate[T any](b *browser, expression string) T {
 	b.t.Helper()
 	value, err := chromedp.Run(b.ctx, chromedp.Evaluate[T](expression, chromedp.EvalAwaitPromise))
@@ -161,7 +162,7 @@ func (b *browser) click(within, name string) {
 	find := fmt.Sprintf("[...document.querySelectorAll(%q)].find(e => (e.getAttribute('aria-label') ?? e.textContent.trim()) === %q && !e.disabled)", within, name)
 	b.await("!!" + find)
 	if !strings.HasPrefix(within, "dialog") {
-		b.await("!document.querySelector('dialog')") // one before may be closing
+		b.await("!document.querySelector('dialog')") // an earlier dialog may still be closing
 	}
 	evaluate[bool](b, find+".click() ?? true")
 }

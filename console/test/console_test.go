@@ -22,12 +22,12 @@ const (
 	// shownMax is how long the console may take to show that a node died.
 	shownMax = 5 * time.Second
 
-	post = "18446744073709551615" // an id that a double cannot hold, and so is its count
+	post = "18446744073709551615" // an id that a double cannot represent; its count is the same number
 	big  = 9007199254740993
 	user = "4467107636950632001"
 )
 
-// seed fills each page with something to show.
+// seed writes something for each page to show.
 func seed(n *proctest.Node) {
 	type object = map[string]any
 	n.MustCall("POST", "/v1/counters/posts/incr", object{"ops": []any{object{"id": post, "add": object{"like": big, "view": 120_000}}}}, nil)
@@ -78,7 +78,7 @@ func load(t *testing.T, n *proctest.Node) {
 	t.Cleanup(func() { close(stop); <-ended })
 }
 
-// grouped returns a number as the pages show it.
+// grouped formats a number with separators of thousands, as the pages do.
 func grouped[N int | int64 | uint64](n N) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0; i -= 3 {
@@ -126,7 +126,7 @@ func TestConsole(t *testing.T) {
 		}
 	}
 	b.t = t
-	b.forgive() // of nodes that were killed
+	b.forgive() // the problems of calls to killed nodes
 }
 
 func checkHome(t *testing.T, b *browser, nodes []*proctest.Node) {
@@ -156,7 +156,8 @@ func checkHome(t *testing.T, b *browser, nodes []*proctest.Node) {
 	checkRates(t, b)
 }
 
-// checkRates checks that a restart of a node, a silent node and a pause of the page make gaps.
+// checkRates checks that the graphs have gaps after a restart of a node, a silent node and a pause
+// of the page.
 func checkRates(t *testing.T, b *browser) {
 	got := evaluate[string](b, `import('./rates.js').then(({rateOf, quantileOf, latenciesOf}) => {
 		const n = (key, life, ops, answers = true) => ({key, life, ops, answers});

@@ -13,7 +13,7 @@ import (
 // checkHot checks that the page shows the rows of both calls, and the errors of the gains.
 func checkHot(t *testing.T, b *browser, n *proctest.Node) {
 	type object = map[string]any
-	// More ids than the shards' lists hold, so that the gains of ids that come later have an error.
+	// More ids than the shards' lists have entries, so that the gains of later ids have an error.
 	for batch := range 10 {
 		var ops []any
 		for i := range 10_000 {
@@ -60,7 +60,8 @@ func checkHot(t *testing.T, b *browser, n *proctest.Node) {
 	}
 }
 
-// checkLists checks the page of a column against the API. It reports whether a gain of the last hour has an error.
+// checkLists checks the page of a column against the API. It reports whether the API estimates a
+// gain of the last hour with an error.
 func checkLists(b *browser, n *proctest.Node, keyspace, column string, limit int) (estimated bool) {
 	b.t.Helper()
 	for _, list := range []struct{ name, call, query string }{

@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// shoot writes four screenshots of the present page: light and dark, each 1200 px and 400 px wide.
+// shoot writes four screenshots of the current page: light and dark, each 1200 px and 400 px wide.
 func (b *browser) shoot(name string) {
 	b.t.Helper()
 	if *screens == "" {

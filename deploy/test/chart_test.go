@@ -26,7 +26,7 @@ import (
 
 const chartDir = repository + "/deploy/chart/countd"
 
-// closed are the values of a cluster that needs TLS, tokens and gossip keys.
+// closed has the chart's values for a cluster that needs TLS, tokens and gossip keys.
 const closed = `
 tls: {secret: web-cert}
 clusterTLS: {secret: node-cert}
@@ -34,7 +34,7 @@ gossip: {secret: gossip}
 auth: {rootTokenSecret: root-token}
 `
 
-// everything sets every value to another one than values.yaml.
+// everything gives every value of values.yaml a different value.
 const everything = `
 replicas: 5
 image: {repository: registry.example/countd, tag: 0.1.7, pullPolicy: Always}
@@ -62,7 +62,7 @@ tolerations: [{key: dedicated, operator: Equal, value: countd, effect: NoSchedul
 priorityClassName: high
 `
 
-// objects are what the chart makes.
+// objects has the Kubernetes objects that the chart makes.
 type objects struct {
 	set      apps.StatefulSet
 	config   core.ConfigMap
@@ -109,7 +109,7 @@ func render(text string) (o objects, err error) {
 	return o, nil
 }
 
-// decode refuses fields that Kubernetes does not have.
+// decode adds the object of a YAML document. It refuses fields that Kubernetes does not have.
 func (o *objects) decode(document string) error {
 	var kind struct{ Kind string }
 	if err := yaml.Unmarshal([]byte(document), &kind); err != nil {
@@ -193,7 +193,7 @@ func TestEveryValueIsSet(t *testing.T) {
 	differ("", values(t, string(defaults)), values(t, everything))
 }
 
-// check holds the objects to what pods and rollouts need.
+// check fails the test unless the objects meet the requirements of pods and rollouts.
 func (o *objects) check(t *testing.T) {
 	t.Helper()
 	pod, container := o.set.Spec.Template.Spec, o.set.Spec.Template.Spec.Containers[0]
@@ -251,7 +251,7 @@ func (o *objects) check(t *testing.T) {
 	}
 }
 
-// pod returns the environment and the arguments of a pod, as the kubelet makes them.
+// pod returns the environment and the arguments of a pod, expanded as by the kubelet.
 func (o *objects) pod(number int) (env, args []string) {
 	container := o.set.Spec.Template.Spec.Containers[0]
 	name := fmt.Sprintf("%s-%d", o.set.Name, number)
@@ -286,7 +286,7 @@ func (o *objects) nodes(of *image) (nodes []node) {
 	return nodes
 }
 
-// domain returns the domain of the pods' names.
+// domain returns the DNS domain of the pods.
 func (o *objects) domain() string {
 	for _, arg := range o.set.Spec.Template.Spec.Containers[0].Args {
 		if domain, is := strings.CutPrefix(arg, "--join="); is {
@@ -298,7 +298,7 @@ func (o *objects) domain() string {
 
 const rootToken = "root-token-of-the-test-0123456789abcdef"
 
-// secrets returns the files of the secrets, by the name of the volume.
+// secrets returns the files of the secrets: for each volume, file names and contents.
 func (o *objects) secrets(t *testing.T) map[string]map[string][]byte {
 	t.Helper()
 	dir := t.TempDir()

@@ -9,18 +9,16 @@ import (
 
 // node is a container of a cluster.
 type node struct {
-	host      string // the name at which others reach it
+	host      string // the name by which the other nodes reach it
 	env, args []string
 	check     []string // command of its health check
 }
 
-// runCluster runs three nodes of the image. Their names resolve to loopback addresses, and to different addresses
-// after a restart, as for containers and pods. The name shared resolves to all nodes. secrets writes files below a
-// node's root; env is for countctl.
+// runCluster runs three nodes of the image. Their names resolve to loopback addresses. After a
+// restart they resolve to different addresses, as the names of containers and pods do. The name
+// shared resolves to all nodes. secrets writes files below a node's root; env is for countctl.
 //
-//  1. The nodes form one cluster. Its catalog has their names, not their addresses.
-//  2. Each node returns the count, even after all nodes have moved to new addresses, and all replicas
-//     are equal.
+//  1. The nodes form one cluster. Its catalog has their names, not their addresses. 2. Each node returns the count, even after all nodes have moved to new addresses, and all replicas are equal.
 //  3. A backup reaches all nodes by their names.
 //  4. Each node passes its health check, and exits with 0.
 func runCluster(t *testing.T, of *image, nodes []node, shared string, secrets func(root string), env ...string) {
@@ -38,7 +36,7 @@ func runCluster(t *testing.T, of *image, nodes []node, shared string, secrets fu
 			hosts += fmt.Sprintf("127.0.%d.%d %s %s\n", phase, i+1, n.host, shared)
 		}
 		for i, n := range nodes {
-			// In one network namespace, every interface would be those of all nodes.
+			// All nodes share one network namespace, so a node must not listen on every interface.
 			own := strings.NewReplacer("=0.0.0.0:", "="+n.host+":", "=:", "="+n.host+":")
 			c := containers[i]
 			c.env = slices.Concat(of.env, env)

@@ -12,7 +12,7 @@ import (
 	"github.com/compose-spec/compose-go/v2/types"
 )
 
-// project reads the compose file as docker compose does, which refuses unknown keys.
+// project reads the compose file as docker compose does: it refuses unknown keys.
 func project(t *testing.T) *types.Project {
 	t.Helper()
 	path, err := filepath.Abs(repository + "/deploy/compose.yaml")

@@ -15,7 +15,7 @@ import (
 	"github.com/moby/buildkit/frontend/dockerfile/shell"
 )
 
-// image is the last stage of the Dockerfile.
+// image is the result of the last stage of the Dockerfile.
 type image struct {
 	root       string // directory of its files
 	env        []string
@@ -56,8 +56,8 @@ type stage struct {
 	image
 }
 
-// build follows the Dockerfile. An overlay of this machine's files stands for the golang image. This machine's module
-// and build caches stand for those of the engine.
+// build follows the Dockerfile. An overlay of this machine's files takes the place of the golang
+// image, and this machine's module and build caches the place of the engine's caches.
 func build(t *testing.T, args ...string) *image {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -104,7 +104,8 @@ func goVersion(t *testing.T) string {
 	return strings.Join(parts[:2], ".")
 }
 
-// overlay returns a directory with this machine's files, whose changes end with the test.
+// overlay returns a directory with this machine's files. Changes below the directory disappear when
+// the test ends.
 func overlay(t *testing.T) string {
 	dir := t.TempDir()
 	mount := func(source, target, kind string, flags uintptr, options string) {
@@ -215,7 +216,7 @@ func (s *stage) copy(t *testing.T, source, target, chown string) {
 	do(t, os.Chmod(s.root+target, 0o755))
 }
 
-// contextDir returns a copy of the files that an engine would get.
+// contextDir returns a copy of the build context: the files that an engine would receive.
 func contextDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// startMax bounds a start, endMax a stop.
+// startMax bounds the start of a container, endMax its stop.
 const (
 	startMax = "60s"
 	endMax   = 30 * time.Second
@@ -29,8 +29,8 @@ func network(t *testing.T) string {
 	return name
 }
 
-// container runs programs of an image as an engine would, except for its isolation: in a chroot, as the user of USER,
-// without any right of root.
+// container runs programs of an image as an engine would, except for its isolation: in a chroot, as
+// the image's user, without any privilege of root.
 type container struct {
 	t       *testing.T
 	of      *image
@@ -61,13 +61,13 @@ func newContainer(t *testing.T, of *image, network string, env ...string) *conta
 	return c
 }
 
-// hosts writes /etc/hosts, as engines do.
+// hosts writes the container's /etc/hosts.
 func (c *container) hosts(lines string) {
 	do(c.t, os.WriteFile(c.root+"/etc/hosts", []byte(lines), 0o644))
 }
 
 func (c *container) command(args ...string) *exec.Cmd {
-	tool := func(name string) string { // the image's environment has no PATH
+	tool := func(name string) string { // look on this machine's PATH: the image's environment has none
 		path, err := exec.LookPath(name)
 		do(c.t, err)
 		return path
@@ -108,7 +108,7 @@ func (c *container) start(args ...string) {
 	do(c.t, c.process.Start())
 }
 
-// signal sends the image's signal.
+// signal sends the image's stop signal.
 func (c *container) signal() {
 	c.t.Helper()
 	do(c.t, c.process.Process.Signal(syscall.SIGTERM))
@@ -130,7 +130,7 @@ func (c *container) stop() int {
 	return c.wait()
 }
 
-// passes waits until a health check passes. An engine repeats a check that fails, too.
+// passes waits until a health check passes. It repeats a failed check, as an engine does.
 func (c *container) passes(check []string) {
 	c.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
@@ -144,7 +144,7 @@ func (c *container) passes(check []string) {
 	}
 }
 
-// TestDockerfile checks what needs no root.
+// TestDockerfile parses the Dockerfile. Unlike the other tests of the image, it does not need root.
 func TestDockerfile(t *testing.T) { parse(t) }
 
 // TestImage runs the entrypoint as the image's user. The node becomes ready, counts, passes its health check, exits

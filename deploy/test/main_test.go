@@ -19,7 +19,8 @@ import (
 // repository is the directory of the product's module.
 const repository = "../.."
 
-// TestMain gives the tests a mount namespace of their own if root runs them, so that no mount outlives them.
+// TestMain runs the tests in a mount namespace of their own if the user is root, so that no mount
+// outlives them.
 func TestMain(m *testing.M) {
 	const inside = "COUNTD_TEST_NAMESPACE"
 	if os.Getuid() != 0 || os.Getenv(inside) != "" {
@@ -48,7 +49,7 @@ var countd = sync.OnceValues(func() (string, error) {
 	return filepath.Abs(filepath.Join(repository, dir, "countd"))
 })
 
-// checkSettings fails the test if countd refuses the arguments of a container and its environment.
+// checkSettings fails the test if countd refuses the arguments or the environment of a container.
 func checkSettings(t *testing.T, env, args []string) {
 	t.Helper()
 	program, err := countd()

@@ -30,11 +30,11 @@ const (
 	runbookURL = "https://github.com/countd/countd/blob/main/docs/OPERATING.md#"
 )
 
-// unmeasured has the warnings of countctl status that no metric shows.
+// unmeasured has the warnings of countctl status for which no metric exists.
 var unmeasured = []string{
-	"node_not_ready", "node_draining", "node_leaving", "join_ignored", "zones_mixed", "insecure", // states that operators choose, or moments
-	"group_degraded", "group_few_voters", "group_moving", // follow from CountdNodeDead; the cluster repairs them
-	"replicas_differ", "disk_hangs", // countctl verify; a node whose disk hangs exits after 10 s
+	"node_not_ready", "node_draining", "node_leaving", "join_ignored", "zones_mixed", "insecure", // states that operators choose, or that last only a moment
+	"group_degraded", "group_few_voters", "group_moving", // consequences of what CountdNodeDead reports; the cluster repairs them
+	"replicas_differ", "disk_hangs", // only countctl verify finds the former; a node whose disk hangs exits after 10 s
 	"shards_uneven", "id_layout_misfit", "version_held",
 }
 
@@ -82,8 +82,9 @@ func TestRules(t *testing.T) {
 	promtool(t, "check", "config", "--syntax-only", path)
 }
 
-// TestAlerts checks that each alert has the labels and annotations that its reader needs, and two unit tests. The
-// thresholds and the headings must be those of countctl status.
+// TestAlerts checks that each alert has the labels and annotations that its reader needs, links to
+// a heading of the runbook, and has two unit tests. Two thresholds must equal those of countctl
+// status.
 func TestAlerts(t *testing.T) {
 	operating := readText(t, repository+"/docs/OPERATING.md")
 	anchors := map[string]bool{}
@@ -130,7 +131,7 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// constant returns the part of a source that matches the group of pattern.
+// constant returns the part of a source file that matches the group in pattern.
 func constant(t *testing.T, file, pattern string) string {
 	t.Helper()
 	m := regexp.MustCompile(pattern).FindStringSubmatch(readText(t, repository+"/"+file))
@@ -144,7 +145,7 @@ func readDashboard(t *testing.T) (d dashboard.Dashboard) {
 	t.Helper()
 	plugins.RegisterDefaultPlugins()
 	text := readText(t, monitoring+"countd-dashboard.json")
-	if err := d.UnmarshalJSONStrict([]byte(text)); err != nil && err.Error() != "" { // an empty list is no error
+	if err := d.UnmarshalJSONStrict([]byte(text)); err != nil && err.Error() != "" { // UnmarshalJSONStrict returns an error with an empty text if it found nothing wrong
 		t.Fatalf("the dashboard lacks a field, or has one that Grafana does not have: %v", err)
 	}
 	do(t, d.Validate())
@@ -225,7 +226,8 @@ func (m metrics) has(name string) bool {
 	return strings.Contains(m.all, "\n"+name+"{") || strings.Contains(m.all, "\n"+name+" ")
 }
 
-// problem returns why a matcher of a metric may match nothing, or "". Values that need a fault are in the reference.
+// problem returns why a matcher in a metric's expression may match nothing, or "" if it can match.
+// A node without faults does not serve every label value; the reference has the others.
 func (m metrics) problem(name, label, operator, value string) string {
 	if !regexp.MustCompile(`(?m)^` + name + `\{.*\b` + label + `="`).MatchString(m.all) {
 		return name + " has no label " + label
@@ -268,10 +270,10 @@ func serve(t *testing.T) metrics {
 	return m
 }
 
-// TestExpressions parses each expression of rules and dashboard. It looks up each metric, label and value of the
-// expressions at a running node.
+// TestExpressions parses each expression of rules and dashboard. It checks that a running node
+// serves each metric, label and value in them.
 func TestExpressions(t *testing.T) {
-	expressions := map[string]string{} // by where they are
+	expressions := map[string]string{} // the key names the rule or panel
 	recorded := []string{"up", "ALERTS"}
 	for _, r := range readRules(t) {
 		expressions[r.Alert+r.Record] = r.Expr

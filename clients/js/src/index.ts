@@ -72,7 +72,7 @@ export class Countd<N extends number | bigint = number> {
     return new Countd(config);
   }
 
-  /** Any call of the API. Unless it is a GET, it gets an Idempotency-Key if Call.headers have no identity, because it may be sent again. */
+  /** Makes any call of the API. The client may send a call again, so it adds an Idempotency-Key, unless the call is a GET or has an identity in Call.headers. */
   request(call: Call, options: CallOptions = {}): Promise<unknown> {
     checkNames(options, callNames, 'options');
     const write = call.method !== 'GET';
@@ -108,25 +108,25 @@ export class Countd<N extends number | bigint = number> {
     return this.#read(`/v1/counters/${part(keyspace)}/${idOf(id, 'id')}`, o);
   }
 
-  /** Reads up to 1,000 rows, in the order of ids. With a member, each row names those of its sets that have the member. */
+  /** Reads up to 1,000 rows, in the order of ids. With a member, each row also names its sets that contain the member. */
   async getMany(keyspace: string, ids: readonly Id[], o: ReadOptions & {columns?: readonly string[]; member?: Id} = {}): Promise<Answer<'Rows', N>['results']> {
     const body = {ids: listOf(ids, 'ids', idOf), columns: namesOf(o.columns, 'columns'), member: o.member === undefined ? undefined : idOf(o.member, 'member')};
     return (await this.#read<Answer<'Rows', N>>(`/v1/counters/${part(keyspace)}/get`, o, ['columns', 'member'], {}, body)).results;
   }
 
-  /** Adds to columns of one row, and returns the row after it. A sum beyond 64 bits is refused: `overflow`. */
+  /** Adds to columns of one row, and returns the new row. A sum beyond 64 bits is refused: `overflow`. */
   async incr(keyspace: string, id: Id, add: Ints, o: WriteOptions & {floor?: Int} = {}): Promise<Answer<'RowWritten', N> & {added?: Record<string, N>}> {
     const op = {id: idOf(id, 'id'), add: intsOf(add, 'add'), floor: floorOf(o.floor, 'floor')};
     const {results, duplicate, token} = await this.#write<Results<OpResult<N>>>('POST', `/v1/counters/${part(keyspace)}/incr`, {ops: [op]}, o, ['floor']);
     return {...results[0], duplicate, token} as Answer<'RowWritten', N>;
   }
 
-  /** Adds to up to 10,000 rows. A sum beyond 64 bits refuses its op alone. */
+  /** Adds to up to 10,000 rows. If a sum exceeds 64 bits, only its op is refused. */
   incrMany(keyspace: string, ops: readonly IncrOp[], o?: WriteOptions): Promise<Results<OpResult<N>>> {
     return this.#write('POST', `/v1/counters/${part(keyspace)}/incr`, {ops: opsOf(ops, incrForm)}, o);
   }
 
-  /** Sets columns of one row; the others stay. */
+  /** Sets columns of one row. The other columns keep their counts. */
   set(keyspace: string, id: Id, set: Ints, o?: WriteOptions): Promise<Answer<'RowWritten', N>> {
     return this.#write('PUT', `/v1/counters/${part(keyspace)}/${idOf(id, 'id')}`, {set: intsOf(set, 'set')}, o);
   }
@@ -141,7 +141,7 @@ export class Countd<N extends number | bigint = number> {
     return this.#write('DELETE', `/v1/counters/${part(keyspace)}/${idOf(id, 'id')}`, undefined, o);
   }
 
-  /** Reads all rows that have a count, by ascending id, a page at a time. Rows that are written meanwhile may be of different moments. */
+  /** Reads all rows that have a count, by ascending id, a page at a time. If rows are written meanwhile, it may return them as of different moments. */
   scan(keyspace: string, o: ReadOptions & {columns?: readonly string[]; pageRows?: number} = {}): AsyncGenerator<Answer<'Row', N>, void, undefined> {
     return this.#pages(
       cursor => this.#read<Answer<'Page', N>>(`/v1/counters/${part(keyspace)}/scan`, o, ['columns', 'pageRows'], {}, {cursor, columns: namesOf(o.columns, 'columns'), limit: o.pageRows}),
@@ -149,12 +149,12 @@ export class Countd<N extends number | bigint = number> {
     );
   }
 
-  /** The rows that gained most of a column in a window, largest first. A true gain is within `error` of `gained`; no other row gained more than `others_at_most`. */
+  /** Returns the rows that gained most of a column in a window, largest first. The true gain is within `error` of `gained`; no other row gained more than `others_at_most`. */
   hot(keyspace: string, column: string, o: ReadOptions & {window?: '1m' | '1h' | '24h'; limit?: number} = {}): Promise<Answer<'Hot', N>> {
     return this.#read(`/v1/hot/${part(keyspace)}/${part(column)}`, o, ['window', 'limit'], {window: o.window, limit: o.limit});
   }
 
-  /** The rows with the largest counts of a column, exactly. The first call of a column reads all rows; while it does, it may fail with `not_ready`. */
+  /** Returns the rows with the exact largest counts of a column. The first call for a column reads all rows. Meanwhile, calls may fail with `not_ready`. */
   async top(keyspace: string, column: string, o: ReadOptions & {limit?: number} = {}): Promise<Answer<'Top', N>['results']> {
     return (await this.#read<Answer<'Top', N>>(`/v1/top/${part(keyspace)}/${part(column)}`, o, ['limit'], {limit: o.limit})).results;
   }
@@ -171,12 +171,12 @@ export class Countd<N extends number | bigint = number> {
 
   // Members: who did it.
 
-  /** Adds a member to the set of a row, and 1 to its count unless the member was there. */
+  /** Adds a member to the set of a row. If the set did not contain the member, the row's count grows by 1. */
   addMember(keyspace: string, column: string, id: Id, member: Id, o?: WriteOptions): Promise<MemberWritten<N>> {
     return this.#changeMember(keyspace, column, {id, member, set: true}, o);
   }
 
-  /** Removes a member from the set of a row, and 1 from its count if the member was there. */
+  /** Removes a member from the set of a row. If the set contained the member, the row's count drops by 1. */
   removeMember(keyspace: string, column: string, id: Id, member: Id, o?: WriteOptions): Promise<MemberWritten<N>> {
     return this.#changeMember(keyspace, column, {id, member, set: false}, o);
   }
@@ -191,18 +191,18 @@ export class Countd<N extends number | bigint = number> {
     return this.#write('POST', `/v1/members/${part(keyspace)}/${part(column)}`, {ops: opsOf(ops, memberForm)}, o);
   }
 
-  /** Reports for up to 1,000 rows, in the order of ids, whether the member is in each row's set. */
+  /** Reports, for each of up to 1,000 rows, whether its set contains the member. Results are in the order of ids. */
   async hasMember(keyspace: string, column: string, member: Id, ids: readonly Id[], o?: ReadOptions): Promise<boolean[]> {
     const body = {member: idOf(member, 'member'), ids: listOf(ids, 'ids', idOf)};
     return (await this.#read<{results: boolean[]}>(`/v1/members/${part(keyspace)}/${part(column)}/check`, o, [], {}, body)).results;
   }
 
-  /** A page of the members of a row, newest first. */
+  /** Returns a page of the members of a row, newest first. */
   members(keyspace: string, column: string, id: Id, o: ReadOptions & PageOptions = {}): Promise<Answer<'MembersPage', N>> {
     return this.#read(`/v1/members/${part(keyspace)}/${part(column)}/${idOf(id, 'id')}`, o, pageNames, {limit: o.limit, cursor: o.cursor});
   }
 
-  /** A page of the rows that a member is in, newest first. */
+  /** Returns a page of the rows whose sets contain a member, newest first. */
   rowsOf(keyspace: string, column: string, member: Id, o: ReadOptions & PageOptions = {}): Promise<Answer<'RowsOfMember', N>> {
     return this.#read(`/v1/members/${part(keyspace)}/${part(column)}/of/${idOf(member, 'member')}`, o, pageNames, {limit: o.limit, cursor: o.cursor});
   }
@@ -214,44 +214,44 @@ export class Countd<N extends number | bigint = number> {
     return this.#read(`/v1/unread/${idOf(user, 'user')}`, o);
   }
 
-  /** Adds to unread numbers of up to 10,000 users. None drops below 0. */
+  /** Adds to unread numbers of up to 10,000 users. No number drops below 0. */
   incrUnread(ops: readonly {user: Id; add: Ints; floor?: Int}[], o?: WriteOptions): Promise<Results<{user: string; counts?: Record<string, N>; error?: Answer<'Fault'>}>> {
     return this.#write('POST', '/v1/unread/incr', {ops: opsOf(ops, unreadForm)}, o);
   }
 
-  /** Clears what a user has seen: whole columns, or the counts that the user was shown, so that later ones stay. */
+  /** Sets columns of a user to zero, or subtracts the numbers that the user was shown (seen), so that later increments stay. */
   resetUnread(user: Id, what: {columns: readonly string[]} | {seen: Ints}, o?: WriteOptions): Promise<Answer<'UserReset', N>> {
     return this.#write('POST', `/v1/unread/${idOf(user, 'user')}/reset`, formed(what, '', {columns: namesOf, seen: (seen, field) => (seen === undefined ? undefined : intsOf(seen, field))}, 'option'), o);
   }
 
-  /** All that a user polls for: unread numbers, notices of channels, dots and the feed. */
+  /** Returns all unread numbers of a user: counts, notices of channels, dots and the feed. */
   poll(user: Id, what: Names = {}, o?: ReadOptions): Promise<Answer<'Poll', N>> {
     const {channels, dots} = polled(what);
     return this.#read(`/v1/poll/${idOf(user, 'user')}`, o, [], {channels: channels?.join(','), dots: dots?.join(',')});
   }
 
-  /** poll for up to 100 users, in their order. */
+  /** Does a poll for up to 100 users, and returns the results in the order of users. */
   async pollMany(users: readonly Id[], what: Names = {}, o?: ReadOptions): Promise<Answer<'Polls', N>['results']> {
     const body = {users: listOf(users, 'users', idOf), ...polled(what)};
     return (await this.#read<Answer<'Polls', N>>('/v1/poll', o, [], {}, body)).results;
   }
 
-  /** Publishes a notice to all users of a channel. Its text is stored by the caller, under channel and seq. */
+  /** Publishes a notice to all users of a channel. The caller stores its text, under channel and seq. */
   publishNotice(channel: string, o?: WriteOptions): Promise<Answer<'Published', N>> {
     return this.#write('POST', `/v1/notices/${part(channel)}`, {}, o);
   }
 
-  /** Retracts a notice: nobody counts it any more. */
+  /** Retracts a notice. It no longer counts as unread for any user. */
   retractNotice(channel: string, seq: Int, o?: WriteOptions): Promise<Answer<'Published', N>> {
     return this.#write('DELETE', `/v1/notices/${part(channel)}/${intOf(seq, 'seq')}`, undefined, o);
   }
 
-  /** A user's unread notices of a channel. since is the position of a user who has none yet. */
+  /** Counts a user's unread notices of a channel. If the user has no position in the channel yet, the count starts after notice number since. */
   notices(channel: string, user: Id, o: ReadOptions & {since?: Int} = {}): Promise<Answer<'Notices', N>> {
     return this.#read(`/v1/notices/${part(channel)}/users/${idOf(user, 'user')}`, o, ['since'], {since: o.since?.toString()});
   }
 
-  /** Marks notices as read: all, or those up to a number. It never moves back. */
+  /** Marks all notices as read, or those up to a number. The user's position never moves back. */
   readNotices(channel: string, user: Id, upTo?: Int, o?: WriteOptions): Promise<Answer<'NoticesWritten', N>> {
     return this.#write('POST', `/v1/notices/${part(channel)}/users/${idOf(user, 'user')}/read`, upTo === undefined ? {} : {up_to: intOf(upTo, 'upTo')}, o);
   }
@@ -261,7 +261,7 @@ export class Countd<N extends number | bigint = number> {
     return this.#write('POST', `/v1/dots/${part(name)}/fire`, {}, o);
   }
 
-  /** Whether a user sees a dot. */
+  /** Reports whether a user sees a dot. */
   async dot(name: string, user: Id, o?: ReadOptions): Promise<boolean> {
     return (await this.#read<{show: boolean}>(`/v1/dots/${part(name)}/users/${idOf(user, 'user')}`, o)).show;
   }
@@ -273,7 +273,7 @@ export class Countd<N extends number | bigint = number> {
 
   // Feeds and timelines.
 
-  /** Replaces whom a user follows. Without followees, it marks the posts of all present followees as seen. */
+  /** Replaces the followees of a user. Without followees, it marks the posts of all present followees as seen. */
   resetFeed(user: Id, followees?: readonly Id[], o?: WriteOptions): Promise<Answer<'FeedWritten', N>> {
     return this.#changeFeed(user, 'reset', followees, o);
   }
@@ -283,12 +283,12 @@ export class Countd<N extends number | bigint = number> {
     return this.#write('POST', `/v1/feed/${idOf(user, 'user')}/reset`, {up_to: idOf(post, 'post')}, o);
   }
 
-  /** Adds to whom a user follows. Earlier posts count as seen. */
+  /** Adds followees to those of a user. Their earlier posts count as seen. */
   follow(user: Id, followees: readonly Id[], o?: WriteOptions): Promise<Answer<'FeedWritten', N>> {
     return this.#changeFeed(user, 'follow', followees, o);
   }
 
-  /** Removes from whom a user follows. */
+  /** Removes followees from those of a user. */
   unfollow(user: Id, followees: readonly Id[], o?: WriteOptions): Promise<Answer<'FeedWritten', N>> {
     return this.#changeFeed(user, 'unfollow', followees, o);
   }
@@ -302,12 +302,12 @@ export class Countd<N extends number | bigint = number> {
     return this.#write('POST', `/v1/feed/${idOf(user, 'user')}/${verb}`, followees === undefined ? {} : followeesOf(followees), o);
   }
 
-  /** How many posts of followees a user has not seen. */
+  /** Counts the posts of followees that a user has not seen. */
   feedUnread(user: Id, o: ReadOptions & {detail?: boolean} = {}): Promise<Answer<'FeedUnread', N>> {
     return this.#read(`/v1/feed/${idOf(user, 'user')}/unread`, o, ['detail'], {detail: o.detail});
   }
 
-  /** Whom a user follows, by ascending id. */
+  /** Returns the followees of a user, by ascending id. */
   followees(user: Id, o: ReadOptions = {}): AsyncGenerator<string, void, undefined> {
     return this.#pages(
       cursor => this.#read<Answer<'FolloweesPage', N>>(`/v1/feed/${idOf(user, 'user')}/followees`, o, [], {cursor}),
@@ -320,28 +320,28 @@ export class Countd<N extends number | bigint = number> {
     return this.#write('PUT', `/v1/feed/${idOf(user, 'user')}/groups/${part(name)}`, followeesOf(followees), o);
   }
 
-  /** Deletes a group; its followees stay followed. */
+  /** Deletes a group. The user still follows its followees. */
   dropGroup(user: Id, name: string, o?: WriteOptions): Promise<Answer<'GroupWritten', N>> {
     return this.#write('DELETE', `/v1/feed/${idOf(user, 'user')}/groups/${part(name)}`, undefined, o);
   }
 
-  /** Adds a post to an author's outbox, and 1 to the author's posts; the same post again changes nothing. */
+  /** Adds a post to an author's outbox, and 1 to the author's number of posts. If the outbox has the post already, nothing changes. */
   addPost(author: Id, post: Id, o?: WriteOptions): Promise<Answer<'PostWritten', N>> {
     return this.#write('POST', `/v1/outbox/${idOf(author, 'author')}`, {id: idOf(post, 'post')}, o);
   }
 
-  /** Removes a post from an author's outbox, and 1 from the author's posts if it was there. */
+  /** Removes a post from an author's outbox. If the outbox had the post, the author's number of posts drops by 1. */
   removePost(author: Id, post: Id, o?: WriteOptions): Promise<Answer<'PostWritten', N>> {
     return this.#write('DELETE', `/v1/outbox/${idOf(author, 'author')}/${idOf(post, 'post')}`, undefined, o);
   }
 
-  /** A page of an author's posts, newest first. */
+  /** Returns a page of an author's posts, newest first. */
   outbox(author: Id, o: ReadOptions & PageOptions = {}): Promise<Answer<'OutboxPage', N>> {
     return this.#read(`/v1/outbox/${idOf(author, 'author')}`, o, pageNames, {limit: o.limit, cursor: o.cursor});
   }
 
   /**
-   * A page of the posts of a user's followees, newest first. counts names the keyspace of the posts' counts;
+   * Returns a page of the posts of a user's followees, newest first. counts names the keyspace of the posts' counts;
    * member names columns, for each of which a post tells whether the user is in its set.
    */
   timeline(user: Id, o: ReadOptions & PageOptions & {group?: string; counts?: string; member?: readonly string[]} = {}): Promise<Answer<'Timeline', N>> {
@@ -351,7 +351,7 @@ export class Countd<N extends number | bigint = number> {
 
   // Keyspaces.
 
-  /** Reads which keyspaces there are. */
+  /** Returns all keyspaces. */
   async keyspaces(o?: ReadOptions): Promise<Answer<'Keyspace', N>[]> {
     return (await this.#read<Answer<'Keyspaces', N>>('/v1/keyspaces', o)).keyspaces;
   }

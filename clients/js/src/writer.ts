@@ -64,7 +64,7 @@ export class Writer {
     this.#config = {batchOps, waitingOps, retryForMs, onFailure: config.onFailure};
   }
 
-  /** Queues deltas of a row. It is fulfilled once they wait; flush reports whether they are counted. */
+  /** Queues deltas of a row. The promise is fulfilled once they are queued. flush reports whether they are counted. */
   async add(keyspace: string, id: Id, deltas: Ints): Promise<void> {
     const row = idOf(id, 'id');
     intsOf(deltas, 'add');

@@ -42,11 +42,11 @@ class AsyncClient(Calls):
             _drop(connections)
 
     async def request(self, method: str, path: str, *, query: Mapping[str, Any] = {}, body: Any = None, headers: Mapping[str, str] = {}) -> Any:
-        """Any call of the API. Unless it is a GET, it gets an Idempotency-Key if headers have no identity, because it may be sent again."""
+        """Makes any call of the API. The client may send a call again, so it adds an Idempotency-Key, unless the call is a GET or has an identity in headers."""
         return await self._make(any_call(method, path, query, body, headers))
 
     async def scan(self, keyspace: str, *, columns: Optional[Sequence[str]] = None, page_rows: int = 1000, read: Read = DEFAULT) -> AsyncIterator[Json]:
-        """Reads all rows that have a count, by ascending id. Rows that are written meanwhile may be of different moments."""
+        """Reads all rows that have a count, by ascending id. If rows are written meanwhile, it may return them as of different moments."""
         page: Json = {"cursor": None}
         while "cursor" in page:
             page = await self._scan_page(keyspace, cursor=page["cursor"], limit=page_rows, columns=columns, read=read)
@@ -54,7 +54,7 @@ class AsyncClient(Calls):
                 yield row
 
     async def followees(self, user: Id, *, read: Read = DEFAULT) -> AsyncIterator[str]:
-        """Whom a user follows, by ascending id."""
+        """Returns the followees of a user, by ascending id."""
         page: Json = {"cursor": None}
         while "cursor" in page:
             page = await self._followees_page(user, cursor=page["cursor"], read=read)
@@ -172,7 +172,7 @@ class AsyncWriter:
         await self.close()
 
     async def add(self, keyspace: str, id: Id, deltas: Mapping[str, int]) -> None:
-        """Queues deltas of a row; waits while the queue is full. flush reports whether they are counted."""
+        """Queues deltas of a row. If the queue is full, it waits. flush reports whether they are counted."""
         async with self._changed:
             await self._changed.wait_for(lambda: self._queue.put(keyspace, id, deltas))
             if self._task is None:

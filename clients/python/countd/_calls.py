@@ -52,21 +52,21 @@ class Calls:
         return self._read(f"/v1/counters/{part(keyspace)}/{id_of(id)}", read)
 
     def get_many(self, keyspace: str, ids: Sequence[Id], *, columns: Optional[Sequence[str]] = None, member: Optional[Id] = None, read: Read = DEFAULT) -> Any:
-        """Reads up to 1,000 rows, in the order of ids. With a member, each row names those of its sets that have the member."""
+        """Reads up to 1,000 rows, in the order of ids. With a member, each row also names its sets that contain the member."""
         body = {"ids": ids_of(ids, "ids"), **_given(columns=None if columns is None else names_of(columns, "columns"), member=None if member is None else id_of(member, "member"))}
         return self._read(f"/v1/counters/{part(keyspace)}/get", read, body=body, shape=operator.itemgetter("results"))
 
     def incr(self, keyspace: str, id: Id, add: Mapping[str, int], *, floor: Optional[int] = None, key: Optional[str] = None) -> Any:
-        """Adds to columns of one row, and returns the row after it. A sum beyond 64 bits is refused: overflow."""
+        """Adds to columns of one row, and returns the new row. A sum beyond 64 bits is refused: overflow."""
         op = {"id": id_of(id), "add": ints_of(add, "add"), **_given(floor=None if floor is None else int_of(floor, "floor"))}
         return self._write("POST", f"/v1/counters/{part(keyspace)}/incr", {"ops": [op]}, key, _one)
 
     def incr_many(self, keyspace: str, ops: Sequence[Mapping[str, Any]], *, key: Optional[str] = None) -> Any:
-        """Adds to up to 10,000 rows: {"id", "add", "floor"?} each. A sum beyond 64 bits refuses its op alone."""
+        """Adds to up to 10,000 rows: {"id", "add", "floor"?} each. If a sum exceeds 64 bits, only its op is refused."""
         return self._write("POST", f"/v1/counters/{part(keyspace)}/incr", {"ops": _ops(ops, _incr)}, key)
 
     def set(self, keyspace: str, id: Id, values: Mapping[str, int], *, key: Optional[str] = None) -> Any:
-        """Sets columns of one row; the others stay."""
+        """Sets columns of one row. The other columns keep their counts."""
         return self._write("PUT", f"/v1/counters/{part(keyspace)}/{id_of(id)}", {"set": ints_of(values, "set")}, key)
 
     def set_many(self, keyspace: str, ops: Sequence[Mapping[str, Any]], *, key: Optional[str] = None) -> Any:
@@ -82,11 +82,11 @@ class Calls:
         return self._read(f"/v1/counters/{part(keyspace)}/scan", read, body=_given(cursor=cursor, limit=limit, columns=None if columns is None else names_of(columns, "columns")))
 
     def hot(self, keyspace: str, column: str, *, window: Optional[str] = None, limit: Optional[int] = None, read: Read = DEFAULT) -> Any:
-        """The rows that gained most of a column in a window (1m, 1h or 24h), largest first. A true gain is within error of gained; no other row gained more than others_at_most."""
+        """Returns the rows that gained most of a column in a window (1m, 1h or 24h), largest first. The true gain is within error of gained; no other row gained more than others_at_most."""
         return self._read(f"/v1/hot/{part(keyspace)}/{part(column)}", read, {"window": window, "limit": limit})
 
     def top(self, keyspace: str, column: str, *, limit: Optional[int] = None, read: Read = DEFAULT) -> Any:
-        """The rows with the largest counts of a column, exactly. The first call of a column reads all rows; while it does, it may fail with not_ready."""
+        """Returns the rows with the exact largest counts of a column. The first call for a column reads all rows. Meanwhile, calls may fail with not_ready."""
         return self._read(f"/v1/top/{part(keyspace)}/{part(column)}", read, {"limit": limit}, shape=operator.itemgetter("results"))
 
     def ops(self, ops: Sequence[Mapping[str, Any]], *, key: Optional[str] = None) -> Any:
@@ -99,12 +99,12 @@ class Calls:
     # Members: who did it.
 
     def add_member(self, keyspace: str, column: str, id: Id, member: Id, *, key: Optional[str] = None) -> Any:
-        """Adds a member to the set of a row, and 1 to its count unless the member was there."""
+        """Adds a member to the set of a row. If the set did not contain the member, the row's count grows by 1."""
         op = {"id": id_of(id), "member": id_of(member, "member"), "set": True}
         return self._write("POST", f"/v1/members/{part(keyspace)}/{part(column)}", {"ops": [op]}, key, _one)
 
     def remove_member(self, keyspace: str, column: str, id: Id, member: Id, *, key: Optional[str] = None) -> Any:
-        """Removes a member from the set of a row, and 1 from its count if the member was there."""
+        """Removes a member from the set of a row. If the set contained the member, the row's count drops by 1."""
         op = {"id": id_of(id), "member": id_of(member, "member"), "set": False}
         return self._write("POST", f"/v1/members/{part(keyspace)}/{part(column)}", {"ops": [op]}, key, _one)
 
@@ -113,16 +113,16 @@ class Calls:
         return self._write("POST", f"/v1/members/{part(keyspace)}/{part(column)}", {"ops": _ops(ops, _member)}, key)
 
     def has_member(self, keyspace: str, column: str, member: Id, ids: Sequence[Id], *, read: Read = DEFAULT) -> Any:
-        """Reports for up to 1,000 rows, in the order of ids, whether the member is in each row's set."""
+        """Reports, for each of up to 1,000 rows, whether its set contains the member. Results are in the order of ids."""
         body = {"member": id_of(member, "member"), "ids": ids_of(ids, "ids")}
         return self._read(f"/v1/members/{part(keyspace)}/{part(column)}/check", read, body=body, shape=operator.itemgetter("results"))
 
     def members(self, keyspace: str, column: str, id: Id, *, cursor: Optional[str] = None, limit: Optional[int] = None, read: Read = DEFAULT) -> Any:
-        """A page of the members of a row, newest first."""
+        """Returns a page of the members of a row, newest first."""
         return self._read(f"/v1/members/{part(keyspace)}/{part(column)}/{id_of(id)}", read, {"cursor": cursor, "limit": limit})
 
     def rows_of(self, keyspace: str, column: str, member: Id, *, cursor: Optional[str] = None, limit: Optional[int] = None, read: Read = DEFAULT) -> Any:
-        """A page of the rows that a member is in, newest first."""
+        """Returns a page of the rows whose sets contain a member, newest first."""
         return self._read(f"/v1/members/{part(keyspace)}/{part(column)}/of/{id_of(member, 'member')}", read, {"cursor": cursor, "limit": limit})
 
     # Unread numbers.
@@ -132,36 +132,36 @@ class Calls:
         return self._read(f"/v1/unread/{id_of(user, 'user')}", read)
 
     def incr_unread(self, ops: Sequence[Mapping[str, Any]], *, key: Optional[str] = None) -> Any:
-        """Adds to unread numbers of up to 10,000 users: {"user", "add", "floor"?} each. None drops below 0."""
+        """Adds to unread numbers of up to 10,000 users: {"user", "add", "floor"?} each. No number drops below 0."""
         return self._write("POST", "/v1/unread/incr", {"ops": _ops(ops, _incr_user)}, key)
 
     def reset_unread(self, user: Id, *, columns: Optional[Sequence[str]] = None, seen: Optional[Mapping[str, int]] = None, key: Optional[str] = None) -> Any:
-        """Clears what a user has seen: whole columns, or the counts that the user was shown, so that later ones stay."""
+        """Sets columns of a user to zero, or subtracts the numbers that the user was shown (seen), so that later increments stay."""
         return self._write("POST", f"/v1/unread/{id_of(user, 'user')}/reset", _given(columns=None if columns is None else names_of(columns, "columns"), seen=None if seen is None else ints_of(seen, "seen")), key)
 
     def poll(self, user: Id, *, channels: Sequence[str] = (), dots: Sequence[str] = (), read: Read = DEFAULT) -> Any:
-        """All that a user polls for: unread numbers, notices of channels, dots and the feed."""
+        """Returns all unread numbers of a user: counts, notices of channels, dots and the feed."""
         return self._read(f"/v1/poll/{id_of(user, 'user')}", read, {"channels": ",".join(names_of(channels, "channels")), "dots": ",".join(names_of(dots, "dots"))})
 
     def poll_many(self, users: Sequence[Id], *, channels: Sequence[str] = (), dots: Sequence[str] = (), read: Read = DEFAULT) -> Any:
-        """poll for up to 100 users, in their order."""
+        """Does a poll for up to 100 users, and returns the results in the order of users."""
         body = {"users": ids_of(users, "users"), **_given(channels=names_of(channels, "channels") or None, dots=names_of(dots, "dots") or None)}
         return self._read("/v1/poll", read, body=body, shape=operator.itemgetter("results"))
 
     def publish_notice(self, channel: str, *, key: Optional[str] = None) -> Any:
-        """Publishes a notice to all users of a channel. Its text is stored by the caller, under channel and seq."""
+        """Publishes a notice to all users of a channel. The caller stores its text, under channel and seq."""
         return self._write("POST", f"/v1/notices/{part(channel)}", {}, key)
 
     def retract_notice(self, channel: str, seq: int, *, key: Optional[str] = None) -> Any:
-        """Retracts a notice: nobody counts it any more."""
+        """Retracts a notice. It no longer counts as unread for any user."""
         return self._write("DELETE", f"/v1/notices/{part(channel)}/{int_of(seq, 'seq')}", None, key)
 
     def notices(self, channel: str, user: Id, *, since: Optional[int] = None, read: Read = DEFAULT) -> Any:
-        """A user's unread notices of a channel. since is the position of a user who has none yet."""
+        """Counts a user's unread notices of a channel. If the user has no position in the channel yet, the count starts after notice number since."""
         return self._read(f"/v1/notices/{part(channel)}/users/{id_of(user, 'user')}", read, {"since": since})
 
     def read_notices(self, channel: str, user: Id, up_to: Optional[int] = None, *, key: Optional[str] = None) -> Any:
-        """Marks notices as read: all, or those up to a number. It never moves back."""
+        """Marks all notices as read, or those up to a number. The user's position never moves back."""
         return self._write("POST", f"/v1/notices/{part(channel)}/users/{id_of(user, 'user')}/read", _given(up_to=up_to), key)
 
     def fire_dot(self, name: str, *, key: Optional[str] = None) -> Any:
@@ -169,7 +169,7 @@ class Calls:
         return self._write("POST", f"/v1/dots/{part(name)}/fire", {}, key)
 
     def dot(self, name: str, user: Id, *, read: Read = DEFAULT) -> Any:
-        """Whether a user sees a dot."""
+        """Reports whether a user sees a dot."""
         return self._read(f"/v1/dots/{part(name)}/users/{id_of(user, 'user')}", read, shape=operator.itemgetter("show"))
 
     def clear_dot(self, name: str, user: Id, *, key: Optional[str] = None) -> Any:
@@ -179,7 +179,7 @@ class Calls:
     # Feeds and timelines.
 
     def reset_feed(self, user: Id, followees: Optional[Sequence[Id]] = None, *, key: Optional[str] = None) -> Any:
-        """Replaces whom a user follows. Without followees, it marks the posts of all present followees as seen."""
+        """Replaces the followees of a user. Without followees, it marks the posts of all present followees as seen."""
         return self._feed(user, "reset", followees, key)
 
     def reset_feed_up_to(self, user: Id, post: Id, *, key: Optional[str] = None) -> Any:
@@ -187,11 +187,11 @@ class Calls:
         return self._write("POST", f"/v1/feed/{id_of(user, 'user')}/reset", {"up_to": id_of(post, "post")}, key)
 
     def follow(self, user: Id, followees: Sequence[Id], *, key: Optional[str] = None) -> Any:
-        """Adds to whom a user follows. Earlier posts count as seen."""
+        """Adds followees to those of a user. Their earlier posts count as seen."""
         return self._feed(user, "follow", followees, key)
 
     def unfollow(self, user: Id, followees: Sequence[Id], *, key: Optional[str] = None) -> Any:
-        """Removes from whom a user follows."""
+        """Removes followees from those of a user."""
         return self._feed(user, "unfollow", followees, key)
 
     def read_feed(self, user: Id, followees: Sequence[Id], *, key: Optional[str] = None) -> Any:
@@ -203,11 +203,11 @@ class Calls:
         return self._write("POST", f"/v1/feed/{id_of(user, 'user')}/{verb}", body, key)
 
     def feed_unread(self, user: Id, *, detail: bool = False, read: Read = DEFAULT) -> Any:
-        """How many posts of followees a user has not seen."""
+        """Counts the posts of followees that a user has not seen."""
         return self._read(f"/v1/feed/{id_of(user, 'user')}/unread", read, {"detail": detail or None})
 
     def _followees_page(self, user: Id, *, cursor: Optional[str] = None, limit: int = 1000, read: Read = DEFAULT) -> Any:
-        """Whom a user follows, by ascending id."""
+        """Returns the followees of a user, by ascending id."""
         return self._read(f"/v1/feed/{id_of(user, 'user')}/followees", read, {"cursor": cursor, "limit": limit})
 
     def put_group(self, user: Id, name: str, followees: Sequence[Id], *, key: Optional[str] = None) -> Any:
@@ -215,25 +215,25 @@ class Calls:
         return self._write("PUT", f"/v1/feed/{id_of(user, 'user')}/groups/{part(name)}", {"followees": ids_of(followees, "followees")}, key)
 
     def drop_group(self, user: Id, name: str, *, key: Optional[str] = None) -> Any:
-        """Deletes a group; its followees stay followed."""
+        """Deletes a group. The user still follows its followees."""
         return self._write("DELETE", f"/v1/feed/{id_of(user, 'user')}/groups/{part(name)}", None, key)
 
     def add_post(self, author: Id, post: Id, *, key: Optional[str] = None) -> Any:
-        """Adds a post to an author's outbox, and 1 to the author's posts; the same post again changes nothing."""
+        """Adds a post to an author's outbox, and 1 to the author's number of posts. If the outbox has the post already, nothing changes."""
         return self._write("POST", f"/v1/outbox/{id_of(author, 'author')}", {"id": id_of(post, "post")}, key)
 
     def remove_post(self, author: Id, post: Id, *, key: Optional[str] = None) -> Any:
-        """Removes a post from an author's outbox, and 1 from the author's posts if it was there."""
+        """Removes a post from an author's outbox. If the outbox had the post, the author's number of posts drops by 1."""
         return self._write("DELETE", f"/v1/outbox/{id_of(author, 'author')}/{id_of(post, 'post')}", None, key)
 
     def outbox(self, author: Id, *, cursor: Optional[str] = None, limit: Optional[int] = None, read: Read = DEFAULT) -> Any:
-        """A page of an author's posts, newest first."""
+        """Returns a page of an author's posts, newest first."""
         return self._read(f"/v1/outbox/{id_of(author, 'author')}", read, {"cursor": cursor, "limit": limit})
 
     def timeline(self, user: Id, *, cursor: Optional[str] = None, limit: Optional[int] = None, group: str = "", counts: str = "", member: Sequence[str] = (), read: Read = DEFAULT) -> Any:
-        """A page of the posts of a user's followees, newest first.
+        """Returns a page of the posts of a user's followees, newest first.
 
-        counts names the keyspace of the posts' counts; member names columns, for each of which a post tells whether the user is in its set.
+        counts names the keyspace of the posts' counts. member names columns: each post reports whether its sets of these columns contain the user.
         """
         query = {"cursor": cursor, "limit": limit, "group": group, "counts": counts, "member": ",".join(names_of(member, "member"))}
         return self._read(f"/v1/timeline/{id_of(user, 'user')}", read, query)
@@ -241,7 +241,7 @@ class Calls:
     # Keyspaces.
 
     def keyspaces(self, *, read: Read = DEFAULT) -> Any:
-        """Reads which keyspaces there are."""
+        """Returns all keyspaces."""
         return self._read("/v1/keyspaces", read, shape=operator.itemgetter("keyspaces"))
 
     def create_keyspace(self, name: str, columns: Sequence[Any], **settings: Any) -> Any:

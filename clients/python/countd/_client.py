@@ -50,18 +50,18 @@ class Client(Calls):
             connection.close()
 
     def request(self, method: str, path: str, *, query: Mapping[str, Any] = {}, body: Any = None, headers: Mapping[str, str] = {}) -> Any:
-        """Any call of the API. Unless it is a GET, it gets an Idempotency-Key if headers have no identity, because it may be sent again."""
+        """Makes any call of the API. The client may send a call again, so it adds an Idempotency-Key, unless the call is a GET or has an identity in headers."""
         return self._make(any_call(method, path, query, body, headers))
 
     def scan(self, keyspace: str, *, columns: Optional[Sequence[str]] = None, page_rows: int = 1000, read: Read = DEFAULT) -> Iterator[Json]:
-        """Reads all rows that have a count, by ascending id. Rows that are written meanwhile may be of different moments."""
+        """Reads all rows that have a count, by ascending id. If rows are written meanwhile, it may return them as of different moments."""
         page: Json = {"cursor": None}
         while "cursor" in page:
             page = self._scan_page(keyspace, cursor=page["cursor"], limit=page_rows, columns=columns, read=read)
             yield from page["results"]
 
     def followees(self, user: Id, *, read: Read = DEFAULT) -> Iterator[str]:
-        """Whom a user follows, by ascending id."""
+        """Returns the followees of a user, by ascending id."""
         page: Json = {"cursor": None}
         while "cursor" in page:
             page = self._followees_page(user, cursor=page["cursor"], read=read)
@@ -187,7 +187,7 @@ class Writer:
         self.close()
 
     def add(self, keyspace: str, id: Id, deltas: Mapping[str, int]) -> None:
-        """Queues deltas of a row; waits while the queue is full. flush reports whether they are counted."""
+        """Queues deltas of a row. If the queue is full, it waits. flush reports whether they are counted."""
         self._check_process()
         with self._changed:
             self._changed.wait_for(lambda: self._queue.put(keyspace, id, deltas))
