@@ -166,7 +166,7 @@ func admitStep(self raft.ServerID, servers []raft.Server, target, others []Membe
 		if at < 0 {
 			return MemberStep{StepAdd, m, "added " + string(m.ID)}
 		}
-		old := servers[at].ID // must leave first, because raft accepts no address twice
+		old := servers[at].ID // the stale member must leave first, because raft accepts no address twice
 		wanted := slices.ContainsFunc(all, func(m Member) bool { return m.ID == old })
 		if !wanted && old == self { // the leader must hand over first, because it never removes its own vote
 			if heir := heirOf(self, servers, target, progressOf(self, servers, behind)); heir.ID != "" {

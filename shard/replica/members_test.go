@@ -99,8 +99,8 @@ func TestCanLose(t *testing.T) {
 	}
 }
 
-// Of two surplus voters, the one that is far behind leaves first. Without the other, the leader could
-// commit nothing until the late one had caught up.
+// Of two surplus voters, the one that is far behind leaves first. If the other one left first, the
+// leader could commit nothing until the one that is behind had caught up.
 func TestLaggardLeavesFirst(t *testing.T) {
 	servers := []raft.Server{{ID: "l", Address: "l"}, {ID: "a", Address: "a"}, {ID: "b", Address: "b"}, {ID: "s1", Address: "s1"}, {ID: "s2", Address: "s2"}}
 	target := []Member{{"l", "l"}, {"a", "a"}, {"b", "b"}}
@@ -182,7 +182,8 @@ func TestLeaderDoesNotRemoveItself(t *testing.T) {
 	}
 }
 
-// A voter that lacks few entries stays while without it the group would wait for one that lacks many.
+// A voter that lacks few entries stays as long as the group would otherwise wait for a voter that
+// lacks many.
 func TestNearLaggardStays(t *testing.T) {
 	lags := map[raft.ServerID]uint64{"s1": CaughtUpEntries + 1, "a#1": CaughtUpEntries + 1, "s2": 10_000_000, "b": 10_000_000, "a": 0}
 	for name, c := range map[string]struct {

@@ -17,7 +17,8 @@ import (
 // every snapshot and state change at Info, every normal election at Warn, and every heartbeat to an
 // unreachable peer at Error. A failure that needs an operator reaches Config.Fatal.
 //
-// It logs an unreachable peer as rpc.PeerFailures decides: only after some time, and then rarely.
+// raftLogger logs an unreachable peer as rpc.PeerFailures decides: only after some time, and then
+// rarely.
 type raftLogger struct {
 	hclog.Logger // discards; raft calls only the methods that raftLogger overrides
 	slog         *slog.Logger

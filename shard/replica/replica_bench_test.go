@@ -70,7 +70,7 @@ func benchApply(b *testing.B, leader *Replica, bytes, inFlight int) {
 	entry := make([]byte, bytes)
 	flight := make(chan raft.ApplyFuture, inFlight-1)
 	failed := make(chan error, 1)
-	go func() { // ends with the flight
+	go func() { // ends when flight is closed
 		var first error
 		for f := range flight {
 			if err := f.Error(); err != nil && first == nil {
@@ -89,7 +89,7 @@ func benchApply(b *testing.B, leader *Replica, bytes, inFlight int) {
 	}
 }
 
-// benchReplicas opens a group on three nodes, of which the first leads.
+// benchReplicas opens a group on three nodes. The first node leads it.
 func benchReplicas(b *testing.B) []*Replica {
 	groups := make([]*Replica, 3)
 	var initial []Member
@@ -103,7 +103,7 @@ func benchReplicas(b *testing.B) []*Replica {
 		muxes = append(muxes, mux)
 		initial = append(initial, Member{raft.ServerID(fmt.Sprintf("n%d", i+1)), mux.Addr().String()})
 	}
-	for i, mux := range slices.Backward(muxes) { // the first campaigns once the others are there
+	for i, mux := range slices.Backward(muxes) { // open the first voter last, because it campaigns at once
 		timing := TimingDefault
 		timing.Heartbeat, timing.Election, timing.Lease = time.Minute, time.Minute, 30*time.Second // no elections on a busy machine
 		g, err := Open(Config{

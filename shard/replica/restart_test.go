@@ -128,7 +128,7 @@ func TestAnFSMThatCannotRestoreDoesNotOpen(t *testing.T) {
 	if _, err := Open(cfg); !errors.Is(err, errBrokenDisk) {
 		t.Errorf("opened with %v", err)
 	}
-	// Nothing of the failed opening is left in the way.
+	// The failed opening must have released the directory and the address.
 	cfg.FSM = &sumFSM{}
 	mustBeReady(t, mustOpen(t, cfg))
 }

@@ -268,7 +268,7 @@ func (g *Replica) Reopen(cause error) {
 func (f *rpcFilter) lastLogIndex() uint64 {
 	index, err := strconv.ParseUint(f.g.raft.Stats()["last_log_index"], 10, 64)
 	if err != nil {
-		return ^uint64(0) // no index of a log, so the replica is opened again
+		return ^uint64(0) // no log has this index, so the replica is opened again
 	}
 	return index
 }

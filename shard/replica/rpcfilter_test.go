@@ -15,13 +15,13 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// playedLeader is a follower, n1, whose leader the test plays. The test writes the calls that peers
-// of any program send, in the order in which the network delivers them.
+// playedLeader is a follower, n1, whose leader the test plays. The test makes any call that a peer
+// or a late message can make, in any order.
 type playedLeader struct {
 	*Replica
 	t        *testing.T
 	cfg      Config
-	trans    *raft.NetworkTransport // raft's own, which bounds and checks nothing
+	trans    *raft.NetworkTransport // raft's own transport, without the bounds and checks of raftTransport
 	reopened chan struct{}
 	stopped  chan error
 }
@@ -62,7 +62,7 @@ func headerOf(id string) raft.RPCHeader {
 	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: []byte("a" + id[1:])}
 }
 
-// entriesOf returns the entries first to last of a term, each of which adds its index.
+// entriesOf returns the entries first to last of a term. Each entry adds its index to the sum.
 func entriesOf(term, first, last uint64) []*raft.Log {
 	var entries []*raft.Log
 	for i := first; i <= last; i++ {
@@ -71,7 +71,7 @@ func entriesOf(term, first, last uint64) []*raft.Log {
 	return entries
 }
 
-// sumOf returns the sum of what entriesOf adds.
+// sumOf returns the sum of the indexes that entriesOf adds.
 func sumOf(first, last uint64) (sum uint64) {
 	for i := first; i <= last; i++ {
 		sum += i
@@ -115,8 +115,8 @@ func (p *playedLeader) mustInstall(leads, index, term uint64) {
 	}
 }
 
-// mustHave checks up to where entries are applied and in the log, and waits for the sum
-// of those that are applied.
+// mustHave checks the last applied index and the last index of the log, and waits until the state
+// machine has the sum of the applied entries.
 func (p *playedLeader) mustHave(applied, last uint64) {
 	p.t.Helper()
 	if got := p.raft.AppliedIndex(); got != applied {
@@ -134,7 +134,7 @@ func (p *playedLeader) mustHave(applied, last uint64) {
 	})
 }
 
-// mustReopen waits until the replica is to be opened again and does it.
+// mustReopen waits until the replica requests to be opened again, and opens it again.
 func (p *playedLeader) mustReopen() {
 	p.t.Helper()
 	select {
@@ -149,11 +149,11 @@ func (p *playedLeader) mustReopen() {
 
 // A snapshot that arrives late:
 //
-//  1. changes nothing if its entries are applied or in the log, and its sender learns that they are
-//     here;
-//  2. is refused with the current term if its own is earlier;
-//  3. makes its term the current one if that is later;
-//  4. is followed by entries behind the log.
+//  1. changes nothing if its entries are applied or in the log, and its sender learns that the
+//     replica has them;
+//  2. is refused, with the current term in the answer, if the sender's term is earlier;
+//  3. raises the current term if the sender's term is later;
+//  4. does not keep the leader from appending entries after the log.
 func TestLateSnapshot(t *testing.T) { eachStore(t, testLateSnapshot) }
 
 func testLateSnapshot(t *testing.T, store storage.LogStore) {
@@ -178,11 +178,12 @@ func testLateSnapshot(t *testing.T, store storage.LogStore) {
 	}
 }
 
-// A snapshot in place of a log that is as long or longer, of another term:
+// A snapshot replaces a log that is at least as long and has another term at the snapshot's last
+// index:
 //
 //  1. the replica is opened again, with the snapshot's last index;
-//  2. until then it answers nobody and asks for no votes;
-//  3. the log goes on behind the snapshot.
+//  2. until then it answers no call and requests no votes;
+//  3. afterwards it stores entries that follow the snapshot.
 func TestSnapshotInPlaceOfALongerLog(t *testing.T) {
 	eachStore(t, testSnapshotInPlaceOfALongerLog)
 }
@@ -226,7 +227,7 @@ func testSnapshotInPlaceOfALongerLog(t *testing.T, store storage.LogStore) {
 	}
 }
 
-// A snapshot behind the log's end needs no other replica.
+// A snapshot that ends after the log does not require that the replica be opened again.
 func TestSnapshotBehindTheLog(t *testing.T) { eachStore(t, testSnapshotBehindTheLog) }
 
 func testSnapshotBehindTheLog(t *testing.T, store storage.LogStore) {
@@ -251,7 +252,7 @@ func TestCommitEndsWhereTheLeaderCompared(t *testing.T) {
 func testCommitEndsWhereTheLeaderCompared(t *testing.T, store storage.LogStore) {
 	p := playLeader(t, store)
 	p.mustAppend(2, 1, 1, 9, entriesOf(2, 2, 11)...)
-	p.mustAppend(3, 10, 2, 11) // sent before it knows that its own entry 11 follows
+	p.mustAppend(3, 10, 2, 11) // without entries, so the leader has not compared its entry 11 with the follower's
 	p.mustHave(10, 11)
 	p.mustAppend(3, 10, 2, 11, entriesOf(3, 11, 12)...)
 	p.mustHave(11, 12)
@@ -273,8 +274,8 @@ func TestTransportBoundsTheCommitIndex(t *testing.T) {
 	}
 }
 
-// A log has entries behind a snapshot's place, but no longer the snapshot's last entry. Another
-// leader's entries replace them, wherever that leader begins.
+// A log has stale entries after the last index of a snapshot, but no longer has the entry at that
+// index. A later leader's entries replace the stale ones, wherever its append begins.
 func TestStaleEntriesBehindASnapshot(t *testing.T) {
 	eachStore(t, testStaleEntriesBehindASnapshot)
 }
@@ -297,7 +298,7 @@ func testStaleEntriesBehindASnapshot(t *testing.T, store storage.LogStore) {
 	}
 }
 
-// The first entries of a new replica arrive again once a snapshot has taken their place.
+// The first entries of a new replica arrive again after a snapshot has replaced them.
 func TestFirstEntriesArriveLate(t *testing.T) { eachStore(t, testFirstEntriesArriveLate) }
 
 func testFirstEntriesArriveLate(t *testing.T, store storage.LogStore) {
@@ -414,7 +415,7 @@ func TestContradictionStopsTheGroup(t *testing.T) {
 	})
 }
 
-// An order to campaign at once is followed if it comes from the leader.
+// A replica obeys an order to campaign at once only if it comes from its leader.
 func TestTimeoutNowIsTheLeaders(t *testing.T) {
 	p := playLeader(t, storage.LogStoreBoltDB)
 	p.mustAppend(2, 1, 1, 5, entriesOf(2, 2, 5)...)
@@ -431,8 +432,8 @@ func TestTimeoutNowIsTheLeaders(t *testing.T) {
 	}
 }
 
-// A replica without a vote in its own configuration does not campaign: not if it is told to lead,
-// and not any more if it loses its vote while it is a candidate.
+// A replica without a vote in its own configuration does not campaign, even if it is told to lead.
+// If it loses its vote while it is a candidate, it stops requesting votes.
 func TestReplicaWithoutAVoteDoesNotCampaign(t *testing.T) {
 	for name, told := range map[string]bool{"then told to lead": false, "told to lead before": true} {
 		t.Run(name, func(t *testing.T) {
@@ -507,9 +508,9 @@ func TestNoVoteBeforeItIsAMember(t *testing.T) {
 	}
 }
 
-// A deposed leader has a longer log, but no entry of the excess is committed. It returns to a
-// leader that began from a snapshot and has nothing else to send. The deposed leader is opened
-// again once, and all replicas agree.
+// A deposed leader has a longer log than the others, but its additional entries are not committed.
+// It returns to a leader that began from a snapshot and has nothing else to send. The deposed
+// leader is opened again once, and all replicas agree.
 func TestDeposedLeaderWithALongerLog(t *testing.T) {
 	eachStore(t, testDeposedLeaderWithALongerLog)
 }

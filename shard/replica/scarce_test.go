@@ -17,13 +17,12 @@ import (
 
 var errNoFile = raftstore.NoSegment(syscall.ENOSPC)
 
-// A leader whose log has no file for a change of its members:
+// A leader's log cannot store a change of members, because it cannot create its next file:
 //
-//  1. It is replaced, if it can be.
-//  2. Nobody uses the configuration that was not stored, although raft uses a configuration even if
-//     it was not stored.
-//  3. If the replica's owner can open it again, it is opened without the configuration, even once
-//     the log has a file.
+//  1. Another replica becomes the leader, if one can.
+//  2. No replica uses the configuration that was not stored, although raft alone would.
+//  3. If the replica's owner can open it again, it is opened without that configuration, even if
+//     the log can create files by then.
 func TestMembersThatCannotBeStored(t *testing.T) {
 	t.Run("it waits", func(t *testing.T) { testMembersThatCannotBeStored(t, false) })
 	t.Run("it is opened again", func(t *testing.T) { testMembersThatCannotBeStored(t, true) })
@@ -74,8 +73,9 @@ func testMembersThatCannotBeStored(t *testing.T, again bool) {
 	}
 }
 
-// A follower whose log has no file for a change of members refuses it. Once the log has a file, the
-// follower stores it. It can be closed meanwhile and afterwards.
+// A follower whose log cannot create its next file refuses a change of members. Once the log can
+// create the file, the follower stores the change. The follower can be closed before and after
+// that.
 func TestFollowerCannotStoreMembers(t *testing.T) {
 	for name, room := range map[string]bool{"with room again": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
@@ -97,8 +97,8 @@ func TestFollowerCannotStoreMembers(t *testing.T) {
 	}
 }
 
-// A replica that waits for a file of its log closes at once, whichever call waits, and every
-// waiting caller gets an answer.
+// A replica closes at once while its log waits for space to create a file, whichever call waits,
+// and every waiting caller gets an answer.
 func TestCloseBesideAWaitForAFile(t *testing.T) {
 	for name, wait := range map[string]func(*Replica){
 		"its term":     func(g *Replica) { _ = g.Apply(number(1)).Error() },
@@ -126,9 +126,10 @@ func TestCloseBesideAWaitForAFile(t *testing.T) {
 	}
 }
 
-// A leader that waits for a file to store a later term no longer leads, but raft continues its
-// heartbeats. The others, a majority, must notice that they have no leader. One of them was away
-// when the leader handed over, and refuses to vote while it hears from the former leader.
+// A leader whose store waits for space to create a file for a later term no longer leads, but raft
+// continues its heartbeats. The others, a majority, must notice that they have no leader. One of
+// them was away when the leader handed over, and refuses to vote while it hears from the former
+// leader.
 func TestLeaderThatWaitsForItsNextTerm(t *testing.T) {
 	r, stores := newFaultyReplicas(t, 3)
 	r.add(t, 1, -1)
@@ -170,7 +171,7 @@ func TestLeaderThatWaitsForLong(t *testing.T) {
 	eventually(t, "it keeps no voter from voting", func() bool { g.noteHang(storage.Hang{Hangs: true, Long: true}, storage.Hang{}); return g.muted.Load() })
 }
 
-// fullFSM has no room for a snapshot.
+// fullFSM fails to write a snapshot, as on a full disk.
 type fullFSM struct{ *sumFSM }
 
 type fullSnapshot struct{ raft.FSMSnapshot }
@@ -200,8 +201,8 @@ func TestCloseOnAFullDisk(t *testing.T) {
 	}
 }
 
-// Opening a replica while its log has no file fails at once, because the caller holds locks. It
-// succeeds later.
+// Opening a replica whose log cannot create a file fails at once, because the caller holds locks.
+// It succeeds once the log can create the file.
 func TestOpenWithoutAFile(t *testing.T) {
 	cfg := testConfig(t, testMux(t), "n1")
 	cfg.Initial = aloneIn(cfg)
@@ -213,7 +214,7 @@ func TestOpenWithoutAFile(t *testing.T) {
 		if _, err := startGroup(cfg, stores); !scarce.Is(err) {
 			t.Fatalf("opened with %v", err)
 		}
-		stores.set(nil, nil) // the second time it fails when it raises its term
+		stores.set(nil, nil) // the next attempt of the loop fails when it raises the term
 		g, err := startGroup(cfg, stores)
 		mustDo(t, err)
 		mustBeReady(t, g)

@@ -128,7 +128,7 @@ func mustHaveStopped(t *testing.T, g *Replica, told chan error) {
 
 func TestHungDiskStopsTheGroup(t *testing.T) {
 	var hanging atomic.Int32
-	const stallMax = time.Second // a busy machine pauses a process for shorter
+	const stallMax = time.Second // longer than a busy machine pauses a process
 	g, stores, told := startFaulty(t, func(c *Config) {
 		c.DiskStallMax = stallMax
 		c.Hangs = func(hangs bool) {
@@ -332,8 +332,8 @@ func TestHungStateMachineIsReplaced(t *testing.T) {
 	eventually(t, "it may be told to lead", func() bool { return !g.applyHangs.Load() })
 }
 
-// A group whose disk fails answers with the failure, keeps out of the next election, and never ends
-// the process.
+// If a group's disk fails, proposals get the disk's error, and the group takes part in no later
+// election.
 func TestBrokenDiskStopsTheGroup(t *testing.T) {
 	g, stores, told := startFaulty(t, nil)
 	mustAdd(t, g, 1)
@@ -347,7 +347,7 @@ func TestBrokenDiskStopsTheGroup(t *testing.T) {
 	}
 	mustHaveStopped(t, g, told)
 	term := g.raft.CurrentTerm()
-	// raft, a follower now, tries to save the next term and is ended there.
+	// raft is a follower now. When it tries to store the next term, the store ends its goroutine.
 	eventually(t, "raft stands for election", func() bool { return g.raft.State() == raft.Candidate })
 	if g.raft.CurrentTerm() != term {
 		t.Errorf("term %d after %d", g.raft.CurrentTerm(), term)

@@ -17,7 +17,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// This file moves stored snapshots between replicas, for repairs. raft moves its own.
+// This file copies stored snapshots between replicas for repairs. raft uses its own transport for
+// the snapshots that it sends.
 
 const (
 	// silenceMax bounds the wait for the next piece of a snapshot. It is long, because the first

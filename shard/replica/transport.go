@@ -421,8 +421,8 @@ func (f *rpcFilter) leads(term uint64) bool {
 }
 
 // sendsRest reports whether this replica sends the rest of a snapshot that it began as the leader
-// of term. It does while it knows no other leader, unless it waits for disk space to store a later
-// term.
+// of term. It reports true while this replica knows no other leader, unless the replica waits for
+// disk space to store a later term.
 func (f *rpcFilter) sendsRest(term uint64) bool {
 	if f.leads(term) {
 		return true

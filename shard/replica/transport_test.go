@@ -15,8 +15,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// A heartbeat that is answered without a call shares no memory with its answer: raft sends the
-// heartbeat, and decodes into the answer, again and again.
+// A heartbeat that is answered without a call shares no memory with its answer: raft reuses the
+// memory of both for later calls.
 func TestSparedHeartbeatIsLeftAlone(t *testing.T) {
 	trans := raftTransport{pause: time.Hour, contacts: &sync.Map{}}
 	args := &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ID: []byte("n1"), Addr: []byte("a1")}, Term: 7}
@@ -88,7 +88,7 @@ func TestCallsReachARestartedReplica(t *testing.T) {
 					}
 				})
 			}
-			time.Sleep(50 * time.Millisecond) // so that each has a connection of its own
+			time.Sleep(50 * time.Millisecond) // so that each call has a connection of its own
 			close(both)
 			calls.Wait()
 			stop()
@@ -106,8 +106,8 @@ func TestCallsReachARestartedReplica(t *testing.T) {
 	}
 }
 
-// The first voter of a new group gets the pre-vote of one that opens its replica a
-// moment later; any other replica is refused at once.
+// If another voter opens its replica a moment later, the first voter of a new group still gets its
+// pre-vote. The call of any other candidate fails at once.
 func TestFirstVoterAsksAgain(t *testing.T) {
 	for name, first := range map[string]bool{"the first voter": true, "another": false} {
 		t.Run(name, func(t *testing.T) {
@@ -145,9 +145,9 @@ func TestFirstVoterAsksAgain(t *testing.T) {
 	}
 }
 
-// A voter remembers whom it voted for by the bytes of the candidate's address. Another
-// replica that has the address later, or the next on the same node, has other bytes,
-// whether or not the catalog here knows its node.
+// A voter remembers its candidate by the bytes of the candidate's address. These bytes differ for
+// another replica that has the same address later, and for the next replica on the same node,
+// whether or not the address book has the node.
 func TestAddressesNameTheReplica(t *testing.T) {
 	for name, book := range map[string]addressBook{
 		"without addresses":      nil,

@@ -20,8 +20,8 @@ func (r *replicas) join(t *testing.T, i int) {
 	r.addVoter(t, r.cfgs[i])
 }
 
-// A replica moves from n1 to n4 while n3 is down, then n2 is lost for good. n3 knows nothing of
-// n4, which has all that was acknowledged: the two are a majority and elect it.
+// A replica moves from n1 to n4 while n3 is down, then n2 is lost for good. n3 does not know n4,
+// but n4 has all acknowledged entries. n3 and n4 are a majority, so n4 is elected.
 func TestMajorityOfAConfigurationThatOneMissed(t *testing.T) {
 	r := newReplicas(t, storage.LogStoreBoltDB)
 	r.add(t, 7, -1)
@@ -65,7 +65,7 @@ func (p *playedLeader) ask(from string, term, last, lastTerm uint64, transfer bo
 
 // A vote depends on the candidate's term and log. A candidate that the voter's configuration lacks
 //
-//  1. gets the vote if its log is as long; only one candidate in a term gets it;
+//  1. gets the vote if its log is at least as long; only one candidate in a term gets it;
 //  2. gets none while there is a leader, even if a leader hands over to it;
 //  3. gets none if it was deleted.
 func TestVoteForACandidateThatTheVoterDoesNotKnow(t *testing.T) {
@@ -127,8 +127,8 @@ func TestVoteForACandidateThatTheVoterDoesNotKnow(t *testing.T) {
 	})
 }
 
-// A candidate that is sent a snapshot in its own term votes for others again: it follows the
-// sender, and its timer fires.
+// A candidate that receives a snapshot in its own term follows the sender. Once its timer fires, it
+// votes for others again.
 func TestCandidateIsSentASnapshot(t *testing.T) {
 	p := playLeaderOf(t, storage.LogStoreBoltDB, func(cfg *Config) {
 		cfg.Initial = []Member{{"n2", "a2"}, {"n1", "a1"}, {"n3", "a3"}}
@@ -256,7 +256,7 @@ func TestDeposedLeaderEndsItsSnapshot(t *testing.T) {
 }
 
 // A leader loses its majority while it removes the vote of a replica. That replica has not received
-// the configuration by which it would refuse the others and not campaign.
+// the new configuration, with which it would refuse the others and would not campaign.
 func TestLostVoteIsNotToldBeforeItIsCommitted(t *testing.T) {
 	r := newReplicas(t, storage.LogStoreBoltDB)
 	r.join(t, 3)

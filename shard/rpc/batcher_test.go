@@ -112,7 +112,7 @@ func TestBatcherBounds(t *testing.T) {
 		for _, q := range []int{60, 40, 1, 500, 2} {
 			ask(t, l, within10s(t), q)
 		}
-		for _, want := range []int{2, 1, 1, 1} { // 60 40 · 1 · 500, larger than a batch · 2
+		for _, want := range []int{2, 1, 1, 1} { // [60 40], [1], [500] although it is larger than a batch, [2]
 			s.let <- struct{}{}
 			if got := <-s.began; len(got) != want {
 				t.Errorf("batch %v, want %d", got, want)
@@ -136,7 +136,7 @@ func TestBatcherBounds(t *testing.T) {
 	t.Run("bytes of the queue", func(t *testing.T) {
 		s := newLaneSends()
 		l := testLane(t, s.config())
-		ask(t, l, within10s(t), 5000) // more than the bound, but alone
+		ask(t, l, within10s(t), 5000) // more than the bound, but accepted because the batcher is empty
 		if _, err := l.Do(within10s(t), 1); !errors.Is(err, errs.ErrOverloaded) {
 			t.Errorf("error %v", err)
 		}
@@ -159,7 +159,8 @@ func TestBatcherBounds(t *testing.T) {
 	})
 }
 
-// The clock stops while there is work to do, so that a slow machine too sends in time.
+// In synctest, the clock stops while a goroutine can run, so that even a slow machine sends in
+// time.
 func TestBatcherDeadlines(t *testing.T) {
 	mustLeaveNothing(t)
 	run := func(name string, test func(t *testing.T, s *laneSends, l *Batcher[int, int])) {
@@ -234,7 +235,8 @@ func TestBatcherDeadlines(t *testing.T) {
 		if got := <-earlier; !errors.Is(got.err, ErrCallLost) || time.Since(asked) != CallTimeoutMax {
 			t.Errorf("the earlier one ends after %v: %v", time.Since(asked), got.err)
 		}
-		// shard.KeyHorizonMin counts with this: the other side may have the question until the call ends.
+		// shard.KeyHorizonMin relies on this: the question stays counted until the call ends,
+		// because the other side may still have it.
 		eventually(t, "the call ends", func() bool { l.mu.Lock(); defer l.mu.Unlock(); return l.mu.items == 0 })
 		if took := time.Since(asked); took < 2*CallTimeoutMax-time.Second || took > 2*CallTimeoutMax {
 			t.Errorf("the call of both ends after %v", took)
@@ -252,9 +254,8 @@ func TestBatcherDeadlines(t *testing.T) {
 	})
 }
 
-// A batch does not send a question, for example because it has no connection, and the asker gives
-// the question up. The question is not lost: the send ends with the last asker, and reports the
-// outcome.
+// If the only asker gives up while Send still waits for a connection, Send ends. The asker gets the
+// error of Send, which shows that nothing was sent.
 func TestBatcherGivenUpBeforeItIsSent(t *testing.T) {
 	began := make(chan struct{})
 	cfg := newLaneSends().config()

@@ -50,7 +50,7 @@ func newCallPeer(c *Calls, node string) (*callPeer, error) {
 		grpc.WithNoProxy(),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDisableRetry(),
-		grpc.WithIdleTimeout(0), // pings keep the connection
+		grpc.WithIdleTimeout(0), // the connection is never idle, because of the pings
 		grpc.WithInitialWindowSize(streamWindowBytes),
 		grpc.WithInitialConnWindowSize(connWindowBytes),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -85,7 +85,7 @@ func (p *callPeer) dial(ctx context.Context) (net.Conn, error) {
 	return line, nil
 }
 
-// call sends a call to this node. gRPC returns Unavailable for a node that was never reached, and
+// call sends a call to the peer. gRPC returns Unavailable for a node that was never reached, and
 // also for a node that was lost before its answer. callRequest.sent distinguishes these cases.
 func (p *callPeer) call(ctx context.Context, method string, request []byte) ([]byte, error) {
 	defer p.inFlight.Add(-1)

@@ -36,8 +36,8 @@ func TestCallsCarryBytes(t *testing.T) {
 	mustEcho(t, a, "a", "to itself")
 }
 
-// A node that starts is called over other connections before it knows its handlers. It
-// refuses such a call as one that may be tried again.
+// A starting node may receive calls over other connections before Serve. It refuses them with an
+// error that allows a retry.
 func TestAnswerBeforeServe(t *testing.T) {
 	c, err := NewCalls(CallsConfig{Mux: testMux(t), Lookup: (&callNodes{}).Lookup})
 	mustDo(t, err)
@@ -139,11 +139,11 @@ func TestCallsEndWithTheirCaller(t *testing.T) {
 	}})
 	mustEcho(t, a, "b", "they are connected")
 	t.Run("deadline", func(t *testing.T) {
-		const soon = time.Second // what is not sent by then has no handler
+		const soon = time.Second // a call that is not sent by then reaches no handler
 		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()
 		_, err := a.Call(ctx, "b", "wait", nil)
-		var told *Error // the handler may have seen the deadline as early as the caller
+		var told *Error // the handler may notice the deadline at the same time as the caller
 		if !errors.As(err, &told) && (!errors.Is(err, ErrCallLost) || !errors.Is(err, context.DeadlineExceeded)) {
 			t.Errorf("error %v", err)
 		}
@@ -292,8 +292,8 @@ func TestCallsFindThatAPeerIsCut(t *testing.T) {
 
 // A peer that does not answer pings:
 //
-//  1. is not called any more, even before its connection is given up;
-//  2. is called again as soon as it is heard.
+//  1. is not called any more, even before its connection is closed; 2. is called again once a byte
+//     arrives from it.
 func TestCallsDoubtASilentPeer(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
@@ -322,10 +322,8 @@ func TestCallsDoubtASilentPeer(t *testing.T) {
 
 // Closing a node:
 //
-//  1. its handlers that end soon are answered;
-//  2. others are cancelled;
-//  3. close waits for all of them;
-//  4. its own calls end.
+//  1. handlers that end soon still send their answers; 2. other handlers are cancelled; 3. Close
+//     waits for all handlers; 4. the node's own calls end.
 func TestCallsClose(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes

@@ -31,7 +31,7 @@ func (n *callNodes) streamNode(t *testing.T, name, method string, h StreamHandle
 func TestStreamsOfCalls(t *testing.T) {
 	mustLeaveNothing(t)
 	piece := func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 100_000) }
-	const pieces = 50 // more than fit the window
+	const pieces = 50 // more bytes than the window allows
 	cancelled := make(chan error, 1)
 	var nodes callNodes
 	a := nodes.node(t, "a", nil)

@@ -13,7 +13,7 @@ import (
 const requestSilenceMax = 2 * time.Second
 
 // servedConn is a connection on which a peer sends requests: raft reads a request, writes its
-// answer, and reads the next. It closes the connection if the peer stops in the middle of a
+// answer, and reads the next. servedConn closes the connection if the peer stops in the middle of a
 // request.
 //
 // raft reads a snapshot in its main loop, without a deadline. A leader that is frozen or cut off

@@ -14,7 +14,7 @@ import (
 //
 //  1. waits without limit for the beginning of a request, the first and the next;
 //  2. accepts a request that arrives slowly;
-//  3. fails every read, once a request has stopped before its end.
+//  3. fails every read once a request has stopped before its end.
 func TestRequestThatStopsOnItsWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
