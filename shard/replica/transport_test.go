@@ -57,7 +57,7 @@ func TestCallsReachARestartedReplica(t *testing.T) {
 				layer, err := there.Layer(7, "known")
 				mustDo(t, err)
 				to := newRaftTransport(layer, nil, 0, hclog.NewNullLogger())
-				go func() { // ends with its life
+				go func() { // ends when the transport closes
 					for {
 						select {
 						case rpc := <-to.Consumer():

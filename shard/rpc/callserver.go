@@ -79,7 +79,7 @@ func newCallServer() *callServer {
 // after CloseGraceMax.
 func (s *callServer) close() {
 	drained := make(chan struct{})
-	go func() { s.grpc.GracefulStop(); close(drained) }() // ends with the last handler
+	go func() { s.grpc.GracefulStop(); close(drained) }() // ends once the last handler has ended
 	select {
 	case <-drained:
 	case <-time.After(CloseGraceMax):

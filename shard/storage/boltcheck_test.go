@@ -13,7 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// fillBolt fills a new bolt file in the way of fillStores.
+// fillBolt creates a bolt file and fills it as fillStores does.
 func fillBolt(t *testing.T, path string, n uint64) {
 	t.Helper()
 	b := mustOpenBolt(t, path)
@@ -171,8 +171,8 @@ func readWhole(t *testing.T, path string) error {
 	return err
 }
 
-// The fuzzed bytes are patches of a whole file, 4 bytes each: a position (3 bytes) and a value.
-// Few patches hit the meta pages, whose checksums would hide the rest.
+// The fuzzed bytes are patches of a whole file, 4 bytes each: a position (3 bytes) and a value. Few
+// patches hit the meta pages. If one does, the check fails at its checksum and tests nothing else.
 func FuzzCheckBolt(f *testing.F) {
 	path := filepath.Join(f.TempDir(), "raft.db")
 	b, err := openBoltFile(path)

@@ -114,9 +114,9 @@ type Log struct {
 	group uint32
 	path  string
 	stop  *FailStop
-	// Unstored is called with the error if the log had no file for a configuration. If Unstored
-	// returns nil, StoreLogs retries; otherwise StoreLogs returns the error of Unstored. A nil
-	// Unstored means no retry. Set it before raft starts.
+	// Unstored is called with the error if the log could create no file to store a configuration.
+	// If Unstored returns nil, StoreLogs retries; otherwise StoreLogs returns the error of
+	// Unstored. A nil Unstored means no retry. Set it before raft starts.
 	Unstored func(error) error
 
 	storing StallGauge // runs during StoreLogs, including its waits; only raft's main goroutine uses it
@@ -264,8 +264,9 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
-// write runs a change under a gauge of the watchdog. If the log has no file for a patient change,
-// write retries the change until the log has one. For any other change, write returns the error.
+// write runs a change under a gauge of the watchdog. If the log can create no file for a patient
+// change, write retries the change until the log can. For any other change, write returns the
+// error.
 func (l *Log) write(gauge *StallGauge, change func() (patient bool, err error)) error {
 	for {
 		gauge.Begin()

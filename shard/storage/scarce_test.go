@@ -145,7 +145,7 @@ func TestWritesWithoutAFile(t *testing.T) {
 func TestLongAppendWithoutAFile(t *testing.T) {
 	var refused, waited int
 	for files := 0; ; files++ {
-		var left atomic.Int64 // files that may still be opened, also by the log's own goroutine
+		var left atomic.Int64 // number of files that can still be opened, by the test or by the log's own goroutine
 		left.Store(1 << 30)
 		fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
 			if op.Kind != errorfs.OpOpen {

@@ -21,7 +21,7 @@ import (
 
 // snapHistory records which snapshots a random history began and finished.
 type snapHistory struct {
-	states map[string][]byte // by id, for every snapshot whose Close was called
+	states map[string][]byte // contents by id, for every snapshot whose Close was called
 	acked  snapName          // the highest name for which Close returned nil
 }
 
@@ -55,7 +55,7 @@ func crashFS(disk vfs.FS, hook func(op errorfs.Op) error) vfs.FS {
 //
 //  4. Names listed it at the moment of the crash, so its cold rows still exist.
 //
-//  5. No unfinished file is left, and at most snapshotsKept others.
+//  5. No unfinished file is left, and at most snapshotsKept finished files.
 //
 //  6. The next snapshot of the same entry becomes the newest, and stays so after a restart.
 func TestSnapshotCrashes(t *testing.T) {
@@ -106,7 +106,7 @@ func (h *snapHistory) run(t *testing.T, random *rand.Rand, s *Snapshots) {
 	for range 60 {
 		switch n := random.IntN(10); {
 		case n < 3 && len(sinks) < 3:
-			index += uint64(random.IntN(3)) // often the entry of the previous snapshot
+			index += uint64(random.IntN(3)) // often 0: a snapshot with the same log index as the previous one
 			at := index
 			if random.IntN(5) == 0 { // a snapshot that a leader sent: its index may be lower
 				at -= uint64(random.IntN(4))
@@ -189,8 +189,9 @@ func (h *snapHistory) check(t *testing.T, random *rand.Rand, c snapCrash, again 
 	}
 }
 
-// Only the process is killed, at any operation, and the next process opens the store. From then on
-// its newest snapshot survives a crash of the machine, because the log before it may be deleted.
+// Only the process is killed, at any operation, and the next process opens the store. From then on,
+// the newest snapshot must survive a crash of the machine, because the replica may delete the log
+// before the snapshot.
 func TestSnapshotKilled(t *testing.T) {
 	newestAfterRename := 0
 	for at := 0; ; at++ {
@@ -308,8 +309,8 @@ func (f *lateFS) Rename(from, to string) error {
 	return errors.Join(f.err, d.Sync(), d.Close())
 }
 
-// A rename is on disk although it returned a transient error. A crash then finds no snapshot whose
-// cold rows may have been removed, and the next snapshot succeeds.
+// A rename is on disk although it returned a transient error. After a crash, the store finds no
+// snapshot whose cold rows may have been removed, and the next snapshot succeeds.
 func TestRenameThatFails(t *testing.T) {
 	for _, injected := range []error{syscall.ENOSPC, syscall.EDQUOT} {
 		disk := vfs.NewCrashableMem()
@@ -464,7 +465,8 @@ func TestDamagedSnapshotFile(t *testing.T) {
 	check("longer", append(slices.Clone(whole), 0))
 }
 
-// An open reader keeps its snapshot, however many newer ones finish. A name alone does not.
+// An open reader can read its snapshot, however many newer ones finish. A reader that has only the
+// name cannot.
 func TestReaderOfAReplacedSnapshot(t *testing.T) {
 	s := mustOpenSnaps(t, t.TempDir())
 	first := mustSnapshot(t, s, 10, strings.Repeat("state", 1<<20))

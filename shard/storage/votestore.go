@@ -71,8 +71,8 @@ type stableBytes interface {
 // a vote that was never cast. So Votes keeps the term of the first call in memory, and the second
 // call stores both in one transaction.
 //
-// Any error except raftboltdb.ErrKeyNotFound stops the group for good. While the log has no file
-// for a value, the write waits, because raft panics if it cannot store its term.
+// Any error except raftboltdb.ErrKeyNotFound stops the group for good. While the log can create no
+// file for a value, the write waits, because raft panics if it cannot store its term.
 type Votes struct {
 	store stableBytes
 	group uint32

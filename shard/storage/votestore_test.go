@@ -134,7 +134,7 @@ func TestDamagedStableValueIsRefused(t *testing.T) {
 			}
 		}
 	}
-	// Store a value under the other's key.
+	// Store each value under the key of the other.
 	swapped := &shardtest.Stable{Values: map[string][]byte{string(keyTerm): whole.Values[string(keyVote)]}}
 	stop, _ := countFatal(t)
 	if _, err := NewVotes(swapped, 7, "raft.db", stop).GetUint64(keyTerm); !errors.Is(err, ErrDamaged) {

@@ -44,8 +44,8 @@ func (n *streamNode) Answer(ctx context.Context, method string, request []byte) 
 	return n.Calls.Answer(ctx, method, request)
 }
 
-// onStreamOnly is Streams.Call without its fallback, a call of gRPC. It reports ErrNotSent if the
-// streams do not take a call, or the other node refuses it because it closes.
+// onStreamOnly is Streams.Call without its fallback, a call of gRPC. It returns ErrNotSent if the
+// stream does not accept a call, or if the other node refuses the call because it is closing.
 func (n *streamNode) onStreamOnly(ctx context.Context, node, method string, request []byte) ([]byte, error) {
 	if err := n.Reachable(node); err != nil {
 		return nil, err
@@ -138,8 +138,8 @@ func TestStreamToANodeThatStandsStill(t *testing.T) {
 	eventually(t, "the node is called again", func() bool { _, err := a.onStreamOnly(ctx, "b", "echo", nil); return err == nil })
 }
 
-// Calls on a connection end at their deadlines. If nothing was heard for silenceMax, the connection
-// is closed; if anything was heard, it stays.
+// Calls on a connection end at their deadlines. If no answer arrived for silenceMax, the connection
+// is closed; otherwise it stays open.
 func TestSilentStreamIsClosed(t *testing.T) {
 	here, there := net.Pipe()
 	defer there.Close()
@@ -195,8 +195,8 @@ func (s *server) only(t *testing.T) *servedStream {
 	return nil
 }
 
-// A node that reads the answers to its calls late gets all of them, however large they are
-// together, on the stream that it has.
+// A node may read the answers to its calls late. It then receives all of them on the same stream,
+// however large they are together.
 func TestLargeAnswersWaitForTheirTurn(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
@@ -273,9 +273,9 @@ func TestLateStreamAnswerIsNobodys(t *testing.T) {
 	eventually(t, "both answers have come", func() bool { return c.heard.Load() >= heard+2 })
 }
 
-// A connection shows only that something accepts connections. No call travels on it before the node
-// has said that it serves the stream. Otherwise the outcome would be unknown where a call of gRPC
-// has a known one.
+// A connection shows only that something accepts connections. No call is sent on it before the
+// node's serve message has arrived. Otherwise the outcome of a call would be unknown in cases in
+// which gRPC knows it.
 func TestStreamCallsWaitForTheOtherNode(t *testing.T) {
 	mustLeaveNothing(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts, as on a node that hangs
@@ -298,8 +298,8 @@ func TestStreamCallsWaitForTheOtherNode(t *testing.T) {
 	}
 }
 
-// A stream that has ended delivers nothing any more. Otherwise data that the system had not sent
-// yet would arrive once the network works again, minutes after the calls were given up.
+// A stream that has ended delivers nothing any more. Otherwise data that the operating system had
+// not sent yet would arrive once the network works again, minutes after the calls were given up.
 func TestEndedStreamDeliversNothing(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	mustDo(t, err)

@@ -163,7 +163,7 @@ func writeStream(conn net.Conn, wake, ended <-chan struct{}, take func(spare []b
 			return nil
 		}
 		if spare = out; cap(spare) > streamMessageMax {
-			spare = nil // a burst made it too large to keep
+			spare = nil // a burst made the buffer too large to keep
 		}
 	}
 }

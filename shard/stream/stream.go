@@ -71,8 +71,8 @@ type Config struct {
 // raft makes new calls. So a replica may process the calls of one group in another order than they
 // were sent; DESIGN.md proves that Raft allows this.
 //
-// It has two goroutines for each connection, which end with the connection, and one for each dial.
-// Close ends them and waits.
+// Streams has two goroutines for each connection, which end with the connection, and one for each
+// dial.Close ends them and waits.
 type Streams struct {
 	cfg    Config
 	ctx    context.Context

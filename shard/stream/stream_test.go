@@ -111,9 +111,9 @@ func TestSlowReplicaDelaysNoOther(t *testing.T) {
 	waiting.Wait()
 }
 
-// Calls that wait travel in one write, and so do the answers to calls that came together. An answer
-// that somebody waits for takes the other answers along. No answer waits for longer than
-// answersWait.
+// Waiting calls are sent in one write, and so are the answers to calls that arrived together. An
+// answer that is sent at once shares its write with the waiting answers. No answer waits for longer
+// than answersWait.
 func TestCallsAndAnswersTravelTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		here, there := net.Pipe()
@@ -297,8 +297,8 @@ func (c *waitedContext) AfterFunc(f func()) (stop func() bool) {
 	}
 }
 
-// Another node refuses a connection, and the streams make it again for as long as a group calls
-// that node. So a lost connection must leave nothing behind that waits until the node closes.
+// If a node refuses the connection, the streams dial again for as long as a group calls that node.
+// So a lost connection must leave no goroutine or timer that waits until this node closes.
 func TestLostStreamIsForgotten(t *testing.T) {
 	there := testMux(t)
 	there.ServeAppends(offered(func(conn net.Conn) error { return conn.Close() }))
@@ -323,7 +323,7 @@ func TestNoRoomInTheBacklog(t *testing.T) {
 	}
 }
 
-// A connection is closed if something other than calls comes on it.
+// A connection is closed if anything other than calls arrives on it.
 func TestStreamOfSomethingElse(t *testing.T) {
 	there := testMux(t)
 	a := testStreams(t, there)
@@ -336,7 +336,7 @@ func TestStreamOfSomethingElse(t *testing.T) {
 		_, err = conn.Write(sent)
 		mustDo(t, err)
 		served := appendMessage(nil, func(dst []byte) []byte { return appendAnswerOf(dst, &Answer{serve: true}) })
-		if got, _ := io.ReadAll(conn); !bytes.HasPrefix(served, got) { // an error ends it too
+		if got, _ := io.ReadAll(conn); !bytes.HasPrefix(served, got) { // the connection may also end with an error
 			t.Errorf("%s is answered with %x", name, got)
 		}
 		mustDo(t, conn.Close())
