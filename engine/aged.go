@@ -1,8 +1,7 @@
 package engine
 
-// Least returns a lower bound of the ids that the first segment has in memory, or 0 if it has none.
-// The start of that segment's range is always 0, and so no useful bound. A later write may add a
-// lower id.
+// Least returns a lower bound of the ids that the first segment has in memory, or 0 if it has no
+// row in memory. A later write may add a lower id.
 func (t *Table) Least() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -20,7 +19,7 @@ func (t *Table) Least() uint64 {
 }
 
 // Aged returns the number of rows in memory in all segments for whose range of ids isOld returns
-// true. It also counts segments that are being written to. It changes nothing.
+// true. It also counts the rows of segments that are being written to.
 func (t *Table) Aged(isOld func(first, last uint64) bool) (rows int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -33,9 +32,9 @@ func (t *Table) Aged(isOld func(first, last uint64) bool) (rows int) {
 	return rows
 }
 
-// InMemory returns the number of rows in memory with ids first … last, and their lowest
-// id or one near it. A sealed row counts until its segment is sealed again, even if it
-// was deleted or another row hides it.
+// InMemory returns the number of rows in memory with ids first … last, and their lowest id or an id
+// near it. A sealed row counts until its segment is sealed again, even if it was deleted or if a
+// row in the segment hides it.
 func (t *Table) InMemory(first, last uint64) (id uint64, rows int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

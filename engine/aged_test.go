@@ -2,7 +2,7 @@ package engine
 
 import "testing"
 
-// The id range of the first segment begins at 0, whatever rows the segment has.
+// Least returns an id of the first segment's rows, although the range of that segment begins at 0.
 func TestLeast(t *testing.T) {
 	tab := newTable(t)
 	want := func(what string, id uint64) {

@@ -6,20 +6,20 @@ import "sync/atomic"
 
 // Apply applies ops in their order. If width is not 0, it fills rows with width counts for each op.
 // These are the counts of the row right after the op or, for an OpTake, the counts that it took. It
-// appends an Overflow for each refused op to overflows and returns overflows; a refused op changes
-// nothing. Apply panics if a cell names a column of ColumnsMax or above. Apply allocates only for
-// new rows, for overflows, and when it rebuilds a segment after many deletes.
+// appends an Overflow for each refused op to overflows and returns the longer slice. A refused op
+// changes nothing. Apply panics if a cell names a column of ColumnsMax or above. Apply allocates
+// only for new rows, for overflows, and when it rebuilds a segment after many deletes.
 //
 // Apply first brings cold rows of ops into memory. If it cannot read one, it returns an
 // error and applies nothing.
 //
-// Cuts returns the deltas that floors cut short.
+// After Apply, the method Cuts returns the deltas that floors cut short.
 func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) ([]Overflow, error) {
 	return t.ApplyJudged(ops, width, rows, overflows, nil)
 }
 
-// Judge decides about ops while ApplyJudged applies them. Its methods must not use the
-// table.
+// A Judge may change each op just before ApplyJudged applies it, and gets a call for each refused
+// op. Its methods must not use the table.
 type Judge interface {
 	// ApplyJudged calls Before after all earlier ops are applied, and right before it applies the
 	// op. It may change the values of the op's cells.
@@ -28,7 +28,7 @@ type Judge interface {
 	Refused(op int)
 }
 
-// ApplyJudged is like Apply, but asks judge about each op. judge may be nil.
+// ApplyJudged is like Apply, but also calls the methods of judge for each op. judge may be nil.
 func (t *Table) ApplyJudged(ops []Op, width int, rows []int64, overflows []Overflow, judge Judge) ([]Overflow, error) {
 	t.writing.Lock()
 	defer t.writing.Unlock()
@@ -55,7 +55,7 @@ func (t *Table) Cuts() []Cut { return t.cuts }
 
 func (t *Table) applyOne(op *Op, dst []int64, overflows []Overflow, judge Judge) []Overflow {
 	at := t.locate(op.ID)
-	at.s.prefetch(at.p) // prefetch before Lock, whose locked instruction would wait for a plain load
+	at.s.prefetch(at.p) // not after Lock, which would wait for a plain load
 	t.mu.Lock()
 	defer t.unlock()
 	if !at.standsIn(t.dir.Load()) {
@@ -84,7 +84,7 @@ func (t *Table) applyPageLocked(ops []Op, from, width int, rows []int64, overflo
 		}
 	}
 	for i := range page {
-		if !spots[i].standsIn(t.dir.Load()) { // an op before it changed the structure
+		if !spots[i].standsIn(t.dir.Load()) { // an earlier op changed the structure
 			spots[i] = t.locate(page[i].ID)
 		}
 		dst := rows[(from+i)*width : (from+i+1)*width]
@@ -101,8 +101,8 @@ func (t *Table) applyPageLocked(ops []Op, from, width int, rows []int64, overflo
 	return overflows
 }
 
-// applyLocked applies one op and fills dst with the op's row; number is the op's index. If a column
-// refuses the op, applyLocked returns the refusal and false.
+// applyLocked applies one op and fills dst with the op's row; number is the index of the op. If a
+// column refuses the op, applyLocked returns the refusal and false.
 func (t *Table) applyLocked(op *Op, number int, at *spot, dst []int64) (refused Overflow, ok bool) {
 	slot := -1
 	if at.s.covers(op.ID) {
@@ -212,7 +212,8 @@ func (t *Table) replaceLocked(i, slot int, id uint64, old, row []int64) {
 		}
 	case slot >= 0:
 		// The row outgrows its segment's words: reshape the segment first. Reshaping may drop a row
-		// of zeros outside of the cold part, and may move the window. So look the slot up again.
+		// of zeros whose id the cold part does not cover, and may move the window. So look the slot
+		// up again.
 		t.reshapeLocked(i, last/wordColumns+1)
 		slot := -1
 		if s := d.segs[i].Load(); s.covers(id) {

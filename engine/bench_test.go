@@ -16,9 +16,9 @@ import (
 
 const benchRows = 10_000_000
 
-// realCounts returns the reposts, comments and likes of real posts that have a
-// count, and their ids that hold a time. Without the data set it falls back to
-// the sample that the project ships.
+// realCounts returns the ids of real posts, if they contain a time, and the counts of reposts,
+// comments and likes of the posts that have any. Without the data set it reads the sample that the
+// project ships.
 var realCounts = sync.OnceValues(func() (ids []uint64, rows [][3]int64) {
 	f, err := os.Open("../../shared/data/weibo_counts.csv.gz")
 	if err != nil {
@@ -51,8 +51,7 @@ var realCounts = sync.OnceValues(func() (ids []uint64, rows [][3]int64) {
 	return ids, rows
 })
 
-// realIDs returns n distinct ids that are as dense over time as the real ones. Between two
-// neighbours of the data set, it places ids at the density that the data set has there.
+// realIDs returns n distinct ids that are distributed over time as the real ids are.
 func realIDs(n int) []uint64 {
 	seed, _ := realCounts()
 	r := rand.New(rand.NewPCG(1, 1))
@@ -69,7 +68,7 @@ func realIDs(n int) []uint64 {
 	return out
 }
 
-// orders are the id streams of the size and speed figures.
+// orders are the orders in which the benchmarks of size and speed insert ids.
 var orders = []struct {
 	name string
 	ids  func() []uint64
@@ -121,8 +120,8 @@ func heapBytes() uint64 {
 	return m.HeapInuse
 }
 
-// BenchmarkSize reports the bytes per row of a table of 10 million rows: by the table's own
-// account, and by the growth of the heap.
+// BenchmarkSize reports the bytes per row of a table of 10 million rows: what Table.Stats reports,
+// and the growth of the heap.
 func BenchmarkSize(b *testing.B) {
 	for _, o := range orders {
 		b.Run(o.name, func(b *testing.B) {
@@ -176,7 +175,7 @@ func BenchmarkOps(b *testing.B) {
 			at := 0
 			for range b.N {
 				at++
-				at += int(f.op(ids[at%len(ids)]) >> 62) // adds 0, but makes the processor wait for the result of op
+				at += int(f.op(ids[at%len(ids)]) >> 62) // adds 0; the next call waits for this one
 			}
 		})
 		runtime.KeepAlive(sink)
@@ -207,8 +206,8 @@ func BenchmarkOps(b *testing.B) {
 	})
 }
 
-// BenchmarkWritesDuringSnapshot measures how long batches of 256 uniform writes wait while snapshots of 10
-// million rows are taken and streamed. It measures the same without snapshots for comparison.
+// BenchmarkWritesDuringSnapshot measures how long batches of 256 uniform writes wait while
+// snapshots of 10 million rows are taken and streamed, and without snapshots.
 func BenchmarkWritesDuringSnapshot(b *testing.B) {
 	ids := realIDs(benchRows)
 	tab := fill(ids)

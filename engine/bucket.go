@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// bucket is one cache line: the tags of its slots, then one word of counts for each slot.
-// A slot's number is the index of that word in the line. A lookup of a row in its first
-// bucket costs one cache miss.
+// bucket is one cache line: the tags of its slots, then one word of counts for each slot. A slot's
+// number is the index of its word of counts in the line. A lookup of a row in its first bucket
+// costs one cache miss.
 //
 //	word      0      1     2    3   4   5   6   7     (high:low half)
 //	narrow  t4:t3  t6:t5  0:t7  c3  c4  c5  c6  c7
@@ -16,9 +16,9 @@ type bucket [lineWords]uint64
 
 // matchNarrowGo returns bit i if the i-th tag of a is tag. It returns bit lineWords+i if the i-th
 // tag of b is tag|tagSecond. Only the lowest set bit of the result is valid, because a tag is in
-// one slot only. The function has no branch, because the slot is practically random. After a
-// misprediction, the processor could not start on the next row while it waits for the memory of
-// this row.
+// one slot only. The function has no branch, because the slot is practically random and a branch
+// would often be mispredicted. A misprediction would keep the processor from starting on the next
+// row while it waits for the memory of this row.
 func matchNarrowGo(a, b *bucket, tag uint64) uint64 {
 	return a.matchHalves(tag) | b.matchHalves(tag|tagSecond)<<lineWords
 }
@@ -58,8 +58,8 @@ func isZero(x uint64) uint64 {
 	return borrow
 }
 
-// tagAt returns which word of a bucket holds the tag of a slot, and the tag's shift and
-// mask there.
+// tagAt returns the index of the word that contains the tag of a slot, and the tag's shift and mask
+// in that word.
 func tagAt(slot int, wide bool) (word int, shift uint, mask uint64) {
 	if wide {
 		return slot - tagWordsWide, 0, 1<<64 - 1

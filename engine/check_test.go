@@ -2,10 +2,10 @@ package engine
 
 import "fmt"
 
-// Check verifies the whole structure: the order of the directory, windows, that each row is in
-// exactly one of its two buckets, marks against overflow tables, row counts and the digest. It
-// blocks writes and reads the cold rows; a table of 10 million rows takes seconds. The error names
-// the first fault found.
+// Check verifies the whole structure: the order of the directory, the windows, the marks and the
+// overflow tables, the numbers of rows, and the digest. It also verifies that each row is in
+// exactly one of its two buckets. It blocks writes, and reads the cold rows. The error names the
+// first fault found.
 func (t *Table) Check() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -42,8 +42,8 @@ func (t *Table) Check() error {
 	return nil
 }
 
-// check verifies a segment that owns ids first … last. It returns the segment's share of
-// the digest and its number of rows.
+// check verifies a segment that owns ids first … last. It returns the digest and the number of the
+// segment's rows.
 func (s *segment) check(first, last uint64) (digest uint64, rows int, err error) {
 	if s.seq.Load()&1 != 0 {
 		return 0, 0, fmt.Errorf("seq %d is odd while nobody writes", s.seq.Load())
@@ -134,8 +134,8 @@ func (s *segment) checkEmpty() error {
 	return nil
 }
 
-// checkRow returns the row's share of the digest, its number of counts in overflow, and
-// whether it is a row of zeros that hides a cold one.
+// checkRow verifies a row. It returns the row's digest, its number of counts in overflow, and
+// whether it is a row of zeros that hides a cold row.
 func (s *segment) checkRow(slot int, id uint64) (digest uint64, wide int, zero bool, err error) {
 	var row [ColumnsMax]int64
 	s.load(slot, row[:s.columns()])

@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// This file reads cold rows: for readers, concurrently with the writer, and for the
-// writer, which brings cold rows into memory before it changes them. From then on the row
-// in the segment hides the unchanged cold row. Apply's overflows, digest and rows are
-// therefore the same as if no row had ever been cold.
+// This file reads cold rows. Readers read them concurrently with the writer. The writer brings a
+// cold row into memory before it changes it; from then on the row in the segment hides the
+// unchanged cold row. Apply's overflows, digest and rows are therefore the same as if no row had
+// ever been cold.
 
 // ReadCold is like Get, but for a row that may be cold. It waits for the disk until ctx ends.
 func (t *Table) ReadCold(ctx context.Context, id uint64, dst []int64) error {
@@ -107,8 +107,7 @@ func (t *Table) missing(ops []Op) []coldRow {
 }
 
 // warmLocked stores a cold row in its segment. It changes neither the table's row count nor its
-// digest. It stores even a row of zeros, because a stored row of zeros hides the row of the cold
-// part.
+// digest. It stores even a row of zeros, because that row hides the row of the cold part.
 func (t *Table) warmLocked(id uint64, row []int64) {
 	last := 0
 	for c, v := range row {

@@ -16,9 +16,9 @@ import (
 type memCold struct {
 	mu   sync.Mutex
 	made []*memGeneration
-	fail error // of the next reads and writes
+	fail error // if not nil, reads and writes return it
 
-	// Hooks, called wherever a disk may block.
+	// These hooks are called where a real disk may block.
 	writing, reading, removing func()
 }
 
@@ -55,7 +55,7 @@ func (m *memCold) Write(pages []*Page) ([]Generation, error) {
 	return made, nil
 }
 
-// needed returns how many generations are retained.
+// needed returns the number of retained generations.
 func (m *memCold) needed() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -117,7 +117,7 @@ func (g *memGeneration) Load(first, last uint64, p *Page) error {
 
 func anyAge(uint64, uint64) bool { return true }
 
-// freeze freezes at most limit of the idle segments, and returns the number of their rows.
+// freeze moves at most limit idle segments to disk, and returns the number of their rows.
 func freeze(t rapid.TB, tab *Table, cold *memCold, limit int) int {
 	t.Helper()
 	tab.Watch(anyAge)
@@ -129,8 +129,8 @@ func freeze(t rapid.TB, tab *Table, cold *memCold, limit int) int {
 	return rows
 }
 
-// reloaded returns the table that a snapshot of tab makes. It seals rows in ranges for which isOld
-// returns true; isOld may be nil.
+// reloaded returns a table loaded from a snapshot of tab. It seals the rows of ranges for which
+// isOld returns true; isOld may be nil.
 func reloaded(t rapid.TB, tab *Table, isOld func(first, last uint64) bool) *Table {
 	t.Helper()
 	snap := tab.Snapshot()
@@ -153,9 +153,9 @@ func reloaded(t rapid.TB, tab *Table, isOld func(first, last uint64) bool) *Tabl
 	return n
 }
 
-// The test applies random ops to rows of any shape, while it freezes and folds segments, and replaces the
-// table by one loaded from its snapshot. The table equals the naive table, and has the digest of a table
-// that never moved a row.
+// The test applies random ops. Between them it moves segments to disk, folds them, and replaces the
+// table by one loaded from its snapshot. The table always equals a model, and has the digest of a
+// table that keeps all rows in memory.
 func TestColdRowsCount(t *testing.T) {
 	t.Parallel()
 	for name, idOf := range idShapes {
@@ -172,13 +172,13 @@ func TestColdRowsCount(t *testing.T) {
 func coldRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 11))
 	tab, plain, want, cold := newTableOf(testSecret), newTable(t), model{}, &memCold{}
-	known := make([]uint64, 13_000) // some segments of rows to begin with
+	known := make([]uint64, 13_000) // enough rows for several segments
 	for i := range known {
 		known[i] = idOf(r, i)
 		op := []Op{{ID: known[i], Kind: OpAdd, Cells: []Cell{{uint8(i % 5), 1 + r.Int64N(300)}}}}
 		want.apply(op[0])
 		for _, t := range []*Table{tab, plain} {
-			_, _ = t.Apply(op, 0, nil, nil) // nothing is cold yet
+			_, _ = t.Apply(op, 0, nil, nil) // cannot fail, because no row is cold yet
 		}
 	}
 	frozen := 0
@@ -240,7 +240,8 @@ func randomOp(r *rand.Rand, id uint64) Op {
 	return op
 }
 
-// checkApply applies ops to both tables and to the model, and compares rows and refusals.
+// checkApply applies ops to both tables and to the model, and compares the resulting rows and
+// refusals.
 func checkApply(t *testing.T, tab, plain *Table, want model, ops []Op) {
 	t.Helper()
 	rows := make([]int64, len(ops)*ColumnsMax)
@@ -260,7 +261,7 @@ func checkApply(t *testing.T, tab, plain *Table, want model, ops []Op) {
 	}
 }
 
-// equalCold is equal for a table with cold rows.
+// equalCold is like equal, but for a table with cold rows.
 func (m model) equalCold(t testing.TB, tab *Table) {
 	t.Helper()
 	ids := m.ids()
@@ -348,8 +349,8 @@ func TestFailedFreezeKeepsRowsInMemory(t *testing.T) {
 	}
 }
 
-// Rows that are deleted while their segment moves to disk stay deleted, even if a split has put them into a
-// segment of their own.
+// Rows that are deleted while their segment moves to disk stay deleted, even if a split meanwhile
+// has moved them into a segment without cold rows.
 func TestRowsDeletedWhileTheyFreeze(t *testing.T) {
 	tab, ids := filled(t, 30_000)
 	cold := &memCold{}
@@ -397,7 +398,7 @@ func TestRowsDeletedWhileTheyFreeze(t *testing.T) {
 	}
 }
 
-// While rows move to disk, the writer does not wait for the disk, neither for a read nor for a removal.
+// While rows move to disk, nobody reads or removes a generation under a lock that the writer needs.
 func TestMovingRowsHoldsNobodyUp(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	cold := &memCold{}
@@ -419,7 +420,7 @@ func TestMovingRowsHoldsNobodyUp(t *testing.T) {
 	if n, err := tab.Freeze(cold, []uint64{0}); n == 0 || err != nil {
 		t.Fatal(n, err)
 	}
-	if calls != 4 { // a read and a removal, of two locks
+	if calls != 4 { // a read and a removal, each checks two locks
 		t.Errorf("%d locks were looked at", calls)
 	}
 	looked = reloaded(t, tab, nil)
@@ -441,7 +442,7 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	segments := tab.Stats().Segments
-	if idle, due := tab.Watch(anyAge); len(idle) != segments-2 || due == 0 { // neither the written segment nor the last one is
+	if idle, due := tab.Watch(anyAge); len(idle) != segments-2 || due == 0 { // all but the written one and the last
 		t.Errorf("%d of %d segments are idle", len(idle), segments)
 	}
 	young := func(_, last uint64) bool { return last < ids[12_000] }
@@ -450,8 +451,8 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Readers run beside the writer, and beside segments that are frozen and folded. No reader sees an
-// older count than before, or misses a row.
+// Readers run concurrently with the writer, and while segments move to disk and are folded. No
+// reader sees an older count than before, or misses a row.
 func TestReadersBesideFreezing(t *testing.T) {
 	t.Parallel()
 	tab, ids := filled(t, 25_000)
@@ -464,8 +465,8 @@ func TestReadersBesideFreezing(t *testing.T) {
 			seen := map[uint64]int64{}
 			page, rows := make([]uint64, 40), make([]int64, 40)
 			for !stop.Load() {
-				// Each id appears at most once, because GetMany reads all cold rows after all rows in
-				// memory, whatever their order.
+				// Each id appears at most once in a page: GetMany may read the second occurrence
+				// before the first, and then return an older count.
 				for i, n := range r.Perm(len(ids) / 100)[:len(page)] {
 					page[i] = ids[n*100]
 				}

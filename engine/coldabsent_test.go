@@ -2,8 +2,8 @@ package engine
 
 import "testing"
 
-// Ops that leave an absent row unchanged take no memory, even if its neighbours are on disk. So no memory
-// limit refuses such ops.
+// Ops that leave an absent row unchanged take no memory, even if its neighbours are on disk. So a
+// memory limit need not refuse such ops.
 func TestOpsOnAbsentColdRowsTakeNoMemory(t *testing.T) {
 	tab, ids := filled(t, 30_000)
 	cold := &memCold{}

@@ -2,8 +2,8 @@ package engine
 
 import "testing"
 
-// A row was deleted in memory, over its cold row, and then its segment was split. A later write counts the
-// row as a new one.
+// A row is added and deleted in a segment with cold rows, and then the segment is split. A later
+// write of the row counts as a new row.
 func TestRowsDeletedBesideColdOnes(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	d := tab.dir.Load()

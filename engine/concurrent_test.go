@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Readers run beside the writer. At every moment:
+// Readers run concurrently with the writer. At every moment:
 //  1. A row is whole: every op adds equal amounts to columns 0 and 1 (and 5 in wide rows). A reader
 //     that sees different amounts has seen half an op.
 //  2. A row is never missed: ids in `kept` have a count before the readers start, and ops only add

@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// directory is the ordered list of a table's segments. Once readers can see a directory, its field
-// before never changes. A segment of the same range is replaced in place; any other change makes a new
-// directory.
+// directory is the ordered list of a table's segments. Once readers can see a directory, the ranges
+// of its segments never change. A segment can be replaced in place by another one for the same
+// range. Any other change makes a new directory.
 type directory struct {
 	step   int      // largest power of two up to len(before)
 	before []uint64 // the last id before each segment, ascending; 2^64-1 for the first segment, because no id is above it
@@ -25,12 +25,12 @@ func newDirectory(n int) *directory {
 	return d
 }
 
-// find returns the index of the segment that owns id. The binary search does not branch
-// on comparisons, so the processor has nothing to mispredict.
+// find returns the index of the segment that owns id. The binary search does not branch on
+// comparisons, because the processor would mispredict such branches.
 func (d *directory) find(id uint64) int {
 	// Invariant: the segment is in segs[base:base+step], and step is a power of two.
 	before, step := d.before, d.step
-	_, above := bits.Sub64(before[len(before)-step], id, 0) // 1 when id is above
+	_, above := bits.Sub64(before[len(before)-step], id, 0) // 1 if id is above
 	base := (len(before) - step) & -int(above)
 	for step >>= 1; step > 0; step >>= 1 {
 		_, above = bits.Sub64(before[base+step], id, 0)
@@ -44,8 +44,8 @@ func (d *directory) first(i int) uint64 { return d.before[i] + 1 }
 
 func (d *directory) last(i int) uint64 { return d.before[(i+1)%len(d.before)] }
 
-// with returns a copy of d with a new segment after segment i: right, which owns the ids at
-// and above start. If left is not nil, it replaces segment i.
+// with returns a copy of d that has the segment right after segment i. Its range begins at start,
+// where the range of segment i now ends. If left is not nil, left replaces segment i.
 func (d *directory) with(i int, left *segment, start uint64, right *segment) *directory {
 	n := newDirectory(len(d.segs) + 1)
 	copy(n.before, d.before[:i+1])

@@ -16,7 +16,7 @@ func TestFloor(t *testing.T) {
 		name              string
 		has, delta, floor int64
 		left              int64
-		added             []int64 // the amounts that were added when the floor cut the delta short
+		added             []int64 // if the floor cut the delta short, the amount that was added
 	}{
 		{"far above it", 10, -3, 0, 7, nil},
 		{"down to it", 3, -3, 0, 0, nil},
@@ -57,8 +57,7 @@ func TestFloor(t *testing.T) {
 	}
 }
 
-// Cuts names each op of a page that a floor cut short, but no refused op and no op of an earlier
-// Apply.
+// Cuts returns each op that a floor cut short, but no refused op and no op of an earlier Apply.
 func TestCutsNameTheirOps(t *testing.T) {
 	tab := newTable(t)
 	refused := Op{ID: 3, Kind: OpAdd, Cells: []Cell{{FloorMark, 0}, {0, -1}, {1, math.MaxInt64}}}

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// New ids come to cold segments, a few before each fold, so that no array is ever full. No generation has
-// more rows than a segment in memory. Rows that are written while their segment is split on its way to disk
-// end up in the right segment.
+// The test adds ids to cold segments, so few before each fold that no array gets full. Nevertheless
+// no generation gets more rows than a segment in memory may have. Rows that are written while a
+// fold splits their segment end up in the right segment.
 func TestFoldsDivideColdSegments(t *testing.T) {
 	tab, ids := filled(t, 30_000)
 	want := model{}
@@ -44,8 +44,8 @@ func TestFoldsDivideColdSegments(t *testing.T) {
 	}
 }
 
-// A generation that has grown too large is split once it has as many written rows as the fold of a full
-// segment needs.
+// A generation that has grown too large is folded and split once it has as many changed rows as a
+// full segment needs for a fold.
 func TestLargeGenerationsAreDivided(t *testing.T) {
 	cold, p := &memCold{}, &Page{Width: 1}
 	for id := range uint64(40_000) {

@@ -6,25 +6,25 @@ import (
 )
 
 // This file moves rows out of memory, a segment at a time and concurrently with the writer. Rows
-// that are written while their segment is being moved stay in memory over the cold ones. The moment
-// at which a segment moves affects neither answers, nor the number of rows, nor the digest.
+// that are written while their segment is being moved stay in memory and hide the cold ones. The
+// moment at which a segment moves affects neither answers, nor the number of rows, nor the digest.
 
 const (
-	// foldShare: a segment is written again once it has 1/foldShare as many rows in memory as cold
-	// ones. A row in memory takes about ten times as much memory as a cold row's part of the index.
+	// A segment is folded once it has 1/foldShare as many rows in memory as cold ones. A row in
+	// memory takes about ten times as much memory as a cold row's part of the index.
 	foldShare = 32
 	// foldSoonShare replaces foldShare for a segment that is still being written to.
 	foldSoonShare = 8
 	foldRowsMin   = 32
 )
 
-// Watch returns segments that may be frozen, by the first id that they own. A segment that is not
-// on disk is a candidate if isOld returns true for its range of ids. A segment on disk is a
-// candidate if it has enough changed rows in memory. Watch returns a candidate that was not written
-// to since the previous call, and one with very many changed rows. It leaves out the last segment,
-// which takes new ids. It marks all candidates. Before the writer first changes a marked segment,
-// it copies the segment. due is the number of rows in memory of all candidates, including those
-// that were written to.
+// Watch returns the segments that may be frozen, each as the first id of its range. A segment that
+// is not on disk is a candidate if isOld returns true for its range of ids. A segment on disk is a
+// candidate if it has enough changed rows in memory. Watch returns a candidate if it was not
+// written to since the previous call, or if it is on disk and has very many changed rows. The last
+// segment is never a candidate, because new ids come to it. Watch marks all candidates. Before the
+// writer first changes a marked segment, it copies the segment, and the copy has no mark. due is
+// the number of rows in memory of all candidates, including those that were written to.
 func (t *Table) Watch(isOld func(first, last uint64) bool) (idle []uint64, due int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,17 +55,18 @@ type frozen struct {
 	first, last uint64 // the ids that it owned
 	s           *segment
 	page        Page // the segment's rows, including cold ones, on their way to disk
-	// generations has one generation for each piece of page, or one of sealed rows. A piece has at
-	// most rowsMax rows. Without this bound, new ids would make a cold segment ever larger, because
-	// only rows in memory split a segment. Each piece but the first begins at its first row.
+	// generations has one generation for each piece of page; if the rows were sealed, it has one
+	// with the packed rows. A piece has at most rowsMax rows. Without this bound, new ids would
+	// make a cold segment ever larger, because an array splits only if it has too many rows in
+	// memory. The first piece begins with the segment's range, any other one at its first row.
 	pieces      []*Page
 	generations []Generation
 }
 
-// Freeze writes the rows of segments that Watch returned, all together, to the given Cold. It then
-// removes them from memory. It returns how many rows it wrote, both new cold rows and rewritten
-// ones. It skips a segment whose shape has changed meanwhile. On an error it changes nothing. Calls
-// must not run concurrently.
+// Freeze writes the rows of segments that Watch returned to cold, with one call of Write. It then
+// removes them from memory. It returns the number of cold rows that it wrote; rewritten ones count
+// too. It skips a segment that was split, joined or moved out of its array meanwhile. On an error
+// it changes nothing. Calls must not run concurrently.
 func (t *Table) Freeze(cold Cold, firsts []uint64) (rows int, err error) {
 	leaving := t.leaving(firsts)
 	defer func() {
@@ -97,7 +98,7 @@ func (t *Table) Freeze(cold Cold, firsts []uint64) (rows int, err error) {
 	for _, f := range leaving {
 		unneeded, replaced := t.replaceFrozen(f, rowsMax)
 		for _, part := range unneeded {
-			part.release() // outside of all locks, as it may wait for the disk
+			part.release() // without a lock: it may wait for the disk
 		}
 		if replaced {
 			rows += len(f.page.IDs)
@@ -138,8 +139,9 @@ func (f *frozen) parts() []*coldPart {
 	return parts
 }
 
-// successorLocked returns the present state of f.s, and its place in the directory. It returns nil if f.s was
-// split, joined or moved out of its array since the capture.
+// successorLocked returns the segment that now has the range and the cold part of f.s, and its
+// place in the directory. It returns nil if there is none: f.s was split or joined, or another part
+// has replaced its cold part.
 func (t *Table) successorLocked(f *frozen) (d *directory, i int, now *segment) {
 	d = t.dir.Load()
 	i = d.find(f.first)
@@ -149,14 +151,14 @@ func (t *Table) successorLocked(f *frozen) (d *directory, i int, now *segment) {
 	return d, i, now
 }
 
-// The rows of a segment are now on disk, or sealed. replaceFrozen replaces the segment by one for
-// each generation. In memory, the new segments have only the rows written since the capture, and
-// rows of zeros for rows deleted since. Readers see the new segments only once all are complete.
-// replaceFrozen returns false if the segment was split, joined or replaced meanwhile, or if it
-// would have more than rowsLimit rows in memory. unneeded are the parts, some nil, that the caller
-// must release.
+// replaceFrozen replaces a segment whose rows are now on disk or sealed by one segment for each
+// generation. If f has no generations, it melts the segment. In memory, the new segments have only
+// the rows written since the capture, and rows of zeros for rows deleted since. Readers see the new
+// segments only once all are complete. replaceFrozen returns false if successorLocked finds no
+// segment, or if more than rowsLimit rows were written. unneeded are parts that the caller must
+// release; some may be nil.
 func (t *Table) replaceFrozen(f *frozen, rowsLimit int) (unneeded []*coldPart, replaced bool) {
-	t.writing.Lock() // Apply may be about to use rows that it brought into memory
+	t.writing.Lock() // Apply must not lose rows that it brought into memory
 	defer t.writing.Unlock()
 	t.mu.Lock()
 	defer t.unlock()
@@ -167,8 +169,8 @@ func (t *Table) replaceFrozen(f *frozen, rowsLimit int) (unneeded []*coldPart, r
 	}
 	rows := f.s.changed(now, len(made) > 0)
 	if len(made) > 0 {
-		// Over a cold part, deleted rows stay as rows of zeros. But a split may have made a segment
-		// without a cold part. That segment was dropped once all of its rows were deleted.
+		// In a segment with a cold part, deleted rows stay as rows of zeros. In a segment without
+		// one they are removed, so changed does not return them.
 		for _, id := range now.gone(f.s) {
 			rows = append(rows, slotID{id, noSlot})
 		}
@@ -197,7 +199,7 @@ func (t *Table) replaceFrozen(f *frozen, rowsLimit int) (unneeded []*coldPart, r
 		if part.onDisk() {
 			t.addColdLocked(part.last)
 		} else if now == f.s {
-			segs[j].watched = now.watched & toFreeze // unwritten, so it keeps the mark of Watch
+			segs[j].watched = now.watched & toFreeze // nobody wrote to it: keep the mark of Watch
 		}
 		rows = rows[n:]
 	}

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Rows are deleted on their way to disk. A reader sees zeros at any moment from then on, even while the part
-// on disk replaces the segment.
+// Rows are deleted on their way to disk. From then on a reader always sees zeros, even while the
+// part on disk replaces the segment.
 func TestDeletedRowsStayDeletedWhileTheyFreeze(t *testing.T) {
 	for range 5 {
 		tab, ids := filled(t, 30_000)
@@ -24,7 +24,7 @@ func TestDeletedRowsStayDeletedWhileTheyFreeze(t *testing.T) {
 					deleted = append(deleted, id)
 				}
 			}
-			// One row that the writer reaches last, and one from the middle.
+			// Read the row that was deleted last, and one from the middle.
 			for _, id := range []uint64{deleted[len(deleted)-1], deleted[len(deleted)/2]} {
 				reads := make(chan struct{})
 				readers.Go(func() { readZeros(t, &stop, tab, id, reads) })

@@ -17,8 +17,9 @@ const (
 	slotsWide      = lineWords - tagWordsWide
 
 	// A segment has 8, 16, 32, 64 or a multiple of 128 buckets. So its memory exactly fills an
-	// allocator size class or pages of 8 KiB. The largest takes 128 KiB. A copy of it for a
-	// snapshot delays a write by only some 20 µs, and header and directory cost under 0.05 B a row.
+	// allocator size class or pages of 8 KiB. The largest takes 128 KiB. To copy it for a snapshot
+	// delays a write by only some 20 µs. Its header and its entry in the directory take less than
+	// 0.05 B a row.
 	bucketsMin  = 8
 	bucketsStep = 128
 	bucketsMax  = 2048
@@ -27,8 +28,9 @@ const (
 	// eighths of them.
 	bucketsLimit = 2 * bucketsMax
 
-	// Cuckoo hashing with two buckets of four or five fills to 0.98 and 0.99 at best
-	// (Dietzfelbinger and Weidling). Up to the load below, short searches find an empty slot.
+	// Cuckoo hashing with two buckets per key reaches a load of 0.98 with four slots a bucket, and
+	// 0.99 with five (Dietzfelbinger and Weidling). Up to the load below, short searches find an
+	// empty slot.
 	loadNumerator, loadDenominator = 98, 100
 	rowsMax                        = bucketsMax * slotsNarrow * loadNumerator / loadDenominator
 
@@ -51,10 +53,10 @@ const SegmentRowsMax = rowsMax
 //
 // A stored tag is never 0; 0 is an empty slot.
 //
-// A salt decides the mix: x → factor · (x + addend), then a fixed bijection. The results of two ids
-// are practically independent; only the number of their equal low bits stays. So without the salt,
-// nobody can predict the place of an id from the places of other ids. No set of ids collides under
-// more than a few salts.
+// A salt decides the bijection: x → factor · (x + addend), then a fixed bijection. The results of
+// two ids are practically independent; only the number of their equal low bits stays. So without
+// the salt, nobody can predict the place of an id from the places of other ids. No set of ids
+// collides under more than a few salts.
 type geometry struct {
 	base   uint64 // first id of the window
 	span   uint64 // last id of the window - base
@@ -62,7 +64,7 @@ type geometry struct {
 	factor uint64 // another number derived from the salt; always odd
 
 	unused    uint8 // number of low bits of a word that are not mixed
-	fold      uint8 // at least half the mixed bits, so that x ^ x>>fold undoes itself
+	fold      uint8 // at least half the mixed bits, so that x → x ^ x>>fold is its own inverse
 	truncated uint8 // bits of the fraction that the remainder leaves out
 	wide      bool
 }
@@ -115,7 +117,7 @@ func (g *geometry) covers(id uint64) bool { return id-g.base <= g.span }
 type place struct{ first, second, tag uint64 }
 
 // place must not branch on the id, because ids are practically random. After a misprediction, the
-// processor could not start on the next row.
+// processor could not have started on the next row.
 func (g *geometry) place(id, buckets uint64) place {
 	x := (id + g.addend) << (g.unused & 63)
 	x *= g.factor
@@ -129,7 +131,7 @@ func (g *geometry) place(id, buckets uint64) place {
 // divisor returns the inverse of factor mod 2^64, by Newton's method: each step doubles
 // the number of correct low bits.
 func (g *geometry) divisor() uint64 {
-	d := g.factor // correct in three bits, as the square of an odd number is 1 mod 8
+	d := g.factor // correct in three bits, because the square of an odd number is 1 mod 8
 	for range 5 {
 		d *= 2 - g.factor*d
 	}
@@ -176,14 +178,14 @@ func bucketsFor(rows int, wide bool) int {
 	return buckets
 }
 
-// rowsFor returns how many rows a segment with the given number of buckets takes.
+// rowsFor returns the maximum number of rows of a segment with the given number of buckets.
 func rowsFor(buckets int, wide bool) int {
 	return buckets * slotsOf(wide) * loadNumerator / loadDenominator
 }
 
 func slotsOf(wide bool) int { return lineWords - firstSlot(wide) }
 
-// firstSlot returns the first slot of a bucket; lineWords-1 is the last.
+// firstSlot returns the number of a bucket's first slot. The last slot is always lineWords-1.
 func firstSlot(wide bool) int {
 	if wide {
 		return tagWordsWide

@@ -10,15 +10,15 @@ const (
 	keysBenchShards = 7
 )
 
-// mixed is the bijection by which package shard spreads ids.
+// mixed is the hash by which package shard assigns ids to shards.
 func mixed(id uint64) uint64 {
 	id = (id ^ id>>33) * 0xff51afd7ed558ccd
 	id = (id ^ id>>33) * 0xc4ceb9fe1a85ec53
 	return id ^ id>>33
 }
 
-// BenchmarkKeysOfAShard reports the bytes per row of one shard out of seven, for several ways to spread ids
-// over shards and several keys for rows.
+// BenchmarkKeysOfAShard reports the bytes per row in one of seven shards, for several ways to
+// assign ids to shards and to derive a row's key from its id.
 func BenchmarkKeysOfAShard(b *testing.B) {
 	for _, keys := range []struct {
 		name string

@@ -19,8 +19,8 @@ func (t *Table) Load(p *Page) error {
 	return nil
 }
 
-// appendLocked appends a page, whose ids are above all rows of table t, as new segments. It stores each row once. If it
-// added arbitrary ids row by row, it would rebuild their segment several times.
+// appendLocked appends a page, whose ids are above all rows of table t, as new segments. It builds
+// each segment once. If it added the rows one by one, it would rebuild their segment several times.
 func (p *Page) appendLocked(t *Table) {
 	d, rows := t.dir.Load(), len(p.IDs)
 	end := len(d.segs) - 1
@@ -36,7 +36,7 @@ func (p *Page) appendLocked(t *Table) {
 		return
 	}
 	if sh.wide {
-		sh.buckets = bucketsFor(rows+rows/64, true) // a full array of wide tags has room under few salts
+		sh.buckets = bucketsFor(rows+rows/64, true) // with wide tags, a full array fits with few salts only
 	}
 	columns := 1
 	for i, id := range p.IDs {
@@ -78,9 +78,9 @@ func (t *Table) loadLocked(p *Page) error {
 	return nil
 }
 
-// Cut starts a new segment at id, so that rows from id on share no segment with lower rows. It
-// returns the first id of that segment, which is below id if the last segment was empty. If id is
-// not above all rows, Cut changes nothing and returns id.
+// Cut starts a new segment at id, so that later rows share no segment with rows below id. If the
+// last segment is empty, Cut reuses it and returns the first id of its range. Otherwise it returns
+// id. If id is not above all rows, Cut changes nothing.
 func (t *Table) Cut(id uint64) (first uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -102,8 +102,8 @@ func (t *Table) emptyLocked(first uint64) *segment {
 	return newSegment(newGeometry(bucketsMin, false, first, t.salts.next()), bucketsMin, 1, t.mu.epoch)
 }
 
-// LoadSealed is like Load, but seals the rows at once, without ever storing them in segments
-// of their own. Rows that are too few or cannot be sealed are loaded unsealed.
+// LoadSealed is like Load, but packs the rows directly, without first building an ordinary segment.
+// If there are too few rows, or they cannot be sealed, it loads them unsealed.
 func (t *Table) LoadSealed(p *Page, with *Sealer) error {
 	if len(p.IDs) < sealRowsMin {
 		return t.Load(p)
@@ -160,7 +160,7 @@ func (t *Table) isBehindLocked(id uint64) bool {
 	return id >= d.first(end) && (last.rows == 0 || id > last.maxID) && (last.cold == nil || id > last.cold.last)
 }
 
-// appendSealedLocked adds rows above all others.
+// appendSealedLocked adds packed rows that are above all other rows.
 func (t *Table) appendSealedLocked(packed *sealed) {
 	d := t.dir.Load()
 	first := packed.base
@@ -218,13 +218,13 @@ func (t *Table) LoadCold(p *Part) error {
 	return nil
 }
 
-// partsNearMax is how far apart, in segments, two parts of one generation may be for
-// noteDivided to find both. A generation has about 10,000 adjacent rows.
+// partsNearMax is how many of the last segments noteDivided searches for another part of a
+// generation. A generation has about 10,000 adjacent rows.
 const partsNearMax = 16
 
-// noteDivided reports whether the last segments already have a part of the generation.
-// If so, it marks that part as one of several, which is safe because nobody reads a
-// table that is being loaded.
+// noteDivided reports whether the last segments already have a part of the generation. If so, it
+// marks that part as one of several. It needs no copy for that, because nobody reads a table that
+// is being loaded.
 func (d *directory) noteDivided(g Generation) bool {
 	for i := len(d.segs) - 1; i >= max(0, len(d.segs)-partsNearMax); i-- {
 		if part := d.segs[i].Load().cold; part != nil && part.generation == g {
@@ -243,8 +243,8 @@ func (t *Table) Adopt(rows int64, digest uint64) {
 	t.mu.digest = digest
 }
 
-// Close releases the table's cold rows. The caller must not write or freeze
-// afterwards. Reads of cold rows may fail from then on.
+// Close releases the table's cold rows. Afterwards the caller must not call Apply or Freeze, and
+// reads of cold rows may fail.
 func (t *Table) Close() {
 	for _, part := range t.cold() {
 		part.release()

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A large page becomes segments of its own. A table that loads large pages equals one that loads the same rows
-// one by one, takes writes, and uses at most a quarter more memory.
+// A table that loads large pages equals one to which the same rows were added one by one. It uses
+// at most a quarter more memory, and can be written to.
 func TestLoadLargePages(t *testing.T) {
 	t.Parallel()
 	for name, idOf := range idShapes {

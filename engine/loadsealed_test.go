@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Rows that are sealed as they are loaded equal the given rows, in whatever pieces they come, and can be
+// Rows that LoadSealed has loaded equal the given rows, whatever the sizes of the pages, and can be
 // written to.
 func TestLoadSealed(t *testing.T) {
 	t.Parallel()
@@ -91,7 +91,7 @@ func TestLoadSealedRefuses(t *testing.T) {
 	}
 }
 
-// Loading a page allocates the memory of its result, and only once.
+// LoadSealed allocates hardly more than the packed rows.
 func TestLoadSealedAllocatesLittle(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 3))
 	p, with := pageOfShape(r, rowsMax, 4, idShapes["weibo in order"], smallCount), new(Sealer)

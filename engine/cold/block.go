@@ -32,12 +32,13 @@ const (
 	blockVersion   = 1
 	blockHeadBytes = 16
 
-	// blockBytesMax bounds a block. With what Pebble adds, it fills a page of 4 KiB.
+	// blockBytesMax bounds a block. With the bytes that Pebble adds, such a block fills a page of 4
+	// KiB.
 	blockBytesMax = 4000
-	groupRows     = 64 // a lookup decodes half of these
+	groupRows     = 64 // a lookup decodes half of them on average
 	groupBytes    = 10
-	// blockRowsMax bounds the rows that chooseCodes reads. About 700 rows of real posts
-	// fit a block.
+	// blockRowsMax bounds the rows of a block, and so those that chooseCodes reads. About 700 rows
+	// of real posts fit a block.
 	blockRowsMax = 1024
 
 	codeZigzag = 0x80
@@ -50,7 +51,7 @@ var ErrDamaged = errors.New("cold rows are damaged")
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // encodeBlock appends one block to dst, with as many rows of p as fit, beginning at p.IDs[from]. It
-// returns the index of the row after the last.
+// also returns the index of the next row, which is not in the block.
 func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byte, next int) {
 	start := len(dst)
 	c := chooseCodes(p, from, min(len(p.IDs), from+blockRowsMax))
@@ -87,8 +88,8 @@ func encodeBlock(dst []byte, name []byte, p *engine.Page, from int) (block []byt
 	return dst, next
 }
 
-// namedCRC returns the CRC of a key of Pebble and a body. So a body that is stored under another key
-// does not match.
+// namedCRC returns the CRC of a Pebble key and a body. It includes the key so that a body under the
+// wrong key fails the check.
 func namedCRC(name, body []byte) uint32 {
 	return crc32.Update(crc32.Checksum(name, castagnoli), castagnoli, body)
 }
@@ -96,7 +97,7 @@ func namedCRC(name, body []byte) uint32 {
 // codes holds one byte for the code of a block's ids, and one for each column.
 type codes []byte
 
-// chooseCodes returns the best codes for the rows with indexes in [from, to).
+// chooseCodes returns the shortest codes for the rows with indexes in [from, to).
 func chooseCodes(p *engine.Page, from, to int) codes {
 	var gaps [65]int
 	for i := from + 1; i < to; i++ {
@@ -157,7 +158,7 @@ type block struct {
 	bits      []byte
 }
 
-// openBlock verifies a block and splits it. The block aliases b.
+// openBlock verifies a block and parses it. The result aliases b.
 func openBlock(name, b []byte) (block, error) {
 	if len(b) < blockHeadBytes+1 || namedCRC(name, b[4:]) != binary.LittleEndian.Uint32(b) {
 		return block{}, fmt.Errorf("%w: a block of %d bytes fails its checksum", ErrDamaged, len(b))
@@ -234,7 +235,7 @@ func (k *block) skipCounts(r *wire.GolombReader) {
 	}
 }
 
-// takeCounts reads the counts of a row into row, which may be shorter.
+// takeCounts decodes the counts of a row into row. row may have fewer columns than the block.
 func (k *block) takeCounts(r *wire.GolombReader, row []int64) {
 	for column, code := range k.codes[1:] {
 		v := int64(0)

@@ -27,8 +27,8 @@ func blocksOf(p *engine.Page) [][]byte {
 	return all
 }
 
-// mustHold reads blocks in both ways, and compares the result with the rows from which they were
-// encoded.
+// mustHold reads all rows of blocks with appendTo and with get. It compares them with p, from which
+// the blocks were encoded.
 func mustHold(t rapid.TB, blocks [][]byte, p *engine.Page) {
 	t.Helper()
 	got := engine.Page{Width: p.Width}
@@ -120,8 +120,8 @@ func TestDamagedBlocksAreRefused(t *testing.T) {
 	}
 }
 
-// weiboRows returns rows with the counts of real posts, or made-up counts if there is no data set. Gaps
-// between ids are those of one of four shards, each with 200 posts a second.
+// weiboRows returns rows with the counts of real posts, or with synthetic counts if the data set is
+// missing. The gaps between ids are those of a shard that gets 200 posts a second.
 func weiboRows(t testing.TB, n int) *engine.Page {
 	file, err := os.Open("../../../shared/data/weibo_counts.csv.gz")
 	if err != nil {

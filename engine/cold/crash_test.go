@@ -12,7 +12,8 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// crashing is a group, with the generations that it must and must not have after a crash.
+// crashing is a group with all generations that were ever written to it, and with those that
+// snapshots name.
 type crashing struct {
 	r        *rand.Rand
 	fs       *vfs.MemFS
@@ -92,9 +93,9 @@ func (c *crashing) check(t *testing.T) {
 	}
 }
 
-// The test creates generations, names them in snapshots and releases them, with a crash of the machine at
-// every step. Whatever unsynced data survives, each generation that a snapshot names exists, and no other
-// generation stays.
+// The test writes, pins and releases generations, and simulates a crash of the machine after every
+// step. Whatever unsynced data survives, each generation that a snapshot names exists, and after a
+// sweep no other generation exists.
 func TestCrashes(t *testing.T) {
 	for seed := range uint64(4) {
 		c := &crashing{

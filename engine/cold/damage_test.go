@@ -11,14 +11,14 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// stackError prints a stack except in Error, as errors of Pebble do.
+// stackError prints a stack in every format except Error, as errors of Pebble do.
 type stackError struct{}
 
 func (stackError) Error() string { return "checksum mismatch" }
 
 func (stackError) Format(s fmt.State, _ rune) { fmt.Fprint(s, "checksum mismatch\n\tmain.go:1") }
 
-// However often a file is found damaged, the log has one line a minute, without a stack.
+// However often damage is found in a file, the log has one line about it a minute, without a stack.
 func TestDamageIsToldOnceAMinute(t *testing.T) {
 	var log bytes.Buffer
 	s, err := Open(Config{Dir: "cold", FS: vfs.NewMem(), Logger: slog.New(slog.NewTextHandler(&log, nil)), Fatal: func(err error) { t.Error(err) }})

@@ -30,8 +30,7 @@ func (n *Generation) Rows() int { return n.rows }
 // Width returns the number of columns.
 func (n *Generation) Width() int { return n.width }
 
-// Sum returns a checksum of the contents. It differs from that of any other generation with the
-// same number.
+// Sum returns a checksum of the contents. Another generation with the same number has another sum.
 func (n *Generation) Sum() uint32 { return n.sum }
 
 // Bytes returns the bytes in memory and on disk, without Pebble's overhead.
@@ -80,7 +79,7 @@ func (n *Generation) own(i int, read func(blockKey) ([]byte, error)) ([]byte, er
 	if err == nil && binary.LittleEndian.Uint32(b) != n.sums[i] {
 		err = fmt.Errorf("%w: %v differs from what was written", ErrDamaged, key)
 	}
-	if errors.Is(err, ErrDamaged) && n.needed.Load() > 0 { // otherwise the generation was removed
+	if errors.Is(err, ErrDamaged) && n.needed.Load() > 0 { // otherwise it may be removed
 		n.group.store.stats.damaged.Add(1)
 	}
 	return b, err

@@ -26,15 +26,15 @@ type Group struct {
 		open   map[uint64]*Generation // the retained generations
 		stored map[uint64]struct{}    // the numbers on disk
 		pins   map[string][]uint64    // by snapshot
-		pinned map[uint64]int         // how many pins name it
-		held   int                    // calls of Hold that were not released
+		pinned map[uint64]int         // number of pins that name a generation
+		held   int                    // number of Holds that were not released
 	}
 }
 
 var _ engine.Cold = (*Group)(nil)
 
-// Group returns the generations of a group. Sweep removes the generations of an earlier process
-// that nobody has opened by then.
+// Group returns the group with the given number. A generation of an earlier process stays on disk
+// only if the caller opens it before the first Sweep, or a snapshot names it.
 func (s *Store) Group(number uint32) (*Group, error) {
 	done, err := s.db.Use()
 	if err != nil {
@@ -57,10 +57,10 @@ func (s *Store) Group(number uint32) (*Group, error) {
 }
 
 // goOnUnlisted lets a group start although list failed, so that the node still serves the rows that
-// it can read. Open finds generations by number and reports missing ones. Until the next start the
-// group removes nothing, because an unread pin may name it. The store must not reuse a number that
-// may be on disk. The clock is a safe next number: all numbers so far count up from 0 or from the
-// clock at an earlier start. The caller holds Store.mu.
+// it can read. Open can still find a generation by its number. Until the next start the group
+// removes no generation, because a pin that it could not read may name it. The store must not reuse
+// a number that may be on disk. The time in nanoseconds is a safe next number: all numbers so far
+// count up from 0 or from the time of an earlier start. The caller holds Store.mu.
 func (g *Group) goOnUnlisted(err error) {
 	g.store.cfg.Logger.Error("cannot list all cold rows on disk: none will be removed before the next start", "group", g.number, "err", err)
 	g.store.stats.damaged.Add(1)
@@ -92,11 +92,12 @@ func (g *Group) list() error {
 	})
 }
 
-// aboveLocked makes the next generation's number higher than the given one, which is on
+// aboveLocked makes the number of the next generation higher than number, which is already used on
 // disk or in a snapshot.
 func (s *Store) aboveLocked(number uint64) { s.mu.next = max(s.mu.next, number+1) }
 
-// each calls fn with all keys of a kind, without their kind and group.
+// each calls fn for every key of the group with the given kind. The key that fn receives lacks the
+// kind and the group.
 func (g *Group) each(kind byte, fn func(key, value []byte) error) error {
 	prefix := groupKey(kind, g.number)
 	it, err := g.store.db.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: scarce.PrefixEnd(prefix)})
@@ -195,8 +196,8 @@ func (g *Group) unneeded(n *Generation) {
 	}
 }
 
-// removeLocked deletes a generation from disk unless it is needed. It does not sync, because nobody
-// needs a generation that reappears after a crash.
+// removeLocked deletes a generation from disk unless it is needed. It does not sync: a generation
+// that reappears after a crash does no harm.
 func (g *Group) removeLocked(number uint64) error {
 	_, stored := g.mu.stored[number]
 	if !stored || g.mu.held > 0 || g.mu.pinned[number] > 0 || g.mu.open[number] != nil {
@@ -219,9 +220,9 @@ func (g *Group) removeLocked(number uint64) error {
 	return nil
 }
 
-// Hold keeps all generations on disk until the caller calls release, once. A reader of a stored
-// snapshot may need each generation that it names, even if the snapshot is deleted meanwhile. The
-// next Sweep removes the generations that are no longer needed.
+// Hold keeps all generations on disk until the caller calls release. The caller must call release
+// exactly once. A reader of a stored snapshot may need each generation that it names, even if the
+// snapshot is deleted meanwhile. The next Sweep removes the generations that are no longer needed.
 func (g *Group) Hold() (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -29,7 +29,7 @@ const (
 	indexHeadBytes = 18
 	indexItemBytes = 14
 	entryCRCBytes  = 4
-	indexItemsMax  = 1 << 20 // far more blocks than a segment's rows can fill
+	indexItemsMax  = 1 << 20 // far more blocks than the rows of a segment can fill
 )
 
 func (x *index) appendTo(dst, key []byte) []byte {

@@ -7,12 +7,11 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// Pebble's cache holds the indexes of its files, so that a lookup reads one block from disk. The
-// store caches the blocks themselves, without what Pebble adds. An index entry takes some 30 bytes
-// for a block of 4 KiB. Pebble's cache is three times as large as the indexes, because blocks pass
-// through it too.
+// Pebble's cache contains the indexes of Pebble's files, so that a lookup reads only one block from
+// disk. Blocks are cached by the store itself. A file's index has some 30 bytes for each block of 4
+// KiB. Pebble's cache is three times as large as the indexes, because blocks pass through it too.
 const (
-	indexShare    = 48 // one part in 48 of the size of the store's files
+	indexShare    = 48 // the cache has a 48th of the size of the store's files
 	indexCacheMin = 2 << 20
 	indexCacheMax = 1 << 30 // enough for 48 GiB of files; with more, the most used indexes stay
 	// indexFitEvery is how many bytes the store writes between two resizes of the cache. For
@@ -20,8 +19,8 @@ const (
 	indexFitEvery = 64 << 20
 )
 
-// indexCache owns Pebble's cache. Pebble cannot resize a cache. So indexCache creates the cache
-// with the largest size, and reserves the unused part; the reserved part takes no memory.
+// indexCache owns Pebble's cache. Pebble cannot resize a cache. So indexCache creates it at the
+// largest size, and calls Reserve for the part that must stay unused. That part takes no memory.
 type indexCache struct {
 	pebble  *pebble.Cache
 	written atomic.Int64 // bytes since the last fit
@@ -50,7 +49,7 @@ func (c *indexCache) fit(filesBytes uint64) {
 	c.mu.release = c.pebble.Reserve(int(indexCacheMax - size))
 }
 
-// wrote counts written bytes and calls fit after each indexFitEvery bytes.
+// wrote adds to the number of written bytes. It calls fit once for every indexFitEvery bytes.
 func (c *indexCache) wrote(bytes int, filesBytes func() uint64) {
 	if c.written.Add(int64(bytes)) >= indexFitEvery {
 		c.fit(filesBytes())

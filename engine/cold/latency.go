@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// latencyClasses is four classes for each doubling from 1 µs to 67 s, and one for
-// anything longer.
+// latencyClasses is the number of buckets of the histogram: four for each doubling from 1 µs to 67
+// s, and one for anything longer.
 const latencyClasses = 26*4 + 1
 
 // latencies is a histogram of reads by duration.
@@ -53,8 +53,8 @@ func (l *Latencies) Count() (n uint64) {
 	return n
 }
 
-// Doublings calls fn with 2 µs, 4 µs and so on up to 67 s, each with the number of reads
-// that took less.
+// Doublings calls fn with each bound of 2 µs, 4 µs and so on up to 67 s, and with the number of
+// reads that took less.
 func (l *Latencies) Doublings(fn func(bound time.Duration, reads uint64)) {
 	reads := uint64(0)
 	for class, some := range l.classes {
@@ -64,7 +64,7 @@ func (l *Latencies) Doublings(fn func(bound time.Duration, reads uint64)) {
 	}
 }
 
-// Quantile returns a duration below which the given share of the reads stayed, accurate within a
+// Quantile returns the duration within which the given share of the reads ended, accurate to a
 // fifth. It returns 0 if there were no reads.
 func (l *Latencies) Quantile(share float64) time.Duration {
 	n := l.Count()

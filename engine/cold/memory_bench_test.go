@@ -12,8 +12,9 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// BenchmarkBlocksInMemory measures sealed rows as if they were blocks in memory, without verifying checksums.
-// Compare it with engine.BenchmarkSealedReads. Ids arrive at Weibo's rates, counts are those of real posts.
+// BenchmarkBlocksInMemory measures size and read speed of old rows as blocks of the disk format in
+// memory, without verifying checksums. Compare it with engine.BenchmarkSealedReads. Ids have the
+// density of Weibo's, and counts are those of real posts.
 func BenchmarkBlocksInMemory(b *testing.B) {
 	for _, stream := range []struct {
 		name   string
@@ -60,7 +61,7 @@ func blocksInMemory(b *testing.B, second float64, rows int) (blocks [][]byte, fi
 	return blocks, firsts, p.IDs
 }
 
-// countsOfPosts returns the reposts, comments and likes of real posts that have some.
+// countsOfPosts returns the reposts, comments and likes of those real posts that have any.
 func countsOfPosts(b *testing.B) [][3]int64 {
 	file, err := os.Open("../../../shared/data/weibo_counts.csv.gz")
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 // and its generations before the owner finishes the snapshot. Sweep removes the pin once the
 // snapshot is gone.
 
-// Pin durably stores which generations a snapshot names. The caller retains them until
-// Pin returns.
+// Pin durably stores which generations a snapshot names. The caller must retain them until Pin
+// returns.
 func (g *Group) Pin(snapshot string, generations []uint64) error {
 	done, err := g.store.db.Use()
 	if err != nil {
@@ -65,15 +65,15 @@ func parsePin(value []byte) ([]uint64, error) {
 }
 
 // Sweep removes the pins of all snapshots that listKept does not return, and then the generations
-// that nobody needs. listKept returns finished snapshots and those being written. The generations
-// in use must have been opened before the first Sweep that follows Store.Group.
+// that nobody needs. listKept must return the finished snapshots and those being written. Before
+// the first Sweep, the caller must have opened all generations that it uses.
 func (g *Group) Sweep(listKept func() ([]string, error)) error {
 	done, err := g.store.db.Use()
 	if err != nil {
 		return err
 	}
 	defer done()
-	g.mu.Lock() // no new pin until listKept has returned, so it returns the snapshot of every pin
+	g.mu.Lock() // no new pin meanwhile: names would lack its snapshot
 	defer g.mu.Unlock()
 	names, err := listKept()
 	if err != nil {

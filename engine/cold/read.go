@@ -11,7 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// errGivenUp is returned for a read whose callers have all given up before its turn.
+// errGivenUp is returned for a read whose context ends before its turn.
 var errGivenUp = errors.New("a read of cold rows was abandoned")
 
 // read returns a verified block from the cache, or waits for its turn and reads the block from
@@ -23,7 +23,7 @@ func (s *Store) read(ctx context.Context, key blockKey) ([]byte, error) {
 	}
 	began := time.Now()
 	b, err := s.shared(ctx, key.flight(), func() ([]byte, error) { return s.readNow(key) })
-	if err == nil || errors.Is(err, ErrDamaged) { // count only reads that the disk has answered
+	if err == nil || errors.Is(err, ErrDamaged) { // neither refused nor timed out
 		s.stats.reads.add(time.Since(began))
 	}
 	return b, err
@@ -93,8 +93,8 @@ func (s *Store) readOnce(key blockKey) ([]byte, error) {
 	return s.fetch(key)
 }
 
-// fetch reads a block from disk, bypassing the cache, and verifies it. A missing or
-// unreadable block is damaged: the disk lost it.
+// fetch reads a block from disk, bypassing the cache, and verifies it. For a missing or unreadable
+// block it returns ErrDamaged.
 func (s *Store) fetch(key blockKey) ([]byte, error) {
 	done, err := s.db.Use()
 	if err != nil {

@@ -17,25 +17,25 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// Records holds what a shard stores on disk besides rows: bodies of bytes, each under a key. Its
-// methods are safe for concurrent use.
+// Records stores data of a shard on disk that are not rows: byte strings (bodies), each under a
+// key. Its methods are safe for concurrent use.
 //
 // Records live at most as long as the process, because their contents are in the owner's Raft log and snapshots
 // too. So Records writes them without a sync, and Open removes the records of an earlier process. Generations
 // survive a restart: snapshots name them and do not contain their rows.
 //
-// A record is in Pebble
+// In Pebble, a record is this key and value:
 //
 //	'r' | group (4) | set (4) | key (8)    CRC32C, little-endian (4) | body
 //
-// with a CRC of the key in Pebble, the record's version (4) and the body. set is the number of a
-// Records value; a store never reuses it. The owner chooses the version. A reader names the version
-// that it expects. Read returns ErrDamaged if the body of that version was replaced.
+// The CRC covers the key in Pebble, the record's version (4) and the body. set is the number of a
+// Records value; a store never reuses it. The owner chooses the version. A reader passes the
+// version that it expects, and Read returns ErrDamaged if the record has another one.
 type Records struct {
 	store *Store
 	group uint32
 	set   uint32
-	wrote atomic.Bool // there may be records
+	wrote atomic.Bool // whether there may be records
 }
 
 // Record is a body under a key. Version distinguishes it from all earlier bodies under
@@ -51,8 +51,8 @@ const keyRecord = 'r'
 // deletedAtOnce bounds the records that one batch removes. Such a batch takes about 100 KB.
 const deletedAtOnce = 4096
 
-// Records returns a new, empty set of records of a group. The owner ends it with Remove,
-// or by closing the store.
+// Records returns a new, empty set of records of a group. They are gone after Remove, or once the
+// store is closed and opened again.
 func (s *Store) Records(group uint32) *Records {
 	return &Records{store: s, group: group, set: s.sets.Add(1)}
 }
@@ -179,8 +179,8 @@ func (r *Records) Read(ctx context.Context, key uint64, version uint32) ([]byte,
 	return r.store.shared(ctx, flight, func() ([]byte, error) { return r.ReadNow(key, version) })
 }
 
-// ReadNow is like Read, but without a turn and without a deadline, for a caller that
-// blocks others.
+// ReadNow is like Read, but it does not wait for other reads and has no deadline. It is for a
+// caller that blocks other goroutines.
 func (r *Records) ReadNow(key uint64, version uint32) ([]byte, error) {
 	s := r.store
 	done, err := s.db.Use()

@@ -29,7 +29,8 @@ func mustWriteRecords(t testing.TB, r *Records, records ...Record) {
 	}
 }
 
-// checkRecord reads a record in every way. want is "" for a record that must be refused.
+// checkRecord reads a record with Read, ReadNow and Get, and compares it with want. If want is "",
+// the reads must fail.
 func checkRecord(t testing.TB, r *Records, key uint64, version uint32, want string) {
 	t.Helper()
 	v := r.Capture()

@@ -18,7 +18,7 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// While free space is low, no generation is begun; afterwards writes succeed again.
+// While free space is low, writes of generations fail; afterwards they succeed again.
 func TestWritesWithoutRoom(t *testing.T) {
 	files := vfs.NewMem()
 	s := openStore(t, files)
@@ -59,8 +59,7 @@ func (f *failingFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
 	return vfs.DiskUsage{AvailBytes: f.room()}, nil
 }
 
-// A write finds the disk full, although there was space before it began. The write completes once
-// there is space again.
+// The disk becomes full during a write. The write completes once there is space again.
 func TestWritesWaitForRoom(t *testing.T) {
 	files := newFailingFS(".log")
 	s := openStore(t, files) // the test fails if the store gives up
@@ -98,8 +97,8 @@ func TestOpenOnAFullDisk(t *testing.T) {
 	}
 }
 
-// A disk that accepts no more writes ends the process, because Pebble would retry forever and
-// without a pause.
+// If the disk fails all writes, the store ends the process: Pebble would retry forever and without
+// a pause.
 func TestFilesThatCannotBeWritten(t *testing.T) {
 	files := newFailingFS(".sst")
 	told := make(chan error, 1000)
@@ -126,7 +125,8 @@ func TestFilesThatCannotBeWritten(t *testing.T) {
 	}
 }
 
-// Without a file descriptor, Pebble's files wait for one: nothing ends the process or counts as damage.
+// If the process has no free file descriptor, Pebble's files wait for one. This neither ends the
+// process nor counts as damage.
 func TestFilesWaitForADescriptor(t *testing.T) {
 	files := newFailingFS(".sst")
 	s := openStore(t, files) // the test fails if the store gives up

@@ -19,10 +19,10 @@ func (g *Group) Numbers() []uint64 {
 	return slices.Sorted(maps.Keys(g.mu.stored))
 }
 
-// Scrub reads a generation from disk, index and blocks, and verifies its checksums. It
-// calls read with the size of each block, and returns the error of read. A generation
-// that is removed meanwhile is not damaged. With ErrDamaged, retained reports whether
-// somebody retains the generation; otherwise only stored snapshots name it.
+// Scrub reads the index and the blocks of a generation from disk and verifies their checksums. It
+// calls read with the size of each block; if read fails, Scrub stops and returns its error. Scrub
+// returns nil for a generation that is removed meanwhile. If the error is ErrDamaged, retained
+// reports whether somebody retains the generation. If not, only stored snapshots name it.
 func (g *Group) Scrub(number uint64, read func(bytes int) error) (retained bool, err error) {
 	x, err := g.scrubIndex(number)
 	if err != nil {
@@ -71,8 +71,8 @@ func (g *Group) scrubBlock(key blockKey, sum uint32, dst []byte) ([]byte, error)
 	return b, err
 }
 
-// unlessGone returns the error of reading a generation, or nil if the generation is no
-// longer on disk.
+// unlessGone returns err, the error of reading a generation, or nil if the generation is no longer
+// on disk.
 func (g *Group) unlessGone(number uint64, err error) (retained bool, _ error) {
 	if !errors.Is(err, ErrDamaged) {
 		return false, err

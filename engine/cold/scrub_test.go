@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// scrubAll scrubs all of a group on disk. It returns the damaged generations and whether anybody retains
-// them.
+// scrubAll scrubs all generations of a group. It returns the damaged generations, each with whether
+// somebody retains it, and the number of blocks read.
 func scrubAll(t *testing.T, g *Group) (damaged map[uint64]bool, blocks int) {
 	t.Helper()
 	damaged = map[uint64]bool{}
@@ -31,7 +31,7 @@ func scrubAll(t *testing.T, g *Group) (damaged map[uint64]bool, blocks int) {
 	return damaged, blocks
 }
 
-// Scrub finds damage that no reader has met, in blocks and in indexes.
+// Scrub finds damaged blocks and indexes that nobody has read since.
 func TestScrub(t *testing.T) {
 	for name, damage := range map[string]func(s *Store, n *Generation) error{
 		"a bit of a block": func(s *Store, n *Generation) error {
@@ -71,7 +71,7 @@ func TestScrub(t *testing.T) {
 				t.Errorf("%d blocks, damaged %v", blocks, damaged)
 			}
 			if s := s.Stats(); s.Hits+s.Misses > uint64(len(made[0].firsts)+len(made[1].firsts)) || s.Damaged != 1 {
-				t.Errorf("%+v", s) // Write reads all back, once
+				t.Errorf("%+v", s) // only Write has read the blocks, once
 			}
 		})
 	}
@@ -87,8 +87,8 @@ func flipValue(s *Store, key []byte) error {
 	return errors.Join(closer.Close(), s.db.Set(key, flipped, pebble.Sync))
 }
 
-// Scrub also reads a generation that only a snapshot names, and reports that nobody else retains it. A
-// generation, or a whole group, that is removed meanwhile is not damaged.
+// Scrub also reads a generation that only a snapshot names, and reports that nobody retains it. A
+// generation or a group that is removed meanwhile does not count as damaged.
 func TestScrubBesideRemoval(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
 	defer s.Close()

@@ -19,13 +19,13 @@ import (
 
 // Config configures Open.
 type Config struct {
-	Dir        string // used by the store alone
-	CacheBytes uint64 // bound of the cache of blocks; 0 for CacheBytesDefault
+	Dir        string // nobody else may use this directory
+	CacheBytes uint64 // bound of the block cache; 0 means CacheBytesDefault
 	Logger     *slog.Logger
 	// Fatal is called if the disk refuses a write without which the store cannot continue. It should
 	// end the process.
 	Fatal func(error)
-	// FS is the file system; nil for the operating system's.
+	// FS is the file system. nil means that of the operating system.
 	FS vfs.FS
 }
 
@@ -33,8 +33,8 @@ const (
 	// CacheBytesDefault holds some 8,000 blocks, so 5 million rows.
 	CacheBytesDefault = 32 << 20
 
-	// readersMax bounds concurrent block reads for waiting callers: enough to keep a
-	// solid-state disk busy, few enough to leave the processors to reads from memory.
+	// readersMax bounds the concurrent block reads. So many keep a solid-state disk busy, and leave
+	// the processors free for reads from memory.
 	readersMax = 16
 	// waitingMax bounds the reads that wait for a turn. Further reads are refused.
 	waitingMax = 4096
@@ -59,11 +59,11 @@ type Store struct {
 	cache *otter.Cache[blockKey, []byte]
 	index *indexCache
 
-	flights singleflight.Group // one read of a block for all concurrent callers
+	flights singleflight.Group // concurrent callers share one read of a block
 	readers chan struct{}      // one token per read under way
 	waiting atomic.Int64
 	stats   storeStats
-	sets    atomic.Uint32 // how many Records were opened
+	sets    atomic.Uint32 // number of Records created so far
 
 	mu struct {
 		sync.Mutex
@@ -84,12 +84,12 @@ type storeStats struct {
 
 // Stats counts the reads of blocks since the store was opened.
 type Stats struct {
-	Hits, Misses uint64  // found in the cache, read from disk
-	Refused      uint64  // reads that got ErrBusy
-	Damaged      uint64  // reads of existing rows that got ErrDamaged
+	Hits, Misses uint64  // reads from the cache, reads from disk
+	Refused      uint64  // reads that failed with ErrBusy
+	Damaged      uint64  // reads of existing rows that failed with ErrDamaged
 	ReadSeconds  float64 // time of the reads that Misses counts
-	// Reads has the reads of blocks that were not in the cache: how long each caller waited
-	// for a turn and for the disk.
+	// Reads is a histogram of the time that callers waited for blocks that were not in the cache,
+	// including the wait for a turn.
 	Reads      Latencies
 	CacheBytes uint64
 
@@ -150,7 +150,7 @@ func Open(cfg Config) (*Store, error) {
 	s := &Store{cfg: cfg, cache: cache, index: newIndexCache(), readers: make(chan struct{}, readersMax)}
 	s.mu.groups = map[uint32]*Group{}
 	o := &pebble.Options{Cache: s.index.pebble, MemTableSize: pebbleMemtableBytes, FlushDelayDeleteRange: removedWithin}
-	// Blocks are packed already: compression would take time and gain nothing.
+	// Blocks are packed already, so compression would only take time.
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
 	s.db = scarce.NewDB(scarce.DBConfig{
 		Dir: cfg.Dir, Holds: "cold rows", FS: cfg.FS, Logger: cfg.Logger, Fatal: cfg.Fatal, Damaged: s.noteDamage,
@@ -176,12 +176,12 @@ func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
 	s.db.Limited().Error("cold rows are damaged on disk", "file", info.Path, "err", info.Details.Error())
 }
 
-// Close closes the store. Later calls of other methods get scarce.ErrClosed.
+// Close closes the store. Later calls of other methods return scarce.ErrClosed.
 func (s *Store) Close() error { return s.db.Close(func() {}) }
 
 // commit writes a batch. The caller has called Use.
 func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
-	bytes := batch.Len() // before Commit, which may take over the batch's memory
+	bytes := batch.Len() // read it before Commit, which may take over the batch's memory
 	if err := batch.Commit(sync); err != nil {
 		return err
 	}
@@ -199,7 +199,8 @@ func (s *Store) DiskBytes() uint64 {
 	return s.filesBytes()
 }
 
-// filesBytes is like DiskBytes, but for a caller that has called Use. Pebble reads all its file metadata for it.
+// filesBytes is like DiskBytes, but the caller must have called Use. It is slow: Pebble reads the
+// metadata of all its files.
 func (s *Store) filesBytes() uint64 { return s.db.Metrics().DiskSpaceUsage() }
 
 // Stats returns the counts of reads so far.

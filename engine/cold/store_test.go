@@ -219,8 +219,8 @@ func TestNumbersThatAreNamed(t *testing.T) {
 	}
 }
 
-// The sum by which a snapshot names a generation covers the counts. A valid block of other counts under the
-// same name is refused.
+// The sum of a generation in a snapshot covers the counts. A valid block with the same name but
+// other counts is refused.
 func TestSumsAreOfTheRows(t *testing.T) {
 	write := func(count int64) *Generation {
 		s := openStore(t, vfs.NewMem())
@@ -250,8 +250,8 @@ func TestSumsAreOfTheRows(t *testing.T) {
 	}
 }
 
-// Close waits for users of the store, and a user may wait for a group's lock. So a goroutine that holds
-// that lock never waits for Close.
+// Close waits for users of the store, and a user may wait for a group's lock. If a goroutine waited
+// for Close while it held that lock, all three would wait forever.
 func TestCloseBesideReleases(t *testing.T) {
 	for range 20 {
 		s := openStore(t, vfs.NewMem())
@@ -287,7 +287,7 @@ func TestCloseBesideReleases(t *testing.T) {
 	}
 }
 
-// Acknowledged writes survive a machine that loses all unsynced data.
+// Acknowledged writes survive a crash of the machine that loses all unsynced data.
 func TestGenerationsOutliveTheMachine(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	s := openStore(t, fs)
@@ -314,7 +314,7 @@ func TestGenerationsOutliveTheMachine(t *testing.T) {
 	}
 }
 
-// A changed, lost or exchanged block is an error, never a row.
+// If a block is changed, lost, or replaced by another block, reads of its rows fail.
 func TestDamagedGenerations(t *testing.T) {
 	for name, damage := range map[string]func(s *Store, n *Generation) error{
 		"a bit": func(s *Store, n *Generation) error {
@@ -362,8 +362,8 @@ func TestDamagedGenerations(t *testing.T) {
 	}
 }
 
-// After a flip of any bit in Pebble's files, Open fails, a read of the rows fails, or all rows are
-// unchanged.
+// No flip of a bit in Pebble's files makes a read return wrong rows: Open fails, a read fails, or
+// all rows are right.
 func TestFlippedFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cold")
 	config := Config{Dir: dir, Logger: slog.New(slog.DiscardHandler), Fatal: func(error) {}}
@@ -514,7 +514,7 @@ func TestReadsAreShared(t *testing.T) {
 			}
 		})
 	}
-	for s.waiting.Load() < 50 { // the last is on its way
+	for s.waiting.Load() < 50 { // until all readers have arrived
 		runtime.Gosched()
 	}
 	for range readersMax {
@@ -573,7 +573,7 @@ func FuzzParseIndex(f *testing.F) {
 	})
 }
 
-// A late sweep of a dropped group removes no pin of the group that has its number now.
+// A late sweep of a dropped group removes no pin of a new group with the same number.
 func TestSweepOfADroppedGroup(t *testing.T) {
 	s := openStore(t, vfs.NewMem())
 	defer s.Close()

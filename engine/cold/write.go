@@ -55,7 +55,8 @@ func (g *Group) write(pages []*engine.Page) ([]*Generation, error) {
 	return made, nil
 }
 
-// addTo gives the generation the rows of p, and adds them to batch.
+// addTo encodes the rows of p as blocks of the generation. It fills the generation's index, and
+// adds blocks and index to batch.
 func (n *Generation) addTo(batch *pebble.Batch, p *engine.Page) error {
 	x := &n.index
 	x.rows, x.last = len(p.IDs), p.IDs[len(p.IDs)-1]
