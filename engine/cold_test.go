@@ -442,7 +442,7 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	segments := tab.Stats().Segments
-	if idle, due := tab.Watch(anyAge); len(idle) != segments-2 || due == 0 { // all but the written one and the last
+	if idle, due := tab.Watch(anyAge); len(idle) != segments-2 || due == 0 { // all but two
 		t.Errorf("%d of %d segments are idle", len(idle), segments)
 	}
 	young := func(_, last uint64) bool { return last < ids[12_000] }
@@ -465,8 +465,8 @@ func TestReadersBesideFreezing(t *testing.T) {
 			seen := map[uint64]int64{}
 			page, rows := make([]uint64, 40), make([]int64, 40)
 			for !stop.Load() {
-				// Each id appears at most once in a page: GetMany may read the second occurrence
-				// before the first, and then return an older count.
+				// Each id appears at most once in a page: GetMany may read a second occurrence
+				// before the first one, and so return an older count for it.
 				for i, n := range r.Perm(len(ids) / 100)[:len(page)] {
 					page[i] = ids[n*100]
 				}

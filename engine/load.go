@@ -36,7 +36,7 @@ func (p *Page) appendLocked(t *Table) {
 		return
 	}
 	if sh.wide {
-		sh.buckets = bucketsFor(rows+rows/64, true) // with wide tags, a full array fits with few salts only
+		sh.buckets = bucketsFor(rows+rows/64, true) // few salts fit a full wide array
 	}
 	columns := 1
 	for i, id := range p.IDs {

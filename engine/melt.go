@@ -1,11 +1,11 @@
 package engine
 
-// meltTriesMax bounds how often melt builds segments concurrently with the writer. After that, the
-// writer waits for melt.
+// meltTriesMax bounds how often melt builds segments concurrently with the writer. At the next
+// attempt, the writer waits for melt.
 const meltTriesMax = 3
 
-// melt replaces a captured segment by one without sealed rows, or by two if one cannot hold the rows. It does
-// nothing if the segment's range or cold part changed since the capture.
+// melt replaces a captured segment by one without sealed rows, or by two if the rows are too many
+// for one. It does nothing if the segment's range or cold part changed since the capture.
 func (t *Table) melt(f *frozen) {
 	for range meltTriesMax {
 		pieces, start := t.salts.melted(f)
@@ -25,8 +25,9 @@ func (t *Table) melt(f *frozen) {
 	}
 }
 
-// melted returns one or two segments with all rows of f.s, and the first id of the second. Sealed rows came
-// from one segment, so two segments always have room for all rows.
+// melted returns one or two segments with all rows of f.s. If there are two, start is the first id
+// of the second. Two always suffice: the sealed rows came from one segment, and the rows in memory
+// are in one.
 func (s *salts) melted(f *frozen) (pieces []*segment, start uint64) {
 	var c collector
 	p, _ := c.collectAll(f.s, 0, f.s.widest()) // rows in memory never fail to load
@@ -38,8 +39,8 @@ func (s *salts) melted(f *frozen) (pieces []*segment, start uint64) {
 	return []*segment{s.segmentOf(p.slice(0, half), f.first, start-1), s.segmentOf(p.slice(half, len(p.IDs)), start, f.last)}, start
 }
 
-// replaceMeltedLocked replaces f.s by pieces. It returns false if f.s was written to; then it captures the
-// present state as f.s.
+// replaceMeltedLocked replaces f.s by pieces. If f.s was written to, it sets f.s to the present
+// segment and returns false.
 func (t *Table) replaceMeltedLocked(f *frozen, pieces []*segment, start uint64) (done bool) {
 	d, i, now := t.successorLocked(f)
 	switch {
@@ -74,7 +75,8 @@ func (p *Page) shape(first, last uint64) shape {
 	return shapeOf(slots, first, last)
 }
 
-// segmentOf returns a segment of a page's rows, rowsMax at most, that owns ids first … last. Its epoch is not set.
+// segmentOf returns a segment with a page's rows and the range first … last. The page may have
+// rowsMax rows at most. The epoch of the segment is not set.
 func (s *salts) segmentOf(p *Page, first, last uint64) *segment {
 	words := 1
 	for i, v := range p.Counts {

@@ -19,16 +19,17 @@ const (
 	purgedInEntry = 4096
 )
 
-// Batch is the member ops of one log entry. For all ops, its caller first calls Touch, TouchRow and
-// TouchDead, and then Read. These calls read the disk. If they succeed, the caller calls Join,
-// Leave, DeleteRow, Purge or Clear for each op in order, and then Commit.
+// Batch applies the member ops of one log entry. The caller first calls Touch, TouchRow and
+// TouchDead for all ops, and then Read. Except for Touch, these calls read the disk. If they
+// succeed, the caller calls Join, Leave, DeleteRow, Purge or Clear for each op in order, and then
+// Commit.
 //
-// If the store already has the entry, the Batch replays it: each op gets the same outcome as
-// before, and no set changes.
+// If the store already has the entry, the Batch replays it: each op gets the same result as before,
+// and no set changes.
 type Batch struct {
 	group  *Group
 	before State
-	stamp  Stamp // the last one issued
+	stamp  Stamp // the highest stamp issued so far
 	now    Stamp // the lowest stamp of the entry's time
 
 	index    uint64
@@ -38,7 +39,7 @@ type Batch struct {
 
 	last    change // the change that Undo undoes
 	pairs   map[Pair]*pair
-	touched []Pair // keys of the pairs that Read reads
+	touched []Pair // the pairs that Read reads
 	rows    map[uint64]*deletedRow
 	removed int // pairs of rows that this entry removes
 	dead    deadPairs
@@ -48,7 +49,7 @@ type Batch struct {
 
 // pair is the state of one pair that the entry touches.
 type pair struct {
-	was, is Stamp // stamps before the entry and now; 0 if the pair is absent
+	was, is Stamp // the stamp before the entry, and now; 0 if the pair is absent
 }
 
 // change records the effect of one op on a pair.
@@ -64,7 +65,7 @@ type deletedRow struct {
 	more  bool        // the row has more pairs
 }
 
-// placement is a pair on disk.
+// placement is a pair on disk, with its stamp.
 type placement struct {
 	Pair
 	at Stamp
@@ -73,12 +74,12 @@ type placement struct {
 // deadPairs holds pairs of rows that earlier entries deleted.
 type deadPairs struct {
 	first []placement
-	rows  []uint64 // rows that have no more pairs
+	rows  []uint64 // rows whose pairs are all in first
 }
 
-// Begin begins the entry at index. entryTime is the entry's time in Unix milliseconds. applied is the
-// state after all entries that the state machine has applied so far. While a restart replays the
-// log, that state is earlier than the store's.
+// Begin returns a Batch for the entry at index. entryTime is the entry's time in Unix milliseconds.
+// applied is the state after the last entry that the state machine has applied. While a restart
+// replays the log, that state is older than the store's.
 func (g *Group) Begin(applied State, index uint64, entryTime int64) (*Batch, error) {
 	if err := g.usable(); err != nil {
 		return nil, err
@@ -108,9 +109,9 @@ func (g *Group) Begin(applied State, index uint64, entryTime int64) (*Batch, err
 	return b, nil
 }
 
-// The pairs that an entry has read are valid only if the group is still usable afterwards. Discard removes
-// a group's keys together with a damaged file, and then pairs seem absent. But first it makes the group
-// unusable.
+// After each read of pairs, a Batch checks that the group is still usable. Discard may remove a
+// group's keys together with a damaged file, and then pairs seem absent. But before it does that,
+// it makes the group unusable.
 
 // outcome reads the outcome of an entry.
 func (g *Group) outcome(index uint64) (o outcome, found bool, err error) {
@@ -164,8 +165,7 @@ func (p Pair) compare(o Pair) int {
 	return cmp.Or(cmp.Compare(p.Row, o.Row), cmp.Compare(p.Column, o.Column), cmp.Compare(p.Member, o.Member))
 }
 
-// TouchRow reads the first pairs of the row of a DeleteRow. A row has no pairs if no op of the entry
-// touched one and none is on disk.
+// TouchRow reads the first pairs of a row for DeleteRow.
 func (b *Batch) TouchRow(row uint64) error {
 	if b.replayed || b.rows[row] != nil {
 		return nil
@@ -206,8 +206,8 @@ func (b *Batch) TouchDead(n int) error {
 	return nil
 }
 
-// firstOf returns the first n pairs of a row with stamps up to a bound, and whether there are
-// more.
+// firstOf returns the first n pairs of a row whose stamps are not above to. more reports whether
+// there are others.
 func (g *Group) firstOf(row uint64, to Stamp, n int) (first []placement, more bool, err error) {
 	done, err := g.store.db.Use()
 	if err != nil {
@@ -239,7 +239,7 @@ func (g *Group) firstOf(row uint64, to Stamp, n int) (first []placement, more bo
 	return first, more, damaged(errors.Join(err, it.Error(), it.Close(), g.usable()))
 }
 
-// deadTo returns the stamp up to which pairs of a row are gone.
+// deadTo returns the stamp up to which the pairs of a row count as deleted.
 func (b *Batch) deadTo(row uint64) Stamp {
 	if d := b.rows[row]; d != nil && d.to > 0 {
 		return d.to
@@ -250,8 +250,9 @@ func (b *Batch) deadTo(row uint64) Stamp {
 	return b.group.dead[row]
 }
 
-// next returns the stamp of a pair. For a copied pair, this is the original stamp; otherwise it is
-// the next unused stamp of the entry's millisecond or later.
+// next returns the stamp for a new pair. If copied is not 0, that is the stamp. Otherwise it is the
+// next unused stamp of the entry's millisecond or a later one. In both cases it is above the
+// deletion of the row.
 func (b *Batch) next(row uint64, copied Stamp) Stamp {
 	s := copied
 	if s == 0 {
@@ -264,7 +265,8 @@ func (b *Batch) next(row uint64, copied Stamp) Stamp {
 	return s
 }
 
-// Join adds a pair and reports whether it was absent. It uses the given stamp unless that is 0.
+// Join adds a pair and reports whether it was absent. The pair gets the stamp copied, or a new
+// stamp if copied is 0.
 func (b *Batch) Join(p Pair, copied Stamp) (changes bool) {
 	return b.judge(p, func(at *pair, present bool) bool {
 		if !present {
@@ -301,8 +303,8 @@ func (b *Batch) judge(p Pair, apply func(at *pair, present bool) bool) (changes 
 	return true
 }
 
-// Undo undoes the last Join or Leave if that changed its set. The outcome keeps the op's bit, so a
-// replay judges the op in the same way.
+// Undo reverts the last Join or Leave if it changed its set. The outcome keeps the op's bit: in a
+// replay the table refuses the op again.
 func (b *Batch) Undo() {
 	if b.last.of != nil {
 		b.last.of.is = b.last.was
@@ -318,7 +320,7 @@ func (b *Batch) DeleteRow(row uint64) {
 	b.rows[row].to = b.stamp
 }
 
-// Purge removes the pairs that TouchDead read: pairs of rows that earlier entries deleted.
+// Purge removes the pairs that TouchDead has read, which are of rows that earlier entries deleted.
 func (b *Batch) Purge() { b.purges = !b.replayed }
 
 // Clear removes all pairs.

@@ -20,14 +20,14 @@ var (
 
 const benchGroups = 7
 
-// likes draws likes in the order of time. Posts have ids like Weibo's, which grow with time. Half
-// of the likes go to one post in a thousand, and most go to posts of the last day.
+// likes generates random likes in the order of time. Posts have ids like Weibo's, which grow with
+// time. Half of the likes go to one post in a thousand, and most go to posts of the last day.
 type likes struct {
 	random *rand.Rand
 	users  *rand.Zipf
 	posts  []uint64
 	step   time.Duration // between likes
-	day    float64       // posts of a day
+	day    float64       // number of posts a day
 	now    time.Duration
 }
 
@@ -42,7 +42,7 @@ func newLikes(pairs int, span time.Duration) *likes {
 		day: float64(pairs) / likesPerPost * min(1, float64(24*time.Hour)/float64(span))}
 }
 
-// user draws a user with a probability in proportion to the user's likes. viewer draws any user.
+// user returns a random user; active users are likelier. For viewer, all users are equally likely.
 func (l *likes) user() uint64   { return userID(l.users.Uint64()) }
 func (l *likes) viewer() uint64 { return userID(l.random.Uint64N(benchUsers)) }
 
@@ -56,7 +56,7 @@ func (l *likes) post(back float64) uint64 {
 	return l.posts[at]
 }
 
-// next returns the group of a pair, the pair and its time in Unix milliseconds.
+// next returns a pair, its group, and its time in Unix milliseconds.
 func (l *likes) next() (group int, p Pair, ms int64) {
 	l.now += l.step
 	if l.random.IntN(likesPerPost) == 0 || len(l.posts) == 0 {
@@ -67,7 +67,7 @@ func (l *likes) next() (group int, p Pair, ms int64) {
 	return int(id % benchGroups), Pair{Row: id / benchGroups, Member: l.user(), Column: 2}, logTimeStart + l.now.Milliseconds()
 }
 
-// processor returns the processor time that the process has used.
+// processor returns the CPU time that the process has used.
 func processor(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -116,7 +116,7 @@ func newBenchStore(b *testing.B) *benchStore {
 	return bs
 }
 
-// join applies an entry of joins to a group.
+// join applies an entry that joins pairs to group n.
 func (b *benchStore) join(n int, pairs []Pair, ms int64) {
 	batch, err := b.groups[n].Begin(b.at[n], b.at[n].Index+1, ms)
 	if err != nil {
@@ -136,7 +136,7 @@ func (b *benchStore) join(n int, pairs []Pair, ms int64) {
 	}
 }
 
-// fill applies entries of 100 joins each, -bench-pairs joins in all.
+// fill applies -bench-pairs joins, in entries of 100 joins each.
 func (b *benchStore) fill() *likes {
 	if *benchSpan == 0 {
 		*benchSpan = time.Duration(*benchPairs) * time.Second / 20
@@ -154,8 +154,8 @@ func (b *benchStore) fill() *likes {
 	return l
 }
 
-// BenchmarkDiscard replaces a file of each order. All data in the file is in use and readable. This
-// is the worst case for writes, which wait for the removal of a damaged file.
+// BenchmarkDiscard measures the replacement of a file, for each key order. All data in the file is
+// in use and readable. This is the worst case for writes, which wait meanwhile.
 func BenchmarkDiscard(b *testing.B) {
 	s := newBenchStore(b)
 	s.fill()
@@ -184,9 +184,9 @@ func BenchmarkDiscard(b *testing.B) {
 	}
 }
 
-// BenchmarkSets applies entries of 100 joins and of one join, and checks pages of 20 posts. It
-// reports the CPU time, and the bytes on disk of each key order. Each entry of one join leaves an
-// outcome, which B/pair includes.
+// BenchmarkSets applies entries of 100 joins and of one join, and looks up one user in the sets of
+// 20 posts at a time. It reports the CPU time, and the bytes on disk of each key order. B/pair
+// includes the outcomes of the entries.
 func BenchmarkSets(b *testing.B) {
 	of := newBenchStore(b)
 	s := of.store

@@ -12,16 +12,16 @@ import (
 	"github.com/cockroachdb/pebble/v2/sstable/colblk"
 )
 
-// A block of Pebble holds its keys, all of keyBytes, as one column:
+// A block of Pebble stores its keys, each of keyBytes bytes, as one column:
 //
 //	varying (4, little-endian) | first key (32) | for each set bit of varying: that byte of every key
 //
-// Bit i of varying is set if the keys differ in byte i. A byte that all keys share is stored once. Each other
-// byte is beside the same byte of the next key, where bytes compress best. A pair takes a third of the space
-// that it takes in Pebble's own blocks.
+// Bit i of varying is set if the keys differ in byte i. A byte that all keys share is stored once.
+// Each other byte is beside the same byte of the next key, because such neighbours compress best. A
+// pair takes a third of the space that it would take in Pebble's own block format.
 const columnHeadBytes = 4 + keyBytes
 
-// keySchema returns the schema by which Pebble stores keys in blocks.
+// keySchema returns the schema that makes Pebble store keys in blocks in this way.
 func keySchema() *pebble.KeySchema {
 	return &pebble.KeySchema{
 		Name:         "countd.members",
@@ -36,11 +36,11 @@ func keySchema() *pebble.KeySchema {
 
 var _ [colblk.KeySeekerMetadataSize - unsafe.Sizeof(keySeeker{})]byte // compile-time check that a keySeeker fits
 
-// keyWriter makes a block.
+// keyWriter encodes the keys of a block.
 type keyWriter struct {
 	keys    []byte
 	varying uint32
-	before  uint32 // varying without the last key, which Pebble may leave to the next block
+	before  uint32 // varying without the last key: Pebble may put that one into the next block
 }
 
 func (w *keyWriter) at(row int) []byte { return w.keys[row*keyBytes : (row+1)*keyBytes] }
@@ -99,8 +99,8 @@ func (w *keyWriter) WriteDebug(to io.Writer, rows int) {
 	fmt.Fprintf(to, "%d keys, varying in %032b\n", rows, w.varying)
 }
 
-// of returns the value of varying for the first rows keys. rows is either the number of all keys or
-// one less.
+// of returns the bits of the bytes that differ among the first rows keys. rows is the number of all
+// keys or one less.
 func (w *keyWriter) of(rows int) uint32 {
 	if rows*keyBytes < len(w.keys) {
 		return w.before
@@ -137,7 +137,7 @@ func (w *keyWriter) Finish(_, rows int, offset uint32, to []byte) uint32 {
 }
 
 // keySeeker finds keys in a block. Pebble stores it in memory that the garbage collector does not
-// scan. So columns must refer only to the block, which Pebble keeps alive.
+// scan. So columns may point only into the block, which Pebble keeps alive.
 type keySeeker struct {
 	columns []byte // the bytes that vary, one after the other
 	rows    int
@@ -152,7 +152,8 @@ func (s *keySeeker) init(block *colblk.BlockDecoder) {
 	if s.rows == 0 {
 		return
 	}
-	// The block begins with Pebble's 4 bytes on keys and its head of 7. The column's type, a byte, and its offset follow.
+	// The block begins with the key schema's 4 bytes and Pebble's header of 7 bytes. Then follow
+	// the column's type (1) and its offset (4).
 	data := block.Data()
 	column := data[binary.LittleEndian.Uint32(data[4+7+1:]):]
 	copy(s.first[:], column[4:columnHeadBytes])
@@ -168,13 +169,13 @@ func (s *keySeeker) IsLowerBound(k, _ []byte) bool {
 	return s.rows == 0 || bytes.Compare(s.first[:], k) >= 0
 }
 
-// SeekGE implements colblk.KeySeeker. Pebble uses the second result only for keys whose suffixes it replaces;
-// these keys have none.
+// SeekGE implements colblk.KeySeeker. Pebble uses the second result only for keys whose suffixes it
+// replaces. The keys of this package have no suffixes.
 func (s *keySeeker) SeekGE(key []byte, _ int, _ int8) (row int, equalPrefix bool) {
-	// differs is the index of the first byte that all keys of the block share and key does not have,
-	// or the length of key. The varying bytes before that index order a key of the block against key.
-	// If these bytes are equal, the byte at differs orders all keys of the block in the same way:
-	// beyond.
+	// differs is the index of the first shared byte that key does not have, or the length of key.
+	// To compare a key of the block with key, compare their varying bytes before that index. If
+	// these are equal, the result is beyond, because the byte at differs is the same in all keys of
+	// the block.
 	differs, n := 0, 0
 	for ; differs < keyBytes; differs++ {
 		if n < s.n && int(s.varying[n]) == differs {
@@ -186,7 +187,7 @@ func (s *keySeeker) SeekGE(key []byte, _ int, _ int8) (row int, equalPrefix bool
 			break
 		}
 	}
-	beyond := bytes.Compare(s.first[differs:], key[differs:]) // by the byte at differs, unless key ends there
+	beyond := bytes.Compare(s.first[differs:], key[differs:]) // key may end there
 	if differs == len(key) {
 		beyond = 1
 		if differs == keyBytes {
@@ -222,7 +223,8 @@ func (s *keySeeker) MaterializeUserKey(to *colblk.PrefixBytesIter, _, row int) [
 	return key
 }
 
-// MaterializeUserKeyWithSyntheticSuffix implements colblk.KeySeeker. No suffix is replaced.
+// MaterializeUserKeyWithSyntheticSuffix implements colblk.KeySeeker. Pebble replaces no suffixes
+// here.
 func (s *keySeeker) MaterializeUserKeyWithSyntheticSuffix(to *colblk.PrefixBytesIter, _ []byte, before, row int) []byte {
 	return s.MaterializeUserKey(to, before, row)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// Commit writes the entry's changes to the store, and returns the state after the entry. If it fails, the
-// process must end, because the state machine has already applied the entry that the sets lack.
+// Commit writes the entry's changes to the store, and returns the state after the entry. If it
+// fails, the process must end: the state machine has already applied the entry to the counts.
 func (b *Batch) Commit() (State, error) {
 	if b.replayed {
 		return b.outcome.after, nil
@@ -32,7 +32,7 @@ func (b *Batch) Commit() (State, error) {
 	return w.after, nil
 }
 
-// write is a Commit under way.
+// write is the state of a running Commit.
 type write struct {
 	*Batch
 	to    *pebble.Batch
@@ -72,7 +72,7 @@ func (w *write) clear() (err error) {
 	return err
 }
 
-// pair changes one pair on disk to its state after the entry.
+// pair adds to the batch what brings one pair on disk to its state after the entry.
 func (w *write) pair(p Pair, at *pair) error {
 	is := at.is
 	if is <= w.deadTo(p.Row) {
@@ -91,7 +91,7 @@ func (w *write) pair(p Pair, at *pair) error {
 	return put(w.to, w.at, placement{p, is})
 }
 
-// put adds a pair to a batch, in all its orders.
+// put adds a pair to a batch, in all three orders.
 func put(to *pebble.Batch, at prefix, p placement) error {
 	key := at.member(p.Pair, p.at)
 	list := at.byTime(keyTime, p.Row, p.Column, Entry{p.Member, p.at})
@@ -99,7 +99,7 @@ func put(to *pebble.Batch, at prefix, p placement) error {
 	return errors.Join(to.Set(key[:], nil, nil), to.Set(list[:], nil, nil), to.Set(of[:], nil, nil))
 }
 
-// remove removes a pair from all its orders.
+// remove removes a pair from all three orders.
 func (w *write) remove(p placement) error {
 	w.after.Digest -= hash(p.Pair, p.at)
 	w.after.Pairs--
@@ -119,7 +119,8 @@ func (w *write) removeAll(all []placement) (err error) {
 	return err
 }
 
-// row removes the first pairs of a row that the entry deletes, and marks the row if it has more pairs.
+// row removes the first pairs of a row that the entry deletes. If the row has more pairs, it marks
+// the row as deleted.
 func (w *write) row(row uint64, d *deletedRow) error {
 	err := w.removeAll(d.first)
 	if !d.more {
@@ -165,13 +166,13 @@ func (w *write) commit() error {
 	g.store.writes.RLock()
 	defer g.store.writes.RUnlock()
 	if g.usable() != nil {
-		return nil // given up since Begin: another replica has the sets, and Begin refuses the next entry
+		return nil // Discard gave the group up after Begin; the next Begin fails
 	}
 	err := errors.Join(
 		w.to.Set(full(w.at.number(keyOutcome, w.index)), w.outcome.appendTo(nil), nil),
 		w.at.setState(w.to, w.after),
 	)
-	if len(w.died) > 0 { // before the batch: otherwise a reader would find a row with only some of its pairs
+	if len(w.died) > 0 { // before the batch, so that no reader finds only some of a row's pairs
 		g.reading.Lock()
 		maps.Copy(g.dead, w.died)
 		g.reading.Unlock()
@@ -196,14 +197,14 @@ func (w *write) commit() error {
 	return nil
 }
 
-// commitBatch commits the batch, and first adds its pairs to the filters of the group.
+// commitBatch adds the pairs of the batch to the filters of the group, and then commits the batch.
 func (w *write) commitBatch() error {
 	k := &w.group.known
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.now.Load() == nil && k.filling == nil && w.before.Pairs == 0 && !k.closed {
 		if k.setLocked(w.group.store.newFilter(0)); k.now.Load() == nil {
-			w.group.wantFilter() // filled once there is memory
+			w.group.wantFilter() // gets a filter once there is memory for it
 		}
 	}
 	for p, at := range w.pairs {

@@ -16,20 +16,23 @@ import (
 
 // Pebble never drops a damaged file by itself. It cannot merge the file with other files. A read of
 // keys beside the damaged block reads that block too, even if the sets in it were replaced. So the
-// store replaces the whole key span of a damaged file by those of its data that are in use. Pebble
-// does this in one step, an ingest with an excise. No readable data is lost:
+// store writes a new file with the data in the key span of a damaged file that are in use. Pebble
+// then replaces the span by that file in one step, an ingest with an excise. No readable data is
+// lost:
 //
-//   - A file stays while it has unreadable sets in use, unless another replica has these sets. That
-//     is certain for a group that begins a Load, or began one after the file was found damaged.
+//   - A file with unreadable sets in use stays unless another replica has these sets. Another
+//     replica certainly has them if the group begins a Load now, or began one after the file was
+//     found damaged.
 //   - The store first gives up the unreadable sets durably: the state of the group becomes a mark (no
 //     bytes), and the group refuses all calls until the next Switch.
-//   - No write runs meanwhile (Store.writes). An open iterator keeps the files that it
-//     reads. A later iterator finds the same keys. Nobody opens an iterator during the
-//     exchange (Store.excising). A Pebble snapshot does not keep files, so the store releases the captured
+//   - No write runs meanwhile (Store.writes). An open iterator keeps the files that it reads, and a
+//     later iterator finds the same keys. Nobody opens an iterator during the exchange
+//     (Store.excising). A Pebble snapshot does not keep files, so the store releases the captured
 //     views, and a Scrub starts again.
-//   - If a file crosses an end of the span, Pebble reads which keys remain in it, and treats a read
-//     error as the end of the file. Such a file was read whole before, or is new. If it cannot be
-//     read now, the process ends before Pebble writes its list of files (Store.cutting).
+//   - If a file crosses an end of the span, Pebble reads which of its keys remain, and treats a
+//     read error as the end of the file. Therefore the store first reads such files whole, and
+//     removes damaged ones together with the span. If a file still cannot be read during the
+//     exchange, the process ends before Pebble stores the new list of files (Store.cutting).
 
 // discardAgainAfter is the least time between two attempts of Discard at the same file.
 const discardAgainAfter = 10 * time.Minute
@@ -37,8 +40,8 @@ const discardAgainAfter = 10 * time.Minute
 // damagedFile is a file that Pebble found damaged.
 type damagedFile struct {
 	pebble.DataCorruptionInfo
-	loaded map[uint32]bool // groups that began a Load since, so another replica has their sets
-	met    bool            // Pebble found the damage, or found it again, since Discard tried
+	loaded map[uint32]bool // groups that began a Load since, so that another replica has their sets
+	met    bool            // Pebble found the damage since the last attempt of Discard
 	tried  time.Time       // last attempt of Discard
 }
 
@@ -47,8 +50,8 @@ func (f *damagedFile) overlaps(span pebble.KeyRange) bool {
 	return f.Bounds.End.Key == nil || bytes.Compare(f.Bounds.Start, span.End) < 0 && bytes.Compare(f.Bounds.End.Key, span.Start) >= 0
 }
 
-// Discard removes the damaged files that Pebble has found, or found again, since the last attempt, if all data
-// in use in them is readable.
+// Discard tries to remove the damaged files that Pebble has found, or found again, since the last
+// attempt. A file stays if data in use in it cannot be read.
 func (s *Store) Discard() {
 	done, err := s.db.Use()
 	if err != nil {
@@ -87,7 +90,7 @@ func (s *Store) discard(loading *Group, which func(*damagedFile) bool) {
 	s.mu.Unlock()
 	for _, f := range files {
 		s.mu.Lock()
-		gone := !slices.Contains(s.mu.files, f) // removed together with an earlier file
+		gone := !slices.Contains(s.mu.files, f) // removed together with a previous file
 		s.mu.Unlock()
 		if gone {
 			continue
@@ -115,7 +118,7 @@ func (s *Store) discardFile(f *damagedFile, loading *Group) error {
 			return err
 		}
 	}
-	s.discards.Add(1) // before the keys are removed, because a Scrub that misses keys checks whether this counter rose
+	s.discards.Add(1) // before the keys go: a Scrub that misses keys checks this counter
 	if err := s.db.Flush(); err != nil {
 		return err
 	}
@@ -153,8 +156,8 @@ func (s *Store) excise(r *rewriting, span pebble.KeyRange) error {
 	return err
 }
 
-// cut returns the greatest key up to the given key at which Pebble can cut files. Such a key is a prefix for
-// filters, see comparer.
+// cut returns the greatest key not above key at which Pebble can cut files. Such a key must be a
+// prefix as defined by comparer.
 func cut(key []byte) []byte {
 	if kind := key[0]; len(key) > listBytes && (kind == keyMember || kind == keyTime || kind == keyOf) {
 		key = key[:listBytes]
@@ -162,9 +165,9 @@ func cut(key []byte) []byte {
 	return bytes.Clone(key)
 }
 
-// spanOf returns the span of a damaged file, widened by each damaged file that crosses an end of the span.
-// When Pebble excises a span, it cuts the files that cross an end. If it cannot read a file that it cuts, it
-// silently drops the rest of that file.
+// spanOf returns the key span of a damaged file, widened until no damaged file crosses one of its
+// ends. When Pebble excises a span, it cuts the files that cross an end. If it cannot read such a
+// file, it silently drops the rest of it.
 func (s *Store) spanOf(f *damagedFile) (pebble.KeyRange, error) {
 	span := cutAround(f.Bounds.Start, f.Bounds.End.Key)
 	for {
@@ -176,8 +179,8 @@ func (s *Store) spanOf(f *damagedFile) (pebble.KeyRange, error) {
 	}
 }
 
-// cutAround returns the smallest span that contains the keys from first to last and at whose ends Pebble can
-// cut files.
+// cutAround returns the smallest span that contains the keys from first to last, with ends at which
+// Pebble can cut files.
 func cutAround(first, last []byte) pebble.KeyRange {
 	return pebble.KeyRange{Start: cut(first), End: scarce.PrefixEnd(cut(last))}
 }
@@ -208,13 +211,13 @@ func (s *Store) widened(span pebble.KeyRange) (pebble.KeyRange, error) {
 	return wider, nil
 }
 
-// cutFile is a file that Pebble cuts because its keys lie on both sides of a boundary of a span.
+// cutFile is a file that has keys inside and outside of a span.
 type cutFile struct {
 	path        string
-	first, last []byte // bounds of its keys
+	first, last []byte // its lowest and highest key
 }
 
-// across returns the files that have keys on both sides of an end of a span.
+// across returns the files that have keys inside and outside of a span.
 func (s *Store) across(span pebble.KeyRange) (files []cutFile, err error) {
 	levels, err := s.db.SSTables(pebble.WithKeyRangeFilter(span.Start, span.End))
 	for _, file := range slices.Concat(levels...) {
@@ -243,10 +246,9 @@ func (s *Store) uncut(span pebble.KeyRange) (map[string]bool, error) {
 	return paths, err
 }
 
-// unreadable ends the process if Pebble may be cutting a file that cannot be read. Pebble may be
-// about to drop the rest of that file. A merge may have ended since uncut listed the files, so
-// Pebble may cut any new file. A file that uncut listed does not count: a reader may find it
-// damaged meanwhile.
+// unreadable is called when a file cannot be read. It ends the process if Pebble may be cutting
+// that file, because Pebble would drop the rest of it. During an excise that is every file except
+// those that uncut listed; a file that a merge has created since may be cut too.
 func (s *Store) unreadable(path string, err error) {
 	if uncut := s.cutting.Load(); uncut != nil && !(*uncut)[path] {
 		s.cfg.Fatal(fmt.Errorf("cannot read members in %s while a damaged file beside it is removed: %w", path, err))
@@ -270,7 +272,7 @@ func (s *Store) checkFile(path string) error {
 	return errors.Join(damaged(r.ValidateBlockChecksums()), r.Close())
 }
 
-// fileOptions returns options for files outside of the store.
+// fileOptions returns the options for reading and writing a single file.
 func (s *Store) fileOptions() *pebble.Options {
 	o := s.options()
 	o.EnsureDefaults()
@@ -287,7 +289,7 @@ func (s *Store) groups() (all []*Group) {
 	return all
 }
 
-// giveUp makes a group refuse all calls until its sets are replaced.
+// giveUp makes a group refuse all calls until a Load replaces its sets.
 func (s *Store) giveUp(g, loading *Group) error {
 	if err := s.db.Set(full(groupPrefix(keyState, g.number)), nil, pebble.Sync); err != nil {
 		return err
@@ -299,7 +301,7 @@ func (s *Store) giveUp(g, loading *Group) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if of := s.mu.groups[g.number]; of != nil && g != loading {
-		of.fresh = true // so that a Scrub follows, which returns ErrDamaged
+		of.fresh = true // makes a Scrub run, which returns ErrDamaged
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
-// shatter damages the file of a damagedDisk in more places, so that several groups are damaged.
+// shatter damages the file in more places, so that several groups are damaged.
 func (d *damagedDisk) shatter() {
 	d.Helper()
 	for part := int64(1); part < 10; part += 2 {
@@ -25,12 +25,12 @@ func (d *damagedDisk) shatter() {
 	d.find()
 }
 
-// find makes Pebble find the damage.
+// find makes Pebble read all files and so find the damage.
 func (d *damagedDisk) find() {
 	_ = d.store.db.Compact(d.Context(), []byte{0}, []byte{0xff}, false)
 }
 
-// repairAll replaces sets until those of all groups can be read.
+// repairAll repairs groups until the sets of all groups can be read.
 func (d *damagedDisk) repairAll() {
 	d.Helper()
 	for range 10 {
@@ -51,7 +51,8 @@ func (d *damagedDisk) repairAll() {
 	d.Error("the sets are damaged again and again")
 }
 
-// Sets that are loaded while a damaged file is removed for another group keep all pairs.
+// If all groups load sets at the same time, the removal of a damaged file for one group loses no
+// pair of another group.
 func TestDiscardBesideLoads(t *testing.T) {
 	for part := int64(0); part < 6; part += 2 {
 		d := damagedDiskOf(t, part)
@@ -73,7 +74,7 @@ func TestDiscardBesideLoads(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		d.readable() // no set may have lost only some of its members
+		d.readable() // fails if a set has lost some of its members
 		d.repairAll()
 		d.close()
 	}
@@ -85,7 +86,7 @@ func TestReadsBesideADiscard(t *testing.T) {
 	var replaces atomic.Bool
 	var waited atomic.Int32
 	d := &disk{T: t, store: smallFilesOf(t, vfs.NewMem(), io.Discard, func(o *pebble.Options) {
-		o.DebugCheck = func(*pebble.DB) error { // once readers find other files
+		o.DebugCheck = func(*pebble.DB) error { // called once readers find the new files
 			if replaces.Load() {
 				done := make(chan struct{})
 				reads <- func() { close(done) }
@@ -131,8 +132,8 @@ func TestReadsBesideADiscard(t *testing.T) {
 	_ = d.store.Close()
 }
 
-// A damaged file whose states cannot be read stays until all groups are known: it may have sets
-// of groups that are not open.
+// If the states of groups in a damaged file cannot be read, the file stays until all groups are
+// open: it may have sets of groups that are not open yet.
 func TestDiscardBeforeAllGroupsAreOpen(t *testing.T) {
 	d := damagedDiskOf(t, 1)
 	d.reopen(func() { flip(t, d.fs, d.store.cfg.Dir, 1) })
@@ -165,8 +166,8 @@ func TestDiscardBeforeAllGroupsAreOpen(t *testing.T) {
 	}
 }
 
-// An entry that began before its group is given up with a damaged file is refused: the entry must
-// not see pairs as absent.
+// If a group is given up after an entry has begun, the reads of the entry fail. Otherwise they
+// would find pairs absent.
 func TestDiscardBesideAnEntry(t *testing.T) {
 	d := damagedDiskOf(t, 1)
 	defer func() { d.close() }()
@@ -248,7 +249,7 @@ func TestCrashAtEachStepOfDiscard(t *testing.T) {
 			for i := range d.groups {
 				d.groups[i] = d.open(uint32(i))
 			}
-			d.readable() // no set may have lost only some of its members
+			d.readable() // fails if a set has lost some of its members
 			for _, g := range d.groups {
 				if err := g.Verify(); err != nil && !errors.Is(err, ErrDamaged) || g.usable() == nil && g.State().Pairs < 100*damagedRows {
 					t.Errorf("%d/10: step %d: group %d: %+v, %v", part, i, g.number, g.State(), err)
@@ -259,8 +260,8 @@ func TestCrashAtEachStepOfDiscard(t *testing.T) {
 	}
 }
 
-// Damaged files that share a list are removed together: each file has keys on both sides of one end
-// of the other file's span.
+// Two neighbouring damaged files are removed together if they share a list, because a file cannot
+// be cut within a list.
 func TestDiscardFilesSideBySide(t *testing.T) {
 	d := damagedSmallFilesOf(t, 1, func(files []pebble.SSTableInfo) []pebble.SSTableInfo {
 		list := func(key []byte) string { return string(key[:listBytes]) }
@@ -288,8 +289,8 @@ func TestDiscardFilesSideBySide(t *testing.T) {
 	}
 }
 
-// After a restart, the leftovers of an abandoned Load do not keep a damaged file, because nobody
-// reads them.
+// After a restart, a damaged file is removed even if it has pairs of an abandoned Load, because
+// nobody reads these.
 func TestDiscardWhatALoadLeft(t *testing.T) {
 	d := damagedSmallFilesOf(t, 2, func(files []pebble.SSTableInfo) []pebble.SSTableInfo { return files[:1] })
 	defer func() { d.close() }()
@@ -337,8 +338,8 @@ func TestDiscardAfterALoadForAnotherFile(t *testing.T) {
 }
 
 // damagedSmallFilesOf returns a store with one group, and with the leftovers of an abandoned Load.
-// It calls damaged with the files that have pairs of one generation alone, in the order of their
-// keys, and damages the files that damaged returns.
+// It calls damaged with the files whose pairs are all of the given generation, in the order of
+// their keys. It then damages the files that damaged returns.
 func damagedSmallFilesOf(t *testing.T, generation uint32, damaged func([]pebble.SSTableInfo) []pebble.SSTableInfo) *damagedDisk {
 	t.Helper()
 	fs := vfs.NewMem()
@@ -400,7 +401,7 @@ func TestLoadOverAnUnknownGeneration(t *testing.T) {
 	if g = d.groups[0]; g.usable() == nil {
 		t.Fatal("the group is not damaged")
 	}
-	g.at.generation = generation - 1 // as the clock may make it
+	g.at.generation = generation - 1 // a number that the clock could give
 	if _, err := g.Load(); err != nil {
 		t.Fatal(err)
 	}
@@ -417,7 +418,7 @@ func TestLoadOverAnUnknownGeneration(t *testing.T) {
 	}
 }
 
-// A read beside a Load that replaces damaged sets is refused or answered.
+// A read during a Load of damaged sets returns the right answer or an error.
 func TestReadsBesideALoad(t *testing.T) {
 	d := diskOf(t)
 	d.give(joins(10, 10)...)

@@ -16,20 +16,20 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The model test of damage checks these properties of a store in whose files bits change. It
-// compares the store with a map, and with another replica of each group in a store without damage:
+// The test damages the files of a store at random. It compares the store with a map, and with
+// another replica of each group in a store without damage. It checks:
 //
 //  1. Each read returns ErrDamaged, or the answer of the map after the entry that the group's state
 //     has reached.
 //  2. Each entry is refused, or judged as the other replica judges it, both the first time and in a
 //     replay.
 //  3. If there is only one damaged file, every set of a group that was readable before its removal
-//     is readable afterwards. With more damaged files, a read may meet the next one, which removed
-//     keys hid. A group gives up unreadable sets only if a Load began since the store was opened.
+//     is readable afterwards. With more damaged files, the removal of one may uncover damage in the
+//     next. A group gives up unreadable sets only if a Load began since the store was opened.
 //  4. A view that is read to its end suffices to build a replica, whatever happened meanwhile.
 //  5. Nothing is refused before there is damage.
-//  6. Once the groups that cannot be read are loaded from the others, nobody meets damage any more,
-//     not even after a restart.
+//  6. Once the unreadable groups are loaded from their other replicas, no call returns ErrDamaged
+//     any more, not even after a restart.
 func TestDamageModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := &damageModel{fs: vfs.NewCrashableMem(), peer: storeOf(t, vfs.NewMem())}
@@ -61,7 +61,7 @@ func TestDamageModel(t *testing.T) {
 // damagesMax is how many bits of a store change in one run.
 const damagesMax = 3
 
-// damageModel is a store with damaged files, and one without.
+// damageModel consists of the store whose files are damaged and of peer, a store without damage.
 type damageModel struct {
 	fs      *vfs.MemFS
 	store   *Store
@@ -78,7 +78,7 @@ type damageGroup struct {
 	number uint32
 
 	group *Group
-	state stored // state of the state machine; its generation is unused
+	state stored // of the state machine; the generation is unused
 	saved stored // the stored snapshot; entry 0 means none
 	stuck bool   // the group refused an entry or the snapshot
 	busy  bool   // an entry is being applied
@@ -87,15 +87,15 @@ type damageGroup struct {
 	peerState stored
 	peerSaved stored
 
-	load   *Load // under way; nil for none
-	begun  bool  // a Load, since the store was opened
+	load   *Load // the running Load, nil if there is none
+	begun  bool  // a Load began since the store was opened
 	blocks [][]byte
-	found  State  // of the sets that are loaded
-	loaded stored // the snapshot that they come with
+	found  State  // state of the sets that load loads
+	loaded stored // the snapshot that contains these sets
 
-	view  *ViewReader // being read; nil for none
+	view  *ViewReader // the view being read, nil if there is none
 	read  [][]byte
-	named stored // by the snapshot of the view
+	named stored // state in the snapshot for which view was opened
 }
 
 // stored is the state of a replica after an entry.
@@ -135,8 +135,8 @@ func groupOf(t *rapid.T, s *Store, number uint32) *Group {
 	return g
 }
 
-// refused reports whether an error reports damage. Any other error fails the test, and so does an
-// error of a store without damage.
+// refused reports whether err is an ErrDamaged. The test fails if err is another error, or if no
+// file was damaged yet.
 func (d *damageModel) refused(t *rapid.T, err error) bool {
 	if err != nil && (!errors.Is(err, ErrDamaged) || d.damages == 0) {
 		t.Fatalf("%d damages: %v", d.damages, err)
@@ -144,7 +144,7 @@ func (d *damageModel) refused(t *rapid.T, err error) bool {
 	return err != nil
 }
 
-// open opens a group, as a restart or a new replica does.
+// open opens a group of the store, as after a restart.
 func (d *damageModel) open(t *rapid.T, g *damageGroup) {
 	g.group, g.state = groupOf(t, d.store, g.number), g.saved
 	g.stuck = d.refused(t, g.group.usable())
@@ -166,8 +166,8 @@ func (d *damageModel) close() {
 	_ = d.store.Close()
 }
 
-// restart closes the store and opens it again, perhaps as a crash leaves it, and perhaps with
-// damage.
+// restart closes the store and opens it again. If crash is set, unsynced data is lost; if damage is
+// set, a file is damaged.
 func (d *damageModel) restart(t *rapid.T, crash, damage bool) {
 	var before []int
 	for _, g := range d.groups {
@@ -196,7 +196,7 @@ func (d *damageModel) restart(t *rapid.T, crash, damage bool) {
 	}
 }
 
-// damage changes a bit of a file.
+// damage flips a random bit of a file.
 func (d *damageModel) damage(t *rapid.T) {
 	names, err := d.fs.List("members")
 	if err != nil {
@@ -260,7 +260,7 @@ func (d *damageModel) steps() map[string]func(*rapid.T) {
 	}
 }
 
-// loads begins a Load, or takes a step of the one under way.
+// loads begins a Load, or does a step of the running one.
 func (d *damageModel) loads(t *rapid.T, g *damageGroup) {
 	if g.load == nil {
 		d.startLoad(t, g)
@@ -276,7 +276,7 @@ func (d *damageModel) loads(t *rapid.T, g *damageGroup) {
 	}
 }
 
-// views opens a view, or reads from the one that is open.
+// views opens a view, or reads from the open one.
 func (d *damageModel) views(t *rapid.T, g *damageGroup) {
 	if g.view == nil {
 		d.startView(t, g)
@@ -285,7 +285,7 @@ func (d *damageModel) views(t *rapid.T, g *damageGroup) {
 	}
 }
 
-// beginAnew removes all sets, the replica, or older views. It happens rarely.
+// beginAnew sometimes removes all sets, the replica, or older views.
 func (d *damageModel) beginAnew(t *rapid.T, g *damageGroup) {
 	switch rapid.IntRange(0, 9).Draw(t, "anew") {
 	case 0:
@@ -297,7 +297,7 @@ func (d *damageModel) beginAnew(t *rapid.T, g *damageGroup) {
 	}
 }
 
-// meanwhile takes a few steps in the middle of another.
+// meanwhile does a few steps in the middle of another step.
 func (d *damageModel) meanwhile(t *rapid.T) {
 	if d.depth > 0 {
 		return
@@ -327,8 +327,8 @@ func (d *damageModel) discard(t *rapid.T) {
 	})
 }
 
-// keeps calls step, which may remove a damaged file. In all groups but except, everything that was
-// readable before must be readable afterwards.
+// keeps calls step, which may remove a damaged file. It checks that all groups other than except
+// that were readable before are readable afterwards.
 func (d *damageModel) keeps(t *rapid.T, except *damageGroup, step func()) {
 	readable, usable := map[*damageGroup]bool{}, map[*damageGroup]bool{}
 	for _, g := range d.groups {
@@ -360,7 +360,7 @@ func (d *damageModel) largeEntry(t *rapid.T, g *damageGroup) {
 	d.give(t, g, e)
 }
 
-// give passes the next entry to the other replica, and perhaps to the store.
+// give applies the next entry to the other replica, and in most cases to the store.
 func (d *damageModel) give(t *rapid.T, g *damageGroup, e entry) {
 	want := g.model(&e)
 	var err error
@@ -378,7 +378,7 @@ func (d *damageModel) give(t *rapid.T, g *damageGroup, e entry) {
 	}
 }
 
-// apply gives the store the entries of a group up to an index.
+// apply applies the entries of a group up to index to in the store.
 func (d *damageModel) apply(t *rapid.T, g *damageGroup, to int) {
 	for g.load == nil && !g.stuck && g.state.index < to {
 		e := &g.log[g.state.index]
@@ -409,7 +409,7 @@ func (g *damageGroup) asOf(index uint64) map[Pair]Stamp {
 	return w.sets
 }
 
-// check compares what can be read of a group with a map.
+// check compares all reads of a group with the map.
 func (d *damageModel) check(t *rapid.T, g *damageGroup) {
 	d.refused(t, g.group.Verify())
 	sets := g.asOf(g.group.State().Index)
@@ -441,7 +441,7 @@ func (d *damageModel) check(t *rapid.T, g *damageGroup) {
 	}
 }
 
-// listed reads a list by pages. skip is added to the last id to get the start of the next page.
+// listed reads a list page by page. The next page begins at the last id plus skip.
 func listed(t *rapid.T, skip uint64, read func(Page) (List, error)) (ids []uint64, err error) {
 	page, last := Page{Limit: 7}, Entry{}
 	for {
@@ -462,7 +462,7 @@ func listed(t *rapid.T, skip uint64, read func(Page) (List, error)) (ids []uint6
 	}
 }
 
-// snapshot stores a snapshot of the store's replica.
+// snapshot takes a snapshot of the store's replica.
 func (d *damageModel) snapshot(t *rapid.T, g *damageGroup) {
 	if g.stuck || g.load != nil || g.state.index == 0 || d.refused(t, g.group.Capture()) {
 		return
@@ -483,8 +483,8 @@ func (g *damageGroup) savePeer(t *rapid.T) {
 	g.peerSaved = g.peerState
 }
 
-// startLoad begins to load the sets of the other replica. It does so only if the other replica is not
-// behind, or if the store's replica cannot continue.
+// startLoad begins a Load of the other replica's sets. It does nothing if the other replica's
+// snapshot is older than the store's replica and that replica is not stuck.
 func (d *damageModel) startLoad(t *rapid.T, g *damageGroup) {
 	if !g.stuck && g.peerSaved.index < g.state.index && g.group.Verify() == nil {
 		return
@@ -550,7 +550,7 @@ func (d *damageModel) endLoad(t *rapid.T, g *damageGroup) {
 	d.apply(t, g, max(before, g.state.index))
 }
 
-// startView opens the view of a snapshot.
+// startView opens the view for the stored snapshot.
 func (d *damageModel) startView(t *rapid.T, g *damageGroup) {
 	if g.view != nil || g.stuck {
 		return
@@ -565,7 +565,8 @@ func (d *damageModel) startView(t *rapid.T, g *damageGroup) {
 	}
 }
 
-// readView reads blocks of a view. At its end it makes a replica of them.
+// readView reads blocks of the view. At the end of the view, it builds a replica from all its
+// blocks.
 func (d *damageModel) readView(t *rapid.T, g *damageGroup) {
 	for n := rapid.IntRange(0, 3).Draw(t, "blocks"); g.view != nil && n > 0; n-- {
 		b, err := g.view.Next(nil)
@@ -584,7 +585,7 @@ func (d *damageModel) readView(t *rapid.T, g *damageGroup) {
 	}
 }
 
-// replicate makes a replica of a view, and applies the later entries to it.
+// replicate builds a replica from the blocks of a view, and applies the later entries to it.
 func (d *damageModel) replicate(t *rapid.T, g *damageGroup, s State) {
 	const number = 100
 	replica := groupOf(t, d.peer, number)
@@ -617,7 +618,7 @@ func (d *damageModel) scrub(t *rapid.T, g *damageGroup) {
 	}))
 }
 
-// reset removes all sets, for a snapshot that has none, and applies all entries again.
+// reset removes all sets, as for a snapshot without sets, and applies all entries again.
 func (d *damageModel) reset(t *rapid.T, g *damageGroup) {
 	before := g.state.index
 	g.load = nil
@@ -631,7 +632,7 @@ func (d *damageModel) reset(t *rapid.T, g *damageGroup) {
 	d.apply(t, g, before)
 }
 
-// drop removes a replica, and begins another.
+// drop removes the store's replica, and opens a new one.
 func (d *damageModel) drop(t *rapid.T, g *damageGroup) {
 	if d.depth > 0 {
 		return // a step that uses the group is running
@@ -654,14 +655,14 @@ func (d *damageModel) drop(t *rapid.T, g *damageGroup) {
 	d.open(t, g)
 }
 
-// heal loads the groups that cannot be read, until no damage is met.
+// heal loads the unreadable groups until all groups are readable.
 func (d *damageModel) heal(t *rapid.T) {
 	d.depth++ // no other steps
 	for round := range 10 {
 		d.warned.Reset()
 		d.restart(t, false, false)
 		healthy := true
-		for range len(d.groups) * damagesMax { // a Load may meet another damaged file, which a later one removes
+		for range len(d.groups) * damagesMax { // a Load may uncover damage in another file
 			for _, g := range d.groups {
 				if d.apply(t, g, len(g.log)); g.stuck || g.group.Verify() != nil {
 					healthy = false

@@ -15,7 +15,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// disk is a store with one group, and the test passes entries to the group.
+// disk is a store with one group to which a test applies entries.
 type disk struct {
 	*testing.T
 	store *Store
@@ -59,7 +59,7 @@ func joins(rows, n uint64) (ops []op) {
 	return ops
 }
 
-// compact rewrites all files, so that everything is at the last level.
+// compact compacts all files to the last level.
 func (d *disk) compact() {
 	d.Helper()
 	if err := d.store.db.Compact(d.Context(), []byte{0}, []byte{0xff}, false); err != nil {
@@ -67,7 +67,7 @@ func (d *disk) compact() {
 	}
 }
 
-// flush brings what is in memory to the disk.
+// flush writes the memtables to disk.
 func (d *disk) flush() {
 	d.Helper()
 	if err := d.store.db.Flush(); err != nil {
@@ -80,7 +80,7 @@ func TestLookupsUseFilters(t *testing.T) {
 	d := diskOf(t)
 	d.give(joins(20, 100)...)
 	d.compact()
-	if err := d.group.fillFilter(); err != nil { // with room for them
+	if err := d.group.fillFilter(); err != nil { // large enough for all pairs
 		t.Fatal(err)
 	}
 	hits := func(look func()) int64 {
@@ -210,11 +210,11 @@ func TestViewsAreReleased(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := d.group.Capture(); err != nil { // of the same state: the first stays
+	if err := d.group.Capture(); err != nil { // a second view of the same state is not kept
 		t.Fatal(err)
 	}
 	d.give(op{kind: 'j', pair: Pair{Row: 1}})
-	if err := d.group.Capture(); err != nil { // shows the large group
+	if err := d.group.Capture(); err != nil { // this view contains the large group
 		t.Fatal(err)
 	}
 	large.Close()
@@ -244,7 +244,7 @@ func TestViewsAreReleased(t *testing.T) {
 	}
 }
 
-// A store whose keys are of the first form, of several lengths, is refused and stays as it was.
+// A store in the first format, whose keys have several lengths, is refused.
 func TestFirstFormIsRefused(t *testing.T) {
 	fs := vfs.NewMem()
 	first := *comparer
@@ -291,8 +291,8 @@ func TestNextPrefix(t *testing.T) {
 	})
 }
 
-// Pairs that Clear removed stay removed for a reader of one list or pair, wherever the files with
-// the range deletion end.
+// After Clear, no read of a list or a pair returns a removed pair, wherever the files with the
+// range deletion end.
 func TestClearedAcrossFiles(t *testing.T) {
 	for members := uint64(1); members < 200; members += 7 {
 		d := &disk{T: t, store: smallFilesOf(t, vfs.NewMem(), io.Discard)}

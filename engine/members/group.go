@@ -12,30 +12,30 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// Group owns the sets of one replica of a shard. Begin, Capture, Trim, Load and the values that
-// they return belong to the goroutine of the state machine. The other methods are safe for
-// concurrent use.
+// Group owns the sets of one replica of a shard. Only the goroutine of the state machine may call
+// Begin, Capture, Trim and Load, and use the values that they return. The other methods are safe
+// for concurrent use.
 type Group struct {
 	store  *Store
 	number uint32
 
-	// state is the store's state, after the newest entry in it. A replay after a restart begins at an earlier
-	// state.
+	// state is the state after the newest entry that the store has. A replay after a restart begins
+	// at an earlier state.
 	state State
 	// reading is held for reading while the fields below are in use, and for writing to
 	// change them.
 	reading sync.RWMutex
-	broken  error // why the sets are unusable until a Load replaces them; nil if they are usable
+	broken  error // if not nil, why the sets are unusable until a Load replaces them
 	at      prefix
-	dead    map[uint64]Stamp // deleted rows with pairs that are not removed yet
+	dead    map[uint64]Stamp // stamps of deleted rows that still have pairs on disk
 
 	known   knownPairs
-	loading atomic.Bool // a Load wrote a block, and its Switch may follow
+	loading atomic.Bool // a Load has written a block, and its Switch may follow
 
 	mu struct {
 		sync.Mutex
-		views []*View // kept for snapshots that the replica stores, oldest first
-		held  int     // calls of HoldViews that were not released
+		views []*View // views for stored snapshots, oldest first
+		held  int     // number of HoldViews that were not released
 	}
 }
 
@@ -54,9 +54,9 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	}
 	defer done()
 	g := &Group{store: s, number: number, at: prefix{group: number}}
-	s.writes.RLock() // until the generation is known
+	s.writes.RLock() // a discard must wait until the generation is known
 	defer s.writes.RUnlock()
-	g.reading.Lock() // for the same reason
+	g.reading.Lock() // as must readers
 	defer g.reading.Unlock()
 	s.mu.Lock()
 	s.openLocked(g)
@@ -67,13 +67,13 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	}
 	if err == nil {
 		if err = g.removeOthers(); errors.Is(err, ErrDamaged) {
-			err = nil // nobody reads the leftovers, and they stay
+			err = nil // the other generations stay, and nobody reads them
 		}
 	}
 	if err != nil {
-		// The replica serves rows although the sets are unreadable. Each load gets the next
-		// generation, from 1 on. So no earlier generation is above the clock, and the next load gets
-		// an unused one.
+		// The replica serves counts although the sets are unreadable. Generations count up from 1
+		// or from a clock reading like this one. So no earlier generation is above the clock, and
+		// the next load gets an unused number.
 		s.db.Limited().Error("the members of a group cannot be read", "group", number, "err", err)
 		g.broken, g.at.generation, g.dead = damaged(err), uint32(time.Now().Unix()), map[uint64]Stamp{}
 		return g, nil
@@ -84,14 +84,14 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	return g, nil
 }
 
-// usable returns why the sets are unusable, or nil if they are usable.
+// usable returns an error if the sets are unusable, and nil if they are usable.
 func (g *Group) usable() error {
 	g.reading.RLock()
 	defer g.reading.RUnlock()
 	return g.broken
 }
 
-// setState records that the store's sets have another state.
+// setState stores the new state in memory, and updates the store's number of pairs.
 func (g *Group) setState(s State) {
 	all := g.store.pairs.Add(int64(s.Pairs) - int64(g.state.Pairs))
 	g.state = s
@@ -121,7 +121,7 @@ func (g *Group) removeOthers() error {
 	return batch.Commit(pebble.NoSync)
 }
 
-// State returns the store's state, after the newest entry in it.
+// State returns the state after the newest entry that the store has.
 func (g *Group) State() State { return g.state }
 
 // DiskBytes returns roughly how many bytes the sets take on disk.
@@ -134,7 +134,7 @@ func (g *Group) DiskBytes() (total uint64) {
 	for _, kind := range [...]byte{keyMember, keyTime, keyOf} {
 		prefix := g.at.kind(kind)
 		bytes, err := g.store.db.EstimateDiskUsage(prefix, scarce.PrefixEnd(prefix))
-		if err == nil { // a read finds a damaged file later
+		if err == nil { // skip a damaged file: a read will report it
 			total += bytes
 		}
 	}
@@ -187,8 +187,8 @@ func (g *Group) Trim(index uint64) error {
 	return nil
 }
 
-// Adopts returns an ErrDamaged unless the store can continue from a state that a snapshot
-// of this replica names.
+// Adopts returns an ErrDamaged unless a replay can start from state s of the given generation,
+// which a snapshot of this replica names.
 func (g *Group) Adopts(generation uint32, s State) error {
 	broken := g.usable()
 	switch {
@@ -205,8 +205,8 @@ func (g *Group) Adopts(generation uint32, s State) error {
 	return nil
 }
 
-// follows returns an ErrDamaged unless the store has the outcome of the first entry after a state. Without
-// that outcome, a replay would assume that the entry changed nothing.
+// follows returns an ErrDamaged unless the store has the first outcome after state s. Without that
+// outcome, a replay would assume that its entry changed no set.
 func (g *Group) follows(s State) error {
 	done, err := g.store.db.Use()
 	if err != nil {

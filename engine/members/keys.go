@@ -10,10 +10,10 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// Keys of Pebble, integers big-endian, each filled up to keyBytes with zeros, see columns.go. A
-// row is the key of a row in its shard. A generation is one load of the group's sets from
-// another replica; only the one in the state counts. A pair has one key of each of the first
-// three kinds.
+// These are the keys in Pebble. Integers are big-endian. Each key is padded with zeros to keyBytes
+// bytes (see columns.go). A row is the key of a row in its shard. A generation is one load of the
+// group's sets from another replica; only the generation that the state names is in use. A pair has
+// a key of each of the first three kinds.
 //
 //	'm' | group (4) | generation (4) | row (8) | column (1) | member (8) | stamp (6)    → nothing
 //	't' | group (4) | generation (4) | row (8) | column (1) | ^stamp (6) | member (8)   → nothing
@@ -41,8 +41,8 @@ const (
 	keyBytes         = listBytes + 8 + stampBytes
 )
 
-// comparer orders keys by their bytes. For filters, the prefix of a pair's key ends after the
-// member. The prefix of a list's key ends after the column.
+// comparer orders keys by their bytes. It also defines the prefixes for Pebble's filters: that of a
+// pair's key ends after the member, and that of a list's key after the column.
 var comparer = func() *pebble.Comparer {
 	c := *pebble.DefaultComparer
 	c.Name = "countd.members.1"
@@ -55,9 +55,9 @@ var comparer = func() *pebble.Comparer {
 		}
 		return len(key)
 	}
-	// A Pebble seek by prefix cuts range deletions off at the immediate successor of the prefix. Pebble's
-	// default appends a zero, and the result may sort below keys with the prefix. With the default, the
-	// seek would return deleted keys above that point.
+	// When Pebble seeks by prefix, it ignores range deletions above the immediate successor of the
+	// prefix. Pebble's default successor is the prefix with a zero appended, which is below some
+	// keys with the prefix. So with the default, the seek would return deleted keys.
 	c.ImmediateSuccessor = func(dst, prefix []byte) []byte {
 		if longer := append(bytes.Clone(prefix), 0); c.Split(longer) == len(longer) {
 			return append(dst, longer...)
@@ -67,7 +67,7 @@ var comparer = func() *pebble.Comparer {
 	return &c
 }()
 
-// Pair is one member of one set.
+// Pair names a member and the set that it is in.
 type Pair struct {
 	Row    uint64
 	Member uint64
@@ -78,7 +78,7 @@ func groupPrefix(kind byte, group uint32) []byte {
 	return binary.BigEndian.AppendUint32(append(make([]byte, 0, keyBytes), kind), group)
 }
 
-// prefix is the beginning of all keys of one kind.
+// prefix contains what all keys of a generation begin with, apart from the kind.
 type prefix struct {
 	group, generation uint32
 }
@@ -93,7 +93,7 @@ func (p prefix) number(kind byte, n uint64) []byte {
 
 func full(key []byte) []byte { return append(key, make([]byte, keyBytes-len(key))...) }
 
-// put writes the prefix of a kind to the first bytes of dst.
+// put writes the kind and the prefix to the first bytes of dst.
 func (p prefix) put(dst []byte, kind byte) {
 	dst[0] = kind
 	binary.BigEndian.PutUint32(dst[1:], p.group)

@@ -9,42 +9,47 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// A filter in memory recognises nearly every absent pair of a group. Few of the pairs that a page or an entry
-// looks up exist. Without the filter, each lookup would search Pebble's memtables and a file of each level.
+// A filter in memory recognises nearly every absent pair of a group. Most pairs that a page or an
+// entry looks up are absent. Without the filter, each lookup would search Pebble's memtables and a
+// file of each level.
 //
-// Invariant: knownPairs.now, if set, contains each pair of the group's generation that is on disk. A commit
-// adds its pairs before it writes them, both in one step (knownPairs.mu). The first filter of a group without
-// pairs starts empty. Any other filter is filled in two steps: first commits begin to add to it too, then
-// fillFilter reads the pairs on disk. A removed pair stays in a filter until the next filter is filled.
+// Invariant: knownPairs.now, if set, contains each pair of the group's generation that is on disk.
+// A commit adds its pairs to the filter and then writes them, while it holds knownPairs.mu. The
+// first filter of a group without pairs starts empty. Any other filter is filled in two steps:
+// first commits begin to add their pairs to the new filter too, then fillFilter adds the pairs on
+// disk. A removed pair stays in the filter until the next filter replaces it.
 
 const (
-	// filterBits is the size of a new filter per pair: at this size, one of about 80 lookups of absent
-	// pairs reads the disk.
+	// filterBits is the size of a new filter in bits per pair. At this size, one of about 80
+	// lookups of absent pairs reads the disk.
 	filterBits = 10
-	// filterBitsFull is the size per pair at which a filter counts as full, while there is memory
-	// for a larger filter. At this size, one of about 18 lookups of absent pairs reads the disk.
+	// filterBitsFull is the number of bits per pair below which a filter counts as full, if it was
+	// made with filterBits. At this size, one of about 18 lookups of absent pairs reads the disk.
 	filterBitsFull = 6
-	// filterBitsMin is the size per pair at which a filter counts as full, while there is no memory
-	// for a larger filter. At this size, one of about 6 lookups of absent pairs reads the disk.
+	// filterBitsMin is the number of bits per pair below which a filter counts as full, if memory
+	// was too short for filterBits. At this size, one of about 6 lookups of absent pairs reads the
+	// disk.
 	filterBitsMin = 4
 	// filterPairsMin is the capacity in pairs of the smallest filter.
 	filterPairsMin = 1024
-	// fillPairs is the number of pairs that are read between two pauses. Each part of fillPairs has its own
-	// iterator, because an open iterator keeps replaced memtables and files alive.
+	// fillPairs is the number of pairs that are read from one iterator, before a pause. A new
+	// iterator reads the next ones, because an open iterator keeps replaced memtables and files
+	// alive.
 	fillPairs = 4096
 )
 
-// filter is a set of pairs with false positives: has may report a pair that was not added, but reports every
-// added pair. It is safe for concurrent use.
+// filter is a Bloom filter of pairs: its method has returns true for every added pair, and seldom
+// for another pair. It is safe for concurrent use.
 type filter struct {
 	lines   []filterLine
-	made    uint64       // pairs that it was sized for
-	room    int64        // pairs at which it is full
+	made    uint64       // number of pairs for which it was sized
+	room    int64        // number of pairs at which it is full
 	pairs   atomic.Int64 // about how many pairs were added
-	release func()       // returns the memory; called once
+	release func()       // frees the memory; called once
 }
 
-// filterLine holds the bits of some pairs. It is one cache line, so that a lookup waits for memory once.
+// filterLine contains all bits of some pairs. It is one cache line, so that a lookup waits for
+// memory only once.
 type filterLine [8]atomic.Uint64
 
 const (
@@ -54,8 +59,8 @@ const (
 	pairBits = 4
 )
 
-// at returns the line of a pair, and the pair's hash. Each nine bits of the hash, beginning with
-// the lowest, select one of the pair's bits in the line.
+// at returns the line of a pair, and the pair's hash. The lowest nine bits of the hash select the
+// pair's first bit in the line, the next nine bits its second, and so on.
 func (f *filter) at(p Pair) (line *filterLine, hash uint64) {
 	hash = mix(mix(p.Row*0x9e3779b97f4a7c15+uint64(p.Column)+1) ^ p.Member)
 	return &f.lines[hash>>32*uint64(len(f.lines))>>32], hash
@@ -93,14 +98,15 @@ func (f *filter) bits() uint64 { return uint64(len(f.lines)) * lineBits }
 
 // filters holds the filters of all groups of a store.
 type filters struct {
-	look  chan struct{} // asks fillFilters to check all groups
+	look  chan struct{} // makes fillFilters check all groups
 	ended chan struct{}
 
-	one      sync.Mutex    // held while a filter is filled: one at a time is enough
+	one      sync.Mutex    // held while a filter is filled: only one at a time
 	released atomic.Uint64 // counts the times when memory for a group's filter may have become free
 
-	// lackedAt is a little below the number of the store's pairs when a filter got no memory. Once the store
-	// has fewer pairs than lackedAt, there may be memory. lackedAt is 0 if no group lacks a filter.
+	// lackedAt is set when there is no memory for a filter, to a little less than the store's
+	// number of pairs at that time. Once the store has fewer pairs than lackedAt, there may be
+	// memory. lackedAt is 0 if no group lacks a filter.
 	lackedAt atomic.Int64
 
 	mu    sync.Mutex
@@ -110,8 +116,9 @@ type filters struct {
 // filterMemory returns the memory for all filters. The rest is for blocks and memtables.
 func (s *Store) filterMemory() int64 { return int64(s.cfg.MemoryBytes) / 3 * 2 }
 
-// share returns the filter bits of one group's pairs, in proportion to the pairs of all groups. It holds back
-// an eighth of the memory for groups that exceed their share (see shrinkFilters).
+// share returns the size in bits of the filter for a group with the given number of pairs: its
+// share of the memory, but at most filterBits a pair. It leaves an eighth of the memory unassigned,
+// because some filters exceed their share for a while (see shrinkFilters).
 func (s *Store) share(pairs uint64) uint64 {
 	all := uint64(max(s.pairs.Load(), 0))
 	s.mu.Lock()
@@ -123,8 +130,9 @@ func (s *Store) share(pairs uint64) uint64 {
 	return max(uint64(min(each, filterBits)*float64(pairs)), filterPairsMin*filterBitsMin)
 }
 
-// newFilter returns a filter with capacity for two thirds more pairs than given. The capacity is lower if the
-// pairs of all groups do not fit into memory. It returns nil if the filter would soon be full.
+// newFilter returns a filter that is full at two thirds more than the given number of pairs. If the
+// memory is too short for that, the filter is smaller. If there is so little memory that the filter
+// would soon be full, newFilter returns nil.
 func (s *Store) newFilter(pairs uint64) *filter {
 	bits := s.share(pairs)
 	s.filters.mu.Lock()
@@ -151,13 +159,14 @@ func (s *Store) newFilter(pairs uint64) *filter {
 	return f
 }
 
-// retryFilters makes groups that lack filters try again, because there may be memory now.
+// retryFilters makes groups without a filter try again to get one. It is called when memory may
+// have become free.
 func (s *Store) retryFilters() {
 	s.filters.released.Add(1)
 	s.lookAtGroups()
 }
 
-// knownPairs is a group's knowledge of its pairs.
+// knownPairs contains the filters of a group.
 type knownPairs struct {
 	now    atomic.Pointer[filter] // nil if there is no filter
 	wanted atomic.Bool            // another filter is wanted
@@ -166,14 +175,15 @@ type knownPairs struct {
 	filling *filter    // nil if no filter is being filled
 	closed  bool       // no more filters are made
 	damaged bool       // the pairs could not be read
-	lacks   bool       // the last attempt at a filter found no memory for it
+	lacks   bool       // the last attempt to make a filter found no memory
 	since   uint64     // value of filters.released at that attempt
 }
 
-// mayHave reports whether a pair may be on disk. Without a filter, f is nil and the answer is true.
+// mayHave reports whether a pair may be on disk. If f is nil, there is no filter and mayHave
+// returns true.
 func (f *filter) mayHave(p Pair) bool { return f == nil || f.has(p) }
 
-// countLookups counts lookups of pairs, some of which reach the disk.
+// countLookups counts all lookups of pairs; onDisk is the number that the filter did not answer.
 func (s *Store) countLookups(all, onDisk int) {
 	s.filterHits.Add(int64(all - onDisk))
 	s.filterMisses.Add(int64(onDisk))
@@ -185,7 +195,7 @@ func (k *knownPairs) setLocked(f *filter) {
 	}
 }
 
-// forget drops all filters of a group after its pairs on disk were replaced.
+// forget drops all filters of a group. It is called after the group's pairs on disk were replaced.
 func (k *knownPairs) forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -247,14 +257,15 @@ func (s *Store) fillFilters() {
 	}
 }
 
-// retries reports whether a filter lacked memory but may get some now.
+// retries reports whether the group lacks a filter for want of memory, and memory may have become
+// free since.
 func (g *Group) retries() bool {
 	g.known.mu.Lock()
 	defer g.known.mu.Unlock()
 	return g.known.lacks && g.known.since != g.store.filters.released.Load()
 }
 
-// fillFilter replaces the group's filter by one with more room.
+// fillFilter replaces the group's filter by one of the size that its pairs now need.
 func (g *Group) fillFilter() error {
 	g.store.filters.one.Lock()
 	defer g.store.filters.one.Unlock()
@@ -274,7 +285,7 @@ func (g *Group) fillFilter() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.filling != f {
-		return err // forget has released it
+		return err // forget has released f
 	}
 	if k.filling = nil; err != nil {
 		k.damaged = errors.Is(err, ErrDamaged)
@@ -285,7 +296,8 @@ func (g *Group) fillFilter() error {
 	return nil
 }
 
-// beginFilter begins a filter; commits add to it from now on. It returns nil if there is no memory.
+// beginFilter makes a new filter, to which commits add their pairs from now on. It returns nil if
+// there is no memory.
 func (g *Group) beginFilter() (*filter, error) {
 	done, err := g.begin()
 	if err != nil {
@@ -305,7 +317,7 @@ func (g *Group) beginFilter() (*filter, error) {
 	since := g.store.filters.released.Load()
 	f := g.store.newFilter(state.Pairs)
 	if f == nil {
-		k.setLocked(nil) // the present filter is full, and the new one may need its memory
+		k.setLocked(nil) // the old filter is of little use; the new one may need its memory
 		since = g.store.filters.released.Load()
 		f = g.store.newFilter(state.Pairs)
 	}
@@ -314,11 +326,12 @@ func (g *Group) beginFilter() (*filter, error) {
 		g.store.shrinkFilters(g)
 	}
 	k.filling = f
-	k.wanted.Store(false) // all earlier requests were for this filter
+	k.wanted.Store(false) // this filter satisfies all earlier requests
 	return f, nil
 }
 
-// fillAgain requests a filter that damage had prevented, now that the damage is gone.
+// fillAgain requests a filter if damage prevented the last one. It is called after a damaged file
+// was removed.
 func (g *Group) fillAgain() {
 	g.known.mu.Lock()
 	damaged := g.known.damaged
@@ -329,8 +342,8 @@ func (g *Group) fillAgain() {
 	}
 }
 
-// shrinkFilters makes groups with more than their share of memory use only their share, to free memory for a
-// group that got none.
+// shrinkFilters replaces the filters that exceed their share of memory by smaller ones. This frees
+// memory for the group lacking.
 func (s *Store) shrinkFilters(lacking *Group) {
 	for _, g := range s.groups() {
 		if f := g.known.now.Load(); g != lacking && f != nil && f.bits() > s.share(f.made)/16*17 {
@@ -339,8 +352,8 @@ func (s *Store) shrinkFilters(lacking *Group) {
 	}
 }
 
-// fillPart adds the pairs of the next part to a filter. It returns the key after which the following part
-// begins, or nil after the last.
+// fillPart adds the next fillPairs pairs on disk to a filter. It returns the last key that it read,
+// or nil if there are no more pairs.
 func (g *Group) fillPart(f *filter, behind []byte) (last []byte, err error) {
 	done, err := g.begin()
 	if err != nil {

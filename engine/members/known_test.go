@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// A filter reports each added pair. The filter's share of false positives is as small as the
-// comments of its constants promise.
+// A filter returns true for each added pair. Its share of false positives is as small as the
+// comments of filterBits and the other sizes promise.
 func TestFilter(t *testing.T) {
 	s := storeOf(t, vfs.NewMem())
 	defer s.Close()
@@ -66,13 +66,13 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// All groups of a store share the memory for filters. No filter is so small that it saves no
-// lookups.
+// All groups of a store share the memory for filters. If a filter would be too small to save
+// lookups, there is none.
 func TestFiltersShareMemory(t *testing.T) {
 	s := storeOf(t, vfs.NewMem())
 	defer s.Close()
 	most := uint64(s.filterMemory()) * 8 / filterBitsMin
-	pairs := most * 8 / 10 // an eighth is a reserve
+	pairs := most * 8 / 10 // an eighth of the memory is a reserve
 	s.pairs.Store(int64(pairs))
 	for range 7 {
 		if s.newFilter(pairs/7) == nil {
@@ -89,8 +89,8 @@ func TestFiltersShareMemory(t *testing.T) {
 	}
 }
 
-// Pairs that are committed while a filter is filled are in that filter, and in the one in use.
-// Earlier pairs come from the disk.
+// Pairs that are committed while a filter is filled are in that filter, and in the one in use. The
+// filter also has the earlier pairs, from disk.
 func TestFillBesideCommits(t *testing.T) {
 	d := diskOf(t)
 	const earlier, later = 3 * fillPairs, 4000
@@ -129,7 +129,7 @@ func (d *disk) known(ops ...op) {
 	}
 }
 
-// A pair that joins once a filter has begun is added by its commit.
+// While a filter is being filled, commits add their pairs to it.
 func TestCommitsAddToAFilterThatIsBeingFilled(t *testing.T) {
 	d := diskOf(t)
 	d.give(joins(1, 10)...)
@@ -141,7 +141,7 @@ func TestCommitsAddToAFilterThatIsBeingFilled(t *testing.T) {
 	if d.give(op{kind: 'j', pair: late}); !f.has(late) {
 		t.Error("a commit did not add its pair")
 	}
-	// A Load replaces all pairs, so a filter of the earlier ones is dropped.
+	// A Load replaces all pairs, so the unfinished filter of the earlier pairs is dropped.
 	l, err := d.group.Load()
 	if err == nil {
 		err = l.Switch(State{})
@@ -169,7 +169,7 @@ func TestFilterGrows(t *testing.T) {
 		defer d.group.known.mu.Unlock()
 		return d.group.known.filling != nil || d.group.known.now.Load().full()
 	}() {
-		d.give(op{kind: 'j', pair: Pair{Row: 8, Member: d.index}}) // a commit sees that one is full
+		d.give(op{kind: 'j', pair: Pair{Row: 8, Member: d.index}}) // commits check for fullness
 	}
 	if f := d.group.known.now.Load(); f.room < 20_000 {
 		t.Errorf("room for %d", f.room)
@@ -201,7 +201,7 @@ func TestFiltersAfterOpen(t *testing.T) {
 		defer d.group.known.mu.Unlock()
 		return d.group.known.wanted.Load() || d.group.known.filling != nil || d.group.known.now.Load() != nil
 	}
-	// The goroutine that took the request may not have begun the filter yet.
+	// The goroutine that received the request may not have begun the filter yet.
 	must.Become(t, "a filter is wanted, filled or there", filterComes)
 	if err := d.group.fillFilter(); err != nil {
 		t.Fatal(err)
@@ -231,10 +231,10 @@ func (d *disk) settle() {
 	d.Fatal("filters are filled without end")
 }
 
-// A page shows the sets at one moment, whatever filters are in use while it is read.
+// Contains returns the state of all rows at one moment, even if filters are replaced while it runs.
 func TestContainsIsOfOneMoment(t *testing.T) {
 	d := diskOf(t)
-	const n, in = 20_000, 20 // number of rows, and the number of rows that a member joins or leaves in one entry
+	const n, in = 20_000, 20 // rows, and rows that a member joins in one entry
 	d.give(op{kind: 'j', pair: Pair{Row: n, Member: 1}})
 	rows := make([]uint64, n)
 	for r := range uint64(n) {
@@ -319,18 +319,18 @@ func TestFilterOfAShrunkGroup(t *testing.T) {
 	}
 }
 
-// Groups that got no memory for a filter get one once others release some. The filters of the first
-// groups then shrink to their share.
+// If there is no memory for a group's filter, the filters of other groups shrink to their share.
+// Then each group has a filter.
 func TestFiltersOfManyGroups(t *testing.T) {
 	d := diskOf(t)
-	d.store.cfg.MemoryBytes = 64 << 10 // 32 KiB for filters
+	d.store.cfg.MemoryBytes = 64 << 10 // two thirds are for filters
 	groups := []*disk{d}
 	for i := range uint32(11) {
 		groups = append(groups, &disk{T: t, store: d.store, group: d.open(i + 2)})
 	}
 	for _, g := range groups {
 		for m := range uint64(4) {
-			g.give(joins(900, 1)...) // rows of one member, then of others
+			g.give(joins(900, 1)...) // 900 rows with one member, then with more
 			var ops []op
 			for r := range uint64(900) {
 				ops = append(ops, op{kind: 'j', pair: Pair{Row: r, Member: m}})
@@ -344,7 +344,7 @@ func TestFiltersOfManyGroups(t *testing.T) {
 			t.Errorf("group %d of %d has no filter, %d of %d bytes", i, len(groups), d.store.filters.bytes, d.store.filterMemory())
 		}
 	}
-	// More than there is memory for, then less again.
+	// Too many pairs for the memory, and then few again.
 	large := groups[1]
 	for r := range uint64(60) {
 		var ops []op
@@ -372,7 +372,7 @@ func TestFiltersOfManyGroups(t *testing.T) {
 	}
 }
 
-// Members that leave and join again fill no filter.
+// Members that leave and join again do not make a filter full.
 func TestRejoins(t *testing.T) {
 	d := diskOf(t)
 	d.give(joins(1, 500)...)

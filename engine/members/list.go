@@ -9,16 +9,18 @@ import (
 )
 
 // Stamp is the time at which a member joined: milliseconds times 64, plus a number that orders up
-// to 64 joins of one millisecond. Further joins take the stamps of the following milliseconds, so
-// lists keep the order of the log. Stamps come from the log, so all replicas have the same.
+// to 64 joins of one millisecond. Further joins get the stamps of the following milliseconds, so
+// lists keep the order of the log. Stamps are computed from the log's times, so they are the same
+// on all replicas.
 type Stamp uint64
 
 const (
 	stampShift = 6
 	// stampMax is the highest stamp that fits into six bytes. It is in the year 2109.
 	stampMax Stamp = 1<<48 - 1
-	// stampsAhead bounds how far stamps may run ahead of the log's time: one second. Above 64,000 joins a
-	// second in one shard, joins beyond that bound share a stamp and are ordered by id.
+	// stampsAhead bounds how far stamps may be ahead of the log's time: one second. If a shard has
+	// more than 64,000 joins a second for long, joins at that bound share stamps, and lists order
+	// them by id.
 	stampsAhead = 1000 << stampShift
 )
 
@@ -39,17 +41,18 @@ func (e Entry) Compare(o Entry) int {
 	return cmp.Or(cmp.Compare(o.At, e.At), cmp.Compare(e.ID, o.ID))
 }
 
-// Page selects a page of a list. A page is stable: a change of the set moves no other entry.
+// Page selects a page of a list. Changes of a set while a caller reads its list page by page move
+// no other entry to another position.
 type Page struct {
 	Limit     int
 	After     Entry // the last entry of the previous page
-	Continues bool  // there is a previous page
+	Continues bool  // After is set: this is not the first page
 }
 
 // List is one page of a list, newest first.
 type List struct {
 	Entries []Entry
-	More    bool // there may be entries after the last
+	More    bool // there may be another page
 }
 
 // cursorBytes is a stamp of 6 bytes and an id of 8.
@@ -58,7 +61,8 @@ const cursorBytes = 14
 // ErrCursor is returned for a cursor that AppendCursor did not write.
 var ErrCursor = errors.New("not a cursor of this list")
 
-// AppendCursor appends the cursor that continues after an entry: 19 characters of base64.
+// AppendCursor appends the cursor of the page that begins after an entry. A cursor is 19 characters
+// of base64.
 func AppendCursor(dst []byte, e Entry) []byte {
 	var b [cursorBytes]byte
 	putStamp(b[:], e.At)

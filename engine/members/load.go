@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// Load replaces the sets of a group by another replica's sets, block by block. Until Switch,
-// readers see the earlier sets.
+// Load replaces the sets of a group by those of another replica, which it receives block by block.
+// Until Switch, readers see the old sets.
 type Load struct {
 	group *Group
 	at    prefix
@@ -20,8 +20,8 @@ type Load struct {
 	dead  map[uint64]Stamp
 }
 
-// Load begins to replace the sets. The caller ends the Load with Switch or abandons it; the next Load
-// removes the pairs of an abandoned Load.
+// Load begins a Load. The caller ends it with Switch, or abandons it; the next Load removes the
+// pairs of an abandoned one.
 func (g *Group) Load() (*Load, error) {
 	done, err := g.store.db.Use()
 	if err != nil {
@@ -31,8 +31,8 @@ func (g *Group) Load() (*Load, error) {
 	g.loading.Store(false) // an earlier Load was abandoned
 	g.store.discardFor(g)
 	if g.usable() != nil {
-		// The generation in the state on disk is unknown, and this Load may write the same
-		// generation. A crash must not leave a state that names sets which are gone.
+		// The generation in the state on disk is unknown, and this Load may overwrite the same
+		// generation. After a crash, that state would name overwritten sets. So mark it first.
 		if err := g.setGivenUp(); err != nil {
 			return nil, fmt.Errorf("cannot write members: %w", err)
 		}
@@ -41,14 +41,14 @@ func (g *Group) Load() (*Load, error) {
 	return l, l.removeAll(l.at)
 }
 
-// setGivenUp durably marks the sets as given up. See discard.go.
+// setGivenUp durably marks the sets as given up (see discard.go).
 func (g *Group) setGivenUp() error {
 	g.store.writes.RLock()
 	defer g.store.writes.RUnlock()
 	return g.store.db.Set(full(groupPrefix(keyState, g.number)), nil, pebble.Sync)
 }
 
-// Reset removes all sets, durably.
+// Reset durably removes all sets.
 func (g *Group) Reset() error {
 	if g.state == (State{}) && g.usable() == nil {
 		return nil
@@ -75,7 +75,7 @@ func (l *Load) removeAll(at prefix) error {
 	return nil
 }
 
-// Block adds a block of a view. It returns ErrDamaged for bytes that are no such block.
+// Block adds a block of a view. If block is not a valid block, it returns ErrDamaged.
 func (l *Load) Block(block []byte) error {
 	done, err := l.group.store.db.Use()
 	if err != nil {
@@ -142,7 +142,7 @@ func (l *Load) outcomes(batch *pebble.Batch, b []byte) error {
 	return nil
 }
 
-// Check returns an ErrDamaged unless the blocks contained all pairs of a state.
+// Check returns an ErrDamaged unless the loaded pairs have the number and the digest of state s.
 func (l *Load) Check(s State) error {
 	if l.state.Pairs != s.Pairs || l.state.Digest != s.Digest {
 		return fmt.Errorf("%w: %d pairs, digest %016x, want %d, %016x", ErrDamaged, l.state.Pairs, l.state.Digest, s.Pairs, s.Digest)
@@ -177,9 +177,9 @@ func (l *Load) Switch(s State) error {
 	return l.removeAll(earlier)
 }
 
-// replace commits a batch with the state of the loaded sets, and replaces the sets of the group by
-// them. It blocks the removal of damaged files meanwhile, because the removal would use the earlier
-// sets.
+// replace commits a batch that contains the state of the loaded sets, and makes the group use these
+// sets. Meanwhile it blocks the removal of damaged files, which would keep the old sets instead of
+// the new ones.
 func (l *Load) replace(batch *pebble.Batch) error {
 	g := l.group
 	g.store.writes.RLock()
@@ -188,7 +188,7 @@ func (l *Load) replace(batch *pebble.Batch) error {
 		return err
 	}
 	g.reading.Lock()
-	defer g.reading.Unlock() // after this, no reader reads the earlier sets
+	defer g.reading.Unlock() // after this, no reader reads the old sets
 	g.at, g.dead, g.broken = l.at, l.dead, nil
 	g.known.forget()
 	g.loading.Store(false)

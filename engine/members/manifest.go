@@ -12,26 +12,27 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// Pebble's manifest lists its files. A crash may leave a partial record at its end. So Pebble
-// treats a damaged record as the end of the manifest, and removes the files that later records
-// list. The pairs of these files would be absent without an error, and the next entries would be
-// judged without them. To prevent that, the store keeps a sum of the manifest in a file beside it,
+// Pebble's manifest lists Pebble's files. A crash may leave a partial record at the end of the
+// manifest. So Pebble treats a damaged record as the end, and removes the files that later records
+// list. Then the pairs of these files would be absent without an error, and Apply would decide ops
+// without them. To prevent that, the store keeps a checksum of the manifest (the sum) in the file
 // sumName:
 //
 //	version 1 (1) | bytes (8) | CRC32C of so many first bytes of the manifest (4) | its name … | CRC32C of all before (4)
 //
-// Integers are big-endian. Open refuses a store whose manifest differs from its sum. It never refuses a
-// store because of a crash:
+// Integers are big-endian. Open refuses a store whose manifest does not match the sum. It never
+// refuses a store because of a crash:
 //
 //   - The store writes a sum only after the manifest bytes that it covers are durable. Pebble never
-//     overwrites bytes of a manifest. So a sum stays true as long as a manifest of its name exists.
-//   - No other manifest gets that name: the name is durable before the store writes a sum for it,
-//     and Pebble gives a new manifest a higher number than all files that it finds.
-//   - The store replaces the sum without a sync. A crash that loses the new sum, or part of it, leaves no sum
-//     or an earlier one. Open accepts a missing sum, and the sum of another manifest: after a crash while
-//     Pebble begins a manifest, the sum may be that of the new manifest while the old one is in use.
+//     overwrites bytes of a manifest. So a sum stays right as long as its manifest exists.
+//   - No other manifest gets the same name. The name is durable before the store writes the sum,
+//     and Pebble gives a new manifest a higher number than all files that exist.
+//   - The store replaces the sum without a sync. If a crash loses the new sum or a part of it,
+//     there is no sum or an older one. Open accepts a missing sum. It also accepts the sum of
+//     another manifest: if a crash comes while Pebble begins a new manifest, the old one may still
+//     be in use.
 //
-// Each Open begins a new manifest, so Open reads a manifest without a sum at most once.
+// Each Open begins a new manifest. So a manifest without a sum is read at most once.
 const (
 	sumName      = "manifest.sum"
 	sumVersion   = 1
@@ -42,7 +43,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// manifestSum is the checksum of the first bytes of a manifest.
+// manifestSum is the checksum of the first bytes of a manifest, with their number.
 type manifestSum struct {
 	name  string
 	bytes uint64
@@ -56,7 +57,8 @@ func (s *manifestSum) appendTo(dst []byte) []byte {
 	return binary.BigEndian.AppendUint32(dst, crc32.Checksum(dst[start:], castagnoli))
 }
 
-// parseSum returns false unless the bytes are a whole sum.
+// parseSum parses the contents of the file sumName. whole is false if they are invalid or
+// incomplete.
 func parseSum(b []byte) (s manifestSum, whole bool) {
 	end := len(b) - 4
 	if end < sumHeadBytes || b[0] != sumVersion || crc32.Checksum(b[:end], castagnoli) != binary.BigEndian.Uint32(b[end:]) {
@@ -69,7 +71,7 @@ func parseSum(b []byte) (s manifestSum, whole bool) {
 func checkManifest(fs vfs.FS, dir string) error {
 	b, err := readFile(fs, fs.PathJoin(dir, sumName))
 	if err != nil {
-		return nil // there is no sum, or it proves nothing
+		return nil // there is no usable sum
 	}
 	sum, whole := parseSum(b)
 	if !whole {
@@ -77,11 +79,11 @@ func checkManifest(fs vfs.FS, dir string) error {
 	}
 	found, err := pebble.Peek(dir, fs)
 	if err != nil || !found.Exists || fs.PathBase(found.ManifestFilename) != sum.name {
-		return nil // Pebble reports an error when it opens the store; the sum of another manifest proves nothing
+		return nil // Pebble will report the error; a sum of another manifest is no use
 	}
 	f, err := fs.Open(found.ManifestFilename)
 	if err != nil {
-		return nil // Pebble reports the error when it opens the store
+		return nil // Pebble will report the error
 	}
 	defer f.Close()
 	crc := crc32.New(castagnoli)
@@ -104,7 +106,7 @@ func readFile(fs vfs.FS, path string) ([]byte, error) {
 	return b, errors.Join(err, f.Close())
 }
 
-// summingFS keeps the sum of the manifest that Pebble writes.
+// summingFS updates the sum whenever Pebble syncs its manifest.
 type summingFS struct{ vfs.FS }
 
 // Unwrap implements vfs.FS.
@@ -119,7 +121,7 @@ func (fs summingFS) Create(name string, category vfs.DiskWriteCategory) (vfs.Fil
 	return f, err
 }
 
-// manifest is a manifest that one goroutine at a time writes.
+// manifest is the manifest that Pebble writes, from one goroutine at a time.
 type manifest struct {
 	vfs.File
 	fs  vfs.FS
@@ -131,7 +133,7 @@ type manifest struct {
 
 // Write implements vfs.File. If it fails, Pebble ends the process.
 func (m *manifest) Write(p []byte) (int, error) {
-	crc := crc32.Update(m.sum.crc, castagnoli, p) // before the write, which may change p
+	crc := crc32.Update(m.sum.crc, castagnoli, p) // before Write, which may change p
 	n, err := m.File.Write(p)
 	if err == nil {
 		m.sum.bytes, m.sum.crc = m.sum.bytes+uint64(n), crc
@@ -149,7 +151,7 @@ func (m *manifest) Sync() error {
 		m.named = m.syncName() == nil
 	}
 	if m.named {
-		_ = m.writeSum() // the earlier sum stays true
+		_ = m.writeSum() // on an error, the earlier sum stays valid
 	}
 	return nil
 }

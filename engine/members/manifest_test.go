@@ -29,13 +29,13 @@ func manifestOf(t *testing.T, fs vfs.FS) (path string, size int64) {
 	return found.ManifestFilename, info.Size()
 }
 
-// watchedFS calls the function look before each operation on disk. The function may clone the disk.
+// watchedFS calls look before each operation on disk. look may clone the disk.
 func watchedFS(disk *vfs.MemFS, look errorfs.InjectorFunc) vfs.FS {
 	return errorfs.Wrap(reusingFS{disk}, look)
 }
 
-// ReuseForWrite of MemFS locks for reading twice, so a clone that begins in between deadlocks.
-// reusingFS locks once for each step.
+// reusingFS replaces MemFS.ReuseForWrite by several calls. The original acquires its read lock
+// twice, and deadlocks if a clone begins in between.
 type reusingFS struct{ vfs.FS }
 
 func (fs reusingFS) ReuseForWrite(old, name string, category vfs.DiskWriteCategory) (vfs.File, error) {
@@ -45,8 +45,7 @@ func (fs reusingFS) ReuseForWrite(old, name string, category vfs.DiskWriteCatego
 	return fs.OpenReadWrite(name, category)
 }
 
-// A damaged manifest never makes pairs absent, wherever the damage is: Open refuses the store, or
-// the store has all pairs.
+// Wherever a manifest is damaged, Open refuses the store, or the store has all pairs.
 func TestDamagedManifest(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()
@@ -124,7 +123,7 @@ func TestManifestAfterCrashes(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewCrashableMem()
 	r := rand.New(rand.NewPCG(1, 2))
-	var mu sync.Mutex // guards r, because files are removed in the background
+	var mu sync.Mutex // guards r: Pebble also removes files in the background
 	crash := errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsRead || strings.HasSuffix(op.Path, ".sst") || strings.HasSuffix(op.Path, ".log") {
 			return nil
@@ -155,7 +154,7 @@ func TestManifestAfterCrashes(t *testing.T) {
 	}
 }
 
-// A crash may lose the name of a manifest. Then no sum of that name stays, because the next
+// If a crash loses the name of a manifest, there must be no sum with that name, because the next
 // manifest may get the name.
 func TestSumsOfNamesThatLast(t *testing.T) {
 	t.Parallel()
@@ -194,7 +193,7 @@ func TestSumsOfNamesThatLast(t *testing.T) {
 	}
 }
 
-// Open accepts a store whose sum could not be written or is invalid.
+// Open accepts a store whose sum is missing or invalid.
 func TestManifestWithoutSum(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()

@@ -12,30 +12,30 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The model test checks these properties of the sets, through replays, snapshots, moves to another
-// store, and crashes that lose unsynced data:
+// The model test replays entries, takes snapshots and loads them into another store, and simulates
+// crashes that lose unsynced data. It checks:
 //
 //  1. An op changes its set if and only if it changes a map to which the ops are applied in the
 //    order of the log.
-//  2. A replay of an entry judges each op as the first time, and ends in the same state.
-//  3. Check, both lists and the digest agree with the map after each entry and each restart.
+//  2. A replay of an entry judges each op as before, and ends in the same state.
+//  3. Contains, both lists and the digest agree with the map after each entry and each restart.
 
-// op is one op of a member in the log of the model.
+// op is one member op of an entry in the log of the model.
 type op struct {
 	pair   Pair
-	kind   byte // j, l: join, leave; d: delete the row; p: purge; c: clear
-	refuse bool // the engine refuses the op if it would change the set
+	kind   byte // j: join, l: leave, d: delete the row, p: purge, c: clear
+	refuse bool // the table refuses the op if it would change the set
 	stamp  Stamp
 }
 
 type entry struct {
 	now    int64
 	ops    []op
-	judged []bool // results of the first apply; nil before it
+	judged []bool // results when the entry was first applied; nil before
 	after  State
 }
 
-// world is a log and the map that it makes.
+// world is a log, and a map with the sets after its last entry.
 type world struct {
 	log  []entry // entry i has index i+1
 	sets map[Pair]Stamp
@@ -52,8 +52,7 @@ func storeOf(t interface{ Fatal(...any) }, fs vfs.FS) *Store {
 	return s
 }
 
-// give applies an entry to a group, as a state machine does. It calls hooks before and after the
-// reads.
+// give applies an entry to a group, as a state machine does. It calls hooks before and after Read.
 func give(g *Group, at State, index uint64, e *entry, hooks ...func()) (judged []bool, after State, err error) {
 	b, err := g.Begin(at, index, e.now)
 	if err != nil {
@@ -108,7 +107,8 @@ func give(g *Group, at State, index uint64, e *entry, hooks ...func()) (judged [
 	return judged, after, err
 }
 
-// model applies the ops of an entry to the map and returns which changed it.
+// model applies the ops of an entry to the map. It returns for each join and leave whether it
+// changed the map.
 func (w *world) model(e *entry) (judged []bool) {
 	for i := range e.ops {
 		o := &e.ops[i]
@@ -182,8 +182,7 @@ func (w *world) check(t *rapid.T, g *Group) {
 	}
 }
 
-// all reads a list by pages of three. skip is added to the last id to get the start of the next
-// page.
+// all reads a list in pages of three. The next page begins at the last id plus skip.
 func all(t *rapid.T, of uint64, read func(Page) (List, error), skip uint64) (ids []uint64) {
 	page := Page{Limit: 3}
 	var last Entry
@@ -230,13 +229,13 @@ func drawEntry(t *rapid.T, index int) entry {
 	return e
 }
 
-// replica is a group with the state that its state machine has.
+// replica is a group with the state of its state machine.
 type replica struct {
 	fs    *vfs.MemFS
 	store *Store
 	group *Group
 	at    State // of the state machine
-	index int   // of the last entry given to it
+	index int   // index of the last applied entry
 
 	snapshot struct { // stored
 		index      int
@@ -268,7 +267,7 @@ func (r *replica) close(t *rapid.T) {
 	}
 }
 
-// apply gives the replica the entries of the log up to an index.
+// apply applies the entries of the log up to index to.
 func (r *replica) apply(t *rapid.T, w *world, to int) {
 	for r.index < to {
 		e := &w.log[r.index]
@@ -302,7 +301,7 @@ func (r *replica) takeSnapshot(t *rapid.T) {
 	}
 }
 
-// receive replaces the replica's state by the stored snapshot of another replica.
+// receive loads the stored snapshot of another replica.
 func (r *replica) receive(t *rapid.T, from *replica) {
 	v, err := from.group.OpenView(from.snapshot.at)
 	if err != nil {
@@ -392,7 +391,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// TestLargeRow deletes a row of more pairs than one entry removes.
+// TestLargeRow deletes a row with more pairs than one entry removes.
 func TestLargeRow(t *testing.T) {
 	store := storeOf(t, vfs.NewMem())
 	defer store.Close()
@@ -443,7 +442,7 @@ func TestLargeRow(t *testing.T) {
 	}
 }
 
-// TestOrderOfJoins lists joins of one millisecond in the order of the log.
+// A list has the joins of one millisecond in the order of the log.
 func TestOrderOfJoins(t *testing.T) {
 	store := storeOf(t, vfs.NewMem())
 	defer store.Close()
@@ -470,7 +469,8 @@ func TestOrderOfJoins(t *testing.T) {
 	}
 }
 
-// An entry with more joins than a millisecond has stamps lists them in its order.
+// Even if an entry has more joins than a millisecond has stamps, a list has them in the order of
+// the entry.
 func TestOrderOfManyJoins(t *testing.T) {
 	d := diskOf(t)
 	const n = 10_000

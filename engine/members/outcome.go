@@ -13,12 +13,12 @@ import (
 //
 //	previous (8) | state after the entry, see State | judged …
 //
-// previous is the index of the previous outcome. judged has a bit for each Join or Leave in the entry: the
-// bit is set if the op changed its set.
+// previous is the index of the previous entry with an outcome. judged has a bit for each Join or
+// Leave of the entry, which is set if the op changed its set.
 type outcome struct {
 	previous uint64
 	after    State
-	judged   []byte // aliases the parsed bytes
+	judged   []byte // shares memory with the parsed bytes
 }
 
 const outcomeBytesMin = 8 + stateBytes

@@ -15,9 +15,9 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// Whatever Pebble does with its files, its iterators and lookups find the same keys as a map: the
-// present keys, the keys of a snapshot, and the flushed keys. The test uses the store's comparer
-// and key schema. TestDamageModel reads through groups; this test seeks as often as it can in one
+// Whatever Pebble does with its files, iterators and lookups find the keys of a map. The test
+// compares the present keys, the keys of snapshots, and the flushed keys. It uses the store's
+// comparer and key schema. TestDamageModel reads through groups; this test seeks many times in one
 // iterator.
 func TestPebbleModel(t *testing.T) {
 	t.Parallel()
@@ -62,8 +62,8 @@ func drawPrefix(t *rapid.T) prefix {
 	return prefix{rapid.Uint32Range(0, 1).Draw(t, "group"), rapid.Uint32Range(1, 2).Draw(t, "generation")}
 }
 
-// drawKey returns a key of any kind. Few values, so that prefixes are often equal; FF tests
-// carries.
+// drawKey returns a key of any kind. Its parts have few values, so that prefixes are often equal.
+// Some bytes are FF, because the successor of a prefix then needs a carry.
 func drawKey(t *rapid.T) (key [keyBytes]byte) {
 	at := drawPrefix(t)
 	of := rapid.SampledFrom([]uint64{0, 1, 2, 1<<64 - 1}).Draw(t, "of")
@@ -128,8 +128,8 @@ func (m *pebbleModel) many(t *rapid.T) {
 	m.commit(t, b)
 }
 
-// removeAll removes the keys of a generation, of a group, or of a Trim, perhaps before other
-// changes of the same batch.
+// removeAll removes the keys of a generation, of a group, or of a Trim. The same batch may contain
+// later changes.
 func (m *pebbleModel) removeAll(t *rapid.T) {
 	b := m.store.db.NewBatch()
 	defer b.Close()
@@ -202,7 +202,7 @@ func (m *pebbleModel) look(t *rapid.T) {
 	m.seeks(t, it, []byte{keyMember}, m.flushed)
 }
 
-// check compares what a reader finds with a map.
+// check compares all reads of a reader with a map.
 func (m *pebbleModel) check(t *rapid.T, from reader, keys map[[keyBytes]byte]byte) {
 	sorted := slices.SortedFunc(maps.Keys(keys), func(a, b [keyBytes]byte) int { return bytes.Compare(a[:], b[:]) })
 	n := 0
@@ -237,8 +237,8 @@ func (m *pebbleModel) check(t *rapid.T, from reader, keys map[[keyBytes]byte]byt
 	}
 }
 
-// seeks reads prefixes from one iterator of keys that begin with bound, mostly ascending, and
-// closes it.
+// seeks reads prefixes from it, an iterator of the keys that begin with bound. The prefixes mostly
+// ascend. At the end it closes it.
 func (m *pebbleModel) seeks(t *rapid.T, it *pebble.Iterator, bound []byte, keys map[[keyBytes]byte]byte) {
 	sorted := slices.SortedFunc(maps.Keys(keys), func(a, b [keyBytes]byte) int { return bytes.Compare(a[:], b[:]) })
 	var looked [][keyBytes]byte

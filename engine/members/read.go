@@ -9,7 +9,8 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// begin keeps the store open and the group's generation on disk until the caller calls done.
+// begin keeps the store open, and the group's generation in use, until the caller calls done. It
+// returns an error if the sets are unusable.
 func (g *Group) begin() (done func(), err error) {
 	release, err := g.store.db.Use()
 	if err != nil {
@@ -30,8 +31,8 @@ type lookup struct {
 	at prefix
 }
 
-// lookup returns a lookup of pairs or, if onDisk is set, of flushed pairs only. The caller has called
-// Use, and keeps the store in use until it closes l.it.
+// lookup returns a lookup of pairs. If onDisk is set, it finds flushed pairs only. The caller must
+// have called Use, and must keep the store in use until it closes l.it.
 func (g *Group) lookup(onDisk bool) (l lookup, err error) {
 	first := g.at.kind(keyMember)
 	l.at = g.at
@@ -49,8 +50,8 @@ func (l lookup) stamp(p Pair) (Stamp, error) {
 	return at, err
 }
 
-// Contains sets contained[i] to whether the member is in the set of that column of rows[i].
-// contained has at least len(rows) values.
+// Contains sets contained[i] to whether member is in the set of rows[i] and column. contained must
+// have at least len(rows) values.
 func (g *Group) Contains(member uint64, column uint8, rows []uint64, contained []bool) error {
 	done, err := g.begin()
 	if err != nil {
@@ -78,7 +79,7 @@ func (g *Group) Contains(member uint64, column uint8, rows []uint64, contained [
 		f = nil // f may lack pairs that l reads
 	}
 	for i, row := range rows {
-		if !f.mayHave(pair(row)) { // checked again, because the filter now has the pairs that l reads
+		if !f.mayHave(pair(row)) { // again: now f has all pairs that l reads
 			continue
 		}
 		at, failed := l.stamp(pair(row))
@@ -112,8 +113,8 @@ func (g *Group) Rows(member uint64, column uint8, page Page) (List, error) {
 	return g.list(keyOf, member, column, page, func(line Entry) bool { return line.At > g.dead[line.ID] })
 }
 
-// list reads one page. A page of members begins after page.After, and a page of rows at page.After. The
-// caller of a page of rows may know only where this shard's rows begin, after a row of another shard.
+// list reads one page. A page of members begins after page.After, and a page of rows at page.After:
+// that row may be in another shard, so the caller computes where the rows of this shard begin.
 func (g *Group) list(kind byte, of uint64, column uint8, page Page, alive func(Entry) bool) (l List, err error) {
 	var start [listBytes]byte
 	g.at.put(start[:], kind)
@@ -123,7 +124,7 @@ func (g *Group) list(kind byte, of uint64, column uint8, page Page, alive func(E
 	if page.Continues {
 		key := g.at.byTime(kind, of, column, page.After)
 		if first = key[:]; kind == keyTime {
-			first = append(first, 0) // the smallest key after first
+			first = append(first, 0) // the key right after it
 		}
 	}
 	it, err := g.store.iterate(start[:], end, false)
@@ -136,7 +137,7 @@ func (g *Group) list(kind byte, of uint64, column uint8, page Page, alive func(E
 			break
 		}
 		if !alive(line) {
-			if kind == keyTime { // the deletion of a row also removed older members
+			if kind == keyTime { // older members of the row are deleted too
 				break
 			}
 			continue

@@ -8,12 +8,12 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// Readable reads the parts of sets on disk that Apply will need to join or leave pairs and to
-// delete rows. It returns an ErrDamaged if it cannot. A leader that calls Readable first proposes
-// no entry that it could not apply, and Apply then finds the blocks in the cache. Readable skips
-// data that is only in memory. If no damage was found, it also skips pairs that a filter knows to
-// be absent. After damage, Apply may lack the filter and read a damaged block for them. Readable
-// may sort pairs. Any goroutine may call it.
+// Readable reads the blocks on disk that Apply will read to join or leave pairs and to delete rows.
+// If it cannot read one, it returns an ErrDamaged. A leader calls Readable before it proposes. So
+// it proposes no entry that it cannot apply, and Apply finds the blocks in the cache. Readable
+// skips data that is only in memory. Unless damage was found, it also skips pairs that the filter
+// reports absent. After damage, Apply may have no filter, and so read a damaged block even for
+// these. Readable may sort pairs. Any goroutine may call it.
 func (g *Group) Readable(pairs []Pair, rows []uint64) error {
 	done, err := g.begin()
 	if err != nil {
@@ -62,7 +62,7 @@ func (g *Group) rowsReadable(rows []uint64) error {
 		for n := 0; n < purgedAtOnce && valid && bytes.HasPrefix(it.Key(), prefix); n++ {
 			valid = it.Next()
 		}
-		err = it.Error() // the next seek clears it
+		err = it.Error() // before the next seek clears it
 	}
 	return errors.Join(err, it.Close())
 }

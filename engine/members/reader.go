@@ -10,11 +10,10 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// ErrDamaged means that sets cannot be read from disk, or differ from what the entries of the log
-// produced. Another replica has these sets.
+// ErrDamaged means that sets cannot be read from disk, or are not the result of the log's entries.
 var ErrDamaged = errors.New("members are damaged on disk")
 
-// damaged returns an ErrDamaged in place of an error of a read from Pebble.
+// damaged turns an error of a read from Pebble into an ErrDamaged.
 func damaged(err error) error {
 	if err == nil || errors.Is(err, ErrDamaged) || errors.Is(err, scarce.ErrClosed) {
 		return err
@@ -22,18 +21,18 @@ func damaged(err error) error {
 	return fmt.Errorf("%w: %s", ErrDamaged, err.Error()) // the error's other formats include a stack
 }
 
-// reader finds keys: the present keys, or the keys of a Pebble snapshot.
+// reader reads keys, either the present ones or those of a Pebble snapshot.
 type reader interface {
 	Get(key []byte) ([]byte, io.Closer, error)
 	NewIter(o *pebble.IterOptions) (*pebble.Iterator, error)
 }
 
-// each calls fn with the keys that have a prefix, until it returns false or an error.
+// each calls fn with the keys that have a prefix, until fn returns false or an error.
 func each(from reader, prefix []byte, fn func(key, value []byte) (bool, error)) error {
 	return eachFrom(from, prefix, scarce.PrefixEnd(prefix), fn)
 }
 
-// eachFrom calls fn with the keys in [first, end), until it returns false or an error.
+// eachFrom calls fn with the keys in [first, end), until fn returns false or an error.
 func eachFrom(from reader, first, end []byte, fn func(key, value []byte) (bool, error)) error {
 	it, err := from.NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end})
 	if err != nil {

@@ -31,13 +31,13 @@ type holder struct {
 	group       *Group   // nil if the group was not opened
 }
 
-// holders returns the groups that may have keys in use, ascending. It reads the states of groups from disk if
-// these groups were not opened since Open.
+// holders returns the groups that may have keys in use, ascending. For groups that were not opened
+// yet, it reads the states from disk.
 func (s *Store) holders() ([]holder, error) {
 	byNumber := map[uint32]holder{}
 	err := each(s.present(), []byte{keyState}, func(key, value []byte) (bool, error) {
 		h := holder{number: binary.BigEndian.Uint32(key[1:])}
-		if len(value) >= 4 { // the group was not given up
+		if len(value) >= 4 { // shorter if the group was given up
 			h.generations = []uint32{binary.BigEndian.Uint32(value)}
 		}
 		byNumber[h.number] = h
@@ -45,13 +45,13 @@ func (s *Store) holders() ([]holder, error) {
 	})
 	for _, g := range s.groups() {
 		h := holder{g.number, []uint32{g.Generation()}, g}
-		if g.loading.Load() { // otherwise nobody reads the leftovers of an abandoned Load
+		if g.loading.Load() { // nobody reads what an abandoned Load left
 			h.generations = append(h.generations, h.generations[0]+1)
 		}
 		byNumber[g.number] = h
 	}
 	if err != nil && s.allOpened() {
-		err = nil // all groups are open: each knows its generation or is unusable, and rewriting.holder fails for an unusable one
+		err = nil // all groups are open, so their states on disk are not needed
 	}
 	return slices.SortedFunc(maps.Values(byNumber), func(a, b holder) int { return cmp.Compare(a.number, b.number) }), err
 }
@@ -67,10 +67,9 @@ func (s *Store) allOpened() bool {
 	return !slices.ContainsFunc(all, func(number uint32) bool { return s.mu.groups[number] == nil })
 }
 
-// If a group has sets that cannot be read, replaceable reports whether another replica has them.
-// That is so if the group begins a Load, or began one after the last of the relevant damaged files
-// was found. An older Load proves nothing: since then, this replica may have become the only one
-// with the sets.
+// replaceable reports whether another replica certainly has the sets of a group. It has if the
+// group begins a Load now, or began one after the last damaged file of this span was found. An
+// older Load proves nothing: since then, the other replica may have lost the sets.
 func (r *rewriting) replaceable(g *Group) bool {
 	if g == nil || g == r.loading {
 		return g != nil
@@ -89,18 +88,19 @@ func (r *rewriting) replaceable(g *Group) bool {
 	return loaded
 }
 
-// rewriting copies the data in use of a key span to a file outside of the store.
+// rewriting copies the data in use in a key span to a new file, which is not yet part of the store.
 type rewriting struct {
 	store   *Store
-	loading *Group // the group that begins a Load; nil for none
+	loading *Group // the group that begins a Load; nil if none does
 	span    pebble.KeyRange
 	path    string
-	to      *sstable.Writer // nil to count only
+	to      *sstable.Writer // if nil, keys are only counted
 	keys    int
-	lost    map[uint32]*Group // groups that another replica has and that are unreadable in the span
+	lost    map[uint32]*Group // groups with unreadable sets in the span that another replica has
 }
 
-// rewrite writes all data in use of a span to a file, if it can read all of it.
+// rewrite writes all data in use in a span to a new file. It fails if it cannot read all of that
+// data; sets that another replica has do not matter.
 func (s *Store) rewrite(span pebble.KeyRange, loading *Group) (*rewriting, error) {
 	r := &rewriting{store: s, loading: loading, span: span, path: s.cfg.FS.PathJoin(s.cfg.Dir, rewrittenName), lost: map[uint32]*Group{}}
 	holders, err := s.holders()
@@ -126,7 +126,7 @@ func (s *Store) rewrite(span pebble.KeyRange, loading *Group) (*rewriting, error
 	return r, err
 }
 
-// all copies the keys in their order.
+// all copies all keys in use, in ascending order.
 func (r *rewriting) all(holders []holder) error {
 	for _, kind := range [...]byte{keyDead, keyMember, keyOutcome, keyOf, keyState, keyTime} {
 		for _, h := range holders {
@@ -142,8 +142,8 @@ func (r *rewriting) all(holders []holder) error {
 	return nil
 }
 
-// holder copies the keys of one kind of a group. If the group is given up, holder copies only the
-// keys of a Load under way. These keys must stay, because Switch does not read them again.
+// holder copies the keys of one kind of a group. If the group is to be given up, holder copies only
+// the keys of a running Load. These keys must stay, because Switch does not load them again.
 func (r *rewriting) holder(kind byte, h holder) error {
 	if kind == keyState {
 		return r.state(h)
@@ -155,7 +155,7 @@ func (r *rewriting) holder(kind byte, h holder) error {
 		h.generations = h.generations[1:]
 	} else if h.group != nil && mayHold(r.span.Start, r.span.End, h.number) {
 		if err := h.group.usable(); err != nil {
-			return err // the generation on disk is unknown
+			return err // the group's generation is unknown
 		}
 	}
 	for _, generation := range h.generations {
@@ -166,8 +166,8 @@ func (r *rewriting) holder(kind byte, h holder) error {
 	return nil
 }
 
-// state copies the state of a group, or the mark that it was given up. It uses a lookup, because an iterator
-// also reads older states, which may be in the damaged block.
+// state copies the state of a group; for a group in lost, it writes the mark. It uses Get instead
+// of an iterator: an iterator would also read older states, which may be in the damaged block.
 func (r *rewriting) state(h holder) error {
 	key := full(groupPrefix(keyState, h.number))
 	if bytes.Compare(key, r.span.Start) < 0 || bytes.Compare(key, r.span.End) >= 0 {
@@ -199,7 +199,7 @@ func (r *rewriting) prefix(prefix []byte) error {
 	if bytes.Compare(from, to) >= 0 {
 		return nil
 	}
-	var failed error // an error other than a failed read
+	var failed error // an error that is not from reading
 	err := eachFrom(r.store.present(), from, to, func(key, value []byte) (bool, error) {
 		if r.keys++; r.keys > discardKeysMax {
 			failed = fmt.Errorf("more than %d of its keys are in use", discardKeysMax)

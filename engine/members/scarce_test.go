@@ -12,8 +12,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
-// While the disk is full or the process has no file descriptors, entries wait. Neither ends the
-// process or counts as damage.
+// While the disk is full or the process has no free file descriptor, entries wait. Neither
+// condition ends the process or counts as damage.
 func TestEntriesWaitForTheMachine(t *testing.T) {
 	for _, failure := range []error{syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE} {
 		t.Run(failure.Error(), func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestEntriesWaitForTheMachine(t *testing.T) {
 	}
 }
 
-// roomyFS reports the free space that room returns.
+// roomyFS is a file system whose free space is the result of room.
 type roomyFS struct {
 	vfs.FS
 	room func() uint64

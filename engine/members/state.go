@@ -10,14 +10,14 @@ import (
 
 // State describes a group's sets after an entry.
 type State struct {
-	Index  uint64 // index of the last entry that changed a set, or judged an op to change one
+	Index  uint64 // index of the last entry with an outcome
 	Digest uint64 // the sum of hash over all pairs
 	Pairs  uint64
-	Stamp  Stamp // the last issued stamp; it never falls
+	Stamp  Stamp // the highest issued stamp
 }
 
-// Add counts a pair. A reader of all pairs uses Add to compute the state, and compares the result with the
-// recorded state.
+// Add adds a pair to Pairs and Digest. A reader of all pairs computes the state with it, and
+// compares the result with the stored state.
 func (s *State) Add(p Pair, at Stamp) {
 	s.Pairs++
 	s.Digest += hash(p, at)
@@ -41,7 +41,7 @@ func parseState(b []byte) (State, error) {
 	}, nil
 }
 
-// setState adds the state of the sets to a batch.
+// setState adds to batch the write of a state.
 func (at prefix) setState(batch *pebble.Batch, s State) error {
 	return batch.Set(full(groupPrefix(keyState, at.group)), s.appendTo(binary.BigEndian.AppendUint32(nil, at.generation)), nil)
 }

@@ -19,41 +19,42 @@ import (
 
 // Config configures Open.
 type Config struct {
-	Dir string // used by the store alone
-	// MemoryBytes bounds the memory for filters, blocks and recent changes of all shards; 0
-	// for MemoryBytesDefault.
+	Dir string // nobody else may use this directory
+	// MemoryBytes bounds the memory for filters, blocks and recent changes of all shards. 0 means
+	// MemoryBytesDefault.
 	MemoryBytes uint64
 	Logger      *slog.Logger
 	// Fatal is called if the disk refuses a write. It should end the process.
 	Fatal func(error)
-	// Groups returns the groups that may have had sets on disk before Open. It may also return other groups.
-	// If Groups is nil, a damaged file stays as long as groups that were not opened may have sets in it.
+	// Groups returns at least all groups that may have had sets on disk before Open. The store uses
+	// it if damage makes the groups on disk unreadable: once all of them are open, a damaged file
+	// can be removed. Without Groups, such a file stays.
 	Groups func() []uint32
-	// FS is the file system; nil for the operating system's.
+	// FS is the file system. nil means that of the operating system.
 	FS vfs.FS
 }
 
 const (
-	// MemoryBytesDefault is enough for the filters of 73 million pairs, see filterMemory.
+	// MemoryBytesDefault suffices for the filters of 73 million pairs (see filterMemory).
 	MemoryBytesDefault = 64 << 20
 	// MemoryBytesMin is the least memory that the store works with.
 	MemoryBytesMin = 8 << 20
 
-	// blockBytes is small because a lookup that misses the cache reads and unpacks a whole block. With blocks
-	// of 16 KiB, a lookup takes twice as long, and pairs take 6 % less space.
+	// blockBytes is small because a lookup that misses the cache reads and decompresses a whole
+	// block. With blocks of 16 KiB, a lookup takes twice as long, and pairs take 6 % less space.
 	blockBytes = 4 << 10
 	// indexBytes is the size of a part of a file's index. A lookup reads one part unless it is cached.
 	indexBytes = 16 << 10
-	// fileBytes is the size of most files.
+	// fileBytes is the size at which Pebble ends a file and begins the next.
 	fileBytes = 8 << 20
-	// memtables bounds the memtables, including those being flushed. The same number of flushed memtables may
-	// stay in memory, for a reader or for reuse.
+	// memtables bounds the memtables, including those being flushed. As many flushed memtables may
+	// also stay in memory, because readers use them or for reuse.
 	memtables = 2
 	// memtableMost is below Pebble's limit.
 	memtableMost = 1 << 30
-	// level0Most decides when Pebble merges pairs into the lower levels: once the key ranges of level0Most/2
-	// files of level 0 overlap. With a higher value, Pebble merges more files at once, and rewrites each
-	// lower file less often.
+	// Pebble merges files of level 0 into the lower levels once the key ranges of level0Most/2 of
+	// them overlap. With a higher value, Pebble merges more files at once, and rewrites each lower
+	// file less often.
 	level0Most = 8
 )
 
@@ -73,21 +74,22 @@ type Store struct {
 
 	mu struct { // never held during I/O
 		sync.Mutex
-		groups map[uint32]*suspect // opened and not dropped since
-		// unopened counts the readable pairs of each group on disk that was not opened yet.
+		groups map[uint32]*suspect // groups that were opened and not dropped since
+		// unopened is the number of pairs of each group on disk that was not opened yet.
 		unopened map[uint32]uint64
 		files    []*damagedFile
 		readers  map[*ViewReader]struct{} // open
 	}
 
-	// writes is held for reading by each write to Pebble, and for writing while a damaged file is replaced.
-	// It is acquired before all other locks except that of scarce.DB.Use.
+	// writes is read-locked during each write to Pebble, and write-locked while a damaged file is
+	// replaced. It is acquired before all other locks except that of scarce.DB.Use.
 	writes sync.RWMutex
-	// excising is held for writing while files are replaced, and for reading while a caller finds keys or opens
-	// an iterator, see present. Its holder acquires no lock but mu.
+	// excising is write-locked while files are replaced, and read-locked while a caller looks up a
+	// key or opens an iterator (see present). Its holder acquires no other lock except mu.
 	excising sync.RWMutex
 	discards atomic.Uint64 // number of damaged files that were replaced or are about to be
-	// cutting holds the paths of the files that stay whole while others are replaced; otherwise it is nil.
+	// While files are replaced, cutting contains the paths of the files that Pebble does not cut.
+	// Otherwise it is nil.
 	cutting atomic.Pointer[map[string]bool]
 }
 
@@ -121,7 +123,7 @@ func open(cfg Config, change func(*pebble.Options)) (*Store, error) {
 		return nil, err
 	}
 	_ = each(s.present(), []byte{keyState}, func(key, value []byte) (bool, error) {
-		if state, err := parseState(value[min(len(value), 4):]); err == nil { // otherwise Group reports the error
+		if state, err := parseState(value[min(len(value), 4):]); err == nil { // Group reports errors
 			s.mu.unopened[binary.BigEndian.Uint32(key[1:])] = state.Pairs
 		}
 		return true, nil
@@ -131,8 +133,9 @@ func open(cfg Config, change func(*pebble.Options)) (*Store, error) {
 	return s, nil
 }
 
-// options divides the memory: a tenth for each memtable, which Pebble takes from the cache, two thirds for
-// filters, the rest for blocks. Larger memtables mean fewer merges of pairs.
+// options returns Pebble's options. Each memtable gets a tenth of the memory, which Pebble reserves
+// in the cache. The filters get two thirds, and the rest is for blocks. With larger memtables,
+// Pebble merges files less often.
 func (s *Store) options() *pebble.Options {
 	keys := keySchema()
 	o := &pebble.Options{
@@ -140,21 +143,22 @@ func (s *Store) options() *pebble.Options {
 		MemTableSize: min(s.cfg.MemoryBytes/10, memtableMost), MemTableStopWritesThreshold: memtables,
 		L0CompactionThreshold: level0Most, L0StopWritesThreshold: 3 * level0Most,
 	}
-	// Files have no filters, because the filters of groups serve better. The filter of one file would be a
-	// block of a megabyte, for which the cache would drop a hundred other blocks.
+	// Files have no filters, because the groups have better ones. The filter of a file would be a
+	// block of a megabyte, and the cache would evict a hundred other blocks for it.
 	for i := range o.Levels {
 		o.Levels[i].BlockSize, o.Levels[i].IndexBlockSize = blockBytes, indexBytes
 		o.TargetFileSizes[i] = fileBytes
 	}
-	// No compression makes the varying bytes of a block much smaller, see columns.go.
+	// Even a slow compression would hardly shrink the varying bytes of a block (see columns.go).
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionFastest })
 	return o
 }
 
-// present finds the keys that the store has at the time of the call. All reads of present keys use it. For a
-// moment during an ingest with an excise, Pebble has neither the earlier keys nor their replacements. An
-// iterator that was opened before the ingest keeps the earlier keys. Pebble snapshots are taken under
-// Store.writes.
+// present reads the keys that the store has at the time of the call. All reads use it, except those
+// from Pebble snapshots. For a moment during an ingest with an excise, Pebble shows neither the old
+// keys nor the new ones, so present waits for the end of the ingest. An iterator that was opened
+// earlier keeps the old keys. A Pebble snapshot is made under Store.writes, and so never during an
+// ingest.
 type present struct{ of *Store }
 
 func (s *Store) present() present { return present{s} }
@@ -173,7 +177,8 @@ func (p present) NewIter(o *pebble.IterOptions) (*pebble.Iterator, error) {
 	return p.of.db.NewIter(o)
 }
 
-// iterate returns an iterator of some keys, for prefix seeks. If onDisk, it covers only flushed keys.
+// iterate returns an iterator of the keys in [first, end). If onDisk is set, it skips keys that are
+// only in memory.
 func (s *Store) iterate(first, end []byte, onDisk bool) (*pebble.Iterator, error) {
 	return s.present().NewIter(&pebble.IterOptions{LowerBound: first, UpperBound: end, OnlyReadGuaranteedDurable: onDisk})
 }
@@ -185,8 +190,8 @@ func (s *Store) commit(batch *pebble.Batch, sync *pebble.WriteOptions) error {
 	return batch.Commit(sync)
 }
 
-// Close closes the store and the open ViewReaders: a backup may still be reading one. The groups must be
-// closed. Later calls of other methods get scarce.ErrClosed.
+// Close closes the store, and also open ViewReaders, because a backup may still be reading one. The
+// groups must be closed. Later calls of other methods return scarce.ErrClosed.
 func (s *Store) Close() error {
 	s.db.Stop()
 	<-s.filters.ended
@@ -200,14 +205,14 @@ func (s *Store) Close() error {
 	})
 }
 
-// Stats are a store's figures for metrics. The field Hits and all fields below it count since Open.
+// Stats are a store's figures for metrics. The fields from Hits on count events since Open.
 type Stats struct {
 	Pairs       int64  // pairs of the groups in use
 	DiskBytes   uint64 // size of all files
-	MemoryBytes int64  // memory of the cache of blocks, of filters and of recent changes
+	MemoryBytes int64  // memory of the block cache, the filters and the memtables
 
 	Hits, Misses             int64 // blocks found in the cache, and blocks that were not
-	FilterHits, FilterMisses int64 // lookups of pairs that a filter answered, and lookups that it could not answer
+	FilterHits, FilterMisses int64 // lookups of pairs, without and with a read of the disk
 	Damaged                  uint64
 }
 
@@ -229,7 +234,7 @@ func (s *Store) Stats() Stats {
 	}
 }
 
-// Drop removes the sets of a group. No Group of that number may be in use.
+// Drop removes the sets of a group. The group must be closed.
 func (s *Store) Drop(number uint32) error {
 	done, err := s.db.Use()
 	if err != nil {
@@ -251,7 +256,7 @@ func (s *Store) Drop(number uint32) error {
 	delete(s.mu.groups, number)
 	delete(s.mu.unopened, number)
 	for _, f := range s.mu.files {
-		delete(f.loaded, number) // a new group of that number has begun no Load
+		delete(f.loaded, number) // a new group with this number has not begun a Load
 	}
 	s.mu.Unlock()
 	s.retryFilters()

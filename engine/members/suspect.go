@@ -9,14 +9,15 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// Pebble also finds damage that no reader meets, when it merges files. It then names the file, and the first
-// and the last key of the file. Several groups may have keys in that range, and perhaps none of the damaged
-// keys is in use. So each group that may be affected is a suspect until a Scrub shows whether it is damaged.
+// When Pebble merges files, it may find damage that no reader has found. It then reports the file,
+// with its first and last key. Several groups may have keys in that range, and perhaps none of the
+// damaged keys is in use. So each of these groups is a suspect until a Scrub shows whether it is
+// damaged.
 
-// suspect holds what the store knows of a group that was opened.
+// suspect is an opened group, with whether it needs a Scrub.
 type suspect struct {
 	group *Group
-	fresh bool // since TakeSuspicion, a file that may have keys of the group was found damaged
+	fresh bool // damage that may affect the group was found since the last TakeSuspicion
 }
 
 // openLocked adds a group to the list of opened groups. If damage was found before, the group may
@@ -28,9 +29,9 @@ func (s *Store) openLocked(g *Group) {
 	})}
 }
 
-// noteDamage makes suspects of the groups that may have keys in a damaged file. Pebble finds the same file
-// again and again; only the first time raises suspicion. The caller may hold any lock except Store.mu, because
-// every read may find damage.
+// noteDamage makes suspects of the groups that may have keys in a damaged file. Pebble may report
+// the same file many times; only the first report makes suspects. Every read may find damage, so
+// the caller may hold any lock except Store.mu.
 func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
 	s.damaged.Add(1)
 	s.unreadable(info.Path, info.Details)
@@ -56,7 +57,7 @@ func (s *Store) noteDamage(info pebble.DataCorruptionInfo) {
 	s.db.Limited().Error("members are damaged on disk", "file", info.Path, "groups", numbers, "err", info.Details.Error())
 }
 
-// knowsDamage reports whether a damaged file was found that still exists.
+// knowsDamage reports whether the store has a file that was found damaged.
 func (s *Store) knowsDamage() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +78,7 @@ func mayHold(first, last []byte, number uint32) bool {
 	})
 }
 
-// TakeSuspicion reports whether damage that may affect the group was found since the last call.
+// TakeSuspicion reports whether the group became a suspect since the last call.
 func (g *Group) TakeSuspicion() bool {
 	s := g.store
 	s.mu.Lock()

@@ -14,14 +14,14 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
-// flip changes the byte at tenths/10 of the largest table of a closed store.
+// flip changes a byte in the largest table file of a closed store, at tenths tenths of its size.
 func flip(t *testing.T, fs vfs.FS, dir string, tenths int64) {
 	t.Helper()
 	flipAt(t, fs, dir, tenths, 10)
 }
 
-// flipAt changes the byte at part/parts of the largest table of a closed store. On a badSector it
-// makes that place unreadable instead.
+// flipAt changes a byte in the largest table file of a closed store, at part/parts of its size. On
+// a badSector it makes that byte unreadable instead.
 func flipAt(t *testing.T, fs vfs.FS, dir string, part, parts int64) {
 	t.Helper()
 	names, err := fs.List(dir)
@@ -46,7 +46,7 @@ func flipAt(t *testing.T, fs vfs.FS, dir string, part, parts int64) {
 // badSector is a file system with a sector that cannot be read.
 type badSector struct {
 	vfs.FS
-	path string // path of the file with the bad sector; "" for none
+	path string // the file with the bad sector; "" if there is none
 	at   int64
 }
 
@@ -86,7 +86,7 @@ func flipIn(t *testing.T, fs vfs.FS, path string, at int64) {
 	}
 }
 
-// copyOf returns the blocks of a group's sets.
+// copyOf returns the blocks of a view of a group's present sets.
 func copyOf(t *testing.T, g *Group) (s State, blocks [][]byte) {
 	t.Helper()
 	v, err := g.OpenView(g.State())
@@ -106,11 +106,10 @@ func copyOf(t *testing.T, g *Group) (s State, blocks [][]byte) {
 	}
 }
 
-// A damaged file is found without a read of a set: 1. a compaction that meets it makes suspects of
-// the groups that it may concern, once; 2. a scrub finds which of them are damaged;
-// 3. once the sets of the damaged groups are replaced, the file is gone: all sets can be read and
-// compacted, after a restart too, and writes continue meanwhile; 4. the other groups lose nothing.
-// A damaged file has changed or unreadable bytes.
+// A compaction that finds a damaged file makes suspects of the groups that may have keys in it. A
+// scrub of these groups finds the damaged ones. Once their sets are replaced, the file is gone: all
+// sets can be read, compacted and written to, also after a restart. The other groups lose nothing.
+// The test changes a byte of the file, or makes it unreadable.
 func TestDamagedFile(t *testing.T) {
 	for _, part := range parts(0, 10) {
 		t.Run(strconv.Itoa(int(part)), func(t *testing.T) { testDamagedFile(t, damagedDiskOf(t, part)) })
@@ -131,15 +130,15 @@ func parts(first, n int64) (all []int64) {
 	return all
 }
 
-// damagedRows is how many sets of 100 members each group of a damagedDisk has.
+// damagedRows is the number of sets, each of 100 members, that a group of a damagedDisk has.
 const damagedRows = 20
 
-// damagedDisk is a disk with a damaged file that has sets of three groups.
+// damagedDisk is a disk with three groups and a damaged file that has sets of all of them.
 type damagedDisk struct {
 	*disk
 	fs     vfs.FS
 	groups []*Group
-	blocks [][][]byte // of the sets before the damage
+	blocks [][][]byte // of each group's sets before the damage
 	states []State
 }
 
@@ -159,21 +158,21 @@ func damagedDiskOn(t *testing.T, fs vfs.FS, part int64) *damagedDisk {
 	}
 	d.compact()
 	for i := range d.groups {
-		d.to(d.groups[i], joins(101, 1)[100:]) // keys with which Pebble merges the damaged file
+		d.to(d.groups[i], joins(101, 1)[100:]) // makes a compaction read the file
 	}
 	d.reopen(func() { flip(t, fs, d.store.cfg.Dir, part) })
-	for tries := 0; d.store.Stats().Damaged == 0; tries++ { // Pebble may have met it on its own
+	for tries := 0; d.store.Stats().Damaged == 0; tries++ { // Pebble may have found it already
 		if tries == 1000 {
 			t.Fatal("Pebble does not meet the damage")
 		}
 		if d.store.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false) == nil {
-			break // the damage is in the filter, which a merge does not read; the file is gone
+			break // a merge did not read the damaged part; the file is gone
 		}
 	}
 	return d
 }
 
-// reopen opens the store and the groups again, with a change of the closed store's files.
+// reopen closes the store, calls change, and opens the store and the groups again.
 func (d *damagedDisk) reopen(change func()) {
 	d.Helper()
 	for _, g := range d.groups {
@@ -194,7 +193,7 @@ func (d *damagedDisk) close() {
 	_ = d.store.Close()
 }
 
-// to gives the next entry to a group.
+// to applies the next entry to a group.
 func (d *damagedDisk) to(g *Group, ops []op) {
 	d.Helper()
 	if _, _, err := give(g, g.State(), g.State().Index+1, &entry{now: logTimeStart, ops: ops}); err != nil {
@@ -266,7 +265,8 @@ func testDamagedFile(t *testing.T, d *damagedDisk) {
 	}
 }
 
-// readable returns how many sets can be read. The others must be refused.
+// readable returns the number of sets that can be read. It fails the test unless all other reads
+// return ErrDamaged.
 func (d *damagedDisk) readable() (n int) {
 	d.Helper()
 	for _, g := range d.groups {
@@ -283,15 +283,15 @@ func (d *damagedDisk) readable() (n int) {
 	return n
 }
 
-// A damaged file stays while it has sets that no other replica is known to have:
+// If it is not certain that another replica has the sets in a damaged file, the file stays:
 //
 //  1. the store serves the readable sets;
-//  2. if the file can be read again, all sets are there.
+//  2. if the file becomes readable again, all sets are there.
 func TestDamagedFileStays(t *testing.T) {
 	refused := 0
 	for _, part := range parts(1, 8) {
 		d := damagedDiskOf(t, part)
-		if d.store.Stats().Damaged == 0 { // the damage is gone, see damagedDiskOf
+		if d.store.Stats().Damaged == 0 { // the damage is gone (see damagedDiskOn)
 			d.close()
 			continue
 		}
@@ -317,8 +317,8 @@ func TestDamagedFileStays(t *testing.T) {
 	}
 }
 
-// After a crash between the removal of a damaged file and the Switch, the group refuses all calls
-// until its sets are replaced.
+// After a crash between the removal of a damaged file and the Switch, the given-up group refuses
+// all calls until its sets are replaced.
 func TestCrashBehindDiscard(t *testing.T) {
 	for _, part := range parts(2, 3) {
 		d := damagedDiskOf(t, part)
@@ -349,7 +349,7 @@ func TestCrashBehindDiscard(t *testing.T) {
 	}
 }
 
-// A scrub finds damage wherever it is in a file: in pairs, or in the filter of pairs behind them.
+// A scrub finds damage in any part of a file.
 func TestScrubReadsAllOfAFile(t *testing.T) {
 	for part := range int64(9) {
 		fs := vfs.NewMem()
@@ -370,7 +370,8 @@ func TestScrubReadsAllOfAFile(t *testing.T) {
 	}
 }
 
-// An error in reading the pairs of one row is not lost when the next row is read.
+// If Readable fails to read the pairs of one row, it returns the error even if the next row can be
+// read.
 func TestReadableOfSeveralRows(t *testing.T) {
 	t.Parallel()
 	var fails atomic.Int64
@@ -392,7 +393,7 @@ func TestReadableOfSeveralRows(t *testing.T) {
 	for nth := int64(1); nth < 100; nth++ {
 		d.store = smallFilesOf(t, fs, io.Discard)
 		d.group = d.open(1)
-		d.store.filters.one.Lock() // none is filled meanwhile
+		d.store.filters.one.Lock() // no filter is filled meanwhile
 		fails.Store(nth)
 		err := d.group.Readable(nil, []uint64{3, 30})
 		met := fails.Swap(0) <= 0

@@ -8,9 +8,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// tableFS is the file system of the files of pairs. Pebble treats changed bytes as damage, but not a read
-// error of the disk. The store would then never remove the file (see discard.go). So tableFS turns such
-// an error into damage. Use it as a pointer, because Pebble compares file systems.
+// tableFS is the file system of Pebble's table files. Pebble treats changed bytes as damage, but
+// not a read error of the disk, and the store removes only damaged files (see discard.go). So
+// tableFS turns a read error into a damage error. Use it as a pointer, because Pebble compares file
+// systems.
 type tableFS struct {
 	vfs.FS
 	unreadable func(path string, err error)
@@ -28,7 +29,7 @@ func (fs *tableFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 	return f, err
 }
 
-// table is a file of pairs that Pebble reads.
+// table is a table file that Pebble reads.
 type table struct {
 	vfs.File
 	path       string

@@ -12,8 +12,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
-// Whichever read fails while a damaged file is removed, the files that cross its ends lose no pair:
-// either the damaged file stays, or the process ends before Pebble replaces the files.
+// Whichever read fails while a damaged file is removed, the files that Pebble cuts lose no pair.
+// Either the damaged file stays, or the process ends before Pebble replaces the files.
 func TestDiscardWithFailingReads(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewMem()
@@ -21,7 +21,7 @@ func TestDiscardWithFailingReads(t *testing.T) {
 	d.group = d.open(1)
 	d.give(joins(8, 6)...)
 	d.compact()
-	d.give(joins(10, 8)...) // a file across all
+	d.give(joins(10, 8)...) // a file that overlaps all others
 	d.flush()
 	if err := d.group.Sync(); err != nil {
 		t.Fatal(err)
@@ -42,7 +42,8 @@ func TestDiscardWithFailingReads(t *testing.T) {
 	}
 }
 
-// discardFailing opens a copy of a store, whose nth read of a file fails while a file is removed.
+// discardFailing removes a file in a copy of the store. Meanwhile the nth read of a table file
+// fails. met reports whether there were so many reads, and fatal whether the store called Fatal.
 func discardFailing(t *testing.T, fs vfs.FS, nth int64, want State) (met, fatal bool) {
 	t.Helper()
 	copied, left := vfs.NewMem(), vfs.NewMem()
@@ -87,7 +88,7 @@ func discardFailing(t *testing.T, fs vfs.FS, nth int64, want State) (met, fatal 
 		if !met && d.store.knowsDamage() {
 			t.Error("the file stays although all can be read")
 		}
-	case <-ended: // the process has ended, and the next process opens the same files
+	case <-ended: // the process has ended; open its files in the next one
 		met, fatal = true, true
 		d = &disk{T: t, store: smallFilesOf(t, left, io.Discard)}
 		d.group = d.open(1)
@@ -100,7 +101,7 @@ func discardFailing(t *testing.T, fs vfs.FS, nth int64, want State) (met, fatal 
 	return met, fatal
 }
 
-// If a reader meets another damaged file while Pebble cuts files, the process does not end.
+// If a reader finds damage in an uncut file while Pebble cuts others, the process does not end.
 func TestDamageElsewhereBesideADiscard(t *testing.T) {
 	t.Parallel()
 	var store atomic.Pointer[Store]
@@ -113,7 +114,7 @@ func TestDamageElsewhereBesideADiscard(t *testing.T) {
 		}
 		return nil
 	}))
-	d := &disk{T: t, store: smallFilesOf(t, fs, io.Discard)} // the store's Fatal panics
+	d := &disk{T: t, store: smallFilesOf(t, fs, io.Discard)} // its Fatal panics
 	d.group = d.open(1)
 	d.give(joins(8, 6)...)
 	d.compact()
@@ -146,8 +147,8 @@ func TestDamageElsewhereBesideADiscard(t *testing.T) {
 	}
 }
 
-// If a merge wrote a file just before Pebble cuts it, and the file cannot be read, no pair of it is
-// lost.
+// If a merge has written a file just before Pebble cuts it, and the file cannot be read, none of
+// its pairs is lost.
 func TestDiscardBesideAMerge(t *testing.T) {
 	t.Parallel()
 	left, ended, done := vfs.NewMem(), make(chan struct{}), make(chan struct{})

@@ -9,16 +9,17 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// scrubKeys is the number of keys that Scrub reads between two calls of its read function: a few blocks.
+// scrubKeys is the number of keys, in a few blocks, that Scrub reads between two calls of read.
 const scrubKeys = 2048
 
-// Verify is a Scrub at full speed.
+// Verify runs a Scrub at full speed.
 func (g *Group) Verify() error { return g.Scrub(func(int) error { return nil }) }
 
-// Scrub reads all sets of a group as they are now. The store has the pairs in several orders of keys. Scrub returns an
-// ErrDamaged unless the pairs of each order have the number and the digest in the group's state. Entries may be applied
-// meanwhile. After each step of a few blocks, it calls the function read with the number of bytes, and returns the
-// error of that function. Data that is removed during a Scrub stays on disk until its end.
+// Scrub reads all sets of a group as they are now. The store has each pair in three orders of keys.
+// Scrub returns an ErrDamaged unless the pairs of each order have the number and the digest in the
+// group's state. Entries may be applied meanwhile. After each step of a few blocks, Scrub calls
+// read with the number of bytes; if read fails, Scrub stops and returns its error. Data that is
+// removed during a Scrub stays on disk until the end of the Scrub.
 func (g *Group) Scrub(read func(bytes int) error) error {
 	done, err := g.store.db.Use()
 	if err != nil {

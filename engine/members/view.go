@@ -15,11 +15,11 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// A view travels as blocks, each of one kind of item:
+// A view is sent in blocks. Each block contains items of one kind:
 //
-//	'd' | row (8) | stamp (6) …                             deleted rows that have pairs left, ascending
-//	'p' | row (8) | column (1) | member (8) | stamp (6) …   pairs, ascending by row, column, member
-//	'o' | index (8) | length (4) | outcome …                outcomes, ascending by index
+//	'd' | row (8) | stamp (6) … deleted rows that still have pairs, ascending 'p' | row (8) | column
+//	(1) | member (8) | stamp (6) … pairs, ascending by row, column, member 'o' | index (8) | length
+//	(4) | outcome … outcomes, ascending by index
 const (
 	blockPairs    = 'p'
 	blockDead     = 'd'
@@ -34,28 +34,27 @@ const (
 	blockBytesMax = 128 << 10
 )
 
-// ErrMovedOn is returned if the group no longer has the sets of the state that a snapshot names,
-// because later snapshots have replaced that snapshot. Nothing is damaged: the newest snapshot can
-// be read.
+// ErrMovedOn is returned for a snapshot that later snapshots have replaced, if the group no longer
+// has its sets. Nothing is damaged: the newest snapshot can be read.
 var ErrMovedOn = errors.New("later snapshots have replaced this one, and its sets are not kept")
 
-// viewsKept is the number of captured views that a group keeps until ReleaseViews: the view of the
-// snapshot that its replica stores, and the view of the snapshot that the replica is writing.
+// viewsKept is the number of captured views that a group keeps until ReleaseViews. One is of the
+// snapshot that its replica stores, and one of the snapshot that the replica is writing.
 //
-// OpenView finds the sets that a snapshot names:
+// OpenView returns the sets that a snapshot names in one of these ways:
 //
-//   - As of the snapshot's moment, while the group keeps the view of that moment. The group drops
-//     the view once viewsKept later views are captured, ReleaseViews releases it, or a damaged file
-//     is removed. HoldViews stops ReleaseViews. So a caller gets the sets of that moment if it
-//     calls HoldViews before it takes the snapshot, and lets nobody take another snapshot until
-//     OpenView returns.
-//   - As of a later entry, with the outcomes since, while the replica stores this snapshot or an
-//     older one: Trim removes no outcome after the oldest stored snapshot.
-//   - Otherwise not at all: ErrMovedOn.
+//   - It returns the sets as of the snapshot's entry if the group has kept the view that was
+//     captured then. The group drops the view once viewsKept later views are captured, ReleaseViews
+//     releases it, or a damaged file is removed. To prevent the first two, a caller calls HoldViews
+//     before it takes the snapshot, and lets nobody take another snapshot until OpenView returns.
+//   - Without that view, it returns the sets as of a later entry, and the outcomes since the
+//     snapshot. The outcomes exist while the replica stores this snapshot or an older one, because
+//     Trim removes no outcome after the oldest stored snapshot.
+//   - Without the outcomes, it returns ErrMovedOn.
 //
-// An open ViewReader reads to the end, whatever is captured, released, trimmed, loaded or removed meanwhile.
-// It has read the deleted rows and the outcomes, and its iterator keeps the pairs of its moment and their
-// files.
+// An open ViewReader can be read to its end, whatever is captured, released, trimmed, loaded or
+// removed meanwhile. It has already read the deleted rows and the outcomes, and its iterator keeps
+// the pairs and their files.
 const viewsKept = 2
 
 // View is the sets of a group as they were at one moment.
@@ -68,7 +67,7 @@ type View struct {
 	since time.Time
 }
 
-// Capture keeps the present sets for OpenView.
+// Capture makes a view of the present sets, and keeps it for OpenView.
 func (g *Group) Capture() error {
 	done, err := g.store.db.Use()
 	if err != nil {
@@ -94,8 +93,8 @@ func (g *Group) Capture() error {
 	return nil
 }
 
-// openLocked returns a view of the present sets with one reference. The caller has called Use and holds
-// Store.writes.
+// openLocked returns a view of the present sets with one reference. The caller must have called Use
+// and hold Store.writes.
 func (g *Group) openLocked() (v *View, err error) {
 	v = &View{group: g, refs: 1, disk: g.store.db.NewSnapshot(), since: time.Now()}
 	v.at.group = g.number
@@ -105,17 +104,17 @@ func (g *Group) openLocked() (v *View, err error) {
 	return v, nil
 }
 
-// releaseLocked releases a reference. The caller has called Use.
+// releaseLocked releases a reference. The caller must have called Use.
 func (v *View) releaseLocked() {
 	if v.refs--; v.refs == 0 {
 		_ = v.disk.Close() // Close fails only if called twice
 	}
 }
 
-// HoldViews stops ReleaseViews until the caller calls release, once. If a view of the same state exists,
-// Capture keeps that view with its earlier time. So a snapshot's view may be due for release before the
-// snapshot is written and open. Capture still replaces the oldest view, so a group keeps no more than
-// viewsKept.
+// HoldViews makes ReleaseViews do nothing until the caller calls release, exactly once. Without it,
+// ReleaseViews may release the view of a new snapshot too early: if the sets have not changed since
+// the last Capture, the new snapshot uses the old view with its old time. Capture still drops the
+// oldest view, so a group never keeps more than viewsKept.
 func (g *Group) HoldViews() (release func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -127,9 +126,10 @@ func (g *Group) HoldViews() (release func()) {
 	}
 }
 
-// ReleaseViews releases the views that were captured before a moment, unless HoldViews holds them. While a
-// view exists, all data that any group of the store removes stays on disk. OpenView also works without the
-// view, as of a later entry.
+// ReleaseViews releases the views that were captured before the given time. It does nothing while
+// somebody holds the views with HoldViews. While a view exists, all data that any group of the
+// store removes stays on disk. Without the view, OpenView returns the sets as of a later entry with
+// the outcomes since, or ErrMovedOn.
 func (g *Group) ReleaseViews(before time.Time) {
 	done, err := g.store.db.Use()
 	if err != nil {
@@ -144,7 +144,8 @@ func (g *Group) ReleaseViews(before time.Time) {
 	g.releaseLocked(func(v *View) bool { return v.since.Before(before) })
 }
 
-// releaseLocked releases captured views. The caller has the store in use.
+// releaseLocked releases the captured views for which which returns true. The caller must have
+// called Use.
 func (g *Group) releaseLocked(which func(*View) bool) {
 	g.mu.views = slices.DeleteFunc(g.mu.views, func(v *View) bool {
 		released := which(v)
@@ -155,7 +156,8 @@ func (g *Group) releaseLocked(which func(*View) bool) {
 	})
 }
 
-// Close releases all that the group keeps. The replica must have stopped. Further calls do nothing.
+// Close releases the group's views and filters. The replica must have stopped. Further calls do
+// nothing.
 func (g *Group) Close() {
 	done, err := g.store.db.Use()
 	if err != nil {
@@ -179,9 +181,9 @@ func (g *Group) Close() {
 	g.releaseLocked(func(*View) bool { return true })
 }
 
-// OpenView returns the sets for a snapshot that names a state. The sets are as of that state if the group
-// keeps a view of it; otherwise they are as of a later entry, with the outcomes since. The caller closes
-// the reader.
+// OpenView returns the sets for a snapshot that contains the state named. If the group keeps a view
+// of that state, the sets are as of that state. If not, they are as of a later entry, with the
+// outcomes since (see viewsKept). The caller must close the reader.
 func (g *Group) OpenView(named State) (*ViewReader, error) {
 	r, err := g.openView(named)
 	if err != nil && r != nil {
@@ -197,7 +199,7 @@ func (g *Group) openView(named State) (*ViewReader, error) {
 		return nil, err
 	}
 	defer done()
-	g.store.writes.RLock() // until there is an iterator
+	g.store.writes.RLock() // no discard until the iterator is open
 	defer g.store.writes.RUnlock()
 	g.mu.Lock()
 	var v *View
@@ -224,11 +226,11 @@ func (g *Group) openView(named State) (*ViewReader, error) {
 // ViewReader reads a view block by block.
 type ViewReader struct {
 	view  *View
-	first [][]byte // blocks before the pairs: deleted rows
-	last  [][]byte // blocks after the pairs: outcomes
+	first [][]byte // blocks of deleted rows, which come before the pairs
+	last  [][]byte // blocks of outcomes, which come after the pairs
 	bytes int64    // size of all blocks
 
-	left uint64 // pairs that were not read yet
+	left uint64 // number of pairs not read yet
 	mu   struct {
 		sync.Mutex // Close may run concurrently with Next
 		closed     bool
@@ -266,8 +268,9 @@ func (r *ViewReader) open(named State) error {
 	return nil
 }
 
-// outcomes reads the outcomes from a state up to the view's state. Trim may have removed the first
-// outcomes, but never an outcome after one that it left.
+// outcomes reads the outcomes after the state from, up to the view's state. If Trim has removed the
+// first ones, it returns ErrMovedOn. Trim never leaves a gap, so any other missing outcome is
+// damage.
 func (r *ViewReader) outcomes(from State) error {
 	v, last, trimmed := r.view, from, false
 	err := eachFrom(v.disk, v.at.number(keyOutcome, from.Index+1), scarce.PrefixEnd(v.at.kind(keyOutcome)), func(key, value []byte) (bool, error) {
@@ -295,7 +298,8 @@ func (r *ViewReader) outcomes(from State) error {
 	return nil
 }
 
-// nextBlock returns the last block, or a new block of a kind if the last one has no room for size bytes.
+// nextBlock returns the last block of blocks. If that has no room for size more bytes, it first
+// appends a new block of the given kind.
 func nextBlock(blocks *[][]byte, kind byte, size int) *[]byte {
 	if n := len(*blocks); n == 0 || len((*blocks)[n-1])+size > blockBytesMax {
 		*blocks = append(*blocks, []byte{kind})
@@ -306,7 +310,7 @@ func nextBlock(blocks *[][]byte, kind byte, size int) *[]byte {
 // State returns the state of the view.
 func (r *ViewReader) State() State { return r.view.state }
 
-// Size returns the number of blocks that follow, and their bytes.
+// Size returns the number of the view's blocks, and their bytes. Call it before Next.
 func (r *ViewReader) Size() (blocks int, bytes int64) {
 	return int((r.view.state.Pairs+pairsInBlock-1)/pairsInBlock) + len(r.first) + len(r.last), r.bytes
 }
@@ -363,13 +367,13 @@ func (r *ViewReader) pairsLocked(dst []byte) ([]byte, error) {
 func (r *ViewReader) Close() {
 	done, err := r.view.group.store.db.Use()
 	if err != nil {
-		return // Store.Close has closed it
+		return // Store.Close has closed the reader
 	}
 	defer done()
 	r.close()
 }
 
-// close is like Close, but for a caller that has called Use or closes the store.
+// close is like Close, but the caller must have called Use or be closing the store.
 func (r *ViewReader) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -382,15 +386,15 @@ func (r *ViewReader) close() {
 	delete(s.mu.readers, r)
 	s.mu.Unlock()
 	if r.mu.it != nil {
-		_ = r.mu.it.Close() // Next has returned its error
+		_ = r.mu.it.Close() // Next has returned any error
 	}
 	r.view.group.mu.Lock()
 	defer r.view.group.mu.Unlock()
 	r.view.releaseLocked()
 }
 
-// EachDead calls fn with the deleted rows of a block, and not at all for a block of other items. Pairs of a
-// row with stamps up to the given one are gone, even if later blocks contain them.
+// EachDead calls fn with each deleted row of a block. Pairs of the row with stamps up to to are
+// deleted, even if later blocks contain them. For a block of another kind it does not call fn.
 func EachDead(block []byte, fn func(row uint64, to Stamp)) error {
 	if len(block) == 0 || block[0] != blockDead {
 		return nil
@@ -404,7 +408,7 @@ func EachDead(block []byte, fn func(row uint64, to Stamp)) error {
 	return nil
 }
 
-// EachPair calls fn with the pairs of a block, and not at all for a block of other items.
+// EachPair calls fn with each pair of a block. For a block of another kind it does not call fn.
 func EachPair(block []byte, fn func(p Pair, at Stamp) error) error {
 	if len(block) == 0 || block[0] != blockPairs {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// ReleaseViews releases views only while nobody holds them. The newest views show the sets of their
-// moments.
+// ReleaseViews releases no views while somebody holds them. A kept view shows the sets as they were
+// when it was captured.
 func TestHeldViews(t *testing.T) {
 	d := diskOf(t)
 	capture := func() State {
@@ -52,7 +52,7 @@ func TestHeldViews(t *testing.T) {
 // is damage.
 func TestViewsWithoutOutcomes(t *testing.T) {
 	for name, tc := range map[string]struct {
-		trimmed uint64   // up to this entry
+		trimmed uint64   // Trim is called with this entry
 		gone    []uint64 // outcomes that are lost
 		want    error    // error of OpenView for the snapshot of entry 2
 	}{
@@ -99,11 +99,11 @@ func TestViewsWithoutOutcomes(t *testing.T) {
 	})
 }
 
-// Close also closes open readers, because the reader of a backup may outlive the node:
+// Store.Close also closes open readers, because a backup may still be reading when the node stops:
 //
-//  1. Close waits for no reader, and leaves nothing open in Pebble, because Close would then return
-//     an error;
-//  2. a reader gets scarce.ErrClosed, unless it has read everything before;
+//  1. Close does not wait for the readers, and leaves nothing open in Pebble, which would return an
+//     error;
+//  2. Next returns scarce.ErrClosed afterwards, unless the view was read to its end before;
 //  3. the caller may close a reader before or after the store.
 func TestCloseWithReaders(t *testing.T) {
 	d := diskOf(t)
