@@ -36,7 +36,7 @@ type Call struct {
 	Method  string
 	Path    string        // escaped, with its query
 	Body    []byte        // JSON; nil sends none
-	Request any           // encoded into Body unless it is nil
+	Request any           // if not nil, encoded into Body
 	Write   bool          // the caller must know whether the call took effect: a lost answer is ErrUnknown
 	Once    bool          // must not be sent twice
 	Options *WriteOptions // options of a write with a key or number; these also set Write and Once; nil for other calls
@@ -52,8 +52,8 @@ func Ask[T any](ctx context.Context, c *Client, req Call) (T, error) {
 	return answer, err
 }
 
-// AskMember makes the call and returns one member of the answer's object, or zero if the answer
-// does not have it.
+// AskMember makes the call and returns one member of the answer's object, or the zero value if the
+// answer has no such member.
 func AskMember[T any](ctx context.Context, c *Client, req Call, name string) (T, error) {
 	// Decoding into a struct with this one member takes one pass over the answer, and the method do
 	// reports the errors.
@@ -174,8 +174,8 @@ func (c *Client) send(ctx context.Context, base string, req Call) (status int, b
 	return resp.StatusCode, body, resp.Header, nil
 }
 
-// Stream sends a request once, and leaves the body of a good answer to the caller. The request
-// names c.Addr() and has no time limit but its context.
+// Stream sends a request to c.Addr() once. If the status is 2xx, the caller reads and closes the
+// body. Only the context of the request limits its time.
 func Stream(c *Client, r *http.Request) (*http.Response, error) {
 	resp, err := c.http.Do(r)
 	if err != nil {
@@ -204,7 +204,8 @@ func (c *Client) tryTimeout(ctx context.Context) time.Duration {
 	return max(min(c.timeout, left), timeoutMin).Round(timeoutMin)
 }
 
-// noAnswer distinguishes the end of ctx from a server that cannot be reached.
+// noAnswer returns the error of a try without an answer: the error of ctx if ctx has ended, or else
+// ErrNoAnswer around err.
 func noAnswer(ctx context.Context, base string, err error) error {
 	var dial *net.OpError
 	unsent := errors.As(err, &dial) && dial.Op == "dial"

@@ -154,8 +154,8 @@ func TestUnknownOutlivesALaterRefusal(t *testing.T) {
 	}
 }
 
-// If every sum overflowed in one try, it overflowed in all tries, even in a try without an answer,
-// because the server remembers the outcome.
+// If the server refuses every sum of a try as an overflow, the outcome is known, even if an earlier
+// try had no answer: the server remembers a refusal.
 func TestOverflowIsNotUnknown(t *testing.T) {
 	for name, fault := range map[string]*nodetest.Fault{"arrived": lost, "never arrived": {Hang: true}} {
 		t.Run(name, func(t *testing.T) {

@@ -1,10 +1,10 @@
-// Package client implements countd's HTTP API for Go programs that count and read. Calls of
+// Package client implements countd's HTTP API for Go programs that count and read. The calls of
 // operators are in package client/admin.
 //
-// It owns the types of requests and answers, the deadline of a call, retries, and the
-// choice among a cluster's addresses. It never repeats an increment in a way that could
-// count twice. Each write carries one Idempotency-Key over all its tries, or a producer's
-// name and number. A write that carries neither is sent once.
+// Package client owns the types of requests and answers, the deadline of a call, retries, and the
+// choice among a cluster's addresses. It never repeats an increment in a way that could count
+// twice. Each write carries one Idempotency-Key over all its tries, or a producer's name and
+// number. A write that carries neither is sent once.
 //
 // Invariant: a method returns nil only after it has decoded a whole answer of status 2xx.
 // An error that does not wrap ErrUnknown means that the write did not happen.

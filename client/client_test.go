@@ -169,7 +169,7 @@ func TestRetry(t *testing.T) {
 	busy := &client.Error{Status: 429}
 	cases := []struct {
 		name     string
-		errs     []error // of one try after another; then nil
+		errs     []error // errors of the first tries; later tries succeed
 		patience time.Duration
 		tries    int
 		want     error
@@ -217,7 +217,7 @@ func TestAppendOpsIsJSON(t *testing.T) {
 	}
 }
 
-// A name of any bytes keeps the body JSON; the server refuses the name.
+// The body is valid JSON even if a name has arbitrary bytes. The server then refuses the name.
 func TestAppendOpsOfAnyName(t *testing.T) {
 	for _, name := range []string{"", "like", `a"b`, `a\b`, "a\x00b", "a\x7fb\a", "ü", "\xff", "\u2028"} {
 		text := client.AppendOps(nil, "add", []client.Op{{ID: 1, Cells: client.Counts{{Column: name, Value: 1}}}}, true)

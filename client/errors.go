@@ -15,9 +15,9 @@ import (
 // the deadline passed.
 var ErrNoAnswer = errors.New("no answer")
 
-// ErrUnknown is returned, around the error of the last try, if a write may or may not have
-// happened, because a try got no answer. The write still counts once if the caller repeats it
-// with the same key or number.
+// ErrUnknown means that a write may or may not have happened, because a try got no answer. The
+// returned error also wraps the error of the last try. The write still counts once if the caller
+// repeats it with the same key or number.
 var ErrUnknown = errors.New("it is not known whether the write happened")
 
 // Error is an answer in which the server refused a request.

@@ -9,10 +9,11 @@ import (
 // Feed is the number of posts that a user has not seen.
 type Feed struct {
 	Unread    int64        `json:"unread"`
-	Followees map[ID]int64 `json:"followees,omitempty"` // unread posts by followee, for every followee, if requested
+	Followees map[ID]int64 `json:"followees,omitempty"` // number of unread posts of each followee; nil unless requested
 }
 
-// FeedResult holds the number of posts that a user has not seen after a write.
+// FeedResult is the result of a write to a feed. It holds the number of posts that the user now has
+// not seen.
 type FeedResult struct {
 	Unread int64 `json:"unread"`
 	Written
@@ -58,8 +59,8 @@ func (f Feeds) Followees(ctx context.Context, user ID, cursor string, limit int,
 	return answer.Followees, answer.Cursor, err
 }
 
-// Reset marks all posts of these followees, up to FolloweesMax, as seen and makes them the
-// user's only followees. nil keeps the current followees.
+// Reset makes these followees, at most FolloweesMax, the user's only followees and marks all their
+// posts as seen. If followees is nil, Reset keeps the current followees.
 func (f Feeds) Reset(ctx context.Context, user ID, followees []ID, o WriteOptions) (FeedResult, error) {
 	if followees == nil {
 		return f.change(ctx, user, "reset", nil, o)

@@ -10,7 +10,6 @@ import (
 	"github.com/countd/countd/client/column"
 )
 
-// Requests with floors, and what the client reads from the answers.
 func TestFloorsInRequests(t *testing.T) {
 	var sent, answer string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -12,8 +12,8 @@ import (
 // MembersPageMax bounds a page of Members.List and Members.Of.
 const MembersPageMax = 1000
 
-// Members are the sets of one column, such as the users who liked each post. A set has each
-// member once. The count of its row changes together with it.
+// Members are the sets of one column, such as the users who liked each post. A set contains each
+// member once. A change of the set also changes the row's count.
 type Members struct {
 	c    *Client
 	path string
@@ -145,7 +145,7 @@ type RowsOfMember struct {
 	LagMs  int64         `json:"lag_ms"`           // additional staleness of the page, beyond that of ReadOptions
 }
 
-// Of reads a page of the rows that a member is in, as List does.
+// Of reads a page of the rows that a member is in. cursor and limit are as in List.
 func (m Members) Of(ctx context.Context, member ID, cursor string, limit int, o ReadOptions) (RowsOfMember, error) {
 	return readAt[RowsOfMember](ctx, m.c, m.path+"/of/"+member.String(), pageQuery(cursor, limit), o)
 }

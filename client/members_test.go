@@ -44,7 +44,7 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// Iterators follow the cursors and end where their caller does.
+// Iterators follow the cursors, and stop when the caller's loop ends.
 func TestMembersIterate(t *testing.T) {
 	ctx, c := t.Context(), dial(t, nodetest.New(t).URL)
 	likes := c.Members("posts", "like")

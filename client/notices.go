@@ -59,7 +59,8 @@ func (n Channels) Notices(ctx context.Context, channel string, user ID, since *i
 	return readAt[Notices](ctx, n.c, userPath("notices", channel, user), numberQuery("since", since), o)
 }
 
-// Read moves a user up to a notice, or to the latest if upTo is nil, and never back.
+// Read moves a user's position forward to a notice, or to the latest if upTo is nil. It never moves
+// the position back.
 func (n Channels) Read(ctx context.Context, channel string, user ID, upTo *int64, o WriteOptions) (NoticesRead, error) {
 	return n.move(ctx, channel, user, "up_to", upTo, o)
 }
@@ -81,7 +82,7 @@ func (n Channels) move(ctx context.Context, channel string, user ID, how string,
 type Dot struct {
 	Name     string `json:"name"`
 	Fired    int64  `json:"fired"`
-	NewUsers bool   `json:"new_users"` // users that the dot does not know see it
+	NewUsers bool   `json:"new_users"` // a user for whom the dot has no record sees it
 }
 
 // Fired is how often a dot was fired.
@@ -106,8 +107,7 @@ func (d Dots) Fire(ctx context.Context, dot string, o WriteOptions) (Fired, erro
 	return writeAt[Fired](ctx, d.c, http.MethodPost, namePath("dots", dot)+"/fire", nil, o)
 }
 
-// Set sets whether a dot is shown to users that it does not know, and creates the dot if
-// necessary.
+// Set sets whether users for whom a dot has no record see it. If necessary, Set creates the dot.
 func (d Dots) Set(ctx context.Context, dot string, newUsers bool, o WriteOptions) (Fired, error) {
 	return writeAt[Fired](ctx, d.c, http.MethodPut, namePath("dots", dot), map[string]bool{"new_users": newUsers}, o)
 }

@@ -10,12 +10,12 @@ import (
 // RankingMax bounds the rows of Hot and Top.
 const RankingMax = 1000
 
-// Hot has the gains of the ids of a column in a window, largest first. Adds, members and messages count as
-// gains; sets do not.
+// Hot is the list of the rows whose counts of a column gained most in a window, largest gain first.
+// Adds, members and messages of sources count as gains; values that were set do not.
 type Hot struct {
 	Window string    `json:"window"`
-	Since  time.Time `json:"since"` // up to a bucket before the window
-	// OthersAtMost bounds the gain of each id that is not in Results and has a row.
+	Since  time.Time `json:"since"` // start of the gains: the start of the window, or up to a bucket earlier
+	// OthersAtMost bounds the gain of each row that is not in Results.
 	OthersAtMost int64    `json:"others_at_most"`
 	Results      []HotRow `json:"results"`
 }
@@ -38,8 +38,9 @@ func (c *Client) Hot(ctx context.Context, keyspace, column, window string, limit
 	return readAt[Hot](ctx, c, rankingPath("hot", keyspace, column), limited(query, limit), o)
 }
 
-// Top reads the rows with the exact largest counts of a column, without counts below 1. The first call of a column
-// reads all rows. If that takes too long, Top fails with not_ready, and a later call succeeds.
+// Top reads the rows with the largest counts of a column. The counts are exact; counts below 1 are
+// left out. The first call for a column reads all rows. If that takes too long, Top fails with
+// not_ready, and a later call succeeds.
 func (c *Client) Top(ctx context.Context, keyspace, column string, limit int, o ReadOptions) ([]Row, error) {
 	page, err := readAt[struct {
 		Results []Row `json:"results"`

@@ -12,7 +12,7 @@ const (
 	// InFlightMax bounds the requests in flight of one producer.
 	InFlightMax = Window
 	// sessionAgeMax ends a session long before a server forgets the producer. A server forgets a
-	// producer after a day, and its shards may count the day from different writes.
+	// producer after a day. The shards may count that day from different writes.
 	sessionAgeMax = time.Hour
 )
 

@@ -9,10 +9,10 @@ import (
 // resulting ops depend only on what was added, not on time. The zero value is empty. Its methods
 // must not be called concurrently.
 //
-// The final counts of a row are those of its increments, applied one by one in the order of Add.
-// This holds even if a column has a floor. So increments of one sign are merged: max(floor, c-a-b)
-// is max(floor, max(floor, c-a)-b). Increments of both signs are not merged. With a floor of 0 and
-// a count of 5, -7 and then +3 give 3, but their sum, -4, gives 1.
+// The ops lead to the same counts of a row as its increments would, applied one by one in the order
+// of Add. This holds even if a column has a floor. Therefore Sums merges increments of one sign:
+// max(floor, c-a-b) is max(floor, max(floor, c-a)-b). It does not merge increments of both signs.
+// With a floor of 0 and a count of 5, -7 and then +3 give 3, but their sum, -4, gives 1.
 type Sums struct {
 	ops  []Op
 	rows map[ID]sumsRow
@@ -20,8 +20,8 @@ type Sums struct {
 }
 
 type sumsRow struct {
-	newest int   // index of its newest op
-	has    signs // signs of all its ops
+	newest int   // index of the newest op of the row
+	has    signs // signs of all ops of the row
 }
 
 type signs uint8
@@ -44,8 +44,8 @@ func signsOf(deltas Counts) (s signs) {
 	return s
 }
 
-// InOrder reports whether s must be applied before o is sent. This is so if s and o have deltas of
-// both signs for a common row, because a floor makes their order matter.
+// InOrder reports whether s must be applied before o is sent. The order matters at a floor, if s
+// and o together have deltas of both signs for a row that is in both.
 func (s *Sums) InOrder(o *Sums) bool {
 	if s.has|o.has != bothSigns {
 		return false
@@ -69,8 +69,8 @@ func (s *Sums) Add(id ID, deltas Counts) {
 // Len returns the number of ops.
 func (s *Sums) Len() int { return len(s.ops) }
 
-// Ops returns the ops in the order in which Add first got their rows. The caller must not change
-// them.
+// Ops returns the ops in the order in which Add first received their rows. The caller must not
+// change them.
 func (s *Sums) Ops() []Op { return s.ops }
 
 // merge adds deltas to the existing op of a row, all of them or none.

@@ -69,7 +69,7 @@ func TestWriterAtAFloor(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want[id] = floored(want[id], delta); n%50 == 0 {
-			time.Sleep(time.Millisecond) // for batches that are not full
+			time.Sleep(time.Millisecond) // so that the writer also sends batches that are not full
 		}
 	}
 	if err := w.Flush(t.Context()); err != nil {

@@ -45,7 +45,7 @@ type PostPage struct {
 // PostQuery selects a page of posts.
 type PostQuery struct {
 	Limit  int    // 0 lets the server choose
-	Cursor string // the previous page's; "" for the first page
+	Cursor string // the previous page's Cursor; "" for the first page
 	// Group and Counts are for a timeline. Group limits it to the followees of that group; ""
 	// means all. Counts names the keyspace of the posts' counts; "" means no counts.
 	Group, Counts string

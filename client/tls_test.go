@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestTLS checks that the authorities of the config verify a server, and make https the scheme of
-// addresses without one.
+// TestTLS checks that a client with TLS.RootCAs verifies the server, and uses https for addresses
+// without a scheme.
 func TestTLS(t *testing.T) {
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("{}")) }))
 	defer server.Close()

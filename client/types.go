@@ -67,8 +67,8 @@ type Count struct {
 	Value  int64
 }
 
-// Counts are a row's columns in the server's order. The JSON form is an object that maps each
-// column to an integer.
+// Counts are the counts of a row's columns, in the server's order. The JSON form is an object that
+// maps each column to an integer.
 type Counts []Count
 
 // Get returns a column's value and whether the column is there.
@@ -96,8 +96,8 @@ func (c Counts) appendJSON(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// appendText appends text as a JSON string. Names of columns are plain; the server refuses
-// others.
+// appendText appends text as a JSON string. Column names need no escapes; the server refuses other
+// names.
 func appendText(dst []byte, text string) []byte {
 	for i := range len(text) {
 		if b := text[i]; b < ' ' || b == '"' || b == '\\' || b >= utf8.RuneSelf {

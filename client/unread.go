@@ -16,7 +16,7 @@ const (
 
 // Written holds what the answer to every write contains.
 type Written struct {
-	Duplicate bool   `json:"duplicate"` // the write was applied before; the other fields are current
+	Duplicate bool   `json:"duplicate"` // an earlier try applied the write; the other fields are as of now
 	Token     string `json:"token"`     // a read that sends this token sees the write
 }
 
@@ -99,7 +99,7 @@ func userPath(kind, name string, user ID) string {
 	return namePath(kind, name) + "/users/" + user.String()
 }
 
-// numberQuery returns a number as a query, or nil for no number.
+// numberQuery returns a query with the number n, or nil if n is nil.
 func numberQuery(name string, n *int64) url.Values {
 	if n == nil {
 		return nil

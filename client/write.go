@@ -31,8 +31,8 @@ func Delta(column string, n int64) Count { return Count{Column: column, Value: n
 type OpResult struct {
 	ID     ID     `json:"id"`
 	Counts Counts `json:"counts,omitempty"`
-	// Added holds the deltas that were applied to columns where a floor cut the requested delta
-	// short. The answer to a repeat has none.
+	// Added holds the applied deltas of the columns whose floor made the delta smaller than
+	// requested. The answer to a repeat has none.
 	Added          Counts   `json:"added,omitempty"`
 	Error          *OpError `json:"error,omitempty"`
 	*MemberOutcome          // only for an op with a member, which has no Counts; otherwise nil
@@ -58,10 +58,10 @@ type WriteResult struct {
 	Written
 }
 
-// WriteOptions set how a write is sent. With the zero value, the write carries a new key of its
-// own, so that the client can retry it and it counts once.
+// WriteOptions set how a write is sent. With the zero value, the write carries a new key, so that
+// it counts once although the client retries it.
 type WriteOptions struct {
-	Quiet bool // the answer only counts the ops
+	Quiet bool // the answer contains only the numbers of ops
 	// Key is the Idempotency-Key, 1–128 bytes; "" for a new one. Set it if the caller itself may
 	// repeat the same write, for example after a crash. The same key with other ops is refused.
 	// After the server's --key-horizon, 10 minutes by default, the server refuses a key of NewKey
@@ -82,9 +82,9 @@ type WriteOptions struct {
 // KeyBytesMax bounds a key.
 const KeyBytesMax = 128
 
-// keyHeader is Idempotency-Key in lower case. Under its canonical name, net/http sends a request
-// again by itself if a connection breaks. The client would then assume that a write was never sent,
-// although the server received it.
+// keyHeader is Idempotency-Key in lower case. If a request has the header under its canonical name,
+// net/http repeats the request by itself when a connection breaks. The client might then report a
+// write as not sent although the server received it.
 const keyHeader = "idempotency-key"
 
 // errBadOnce is returned before anything is sent.
@@ -110,8 +110,8 @@ func (o WriteOptions) header() (http.Header, error) {
 	return http.Header{keyHeader: {key}}, nil
 }
 
-// NewKey returns an Idempotency-Key that no other write has: a UUIDv7. By the key's time, a server
-// that has forgotten the key can refuse the write instead of counting it again.
+// NewKey returns an Idempotency-Key that no other write has: a UUIDv7. The key contains its time.
+// So a server that has forgotten the key can refuse the write instead of counting it twice.
 func NewKey() (string, error) {
 	key, err := uuid.NewV7()
 	if err != nil {
@@ -136,8 +136,8 @@ func (c *Client) Incr(ctx context.Context, keyspace string, id ID, deltas ...Cou
 }
 
 // IncrMany adds to columns, with up to WriteOpsMax ops, exactly once unless the options o change
-// that. An op whose sum does not fit int64 is refused alone and named in the result. See
-// WriteResult.Unknown for the case that an earlier try had no answer.
+// that. If the sum of an op does not fit int64, the server refuses only this op, and the result
+// names it. See WriteResult.Unknown for the case that an earlier try had no answer.
 func (c *Client) IncrMany(ctx context.Context, keyspace string, ops []Op, o WriteOptions) (WriteResult, error) {
 	return c.write(ctx, c.retry, keyspacePath(keyspace)+"/incr", AppendOps(nil, "add", ops, !o.Quiet), o)
 }
@@ -161,7 +161,7 @@ type KeyspaceMember struct {
 	Leave  bool
 }
 
-// MarshalJSON names a user by its own field, and writes a member as the API has it.
+// MarshalJSON writes the id of a user in the field user, and a member in the form of the API.
 func (o KeyspaceOp) MarshalJSON() ([]byte, error) {
 	type plain KeyspaceOp
 	if o.Member != nil {
@@ -238,8 +238,8 @@ func (c *Client) Delete(ctx context.Context, keyspace string, id ID, o WriteOpti
 	return writeAt[WrittenRow](ctx, c, http.MethodDelete, rowPath(keyspace, id), nil, o)
 }
 
-// AppendOps appends the JSON body of a write to dst: verb, "add" or "set", is the field for the
-// cells of each op. Without results the answer only counts the ops.
+// AppendOps appends the JSON body of a write to dst. verb is the field for the cells of each op:
+// "add" or "set". Without results, the answer contains only the numbers of ops.
 func AppendOps(dst []byte, verb string, ops []Op, results bool) []byte {
 	return appendOps(dst, "id", verb, ops, results)
 }

@@ -34,13 +34,13 @@ type WriterConfig struct {
 	BatchOps      int           // rows of one request, at most WriteOpsMax; default 1,000
 	WaitingOpsMax int           // rows in the queue, not counting those in flight; default 100,000
 	FailWhenFull  bool          // Add returns ErrFull instead of waiting
-	RetryFor      time.Duration // as Retry.For, for each batch: at most an hour
-	// OnFailure, if not nil, is called for each row whose sum was certainly or possibly not
-	// counted. The goroutines that send call it; it must not call the Writer.
+	RetryFor      time.Duration // like Retry.For, for each batch; at most an hour
+	// OnFailure, if not nil, is called for each row whose sum was not counted or may not have been
+	// counted. The sending goroutines call it, so it must not call the Writer.
 	OnFailure func(Failure)
 }
 
-// Failure is a row of a batch that was certainly or possibly not counted.
+// Failure is a row of a batch whose sum was not counted or may not have been counted.
 type Failure struct {
 	Keyspace string
 	Op       Op // the sum of one or more Adds
@@ -53,9 +53,9 @@ type Failure struct {
 // an answer is lost, the writer sends the batch again under its first number. Queued increments
 // are lost if the process dies.
 //
-// A row ends as if its increments were applied one by one in the order of Add, even at a floor. So
-// if two batches have deltas of both signs for a row, the later batch waits for the earlier one. A
-// failed batch blocks no other batch.
+// The counts of a row become the same as if its increments were applied one by one in the order of
+// Add, even at a floor. So if two batches have deltas of both signs for a row, the later batch
+// waits for the earlier one. A failed batch blocks no other batch.
 //
 // Goroutines: NewWriter starts one for each request in flight; Close stops them and waits for
 // them.
@@ -66,8 +66,8 @@ type Writer struct {
 	ended  sync.WaitGroup
 
 	mu struct {
-		sync.Mutex                     // not held while a request is made or OnFailure runs
-		work       sync.Cond           // a batch waits, the window moved, or closed was set
+		sync.Mutex                     // not locked during a request or OnFailure
+		work       sync.Cond           // signals that a batch was queued, the window moved or closed was set
 		room       chan struct{}       // closed and replaced when a batch leaves the queue
 		queue      []*batch            // oldest first
 		filling    map[string]*batch   // the newest batch in queue, by keyspace
@@ -90,7 +90,7 @@ type batch struct {
 	keyspace string
 	sums     Sums          // guarded by the writer's lock while the batch is queued
 	settled  chan struct{} // closed when every op was counted or has failed
-	session  *session      // set, like seq, when the batch leaves the queue
+	session  *session      // set together with seq when the batch leaves the queue
 	seq      uint64
 }
 
@@ -171,8 +171,8 @@ func checkDeltas(deltas Counts) error {
 	return nil
 }
 
-// queueDeltas queues deltas if they fit. If they do not fit, the channel room is closed when the
-// caller may try again.
+// queueDeltas queues deltas if there is room. Otherwise the caller may try again once the channel
+// room is closed.
 func (w *Writer) queueDeltas(row rowAt, deltas Counts) (queued bool, room <-chan struct{}, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -28,14 +28,14 @@ func writerOf(t *testing.T, s *nodetest.Server, cfg client.WriterConfig) *client
 	t.Cleanup(func() {
 		ended, end := context.WithCancel(context.Background())
 		end()
-		w.Close(ended) // rows that remain belong to a failed test
+		w.Close(ended) // if rows remain, the test has already failed
 	})
 	return w
 }
 
 func like(n int64) client.Count { return client.Count{Column: "like", Value: n} }
 
-// faulty refuses, delays, applies late and hides answers at random.
+// faulty returns faults at random: refusals, delays, late effects and lost answers.
 func faulty(seed uint64) func(*http.Request, []byte) *nodetest.Fault {
 	var mu sync.Mutex
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -66,7 +66,7 @@ func faulty(seed uint64) func(*http.Request, []byte) *nodetest.Fault {
 	}
 }
 
-// Properties, under lost, late, partial and refused answers that overtake each other:
+// Answers are lost, late, partial or refusals, and overtake each other. Even then:
 //
 //  1. every Add before a Flush that returned nil is counted once;
 //  2. nothing else is counted;
@@ -126,7 +126,7 @@ func TestWriterCountsOnceUnderFaults(t *testing.T) {
 	}
 }
 
-// gate holds every write until it is opened, and counts them.
+// gate blocks every write until it is opened, and counts the writes.
 type gate struct {
 	came   atomic.Int64
 	opened chan struct{}
@@ -165,7 +165,7 @@ func TestWriterMergesWhatWaits(t *testing.T) {
 		}
 	}
 	add(1, like(1))
-	g.await(t, 1) // is in flight; all below waits
+	g.await(t, 1) // the batch is in flight; the later increments queue
 	for range 1000 {
 		add(1, like(1))
 		add(2, like(-2), client.Count{Column: "view", Value: 3})
@@ -180,7 +180,7 @@ func TestWriterMergesWhatWaits(t *testing.T) {
 			t.Errorf("row %d is %v, want %v", id, got, want)
 		}
 	}
-	if g.came.Load() != 3 { // the first, then rows 1 and 2, then row 3
+	if g.came.Load() != 3 { // the first increment, then rows 1 and 2, then row 3
 		t.Errorf("%d requests", g.came.Load())
 	}
 }
@@ -239,7 +239,7 @@ func TestWriterReportsWhatFailed(t *testing.T) {
 		name    string
 		fault   *nodetest.Fault
 		add     client.Count
-		row     []int64 // counts of row 1, whose likes were at the highest count before
+		row     []int64 // counts of row 1 after the write; its likes begin at the highest int64
 		unknown bool
 	}{
 		{"overflow of one row", nil, like(1), []int64{0, 0, math.MaxInt64, 0}, false},
@@ -324,7 +324,7 @@ func TestWriterRenumbersWhatWasNotCounted(t *testing.T) {
 		if forgotten || !strings.Contains(string(body), `"id":"4"`) {
 			return nil
 		}
-		if server.Row(8)[2] == 1 { // of the same shard, and sent later
+		if server.Row(8)[2] == 1 { // row 8 is in the same shard, and was sent later
 			forgotten = true
 			server.ForgetProducers()
 			return nil
@@ -348,8 +348,8 @@ func TestWriterRenumbersWhatWasNotCounted(t *testing.T) {
 	}
 }
 
-// If some ops of a batch overflow and its answer is lost, the writer reports exactly those ops as
-// unknown whose outcome the repeat does not know.
+// If some ops of a batch overflow and its answer is lost, the answer to the repeat lists the ops
+// with unknown outcomes. The writer reports exactly these as unknown.
 func TestWriterReportsWhatARepeatDoesNotKnow(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(4, 0, 0, math.MaxInt64, 0)
@@ -365,7 +365,7 @@ func TestWriterReportsWhatARepeatDoesNotKnow(t *testing.T) {
 	told := map[client.ID]bool{} // whether as unknown
 	w := writerOf(t, server, client.WriterConfig{InFlight: 1,
 		OnFailure: func(f client.Failure) { told[f.Op.ID] = errors.Is(f.Err, client.ErrUnknown) }})
-	for id := range client.ID(10) { // the first alone, the others together
+	for id := range client.ID(10) { // row 0 makes one batch, the others the next
 		if err := w.Add(t.Context(), "posts", id, like(1)); err != nil {
 			t.Fatal(err)
 		}
@@ -377,7 +377,7 @@ func TestWriterReportsWhatARepeatDoesNotKnow(t *testing.T) {
 	if err := w.Flush(t.Context()); err == nil {
 		t.Fatal("a sum that was not counted is not told")
 	}
-	// 4 and 8 share a shard, as do 1, 5 and 9.
+	// Rows 4 and 8 share a shard with an overflow, and so do rows 1, 5 and 9.
 	want := map[client.ID]bool{1: true, 4: true, 5: true, 8: true, 9: true}
 	if !maps.Equal(told, want) {
 		t.Errorf("told %v, want %v", told, want)
@@ -441,7 +441,7 @@ func TestWriterStaysInTheWindow(t *testing.T) {
 	}
 	close(stuck)
 	if err := w.Close(t.Context()); err != nil {
-		t.Fatal(err) // the server would have refused a number below the window
+		t.Fatal(err) // not nil if the writer sent a number below the window
 	}
 	if server.Rows() != 200 {
 		t.Fatalf("%d rows", server.Rows())
@@ -494,8 +494,8 @@ func TestWriterRefuses(t *testing.T) {
 	}
 }
 
-// Sums beyond int64, and of deltas of both signs, are split into ops that each fit and add up
-// in order.
+// If a sum would exceed int64 or mix deltas of both signs, Sums splits it into several ops, in
+// order.
 func TestSums(t *testing.T) {
 	var s client.Sums
 	s.Add(1, client.Counts{like(math.MaxInt64)})
@@ -514,7 +514,7 @@ func TestSums(t *testing.T) {
 	s.Add(3, client.Counts{like(0)})
 	s.Add(3, client.Counts{like(-1)})
 	s.Add(4, client.Counts{like(-1)})
-	s.Add(4, client.Counts{like(math.MinInt64 + 1)}) // the least that fits
+	s.Add(4, client.Counts{like(math.MinInt64 + 1)}) // the lowest sum that fits
 	want = append(want,
 		client.Op{ID: 3, Cells: client.Counts{like(math.MinInt64)}},
 		client.Op{ID: 3, Cells: client.Counts{like(-1)}},

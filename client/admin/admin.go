@@ -6,8 +6,8 @@
 // connection: package client sends the calls. A service that only counts and reads needs only
 // package client.
 //
-// Invariant: an order that a repeat could carry out twice, such as a deletion or a restore, is
-// sent once.
+// Invariant: a request that would act twice if it were repeated, such as a deletion or a restore,
+// is sent once.
 package admin
 
 import (
@@ -38,10 +38,10 @@ func (c Client) Version(ctx context.Context) (string, error) {
 	return client.AskMember[string](ctx, c.c, get("/v1/version"), "version")
 }
 
-// Ready reports whether the node can serve. If the node cannot serve, the error is nil, and the
-// result why has the node's reason. A draining or stopping node is ready, but should get no new
-// requests; why then has that reason. Ready sends one request to one node. If that node is not
-// ready, the next call uses the next address.
+// Ready reports whether the node can serve. If the node cannot serve, the error is nil, and why is
+// the node's reason. A draining or stopping node should get no new requests: for it, ready is true,
+// and why says so. Ready sends one request to one node. If that node is not ready, the next call
+// uses the next address.
 func (c Client) Ready(ctx context.Context) (ready bool, why string, err error) {
 	_, err = c.Raw(ctx, "/readyz")
 	var refused *client.Error
@@ -56,8 +56,8 @@ func (c Client) Raw(ctx context.Context, path string) ([]byte, error) {
 	return client.Ask[[]byte](ctx, c.c, client.Call{Method: http.MethodGet, Path: path, Once: true})
 }
 
-// SetEverywhere sets whether every node holds a replica of each shard of a keyspace and
-// reads it locally, or only the voters do. It returns before the replicas are there.
+// SetEverywhere sets whether every node holds a replica of each shard of a keyspace, for local
+// reads, or only the voters do. It returns before the new replicas exist.
 func (c Client) SetEverywhere(ctx context.Context, keyspace string, everywhere bool) (client.Keyspace, error) {
 	request := map[string]bool{"everywhere": everywhere}
 	return client.Ask[client.Keyspace](ctx, c.c, post(namePath("keyspaces", keyspace)+"/everywhere", request))

@@ -55,7 +55,8 @@ func TestCallsOfClient(t *testing.T) {
 	}
 }
 
-// TestStreamsOfClient checks the answers to a snapshot: its head, and an error.
+// TestStreamsOfClient checks that Snapshot reads the index, rows and length of a snapshot, and the
+// error of a refusal.
 func TestStreamsOfClient(t *testing.T) {
 	head := map[string]string{"Countd-Index": "7", "Countd-Rows": "3", "Countd-Digest": "0123456789abcdef", "Content-Length": "4"}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -24,8 +24,8 @@ type ClusterNode struct {
 	Replicas     int      `json:"replicas"`    // number of groups that the node is a member of
 	MemoryFull   bool     `json:"memory_full"`
 	DiskFull     bool     `json:"disk_full"`
-	DiskHangs    bool     `json:"disk_hangs,omitempty"`    // a write of the log has taken over a second and has not ended
-	Insecure     bool     `json:"insecure,omitempty"`      // the node listens beyond loopback without protection, which --insecure permits
+	DiskHangs    bool     `json:"disk_hangs,omitempty"`    // a write to the Raft log has been running for over a second
+	Insecure     bool     `json:"insecure,omitempty"`      // --insecure let the node listen beyond loopback without TLS or authentication
 	CertProblems []string `json:"cert_problems,omitempty"` // what is wrong with its certificates
 	JoinIgnored  bool     `json:"join_ignored,omitempty"`  // the node is alone, and was started with --join
 	// The node refuses new rows once it needs more memory than its limit. It refuses writes once it needs more
@@ -34,8 +34,8 @@ type ClusterNode struct {
 	MemoryLimitBytes  uint64 `json:"memory_limit_bytes"`
 	DiskNeededBytes   uint64 `json:"disk_needed_bytes"`
 	DiskFreeBytes     uint64 `json:"disk_free_bytes"`
-	OpsWritten        uint64 `json:"ops_written"` // ops of writes that the node has answered since its start, for clients and sources, without repeats
-	IDsRead           uint64 `json:"ids_read"`    // ids of reads that the node has answered since its start
+	OpsWritten        uint64 `json:"ops_written"` // write ops of clients and sources that the node has answered since its start; repeats do not count
+	IDsRead           uint64 `json:"ids_read"`    // number of ids in the reads that the node has answered since its start
 
 	HTTPAddr    string `json:"http_addr"`
 	ClusterAddr string `json:"cluster_addr"`
@@ -60,9 +60,9 @@ type ClusterGroup struct {
 	Voters      []string  `json:"voters"`
 	NonVoters   []string  `json:"non_voters"`
 	Rows        uint64    `json:"rows"`
-	Bytes       uint64    `json:"bytes"`        // bytes of the leader's memory
+	Bytes       uint64    `json:"bytes"`        // bytes in the leader's memory
 	ColdRows    uint64    `json:"cold_rows"`    // the part of Rows that is on the leader's disk instead of in memory
-	ColdBytes   uint64    `json:"cold_bytes"`   // bytes of the leader's disk
+	ColdBytes   uint64    `json:"cold_bytes"`   // bytes on the leader's disk
 	SealedRows  uint64    `json:"sealed_rows"`  // the part of Rows that is packed in the leader's memory
 	SealedBytes uint64    `json:"sealed_bytes"` // bytes of packed rows, included in Bytes
 	Replicas    []Replica `json:"replicas"`
@@ -78,7 +78,7 @@ type Misfit struct {
 	Rows   uint64    `json:"rows"` // estimated number of these rows
 }
 
-// Replica is a replica that was reported.
+// Replica is one replica of a group, as its node reported it.
 type Replica struct {
 	Node         string `json:"node"`
 	ID           string `json:"replica"` // its Raft id, which no other replica of the group has ever had
@@ -140,9 +140,9 @@ type ClusterVersion struct {
 	Held    bool `json:"held"`
 }
 
-// Changed is the new state of the node, group or version that a change named.
+// Changed is the result of a change: the new state of the node, group or cluster version.
 type Changed struct {
-	Changed bool            `json:"changed"` // false if the state was already so
+	Changed bool            `json:"changed"` // false if it already had the requested state
 	Node    *ChangedNode    `json:"node,omitempty"`
 	Group   *ChangedGroup   `json:"group,omitempty"`
 	Version *ClusterVersion `json:"version,omitempty"`
@@ -248,12 +248,12 @@ func (c Client) changeCluster(ctx context.Context, what string, request any) (Ch
 	return client.Ask[Changed](ctx, c.c, post("/v1/admin/"+what, request))
 }
 
-// Drain moves the leaders off a node, named by name or key, and gives it no new replicas.
+// Drain moves the leaders off a node and keeps new replicas away from it. node is its name or key.
 func (c Client) Drain(ctx context.Context, node string) (Changed, error) {
 	return c.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/drain", struct{}{})
 }
 
-// Undrain ends a drain, or keeps a node that is leaving.
+// Undrain ends the drain of a node, or cancels its removal.
 func (c Client) Undrain(ctx context.Context, node string) (Changed, error) {
 	return c.changeCluster(ctx, "nodes/"+url.PathEscape(node)+"/undrain", struct{}{})
 }

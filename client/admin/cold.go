@@ -11,7 +11,7 @@ import (
 type ColdNode struct {
 	Node         string         `json:"node"`
 	Answers      bool           `json:"answers"`            // if false, the other fields are zero
-	AfterSeconds float64        `json:"cold_after_seconds"` // 0: rows do not leave memory because of their age
+	AfterSeconds float64        `json:"cold_after_seconds"` // rows older than this leave memory; 0: their age does not matter
 	DiskBytes    uint64         `json:"disk_bytes"`         // bytes of all files
 	CacheBytes   uint64         `json:"cache_bytes"`
 	CacheHits    uint64         `json:"cache_hits"`
@@ -61,20 +61,20 @@ type ColdWork struct {
 	Failed   string    `json:"failed,omitempty"` // why some rows could not be moved
 }
 
-// ColdOrdered holds the answers of the nodes to an order. The jobs run in the background;
+// ColdOrdered holds the nodes' answers to MigrateCold or StopCold. The jobs run in the background;
 // Client.Cold reports their progress.
 type ColdOrdered struct {
 	ID    string            `json:"id"` // id of the job; "" for a dry run
 	Nodes []ColdOrderedNode `json:"nodes"`
 }
 
-// ColdOrderedNode is the answer of one node to an order.
+// ColdOrderedNode is one node's answer to MigrateCold or StopCold.
 type ColdOrderedNode struct {
 	Node    string `json:"node"`
-	Answers bool   `json:"answers"`           // a node that does not answer has not begun the job, unless only its answer was late
+	Answers bool   `json:"answers"`           // false: the node has not begun the job, or its answer came too late
 	Rows    uint64 `json:"rows"`              // estimated rows to move
-	Refused string `json:"refused,omitempty"` // why the node begins nothing
-	Never   bool   `json:"never,omitempty"`   // no row is ever old enough: neither the order nor the node's settings name an age
+	Refused string `json:"refused,omitempty"` // why the node refused the job
+	Never   bool   `json:"never,omitempty"`   // no row is ever old enough: neither the request nor the node's settings name an age
 }
 
 // ColdMigration selects the rows that leave memory. Before and OlderThan exclude each other.

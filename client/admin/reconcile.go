@@ -17,7 +17,7 @@ type PastEvent struct {
 	Floor    *int64         `json:"floor,omitempty"`
 }
 
-// Past is a part of a source's queue.
+// Past holds the events of a part of a source's queue.
 type Past struct {
 	Events []PastEvent    `json:"events"` // in order
 	Next   SourcePosition `json:"next"`   // where the next events begin
@@ -35,8 +35,8 @@ type ShardRow struct {
 	Shard int `json:"shard"`
 }
 
-// SourceWindow bounds the position of a shard in a partition of a source while the server read
-// rows of the shard.
+// SourceWindow bounds a shard's position in a partition of a source. The position was between From
+// and To while the server read rows of the shard.
 type SourceWindow struct {
 	Partition uint32         `json:"partition"`
 	From      SourcePosition `json:"from"` // the rows contain all messages below it

@@ -15,7 +15,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// Snapshot streams one shard's rows as of a moment from the server.
+// Snapshot streams one shard's rows, as of Index, from the server.
 type Snapshot struct {
 	io.ReadCloser        // the caller reads it to the end, where missing bytes are an error, and closes it
 	Bytes         int64  // length of the snapshot
@@ -24,7 +24,8 @@ type Snapshot struct {
 	Digest        string // digest of the rows, 16 hex digits
 }
 
-// SavedSource is a source in a backup. The shards keep the source's positions under its number.
+// SavedSource is a source in a backup. The snapshots of the shards store the source's positions
+// under Number.
 type SavedSource struct {
 	Name       string          `json:"name"`
 	Number     string          `json:"number"`
@@ -83,12 +84,13 @@ func (c Client) Snapshot(ctx context.Context, group uint32) (*Snapshot, error) {
 var errNoHead = errors.New("its index, rows, digest or length is not told")
 
 // Restore replaces the rows of a shard by those of a snapshot, whose length is bytes. If the shard
-// has rows, outboxes or members, the server refuses the restore, unless force makes it delete them
-// first. The client never retries this request. To repeat a restore that was cut short, set force.
+// has rows, outboxes or members, the server refuses the restore. With force, it deletes them first.
+// The client never retries this request. To repeat a restore that was cut short, set force.
 //
 // If the snapshot's columns differ from the keyspace's, columns holds the snapshot's column names
-// by number, "" for a dropped column. Otherwise columns is nil. Counts go to the columns of these
-// names. The digest of the answer is then the shard's digest, not the snapshot's.
+// by number, "" for a dropped column. Otherwise columns is nil. The server restores each count to
+// the column of the same name. The digest of the answer is then the shard's digest, not the
+// snapshot's.
 func (c Client) Restore(ctx context.Context, group uint32, snapshot io.Reader, bytes int64, force bool, columns []string) (Restored, error) {
 	query := "?force=" + strconv.FormatBool(force)
 	if columns != nil {

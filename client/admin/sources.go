@@ -88,7 +88,7 @@ func (c Client) ResumeSource(ctx context.Context, name string) (Source, error) {
 	return orderSource[Source](ctx, c, name, "resume", struct{}{})
 }
 
-// SeekSource sets where partitions of a paused source continue.
+// SeekSource sets the positions at which partitions of a paused source continue.
 func (c Client) SeekSource(ctx context.Context, name string, to map[uint32]SourcePosition) (Source, error) {
 	return orderSource[Source](ctx, c, name, "seek", map[string]any{"positions": to})
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// User is a user of a cluster, whose calls bear one of its tokens.
+// User is a user of a cluster. A user's calls carry one of its tokens.
 type User struct {
 	Name   string      `json:"name"`
 	Grants []Grant     `json:"grants"`
@@ -55,7 +55,7 @@ func (c Client) User(ctx context.Context, name string) (User, error) {
 	return client.Ask[User](ctx, c.c, get(namePath("users", name)))
 }
 
-// CreateUser makes a user. It fails with a conflict, 409, if there is another one of the name.
+// CreateUser creates a user. If the name is in use, it fails with status 409.
 func (c Client) CreateUser(ctx context.Context, name string, grants []Grant, limits *UserLimits) (User, error) {
 	return c.putUser(ctx, name, UserRights{grants, limits}, &UserRights{Grants: []Grant{}})
 }
@@ -81,8 +81,8 @@ func (c Client) ChangeUser(ctx context.Context, name string, change func(*User))
 	}
 }
 
-// changeUserTriesMax bounds the tries of ChangeUser. A try fails only if another change succeeds,
-// and only people change users, so changes are rare.
+// changeUserTriesMax bounds the tries of ChangeUser. A try fails only if another change of the user
+// succeeds meanwhile. That is rare, because only people change users.
 const changeUserTriesMax = 16
 
 // UserRights are the grants and limits of a user. Limits is nil for no limits. UserRights
@@ -134,7 +134,7 @@ func (c Client) RevokeToken(ctx context.Context, user, id string) (behind []stri
 type AuditEvent struct {
 	Time       time.Time `json:"time"`
 	Who        string    `json:"who"`             // name of the user; "" for nobody
-	Token      string    `json:"token,omitempty"` // id of its token
+	Token      string    `json:"token,omitempty"` // id of the token that the caller used
 	From       string    `json:"from"`            // address of the caller
 	What       string    `json:"what"`            // name of the call or command
 	Target     string    `json:"target,omitempty"`

@@ -1,9 +1,9 @@
-// Package column owns the settings of a keyspace's columns, with their names and JSON, and the reasons
-// for which columns refuse ops, in the words of each protocol. The catalog, the API, clients, backups and
-// countctl read the same types, so a new setting or reason needs changes only in this file and where it
-// acts. The package never defines how a setting acts.
+// Package column owns the settings of a keyspace's columns, with their names and JSON. It also owns
+// the reasons for which columns refuse ops, and their texts in each protocol. The catalog, the API,
+// clients, backups and countctl read the same types, so a new setting or reason needs changes only
+// in this file and where it acts. The package never defines how a setting acts.
 //
-// Invariant: each function treats all settings alike, and all reasons.
+// Invariant: each function treats all settings alike, and all reasons alike.
 package column
 
 import (
@@ -13,8 +13,9 @@ import (
 	"slices"
 )
 
-// Settings holds, for each setting, its values by the names of the columns that have it. V is int64. In
-// a change of settings V is *int64, and nil removes the setting of a column.
+// Settings maps, for each setting, the names of columns to the values of the setting. Columns
+// without the setting are absent. V is int64. In a change of settings V is *int64, and nil removes
+// the setting of a column.
 type Settings[V any] struct {
 	// Floors: no increment lowers a count below the floor of its column.
 	Floors map[string]V `json:"floors,omitempty"`
@@ -39,7 +40,7 @@ func (s Setting) String() string { return texts[s].name }
 // Refusal is the reason for which a column refuses an op.
 type Refusal uint8
 
-// The refusals. A node tells another the number of a refusal.
+// The refusals. Nodes send each other these numbers.
 const (
 	Overflow Refusal = iota
 	Refusals         // the number of refusals
@@ -48,7 +49,7 @@ const (
 // Reason describes a refusal.
 type Reason struct {
 	Code    string // error code of the HTTP API
-	Problem string // fault of the value that the op gives
+	Problem string // what is wrong with the op's value
 	Short   string // reason for which a message is rejected
 	Redis   string // error of the Redis protocol
 }

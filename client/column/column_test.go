@@ -64,7 +64,7 @@ func TestEachSettingIsWhole(t *testing.T) {
 	}
 }
 
-// After changes no earlier settings: views of the catalog share them.
+// After does not change its argument, because views of the catalog share it.
 func TestAfterLeavesTheFormer(t *testing.T) {
 	was := Settings[int64]{Floors: map[string]int64{"a": 1}}
 	two := int64(2)
