@@ -63,12 +63,12 @@ func (w *Writer) settle(b *batch) {
 	b.session.settle(b.seq)
 	delete(w.mu.unsettled, b)
 	w.mu.flying = slices.DeleteFunc(w.mu.flying, func(f *batch) bool { return f == b })
-	w.mu.work.Broadcast() // all waiting goroutines, because the window may have moved
+	w.mu.work.Broadcast() // wake all waiting goroutines, because the window may have moved
 	w.mu.Unlock()
 	close(b.settled)
 }
 
-// send sends a batch until it is counted or its ops have failed.
+// send sends a batch, repeatedly if necessary, until each of its ops is counted or has failed.
 func (w *Writer) send(ctx context.Context, b *batch) {
 	ops, renewed := b.sums.Ops(), false
 	for len(ops) > 0 {
@@ -85,7 +85,8 @@ func (w *Writer) send(ctx context.Context, b *batch) {
 		}
 		switch {
 		case isColumn:
-			// Nothing was applied: only the ops with the wrong name fail.
+			// The server applied no op. Only the ops that name this column fail; the others are
+			// sent again.
 			left := w.failColumn(b, ops, column, err)
 			if len(left) == len(ops) {
 				w.failAll(b, ops, err)
@@ -115,8 +116,8 @@ func (w *Writer) sendOnce(ctx context.Context, b *batch, ops []Op) (WriteResult,
 	return w.client.write(ctx, retry, keyspacePath(b.keyspace)+"/incr", body, o)
 }
 
-// renew replaces a session that has ended by a new one, unless another goroutine has replaced it
-// already. No later batch may use the name of the ended session.
+// renew replaces an ended session by a new one, so that later batches use the name of the new
+// session. If another goroutine has replaced it already, renew does nothing.
 func (w *Writer) renew(ended *session) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

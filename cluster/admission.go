@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// unseenFor is the time after a member's start during which it does not treat a node as dead only
-// because gossip has not named that node yet.
+// unseenFor is how long after its start a member waits for gossip to name a node. Until then, the
+// member does not treat a node without gossip as dead.
 const unseenFor = 30 * time.Second
 
 // errNotSure is returned for a request that may succeed if it is repeated later.
@@ -27,8 +27,8 @@ type NodeCatalog interface {
 }
 
 // Admission answers the JoinRequests that a member of a cluster receives. The catalog decides on
-// each request. Admission uses gossip only to find the dead node of the same name that the joining
-// node replaces.
+// each request. Admission uses gossip only to check that a node of the same name, which the joining
+// node replaces, is dead.
 type Admission struct {
 	clusterID   string
 	clusterName string

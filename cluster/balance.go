@@ -15,9 +15,9 @@ type shift struct {
 	direct   bool // load of from is at least load of to plus two
 }
 
-// edges are the shifts that are possible now.
+// edges are the possible shifts.
 type edges struct {
-	keys []string // the nodes that may take part
+	keys []string // the nodes between which load may move
 	// groups returns the groups that can move load from one node to another.
 	groups func(from, to string) []uint32
 	next   map[string][]string // results of successors, by node
@@ -30,7 +30,7 @@ func (p pairs) add(from, to string, g uint32) {
 	p[[2]string{from, to}] = append(p[[2]string{from, to}], g)
 }
 
-// edges returns the pairs of some nodes as edges.
+// edges returns the shifts among the nodes keys.
 func (p pairs) edges(keys []string) *edges {
 	return newEdges(keys, func(from, to string) []uint32 { return p[[2]string{from, to}] })
 }
@@ -54,9 +54,9 @@ func (e *edges) successors(from string) []string {
 //
 // A direct shift lowers the sum of the squares of the loads. If there is none, a chain of shifts
 // may do so: from a node with a high load through others to a node with a low load. nextShift
-// returns the last shift of the shortest such chain. That shift keeps the sum and makes the chain
-// shorter by one. So repeated shifts come to an end, even if different nodes plan them. If there is
-// no chain either, no sequence of shifts makes the loads more even.
+// returns the last shift of the shortest such chain. That shift keeps the sum and makes the
+// remaining chain shorter by one. So repeated shifts come to an end, even if different nodes plan
+// them. If there is no chain either, no sequence of shifts makes the loads more even.
 //
 // 500 nodes have 250,000 pairs. So nextShift asks for the groups of a pair only if the loads of
 // the two nodes differ enough.
@@ -95,8 +95,8 @@ func nextShift(load map[string]int, e *edges) (shift, bool) {
 	return shift{from: from, to: to, group: e.groups(from, to)[0], direct: false}, true
 }
 
-// shortestChain returns the nodes of the shortest chain from a node to a node whose load is at
-// least two lower, or nil.
+// shortestChain returns the nodes of the shortest chain from the node from to a node whose load is
+// at least two lower. It returns nil if there is no such chain.
 func shortestChain(from string, load map[string]int, e *edges) []string {
 	before := map[string]string{from: from}
 	for queue := []string{from}; len(queue) > 0; queue = queue[1:] {
@@ -138,8 +138,8 @@ func bounds(keys []string, load map[string]int) (low, high int) {
 	return low, high
 }
 
-// replicaEdges returns the moves of replicas that make no zone more crowded. Groups whose
-// leadership would have to move too come last.
+// replicaEdges returns the moves of replicas that make no zone more crowded. Groups that the node
+// from leads come last, because their leadership would have to move too.
 func (p *plan) replicaEdges(groups []uint32) *edges {
 	led, others := map[string][]uint32{}, map[string][]uint32{} // by node, the groups with a voter on the node: led by the node, and led by others
 	for _, g := range groups {
@@ -210,9 +210,9 @@ func (p *plan) evenReplicas() {
 	}
 }
 
-// ofFullestKeyspace returns the first group of the keyspace in which giver's replicas outnumber
-// taker's the most. One keyspace may carry all the load, and nodes can lead equally many of its
-// shards only if they have equally many replicas of it.
+// ofFullestKeyspace returns one of groups: the first of the keyspace in which giver's replicas
+// outnumber taker's the most. One keyspace may carry all the load, and nodes can lead equally many
+// of its shards only if they have equally many replicas of it.
 func (p *plan) ofFullestKeyspace(groups []uint32, giver, taker string) uint32 {
 	best, most := groups[0], math.MinInt
 	for _, k := range p.view.Catalog.KeyspacesByName() {
@@ -278,9 +278,9 @@ func (p *plan) evenLeaders() {
 
 // leaderShift returns the next transfer. First it evens out the leaders within each keyspace,
 // because one keyspace may carry all the load. Then it evens out the leaders of all keyspaces
-// together. In the second phase, it moves a leadership only if the old leader leads more shards of
-// the group's keyspace than the new leader, so that the keyspace stays even. Therefore the
-// transfers come to an end.
+// together. In this second phase, it moves a leadership only if the old leader leads more shards of
+// the group's keyspace than the new leader. So the keyspace stays even, and the transfers come to
+// an end.
 func (p *plan) leaderShift() (shift, Reason, bool) {
 	takers := slices.Clone(p.takers)
 	slices.SortFunc(takers, byFirst(func(key string) int { return p.leads[key] }))

@@ -35,7 +35,7 @@ func quiet(zones []string, targets [][]string) View {
 	return v
 }
 
-// groupsFrom returns n groups that follow each other.
+// groupsFrom returns n consecutive group numbers.
 func groupsFrom(first uint32, n int) []uint32 {
 	groups := make([]uint32, n)
 	for i := range groups {
@@ -133,8 +133,8 @@ func leastSquares(options [][][]string, load map[string]int) int {
 	return best
 }
 
-// Plans reach an optimum from any placement. Trying all placements verifies that
-// 1. each group is in as many zones as possible; 2. given that, replicas are as even as possible;
+// Plans reach an optimum from any placement. The test tries all placements to verify that 1. each
+// group is in as many zones as possible; 2. given that, replicas are as even as possible;
 // 3. given that placement, leaderships are as even as possible.
 func TestPlansReachTheBestThereIs(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -169,8 +169,9 @@ func TestPlansReachTheBestThereIs(t *testing.T) {
 	})
 }
 
-// On three nodes the leaders of each keyspace become even, and then those of all keyspaces. No transfer makes a keyspace less
-// even. A transfer that leaves its keyspace as even as it was makes all keyspaces together more even.
+// On three nodes, the leaders of each keyspace become even, and then the leaders of all keyspaces
+// together. No transfer makes a keyspace less even. A transfer that leaves its keyspace as even as
+// it was makes all keyspaces together more even.
 func TestLeadersAreEvenInEachKeyspace(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		keys := []string{"a", "b", "c"}
@@ -220,8 +221,9 @@ func clonedLeaders(v View) *View {
 	return &v
 }
 
-// If the first keyspace is placed by Initial, a plan has no steps, whatever the zones. If later keyspaces are placed in
-// one zone, no replica has to move, but old shards may transfer leaderships.
+// After Initial has placed the first keyspace, a plan has no steps, whatever the zones. After it
+// has placed later keyspaces on nodes without zones, no replica has to move, but leaderships of
+// older shards may move.
 func TestInitialLeavesNothingToDo(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		zones := rapid.SliceOfN(rapid.SampledFrom([]string{"x", "y", "z"}), 1, 7).Draw(rt, "zones")
@@ -258,7 +260,7 @@ func TestInitialOnNodesThatTakeReplicas(t *testing.T) {
 	v.Dead["a"] = time.Second
 	setNode(&v, "b", in(catalog.NodeDraining))
 	setNode(&v, "c", in(catalog.NodeLeaving))
-	for replicas, want := range map[int][]string{2: {"d", "e"}, 3: {"a", "d", "e"}} { // a dead node may be back soon
+	for replicas, want := range map[int][]string{2: {"d", "e"}, 3: {"a", "d", "e"}} { // three replicas need node a, which is dead but may return soon
 		v.Settings.Replicas = replicas
 		got, err := Initial(v, 3)
 		if err != nil || len(got) != 3 {
@@ -310,7 +312,7 @@ func TestAJoinMovesNoMoreThanItsShare(t *testing.T) {
 	}
 }
 
-// A joining node gets its share of each keyspace, of replicas and of leaders.
+// A joining node gets its share of the replicas and of the leaders of each keyspace.
 func TestAJoinTakesItsShareOfEachKeyspace(t *testing.T) {
 	keys, joined := []string{"a", "b", "c"}, "d"
 	v := quiet(slices.Repeat([]string{""}, len(keys)), nil)
@@ -318,7 +320,7 @@ func TestAJoinTakesItsShareOfEachKeyspace(t *testing.T) {
 	for i, name := range []string{"feed", "posts", "unread", "users"} {
 		k := catalog.Keyspace{Name: name}
 		for shard := range 7 {
-			k.Groups = append(k.Groups, uint32(1+4*shard+i)) // they do not follow each other
+			k.Groups = append(k.Groups, uint32(1+4*shard+i)) // not consecutive
 			settle(&v, k.Groups[shard], keys, keys[shard%3])
 		}
 		v.Catalog.Keyspaces[name] = k
@@ -344,8 +346,9 @@ func TestAJoinTakesItsShareOfEachKeyspace(t *testing.T) {
 	}
 }
 
-// A chain: node a has three replicas, and node b has one. No group can move from a to b directly, because b, or
-// another node of b's zone, already has each group of a. So one replica moves from a to c, and another from c to b.
+// A chain: node a has three replicas, and node b has one. No group can move from a to b directly,
+// because each group of a already has a replica on b or in b's zone. So one replica moves from a to
+// c, and another from c to b.
 func TestReplicasMoveOverAThirdNode(t *testing.T) {
 	load := map[string]int{"a": 3, "b": 1, "c": 2}
 	e := pairs{}

@@ -1,10 +1,10 @@
-// Package cluster owns the identity of a node and its view of other nodes. It owns the data
-// directory and gossip, forms or joins a cluster, and plans which nodes hold replicas. It never
-// reads or writes the data of a group; package shard does. Gossip is only a hint: the catalog
-// alone decides which nodes are members.
+// Package cluster owns the identity of a node and its view of other nodes. The package owns the
+// data directory and gossip, forms or joins a cluster, and plans which nodes hold replicas. Only
+// package shard reads and writes the data of groups. Gossip is only a hint: the catalog alone
+// decides which nodes are members.
 //
-// Invariant: a data directory is used by one process at a time. Its key never changes after its
-// first start, and its cluster id never changes after it has joined a cluster.
+// Invariant: only one process at a time uses a data directory. The node's key never changes after
+// the first start, and its cluster id never changes after the node has joined a cluster.
 package cluster
 
 import (
@@ -25,14 +25,14 @@ import (
 var (
 	// ErrLocked is returned when another process holds the data directory.
 	ErrLocked = errors.New("the data directory is in use by another process")
-	// ErrNodeIDDiffers is returned when the requested node id differs from that of the
+	// ErrNodeIDDiffers is returned when the requested node id differs from the node id of the
 	// directory.
 	ErrNodeIDDiffers = errors.New("the data directory belongs to another node id")
 	// ErrIdentityLost is returned when a directory holds groups but no identity. A new
 	// identity would not match the logs of those groups.
 	ErrIdentityLost = errors.New("the data directory holds groups but no " + identityFile)
-	// ErrGroupsLost is returned when a node's directory has no record of its groups. Without
-	// the record, a group whose files were removed looks like one that never existed.
+	// ErrGroupsLost is returned when a node's directory has no record of its groups. Without the
+	// record, a group whose files were removed looks like a group that never existed.
 	ErrGroupsLost = errors.New("the data directory has a " + identityFile + " but no " + openedFile)
 	// ErrBadIdentity is returned when the identity file cannot be decoded.
 	ErrBadIdentity = errors.New("the identity file is damaged or of another version")
@@ -66,10 +66,10 @@ type DataDir struct {
 	*openedGroups
 }
 
-// OpenDataDir locks the directory at path, creates it if necessary, and reads the node's
-// identity. For a new directory it creates an identity with nodeID or, if that is empty, a
-// random id; KeepIdentity writes it. An existing identity must match a nodeID that is not
-// empty.
+// OpenDataDir locks the directory at path, creates it if necessary, and reads the node's identity.
+// For a new directory, it creates an identity with nodeID, or with a random id if nodeID is empty.
+// KeepIdentity writes the new identity to disk. If nodeID is not empty, an existing identity must
+// match it.
 func OpenDataDir(path, nodeID string) (*DataDir, error) {
 	if nodeID != "" && !ValidNodeID(nodeID) {
 		return nil, fmt.Errorf("%q: %w", nodeID, ErrBadNodeID)
@@ -123,8 +123,8 @@ func checkForeign(path string) error {
 	return fmt.Errorf("%q has %q: %w", path, foreign, ErrForeignDir)
 }
 
-// KeepIdentity writes the identity unless it is on disk. Call it after the steps of a start that
-// often fail. Until then the directory belongs to no node.
+// KeepIdentity writes the identity unless it is on disk. Call it after those steps of a start that
+// often fail. Until then, the directory belongs to no node.
 func (d *DataDir) KeepIdentity() error {
 	if !d.fresh {
 		return nil
@@ -143,13 +143,13 @@ func (d *DataDir) KeepIdentity() error {
 // Path returns the absolute path of the directory.
 func (d *DataDir) Path() string { return d.path }
 
-// GroupsDir returns the directory for the groups' data. It need not exist.
+// GroupsDir returns the directory for the groups' data. The directory may not exist yet.
 func (d *DataDir) GroupsDir() string { return filepath.Join(d.path, groupsDir) }
 
-// ColdDir returns the directory for rows that are not in memory. It need not exist.
+// ColdDir returns the directory for rows that are not in memory. The directory may not exist yet.
 func (d *DataDir) ColdDir() string { return filepath.Join(d.path, coldDir) }
 
-// MembersDir returns the directory for sets of members. It need not exist.
+// MembersDir returns the directory for sets of members. The directory may not exist yet.
 func (d *DataDir) MembersDir() string { return filepath.Join(d.path, membersDir) }
 
 // Close releases the directory to the next process. The process must not write to it
@@ -199,9 +199,9 @@ func (d *DataDir) change(edit func(*Identity)) error {
 // load reads the identity and the record of groups, or creates both.
 //
 // It syncs the directory first, because an earlier process may have been killed between a rename
-// and the sync of the directory. Otherwise a crash of the machine could undo the rename after this
-// node has acted on the file. For example, the node may have voted under the identity, or deleted
-// a replica that it had removed from the record of groups.
+// and the sync of the directory. Without this sync, a crash of the machine could undo the rename
+// after this node has acted on the file. For example, the node may have voted under the new
+// identity.
 func (d *DataDir) load(nodeID string) error {
 	if err := program.SyncDir(d.path); err != nil {
 		return fmt.Errorf("cannot open data directory %q: %w", d.path, err)

@@ -141,7 +141,7 @@ func TestLockGoesWithItsProcess(t *testing.T) {
 	open(t, dir, "")
 }
 
-// A file that is too long is refused before its checksum, at the end, is read.
+// OpenDataDir refuses a file that is too long, without reading the checksum at its end.
 func TestLongIdentityIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, identityFile), make([]byte, 10*identityBytesMax), 0o600); err != nil {
@@ -184,7 +184,7 @@ func TestDamagedIdentityIsRefused(t *testing.T) {
 	}
 }
 
-// A data directory of the development is refused by name.
+// OpenDataDir refuses a data directory of an unreleased version. The error names the file.
 func TestUnreleasedDirIsRefused(t *testing.T) {
 	object := []byte(`{"format":2,"node_id":"a","instance":"01234567","cluster_id":""}` + "\n")
 	dir := t.TempDir()

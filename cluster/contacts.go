@@ -5,12 +5,12 @@ import (
 )
 
 // contacts holds the clusters that a node without a cluster may join. It also holds other nodes
-// without a cluster: this node may join the cluster that such a node gets. Gossip alone adds no
-// contacts. Another cluster may still search for a former member at this node's address, and must
-// not make this node join.
+// without a cluster: this node may join the cluster that such a node gets. Gossip from other nodes
+// adds no contacts, because another cluster may search for a former member at this node's address.
+// That must not make this node join.
 //
-// Invariant: each cluster and node came in an answer from a configured address that this node had
-// dialled, or is in Identity.Joining or Identity.Promised.
+// Invariant: each cluster and node is from an answer of a configured address that this node
+// dialled, or from Identity.Joining or Identity.Promised.
 type contacts struct {
 	clusters map[string]bool // by id
 	nodes    map[string]bool // by key; at most membersMax
@@ -40,8 +40,8 @@ func (c *contacts) add(keys []string) {
 	}
 }
 
-// has reports whether this node may join m's cluster or, if m has none yet, the cluster that m will
-// get.
+// has reports whether this node may join m's cluster. If m has no cluster yet, it reports whether
+// this node may join the cluster that m will get.
 func (c *contacts) has(m *Member) bool { return c.nodes[m.Key] || c.clusters[m.ClusterID] }
 
 // recordAnswer keeps an answer, if this node is dialling.
@@ -54,8 +54,8 @@ func (c *contacts) recordAnswer(answer []Member) {
 // dial starts to collect answers. Call it before dialling a configured address.
 func (c *contacts) dial() { c.dialling, c.answers = true, nil }
 
-// dialled stops collecting answers, and reports whether it added a cluster. It adds the members
-// that all answers share, because only one of the answers is from the dialled node.
+// dialled stops collecting answers. It adds the members that all answers share, because only one of
+// the answers is from the dialled node. It reports whether it added a cluster.
 func (c *contacts) dialled(addr string, answered bool) (added bool) {
 	answers := c.answers
 	c.dialling, c.answers = false, nil

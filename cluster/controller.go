@@ -37,9 +37,10 @@ type Members interface {
 	Seeds(addrs []string)
 }
 
-// Controller carries out the steps of Plan while its node leads the catalog. On other nodes it
-// only passes the catalog's addresses to gossip, so that a restarted node finds the others. It
-// keeps hardly any state, so the Controller of another node can continue the work.
+// Controller carries out the steps of Plan while its node leads the catalog. On other nodes it only
+// passes the catalog's addresses to gossip, so that a restarted node finds the others. The
+// Controller of another node can continue the work, because the steps follow from the catalog and
+// the state of the nodes.
 //
 // StartController starts its goroutine; Close stops it and waits for it.
 type Controller struct {
@@ -51,11 +52,11 @@ type Controller struct {
 	cancel   context.CancelFunc
 	done     chan struct{}
 	lost     atomic.Uint64
-	seeded   *catalog.View // catalog whose nodes were last passed to gossip; only run uses it
+	seeded   *catalog.View // the catalog whose addresses seed last passed to gossip; only run uses it
 
 	mu struct { // never held during I/O
 		sync.Mutex
-		unheard map[string]time.Time // node that gossip has never named → when dead first missed it
+		unheard map[string]time.Time // node that gossip has never named → when the method dead first missed it
 	}
 }
 
@@ -74,7 +75,8 @@ func StartController(node ControlledNode, view Members, settings PlanSettings, l
 	return c, nil
 }
 
-// Close stops the controller. Unfinished steps are continued later, or by another node.
+// Close stops the controller. A later controller, here or on another node, continues unfinished
+// steps.
 func (c *Controller) Close() {
 	c.cancel()
 	<-c.done

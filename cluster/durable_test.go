@@ -81,7 +81,8 @@ func TestEditedFileSaysThatItsChecksumDiffers(t *testing.T) {
 	}
 }
 
-// A file without a checksum, as unreleased versions wrote it, is refused by name.
+// OpenDataDir refuses a file without a checksum, as unreleased versions wrote them. The error names
+// the file.
 func TestFilesOfUnreleasedVersionsAreRefused(t *testing.T) {
 	for _, name := range []string{identityFile, openedFile} {
 		dir, _ := madeDir(t)

@@ -19,10 +19,9 @@ import (
 //   - the one cluster to which it has sent a JoinRequest;
 //   - its cluster.
 //
-// Clocks matter only for the end of a promise, for which each node uses its own monotonic clock.
-// promiseFor is longer than the initiator's formTimeout plus a slow sync, and every promise begins
-// after the initiator has read its own clock. So all promises still hold while the initiator
-// decides.
+// Clocks matter only for the end of a promise. Each node uses its own monotonic clock. promiseFor
+// is longer than the initiator's formTimeout plus a slow sync, and every promise begins after the
+// initiator has read its own clock. So all promises still hold while the initiator decides.
 const (
 	promiseFor = 10 * time.Second
 	// formTimeout bounds an attempt, from before its first request to the decision.
@@ -31,10 +30,11 @@ const (
 	// repeated.
 	askTimeout = time.Second
 	askAgain   = 200 * time.Millisecond
-	// settleFor is the time for which the initiator must have seen the same nodes. So it notices a
-	// surplus node that starts at the same time.
+	// settleFor is the time for which the initiator must have seen the same nodes. So the initiator
+	// notices a surplus node that starts at the same time.
 	settleFor = time.Second
-	// joinTimeout bounds a JoinRequest to one member, which may have to wait for a leader.
+	// joinTimeout bounds a JoinRequest to one member. The member may have to wait for a leader of
+	// the catalog.
 	joinTimeout = 5 * time.Second
 	// retryMin and retryMax bound the random wait after a failed attempt.
 	retryMin, retryMax = 500 * time.Millisecond, 1500 * time.Millisecond
@@ -43,14 +43,15 @@ const (
 	// waitLogEvery is the interval at which the node logs why it waits.
 	waitLogEvery = 10 * time.Second
 	// rivalFor is the time for which another living node may have this node's name before this node
-	// gives up. If this node was wiped, gossip declares its predecessor dead in less time.
+	// gives up. If this node was wiped, the other node is its former self, which gossip declares
+	// dead in less time.
 	rivalFor = 20 * time.Second
 )
 
 // Compile-time check: a promise lasts at least twice as long as an attempt.
 const _ = uint64(promiseFor - 2*formTimeout)
 
-// The errors of Former.Run. Waiting does not help after any of them.
+// The errors of Former.Run that waiting cannot resolve.
 var (
 	// ErrNameTaken is returned when another living node has this node's name.
 	ErrNameTaken = errors.New("another living node has this node's name")
@@ -83,14 +84,14 @@ type FormStore interface {
 
 // FormConfig configures NewFormer.
 type FormConfig struct {
-	Identity Identity // equal to the identity in Store; it has no cluster
+	Identity Identity // equal to the identity in Store, and without a cluster
 	// Node is the catalog's entry for this node.
 	Node catalog.Node
-	// Expect is --bootstrap-expect; 0 if not given. If it is 1, or 0 without Join, the node at
-	// once forms a cluster of itself alone.
+	// Expect is --bootstrap-expect; 0 if not given. If Expect is 1, or is 0 while Join is empty,
+	// the node forms a cluster of itself alone at once.
 	Expect int
 	Join   bool // --join was given
-	// ClusterName is the name that the cluster must have; "" for a cluster without one.
+	// ClusterName is the name that the cluster must have; "" for a cluster without a name.
 	ClusterName string
 	View        MemberView
 	Asker       Asker
@@ -103,8 +104,8 @@ func (c *FormConfig) alone() bool { return c.Expect == 1 || c.Expect == 0 && !c.
 // Alone reports whether Run forms a cluster of this node alone.
 func (c *FormConfig) Alone() bool { return c.alone() && c.Identity.Joining == "" }
 
-// Former brings a node into a cluster: it founds one with other nodes, or joins one that it
-// sees.
+// Former brings a node into a cluster: the node founds a cluster with other nodes, or joins a
+// cluster that it sees.
 type Former struct {
 	cfg FormConfig
 
@@ -113,7 +114,7 @@ type Former struct {
 		identity   Identity
 		// promisedUntil is the time from which another set may replace identity.Promised.
 		promisedUntil time.Time
-		over          bool   // Run has ended or decided, so the node agrees to no proposal any more
+		over          bool   // Run has ended or found a cluster, so the node agrees to no further proposal
 		waiting       string // the reason why Run waits
 	}
 }
@@ -181,7 +182,7 @@ func (f *Former) identity() Identity {
 // formRun is the state of Run between two checks of the members.
 type formRun struct {
 	*Former
-	logged  time.Time // when the log last had the reason for the wait
+	logged  time.Time // when wait last logged the reason
 	retryAt time.Time // no attempt before this time
 	set     string    // set of nodes at the last check
 	setAt   time.Time // when set was first seen

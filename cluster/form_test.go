@@ -161,8 +161,8 @@ func proposalOf(to string, names ...string) Proposal {
 	return p
 }
 
-// TestPromise: a node agrees to the set that it sees and, for 10 s, to no other. Neither a restart nor a repeated request
-// shortens that.
+// TestPromise: a node agrees to the set that it sees and, for 10 s, to no other. Neither a restart
+// nor a repeated request shortens the 10 s.
 func TestPromise(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, view, store := formerOf(t, identityOf("b"), 2, nil, bareNode("a", 2))
@@ -179,7 +179,7 @@ func TestPromise(t *testing.T) {
 		agree("this node sees", bc)
 		agree("", ab)
 		time.Sleep(promiseFor - time.Second)
-		agree("", ab) // restarts the 10 s
+		agree("", ab) // the repeated request restarts the 10 s
 		view.show(dead(bareNode("a", 2)))
 		agree("waits for 2 nodes", ab)
 		view.show(bareNode("0", 2))
@@ -325,8 +325,8 @@ func TestAloneAtOnce(t *testing.T) {
 	}
 }
 
-// TestAskedClusterIsNotForgottenWithTheFlags: a node without flags forms a cluster of itself alone, unless it has sent
-// a JoinRequest to a cluster, which may have admitted it.
+// TestAskedClusterIsNotForgottenWithTheFlags: a node without flags forms a cluster of itself alone,
+// unless it has sent a JoinRequest: that cluster may have admitted the node.
 func TestAskedClusterIsNotForgottenWithTheFlags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		self := identityOf("a")

@@ -48,8 +48,8 @@ func (f *Former) HandleForm(_ context.Context, p Proposal) (Agreement, error) {
 	return Agreement{Agreed: true}, nil
 }
 
-// promiseLocked promises to form a cluster only with set, until promiseFor after its return. If the
-// node cannot promise that, promiseLocked returns the reason in why.
+// promiseLocked promises to form a cluster only with set. The promise lasts for promiseFor after
+// promiseLocked returns. If the node cannot promise that, why is the reason.
 func (f *Former) promiseLocked(set string) (why string, err error) {
 	if f.mu.identity.Promised != set {
 		if time.Now().Before(f.mu.promisedUntil) {
@@ -72,7 +72,7 @@ func (r *formRun) initiate(ctx context.Context, set []Member) (Identity, error) 
 	if err != nil {
 		return Identity{}, err
 	}
-	began := time.Now() // read the clock before any request, so before any promise of another node
+	began := time.Now() // read the clock before any request, and thus before any other node promises
 	if why == "" {
 		why = r.askAll(ctx, set)
 	}
@@ -94,8 +94,8 @@ func (r *formRun) initiate(ctx context.Context, set []Member) (Identity, error) 
 }
 
 // found creates a cluster if formTimeout has not passed since began; otherwise the returned
-// identity has no cluster. agreed is the set of the agreement; "" for a cluster of this node
-// alone.
+// identity has no cluster. agreed is the set on which the nodes agreed; "" for a cluster of this
+// node alone.
 func (f *Former) found(began time.Time, agreed string) (Identity, error) {
 	cluster := randomHex(clusterIDBytes)
 	f.mu.Lock()
@@ -108,13 +108,13 @@ func (f *Former) found(began time.Time, agreed string) (Identity, error) {
 	}
 	f.mu.over = true
 	f.hasClusterLocked(cluster, true)
-	if agreed != "" { // the start of the node already logs a cluster of one node
+	if agreed != "" { // the start of the node already logs that it forms a cluster alone
 		f.cfg.Logger.Info("formed a cluster", "cluster_id", cluster, "of", agreed)
 	}
 	return f.mu.identity, nil
 }
 
-// hasClusterLocked changes the identity in memory as Store.SetCluster changes it on disk.
+// hasClusterLocked sets the cluster in memory. Store.SetCluster sets it on disk.
 func (f *Former) hasClusterLocked(cluster string, founder bool) {
 	id := &f.mu.identity
 	id.ClusterID, id.Founder, id.Joining, id.Promised = cluster, founder, "", ""

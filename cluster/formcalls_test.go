@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// wired connects an asker to handlers in the way of calls between two nodes. It appends the target of each call to
+// wired returns a CallAsker whose calls go to handlers, by name. Each call appends its target to
 // sent, as cluster@address.
 func wired(handlers map[string]func(context.Context, []byte) ([]byte, error), sent *[]string) CallAsker {
 	return CallAsker{Call: func(ctx context.Context, clusterID, addr, name string, request []byte) ([]byte, error) {
@@ -114,7 +114,7 @@ func fuzzAgain[T any](t *testing.T, v T) {
 		t.Fatal(err)
 	}
 	again, err := parseCall[T](out)
-	if err != nil && len(out) <= formBytesMax { // escapes may lengthen it
+	if err != nil && len(out) <= formBytesMax { // escapes may make it longer than formBytesMax
 		t.Fatalf("%s came back with %v", out, err)
 	}
 	if twice, _ := json.Marshal(again); err == nil && !bytes.Equal(twice, out) {

@@ -12,12 +12,10 @@ import (
 // The test checks these properties of forming a cluster, on simulated nodes under every kind of
 // fault:
 //
-//  1. A node's cluster never changes, and no node is in two clusters, whatever messages are lost,
-//     and whenever the network is cut or nodes are declared dead, crash or are wiped.
+//  1. A node's cluster never changes, and no node is in two clusters. This holds for lost messages, network cuts, wrongly declared deaths, crashes and wipes.
 //  2. A node promises to form a cluster only with the exact set of nodes that it sees. When a set
 //     founds a cluster, all nodes of the set are bound to it.
-//  3. Once faults end, exactly the expected number of nodes form one
-//     cluster, whatever happened before, unless disks were wiped.
+//  3. Once the faults have ended, exactly the expected number of nodes form one cluster, unless disks were wiped.
 //  4. While no living node is declared dead, no node is in two sets that found a cluster, however
 //     many nodes there are.
 //  5. If there are too many nodes and all see each other, they form no cluster.
@@ -47,13 +45,13 @@ func TestFormingIsSafe(t *testing.T) {
 	}
 }
 
-// make chaos runs more scenarios of each kind.
+// The target chaos of the Makefile runs more scenarios of each kind.
 var formScenarios = flag.Uint64("form-scenarios", 100, "scenarios of each kind in TestFormingIsSafe")
 
 const stormFor = time.Minute
 
-// storm injects faults for stormFor: calls get lost or late, disks fail the process, the network is cut, and nodes crash and
-// return.
+// storm injects faults for stormFor: it loses and delays calls, crashes processes at disk writes,
+// cuts the network, and crashes and restarts nodes.
 func (w *formWorld) storm(wipes bool) {
 	w.setWeather(weather{lost: 0.3, slowest: 2 * time.Second, newsSlow: 3 * time.Second, crashes: 0.1})
 	for began := time.Now(); time.Since(began) < stormFor; {
@@ -85,8 +83,8 @@ func (w *formWorld) anyNode() *formNode {
 	return w.mu.nodes[w.mu.rng.IntN(len(w.mu.nodes))]
 }
 
-// settle starts all nodes and waits until done returns true, for at most limit. It restarts a node
-// that gave up, as orchestrators do.
+// settle starts all nodes and waits until done returns true, for at most limit. Like an
+// orchestrator, it restarts a node that gave up.
 func (w *formWorld) settle(limit time.Duration, done func() bool) bool {
 	began := time.Now()
 	for time.Since(began) < limit {
@@ -154,7 +152,7 @@ func asManyAsExpected(t *testing.T, label string, seed uint64) {
 	expect := 2 + int(seed%4)
 	w := newFormWorld(t, label, seed, expect, expect)
 	w.startAll(10 * time.Second)
-	if seed%5 != 0 { // the rest run without faults
+	if seed%5 != 0 { // the remaining scenarios run without faults
 		w.storm(false)
 	}
 	if !w.settle(2*time.Minute, w.allInOneCluster) {

@@ -16,9 +16,10 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// formWorld simulates nodes without a cluster in memory: their disks, the gossip among them, and the calls between them. Calls
-// may be slow, lost in either direction, or arrive long after the caller has given up. It runs in a bubble of testing/synctest,
-// so no lock is held while it sleeps.
+// formWorld simulates nodes without a cluster in memory: their disks, the gossip among them, and
+// the calls between them. Calls may be slow, lost in either direction, or arrive long after the
+// caller has given up. It runs in a bubble of testing/synctest, so no goroutine sleeps while it
+// holds a lock.
 type formWorld struct {
 	t      *testing.T
 	label  string
@@ -34,16 +35,16 @@ type formWorld struct {
 		admitted map[string]map[string]bool
 		// founded holds the set that founded each cluster.
 		founded map[string]string
-		blind   bool // nodes see only what dream shows them
+		blind   bool // nodes see only the members that dream shows them
 		ended   bool
 	}
 }
 
-// weather sets how calls and news travel.
+// weather configures the faults of calls, gossip and disks.
 type weather struct {
 	lost     float64       // share of requests, and of answers, that get lost
-	slowest  time.Duration // slowest request or answer
-	newsSlow time.Duration // slowest news of gossip
+	slowest  time.Duration // longest delay of a request or answer
+	newsSlow time.Duration // longest delay of news by gossip
 	crashes  float64       // share of writes to disk at which the node crashes
 }
 
@@ -55,12 +56,12 @@ type formNode struct {
 	disk    Identity
 	run     int // number of the running process; 0 for none, negative after a crash
 	runs    int
-	news    uint64 // number of its last news
+	news    uint64 // number of the last news about this node
 	said    Member
 	former  *Former
 	view    *formView
 	stop    context.CancelFunc
-	problem error // error of its last process
+	problem error // the error with which its last process ended
 	side    int   // side of the cut network; nodes reach only nodes of their own side
 }
 
@@ -92,7 +93,7 @@ func (v *formView) Changed() <-chan struct{} {
 	return v.mu.changed
 }
 
-// hear stores news of a member unless it knows newer ones.
+// hear stores news of a member unless the view already has newer news.
 func (v *formView) hear(m Member, number uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -202,8 +203,8 @@ func (n *formNode) start() {
 	w.wg.Go(func() { n.form(ctx, former, run) })
 }
 
-// form runs the Former of one process. Then, like a real node, it opens the catalog, and only after
-// that announces its cluster by gossip.
+// form runs the Former of one process. Then, like a real node, it opens the catalog and announces
+// its cluster by gossip, in this order.
 func (n *formNode) form(ctx context.Context, former *Former, run int) {
 	id, err := former.Run(ctx)
 	w := n.world
@@ -241,7 +242,7 @@ func (w *formWorld) crashLocked(n *formNode) {
 	w.tellLocked(n, false)
 }
 
-// wipe crashes the node and empties its disk: it returns as another node of the same name.
+// wipe crashes the node and empties its disk. The node returns with the same name and another key.
 func (n *formNode) wipe() {
 	w := n.world
 	w.mu.Lock()
@@ -281,7 +282,7 @@ func (w *formWorld) introduceLocked(n *formNode) {
 func (w *formWorld) carry(from, to *formNode, m Member, number uint64) {
 	slow := w.weather().newsSlow
 	if !m.Alive {
-		slow += 8 * time.Second // pings must fail first
+		slow += 8 * time.Second // gossip declares a node dead only after failed pings
 	}
 	time.Sleep(w.within(slow))
 	for {

@@ -19,8 +19,9 @@ import (
 const (
 	// gossipLabel makes memberlist refuse packets of other programs that use memberlist.
 	gossipLabel = "countd"
-	// leaveTimeout bounds how long Close waits until other nodes have the leave message. A stop has
-	// 10 s in all. If the message does not arrive, other nodes detect the stop by their pings.
+	// leaveTimeout bounds how long Close waits until other nodes have the leave message, because a
+	// stop of the node has 10 s in all. If the message does not arrive, other nodes detect the stop
+	// by their pings.
 	leaveTimeout   = time.Second
 	resolveTimeout = 2 * time.Second
 )
@@ -39,10 +40,10 @@ type gossipTiming struct {
 	searchMin, searchMax time.Duration
 }
 
-// With gossipTimingDefault, gossip declares a member dead 6 to 10 s after it ended without notice,
-// in a cluster of up to ten nodes. With 100 nodes it takes 14 s. The time includes suspicionMult
-// pings, during which the member can prove that it is alive. Replacing a node takes minutes, and
-// Raft detects a dead leader by itself, so few false alarms matter more than speed.
+// With gossipTimingDefault, gossip in a cluster of up to ten nodes declares a member dead 6 to 10 s
+// after its process ended without notice. With 100 nodes, gossip takes 14 s. The time includes
+// suspicionMult pings, during which the member can prove that it is alive. Replacing a node takes
+// minutes, and Raft detects a dead leader by itself, so few false alarms matter more than speed.
 var gossipTimingDefault = gossipTiming{
 	probeEvery: time.Second, probeTimeout: 500 * time.Millisecond, gossipEvery: 200 * time.Millisecond,
 	syncEvery: 10 * time.Second, dialTimeout: 3 * time.Second, reclaimAfter: time.Second,
@@ -53,7 +54,7 @@ const suspicionMult = 6
 
 // GossipConfig configures StartGossip.
 type GossipConfig struct {
-	// Self is this node. GossipAddr, Alive and Since are ignored.
+	// Self is this node. StartGossip ignores its GossipAddr, Alive and Since.
 	Self Member
 	// Addr is the address HOST:PORT to listen at, by TCP and UDP, and the address that other nodes
 	// use. The host must be one interface. Port 0 means any free port.
@@ -73,7 +74,7 @@ type GossipConfig struct {
 	timing gossipTiming // gossipTimingDefault if zero
 }
 
-// Gossip exchanges the addresses of nodes with other nodes, and whether each node is alive. It
+// Gossip exchanges with other nodes the addresses of all nodes, and whether each node is alive. It
 // never decides which nodes are members of the cluster.
 type Gossip struct {
 	cfg  GossipConfig
@@ -90,9 +91,9 @@ type Gossip struct {
 type GossipTransition string
 
 const (
-	GossipStrict GossipTransition = ""       // encrypts, and refuses plain packets
-	GossipAccept GossipTransition = "accept" // accepts both, and sends plain packets
-	GossipSend   GossipTransition = "send"   // accepts both, and encrypts
+	GossipStrict GossipTransition = ""       // sends encrypted packets, and refuses plain packets
+	GossipAccept GossipTransition = "accept" // accepts encrypted and plain packets, and sends plain packets
+	GossipSend   GossipTransition = "send"   // accepts encrypted and plain packets, and sends encrypted packets
 )
 
 // StartGossip starts to listen and to search for other nodes. Close stops it.
@@ -189,7 +190,8 @@ func resolve(ctx context.Context, addr string) ([]netip.AddrPort, error) {
 func (g *Gossip) Addr() string { return g.addr }
 
 // Members returns all known members by key, ascending: this node, the living and the dead. Above
-// 1,024 members, gossip forgets dead ones, the longest dead first. The slice is immutable.
+// 1,024 members, gossip forgets dead members. It begins with those that have been dead the longest.
+// The slice is immutable.
 func (g *Gossip) Members() []Member {
 	members, _ := g.view.state()
 	return members
