@@ -12,10 +12,12 @@ import (
 // The test checks these properties of forming a cluster, on simulated nodes under every kind of
 // fault:
 //
-//  1. A node's cluster never changes, and no node is in two clusters. This holds for lost messages, network cuts, wrongly declared deaths, crashes and wipes.
+//  1. A node's cluster never changes, and no node is in two clusters. This holds for lost messages,
+//     network cuts, wrongly declared deaths, crashes and wipes.
 //  2. A node promises to form a cluster only with the exact set of nodes that it sees. When a set
 //     founds a cluster, all nodes of the set are bound to it.
-//  3. Once the faults have ended, exactly the expected number of nodes form one cluster, unless disks were wiped.
+//  3. Once the faults have ended, exactly the expected number of nodes form one cluster, unless
+//     disks were wiped.
 //  4. While no living node is declared dead, no node is in two sets that found a cluster, however
 //     many nodes there are.
 //  5. If there are too many nodes and all see each other, they form no cluster.

@@ -207,7 +207,7 @@ func (g *Gossip) Member(key string) (Member, bool) {
 	return members[at], true
 }
 
-// Trust lets a node without a cluster join the cluster of any node in set, which has the form of
+// Trust lets a node without a cluster join the cluster of any node in set. set has the form of
 // Identity.Promised.
 func (g *Gossip) Trust(set string) { g.view.trust(splitSet(set)) }
 
@@ -218,9 +218,9 @@ func (g *Gossip) Changed() <-chan struct{} {
 	return changed
 }
 
-// Announce changes what this node announces about itself. It waits until memberlist has sent the
-// news a few times, but at most for wait; the news spreads even after that. The key cannot be
-// changed.
+// Announce calls change on the entry that this node announces about itself. It waits until
+// memberlist has sent the entry a few times, but at most for wait. Other nodes pass it on after
+// that. change cannot change the key or the name.
 func (g *Gossip) Announce(wait time.Duration, change func(*Member)) error {
 	g.announcing.Lock()
 	defer g.announcing.Unlock()
@@ -232,7 +232,7 @@ func (g *Gossip) Announce(wait time.Duration, change func(*Member)) error {
 	if err != nil {
 		return fmt.Errorf("cannot announce: %w", err)
 	}
-	// The only possible error is a timeout. memberlist takes 0 for no timeout.
+	// The only possible error is a timeout. For memberlist, 0 means no timeout.
 	_ = g.list.UpdateNode(max(wait, 1))
 	return nil
 }

@@ -85,7 +85,7 @@ func all(whys ...string) string {
 	return ""
 }
 
-// crash ends a member without a farewell, as if its process was killed.
+// crash ends a member without a leave message, as if its process was killed.
 func crash(t *testing.T, g *Gossip) {
 	t.Helper()
 	g.stopSearch()
@@ -104,8 +104,9 @@ func startMortal(t *testing.T, cfg GossipConfig) *Gossip {
 	return g
 }
 
-// TestMembersLiveDieAndReturn: each of three members sees the others alive. A killed member is seen dead within seconds, alive
-// once it is back, and alive at its new address if that changed. A member that leaves is seen dead at once.
+// TestMembersLiveDieAndReturn: each of three members sees the others alive. The others see a killed
+// member dead within seconds, and alive once it returns, even at a new address. They see a member
+// that leaves dead at once.
 func TestMembersLiveDieAndReturn(t *testing.T) {
 	a := startGossip(t, gossiper("a"))
 	b := startGossip(t, gossiper("b", a.Addr()))
@@ -286,8 +287,8 @@ func numbered(i int) Member {
 	return Member{Key: fmt.Sprintf("n%04d.00000000", i), Name: fmt.Sprintf("n%04d", i)}
 }
 
-// TestMembersAreBounded: beyond the bound, the member that has been dead the longest is forgotten. While all members
-// are alive, no further member is added.
+// TestMembersAreBounded: if there would be too many members, gossip forgets the one that has been
+// dead the longest. If all members are alive, gossip adds no further member.
 func TestMembersAreBounded(t *testing.T) {
 	v := newGossipView(numbered(0), newContacts("", nil), slog.New(slog.DiscardHandler))
 	for i := range membersMax {

@@ -35,8 +35,8 @@ func (k *GossipKeys) reload(t *testing.T, lines ...string) error {
 	return k.Reload()
 }
 
-// TestGossipKeysReload: a reload uses the keys of the file. It changes nothing if the file cannot
-// be used or skips a step.
+// TestGossipKeysReload: a reload uses the keys of the file. If the file is invalid or skips a step,
+// the node keeps its keys.
 func TestGossipKeysReload(t *testing.T) {
 	one, two := bytes.Repeat([]byte{1}, 32), bytes.Repeat([]byte{2}, 16)
 	k := openKeys(t, textOne)
@@ -44,7 +44,7 @@ func TestGossipKeysReload(t *testing.T) {
 		name  string
 		lines []string
 		err   error
-		want  [][]byte // keys afterwards, the first one first
+		want  [][]byte // keys after the reload; the node encrypts with the first
 	}{
 		{"the same keys", []string{textOne}, nil, [][]byte{one}},
 		{"no key", []string{"# none"}, ErrBadGossipKeys, [][]byte{one}},
@@ -91,7 +91,7 @@ func TestGossipKeyRotates(t *testing.T) {
 	eventually(t, func() string { return all(sees(a, "a", "b", "c"), sees(b, "a", "b", "c"), sees(c, "a", "b", "c")) })
 }
 
-// TestGossipTransition: nodes of two neighbouring steps hear each other.
+// TestGossipTransition: nodes at two neighbouring steps of the transition see each other.
 func TestGossipTransition(t *testing.T) {
 	for _, pair := range [][2]string{{"plain", "accept"}, {"accept", "send"}, {"send", "strict"}} {
 		t.Run(pair[0]+" and "+pair[1], func(t *testing.T) {

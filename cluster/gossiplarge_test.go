@@ -118,7 +118,7 @@ func TestLargeGossip(t *testing.T) {
 		}
 		defer g.list.Shutdown()
 		if i > 0 {
-			for g.view.alone() { // like the search of a node, which tries again
+			for g.view.alone() { // repeat the join, as the search of a node does
 				_, _ = g.list.Join([]string{members[i/2].at.String()})
 			}
 		}
@@ -131,11 +131,11 @@ func TestLargeGossip(t *testing.T) {
 		return n
 	}
 	for count(len(all)-1) < len(all) {
-		time.Sleep(2 * time.Second) // to look takes long too
+		time.Sleep(2 * time.Second) // counting takes long too
 	}
 	t.Logf("%d members know each other %s after the first began; %d kB in packets, %d kB in streams, metadata of %d bytes",
 		len(all), time.Since(began).Round(time.Second), w.bytes.Load()/1000, w.stream.Load()/1000, len(all[0].view.NodeMeta(0)))
-	time.Sleep(10 * time.Second) // the last news is sent often enough
+	time.Sleep(10 * time.Second) // until memberlist no longer sends the last news
 	packets, bytes, stream := w.packets.Load(), w.bytes.Load(), w.stream.Load()
 	time.Sleep(quiet)
 	each := func(now, before int64) string {

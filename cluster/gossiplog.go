@@ -11,9 +11,9 @@ import (
 	"github.com/countd/countd/internal/program"
 )
 
-// gossipLog writes memberlist's lines to slog, one level below memberlist's. memberlist logs an
-// ERR for each ping to a node that is down, and a WARN for each suspicion. This package itself
-// logs the events that need an operator.
+// gossipLog writes memberlist's log lines to slog. It lowers each level by one, for example from
+// error to warning. memberlist logs an ERR for each ping to a node that is down, and a WARN for
+// each suspicion. This package itself logs the events that need an operator.
 type gossipLog struct{ logger *slog.Logger }
 
 func newGossipLog(logger *slog.Logger) *log.Logger {
@@ -39,13 +39,14 @@ var gossipRefusals = [][]byte{
 }
 
 // malformed has phrases of memberlist's lines about packets and streams of another protocol. Most
-// of these lines quote bytes of the sender, so no two need be equal.
+// of these lines quote bytes of the packet, so they differ from each other and the limit on equal
+// lines does not apply.
 var malformed = []string{
 	"label", "invalid checksum", "missing message type", "ot supported", "Failed to decode", "Failed to decompress",
 	"truncated messages", "Decrypt packet failed", "invalid msgType", "ailed to receive",
 }
 
-// Write writes one line. log.Logger never passes more.
+// Write logs one line. log.Logger passes one line a call.
 func (g *gossipLog) Write(line []byte) (int, error) {
 	level, text := slog.LevelInfo, bytes.TrimSpace(line)
 	refusal := slices.ContainsFunc(gossipRefusals, func(begin []byte) bool { return bytes.HasPrefix(text, begin) })

@@ -23,12 +23,13 @@ const (
 )
 
 // search is the state of the search for members that gossip does not reach. At the start of the
-// node, these are all members; after a network partition, the members on the other side. memberlist
-// does not search for dead members, and forgets a member half a minute after its death.
+// node, gossip reaches no members. After a network partition, it does not reach the members on the
+// other side. memberlist does not search for dead members, and forgets a member half a minute after
+// its death.
 type search struct {
 	stop context.CancelFunc
 	done chan struct{} // closed when the goroutine has ended
-	wake chan struct{} // a token means new seeds
+	wake chan struct{} // Seeds sends a value after it has added seeds
 
 	mu struct {
 		sync.Mutex
@@ -56,7 +57,8 @@ func (g *Gossip) startSearch() {
 	}()
 }
 
-// stopSearch ends the search, and waits for at most the timeout of one address.
+// stopSearch ends the search and waits for its goroutine. The wait takes at most the timeout of one
+// address.
 func (g *Gossip) stopSearch() {
 	g.search.stop()
 	<-g.search.done
@@ -187,7 +189,7 @@ func (g *Gossip) meet(ctx context.Context, addr string, seed bool) error {
 }
 
 // exchange exchanges members with the node at one address. If this node has no cluster and the
-// address is a seed, the found cluster becomes one that this node may join.
+// address is a configured seed, this node may join the cluster that it finds there.
 func (g *Gossip) exchange(addr string, seed bool) error {
 	if !seed || !g.view.dial() {
 		_, err := g.list.Join([]string{addr})

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// membersMax bounds the known members, including dead ones. If there are more than twice the
-	// nodes of the largest cluster, something is wrong or somebody attacks.
+	// membersMax bounds the known members, including dead ones. More members than twice the nodes
+	// of the largest cluster are a sign of a fault or an attack.
 	membersMax = 2 * catalog.NodesMax
 	// refusedMax bounds the record of clusters whose refusal was logged. A full record is cleared,
 	// so each refusal may be logged once more.
@@ -32,7 +32,7 @@ const (
 // holding memberlist's lock, so no method calls memberlist or waits.
 type gossipView struct {
 	logger  *slog.Logger
-	limited *slog.Logger // for events that gossip repeats
+	limited *slog.Logger // logger for events that gossip repeats
 
 	mu struct {
 		sync.Mutex
@@ -42,7 +42,7 @@ type gossipView struct {
 		snapshot []Member             // sorted copy of members; replaced, never changed in place
 		changed  chan struct{}        // closed when snapshot is replaced
 		refused  map[string]time.Time // cluster, or key of a node without a cluster → when its refusal was last logged
-		contacts contacts             // empty in a node that has a cluster
+		contacts contacts             // empty if this node has a cluster
 	}
 }
 
@@ -193,7 +193,7 @@ func (v *gossipView) checkLocked(peer *memberlist.Node) (Member, error) {
 }
 
 // NotifyMerge implements memberlist.MergeDelegate: an error ends a join in either direction. It
-// returns an error only if all peers are refused. NotifyAlive keeps out single peers.
+// returns an error only if gossip must refuse all peers. NotifyAlive refuses single peers.
 func (v *gossipView) NotifyMerge(peers []*memberlist.Node) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -284,13 +284,13 @@ func (v *gossipView) NotifyPingComplete(n *memberlist.Node, _ time.Duration, _ [
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if len(v.mu.answered) >= membersMax {
-		clear(v.mu.answered) // forget members that have left; the others will answer again
+		clear(v.mu.answered) // forget members that have left; the others will soon answer again
 	}
 	v.mu.answered[n.Name] = time.Now()
 }
 
 // sinceLocked returns Member.Since for a member whose Alive has changed. A member that announces
-// its stop dies now. Any other member died when it last answered.
+// its stop dies now. For any other dead member, Since is the time of its last answer.
 func (v *gossipView) sinceLocked(name string, before, m Member) time.Time {
 	if answered := v.mu.answered[name]; !m.Alive && m.State != MemberStopping && answered.After(before.Since) {
 		return answered

@@ -33,15 +33,14 @@ type Identity struct {
 	NodeID    string `json:"node_id"`    // 1..64 of A-Z a-z 0-9 . _ -
 	Instance  string `json:"instance"`   // 4 random bytes in lower-case hex
 	ClusterID string `json:"cluster_id"` // 16 random bytes in lower-case hex; "" until the node has a cluster
-	// Founder is set if this node founded the cluster and so bootstrapped group 0, which no other
-	// node may ever do.
+	// Founder is set if this node founded the cluster. Only the founder may ever bootstrap group 0.
 	Founder bool `json:"founder,omitempty"`
 	// Joining is the cluster to which a node without a cluster has sent a JoinRequest. That
 	// cluster may have admitted the node although the answer was lost, so the node joins no other
 	// cluster.
 	Joining string `json:"joining,omitempty"`
-	// Promised has the keys, separated by commas, of the nodes with which a node without a cluster
-	// last agreed to form one. It must survive a restart.
+	// Promised is the last promise of a node without a cluster: the keys, separated by commas, of
+	// the nodes with which it agreed to form a cluster. The promise must survive a restart.
 	Promised string `json:"promised,omitempty"`
 }
 
@@ -116,8 +115,8 @@ func parseIdentity(raw []byte) (Identity, error) {
 	return id, nil
 }
 
-// strictJSON decodes exactly one JSON value of at most bytesMax bytes. It refuses fields that into
-// lacks.
+// strictJSON decodes exactly one JSON value of at most bytesMax bytes. It refuses fields that are
+// not in into.
 func strictJSON(raw []byte, bytesMax int, into any) error {
 	if len(raw) > bytesMax {
 		return fmt.Errorf("over %d bytes", bytesMax)

@@ -93,7 +93,7 @@ func TestOpenedGroupsAreKept(t *testing.T) {
 	if err := d.GroupRemoved(7); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.GroupRemoved(8); err != nil { // the group was never there
+	if err := d.GroupRemoved(8); err != nil { // the node never had this group
 		t.Fatal(err)
 	}
 	d = reopened(t, d)

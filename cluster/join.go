@@ -18,8 +18,8 @@ type JoinRequest struct {
 	Node        catalog.Node `json:"node"`
 }
 
-// JoinAnswer answers a JoinRequest. If Admitted, the catalog has the node as requested. Otherwise
-// Refused is the reason, as text for people.
+// JoinAnswer answers a JoinRequest. If Admitted is set, the catalog contains the node as requested.
+// Otherwise Refused is the reason, as text for people.
 type JoinAnswer struct {
 	Admitted bool   `json:"admitted"`
 	Refused  string `json:"refused,omitempty"`
@@ -30,8 +30,8 @@ type JoinAnswer struct {
 var ErrNobodyAnswered = errors.New("no member of the cluster answered")
 
 // Join sends the request to members of the cluster, one after the other in random order, until one
-// answers. It returns nil if the catalog has the node, ErrRefused with the cluster's reason, or
-// ErrNobodyAnswered. It may be repeated.
+// answers. It returns nil once the catalog contains the node. Otherwise it returns ErrRefused with
+// the cluster's reason, or ErrNobodyAnswered. Join may be repeated.
 func Join(ctx context.Context, asker Asker, members []Member, r JoinRequest) error {
 	err := errors.New("none is known")
 	for _, i := range rand.Perm(len(members)) {

@@ -117,8 +117,8 @@ func TestRefusedJoinEndsTheStart(t *testing.T) {
 	}
 }
 
-// A wiped node sees no living node of its name. The member that receives its request admits it once gossip has declared
-// the old node dead.
+// A wiped node joins although the catalog still contains the old node of its name. The member that
+// receives the request admits it once gossip has declared the old node dead.
 func TestWipedNodeJoinsOnceTheOldOneIsFoundDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const old = "a.99999999"
@@ -177,10 +177,10 @@ func TestAdmission(t *testing.T) {
 		name     string // of the cluster
 		seen     []Member
 		after    time.Duration
-		refused  string // the answer of the catalog
+		refused  string // the catalog's reason for a refusal; "" for none
 		err      error  // the error of the catalog
 		replaces string
-		asked    bool // whether the catalog is asked
+		asked    bool // whether Admission sends the entry to the catalog
 		want     string
 		wantErr  error
 	}{

@@ -14,8 +14,8 @@ import (
 const (
 	// keyFileBytesMax bounds a key file. A key has at most 44 characters.
 	keyFileBytesMax = 64 << 10
-	// gossipKeysMax bounds the keys of a file. memberlist tries every key on a packet that it
-	// cannot decrypt. A change of keys needs two keys.
+	// gossipKeysMax bounds the keys of a file, because memberlist tries every key on a packet that
+	// it cannot decrypt. A change of keys needs only two keys.
 	gossipKeysMax = 16
 )
 
@@ -43,10 +43,10 @@ func OpenGossipKeys(path string) (*GossipKeys, error) {
 }
 
 // Reload reads the key file again and uses its keys. After an error it keeps the previous keys. A
-// change of keys has three steps: add the new key after the others, move it to the first line, and
-// remove the former key. All nodes must finish a step before the next begins. Reload refuses a file
-// that skips a step, because nodes two steps apart could not decrypt each other's gossip. Only one
-// goroutine at a time may call Reload.
+// change of keys has three steps: add the new key after the others, move the new key to the first
+// line, and remove the former key. All nodes must finish a step before the next begins. Reload
+// refuses a file that skips a step, because nodes two steps apart could not decrypt each other's
+// gossip. Only one goroutine at a time may call Reload.
 func (k *GossipKeys) Reload() error {
 	keys, err := ReadGossipKeys(k.path)
 	if err != nil {

@@ -45,7 +45,8 @@ func newLargeCluster(t testing.TB, nodes, zones int) *largeCluster {
 	return v
 }
 
-// apply applies a command to the catalog. The leaders of all groups then report that they have reached their targets.
+// apply applies a command to the catalog. Then it makes the leaders of all groups report that the
+// groups have reached their targets.
 func (v *largeCluster) apply(t testing.TB, command *catalog.Command) {
 	entry, err := catalog.AppendEntry(nil, command)
 	if err != nil {

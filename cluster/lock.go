@@ -12,8 +12,9 @@ import (
 
 const lockFile = "LOCK"
 
-// lockDir acquires an advisory lock of the operating system on DIR/LOCK. The system releases it
-// when the process ends in any way. The file contains the pid of the process, only for people.
+// lockDir acquires an advisory lock of the operating system on DIR/LOCK. The system releases the
+// lock when the process ends in any way. The file contains the pid of the process, for error
+// messages.
 func lockDir(dir string) (*flock.Flock, error) {
 	path := filepath.Join(dir, lockFile)
 	lock := flock.New(path)

@@ -12,8 +12,8 @@ const (
 	metaVersion = 1
 	// metaBytesMax is memberlist's bound on the metadata of a node.
 	metaBytesMax = 512
-	// AddrBytesMax bounds an address that a node announces, so that two addresses and the other
-	// fields fit into metaBytesMax.
+	// AddrBytesMax bounds an address that a node announces. So two addresses and the other fields
+	// fit into metaBytesMax.
 	AddrBytesMax = 160
 	// ExpectMax bounds --bootstrap-expect: a cluster starts with a few nodes and
 	// then grows by joins.
@@ -61,10 +61,10 @@ type Member struct {
 	State       MemberState
 
 	Alive bool
-	// Since is the start of the present state of Alive. For a dead member, it is the time of the
-	// member's last answer to a probe of this process, or of its stop message. For a living
-	// member, it is the time when this process noticed. Since has a monotonic reading of this
-	// process's clock, so it does not depend on the member's clock.
+	// Since is the time since which Alive has its present value. For a dead member, it is the time
+	// of the member's last answer to a probe of this process, or of its stop message. For a living
+	// member, it is the time when this process noticed that the member was alive. Since is a
+	// monotonic time of this process, so it does not depend on the member's clock.
 	Since time.Time
 }
 

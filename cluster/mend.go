@@ -6,9 +6,10 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// mend adds missing voters to groups, removes surplus ones, and spreads voters over zones. It
-// makes the most urgent changes first, and changes each group at most once. It keeps a living
-// voter, even on a leaving node, if otherwise no majority of the target would be alive.
+// mend adds missing voters to groups, removes surplus voters, and spreads voters over zones. It
+// makes the most urgent changes first, and changes each group at most once. It makes no change
+// after which no majority of the target would be alive. So it may keep a living voter on a leaving
+// node.
 func (p *plan) mend() {
 	for _, g := range p.groups {
 		p.retarget(g)
@@ -29,9 +30,10 @@ func (p *plan) mend() {
 }
 
 // retarget replaces the joining node of a move if that node dies, or starts to leave, before it is
-// a voter. Otherwise the group would wait as long as that node is away. A plan may even choose a
-// node that has just died, because gossip needs seconds to detect a death. retarget also replaces a
-// lost voter of the target, because the group may still need the voter that the move removes.
+// a voter. Otherwise the group would wait until that node returns. A plan may even choose a node
+// that has just died, because gossip needs seconds to detect a death. retarget also replaces a
+// leaving voter of the target that has died during a move. The group may still need the voter that
+// the move removes, and so could not finish the move.
 func (p *plan) retarget(g uint32) {
 	report, known := p.view.Groups[g]
 	if !known || !p.majority(report.Voters, func(key string) bool { return p.fresh(g, key) }) {
@@ -149,7 +151,7 @@ func (p *plan) spread(g uint32) ([]string, Reason) {
 	from, to, least := "", "", p.crowding(target)
 	for _, x := range target {
 		if !p.takes(x) {
-			continue // a voter on a draining node stays, and replaceLeaving moves one off a leaving node
+			continue // a voter on a draining node stays; replaceLeaving moves the voters of leaving nodes
 		}
 		y := p.bestTaker(g, without(target, x))
 		if y == "" {

@@ -14,14 +14,14 @@ import (
 const (
 	openedFile   = "groups.json"
 	openedFormat = 1
-	// openedBytesMax bounds a read of the file. It allows some 90,000 groups; nodes usually have
-	// 64.
+	// openedBytesMax bounds a read of the file. The bound allows some 90,000 groups. Nodes usually
+	// have 64.
 	openedBytesMax = 1 << 20
 )
 
 // openedGroups is the durable set of the groups of which this node has a replica. If a group in the
-// set has no log, the log was removed by hand. The node must not start it with an empty log,
-// because it could then vote twice in a term.
+// set has no log, somebody removed the log by hand. The node must not start that group with an
+// empty log, because the replica could then vote twice in a term.
 type openedGroups struct {
 	path string
 
@@ -79,8 +79,8 @@ func loadOpened(dir string, made bool) (*openedGroups, error) {
 	return o, nil
 }
 
-// GroupOpened durably adds a group. Call it after the group's log is on disk, and before the
-// replica votes or acknowledges anything.
+// GroupOpened durably adds a group. Call it once the group's log is on disk, before the replica
+// votes or acknowledges anything.
 func (o *openedGroups) GroupOpened(number uint32) error { return o.set(number, true) }
 
 // GroupRemoved durably removes a group. Call it after the group's directory was renamed, and before
@@ -101,7 +101,7 @@ func (o *openedGroups) count() int {
 	return len(o.mu.numbers)
 }
 
-// set durably adds the number to the set or removes it. After an error the set in memory is
+// set durably adds a number to the set, or removes it. After an error the set in memory is
 // unchanged, but the file may have changed.
 func (o *openedGroups) set(number uint32, in bool) error {
 	o.mu.Lock()

@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// Next returns the next plan's steps without taking them. If this node does not lead the catalog,
-// it returns errs.ErrNoLeader.
+// Next returns the steps of the next plan without carrying them out. If this node does not lead the
+// catalog, it returns errs.ErrNoLeader.
 func (c *Controller) Next(ctx context.Context) ([]clientadmin.PlanStep, error) {
 	if !c.node.LeadsCatalog() {
 		return nil, errs.ErrNoLeader

@@ -46,21 +46,21 @@ func (s PlanSettings) Check() error {
 }
 
 // Plan returns the next steps, the most urgent first, or none if nothing needs to change. It is a
-// pure function. If the steps of each plan are taken, the cluster reaches a state in which:
+// pure function. If the controller carries out the steps of each plan, the cluster reaches a state
+// in which:
 //
 //   - Each group has Replicas voters, or one on each node if there are fewer nodes. The voters
 //     are in as many zones as possible.
 //   - Nodes that may hold replicas have equal numbers of replicas (give or take one), as far as
-//     zones allow. Given that, they lead equal numbers of groups of each keyspace. Given both, they
-//     lead equal numbers of groups in total.
+//     zones allow. Given that, they lead equal numbers of groups of each keyspace. Given that, too, they lead equal numbers of groups in total.
 //   - Leaving nodes hold no replica, and are removed.
 //
-// The target of a group is the set of nodes that should have its replicas. It changes by one
-// member at a time, so a group never loses two voters at once. Only a group with one voter gets
-// several new voters together. A target changes only after the group has reached the previous
-// target and most of its voters are alive. Plan moves no replica to a dead node. It moves a voter
-// off a dead node only after ReplaceAfter, or if an operator removes the node. While most nodes
-// are dead, it moves none at all.
+// The target of a group is the set of nodes that should have its replicas. It changes by one member
+// at a time, so a group never loses two voters at once. Only a group with one voter gets several
+// new voters together. A target changes only after the group has reached the previous target and
+// most of its voters are alive. Plan moves no replica to a dead node. It moves a voter off a dead
+// node only after ReplaceAfter, or if an operator removes the node. While half of the nodes or more
+// are dead, it moves no voter.
 func Plan(view View) []Step {
 	p := newPlan(&view)
 	if len(view.Catalog.Keyspaces) == 0 && !p.mayBegin() {
@@ -86,8 +86,8 @@ func (p *plan) mayBegin() bool {
 	return len(p.nodes) >= wanted && len(p.takers) >= min(wanted, p.settings.Replicas)
 }
 
-// mostDead reports whether the living nodes are no majority. Then this node is probably cut off,
-// and the other nodes are alive.
+// mostDead reports whether at least half of the nodes seem dead. If so, they are probably alive,
+// and this node is cut off from them.
 func (p *plan) mostDead() bool {
 	staying, dead := 0, 0
 	for _, key := range p.keys {
@@ -102,8 +102,8 @@ func (p *plan) mostDead() bool {
 	return dead > 0 && 2*dead >= staying
 }
 
-// declareLost gives up nodes that have been dead for too long, if the others can hold all
-// replicas. With fewer other nodes, groups would only lose a voter that may return.
+// declareLost gives up nodes that have been dead for too long, if enough other nodes can hold
+// replicas. If there are too few, giving a node up would only cost groups a voter that may return.
 func (p *plan) declareLost() {
 	for _, key := range p.keys {
 		dead := p.view.Dead[key]
@@ -155,8 +155,8 @@ func (p *plan) empty(key string) bool {
 	return true
 }
 
-// raiseVersion raises the cluster version by one. It skips a cluster without keyspaces, whose
-// catalog leader sets the highest version at once.
+// raiseVersion raises the cluster version by one. It skips a cluster without keyspaces: the leader
+// of its catalog sets the highest version at once.
 func (p *plan) raiseVersion() {
 	c := p.view.Catalog
 	if len(c.Keyspaces) == 0 {

@@ -22,7 +22,7 @@ func abc(nodes int, groups int) View {
 }
 
 // chained returns a placement where a has two replicas and d has none. Each group of a also has a
-// replica in d's zone. So a replica of a can only move to c, and then one of c can move to d.
+// replica in d's zone. So a replica of a can only move to c, and then a replica of c can move to d.
 func chained() View {
 	v := quiet([]string{"x", "y", "x", "y", "z", "y"}, [][]string{{"b", "a"}, {"c", "e"}, {"a", "f"}})
 	v.Settings.Replicas = 2

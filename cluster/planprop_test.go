@@ -13,7 +13,7 @@ import (
 
 // Nodes join, die, return, and are wiped, drained and removed. An operator switches full replication of a keyspace on
 // and off. Meanwhile the test makes plans, and carries their steps out in any order, late, or not at all.
-// 1. Each plan keeps its rules (see mustKeepRules). 2. Once events stop, plans come to an end.
+// 1. Each plan keeps its rules (see mustKeepRules). 2. Once events stop, plans soon have no steps.
 // 3. The cluster is then in the state that the comment of Plan promises.
 func TestPlanInAClusterWhereThingsHappen(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -61,8 +61,8 @@ func (s *sim) planned() []Step {
 	return steps
 }
 
-// mustKeepRules checks a plan against the present cluster. p belongs to the view that the plan was
-// made from.
+// mustKeepRules checks the steps of a plan against the present cluster. p is a new plan from the
+// view that yielded the steps.
 func (s *sim) mustKeepRules(steps []Step, p *plan) {
 	transferred, placed := map[uint32]bool{}, map[uint32]bool{}
 	moving := 0
@@ -154,7 +154,7 @@ func (s *sim) mustPlaceWell(step Place, p *plan, no func(string)) {
 	if len(out) == 0 && !settled {
 		no("the group has not reached its target")
 	}
-	// If a node had to join, no other node would have been less crowded.
+	// If the step adds a node, no other node was in a less crowded zone.
 	if len(in) == 1 {
 		stay := slices.DeleteFunc(without(step.Target, in[0]), func(key string) bool { return p.nodes[key].State == catalog.NodeLeaving })
 		for _, other := range p.takers {
@@ -249,7 +249,7 @@ func (s *sim) mustBeAsPromised() {
 		}
 	}
 	if len(s.dead) > 0 {
-		return // the group waits for a node that may come back
+		return // the group waits for a node that may return
 	}
 	for _, key := range p.keys {
 		if p.nodes[key].State == catalog.NodeLeaving {

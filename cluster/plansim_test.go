@@ -18,12 +18,12 @@ type sim struct {
 	catalog  *catalog.View
 	settings PlanSettings
 	now      time.Duration
-	dead     map[string]time.Duration // node → when it died
+	dead     map[string]time.Duration // node → time of its death
 	groups   map[uint32]*simGroup
-	wiped    string // the last node that lost its disk; it never returns, and the node heir has its address
+	wiped    string // the last node that lost its disk; it never returns, and heir is the node with its address
 	heir     string
 	made     int  // number of nodes ever created
-	calm     bool // no step is delayed any more
+	calm     bool // nothing fails or is delayed any more
 }
 
 // simGroup is a group's Raft configuration.
@@ -126,7 +126,7 @@ func (s *sim) view() View {
 	return v
 }
 
-// tick advances time; each group does at most one thing.
+// tick advances time. Meanwhile, each group makes at most one change.
 func (s *sim) tick() {
 	s.now += time.Second
 	s.begin()
@@ -154,12 +154,12 @@ func (s *sim) elect(group *simGroup) {
 		}
 		return
 	}
-	for key := range group.behind { // at least one living node has all committed entries
+	for key := range group.behind { // reached if all living nodes lag, but at least one must have all committed entries
 		delete(group.behind, key)
 	}
 }
 
-// reconcile brings a group one change nearer to the catalog.
+// reconcile makes one change that brings a group nearer to its target in the catalog.
 func (s *sim) reconcile(g uint32, group *simGroup) {
 	c := s.catalog
 	target := c.Groups[g].Target
@@ -202,8 +202,9 @@ func (s *sim) reconcile(g uint32, group *simGroup) {
 	s.dismiss(group, target, others)
 }
 
-// follows reports whether a node knows that it should have a replica of a group: the catalog's group has admitted
-// the node, or the group is the catalog's own.
+// follows reports whether a node has learned from the catalog that it should have a replica of a
+// group. It has if the catalog's group has admitted the node. For the catalog's own group, follows
+// is always true.
 func (s *sim) follows(g uint32, key string) bool {
 	meta := s.groups[catalog.Group]
 	return g == catalog.Group || contains(meta.voters, key) || contains(meta.nonVoters, key)
@@ -226,8 +227,9 @@ func (s *sim) canWipe(key string) bool {
 	return true
 }
 
-// dismiss removes a voter that is not in the target, the leader last. It waits until all voters of the target have
-// joined, and removes none unless most of the remaining voters are alive. The other members stay without a vote.
+// dismiss removes a voter that is not in the target, the leader last. It waits until all voters of
+// the target have joined. It removes no voter unless most of the remaining voters are alive. A
+// removed voter that is in others stays as a non-voter.
 func (s *sim) dismiss(group *simGroup, target, others []string) {
 	for _, key := range target {
 		if !contains(group.voters, key) {
@@ -332,7 +334,7 @@ func (s *sim) revive(key string) {
 	}
 }
 
-// String draws the cluster for a test that fails.
+// String describes the cluster for the message of a failed test.
 func (s *sim) String() string {
 	c := s.catalog
 	out := fmt.Sprintf("at %s:\n", s.now)

@@ -31,7 +31,7 @@ type plan struct {
 
 	busy    map[uint32]bool // groups that have not reached their target, including targets of this plan
 	moving  int             // number of groups that copy data now or will soon
-	unheard int             // number of groups that could have a leader but sent no report
+	unheard int             // number of groups without a report that have enough living voters for a leader
 	steps   []Step
 }
 
@@ -165,7 +165,7 @@ func (p *plan) majority(keys []string, is func(string) bool) bool {
 // moves reports whether a group's members are changing now, as far as this node knows.
 func (p *plan) moves(g uint32) bool {
 	report, known := p.view.Groups[g]
-	if !known { // a majority of living voters elects a leader soon; without a majority the group cannot change
+	if !known { // if a majority of the voters is alive, they elect a leader soon; otherwise the group cannot change
 		return p.majority(p.view.Catalog.Groups[g].Target, p.alive)
 	}
 	return !sameSet(report.Voters, p.view.Catalog.Groups[g].Target) ||
@@ -220,8 +220,8 @@ func (p *plan) leastCrowding(n int) int {
 }
 
 // bestTaker returns the best node to add to a group whose other nodes are keys; "" if there is
-// none. It prefers the least crowded zone, then a voter of the group, then the node with the fewest
-// replicas.
+// none. It prefers a node in the least crowded zone. Among these it prefers a voter of the group,
+// and then the node with the fewest replicas.
 func (p *plan) bestTaker(g uint32, keys []string) string {
 	voters := p.view.Groups[g].Voters
 	best := ""

@@ -9,8 +9,8 @@ import (
 )
 
 // Step is one of Place, Transfer, SetNodeState, RemoveNode and RaiseVersion. The steps of a plan
-// may be taken in any order, and any of them may fail: the next plan contains the steps that are
-// still necessary.
+// may be carried out in any order, and any of them may fail. The next plan contains the steps that
+// are still necessary.
 type Step interface {
 	fmt.Stringer // step and reason, as one line for people
 	Why() string // only the reason

@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// Dot is a dot, for all users.
+// Dot is a dot as all users share it.
 type Dot struct {
 	Name     string
 	Fired    int64
@@ -28,7 +28,7 @@ func (n *Numbers) Dots(opt *shard.ReadOptions) ([]Dot, error) {
 	return dots, nil
 }
 
-// Fire shows a dot to all users. It returns how often the dot was fired.
+// Fire shows a dot to all users. It returns how often the dot has been fired.
 func (n *Numbers) Fire(dot string, w *shard.Write) (fired int64, err error) {
 	return n.writeBoard(w, &unread.BoardOp{Kind: unread.Fire, Name: dot})
 }

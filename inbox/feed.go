@@ -18,17 +18,17 @@ const PostsKeyspace = "users"
 
 const postsWidth = 1
 
-// postsPageMax bounds the counts of posts in one read. One call to another node has the same bound,
-// and that node may have all these rows.
+// postsPageMax bounds the counts of posts in one read. A call to another node has the same bound,
+// and one node may hold all these rows.
 const postsPageMax = 8192
 
-// FolloweeUnread is the number of new posts of one followee.
+// FolloweeUnread is the number of unread posts of one followee.
 type FolloweeUnread struct {
 	ID     uint64
 	Unread int64
 }
 
-// Feed is the number of posts that are new to a user.
+// Feed is the number of posts that a user has not seen.
 type Feed struct {
 	Unread int64            // sum of Detail, at most math.MaxInt64
 	Detail []FolloweeUnread // one entry for each followee, ascending by id
@@ -47,12 +47,12 @@ func sum(a, b int64) int64 {
 	return a + b
 }
 
-// Feed returns the number of posts that are new to a user.
+// Feed returns the number of posts that a user has not seen.
 func (n *Numbers) Feed(user uint64, opt *shard.ReadOptions) (Feed, error) {
 	return n.feed(user, opt, opt)
 }
 
-// feed reads the user's feed and the counts of posts, each with its own options.
+// feed reads the user's feed with feedOpt and the counts of posts with postsOpt.
 func (n *Numbers) feed(user uint64, feedOpt, postsOpt *shard.ReadOptions) (f Feed, err error) {
 	followees, _, err := n.followees(user, feedOpt)
 	if err != nil {
@@ -127,8 +127,8 @@ func (n *Numbers) readPosts(q *rows.Query, authors []uint64, opt *shard.ReadOpti
 }
 
 // ResetFeed makes the user follow exactly these authors, or the current followees if authors is
-// nil. It marks all their current posts as seen. If upTo is not nil, posts with ids above *upTo
-// stay unread, as far as the authors' outboxes contain them.
+// nil. It marks all their current posts as seen. If upTo is not nil, those posts with ids above
+// *upTo that are in the authors' outboxes stay unread.
 func (n *Numbers) ResetFeed(user uint64, authors []uint64, upTo *uint64, w *shard.Write) (Feed, error) {
 	op := feed.Op{Kind: feed.Reset, User: user}
 	if authors == nil {
@@ -159,7 +159,7 @@ func (n *Numbers) Follow(user uint64, authors []uint64, w *shard.Write) (Feed, e
 	return n.changeFeed(feed.Follow, user, authors, w)
 }
 
-// Unfollow removes followees, whose posts then no longer count.
+// Unfollow removes followees. Their posts no longer count as unread.
 func (n *Numbers) Unfollow(user uint64, authors []uint64, w *shard.Write) (Feed, error) {
 	return n.changeFeed(feed.Unfollow, user, authors, w)
 }
