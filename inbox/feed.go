@@ -177,17 +177,17 @@ func (n *Numbers) changeFeed(kind feed.OpKind, user uint64, authors []uint64, w 
 	return n.feedAfter(user, w)
 }
 
-// postsOf returns, for each author, the number of posts that become seen.
+// postsOf returns the number of posts of each author that the op marks as seen.
 type postsOf func(authors []uint64, opt *shard.ReadOptions) ([]int64, error)
 
-// writeFeed proposes op, a change of a user's feed, with the numbers of posts that read returns.
-// feed.Op documents why seen posts stay seen. The caller must set op.Since if it has read the
-// feed.
+// writeFeed proposes op, a change of a user's feed, with the numbers of posts that read returns. A
+// caller that has read the feed must set op.Since. The comment of feed.Op explains why seen posts
+// stay seen.
 //
-// If another op was applied between the read and this op, each followee keeps the higher count of
-// the two ops. That hides new posts of an author who removed posts meanwhile. So writeFeed reads
-// the posts and proposes them again. The second proposal needs no identity: it has the same effect
-// as a new request, and a repeated request never gets this far.
+// If another op was applied between the read and this op, the shard stores the higher of the two
+// counts for each followee. That would hide new posts of an author who removed posts meanwhile. So
+// writeFeed reads the posts and proposes them again. The second proposal needs no identity: it has
+// the same effect as a new request, and a repeated request does not make a second proposal.
 func (n *Numbers) writeFeed(op feed.Op, authors []uint64, read postsOf, w *shard.Write) error {
 	authors = slices.Clone(authors)
 	slices.Sort(authors)

@@ -71,8 +71,8 @@ func (t *Timelines) changeGroup(op feed.Op, w *shard.Write) (size int64, err err
 	if !w.Repeated || len(w.Overflows) > 0 {
 		return w.Rows[0], nil
 	}
-	// For a repeated request, the answer of the write has the number of all followees instead of
-	// the group's.
+	// For a repeated request, the result of the write is the number of all the user's followees. So
+	// read the number of the group.
 	groups, err := t.Groups(op.User, &shard.ReadOptions{Consistency: shard.Stale, Token: w.Token, Deadline: w.Deadline})
 	if err != nil {
 		return 0, fmt.Errorf("%w: it was applied, and the group could not be read: %w", errs.ErrOutcomeUnknown, err)
@@ -86,8 +86,7 @@ func (t *Timelines) changeGroup(op feed.Op, w *shard.Write) (size int64, err err
 }
 
 // notFollowed returns the error for a group with an author whom the user does not follow. It names
-// the first such author. There may be none any more, because the user may have followed the author
-// meanwhile.
+// the first such author. If the user has followed the author meanwhile, the error names no author.
 func (t *Timelines) notFollowed(user uint64, followees []uint64, w *shard.Write) error {
 	argument := &errs.ArgumentError{Field: "followees", Problem: "the user does not follow all of them"}
 	var q feed.Query

@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// Channel is a channel of notices, for all users.
+// Channel is a channel of notices as all users share it.
 type Channel struct {
 	Name      string
 	Latest    int64 // number of the last notice; 0 if none was ever published
@@ -38,8 +38,8 @@ type Notices struct {
 	Latest   int64 // last notice of the channel; 0 if none was ever published
 }
 
-// Stand is the last notice that counts as read for a user without a cursor. The client of the API
-// sends this position.
+// Stand is the number of the last notice that counts as read for a user without a cursor. The
+// client of the API sends it.
 type Stand struct {
 	Behind int64
 	Known  bool
@@ -87,8 +87,9 @@ func standing(c *unread.Channel, row []int64, since Stand) Notices {
 
 // ReadNotices moves a user's cursor in a channel up to notice *upTo, or to the latest notice if
 // upTo is nil. It never moves the cursor past the latest notice, or back. If since is not nil and
-// the user has no cursor, it creates a cursor as if the user had read up to notice *since. It
-// creates a missing channel, so that the user has a position before the channel's first notice.
+// the user has no cursor, it creates a cursor as if the user had read up to notice *since. If the
+// channel is missing, it creates the channel, so that the user has a position before the channel's
+// first notice.
 func (n *Numbers) ReadNotices(channel string, user uint64, upTo, since *int64, w *shard.Write) (Notices, error) {
 	if upTo != nil && since != nil {
 		return Notices{}, &errs.ArgumentError{Field: "since", Problem: "a read goes up to a notice or begins behind one, not both"}

@@ -1,13 +1,12 @@
 // Package inbox computes users' unread numbers and timelines from the data of shards: notices of
-// channels, red dots, and new posts of followees. It also changes that data: cursors, feeds, groups,
-// outboxes and the board. It keeps no state. An event for many users is never a write to each user: a
-// post is stored once for its author, and a notice once for all users.
+// channels, red dots, and new posts of followees. It also changes that data: cursors, feeds,
+// groups, outboxes and the board. It keeps no state. It never writes an event to each of its users:
+// it stores a post once for its author, and a notice once for all users.
 //
-// Invariants: before the package proposes, it computes the new value of a user's cursor, from reads
-// that see every acknowledged write. The proposal contains that value, so that all replicas store the
-// same value. A page of a timeline contains each post between the cursor and its last post once, if
-// the post existed throughout the read and its shard was readable. It names the shards that it could
-// not read.
+// Invariants: the package computes the new value of a user's cursor before it proposes the value,
+// from reads that see every acknowledged write. So all replicas store the same value. A page of a
+// timeline contains each post between the cursor and the page's last post once, if the post existed
+// throughout the read and its shard was readable. The page names the shards that could not be read.
 package inbox
 
 import (
@@ -45,9 +44,9 @@ type Node interface {
 
 // Numbers reads and changes the unread numbers of all users. Any goroutine may call its methods.
 //
-// The caller of a write passes a shard.Write with the identity and the deadline of the request.
-// The method sets Duplicate and Token of the shard.Write, and owns it until the method returns.
-// Methods return errors of package shard and of this package.
+// The caller of a write passes a shard.Write with the identity and the deadline of the request. The
+// method sets Duplicate and Token of the shard.Write. The caller must not use the shard.Write until
+// the method returns. Methods return errors of package shard and of this package.
 type Numbers struct{ node Node }
 
 // NewNumbers returns the Numbers of a node.
@@ -99,8 +98,8 @@ func (n *Numbers) writeUser(w *shard.Write, op raftfsm.Ops, width int) ([]int64,
 	return w.Rows, n.node.Write(ks, w)
 }
 
-// touch writes an op without effect to a user. By this op, a request that moves no cursor still
-// records its identity, so that its repeat moves no cursor either.
+// touch writes an op without effect to a user. So the shard remembers the identity of a request
+// that moves no cursor, and a repeat of the request moves no cursor either.
 func (n *Numbers) touch(w *shard.Write, user uint64) error {
 	_, err := n.writeUser(w, counters.Ops{{ID: user, Kind: engine.OpAdd, Cells: []engine.Cell{{}}}}, 1)
 	return err
@@ -138,8 +137,8 @@ func (n *Numbers) writeBoard(w *shard.Write, op *unread.BoardOp) (value int64, e
 }
 
 // boardWith returns a board that includes every write acknowledged before the call. If the board
-// lacks the channel or dot in the parameter name, boardWith first creates it by an op of the kind
-// creates, and returns the token of this write. The write has no identity, because repeating it
+// has no channel or dot with the given name, boardWith first creates it by an op of the kind
+// creates. It then returns the token of this write. The write has no identity, because repeating it
 // changes nothing.
 func (n *Numbers) boardWith(creates unread.BoardOpKind, name string, of *shard.Write) (*unread.BoardView, shard.Token, error) {
 	view, err := n.board(now(of))

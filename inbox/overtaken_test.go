@@ -14,15 +14,15 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// turns is a node with posts of its own. Each call waits for its turn, so that a test chooses the
-// order of the calls of several devices.
+// turns is a node with counts of posts that the test sets. Each call of a device waits for its
+// turn, so that the test chooses the order of the calls.
 type turns struct {
 	Node
 	user     uint64
 	posts    map[uint64]int64
 	now      int               // the number of changes of posts
-	followed map[uint64]uint64 // by followee: the entry at which the user began to follow
-	seen     map[uint64]int    // by followee: the time at which the last acknowledged call read the followee's posts
+	followed map[uint64]uint64 // followee → index of the entry by which the user began to follow
+	seen     map[uint64]int    // followee → the value of now when the latest acknowledged call that marked the posts as seen read them
 
 	current *device
 }
@@ -32,10 +32,10 @@ type device struct {
 	turn, waits chan struct{}
 	done        bool
 	err         error
-	named       []uint64 // whose posts it marks as seen
-	looked      int      // when it last read posts
-	read        int      // likewise, before its last entry
-	wrote       uint64   // the device's last entry
+	named       []uint64 // the authors whose posts its last entry marks as seen
+	looked      int      // the value of now when the device last read posts
+	read        int      // the value of looked at its last entry
+	wrote       uint64   // index of the device's last entry
 }
 
 func newTurns(node Node, user uint64) *turns {
@@ -55,7 +55,7 @@ func (n *turns) start(do func() error) *device {
 	return d
 }
 
-// step lets a device make its call and continue up to the next call.
+// step lets a device make its pending call and continue up to the next call.
 func (n *turns) step(d *device) {
 	n.current = d
 	d.turn <- struct{}{}
@@ -67,7 +67,7 @@ func (n *turns) step(d *device) {
 	}
 }
 
-// wait waits for the turn of the device that calls.
+// wait blocks the calling device until its turn.
 func (n *turns) wait() {
 	d := n.current
 	d.waits <- struct{}{}
@@ -87,7 +87,7 @@ func (n *turns) Read(ks *shard.Keyspace, query raftfsm.Query, ids []uint64, opt 
 	return nil
 }
 
-// followees returns the user's followees, without a turn.
+// followees returns the user's followees, without waiting for a turn.
 func (n *turns) followees() []feed.Followee {
 	var q feed.Query
 	opt := &shard.ReadOptions{Consistency: shard.Linearizable, Deadline: soon()}
@@ -113,7 +113,7 @@ func (n *turns) Write(ks *shard.Keyspace, w *shard.Write) error {
 	}
 	for id := range were {
 		if n.followed[id] == 0 {
-			delete(n.seen, id) // a feed forgets users whom its owner no longer follows
+			delete(n.seen, id) // a feed forgets the seen posts of former followees
 		}
 	}
 	d, op := n.current, &w.Ops.(feed.Ops)[0]
@@ -125,8 +125,8 @@ func (n *turns) Write(ks *shard.Keyspace, w *shard.Write) error {
 	return nil
 }
 
-// TestSeenPostsStaySeen has devices of one user follow, read and reset at once, in any order of
-// their reads and entries, while followees publish and delete posts. It checks
+// TestSeenPostsStaySeen runs devices of one user that follow, read and reset concurrently, with
+// their reads and entries in any order. Meanwhile followees publish and delete posts. It checks
 //
 //  1. always: the number of a followee's seen posts is at least the lowest number of its posts
 //     since the last acknowledged call read them. So seen posts do not become unread again;
@@ -139,7 +139,7 @@ func TestSeenPostsStaySeen(t *testing.T) {
 		user++
 		n := newTurns(node, user)
 		numbers := NewNumbers(n)
-		var history [authors + 1][]int64 // by author: the posts at each time
+		var history [authors + 1][]int64 // history[a][t] is the number of posts of author a at time t
 		note := func() {
 			for id := range uint64(authors + 1) {
 				history[id] = append(history[id], n.posts[id])

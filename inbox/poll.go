@@ -16,7 +16,7 @@ import (
 // PollUsersMax bounds the users of one poll.
 const PollUsersMax = 100
 
-// feedUsersMax bounds the feeds that a poll holds in memory at a time. 16 feeds with FolloweesMax
+// feedUsersMax bounds the feeds that a poll keeps in memory at a time. 16 feeds with FolloweesMax
 // followees take a few megabytes.
 const feedUsersMax = 16
 
@@ -37,13 +37,13 @@ type Poll struct {
 	Feeds   []int64  // one number for each user
 }
 
-// Part is a part of the answer of a poll: a value for each of Names, or one number. Every protocol
-// shows it under Name. The values of one user are adjacent.
+// Part is a part of the answer of a poll: for each user, a value for each of Names, or one number
+// if One is set. The values of one user are adjacent. Every protocol shows the part under Name.
 type Part struct {
 	Name    string
 	Names   []string
 	One     bool    // the part has one number for each user, and no names
-	Numbers []int64 // the values, unless they are truths
+	Numbers []int64 // the values, or nil if they are in Truths
 	Truths  []bool
 }
 
@@ -69,11 +69,11 @@ type scratch struct {
 
 var scratchPool = sync.Pool{New: func() any { return &scratch{} }}
 
-// pooledFolloweesMax is the largest capacity for followees that the pool keeps. It suffices for a
-// poll of usual users.
+// pooledFolloweesMax is the largest capacity for followees that the pool keeps. It suffices for
+// most polls.
 const pooledFolloweesMax = 16_384
 
-// Poll answers p. The parts of the answer may show different moments.
+// Poll fills in the answer of p. The parts of the answer may be as of different moments.
 func (n *Numbers) Poll(p *Poll, opt *shard.ReadOptions) error {
 	s := scratchPool.Get().(*scratch)
 	defer func() {
@@ -94,8 +94,8 @@ func (n *Numbers) Poll(p *Poll, opt *shard.ReadOptions) error {
 	return n.pollFeeds(p, s, opt)
 }
 
-// waits reports whether parts of a poll probably wait for other nodes. Only then are goroutines
-// faster than reading the parts one after the other.
+// waits reports whether parts of a poll probably wait for other nodes. If not, reading the parts
+// one after the other is faster than reading them in goroutines.
 func (n *Numbers) waits(opt *shard.ReadOptions) bool {
 	if opt.Consistency == shard.Linearizable {
 		return true
@@ -146,8 +146,7 @@ func withoutDropped(counts []int64, columns []string) []int64 {
 	return kept
 }
 
-// resized returns a slice of n values with any content. It reuses the memory of values if
-// possible.
+// resized returns a slice of n arbitrary values. It reuses the memory of values if possible.
 func resized[T any](values []T, n int) []T {
 	if cap(values) < n {
 		return make([]T, n)

@@ -23,7 +23,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// openNode opens a node of its own and waits until it serves.
+// openNode opens a cluster of one node and waits until the node can serve.
 func openNode(t testing.TB) *shard.Node {
 	t.Helper()
 	n, err := shard.Open(shard.Config{
@@ -52,7 +52,7 @@ func openNode(t testing.TB) *shard.Node {
 
 func soon() time.Time { return time.Now().Add(10 * time.Second) }
 
-// follow gives users feeds of drawn followees, and their authors posts.
+// follow gives each user a feed with random followees, and gives the authors posts.
 func follow(t testing.TB, n *shard.Node, users, authors uint64, followees func() int) (total int) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(1, 1))
@@ -91,8 +91,8 @@ func follow(t testing.TB, n *shard.Node, users, authors uint64, followees func()
 	return total
 }
 
-// A poll of many users gives each user the answer of a poll for that user alone, however many
-// followees they have together.
+// A poll of many users returns the same for each user as a poll of that user alone, however many
+// followees the users have together.
 func TestPollsOfManyAreThoseOfEach(t *testing.T) {
 	n := openNode(t)
 	numbers := NewNumbers(n)
@@ -138,7 +138,8 @@ func TestPollsOfManyAreThoseOfEach(t *testing.T) {
 	}
 }
 
-// meeting is a node whose reads of the three parts of a poll wait for each other.
+// meeting is a node on which the reads of the three parts of a poll wait until all three have
+// begun.
 type meeting struct {
 	*shard.Node
 	holds   bool
@@ -173,7 +174,7 @@ func (m *meeting) Read(ks *shard.Keyspace, query raftfsm.Query, ids []uint64, op
 	return m.Node.Read(ks, query, ids, opt)
 }
 
-// If a poll waits for other nodes, its parts wait at the same time.
+// If a poll waits for other nodes, its parts wait concurrently.
 func TestPartsOfAPollWaitTogether(t *testing.T) {
 	n := openNode(t)
 	for name, c := range map[string]struct {
@@ -226,8 +227,7 @@ func BenchmarkPoll(b *testing.B) {
 	}
 }
 
-// BenchmarkPollOf2000 polls the feeds of the users of BenchmarkPoll with the most followees, and reports the
-// cost of each.
+// BenchmarkPollOf2000 polls the feeds of users with 2,000 followees each, one user at a time.
 func BenchmarkPollOf2000(b *testing.B) {
 	const users, followees = 1000, 2000
 	n := openNode(b)

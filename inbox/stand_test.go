@@ -30,8 +30,8 @@ func (n *Numbers) mustStand(t *testing.T, when, channel string, user uint64, wan
 	}
 }
 
-// A user who reads a channel before its first notice has a position before that notice, whatever number the
-// read names. After two notices, the user has two unread ones.
+// A user who reads a channel before its first notice has a position before that notice, whatever
+// number the read names. Two published notices are then unread.
 func TestReadsBeforeTheFirstNotice(t *testing.T) {
 	node := openNode(t)
 	n := NewNumbers(node)
@@ -92,8 +92,8 @@ func TestRepeatedRetractNamesItsReason(t *testing.T) {
 	}
 }
 
-// The token of a read that made its channel names the board too: a node that is
-// behind waits for the channel.
+// If ReadNotices or ClearDot created the channel or dot, its token covers the write to the board
+// too. So a node that lags waits for that write.
 func TestTokenOfAReadThatMadeItsChannel(t *testing.T) {
 	node := openNode(t)
 	n := NewNumbers(node)
@@ -109,8 +109,8 @@ func TestTokenOfAReadThatMadeItsChannel(t *testing.T) {
 	}
 }
 
-// A user who clears a dot before it is created does not count as new. So the user sees the dot once
-// it is fired, even if new users do not.
+// A user who clears a dot before SetDot is not a new user for the dot. So the user sees the dot
+// once it is fired, even if new users do not.
 func TestClearsBeforeTheDotIsMade(t *testing.T) {
 	n := NewNumbers(openNode(t))
 	if shows, err := n.ClearDot("shop", 1, &shard.Write{Deadline: soon()}); err != nil || shows {

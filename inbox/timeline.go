@@ -34,9 +34,9 @@ var ErrPostsOverflow = errors.New("the number of posts is not an integer of 64 b
 
 // Timelines reads and changes the timelines of all users. Any goroutine may call its methods.
 //
-// The caller of a write passes a shard.Write with the identity and the deadline of the request.
-// The method sets Duplicate and Token of the shard.Write, and owns it until the method returns.
-// Methods return errors of package shard and of this package.
+// The caller of a write passes a shard.Write with the identity and the deadline of the request. The
+// method sets Duplicate and Token of the shard.Write. The caller must not use the shard.Write until
+// the method returns. Methods return errors of package shard and of this package.
 type Timelines struct {
 	node   Node
 	limits counters.OutboxLimits // limits of the outboxes
@@ -47,8 +47,8 @@ func NewTimelines(node Node, keep OutboxKeep) *Timelines { return &Timelines{nod
 
 // Published is the outcome of a publish or a removal.
 type Published struct {
-	// Changed is false if the post to publish existed already, or the post to remove did not
-	// exist. It is also false for a repeated request.
+	// Changed is false if the published post already existed, or the removed post did not exist. It
+	// is also false for a repeated request.
 	Changed bool
 	Posts   int64 // the author's number of posts after the write
 }
@@ -126,13 +126,14 @@ type TimelineQuery struct {
 	HasAfter bool
 	// Counts is the keyspace of the counters that the page returns for each post; nil for none.
 	Counts *shard.Keyspace
-	// Member has columns of the keyspace Sets. For each of them, the page reports whether the user
-	// is in the set of each post.
+	// Member lists columns of the keyspace Sets. For each of these columns, the page reports
+	// whether the user is in the set of each post.
 	Member []uint8
 	Sets   *shard.Keyspace
 }
 
-// ParseCursor sets the last post of the previous page from AppendCursor's text, or returns false.
+// ParseCursor sets After and HasAfter from a text of AppendCursor. It returns false for any other
+// text.
 func (q *TimelineQuery) ParseCursor(text []byte) bool {
 	id, author, _ := bytes.Cut(text, []byte("."))
 	var okID, okAuthor bool
@@ -150,10 +151,10 @@ func AppendCursor(dst []byte, last counters.Post) []byte {
 // TimelinePage is one page of a timeline. The caller owns it and may reuse it.
 type TimelinePage struct {
 	Posts  []counters.Post
-	More   bool    // there are older posts after the last one of the page
+	More   bool    // there are posts after the last post of the page
 	Counts []int64 // one row of counts for each post, if Query.Counts is set
-	Member []bool  // whether the user is in the set of a post: the values of all posts for the first column, then those for the next column
-	// Unreadable has the shards of authors that could not be read, ascending. The posts of their
+	Member []bool  // whether the user is in the set of a post: the values of all posts for the first of Query.Member, then for the next
+	// Unreadable lists the shards of authors that could not be read, ascending. The posts of their
 	// authors are missing.
 	Unreadable []int
 
@@ -165,7 +166,7 @@ type TimelinePage struct {
 	member  counters.ContainsQuery
 }
 
-// Read fills a page. Posts, counts and sets may show different moments.
+// Read fills in a page. Posts, counts and sets may be as of different moments.
 func (t *Timelines) Read(q *TimelineQuery, opt *shard.ReadOptions, p *TimelinePage) error {
 	p.Posts, p.Counts, p.Member, p.Unreadable, p.More = p.Posts[:0], p.Counts[:0], p.Member[:0], nil, false
 	if err := t.readAuthors(q, opt, p); err != nil {
@@ -186,7 +187,7 @@ func (t *Timelines) Read(q *TimelineQuery, opt *shard.ReadOptions, p *TimelinePa
 	return t.readRows(q, opt, p)
 }
 
-// withTimeLeft returns opt with three quarters of the remaining time, so that time for the counts
+// withTimeLeft returns opt with three quarters of its remaining time. So time for the counts
 // remains even if a shard is unreadable.
 func withTimeLeft(opt *shard.ReadOptions) *shard.ReadOptions {
 	earlier := *opt
@@ -227,7 +228,7 @@ func (t *Timelines) readRows(q *TimelineQuery, opt *shard.ReadOptions, p *Timeli
 	var counts error
 	var rest sync.WaitGroup
 	if q.Counts != nil {
-		rest.Go(func() { counts = t.readCounts(q.Counts, opt, p) }) // ends at the deadline of opt
+		rest.Go(func() { counts = t.readCounts(q.Counts, opt, p) }) // the goroutine ends at the deadline of opt
 	}
 	sets := t.readSets(q, opt, p)
 	rest.Wait()

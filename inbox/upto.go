@@ -31,12 +31,12 @@ type tally struct {
 // postsUpTo returns the number of posts of each author, without posts in the outbox with ids above
 // upTo. authors must be ascending, and opt linearizable.
 //
-// It reads posts and outboxes separately, and reads everything twice. After that, it reads only
-// those authors again that changed in between. Two equal reads show the state of one moment, with
-// one exception. An author may publish, remove and publish the same post during the reads. That
-// author's unread number is then one off until the next reset. A version in each outbox would
-// prevent that, but would take memory for every author. A read of posts and outboxes under one lock
-// would also prevent it, but needs one more kind of read between nodes.
+// It reads posts and outboxes separately, and reads everything twice. If the two reads of an author
+// differ, it reads that author again. Two equal reads of an author show the state of one moment,
+// with one exception: the author may publish, remove and publish the same post during the reads.
+// The unread number of that author is then wrong by one until the next reset. A version in each
+// outbox would prevent that, but would take memory for every author. A read of posts and outboxes
+// under one lock would also prevent it, but would need one more kind of read between nodes.
 func (n *Numbers) postsUpTo(authors []uint64, upTo uint64, opt *shard.ReadOptions) ([]int64, error) {
 	seen, authors := make([]int64, len(authors)), slices.Clone(authors)
 	at := make([]int, len(authors)) // index in seen of each author that must still be read

@@ -25,9 +25,9 @@ func changePost(t rapid.TB, node *shard.Node, kind counters.PostOpKind, author, 
 	}
 }
 
-// A reset up to the newest post of a page leaves exactly the posts above it, whatever was
-// published, removed, counted, deleted, followed and unfollowed before, during and after it. A
-// later reset counts even if it is up to a lower id.
+// A reset up to the newest post of a page leaves exactly the posts above that post unread. This
+// holds for any publishes, removals, counts, deletions, follows and unfollows before, during and
+// after the reset. A later reset counts even if it is up to a lower id.
 func TestResetUpToLeavesWhatIsNewer(t *testing.T) {
 	t.Parallel()
 	node := openNode(t)
@@ -90,7 +90,7 @@ func TestResetUpToLeavesWhatIsNewer(t *testing.T) {
 					add(a, -1)
 				}
 			},
-			"count": func(t *rapid.T) { // a post without an id
+			"count": func(t *rapid.T) { // adds 1 to the number of posts without a post in the outbox
 				a := author.Draw(t, "author")
 				w := &shard.Write{Ops: counters.Ops{{ID: a, Kind: engine.OpAdd, Cells: []engine.Cell{{Value: 1}}}}, Deadline: soon()}
 				if err := node.Write(node.Keyspace(PostsKeyspace), w); err != nil {
@@ -137,7 +137,7 @@ func TestResetUpToLeavesWhatIsNewer(t *testing.T) {
 	})
 }
 
-// Posts that come while the user resets are unread, each once.
+// Posts that are published during resets are unread, and each counts once.
 func TestResetUpToBesidePublishes(t *testing.T) {
 	t.Parallel()
 	node := openNode(t)
@@ -187,7 +187,7 @@ func (r *racing) Read(ks *shard.Keyspace, q raftfsm.Query, ids []uint64, opt *sh
 }
 
 // A reset up to a post stores, for each author, the number of posts up to that post at one moment,
-// although authors publish and remove posts between any two of its reads.
+// although authors publish and remove posts between its reads.
 func TestResetUpToBesideChanges(t *testing.T) {
 	t.Parallel()
 	node := openNode(t)
@@ -198,7 +198,7 @@ func TestResetUpToBesideChanges(t *testing.T) {
 		upTo := uint64(10)
 		id := rapid.Uint64Range(8, 13)
 		posts := map[uint64]map[uint64]bool{}
-		seen := map[uint64][]int64{} // posts up to upTo, at each moment
+		seen := map[uint64][]int64{} // author → number of posts up to upTo after each change
 		change := func(author, id uint64) {
 			kind := counters.Publish
 			if posts[author][id] {

@@ -10,15 +10,16 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// Bodies in a snapshot, in sections of about bodySectionBytes:
+// In a snapshot, bodies are in sections of about bodySectionBytes. A section has this layout, with
+// the keys in the order of their hashes:
 //
 //	keys (4) | key (8), body … by the keys' hashes
 //
-// spill.Hash of the key orders all keys of the stream.
+// The order, by spill.Hash, continues across all sections of the stream.
 const bodySectionBytes = 1 << 20
 
 // WriteBodies writes the bodies of a view in sections of the given kind. Without bodies it writes
-// nothing. The function form appends a body to dst, in the body's form in snapshots.
+// nothing. The function form appends a body to dst in the form that snapshots use.
 func WriteBodies(w *codec.StreamWriter, kind byte, v *spill.View, form func(dst, body []byte) []byte) error {
 	for v.More() {
 		var failed error

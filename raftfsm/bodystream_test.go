@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// A stream has each key once, in the order of the hashes across all its sections. Each section is
-// whole.
+// Section accepts each key only once, and only in the order of the hashes across all sections. It
+// refuses a truncated section.
 func TestBodiesInOrder(t *testing.T) {
 	keys := []uint64{1, 2, 3, 4}
 	slices.SortFunc(keys, func(a, b uint64) int {
@@ -21,7 +21,7 @@ func TestBodiesInOrder(t *testing.T) {
 		}
 		return 1
 	})
-	section := func(keys ...uint64) []byte { // of bodies without bytes
+	section := func(keys ...uint64) []byte { // returns a section of empty bodies
 		p := binary.LittleEndian.AppendUint32(nil, uint32(len(keys)))
 		for _, key := range keys {
 			p = binary.LittleEndian.AppendUint64(p, key)

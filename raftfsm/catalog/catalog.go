@@ -10,8 +10,8 @@ import (
 
 // Catalog is the state machine of the catalog's group.
 type Catalog struct {
-	// view is replaced by each command and by Restore, which raft calls one at a time. A reader
-	// that loads it once sees the state between two commands.
+	// Each command replaces view, and so does Restore. raft makes only one of these calls at a
+	// time. A reader that loads view once sees the state between two commands.
 	view atomic.Pointer[View]
 }
 
@@ -36,8 +36,8 @@ func (c *Catalog) Keyspaces() []Keyspace { return c.View().KeyspacesByName() }
 // Applied returns the index of the last command that View includes.
 func (c *Catalog) Applied() uint64 { return c.View().Applied }
 
-// Apply applies one command and returns a *Result. It panics with a *codec.EntryError
-// if it cannot.
+// Apply applies one command and returns a *Result. It panics with a *codec.EntryError if it cannot
+// apply the command.
 func (c *Catalog) Apply(entry *raft.Log) any {
 	command, err := parseEntry(entry.Data)
 	if err != nil {
@@ -66,8 +66,8 @@ func (c *Catalog) ApplyBatch(entries []*raft.Log) []any {
 	return answers
 }
 
-// replace publishes view in the place of old, and then wakes the readers that wait for a change.
-// They then read the view.
+// replace publishes view in place of old, and then wakes the readers that wait for a change, so
+// that they see the new view.
 func (c *Catalog) replace(old, view *View) {
 	c.view.Store(view)
 	if view.changed != old.changed {
@@ -76,7 +76,7 @@ func (c *Catalog) replace(old, view *View) {
 }
 
 // After returns the view after a command, and the result that Apply would return. It does not
-// change v, because readers hold v. It panics unless exactly one field of command is set.
+// change v, because readers still use v. It panics unless exactly one field of command is set.
 func (v *View) After(command *Command) (*View, *Result) {
 	change, err := command.change()
 	if err != nil {

@@ -107,7 +107,8 @@ func TestCatalogKeyspaces(t *testing.T) {
 	}
 }
 
-// The state machine checks the bounds, so two concurrent commands cannot pass them together.
+// The state machine itself checks the bounds. So two concurrent commands cannot exceed a bound
+// together.
 func TestCatalogBounds(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", 1), ""))

@@ -10,8 +10,9 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// check returns an error for a state that no commands produce. It holds the invariants of a View:
-// a snapshot's checksums and digest prove only that its state is the one that was written.
+// check returns an error for a state that no commands produce. It defines the invariants of a View.
+// The checksums and digest of a snapshot cannot replace it, because they prove only that the
+// restored state is the written state.
 func (v *View) check() error {
 	if v.NextGroup <= Group {
 		return fmt.Errorf("next group %d", v.NextGroup)
@@ -31,7 +32,8 @@ func (v *View) check() error {
 	return v.checkGroups()
 }
 
-// checkNodes refuses a node under another node's key, and two active nodes of one name.
+// checkNodes refuses a node under another node's key, and two nodes of one name that are not
+// leaving.
 func (v *View) checkNodes() error {
 	if len(v.Nodes) > NodesMax {
 		return fmt.Errorf("%d nodes", len(v.Nodes))
@@ -50,9 +52,8 @@ func (v *View) checkNodes() error {
 	return nil
 }
 
-// checkGroups refuses keyspaces under another name or without shards, groups that two
-// keyspaces share or that NextGroup would reuse, and groups without a placement or a
-// keyspace.
+// checkGroups refuses a keyspace under another name or without shards. It refuses a group that two
+// keyspaces share, that NextGroup would reuse, or that has no placement or no keyspace.
 func (v *View) checkGroups() error {
 	groups := map[uint32]bool{}
 	for name, k := range v.Keyspaces {

@@ -42,9 +42,9 @@ type Command struct {
 
 func (e *RefusedError) Error() string { return e.Reason }
 
-// change is one kind of command. apply may write the maps of v, but must not change the
-// values in them, which other views share. It reports whether it changed anything; if
-// not, the caller discards v.
+// change is one kind of command. apply may change the maps of v, but not the values in them,
+// because other views share these values. It reports whether it changed anything; if not, the
+// caller discards v.
 type change interface {
 	apply(v *View) (result Result, changed bool)
 }
@@ -63,9 +63,9 @@ func (c *Command) change() (only change, err error) {
 	return only, nil
 }
 
-// AppendEntry appends the log entry of a command to dst. It refuses a command without exactly one
-// change, because no node could apply it. A command of a later program may decode to a command
-// without a change.
+// AppendEntry appends the log entry of a command to dst. It refuses a command unless exactly one
+// change is set, because no node could apply the command. For example, a command of a later program
+// may decode to a command without a change.
 func AppendEntry(dst []byte, command *Command) ([]byte, error) {
 	body, err := json.Marshal(command)
 	if err == nil {

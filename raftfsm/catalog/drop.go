@@ -13,8 +13,8 @@ type DropEntry struct {
 }
 
 // DropColumnEntry drops the column with this Number if its name is Column. No other column ever
-// gets the number. So a late write, which carries the number, never counts in a later column of
-// the same name.
+// gets the number. A late write carries the number, so it never counts in a later column of the
+// same name.
 type DropColumnEntry struct {
 	Keyspace   string `json:"keyspace"`
 	FirstGroup uint32 `json:"first_group"`
@@ -35,8 +35,8 @@ func (k *Keyspace) Names() []string {
 	return slices.DeleteFunc(slices.Clone(k.Columns), func(c string) bool { return c == "" })
 }
 
-// DroppedColumns returns the dropped columns of a keyspace as a bit set by number, if
-// the group belongs to the keyspace.
+// DroppedColumns returns the dropped columns of a keyspace as a set of bits, bit n for column n. It
+// returns 0 if the group does not belong to the keyspace.
 func (v *View) DroppedColumns(keyspace string, group uint32) (dropped uint64) {
 	k, exists := v.Keyspaces[keyspace]
 	if !exists || !k.has(group) {

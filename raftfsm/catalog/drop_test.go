@@ -30,7 +30,8 @@ func droppable(t *testing.T) *Catalog {
 	return c
 }
 
-// A drop and its copies drop one keyspace, and no later keyspace of the same name.
+// A drop drops only its keyspace. A copy of the drop does not drop a later keyspace of the same
+// name.
 func TestDropKeyspace(t *testing.T) {
 	c := droppable(t)
 	first := applyCommand(t, c, create("k", 2, "x")).Keyspace
@@ -112,11 +113,11 @@ func TestDropColumn(t *testing.T) {
 	}
 }
 
-// TestDropsOfAnyOrder applies random commands and checks: 1. A group whose keyspace was dropped counts as
-// dropped in every later view, and no keyspace gets its number again. 2. Bounds count only existing
-// keyspaces and groups. 3. A column's number has one name, and none after a drop, for ever. 4. A snapshot
-// restores the same view. 5. A change of Everywhere affects only the groups of its keyspace. All this also
-// holds for groups whose numbers are not consecutive.
+// TestDropsOfAnyOrder applies random commands and checks: 1. A group whose keyspace was dropped
+// counts as dropped in every later view, and no keyspace gets its number again. 2. Bounds count
+// only existing keyspaces and groups. 3. A column's number never gets another name, and no name at
+// all after a drop. 4. A snapshot restores the same view. 5. A change of Everywhere affects only
+// the groups of its keyspace. All this also holds for groups whose numbers are not consecutive.
 func TestDropsOfAnyOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := New().View()
@@ -135,7 +136,7 @@ func TestDropsOfAnyOrder(t *testing.T) {
 		do(putNode(aNode("a.1", 5), ""))
 		do(setVersion(5))
 		gone := map[uint32]bool{}
-		named := map[string]string{} // by first group and number of a column
+		named := map[string]string{} // first group and number of a column → name of the column
 		names, columns := []string{"k", "l"}, []string{"x", "y", "z"}
 		for range rapid.IntRange(1, 50).Draw(t, "steps") {
 			name := rapid.SampledFrom(names).Draw(t, "keyspace")

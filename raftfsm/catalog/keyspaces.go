@@ -12,8 +12,8 @@ const (
 	// KeyspacesMax bounds the keyspaces of a cluster: an operator makes one for
 	// each kind of thing that is counted.
 	KeyspacesMax = 64
-	// GroupsMax bounds the groups of a cluster, not counting the catalog's own. Every change of the
-	// catalog copies their placements, and every node stores them all.
+	// GroupsMax bounds the groups of a cluster, not counting the catalog's own group. Every change
+	// of the catalog copies the placements of all groups, and every node stores them.
 	GroupsMax = 1024
 )
 
@@ -21,12 +21,12 @@ const (
 type Keyspace struct {
 	Name string `json:"name"`
 	Kind string `json:"kind"`
-	// Columns has the name of each column at its number, "" for a dropped column.
+	// Columns holds the names of the columns by number, with "" for a dropped column.
 	Columns []string `json:"columns"`
 	// Divisor is the number of shards that the keyspace was created with. It never changes, because
 	// rows are stored under id div Divisor.
 	Divisor int `json:"divisor"`
-	// Groups has the number of the group of each shard, which never changes. The numbers need not be
+	// Groups holds the number of the group of each shard. It never changes. The numbers need not be
 	// consecutive.
 	Groups []uint32 `json:"groups,omitempty"`
 	// Sharding is "" for id mod shards and "hash" for a mixed id mod shards.
@@ -37,8 +37,7 @@ type Keyspace struct {
 }
 
 // FirstGroup returns the group of shard 0. Commands identify a keyspace by this group, because a
-// later keyspace of the same name has another. FirstGroup returns 0 before Apply has chosen the
-// groups.
+// later keyspace of the same name has another. It returns 0 before Apply has chosen the groups.
 func (k *Keyspace) FirstGroup() uint32 {
 	if len(k.Groups) == 0 {
 		return 0
@@ -51,7 +50,7 @@ func (k *Keyspace) has(group uint32) bool { return slices.Contains(k.Groups, gro
 // CreateEntry creates a keyspace of Divisor shards and places its groups. Apply chooses Groups.
 type CreateEntry struct {
 	Keyspace
-	Replicas [][]string `json:"replicas"` // by shard, the keys of its first voters
+	Replicas [][]string `json:"replicas"` // the keys of the first voters of each shard
 }
 
 // SetEverywhereEntry sets Keyspace.Everywhere.
@@ -177,7 +176,7 @@ func (v *View) Light(group uint32) bool {
 
 func (k *Keyspace) light() bool { return k.Kind == codec.KindBoard.String() }
 
-// keyspaceOf returns the keyspace that a group belongs to, or one without a name.
+// keyspaceOf returns the keyspace of a group, or a zero Keyspace if the group has none.
 func (v *View) keyspaceOf(group uint32) Keyspace {
 	for _, k := range v.Keyspaces {
 		if k.has(group) {

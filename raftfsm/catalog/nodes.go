@@ -7,12 +7,12 @@ import (
 )
 
 const (
-	// NodesMax bounds the nodes of a cluster. Each is a member of the catalog's group, whose leader
-	// sends heartbeats and every change to all of them. cluster/DESIGN.md lists the costs that grow
-	// with the nodes, measured up to 500 nodes.
+	// NodesMax bounds the nodes of a cluster. Each node is a member of the catalog's group, and the
+	// leader of that group sends heartbeats and every change to all of them. cluster/DESIGN.md
+	// lists the costs that grow with the number of nodes, up to 500.
 	NodesMax = 512
-	// nodeTextBytesMax bounds each text of a node: an address holds a host name
-	// of at most 253 bytes and a port.
+	// nodeTextBytesMax bounds each text of a node. The longest valid text is an address: a host
+	// name of up to 253 bytes and a port.
 	nodeTextBytesMax = 260
 )
 
@@ -25,7 +25,7 @@ type Node struct {
 	ClusterAddr string    `json:"cluster_addr"`
 	GossipAddr  string    `json:"gossip_addr"`
 	Version     string    `json:"version"`     // version of its program, for people
-	VersionMax  int       `json:"version_max"` // highest cluster version that its program speaks
+	VersionMax  int       `json:"version_max"` // highest cluster version that its program supports
 	State       NodeState `json:"state"`
 }
 
@@ -34,12 +34,13 @@ type NodeState string
 
 const (
 	NodeActive   NodeState = "active"
-	NodeDraining NodeState = "draining" // leads no group and gets no more replicas, but keeps its own
+	NodeDraining NodeState = "draining" // should lead no group and gets no more replicas, but keeps the replicas that it has
 	NodeLeaving  NodeState = "leaving"  // its replicas move away, then the cluster removes it
 )
 
-// PutNodeEntry adds a node as active, or updates one: the node keeps its state and name. Replaces
-// is the key of an earlier node of the same name, or "" for none. That node becomes leaving.
+// PutNodeEntry adds an active node, or updates an existing node, which keeps its state and name.
+// Replaces is the key of an earlier node of the same name, or "" for none. That node becomes
+// leaving.
 type PutNodeEntry struct {
 	Node     Node   `json:"node"`
 	Replaces string `json:"replaces,omitempty"`
@@ -104,15 +105,15 @@ func (c *SetNodeStateEntry) apply(v *View) (Result, bool) {
 	return Result{}, node.State != was
 }
 
-// holderOf returns the key of another node that has n's name, or "". Any number of
-// leaving nodes may share a name.
+// holderOf returns the key of another node that has n's name, or "". It ignores leaving nodes,
+// because any number of them may share a name.
 func (v *View) holderOf(n *Node) string {
 	if n.State == NodeLeaving {
 		return ""
 	}
 	for key, other := range v.Nodes {
 		if key != n.Key && other.Name == n.Name && other.State != NodeLeaving {
-			return key // no other node can have it
+			return key // at most one node that is not leaving has the name
 		}
 	}
 	return ""

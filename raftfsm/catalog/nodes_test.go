@@ -52,8 +52,8 @@ func said(r *Result) string {
 	return ""
 }
 
-// catalogStep is a command, with a part of the expected answer ("" if the command fits) and whether
-// it should change anything.
+// catalogStep is a command with its expected answer, and whether it should change anything. The
+// answer is "" if the catalog accepts the command.
 type catalogStep struct {
 	name    string
 	command *Command
@@ -61,8 +61,8 @@ type catalogStep struct {
 	changes bool
 }
 
-// mustTake applies the steps one after the other. The steps that should change something, and no
-// others, must change the state and wake the readers.
+// mustTake applies the steps one after the other. A step must change the state and wake the readers
+// exactly if it should change something.
 func mustTake(t *testing.T, c *Catalog, steps []catalogStep) {
 	t.Helper()
 	for _, step := range steps {
@@ -235,11 +235,8 @@ func TestCatalogVersion(t *testing.T) {
 	}
 }
 
-// Readers follow the catalog while commands are applied:
-//
-//  1. each view is whole;
-//  2. the index never goes back;
-//  3. a reader that waits on Changed always sees the last state.
+// While commands are applied, readers of the catalog see that 1. each view is consistent; 2. the
+// index never goes back; 3. a reader that waits on Changed always sees the last state.
 func TestCatalogIsFollowed(t *testing.T) {
 	c := New()
 	const last = 200

@@ -8,35 +8,35 @@ import (
 // Group is the number of the group that holds the catalog.
 const Group = 0
 
-// ReplicasMax bounds the voters of a group: a group of five survives the loss of any two. Each
-// further voter makes every write wait for more disks.
+// ReplicasMax bounds the voters of a group. A group of five survives the loss of any two. With more
+// voters, every write would wait for more disks.
 const ReplicasMax = 5
 
-// Placement names the nodes of a group. The group's Raft configuration follows it, one change at a
-// time.
+// Placement names the nodes of a group. The group's leader changes the Raft configuration to match
+// it, one member at a time.
 type Placement struct {
-	// Initial has the keys of the first voters, which bootstrap the group. It never
-	// changes, and may name removed nodes.
+	// Initial holds the keys of the first voters, which bootstrap the group. It never changes, and
+	// may name removed nodes.
 	Initial []string `json:"initial"`
-	// Target has the keys of the nodes that should be voters.
+	// Target holds the keys of the nodes that should be voters.
 	Target []string `json:"target"`
-	// Replicas has, by node key, the number of each replica that is a member of the
-	// group or may become one. See ReplicaID.
+	// Replicas maps the key of a node to the number of its replica, if the replica is a member of
+	// the group or may become one. See ReplicaID.
 	Replicas map[string]uint64 `json:"replicas,omitempty"`
 	// NextReplica is the number of the group's next replica. It only rises, so no
 	// number is used twice. It is 0 until the group is numbered.
 	NextReplica uint64 `json:"next_replica,omitempty"`
-	// FirstReplica is the number of the first replica of Initial; the others have the
-	// numbers that follow. If it is 0, all of them have number 0.
+	// FirstReplica is the number of the first replica of Initial. The other replicas of Initial
+	// have the next numbers. If FirstReplica is 0, all replicas of Initial have number 0.
 	FirstReplica uint64 `json:"first_replica,omitempty"`
 	// Revision counts the changes of Target and of Keyspace.Everywhere since the group
 	// was numbered.
 	Revision uint64 `json:"revision,omitempty"`
 }
 
-// PlaceEntry changes a group's target. It is refused unless the current target is Was, in that
-// order, so that two planners do not undo each other's change. For the catalog's own group, the
-// first PlaceEntry sets Initial too.
+// PlaceEntry changes a group's target. The catalog refuses it unless the current target equals Was,
+// including the order. So two planners do not undo each other's changes. For the catalog's own
+// group, the first PlaceEntry sets Initial too.
 type PlaceEntry struct {
 	Group  uint32   `json:"group"`
 	Target []string `json:"target"`
@@ -65,7 +65,7 @@ func (c *PlaceEntry) apply(v *View) (Result, bool) {
 	return Result{}, !slices.Equal(c.Target, c.Was)
 }
 
-// checkReplicas returns an error if a group cannot be at these nodes.
+// checkReplicas returns an error if these nodes cannot be the voters of a group.
 func (v *View) checkReplicas(keys []string) error {
 	if len(keys) < 1 || len(keys) > ReplicasMax {
 		return fmt.Errorf("%d replicas are not 1…%d", len(keys), ReplicasMax)

@@ -8,12 +8,13 @@ import (
 )
 
 // A replica's Raft id names one lifetime of the replica. A lifetime begins without a log, and ends
-// when the node deletes the replica's files. A vote or an acknowledgement binds one lifetime. So a
-// replica that begins anew on the same node needs a new id: the old id may have voted.
+// when the node deletes the replica's files. A vote or an acknowledgement belongs to one lifetime.
+// A replica that begins anew on the same node has lost the votes of the old id. So it needs a new
+// id.
 //
-// The id is the key of the node, '#', and a number that the catalog gives to one replica of the group
-// and never again. The id with number 0 is the bare key. Replicas of the catalog's own group have
-// this id, because a node never begins a second replica of that group.
+// The id is the key of the node, '#', and a number. The catalog gives each number to only one
+// replica of the group, ever. With number 0, the id is the key alone. The replicas of the catalog's
+// own group have such ids, because a node never begins a second replica of that group.
 
 // ReplicaID returns the Raft id of a node's replica of a group.
 func ReplicaID(node string, number uint64) string {
@@ -23,8 +24,8 @@ func ReplicaID(node string, number uint64) string {
 	return node + "#" + strconv.FormatUint(number, 10)
 }
 
-// ParseReplicaID returns the key of the node and the number that ReplicaID was
-// given. A node key has no '#' in it.
+// ParseReplicaID returns the node and the number from which ReplicaID made id. A node's key
+// contains no '#'.
 func ParseReplicaID(id string) (node string, number uint64) {
 	node, digits, numbered := strings.Cut(id, "#")
 	if !numbered {
@@ -32,17 +33,17 @@ func ParseReplicaID(id string) (node string, number uint64) {
 	}
 	number, err := strconv.ParseUint(digits, 10, 64)
 	if err != nil {
-		return id, 0 // the id of no replica
+		return id, 0 // ReplicaID does not return such an id
 	}
 	return node, number
 }
 
-// Numbered reports whether the catalog numbers the group's replicas. It does so for every group but
-// its own.
+// Numbered reports whether the catalog numbers the group's replicas. It numbers the replicas of
+// every group but its own.
 func (p *Placement) Numbered() bool { return p.NextReplica > 0 }
 
-// Number returns the number of the node's replica, and false if the node has none or
-// the catalog retired it.
+// Number returns the number of the node's replica. It returns false if the node has no number, for
+// example because the catalog has retired it.
 func (p *Placement) Number(node string) (uint64, bool) {
 	number, has := p.Replicas[node]
 	return number, has
@@ -74,9 +75,10 @@ func (v *View) MayHold(group uint32, node string) bool {
 }
 
 // RetireEntry retires the number of a node's replica that has left its group, so that the node may
-// delete the replica. The group's leader first reads Revision. Then it proves that no configuration of
-// the group, committed or not, contains the replica, and proposes the entry. The catalog refuses the
-// entry if the placement has changed since, because the replica may become a member again.
+// delete the replica. The group's leader first reads Revision. Then it proves that no configuration
+// of the group, committed or not, contains the replica. Only then it proposes the entry. The
+// catalog refuses the entry if the placement has changed since the leader read Revision, because
+// the replica may become a member again.
 type RetireEntry struct {
 	Group    uint32 `json:"group"`
 	Node     string `json:"node"`
@@ -101,8 +103,8 @@ func (c *RetireEntry) apply(v *View) (Result, bool) {
 	return Result{}, true
 }
 
-// numberReplicas numbers each wanted replica without a number. View.After calls it for every
-// command that changed the view.
+// numberReplicas gives a number to each replica that the catalog wants and that has none.
+// View.After calls it after every command that changed the view.
 func (v *View) numberReplicas() {
 	for _, k := range v.Keyspaces {
 		var all []string

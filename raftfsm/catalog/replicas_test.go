@@ -44,8 +44,8 @@ func mustHaveReplicas(t *testing.T, c *Catalog, group uint32, next uint64, want 
 	}
 }
 
-// The catalog gives each number once. A node keeps its number until the number is retired, and then
-// gets another.
+// The catalog gives each number only once. A node keeps its number until the number is retired.
+// Then it gets another number.
 func TestReplicaNumbers(t *testing.T) {
 	c := New()
 	for _, key := range []string{"a.1", "b.1", "c.1", "d.1"} {
@@ -82,8 +82,8 @@ func TestReplicaNumbers(t *testing.T) {
 	mustHaveReplicas(t, c, 1, 6, map[string]uint64{"a.1": 1, "b.1": 5, "c.1": 3, "d.1": 4})
 }
 
-// The catalog also numbers the replicas of a node that joins, and those of a keyspace whose
-// Everywhere is set later.
+// The catalog also numbers the replicas of a node that joins, and the replicas that are added when
+// Everywhere of a keyspace is set.
 func TestReplicaNumbersEverywhere(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", 5), ""))
@@ -107,9 +107,9 @@ func TestReplicaNumbersEverywhere(t *testing.T) {
 	mustHaveReplicas(t, c, 1, 4, map[string]uint64{"a.1": 1, "b.1": 2})
 }
 
-// TestReplicaNumbersAreGivenOnce applies random commands and checks: 1. A node that should have a replica
-// has a number. 2. A number that a node has lost is retired for ever, and no node gets it again. 3. The
-// view passes its check.
+// TestReplicaNumbersAreGivenOnce applies random commands and checks: 1. A node that should have a
+// replica has a number. 2. A number that a node has lost stays retired, and no node gets it again.
+// 3. The view passes its check.
 func TestReplicaNumbersAreGivenOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := New().View()

@@ -8,9 +8,9 @@ type Result struct {
 	Keyspace Keyspace // Create, AddColumns, DropColumn: after the command; Drop: before it
 	Source   Source   // after the command of a source; DeleteSource: before it
 	User     User     // after the command of a user; DeleteUser: before it
-	Exists   bool     // Create, PutSource: the name is taken; commands with a source's version: the source has another; AddToken: the number is not the next one; PutUser: the rights differ from Was
+	Exists   bool     // Create, PutSource: the name is taken; commands with the version of a source: the source has another version; AddToken: the number is not the next number; PutUser: the rights differ from Was
 	Missing  bool     // the keyspace, column, node, source, user or token does not exist
-	Full     bool     // AddColumns: the keyspace would have more than engine.ColumnsMax
+	Full     bool     // AddColumns: the keyspace would have more than engine.ColumnsMax columns
 	Refused  string   // the reason why the command does not fit the catalog, for people; "" if it fits
 	Bound    Bound    // Create, commands of sources and users: the bound that the command would exceed, with Refused set; "" for none
 }

@@ -71,7 +71,7 @@ func TestCatalogEntryBytesAreGolden(t *testing.T) {
 	}
 }
 
-// sameView compares everything that a snapshot carries.
+// sameView compares everything that a snapshot contains.
 func sameView(a, b *View) bool {
 	return a.Applied == b.Applied && string(a.encoded()) == string(b.encoded()) && a.Digest() == b.Digest()
 }
@@ -214,7 +214,7 @@ func FuzzReadCatalog(f *testing.F) {
 			t.Fatal("a stream without a head was taken")
 		}
 		view := &View{}
-		_ = codec.DecodeJSON(body, view) // what it cannot read, restore refuses
+		_ = codec.DecodeJSON(body, view) // Restore refuses what DecodeJSON cannot decode
 		view.ownMaps()
 		stream := codectest.StreamOf(codec.KindCatalog, index, []codectest.Part{{Kind: codec.StreamCatalog, Payload: body}}, keyspaces, view.Digest())
 		if err := codectest.Restore(c, stream); err != nil {

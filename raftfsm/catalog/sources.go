@@ -15,8 +15,8 @@ import (
 const (
 	// SourcesMax bounds the sources of a cluster: an operator makes one for each queue.
 	SourcesMax = 64
-	// PartitionsMax bounds the partitions of all sources together. Each has a record in
-	// the catalog, which is copied with every command, and a position in every shard.
+	// PartitionsMax bounds the partitions of all sources together. Each partition has a record in
+	// the catalog, which every command copies, and a position in every shard.
 	PartitionsMax = 4096
 	// SourceConfigBytesMax bounds the configuration of a source.
 	SourceConfigBytesMax = 16 << 10
@@ -26,23 +26,23 @@ const (
 
 // Source is a queue that the nodes read. Package source interprets its configuration.
 type Source struct {
-	// Number has the hash of the cluster's id in the upper half. The lower half is a number that no
+	// The upper half of Number is the hash of the cluster's id. The lower half is a number that no
 	// other source of the cluster ever has. Shards store positions under Number.
 	Number uint64 `json:"number"`
 	// Origin is the number that the source had in another cluster, if the source was made from a backup
 	// of that cluster. Restored shards have positions under this number.
 	Origin uint64 `json:"origin,omitempty"`
-	// Version changes with each change of the source, and no other source of the cluster ever has
-	// it. A command carries the version that its sender read. It fails if the source has another
-	// version by then.
+	// Version changes with each change of the source. No other source of the cluster ever has the
+	// same version. A command carries the version that its sender read, and fails if the source now
+	// has another version.
 	Version uint64          `json:"version"`
 	Name    string          `json:"name"`
 	Config  json.RawMessage `json:"config"` // an object
 	Paused  bool            `json:"paused,omitempty"`
-	// Changing means that a change of the source paused it, and not an operator. The change resumes
-	// the source when it is done.
+	// Changing means that not an operator but a change of the source has paused it. The change
+	// resumes the source at its end.
 	Changing   bool                 `json:"changing,omitempty"`
-	Partitions map[uint32]Partition `json:"partitions,omitempty"` // the partitions that were ever read or sought
+	Partitions map[uint32]Partition `json:"partitions,omitempty"` // the partitions that were ever read or in which an operator seeked
 	// LastRejected is nil while the partitions have rejected nothing.
 	LastRejected *Rejection `json:"last_rejected,omitempty"`
 }
@@ -53,7 +53,7 @@ type Partition struct {
 	// refuses sections of earlier epochs.
 	Epoch uint32 `json:"epoch"`
 	// Sought is the epoch that the last seek began, or 1 if there was no seek. The value 0 means
-	// Epoch. Shards carry positions of this and later epochs over to Epoch.
+	// Epoch. Shards adopt their positions of this epoch and later epochs as positions of Epoch.
 	Sought uint32 `json:"sought,omitempty"`
 	// Origin is the first epoch whose positions under the source's Origin are valid. A seek resets it.
 	Origin uint32        `json:"origin,omitempty"`
@@ -61,9 +61,9 @@ type Partition struct {
 	// Identity names the queue that Start refers to. It is "" after a seek, until a reader has
 	// recorded the queue.
 	Identity string `json:"identity,omitempty"`
-	// Messages at and above Changed have their present meaning. An earlier configuration has counted
-	// the messages below Changed. That configuration read them from the queue with the identity
-	// ChangedIn, or from an unknown queue if ChangedIn is "". Changed is zero if the meaning never
+	// Messages at and above Changed have their present meaning. An earlier configuration has
+	// counted the messages below Changed. It read them from the queue with the identity ChangedIn,
+	// or from an unknown queue if ChangedIn is "". Changed is zero if the meaning has never
 	// changed.
 	Changed   sink.Position `json:"changed,omitzero"`
 	ChangedIn string        `json:"changed_in,omitempty"`
@@ -91,7 +91,8 @@ func (p Partition) MeantFrom() sink.Position {
 	return p.Changed
 }
 
-// changedAt returns the partition under the source's next number, given the position of all shards.
+// changedAt returns the partition as it continues under the source's next number. at is the
+// position of all shards.
 func (p Partition) changedAt(at sink.Position) Partition {
 	next := Partition{Epoch: 1, Start: at, Identity: p.Identity, Changed: p.Changed, ChangedIn: p.ChangedIn}
 	counted := p.Since() > 1 || p.Start != at // the earlier configuration may have counted messages
@@ -101,7 +102,7 @@ func (p Partition) changedAt(at sink.Position) Partition {
 	return next
 }
 
-// Since returns the first epoch whose positions in shards are valid.
+// Since returns the first epoch whose positions in shards are still valid.
 func (p Partition) Since() uint32 { return cmp.Or(p.Sought, p.Epoch) }
 
 // Source returns the source with a number.
@@ -114,9 +115,9 @@ func (v *View) Source(number uint64) (Source, bool) {
 	return Source{}, false
 }
 
-// SourceDeleted reports whether number belonged to a deleted source of this cluster, whose
-// id hashes to cluster. Numbers only rise and are never given again, so this stays true in
-// every later view. A view that is too old to know the source reports false.
+// SourceDeleted reports whether number belonged to a deleted source of this cluster, whose id
+// hashes to cluster. Numbers only rise and are never reused, so this stays true in every later
+// view. A view that is too old to know the source reports false.
 func (v *View) SourceDeleted(cluster uint32, number uint64) bool {
 	_, there := v.Source(number)
 	return !there && uint32(number>>32) == cluster && uint32(number) <= v.LastSource
@@ -126,18 +127,19 @@ func (v *View) SourceDeleted(cluster uint32, number uint64) bool {
 type PutSourceEntry struct {
 	Name    string          `json:"name"`
 	Config  json.RawMessage `json:"config"`
-	Version uint64          `json:"version,omitempty"` // 0 makes a source
+	Version uint64          `json:"version,omitempty"` // 0 creates a source
 	Cluster uint32          `json:"cluster,omitempty"` // hash of the cluster's id, for a new number
-	// If Paused is set, a new source is paused and Changing, and a paused source stays as it is. If
-	// Paused is not set, the source runs.
+	// If Paused is set, a new source is paused with Changing set, and a paused source stays as it
+	// is. If Paused is not set, the source runs.
 	Paused bool `json:"paused,omitempty"`
 	// NewMeaning means that messages have another meaning from now on. The source must be paused.
-	// It gets a new number, because a reader that does not know of the change uses the old one.
+	// It gets a new number, because a reader that does not know of the change still uses the old
+	// number.
 	NewMeaning bool `json:"new_meaning,omitempty"`
 	// Positions are the positions of all shards, by partition; only with NewMeaning.
 	Positions map[uint32]sink.Position `json:"positions,omitempty"`
-	// Origin makes a source from the backup of another cluster, with the Partitions of that backup.
-	// The source is paused, as if by an operator.
+	// If Origin is not 0, the entry creates a source from the backup of another cluster, with the
+	// Partitions of that backup. The source is paused as if by an operator.
 	Origin     uint64               `json:"origin,omitempty"`
 	Partitions map[uint32]Partition `json:"partitions,omitempty"`
 }
