@@ -52,7 +52,8 @@ func (s PlanSettings) Check() error {
 //   - Each group has Replicas voters, or one on each node if there are fewer nodes. The voters
 //     are in as many zones as possible.
 //   - Nodes that may hold replicas have equal numbers of replicas (give or take one), as far as
-//     zones allow. Given that, they lead equal numbers of groups of each keyspace. Given both, their total numbers of led groups are equal, too.
+//     zones allow. Given that, they lead equal numbers of groups of each keyspace. Given both, the
+//     total numbers of groups that they lead are equal, too.
 //   - Leaving nodes hold no replica, and are removed.
 //
 // The target of a group is the set of nodes that should have its replicas. It changes by one member
