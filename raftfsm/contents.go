@@ -14,9 +14,10 @@ type Contents interface {
 	// Begin discards the ops of the previous entry.
 	Begin()
 	// Decode appends a request's ops to the entry's ops, and returns their number. clocked reports
-	// whether the entry has a time stamp before the request.
+	// whether the entry has a clock section before the request.
 	Decode(id *dedup.RequestID, p []byte, clocked bool) (ops int, err error)
-	// Void makes the last ops change nothing. They then return the current row.
+	// Void changes the last decoded ops, as many as the argument says, into reads: they return the
+	// current row and change nothing.
 	Void(ops int)
 	// Apply applies the decoded ops of the entry with index r.Index. The argument now is the log's
 	// time in Unix milliseconds. restoring reports whether the shard is being restored. Apply fills
@@ -27,10 +28,11 @@ type Contents interface {
 	Digest() uint64
 	Stats() engine.Stats // safe for concurrent use
 	Capture() Captured
-	// Load loads a section of a snapshot. It reads from s any further sections that belong to this
-	// one.
+	// Load loads a section of a snapshot. If further sections belong to this section, Load reads
+	// them from s.
 	Load(s *codec.StreamReader, kind byte, p []byte) error
-	// Loaded completes a snapshot, whose end states the given totals.
+	// Loaded is called after the last section of a snapshot. told holds the totals that the end of
+	// the snapshot states.
 	Loaded(told codec.Totals) error
 	// Adopt is called after Loaded. It replaces the data of the earlier contents on disk by the
 	// data that Load stored.
@@ -38,15 +40,15 @@ type Contents interface {
 	// Dispose releases data on disk. It is the last call.
 	Dispose()
 	// Split copies the contents to the parts, which are empty contents of the same kind. It may
-	// wait for the disk. The first part uses the places of this shard and will replace it. A kind
+	// wait for the disk. The first part uses the Places of this shard and later replaces it. A kind
 	// whose keyspaces always have one shard returns ErrUndivided.
 	Split(s *Split, parts []Contents) error
 }
 
-// Captured holds contents as they were at one moment. Entries may be applied meanwhile.
+// Captured is the state of contents at one moment. Later entries do not change it.
 type Captured interface {
-	// Carried returns the size of the cold rows in a stream that carries them. It returns -1 if there
-	// are none.
+	// Carried returns the number of bytes that the cold rows take in a stream that carries them. It
+	// returns -1 if there are no cold rows.
 	Carried() int64
 	Write(*codec.StreamWriter) error
 	// Keep protects the rows and sets on disk that the stream refers to, until the snapshot with the
@@ -57,7 +59,8 @@ type Captured interface {
 	Release()
 }
 
-// Contents embed InMemory if all their data is in memory and in their snapshots.
+// InMemory implements some methods of Contents and Captured, for kinds whose snapshots contain all
+// data.
 type InMemory struct{}
 
 func (InMemory) Loaded(codec.Totals) error { return nil }
@@ -76,7 +79,7 @@ func ParseOps(p []byte, op func(p []byte) (rest []byte, err error)) (ops int, er
 	return ops, nil
 }
 
-// ErrOp returns the refusal of an op that shards of a kind do not have.
+// ErrOp returns the error for an op that shards of a kind do not accept.
 func ErrOp(p []byte, of codec.Kind) error {
 	return fmt.Errorf("%w: op %d in a shard of %s", codec.ErrEntry, p[0], of)
 }

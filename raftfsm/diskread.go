@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// DiskReadMax bounds a read of rows or bodies on disk. A disk needs a fraction of a millisecond.
-	// After DiskReadMax, the caller asks another replica.
+	// DiskReadMax bounds a read of rows or bodies on disk, because a healthy disk needs only a
+	// fraction of a millisecond. After DiskReadMax, the caller reads from another replica.
 	DiskReadMax = 2 * time.Second
 	// DiskReadsAtOnce bounds the parallel reads of the rows or bodies of one page, and the parallel
 	// reads of cold rows from another node.
@@ -52,8 +52,9 @@ func EachRead(n int, deadline time.Time, read func(ctx context.Context, i int) e
 	return reads.Wait()
 }
 
-// ReadRows reads rows of a table into dst, width counts for each key. Unless disk is set, it returns
-// ErrNotInMemory if a row is on disk. With disk, it waits until the deadline.
+// ReadRows reads rows of a table into dst, width counts for each key. Unless disk is set, it
+// returns ErrNotInMemory if a row is on disk. If disk is set, it waits for the disk until the
+// deadline.
 func ReadRows(m Machine, t Table, keys []uint64, width int, dst []int64, disk bool, deadline time.Time) error {
 	table := m.TableOf(t)
 	if table == nil {
@@ -73,8 +74,8 @@ func ReadRows(m Machine, t Table, keys []uint64, width int, dst []int64, disk bo
 }
 
 // TableFailure returns the error of a read of a table's cold rows. If a snapshot has replaced the
-// table meanwhile, the error does not wrap ErrDamaged, because the cold rows of the old table were
-// removed.
+// table meanwhile, the error does not wrap ErrDamaged: the cold rows of the old table are not
+// damaged, but were removed.
 func TableFailure(m Machine, t Table, table *engine.Table, err error) error {
 	if errors.Is(err, cold.ErrDamaged) && m.TableOf(t) != table {
 		return fmt.Errorf("a snapshot has replaced the table: %s", err.Error())

@@ -168,17 +168,18 @@ type SeekSourceEntry struct {
 	Positions map[uint32]sink.Position `json:"positions"`
 }
 
-// StartSourceEntry records the queue of partitions and their first positions, unless these are
-// recorded already. After a seek it records only the identity of the queue.
+// StartSourceEntry records the first positions of partitions, and the identity of their queue. It
+// skips a partition for which these are recorded. After a seek in a partition, it records only the
+// identity.
 type StartSourceEntry struct {
 	Number   uint64                   `json:"number"`
 	Starts   map[uint32]sink.Position `json:"starts"`
 	Identity string                   `json:"identity"`
 }
 
-// sourceOf returns the named source for a command whose sender has read that version. misfit is nil
-// if the source fits. Otherwise the source is missing or has another version, and misfit is the
-// result to return.
+// sourceOf returns the named source for a command whose sender has read the given version. If the
+// source is missing or has another version, misfit is the result for the command. Otherwise misfit
+// is nil.
 func (v *View) sourceOf(name string, version uint64) (s Source, misfit *Result) {
 	s, exists := v.Sources[name]
 	switch {
@@ -190,7 +191,8 @@ func (v *View) sourceOf(name string, version uint64) (s Source, misfit *Result) 
 	return s, nil
 }
 
-// putSource stores a source that has changed, unless all sources then have too many partitions.
+// putSource stores a changed source. It refuses the change if all sources together would have too
+// many partitions.
 func (v *View) putSource(s Source) (Result, bool) {
 	if n := v.partitions() - len(v.Sources[s.Name].Partitions) + len(s.Partitions); n > PartitionsMax {
 		return pastBound(BoundPartitions, "%d partitions of sources, a cluster takes at most %d", n, PartitionsMax)
@@ -201,9 +203,10 @@ func (v *View) putSource(s Source) (Result, bool) {
 	return Result{Source: s}, true
 }
 
-// RejectSourceEntry counts the messages that a partition of a source has rejected between Was and To.
-// It fails unless RejectedTo is still Was, so that only one of two readers counts a message. It does
-// not change the version of the source, because no other command depends on these numbers.
+// RejectSourceEntry counts the messages that a partition of a source has rejected between Was and
+// To. The catalog applies it only if RejectedTo is still Was. So two readers do not count the same
+// message. It does not change the version of the source, because no other command depends on these
+// numbers.
 type RejectSourceEntry struct {
 	Number   uint64        `json:"number"`
 	Was      sink.Position `json:"was"`
@@ -257,7 +260,7 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 	case !exists && len(v.Sources) >= SourcesMax:
 		return pastBound(BoundSources, "there are %d sources, the most that a cluster takes", SourcesMax)
 	}
-	config, err := json.Marshal(c.Config) // without spaces, as View.encoded has it
+	config, err := json.Marshal(c.Config) // compact JSON, as View.encoded writes it
 	if err == nil {
 		err = checkConfig(config)
 	}
@@ -288,13 +291,13 @@ func (c *PutSourceEntry) apply(v *View) (Result, bool) {
 	}
 	v.LastSource++
 	s.Origin = c.Origin
-	s.LastRejected = nil // the message was rejected under another meaning
+	s.LastRejected = nil // LastRejected was rejected under the old meaning
 	s.Number = uint64(c.Cluster)<<32 | uint64(v.LastSource)
 	return v.putSource(s)
 }
 
-// begun returns the partitions for the source's new number. They begin at the positions of the old
-// partitions.
+// begun returns the partitions for the source's new number. They begin at the positions that the
+// old partitions have reached.
 func (c *PutSourceEntry) begun(old map[uint32]Partition) (map[uint32]Partition, error) {
 	if len(c.Positions) != len(old) {
 		return nil, fmt.Errorf("it has %d partitions, not %d", len(old), len(c.Positions))
@@ -365,7 +368,7 @@ func (c *SeekSourceEntry) apply(v *View) (Result, bool) {
 		p := s.Partitions[partition]
 		s.Partitions[partition] = Partition{
 			Epoch: p.Epoch + 1, Start: at, Changed: p.Changed, ChangedIn: p.ChangedIn,
-			Rejected: p.Rejected, RejectedTo: at, // messages that are read again count again
+			Rejected: p.Rejected, RejectedTo: at, // a rejected message counts again when it is read again
 		}
 	}
 	return v.putSource(s)

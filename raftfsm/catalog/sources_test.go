@@ -12,14 +12,14 @@ import (
 
 const aConfig = `{"type":"nats"}`
 
-// putSource returns the command that creates a source, or replaces the configuration of the one
-// with a version.
+// putSource returns the command that creates a source, or replaces the configuration of the source
+// with that version.
 func putSource(name, config string, version uint64) *Command {
 	return &Command{PutSource: &PutSourceEntry{Name: name, Config: json.RawMessage(config), Version: version, Cluster: 7}}
 }
 
-// newMeaning returns the command that gives a source another meaning, with all shards of partition
-// 3 at a position.
+// newMeaning returns the command that gives the messages of a source another meaning. All shards
+// are at one position of partition 3.
 func newMeaning(name string, version, at uint64) *Command {
 	c := putSource(name, aConfig, version)
 	c.PutSource.NewMeaning = true
@@ -48,7 +48,7 @@ const (
 	second = 7<<32 | 2
 )
 
-// sourceSteps are commands of sources, which need their cluster version.
+// sourceSteps returns a command of each kind for sources.
 func sourceSteps() (steps []struct {
 	name    string
 	command *Command
@@ -72,7 +72,7 @@ func TestSources(t *testing.T) {
 		return func(*Result) string {
 			s, _ := c.View().Source(number)
 			got := s.Partitions[3]
-			got.RejectedTo = sink.Position{} // TestRejected looks at it
+			got.RejectedTo = sink.Position{} // TestRejected checks RejectedTo
 			if got != want {
 				return fmt.Sprintf("partition %+v, want %+v", got, want)
 			}
@@ -127,10 +127,10 @@ func TestSources(t *testing.T) {
 		{seek("likes", 2, 3, 5), refusal},
 		{seek("other", 2, 3, 5), missing},
 		{pause("other", 2, true), missing},
-		{pause("likes", 1, true), exists}, // the partition has begun since version 1
+		{pause("likes", 1, true), exists}, // the start above has changed the version
 		{pause("likes", 2, true), partition(first, Partition{Epoch: 2, Sought: 1, Start: sink.Position{Lo: 10}, Identity: "q1"})}, // 3
 		{pause("likes", 3, true), partition(first, Partition{Epoch: 2, Sought: 1, Start: sink.Position{Lo: 10}, Identity: "q1"})}, // 4
-		{pause("likes", 3, false), exists}, // a resume from before that pause
+		{pause("likes", 3, false), exists}, // a resume whose sender read the version before that pause
 		{seek("likes", 3, 3, 5), exists},
 		{seek("likes", 4, 3, 5), partition(first, Partition{Epoch: 3, Sought: 0, Start: sink.Position{Lo: 5}, Identity: ""})}, // 5
 		{seek("likes", 4, 3, 5), exists},
@@ -142,14 +142,14 @@ func TestSources(t *testing.T) {
 		{pause("likes", 8, false), nil}, // 9
 		{pause("likes", 9, true), partition(first, Partition{Epoch: 5, Sought: 3, Start: sink.Position{Lo: 5}, Identity: "q2"})}, // 10
 		{start(first, 4, 1, "q2"), nil},       // 11
-		{newMeaning("likes", 11, 7), refusal}, // the source also has partition 4 by now
+		{newMeaning("likes", 11, 7), refusal}, // the source now also has partition 4
 		{seek("likes", 11, 3, 6), partition(first, Partition{Epoch: 6, Sought: 0, Start: sink.Position{Lo: 6}, Identity: ""})}, // 12
 		{deleteSource("likes", 11), exists},
 		{deleteSource("likes", 12), nil},
 		{deleteSource("likes", 12), missing},
 		{start(first, 3, 10, "q1"), missing},
 		{putSource("likes", aConfig, 0), made(second)}, // 13
-		{pause("likes", 12, true), exists},             // the other source of the name
+		{pause("likes", 12, true), exists},             // 12 was a version of the deleted source
 		{start(second, 3, 1, "q1"), nil},               // 14
 		{pause("likes", 14, true), partition(second, Partition{Epoch: 2, Sought: 1, Start: sink.Position{Lo: 1}, Identity: "q1"})},
 	} {
@@ -214,8 +214,8 @@ func TestSourceNames(t *testing.T) {
 	}
 }
 
-// A source whose messages get another meaning is a new source to its readers and to the shards. It
-// continues at the shards' positions.
+// If the messages of a source get another meaning, readers and shards see a new source. It
+// continues at the positions of the shards.
 func TestNewMeaning(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
@@ -287,8 +287,8 @@ func TestRejected(t *testing.T) {
 	is(4, 5, "bad")
 }
 
-// If the queue is still the same, an earlier configuration has counted the messages below the highest
-// position at which the meaning changed.
+// As long as the queue is the same, MeantFrom is the highest position at which the meaning changed.
+// Earlier configurations have counted the messages below it.
 func TestMeantFrom(t *testing.T) {
 	at := func(lo uint64) sink.Position { return sink.Position{Lo: lo} }
 	sought := func(p Partition, to uint64, identity string) Partition {
@@ -317,8 +317,8 @@ func TestMeantFrom(t *testing.T) {
 	}
 }
 
-// A source that is created paused waits for its own change to resume it, unless an operator pauses
-// it.
+// A source that is created paused is Changing: the change that creates it later resumes it. If an
+// operator pauses it meanwhile, the source stays paused.
 func TestSourceIsMadePaused(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))
@@ -348,7 +348,7 @@ func TestSourceIsMadePaused(t *testing.T) {
 }
 
 // A source from another cluster's backup is created once, with its partitions, and paused as by an
-// operator. Its origin has no use once its messages get another meaning.
+// operator. Its Origin is removed once its messages get another meaning.
 func TestSourceOfABackup(t *testing.T) {
 	c := New()
 	applyCommand(t, c, putNode(aNode("a.1", ClusterVersionMax), ""))

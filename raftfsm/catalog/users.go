@@ -11,13 +11,13 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// The bounds of users. Each command about users copies the map of users, and every node
-// holds all tokens in memory.
+// The bounds of users. They are low because each command about users copies the map of users, and
+// every node has all tokens in memory.
 const (
 	// UsersMax bounds the users of a cluster: one for each service and operator.
 	UsersMax = 1024
-	// UserTokensMax bounds the tokens of a user: a few machines, each with an old and a new
-	// token while tokens are rotated.
+	// UserTokensMax bounds the tokens of a user. It allows several machines, each with an old and a
+	// new token while an operator rotates tokens.
 	UserTokensMax = 32
 	// GrantsMax bounds the grants of a user.
 	GrantsMax = 64
@@ -30,10 +30,10 @@ const (
 // AllKeyspaces, among the keyspaces of a grant, stands for all present and later keyspaces.
 const AllKeyspaces = "*"
 
-// Users are the users of a cluster. A Users never changes: each command that changes a user makes
-// another one. So two views with the same pointer have the same users.
+// Users are the users of a cluster. A value of type Users never changes: each command that changes
+// a user makes a new value. So two views with the same pointer have the same users.
 type Users struct {
-	// LastToken is the highest number that a token has had. Numbers are never given again.
+	// LastToken is the highest number that a token has had. No number is used twice.
 	LastToken uint64          `json:"last_token"`
 	ByName    map[string]User `json:"by_name"`
 }
@@ -81,9 +81,9 @@ func TokenID(number uint64) string { return "k" + strconv.FormatUint(number, 10)
 func ValidUserName(name string) bool { return wire.IsLabel(name, UserNameBytesMax) }
 
 // PutUserEntry creates a user, or replaces the grants and limits of an existing one. Tokens stay.
-// Was has the rights that the sender has read. If the user has neither these rights nor the entry's
-// new rights, the catalog refuses the entry as Exists or Missing. So the entry never undoes another
-// change. A repeated entry changes nothing.
+// Was holds the rights that the sender has read. If the user has neither these rights nor the
+// entry's new rights, the catalog refuses the entry with Exists or Missing set. So the entry never
+// undoes another change. A repeated entry changes nothing.
 type PutUserEntry struct {
 	Name   string      `json:"name"`
 	Grants []Grant     `json:"grants"`
@@ -91,14 +91,15 @@ type PutUserEntry struct {
 	Was    *UserRights `json:"was,omitempty"`
 }
 
-// UserRights are the grants and limits of a user. A user has at least one grant; UserRights without
-// grants stand for no user.
+// UserRights are the grants and limits of a user. A user has at least one grant. UserRights without
+// grants mean that the user does not exist.
 type UserRights struct {
 	Grants []Grant    `json:"grants"`
 	Limits UserLimits `json:"limits,omitzero"`
 }
 
-// match reports whether a user has exactly these rights. The zero User stands for no user.
+// match reports whether a user has exactly these rights. A user that does not exist is the zero
+// User.
 func (r *UserRights) match(u *User) bool {
 	return r.Limits == u.Limits && slices.EqualFunc(r.Grants, u.Grants, func(a, b Grant) bool {
 		return a.Role == b.Role && slices.Equal(a.Keyspaces, b.Keyspaces)
@@ -110,9 +111,9 @@ type DeleteUserEntry struct {
 	Name string `json:"name"`
 }
 
-// AddTokenEntry adds a token to a user, and deletes the user's tokens that expired before Created. The
-// sender needed the number to hash the token's text, so the catalog refuses the entry as Exists unless
-// the number follows the last one.
+// AddTokenEntry adds a token to a user, and deletes the user's tokens that expired before Created.
+// The sender chooses the number, because it needs the number to hash the token's text. If the
+// number does not follow LastToken, the catalog refuses the entry with Exists set.
 type AddTokenEntry struct {
 	User  string `json:"user"`
 	Token Token  `json:"token"`
@@ -133,7 +134,7 @@ func (v *View) User(name string) (User, bool) {
 // UsersByName returns the users by name, ascending.
 func (v *View) UsersByName() []User { return byName(v.Users.ByName) }
 
-// ownUsers gives v users of its own, which the caller may change.
+// ownUsers replaces the users of v by a copy, and returns the copy. The caller may change it.
 func (v *View) ownUsers() *Users {
 	v.Users = &Users{v.Users.LastToken, maps.Clone(v.Users.ByName)}
 	return v.Users

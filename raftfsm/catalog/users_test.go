@@ -16,7 +16,8 @@ func putUser(name string, grants ...Grant) *Command {
 	return &Command{PutUser: &PutUserEntry{Name: name, Grants: grants}}
 }
 
-// changeUser is putUser for a user who must have certain rights. No rights stand for no user.
+// changeUser is like putUser, but requires that the user has the grants was. If was is empty, the
+// user must not exist.
 func changeUser(name string, was []Grant, limits UserLimits, grants ...Grant) *Command {
 	return &Command{PutUser: &PutUserEntry{Name: name, Grants: grants, Was: &UserRights{Grants: was, Limits: limits}}}
 }
@@ -33,7 +34,7 @@ func removeToken(user string, number uint64) *Command {
 
 func grant(role string, keyspaces ...string) Grant { return Grant{Role: role, Keyspaces: keyspaces} }
 
-// userSteps are commands of users, which need their cluster version.
+// userSteps returns a command of each kind for users.
 func userSteps() (steps []struct {
 	name    string
 	command *Command
@@ -120,7 +121,7 @@ func TestUsers(t *testing.T) {
 		{addToken("web", 2, 1, 10), tokens(1, 2)},
 		{putUser("web", grant("writer", AllKeyspaces)), tokens(1, 2)},
 		{addToken("web", 3, 9, 0), tokens(1, 2, 3)},
-		{addToken("web", 4, 10, 0), tokens(1, 3, 4)}, // without the expired one
+		{addToken("web", 4, 10, 0), tokens(1, 3, 4)}, // token 2 has expired
 		{removeToken("web", 3), tokens(1, 4)},
 		{removeToken("web", 3), missing},
 		{deleteUser("web"), nil},

@@ -2,10 +2,11 @@ package catalog
 
 import "math"
 
-// ClusterVersionMax is the highest cluster version that this program speaks.
+// ClusterVersionMax is the highest cluster version that this program supports.
 //
-// A command or format that older programs cannot read gets a constant here, versionOfX: the first
-// cluster version that has it. A method of View compares the versions, and callers ask it first.
+// A command or format X that older programs cannot read needs a constant versionOfX here: the first
+// cluster version with X. It also needs a method of View that reports whether the cluster version
+// is high enough. A caller must check that before it uses X.
 const ClusterVersionMax = 1
 
 // SetVersionEntry raises the cluster version, which determines the commands and formats that nodes may
@@ -41,8 +42,8 @@ func (c *HoldVersionEntry) apply(v *View) (Result, bool) {
 	return Result{}, was != c.Held
 }
 
-// VersionMax returns the highest cluster version that all nodes speak, or
-// ClusterVersion if there is no node.
+// VersionMax returns the highest cluster version that all nodes support, or ClusterVersion if there
+// is no node.
 func (v *View) VersionMax() int {
 	if len(v.Nodes) == 0 {
 		return v.ClusterVersion

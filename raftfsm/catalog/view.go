@@ -12,12 +12,12 @@ import (
 // View is the catalog after one command. All readers share it, so nothing may change
 // it.
 type View struct {
-	Applied uint64 `json:"-"` // index of the last command that it includes
+	Applied uint64 `json:"-"` // index of the last command that the view includes
 
 	NextGroup      uint32               `json:"next_group"` // number of the next shard's group
 	Keyspaces      map[string]Keyspace  `json:"keyspaces"`  // by name
 	Nodes          map[string]Node      `json:"nodes"`      // by key
-	Groups         map[uint32]Placement `json:"groups"`     // by number; the catalog's own group once it is placed
+	Groups         map[uint32]Placement `json:"groups"`     // by number; contains the catalog's own group once it is placed
 	ClusterVersion int                  `json:"cluster_version"`
 	VersionHeld    bool                 `json:"version_held"` // ClusterVersion must not change
 
@@ -33,16 +33,15 @@ type View struct {
 
 const firstClusterVersion = 1
 
-// Changed returns a channel that closes when the catalog's state differs from this
-// view. Catalog.View returns the newer state by then. A command that changed nothing
-// does not close it.
+// Changed returns a channel that is closed once Catalog.View returns a view with another state. A
+// command without an effect does not close it.
 func (v *View) Changed() <-chan struct{} { return v.changed }
 
 // beginPace is short because users wait for a new cluster.
 const beginPace = 100 * time.Millisecond
 
-// Pace returns the interval of a loop that acts on the catalog. It is the given interval, but at
-// most beginPace while the cluster has not begun, that is, has no keyspaces.
+// Pace returns the interval of a loop that acts on the catalog. It returns the given interval.
+// While the cluster has no keyspaces, it returns at most beginPace.
 func (v *View) Pace(interval time.Duration) time.Duration {
 	if len(v.Keyspaces) == 0 {
 		return min(interval, beginPace)
@@ -69,12 +68,12 @@ func (v *View) Digest() uint64 {
 	return h.Sum64()
 }
 
-// encoded returns the view's JSON. Each state has exactly one, because maps are encoded
-// in the order of their keys.
+// encoded returns the view's JSON. Each state has exactly one encoding, because maps are encoded in
+// the order of their keys.
 func (v *View) encoded() []byte {
 	body, err := json.Marshal(v)
 	if err != nil {
-		panic(fmt.Sprintf("raftfsm: a catalog without JSON: %v", err)) // strings, numbers and maps of them can always be encoded
+		panic(fmt.Sprintf("raftfsm: a catalog without JSON: %v", err)) // JSON can always encode strings, numbers and maps of them
 	}
 	return body
 }

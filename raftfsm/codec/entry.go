@@ -18,7 +18,7 @@ import (
 //	|    1    |      |       |                            |         |
 //	+---------+------+-------+----------------------------+---------+
 //
-// width is the number of columns of a result row. The CRC is of all bytes before it.
+// width is the number of columns of a result row. The CRC covers all bytes before it.
 //
 //	section:   kind (1) | length of payload (4) | payload
 //	catalog:   one JSON command
@@ -37,7 +37,7 @@ import (
 //	source, positions: dedup/positions.go
 //	op:        kind (1) | fields of the kind: op.go of the kind's package
 //
-// A reader refuses unknown versions and kinds: a later program defines them.
+// A reader refuses unknown versions and kinds, because only a later program can have written them.
 const (
 	entryVersion    = 1
 	entryHeadSize   = 3
@@ -57,13 +57,13 @@ const (
 	ClockSize = 32
 )
 
-// EntryOverhead is how many bytes BeginEntry, dedup.AppendClock and AppendChecksum add
-// to the requests.
+// EntryOverhead is the number of bytes that BeginEntry, dedup.AppendClock and AppendChecksum add to
+// the requests.
 const EntryOverhead = entryHeadSize + SectionHeadSize + ClockSize + ChecksumSize
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// ErrEntry is wrapped by every EntryError that wrong bytes cause.
+// Every EntryError that wrong bytes cause wraps ErrEntry.
 var ErrEntry = errors.New("not a log entry of this version")
 
 // EntryError is the value that Apply panics with.
@@ -84,7 +84,7 @@ func BeginEntry(dst []byte, kind Kind, width int) []byte {
 	return append(dst, entryVersion, byte(kind), byte(width))
 }
 
-// AppendChecksum completes an entry, which must begin with its head.
+// AppendChecksum completes an entry that BeginEntry began.
 func AppendChecksum(entry []byte) []byte {
 	return binary.LittleEndian.AppendUint32(entry, crc32.Checksum(entry, castagnoli))
 }
@@ -104,7 +104,7 @@ func OpenEntry(entry []byte) (kind byte, width int, sections []byte, err error) 
 	return body[1], int(body[2]), body[entryHeadSize:], nil
 }
 
-// NextSection splits the first section off.
+// NextSection returns the first section and the sections after it.
 func NextSection(sections []byte) (kind byte, payload, rest []byte, err error) {
 	if len(sections) < SectionHeadSize {
 		return 0, nil, nil, fmt.Errorf("%w: section of %d bytes", ErrEntry, len(sections))

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// DecodeJSON decodes body into a value. It refuses fields that the value lacks and
-// anything after the first JSON value.
+// DecodeJSON decodes body into a value. It refuses unknown fields, and anything after the first
+// JSON value.
 func DecodeJSON(body []byte, into any) error {
 	d := json.NewDecoder(strings.NewReader(string(body)))
 	d.DisallowUnknownFields()

@@ -9,21 +9,21 @@ type Kind uint8
 const (
 	KindCounters Kind = 1
 	KindUnread   Kind = 3 // counters and cursors of users
-	KindFeed     Kind = 4 // followees of users, and their posts that the users have seen
+	KindFeed     Kind = 4 // followees of users, and how many posts of each the user has seen
 	KindBoard    Kind = 5 // notices and dots that all users share
 
 	KindCatalog Kind = 2
 	KindTest    Kind = 255 // only for tests
 )
 
-// kindNames has the names of kinds as keyspaces of the catalog use them.
+// kindNames maps the kinds to the names that keyspaces in the catalog use.
 var kindNames = [...]struct {
 	name string
 	kind Kind
 }{{"counters", KindCounters}, {"unread", KindUnread}, {"feed", KindFeed}, {"board", KindBoard}, {"test", KindTest}}
 
-// KindOf returns the kind that a keyspace of the catalog names, or false if this
-// program does not know it.
+// KindOf returns the kind with a name from the catalog. It returns false if this program does not
+// know the kind.
 func KindOf(name string) (Kind, bool) {
 	for _, k := range kindNames {
 		if k.name == name {

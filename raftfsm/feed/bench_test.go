@@ -36,7 +36,7 @@ func BenchmarkSpilledFeeds(b *testing.B) {
 		b.ReportMetric(hot.perUser, "B/user")
 	})
 	b.Run("on disk", func(b *testing.B) {
-		r.tight.Store(true) // so that none comes back
+		r.tight.Store(true) // so that no read moves a feed back to memory
 		defer r.tight.Store(false)
 		r.spill(0)
 		var now engineStats
@@ -78,7 +78,7 @@ func BenchmarkSpilledFeeds(b *testing.B) {
 	})
 }
 
-// engineStats holds the memory and disk of a user.
+// engineStats holds the bytes of a user in memory and on disk.
 type engineStats struct{ perUser, diskPerUser float64 }
 
 func (s *engineStats) note(fsm *Machine) {

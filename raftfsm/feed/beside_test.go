@@ -13,9 +13,9 @@ import (
 )
 
 // While feeds are read, written and moved:
-//  1. A reader gets one whole feed that the user had.
-//  2. The last write is there at the end.
-//  3. A snapshot has the feeds of the moment at which it was taken.
+//  1. A reader sees one feed that the user had, never a mix of two.
+//  2. At the end, each feed is as the last write left it.
+//  3. A snapshot contains the feeds as of the moment at which it was taken.
 func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
 	t.Parallel()
 	const users, rounds = 400, 60
@@ -96,7 +96,8 @@ func TestFeedsMoveBesideReadersAndWriters(t *testing.T) {
 	r.check(want)
 }
 
-// While feeds are moved, each of them is removed and restored unchanged, and none is lost.
+// Feeds are moved while entries remove all feeds and store them again. After each entry, every feed
+// is there, unchanged.
 func TestFeedsMoveBesideClear(t *testing.T) {
 	t.Parallel()
 	const users, rounds = 300, 300

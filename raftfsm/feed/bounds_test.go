@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// A user follows at most FolloweesMax. An op above that changes nothing, and its repeat gets the same
-// refusal.
+// A user follows at most FolloweesMax. An op that would exceed that changes nothing, and its repeat
+// gets the same refusal.
 func TestFolloweesAreBounded(t *testing.T) {
 	f := New(spill.Place{})
 	apply := func(id dedup.RequestID, kind OpKind, from, n int) *raftfsm.Result {

@@ -1,9 +1,11 @@
-// Package feed owns the state machine of shards of feeds. A feed has a user's followees, how many posts
-// of each the user has seen, and groups of followees. The package never knows the current numbers of
-// posts: a proposer reads them and passes them in an op. A feed is one body, which may leave memory for
-// the replica's disk while nobody uses it. The move changes no answer.
+// Package feed owns the state machine of shards of feeds. A feed contains a user's followees, the
+// number of posts of each that the user has seen, and the user's groups of followees. The package
+// never knows the current numbers of posts: a proposer reads them and passes them in an op. A feed
+// is one body. While nobody uses it, it may move from memory to the replica's disk. The move
+// changes no answer.
 //
-// Invariant: the seen posts of a user never go back, whatever the order of proposals (see Op).
+// Invariant: posts that a user has seen never become unread again, whatever the order of proposals
+// (see Op).
 package feed
 
 import (
@@ -25,11 +27,11 @@ type Machine struct {
 	bodies *spill.Shard
 }
 
-// pageBytes is about the size of ten users with a hundred followees each.
+// pageBytes suffices for about ten users with a hundred followees each.
 const pageBytes = 4 << 10
 
 // New returns a feed shard before its first entry. Idle feeds move from memory to place. Each
-// replica decides for itself which feeds to move.
+// replica decides by itself which feeds to move.
 func New(place spill.Place) *Machine {
 	f := &Machine{bodies: spill.NewShard(spill.Config{Place: place, What: "the feed of user", PageBytes: pageBytes})}
 	f.Init(codec.KindFeed, func() raftfsm.Contents { return &contents{bodies: f.bodies.New()} }, func(held raftfsm.Contents) { f.bodies.Show(held.(*contents).bodies) })
@@ -42,9 +44,9 @@ func (f *Machine) Bodies() *spill.Shard { return f.bodies }
 // Close implements Machine.
 func (f *Machine) Close() { f.bodies.Close() }
 
-// Followees appends the followees of a user to dst, ascending by id, as of one moment during the call.
-// It returns the stamp of the feed, or 0 (see Op). It allocates only to grow dst. If the feed is on
-// disk, it returns dst unchanged and false; Fetch then reads it.
+// Followees appends the followees of a user to dst, ascending by id, as of one moment during the
+// call. It returns the stamp of the feed, or 0 (see Op). It allocates only to grow dst. If the feed
+// is on disk, it returns dst unchanged and false. The caller then uses Fetch.
 func (f *Machine) Followees(dst []Followee, key uint64) (_ []Followee, stamp uint64, inMemory bool) {
 	body := f.bodies.Current().Get(key)
 	if body == nil || spill.IsMark(body) {
@@ -54,8 +56,8 @@ func (f *Machine) Followees(dst []Followee, key uint64) (_ []Followee, stamp uin
 	return dst, stamp, true
 }
 
-// Fetch is like Followees, but for a user whose feed may be on disk. It waits for the disk until ctx ends, as
-// spill.Shard.Fetch does.
+// Fetch is like Followees, but for a user whose feed may be on disk. Like spill.Shard.Fetch, it
+// waits for the disk until ctx ends.
 func (f *Machine) Fetch(ctx context.Context, dst []Followee, key uint64) (_ []Followee, stamp uint64, err error) {
 	body, err := f.bodies.Fetch(ctx, key)
 	if body == nil || err != nil {
@@ -65,8 +67,8 @@ func (f *Machine) Fetch(ctx context.Context, dst []Followee, key uint64) (_ []Fo
 	return dst, stamp, nil
 }
 
-// Groups returns the groups of a user, ascending by name. If the feed is on disk, it returns false;
-// FetchGroups then reads it.
+// Groups returns the groups of a user, ascending by name. If the feed is on disk, it returns false.
+// The caller then uses FetchGroups.
 func (f *Machine) Groups(key uint64) (groups []Group, inMemory bool) {
 	body := f.bodies.Current().Get(key)
 	if body == nil || spill.IsMark(body) {
@@ -75,7 +77,8 @@ func (f *Machine) Groups(key uint64) (groups []Group, inMemory bool) {
 	return groupsOf(body), true
 }
 
-// FetchGroups is like Groups, but for a user whose feed may be on disk. It waits for the disk as Fetch does.
+// FetchGroups is like Groups, but for a user whose feed may be on disk. Like Fetch, it waits for
+// the disk.
 func (f *Machine) FetchGroups(ctx context.Context, key uint64) ([]Group, error) {
 	body, err := f.bodies.Fetch(ctx, key)
 	if body == nil || err != nil {
@@ -89,12 +92,13 @@ func groupsOf(body []byte) []Group {
 	return decodeGroups(groups, followees)
 }
 
-// Bytes implements Machine. While a snapshot is being restored, its contents count too.
+// Bytes implements Machine. While a snapshot is being restored, the contents that were loaded so
+// far count too.
 func (f *Machine) Bytes() uint64 { return f.bodies.Bytes() }
 
-// SnapshotBytes estimates the size of a snapshot without the request memory. A snapshot includes the
-// feeds on disk. It encodes numbers in whole bytes. For ids in the millions, that takes a quarter more
-// space than the bits in memory.
+// SnapshotBytes estimates the size of a snapshot without the request memory. A snapshot includes
+// the feeds on disk. A snapshot encodes numbers in whole bytes. For ids in the millions, that takes
+// a quarter more space than the Rice codes in memory.
 func (f *Machine) SnapshotBytes() uint64 {
 	s := f.bodies.Stats()
 	return (s.Bytes + s.SpilledBytes) * 3 / 2
@@ -106,7 +110,7 @@ type contents struct {
 	sum    uint64 // digest of all followees
 
 	batch                batch
-	was, now             []Followee // scratch for the op being applied
+	was, now             []Followee // of the op being applied: the feed before and after it
 	wasStamp, nowStamp   uint64
 	wasGroups, nowGroups []Group
 	body                 []byte
@@ -194,7 +198,7 @@ func (f *contents) answer(op *Op) int64 {
 }
 
 // change appends to dst the followees of a user after the op. If merges is set, the seen posts of a
-// followee do not fall.
+// followee never decrease.
 func (op *Op) change(dst, was []Followee, merges bool) []Followee {
 	if op.Kind == Reset {
 		first := len(dst)
@@ -250,9 +254,9 @@ func (f *contents) replace(key uint64) {
 	f.bodies.Set(key, f.body)
 }
 
-// followeesDigest returns a user's part of the digest. For each followee it adds a hash
-// of user and followee times the posts. It also adds that hash with its halves
-// exchanged, so that a followee without posts changes the sum.
+// followeesDigest returns a user's part of the digest. For each followee, it adds h times the
+// posts, where h is a hash of the user and the followee. It also adds h with its halves exchanged,
+// so that a followee without posts changes the sum.
 func followeesDigest(key uint64, followees []Followee) uint64 {
 	sum, user := uint64(0), wire.MixNext(key)
 	for _, f := range followees {

@@ -10,10 +10,10 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// Followee is a followed user and how many of that user's posts the follower has seen.
+// Followee is a followed user, with the number of that user's posts that the follower has seen.
 type Followee struct {
 	ID    uint64
-	Posts int64 // as of the moment when the follower last saw them
+	Posts int64 // the number of posts when the follower last saw them
 }
 
 // The followees of one user in memory, ascending by id:
@@ -22,16 +22,17 @@ type Followee struct {
 //	codes, for each:  gap to the id before less 1, not of the first; posts
 //	if riceStamped is set in k of posts:  stamp (uvarint)
 //
-// If some posts are below 0, riceSigned is set in their k, and all are zigzag coded. Rice codes come
-// within half a bit of the optimum for gaps between arbitrary ids (Golomb, 1966). Each user has a k
-// for posts that fits the size of the numbers.
+// If some numbers of posts are below 0, riceSigned is set in the k of posts, and all posts are
+// zigzag coded. Rice codes come within half a bit of the optimum for gaps between arbitrary ids
+// (Golomb, 1966). Each body has its own k of posts, which fits the size of the user's numbers.
 const (
 	riceSigned  = 1 << 7
 	riceStamped = 1 << 6
 )
 
-// appendBody appends followees in their form in memory, with a stamp unless it is 0. An empty list
-// has no stamp. It takes two bytes: its first byte must not be 0, because only marks begin with 0.
+// appendBody appends followees in their form in memory. It appends the stamp unless the stamp is 0
+// or there are no followees. An empty list takes two bytes, because the first byte of a body must
+// not be 0: only marks begin with 0.
 func appendBody(dst []byte, followees []Followee, stamp uint64) []byte {
 	if len(followees) == 0 {
 		return append(dst, 0x80, 0)
@@ -61,7 +62,8 @@ func appendBody(dst []byte, followees []Followee, stamp uint64) []byte {
 	return dst
 }
 
-// posts returns the form in which a number of posts is coded.
+// posts returns the number that encodes n posts: n itself, or its zigzag form if riceSigned is set
+// in k.
 func posts(n int64, k uint8) uint64 {
 	if k&riceSigned != 0 {
 		return wire.Zigzag(n)
@@ -69,7 +71,7 @@ func posts(n int64, k uint8) uint64 {
 	return uint64(n)
 }
 
-// postsK returns the k with the shortest code of the posts.
+// postsK returns the k with which the codes of the posts are shortest.
 func postsK(followees []Followee) uint8 {
 	signed := uint8(0)
 	for _, f := range followees {
@@ -77,15 +79,15 @@ func postsK(followees []Followee) uint8 {
 			signed = riceSigned
 		}
 	}
-	var lengths [65]int // numbers by length in bits
+	var lengths [65]int // lengths[n] is the number of values of n bits
 	for _, f := range followees {
 		lengths[bits.Len64(posts(f.Posts, signed))]++
 	}
 	return wire.RiceK(&lengths) | signed
 }
 
-// decodeBody appends the followees that appendBody encoded to dst, and returns the stamp,
-// or 0, and the bytes after them. data must have wire.RicePadding bytes after its end.
+// decodeBody decodes the result of appendBody. It appends the followees to dst, and returns the
+// stamp, or 0, and the bytes of the groups. data must have wire.RicePadding bytes after its end.
 func decodeBody(dst []Followee, data []byte) (_ []Followee, stamp uint64, groups []byte) {
 	n, size := binary.Uvarint(data)
 	if n == 0 {

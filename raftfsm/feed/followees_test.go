@@ -15,7 +15,7 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// storedFollowees encodes followees and returns what decoding gives back.
+// storedFollowees encodes followees and returns the decoded followees.
 func storedFollowees(followees []Followee) []Followee {
 	f := New(spill.Place{})
 	f.Bodies().Current().Set(1, appendBody(nil, followees, 0))
@@ -60,7 +60,7 @@ func TestFolloweesComeBack(t *testing.T) {
 	})
 }
 
-// randomFeed returns what a user of a service with 10 million users may follow.
+// randomFeed returns n random followees, as in a service with 10 million users.
 func randomFeed(r *rand.Rand, n int) []Followee {
 	ids := map[uint64]bool{}
 	for len(ids) < n {

@@ -7,8 +7,8 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// The bytes of ops on groups, and of snapshots with groups, must not change, because disks hold
-// them.
+// The encodings of ops on groups and of snapshots with groups must not change, because they are on
+// the disks of nodes.
 func TestGroupBytesAreGolden(t *testing.T) {
 	f := New(spill.Place{})
 	feeds := feedEntry(1,

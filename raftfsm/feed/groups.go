@@ -21,16 +21,17 @@ type Group struct {
 	Followees []uint64 // ascending
 }
 
-// ValidGroupName reports whether a group may have the name. A valid name needs no escaping in JSON or
-// in a path.
+// ValidGroupName reports whether name is valid for a group. A valid name needs no escaping in JSON
+// or in a path.
 func ValidGroupName[T string | []byte](name T) bool { return wire.IsLabel(name, GroupNameBytesMax) }
 
-// The groups of followees of one user, after the followees in memory and in snapshots:
+// appendGroups appends the groups of one user, which follow the followees in memory and in
+// snapshots:
 //
 //	groups (1) | length of name (1), name, followees (uvarint), position of each among the
 //	followees of the user, the first whole and the others less the one before (uvarint) …
 //
-// Groups ascend by name. In memory, a user without groups has no bytes after the followees.
+// Groups ascend by name. In memory, nothing follows the followees of a user without groups.
 func appendGroups(dst []byte, groups []Group, followees []Followee) []byte {
 	if len(groups) == 0 {
 		return dst
@@ -51,8 +52,8 @@ func appendGroups(dst []byte, groups []Group, followees []Followee) []byte {
 	return dst
 }
 
-// readGroups reads the groups of a user with some followees, or the byte 0 for none. It fails r
-// for anything else.
+// readGroups reads the groups of a user with the given followees; the byte 0 stands for no groups.
+// It sets r.Err if the bytes are invalid.
 func readGroups(r *wire.Reader, followees []Followee) (groups []Group) {
 	n := r.Byte()
 	if n > GroupsMax {
@@ -92,15 +93,15 @@ func decodeGroups(p []byte, followees []Followee) []Group {
 	return groups
 }
 
-// Columns of an Overflow of a refused op on a feed.
+// These are the values of Overflow.Column for a refused op on a feed.
 const (
-	RefusedFollowees   = 0 // the user would have more than FolloweesMax
+	RefusedFollowees   = 0 // the user would have more than FolloweesMax followees
 	RefusedNotFollowed = 1 // the user does not follow all users of the group
-	RefusedGroups      = 2 // the user would have more than GroupsMax
+	RefusedGroups      = 2 // the user would have more than GroupsMax groups
 )
 
-// changeGroups returns the groups after the op, given the groups before it and the followees
-// after it. If it refuses the op, it returns the column of the Overflow.
+// changeGroups returns the groups after the op, given the groups before it and the followees after
+// it. If it refuses the op, why is the column of the Overflow.
 func (op *Op) changeGroups(was []Group, now []Followee) (groups []Group, why uint8, refused bool) {
 	follows := func(id uint64) bool {
 		_, found := findFollowee(now, id)
@@ -139,8 +140,8 @@ func sameGroups(a, b []Group) bool {
 	})
 }
 
-// groupsDigest returns the digest of a user's groups. It sums a hash of user and name for each group,
-// and a hash of user, name and followee for each followee of a group.
+// groupsDigest returns the digest of a user's groups. It is the sum of a hash of user and name for
+// each group, and a hash of user, name and followee for each followee in a group.
 func groupsDigest(key uint64, groups []Group) (sum uint64) {
 	for _, g := range groups {
 		h := wire.MixNext(^key)

@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// No bytes of a snapshot or of memory crash the decoder of groups. What it accepts has only one
-// form.
+// No bytes crash the decoder of groups. If it accepts bytes, encoding the groups yields the same
+// bytes.
 func FuzzParseGroups(f *testing.F) {
 	followees := []Followee{{ID: 1}, {ID: 7, Posts: 3}, {ID: math.MaxUint64}}
 	for _, groups := range [][]Group{
@@ -32,8 +32,8 @@ func FuzzParseGroups(f *testing.F) {
 	})
 }
 
-// No bytes of an entry crash the decoder of ops on feeds, which include those on groups. What it
-// accepts has only one form.
+// No bytes crash the decoder of ops on feeds and groups. If it accepts bytes, encoding the op
+// yields the same bytes.
 func FuzzFeedOp(f *testing.F) {
 	for _, op := range []Op{
 		{Kind: PutGroup, Followees: []Followee{{ID: 1}, {ID: 9}}, Group: "stars"},

@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// Only feeds that nobody has read for the idle time leave memory. The others leave when they are idle too,
-// and their marks take little memory.
+// Only feeds that nobody has read or written for the idle time leave memory. The other feeds leave
+// once they have been idle as long. Marks of feeds on disk take little memory.
 func TestIdleFeedsLeaveMemory(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()
@@ -20,7 +20,7 @@ func TestIdleFeedsLeaveMemory(t *testing.T) {
 	for range 5 {
 		r.tick()
 	}
-	for key := range uint64(users / 10) { // asked for, and written
+	for key := range uint64(users / 10) { // a read resets the idle time of these users
 		if _, _, inMemory := r.fsm.Followees(nil, key); !inMemory {
 			t.Fatalf("user %d is not in memory", key)
 		}
@@ -54,8 +54,8 @@ func TestIdleFeedsLeaveMemory(t *testing.T) {
 	}
 }
 
-// Successive rounds that each move a part of the feeds move different feeds, even if the first ones
-// have returned to memory.
+// If each round of Spill moves a part of the feeds, successive rounds move different feeds, even if
+// the feeds of earlier rounds have returned to memory.
 func TestSpillGoesOn(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()
@@ -84,8 +84,8 @@ func TestSpillGoesOn(t *testing.T) {
 	}
 }
 
-// SnapshotBytes is large enough for the feeds of users who follow some of ten million, in memory or
-// on disk.
+// SnapshotBytes is not below the size of a snapshot, with feeds in memory or on disk. The users
+// follow some of ten million users.
 func TestSnapshotBytesOfFeeds(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()

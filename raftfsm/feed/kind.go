@@ -25,7 +25,7 @@ func (Kind) Check(id *dedup.RequestID, p []byte, v raftfsm.Visitor) (ops int, cl
 	return ops, false, err
 }
 
-// Walk implements raftfsm.Kind. The bodies are *Feed.
+// Walk implements raftfsm.Kind. The visitor receives each *Feed as a body.
 func (Kind) Walk(see *raftfsm.SnapshotVisitor, facts *raftfsm.SnapshotFacts) raftfsm.Walk {
 	var feeds reader
 	return func(_ *codec.StreamReader, kind byte, p []byte) error {

@@ -14,9 +14,9 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// Each replica has different feeds in memory. All of them answer, digest and restore like a replica
-// with all feeds in memory, and like a plain map. Writes, reads, moves, restores and kills come in
-// random order.
+// Several replicas have different feeds in memory. Their answers, digests and snapshots equal those
+// of a replica with all feeds in memory, and of a plain map. Writes, reads, moves, restores and
+// kills come in random order.
 func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -154,7 +154,7 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 					t.Fatalf("%d users of %d are in memory, which is short", s.Rows-s.ColdRows, s.Rows)
 				}
 			},
-			"snapshot": func(t *rapid.T) { // that is written later
+			"snapshot": func(t *rapid.T) { // the snapshot is written after further changes
 				r := which.Draw(t, "replica")
 				snapshot, err := r.fsm.Snapshot()
 				r.must(err)
@@ -198,7 +198,7 @@ func TestFeedsEqualWhereverTheyAre(t *testing.T) {
 	})
 }
 
-// modelGroups has the groups of each user by name.
+// modelGroups maps a user and the name of a group to the followees in the group.
 type modelGroups map[uint64]map[string][]uint64
 
 // change applies an op on a group, and returns the group's number of followees.
@@ -250,7 +250,8 @@ func (m modelGroups) mustEqual(t *rapid.T, user uint64, got []Group) {
 	}
 }
 
-// modelFeed applies an op to a feed with a stamp, by means of a map, and returns the new feed.
+// modelFeed returns the feed after an op on a feed with the given stamp. It computes the feed with
+// maps.
 func modelFeed(op *Op, was []Followee, stamp uint64) (now []Followee) {
 	posts, seen := map[uint64]int64{}, map[uint64]int64{}
 	for _, f := range was {

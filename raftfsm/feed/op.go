@@ -11,21 +11,21 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// FolloweesMax bounds the followees of one user: a poll reads the posts of each.
+// FolloweesMax bounds the followees of one user, because a poll reads the number of posts of each.
 const FolloweesMax = 5000
 
 // OpKind is the number of an op in a log entry.
 type OpKind uint8
 
-// Ops on feeds. The result row of an op has the number of the user's followees. For an op on a
-// group, it has the number of the group's followees.
+// Ops on feeds. The first column of an op's result row is the number of the user's followees. For
+// an op on a group, it is the number of the group's followees.
 const (
 	Reset    OpKind = 32 // replaces the user's followees
-	Follow   OpKind = 33 // adds the followees that the user lacks; refused above FolloweesMax
+	Follow   OpKind = 33 // adds those followees whom the user does not follow yet; refused above FolloweesMax
 	Unfollow OpKind = 34 // removes followees
-	Read     OpKind = 35 // sets the posts of the followees that the user has
+	Read     OpKind = 35 // sets the posts of those followees whom the user follows
 	Clear    OpKind = 36 // removes the feeds of all users of the shard; only for a restore
-	// PutGroup creates or replaces a group of some of the user's followees. It is refused if
+	// PutGroup creates or replaces a group of some of the user's followees. The shard refuses it if
 	// the user does not follow all of them, or would have more than GroupsMax groups.
 	PutGroup  OpKind = 37
 	DropGroup OpKind = 38
@@ -61,8 +61,8 @@ func (o Ops) AppendTo(w *raftfsm.RequestWriter, key uint64, op int) {
 	w.Put(o[op].appendTo(w.Buffer(), key), false)
 }
 
-// Grows implements raftfsm.Machine. An op grows a feed if it stores a group, or more followees than the user
-// has now.
+// Grows implements raftfsm.Machine. An op may make a feed larger if it stores a group, or more
+// followees than the user has now.
 func (f *Machine) Grows(key uint64, op any) bool {
 	o, is := op.(*Op)
 	if !is || o.Kind != Reset && o.Kind != Follow || len(o.Followees) == 0 {
@@ -75,7 +75,7 @@ func (f *Machine) Grows(key uint64, op any) bool {
 // Op is one change of one user's feed. Followees ascend by id without duplicates. Unfollow ignores
 // their posts.
 //
-// In an entry, with a shard's key in place of the user:
+// In an entry, an op names the user by the shard's key for the user. It has this form:
 //
 //	kind (1) | key (8) | Since (uvarint) | followees
 //	and of an op on a group:  length of its name (1) | name
@@ -85,33 +85,33 @@ type Op struct {
 	Kind      OpKind
 	User      uint64
 	Followees []Followee
-	Since     uint64 // stamp of the feed before the proposer read the posts (see below); 0 if it read none, as for an unfollow or a restore
+	Since     uint64 // stamp of the feed before the proposer read the posts (see below); 0 if it read no posts, as for an unfollow or a restore
 	Group     string // only for PutGroup and DropGroup
 }
 
 // The proposer reads the numbers of posts before it proposes an op. So the order of two ops in the
-// log may differ from the order in which their proposers read. This rule ensures that a user's seen
-// posts never go back:
+// log may differ from the order in which their proposers read. These rules ensure that seen posts
+// never become unread again:
 //
 //  1. A feed has a stamp: the index of the last entry that set its posts by an op with Since.
-//  2. The proposer learns the stamp, then reads the posts. It proposes the stamp or less as Since, at
-//     least 1.
+//  2. The proposer reads the stamp, and then the posts. As Since, it proposes the stamp or a lower
+//     number, but at least 1.
 //  3. If the stamp is not above Since, every earlier op that set posts was applied before this op's
-//     posts were read. So this op's posts are newer. They replace the others, even by lower numbers:
-//     a followee may have deleted posts.
-//  4. If the stamp is above Since, the replica cannot tell which posts were read later. It keeps the
-//     higher ones, which is right unless the followee deleted posts meanwhile, and reports that in
-//     the row (Merged). The proposer then reads the posts again and proposes a Read with a
-//     newer Since, until rule 3 holds. A round fails only if another op of the user overtook it.
+//     posts were read. So this op's posts are newer. They replace the posts in the feed, even by
+//     lower numbers, because a followee may have deleted posts.
+//  4. If the stamp is above Since, the replica cannot tell which posts were read later. It keeps
+//     the higher number, which is right unless the followee deleted posts meanwhile. It reports
+//     this case in the column Merged of the result row. The proposer then reads the posts again and
+//     proposes a Read with a newer Since, until rule 3 holds. A round is repeated only if another
+//     op of the user overtook it.
 //
-// Rule 3 relies on one fact: a stamp that a proposer has learned is the index of an applied entry. It
-// is, because replicas show only applied entries. A lower Since is always safe. A feed that loses
-// its last followee loses its stamp too: no posts are left that could go back.
+// Rule 3 requires that every stamp that a proposer reads is the index of an applied entry. That is
+// so, because replicas return only the effects of applied entries. A lower Since is always safe. A
+// feed that loses its last followee loses its stamp too, because it then has no seen posts.
 //
 // Ops of restores have no Since: they replace the posts, and set no stamp.
 
-// Merged is the column of a result row that has Overtaken if rule 4 applied, and 0 if not.
-// The first column has the number of followees, which is never Overtaken.
+// Merged is a column of the result row. Its value is Overtaken if rule 4 applied, and otherwise 0.
 const (
 	Merged    = 1
 	Overtaken = -1
@@ -134,7 +134,7 @@ func merge(was, named Followee) Followee {
 	return named
 }
 
-// OfGroup reports whether an op names a group.
+// OfGroup reports whether ops of the kind name a group.
 func (k OpKind) OfGroup() bool { return k == PutGroup || k == DropGroup }
 
 // takes reports whether an op of the kind may have this number of followees.
@@ -177,8 +177,8 @@ func appendFolloweeList(dst []byte, followees []Followee) []byte {
 	return dst
 }
 
-// readFollowees reads what appendFolloweeList appended, and appends the followees to dst. It fails
-// r for anything else.
+// readFollowees reads followees in the form of appendFolloweeList, and appends them to dst. It sets
+// r.Err if the bytes are invalid.
 func readFollowees(dst []Followee, r *wire.Reader) []Followee {
 	id := uint64(0)
 	for i := range r.CountTo(2, FolloweesMax) {
@@ -196,12 +196,12 @@ func readFollowees(dst []Followee, r *wire.Reader) []Followee {
 type batch struct {
 	ops       []Op
 	followees []Followee
-	ends      []int // end of each op's followees, for link; followees is reallocated while ops are decoded
+	ends      []int // end of each op's followees in followees; link needs it, because decoding may reallocate followees
 }
 
 func (b *batch) begin() { b.ops, b.followees, b.ends = b.ops[:0], b.followees[:0], b.ends[:0] }
 
-// users calls yield with the user of each op that needs or changes one feed.
+// users calls yield with the user of each op on a single feed.
 func (b *batch) users(yield func(user uint64)) {
 	for i := range b.ops {
 		if b.ops[i].Kind != Clear {

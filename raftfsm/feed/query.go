@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// feedsInReadMax bounds the feeds of one read. If each has the most followees, they take some
-	// megabytes.
+	// feedsInReadMax bounds the feeds of one read. With FolloweesMax followees each, they take a
+	// few megabytes.
 	feedsInReadMax = 32
 	// feedBytesHint is the estimated size of a feed in an answer.
 	feedBytesHint = 8 << 10
 )
 
-// Query reads the feeds of users. The feeds of one shard may come from several replicas, because a
-// shard is read feedsInReadMax feeds at a time.
+// Query reads the feeds of users. A read of a shard returns at most feedsInReadMax feeds. So the
+// feeds of one shard may come from several replicas.
 type Query struct {
 	raftfsm.Defaults
 	followees []Followee
@@ -39,10 +39,10 @@ func (q *Query) Of(i int) (followees []Followee, stamp uint64) {
 	return q.followees[f.from:f.to], f.stamp
 }
 
-// Cap returns how many followees the memory of the answer holds.
+// Cap returns the number of followees for which the answer has memory.
 func (q *Query) Cap() int { return cap(q.followees) }
 
-// Begin makes room for the feeds of n users. Until they are set, each user follows nobody.
+// Begin prepares the answer for n users. A user whose feed is not set follows nobody.
 func (q *Query) Begin(n int) {
 	q.followees, q.feeds = q.followees[:0], slices.Grow(q.feeds[:0], n)[:n]
 	clear(q.feeds)
@@ -54,7 +54,7 @@ func (q *Query) set(i int, followees []Followee, stamp uint64) {
 	q.followees = followees
 }
 
-// Append sets the feed of user i. The caller calls it at most once for a user after Begin.
+// Append sets the feed of user i. It must be called at most once for each user after Begin.
 func (q *Query) Append(i int, followees []Followee, stamp uint64) {
 	q.set(i, append(q.followees, followees...), stamp)
 }
@@ -122,7 +122,7 @@ func (q *Query) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadline t
 	return err
 }
 
-// Join implements Query. A part that failed has no words.
+// Join implements Query. A failed part has no Words.
 func (q *Query) Join(read *raftfsm.Read) bool {
 	for s := range read.Parts {
 		p := &read.Parts[s]

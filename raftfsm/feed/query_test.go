@@ -14,7 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// Groups are sent unchanged between nodes.
+// An answer with groups is the same after its transfer between nodes.
 func TestGroupsAnswer(t *testing.T) {
 	largest := Group{Name: strings.Repeat("x", GroupNameBytesMax), Followees: slices.Repeat([]uint64{math.MaxUint64}, FolloweesMax)}
 	for _, groups := range [][]Group{
@@ -30,7 +30,8 @@ func TestGroupsAnswer(t *testing.T) {
 	}
 }
 
-// This node's memory and another node return the same feeds. Each user gets the feed of that user.
+// A read from local memory and a read over the network return the same feeds, each for the right
+// user.
 func TestFeedsAnswer(t *testing.T) {
 	m := New(spill.Place{})
 	defer m.Close()

@@ -64,7 +64,7 @@ func (r *spillReplica) close() {
 	r.must(r.store.Close())
 }
 
-// kill keeps only what a crash may leave on the disk, and starts a new process.
+// kill ends the process as in a crash, which may lose unsynced data, and starts a new process.
 func (r *spillReplica) kill(snapshot []byte, seed uint64) {
 	r.t.Helper()
 	was := r.fs
@@ -86,7 +86,7 @@ func (r *spillReplica) spill(idle uint32) int {
 	return users
 }
 
-// check compares the replica with what every user follows.
+// check compares the feeds of the replica with want and groups.
 func (r *spillReplica) check(want map[uint64][]Followee, groups ...modelGroups) {
 	r.t.Helper()
 	var sum uint64
@@ -114,7 +114,7 @@ func (r *spillReplica) check(want map[uint64][]Followee, groups ...modelGroups) 
 	checkSpilled(r.t, r.fsm)
 }
 
-// checkSpilled compares the counters of feeds with the feeds.
+// checkSpilled compares the statistics about feeds with the feeds.
 func checkSpilled(t rapid.TB, fsm *Machine) {
 	t.Helper()
 	users, spilled := 0, 0
@@ -164,7 +164,7 @@ func fillFeeds(t testing.TB, r *spillReplica, users, each int) map[uint64][]Foll
 	return want
 }
 
-// If the disk is full, feeds stay in memory, also those of a restored snapshot.
+// If the disk is full, feeds stay in memory, even the feeds of a restored snapshot.
 func TestFeedsOnAFullDisk(t *testing.T) {
 	r := newSpillReplica(t)
 	want := fillFeeds(t, r, 300, 9)

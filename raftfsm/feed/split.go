@@ -2,9 +2,8 @@ package feed
 
 import "github.com/countd/countd/raftfsm"
 
-// stampMoved is the stamp of each feed with a stamp in a part that leaves its log. It is below the
-// index of every op in the log of the part. It is above 1, because a Since of 1 stands for the
-// oldest read.
+// A part that leaves the log replaces each stamp of a feed by stampMoved. It is below the index of
+// every op in the log of the part. It is above 1, because a Since of 1 stands for the oldest read.
 const stampMoved = 2
 
 // Split implements raftfsm.Contents. A stamp is an index of the log, so the parts that leave the log do

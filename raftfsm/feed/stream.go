@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// The body of a user in sections of feeds:
+// In a section of feeds, the body of a user is:
 //
 //	stamp, 0 for none (uvarint) | followees as in an op | groups as in groups.go, or 0 (1) for none
 func (f *contents) Capture() raftfsm.Captured { return &captured{view: f.bodies.Capture(), sum: f.sum} }
@@ -57,7 +57,7 @@ func (f *contents) Load(_ *codec.StreamReader, kind byte, p []byte) error {
 	return f.bodies.SpillLoaded(f.loading.Hash)
 }
 
-// Feed is what the visitor of a snapshot receives of a user.
+// Feed is the body of a user that the visitor of a snapshot receives.
 type Feed struct {
 	Followees []Followee // ascending by id
 	Groups    []Group    // ascending by name
