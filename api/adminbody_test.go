@@ -4,8 +4,9 @@ import (
 	"testing"
 )
 
-// TestAdminCallsNeedNoBody checks that a client may leave out a body without required members. If a
-// call has required members, an empty body gets an error that names the missing member.
+// TestAdminCallsNeedNoBody checks that a client may leave out the body of a call without required
+// members. If the call has required members, a missing body gets an error that names a missing
+// member.
 func TestAdminCallsNeedNoBody(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for _, path := range []string{"nodes/n2/drain", "nodes/n2/undrain", "nodes/n2/remove", "cold/migrate", "cold/stop"} {
@@ -17,6 +18,6 @@ func TestAdminCallsNeedNoBody(t *testing.T) {
 	for path, field := range map[string]string{"groups/1/transfer": "to", "groups/1/move": "from", "version": "body"} {
 		wantFault(t, l.do("POST", "/v1/admin/"+path, ""), 400, "invalid_argument", field)
 	}
-	// A page of another site can make a browser send this without a preflight request.
+	// A page of another site can make a browser send such a request without a preflight request.
 	wantFault(t, l.do("POST", "/v1/admin/nodes/n2/drain", "", "Origin", "https://example.com"), 400, "invalid_argument", "Content-Type")
 }

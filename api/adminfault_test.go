@@ -7,7 +7,8 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// The request has no fault if its order fails because a node is silent.
+// If a tiering order fails because nodes do not answer, the client gets a 503 that blames no field
+// of its request.
 func TestSilentNodeIsNoFaultOfTheRequest(t *testing.T) {
 	f, known := faultOf(&tiering.ColdSilentError{Nodes: []string{"n2", "n3"}})
 	if !known || f.status != 503 || f.code != codeNoQuorum || f.field != "" || !strings.Contains(f.message, "n2, n3") {

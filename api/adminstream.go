@@ -22,8 +22,8 @@ import (
 // accept the previous bytes. The whole restore has no time limit.
 const restoreIdleMax = time.Minute
 
-// snapshotGroup answers a snapshot of a shard, or redirects to the node that leads it. The
-// request's deadline bounds only the wait until the snapshot begins.
+// snapshotGroup sends a snapshot of a shard, or redirects the client to the node that leads the
+// shard. The request's deadline bounds only the wait until the snapshot begins.
 func snapshotGroup(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	group, err := operate.Group(string(r.name))
 	if err != nil {

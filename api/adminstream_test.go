@@ -113,9 +113,9 @@ type failing struct{}
 
 func (*failing) Read([]byte) (int, error) { return 0, errors.New("the disk is on fire") }
 
-// A restore accepts a body above BodyBytesMax, for longer than ReadTimeout, as long as bytes
-// arrive. On a busy machine the bytes may not arrive in these short times, so one accepted stream
-// is enough.
+// As long as bytes arrive, a restore accepts a body that is larger than BodyBytesMax and takes
+// longer than ReadTimeout. On a busy machine a piece may arrive too late for a short timeout, so
+// the test tries longer timeouts.
 func TestRestoreTakesLongStreams(t *testing.T) {
 	for _, timeout := range []time.Duration{400 * time.Millisecond, 2 * time.Second, 10 * time.Second} {
 		got, err := restoreSlowly(t, timeout)
@@ -127,8 +127,8 @@ func TestRestoreTakesLongStreams(t *testing.T) {
 	t.Error("no stream was taken")
 }
 
-// restoreSlowly sends a stream and its length. The stream takes longer than ReadTimeout, but each
-// piece takes less.
+// restoreSlowly restores from a body of known length, and then from a slow body in chunks. The slow
+// body takes longer than ReadTimeout, but each of its pieces takes less.
 func restoreSlowly(t *testing.T, timeout time.Duration) (reply, error) {
 	t.Helper()
 	n := &withSnapshots{restore: func(in io.Reader) (raftfsm.SnapshotFacts, error) {

@@ -8,7 +8,8 @@ import (
 	"github.com/countd/countd/api/gate"
 )
 
-// crowd makes writes with bodies of n bytes appear to take seconds. free ends them.
+// crowd fills the size class of bodies of n bytes with slow writes until it admits no further one
+// with a timeout of 10 s. free ends the writes.
 func crowd(t *testing.T, a *gate.Admission, n int) (free func()) {
 	t.Helper()
 	const inFlight = 20_000
@@ -46,7 +47,7 @@ func ration(a *gate.Admission) (next time.Time, every time.Duration) {
 	return next, next.Sub(before) / more
 }
 
-// spend makes the next refusal due after wait.
+// spend uses up refusals until the next one must wait for about wait.
 func spend(a *gate.Admission, wait time.Duration) {
 	for a.RefusalDelay(1, wait) < wait {
 		continue
@@ -61,7 +62,7 @@ func TestTheDoorOpens(t *testing.T) {
 	spend(a, gate.RefusalDelayMax*8/10)
 	before, every := ration(a)
 	answered := make(chan reply)
-	go func() { // ends when it has its answer, received below
+	go func() { // ends once the server answers; the test receives the answer below
 		got, _ := l.try("POST", "/v1/counters/posts/incr", strings.NewReader(manyOps(1)), "Countd-Timeout", "4s")
 		answered <- got
 	}()
@@ -122,8 +123,8 @@ func TestWritesLeaveTheirLane(t *testing.T) {
 	}
 }
 
-// The server decodes a write before a full queue refuses it. So it delays the refusal by the
-// write's size, and answers by the deadline.
+// The server decodes a write before a full queue refuses it. To pay for the decoding, it delays the
+// refusal. The delay grows with the size of the write, but ends before the deadline.
 func TestFullQueuesHoldBack(t *testing.T) {
 	l := startFakeServer(t, nil)
 	l.node.setFault("overloaded")
@@ -131,7 +132,7 @@ func TestFullQueuesHoldBack(t *testing.T) {
 	spend(a, gate.RefusalDelayMax*8/10)
 	before, every := ration(a)
 	answered := make(chan reply)
-	go func() { // ends when it has its answer, received below
+	go func() { // ends once the server answers; the test receives the answer below
 		got, _ := l.try("POST", "/v1/counters/posts/incr", strings.NewReader(manyOps(1000)), "Countd-Timeout", "4s")
 		answered <- got
 	}()
@@ -139,7 +140,7 @@ func TestFullQueuesHoldBack(t *testing.T) {
 		return time.Now().Add(a.RefusalDelay(0, time.Hour)).Sub(before) > 20*every
 	})
 	wantFault(t, <-answered, 429, "overloaded", "")
-	a.RefusalDelay(int(time.Hour/every), 2*time.Hour) // so that the deadline is the bound
+	a.RefusalDelay(int(time.Hour/every), 2*time.Hour) // use up an hour of refusals, so that only the deadline bounds the delay
 	began := time.Now()
 	wantFault(t, l.do("POST", "/v1/counters/posts/incr", manyOps(1), "Countd-Timeout", "500ms"), 429, "overloaded", "")
 	if took := time.Since(began); took < 200*time.Millisecond {

@@ -1,6 +1,7 @@
 //go:build !race
 
-// Under the race detector sync.Pool drops some of what it is given.
+// Under the race detector, sync.Pool drops some values at random, so these tests would count too
+// many allocations.
 
 package api
 
@@ -37,8 +38,7 @@ func (n quietNode) Write(_ *shard.Keyspace, w *shard.Write) error {
 	return nil
 }
 
-// TestServeAllocates checks that a request allocates only the name of the keyspace, from the entry
-// of its handler to its answer.
+// TestServeAllocates checks that a request allocates nothing but the name of its keyspace.
 func TestServeAllocates(t *testing.T) {
 	l := startFakeServer(t, func(c *Config) { c.Backend = quietNode{newFakeNode(), postsKeyspace()} })
 	for _, c := range []struct{ name, method, path, body string }{
@@ -54,7 +54,7 @@ func TestServeAllocates(t *testing.T) {
 		ctx.Request.Header.Set(headerTimeout, "5s")
 		body := []byte(c.body)
 		n := testing.AllocsPerRun(100, func() {
-			ctx.Request.SetBodyRaw(body) // serve lets go of it
+			ctx.Request.SetBodyRaw(body) // serve resets the body
 			l.server.serve(ctx)
 		})
 		if status := ctx.Response.StatusCode(); status != 200 {
@@ -66,7 +66,7 @@ func TestServeAllocates(t *testing.T) {
 	}
 }
 
-// TestPollAllocates bounds what a poll allocates, with the reads of the shards.
+// TestPollAllocates bounds the allocations of a poll, including those of the reads in the shards.
 func TestPollAllocates(t *testing.T) {
 	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	l.ok(`{"seq":1,"duplicate":false,"token":"TOKEN"}`, "POST", "/v1/notices/news", "")
@@ -93,7 +93,7 @@ func TestPollAllocates(t *testing.T) {
 	}
 }
 
-// manyUsers returns a poll of users 1 … n.
+// manyUsers returns the body of a poll of users 1 to n.
 func manyUsers(n int) string {
 	users := make([]string, n)
 	for i := range users {
@@ -114,7 +114,8 @@ func TestRefusalDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// A connection's memory between requests does not grow with the requests.
+// After a request with a large answer, a connection keeps at most keptAnswerBytesMax of the
+// answer's buffer.
 func TestConnectionsKeepLittle(t *testing.T) {
 	l := startFakeServer(t, nil)
 	ctx := newCall("POST", "/v1/counters/posts/incr", manyOps(10_000))

@@ -20,7 +20,7 @@ func answer(ctx *fasthttp.RequestCtx, body func(dst []byte) []byte) {
 	answerLong(ctx, 0, body)
 }
 
-// answerLong does what answer does, for about n bytes.
+// answerLong is answer for a body of about n bytes.
 func answerLong(ctx *fasthttp.RequestCtx, n int, body func(dst []byte) []byte) {
 	ctx.Response.Header.SetContentType(contentTypeJSON)
 	text := body(slices.Grow(ctx.Response.SwapBody(nil)[:0], n))
@@ -64,7 +64,7 @@ const (
 	challenge = `Bearer realm="countd"`
 )
 
-// answerJSON answers rare calls by reflection.
+// answerJSON sends v as JSON. It encodes by reflection, so only rare calls use it.
 func answerJSON(ctx *fasthttp.RequestCtx, v any) error {
 	text, err := json.Marshal(v)
 	if err != nil {

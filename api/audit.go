@@ -15,8 +15,8 @@ import (
 const auditBytesMax = 256
 
 // audit writes a call that only an admin may make into the audit log. If the call changes the
-// cluster or a keyspace, audit writes it into the node's log too. Refused calls change nothing and
-// may be many, so package program limits their lines.
+// cluster or a keyspace, audit writes it into the node's log too. Failed calls may be many, so the
+// rate of their lines in the node's log is limited.
 func (s *Server) audit(ctx *fasthttp.RequestCtx, r *request, e *endpoint, err error) {
 	f, isFault := errors.AsType[*fault](err)
 	if isFault && f.refusal {
@@ -36,7 +36,7 @@ func (s *Server) audit(ctx *fasthttp.RequestCtx, r *request, e *endpoint, err er
 	}
 	logger, msg := s.cfg.Logger, "admin action"
 	if err != nil {
-		logger, msg = s.limited, "admin action failed: "+e.name // the rate is limited by the name of the call
+		logger, msg = s.limited, "admin action failed: "+e.name // the text has the call's name, because the rate of each text is limited
 	}
 	args := []any{
 		"action", e.name, "path", path, "caller", ctx.RemoteAddr().String(), "user", event.Who,

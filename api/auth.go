@@ -42,7 +42,7 @@ func encoded(f *fault) *fault {
 	return f
 }
 
-// identity is who makes a call.
+// identity is the caller of a request, and what is needed to check the caller's rights.
 type identity struct {
 	auth     *auth.Authorizer // nil if authorization is off, or the endpoint is public
 	caller   *auth.Caller     // nil for a caller without a token
@@ -179,8 +179,8 @@ func (r *identity) may(access auth.Access, keyspace []byte) error {
 	return r.forbidden(access, keyspace, nil)
 }
 
-// forbidden refuses a call for lack of access to keyspace or, if keyspaces is not empty, to these
-// keyspaces.
+// forbidden refuses a call whose caller lacks access to keyspace. If keyspaces is not empty, the
+// refusal names those of keyspaces that the caller has no access to.
 func (r *identity) forbidden(access auth.Access, keyspace []byte, keyspaces []string) error {
 	target := string(keyspace)
 	if len(keyspaces) > 0 {
@@ -199,7 +199,8 @@ func (r *identity) forbidden(access auth.Access, keyspace []byte, keyspaces []st
 	return &fault{status: fasthttp.StatusForbidden, code: codePermissionDenied, message: message, refusal: true}
 }
 
-// refuse counts a refusal and reports whether the call is refused.
+// refuse counts and logs a call that its caller may not make. It returns false if the mode
+// permissive serves the call nevertheless.
 func (r *identity) refuse(why auth.Refusal, target string) bool {
 	return r.auth.Refuse(why, auth.Call{Caller: r.caller, From: r.from.RemoteAddr(), What: r.endpoint.name, Target: target})
 }

@@ -105,7 +105,7 @@ func (e *enforcing) as(token, method, path, body string) reply {
 //
 //  1. if the row says yes, a user with the role on the row's keyspaces may make the call;
 //  2. a user with the role on all but one of these keyspaces may not;
-//  3. a route without a row fails the test. No caller may make its call (auth.Nobody).
+//  3. a route without a row fails the test.
 func TestMatrixOfRoutes(t *testing.T) {
 	e := startEnforcing(t)
 	rows := apitest.Matrix(t, "../docs/SECURITY.md", "HTTP")
@@ -226,7 +226,7 @@ func TestWhoami(t *testing.T) {
 	}
 }
 
-// TestRouteWithoutNeed checks that the server refuses a route without a need to everybody.
+// TestRouteWithoutNeed checks that the server refuses all callers of a route without a need.
 func TestRouteWithoutNeed(t *testing.T) {
 	e := startEnforcing(t)
 	get := e.server.routes.resources["/v1/version"].methods["GET"]
@@ -417,7 +417,7 @@ func TestRevokedWhileItReads(t *testing.T) {
 			e.node.entered, e.node.leave = make(chan struct{}), make(chan struct{})
 			answered := make(chan reply, 1)
 			go func() { answered <- e.as(web, "POST", "/v1/feed/1/follow", `{"followees":["2"]}`) }()
-			<-e.node.entered // reads the posts of 2
+			<-e.node.entered // the call reads the posts of user 2
 			if got := e.as(rootToken, test.method, test.path, test.body); got.status != 200 {
 				t.Fatalf("%d %s", got.status, got.body)
 			}
@@ -553,7 +553,8 @@ func TestLimitsOfUsers(t *testing.T) {
 	if text := e.as(rootToken, "GET", "/metrics", "").body; !strings.Contains(text, `countd_user_overloaded_total{limit="ops",user="web"} 1`) {
 		t.Error("the refused call is not counted")
 	}
-	// A connection counts at the first request with the user's token, whatever comes before it.
+	// A connection counts against the user's limit from the first request with the user's token,
+	// whatever requests came before.
 	for i, first := range []string{"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"} {
 		limit(fmt.Sprintf(`{"connections_per_second":1,"requests_per_second":%d}`, 1000+i)) // begins anew
 		statuses := []int{}
@@ -613,7 +614,7 @@ func TestEveryAdminCallIsAudited(t *testing.T) {
 	}
 }
 
-// namesInBraces matches the names of a route's path that a request chooses.
+// namesInBraces matches the variables of a route's path, such as {user}.
 var namesInBraces = regexp.MustCompile(`\{[^}]*\}`)
 
 // audited returns the lines of the audit log.
@@ -649,7 +650,7 @@ func TestTokensAreNotLogged(t *testing.T) {
 		}
 		e.node.setFault("")
 	}
-	for _, token := range []string{rootToken, web, wrong} { // where no token belongs
+	for _, token := range []string{rootToken, web, wrong} { // send the token in parts of a request where no token belongs
 		for _, of := range []string{web, rootToken} {
 			e.as(of, "DELETE", "/v1/users/web/tokens/"+token, "")
 			e.as(of, "DELETE", "/v1/users/"+strings.Replace(token, "_", "%5f", 1)+"?token="+token, "")

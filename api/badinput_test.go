@@ -149,9 +149,8 @@ func TestBadBodies(t *testing.T) {
 	}
 }
 
-// TestBadIDs sends each bad id everywhere a request may have an id. TestOneOfTwo checks the error
-// for an op with two fields that exclude each other. The error names both fields, and does not
-// claim that one field was given twice.
+// TestOneOfTwo checks the error for an op with two fields that exclude each other. The error names
+// both fields, and does not claim that one field was given twice.
 func TestOneOfTwo(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for op, want := range map[string]string{

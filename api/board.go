@@ -55,7 +55,7 @@ func showNotices(n inbox.Notices) client.Notices {
 	return shown
 }
 
-// noticeSeq is the number of a notice, which is 0 for a user who has read none.
+// noticeSeq is the number of a notice. 0 means that the user has read no notice.
 type noticeSeq int64
 
 // Problem implements operate.Typed.

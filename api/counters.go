@@ -168,7 +168,7 @@ func deleteRow(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	return s.writeRow(ctx, r)
 }
 
-// writeRow writes the only op of r and answers its row.
+// writeRow writes the only op of r and answers with the new row.
 func (s *Server) writeRow(ctx *fasthttp.RequestCtx, r *request) error {
 	if err := s.writeOps(r, true); err != nil {
 		return err

@@ -234,7 +234,7 @@ func oracleID(v any) (uint64, error) {
 	return id, nil
 }
 
-// oracleOps is decodeOps for changeAdd, written plainly with encoding/json.
+// oracleOps returns what decodeOps must return for changeAdd. It is simple, and uses encoding/json.
 func oracleOps(body []byte, ks *shard.Keyspace) (ops []engine.Op, wantNone bool, err error) {
 	if !json.Valid(body) {
 		return nil, false, errOracle
@@ -361,8 +361,6 @@ func wantTellable(t *testing.T, err error) {
 	}
 }
 
-// FuzzDecodeLists checks the other decoders: they accept only JSON objects of
-// their own fields, and read ids as the oracle does.
 // manyMembers is a body with members of all types.
 type manyMembers struct {
 	Name      string                  `json:"name"`

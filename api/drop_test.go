@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// No answer shows dropped keyspaces and columns. New ones of the same name count from zero.
+// No answer shows a dropped keyspace or column. If one is created again under the same name, it
+// counts from zero.
 func TestDropped(t *testing.T) {
 	l := startReal(t)
 	do := func(status int, want, method, path, body string) {

@@ -61,8 +61,8 @@ func TestNamesMadeElsewhere(t *testing.T) {
 	}
 }
 
-// A request whose node has caught up does not catch up again for the parameter counts with an
-// unknown keyspace.
+// The parameter counts may name an unknown keyspace. If the request has already caught up, it does
+// not catch up a second time for that keyspace.
 func TestCountsOfOneWhoCaughtUp(t *testing.T) {
 	n := newFakeNode()
 	r := &request{backend: n, caughtUp: true}

@@ -67,7 +67,8 @@ func appendRows(dst []byte, ids []uint64, ks *shard.Keyspace, columns []uint8, r
 	return append(dst, ']')
 }
 
-// appendIn appends whether a member is in the sets of row i of n. inSets is a result of readSets.
+// appendIn appends ,"member":{column:bool,…}: whether the member is in each column's set of row i
+// of n. inSets is a result of readSets.
 func appendIn(dst []byte, ks *shard.Keyspace, columns []uint8, inSets []bool, i, n int) []byte {
 	dst = append(dst, `,"member":{`...)
 	for j, column := range columns {
@@ -91,7 +92,7 @@ func appendResults(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keysp
 		of, row := keyspaceOf(w, ks, i), w.Rows[i*w.Width:(i+1)*w.Width]
 		op := &ops[i]
 		if op.OfMember() {
-			_, cuts = cutsOf(i, cuts) // an op with a member needs no cuts, because the count suffices
+			_, cuts = cutsOf(i, cuts) // skip the op's cuts, because the answer has its count
 			did := len(changed) > 0 && changed[0] == i
 			if did {
 				changed = changed[1:]
@@ -122,8 +123,7 @@ func appendMemberOp(dst []byte, op *engine.Op) []byte {
 	return appendID(append(dst, `,"member":`...), uint64(op.Cells[0].Value))
 }
 
-// cutsOf divides cuts, which begin with those of an op, into the op's own cuts and those of later
-// ops.
+// cutsOf splits cuts into the cuts of an op, which come first, and those of later ops.
 func cutsOf(op int, cuts []engine.Cut) (own, later []engine.Cut) {
 	n := 0
 	for n < len(cuts) && cuts[n].Op == op {
@@ -164,8 +164,8 @@ func appendApplied(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keysp
 	return append(appendOutcome(appendUnknown(dst, w), w), '}')
 }
 
-// appendUnknown appends the ids of ops of a repeated request for which the shard no longer
-// remembers whether it applied or refused them.
+// appendUnknown appends the ids of those ops of a repeated request whose outcome the shard no
+// longer remembers.
 func appendUnknown(dst []byte, w *shard.Write) []byte {
 	for i, op := range w.Unknown {
 		if i == 0 {

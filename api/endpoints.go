@@ -24,7 +24,7 @@ func (r *route) split() (method, path string) {
 // does describes a call: the input that it takes, the rights that it needs, and its handler.
 type does struct {
 	takes takes
-	need  auth.Need // a call without one is refused
+	need  auth.Need // a call without a need is refused
 	call  handler
 }
 
@@ -35,7 +35,7 @@ type handler = func(*Server, *fasthttp.RequestCtx, *request) error
 type endpoint struct {
 	does
 	name   string      // label of its metrics
-	query  []parameter // additional to the parameters of all reads
+	query  []parameter // parameters that the endpoint accepts besides those of all reads
 	hashed []byte      // hash of the name, which is stored with each idempotency key, so it must never change
 
 	observers *observers
@@ -70,7 +70,7 @@ const (
 	takesUnread                     // uses the keyspace of unread numbers, whose rows are users
 	takesName                       // {channel} or {dot} of the path
 	takesNotice                     // {seq} of the path
-	takesSince                      // query parameter, like the next two
+	takesSince                      // the query parameter of that name, like the next two
 	takesDetail
 	takesNames
 	takesOps     // ops on any keyspaces

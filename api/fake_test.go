@@ -324,7 +324,7 @@ func (n *fakeNode) Read(ks *shard.Keyspace, query raftfsm.Query, ids []uint64, o
 		top := counters.TopQuery{Column: q.Column, Limit: q.Limit}
 		err := n.top(ks, &top, opt)
 		q.Since, q.Error = time.UnixMilli(1_763_812_800_000), 3
-		for _, row := range top.Top { // as if all were added within the window
+		for _, row := range top.Top { // as if the whole count were gained within the window
 			q.Gains = append(q.Gains, rankings.Gain{Key: row.ID, Gained: row.Count, Error: 1})
 		}
 		return err
@@ -386,7 +386,7 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 	if outbox, is := w.Ops.(counters.OutboxOps); is {
 		ops = []engine.Op{n.mu.shards.publish(w, &outbox[0])}
 	}
-	w.Duplicate = n.mu.fault == "repeated_in_part" // some of its ops overflowed then
+	w.Duplicate = n.mu.fault == "repeated_in_part" // a repeat whose ops have an unknown outcome
 	for i, op := range ops {
 		if w.Duplicate {
 			op.Cells, w.Unknown = nil, append(w.Unknown, i)
@@ -406,7 +406,7 @@ func (n *fakeNode) writeOpLocked(ks *shard.Keyspace, w *shard.Write, i int, op e
 	}
 	row := make([]int64, len(ks.Columns))
 	copy(row, rows[op.ID])
-	if op.OfMember() && len(op.Cells) > 0 { // a repeat's op has none
+	if op.OfMember() && len(op.Cells) > 0 { // an op of unknown outcome has no cells
 		sum, overflows, changes := n.memberLocked(ks, op, row)
 		if op.Cells = nil; overflows {
 			w.Overflows = append(w.Overflows, engine.Overflow{Op: i, Column: sum.Column})

@@ -24,7 +24,7 @@ const fakeSnapshot = "a snapshot"
 
 var fakeFacts = raftfsm.SnapshotFacts{Index: 40, Rows: 3, Digest: 0x00c0ffee00c0ffee}
 
-// trouble is troubleLocked for calls that do not change the fake.
+// trouble locks the fake and calls troubleLocked.
 func (n *fakeNode) trouble() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()

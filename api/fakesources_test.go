@@ -27,7 +27,7 @@ func (f fakeSources) source(state string) *sources.Source {
 	return s
 }
 
-// named returns what the method source returns, for a call that names a source.
+// named returns the source likes in a state, and ErrUnknownSource for any other name.
 func (f fakeSources) named(name, state string) (*sources.Source, error) {
 	switch err := f.node.trouble(); {
 	case err != nil:

@@ -10,7 +10,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// publish returns the write of the posts that a write to an outbox counts.
+// publish applies an op to an author's outbox. It returns the op by which the author's count of
+// posts changes.
 func (f *fakeShards) publish(w *shard.Write, op *counters.OutboxOp) engine.Op {
 	post, count := counters.Post{ID: op.ID, Author: op.Author}, engine.Op{ID: op.Author, Kind: engine.OpAdd}
 	if f.posts[post] == (op.Kind == counters.Publish) {

@@ -103,7 +103,7 @@ var backendFaults = []struct {
 	{admin.ErrShardNotEmpty, fasthttp.StatusConflict, codeRefused},
 	{admin.ErrRestoredOther, fasthttp.StatusConflict, codeRefused},
 	{admin.ErrOtherRestore, fasthttp.StatusConflict, codeRefused},
-	{errs.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace}, // first, because for a dropped keyspace it may wrap any other error
+	{errs.ErrUnknownKeyspace, fasthttp.StatusNotFound, codeUnknownKeyspace}, // first, because the error for a dropped keyspace may wrap any other error
 	{errs.ErrOutcomeUnknown, fasthttp.StatusGatewayTimeout, codeOutcomeUnknown},
 	{errs.ErrTooLate, fasthttp.StatusTooManyRequests, codeOverloaded},
 	{errs.ErrOverloaded, fasthttp.StatusTooManyRequests, codeOverloaded},
@@ -132,8 +132,8 @@ const nothingApplied = "; nothing was applied"
 // empties in milliseconds, and an election takes about a second.
 const retryAfter = 1
 
-// ofWrite adds the outcome of the ops to a fault after which callers repeat the write. If the
-// fault has no ops, none was applied.
+// ofWrite makes the answer list the applied ops and those of unknown outcome, if the fault is one
+// after which clients repeat a write. Empty lists mean that no op was applied.
 func (f *fault) ofWrite(byNumber bool) {
 	f.outcomes = f.outcomes || f.status == fasthttp.StatusServiceUnavailable || f.status == fasthttp.StatusGatewayTimeout
 	if f.outcomes && byNumber {
@@ -145,8 +145,8 @@ func (f *fault) retryable() bool {
 	return f.status == fasthttp.StatusTooManyRequests || f.status == fasthttp.StatusServiceUnavailable
 }
 
-// overloads has the refusals because of load. They are encoded in advance, because they come in
-// bursts and must cost little.
+// overloads has the faults with which a busy server refuses requests. They are encoded in advance,
+// because they come in bursts and must cost little.
 type overloads struct{ inFlight, wait, bodies *fault }
 
 func newOverloads(m *metrics) overloads {
@@ -198,7 +198,7 @@ func appendError(dst []byte, code, message, field string) []byte {
 	return append(dst, '}')
 }
 
-// The faults of a value that more than one field can have, besides those of package jsonbody.
+// The problems that values of several fields can have, besides those of package strictjson.
 const (
 	noColumn  = "no such column"
 	oneColumn = "at least one column is needed"

@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// errNoCluster is returned while this node knows no keyspace. Every cluster has some.
+// errNoCluster is returned while this node knows no keyspace. Every cluster has at least one.
 var errNoCluster = fmt.Errorf("%w: this node does not know its cluster yet", errs.ErrNoLeader)
 
 func (r *request) findKeyspace() (err error) {

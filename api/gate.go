@@ -32,7 +32,7 @@ func (s *Server) refusal(in *arrival) error {
 	return s.crowded(in)
 }
 
-// crowded does what refusal does, for a request whose body is already in memory.
+// crowded is refusal without the check of memory for the body.
 func (s *Server) crowded(in *arrival) error {
 	switch {
 	case in.endpoint.takes&exempt != 0:

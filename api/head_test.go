@@ -143,7 +143,7 @@ func TestKeyIsOfTheCallNotItsSpelling(t *testing.T) {
 	wantFault(t, l.do("DELETE", "/v1/counters/posts/2", "", "Idempotency-Key", "row"), 409, "idempotency_conflict", "")
 }
 
-// TestNumberZero: a producer may number from 0.
+// TestNumberZero checks that a producer may number its writes from 0.
 func TestNumberZero(t *testing.T) {
 	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	for n, want := range []string{`"like":1}`, `"like":1}`, `"like":2}`} {

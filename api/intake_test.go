@@ -67,7 +67,7 @@ func (d *slowCaller) answer() reply {
 		d.t.Fatal(err)
 	}
 	if response.Close {
-		response.Header.Set("Connection", "close") // which ReadResponse takes out
+		response.Header.Set("Connection", "close") // ReadResponse has removed this header
 	}
 	return reply{response.StatusCode, response.Header, string(body)}
 }
@@ -78,7 +78,7 @@ func TestBodiesFollowEachOther(t *testing.T) {
 	l := startFakeServer(t, nil)
 	d := l.dial(t)
 	const incr = "/v1/counters/posts/incr"
-	for _, ops := range []int{1, 200, 230, 1000, 10_000, 1} { // 8 KiB are about 227
+	for _, ops := range []int{1, 200, 230, 1000, 10_000, 1} { // about 227 ops fill 8 KiB
 		for _, chunk := range []int{0, 100, 1 << 20} {
 			body := manyOps(ops)
 			d.post(incr, body, chunk)

@@ -227,7 +227,7 @@ func (r *request) decodeCheck(body []byte) error {
 	})
 }
 
-// readMember reads the member of a read.
+// readMember parses the member that a read asks about.
 func (r *request) readMember() {
 	c := &r.cursor
 	var ok bool

@@ -12,7 +12,7 @@ import (
 
 const likes = "/v1/members/posts/like"
 
-// joined is an op of members in a body.
+// joined returns an op in JSON. By the op, a member joins a set, or leaves it if set is false.
 func joined(id, member string, set bool) string {
 	return fmt.Sprintf(`{"id":%q,"member":%q,"set":%v}`, id, member, set)
 }
@@ -43,7 +43,7 @@ func testMembers(t *testing.T, l *fakeServer) {
 	l.want(200, `{"results":[{"id":"2","counts":{"like":1}}]}`, "POST", "/v1/counters/posts/get", `{"ids":["2"],"columns":["like"]}`)
 }
 
-// memberPage is an answer of either list.
+// memberPage is an answer of listMembers or listSets.
 type memberPage struct {
 	ID      string
 	Member  string
@@ -245,7 +245,7 @@ func TestLookupsAreBounded(t *testing.T) {
 	}
 }
 
-// A key is for one column.
+// An idempotency key applies to one column only.
 func TestMemberKeysAreOfTheirColumn(t *testing.T) {
 	l := startFakeServer(t, nil)
 	ids := map[string]string{}

@@ -14,8 +14,9 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// metrics are the metrics of package api. The first request of an endpoint resolves its series and
-// keeps them, so that a request looks up no label, and unused endpoints are not scraped.
+// metrics are the metrics of package api. The first request of an endpoint creates the endpoint's
+// series and keeps pointers to them. So later requests look up no labels, and endpoints without
+// requests have no series.
 type metrics struct {
 	InFlight     prometheus.Gauge
 	Panics       prometheus.Counter
@@ -107,7 +108,7 @@ func newMetrics(registry *prometheus.Registry, version string) (*metrics, error)
 	return m, registerRuntime(registry)
 }
 
-// Corrected counts ops of the call correct.
+// Corrected adds the size of all applied corrections to the metric of the keyspace's drift.
 func (m *metrics) Corrected(w *shard.Write, ops []engine.Op, keyspace string) {
 	drift, refused := 0.0, w.Overflows
 	for i := range ops {

@@ -63,7 +63,7 @@ type exampleCase struct {
 	Value  any
 }
 
-// example is an answer of a call and how to get it.
+// example is an answer of a call, and the request that gets it.
 type example struct {
 	exampleCase
 
@@ -145,8 +145,8 @@ func (c *contract) examples(t *testing.T) []example {
 	return all
 }
 
-// flat returns the shared answers that names refer to. It replaces the name of a set by the answers
-// in the set.
+// flat returns the shared answers with the given names. A name may be that of a set; then flat
+// returns all answers of the set.
 func (c *contract) flat(t *testing.T, names []string) (all []answers) {
 	t.Helper()
 	for _, name := range names {
@@ -267,7 +267,7 @@ func (e example) request(t *testing.T, server string) (*http.Request, map[string
 	}
 	for name, value := range e.Headers {
 		r.Header.Set(name, value)
-		if name == "Host" { // which is no header to net/http
+		if name == "Host" { // net/http does not treat it as a header
 			r.Host = value
 		}
 	}
@@ -339,7 +339,7 @@ func TestOpenAPIExamples(t *testing.T) {
 	for _, backend := range []struct {
 		name   string
 		target func(*testing.T) replayTarget
-		least  int // examples; the contract had more
+		least  int // least number of examples that must be replayed
 	}{
 		{"fake", func(t *testing.T) replayTarget { return fakeTarget{startFakeServer(t, nil)} }, 1200},
 		{"real", func(t *testing.T) replayTarget { return newRealTarget(t) }, 400},
@@ -353,7 +353,8 @@ func TestOpenAPIExamples(t *testing.T) {
 					continue
 				}
 				replayed++
-				// A refused request changed nothing, so the next example may use the same node.
+				// An example without effect leaves the node as it was, so the next example with the
+				// same tags may use it.
 				if tags := strings.Join(e.operation.Tags, " "); l == nil || seeded != tags {
 					l = target.renew(t) // t is the outer test, because the server also serves later examples
 					l.seed(t, c.Seed, e.operation.Tags)
@@ -373,7 +374,8 @@ func TestOpenAPIExamples(t *testing.T) {
 	t.Run("unfinished", func(t *testing.T) { testUnfinished(t, c, all) })
 }
 
-// testUnfinished sends all requests whose last byte never arrives, concurrently.
+// testUnfinished sends the examples whose requests never end. It sends them concurrently, because
+// each waits for a timeout.
 func testUnfinished(t *testing.T, c *contract, all []example) {
 	l := startFakeServer(t, func(c *Config) { c.ReadTimeout = 200 * time.Millisecond })
 	all = slices.DeleteFunc(slices.Clone(all), func(e example) bool { return !e.Unfinished })
@@ -426,7 +428,8 @@ func (l *fakeServer) seed(t *testing.T, requests []exampleCase, tags []string) {
 	}
 }
 
-// setUp causes the example's fault until end is called.
+// setUp puts the server into the state that an example needs, such as a fault of its node. end
+// removes the fault.
 func (l *fakeServer) setUp(trouble string) (end func()) {
 	if trouble == "in_flight" {
 		full := int64(l.server.cfg.InFlightMax)
@@ -446,7 +449,7 @@ func (l *fakeServer) setUp(trouble string) (end func()) {
 	return func() { l.node.setFault("") }
 }
 
-// setUpUsers makes the users that an example begins with, and reports whether it has any.
+// setUpUsers creates the users that an example needs, and reports whether it needs any.
 func (l *fakeServer) setUpUsers(trouble string) bool {
 	switch trouble {
 	case "enforce", "audit":
@@ -641,13 +644,13 @@ func TestOpenAPIIsWhole(t *testing.T) {
 	})
 }
 
-// answersOf lists the statuses with which the server may answer a call, without statuses that are
-// specific to the call.
+// answersOf lists the statuses with which the server may answer any call that has the given
+// properties.
 func answersOf(what takes) []int {
 	statuses := []int{200, 405, 431}
 	for _, rule := range []struct {
 		status    int
-		any, none takes // of what the call takes
+		any, none takes // a call must have one of any, unless any is 0, and none of none
 	}{
 		{400, 0, takesAnything},
 		{408, 0, takesStream}, // the handler of the call reads the body at the client's pace
@@ -670,7 +673,8 @@ func answersOf(what takes) []int {
 	return statuses
 }
 
-// servedEndpoints returns the server's methods and paths, and what they take. HEAD comes with GET.
+// servedEndpoints returns the properties of the server's endpoints by method and path. HEAD comes
+// with GET.
 func servedEndpoints(t *testing.T) map[string]takes {
 	t.Helper()
 	served := map[string]takes{}

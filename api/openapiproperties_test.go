@@ -11,7 +11,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 )
 
-// seenProperties has those properties of schemas that occur in examples.
+// seenProperties has the properties of schemas that have occurred in examples.
 type seenProperties struct {
 	names map[*openapi3.Schema]string // of components
 	seen  map[*openapi3.Schema]map[string]bool
@@ -68,7 +68,7 @@ func (s *seenProperties) walk(schema *openapi3.Schema, at string, v any, problem
 	}
 }
 
-// lacks returns the properties of a schema, and of the schemas within it, that no value had.
+// lacks returns the properties that occurred in no value. It covers a schema and the schemas in it.
 func (s *seenProperties) lacks(schema *openapi3.Schema, at string, been map[*openapi3.Schema]bool) (all []string) {
 	if been[schema] {
 		return nil
@@ -151,8 +151,8 @@ func TestOpenAPIProperties(t *testing.T) {
 	}
 }
 
-// TestOpenAPIPropertiesAreMissed checks that TestOpenAPIProperties and TestOpenAPIExamples find
-// each kind of change to the contract.
+// TestOpenAPIPropertiesAreMissed checks that the two tests above and TestOpenAPIExamples would
+// notice a change of the contract.
 func TestOpenAPIPropertiesAreMissed(t *testing.T) {
 	const get = "GET /v1/counters/{keyspace}/{id}"
 	row := func(c *contract) *openapi3.Schema { return c.doc.Components.Schemas["Row"].Value }

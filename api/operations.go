@@ -33,9 +33,9 @@ func healthz(s *Server, ctx *fasthttp.RequestCtx, _ *request) error {
 	return nil
 }
 
-// readyz answers whether clients should send requests to this node. If they should not, the answer
-// has the code that a read would get, or not_ready. If tokens are enforced, a probe without a
-// token gets no reason.
+// readyz reports whether clients should send requests to this node. If they should not, the answer
+// has the error code that a read would get, or else not_ready. If tokens are enforced, a probe
+// without a token gets no reason.
 func readyz(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	err := s.node().Ready()
 	if err == nil {

@@ -95,7 +95,7 @@ func operated[B, A any](run func(until context.Context, c *operate.Call, body *B
 	}, required...)
 }
 
-// operatedRaw is operated for a call that parses its body itself.
+// operatedRaw is like operated, for a call that parses its body itself.
 func operatedRaw[A any](run func(until context.Context, c *operate.Call, body []byte) (A, error)) handler {
 	return func(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 		until, cancel := context.WithDeadline(context.Background(), r.deadline)
@@ -108,7 +108,7 @@ func operatedRaw[A any](run func(until context.Context, c *operate.Call, body []
 	}
 }
 
-// operation returns the context of an operator's call.
+// operation returns the operate.Call of a request.
 func (s *Server) operation(r *request) *operate.Call {
 	return &operate.Call{
 		Node: s.node(), Admin: s.cfg.Admin, Sources: s.cfg.Sources, Audit: s.cfg.Audit, Auth: s.cfg.Auth, Caller: r.caller, Version: s.cfg.Version,

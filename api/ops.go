@@ -64,7 +64,7 @@ type mixedOp struct {
 	op     engine.Op
 	member string // id or user, as in the body
 	verb   string // add or set, as in the body
-	cells  int    // position of the JSON object of the verb, if the keyspace follows it; otherwise 0
+	cells  int    // position of the object of add or set, if the keyspace comes after it; otherwise 0
 	floor  opFloor
 
 	target strictjson.Member // only for an op with a member

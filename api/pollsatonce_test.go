@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The users of TestPollsAtOnce. User n follows 5·n authors, has n+1 likes, and has read one of the
-// channels before it had a notice.
+// pollUsers is the number of users in TestPollsAtOnce. User n follows 5·n authors, has n+1 likes,
+// and has read one of the channels before that channel had a notice.
 const pollUsers = 40
 
 var (
@@ -46,8 +46,8 @@ func (l *fakeServer) seedPolls() {
 	l.send("POST", "/v1/dots/"+pollDots[1]+"/fire", "")
 }
 
-// pollNumber returns one of many polls: for one or several users, 1 to 3 channels, one of
-// which may be missing, and up to 3 dots.
+// pollNumber returns the ith of many polls. A poll is for one or several users. It has 1 to 3
+// channels, and up to 3 dots. One of the channels may not exist.
 func pollNumber(i int) (method, path, body string) {
 	channels := []string{pollChannels[i%4], "none" + strconv.Itoa(i%5), pollChannels[(i+1)%4]}[:1+i%3]
 	dots := pollDots[:i%4]
@@ -71,10 +71,10 @@ func quoted(names []string) string {
 	return "[" + strings.Join(list, ",") + "]"
 }
 
-// TestPollsAtOnce: requests that follow each other share memory, and
+// TestPollsAtOnce: successive requests reuse memory. Nevertheless,
 //
-//  1. polls of one user or of several, each for different users and names, get the same answers
-//     concurrently as alone;
+//  1. concurrent polls, each for different users and names, get the same answers as when they run
+//     alone;
 //  2. a poll that is refused halfway leaves no data in the shared memory;
 //  3. no answer contains concurrent writes to other users.
 func TestPollsAtOnce(t *testing.T) {

@@ -143,7 +143,7 @@ func (l *fakeServer) want(status int, body, method, path, request string, header
 	return answer.Token
 }
 
-// Some rows over HTTP, from their first increment to a restart of the node.
+// The test changes rows over HTTP, and reads them again after a restart of the node.
 func TestRealCounters(t *testing.T) {
 	dir := t.TempDir()
 	n := openReal(t, dir)
@@ -230,7 +230,8 @@ func TestRealKeyspaces(t *testing.T) {
 	}
 }
 
-// Floors of ops and of columns over HTTP, on counters and unread numbers.
+// Ops with floors, and columns with floors, keep counts of counters and of unread numbers above the
+// floors.
 func TestRealFloors(t *testing.T) {
 	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	l.want(200, `{"name":"badges","kind":"counters","columns":["a","b"],"shards":2,"floors":{"b":0}}`,
@@ -245,7 +246,8 @@ func TestRealFloors(t *testing.T) {
 	l.want(200, `{"user":"7","counts":{"at":0,"comment":0,"like":0,"dm":0}}`, "GET", "/v1/unread/7?consistency=linearizable", "")
 }
 
-// Ops on several keyspaces over HTTP: their members in any order, one key, one token.
+// A request may have ops on several keyspaces. The JSON members of an op may come in any order. The
+// request has one idempotency key and one token.
 func TestRealOps(t *testing.T) {
 	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	const body = `{"ops":[{"keyspace":"posts","id":"1","add":{"like":2}},{"add":{"comment":1,"like":-1},"user":"7"},{"set":{"posts":5},"keyspace":"users","id":1},` +
@@ -264,8 +266,8 @@ func TestRealOps(t *testing.T) {
 	l.want(200, `{"user":"70","counts":{"at":0,"comment":0,"like":0,"dm":0}}`, "GET", "/v1/unread/70?consistency=linearizable", "")
 }
 
-// A token that this cluster never issued is a fault of the request. A repeated request fails in the
-// same way.
+// The server refuses a token that this cluster never issued with an error of the client. A repeated
+// request fails in the same way.
 func TestRealBadTokens(t *testing.T) {
 	n := openReal(t, t.TempDir())
 	l := startFakeServer(t, before(n))
@@ -365,7 +367,7 @@ func TestRealRepeatsOfOverflows(t *testing.T) {
 	again()
 }
 
-// The sets of a real node, also after the delete of a row.
+// A real node serves sets, and an empty set after the delete of a row.
 func TestRealMembers(t *testing.T) {
 	n := openReal(t, t.TempDir())
 	for _, c := range []struct {
@@ -384,7 +386,7 @@ func TestRealMembers(t *testing.T) {
 	}
 }
 
-// A repeat changes no set, whatever happened to the member since.
+// A repeat changes no set, even if the member has left or joined since the first request.
 func TestRealMembersOnce(t *testing.T) {
 	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	body := opsOf(joined("1", "7", true), joined("2", "7", true))

@@ -86,7 +86,8 @@ type Row struct {
 	May       map[string]bool // by role
 }
 
-// Matrix reads the matrix under a heading of docs/SECURITY.md, by call.
+// Matrix returns the rows of the matrix under a heading of docs/SECURITY.md. The keys are the names
+// of the calls.
 func Matrix(t testing.TB, file, heading string) map[string]Row {
 	t.Helper()
 	text, err := os.ReadFile(file)

@@ -30,7 +30,7 @@ func (n *NodeSets) Of(keyspace string, number int) *Sets {
 	return n.columns[c]
 }
 
-// Answer answers a query of sets.
+// Answer stores the result of a query of sets in the query.
 func (n *NodeSets) Answer(keyspace string, query raftfsm.Query, ids []uint64) {
 	switch q := query.(type) {
 	case *counters.ContainsQuery:
@@ -93,7 +93,8 @@ func (s *Sets) Of(member uint64, page members.Page) members.List {
 	return s.paged(page, func(p pair) (uint64, bool) { return p.id, p.member == member })
 }
 
-// paged returns a page of the ids that idOf returns with true.
+// paged returns a page of a list. For each pair, idOf returns the id to list, and whether to list
+// it.
 func (s *Sets) paged(page members.Page, idOf func(pair) (id uint64, listed bool)) members.List {
 	var all []members.Entry
 	for p, at := range s.pairs {

@@ -43,8 +43,8 @@ const (
 //
 // The expected time is the weight in flight of the write's size class divided by the weight that
 // the class completes per second (Little's law). So the expected time adapts to the disk, the
-// processors and the size of batches without a setting. Because the speed over a short window is
-// uncertain, the last completed writes must have taken long as well.
+// processors and the size of batches without a setting. The speed over a short window is uncertain.
+// So Admission refuses a write only if the last completed writes took long, too.
 //
 // Small and large writes have separate size classes, like the queues of package propose. So the
 // long waits of a few clients with huge batches do not cause refusals of other clients' single
@@ -149,7 +149,7 @@ func (a *Admission) InFlight() (writes, weight int64) {
 	return a.small.count.Load() + a.large.count.Load(), a.small.bytes.Load() + a.large.bytes.Load()
 }
 
-// noteQuiet records that few writes are in flight.
+// noteQuiet sets quiet if few writes are in flight.
 func (l *class) noteQuiet(count int64) {
 	if count < l.free/2 && !l.quiet.Load() {
 		l.quiet.Store(true)

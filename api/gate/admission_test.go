@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// pass lets n writes of a weight through a size class that always has that many in flight. One more
-// write ends a window. The real duration does not matter.
+// pass enters and ends n writes one after the other, and then one more, which ends the window.
+// Every write appears to take a minute.
 func (a *Admission) pass(l *class, n int, weight int64, answered bool) {
 	now, w := func() int64 { return int64(time.Since(a.started)) }, Write{a, l, weight}
-	l.began.Store(now() + int64(time.Hour)) // none ends before
+	l.began.Store(now() + int64(time.Hour)) // no write before the last one ends the window
 	for range n {
 		w.Enter()
 		w.Leave(time.Now().Add(-time.Minute), answered)
@@ -29,7 +29,7 @@ func TestSizeClass(t *testing.T) {
 		for range inFlight {
 			w.Enter()
 		}
-		if inFlight > 0 { // the window begins with them
+		if inFlight > 0 { // the window begins with these writes in flight
 			l.began.Store(int64(time.Since(a.started)))
 			l.quiet.Store(false)
 		}
@@ -43,11 +43,11 @@ func TestSizeClass(t *testing.T) {
 	})
 	t.Run("the wait is what is in flight over the speed", func(t *testing.T) {
 		a, l, w := busy(1000)
-		a.pass(l, 999, weight, true) // 1,000 writes in a window of 100 ms or a little more
+		a.pass(l, 999, weight, true) // 1,000 writes complete in a window of about 100 ms
 		if got := l.perSec.Load(); got > 10_000*weight || got < 5_000*weight {
 			t.Fatalf("%d a second", got)
 		}
-		l.perSec.Store(10_000 * weight) // so that 1,000 take 100 ms
+		l.perSec.Store(10_000 * weight) // so that 1,000 writes take 100 ms
 		if !w.Admits(101*deadlineShare*time.Millisecond) || w.Admits(99*deadlineShare*time.Millisecond) {
 			t.Errorf("100 ms of work are to be 1/%d of the deadline", deadlineShare)
 		}
@@ -97,7 +97,7 @@ func TestSizeClass(t *testing.T) {
 		}
 	})
 	t.Run("a burst after a long time says nothing", func(t *testing.T) {
-		_, l, w := busy(0) // and an hour went by
+		_, l, w := busy(0) // its window began an hour ago
 		for range 1000 {
 			w.Enter()
 		}
@@ -152,7 +152,7 @@ func TestRefusalsAreRationed(t *testing.T) {
 		t.Errorf("%d came at once, want %d", atOnce, least)
 	}
 	before := a.nextRefusal.Load()
-	const more = 100_000 // refusals: the ration allows them only over seconds, but the requests take far less time
+	const more = 100_000 // more refusals than the ration allows in several seconds, although the requests take far less time
 	last := time.Duration(0)
 	for range more {
 		last = a.RefusalDelay(1, bound)

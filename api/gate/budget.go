@@ -41,7 +41,7 @@ func (b *Budget) acquireUpTo(n, shares int) int {
 // Fits reports whether n is free.
 func (b *Budget) Fits(n int) bool { return b.Used()+int64(n) <= b.Max }
 
-// Release returns n that was acquired.
+// Release frees n of the reserved amount.
 func (b *Budget) Release(n int) { b.used.Add(-int64(n)) }
 
 // Used returns the reserved amount.

@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// A refused command reserves nothing.
+// A refused reservation reserves nothing, not even for a moment.
 func TestBudget(t *testing.T) {
 	b := Budget{Max: 10}
 	var done atomic.Bool
 	var all sync.WaitGroup
-	all.Go(func() { // ends with the other
+	all.Go(func() { // ends once the loop below sets done
 		for !done.Load() {
 			if b.Acquire(11) {
 				t.Error("more is taken than there is")

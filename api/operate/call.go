@@ -22,7 +22,7 @@ import (
 	"github.com/countd/countd/sources"
 )
 
-// Call is what a call works with besides its body.
+// Call has everything that a call needs besides its body.
 type Call struct {
 	Node    Node
 	Admin   Admin
@@ -51,8 +51,8 @@ func invalid(field, problem string) error {
 type Node interface {
 	// Keyspaces returns all keyspaces sorted by name.
 	Keyspaces() []*shard.Keyspace
-	// CatchUp waits until Keyspaces knows every change that any node acknowledged before
-	// the call.
+	// CatchUp waits until Keyspaces includes every change that any node acknowledged before the
+	// call.
 	CatchUp(ctx context.Context) error
 	Status() shard.Status
 	CreateKeyspace(ctx context.Context, k shard.Keyspace) (*shard.Keyspace, error)
@@ -79,10 +79,11 @@ type Sources interface {
 	// Save returns the sources for a backup. RestoreSaved creates one source from a backup, paused.
 	Save(ctx context.Context) ([]sources.Saved, error)
 	RestoreSaved(ctx context.Context, text []byte) (*sources.Source, error)
-	// Past returns the effects of messages on the rows of a keyspace. The parameter from is the
-	// position of the first message.
+	// Past returns what the messages of a partition, from the position from on, change in the rows
+	// of a keyspace.
 	Past(ctx context.Context, name, keyspace string, partition uint32, from string) (*sources.Past, error)
-	// Rows returns rows, and the positions of the source in their shards.
+	// Rows returns the rows of ids, and the positions that the shards of these rows store for the
+	// source.
 	Rows(ctx context.Context, name, keyspace string, ids []uint64) (*sources.Rows, error)
 }
 
@@ -99,13 +100,14 @@ type Admin interface {
 	// Change begins a change, or reports that no change is necessary. It does not wait until data
 	// is moved.
 	Change(ctx context.Context, change admin.Change) (*clientadmin.Changed, error)
-	// Cold returns the reports about rows on disk of the nodes that answer within a second.
+	// Cold returns the reports about cold rows, the rows that are on disk only. It leaves out nodes
+	// that do not answer within a second.
 	Cold(ctx context.Context) ([]admin.ColdNode, error)
 	// OrderCold starts a tiering job on all nodes, if every node that answers can run it. It does
-	// not wait for the end.
+	// not wait until the job ends.
 	OrderCold(ctx context.Context, order tiering.TieringJob) (*clientadmin.ColdOrdered, error)
-	// OpenSnapshot takes a snapshot of a shard. It returns an admin.ElsewhereError when
-	// another node leads the group. The caller closes the snapshot.
+	// OpenSnapshot creates a snapshot of a shard. It returns an admin.ElsewhereError when another
+	// node leads the group. The caller closes the snapshot.
 	OpenSnapshot(ctx context.Context, group uint32) (*replica.Snapshot, error)
 	// RestoreShard restores a shard from a snapshot.
 	RestoreShard(ctx context.Context, group uint32, stream io.Reader, o admin.RestoreOptions) (raftfsm.SnapshotFacts, error)

@@ -14,7 +14,7 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// Viewed returns a call that answers with a part of the cluster's present view.
+// Viewed returns a call that answers with a part of the cluster's current view.
 func Viewed(part func(*admin.View) any) func(context.Context, *Call, *Nothing) (any, error) {
 	return func(until context.Context, c *Call, _ *Nothing) (any, error) {
 		view, err := c.Admin.View(until)

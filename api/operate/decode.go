@@ -16,7 +16,7 @@ import (
 	"github.com/countd/countd/internal/strictjson"
 )
 
-// Typed is a type of numbers that has a special error text, such as the number of a notice.
+// Typed is implemented by types of numbers with an error text of their own, such as notice numbers.
 type Typed interface {
 	// Problem returns why a value is not of the type.
 	Problem() string
@@ -33,7 +33,7 @@ func Decode(text []byte, into any, required ...string) error {
 			return &MemberError{Problem: problemOf(reflect.TypeOf(v).Elem())}
 		}
 		given[d.StackPointer()] = true
-		return errors.ErrUnsupported // makes the next unmarshaler read the value
+		return errors.ErrUnsupported // the decoder then uses its default for the value
 	})
 	unmarshalers := json.JoinUnmarshalers(note, json.UnmarshalFromFunc(unmarshalColumn))
 	if err := json.Unmarshal(text, into, json.RejectUnknownMembers(true), json.WithUnmarshalers(unmarshalers)); err != nil {
@@ -47,7 +47,7 @@ func Decode(text []byte, into any, required ...string) error {
 	return nil
 }
 
-// MemberError is returned for a value that a body may not have.
+// MemberError is returned for a value that is not allowed in a body.
 type MemberError struct {
 	Member  string // name of the value's member; "" for the whole value
 	Problem string

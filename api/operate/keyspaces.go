@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// Keyspaces answers from this node's copy of the catalog. For a linearizable read, or
-// one with a bound, it first waits until the copy is as new as the leader's.
+// Keyspaces answers from this node's copy of the catalog. For a linearizable read, or a read with a
+// bound of staleness, it first waits until the copy is as new as the leader's.
 func Keyspaces(until context.Context, c *Call, _ *Nothing) (any, error) {
 	if c.Fresh {
 		if err := c.Node.CatchUp(until); err != nil {

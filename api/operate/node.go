@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// Root answers links to the API, for a person with a browser or curl.
+// Root answers with links to the API, for a person with a browser or curl.
 func Root(_ context.Context, c *Call, _ *Nothing) (any, error) {
 	type links struct {
 		Console   string `json:"console"`
@@ -25,7 +25,7 @@ func Root(_ context.Context, c *Call, _ *Nothing) (any, error) {
 	}{"countd", c.Version, links{Console: "/ui/", OpenAPI: "/openapi.yaml", Keyspaces: "/v1/keyspaces", Cluster: "/v1/cluster", Health: "/healthz", Ready: "/readyz", Metrics: "/metrics"}}, nil
 }
 
-// WhoAmI answers what the caller may do.
+// WhoAmI answers with the rights of the caller.
 func WhoAmI(_ context.Context, c *Call, _ *Nothing) (any, error) {
 	who := struct {
 		Auth auth.Mode `json:"auth"`

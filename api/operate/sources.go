@@ -58,7 +58,7 @@ func SaveSources(until context.Context, c *Call, _ *Nothing) (any, error) {
 	return map[string]any{"sources": all}, err
 }
 
-// The handlers below serve reconciliations, which compare counts with the data that they should
+// The calls below serve a reconciliation: a client compares counts with the data that they should
 // count.
 
 func PastOfSource(until context.Context, c *Call, body *struct {

@@ -36,12 +36,14 @@ func readErrorOf(err error, id uint64) error {
 	return err
 }
 
-// judgeKeyspace is the keyspace whose shards check the keys of all commands on counts. So a second
-// command under a key is refused, whichever keyspaces the two commands name. Nobody can drop this
-// keyspace, but a new cluster may create others before it.
+// judgeKeyspace is the keyspace whose shards check the idempotency keys of all commands on counts.
+// So a second, different command with the same key is refused, even if it names other keyspaces.
+// Nobody can drop this keyspace. While a cluster is new, other keyspaces may already exist when
+// this one does not.
 const judgeKeyspace = kinds.KeyspacePosts
 
-// applyAcross writes the ops of all tables as one request. They belong to one command with a key.
+// applyAcross writes the ops of all tables as one request. All of them belong to one command with
+// an idempotency key.
 func (b *batch) applyAcross(deadline time.Time) {
 	c := b.conn
 	w := shard.Write{Spaces: []*shard.Keyspace{c.server.node().Keyspace(judgeKeyspace)}, Deadline: deadline, Permission: c}
@@ -193,7 +195,7 @@ func settle(w *shard.Write, err error, locate func(op int) (*table, int)) {
 	for i := range w.Ops.Len() {
 		t, op := locate(i)
 		if err == nil && w.Repeated && t.ops[op].Kind == engine.OpTake {
-			clear(w.Rows[i*w.Width : (i+1)*w.Width]) // a repeat takes nothing
+			clear(w.Rows[i*w.Width : (i+1)*w.Width]) // a repeat takes no counts
 		}
 		if t != noted && (err == nil || some) {
 			t.wrote(w)
@@ -241,8 +243,9 @@ func (t *table) applyWithoutNewRows(c *conn, from, to int, deadline time.Time) {
 	}
 }
 
-// applyAgain writes ops of some units again. If the backend refuses some for lack of memory again,
-// applyAgain retries each half of them: only the nodes that own the rows know which ops widen rows.
+// applyAgain retries the ops of units. If the backend refuses some of them for lack of memory
+// again, applyAgain retries each half of these units separately. It cannot choose better, because
+// only the nodes that own the rows know which ops widen rows.
 func (t *table) applyAgain(c *conn, units [][]int, deadline time.Time) {
 	again := slices.Concat(units...)
 	if len(again) == 0 {
@@ -276,7 +279,7 @@ func (t *table) applyAgain(c *conn, units [][]int, deadline time.Time) {
 func (t *table) lacksMemory(op int) bool { return errors.Is(t.failed[op], errs.ErrMemoryFull) }
 
 // refusedForMemory returns, for each unit in [from, to), its ops that were refused for lack of
-// memory. It skips units in which such an op creates a row.
+// memory. It omits a unit if one of these ops creates a row.
 func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (units [][]int, err error) {
 	var ids []uint64
 	for i := t.units[from].first; i < t.end(to-1); i++ {
@@ -305,8 +308,8 @@ func (t *table) refusedForMemory(c *conn, from, to int, deadline time.Time) (uni
 	return units, nil
 }
 
-// readInstead reads the rows of ops that only read and that failed with the other ops. A node with
-// a full disk must still answer a GET.
+// readInstead reads the rows of those failed ops that only read. Otherwise a node with a full disk,
+// which refuses all ops, would not answer a GET.
 func (t *table) readInstead(c *conn, deadline time.Time) {
 	var ids []uint64
 	var ops []int32

@@ -14,8 +14,8 @@ const (
 	errUnproven    = "LEADERLESS this node cannot prove that the users that it knows are current"
 )
 
-// renewLogin updates the login: the token may have been revoked, or may have expired. It first
-// executes the planned commands, because the previous login was allowed to run them.
+// renewLogin checks whether the login's token was revoked or has expired, or its rights changed. If
+// so, it first executes the planned commands, which the old login was allowed to run.
 func (c *conn) renewLogin(now time.Time) {
 	if a := c.server.cfg.Auth; a != nil && c.login.caller != nil {
 		is, why := a.Still(c.login.caller, now)
@@ -50,8 +50,8 @@ func (c *conn) Still() error {
 	return codedError(errNoAuth)
 }
 
-// refusal returns why the client may not run a command, and the reply. It does not check the
-// client's limits. Any user may send an unknown command.
+// refusal returns why the client may not run a command, and the text of the reply. It does not
+// check the client's limits. Any user may send an unknown command.
 func (c *conn) refusal(cmd *command, args [][]byte) (auth.Refusal, string) {
 	if cmd != nil && cmd.need.Access == auth.Public {
 		return auth.Granted, ""
@@ -68,7 +68,7 @@ func (c *conn) refusal(cmd *command, args [][]byte) (auth.Refusal, string) {
 	return auth.Granted, ""
 }
 
-// beyondLimits counts a command against the limits of its caller. Public commands have none.
+// beyondLimits counts a command against the limits of its caller. Public commands do not count.
 func (c *conn) beyondLimits(cmd *command, args [][]byte, now time.Time) (auth.Refusal, string) {
 	caller, _ := c.login.current()
 	if caller == nil || cmd != nil && cmd.need.Access == auth.Public {
@@ -122,7 +122,7 @@ func allowed(caller *auth.Caller, need *auth.Need, keys keySpec, args [][]byte) 
 		last = len(args) - 1
 	}
 	for i := keys.first; i <= last; i += keys.step {
-		// A text without a keyspace is no key, and the command refuses it.
+		// A text without a colon is not a key. The command itself refuses it.
 		if keyspace, _, ok := bytes.Cut(args[i], []byte(":")); ok && !caller.May(need.Access, keyspace) {
 			return false
 		}
@@ -140,8 +140,9 @@ func (c *conn) mayRead(keyspace string) bool {
 	return caller != nil && caller.May(auth.Read, []byte(keyspace))
 }
 
-// recheck returns why a transaction may not be executed any more, or "". Its commands were
-// allowed, and counted against the limits of the caller, when they were queued.
+// recheck returns the error text if the client may no longer execute a transaction, and otherwise
+// "". Its commands were allowed, and counted against the limits of the caller, when they were
+// queued.
 func (c *conn) recheck(m *transaction) string {
 	caller, _ := c.login.current()
 	if c.server.cfg.Auth == nil || !c.server.cfg.Auth.Enforces() || caller == m.caller {
@@ -156,8 +157,9 @@ func (c *conn) recheck(m *transaction) string {
 	return ""
 }
 
-// logIn logs the client in with a token. user is nil if the client named none. It returns the fault,
-// or "". Without --auth, the server behaves like a Redis server whose default user has no password.
+// logIn logs the client in with a token. user is nil if the client sent no user name. It returns
+// the error text, or "". Without --auth, the server behaves like a Redis server whose default user
+// has no password.
 func (c *conn) logIn(user, token []byte) (fault string) {
 	a := c.server.cfg.Auth
 	switch {

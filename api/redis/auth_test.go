@@ -68,8 +68,8 @@ func loggedIn(t *testing.T, s *Server, token string) *client {
 }
 
 // TestMatrixOfCommands compares each command with the matrix in docs/SECURITY.md. It tries each
-// role on the keyspaces that the command needs, each role on all but one of these, and a client
-// without a login. A command without a row fails the test.
+// role with rights on all keyspaces that the command needs, and then on all but one of these. It
+// also tries a client without a login. A command without a row fails the test.
 func TestMatrixOfCommands(t *testing.T) {
 	s, cluster := serveEnforcing(t, auth.Enforce)
 	rows := apitest.Matrix(t, "../../docs/SECURITY.md", "Redis")
@@ -106,14 +106,14 @@ func TestMatrixOfCommands(t *testing.T) {
 			check(role, cluster.Token(t, fmt.Sprintf("u%d", users), grant(role, named...)), row.May[role])
 			for i := range row.Keyspaces {
 				if name == "SCAN" || name == "DBSIZE" {
-					break // the replies of these commands omit such keyspaces
+					break // these commands succeed, and omit the keyspaces that the user may not read
 				}
 				users++
 				but := append(slices.Delete(slices.Clone(named), i, i+1), "songs")
 				check(role+" elsewhere", cluster.Token(t, fmt.Sprintf("u%d", users), grant(role, but...)), row.May[role] && role == "admin")
 			}
 		}
-		if users > 900 { // of those that a cluster takes
+		if users > 900 { // stay below the bound of users of a cluster
 			s, cluster = serveEnforcing(t, auth.Enforce)
 			users = 0
 		}
@@ -136,7 +136,7 @@ func checkNeed(t *testing.T, cmd *command) {
 	}
 }
 
-// TestCommandWithoutNeed checks that the server refuses a command without a need to everybody.
+// TestCommandWithoutNeed checks that the server refuses all callers of a command without a need.
 func TestCommandWithoutNeed(t *testing.T) {
 	a, cluster := apitest.OpenAuth(t, auth.Enforce)
 	s := serve(t, newFakeNode(), func(c *Config) { c.Auth = a })
@@ -228,7 +228,7 @@ func TestRevokedInAPipeline(t *testing.T) {
 		return nil
 	}
 	node.mu.Unlock()
-	got := c.do("GET posts:1:like", "SELECT 0", "INCR posts:1:like", "SCAN 0") // SELECT executes what is before it
+	got := c.do("GET posts:1:like", "SELECT 0", "INCR posts:1:like", "SCAN 0") // SELECT executes the commands before it
 	if want := []string{"null", "+OK", "-" + errNoAuth, "-" + errNoAuth}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -291,7 +291,7 @@ func TestNobodyTakesNoSharedMemory(t *testing.T) {
 	s, cluster := serveEnforcing(t, auth.Enforce)
 	line := "*20\r\n$4\r\nMGET\r\n" + strings.Repeat("$1000\r\n"+strings.Repeat("a", 1000)+"\r\n", 18)
 	nobody := dial(t, s)
-	go func() { _, _ = io.WriteString(nobody.conn, line) }() // fails when it is refused
+	go func() { _, _ = io.WriteString(nobody.conn, line) }() // the write fails when the server refuses the command
 	if got := nobody.reply(); !strings.Contains(got, "not authenticated is larger than 16 KiB") {
 		t.Errorf("a large command of nobody: %.100s", got)
 	}
@@ -393,7 +393,7 @@ func TestLimitsOfRedisUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	c = loggedIn(t, s, adds)
-	if got := c.do("SADD posts:2:like:members" + strings.Repeat(" 7", 3600))[0]; got != "1" { // each member is an op
+	if got := c.do("SADD posts:2:like:members" + strings.Repeat(" 7", 3600))[0]; got != "1" { // each member counts as an op
 		t.Fatal(got)
 	}
 	if got := c.do("INCR posts:1:like")[0]; got != "-OVERLOADED user adds makes more ops than its limit allows" {
@@ -449,7 +449,7 @@ func TestRevokedInABatch(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(*testing.T, *apitest.Cluster)
 		lines  []string
-		want   string // of the last reply
+		want   string // the last reply
 	}{
 		"plain":       {revoke, []string{"GET posts:1:like", "INCR posts:2:like"}, "-" + errNoAuth},
 		"with a key":  {revoke, []string{"GET posts:1:like", "COUNTD.INCR posts:2:like 1 KEY k"}, "-" + errNoAuth},

@@ -44,7 +44,7 @@ type batch struct {
 	pending int    // number of planned rows and ops
 
 	number int             // index of the command that is being planned
-	id     dedup.RequestID // identity of the command's ops, if they must count only once
+	id     dedup.RequestID // identity of the command's ops, if they must be applied only once
 	writes bool            // the command may write
 	atomic bool            // the command is an EXEC; its reads become ops too
 	across bool            // the ops belong to one command with a key, on several keyspaces
@@ -53,7 +53,7 @@ type batch struct {
 
 	until   time.Time // deadline of the planned commands; zero if not set yet
 	missed  bool      // the command being planned has a name that this node does not know
-	looked  bool      // unknown names were looked up; once for all commands that have arrived
+	looked  bool      // unknown names were looked up; that happens once for all commands that have arrived
 	lookErr error     // why the lookup failed
 	unsure  bool      // the command is an EXEC, and one of its commands failed because of lookErr
 
@@ -62,7 +62,7 @@ type batch struct {
 	values []int64   // values of the command; parsed like keys
 }
 
-// reply is how the reply of a command is appended.
+// reply describes the reply of a command.
 type reply struct {
 	cells  appendCells // for a command that reads or writes rows
 	other  appendOther // for other commands; then cells is nil
@@ -71,10 +71,10 @@ type reply struct {
 	to     int32
 }
 
-// appendCells appends a reply that shows some cells. The caller has checked that no cell failed.
+// appendCells appends a reply that consists of cells. The caller has checked that no cell failed.
 type appendCells func(dst []byte, cells []cell, resp3 bool) []byte
 
-// appendOther appends another reply.
+// appendOther appends a reply that does not consist of cells.
 type appendOther func(b *batch, dst []byte, r *reply) []byte
 
 // cell is one count of a row that was read or written.
@@ -83,7 +83,7 @@ type cell struct {
 	row    int32 // index into table.ids, or into the ops
 	column int16 // wholeRow for the whole row
 	op     bool
-	set    bool // whether it is the set of the column's members
+	set    bool // the command named the set of the column's members, not its count
 }
 
 // tableOf returns the table of a counter keyspace, or nil.
@@ -169,12 +169,12 @@ func (b *batch) failed(err error) bool {
 	return true
 }
 
-// answer plans a reply of the cells that begin at index start.
+// answer plans a reply with the cells from index start on.
 func (b *batch) answer(form appendCells, start int) {
 	b.replies = append(b.replies, reply{cells: form, writes: b.writes, from: int32(start), to: int32(len(b.cells))})
 }
 
-// plan plans a reply of another form.
+// plan plans a reply that does not consist of cells.
 func (b *batch) plan(form appendOther, from, to int) {
 	b.replies = append(b.replies, reply{other: form, from: int32(from), to: int32(to)})
 }

@@ -57,7 +57,7 @@ func TestLongPipeline(t *testing.T) {
 	for i := range lines {
 		lines[i] = "INCR posts:1:like"
 	}
-	go func() { c.send(lines...) }() // ends when the server has read all lines
+	go func() { c.send(lines...) }() // the goroutine ends when the server has read all lines
 	for i := range commands {
 		if got := c.reply(); got != fmt.Sprint(i+1) {
 			t.Fatalf("reply %d: %s", i, got)
@@ -65,7 +65,8 @@ func TestLongPipeline(t *testing.T) {
 	}
 }
 
-// The server reads a pipeline that has arrived in a few steps, each larger than the one before.
+// The server reads a pipeline that has fully arrived in a few reads, each larger than the previous
+// one.
 func TestReadsGrow(t *testing.T) {
 	const commands = 8000 // some 270 KiB
 	n := newFakeNode()
@@ -124,8 +125,8 @@ func TestReadsSeeTheNodesWrites(t *testing.T) {
 	read(c, "posts:1:like", shard.Bounded, latest)
 }
 
-// Reads of users see posts that were published through the node, and later writes to users: a token
-// has one index for each group.
+// Reads of users see posts that were published through the node, and later writes to users. The
+// node merges the tokens of both, with one index for each group.
 func TestReadsSeePublishedPosts(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -148,8 +149,8 @@ func TestReadsSeePublishedPosts(t *testing.T) {
 	seen("HGET users:1 posts")
 }
 
-// Reads of a cluster that was restored to an earlier state see that state, and are not refused
-// forever.
+// If a cluster was restored to an earlier state, reads see that state. The node does not refuse
+// them forever.
 func TestReadsAfterTheClusterWasSetBack(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -168,12 +169,12 @@ func TestReadsAfterTheClusterWasSetBack(t *testing.T) {
 	}
 }
 
-// shardsFailed makes the shards of odd numbers fail.
+// shardsFailed returns the error of a call that failed with err in the shards of odd numbers.
 func shardsFailed(err error) *shard.PartialError {
 	return &shard.PartialError{Err: err, ByShard: []error{nil, err, nil, err}, Route: raftfsm.NewRoute(4, 4, false)}
 }
 
-// Commands that share a write or a read fail alone.
+// If some shards fail in a shared read or write, only the commands on these shards fail.
 func TestCommandsFailAlone(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -200,7 +201,7 @@ func TestCommandsFailAlone(t *testing.T) {
 	equalReplies(t, c.do("GET posts:1:like", "GET posts:2:like"), late, late)
 }
 
-// Reads without an answer leave time for the writes behind them.
+// If reads get no answer until their deadline, the writes behind them still have time.
 func TestWritesBehindReadsThatWait(t *testing.T) {
 	n := newFakeNode()
 	n.mu.readErr = func([]uint64) error {
@@ -220,7 +221,7 @@ func TestWritesBehindReadsThatWait(t *testing.T) {
 	equalReplies(t, c.do("GET posts:1:like", "COUNTD.DOT.FIRE shop"), late, "3")
 }
 
-// Without memory for new rows, commands that create no row succeed.
+// If memory for new rows is lacking, commands that create no row succeed.
 func TestMemoryFull(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -240,8 +241,8 @@ func TestMemoryFull(t *testing.T) {
 		"6", oom, "null", oom, `"6"`, "1", "+OK")
 }
 
-// Without memory, only the command that widens rows is refused. The other commands in the batch,
-// which neither create nor widen rows, are applied once each.
+// If memory is lacking, only the command that widens rows is refused. The other commands in the
+// batch, which neither create nor widen rows, are applied once each.
 func TestMemoryFullBesideWideningCommands(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -275,7 +276,7 @@ func TestMemoryFullOnOneShard(t *testing.T) {
 	c := dial(t, serve(t, n, nil))
 	c.do("MSET posts:1:like 5 posts:2:like 6 posts:6:like 7")
 	n.failWrites(func(w *shard.Write) error {
-		makes := false // only ops of shard 2, which another node leads
+		makes := false // whether an op creates a row of shard 2, the only shard whose leader lacks memory
 		for _, op := range apitest.RowOps(w.Ops) {
 			makes = makes || op.ID%4 == 2 && op.Cells[0].Value != 0 && !n.tables["posts"].Has(op.ID)
 		}
@@ -308,7 +309,8 @@ func TestReadsBesideRefusedWrites(t *testing.T) {
 	equalReplies(t, c.do("INCR posts:1:like", "GET posts:1:like"), "-DISKFULL the disk is at its reserve", "-ERR the server failed; its log says why")
 }
 
-// The commands of a pipeline that has arrived allocate nothing each.
+// Commands that read allocate nothing, and a pipeline of writes allocates a constant number of
+// times.
 func TestReadPathAllocates(t *testing.T) {
 	n := newFakeNode()
 	s := serve(t, n, nil)
@@ -324,7 +326,7 @@ func TestReadPathAllocates(t *testing.T) {
 		{"HMGET", "HMGET posts:1 repost comment like view", 0},
 		{"MGET", "MGET posts:1:like posts:2:like posts:3:like users:4:posts", 0},
 		{"HGETALL", "HGETALL posts:1", 0},
-		{"INCR", "INCR posts:1:like", 3}, // the token, the fake's and ours
+		{"INCR", "INCR posts:1:like", 3}, // the write's token, in the fake and in the server
 		{"PING", "PING", 0},
 		{"several", "GET posts:1:like\nHGETALL posts:1\nget posts:2:like", 0},
 	} {

@@ -16,9 +16,9 @@ const (
 )
 
 // calls is the part of a batch that package inbox answers, because the answers need several
-// keyspaces. The struct also has the reads of sets of members. Its reads run with the batch's
-// reads, and its writes run last. If a command must see the effects of planned commands, plan
-// executes the batch first.
+// keyspaces. Its reads include those of sets of members. The reads run with the batch's reads, and
+// the writes run last. If a command must see the effects of planned commands, plan executes the
+// batch first.
 type calls struct {
 	polls  []pollCall
 	polled []polled // one for each user whose poll is in a reply
@@ -32,14 +32,14 @@ type call struct {
 	table *table                             // only for a read of sets: the table of their keyspace
 	write func(w *shard.Write) error         // for a write
 	about subject                            // for a write
-	id    dedup.RequestID                    // only for a write that must count only once
+	id    dedup.RequestID                    // only for a write that must be applied only once
 	err   error
 	reply func(dst []byte, resp3 bool) []byte // appends the reply if err is nil
 }
 
-// subject is what a write changes. Writes to one subject keep their order. So do writes to subjects
-// of different kinds, because one may depend on the other: a user's position depends on its
-// channel.
+// subject identifies what a write changes. Writes to the same subject keep their order. Writes to
+// subjects of different kinds keep it, too, because one may depend on the other: a user's position
+// in a channel depends on the channel.
 type subject struct {
 	kind subjectKind
 	id   uint64 // id of the user or author; 0 for ofAll
@@ -85,18 +85,18 @@ func (q *calls) reset() {
 	}
 }
 
-// pollCall is one poll for all polls of a pipeline that have the same channels and dots.
+// pollCall serves all polls of a pipeline that have the same channels and dots, with one poll.
 type pollCall struct {
 	poll inbox.Poll
 	err  error
 }
 
-// polled has the index of a poll, and the index of one of its users.
+// polled has the index of a poll in calls.polls, and the index of one of the poll's users.
 type polled struct{ poll, user int }
 
-// planRead plans a call that reads about the number of rows in the parameter rows. For a read of
-// sets, setsOf is the table of their keyspace; otherwise it is nil. If an argument has a fault, the
-// fault becomes the reply.
+// planRead plans a call that reads about as many rows as the parameter rows. For a read of sets,
+// setsOf is the table of their keyspace; otherwise it is nil. If an argument has a fault, the fault
+// becomes the reply.
 func planRead[R any](a *arguments, setsOf *table, rows int, read func(opt *shard.ReadOptions) (R, error), answer func(dst []byte, r R, resp3 bool) []byte) {
 	b := a.b
 	if b.failed(a.err) {

@@ -35,7 +35,7 @@ func serve(t testing.TB, b Backend, change func(*Config)) *Server {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
-	go func() { served <- s.Serve() }() // ended by the cleanup
+	go func() { served <- s.Serve() }() // the cleanup ends it
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -102,8 +102,8 @@ func (c *client) do(lines ...string) []string {
 	return replies
 }
 
-// want sends each line alone and compares its reply: lines and replies take
-// turns.
+// want sends each line alone and compares its reply. pairs are a line, its reply, the next line,
+// and so on.
 func (c *client) want(pairs ...string) {
 	c.t.Helper()
 	for i := 0; i < len(pairs); i += 2 {

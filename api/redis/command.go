@@ -15,7 +15,7 @@ type traits uint8
 const (
 	writes    traits = 1 << iota // may change counts
 	keyed                        // has keys that name rows; it is planned, and allowed in a transaction
-	joins                        // answered by package inbox; it is planned as a call
+	joins                        // package inbox answers it; it is planned as a call
 	readsSets                    // reads sets of members; it is planned as a call
 	plain                        // has no keys, and is allowed in a transaction
 	unplanned                    // replies at once; earlier commands are executed first
@@ -28,7 +28,7 @@ type spec struct {
 	arity  int    // number of arguments including the name; if negative, the minimum
 	traits traits
 	keys   keySpec
-	need   auth.Need // a command without one is refused
+	need   auth.Need // a command without a need is refused
 	group  string    // as in COMMAND DOCS
 	does   string
 	do     func(c *conn, args [][]byte)

@@ -183,8 +183,8 @@ func TestScan(t *testing.T) {
 		"SCAN 0 COUNT", "-ERR syntax error", "SCAN 0 FOO 1", "-ERR syntax error")
 }
 
-// SCAN refuses a pattern of a keyspace or column that does not exist. It accepts a pattern that no
-// key matches.
+// SCAN refuses a pattern that names a keyspace or column that does not exist. It accepts any other
+// pattern, even if no key matches it.
 func TestScanOfWhatCannotBe(t *testing.T) {
 	c := dial(t, serve(t, newFakeNode(), nil))
 	for match, want := range map[string]string{

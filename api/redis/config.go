@@ -26,7 +26,8 @@ type Backend interface {
 	inbox.Node
 	// Keyspaces returns all keyspaces sorted by name.
 	Keyspaces() []*shard.Keyspace
-	// CatchUp waits until Keyspace knows every change that any node acknowledged before the call.
+	// CatchUp waits until Keyspace reflects every change that any node acknowledged before the
+	// call.
 	CatchUp(ctx context.Context) error
 	Status() shard.Status
 }

@@ -27,7 +27,7 @@ type conn struct {
 	multi transaction
 	once  session
 
-	last     *command // the last command found, and the name that the client wrote
+	last     *command // the last command that was found, and its name as the client wrote it
 	lastName []byte
 }
 
@@ -57,7 +57,7 @@ type login struct {
 	why    auth.Refusal // why the login ended; Granted while it is valid
 }
 
-// current returns the caller, or nil and why there is none.
+// current returns the caller, or nil and the reason why there is no caller.
 func (l *login) current() (*auth.Caller, auth.Refusal) {
 	switch {
 	case l.caller == nil:
@@ -84,8 +84,8 @@ type queuedCommand struct {
 	args    [][]byte
 }
 
-// session makes each later write count once. Write n of session seq has the number seq*64
-// + n mod 64 in the stream
+// session gives each later write an identity, so that a repeat of the write has no effect. Write n
+// of session seq has the number seq*64 + n mod 64 in the stream
 //
 //	name 00 n/64 (2 bytes, big endian)
 //

@@ -60,7 +60,7 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// However the network splits a pipeline, its replies are the same.
+// The replies to a pipeline do not depend on how the network splits it.
 func TestPipelineInPieces(t *testing.T) {
 	c := dial(t, serve(t, newFakeNode(), nil))
 	whole := wire("INCR posts:1:like") + "GET posts:1:like\r\n" + wire("ECHO '"+strings.Repeat("a", 5000)+"'") + "PING\r\n"
@@ -92,7 +92,7 @@ func TestProtocolErrors(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := dial(t, s)
-			go func() { _, _ = io.WriteString(c.conn, test.in) }() // fails if the server is done before
+			go func() { _, _ = io.WriteString(c.conn, test.in) }() // fails if the server closes the connection first
 			if got := c.reply(); got != test.want {
 				t.Errorf("%s, want %s", got, test.want)
 			}
@@ -115,7 +115,7 @@ func TestHTTPIsNotServed(t *testing.T) {
 		if _, err := io.WriteString(c.conn, head+"Content-Length: 99\r\n\r\n"+wire("INCR posts:1:like")); err != nil {
 			t.Fatal(err)
 		}
-		_, _ = io.ReadAll(c.in) // ends when the server closes the connection, perhaps by a reset
+		_, _ = io.ReadAll(c.in) // reads until the server closes or resets the connection
 	}
 	if n.writes.Load() != 0 {
 		t.Error("the command was executed")
@@ -138,7 +138,7 @@ func TestTooManyConnections(t *testing.T) {
 	}
 }
 
-// A connection whose file descriptor is kept for the node is refused.
+// The server refuses a connection whose file descriptor is reserved for the node.
 func TestKeptDescriptors(t *testing.T) {
 	s := serve(t, newFakeNode(), func(c *Config) { c.DescriptorsMax = 3 })
 	if got := dial(t, s).reply(); got != "-ERR max number of clients reached" {
@@ -150,7 +150,7 @@ func TestTimeouts(t *testing.T) {
 	s := serve(t, newFakeNode(), func(c *Config) { c.IdleTimeout = 50 * time.Millisecond; c.ArriveTimeout = 100 * time.Millisecond })
 	dial(t, s).ended() // a connection that sends nothing
 	slow := dial(t, s)
-	go func() { // ends when the server has closed
+	go func() { // ends when the server has closed the connection
 		for {
 			if _, err := io.WriteString(slow.conn, "a"); err != nil {
 				return
@@ -166,8 +166,8 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-// Each command of a client that sends without a pause has its own time to arrive, although a part
-// of the next command always arrives with it.
+// A client may send without a pause, so that the end of each command arrives with the beginning of
+// the next one. Each command still has its own time to arrive.
 func TestEndlessPipeline(t *testing.T) {
 	const arrive = time.Second
 	s := serve(t, newFakeNode(), func(c *Config) { c.ArriveTimeout = arrive })
@@ -187,10 +187,10 @@ func TestEndlessPipeline(t *testing.T) {
 	}
 }
 
-// Many connections at once:
+// With many connections at once:
 //
-//  1. each sees its own counts in order;
-//  2. none is lost;
+//  1. each connection sees its own counts in order;
+//  2. no increment is lost;
 //  3. there is no race.
 func TestManyConnections(t *testing.T) {
 	n := newFakeNode()

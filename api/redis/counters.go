@@ -201,8 +201,8 @@ func fetchFields(form appendCells) func(*conn, [][]byte) {
 	}
 }
 
-// fetchSame is fetch for another key of the same row. The row's earlier cells, if any, begin at
-// index first.
+// fetchSame does the same as fetch, for several keys of one row. The cells of the row begin at
+// index first. Only the first cell needs a read; the others share it.
 func (b *batch) fetchSame(k key, first int) {
 	if len(b.cells) == first {
 		b.fetch(k)
@@ -213,8 +213,8 @@ func (b *batch) fetchSame(k key, first int) {
 	b.cells = append(b.cells, same)
 }
 
-// hscan replies with the whole row, which has at most 64 columns. It refuses MATCH, because it
-// always replies with all columns.
+// hscan replies with the whole row in one page, because a row has at most 64 columns. It refuses
+// MATCH, because it always replies with all columns.
 func hscan(a *arguments) {
 	row, cursor := a.next(), a.next()
 	if _, ok := strictjson.ParseUint64(cursor); !ok {
@@ -286,8 +286,8 @@ func (b *batch) setFields(row key, keys []key, values []int64, form appendCells)
 	b.answer(form, from)
 }
 
-// countdIncr adds to several counts. With KEY, all additions are one write, which counts once.
-// Without KEY, the additions to each keyspace are one write.
+// countdIncr adds to several counts. With KEY, all additions are one write, which is applied only
+// once. Without KEY, the additions to each keyspace are one write.
 func countdIncr(c *conn, args [][]byte) {
 	b := c.batch
 	args, err := b.keyAtEnd(args, 3)
@@ -314,7 +314,7 @@ func countdIncr(c *conn, args [][]byte) {
 	t := keys[0].table
 	across := slices.ContainsFunc(keys, func(k key) bool { return k.table != t })
 	if before := b.keyed[b.id.Key()]; across || before != nil && before != t {
-		b.flush() // because a batch writes its tables concurrently
+		b.flush() // the earlier command must come first, but a batch writes its tables concurrently
 	}
 	if b.keyed == nil {
 		b.keyed = map[[16]byte]*table{}
@@ -398,7 +398,8 @@ func appendHash(dst []byte, cells []cell, resp3 bool) []byte {
 	return appendColumns(resp.AppendMap(dst, notZero(row), resp3), &cells[0], row)
 }
 
-// appendScan appends the same as the only page of HSCAN, so the next cursor is 0.
+// appendScan appends the reply of HSCAN: the cursor 0, because there is no other page, and the
+// columns that are not 0.
 func appendScan(dst []byte, cells []cell, _ bool) []byte {
 	row, _ := cells[0].rowOf()
 	dst = resp.AppendBulk(resp.AppendArray(dst, 2), "0")

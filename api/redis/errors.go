@@ -108,6 +108,6 @@ const (
 	errSyntax     codedError = "ERR syntax error"
 )
 
-// errForgotten is returned for an op of a repeated request that the shard applied or refused
-// before, if the shard no longer remembers which.
+// errForgotten is returned for an op of a repeated request, if the shard no longer remembers
+// whether it applied or refused the op.
 var errForgotten = errors.New("whether this op was applied or overflowed before is no longer known")

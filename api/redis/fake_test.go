@@ -25,23 +25,23 @@ type fakeNode struct {
 	scanning  bool // a TopQuery does not end in time
 	keyspaces []*shard.Keyspace
 	tables    map[string]*engine.Table
-	tokens    map[string]uint64 // of the last write to each keyspace
+	tokens    map[string]uint64 // number of the last write to each keyspace
 
 	sets apitest.NodeSets
 
-	elsewhere []*shard.Keyspace // keyspaces that another node made, known here after CatchUp
+	elsewhere []*shard.Keyspace // keyspaces that another node created, which Keyspaces returns only after CatchUp
 
 	gets, writes, polls, catchUps, gaveUp atomic.Int64 // calls
 	mu                                    struct {
 		sync.Mutex
-		writeErr func(w *shard.Write) error // before anything is applied
+		writeErr func(w *shard.Write) error // called before a write is applied; an error fails the write
 		readErr  func(ids []uint64) error
 		written  []dedup.RequestID
-		opt      shard.ReadOptions // of the last Get
+		opt      shard.ReadOptions // the options of the last Get
 		catchErr error
 		known    []*shard.Keyspace // by CatchUp
 	}
-	hold chan struct{} // when not nil, a Write waits for it
+	hold chan struct{} // if not nil, each Write waits until it is closed
 	mute bool          // CatchUp finds no leader
 }
 
@@ -177,7 +177,7 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 	switch {
 	case cursors:
 		for i := range w.Rows {
-			w.Rows[i] = 1 << 20 // past all that there is
+			w.Rows[i] = 1 << 20 // above the number of every notice
 		}
 	case ks.Kind != kinds.Counters && ks.Kind != kinds.Unread:
 		for i := range w.Rows {
@@ -195,7 +195,8 @@ func (n *fakeNode) Write(ks *shard.Keyspace, w *shard.Write) error {
 	return nil
 }
 
-// failWrites makes writes fail from now on; nil ends that.
+// failWrites makes all later writes call with, and fail with its error. If with is nil, writes
+// succeed again.
 func (n *fakeNode) failWrites(with func(w *shard.Write) error) {
 	n.mu.Lock()
 	n.mu.writeErr = with

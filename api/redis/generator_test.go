@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// generator makes pipelines of few keys, so that the commands share keys.
+// generator generates pipelines with few different keys, so that commands share keys.
 type generator struct {
 	rand    *rand.Rand
 	version int
@@ -47,7 +47,7 @@ func (g *generator) transaction() [][]string {
 	return append(all, g.note([]string{pick(g, "EXEC", "EXEC", "exec", "DISCARD")}))
 }
 
-// note records that the test compares a command.
+// note records that the generator has used a command, and returns the command.
 func (g *generator) note(words []string) []string {
 	g.used[strings.ToLower(words[0])] = true
 	return words
@@ -57,7 +57,7 @@ func (g *generator) number() string {
 	return pick(g, "0", "1", "-1", "2", "-2", "7", "1000000", "9223372036854775807", "-9223372036854775808", "-9223372036854775807", strconv.Itoa(g.rand.IntN(100000)))
 }
 
-// anyNumber returns a number, in some cases one that is badly written.
+// anyNumber returns a number. Some are written in an invalid form.
 func (g *generator) anyNumber() string {
 	return pick(g, g.number(), g.number(), g.number(), "", "x", "1.5", "+1", "01", " 1", "9223372036854775808")
 }
@@ -66,7 +66,7 @@ func (g *generator) anyNumber() string {
 func (g *generator) command(id int) []string {
 	field := func() string { return pick(g, "repost", "comment", "like", "view") }
 	count := func() string { return fmt.Sprintf("posts:%d:%s", id, field()) }
-	row := fmt.Sprintf("posts:%d", id+105) // of the same of 7 shards
+	row := fmt.Sprintf("posts:%d", id+105) // on the same one of 7 shards as id
 	either := func() string { return pick(g, count(), row) }
 	several := func(of func() string) (words []string) {
 		for range 1 + g.rand.IntN(4) {
@@ -80,7 +80,7 @@ func (g *generator) command(id int) []string {
 		}
 		return words
 	}
-	set := fmt.Sprintf("users:%d:followers:members", id) // no other command changes the count of these
+	set := fmt.Sprintf("users:%d:followers:members", id) // no other command changes the count of this column
 	if !g.multi {
 		either = func() string { return pick(g, count(), row, set) }
 	}

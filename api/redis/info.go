@@ -65,7 +65,8 @@ func configCommand(c *conn, args [][]byte) {
 	c.out.Buf = out
 }
 
-// infoCommand replies with the requested sections, or with all if none is named.
+// infoCommand replies with the sections that the client names, or with all sections if it names
+// none.
 func infoCommand(c *conn, args [][]byte) {
 	var text strings.Builder
 	for _, section := range c.sections() {
@@ -148,7 +149,8 @@ func commands(c *conn, args [][]byte) {
 	}
 }
 
-// named returns the commands with the names, nil for an unknown name, or all if there are no names.
+// named returns the commands with the given names, with nil for an unknown name. Without names, it
+// returns all commands.
 func (t commandTable) named(names [][]byte, all []*command) []*command {
 	if len(names) == 0 {
 		return all
@@ -160,7 +162,7 @@ func (t commandTable) named(names [][]byte, all []*command) []*command {
 	return found
 }
 
-// commandInfo replies null for an unknown command.
+// commandInfo replies with the properties of commands, and null for an unknown command.
 func (c *conn) commandInfo(found []*command) {
 	c.out.Buf = resp.AppendArray(c.out.Buf, len(found))
 	for _, cmd := range found {
@@ -172,7 +174,7 @@ func (c *conn) commandInfo(found []*command) {
 	}
 }
 
-// commandDocs skips unknown commands.
+// commandDocs replies with the documentation of commands. It omits unknown commands.
 func (c *conn) commandDocs(found []*command) {
 	found = slices.DeleteFunc(found, func(cmd *command) bool { return cmd == nil })
 	out := resp.AppendMap(c.out.Buf, len(found), c.resp3)

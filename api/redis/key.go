@@ -23,7 +23,7 @@ type key struct {
 	table  *table
 	id     uint64
 	column int  // wholeRow for a whole row
-	set    bool // whether it is the set of the column's members
+	set    bool // the key names the set of the column's members, not its count
 }
 
 // membersSuffix ends the key of a set of members. It has this meaning only after a column, because

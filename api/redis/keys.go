@@ -77,9 +77,10 @@ const (
 // exists during the whole scan, exactly one page has it. Every scan ends. Clients keep cursors in
 // doubles and in signed integers, so a cursor has 53 bits:
 //
-//	an id up to scanExact is itself a higher id is scanExact + id/scanBlock: such a page begins and
-//	ends at the boundary of a block of ids
+//	id                  for an id up to scanExact
+//	scanExact + id/scanBlock   for a higher id
 //
+// A page that begins or ends above scanExact does so at the boundary of a block of scanBlock ids.
 // So a page has at most COUNT rows of a keyspace, or the rows of one block.
 const (
 	scanExact     = 1 << 52
@@ -97,7 +98,7 @@ func cursorOf(id uint64) uint64 {
 
 // scanCall holds the arguments of a SCAN.
 type scanCall struct {
-	from     uint64 // the lowest id that the page may have
+	from     uint64 // lowest id of the page
 	match    resp.Pattern
 	count    int
 	kind     string // "hash" for rows, "string" for counts
@@ -179,7 +180,7 @@ func scan(c *conn, args [][]byte) {
 	c.out.Buf = append(resp.AppendArray(out, n), keys...)
 }
 
-// scanPage is the rows of one keyspace in one page.
+// scanPage has the rows of one keyspace for a page.
 type scanPage struct {
 	ks   *shard.Keyspace
 	ids  []uint64
@@ -194,7 +195,7 @@ func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error)
 		if next = start; start <= q.from { // a block has more rows than a page
 			next, pages, err = c.readPages(q, true)
 			if end := start + scanBlock; next > end {
-				next = end // 0 behind the last block
+				next = end // after the last block, end is 0
 			}
 		}
 	}
@@ -207,8 +208,9 @@ func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error)
 	return next, pages, err
 }
 
-// readPages reads up to q.count rows of each keyspace, or scanBlock rows for a block. The pages
-// have all rows below the id next, or all rows if next is 0.
+// readPages reads up to q.count rows of each keyspace, or all rows of a block if block is set. No
+// row below the id next is missing from the pages. If next is 0, the pages reach the end of the
+// keyspaces.
 func (c *conn) readPages(q *scanCall, block bool) (next uint64, pages []scanPage, err error) {
 	deadline := time.Now().Add(c.server.cfg.Timeout)
 	asked := slices.DeleteFunc(slices.Clone(c.server.node().Keyspaces()), func(ks *shard.Keyspace) bool {
@@ -226,7 +228,7 @@ func (c *conn) readPages(q *scanCall, block bool) (next uint64, pages []scanPage
 			return 0, nil, err
 		}
 		if r.More && len(r.IDs) > 0 {
-			next = min(next-1, r.IDs[len(r.IDs)-1]) + 1 // 0 minus 1 is the highest id
+			next = min(next-1, r.IDs[len(r.IDs)-1]) + 1 // while next is 0, next-1 is the highest id
 		}
 		pages = append(pages, scanPage{ks, r.IDs, r.Rows})
 	}
@@ -256,7 +258,7 @@ func (p *scanPage) appendKeys(dst []byte, n int, q *scanCall) ([]byte, int) {
 	return dst, n
 }
 
-// there returns how many of the cells' keys exist.
+// there returns how many of the cells have a key that exists.
 func there(cells []cell) (n int) {
 	for i := range cells {
 		if exists, _ := cells[i].exists(); exists {
@@ -266,7 +268,8 @@ func there(cells []cell) (n int) {
 	return n
 }
 
-// appendThere appends how many keys exist, and appendAbsent how many do not.
+// appendThere appends the number of cells whose key exists. appendAbsent appends the number of
+// cells whose key does not exist.
 func appendThere(dst []byte, cells []cell, _ bool) []byte {
 	return resp.AppendInt(dst, int64(there(cells)))
 }
@@ -275,7 +278,7 @@ func appendAbsent(dst []byte, cells []cell, _ bool) []byte {
 	return resp.AppendInt(dst, int64(len(cells)-there(cells)))
 }
 
-// appendTTL appends -1 if the key exists: it never expires.
+// appendTTL appends -1 if the key exists, because keys never expire.
 func appendTTL(dst []byte, cells []cell, _ bool) []byte {
 	return resp.AppendInt(dst, int64(there(cells))-2)
 }

@@ -64,8 +64,8 @@ func changeSet(kind engine.OpKind) func(*conn, [][]byte) {
 	}
 }
 
-// checkSet returns a command that reads whether one or several members are in a set. A text that
-// is not a number is never a member.
+// checkSet returns a command that reads whether one or several members are in a set. The reply for
+// a text that is not a number is 0.
 func checkSet(several bool) func(*arguments) {
 	return func(a *arguments) {
 		k, err := a.b.set(a.words[1])
@@ -145,7 +145,8 @@ func sscan(a *arguments) {
 	})
 }
 
-// wholeStamps reads at least a page of entries, and continues to the end of the last stamp.
+// wholeStamps reads at least a page of entries. If more entries have the stamp of the last one, it
+// reads these too.
 func wholeStamps(page members.Page, read func(members.Page) (members.List, error)) (p setPage, err error) {
 	for {
 		list, err := read(page)
@@ -173,7 +174,7 @@ func wholeStamps(page members.Page, read func(members.Page) (members.List, error
 	}
 }
 
-// appendMembers appends how many ops changed a set of members.
+// appendMembers appends the number of ops that changed a set of members.
 func appendMembers(dst []byte, cells []cell, _ bool) []byte {
 	changed := int64(0)
 	for i := range cells {

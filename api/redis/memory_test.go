@@ -22,7 +22,7 @@ func TestLargeCommandsShareTheirMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	until(t, "the first takes memory", func() bool { return s.shared.Memory.Used() > 0 })
-	go func() { _, _ = io.WriteString(b.conn, half+strings.Repeat("a", 60_000)) }() // fails when it is refused
+	go func() { _, _ = io.WriteString(b.conn, half+strings.Repeat("a", 60_000)) }() // the write fails when the server refuses the command
 	if got := b.reply(); got != "-OVERLOADED the connections take all the memory that they may" {
 		t.Errorf("refused with %.100s", got)
 	}
@@ -57,7 +57,7 @@ func TestIdleConnectionsHoldNoMemory(t *testing.T) {
 	}
 }
 
-// Transactions use the same memory until they end, in whatever way.
+// Transactions use the shared memory until they end, by EXEC, DISCARD or the end of the connection.
 func TestTransactionsShareTheMemory(t *testing.T) {
 	s := serve(t, newFakeNode(), func(c *Config) { c.LargeBytesMax = 33 << 10 })
 	echo := "ECHO " + strings.Repeat("a", 10_000)
@@ -66,7 +66,7 @@ func TestTransactionsShareTheMemory(t *testing.T) {
 	b.want("MULTI", "+OK", echo, "+QUEUED", echo, "-OVERLOADED the connections take all the memory that they may", "PING", "+QUEUED",
 		"EXEC", "-EXECABORT Transaction discarded because of previous errors.", "PING", "+PONG", "MULTI", "+OK", echo, "+QUEUED")
 	third.want("MULTI", "+OK", echo, "-OVERLOADED the connections take all the memory that they may", "DISCARD", "+OK")
-	third.want("MULTI", "+OK", "INCR posts:1:like", "+QUEUED", "EXEC", "[1]") // a small one is always kept
+	third.want("MULTI", "+OK", "INCR posts:1:like", "+QUEUED", "EXEC", "[1]") // a small transaction needs no shared memory
 	a.want("DISCARD", "+OK")
 	third.want("MULTI", "+OK", echo, "+QUEUED")
 	b.conn.Close()
@@ -94,7 +94,7 @@ func TestClientsThatDoNotRead(t *testing.T) {
 	s = serve(t, newFakeNode(), func(c *Config) { c.OutputBytesMax = 1 << 20 })
 	c = dial(t, s)
 	line := wire("ECHO " + text)
-	for { // until the server has had enough
+	for { // until the server closes the connection
 		if _, err := io.WriteString(c.conn, line); err != nil {
 			break
 		}
@@ -112,7 +112,7 @@ func TestShortCommandsWithLongReplies(t *testing.T) {
 		from := &textConn{}
 		c := newConn(s, from)
 		c.begin()
-		for range 2 { // the second time, a read gets all
+		for range 2 { // the second time, the buffer is large enough for one read
 			from.left = []byte(long)
 			for len(from.left) > 0 && c.read() {
 				c.execute()
@@ -140,14 +140,14 @@ func TestLargeCommandsAreForgotten(t *testing.T) {
 	}
 	long := "*20001\r\n" + strings.Repeat("$1\r\na\r\n", 20_001)
 	execute(long)
-	execute(long) // one read gets all
+	execute(long) // this time, the buffer is large enough for one read
 	execute("*2\r\n$4\r\nECHO\r\n$1\r\na\r\n")
 	large := weak.Make(&from.read[0])
 	if cap(from.read) < len(long)/2 {
 		t.Fatalf("the last read had a buffer of %d bytes", cap(from.read))
 	}
 	from.read, from.err = nil, os.ErrDeadlineExceeded
-	c.read() // gives it up, and then waits again
+	c.read() // releases the buffer, and then waits
 	if runtime.GC(); large.Value() != nil {
 		t.Error("the large buffer is still referred to")
 	}

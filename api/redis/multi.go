@@ -34,7 +34,7 @@ func discard(c *conn, _ [][]byte) {
 	c.batch.known(resp.AppendOK)
 }
 
-// closeMulti drops a transaction and releases its memory.
+// closeMulti discards a transaction and releases its memory.
 func (c *conn) closeMulti() {
 	c.server.shared.Memory.Release(c.multi.reserved)
 	c.multi = transaction{}
@@ -108,7 +108,7 @@ func exec(c *conn, _ [][]byte) {
 	for _, q := range m.queued {
 		q.command.calls.Inc()
 	}
-	if b.unsure { // another node that knows the name would execute the whole transaction
+	if b.unsure { // refuse the whole transaction, because a node that knows the name would execute all of it
 		b.rollBack(before)
 		b.known(func(dst []byte) []byte { return b.appendFailure(dst, b.lookErr) })
 	} else if b.pending-before.pending > rowsMax {
@@ -120,7 +120,8 @@ func exec(c *conn, _ [][]byte) {
 	}
 }
 
-// planQueued plans the commands of a transaction. It returns the mark of the batch before them.
+// planQueued plans the commands of a transaction. It returns the batch's mark from before these
+// commands.
 func (c *conn) planQueued(m *transaction) mark {
 	b := c.batch
 	before := b.mark()

@@ -13,8 +13,8 @@ const (
 	// sessionBlock is the number of writes of a session in one stream. A shard remembers that many
 	// requests of a producer.
 	sessionBlock = 64
-	// sessionWritesMax bounds the writes of one session, because the number of a stream has two
-	// bytes.
+	// sessionWritesMax bounds the writes of one session, because the number of a session's stream
+	// has two bytes.
 	sessionWritesMax = sessionBlock << 16
 	// sessionSeqMax bounds the numbers of sessions, because such a number and the number of a write
 	// share 64 bits.

@@ -17,16 +17,16 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// A session that is repeated, whole or from any prefix, on any connection and split in any way,
-// counts once:
+// A client may repeat a session, or any prefix of it, on any connection and split in any way.
+// Nevertheless,
 //
-//  1. its writes are applied once each;
-//  2. the writes of the next session are applied once each too;
+//  1. each of its writes is applied once;
+//  2. each write of the next session is applied once too;
 //  3. a write without a session counts each time.
 func TestSessionsCountOnce(t *testing.T) {
 	s := serve(t, openNode(t), nil)
 	rng := rand.New(rand.NewPCG(1, 2))
-	const writes = 300 // more than the window of a producer
+	const writes = 300 // more writes than the window of a producer
 	want := map[string]int{}
 	for seq := range 6 {
 		lines := []string{fmt.Sprintf("COUNTD.SESSION importer %d", seq)}
@@ -128,7 +128,7 @@ func TestKeyOfACommandThatIsAppliedInPart(t *testing.T) {
 			t.Errorf("written: %+v", w)
 		}
 		clear(w.Rows)
-		w.Rows[0] = 9 // of the only one that was applied
+		w.Rows[0] = 9 // the count after the only op that was applied
 		return &shard.PartialError{Err: errs.ErrNoLeader, AppliedOps: []int{0}}
 	})
 	got := c.do("COUNTD.INCR users:3:posts 1 posts:1:like 1 users:4:posts 1 KEY k")
@@ -137,7 +137,8 @@ func TestKeyOfACommandThatIsAppliedInPart(t *testing.T) {
 	}
 }
 
-// Each write of a session has its own number, however many there are.
+// Each write of a session has its own number, even if the session has more writes than a stream has
+// numbers.
 func TestSessionNumbers(t *testing.T) {
 	s := session{name: []byte("p"), seq: 3}
 	seen := map[string]bool{}
@@ -193,8 +194,8 @@ func TestSessionRefusesWritesBehindAnUnknownCommand(t *testing.T) {
 		"COUNTD.LATER posts:1", unknown, "COUNTD.SESSION END", "+OK", "INCR posts:1:like", "3")
 }
 
-// Writes that count once and share a row run one after the other, in order; others run
-// concurrently.
+// Of the writes with an identity, those to the same row run one after the other, in order. The
+// others run concurrently.
 func TestWaves(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -213,12 +214,13 @@ func TestWaves(t *testing.T) {
 	}
 }
 
-// Connections share the helper goroutines, and go on without a free one.
+// Connections share the helper goroutines. If none is free, a connection executes its commands
+// itself.
 func TestWavesShareLanes(t *testing.T) {
 	n := newFakeNode()
 	n.hold = make(chan struct{})
 	s := serve(t, n, nil)
-	s.helpers.Max = gate.HelpersMax / gate.WaveMax // a share of it is one
+	s.helpers.Max = gate.HelpersMax / gate.WaveMax // so a connection gets one helper
 	writes := func(first int) (lines []string) {
 		for i := range 20 {
 			lines = append(lines, fmt.Sprintf("COUNTD.INCR posts:%d:like 1 KEY k%d", first+i, first+i))

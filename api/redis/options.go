@@ -89,8 +89,8 @@ func followeesOf(texts [][]byte) ([]uint64, error) {
 	return ids, nil
 }
 
-// option is an optional word after a command's fixed arguments. The function take gets all words
-// after the option, parses the option's values, and returns their number.
+// option is an optional word after a command's fixed arguments. The function take receives all
+// words after the option, parses those that belong to the option, and returns their number.
 type option struct {
 	name string // matched in any case
 	take func(values [][]byte) (taken int, err error)
@@ -177,8 +177,8 @@ func matchOption(p *resp.Pattern) option {
 	})
 }
 
-// listOption returns an option that has the number of its elements, and then the elements, each of
-// width words.
+// listOption returns an option whose values are a number of elements, and then these elements. Each
+// element has width words.
 func listOption(name string, most, width int, read func(elements [][]byte) error) option {
 	return option{name, func(values [][]byte) (int, error) {
 		if len(values) == 0 {
@@ -196,13 +196,14 @@ func listOption(name string, most, width int, read func(elements [][]byte) error
 	}}
 }
 
-// keyOption returns KEY <idempotency-key>, which makes a write count only once.
+// keyOption returns KEY <idempotency-key>. A repeat of a write with the same key has no effect.
 func (a *arguments) keyOption() option {
 	return textOption("key", func([]byte) error { return a.b.countOnce(a.words, a.at-1) })
 }
 
-// countOnce gives the planned command an identity, so that it counts only once. args[word] is the
-// word KEY, and the idempotency key follows it. The identity covers the key and all other arguments.
+// countOnce gives the planned command an identity, so that a repeat has no effect. args[word] is
+// the word KEY, and the idempotency key follows it. The identity covers the key and all other
+// arguments.
 func (b *batch) countOnce(args [][]byte, word int) error {
 	if b.atomic {
 		return argumentError("a transaction counts once by COUNTD.SESSION, not by KEY")

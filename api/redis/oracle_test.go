@@ -31,8 +31,9 @@ const oracleRounds = 1500
 // docs/REDIS.md marks as the same get the same replies from a real node, in RESP2 and RESP3. 2. The
 // pipelines contain every such command.
 //
-// In countd, a count of 0 is an absent key. So after each command, the test deletes keys and fields
-// that have become 0 from the oracle. Neither server promises an order of a hash.
+// In countd, a key whose count is 0 does not exist. So after each command, the test deletes the
+// keys and fields that have become 0 from Redis. The order of a hash's fields may differ between
+// the servers.
 func TestSameAsRedis(t *testing.T) {
 	oracle := proctest.StartRedis(t)
 	server := serve(t, openNode(t), nil)
@@ -122,7 +123,7 @@ func openNode(t testing.TB) *shard.Node {
 	return n
 }
 
-// peer is a connection to either server.
+// peer is a connection to countd or to Redis.
 type peer struct {
 	conn net.Conn
 	in   *bufio.Reader
@@ -138,19 +139,19 @@ func dialOracle(t *testing.T, addr string) *peer {
 	return &peer{conn, bufio.NewReader(conn)}
 }
 
-// forget deletes counts and fields of hashes that are 0.
+// These scripts delete a count, or fields of a hash, that are 0.
 const (
 	forgetCount = `if redis.call('TYPE', KEYS[1]).ok == 'string' and redis.call('GET', KEYS[1]) == '0' then redis.call('DEL', KEYS[1]) end`
 	forgetField = `for _, f in ipairs(redis.call('HKEYS', KEYS[1])) do if redis.call('HGET', KEYS[1], f) == '0' then redis.call('HDEL', KEYS[1], f) end end`
 )
 
-// do sends a pipeline and returns its replies. It drops the replies to the test's own deletions,
-// inside of EXEC too.
+// do sends a pipeline and returns its replies. If forgets is set, it adds the scripts after each
+// command, and omits their replies from the result, also from the reply to an EXEC.
 func (p *peer) do(t *testing.T, pipeline [][]string, forgets bool) []string {
 	t.Helper()
 	_ = p.conn.SetDeadline(time.Now().Add(30 * time.Second))
 	var out []byte
-	var extra []int // forgettings after each command
+	var extra []int // number of scripts after each command
 	for _, words := range pipeline {
 		out = appendWords(out, words)
 		n := 0
@@ -168,7 +169,7 @@ func (p *peer) do(t *testing.T, pipeline [][]string, forgets bool) []string {
 		t.Fatal(err)
 	}
 	var replies []string
-	keep := []bool{} // for each queued command of the open transaction: keep its reply
+	keep := []bool{} // for each queued command of the open transaction, whether to keep its reply
 	for i := range pipeline {
 		replies = append(replies, p.reply(t, keep))
 		if replies[i] == "+QUEUED" {
@@ -223,7 +224,7 @@ func appendWords(dst []byte, words []string) []byte {
 
 var hash = regexp.MustCompile(`[\[{]("(repost|comment|like|view)" "[-0-9]+" ?)+[\]}]`)
 
-// normal is a reply with the fields of each hash in order.
+// normal returns a reply with the fields of each hash sorted.
 func normal(reply string) string {
 	return hash.ReplaceAllStringFunc(reply, func(one string) string {
 		pairs := slices.Collect(slices.Chunk(strings.Fields(one[1:len(one)-1]), 2))

@@ -57,7 +57,7 @@ func (c *conn) plan(cmd *command, args [][]byte) {
 	b.id = dedup.RequestID{}
 	if b.writes && c.once.open() {
 		if why := c.once.refusal(); why != "" {
-			c.closeMulti() // because the command may be an EXEC
+			c.closeMulti() // the command may be an EXEC, which ends the transaction
 			b.fail(why)
 			return
 		}
@@ -136,8 +136,8 @@ func (c *conn) refused(cmd *command, args [][]byte) bool {
 	return true
 }
 
-// mustWait reports whether plan must execute the planned commands before the next command:
-// otherwise the order of effects would change, or the next command would not see the results of the
+// mustWait reports whether plan must execute the planned commands before it plans the next one.
+// Otherwise the order of effects would change, or the next command would not see the results of the
 // planned ones.
 func (b *batch) mustWait(cmd *command) bool {
 	switch {

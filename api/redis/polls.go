@@ -18,8 +18,8 @@ func (q *pollCall) until(deadline time.Time) time.Time {
 	return deadline.Add(-time.Until(deadline) / 2)
 }
 
-// pollAlone adds a poll for each user of each failed poll of several users, so that the failure of
-// one user does not affect the others. It returns the added polls.
+// pollAlone repeats each failed poll of several users as one poll for each user, so that the
+// failure of one user does not affect the others. It returns the added polls.
 func (q *calls) pollAlone() []pollCall {
 	n := len(q.polls)
 	for i, a := range q.polled {
@@ -85,7 +85,7 @@ func namesOption(field string, into *[]string) option {
 	})
 }
 
-// nextPoll adds a poll and reuses the memory of an earlier one.
+// nextPoll adds an empty poll. It reuses the memory of a poll of an earlier batch.
 func (q *calls) nextPoll() *pollCall {
 	if n := len(q.polls); n < cap(q.polls) {
 		q.polls = q.polls[:n+1]
@@ -99,7 +99,7 @@ func (q *calls) nextPoll() *pollCall {
 }
 
 // mergePolls merges the last poll into the previous one if they are for the same names. It returns
-// the index of the poll that then has the users.
+// the index of the poll that has the users of the last poll.
 func (q *calls) mergePolls() int {
 	last := len(q.polls) - 1
 	if last == 0 {

@@ -33,8 +33,8 @@ func (b *batch) ranked(text []byte) (t *table, column int, err error) {
 	return t, column, err
 }
 
-// countdHot replies with a map of window, since in Unix milliseconds, others_at_most and results: a map of id,
-// gained and error for each.
+// countdHot replies with a map of window, since (in Unix milliseconds), others_at_most and results.
+// Each result is a map of id, gained and error.
 func countdHot(a *arguments) {
 	t, column, err := a.b.ranked(a.next())
 	a.fail(err)
@@ -63,7 +63,8 @@ func countdHot(a *arguments) {
 	})
 }
 
-// countdTop replies with ids and their counts in turn, as ZRANGE WITHSCORES does.
+// countdTop replies with an array in which each id is followed by its count, like ZRANGE
+// WITHSCORES.
 func countdTop(a *arguments) {
 	t, column, err := a.b.ranked(a.next())
 	a.fail(err)

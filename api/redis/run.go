@@ -44,7 +44,7 @@ func (b *batch) flush() {
 }
 
 // run executes the planned reads and writes. If there are writes, reads get only half of the
-// remaining time. Otherwise an unreadable shard would make writes to other shards time out.
+// remaining time, so that an unreadable shard does not make writes to other shards time out.
 func (b *batch) run(deadline time.Time) {
 	written, readBy := 0, deadline
 	for _, t := range b.tables {
@@ -116,7 +116,7 @@ func (b *batch) runWrites(deadline time.Time) {
 	}
 }
 
-// wave returns how many of the writes may run concurrently.
+// wave returns how many of the first writes may run concurrently.
 func wave(all []call) (n int) {
 	seen, used := map[subject]bool{}, keys{}
 	for n < len(all) && n < gate.WaveMax && !seen[all[n].about] && all[n].about.kind == all[0].about.kind && used.add(&all[n].id) {
@@ -130,7 +130,7 @@ func (q *call) run(c *conn, deadline time.Time) {
 	w := shard.Write{ID: q.id, Deadline: deadline, Permission: c}
 	q.err = q.write(&w)
 	if _, some := errors.AsType[*shard.PartialError](q.err); q.err == nil || some {
-		to := kinds.KeyspaceUnread // the token of unread also covers keyspaces that only calls read
+		to := kinds.KeyspaceUnread // this token also covers the keyspaces that only calls use
 		if q.about.kind == ofAuthor {
 			to = kinds.KeyspaceUsers
 		}
@@ -150,8 +150,8 @@ func (b *batch) render(dst []byte, r *reply) []byte {
 	return r.cells(dst, cells, b.conn.resp3)
 }
 
-// failureOf returns why a command failed, or nil. If a write failed partly, failureOf returns that
-// its outcome is unknown.
+// failureOf returns why a command failed, or nil. If only some cells of a write failed, the error
+// says that the outcome is unknown.
 func failureOf(cells []cell, writes bool) error {
 	var failed error
 	for i := range cells {

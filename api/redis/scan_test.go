@@ -36,7 +36,7 @@ func TestScanCursorsAreSmall(t *testing.T) {
 			apply(keyspace, engine.Op{ID: id, Kind: engine.OpSet, Cells: []engine.Cell{{Value: n}}})
 			written = append(written, row{keyspace, id})
 		}
-		for _, r := range written { // by the run before
+		for _, r := range written { // rows of the previous run
 			apply(r.keyspace, engine.Op{ID: r.id, Kind: engine.OpDelete})
 		}
 		written = written[:0]

@@ -29,7 +29,7 @@ func New(cfg Config) (*Server, error) {
 	if s.metrics, err = newMetrics(cfg.Registry); err != nil {
 		return nil, err
 	}
-	for name, cmd := range s.commands { // so that executing a command needs no lookup
+	for name, cmd := range s.commands { // look up the metrics once, so that a command needs no lookup
 		cmd.calls = s.metrics.calls.WithLabelValues(name)
 	}
 	s.shared.Timeouts, s.shared.OutputFull, s.shared.Received, s.shared.Sent = s.metrics.timeouts, s.metrics.outputFull, s.metrics.received, s.metrics.sent
@@ -50,7 +50,7 @@ func (s *Server) Serve() error {
 	for {
 		raw, err := s.listener.Accept()
 		if err != nil {
-			return nil // Shutdown has closed it
+			return nil // Shutdown has closed the listener
 		}
 		s.start.Lock()
 		if s.shared.Stopping() {
@@ -87,7 +87,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	closeErr := s.listener.Close()
 	s.listener.Wake()
 	done := make(chan struct{})
-	go func() { s.shared.Running.Wait(); close(done) }() // ends with the connections
+	go func() { s.shared.Running.Wait(); close(done) }() // ends when the last connection ends
 	select {
 	case <-done:
 	case <-ctx.Done():

@@ -3,9 +3,9 @@
 // a pipeline, and the bounds on what a connection may use. It never stores or routes
 // anything; the Backend does.
 //
-// Invariant: a connection gets the replies of commands that are executed one after the other,
-// however many of them share a call of the Backend. If the answer to a command is an error other
-// than UNKNOWN, the command changed nothing.
+// Invariant: a connection gets the same replies as if its commands were executed one after the
+// other, although several commands may share a call of the Backend. If the answer to a command is
+// an error other than UNKNOWN, the command changed nothing.
 package redis
 
 import (

@@ -71,7 +71,7 @@ func TestSetsOfAColumnNamedMembers(t *testing.T) {
 		"DEL groups:12:members", "1", "EXISTS groups:12:members groups:12:posts", "1")
 }
 
-// A pipeline's reads of sets see the earlier writes of the pipeline, and not the later ones.
+// A read of a set sees the earlier writes of the pipeline, but not the later ones.
 func TestSetsInPipelines(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))
@@ -85,8 +85,8 @@ func TestSetsInPipelines(t *testing.T) {
 	}
 }
 
-// SSCAN returns each member that stays exactly once, whichever members share a stamp and whatever
-// changes between two pages.
+// SSCAN returns each member that stays exactly once, even if members share a stamp, and even if
+// sets change between two pages.
 func TestWholeStamps(t *testing.T) {
 	var all []members.Entry
 	for stamp := range members.Stamp(40) {

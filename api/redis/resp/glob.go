@@ -29,8 +29,7 @@ func MatchGlob(pattern string, text []byte) bool {
 	return p == len(pattern)
 }
 
-// matchOne matches the element that a pattern begins with against one byte, and
-// returns its length.
+// matchOne matches the first element of a pattern against one byte. n is the length of the element.
 func matchOne(pattern string, c byte) (n int, ok bool) {
 	if pattern == "" {
 		return 0, false

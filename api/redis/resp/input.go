@@ -34,12 +34,13 @@ const (
 // CommandBytesMin is the least value of Bounds.CommandBytesMax.
 const CommandBytesMin = readBytesFirst
 
-// ErrMemory is the reply to a client for which the connections' memory has no room.
+// ErrMemory is the reply to a client that needs more memory while the connections' shared memory is
+// used up.
 const ErrMemory = "OVERLOADED the connections take all the memory that they may"
 
 // Bounds are the bounds of the connections of a server.
 type Bounds struct {
-	// ArriveTimeout bounds the time in which a whole command arrives, from its first byte.
+	// ArriveTimeout bounds the time from the first byte of a command to its last byte.
 	ArriveTimeout time.Duration
 	// IdleTimeout is how long a connection without a command stays open. Redis clients do not
 	// expect the server to close a connection. Pools themselves drop connections that are idle for
@@ -63,8 +64,8 @@ type Bounds struct {
 // Shared is what all connections of a server share.
 type Shared struct {
 	Bounds
-	Memory  gate.Budget    // without the memory that each connection may use without a reservation
-	Running sync.WaitGroup // senders; the server adds its connections
+	Memory  gate.Budget    // does not count the memory that each connection may use without a reservation
+	Running sync.WaitGroup // the running senders, and the server's running connections
 	Stopped chan struct{}  // closed when the server stops
 
 	Timeouts, OutputFull, Received, Sent prometheus.Counter
@@ -86,10 +87,10 @@ type Input struct {
 	conn   net.Conn
 	parser Parser
 
-	buf      []byte // buf[from:to] was read and not executed yet
+	buf      []byte // buf[from:to] was read, but not executed yet
 	from, to int
 	reserved int       // bytes reserved from the shared memory
-	small    int       // consecutive reads that needed no large buffer
+	small    int       // number of consecutive reads that needed no large buffer
 	until    time.Time // the current read deadline
 	partial  bool      // the field until is the deadline for the command at the start of buf[from:to]
 }
@@ -110,7 +111,7 @@ func (in *Input) Done(n int) { in.from, in.partial = in.from+n, false }
 // Shrink releases the memory of executed commands with many arguments.
 func (in *Input) Shrink() { in.parser.Shrink() }
 
-// Release returns what the input has reserved.
+// Release frees the memory that the input has reserved.
 func (in *Input) Release() {
 	in.shared.Memory.Release(in.reserved)
 	in.reserved = 0
@@ -151,7 +152,7 @@ func (in *Input) Read(unknown bool) (more bool, fault string) {
 	return false, ""
 }
 
-// tooLarge returns the error for a buffer that must not grow.
+// tooLarge returns the reply to a client whose buffer must not grow.
 func (in *Input) tooLarge(bytesMax int) string {
 	switch {
 	case len(in.buf) < bytesMax:
@@ -199,7 +200,7 @@ func (in *Input) shrink() {
 	in.giveUp()
 }
 
-// giveUp replaces a large buffer by a small one. The buffer must be empty.
+// giveUp releases the large buffer, which must be empty.
 func (in *Input) giveUp() {
 	in.Release()
 	in.small = 0
@@ -221,7 +222,7 @@ func (in *Input) setDeadline(unknown bool) bool {
 	}
 	left := in.until.Sub(now)
 	switch {
-	case partial && in.partial: // the present deadline is for this command
+	case partial && in.partial: // keep the deadline, because it is for this command
 		if left <= 0 {
 			in.shared.Timeouts.Inc()
 		}
@@ -230,7 +231,8 @@ func (in *Input) setDeadline(unknown bool) bool {
 		return true
 	}
 	in.until, in.partial = now.Add(timeout), partial
-	// Shutdown may have woken the connection before.
+	// Shutdown may have woken the connection before the new deadline, so Stopping is checked after
+	// it.
 	return in.conn.SetReadDeadline(in.until) == nil && !in.shared.Stopping()
 }
 

@@ -21,8 +21,8 @@ const (
 
 var errOutputFull = errors.New("the client does not read its replies")
 
-// Output sends a connection's replies: on the connection's goroutine while the client
-// reads, otherwise on a sender goroutine with a bounded queue.
+// Output sends a connection's replies. While the client reads them, it sends on the connection's
+// goroutine. Otherwise it adds the replies to a bounded queue, which a sender goroutine sends.
 type Output struct {
 	Buf []byte // replies that were not sent or queued yet
 	// Unknown is set for a client that has not authenticated: its replies may not wait in the
@@ -37,7 +37,7 @@ type Output struct {
 		sync.Mutex
 		sending bool   // a sender goroutine runs; only it writes to conn
 		waiting []byte // replies that the sender sends next; their memory is reserved from the shared budget
-		err     error  // why no more can be sent
+		err     error  // the reason why nothing more can be sent
 		done    chan struct{}
 	}
 }
@@ -89,7 +89,7 @@ func (o *Output) waitLocked(replies []byte) error {
 	if o.Unknown || len(o.mu.waiting)+len(replies) > o.shared.OutputBytesMax || !o.shared.Memory.Acquire(len(replies)) {
 		o.mu.err = errOutputFull
 		o.shared.OutputFull.Inc()
-		_ = o.conn.Close() // makes the sender's write fail
+		_ = o.conn.Close() // the sender's write fails then
 		return o.mu.err
 	}
 	o.mu.waiting = append(o.mu.waiting, replies...)
@@ -105,7 +105,7 @@ func (o *Output) stall(rest []byte) error {
 	}
 	o.mu.sending, o.mu.done = true, make(chan struct{})
 	o.until = time.Time{}
-	o.shared.Running.Go(o.run) // ends when all is sent, or by its deadline
+	o.shared.Running.Go(o.run) // ends when the queue is sent, or at the write deadline
 	return nil
 }
 
@@ -136,7 +136,7 @@ func (o *Output) run() {
 	}
 }
 
-// Drain waits for a running sender, which ends by its deadline.
+// Drain waits until a running sender ends, at its write deadline at the latest.
 func (o *Output) Drain() {
 	o.mu.Lock()
 	sending, done := o.mu.sending, o.mu.done
@@ -146,7 +146,7 @@ func (o *Output) Drain() {
 	}
 }
 
-// Release returns what the output has reserved.
+// Release frees the memory that the output has reserved.
 func (o *Output) Release() {
 	o.Drain()
 	o.shared.Memory.Release(len(o.mu.waiting))

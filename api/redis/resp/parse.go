@@ -1,6 +1,6 @@
-// Package resp parses the commands of the Redis protocol and appends its replies, RESP2
-// and RESP3. It owns the bytes on the wire, and the buffers and the deadlines of a connection. It
-// matches patterns. It never executes a command, and knows no command by name.
+// Package resp parses the commands of the Redis protocol and appends its replies, RESP2 and RESP3.
+// It owns the bytes on the wire, and the buffers and the deadlines of a connection. It also matches
+// the patterns of MATCH. It never executes a command, and knows no command by name.
 //
 // Invariant: whatever a client sends, the parser takes no more memory than its bounds, and visits
 // each byte once. Beyond its free part, a connection reserves memory from a budget that all
@@ -41,9 +41,9 @@ type Parser struct {
 	ArgsMax, BulkBytesMax int
 
 	begun bool   // whether the head was parsed; want and spans then belong to the command
-	want  int    // number of arguments, by the head
+	want  int    // number of arguments, as the head states it
 	spans []span // the arguments that were parsed
-	at    int    // everything before it was parsed
+	at    int    // index of the first byte that was not parsed yet
 
 	args [][]byte // memory of the previous command's arguments
 }
@@ -204,7 +204,7 @@ func SplitLine(args [][]byte, line []byte) ([][]byte, error) {
 	}
 }
 
-// unquote returns the quoted word at the front of a line and what follows it.
+// unquote returns the quoted word at the front of a line, and the rest of the line.
 func unquote(line []byte) (word, rest []byte, err error) {
 	quote := line[0]
 	word = []byte{}

@@ -74,8 +74,8 @@ func TestParser(t *testing.T) {
 	}
 }
 
-// However the bytes are cut, the parser returns the same commands. A parsed command that is encoded
-// again parses to the same command.
+// The parsed commands do not depend on where the input is cut into pieces. A parsed command that is
+// encoded again parses to the same command.
 func FuzzParser(f *testing.F) {
 	for _, seed := range []string{"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", "GET k\r\n", "*1\r\n$-1\r\n", "a \"b\\x41\" 'c'\n*0\r\n", "*1\r\n$9223372036854775807\r\n"} {
 		f.Add([]byte(seed), uint8(1))
