@@ -20,7 +20,7 @@ import (
 type request struct {
 	backend    Backend
 	keyspace   *shard.Keyspace // if the endpoint has one
-	caughtUp   bool            // keyspace is at least as new as the request
+	caughtUp   bool            // the request has waited for the newest keyspaces and columns
 	name       []byte          // first name in the path, such as {keyspace}
 	column     []byte          // {column} of the path
 	takes      takes           // the properties of the endpoint
@@ -40,7 +40,7 @@ type request struct {
 	held     int    // bytes reserved in Server.bodies
 	cursor   cursor
 	cells    []engine.Cell // cells of all ops, one after the other
-	cellEnds []int         // for each op, the end of its cells
+	cellEnds []int         // for each op, the index after its last cell
 	ids      []uint64
 	columns  []uint8    // numbers of the columns to return, in this order
 	rows     rows.Query // last read of rows
@@ -122,11 +122,11 @@ type asked struct {
 	post   counters.Post // last post of the previous page, if hasAfter is set
 	group  string
 	counts *shard.Keyspace
-	in     string // comma-separated columns: each post shows whether their sets have the user; "" for none
+	in     string // comma-separated columns; each post of the answer shows whether the user is in their sets
 }
 
-// keyspaceOf returns the keyspace of an op of a write to ks. If ks is nil, the write has several
-// keyspaces.
+// keyspaceOf returns the keyspace of an op. ks is the keyspace of the write, or nil if the write
+// has several.
 func keyspaceOf(w *shard.Write, ks *shard.Keyspace, op int) *shard.Keyspace {
 	if ks != nil {
 		return ks
@@ -138,7 +138,7 @@ func keyspaceOf(w *shard.Write, ks *shard.Keyspace, op int) *shard.Keyspace {
 type setCall struct {
 	column int    // number of the {column} in the path
 	member uint64 // the member in the body
-	asked  bool   // a read of counts has a member
+	asked  bool   // the read of counts also asks for a member
 	page   members.Page
 	in     []bool // for each set that was read: whether it has the member
 

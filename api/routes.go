@@ -11,7 +11,7 @@ import (
 	"github.com/countd/countd/api/operate"
 )
 
-// resource is one path with its methods.
+// resource is one path template with its methods.
 type resource struct {
 	methods map[string]*endpoint
 	allow   string // header Allow of a 405
@@ -26,7 +26,8 @@ type routes struct {
 	console   *endpoint // for the metrics of requests that Config.Console answered
 }
 
-// target is the resource and the names of a request's path. The slices alias the path.
+// target has the resource for a request's path, and the names in that path. The slices alias the
+// path.
 type target struct {
 	resource     *resource
 	keyspace, id []byte
@@ -64,7 +65,7 @@ func (t *routes) match(path []byte) (to target) {
 
 // pathNode is one name in the tree of path templates.
 type pathNode struct {
-	named    []*pathNode // children with a literal name, by name
+	named    []*pathNode // children with a literal name
 	name     string      // the node's literal name; "" if it is in braces
 	any      *pathNode   // child whose name is in braces, or nil
 	field    pathField   // for a name in braces: the field of target that stores it
@@ -80,7 +81,7 @@ const (
 	fieldColumn
 )
 
-// fieldOf returns the field for a name in braces. previous is the preceding name of the path.
+// fieldOf returns the field for a name in braces. previous is the name before it in the template.
 func fieldOf(name, previous string) pathField {
 	switch {
 	case previous == "{author}", name == "{keyspace}", name == "{channel}", name == "{name}", name == "{source}", name == "{node}", name == "{group}":
@@ -113,8 +114,8 @@ func (n *pathNode) add(template string) *pathNode {
 	return n
 }
 
-// match finds the resource for the rest of a path, and fills the target to. A literal name has
-// precedence over a name in braces, unless no template with the literal name matches the rest.
+// match finds the resource for the rest of a path, and fills the target to. It prefers a literal
+// name. It tries a name in braces if no template with the literal name matches the rest.
 func (n *pathNode) match(rest []byte, to *target) bool {
 	name, deeper := rest, false
 	if i := bytes.IndexByte(rest, '/'); i >= 0 {

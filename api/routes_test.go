@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// Each path goes to its template, and each of its names to the field of the target that the call
-// reads.
+// Each path matches its template. Each name in the path is stored in the field of the target that
+// the call reads.
 func TestPathsMatch(t *testing.T) {
 	r := startFakeServer(t, nil).server.routes
 	for path, want := range map[string]struct{ template, keyspace, id, column string }{

@@ -182,13 +182,14 @@ func (r *request) decodeCells(i int, member string) {
 	}
 }
 
-// addOp appends an op. Its cells are those appended to r.cells since the previous op.
+// addOp appends an op. Its cells are those that were appended to r.cells after the previous op.
 func (r *request) addOp(op engine.Op) {
 	r.ops = append(r.ops, op)
 	r.cellEnds = append(r.cellEnds, len(r.cells))
 }
 
-// linkCells sets the cells of each op. Call it when r.cells has its final memory.
+// linkCells sets the cells of each op. Call it after the last append to r.cells, which may move the
+// cells.
 func (r *request) linkCells() {
 	start := 0
 	for i, end := range r.cellEnds {

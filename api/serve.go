@@ -68,7 +68,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// refusal returns the complete answer to a client above ConnsMax.
+// refusal returns the complete answer to a client whose connection is one too many.
 func refusal() []byte {
 	f := &fault{status: 503, code: codeOverloaded, message: "too many connections"}
 	body := append(f.appendJSON(nil), '\n')

@@ -140,7 +140,7 @@ func TestTooManyInFlight(t *testing.T) {
 	l := startFakeServer(t, func(c *Config) { c.InFlightMax = 1 })
 	l.node.entered, l.node.leave = make(chan struct{}), make(chan struct{})
 	held := make(chan reply)
-	go func() { // ends when it has its answer, received below
+	go func() { // ends once the server answers; the test receives the answer below
 		got, _ := l.try("GET", "/v1/counters/posts/1", nil)
 		held <- got
 	}()
@@ -218,7 +218,7 @@ func TestShutdown(t *testing.T) {
 	l := startFakeServer(t, nil)
 	l.node.entered, l.node.leave = make(chan struct{}), make(chan struct{})
 	held := make(chan reply)
-	go func() { // ends when it has its answer, received below
+	go func() { // ends once the server answers; the test receives the answer below
 		got, _ := l.try("GET", "/v1/counters/posts/1", nil)
 		held <- got
 	}()
@@ -282,7 +282,7 @@ func TestShutdownIsBounded(t *testing.T) {
 	l := startFakeServer(t, nil)
 	l.node.entered, l.node.leave = make(chan struct{}), make(chan struct{})
 	failed := make(chan error)
-	go func() { // ends when its connection is cut, received below
+	go func() { // ends once its connection is cut; the test receives the error below
 		_, err := l.try("GET", "/v1/counters/posts/1", nil)
 		failed <- err
 	}()

@@ -45,8 +45,8 @@ func removePost(_ context.Context, s *Server, r *request, _ *operate.Nothing) (c
 	return r.posted(id, s.node().timelines.Remove)
 }
 
-// posted changes an outbox. It sets r.id to the post's id, so that an answer with an unknown
-// outcome lists that id.
+// posted calls change, which changes an outbox. It sets r.id to the post's id, so that an answer
+// with an unknown outcome lists that id.
 func (r *request) posted(id uint64, change func(author, id uint64, w *shard.Write) (inbox.Published, error)) (client.PostResult, error) {
 	author := r.id
 	r.id = id

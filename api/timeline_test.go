@@ -112,7 +112,7 @@ func TestTimeline(t *testing.T) {
 		for post := range author {
 			l.do("POST", fmt.Sprintf("/v1/outbox/%d", author), fmt.Sprintf(`{"id":"%d"}`, 100*post+author))
 		}
-		l.do("POST", fmt.Sprintf("/v1/outbox/%d", author), `{"id":"5000"}`) // all have one of the same id
+		l.do("POST", fmt.Sprintf("/v1/outbox/%d", author), `{"id":"5000"}`) // every author has a post with this id
 	}
 	l.do("POST", "/v1/feed/7/follow", `{"followees":["1","2","3","9","77"]}`)
 	l.ok(`{"posts":[{"id":"5000","author":"1"},{"id":"5000","author":"2"}],"cursor":"5000.2"}`, "GET", "/v1/timeline/7"+linearizable+"&limit=2", "")

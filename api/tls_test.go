@@ -73,7 +73,7 @@ func TestShutdownCutsOffBeneathTLS(t *testing.T) {
 	_, err = io.WriteString(conn, "POST /v1/ops HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{")
 	must.Do(t, err)
 	must.Become(t, "the server has the connection", func() bool { return l.server.listener.Open() == 1 })
-	l.server.listener.CloseConns() // returns, although Close would not
+	l.server.listener.CloseConns() // returns, although Close of a connection would wait
 	must.Do(t, conn.SetReadDeadline(time.Now().Add(must.BecomeMax)))
 	if _, err := conn.Read(make([]byte, 1)); err == nil {
 		t.Error("the connection is open")

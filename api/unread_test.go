@@ -237,7 +237,7 @@ func TestDots(t *testing.T) {
 		l.ok(`{"fired":0,"new_users":false`+written, "PUT", "/v1/dots/move", `{"new_users":false}`)
 		l.ok(`{"fired":1`+written, "POST", "/v1/dots/move/fire", "")
 		shows(false, "move", 1000)
-		shows(true, "move", 7) // a user who has cleared another dot
+		shows(true, "move", 7) // user 7 has cleared another dot
 		l.ok(`{"fired":1,"new_users":true`+written, "PUT", "/v1/dots/move", `{"new_users":true}`)
 		shows(true, "move", 1000)
 	})

@@ -21,17 +21,17 @@ const (
 )
 
 var (
-	// keywordPassword is a password in the form of libpq's keywords, or in the query of a URL.
+	// keywordPassword matches a password in the form of libpq's keywords, or in the query of a URL.
 	keywordPassword = regexp.MustCompile(`(?i)password\s*=`)
-	// userPassword is a password before the host of an address without a scheme.
+	// userPassword matches a password before the host of an address without a scheme.
 	userPassword = regexp.MustCompile(`:\S*@`)
-	// urlPassword is a password before the host of a URL, where net/url or libpq looks for it.
+	// urlPassword matches a password before the host of a URL, where net/url or libpq looks for it.
 	urlPassword = regexp.MustCompile(`^[^/?]*:[^/?]*@|^[^/@]*:[^/@]*@`)
 	// hostList matches hosts, each with an optional port: the text between :// and / of a URL
 	// without a user.
 	hostList = regexp.MustCompile(`^(\[[^]]*]|[^][:,]*)(:\d*)?(,(\[[^]]*]|[^][:,]*)(:\d*)?)*$`)
-	// lateHost matches a path with an @ and a host after it. The text before the @ is then the end
-	// of a password.
+	// lateHost matches what a parser considers the path of a URL, if it has an @ and a host after
+	// the @. The text before the @ is then the end of a password.
 	lateHost    = regexp.MustCompile(`^[^?]*@[^?]*[:/]`)
 	percentCode = regexp.MustCompile(`%[0-9A-Fa-f]{2}`)
 	// keywordFile matches a setting of libpq that names a file of the node, or a section of a

@@ -14,10 +14,10 @@ type batch struct {
 	*session
 	messages []Message
 	next     Position
-	bad      map[int]string // index in messages → why the whole message is refused
-	alone    map[int]string // index of the op → why only this op is refused
-	passed   map[int]bool   // by index of the op: its shard has passed the message
-	stop     error          // why the partition stops at position next, or nil
+	bad      map[int]string // index of the message → reason why the whole message is refused
+	alone    map[int]string // index of the op → reason why only this op is refused
+	passed   map[int]bool   // index of the op → its shard has passed the message
+	stop     error          // the reason why the partition stops at position next, or nil
 }
 
 // flush applies the waiting messages, up to one that stops the partition.
@@ -81,9 +81,9 @@ func (b *batch) end(i int, why error) {
 
 // check finds the ops that their shards would refuse.
 //
-// check refuses the whole message of such an op, unless an earlier try accepted the message. After
-// such a try, other ops of the message may be applied, so check refuses only this op. If the op's
-// shard has passed the message already, check refuses nothing.
+// check refuses the whole message of such an op, with one exception: an earlier try may have
+// accepted the message, and applied its other ops. Then check refuses only this op, or nothing if
+// the op's shard has already passed the message.
 func (b *batch) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, b.times.call)
 	defer cancel()

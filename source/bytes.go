@@ -23,7 +23,8 @@ func (f *Fetched) Bytes() (n int) {
 	return n
 }
 
-// Buffered bounds the bytes of messages on their way from a receiving goroutine to another one.
+// Buffered bounds the bytes of the messages that one goroutine has received and another one has not
+// yet processed.
 type Buffered struct {
 	bytes atomic.Int64
 	freed chan struct{} // capacity 1
@@ -32,8 +33,9 @@ type Buffered struct {
 // NewBuffered returns an empty Buffered.
 func NewBuffered() *Buffered { return &Buffered{freed: make(chan struct{}, 1)} }
 
-// Add adds a message of that size. It waits while the buffered messages have FetchBytesMax or
-// more. If the channel ended is closed meanwhile, Add returns false. Only one goroutine may call it.
+// Add adds a message of the given size. It waits while the buffered messages have FetchBytesMax or
+// more. If the channel ended is closed meanwhile, Add returns false. Only one goroutine may call
+// it.
 func (b *Buffered) Add(bytes int, ended <-chan struct{}) bool {
 	for b.bytes.Load() >= FetchBytesMax {
 		select {
@@ -49,7 +51,7 @@ func (b *Buffered) Add(bytes int, ended <-chan struct{}) bool {
 // Bytes returns the size of the buffered messages.
 func (b *Buffered) Bytes() int { return int(b.bytes.Load()) }
 
-// Remove removes a message of that size.
+// Remove removes a message of the given size.
 func (b *Buffered) Remove(bytes int) {
 	b.bytes.Add(-int64(bytes))
 	select {
@@ -58,8 +60,8 @@ func (b *Buffered) Remove(bytes int) {
 	}
 }
 
-// LetterBatches splits letters into parts of at most bytesMax; a larger letter is one part. Many
-// letters may come from one message, and each letter contains the whole message.
+// LetterBatches splits letters into parts of at most bytesMax. A larger letter is a part of its
+// own. Many letters may come from one message, and each letter contains the whole message.
 func LetterBatches(letters []Letter, bytesMax int) iter.Seq[[]Letter] {
 	return func(yield func([]Letter) bool) {
 		for len(letters) > 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// sizedSink records how many messages the largest batch had.
+// sizedSink is a Sink that records the number of messages in the largest batch.
 type sizedSink struct {
 	sink.Sink
 	most uint64 // number of messages in the largest batch with ops
@@ -21,7 +21,8 @@ func (s *sizedSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, err
 	return s.Sink.Apply(ctx, b)
 }
 
-// TestBatchBytes: large messages are applied in small batches, and without the linger.
+// TestBatchBytes: large messages are applied in small batches. A batch that is large enough does
+// not linger.
 func TestBatchBytes(t *testing.T) {
 	q, c := newFakes(1, nil)
 	q.oneByOne = true

@@ -90,9 +90,9 @@ type Bounds struct {
 
 // Mapping describes where a message or row has the parts of an op. Each part is a constant, or a
 // path such as $.post.id. For the keyspace unread, User replaces ID. A mapping has either Add or
-// Set. With Member, Add is not allowed, and Set decides whether the member joins; a mapping of
-// table rows then needs no Set. If and Unless are paths. A message or row counts only if the value
-// at If is true and the value at Unless is null, false or 0.
+// Set. A mapping with Member has no Add, and its Set decides whether the member joins. A mapping of
+// table rows has no Set. The fields If and Unless are paths. A message or row counts only if the
+// value at If is true and the value at Unless is null, false or 0.
 type Mapping struct {
 	If       string `json:"if,omitempty"`
 	Unless   string `json:"unless,omitempty"`
@@ -108,7 +108,7 @@ type Mapping struct {
 // StartAt sets where a source begins a partition that it has never read.
 type StartAt struct {
 	Latest bool
-	At     map[uint32]Position // start positions; a partition without an entry begins at its first message
+	At     map[uint32]Position // start positions by partition; a partition without an entry begins at its first message
 
 	texts map[uint32]string // the positions as text; parsed once Config.Type is known
 	ids   bool              // the positions are ids of a Redis stream
@@ -174,8 +174,8 @@ func (c *Config) SameMeaning(other *Config) bool {
 }
 
 // Continues returns an error if c cannot continue at position p, which the previous configuration
-// has reached. A position inside a transaction of PostgreSQL counts the changes that the
-// publication contains, and so is valid only for that publication.
+// has reached. A position inside a transaction of PostgreSQL is the number of a change within the
+// publication. So it is valid only for that publication.
 func (c *Config) Continues(previous *Config, p Position) error {
 	if c.Type == TypePostgres && previous.Publication != c.Publication && p.Lo != 0 {
 		return fmt.Errorf("position %s is inside a transaction, whose changes publication %s numbers otherwise than %s: change it when the transaction is counted", p, c.Publication, previous.Publication)

@@ -146,7 +146,7 @@ func TestAddressesWithoutPasswords(t *testing.T) {
 	}
 }
 
-// An address has a password even if a library refuses or misreads it.
+// The check finds a password even in an address that a library refuses or misreads.
 func TestAddressesWithPasswords(t *testing.T) {
 	for _, address := range []string{
 		"u:secret@h/d", "u:secret@h/d?sslmode=disable", "dbname=d u:secret@h", "host=u:secret@h", "u:sec=ret@h/d",

@@ -47,11 +47,11 @@ func (c *Config) startAt(partition uint32, first, end Position) Position {
 
 // ConsumerConfig configures a consumer.
 type ConsumerConfig struct {
-	// RunnerConfig applies to all runners; the consumer sets its Partition and Late. Closing
-	// Ending ends all runners. The consumer ends after the runners, or after times.ending.
+	// RunnerConfig applies to all runners; the consumer sets its Partition and Late. Closing Ending
+	// ends all runners. The consumer ends when all runners have ended, or after times.ending.
 	RunnerConfig
-	// Owns reports whether this node reads a partition. For a while two nodes, or none, may read
-	// it.
+	// Owns reports whether this node reads a partition. While owners change, two nodes may read a
+	// partition, or no node may read it.
 	Owns func(partition uint32) bool
 }
 
@@ -104,7 +104,7 @@ func NewConsumer(cfg ConsumerConfig) *Consumer {
 	return c
 }
 
-// Run reads until Ending is closed. If ctx ends, Run ends without finishing batches.
+// Run reads until Ending is closed. If ctx ends, Run returns without finishing the current batches.
 func (c *Consumer) Run(ctx context.Context) {
 	defer c.stopAll()
 	listing, cancel := context.WithCancel(ctx)

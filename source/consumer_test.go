@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// manySink has shards for each partition.
+// manySink is a Sink with separate shards for each partition.
 type manySink struct {
 	sink.Sink
 	partitions map[uint32]sink.Sink
@@ -41,7 +41,7 @@ func (s *manySink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, erro
 	return s.partitions[b.Partition].Apply(ctx, b)
 }
 
-// manyQueue has some partitions, with the same messages in each.
+// manyQueue is a queue of several partitions, which all have the same messages.
 type manyQueue struct {
 	*fakeQueue
 	mu   sync.Mutex
@@ -63,7 +63,8 @@ func (q *manyQueue) setList(list ...uint32) {
 	q.list = list
 }
 
-// TestConsumerAfterPause: a consumer keeps running after the Sink has reported a paused source.
+// TestConsumerAfterPause: a consumer continues to run while the Sink reports that the source is
+// paused.
 func TestConsumerAfterPause(t *testing.T) {
 	q, shards := newFakes(2, nil)
 	q.add(like(1, 1))
@@ -118,7 +119,7 @@ func (s *pausedSink) Start(ctx context.Context, n uint64, p uint32, start sink.S
 	return s.Sink.Start(ctx, n, p, start)
 }
 
-// Apply accepts only batches without ops while the source is paused, as the nodes do.
+// While the source is paused, Apply accepts only batches without ops, like the nodes of a cluster.
 func (s *pausedSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,9 +29,9 @@ var envelope = &pathNode{slot: -1, children: []*pathNode{
 
 // debezium reads a change of a row. c (create) adds the mapped value of the row, d (delete)
 // subtracts it, and u (update) subtracts the old value and adds the new one. r, a row of a
-// snapshot, counts nothing: a reconciliation counts existing rows. If the mapping has a member,
-// the member of a created row joins, and the member of a deleted row leaves. For u, the old member
-// leaves and the new one joins. An empty message is a tombstone and counts nothing.
+// snapshot, counts nothing, because a reconciliation counts existing rows. If the mapping has a
+// member, it joins for c and leaves for d. For u, the old member leaves and the new one joins. An
+// empty message is a tombstone and counts nothing.
 func (d *Decoder) debezium(value []byte) error {
 	if len(value) == 0 || string(value) == "null" {
 		return nil
@@ -85,9 +85,9 @@ func (d *Decoder) envelope(text []byte) (raw [envSlots][]byte, err error) {
 	return raw, c.Err
 }
 
-// change appends the ops that subtract the old row, before, and add the new row, after. Either may
-// be nil. Each row counts separately: it counts nothing if its conditions do not hold, or if a
-// part of its op is null.
+// change appends ops that subtract the old row and add the new row. One of them may be nil. Each
+// row counts separately: it counts nothing if its conditions do not hold, or if a part of its op is
+// null.
 func (d *Decoder) change(before, after []byte) error {
 	switch {
 	case before == nil && isNull(after):

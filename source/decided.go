@@ -9,11 +9,11 @@ const refusedMax = batchMessagesMax
 // decided remembers which messages a runner has accepted or refused, until all shards have passed
 // them. A batch may fail after some shards have applied it, and an operator may create or drop a
 // column before the next try. The decision must not change then; otherwise a message could both
-// count and be a dead letter. Another node decides again, and so does this node if a shard is
-// restored after all shards had passed the message: see sources/SINK.md.
+// count and be a dead letter. Another node makes a new decision. So does this node if all shards
+// have passed the message before a shard is restored: see sources/SINK.md.
 type decided struct {
-	// handed has the positions of the messages that the Sink got, as ascending spans with gaps
-	// between them. It has several spans while the runner reads decided messages again for a late
+	// handed has the positions of the messages that the Sink received, as ascending spans with gaps
+	// between them. It has several spans while the runner reads messages a second time for a late
 	// or restored shard.
 	handed []span
 	// refused has the refused messages. The other messages in handed are accepted.
@@ -27,7 +27,7 @@ type refusal struct {
 	written bool // the dead letter is acknowledged, or the source writes no dead letters
 }
 
-// hand records that the Sink gets the messages between two positions.
+// hand records that the Sink receives the messages from one position up to another.
 func (d *decided) hand(from, to Position) {
 	kept := d.handed[:0]
 	for _, s := range d.handed {
@@ -41,7 +41,7 @@ func (d *decided) hand(from, to Position) {
 	slices.SortFunc(d.handed, func(a, b span) int { return a.from.Compare(b.from) })
 }
 
-// has reports whether the Sink got the message at a position.
+// has reports whether the Sink has received the message at a position.
 func (d *decided) has(p Position) bool {
 	return slices.ContainsFunc(d.handed, func(s span) bool { return !p.Less(s.from) && p.Less(s.to) })
 }

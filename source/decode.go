@@ -16,7 +16,7 @@ const opsMax = 10_000
 // unread is the keyspace whose ops have a user instead of an id.
 const unread = "unread"
 
-// Decoder turns messages into ops. Only one goroutine may use it.
+// Decoder decodes messages into ops. Only one goroutine may use it.
 type Decoder struct {
 	decode  func(d *Decoder, value []byte) error
 	mapping *mapping
@@ -63,7 +63,8 @@ func (d *Decoder) Decode(m *Message) error {
 	return nil
 }
 
-// notText returns the reason if the first bytes show that a message is not a JSON text, or "".
+// notText returns the problem of a message whose first bytes show that it is not a JSON text, and
+// otherwise "".
 func notText(value []byte) string {
 	for prefix, what := range map[string]string{
 		"\x00":         "as in Confluent's wire format, which needs a schema registry; write plain JSON",
@@ -81,7 +82,7 @@ func notText(value []byte) string {
 	return ""
 }
 
-// json reads an op, or a list of ops, as in the body of /v1/ops.
+// json decodes one op or a list of ops, in the form of the body of /v1/ops.
 func (d *Decoder) json(value []byte) error {
 	if len(value) == 0 {
 		return errors.New("empty: an op or a list of ops is needed")
@@ -194,7 +195,7 @@ func (d *Decoder) op(path string) {
 	}
 }
 
-// opMember makes o an op that adds or removes a member.
+// opMember turns o into an op by which a member joins or leaves a set.
 func (d *Decoder) opMember(o *sink.Op, of *strictjson.Member, path string) {
 	c := &d.cursor
 	switch lacks := of.Missing(true); {
@@ -264,7 +265,7 @@ func room(cells []sink.Cell, n int) []sink.Cell {
 
 // name returns a name of a keyspace or column as a string.
 func (d *Decoder) name(text []byte) string {
-	const namesMax = 4096 // bounded, because senders choose the names
+	const namesMax = 4096 // bounds the memory, because senders choose the names
 	if s, ok := d.names[string(text)]; ok {
 		return s
 	}

@@ -39,7 +39,7 @@ func decoders(t testing.TB) map[string]*Decoder {
 	return all
 }
 
-// shownOps returns ops as messages would have them.
+// shownOps returns ops in the JSON form in which a message has them.
 func shownOps(ops []sink.Op) string {
 	var all []string
 	for i := range ops {
@@ -102,7 +102,7 @@ func TestDecode(t *testing.T) {
 		{"deleted", `{"op":"d","before":{"post_id":1,"user_id":7,"deleted_at":"2026-01-02"}}`, ``},
 		{"event", `{"on":"1","post":"5","n":"3"}`, `{"add":{"like":3},"id":"5","keyspace":"posts"}`},
 		{"event", `{"on":"0","post":"5","n":"3"}`, ``},
-		// Numbers and booleans in other spellings, if exact.
+		// Numbers and booleans may have other spellings if the value is exact.
 		{"map", `{"post":{"id":"5.00"},"kind":"like","n":"-3"}`, `{"add":{"like":-3},"id":"5","keyspace":"posts"}`},
 		{"map", `{"post":{"id":7.0},"kind":"like","n":"12345678901234567.00"}`, `{"add":{"like":12345678901234567},"id":"7","keyspace":"posts"}`},
 		{"map", `{"post":{"id":5},"kind":"like","n":-1.2e1}`, `{"add":{"like":-12},"id":"5","keyspace":"posts"}`},
@@ -172,7 +172,7 @@ func TestPoison(t *testing.T) {
 		{"member", `{"post":1,"by":7,"on":2}`, "$.on: neither true nor false"},
 		{"member", `{"post":1,"by":7,"on":"yes"}`, "$.on: neither true nor false"},
 		{"member", `{"post":1,"by":7,"on":null}`, "$.on: neither true nor false"},
-		{"member", `{"post":1,"by":9007199254740994.0,"on":true}`, "$.by: not an unsigned"}, // a float has lost digits
+		{"member", `{"post":1,"by":9007199254740994.0,"on":true}`, "$.by: not an unsigned"}, // a float of this size may have lost digits
 		{"map", `{"post":{"id":1},"kind":"like","n":"1.5"}`, "$.n: not a signed"},
 		{"map", `{"post":{"id":1},"kind":"like","n":"NaN"}`, "$.n: not a signed"},
 		{"map", `{"post":{"id":1},"kind":"like","n":""}`, "$.n: not a signed"},
@@ -223,7 +223,8 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// TestDecodeAllocates nothing once names and chunks are there.
+// TestDecodeAllocates checks that decoding allocates nothing once the decoder has its names and
+// chunks.
 func TestDecodeAllocates(t *testing.T) {
 	for name, message := range map[string]string{
 		"json":     `{"keyspace":"posts","id":"1","add":{"like":1}}`,

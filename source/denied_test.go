@@ -12,8 +12,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// TestWhoDenies: if the broker denies any call, the source stalls. The same error of the Sink
-// stalls nothing, because nodes of countd use TLS too.
+// TestWhoDenies: if the broker denies any call, the source stalls. The same error from the Sink
+// does not stall it, because it may come from the TLS between nodes of countd.
 func TestWhoDenies(t *testing.T) {
 	t.Parallel()
 	alert := &net.OpError{Op: "remote error", Err: tls.AlertError(48)}
@@ -43,7 +43,7 @@ func TestWhoDenies(t *testing.T) {
 	}
 }
 
-// denier denies one call.
+// denier makes one call fail with the error denied.
 type denier struct {
 	call   string
 	denied error

@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// Past reads messages that a source has read before, without counting them.
+// Past reads messages that a source has already read. It does not count them.
 type Past struct {
 	Number    uint64 // number of the source
 	Source    *Config

@@ -11,8 +11,8 @@ import (
 // This file reads numbers and booleans as other systems write them: decimals of databases, texts
 // of Redis and of protobuf's JSON, and MySQL's 0 and 1 for booleans. It accepts only exact values.
 
-// Floats represent all integers up to floatMax exactly. A literal with a fraction or an exponent
-// may have been a float, so such literals above floatMax are refused.
+// Floats represent all integers up to floatMax exactly. A number with a fraction or an exponent may
+// have been a float, so such numbers above floatMax are refused.
 const floatMax = 1 << 53
 
 // plain returns a JSON value without its quotes, and whether it had quotes.

@@ -19,8 +19,8 @@ type fakeQueue struct {
 	identity    string
 	letters     map[string]Letter                                // by ID
 	rng         *rand.Rand                                       // nil: nothing fails
-	deadDown    bool                                             // dead letters are refused
-	lostAnswers bool                                             // dead letters are written, and the answers are lost
+	deadDown    bool                                             // DeadLetter fails
+	lostAnswers bool                                             // DeadLetter writes the letters, but returns an error
 	commits     func(Position)                                   // called by Commit, if it is set
 	reads       func()                                           // called by Read, if it is set
 	next        func(ctx context.Context) error                  // called by Next, if it is set
@@ -28,7 +28,7 @@ type fakeQueue struct {
 	again       func(ctx context.Context, progress func()) error // called by Again, if it is set
 	dated       bool                                             // messages have the time when they were written
 	times       []time.Time                                      // when each message was written; only if dated is set
-	silent      bool                                             // readers without a message report a silent broker
+	silent      bool                                             // a reader without a message reports that the broker is silent
 	oneByOne    bool                                             // messages are fetched one by one
 	behind      uint64                                           // number of messages that Bounds does not know yet
 	deleted     map[uint64]bool                                  // messages that were removed one by one
@@ -108,10 +108,10 @@ func (q *fakeQueue) Again(ctx context.Context, _ uint32, from, to Position, prog
 	return again, nil
 }
 
-// has reports whether there is a message at a position. mu is held.
+// has reports whether there is a message at a position. The caller holds mu.
 func (q *fakeQueue) has(at uint64) bool { return q.values[at] != "" && !q.deleted[at] }
 
-// message returns a message. mu is held.
+// message returns the message at a position. The caller holds mu.
 func (q *fakeQueue) message(at uint64) Message {
 	m := Message{Position: Position{Lo: at}, Value: []byte(q.values[at])}
 	if q.dated {

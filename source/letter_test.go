@@ -28,9 +28,9 @@ func lettersOf(t *testing.T, identity, message string, want int) (keys []string)
 	return keys
 }
 
-// TestKeysOfLetters: a broker that drops letters by key keeps each different one. Equal ops of a
-// message have different keys. So do messages of a queue created anew, and a message in the place
-// of a lost one.
+// TestKeysOfLetters: a compacted broker, which keeps one letter for each key, keeps all letters.
+// Equal ops of a message have different keys. So do messages at the same position of a queue that
+// was created again, or of one that lost messages.
 func TestKeysOfLetters(t *testing.T) {
 	full := like(sinktest.FullRow, 1)
 	keys := slices.Concat(

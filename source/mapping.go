@@ -43,7 +43,7 @@ type mapping struct {
 // pathNode is a node of the tree of all paths of a mapping.
 type pathNode struct {
 	key      string
-	slot     int // slot of the value at this node, or -1
+	slot     int // slot of the part whose path ends at this node, or -1
 	children []*pathNode
 }
 
@@ -248,7 +248,7 @@ func (d *Decoder) mapped(value []byte) error {
 type row struct {
 	keyspace, column string
 	id, member       uint64
-	value            int64 // for a row with a member, 1 if the member joins
+	value            int64 // for a row with a member: 1 if the member joins, 0 if it leaves
 }
 
 // find stores the parts of an op in a JSON text in d.raw.
@@ -276,7 +276,7 @@ func (d *Decoder) counts() (bool, error) {
 		switch {
 		case isNull(raw):
 			is = false
-		case !ok && slot == mapUnless: // not a boolean, such as the time of a deletion
+		case !ok && slot == mapUnless: // any other value holds, such as the time of a deletion, except an empty text
 			is = string(raw) != `""`
 		case !ok:
 			return false, fmt.Errorf("%s: %s", p.path, strictjson.NotBool)
@@ -298,7 +298,7 @@ func (d *Decoder) hasNull() bool {
 	return false
 }
 
-// row parses the parts that find has stored.
+// row parses the parts that find has stored in d.raw.
 func (d *Decoder) row() (row, error) {
 	m := d.mapping
 	var r row

@@ -33,7 +33,7 @@ func MarkOf(m *Message) sink.Mark {
 	return sink.Mark{Position: m.Position, Sum: max(1, binary.LittleEndian.Uint64(h.Sum(sum[:0])))}
 }
 
-// marks returns the function sink.Batch.Mark for a batch with these messages.
+// marks returns the function for sink.Batch.Mark of a batch with these messages.
 func (s *session) marks(messages []Message) func(below Position) sink.Mark {
 	return func(below Position) sink.Mark {
 		if n := firstFrom(messages, below); n > 0 {
@@ -43,10 +43,11 @@ func (s *session) marks(messages []Message) func(below Position) sink.Mark {
 	}
 }
 
-// verify compares the marks of the shards with the queue, the highest mark first; see DESIGN.md.
-// It returns a *StalledError if the queue has other messages in the place of those that shards
-// have passed. If the queue still has the message of a mark, and the message has a time, verify
-// returns the position of that message. A message that later took its place would have another time.
+// verify compares the marks of the shards with the queue, from the highest mark down; see
+// DESIGN.md. It returns a *StalledError if the queue has other messages in the place of those that
+// shards have passed. If the queue still has the message of a mark, and that message has a time,
+// verify returns its position as there. The time would reveal if another message takes its place
+// later.
 func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (there Position, err error) {
 	shards = slices.DeleteFunc(slices.Clone(shards), func(p sink.ShardPosition) bool { return !p.Known || !p.Mark.Exists() })
 	slices.SortFunc(shards, func(a, b sink.ShardPosition) int {
@@ -61,7 +62,7 @@ func (s *session) verify(ctx context.Context, shards []sink.ShardPosition) (ther
 		if how := got.Differs(p.Mark); how != "" {
 			return there, replaced(p.Mark, p.Position, how)
 		}
-		if len(got.Messages) > 0 { // all messages below it were counted too
+		if len(got.Messages) > 0 { // no message below it was replaced, so no lower mark needs a check
 			s.found, s.passed = p.Mark, p.Position
 			if m := &got.Messages[0]; dated(m) {
 				there = m.Position

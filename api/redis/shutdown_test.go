@@ -17,7 +17,7 @@ func TestShutdown(t *testing.T) {
 	busy.send("INCR posts:1:like")
 	until(t, "the write is under way", func() bool { return n.writes.Load() == 1 })
 	done := make(chan error, 1)
-	go func() { done <- s.Shutdown(context.Background()) }() // ends with the write
+	go func() { done <- s.Shutdown(context.Background()) }() // ends when the write ends
 	idle.ended()
 	close(n.hold)
 	if got := busy.reply(); got != "1" {
@@ -29,8 +29,8 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// After its context ends, Shutdown waits only for running calls of the backend, not for
-// connections.
+// After its context ends, Shutdown closes all connections, and waits only for running calls of the
+// backend.
 func TestShutdownCutsOff(t *testing.T) {
 	n := newFakeNode()
 	n.hold = make(chan struct{})
@@ -41,7 +41,7 @@ func TestShutdownCutsOff(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- s.Shutdown(ctx) }() // ends with the write
+	go func() { done <- s.Shutdown(ctx) }() // ends when the write ends
 	<-ctx.Done()
 	if _, err := busy.in.ReadByte(); err == nil {
 		t.Error("the connection was not cut off")
@@ -52,7 +52,8 @@ func TestShutdownCutsOff(t *testing.T) {
 	}
 }
 
-// A connection that is cut off does not begin commands that were read but not executed.
+// After its connection is cut off, a client's commands that were read, but have not begun, are not
+// executed.
 func TestShutdownCutsPipelinesShort(t *testing.T) {
 	n := newFakeNode()
 	n.hold = make(chan struct{})
@@ -63,7 +64,7 @@ func TestShutdownCutsPipelinesShort(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	done := make(chan error, 1)
-	go func() { done <- s.Shutdown(ctx) }() // ends with the write
+	go func() { done <- s.Shutdown(ctx) }() // ends when the write ends
 	busy.ended()
 	close(n.hold)
 	if err := <-done; err == nil {

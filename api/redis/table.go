@@ -20,7 +20,7 @@ type table struct {
 	unread []error  // errors by index in ids; nil if all rows were read
 
 	ops     []engine.Op
-	counts  []int64       // the row of each op, right after it
+	counts  []int64       // the row after each op
 	failed  []error       // errors by op; nil if none failed
 	joined  []bool        // by op, whether it changed a set of members; nil if none did
 	units   []unit        // one for each command, in order of its ops
@@ -39,14 +39,14 @@ type table struct {
 type unit struct {
 	number int // number of the command in its batch
 	first  int
-	id     dedup.RequestID // only for a write that must count only once
+	id     dedup.RequestID // only for a write that must be applied only once
 }
 
 func (t *table) width() int { return len(t.ks.Columns) }
 
 // reset clears the reads and the ops.
 func (t *table) reset() {
-	clear(t.units) // units refer to the names of producers
+	clear(t.units) // so that units keep no names of producers in memory
 	t.ids, t.unread, t.failed, t.joined, t.ops = t.ids[:0], nil, nil, nil, t.ops[:0]
 	t.cells, t.units, t.fetched = t.cells[:0], t.units[:0], t.fetched[:0]
 	if cap(t.rows) > keepRowsMax {
@@ -69,10 +69,11 @@ func (b *batch) op(t *table, id uint64, kind engine.OpKind, cells ...engine.Cell
 	return int32(len(t.ops) - 1)
 }
 
-// before plans an op that reads a row at its place among the ops.
+// before plans an op that reads a row. The read sees the ops that were planned before it, but not
+// the later ones.
 func (b *batch) before(t *table, id uint64) int32 { return b.op(t, id, engine.OpAdd, engine.Cell{}) }
 
-// fetch plans the read of a row, or of the count of a key, as the next cell of the reply.
+// fetch plans the read of a row or count. The result is the next cell of the reply.
 func (b *batch) fetch(k key) {
 	t := k.table
 	if len(t.ops) == 0 && !b.atomic {
@@ -90,7 +91,7 @@ func (b *batch) fetch(k key) {
 	b.wrote(k, op)
 }
 
-// wrote plans, as the next cell of the reply, the count that a key has right after an op.
+// wrote makes the count of a key right after an op the next cell of the reply.
 func (b *batch) wrote(k key, op int32) {
 	b.cells = append(b.cells, cell{table: k.table, row: op, column: int16(k.column), op: true, set: k.set})
 }
@@ -154,8 +155,8 @@ func (c *cell) exists() (bool, error) {
 	return slices.ContainsFunc(row, func(count int64) bool { return count != 0 }), nil
 }
 
-// freshness sets opt so that a connection's reads see what was written through this node to the
-// given keyspaces. It reuses opt's memory.
+// freshness sets opt so that a connection's reads see all writes through this node to the given
+// keyspaces. Reads of a READONLY connection may be stale instead. It reuses opt's memory.
 func (c *conn) freshness(opt *shard.ReadOptions, deadline time.Time, writes ...*written) {
 	*opt = shard.ReadOptions{Token: shard.Token{At: opt.Token.At[:0]}, Deadline: deadline}
 	if c.stale {

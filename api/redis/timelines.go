@@ -15,7 +15,7 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// timelineCommands are the commands about outboxes and timelines, and about new posts of a user's
+// timelineCommands are the commands about outboxes, timelines and the new posts of a user's
 // followees.
 func timelineCommands() []spec {
 	const group = "countd"
@@ -222,7 +222,8 @@ func writeFeed(a *arguments, user uint64, write func(w *shard.Write) (inbox.Feed
 	planWrite(a, subject{kind: ofUser, id: user}, feedRows, write, func(dst []byte, f inbox.Feed, _ bool) []byte { return resp.AppendInt(dst, f.Unread) })
 }
 
-// feedUnread replies with the sum, or with DETAIL also with each followee's number.
+// feedUnread replies with the number of new posts. With DETAIL, it also replies with the number for
+// each followee.
 func feedUnread(a *arguments) {
 	user, detail := a.user(), false
 	a.options(flagOption("detail", &detail))

@@ -12,9 +12,10 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// unreadCommands are the commands of unread numbers: users' counts, the notices and dots that all users
-// share, users' positions in these, and polls. The counts of users are rows like others. So commands on
-// these counts are planned, and share reads and writes with commands that have keys.
+// unreadCommands are the commands of unread numbers: users' counts, the notices and dots that all
+// users share, users' positions in these, and polls. The counts of users are rows like any other
+// rows. So commands on these counts are planned like commands with keys, and share reads and writes
+// with them.
 func unreadCommands() []spec {
 	const group = "countd"
 	read, write, polls := auth.Read.On(kinds.KeyspaceUnread), auth.Write.On(kinds.KeyspaceUnread), auth.Read.On(inbox.PollReads()...)
@@ -47,12 +48,11 @@ func (b *batch) unreadRow(user []byte) (key, error) {
 	return key{table: t, id: id, column: wholeRow, set: false}, err
 }
 
-// unreadIncr parses triples of user, column and delta, and plans each as its own
-// addition.
+// unreadIncr parses triples of user, column and delta, and plans one addition for each triple.
 func unreadIncr(c *conn, args [][]byte) {
 	b := c.batch
 	var err error
-	if len(args)%3 == 0 { // triples and two more arguments, which may be KEY <key>
+	if len(args)%3 == 0 { // the two arguments after the triples may be KEY <key>
 		if args, err = b.keyAtEnd(args, 4); b.failed(err) {
 			return
 		}

@@ -20,7 +20,8 @@ const (
 	longName = "a23456789012345678901234567890123456789012345678901234567890123"
 )
 
-// The commands of unread numbers, answered by a real node, in the order of a user's days.
+// The test runs the commands of unread numbers on a real node, in the order in which a user causes
+// them.
 func TestUnreadCommands(t *testing.T) {
 	s := serve(t, openNode(t), nil)
 	dial(t, s).want("COUNTD.POLL 3", nobody)
@@ -124,8 +125,8 @@ func TestBadUnreadCommands(t *testing.T) {
 	}
 }
 
-// A pipeline of a user's whole day gets the replies of its commands one by one. A repeat in the
-// same session gets the same replies and changes nothing.
+// The commands of a user's whole day get the same replies in one pipeline as one by one. A repeat
+// in the same session gets the same replies and changes nothing.
 func TestUnreadSessions(t *testing.T) {
 	s := serve(t, openNode(t), nil)
 	lines := []string{
@@ -140,9 +141,9 @@ func TestUnreadSessions(t *testing.T) {
 		`["counts" ["at" 1 "comment" 0 "like" 0 "dm" 0] "cleared" ["at" 0]]`, "+OK", "0", "8", "1", "0", fmt.Sprintf(day, 0), "0", "0")
 }
 
-// Whatever the arguments are:
+// For any arguments:
 //
-//  1. there is one reply, in either protocol;
+//  1. there is one reply, in both protocol versions;
 //  2. an error changes nothing, unless it is UNKNOWN.
 func FuzzUnreadCommands(f *testing.F) {
 	names := []string{}

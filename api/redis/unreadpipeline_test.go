@@ -44,7 +44,7 @@ func TestUnreadPipelines(t *testing.T) {
 	}
 }
 
-// Independent writes run concurrently, and writes to one subject in their order.
+// Independent writes run concurrently. Writes to the same subject run in their order.
 func TestUnreadWaves(t *testing.T) {
 	var dots []string
 	for i := range 40 {
@@ -53,7 +53,7 @@ func TestUnreadWaves(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		lines []string
-		first int64 // so many side by side
+		first int64 // number of the first writes that run concurrently
 	}{
 		{"of everybody's", append(dots, "COUNTD.DOT.FIRE d0"), 40},
 		{"of a user's day", []string{"COUNTD.NOTICE.READ news 1", "COUNTD.DOT.CLEAR shop 1", "COUNTD.FEED.UNFOLLOW 1 2", "COUNTD.FEED.UNFOLLOW 2 2", "COUNTD.FEED.UNFOLLOW 1 3"}, 4},
@@ -96,7 +96,7 @@ func TestUnreadReadsSeeTheNodesWrites(t *testing.T) {
 		}
 	}
 	read(shard.Bounded)
-	dial(t, s).do("COUNTD.NOTICE.READ news 1", "INCR posts:1:like", "INCR users:1:posts") // write 1, and then 2 and 3 in any order
+	dial(t, s).do("COUNTD.NOTICE.READ news 1", "INCR posts:1:like", "INCR users:1:posts") // READ is the first write; the two INCR are the next ones, in any order
 	n.mu.Lock()
 	latest := n.tokens["users"]
 	n.mu.Unlock()

@@ -15,11 +15,11 @@ import (
 // Without it, a follower's read may miss recent writes.
 type written struct {
 	token atomic.Pointer[shard.Token] // replaced, never changed
-	mu    sync.Mutex                  // held to replace token
+	mu    sync.Mutex                  // must be held to replace token
 }
 
 // add adds the token of a write. All requests of one log entry have the same token, so only the
-// first replaces the sum.
+// first of them replaces the sum.
 func (w *written) add(token *shard.Token) {
 	if sum := w.token.Load(); sum != nil && sum.Cluster == token.Cluster && covers(sum, token) {
 		return
@@ -42,7 +42,7 @@ func (w *written) add(token *shard.Token) {
 	w.token.Store(sum)
 }
 
-// covers reports whether a read with sum sees everything that a read with token sees.
+// covers reports whether a read with sum is at least as fresh as a read with token.
 func covers(sum, token *shard.Token) bool {
 	for _, at := range token.At {
 		if !slices.ContainsFunc(sum.At, func(seen shard.GroupIndex) bool {
@@ -54,8 +54,9 @@ func covers(sum, token *shard.Token) bool {
 	return true
 }
 
-// seeing calls the function read, which uses opt. If the cluster was restored to a state without
-// some of the writes, seeing drops the tokens of these writes and calls read again.
+// seeing calls the function read, which uses opt. If the cluster was restored to an earlier state,
+// without some of the writes, read fails with ErrBadToken. Then seeing drops the tokens of all
+// writes and calls read again.
 func seeing(opt *shard.ReadOptions, read func() error, writes ...*written) error {
 	err := read()
 	if errors.Is(err, errs.ErrBadToken) {

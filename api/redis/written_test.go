@@ -7,8 +7,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// The sum of all tokens has the newest index of each group, and a token that adds nothing
-// does not replace it.
+// The sum of all tokens has the newest index of each group. A token without a newer index does not
+// replace the sum.
 func TestWrittenKeepsTheNewest(t *testing.T) {
 	var w written
 	for _, step := range []struct {

@@ -66,8 +66,9 @@ func (a *Access) Writer() *tls.Config {
 
 // Guarded tests a queue at 127.0.0.1 that accepts only the user and the certificates of an Access.
 // A source with a wrong password, authority, address or certificate, or without TLS, must stall,
-// count nothing and show no password. A source with the right ones must count each message once.
-// reasons maps a fault to the text that the stall's reason must contain.
+// count nothing and show no password. A source with the right password, address and certificates
+// must count each message once. reasons maps a fault to the text that the stall's reason must
+// contain.
 func Guarded(t *testing.T, q *Queue, a *Access, reasons map[string]string) {
 	t.Helper()
 	const wrong = "battery-staple"

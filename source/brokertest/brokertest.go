@@ -23,9 +23,9 @@ type Queue struct {
 	// Secrets has the directory of the files that Config names.
 	Secrets source.Secrets
 	Write   func(t *testing.T, values ...string)
-	// Letters returns the messages in the dead letters.
+	// Letters returns the messages that the dead letters contain.
 	Letters func(t *testing.T) []string
-	// Restart restarts the broker with its present data; nil if the broker cannot restart.
+	// Restart restarts the broker without a loss of data. It is nil if the broker cannot restart.
 	Restart func(t *testing.T)
 }
 
@@ -52,7 +52,7 @@ func BrokerOf[B source.Broker](t testing.TB, config string, access source.Access
 	return b
 }
 
-// open returns the broker of a configuration. The caller closes it.
+// open parses a configuration and opens its broker. The caller closes the broker.
 func (q *Queue) open(t testing.TB, config string) (*source.Config, source.Broker) {
 	t.Helper()
 	cfg, err := source.ParseConfig([]byte(config))
@@ -90,7 +90,7 @@ func (r *Reader) Stalls(t *testing.T, reason string) {
 	})
 }
 
-// Counts waits until row 1 has the sum want and the reader has reached the end of the queue.
+// Counts waits until row 1 has the sum want. The test fails if the sum is larger.
 func (r *Reader) Counts(t *testing.T, c *sinktest.Cluster, want int64) {
 	t.Helper()
 	must.Become(t, fmt.Sprintf("row 1 is %d: %v, %+v", want, c.Sums(), r.Status()), func() bool {
@@ -145,8 +145,9 @@ func Bounded(t *testing.T, q *Queue, holds func(source.Reader) int) {
 	}
 }
 
-// Once tests that overlapping readers, which end and start again, count each message once. It also
-// tests that bad messages become dead letters, and that the broker may restart.
+// Once tests that several readers of the same partition, which end and start again, count each
+// message once. It also tests that bad messages become dead letters, and that the broker may
+// restart.
 func Once(t *testing.T, q *Queue) {
 	t.Helper()
 	c := sinktest.New(3, nil)

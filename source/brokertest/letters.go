@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// MissingLetters tests that a broker reports a configured dead-letter queue that is missing,
-// and reports nothing for q's own configuration.
+// MissingLetters tests that a broker returns an error if the dead-letter queue named missing is
+// configured, and no error for q's own configuration.
 func MissingLetters(t *testing.T, q *Queue, missing string) {
 	t.Helper()
 	for _, more := range []string{"", "dead-letters: " + missing + "\n"} {

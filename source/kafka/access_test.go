@@ -19,7 +19,7 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// TestAccess: each mechanism of SASL, over TLS with certificates of both sides.
+// TestAccess tests each mechanism of SASL, over TLS with certificates of both sides.
 func TestAccess(t *testing.T) {
 	for mechanism, name := range map[string]string{
 		source.MechanismPlain: "PLAIN", source.MechanismScram256: "SCRAM-SHA-256", source.MechanismScram512: "SCRAM-SHA-512",
@@ -51,13 +51,13 @@ func TestAccess(t *testing.T) {
 	}
 }
 
-// right returns a permission that docs/SOURCES.md names.
+// right returns a permission on a topic. docs/SOURCES.md lists the permissions that a source needs.
 func right(topic string, operation kmsg.ACLOperation) kfake.ACL {
 	return kfake.ACL{Resource: kmsg.ACLResourceTypeTopic, Name: topic, Pattern: kmsg.ACLResourcePatternTypeLiteral, Operation: operation, Allow: true}
 }
 
-// answerDenials makes a cluster refuse a source with another password in its file, as Kafka does.
-// kfake itself closes the connection without an answer.
+// answerDenials makes a cluster refuse a source with another password in its file by the error that
+// Kafka sends. kfake alone would close the connection without an answer.
 func answerDenials(c *cluster, file string) {
 	c.ControlKey(int16(kmsg.SASLAuthenticate), func(request kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()

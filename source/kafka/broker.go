@@ -27,7 +27,7 @@ import (
 type Broker struct {
 	cfg     *source.Config
 	options []kgo.Opt
-	client  *kgo.Client // for all requests but reads
+	client  *kgo.Client // for all requests except reads
 
 	mu struct {
 		sync.Mutex
@@ -167,9 +167,9 @@ func (b *Broker) offset(ctx context.Context, partition uint32, at int64) (source
 }
 
 // compacted returns a *source.StalledError if the topic is compacted, because a compacted topic
-// loses unread messages without a trace. If it cannot read the cleanup policy, it returns an
-// error. If the user lacks the permission, Denied returns true for that error. For brokers older
-// than version 0.11, which do not report the policy, it returns nil.
+// loses unread messages without a trace. If it cannot read the cleanup policy, it returns an error.
+// Denied returns true for that error if the user lacks the permission. Brokers older than version
+// 0.11 do not report the policy; for these, compacted returns nil.
 func (b *Broker) compacted(ctx context.Context) error {
 	request := kmsg.NewPtrDescribeConfigsRequest()
 	topic := kmsg.NewDescribeConfigsRequestResource()
@@ -194,9 +194,9 @@ func (b *Broker) compacted(ctx context.Context) error {
 	return nil
 }
 
-// unlessOlder returns nil if err means that the broker does not know the request key, and
-// otherwise err. The client does not export its error for unknown requests, but always returns the
-// same value.
+// unlessOlder returns nil if err means that the broker is too old for the request with this key,
+// and otherwise err. The client does not export its error for unknown requests, but always returns
+// the same value.
 func (b *Broker) unlessOlder(ctx context.Context, key int16, err error) error {
 	known, failed := kmsg.NewPtrApiVersionsRequest().RequestWith(ctx, b.client)
 	switch {

@@ -25,8 +25,8 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// cluster is a fake of Kafka that keeps its data on disk, with topics likes and likes.dead
-// of one partition.
+// cluster is a fake of Kafka that keeps its data on disk. Its topics likes and likes.dead have one
+// partition each.
 type cluster struct {
 	*kfake.Cluster
 	addr    string
@@ -130,8 +130,8 @@ func TestTransactions(t *testing.T) {
 		s := r.Status()
 		return s.Position == s.End && s.End.Lo == 8
 	})
-	// Only control records follow the last counted message. A reader that begins there also passes
-	// them.
+	// Only control records follow the last counted message. A reader that begins at these records
+	// also passes them.
 	r.Stop()
 	r = c.queue().Start(t, shards)
 	c.queue().Write(t, brokertest.Like(1, 100))
@@ -160,7 +160,7 @@ func TestLostData(t *testing.T) {
 	} {
 		for _, running := range []bool{true, false} {
 			if running && name == "expired" {
-				continue // the running reader may have read them
+				continue // a running reader may have read the messages before they expire
 			}
 			t.Run(fmt.Sprintf("%s, running %v", name, running), func(t *testing.T) {
 				cl := newCluster(t, nil)
@@ -174,7 +174,7 @@ func TestLostData(t *testing.T) {
 					r.Stop()
 				}
 				write := func() {
-					// The client above may not know a topic that was made anew.
+					// The client above may not know a topic that was created again.
 					client, err := kgo.NewClient(kgo.SeedBrokers(cl.addr), kgo.DefaultProduceTopic("likes"))
 					if err != nil {
 						t.Fatal(err)
@@ -201,7 +201,7 @@ func TestLostData(t *testing.T) {
 	}
 }
 
-// TestFaults: errors of the broker delay messages and count none twice.
+// TestFaults: errors of the broker delay messages, but no message counts twice.
 func TestFaults(t *testing.T) {
 	c := newCluster(t, nil)
 	q := c.queue()
@@ -245,7 +245,7 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestCompacted: no source reads a topic that loses messages before they are read.
+// TestCompacted: no source reads a compacted topic, which may lose messages before they are read.
 func TestCompacted(t *testing.T) {
 	c := newCluster(t, nil)
 	if err := c.DeleteTopic("likes"); err != nil {
@@ -258,8 +258,8 @@ func TestCompacted(t *testing.T) {
 	c.queue().Start(t, sinktest.New(1, nil)).Stalls(t, "cleanup.policy compact,delete")
 }
 
-// TestLargeLetters: many letters that exceed the limit only together are written. A single letter
-// above the limit stalls the source.
+// TestLargeLetters: letters that exceed the topic's limit only together are written. A single
+// letter above the limit stalls the source.
 func TestLargeLetters(t *testing.T) {
 	c := newCluster(t, nil)
 	shards := sinktest.New(1, nil)
@@ -294,8 +294,8 @@ func noise(seed uint64, length int) string {
 	return string(text)
 }
 
-// TestBrokerThatWasBehind: a leader that does not know the end of its log yet stalls the source
-// only until it knows.
+// TestBrokerThatWasBehind: if a leader does not know the end of its log yet, the source stalls only
+// until the leader knows it.
 func TestBrokerThatWasBehind(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, nil)
@@ -339,8 +339,8 @@ func TestGrownSince(t *testing.T) {
 	}
 }
 
-// TestOtherLeader: another leader took over, with other messages at the positions that were read. A
-// reader that then begins stalls, and names the position to seek to.
+// TestOtherLeader: another leader has taken over, with other messages at the positions that were
+// read. A reader that begins then stalls. Its reason names the position to seek to.
 func TestOtherLeader(t *testing.T) {
 	c := newCluster(t, nil)
 	q := c.queue()
@@ -363,7 +363,7 @@ func TestOtherLeader(t *testing.T) {
 		read += len(f.Messages)
 	}
 	r.Close()
-	// The fake keeps its log: its answer says that the epoch ended at 2.
+	// The fake does not lose messages. It only answers that the epoch ended at 2.
 	asked := make(chan struct{}, 100)
 	c.ControlKey(int16(kmsg.OffsetForLeaderEpoch), func(request kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
@@ -405,8 +405,9 @@ func TestBounded(t *testing.T) {
 	brokertest.Bounded(t, newCluster(t, nil).queue(), func(source.Reader) int { return 0 })
 }
 
-// TestOpenTransaction: messages of an open transaction wait and are in the lag. After a while the
-// source's state is no longer running. The source continues once the transaction has ended.
+// TestOpenTransaction: a source does not count messages of an open transaction yet, but they are
+// part of its lag. After a while the source's state is no longer running. The source continues once
+// the transaction has ended.
 func TestOpenTransaction(t *testing.T) {
 	c := newCluster(t, nil)
 	writer, err := kgo.NewClient(kgo.SeedBrokers(c.addr), kgo.DefaultProduceTopic("likes"), kgo.TransactionalID("t"))
@@ -439,7 +440,8 @@ func TestOpenTransaction(t *testing.T) {
 	})
 }
 
-// TestTimesOfProducers: implausible times from producers give no lag in seconds.
+// TestTimesOfProducers: if a producer sends an implausible time, the source reports no lag in
+// seconds.
 func TestTimesOfProducers(t *testing.T) {
 	c := newCluster(t, nil)
 	q := c.queue()

@@ -30,8 +30,8 @@ var oldKafka = flag.String("old-kafka", "", "directory of Apache Kafka 0.9, whic
 // speakOld limits a client to the protocol of Kafka 0.9, which cannot report its versions.
 var speakOld = []kgo.Opt{kgo.MaxVersions(kversion.V0_9_0()), kgo.DisableIdempotentWrite()}
 
-// oldCluster is Apache Kafka 0.9 with its ZooKeeper, each a process of its own. The broker creates
-// a topic of one partition when a client names it.
+// oldCluster is Apache Kafka 0.9 and its ZooKeeper, as two processes. The broker creates a topic of
+// one partition when a client names it.
 type oldCluster struct {
 	zookeeper, addr string
 	config          string
@@ -75,11 +75,12 @@ func java(t *testing.T, dir, class, config string) *exec.Cmd {
 }
 
 func kill(cmd *exec.Cmd) {
-	_ = cmd.Process.Kill() // the process may have been killed
+	_ = cmd.Process.Kill() // the process may have been killed already
 	_ = cmd.Wait()
 }
 
-// ask returns the answer of ZooKeeper to a command of four letters, or "" if it does not serve.
+// ask returns the answer of ZooKeeper to a command of four letters, or "" if ZooKeeper does not
+// answer.
 func (c *oldCluster) ask(command string) string {
 	conn, err := net.Dial("tcp", c.zookeeper)
 	if err != nil {

@@ -75,7 +75,7 @@ func outside(at, first, end source.Position) error {
 		return source.Lost(first, "position %s is outside of the topic, which has %s to %s: messages were removed before they were read", at, first, end)
 	}
 	ended := end
-	if !end.Less(at) { // the log ended below the position when the broker refused it, and has grown since
+	if !end.Less(at) { // the log ended below the position when the broker refused the position, and has grown since
 		ended = source.Position{Lo: max(at.Lo, 1) - 1}
 	}
 	return source.Truncated(ended, "position %s is outside of the topic, which has %s to %s: the log was truncated; seek to go on", at, first, end)
@@ -118,7 +118,7 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 }
 
 // Again returns the messages from one offset up to another. A source does not read compacted
-// topics, so only the start of the log can be missing.
+// topics, so only messages at the start of the log can be missing.
 func (b *Broker) Again(ctx context.Context, partition uint32, from, to source.Position, progress func()) (source.Again, error) {
 	again := source.Again{Whole: true}
 	for from.Less(to) {
