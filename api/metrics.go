@@ -14,9 +14,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// metrics are the metrics of package api. The first request of an endpoint creates the endpoint's
-// series and keeps pointers to them. So later requests look up no labels, and endpoints without
-// requests have no series.
+// metrics are the metrics of package api. An endpoint's first request resolves its series and keeps
+// them. So later requests look up no label, and unused endpoints have no series.
 type metrics struct {
 	InFlight     prometheus.Gauge
 	Panics       prometheus.Counter

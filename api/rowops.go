@@ -188,8 +188,7 @@ func (r *request) addOp(op engine.Op) {
 	r.cellEnds = append(r.cellEnds, len(r.cells))
 }
 
-// linkCells sets the cells of each op. Call it after the last append to r.cells, which may move the
-// cells.
+// linkCells sets the cells of each op. Call it after the last append to r.cells.
 func (r *request) linkCells() {
 	start := 0
 	for i, end := range r.cellEnds {
