@@ -179,8 +179,7 @@ func (r *identity) may(access auth.Access, keyspace []byte) error {
 	return r.forbidden(access, keyspace, nil)
 }
 
-// forbidden refuses a call whose caller lacks access to keyspace or, if keyspaces is not empty, to
-// some of keyspaces.
+// forbidden refuses a call whose caller lacks access to keyspace, or to some of keyspaces.
 func (r *identity) forbidden(access auth.Access, keyspace []byte, keyspaces []string) error {
 	target := string(keyspace)
 	if len(keyspaces) > 0 {

@@ -114,8 +114,7 @@ func (n *pathNode) add(template string) *pathNode {
 	return n
 }
 
-// match finds the resource for the rest of a path, and fills the target to. It tries a name in
-// braces only if no template with a literal name matches.
+// match finds the resource for the rest of a path, and fills to. It prefers literal names.
 func (n *pathNode) match(rest []byte, to *target) bool {
 	name, deeper := rest, false
 	if i := bytes.IndexByte(rest, '/'); i >= 0 {
