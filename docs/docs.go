@@ -1,5 +1,5 @@
-// Package docs embeds the documents that the server serves. It owns no code. Invariant: the
-// server serves the reviewed file.
+// Package docs embeds the documents that the server serves. It contains no logic. Invariant: the
+// server serves the files as they were reviewed.
 package docs
 
 import _ "embed"
