@@ -54,7 +54,7 @@ func (a *Cluster) View(ctx context.Context) (*View, error) {
 	status := n.Status()
 	view := gather(n.Catalog(), n.Reports(ctx), status.ClusterID, a.cfg.Alive)
 	view.ClusterName = status.ClusterName
-	if len(view.Nodes) == 1 { // this node
+	if len(view.Nodes) == 1 { // the only node of the catalog is this one
 		view.Nodes[0].JoinIgnored = a.cfg.JoinsOthers
 	}
 	return view, nil
@@ -152,7 +152,7 @@ func (a *Cluster) Change(ctx context.Context, change Change) (*clientadmin.Chang
 type NodeNames map[string]string
 
 // Names returns the names of the catalog's nodes, by key. If a leaving node shares its name with
-// another node, Names returns its key in place of its name.
+// another node, Names returns the leaving node's key instead.
 func Names(view *catalog.View) NodeNames {
 	of := map[string][]string{}
 	for key, node := range view.Nodes {

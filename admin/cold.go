@@ -10,7 +10,8 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// Cold returns the reports about rows on disk of the nodes that answer within a second.
+// Cold returns the nodes' reports about their rows on disk. A node that does not answer within a
+// second has no report.
 func (a *Cluster) Cold(ctx context.Context) ([]ColdNode, error) {
 	n, err := a.cfg.Node()
 	if err != nil {

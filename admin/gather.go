@@ -65,8 +65,8 @@ type groupView struct {
 	// leader is the key of the node whose replica reports that it leads, or "". If several replicas
 	// report this, the one with the latest term wins.
 	leader string
-	// members is the configuration that the leader reports. Without a leader, the replica with the
-	// highest commit index reports it.
+	// members is the configuration that the leader reports. Without a leader, it is the
+	// configuration that the replica with the highest commit index reports.
 	members []shard.MemberStatus
 }
 

@@ -26,8 +26,8 @@ const (
 	// restoreOpsMax bounds the rows of one write of a restore. Clients' requests have the same
 	// bound.
 	restoreOpsMax = 10_000
-	// restoreInFlightMax bounds the writes in flight. It keeps the group's log busy while the
-	// restore reads the next rows, but leaves most of the group's queue to other writes.
+	// restoreInFlightMax bounds the writes in flight. That many writes keep the group's log busy
+	// while the restore reads the next rows, and leave most of the group's queue to other writes.
 	restoreInFlightMax = 4
 	// restoreTryTimeout bounds one try of a write. A try of unknown outcome may be repeated,
 	// because the repeat has the same number.
@@ -50,12 +50,12 @@ const (
 // ErrShardNotEmpty is returned by RestoreShard for a shard that has rows, outboxes or members.
 var ErrShardNotEmpty = errors.New("the shard has rows, outboxes or members")
 
-// ErrBadSnapshot is returned by RestoreShard for a stream that is not a complete snapshot of a shard of
-// that keyspace. Rows before the fault may have been written.
+// ErrBadSnapshot is returned by RestoreShard for a stream that is not a complete snapshot of a
+// shard of the same keyspace. Rows before the fault may have been written.
 var ErrBadSnapshot = errors.New("not a snapshot that this shard can take")
 
-// ErrRestoredOther is returned by RestoreShard if the shard's digest differs from the snapshot's, because
-// of other writes to the shard meanwhile.
+// ErrRestoredOther is returned by RestoreShard if the shard's digest differs from the snapshot's,
+// because of other writes during the restore.
 var ErrRestoredOther = errors.New("the shard does not hold what was restored")
 
 // ErrOtherRestore is returned by RestoreShard if another restore of the shard began later. The shard then
@@ -87,11 +87,11 @@ type RestoreNode interface {
 	Stopping() bool
 }
 
-// RestoreShard writes the rows of a snapshot of shard.Node.OpenSnapshot into the shard of a group. It
-// writes them through the log like any write, so replicas and crashes need no special handling,
-// and a second run with Force completes an incomplete one. The shard must be empty, unless Force
-// deletes its rows first. RestoreShard waits for leaders until ctx ends. Restore the board before the
-// shards of unread numbers, because the board bounds their cursors.
+// RestoreShard writes the rows of a snapshot of shard.Node.OpenSnapshot into the shard of a group.
+// It writes them through the log like any write, so replicas and crashes need no special handling,
+// and after an incomplete restore, a second run with Force restores all rows. The shard must be
+// empty, unless Force deletes its rows first. RestoreShard waits for leaders until ctx ends.
+// Restore the board before the shards of unread numbers, because the board bounds their cursors.
 //
 // The first write makes the shard forget all requests of clients, and the snapshot's requests are
 // not restored either. So the shard applies a repeat of any earlier request. This is necessary,
@@ -163,7 +163,7 @@ type restore struct {
 	route    raftfsm.Route
 
 	places    []int                     // for each column of the snapshot: its number in the keyspace, or leftOut
-	end       *[engine.ColumnsMax]int64 // bounds of the cursors; nil before the first row of cursors
+	end       *[engine.ColumnsMax]int64 // upper bounds of the cursors, by column; nil before the first row of cursors
 	positions []dedup.PositionRecord    // positions in the snapshot
 	// positionsDigest is the contribution of positions to the snapshot's digest.
 	positionsDigest uint64
@@ -396,8 +396,8 @@ func (r *restore) emptyTable(table raftfsm.Table) error {
 	}
 }
 
-// rowsFrom returns the ids of the next rows of a table, in order, beginning at a key; none
-// after the last row.
+// rowsFrom returns the ids of some rows of a table in order, from the given key on. It returns none
+// if there is no such row.
 func (r *restore) rowsFrom(table raftfsm.Table, key uint64) ([]uint64, error) {
 	q := rows.Scan{Table: table, Width: engine.ColumnsMax, Limit: restoreScanRows, OneShard: true, Shard: r.shard, From: key}
 	err := r.read(r.keyspace, &q)

@@ -105,8 +105,8 @@ func (r *restore) hasColumn(key uint64, column int) error {
 	return fmt.Errorf("row %d has column %d, the snapshot is said to have %d columns for keyspace %s", r.route.IDOf(r.shard, key), column, len(r.places), r.keyspace.Name)
 }
 
-// page adds rows to the next writes, each count in the column that places gives. It does not keep
-// the page.
+// page adds rows to the next writes, with the column numbers of the snapshot. It does not keep the
+// page.
 func (r *restore) page(table raftfsm.Table, p *engine.Page) error {
 	columns := engine.ColumnsMax // rows of cursors may have more columns than the keyspace has
 	if table == rows.Counts {

@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// The errors of this package. Its functions also return those of package shard.
+// The errors of this package. Its functions also return errors of package shard/errs.
 var (
 	// ErrNoSuchNode is returned for a change of a node that the catalog does not have.
 	ErrNoSuchNode = errors.New("no such node")

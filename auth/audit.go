@@ -76,7 +76,7 @@ func OpenAuditLog(path string, registry *prometheus.Registry, logger *slog.Logge
 	return l, nil
 }
 
-// Action writes a call that only an admin may make.
+// Action writes a line about a call that only an admin may make.
 func (l *AuditLog) Action(e clientadmin.AuditEvent) {
 	if l == nil {
 		return
@@ -86,7 +86,7 @@ func (l *AuditLog) Action(e clientadmin.AuditEvent) {
 	l.writeLocked(&e)
 }
 
-// Refused writes a refusal, unless the rate for its outcome is exceeded.
+// Refused writes a line about a refusal, unless the rate for its outcome is exceeded.
 func (l *AuditLog) Refused(e clientadmin.AuditEvent) {
 	if l == nil {
 		return
@@ -94,7 +94,7 @@ func (l *AuditLog) Refused(e clientadmin.AuditEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.mu.refused[e.Outcome]
-	if b == nil { // outcomes are few
+	if b == nil { // entries are never removed, because there are few outcomes
 		b = &budget{left: refusalsBurst, at: e.Time}
 		l.mu.refused[e.Outcome] = b
 	}

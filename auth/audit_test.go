@@ -60,8 +60,8 @@ func TestFloodOfRefusals(t *testing.T) {
 	}
 }
 
-// TestTailAfterRotation checks that Tail returns the last lines after a rotation, and reads no
-// other files.
+// TestTailAfterRotation checks that Tail returns the last lines after a rotation, and reads only
+// files of the log.
 func TestTailAfterRotation(t *testing.T) {
 	l := open(t)
 	write := func(what string) { l.Action(clientadmin.AuditEvent{Time: time.Unix(1, 0), What: what, Outcome: "ok"}) }

@@ -58,7 +58,7 @@ func (m *Mode) String() string { return string(*m) }
 // Type describes the values that a flag takes.
 func (m *Mode) Type() string { return "off|permissive|enforce" }
 
-// Refusal is why a call is refused.
+// Refusal is the reason why a call is refused.
 type Refusal uint8
 
 // The refusals.
@@ -82,9 +82,9 @@ const (
 	// trustMax is the time for which a node trusts its copy of the users after a proof. It is
 	// longer than an election and a restart of the catalog's leader together.
 	trustMax = 30 * time.Second
-	// proveEvery is how often a node proves its copy.
+	// proveEvery is the interval at which a node proves its copy.
 	proveEvery = 5 * time.Second
-	// proveAgain is how often a node tries again after a failed proof.
+	// proveAgain is the pause before the retry of a failed proof.
 	proveAgain = time.Second
 )
 
@@ -122,7 +122,7 @@ type Authorizer struct {
 	}
 }
 
-// New returns an Authorizer that knows only the holder of the root token.
+// New returns an Authorizer that accepts only the root token until Follow is called.
 func New(cfg Config) (*Authorizer, error) {
 	if cfg.Mode != Permissive && cfg.Mode != Enforce {
 		return nil, fmt.Errorf("config: mode %q", cfg.Mode)

@@ -22,9 +22,9 @@ type fakeCluster struct {
 	mu struct {
 		sync.Mutex
 		view *catalog.View
-		err  error // of CatchUp
+		err  error // result of CatchUp
 	}
-	proofs chan struct{} // receives after each CatchUp
+	proofs chan struct{} // gets a value after each CatchUp
 }
 
 func newFakeCluster() *fakeCluster {
@@ -69,7 +69,7 @@ func authorizerOf(t testing.TB, mode Mode, c *fakeCluster) *Authorizer {
 	return a
 }
 
-// tokenOf makes a user and a token of it.
+// tokenOf creates a user with one token.
 func tokenOf(t testing.TB, c *fakeCluster, user string, expiresIn time.Duration, grants ...catalog.Grant) (token []byte, id string) {
 	t.Helper()
 	if _, _, err := PutUser(t.Context(), c, user, catalog.UserRights{Grants: grants}, nil); err != nil {
@@ -314,7 +314,7 @@ func TestLimits(t *testing.T) {
 	if caller.Take(Ops, 1, now) > 0 {
 		t.Error("the first batch is refused")
 	}
-	caller.Owe(Ops, 999, now) // a batch of 1,000
+	caller.Owe(Ops, 999, now) // the batch has 1,000 ops, one of which Take has counted
 	if wait := caller.Take(Ops, 1, now); wait < 8*time.Second || wait > 10*time.Second {
 		t.Errorf("after ten seconds' worth of ops it waits %v", wait)
 	}
@@ -324,7 +324,7 @@ func TestLimits(t *testing.T) {
 	if caller.Take(Connections, 1_000_000, now) > 0 {
 		t.Error("a limit that is not set holds")
 	}
-	// A change of a user that keeps its limits does not reset what was used.
+	// A change of a user that keeps its limits does not reset the used part of the limits.
 	if _, _, _, err := AddToken(t.Context(), c, "web", time.Hour); err != nil {
 		t.Fatal(err)
 	}

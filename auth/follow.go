@@ -19,8 +19,8 @@ type Cluster interface {
 	ChangeOnAll(ctx context.Context, command *catalog.Command) (result *catalog.Result, behind []string, err error)
 }
 
-// Follow keeps the callers equal to the users of a cluster, and the root token equal to its file,
-// until ctx ends. The caller runs Follow once, on a goroutine.
+// Follow updates the callers when the users of a cluster change, and the root token when its file
+// changes, until ctx ends. Call it once, in a goroutine.
 func (a *Authorizer) Follow(ctx context.Context, cluster Cluster) {
 	a.cluster.Store(&cluster)
 	warned := false
@@ -59,7 +59,8 @@ func (a *Authorizer) prove(ctx context.Context, cluster Cluster, began time.Time
 	return nil
 }
 
-// warnOfNobody warns that the node serves nobody.
+// warnOfNobody warns if there is neither a user nor a root token, so that the node refuses every
+// caller.
 func (a *Authorizer) warnOfNobody(view *catalog.View) {
 	if a.root.caller.Load() == nil && len(view.UsersByName()) == 0 {
 		a.cfg.Logger.Warn("--auth enforce, but there is no user and no --root-token-file: every call except /healthz and /readyz is refused until another node creates a user")

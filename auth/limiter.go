@@ -103,7 +103,7 @@ func (c *Caller) Owe(l Limit, n int, now time.Time) {
 	for {
 		full, at := b.full.Load(), now.UnixNano()
 		owes := min(max(full, at)+int64(n)*int64(time.Second)/b.perSec, at+int64(time.Second+owedMax))
-		if b.full.CompareAndSwap(full, max(full, owes)) { // concurrent batches may together owe more than the bound
+		if b.full.CompareAndSwap(full, max(full, owes)) { // keep a larger debt, because concurrent batches may together owe more than the bound
 			return
 		}
 	}

@@ -32,8 +32,8 @@ func newMetrics(registry *prometheus.Registry, a *Authorizer) (*metrics, error) 
 	return m, nil
 }
 
-// userMetrics collects the refusals by limits of each user. The number of users is bounded, and the
-// series of a deleted user ends.
+// userMetrics exports, for each user, the number of calls that each limit refused. The number of
+// users is bounded, and the series of a deleted user ends.
 type userMetrics struct{ a *Authorizer }
 
 var overloadedDesc = prometheus.NewDesc("countd_user_overloaded_total",

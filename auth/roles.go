@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// Access is what a call does.
+// Access is the kind of access that a call needs.
 type Access uint8
 
 // The kinds of access. Nobody is the zero value, for a call without a Need.
@@ -33,7 +33,7 @@ const (
 type Need struct {
 	Access    Access
 	In        int
-	Keyspaces []string // each is needed
+	Keyspaces []string // the call needs access to each of them
 }
 
 // Need returns the need of a call that concerns no keyspace.

@@ -56,7 +56,7 @@ var (
 	// malformed, or from another cluster, or from a state that this cluster lost when it was
 	// restored from a backup.
 	ErrBadToken = errors.New("not the token of a write that this cluster has: it is of another cluster, of a state before a restore, or was cut")
-	// ErrRefused is returned if the catalog did not allow a command when it was to be applied.
+	// ErrRefused is returned for a command that the catalog refused when its log entry was applied.
 	ErrRefused = errors.New("the catalog refused the command")
 	// ErrColdRows is returned for a read that needs cold rows but does not wait for them.
 	ErrColdRows = errors.New("the read needs cold rows")

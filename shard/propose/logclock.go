@@ -10,9 +10,9 @@ import (
 // The clocks of maintained machines differ by less.
 const logOffWarn = time.Minute
 
-// Clock is the time that stamps a group's entries. It starts at the machine's clock or the log's
-// own time, whichever is later, and always advances. So it advances even if the machine's clock is
-// set back, or if an earlier clock was ahead when it stamped the log. If the log's time stopped,
+// Clock gives the time with which a proposer stamps a group's entries. It starts at the machine's
+// clock or the log's own time, whichever is later. It always advances, even if the machine's clock
+// is set back, or if an earlier clock was ahead when it stamped the log. If the log's time stopped,
 // keys would never expire, and a group with a full memory of keys would refuse new keys.
 //
 // While the machine's clock is ahead, for example after a correction, this clock runs at twice the

@@ -2,8 +2,8 @@ package propose
 
 import "slices"
 
-// These constants bound the requests of one group that wait or are in flight, and so the memory of
-// these requests for any number of callers. A result row takes at most 512 B for each op.
+// These constants bound the waiting and in-flight requests of one group. So they bound the memory
+// of these requests, however many callers there are. A result row takes at most 512 B for each op.
 const (
 	// Even the slowest measured disk, which needs 10 ms for a sync, commits QueueOpsMax ops in a
 	// second.
@@ -129,8 +129,8 @@ func (l *line) withdraw(q *Proposal) {
 	}
 }
 
-// moveTo moves proposals from the front of the line to an entry, until the entry is filled to
-// 1/share. An empty entry accepts a proposal of any size.
+// moveTo moves proposals from the front of the line to an entry, until 1/share of the entry is
+// full. An empty entry accepts a proposal of any size.
 func (l *line) moveTo(e *entry, share int) {
 	n := 0
 	for _, q := range l.waiting {

@@ -24,9 +24,9 @@ import (
 const (
 	// EntriesInFlightMax allows raft to write one entry while it applies the previous one.
 	EntriesInFlightMax = 2
-	// Another entry may join an entry in flight only if it has at least this size; a smaller one
-	// waits and grows. Each entry costs every replica two syncs and about 0.5 ms of processor time,
-	// which is little per op at this size.
+	// While an entry is in flight, the next one is proposed only if it has at least this many ops;
+	// a smaller one waits and grows. Each entry costs every replica two syncs and about 0.5 ms of
+	// processor time, which is little per op at this size.
 	secondEntryOps   = 1024
 	secondEntryBytes = 64 << 10
 	// stampEvery bounds the age of the log's time while entries arrive. The hot lists of counters

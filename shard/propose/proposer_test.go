@@ -190,7 +190,7 @@ func mustBeIdle(t *testing.T, p *Proposer) {
 }
 
 // Requests that arrive while entries are in flight 1. become one entry, 2. in order of arrival, 3.
-// each with its own rows, at least as wide as it asked for.
+// and get their own rows, with at least the width that they requested.
 func TestProposerGroupsWhatWaits(t *testing.T) {
 	p, g := newFakeProposer(t)
 	first := fillFlights(t, p, g)
@@ -229,7 +229,7 @@ func TestEntryIsDue(t *testing.T) {
 	for name, c := range map[string]struct {
 		inFlight int
 		turn     uint64
-		waiting  []int // ops of each
+		waiting  []int // number of ops of each waiting proposal
 		closed   bool
 		want     bool
 	}{
@@ -368,7 +368,7 @@ func TestProposerIsBounded(t *testing.T) {
 		if err := waitFor(p, q, 10*time.Second); err != nil {
 			t.Error(err)
 		}
-		mustSubmit(t, p, 1, QueueOpsMax+1, 0) // an answer means that its space is free
+		mustSubmit(t, p, 1, QueueOpsMax+1, 0) // once a proposal is answered, its space is free
 		g.settle(g.entry(t, 1), nil)
 		p.Close()
 		mustBeIdle(t, p)

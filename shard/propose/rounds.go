@@ -16,9 +16,9 @@ const (
 	// The next round waits only for gatherShare/gatherOf of these callers, because some do not
 	// propose again.
 	gatherShare, gatherOf = 3, 4
-	// A round ends when its entries are answered. The next round waits for that at most slowRounds
-	// times the length of the previous round, within roundWaitMin and roundWaitMax. A group whose
-	// entry is slower takes part again after the entry is answered.
+	// A round ends when its entries are answered. The next round waits for this end at most
+	// slowRounds times the length of the previous round, within roundWaitMin and roundWaitMax. A
+	// group whose entry is slower takes part again after the entry is answered.
 	slowRounds   = 2
 	roundWaitMin = time.Millisecond
 	roundWaitMax = gatherMax
@@ -45,7 +45,7 @@ type Rounds struct {
 		answered int       // number of proposals of the round answered so far
 		behind   int       // number of proposals that waited when the round's first entry was answered
 
-		gather      int // the next round waits until it has this number of proposals,
+		gather      int // the next round waits until this number of proposals waits, or until gatherUntil
 		gatherUntil time.Time
 		took        time.Duration // length of the last round
 

@@ -14,7 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm/counters"
 )
 
-// roundsOf simulates the groups of one node in simulated time. The parameter takes of newRoundsOf
+// roundsOf runs the groups of one node in simulated time. The parameter takes of newRoundsOf
 // returns how long an entry of a group takes.
 type roundsOf struct {
 	rounds    *Rounds
@@ -94,7 +94,7 @@ func (w *roundsOf) call(t *testing.T, group int) time.Duration {
 	return time.Since(began)
 }
 
-// close closes all proposers and checks that nothing stays counted.
+// close closes all proposers and checks that they count no proposals.
 func (w *roundsOf) close(t *testing.T) {
 	t.Helper()
 	for _, p := range w.proposers {
@@ -214,8 +214,8 @@ func TestSlowGroupIsLeftBehind(t *testing.T) {
 // With random arrivals, withdrawals, sizes and delays:
 //
 //  1. every proposal is answered or withdrawn;
-//  2. no proposal waits longer than the bounds while its group has no entry in flight; 3. no
-//     proposal is counted at the end.
+//  2. no proposal waits longer than the bounds while its group has no entry in flight;
+//  3. no proposal is counted at the end.
 func TestRoundsAtRandom(t *testing.T) {
 	for seed := range uint64(20) {
 		synctest.Test(t, func(t *testing.T) {

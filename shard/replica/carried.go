@@ -144,13 +144,13 @@ func (s *Snapshotter) openCarried(id string) (*storedSnapshot, error) {
 //
 // raft holds no lock while it sends a snapshot: it opens the file before the transport calls carry.
 // If two newer snapshots finish before carry returns, carry or a later read fails, because the cold
-// rows of the old snapshot are removed. raft then tries again with the newest snapshot. In the end
-// it succeeds, because writing and syncing two snapshots takes longer than reading one.
+// rows of the old snapshot are removed. raft then tries again with the newest snapshot. A later try
+// succeeds, because writing and syncing two snapshots takes longer than reading one.
 //
-// An open part is never removed (see openTaken). So if the snapshot was still the newest when
-// everything was open, an unreadable part is damaged. carry reports that damage for repair;
-// otherwise the follower would get the same error for ever. If the snapshot was not the newest, a
-// later snapshot may have removed the part, even a snapshot of the same log index.
+// A part of a snapshot that is open is never removed (see openTaken). So if the snapshot was still
+// the newest when everything was open, an unreadable part is damaged. carry reports that damage for
+// repair; otherwise the follower would get the same error for ever. If the snapshot was not the
+// newest, a later snapshot may have removed the part, even a snapshot of the same log index.
 func (s *Snapshotter) carry(id string, state io.Reader) (*carried, error) {
 	rows, err := counters.CarryBlocks(state, s.cfg.Cold, s.cfg.Members)
 	c := &carried{rows, s.cfg.ColdDamaged, s.stored.IsNewest(id)}
@@ -219,8 +219,8 @@ func (s *Snapshotter) OpenFrom(ctx context.Context, index uint64) (*raft.Snapsho
 	return newest.meta, newest, nil
 }
 
-// isDamage reports whether err means that cold rows or sets on this node's disk are damaged. They
-// can be loaded from another replica.
+// isDamage reports whether err means that cold rows or sets on this node's disk are damaged. A
+// repair can load them from another replica.
 func isDamage(err error) bool {
 	return errors.Is(err, cold.ErrDamaged) || errors.Is(err, members.ErrDamaged)
 }

@@ -28,7 +28,7 @@ type withMembers struct {
 	*testing.T
 	*Replica
 	store  *members.Store
-	dir    string // of store
+	dir    string // directory of store
 	sets   *members.Group
 	next   uint64       // the member that joins next
 	noRoom error        // nil, or the error with which snapshots fail
@@ -245,7 +245,7 @@ func TestCloseEndsABackup(t *testing.T) {
 	w := openWithMembers(t, func(*withMembers) {})
 	stored, opened := w.snapshotter.openStored, 0
 	w.snapshotter.openStored = func(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-		if opened++; opened == 2 { // to be checked
+		if opened++; opened == 2 { // the second reader is the one that is checked
 			go func() { _ = w.Replica.Close(context.Background(), false) }()
 			eventually(t, "the replica closes", w.Closing)
 		}
@@ -331,7 +331,7 @@ func TestDamageOfASentSnapshot(t *testing.T) {
 	}
 	again := func(w *withMembers) { mustDo(w.T, w.snapshotter.Take()) }
 	for name, tc := range map[string]struct {
-		before, behind func(w *withMembers) // the snapshot is open
+		before, behind func(w *withMembers) // called before and after the snapshot is opened
 		want           int64
 	}{
 		"the sets are lost":                             {before: lose, want: 1},
@@ -396,7 +396,8 @@ func sendDamaged(t *testing.T, beforeOpen, afterOpen func(w *withMembers)) (note
 func TestBackupLeavesNothing(t *testing.T) {
 	t.Parallel()
 	errGone := errors.New("gone")
-	// at makes do replace the reader of the nth stored snapshot that is opened.
+	// at returns a hook: it calls do to replace the reader of the n-th stored snapshot that is
+	// opened.
 	at := func(nth int, do func(io.ReadCloser) (io.ReadCloser, error)) func(*withMembers) {
 		return func(w *withMembers) {
 			stored, calls := w.snapshotter.openStored, 0

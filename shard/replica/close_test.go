@@ -197,7 +197,7 @@ func TestStoredBesideAnEndedWait(t *testing.T) {
 	future := g.Apply(number(7))
 	eventually(t, "the entry is being stored", func() bool { return stores.waiting.Load() > before })
 	g.EndWaits()
-	if err := g.stop.Wait(syscall.ENOSPC); !errors.Is(err, errs.ErrGroupClosed) { // as DeleteRange in raft's snapshot goroutine
+	if err := g.stop.Wait(syscall.ENOSPC); !errors.Is(err, errs.ErrGroupClosed) { // as DeleteRange calls it in raft's snapshot goroutine
 		t.Fatal(err)
 	}
 	close(hang)

@@ -125,8 +125,7 @@ func TestRaftLoggersOfGroupsShareTheirLimit(t *testing.T) {
 	}
 }
 
-// These are the messages that raft writes about an unreachable peer; all others are
-// logged as before.
+// raftLogger logs raft's messages about an unreachable peer rarely, and all other messages at once.
 func TestRaftLoggerThinsFailuresOfPeers(t *testing.T) {
 	logged := &proctest.Buffer{}
 	l := &raftLogger{
@@ -141,7 +140,7 @@ func TestRaftLoggerThinsFailuresOfPeers(t *testing.T) {
 	if logged.String() != "" {
 		t.Errorf("logged %q", logged.String())
 	}
-	// Another peer, which has failed for some time.
+	// Another peer has failed for six seconds.
 	l.failures.ShouldLog("127.0.0.1:2", time.Now().Add(-6*time.Second))
 	l.Error("failed to heartbeat to", "peer", raft.ServerAddress("127.0.0.1:2"), "error", down)
 	l.Error("peer has newer term, stopping replication", "peer", server)

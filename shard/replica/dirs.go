@@ -205,8 +205,8 @@ func (d *Dirs) AnyUnfinished() bool {
 	return len(d.mu.unfinished) > 0
 }
 
-// Unfinished reports whether Finish still has to remove a replica of the group. No other replica
-// of the group may start before.
+// Unfinished reports whether Finish still has to remove a replica of the group. Until then, no
+// other replica of the group may start.
 func (d *Dirs) Unfinished(group uint32) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -41,7 +41,8 @@ func TestDeletedReplica(t *testing.T) {
 				if mayBegin(5, number) || !mayBegin(5, number+1) || !mayBegin(50, 0) {
 					t.Error("a number that was deleted may begin again, or another may not")
 				}
-				// The next replica's files are lost. FinishGivenUp must not remove its record.
+				// The next replica is recorded, but its files are lost. FinishGivenUp must not
+				// remove the record.
 				must.Do(t, record.GroupOpened(5))
 				if err := d.FinishGivenUp(); err != nil || !record.WasOpened(5) {
 					t.Errorf("recorded %v, %v", record.WasOpened(5), err)
@@ -60,7 +61,8 @@ func TestDeletedReplica(t *testing.T) {
 	}
 }
 
-// Load refuses a combination of directories that no node leaves: somebody restored an older copy.
+// Load refuses a combination of directories that no node leaves. It arises if somebody restores an
+// older copy.
 func TestReplicaDirsThatContradict(t *testing.T) {
 	for name, dirs := range map[string][]string{
 		"two replicas":                    {"00005", "00005.3"},
@@ -94,7 +96,7 @@ func TestDeletedReplicaInAnyDirectory(t *testing.T) {
 	}
 }
 
-// memoryRecord is an Opened in memory.
+// memoryRecord implements Opened in memory.
 type memoryRecord map[uint32]bool
 
 func (m memoryRecord) WasOpened(group uint32) bool     { return m[group] }

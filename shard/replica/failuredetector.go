@@ -19,7 +19,7 @@ type FailureDetector struct {
 	Stopping <-chan struct{}
 }
 
-// Run checks until the node stops. The node's Open starts it; its Close waits for it.
+// Run checks the replicas until the node stops. The node's Open starts it; its Close waits for it.
 func (d FailureDetector) Run() {
 	due := time.NewTimer(0)
 	defer due.Stop()

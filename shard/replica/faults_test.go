@@ -19,9 +19,9 @@ const (
 	faultPauseMax = 100 * time.Millisecond
 )
 
-// Three replicas get full disks and room again, changes of members, handovers, snapshots and
-// reopens, in an order that comes from a seed. A replica on a full disk can be closed. Once all
-// disks have space, the group has a leader and every replica has all accepted entries.
+// Three replicas go through full disks, changes of members, handovers, snapshots and reopens. A
+// seed decides their order. A replica on a full disk can be closed. Once all disks have space, the
+// group has a leader and every replica has all accepted entries.
 func TestReplicasWithFaults(t *testing.T) {
 	for seed := range uint64(*faultRuns) {
 		t.Run(fmt.Sprint(seed+1), func(t *testing.T) {

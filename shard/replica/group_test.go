@@ -126,8 +126,8 @@ func (r *replicas) mustAgree(t *testing.T, except int) {
 //
 //  1. every replica applies every entry once;
 //  2. a stopped leader is replaced and nothing acknowledged is lost;
-//  3. a replica that comes back behind the leader's log gets the leader's snapshot, and loses its
-//     own older log;
+//  3. a replica that lacks entries which the leader's log no longer has gets the leader's snapshot,
+//     and its own older log is deleted;
 //  4. all of it holds after a restart of everything.
 func TestThreeReplicas(t *testing.T) { eachStore(t, testThreeReplicas) }
 

@@ -35,7 +35,7 @@ func idleLeader(t *testing.T, trans raftTransport, id raft.ServerID, rng *rand.R
 // However many groups are idle:
 //
 //  1. their heartbeats leave together, at few moments;
-//  2. no follower waits for longer than one and a half pauses;
+//  2. no follower waits for a heartbeat for longer than one and a half pauses;
 //  3. raft notes a contact often enough for the leader's lease.
 func TestHeartbeatsLeaveTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,8 @@ func (g *Replica) Number() uint64 { return g.cfg.Replica }
 // Cold returns the store of the replica's cold rows, or nil.
 func (g *Replica) Cold() *cold.Group { return g.cfg.Cold }
 
-// Began reports whether the replica was opened with the first voters of its group.
+// Began reports whether the replica was opened with a list of the group's first voters
+// (Config.Initial).
 func (g *Replica) Began() bool { return g.first || len(g.cfg.Initial) > 0 }
 
 // Log returns the replica's log. raft owns it: the caller may only read.

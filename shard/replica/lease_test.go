@@ -35,8 +35,8 @@ func (c slowConn) Write(p []byte) (n int, err error) {
 // test sends as much.
 const heldBytes = 1 << 20
 
-// snapshotGate slows snapshots until it is open. They are too slow to end, but no pause is long enough for
-// the follower to close the connection.
+// snapshotGate slows snapshots until it is open. A slowed snapshot does not end, but its pauses are
+// too short for the follower to close the connection.
 type snapshotGate struct {
 	begun atomic.Int64 // connections that have sent heldBytes
 	open  atomic.Bool
@@ -139,7 +139,7 @@ func TestSnapshotOutlastsElections(t *testing.T) {
 	t.Parallel()
 	const state = 6 * snapshotBytesPerTimeout // n1 ends the call after a minute
 	var gate snapshotGate
-	gate.open.Store(true) // n1 may try while n3 is closed: the gate would hold that call for a minute
+	gate.open.Store(true) // n1 may begin a call while n3 is closed, and a closed gate would delay that call for a minute
 	r := behindSnapshot(t, state, func(c net.Conn) net.Conn { return &gatedConn{Conn: c, gate: &gate} })
 	gate.open.Store(false)
 	before := gate.begun.Load()

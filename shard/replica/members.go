@@ -80,7 +80,7 @@ func NextStep(self raft.ServerID, servers []raft.Server, target, others []Member
 	if step := admitStep(self, servers, target, others, behind); step.Do != StepNone {
 		return step
 	}
-	for _, m := range target { // all must be voters first
+	for _, m := range target { // no member leaves before all replicas of target are voters
 		if SuffrageOf(servers, m.ID) != raft.Voter {
 			return MemberStep{}
 		}
@@ -92,7 +92,7 @@ func NextStep(self raft.ServerID, servers []raft.Server, target, others []Member
 	lags := progressOf(self, servers, behind)
 	heirs := slices.DeleteFunc(slices.Clone(target), func(m Member) bool { return !caughtUp(lags, m.ID) })
 	if 2*len(heirs) <= len(target) {
-		return MemberStep{} // until then the group may still need the surplus members
+		return MemberStep{} // no majority of target has caught up, so the group may still need the surplus members
 	}
 	return dismissStep(self, servers, surplus, others, heirs, lags)
 }

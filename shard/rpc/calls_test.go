@@ -292,8 +292,8 @@ func TestCallsFindThatAPeerIsCut(t *testing.T) {
 
 // A peer that does not answer pings:
 //
-//  1. is not called any more, even before its connection is closed; 2. is called again once a byte
-//     arrives from it.
+//  1. is not called any more, even before its connection is closed;
+//  2. is called again once a byte arrives from it.
 func TestCallsDoubtASilentPeer(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
@@ -322,8 +322,10 @@ func TestCallsDoubtASilentPeer(t *testing.T) {
 
 // Closing a node:
 //
-//  1. handlers that end soon still send their answers; 2. other handlers are cancelled; 3. Close
-//     waits for all handlers; 4. the node's own calls end.
+//  1. handlers that end soon still send their answers;
+//  2. other handlers are cancelled;
+//  3. Close waits for all handlers;
+//  4. the node's own calls end.
 func TestCallsClose(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes

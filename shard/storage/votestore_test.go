@@ -134,7 +134,7 @@ func TestDamagedStableValueIsRefused(t *testing.T) {
 			}
 		}
 	}
-	// Store each value under the key of the other.
+	// Store the vote under the key of the term.
 	swapped := &shardtest.Stable{Values: map[string][]byte{string(keyTerm): whole.Values[string(keyVote)]}}
 	stop, _ := countFatal(t)
 	if _, err := NewVotes(swapped, 7, "raft.db", stop).GetUint64(keyTerm); !errors.Is(err, ErrDamaged) {
