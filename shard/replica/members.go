@@ -182,15 +182,15 @@ func admitStep(self raft.ServerID, servers []raft.Server, target, others []Membe
 		if SuffrageOf(servers, m.ID) == raft.Voter {
 			continue
 		}
-		if lag, err := behind(m.ID); err == nil && lag <= CaughtUpEntries { // otherwise the next step asks this member again
+		if lag, err := behind(m.ID); err == nil && lag <= CaughtUpEntries { // if behind fails or the lag is too large, a later step asks this member again
 			return MemberStep{StepPromote, m, "gave a vote to " + string(m.ID)}
 		}
 	}
 	return MemberStep{}
 }
 
-// heirOf returns a caught-up voter for a handover, if possible from target. The zero Member means
-// none.
+// heirOf returns a caught-up voter to which this leader can hand over. It prefers voters of target.
+// The zero Member means none.
 func heirOf(self raft.ServerID, servers []raft.Server, target []Member, lags map[raft.ServerID]uint64) (heir Member) {
 	for _, s := range servers {
 		if s.ID == self || !caughtUp(lags, s.ID) {
@@ -219,8 +219,8 @@ func isIn(list []Member, s raft.Server) bool {
 }
 
 // dismissStep returns the step that removes the first surplus member that the group can lose, or
-// demotes it if others has it. Members that have not caught up go first. If only the leader is left
-// to remove, the step hands over the leadership to one of heirs.
+// demotes it if others contains it. Members that have not caught up go first. If only the leader is
+// left to remove, the step hands over the leadership to one of heirs.
 func dismissStep(self raft.ServerID, servers, surplus []raft.Server, others, heirs []Member, lags map[raft.ServerID]uint64) MemberStep {
 	leads := false
 	for _, late := range []bool{true, false} {

@@ -37,7 +37,7 @@ func TestChangeOfOtherMembersThanChecked(t *testing.T) {
 }
 
 // A leader asks the other members for their progress only when one of them is to leave. Twice a
-// second for each group, these calls would cost an idle node more than all else.
+// second for each group, these calls would cost an idle node more than all its other work.
 func TestSettledMembersAreNotAsked(t *testing.T) {
 	r := newReplicas(t, storage.LogStoreBoltDB)
 	leader := r.groups[r.leader(t, -1)]

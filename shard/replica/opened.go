@@ -142,9 +142,10 @@ func (d *Dirs) Finish() error {
 	return nil
 }
 
-// finish removes the group from the record, and then deletes the renamed directory's content.
-// First it makes the rename durable, even if an earlier process renamed the directory. If a crash
-// undid the rename after the record and the log were removed, the replica would start again.
+// finish removes the group from the record, and then deletes the renamed directory's content. First
+// it makes the rename durable, even if an earlier process renamed the directory. Otherwise a crash
+// after the removal of the record and the log could undo the rename, and the replica would start
+// again.
 func (d *Dirs) finish(group uint32, number uint64) error {
 	if err := program.SyncDir(d.Path); err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// BenchmarkApply commits entries on one group of one voter, on this machine's
-// disk, with a number of them in flight.
+// BenchmarkApply commits entries to a group with a single voter, on this machine's disk, with
+// different numbers of entries in flight.
 func BenchmarkApply(b *testing.B) {
 	for _, test := range []struct {
 		store           storage.LogStore
@@ -48,8 +48,8 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// BenchmarkReplicas commits entries on one group of three voters in this process, over
-// its loopback, with a number of them in flight.
+// BenchmarkReplicas commits entries to a group of three voters in this process, over loopback, with
+// different numbers of entries in flight.
 func BenchmarkReplicas(b *testing.B) {
 	for _, inFlight := range []int{1, 64} {
 		b.Run(fmt.Sprintf("inflight=%d", inFlight), func(b *testing.B) {

@@ -160,7 +160,8 @@ func mustAdd(t *testing.T, g *Replica, n uint64) uint64 {
 	return future.Response().(uint64)
 }
 
-// timingOfAnHour is for a group that is ready only if it waits for no timeout.
+// timingOfAnHour has long timeouts, so that a group that waits for a timeout does not become ready
+// during a test.
 var timingOfAnHour = Timing{Heartbeat: time.Hour, Election: time.Hour, Lease: time.Minute, Commit: time.Minute}
 
 func TestSoleVoterIsReadyAtOnce(t *testing.T) { eachStore(t, testSoleVoterIsReadyAtOnce) }

@@ -25,7 +25,7 @@ func testTransport(t *testing.T) (raftTransport, raft.StreamLayer) {
 	return trans, layer
 }
 
-// The newer of two snapshots is damaged in every way: the group must not open and must
+// The newer of two snapshots is damaged in one of several ways: the group must not open and must
 // not change its files, and a running group must not use the snapshot.
 func TestDamagedNewestSnapshotIsRefused(t *testing.T) {
 	cfg := testConfig(t, testMux(t), "n1")

@@ -16,7 +16,7 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// endFSM is a machine whose restore waits before it reads the end of a snapshot.
+// endFSM is a state machine whose restore waits before it reads the end of a snapshot.
 type endFSM struct {
 	raftfsm.Machine
 	bytes          int

@@ -59,7 +59,8 @@ import (
 //     refuses all candidates, and the group may have no leader. So the leader sends it only
 //     committed entries (awaitCommit).
 //  9. A candidate stays a candidate when it gets a snapshot in its own term, and then refuses to
-//     vote for others because it knows a leader. So an append makes it a follower first (install).
+//     vote for others because it knows a leader. So install first passes raft an empty append,
+//     which makes the candidate a follower.
 //  10. If a replica campaigned after a TimeoutNow and another one won that term, the winner's first
 //     append leaves the replica a candidate. The replica considers the winner its leader until the
 //     next call. If the winner fails before that call, raft would refuse all other candidates for
@@ -349,8 +350,8 @@ func (f *rpcFilter) checkAppend(call *raft.AppendEntriesRequest) error {
 	return nil
 }
 
-// checkSnapshot stops the group if a snapshot ends with another entry than the one that is
-// committed here.
+// checkSnapshot stops the group if a snapshot's last entry contradicts this replica's committed
+// entry at that index.
 func (f *rpcFilter) checkSnapshot(call *raft.InstallSnapshotRequest) error {
 	committed := f.committed()
 	if call.Term < f.g.raft.CurrentTerm() || call.LastLogIndex > committed {

@@ -193,8 +193,8 @@ func testSnapshotInPlaceOfALongerLog(t *testing.T, store storage.LogStore) {
 		t.Run(name, func(t *testing.T) {
 			p := playLeader(t, store)
 			p.mustAppend(2, 1, 1, 8, entriesOf(2, 2, 12)...)
-			// A connection from before the snapshot ends with the replica. A late vote request does
-			// not reach the reopened replica, which might grant the vote.
+			// A connection that was opened before the snapshot ends when the replica closes. A late
+			// vote request does not reach the reopened replica, which might grant the vote.
 			candidate := p.dialler()
 			mustDo(t, candidate.AppendEntries("n1", p.to(), &raft.AppendEntriesRequest{RPCHeader: headerOf("n3")}, &raft.AppendEntriesResponse{}))
 			p.mustInstall(4, index, 3)
@@ -339,7 +339,7 @@ func (s slowSnapshot) Persist(sink raft.SnapshotSink) error {
 }
 
 // A leader's snapshot comes while the replica writes its own, which ends later. The leader's
-// snapshot counts.
+// snapshot is the newest afterwards.
 func TestSnapshotsCross(t *testing.T) {
 	fsm := &slowFSM{writing: make(chan struct{}), write: make(chan struct{})}
 	p := playLeaderOf(t, storage.LogStoreBoltDB, func(cfg *Config) {
@@ -364,7 +364,8 @@ func TestSnapshotsCross(t *testing.T) {
 	p.mustHave(21, 21)
 }
 
-// Proof that two leaders have committed different entries stops the group; anything less does not.
+// A call that proves that two leaders have committed different entries stops the group. Any other
+// call does not.
 func TestContradictionStopsTheGroup(t *testing.T) {
 	ready := func(t *testing.T) *playedLeader {
 		p := playLeader(t, storage.LogStoreBoltDB)
@@ -398,8 +399,8 @@ func TestContradictionStopsTheGroup(t *testing.T) {
 	}
 	t.Run("nothing", func(t *testing.T) {
 		p := ready(t)
-		p.mustAppend(3, 14, 2, 15, append(entriesOf(2, 15, 16), entriesOf(3, 17, 18)...)...) // not committed here
-		p.mustAppend(3, 5, 9, 9, entriesOf(9, 6, 9)...)                                      // compacted away
+		p.mustAppend(3, 14, 2, 15, append(entriesOf(2, 15, 16), entriesOf(3, 17, 18)...)...) // the entries that these replace are not committed here
+		p.mustAppend(3, 5, 9, 9, entriesOf(9, 6, 9)...)                                      // this replica has compacted these entries
 		for _, late := range [][]*raft.Log{entriesOf(1, 12, 15), entriesOf(2, 17, 20)} {
 			resp, err := p.append(2, late[0].Index-1, late[0].Term, 20, late...)
 			if err != nil || resp.Success {
@@ -449,7 +450,7 @@ func TestReplicaWithoutAVoteDoesNotCampaign(t *testing.T) {
 				mustDo(t, timeoutNow())
 				eventually(t, "it campaigns", func() bool { return p.raft.CurrentTerm() == 3 })
 				mustDo(t, p.Replica.trans.filter.mayCampaign())
-				term = 3 // n2 wins it
+				term = 3 // n2 wins this term
 			}
 			demoted := raft.Configuration{Servers: []raft.Server{
 				{ID: "n1", Address: "a1", Suffrage: raft.Nonvoter}, {ID: "n2", Address: "a2"}, {ID: "n3", Address: "a3"},
@@ -467,7 +468,7 @@ func TestReplicaWithoutAVoteDoesNotCampaign(t *testing.T) {
 	}
 }
 
-// A replica that begins blank votes for nobody, whatever the candidate's log, until its own log
+// A replica that begins empty votes for nobody, whatever the candidate's log, until its own log
 // shows that it is a member.
 func TestNoVoteBeforeItIsAMember(t *testing.T) {
 	p := playLeaderOf(t, storage.LogStoreBoltDB, func(*Config) {})
@@ -509,7 +510,7 @@ func TestNoVoteBeforeItIsAMember(t *testing.T) {
 }
 
 // A deposed leader has a longer log than the others, but its additional entries are not committed.
-// It returns to a leader that began from a snapshot and has nothing else to send. The deposed
+// It then follows a leader that began from a snapshot and has no other entries to send. The deposed
 // leader is opened again once, and all replicas agree.
 func TestDeposedLeaderWithALongerLog(t *testing.T) {
 	eachStore(t, testDeposedLeaderWithALongerLog)

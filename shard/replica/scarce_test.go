@@ -37,7 +37,7 @@ func testMembersThatCannotBeStored(t *testing.T, again bool) {
 		}
 	}
 	r.add(t, 1, -1)
-	r.mustAgree(t, -1) // a newcomer that lags has no vote yet
+	r.mustAgree(t, -1) // wait, because a newcomer that is behind has no vote yet
 	full := r.leader(t, -1)
 	g := r.groups[full]
 	stores[full].set(nil, errNoFile)
@@ -153,7 +153,7 @@ func TestLeaderThatWaitsForItsNextTerm(t *testing.T) {
 	r.mustAgree(t, -1)
 }
 
-// A leader whose log accepts no entries for long sends its followers nothing, even if only a
+// A leader whose log accepts no entries for a long time sends its followers nothing, even if only a
 // minority of them answers. The other followers may be a majority, and its heartbeats would keep
 // them from voting.
 func TestLeaderThatWaitsForLong(t *testing.T) {

@@ -64,7 +64,7 @@ func (s *Snapshotter) takeLocked() error {
 		return err
 	}
 	err := s.raft.Snapshot().Error()
-	if unreadable := s.unreadable.Swap(nil); unreadable != nil { // raft's error contains only the text of this one
+	if unreadable := s.unreadable.Swap(nil); unreadable != nil { // return this error, because raft's error contains only its text
 		err = *unreadable
 	}
 	if errors.Is(err, raft.ErrNothingNewToSnapshot) {
@@ -88,11 +88,10 @@ func (s *Snapshotter) noteUnreadable(err error) {
 	}
 }
 
-// dueBytes returns the bytes of log since the last snapshot at which the next snapshot is due.
-// About as many bytes of older entries stay in the log. dueBytes is at least the size of a
-// snapshot, so that writing snapshots costs at most as much as writing the log. It also gives a
-// follower enough time to restore a snapshot before the leader deletes the entries after that
-// snapshot.
+// dueBytes returns by how many bytes the log must grow after a snapshot before the next snapshot is
+// due. About as many bytes of older entries stay in the log. dueBytes is at least the size of a
+// snapshot, so that writing snapshots costs at most as much as writing the log. So a follower also
+// has enough time to restore a snapshot before the leader deletes the entries after that snapshot.
 func (s *Snapshotter) dueBytes() int64 { return max(s.cfg.SnapshotBytes, s.stored.NewestBytes()) }
 
 // Bytes estimates the next snapshot's size: the size of the last snapshot or

@@ -20,8 +20,8 @@ import (
 type faultyStores struct {
 	*raft.InmemStore
 	stable shardtest.Stable
-	mu     sync.Mutex    // orders stable's calls
-	hang   chan struct{} // StoreLogs waits until it is closed, if set
+	mu     sync.Mutex    // guards stable, hang and err
+	hang   chan struct{} // if set, StoreLogs waits until this channel is closed
 	err    error
 	// waiting counts the calls that have waited for hang.
 	waiting atomic.Int32
@@ -54,7 +54,7 @@ func (s *faultyStores) StoreLogs(entries []*raft.Log) error {
 }
 
 func (s *faultyStores) GetLog(index uint64, entry *raft.Log) error {
-	if _, err := s.faults(); err != nil && !scarce.Is(err) { // a full disk can be read
+	if _, err := s.faults(); err != nil && !scarce.Is(err) { // reads succeed on a full disk
 		return err
 	}
 	return s.InmemStore.GetLog(index, entry)
@@ -204,7 +204,7 @@ func TestHungLeaderWhoseVoteIsNeeded(t *testing.T) {
 	stores[r.leader(t, -1)].set(hang, nil)
 	stuck := g.Apply(number(1))
 	eventually(t, "the disk hangs", g.Hangs)
-	time.Sleep(r.cfgs[0].Timing.Heartbeat * 3) // a follower that missed its leader would campaign
+	time.Sleep(r.cfgs[0].Timing.Heartbeat * 3) // long enough for a follower without a leader to campaign
 	close(hang)
 	if err := stuck.Error(); err != nil || g.Term() != term {
 		t.Errorf("the entry: %v; term %d after %d", err, g.Term(), term)
@@ -252,8 +252,8 @@ func TestChangeOnAHungDisk(t *testing.T) {
 
 // A leader whose disk hangs is replaced before it stops:
 //
-//  1. another replica leads and takes entries while the disk hangs;
-//  2. once the disk answers, all replicas have what was accepted.
+//  1. another replica leads and accepts entries while the disk hangs;
+//  2. once the disk answers, all replicas have all accepted entries.
 func TestHungLeaderIsReplaced(t *testing.T) {
 	r, stores := newFaultyReplicas(t, 3)
 	r.add(t, 1, -1)
@@ -292,9 +292,9 @@ func (f *frozenFSM) ApplyBatch(entries []*raft.Log) []any {
 
 // A leader whose state machine hangs, although its log does not, is replaced:
 //
-//  1. another replica leads and takes entries meanwhile;
-//  2. the hanging one does not campaign when it is told to;
-//  3. once it applies again, all replicas have what was accepted.
+//  1. another replica leads and accepts entries meanwhile;
+//  2. the hanging replica refuses an order to campaign;
+//  3. once it applies entries again, all replicas have all accepted entries.
 func TestHungStateMachineIsReplaced(t *testing.T) {
 	r, _ := newFaultyReplicas(t, 2)
 	cfg := testConfig(t, testMux(t), "n3")

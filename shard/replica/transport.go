@@ -246,7 +246,7 @@ func (t raftTransport) InstallSnapshot(id raft.ServerID, target raft.ServerAddre
 	if t.carry == nil {
 		return t.NetworkTransport.InstallSnapshot(id, named(id, target), args, resp, leaderStream{data, t, args.Term})
 	}
-	opened, _ := data.(storage.Opened) // raft always passes one
+	opened, _ := data.(storage.Opened) // raft always passes a storage.Opened
 	stream, err := t.carry(opened.ID, data)
 	if err != nil {
 		return err
@@ -414,7 +414,7 @@ func newRaftTransport(layer raft.StreamLayer, addrs addressBook, heartbeat time.
 // is full, those heartbeats would keep followers from voting for another candidate.
 func (f *rpcFilter) leads(term uint64) bool {
 	if f == nil {
-		return true // a transport without a replica
+		return true // this transport has no replica (in tests)
 	}
 	r := f.raft.Load()
 	return r != nil && r.State() == raft.Leader && r.CurrentTerm() == term
@@ -481,7 +481,7 @@ func withheld(to raft.ServerID, entries []*raft.Log, commit uint64, servers []ra
 // also does not stop when it gets a configuration in which it has no vote.
 func (f *rpcFilter) mayCampaign() error {
 	if f == nil {
-		return nil // a transport without a replica
+		return nil // this transport has no replica (in tests)
 	}
 	if f.barred.Load() {
 		return errLastIndex

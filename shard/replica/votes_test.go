@@ -161,8 +161,8 @@ func TestCandidateOfAHandoverLosesTheElection(t *testing.T) {
 	}
 }
 
-// Uncommitted entries go only to voters, by the leader's latest configuration and by those in the
-// append.
+// Uncommitted entries are sent only to replicas that are voters in the leader's latest
+// configuration and in the configurations among the entries.
 func TestWithheld(t *testing.T) {
 	conf := func(index uint64, voters ...raft.ServerID) *raft.Log {
 		c := raft.Configuration{Servers: []raft.Server{{ID: "n9", Address: "a9", Suffrage: raft.Nonvoter}}}
@@ -218,8 +218,8 @@ func (r *pausingReader) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A leader that is deposed, or whose disk hangs, ends the call by which it sends a snapshot. The
-// follower, whose main loop reads the snapshot, then votes.
+// A leader that is deposed, or whose disk hangs, ends the call with which it sends a snapshot. Then
+// the follower's main loop no longer reads the snapshot, and the follower votes.
 func TestDeposedLeaderEndsItsSnapshot(t *testing.T) {
 	for name, test := range map[string]struct {
 		end  func(*Replica)

@@ -6,7 +6,7 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// callNodes is the nodes of a test.
+// callNodes holds the nodes of a test, which call each other.
 type callNodes struct{ must.Nodes }
 
 // node starts a node that answers the given methods and echo.

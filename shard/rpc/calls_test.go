@@ -123,7 +123,7 @@ func TestCallsThatAreNotSent(t *testing.T) {
 // A call that has been sent:
 //
 //  1. its handler sees the caller's deadline;
-//  2. the handler ends with the caller;
+//  2. the handler's context ends when the caller gives up;
 //  3. the caller does not report the call as not sent.
 func TestCallsEndWithTheirCaller(t *testing.T) {
 	mustLeaveNothing(t)
