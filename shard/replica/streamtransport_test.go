@@ -16,7 +16,8 @@ import (
 	"github.com/countd/countd/shard/stream"
 )
 
-// servedReplicaOf opens a replica that answers each append by f, in a goroutine for each.
+// servedReplicaOf opens a replica that answers each append with the result of f, in a goroutine for
+// each append.
 func servedReplicaOf(t *testing.T, a *stream.Streams, group uint32, id raft.ServerID, f func(*raft.AppendEntriesRequest) raft.RPCResponse) {
 	t.Helper()
 	r := a.Open(group, id)
@@ -94,7 +95,8 @@ func TestAppendWaitsForAReplicaThatOpens(t *testing.T) {
 }
 
 // Raft pauses longer after each append that fails, so an append to a node that cannot be reached
-// waits for the node. A heartbeat fails, so that raft knows that the follower is not there.
+// waits for the node. A heartbeat fails at once, so that raft knows that it cannot reach the
+// follower.
 func TestAppendWaitsForANodeThatCannotBeReached(t *testing.T) {
 	there := testMux(t)
 	servedReplicaOf(t, testStreams(t, there), 7, "n1.0", taking)
@@ -173,7 +175,7 @@ func TestClosedStreamsEndAppends(t *testing.T) {
 	}
 }
 
-// An append that is too large to travel with those of other groups uses a connection of its own.
+// An append that is too large for the stream uses a connection of its group.
 func TestLargeAppendTravelsByItself(t *testing.T) {
 	there := testMux(t)
 	a := testStreams(t, there)

@@ -47,7 +47,7 @@ type Batcher[Q, A any] struct {
 		withdrawn int                // number of withdrawn questions in queue; at most half of them
 		items     int                // unanswered questions: queued and not withdrawn, or sent
 		bytes     int                // bytes of the unanswered questions
-		running   int                // goroutines
+		running   int                // number of running goroutines
 		closed    bool
 	}
 }

@@ -35,7 +35,7 @@ const (
 	CallTimeoutMax = 60 * time.Second
 
 	// A sender may send streamWindowBytes on a stream, and connWindowBytes on a connection, before
-	// the receiver reads them. Fixed windows need no measurement of the network: 1 MiB in a round
+	// the receiver reads them. Fixed windows of this size are large enough: 1 MiB in each round
 	// trip of 10 ms is 100 MB/s.
 	streamWindowBytes = 1 << 20
 	connWindowBytes   = 16 << 20

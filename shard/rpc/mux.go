@@ -42,7 +42,7 @@ const (
 
 // MuxConfig configures ListenMux.
 type MuxConfig struct {
-	Addr      string       // to listen on, host:port
+	Addr      string       // address to listen on, host:port
 	Listener  net.Listener // used instead of Addr if set; Close closes it
 	Advertise string       // the address that peers dial, host:port; "" for the listening address
 	ClusterID [16]byte
@@ -339,7 +339,7 @@ func (m *Mux) refuse(conn net.Conn, err error) {
 	case errors.Is(err, ErrEarly):
 		level = slog.LevelDebug
 	case errors.Is(err, errOtherCluster):
-		text = "refused a connection from a node of another cluster" // the rate limit counts each text separately
+		text = "refused a connection from a node of another cluster" // the same text for all clusters, because the rate limit counts each text separately
 	}
 	m.Limited().Log(context.Background(), level, text, "from", conn.RemoteAddr().String(), "reason", err.Error())
 }

@@ -28,7 +28,7 @@ type muxLayer struct {
 	mux     *Mux
 	group   uint32
 	id      raft.ServerID // Raft id of the replica; connections for other replicas are refused. "" for calls
-	accepts chan *muxConn // from the Mux; at most acceptQueueMax
+	accepts chan *muxConn // connections from the Mux; at most acceptQueueMax
 	ctx     context.Context
 	cancel  context.CancelFunc // called by Close
 

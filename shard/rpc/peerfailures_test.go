@@ -9,7 +9,7 @@ import (
 func TestFailuresOfAPeerAreToldOnceAMinute(t *testing.T) {
 	start := time.Unix(1_000_000, 0)
 	for name, test := range map[string]struct {
-		at   []time.Duration // of failures
+		at   []time.Duration // times of failures
 		told []bool
 	}{
 		"one":                    {[]time.Duration{0}, []bool{false}},

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// On a connection, a peer sends requests. The node:
+// A peer sends requests on a connection. The node:
 //
 //  1. waits without limit for the beginning of a request, the first and the next;
 //  2. accepts a request that arrives slowly;

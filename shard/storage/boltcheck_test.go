@@ -42,8 +42,8 @@ func fillStores(t *testing.T, stores Stores, n uint64) {
 	}
 }
 
-// Compaction deletes ranges while a bolt cursor walks over them. The next start would refuse a log
-// with a gap.
+// Compaction deletes ranges of entries with a bolt cursor. It must leave no gap, because the next
+// start would refuse the log.
 func TestDeletedRangesLeaveNoGap(t *testing.T) { eachStore(t, testDeletedRangesLeaveNoGap) }
 
 func testDeletedRangesLeaveNoGap(t *testing.T, store LogStore) {
@@ -111,8 +111,8 @@ func TestTornBoltFileIsRefused(t *testing.T) {
 	}
 }
 
-// After random damage anywhere in the file, a start or a read of the whole log refuses it, or the
-// log is unchanged.
+// After random damage anywhere in the file, a start or a read of the whole log refuses the file, or
+// all entries are unchanged.
 func TestDamagedBoltFileNeverReadsWrong(t *testing.T) {
 	whole := filepath.Join(t.TempDir(), "raft.db")
 	fillBolt(t, whole, 60)
@@ -127,7 +127,7 @@ func TestDamagedBoltFileNeverReadsWrong(t *testing.T) {
 		at := random.IntN(len(content))
 		damaged := bytes.Clone(content)
 		damaged[at] ^= 1 << random.IntN(8)
-		if round%3 == 0 { // an unused page
+		if round%3 == 0 { // also zero the whole page, like a page that was never written
 			at -= at % os.Getpagesize()
 			copy(damaged[at:], make([]byte, os.Getpagesize()))
 		}

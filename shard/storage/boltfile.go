@@ -145,8 +145,8 @@ func (b *boltFile) StoreLogs(entries []*raft.Log) error {
 
 // DeleteRange implements raft.LogStore. It deletes entries at the front of the log, which a
 // snapshot covers, in several transactions, so that bolt can store new entries in between. A crash
-// may leave some of them, which is harmless. It deletes any other range in one transaction, because
-// a crash must not leave such a range partly deleted.
+// may leave some of the covered entries, which is harmless. It deletes any other range in one
+// transaction, because a crash must not leave such a range partly deleted.
 func (b *boltFile) DeleteRange(first, last uint64) error {
 	begin, err := b.FirstIndex()
 	if err != nil {

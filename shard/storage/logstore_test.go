@@ -240,7 +240,7 @@ func TestBoltDeletesTheFrontInSteps(t *testing.T) {
 	for _, step := range []struct {
 		name             string
 		first, last      uint64
-		want             uint64 // transactions
+		want             uint64 // number of transactions
 		wantFrom, wantTo uint64 // the remaining log
 	}{
 		{"front", 1, 2*boltDeleteMax + 50, 3, 2*boltDeleteMax + 51, entries},

@@ -43,9 +43,9 @@ func crashFS(disk vfs.FS, hook func(op errorfs.Op) error) vfs.FS {
 	}))
 }
 
-// A snapshot store on a file system that loses unsynced data.
+// The store is on a file system that loses unsynced data.
 //
-// After a crash at any operation, and another one while the store opens:
+// After a crash at any operation, and another crash while the store opens:
 //
 //  1. The store opens.
 //
@@ -106,7 +106,7 @@ func (h *snapHistory) run(t *testing.T, random *rand.Rand, s *Snapshots) {
 	for range 60 {
 		switch n := random.IntN(10); {
 		case n < 3 && len(sinks) < 3:
-			index += uint64(random.IntN(3)) // often 0: a snapshot with the same log index as the previous one
+			index += uint64(random.IntN(3)) // 0 makes a snapshot with the same log index as the previous one
 			at := index
 			if random.IntN(5) == 0 { // a snapshot that a leader sent: its index may be lower
 				at -= uint64(random.IntN(4))
@@ -427,7 +427,8 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// The newest snapshot's file has a changed byte, is truncated anywhere, or is too long.
+// The store refuses the newest snapshot if its file has a changed byte, is truncated, or is too
+// long.
 func TestDamagedSnapshotFile(t *testing.T) {
 	disk := vfs.NewMem()
 	s, err := openSnapshots(disk, "", 7, hclog.NewNullLogger(), noFatal(t))

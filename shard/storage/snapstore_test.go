@@ -166,7 +166,8 @@ func TestFailedSinkStopsTheGroup(t *testing.T) {
 	}
 }
 
-// A crash came after a leader's snapshot was stored and before raft deleted the older log.
+// After a crash between the storing of a leader's snapshot and raft's deletion of the older log,
+// the log is deleted.
 func TestLogReplacedByASnapshotIsDropped(t *testing.T) {
 	eachStore(t, testLogReplacedByASnapshotIsDropped)
 }

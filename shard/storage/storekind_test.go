@@ -86,7 +86,7 @@ func TestChangedByteOfTheLogStoreRecordIsRefused(t *testing.T) {
 	}
 }
 
-// A group does not start beside a log of the other store.
+// OpenStores refuses a group that has a log of the other store.
 func TestLogOfTheOtherStoreIsRefused(t *testing.T) {
 	eachStore(t, func(t *testing.T, store LogStore) {
 		dir := t.TempDir()

@@ -73,7 +73,7 @@ func testCrashInsideAVoteLeavesTheEarlierOne(t *testing.T, store LogStore) {
 		t.Fatal(err)
 	}
 	mustHaveVote(t, s, 4, "n1")
-	b.Close() // the crash: raft never sent the candidate's address
+	b.Close() // as after a crash before raft stores the candidate's address
 	s = NewVotes(mustOpenStores(t, store, dir), 7, "log", noFatal(t))
 	mustHaveVote(t, s, 4, "n1")
 	if err := vote(s, 5, "n2"); err != nil {
@@ -93,7 +93,7 @@ func TestFailedVoteStopsTheGroup(t *testing.T) {
 	if err := vote(s, 5, "n2"); !errors.Is(err, errBrokenDisk) {
 		t.Errorf("a vote on a broken disk: %v", err)
 	}
-	m.Err = nil // one failure is enough: nobody knows what reached the disk
+	m.Err = nil // after one failure, later writes must fail too, because the content of the disk is unknown
 	if err := vote(s, 5, "n3"); !errors.Is(err, errBrokenDisk) {
 		t.Errorf("the next vote: %v", err)
 	}

@@ -48,8 +48,8 @@ type watchedGauge struct {
 }
 
 // stalled checks the gauge at a tick. It reports whether more than StallTicks ticks have seen the
-// same write. It counts ticks instead of time, so that a suspended process does not blame its
-// disk.
+// same write. It counts ticks instead of time, so that a pause of the whole process does not count
+// as a hang of its disk.
 func (w *watchedGauge) stalled() bool {
 	turn := w.gauge.turn.Load()
 	if turn%2 == 0 || turn != w.turn {
@@ -93,8 +93,8 @@ func (g *hangGauge) check() Hang {
 
 // WatchStalls fails the FailStop if a write of the log or of votes takes longer than limit, which
 // must be at least StallTicks nanoseconds. It returns when done closes or after that failure.
-// applying is the gauge of the state machine. At each tick WatchStalls calls hangs with the state
-// of the log's writes of entries, and of applying.
+// applying is the gauge of the state machine. At each tick, WatchStalls calls hangs with the state
+// of the log's writes of entries and with the state of the gauge applying.
 func WatchStalls(limit time.Duration, log *Log, votes *Votes, applying *StallGauge, stop *FailStop, hangs func(storing, applying Hang), done <-chan struct{}) {
 	gauges := []watchedGauge{
 		{gauge: &log.writing, what: "store entries in " + log.path},

@@ -9,7 +9,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// streamRequestMax and streamAnswerMax bound a call on a stream. Larger calls would delay appends.
+// streamRequestMax and streamAnswerMax bound the request and the answer of a call on a stream.
+// Larger calls would delay appends.
 const (
 	streamRequestMax = 64 << 10
 	streamAnswerMax  = 256 << 10

@@ -57,7 +57,7 @@ func (n *streamNode) onStreamOnly(ctx context.Context, node, method string, requ
 	return answer, err
 }
 
-// leaveAndClose closes the streams as the closing of a node does.
+// leaveAndClose closes the streams as a closing node does.
 func (n *streamNode) leaveAndClose() {
 	n.streams.Leave()
 	n.Calls.Close()
@@ -90,8 +90,8 @@ func TestStreamCallsOfANodeThatRestarts(t *testing.T) {
 	}, func() { b.leaveAndClose() })
 }
 
-// A small call travels on the stream once there is one. A large call, or one with a large answer,
-// travels as a call of gRPC.
+// A small call uses the stream once there is one. A call with a large request or a large answer
+// uses gRPC.
 func TestSmallCallsTravelOnStreams(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
@@ -119,7 +119,7 @@ func TestSmallCallsTravelOnStreams(t *testing.T) {
 }
 
 // The stream to a node that hangs and answers no pings is closed. Calls to that node fail, like
-// calls of gRPC, and do not wait for their deadline.
+// gRPC calls, and do not wait for their deadline.
 func TestStreamToANodeThatStandsStill(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
@@ -242,8 +242,8 @@ func TestLargeAnswersWaitForTheirTurn(t *testing.T) {
 	}
 }
 
-// The answer to a call that was given up goes to nobody: a later call on the same stream gets its
-// own answer. Otherwise a later read would use a proof that was requested too early for it.
+// The answer to a call that was given up is dropped: a later call on the same stream gets its own
+// answer. Otherwise a later read would use a proof that was requested too early for it.
 func TestLateStreamAnswerIsNobodys(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
@@ -323,8 +323,7 @@ func TestEndedStreamDeliversNothing(t *testing.T) {
 	}
 }
 
-// A request arrives with too little time left. The node does not work on it for longer than that
-// time.
+// The handler's context of a call on a stream ends at the caller's deadline.
 func TestStreamCallCarriesItsTime(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes

@@ -245,7 +245,7 @@ func (c *Conn) fail(why error) {
 	c.mu.calls, c.mu.out = nil, nil
 	c.mu.Unlock()
 	if tcp, ok := plain(c.conn).(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // otherwise a repaired network delivers unsent bytes late
+		_ = tcp.SetLinger(0) // discard unsent bytes, because a repaired network would deliver them late
 	}
 	c.conn.Close()
 	c.peer.forget(c, lost)

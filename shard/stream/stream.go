@@ -72,7 +72,7 @@ type Config struct {
 // were sent; DESIGN.md proves that Raft allows this.
 //
 // Streams has two goroutines for each connection, which end with the connection, and one for each
-// dial.Close ends them and waits.
+// dial. Close ends them and waits.
 type Streams struct {
 	cfg    Config
 	ctx    context.Context

@@ -19,7 +19,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// servedReplicaOf opens a replica that answers each call by f, in a goroutine for each.
+// servedReplicaOf opens a replica that answers each call with the result of f, in a goroutine for
+// each call.
 func servedReplicaOf(t *testing.T, a *Streams, group uint32, id raft.ServerID, f func(*raft.AppendEntriesRequest) raft.RPCResponse) {
 	t.Helper()
 	r := a.served.open(group, id)
@@ -50,8 +51,8 @@ func streamTo(t *testing.T, target *rpc.Mux) (streams *Streams, stop func(), cal
 	}
 }
 
-// An append that travels with those of other groups reaches only the replica that it names. Once
-// that replica is closed, the append is refused.
+// An append on a stream reaches only the replica that it names. Once that replica is closed, the
+// append is refused.
 func TestStreamedAppendNamesTheReplica(t *testing.T) {
 	there := testMux(t)
 	a := testStreams(t, there)
@@ -82,7 +83,7 @@ func TestStreamedAppendNamesTheReplica(t *testing.T) {
 	}
 }
 
-// says reports whether an error from another node is the wanted one.
+// says reports whether an error from another node contains the text of the wanted error.
 func says(err, want error) bool { return err != nil && strings.Contains(err.Error(), want.Error()) }
 
 // A replica that does not answer keeps no other group's calls waiting, and no more than
@@ -107,7 +108,7 @@ func TestSlowReplicaDelaysNoOther(t *testing.T) {
 			t.Fatalf("of another group: %+v, %v", resp, err)
 		}
 	}
-	stop() // ends the calls as the closing of their group does
+	stop() // ends the calls, as a close of their groups does
 	waiting.Wait()
 }
 
@@ -224,8 +225,8 @@ type offered func(net.Conn) error
 
 func (f offered) Offer(conn net.Conn) error { return f(conn) }
 
-// A call ends after AppendTimeoutMax. An answer that comes later goes to nobody. The connection
-// stays if other calls were answered in the meantime, and is closed if nothing came.
+// A call ends after AppendTimeoutMax. An answer that comes later is dropped. The connection stays
+// open if other calls were answered meanwhile. Otherwise it is closed.
 func TestAppendWithoutAnswer(t *testing.T) {
 	for name, heard := range map[string]bool{"others are answered": true, "nothing comes": false} {
 		t.Run(name, func(t *testing.T) {
