@@ -79,8 +79,8 @@ func replaced(mark sink.Mark, passed Position, how string) error {
 	return Replaced("message at position %s, the last one counted below position %s, %s", mark.Position, passed, how)
 }
 
-// again reads the message of a shard's mark a second time. It waits as long as the broker makes
-// progress. PostgreSQL may have to read a large transaction, or its whole log since an open
+// again reads the message of a shard's mark from the queue. It has no time limit while the broker
+// makes progress. PostgreSQL may have to read a large transaction, or its whole log since an open
 // transaction began.
 func (s *session) again(ctx context.Context, p sink.ShardPosition) (Again, error) {
 	way := s.seekPast(Position{}, "to go on without comparing it")
@@ -118,11 +118,12 @@ func (s *session) again(ctx context.Context, p sink.ShardPosition) (Again, error
 	return got, err
 }
 
-// dated reports whether a message has a time that is not part of its position, as with Redis.
+// dated reports whether a message has a time that is not just a part of its position, as it is with
+// Redis.
 func dated(m *Message) bool { return !m.Time.IsZero() && m.Time.UnixMilli() != int64(m.Position.Hi) }
 
 // Differs describes how the messages differ from the message with the mark. It returns "" if they
-// do not differ, or if that is unknown.
+// do not differ, or if the queue may have lost them by retention or a delete.
 func (a *Again) Differs(mark sink.Mark) string {
 	same := func(m Message) bool { return MarkOf(&m) == mark }
 	at := func(m Message) bool { return m.Position == mark.Position }

@@ -16,8 +16,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// replacement is a naive observer of the queue and the shards. It records which message stood at
-// each position when a shard passed it.
+// replacement is a naive observer of the queue and the shards. It records which message was at each
+// position when a shard passed the position.
 type replacement struct {
 	q      *fakeQueue
 	passed []string
@@ -31,9 +31,9 @@ func (r *replacement) saw(high uint64) {
 	}
 }
 
-// replaced reports whether any message that a shard passed was replaced, or is missing without having
-// been removed on purpose. shown reports the same for only the last of these messages and the gap
-// after it.
+// replaced compares the queue with the record. some reports whether any message that a shard passed
+// was replaced or lost. shown reports the same for only the last such message and the gap after it.
+// A message that was removed on purpose does not count as lost.
 func (r *replacement) replaced() (some, shown bool) {
 	last := len(r.passed) - 1
 	for last > 0 && r.passed[last] == "" {
@@ -52,8 +52,8 @@ func (r *replacement) replaced() (some, shown bool) {
 // TestReplacedModel: a queue gets messages, loses its end and grows again, and counted messages are
 // removed. Readers begin and die at any moment, and the broker and the shards fail:
 //
-//  1. if the last message that a shard passed was replaced, or a new message follows it below the shard's
-//     position, the reader stalls and counts nothing;
+//  1. the reader stalls and counts nothing if the last message that a shard passed was replaced. It
+//     also does so if a new message follows that message below the shard's position;
 //  2. otherwise the reader reaches the end, and each message is counted once.
 func TestReplacedModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -92,12 +92,12 @@ func TestReplacedModel(t *testing.T) {
 				time.Sleep(time.Duration(rng.IntN(4)) * time.Millisecond)
 			case 6:
 				kill()
-			case 7: // while no reader is connected: a loss would break its connection
+			case 7: // no reader may be connected, because a real loss breaks the connections
 				kill()
 				if n := uint64(len(q.values)); n > q.first {
 					lost := 1 + rng.Uint64N(n-q.first)
 					if rng.IntN(2) == 0 {
-						lost = min(lost, 1+rng.Uint64N(4)) // perhaps only the gap at the end
+						lost = min(lost, 1+rng.Uint64N(4)) // in some cases, lose only the gap at the end
 					}
 					keep := n - lost
 					q.values, q.times = q.values[:keep], q.times[:keep]
@@ -107,7 +107,7 @@ func TestReplacedModel(t *testing.T) {
 						}
 					}
 				}
-				if rng.IntN(3) > 0 { // perhaps a reader sees the truncated queue before it grows
+				if rng.IntN(3) > 0 { // otherwise, a reader may see the truncated queue before it grows
 					grow()
 				}
 			case 8, 9:
@@ -128,7 +128,7 @@ func TestReplacedModel(t *testing.T) {
 		before := c.Sums()
 		r, stop := startRunner(cfg, q, c)
 		defer stop()
-		var status Status // a later status may be about another failure
+		var status Status // keep this status, because a later one may be about another failure
 		eventually(t, "it is at the end or stalls", func() bool {
 			status = r.Status()
 			return status.State == StateStalled || caughtUp(q, c)
@@ -151,7 +151,7 @@ func TestReplacedModel(t *testing.T) {
 			for at, value := range q.values {
 				var id uint64
 				if uint64(at) < q.first || !q.has(uint64(at)) {
-					continue // a removed message may have replaced another
+					continue // the removed message may itself have replaced another one
 				}
 				if _, err := fmt.Sscanf(value, `{"keyspace":"posts","id":%d`, &id); err != nil {
 					t.Fatal(err)
@@ -164,8 +164,8 @@ func TestReplacedModel(t *testing.T) {
 	})
 }
 
-// A mark describes the last message below a position, even if a batch is cut there or a later batch
-// had no message.
+// A mark describes the last message below a position. This also holds if a batch is cut at the
+// position, or if later batches have no messages.
 func TestMarks(t *testing.T) {
 	message := func(at uint64) Message { return Message{Position: Position{Lo: at}, Value: []byte{byte(at)}} }
 	before := message(1)
@@ -184,8 +184,8 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// A message is distinguished by its time, key and value, but not by the spelling of a derived
-// value.
+// Messages with another time, key or value have another mark. Only the value of a derived message
+// makes no difference.
 func TestMarkOf(t *testing.T) {
 	at := time.UnixMilli(5)
 	messages := []Message{
@@ -205,8 +205,9 @@ func TestMarkOf(t *testing.T) {
 	}
 }
 
-// The comparison has no time limit while the broker makes progress. Meanwhile the partition is
-// stalled, and its reason says how to end that. The end of the runner ends the comparison.
+// The comparison has no time limit while the broker makes progress. After a while, the partition
+// counts as stalled, and the reason names a seek that makes the comparison unnecessary. The
+// comparison also ends when the runner ends.
 func TestLongComparison(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q, c := newFakes(1, nil)
@@ -242,7 +243,7 @@ func TestLongComparison(t *testing.T) {
 		}
 		r, ended := run(100 * time.Millisecond)
 		<-began
-		time.Sleep(300 * time.Millisecond) // three times the bound of a call
+		time.Sleep(300 * time.Millisecond) // three times as long as a call may take
 		r.status.mu.Lock()
 		r.status.mu.ok = time.Now().Add(-time.Hour)
 		r.status.mu.Unlock()
@@ -274,8 +275,9 @@ func TestLongComparison(t *testing.T) {
 	})
 }
 
-// TestGapAboveTheMark: a reader is below the mark of the highest shard. After the check, the queue gets a message
-// between that mark and that shard's position. The shard would skip that message.
+// TestGapAboveTheMark: after the check, a message is written between the mark of the highest shard
+// and that shard's position. That shard would skip the message, so a reader that begins below the
+// message must stall.
 func TestGapAboveTheMark(t *testing.T) {
 	q, shards := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1), "", "")

@@ -19,8 +19,8 @@ import (
 // ParseConfig parses YAML, or JSON, which is YAML, and sets the defaults.
 func ParseConfig(text []byte) (*Config, error) { return ParseNamed("", text) }
 
-// ParseNamed does what ParseConfig does, for a source with that name. The text may omit the name,
-// but must not contain a different one. If name is empty, the text must contain the name.
+// ParseNamed is ParseConfig for a source with the given name. The text may omit the name, but must
+// not contain a different one. If name is empty, the text must contain the name.
 func ParseNamed(name string, text []byte) (*Config, error) {
 	if len(text) > configBytesMax {
 		return nil, bad("", "over %d bytes", configBytesMax)
@@ -93,7 +93,7 @@ func (c *Config) validateType() error {
 	fields := []struct {
 		name  string
 		set   bool
-		types string // types that have the field; after a type, ! makes the field mandatory
+		types string // types that have the field; a ! after the type means that the field is mandatory
 	}{
 		{"brokers", len(c.Brokers) > 0, "kafka!"},
 		{"topic", c.Topic != "", "kafka!"},

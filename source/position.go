@@ -25,7 +25,7 @@ func ParsePosition(text string) (Position, error) {
 	return Position{Hi: h<<32 | l}, nil
 }
 
-// shown shortens a text of a client for an error message.
+// shown shortens a client's text for an error message.
 func shown(text string) string {
 	const shownMax = 64
 	if len(text) > shownMax {
@@ -34,8 +34,8 @@ func shown(text string) string {
 	return text
 }
 
-// Position parses a position of the source's queue. For a Redis stream, a single number is the
-// first half of an id, as in Redis: 700 means 700-0.
+// Position parses a position in the source's queue. In a Redis stream, a number alone is the first
+// half of an id, as in Redis: 700 means 700-0.
 func (c *Config) Position(text string) (Position, error) {
 	p, err := ParsePosition(text)
 	if err == nil && c.Type == TypeRedis && !strings.ContainsAny(text, "-/") {

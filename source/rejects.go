@@ -21,11 +21,11 @@ const (
 )
 
 // rejects has the refusals that are not recorded yet. It outlives a session. Below the session's
-// position no further refusal can appear, because no op is refused after its message was passed.
-// So only refusals below that position are recorded, in order, and each of them once.
+// position no further refusal can appear, because no op is refused after its message was passed. So
+// the runner records only refusals below that position, in order, and each of them once.
 type rejects struct {
 	waiting  []sink.Refusal
-	ids      map[string]bool // letter IDs of waiting, because a repeated batch may refuse an op again
+	ids      map[string]bool // letter IDs of the refusals in waiting, because a repeated batch may refuse an op a second time
 	recorded int             // attempts since the last tick
 }
 

@@ -27,7 +27,7 @@ type times struct {
 	meet                   time.Duration // between reads of all shards' positions while the queue is idle
 	late                   time.Duration // between reads of the shards' positions while a shard does not answer
 	call                   time.Duration // bounds a call of the broker or the Sink, except Again
-	silence                time.Duration // how long Again may make no progress; a walsender may be silent for wal_sender_timeout / 2 while it skips changes
+	silence                time.Duration // longest time without progress of Again; a walsender may send nothing for wal_sender_timeout / 2 while it skips changes
 }
 
 // RunnerConfig configures a runner, or all runners of a consumer. Late, Logger, Counts, Rejected and Ending are
@@ -44,25 +44,25 @@ type RunnerConfig struct {
 	Logger *slog.Logger
 	// Counts returns the Counts of a partition. If it is nil, each runner has its own Counts.
 	Counts func(partition uint32) *Counts
-	// Rejected records refusals, which are in order of position; nil to record none.
+	// Rejected records refusals, which are sorted by position; nil to record none.
 	Rejected func(ctx context.Context, partition uint32, all []sink.Refusal) error
 	// Closing Ending makes the runner apply its batch, move all shards to one position, and end.
 	// If Ending is nil, only the context ends the runner.
 	Ending <-chan struct{}
 }
 
-// Runner reads one partition. Two runners may read the same partition at once, because each shard
-// applies an op only once.
+// Runner reads one partition. Several runners may read the same partition at once, because each
+// shard applies an op only once.
 //
 // The goroutine of Run does everything except fetching. Each session starts a goroutine that
-// fetches messages ahead, and waits for its end.
+// fetches messages ahead. The session waits for that goroutine before it ends.
 type Runner struct {
 	cfg      RunnerConfig
 	times    times
 	status   status
 	decoder  *Decoder
 	reported error      // last logged error
-	start    sink.Start // the start that the last session read
+	start    sink.Start // the recorded start that the last session read
 
 	decided   decided
 	rejects   rejects
@@ -88,9 +88,9 @@ func NewRunner(cfg RunnerConfig) *Runner {
 // Status returns the state of the partition.
 func (r *Runner) Status() Status { return r.status.get() }
 
-// Run reads until ctx ends, Ending is closed, or the source is paused or deleted. After an error
-// it waits and starts a new session at the positions of the shards. The wait grows with each
-// session in which the lowest position has not risen.
+// Run reads until ctx ends, Ending is closed, or the source is paused or deleted. After an error it
+// waits and starts a new session at the positions of the shards. If a session has not raised the
+// lowest position of the shards, the next wait is longer.
 func (r *Runner) Run(ctx context.Context) {
 	wait := r.times.backoffMin
 	var reached Position

@@ -77,8 +77,8 @@ func caughtUp(q *fakeQueue, c *sinktest.Cluster) bool {
 	return c.At(end)
 }
 
-// TestModel: two readers of a partition end and begin at any moment. The broker and the shards fail
-// at any call, and batches are cut anywhere:
+// TestModel: two readers of a partition end and begin at any moment. The broker and the shards may
+// fail at any call, and batches may end after any message:
 //
 //  1. the sums are those of the queue's good messages, each counted once;
 //  2. every bad message, and no other, is a dead letter;
@@ -189,8 +189,8 @@ func TestLateRejection(t *testing.T) {
 	}
 }
 
-// rejectingSink applies all batches. It loses the answer of the first batch with ops, but still
-// reports a rejected op.
+// rejectingSink applies all batches. Its Apply returns an error for the first batch with ops, but
+// also that batch's rejected ops.
 type rejectingSink struct {
 	sink.Sink
 	failed bool
@@ -262,8 +262,8 @@ func TestTruncateStalls(t *testing.T) {
 	}
 }
 
-// TestTruncateIsNotConfirmed: a session that ends because the queue was truncated does not confirm its position, which
-// this queue never had.
+// TestTruncateIsNotConfirmed: a session that ends because the queue was truncated does not confirm
+// its position, because the truncated queue never had this position.
 func TestTruncateIsNotConfirmed(t *testing.T) {
 	q, shards := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1), like(3, 1))
@@ -271,7 +271,7 @@ func TestTruncateIsNotConfirmed(t *testing.T) {
 	q.commits = func(p Position) { told.Store(p.Lo) }
 	r, stop := startRunner(testConfig(t, ""), q, shards)
 	eventually(t, "the position is confirmed", func() bool { return told.Load() == 3 })
-	q.set(func() { q.values, q.bounds = q.values[:1], func() { told.Store(0) } }) // once Bounds has shown the new end
+	q.set(func() { q.values, q.bounds = q.values[:1], func() { told.Store(0) } }) // forget the confirmed position once Bounds has shown the new end
 	eventually(t, "it stalls", func() bool { return r.Status().State == StateStalled })
 	stop()
 	if at := told.Load(); at != 0 {
@@ -279,14 +279,14 @@ func TestTruncateIsNotConfirmed(t *testing.T) {
 	}
 }
 
-// TestUnseenLossIsNotConfirmed: a session ends because the broker failed, and the queue has lost its end by then.
-// The session does not confirm its position. The partition stays stalled once the queue has grown, because the
-// runner saw the end.
+// TestUnseenLossIsNotConfirmed: the broker fails after the queue has lost its end. The session that
+// ends does not confirm its position. The partition stays stalled when the queue has grown again,
+// because the runner has seen the lower end.
 func TestUnseenLossIsNotConfirmed(t *testing.T) {
 	q, shards := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1), like(3, 1))
 	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: shards.Node()})
-	r.times.tick, r.times.backoffMin = time.Hour, time.Millisecond // a tick would look at the end first
+	r.times.tick, r.times.backoffMin = time.Hour, time.Millisecond // without ticks, the session does not read the end of the queue earlier
 	var told atomic.Uint64
 	q.commits = func(p Position) { told.Store(p.Lo) }
 	ctx, cancel := context.WithCancel(t.Context())
@@ -313,7 +313,7 @@ func TestUnseenLossIsNotConfirmed(t *testing.T) {
 	}
 }
 
-// TestLostData: a source that lost messages stalls, and applies nothing more.
+// TestLostData: a source whose queue lost messages stalls, and applies nothing more.
 func TestLostData(t *testing.T) {
 	for name, harm := range map[string]struct {
 		do   func(q *fakeQueue)
@@ -365,8 +365,8 @@ func (stoppedSink) Start(context.Context, uint64, uint32, sink.Start) (sink.Star
 	return sink.Start{}, sink.ErrStopped
 }
 
-// A runner leaves all shards at one position if it is told to end, or if its source was paused. It confirms that
-// position to the broker.
+// When a runner ends because Ending is closed, or because its source was paused, it leaves all
+// shards at one position. It confirms that position to the broker.
 func TestEnding(t *testing.T) {
 	for name, end := range map[string]func(s *pausedSink, ending chan struct{}){
 		"it is to end":         func(_ *pausedSink, ending chan struct{}) { close(ending) },
@@ -376,7 +376,7 @@ func TestEnding(t *testing.T) {
 			q, shards := newFakes(4, nil)
 			s, ending, ended := &pausedSink{Sink: shards.Node()}, make(chan struct{}), make(chan struct{})
 			r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: s, Ending: ending})
-			r.times.tick = time.Hour // a tick would move idle shards, and confirm
+			r.times.tick = time.Hour // without ticks, only the end of the runner moves idle shards and confirms
 			var told atomic.Uint64
 			q.commits = func(p Position) { told.Store(p.Lo) }
 			q.add(like(1, 1))
@@ -390,7 +390,7 @@ func TestEnding(t *testing.T) {
 				t.Fatal("the shards were brought to one position before the end")
 			}
 			end(s, ending)
-			q.add(like(2, 1)) // the message may be counted, or not
+			q.add(like(2, 1)) // the runner may or may not count this message
 			<-ended
 			if at := r.Status().Applied; !s.evened(at) {
 				t.Errorf("the shards were not brought to %d", at)

@@ -17,8 +17,8 @@ const secretBytesMax = 1 << 20
 // Secrets reads the files that configurations name, all from one directory of the node. Anybody
 // who may change a source can make a node send any file of this directory to any address.
 //
-// Invariant: despite file names and symbolic links, it opens no file outside of the directory. It
-// reads only regular files of at most secretBytesMax.
+// Invariant: it opens no file outside of the directory, even if file names or symbolic links lead
+// out of it. It reads only regular files of at most secretBytesMax.
 type Secrets struct {
 	Dir string // if empty, configurations may name no files
 }
@@ -26,7 +26,7 @@ type Secrets struct {
 // Access holds the credentials for a broker.
 type Access struct {
 	Password string
-	TLS      *tls.Config // nil for no TLS, unless the address asks for it
+	TLS      *tls.Config // nil for no TLS, unless the address requires it
 }
 
 // file is a file that a configuration names.
@@ -47,7 +47,7 @@ func (c *Config) files() []file {
 	return named
 }
 
-// Check returns a *ConfigError if a configuration names a file and there is no directory.
+// Check returns a *ConfigError if a configuration names a file although Dir is empty.
 func (s Secrets) Check(c *Config) error {
 	if files := c.files(); s.Dir == "" && len(files) > 0 {
 		return bad(files[0].field, "the node has no directory for the files of sources: start each node with --source-secrets-dir")
@@ -90,7 +90,7 @@ func (s Secrets) Access(c *Config) (Access, error) {
 	return a, nil
 }
 
-// read returns the contents of a file of the directory.
+// read returns the contents of a file in the directory.
 func (s Secrets) read(name string) ([]byte, error) {
 	root, err := os.OpenRoot(s.Dir)
 	if err != nil {

@@ -13,7 +13,7 @@ const withFile = "name: a\ntype: redis-stream\naddr: h:1\nkey: k\npassword-file:
 
 // TestSecrets: for the files that a configuration names, Secrets
 //
-//  1. opens no file outside of the directory, whatever the name and the symbolic links are;
+//  1. opens no file outside of the directory, even if the name or symbolic links lead out of it;
 //  2. refuses large files and files that are not regular, without waiting;
 //  3. reads all other files, also through symbolic links within the directory.
 func TestSecrets(t *testing.T) {
@@ -36,7 +36,7 @@ func TestSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(filepath.Join(dir, "..data", "password"), "right\r\n")
-	link("..data/password", "password") // as Kubernetes mounts a secret
+	link("..data/password", "password") // Kubernetes mounts a secret in this way
 	link(filepath.Join(outside, "root-token"), "absolute")
 	link(filepath.Join("..", filepath.Base(outside), "root-token"), "relative")
 	link(outside, "directory")
@@ -49,7 +49,7 @@ func TestSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	devices := map[string]string{}
-	if syscall.Mknod(filepath.Join(dir, "zero"), syscall.S_IFCHR|0o600, 1<<8|5) == nil { // only root may do this
+	if syscall.Mknod(filepath.Join(dir, "zero"), syscall.S_IFCHR|0o600, 1<<8|5) == nil { // only root may create a device
 		devices["zero"] = "not a regular file"
 	}
 	read := func(name string) (string, error) {

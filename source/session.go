@@ -20,7 +20,7 @@ type session struct {
 	low    Position             // position of the lowest shard
 	high   Position             // position of the highest shard
 	even   bool                 // all shards have reached the session's position
-	behind string               // names a shard that did not answer the last read of all positions, and so may be below low or above high; or ""
+	behind string               // text about a shard that did not answer when all positions were last read, and may be below low or above high; or ""
 	late   []sink.ShardPosition // the shards that did not answer when their positions were last read
 	met    time.Time            // when the positions of all shards were last read
 	heard  bool                 // the broker has sent something since the last tick
@@ -30,7 +30,7 @@ type session struct {
 
 	waiting      []Message
 	waitingBytes int
-	next         Position // position below which all messages are applied or in waiting
+	next         Position // all messages below it are applied or in waiting
 }
 
 // errEnding is returned by a session after Ending was closed.
@@ -63,8 +63,8 @@ func (s *session) begin(ctx context.Context) error {
 	return s.open(ctx)
 }
 
-// find reads the start of the partition and the positions of the shards. It compares the positions
-// with the end of the queue.
+// find reads the recorded start of the partition, the positions of the shards and the end of the
+// queue. It returns a *StalledError if the end is below a shard's position.
 func (s *session) find(ctx context.Context) ([]sink.ShardPosition, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.times.call)
 	defer cancel()
@@ -92,8 +92,8 @@ func (s *session) find(ctx context.Context) ([]sink.ShardPosition, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Check that no seek came in between, because Positions may have read a newer catalog than
-	// Start.
+	// Check that there was no seek between the two calls, because Positions may have read a newer
+	// catalog than Start.
 	if now, err := s.cfg.Sink.Start(ctx, s.cfg.Number, partition, start); err != nil || now != start {
 		return nil, wrap("record the start", cmp.Or(err, sink.ErrMoved))
 	}
@@ -149,7 +149,7 @@ func (s *session) positions(ctx context.Context) ([]sink.ShardPosition, error) {
 	return shards, nil
 }
 
-// setBehind sets behind, also in the status.
+// setBehind sets behind, in the session and in the status.
 func (s *session) setBehind(behind string) {
 	if s.behind = behind; behind == "" {
 		s.late = nil
@@ -192,7 +192,7 @@ func (s *session) brokerError(verb string, err error) error {
 	return err
 }
 
-// advise adds the position for a seek to a stall for lost messages.
+// advise adds to a stall for lost messages the position to seek to.
 func (s *session) advise(err error) error {
 	stalled, is := errors.AsType[*StalledError](err)
 	switch {
@@ -215,8 +215,9 @@ func (s *session) seekPast(p Position, purpose string) string {
 	return fmt.Sprintf("seek to %s %s", higher(p, s.high), purpose)
 }
 
-// read reads until an error, and then moves all shards to one position. Only then may a new
-// configuration change the meaning of messages. If the move fails, the next reader makes it.
+// read reads until an error, and then moves all shards to one position. A new configuration may
+// change the meaning of messages only when all shards are at one position. If the move fails, the
+// next session makes it.
 func (s *session) read(ctx context.Context) error {
 	fetching, cancel := context.WithCancel(ctx)
 	fetched := make(chan fetch)
@@ -234,7 +235,8 @@ func (s *session) read(ctx context.Context) error {
 	cancel()
 	for range fetched { // wait for the end of fetch
 	}
-	// Confirm nothing to a replaced queue, which may never have had the session's position.
+	// Do not confirm after a stall, because a queue that was replaced may never have had the
+	// session's position.
 	if _, stalled := errors.AsType[*StalledError](err); s.even && !stalled && !errors.Is(err, sink.ErrMoved) {
 		if err := s.confirm(ctx, lastConfirmMax); err != nil { // ignore the error: the broker still has the position of the last tick
 			s.remember(err)
@@ -249,9 +251,9 @@ func (s *session) read(ctx context.Context) error {
 // be the reason for the end.
 const lastConfirmMax = time.Second
 
-// confirm commits the common position of all shards to the broker. From the committed position, the
-// next reader notices lost messages. It commits nothing if the queue ends below a shard, or if a
-// shard does not answer.
+// confirm commits the position that all shards have passed to the broker. By the committed
+// position, the next reader notices lost messages. confirm commits nothing if the queue ends below
+// a shard, or if a shard does not answer.
 func (s *session) confirm(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -267,7 +269,8 @@ type fetch struct {
 	err error
 }
 
-// fetch sends results of Reader.Next to out, one ahead, until an error or the end of ctx. Then it closes out.
+// fetch calls Reader.Next and sends the results to out, until an error or the end of ctx. At the
+// end it closes out. It calls Next before the session has received the previous result's batch.
 func (s *session) fetch(ctx context.Context, out chan<- fetch) {
 	defer close(out)
 	for {
@@ -298,7 +301,7 @@ func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
 			return errEnding
 		case f := <-fetched:
 			if f.err != nil {
-				if lost, is := errors.AsType[*StalledError](f.err); is && lost.Next != (Position{}) { // the messages before the lost ones are good
+				if lost, is := errors.AsType[*StalledError](f.err); is && lost.Next != (Position{}) { // the messages before the lost ones can be applied
 					if err := s.flush(ctx); err != nil {
 						return err
 					}
@@ -331,8 +334,8 @@ func (s *session) loop(ctx context.Context, fetched <-chan fetch) error {
 }
 
 // gather adds fetched messages to the batch, and flushes a full batch. It returns a *StalledError
-// for a message between s.found and s.passed. The queue had no message there when verify compared
-// the mark, and the shard at s.passed would skip it.
+// for a message between s.found and s.passed. When verify compared the mark, the queue had no
+// message between these positions, and the shard at s.passed would skip the new one.
 func (s *session) gather(ctx context.Context, f Fetched) error {
 	for i := range f.Messages {
 		if at := f.Messages[i].Position; s.found.Position.Less(at) && at.Less(s.passed) {
@@ -368,7 +371,7 @@ func (s *session) tick(ctx context.Context) error {
 	if err := s.confirm(ctx, s.times.call); err != nil {
 		return err
 	}
-	if len(s.waiting) == 0 && s.heard { // otherwise flush sets the state
+	if len(s.waiting) == 0 && s.heard { // while messages wait, flush sets the state
 		s.status.idle()
 	}
 	s.heard = false
@@ -379,10 +382,11 @@ func (s *session) tick(ctx context.Context) error {
 // reads their positions again from time to time. If a shard was restored from a backup, settle
 // ends the session.
 //
-// While a shard does not answer, the others continue, and the status names that shard. settle reads
-// the shard's position again from time to time. Once the shard answers, settle ends the session,
+// While a shard does not answer, the other shards continue, and the status names that shard. settle
+// reads the positions again from time to time. Once the shard answers, settle ends the session,
 // because the next session must compare the shard's position and mark. The session does not end
-// earlier, because PostgreSQL may take long to send the first message to a new session.
+// earlier to try the check, because PostgreSQL may take long to send the first message to a new
+// session.
 func (s *session) settle(ctx context.Context) error {
 	next := s.at
 	if len(s.waiting) == 0 {
@@ -424,15 +428,15 @@ func (s *session) apply(ctx context.Context, b sink.Batch, messages []Message) e
 	defer cancel()
 	s.decided.hand(b.From, b.Next)
 	done, err := s.cfg.Sink.Apply(call, &b)
-	s.high = higher(s.high, b.Next) // even after an error, because some shards may have reached it
-	// Even after an error, shards may have rejected ops and passed their positions. They report
-	// such ops only once.
+	s.high = higher(s.high, b.Next) // even after an error, because some shards may have reached b.Next
+	// Handle rejected ops even after an error: shards have passed the positions of these ops, and
+	// report them only once.
 	late := s.lateRejections(ctx, b.Ops, messages, done.Rejected)
 	if err != nil {
 		return wrap("apply a batch", err)
 	}
 	s.at, s.even = b.Next, len(b.Ops) == 0 && done.Behind == ""
-	if n := len(messages); n > 0 { // set last before anything below can fail, because it must match s.at
+	if n := len(messages); n > 0 { // set last together with s.at, before anything below can fail
 		s.last = MarkOf(&messages[n-1])
 	}
 	if len(b.Ops) == 0 {

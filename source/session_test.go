@@ -46,7 +46,7 @@ func TestCommitBelowIdleShards(t *testing.T) {
 		select {
 		case why := <-ahead:
 			t.Fatal(why)
-		case <-told: // the confirmed position rises while messages keep coming
+		case <-told: // the confirmed position rises, although new messages arrive all the time
 			return
 		case <-time.After(time.Millisecond / 4):
 		}
@@ -58,7 +58,7 @@ func TestCommitBelowIdleShards(t *testing.T) {
 type lateSink struct {
 	sink.Sink
 	late  *atomic.Bool
-	last  bool          // the late shard is the last one; otherwise it is an additional one
+	last  bool          // the late shard is the last shard of Sink; otherwise it is a shard that Sink does not have
 	asked atomic.Uint64 // calls of Positions
 	lacks atomic.Bool   // the shard did not answer the last call
 }
@@ -79,15 +79,15 @@ func (s *lateSink) Positions(ctx context.Context, source uint64, partition uint3
 
 func (s *lateSink) Apply(ctx context.Context, b *sink.Batch) (sink.Applied, error) {
 	done, err := s.Sink.Apply(ctx, b)
-	if len(b.Ops) == 0 && (s.late.Load() || s.lacks.Load()) { // it does not ask a late shard again
+	if len(b.Ops) == 0 && (s.late.Load() || s.lacks.Load()) { // like a real Sink, it does not ask a shard that did not answer Positions
 		done.Behind = "shard 0 of keyspace late does not answer"
 	}
 	return done, err
 }
 
-// While a shard does not answer, the others continue, and the session confirms nothing to the
-// broker: the shard may need everything. Now and then the session asks that shard again. Once the
-// shard answers, the reader starts a new session.
+// While a shard does not answer, the others continue. The session confirms nothing to the broker
+// meanwhile, because that shard may be at any position. From time to time the session asks that
+// shard for its position. Once the shard answers, the reader starts a new session.
 func TestCommitBelowLateShards(t *testing.T) {
 	q, c := newFakes(2, nil)
 	var late atomic.Bool
@@ -130,7 +130,8 @@ func TestCommitBelowLateShards(t *testing.T) {
 	}
 }
 
-// behindSink is a Sink whose batches without ops leave a shard behind, although it answers.
+// behindSink is a Sink that reports a shard as behind after a batch without ops, although the shard
+// has moved.
 type behindSink struct {
 	sink.Sink
 	behind string
@@ -161,8 +162,8 @@ func TestCommitAfterALostAnswer(t *testing.T) {
 	}
 }
 
-// shardAhead returns a queue of five messages. Shard 0 has all of them. Shard 1, which fails, has
-// none.
+// shardAhead returns a queue of five messages, and two shards. Shard 0 has passed all messages.
+// Shard 1, which fails, has passed none.
 func shardAhead(t *testing.T) (*fakeQueue, *sinktest.Cluster) {
 	t.Helper()
 	q, c := newFakes(2, nil)
@@ -174,7 +175,8 @@ func shardAhead(t *testing.T) (*fakeQueue, *sinktest.Cluster) {
 	return q, c
 }
 
-// A stall names no seek below the highest shard: that shard would count messages twice.
+// A stall names no position to seek to that is below the highest shard, because that shard would
+// then count messages twice.
 func TestSeekThatIsNamed(t *testing.T) {
 	q, c := shardAhead(t)
 	q.first = 3
@@ -186,7 +188,8 @@ func TestSeekThatIsNamed(t *testing.T) {
 	}
 }
 
-// A stall names no seek while a shard is late: the seek could skip messages of that shard.
+// A stall names no position to seek to while a shard is late. That shard may be the highest one,
+// and would count messages twice after the seek.
 func TestNoSeekWhileLate(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1))
@@ -214,8 +217,8 @@ func TestNoSeekWhileLate(t *testing.T) {
 	})
 }
 
-// A shard may also become late while a session reads. The session learns that from the positions, or from a batch
-// that did not move the shard.
+// A shard may also become late while a session reads. The session notices this by the positions, or
+// by a batch that did not move the shard.
 func TestNoSeekIsAdvisedOnceLate(t *testing.T) {
 	for name, learn := range map[string]func(*session) error{
 		"positions": func(s *session) error { s.times.meet, s.times.late = 0, 0; return s.settle(t.Context()) },
@@ -238,15 +241,15 @@ func TestNoSeekIsAdvisedOnceLate(t *testing.T) {
 			t.Errorf("%s: a seek is named while a shard is late: %s", name, got)
 		}
 		late.Store(false)
-		_ = learn(s) // the positions tell the session to end
+		_ = learn(s) // may return an error, because the session must end
 		if got := s.advise(lost).Error(); !strings.Contains(got, "seek to 3") {
 			t.Errorf("%s: no seek is named once the shard answers: %s", name, got)
 		}
 	}
 }
 
-// A session that is opening names no seek either, whether a message is lost, differs from its mark,
-// or does not arrive.
+// While a shard is late, a session that begins names no seek either. That holds if messages are
+// lost, if a message differs from its mark, and if the message does not arrive.
 func TestNoSeekIsAdvisedWhileLate(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1))
@@ -259,7 +262,7 @@ func TestNoSeekIsAdvisedWhileLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	for behind, late := range map[string]bool{"a shard does not answer": true, "": false} {
-		open := func() *session { // a check may leave a goroutine behind that reads times
+		open := func() *session { // a new session each time, because verify may leave a goroutine behind that reads times
 			return &session{Runner: NewRunner(RunnerConfig{Source: testConfig(t, ""), Broker: q, Sink: c.Node()}), high: Position{Lo: 5}, behind: behind}
 		}
 		_, differs := open().verify(t.Context(), shards)
@@ -277,7 +280,8 @@ func TestNoSeekIsAdvisedWhileLate(t *testing.T) {
 }
 
 // A source stalls if its queue now ends before the highest position of a shard, even if another
-// shard's position is still within the queue. The next message would be new to the lower shard only.
+// shard's position is still within the queue. Otherwise the higher shard would skip the next
+// messages.
 func TestTruncatedBetweenShards(t *testing.T) {
 	q, c := shardAhead(t)
 	c.Fail(-1)
@@ -286,7 +290,7 @@ func TestTruncatedBetweenShards(t *testing.T) {
 	defer stop()
 	eventually(t, "it stalls", func() bool {
 		q.set(func() {
-			if len(q.values) == 3 && c.Positions()[1].Lo == 3 { // the reader continued: shard 0 skips this
+			if len(q.values) == 3 && c.Positions()[1].Lo == 3 { // the reader did not stall: shard 0 skips this message
 				q.values = append(q.values, like(2, 1))
 			}
 		})
@@ -294,8 +298,8 @@ func TestTruncatedBetweenShards(t *testing.T) {
 	})
 }
 
-// If a shard is restored while the queue is idle, the reader reads the messages again that the
-// shard has lost.
+// If a shard is restored while the queue is idle, the reader reads again the messages that the
+// restored shard has not counted.
 func TestRestoredShard(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1))
@@ -320,7 +324,7 @@ func TestRestoredShard(t *testing.T) {
 	}
 }
 
-// A stalled partition has its shards at one position, and starts new sessions less and less often.
+// The shards of a stalled partition are at one position. The waits between its sessions grow.
 func TestStallWaits(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(2, 1), like(2, 1), "poison")
@@ -345,7 +349,8 @@ func TestStallWaits(t *testing.T) {
 	})
 }
 
-// A reader that reads on while another one begins does not make the queue look truncated.
+// One reader moves the shards while another one begins. The other one must not take the queue for
+// truncated.
 func TestHandOver(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(1, 1))
@@ -354,7 +359,7 @@ func TestHandOver(t *testing.T) {
 	eventually(t, "all is counted", func() bool { return caughtUp(q, c) })
 	stop()
 	moved := false
-	q.bounds = func() { // another reader reads a message between two calls of the one that begins
+	q.bounds = func() { // the first reader counts a message between two calls of the reader that begins
 		if moved {
 			return
 		}
@@ -373,7 +378,7 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// A queue that is created anew while a reader begins is not read.
+// If a queue is created again while a reader begins, the reader does not read it.
 func TestMadeAnewWhileItBegins(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(1, 1), like(1, 1))
@@ -437,8 +442,8 @@ func TestColumnsBetweenTries(t *testing.T) {
 	}
 }
 
-// A reader may read decided messages again: for a late or restored shard, or because the dead
-// letters failed. It does not decide them anew.
+// A reader may read a message a second time: for a late or restored shard, or because the dead
+// letters failed. Its first decision to accept or refuse the message stays.
 func TestDecidedOnce(t *testing.T) {
 	whole := `[{"keyspace":"posts","id":0,"add":{"like":1}},{"keyspace":"posts","id":1,"add":{"share":1}}]`
 	for name, test := range map[string]struct {
@@ -451,7 +456,7 @@ func TestDecidedOnce(t *testing.T) {
 		"refused, late":     {true, func(*fakeQueue, *sinktest.Cluster) {}, [2]int64{0, 0}, "-"},
 		"taken, restored":   {false, func(_ *fakeQueue, c *sinktest.Cluster) { c.Restore(2, Position{}) }, [2]int64{1, 0}, `{"add":{"share":1},"id":"1","keyspace":"posts"}`},
 		"refused, restored": {true, func(_ *fakeQueue, c *sinktest.Cluster) { c.Restore(2, Position{}) }, [2]int64{0, 0}, "-"},
-		// The message was refused, but after a seek it is decided anew.
+		// After a seek, the reader makes a new decision about a refused message.
 		"refused, sought": {true, func(q *fakeQueue, c *sinktest.Cluster) { c.Seek(Position{}); clear(q.letters) }, [2]int64{1, 1}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -470,7 +475,7 @@ func TestDecidedOnce(t *testing.T) {
 			c.Fail(1)
 			r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: &lateSink{Sink: c.Node(), late: &late, last: true}})
 			r.times.backoffMin, r.times.backoffMax, r.times.tick = time.Millisecond, time.Millisecond, 5*time.Millisecond
-			must.Become(t, "shard 0 has the batch", func() bool { // shard 1 may fail before shard 0 gets it
+			must.Become(t, "shard 0 has the batch", func() bool { // shard 1 may fail before shard 0 gets the batch
 				if _, err := r.session(t.Context()); err == nil || c.Positions()[1].Lo != 1 {
 					t.Fatalf("%v: shards at %v", err, c.Positions())
 				}
@@ -532,7 +537,7 @@ func TestRefusedWhileLate(t *testing.T) {
 	}
 }
 
-// A message stays refused if the answer for its dead letter was lost.
+// A message stays refused if the acknowledgment of its dead letter was lost.
 func TestRefusedWithoutAnAnswer(t *testing.T) {
 	q, c := newFakes(1, nil)
 	q.add(`{"keyspace":"posts","id":0,"add":{"share":1}}`)
@@ -555,7 +560,8 @@ func TestRefusedWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// A restored shard reads a refused message again, and the whole message is refused again.
+// After a restore of a shard, the reader reads a refused message again, and again refuses the whole
+// message.
 func TestRestoredShardRefusesAgain(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add("["+like(1, 1)+`,{"keyspace":"gone","id":1,"add":{"like":1}}]`, like(2, 1))
@@ -573,8 +579,8 @@ func TestRestoredShardRefusesAgain(t *testing.T) {
 	}
 }
 
-// The positions of this queue do not show how many messages wait. The lag is 0 once the position
-// has passed the previous end, and unknown before.
+// The positions of this queue do not show how many messages wait. The lag is 0 if the position has
+// reached the previously read end, and otherwise unknown.
 func TestLagThatNothingCounts(t *testing.T) {
 	at := func(n uint64) Position { return Position{Hi: n} }
 	s := status{counts: &Counts{}}
@@ -638,9 +644,9 @@ func (r wideReader) Next(ctx context.Context, limit int) (Fetched, error) {
 	return f, err
 }
 
-// A queue that was truncated below a shard stays stalled when it grows past the shard: messages
-// written in between have positions that the shard has counted. If a counted message shows that the
-// broker was only behind, the source continues.
+// A source whose queue was truncated below a shard stays stalled when the queue grows past the
+// shard, because some of the new messages have positions that the shard has passed. The source
+// continues only if a counted message shows that the broker was just behind.
 func TestTruncatedAndGrown(t *testing.T) {
 	truncate := func(q *fakeQueue) { q.values, q.times = q.values[:3], q.times[:3] }
 	lag := func(q *fakeQueue) { q.behind = 2 }
@@ -657,7 +663,7 @@ func TestTruncatedAndGrown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			q, c := newFakes(2, nil)
 			q.dated = test.dated
-			message := like(1, 1) // all are equal but for their times
+			message := like(1, 1) // all messages are equal except for their times
 			q.add(message, message, message, message, message)
 			r, stop := startRunner(testConfig(t, ""), q, c)
 			defer stop()
@@ -665,7 +671,7 @@ func TestTruncatedAndGrown(t *testing.T) {
 			q.set(func() { test.harm(q) })
 			const reason = "position 5 is beyond the end of the queue, 3"
 			eventually(t, "it stalls", func() bool { return strings.Contains(r.Status().Reason, reason) })
-			q.add(message, message, message, message) // two of these are below 5 if the queue was truncated
+			q.add(message, message, message, message) // if the queue was truncated, two of these messages are below position 5
 			q.set(func() { q.behind = 0 })
 			if test.recovers {
 				eventually(t, "it goes on", func() bool { return caughtUp(q, c) && r.Status().State == StateRunning })
@@ -687,7 +693,7 @@ func TestTruncatedAndGrown(t *testing.T) {
 	}
 }
 
-// A counted message below the end of a truncated queue proves nothing.
+// A counted message below the end that was seen does not prove that the queue was not truncated.
 func TestTruncatedBehindAnotherReader(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.dated = true
@@ -703,7 +709,7 @@ func TestTruncatedBehindAnotherReader(t *testing.T) {
 	if _, err := other.Apply(t.Context(), &sink.Batch{Source: 1, From: Position{Lo: 2}, Next: Position{Lo: 5}, Mark: lost}); err != nil {
 		t.Error(err)
 	}
-	q.add(like(1, 1), like(1, 1)) // at the positions of messages that the other reader counted
+	q.add(like(1, 1), like(1, 1)) // these are at the positions of messages that the other reader counted
 	eventually(t, "it stalls", func() bool {
 		return strings.Contains(r.Status().Reason, "position 5 is beyond the end of the queue, 4")
 	})
@@ -728,7 +734,8 @@ func TestTruncatedBehindAnotherReader(t *testing.T) {
 	eventually(t, "it goes on after a seek", func() bool { return caughtUp(q, c) && r.Status().State == StateRunning })
 }
 
-// A message that still exists proves nothing about a higher end that was seen before.
+// Of several ends below the highest shard, the runner remembers the highest, so that a message
+// below it does not end the stall.
 func TestTruncatedTwice(t *testing.T) {
 	s := session{Runner: &Runner{}, high: Position{Lo: 5}}
 	for _, end := range []uint64{3, 4, 2} {
@@ -743,7 +750,8 @@ func TestTruncatedTwice(t *testing.T) {
 	}
 }
 
-// A partition that neither reads nor applies does not stay running for long, and shows a reason.
+// A partition that neither reads nor applies messages does not report the state running for long.
+// It then reports a reason.
 func TestNeverRunningWithoutSuccess(t *testing.T) {
 	q, c := newFakes(1, nil)
 	r := NewRunner(RunnerConfig{Number: 1, Source: testConfig(t, ""), Broker: q, Sink: c.Node()})
@@ -755,7 +763,7 @@ func TestNeverRunningWithoutSuccess(t *testing.T) {
 		defer r.status.mu.Unlock()
 		r.status.mu.ok = time.Now().Add(-silentMax - time.Second)
 	}
-	for _, err := range []error{errBroken, sink.ErrMoved, nil} { // nil if a call hangs
+	for _, err := range []error{errBroken, sink.ErrMoved, nil} { // nil means that a call hangs
 		late()
 		if err != nil {
 			r.report(err)
@@ -770,8 +778,8 @@ func TestNeverRunningWithoutSuccess(t *testing.T) {
 	}
 }
 
-// A partition is not running while the call of its reader hangs or its broker is silent, even if the queue and the
-// shards answer.
+// A partition does not report the state running while a call of Next hangs or its broker is silent,
+// even if Bounds and the shards answer.
 func TestReaderThatHangs(t *testing.T) {
 	for name, hang := range map[string]func(q *fakeQueue){
 		"does not return": func(q *fakeQueue) { q.next = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() } },
@@ -796,8 +804,8 @@ func TestReaderThatHangs(t *testing.T) {
 	}
 }
 
-// A shard is late. The check of the queue and the first messages take longer than the interval at which the reader
-// asks that shard again. The source still reaches the end of the queue.
+// While a shard is late, the reader asks it at an interval. If the check of the queue and the first
+// messages take longer than that interval, the source still reaches the end of the queue.
 func TestLateShardAndSlowQueue(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(1, 1), like(2, 1))
@@ -855,9 +863,9 @@ func TestLagSeconds(t *testing.T) {
 	is("none waits", func(s float64) bool { return s == 0 })
 }
 
-// A batch with an op that is refused late ends its session. When the reader then moves the shards
-// to one position, it sends the mark of that batch. With an older mark, the next check would find
-// the batch's last message to be new.
+// If a shard refuses an op after Check has accepted it, the session ends after the batch. When the
+// session then moves the shards to one position, it sends the mark of that batch. With an older
+// mark, the next check would consider the batch's last message a new one.
 func TestMarkAfterLateRejection(t *testing.T) {
 	q, c := newFakes(2, nil)
 	q.add(like(2, 1))

@@ -1,7 +1,6 @@
-// Package source reads queues into counters. It owns the configurations of sources, the decoders
-// of messages, and the runner that reads one partition. Most packages below it implement one
-// broker each. A sink.Sink applies the ops that the runner reads, so this package knows nothing of
-// shards.
+// Package source reads queues into counters. It owns the configurations of sources, the decoders of
+// messages, and the runner that reads one partition. Most of its subpackages implement one broker
+// each. A sink.Sink applies the ops that the runner reads, so this package knows nothing of shards.
 //
 // Invariant: a position passes a message only if the Sink has applied its ops, the broker has
 // acknowledged its dead letter, or the configuration skips bad messages. Only an operator can move
@@ -31,10 +30,10 @@ type Message struct {
 	// Key distinguishes the message from others with the same Position and Time. Value does too,
 	// unless Derived is set.
 	Key     []byte
-	Derived bool // Value may be spelled differently when the message is read again
+	Derived bool // a second read of the message may return a Value with another spelling
 }
 
-// Letter is a message that could not be applied.
+// Letter is a dead letter: a message that could not be applied, or one op of it.
 type Letter struct {
 	Source    string
 	Partition uint32
@@ -49,7 +48,7 @@ type Letter struct {
 	mark   Mark   // mark of the message
 }
 
-// ID returns a name that is unique among the letters that a source has for a queue.
+// ID returns a name of the letter that is unique within a source and its queue.
 func (l *Letter) ID() string {
 	if l.Op == "" {
 		return l.place()
@@ -61,17 +60,17 @@ func (l *Letter) place() string {
 	return fmt.Sprintf("%s/%d/%s", l.Source, l.Partition, l.Position)
 }
 
-// Key returns a name by which a broker can drop a letter that was written twice. If another
-// message has the same position, its dead letter has another key. Such a message belongs to a
-// later source of the same name, or to a queue that was created again or lost messages. A key has
-// less than 200 bytes.
+// Key returns a name by which a broker can recognize a letter that is written twice. Unlike an ID,
+// it differs for another message at the same position. There is such a message if a later source
+// has the same name, or if the queue was created again or lost messages. A key has less than 200
+// bytes.
 func (l *Letter) Key() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %q %s", l.number, l.mark.Sum, l.queue, l.ID()))
 	return fmt.Sprintf("%s/%x", l.place(), sum[:8])
 }
 
-// countAgain sets the field again of each letter, so that letters of equal ops of one message have
-// different IDs.
+// countAgain numbers the letters for equal ops of one message in their field again, so that these
+// letters have different IDs.
 func countAgain(letters []Letter) {
 	seen := map[string]int{}
 	for i := range letters {
@@ -88,18 +87,19 @@ type Broker interface {
 	Identity(ctx context.Context) (string, error)
 	// Partitions returns the numbers of the queue's partitions.
 	Partitions(ctx context.Context) ([]uint32, error)
-	// Bounds returns the position of the first retained message and the position of the next message.
+	// Bounds returns the position of the first retained message, and the position after the last
+	// message.
 	Bounds(ctx context.Context, partition uint32) (first, end Position, err error)
 	// Read returns a Reader that begins at position from. It returns a *StalledError if a message
-	// at or above that position is gone. found is the mark of a message that the queue had when it
-	// was last compared, or the zero Mark.
+	// at or above that position is gone. found is the mark of a message that Again has found in the
+	// queue, or the zero Mark.
 	Read(ctx context.Context, partition uint32, from Position, found Mark) (Reader, error)
-	// Again reads a range of positions a second time, and returns the messages that the queue has
-	// there now. The call may take long, so it calls the function progress whenever it makes
+	// Again reads a range of positions a second time, and returns the messages that the queue now
+	// has in it. The call may take long, so it calls the function progress whenever it makes
 	// progress.
 	Again(ctx context.Context, partition uint32, from, to Position, progress func()) (Again, error)
-	// DeadLetter writes letters to the dead letters, and waits until the broker has acknowledged
-	// them.
+	// DeadLetter writes letters to the queue of dead letters, and waits until the broker has
+	// acknowledged them.
 	DeadLetter(ctx context.Context, letters []Letter) error
 	// Denied reports whether an error of the Broker or a Reader means that the broker refuses the
 	// user or a request. It reports false for a reason that may disappear by itself.
@@ -109,8 +109,8 @@ type Broker interface {
 
 // A LetterQueue is a Broker that can check its queue of dead letters.
 type LetterQueue interface {
-	// CheckLetters returns a *StalledError if the queue of the dead letters is missing and writing a letter
-	// would not create it.
+	// CheckLetters returns a *StalledError if the queue of dead letters is missing, unless a write
+	// of a letter would create it.
 	CheckLetters(ctx context.Context) error
 }
 
@@ -119,22 +119,22 @@ type Fetched struct {
 	Messages []Message // in order; the caller owns them
 	Next     Position  // the Reader has returned all messages below Next
 	Left     int64     // number of messages at or above Next, if positions do not show it; -1 if unknown
-	Silent   bool      // the broker has not answered a request that was sent before the call of Next
+	Silent   bool      // the broker has not answered an earlier request of the Reader
 }
 
-// Again holds the messages that a queue now has between two passed positions.
+// Again holds the messages that a queue now has between two positions that were read before.
 type Again struct {
 	Messages []Message // messages at or above the first position and below the second; at most two
-	// Whole is false if the first message may have been removed by retention or by a user, which
-	// is no loss.
+	// Whole is false if retention or a user may have removed the first message. Such a message is
+	// not lost.
 	Whole bool
 }
 
 // A Reader reads one partition in order. Commit may be called during Next.
 type Reader interface {
-	// Next waits a while for messages. It returns at most limit messages and about FetchBytesMax.
-	// It returns a *StalledError if messages were lost before they were read, or if the queue was
-	// replaced.
+	// Next waits a while for messages. It returns at most limit messages, and at most about
+	// FetchBytesMax. It returns a *StalledError if messages were lost before they were read, or if
+	// the queue was replaced.
 	Next(ctx context.Context, limit int) (Fetched, error)
 	// Commit tells the broker that all messages below p are handled. A source never starts at the
 	// committed position, and uses it only to notice lost messages.
@@ -145,7 +145,7 @@ type Reader interface {
 // StalledError is returned when only an operator can decide how to continue.
 type StalledError struct {
 	Reason string
-	Next   Position // if messages are gone: position of the first remaining message
+	Next   Position // if messages are gone, the position of the first remaining message
 	// Replaced is set if the queue has other messages in the place of messages that were read.
 	Replaced bool
 	// Truncated is set if the queue now ends at End, below messages that were read.

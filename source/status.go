@@ -40,13 +40,13 @@ type Status struct {
 	// or, if none was applied, the time for which messages have waited. It is -1 if the messages
 	// have no usable times.
 	LagSeconds float64
-	Applied    uint64  // number of messages, by all runners that share the Counts
-	Rejected   uint64  // number of messages, or ops of messages, by the same runners
+	Applied    uint64  // number of messages applied by all runners that share the Counts
+	Rejected   uint64  // number of messages, or of single ops, rejected by the same runners
 	Rate       float64 // applied messages per second, over the last seconds
 	Errors     map[string]uint64
 
-	left    int64 // number of messages not fetched yet, if positions do not show it; -1 if unknown
-	waiting int64 // number of messages fetched but not applied
+	left    int64 // number of messages that are not fetched yet, if positions do not show it; -1 if unknown
+	waiting int64 // number of messages that are fetched, but not applied
 }
 
 // Lag returns the number of messages that wait, if it is known.
@@ -67,7 +67,7 @@ type Counts struct {
 	applied, rejected atomic.Uint64
 }
 
-// Load returns the number of applied messages, and of rejected messages or ops.
+// Load returns the number of applied messages, and the number of rejected messages or ops.
 func (c *Counts) Load() (applied, rejected uint64) { return c.applied.Load(), c.rejected.Load() }
 
 type status struct {
@@ -79,9 +79,9 @@ type status struct {
 		lastTime time.Time // time of the last applied message
 		timeless bool      // the last fetched message has no usable time
 		behind   time.Time // when messages began to wait; zero if none waits
-		shard    string    // why a shard is behind, or ""
-		doing    string    // why a stalled partition takes long, or ""
-		counted  uint64    // applied messages at the last call of rate
+		shard    string    // text about a shard that does not answer, or ""
+		doing    string    // what the session does that may take long, or ""
+		counted  uint64    // number of applied messages at the last call of rate
 		// If the number of waiting messages is unknown, nextEnd and nextLooked become End and
 		// Looked at the next call of setEnd.
 		nextEnd    Position
@@ -103,8 +103,8 @@ func (s *status) get() Status {
 	return out
 }
 
-// A partition without success for silentMax is stalled. Brokers and leaders of shards are rarely
-// away for longer.
+// A partition is stalled if its runner could not read and apply for silentMax. Brokers and leaders
+// of shards are rarely away for longer.
 const silentMax = 15 * time.Second
 
 func (s *status) lagLocked() float64 {
@@ -144,15 +144,16 @@ func (s *status) set(change func()) {
 	change()
 }
 
-// running records that the runner can read and apply, and clears the reason of an earlier session.
+// running records that the runner can read and apply, and clears the reason that an earlier session
+// has set.
 func (s *status) running() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.State, s.mu.Reason, s.mu.ok = StateRunning, s.mu.shard, time.Now()
 }
 
-// idle does what running does, for a session that has fetched no message. But if messages wait, it
-// sets a reason that says so.
+// idle does the same as running, for a session without fetched messages. But if the queue has
+// messages that were not fetched, idle sets a reason that says so.
 func (s *status) idle() {
 	s.mu.Lock()
 	lag, known := s.mu.Lag()
@@ -172,7 +173,7 @@ func (s *status) setPosition(at Position, last time.Time) {
 	defer s.mu.Unlock()
 	s.mu.Position = at
 	if s.mu.End.Less(at) {
-		s.mu.End = at // End was read before the last messages were written
+		s.mu.End = at // End was read before the messages below at were written
 	}
 	if isTime(last) {
 		s.mu.lastTime = last
@@ -182,9 +183,9 @@ func (s *status) setPosition(at Position, last time.Time) {
 
 // setEnd sets the end of the queue, which was read at looked.
 //
-// If the number of waiting messages is unknown, End becomes the end of the previous call. The end
-// of such a queue also rises by messages that the source does not read, so the position is always
-// below the newest end. But if no message waits, the position has passed the previous end.
+// If the number of waiting messages is unknown, End becomes the end of the previous call, for this
+// reason: messages that the source does not read also raise the end, so the position is always
+// below the newest end. But if no message waits, the position has reached the previous end.
 func (s *status) setEnd(end Position, looked time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,7 +202,7 @@ func (s *status) rejected(messages int) { s.counts.rejected.Add(uint64(messages)
 
 // rate updates Rate. elapsed is the time since the last call.
 func (s *status) rate(elapsed time.Duration) {
-	const weight = 0.3 // weight of the newest second; the last five seconds make most of the rate
+	const weight = 0.3 // weight of the newest second; the last five seconds make up most of the rate
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := s.counts.applied.Load()
@@ -210,7 +211,7 @@ func (s *status) rate(elapsed time.Duration) {
 	s.mu.Rate += weight * (now - s.mu.Rate)
 }
 
-// opJSON returns an op in the JSON form of messages.
+// opJSON returns an op in the JSON form in which a message has it.
 func opJSON(o *sink.Op) string {
 	cells := make(map[string]int64, len(o.Cells))
 	for _, c := range o.Cells {

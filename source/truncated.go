@@ -10,21 +10,21 @@ import "errors"
 // removed their messages. So the partition stays stalled until
 //
 //   - an operator seeks it; or
-//   - the queue proves to have the message of a mark at that end or above, with its time. Then the
-//     broker was only behind, because a queue that was truncated there has another message in that
-//     place, or none.
+//   - the queue still has the message of a mark at or above end, with the same time. Then the
+//     broker was only behind: a queue that was truncated at end would have another message at that
+//     position, or none.
 //
-// A move of the shards proves nothing, because a batch whose call timed out may apply late, and a
-// shard may be restored.
+// A move of the shards does not end the stall: a batch whose call timed out may be applied late,
+// and a shard may be restored.
 //
-// Invariant: end is the highest end that the runner saw below a shard, so such a message disproves
-// all truncations that it saw.
+// Invariant: end is the highest end that the runner saw below a shard, so a message at or above end
+// disproves all truncations that the runner saw.
 type truncated struct {
 	why error // nil for none
 	end Position
 }
 
-// remember records the truncation that err reports, if it reports one.
+// remember records a truncation if err reports one.
 func (s *session) remember(err error) {
 	stalled, is := errors.AsType[*StalledError](err)
 	if !is || !stalled.Truncated || !stalled.End.Less(s.high) {
@@ -33,8 +33,8 @@ func (s *session) remember(err error) {
 	s.truncated = truncated{err, higher(stalled.End, s.truncated.end)}
 }
 
-// recall returns why the partition stays stalled, or nil. marked is the position of a mark whose
-// message the queue still has; zero for none.
+// recall returns the reason why the partition stays stalled, or nil. marked is the position of a
+// mark whose message the queue still has, or zero.
 func (s *session) recall(marked Position) error {
 	if t := s.truncated; t.why != nil && (marked == Position{} || marked.Less(t.end)) {
 		return Stalled("%s; it has grown since: seek to where it was truncated, %s or below; or pause and resume, and each shard goes on at its position without what stands below", t.why, t.end)

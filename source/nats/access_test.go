@@ -18,7 +18,7 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// TestAccess: a server with users, and TLS with certificates of both sides.
+// TestAccess tests a server with users, and with TLS and certificates of both sides.
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	a := brokertest.NewAccess(t)
@@ -40,7 +40,7 @@ authorization: {users: [
 	q.Start(t, sinktest.New(1, nil)).Stalls(t, `permissions violation: Permissions Violation for Publish to "$JS.API.STREAM.INFO.LIKES"`)
 }
 
-// TestToken: a password without a user is a token.
+// TestToken checks that a password without a user is used as a token.
 func TestToken(t *testing.T) {
 	a := brokertest.NewAccess(t)
 	server := proctest.StartNATS(t, "--auth", brokertest.Password)
@@ -78,8 +78,8 @@ func TestRefusedForAWhile(t *testing.T) {
 	r.Counts(t, c, 2)
 }
 
-// TestRefusedPull: if the user may not request messages, the stall says so, although the library
-// only reports a timeout.
+// TestRefusedPull: if the user may not request messages, the reason of the stall says so. The
+// library itself reports only a timeout.
 func TestRefusedPull(t *testing.T) {
 	t.Parallel()
 	a := brokertest.NewAccess(t)

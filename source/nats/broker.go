@@ -27,7 +27,7 @@ type Broker struct {
 	mu struct {
 		sync.Mutex
 		conn     *nats.Conn // nil before the first use; the library closes it if the server refuses the user
-		denied   error      // reason of the server's last denial of a request
+		denied   error      // the server's last denial of a request
 		deniedAt time.Time
 	}
 }
@@ -94,7 +94,7 @@ func (b *Broker) payloadMax() int64 {
 // requestMax bounds the wait for an answer. A server that stops or starts may lose a request.
 const requestMax = 5 * time.Second
 
-// stream returns the stream and its present state.
+// stream returns the stream and its current state.
 func (b *Broker) stream(ctx context.Context) (jetstream.Stream, *jetstream.StreamInfo, error) {
 	js, err := b.jetStream()
 	if err != nil {

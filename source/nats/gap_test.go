@@ -20,8 +20,8 @@ func (m numbered) Metadata() (*jetstream.MsgMetadata, error) {
 	return &jetstream.MsgMetadata{Sequence: m.of}, nil
 }
 
-// Next returns the messages before a gap before it reports the loss. Otherwise the seek past the
-// gap, which the loss names, would skip them.
+// Next first returns the messages before a gap, and then the error for the gap. Otherwise the seek
+// that the error names would skip these messages.
 func TestMessagesBeforeAGap(t *testing.T) {
 	r := &reader{messages: make(chan jetstream.Msg, 3), buffered: source.NewBuffered(), ended: make(chan struct{}), at: 1}
 	for i, seq := range []uint64{1, 2, 5} {

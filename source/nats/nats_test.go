@@ -203,8 +203,9 @@ func TestRemovedMark(t *testing.T) {
 	}
 }
 
-// TestServerThatLostMessages: a server lost messages that it had not written to disk, as after a
-// power failure, and got as many others since. No reader counts these.
+// TestServerThatLostMessages: a server loses messages that it had not written to disk, as after a
+// power failure. Then more messages than the lost ones are written. The reader stalls and counts
+// none of them.
 func TestServerThatLostMessages(t *testing.T) {
 	t.Parallel()
 	q, save, lose := newDisk(t)
@@ -276,8 +277,8 @@ func TestLargeLetter(t *testing.T) {
 	q.Start(t, sinktest.New(1, nil)).Stalls(t, "set on-error: skip")
 }
 
-// TestClosedConnection: a reader whose connection was closed fails, even if its broker has another
-// connection.
+// TestClosedConnection: a reader fails once its connection is closed, even if its broker has opened
+// another one.
 func TestClosedConnection(t *testing.T) {
 	q, _ := newQueue(t)
 	q.Write(t, brokertest.Like(1, 1))
@@ -303,7 +304,7 @@ func TestBounded(t *testing.T) {
 }
 
 // TestDeletedTail: if the last message was removed before it was read, the source stalls and names
-// a seek. A source that is only behind does not stall.
+// a seek. The source does not stall while a message is only waiting to be read.
 func TestDeletedTail(t *testing.T) {
 	q, js := newQueue(t)
 	like := brokertest.Like(1, 1)
@@ -325,7 +326,8 @@ func TestDeletedTail(t *testing.T) {
 	q.Start(t, c).Stalls(t, "messages 2 to 3 were removed before they were read; seek to 4")
 }
 
-// TestStreamsThatForget: a source refuses a stream that may remove messages between others.
+// TestStreamsThatForget: a source refuses a stream whose settings let it remove messages from the
+// middle.
 func TestStreamsThatForget(t *testing.T) {
 	q, js := newQueue(t)
 	for name, of := range map[string]jetstream.StreamConfig{

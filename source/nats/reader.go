@@ -15,8 +15,8 @@ import (
 const (
 	// waitMax bounds the wait of Next for a message; after it, Next checks the stream.
 	waitMax = time.Second
-	// pullMax bounds the messages of one request to the server. With only a few thousand, the
-	// reader would often wait for the answer to the next request.
+	// pullMax bounds the messages of one request to the server. If the bound were only a few
+	// thousand, the reader would often wait for the answer to its next request.
 	pullMax = 10_000
 	// readyMax bounds the received messages that wait for Next.
 	readyMax = 2_000
@@ -41,7 +41,7 @@ type reader struct {
 	ended    chan struct{} // closed by Close
 	at       uint64        // next sequence number of the stream to read
 	seen     uint64        // number of messages that the consumer has delivered
-	broken   error         // error of the message that follows those returned by the last Next
+	broken   error         // error for the message after those that Next returned last; the next call of Next returns it
 }
 
 // Read returns a reader. It returns a *source.StalledError if messages at or above position from
@@ -128,8 +128,8 @@ func (r *reader) judge(info *jetstream.StreamInfo) error {
 	return nil
 }
 
-// removed returns a *source.StalledError if the next message was removed. The method take
-// notices a removal only when a later message arrives.
+// removed returns a *source.StalledError if the next message was removed. The method take would
+// notice the removal only when a later message arrives.
 func (r *reader) removed(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, requestMax)
 	defer cancel()
@@ -205,8 +205,8 @@ func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	return got, nil
 }
 
-// take appends a message to fetched. It returns an error if another sequence number should be
-// next.
+// take appends a message to fetched. It returns an error if the message does not have the next
+// sequence number.
 func (r *reader) take(fetched *source.Fetched, m jetstream.Msg) error {
 	r.buffered.Remove(len(m.Data()))
 	meta, err := m.Metadata()
@@ -227,7 +227,7 @@ func (r *reader) take(fetched *source.Fetched, m jetstream.Msg) error {
 	return nil
 }
 
-// Again returns the message at sequence number from. JetStream skips no sequence number, so a
+// Again returns the message at sequence number from. JetStream does not skip sequence numbers, so a
 // missing message was removed.
 func (b *Broker) Again(ctx context.Context, _ uint32, from, _ source.Position, _ func()) (source.Again, error) {
 	stream, _, err := b.stream(ctx)

@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// testAccess: a user with a password, and TLS with certificates of both sides. The server accepts
-// countd in no other way.
+// testAccess configures a server that accepts countd only with a user, a password, and TLS with
+// certificates of both sides.
 func testAccess(t *testing.T, db *database) {
 	a := brokertest.NewAccess(t)
 	data := db.setting(t, "data_directory")
@@ -30,7 +30,7 @@ func testAccess(t *testing.T, db *database) {
 	db.exec(t, "CREATE ROLE countd LOGIN REPLICATION PASSWORD '"+brokertest.Password+"'")
 	db.exec(t, "CREATE ROLE stranger LOGIN PASSWORD '"+brokertest.Password+"'")
 	for statement := range strings.SplitSeq(brokertest.Documented(t, "(?s)(CREATE TABLE countd_dead_letters.*?GRANT .*?);\n"), ";") {
-		db.exec(t, statement) // the user may create no table
+		db.exec(t, statement) // create the table here, because the user must not create tables
 	}
 	db.place(t, db.setting(t, "hba_file"), []byte(`host all postgres 127.0.0.1/32 trust
 hostssl all all 127.0.0.1/32 scram-sha-256 clientcert=verify-ca
@@ -72,5 +72,5 @@ func (db *database) place(t *testing.T, path string, text []byte) {
 	}
 }
 
-// TestAccess runs on a server of its own, which it configures.
+// TestAccess runs on a separate server, because it changes the configuration.
 func TestAccess(t *testing.T) { testAccess(t, newDatabase(t)) }

@@ -39,8 +39,8 @@ type Broker struct {
 		// DSN in turn.
 		asked string
 		read  string // system whose log an open reader reads; "" for none
-		// unpublished is the position at which a reader last began without finding the publication.
-		// published is the end of the log at the moment when a reader first noticed this.
+		// unpublished is the start of the last reader that did not find the publication. published
+		// is the end of the log when a reader with this start first failed.
 		unpublished, published source.Position
 	}
 }
@@ -83,7 +83,7 @@ func Open(cfg *source.Config, access source.Access) (*Broker, error) {
 	}
 	conn.RuntimeParams["replication"] = "database"
 	conn.RuntimeParams["application_name"] = "countd " + cfg.Name
-	conn.RuntimeParams["client_min_messages"] = "warning" // the method noticed needs warnings, which the role's own setting may suppress
+	conn.RuntimeParams["client_min_messages"] = "warning" // the method noticed needs warnings, which a setting of the role may turn off
 	return &Broker{cfg: cfg, conn: conn}, nil
 }
 
@@ -100,7 +100,7 @@ func (b *Broker) closeLocked() error {
 	}
 	control := b.mu.control
 	b.mu.control = nil
-	return control.Close(context.Background()) // needs no timeout, because it only sends a last message
+	return control.Close(context.Background()) // needs no timeout, because it only sends one last message
 }
 
 // query runs statements and returns the rows of the last one, with text values. After an error the
@@ -159,8 +159,8 @@ func identify(ctx context.Context, conn *pgconn.PgConn) (string, error) {
 	return fmt.Sprintf("system %s timeline %s", system[0], system[1]), nil
 }
 
-// ask returns the database system that answers queries, and binds later queries to it. If an open
-// reader reads the log of another system, ask also returns that system.
+// ask returns the database system that answers queries, and binds later queries to it. read is
+// another system whose log an open reader reads, or "".
 func (b *Broker) ask(ctx context.Context) (asked, read string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -180,8 +180,8 @@ func (b *Broker) ask(ctx context.Context) (asked, read string, err error) {
 }
 
 // publishedAt returns a position at which the publication exists, for a reader that did not find it
-// at the position start. This is the parameter end, the end of the log. For the same start, a later
-// call returns the end of the first call, so that the stall's reason does not change.
+// at the position start. The first call for a start returns end, the end of the log. Later calls
+// for the same start return the same position, so that the stall's reason does not change.
 func (b *Broker) publishedAt(start, end source.Position) source.Position {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -271,7 +271,7 @@ func (b *Broker) published(ctx context.Context) error {
 	return nil
 }
 
-// confirmed returns the position up to which the slot is confirmed.
+// confirmed returns the position up to which readers of the slot have confirmed the log.
 func (b *Broker) confirmed(ctx context.Context) (source.Position, error) {
 	slot, err := b.row(ctx, 4, "SELECT plugin, coalesce(database = current_database(), false), coalesce(wal_status, ''), coalesce(confirmed_flush_lsn, '0/0')"+
 		" FROM pg_replication_slots WHERE slot_name = '"+b.cfg.Slot+"'")
@@ -313,7 +313,7 @@ func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Positi
 // missing. The table keeps one copy of a letter that is written twice.
 func (b *Broker) DeadLetter(ctx context.Context, letters []source.Letter) error {
 	table := b.cfg.DeadLetters
-	// IF NOT EXISTS needs the right to create tables even if the table exists.
+	// CREATE TABLE IF NOT EXISTS needs the right to create tables even if the table exists.
 	there, err := b.row(ctx, 1, "SELECT to_regclass('"+table+"')")
 	if err == nil && (there == nil || there[0] == nil) {
 		_, err = b.query(ctx, "CREATE TABLE IF NOT EXISTS "+table+" (id text PRIMARY KEY, source text NOT NULL, position text NOT NULL,"+
@@ -361,9 +361,9 @@ func (b *Broker) CheckLetters(ctx context.Context) error {
 	return err
 }
 
-// passing lists the classes and codes of SQLSTATE for conditions that disappear by themselves. In
-// order: the connection broke, the transaction must be repeated, resources are short, an
-// administrator restarts the server, another node still reads the slot.
+// passing lists the classes and codes of SQLSTATE for conditions that disappear by themselves: 08 a
+// broken connection, 40 a transaction to repeat, 53 lack of resources, 57 a restart by an
+// administrator, 55006 a slot that another node still reads.
 var passing = []string{"08", "40", "53", "57", "55006"}
 
 // Denied reports whether the server refused a statement for a lasting reason, such as an unknown
@@ -373,7 +373,7 @@ func (b *Broker) Denied(err error) bool {
 	return is && !slices.ContainsFunc(passing, func(code string) bool { return strings.HasPrefix(of.Code, code) })
 }
 
-// literal returns an SQL expression for a text. No content of the text can end the expression.
+// literal returns an SQL expression for a text. It is safe for any content of the text.
 func literal(text string) string {
 	text = strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", ""), "?")
 	return "convert_from('\\x" + hex.EncodeToString([]byte(text)) + "', 'UTF8')"

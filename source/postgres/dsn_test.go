@@ -42,8 +42,8 @@ func FuzzDSN(f *testing.F) {
 	})
 }
 
-// TestNodeOfDSN: a DSN neither names a file or a socket of the node, nor sends a password of the
-// process's environment or home directory.
+// TestNodeOfDSN: a DSN must not name a file or a socket of the node. It must not make the node send
+// a password from its environment or home directory.
 func TestNodeOfDSN(t *testing.T) {
 	home := t.TempDir()
 	if err := os.WriteFile(filepath.Join(home, ".pgpass"), []byte("*:*:*:*:secret\n"), 0o600); err != nil {

@@ -10,7 +10,7 @@ import (
 func TestMissingLetters(t *testing.T) {
 	db := newDatabase(t)
 	q := db.queue(t, "pub", "countd", outbox)
-	brokertest.MissingLetters(t, q, "nowhere.letters") // there is no such schema
+	brokertest.MissingLetters(t, q, "nowhere.letters") // the schema nowhere does not exist
 	db.exec(t, "CREATE ROLE reader LOGIN REPLICATION")
 	q.Config = strings.Replace(q.Config, "postgres://postgres@", "postgres://reader@", 1)
 	db.exec(t, "CREATE TABLE countd_dead_letters (id text)")

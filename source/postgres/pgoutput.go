@@ -14,13 +14,13 @@ import (
 // epoch is time zero of PostgreSQL.
 var epoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// decoder decodes messages of pgoutput, version 1. Positions count all changes and messages of a
-// transaction, even those that the source does not read. So a change has the same position each
-// time that the transaction is decoded.
+// decoder decodes messages of pgoutput, version 1. The position of a change includes its number
+// among all changes and messages of the transaction, even those that the source does not read. So a
+// change has the same position each time that the transaction is decoded.
 type decoder struct {
 	prefix    string // prefix of the messages to read; empty to read changes of tables
 	relations map[uint32]relation
-	compares  bool // skip messages outside of transactions instead of stalling; see message
+	compares  bool // skip messages outside of transactions instead of stalling at them; see message
 
 	inside bool // a transaction is open
 	commit uint64
@@ -134,10 +134,10 @@ func (d *decoder) relation(f *fields) {
 	d.relations[id] = r
 }
 
-// message decodes a message of pg_logical_emit_message. A message outside of a transaction has no
-// exact position. PostgreSQL sends the end of its record, but a stream that begins after the start
-// of the record lacks the message. So such a message stalls the source before its position. A
-// stream that begins at the end of the record has all later messages.
+// message decodes a message of pg_logical_emit_message. A message outside of a transaction cannot
+// be counted exactly once: PostgreSQL sends only the end of its record as its position, but a
+// stream that begins within the record lacks the message. So such a message stalls the source
+// before the message. After a seek to the end of the record, the stream has all later messages.
 func (d *decoder) message(f *fields) (item, error) {
 	transactional := f.u8() == 1
 	lsn := f.u64()
@@ -209,7 +209,7 @@ func (r relation) row(f *fields, whole bool) map[string]any {
 			if i < len(r.columns) {
 				value = r.columns[i].value(f.take(int(f.u32())))
 			}
-		default: // an unchanged long value, which is not in the log
+		default: // a long value that did not change, so it is not in the log
 			continue
 		}
 		if f.bad || i >= len(r.columns) {

@@ -65,7 +65,8 @@ func (db *database) exec(t *testing.T, sql string, args ...any) {
 	})
 }
 
-// awaitFree waits until the server has released a slot, some time after its reader closed.
+// awaitFree waits until the server has released a slot, which takes some time after its reader has
+// closed.
 func (db *database) awaitFree(t *testing.T, slot string) {
 	t.Helper()
 	must.Become(t, "the slot is free", func() bool {
@@ -77,7 +78,7 @@ func (db *database) awaitFree(t *testing.T, slot string) {
 	})
 }
 
-// queue creates a slot, and returns a queue of everything written from now on.
+// queue creates a slot, and returns a queue of everything that is written after that.
 func (db *database) queue(t *testing.T, slot, publication, more string) *brokertest.Queue {
 	db.exec(t, "SELECT pg_create_logical_replication_slot($1, 'pgoutput')", slot)
 	return &brokertest.Queue{
@@ -113,7 +114,7 @@ func TestOnce(t *testing.T) {
 	brokertest.Once(t, newDatabase(t).queue(t, "countd", "countd", outbox))
 }
 
-// TestReads runs the tests that share a server.
+// TestReads runs the tests that share one server.
 func TestReads(t *testing.T) {
 	db := newDatabase(t)
 	t.Run("outbox", func(t *testing.T) { testOutbox(t, db) })
@@ -127,8 +128,8 @@ func TestReads(t *testing.T) {
 }
 
 // testOutbox: messages of rolled-back transactions and of other prefixes, and changes of tables,
-// count nothing. A message outside of a transaction stalls the source at each start. A seek past it
-// loses no other message.
+// count nothing. A message outside of a transaction stalls the source at each start. A seek past
+// that message skips no other message.
 func testOutbox(t *testing.T, db *database) {
 	q := db.queue(t, "outbox", "countd", outbox)
 	like := brokertest.Like(1, 1)
@@ -195,7 +196,7 @@ func seekTo(t *testing.T, reason string) source.Position {
 	return at
 }
 
-// testTable: after any change the sums match the rows. A truncate stalls the source.
+// testTable: the sums match the rows after changes of any kind. A TRUNCATE stalls the source.
 func testTable(t *testing.T, db *database) {
 	db.exec(t, "DELETE FROM likes")
 	c := sinktest.New(2, nil)
@@ -222,8 +223,8 @@ func testTable(t *testing.T, db *database) {
 	r.Stalls(t, "the table was truncated")
 }
 
-// testValues: the source subtracts rows whose post is deleted or that a condition excludes. Columns
-// may have any type whose value is a whole number or a boolean.
+// testValues: the source subtracts a row when its post is deleted, or when a condition begins to
+// exclude the row. Columns may have any type whose value is a whole number or a boolean.
 func testValues(t *testing.T, db *database) {
 	for _, sql := range []string{
 		"CREATE DOMAIN flag AS bool", "CREATE DOMAIN amount AS int",
@@ -345,17 +346,17 @@ func testLetters(t *testing.T, db *database) {
 	q := db.queue(t, "app", "app", table+"dead-letters: app.dead\n")
 	r := q.Start(t, sinktest.New(1, nil))
 	db.exec(t, "INSERT INTO app.likes (post_id, weight) VALUES (1, 'no number')")
-	r.Stalls(t, want) // at the first letter, which creates the table
+	r.Stalls(t, want) // stalls at the first dead letter, which creates the table
 
-	// A source of an outbox reads no tables.
+	// A source that reads messages of an outbox reads no tables, so this publication is harmless.
 	c := sinktest.New(1, nil)
 	q = db.queue(t, "outbox_of_everything", "everything", outbox)
 	q.Write(t, "poison", brokertest.Like(1, 1))
 	q.Start(t, c).Counts(t, c, 1)
 }
 
-// testLag: the lag is 0 if no message waits, even while other tables are written. It is unknown
-// while the reader is behind.
+// testLag: the lag is 0 if no message waits, even while other tables are written. The lag is
+// unknown while the reader is behind.
 func testLag(t *testing.T, db *database) {
 	q := db.queue(t, "lag", "countd", outbox)
 	c := sinktest.New(1, nil)
@@ -373,7 +374,7 @@ func testLag(t *testing.T, db *database) {
 		defer close(ended)
 		defer conn.Close(context.Background())
 		for ctx.Err() == nil {
-			_, _ = conn.Exec(ctx, "INSERT INTO other SELECT 1") // the test ends it
+			_, _ = conn.Exec(ctx, "INSERT INTO other SELECT 1") // fails when the test ends
 		}
 	}()
 	defer func() { cancel(); <-ended }()
@@ -390,8 +391,9 @@ func testBounded(t *testing.T, db *database) {
 	brokertest.Bounded(t, q, func(r source.Reader) int { return r.(*reader).holds.Bytes() })
 }
 
-// testPublication: if the publication was created anew, or after the slot, the source stalls and
-// names a seek. After the seek it continues. A source whose publication has no tables stalls.
+// testPublication: if the publication was created after the slot, or was created again, the source
+// stalls and names a seek. After the seek it continues. A source whose publication has no tables
+// stalls.
 func testPublication(t *testing.T, db *database) {
 	db.exec(t, "CREATE TABLE thanks (id bigserial PRIMARY KEY, post_id bigint, weight int)")
 	db.exec(t, "ALTER TABLE thanks REPLICA IDENTITY FULL")
@@ -427,8 +429,8 @@ func testPublication(t *testing.T, db *database) {
 	db.queue(t, "bare", "bare", table).Start(t, sinktest.New(1, nil)).Stalls(t, "publication bare has no tables")
 }
 
-// TestRegrown: a database was set back, for example by a copy of its disk, and has written another
-// log since.
+// TestRegrown: a database was restored to an earlier state, for example from a copy of its disk,
+// and has written another log since.
 func TestRegrown(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -443,8 +445,9 @@ func TestRegrown(t *testing.T) {
 	brokertest.Regrown(t, db.queue(t, "countd", "countd", outbox), move(copied, data), move(data, copied))
 }
 
-// TestCrashKeepsMarks: a server that crashed may have forgotten the slot's latest position. It
-// sends counted messages again, and nothing is lost.
+// TestCrashKeepsMarks: a server that has crashed may have forgotten the slot's latest position.
+// Then it sends messages that are already counted. The source does not stall, and counts each
+// message once.
 func TestCrashKeepsMarks(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -24,20 +24,22 @@ const (
 	// slot.
 	slotFreeEvery = 10 * time.Millisecond
 	// askEvery is the interval at which Again requests the server's position in the log. Each
-	// answer counts as progress. Again then also uses the connection for queries, so that no
-	// timeout of the server closes it. Read refuses to begin if that connection was replaced.
+	// answer counts as progress. At the same interval, Again uses the connection for queries, so
+	// that no timeout of the server closes it: Read refuses to begin if that connection was
+	// replaced.
 	askEvery = 100 * time.Millisecond
 )
 
-// item is a message, or only a new position, on its way from the receiving goroutine to Next.
+// item is what the receiving goroutine passes to Next: a message with the position after it, or
+// only a new position.
 type item struct {
 	message source.Message
 	has     bool
 	next    source.Position
 }
 
-// reader streams the log. Read starts a goroutine that receives and decodes. Next takes items from
-// its channel. Close ends the goroutine and waits for it.
+// reader streams the log. Read starts a goroutine that receives and decodes the stream. Next
+// receives items from the goroutine's channel. Close ends the goroutine and waits for it.
 type reader struct {
 	conn   *pgconn.PgConn
 	dec    decoder
@@ -78,7 +80,7 @@ func (b *Broker) read(ctx context.Context, from source.Position, found source.Ma
 		err = startReplication(ctx, conn, b.cfg, from)
 	}
 	var confirmed source.Position
-	if err == nil { // this reader holds the slot now, so no other reader moves it
+	if err == nil { // this reader has the slot now, so no other reader can move the slot's position
 		confirmed, err = b.confirmed(ctx)
 	}
 	if err == nil && from.Hi < confirmed.Hi {
@@ -110,8 +112,8 @@ func (b *Broker) read(ctx context.Context, from source.Position, found source.Ma
 	return r, nil
 }
 
-// Again returns the messages from one position up to another, without those below the slot's
-// confirmed position. It returns only after the slot is free again.
+// Again returns the first two messages from one position up to another. It omits messages below the
+// slot's confirmed position. It returns only after the server has released the slot.
 func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position, progress func()) (source.Again, error) {
 	confirmed, err := b.confirmed(ctx)
 	b.setCompared()
@@ -217,12 +219,12 @@ func (r *reader) receive(life context.Context) {
 	}
 }
 
-// errSkipped is returned if the server omits changes of tables, because the publication did not
-// exist at that place of the log.
+// errSkipped is returned if the server skips changes of tables, because the publication did not
+// exist when they were written.
 var errSkipped = errors.New("the server skips changes: the publication was not there")
 
-// noticed returns errSkipped for the warning that PostgreSQL 18 sends instead of an error. The
-// server sends no other warning of this class in the stream.
+// noticed returns errSkipped for the warning that PostgreSQL 18 sends, instead of an error, when it
+// skips changes. The server sends no other warning of this class in the stream.
 func (r *reader) noticed(m *pgproto3.NoticeResponse) error {
 	const notInPrerequisiteState = "55000"
 	if m.Code == notInPrerequisiteState && r.dec.prefix == "" {
@@ -260,7 +262,7 @@ func (r *reader) received(life context.Context, data []byte) error {
 // hand passes an item to Next, unless it is empty.
 func (r *reader) hand(life context.Context, i item) error {
 	if i.has && i.message.Position.Less(r.from) {
-		i.has, i.message = false, source.Message{} // drop it: the server resends the whole transaction, even if from is inside it
+		i.has, i.message = false, source.Message{} // drop the message: the server sends a transaction from its beginning, even if from is inside of it
 	}
 	if !i.has && i.next == (source.Position{}) {
 		return nil
@@ -276,8 +278,8 @@ func (r *reader) hand(life context.Context, i item) error {
 	}
 }
 
-// Next returns messages, or none after waitMax. In that case it requests an answer of the server,
-// because a connection may break silently.
+// Next returns messages, or none after waitMax. Without messages it requests an answer from the
+// server, because a connection may break silently.
 func (r *reader) Next(ctx context.Context, limit int) (source.Fetched, error) {
 	got := source.Fetched{Left: -1}
 	wait := time.NewTimer(waitMax)
@@ -323,9 +325,9 @@ func (r *reader) take(got *source.Fetched, i item) {
 	}
 }
 
-// Commit tells the server that it may remove the log below p. The server will send transactions
-// that committed at p or later again. Commit also requests the server's position, so that Next
-// moves past parts of the log without messages.
+// Commit tells the server that it may remove the log below p. A later reader can still read the
+// transactions that committed at p or later. Commit also requests the server's position, so that
+// Next moves past parts of the log without messages.
 func (r *reader) Commit(_ context.Context, p source.Position) error { return r.confirm(p.Hi, 1) }
 
 // explain returns a *source.StalledError if the server did not find the publication. The server

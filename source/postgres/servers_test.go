@@ -31,7 +31,7 @@ func TestTwoServers(t *testing.T) {
 		}
 		db.queue(t, "pub", "countd", outbox)
 	}
-	for range 50 { // so that the other server's log is longer
+	for range 50 { // so that the second server's log is longer
 		two.exec(t, "SELECT pg_logical_emit_message(true, 'likes', $1)", brokertest.Like(1, 1000))
 	}
 	one.exec(t, "SELECT pg_logical_emit_message(true, 'likes', $1)", brokertest.Like(1, 1))
@@ -69,7 +69,7 @@ func TestTwoServers(t *testing.T) {
 		t.Errorf("the identity is %q, and %q after the reader is closed", before, after)
 	}
 
-	// The connection for queries breaks. The next one is to the second server.
+	// The connection for queries breaks, and the client connects to the second server.
 	b.mu.Lock()
 	_ = b.mu.control.Conn().Close()
 	b.mu.Unlock()
@@ -96,8 +96,8 @@ func TestTwoServers(t *testing.T) {
 	}
 }
 
-// A server that restarts after the comparison and before the stream may have lost the end of its
-// log. The session compares again.
+// A server that restarts between the comparison and the stream may have lost the end of its log. So
+// the session must repeat the comparison.
 func TestRestartAfterComparing(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -135,8 +135,8 @@ func TestRestartAfterComparing(t *testing.T) {
 	}
 }
 
-// A server that does not answer a request counts as silent until it sends something. A server that only has nothing to
-// send does not count as silent.
+// A server that does not answer a request counts as silent until it sends something. A server that
+// answers, but has no messages, does not count as silent.
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -202,7 +202,7 @@ func TestLongComparison(t *testing.T) {
 }
 
 // PostgreSQL 18 only warns that a publication is missing, and skips the changes of its tables. The
-// source stalls at the last good position, as with older servers.
+// source stalls at the last position before the skipped changes, as it does with older servers.
 func TestSkippedPublication(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
@@ -228,7 +228,7 @@ func TestSkippedPublication(t *testing.T) {
 		server.Send(&pgproto3.NoticeResponse{Severity: "WARNING", Code: "01000", Message: "another"})
 		server.Send(&pgproto3.NoticeResponse{Severity: "WARNING", Code: "55000", Message: `skipped loading publication "countd"`})
 		server.Send(keepalive(9))
-		go server.Flush() // until the reader has ended
+		go server.Flush() // ends when the reader has ended
 		var got source.Fetched
 		for err == nil && got.Next.Hi < 9 {
 			got, err = r.Next(t.Context(), 10)

@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/source/sink/sinktest"
 )
 
-// TestAccess: a Redis with users, and TLS with certificates of both sides.
+// TestAccess tests a Redis with users, and with TLS and certificates of both sides.
 func TestAccess(t *testing.T) {
 	q, client := newQueue(t, "")
 	a := brokertest.NewAccess(t)

@@ -26,8 +26,8 @@ func bounded(dial func(ctx context.Context, network, addr string) (net.Conn, err
 	}
 }
 
-// boundedConn is a connection on which the client writes a request and reads its whole answer
-// before it writes the next request.
+// boundedConn is a connection that bounds the bytes that are read after each write. The client must
+// read the whole answer to a request before it writes the next one.
 type boundedConn struct {
 	net.Conn
 	bytesMax, left int

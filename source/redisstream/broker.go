@@ -1,9 +1,9 @@
 // Package redisstream reads a Redis stream for package source.
 //
 // A stream has no identity, and a trim silently removes unread entries. So a source creates a
-// consumer group in the stream. The name of the group has a random part, so that a stream created
-// anew lacks the group. The group's count of read entries shows whether a trim removed unread
-// entries.
+// consumer group in the stream. The name of the group has a random part, so a stream that was
+// created again lacks the group. The group's count of read entries shows whether a trim removed
+// unread entries.
 package redisstream
 
 import (
@@ -29,7 +29,7 @@ import (
 type Broker struct {
 	client    *redis.Client
 	cfg       *source.Config
-	answerMax int // most bytes of one answer of Redis
+	answerMax int // bound of the bytes of one answer of Redis
 }
 
 // Open returns a broker. It connects when it is used.
@@ -112,7 +112,8 @@ func (b *Broker) Bounds(ctx context.Context, _ uint32) (first, end source.Positi
 }
 
 // explain returns a *source.StalledError if the stream is missing or its entries are too large. If
-// an answer did not arrive in time and ctx has not ended, its error says how to allow more time.
+// the client gave up waiting for an answer before ctx ended, the error names the setting that
+// allows more time.
 func (b *Broker) explain(ctx context.Context, err error) error {
 	if errors.Is(err, errAnswer) {
 		return source.Stalled("stream %s has entries that are too large: an answer of Redis with up to five of them is over %d MiB", b.cfg.Key, b.answerMax>>20)
@@ -163,7 +164,7 @@ func (b *Broker) Denied(err error) bool {
 	if redis.IsAuthError(err) {
 		return true
 	}
-	// A refused script has no error type, only a text: one in version 7.0, and another in later
+	// The error of a refused script has only a text, which version 7.0 words differently from later
 	// versions.
 	return slices.ContainsFunc([]string{"NOPERM", "user executing the script can't run", "ACL failure in script"}, func(words string) bool {
 		return err != nil && strings.Contains(err.Error(), words)

@@ -26,7 +26,8 @@ const (
 // endsMax bounds reader.mu.ends, which grows by one with each fetch until the next Commit.
 const endsMax = 10_000
 
-// end is a position that a reader has reached, with the count for the consumer group.
+// end is a position that a reader has reached, and the count that Commit records with it in the
+// consumer group.
 type end struct {
 	at    source.Position
 	added int64 // number of entries that were ever added below the position
@@ -41,14 +42,14 @@ type reader struct {
 	// added is the number of entries ever added below next; valid only if counted is set.
 	added   int64
 	counted bool
-	// count is the number of entries that the next fetch requests. It assumes entries as large as
-	// those of the last fetch, with FetchBytesMax bytes together. It grows slowly, because more
-	// entries may not arrive in time.
+	// count is the number of entries that the next fetch requests: as many as fit into
+	// FetchBytesMax if they are as large as those of the last fetch. It grows slowly, because an
+	// answer that is too large does not arrive in time.
 	count int
-	// last is the mark of the highest entry that was read, or the parameter found of Read. Each
-	// read compares it with the stream, because the stream may be replaced at any time. A new
-	// connection may reach a restored or promoted server, or a command such as RESTORE, COPY or
-	// RENAME may replace the stream.
+	// last is the mark of the highest entry that was read or, before the first entry, the parameter
+	// found of Read. Each read compares it with the stream, because the stream may be replaced at
+	// any time: by a restored or promoted server behind a new connection, or by a command such as
+	// RESTORE, COPY or RENAME.
 	last source.Mark
 
 	mu struct {
@@ -99,14 +100,14 @@ func (r *reader) read(ctx context.Context, limit int) (source.Fetched, error) {
 	}
 }
 
-// fetch returns at most limit entries, or an error if entries that were not read are gone.
+// fetch returns at most limit entries. It returns an error if unread entries are gone.
 func (r *reader) fetch(ctx context.Context, limit int) (source.Fetched, error) {
 	got := source.Fetched{Next: r.next, Left: -1}
 	key := r.b.cfg.Key
 	tx := r.b.client.TxPipeline()
 	stream, groups := tx.XInfoStream(ctx, key), tx.XInfoGroups(ctx, key)
 	entries := tx.XRead(ctx, &redis.XReadArgs{Streams: []string{key, format(before(r.next))}, Count: int64(max(limit, 1)), Block: -1})
-	from := r.next // without a last entry, compare ignores what readTwo reads from here
+	from := r.next // if there is no last entry, compare ignores what readTwo reads
 	if r.last.Exists() {
 		from = r.last.Position
 	}
@@ -120,7 +121,7 @@ func (r *reader) fetch(ctx context.Context, limit int) (source.Fetched, error) {
 		return got, err
 	}
 	if deleted != (source.Position{}) {
-		r.counted = false // it is unknown which entries below deleted are gone
+		r.counted = false // the number of entries that are gone below deleted is unknown
 		next = slices.DeleteFunc(next, func(e redis.XMessage) bool {
 			p, err := parse(e.ID)
 			return err == nil && deleted.Less(p)
@@ -164,8 +165,8 @@ func (r *reader) deleted(stream *redis.XInfoStream) (source.Position, error) {
 	return last, nil
 }
 
-// Again returns the entries from one position up to another. By the highest deleted id, it
-// distinguishes a deleted entry from a lost one.
+// Again returns the first two entries from one position up to another. The highest deleted id shows
+// whether a missing entry was deleted or lost.
 func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position, _ func()) (source.Again, error) {
 	tx := b.client.TxPipeline()
 	info := tx.XInfoStream(ctx, b.cfg.Key)
@@ -176,9 +177,9 @@ func (b *Broker) Again(ctx context.Context, _ uint32, from, to source.Position, 
 	return b.between(info.Val(), entriesOf(read), from, to)
 }
 
-// readTwo adds a read of the first two entries at or above a position to a transaction. The first
-// should be the entry of a mark. The second shows whether the stream has another entry below a
-// shard's position.
+// readTwo adds a command to a transaction that reads the first two entries at or above a position.
+// The first entry should be that of a mark. The second one shows whether another entry follows
+// below a shard's position.
 func (b *Broker) readTwo(ctx context.Context, tx redis.Pipeliner, p source.Position) *redis.XStreamSliceCmd {
 	return tx.XRead(ctx, &redis.XReadArgs{Streams: []string{b.cfg.Key, format(before(p))}, Count: 2, Block: -1})
 }
@@ -191,7 +192,7 @@ func entriesOf(read *redis.XStreamSliceCmd) []redis.XMessage {
 	return nil
 }
 
-// between returns the result of Again. entries are the first two at or above from.
+// between returns the result of Again, given the first two entries at or above from.
 func (b *Broker) between(stream *redis.XInfoStream, entries []redis.XMessage, from, to source.Position) (source.Again, error) {
 	var again source.Again
 	for _, e := range entries {
@@ -252,7 +253,7 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, del
 	}
 	if g := groups[i]; !r.counted {
 		switch {
-		case left == at: // exactly the removed entries are below at
+		case left == at: // all removed entries, and no others, are below at
 			r.added, r.counted = stream.EntriesAdded-stream.Length, true
 		case g.LastDeliveredID == format(before(at)) && g.EntriesRead > 0:
 			r.added, r.counted = g.EntriesRead, true
@@ -261,7 +262,8 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, del
 	if !at.Less(left) || after(last) == at {
 		return nil // no entry at or above at was trimmed, or everything was read
 	}
-	// All remaining entries are above at. Did a trim remove entries between at and left?
+	// All remaining entries are above at. A trim may have removed unread entries between at and
+	// left.
 	if !r.counted {
 		if stream.EntriesAdded != stream.Length {
 			return source.Lost(left, "entries from position %s up to %s may have been trimmed before they were read", at, left)
@@ -274,8 +276,8 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, del
 	return nil
 }
 
-// compare returns a *source.StalledError if the stream lacks the entry r.last, or has another
-// entry between r.last and r.next. entries are the first two at or above the position of r.last.
+// compare returns a *source.StalledError if the stream lacks the entry r.last, or has another entry
+// between r.last and r.next. entries has the first two entries at or above the position of r.last.
 func (r *reader) compare(stream *redis.XInfoStream, entries []redis.XMessage) error {
 	last := r.last
 	if !last.Exists() {
@@ -339,7 +341,7 @@ func (b *Broker) value(fields map[string]any) []byte {
 	return text
 }
 
-// reached records a reached position for Commit.
+// reached records for Commit that the reader has reached a position.
 func (r *reader) reached(e end) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -347,7 +349,7 @@ func (r *reader) reached(e end) {
 	if n > 0 && r.mu.ends[n-1].at == e.at {
 		n--
 	} else if n == endsMax {
-		n = 0 // start again; the next Commit may then lack a count
+		n = 0 // forget the earlier positions; the next Commit may then lack a count
 	}
 	r.mu.ends = append(r.mu.ends[:n], e)
 }

@@ -116,7 +116,8 @@ func TestTrim(t *testing.T) {
 		if !running {
 			r.Stop()
 		}
-		// In one step, so that a running reader cannot read the first.
+		// Add and trim in one transaction, so that a running reader cannot read the entries before
+		// the trim.
 		_, err := client.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
 			for range 5 {
 				p.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", Values: []any{"value", like}})
@@ -182,8 +183,9 @@ func TestLostStream(t *testing.T) {
 	}
 }
 
-// TestTruncated: a counted entry's id and value do not prove that the stream was not truncated. The
-// clock of a new master may be behind, and a producer may set ids.
+// TestTruncated: a counted entry's id and value do not prove that the stream was not truncated. A
+// new entry may have the same id, because the clock of a new master may be behind, or the producer
+// sets the ids.
 func TestTruncated(t *testing.T) {
 	q, client := newQueue(t, "")
 	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
@@ -266,8 +268,8 @@ func TestBounded(t *testing.T) {
 	r.Stalls(t, "has entries that are too large")
 }
 
-// TestDeletedBetween: the source counts the entries left below a deleted one before it stalls. So
-// the seek that it names skips none of them.
+// TestDeletedBetween: before the source stalls at a deleted entry, it counts the remaining entries
+// below it. So the seek that it names skips none of them.
 func TestDeletedBetween(t *testing.T) {
 	q, client := newQueue(t, "")
 	c := sinktest.New(1, nil)
@@ -280,7 +282,7 @@ func TestDeletedBetween(t *testing.T) {
 	r.Counts(t, c, 1+4)
 }
 
-// TestIDsWithoutTimes: entries whose ids are not times have no known age.
+// TestIDsWithoutTimes: if the ids of entries are not times, the lag in seconds is unknown.
 func TestIDsWithoutTimes(t *testing.T) {
 	q, client := newQueue(t, "on-error: stop\n")
 	client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", ID: "1-0", Values: []any{"value", brokertest.Like(1, 1)}})
@@ -294,14 +296,15 @@ func TestIDsWithoutTimes(t *testing.T) {
 	}
 }
 
-// TestNoStream: a key of another type stalls the source, although Redis reports it only as text.
+// TestNoStream: a key of another type stalls the source, although the error of Redis has only a
+// text.
 func TestNoStream(t *testing.T) {
 	q, client := newQueue(t, "")
 	client.Set(t.Context(), "likes", "x", 0)
 	q.Start(t, sinktest.New(1, nil)).Stalls(t, "WRONGTYPE")
 }
 
-// TestRegrown: a stream was set back, and has other entries since.
+// TestRegrown: a stream was restored to an earlier state, and has got other entries since.
 func TestRegrown(t *testing.T) {
 	q, client := newQueue(t, "")
 	var saved string
@@ -335,7 +338,8 @@ func TestRemovedMark(t *testing.T) {
 	}
 }
 
-// TestRegrownWhileIdle: a reader that has read nothing yet compares the entry counted last.
+// TestRegrownWhileIdle: a reader that has read nothing yet compares the entry that was counted
+// last.
 func TestRegrownWhileIdle(t *testing.T) {
 	q, client := newQueue(t, "")
 	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
@@ -374,8 +378,8 @@ func TestRegrownWhileIdle(t *testing.T) {
 	}
 }
 
-// TestRegrownWhileRead: another stream replaces the one that is read, over the same connection or a new one. The
-// reader returns no entry of the new stream.
+// TestRegrownWhileRead: another stream replaces the one that is being read. The reader notices this
+// on the same connection and on a new one, and returns no entry of the new stream.
 func TestRegrownWhileRead(t *testing.T) {
 	for name, replace := range map[string]func(t *testing.T, tx redis.Pipeliner, saved string){
 		"restored": func(t *testing.T, tx redis.Pipeliner, saved string) {
@@ -416,8 +420,8 @@ func TestRegrownWhileRead(t *testing.T) {
 	}
 }
 
-// TestBetween: a stream lost its end, and then got another entry between the marked entry and the shard's position.
-// Both a new and a running reader notice that entry.
+// TestBetween: a stream lost its end. Then an entry was added between the marked entry and the
+// shard's position. Both a new and a running reader notice that entry.
 func TestBetween(t *testing.T) {
 	q, client := newQueue(t, "on-error: stop\n")
 	shards, like := sinktest.New(2, nil), brokertest.Like(1, 1)
@@ -456,7 +460,8 @@ func addAt(t *testing.T, client *redis.Client, id, value string) {
 	must.Do(t, client.XAdd(t.Context(), &redis.XAddArgs{Stream: "likes", ID: id, Values: []any{"value", value}}).Err())
 }
 
-// TestSlowAnswer: an answer with many large entries does not arrive within the read timeout. The reader requests fewer.
+// TestSlowAnswer: if an answer with many large entries does not arrive within the read timeout, the
+// reader requests fewer entries.
 func TestSlowAnswer(t *testing.T) {
 	const rate = 8 << 20 // bytes a second: five entries take 0.3 s, twenty take 1.2 s
 	q, client := newQueue(t, "")
@@ -470,11 +475,12 @@ func TestSlowAnswer(t *testing.T) {
 	r := q.Start(t, shards)
 	r.Counts(t, shards, 20)
 
-	// A single entry that does not arrive in time: the reason says what to set.
+	// If a single entry does not arrive in time, the reason names the setting to change.
 	q.Write(t, brokertest.Like(1, 1)+strings.Repeat(" ", rate))
 	must.Become(t, "it says so", func() bool { return strings.Contains(r.Status().Reason, "read_timeout") })
 
-	// The call ends first: read_timeout does not help.
+	// If the context of a call ends first, the error does not name that setting, because it would
+	// not help.
 	b := brokertest.BrokerOf(t, q.Config, source.Access{}, Open)
 	short, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
 	defer cancel()
@@ -519,8 +525,8 @@ func slowProxy(t *testing.T, addr string, rate int) string {
 	return l.Addr().String()
 }
 
-// TestTrimBelowFetched: when the position of the shards is committed, a reader has fetched more entries than were
-// applied. Then the applied entries are trimmed. The next reader knows that no other entry is gone.
+// TestTrimBelowFetched: a position is committed when the reader has already fetched entries above
+// it. Then the entries below it are trimmed. The next reader finds that no unread entry is gone.
 func TestTrimBelowFetched(t *testing.T) {
 	q, client := newQueue(t, "")
 	addAt(t, client, "1-0", "a")
@@ -547,12 +553,13 @@ func TestTrimBelowFetched(t *testing.T) {
 	}
 }
 
-// TestTrimBelowBacklog: all entries that were read are trimmed before the reader has reached the end of the stream.
-// The reader goes on. So does the next reader, once the position was committed.
+// TestTrimBelowBacklog: all entries that were read are trimmed before the reader has reached the
+// end of the stream. The reader does not stall. Nor does the next reader, once the position was
+// committed.
 func TestTrimBelowBacklog(t *testing.T) {
 	q, client := newQueue(t, "")
 	addAt(t, client, "1-0", "a")
-	must.Do(t, client.XTrimMaxLen(t.Context(), "likes", 0).Err()) // before the source begins
+	must.Do(t, client.XTrimMaxLen(t.Context(), "likes", 0).Err()) // an entry is trimmed before the source begins
 	const entries = 5 * countFirst
 	for n := range entries {
 		addAt(t, client, fmt.Sprintf("%d-0", 10+n), "a")

@@ -2,7 +2,7 @@
 // messages, and the Sink that applies each op once. Package source reads queues into a Sink, and
 // package sources implements Sink.
 //
-// It never reads a queue or a shard, and imports nothing of this module.
+// It never reads a queue or a shard, and imports no other package of this module.
 package sink
 
 import (
@@ -11,9 +11,9 @@ import (
 	"fmt"
 )
 
-// ErrMoved is returned when another reader has moved the shards, or when the catalog has changed.
-// A part of the batch may be applied. The reader must read Positions again and continue from
-// there.
+// ErrMoved is returned when another reader has moved the shards, or when the catalog has changed. A
+// part of the batch may be applied. The reader must call Positions again, and continue at the
+// positions that it returns.
 var ErrMoved = errors.New("another reader has moved the source")
 
 // ErrStopped is returned when the source is paused or deleted. The reader must end.
@@ -25,7 +25,8 @@ var ErrBusy = errors.New("a shard is being restored")
 // OpKind is what an op does to its cells.
 type OpKind uint8
 
-// The kinds of ops. Join and Leave have one cell. Its value has the 64 bits of the member.
+// The kinds of ops. An op of kind Join or Leave has one cell, whose value has the 64 bits of the
+// member.
 const (
 	Add OpKind = iota
 	Set
@@ -46,7 +47,7 @@ type Cell struct {
 type Op struct {
 	Position Position // position of its message
 	Keyspace string   // "unread" for an op on a user
-	ID       uint64   // id of the row, or the user
+	ID       uint64   // id of the row or of the user
 	Kind     OpKind
 	Cells    []Cell
 	HasFloor bool
@@ -57,7 +58,7 @@ type Op struct {
 type Batch struct {
 	Source    uint64
 	Partition uint32
-	From      Position // Next of the previous batch, or the reader's start
+	From      Position // Next of the previous batch, or the position at which the reader began
 	Next      Position // the batch has the ops of all messages from From to Next
 	Ops       []Op     // in the order of their messages, not merged
 	// Mark returns the mark of the last message below a position of the batch; the zero Mark if
@@ -69,8 +70,8 @@ type Batch struct {
 type Rejection struct {
 	Op     int // index of the op in Batch.Ops
 	Reason string
-	// Check sets Passed if the op's shard has passed the message, and so has applied or refused
-	// the op.
+	// Check sets Passed if the op's shard has passed the message. Then the shard has already
+	// applied or refused the op.
 	Passed bool
 }
 
@@ -82,18 +83,18 @@ type Refusal struct {
 
 // Applied is the answer of Sink.Apply.
 type Applied struct {
-	// Rejected has the ops that shards refused because sums overflow, in order. If an answer of a
-	// shard was lost, some may be missing.
+	// Rejected has, in order, the ops that shards refused because a sum overflows. If an answer of
+	// a shard was lost, its ops may be missing.
 	Rejected []Rejection
 	// Behind is the reason why a batch without ops did not move all shards, or "".
 	Behind string
 }
 
-// Start is the recorded beginning of a partition.
+// Start is the recorded start of a partition.
 type Start struct {
 	Position Position
 	Identity string // identity of the queue; "" if none is recorded
-	Seek     uint32 // differs after each seek
+	Seek     uint32 // each seek changes it
 }
 
 // ShardPosition is the position of a partition in one shard.
@@ -106,7 +107,7 @@ type ShardPosition struct {
 	Late     bool // the shard does not answer; Known is false
 }
 
-// Silent returns the text for a shard that does not answer.
+// Silent returns the text that reports a shard that does not answer.
 func Silent(keyspace string, shard int) string {
 	return fmt.Sprintf("shard %d of keyspace %s does not answer: its messages wait", shard, keyspace)
 }
@@ -135,19 +136,19 @@ func Span(shards []ShardPosition, start Position) (low, high Position) {
 type Sink interface {
 	// Begin records the starts of several partitions, all of them or none.
 	Begin(ctx context.Context, source uint64, starts map[uint32]Position, identity string) error
-	// Start writes the given start to the catalog, unless the catalog already has one with an identity
-	// for the partition. It returns the recorded start. After a seek it only records the identity. A reader must call it
-	// before Positions.
+	// Start returns the start of a partition that the catalog has. If the catalog has none, Start
+	// first records the given start. If the catalog has one without an identity, as after a seek,
+	// Start first records the identity. A reader must call it before Positions.
 	Start(ctx context.Context, source uint64, partition uint32, start Start) (Start, error)
 	// Check returns the ops of b that their shards would refuse, in order, and writes nothing. The
 	// reader must have called Positions before.
 	Check(ctx context.Context, b *Batch) ([]Rejection, error)
-	// Positions returns the position of the partition in each shard that takes ops. A reader
-	// begins at the lowest known position or, if none is known, at the recorded start. For a shard
-	// that does not answer, Late may be set.
+	// Positions returns the position of the partition in each shard that accepts ops of sources. A
+	// reader begins at the lowest known position or, if none is known, at the recorded start. If a
+	// shard does not answer, its Late may be set.
 	Positions(ctx context.Context, source uint64, partition uint32) ([]ShardPosition, error)
-	// Apply applies the ops of b and moves shards to b.Next: at least the shards with ops or, if b
-	// has no ops, all shards that answer. A shard ignores ops that it has applied already, so a
-	// batch may be repeated after any error.
+	// Apply applies the ops of b and moves shards to b.Next. If b has ops, it moves at least their
+	// shards. If b has no ops, it moves all shards that answer. A shard ignores ops that it has
+	// applied already, so a batch may be repeated after any error.
 	Apply(ctx context.Context, b *Batch) (Applied, error)
 }

@@ -4,7 +4,7 @@ import "testing"
 
 func TestSpan(t *testing.T) {
 	at := func(lo uint64) ShardPosition { return ShardPosition{Position: Position{Lo: lo}, Known: true} }
-	none := ShardPosition{Position: Position{Lo: 99}} // begins where the others are
+	none := ShardPosition{Position: Position{Lo: 99}} // a shard without a position, which does not count
 	for name, c := range map[string]struct {
 		shards    []ShardPosition
 		low, high uint64

@@ -1,5 +1,5 @@
-// Package sinktest has in-memory shards for tests of readers. As in the state machine, a section applies only if
-// the shard is at the position that the sender saw last.
+// Package sinktest has in-memory shards for tests of readers. Like the state machine, a shard
+// applies a batch only if it is at the position that the sender saw last.
 package sinktest
 
 import (
@@ -28,7 +28,7 @@ type Cluster struct {
 		sync.Mutex
 		start   *sink.Start
 		shards  []shard
-		rng     *rand.Rand      // nil if nothing fails
+		rng     *rand.Rand      // nil if no call fails at random
 		dropped map[string]bool // columns
 		failing int             // the shard that does not answer, or -1
 	}
@@ -77,7 +77,7 @@ func (c *Cluster) Drop(column string, dropped bool) {
 	c.mu.dropped[column] = dropped
 }
 
-// Fail stops the answers of a shard. If shard is -1, all shards answer.
+// Fail makes a shard stop answering. If shard is -1, all shards answer.
 func (c *Cluster) Fail(shard int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,7 +122,7 @@ func (c *Cluster) Node() sink.Sink { return &node{c: c} }
 
 type node struct {
 	c    *Cluster
-	seen []shard // without marks and sums; guarded by the cluster's lock
+	seen []shard // the shards as this node saw them last; their marks and sums are not used; guarded by the cluster's lock
 }
 
 func (n *node) Begin(ctx context.Context, source uint64, starts map[uint32]sink.Position, identity string) error {
@@ -174,7 +174,7 @@ func (n *node) Apply(_ context.Context, b *sink.Batch) (sink.Applied, error) {
 	c := n.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := range c.mu.shards { // begin all before any moves
+	for i := range c.mu.shards { // give all shards a position before any of them moves
 		if c.fails(40) {
 			return sink.Applied{}, ErrBroken
 		}
@@ -193,7 +193,7 @@ func (n *node) Apply(_ context.Context, b *sink.Batch) (sink.Applied, error) {
 		}
 		s, seen := &c.mu.shards[i], &n.seen[i]
 		if len(b.Ops) > 0 && !slices.ContainsFunc(b.Ops, func(op sink.Op) bool { return op.ID%uint64(len(c.mu.shards)) == uint64(i) }) {
-			continue // the shard moves with a batch without ops
+			continue // a shard without ops moves only with a batch without ops
 		}
 		if s.has != seen.has || s.at != seen.at {
 			return sink.Applied{}, sink.ErrMoved
@@ -207,7 +207,8 @@ func (n *node) Apply(_ context.Context, b *sink.Batch) (sink.Applied, error) {
 	return done, nil
 }
 
-// apply applies the ops of one shard: the one with this number, among count shards.
+// apply applies those ops of b that belong to this shard. number is the shard's number, and count
+// the number of shards.
 func (s *shard) apply(b *sink.Batch, number, count uint64) (rejected []sink.Rejection) {
 	for n, op := range b.Ops {
 		switch {
