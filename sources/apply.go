@@ -17,14 +17,15 @@ import (
 )
 
 const (
-	// evenEvery is the interval at which Apply also moves shards without ops. So a new reader reads
-	// at most about a second's messages twice.
+	// evenEvery is the interval at which Apply also moves shards without ops in the batch. So a new
+	// reader reads at most the messages of about a second twice.
 	evenEvery = time.Second
-	// answerMax bounds the wait for a shard without ops in the batch. Apply then marks the shard
-	// late, so that a shard without a leader delays only its own messages. Positions has the same
-	// bound.
+	// answerMax bounds the wait for a shard without ops in the batch. After that time, Apply marks
+	// the shard late and continues, so that a shard without a leader delays only its own messages.
+	// Positions has the same bound.
 	answerMax = 2 * time.Second
-	// opsMax bounds the ops of one write, as in requests of clients. A message never has more ops.
+	// opsMax bounds the ops of one write, as it bounds a client's request. A message never has more
+	// ops.
 	opsMax = 10_000
 )
 
@@ -41,7 +42,7 @@ func (s *Sink) apply(ctx context.Context, r *sinkReader, b *sink.Batch, strict b
 	a := &applyCall{sink: s, reader: r, batch: b, key: key, strict: strict}
 	err := a.run(ctx)
 	if errors.Is(err, sink.ErrMoved) {
-		r.epoch = 0 // makes the reader call Positions again
+		r.epoch = 0 // until the reader calls Positions again, Apply returns ErrMoved
 		if errors.Is(err, errs.ErrUnknownKeyspace) || errors.Is(err, errs.ErrUnknownColumn) {
 			err = errors.Join(err, s.world.CatchUp(ctx))
 		}
@@ -129,7 +130,7 @@ func checkBatch(b *sink.Batch) error {
 	return nil
 }
 
-// chunkOf returns the number of next ops that fit into one write. It never splits a message.
+// chunkOf returns how many of the first ops fit into one write. It never splits a message.
 func chunkOf(ops []sink.Op) int {
 	if len(ops) <= opsMax {
 		return len(ops)
@@ -157,9 +158,9 @@ func (a *applyCall) behind() string {
 }
 
 // meetShards makes sure that the checkpoint of each shard is known and not below the beginning of
-// the batch. After a lost answer it reads the checkpoint again. It begins new shards at the
-// beginning of the batch. All this happens before any shard moves. So when a new shard begins, no
-// other shard has passed a message of this batch for the new shard.
+// the batch. After a lost answer it reads the checkpoint again. It sets the checkpoint of a new
+// shard to the beginning of the batch. All this happens before any shard moves. So when a new shard
+// gets its checkpoint, no shard has passed a message of this batch yet.
 //
 // The checkpoint of a shard without ops in the batch may stay unknown, because the batch contains
 // no message for that shard. If a shard with ops was late, joins must accept its checkpoint;
@@ -192,8 +193,8 @@ func (a *applyCall) meetShards(ctx context.Context) error {
 	return a.checkFrom()
 }
 
-// needed returns which shards must answer: shards with ops in the batch or, in a strict call, all
-// shards.
+// needed returns, for each shard, whether it must answer: because it has ops in the batch, or
+// because the call is strict.
 func (a *applyCall) needed() ([]bool, error) {
 	needed := slices.Repeat([]bool{a.strict}, len(a.shards))
 	m := newMerge(&write{spaces: a.spaces}, 0)
@@ -207,8 +208,8 @@ func (a *applyCall) needed() ([]bool, error) {
 	return needed, nil
 }
 
-// meet reads the checkpoints that are unknown, or uncertain after a lost answer. If must is set,
-// it asks the needed shards, and otherwise the others.
+// meet reads the checkpoints that are unknown, or uncertain after a lost answer. If must is set, it
+// asks only the needed shards. Otherwise it asks only the other shards.
 func (a *applyCall) meet(ctx context.Context, needed []bool, must bool) error {
 	w := &write{spaces: a.spaces, sections: make([]*dedup.SourceSection, len(a.shards))}
 	asked := false
@@ -290,7 +291,7 @@ func (a *applyCall) learn(w *write, must bool) error {
 		case !at.Known || at.Epoch != a.reader.epoch:
 			moved = sink.ErrMoved
 		default:
-			if !p.known || at.At.Less(p.position) || p.through.Less(at.At) { // otherwise it is still true that the shard has no ops up to p.through
+			if !p.known || at.At.Less(p.position) || p.through.Less(at.At) { // otherwise the messages up to p.through still have no ops for the shard
 				p.through = at.At
 			}
 			if section.Mode == dedup.SectionAdvance && at.At != section.Next || p.late && !p.known && !a.joins(at) {
@@ -316,8 +317,8 @@ func (a *applyCall) joins(at *dedup.PositionAnswer) bool {
 	}))
 }
 
-// chunk applies ops of whole messages below the position end, and moves the shards of these ops to
-// end. If all is set, it moves the other shards too. offset is the index of ops[0] in the batch.
+// chunk applies ops, all ops of one or more messages below the position end, and moves their shards
+// to end. If all is set, it moves the other shards too. offset is the index of ops[0] in the batch.
 func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, offset int, end sink.Position, all bool) error {
 	w := &write{spaces: a.spaces, sections: make([]*dedup.SourceSection, len(a.shards))}
 	m := newMerge(w, len(ops))
@@ -345,7 +346,7 @@ func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, offset int, end si
 			a.advance(rest, slot, end, mark)
 		}
 		if p.known && p.through.Less(end) {
-			p.through = end // the shard has no ops up to end
+			p.through = end // the messages up to end have no ops for the shard
 		}
 	}
 	if m.used(w) {
@@ -371,7 +372,8 @@ func (a *applyCall) sendOps(ctx context.Context, w *write, m *merge) error {
 	return a.learn(w, true)
 }
 
-// advance adds a section that moves a shard to the position end, unless the shard has a section.
+// advance adds a section that moves a shard to the position end, unless the write already has a
+// section for the shard.
 func (a *applyCall) advance(w *write, slot int, end sink.Position, mark sink.Mark) {
 	if w.sections[slot] == nil {
 		w.sections[slot] = &dedup.SourceSection{

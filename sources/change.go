@@ -37,7 +37,7 @@ func (s *Sources) Put(ctx context.Context, name string, text []byte) (*Source, e
 				return src, err
 			}
 			return s.set(ctx, n, src, cfg, &made)
-		case known && errors.Is(err, ErrUnknownSource): // the source was deleted meanwhile; a new one would count all messages again
+		case known && errors.Is(err, ErrUnknownSource): // the source was deleted meanwhile; a new source would count all messages again
 			return src, &catalog.RefusedError{Reason: "the source was deleted at the same time: put it again to make another"}
 		case errors.Is(err, ErrUnknownSource):
 			if err := s.checkNamed(ctx, n, nil, cfg); err != nil {
@@ -103,10 +103,10 @@ type held struct {
 }
 
 // release undoes the first part of a failed change, so that the source does not stay Changing. If
-// the source has begun by now, release resumes it: a reader may have begun a partition, or a start
-// of this call was applied late. Another call that has read the source as Changing then has to try
-// again. If another call has changed a source that has not begun, release does nothing: that call
-// will record the start positions.
+// the source has begun by now, release resumes it. It may have begun because a reader has begun a
+// partition, or because a start of this call was applied late. The resume changes the version, so
+// another call that has read the source as Changing has to try again. If the source has not begun,
+// but another call has changed it, release does nothing: that call will record the start positions.
 func (s *Sources) release(ctx context.Context, src *held) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
@@ -161,7 +161,7 @@ func (s *Sources) begun(ctx context.Context, n *node, src catalog.Source) (catal
 }
 
 // unbegun reports whether a source must stay paused because its start positions are not recorded.
-// The call that creates it is still running, or the node of that call died.
+// Either the call that creates it is still running, or its node has died.
 func unbegun(src catalog.Source) bool {
 	cfg, err := source.ParseConfig(src.Config)
 	return err == nil && src.Paused && len(src.Partitions) == 0 && !cfg.Start.Earliest()
@@ -174,8 +174,8 @@ const changeTimeout = 5 * time.Second
 // running source and resumes it afterwards. It also resumes a source that an earlier change left
 // paused, but not a source that an operator paused.
 //
-// A source that has begun no partition gets another number if its start changes. Then a late start
-// of a reader, or of an abandoned creation, fails.
+// A source that has begun no partition gets another number if its start changes. So a late start by
+// a reader or by an abandoned creation, which names the old number, fails.
 func (s *Sources) set(ctx context.Context, n *node, src catalog.Source, cfg *source.Config, made **held) (catalog.Source, error) {
 	before, err := source.ParseConfig(src.Config)
 	if err != nil {
@@ -188,7 +188,7 @@ func (s *Sources) set(ctx context.Context, n *node, src catalog.Source, cfg *sou
 		now, err = n.SetSource(ctx, src, cfg.JSON(), stays || begins)
 	} else {
 		paused := src
-		if !src.Paused { // otherwise another change has paused the source; one of the two changes finishes first
+		if !src.Paused { // if the source is paused, another change has paused it; whichever put comes first resumes the source
 			meet(ctx, n, src)
 			*made = &held{Source: src}
 			if paused, err = n.SetPaused(ctx, src, true, true); err != nil {
@@ -225,8 +225,8 @@ func (s *Sources) setMeaning(ctx context.Context, n *node, src catalog.Source, b
 	return n.SetMeaning(ctx, src, cfg.JSON(), settled, paused)
 }
 
-// Pause pauses a source and waits for the end of its readers, but at most for the time of the
-// call. No change that began earlier resumes the source afterwards.
+// Pause pauses a source and waits until its readers have ended, at most for the time of the call.
+// No change that began earlier resumes the source afterwards.
 func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
 	return s.change(ctx, name, func(n *node, src catalog.Source, err error) (catalog.Source, error) {
 		if err == nil {
@@ -247,8 +247,8 @@ func (s *Sources) Pause(ctx context.Context, name string) (*Source, error) {
 }
 
 // meet waits until the readers of a source have moved all shards to one position, which they do
-// each second. Call it before a pause. So a pause soon after a reader's death leaves the shards at
-// one position, if the next reader starts in time. meet itself moves nothing.
+// each second. Call it before a pause: if a reader has just died, the next reader can then still
+// move the shards to one position before the pause. meet itself moves no shard.
 func meet(ctx context.Context, n *node, src catalog.Source) {
 	if src.Paused {
 		return
@@ -282,7 +282,7 @@ func meet(ctx context.Context, n *node, src catalog.Source) {
 			return nil
 		})
 	}
-	_ = meeting.Wait() // no function returns an error
+	_ = meeting.Wait() // the functions never return an error
 }
 
 // awaitEnd waits for the end of the readers of a paused source.
@@ -335,8 +335,8 @@ func (s *Sources) Resume(ctx context.Context, name string) (*Source, error) {
 	})
 }
 
-// Seek sets the positions from which the partitions of a paused source continue, by partition. It
-// parses the positions.
+// Seek sets the positions from which the partitions of a paused source continue. The parameter to
+// has these positions as text, by partition.
 func (s *Sources) Seek(ctx context.Context, name string, to map[uint32]string) (*Source, error) {
 	positions := map[uint32]sink.Position{}
 	for partition, text := range to {
@@ -362,7 +362,7 @@ func (s *Sources) Seek(ctx context.Context, name string, to map[uint32]string) (
 				return src, err
 			}
 		}
-		if unbegun(src) { // refuse, because a seek would make a partition count as begun
+		if unbegun(src) { // refuse, because after a seek the partition would count as begun
 			if src, err = s.begun(ctx, n, src); err != nil {
 				return src, err
 			}
@@ -395,7 +395,8 @@ func argument(err error) error {
 	return err
 }
 
-// refusal converts errors that the caller of a change can resolve to a RefusedError.
+// refusal returns a RefusedError for an error that the caller of a change can resolve, and
+// otherwise err.
 func refusal(err error) error {
 	for _, mendable := range []error{ErrNotPaused, ErrSourceChanged, ErrSourceExists, errUnreadable, sink.ErrMoved, sink.ErrBusy} {
 		if errors.Is(err, mendable) {

@@ -24,7 +24,7 @@ func likesBy(n int) string {
 	return fmt.Sprintf(`,"map":{"keyspace":"posts","id":"$.id","column":"like","add":"%d"}`, n)
 }
 
-// A failed change does not delete the source if a repeat of the change has made it run.
+// If a creation fails, but its repeat has succeeded, the failed call does not delete the source.
 func TestFailedCreationBesideItsRepeat(t *testing.T) {
 	st := start(t, 1)
 	st.queue.add(0, like(1), like(1))
@@ -61,8 +61,8 @@ func TestFailedCreationBesideItsRepeat(t *testing.T) {
 	}
 }
 
-// One call begins a source while another call changes the meaning of its messages. The first call
-// then reads the source again, and does not report that the queue cannot be read.
+// While one call records the start of a source, another call changes the meaning of its messages.
+// Then the first call reads the source again. It does not report that the queue cannot be read.
 func TestChangeWhileBeginning(t *testing.T) {
 	for name, late := range map[string]func(st *started) error{
 		"put": func(st *started) error {
@@ -107,7 +107,8 @@ func TestChangeWhileBeginning(t *testing.T) {
 	}
 }
 
-// Concurrent changes to several meanings are all made, one after another.
+// If several calls change the meaning of messages concurrently, all of them succeed, one after the
+// other.
 func TestConcurrentMeanings(t *testing.T) {
 	st := start(t, 1)
 	st.queue.add(0, like(1))
@@ -127,8 +128,8 @@ func TestConcurrentMeanings(t *testing.T) {
 	st.eventually("it is read on", through(1))
 }
 
-// whileChanging calls change, and calls during once the change has made the source Changing. The
-// change goes on after the function during has returned.
+// whileChanging calls change. Once change has made the source Changing, whileChanging calls during.
+// change continues only after during has returned.
 func (st *started) whileChanging(during, change func()) {
 	waits, goesOn := make(chan struct{}), make(chan struct{})
 	var asked atomic.Bool
@@ -148,7 +149,7 @@ func (st *started) whileChanging(during, change func()) {
 	during()
 }
 
-// An operator's pause during a change lasts, and the change is still made.
+// If an operator pauses a source during a change, the pause lasts, and the change succeeds.
 func TestPauseDuringChange(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1))
@@ -165,8 +166,8 @@ func TestPauseDuringChange(t *testing.T) {
 	}
 }
 
-// If the node of a creation or a change died, the source continues once the change is repeated. A
-// source that an operator paused stays paused.
+// If the node of a creation or change died, a repeat of the call makes the source run again. But a
+// source that an operator has paused stays paused.
 func TestChangeAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		start  string
@@ -183,7 +184,7 @@ func TestChangeAgain(t *testing.T) {
 				if err != nil {
 					return of, err
 				}
-				return n.SetPaused(st.t.Context(), of, true, true) // fails if a partition began since of was read
+				return n.SetPaused(st.t.Context(), of, true, true) // fails if a partition has begun after of was read
 			})
 			need(0, err)(st.t)
 		}, source.StateRunning},
@@ -214,7 +215,7 @@ func TestChangeAgain(t *testing.T) {
 	}
 }
 
-// A source that is deleted during a change stays deleted. If the change created it again, its
+// A source that is deleted during a change stays deleted. If the change created the source again, a
 // reader would count the queue from the start.
 func TestDeleteDuringChange(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
@@ -241,12 +242,13 @@ func (o *operation) certain() bool { return o.err == nil }
 
 // Operators at several nodes change a source concurrently, and some do not wait for their answers.
 // An acknowledged change lasts, unless an overlapping or later operation may have undone it. Each
-// message counts once, by one of the configurations, unless the source was sought or deleted.
+// message counts once, under one of the configurations, unless an operator deleted the source or
+// called Seek.
 func TestConcurrentChanges(t *testing.T) {
 	const nodes = 3
 	st := start(t, 1)
 	all := []*Sources{st.Sources}
-	for range nodes - 1 { // these nodes read nothing; each serves the calls of an operator
+	for range nodes - 1 { // these Sources read nothing; each serves the calls of one operator
 		all = append(all, New(Config{
 			Node: func() (*shard.Node, error) { return st.node.Node, nil }, Self: "n1", Alive: func(string) bool { return true },
 			Open: st.cfg.Open, Logger: slog.New(slog.DiscardHandler),
@@ -256,7 +258,7 @@ func TestConcurrentChanges(t *testing.T) {
 	message := 0
 	rounds := 0
 	rapid.Check(t, func(t *rapid.T) {
-		if rounds++; rounds > 12 { // a round takes a second, because readers end within a second
+		if rounds++; rounds > 12 { // few rounds, because each takes a second until the readers end
 			return
 		}
 		_ = st.Delete(st.t.Context(), "likes")
@@ -318,7 +320,7 @@ func TestConcurrentChanges(t *testing.T) {
 		publish(3)
 		t.Logf("history %s", told(history))
 
-		// later reports whether an operation of one of the kinds may have run after a given one,
+		// later reports whether an operation of one of the kinds may have run after the operation
 		// than.
 		later := func(than *operation, kinds ...string) bool {
 			for _, o := range history {
@@ -403,7 +405,7 @@ func TestChangeInsideTransaction(t *testing.T) {
 	}
 }
 
-// Past does not return messages that were counted by an earlier map.
+// Past refuses positions of messages that were counted under an earlier map.
 func TestPastOfAnotherMeaning(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	event := `{"id":1}`
@@ -431,7 +433,7 @@ func TestPastOfAnotherMeaning(t *testing.T) {
 	}
 }
 
-// A failed change leaves no source Changing, even if a partition began during the change.
+// A failed change does not leave the source Changing, even if a partition began during the change.
 func TestFailedChange(t *testing.T) {
 	st := start(t, 1)
 	st.queue.add(0, like(1))
@@ -465,7 +467,7 @@ func (st *started) nobodyReads() (end func()) {
 	before := need(st.node.CreateSource(st.t.Context(), "before", []byte(likes+"}"), true))(st.t)
 	need(0, st.node.DeleteSource(st.t.Context(), before))(st.t)
 	owns := func(n uint64) bool { return weight(before.Number+n, 0, other) > weight(before.Number+n, 0, "n1") }
-	for n := 2; !owns(1) || !owns(2) || !owns(3); n++ { // the source may get any of these three numbers
+	for n := 2; !owns(1) || !owns(2) || !owns(3); n++ { // the source gets one of these three numbers
 		other = fmt.Sprint("n", n)
 	}
 	node := st.node.Catalog().Nodes["n1"]
@@ -477,8 +479,8 @@ func (st *started) nobodyReads() (end func()) {
 	}
 }
 
-// A source that has begun nothing begins where the last change sets its start. A late start of an
-// earlier change has no effect.
+// If the start of a source is changed before it has begun, it begins at the start that the last
+// change has set. A late start by an earlier change has no effect.
 func TestStartBeforeItBegins(t *testing.T) {
 	for name, test := range map[string]struct {
 		first, last string

@@ -20,7 +20,7 @@ import (
 
 var (
 	ErrUnknownSource = errors.New("no such source")
-	// ErrSourceExists is returned when a source of the same name exists.
+	// ErrSourceExists is returned by a creation if a source of the same name exists.
 	ErrSourceExists = errors.New("there is a source of this name")
 	// ErrSourceChanged is returned when the source was changed, or was deleted and created again,
 	// since the caller read it.
@@ -53,7 +53,7 @@ func (c *Changes) Sources() []catalog.Source {
 	return all
 }
 
-// Source returns the source with a name, or ErrUnknownSource.
+// Source returns the source with the given name, or ErrUnknownSource.
 func (c *Changes) Source(name string) (catalog.Source, error) {
 	s, there := c.world.Catalog().Sources[name]
 	if !there {
@@ -141,19 +141,19 @@ func (c *Changes) putSource(ctx context.Context, put *catalog.PutSourceEntry) (c
 func (c *Changes) SetPaused(ctx context.Context, s catalog.Source, paused, changing bool) (catalog.Source, error) {
 	s, err := c.changeSource(ctx, s.Name, &catalog.Command{PauseSource: &catalog.PauseSourceEntry{Name: s.Name, Version: s.Version, Paused: paused, Changing: changing}})
 	if err == nil {
-		c.node.Tell(ctx) // so that the readers on other nodes learn of it
+		c.node.Tell(ctx) // tell the other nodes at once, so that their readers react soon
 	}
 	return s, err
 }
 
 // SeekSource sets the positions from which partitions of a paused source continue. All shards must
-// answer. Otherwise a reader that does not know of the pause yet could apply messages above the new
-// position, and they would count twice.
+// answer. Otherwise a reader that does not know of the pause yet could still apply messages above
+// the new position in a shard that did not answer. These messages would count twice.
 func (c *Changes) SeekSource(ctx context.Context, s catalog.Source, to map[uint32]sink.Position) (catalog.Source, error) {
 	if len(to) == 0 || len(to) > catalog.PartitionsMax {
 		return catalog.Source{}, &errs.ArgumentError{Field: "positions", Problem: fmt.Sprintf("%d partitions are not 1…%d", len(to), catalog.PartitionsMax)}
 	}
-	if s.Paused { // for a running source, the catalog refuses the seek
+	if s.Paused { // if the source runs, the catalog refuses the seek
 		if err := c.fence(ctx, s, to); err != nil {
 			return catalog.Source{}, err
 		}
@@ -170,15 +170,15 @@ func (c *Changes) fence(ctx context.Context, s catalog.Source, to map[uint32]sin
 			fencing.Go(func() error { return c.sink.Fence(ctx, s, number) })
 		}
 	}
-	if err := fencing.Wait(); !errors.Is(err, sink.ErrStopped) { // for a deleted source, the seek itself fails
+	if err := fencing.Wait(); !errors.Is(err, sink.ErrStopped) { // if the source is deleted, the seek itself fails
 		return err
 	}
 	return nil
 }
 
-// DeleteSource deletes a source. Afterwards shards apply no section of the deleted source. A shard
-// without a leader drops the positions soon after it gets a leader. A later source of the same name
-// begins with new positions.
+// DeleteSource deletes a source. After that, shards apply no section of the deleted source. A shard
+// without a leader drops the source's positions soon after it gets a leader. A later source of the
+// same name begins with new positions.
 func (c *Changes) DeleteSource(ctx context.Context, s catalog.Source) error {
 	_, err := c.changeSource(ctx, s.Name, &catalog.Command{DeleteSource: &catalog.DeleteSourceEntry{Name: s.Name, Version: s.Version}})
 	if err == nil {

@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// shardsTimeout and queueTimeout bound the waits for the shards and for the queue. Together
-	// they are shorter than the default timeout of a call.
+	// shardsTimeout and queueTimeout bound the waits for the shards and for the queue. Their sum is
+	// less than the default timeout of a call.
 	shardsTimeout = 2 * time.Second
 	queueTimeout  = 2 * time.Second
 	// partitionsAtOnce bounds the partitions of a source that are read concurrently.
 	partitionsAtOnce = 64
 )
 
-// complete reads Position from the shards, and End and Lag from the queue, for partitions whose
-// reader does not report them. Such a partition has a paused source, or a reader that has just
-// begun, or that stalled early.
+// complete sets Position, End and Lag of the partitions whose readers do not report them. It reads
+// Position from the shards, and End and Lag from the queue. A reader does not report them if the
+// source is paused, or if the reader has just begun or stalled early.
 func (s *Sources) complete(ctx context.Context, n *node, src catalog.Source, all []Partition) {
 	var unread []*Partition
 	for i := range all {
@@ -67,12 +67,12 @@ func forEach(ctx context.Context, timeout time.Duration, all []*Partition, read 
 			return nil
 		})
 	}
-	_ = reads.Wait() // no function returns an error
+	_ = reads.Wait() // the functions never return an error
 }
 
-// readPosition sets Position to the lowest position of the shards, if they answer. If shards of a
-// paused partition have higher positions, Reason warns that a seek to Position counts messages
-// twice. If a shard does not answer, Reason says so.
+// readPosition sets Position to the lowest position of the shards, if all of them answer. For a
+// paused partition it sets Reason in two cases: shards have different positions, so a seek to a
+// lower one counts messages twice, or a shard does not answer.
 func (p *Partition) readPosition(ctx context.Context, n *node, src catalog.Source) {
 	all, err := n.SourcePositions(ctx, src.Number, p.Partition)
 	if err != nil {
@@ -91,7 +91,7 @@ func (p *Partition) readPosition(ctx context.Context, n *node, src catalog.Sourc
 // readEnd sets End and Lag if the queue still has the recorded identity.
 func (p *Partition) readEnd(ctx context.Context, broker source.Broker, recorded string) {
 	if identity, err := broker.Identity(ctx); err != nil || recorded != "" && identity != recorded {
-		return // a recorded identity is "" after a seek
+		return // after a seek, the recorded identity is ""
 	}
 	looked := time.Now()
 	_, end, err := broker.Bounds(ctx, p.Partition)

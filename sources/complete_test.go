@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// The function is fails the test unless the only partition of a source has these values. lag is -1
-// if the lag is unknown.
+// is checks the state, position, end, lag and applied messages of a source's only partition. lag is
+// -1 if the lag must be unknown.
 func (of *Source) is(t *testing.T, when, state string, position, end uint64, lag int64, applied uint64) {
 	t.Helper()
 	p, told := of.Partitions[0], int64(-1)
@@ -34,12 +34,12 @@ func (of *Source) is(t *testing.T, when, state string, position, end uint64, lag
 	}
 }
 
-// TestUnreadPartition: a source that is paused, that was resumed just now, or that stalled
-// before it read anything
+// TestUnreadPartition: a source that is paused, has just been resumed, or has stalled before it
+// read anything
 //
 //  1. shows the position that its shards have;
 //  2. shows the end of its queue and the lag, if the queue answers with the recorded identity;
-//  3. shows how many messages were applied before.
+//  3. shows how many messages were applied earlier.
 func TestUnreadPartition(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(1), like(1))
@@ -75,8 +75,8 @@ func TestUnreadPartition(t *testing.T) {
 	st.eventually("another of the name is read", applied(5)).is(t, "made anew", source.StateRunning, 5, 5, 0, 5)
 }
 
-// TestPausedApart: a source that was paused with its shards at different positions shows this in
-// its reason, until it is resumed and has caught up.
+// TestPausedApart: if the shards of a paused source are at different positions, the reason of its
+// partition says so, until the source is resumed and has caught up.
 func TestPausedApart(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(2))
@@ -150,7 +150,8 @@ func TestCountedByAllNodes(t *testing.T) {
 	}
 }
 
-// A source that no node reads does not stay running for long if a node should read it.
+// A source that no node reads, although a node should read it, does not report the state running
+// for long.
 func TestReadByNobody(t *testing.T) {
 	st := start(t, 1)
 	st.unread = 300 * time.Millisecond
@@ -177,7 +178,7 @@ func TestReadByNobody(t *testing.T) {
 	st.eventually("it is read again", through(1))
 }
 
-// A running source also shows a partition that never began and that no node reads.
+// A running source also reports a partition that has never begun and that no node reads.
 func TestNeverRead(t *testing.T) {
 	st := start(t, 1)
 	end := st.nobodyReads()
@@ -191,7 +192,7 @@ func TestNeverRead(t *testing.T) {
 		}
 	}
 	st.eventually("it is listed, and shown", shown(source.StateRunning))
-	st.unread = -source.ListEvery // as if that had passed
+	st.unread = -source.ListEvery // as if that time had passed
 	st.eventually("it is stalled", shown(source.StateStalled))
 	st.unread = unreadMax
 	end()

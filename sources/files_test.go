@@ -16,8 +16,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// TestFiles: a source with a missing or wrong password stalls, shows the reason, and continues once
-// the file is right. It also notices a change of the password while it reads.
+// TestFiles: a source with a missing or wrong password stalls and reports the reason. It continues
+// once the password file is correct. It also notices a change of the password while it reads.
 func TestFiles(t *testing.T) {
 	st := start(t, 3)
 	file := filepath.Join(st.queue.secrets, "password")
@@ -61,7 +61,7 @@ func TestFiles(t *testing.T) {
 }
 
 // TestNoSecretsDir: a node without a directory for files refuses a source that names a file, and
-// names the flag. If another node accepted the source, it stalls for that reason.
+// names the flag. If another node has accepted the source, it stalls on this node for that reason.
 func TestNoSecretsDir(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.secrets = ""
@@ -77,7 +77,7 @@ func TestNoSecretsDir(t *testing.T) {
 	})
 }
 
-// TestFilesHang: while the file system with a source's password hangs at a stat or a read,
+// TestFilesHang: while a stat or a read of a source's password file hangs,
 //
 //  1. another source can be created and read;
 //  2. the node lists all sources, and its calls leave few hanging threads;
@@ -151,8 +151,8 @@ func TestFilesHang(t *testing.T) {
 	}
 }
 
-// TestAnotherFileSystem: one file system hangs, and many calls with it. A source that names a file
-// on another file system still begins.
+// TestAnotherFileSystem: while one file system hangs, and many calls with it, a source begins that
+// names a file on another file system.
 func TestAnotherFileSystem(t *testing.T) {
 	t.Parallel()
 	st, ctx := start(t, 1), t.Context()
@@ -212,7 +212,7 @@ func TestOpenedLate(t *testing.T) {
 	st.hung = true
 	close(back)
 	<-r.ended
-	must.Become(t, "the broker is closed", func() bool { return st.queue.opened() == 0 }) // after openEnding, it closes later
+	must.Become(t, "the broker is closed", func() bool { return st.queue.opened() == 0 }) // if the broker opens after openEnding, it is closed later
 	st.queue.set(func() {
 		if st.queue.lists > 0 {
 			t.Errorf("it was listed %d times", st.queue.lists)
@@ -220,8 +220,8 @@ func TestOpenedLate(t *testing.T) {
 	})
 }
 
-// TestNeverListed: a source whose broker never listed its partitions shows a partition, with the
-// reason, so that its state is in the metrics.
+// TestNeverListed: if a broker has never listed its partitions, the source still reports one
+// partition, with the reason. So the metrics show its state.
 func TestNeverListed(t *testing.T) {
 	st := start(t, 3)
 	for _, down := range []struct {

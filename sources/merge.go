@@ -31,8 +31,8 @@ func rejectedOps(keyspaces []*shard.Keyspace, ops []sink.Op) (rejected []sink.Re
 	return rejected
 }
 
-// whyRejected returns why a shard would refuse an op on keyspace k, or "". k is nil if the
-// keyspace does not exist. The rules are the same as for POST /v1/ops.
+// whyRejected returns the reason why a shard would refuse an op on keyspace k, or "". k is nil if
+// the keyspace does not exist. The rules are the same as for POST /v1/ops.
 func whyRejected(k *shard.Keyspace, op *sink.Op) string {
 	switch {
 	case k == nil:
@@ -73,21 +73,21 @@ const mergedMax = 1 << 32
 // leads to the same counts and refusals:
 //
 //   - merge only merges ops of the same columns, because an op applies whole or not at all.
-//   - No op between the two merged ops changes these columns. An op on other columns of the row
-//     may be between them, because it does not affect these counts.
+//   - It merges two ops only if no op between them changes the same columns. An op between them may
+//     change other columns of the row, because it does not affect these counts.
 //   - merge only merges deltas of one sign. Each intermediate sum is then between the first count
-//     and the last. So every sum fits into int64 if the last one fits, and a floor of the column
-//     leads to the same count. merge never merges ops that have their own floors.
+//     and the last one. So every sum fits into int64 if the last one fits, and a floor of the
+//     column leads to the same count. merge never merges ops that have floors of their own.
 //   - merge never merges deltas or sums beyond mergedMax. So a merged op can overflow only if the
-//     count is within mergedMax of the bounds of int64, which needs an absurd earlier delta. Then
-//     the shard refuses all messages of the op, even if the first ones would fit.
+//     count is within mergedMax of the bounds of int64. No plausible deltas lead to such a count.
+//     Then the shard refuses all messages of the op, even if the first ones would fit.
 type merge struct {
 	w      *write
 	spaces map[string]space
 	last   map[mergeKey]int // index in w of the latest op on a column of a row
 	from   []part           // one for each op of the batch, in order
 
-	// space and cells belong to the op that was last passed to resolve.
+	// space and cells are those of the op that was last passed to resolve.
 	space space
 	cells []engine.Cell
 
@@ -122,7 +122,7 @@ func newMerge(w *write, ops int) *merge {
 	return m
 }
 
-// used reports whether a write has any section.
+// used reports whether a write has at least one section.
 func (m *merge) used(w *write) bool {
 	for _, section := range w.sections {
 		if section != nil {

@@ -67,7 +67,7 @@ func TestMergeCells(t *testing.T) {
 }
 
 // Merged ops give the same counts, and refuse the same messages, as one op for each message in
-// order. Only near an end of int64 may a merged op refuse more messages.
+// order. A merged op may refuse more messages only if the count is near a bound of int64.
 func TestMergeAgainstOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -98,7 +98,7 @@ func TestMergeAgainstOrder(t *testing.T) {
 				value(table.Apply([]engine.Op{start}, 0, nil, nil))(t)
 			}
 		}
-		near := map[[2]uint64]bool{} // columns near an end, and the columns that their ops also touch
+		near := map[[2]uint64]bool{} // columns with a count near a bound of int64, and columns of the same ops
 		var refused, refusedMerged []int
 		w := &write{spaces: []*shard.Keyspace{ks}, sections: make([]*dedup.SourceSection, 1)}
 		m := newMerge(w, len(ops))
@@ -151,7 +151,7 @@ func TestMergeAgainstOrder(t *testing.T) {
 	})
 }
 
-// withFloors returns ops with the floors of columns, as a node writes them.
+// withFloors returns ops with the floors of their columns, as a node adds them to a write.
 func withFloors(ops []engine.Op, floors map[uint8]int64) (all []engine.Op) {
 	for _, op := range ops {
 		if op.Kind == engine.OpAdd {

@@ -69,7 +69,7 @@ func (s *Sources) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// number64 returns a position as one number for graphs, which loses a part of it.
+// number64 returns a position as one number for graphs. It drops a part of the position.
 func number64(p source.Position) float64 {
 	if p.Hi != 0 {
 		return float64(p.Hi)

@@ -34,20 +34,20 @@ import (
 // queue. Two nodes read the queue, each with a Sink and a catalog that lags. The network may lose a
 // section, lose its answer, or deliver it at any later time.
 //
-// A life of a source begins when the source is created, with each seek, and when its messages get
-// another meaning. Each life has an ordinal, and the test's network writes the deltas of its
-// sections to the column of that number. So each row shows how often each life has applied each
-// message.
+// A life of a source begins when the source is created, at each seek, and when its messages get
+// another meaning. Each life has an ordinal. The test's network writes the deltas of a life's
+// sections to the column with the number of the ordinal. So each row shows how often each life has
+// applied each message.
 type sourceCluster struct {
 	t        rapid.TB
-	faults   *rapid.T // draws what happens to sections; nil if all arrive
+	faults   *rapid.T // draws what happens to each section; nil if all sections arrive
 	catalog  *catalog.Catalog
 	views    []*catalog.View
 	shards   map[uint32]raftfsm.Machine
 	queue    []queued
 	late     []func()
 	ordinals map[life]int
-	since    map[life]uint32         // by life: its first epoch
+	since    map[life]uint32         // the first epoch of each life
 	starts   map[int]sink.Position   // where lives start
 	ends     map[int]sink.Position   // end positions of the lives that a change of meaning ended
 	meaning  *catalog.PutSourceEntry // the change of meaning that was sent but not applied, or nil
@@ -60,11 +60,11 @@ type sourceCluster struct {
 	down     map[uint32]bool // groups without a leader
 }
 
-// queued is a message. It has one op on a row of its own, and one op on a row that many messages
+// queued is a message. It has two ops: one on its own row, and one on a row that many messages
 // share.
 type queued struct {
 	keyspace string
-	made     uint32 // the keyspace's first group when the message was sent; 0 for none
+	made     uint32 // the first group of the keyspace when the message was sent; 0 if there was no such keyspace
 }
 
 type life struct {
@@ -117,7 +117,8 @@ func (c *sourceCluster) create(name, kind string, shards int) {
 	c.reverse(name)
 }
 
-// reverse gives a new keyspace its groups in the other order, because the groups of a keyspace need not follow each other.
+// reverse reverses the order of a new keyspace's groups, because the groups of a keyspace may have
+// any order.
 func (c *sourceCluster) reverse(name string) {
 	v := *c.catalog.View()
 	k := v.Keyspaces[name]
@@ -154,7 +155,7 @@ func (c *sourceCluster) ordinal(source uint64, epoch uint32) int {
 // sourceNode is a node that reads the queue. It is a World.
 type sourceNode struct {
 	c      *sourceCluster
-	seen   int // of the cluster's views
+	seen   int // index in the cluster's views of the node's catalog
 	sink   *Sink
 	source uint64
 	begun  bool // whether it has called Start
@@ -257,13 +258,13 @@ func (c *sourceCluster) deliver(group uint32, section dedup.SourceSection, ops [
 	switch fate {
 	case 1: // never arrives
 		return shard.Answer{Err: errModelLost}
-	case 2: // arrives, and the answer is lost
+	case 2: // arrives, but its answer is lost
 		arrives()
 		return shard.Answer{Err: errModelLost}
 	case 3: // arrives later
 		c.late = append(c.late, func() { arrives() })
 		return shard.Answer{Err: errModelLost}
-	case 4: // arrives, and once more later
+	case 4: // arrives, and a copy of it arrives later
 		c.late = append(c.late, func() { arrives() })
 	}
 	return arrives()
@@ -289,8 +290,8 @@ func (c *sourceCluster) apply(group uint32, id dedup.RequestID, ops []engine.Op)
 	return shard.Answer{Outcome: r.Outcome(0), At: at}
 }
 
-// step makes a node do the next thing that a reader does. It returns true when the node has read
-// the whole queue.
+// step makes a node do the next step of a reader. It returns true when the node has read the whole
+// queue.
 func (n *sourceNode) step(batch int) (done bool) {
 	c, ctx := n.c, context.Background()
 	source, there := n.Catalog().Sources[modelSource]
@@ -309,7 +310,7 @@ func (n *sourceNode) step(batch int) (done bool) {
 	if !n.reads {
 		all, err := n.sink.Positions(ctx, n.source, 0)
 		n.begun, n.reads, n.began = err == nil, err == nil, false
-		for _, p := range all { // no mark, or the mark of the message below, whichever reader set it
+		for _, p := range all { // each shard must have no mark, or the mark of the message below its position
 			if p.Mark.Exists() && p.Mark != modelMark(p.Position) {
 				c.t.Fatalf("a shard at %v has mark %v", p.Position, p.Mark)
 			}
@@ -355,9 +356,9 @@ func (n *sourceNode) step(batch int) (done bool) {
 	return false
 }
 
-// settle makes a reading node do what a session does from time to time: move all shards to one position and read
-// their positions. The node continues if all shards that answer are at the node's position, and no late shard
-// answers.
+// settle makes a reading node move all shards to one position and read their positions, as a
+// session does from time to time. The node continues if all shards that answer are at the node's
+// position, and no shard that was late answers.
 func (n *sourceNode) settle() {
 	if !n.begun || !n.reads {
 		return
@@ -474,7 +475,7 @@ func (c *sourceCluster) seek(fenced *catalog.SeekSourceEntry) {
 	}
 }
 
-// settle prepares a change of meaning through a node.
+// settle prepares a change of meaning through a node, and stores it in c.meaning.
 func (c *sourceCluster) settle(n *sourceNode) {
 	_ = n.CatchUp(context.Background())
 	s := c.source()
@@ -489,7 +490,8 @@ func (c *sourceCluster) settle(n *sourceNode) {
 	c.meant = c.ordinal(s.Number, p.Epoch)
 }
 
-// mean sends the change that settle prepared. It fails if another change came first.
+// mean sends the change of meaning that settle has prepared. It has no effect if the source was
+// changed since.
 func (c *sourceCluster) mean() {
 	if c.meaning == nil {
 		return
@@ -520,15 +522,16 @@ func (c *sourceCluster) put() {
 	c.command(&catalog.Command{PutSource: &catalog.PutSourceEntry{Name: modelSource, Config: json.RawMessage("{}"), Cluster: 1}})
 }
 
-// node returns a node that knows the present catalog.
+// node returns a node that knows the current catalog.
 func (c *sourceCluster) node() *sourceNode {
 	n := &sourceNode{c: c, seen: len(c.views) - 1}
 	n.sink = NewSink(n)
 	return n
 }
 
-// A reader whose node has not learned of a keyspace yet writes no dead letter for its messages. All
-// shards that the node did not know begin where the batch begins.
+// If a reader's node does not know a new keyspace yet, the reader still writes no dead letters for
+// messages of that keyspace. The shards of the keyspace get checkpoints at the beginning of the
+// batch.
 func TestReaderWithAnOldCatalog(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -549,8 +552,8 @@ func TestReaderWithAnOldCatalog(t *testing.T) {
 	}
 }
 
-// unaware is a node that has just joined: its catalog has sources, and it still opens the
-// replicas of the keyspaces.
+// unaware is a node that has just joined: its catalog has sources, but it has not opened the
+// replicas of keyspaces yet.
 type unaware struct{ *sourceNode }
 
 func (unaware) Keyspaces() []*shard.Keyspace { return nil }
@@ -567,7 +570,7 @@ func TestPositionsBeforeKeyspaces(t *testing.T) {
 	early.Forget(t.Context(), number)
 }
 
-// A reader that missed a seek begins no shard at the old start of the source.
+// A reader that does not know of a seek sets no shard's checkpoint to the old start of the source.
 func TestSeekBetweenStartAndPositions(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -594,8 +597,8 @@ func TestSeekBetweenStartAndPositions(t *testing.T) {
 	}
 }
 
-// A session from before a seek counts nothing below the seek for a new keyspace, even if its node
-// has settled the source since.
+// A session from before a seek counts no message below the new position, not even for a new
+// keyspace. That holds even if its node has settled the source since.
 func TestSessionFromBeforeASeek(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -620,8 +623,8 @@ func TestSessionFromBeforeASeek(t *testing.T) {
 	}
 }
 
-// A reader from before a seek does not continue from a position that another reader has reached
-// since.
+// A reader from before a seek does not continue at a position that another reader has reached since
+// the seek.
 func TestReaderFromBeforeASeek(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -654,8 +657,8 @@ func (c *sourceCluster) readAll(n *sourceNode) {
 	}
 }
 
-// If a shard is restored while no message comes, the reader reads the messages again that the shard
-// lacks.
+// If shards are restored while the queue is idle, the reader reads the messages again that these
+// shards lack.
 func TestRestoredWhileIdle(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -689,8 +692,8 @@ func TestRestoredWhileIdle(t *testing.T) {
 	}
 }
 
-// A shard without a leader delays only its own messages. Once it has a leader again, it gets each
-// message that the others have passed, once.
+// A shard without a leader delays only its own messages. Once it has a leader again, it counts its
+// messages that the other shards have passed, each of them once.
 func TestLeaderlessShard(t *testing.T) {
 	t.Parallel()
 	for name, known := range map[string]bool{"when its reader began": false, "while it is read": true, "and none before": true} {
@@ -746,13 +749,14 @@ func TestLeaderlessShard(t *testing.T) {
 	}
 }
 
-// One reader does not know of the pause yet: it begins shards and counts while another node settles
-// the source.
+// While one node settles a paused source, a reader that does not know of the pause yet begins
+// shards and counts messages. Settle must return the position that the shards then have, or an
+// error.
 func TestSettleBesideAReader(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
 	reader := c.node()
-	for range 2 { // Start and Positions: no shard has begun
+	for range 2 { // Start and Positions, after which no shard has begun
 		reader.step(0)
 	}
 	c.queue = slices.Repeat([]queued{{keyspace: "posts"}}, 9)
@@ -772,20 +776,20 @@ func TestSettleBesideAReader(t *testing.T) {
 	}
 }
 
-// A shard that was behind when it lost its leader later gets the messages that other shards have
-// passed meanwhile.
+// If a shard loses its leader while it is behind, it later counts the messages that other shards
+// have passed meanwhile.
 func TestLeaderlessBehind(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
 	c.create("extra", kinds.Counters, 1)
 	extra := c.catalog.View().Keyspaces["extra"]
 	n := c.node()
-	for range 3 { // Start, Positions, and all shards begin
+	for range 3 { // Start, Positions, and a batch that begins all shards
 		n.step(0)
 	}
 	c.queue = []queued{{keyspace: "posts"}, {keyspace: "posts"}, {keyspace: "posts"}, {keyspace: "posts"}, {keyspace: kinds.KeyspaceUnread}, {keyspace: "extra"}}
 	c.down[extra.FirstGroup()] = true
-	n.step(6) // all other shards have a part, and apply it
+	n.step(6) // all other shards have ops in this batch, and apply them
 	n.begun = false
 	c.queue = append(c.queue, queued{keyspace: "posts"})
 	for range 9 {
@@ -806,8 +810,8 @@ func TestLeaderlessBehind(t *testing.T) {
 	}
 }
 
-// A shard that did not answer at first continues only if it has the mark of the others. If its mark
-// differs, the queue may have lost messages that the shard counted.
+// A shard that was late may continue only if it has the same mark as the others. If its mark
+// differs, the queue may have lost messages that the shard has counted.
 func TestLateShardWithAMark(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]error{"of the others": nil, "of another message": sink.ErrMoved} {
@@ -838,8 +842,8 @@ func TestLateShardWithAMark(t *testing.T) {
 	}
 }
 
-// A reader whose node does not know of a seek yet counts nothing before the queue's identity is
-// recorded. Otherwise another queue could take the place of this one.
+// After a seek, a reader whose node does not know of it yet counts nothing before the queue's
+// identity is recorded again. Otherwise no reader would notice if the queue was replaced.
 func TestIdentityIsRecordedAfterASeek(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -850,7 +854,7 @@ func TestIdentityIsRecordedAfterASeek(t *testing.T) {
 	c.pause(true)
 	c.seek(c.fence(c.node(), 0))
 	c.pause(false)
-	late.step(1) // Start, with the identity from before
+	late.step(1) // Start, which returns the identity from before the seek
 	if !late.begun || c.source().Partitions[0].Identity != "" {
 		t.Fatal("it has learned of the seek")
 	}
@@ -866,8 +870,8 @@ func TestIdentityIsRecordedAfterASeek(t *testing.T) {
 	}
 }
 
-// An entry of Redis may have the highest second half of an id. RecordRejected counts its refusal
-// too.
+// The second half of a Redis id may have the highest possible value. RecordRejected counts a
+// refusal of such an entry too.
 func TestRecordRejectedAtTheHighest(t *testing.T) {
 	t.Parallel()
 	c := newSourceCluster(t)
@@ -999,7 +1003,7 @@ func TestSourcesModel(t *testing.T) {
 					}
 				}
 			},
-			"move": func(*rapid.T) { // to another node, by a snapshot
+			"move": func(*rapid.T) { // moves a replica to another node, by a snapshot
 				g := group()
 				kind := codec.KindCounters
 				if _, is := c.shards[g].(*unread.Machine); is {
@@ -1051,9 +1055,9 @@ func TestSourcesModel(t *testing.T) {
 	})
 }
 
-// check fails if a life of the source has applied a message twice. If whole is set, the source has
-// read everything. check then also fails if the last life has neither applied a message nor written
-// a dead letter for it.
+// check fails the test if a life of the source has applied a message twice. If whole is set, the
+// whole queue was read. Then check also fails the test if the last life has neither applied a
+// message nor written a dead letter for it.
 func (c *sourceCluster) check(whole bool) {
 	source := c.source()
 	last := -1

@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// poisons are messages that cannot be applied, one of each kind in docs/SOURCES.md, with a part of
-// the reason. The kinds of bad JSON are in source's TestPoison.
+// poisons has one bad message of each kind in docs/SOURCES.md, and a part of the reason why it
+// cannot be applied. TestPoison of package source tests the kinds of bad JSON.
 var poisons = []struct{ message, reason string }{
 	{`not JSON`, "op: not an object"},
 	{``, "empty"},
@@ -37,7 +37,7 @@ func TestPoison(t *testing.T) {
 	good := int64(0)
 	onError := func(does string) {
 		st.t.Helper()
-		need(st.Pause(ctx, "likes"))(t) // so that no reader continues with the previous configuration
+		need(st.Pause(ctx, "likes"))(t) // pause first, so that no reader continues with the previous configuration
 		need(st.put(`,"on-error":"` + does + `"`))(t)
 		need(st.Resume(ctx, "likes"))(t)
 	}
@@ -78,7 +78,7 @@ func TestPoison(t *testing.T) {
 		}
 	})
 
-	for _, kind := range []int{0, 4, 7} { // bad JSON, no such column, a list that is good in part
+	for _, kind := range []int{0, 4, 7} { // the indexes in poisons of bad JSON, a missing column, and a list with good and bad ops
 		p := poisons[kind]
 		onError("stop")
 		st.queue.add(0, like(1), p.message, like(1))
@@ -101,8 +101,8 @@ func TestPoison(t *testing.T) {
 	}
 }
 
-// A message whose sum overflows is refused alone. Good messages for the same row in the same batch
-// count.
+// If a message's sum overflows, only this message is refused. Good messages for the same row in the
+// same batch count.
 func TestPoisonedBatch(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	repost := func(by string) string { return `{"keyspace":"posts","id":1,"add":{"repost":` + by + `}}` }
@@ -131,7 +131,7 @@ func TestPoisonedBatch(t *testing.T) {
 		}
 	})
 
-	// A full count refuses additions, and nothing else.
+	// A shard refuses only additions to a count that has the highest value.
 	need(st.Pause(ctx, "likes"))(t)
 	st.queue.add(0, repost("9223372036854775707"))
 	for range 50 {
@@ -149,8 +149,8 @@ func TestPoisonedBatch(t *testing.T) {
 	})
 }
 
-// The number of rejected messages and the last reason outlive the readers and the nodes, and each
-// message counts once.
+// The number of rejected messages and the last reason survive a restart of the readers and of
+// Sources. A rejected message counts once, and once more after a seek below it.
 func TestRejectedIsKept(t *testing.T) {
 	st, ctx := start(t, 2), t.Context()
 	st.queue.add(0, like(1), "poison", like(1), "poison")

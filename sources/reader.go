@@ -25,7 +25,7 @@ type reader struct {
 	stale  atomic.Bool           // a file that the configuration names has changed, so the source must be opened again
 }
 
-// state is the result of an attempt to open a reader: a consumer, or why there is none.
+// state is the result of an attempt to open a source: a consumer, or the error why there is none.
 type state struct {
 	consumer *source.Consumer
 	failed   error
@@ -34,8 +34,8 @@ type state struct {
 }
 
 // open starts a reader. Its goroutine ends after a call of end, or if it cannot open the broker.
-// previous is the reader of the last attempt, or nil; the new reader shows its state until this
-// attempt has ended.
+// previous is the reader of the last attempt, or nil. Until this attempt has ended, the new reader
+// reports the state of previous.
 func (s *Sources) open(n *node, src catalog.Source, previous *reader) *reader {
 	r := &reader{src: src, opened: time.Now(), ending: make(chan struct{}), ended: make(chan struct{})}
 	if previous != nil {
@@ -73,7 +73,7 @@ func (s *Sources) read(n *node, r *reader) {
 	_ = broker.Close() // ignore the error: applied messages stay counted
 }
 
-// fail sets the state of a reader whose broker could not be opened, or is still opening.
+// fail sets the state of a reader whose broker could not be opened, or is not open yet.
 func (s *Sources) fail(n *node, r *reader, err error) {
 	next, before := &state{failed: err}, r.state.Load()
 	known := slices.Sorted(maps.Keys(r.src.Partitions))
@@ -98,12 +98,13 @@ func (s *Sources) fail(n *node, r *reader, err error) {
 // errEnding is returned by connect if the reader must end.
 var errEnding = errors.New("the reader is to end")
 
-// connect opens a broker in a goroutine, which then watches the broker's files and ends with the
-// reader. If a file system hangs, the source is stalled until the file system answers.
+// connect opens a broker in a goroutine. That goroutine then watches the files that the
+// configuration names, until the reader ends. If a file system hangs, the source is stalled until
+// the file system answers.
 func (s *Sources) connect(n *node, cfg *source.Config, r *reader) (source.Broker, error) {
 	done := make(chan connected)
 	go func() {
-		files := s.filesState(cfg) // before Open reads the files, so that watch misses no change
+		files := s.filesState(cfg) // read the state before Open reads the files, so that watch misses no change
 		broker, err := s.cfg.Open(cfg, s.secrets)
 		connected{broker, err}.handOver(done, r.ended)
 		if err == nil { // after an error, match opens the source again soon
@@ -116,12 +117,12 @@ func (s *Sources) connect(n *node, cfg *source.Config, r *reader) (source.Broker
 		select {
 		case opened := <-done:
 			return opened.broker, opened.err
-		case <-late.C: // repeatedly, because the node may get other partitions meanwhile
+		case <-late.C: // call fail repeatedly, because the node may get other partitions meanwhile
 			s.fail(n, r, errOpening)
 		case <-r.ending:
 		}
 	}
-	select { // usually the broker opens soon: wait briefly and close it here
+	select { // the broker usually opens soon, so wait briefly to close it here
 	case opened := <-done:
 		opened.close()
 	case <-time.After(openEnding):
@@ -223,8 +224,8 @@ func (r *reader) hasFailed() bool {
 
 var errOpening = errors.New("the files that its configuration names are not read yet")
 
-// status returns the states of the partitions that this node reads. An error means that partitions
-// may be missing, and why.
+// status returns the states of the partitions that this node reads. An error says why partitions
+// may be missing from the result.
 func (r *reader) status() (map[uint32]source.Status, error) {
 	src := r.state.Load()
 	switch {
@@ -252,7 +253,7 @@ func (r *reader) listed() map[uint32]int64 {
 	return all
 }
 
-// begin records the start positions of a source, by its configuration.
+// begin records the start positions that the configuration of a source sets.
 func (s *Sources) begin(ctx context.Context, n *node, src catalog.Source) error {
 	cfg, err := source.ParseConfig(src.Config)
 	if err != nil {

@@ -30,15 +30,16 @@ type Event struct {
 	Floor    *int64           `json:"floor,omitempty"`
 }
 
-// Past is a part of a queue.
+// Past has the effects of a part of a queue.
 type Past struct {
 	Events []Event  `json:"events"` // effects on rows of the keyspace, in order
-	Next   Position `json:"next"`   // position of the next messages
+	Next   Position `json:"next"`   // position at which to continue
 }
 
-// Past returns the effects of a partition's messages on the rows of a keyspace, beginning at a
-// position. If there are no messages yet, Next is the given position. A reconciliation uses Past
-// and Rows to compare counts with the data that they should count. Past and Rows change nothing.
+// Past returns the effects of a partition's messages on the rows of a keyspace. It begins at the
+// position from. If there are no messages at or above it, Next is the same position. A
+// reconciliation uses Past and Rows to compare counts with the data that they should count. Past
+// and Rows change nothing.
 func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uint32, from string) (*Past, error) {
 	at, err := source.ParsePosition(from)
 	if err != nil {
@@ -95,7 +96,7 @@ func (s *Sources) Past(ctx context.Context, name, keyspace string, partition uin
 }
 
 // appendEvents appends the events of an op: one for each delta with a floor, and one for the other
-// values together. The floor of a delta is the op's floor or the column's, whichever is higher.
+// values together. The floor of a delta is the higher one of the op's floor and the column's floor.
 func appendEvents(events []Event, op *sink.Op, floors map[string]int64) []Event {
 	plain := Event{Position: op.Position, ID: strconv.FormatUint(op.ID, 10)}
 	counts := make(map[string]int64, len(op.Cells))
@@ -123,8 +124,8 @@ func appendEvents(events []Event, op *sink.Op, floors map[string]int64) []Event 
 	return append(events, plain)
 }
 
-// Window holds the position of a shard in a partition: From before Rows read the rows, and To
-// afterwards.
+// Window has the position of a shard in a partition twice: From before Rows has read the rows, and
+// To after that.
 type Window struct {
 	Partition uint32   `json:"partition"`
 	From      Position `json:"from"`
@@ -141,18 +142,19 @@ type Row struct {
 // Rows are rows of a keyspace.
 type Rows struct {
 	Rows   []Row            `json:"rows"`   // in the order of the ids
-	Shards map[int][]Window `json:"shards"` // a Window for each partition, by shard; only shards of the rows
+	Shards map[int][]Window `json:"shards"` // for each shard of the rows, a Window for each partition
 }
 
-// errNoPosition is returned when a shard has applied no batch of the source yet.
+// errNoPosition is returned if a shard has no position of the source yet.
 var errNoPosition = errors.New("a shard has no position yet: resume the source, and wait until it has read")
 
 // Rows returns rows, and the positions of a source in the shards of these rows. Without ids, it
 // returns the positions in all shards. The counts of a row contain all messages below From of its
 // shard, and no message at or above To.
 //
-// It reads the positions through the logs of the shards, before and after the rows, and it reads
-// the rows linearizably. Only a seek or a restore lowers a position; then To is below From.
+// To guarantee that, Rows reads the positions through the logs of the shards, before and after the
+// rows, and it reads the rows linearizably. If To is below From, a seek or a restore has lowered
+// the position meanwhile.
 func (s *Sources) Rows(ctx context.Context, name, keyspace string, ids []uint64) (*Rows, error) {
 	n, src, err := s.find(ctx, name)
 	if err != nil {
@@ -219,8 +221,8 @@ func readRows(ctx context.Context, n *node, ks *shard.Keyspace, ids []uint64, ds
 	return nil
 }
 
-// positions reads the position of each partition in each shard of a keyspace, and passes it to
-// take.
+// positions reads the position of each partition in each shard of a keyspace, and calls take with
+// it.
 func (s *Sources) positions(ctx context.Context, n *node, src catalog.Source, keyspace string, take func(shard int, partition uint32, at Position)) error {
 	for _, partition := range slices.Sorted(maps.Keys(src.Partitions)) {
 		all, err := n.SourcePositions(ctx, src.Number, partition, keyspace)

@@ -36,13 +36,13 @@ type Source struct {
 	DeadLetters string `json:"dead_letters,omitempty"`
 	// LastRejected is nil if no message was ever rejected.
 	LastRejected *catalog.Rejection `json:"last_rejected,omitempty"`
-	Lag          *uint64            `json:"lag,omitempty"` // sum over the partitions; nil unless all are known
+	Lag          *uint64            `json:"lag,omitempty"` // sum over the partitions; nil unless the lag of each is known
 	Partitions   []Partition        `json:"partitions"`
 	Config       json.RawMessage    `json:"config"`
 }
 
-// Partition describes one partition of a source. Its reader reports the values. Without a reader,
-// the position is read from the shards and the end from the queue.
+// Partition describes one partition of a source, as its reader reports it. If the partition has no
+// reader, the position comes from the shards, and the end from the queue.
 type Partition struct {
 	Partition uint32 `json:"partition"`
 	State     string `json:"state"`
@@ -63,10 +63,10 @@ type Partition struct {
 type report struct {
 	Number     uint64            `json:"number"`
 	Ended      bool              `json:"ended,omitempty"`  // the node does not read the source
-	Failed     string            `json:"failed,omitempty"` // why the node does not read all partitions that it owns
+	Failed     string            `json:"failed,omitempty"` // the reason why the node does not read all partitions that it owns
 	Partitions []Partition       `json:"partitions"`
-	Listed     map[uint32]int64  `json:"listed,omitempty"`  // by partition of the queue: time in ms since the node first listed it
-	Counted    map[uint32]uint64 `json:"counted,omitempty"` // applied messages, by partition that the node reads or has read
+	Listed     map[uint32]int64  `json:"listed,omitempty"`  // partition of the queue → time in ms since the node first listed it
+	Counted    map[uint32]uint64 `json:"counted,omitempty"` // partition that the node reads or has read → number of applied messages
 }
 
 // HandleReport answers ReportCall.
@@ -131,7 +131,8 @@ func (s *Sources) Get(ctx context.Context, name string) (*Source, error) {
 	return &s.join(ctx, n, []catalog.Source{src})[0], nil
 }
 
-// find returns the source with a name, after all changes acknowledged before the call.
+// find returns the source with a name. The result includes all changes acknowledged before the
+// call.
 func (s *Sources) find(ctx context.Context, name string) (*node, catalog.Source, error) {
 	n, err := s.node()
 	if err != nil {
@@ -144,7 +145,7 @@ func (s *Sources) find(ctx context.Context, name string) (*node, catalog.Source,
 	return n, src, err
 }
 
-// join adds the reports of the nodes to sources.
+// join returns sources with the reports of all nodes.
 func (s *Sources) join(ctx context.Context, n *node, all []catalog.Source) []Source {
 	view := n.Catalog()
 	reports := s.reports(ctx, n, view)
@@ -172,7 +173,7 @@ func (s *Sources) reports(ctx context.Context, n *node, view *catalog.View) map[
 
 func (s *Sources) joinOne(ctx context.Context, n *node, src catalog.Source, reports map[string][]report, name admin.NodeNames) Source {
 	out := Source{Name: src.Name, State: source.StateRunning, Partitions: []Partition{}, Config: src.Config}
-	if now, there := n.Catalog().Source(src.Number); there { // read the source after the reports, because a reader records a rejection before it reports a higher position
+	if now, there := n.Catalog().Source(src.Number); there { // read the source after the reports: a reader records a rejection before it reports a position above it, so the rejection is included
 		out.LastRejected, src.Partitions = now.LastRejected, now.Partitions
 	}
 	if cfg, err := source.ParseConfig(src.Config); err == nil {
@@ -225,7 +226,7 @@ func (s *Sources) joinOne(ctx context.Context, n *node, src catalog.Source, repo
 		if !src.Paused {
 			p.Reason = unread
 		}
-		if !src.Paused && late && known > source.ListEvery+s.unread { // the owner must have listed the partition too
+		if !src.Paused && late && known > source.ListEvery+s.unread { // by then, the owner must have listed the partition too
 			p.State = source.StateStalled
 		}
 		found[partition] = p
@@ -243,7 +244,8 @@ func (s *Sources) joinOne(ctx context.Context, n *node, src catalog.Source, repo
 // forever is the age of a partition that no node has listed.
 const forever = time.Duration(math.MaxInt64)
 
-// ahead reports whether the reader of p has read further than the reader of other.
+// ahead reports whether the position of p is above that of other, a report about the same
+// partition.
 func ahead(p, other *Partition) bool {
 	return p.Position != nil && (other.Position == nil || other.Position.Less(*p.Position))
 }

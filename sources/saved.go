@@ -19,20 +19,21 @@ import (
 type Saved struct {
 	Name       string                    `json:"name"`
 	Number     string                    `json:"number"`           // decimal text, because it may exceed 2^53
-	Origin     string                    `json:"origin,omitempty"` // the source's number in the backup from which it was restored
+	Origin     string                    `json:"origin,omitempty"` // number that the source had in the backup from which it was restored; "" if it was not restored
 	Config     json.RawMessage           `json:"config"`
 	Partitions map[uint32]SavedPartition `json:"partitions"`
 }
 
 type SavedPartition struct {
 	Since     uint32   `json:"since"` // epoch of the last seek; positions of earlier epochs are invalid
-	Start     Position `json:"start"` // start of shards without a position
+	Start     Position `json:"start"` // where shards without a position begin
 	Identity  string   `json:"identity"`
 	Changed   Position `json:"changed"`
 	ChangedIn string   `json:"changed_in"`
 }
 
-// Save returns all sources, sorted by name, after all changes acknowledged before the call.
+// Save returns all sources, sorted by name. The result includes all changes acknowledged before the
+// call.
 func (s *Sources) Save(ctx context.Context) ([]Saved, error) {
 	n, err := s.node()
 	if err == nil {
@@ -55,8 +56,8 @@ func (s *Sources) Save(ctx context.Context) ([]Saved, error) {
 	return all, nil
 }
 
-// RestoreSaved creates a source from the backup of another cluster. The source is paused. A shard
-// whose snapshot is restored afterwards continues from its position in the backup.
+// RestoreSaved creates a source from the backup of another cluster. The source is paused. After the
+// snapshot of a shard is restored too, the shard continues from its position in the backup.
 func (s *Sources) RestoreSaved(ctx context.Context, text []byte) (*Source, error) {
 	var saved Saved
 	d := json.NewDecoder(bytes.NewReader(text))

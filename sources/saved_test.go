@@ -15,7 +15,8 @@ import (
 	"github.com/countd/countd/source"
 )
 
-// snapshots returns, by keyspace, a snapshot of each shard that takes messages.
+// snapshots returns, by keyspace, a snapshot of each shard that accepts ops of messages. It calls
+// between after each snapshot.
 func (st *started) snapshots(between func()) map[string][][]byte {
 	st.t.Helper()
 	all := map[string][][]byte{}
@@ -35,8 +36,9 @@ func (st *started) snapshots(between func()) map[string][][]byte {
 	return all
 }
 
-// TestRestoredElsewhere: the shards of a source are restored into another cluster, from snapshots
-// of different moments. Each shard continues from its own position, and every message counts once.
+// TestRestoredElsewhere: the shards of a source are restored into another cluster from snapshots
+// that were taken at different times. Each shard continues from its own position, and every message
+// counts once.
 func TestRestoredElsewhere(t *testing.T) {
 	a, ctx := start(t, 1), t.Context()
 	messages := uint64(0)

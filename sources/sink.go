@@ -17,8 +17,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// Sink implements sink.Sink. DESIGN.md proves that each message is applied once. The cache only
-// saves time: a shard ignores a section that does not begin at its checkpoint.
+// Sink implements sink.Sink. SINK.md explains why each message is applied once. A wrong cache costs
+// only time, because a shard ignores a section that does not begin at its checkpoint.
 type Sink struct {
 	world World
 	mu    struct {
@@ -29,15 +29,14 @@ type Sink struct {
 
 // World is the part of a node that the sink needs. *shard.Node implements it.
 type World interface {
-	// Catalog returns the catalog, which is never older than the keyspaces that Keyspaces has
-	// returned.
+	// Catalog returns the catalog. It is never older than an earlier result of Keyspaces.
 	Catalog() *catalog.View
 	// Keyspaces returns all keyspaces, by name.
 	Keyspaces() []*shard.Keyspace
 	// CatchUp waits until Catalog and Keyspaces include all changes acknowledged before the call.
 	CatchUp(ctx context.Context) error
 	Change(ctx context.Context, command *catalog.Command) (*catalog.Result, error)
-	// Write writes the sections of w, and sets its answers.
+	// Write writes the sections of w, and sets w.Answers.
 	Write(ks *shard.Keyspace, w *shard.Write) error
 }
 
@@ -45,7 +44,7 @@ type World interface {
 type write struct {
 	spaces   []*shard.Keyspace
 	sections []*dedup.SourceSection // one for each shard of spaces, in order; nil for none
-	ops      counters.Ops           // ids are as in the messages
+	ops      counters.Ops           // their ids are those of the messages
 	in       []uint8                // index in spaces of each op's keyspace
 
 	answers   []shard.Answer    // one for each shard; set only for shards with a section
@@ -96,11 +95,11 @@ type sinkReader struct {
 type progress struct {
 	known    bool          // the shard has answered with a checkpoint in the reader's epoch
 	late     bool          // the shard did not answer; Apply asks it again only if the batch has an op for it
-	sure     bool          // position is certain: no section without an answer may have moved the checkpoint
+	sure     bool          // position is certain, because no section that got no answer can have moved the checkpoint
 	position sink.Position // the checkpoint
 	mark     sink.Mark     // mark of the checkpoint
-	// through is at or above position. The reader has read all messages between the two, and none
-	// has an op for the shard.
+	// through is at or above position. The reader has read all messages between these two
+	// positions, and none of them has an op for the shard.
 	through sink.Position
 }
 
@@ -267,17 +266,18 @@ func (s *Sink) positions(ctx context.Context, r *sinkReader, source uint64, part
 	return all, nil
 }
 
-// ReadPositions returns what Positions returns, without disturbing the partition's reader. If
-// keyspaces are named, it reads only their shards.
+// ReadPositions returns the same as Positions, but does not change the cache of the partition's
+// reader. If keyspaces are given, it reads only their shards.
 func (s *Sink) ReadPositions(ctx context.Context, source uint64, partition uint32, keyspaces ...string) ([]sink.ShardPosition, error) {
 	all, _, _, err := s.readPositions(ctx, dedup.PositionKey{Source: source, Partition: partition}, false, 0, keyspaces...)
 	return all, err
 }
 
-// readPositions reads the checkpoints of a partition in all shards, or in the shards of the
-// keyspaces only, through their logs. If raise is set, sections of epochs before the catalog's can
-// no longer move the shards. If timeout is not 0, shards that do not answer in time are Late. But
-// if no answering shard has a checkpoint, readPositions returns the error of a late shard.
+// readPositions reads the checkpoints of a partition through the logs of the shards. If keyspaces
+// are named in only, it reads only their shards. If raise is set, it raises the epoch of each shard
+// to the catalog's, so that sections of earlier epochs no longer move the shard. If timeout is not
+// 0, shards that do not answer in time are Late. But if no shard that answers has a checkpoint,
+// readPositions returns the error of a late shard.
 func (s *Sink) readPositions(ctx context.Context, key dedup.PositionKey, raise bool, timeout time.Duration, only ...string) (all []sink.ShardPosition, epoch uint32, shards []target, err error) {
 	w := &write{}
 	spaces := s.world.Keyspaces()
@@ -342,7 +342,7 @@ func busy(s target) error {
 	return fmt.Errorf("%w: shard %d of keyspace %s", sink.ErrBusy, s.number, s.keyspace.Name)
 }
 
-// movedOr adds ErrMoved to an error for an unknown keyspace or column, so that the reader checks
+// movedOr wraps an error for an unknown keyspace or column in ErrMoved, so that the reader checks
 // its ops again.
 func movedOr(err error) error {
 	if errors.Is(err, errs.ErrUnknownKeyspace) || errors.Is(err, errs.ErrUnknownColumn) {

@@ -1,9 +1,9 @@
-// Package sources runs the sources of a cluster. On each node it reads the partitions that the
-// node owns. To show operators all sources, it combines the catalog with the reports of all nodes.
+// Package sources runs the sources of a cluster. On each node it reads the partitions that the node
+// owns. For operators, it combines the catalog with the reports of all nodes.
 //
-// It never decodes a message or moves a position; package source does. Two nodes may for a while
-// read the same partition. Invariant: a node reads a source only while its catalog has the source,
-// not paused, with the reader's configuration.
+// It never decodes a message or moves a position; package source does. For a while, two nodes may
+// read the same partition. Invariant: a node reads a source only while its copy of the catalog has
+// the source with the same configuration, not paused.
 package sources
 
 import (
@@ -54,8 +54,8 @@ type Config struct {
 	Logger     *slog.Logger
 }
 
-// Sources reads the sources of a cluster on one node, and answers operators. Start starts its goroutine, and
-// Close stops it and waits for it.
+// Sources reads the sources of a cluster on one node, and serves the calls of operators. Start
+// starts its goroutine, and Close stops it and waits for it.
 type Sources struct {
 	cfg      Config
 	secrets  source.Secrets
@@ -156,7 +156,8 @@ func (s *Sources) run() {
 	}
 }
 
-// match ends readers that do not fit the catalog, and starts missing readers. It does not block.
+// match ends readers whose source is gone, paused or has another configuration, and starts missing
+// readers. It does not block.
 func (s *Sources) match(n *node, all []catalog.Source) {
 	wanted := map[uint64]catalog.Source{}
 	for _, src := range all {
@@ -202,8 +203,8 @@ func (s *Sources) noteLocked(view *catalog.View, wanted map[uint64]catalog.Sourc
 	s.mu.runs = runs
 }
 
-// isLate reports whether each partition of a source should have a reader by now, because no owner
-// has changed for unreadMax.
+// isLate reports whether each partition of a source should have a reader by now, because its owners
+// have not changed for unreadMax.
 func (s *Sources) isLate(number uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 )
 
 // BenchmarkSource counts the messages of an in-memory queue on a single node with its log on disk.
-// It reports the CPU time for each message: decoding, checks, the log entry and its apply, without
-// a broker.
+// It reports the CPU time for each message. That covers decoding, checks, the log entry and its
+// apply, but no broker.
 func BenchmarkSource(b *testing.B) {
 	const rows, bufferedMax = 100_000, 1 << 16
 	messages := make([]string, bufferedMax)

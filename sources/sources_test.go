@@ -36,12 +36,12 @@ type queue struct {
 	reasons    []string  // reasons of the letters
 	open       int       // brokers
 	lists      int       // calls of Partitions
-	first      uint64    // the first message that is still there, in each partition
-	identity   string    // "" for that of its first life
+	first      uint64    // position of the first remaining message of each partition
+	identity   string    // set when the queue is created again
 	letterless bool      // the queue of the dead letters is missing
-	withheld   uint64    // the queue returns no message from this one on; 0 to return all
-	written    [][]int64 // by partition and position, when a message was first read, in Unix ns
-	oldest     time.Time // time of message 0; each later message is a millisecond younger; if zero, all messages have the present time
+	withheld   uint64    // position from which on the queue returns no messages; 0 to return all
+	written    [][]int64 // times of messages by partition and position, in Unix ns; set when a message is first read
+	oldest     time.Time // time of message 0; each later message is a millisecond younger; if zero, a message has the time when it is first read
 
 	hangs func(call string, cfg *source.Config) // called before each stat or read of a source's files, and before each report
 }
@@ -164,7 +164,7 @@ func (b broker) Again(_ context.Context, partition uint32, from, to source.Posit
 	return again, b.down
 }
 
-// message returns a message, with the time that it got when it was first read. mu is held.
+// message returns a message, and sets its time if it has none. The caller holds mu.
 func (q *queue) message(partition uint32, at uint64) source.Message {
 	for n := uint64(len(q.written[partition])); n <= at; n++ {
 		written := time.Now()
@@ -223,13 +223,13 @@ func (r *queueReader) Next(ctx context.Context, limit int) (source.Fetched, erro
 func (r *queueReader) Commit(context.Context, source.Position) error { return nil }
 func (r *queueReader) Close() error                                  { return nil }
 
-// started is the sources of a node by itself.
+// started is the Sources of a single node.
 type started struct {
 	*Sources
 	t     testing.TB
 	node  *node
 	queue *queue
-	hung  bool // calls hung until Close returned, so they may open and close a broker later
+	hung  bool // calls hung until Close returned, so they may still open and close a broker
 }
 
 func start(t testing.TB, partitions int) *started {
@@ -237,7 +237,7 @@ func start(t testing.TB, partitions int) *started {
 	return startCluster(t, partitions, strings.Repeat("5", 32))
 }
 
-// startCluster is start for a cluster with an id.
+// startCluster is start with the id of the cluster.
 func startCluster(t testing.TB, partitions int, id string) *started {
 	t.Helper()
 	st := &started{t: t, queue: &queue{partitions: make([][]string, partitions), secrets: t.TempDir(), written: make([][]int64, partitions)}}
@@ -314,8 +314,8 @@ func (st *started) eventually(what string, holds func(*Source) bool) *Source {
 	}
 }
 
-// through returns a condition: all partitions are read to their ends, with that number of messages
-// in total.
+// through returns a condition that holds once all partitions are read to their ends and have the
+// given number of messages in total.
 func through(messages uint64) func(*Source) bool {
 	return func(of *Source) bool {
 		sum := uint64(0)
@@ -329,8 +329,8 @@ func through(messages uint64) func(*Source) bool {
 	}
 }
 
-// applied returns the condition of through, and that the reader has counted the messages as
-// applied. The reader counts them a moment after it has stored its position.
+// applied returns a condition that holds once through holds and Applied has the same number. The
+// reader sets Applied a moment after its position.
 func applied(messages uint64) func(*Source) bool {
 	return func(of *Source) bool { return through(messages)(of) && of.Applied == messages }
 }
@@ -372,7 +372,8 @@ func TestIDsOfRedis(t *testing.T) {
 	}
 }
 
-// The life of a source: an operator creates, pauses, changes, seeks, resumes and deletes it.
+// An operator creates a source, and then pauses it, changes it, moves it by a seek, resumes it and
+// deletes it.
 func TestLife(t *testing.T) {
 	st, ctx := start(t, 2), t.Context()
 	if _, err := st.Get(ctx, "likes"); !errors.Is(err, ErrUnknownSource) {
@@ -464,7 +465,7 @@ func TestNewMeaning(t *testing.T) {
 	}
 	st.queue.add(0, like(1))
 	st.eventually("it goes on", through(4))
-	// The third message counts by one of the two meanings.
+	// The third message counts under one of the two meanings.
 	if got := st.count(1); got != 2+1+10 && got != 2+10+10 {
 		t.Errorf("counted %d", got)
 	}
@@ -489,7 +490,7 @@ func TestResumedWhileEnding(t *testing.T) {
 	st.eventually("it is read", through(1))
 	st.mu.Lock()
 	for _, r := range st.mu.readers {
-		r.end() // as match does when it sees the pause
+		r.end() // like match, when it notices the pause
 	}
 	st.mu.Unlock()
 	st.queue.add(0, like(1))
@@ -517,7 +518,7 @@ func TestLatest(t *testing.T) {
 	}
 }
 
-// A source whose queue does not answer shows that.
+// If the queue of a source does not answer, its reason says so.
 func TestDown(t *testing.T) {
 	st := start(t, 1)
 	st.queue.setDown(errors.New("connection refused"))
@@ -528,7 +529,7 @@ func TestDown(t *testing.T) {
 	}
 }
 
-// Each partition has one living owner. Few partitions move when a node goes. A draining node owns
+// Each partition has one living owner. Few partitions move when a node leaves. A draining node owns
 // no partition while another node is active.
 func TestOwner(t *testing.T) {
 	dead := map[string]bool{}
@@ -571,8 +572,8 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// A source starts at "latest", and the node that created it died before it recorded the start
-// positions. Once the source is resumed, all its partitions begin at the last messages.
+// The start of a source is "latest", but the node that created it died before it recorded the start
+// positions. Once the source is resumed, all its partitions begin at the end of the queue.
 func TestInterruptedBeginning(t *testing.T) {
 	for name, resume := range map[string]func(*started) error{
 		"resumed": func(st *started) error { return nil },
@@ -650,8 +651,8 @@ func TestPastHasFloorsOfColumns(t *testing.T) {
 	}
 }
 
-// A reconciliation gets no messages from before the start of a source. An earlier source of the
-// same name may have counted those with another mapping.
+// Past refuses positions below the start of a source. An earlier source of the same name may have
+// counted the messages there, with another mapping.
 func TestPastBeforeTheBeginning(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(1))
