@@ -38,7 +38,7 @@ func (o *operation) command(ctx context.Context, command *catalog.Command) error
 	return nil
 }
 
-// find returns the node with a name or key. If several nodes have that name, it returns
+// find returns the node whose name or key is called. If several nodes have that name, it returns
 // the one that is not leaving.
 func (o *operation) find(called string) (catalog.Node, error) {
 	if node, known := o.catalog.Nodes[called]; known {

@@ -26,8 +26,8 @@ const (
 	// restoreOpsMax bounds the rows of one write of a restore. Clients' requests have the same
 	// bound.
 	restoreOpsMax = 10_000
-	// restoreInFlightMax bounds the writes in flight. That many writes keep the group's log busy
-	// while the restore reads the next rows, and leave most of the group's queue to other writes.
+	// restoreInFlightMax bounds the writes in flight. These writes keep the group's log busy while
+	// the restore reads the next rows. They leave most of the group's queue to other writes.
 	restoreInFlightMax = 4
 	// restoreTryTimeout bounds one try of a write. A try of unknown outcome may be repeated,
 	// because the repeat has the same number.
@@ -35,10 +35,11 @@ const (
 	// restoreWindow is the number of a producer's last requests that a shard remembers. After
 	// that many writes, the restore waits until all of them have ended.
 	restoreWindow = 64
-	// restoreAheadMax bounds the steps by which begin raises the numbers. No clock was further
+	// restoreAheadMax bounds the steps with which begin raises the numbers. No clock was further
 	// ahead during an earlier restore.
 	restoreAheadMax = 100 * 365 * 24 * time.Hour
-	// restoreIDsMax bounds a write: once it has that many followees or posts, the restore sends it.
+	// restoreIDsMax bounds a write: the restore sends a write that has at least restoreIDsMax
+	// followees or posts.
 	restoreIDsMax = 20_000
 	// restoreReadTimeout bounds one read of the shard.
 	restoreReadTimeout = 30 * time.Second
@@ -189,8 +190,8 @@ type restoreWrite struct {
 	ids   int           // number of followees or posts
 }
 
-// opsOf returns the ops of the next write, to which the caller may append. If the next write has
-// ops of another type, opsOf sends it first.
+// opsOf returns a pointer to the ops of the next write. The caller may append to them. If the next
+// write has ops of another type, opsOf sends it first.
 func opsOf[T any, P interface {
 	*T
 	raftfsm.Ops

@@ -153,7 +153,7 @@ func (r *restore) member(p members.Pair, at members.Stamp) error {
 	return r.add(rows.Counts, engine.Copy(id, p.Column, p.Member, uint64(at)))
 }
 
-// board writes all channels and dots, one after the other, because they are few.
+// board writes each channel and each dot separately, because there are few.
 func (r *restore) board(view *unread.BoardView) error {
 	for name, c := range view.Channels {
 		if err := r.putBoard(&unread.BoardOp{Kind: unread.PutChannel, Name: name, Channel: &c}); err != nil {

@@ -1,6 +1,6 @@
-// Package auth decides who may do what. It owns tokens, roles, the rights that they give, and the
-// limits of users. It never stores users; the catalog does. It never serves a port; packages api and
-// api/redis name the need of each route and command, and ask auth about each call.
+// Package auth authenticates callers and checks their rights. It owns tokens, roles and their
+// rights, and the limits of users. It never stores users; the catalog does. It never serves a port;
+// packages api and api/redis name the need of each route and command, and ask auth about each call.
 //
 // A node trusts its copy of the users for trustMax after it has proved that the copy is no
 // older than the catalog's leader's. So a deleted token becomes useless
@@ -42,7 +42,7 @@ const (
 	Enforce    Mode = "enforce"
 )
 
-// Set sets m to the mode with a name.
+// Set sets m to the mode with the name text.
 func (m *Mode) Set(text string) error {
 	switch mode := Mode(text); mode {
 	case Off, Permissive, Enforce:
@@ -55,7 +55,7 @@ func (m *Mode) Set(text string) error {
 // String returns the mode's name.
 func (m *Mode) String() string { return string(*m) }
 
-// Type describes the values that a flag takes.
+// Type describes the values of a flag of this type.
 func (m *Mode) Type() string { return "off|permissive|enforce" }
 
 // Refusal is the reason why a call is refused.
@@ -303,9 +303,10 @@ func (c *Caller) Accesses() []string {
 	return c.rights.any.names()
 }
 
-// Allows reports whether the caller may make a call, by the call's needs. A nil c stands for
-// nobody. keyspace is the keyspace in the path of the request. If the body names the keyspaces,
-// access to any keyspace is enough here. In that case the server later checks each keyspace.
+// Allows reports whether the caller may make a call, by the call's needs. A nil c means a caller
+// without a valid token. keyspace is the keyspace in the path of the request. If the body names the
+// keyspaces, access to any keyspace is enough here. In that case the server later checks each
+// keyspace.
 func (c *Caller) Allows(need *Need, keyspace []byte) bool {
 	switch {
 	case need.Access == Public:

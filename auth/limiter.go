@@ -28,8 +28,8 @@ type limiter struct {
 	refused [limits]atomic.Uint64
 }
 
-// newLimiter returns a limiter for a user's limits. It takes over the counts of refusals from the
-// previous limiter, which may be nil.
+// newLimiter returns a limiter for a user's limits. The new limiter continues the counts of
+// refusals of the previous limiter, which may be nil.
 func newLimiter(of catalog.UserLimits, previous *limiter) *limiter {
 	l := &limiter{limits: of}
 	l.buckets[Requests].perSec = of.Requests

@@ -9,7 +9,7 @@ import (
 
 // Call describes a refused call for the logs.
 type Call struct {
-	Caller *Caller // nil for nobody
+	Caller *Caller // nil for a caller without a valid token
 	From   net.Addr
 	What   string // name of the endpoint or command
 	Target string // keyspace or path

@@ -59,7 +59,7 @@ func setOf(all ...Access) (s accesses) {
 
 func (s accesses) has(a Access) bool { return s&(1<<a) != 0 }
 
-// names returns the names of a set of accesses to data and to the cluster.
+// names returns the names of the accesses in s.
 func (s accesses) names() []string {
 	names := []string{}
 	for i, name := range []string{"read", "ingest", "write", "status", "admin"} {
@@ -94,7 +94,7 @@ type rights struct {
 
 var rootRights = rightsOf([]catalog.Grant{{Role: "admin", Keyspaces: []string{catalog.AllKeyspaces}}})
 
-// cover reports whether r allows everything that the other rights allow.
+// cover reports whether r allows everything that other allows.
 func (r *rights) cover(other *rights) bool {
 	for name, on := range other.on {
 		if on&^(r.all|r.on[name]) != 0 {

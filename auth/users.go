@@ -46,7 +46,7 @@ func Users(cluster Cluster) ([]catalog.User, error) {
 	return view.UsersByName(), nil
 }
 
-// User returns the user with a name.
+// User returns the user with the given name.
 func User(cluster Cluster, name string) (catalog.User, error) {
 	view := cluster.Catalog()
 	if view == nil {
@@ -85,8 +85,8 @@ func DeleteUser(ctx context.Context, cluster Cluster, name string) (u catalog.Us
 	return r.User, behind, err
 }
 
-// AddToken adds a token to a user. It returns the token with its text, which nobody stores. If
-// expiresIn is 0, the token does not expire.
+// AddToken adds a token to a user. It returns the token and its text. The cluster does not store
+// the text. If expiresIn is 0, the token does not expire.
 func AddToken(ctx context.Context, cluster Cluster, name string, expiresIn time.Duration) (t catalog.Token, text string, behind []string, err error) {
 	if expiresIn < 0 || expiresIn > ExpiresInMax {
 		return t, "", nil, &FieldError{"expires_in", ExpiresInRule}

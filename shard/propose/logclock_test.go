@@ -47,7 +47,7 @@ func TestLogClock(t *testing.T) {
 }
 
 // If the machine's clock was an hour behind at the start, the log's clock runs at twice the speed
-// until it has caught up, and then at the same speed.
+// until it has caught up. Then it runs at the speed of the machine's clock.
 func TestLogClockComesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

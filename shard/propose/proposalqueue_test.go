@@ -75,8 +75,8 @@ func TestLinesShareEntries(t *testing.T) {
 	}
 }
 
-// However many large proposals arrive, half of the space is for small ones. If the queue is empty,
-// any proposal fits.
+// Large proposals can use only half of the space, so that small ones find space. If the queue is
+// empty, any proposal fits.
 func TestLargeOnesLeaveRoom(t *testing.T) {
 	const size = smallBytesMax + 1
 	for name, ops := range map[string]int{"by ops": size, "by bytes": 0} {

@@ -123,7 +123,7 @@ func newFakeProposer(t *testing.T) (*Proposer, *fakeGroup) {
 	return New(testConfig(g, NewRounds(nil), fsm, m)), g
 }
 
-// sectionOf returns a request of ops that add 1 to column 0 of id.
+// sectionOf returns a request with the given number of ops. Each op adds 1 to column 0 of id.
 func sectionOf(id uint64, ops int) *raftfsm.RequestWriter {
 	var w raftfsm.RequestWriter
 	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
@@ -150,8 +150,8 @@ func mustSubmit(t *testing.T, p *Proposer, id uint64, ops, width int) *Proposal 
 // flightsOps is the number of ops that fillFlights proposes.
 const flightsOps = 1 + secondEntryOps
 
-// fillFlights proposes the maximum of entries in flight, with ops on id 0: one entry of one op,
-// and one of enough ops for a second entry.
+// fillFlights proposes entries with ops on id 0 until the maximal number is in flight: first an
+// entry of one op, then an entry of secondEntryOps ops.
 func fillFlights(t *testing.T, p *Proposer, g *fakeGroup) []*Proposal {
 	t.Helper()
 	all := []*Proposal{mustSubmit(t, p, 0, 1, 0)}
@@ -485,7 +485,7 @@ func TestFailedGroupLeavesOutcomesUnknown(t *testing.T) {
 	}
 }
 
-// A request is either refused or answered, however close it comes to Close.
+// A request that arrives during Close is either refused or answered.
 func TestProposerCloseAnswersEverything(t *testing.T) {
 	for range 300 {
 		p, g := newFakeProposer(t)
@@ -596,7 +596,8 @@ func TestProposerUnderStress(t *testing.T) {
 	mustBeIdle(t, p)
 }
 
-// An entry has the leader's time if the previous one with a time is a second old, even if no request needs it.
+// If the last stamped entry is a second old, the next entry has a stamp, even if no request needs
+// one.
 func TestEntriesAreStamped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, g := newFakeProposer(t)

@@ -120,7 +120,7 @@ func (w *roundsOf) moments(from time.Duration) []time.Duration {
 	return all[first:]
 }
 
-// A single caller waits for nobody, whichever groups it uses.
+// A single caller does not wait for a round, even if it uses several groups.
 func TestSingleCallerWaitsForNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const takes = 3 * time.Millisecond
@@ -174,8 +174,8 @@ func TestGroupsProposeTogether(t *testing.T) {
 	})
 }
 
-// A slow group delays the others for at most the bound of a round, and only when its next entry is
-// proposed. A group that never answers delays them once.
+// A slow group delays the other groups at most by the bound of a round, and only in a round in
+// which it proposes. A group that never answers delays them once.
 func TestSlowGroupIsLeftBehind(t *testing.T) {
 	for name, slow := range map[string]time.Duration{"slow": 80 * time.Millisecond, "without a quorum": 20 * time.Second} {
 		t.Run(name, func(t *testing.T) {

@@ -66,7 +66,7 @@ func ParseChanged(r *wire.Reader, ops int) []int {
 }
 
 // ParseOutcomes parses the outcomes of parts. If any outcome is invalid, ParseOutcomes returns an
-// error and no outcome, because the others may be wrong too.
+// error and no outcome, because the other outcomes may be wrong too.
 func ParseOutcomes(answer []byte, parts []*ForwardedPart) ([]*Proposal, error) {
 	r := wire.Reader{Rest: answer}
 	settled := make([]*Proposal, len(parts))

@@ -98,8 +98,8 @@ func (w *withMembers) joinMany(n uint64) {
 	w.next += n
 }
 
-// joinEntry returns an entry by which n members, numbered from first on, join a set. It contains a
-// clock (raftfsm/dedup/limits.go), then a request with n ops (raftfsm/counters/op.go).
+// joinEntry returns an entry that adds the members first to first+n-1 to a set. It contains a clock
+// (raftfsm/dedup/limits.go), then a request with n ops (raftfsm/counters/op.go).
 func joinEntry(now time.Time, first, n uint64) []byte {
 	le, minute := binary.LittleEndian, uint64(time.Minute.Milliseconds())
 	b := append(codec.BeginEntry(nil, codec.KindCounters, 1), codec.SectionClock, codec.ClockSize, 0, 0, 0)
@@ -391,8 +391,8 @@ func sendDamaged(t *testing.T, beforeOpen, afterOpen func(w *withMembers)) (note
 	return w.damage.Load(), err
 }
 
-// However a backup ends, nothing is left of it: no snapshot is open, others may be taken, and
-// the views of sets are not held.
+// After a backup has ended or failed, no snapshot is open, the lock running is free, and the views
+// of sets are not held.
 func TestBackupLeavesNothing(t *testing.T) {
 	t.Parallel()
 	errGone := errors.New("gone")

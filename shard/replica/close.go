@@ -20,8 +20,8 @@ const closeShare = 0.75
 //
 // Close interrupts running reads, writes and restores of snapshots, at once or after its last
 // snapshot, so that a large snapshot does not delay Close. It also ends a write that waits for disk
-// space or file descriptors. In that case, and while a leader's snapshot is being installed, Close
-// takes no last snapshot.
+// space or file descriptors. If it ended such a write, or a leader's snapshot is being installed,
+// Close takes no last snapshot.
 //
 // If the group applies nothing any more, for example because the followers' disks are full, Close
 // does not wait for the pending proposals. Their outcome is then unknown. The replica fails with

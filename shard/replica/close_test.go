@@ -16,7 +16,7 @@ import (
 	"github.com/countd/countd/shard/storage"
 )
 
-// minuteFSM takes a minute to write a snapshot and to restore one, piece by piece.
+// minuteFSM needs a minute to write a snapshot or to restore one. It works in pieces.
 type minuteFSM struct {
 	*sumFSM
 	slow  atomic.Bool
@@ -210,7 +210,7 @@ func TestStoredBesideAnEndedWait(t *testing.T) {
 }
 
 // A snapshot is due, but nothing is applied because no leader announced a commit index. The replica
-// does not retry the snapshot again and again.
+// waits before it tries the snapshot again.
 func TestSnapshotWithoutALeader(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64

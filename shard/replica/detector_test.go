@@ -59,7 +59,8 @@ func TestSuspectedLeaders(t *testing.T) {
 	t.Errorf("raft was first in each of %d losses", losses)
 }
 
-// The voters that miss a leader campaign one after the other, and no other replica campaigns.
+// The voters that no longer hear from their leader campaign one after the other. No other replica
+// campaigns.
 func TestVotersStandInTurn(t *testing.T) {
 	r := newReplicas(t, storage.LogStoreBoltDB)
 	leader := r.leader(t, -1)

@@ -24,8 +24,8 @@ type EntryMark struct {
 // length have the same CRC32C.
 //
 // markOf ignores the addresses in the first configuration. Each of the first voters writes that
-// entry itself (see Replica.bootstrap), with the addresses in its catalog, and a node's address
-// may have changed meanwhile. Every other entry comes from one leader.
+// entry itself (see Replica.bootstrap), with the addresses in its own catalog. Catalogs may differ,
+// because a node's address may change. Every other entry comes from one leader.
 func markOf(e *raft.Log) EntryMark {
 	data := e.Data
 	if e.Index == 1 && e.Type == raft.LogConfiguration {

@@ -29,7 +29,7 @@ func (d FailureDetector) Run() {
 		case <-d.Stopping:
 			return
 		}
-		next := TimingDefault.DetectAfter() // bounds the pause even if there is no replica, because one may be opened meanwhile
+		next := TimingDefault.DetectAfter() // without a replica, still check after this time, because a replica may be opened during the pause
 		for _, g := range d.Replicas() {
 			again, err := g.DetectFailure()
 			if err != nil {

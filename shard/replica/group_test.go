@@ -289,9 +289,9 @@ func (f *largeFSM) Snapshot() (raft.FSMSnapshot, error) {
 
 func (f *largeFSM) Restore(state io.ReadCloser) error { return state.Close() }
 
-// The next snapshot is due once the log is as large as the last snapshot. It leaves that much of
-// the log, however small the entries are. So a follower can restore the snapshot and then catch up
-// by the log, although more entries come.
+// The next snapshot is due once the log is as large as the last snapshot. The snapshot leaves about
+// that many bytes of entries in the log, even if the entries are small. So a follower can restore
+// the snapshot and then catch up by the log, although more entries come.
 func TestSnapshotIsDueByItsSize(t *testing.T) {
 	const state = 2 << 20
 	cfg := testConfig(t, testMux(t), "n1")

@@ -65,10 +65,10 @@ func (g *Replica) confirm() {
 	}
 }
 
-// campaign makes this voter campaign at once. It is for the only voter of a group, the first voter
-// of a new group, and a voter with a silent leader. raft has no call to start a campaign. But if
-// the heartbeat timeout is shortened, a follower checks its timer at once, and campaigns if it has
-// not heard from a leader.
+// campaign makes this voter campaign at once. Use it for the only voter of a group, the first voter
+// of a new group, or a voter with a silent leader. raft has no call to start a campaign. But if the
+// heartbeat timeout is shortened, a follower checks its timer at once, and campaigns if it has not
+// heard from a leader.
 func (g *Replica) campaign() error {
 	err := g.settings.change(func(conf *raft.ReloadableConfig) { conf.HeartbeatTimeout-- })
 	if err != nil {

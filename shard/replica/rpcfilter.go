@@ -67,8 +67,9 @@ import (
 //     ever. So the filter makes a candidate consider vote requests although it knows a leader
 //     (candidatesLeader).
 //  11. A late TimeoutNow makes raft campaign even without a vote. As a leader, such a replica would
-//     add entries to its own log. When it later got a vote again, it would refuse candidates with
-//     shorter logs, even before it learned of that change. So a replica without a vote requests no
+//     add entries to its own log. If the group later made it a voter again, it would refuse
+//     candidates with shorter logs, even before it learned of that change. So a replica without a
+//     vote requests no
 //     votes (mayCampaign).
 //
 // DESIGN.md proves that the group has at most one leader and, with rules 7 to 11, that it elects
@@ -366,8 +367,8 @@ func (f *rpcFilter) committed() uint64 {
 }
 
 // compare stops the group if the term of this replica's committed entry at index differs from the
-// argument theirs. That is the term of the sender's entry at the same index; the sender leads
-// senderTerm.
+// argument theirs. The argument theirs is the term of the sender's entry at that index. The sender
+// is the leader of senderTerm.
 func (f *rpcFilter) compare(from raft.RPCHeader, senderTerm, index, theirs uint64) error {
 	ours, known := f.termAt(index)
 	if !known || ours == theirs {

@@ -127,9 +127,9 @@ func TestCloseBesideAWaitForAFile(t *testing.T) {
 }
 
 // A leader whose store waits for space to create a file for a later term no longer leads, but raft
-// continues its heartbeats. The others, a majority, must notice that they have no leader. One of
-// them was away when the leader handed over, and refuses to vote while it hears from the former
-// leader.
+// continues its heartbeats. The other replicas are a majority, and must notice that they have no
+// leader. One of them was away when the leader handed over, and refuses to vote while it hears from
+// the former leader.
 func TestLeaderThatWaitsForItsNextTerm(t *testing.T) {
 	r, stores := newFaultyReplicas(t, 3)
 	r.add(t, 1, -1)

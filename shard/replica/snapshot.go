@@ -89,9 +89,10 @@ func (s *Snapshotter) noteUnreadable(err error) {
 }
 
 // dueBytes returns by how many bytes the log must grow after a snapshot before the next snapshot is
-// due. About as many bytes of older entries stay in the log. dueBytes is at least the size of a
-// snapshot, so that writing snapshots costs at most as much as writing the log. So a follower also
-// has enough time to restore a snapshot before the leader deletes the entries after that snapshot.
+// due. A snapshot leaves about the same number of bytes of older entries in the log. dueBytes is at
+// least the size of a snapshot, so that writing snapshots costs at most as much as writing the log.
+// So a follower also has enough time to restore a snapshot before the leader deletes the entries
+// after that snapshot.
 func (s *Snapshotter) dueBytes() int64 { return max(s.cfg.SnapshotBytes, s.stored.NewestBytes()) }
 
 // Bytes estimates the next snapshot's size: the size of the last snapshot or

@@ -29,9 +29,9 @@ const (
 	pieceBytes = 256 << 10
 )
 
-// Send sends a stored snapshot whose log index is at least the argument index, in pieces. The
-// first piece is raft's metadata as JSON. The others are raftfsm's stream, which includes the cold
-// rows.
+// Send sends a stored snapshot whose log index is at least the argument index, in pieces. The first
+// piece is raft's metadata as JSON. The following pieces are raftfsm's stream, which includes the
+// cold rows.
 func (s *Snapshotter) Send(ctx context.Context, index uint64, send func([]byte) error) error {
 	meta, state, err := s.OpenFrom(ctx, index)
 	if err != nil {

@@ -173,8 +173,8 @@ func TestAddressesNameTheReplica(t *testing.T) {
 	}
 }
 
-// Each call reaches the replica that it is meant for, or none. The address in the group's
-// configuration may be that of another replica by then.
+// Each call reaches the replica that it is meant for, or none. Another replica may have the address
+// in the group's configuration by then.
 func TestCallsNameTheReplica(t *testing.T) {
 	there := testMux(t)
 	at := raft.ServerAddress(there.Addr().String())

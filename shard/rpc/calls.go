@@ -42,7 +42,8 @@ type CallsConfig struct {
 	// Lookup returns the current cluster address of a node. Many goroutines call it often, so it
 	// must not block.
 	Lookup func(nodeKey string) (addr string, ok bool)
-	// ByAddress means that node keys are addresses: a call goes to whichever node has the address.
+	// ByAddress means that node keys are addresses: a call reaches the node that has the address
+	// now.
 	ByAddress bool
 	// Cut is called if a node was silent for too long, so that the caller closes its other
 	// connections to that node too. nil if there are none.

@@ -41,7 +41,7 @@ const (
 	connWindowBytes   = 16 << 20
 
 	callService = "/countd.calls/"
-	pingMethod  = callService + "ping" // answered at once, however many calls are running
+	pingMethod  = callService + "ping" // answered at once, even while handlersMax calls are running
 )
 
 // Handler answers a call. It owns the request. The transport owns the returned answer: the handler

@@ -72,8 +72,8 @@ func dropSuperseded(log *Log, snaps *Snapshots, newest *raft.SnapshotMeta) error
 	return errors.Join(state.Close(), log.DeleteRange(first, last))
 }
 
-// checkEntries reads the log, beginning at the entry first. It returns the term of the last entry,
-// or the argument term if there is no entry.
+// checkEntries reads the log from index first on. It returns the term of the last entry, or the
+// argument term if there is no entry.
 func checkEntries(log *Log, first, term uint64) (lastTerm uint64, err error) {
 	last, err := log.LastIndex()
 	if err != nil {

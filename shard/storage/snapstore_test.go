@@ -81,7 +81,8 @@ func TestSnapshotsGiveBackWhatWasWritten(t *testing.T) {
 	}
 }
 
-// If two snapshots are written concurrently, the later one is the newest, whichever finishes last.
+// If two snapshots are written concurrently, the one with the later index is the newest, even if it
+// finishes first.
 func TestOlderSnapshotEndsLast(t *testing.T) {
 	s := mustOpenSnaps(t, t.TempDir())
 	_, trans := raft.NewInmemTransport("n1")
@@ -94,7 +95,8 @@ func TestOlderSnapshotEndsLast(t *testing.T) {
 	}
 }
 
-// Of several snapshots of one entry, the last is the newest, whatever the clock reads.
+// Of several snapshots with the same log index, the last one is the newest, even if the clock was
+// set back.
 func TestSnapshotsOfOneEntry(t *testing.T) {
 	dir := t.TempDir()
 	s := mustOpenSnaps(t, dir)

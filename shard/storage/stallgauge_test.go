@@ -45,9 +45,8 @@ func TestStalledGauge(t *testing.T) {
 	}
 }
 
-// A hang of a slow disk is unusual the first time. Later hangs are unusual only if a write takes
-// more than twice as long as any before it. After a while without a hang, the disk counts as fast
-// again.
+// A hang of a slow disk is unusual the first time. A later hang is unusual only if it is more than
+// twice as long as every earlier one. After a while without a hang, the disk counts as fast again.
 func TestSlowDisk(t *testing.T) {
 	var g StallGauge
 	w := hangGauge{watchedGauge: watchedGauge{gauge: &g}, after: hangTicks}

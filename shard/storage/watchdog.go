@@ -76,8 +76,8 @@ type hangGauge struct {
 	slowFrom int // ticks since the last such write
 }
 
-// check checks the gauge at a tick. Hangs of a usual length must not cost the leadership: the
-// other nodes' disks may be as slow, and an election would take longer.
+// check checks the gauge at a tick. A hang of a usual length must not cost the leader its
+// leadership: the other nodes' disks may be as slow, and an election takes longer than such a hang.
 func (g *hangGauge) check() Hang {
 	was := g.ticks
 	long := g.stalled()

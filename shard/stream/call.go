@@ -73,8 +73,8 @@ func (p *peer) now() *Conn {
 	return p.mu.conn
 }
 
-// silenceMax is how long calls may time out on a connection without any incoming bytes. If a
-// connection carries only calls, nothing else shows that the network dropped it: the pings of
+// silenceMax bounds the time during which calls time out on a connection and no answer arrives. If
+// a connection carries only calls, nothing else shows that the network dropped it: the pings of
 // rpc.Calls use another connection.
 const silenceMax = 3 * time.Second
 

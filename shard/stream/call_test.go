@@ -243,7 +243,8 @@ func TestLargeAnswersWaitForTheirTurn(t *testing.T) {
 }
 
 // The answer to a call that was given up is dropped: a later call on the same stream gets its own
-// answer. Otherwise a later read would use a proof that was requested too early for it.
+// answer. Otherwise a later read could use the answer to an earlier request, which proves too
+// little.
 func TestLateStreamAnswerIsNobodys(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
