@@ -89,10 +89,10 @@ type RestoreNode interface {
 }
 
 // RestoreShard writes the rows of a snapshot of shard.Node.OpenSnapshot into the shard of a group.
-// It writes them through the log like any write, so replicas and crashes need no special handling,
-// and after an incomplete restore, a second run with Force restores all rows. The shard must be
-// empty, unless Force deletes its rows first. RestoreShard waits for leaders until ctx ends.
-// Restore the board before the shards of unread numbers, because the board bounds their cursors.
+// It writes them through the log like any write, so replicas and crashes need no special handling.
+// After an incomplete restore, a second run with Force restores all rows. The shard must be empty,
+// unless Force deletes its rows first. RestoreShard waits for leaders until ctx ends. Restore the
+// board before the shards of unread numbers, because the board bounds their cursors.
 //
 // The first write makes the shard forget all requests of clients, and the snapshot's requests are
 // not restored either. So the shard applies a repeat of any earlier request. This is necessary,
