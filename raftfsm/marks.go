@@ -3,8 +3,8 @@ package raftfsm
 import "slices"
 
 const (
-	// markEvery is the number of log indexes from one mark to the next. Under full load, replicas
-	// that are polled one after the other are some hundred entries apart.
+	// markEvery is the number of log indexes from one mark to the next. If a caller polls the
+	// replicas one after the other under full load, their indexes differ by some hundred entries.
 	markEvery = 64
 	// marksKept is the number of marks that a replica keeps. They cover 4,096 entries, a third of a
 	// second at a group's highest rate.
@@ -12,8 +12,8 @@ const (
 )
 
 // Mark is the digest of the contents after the entry with an index. All replicas take marks at the
-// same indexes. So a caller can compare the replicas of a busy group, although it polls them at
-// different indexes.
+// same indexes. So a caller can compare the replicas of a busy group, although they are at
+// different indexes when it polls them.
 type Mark struct {
 	Index  uint64 `json:"index"`
 	Digest uint64 `json:"digest"`

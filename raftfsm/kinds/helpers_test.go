@@ -19,7 +19,7 @@ type sums struct {
 
 func summed(id dedup.RequestID, deltas ...int64) sums { return sums{id, deltas} }
 
-// mustNotBeWritten checks that a request panics that no entry may hold.
+// mustNotBeWritten checks that RequestWriter panics on a request that no entry may contain.
 func mustNotBeWritten(t *testing.T, fill func(*raftfsm.RequestWriter)) {
 	t.Helper()
 	defer func() {

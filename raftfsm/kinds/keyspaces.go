@@ -5,7 +5,7 @@ import (
 	"github.com/countd/countd/raftfsm/catalog"
 )
 
-// The names of the kinds, as keyspaces of the catalog have them.
+// The names of the kinds, as keyspaces in the catalog use them.
 const (
 	Counters = "counters" // plain counters
 	Unread   = "unread"   // counters and cursors of users
@@ -25,8 +25,8 @@ const (
 	KeyspaceBoard  = "board"
 )
 
-// Builtin has the keyspaces that every cluster begins with. Divisor is 0, unless the number of shards is
-// fixed. It is read only.
+// Builtin lists the keyspaces that every cluster begins with. Divisor is 0, unless the number of
+// shards is fixed. It is read only.
 var Builtin = []catalog.Keyspace{
 	{Name: KeyspacePosts, Kind: Counters, Columns: []string{"repost", "comment", "like", "view"}},
 	{Name: KeyspaceUsers, Kind: Counters, Columns: []string{"posts", "followers", "following"}},

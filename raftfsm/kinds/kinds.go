@@ -1,5 +1,5 @@
-// Package kinds lists the kinds of shards, and the keyspaces that every cluster begins with. A new kind
-// gets its number and its name in package codec, a package of its own, and a line here.
+// Package kinds lists the kinds of shards, and the keyspaces that every cluster begins with. A new
+// kind needs a number and a name in package codec, a package of its own, and a line here.
 package kinds
 
 import (
@@ -13,11 +13,11 @@ import (
 	"github.com/countd/countd/raftfsm/unread"
 )
 
-// All has every kind of shard. It is read only.
+// All lists every kind of shard. It is read only.
 var All = raftfsm.Kinds{counters.Kind{}, unread.Kind{}, feed.Kind{}, unread.BoardKind{}}
 
-// CheckCursorIdle returns the time for which the cursors of an idle user are kept: the given one, or the
-// default for 0. It returns an error if the time is out of bounds.
+// CheckCursorIdle returns the time for which the cursors of an idle user are kept: idle, or the
+// default if idle is 0. If idle is out of bounds, it returns an error.
 func CheckCursorIdle(idle time.Duration) (time.Duration, error) {
 	idle = cmp.Or(idle, unread.CursorIdleDefault)
 	if idle < unread.CursorIdleMin || idle > unread.CursorIdleMax {

@@ -16,8 +16,8 @@ import (
 	"github.com/countd/countd/raftfsm/unread"
 )
 
-// Ops fit a kind if and only if shards of that kind apply the section that the ops write. A visitor then
-// receives the same from the ops as from the section.
+// Fits accepts an op for a kind if and only if shards of that kind accept the section with the op.
+// A visitor receives the same calls from the ops as from the section.
 func TestOpsFitTheirKinds(t *testing.T) {
 	cells := []engine.Cell{{Column: 1, Value: 1}}
 	all := map[string]raftfsm.Ops{
@@ -35,7 +35,7 @@ func TestOpsFitTheirKinds(t *testing.T) {
 				var ofSection, ofOps visits
 				w.Reset(nil, codectest.Whole, &dedup.RequestID{})
 				key := uint64(1)
-				if name == "clear members" { // its section has no key
+				if name == "clear members" { // an op that clears all sets has the key 0
 					key = 0
 				}
 				ops.AppendTo(&w, key, 0)

@@ -10,14 +10,14 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Each kind numbers its queries from 0, and each query parses as itself. Shards of other kinds refuse
-// the queries that they do not have.
+// Each kind numbers its queries from 0, and ParseQuery returns the query of the number. Shards of
+// other kinds refuse queries that their kind does not have.
 func TestQueriesOfOtherKinds(t *testing.T) {
 	part := func() *raftfsm.Part { return &raftfsm.Part{Keys: []uint64{1}} }
 	for _, kind := range All {
 		number := byte(0)
 		for ; ; number++ {
-			r := wire.Reader{Rest: make([]byte, 64)} // every field 0, except that posts need a limit
+			r := wire.Reader{Rest: make([]byte, 64)} // all fields are 0 except the limit, which queries of posts need
 			r.Rest[9] = 1
 			q := All.ParseQuery(kind.Number(), number, &r)
 			if q == nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// sourceEntry returns an entry of requests, each with as many ops that add 1 to column 0 of
-// key 1.
+// sourceEntry returns an entry of requests. Each request has an op for each of its deltas, which
+// adds the delta to column 0 of key 1.
 func sourceEntry(kind codec.Kind, requests ...sums) []byte {
 	entry := dedup.AppendClock(codec.BeginEntry(nil, kind, 1), time.UnixMilli(1), testLimits)
 	for _, r := range requests {
@@ -47,8 +47,9 @@ func section(mode dedup.SectionMode, source uint64, epoch uint32, prev, next uin
 	return dedup.BySource(s)
 }
 
-// A section is applied once: in one entry with its copies, after a restart, and never after
-// a seek, a deletion or while the shard is being restored.
+// A section is applied once, even if its copies are in the same entry or come after a restart. It
+// is not applied after a seek, after a deletion of the source, or while the shard is being
+// restored.
 func TestSectionIsAppliedOnce(t *testing.T) {
 	for _, kind := range []codec.Kind{codec.KindCounters, codec.KindUnread} {
 		t.Run(kind.String(), func(t *testing.T) {
@@ -122,7 +123,7 @@ func TestSectionIsAppliedOnce(t *testing.T) {
 	}
 }
 
-// naivePositions is the plainest model of the positions of a shard.
+// naivePositions is a simple model of the positions of a shard.
 type naivePositions struct {
 	checkpoints map[dedup.PositionKey]dedup.Checkpoint
 	deleted     map[uint64]bool
@@ -167,7 +168,7 @@ func (n *naivePositions) section(s dedup.SourceSection, delta int64) bool {
 	return true
 }
 
-// drawMark draws a mark of a position, or none.
+// drawMark draws a mark below a position, or no mark.
 func drawMark(t *rapid.T, at sink.Position) sink.Mark {
 	if at.Lo == 0 || rapid.Bool().Draw(t, "no mark") {
 		return sink.Mark{}
@@ -175,8 +176,8 @@ func drawMark(t *rapid.T, at sink.Position) sink.Mark {
 	return sink.Mark{Position: sink.Position{Lo: rapid.Uint64Range(0, at.Lo-1).Draw(t, "mark")}, Sum: rapid.Uint64Range(1, 9).Draw(t, "sum")}
 }
 
-// For any sections, one or several in an entry, the shard agrees with the naive model. A snapshot
-// holds all positions, and equal positions have equal digests.
+// The shard agrees with the naive model after any sections, alone or together in an entry. A
+// snapshot contains all positions, and equal positions have equal digests.
 func TestPositionsModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -269,14 +270,14 @@ func TestPositionsModel(t *testing.T) {
 	})
 }
 
-// The forms must not change.
+// The encodings of sections and positions must not change.
 func TestSourceGolden(t *testing.T) {
 	m := counters.New(raftfsm.Places{})
 	long := dedup.BySource(dedup.SourceSection{
 		PositionKey: dedup.PositionKey{Source: 0x0102030405060708, Partition: 9}, Mode: dedup.SectionAdvance, Epoch: 1,
 		Prev: sink.Position{Hi: 1, Lo: 2}, Next: sink.Position{Hi: 3, Lo: 4}, Mark: sink.Mark{Position: sink.Position{Hi: 3, Lo: 3}, Sum: 5},
 	})
-	// No mark is one of a position at or above the section's.
+	// A mark must be below the section's new position.
 	beyond := dedup.BySource(dedup.SourceSection{PositionKey: dedup.PositionKey{Source: 1}, Mode: dedup.SectionAdvance, Epoch: 1, Prev: at(5), Next: at(6), Mark: sink.Mark{Position: at(6), Sum: 1}})
 	if _, _, err := dedup.ParseIdentity(codec.SectionSource, append(beyond.AppendTo(nil), 0, 0, 0, 0)); err == nil {
 		t.Error("a mark at the position itself was taken")
@@ -295,7 +296,7 @@ func TestSourceGolden(t *testing.T) {
 	}))))
 }
 
-// A section with ops must move the position. Otherwise a copy of it would apply too.
+// A section with ops must move the position. Otherwise the shard would apply a copy of it too.
 func TestSectionWithOpsMoves(t *testing.T) {
 	for _, tt := range []struct {
 		next uint64
@@ -314,7 +315,7 @@ func TestSectionWithOpsMoves(t *testing.T) {
 	}
 }
 
-// Only shards that take ops of messages accept a section of a source.
+// Only shards of kinds that sources may write to accept a section of a source.
 func TestSectionOfSourceIsChecked(t *testing.T) {
 	var w raftfsm.RequestWriter
 	id := section(dedup.SectionBegin, 1, 1, 0, 5)

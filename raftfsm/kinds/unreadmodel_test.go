@@ -35,14 +35,14 @@ type modelDot struct {
 	newUsers bool
 }
 
-// inbox is everything that one user has.
+// inbox is the state of one user in fanOut.
 type inbox struct {
 	counts  map[uint8]int64
-	day     int64                      // of the last move, 0 for a user never seen
-	notices map[string]map[int64]bool  // unread ones, of channels in which the user was seen
-	read    map[string]int64           // up to where
-	dots    map[string]bool            // shown ones
-	feed    map[uint64]map[string]bool // of each followee, one entry for each new post
+	day     int64                      // day of the last move; 0 for a new user
+	notices map[string]map[int64]bool  // unread notices by channel, for channels that the user has read
+	read    map[string]int64           // by channel, the last notice that was read
+	dots    map[string]bool            // whether each dot is shown
+	feed    map[uint64]map[string]bool // by followee, an entry for each unread post
 	then    map[uint64]int64
 }
 
@@ -132,7 +132,7 @@ func (f *fanOut) fire(dot string) {
 	}
 }
 
-// setPosts changes an author's posts by one at a time, for every follower.
+// setPosts sets an author's number of posts, and stores each unread post for every follower.
 func (f *fanOut) setPosts(author uint64, now int64) {
 	f.posts[author] = now
 	for _, u := range f.users {
@@ -145,7 +145,7 @@ func (f *fanOut) setPosts(author uint64, now int64) {
 	}
 }
 
-// machines are the state machines of the same system.
+// machines are the state machines that are compared with fanOut.
 type machines struct {
 	t      *rapid.T
 	unread *unread.Machine
@@ -193,7 +193,7 @@ func (m *machines) follows(op feed.Op) {
 	m.apply(m.feed, codec.KindFeed, func(w *raftfsm.RequestWriter) { feed.Ops{op}.AppendTo(w, op.User, 0) })
 }
 
-// reopen replaces the machines by what their snapshots restore to.
+// reopen replaces each machine by a machine restored from its snapshot.
 func (m *machines) reopen() {
 	unread, feed, board := unread.New(), feed.New(spill.Place{}), unread.NewBoard()
 	for from, to := range map[raftfsm.Machine]raftfsm.Machine{m.unread: unread, m.feed: feed, m.board: board} {
@@ -207,9 +207,8 @@ func (m *machines) reopen() {
 	m.unread, m.feed, m.board = unread, feed, board
 }
 
-// TestUnreadEqualsFanOut: whatever is published, retracted, fired, read, cleared, followed,
-// counted, swept and restored, every number is the same as if each event were written to every
-// user.
+// TestUnreadEqualsFanOut: after any ops, sweeps and restores, every number is the same as if each
+// event had been written to every user.
 func TestUnreadEqualsFanOut(t *testing.T) {
 	t.Parallel()
 	const idle = 3 * 24 * time.Hour
