@@ -8,20 +8,20 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// requests are the requests of one entry. Their ops are in the contents.
+// requests holds the requests of one entry. The contents of the shard hold their ops.
 type requests struct {
 	all      []request
 	outcomes []dedup.Outcome // by request
 	met      []int64         // by request, see dedup.Memory.Met
-	// positions has the answers to sections of sources, by request, and an empty answer for any
-	// other request. It is nil if the entry has no section of a source. The Result owns it.
+	// positions holds the answers to sections of sources, by request. The answer for any other
+	// request is empty. It is nil if the entry has no section of a source. The Result owns it.
 	positions []dedup.PositionAnswer
 }
 
 // request is one request of an entry, valid until the next entry is decoded.
 type request struct {
-	id  dedup.RequestID // its producer name aliases the entry
-	end int             // the request's ops end here
+	id  dedup.RequestID // the name of a producer refers to the bytes of the entry
+	end int             // number of ops of the entry up to the end of this request
 }
 
 // ops returns the number of the entry's ops.
@@ -32,8 +32,8 @@ func (b *requests) ops() int {
 	return b.all[len(b.all)-1].end
 }
 
-// decode passes all ops of an entry to the contents of the shard, in order, and lets the request
-// memory judge each request. It voids the ops of requests that must not be applied.
+// decode decodes all ops of an entry into the contents of the shard, in order. The request memory
+// decides for each request whether to apply it, and decode voids the ops of the other requests.
 func (b *requests) decode(sections []byte, route codec.Route, once *dedup.Memory, held Contents) error {
 	b.all, b.outcomes, b.met = b.all[:0], b.outcomes[:0], b.met[:0]
 	b.positions = nil
@@ -66,8 +66,8 @@ func (b *requests) decode(sections []byte, route codec.Route, once *dedup.Memory
 	return nil
 }
 
-// request decodes one request and judges it. It does not judge a request with another route, so
-// that such a request leaves nothing in the request memory.
+// request decodes one request, and lets the request memory decide whether to apply it. It does not
+// pass a request with another route to the request memory, so that the memory keeps no trace of it.
 func (b *requests) request(kind byte, p []byte, route codec.Route, once *dedup.Memory, held Contents, clocked bool) error {
 	b.all = append(b.all, request{})
 	r := &b.all[len(b.all)-1]
@@ -101,7 +101,7 @@ func (b *requests) request(kind byte, p []byte, route codec.Route, once *dedup.M
 	return nil
 }
 
-// parseRequest splits the route and the identity off a request.
+// parseRequest parses the route and the identity of a request, and returns its ops undecoded.
 func parseRequest(kind byte, p []byte, id *dedup.RequestID) (of codec.Route, ops []byte, err error) {
 	of, ops, ok := codec.ParseRoute(p)
 	if !ok {
@@ -111,8 +111,8 @@ func parseRequest(kind byte, p []byte, id *dedup.RequestID) (of codec.Route, ops
 	return of, ops, err
 }
 
-// noteRefused records in the request memory which requests of the entry had some or all ops
-// refused. It also corrects the outcomes of their repeats inside the entry.
+// noteRefused records in the request memory for which requests of the entry the shard refused some
+// or all ops. It also corrects the outcomes of their repeats in the same entry.
 func (b *requests) noteRefused(once *dedup.Memory, overflows []engine.Overflow) {
 	repeats, name := map[string]dedup.Outcome{}, []byte(nil) // by AppendName
 	first := 0
@@ -123,7 +123,7 @@ func (b *requests) noteRefused(once *dedup.Memory, overflows []engine.Overflow) 
 		}
 		name = r.id.AppendName(name[:0])
 		switch again, noted := repeats[string(name)]; {
-		case b.outcomes[i] == dedup.Applied && (n > 0 || noted): // noted means that an earlier use of the key in this entry had refusals
+		case b.outcomes[i] == dedup.Applied && (n > 0 || noted): // noted: ops of an earlier use of the same key in this entry were refused
 			switch n {
 			case 0:
 				again = dedup.Duplicate

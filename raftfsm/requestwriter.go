@@ -9,11 +9,11 @@ import (
 )
 
 // RequestWriter writes one request section into a buffer. It owns the buffer until Section returns
-// it. Each kind has its own functions to append ops. They panic on an op that the format cannot
-// express, because an entry that cannot be applied would stop every replica.
+// it. Each kind has its own functions to append ops. These panic on an op that the format cannot
+// express, because an entry that no replica can apply would stop them all.
 type RequestWriter struct {
 	buf      []byte
-	opsAt    int // where the ops begin
+	opsAt    int // offset in buf at which the ops begin
 	ops      int
 	settings *Settings
 	clocked  bool
@@ -27,7 +27,7 @@ func (w *RequestWriter) Reset(buf []byte, route codec.Route, id *dedup.RequestID
 	w.settings, w.clocked = nil, id.Exists()
 }
 
-// SetSettings sets the settings of the columns for the ops that follow; nil means none. Each op
+// SetSettings sets the settings of the columns for later ops; nil means no settings. Each op
 // carries the settings that it needs, because Apply depends on the log alone.
 func (w *RequestWriter) SetSettings(s *Settings) { w.settings = s }
 
@@ -36,20 +36,21 @@ func (w *RequestWriter) Setting(which column.Setting, number uint8) (int64, bool
 	return w.settings.Of(which, number)
 }
 
-// Buffer returns the section so far, for a kind to append an op to it.
+// Buffer returns the section so far. A kind appends an op to it and passes the result to Put.
 func (w *RequestWriter) Buffer() []byte { return w.buf }
 
-// Put sets the section to Buffer with one more op after it. clocked means that the op needs the
-// leader's time before the section.
+// Put replaces the section by section, which is Buffer with one more op appended. clocked means
+// that the op needs a clock section in the entry.
 func (w *RequestWriter) Put(section []byte, clocked bool) {
 	w.buf, w.clocked = section, w.clocked || clocked
 	w.ops++
 }
 
-// Clocked reports whether the section needs the leader's time before it in an entry.
+// Clocked reports whether an entry must have a clock section before this section.
 func (w *RequestWriter) Clocked() bool { return w.clocked }
 
-// SetUse writes the use of the key into a section whose identity RequestID.JudgedBy returned.
+// SetUse writes the use of the key into the section. The identity of the section must be from
+// RequestID.JudgedBy.
 func (w *RequestWriter) SetUse(use dedup.Use) { dedup.SetUse(w.buf[:w.opsAt], use) }
 
 // Ops returns the number of ops.

@@ -7,13 +7,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A keyspace grows several times; its parents split one after the other. For each route on the way:
+// A keyspace grows several times, and its parents split one after the other. After each split:
 //
-//  1. shard and key give the id back;
-//  2. the key is the one that the id had at the creation, and keys of a shard rise with its ids;
-//  3. an id changes its shard only when its parent splits, and to a part of this parent;
-//  4. the route of its shard has the id's residue;
-//  5. FirstAbove excludes the id, and includes all higher ids of a shard;
+//  1. IDOf returns the id for its shard and key;
+//  2. the key of an id is the same as at the creation, and in a shard a higher id has a higher key;
+//  3. an id moves to another shard only when its parent splits, and only to a part of this parent;
+//  4. the id, or its hash, has the residue and modulus of its shard's route;
+//  5. the bound of FirstAbove excludes the id, and includes all higher ids of a shard;
 //  6. KeyOf allocates nothing.
 func TestRoutesOfAKeyspaceThatGrows(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -91,7 +91,7 @@ func numbersTo(n int) []int {
 	return all
 }
 
-var created = 7 // not a constant, so that the compiler divides
+var created = 7 // a variable, so that the compiler does not replace the division
 
 func BenchmarkRoute(b *testing.B) {
 	r, sum := NewRoute(created, created, false), uint64(0)

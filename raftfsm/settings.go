@@ -5,7 +5,7 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// Settings has the settings of a keyspace's columns, by number. A nil *Settings has none.
+// Settings holds the settings of a keyspace's columns, by number. A nil *Settings has no settings.
 type Settings struct {
 	of [column.Count]struct {
 		has uint64 // bit n: column n has a value
@@ -13,8 +13,8 @@ type Settings struct {
 	}
 }
 
-// SettingsOf returns the settings of columns given by name, or nil if there are none. A
-// column's position is its number.
+// SettingsOf converts settings by name to settings by number. The number of a column is its index
+// in columns. If no column has a setting, SettingsOf returns nil.
 func SettingsOf(columns []string, byName column.Settings[int64]) (s *Settings) {
 	for _, which := range column.All() {
 		for i, name := range columns {

@@ -9,27 +9,26 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// bucket is a bucket of time that does not change. In memory and in a snapshot its cells are
+// bucket is an immutable bucket of time. Its cells have the same form in memory and in a snapshot:
 //
 //	columns (uvarint) | column …, ascending
 //	column:  number (1) | bound (uvarint) | bytes of its cells (uvarint) | cell …, ascending by key
 //	cell:    key (8, little-endian) | gained (varint) | doubt (uvarint)
 //
-// A cell takes 10 to 12 bytes as a rule, and cellBytesMax at most.
+// A cell usually takes 10 to 12 bytes, and at most cellBytesMax.
 type bucket struct {
-	number int64 // the time of its start, in units of its level since 1970
+	number int64 // start of the bucket, in units of its level since 1970
 	packed []byte
 }
 
-// Bounds of the bytes of a packed cell, and of the bytes that a column adds. A doubt has at most 57
-// bits.
+// Bounds of the bytes of a packed cell. A doubt has at most 57 bits.
 const (
 	cellBytesMin = 10
 	cellBytesMax = 8 + binary.MaxVarintLen64 + 9
 )
 
-// pack returns the cells of a summary as a bucket, with nothing packed if no column has a cell or a bound. The
-// cells of each column ascend by key.
+// pack returns the cells of a summary as a bucket. If no column has a cell or a bound, nothing is
+// packed. The cells of each column ascend by key.
 func (s *summary) pack(number int64) bucket {
 	columns, cells := 0, 0
 	for i := range s {
@@ -125,7 +124,7 @@ func parsePacked(r *wire.Reader, cellsMax int) (packed []byte) {
 			last = key
 		}
 	}
-	if n := len(whole) - len(r.Rest); r.Err == nil && n > 1 { // without columns there is one byte
+	if n := len(whole) - len(r.Rest); r.Err == nil && n > 1 { // a bucket without columns has one byte
 		packed = slices.Clone(whole[:n])
 	}
 	return packed

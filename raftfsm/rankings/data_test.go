@@ -29,9 +29,9 @@ func read(t *testing.T, path string) [][]string {
 	return rows[1:]
 }
 
-// The lists count real streams of likes and retweets, and a Zipf storm of a million increments, within an hour.
-// A snapshot and a restart follow every few minutes. The top 100 of the hour must be within the stated errors,
-// and the errors must be small.
+// Within an hour, the lists count real streams of likes and retweets, and a Zipf stream of a
+// million increments. Every few minutes, the lists are written to a snapshot and loaded again. The
+// top 100 of the hour must be within the stated errors, and the errors must be small.
 func TestTop100OfAnHour(t *testing.T) {
 	t.Parallel()
 	number := func(text string) uint64 {
@@ -44,7 +44,7 @@ func TestTop100OfAnHour(t *testing.T) {
 		deltas func(t *testing.T) []change
 	}{
 		{"weibo", func(t *testing.T) (all []change) {
-			for _, row := range read(t, "../../demo/posts.csv.gz") { // counts, in steps of up to 1,000
+			for _, row := range read(t, "../../demo/posts.csv.gz") { // the file has counts; apply them in steps of up to 1,000
 				for left := int64(number(row[4])); left > 0; left -= 1000 {
 					all = append(all, change{number(row[0]), min(left, 1000), 2})
 				}
@@ -68,7 +68,7 @@ func TestTop100OfAnHour(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			all := test.deltas(t)
 			rand.New(rand.NewPCG(1, 2)).Shuffle(len(all), func(i, j int) {
-				if test.name == "weibo" { // the others have the order of their events
+				if test.name == "weibo" { // only the counts of weibo have no order of events
 					all[i], all[j] = all[j], all[i]
 				}
 			})

@@ -1,11 +1,11 @@
 // Package rankings owns two rankings of the rows of one shard. HotLists rank ids by their gains in the
 // last minute, hour and day. LargestLists rank ids by their counts.
 //
-// Hot lists summarise the applied increments in buckets of time, within bounded memory. They never read a
-// clock or a row. The time of a bucket is the log's, so replicas that applied the same entries have equal
-// summaries. DESIGN.md has the argument and the bounds. Lists of the largest counts are exact, and differ
-// between replicas.
+// Hot lists summarise the applied increments in buckets of time, within bounded memory. They never
+// read a clock or a row. The time of a bucket is the log's time. So replicas that applied the same
+// entries have equal summaries. DESIGN.md proves the bounds of the error. Lists of the largest
+// counts are exact, and differ between replicas.
 //
-// Invariant: in every bucket, the true gain of a cell in the summary differs from gained by at most doubt.
+// Invariant: in every bucket, the true gain of a cell differs from its gained by at most its doubt.
 // Any other cell of the column gained or lost at most the column's bound.
 package rankings

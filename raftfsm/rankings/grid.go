@@ -15,45 +15,45 @@ const (
 	ways    = 8 // cells of a set
 	setsMin = 2
 	setsMax = 1024
-	// setsFair is the number of sets that each column may have in any case. A column may have more while
-	// all columns together have at most setsOfAll.
+	// setsFair is the number of sets that every column may have. A column may have more if all
+	// columns together then have at most setsOfAll.
 	setsFair  = 64
 	setsOfAll = 8 * setsMax
 
 	setBytes = uint64(unsafe.Sizeof(front{}) + unsafe.Sizeof(set{}))
 )
 
-// front is the part of a set that each op of its keys reads. The fronts of a busy column take 16 KB, so they stay in
-// the processor's first cache.
+// front is the part of a set that each op on one of its keys reads. The fronts of a busy column
+// take 16 KB, so they stay in the processor's first-level cache.
 type front struct {
-	tags   uint64 // a byte of the hash of each way's key
-	others uint32 // sum of |delta| of the ops of keys without a way, since bound was last raised
-	gate   uint32 // the value of others from which a key gets a way
+	tags   uint64 // one byte for each way: the top byte of the hash of its key
+	others uint32 // sum of |delta| of the ops on keys without a way, since bound last changed
+	gate   uint32 // once others would reach it, the key of the op competes for a way
 }
 
-// set has the cells of the keys whose hashes have equal low bits, as a set-associative cache has. Any other key of the set gained or
-// lost at most bound + others.
+// set holds cells of keys whose hashes have equal low bits, like a set of a set-associative cache.
+// A key of the set without a cell gained or lost at most bound + others.
 type set struct {
-	cells [ways]cell // with keyNone in a free way
+	cells [ways]cell // a free way has the key keyNone
 	bound uint64     // 0 while a way is free
 }
 
-// grid is what one column gained in the open bucket of the finest level. The number of its sets is a power of
-// two, or 0 before the first op.
+// grid holds the gains of one column in the open bucket of the finest level. The number of its sets
+// is a power of two, or 0 before the first op.
 type grid struct {
 	fronts []front
 	sets   []set
 }
 
-// grids are the open bucket of the finest level. Their contents depend only on the calls. The order of the ways
-// in a set has no effect.
+// grids are the open bucket of the finest level. Equal calls make equal contents, except for the
+// order of the ways in a set, which has no effect.
 type grids struct {
 	columns [engine.ColumnsMax]grid
 	sets    int // of all columns
 }
 
-// keyNone returns a key that cannot belong to set number: 1 for set 0, and 0 for any other set. The hash of
-// 0 is 0, and the hash of 1 is odd.
+// keyNone returns a key that cannot belong to the set number. For set 0 it is 1, whose hash is odd.
+// For any other set it is 0, whose hash is 0.
 func keyNone(number uint64) uint64 {
 	if number == 0 {
 		return 1
@@ -66,10 +66,11 @@ func hashOf(key uint64) uint64 { return wire.Mix(key) }
 
 func tagOf(hash uint64) uint64 { return hash >> 56 }
 
-// eachByte has a one in each byte.
+// eachByte has the value 1 in each byte.
 const eachByte = 0x0101010101010101
 
-// add adds to the gain of a cell. An op of a key without a cell reads and writes only the front of its set, as a rule.
+// add adds delta to the gain of a key. If the key has no cell, add usually reads and writes only
+// the front of its set.
 func (g *grids) add(key uint64, column uint8, delta int64) {
 	of := &g.columns[column]
 	hash := hashOf(key)
@@ -80,9 +81,9 @@ func (g *grids) add(key uint64, column uint8, delta int64) {
 	}
 	h := &of.fronts[number]
 	differ := h.tags ^ eachByte*tagOf(hash)
-	equal := (differ - eachByte) &^ differ & (eachByte << 7) // its lowest bit is of the first equal tag
+	equal := (differ - eachByte) &^ differ & (eachByte << 7) // the lowest bit is in the byte of the first equal tag
 	if equal == 0 {
-		size := uint64(max(delta, -delta)) // 1<<63 for the least int64
+		size := uint64(max(delta, -delta)) // 1<<63 for math.MinInt64
 		if sum := uint64(h.others) + size; sum < uint64(h.gate) {
 			h.others = uint32(sum)
 			return
@@ -94,7 +95,7 @@ func (g *grids) add(key uint64, column uint8, delta int64) {
 	g.addSlow(key, column, delta)
 }
 
-// addSlow is add for any op.
+// addSlow is like add, but also handles free ways, full sets and equal tags.
 func (g *grids) addSlow(key uint64, column uint8, delta int64) {
 	of := &g.columns[column]
 	if len(of.sets) == 0 {
@@ -124,7 +125,7 @@ func (g *grids) addSlow(key uint64, column uint8, delta int64) {
 	}
 }
 
-// widen doubles the sets of a column, or creates its first ones. The bounds of all its sets are 0.
+// widen doubles the sets of a column, or creates its first sets. The bounds of all sets must be 0.
 func (g *grids) widen(of *grid, sets int) {
 	was := len(of.sets)
 	g.sets += sets - was
@@ -168,9 +169,9 @@ func (of *grid) boundOf(number uint64) uint64 {
 	return min(doubtMax, of.sets[number].bound+uint64(of.fronts[number].others))
 }
 
-// raise sets the bound of a set to a value that includes others, and sets others to 0. The next key gets a
-// way when others reaches a quarter of the bound. So a set changes seldom, and an op of others costs little
-// precision.
+// raise sets the bound of a set to a value that includes others, and sets others to 0. It also sets
+// the gate, to about a quarter of the bound. So the cells of a set change seldom, and others costs
+// little precision.
 func (of *grid) raise(number, bound uint64) {
 	h := &of.fronts[number]
 	of.sets[number].bound, h.others, h.gate = bound, 0, 0
@@ -179,8 +180,8 @@ func (of *grid) raise(number, bound uint64) {
 	}
 }
 
-// enter replaces the lightest cell of a set by a new cell, if the new cell is heavier. The set has no free
-// way.
+// enter replaces the lightest cell of a set by a new cell, if the new cell is heavier. The set must
+// have no free way.
 func (of *grid) enter(number uint64, c cell) {
 	lightest, weight := 0, uint64(math.MaxUint64)
 	cells := &of.sets[number].cells

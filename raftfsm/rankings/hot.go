@@ -2,9 +2,9 @@ package rankings
 
 import "sync"
 
-// HotLists adds the changes of applied entries to the lists of a shard. Begin, Add and End belong to the
-// goroutine that applies entries. Any goroutine may call the other methods, which hold the lock only while they
-// copy.
+// HotLists adds the changes of applied entries to the lists of a shard. Only the goroutine that
+// applies entries calls Begin, Add and End. Any goroutine may call the other methods, which hold
+// the lock only while they copy.
 type HotLists struct {
 	mu struct {
 		sync.Mutex
@@ -16,7 +16,8 @@ type HotLists struct {
 // NewHotLists returns empty lists.
 func NewHotLists() *HotLists { return &HotLists{} }
 
-// Begin begins the changes of an entry with a time of the log, in Unix milliseconds. End must follow.
+// Begin locks the lists for the changes of an entry. now is the time of the log, in Unix
+// milliseconds. End must follow.
 func (h *HotLists) Begin(now int64) {
 	h.mu.Lock()
 	if tick := now / levels[0].unit.Milliseconds(); tick > h.mu.tick {
@@ -24,10 +25,10 @@ func (h *HotLists) Begin(now int64) {
 	}
 }
 
-// Add adds what a column of a key gained.
+// Add adds delta to the gain of a column of a key.
 func (h *HotLists) Add(key uint64, column uint8, delta int64) { h.mu.open.add(key, column, delta) }
 
-// End ends the changes of an entry.
+// End unlocks the lists after the changes of an entry.
 func (h *HotLists) End() { h.mu.Unlock() }
 
 // Bytes returns how much memory the lists take.

@@ -30,7 +30,7 @@ type told struct {
 	at int64
 }
 
-// truth has every change, to answer exactly.
+// truth holds every change, to compute exact gains.
 type truth []told
 
 func (t truth) gains(column uint8, since time.Time) map[uint64]int64 {
@@ -43,7 +43,7 @@ func (t truth) gains(column uint8, since time.Time) map[uint64]int64 {
 	return gains
 }
 
-// check verifies what an answer promises about the keys in it and about all others.
+// check verifies the bounds that an answer states for the keys in it and for all other keys.
 func check(h Hottest, gains map[uint64]int64, limit int) error {
 	bound := h.OthersAtMost(limit)
 	listed := map[uint64]bool{}
@@ -64,11 +64,11 @@ func check(h Hottest, gains map[uint64]int64, limit int) error {
 	return nil
 }
 
-// section returns the section of a lists in a snapshot.
+// section returns the payload of the section of the lists in a snapshot.
 func section(h *HotLists) []byte { return h.Capture().appendTo(nil) }
 
-// Every answer keeps its promises, whatever the changes and their times. A replica that continues from
-// a snapshot has equal lists.
+// The bounds in every answer hold, whatever the changes and their times. A replica that continues
+// from a snapshot has equal lists.
 func TestAnswersHold(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rng := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
@@ -135,7 +135,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		most := uint64(0)
 		for range 25 * 60 * 12 {
 			if now += 5000; now%60_000 >= 10_000 && now < 1_700_000_000_000+(24*60+58)*60_000 {
-				continue // two ticks fill a minute
+				continue // adds in two of the ticks fill the bucket of a minute
 			}
 			f.Begin(now)
 			for range 2100 {
@@ -176,7 +176,7 @@ func TestOpenBucketIsBounded(t *testing.T) {
 	}
 }
 
-// An add allocates only while a column gets its sets.
+// Add allocates memory only when a column gets more sets.
 func TestAddDoesNotAllocate(t *testing.T) {
 	f := NewHotLists()
 	f.Begin(1000)
@@ -189,8 +189,8 @@ func TestAddDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// Gains that do not fit, and gains of more keys than fit, are reported as unknown, and never as
-// wrong numbers.
+// If a gain does not fit int64, or huge gains leave too much doubt about other keys, the error is
+// reported as unknown. The lists never report a wrong number.
 func TestHugeGains(t *testing.T) {
 	f := NewHotLists()
 	f.Begin(1000)
@@ -229,7 +229,8 @@ func TestWindows(t *testing.T) {
 	}
 }
 
-// Lists that are read from an accepted section write the same bytes again, and answer queries.
+// Lists loaded from an accepted section write a section that loads as equal lists, and answer
+// queries.
 func FuzzSection(f *testing.F) {
 	lists := NewHotLists()
 	f.Add([]byte{})
@@ -249,7 +250,7 @@ func FuzzSection(f *testing.F) {
 			}
 			return
 		}
-		p = section(lists) // with the shortest form of each number
+		p = section(lists) // this section has the shortest form of each number
 		again := NewHotLists()
 		if err := again.Load(p); err != nil {
 			t.Fatal(err)

@@ -16,29 +16,31 @@ import (
 const (
 	// LimitMax bounds the rows of an answer.
 	LimitMax = 1000
-	// candidatesKept is how many candidates a list keeps when it drops some. All but LimitMax of them may fall
-	// before the list must scan the table again.
+	// candidatesKept is the number of candidates that a list keeps when it drops some. All but
+	// LimitMax of them may fall behind the place before the list must scan the table again.
 	candidatesKept = 1500
-	// candidatesMax is the number of candidates from which a list drops some.
+	// If a list has more than candidatesMax candidates, it drops some.
 	candidatesMax = 2 * candidatesKept
 )
 
-// LargestLists are the lists of the largest counts of one table, by column. They are exact, at the cost of their rows.
+// LargestLists are the lists of the largest counts of one table, by column. They are exact, but
+// each needs a scan of all rows.
 //
-// A list has candidates: all rows whose count in a column is before a place (see engine.Place), and perhaps
-// some others. A query reads the counts of the candidates. The first query of a column scans the table once, in
-// a goroutine of its own, which takes at most half a core. From then on the table reports each row that moves
-// up before the place, so the list does not scan again while enough candidates stay before the place. If too
-// many fall, the next query scans.
+// A list has candidates: all rows whose count in a column is before a place (see engine.Place), and
+// perhaps some others. A query reads the counts of the candidates. The first query of a column
+// scans the table once, in a goroutine of its own, which takes at most half a core. From then on,
+// the table reports each row that rises to before the place. So the list needs no other scan while
+// enough candidates are before the place. If too few are, the next query scans again.
 //
-// Why no row is missed: the list moves its place first, and reads counts afterwards. A row that was before the place when
-// the scan read it is a candidate. A row that moves up before the place later is reported, whether or not the scan has read
-// it. A candidate is dropped only if its count, read after the place has moved, is not before it.
+// No row is missed, because the list moves its place first and reads counts afterwards. A row that
+// was before the place when the scan read it is a candidate. The table reports a row that rises to
+// before the place later, whether or not the scan has read it. The list drops a candidate only if
+// its count, read after the place has moved, is not before the place.
 //
 // The lists are in memory, differ between replicas, and end with their table. They never change a row.
 //
-// Invariant: each row before the place of a list is a candidate of the list, or the table still holds its
-// rise for the list.
+// Invariant: each row before the place of a list is a candidate of the list, or its rise is still
+// in table.Rises.
 type LargestLists struct {
 	table *engine.Table
 	scans sync.WaitGroup
@@ -55,12 +57,12 @@ type list struct {
 	column uint8
 	read   atomic.Uint64 // rows that the scan has read
 	done   chan struct{} // closed when the scan has ended
-	err    error         // why it failed; read after done
+	err    error         // the error of the scan; read it only after done is closed
 
 	// LargestLists.mu guards these.
-	place engine.Place     // where the candidates end
+	place engine.Place     // all rows before this place are candidates
 	known map[uint64]int64 // the candidates, each with a count that it had at some time
-	risen map[uint64]bool  // candidates that rose while trim reads counts; nil while it does not
+	risen map[uint64]bool  // candidates that rose while trim was reading counts; nil while trim does not run
 }
 
 // NewLargestLists returns the lists of a table.
@@ -74,14 +76,16 @@ func (l *LargestLists) Close() {
 	l.scans.Wait()
 }
 
-// ScanningError is returned by Top if a scan did not end in time. Read is how many rows it has read.
+// ScanningError is returned by Top if a scan did not end in time. Read is the number of rows that
+// the scan has read so far.
 type ScanningError struct{ Read uint64 }
 
 func (e *ScanningError) Error() string {
 	return fmt.Sprintf("the largest counts are being read: %d rows so far", e.Read)
 }
 
-// Top returns the largest counts of a column in order, but none below 1. Each is of a moment during the call.
+// Top returns the largest counts of a column in order, without counts below 1. Each count is as of
+// a moment during the call.
 func (l *LargestLists) Top(column uint8, limit int, deadline time.Time) ([]engine.Place, error) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
@@ -105,7 +109,8 @@ func (l *LargestLists) Top(column uint8, limit int, deadline time.Time) ([]engin
 	}
 }
 
-// list returns the list of a column, and whether it is scanned. It starts the scan if there is no list.
+// list returns the list of a column, and whether its scan has succeeded. If there is no list, it
+// makes one and starts the scan.
 func (l *LargestLists) list(column uint8) (of *list, scanned bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -130,12 +135,12 @@ func (l *LargestLists) list(column uint8) (of *list, scanned bool) {
 
 var (
 	errClosed = errors.New("the table was replaced")
-	// errAgain ends a scan whose table has forgotten rises.
+	// errAgain is the error of a scan during which the table has forgotten rises.
 	errAgain = errors.New("the scan must begin again")
 )
 
-// takeRisesLocked adds the rows that moved up to the candidates. If the table has forgotten rises, it drops
-// all lists.
+// takeRisesLocked adds the rows that have risen to the candidates. If the table has forgotten
+// rises, it drops all lists.
 func (l *LargestLists) takeRisesLocked() {
 	rises, whole := l.table.Rises.Take(nil)
 	if !whole {
@@ -189,7 +194,7 @@ func (l *LargestLists) top(of *list, limit int, deadline time.Time) (rows []engi
 	return rows[:min(n, limit)], true, err
 }
 
-// counts reads the counts of rows in one column, from disk too.
+// counts reads the counts of rows in one column, from memory and disk.
 func (l *LargestLists) counts(column uint8, ids []uint64, deadline time.Time) ([]engine.Place, error) {
 	width := int(column) + 1
 	rows, words := make([]engine.Place, len(ids)), make([]int64, len(ids)*width)
@@ -204,7 +209,8 @@ func (l *LargestLists) counts(column uint8, ids []uint64, deadline time.Time) ([
 	return rows, err
 }
 
-// trim moves the list's place so that about candidatesKept candidates are before it, and drops the others.
+// trim moves the list's place so that about candidatesKept candidates are before the place. It
+// drops the other candidates.
 func (l *LargestLists) trim(of *list, deadline time.Time) error {
 	l.mu.Lock()
 	if of.risen != nil || len(of.known) <= candidatesKept {
@@ -217,9 +223,9 @@ func (l *LargestLists) trim(of *list, deadline time.Time) error {
 	}
 	slices.SortFunc(rows, engine.Place.Compare)
 	of.risen = map[uint64]bool{}
-	if rows[candidatesKept].Before(of.place) { // a place never moves back: rows after it are no candidates
+	if rows[candidatesKept].Before(of.place) { // the place only moves to larger counts, because rows behind it need not be candidates
 		of.place = rows[candidatesKept]
-		l.table.Rises.Watch(of.column, of.place) // before the counts below are read
+		l.table.Rises.Watch(of.column, of.place) // watch before the counts below are read
 	}
 	var ids []uint64
 	for _, r := range rows {
@@ -240,10 +246,10 @@ func (l *LargestLists) trim(of *list, deadline time.Time) error {
 	return err
 }
 
-// scan reads the whole table. It pauses for as long as it works.
+// scan reads the whole table. After each page, it sleeps for as long as the page took.
 func (l *LargestLists) scan(of *list) {
 	defer close(of.done)
-	l.table.Rises.Watch(of.column, engine.Place{}) // all counts above 0
+	l.table.Rises.Watch(of.column, engine.Place{}) // watch all counts above 0
 	began, failed := time.Now(), error(nil)
 	err := l.table.Scan(0, int(of.column)+1, func(page *engine.Page) bool {
 		failed = l.scanned(of, page)
@@ -261,7 +267,7 @@ func (l *LargestLists) scan(of *list) {
 	}
 }
 
-// scanned adds the rows of a page.
+// scanned adds the rows of a page to the candidates.
 func (l *LargestLists) scanned(of *list, page *engine.Page) error {
 	of.read.Add(uint64(len(page.IDs)))
 	l.mu.Lock()

@@ -31,12 +31,12 @@ func exact(t *testing.T, table *engine.Table, column uint8, limit int) (rows []e
 
 func soon() time.Time { return time.Now().Add(time.Minute) }
 
-// 1. While ops of any kind run beside queries and scans, each answer is in order and has no row twice. 2.
-// Whenever the ops pause, the answer is exact: with ties, with packed rows, after losses that empty the list,
-// and after more rises than a table remembers.
+//  1. While ops of any kind run concurrently with queries and scans, each answer is in order. 2.
+//     Whenever the ops pause, the answer is exact. That includes ties, packed rows, deletions of the
+//     top rows, and more rises than a table remembers.
 func TestTopIsExact(t *testing.T) {
 	t.Parallel()
-	for _, spread := range []int64{1, 3, 1 << 40} { // 1: all counts tie
+	for _, spread := range []int64{1, 3, 1 << 40} { // with 1, many counts tie
 		table := engine.New()
 		lists := NewLargestLists(table)
 		defer lists.Close()
@@ -64,7 +64,7 @@ func TestTopIsExact(t *testing.T) {
 			return engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: uint8(rng.IntN(2) * 5), Value: rng.Int64N(2*spread) - spread/2}}}
 		}
 		var top []engine.Place
-		drop := func() engine.Op { // of what was at the top
+		drop := func() engine.Op { // deletes a row that was at the top
 			return engine.Op{ID: top[rng.IntN(len(top))].ID, Kind: engine.OpDelete}
 		}
 		next := uint64(1 << 30)
@@ -80,7 +80,7 @@ func TestTopIsExact(t *testing.T) {
 				case round%4 == 3:
 					apply(3, drop)
 				case round == 6:
-					apply(150, created) // above risesMax of them
+					apply(150, created) // more rises than a table remembers
 				default:
 					apply(40, mixed)
 				}
@@ -109,8 +109,8 @@ func TestTopIsExact(t *testing.T) {
 	}
 }
 
-// A query that cannot wait for the scan returns a ScanningError. The scan continues, and ends with
-// its table.
+// A query that cannot wait for the scan returns a ScanningError. The scan continues until it ends
+// or Close is called.
 func TestScanInTime(t *testing.T) {
 	t.Parallel()
 	table := engine.New()

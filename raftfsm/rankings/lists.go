@@ -11,28 +11,30 @@ import (
 
 const bucketBytes = uint64(unsafe.Sizeof(bucket{}))
 
-// A level divides time into buckets of a unit. It keeps the closed buckets of its window, and one more because
-// a window begins inside a bucket. A bucket of a coarser level is joined from those of the level before it.
+// A level divides time into buckets of a unit. It keeps the closed buckets of its window, and one
+// more, because a window may begin inside a bucket. A bucket of a coarser level is joined from the
+// buckets of the next finer level.
 var levels = [...]struct {
 	unit     time.Duration
 	keeps    int64
-	cellsMax int // of a closed bucket
+	cellsMax int // maximum number of cells of a closed bucket
 }{
 	{5 * time.Second, 12, 2048},
 	{time.Minute, 60, 4096},
 	{30 * time.Minute, 48, 4096},
 }
 
-// numberOn returns the number of the bucket of a level that contains, or equals, a bucket of a finer level.
+// numberOn returns the number of the bucket of a level that contains a bucket of the level finer.
+// The levels may be equal.
 func numberOn(level, finer int, number int64) int64 {
 	return number / int64(levels[level].unit/levels[finer].unit)
 }
 
-// lists has the gains of the ids of a shard. Equal changes at equal times make equal lists.
+// lists holds the gains of the ids of a shard. Equal changes at equal times make equal lists.
 type lists struct {
 	tick   int64                 // the number of the finest level's open bucket
 	open   grids                 // its cells
-	closed [len(levels)][]bucket // by level, ascending by number; none is empty
+	closed [len(levels)][]bucket // by level, ascending by number; empty buckets are left out
 }
 
 // advance closes the buckets that end at or before the beginning of a tick.
@@ -41,7 +43,7 @@ func (l *lists) advance(tick int64) {
 	for level := range levels {
 		ended := numberOn(level, 0, l.tick)
 		if ended == numberOn(level, 0, tick) {
-			break // the buckets of coarser levels do not end earlier
+			break // if this bucket has not ended, those of coarser levels have not either
 		}
 		if level > 0 {
 			b = joinBuckets(l.within(level-1, ended), ended, levels[level].cellsMax)
@@ -50,14 +52,14 @@ func (l *lists) advance(tick int64) {
 			l.closed[level] = append(l.closed[level], b)
 		}
 	}
-	for level := range levels { // after all of them were joined
+	for level := range levels { // drop expired buckets only after the joins above have read them
 		first := numberOn(level, 0, tick) - levels[level].keeps
 		l.closed[level] = slices.DeleteFunc(l.closed[level], func(b bucket) bool { return b.number < first })
 	}
 	l.tick = tick
 }
 
-// within returns the closed buckets of a level in a bucket of the next level.
+// within returns the closed buckets of a level that are part of bucket number of the next level.
 func (l *lists) within(level int, number int64) iter.Seq[bucket] {
 	return func(yield func(bucket) bool) {
 		for _, b := range l.closed[level] {

@@ -11,7 +11,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// The section of hot lists in a snapshot; bucket.go draws a closed bucket and a cell:
+// This is the section of hot lists in a snapshot. bucket.go describes the forms of a closed bucket
+// and of a cell.
 //
 //	number of the open bucket of 5 s (uvarint) | columns of it (uvarint) | column …, ascending
 //	| closed buckets of each level, the finest first
@@ -19,7 +20,7 @@ import (
 //	set:      cells (1), up to 8 | cell …, ascending by key | if there are 8: bound (uvarint) | sum of others (uvarint)
 //	closed buckets:  their number (uvarint), each, ascending: number of the level's open bucket less its number (uvarint) | bucket
 
-// HotView has the lists of a shard as they were between two entries.
+// HotView contains the lists of a shard as they were between two entries.
 type HotView struct{ lists }
 
 // Capture returns the lists as of the newest entry.
@@ -36,7 +37,7 @@ func (h *HotLists) Capture() *HotView {
 	return v
 }
 
-// Write writes the section, or nothing if no entry had a change.
+// Write writes the section. If no entry has changed the lists, it writes nothing.
 func (v *HotView) Write(w *codec.StreamWriter) error {
 	if v.tick == 0 && v.open.sets == 0 {
 		return nil
@@ -146,7 +147,7 @@ func (g *grids) parse(r *wire.Reader) {
 	}
 }
 
-// parse reads a set.
+// parse reads one set of the grid.
 func (of *grid) parse(number uint64, r *wire.Reader) {
 	cells := r.CountTo(cellBytesMin, ways)
 	for way := range cells {

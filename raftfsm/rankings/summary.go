@@ -9,10 +9,12 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// doubtMax stands for every doubt or bound that is not smaller. The sum over all buckets fits an int64.
+// doubtMax stands for all doubts and bounds that are equal or higher. The sum over all buckets fits
+// int64.
 const doubtMax = 1 << 56
 
-// cell is what one column of a row gained in a bucket. The true gain is within doubt of gained.
+// cell is the gain of one column of a row in a bucket. The true gain differs from gained by at most
+// doubt.
 type cell struct {
 	key    uint64
 	gained int64
@@ -22,10 +24,11 @@ type cell struct {
 // size returns the absolute value of gained.
 func (c *cell) size() uint64 { return uint64(max(c.gained, -c.gained)) }
 
-// weight returns an upper bound of the absolute value of the true gain, or doubtMax.
+// weight returns an upper bound of the absolute value of the true gain, but at most doubtMax.
 func (c *cell) weight() uint64 { return min(doubtMax, min(c.size(), doubtMax)+c.doubt) }
 
-// add adds to the gain. If the sum does not fit an int64, the part that is lost becomes doubt.
+// add adds delta to the gain. If the sum does not fit int64, gained stays at the limit of int64,
+// and the doubt becomes doubtMax.
 func (c *cell) add(delta int64) {
 	sum := c.gained + delta
 	if (c.gained^sum)&(delta^sum) < 0 {
@@ -37,13 +40,13 @@ func (c *cell) add(delta int64) {
 	c.gained = sum
 }
 
-// summary is a bucket while it closes.
+// summary holds the cells of a bucket while the bucket is being closed.
 type summary [engine.ColumnsMax]struct {
 	cells []cell
-	bound uint64 // no other cell gained or lost more than this
+	bound uint64 // any other key of the column gained or lost at most this
 }
 
-// cut keeps at most cellsMax cells. It keeps at most share cells of each column, those with the largest
+// cut keeps at most cellsMax cells: for each column, at most share of the cells with the largest
 // weights. It raises the bound of a column to the largest weight of a cell that it drops.
 func (s *summary) cut(cellsMax int) {
 	share := s.share(cellsMax)
@@ -56,7 +59,7 @@ func (s *summary) cut(cellsMax int) {
 		for j := range of.cells {
 			sizes[rank(of.cells[j].weight())]++
 		}
-		at, left := ranksMax-1, share // the share ends in rank at, of which left cells remain
+		at, left := ranksMax-1, share // the share includes left cells of rank at, and all cells of higher ranks
 		for ; sizes[at] <= left; at-- {
 			left -= sizes[at]
 		}
@@ -82,7 +85,8 @@ func rank(weight uint64) int {
 // ranksMax is more than the rank of doubtMax.
 const ranksMax = 54 << 4
 
-// share returns how many cells a column may keep: columns with few cells leave theirs to the others.
+// share returns the number of cells that a column may keep. Columns with fewer cells leave the rest
+// of their share to the other columns.
 func (s *summary) share(cellsMax int) int {
 	var sizes [engine.ColumnsMax]int
 	for i := range s {
@@ -99,7 +103,7 @@ func (s *summary) share(cellsMax int) int {
 	return cellsMax
 }
 
-// sortByKey sorts cells as they are in a bucket.
+// sortByKey sorts cells by key, as in a bucket.
 func sortByKey(cells []cell) {
 	slices.SortFunc(cells, func(a, b cell) int { return cmp.Compare(a.key, b.key) })
 }

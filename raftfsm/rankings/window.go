@@ -11,7 +11,7 @@ import (
 // A Window is a span of time up to now.
 type Window uint8
 
-// The windows. Each has the number of its level.
+// The windows. The number of a window is the number of its level.
 const (
 	Minute Window = iota
 	Hour
@@ -30,23 +30,24 @@ func ParseWindow(name string) (Window, error) {
 	return 0, fmt.Errorf("not one of 1m, 1h and 24h")
 }
 
-// Gain is what a column of a row gained in a window. The true gain is within Error of Gained.
+// Gain is the gain of a column of a row in a window. The true gain differs from Gained by at most
+// Error.
 type Gain struct {
 	Key    uint64
 	Gained int64
-	Error  int64 // math.MaxInt64 if it is unknown
+	Error  int64 // math.MaxInt64 if the error is unknown
 }
 
-// compare orders the largest gain first.
+// compare orders gains from the largest to the smallest.
 func (g Gain) compare(other Gain) int {
 	return cmp.Or(cmp.Compare(other.Gained, g.Gained), cmp.Compare(g.Key, other.Key))
 }
 
 // Hottest are the largest gains of a window.
 type Hottest struct {
-	Since time.Time // the buckets of the window begin here
-	// Any key outside of Gains gained at most Error more than the last of Gains, or at most Error if Gains
-	// has fewer than the limit.
+	Since time.Time // the beginning of the first bucket of the window
+	// Any key outside of Gains gained at most Error more than the last of Gains. If Gains has fewer
+	// elements than the limit, such a key gained at most Error.
 	Error int64
 	Gains []Gain // largest first; all above 0
 }
@@ -60,15 +61,15 @@ func (h *Hottest) OthersAtMost(limit int) int64 {
 	return min(math.MaxInt64-h.Error, h.Gains[limit-1].Gained) + h.Error
 }
 
-// span is one column of the buckets of a window.
+// span holds one column of each bucket of a window.
 type span struct {
 	since  time.Time
 	closed []column
 	open   grid // a copy of the open bucket, if the window contains it
 }
 
-// window returns a column of the buckets of a window that ends at a time, in Unix milliseconds. If the log is
-// ahead of that time, the window ends at the log's time.
+// window returns a column of the buckets of a window that ends at now, in Unix milliseconds. If the
+// log's time is later than now, the window ends at the log's time.
 func (l *lists) window(w Window, of uint8, now int64) (s span) {
 	level, unit := int(w), levels[w].unit.Milliseconds()
 	first := max(now/unit, numberOn(level, 0, l.tick)) - levels[w].keeps
@@ -124,7 +125,7 @@ func TopGains(gains []Gain, limit int) []Gain {
 
 // join adds up a column of several buckets.
 type join struct {
-	bound uint64 // of a cell that is in no bucket
+	bound uint64 // any key without a cell in the buckets gained or lost at most this
 	heads heads
 }
 
@@ -136,7 +137,8 @@ func newJoin(columns []column) (j join) {
 	return j
 }
 
-// cells calls yield with the cells, ascending by key, until none is left. A doubt of doubtMax or more is unknown.
+// cells calls yield with the sums of the cells of each key, ascending by key. A doubt of doubtMax
+// or more is unknown.
 func (j *join) cells(yield func(cell) bool) {
 	for len(j.heads) > 0 {
 		sum, doubt := cell{key: j.heads[0].cell.key}, j.bound
@@ -156,7 +158,7 @@ func (j *join) cells(yield func(cell) bool) {
 type heads []head
 
 type head struct {
-	cell cell // removed from the column
+	cell cell // first cell, which is removed from column
 	column
 }
 
@@ -170,7 +172,7 @@ func (h *heads) push(c column) {
 	}
 }
 
-// next replaces the first cell by the next one of its column.
+// next replaces the first cell of the heap by the next cell of the same column.
 func (h *heads) next() {
 	all := *h
 	if first := &all[0]; len(first.cells) > 0 {

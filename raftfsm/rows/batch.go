@@ -1,14 +1,14 @@
-// Package rows has what the kinds of shards with rows of counts share: the bytes of ops on rows, and
-// the sections of rows in snapshots.
+// Package rows contains the parts that kinds of shards with rows of counts share: the encoding of
+// ops on rows, the sections of rows in snapshots, and reads of rows.
 //
-// An op on a row in a log entry; integers are little-endian:
+// In a log entry, an op on a row has this form; integers are little-endian:
 //
 //	kind (1) | key (8) | cell …, unless it deletes the row
 //	cell:     column (1) | delta or value (varint) | floor (varint), if bit 6 of column is set
 //
-// Bits 0 to 5 of a column are its number. Bit 6 says that a floor follows, which only a delta
-// below 0 has. Bit 7, in a cell, says that another cell follows. An op that changes a count by other
-// means, such as one on a member, has the column and the floor of a cell too: see Bound and Batch.Delta.
+// Bits 0 to 5 of a column are its number. Bit 6 means that a floor follows, which only a delta
+// below 0 has. Bit 7, in a cell, means that another cell follows. Other ops that change a count,
+// such as ops on members, also have a column and a floor in this form: see Bound and Batch.Delta.
 package rows
 
 import (
@@ -21,15 +21,15 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// The numbers of the ops that all kinds with rows have.
+// The numbers of the ops that all kinds with rows accept.
 const (
 	Add    = 1
 	Set    = 2
 	Delete = 3
 )
 
-// KindOf returns the kind of the op with a number, and whether all kinds with rows have that op. The
-// two numbers are equal.
+// KindOf returns the engine.OpKind of the op with a number, and whether all kinds with rows accept
+// that op. The number and the OpKind are equal.
 func KindOf(number byte) (kind engine.OpKind, is bool) {
 	return engine.OpKind(number), number >= Add && number <= Delete
 }
@@ -51,13 +51,14 @@ const OpSizeMin = 9
 type Batch struct {
 	Ops   []engine.Op
 	Cells []engine.Cell
-	ends  []int // end of each op's cells, for Link; Cells is reallocated while ops are decoded
+	ends  []int // end of each op's cells in Cells; Link needs it, because decoding may reallocate Cells
 }
 
 // Begin discards all ops.
 func (b *Batch) Begin() { b.Ops, b.Cells, b.ends = b.Ops[:0], b.Cells[:0], b.ends[:0] }
 
-// Add appends an op. Its cells are those appended to Cells since the previous Add.
+// Add appends an op. The cells of the op are those that were appended to Cells since the previous
+// Add.
 func (b *Batch) Add(kind engine.OpKind, key uint64) {
 	b.Ops = append(b.Ops, engine.Op{Kind: kind, ID: key})
 	b.ends = append(b.ends, len(b.Cells))
@@ -72,7 +73,7 @@ func (b *Batch) Link() {
 	}
 }
 
-// Void removes the cells of the last n ops, so that they change nothing and return their row.
+// Void turns the last n ops into ops without cells, which change nothing and return their row.
 func (b *Batch) Void(n int) {
 	first := len(b.Ops) - n
 	cells := 0
@@ -121,8 +122,8 @@ func (b *Batch) Op(p []byte, kind engine.OpKind) (rest []byte, err error) {
 	return p, nil
 }
 
-// Delta appends the cell of a column. If the mark of the column announces a bound, Delta first decodes the
-// bound and appends its cell.
+// Delta appends the cell of a column. If mark has the bit for a floor, Delta first decodes the
+// floor and appends its cell.
 func (b *Batch) Delta(p []byte, mark uint8, value int64) (rest []byte, err error) {
 	column := mark & ColumnNumber
 	switch {
@@ -140,9 +141,9 @@ func (b *Batch) Delta(p []byte, mark uint8, value int64) (rest []byte, err error
 	return p, nil
 }
 
-// Bound is what the settings of a column say about a delta.
+// Bound is the limit that the settings of a column set for a delta.
 type Bound struct {
-	Mark  uint8 // bit of the column in an op, 0 for no bound
+	Mark  uint8 // bit to set in the column of the op; 0 for no bound
 	floor int64
 }
 
@@ -156,7 +157,7 @@ func BoundOf(w *raftfsm.RequestWriter, number uint8, delta int64) (b Bound) {
 	return b
 }
 
-// AppendTo appends what follows the delta.
+// AppendTo appends the bytes that follow the delta.
 func (b Bound) AppendTo(dst []byte) []byte {
 	if b.Mark == 0 {
 		return dst
@@ -164,7 +165,7 @@ func (b Bound) AppendTo(dst []byte) []byte {
 	return binary.AppendVarint(dst, b.floor)
 }
 
-// PanicOn panics on an op that has no form.
+// PanicOn panics because the format cannot express op.
 func PanicOn(op *engine.Op) {
 	panic(fmt.Sprintf("an op of kind %d with %d cells has no form in a log entry", op.Kind, len(op.Cells)))
 }
@@ -174,8 +175,8 @@ func AppendHead(dst []byte, number byte, key uint64) []byte {
 	return binary.LittleEndian.AppendUint64(append(dst, number), key)
 }
 
-// AppendOp appends an op under key, which replaces the op's id. It panics on an op that Batch.Op
-// could not read back.
+// AppendOp appends an op, with key in place of the op's id. It panics on an op that Batch.Op could
+// not decode.
 func AppendOp(w *raftfsm.RequestWriter, number byte, key uint64, op *engine.Op, clocked bool) {
 	if !writable(op) {
 		PanicOn(op)
@@ -194,7 +195,7 @@ func AppendOp(w *raftfsm.RequestWriter, number byte, key uint64, op *engine.Op, 
 		if op.Kind == engine.OpAdd {
 			bound = BoundOf(w, c.Column, c.Value)
 			if i > 0 && c.Value < 0 && op.Cells[i-1].IsBound() && (bound.Mark == 0 || op.Cells[i-1].Value > bound.floor) {
-				bound = Bound{columnFloored, op.Cells[i-1].Value} // the higher floor counts
+				bound = Bound{columnFloored, op.Cells[i-1].Value} // of two floors, the higher applies
 			}
 		}
 		buf = bound.AppendTo(binary.AppendVarint(append(buf, mark|bound.Mark), c.Value))
@@ -202,7 +203,7 @@ func AppendOp(w *raftfsm.RequestWriter, number byte, key uint64, op *engine.Op, 
 	w.Put(buf, clocked)
 }
 
-// writable reports whether Batch.Op can read the op back.
+// writable reports whether Batch.Op can decode the op after AppendOp.
 func writable(op *engine.Op) bool {
 	for i := range op.Cells {
 		c := &op.Cells[i]

@@ -21,8 +21,8 @@ func ParseQuery(number byte, r *wire.Reader) raftfsm.Query {
 	return raftfsm.NoQuery(number, r)
 }
 
-// Query reads the rows of ids from a table. Each row is whole; rows of different ids may be of
-// different moments.
+// Query reads the rows of ids from a table. Each row is as of one moment; the moments of different
+// rows may differ.
 type Query struct {
 	raftfsm.Defaults
 	Table raftfsm.Table
@@ -78,9 +78,9 @@ func (q *Query) ParseAnswer(r *wire.Reader, p *raftfsm.Part) {
 	p.Words = raftfsm.ParseWords(r, len(p.Keys)*q.Width)
 }
 
-// Scan reads up to Limit rows of ids above After, or from the first id if HasAfter is false, ascending
-// by id. It returns no row whose only counts are in dropped columns. Rows that are written during the scan
-// may be of different moments. Its read has no ids.
+// Scan reads up to Limit rows of ids above After, or from the first id if HasAfter is false,
+// ascending by id. It leaves out rows that have counts only in dropped columns. Each row is as of a
+// moment during the scan. The read of a Scan has no ids.
 type Scan struct {
 	raftfsm.Defaults
 	Table    raftfsm.Table
@@ -88,13 +88,13 @@ type Scan struct {
 	Limit    int // up to ReadKeysMax
 	After    uint64
 	HasAfter bool
-	Dropped  []int // numbers of the dropped columns: their counts are not shown
-	// If OneShard, the scan reads only the rows of Shard, beginning at the key From.
+	Dropped  []int // numbers of the dropped columns; the answer has 0 in them
+	// If OneShard is set, the scan reads only the rows of Shard, beginning at the key From.
 	OneShard bool
 	Shard    int
 	From     uint64
-	// If SkipUnreadable, the scan leaves out, and names, shards that no living node can read. The read must
-	// be stale.
+	// If SkipUnreadable is set, the scan leaves out shards that no living node can read, and lists
+	// them in Unreadable. The read must be stale.
 	SkipUnreadable bool
 
 	IDs  []uint64 // the answer
@@ -103,7 +103,7 @@ type Scan struct {
 	// Unreadable lists the shards that the scan left out, in ascending order.
 	Unreadable []int
 
-	chunk int       // rows of one shard's part
+	chunk int       // maximum number of rows in a Part of one shard
 	runs  []scanRun // by shard
 }
 
@@ -111,9 +111,9 @@ type Scan struct {
 type scanRun struct {
 	from  uint64 // the key at which the next part begins
 	ended bool   // the shard has no rows at or above from
-	out   bool   // the scan leaves the shard out
+	out   bool   // no living node can read the shard
 
-	rows []int64 // rows read but not merged: the id of each row, then its counts
+	rows []int64 // rows that were read but not merged yet: for each row, its id and then its counts
 }
 
 // A scan reads scanSlack rows more from each shard than the shard's even share of a page. Reading a
@@ -134,7 +134,7 @@ func (q *Scan) Limits(int) raftfsm.Limits {
 func (q *Scan) Split(read *raftfsm.Read) {
 	shards := len(read.Parts)
 	q.IDs, q.Rows, q.More, q.Unreadable, q.runs = nil, nil, false, nil, make([]scanRun, shards)
-	q.chunk = max(1, q.Limit) // a part without rows would make no progress
+	q.chunk = max(1, q.Limit) // a Part of 0 rows would make no progress
 	if !q.OneShard {
 		q.chunk = min(q.chunk, q.Limit/shards+scanSlack)
 	}
@@ -150,8 +150,8 @@ func (q *Scan) Split(read *raftfsm.Read) {
 	q.next(read)
 }
 
-// next makes the read ask the shards whose rows so far are all merged, and that may have more rows.
-// It reports whether there are such shards.
+// next makes the read continue in the shards that may have more rows and whose rows so far are all
+// merged. It reports whether there are such shards.
 func (q *Scan) next(read *raftfsm.Read) (more bool) {
 	for s := range q.runs {
 		p, r := &read.Parts[s], &q.runs[s]
@@ -162,8 +162,8 @@ func (q *Scan) next(read *raftfsm.Read) (more bool) {
 	return more
 }
 
-// Answer implements Query. Words has the number of rows; then, for each row, its key and its counts. It
-// may read the disk.
+// Answer implements Query. Words contains the number of rows, and then the key and the counts of
+// each row. Answer may read the disk.
 func (q *Scan) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, _ time.Time) error {
 	table := m.TableOf(q.Table)
 	switch {
@@ -184,8 +184,8 @@ func (q *Scan) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, _ time.Time
 	return raftfsm.TableFailure(m, q.Table, table, err)
 }
 
-// Join implements Query. It merges the rows of the shards until the answer has Limit of them, or until it
-// needs more rows of a shard.
+// Join implements Query. It merges the rows of the shards until the answer has Limit rows, or until
+// it needs more rows of a shard.
 func (q *Scan) Join(read *raftfsm.Read) (again bool) {
 	if read.Err != nil {
 		return false
@@ -229,7 +229,8 @@ func (q *Scan) Join(read *raftfsm.Read) (again bool) {
 	return false
 }
 
-// take moves the words of a part to its shard's run. The run's earlier rows are merged already.
+// take moves the Words of a Part to the run of its shard. All earlier rows of the run must be
+// merged.
 func (q *Scan) take(read *raftfsm.Read, s int) {
 	p, r := &read.Parts[s], &q.runs[s]
 	size, rows := 1+q.Width, p.Words[1:]

@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// Each query is sent unchanged between nodes, and an unknown one is refused.
+// A query is unchanged after AppendTo and ParseQuery. ParseQuery refuses an unknown query.
 func TestQueryMessages(t *testing.T) {
 	for _, q := range []raftfsm.Query{&Query{Table: 1, Width: 4}, &Scan{Table: 1, Width: 4, chunk: 9}} {
 		r := wire.Reader{Rest: q.AppendTo(nil, &raftfsm.Part{})}
@@ -23,7 +23,7 @@ func TestQueryMessages(t *testing.T) {
 	}
 }
 
-// An answer that makes no sense is refused.
+// ParseAnswer refuses an answer that does not fit the query.
 func TestBadAnswers(t *testing.T) {
 	for name, c := range map[string]struct {
 		q     raftfsm.Query

@@ -21,20 +21,22 @@ const (
 	// ColumnsMax columns.
 	sectionRowsMax = 1 << 15
 
-	// sectionRows is the number of rows of a section, except for the last section and the
-	// last one before cold rows. It is near the rows of a full segment, because a reader
-	// that seals rows makes a segment of each section.
+	// sectionRows is the number of rows of a section. Only the last section, and a section before
+	// cold rows, may have fewer. The number is near the rows of a full segment, because a reader
+	// that packs rows makes a segment of each section.
 	sectionRows = 10_000
 )
 
-// Compile-time checks: a section can hold the rows of any segment, and a segment those of a section.
+// Compile-time checks: a section can hold the rows of any segment, and a segment can hold
+// sectionRows rows.
 const (
 	_ = uint(sectionRowsMax - engine.SegmentRowsMax)
 	_ = uint(engine.SegmentRowsMax - sectionRows)
 )
 
-// Sections writes rows as sections of a kind, of sectionRows each. The rows come in pages, one for
-// each segment. Sections do not depend on the pages, so equal rows make equal bytes.
+// Sections writes rows as sections of a kind, with sectionRows rows each. It receives the rows in
+// pages, one for each segment. The sections do not depend on the division into pages, so equal rows
+// make equal bytes.
 type Sections struct {
 	W    *codec.StreamWriter
 	Kind byte
@@ -73,7 +75,7 @@ func (r *Sections) Flush() error {
 	return err
 }
 
-// AppendRows appends rows from … to-1 of a page.
+// AppendRows appends a payload with the rows from, …, to-1 of a page.
 func AppendRows(b []byte, p *engine.Page, from, to int) []byte {
 	b = binary.LittleEndian.AppendUint32(append(b, byte(p.Width)), uint32(to-from))
 	last := uint64(0)
@@ -84,8 +86,8 @@ func AppendRows(b []byte, p *engine.Page, from, to int) []byte {
 	return b
 }
 
-// appendRow appends a row whose key exceeds the previous row's key by step. It returns
-// the larger of width and the columns that the row needs.
+// appendRow appends a row whose key exceeds the previous row's key by step. It also returns the
+// larger of width and the number of columns that the row needs.
 func appendRow(b []byte, step uint64, row []int64, width int) ([]byte, int) {
 	set := uint64(0)
 	for c, v := range row {
@@ -101,8 +103,8 @@ func appendRow(b []byte, step uint64, row []int64, width int) ([]byte, int) {
 	return b, width
 }
 
-// ParseRows fills page and reuses its memory. If overCold is set, the section may have no rows, and
-// may have rows of zeros.
+// ParseRows decodes the payload of a section into page, and reuses its memory. If overCold is set,
+// the section may have no rows, and may have rows of zeros.
 func ParseRows(p []byte, page *engine.Page, overCold bool) error {
 	bad := func(what string, i int) error { return fmt.Errorf("%w: %s of row %d", codec.ErrSnapshot, what, i) }
 	if len(p) < 5 || p[0] < 1 || p[0] > engine.ColumnsMax {
@@ -163,7 +165,7 @@ func LoadPage(table *engine.Table, page *engine.Page) error {
 	return nil
 }
 
-// WriteRows writes the rows of a table without cold rows as sections of a kind.
+// WriteRows writes the rows of a table as sections of a kind. The table must have no cold rows.
 func WriteRows(s *codec.StreamWriter, kind byte, table *engine.Snapshot) error {
 	rows := Sections{W: s, Kind: kind}
 	if err := table.Pages(rows.Add); err != nil {
@@ -176,7 +178,7 @@ func WriteRows(s *codec.StreamWriter, kind byte, table *engine.Snapshot) error {
 type Walk struct {
 	See    *raftfsm.SnapshotVisitor
 	Facts  *raftfsm.SnapshotFacts
-	Page   engine.Page // page of the section
+	Page   engine.Page // rows of the section
 	table  raftfsm.Table
 	last   uint64 // key of the previous row of the same table
 	behind bool   // there is a previous row
@@ -190,7 +192,7 @@ func (w *Walk) Section(table raftfsm.Table, p []byte) error {
 	return w.Visit(table)
 }
 
-// Visit visits the rows in Page, of a table.
+// Visit visits the rows in Page as rows of a table.
 func (w *Walk) Visit(table raftfsm.Table) error {
 	if first := w.Page.IDs[0]; w.behind && table == w.table && first <= w.last {
 		return fmt.Errorf("%w: key %d behind %d", codec.ErrSnapshot, first, w.last)

@@ -11,7 +11,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
-// A page larger than a section is written as several sections, and read back.
+// Sections writes a page that is larger than a section as several sections, which load as the same
+// rows.
 func TestLongPagesAreSplit(t *testing.T) {
 	page := &engine.Page{Width: 2}
 	for i := range uint64(2*sectionRowsMax + 1) {
@@ -77,7 +78,7 @@ func FuzzParseRows(f *testing.F) {
 		}
 		table := engine.New()
 		if err := table.Load(&page); err != nil {
-			t.Fatal(err) // ParseRows has seen that the rows ascend
+			t.Fatal(err) // never fails: ParseRows has checked that the rows ascend
 		}
 		if err := codectest.CheckTable(table); err != nil {
 			t.Fatal(err)

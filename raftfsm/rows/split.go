@@ -2,11 +2,12 @@ package rows
 
 import "github.com/countd/countd/engine"
 
-// Split copies the rows of a table, including those on disk, to the empty tables of their parts.
+// Split copies each row of a table, including rows on disk, to the table of its part. The tables of
+// the parts must be empty.
 func Split(from *engine.Table, partOf func(key uint64) int, parts []*engine.Table) error {
 	snapshot := from.Snapshot()
 	defer snapshot.Close()
-	pages := make([]engine.Page, len(parts)) // rows that are not in their table yet; a full page becomes a segment
+	pages := make([]engine.Page, len(parts)) // for each part, rows that are not in its table yet; a full page becomes a segment
 	load := func(part, width int) (err error) {
 		p := &pages[part]
 		if len(p.IDs) > 0 {
