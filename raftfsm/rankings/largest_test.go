@@ -31,9 +31,9 @@ func exact(t *testing.T, table *engine.Table, column uint8, limit int) (rows []e
 
 func soon() time.Time { return time.Now().Add(time.Minute) }
 
-//  1. While ops of any kind run concurrently with queries and scans, each answer is in order. 2.
-//     Whenever the ops pause, the answer is exact. That includes ties, packed rows, deletions of the
-//     top rows, and more rises than a table remembers.
+// While ops of any kind run concurrently with queries and scans, each answer is in order. Whenever
+// the ops pause, the answer is exact. That includes ties, packed rows, deletions of the top rows, and
+// more rises than a table remembers.
 func TestTopIsExact(t *testing.T) {
 	t.Parallel()
 	for _, spread := range []int64{1, 3, 1 << 40} { // with 1, many counts tie

@@ -16,28 +16,28 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// This file reads bodies on disk and brings them back into memory. In place of a body on disk, its
-// page has a mark, little-endian:
+// This file reads bodies on disk and returns them to memory. While a body is on disk, its page
+// contains a mark in its place, little-endian:
 //
 //	0 (1) | version (4) | summary
 //
-// No body begins with 0. The body is the record in cold.Records under the key's hash and that version.
-// Before Apply writes to the body, it brings the body back. The record is then unneeded and is removed
-// later.
+// No body begins with 0. The body is the record in cold.Records under the key's hash and that
+// version. Before Apply changes the body, it returns the body to memory. The record is then
+// useless, and a later round removes it.
 const markBytes = 5
 
 // spilled tracks the bodies on disk.
 type spilled struct {
 	records *cold.Records
-	closed  atomic.Bool // set by Dispose; no record is written afterwards
+	closed  atomic.Bool // set by Dispose; later rounds write no records
 
 	keys, bytes atomic.Int64  // number of marks, and bytes of their bodies
-	gone        []uint64      // hashes that may have an unneeded record; under pageTable.mu
-	cleared     atomic.Uint64 // counts removals of all records; changes under pageTable.mu
+	gone        []uint64      // hashes of keys that may have a useless record; guarded by pageTable.mu
+	cleared     atomic.Uint64 // number of calls of Clear; changes only under pageTable.mu
 
 	turn struct {
-		sync.Mutex        // held while bodies leave memory; acquired before pageTable.mu
-		from       uint64 // hash to continue from
+		sync.Mutex        // locked while bodies leave memory; lock it before pageTable.mu
+		from       uint64 // the next round begins at this hash
 		version    uint32 // version of the last records
 		loaded     uint64 // bodies of a snapshot with this hash or a higher one are still in memory
 	}
@@ -70,8 +70,8 @@ func (s *Shard) appendMark(dst []byte, version uint32, body []byte) []byte {
 	return dst
 }
 
-// padded returns body with zeros after its end, because a bit reader reads past it. It uses spare
-// capacity of body.
+// padded returns body with zeros after its end, in its spare capacity if possible. They are needed
+// because a bit reader reads past the end.
 func padded(body []byte) []byte {
 	n := len(body)
 	return append(body, make([]byte, wire.RicePadding)...)[:n]
@@ -81,8 +81,8 @@ func padded(body []byte) []byte {
 // or an op has changed or removed it.
 var ErrMoved = errors.New("the body has moved")
 
-// ErrLost is returned, with cold.ErrDamaged, for a body whose record cannot be read. The replica's own
-// snapshot and log still have the body.
+// ErrLost is returned, with cold.ErrDamaged, for a body whose record cannot be read. The replica's
+// own snapshot and log still contain the body.
 var ErrLost = errors.New("a record of this process is lost")
 
 // IsSpilled reports whether the body of a key is on disk.
@@ -106,7 +106,8 @@ func (s *Shard) fetch(ctx context.Context, key uint64, keep bool) ([]byte, error
 	for {
 		held := s.Current()
 		body, err := held.fetch(ctx, key, keep)
-		// If a snapshot has replaced the bodies meanwhile, their records are gone. Ask the new bodies.
+		// If a snapshot has replaced the bodies meanwhile, their records are removed. Then read
+		// from the new bodies.
 		if err == nil || ctx.Err() != nil || s.Current() == held {
 			return body, err
 		}
@@ -127,18 +128,19 @@ func (b *Bodies) fetch(ctx context.Context, key uint64, keep bool) ([]byte, erro
 	}
 }
 
-// FetchMark returns the body that a mark of these bodies stands for. The body may have moved since, as
-// long as its record exists. FetchMark returns ErrMoved if the record is gone because the body has
-// moved. Like Fetch, it waits until ctx ends, and returns the body to memory unless memory is short.
+// FetchMark returns the body for which a mark stands. It works even if the body has moved, as long
+// as the record exists. If the record was removed because the body has moved, FetchMark returns
+// ErrMoved. Like Fetch, it waits until ctx ends, and returns the body to memory unless memory is
+// short.
 func (b *Bodies) FetchMark(ctx context.Context, key uint64, mark []byte) ([]byte, error) {
 	body, err := b.read(ctx, key, mark, !b.shard.cfg.short())
 	if err != nil && b.shard.Current() != b {
-		return nil, ErrMoved // a snapshot has replaced them
+		return nil, ErrMoved // a snapshot has replaced the bodies
 	}
 	return body, err
 }
 
-// read reads the body that a mark of a key stands for. If keep is set, the body returns to memory.
+// read reads the body for which a mark of a key stands. If keep is set, the body returns to memory.
 func (b *Bodies) read(ctx context.Context, key uint64, mark []byte, keep bool) ([]byte, error) {
 	body, err := b.out.records.Read(ctx, Hash(key), versionOf(mark))
 	if err = b.ofMark(key, mark, err); err != nil {
@@ -152,7 +154,8 @@ func (b *Bodies) read(ctx context.Context, key uint64, mark []byte, keep bool) (
 	return padded(slices.Clip(body)), nil
 }
 
-// lost adds the key to an error of reading its record.
+// lost adds the key to the error of a read of its record. If the record is damaged, the error also
+// wraps ErrLost.
 func (c *Config) lost(verb string, key uint64, err error) error {
 	err = fmt.Errorf("cannot %s %s %d: %w", verb, c.What, key, err)
 	if errors.Is(err, cold.ErrDamaged) {
@@ -169,8 +172,8 @@ func (b *Bodies) ofMark(key uint64, mark []byte, err error) error {
 	return err
 }
 
-// returnLocked replaces a mark by the body that was read, if the mark is still there. body is nil if
-// it had moved before it was read.
+// returnLocked replaces a mark by its body, if the mark is still in the page. If body is nil,
+// because the body had moved before the read, returnLocked does nothing.
 func (b *Bodies) returnLocked(key uint64, mark, body []byte) {
 	if body == nil || string(b.Peek(key)) != string(mark) {
 		return
@@ -185,15 +188,15 @@ func (b *Bodies) returnLocked(key uint64, mark, body []byte) {
 // marked is a body on disk that an op needs in memory.
 type marked struct {
 	key        uint64
-	mark, body []byte // body is nil until it is read, and for one that has moved
+	mark, body []byte // body is nil until it is read; it stays nil if it has moved
 }
 
 // readsAtOnce bounds the bodies that Apply reads concurrently.
 const readsAtOnce = 16
 
-// LockReturned reads the bodies of keys back into memory, and returns with a lock held. No body moves
-// until the caller releases the lock by Unlock. If it returns an error, it holds no lock and has
-// changed nothing observable. It calls keys several times. It reads the disk without the lock.
+// LockReturned returns the bodies of keys to memory, and locks the pages. No body moves until the
+// caller calls Unlock. If LockReturned returns an error, the pages are not locked, and no body has
+// changed. It calls keys several times. It reads the disk while the pages are not locked.
 func (b *Bodies) LockReturned(keys func(yield func(key uint64))) error {
 	var read []marked
 	for {
@@ -214,7 +217,7 @@ func (b *Bodies) LockReturned(keys func(yield func(key uint64))) error {
 // Unlock releases the lock of LockReturned.
 func (b *Bodies) Unlock() { b.pages.mu.Unlock() }
 
-// marked returns the keys whose bodies are on disk, without duplicates.
+// marked returns those of keys whose bodies are on disk, without duplicates.
 func (b *Bodies) marked(keys func(yield func(key uint64))) (all []marked) {
 	if b.out == nil || b.out.keys.Load() == 0 {
 		return nil

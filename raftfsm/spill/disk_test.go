@@ -60,7 +60,7 @@ func mustBe(t *testing.T, s *Shard, key uint64, want []byte) {
 	}
 }
 
-// mustHaveNoRecords checks that the disk has none of the first records of bodies.
+// mustHaveNoRecords checks that the disk contains no record of a first move of the bodies.
 func mustHaveNoRecords(t *testing.T, b *Bodies) {
 	t.Helper()
 	for key := range uint64(testKeys) {
@@ -70,12 +70,12 @@ func mustHaveNoRecords(t *testing.T, b *Bodies) {
 	}
 }
 
-// The counters of bodies agree with the bodies, in memory and on disk. Records are removed once their bodies
-// have returned.
+// Stats agree with the bodies in memory and on disk. Once bodies have returned, the next round
+// removes their records.
 func TestBodiesLeaveAndReturn(t *testing.T) {
 	t.Parallel()
 	s := newTestShard(t)
-	s.Current().Set(testKeys, bytes.Repeat([]byte{1}, 19)) // too small to leave
+	s.Current().Set(testKeys, bytes.Repeat([]byte{1}, 19)) // too small to leave memory
 	check := func(spilled int) {
 		t.Helper()
 		size, onDisk := 0, 0
@@ -115,16 +115,17 @@ func TestBodiesLeaveAndReturn(t *testing.T) {
 	mustHaveNoRecords(t, s.Current())
 }
 
-// FetchMark returns the body that the mark stood for, even after a write, as long as its record
-// exists. After that it returns ErrMoved. If the mark is still there, a lost record is damage.
+// FetchMark returns the body for which a mark stands, even after a write to the key, as long as the
+// record exists. Without the record, it returns ErrMoved. If the mark is still in the page, a
+// missing record means damage.
 func TestFetchMark(t *testing.T) {
 	t.Parallel()
 	s := newTestShard(t)
-	s.cfg.Tight = func() bool { return true } // so that reads bring nothing back
+	s.cfg.Tight = func() bool { return true } // so that reads do not return bodies to memory
 	mustSpill(t, s, 0)
 	b := s.Current()
 	mark, other := b.Peek(7), b.Peek(8)
-	b.Set(7, testBody(9)) // as a write does that has read the body
+	b.Set(7, testBody(9)) // like a write that has read the body
 	if body, err := b.FetchMark(t.Context(), 7, mark); err != nil || !bytes.Equal(body, testBody(7)) {
 		t.Errorf("the mark stands for %x, %v", body, err)
 	}
@@ -167,8 +168,8 @@ func TestReplacedBodiesLeaveNoRecords(t *testing.T) {
 	mustBe(t, s, 5, testBody(5))
 }
 
-// A round that moves bodies stops once these bodies are cleared, replaced or closed, and writes
-// none of them after that.
+// A round that moves bodies stops once these bodies are cleared, replaced or closed. After that, it
+// writes no records.
 func TestSpillEndsWithItsBodies(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*Shard){

@@ -11,15 +11,16 @@ import (
 
 // This file moves the bodies of idle keys out of memory.
 
-// spillBytes is the size of one write: a few thousand bodies, and enough for Pebble to write
+// spillBytes is the size of one write: a few thousand bodies. That is enough for Pebble to write
 // them directly to a file.
 const spillBytes = 1 << 20
 
-// Tick sets the time, in a unit that the owner chooses. A body loaded from a snapshot counts as read
-// when it is loaded.
+// Tick sets the current time, in a unit that the owner chooses. A body loaded from a snapshot
+// counts as read when it is loaded.
 func (s *Shard) Tick(now uint32) { s.clock.Store(now) }
 
-// Moved returns how many bodies left memory and returned since the process started.
+// Moved returns the numbers of bodies that have left memory and that have returned since the
+// process started.
 func (s *Shard) Moved() (spilled, returned uint64) {
 	return s.moved.spilled.Load(), s.moved.returned.Load()
 }
@@ -28,7 +29,7 @@ func (s *Shard) Moved() (spilled, returned uint64) {
 // 2^(n-1) to 2^n-1 ticks.
 type Ages [33]int64
 
-// Ages adds the bodies of this shard that may leave memory.
+// Ages adds to to the sizes of those bodies of this shard that may leave memory.
 func (s *Shard) Ages(to *Ages) {
 	held := s.Current()
 	held.pages.each(0, func(page *page) bool {
@@ -49,8 +50,8 @@ func (a *Ages) Bytes() (total int64) {
 	return total
 }
 
-// Oldest returns the longest idle time for which bodies of at least wanted bytes together have been
-// idle. It returns 0 if all bodies together have fewer bytes.
+// Oldest returns the longest time for which at least wanted bytes of bodies have been idle. It
+// returns 0 if there are fewer bytes in all.
 func (a *Ages) Oldest(wanted int64) (idle uint32) {
 	for n := len(a) - 1; n > 0; n-- {
 		if wanted -= a[n]; wanted <= 0 {
@@ -65,16 +66,16 @@ func (b *Bodies) mayLeave(body []byte) bool {
 	return !IsMark(body) && len(body) >= b.shard.cfg.BytesMin
 }
 
-// idleFor returns for how many ticks nobody has read or written key i of a page.
+// idleFor returns the number of ticks since the last read or write of key i of a page.
 func (b *Bodies) idleFor(page *page, i int) uint32 {
 	now, at := b.pages.clock.Load(), page.touchedAt(i)
 	return now - min(now, at)
 }
 
-// Spill moves bodies that were idle for the given number of ticks out of memory, until it has checked
-// all, moved about bytesMax, or proceed returns false. The next call continues there. Spill returns
-// how many bodies it moved. It returns cold.ErrFull if the disk is full. After any error, the bodies
-// that it was about to move stay in memory.
+// Spill moves bodies that have been idle for the given number of ticks out of memory. It stops when
+// it has checked all bodies, has moved about bytesMax bytes, or proceed returns false. The next
+// call continues there. Spill returns the number of moved bodies. It returns cold.ErrFull if the
+// disk is full. After any error, the bodies that it was about to move stay in memory.
 func (s *Shard) Spill(idle uint32, bytesMax int64, proceed func() bool) (keys int, err error) {
 	held := s.Current()
 	if held.out == nil {
@@ -116,7 +117,7 @@ func (b *Bodies) SpillLoaded(last uint64) error {
 type round struct {
 	*Bodies
 	idle    uint32
-	left    int64 // bytes that may still leave memory
+	left    int64 // number of bytes that may still leave memory
 	proceed func() bool
 	cleared uint64 // value of spilled.cleared when the round began
 
@@ -127,7 +128,7 @@ type round struct {
 	ended bool // the round stopped before it had checked all
 }
 
-// newRound starts a round. The caller holds spilled.turn.
+// newRound starts a round. The caller must have locked spilled.turn.
 func (b *Bodies) newRound(idle uint32, bytesMax int64, proceed func() bool) *round {
 	return &round{Bodies: b, idle: idle, left: bytesMax, proceed: proceed, cleared: b.out.cleared.Load()}
 }
@@ -135,7 +136,7 @@ func (b *Bodies) newRound(idle uint32, bytesMax int64, proceed func() bool) *rou
 // isOver reports whether the bodies were cleared or closed since the round began.
 func (r *round) isOver() bool { return r.out.closed.Load() || r.out.cleared.Load() != r.cleared }
 
-// check checks the keys whose hashes are first … last, and writes the bodies that are idle.
+// check checks the keys with hashes from first to last, and moves the idle bodies to disk.
 func (r *round) check(first, last uint64) (err error) {
 	r.pages.each(first, func(page *page) bool {
 		for i := range page.keys() {
@@ -182,7 +183,7 @@ func (r *round) write() error {
 	if err := r.out.records.Write(records); err != nil {
 		return err
 	}
-	if r.out.closed.Load() { // Dispose may have removed all records before this Write
+	if r.out.closed.Load() { // Dispose may have removed all records before the Write above
 		r.out.forget()
 		return nil
 	}
@@ -193,13 +194,13 @@ func (r *round) write() error {
 	return nil
 }
 
-// mark replaces the written bodies of one page by marks. The page is the one of the first body in
-// written. mark skips bodies that have changed. It returns the records of other pages.
+// mark replaces written bodies by marks, in the page of the first body in written. It skips bodies
+// that have changed. It returns the records whose bodies are in other pages.
 func (r *round) mark(written []cold.Record) (rest []cold.Record) {
 	r.pages.mu.Lock()
 	defer r.pages.mu.Unlock()
 	if r.out.cleared.Load() != r.cleared {
-		return nil // all records are gone
+		return nil // Clear has removed all records
 	}
 	page := r.pages.page(written[0].Key)
 	b := newPageBuilder(page.keys())
@@ -231,7 +232,8 @@ func (r *round) mark(written []cold.Record) (rest []cold.Record) {
 	return rest
 }
 
-// skipLocked removes records from the front while changed reports true. It lists them as unneeded.
+// skipLocked returns records without the first records for which changed reports true. It adds
+// these to spilled.gone.
 func (r *round) skipLocked(records []cold.Record, changed func(*cold.Record) bool) []cold.Record {
 	for len(records) > 0 && changed(&records[0]) {
 		r.out.gone = append(r.out.gone, records[0].Key)
@@ -240,8 +242,8 @@ func (r *round) skipLocked(records []cold.Record, changed func(*cold.Record) boo
 	return records
 }
 
-// removeGone removes the records of keys without a mark. None of these keys gets a mark meanwhile,
-// because the caller holds the turn.
+// removeGone removes the records of the keys in spilled.gone, which have no marks. The caller must
+// have locked spilled.turn, so that no key gets a mark meanwhile.
 func (r *round) removeGone() error {
 	r.pages.mu.Lock()
 	gone := r.out.gone

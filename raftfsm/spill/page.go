@@ -9,14 +9,15 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// page is an immutable page of some keys of a shard; only the times in its heads change. It begins a
-// block of memory, whose parts are in the order of the keys' hashes:
+// page is an immutable page of some keys of a shard. Only the times in its heads change. A page is
+// the beginning of a block of memory, in which heads and bodies are in the order of the keys'
+// hashes:
 //
 //	page | head … | bodies | wire.RicePadding zeros
 //
-// In place of a body on disk there is a mark (disk.go). A look-up waits for memory twice: for the
-// heads, whose address the directory has, and for the body. No part has a pointer, so the garbage
-// collector does not scan the block.
+// A mark takes the place of a body on disk (disk.go). A look-up waits for memory only twice: for
+// the heads, whose address is in the directory, and for the body. No part has a pointer, so the
+// garbage collector does not scan the block.
 type page struct {
 	count uint32 // number of keys
 	size  uint32 // bytes of the bodies and their padding
@@ -26,7 +27,7 @@ type page struct {
 // head is a key of a page.
 type head struct {
 	key uint64
-	end uint32 // end of its body in page.bodies; the body begins at the end of the previous one
+	end uint32 // end of its body in page.bodies; the body begins at the end of the previous body
 	// touched is the time of the last read or write of the key, by the clock of the pages.
 	// Readers set it concurrently with each other and with a writer that copies the page,
 	// so all access is atomic. A lost update only makes a key look idle for longer.
@@ -40,10 +41,11 @@ const (
 	lineBytes = 64
 )
 
-// newPage returns a page for a number of keys and of bytes of bodies, which the caller fills.
+// newPage returns a page for the caller to fill, with space for keys heads and for bodies bytes of
+// bodies.
 func newPage(sharedBits uint8, keys, bodies int) *page {
 	size := bodies + wire.RicePadding
-	bytes := max(pageBytes+headBytes*keys+size, pageBytes+headBytes) // heads has a valid pointer without keys, too
+	bytes := max(pageBytes+headBytes*keys+size, pageBytes+headBytes) // space for one head, so that heads has a valid pointer even without keys
 	block := make([]uint64, (bytes+wordBytes-1)/wordBytes)
 	p := (*page)(unsafe.Pointer(&block[0]))
 	*p = page{count: uint32(keys), size: uint32(size), bits: sharedBits}
@@ -69,7 +71,7 @@ func (p *page) key(i int) uint64 { return p.heads()[i].key }
 // body returns the body of key i, or its mark, with the padding that a bit reader needs.
 func (p *page) body(i int) []byte { return p.bodies()[p.start(i):p.start(i+1)] }
 
-// start returns where the body of key i begins in the bodies: at the end of the previous body.
+// start returns the offset of the body of key i in bodies.
 func (p *page) start(i int) int {
 	if i == 0 {
 		return 0
@@ -112,27 +114,27 @@ func (p *page) bodyOf(key uint64) []byte {
 	return nil
 }
 
-// place returns the number of keys with a lower hash.
+// place returns the number of keys whose hashes are lower than hash.
 func (p *page) place(hash uint64) int {
 	return sort.Search(p.keys(), func(i int) bool { return Hash(p.key(i)) >= hash })
 }
 
-// with returns a copy of the page with another body for one key, or without the key if body is nil. It
-// copies the other bodies in bulk, because the other writes of the shard wait for it.
+// with returns a copy of the page with another body for one key, or without the key if body is nil.
+// It copies the other bodies in bulk, because other writes of the shard wait for the copy.
 func (p *page) with(key uint64, body []byte, now uint32) *page {
-	there := 1 // number of heads of the key in the copy
+	there := 1 // number of heads that the copy has for the key
 	if body == nil {
 		there = 0
 	}
-	from := p.find(key) // heads from … to-1 are not copied
+	from := p.find(key) // heads[from:to] is not copied
 	to := from + 1
 	if from < 0 {
 		from = p.place(Hash(key))
 		to = from
 	}
 	heads, bodies := p.heads(), p.bodies()
-	low, high := p.start(from), p.start(to) // the bodies that are not copied
-	shift := low + len(body) - high         // how far the bodies at and after high move
+	low, high := p.start(from), p.start(to) // bodies[low:high] is not copied
+	shift := low + len(body) - high         // bodies[high:] moves by shift bytes
 	next := newPage(p.bits, len(heads)-(to-from)+there, len(bodies)-wire.RicePadding+shift)
 
 	copies := next.heads()
@@ -149,7 +151,7 @@ func (p *page) with(key uint64, body []byte, now uint32) *page {
 	return next
 }
 
-// copyHeads copies heads, and moves their bodies by shift.
+// copyHeads copies heads, and adds shift to the ends of their bodies.
 func copyHeads(dst, src []head, shift int) {
 	for i := range src {
 		from := &src[i]
@@ -157,7 +159,7 @@ func copyHeads(dst, src []head, shift int) {
 	}
 }
 
-// cut splits the page by the first bit of the hash that its keys do not share.
+// cut splits the page in two, by the first bit after the bits that all hashes of the page share.
 func (p *page) cut() (low, high *page) {
 	halves := [2]pageBuilder{newPageBuilder(p.keys()), newPageBuilder(p.keys())}
 	for i := range p.keys() {

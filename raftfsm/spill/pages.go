@@ -14,24 +14,24 @@ type pageTable struct {
 	dir   atomic.Pointer[directory]
 	keys  atomic.Int64
 	bytes atomic.Int64   // memory of all pages
-	clock *atomic.Uint32 // the current time, in the unit of touched
+	clock *atomic.Uint32 // the current time, in the unit of head.touched
 	// bytesMax is the size at which a page of several keys is split in two. It is small, because a
 	// write copies its page.
 	bytesMax int
 
-	// mu is held by writers. A writer derives a new page only from the page that it
-	// finds under mu.
+	// Writers lock mu. A writer derives a new page only from a page that it has read while mu was
+	// locked.
 	mu sync.Mutex
 }
 
 type directory struct {
 	bits  uint8
-	slots []atomic.Pointer[page] // 2^bits; by the first bits of the hash
+	slots []atomic.Pointer[page] // 2^bits pages, by the first bits of the hash
 }
 
 const (
-	// Beyond slotsFree a directory has at most one slot a key, so that keys with large bodies
-	// and similar hashes cannot inflate it. Their page grows instead.
+	// Beyond slotsFree slots, a directory has at most one slot for each key. So keys with large
+	// bodies and similar hashes cannot inflate it. Their page grows instead.
 	slotsFree = 16
 )
 
@@ -68,7 +68,7 @@ func (p *pageTable) get(key uint64) []byte {
 	return page.body(i)
 }
 
-// peek is like get, but for internal reads, which do not make a key look active.
+// peek is like get, but does not mark the key as active. It is for internal reads.
 func (p *pageTable) peek(key uint64) []byte {
 	return p.page(Hash(key)).bodyOf(key)
 }
@@ -83,7 +83,8 @@ func (p *pageTable) set(key uint64, body []byte) {
 	p.place(hash, next)
 }
 
-// place stores a page, as several pages if it is too large. hash is any hash of the page.
+// place stores a page. If the page is too large, it splits the page first. hash is any hash in the
+// range of the page.
 func (p *pageTable) place(hash uint64, page *page) {
 	p.put(hash, page)
 	if page.bytes() <= p.bytesMax || page.keys() < 2 {
@@ -102,7 +103,7 @@ func (p *pageTable) place(hash uint64, page *page) {
 	p.place(first|1<<(63-page.bits), high)
 }
 
-// put stores a page in the slots of all its hashes. hash is any of them.
+// put stores a page in all slots of its range of hashes. hash is any hash in that range.
 func (p *pageTable) put(hash uint64, page *page) {
 	d := p.dir.Load()
 	n := 1 << (d.bits - page.bits)
@@ -121,9 +122,9 @@ func (p *pageTable) double(d *directory) {
 	p.dir.Store(next)
 }
 
-// merge merges the page of a hash with the neighbour that differs in the last bit only. It then
-// tries to merge the result in the same way. It leaves a quarter of the page's size free, so that
-// the next body that returns does not split the page again.
+// merge merges the page of a hash with its neighbour, whose shared bits differ only in the last
+// bit. It then tries to merge the result in the same way. It makes no page larger than three
+// quarters of bytesMax, so that the next body that returns does not split the page again.
 func (p *pageTable) merge(hash uint64) {
 	for {
 		page := p.page(hash)
@@ -144,7 +145,7 @@ func (p *pageTable) merge(hash uint64) {
 	}
 }
 
-// halve halves the directory while no page needs all its bits.
+// halve halves the directory, repeatedly, as long as no page needs all bits of the directory.
 func (p *pageTable) halve() {
 	for d := p.dir.Load(); d.bits > 0; d = p.dir.Load() {
 		for i := range d.slots {
@@ -169,8 +170,9 @@ func (p *pageTable) pages() (all []*page) {
 	return all
 }
 
-// each calls visit with the pages by hash, starting at the page of a hash, until visit returns false.
-// If a page changes meanwhile, visit may receive its old form, or its parts.
+// each calls visit with the pages in the order of hashes, starting at the page of the given hash,
+// until visit returns false. If a page changes meanwhile, visit may receive its old form, or its
+// parts.
 func (p *pageTable) each(hash uint64, visit func(*page) bool) {
 	d := p.dir.Load()
 	for i := d.slot(hash); i < len(d.slots); {

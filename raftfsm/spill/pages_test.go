@@ -19,8 +19,8 @@ func randomBody(r *rand.Rand, first byte, n int) []byte {
 	return body
 }
 
-// Pages hold every key while they are split and while the directory grows, with small bodies and
-// with bodies larger than a page.
+// No key is lost while pages split and the directory grows, with small bodies and with bodies
+// larger than a page.
 func TestPagesHoldEveryKey(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	p, want := newPageTable(new(atomic.Uint32), testPageBytes), map[uint64][]byte{}
@@ -74,8 +74,8 @@ func TestPagesHoldEveryKey(t *testing.T) {
 	check(map[uint64][]byte{})
 }
 
-// GetMany visits each key that has a body, in the order of the keys, whether its page is
-// empty, small or large; and it marks none of them as active.
+// GetMany visits each key that has a body, in the order of the given keys, whatever the sizes of
+// the pages. It marks no key as active.
 func TestGetManyEqualsPeek(t *testing.T) {
 	s := NewShard(Config{What: "body", PageBytes: 512})
 	s.Show(s.New())
@@ -115,7 +115,7 @@ func TestGetManyEqualsPeek(t *testing.T) {
 	}
 }
 
-// Keys with the same first bits of their hashes do not inflate the directory.
+// Keys whose hashes have the same first bits do not inflate the directory.
 func TestPagesOfHashesAlike(t *testing.T) {
 	p := newPageTable(new(atomic.Uint32), testPageBytes)
 	body := randomBody(rand.New(rand.NewPCG(3, 3)), 1, 5*testPageBytes)
@@ -136,7 +136,7 @@ func TestPagesOfHashesAlike(t *testing.T) {
 	}
 }
 
-// A reader that runs beside a writer gets one of the bodies that the key had.
+// A reader that runs concurrently with a writer sees one of the bodies that the key has had.
 func TestReadersSeeWholeBodies(t *testing.T) {
 	t.Parallel()
 	p := newPageTable(new(atomic.Uint32), testPageBytes)

@@ -1,35 +1,36 @@
-// Package spill owns the bodies of a shard, one byte string per key: in memory, or on disk if the key
-// is idle. Feeds and outboxes are bodies. The package never interprets a body, and never decides when
-// one leaves memory: its owner calls Spill.
+// Package spill owns the bodies of a shard. A body is a byte string under a key, such as a feed or
+// an outbox. It is in memory, or on disk if the key is idle. The package never interprets a body,
+// and never decides when a body leaves memory: the owner of the shard calls Spill.
 //
-// Each replica moves bodies by itself, because reads, which make a key active, are not in the
-// log. So Apply, digests and snapshots must not depend on which bodies are on disk.
+// Each replica decides by itself which bodies to move, because reads make a key active and are not
+// in the log. So Apply, digests and snapshots must not depend on which bodies are on disk.
 //
-// Invariant: a key has a body, whether in memory or on disk, if and only if the ops of the
-// log gave it one. Moving it changes neither the body nor the number of keys.
+// Invariant: a key has a body, whether in memory or on disk, if and only if the ops of the log gave
+// it one. A move changes neither the body nor the number of keys.
 //
-//   - Before its first op, Apply calls LockReturned with the keys that the entry needs. Their
-//     bodies are then in memory, and stay there until Apply unlocks. So answers, refusals and
-//     digests are those of a replica that never moved a body. The leader reads these bodies
-//     before it proposes (Warm), so Apply rarely waits for the disk. Apply does not rely on that:
-//     the entry may be old, or another node's, and the body may have left memory again.
-//   - Apply reads no other body. If an op only counts in the row of a key, a damaged body of that
-//     key cannot stop its entry.
-//   - A mark is stored in a page only after its record was written, and a record is removed
-//     only after no page has its mark. A reader that finds no record, but still finds the
-//     mark in the page, therefore knows that the record is lost: it returns ErrLost.
-//   - A record never changes, and its checksum covers the version in the mark. A reader
-//     therefore has either the body that the mark stood for, or an error.
-//   - If Apply cannot read a record, it changes nothing: the replica is stuck until it is
-//     opened again, from its own snapshot and log, or restores another replica's snapshot.
+//   - Before its first op, Apply calls LockReturned with the keys that the entry needs. Then their
+//     bodies are in memory, and stay there until Apply calls Unlock. So answers, refusals and
+//     digests are those of a replica that never moved a body. The leader reads these bodies before
+//     it proposes (Warm), so Apply rarely waits for the disk. Apply does not rely on that, because
+//     the body may have left memory again, or the entry may be old or from another leader.
+//   - Apply accesses no other body. So if an op only counts in the row of a key, a damaged body of
+//     that key does not stop the entry.
+//   - A mark is stored in a page only after its record was written. A record is removed only after
+//     no page contains its mark. Therefore, if a reader finds no record although the mark is still
+//     in the page, the record is lost, and the reader returns ErrLost.
+//   - A record never changes, and its checksum covers the version in the mark. So a reader gets
+//     either the body for which the mark stands, or an error.
+//   - If Apply cannot read a record, it changes nothing, and the replica is stuck. It stays stuck
+//     until it is opened again from its own snapshot and log, or restores another replica's
+//     snapshot.
 //   - A View captures pages and records at one moment. A snapshot contains all bodies and never
 //     refers to this disk, so replicas need not agree on which bodies are on disk.
-//   - Records live only as long as the process. A restart at any moment, also between the
-//     write of a record and its mark, begins with the snapshot, the log and no records.
-//   - Restore builds other Bodies, with records of their own, and removes the earlier records
-//     when it replaces them, or its own if it fails.
-//   - A record without a mark, left by a write that raced with Spill, is overwritten, or
-//     removed with all others.
+//   - Records live only as long as the process. After a restart at any moment, even between the
+//     write of a record and its mark, the replica begins with the snapshot, the log and no records.
+//   - Restore loads new Bodies, which have their own records. When the new Bodies replace the old,
+//     the old records are removed. If Restore fails, the new records are removed.
+//   - A write during Spill may leave a record without a mark. A later record of the same key
+//     overwrites it, or it is removed together with all records.
 package spill
 
 import (
@@ -41,7 +42,7 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// Place is where the bodies of idle keys may be stored. With the zero Place they stay in
+// Place configures where the bodies of idle keys may be stored. With the zero Place, they stay in
 // memory.
 type Place struct {
 	Store *cold.Store
@@ -56,14 +57,15 @@ func (p *Place) short() bool { return p.Tight != nil && p.Tight() }
 // Config configures a Shard.
 type Config struct {
 	Place
-	// What names a body in errors, such as "the feed of user". The key follows it.
+	// What is the noun for a body in errors, such as "the feed of user". In the errors, the key
+	// follows it.
 	What string
-	// PageBytes is the size at which a page of several keys is split in two. A write copies
-	// its page.
+	// PageBytes is the size at which a page of several keys is split in two. A write copies a whole
+	// page.
 	PageBytes int
 	// BytesMin is the size of the smallest body that leaves memory.
 	BytesMin int
-	// Summarise appends the summary of a body to its mark; nil for none.
+	// Summarise, if not nil, appends a summary of a body to its mark.
 	Summarise func(mark, body []byte) []byte
 }
 
@@ -77,7 +79,7 @@ type Shard struct {
 	newest  atomic.Pointer[Bodies] // current, or the bodies that Restore is loading
 }
 
-// NewShard returns a Shard, whose owner calls Show before anything else.
+// NewShard returns a Shard. The caller must call New and Show before other methods.
 func NewShard(cfg Config) *Shard { return &Shard{cfg: cfg} }
 
 // New returns empty bodies. Show makes them current.
@@ -87,14 +89,15 @@ func (s *Shard) New() *Bodies {
 	return b
 }
 
-// Show makes bodies the current bodies of the shard, and disposes of the earlier ones.
+// Show makes b the current bodies of the shard, and disposes of the previous bodies.
 func (s *Shard) Show(b *Bodies) {
 	if was := s.current.Swap(b); was != nil {
 		was.Dispose()
 	}
 }
 
-// Current returns the bodies of the shard. A caller loads them for each request.
+// Current returns the current bodies of the shard. Call it for each request, because Restore
+// replaces the bodies.
 func (s *Shard) Current() *Bodies { return s.current.Load() }
 
 // Close releases the bodies on disk of a replica whose raft has stopped. Later reads of them
@@ -103,7 +106,7 @@ func (s *Shard) Close() { s.Current().Dispose() }
 
 // Stats are the sizes of bodies.
 type Stats struct {
-	Keys  uint64 // with a body in memory or on disk
+	Keys  uint64 // number of keys with a body, in memory or on disk
 	Slots int    // length of the directory of pages
 	Bytes uint64 // in memory
 
@@ -113,8 +116,8 @@ type Stats struct {
 // Stats returns the sizes of the current bodies.
 func (s *Shard) Stats() Stats { return s.Current().Stats() }
 
-// Bytes returns how much memory the bodies take. While a snapshot is being restored, its
-// bodies count too.
+// Bytes returns how much memory the bodies take. While a snapshot is being restored, the bodies
+// that were loaded so far count too.
 func (s *Shard) Bytes() uint64 {
 	held, newest := s.current.Load(), s.newest.Load()
 	bytes := held.Stats().Bytes
@@ -124,23 +127,23 @@ func (s *Shard) Bytes() uint64 {
 	return bytes
 }
 
-// Bodies are the bodies of a shard from one Restore to the next. Readers call Get, Peek, GetMany
-// and Stats concurrently with the one writer, which applies entries or loads a snapshot, and with
-// the rounds that move bodies.
+// Bodies are the bodies of a shard from one Restore to the next. A single writer applies entries or
+// loads a snapshot. Readers may call Get, Peek, GetMany and Stats concurrently with the writer and
+// with the rounds that move bodies.
 type Bodies struct {
 	shard *Shard
 	pages *pageTable
 	out   *spilled // the bodies on disk; nil if they never leave memory
 }
 
-// Hash orders keys. It is a bijection.
+// Hash returns the hash by which keys are ordered. It is a bijection.
 func Hash(key uint64) uint64 { return wire.MixNext(key) }
 
 // Get returns the body of a key, or its mark, or nil, and marks the key as active. The caller must not
 // change the bytes.
 func (b *Bodies) Get(key uint64) []byte { return b.pages.get(key) }
 
-// Peek is like Get, but for internal reads, which do not make a key active.
+// Peek is like Get, but does not mark the key as active. It is for internal reads.
 func (b *Bodies) Peek(key uint64) []byte { return b.pages.peek(key) }
 
 // Stats returns the sizes of the bodies.
@@ -153,8 +156,8 @@ func (b *Bodies) Stats() Stats {
 	return s
 }
 
-// Set copies body and makes it the body of a key; nil removes the key. The caller is the
-// writer, and holds the lock of LockReturned or has not shown the bodies.
+// Set copies body and makes it the body of a key; nil removes the key. Only the writer may call
+// Set, either between LockReturned and Unlock, or before Show.
 func (b *Bodies) Set(key uint64, body []byte) { b.pages.set(key, body) }
 
 // Clear removes all bodies. The caller must meet the conditions of Set.
@@ -170,7 +173,8 @@ func (b *Bodies) Clear() {
 	b.out.forget()
 }
 
-// Dispose stops spilling and removes all records. A later read of a body on disk fails.
+// Dispose stops the moves of bodies to disk and removes all records. A later read of a body on disk
+// fails.
 func (b *Bodies) Dispose() {
 	b.shard.newest.CompareAndSwap(b, b.shard.current.Load())
 	if b.out != nil && !b.out.closed.Swap(true) {
@@ -178,14 +182,15 @@ func (b *Bodies) Dispose() {
 	}
 }
 
-// getAtOnce is how many keys GetMany looks up at once, so that their cache misses overlap.
+// getAtOnce is the number of keys that GetMany looks up together, so that their cache misses
+// overlap.
 const getAtOnce = 32
 
 // bodyStartBytes is the part of a body that GetMany prefetches, because every visit reads it.
 const bodyStartBytes = 16
 
-// GetMany calls visit with the position of each key that has a body, and with the body or its
-// mark. It does not make keys active; Touch does.
+// GetMany calls visit with the position of each key that has a body, and with the body or its mark.
+// It does not mark keys as active. For that, call Touch.
 func (b *Bodies) GetMany(keys []uint64, visit func(i int, body []byte)) {
 	if b.pages.keys.Load() == 0 {
 		return

@@ -9,12 +9,12 @@ type View struct {
 
 	cfg   *Config
 	pages []*page
-	at, i int               // page, and key in it, of the next body
+	at, i int               // indexes of the page of the next body, and of the key in the page
 	out   *cold.RecordsView // nil for none
 	body  []byte            // reused for bodies read from disk
 }
 
-// Capture captures pages and their records at one moment. The caller closes the view.
+// Capture captures pages and their records at one moment. The caller must close the view.
 func (b *Bodies) Capture() *View {
 	b.pages.mu.Lock()
 	defer b.pages.mu.Unlock()
@@ -33,8 +33,8 @@ func (v *View) More() bool {
 	return v.at < len(v.pages)
 }
 
-// Next returns the next body, which is valid until the next call. The caller first checks that More
-// returns true. cold.ErrDamaged means that the body cannot be read.
+// Next returns the next body, which is valid until the next call. Call it only if More returns
+// true. cold.ErrDamaged means that the body cannot be read.
 func (v *View) Next() (key uint64, body []byte, err error) {
 	page, i := v.pages[v.at], v.i
 	v.i++

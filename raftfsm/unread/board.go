@@ -15,7 +15,7 @@ import (
 // BoardMachine is the state machine of the board's only shard. It is small, and every node has a replica.
 type BoardMachine struct {
 	raftfsm.Base
-	current atomic.Pointer[boardContents] // replaced whole by Restore
+	current atomic.Pointer[boardContents] // Restore replaces the contents
 }
 
 // NewBoard returns a board before its first entry.
@@ -36,21 +36,21 @@ func (b *BoardMachine) SnapshotBytes() uint64 { return b.Bytes() }
 
 type boardContents struct {
 	raftfsm.InMemory
-	// view is replaced whole by each op that changes it.
+	// An op that changes the board stores a new view.
 	view    atomic.Pointer[BoardView]
 	sum     uint64    // digest of the view
 	answers []answer  // the newest answers, oldest first
-	ops     []BoardOp // the ops of the entry
+	ops     []BoardOp // the ops of the entry being applied
 }
 
-// answer is the answer to a request with an identity. A repeat of the request gets the number of its
-// own notice instead of a later one, or its refusal (refusedValue).
+// answer is the remembered answer to a request with an identity. So a repeat of the request returns
+// the number of its own notice instead of a later notice, or its own refusal (refusedValue).
 type answer struct {
 	ID    answerID `json:"id"`
 	Value int64    `json:"value"`
 }
 
-// answersMax bounds the remembered answers. A repeat whose answer was dropped gets the current
+// answersMax bounds the remembered answers. A repeat whose answer was dropped returns the current
 // value instead.
 const answersMax = 1024
 
@@ -99,7 +99,7 @@ func (b *boardContents) answer(op *BoardOp) (number, value int64) {
 		number, value = int64(d.Number), d.Fired
 	}
 	if op.void && op.id != (answerID{}) {
-		for _, a := range slices.Backward(b.answers) { // newest first, because a key may have two answers
+		for _, a := range slices.Backward(b.answers) { // begin with the newest, because a key may have two answers
 			if a.ID == op.id {
 				value = a.Value
 				break
@@ -150,7 +150,7 @@ func (b *boardContents) change(op *BoardOp) (why BoardRefusal, ok bool) {
 		b.sum = 0
 	}
 	if op.forget {
-		b.answers = nil // the request memory forgets these requests, too
+		b.answers = nil // the request memory also forgets the requests of these answers
 	}
 	if op.Kind == Publish || op.Kind == Fire {
 		_, value := b.answer(op)

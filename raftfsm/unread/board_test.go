@@ -31,7 +31,7 @@ func applyBoard(b *BoardMachine, id dedup.RequestID, op *BoardOp) *raftfsm.Resul
 	return b.Apply(&raft.Log{Index: b.Applied() + 1, Type: raft.LogCommand, Data: codec.AppendChecksum(append(entry, w.Section()...))}).(*raftfsm.Result)
 }
 
-// A repeated publish returns the number of its own notice, also after other publishes and after a
+// A repeated publish returns the number of its own notice, even after other publishes and after a
 // restart.
 func TestRepeatedPublishLearnsItsNotice(t *testing.T) {
 	b := NewBoard()
@@ -62,8 +62,9 @@ func TestRepeatedPublishLearnsItsNotice(t *testing.T) {
 	}
 }
 
-// A repeat of a refused retract gets the refusal of the first request, also if the board has changed since,
-// and after a restart. If the board no longer remembers it, the current notices decide.
+// A repeat of a refused retract returns the refusal of the first request, even if the board has
+// changed since, and after a restart. If the board no longer remembers the answer, the current
+// notices determine the refusal.
 func TestRepeatedRetractLearnsItsRefusal(t *testing.T) {
 	full := &Channel{Number: 1, Latest: 4*RetractedMax + 10}
 	for seq := int64(2); len(full.Retracted) < RetractedMax; seq += 2 {
@@ -80,8 +81,8 @@ func TestRepeatedRetractLearnsItsRefusal(t *testing.T) {
 			t.Fatalf("first: %+v, want %d", r.Overflows, why)
 		}
 	}
-	applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: Publish, Name: "n"})         // now the channel exists
-	applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: Retract, Name: "n", Seq: 1}) // now the list is not full
+	applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: Publish, Name: "n"})         // now the notice of the second op exists
+	applyBoard(b, dedup.RequestID{}, &BoardOp{Kind: Retract, Name: "n", Seq: 1}) // now Retracted is not full
 	restored := NewBoard()
 	if err := codectest.Restore(restored, codectest.Persisted(t, b)); err != nil {
 		t.Fatal(err)
@@ -100,8 +101,8 @@ func TestRepeatedRetractLearnsItsRefusal(t *testing.T) {
 	}
 }
 
-// Retracted notices are counted by binary search. The board drops those at the front once all up to
-// them are retracted.
+// Unread does not count retracted notices. Once all notices up to a number are retracted, Retracted
+// no longer contains them.
 func TestRetractedNotices(t *testing.T) {
 	ops := slices.Repeat([]BoardOp{{Kind: Publish, Name: "n"}}, 6)
 	for _, seq := range []int64{2, 5, 2, 1, 6} {
@@ -122,8 +123,8 @@ func TestRetractedNotices(t *testing.T) {
 	}
 }
 
-// A channel or dot is created once, without a notice or a firing. An existing one stays as it is.
-// The bytes of these ops must not change.
+// MakeChannel and MakeDot create a channel or dot without a notice or a firing. If it exists, they
+// do not change it. The encodings of these ops must not change.
 func TestChannelsAndDotsAreMade(t *testing.T) {
 	making := []BoardOp{{Kind: MakeChannel, Name: "news"}, {Kind: MakeDot, Name: "shop"}}
 	b, results := boardOf(t, making...)

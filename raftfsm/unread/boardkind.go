@@ -21,7 +21,7 @@ func (BoardKind) Check(id *dedup.RequestID, p []byte, _ raftfsm.Visitor) (ops in
 	return ops, false, err
 }
 
-// Walk implements raftfsm.Kind. The body is a *View under the key 0.
+// Walk implements raftfsm.Kind. The visitor receives the *BoardView as a body under the key 0.
 func (BoardKind) Walk(see *raftfsm.SnapshotVisitor, facts *raftfsm.SnapshotFacts) raftfsm.Walk {
 	return func(_ *codec.StreamReader, kind byte, p []byte) error {
 		if kind != codec.StreamBoard {

@@ -17,21 +17,21 @@ import (
 // BoardOpKind is the number of an op in a log entry.
 type BoardOpKind uint8
 
-// Ops on the board. The result row has the number of the channel or dot. It also has the
-// channel's last notice or the dot's number of firings. A publish or fire that is repeated soon
-// returns its first result. A refused op has a Refusal as the column of its engine.Overflow;
+// Ops on the board. The result row contains the number of the channel or dot, and then the
+// channel's last notice or the dot's number of firings. A soon repeated publish or fire returns its
+// first result. For a refused op, the column of its engine.Overflow is a BoardRefusal.
 // RepeatedRefusal returns the refusal of a repeat.
 const (
 	Publish    BoardOpKind = 48 // appends a notice, and creates the channel if needed
 	Retract    BoardOpKind = 49 // retracts the notice Seq
 	Fire       BoardOpKind = 50 // counts a firing, and creates the dot if needed
 	SetDot     BoardOpKind = 51 // sets NewUsers, and creates the dot if needed
-	PutChannel BoardOpKind = 52 // only a restore uses this and the next two
+	PutChannel BoardOpKind = 52 // only a restore uses PutChannel, PutDot and Clear
 	PutDot     BoardOpKind = 53
 	Clear      BoardOpKind = 54
-	// These two create a channel or dot that does not exist yet, and change nothing else. So a
-	// user can have a position in a channel before its first notice, or at a dot before it is
-	// fired.
+	// MakeChannel and MakeDot create a channel or dot that does not exist yet, and change nothing
+	// else. So a user can have a position in a channel before its first notice, or at a dot before
+	// it is fired.
 	MakeChannel BoardOpKind = 55
 	MakeDot     BoardOpKind = 56
 )
@@ -44,7 +44,7 @@ var opNames = [...]string{
 
 func (k BoardOpKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), opNames[k]) }
 
-// *Op implements raftfsm.Ops, because a write to the board has one op.
+// *BoardOp implements raftfsm.Ops, because a write to the board has one op.
 
 func (op *BoardOp) Len() int                                       { return 1 }
 func (op *BoardOp) ID(int) uint64                                  { return 0 }
@@ -58,7 +58,7 @@ func (op *BoardOp) AppendTo(w *raftfsm.RequestWriter, _ uint64, _ int) {
 	w.Put(op.appendTo(w.Buffer()), false)
 }
 
-// BoardRefusal is why the board refused an op.
+// BoardRefusal is the reason for which the board refused an op.
 type BoardRefusal = uint8
 
 // The refusals.
@@ -69,7 +69,7 @@ const (
 
 // RepeatedRefusal returns the refusal of the first request of a repeated op. value is the value in
 // the repeat's result row. If the board no longer remembers the refusal, the current notices
-// decide.
+// determine the result.
 func (op *BoardOp) RepeatedRefusal(value int64) BoardRefusal {
 	switch {
 	case value < 0:
@@ -80,8 +80,8 @@ func (op *BoardOp) RepeatedRefusal(value int64) BoardRefusal {
 	return RefusedFull
 }
 
-// refusedValue returns the value that stores a refusal among the answers. It is negative;
-// numbers of notices are not.
+// refusedValue returns the value that represents a refusal among the answers. It is negative, so
+// that it differs from all numbers of notices.
 func refusedValue(why BoardRefusal) int64 { return -1 - int64(why) }
 
 // BoardOp is one change of the board. In an entry:
@@ -96,7 +96,7 @@ type BoardOp struct {
 	Dot      *Dot     // only for PutDot
 
 	void   bool
-	forget bool     // the request is of a restore, which makes the shard forget the requests of clients
+	forget bool     // the request is part of a restore and makes the shard forget the requests of clients
 	id     answerID // zero for none
 }
 
@@ -131,12 +131,12 @@ func (op *BoardOp) appendTo(dst []byte) []byte {
 		body, err = json.Marshal(op.Dot)
 	}
 	if err != nil {
-		panic(fmt.Sprintf("board: a channel or dot without JSON: %v", err)) // every Channel and Dot has JSON
+		panic(fmt.Sprintf("board: a channel or dot without JSON: %v", err)) // never happens: every Channel and Dot can be encoded
 	}
 	return append(binary.LittleEndian.AppendUint32(dst, uint32(len(body))), body...)
 }
 
-// parseOp splits an op off.
+// parseOp decodes the first op of p, and returns the bytes after it.
 func parseOp(p []byte) (op BoardOp, rest []byte, err error) {
 	if k := BoardOpKind(p[0]); k < Publish || k > MakeDot {
 		return op, nil, raftfsm.ErrOp(p, codec.KindBoard)
@@ -162,7 +162,7 @@ func parseOp(p []byte) (op BoardOp, rest []byte, err error) {
 	return op, r.Rest, nil
 }
 
-// answerID is the hash of a key, or of a producer and number.
+// answerID is the hash of the identity of a request: its key, or its producer and number.
 type answerID [16]byte
 
 // MarshalText returns 32 hexadecimal digits.

@@ -9,7 +9,8 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// The board is sent unchanged between nodes, and a malformed answer is refused.
+// The board is unchanged after AppendAnswer and ParseAnswer. ParseAnswer refuses a malformed
+// answer.
 func TestQueryAnswer(t *testing.T) {
 	var q, got BoardQuery
 	if err := q.Answer(NewBoard(), &raftfsm.Part{}, false, time.Time{}); err != nil {

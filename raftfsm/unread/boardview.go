@@ -15,36 +15,37 @@ import (
 const (
 	// NameBytesMax bounds the name of a channel or dot.
 	NameBytesMax = 63
-	// RetractedMax bounds Channel.Retracted: the board stores each of these notices.
+	// RetractedMax bounds Channel.Retracted.
 	RetractedMax = 10_000
 )
 
-// BoardView is the board after one entry. All readers share it, so nothing may change
-// it. A channel or dot has a name and a number, which is the column of its cursors.
+// BoardView is the board after one entry. All readers share it, so nothing may change it. Each
+// channel or dot has a name and a number. The number is also the column of its cursors.
 type BoardView struct {
 	Channels map[string]Channel `json:"channels"`
 	Dots     map[string]Dot     `json:"dots"`
 }
 
-// Channel is a list of notices numbered from 1, with the data to count the unread ones.
+// Channel describes a list of notices, numbered from 1, as far as is needed to count unread
+// notices.
 type Channel struct {
-	Number uint8 `json:"number"` // its column of cursors, 1 to CursorsMax
+	Number uint8 `json:"number"` // column of its cursors, 1 to CursorsMax
 	Latest int64 `json:"latest"` // number of the last notice
-	// All notices up to Floor are retracted. Retracted has the other retracted notices, ascending,
-	// from Floor+2 on.
+	// All notices up to Floor are retracted, and notice Floor+1 is not. Retracted holds the other
+	// retracted notices, ascending.
 	Floor     int64   `json:"floor"`
 	Retracted []int64 `json:"retracted"`
 }
 
 // Dot is a red dot. A user sees it from a firing until the user clears it.
 type Dot struct {
-	Number   uint8 `json:"number"`    // its column of cursors, 1 to CursorsMax
+	Number   uint8 `json:"number"`    // column of its cursors, 1 to CursorsMax
 	Fired    int64 `json:"fired"`     // number of firings
-	NewUsers bool  `json:"new_users"` // users without cursors see it, too
+	NewUsers bool  `json:"new_users"` // users without a row of cursors see the dot, too
 }
 
-// Unread returns how many notices after a number are not retracted. It searches the retracted
-// notices in logarithmic time.
+// Unread returns the number of unretracted notices with higher numbers than after. It takes
+// logarithmic time.
 func (c *Channel) Unread(after int64) int64 {
 	after = max(after, c.Floor, 0)
 	if after >= c.Latest {
@@ -114,7 +115,7 @@ func nameDigest(kind, name string, values ...int64) uint64 {
 	return wire.MixNext(h.Sum64())
 }
 
-// clone returns a view with maps of its own.
+// clone returns a copy of the view with its own maps.
 func (v *BoardView) clone() *BoardView {
 	next := &BoardView{Channels: map[string]Channel{}, Dots: map[string]Dot{}}
 	maps.Copy(next.Channels, v.Channels)
@@ -177,8 +178,8 @@ func (v *BoardView) CursorsEnd() (end [engine.ColumnsMax]int64) {
 	return end
 }
 
-// LastRead returns the notice up to which a user has read, from the user's row of
-// cursors. It returns false for a user who never opened the channel.
+// LastRead returns the last notice that a user has read. row is the user's row of cursors. It
+// returns false for a user without a cursor in the channel.
 func (c *Channel) LastRead(row []int64) (seq int64, seen bool) {
 	if at := row[c.Number]; at > 0 {
 		return at - 1, true
@@ -186,10 +187,10 @@ func (c *Channel) LastRead(row []int64) (seq int64, seen bool) {
 	return 0, false
 }
 
-// Shows reports whether a user sees the dot, from the user's row of cursors.
+// Shows reports whether a user sees the dot. row is the user's row of cursors.
 func (d *Dot) Shows(row []int64) bool {
 	if d.Fired == 0 || row[CursorDay] == 0 {
 		return d.Fired > 0 && d.NewUsers
 	}
-	return d.Fired > row[d.Number]-1 // without a cursor, -1
+	return d.Fired > row[d.Number]-1 // without a cursor, the right side is -1
 }

@@ -17,7 +17,7 @@ func (Kind) Traits() raftfsm.Traits {
 	return raftfsm.Traits{Sources: true, Columns: true, FloorZero: true}
 }
 
-// Check implements raftfsm.Kind. Every entry needs the leader's time, even if none of its requests
+// Check implements raftfsm.Kind. Every entry needs a clock section, even if none of its requests
 // has an identity.
 func (Kind) Check(id *dedup.RequestID, p []byte, v raftfsm.Visitor) (ops int, clocked bool, err error) {
 	var u contents

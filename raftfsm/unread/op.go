@@ -10,27 +10,28 @@ import (
 	"github.com/countd/countd/raftfsm/rows"
 )
 
-// opKind is the number of an op in a log entry. An entry with ops on cursors or the sweep has the
-// leader's time before them. The value of a cursor is the number of its notice or firing plus 1.
+// opKind is the number of an op in a log entry. An entry with ops on cursors or a step of the sweep
+// has a clock section before them. The value of a cursor in an op is 1 plus the number of the last
+// notice or firing that the user has seen.
 type opKind uint8
 
 const (
 	opTake   opKind = 4 // subtracts the values, but not below 0
 	opRaise  opKind = 24
-	opBegin  opKind = 25 // sets the cursors that are not set
-	opPlace  opKind = 26 // sets the cursors, also to 0, and the day; only for a restore
+	opBegin  opKind = 25 // sets cursors that are not set yet
+	opPlace  opKind = 26 // sets cursors and the day, to any values; only for a restore
 	opForget opKind = 27 // deletes the row; only for a restore
 	opSweep  opKind = 28
 )
 
-// form is what an op's number means.
+// form is the meaning of a number of an op.
 type form struct {
 	name  string
 	table raftfsm.Table
 	kind  engine.OpKind
 }
 
-// forms has the name, the table and the change of each op. It is read only.
+// forms maps the number of an op to its form. It is read only.
 var forms = [...]form{
 	rows.Add: {"add", rows.Counts, engine.OpAdd}, rows.Set: {"set", rows.Counts, engine.OpSet},
 	rows.Delete: {"delete", rows.Counts, engine.OpDelete}, opTake: {"take", rows.Counts, engine.OpTake},
@@ -41,7 +42,7 @@ var forms = [...]form{
 
 func (k opKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), forms[k].name) }
 
-// CursorOps are ops on cursors. The ops on counts are counters.Ops. They implement raftfsm.Ops.
+// CursorOps are ops on cursors. They implement raftfsm.Ops. For ops on counts, use counters.Ops.
 type CursorOps []engine.Op
 
 func (o CursorOps) Len() int                                               { return len(o) }

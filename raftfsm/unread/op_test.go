@@ -19,7 +19,7 @@ func cursorOp(kind engine.OpKind, number uint8, at int64) *engine.Op {
 	return &engine.Op{Kind: kind, Cells: []engine.Cell{{Column: number, Value: at}}}
 }
 
-// Cursors store the day, so their entry needs the time.
+// Cursors store the day, so an entry with ops on cursors needs a clock section.
 func TestCursorsNeedAClock(t *testing.T) {
 	var w raftfsm.RequestWriter
 	for name, fill := range map[string]func(){
@@ -35,8 +35,8 @@ func TestCursorsNeedAClock(t *testing.T) {
 	}
 }
 
-// Floors do not cut a repeat, because its ops are not applied. In a shard of unread numbers, cuts
-// name the ops of the entry, whatever ops on other tables are between them.
+// A repeat has no cuts, because its ops are not applied. The cuts name ops by their number in the
+// entry, even if ops on other tables are between them.
 func TestCutsOfRequests(t *testing.T) {
 	id := dedup.ByKey([]byte("k"), []byte("body"))
 	var w raftfsm.RequestWriter

@@ -6,8 +6,9 @@ import (
 	"github.com/countd/countd/raftfsm/rows"
 )
 
-// Split implements raftfsm.Contents. Each part continues the sweep where the shard was. Its next steps
-// read only rows of the part, so they reach a key earlier than the undivided shard would.
+// Split implements raftfsm.Contents. Each part continues the sweep at the key that the shard had
+// reached. A step of a part reads only rows of the part, so the part reaches a key earlier than the
+// undivided shard would.
 func (u *contents) Split(s *raftfsm.Split, parts []raftfsm.Contents) error {
 	counts, cursors := make([]*engine.Table, len(parts)), make([]*engine.Table, len(parts))
 	for i := range parts {
@@ -21,5 +22,5 @@ func (u *contents) Split(s *raftfsm.Split, parts []raftfsm.Contents) error {
 	return rows.Split(u.cursors, s.PartOf, cursors)
 }
 
-// Split implements raftfsm.Contents. All users share the board.
+// Split implements raftfsm.Contents. It fails, because all users share the board.
 func (b *boardContents) Split(*raftfsm.Split, []raftfsm.Contents) error { return raftfsm.ErrUndivided }

@@ -13,55 +13,56 @@ import (
 	"github.com/countd/countd/raftfsm/rows"
 )
 
-// The sweep drops rows of cursors that have long been idle. It visits the table in steps,
-// by ascending keys, and then starts again. A step is an op of an entry, without a result
-// row.
+// The sweep drops rows of cursors that have long been idle. In a round, it visits all rows of the
+// table in steps, by ascending keys. Then a new round begins. A step is an op of an entry, without
+// a result row.
 //
-// A snapshot stores its progress:
+// A snapshot contains the progress of the sweep:
 //
 //	sweep:  day (8) | key (8) | done (1)
 //
-// A round drops rows that were last moved before the round's day. Rows that are moved
-// meanwhile have a later day, so after a complete round no row is idle for longer.
+// A round drops rows that were last moved before the round's day. If a user moves a cursor
+// meanwhile, the row gets a later day. So after a complete round, no row has an earlier day than
+// the round.
 const (
 	sweepStateSize = 17
 
-	// SweepRowsMax bounds the rows of one step, and so the delay of the entries after
-	// it: a millisecond or two.
+	// SweepRowsMax bounds the rows of one step, so that it delays later entries by at most a
+	// millisecond or two.
 	SweepRowsMax = 4096
-	// SweepPause is the time between two steps of sweepRows rows. A sweep of 25 million users takes
-	// about 4 hours; there is one sweep a day.
+	// SweepPause is the time between two steps of sweepRows rows. A round over 25 million users
+	// takes about 4 hours. There is one round a day.
 	SweepPause = time.Second
 	sweepRows  = 2048
-	// CursorIdleMin and CursorIdleMax bound the idle time. Rows store only a day, so
-	// less than two days could be less than one.
+	// CursorIdleMin and CursorIdleMax bound the idle time. A row stores only the day of its last
+	// move, so an idle time of two days may in fact be little more than one.
 	CursorIdleMin = 48 * time.Hour
 	CursorIdleMax = 10 * 365 * 24 * time.Hour
-	// CursorIdleDefault is how long the cursors of a user stay without a move. A user who returns later
-	// is like a new user.
+	// CursorIdleDefault is the time for which the cursors of an idle user are kept. A user who
+	// returns later is like a new user.
 	CursorIdleDefault = 30 * 24 * time.Hour
 )
 
 const dayMillis = int64(24 * time.Hour / time.Millisecond)
 
-// dayOf returns the day of a time in Unix milliseconds, at least 1 so that a moved row
-// is never empty.
+// dayOf returns the day of a time in Unix milliseconds. It returns at least 1, so that a row with a
+// moved cursor is never empty.
 func dayOf(ms int64) int64 { return max(1, ms/dayMillis) }
 
 // SweepState is the progress of a shard's sweep.
 type SweepState struct {
-	Day  int64  // rows that were last moved before this day are dropped
-	From uint64 // key that the next step begins at
+	Day  int64  // the round drops rows that were last moved before this day
+	From uint64 // key at which the next step begins
 	Done bool   // the round is complete
 }
 
-// Due reports whether a step at a time of the log may drop rows.
+// Due reports whether a step may drop rows if it is applied when the log's time is now.
 func (s SweepState) Due(now time.Time, idle time.Duration) bool {
 	day := sweepDay(now.UnixMilli(), idle.Milliseconds())
 	return day > s.Day || day == s.Day && !s.Done
 }
 
-// sweepDay returns the first day that is kept: rows that were last moved before it are idle.
+// sweepDay returns the first day that is not idle: rows that were last moved before it are idle.
 func sweepDay(now, idle int64) int64 { return dayOf(max(0, now-idle)) }
 
 type sweepStep struct {
@@ -98,7 +99,7 @@ func (u *contents) sweepOp(p []byte) ([]byte, error) {
 }
 
 // skipSweeps turns the sweeps of an entry into ops without effect. The restore of a shard compares
-// its cursors with the backup, so the cursors of users who are idle by now must stay until it ends.
+// its cursors with the backup. So even cursors of idle users must stay until the restore ends.
 func (u *contents) skipSweeps() {
 	for i, table := range u.tables {
 		if table == tableSweep {
@@ -108,7 +109,7 @@ func (u *contents) skipSweeps() {
 	u.sweeps = u.sweeps[:0]
 }
 
-// sweep checks the next rows of the current round, or of a new one.
+// sweep checks the next rows of the current round. If a new round is due, it begins the new round.
 func (u *contents) sweep(step sweepStep, now int64) error {
 	s := *u.swept.Load()
 	if day := sweepDay(now, step.idle); day > s.Day {

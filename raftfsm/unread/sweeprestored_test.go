@@ -11,8 +11,9 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// While a shard is restored the sweep drops no cursor, also after a restart: the restore compares
-// the shard with its backup. Once the shard is open, the sweep drops those of idle users.
+// While a shard is being restored, the sweep drops no cursor, even after a restart, because the
+// restore compares the shard with its backup. Once the restore has ended, the sweep drops the
+// cursors of idle users.
 func TestSweepOfAShardThatIsRestored(t *testing.T) {
 	m, index, now := New(), uint64(0), time.Now()
 	idle, today := CursorIdleMin, dayOf(now.UnixMilli())

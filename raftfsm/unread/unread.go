@@ -1,12 +1,14 @@
-// Package unread owns the state machines of unread numbers. Shards of one kind have counts of users
-// and the users' cursors in channels and at dots. Shards of the other kind, the board, have the
-// channels of notices and the dots, which all users share. It never joins the two: package inbox does.
+// Package unread owns the state machines of unread numbers. Shards of one kind contain counts of
+// users, and the users' cursors in channels and at dots. The shard of the other kind, the board,
+// contains the channels of notices and the dots, which all users share. The package never combines
+// cursors and board: package inbox does.
 //
 // Invariant: replicas that applied the same entries have the same rows and the same board.
 //
-// Besides the ops of package rows, it has these, in the form of an op on a row:
+// Besides the ops of package rows, it defines the following ops. All except sweep have the form of
+// an op on a row:
 //
-//	take:                  a delta that it subtracts from a count, but not below 0
+//	take:                  subtracts a value from a count, but not below 0
 //	raise, begin, place:   cursors
 //	forget:                deletes the row of cursors
 //	sweep:                 kind (1) | idle time in milliseconds (uvarint) | rows (uvarint)
@@ -24,22 +26,23 @@ import (
 	"github.com/countd/countd/raftfsm/rows"
 )
 
-// Machine is the state machine of one shard of the keyspace of unread numbers. It has two
-// tables under the same keys, which are users. One has counters, like a shard of
-// counters. The other has cursors. Column 0 is the day, by the log's time, of the row's
-// last move. Column n is the cursor of the channel or dot with number n. A stored cursor
-// is one higher than its value, because an absent cursor reads as 0.
+// Machine is the state machine of one shard of the keyspace of unread numbers. It has two tables,
+// whose keys are users. One table contains counts, like a shard of counters. The other contains
+// cursors. Column 0 is the day of the row's last move, by the log's time. Column n is the cursor of
+// the channel or dot with number n. A stored cursor is 1 plus the last notice or firing that the
+// user has seen, because 0 means that there is no cursor.
 type Machine struct {
 	raftfsm.Base
-	current atomic.Pointer[contents] // replaced whole by Restore
+	current atomic.Pointer[contents] // Restore replaces the contents
 	dropped atomic.Uint64
 }
 
 // The columns of a row of cursors.
 const (
-	// CursorDay is the column of days since 1970. It takes 16 bits until 2149.
+	// CursorDay is the column of the day of the last move, in days since 1970. It takes 16 bits
+	// until 2149.
 	CursorDay = 0
-	// CursorsMax bounds channels and dots together: each has a column in every row of
+	// CursorsMax bounds the channels and dots together, because each has a column in the rows of
 	// cursors.
 	CursorsMax = engine.ColumnsMax - 1
 )
@@ -51,11 +54,11 @@ func New() *Machine {
 	return u
 }
 
-// Table returns the counters. Restore replaces the table, so a caller calls Table for each request.
+// Table returns the table of counts. Call it for each request, because Restore replaces the table.
 func (u *Machine) Table() *engine.Table { return u.current.Load().counts }
 
-// Cursors returns the cursors. Restore replaces the table, so a caller calls Cursors for each
-// request.
+// Cursors returns the table of cursors. Call it for each request, because Restore replaces the
+// table.
 func (u *Machine) Cursors() *engine.Table { return u.current.Load().cursors }
 
 // TableOf implements Machine.
@@ -78,7 +81,7 @@ func (u *Machine) SnapshotBytes() uint64 { return u.Bytes() }
 // Sweep returns the progress of the sweep of idle cursors.
 func (u *Machine) Sweep() SweepState { return *u.current.Load().swept.Load() }
 
-// Cleanup implements Machine: a step of the sweep.
+// Cleanup implements Machine. It returns a step of the sweep.
 func (u *Machine) Cleanup(now time.Time, idle time.Duration) raftfsm.Cleanup {
 	step := raftfsm.Cleanup{Pause: SweepPause}
 	if u.Cursors().Stats().Rows > 0 && u.Sweep().Due(now, idle) {
@@ -87,20 +90,20 @@ func (u *Machine) Cleanup(now time.Time, idle time.Duration) raftfsm.Cleanup {
 	return step
 }
 
-// Dropped implements Machine. The sweep drops rows.
+// Dropped implements Machine. Only the sweep drops rows.
 func (u *Machine) Dropped() uint64 { return u.dropped.Load() }
 
 type contents struct {
 	raftfsm.InMemory
 	counts, cursors *engine.Table
-	// Each step of the sweep replaces all of swept.
+	// Each step of the sweep stores a new SweepState.
 	swept   atomic.Pointer[SweepState]
-	dropped *atomic.Uint64 // the machine's
+	dropped *atomic.Uint64 // Machine.dropped
 
 	batch  rows.Batch
-	tables []raftfsm.Table // tables of each op in batch
-	sweeps []sweepStep     // sweeps of the ops for tableSweep
-	page   engine.Page     // memory of load
+	tables []raftfsm.Table // table of each op in batch
+	sweeps []sweepStep     // steps of the ops whose table is tableSweep, in order
+	page   engine.Page     // memory that Load reuses
 	set    []engine.Cell
 }
 
@@ -114,9 +117,9 @@ const (
 
 // The kinds of ops on cursors. A restore also uses engine.OpSet and engine.OpDelete.
 const (
-	// Raise moves each cell's cursor to its value, never back.
+	// Raise sets the cursor of each cell to the cell's value, if the value is higher.
 	Raise = engine.OpAdd
-	// Begin sets each cell's cursor to its value, unless the cursor is set already.
+	// Begin sets the cursor of each cell to the cell's value, unless the cursor is already set.
 	Begin = engine.OpTake
 )
 
@@ -156,8 +159,8 @@ func (u *contents) op(p []byte, clocked bool) ([]byte, error) {
 	return rest, err
 }
 
-// isCursorOp reports whether cells can belong to an op on cursors. No value may be
-// negative, and a moved cursor has a number and a value of 1 or more.
+// isCursorOp reports whether cells can belong to an op on cursors. No value may be negative. Raise
+// and Begin need a column other than CursorDay, and a value of at least 1.
 func isCursorOp(kind engine.OpKind, cells []engine.Cell) bool {
 	for _, c := range cells {
 		if c.Value < 0 || c.IsBound() || (kind == Raise || kind == Begin) && (c.Column == CursorDay || c.Value == 0) {
@@ -176,7 +179,7 @@ func (u *contents) Void(ops int) {
 	}
 }
 
-// Apply applies runs of ops on one table together.
+// Apply applies consecutive ops on the same table together.
 func (u *contents) Apply(now int64, restoring bool, r *raftfsm.Result) (err error) {
 	if restoring {
 		u.skipSweeps()
@@ -240,10 +243,11 @@ func (u *contents) move(op *engine.Op, now int64, dst []int64) error {
 	return err
 }
 
-// cursorsWeight makes a count and an equal cursor of one user differ in the digest.
+// cursorsWeight is a factor of the digests of cursors, so that a count and an equal cursor of the
+// same user change the digest differently.
 const cursorsWeight = 0x9e3779b97f4a7c15
 
-// CursorsDigest returns the digest of a row of cursors, a term of the digest of its shard.
+// CursorsDigest returns the term of a row of cursors in the digest of its shard.
 func CursorsDigest(key uint64, row []int64) uint64 {
 	return digestOf(0, engine.RowDigest(key, row))
 }
