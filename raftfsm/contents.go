@@ -16,8 +16,8 @@ type Contents interface {
 	// Decode appends a request's ops to the entry's ops, and returns their number. clocked reports
 	// whether the entry has a clock section before the request.
 	Decode(id *dedup.RequestID, p []byte, clocked bool) (ops int, err error)
-	// Void changes the last decoded ops, as many as the argument says, into reads: they return the
-	// current row and change nothing.
+	// Void turns the last decoded ops into reads, which return the current row and change nothing.
+	// The argument ops is their number.
 	Void(ops int)
 	// Apply applies the decoded ops of the entry with index r.Index. The argument now is the log's
 	// time in Unix milliseconds. restoring reports whether the shard is being restored. Apply fills

@@ -39,8 +39,8 @@ func (w *RequestWriter) Setting(which column.Setting, number uint8) (int64, bool
 // Buffer returns the section so far. A kind appends an op to it and passes the result to Put.
 func (w *RequestWriter) Buffer() []byte { return w.buf }
 
-// Put replaces the section by section, which is Buffer with one more op appended. clocked means
-// that the op needs a clock section in the entry.
+// Put sets the section. The argument must be Buffer with one more op appended. clocked means that
+// the op needs a clock section in the entry.
 func (w *RequestWriter) Put(section []byte, clocked bool) {
 	w.buf, w.clocked = section, w.clocked || clocked
 	w.ops++

@@ -98,7 +98,7 @@ func statesOf(v *View) map[string]NodeState {
 
 func TestCatalogNodes(t *testing.T) {
 	moved, claims, old := aNode("a.1", 3), aNode("a.1", 1), aNode("b.1", 3)
-	moved.HTTPAddr, moved.Zone, moved.State = "elsewhere:1", "z9", NodeLeaving // which the node does not decide
+	moved.HTTPAddr, moved.Zone, moved.State = "elsewhere:1", "z9", NodeLeaving // a node cannot change its own State
 	claims.Name = "z"
 	old.VersionMax = 0
 	long := aNode("c.1", 1)

@@ -110,7 +110,7 @@ type contents struct {
 	sum    uint64 // digest of all followees
 
 	batch                batch
-	was, now             []Followee // of the op being applied: the feed before and after it
+	was, now             []Followee // the feed before and after the op being applied
 	wasStamp, nowStamp   uint64
 	wasGroups, nowGroups []Group
 	body                 []byte

@@ -52,8 +52,8 @@ type grids struct {
 	sets    int // of all columns
 }
 
-// keyNone returns a key that cannot belong to the set number. For set 0 it is 1, whose hash is odd.
-// For any other set it is 0, whose hash is 0.
+// keyNone returns a key that cannot belong to the set with the given number. For set 0, the key is
+// 1, whose hash is odd. For any other set, the key is 0, whose hash is 0.
 func keyNone(number uint64) uint64 {
 	if number == 0 {
 		return 1

@@ -135,7 +135,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		most := uint64(0)
 		for range 25 * 60 * 12 {
 			if now += 5000; now%60_000 >= 10_000 && now < 1_700_000_000_000+(24*60+58)*60_000 {
-				continue // adds in two of the ticks fill the bucket of a minute
+				continue
 			}
 			f.Begin(now)
 			for range 2100 {

@@ -29,7 +29,7 @@ func (s *Shard) Moved() (spilled, returned uint64) {
 // 2^(n-1) to 2^n-1 ticks.
 type Ages [33]int64
 
-// Ages adds to to the sizes of those bodies of this shard that may leave memory.
+// Ages adds the sizes of those bodies of this shard that may leave memory.
 func (s *Shard) Ages(to *Ages) {
 	held := s.Current()
 	held.pages.each(0, func(page *page) bool {

@@ -41,8 +41,8 @@ const (
 	lineBytes = 64
 )
 
-// newPage returns a page for the caller to fill, with space for keys heads and for bodies bytes of
-// bodies.
+// newPage returns a page for the caller to fill. keys is the number of its keys, and bodies the
+// total size of its bodies.
 func newPage(sharedBits uint8, keys, bodies int) *page {
 	size := bodies + wire.RicePadding
 	bytes := max(pageBytes+headBytes*keys+size, pageBytes+headBytes) // space for one head, so that heads has a valid pointer even without keys

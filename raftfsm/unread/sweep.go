@@ -35,7 +35,7 @@ const (
 	SweepPause = time.Second
 	sweepRows  = 2048
 	// CursorIdleMin and CursorIdleMax bound the idle time. A row stores only the day of its last
-	// move, so an idle time of two days may in fact be little more than one.
+	// move, so the sweep may drop it up to a day later than the idle time says.
 	CursorIdleMin = 48 * time.Hour
 	CursorIdleMax = 10 * 365 * 24 * time.Hour
 	// CursorIdleDefault is the time for which the cursors of an idle user are kept. A user who
