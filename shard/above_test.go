@@ -13,7 +13,7 @@ import (
 // Tests of this package also use packages that import it. The external tests set these variables,
 // because only they can import such packages.
 var (
-	// SourcesOf returns the sink of the sources of a node, with an empty cache.
+	// SourcesOf returns a node's sink of sources, with an empty cache.
 	SourcesOf func(*Node) Sources
 
 	ErrUnknownSource, ErrSourceExists, ErrNotPaused error

@@ -16,7 +16,7 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// across is a write of ops on posts, users and unread numbers, in turn.
+// across returns a write whose ops go to posts, users and unread numbers in turn.
 func across(n *Node, id dedup.RequestID, ops ...engine.Op) *Write {
 	w := &Write{ID: id, Ops: counters.Ops(ops), Width: 5, Rows: make([]int64, 5*len(ops)), Deadline: soon()}
 	for _, name := range []string{"posts", "users", kinds.KeyspaceUnread} {
@@ -32,7 +32,8 @@ func across(n *Node, id dedup.RequestID, ops ...engine.Op) *Write {
 //
 //  1. each op applies to its keyspace, with the floors of that keyspace;
 //  2. rows come in the order of the ops;
-//  3. under its key the write counts once, and other ops are refused, whatever their keyspaces;
+//  3. a repeat counts nothing, and other ops with the same key are refused, whatever their
+//     keyspaces;
 //  4. the token names all shards.
 func TestWritesOverKeyspaces(t *testing.T) {
 	t.Parallel()
@@ -57,7 +58,7 @@ func TestWritesOverKeyspaces(t *testing.T) {
 				}
 			}
 		}
-		// Twice: by the key, and by the producer.
+		// The ops have counted twice: once with the key, and once with the producer.
 		for _, c := range []struct {
 			keyspace string
 			id       uint64
@@ -80,7 +81,7 @@ func TestWritesOverKeyspaces(t *testing.T) {
 	}
 }
 
-// If a shard of one keyspace fails in a write over several, the error names the ops by number too,
+// If a shard of one keyspace fails in a write over several, the error also names the ops by number,
 // because one id may be in several keyspaces.
 func TestWritesOverKeyspacesInPart(t *testing.T) {
 	t.Parallel()

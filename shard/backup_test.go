@@ -54,8 +54,8 @@ func reportedBy(n *Node, number uint32) ReplicaReport {
 	return ReplicaReport{}
 }
 
-// passed is a context whose deadline passes right after the first wait for it. That wait does not
-// notice.
+// passed is a context that ends during the first call of Done. That call returns nil, so its caller
+// does not notice the end.
 type passed struct {
 	context.Context
 	pass context.CancelFunc
@@ -69,10 +69,11 @@ func (p passed) Done() <-chan struct{} {
 	return nil
 }
 
-// A backup that has begun is returned, even if its deadline has passed when it is checked.
+// OpenSnapshot returns a snapshot that it has taken, even if ctx ends before OpenSnapshot proves
+// that the node still leads.
 func TestBackupOutlivesItsDeadline(t *testing.T) {
 	t.Parallel()
-	all := openMembers(t, 3) // others must prove that the node still leads
+	all := openMembers(t, 3) // other voters must confirm that the node still leads
 	number := all[0].Keyspace("posts").FirstGroup
 	eventually(t, "the leader gives a snapshot", func() bool {
 		for _, n := range all {
@@ -123,7 +124,7 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 	}
 	to := openMembers(t, 3)
 	restore := func(to *Node, number uint32, stream []byte, force bool) (raftfsm.SnapshotFacts, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax) // for each restore, which waits for leaders
+		ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax) // new for each restore, which waits for leaders
 		defer cancel()
 		return RestoreShard(ctx, to, number, bytes.NewReader(stream), force, nil)
 	}
@@ -157,7 +158,7 @@ func TestBackupIsRestoredElsewhere(t *testing.T) {
 	}
 }
 
-// A table has whole words of columns, even if its keyspace has fewer columns.
+// A table may have more columns than its keyspace. Its snapshot can still be restored.
 func TestBackupOfFewColumnsIsRestored(t *testing.T) {
 	t.Parallel()
 	from, to := openMembers(t, 1)[0], openMembers(t, 1)[0]
@@ -206,7 +207,8 @@ func TestRestoreRefuses(t *testing.T) {
 	}
 }
 
-// Every node gets the reports of all nodes, and the marks of replicas agree.
+// Every node gets the reports of all nodes. Marks of different replicas at the same index have the
+// same digest.
 func TestReports(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
@@ -276,8 +278,8 @@ func TestReportsAreShort(t *testing.T) {
 	})
 }
 
-// The answer of the catalog's leader comes back through every node. Here the answer is that nobody
-// handles the call.
+// On every node, AskCatalogLeader returns the answer of the catalog's leader. Here the answer is
+// rpc.ErrNoMethod.
 func TestAskCatalogLeader(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

@@ -22,7 +22,7 @@ func TestBoundsOfACluster(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		others int // keyspaces on another node
-		shards int // of each of them
+		shards int // number of shards of each keyspace on the other node
 		ask    int // shards that the request asks for
 		field  string
 		bound  string

@@ -14,8 +14,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// The other nodes know a new keyspace once the creation is answered, unless the answer came late
-// because they did not confirm in time.
+// When AddColumns returns, the other nodes know the new column. An exception is a call that
+// returned only after rpc.AskTimeout, because another node did not confirm in time.
 func TestKeyspacesAreKnownEverywhere(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
@@ -24,7 +24,7 @@ func TestKeyspacesAreKnownEverywhere(t *testing.T) {
 	for i, told := 0, 0; told < 9; i++ {
 		began := time.Now()
 		made, err := all[i%3].AddColumns(t.Context(), "likes", column.Named(fmt.Sprintf("c%d", i)))
-		mustDo(t, err) // of one column too many, if all were late
+		mustDo(t, err) // fails if so many answers were late that the keyspace has too many columns
 		took := time.Since(began)
 		if took >= rpc.AskTimeout {
 			continue
@@ -53,7 +53,7 @@ func TestCatchUp(t *testing.T) {
 			t.Errorf("%s does not know what %s has made", asked.cfg.NodeName, by.cfg.NodeName)
 		}
 	}
-	mustDo(t, all[0].Close(t.Context())) // the catalog's only voter: no controller runs here
+	mustDo(t, all[0].Close(t.Context())) // the catalog's only voter; no controller here adds more
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	if err := all[1].CatchUp(ctx); !errors.Is(err, errs.ErrNoLeader) {

@@ -27,7 +27,8 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// everywhere places each shard on the first three nodes, led by each in turn.
+// everywhere places each shard on the first three nodes. A different node comes first, to lead the
+// shard, in turn.
 func everywhere(view *catalog.View, shards int) [][]string {
 	var keys []string
 	for key := range view.Nodes {
@@ -43,8 +44,8 @@ func everywhere(view *catalog.View, shards int) [][]string {
 	return replicas
 }
 
-// memberConfig configures member i of a test's cluster, where i begins at 1. Member 1 makes the
-// cluster, and waits until it has that many nodes.
+// memberConfig configures member i of a test's cluster, where i begins at 1. Member 1 creates the
+// cluster, which waits until it has the given number of nodes.
 func memberConfig(t *testing.T, dir string, i, nodes int) Config {
 	logger := slog.New(slog.DiscardHandler)
 	if os.Getenv("COUNTD_TEST_LOG") != "" {
@@ -59,7 +60,7 @@ func memberConfig(t *testing.T, dir string, i, nodes int) Config {
 	}
 }
 
-// openMembers opens a cluster of that many nodes and waits until all serve.
+// openMembers opens a cluster with the given number of nodes and waits until all serve.
 func openMembers(t *testing.T, nodes int) []*Node {
 	t.Helper()
 	var all []*Node
@@ -113,14 +114,13 @@ func joinAs(t *testing.T, others []*Node, cfg Config) *Node {
 	return n
 }
 
-// Any node takes writes and answers reads of all kinds for all shards: those
-// that it leads, those that it follows, and with four nodes those that it does
-// not hold.
+// Any node accepts writes and answers reads of all kinds for every shard. It may lead the shard,
+// follow its leader, or have no replica of it.
 func TestAnyNodeAnswersAnything(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)
 	total := int64(0)
-	for round := range int64(2) { // the second finds rows and logs
+	for round := range int64(2) { // the second round finds the rows and logs of the first
 		for _, n := range all {
 			ks := n.Keyspace("posts")
 			w := once(&Write{Deadline: soon(), Width: 4})
@@ -206,8 +206,8 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// Nodes that stop together do not hand groups to each other: each group's leader changes once for
-// each node at most, and none waits for another.
+// Nodes that stop together do not hand groups to each other. So the term of a group rises at most
+// once for each node, and no node waits for another.
 func TestAllHandOverAtOnce(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
@@ -325,7 +325,7 @@ func TestReplicaIsDeletedByANodeThatWasDown(t *testing.T) {
 	eventually(t, "another leads it, of whom the old replica never hears", func() bool {
 		for _, n := range all[:2] {
 			if n.registry.Replica(number).Ready() == nil {
-				_ = n.membership.HandOver(number, spare.cfg.NodeKey) // it may be busy
+				_ = n.membership.HandOver(number, spare.cfg.NodeKey) // a failed handover is repeated
 			}
 		}
 		return spare.registry.Replica(number).Ready() == nil

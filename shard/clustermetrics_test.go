@@ -32,7 +32,7 @@ func TestMetricsOfTheCluster(t *testing.T) {
 			eventually(t, fmt.Sprintf("%s: %s is %v", n.cfg.NodeName, name, want), func() bool { return metricOf(t, n, name) == want })
 		}
 	}
-	alone := 0.0 // groups that nobody has placed on more nodes
+	alone := 0.0 // groups with a single voter
 	for _, g := range all[0].registry.Replicas() {
 		if len(g.Voters()) == 1 {
 			alone++
@@ -47,7 +47,7 @@ func TestMetricsOfTheCluster(t *testing.T) {
 	})
 }
 
-// A node that gossip does not hear of is counted, the node itself never.
+// The metric counts the nodes that are dead according to gossip, but never the node itself.
 func TestMetricOfDeadNodes(t *testing.T) {
 	t.Parallel()
 	var silent atomic.Bool
@@ -70,7 +70,7 @@ func aliveConfig(t *testing.T, alive func(string) bool) Config {
 	return cfg
 }
 
-// The lag is that of the voter that was furthest behind in the leader's last answer.
+// The metric is the largest lag of a voter when the leader last asked the voters.
 func TestMetricOfLag(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
@@ -96,7 +96,7 @@ func TestMetricOfLag(t *testing.T) {
 	})
 }
 
-// The bounds and the amounts that count towards them, in bytes.
+// The metrics report the bounds of memory and disk, and the bytes that count towards each bound.
 func TestMetricsOfRoom(t *testing.T) {
 	cfg := memberConfig(t, t.TempDir(), 1, 1)
 	cfg.MemoryLimit, cfg.DiskReserve = 4<<30, 1<<20

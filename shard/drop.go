@@ -88,7 +88,7 @@ func (n *Node) toDrop(ctx context.Context, name string) (*Keyspace, error) {
 func (n *replicas) removeDropped(view *catalog.View) {
 	n.registry.changing.Lock()
 	defer n.registry.changing.Unlock()
-	table := n.registry.groups.Load() // load the table under changing, because an older one may lack a group that was opened since
+	table := n.registry.groups.Load() // under the lock: an earlier table may lack a newly opened group
 	open := map[uint32]bool{}
 	for _, g := range table.dropped {
 		if !g.ends.Swap(true) {

@@ -65,7 +65,7 @@ func TestFloorsThroughAnyNode(t *testing.T) {
 	eventually(t, "replicas hold the same", func() bool { return digestsAgree(all) })
 }
 
-// A new cluster's unread numbers have the floor 0, columns that are added too.
+// In a new cluster, every column of unread numbers has the floor 0, and so has an added column.
 func TestUnreadHasFloors(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), nil)

@@ -19,7 +19,7 @@ import (
 	"github.com/countd/countd/shard/stream"
 )
 
-// Parts for which the answer makes no sense have an unknown outcome: they are reported
+// If the leader's answer for a part makes no sense, the part has an unknown outcome. It is reported
 // neither as applied nor as not applied.
 func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	mustLeaveNothing(t)
@@ -79,7 +79,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	n.asking.Wait()
 }
 
-// A node that could not send its answer has seen the request.
+// A node that could not send its too large answer may have applied the request.
 func TestTooLargeAnAnswerIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	if err := rpc.Fate(&rpc.Error{Code: rpc.CodeOf(rpc.ErrTooLarge)}); !errors.Is(err, errs.ErrOutcomeUnknown) {
@@ -120,8 +120,8 @@ func TestForwardNotSentIsNotUnknown(t *testing.T) {
 	}
 }
 
-// A request that comes right before Close is refused, or its question has ended once Close has
-// waited.
+// A request that arrives right before asking.Close is refused, or its call to the leader has ended
+// when Close returns.
 func TestForwardBesideClose(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})

@@ -26,7 +26,8 @@ func holdHeadroom(n *Node) {
 	n.headroom.Close()
 }
 
-// A new node with a full disk is not added to its catalog, and the error names what it lacks.
+// Open fails for a new node with a full disk. The error has the reserve, the needed and the free
+// bytes.
 func TestOpenOnAFullDisk(t *testing.T) {
 	cfg := memberConfig(t, t.TempDir(), 1, 1)
 	cfg.DiskReserve = 1 << 60
@@ -40,7 +41,7 @@ func TestOpenOnAFullDisk(t *testing.T) {
 	}
 }
 
-// A limit that no node could keep is refused, by name.
+// Open refuses a memory limit that is too small for any node, and the error has the minimum.
 func TestLeastMemoryLimit(t *testing.T) {
 	_, err := Open(Config{
 		Dir: t.TempDir(), NodeKey: "n", NodeName: "n", Bootstrap: true, ClusterID: strings.Repeat("0", 32), ClusterAddr: "127.0.0.1:0",
@@ -91,8 +92,8 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 	mustWrite(t, n, ks, addTo(1, 0, 1))
 }
 
-// A full node still counts in existing rows, deletes rows, and answers reads. It applies nothing that it
-// refuses.
+// A full node still counts in existing rows, deletes rows, and answers reads. An op that it refuses
+// changes nothing.
 func TestFullNode(t *testing.T) {
 	n, err := Open(Config{
 		Dir: t.TempDir(), NodeKey: "n", NodeName: "n", Bootstrap: true, ClusterID: strings.Repeat("0", 32), ClusterAddr: "127.0.0.1:0",

@@ -60,7 +60,7 @@ func TestMetricsOfTheMemory(t *testing.T) {
 	if behind := metricOf(t, n, "countd_log_clock_behind_seconds"); behind > time.Minute.Seconds() {
 		t.Errorf("the log is behind by %v s", behind)
 	}
-	reconfigure(n, n.registry.shardOf(1), func(cfg *propose.Config) { // nothing is written any more
+	reconfigure(n, n.registry.shardOf(1), func(cfg *propose.Config) { // as if the log's time were an hour old
 		cfg.Clock = propose.NewClock(time.Now().Add(-time.Hour), func() time.Time { return time.Time{} }, cfg.Logger)
 	})
 	if behind := metricOf(t, n, "countd_log_clock_behind_seconds"); behind < 3000 {

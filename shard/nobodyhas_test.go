@@ -13,9 +13,9 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// A stale read names a shard that no living node has a replica of, and a scan leaves it
-// out on request. Silence in gossip is not enough: a node that answers is still read
-// from.
+// If no living node has a replica of a shard, the error of a stale read names the shard. A scan
+// omits the shard on request. Gossip alone does not decide: the reader also asks nodes that gossip
+// reports as dead.
 func TestShardThatNobodyHasIsNamed(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

@@ -54,7 +54,7 @@ func benchWrites(b *testing.B, n *Node, callers, ops int, id string) {
 	ks := n.Keyspace("posts")
 	var left atomic.Int64
 	left.Store(1)
-	if err := writeUntil(n, ks, &left, 4*benchIDs, 0, "none"); err != nil { // so that nearly every row is there
+	if err := writeUntil(n, ks, &left, 4*benchIDs, 0, "none"); err != nil { // creates nearly every row
 		b.Fatal(err)
 	}
 	left.Store(int64(b.N))
@@ -97,7 +97,8 @@ func benchNode(b *testing.B, shards int, store storage.LogStore) *Node {
 	return n
 }
 
-// writeUntil writes until left is used up. id is none, producer or key.
+// writeUntil writes requests until left, the number of requests, is used up. id is none, producer
+// or key.
 func writeUntil(n *Node, ks *Keyspace, left *atomic.Int64, ops int, seed uint64, id string) error {
 	r := rand.New(rand.NewPCG(seed, 1))
 	name, body, key := fmt.Appendf(nil, "producer-%d", seed), make([]byte, 40*ops), make([]byte, 0, 64)

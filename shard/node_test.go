@@ -30,8 +30,8 @@ import (
 
 const testClusterID = "000102030405060708090a0b0c0d0e0f"
 
-// openNode opens a node and waits until it serves. Its tables are verified
-// whole when it is closed by mustStop, at the end of the test at the latest.
+// openNode opens a node and waits until it serves. At the end of the test, mustStop closes the node
+// and verifies its tables.
 func openNode(t *testing.T, dir string, shards map[string]int) *Node {
 	t.Helper()
 	shards = fewShards(shards)
@@ -65,7 +65,7 @@ func counterKeyspaces(n *Node) []*Keyspace {
 	return slices.DeleteFunc(slices.Clone(n.Keyspaces()), func(k *Keyspace) bool { return k.Kind != kinds.Counters })
 }
 
-// mustStop closes a node. Closing again does nothing.
+// mustStop closes a node and verifies its tables. It may be called again.
 func mustStop(t *testing.T, n *Node) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), eventuallyMax)
@@ -177,11 +177,11 @@ func TestNodeKeepsEverything(t *testing.T) {
 	}
 }
 
-// A node whose cluster has only some of the first keyspaces creates the others: it was stopped in
-// between.
+// A node may have been stopped while it created the built-in keyspaces. It later creates the
+// missing ones.
 func TestNodeCompletesItsKeyspaces(t *testing.T) {
 	t.Parallel()
-	cfg := memberConfig(t, t.TempDir(), 1, 2) // makes none of its own before there are two nodes
+	cfg := memberConfig(t, t.TempDir(), 1, 2) // creates no built-in keyspaces before there are two nodes
 	cfg.Place, cfg.Shards = nil, fewShards(map[string]int{"posts": 2, "users": 2})
 	n, err := Open(cfg)
 	mustDo(t, err)

@@ -34,7 +34,7 @@ func goroutinesOf() map[string]string {
 	return all
 }
 
-// mustAddNone checks that all goroutines end that were not there before.
+// mustAddNone checks that all goroutines that are missing in before end.
 func mustAddNone(t *testing.T, before map[string]string) {
 	t.Helper()
 	left := ""
@@ -176,12 +176,12 @@ func TestNodeClosesInOrder(t *testing.T) {
 	looping, asking := make(chan struct{}), make(chan struct{})
 	n.running.Go(func() { <-looping })
 	n.asking.Go(func() { <-asking })
-	releaseShard := shard.Hold() // as of a proposal that is on its way to raft
+	releaseShard := shard.Hold() // as while a proposal is on its way to raft
 	releaseCatalog := n.registry.meta.Hold()
 	stray := raftstore.ReplicaID{Group: 1, Number: 1 << 40}
 	logOpen := func() bool {
 		stray.Number++
-		_, err := n.log.Replica(stray) // which writes to the log
+		_, err := n.log.Replica(stray) // writes to the log
 		return !errors.Is(err, raftstore.ErrClosed)
 	}
 

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A node behind a name may get another address at any start, as containers do. So the catalog and the groups have the
-// name, and each dial resolves it again. Certificates hold for names too.
+// A node behind a name may get another address at any start, as containers do. So the catalog and
+// the groups store the name, and each dial resolves it again. Certificates hold for names too.
 func TestNameOfANodeStaysAName(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

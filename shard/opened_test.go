@@ -111,7 +111,7 @@ func TestLostLogIsRefused(t *testing.T) {
 			if !errors.Is(err, storage.ErrDamaged) || !strings.Contains(err.Error(), group) {
 				t.Fatalf("opened with %v", err)
 			}
-			knows := test.group != "00000" // the catalog tells that the node is alone
+			knows := test.group != "00000" // from its catalog, the node knows that it is the only one
 			text := err.Error()
 			if knows && (strings.Contains(text, "wipe") || !strings.Contains(text, "the only node of its cluster")) ||
 				!knows && !strings.Contains(text, "only in a larger cluster, wipe it") {
@@ -175,7 +175,8 @@ func TestLostNodeLogIsRefused(t *testing.T) {
 	}
 }
 
-// A log that a crash left half made has promised nothing, so the replica begins again.
+// If a crash interrupted the creation of its log, a replica has acknowledged nothing, so it starts
+// empty.
 func TestUnrecordedLogBeginsAnew(t *testing.T) {
 	t.Parallel()
 	for name, left := range map[string]func(log string) error{

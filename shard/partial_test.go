@@ -51,9 +51,9 @@ func TestPartialReadsHaveTheRest(t *testing.T) {
 	mustWrite(t, n, ks, addTo(2, 0, 7), addTo(3, 0, 8))
 	groups, err := n.router.groupsOf(ks)
 	mustDo(t, err)
-	n.registry.changing.Lock() // the node does not open another meanwhile
+	n.registry.changing.Lock() // the node cannot open another replica meanwhile
 	defer n.registry.changing.Unlock()
-	r := groups[3].replica.Swap(nil) // as if this node had none
+	r := groups[3].replica.Swap(nil) // as if this node had no replica
 	defer groups[3].replica.Store(r)
 	rows := make([]int64, 3)
 	err = n.Get(ks, []uint64{3, 2, 7}, 1, &ReadOptions{Deadline: time.Now().Add(time.Second)}, rows)

@@ -4,8 +4,8 @@ package shard
 const (
 	methodRead      = "read"      // parts of reads → rows
 	methodPropose   = "propose"   // parts of writes for one group → the outcome of each
-	methodRelay     = "relay"     // the same, but the called node relays them to the group's leader
-	methodRelayRead = "relayread" // the same, but the called node relays them to the given node
+	methodRelay     = "relay"     // the same, but the called node relays the parts to the group's leader
+	methodRelayRead = "relayread" // parts of reads → rows, but the called node relays the parts to the given node
 	methodReport    = "report"    // a reportRequest → the node's report of itself, as JSON
 	methodSnapshot  = "snapshot"  // a shard and a log index → a snapshot of that or a later index, in pieces
 )

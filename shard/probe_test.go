@@ -29,9 +29,9 @@ func ledReplica(t *testing.T, all []*Node, shard int) (*Node, *localReplica) {
 	return leader, r
 }
 
-// TestLeaderWhoseStateLagsSaysWhatIsCommitted makes a leader confirm its index while its state machine is
-// behind its log. A follower's state machine is not behind. After a read on the follower, every later
-// read must find the same.
+// TestLeaderWhoseStateLagsSaysWhatIsCommitted makes a leader confirm its index while its state
+// machine is behind its log. The index must cover every committed write, because a follower may
+// already have returned such a write to a reader.
 func TestLeaderWhoseStateLagsSaysWhatIsCommitted(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)

@@ -37,7 +37,7 @@ type CatalogConfig struct {
 	Draining  *atomic.Bool           // the node is stopping
 }
 
-// CatalogClient does the work of this package for one node.
+// CatalogClient reads and changes the catalog through its leader, for one node.
 type CatalogClient struct{ cfg CatalogConfig }
 
 // NewCatalogClient returns the CatalogClient of a node.

@@ -31,8 +31,8 @@ func (c *CatalogClient) CatchUp(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", errs.ErrNoLeader, err)
 }
 
-// askCatalog runs one round of CatalogConfig.Fresh. It does not return the log's commit index: the
-// entry at that index may be a barrier, which no state machine applies.
+// askCatalog runs one round of CatalogConfig.Fresh. On the leader it returns the applied index, not
+// the commit index: the entry at the commit index may be a barrier, which no state machine applies.
 func (c *CatalogClient) askCatalog(ctx context.Context) (index uint64, err error) {
 	meta := c.cfg.Group()
 	term := meta.ReadyTerm()

@@ -33,8 +33,8 @@ type MembershipConfig struct {
 	Catalog  *catalog.Catalog
 	Calls    *rpc.Calls
 	Replicas Replicas
-	// Prove returns nil if this node leads the group in the given term and, at a moment after the
-	// call began, no voter of some majority was in a later term.
+	// Prove returns nil if this node leads the group in the given term, and a majority of the
+	// voters was in no later term at some moment after the call began.
 	Prove    func(ctx context.Context, g *replica.Replica, term uint64) error
 	Change   func(context.Context, *catalog.Command) error // changes the catalog
 	Unfit    func() error                                  // returns an error if this node should lead no group, because writes to its disk fail or hang
@@ -44,8 +44,8 @@ type MembershipConfig struct {
 	Limited  *slog.Logger // rate-limited
 }
 
-// Membership does the work of this package for one node. It needs no lock, because its state is
-// atomic.
+// Membership changes the members of the groups that this node leads, and hands groups over. It
+// needs no lock, because its state is atomic.
 //
 // The node runs RunRemoved in a goroutine, and waits for its end.
 type Membership struct {

@@ -15,8 +15,8 @@ type termProbe struct {
 	group uint32
 	term  uint64 // term of the asking replica
 	// asker and asked are the numbers of the two replicas. If the asked node now has another
-	// replica of the group, that replica must not answer. A leader must not count another replica
-	// of the asking node.
+	// replica of the group, that replica must not answer. An asking replica counts towards a
+	// majority only if it has the number asker.
 	asker, asked uint64
 }
 
@@ -69,8 +69,8 @@ func (p *Prover) serveProbes(_ context.Context, request []byte) ([]byte, error) 
 }
 
 // answerProbe answers a term probe if this node has the asked replica, and that replica's
-// configuration has both replicas. Otherwise it disagrees. The term of a replica outside its own
-// configuration proves nothing, because its later role in elections is unknown.
+// configuration has both replicas. Otherwise it returns the term disagrees. The term of a replica
+// outside its own configuration proves nothing, because its later role in elections is unknown.
 func (p *Prover) answerProbe(q termProbe, asker raft.ServerID) termAnswer {
 	r, here := p.cfg.Find(q.group)
 	if !here {

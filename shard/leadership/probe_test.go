@@ -21,7 +21,7 @@ func FuzzProbes(f *testing.F) {
 	})
 }
 
-// Each call names both replicas and announces a bound of its answer.
+// Each call names both replicas and announces the maximal size of its answer.
 func TestSendProbes(t *testing.T) {
 	want := []termProbe{{group: 1, term: 7}, {group: 2, asker: 1}, {group: 3, asked: 2}}
 	p := NewProver(ProverConfig{Key: "a", Call: func(_ context.Context, node, method string, request []byte, answerBytes int) ([]byte, error) {

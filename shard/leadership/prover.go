@@ -58,8 +58,8 @@ type ProverConfig struct {
 	Asking *sync.WaitGroup // counts running questions to other nodes; the node waits for them when it closes
 }
 
-// Prover does the work of this package for one node. mu guards peers, and is never held during a
-// call.
+// Prover proves this node's leaderships, and asks leaders of other nodes for commit indexes. mu
+// guards peers, and is never held during a call.
 type Prover struct {
 	cfg ProverConfig
 
@@ -152,10 +152,10 @@ func (p *Prover) Confirm(ctx context.Context, node string, group uint32) (index 
 	return answer.index, err
 }
 
-// ProveTerm returns nil if this node leads the group in the given term and, at a moment after the
-// call began, no voter of some majority was in a later term. It first asks only as many voters as
-// it needs. If one of these does not agree within secondAskAfter, ProveTerm asks the other voters
-// too.
+// ProveTerm returns nil if this node leads the group in the given term, and a majority of the
+// voters was in no later term at some moment after the call began. It first asks only as many
+// voters as it needs. If one of these does not agree within secondAskAfter, ProveTerm asks the
+// other voters too.
 func (p *Prover) ProveTerm(ctx context.Context, g *replica.Replica, term uint64) error {
 	others := g.Voters()
 	need := len(others)/2 + 1
