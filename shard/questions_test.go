@@ -27,8 +27,8 @@ func (c *streamCalls) Answer(ctx context.Context, method string, request []byte)
 	return c.Calls.Answer(ctx, method, request)
 }
 
-// Small questions of linearizable reads travel on the stream to a node, and as calls of gRPC
-// in an older cluster. A large read, and one whose answer may be large, never delays appends.
+// A small question of a linearizable read travels on the stream to the other node. A large read, or
+// a read whose answer may be large, travels as a gRPC call, so that it never delays appends.
 func TestQuestionsTravelOnStreams(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes

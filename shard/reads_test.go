@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/raftfsm/unread"
 )
 
-// This file has reads in the form in which the tests call them.
+// This file has one method of Node for each query, for the tests.
 
 // Get fills dst with the rows of ids.
 func (n *Node) Get(ks *Keyspace, ids []uint64, width int, opt *ReadOptions, dst []int64) error {
@@ -32,14 +32,14 @@ func (n *Node) scanReadable(ks *Keyspace, limit, width int, opt *ReadOptions) (*
 	return q, n.Read(ks, q, nil, opt)
 }
 
-// Board returns the board.
+// Board returns the board of an unread keyspace.
 func (n *Node) Board(ks *Keyspace, opt *ReadOptions) (*unread.BoardView, error) {
 	var q unread.BoardQuery
 	err := n.Read(ks, &q, nil, opt)
 	return q.View, err
 }
 
-// Groups returns the groups of a user.
+// Groups returns the groups of followees of a user.
 func (n *Node) Groups(ks *Keyspace, user uint64, opt *ReadOptions) ([]feed.Group, error) {
 	var q feed.GroupsQuery
 	err := n.Read(ks, &q, []uint64{user}, opt)

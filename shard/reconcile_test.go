@@ -36,10 +36,10 @@ func roles(t *testing.T, all []*Node, number uint32) (leader *Node, followers []
 
 // A member of a group that the catalog no longer places on its node:
 //
-//  1. keeps its replica as long as the leader says that it is a member;
-//  2. keeps it too if the leader first answered that it is gone, but after the close the leader
-//     answers that it is a member, or does not answer. The replica may have acknowledged writes
-//     meanwhile.
+//  1. keeps its replica as long as the leader answers that the replica is a member;
+//  2. keeps the replica too if the leader first answers that the replica is gone, and after the
+//     close answers that it is a member, or does not answer. The replica may have acknowledged
+//     writes in between.
 func TestReplicaOfAMemberIsKept(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 4)
@@ -50,7 +50,7 @@ func TestReplicaOfAMemberIsKept(t *testing.T) {
 	leader, followers := roles(t, all, number)
 	n := followers[slices.IndexFunc(followers, func(n *Node) bool { return !n.LeadsCatalog() })]
 
-	// The node that should replace it is down, so it stays a member.
+	// The node of the next replica is down, so the old replica stays a member.
 	mustDo(t, all[3].Close(t.Context()))
 	target := all[0].router.holders(number)
 	moved := append(leadership.Without(target, n.cfg.NodeKey), all[3].cfg.NodeKey)

@@ -23,7 +23,7 @@ func fullRow(id uint64) engine.Op {
 	return engine.Op{ID: id, Kind: engine.OpSet, Cells: []engine.Cell{{Column: 0, Value: math.MaxInt64}}}
 }
 
-// A producer that repeats a refused number with a delete gets a repeat's answer: an op
+// A producer that repeats a refused number with a delete gets the answer of a repeat, because an op
 // without cells cannot have been refused.
 func TestRefusedNumberRepeatedWithADelete(t *testing.T) {
 	t.Parallel()
@@ -107,7 +107,8 @@ func TestOpsThatCannotOverflowAreKnownWhenRepeated(t *testing.T) {
 			}
 		}
 	}
-	// A part that was refused whole is repeated with other ops.
+	// The second request repeats the number of a part whose ops were all refused, with different
+	// ops.
 	send := func(ops ...engine.Op) *Write {
 		w := &Write{Ops: counters.Ops(ops), ID: dedup.ByProducer([]byte("q"), 1), Deadline: soon()}
 		mustDo(t, n.Write(ks, w))
@@ -133,7 +134,7 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 		name    string
 		ids     []uint64
 		applied []uint64
-		unknown []uint64 // in place of applied, when it is repeated
+		unknown []uint64 // for a repeat, which reports these ops as unknown and none as applied
 	}{
 		{"one of a shard", []uint64{0, 1, 4}, []uint64{4}, []uint64{0, 4}},
 		{"one of each shard", []uint64{0, 4, 2, 1, 6}, []uint64{4, 6}, []uint64{0, 4, 2, 6}},
@@ -142,7 +143,7 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 	} {
 		check := func(t *testing.T) {
 			id := dedup.ByKey([]byte(test.name))
-			for id.Shard(4) == 1 { // the shard without a leader would judge it
+			for id.Shard(4) == 1 { // the shard without a leader must not judge the key
 				test.name += "'"
 				id = dedup.ByKey([]byte(test.name))
 			}
@@ -165,12 +166,12 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 				}
 			}
 		}
-		all.Go(func() { t.Run(test.name, check) }) // each only waits for its end
+		all.Go(func() { t.Run(test.name, check) }) // concurrently, because each mostly waits
 	}
 	all.Wait()
 }
 
-// Every outcome of a part travels between nodes, and no other does.
+// Each outcome of a part can be sent to another node. The receiver refuses other values.
 func TestOutcomesTravel(t *testing.T) {
 	t.Parallel()
 	settled := func(outcome dedup.Outcome) *propose.Proposal {

@@ -46,7 +46,7 @@ func TestReturnedNodeLearnsThatItWasRemoved(t *testing.T) {
 	}
 }
 
-// A node that the cluster has not taken in yet was not removed from it.
+// A node that has not joined its cluster yet does not report its removal.
 func TestNodeThatWaitsToJoinWasNotRemoved(t *testing.T) {
 	t.Parallel()
 	openMembers(t, 1)

@@ -35,8 +35,8 @@ type NodeReport struct {
 // ReplicaReport extends GroupStatus.
 type ReplicaReport struct {
 	GroupStatus
-	Marks   []raftfsm.Mark      `json:"marks,omitempty"`   // of MarkedReports, ascending; none for the catalog's group
-	Entries []replica.EntryMark `json:"entries,omitempty"` // of MarkedReports, ascending: see replica.EntryMark
+	Marks   []raftfsm.Mark      `json:"marks,omitempty"`   // set by MarkedReports, ascending; empty for the catalog's group
+	Entries []replica.EntryMark `json:"entries,omitempty"` // set by MarkedReports, ascending; see replica.EntryMark
 	Misfit  *tiering.Misfit     `json:"misfit,omitempty"`  // nil for none
 	// Outboxes is the number of authors with an outbox in this replica. Pairs is the number of
 	// members of all its rows.
@@ -71,7 +71,9 @@ func (n *Node) report(asked reportRequest) NodeReport {
 	for _, status := range n.Status().Groups {
 		replica := ReplicaReport{GroupStatus: status}
 		if status.Leader != "" && !status.votes() {
-			replica.Members = nil // only voters report them; with the members in every node's report, the catalog's group alone would add 100 B for each node
+			// Only voters report the members. With them, the catalog's group alone would add 100 B
+			// for each node to the report of every node.
+			replica.Members = nil
 		}
 		if status.ID == catalogGroup && asked.Marks {
 			replica.Entries = n.registry.meta.RisingMarks()

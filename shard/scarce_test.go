@@ -25,8 +25,9 @@ func (m *memoryRecord) fail(err error) {
 	m.err = err
 }
 
-// While the disk is full or no file descriptor is left, a keyspace is created, a replica reopened, and a
-// keyspace dropped. The node goes on, and completes each step once it has the resource again.
+// The test creates a keyspace, reopens a replica and drops a keyspace while the disk is full or no
+// file descriptor is left. The node continues, and completes each step once it has the resource
+// again.
 func TestReplicasOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	for name, failure := range map[string]error{"disk": syscall.ENOSPC, "descriptors": syscall.EMFILE} {
@@ -34,7 +35,7 @@ func TestReplicasOnAFullDisk(t *testing.T) {
 			t.Parallel()
 			lacking := &fs.PathError{Op: "open", Path: "groups.json.tmp", Err: failure}
 			record := newMemoryRecord()
-			n, err := openRecordedNode(t, t.TempDir(), storage.LogStoreShared, record) // the test fails if the process would end
+			n, err := openRecordedNode(t, t.TempDir(), storage.LogStoreShared, record) // the test fails if the node calls Fatal
 			mustDo(t, err)
 
 			record.fail(lacking)
@@ -106,8 +107,8 @@ func TestDeletionThatWaits(t *testing.T) {
 	eventually(t, "the replica is deleted", func() bool { return isDeleted(t, n, ks.FirstGroup, 1) })
 }
 
-// While a replica waits for its disk to be closed, the node goes on with its other groups. A keyspace
-// that is dropped meanwhile is deleted once its replica is closed, and not before.
+// While the close of a replica waits for its disk, the node goes on with its other groups. A
+// keyspace that is dropped meanwhile is deleted only after its replica is closed.
 func TestCloseThatWaits(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
@@ -136,7 +137,7 @@ func TestCloseThatWaits(t *testing.T) {
 	}
 }
 
-// mutedGroup never answers a proposal, as a leader whose followers can store nothing.
+// mutedGroup never answers a proposal, like a leader whose followers cannot store entries.
 type mutedGroup struct{ *replica.Replica }
 
 type mutedFuture struct{ raft.ApplyFuture }
@@ -145,8 +146,8 @@ func (mutedGroup) Apply([]byte) raft.ApplyFuture { return mutedFuture{} }
 
 func (mutedFuture) Error() error { select {} }
 
-// A replica closes without a deadline although a proposal of it has no answer. The proposer's outcome
-// is then unknown.
+// A close without a deadline succeeds although a proposal of the replica is unanswered. The outcome
+// of the proposal is then unknown.
 func TestCloseBesideAnUnansweredProposal(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})
@@ -174,7 +175,7 @@ func TestCloseBesideAnUnansweredProposal(t *testing.T) {
 	}
 }
 
-// fullFSM takes a snapshot until it is released, and then fails because the disk is full.
+// The snapshot of fullFSM blocks until it is released, and then fails because the disk is full.
 type fullFSM struct {
 	raftfsm.Machine
 	began, release chan struct{}
@@ -209,7 +210,7 @@ func TestCloseThatFailsOnAFullDisk(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { _ = n.reopen(g, r); close(ended) }()
 	eventually(t, "the replica is being closed", group.Closing)
-	time.Sleep(200 * time.Millisecond) // Close returns every failure from here on
+	time.Sleep(200 * time.Millisecond) // long enough for a failure; Close returns later ones
 	close(fsm.release)
 	<-ended
 	select {

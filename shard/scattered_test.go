@@ -13,7 +13,8 @@ import (
 	"github.com/countd/countd/raftfsm/kinds"
 )
 
-// scatter gives a node's catalog keyspaces whose groups do not follow each other. No command makes such keyspaces yet.
+// scatter adds keyspaces to a node's catalog whose groups do not have consecutive numbers. No
+// command creates such keyspaces yet.
 func scatter(t *testing.T, n *Node, groups map[string][]uint32) {
 	t.Helper()
 	v := *n.catalog.View()
@@ -36,7 +37,8 @@ func scatter(t *testing.T, n *Node, groups map[string][]uint32) {
 	mustDo(t, codectest.Restore(n.catalog, codectest.StreamOf(codec.KindCatalog, v.Applied, []codectest.Part{part}, uint64(len(v.Keyspaces)), v.Digest())))
 }
 
-// Keyspaces whose groups do not follow each other are written, read, backed up and dropped like all others.
+// Keyspaces whose groups do not have consecutive numbers are written, read, backed up and dropped
+// like all others.
 func TestGroupsNeedNotFollowEachOther(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 2)

@@ -29,7 +29,7 @@ func TestScrubFindsDamagedSets(t *testing.T) {
 			}
 		},
 		"as the store meets it": func(t *testing.T, m *coldMember) {
-			eventually(t, "the store meets it", func() bool { // perhaps the store has met it already
+			eventually(t, "the store meets it", func() bool { // the store may have found the damage already
 				here := m.here()
 				return here != nil && here.fsm.Members().Verify() != nil || m.tiering.Repaired.Load() > 0
 			})

@@ -15,8 +15,8 @@ import (
 	"github.com/countd/countd/shard/tiering"
 )
 
-// Rows are packed in memory without an operator once they are old and nobody writes to
-// them. They answer as before, and are packed again when a restart reads the snapshot.
+// Rows are packed in memory without an operator once they are old and nobody writes to them. Reads
+// return the same counts as before. After a restart from the snapshot, the rows are packed again.
 func TestRowsAreSealed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -113,7 +113,7 @@ func TestWhatIsSealed(t *testing.T) {
 	sealed := func(keyspace string) uint64 { return of(keyspace).replica.Load().fsm.State().SealedRows }
 	rounds := func() (relieved bool) { n.tiering.SealOld(); return n.tiering.SealOld() }
 
-	// All that is old is about to go to disk.
+	// All old rows are about to go to disk.
 	if rounds(); sealed("posts") > 0 {
 		t.Errorf("%d rows are packed on their way to disk", sealed("posts"))
 	}
@@ -163,7 +163,7 @@ func TestTierMetrics(t *testing.T) {
 	}
 	mustWrite(t, n, n.Keyspace("posts"), ops...)
 	mustWrite(t, n, n.Keyspace("users"), addTo(1, 0, 1))
-	var families []*dto.MetricFamily // each value is of one scrape, because rows are packed between two scrapes
+	var families []*dto.MetricFamily // one scrape for all values, because rows may be packed between two scrapes
 	scrape := func() {
 		var err error
 		families, err = registry.Gather()

@@ -13,15 +13,15 @@ var (
 )
 
 const (
-	// simWorldSteps is how long a world has faults: a voter moves away and back in a
-	// few hundred steps.
+	// simWorldSteps is the number of steps in which a world has faults. A voter moves away and back
+	// in a few hundred steps.
 	simWorldSteps = 2000
 	// simFindWorlds bounds the worlds in which TestSimulatedWithout looks for a fault.
 	// TestSimulatedWithout finds the rarest fault within about a tenth of them.
 	simFindWorlds = 6000
 )
 
-// simAll are the rules of the product. simOld are the rules of a product whose catalog does not
+// simAll has the rules of the product. simOld has the rules of a product whose catalog does not
 // number replicas.
 var (
 	simAll = simRules{
@@ -34,14 +34,17 @@ var (
 
 // TestSimulated checks, in worlds of all kinds, after each step:
 //
-//  1. A term has one leader at most. 2. A leader has all entries that were committed in earlier
-//     terms. 3. No two replicas commit or apply different entries at one index, and none cuts off
-//     what it has applied. 4. A linearizable read, of the leader or of a follower, returns no less
-//     than was acknowledged before the read began. 5. A Raft id has one lifetime. So no majority
-//     counts one replica twice. 6. A log is whole.
+//  1. A term has at most one leader.
+//  2. A leader has all entries that were committed in earlier terms.
+//  3. No two replicas commit or apply different entries at one index, and none deletes an entry
+//     that it has applied.
+//  4. A linearizable read, of the leader or of a follower, returns no less than was acknowledged
+//     before the read began.
+//  5. A Raft id has one lifetime. So no majority counts one replica twice.
+//  6. A log has no gap.
 //
-// At the end nothing fails any more. Then the group has one leader and the members that the catalog
-// wants, and each has everything that was acknowledged. No replica is left that nobody needs.
+// At the end, the faults stop. Then the group has one leader and the members that the catalog
+// wants, and each member has all acknowledged entries. No other replica is left.
 func TestSimulated(t *testing.T) {
 	for name, shape := range map[string]simShape{
 		"moves":          {},
@@ -83,7 +86,7 @@ func TestSimulated(t *testing.T) {
 	}
 }
 
-// Without a rule, the simulation finds the fault that the rule prevents. This shows that
+// If a rule is switched off, the simulation finds the fault that the rule prevents. This shows that
 // TestSimulated can fail.
 func TestSimulatedWithout(t *testing.T) {
 	without := func(change func(*simRules)) simRules {
@@ -95,8 +98,9 @@ func TestSimulatedWithout(t *testing.T) {
 		rules simRules
 		shape simShape
 		fault simFault
-		// The worlds after this seed are tried. A rare fault has a seed shortly before a world with the fault.
-		// All simFindWorlds are tried, because a change of the simulation gives every seed another world.
+		// The test tries up to simFindWorlds worlds after this seed. For a rare fault, the seed is
+		// shortly before a world with the fault. A change of the simulation gives every seed
+		// another world, so one seed is not enough.
 		seed uint64
 		long bool // the fault is too rare for a short run
 	}{

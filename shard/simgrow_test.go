@@ -5,14 +5,14 @@ import (
 	"testing"
 )
 
-// The files simgrow*_test.go are the model of GROWTH.md: how a group splits. They are a model of their
-// own, and not a part of the simulation in sim_test.go, for two reasons. First, that simulation attacks
-// Raft as hashicorp/raft has it, for one group, and needs most of its steps for elections. Second,
-// children are ordinary groups, so its results hold for them too. This model takes Raft for granted: an
-// election is one step, in which a majority votes by term and log. Everything else is as random as
-// there: appends, snapshots, requests and commands of the catalog are late, lost and doubled; leaders
-// are deposed and do not know it; nodes crash between any two writes to disk, restart with an old
-// catalog, or are lost.
+// The files simgrow*_test.go are a model of GROWTH.md: they simulate how a group splits. The model
+// is separate from the simulation in sim_test.go for two reasons. First, that simulation tests
+// Raft, for one group, and needs most of its steps for elections. Second, children are ordinary
+// groups, so the results of sim_test.go hold for them too. This model assumes that Raft is correct:
+// an election is one step, in which a majority votes by term and log. Everything else is as random
+// as in sim_test.go. Appends, snapshots, requests and commands of the catalog are late, lost or
+// duplicated. Leaders are deposed and do not know it. Nodes crash between any two writes to disk,
+// restart with an old catalog, or are lost.
 //
 //	simgrow_test.go         the tests and the rules
 //	simgrowworld_test.go    nodes, disks, the catalog, and groups with their logs
@@ -20,53 +20,53 @@ import (
 //	simgrowclient_test.go   requests, reads, a source, a restore
 //	simgrowrun_test.go      random steps, the recovery at the end, the checks
 
-// growRule is a rule of GROWTH.md, or of today's product, that the model can do without.
+// growRule is a rule of GROWTH.md, or of today's product, that the model can switch off.
 type growRule uint64
 
 const (
-	growFrozen     growRule = 1 << iota // R1: the catalog changes no target of a frozen group
+	growFrozen     growRule = 1 << iota // R1: the catalog refuses to change the target of a frozen group
 	growGated                           // R1: a leader that has applied Split changes no members before Begun
-	growOverlap                         // R2: Split waits until P's voters are on the nodes of the children's first voters
-	growOnce                            // R3: Split of another modulus is void
-	growFirstWins                       // R3: of Split and Abandon the first counts
+	growOverlap                         // R2: before Split, P's voters are on the nodes of the children's first voters
+	growOnce                            // R3: a Split with another modulus than the replica's is void
+	growFirstWins                       // R3: of Split and Abandon, only the first in the log has an effect
 	growUnborn                          // R4: an unborn child refuses requests and reads
 	growUnsaved                         // R4: an unborn child takes no snapshot
-	growLogged                          // R4: a part reaches replicas by an entry, never as what bootstrap wrote at 1/1
+	growLogged                          // R4: a replica gets its part only by applying Adopt, not at bootstrap
 	growAdoptOnce                       // R4: a second Adopt changes nothing
-	growCounts                          // R5: a stuck or unborn replica does not count as caught up; too rare to be in the list below
+	growCounts                          // R5: a stuck or unborn replica does not count as caught up; its fault is too rare for the list
 	growRepairs                         // R5: a stuck replica is repaired from another one
-	growOpens                           // a child opens, and votes, whether or not its part is here
+	growOpens                           // a replica of a child opens and votes even if its part is not on the node
 	growBar                             // R6: P takes no snapshot beyond Split before Begun
-	growBarSent                         // R6: nor for a repair
-	growCarries                         // R6: a snapshot before Split carries what is staged
-	growStaged                          // R6: no opening of the child removes what is staged for it
-	growSetsIndex                       // R5: the sets of a part get the index of Adopt
-	growReplays                         // R7: a child without a snapshot is opened again together with P
-	growSaved                           // R8: Begun counts snapshots on disk, not states in memory
+	growBarSent                         // R6: P takes no such snapshot for a repair either
+	growCarries                         // R7: a snapshot from before Split contains the staged members
+	growStaged                          // R7: opening a child does not remove the members staged for it
+	growSetsIndex                       // R7: the sets of a part get the index of Adopt
+	growReplays                         // R8: if a child without a snapshot is opened again, P is opened again too
+	growSaved                           // R9: Begun counts only voters with a snapshot on disk
 	growWhole                           // only a finished snapshot counts after a crash
-	growNames                           // R9: a section of another route is refused
-	growLooks                           // R9: a read checks the route where it reads
-	growJudgesLast                      // R9: a section is refused before it is judged
-	growMemory                          // R10: a part has the request memory
-	growPositions                       // R10: a part has the checkpoints of sources
-	growChain                           // K1: a part names the judges that its key had before, too
+	growNames                           // R10: a section with another route is refused
+	growLooks                           // R10: a read compares its route with the replica's
+	growJudgesLast                      // R10: such a section is refused before it is judged
+	growMemory                          // R11: a part contains the request memory
+	growPositions                       // R11: a part contains the positions of sources
+	growChain                           // K1: a part of a request names the earlier judges of its key too
 	growNamed                           // K1: a judge has another name after Split
-	growRelabels                        // K2: Split gives records that the shard judged the name of P
+	growRelabels                        // K2: records of keys that the shard no longer judges count as judged by P
 	growOwnKeys                         // K3: a key is judged only by its shard
-	growTokens                          // a token of an unknown group makes a node catch up
-	growNumbers                         // a node begins no number that it deleted
-	growOpensNone                       // Split opens no replica
-	growVolatile                        // what was prepared before a restart is discarded
-	growHeld                            // the child does not sweep what was prepared for it
-	growBarrier                         // R2: a leader reads its configuration behind a barrier; no fault was found without it
-	growVoters                          // R2: members without a vote do not count
-	growReadable                        // R2: Split waits until the voters can read what they copy
-	growAdded                           // R12: the hot lists are parted with all changes in them
+	growTokens                          // a node catches up with the catalog if a token names an unknown group
+	growNumbers                         // a node creates no replica with the number of a deleted one
+	growOpensNone                       // applying Split opens no replica
+	growVolatile                        // rows that were prepared before a restart are discarded
+	growHeld                            // a child that opens does not delete the rows prepared for it
+	growBarrier                         // R2: P's leader waits for a barrier before it reads its configuration; no fault found
+	growVoters                          // R2: Split does not wait for members without a vote
+	growReadable                        // R2: Split waits until the voters can read the rows that they must copy
+	growAdded                           // R12: Split adds the waiting changes to the hot lists before it divides them
 	growReadsBack                       // R12: Split reads the bodies of the parts back into memory
-	growAside                           // R10: no row leaves a table that a reader may hold
-	growOneSection                      // an atomic section is never split
+	growAside                           // R10: Split removes no row from a table that a read may use
+	growOneSection                      // the ops of an atomic section stay in one section
 	growFate                            // a write with a try of unknown outcome is not reported as refused
-	growCovers                          // the streams of a backup cover each id once
+	growCovers                          // a backup is complete only if its streams cover each id once
 
 	growEnd
 )
@@ -92,18 +92,18 @@ const (
 	growFalse    growFault = "an op that was reported as refused"
 )
 
-// growShape describes the world of a seed.
+// growShape selects the faults and the load of a world.
 type growShape struct {
 	wipes   bool // nodes are lost for ever, as long as each group keeps a majority
 	moves   bool // replicas move often
 	crashes bool // nodes crash often
-	leaps   bool // the log time of a group leaps over the key horizon
+	leaps   bool // the log time of one group jumps ahead by more than the key horizon
 	keys    bool // most requests have keys
 	alone   bool // one node
-	single  bool // one voter of each group, on one of four nodes
+	single  bool // each group has a single voter, on one of four nodes
 	drops   bool // the keyspace is dropped
 	disks   bool // cold rows of parents are damaged, on one node at a time
-	all     bool // all nodes have a replica of each group: a keyspace "everywhere"
+	all     bool // the keyspace is "everywhere": all nodes have a replica of each group
 }
 
 var growShapes = map[string]growShape{
@@ -128,12 +128,12 @@ const (
 	growFindWorlds = 4000 // bounds the worlds in which TestSimulatedGrowthWithout looks for a fault
 )
 
-// TestSimulatedGrowth checks, in worlds of all shapes: no op counts twice; a linearizable read, and a read
-// with a token, see what they must; replicas that applied the same entries are equal; a number has one
-// lifetime; a key has one body; nothing of an earlier epoch is applied behind a fence; a shard that may not
-// serve an id never does. At the end nothing fails any more. Then the growth completes, each group has a
-// leader and the members that the catalog wants, each request is answered, the source is read to its end,
-// and each acknowledged op is there.
+// TestSimulatedGrowth checks, in worlds of all shapes: no op counts twice; a linearizable read sees
+// all ops acknowledged before it, and a read with a token sees the token's op; replicas that
+// applied the same entries are equal; a number has one lifetime; a key has one body; no section of
+// an earlier epoch is applied after a fence. At the end, the faults stop. Then the growth
+// completes, each group has a leader and the members that the catalog wants, each request is
+// answered, the source is read to its end, and each acknowledged op is there.
 func TestSimulatedGrowth(t *testing.T) {
 	for name, shape := range growShapes {
 		t.Run(name, func(t *testing.T) {
@@ -169,9 +169,9 @@ func TestSimulatedGrowth(t *testing.T) {
 	}
 }
 
-// Without a rule, the model finds the fault that the rule prevents. The list has each fault that issue 32
-// names. Some of them are of a design in which children begin from snapshots and share rows on disk; they
-// have the form that they take here.
+// If a rule is switched off, the model finds the fault that the rule prevents. The list has each
+// fault of issue 32. Some of these faults belong to a design in which children begin from snapshots
+// and share rows on disk. The list has their counterparts in the present design.
 func TestSimulatedGrowthWithout(t *testing.T) {
 	for name, c := range map[string]struct {
 		without growRule

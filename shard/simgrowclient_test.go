@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// This file has what uses a keyspace in the model of growth: requests of all identities, reads, a source
-// with two readers and fences, and a restore.
+// This file has the clients of the model of growth: requests with all kinds of identity, reads, a
+// source with two readers and fences, a backup, and a restore.
 
 const (
 	growReqs     = 44
-	growMessages = 24 // of the source
+	growMessages = 24 // messages in the queue of the source
 	growOpsMax   = 3*growReqs + growMessages
 )
 
@@ -30,7 +30,7 @@ type growClients struct {
 
 	messages []int // ops
 	readers  [2]growReader
-	epoch    int // of the source, in the catalog
+	epoch    int // the source's epoch in the catalog
 	fenced   int
 	fence    growFence
 	restore  growRestore
@@ -40,13 +40,13 @@ type growClients struct {
 type growReq struct {
 	n        int
 	producer bool
-	atomic   bool // an EXEC: its ops are one section
-	unsure   bool // a try has an unknown outcome
+	atomic   bool // an EXEC, whose ops must be in one section
+	unsure   bool // some try had an unknown outcome
 	key      int
 	body     int8
 	ops      []int
 	state    []growOpState
-	flight   []*growSection // by op: the try under way
+	flight   []*growSection // by op: the section in flight; nil for none
 	judging  *growSection
 	judged   bool
 	met      int
@@ -74,15 +74,15 @@ type growToken struct{ op, group, index int }
 type growRead struct {
 	node, id int
 	want     growSet
-	token    growToken // group -1: the read is linearizable
+	token    growToken // if its group is -1, the read is linearizable
 	group    int
 	route    growRoute
 	index    int
 	confirms bool
 	tries    int
-	table    *growReplica // the replica whose table the read holds; nil before
-	held     growSet      // its row in that table
-	looked   growRoute    // its route then
+	table    *growReplica // the replica whose table the read uses; nil before the read finds one
+	held     growSet      // the row in that table
+	looked   growRoute    // the replica's route when the read found the table
 }
 
 type growReader struct {
@@ -97,8 +97,9 @@ type growFence struct {
 	since       int
 }
 
-// growAnswered is a shard that has answered a fence. If P answered by its old route, the answer is in the
-// copies of its children. An answer by its new route is not, so the route belongs to the answer.
+// growAnswered is a shard that has applied a fence. If P applied the fence under its old route, its
+// children's copies contain the fence. If P applied it under the new route, they do not. So the key
+// includes the route.
 type growAnswered struct {
 	group int
 	route growRoute
@@ -110,19 +111,19 @@ func (w *growWorld) answered(group int, route growRoute) growAnswered {
 
 type growRestore struct {
 	parent, phase, since, number int
-	opened                       int // the parts, as bits
+	opened                       int // bit set of the parts that were opened
 }
 
 // hash returns the hash of a key.
 func (w *growWorld) hash(key int) int {
 	h := key*7 + 3
 	if w.leaper >= 0 && h%w.groups() == w.routeOf(w.leaper, true).res {
-		h++ // a leap of the judge's log time makes a repeat a new use, as dedup/DESIGN.md says
+		h++ // choose another judge: after a jump of the judge's log time, a repeat is a new use (dedup/DESIGN.md)
 	}
 	return h
 }
 
-// routed returns the group that serves a number, as a node knows it.
+// routed returns the group that serves an id according to a node, and the group's route.
 func (w *growWorld) routed(node, id int) (group int, route growRoute) {
 	p := id % w.parents
 	if !w.splitKnown(node, p) {
@@ -143,7 +144,7 @@ func (w *growWorld) splitKnown(node, parent int) bool {
 
 func (w *growWorld) learnAll(node int) { w.nodes[node].view = len(w.views) - 1 }
 
-// served returns all groups of the keyspace, as a node knows them.
+// served returns all groups of the keyspace that a node knows.
 func (w *growWorld) served(node int) (all []int) {
 	for p := range w.parents {
 		all = append(all, p)
@@ -169,7 +170,7 @@ func (w *growWorld) newOp(id int) int {
 	return len(w.opID) - 1
 }
 
-// request makes a new request.
+// request creates a request, or returns nil if there are too many.
 func (w *growWorld) request() *growReq {
 	node := w.anyUp()
 	if len(w.reqs) >= growReqs || node < 0 {
@@ -200,9 +201,9 @@ func (w *growWorld) request() *growReq {
 	return q
 }
 
-// try proposes what a request lacks.
+// try sends the sections of a request that are neither answered nor in flight.
 func (w *growWorld) try(q *growReq) {
-	if w.clock-q.born > w.horizon/3 && q.key >= 0 { // the client has given up, as dedup/DESIGN.md requires
+	if w.clock-q.born > w.horizon/3 && q.key >= 0 { // the client gives up in time, as dedup/DESIGN.md requires
 		for i := range q.state {
 			if q.state[i] == growUnsettled {
 				q.state[i] = growUnknown
@@ -221,7 +222,7 @@ func (w *growWorld) try(q *growReq) {
 	if q.key >= 0 && !q.judged {
 		if q.judging == nil {
 			group, route := w.routed(q.node, w.hash(q.key))
-			if !w.rules.has(growOwnKeys) && w.chance(2) && route.mod > w.parents { // the node takes the old judge
+			if !w.rules.has(growOwnKeys) && w.chance(2) && route.mod > w.parents { // the node chooses the old judge
 				group = w.hash(q.key) % w.parents
 				route = w.routeOf(group, true)
 			}
@@ -255,7 +256,7 @@ func (w *growWorld) try(q *growReq) {
 	}
 }
 
-// crosses reports whether the ops of a request have several shards.
+// crosses reports whether the ops of a request belong to several shards.
 func (w *growWorld) crosses(q *growReq) bool {
 	first, _ := w.routed(q.node, w.opID[q.ops[0]])
 	return slices.ContainsFunc(q.ops, func(op int) bool {
@@ -264,7 +265,8 @@ func (w *growWorld) crosses(q *growReq) bool {
 	})
 }
 
-// sendPart sends a request's open ops of a group to its leader, and returns the section.
+// sendPart sends the unanswered ops that a request has for a group to the group's leader. It
+// returns the section, or nil if there is no leader.
 func (w *growWorld) sendPart(q *growReq, group int, route growRoute, judges [2]growName) *growSection {
 	c := &growSection{group: group, route: route, req: q, key: q.key, body: q.body, judges: judges, tried: w.clock}
 	if q.key >= growTimed {
@@ -287,7 +289,7 @@ func (w *growWorld) sendPart(q *growReq, group int, route growRoute, judges [2]g
 	return c
 }
 
-// impatient gives up tries that take long.
+// impatient abandons the sections of a request that have been in flight for long.
 func (w *growWorld) impatient(q *growReq) {
 	if j := q.judging; j != nil && !q.judged && w.clock-j.tried > 6 {
 		w.giveUp(q, j)
@@ -316,7 +318,7 @@ func (w *growWorld) deliverSection(m *growMsg) {
 	r := w.replica(m.group, m.to)
 	c := m.section
 	if c.key >= 0 && c.key < growTimed && c.judges[0] == 0 && w.clock-c.tried > w.horizon/3 {
-		return // its call has ended
+		return // the call of this section has ended
 	}
 	if r == nil || !r.ready() || r.hung != nil && !w.calm && !w.chance(6) {
 		return
@@ -392,14 +394,14 @@ func (w *growWorld) deliverAnswer(m *growMsg) {
 	}
 }
 
-// noteSplit notes at a node that a parent has split, if a refusal says so.
+// noteSplit records on a node that a parent has split, if the refusal of a section shows that.
 func (w *growWorld) noteSplit(node int, c *growSection, a growResult) {
 	if c.group < w.parents && c.route.mod == w.parents && a.mod == w.groups() {
 		w.nodes[node].knows[c.group] = true
 	}
 }
 
-// applied checks an entry when the first replica applies it.
+// applied checks a section when the first replica applies it.
 func (w *growWorld) applied(group int, e *growEntry, a growResult) {
 	c := e.section
 	if a.outcome != growApplied {
@@ -454,7 +456,7 @@ func (w *growWorld) startRead() {
 	w.reads = append(w.reads, rd)
 }
 
-// readToken makes the node of a read learn of the group of its token.
+// readToken makes the node of a read learn of the group in the read's token.
 func (w *growWorld) readToken(rd *growRead) {
 	if g := rd.token.group; g >= w.parents && w.rules.has(growTokens) {
 		if !w.view(rd.node).groups[g].exists {
@@ -464,7 +466,7 @@ func (w *growWorld) readToken(rd *growRead) {
 	}
 }
 
-// read does the next step of a read, and reports whether it has ended.
+// read does the next step of a read, and reports whether the read has ended.
 func (w *growWorld) read(rd *growRead) (ended bool) {
 	if rd.tries++; rd.tries > 40 || !w.nodes[rd.node].up {
 		return true
@@ -511,14 +513,14 @@ func (w *growWorld) read(rd *growRead) (ended bool) {
 	w.stats.Reads++
 	rd.table, rd.held, rd.looked = r, r.shard.rows[rd.id], r.shard.route
 	if w.chance(2) {
-		return false // the read continues later
+		return false // the read fills its row in a later step
 	}
 	w.fill(rd)
 	return true
 }
 
-// fill reads the row of a read that holds a table. A replica that is closed, or has split, leaves that table as
-// it is.
+// fill reads the row of a read that has found a table. A replica that was closed or has split does
+// not change that table any more.
 func (w *growWorld) fill(rd *growRead) {
 	r, row := rd.table, rd.held
 	if w.replica(r.d.group, r.d.id) == r && (r.shard.route == rd.looked || !w.rules.has(growAside)) {
@@ -529,7 +531,8 @@ func (w *growWorld) fill(rd *growRead) {
 	}
 }
 
-// growBackup is a backup of the keyspace under way: a stream of each group, from different moments.
+// growBackup is a running backup of the keyspace. It has a stream of each group, taken at different
+// moments.
 type growBackup struct {
 	runs    bool
 	node    int
@@ -568,7 +571,7 @@ func (w *growWorld) backupStep() {
 				has++
 			}
 		}
-		if covers != 1 && w.rules.has(growCovers) { // the streams of this parent are read again
+		if covers != 1 && w.rules.has(growCovers) { // read the streams of this parent and its children again
 			b.runs = true
 			for g := range b.streams {
 				if g == id%w.parents || g >= w.parents && w.parentOf(g) == id%w.parents {
@@ -669,7 +672,7 @@ func (w *growWorld) deliverSource(c *growSection, a growResult) {
 			if node := w.anyUp(); node >= 0 {
 				w.noteSplit(node, c, a)
 			}
-			if x.phase == 1 { // its first write may have closed the shard before Split
+			if x.phase == 1 { // the write may have closed the shard before Split, so open it
 				x.phase, x.since, x.opened = 2, w.clock, 0
 				x.number++
 			}
@@ -700,7 +703,7 @@ func (w *growWorld) deliverSource(c *growSection, a growResult) {
 	}
 }
 
-// fenceStep begins a fence, or continues one. It ends once each shard has answered.
+// fenceStep begins or continues a fence. The fence ends once each shard has applied it.
 func (w *growWorld) fenceStep() {
 	f := &w.fence
 	if f.epoch == 0 || w.clock-f.since > 25 {
@@ -735,8 +738,9 @@ func (w *growWorld) fenceStep() {
 	}
 }
 
-// restoreStep begins, continues or ends a restore of a parent. Its rows do not matter here. If the parent
-// splits meanwhile, the restore fails, and a second one opens all parts.
+// restoreStep begins, continues or ends a restore of a parent. The model restores no rows: it only
+// closes and opens the shard. If the parent splits meanwhile, the restore fails, and a second
+// restore opens all parts.
 func (w *growWorld) restoreStep() {
 	x := &w.restore
 	node := w.anyUp()

@@ -203,7 +203,8 @@ func (w *growWorld) oneStep() {
 	}
 }
 
-// deliver delivers a message, perhaps twice, or loses it.
+// deliver delivers or loses a random message. The message may stay in the bag, and so be delivered
+// twice.
 func (w *growWorld) deliver() {
 	if len(w.bag) == 0 {
 		return
@@ -229,7 +230,7 @@ func (w *growWorld) deliver() {
 	}
 }
 
-// leaderTick makes a leader send to one replica.
+// leaderTick makes a leader send entries to some of the other replicas.
 func (w *growWorld) leaderTick(r *growReplica) {
 	ids := slices.Clone(r.conf)
 	p := &w.view(r.d.id.node).groups[r.d.group]
@@ -250,7 +251,7 @@ func (w *growWorld) leaderTick(r *growReplica) {
 	}
 }
 
-// propose sends a command to the catalog. It arrives at once, late, or twice.
+// propose sends a command to the catalog. The command arrives at once, late, twice, or never.
 func (w *growWorld) propose(what string, change func(*growView) bool) {
 	if w.calm || w.chance(3) {
 		w.command(what, change)
@@ -273,7 +274,7 @@ func (w *growWorld) learn(node int) {
 	w.follow(node)
 }
 
-// readStep continues a read.
+// readStep continues a random read.
 func (w *growWorld) readStep() {
 	if len(w.reads) == 0 {
 		return
@@ -294,7 +295,7 @@ func (w *growWorld) intend() {
 	}
 }
 
-// place makes the planner change a target.
+// place makes the planner replace one node in the target of a group.
 func (w *growWorld) place(group int) {
 	v := w.newest()
 	p := &v.groups[group]
@@ -331,7 +332,8 @@ func (w *growWorld) place(group int) {
 	})
 }
 
-// prepare copies the rows of the children of a parent, and notes from then on which change.
+// prepare copies the rows of the children from each parent on a node. From then on, the replica of
+// the parent records which rows change.
 func (w *growWorld) prepare(node int) {
 	n := &w.nodes[node]
 	for p := range w.parents {
@@ -347,8 +349,8 @@ func (w *growWorld) prepare(node int) {
 	}
 }
 
-// lose loses a node for ever, if each group keeps a majority of its configuration and of any that it
-// may have.
+// lose removes a node for ever, if each group keeps a majority of its committed configuration and
+// of every later one.
 func (w *growWorld) lose(node int) {
 	lost := 0
 	for i := range w.nodes {
@@ -386,7 +388,7 @@ func (w *growWorld) mayLose(node int) bool {
 			for i, n := range p.initial {
 				conf = append(conf, growID{n, p.first + i})
 			}
-			for _, id := range conf { // a first voter that has not begun will
+			for _, id := range conf { // do not lose a node before all first voters have begun
 				if w.nodes[id.node].disk[g] == nil {
 					return false
 				}
@@ -411,7 +413,8 @@ func (w *growWorld) mayLose(node int) bool {
 	return true
 }
 
-// reconcile is replicas.reconcile for one group: what a node does about its replica, and a leader about its group.
+// reconcile is replicas.reconcile for one group. It does what a node does with its replica, and a
+// leader with its group.
 func (w *growWorld) reconcile(node, group int) {
 	n := &w.nodes[node]
 	v := w.view(node)
@@ -459,7 +462,7 @@ func (w *growWorld) reconcile(node, group int) {
 	w.members(r, v)
 }
 
-// mend is for a child that is stuck at Adopt, and for a parent with damaged rows.
+// mend does one step to repair a stuck replica, or a parent's replica with damaged rows.
 func (w *growWorld) mend(node, group int) {
 	n := &w.nodes[node]
 	r := n.run[group]
@@ -483,7 +486,8 @@ func (w *growWorld) mend(node, group int) {
 	}
 }
 
-// answers reports whether a voter answers, has caught up, and has its rows.
+// caughtUp reports whether a replica answers and has caught up. A stuck or unborn replica has not,
+// unless the leader is unborn too.
 func (w *growWorld) caughtUp(r *growReplica, id growID) bool {
 	o := w.replica(r.d.group, id)
 	if o == nil || !w.reach(r.d.id.node, id.node) {
@@ -496,7 +500,7 @@ func (w *growWorld) caughtUp(r *growReplica, id growID) bool {
 	return o.applied >= r.commit-1
 }
 
-// members makes one step of a group's leader towards the target.
+// members makes a group's leader change the members by one step towards the target.
 func (w *growWorld) members(r *growReplica, v *growView) {
 	p := &v.groups[r.d.group]
 	if !p.exists || p.made != r.d.made || r.hung != nil || r.confAt > r.commit || r.commit < r.start {
@@ -512,14 +516,14 @@ func (w *growWorld) members(r *growReplica, v *growView) {
 		}
 		for _, old := range r.conf {
 			if old.node == node && old.number > id.number {
-				return // the catalog here is behind
+				return // the catalog of this node is behind
 			}
 			if old.node == node && old != r.d.id && w.canLose(r, old) {
 				w.configure(r, slices.DeleteFunc(slices.Clone(r.conf), func(o growID) bool { return o == old }))
 				return
 			}
 		}
-		if slices.Contains(r.conf, r.d.id) && r.d.id.node == node { // its address must be free first
+		if slices.Contains(r.conf, r.d.id) && r.d.id.node == node { // hand over: the new replica needs the address
 			for _, to := range r.conf {
 				if to != r.d.id && w.caughtUp(r, to) {
 					w.elect(w.replica(r.d.group, to))
@@ -557,7 +561,7 @@ func (w *growWorld) members(r *growReplica, v *growView) {
 
 func (w *growWorld) configure(r *growReplica, conf growConf) {
 	w.note("%v of group %d changes %v to %v", r.d.id, r.d.group, r.conf, conf)
-	if !w.calm && w.chance(4) { // the disk hangs, and the leader's loop goes on
+	if !w.calm && w.chance(4) { // the disk hangs, but the leader's loop continues
 		r.hung = conf
 		return
 	}
@@ -605,7 +609,8 @@ func (w *growWorld) retire(r *growReplica, v *growView) {
 	}
 }
 
-// deleteIfRemoved deletes a replica whose number is retired, once the leader says that it has left.
+// deleteIfRemoved deletes a replica whose number is retired, once the leader confirms that the
+// replica is no member.
 func (w *growWorld) deleteIfRemoved(node, group int) {
 	n := &w.nodes[node]
 	d := n.disk[group]
@@ -627,11 +632,12 @@ func (w *growWorld) deleteIfRemoved(node, group int) {
 	w.note("node %d deletes %v of group %d", node, d.id, group)
 	n.run[group] = nil
 	n.deleted[group] = max(n.deleted[group], d.id.number)
-	n.disk[group] = nil // its directory has another name now; the start deletes the rest
+	n.disk[group] = nil // the directory was moved aside; the next start deletes it
 	w.writes(node)
 }
 
-// grow makes the leader of a parent commit the growth, and then split. It reports whether it did something.
+// grow makes the leader of a parent take the next step of the growth: commit, and then Split. It
+// reports whether the members must not change now.
 func (w *growWorld) grow(r *growReplica, v *growView) bool {
 	group := r.d.group
 	p := &v.groups[group]
@@ -681,7 +687,7 @@ func (w *growWorld) grow(r *growReplica, v *growView) bool {
 		})
 		return true
 	}
-	if !w.calm && w.chance(30) { // the operator, or a leader that waits for too long
+	if !w.calm && w.chance(30) { // by an operator, or by a leader that has waited too long
 		w.append(r, growEntry{kind: growAbandonEntry, attempt: attempt})
 		return true
 	}
@@ -708,7 +714,7 @@ func (w *growWorld) grow(r *growReplica, v *growView) bool {
 	if r.proposed > r.applied && !w.chance(4) {
 		return true
 	}
-	if !w.calm && w.chance(2) { // many faults need requests that meet Split
+	if !w.calm && w.chance(2) { // many faults need requests in flight at Split
 		for range 3 {
 			if q := w.request(); q != nil {
 				w.try(q)
@@ -720,13 +726,14 @@ func (w *growWorld) grow(r *growReplica, v *growView) bool {
 	return true
 }
 
-// childStep makes the leader of a child adopt, and then tell the catalog. It reports whether it did something.
+// childStep makes the leader of a child take the next step: propose Adopt, and then report Begun to
+// the catalog. It reports whether it did something.
 func (w *growWorld) childStep(r *growReplica, v *growView) bool {
 	group := r.d.group
 	if r.shard.unborn {
 		part := w.nodes[r.d.id.node].parked[group]
 		if part == nil {
-			for _, id := range r.conf { // it hands over to a voter whose node has the part
+			for _, id := range r.conf { // the leader hands over to a voter whose node has the part
 				if o := w.replica(group, id); o != nil && w.nodes[id.node].parked[group] != nil {
 					w.elect(o)
 					return true
@@ -762,10 +769,10 @@ func (w *growWorld) childStep(r *growReplica, v *growView) bool {
 	return true
 }
 
-// growRounds bounds the recovery.
+// growRounds bounds the rounds of recover.
 const growRounds = 400
 
-// recover ends all failures, and waits until the growth is complete and everything is answered.
+// recover stops all faults, and waits until the growth is complete and all requests are answered.
 func (w *growWorld) recover() {
 	w.calm = true
 	for _, c := range w.newest().groups[w.parents:] {
@@ -800,7 +807,8 @@ func (w *growWorld) recover() {
 	w.fail(growWedged, "%s", w.complete())
 }
 
-// led reports whether a majority follows a leader, ready or not. Stuck leaders hand over by themselves.
+// led reports whether a group has a leader that a majority confirms. The leader need not be ready:
+// a stuck leader hands over by itself.
 func (w *growWorld) led(group int) bool {
 	for node := range w.nodes {
 		if r := w.nodes[node].run[group]; r != nil && r.leads && r.d.made == w.truth[group].made && w.proves(r) {
@@ -897,7 +905,7 @@ func (w *growWorld) drain() {
 	}
 }
 
-// complete returns what is not complete yet, or "".
+// complete returns what the recovery still lacks, or "".
 func (w *growWorld) complete() string {
 	v := w.newest()
 	if v.dropped {
@@ -910,7 +918,7 @@ func (w *growWorld) complete() string {
 		}
 		return ""
 	}
-	if d := w.nodes[0].disk[0]; w.shape.alone && (d.damaged || w.nodes[0].disk[w.parents-1].damaged) { // nobody can repair it
+	if d := w.nodes[0].disk[0]; w.shape.alone && (d.damaged || w.nodes[0].disk[w.parents-1].damaged) { // there is no other replica
 		for p := range w.parents {
 			if w.leader(p) == nil {
 				return "no leader of a parent with damaged rows"
@@ -961,7 +969,7 @@ func (w *growWorld) complete() string {
 	return ""
 }
 
-// final compares what was acknowledged with what is there.
+// final checks that each acknowledged op is in its row.
 func (w *growWorld) final() {
 	if w.newest().dropped {
 		return

@@ -6,9 +6,9 @@ import "maps"
 // were applied to it, so that the checks see each op. All states are plain values: a copy is a snapshot.
 
 const (
-	growIDs    = 12 // of rows
-	growKeys   = 12 // of requests; the upper two carry a time
-	growTimed  = 10 // the first key that carries a time
+	growIDs    = 12 // number of rows
+	growKeys   = 12 // number of keys of requests; the last two contain a time
+	growTimed  = 10 // the first key that contains a time
 	growGroups = 6
 )
 
@@ -28,16 +28,17 @@ func (s *growSet) lacks(other *growSet) int {
 	return -1
 }
 
-// growSets is the sets of members of a replica on disk: the same ops. They may be ahead of the snapshot.
-// A row counts an op only if the op changed its set, and outcomes has, by entry, the ops that did.
+// growSets has the sets of members that a replica has on disk. A set has the ops that were applied
+// to its row, like the row itself. Sets may be ahead of the snapshot. A row counts an op only if
+// the op changed the row's set. outcomes has these ops by entry.
 type growSets struct {
-	index    int               // of the last entry in them
-	staged   map[int]*growSets // by child: the members of its part, from Split until the snapshots are beyond it
+	index    int               // index of the last entry applied to the sets
+	staged   map[int]*growSets // by child: the members of its part; kept until no snapshot from before Split is left
 	rows     [growIDs]growSet
 	outcomes map[int][]int
 }
 
-// clone returns a copy, as another node gets it.
+// clone returns a copy for another node.
 func (s *growSets) clone() growSets {
 	c := *s
 	c.outcomes, c.staged = maps.Clone(s.outcomes), maps.Clone(s.staged)
@@ -80,35 +81,35 @@ const (
 	growMisrouted
 )
 
-// growName names a judge: its group, and the modulus that it had then. 0 is none.
+// growName names a judge: its group, and whether the group had split. 0 means none.
 type growName int8
 
 type growKey struct {
 	there     bool
 	body      int8
-	judge     growName // the other shard that judged it; 0 for none
+	judge     growName // the other shard that judged the key; 0 if this shard did
 	met, last int
 }
 
 // growMem is a small model of package dedup.
 type growMem struct {
 	now, floor int
-	producers  uint64 // by the number of the request
+	producers  uint64 // bit set of requests, by number
 	keys       [growKeys]growKey
 	dropped    [2*growGroups + 1]int // by judge
 
-	known  bool // the source has a position here
+	known  bool // the shard has a position of the source
 	epoch  int
 	at     int
 	closed bool
-	number int // of the last write of a restore
+	number int // number of the last write of a restore
 }
 
 type growShard struct {
 	route     growRoute
 	unborn    bool
 	splitAt   int
-	abandoned int // attempts to grow up to this one are void
+	abandoned int // number of the last abandoned attempt; this and earlier attempts are void
 	rows      [growIDs]growSet
 	hot       [growIDs]uint8 // the hot lists: how many entries changed a row
 	mem       growMem
@@ -133,7 +134,7 @@ const (
 	growAbandonEntry
 )
 
-// growEntry is an entry of a log. Its pointers are to values that nobody changes.
+// growEntry is an entry of a log. Nobody changes the values that it points to.
 type growEntry struct {
 	term, ident int
 	kind        growKind
@@ -150,10 +151,10 @@ type growMode uint8
 
 const (
 	growOps     growMode = iota
-	growBegin            // a source: begins at 0, or raises the epoch; of a reader and of a fence
-	growAdvance          // a source: applies messages
+	growBegin            // a reader or a fence of a source: begins at position 0, or raises the epoch
+	growAdvance          // a reader of a source: applies messages
 	growClose            // a restore closes the shard
-	growOpen             // a restore opens it again
+	growOpen             // a restore opens the shard again
 )
 
 type growSection struct {
@@ -163,36 +164,36 @@ type growSection struct {
 	req    *growReq // growOps
 	key    int      // -1 for none
 	body   int8
-	born   int         // of a key with a time
-	judges [2]growName // of a part that another shard judged: the judges of its key, the newest first
+	born   int         // the time in the key
+	judges [2]growName // if another shard judges the key: its judges, newest first
 	met    int
 	floor  int
 	ops    []int
 
 	epoch, prev, next int
-	by                int // the reader
-	tried             int // the clock when it was sent
+	by                int // index of the reader, growByFence or growByRestore
+	tried             int // the clock when the section was sent
 }
 
 // growResult is the answer to a section.
 type growResult struct {
 	outcome   growOutcome
-	mod       int // of the replica, 0 if it is unborn
+	mod       int // modulus of the replica; 0 if the replica is unborn
 	met       int
 	floor     int
 	known     bool
 	epoch, at int
 }
 
-// growPart is the part of a child that Split parks.
+// growPart is a child's part, which Split parks.
 type growPart struct {
 	split  int
 	shard  growShard
-	marked [growIDs]bool // rows whose body is a record of P's process: without growReadsBack
+	marked [growIDs]bool // without growReadsBack: rows whose body is a record of P's process
 	gone   *bool         // whether the process has removed its records
 }
 
-// nameOf returns the name of a shard as a judge.
+// nameOf returns the name that a shard with the route has as a judge.
 func (w *growWorld) nameOf(route growRoute) growName {
 	if route.mod == w.parents || !w.rules.has(growNamed) {
 		return growName(route.res%growGroups) + 1
@@ -200,7 +201,8 @@ func (w *growWorld) nameOf(route growRoute) growName {
 	return growName(growGroups+route.res) + 1
 }
 
-// judgesOf returns the judges of a key, the newest first, by the route of the newest.
+// judgesOf returns the judges of a key, newest first. The argument is the route of the newest
+// judge.
 func (w *growWorld) judgesOf(route growRoute) (names [2]growName) {
 	names[0] = w.nameOf(route)
 	if route.mod > w.parents && w.rules.has(growChain) {
@@ -253,7 +255,7 @@ func (m *growMem) tick(now, horizon int) {
 	}
 }
 
-// judge is dedup.Memory.Judge, with K2 to K4.
+// judge is dedup.Memory.Judge with the rules K1 to K3.
 func (w *growWorld) judge(s *growShard, c *growSection) growOutcome {
 	m := &s.mem
 	switch c.mode {
@@ -331,7 +333,7 @@ func (w *growWorld) judge(s *growShard, c *growSection) growOutcome {
 	return growApplied
 }
 
-// relabel changes the records of keys that the shard no longer judges: they become records of the
+// relabel changes the records of keys that the shard no longer judges. They become records of the
 // judge before Split.
 func (w *growWorld) relabel(s *growShard, was growRoute) {
 	for key := range growTimed {
@@ -341,7 +343,7 @@ func (w *growWorld) relabel(s *growShard, was growRoute) {
 	}
 }
 
-// applySplit applies Split of P at an index, and returns the parts of its children.
+// applySplit applies a Split at an index to P's state, and returns the parts of P's children.
 func (w *growWorld) applySplit(s *growShard, e *growEntry, index int, prepared func(child, id int) (growSet, bool)) (parts []growPart) {
 	switch {
 	case w.rules.has(growOnce) && s.route.mod != e.mod, e.attempt <= s.abandoned && w.rules.has(growFirstWins):

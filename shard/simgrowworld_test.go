@@ -11,26 +11,26 @@ import (
 // growID is the Raft id of a replica.
 type growID struct{ node, number int }
 
-// growConf is a configuration: the voters.
+// growConf is a configuration. It has only voters.
 type growConf []growID
 
 func (c growConf) has(id growID) bool { return slices.Contains(c, id) }
 
-// growPlacement is a group in the catalog.
+// growPlacement is the catalog's entry for a group.
 type growPlacement struct {
 	exists   bool
 	initial  []int
-	first    int // the number of the first of initial
+	first    int // number of the replica on the first node of initial; the others follow
 	target   []int
 	numbers  map[int]int // by node
 	next     int
 	revision int
-	begun    bool // of a child
-	attempt  int  // of a parent: how often its growth was committed
+	begun    bool // for a child
+	attempt  int  // for a parent: how often its growth was committed
 	made     int  // growTruth.made
 }
 
-// growView is the catalog after a command. Nobody changes it.
+// growView is the state of the catalog after a command. Nobody changes a growView.
 type growView struct {
 	groups   []growPlacement
 	intended bool
@@ -43,7 +43,7 @@ func (v *growView) clone() *growView {
 	return &next
 }
 
-// growSnap is a snapshot on disk. Nobody changes it.
+// growSnap is a snapshot on disk. Nobody changes a growSnap.
 type growSnap struct {
 	index, term, confAt int
 	conf                growConf
@@ -60,7 +60,8 @@ type growDisk struct {
 	log   []growEntry
 	snap  *growSnap
 	sets  growSets
-	// damaged: cold rows cannot be read. Split needs them, unless each child here has a snapshot.
+	// damaged means that cold rows cannot be read. Split needs these rows, unless each child on
+	// this node has a snapshot.
 	damaged bool
 }
 
@@ -92,7 +93,7 @@ func (d *growDisk) termAt(index int) (int, bool) {
 	return 0, index == 0
 }
 
-// growReplica is a replica that is open.
+// growReplica is an open replica.
 type growReplica struct {
 	d               *growDisk
 	shard           growShard
@@ -104,20 +105,20 @@ type growReplica struct {
 
 	leads     bool
 	term      int // that it leads
-	start     int // its first entry as leader
+	start     int // index of its first entry as leader
 	match     map[growID]int
 	next      map[growID]int
-	proposed  int           // the index of the Split or Adopt that it proposed in this term
-	dirty     [growIDs]bool // changed since the children were prepared
+	proposed  int           // index of the Split or Adopt that the replica proposed in this term
+	dirty     [growIDs]bool // rows that changed since the children were prepared
 	preparing bool
 
-	late    [growIDs]uint8 // changes that the hot lists do not have yet
+	late    [growIDs]uint8 // changes that were not added to the hot lists yet
 	spilled [growIDs]bool  // rows whose body is a record of this process
 	gone    *bool          // whether the records were removed
-	hung    growConf       // a change of members that raft has accepted and the disk has not; nil for none
+	hung    growConf       // a configuration that raft accepted but the disk has not stored; nil for none
 }
 
-// state returns the state of the shard with all changes in its hot lists.
+// state returns the state of the shard, with the waiting changes in its hot lists.
 func (r *growReplica) state() growShard {
 	s, late := r.shard, r.late
 	s.add(&late)
@@ -127,11 +128,12 @@ func (r *growReplica) state() growShard {
 // ready reports whether a leader has applied all entries of earlier terms.
 func (r *growReplica) ready() bool { return r.leads && !r.stuck && r.applied >= r.start }
 
-// member reports whether a replica knows that it is a member. A replica that joins is first a member
-// without a vote. The model leaves that out: any configuration counts as one that has the replica.
+// member reports whether a replica knows that it is a member. In raft, a joining replica is first a
+// member without a vote. The model has no such members: a replica with any configuration counts as
+// a member.
 func (r *growReplica) member() bool { return r.conf != nil }
 
-// findConf sets the configuration of the log.
+// findConf sets conf to the newest configuration in the log or snapshot.
 func (r *growReplica) findConf() {
 	r.conf, r.confAt = nil, 0
 	for i := len(r.d.log) - 1; i >= 0; i-- {
@@ -147,13 +149,13 @@ func (r *growReplica) findConf() {
 
 type growNode struct {
 	up, lost    bool
-	view, saved int // the catalog that it knows; that of its snapshot
+	view, saved int // indexes in views: the catalog that the node knows, and the one on its disk
 	disk        []*growDisk
 	run         []*growReplica
-	deleted     []int              // by group: the highest number that it deleted
-	prepared    map[int]*growShard // by child: rows on disk
+	deleted     []int              // by group: the highest number of a deleted replica
+	prepared    map[int]*growShard // by child: the prepared rows on disk
 	parked      map[int]*growPart  // by child
-	knows       []bool             // by parent: it has heard that P has split
+	knows       []bool             // by parent: whether the node has learned that the parent has split
 }
 
 type growMsgKind uint8
@@ -182,7 +184,7 @@ type growMsg struct {
 	index      int
 	command    func(*growView) bool
 	commandFor string
-	once       bool // it is not doubled
+	once       bool // the message is not delivered twice
 }
 
 type growStats struct {
@@ -215,14 +217,15 @@ type growFailure struct {
 	step  int
 }
 
-// growTruth is the effect of a group's log, as found by the first replica that applied each entry.
+// growTruth has the effect of a group's log. The first replica that applies an entry records its
+// effect.
 type growTruth struct {
 	idents  []int   // by index
-	digests []int64 // of the state after it
+	digests []int64 // by index: digest of the state after the entry
 	conf    growConf
 	confAt  int
-	shard   growShard // after the newest
-	made    int       // how often the group was made; each time stands for a new number of a group
+	shard   growShard // the state after the newest entry
+	made    int       // how often the group was created; in the product, each time gives the group a new number
 }
 
 type growWorld struct {
@@ -238,13 +241,13 @@ type growWorld struct {
 	bag      []growMsg
 	ident    int
 	clock    int
-	horizon  int   // of keys, in ticks of log time
-	ahead    []int // by group: its log time less clock
-	leaper   int   // the group whose log time leaps, or -1
+	horizon  int   // horizon of keys, in ticks of log time
+	ahead    []int // by group: its log time minus clock
+	leaper   int   // the group whose log time jumps ahead, or -1
 	leapt    bool
-	trailing int  // the entries that stay in a log behind its snapshot
-	slow     bool // snapshots that matter for Begun take long
-	calm     bool // nothing fails any more
+	trailing int  // number of entries that the log keeps before a snapshot's index
+	slow     bool // the first snapshots of children, and of parents after Split, take long
+	calm     bool // the faults have stopped
 	step     int
 	failure  *growFailure
 	stats    growStats
@@ -259,7 +262,7 @@ func (w *growWorld) groups() int { return w.parents * w.factor }
 // parentOf returns the parent of a child.
 func (w *growWorld) parentOf(child int) int { return (child - w.parents) / (w.factor - 1) }
 
-// childOf returns the group of part j of a parent, the parent itself for j = 0.
+// childOf returns the group that gets part j of a parent. Part 0 stays in the parent.
 func (w *growWorld) childOf(parent, j int) int {
 	if j == 0 {
 		return parent
@@ -267,7 +270,7 @@ func (w *growWorld) childOf(parent, j int) int {
 	return w.parents + parent*(w.factor-1) + j - 1
 }
 
-// routeOf returns the route of a group; split is for parents.
+// routeOf returns the route of a group. For a parent, split says whether it has split.
 func (w *growWorld) routeOf(group int, split bool) growRoute {
 	switch {
 	case group >= w.parents:
@@ -299,7 +302,8 @@ func (w *growWorld) view(node int) *growView { return w.views[w.nodes[node].view
 
 func (w *growWorld) newest() *growView { return w.views[len(w.views)-1] }
 
-// command changes the catalog. change returns false for a command that does not fit.
+// command applies a command to the catalog. The function change returns false if the catalog
+// refuses the command.
 func (w *growWorld) command(what string, change func(*growView) bool) {
 	next := w.newest().clone()
 	if next.dropped || !change(next) {
@@ -340,7 +344,7 @@ func newGrowPlacement(nodes []int, first int) growPlacement {
 	return p
 }
 
-// children returns the groups of the children of P.
+// children returns the groups of a parent's children.
 func (w *growWorld) children(parent int) (all []int) {
 	for j := 1; j < w.factor; j++ {
 		all = append(all, w.childOf(parent, j))
@@ -357,7 +361,7 @@ func (w *growWorld) allBegun(v *growView, parent int) bool {
 	return true
 }
 
-// frozen reports whether the catalog changes no target of a group.
+// frozen reports whether the catalog refuses to change the target of a group.
 func (w *growWorld) frozen(v *growView, group int) bool {
 	parent := group
 	if group >= w.parents {
@@ -428,7 +432,7 @@ func (w *growWorld) open(node, group int) {
 		if group >= w.parents {
 			d.sets = growSets{}
 			if stage := w.staged(node, group); stage != nil && !w.rules.has(growStaged) {
-				*stage = growSets{index: stage.index} // it was under the number of the child
+				*stage = growSets{index: stage.index} // as if the members were staged under the child's own number
 			}
 		}
 	}
@@ -436,7 +440,7 @@ func (w *growWorld) open(node, group int) {
 	n.run[group] = r
 }
 
-// dropSuperseded is the function of that name in package storage.
+// dropSuperseded is the model of the function with that name in package storage.
 func (d *growDisk) dropSuperseded() {
 	if len(d.log) == 0 {
 		return
@@ -449,7 +453,7 @@ func (d *growDisk) dropSuperseded() {
 	d.log = nil
 }
 
-// follow opens the replicas that a node should hold, as its catalog has it.
+// follow opens the replicas that a node should hold according to its catalog.
 func (w *growWorld) follow(node int) {
 	n := &w.nodes[node]
 	v := w.view(node)
@@ -467,7 +471,7 @@ func (w *growWorld) follow(node int) {
 			}
 			continue
 		} else if d != nil {
-			continue // until it is deleted
+			continue // wait until the old replica is deleted
 		}
 		number, has := p.numbers[node]
 		if !has || number <= n.deleted[g] && w.rules.has(growNumbers) {
@@ -482,13 +486,14 @@ func (w *growWorld) follow(node int) {
 	}
 }
 
-// mayOpen is true in the product. Without the rule, a child opens only with its part or a snapshot.
+// mayOpen always returns true in the product. Without the rule growOpens, a child opens only if its
+// part is parked or it has a snapshot.
 func (w *growWorld) mayOpen(node, group int) bool {
 	n := &w.nodes[node]
 	return w.rules.has(growOpens) || group < w.parents || n.parked[group] != nil || n.disk[group] != nil && n.disk[group].snap != nil
 }
 
-// begin makes a replica.
+// begin creates a replica.
 func (w *growWorld) begin(node, group, number int, p *growPlacement) {
 	n := &w.nodes[node]
 	if !w.writes(node) {
@@ -508,7 +513,8 @@ func (w *growWorld) begin(node, group, number int, p *growPlacement) {
 	}
 	if conf.has(id) {
 		if d.term = 1; !w.writes(node) {
-			// The start writes the entry. A blank replica of term 1 is the same.
+			// The next start writes the entry. The model writes it here, because an empty replica
+			// of term 1 behaves the same.
 			d.log = []growEntry{{term: 1, ident: -1 - group, kind: growConfEntry, conf: conf}}
 			return
 		}
@@ -522,7 +528,7 @@ func (w *growWorld) reach(from, to int) bool {
 	return w.nodes[to].up && (from == to || w.calm || !w.chance(3))
 }
 
-// replica returns the open replica of an id, or nil.
+// replica returns the open replica with an id, or nil.
 func (w *growWorld) replica(group int, id growID) *growReplica {
 	if r := w.nodes[id.node].run[group]; r != nil && r.d.id == id {
 		return r
@@ -530,7 +536,7 @@ func (w *growWorld) replica(group int, id growID) *growReplica {
 	return nil
 }
 
-// proves reports whether a majority says that a leader leads.
+// proves reports whether a majority of voters confirms a leader.
 func (w *growWorld) proves(r *growReplica) bool {
 	agree := 0
 	for _, id := range r.conf {
@@ -563,14 +569,14 @@ func (w *growWorld) believes(group int) *growReplica {
 	return nil
 }
 
-// elect makes a replica campaign.
+// elect makes a replica campaign once.
 func (w *growWorld) elect(r *growReplica) {
 	d := r.d
 	if !r.conf.has(d.id) || r.leads {
 		return
 	}
 	term := d.term + 1
-	for _, id := range r.conf { // refused requests raise the term of the next try
+	for _, id := range r.conf { // a voter refuses a lower term than its own
 		if o := w.replica(d.group, id); o != nil && w.reach(d.id.node, id.node) {
 			term = max(term, o.d.term+1)
 		}
@@ -600,7 +606,7 @@ func (w *growWorld) elect(r *growReplica) {
 	w.append(r, growEntry{kind: growNoop})
 }
 
-// append makes a leader append an entry, and returns its index, or 0.
+// append makes a leader append an entry. It returns the entry's index, or 0 if the node crashes.
 func (w *growWorld) append(r *growReplica, e growEntry) int {
 	if conf := r.hung; conf != nil {
 		r.hung = nil
@@ -652,7 +658,7 @@ func (w *growWorld) count(r *growReplica) {
 	}
 }
 
-// replicate sends entries, or a snapshot, to a replica.
+// replicate makes a leader send entries or a snapshot to a replica.
 func (w *growWorld) replicate(r *growReplica, to growID) {
 	d := r.d
 	last, _ := d.last()
@@ -697,7 +703,7 @@ func (w *growWorld) deliverAppend(m *growMsg) {
 	}
 	l := w.replica(m.group, m.from)
 	if l != nil && (!l.leads || l.term != m.term) || !w.calm && w.chance(8) {
-		l = nil // the answer is lost, or comes too late
+		l = nil // the leader gets no answer, or has stopped leading
 	}
 	d := f.d
 	if m.term < d.term {
@@ -757,7 +763,7 @@ func (w *growWorld) deliverAppend(m *growMsg) {
 			return
 		}
 		if n, _ := d.last(); n != index-1 {
-			return // an old message, behind a snapshot
+			return // a late message from before an installed snapshot
 		}
 		w.store(d, index, m.entries[i])
 	}
@@ -771,7 +777,7 @@ func (w *growWorld) deliverAppend(m *growMsg) {
 	}
 }
 
-// install is InstallSnapshot, behind rpcFilter.
+// install is InstallSnapshot, after the checks of rpcFilter.
 func (w *growWorld) install(f *growReplica, snap *growSnap, sets *growSets) {
 	d := f.d
 	if term, known := d.termAt(snap.index); snap.index <= f.applied || known && term == snap.term {
@@ -783,7 +789,7 @@ func (w *growWorld) install(f *growReplica, snap *growSnap, sets *growSets) {
 	w.stats.Installs++
 	d.snap, d.sets = snap, sets.clone()
 	if !w.writes(d.id.node) {
-		return // the start drops the log
+		return // the next start deletes the log
 	}
 	d.log = nil
 	f.shard, f.applied, f.commit, f.stuck = snap.shard, snap.index, max(f.commit, snap.index), false
@@ -792,7 +798,7 @@ func (w *growWorld) install(f *growReplica, snap *growSnap, sets *growSets) {
 	f.findConf()
 }
 
-// carried returns the sets of a replica as they go along with its snapshot.
+// carried returns the sets that a replica sends with its snapshot.
 func (w *growWorld) carried(r *growReplica) growSets {
 	sets := r.d.sets.clone()
 	if !w.rules.has(growCarries) {
@@ -801,8 +807,7 @@ func (w *growWorld) carried(r *growReplica) growSets {
 	return sets
 }
 
-// takeSnapshot makes a replica take a snapshot. sent is set for a snapshot that another node asks
-// for.
+// takeSnapshot makes a replica take a snapshot. sent means that another node needs the snapshot.
 func (w *growWorld) takeSnapshot(r *growReplica, sent bool) {
 	d := r.d
 	node, group := d.id.node, d.group
@@ -833,7 +838,7 @@ func (w *growWorld) takeSnapshot(r *growReplica, sent bool) {
 	r.shard.add(&r.late)
 	snap := &growSnap{r.applied, term, confAt, conf, r.shard}
 	if !w.writes(node) {
-		if !w.rules.has(growWhole) { // the start takes the unfinished file
+		if !w.rules.has(growWhole) { // the next start uses the unfinished file
 			part := *snap
 			part.shard.rows[w.rng.IntN(growIDs)] = growSet{}
 			d.snap = &part
@@ -881,7 +886,7 @@ func (w *growWorld) reopen(node, group int) {
 	}
 }
 
-// repair replaces the state of a replica by another's snapshot, as Snapshotter.Receive does.
+// repair replaces the state of a replica by the snapshot of another, like Snapshotter.Receive.
 func (w *growWorld) repair(node, group int) {
 	n := &w.nodes[node]
 	r := n.run[group]
@@ -913,7 +918,8 @@ func (w *growWorld) repair(node, group int) {
 	}
 }
 
-// apply applies the next committed entry of a replica. It returns false if there is none, or it cannot.
+// apply applies the next committed entry of a replica. It returns false if there is none, or if the
+// replica cannot apply the entry.
 func (w *growWorld) apply(r *growReplica) bool {
 	last, _ := r.d.last()
 	if r.stuck || r.applied >= min(r.commit, last) {
@@ -985,7 +991,8 @@ func (w *growWorld) split(r *growReplica, e *growEntry, index int) {
 	if r.leads && !w.calm && w.chance(2) {
 		w.bag = slices.DeleteFunc(w.bag, func(m growMsg) bool { return m.kind == growAnswerMsg })
 	}
-	// One batch stages the members of the parts, and takes them from P. A replay finds them staged.
+	// One batch stages the members of the parts and removes them from P's sets. A replay finds them
+	// staged.
 	if sets := &r.d.sets; index > sets.index {
 		staged := map[int]*growSets{}
 		for j, part := range parts {
@@ -1022,7 +1029,7 @@ func (w *growWorld) split(r *growReplica, e *growEntry, index int) {
 	}
 }
 
-// mayRead reports whether a replica of P can read what Split copies.
+// mayRead reports whether a replica of P can read the rows that Split must copy.
 func (w *growWorld) mayRead(r *growReplica) bool {
 	if !r.d.damaged {
 		return true
@@ -1035,8 +1042,8 @@ func (w *growWorld) mayRead(r *growReplica) bool {
 	return true
 }
 
-// damage makes cold rows of a parent unreadable on one node. A single node has no other replica to be
-// repaired from, so there the damage happens before Split is in the log.
+// damage makes cold rows of a parent unreadable on one node. With a single node, the replica cannot
+// be repaired from another, so damage does nothing once Split is in the log.
 func (w *growWorld) damage() {
 	node, group := w.anyNode(), w.rng.IntN(w.parents)
 	d := w.nodes[node].disk[group]
@@ -1060,7 +1067,7 @@ func (w *growWorld) staged(node, child int) *growSets {
 	return nil
 }
 
-// adopt applies Adopt. It returns false while the part is not here.
+// adopt applies Adopt. It returns false while the part is not parked on the node.
 func (w *growWorld) adopt(r *growReplica, e *growEntry) bool {
 	n := &w.nodes[r.d.id.node]
 	group := r.d.group
@@ -1074,7 +1081,7 @@ func (w *growWorld) adopt(r *growReplica, e *growEntry) bool {
 			return true
 		}
 		if !w.rules.has(growLogged) && r.d.first == 1 && !r.leads {
-			return true // the replica believes that it has what bootstrap wrote
+			return true // as if bootstrap had written the part
 		}
 		if r.waited++; r.waited > 3 {
 			r.stuck = true
@@ -1107,7 +1114,7 @@ func (w *growWorld) adopt(r *growReplica, e *growEntry) bool {
 // check compares a replica that has applied an entry with the first replica that applied it.
 func (w *growWorld) check(r *growReplica, e *growEntry, index int, result growResult) {
 	t := &w.truth[r.d.group]
-	if r.d.made != t.made { // of an abandoned growth
+	if r.d.made != t.made { // the replica belongs to an abandoned growth
 		if !r.shard.unborn {
 			w.fail(growTwice, "group %d of an abandoned growth has adopted", r.d.group)
 		}

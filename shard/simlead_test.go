@@ -45,13 +45,13 @@ func (w *simWorld) reconcile(at int) {
 		}[step.Do]
 		r.lead.change = &simChange{command, step.Member.ID, raft.ServerAddress(step.Member.Addr)}
 		if w.shape.full && !w.calm && w.rng.IntN(4) == 0 {
-			w.fill(at, true) // between the check and the write
+			w.fill(at, true) // the disk gets full between the check and the write
 		}
 		r.changeMembers()
 	}
 }
 
-// isBehind reports whether the catalog here is older than the members of the group.
+// isBehind reports whether the node's catalog is older than the members of the group.
 func (w *simWorld) isBehind(r *simRaft, p *catalog.Placement) bool {
 	return slices.ContainsFunc(r.latest, func(s raft.Server) bool {
 		number := w.nameOf(s.ID).number
@@ -73,8 +73,9 @@ func wanted(view *catalog.View) (target, others []replica.Member, known bool) {
 	return target, others, known
 }
 
-// progress returns a member that answers now. It returns nil and true if the node answers and does
-// not hold the member. A node whose disk is full refuses (serveProgress).
+// progress asks a member for its progress, and returns its replica if it answers. It returns nil
+// and true if the node answers but does not hold the member. A node whose disk is full refuses
+// (serveProgress).
 func (w *simWorld) progress(r *simRaft, id raft.ServerID) (member *simRaft, answered bool) {
 	at := w.nameOf(id).node
 	n := &w.nodes[at]
@@ -108,7 +109,7 @@ func (w *simWorld) behind(r *simRaft, id raft.ServerID) (uint64, error) {
 	return lag, nil
 }
 
-// numbers tells the catalog about replicas: see reconcileNumbers.
+// numbers retires the numbers of removed replicas in the catalog, like Membership.ReconcileNumbers.
 func (w *simWorld) numbers(n *simNode, r *simRaft, view *catalog.View, p *catalog.Placement) {
 	for i := range w.nodes {
 		key := w.nodes[i].key

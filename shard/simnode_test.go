@@ -12,7 +12,7 @@ import (
 
 func (w *simWorld) viewOf(n *simNode) *catalog.View { return w.views[n.view] }
 
-// follow opens the node's replica, or begins one.
+// follow opens the node's replica, or creates one if the catalog wants it.
 func (w *simWorld) follow(at int) {
 	n := &w.nodes[at]
 	if !n.up || n.replica != nil || n.drop != nil {
@@ -90,7 +90,7 @@ func (w *simWorld) restart(at int) {
 	}
 }
 
-// retired reports whether, as far as the node knows, it must delete its replica.
+// retired reports whether the node must delete its replica, according to its catalog.
 func (w *simWorld) retired(n *simNode) bool {
 	view := w.viewOf(n)
 	p := view.Groups[simGroup]
@@ -192,7 +192,8 @@ func (w *simWorld) delete(at int) {
 	n.disk, n.replica, n.drop = nil, nil, nil
 }
 
-// reopen repairs a replica: it stores another replica's snapshot beside this one's log and vote.
+// reopen repairs a replica: it stores another replica's snapshot beside the replica's own log and
+// vote.
 func (w *simWorld) reopen(at, from int) {
 	n, other := &w.nodes[at], &w.nodes[from]
 	r, o := n.replica, other.replica

@@ -9,9 +9,9 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// This file simulates Raft. One replica is a plain value that method calls change. It has the rules
-// of hashicorp/raft v1.8.0, and its names repeat that library's functions. Where the library does
-// less than the theory of Raft requires, this file does too:
+// This file simulates Raft. A replica is a plain value that method calls change. The file follows
+// hashicorp/raft v1.8.0 and uses the names of its functions. Where the library does less than the
+// theory of Raft requires, this file does the same:
 //
 //   - A replica with an empty configuration grants votes and pre-votes to anybody. Any other
 //     replica grants them only to voters of its configuration.
@@ -19,13 +19,14 @@ import (
 //     one before it counts as committed, also at a restart.
 //   - InstallSnapshot does not compare the snapshot's index with the log. It deletes the whole log
 //     (the store is a raft.MonotonicLogStore), and keeps the last entry's index and term in memory.
-//   - A candidate that receives a snapshot in its own term stays a candidate, and knows a leader
-//     then. The same holds for a candidate that was told to lead and receives an append.
-//   - A voter grants a repeated vote request of one term by the candidate's address. It does not
-//     compare the log.
+//   - A candidate that receives a snapshot in its own term learns the leader, but stays a
+//     candidate. The same holds for a candidate that campaigns because of TimeoutNow and receives
+//     an append.
+//   - If a vote request of a term is repeated, the voter compares only the candidate's address with
+//     that of its vote. It does not compare the logs again.
 //   - A candidate needs as many votes as its configuration required when it became a candidate.
-//   - The replication to a removed member goes on for a moment. Its answers count for a member with
-//     the same id that was added in between.
+//   - The replication to a removed member continues for a moment. If a member with the same id is
+//     added meanwhile, the old answers count for it.
 //   - A leader that starts a handover skips pre-votes, and so does one that receives TimeoutNow at
 //     any time.
 //   - A leader sends heartbeats of its own term while it waits for its disk to store a later term.
@@ -40,7 +41,7 @@ type simEntry struct {
 	conf  []raft.Server // configuration, in a configuration entry
 }
 
-// simSnap is a snapshot: ident is that of the entry at index.
+// simSnap is a snapshot. ident is the ident of the entry at index.
 type simSnap struct {
 	index, term, ident uint64
 	conf               []raft.Server
@@ -49,9 +50,9 @@ type simSnap struct {
 
 // simDisk is the part of a replica that survives a crash.
 type simDisk struct {
-	life     uint64 // the number of this blank start, counted over a world
+	life     uint64 // number of this lifetime; unique in a world
 	node     int
-	number   int // simBare, or of the replica's id
+	number   int // number in the replica's Raft id
 	id       raft.ServerID
 	term     uint64
 	voteTerm uint64
@@ -97,11 +98,11 @@ type simRaft struct {
 	latestAt, accAt  uint64
 	fromTransfer     bool
 	waits            bool          // the main loop waits until a full disk can store its term, its vote or unstored
-	unstored         []raft.Server // the leader's configuration that its disk has still to store
+	unstored         []raft.Server // the configuration that a leader's full disk could not store yet
 	receives         *simReceipt   // the snapshot that the main loop reads; nil for none
 	former           *simLead      // the last leadership, whose replication continues while the main loop waits; nil for none
 
-	campaign  uint64 // counts candidacies, so that late answers are recognised
+	campaign  uint64 // number of the candidacy, by which late answers are recognised
 	preVoting bool
 	campTerm  uint64
 	needed    int
@@ -132,13 +133,13 @@ type simMatch struct {
 	index uint64
 }
 
-// simRepl is followerReplication. It has one call under way at a time.
+// simRepl is followerReplication. It has at most one call in flight.
 type simRepl struct {
 	lead    *simLead
 	id      raft.ServerID
 	next    uint64
-	upTo    uint64 // the last entry that a departing member is sent; 0 for others
-	calling uint64 // the call under way, 0 for none
+	upTo    uint64 // for a removed member: the last entry to send; 0 for others
+	calling uint64 // the call in flight; 0 for none
 	heard   bool
 }
 
@@ -196,7 +197,7 @@ func startRaft(w *simWorld, d *simDisk, initial []raft.Server) *simRaft {
 	return r
 }
 
-// dropSuperseded is the function of that name in package storage.
+// dropSuperseded is the model of the function with that name in package storage.
 func (r *simRaft) dropSuperseded() {
 	d := r.disk
 	if d.snap.index == 0 || len(d.log) == 0 {
@@ -237,8 +238,8 @@ func (r *simRaft) setState(s simState) {
 	r.state = s
 }
 
-// setTerm stores a term. It returns false if the main loop waits for the disk: the caller then does
-// nothing with its message.
+// setTerm stores a term. It returns false if the main loop must wait for the disk. The caller must
+// then drop its message.
 func (r *simRaft) setTerm(term uint64) bool {
 	if r.mustWait() {
 		return false
@@ -269,7 +270,7 @@ func (r *simRaft) heartbeatTimeout() {
 	r.runCandidate()
 }
 
-// mayCampaign is the method of that name of rpcFilter.
+// mayCampaign is rpcFilter.mayCampaign.
 func (r *simRaft) mayCampaign() bool {
 	return !r.rules().filter || simHasVote(r.latest, r.disk.id)
 }
@@ -331,8 +332,9 @@ func (r *simRaft) electSelf(transfer bool) {
 	}
 }
 
-// checkVote is the method of that name of rpcFilter. It reports whether raft may judge a request,
-// and whether raft is to see the candidate as a voter. Raft refuses all others.
+// checkVote is rpcFilter.checkVote. judged reports whether raft receives the request, and voter
+// whether the filter presents the candidate to raft as a voter. Raft refuses a candidate that is no
+// voter.
 func (r *simRaft) checkVote(m *simMsg) (judged, voter bool) {
 	rules := r.rules()
 	if rules.freeCandidates && r.state == simCandidate {
@@ -449,7 +451,7 @@ func (r *simRaft) becomeLeader() {
 	r.w.elected(r)
 	r.startStop()
 	r.dispatch(simEntry{})
-	if lead := r.lead; lead != nil { // the first dispatch may have ended the lead
+	if lead := r.lead; lead != nil { // the first dispatch may have ended the leadership
 		lead.barrier = r.dispatch(simEntry{})
 		r.applyUpTo(r.commit)
 	}
@@ -509,7 +511,7 @@ func (r *simRaft) dispatch(e simEntry) uint64 {
 	return index
 }
 
-// store stands for StoreLogs when it appends.
+// store stands for an appending StoreLogs.
 func (r *simRaft) store(index uint64, e simEntry) {
 	d := r.disk
 	if len(d.log) == 0 {
@@ -579,7 +581,7 @@ func (r *simRaft) ready() bool {
 	return r.state == simLeader && r.lead.ready && r.lead.term == r.disk.term
 }
 
-// committedFor is probe.go's CommittedIndex.
+// committedFor is Replica.CommittedIndex.
 func (r *simRaft) committedFor() uint64 {
 	if r.commit > r.lead.barrier {
 		return r.commit
@@ -710,7 +712,7 @@ func (r *simRaft) sendSnapshot(f *simRepl, s raft.Server) {
 	r.w.send(r, s, simMsg{kind: simInstall, term: r.lead.term, snap: r.disk.snap, repl: f, call: f.calling})
 }
 
-// appendEntries returns whether it succeeded, and LastLog of the answer.
+// appendEntries returns Success and LastLog of the answer.
 func (r *simRaft) appendEntries(m *simMsg) (ok bool, lastLog uint64) {
 	d := r.disk
 	lastLog = max(r.lastLog, d.snap.index)
@@ -803,8 +805,8 @@ func (r *simRaft) filterAppend(m *simMsg) {
 	}
 }
 
-// installSnapshot returns whether it succeeded, and whether the replica must be opened again. The
-// filter is install of rpcFilter.
+// installSnapshot includes rpcFilter.install. ok reports whether it succeeded, and reopen whether
+// the replica must be opened again.
 func (r *simRaft) installSnapshot(m *simMsg) (ok, reopen bool) {
 	d := r.disk
 	filter := r.rules().filter
@@ -822,7 +824,7 @@ func (r *simRaft) installSnapshot(m *simMsg) (ok, reopen bool) {
 	}
 	r.leader, r.leaderID = m.fromAddr, m.fromID
 	d.snap = m.snap
-	if r.w.tears(r) { // before the log is deleted
+	if r.w.tears(r) { // crash before the log is deleted
 		return false, false
 	}
 	r.applied = m.snap.index
@@ -833,13 +835,14 @@ func (r *simRaft) installSnapshot(m *simMsg) (ok, reopen bool) {
 	return true, filter && r.lastLog >= m.snap.index
 }
 
-// hears is the empty append by which rpcFilter lets raft judge the sender of a snapshot.
+// hears is the empty append that rpcFilter passes to raft before a snapshot. It reports whether
+// raft accepts the sender as the leader.
 func (r *simRaft) hears(m *simMsg) bool {
 	ok, _ := r.appendEntries(&simMsg{term: m.term, fromID: m.fromID, fromAddr: m.fromAddr})
 	return ok
 }
 
-// holds is the method of that name of rpcFilter.
+// holds is rpcFilter.holds.
 func (r *simRaft) holds(s *simSnap) bool {
 	e := r.disk.entry(s.index)
 	return r.rules().filter && (s.index <= r.applied || e != nil && e.term == s.term)
@@ -865,8 +868,8 @@ func (r *simRaft) takeSnapshot(n uint64) {
 	}
 }
 
-// answered is called for a follower's answer to a call of this leader. It reports whether the
-// leader still leads and waits for that answer.
+// answered processes a follower's answer to a call of this leader. It reports whether the leader
+// still leads and still waits for the answer.
 func (r *simRaft) answered(m *simMsg) bool {
 	f := m.repl
 	if r.lead == nil || f.lead != r.lead || f.calling != m.call {
@@ -874,7 +877,7 @@ func (r *simRaft) answered(m *simMsg) bool {
 	}
 	f.calling = 0
 	if m.term > r.lead.term {
-		r.setState(simFollower) // handleStaleTerm does this; the term itself comes with the next call
+		r.setState(simFollower) // like handleStaleTerm, which does not store the term: a later call brings it
 		return false
 	}
 	f.heard = true
@@ -900,8 +903,7 @@ func (r *simRaft) installAnswered(m *simMsg) {
 	}
 }
 
-// timeoutNow is raft's function, which compares no term. The filter is rpcFilter's function of that
-// name.
+// timeoutNow is raft's function, which compares no term, after rpcFilter.timeoutNow.
 func (r *simRaft) timeoutNow(m *simMsg) {
 	if r.rules().filter && (r.state != simFollower || r.leaderID != m.fromID) || !r.mayCampaign() {
 		return

@@ -12,7 +12,7 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// newSimWorld makes a world from a seed.
+// newSimWorld creates the world of a seed.
 func newSimWorld(seed uint64, rules simRules, shape simShape) *simWorld {
 	w := &simWorld{
 		rng: rand.New(rand.NewPCG(seed, 0)), rules: rules, shape: shape,
@@ -78,8 +78,7 @@ func (w *simWorld) someKeys(view *catalog.View, count int) []string {
 	return keys
 }
 
-// run makes the given number of steps in all. Then it ends all failures, and waits for the group to
-// recover.
+// run makes the given number of steps with faults, and then calls recover.
 func (w *simWorld) run(steps int) {
 	for ; w.step < steps && w.failure == nil; w.step++ {
 		w.oneStep()
@@ -102,7 +101,7 @@ func (w *simWorld) anyLeader() *simRaft {
 	return nil
 }
 
-// simCalls bounds the messages in flight: with more, their delivery is likelier than anything else.
+// simCalls bounds the messages in flight. If there are more, most steps deliver a message.
 const simCalls = 6
 
 func (w *simWorld) oneStep() {
@@ -175,14 +174,14 @@ func (w *simWorld) oneStep() {
 	case x < 969:
 		w.reopen(w.anyNode(), w.anyNode())
 	case x < 970:
-		if r := w.anyLeader(); r != nil { // the leader's lease ran out
+		if r := w.anyLeader(); r != nil { // the leader's lease has expired
 			r.setState(simFollower)
 		}
 	case x < 972:
 		w.administer()
 	case x < 976:
-		// The disk of a leader hangs, so it makes a voter campaign, whatever log that voter has. A
-		// third replica may miss the campaign.
+		// The disk of a leader hangs, so the leader makes a voter campaign, even if the voter lacks
+		// entries. A third replica may time out at the same moment.
 		if r := w.anyLeader(); r != nil && len(r.lead.repl) > 0 {
 			if f := r.lead.repl[w.rng.IntN(len(r.lead.repl))]; simHasVote(r.latest, f.id) {
 				w.send(r, raft.Server{ID: f.id}, simMsg{kind: simTimeoutNow})
@@ -192,8 +191,8 @@ func (w *simWorld) oneStep() {
 	}
 }
 
-// fill makes the disk of a node full, or gives it room again: then everything that waited for room
-// goes on.
+// fill makes the disk of a node full, or frees space on it. With free space, a waiting replica
+// continues.
 func (w *simWorld) fill(at int, full bool) {
 	n := &w.nodes[at]
 	if n.full == full || n.lost {
@@ -213,7 +212,8 @@ func (w *simWorld) fill(at int, full bool) {
 	}
 }
 
-// heal gives room to all disks except one, of a node that the group can do without.
+// heal frees space on all disks, except on one of a node without which the group still has a
+// majority.
 func (w *simWorld) heal() {
 	kept := false
 	for i := range w.nodes {
@@ -225,7 +225,7 @@ func (w *simWorld) heal() {
 	}
 }
 
-// shed makes a leader whose disk is full hand the group over, or write.
+// shed makes a leader whose disk is full hand the group over or write an entry.
 func (w *simWorld) shed(r *simRaft) {
 	if f := r.lead.repl; len(f) > 0 && w.rng.IntN(2) == 0 {
 		w.transfer(r, f[w.rng.IntN(len(f))].id)
@@ -234,8 +234,8 @@ func (w *simWorld) shed(r *simRaft) {
 	w.write(r)
 }
 
-// heartbeats is for a leader whose main loop waits for its disk: its replication sends a heartbeat
-// all the same.
+// heartbeats sends a heartbeat of a former leader whose main loop waits for its disk, because the
+// leader's replication still runs.
 func (w *simWorld) heartbeats(at int) {
 	r := w.nodes[at].replica
 	if r == nil || !r.waits || r.former == nil || w.rules.leadersAlone || len(r.former.repl) == 0 {
@@ -245,7 +245,7 @@ func (w *simWorld) heartbeats(at int) {
 	w.send(r, raft.Server{ID: f.id}, simMsg{kind: simHeartbeat, term: r.former.term})
 }
 
-// clock lets an election timeout pass at a node.
+// clock makes the election timeout of a node expire.
 func (w *simWorld) clock(at int) {
 	r := w.nodes[at].replica
 	switch {
@@ -294,7 +294,7 @@ func (w *simWorld) leaderTick(r *simRaft) {
 		return
 	}
 	if l.transferTo != "" && w.rng.IntN(6) == 0 {
-		l.transferTo = "" // the leader does not wait for it any more
+		l.transferTo = "" // the leader stops waiting for the transfer
 	}
 	if f.id == l.transferTo && f.next > max(r.lastLog, r.disk.snap.index) {
 		w.send(r, raft.Server{ID: f.id}, simMsg{kind: simTimeoutNow})
@@ -309,7 +309,7 @@ func (w *simWorld) write(r *simRaft) {
 	}
 }
 
-// learn tells a node of newer views of the catalog.
+// learn gives a node a newer view of the catalog.
 func (w *simWorld) learn(at int) {
 	n := &w.nodes[at]
 	if !n.up || n.view == len(w.views)-1 {
@@ -322,8 +322,8 @@ func (w *simWorld) learn(at int) {
 	w.follow(at)
 }
 
-// place gives the group another target. Mostly one voter goes and another comes, often the one that
-// went last.
+// place changes the target of the group. Mostly it replaces one voter, often by the one that it
+// replaced last.
 func (w *simWorld) place() {
 	view := w.views[len(w.views)-1]
 	target := view.Groups[simGroup].Target
@@ -408,10 +408,10 @@ func (w *simWorld) administer() {
 	}
 }
 
-// survives reports whether a majority is left without the given node. It asks this of the committed
-// configuration, and of each later one in a log or in a call on its way. Nobody else could be
-// elected. A replica with the later configuration, by which it needs others, refuses the replicas
-// without it.
+// survives reports whether the group still has majorities without the given node. This must hold
+// for the committed configuration and for each later one in a log or in a call in flight. Otherwise
+// a replica with the later configuration could block every election: it cannot be elected itself,
+// and it does not vote for a replica with a shorter log.
 func (w *simWorld) survives(without int) bool {
 	left := func(conf []raft.Server) bool {
 		there := 0
@@ -444,7 +444,7 @@ func (w *simWorld) survives(without int) bool {
 	return w.confAt > 0 && left(w.conf)
 }
 
-// wipe loses a node for good. A new node gets its address and its place in targets.
+// wipe loses a node for ever. A new node gets its address and its place in the target.
 func (w *simWorld) wipe(at int) {
 	n := &w.nodes[at]
 	if len(w.nodes) == simNodesMax || n.lost || !w.survives(at) {
@@ -472,11 +472,10 @@ func (w *simWorld) wipe(at int) {
 	}
 }
 
-// simRoundsMax bounds how long a group may take to recover once nothing fails any more.
+// simRoundsMax bounds the rounds that a group may take to recover after the last fault.
 const simRoundsMax = 1500
 
-// recover ends all failures and gives every node its turns. It waits until the group is as the
-// catalog wants it, and has committed another entry at all its members.
+// recover stops all faults. Then it runs all nodes in rounds until recovered returns true.
 func (w *simWorld) recover() {
 	w.calm = true
 	w.note("all is well from here on")
@@ -534,7 +533,7 @@ func (w *simWorld) recover() {
 // down.
 const simLeaseRounds = 20
 
-// leadCalmly ticks a leader while nothing fails, and reports whether it reaches a majority.
+// leadCalmly ticks a leader without faults. It reports whether the leader still leads.
 func (w *simWorld) leadCalmly(r *simRaft) bool {
 	l := r.lead
 	heard := 0
@@ -572,7 +571,8 @@ func (w *simWorld) leadCalmly(r *simRaft) bool {
 	return true
 }
 
-// recovered reports whether the group is as the catalog wants it.
+// recovered reports whether the group has one leader, all acknowledged entries, and the members
+// that the catalog wants.
 func (w *simWorld) recovered() bool {
 	view := w.views[len(w.views)-1]
 	p := view.Groups[simGroup]
@@ -589,7 +589,7 @@ func (w *simWorld) recovered() bool {
 		return false
 	}
 	for i := range w.nodes {
-		if w.nodes[i].full { // members that the target still lacks may need its disk
+		if w.nodes[i].full { // a change of members may need this disk, so only the leader is checked
 			return lead.lead.silent == 0 && lead.commit >= w.acked && !lead.full()
 		}
 	}
@@ -615,7 +615,7 @@ func (w *simWorld) recovered() bool {
 	for i := range w.nodes {
 		n := &w.nodes[i]
 		if n.disk != nil && !slices.ContainsFunc(slices.Concat(target, others), func(m replica.Member) bool { return m.ID == n.disk.id }) {
-			return false // a replica that nobody needs must be deleted
+			return false // a replica that the catalog does not want must be deleted
 		}
 	}
 	if lead.lead.silent > 0 {

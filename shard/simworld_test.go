@@ -13,60 +13,61 @@ import (
 )
 
 // The files sim*_test.go simulate a cluster: nodes with replicas of one group, the catalog that
-// places the group, the calls between them, and failures. Everything that happens comes from a
-// seed. simraft_test.go is Raft as hashicorp/raft has it. simnode_test.go has what a node does
-// about its replica, and simlead_test.go what a leader does about its group. simrun_test.go has the
-// events and the recovery at the end, and sim_test.go the tests.
+// places the group, the calls between them, and faults. A seed determines everything that happens.
+// simraft_test.go models hashicorp/raft. simnode_test.go has what a node does with its replica, and
+// simlead_test.go what a leader does with its group. simrun_test.go has the events and the recovery
+// at the end, and sim_test.go the tests.
 //
 // The simulation calls this code of the product: raftfsm's catalog commands, Number, Retired,
 // MayHold; NextStep with what it calls, Wanted, initialMembers, MemberID, Displaced, Contains,
 // SuffrageOf, TwoSuffice. It has stand-ins for code that waits for disks, raft or the network:
 //
-//	simWorld.follow       Node.replicaToHold, openReplica, Dirs.MayBegin
-//	simWorld.startDrop    Node.dropIfRemoved, dropReplica, Membership.WasRemoved
+//	simWorld.follow       replicas.replicaToHold, replicas.openReplica, Dirs.MayBegin
+//	simWorld.startDrop    replicas.dropIfRemoved, replicas.dropReplica, Membership.WasRemoved
 //	simWorld.serveMember  Membership.ServeGone
-//	simWorld.reopen       Node.fetchSnapshot, Snapshotter.Receive and Node.reopen, of a repair
+//	simWorld.reopen       a repair: replicas.fetchSnapshot, Snapshotter.Receive, replicas.reopen
 //	simWorld.reconcile    Membership.Reconcile, catalogIsBehind
 //	simWorld.behind       Membership.behind, Progress
 //	simWorld.numbers      Membership.ReconcileNumbers, provedGone
-//	simWorld.prove        prover.ProveTerm, agreeing
-//	simWorld.standing     prover.answerProbe, Replica.IndexWith
+//	simWorld.prove        Prover.ProveTerm, Prover.agreeing
+//	simWorld.standing     Prover.answerProbe, Replica.IndexWith
 //	simWorld.receive      leaderStream
 //	simRaft.checkVote, filterAppend, installSnapshot, timeoutNow, mayCampaign    rpcFilter
 //
-// The catalog's own group counts as linearizable: it is a list of views, and each node knows one of
-// them. That view may be old, and after a restart older still. Commands reach the catalog late.
+// The simulation assumes that the catalog's own group is linearizable. The catalog is a list of
+// views, and each node knows one of them. That view may be old, and after a restart even older.
+// Commands reach the catalog late.
 
 const (
 	simGroup      = 1
 	simNodesMax   = 9
 	simEntriesMax = 3   // in one call
-	simBagMax     = 160 // messages on their way
+	simBagMax     = 160 // messages in flight
 )
 
-// simRules are the rules of a product, one for each of its measures against replicas that return.
-// TestSimulatedWithout takes them away one by one.
+// simRules are the rules of a product. TestSimulatedWithout switches them off one by one.
 type simRules struct {
-	// numbers: the catalog numbers replicas, and their Raft ids have the number.
+	// numbers: the catalog numbers replicas, and their Raft ids contain the number.
 	numbers bool
-	// named: a call names the replica that is to receive it (muxLayer).
+	// named: a call names the replica that must receive it (muxLayer).
 	named bool
-	// refuseUnnamed: a replica votes for nobody unless its own configuration contains the replica.
+	// refuseUnnamed: a replica that is not in its own configuration votes for nobody.
 	refuseUnnamed bool
-	// probesNamed: a probe counts only replicas in the other side's configuration.
+	// probesNamed: a replica answers a probe only if its configuration contains both replicas.
 	probesNamed bool
-	// deleteAsks: a node deletes a retired replica once the leader says that it is no member.
+	// deleteAsks: a node deletes a retired replica only after the leader confirms that it is no
+	// member.
 	deleteAsks bool
-	// asksAll: all nodes are asked that, not just those of the target.
+	// asksAll: before the deletion, the node asks all nodes, not only those of the target.
 	asksAll bool
-	// retireProves: a leader proves that it leads before it retires a number.
+	// retireProves: a leader proves its leadership before it retires a number.
 	retireProves bool
-	// neverTwice: a node remembers the numbers that it deleted (Dirs).
+	// neverTwice: a node remembers the numbers of deleted replicas (Dirs).
 	neverTwice bool
 	// inForce: only a member that has applied the configuration in force counts when
 	// members change.
 	inForce bool
-	// initialBegins: one of the first voters may begin until it is retired, whatever the target.
+	// initialBegins: a first voter may begin until it is retired, even if it has left the target.
 	initialBegins bool
 	// mindsNumbers: a leader whose catalog is older than its members changes none of them.
 	mindsNumbers bool
@@ -74,29 +75,30 @@ type simRules struct {
 	votesByLog bool
 	// freeCandidates: a candidate votes for others although it knows a leader.
 	freeCandidates bool
-	// withholds: a replica without a vote is sent only what is committed.
+	// withholds: a leader sends only committed entries to a replica without a vote.
 	withholds bool
-	// leadersAlone: a message of a term that its sender no longer leads is not sent.
+	// leadersAlone: a replica sends no message of a term that it no longer leads.
 	leadersAlone bool
 	// notLate: a configuration that a leader cannot store at once is never stored.
 	notLate bool
-	// sendsRest: a leader that loses its lease, or is elected again, sends the rest of a snapshot.
+	// sendsRest: a leader continues to send a snapshot after it has lost its lease or was elected
+	// again.
 	sendsRest bool
-	// filter: rpcFilter stands before raft.
+	// filter: rpcFilter filters the calls to raft.
 	filter bool
 }
 
-// simShape describes the world of a seed, except its rules, which simRules has.
+// simShape selects the size and the faults of a world.
 type simShape struct {
-	lateSnapshots bool // a snapshot may arrive after its sender has given it up
+	lateSnapshots bool // a snapshot may arrive after its sender has abandoned the call
 	largeState    bool // a snapshot takes longer than a lease
 	small         bool // four nodes, three voters
 	single        bool // one voter
 	five          bool // six nodes, five voters
-	restarts      bool // nodes restart often, and then know only the first catalog
-	torn          bool // a node crashes between two writes of one call; calls arrive twice
-	full          bool // the disks of nodes get full, and get room again
-	wipes         bool // nodes are lost as long as a majority is left, and new ones have their addresses
+	restarts      bool // nodes restart often, and then know only the first view of the catalog
+	torn          bool // a node may crash between two writes of one call, and calls may arrive twice
+	full          bool // disks of nodes get full and get free space again
+	wipes         bool // nodes are lost while majorities remain, and new nodes get their addresses
 }
 
 type simFault string
@@ -138,8 +140,8 @@ const (
 	simMemberAnswer
 )
 
-// simMsg is a call in flight, or its answer. asker made the call, and gets the answer if
-// it still runs.
+// simMsg is a call in flight, or its answer. The replica asker made the call. It receives the
+// answer only if it still runs.
 type simMsg struct {
 	kind      simKind
 	ok        bool
@@ -172,7 +174,7 @@ type simOp struct {
 	floor   uint64 // for a read: the highest index that was acknowledged before the read began
 	done    func()
 	read    bool
-	counted []uint64 // the lives that agreed
+	counted []uint64 // the lifetimes that agreed
 }
 
 // simDrop is a replica that its node is about to delete.
@@ -186,13 +188,13 @@ type simNode struct {
 	addr string
 	up   bool
 	lost bool
-	full bool // the node's disk takes no writes
+	full bool // the node's disk is full
 
-	view, kept int // index in simWorld.views: of the one that it knows, and of the one that it would know after a restart
+	view, kept int // indexes in simWorld.views: the known view, and the one after a restart
 
 	disk    *simDisk
 	replica *simRaft
-	deleted int64 // the highest number that was deleted here, -1 for none
+	deleted int64 // highest number of a deleted replica; -1 for none
 	drop    *simDrop
 }
 
@@ -205,26 +207,26 @@ type simWorld struct {
 	rng      *rand.Rand
 	rules    simRules
 	shape    simShape
-	trailing uint64 // entries that a snapshot leaves in front of it
+	trailing uint64 // number of entries that the log keeps before a snapshot's index
 	caughtUp uint64 // CaughtUpEntries
 
 	nodes []simNode
 	cut   [simNodesMax][simNodesMax]bool // [sender][receiver]
-	bag   []simMsg                       // the messages on their way
+	bag   []simMsg                       // messages in flight
 	views []*catalog.View                // the catalog after each command
-	sent  []*catalog.Command             // commands on their way to the catalog
+	sent  []*catalog.Command             // commands in flight to the catalog
 	names map[raft.ServerID]simName
 
 	step int
-	calm bool // nothing fails any more
+	calm bool // the faults have stopped
 	// placed is the target before the last move.
 	placed               []string
-	lives, calls, idents uint64 // how many of each were given out
+	lives, calls, idents uint64 // the last numbers of lifetimes, calls and idents
 
 	// The checks use these. acked is the highest index that a leader has acknowledged. history has
 	// the ident of each committed entry by index, and historyAt the term in which it was committed.
-	// leaders maps each term to the life that led it, and the field began maps each id to the life
-	// that began with it.
+	// leaders maps each term to the lifetime that led it, and began maps each Raft id to the
+	// lifetime that began with it.
 	acked     uint64
 	conf      []raft.Server // the newest configuration that a leader has committed
 	confAt    uint64
@@ -292,7 +294,7 @@ func (w *simWorld) nameOf(id raft.ServerID) simName {
 	return name
 }
 
-// send puts a call to a member on its way.
+// send sends a call to a member.
 func (w *simWorld) send(r *simRaft, to raft.Server, m simMsg) {
 	m.from, m.to, m.toID = r.disk.node, w.nameOf(to.ID).node, to.ID
 	m.fromID, m.fromAddr, m.asker = r.disk.id, w.addrOf(r.disk), r
@@ -338,12 +340,12 @@ func (w *simWorld) tears(r *simRaft) bool {
 	return true
 }
 
-// deliver hands over one message, or loses it.
+// deliver delivers a message, or loses it.
 func (w *simWorld) deliver(m simMsg) {
 	if w.shape.torn && m.kind&1 == 0 && m.kind < simMember && w.rng.IntN(20) == 0 {
 		first := m
 		first.again = true
-		w.post(first) // the first copy's connection was lost, and the sender waits for the answer to the other copy
+		w.post(first) // the sender repeats the call: it ignores the answer to this copy
 	}
 	if !w.reaches(m.from, m.to) || !w.nodes[m.to].up {
 		return
@@ -355,7 +357,7 @@ func (w *simWorld) deliver(m simMsg) {
 			return // raft does not receive it
 		}
 		if !r.waits {
-			r.former = nil // the replication of that leadership has ended
+			r.former = nil // the main loop runs again, so the old replication has ended
 		}
 	}
 	if m.asker != nil && m.kind&1 == 1 && m.kind != simTimeoutNow { // an answer
@@ -402,7 +404,7 @@ func (w *simWorld) deliver(m simMsg) {
 		term, ok := r.requestVote(&m)
 		w.answer(&m, r, simVoteAnswer, simMsg{term: term, ok: ok})
 	case simAppend:
-		last := uint64(0) // the index that the sender counts
+		last := uint64(0) // the index of the last entry in the call
 		if len(m.entries) > 0 {
 			last = m.first + uint64(len(m.entries)) - 1
 		}
@@ -431,7 +433,7 @@ func (w *simWorld) deliver(m simMsg) {
 	}
 }
 
-// install lets a replica restore a snapshot that has arrived.
+// install makes a replica restore a snapshot that has arrived.
 func (w *simWorld) install(r *simRaft, m *simMsg) {
 	w.stats.installs++
 	ok, reopen := r.installSnapshot(m)
@@ -450,8 +452,8 @@ type simReceipt struct {
 	left int // turns of receive
 }
 
-// receiptTurns returns how many turns a snapshot takes. While nothing fails, it takes twice as long
-// as a lease.
+// receiptTurns returns the number of turns that a snapshot takes. Without faults, a snapshot takes
+// twice as long as a lease.
 func (w *simWorld) receiptTurns() int {
 	if w.calm {
 		return 2 * simLeaseRounds
@@ -465,7 +467,8 @@ func (w *simWorld) receives(f *simRepl) bool {
 	return r != nil && r.receives != nil && r.receives.call.repl == f && r.receives.call.call == f.calling
 }
 
-// receive gives a replica another piece of the snapshot that it receives: see leaderStream.
+// receive gives a replica the next piece of a snapshot. The sender decides like leaderStream
+// whether it continues.
 func (w *simWorld) receive(at int) {
 	r := w.nodes[at].replica
 	if r == nil || r.receives == nil {
@@ -488,7 +491,7 @@ func (w *simWorld) receive(at int) {
 	}
 }
 
-// standing answers a probe, like prover.answerProbe.
+// standing answers a probe, like Prover.answerProbe.
 func (w *simWorld) standing(r *simRaft, m *simMsg) (term, index uint64) {
 	if r.rules().probesNamed && (!replica.Contains(r.latest, r.disk.id) || !replica.Contains(r.latest, m.fromID)) {
 		return ^uint64(0), 0
@@ -509,7 +512,7 @@ func simVoters(conf []raft.Server) []raft.ServerID {
 	return voters
 }
 
-// prove begins a proof like proveTerm: op.done is called if it succeeds.
+// prove begins a proof like Prover.ProveTerm. If the proof succeeds, it calls op.done.
 func (w *simWorld) prove(op *simOp) {
 	r := op.r
 	op.term = r.disk.term
@@ -549,7 +552,7 @@ func (w *simWorld) readDone(op *simOp, index uint64, form string) {
 	}
 }
 
-// startRead begins a linearizable read at a replica, like askFresh and askLeader.
+// startRead begins a linearizable read at a replica, like Prover.AskFresh and Prover.AskLeader.
 func (w *simWorld) startRead(r *simRaft) {
 	op := &simOp{r: r, floor: w.acked, read: true}
 	if r.ready() {
@@ -560,7 +563,7 @@ func (w *simWorld) startRead(r *simRaft) {
 	}
 }
 
-// elected is called by a replica that has won an election, before it does anything.
+// elected checks a replica that has just won an election.
 func (w *simWorld) elected(r *simRaft) {
 	w.stats.elections++
 	d := r.disk
@@ -580,7 +583,7 @@ func (w *simWorld) elected(r *simRaft) {
 			w.fail(simIncomplete, "life %d of %s leads term %d by the votes of lives %v; entry %d, committed in term %d, is not in its log",
 				d.life, d.id, d.term, r.voters, i, at)
 		}
-		break // the entries before it are in the same log
+		break // the log of this entry has the earlier entries too
 	}
 }
 
@@ -595,7 +598,7 @@ func (w *simWorld) record(index, ident, term uint64) bool {
 	return *have == ident
 }
 
-// committed is called by a leader whose commit index rose.
+// committed records the entries that a leader has just committed.
 func (w *simWorld) committed(r *simRaft) {
 	w.stats.commits++
 	for i := r.commit; i > 0; i-- {

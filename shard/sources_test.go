@@ -18,8 +18,8 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// numbered is a queue of messages: message m adds 1 to row m mod 7 of posts and to the
-// unread number of user m mod 5.
+// numbered is a queue with the given number of messages. Message m adds 1 to row m mod 7 of posts
+// and to the unread number of user m mod 5.
 type numbered int
 
 const (
@@ -36,7 +36,7 @@ func (q numbered) ops(from, to uint64) (ops []sink.Op) {
 	return ops
 }
 
-// read runs a reader, and begins anew after every error, until all shards have every message.
+// read runs a reader until all shards have every message. It begins anew after every error.
 func (q numbered) read(ctx context.Context, s sink.Sink, source uint64, batch uint64) error {
 	for ctx.Err() == nil {
 		err := q.session(ctx, s, source, batch)
@@ -76,7 +76,7 @@ func (q numbered) session(ctx context.Context, s sink.Sink, source uint64, batch
 	}
 }
 
-// wantCounts reads all rows of a queue: message m has been applied times(m) times.
+// wantCounts checks all rows of a queue. Message m must have been applied times(m) times.
 func (q numbered) wantCounts(t *testing.T, n *Node, times func(m uint64) int64) {
 	t.Helper()
 	posts, users := [numberedPosts]int64{}, [numberedUsers]int64{}
@@ -99,9 +99,9 @@ func (q numbered) wantCounts(t *testing.T, n *Node, times func(m uint64) int64) 
 	}
 }
 
-// Three nodes apply a queue: two of them read the queue concurrently, while leaders move and a
-// shard is restored from a backup. Each message is counted once, and once more after a seek back,
-// and once more by a source that is made under the name of a deleted one.
+// Nodes read a queue concurrently while leaders move and a shard is restored from a backup. Each
+// message counts once. After a seek back it counts once more, and once more for a new source with
+// the name of the deleted one.
 func TestSourceIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	all := openMembers(t, 3)
@@ -128,7 +128,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 			for _, from := range all {
 				for _, g := range from.registry.groups.Load().all {
 					if r, err := g.led(); err == nil && r != nil && int(g.number)%3 == i%3 {
-						_ = from.membership.HandOver(g.number, all[i%3].cfg.NodeKey) // that node may be busy
+						_ = from.membership.HandOver(g.number, all[i%3].cfg.NodeKey) // a failed handover does not matter
 					}
 				}
 			}
@@ -149,7 +149,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	if _, err := RestoreShard(ctx, n, shard, bytes.NewReader(backup), true, nil); err != nil {
 		t.Errorf("restore: %v", err)
 	}
-	mustDo(t, queue.read(ctx, SourcesOf(all[2]), source.Number, 100)) // for the restored shard alone
+	mustDo(t, queue.read(ctx, SourcesOf(all[2]), source.Number, 100)) // reads messages for the restored shard only
 	stop()
 	moves.Wait()
 	queue.wantCounts(t, n, func(uint64) int64 { return 1 })
@@ -199,7 +199,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	if again.Number == source.Number {
 		t.Errorf("number %d was given twice", again.Number)
 	}
-	reads.Go(func() { // while it leads shards
+	reads.Go(func() { // the node may still lead shards
 		if err := all[2].Close(ctx); err != nil {
 			t.Error(err)
 		}
@@ -212,9 +212,9 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	eventually(t, "digests agree", func() bool { return digestsAgree(all[:2]) })
 }
 
-// The meaning of messages changes while the source is paused and its shards are at one position. After
-// that, the shards apply nothing from before the change: no section in flight, and no batch of a reader
-// with the old configuration.
+// The meaning of messages changes while the source is paused and its shards are at one position.
+// After the change, the shards apply no section that was in flight before it, and no batch of a
+// reader with the old configuration.
 func TestMeaningIsFenced(t *testing.T) {
 	t.Parallel()
 	n, ctx := openMembers(t, 1)[0], t.Context()
@@ -330,7 +330,7 @@ func TestNoCommandWithoutSource(t *testing.T) {
 	n := openNode(t, t.TempDir(), nil)
 	ctx, cancel := context.WithTimeout(t.Context(), eventuallyMax)
 	defer cancel()
-	eventually(t, "nothing is proposed", func() bool { // at first the cluster proposes other commands
+	eventually(t, "nothing is proposed", func() bool { // repeat, because a new cluster proposes other commands at first
 		before := n.registry.meta.LastIndex()
 		_, pause := pauseSource(ctx, n, true)
 		_, seek := seekSource(ctx, n, map[uint32]sink.Position{0: {}})
@@ -376,7 +376,7 @@ func TestCheckAsksForTheCatalog(t *testing.T) {
 	}
 }
 
-// Check distinguishes a refused op that its shard has passed from one that it has not.
+// Check reports for a refused op whether its shard has already passed the op's message.
 func TestCheckOfPassedOps(t *testing.T) {
 	t.Parallel()
 	n := openMembers(t, 1)[0]
@@ -402,7 +402,7 @@ func TestCheckOfPassedOps(t *testing.T) {
 	mustDo(t, err)
 	_, err = n.DropColumn(ctx, "songs", "likes")
 	mustDo(t, err)
-	// A reader begins anew.
+	// as a reader that begins anew
 	_, err = s.Positions(ctx, source.Number, 0)
 	mustDo(t, err)
 	rejected, err := s.Check(ctx, &sink.Batch{Source: source.Number, Next: sink.Position{Lo: 2}, Ops: []sink.Op{at(0, 1), at(0, other), at(1, 1)}})
@@ -412,9 +412,9 @@ func TestCheckOfPassedOps(t *testing.T) {
 	}
 }
 
-// The leader of a shard knows that a source was deleted. Then the shard applies none of its
-// sections, even if the deletion did not reach the shard while it had no leader. The reader may not
-// know of the deletion.
+// If the leader of a shard knows that a source was deleted, the shard applies no section of the
+// source. This holds even if the shard missed the deletion because it had no leader, and even if
+// the reader does not know of the deletion.
 func TestDeletedIsFenced(t *testing.T) {
 	t.Parallel()
 	all, ctx := openMembers(t, 3), t.Context()
@@ -432,7 +432,7 @@ func TestDeletedIsFenced(t *testing.T) {
 		mustDo(t, other.CatchUp(ctx))
 	}
 	posts := n.Keyspace("posts")
-	for _, sender := range all[:2] { // to shards that it leads, and to others
+	for _, sender := range all[:2] { // each sender leads only some of the shards
 		for _, section := range []dedup.SourceSection{
 			{Mode: dedup.SectionAdvance, Epoch: 1, Prev: sink.Position{Lo: 10}, Next: sink.Position{Lo: 20}},
 			{Mode: dedup.SectionBegin, Epoch: 1, Since: 1, Next: sink.Position{Lo: 10}},
@@ -457,7 +457,7 @@ func TestDeletedIsFenced(t *testing.T) {
 	numbered(10).wantCounts(t, n, func(uint64) int64 { return 1 })
 }
 
-// sendSections writes sections of sources to the first shards of a keyspace, and returns the answers.
+// sendSections writes the i-th section to shard i of a keyspace, and returns the answers.
 func sendSections(n *Node, ks *Keyspace, ops counters.Ops, sections ...dedup.SourceSection) []Answer {
 	w := &Write{Ops: ops, Sections: make([]*dedup.RequestID, ks.Shards), Deadline: soon()}
 	for shard, section := range sections {

@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/source/sink"
 )
 
-// A position is sent unchanged between nodes, and a cut or changed one is refused.
+// A position survives the encoding for other nodes. Truncated or changed bytes are refused.
 func TestPositionAnswer(t *testing.T) {
 	t.Parallel()
 	for _, at := range []dedup.PositionAnswer{

@@ -28,7 +28,8 @@ func TestCallToASupersededLeaderEnds(t *testing.T) {
 		return leading != ""
 	})
 
-	// On a busy machine a leader may lose its lead, or seem to. The check then makes another call.
+	// On a busy machine, the leader may lose its leadership or seem to. The check then makes
+	// another call.
 	eventually(t, "a call to the leader goes on", func() bool {
 		asLed, done := n.writer.whileLed(t.Context(), g, leading)
 		defer done()

@@ -17,7 +17,7 @@ type watchedFS struct {
 	hook func(op change) error
 
 	mu   sync.Mutex
-	open map[string]*watchedFile // by path; a rename moves them
+	open map[string]*watchedFile // open files, by path; a rename changes the path
 }
 
 // newDisk returns a disk with an empty directory for a log.
@@ -147,7 +147,7 @@ func tear(disk *vfs.MemFS, c change, random *rand.Rand) *vfs.MemFS {
 	return after
 }
 
-// brokenFS fails every change after a number of them.
+// brokenFS lets a number of changes succeed, and fails all later ones.
 type brokenFS struct {
 	mu    sync.Mutex
 	after int    // changes that still succeed

@@ -95,8 +95,9 @@ func refusedOrWhole(t *testing.T, disk *vfs.MemFS, m model, path, harm string) (
 	return false
 }
 
-// The test changes one byte anywhere in a file: the head of a sector, of a batch or of an item, the data of
-// an entry, the zeros after it, unwritten sectors, and sectors of an earlier life of the file.
+// The test changes one byte anywhere in a file: the head of a sector, of a batch or of an item, the
+// data of an entry, the zeros after it, unwritten sectors, and sectors of an earlier segment in the
+// file.
 func TestChangedByte(t *testing.T) {
 	disk, m := fullLog(t, 150)
 	paths, needed := segmentsOf(t, disk), needed(t, disk)

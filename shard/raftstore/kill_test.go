@@ -70,7 +70,7 @@ func checkPowerLoss(t *testing.T, when string, h *history, disk *vfs.MemFS, rand
 	}
 }
 
-// resume counts the interrupted change as made or as never made, as the reopened log has it.
+// resume drops the interrupted change from the history, unless the reopened log has it.
 func (h *history) resume(l *Log) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

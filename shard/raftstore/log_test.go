@@ -83,7 +83,7 @@ func TestGapsAreRefused(t *testing.T) {
 	}
 }
 
-// A second log in the directory of one that is open is refused.
+// Open refuses a directory whose log is already open.
 func TestLogIsOpenOnce(t *testing.T) {
 	fs, dir := vfs.Default, t.TempDir()
 	l, err := Open(dir, Options{FS: fs, SegmentBytes: segmentBytesMin})
@@ -178,7 +178,7 @@ func TestLaggingReplicaKeepsNobody(t *testing.T) {
 // files are reused:
 //
 //  1. each replica reads its own entries as it wrote them;
-//  2. a read never meets a file that was reused;
+//  2. no read returns data of a later segment in a reused file;
 //  3. afterwards, and after a restart, the log has everything.
 func TestReplicasAtOnce(t *testing.T) {
 	fs := vfs.NewMem()
@@ -274,8 +274,8 @@ func TestOneSyncForAll(t *testing.T) {
 	}
 }
 
-// A read covers whole sectors, so it may meet a sector of the next batch that the system has copied
-// only in part.
+// A read covers whole sectors, so it may include a sector of the next batch that the system has
+// copied only in part.
 func TestReadBesideAWrite(t *testing.T) {
 	disk := newDisk()
 	var reader atomic.Pointer[Replica]
@@ -315,7 +315,7 @@ func TestNeededSegmentStays(t *testing.T) {
 	mustDo(t, err)
 	mustDo(t, r.StoreLogs(randomEntries(rand.New(rand.NewPCG(1, 1)), 1, 1, 1)))
 	mustDo(t, r.StoreLogs([]*raft.Log{{Index: 2, Data: make([]byte, segmentBytesMin)}}))
-	for _, number := range []uint32{1, 2, 3} { // with an entry; being written; missing
+	for _, number := range []uint32{1, 2, 3} { // segment 1 has an entry, 2 is being written, 3 does not exist
 		if err := l.submit(&request{kind: itemRemove, items: appendRemove(nil, number), segment: number}); err == nil {
 			t.Errorf("segment %d was removed", number)
 		}

@@ -119,7 +119,7 @@ type op struct {
 	log   func(l *Log) error
 }
 
-// both applies the change to both.
+// both applies the change to the log and to the model.
 func (o op) both(l *Log, m model) error {
 	o.model(m)
 	return o.log(l)

@@ -29,7 +29,7 @@ func Heartbeat() *raft.AppendEntriesRequest {
 	return &raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: 3, ID: []byte("n1.0#4"), Addr: []byte("a")}, Term: 5}
 }
 
-// Taking returns the answer of a follower that accepts the append args.
+// Taking returns the answer of a follower that accepts the call args.
 func Taking(args *raft.AppendEntriesRequest) raft.RPCResponse {
 	return raft.RPCResponse{Response: &raft.AppendEntriesResponse{Term: args.Term, LastLog: args.PrevLogEntry, Success: true}}
 }

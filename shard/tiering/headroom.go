@@ -61,7 +61,7 @@ type Headroom struct {
 	MemoryTight atomic.Bool
 	MemoryOver  atomic.Uint64 // bytes of tables to move out of memory until it is no longer tight, as of the last check that found it tight
 	DiskFull    atomic.Bool
-	VotersFull  atomic.Int64              // number of groups led here that accept no writes, because too few voters, or this node, have disk space
+	VotersFull  atomic.Int64              // number of groups led here that accept no writes, because this node or too many voters have no disk space
 	DiskHangs   atomic.Int64              // number of local replicas with a hanging write to the log
 	recoveredAt atomic.Pointer[time.Time] // when a write to a log last stopped hanging; nil for never
 

@@ -115,14 +115,14 @@ func (o TieringJob) name() string {
 	o.ID, o.DryRun = "", false
 	text, err := json.Marshal(o)
 	if err != nil {
-		panic(err) // a job has only numbers and texts
+		panic(err) // impossible: a job has only numbers and texts
 	}
 	h := fnv.New64a()
 	_, _ = h.Write(text) // never fails
 	return fmt.Sprintf("%016x", h.Sum64())
 }
 
-// allNever reports whether all answers have Never.
+// allNever reports whether Never is set in all answers.
 func allNever(answers map[string]ColdAnswer) bool {
 	for _, a := range answers {
 		if !a.Never {

@@ -41,7 +41,7 @@ func TestHeadroomTurns(t *testing.T) {
 		{now: stock{live: 10, tables: 800, collector: 25, free: 10_000}, wantMemory: true}, // tables that grew since the collection
 		{now: stock{live: 700, collector: 100, free: 10_000}, wantMemory: true},            // another GOGC
 		{now: stock{live: 700, collector: 0, free: 10_000}},
-		{now: stock{snapshots: 400, free: 2000}, wantDiskFull: true}, // snapshots may need it
+		{now: stock{snapshots: 400, free: 2000}, wantDiskFull: true}, // snapshots may need the free space
 		{now: stock{snapshots: 200, free: 2000}},
 	} {
 		now = step.now
@@ -90,8 +90,8 @@ func TestCollectorsGoal(t *testing.T) {
 	}
 }
 
-// Before and while rows are refused, the garbage collector runs for memory that is not
-// tables.
+// Before a node refuses rows, and while it does, it runs the garbage collector if the tables alone
+// fit the limit.
 func TestHeadroomCollectsBeforeItRefuses(t *testing.T) {
 	live, tables, collections := uint64(900), uint64(100), 0
 	h := &Headroom{
@@ -105,7 +105,7 @@ func TestHeadroomCollectsBeforeItRefuses(t *testing.T) {
 	for _, step := range []struct {
 		name            string
 		live, tables    uint64
-		ago             time.Duration // since the last collection
+		ago             time.Duration // time since the last collection
 		wantFull        bool
 		wantCollections int
 	}{
