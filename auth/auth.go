@@ -42,7 +42,7 @@ const (
 	Enforce    Mode = "enforce"
 )
 
-// Set sets m to the mode with the name text.
+// Set sets m to the mode that text names.
 func (m *Mode) Set(text string) error {
 	switch mode := Mode(text); mode {
 	case Off, Permissive, Enforce:

@@ -22,8 +22,8 @@ type roundsOf struct {
 	began     time.Time
 
 	mu      sync.Mutex
-	entries [][]time.Duration // by group, when each entry was proposed
-	landed  []time.Time       // by group, when its last entry was answered
+	entries [][]time.Duration // for each group: when each entry was proposed
+	landed  []time.Time       // for each group: when its last entry was answered
 }
 
 func newRoundsOf(t *testing.T, groups int, takes func(group, entry int) time.Duration) *roundsOf {

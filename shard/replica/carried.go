@@ -19,7 +19,7 @@ import (
 
 // Snapshot is an open snapshot of one shard. The caller must close it.
 type Snapshot struct {
-	io.ReadCloser       // reader of Bytes bytes, as raftfsm writes them
+	io.ReadCloser       // the snapshot's stream of Bytes bytes, in raftfsm's format
 	Bytes         int64 // length of the stream
 	raftfsm.SnapshotFacts
 }

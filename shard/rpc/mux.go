@@ -141,8 +141,8 @@ func (m *Mux) Limited() *slog.Logger { return m.limit.Logger(m.cfg.Logger) }
 func (m *Mux) Addr() net.Addr { return m.addr }
 
 // Layer returns the stream layer of a group's replica, which accepts only connections meant for
-// this Raft id. The replica owns the layer, and must close it before the group gets another one. If
-// the group has a layer, or after Close, Layer returns an error.
+// this Raft id. The replica owns the layer, and must close it before the group gets another one.
+// Layer returns an error if the group already has a layer, or after Close.
 func (m *Mux) Layer(group uint32, id raft.ServerID) (raft.StreamLayer, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

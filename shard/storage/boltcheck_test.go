@@ -21,7 +21,7 @@ func fillBolt(t *testing.T, path string, n uint64) {
 	fillStores(t, b, n)
 }
 
-// fillStores writes a log of n entries, or a few more, of mixed sizes.
+// fillStores writes a log of at least n entries of mixed sizes.
 func fillStores(t *testing.T, stores Stores, n uint64) {
 	t.Helper()
 	stop := noFatal(t)
