@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is the naive table that tests compare the engine with.
+// model is a simple table with which tests compare the engine.
 type model map[uint64][]int64
 
 func (m model) row(id uint64) []int64 {
@@ -19,7 +19,7 @@ func (m model) row(id uint64) []int64 {
 	return make([]int64, ColumnsMax)
 }
 
-// apply returns whether the op was applied.
+// apply applies op, and returns false if op overflows.
 func (m model) apply(op Op) bool {
 	row := slices.Clone(m.row(op.ID))
 	for _, c := range op.Cells {
@@ -51,10 +51,11 @@ func (m model) ids() []uint64 {
 	return ids
 }
 
-// testSecret is the secret of the salts of all tables in tests, so that a test has the same shapes each time.
+// testSecret is the secret of all tables in tests, so that a test has the same salts and shapes
+// each time.
 const testSecret = 20121122
 
-// newTable returns a table that is verified whole when the test ends.
+// newTable returns a table. When the test ends, its whole structure is checked.
 func newTable(t testing.TB) *Table {
 	tab := newTableOf(testSecret)
 	t.Cleanup(func() {
@@ -96,7 +97,7 @@ func (m model) equal(t rapid.TB, tab *Table) {
 	}
 }
 
-// idShapes are kinds of id streams. Each function returns the i-th id of a stream.
+// idShapes are sequences of ids. Each function returns the i-th id of its sequence.
 var idShapes = map[string]func(r *rand.Rand, i int) uint64{
 	"dense in order":       func(_ *rand.Rand, i int) uint64 { return uint64(i) },
 	"dense falling":        func(_ *rand.Rand, i int) uint64 { return 1<<40 - uint64(i) },

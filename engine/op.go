@@ -6,8 +6,8 @@ import (
 	"github.com/countd/countd/client/column"
 )
 
-// ColumnsMax bounds the columns of a row. A row of n columns takes ⌈n/4⌉ words in every
-// slot of its segment, so wide rows pay for unused columns.
+// ColumnsMax bounds the columns of a row. A row that uses column n-1 makes every row of its segment
+// take ⌈n/4⌉ words.
 const ColumnsMax = 64
 
 // OpKind selects what an Op does to its row.
@@ -21,29 +21,31 @@ const (
 	// OpDelete makes every column zero, which is the same as an absent row.
 	OpDelete OpKind = 3
 	// OpTake subtracts each cell's value from its column, but not below 0; a negative count stays
-	// as it is. Its result row holds the taken counts, not the remaining ones. Values must not be
-	// negative.
+	// as it is. Its result row has the amounts that were subtracted, not the remaining counts.
+	// Values must not be negative.
 	OpTake OpKind = 4
 
-	// OpJoin adds a member to the set of its row's column, and 1 to the count if the member was not in
-	// the set. OpLeave removes a member, and subtracts 1 if the member was in the set. Each has one
-	// cell: the column, and the member's 64 bits as its value. A Copy has a second cell. A Table has
-	// no sets: package counters passes it an OpAdd in place of these ops.
+	// OpJoin adds a member to the set of its row's column, and 1 to the count if the member was not
+	// in the set. OpLeave removes a member, and subtracts 1 if the member was in the set. Each has
+	// one cell, whose value is the member's 64 bits. An op made by Copy has a second cell. A Table
+	// has no sets: package counters replaces these ops by an OpAdd.
 	OpJoin  OpKind = 5
 	OpLeave OpKind = 6
-	// OpClearMembers removes all members of the shard of its id. A Table never receives it.
+	// OpClearMembers removes all members in the shard of its id. A Table never receives it.
 	OpClearMembers OpKind = 7
 )
 
-// Cell is one column of an Op and its delta (OpAdd), its value (OpSet) or the most that OpTake takes.
+// Cell is one column of an Op and a number: the delta of an OpAdd, the new count of an OpSet, or
+// the largest amount that an OpTake subtracts.
 type Cell struct {
 	Column uint8 // below ColumnsMax, or FloorMark plus the column of the next cell
 	Value  int64
 }
 
-// FloorMark in the Column of an OpAdd cell makes that cell the floor of the next cell, which names
-// the same column. The sum never drops below the floor. A column that is already below its floor
-// keeps its value. A floor never raises a count, so it affects only negative deltas.
+// If the Column of an OpAdd cell is FloorMark plus a column, the cell's Value is a floor for the
+// next cell, which must be of that column. The sum never drops below the floor. A column that is
+// already below its floor keeps its value. A floor never raises a count, so it affects only
+// negative deltas.
 const FloorMark = 0x80
 
 // IsBound reports whether the cell bounds the next cell and changes nothing itself.
@@ -51,13 +53,13 @@ func (c *Cell) IsBound() bool { return c.Column >= ColumnsMax }
 
 // Cut is a delta that a floor cut short.
 type Cut struct {
-	Op     int // index into the ops given to Apply
+	Op     int // index of the op in the argument of Apply
 	Column uint8
 	Added  int64 // the amount that was added instead of the delta
 }
 
-// Op is one change of one row. It applies whole or not at all. Cells of one column apply in order;
-// an OpDelete has no cells.
+// Op is one change of one row. It is applied whole or not at all. Cells of the same column are
+// applied in order. An OpDelete has no cells.
 type Op struct {
 	ID    uint64
 	Kind  OpKind
@@ -74,15 +76,15 @@ func Leave(id uint64, column uint8, member uint64) Op {
 	return Op{ID: id, Kind: OpLeave, Cells: []Cell{{Column: column, Value: int64(member)}}}
 }
 
-// Copy returns an op that adds a member with the stamp that it has in another set. The op does not
-// change the count. Stamp 0 stands for the time of the log entry.
+// Copy returns an op that adds a member with a stamp copied from another set. The op does not
+// change the count. With stamp 0, the member gets a new stamp, as with Join.
 func Copy(id uint64, column uint8, member uint64, stamp uint64) Op {
 	op := Join(id, column, member)
 	op.Cells = append(op.Cells, Cell{Column: column, Value: int64(stamp)})
 	return op
 }
 
-// Copied reports whether the op is a Copy, and returns its stamp.
+// Copied reports whether the op was made by Copy, and returns its stamp.
 func (op *Op) Copied() (stamp uint64, copied bool) {
 	if op.Kind != OpJoin || len(op.Cells) < 2 {
 		return 0, false
@@ -96,8 +98,8 @@ func (op *Op) OfMember() bool { return op.Kind == OpJoin || op.Kind == OpLeave }
 // OfSets reports whether the op changes sets of members.
 func (op *Op) OfSets() bool { return op.OfMember() || op.Kind == OpClearMembers }
 
-// HasValue reports whether any cell that is not a bound has a value other than 0. Only such an op
-// can create a row.
+// HasValue reports whether the op can create a row: whether it is an OpJoin, or has a cell other
+// than a bound with a value other than 0.
 func (op *Op) HasValue() bool {
 	if op.OfMember() {
 		return op.Kind == OpJoin
@@ -110,9 +112,9 @@ func (op *Op) HasValue() bool {
 	return false
 }
 
-// change applies the op's cells to row, and appends the deltas that floors cut short to
-// cuts, under the op's number. If a column refuses the op, change returns the refusal and
-// false; row and cuts are then half changed.
+// change applies the op's cells to row, and appends the deltas that floors cut short to cuts.
+// number is the index of the op. If a column refuses the op, change returns the refusal and false;
+// row and cuts may then be partly changed.
 func (op *Op) change(row []int64, number int, cuts []Cut) (_ []Cut, refused Overflow, ok bool) {
 	if op.Kind == OpDelete {
 		clear(row)
@@ -146,9 +148,9 @@ func (op *Op) change(row []int64, number int, cuts []Cut) (_ []Cut, refused Over
 	return cuts, refused, true
 }
 
-// Overflow names an op that Apply refused.
+// Overflow describes an op that Apply refused.
 type Overflow struct {
-	Op     int   // index into the ops given to Apply
+	Op     int   // index of the op in the argument of Apply
 	Column uint8 // first column that refuses the op
 	Why    column.Refusal
 }

@@ -5,9 +5,9 @@ import "sync/atomic"
 // overflow holds the counts of one segment that do not fit 16 bits, by slot and column,
 // in an open-addressing table with linear probing.
 //
-// Only the table's writer changes it. While the segment's seq is odd, the writer adds keys, removes
-// keys, and changes a value together with others; readers discard what they saw meanwhile. A reader's
-// probe ends even if it sees a half-made change, because it visits each cell at most once.
+// Only the table's writer changes it. The segment's seq is odd while the writer adds or removes
+// keys, or changes several values; readers discard what they read meanwhile. A reader's probe ends
+// even during such a change, because it visits each cell at most once.
 type overflow struct {
 	keys []uint32 // 0 is empty
 	vals []int64
@@ -41,8 +41,8 @@ func (o *overflow) find(key uint32) int {
 	return -1
 }
 
-// get returns the value under key, 0 if key is missing. A reader misses an existing key only if seq
-// changes meanwhile, and then it retries.
+// get returns the value of key, 0 if key is missing. A reader may miss an existing key, but only if
+// seq changes meanwhile, and then it retries.
 func (o *overflow) get(key uint32) int64 {
 	i := o.find(key)
 	if i < 0 {
@@ -51,8 +51,7 @@ func (o *overflow) get(key uint32) int64 {
 	return atomic.LoadInt64(&o.vals[i])
 }
 
-// put stores value under key and returns the table to use from now on: o, or a larger
-// copy.
+// put stores the value of key and returns the table to use from now on: o, or a larger copy.
 func (o *overflow) put(key uint32, value int64) *overflow {
 	if i := o.find(key); i >= 0 {
 		atomic.StoreInt64(&o.vals[i], value)
@@ -78,7 +77,7 @@ func (o *overflow) grown() *overflow {
 	return o.sized(2 * len(o.keys))
 }
 
-// sized returns a copy with the given number of cells.
+// sized returns a copy of o with the given number of cells.
 func (o *overflow) sized(cells int) *overflow {
 	g := &overflow{keys: make([]uint32, cells), vals: make([]int64, cells)}
 	if o == nil {
@@ -92,8 +91,8 @@ func (o *overflow) sized(cells int) *overflow {
 	return g
 }
 
-// remove deletes key, which must exist, and closes the gap (Knuth, TAOCP 6.4, algorithm
-// R). Each following entry of the run moves back unless its home is after the gap.
+// remove deletes key, which must exist, and closes the gap (Knuth, TAOCP 6.4, algorithm R). Each
+// following entry of the run moves into the gap unless its home is after the gap.
 func (o *overflow) remove(key uint32) {
 	gap := o.find(key)
 	last := len(o.keys) - 1

@@ -3,7 +3,7 @@ package engine
 import "slices"
 
 // Page is a set of rows in ascending id order. Row i has Width counts, beginning at
-// Counts[i*Width]; no row is all zero.
+// Counts[i*Width]. Most pages have no rows of zeros.
 type Page struct {
 	IDs    []uint64
 	Width  int
@@ -24,7 +24,7 @@ func (p *Page) pieces() []*Page {
 	return pieces
 }
 
-// slice returns a page of rows from … to-1. It aliases p.
+// slice returns a page of the rows from … to-1, which shares memory with p.
 func (p *Page) slice(from, to int) *Page {
 	return &Page{p.IDs[from:to], p.Width, p.Counts[from*p.Width : to*p.Width]}
 }
@@ -38,8 +38,8 @@ func (p *Page) add(id uint64, row []int64) {
 	p.Counts = append(p.Counts, row...)
 }
 
-// Merge sets p to the rows of newer and, for other ids, to the rows of older. It leaves out rows of
-// zeros. newer and older have the same width, and neither is p.
+// Merge sets p to the rows of newer and of older. If both have a row of an id, p gets that of
+// newer. p gets no rows of zeros. newer and older must have the same width, and neither may be p.
 func (p *Page) Merge(newer, older *Page) {
 	p.clear(newer.Width)
 	add := func(from *Page, i int) {

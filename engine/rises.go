@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Place is the place of a count in the order of all counts of a column: the largest first, and among equal
-// counts the lowest id.
+// Place is the place of a count in the order of all counts of a column. The largest count comes
+// first, and among equal counts the one with the lowest id.
 type Place struct {
 	Count int64
 	ID    uint64
@@ -16,30 +16,30 @@ type Place struct {
 // Before reports whether p comes before q.
 func (p Place) Before(q Place) bool { return p.Count > q.Count || p.Count == q.Count && p.ID < q.ID }
 
-// Compare is Before for slices.SortFunc.
+// Compare is a comparison function for slices.SortFunc.
 func (p Place) Compare(q Place) int {
 	return cmp.Or(cmp.Compare(q.Count, p.Count), cmp.Compare(p.ID, q.ID))
 }
 
-// Rise names a count that moved up before the place of its column.
+// Rise identifies a count that rose to a place before the watched place of its column.
 type Rise struct {
 	ID     uint64
 	Column uint8
 }
 
-// risesMax bounds the rises that wait for Take, so that a caller who stops calling Take costs little
-// memory.
+// risesMax bounds the rises that Take has not returned yet, and so their memory if nobody calls
+// Take any more.
 const risesMax = 64 << 10
 
-// placeFirst is the place of a column that nobody watches. No count is before it.
+// placeFirst is the watched place of a column that nobody watches. No count can rise above it.
 var placeFirst = Place{Count: math.MaxInt64}
 
-// Rises remembers the counts that Apply moves up before a place of their column.
+// Rises records the counts that Apply moves to a place before the watched place of their column.
 type Rises struct {
-	mu      *sync.Mutex // the table's
+	mu      *sync.Mutex // that of the table
 	places  [ColumnsMax]Place
 	waiting []Rise
-	lost    bool // rises were dropped because risesMax waited; Take resets it
+	lost    bool // there were too many rises; Take resets it
 }
 
 func (r *Rises) init(mu *sync.Mutex) {
@@ -49,18 +49,19 @@ func (r *Rises) init(mu *sync.Mutex) {
 	}
 }
 
-// Watch makes Rises remember each count of a column that an Apply moves up before the given place. The place
-// replaces the column's earlier place. To miss no count before the place, call Watch first and then read the
-// counts.
+// Watch sets the watched place of a column. From now on, Rises records each count of the column
+// that Apply moves to a place before it. A caller that wants all counts before the place calls
+// Watch first and then reads the counts.
 func (r *Rises) Watch(column uint8, before Place) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.places[column] = before
 }
 
-// Take appends the rises that no earlier call returned to dst. Some rises may be duplicates, may come from a
-// refused op, or may belong to a replaced place. If rises were dropped because risesMax waited, Take returns
-// false once. From the drop on, Rises watches only columns for which Watch was called again.
+// Take appends to dst the rises that no earlier call returned. Some rises may be duplicates, may
+// come from a refused op, or may be before an earlier place only. If there were more than risesMax
+// rises, they are lost: Take then returns false once, and Rises watches only columns for which
+// Watch was called since.
 func (r *Rises) Take(dst []Rise) ([]Rise, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,7 +71,7 @@ func (r *Rises) Take(dst []Rise) ([]Rise, bool) {
 	return dst, whole
 }
 
-// note remembers a change of a count if it is a rise.
+// note records a change of a count if it is a rise.
 func (r *Rises) note(id uint64, column uint8, was, is int64) {
 	before := r.places[column]
 	if (Place{was, id}).Before(before) || !(Place{is, id}).Before(before) {

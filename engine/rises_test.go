@@ -2,8 +2,8 @@ package engine
 
 import "testing"
 
-// A caller that calls Take too late learns once that rises were lost, even if it calls Watch for the column again
-// before.
+// If rises were lost, the next Take returns false, even if Watch was called for the column before
+// it.
 func TestLostRisesAreTold(t *testing.T) {
 	t.Parallel()
 	tab := newTable(t)

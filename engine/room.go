@@ -3,10 +3,9 @@ package engine
 // This file decides the structure of a table: when a segment grows, widens, splits, shrinks or is
 // dropped. These decisions depend only on the ops and the table's salts.
 
-// appendRowsMin is the number of rows that the last segment must have before an id beyond its
-// window opens a new segment. Ascending ids fill a segment completely and never touch it again. If
-// ids are so sparse that the last segment has fewer rows, it gets wide tags instead, which cover a
-// wider range.
+// If the last segment has at least appendRowsMin rows, an id beyond its window opens a new segment.
+// So ascending ids fill a segment and do not change it afterwards. If the last segment has fewer
+// rows, because the ids are sparse, it gets wide tags instead, which cover all ids.
 const appendRowsMin = rowsMax * 3 / 4
 
 // insertLocked stores a row that is absent.
@@ -29,8 +28,8 @@ func (t *Table) insertLocked(id uint64, row []int64, words int) {
 	}
 }
 
-// makeRoomLocked changes segment i so that it can store id in the given number of words. It may
-// need several calls, so the caller retries.
+// makeRoomLocked makes room in segment i for a row of id with the given number of words. One call
+// may not suffice, so the caller repeats it until it can insert the row.
 func (t *Table) makeRoomLocked(d *directory, i int, id uint64, words int) {
 	s := d.segs[i].Load()
 	inOrder := i == len(d.segs)-1 && id > s.maxID && s.cold == nil // maxID does not cover cold rows
@@ -40,8 +39,8 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64, words int) {
 		return
 	}
 	slots := s.occupied()
-	// Each call must make progress; otherwise the caller would retry forever with an id that finds
-	// no room. Dropping rows of zeros is also progress.
+	// Each call must make progress, or the caller would retry forever. So ask for a larger array,
+	// unless slots lacks rows of zeros that the segment had.
 	want := len(slots) + 1
 	if s.covers(id) && len(slots) == s.rows {
 		want = max(want, rowsFor(len(s.buckets), s.wide)+1)
@@ -57,17 +56,17 @@ func (t *Table) makeRoomLocked(d *directory, i int, id uint64, words int) {
 	t.splitLocked(d, i, slots, id)
 }
 
-// full reports whether a segment has as many rows as its array takes, or rowsMax.
+// full reports whether a segment has as many rows as its array may have, or rowsMax.
 func (s *segment) full() bool { return s.rows >= min(rowsFor(len(s.buckets), s.wide), rowsMax) }
 
-// A segment is rebuilt in the size of its rows if a removal leaves it less than 1/shrinkShare full.
-// Three quarters of these rows must go before it is rebuilt again.
+// A segment is rebuilt at the size that its rows need if a removal leaves it less than
+// 1/shrinkShare full. Afterwards three quarters of the rows must go before it is rebuilt again.
 const shrinkShare = 4
 
-// removeLocked deletes the row in a slot of segment i. It drops a segment that becomes empty; a
-// neighbour then owns its range. Readers with the old directory still find the row as it was when
-// they began. The last segment is never dropped. Otherwise each id that comes and goes at the end
-// of the table would create a segment.
+// removeLocked deletes the row in a slot of segment i. If the segment becomes empty, it drops the
+// segment, and a neighbour takes over the range. Readers with the old directory still find the row
+// as it was when they began. The last segment is never dropped: otherwise each id that is added and
+// deleted at the end of the table could create a segment.
 func (t *Table) removeLocked(d *directory, i, slot int) {
 	if d.segs[i].Load().rows == 1 && i < len(d.segs)-1 {
 		t.dir.Store(d.without(i))
@@ -80,9 +79,9 @@ func (t *Table) removeLocked(d *directory, i, slot int) {
 	}
 }
 
-// occupied returns the occupied slots of a segment. It leaves out rows of zeros outside of the cold
-// part, which hide nothing. A split could put such rows into a segment without a cold part, where
-// rows of zeros are invalid.
+// occupied returns the occupied slots of a segment. It leaves out rows of zeros that the cold part
+// does not cover, because they hide nothing. A split could move them into a segment without a cold
+// part, where rows of zeros are invalid.
 func (s *segment) occupied() []slotID {
 	slots := make([]slotID, 0, s.rows)
 	var row [ColumnsMax]int64
@@ -97,8 +96,9 @@ func (s *segment) occupied() []slotID {
 	return slots
 }
 
-// splitLocked splits segment i at its median. If id is above seven eighths of its rows, it splits
-// there instead, so that ids in nearly ascending order leave full segments behind.
+// splitLocked splits segment i at its median. If the new id is above seven eighths of the rows, it
+// splits the segment there instead. So ids in nearly ascending order leave nearly full segments
+// behind.
 func (t *Table) splitLocked(d *directory, i int, slots []slotID, id uint64) {
 	sortByID(slots)
 	s := d.segs[i].Load()
@@ -124,15 +124,15 @@ func (t *Table) reshapeLocked(i, words int) {
 	d.segs[i].Store(n)
 }
 
-// mustRebuild returns a segment of the given rows of s, rowsMax at most and without a
-// cold part, in the smallest size that holds them. Each row gets as many words as the
-// rows need, but at least the given number.
+// mustRebuild returns a new segment of the smallest size with the rows of s at slots, of which
+// there may be rowsMax. It has no cold part. Its rows have as many words as these rows need, but at
+// least the given number.
 func (t *Table) mustRebuild(s *segment, slots []slotID, words int, first, last uint64) *segment {
 	sh := shapeOf(slots, first, last)
 	return t.salts.mustBuild(sh, max(words, s.wordsUsed(slots)), t.mu.epoch, s.copier(slots))
 }
 
-// copier returns a function that stores the rows at slots of s in another segment.
+// copier returns a function that copies the rows of s at slots to another segment.
 func (s *segment) copier(slots []slotID) func(*segment) bool {
 	return func(n *segment) bool {
 		var row [ColumnsMax]int64

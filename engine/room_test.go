@@ -8,11 +8,12 @@ import (
 	"testing"
 )
 
-// rebuildsPerSegmentMax bounds the steps in which a segment grows, its splits, and the ids that fall outside
-// of its window.
+// rebuildsPerSegmentMax bounds the rebuilds of a segment: because it grows, is split, or gets an id
+// outside of its window.
 const rebuildsPerSegmentMax = 40
 
-// However ids arrive, the number of rebuilds of a segment does not grow with the number of ids.
+// In whatever order ids arrive, the number of rebuilds per segment does not grow with the number of
+// ids.
 func TestRebuildsAreFew(t *testing.T) {
 	shapes := map[string]func(r *rand.Rand, i int) uint64{
 		"weibo falling":    func(r *rand.Rand, i int) uint64 { return uint64(3335128487-i)<<22 | r.Uint64N(1<<22) },
@@ -25,7 +26,7 @@ func TestRebuildsAreFew(t *testing.T) {
 	}
 	rows := 2*rowsMax + 500
 	if testing.Short() {
-		rows = 3000 // one goroutine has nothing to show the race detector
+		rows = 3000 // with one goroutine, the race detector finds nothing
 	}
 	for name, shape := range shapes {
 		t.Run(name, func(t *testing.T) {
@@ -46,16 +47,16 @@ func TestRebuildsAreFew(t *testing.T) {
 	}
 }
 
-// smallOverflow is above the size of the overflow table of a full segment of the smallest size.
+// smallOverflow is larger than the overflow table of a full segment of the smallest size.
 const smallOverflow = 1 << 10
 
-// A table frees the memory of deleted rows, in whatever order rows come and go. Afterwards it is like a new
-// table.
+// A table frees the memory of deleted rows, in whatever order rows are added and deleted.
+// Afterwards it is like a new table.
 func TestDeletedRowsGiveTheirMemoryBack(t *testing.T) {
 	t.Parallel()
 	rows := 2*rowsMax + 500
 	if testing.Short() {
-		rows = 3000 // one goroutine has nothing to show the race detector
+		rows = 3000 // with one goroutine, the race detector finds nothing
 	}
 	for name, shape := range idShapes {
 		t.Run(name, func(t *testing.T) {
@@ -95,14 +96,15 @@ func TestDeletedRowsGiveTheirMemoryBack(t *testing.T) {
 	}
 }
 
-// Ids that come and go at the end of a full table, one or a few at a time, do not each open a segment.
+// If a few ids at a time are added and deleted at the end of a full table, most of them open no
+// segment.
 func TestComingAndGoingMakesNoSegments(t *testing.T) {
 	for _, few := range []uint64{1, 3, 30} {
 		tab, next := newTable(t), uint64(0)
 		for ; tab.Stats().Segments == 1; next++ {
 			tab.Apply([]Op{{ID: next, Kind: OpAdd, Cells: []Cell{{0, 1}}}}, 0, nil, nil)
 		}
-		tab.Apply([]Op{{ID: next - 1, Kind: OpDelete}}, 0, nil, nil) // alone in the second
+		tab.Apply([]Op{{ID: next - 1, Kind: OpDelete}}, 0, nil, nil) // it is alone in the second segment
 		made, last := 0, (*segment)(nil)
 		for i := range uint64(1000) {
 			for j := range few {
@@ -122,12 +124,12 @@ func TestComingAndGoingMakesNoSegments(t *testing.T) {
 	}
 }
 
-// Readers, scans and snapshots run beside a writer that fills ranges of ids and deletes them again,
-// so that segments are dropped and shrink. At every moment:
-//  1. rows on either side of the ranges are whole, are never missed, and only rise;
+// A writer fills ranges of ids and deletes them again, so that segments shrink and are dropped.
+// Readers, scans and snapshots run concurrently. At every moment:
+//  1. rows outside of the ranges are whole, are never missed, and their counts only rise;
 //  2. a row of a range is whole or absent;
-//  3. a scan returns each row on either side of the ranges once, in order;
-//  4. a snapshot's rows add up to its digest.
+//  3. a scan returns each row outside of the ranges once, in order;
+//  4. the digest of a snapshot's rows is the snapshot's digest.
 func TestReadersBesideDroppedSegments(t *testing.T) {
 	tab, kept := newTable(t), []uint64{0, 5, 1 << 50, 1<<50 + 1, 1<<64 - 1}
 	add := func(id uint64) Op { return Op{ID: id, Kind: OpAdd, Cells: []Cell{{0, 30001}, {1, 30001}}} }

@@ -2,9 +2,9 @@ package engine
 
 import "testing"
 
-// A row of zeros over a sealed row disappears when its segment changes shape, even if the op on that row
-// causes the change. The row then gets a place of its own. It does not get the place of another row,
-// from which the smaller window cannot distinguish it.
+// A deleted row of zeros that hides no sealed row disappears when its segment is reshaped, even if
+// an op on this very row causes that. The op then stores the row in a place of its own, although in
+// the new, smaller window it looks like another row.
 func TestRowsBesideSealedOnesThatWiden(t *testing.T) {
 	tab, ids, from, last := widerTable(t)
 	inside := ids[3]

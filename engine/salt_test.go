@@ -9,8 +9,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// craftedIDs returns ids that find no room in a segment of buckets·2^i wide buckets, for i < doublings, under
-// any of the salts. For each number of buckets and salt, nine ids have the same two buckets.
+// craftedIDs returns ids that do not fit in a segment with any of the salts. The segment has wide
+// buckets, and their number is buckets·2^i for any i < doublings. For each such number and each
+// salt, nine of the ids have the same two buckets.
 func craftedIDs(buckets, doublings int, salts []uint64) (ids []uint64) {
 	for i := range doublings {
 		size := buckets << i
@@ -20,7 +21,7 @@ func craftedIDs(buckets, doublings int, salts []uint64) (ids []uint64) {
 			for remainder := uint64(0); found < 2*slotsWide+1; remainder++ {
 				want := place{5, 9, remainder<<tagShift | tagUsed}
 				id := g.idAt(want.first, want.tag, uint64(size), divisor)
-				if g.place(id, uint64(size)) == want { // some remainders are of no id
+				if g.place(id, uint64(size)) == want { // not every remainder is that of an id
 					ids = append(ids, id)
 					found++
 				}
@@ -30,7 +31,7 @@ func craftedIDs(buckets, doublings int, salts []uint64) (ids []uint64) {
 	return ids
 }
 
-// saltsOf returns the first salts that a table draws from a secret.
+// saltsOf returns the first n salts that a table draws from a secret.
 func saltsOf(secret uint64, n int) []uint64 {
 	from, list := salts{secret: secret}, make([]uint64, n)
 	for i := range list {
@@ -39,7 +40,7 @@ func saltsOf(secret uint64, n int) []uint64 {
 	return list
 }
 
-// allocated returns how many bytes fn allocated.
+// allocated returns the number of bytes that fn allocates.
 func allocated(fn func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -48,9 +49,9 @@ func allocated(fn func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// attack fills a table with crafted ids and some random ones, and deletes some of the random ones. Then it
-// widens one row, so that the table stores all rows anew. The table may allocate at most a few times the
-// size of the rows.
+// attack fills a table with crafted ids and some random ones, and deletes some of the random ones.
+// Then it widens one row, so that the table rebuilds the segment. It checks that the table
+// allocates at most a few times the size of the rows.
 func attack(t rapid.TB, tab *Table, crafted []uint64) {
 	t.Helper()
 	const rows, temporary = 2500, 500
@@ -83,9 +84,9 @@ func attack(t rapid.TB, tab *Table, crafted []uint64) {
 	m.equal(t, tab)
 }
 
-// Ids that are crafted for the salts 0 to 7 cost no more memory than others, neither on arrival nor when an
-// op rebuilds the whole segment. The same holds for ids that are crafted for the first salts of the table,
-// because the table draws more.
+// Ids that are crafted for the salts 0 to 7 cost no more memory than others, neither when they are
+// added nor when an op rebuilds the whole segment. The same holds for ids that are crafted for the
+// first salts of the table, because the table draws other salts then.
 func TestCraftedIDsTakeNoMoreMemory(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -115,8 +116,8 @@ func TestCraftedIDsOfAnySalts(t *testing.T) {
 	})
 }
 
-// Ids that follow a rule, which the mix might preserve, find room with the first salt, as random ids do.
-// The segment has twice the needed size.
+// In a segment of twice the needed size, random ids fit with the first salt. So do ids with a
+// regular pattern, although the mixing might preserve the pattern.
 func TestIDsOfARuleFindRoom(t *testing.T) {
 	for name, step := range map[string]func(*rand.Rand) uint64{
 		"dense":               func(*rand.Rand) uint64 { return 1 },
@@ -144,8 +145,8 @@ func TestIDsOfARuleFindRoom(t *testing.T) {
 	}
 }
 
-// Tables with different salts have arrays of different shapes, yet give the same answers, refuse the same
-// ops, and have the same digest and rows.
+// Tables with different salts have arrays of different shapes. Nevertheless they return the same
+// results, refuse the same ops, and have the same digest and rows.
 func TestSaltsDecideNoAnswer(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	tables := []*Table{newTableOf(1), newTableOf(2), newTableOf(3)}
@@ -190,10 +191,11 @@ func TestSaltsDecideNoAnswer(t *testing.T) {
 	}
 }
 
-// pageInOneBucket returns a page in which some rows share a sealed bucket, under each of the salts.
+// pageInOneBucket returns a page in which, for each of the salts, as many rows as each share a
+// sealed bucket.
 func pageInOneBucket(salts []uint64, each int) *Page {
 	const rows, bits = 2048, 45
-	ids := []uint64{0, 1<<bits - 1} // which decide the geometry
+	ids := []uint64{0, 1<<bits - 1} // the first and the last id decide the geometry
 	for _, salt := range salts {
 		g := geometryOf(bits, rows/bucketRows, 0, salt)
 		divisor := g.divisor()
@@ -213,8 +215,9 @@ func pageInOneBucket(salts []uint64, each int) *Page {
 	return p
 }
 
-// Rows that are crafted to share a sealed bucket are apart under the salts that the table draws. If no
-// salt separates the rows, they are not sealed.
+// Rows that are crafted to share a sealed bucket with one salt are in different buckets with the
+// next salts of the table. If all salts that Seal tries put them into one bucket, they are not
+// sealed.
 func TestCraftedIDsShareNoSealedBucket(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -1,26 +1,25 @@
 package engine
 
-// This file seals segments that are no longer written, one at a time and concurrently with the
+// This file seals segments to which nobody writes any more, one at a time and concurrently with the
 // writer. It melts a sealed segment once too many of its rows were written again. Like moving rows
-// to disk, this changes neither answers, nor rows, nor digest.
+// to disk, this changes neither results, nor rows, nor the digest.
 
 const (
-	// sealRowsMin is the fewest rows of a segment worth sealing.
+	// sealRowsMin is the least number of rows for which sealing a segment is worthwhile.
 	sealRowsMin = 1024
-	// sealGainShare: sealing must save more than 1/sealGainShare of a segment's memory.
+	// Sealing must save more than 1/sealGainShare of a segment's memory.
 	sealGainShare = 16
-	// resealShare: a segment is sealed again once it has 1/resealShare as many written
-	// rows as sealed ones.
+	// A segment is sealed again once it has 1/resealShare as many written rows as sealed ones.
 	resealShare = 8
-	// meltShare: a segment melts once it has 1/meltShare as many written rows as sealed
-	// ones, because the hidden rows take more memory than sealing saves.
+	// A segment melts once it has 1/meltShare as many written rows as sealed ones, because the
+	// hidden rows then take more memory than sealing saves.
 	meltShare = 2
-	// restMax bounds the number of checks that skip a segment after it was written to, was not
-	// worth sealing, or was melted. The number doubles each time, so a segment with a write a
-	// minute is copied once an hour.
+	// restMax bounds the number of checks that skip a segment after somebody wrote to it, it was
+	// not worth sealing, or it melted. The number doubles each time, so a segment with a write a
+	// minute is copied only once an hour.
 	restMax = 64
-	// lookMax bounds the segments that one call checks. The call blocks writes meanwhile, for about
-	// 50 µs.
+	// lookMax bounds the segments that one call of Seal checks. Meanwhile it blocks writes, for
+	// about 50 µs.
 	lookMax = 256
 )
 
@@ -29,12 +28,13 @@ func (s *sealState) putOff() {
 	s.rest, s.looked = s.again, false
 }
 
-// Seal checks the segments, beginning at the one that owns start, and seals the first one that is due. A
-// segment is due if isOld returns true for its range of ids and it was not written to since the previous
-// check. A sealed segment is also due once enough of its rows were written; once too many were, Seal melts
-// it instead. Seal returns the number of rows that the segment now has sealed, the id to continue from, and
-// false once it has checked all segments. It never seals the last segment, which takes new ids. Calls must
-// not run concurrently, nor with Freeze.
+// Seal checks the segments, beginning at the one that owns start, and seals the first one that is
+// due. A segment is due if isOld returns true for its range of ids, and nobody wrote to it between
+// the previous check and this one. If the segment is already sealed, enough of its rows must also
+// have been written; if these are too many, Seal melts it instead. rows is the number of rows that
+// Seal has packed. next is the start for the next call; more is false once all segments are
+// checked. Seal never seals the last segment, because new ids come to it. Calls must run
+// concurrently neither with each other nor with Freeze.
 func (t *Table) Seal(start uint64, isOld func(first, last uint64) bool) (rows int, next uint64, more bool) {
 	f, next, more := t.sealable(start, isOld)
 	if f == nil {
@@ -57,7 +57,7 @@ func (t *Table) Seal(start uint64, isOld func(first, last uint64) bool) (rows in
 	return 0, next, more
 }
 
-// sealable captures the first segment that is due, and checks lookMax segments at most.
+// sealable captures the first segment that is due. It checks at most lookMax segments.
 func (t *Table) sealable(id uint64, isOld func(first, last uint64) bool) (f *frozen, next uint64, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *segment) dueLocked(first uint64, isOld func(first, last uint64) bool) b
 	case s.watched&toSeal != 0:
 		return true
 	case s.seal.looked:
-		s.seal.putOff() // the segment was written to since the last check
+		s.seal.putOff() // somebody wrote to it since the last check
 		return false
 	}
 	s.watched |= toSeal
@@ -100,20 +100,19 @@ func (s *segment) dueLocked(first uint64, isOld func(first, last uint64) bool) b
 	return false
 }
 
-// worthMelting reports whether the rows that hide sealed ones take more memory than
-// sealing saves.
+// worthMelting reports whether the written rows take more memory than sealing saves.
 func (s *segment) worthMelting(packed *sealed) bool { return s.rows >= packed.rows/meltShare }
 
-// replaceSealed replaces the rows of f.s by packed, and keeps the rows that were written since the
-// capture over them. It returns false if too many rows were written, or if the segment was split,
-// joined or replaced meanwhile.
+// replaceSealed replaces f.s by a segment with the sealed rows packed. Rows that were written since
+// the capture stay in its array. If these are too many, or if the segment was split, joined or
+// replaced meanwhile, it changes nothing and returns false.
 func (t *Table) replaceSealed(f *frozen, packed *sealed) bool {
 	f.generations = []Generation{packed}
 	_, replaced := t.replaceFrozen(f, packed.rows/(2*meltShare))
 	return replaced
 }
 
-// putOff makes the next checks skip a segment.
+// putOff makes the next checks skip the segment of f.
 func (t *Table) putOff(f *frozen) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -125,8 +124,8 @@ func (t *Table) putOff(f *frozen) {
 	}
 }
 
-// If the row of id is sealed, unsealLocked copies it into the segment, sets *at, and returns the row's
-// slot. It returns -1 if no such row is sealed.
+// unsealLocked copies the sealed row of id into the segment's array, updates *at, and returns the
+// row's slot. If packed has no such row, it returns -1.
 func (t *Table) unsealLocked(id uint64, at *spot, packed *sealed) int {
 	var row [ColumnsMax]int64
 	if packed.read(id, row[:]); isZeroRow(row[:]) {

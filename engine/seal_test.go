@@ -12,7 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// sealAll checks all segments once and seals those that are due. It returns the number of rows.
+// sealAll checks all segments once and seals those that are due. It returns the number of rows that
+// it sealed.
 func sealAll(tab *Table) int {
 	sealed := 0
 	for from, more := uint64(0), true; more; {
@@ -23,9 +24,9 @@ func sealAll(tab *Table) int {
 	return sealed
 }
 
-// The test applies random ops to rows of any shape, while it seals, freezes and folds segments, and replaces
-// the table by one loaded from its snapshot. The table equals the naive table, and has the digest of a table
-// that never moved a row.
+// The test applies random ops. Between them it seals segments, moves them to disk, folds them, and
+// replaces the table by one loaded from its snapshot. The table always equals a model, and has the
+// digest of a table that keeps all rows unsealed in memory.
 func TestSealedRowsCount(t *testing.T) {
 	t.Parallel()
 	for name, idOf := range idShapes {
@@ -42,13 +43,13 @@ func TestSealedRowsCount(t *testing.T) {
 func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 12))
 	tab, plain, want, cold := newTableOf(testSecret), newTable(t), model{}, &memCold{}
-	known := make([]uint64, 13_000) // some segments of rows to begin with
+	known := make([]uint64, 13_000) // enough rows for several segments
 	for i := range known {
 		known[i] = idOf(r, i)
 		op := []Op{{ID: known[i], Kind: OpAdd, Cells: []Cell{{uint8(i % 5), 1 + r.Int64N(300)}}}}
 		want.apply(op[0])
 		for _, t := range []*Table{tab, plain} {
-			_, _ = t.Apply(op, 0, nil, nil) // nothing is on disk yet
+			_, _ = t.Apply(op, 0, nil, nil) // cannot fail, because no row is on disk yet
 		}
 	}
 	sealed, restored := 0, 0
@@ -62,7 +63,7 @@ func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint6
 			}
 			ops[i] = randomOp(r, id)
 		}
-		if step%4 == 3 { // more than half of a segment, because the ids ascend
+		if step%4 == 3 { // write to more than half of a segment's rows
 			from := r.IntN(len(known) - 6000)
 			for _, id := range known[from : from+6000] {
 				ops = append(ops, randomOp(r, id))
@@ -102,7 +103,8 @@ func sealedRowsCount(t *testing.T, idOf func(*rand.Rand, int) uint64, seed uint6
 	}
 }
 
-// checkStats compares the table's stats of its tiers with the sum over all its generations.
+// checkStats compares the sealed and cold rows and bytes in the table's Stats with the sums over
+// all generations.
 func checkStats(t *testing.T, tab *Table) {
 	t.Helper()
 	var want Stats
@@ -127,7 +129,7 @@ func checkStats(t *testing.T, tab *Table) {
 	}
 }
 
-// sealedTable is filled, with all segments but the last sealed.
+// sealedTable is like filled, but all segments except the last are sealed.
 func sealedTable(t testing.TB, rows int) (tab *Table, ids []uint64) {
 	t.Helper()
 	tab, ids = filled(t, rows)
@@ -144,7 +146,7 @@ func add(t rapid.TB, tab *Table, id uint64, v int64) {
 	}
 }
 
-// Seal seals segments that are old and were not written to between two checks, and never the last one.
+// Seal seals old segments to which nobody wrote between two checks, except the last segment.
 func TestSealWaitsForSegmentsToRest(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	if n := sealAll(tab); n != 0 {
@@ -155,7 +157,7 @@ func TestSealWaitsForSegmentsToRest(t *testing.T) {
 	if n := sealAll(tab); n == 0 || n > 15_000 || tab.Stats().Rows != before.Rows {
 		t.Errorf("%d rows sealed while the first segment is written to: %+v", n, tab.Stats())
 	}
-	for range 3 { // the first segment is put off, watched, and sealed
+	for range 3 { // the first segment is skipped, watched, and sealed
 		sealAll(tab)
 	}
 	if st := tab.Stats(); st.SealedRows < 16_000 || st.Bytes > before.Bytes*2/3 {
@@ -181,8 +183,8 @@ func TestSealIsOfOldRows(t *testing.T) {
 	}
 }
 
-// Writes to sealed rows count at once. After many writes Seal reseals the segment. After too many it
-// melts the segment, and then leaves it alone for a while.
+// Writes to sealed rows take effect at once. After many writes Seal seals the segment again. After
+// too many it melts the segment, and then skips it for a while.
 func TestSealedRowsThatAreWritten(t *testing.T) {
 	tab, ids := sealedTable(t, 25_000)
 	first := tab.Stats().SealedRows
@@ -218,8 +220,8 @@ func TestSealedRowsThatAreWritten(t *testing.T) {
 	}
 }
 
-// If Seal puts a segment off, it skips the segment for the right number of checks, and the next time for
-// twice as many. Then Seal watches the segment for one more check.
+// putOff makes Seal skip a segment for twice as many checks as before. Then Seal watches the
+// segment for one check.
 func TestSegmentsThatArePutOff(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	sealAll(tab)
@@ -246,7 +248,7 @@ func TestSegmentsThatArePutOff(t *testing.T) {
 	add(t, tab, ids[0], 1)
 }
 
-// A segment that is always being written to is copied ever more rarely.
+// A segment to which somebody always writes is copied less and less often.
 func TestBusySegmentsAreSeldomCopied(t *testing.T) {
 	tab, ids := filled(t, 25_000)
 	copied := 0
@@ -262,7 +264,7 @@ func TestBusySegmentsAreSeldomCopied(t *testing.T) {
 	}
 }
 
-// Rows that are deleted while they are being sealed are gone, and their memory is free.
+// Deleted sealed rows are absent at once, and the next Seal frees their memory.
 func TestSealedRowsThatAreDeleted(t *testing.T) {
 	tab, ids := sealedTable(t, 25_000)
 	for _, id := range ids {
@@ -294,8 +296,8 @@ func TestSealDividesSegments(t *testing.T) {
 	}
 }
 
-// Readers run beside the writer while segments are sealed, resealed and melted. No reader ever misses a
-// row or sees an older count than before.
+// While segments are sealed, sealed again and melted, readers run concurrently with the writer. No
+// reader misses a row or sees an older count than before.
 func TestReadersBesideSealing(t *testing.T) {
 	t.Parallel()
 	tab, ids := filled(t, 25_000)
@@ -343,7 +345,7 @@ func TestReadersBesideSealing(t *testing.T) {
 	})
 	r := rand.New(rand.NewPCG(9, 9))
 	for i := 0; !stop.Load(); {
-		for range 1 + r.IntN(len(ids)/2) { // a few written rows lead to a reseal, many to a melt
+		for range 1 + r.IntN(len(ids)/2) { // few writes: sealed again; many: melted
 			add(t, tab, ids[i*7%len(ids)], 1)
 			i++
 		}
@@ -373,8 +375,8 @@ func TestSealedReadsDoNotAllocate(t *testing.T) {
 	}
 }
 
-// Seal and Freeze detect idle segments independently: one check by Seal and one by Freeze do not
-// count as two checks.
+// Seal and Watch detect idle segments independently: one check by each does not count as two
+// checks.
 func TestLooksAreApart(t *testing.T) {
 	tab, _ := filled(t, 25_000)
 	sealAll(tab)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// captured returns segment i as Seal captures a segment that is due.
+// captured captures segment i in the way that Seal does.
 func captured(tab *Table, i int) *frozen {
 	tab.mu.Lock()
 	defer tab.mu.Unlock()
@@ -15,8 +15,9 @@ func captured(tab *Table, i int) *frozen {
 	return &frozen{first: d.first(i), last: d.last(i), s: s}
 }
 
-// Ops of any kind run between the capture of a segment and its replacement, on its own rows and on rows near
-// it. The sealed or melted segment contains all these ops, or is given up.
+// Between the capture of a segment and its replacement, the test applies ops of any kind to its
+// rows and to rows near them. The sealed or melted segment contains their effects, or the segment
+// is not replaced.
 func TestWritesWhileSealing(t *testing.T) {
 	t.Parallel()
 	for name, idOf := range idShapes {
@@ -62,7 +63,7 @@ func writesWhileSealing(t *testing.T, idOf func(*rand.Rand, int) uint64, seed ui
 			}
 		}
 		ops := make([]Op, 0, 4000)
-		all := r.IntN(12) == 0 // some segments lose all rows
+		all := r.IntN(12) == 0 // delete all rows of the segment
 		if all {
 			for _, id := range inside {
 				ops = append(ops, Op{ID: id, Kind: OpDelete})
@@ -109,8 +110,8 @@ func writesWhileSealing(t *testing.T, idOf func(*rand.Rand, int) uint64, seed ui
 	}
 }
 
-// widerTable returns a sealed table and its ids. Its first segment also owns the returned range of
-// ids, which have no rows any more.
+// widerTable returns a sealed table and its ids. All rows with ids from … last were deleted, so its
+// first segment now owns that range too.
 func widerTable(t *testing.T) (tab *Table, ids []uint64, from, last uint64) {
 	t.Helper()
 	tab, ids = sealedTable(t, 25_000)
@@ -128,8 +129,8 @@ func widerTable(t *testing.T) (tab *Table, ids []uint64, from, last uint64) {
 	return tab, ids, from, last
 }
 
-// A row was deleted over its sealed row, and then its segment was split. A later write counts the row as a
-// new one.
+// A row is added and deleted in a segment with sealed rows, and then the segment is split. A later
+// write of the row counts as a new row.
 func TestRowsDeletedBesideSealedOnes(t *testing.T) {
 	tab, _, from, last := widerTable(t)
 	beside := from + (last-from)/8*7
@@ -184,10 +185,10 @@ func TestMeltsWhileHalfIsDeleted(t *testing.T) {
 	}
 }
 
-// A table without writes costs one check of each segment.
+// Without writes, Seal changes nothing and allocates nothing.
 func TestSealAtRest(t *testing.T) {
 	tab, ids := sealedTable(t, 25_000)
-	add(t, tab, ids[3], 1) // too few to seal them anew
+	add(t, tab, ids[3], 1) // too few writes to seal the segment again
 	before := tab.Stats()
 	n := testing.AllocsPerRun(2*restMax, func() {
 		if n := sealAll(tab); n != 0 {
@@ -199,8 +200,8 @@ func TestSealAtRest(t *testing.T) {
 	}
 }
 
-// A segment that owns more ids than its sealed rows cover also melts beside the writer, even if the writer
-// meanwhile deletes rows over sealed rows.
+// A segment that owns more ids than its sealed rows cover can also melt while the writer changes
+// and deletes rows.
 func TestSegmentsWiderThanTheirSealedRowsMelt(t *testing.T) {
 	tab, ids, from, last := widerTable(t)
 	for i := range uint64(rowsMax / 3) {
@@ -215,7 +216,7 @@ func TestSegmentsWiderThanTheirSealedRowsMelt(t *testing.T) {
 		mustApply(t, tab, Op{ID: from + 1 + 2*i, Kind: OpDelete})
 		mustApply(t, tab, Op{ID: ids[i+50], Kind: OpDelete})
 	}
-	func() { // the segment grows, and drops the deleted rows that hide no sealed row
+	func() { // reshape it: it drops rows of zeros that hide no sealed row
 		tab.mu.Lock()
 		defer tab.unlock()
 		tab.reshapeLocked(0, 1)
@@ -239,8 +240,8 @@ func TestSegmentsWiderThanTheirSealedRowsMelt(t *testing.T) {
 	}
 }
 
-// If splits divide sealed rows into several parts, the rows count once, even with other segments between the
-// parts, until the last part is gone.
+// If splits divide sealed rows into several parts, Stats counts the rows once, even if other
+// segments are between the parts, until the last part is gone.
 func TestStatsOfDividedSealedRows(t *testing.T) {
 	tab, ids := sealedTable(t, 25_000)
 	whole := tab.Stats().SealedRows

@@ -11,18 +11,19 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// sealed is an immutable set of packed rows: a hash array without empty slots. For a coldPart in
-// memory, it serves as the generation.
+// sealed is an immutable set of packed rows: a hash array without empty slots. It is the generation
+// of a coldPart in memory.
 //
 // A row is in the bucket of its mixed id (see geometry). The rows of a bucket are ordered by
 // remainder, and remainders are practically random, so all gaps have the same distribution. A
 // lookup decodes half a bucket on average.
 //
 //	packed: where each bucket begins, and where the last one ends (2 bytes each, little-endian, in
-//	        units of 1 << unit bytes) | the buckets | 8 zeros bucket: row after row, from the highest
-//	        bit of a byte on; zeros up to a unit row: the gap, which is the remainder minus the
-//	        previous row's remainder minus 1: gap >> gapBits zeros, a one, the low gapBits bits of
-//	        the gap; then a Golomb code (engine/golomb) for each column that is not 0 everywhere
+//	        units of 1 << unit bytes) | the buckets | 8 zero bytes
+//	bucket: row after row, from the highest bit of a byte on; zero bits up to a multiple of the unit
+//	row:    the gap, which is the remainder minus the previous row's remainder minus 1, as
+//	        gap >> gapBits zeros, a one, and the low gapBits bits of the gap; then a Golomb code
+//	        (engine/golomb) for each column that is not 0 everywhere
 type sealed struct {
 	geometry
 	buckets uint64
@@ -39,14 +40,14 @@ type sealed struct {
 type sealedColumn struct {
 	number uint8
 	k      uint8 // parameter of its Golomb code
-	signed bool  // some counts are below 0, so all are zigzagged
+	signed bool  // some counts are negative, so all are zigzag-encoded
 }
 
-// peekBits is the least number of valid bits in one load.
+// peekBits is the least number of valid bits in a result of peek.
 const peekBits = 57
 
-// peek returns at least peekBits bits of packed, starting at the given bit, the first of them
-// highest.
+// peek returns at least peekBits bits of packed, starting at the given bit. The first of them is
+// the highest bit of the result.
 func (s *sealed) peek(bit uint) uint64 {
 	return binary.BigEndian.Uint64(s.packed[bit>>3:]) << (bit & 7)
 }
@@ -59,8 +60,8 @@ func (s *sealed) begins(bucket uint64) uint {
 // place returns the place of id, which the window must cover.
 func (s *sealed) place(id uint64) place { return s.geometry.place(id, s.buckets) }
 
-// prefetchStart prefetches the position of p's bucket. Once that has arrived, prefetchRows prefetches
-// the bucket.
+// prefetchStart prefetches the 2 bytes that store where p's bucket begins. prefetchRows, called
+// later, reads them and prefetches the bucket.
 func (s *sealed) prefetchStart(p place) {
 	start := unsafe.Pointer(&s.packed[2*p.first])
 	Prefetch(uintptr(start), uintptr(start))
@@ -71,7 +72,7 @@ func (s *sealed) prefetchRows(p place) {
 	Prefetch(uintptr(unsafe.Pointer(&s.packed[at])), uintptr(unsafe.Pointer(&s.packed[min(at+lineWords*8-1, uint(len(s.packed)-1))])))
 }
 
-// read fills dst with the first len(dst) counts of id, zeros if it has no row here.
+// read fills dst with the first len(dst) counts of id, or with zeros if s has no row of id.
 func (s *sealed) read(id uint64, dst []int64) {
 	clear(dst)
 	if !s.covers(id) {
@@ -91,13 +92,13 @@ func (s *sealed) read(id uint64, dst []int64) {
 	}
 }
 
-// nextRow reads the row that begins at the given bit. It returns the row's remainder and the bit of
-// its counts, or false at the end of the bucket. Before the first row of a bucket, remainder is
-// 2^64-1.
+// nextRow reads the gap of the row that begins at the given bit. remainder is that of the previous
+// row, or 2^64-1 before the first row of a bucket. nextRow returns the row's remainder and the bit
+// of its counts, or false at the end of the bucket.
 func (s *sealed) nextRow(remainder uint64, bit, end uint) (uint64, uint, bool) {
 	w := s.peek(bit)
 	upper := uint(bits.LeadingZeros64(w))
-	if upper >= peekBits || bit+upper >= end { // no row, only the zeros up to a unit or the next bucket
+	if upper >= peekBits || bit+upper >= end { // only padding, or the next bucket
 		return 0, 0, false
 	}
 	bit += upper + 1
@@ -107,7 +108,7 @@ func (s *sealed) nextRow(remainder uint64, bit, end uint) (uint64, uint, bool) {
 	return remainder + 1 + uint64(upper)<<s.gapBits + w>>1>>(63-s.gapBits), bit + s.gapBits, true
 }
 
-// skip returns the bit at which the next row begins, given the bit at which a row's counts begin.
+// skip returns the bit at which the next row begins. bit is where the counts of a row begin.
 func (s *sealed) skip(bit uint) uint {
 	w, left := s.peek(bit), uint(peekBits) // valid bits of w
 	for i := range s.columns {
@@ -147,7 +148,7 @@ func (s *sealed) counts(bit uint, dst []int64) uint {
 	return bit
 }
 
-// long reads a value that has more bits than one load.
+// long reads a value that has more bits than peek returns.
 func (s *sealed) long(bit uint, k uint8) (v uint64, next uint) {
 	r := wire.GolombReader{Buf: s.packed, At: int(bit)}
 	v = r.TakeValue(uint(k))
@@ -188,7 +189,7 @@ func (s *sealed) GetNow(id uint64, row []int64) error {
 func (s *sealed) Load(first, last uint64, p *Page) error {
 	type found struct {
 		id uint64
-		at uint // bit of its counts
+		at uint // the bit at which its counts begin
 	}
 	rows, divisor := make([]found, 0, s.rows), s.divisor()
 	for bucket := range s.buckets {
@@ -218,7 +219,7 @@ func (s *sealed) Load(first, last uint64, p *Page) error {
 	return nil
 }
 
-// check verifies that every row is found, and only once.
+// check verifies that read finds every row of Load, and that no id has two rows.
 func (s *sealed) check() error {
 	p := Page{Width: s.Width()}
 	if err := s.Load(0, 1<<64-1, &p); err != nil {

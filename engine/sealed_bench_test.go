@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// sealedStreams are ascending ids for the benchmarks of sealed rows. One stream is as dense as the
-// real ids are over years, the other as the ids of a large service over hours.
+// sealedStreams are ascending ids for the benchmarks of sealed rows. One stream has the density of
+// the real ids, which are from several years. The other has that of a large service, whose ids are
+// from a few hours.
 var sealedStreams = []struct {
 	name string
 	ids  func() []uint64
@@ -32,7 +33,7 @@ var sealedStreams = []struct {
 	}},
 }
 
-// anonymousBytes returns the anonymous memory of the process after the collector has returned what it can.
+// anonymousBytes returns the anonymous memory of the process after a garbage collection.
 func anonymousBytes(b *testing.B) float64 {
 	debug.FreeOSMemory()
 	file, err := os.Open("/proc/self/smaps_rollup")
@@ -53,8 +54,9 @@ func anonymousBytes(b *testing.B) float64 {
 	return 0
 }
 
-// BenchmarkSealedSize reports the anonymous memory per row, first hot and then sealed; the memory per row by
-// the table's own account; and how fast one goroutine seals rows. Run it with -benchtime 1x.
+// BenchmarkSealedSize reports the memory per row, first hot and then sealed, as measured and as
+// Table.Stats reports it. It also reports how many rows one goroutine seals in a second. Run it
+// with -benchtime 1x.
 func BenchmarkSealedSize(b *testing.B) {
 	for _, stream := range sealedStreams {
 		b.Run(stream.name, func(b *testing.B) {
@@ -81,8 +83,9 @@ func BenchmarkSealedSize(b *testing.B) {
 	}
 }
 
-// BenchmarkSealedReads compares reads of sealed rows with reads of the same rows while they are hot, ids in
-// random order. In "alone", each read waits for the one before.
+// BenchmarkSealedReads compares reads of sealed rows with reads of the same rows while they are
+// hot. The ids are in random order. In the benchmarks with names in "Alone", each read waits for
+// the previous one.
 func BenchmarkSealedReads(b *testing.B) {
 	for _, stream := range sealedStreams {
 		ids := stream.ids()
@@ -116,7 +119,7 @@ func sealedReadsOf(b *testing.B, tab *Table, ids []uint64) {
 			at := 0
 			for range b.N {
 				tab.Get(ids[at%len(ids)]+f.plus, row)
-				at += 1 + int(row[1]>>62) // adds 1, but makes the processor wait for row
+				at += 1 + int(row[1]>>62) // adds 1; the next read waits for row
 			}
 		})
 	}
@@ -162,8 +165,9 @@ func BenchmarkSealedLoad(b *testing.B) {
 	}
 }
 
-// BenchmarkSealedWrites measures writes of one increment each to sealed rows, each row once, and the same
-// writes after the rows were brought back. Run it with -benchtime 200000x.
+// BenchmarkSealedWrites measures increments of sealed rows, one op each. The second part measures
+// increments of rows that these writes have copied into the segments. Run it with -benchtime
+// 200000x.
 func BenchmarkSealedWrites(b *testing.B) {
 	ids := sealedStreams[0].ids()
 	tab := fill(ids)
@@ -184,9 +188,9 @@ func BenchmarkSealedWrites(b *testing.B) {
 	}
 }
 
-// BenchmarkWritesDuringSealing measures how long batches of 256 writes wait while half of ten million rows is
-// sealed without a pause. The writes are uniform over the newer half. It measures the same without sealing
-// for comparison. Run it with -benchtime 1x.
+// BenchmarkWritesDuringSealing measures how long batches of 256 writes wait while half of ten
+// million rows is sealed without a pause. The writes are uniform over the newer half. It also
+// measures them without sealing. Run it with -benchtime 1x.
 func BenchmarkWritesDuringSealing(b *testing.B) {
 	ids := sealedStreams[0].ids()
 	tab := fill(ids)
@@ -215,7 +219,7 @@ func BenchmarkWritesDuringSealing(b *testing.B) {
 // writesWhile applies batches while task runs, and returns how long each batch took.
 func writesWhile(tab *Table, ids []uint64, task func()) []time.Duration {
 	done := make(chan struct{})
-	go func() { // ends when task returns
+	go func() { // closes done when task returns
 		defer close(done)
 		task()
 	}()

@@ -9,30 +9,30 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// bucketRows is the average number of rows in a bucket of sealed rows. With more rows, the 2 bytes
-// for a bucket's start cost less per row; with fewer, a lookup decodes less.
+// bucketRows is the average number of rows in a bucket of sealed rows. With a higher value, the 2
+// bytes for a bucket's start cost less per row; with a lower one, a lookup decodes fewer rows.
 const bucketRows = 8
 
-// bucketRowsMax bounds the rows of a bucket, all of which a lookup may have to decode. Under a
-// random salt, a larger bucket is less likely than a flipped bit in memory.
+// bucketRowsMax bounds the rows of a bucket, because a lookup may have to decode all of them. With
+// a random salt, a bucket with more rows is less likely than a flipped bit in memory.
 const bucketRowsMax = 6 * bucketRows
 
-// mixedRow is a row of a page and its place in its bucket.
+// mixedRow is a row of a page and its remainder, which orders the rows of a bucket.
 type mixedRow struct {
 	remainder uint64
 	row       int32 // index of the row in the page
 }
 
-// Sealer packs rows and reuses its memory. The zero value is ready to use.
+// Sealer packs rows. It reuses its memory. The zero value is ready to use.
 type Sealer struct {
-	ends  []int32    // the end of each bucket's rows in mixed
-	mixed []mixedRow // by bucket, then by remainder
+	ends  []int32    // the end of each bucket in mixed
+	mixed []mixedRow // sorted by bucket, then by remainder
 	bits  wire.GolombWriter
 }
 
-// seal packs the rows of a page. The page has at least bucketRows rows, in ascending order of ids,
-// none all zero. It returns nil if under each of saltsMax salts some bucket would have more than
-// bucketRowsMax rows.
+// seal packs the rows of a page. The page must have at least bucketRows rows, and none may be all
+// zero. seal tries saltsMax salts. If with each of them some bucket would have more than
+// bucketRowsMax rows, it returns nil.
 func (x *Sealer) seal(p *Page, salts *salts) *sealed {
 	first, last := p.IDs[0], p.IDs[len(p.IDs)-1]
 	buckets := len(p.IDs) / bucketRows
@@ -54,7 +54,7 @@ func (x *Sealer) seal(p *Page, salts *salts) *sealed {
 	return s
 }
 
-// count stores the number of rows of each bucket in ends, and returns the largest.
+// count stores the number of rows of each bucket in ends, and returns the largest number.
 func (x *Sealer) count(s *sealed, ids []uint64) (most int32) {
 	x.ends = append(x.ends[:0], make([]int32, s.buckets)...)
 	for _, id := range ids {
@@ -68,7 +68,7 @@ func (x *Sealer) count(s *sealed, ids []uint64) (most int32) {
 // mix sorts the rows by bucket and remainder. count must have run before.
 func (x *Sealer) mix(s *sealed, ids []uint64) {
 	end := int32(0)
-	for i, n := range x.ends { // set the start of each bucket's rows; the next loop moves it to their end
+	for i, n := range x.ends { // set it to the bucket's start; the next loop moves it to the end
 		x.ends[i] = end
 		end += n
 	}
@@ -87,8 +87,8 @@ func (x *Sealer) mix(s *sealed, ids []uint64) {
 
 // chooseCodes chooses the codes of gaps and counts.
 func (s *sealed) chooseCodes(p *Page) {
-	// Gaps are distributed geometrically. The best number of low bits follows from their
-	// mean (Gallager and van Voorhis, 1975): about the logarithm of 0.69 times the mean.
+	// Gaps have a geometric distribution. The best number of low bits is about the binary logarithm
+	// of 0.69 times their mean (Gallager and van Voorhis, 1975).
 	mean := uint64(1) << (64 - s.truncated) / bucketRows
 	s.gapBits = uint(max(1, bits.Len64(mean-mean/3)) - 1)
 	for c := range p.Width {
@@ -99,7 +99,7 @@ func (s *sealed) chooseCodes(p *Page) {
 	s.columns = slices.Clip(s.columns)
 }
 
-// columnOf returns the code of a column, and false for a column that is 0 in each row.
+// columnOf returns the code of a column. It returns false if the column is 0 in each row.
 func columnOf(p *Page, column int) (code sealedColumn, used bool) {
 	var sizes, zigzagged [65]int
 	for i := range p.IDs {
@@ -118,7 +118,7 @@ func columnOf(p *Page, column int) (code sealedColumn, used bool) {
 	return code, used
 }
 
-// pack stores the mixed rows. It returns false if the unit is too small.
+// pack encodes the rows of mixed. It returns false if the unit is too small for their size.
 func (x *Sealer) pack(s *sealed, p *Page) bool {
 	w := &x.bits
 	w.Buf = append(w.Buf[:0], make([]byte, 2*(s.buckets+1))...)
@@ -145,7 +145,7 @@ func (x *Sealer) pack(s *sealed, p *Page) bool {
 	return true
 }
 
-// begin records where a bucket begins. It returns false if the unit is too small.
+// begin stores where a bucket begins. It returns false if the unit is too small for that.
 func (s *sealed) begin(w *wire.GolombWriter, bucket int) bool {
 	for w.Flush(); len(w.Buf)&(1<<s.unit-1) != 0; {
 		w.Put(0, 8)

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// A writer applies ops of all kinds, a second goroutine seals and freezes by turns, and a third takes
-// snapshots. Each snapshot has the digest and the rows that it reports, and the table has all writes.
+// A writer applies ops of all kinds. Concurrently a second goroutine seals segments and moves
+// segments to disk, and a third takes snapshots. Each snapshot has the digest and the number of
+// rows that it reports. In the end, the table has all writes.
 func TestTiersBesideTheWriter(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(4, 44))
@@ -34,7 +35,7 @@ func TestTiersBesideTheWriter(t *testing.T) {
 			}
 			tab.Watch(anyAge)
 			firsts, _ := tab.Watch(anyAge)
-			firsts = firsts[:min(max(len(firsts)-2, 0), 1+i%3)] // leave rows in memory that can be sealed
+			firsts = firsts[:min(max(len(firsts)-2, 0), 1+i%3)] // the others can be sealed
 			if _, err := tab.Freeze(cold, firsts); err != nil {
 				t.Error(err)
 			}

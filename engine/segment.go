@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	wordColumns = 4      // 16-bit counts to a word
+	wordColumns = 4      // 16-bit counts in a word
 	inOverflow  = 0xFFFF // mark of a count that is in the overflow table
 
-	// segmentBytes is the size of the struct in its allocator class, plus the size of its directory
-	// entry.
+	// segmentBytes is the size of the allocator's class for the struct, plus the size of the
+	// segment's directory entry.
 	segmentBytes = 144 + 16
 )
 
@@ -23,48 +23,46 @@ const (
 // other fields of the struct. Lookups are spread over thousands of segments, so a second
 // line of each would evict other data from the cache.
 //
-// A slot's number is the index of its first word of counts: bucket*lineWords + slot of
-// the bucket.
+// A slot's number is the index of its first word of counts: bucket*lineWords + slot in the bucket.
 //
 // The table's writer changes a segment in place until a snapshot captures it or a segment of
-// another shape replaces it. From then on it never changes. A reader that still uses it sees the
-// segment's last state, which is newer than the moment at which the reader began.
+// another shape replaces it. From then on the struct never changes. A reader that still uses it
+// sees its last state, which is not older than the start of the read.
 type segment struct {
 	geometry
 
-	// seq is odd while rows move, go, or change in more than one word. Why readers need
-	// no lock:
+	// seq is odd while rows are moved, removed, or changed in more than one word. Readers need no
+	// lock for these reasons:
 	//   - Every shared word is read and written with sync/atomic, so all goroutines see the
 	//     accesses in one order.
 	//   - A change of one word of an existing row is one store: a reader sees the row
 	//     before or after it.
 	//   - A new row's counts are stored before its tag, and its slot was empty.
-	//   - Everything else (cuckoo moves, deletes, counts that enter or leave the
-	//     overflow table, rows of several words) happens while seq is odd. A reader that
-	//     met such a change sees seq odd or changed, and retries. A slot becomes empty
-	//     only in this way, so a tag that a reader saw belongs to the counts that it
-	//     reads next, or seq has changed.
+	//   - Everything else (cuckoo moves, deletes, counts that enter or leave the overflow table,
+	//     rows of several words) happens while seq is odd. A reader that ran during such a change
+	//     finds seq odd or changed, and retries. Slots are emptied only in this way. So the counts
+	//     that a reader reads after a tag belong to that tag, or seq has changed.
 	seq      atomic.Uint32
 	rowWords uint32 // 64-bit words of counts per row; never changes
 	buckets  []bucket
 	more     []uint64 // words()-1 words for each slot: the counts of column 4 and above
 	over     atomic.Pointer[overflow]
 
-	// cold is the segment's rows outside of the array, nil for none. It never changes: a
-	// reader that misses a row in the array continues there.
+	// cold is the segment's rows outside of the array, nil if there are none. It never changes. A
+	// reader that does not find a row in the array searches it in cold.
 	cold *coldPart
 
 	// Owned by the writer.
 	rows    int     // number of rows in the array; with a cold part, rows of zeros count too
 	epoch   uint64  // the table's epoch when this segment was made
 	maxID   uint64  // no row has a larger id
-	watched watcher // the tasks that make the writer copy the segment before it changes it
+	watched watcher // the tasks that watch the segment
 	seal    sealState
 }
 
-// watcher is a set of tasks that wait for a segment to stay unwritten. The writer copies a watched
-// segment before it changes it. The copy is not watched, so each task notices that the segment was
-// written to.
+// watcher is a set of tasks that watch whether anybody writes to a segment. The writer copies a
+// watched segment before it changes it. The copy is not watched; so each task can see that somebody
+// wrote to the segment.
 type watcher uint8
 
 const (
@@ -72,14 +70,14 @@ const (
 	toSeal                       // Table.Seal
 )
 
-// sealState is what sealing knows of a segment, guarded by Table.mu.
+// sealState is the state that Seal keeps for a segment. Table.mu guards it.
 type sealState struct {
-	looked bool  // the segment, or the one that it was copied from, was watched since putOff
-	rest   uint8 // number of checks that still skip the segment
+	looked bool  // since putOff, this segment or the original of this copy was watched
+	rest   uint8 // number of following checks that skip the segment
 	again  uint8 // the last value to which putOff set rest
 }
 
-// words returns the number of 64-bit words of counts a row.
+// words returns the number of 64-bit words of counts per row.
 func (s *segment) words() int { return int(s.rowWords) }
 
 func newSegment(g geometry, buckets, words int, epoch uint64) *segment {
@@ -120,10 +118,10 @@ func (s *segment) clone(epoch uint64) *segment {
 	return c
 }
 
-// columns returns how many counts a row has room for.
+// columns returns how many counts fit in a row.
 func (s *segment) columns() int { return s.words() * wordColumns }
 
-// widest bounds the columns of the segment's rows, including cold ones.
+// widest returns an upper bound of the columns of the segment's rows, including cold ones.
 func (s *segment) widest() int {
 	if s.cold != nil {
 		return max(s.columns(), s.cold.generation.Width())
@@ -140,7 +138,7 @@ func (s *segment) rowsInMemory() int {
 	return s.rows
 }
 
-// highest returns an upper bound of the ids of a segment without rows on disk.
+// highest returns an upper bound of the ids of all rows. The segment must not have rows on disk.
 func (s *segment) highest() uint64 {
 	if packed := s.cold.sealed(); packed != nil {
 		return max(s.maxID, min(packed.maxID, s.cold.last))
@@ -160,8 +158,8 @@ func (s *segment) prefetch(p place) {
 	Prefetch(uintptr(unsafe.Pointer(&s.buckets[p.first])), uintptr(unsafe.Pointer(&s.buckets[p.second])))
 }
 
-// find returns the slot of the row at p, or -1. The cache misses of both buckets overlap:
-// the match requests the second before it waits for the first.
+// find returns the slot of the row at p, or -1. The cache misses of the two buckets overlap,
+// because the match function requests the second bucket before it waits for the first.
 func (s *segment) find(p place) int {
 	a, b := &s.buckets[p.first], &s.buckets[p.second]
 	m, slot := uint64(0), firstSlot(s.wide)
@@ -214,7 +212,7 @@ func (s *segment) load(slot int, dst []int64) {
 		s.loadAny(slot, dst)
 		return
 	}
-	// The fast path of nearly every row.
+	// This is the fast path, for nearly every row.
 	dst[0], dst[1] = int64(word&0xFFFF), int64(word>>16&0xFFFF)
 	dst[2], dst[3] = int64(word>>32&0xFFFF), int64(word>>48)
 }
@@ -256,7 +254,8 @@ func (s *segment) each(fn func(slot int, id uint64)) {
 	}
 }
 
-// slotID is an occupied slot and the id of its row. noSlot stands for a row of zeros.
+// slotID is an occupied slot and the id of its row. The slot is noSlot for a row of zeros that has
+// no slot yet.
 type slotID struct {
 	id   uint64
 	slot int32

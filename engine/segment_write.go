@@ -5,12 +5,12 @@ import "sync/atomic"
 // This file is the writer's side of a segment. The writer must own the segment
 // (Table.ownedLocked) and hold Table.mu.
 
-// openSeq and closeSeq enclose changes that readers must not see half done.
+// openSeq and closeSeq enclose changes that readers must not see partly done.
 func (s *segment) openSeq()  { s.seq.Add(1) }
 func (s *segment) closeSeq() { s.seq.Add(1) }
 
-// insert stores a row that is absent. The row has a count other than zero or hides a cold
-// row. If neither bucket can be given room, insert returns false and changes nothing.
+// insert stores a row that is absent. The row has a count other than zero or hides a cold row. If
+// it finds no room in either bucket, insert returns false and changes nothing.
 func (s *segment) insert(id uint64, row []int64) bool {
 	p := s.place(id)
 	slot := s.emptyIn(p.first)
@@ -72,8 +72,8 @@ func (s *segment) remove(slot int) {
 	s.rows--
 }
 
-// storeRow writes words*wordColumns counts and keeps the overflow table consistent with
-// the marks.
+// storeRow writes all columns of a row to a slot, and keeps the overflow table consistent with the
+// marks.
 func (s *segment) storeRow(slot int, row []int64) {
 	for w := range s.words() {
 		at := s.word(slot, w)
@@ -106,21 +106,21 @@ func hasWide(row []int64) bool {
 	return false
 }
 
-// roomSearchMax bounds the buckets that makeRoom visits. As long as the load is below that of
-// rowsFor, the nearest empty slot is a few moves away.
+// roomSearchMax bounds the buckets that makeRoom visits. Up to the load that rowsFor allows, the
+// nearest empty slot is a few moves away.
 const roomSearchMax = 256
 
-// roomStep is a bucket that the search for an empty slot reached. The row in slot, a slot of the
-// parent's bucket, would move here.
+// roomStep is a bucket that the search for an empty slot has reached. The row at slot, which is in
+// the parent's bucket, can move to this bucket.
 type roomStep struct {
 	bucket uint32
-	parent int16 // index of the earlier step; -1 for the two buckets of the new row
+	parent int16 // index of the previous step; -1 for the two buckets of the new row
 	slot   int32
 }
 
-// makeRoom empties a slot in one of p's buckets. It moves rows to their other buckets, along a
-// shortest path that ends in an empty slot. It returns the slot, or -1 if no path exists within
-// roomSearchMax.
+// makeRoom empties a slot in one of p's buckets. It searches for a shortest path to an empty slot,
+// and moves each row on the path to its other bucket. It returns the emptied slot, or -1 if it
+// finds no path within roomSearchMax buckets.
 func (s *segment) makeRoom(p place) int {
 	var steps [roomSearchMax]roomStep
 	steps[0] = roomStep{bucket: uint32(p.first), parent: -1}
@@ -146,9 +146,9 @@ func (s *segment) makeRoom(p place) int {
 	return -1
 }
 
-// shift moves the rows of a path, last one first, and returns the slot that becomes empty
-// at its start. A path may visit a bucket twice, but a shortest path never moves one slot
-// twice.
+// shift moves the rows of a path, beginning with the last one, and returns the slot that becomes
+// empty at the start of the path. A path may visit a bucket twice, but a shortest path never moves
+// the row of a slot twice.
 func (s *segment) shift(steps *[roomSearchMax]roomStep, last roomStep, empty int) int {
 	s.openSeq()
 	for step := last; ; step = steps[step.parent] {

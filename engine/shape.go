@@ -4,7 +4,7 @@ package engine
 type shape struct {
 	buckets int
 	wide    bool
-	base    uint64 // start of the window, if narrow
+	base    uint64 // first id of the window, if not wide
 }
 
 func shapeOf(slots []slotID, first, last uint64) shape {
@@ -16,8 +16,8 @@ func shapeOf(slots []slotID, first, last uint64) shape {
 }
 
 // shapeFor returns the smallest shape for the given number of rows, in a segment that owns ids
-// first … last. The rows include id and those of slots. The shape is narrow if a window can cover
-// the rows. It may exceed bucketsMax.
+// first … last. The rows include that of id and those of slots. The shape is narrow if a narrow
+// window can cover these. It may have more than bucketsMax buckets.
 func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
 	low, high := id, id
 	for _, r := range slots {
@@ -30,11 +30,11 @@ func shapeFor(rows int, slots []slotID, id, first, last uint64) shape {
 	return shape{buckets: bucketsFor(rows, true), wide: true}
 }
 
-// window chooses the base of a narrow window for ids low … high in a segment that owns first … last.
-// It returns false if the segment must be wide. If the window cannot cover the whole range, the last
-// segment gets most of the spare ids above, where ascending ids go. Other segments get half on either
-// side. Every window gets some spare ids below. Otherwise each id of a descending run would be
-// outside of the window and cause a rebuild.
+// window chooses the base of a narrow window for ids low … high, in a segment that owns first …
+// last. It returns false if the segment must be wide. If the window cannot cover the whole range,
+// it has spare ids above high and below low. In the last segment most of them are above, because
+// ascending ids come there. In other segments, half are on either side. Without spare ids below,
+// each id of a descending sequence would be outside of the window and cause a rebuild.
 func window(buckets int, low, high, first, last uint64) (uint64, bool) {
 	span := uint64(1)<<narrowBits(buckets) - 1
 	switch {

@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// Snapshot is a table as it was at one moment, while writes go on. It holds the segments of that
-// moment: before the writer first changes such a segment, it copies the segment. After Close the
-// writer makes no such copies.
+// Snapshot is a table as it was at one moment. The writer goes on meanwhile: before it first
+// changes a segment of the snapshot, it copies that segment. After Close the writer makes no such
+// copies.
 type Snapshot struct {
 	table  *Table
 	epoch  uint64
@@ -18,7 +18,7 @@ type Snapshot struct {
 	digest uint64
 }
 
-// Snapshot captures the table between two Apply calls. It copies one pointer a segment.
+// Snapshot captures the table between two calls of Apply. It copies only a pointer per segment.
 func (t *Table) Snapshot() *Snapshot {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -52,7 +52,7 @@ func (s *Snapshot) Close() {
 func (s *Snapshot) Rows() int64    { return s.rows }
 func (s *Snapshot) Digest() uint64 { return s.digest }
 
-// Pages calls fn with all rows in ascending id order, one segment a page. It reads cold rows from
+// Pages calls fn with all rows in ascending id order, one page per segment. It reads cold rows from
 // disk. A page is valid only during the call. Pages stops at the first error of fn or of a read,
 // and returns it.
 func (s *Snapshot) Pages(fn func(*Page) error) error {
@@ -71,12 +71,12 @@ func (s *Snapshot) Pages(fn func(*Page) error) error {
 	return nil
 }
 
-// Part is adjacent rows: the rows of Page, and the rows of generation Cold with ids First … Last
-// except the ids in Page. Rows of zeros in Page hide cold ones.
+// Part is a set of adjacent rows: those of Page, and those of the generation Cold with ids First …
+// Last. If both have a row of an id, that of Page counts, even if it is a row of zeros.
 type Part struct {
 	Page        *Page
-	Cold        Generation // nil for none; Page then has no rows of zeros
-	First, Last uint64     // if Cold is set, the range that contains all ids in Page
+	Cold        Generation // may be nil; then Page has no rows of zeros
+	First, Last uint64     // set if Cold is; all ids of Page are in this range
 }
 
 // Parts calls fn with all rows in ascending id order. It reads no rows from disk, but unpacks
@@ -112,7 +112,7 @@ func (s *Snapshot) Parts(fn func(*Part) error) error {
 			continue
 		}
 		p := c.collect(seg, 0, seg.columns(), true)
-		// The segment may own ids outside of the part, on either side.
+		// The segment may own ids below and above the range of its cold part.
 		from, _ := slices.BinarySearch(p.IDs, seg.cold.first)
 		to, found := slices.BinarySearch(p.IDs, seg.cold.last)
 		if found {
@@ -132,10 +132,10 @@ func (s *Snapshot) Parts(fn func(*Part) error) error {
 	return nil
 }
 
-// Scan calls fn with the rows of the ids at and above start, in ascending order, width counts each,
-// until fn returns false. All rows of a page are of one moment; different pages may be of different
-// moments. Scan omits rows whose first width counts are zero. A page is valid only during the call
-// of fn. Scan reads cold rows from disk, and returns an error if it cannot.
+// Scan calls fn with pages of all rows with ids from start on, in ascending order, until fn returns
+// false. Each row has width counts. A page shows its rows as they were at one moment; the next page
+// shows a later moment. Scan omits rows whose first width counts are zero. A page is valid only
+// during the call of fn. Scan reads cold rows from disk, and returns an error if it cannot.
 func (t *Table) Scan(start uint64, width int, fn func(*Page) bool) error {
 	var c collector
 	for {
@@ -153,8 +153,8 @@ func (t *Table) Scan(start uint64, width int, fn func(*Page) bool) error {
 }
 
 // copySegment returns a copy of the segment that owns id, and the last id that the segment owns.
-// The caller releases the copy's cold part. Copying blocks writes for microseconds; sorting would
-// block them for longer.
+// The caller must release the copy's cold part. Copying blocks writes only for microseconds;
+// sorting the rows under the lock would block them for longer.
 func (t *Table) copySegment(id uint64) (*segment, uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -165,14 +165,15 @@ func (t *Table) copySegment(id uint64) (*segment, uint64) {
 	return s, d.last(i)
 }
 
-// collector gathers the rows of segments into a page and reuses its memory.
+// collector copies the rows of segments into a page. It reuses its memory.
 type collector struct {
 	slots              []slotID
 	page, cold, merged Page
 }
 
-// collect gathers the rows in memory of a segment that does not change: a captured one or a copy.
-// If zeros is set, it includes rows that are zero in the first width columns.
+// collect returns the rows in the array of a segment with ids from on. The segment must not change:
+// it must be a captured one or a copy. If zeros is set, the result includes rows whose first width
+// counts are zero.
 func (c *collector) collect(s *segment, from uint64, width int, zeros bool) *Page {
 	c.slots = c.slots[:0]
 	s.each(func(slot int, id uint64) {
@@ -192,8 +193,7 @@ func (c *collector) collect(s *segment, from uint64, width int, zeros bool) *Pag
 	return &c.page
 }
 
-// Cold calls fn with the part on disk of each segment that has one, in ascending id order. Unlike the
-// method Parts, it omits the rows in memory.
+// Cold calls fn with each part that is on disk, in ascending id order.
 func (s *Snapshot) Cold(fn func(cold Generation, first, last uint64)) {
 	for _, seg := range s.segs {
 		if seg.cold.onDisk() {
@@ -202,7 +202,7 @@ func (s *Snapshot) Cold(fn func(cold Generation, first, last uint64)) {
 	}
 }
 
-// collectAll is like collect, but includes the cold rows.
+// collectAll is like collect, but includes sealed and cold rows. Rows of zeros are left out.
 func (c *collector) collectAll(s *segment, from uint64, width int) (*Page, error) {
 	if s.cold == nil || from > s.cold.last {
 		return c.collect(s, from, width, false), nil

@@ -8,35 +8,35 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// Table is one shard's rows. Get, GetMany, Digest and Stats are safe for concurrent use
-// and take no lock. If the writer is moving a row or changing several of its words, a
-// read retries until the writer is done. Apply, Scan and Snapshot exclude each other.
-// Rows may be cold: cold.go reads them, freeze.go moves them to disk.
+// Table is one shard's rows. Get, GetMany, Digest and Stats are safe for concurrent use and take no
+// lock. If the writer is moving a row or changing several of its words, a read retries until the
+// writer is done. Apply, Scan and Snapshot exclude each other. Rows may be on disk (cold):
+// freeze.go moves them there, and cold.go reads them.
 type Table struct {
 	dir    atomic.Pointer[directory]
 	digest atomic.Uint64 // mu.digest when mu was last unlocked
-	rows   atomic.Int64  // including cold ones
+	rows   atomic.Int64  // including cold rows
 
-	// coldParts counts the segments with rows on disk. If it is 0, writes skip the search
-	// for rows to bring back. mu guards its changes.
+	// coldParts is the number of segments with rows on disk. If it is 0, writes do not search for
+	// cold rows. mu guards its changes.
 	coldParts atomic.Int64
-	// coldMax is an upper bound of the ids of all rows on disk. It never falls. Nearly all writes
-	// have new ids, which are above it.
+	// coldMax is an upper bound of the ids of all rows on disk. It never falls. Most writes are to
+	// new ids, which are above it and so need no search.
 	coldMax atomic.Uint64
-	// Apply holds writing from before it brings cold rows into memory until it has used them. Code
-	// that moves rows out of memory holds it too. It is acquired before mu, and held while the disk
-	// is read.
+	// Apply holds writing while it brings cold rows into memory and until it has used them. Code
+	// that moves rows out of memory holds it too. It is acquired before mu. Apply holds it even
+	// while it reads the disk.
 	writing sync.Mutex
-	cuts    []Cut // cuts of the last Apply; under writing
+	cuts    []Cut // cuts of the last Apply; guarded by writing
 
 	salts salts
 
-	Rises Rises // under mu
+	Rises Rises // guarded by mu
 
 	mu struct {
 		sync.Mutex
 		digest   uint64
-		epoch    uint64            // incremented by each snapshot; marks segments made since
+		epoch    uint64            // incremented by each snapshot; see segment.epoch
 		captured []uint64          // epochs of the open snapshots, ascending
 		old, row [ColumnsMax]int64 // scratch memory of one op
 	}
@@ -58,7 +58,7 @@ func newTableOf(secret uint64) *Table {
 }
 
 // Get fills dst with the first len(dst) counts of id's row, as of one moment during the call. It
-// returns false if the row may be cold; then call ReadCold. It does not allocate.
+// returns false if the row may be cold; then the caller must call ReadCold. It does not allocate.
 func (t *Table) Get(id uint64, dst []int64) bool {
 	d := t.dir.Load()
 	s := d.segs[d.find(id)].Load()
@@ -68,14 +68,14 @@ func (t *Table) Get(id uint64, dst []int64) bool {
 	return s.cold.read(id, dst)
 }
 
-// Has reports whether id has a row, which means a count other than zero, or may have a cold row.
+// Has reports whether id has a count other than zero, or may have a cold row.
 func (t *Table) Has(id uint64) bool {
 	var row [ColumnsMax]int64
 	return !t.Get(id, row[:]) || row != [ColumnsMax]int64{}
 }
 
-// Widens reports whether an op may need more words of counts than the rows of its segment have.
-// Wider rows take memory in the whole segment, even if the op adds no row.
+// Widens reports whether an op may need more words per row than the rows of its segment have. Such
+// an op takes memory for every row of the segment, even if it adds no row.
 func (t *Table) Widens(op *Op) bool {
 	d := t.dir.Load()
 	words := (d.segs[d.find(op.ID)].Load().widest() + wordColumns - 1) / wordColumns
@@ -88,14 +88,14 @@ func (t *Table) Widens(op *Op) bool {
 	return false
 }
 
-// pageRows is how many rows GetMany and Apply fetch from memory concurrently: more than the
-// concurrent cache misses of today's cores, and small enough for a stack.
+// pageRows is the number of rows that GetMany and Apply prefetch at a time. It is above the number
+// of concurrent cache misses of today's cores, and small enough for arrays on the stack.
 const pageRows = 32
 
-// GetMany fills dst with the rows of ids in their order, width counts per id. Each row is whole;
-// different rows may be of different moments during the call. The cache misses of different rows
-// overlap. GetMany appends the position of each row that may be cold to cold, leaves that row
-// unfilled, and returns cold. It allocates only for cold.
+// GetMany fills dst with the rows of ids in their order, width counts per id. It reads each row as
+// it is at one moment, but different rows at different moments. The cache misses of different rows
+// overlap. If a row may be cold, GetMany does not fill it, but appends its index to cold. It
+// returns the longer slice, and allocates only for that.
 func (t *Table) GetMany(ids []uint64, width int, dst []int64, cold []int) []int {
 	var segs [pageRows]*segment
 	var places [pageRows]place
@@ -128,7 +128,7 @@ func (t *Table) GetMany(ids []uint64, width int, dst []int64, cold []int) []int 
 	return cold
 }
 
-// prefetchSealed prefetches the sealed rows of ids, each from its segment.
+// prefetchSealed prefetches the sealed rows of ids. segs are their segments.
 func prefetchSealed(segs []*segment, ids []uint64) {
 	for i, id := range ids {
 		if packed := segs[i].cold.sealed(); packed != nil && packed.covers(id) {
@@ -137,8 +137,8 @@ func prefetchSealed(segs []*segment, ids []uint64) {
 	}
 }
 
-// ownedLocked returns segment i for changes in place: a copy of it if an open snapshot
-// has captured it, or if it is watched.
+// ownedLocked returns segment i so that the writer may change it in place. If an open snapshot has
+// captured the segment, or if it is watched, ownedLocked first replaces it by a copy.
 func (t *Table) ownedLocked(d *directory, i int) *segment {
 	s := d.segs[i].Load()
 	if n := len(t.mu.captured); s.watched != 0 || n > 0 && s.epoch <= t.mu.captured[n-1] {
@@ -154,12 +154,12 @@ func (t *Table) unlock() {
 	t.mu.Unlock()
 }
 
-// spot is where the row of an id is, or belongs if it is absent.
+// spot is the position of an id's row, or its possible position if it is absent.
 type spot struct {
 	d *directory
 	i int
 	s *segment // d.segs[i]
-	p place    // meaningless unless s covers the id
+	p place    // valid only if s covers the id
 }
 
 func (t *Table) locate(id uint64) spot {
@@ -169,13 +169,13 @@ func (t *Table) locate(id uint64) spot {
 	return spot{d: d, i: i, s: s, p: s.place(id)}
 }
 
-// standsIn reports whether the spot is still valid in the table's directory d.
+// standsIn reports whether the spot is still valid. d is the table's present directory.
 func (at *spot) standsIn(d *directory) bool { return at.d == d && d.segs[at.i].Load() == at.s }
 
-// MayBeCold reports whether the row of id may be cold. It does not search for the row.
+// MayBeCold quickly reports whether the row of id may be cold, without searching for it.
 func (t *Table) MayBeCold(id uint64) bool { return t.coldParts.Load() > 0 && id <= t.coldMax.Load() }
 
-// addColdLocked counts a new cold part that ends at the id last.
+// addColdLocked updates coldMax and coldParts for a new part on disk, whose last id is last.
 func (t *Table) addColdLocked(last uint64) {
 	t.coldMax.Store(max(last, t.coldMax.Load()))
 	t.coldParts.Add(1)
@@ -186,14 +186,14 @@ func (t *Table) addColdLocked(last uint64) {
 // whatever ops made them.
 func (t *Table) Digest() uint64 { return t.digest.Load() }
 
-// cellHash returns the digest's weight of one count: the finalizer of splitmix64 (Steele,
-// Lea and Flood, 2014) over id and column.
+// cellHash returns the factor of a count in the digest: the finalizer of splitmix64 (Steele, Lea
+// and Flood, 2014) of id and column.
 func cellHash(id uint64, column uint8) uint64 {
 	return wire.Mix(id + (uint64(column)+1)*mixA)
 }
 
-// RowDigest returns the contribution of a row, given as all its columns from 0 on, to the
-// digest of its table.
+// RowDigest returns what a row adds to the digest of its table. row must have all columns with
+// counts, from column 0 on.
 func RowDigest(id uint64, row []int64) (digest uint64) {
 	for c, v := range row {
 		if v != 0 {
@@ -205,7 +205,7 @@ func RowDigest(id uint64, row []int64) (digest uint64) {
 
 // Stats is the size of a table.
 type Stats struct {
-	Rows      uint64 // including cold ones
+	Rows      uint64 // including cold rows
 	Segments  int
 	Bytes     uint64 // memory of segments, their overflow tables, the directory, and the metadata of cold rows
 	ColdRows  uint64 // number of rows on disk, including those that a row in memory hides
@@ -215,12 +215,11 @@ type Stats struct {
 	SealedBytes uint64 // memory; included in Bytes
 }
 
-// Stats returns the size of the table. It reads Rows before Bytes, so a write may happen in
-// between.
+// Stats returns the size of the table. Rows and Bytes may be from slightly different moments.
 func (t *Table) Stats() Stats {
 	d := t.dir.Load()
 	st := Stats{Rows: uint64(t.rows.Load()), Segments: len(d.segs), Bytes: uint64(unsafe.Sizeof(*t))}
-	var divided map[Generation]bool // generations already counted; an undivided part shares its generation with no other part
+	var divided map[Generation]bool // generations of divided parts that were counted already
 	for i := range d.segs {
 		s := d.segs[i].Load()
 		st.Bytes += uint64(s.bytes())
@@ -242,7 +241,7 @@ func (t *Table) Stats() Stats {
 	return st
 }
 
-// addPart adds the rows and bytes of a part's generation to the statistics.
+// addPart adds the rows and bytes of a part's generation to st.
 func (st *Stats) addPart(c *coldPart) {
 	rows := uint64(c.generation.Rows())
 	memory, disk := c.generation.Bytes()

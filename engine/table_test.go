@@ -14,9 +14,9 @@ import (
 // The test adds ids of every shape, enough to fill several segments. Each id has a different row.
 func TestEveryShapeOfIDs(t *testing.T) {
 	t.Parallel()
-	rows := 3*rowsMax + 500 // of several full segments
+	rows := 3*rowsMax + 500 // enough for several segments
 	if testing.Short() {
-		rows = 5000 // one goroutine has nothing to show the race detector
+		rows = 5000 // with one goroutine, the race detector finds nothing
 	}
 	for name, shape := range idShapes {
 		t.Run(name, func(t *testing.T) {
@@ -41,8 +41,8 @@ func TestEveryShapeOfIDs(t *testing.T) {
 	}
 }
 
-// The test applies random ops to few and many ids: overflow in both directions, rows that widen,
-// and batches. It checks the result of each op.
+// The test applies random ops, alone and in batches, to few and to many ids, and checks the result
+// of each op. Counts enter and leave overflow, and rows widen.
 func TestAgainstModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -96,7 +96,7 @@ func applyBatch(rt *rapid.T, r *rand.Rand, tab *Table, m model, ids []uint64, co
 	}
 }
 
-// A count crosses each border of 16 bits and of int64, in both directions.
+// A count crosses the bounds of 16 bits and of int64 in both directions.
 func TestOverflowBothWays(t *testing.T) {
 	tab, m := newTable(t), model{}
 	steps := []int64{65534, 1, 1, -2, -65534, -1, 1, math.MaxInt64, 1, -math.MaxInt64, math.MinInt64, -1}
@@ -122,7 +122,7 @@ func TestOverflowBothWays(t *testing.T) {
 	}
 }
 
-// An op that overflows in its second cell leaves nothing of its first.
+// If an op overflows in its second cell, its first cell has no effect either.
 func TestRefusedOpChangesNothing(t *testing.T) {
 	tab := newTable(t)
 	tab.Apply([]Op{{ID: 1, Kind: OpSet, Cells: []Cell{{0, 5}, {1, math.MaxInt64}}}}, 0, nil, nil)

@@ -4,52 +4,53 @@ import "context"
 
 // Cold stores rows of one table outside of memory. engine/cold implements it.
 type Cold interface {
-	// Write stores each page as one generation. No page is empty. When Write returns, the
-	// generations are durable, and Write has verified them by reading them back. The caller
-	// releases the generations.
+	// Write stores each page as one generation. No page is empty. Before Write returns, it makes
+	// the generations durable, reads them back, and compares them with the pages. The caller must
+	// release the generations.
 	Write(pages []*Page) ([]Generation, error)
 }
 
-// Generation is an immutable set of rows on disk, or of sealed rows in memory. Retain and
-// Release count references. A generation exists at least until its last reference is
-// released, and as long as a snapshot names it. Its methods are safe for concurrent use.
+// Generation is an immutable set of rows on disk, or of sealed rows in memory. Retain and Release
+// count references. A generation exists until its last reference is released and no stored snapshot
+// names it any more. Its methods are safe for concurrent use.
 type Generation interface {
-	Number() uint64 // unique among all generations that the table ever had on disk
-	Rows() int      // none is all zero
+	Number() uint64 // no other generation of the table on disk ever had this number
+	Rows() int      // number of rows; none is all zero
 	Width() int     // all counts of columns at or above Width are 0
 	Bytes() (memory, disk int64)
-	// Get fills row with the first len(row) counts of id, zeros if there is no such row.
-	// It waits for its turn to read until ctx ends.
+	// Get fills row with the first len(row) counts of id, or with zeros if there is no such row. It
+	// may wait for other reads, until ctx ends.
 	Get(ctx context.Context, id uint64, row []int64) error
-	// GetNow is like Get, but without a turn and without a deadline, for a caller that blocks
-	// others.
+	// GetNow is like Get, but does not wait for other reads and has no deadline. It is for a caller
+	// that blocks other goroutines.
 	GetNow(id uint64, row []int64) error
-	// Load appends the rows of ids first … last to p. p may be narrower than the rows.
+	// Load appends the rows of ids first … last to p. If p is narrower than the rows, it drops
+	// their other columns.
 	Load(first, last uint64, p *Page) error
 	Retain()
 	Release()
 }
 
-// coldPart is the rows of a segment that are not in its array, on disk or sealed: the generation's
-// rows with ids first … last. A row in the segment's array, even a row of zeros, hides the row with
-// its id. A coldPart never changes. The segment owns one reference to the generation.
+// coldPart is the rows of a segment that are on disk or sealed, instead of in its array. They are
+// the generation's rows with ids first … last. A row in the array, even a row of zeros, hides the
+// row of the same id here. A coldPart never changes. The segment owns one reference to the
+// generation.
 //
-// first … last is the segment's range when the part was made. The segment may own more
-// ids since a neighbour was dropped; the generation's rows of those ids, if any, are
-// outdated.
+// first … last is the segment's range when the part was made. If a neighbour was dropped since, the
+// segment owns more ids. The generation may have rows of those ids too, but they are outdated.
 type coldPart struct {
 	generation  Generation
 	first, last uint64
-	divided     bool // other parts of the generation may exist
+	divided     bool // other parts may have the same generation
 }
 
 // mayHave reports whether the part, which may be nil, may contain a row of id.
 func (c *coldPart) mayHave(id uint64) bool { return c != nil && id-c.first <= c.last-c.first }
 
-// onDisk reports whether there is a part that is on disk, so that reading it may block.
+// onDisk reports whether c is a part on disk, whose reads may block. It returns false if c is nil.
 func (c *coldPart) onDisk() bool { return c != nil && c.sealed() == nil }
 
-// sealed returns the rows of the part if they are in memory; the part may be nil.
+// sealed returns the packed rows if the part is in memory, and nil if it is on disk or c is nil.
 func (c *coldPart) sealed() *sealed {
 	if c == nil {
 		return nil
@@ -58,8 +59,8 @@ func (c *coldPart) sealed() *sealed {
 	return s
 }
 
-// read fills dst with a row that the segment's array does not contain. It returns false
-// if the row may be on disk. The part may be nil.
+// read fills dst with the counts of id; the segment's array must not have a row of id. It returns
+// false if the row may be on disk. c may be nil.
 func (c *coldPart) read(id uint64, dst []int64) bool {
 	if !c.mayHave(id) {
 		clear(dst)
@@ -72,8 +73,8 @@ func (c *coldPart) read(id uint64, dst []int64) bool {
 	return s != nil
 }
 
-// retain and release change the reference count of the part's generation; a nil part has
-// none.
+// retain and release change the reference count of the part's generation. They do nothing if c is
+// nil.
 func (c *coldPart) retain() {
 	if c != nil {
 		c.generation.Retain()
@@ -94,8 +95,8 @@ func (c *coldPart) parts() int64 {
 	return 0
 }
 
-// split divides the part of a segment, nil for none, at an id. The left part, if there is
-// one, takes over the segment's reference to the generation.
+// split divides a part, which may be nil, into the ids below start and those from start on. If both
+// results are parts, the left one has the reference of c, and the right one a new reference.
 func (c *coldPart) split(start uint64) (left, right *coldPart) {
 	switch {
 	case c == nil:

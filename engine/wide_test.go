@@ -2,7 +2,7 @@ package engine
 
 import "testing"
 
-// words returns how many words each segment of a table has.
+// words returns the number of words per row of each segment of a table.
 func words(tab *Table) (words []int) {
 	d := tab.dir.Load()
 	for i := range d.segs {
@@ -47,7 +47,7 @@ func TestWideCellsThatAreGoneTakeNoMemory(t *testing.T) {
 	t.Run("is divided", func(t *testing.T) {
 		tab, ids := filled(t, 5000)
 		widen(t, tab, ids)
-		for id := ids[0] + 1; tab.Stats().Segments < 3; id += 2 { // the last one is for ids in order
+		for id := ids[0] + 1; tab.Stats().Segments < 3; id += 2 { // the last one is for ascending ids
 			mustApply(t, tab, Op{ID: id, Kind: OpSet, Cells: []Cell{{0, 1}}})
 		}
 		narrow(t, tab)
@@ -64,7 +64,7 @@ func TestWideCellsThatAreGoneTakeNoMemory(t *testing.T) {
 	})
 }
 
-// When a segment is copied and no longer needs its overflow table, the table's memory is freed.
+// A copy of a segment has no overflow table if it needs none.
 func TestOverflowThatIsGoneTakesNoMemory(t *testing.T) {
 	tab, ids := filled(t, 5000)
 	before := tab.Stats().Bytes

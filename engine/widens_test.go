@@ -2,7 +2,7 @@ package engine
 
 import "testing"
 
-// A floor is no count, so it never widens rows, whatever its value.
+// A floor is not a count, so a cell with a floor never widens rows.
 func TestFloorsDoNotWiden(t *testing.T) {
 	tab, ids := filled(t, 100)
 	for _, floor := range []int64{-5, 0, 1} {
