@@ -23,7 +23,7 @@ import (
 //	bucket: row after row, from the highest bit of a byte on; zero bits up to a multiple of the unit
 //	row:    the gap, which is the remainder minus the previous row's remainder minus 1, as
 //	        gap >> gapBits zeros, a one, and the low gapBits bits of the gap; then a Golomb code
-//	        (engine/golomb) for each column that is not 0 everywhere
+//	        (internal/wire) for each column that is not 0 everywhere
 type sealed struct {
 	geometry
 	buckets uint64

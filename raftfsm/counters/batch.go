@@ -6,7 +6,7 @@ import (
 	"github.com/countd/countd/raftfsm/rows"
 )
 
-// batch holds the decoded ops of one entry. It reuses its memory.
+// batch contains the decoded ops of one entry. It reuses its memory.
 type batch struct {
 	rows.Batch
 	outbox  []outboxOp // ops on outboxes; each also has an op in Ops
@@ -15,11 +15,11 @@ type batch struct {
 
 func (b *batch) begin() {
 	b.Begin()
-	clear(b.outbox) // do not keep restored outboxes alive
+	clear(b.outbox) // let the garbage collector free restored outboxes
 	b.outbox, b.members = b.outbox[:0], b.members[:0]
 }
 
-// void makes the last n ops change nothing and return their row.
+// void makes the last n ops change nothing; their results are still their rows.
 func (b *batch) void(n int) {
 	first := len(b.Ops) - n
 	b.Void(n)

@@ -11,32 +11,33 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Carried is a snapshot of a shard of counters that contains the cold rows and the sets of members. A
-// stored snapshot only names them.
+// Carried reads a stored snapshot of a shard of counters as a stream that contains the cold rows
+// and the sets of members. A stored snapshot only names them.
 type Carried struct {
 	stream *codec.StreamReader
 	cold   *cold.Group
 	added  int64
-	// release releases all generations of rows. Until then Carried keeps them on disk. release is
-	// nil after Close, and for a shard without cold rows.
+	// release ends the Hold that keeps all generations of rows on disk. It is nil after Close, and
+	// for a shard without cold rows.
 	release func()
 
 	out    []byte // framed sections that were not read yet
 	buf    []byte
 	part   coldPart
-	blocks *cold.Generation // the generation of the field part, or nil; its blocks from number next on are not framed yet
+	blocks *cold.Generation // generation of part, or nil; block next is to be framed next
 	next   int
 	ended  bool
 
-	peeked  bool // kind and payload hold the first section after the head, which is not framed yet
+	peeked  bool // kind and payload are the section after the head, not yet framed
 	kind    byte
 	payload []byte
-	sets    *members.ViewReader // the sets that the snapshot names; nil for none, or once they are read
+	sets    *members.ViewReader // sets not yet read, nil if there are none
 	block   []byte
 }
 
-// CarryBlocks reads the snapshot of a shard of counters from r. It inserts the blocks of cold rows and
-// the sets of members from this node's disk. The caller closes the result.
+// CarryBlocks reads a stored snapshot of a shard of counters from r. It returns a stream of the
+// same snapshot, into which it inserts the blocks of cold rows and the sets of members from this
+// node's disk. The caller must close the result.
 func CarryBlocks(r io.Reader, rows *cold.Group, sets *members.Group) (*Carried, error) {
 	c := &Carried{stream: codec.NewStreamReader(r), cold: rows}
 	head, added, err := c.stream.CarriedHead(codec.KindCounters)
@@ -54,7 +55,7 @@ func CarryBlocks(r io.Reader, rows *cold.Group, sets *members.Group) (*Carried, 
 	return c, nil
 }
 
-// peek reads the section after the head. If that section names sets, peek opens them.
+// peek reads the section after the head. If that section names sets, peek opens the sets.
 func (c *Carried) peek(sets *members.Group) (err error) {
 	if c.kind, c.payload, err = c.stream.Next(); err != nil {
 		return err
@@ -116,7 +117,7 @@ func (c *Carried) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// more frames the next section.
+// more puts the next section into out, with its frame.
 func (c *Carried) more() error {
 	if c.ended {
 		return io.EOF
@@ -155,7 +156,8 @@ func (c *Carried) more() error {
 	return c.section(kind, p)
 }
 
-// section frames a section of the stream.
+// section puts a section of the stored snapshot into out. If the section names cold rows, it opens
+// them, so that their blocks follow.
 func (c *Carried) section(kind byte, p []byte) error {
 	switch kind {
 	case codec.StreamEnd:

@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
-// A reader moves the carried rows of a stream to its own disk. It does so even after rows that it
-// packs while it loads them, and even if the carried rows are the last.
+// A replica that restores a stream with carried rows stores these on its own disk. The test packs
+// the other rows, and the stream ends with carried rows.
 func TestCarriedRowsBesideSealedOnes(t *testing.T) {
 	a, b := newColdReplica(t, "a"), newColdReplica(t, "b")
 	b.seals = true
@@ -19,7 +19,7 @@ func TestCarriedRowsBesideSealedOnes(t *testing.T) {
 	}
 	a.fsm.Apply(codectest.Command(1, entryOf(0, ops)))
 	ops = nil
-	for key := uint64(0); key < 60_000; key += 100 { // a segment's rows are one section then
+	for key := uint64(0); key < 60_000; key += 100 { // the rest of a segment fits one section
 		ops = append(ops, engine.Op{ID: key << 20, Kind: engine.OpDelete})
 	}
 	a.fsm.Apply(codectest.Command(2, entryOf(0, ops)))

@@ -27,9 +27,9 @@ var (
 	tierCounts = flag.String("tier-counts", "../../shared/data/weibo_counts.csv.gz", "counts of real posts for BenchmarkTiers")
 )
 
-// BenchmarkTiers fills four shards with rows of realistic counts, whose ids ascend at 800 posts a second.
-// It makes the rows cold and reports the memory and disk per row. Run it with -benchtime 1x: it measures
-// the memory of the whole process, less that before.
+// BenchmarkTiers fills four shards with rows of realistic counts, whose ids ascend at 800 posts a
+// second. It moves the rows to disk and reports the memory and disk space per row. Run it with
+// -benchtime 1x: the memory per row is the growth of the whole process.
 func BenchmarkTiers(b *testing.B) {
 	contents := realCounts(b)
 	for b.Loop() {
@@ -77,7 +77,7 @@ func BenchmarkTiers(b *testing.B) {
 	}
 }
 
-// readTiers reads rows one by one: cold, and again while their blocks are cached.
+// readTiers reads rows one by one: first from disk, and then again from cached blocks.
 func readTiers(b *testing.B, shards []*Machine, ids []uint64) {
 	row := make([]int64, 4)
 	for _, unit := range []string{"read", "warm-read"} {
@@ -95,8 +95,8 @@ func readTiers(b *testing.B, shards []*Machine, ids []uint64) {
 	}
 }
 
-// fillTiers applies the rows in order, and returns some of their keys. The keys come shard by
-// shard, with the segments in random order.
+// fillTiers adds rows in the order of their ids, and returns some of their keys. Key i of the
+// result is in shard i%4. Keys of one segment are not adjacent.
 func fillTiers(b *testing.B, shards []*Machine, contents [][3]int64) []uint64 {
 	r := rand.New(rand.NewPCG(1, 2))
 	var some []uint64
@@ -128,7 +128,7 @@ func fillTiers(b *testing.B, shards []*Machine, contents [][3]int64) []uint64 {
 			}
 		}
 	}
-	for i := len(some)/4 - 1; i > 0; i-- { // of one shard each
+	for i := len(some)/4 - 1; i > 0; i-- { // shuffle the keys of each shard
 		j := r.IntN(i + 1)
 		for s := range 4 {
 			some[4*i+s], some[4*j+s] = some[4*j+s], some[4*i+s]
@@ -162,11 +162,10 @@ func realCounts(b *testing.B) [][3]int64 {
 	return contents
 }
 
-// anonymousBytes returns the process's memory that no file backs, after the collector has returned what it
-// can.
+// anonymousBytes returns the anonymous memory of the process after garbage collections.
 func anonymousBytes(b *testing.B) uint64 {
 	debug.FreeOSMemory()
-	debug.FreeOSMemory() // what was in pools goes with the second collection
+	debug.FreeOSMemory() // only the second collection frees what pools keep
 	file, err := os.Open("/proc/self/smaps_rollup")
 	if err != nil {
 		b.Skip(err)

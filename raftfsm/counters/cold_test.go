@@ -26,13 +26,14 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
-// coldReplica is one replica with a disk of its own. A crash leaves the synced part of the disk.
+// coldReplica is a replica with a disk of its own. After a crash, the disk has all synced data and
+// some of the rest.
 type coldReplica struct {
 	t         testing.TB
 	name      string
 	fs        *vfs.MemFS
 	crashing  crashPoint
-	hung      atomic.Pointer[hungDisk] // nil for a disk that answers
+	hung      atomic.Pointer[hungDisk] // not nil while reads of the disk hang
 	store     *cold.Store
 	rows      *cold.Group
 	fsm       *Machine
@@ -40,7 +41,7 @@ type coldReplica struct {
 	newest    string
 	made      int
 	froze     int
-	seals     bool // whether it packs the rows that it restores
+	seals     bool // whether Restore packs all rows
 }
 
 func newColdReplica(t testing.TB, name string) *coldReplica {
@@ -76,22 +77,22 @@ func (r *coldReplica) open() {
 	r.sweep()
 }
 
-// crashPoint is the moment of a crash. Pebble's own goroutines write too, and one of them may reach
-// it.
+// crashPoint simulates a crash at a given write to the disk. Pebble's own goroutines write too, so
+// the write may be one of theirs.
 type crashPoint struct {
 	mu   sync.Mutex
-	left int        // number of writes until the state of the disk is kept; 0 if no state will be kept
-	kept *vfs.MemFS // nil until then
+	left int        // number of writes until the crash; 0 if there is to be none
+	kept *vfs.MemFS // the disk after the crash; nil before it
 }
 
-// begin makes crashPoint keep the state before the n-th write from now.
+// begin makes crashPoint keep the state of the disk just before the n-th write from now.
 func (c *crashPoint) begin(n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.left, c.kept = n, nil
 }
 
-// write records a write to fs.
+// write counts a write to fs.
 func (c *crashPoint) write(fs *vfs.MemFS, rnd *rand.Rand) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,7 +104,7 @@ func (c *crashPoint) write(fs *vfs.MemFS, rnd *rand.Rand) {
 	}
 }
 
-// end returns the kept state, or nil if there were fewer writes.
+// end returns the kept state, or nil if there were fewer than n writes.
 func (c *crashPoint) end() *vfs.MemFS {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,14 +112,14 @@ func (c *crashPoint) end() *vfs.MemFS {
 	return c.kept
 }
 
-// hungDisk answers no read until released is closed.
+// While a coldReplica has a hungDisk, all its reads wait until released is closed.
 type hungDisk struct {
-	reads    atomic.Int64 // that wait
+	reads    atomic.Int64 // number of reads so far
 	released chan struct{}
 }
 
-// watched returns the file system. Just before the write of the crash, it keeps the state that a
-// crash would leave.
+// watched returns the replica's file system, which passes each write to crashing and lets reads
+// hang.
 func (r *coldReplica) watched() vfs.FS {
 	fs, rnd := r.fs, rand.New(rand.NewPCG(7, 7))
 	return errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
@@ -133,8 +134,9 @@ func (r *coldReplica) watched() vfs.FS {
 	}))
 }
 
-// crashIn runs do, and restarts the replica from the disk as it was before the n-th operation of do, or
-// after the last. If the crash is inside a snapshot that do takes, that snapshot is unfinished.
+// crashIn runs do, and restarts the replica as after a crash just before the n-th disk write. If
+// there are fewer than n writes, the crash comes after do. A snapshot that do has taken exists only
+// in the second case.
 func (r *coldReplica) crashIn(n int, rnd *rand.Rand, do func()) {
 	before, newest := maps.Clone(r.snapshots), r.newest
 	r.crashing.begin(n)
@@ -150,8 +152,8 @@ func (r *coldReplica) crashIn(n int, rnd *rand.Rand, do func()) {
 	r.open()
 }
 
-// crash restarts the replica with what was synced, some of the rest, and the newest snapshot. The
-// caller applies the log again.
+// crash restarts the replica as after a crash, from its newest snapshot. Some of the unsynced data
+// is lost. The caller must apply the log again.
 func (r *coldReplica) crash(rnd *rand.Rand) {
 	left := r.fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rnd})
 	_ = r.store.Close()
@@ -170,7 +172,7 @@ func (r *coldReplica) sweep() {
 	}))
 }
 
-// snapshot takes one and keeps the last two.
+// snapshot takes a snapshot and keeps the last two.
 func (r *coldReplica) snapshot() {
 	r.t.Helper()
 	r.persist()
@@ -198,7 +200,7 @@ func (s *namedSink) ID() string    { return s.name }
 func (s *namedSink) Cancel() error { return nil }
 func (s *namedSink) Close() error  { return nil }
 
-// freezeAll moves rows out of memory: those of the segments that isOld accepts and that were idle
+// freezeAll moves rows to disk: those of segments for which isOld returns true and that were idle
 // since the previous call.
 func freezeAll(c *Machine, isOld func(first, last uint64) bool) (rows int, err error) {
 	for idle := c.Watch(isOld); idle.Segments() > 0; {
@@ -220,7 +222,7 @@ func (r *coldReplica) freeze() {
 	}
 }
 
-// sealAll seals all rows that were idle since its last call.
+// sealAll seals all rows.
 func (r *coldReplica) sealAll() {
 	for range 2 {
 		for from, more := uint64(0), true; more; {
@@ -229,7 +231,7 @@ func (r *coldReplica) sealAll() {
 	}
 }
 
-// carried returns the stream that the replica would send to a follower.
+// carried returns its newest snapshot as the stream that the replica would send to a follower.
 func (r *coldReplica) carried() []byte {
 	r.t.Helper()
 	c, err := CarryBlocks(bytes.NewReader(r.snapshots[r.newest]), r.rows, nil)
@@ -243,8 +245,9 @@ func (r *coldReplica) carried() []byte {
 	return stream
 }
 
-// Replicas of one log have cold, packed or other rows at different times. They crash, restore their
-// own snapshots and receive each other's. At every index they have equal digests, rows and answers.
+// Two replicas apply one log. They seal rows and move rows to disk at different times, crash,
+// restore their own snapshots, and receive those of the other replica. At every index they have the
+// same digest and rows as a replica with all rows in memory.
 func TestReplicasOfDifferentTiering(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(3) {
@@ -253,8 +256,8 @@ func TestReplicasOfDifferentTiering(t *testing.T) {
 }
 
 func replicasOfDifferentTiering(t *testing.T, seed uint64) {
-	// The remains of a crash come from a random source of its own. Its number of draws depends on
-	// what Pebble has written, and must not change the steps.
+	// Crashes have a random source of their own, left. How many numbers a crash draws depends on
+	// what Pebble has written, and this must not change the steps of the test.
 	r, left := rand.New(rand.NewPCG(seed, 3)), rand.New(rand.NewPCG(seed, 4))
 	plain := New(raftfsm.Places{})
 	replicas := []*coldReplica{newColdReplica(t, "a"), newColdReplica(t, "b")}
@@ -325,7 +328,7 @@ func replicasOfDifferentTiering(t *testing.T, seed uint64) {
 				continue
 			}
 			stream := other.carried()
-			one.made++ // raft stores what it is sent, then restores it
+			one.made++ // raft stores a received snapshot and then restores it
 			one.newest = fmt.Sprintf("%06d", one.made)
 			one.snapshots[one.newest] = stream
 			one.must(codectest.Restore(one.fsm, stream))
@@ -376,7 +379,8 @@ func sameRows(t *testing.T, plain *Machine, replicas []*coldReplica) {
 	}
 }
 
-// partlyColdReplica returns a replica with a snapshot. Its rows are cold, and some changed afterwards.
+// partlyColdReplica returns a replica with cold rows, two of which were changed afterwards. It has
+// taken a snapshot.
 func partlyColdReplica(t testing.TB, rows uint64) *coldReplica {
 	a := newColdReplica(t, "a")
 	var ops []engine.Op
@@ -390,13 +394,13 @@ func partlyColdReplica(t testing.TB, rows uint64) *coldReplica {
 	return a
 }
 
-// A snapshot whose cold rows are missing is refused. A stream that carries its rows needs nothing
-// else.
+// A stored snapshot is refused if its cold rows are missing. A stream that contains the rows can be
+// restored anywhere.
 func TestSnapshotsOfColdRows(t *testing.T) {
 	t.Parallel()
 	a := partlyColdReplica(t, 25_000)
 	named, carried, want := a.snapshots[a.newest], a.carried(), a.fsm.State()
-	if len(carried) < len(named)+2*25_000 { // both have the hot lists
+	if len(carried) < len(named)+2*25_000 { // the rest is the hot lists
 		t.Errorf("a snapshot of %d bytes that names, of %d that carries", len(named), len(carried))
 	}
 	t.Run("carried to one that keeps cold rows", func(t *testing.T) {
@@ -465,8 +469,8 @@ func TestSnapshotsOfColdRows(t *testing.T) {
 	})
 }
 
-// FuzzReadCarried feeds framed sections of carried cold rows to all readers of such streams. The seed is a
-// stream that they accept.
+// FuzzReadCarried passes sections of carried cold rows to all readers of such streams. The seed is
+// a valid stream.
 func FuzzReadCarried(f *testing.F) {
 	a := partlyColdReplica(f, 9_000)
 	sections := codectest.SectionsOf(f, a.carried()) // head, cold rows, their blocks, other rows, the request memory, end

@@ -1,9 +1,9 @@
 // Package counters owns the state machine of shards of counters: counts of rows, the sets of their
 // members, and the outboxes of authors. Package engine/members stores the sets.
 //
-// An op on a row, a set or an outbox sees the shard as all earlier ops of the log left it. An op on
-// a set or an outbox changes both that and its count, or neither. The rows and outboxes that a
-// replica has moved to its disk never change the effect of an op.
+// An op on a row, a set or an outbox takes effect after all earlier ops of the log. An op on a set
+// or an outbox changes both that and its count, or neither. Whether a replica has moved rows or
+// outboxes to its disk does not change the effect of any op.
 //
 // Invariant: an op on a set or an outbox changes a count only together with the set or outbox that
 // is counted.
@@ -40,7 +40,7 @@ type Machine struct {
 	outboxes *spill.Shard
 }
 
-// New returns the state machine before its first entry.
+// New returns a state machine that has not applied any entry.
 func New(places raftfsm.Places) *Machine {
 	c := &Machine{places: places, outboxes: newOutboxBodies(places.Bodies)}
 	c.Init(codec.KindCounters, func() raftfsm.Contents { return newContents(places, c.outboxes.New()) }, func(held raftfsm.Contents) {
@@ -53,7 +53,7 @@ func New(places raftfsm.Places) *Machine {
 	return c
 }
 
-// replace publishes another table to readers, and closes the previous one.
+// replace makes readers use another table, and closes the previous one.
 func (c *Machine) replace(table *engine.Table) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
@@ -64,7 +64,7 @@ func (c *Machine) replace(table *engine.Table) {
 	}
 }
 
-// Close implements Machine: it ends tiering and releases the cold rows.
+// Close implements Machine. It waits until tiering ends, and releases the cold rows.
 func (c *Machine) Close() {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
@@ -79,12 +79,13 @@ func (c *Machine) Close() {
 	}
 }
 
-// Carried returns how many rows and members the newest Restore wrote directly to disk, and resets
-// the number to 0. The caller then soon takes a snapshot, which names these rows on disk.
+// Carried returns the number of rows and members that the newest Restore wrote directly to disk,
+// and resets the number to 0. The caller should soon take a snapshot, which names these rows on
+// disk.
 func (c *Machine) Carried() uint64 { return c.carried.Swap(0) }
 
-// Table returns the current rows. Restore replaces the table, so a caller calls Table for
-// each request.
+// Table returns the current rows. Restore replaces the table, so a caller must call Table for each
+// request.
 func (c *Machine) Table() *engine.Table { return c.table.Load() }
 
 // TableOf implements Machine.
@@ -106,12 +107,12 @@ func (c *Machine) SnapshotBytes() uint64 { return c.Bytes() + c.outboxes.Stats()
 // Bodies implements Machine. The bodies are the outboxes, by author.
 func (c *Machine) Bodies() *spill.Shard { return c.outboxes }
 
-// contents has the contents of a shard of a counter keyspace.
+// contents is the state of a shard of a counter keyspace.
 type contents struct {
 	table   *engine.Table
 	places  raftfsm.Places
-	batch   *batch   // set from Begin to Apply; between entries nil, or a small batch
-	loading *loading // set from the first section to the end of a stream
+	batch   *batch   // ops of the current entry; between entries nil, or small
+	loading *loading // not nil while a stream is loaded
 	moved   uint64   // rows and members that loading has moved to disk
 
 	out    *outboxes
@@ -125,11 +126,11 @@ func newContents(places raftfsm.Places, bodies *spill.Bodies) *contents {
 	return &contents{table: engine.New(), places: places, out: &outboxes{bodies: bodies}, sets: sets{group: places.Members}, hot: rankings.NewHotLists()}
 }
 
-// batches lets the shards of a process share the memory of large entries. The garbage collector
-// frees that memory if no more large entries come.
+// batches lets the shards of a process share the memory for decoding large entries. If no more
+// large entries come, the garbage collector frees that memory.
 var batches = sync.Pool{New: func() any { return new(batch) }}
 
-// batchOpsKept bounds the batch that a shard keeps for its next entry.
+// batchOpsKept bounds the ops for which a shard keeps the memory of its batch.
 const batchOpsKept = 1024
 
 func (c *contents) Begin() {
@@ -197,7 +198,7 @@ func (c *contents) Loaded(told codec.Totals) error {
 }
 
 func (c *contents) Adopt() error {
-	c.moved += c.sets.found.Pairs // count the carried members, like rows
+	c.moved += c.sets.found.Pairs // members in the stream count like rows
 	return c.sets.adopt()
 }
 

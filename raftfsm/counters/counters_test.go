@@ -39,7 +39,8 @@ func TestApplyBatchAnswersEveryEntry(t *testing.T) {
 	}
 }
 
-// A result belongs to the proposer: the next entry must not change it.
+// The next entry must not change the result of an earlier one, because the proposer still reads
+// that.
 func TestResultsAreTheProposers(t *testing.T) {
 	c := newCounters(t)
 	most := []engine.Op{add(1, 0, 1<<63-1), add(1, 0, 1)}
@@ -101,9 +102,9 @@ func TestWaitApplied(t *testing.T) {
 	})
 }
 
-// A snapshot is of one moment, even if entries are applied while it is persisted: 1. Its index and digest
-// are those of that moment. 2. It contains no later entry. 3. Applying the later entries to it gives the
-// live state.
+// A snapshot has the state at one moment, even if entries are applied while it is persisted: 1. Its
+// index and digest are those of that moment. 2. It contains no later entry. 3. Applying the later
+// entries to it gives the live state.
 func TestSnapshotIsOfItsMoment(t *testing.T) {
 	t.Parallel()
 	c := filledCounters(t, 30_000)
@@ -149,8 +150,8 @@ func TestSnapshotIsOfItsMoment(t *testing.T) {
 	}
 }
 
-// State is of one moment while entries are applied: every entry adds one row
-// and one to the index.
+// State returns values of one moment while entries are applied. Each entry adds 1 to the rows and
+// to the index.
 func TestStateIsOfOneMoment(t *testing.T) {
 	c := newCounters(t)
 	done := make(chan struct{})
@@ -176,7 +177,7 @@ func TestPersistTellsOfABrokenSink(t *testing.T) {
 	codectest.MustReportABrokenSink(t, filledCounters(t, 20_000))
 }
 
-// closeTeller records whether a restore closed its input.
+// closeTeller is an input that records whether it was closed.
 type closeTeller struct {
 	io.Reader
 	closed bool

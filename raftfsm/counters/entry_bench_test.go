@@ -12,9 +12,8 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// BenchmarkIncrements writes and applies entries of increments of one column each, for several
-// numbers of requests and ops. It reports the bytes that an increment takes in its entry, without
-// the entry's frame.
+// BenchmarkIncrements encodes and applies entries with several numbers of requests and ops. Each op
+// increments one column. It reports the bytes per op, without the frame of the entry.
 func BenchmarkIncrements(b *testing.B) {
 	for _, shape := range []struct{ requests, ops int }{{1, 1}, {16, 1}, {100, 1}, {1, 100}, {7, 20}} {
 		for _, step := range []string{"write", "apply"} {

@@ -34,9 +34,9 @@ func TestEntryBytesAreGolden(t *testing.T) {
 	codectest.Golden(t, "entry-counters.bin", entryOf(4, goldenOps()...))
 }
 
-// Apply treats the ops of an entry as the naive model does: 1. Each result row has the state right
-// after its op. 2. Refusals ascend by op and name the column. 3. The table equals the model's. 4.
-// The engine without a log does the same.
+// Apply gives the same results as a simple model: 1. Each result row has the state right after its
+// op. 2. Refusals have the column, and are in the order of the ops. 3. The table equals the
+// model's. 4. An engine.Table gives the same results without a log.
 func TestEntriesApplyAsTheModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c, direct, want := New(raftfsm.Places{}), engine.New(), model{}
@@ -88,7 +88,7 @@ func TestOpsWithoutAFormAreNotWritten(t *testing.T) {
 	}
 }
 
-// mustNotBeWritten checks that writing a request panics if no entry may hold it.
+// mustNotBeWritten checks that fill panics.
 func mustNotBeWritten(t *testing.T, fill func(*raftfsm.RequestWriter)) {
 	t.Helper()
 	defer func() {
@@ -148,8 +148,8 @@ func TestApplyAllocates(t *testing.T) {
 		width int
 		most  float64
 	}{
-		{"want none", 0, 3}, // the answers, the Result, and Apply's batch of one
-		{"want rows", 4, 4}, // and the rows
+		{"want none", 0, 3}, // responses, the Result, a batch of one
+		{"want rows", 4, 4}, // also the rows
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			entry := codectest.Command(1, entryOf(test.width, ops))
@@ -161,8 +161,8 @@ func TestApplyAllocates(t *testing.T) {
 	}
 }
 
-// FuzzEntry applies sections of any bytes in a valid frame. If the shard accepts them, they encode exactly
-// the ops that it has applied.
+// FuzzEntry applies sections of any bytes in a valid frame. If the shard accepts them, encoding the
+// decoded ops yields the same sections.
 func FuzzEntry(f *testing.F) {
 	for _, ops := range goldenOps() {
 		f.Add(uint8(4), appendRequest(nil, ops))
@@ -180,7 +180,7 @@ func FuzzEntry(f *testing.F) {
 	f.Fuzz(func(t *testing.T, width uint8, sections []byte) {
 		frame := append([]byte{1, byte(codec.KindCounters), width}, sections...)
 		c := newCounters(t)
-		codectest.ApplyError(c, codectest.Command(1, frame)) // its last bytes are no checksum
+		codectest.ApplyError(c, codectest.Command(1, frame)) // without a checksum
 		c = newCounters(t)
 		refused := codectest.ApplyError(c, codectest.Command(1, codec.AppendChecksum(frame)))
 		held, _ := decoded(sections)
@@ -193,8 +193,8 @@ func FuzzEntry(f *testing.F) {
 		}
 		held.batch.Link()
 		again := reencoded(t, sections)
-		// A varint can be longer than need be, so only sections of the same
-		// length must be the same.
+		// A varint may be longer than necessary. So the sections must be equal only if they have
+		// the same length.
 		if len(again) > len(sections) || len(again) == len(sections) && !bytes.Equal(again, sections) {
 			t.Fatalf("% x was taken for % x", sections, again)
 		}
@@ -204,7 +204,7 @@ func FuzzEntry(f *testing.F) {
 	})
 }
 
-// FuzzOpenEntry feeds OpenEntry with frames of any bytes.
+// FuzzOpenEntry passes any bytes to OpenEntry.
 func FuzzOpenEntry(f *testing.F) {
 	f.Add(entryOf(4, goldenOps()...))
 	f.Add([]byte{})
@@ -234,7 +234,7 @@ func FuzzOpenEntry(f *testing.F) {
 	})
 }
 
-// decoded returns the contents that have decoded the sections of an entry.
+// decoded decodes the sections of an entry, and returns the contents whose batch has their ops.
 func decoded(sections []byte) (*contents, error) {
 	held, clocked := &contents{}, false
 	held.Begin()
@@ -259,7 +259,7 @@ func decoded(sections []byte) (*contents, error) {
 	return held, nil
 }
 
-// parsed splits the identity and the route off a request.
+// parsed splits the payload of a request into request id, route and ops.
 func parsed(kind byte, p []byte) (id dedup.RequestID, of codec.Route, ops []byte, err error) {
 	of, ops, ok := codec.ParseRoute(p)
 	if !ok {
@@ -269,7 +269,7 @@ func parsed(kind byte, p []byte) (id dedup.RequestID, of codec.Route, ops []byte
 	return id, of, ops, err
 }
 
-// reencoded writes sections again that were decoded once.
+// reencoded decodes sections and encodes them again.
 func reencoded(t testing.TB, sections []byte) (again []byte) {
 	clocked := []byte(nil)
 	for len(sections) > 0 {

@@ -34,8 +34,8 @@ func TestFlooredEntryBytesAreGolden(t *testing.T) {
 	}
 }
 
-// Only ops with a delta below 0 carry the floors of their columns. Other ops have the same bytes with and
-// without floors.
+// Only ops with a negative delta contain the floors of their columns. Other ops have the same bytes
+// with and without floors.
 func TestFloorsOfColumns(t *testing.T) {
 	floors := raftfsm.SettingsOf([]string{"a", "b", "c"}, column.Settings[int64]{Floors: map[string]int64{"b": 0, "c": -5}})
 	write := func(f *raftfsm.Settings, ops ...engine.Op) (section []byte) {

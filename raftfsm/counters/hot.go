@@ -6,15 +6,15 @@ import (
 	"github.com/countd/countd/raftfsm/rankings"
 )
 
-// feedHot passes to the hot lists what each add in the batch has added to counts. Other kinds of
-// ops only correct counts. Here an op on a set or an outbox is an add, whose value the judge has
-// set. feedHot may change the batch, because it is the last reader of the batch.
+// feedHot passes the deltas of all OpAdds in the batch to the hot lists. It ignores ops of other
+// kinds, because they only correct counts. An op on a set or an outbox is an OpAdd here, and the
+// judge has set its value. feedHot changes the batch; nobody reads the batch afterwards.
 func (c *contents) feedHot(now int64, r *raftfsm.Result) {
 	ops, lists := c.batch.Ops, c.hot
 	for _, refused := range r.Overflows {
 		ops[refused.Op].Cells = nil
 	}
-	op, next := -1, 0 // cuts are in the order of cells, and the cells before next have had theirs
+	op, next := -1, 0 // cuts are in the order of cells; those before next are done
 	for _, cut := range r.Cuts {
 		if cut.Op != op {
 			op, next = cut.Op, 1

@@ -10,14 +10,16 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// median ignores entries during which other processes ran.
+// median returns the median. Unlike a mean, it ignores the few entries during which other processes
+// ran.
 func median(of []time.Duration) float64 {
 	slices.Sort(of)
 	return float64(of[len(of)/2])
 }
 
-// BenchmarkHot applies entries of 1,000 increments. It measures the hot lists' part apart from the rows'. The log's
-// time passes as in a shard that applies 200,000 increments a second, whatever time the benchmark takes.
+// BenchmarkHot applies entries of 1,000 increments. It measures the time for the hot lists and that
+// for the rows separately. The log's time advances as in a shard that applies 200,000 increments a
+// second.
 func BenchmarkHot(b *testing.B) {
 	const opsOfEntry, entries = 1000, 500
 	zipf := rand.NewZipf(rand.New(rand.NewPCG(1, 2)), 1.1, 8, 2_000_000)
@@ -25,7 +27,7 @@ func BenchmarkHot(b *testing.B) {
 		name string
 		id   func(i int) uint64
 	}{
-		{"storm", func(i int) uint64 { // nine of ten likes are of one post
+		{"storm", func(i int) uint64 { // nine of ten ops are on one post
 			if i%10 != 0 {
 				return 977
 			}

@@ -22,7 +22,8 @@ import (
 // hotNow is the log's time in tests of hot lists.
 const hotNow = 1_790_000_000_000
 
-// gains returns what the keys gained in a column within a minute. It fails for a gain that is not exact.
+// gains returns how much each key gained in a column within a minute. The test fails if a gain is
+// not exact.
 func gains(t interface{ Fatalf(string, ...any) }, c *Machine, column uint8) map[uint64]int64 {
 	all := map[uint64]int64{}
 	for _, g := range c.Hot().Hottest(rankings.Minute, column, c.LogTime().UnixMilli(), RankingMax).Gains {
@@ -33,7 +34,8 @@ func gains(t interface{ Fatalf(string, ...any) }, c *Machine, column uint8) map[
 	return all
 }
 
-// What each kind of op adds to the gain of its row. Each case begins with a row that gained 5 and has a member.
+// The test checks what each kind of op adds to the gain of its row. At first the row has gained 6:
+// 5 by an add, and 1 by a join.
 func TestWhatIsGained(t *testing.T) {
 	store, err := members.Open(members.Config{Dir: t.TempDir(), MemoryBytes: members.MemoryBytesMin, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { panic(err) }})
 	if err != nil {
@@ -45,7 +47,7 @@ func TestWhatIsGained(t *testing.T) {
 		name   string
 		id     dedup.RequestID
 		ops    Ops
-		gained int64 // by key 7, of which 6 before
+		gained int64 // by key 7, including the first 6
 	}{
 		{"add", dedup.RequestID{}, Ops{add(7, 2, 3)}, 9},
 		{"two adds", dedup.RequestID{}, Ops{add(7, 2, 3), add(7, 2, -1)}, 8},
@@ -97,8 +99,8 @@ func TestWhatIsGained(t *testing.T) {
 	}
 }
 
-// withFloors returns the first cell of each column, with a floor before it if its value is
-// negative.
+// withFloors drops all cells but the first of each column. It inserts a floor before each negative
+// one.
 func withFloors(cells []engine.Cell) (all []engine.Cell) {
 	var seen [engine.ColumnsMax]bool
 	for i, c := range cells {
@@ -113,7 +115,8 @@ func withFloors(cells []engine.Cell) (all []engine.Cell) {
 	return all
 }
 
-// Whatever ops come, an add gains what it changes in its row, and no other op gains anything.
+// Whatever the ops are, the gain of a row is the sum of what its OpAdds have added, and no other op
+// changes it.
 func TestGainsEqualModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c, rows := New(raftfsm.Places{}), map[uint64][engine.ColumnsMax]int64{}
@@ -123,7 +126,7 @@ func TestGainsEqualModel(t *testing.T) {
 		}
 		for range rapid.IntRange(0, 4).Draw(rt, "entries") {
 			ops := drawOps(rt, "ops")
-			for i := range ops { // gains that leave int64 are not exact
+			for i := range ops { // gains outside of int64 are not exact
 				for j := range ops[i].Cells {
 					ops[i].Cells[j].Value >>= 8
 				}

@@ -12,15 +12,15 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
-// While the disk answers no read, and more wait for it than there are workers:
+// While reads of the disk hang, and more callers wait for cold rows than reads may run:
 //
-//  1. reads of a page of rows in memory, and writes to a row in memory, do not wait;
+//  1. reads of rows in memory and writes to them do not wait;
 //  2. a read of cold rows returns when its context ends;
 //  3. once the disk answers, all callers that still wait get their rows.
 func TestHotRowsBesideAHungDisk(t *testing.T) {
 	const readers = 64
 	a := frozenReplica(t, "a")
-	a.crash(rand.New(rand.NewPCG(1, 1))) // nothing that was written is cached any more
+	a.crash(rand.New(rand.NewPCG(1, 1))) // so that no block is cached
 	table := a.fsm.Table()
 	hung := &hungDisk{released: make(chan struct{})}
 	a.hung.Store(hung)
@@ -43,7 +43,7 @@ func TestHotRowsBesideAHungDisk(t *testing.T) {
 	}
 	page := []uint64{24_996 << 20, 24_997 << 20, 24_998 << 20, 24_999 << 20}
 	hot := make(chan []int64)
-	go func() { // ends with the read
+	go func() { // ends after the write
 		rows := make([]int64, len(page))
 		if missing := table.GetMany(page, 1, rows, nil); len(missing) > 0 {
 			t.Errorf("%v are not in memory", missing)

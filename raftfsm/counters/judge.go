@@ -8,22 +8,22 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// judge applies the ops on outboxes and sets of an entry while the table applies its own ops. The
-// table calls it right before each op. So the judge sees the table, the outboxes and the sets as
-// all earlier ops left them. If the count of an op overflows, the judge undoes the op before it
-// judges the next one.
+// judge applies an entry's ops on outboxes and sets while the table applies the ops on counts. The
+// table calls it just before each op. So at that time all earlier ops have changed the table, the
+// outboxes and the sets. If the table refuses the count of an op, the judge undoes the op before
+// the next one.
 type judge struct {
 	*contents
 	now  int64
-	sets *sets // nil if the entry does not change them
+	sets *sets // nil if the entry cannot change them
 
-	outboxes, members int // how many ops of the batch were judged
+	outboxes, members int // number of ops of batch.outbox and batch.members done so far
 
-	undo struct { // undoes the last op that changed an outbox
+	undo struct { // the last op that changed an outbox, and the outbox before it
 		op   int
 		body []byte
 	}
-	unchanged, refused []int // numbers of the ops on outboxes
+	unchanged, refused []int // indexes of ops on outboxes
 }
 
 // Before implements engine.Judge.
@@ -72,7 +72,7 @@ func (j *judge) outboxOp(o *outboxOp, key uint64) {
 	}
 }
 
-// set stores the outbox that is the result of j.change.
+// set stores the result of j.change as the outbox of key.
 func (j *judge) set(key uint64) {
 	j.out.bodies.Set(key, j.change.Body)
 	j.out.sum += j.change.Digest
@@ -89,8 +89,7 @@ func (j *judge) Refused(op int) {
 	}
 }
 
-// applyJudged is Apply for an entry that may change outboxes. If touched is set, the entry may also
-// change sets of members.
+// applyJudged applies an entry that may change outboxes or, if touched is set, sets of members.
 func (c *contents) applyJudged(now int64, touched bool, r *raftfsm.Result) (err error) {
 	j := judge{contents: c, now: now}
 	j.undo.op = -1

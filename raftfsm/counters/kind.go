@@ -22,7 +22,7 @@ func (Kind) Traits() raftfsm.Traits {
 	return raftfsm.Traits{Sources: true, ColdRows: true, Columns: true}
 }
 
-// Check implements raftfsm.Kind. The visitor receives each *PostOp as a body.
+// Check implements raftfsm.Kind. It passes each *PostOp to the visitor's Body.
 func (Kind) Check(_ *dedup.RequestID, p []byte, v raftfsm.Visitor) (ops int, clocked bool, err error) {
 	var b batch
 	if ops, err = raftfsm.ParseOps(p, b.op); err == nil && v != nil {
@@ -54,7 +54,7 @@ func (b *batch) visit(v raftfsm.Visitor) error {
 	return nil
 }
 
-// Walk implements raftfsm.Kind. The bodies are *Outbox, by author.
+// Walk implements raftfsm.Kind. It passes each *Outbox to SeeBody, with the author as the key.
 func (Kind) Walk(see *raftfsm.SnapshotVisitor, facts *raftfsm.SnapshotFacts) raftfsm.Walk {
 	return (&walk{Walk: rows.Walk{See: see, Facts: facts}}).section
 }

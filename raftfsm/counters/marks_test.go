@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
-// Two replicas that apply the same entries in different batches record the same marks. A restored
-// replica begins without marks.
+// Two replicas that apply the same entries have the same marks. A restored replica begins without
+// marks.
 func TestReplicasTakeTheSameMarks(t *testing.T) {
 	one, other := newCounters(t), newCounters(t)
 	for index := uint64(1); index <= 3*64; index++ {

@@ -21,17 +21,17 @@ const (
 	PurgePairsMax = 4096
 )
 
-// memberOp is an op on sets. If it changes a count, the last cell of its op in the batch has the
-// change.
+// memberOp is an op on sets. Its op in the batch's Ops changes the count: the last cell of that op
+// has the delta.
 type memberOp struct {
 	kind  opKind
-	op    int // its index in the batch's ops
+	op    int // index of its op in the batch's Ops
 	pair  members.Pair
-	stamp members.Stamp // only for a copy
-	pairs int           // only for a purge
+	stamp members.Stamp // only for opCopy
+	pairs int           // only for opPurge
 }
 
-// ofPair reports whether the op is about one pair: a join, a copy or a leave.
+// ofPair reports whether the op is on one pair: a join, a copy or a leave.
 func (o *memberOp) ofPair() bool { return o.kind != opPurge && o.kind != opClearMembers }
 
 func (b *batch) memberOp(p []byte) (rest []byte, err error) {
@@ -84,8 +84,8 @@ func (k opKind) delta() int64 {
 	return 0
 }
 
-// appendMember appends a join, copy or leave under key. It panics unless the op has this number of
-// cells.
+// appendMember appends a join, copy or leave of a member in the row key. It panics unless the op
+// has the given number of cells.
 func appendMember(w *raftfsm.RequestWriter, kind opKind, cells int, key uint64, op *engine.Op) {
 	if len(op.Cells) != cells || op.Cells[0].Column >= engine.ColumnsMax {
 		rows.PanicOn(op)
@@ -101,13 +101,13 @@ func appendMember(w *raftfsm.RequestWriter, kind opKind, cells int, key uint64, 
 	w.Put(buf, true)
 }
 
-// purgePairs bounds the members that one step removes, so that a step delays later entries by some
-// milliseconds at most. At five steps a second, a row of a million members is removed within 2
-// minutes.
+// purgePairs bounds the members that one step of Cleanup removes. So a step delays later entries by
+// some milliseconds at most. At five steps a second, the members of a row with a million of them
+// are removed within 2 minutes.
 const purgePairs = 2048
 
-// Cleanup implements Machine: it removes members of deleted rows. Such members only occupy disk
-// space, because reads do not return them.
+// Cleanup implements Machine. It returns a step that removes members of deleted rows. Such members
+// only occupy disk space, because reads do not return them.
 func (c *Machine) Cleanup(time.Time, time.Duration) (step raftfsm.Cleanup) {
 	if sets := c.Members(); sets != nil && sets.Dying() > 0 {
 		step.Append = func(w *raftfsm.RequestWriter) { AppendPurge(w, purgePairs) }
@@ -115,7 +115,8 @@ func (c *Machine) Cleanup(time.Time, time.Duration) (step raftfsm.Cleanup) {
 	return step
 }
 
-// AppendPurge appends an op that removes pairs of deleted rows, up to PurgePairsMax.
+// AppendPurge appends an op that removes up to the given number of pairs of deleted rows. It panics
+// if pairs is above PurgePairsMax.
 func AppendPurge(w *raftfsm.RequestWriter, pairs int) {
 	if pairs < 1 || pairs > PurgePairsMax {
 		panic(fmt.Sprintf("a purge of %d pairs has no form in a log entry", pairs))

@@ -14,7 +14,7 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// model is the naive table with which the tests compare the state machine.
+// model is a simple table with which the tests compare the state machine.
 type model map[uint64]*[engine.ColumnsMax]int64
 
 func (m model) row(id uint64) *[engine.ColumnsMax]int64 {
@@ -24,7 +24,7 @@ func (m model) row(id uint64) *[engine.ColumnsMax]int64 {
 	return m[id]
 }
 
-// apply applies an op. If the op must be refused, it returns the column that overflows, and false.
+// apply applies an op. If a column overflows, it changes nothing and returns the column and false.
 func (m model) apply(op *engine.Op) (uint8, bool) {
 	row := *m.row(op.ID)
 	for _, c := range op.Cells {
@@ -64,7 +64,7 @@ func (m model) mustEqual(t rapid.TB, table *engine.Table) {
 	}
 }
 
-// drawOps draws one request. It uses few ids, so that ops meet.
+// drawOps draws the ops of one request. It uses few ids, so that several ops change the same row.
 func drawOps(t *rapid.T, label string) []engine.Op {
 	value := rapid.OneOf(rapid.Int64Range(-3, 70_000), rapid.Int64(),
 		rapid.SampledFrom([]int64{0, 1, -1, 65534, 65535, 65536, 1<<63 - 1, -1 << 63}))
@@ -84,7 +84,7 @@ func drawOps(t *rapid.T, label string) []engine.Op {
 	return rapid.SliceOfN(op, 0, 40).Draw(t, label)
 }
 
-// appendRequest appends a section of ops to an entry.
+// appendRequest appends the section of a request with the given ops to an entry.
 func appendRequest(entry []byte, ops []engine.Op) []byte {
 	var w raftfsm.RequestWriter
 	w.Reset(nil, codectest.Whole, &dedup.RequestID{})
@@ -106,8 +106,8 @@ func add(id uint64, column uint8, delta int64) engine.Op {
 	return engine.Op{ID: id, Kind: engine.OpAdd, Cells: []engine.Cell{{Column: column, Value: delta}}}
 }
 
-// newCounters returns counters. When the test ends, it verifies the whole table.
-// self has the kind of this package alone. It is read only.
+// newCounters returns counters. When the test ends, it verifies the whole table. self is a set of
+// kinds with only the kind of this package. Nobody changes it.
 var self = raftfsm.Kinds{Kind{}}
 
 func newCounters(t testing.TB) *Machine {

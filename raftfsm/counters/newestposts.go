@@ -8,52 +8,52 @@ import (
 // foundPost is a post of one of the merged authors.
 type foundPost struct {
 	ID     uint64
-	Author int // position among the authors of a merge
+	Author int // index of the author in the merge
 }
 
 // before reports whether a post precedes another in a timeline. Newer posts precede older ones; of
-// equal ids, the author with the lower position is first.
+// equal ids, that of the author with the lower index is first.
 func (p foundPost) before(q foundPost) bool {
 	return p.ID > q.ID || p.ID == q.ID && p.Author < q.Author
 }
 
-// newestPosts collects the newest posts of many outboxes. Add offers the newest post of each
-// author. Posts then walks only the outboxes whose newest post is still among the newest of all.
-// For an outbox on disk, the newest post is in memory, so few outboxes must be read from disk;
-// Missing returns those.
+// newestPosts merges the newest posts of many outboxes. The caller first calls Add for each author,
+// which only adds the author's newest post. Posts then adds the other posts of those outboxes whose
+// newest post is among the newest of all. For an outbox on disk, memory has its newest post. So
+// only few outboxes must be read from disk, and Missing returns these.
 type newestPosts struct {
 	limit int
-	heap  []foundPost   // at most limit posts; the root is last in the order of a timeline
-	added []addedOutbox // the outboxes whose newest post was among the newest when it was added
+	heap  []foundPost   // the newest posts so far; the root is the oldest of them
+	added []addedOutbox // outboxes whose newest post entered the heap
 	below []missingOutbox
 }
 
-// addedOutbox is an outbox whose newest post was added.
+// addedOutbox is an outbox whose newest post entered the heap.
 type addedOutbox struct {
 	newest foundPost
-	body   []byte // nil for an outbox on disk until Found
-	mark   []byte // the mark of an outbox on disk
+	body   []byte // nil for an outbox on disk before Found
+	mark   []byte // mark of an outbox on disk
 }
 
 // missingOutbox is an outbox on disk that Posts needs.
 type missingOutbox struct {
 	Author int
 	Mark   []byte
-	Body   []byte // the body for the mark; the caller sets it
+	Body   []byte // set by the caller, from Mark
 
-	added int    // position in added; -1 if no post of the outbox was added
-	last  uint64 // if added is -1: the highest id of the outbox that Posts may return
+	added int    // index in added; -1 if no post was added
+	last  uint64 // if added is -1, the argument last of AddSummary
 }
 
 // Reset removes all posts. limit must be above 0.
 func (n *newestPosts) Reset(limit int) {
-	clear(n.added) // do not keep pages alive
+	clear(n.added) // let the garbage collector free the bodies
 	clear(n.below)
 	n.limit, n.heap, n.added, n.below = limit, n.heap[:0], n.added[:0], n.below[:0]
 }
 
-// Add adds an author's posts with ids up to the argument last. The body must not change before
-// Posts is called.
+// Add adds an author's outbox to the merge. Posts with ids above last are left out. The body must
+// not change until Posts returns.
 func (n *newestPosts) Add(author int, body []byte, last uint64) {
 	p, found := foundPost{Author: author}, false
 	if p.ID, found = newestPost(body, last); found && n.AddPost(p) {
@@ -61,8 +61,8 @@ func (n *newestPosts) Add(author int, body []byte, last uint64) {
 	}
 }
 
-// AddSummary is Add for an author whose outbox is on disk. mark is the mark of the outbox, and
-// summary the result of appendOutboxSummary. Neither may change before Posts is called.
+// AddSummary is like Add, but for an outbox on disk. mark is the mark of the outbox, and summary
+// the result of appendOutboxSummary. Neither may change until Posts returns.
 func (n *newestPosts) AddSummary(author int, mark, summary []byte, last uint64) {
 	p := foundPost{ID: binary.LittleEndian.Uint64(summary), Author: author}
 	if p.ID > last {
@@ -72,8 +72,8 @@ func (n *newestPosts) AddSummary(author int, mark, summary []byte, last uint64) 
 	}
 }
 
-// Missing appends the outboxes on disk that Posts needs to dst. Call it when all authors are added.
-// The caller then sets the body of each missing outbox, and calls Found for it.
+// Missing appends to dst the outboxes on disk that Posts needs. It must be called after all authors
+// were added. For each of the outboxes, the caller then sets Body and calls Found.
 func (n *newestPosts) Missing(dst []missingOutbox) []missingOutbox {
 	dst = append(dst, n.below...)
 	for i := range n.added {
@@ -84,7 +84,7 @@ func (n *newestPosts) Missing(dst []missingOutbox) []missingOutbox {
 	return dst
 }
 
-// Found adds the body of a missing outbox.
+// Found adds the body of an outbox that Missing returned.
 func (n *newestPosts) Found(m *missingOutbox) {
 	if m.added < 0 {
 		n.Add(m.Author, m.Body, m.last)
@@ -93,8 +93,8 @@ func (n *newestPosts) Found(m *missingOutbox) {
 	n.added[m.added].body = m.Body
 }
 
-// newestPost returns a body's newest id that is not above the argument highest, or false. If that
-// is the body's first id, newestPost decodes nothing.
+// newestPost returns a body's newest id that is not above highest. It returns false if there is
+// none. It decodes no block if the body's first id is the result.
 func newestPost(body []byte, highest uint64) (id uint64, found bool) {
 	if _, _, blocks := outboxHead(body); len(blocks) > 0 {
 		if id = binary.LittleEndian.Uint64(blocks); id <= highest {
@@ -106,7 +106,8 @@ func newestPost(body []byte, highest uint64) (id uint64, found bool) {
 	return c.ID, found
 }
 
-// AddPost adds one post, and reports whether it is among the newest so far.
+// AddPost adds one post, and reports whether it entered the heap, because it is among the newest so
+// far.
 func (n *newestPosts) AddPost(p foundPost) bool {
 	if len(n.heap) < n.limit {
 		n.heap = append(n.heap, p)
@@ -121,8 +122,8 @@ func (n *newestPosts) AddPost(p foundPost) bool {
 	return true
 }
 
-// Posts returns the newest posts in the order of a timeline. The returned posts are valid until the
-// next Reset. Before that, the caller must not add anything.
+// Posts returns the newest posts in the order of a timeline. The result is valid until the next
+// Reset. The caller must not add anything before that.
 func (n *newestPosts) Posts() []foundPost {
 	for i := range n.added {
 		n.walk(&n.added[i])
@@ -136,9 +137,9 @@ func (n *newestPosts) Posts() []foundPost {
 	return n.heap
 }
 
-// walk adds the other posts of an author, until one is not among the newest.
+// walk adds the other posts of an outbox, newest first, until one is not among the newest.
 func (n *newestPosts) walk(a *addedOutbox) {
-	if n.heap[0].before(a.newest) { // newer posts of others have replaced it
+	if n.heap[0].before(a.newest) { // not in the heap any more
 		return
 	}
 	var c outboxCursor

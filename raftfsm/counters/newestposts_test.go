@@ -9,13 +9,13 @@ import (
 	"pgregory.net/rapid"
 )
 
-// newestPosts returns the same as sorting all posts, whatever the authors, the cursors and the posts of
-// other nodes are.
+// newestPosts returns the same posts as a sort of all posts. The authors, the cursor and the posts
+// of other nodes are random.
 func TestNewestEqualsSorting(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := rapid.OneOf(rapid.Uint64Range(0, 30), rapid.Uint64Range(1, 5000), rapid.Just[uint64](math.MaxUint64))
 		var n newestPosts
-		for range rapid.IntRange(1, 3).Draw(t, "pages") { // it is used again
+		for range rapid.IntRange(1, 3).Draw(t, "pages") { // reuse the same newestPosts
 			limit := rapid.IntRange(1, 8).Draw(t, "limit")
 			n.Reset(limit)
 			var all []foundPost
@@ -52,7 +52,7 @@ func TestNewestEqualsSorting(t *testing.T) {
 	})
 }
 
-// Decoding the form in memory returns the same outbox, and a cursor finds each of its ids.
+// An outbox that is encoded and decoded again is unchanged, and a cursor finds each of its ids.
 func TestOutboxBodies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := rapid.OneOf(rapid.Uint64Range(0, 1000), rapid.Uint64())

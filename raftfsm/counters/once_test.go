@@ -56,7 +56,7 @@ func (h *history) want(now int64, id dedup.RequestID, outcome dedup.Outcome, cou
 	}
 }
 
-// sums is a request that adds each delta to column 0 of key 1.
+// sums is a request with one op for each delta, which adds it to column 0 of key 1.
 type sums struct {
 	id     dedup.RequestID
 	deltas []int64
@@ -86,8 +86,8 @@ func (h *history) entry(now int64, requests ...sums) (outcomes []dedup.Outcome) 
 func seq(name string, n uint64) dedup.RequestID { return dedup.ByProducer([]byte(name), n) }
 func keyed(key, body string) dedup.RequestID    { return dedup.ByKey([]byte(key), []byte(body)) }
 
-// judged is a part whose key the shard of group 7 accepted at the given time. That shard knew no
-// other key then.
+// judged returns the id of a part of a request with a key. The shard of group 7 has accepted the
+// key at the time met, and had no other key then.
 func judged(key string, met int64) dedup.RequestID {
 	id := keyed(key, "body")
 	return id.JudgedBy(7, dedup.Use{Met: met, Floor: met})
@@ -99,7 +99,8 @@ func uuidv7(ms int64) string {
 
 func (h *history) bytes() (state []byte) { return bytes.Join(h.memory(), nil) }
 
-// memory returns the sections of the request memory: producers, forgotten ones and keys.
+// memory returns the sections of the request memory in a snapshot: producers, forgotten producers,
+// and keys.
 func (h *history) memory() (all [][]byte) {
 	for _, section := range codectest.SectionsOf(h.t, codectest.Persisted(h.t, h.c)) {
 		if section[0] >= codec.StreamProducers && section[0] <= codec.StreamKeys {
@@ -109,8 +110,8 @@ func (h *history) memory() (all [][]byte) {
 	return all
 }
 
-// A repeat of a request with refused ops, all or some, reports that again: in the same entry, in a
-// later one, and after a restore of a snapshot.
+// If some or all ops of a request were refused, a repeat of the request has that outcome too. This
+// holds for repeats in the same entry, in a later one, and after a restore of a snapshot.
 func TestRefusedRequestsStayRefused(t *testing.T) {
 	add := func(w *raftfsm.RequestWriter, key uint64, n int64) {
 		Ops{{Kind: engine.OpAdd, Cells: []engine.Cell{{Column: 0, Value: n}}}}.AppendTo(w, key, 0)
@@ -122,7 +123,7 @@ func TestRefusedRequestsStayRefused(t *testing.T) {
 			w.Reset(nil, codectest.Whole, &id)
 			add(&w, 1, math.MaxInt64)
 			if i == 0 {
-				add(&w, 2, 1) // one op of the first request is applied
+				add(&w, 2, 1) // the other op of the first request is applied
 			} else {
 				add(&w, 1, math.MaxInt64)
 			}
@@ -160,15 +161,15 @@ func TestRefusedRequestsStayRefused(t *testing.T) {
 	h.want(0, seq("part", 2), dedup.Applied, math.MaxInt64) // moves the window
 	h.want(0, seq("part", 1), dedup.PartlyRefused, math.MaxInt64)
 	h.want(0, seq("part", 2), dedup.Refused, math.MaxInt64)
-	h.want(0, seq("p", 79), dedup.Applied, math.MaxInt64) // overflows, and by itself
+	h.want(0, seq("p", 79), dedup.Applied, math.MaxInt64) // overflows, alone in its entry
 	h.want(0, seq("p", 79), dedup.Refused, math.MaxInt64)
 	h.want(0, seq("p", 81), dedup.Applied, math.MaxInt64)
 	h.want(0, seq("p", 79), dedup.Refused, math.MaxInt64)
 	h.want(0, seq("p", 78), dedup.Applied, math.MaxInt64)
 }
 
-// A repeat of a part whose key another shard judged reports that its ops overflowed, in the same
-// entry or a later one.
+// Another shard has judged the key of a part, and all ops of the part overflow. Repeats, in the
+// same entry or a later one, have the outcome Refused.
 func TestRefusedRepeatThatAnotherShardJudged(t *testing.T) {
 	h := newHistory(t)
 	h.entry(0, summed(seq("fills", 1), math.MaxInt64))
@@ -194,8 +195,8 @@ func TestRefusedRepeatThatAnotherShardJudged(t *testing.T) {
 	}
 }
 
-// A use overflows. In the same entry its judge accepts the use again, because a restore made the
-// judge forget it. The use counts as overflowed under its new time too.
+// The ops of a use overflow. In the same entry there is a second use with a later time: a restore
+// has made the judge forget the first, so it accepted the key again. The second use is refused too.
 func TestRefusedUseThatItsJudgeAcceptsAnew(t *testing.T) {
 	h := newHistory(t)
 	h.entry(0, summed(seq("fills", 1), math.MaxInt64))
@@ -211,8 +212,8 @@ func TestRefusedUseThatItsJudgeAcceptsAnew(t *testing.T) {
 	}
 }
 
-// A restore between two copies of a request, all in one entry, makes the shard apply the second
-// copy too. Later repeats report the outcome of the second.
+// If a restore is between two copies of a request in one entry, the shard applies the second copy
+// too. Later repeats have the outcome of the second copy.
 func TestRefusedRequestsThatARestoreForgetsInTheirEntry(t *testing.T) {
 	id := keyed("k", "body")
 	part := id.JudgedBy(7, dedup.Use{Met: 5})
@@ -239,7 +240,7 @@ func TestRefusedRequestsThatARestoreForgetsInTheirEntry(t *testing.T) {
 	}
 }
 
-// A repeat reports that its ops overflowed, in the same entry too.
+// If the ops of a request overflowed, a repeat in the same entry has the outcome Refused.
 func TestRefusedRepeat(t *testing.T) {
 	h := newHistory(t)
 	h.entry(0, summed(seq("fills", 1), math.MaxInt64))
@@ -251,8 +252,8 @@ func TestRefusedRepeat(t *testing.T) {
 	}
 }
 
-// A producer whose request overflowed is forgotten and returns in the same entry. The memory has only its
-// new record then.
+// The request of a producer overflows. In the same entry the producer is forgotten and sends
+// another request. Then the memory has only its new record.
 func TestRefusedProducerIsBackInTheSameEntry(t *testing.T) {
 	h := newHistory(t)
 	h.limits.ProducersMax = 2
@@ -269,7 +270,7 @@ func TestRefusedProducerIsBackInTheSameEntry(t *testing.T) {
 }
 
 // Whatever requests an entry has, and however small the request memory is, a snapshot restores the
-// state. The outcomes are those of the same requests in entries of their own.
+// same state. The requests have the same outcomes as in entries of their own.
 func TestSnapshotAfterAnyEntry(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -311,7 +312,7 @@ func TestSnapshotAfterAnyEntry(t *testing.T) {
 	})
 }
 
-// reopen replaces the state by what a snapshot of it restores to.
+// reopen replaces the state machine by a new one that has restored its snapshot.
 func (h *history) reopen(t rapid.TB) {
 	again := New(raftfsm.Places{})
 	if err := codectest.Restore(again, codectest.Persisted(t, h.c)); err != nil || again.Applied() != h.index {
@@ -320,8 +321,7 @@ func (h *history) reopen(t rapid.TB) {
 	h.c = again
 }
 
-// An entry has the first write of a restore in a form of its own, and no other bytes
-// have that form.
+// The first write of a restore has a section kind of its own, with only one valid encoding.
 func TestSectionOfARestore(t *testing.T) {
 	id := dedup.ByRestore(1<<60, true)
 	var w raftfsm.RequestWriter

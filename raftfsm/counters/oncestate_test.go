@@ -16,9 +16,9 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// Replicas that apply one log hold equal bytes, whatever their clocks: a synctest bubble has
-// another year. Neither the batches in which raft applies entries nor a snapshot at the beginning
-// changes that.
+// Replicas that apply one log have the same request memory, byte for byte, whatever their clocks
+// (in a synctest bubble, the clock is years behind), in whatever batches raft applies the entries,
+// and even if they restore snapshots in between.
 func TestReplicasAgreeWhateverTheirClocks(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 0))
 	now := time.Now().UnixMilli()
@@ -30,7 +30,7 @@ func TestReplicasAgreeWhateverTheirClocks(t *testing.T) {
 			id = keyed(uuidv7(now-r.Int64N(minutes(12))/1000*1000), fmt.Sprint(r.IntN(2)))
 		}
 		limits := testLimits
-		if r.IntN(20) == 0 { // as of a leader with other settings
+		if r.IntN(20) == 0 { // a leader with other settings wrote it
 			limits = dedup.Limits{KeyHorizon: time.Minute, KeysMax: 3, ProducerIdle: time.Minute, ProducersMax: 2}
 		}
 		log = append(log, limitedEntry(uint64(i+1), now, limits, id))
@@ -65,7 +65,8 @@ func TestReplicasAgreeWhateverTheirClocks(t *testing.T) {
 	}
 }
 
-// A memory of every kind of record, as entries and a snapshot have it.
+// The encodings of requests in entries, and of a request memory with every kind of record in a
+// snapshot, must not change.
 func TestOnceBytesAreGolden(t *testing.T) {
 	h := newHistory(t)
 	h.limits = dedup.Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 2}
@@ -82,7 +83,7 @@ func TestOnceBytesAreGolden(t *testing.T) {
 		summed(judged("judged", now-minutes(15)), 1), summed(judged("judged", now+minutes(30)), 1),
 	} {
 		requests := []sums{r}
-		if len(r.deltas) == 1 && r.deltas[0] > 1 { // so that each entry adds 1
+		if len(r.deltas) == 1 && r.deltas[0] > 1 { // so that the count rises by 1
 			requests = append(requests, summed(dedup.RequestID{}, 1))
 		}
 		if o := h.entry(now+int64(i), requests...); o[0] != dedup.Applied {

@@ -18,7 +18,7 @@ import (
 //	copy:     kind (1) | key (8) | column (1) | member (8) | stamp (6)
 //	purge:    kind (1) | pairs (uvarint)
 //	clear:    kind (1)
-//	publish, unpublish, put outbox:       kind (1) | key (8) | outbox/op.go
+//	publish, unpublish, put outbox:       kind (1) | key (8) | postop.go
 type opKind uint8
 
 const (
@@ -29,7 +29,7 @@ const (
 	// Ops on sets of members. In an entry, the leader's time must precede them.
 	opJoin         opKind = 8
 	opLeave        opKind = 9
-	opCopy         opKind = 10 // joins with the given stamp, or with now if that is 0, and counts nothing; only for a restore
+	opCopy         opKind = 10 // a join with a given stamp that does not count; only for a restore
 	opPurge        opKind = 11 // removes a number of pairs of deleted rows
 	opClearMembers opKind = 12 // removes all pairs of the shard; only for a restore
 
@@ -40,7 +40,7 @@ const (
 	opClearOutboxes = opKind(ClearOutboxes)
 )
 
-// opNames is read only.
+// Nobody changes opNames.
 var opNames = [...]string{
 	opAdd: "add", opSet: "set", opDelete: "delete",
 	opJoin: "join", opLeave: "leave", opCopy: "copy", opPurge: "purge", opClearMembers: "clear members",
@@ -49,8 +49,8 @@ var opNames = [...]string{
 
 func (k opKind) String() string { return fmt.Sprintf("op %d (%s)", uint8(k), opNames[k]) }
 
-// Ops are ops on rows and on sets of members. They implement raftfsm.Ops. Ops on counts have the
-// same form in shards of unread numbers. Only shards of unread numbers have takes.
+// Ops are ops on rows and on sets of members. They implement raftfsm.Ops. Shards of unread numbers
+// use Ops too: ops on counts have the same encoding there. Only they have takes.
 type Ops []engine.Op
 
 func (o Ops) Len() int         { return len(o) }
@@ -72,8 +72,8 @@ func (o Ops) See(v raftfsm.Visitor, key uint64, op int) error {
 	return v.Op(rows.Counts, key, &o[op])
 }
 
-// Refusable implements raftfsm.Ops. Only an addition overflows. A read is an addition of 0, which does
-// not.
+// Refusable implements raftfsm.Ops. Only additions can overflow. A read is an addition of 0, so it
+// cannot.
 func (o Ops) Refusable(op int, _ []int64) (refused engine.Overflow, could bool) {
 	if o[op].OfMember() {
 		return engine.Overflow{Column: o[op].Cells[0].Column}, true

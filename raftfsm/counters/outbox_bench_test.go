@@ -19,7 +19,7 @@ const (
 	benchPosts   = 10 // an author
 )
 
-// fillOutboxes publishes benchPosts posts of each author, in the order of their ids.
+// fillOutboxes publishes benchPosts posts for each author, in the order of their ids.
 func fillOutboxes() *Machine {
 	c := New(raftfsm.Places{})
 	r := rand.New(rand.NewPCG(1, 2))
@@ -37,7 +37,8 @@ func fillOutboxes() *Machine {
 	return c
 }
 
-// cpuTime returns the CPU time of this process, which varies less on a busy machine than elapsed time.
+// cpuTime returns the CPU time that this process has used. On a busy machine, it varies less than
+// elapsed time.
 func cpuTime(b *testing.B) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -46,7 +47,7 @@ func cpuTime(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkNewest measures the posts of a page of a timeline, in one shard.
+// BenchmarkNewest measures one shard's work for a page of a timeline.
 func BenchmarkNewest(b *testing.B) {
 	c := fillOutboxes()
 	r := rand.New(rand.NewPCG(3, 4))
@@ -71,7 +72,7 @@ func BenchmarkNewest(b *testing.B) {
 	}
 }
 
-// BenchmarkPublish measures a publish beside an increment, both by entries of 100 ops.
+// BenchmarkPublish compares a publish with an increment. Entries have 100 ops.
 func BenchmarkPublish(b *testing.B) {
 	c := fillOutboxes()
 	r := rand.New(rand.NewPCG(5, 6))

@@ -5,13 +5,15 @@ import (
 	"math"
 )
 
-// The outbox of one author in memory, integers little-endian:
+// This is the form in which memory stores the outbox of an author (its body). Integers are
+// little-endian:
 //
 //	form (1) | posts (2) | trimmed (8), in the second form | block …
 //	block:  newest id (8) | ids (1) | bytes of gaps (2) | gap to the id before (uvarint) …
 //
-// Ids descend over all blocks. A block has at most outboxBlockIDs ids. To find an id, a reader
-// skips blocks by their heads. No body begins with 0, which marks an outbox on disk.
+// Ids descend over all blocks. A block has at most outboxBlockIDs ids. A search for an id reads
+// only the heads of the blocks that it skips. No body begins with 0, because a mark for an outbox
+// on disk does.
 const (
 	outboxPlain   = 1
 	outboxTrimmed = 2
@@ -26,15 +28,15 @@ const (
 // Outbox is the decoded outbox of one author.
 type Outbox struct {
 	IDs []uint64 // ids of posts, descending
-	// Trimmed is the highest id that limits have ever removed, 0 if none. An id that is not above
-	// Trimmed may have been published and removed before.
+	// Trimmed is the highest id that limits have ever removed, or 0. An id that is not above
+	// Trimmed may have been published before and removed by limits.
 	Trimmed uint64
 }
 
-// empty reports whether there is nothing to store.
+// empty reports whether the outbox need not be stored.
 func (o *Outbox) empty() bool { return len(o.IDs) == 0 && o.Trimmed == 0 }
 
-// appendOutboxBody appends an outbox in its form in memory: nothing for an empty one.
+// appendOutboxBody appends the body of an outbox. The body of an empty outbox has no bytes.
 func appendOutboxBody(dst []byte, o *Outbox) []byte {
 	if o.empty() {
 		return dst
@@ -76,8 +78,8 @@ func decodeOutboxBody(o *Outbox, body []byte) {
 	}
 }
 
-// appendOutboxSummary appends what stays in memory of an outbox on disk: its newest id (8). An
-// outbox without posts has no newest id, but is too small to leave memory.
+// appendOutboxSummary appends the summary that stays in memory for an outbox on disk: its newest id
+// (8). An outbox without posts has no newest id, but it is too small to be moved to disk.
 func appendOutboxSummary(dst, body []byte) []byte {
 	id, _ := newestPost(body, math.MaxUint64)
 	return binary.LittleEndian.AppendUint64(dst, id)
@@ -98,13 +100,13 @@ func outboxHead(body []byte) (posts int, trimmed uint64, blocks []byte) {
 // outboxCursor walks the ids of a body from the newest to the oldest.
 type outboxCursor struct {
 	ID   uint64 // id of the current post, if Seek or Next returned true
-	gaps []byte // gaps of the rest of ID's block
+	gaps []byte // gaps after ID in its block
 	left int    // number of these gaps
-	rest []byte // the blocks after ID's
+	rest []byte // the blocks after that of ID
 }
 
-// Seek sets the cursor to the body's newest id that is not above the argument highest. It returns
-// false if the body has no such id.
+// Seek sets the cursor to the body's newest id that is not above highest. It returns false if the
+// body has no such id.
 func (c *outboxCursor) Seek(body []byte, highest uint64) bool {
 	_, _, c.rest = outboxHead(body)
 	c.left = 0

@@ -13,32 +13,32 @@ import (
 // outboxOutcome is the outcome of an op on an outbox.
 //
 // Invariant: between two removals of an id, at most one publish of that id has the outcome
-// outboxChanged. If limits removed an id, its publishes are refused for ever, because nothing
-// distinguishes a second publish from a first.
+// outboxChanged. Once limits may have removed an id, its publishes are refused for ever, because
+// nothing shows whether the id was published before.
 type outboxOutcome uint8
 
 // The outcomes of ops on outboxes.
 const (
-	outboxUnchanged outboxOutcome = iota // the outbox already had the post to publish, or lacked the post to remove
+	outboxUnchanged outboxOutcome = iota // nothing to publish or remove
 	outboxChanged
-	// outboxTooOld refuses a publish. Either the limits may have removed the id before, or they would remove
+	// outboxTooOld is a refused publish. The limits may have removed the id before, or would remove
 	// it at once.
 	outboxTooOld
 )
 
-// outboxChange is one change of one outbox. It reuses its memory.
+// outboxChange computes changes of outboxes. It reuses its memory.
 type outboxChange struct {
-	// Body is the outbox after the change, or nil if that is empty. It is valid if the outcome is
-	// outboxChanged.
+	// Body is the body after the change, or nil if the outbox is empty then. It is valid if the
+	// outcome is outboxChanged.
 	Body []byte
-	// Digest is the change of the shard's digest.
+	// Digest is to be added to the shard's digest.
 	Digest uint64
 
 	was, now Outbox
 }
 
-// Apply applies an op of any kind but ClearOutboxes to body, the outbox of a key. now is a time of the log
-// in Unix milliseconds. The body must have no spare capacity that others use.
+// Apply computes the effect of op on body, the outbox of key. The kind of op must not be
+// ClearOutboxes. now is the log's time in Unix milliseconds. Apply does not change body.
 func (c *outboxChange) Apply(op *PostOp, key uint64, body []byte, now int64) outboxOutcome {
 	switch op.Kind {
 	case Publish:
@@ -53,7 +53,7 @@ func (c *outboxChange) Apply(op *PostOp, key uint64, body []byte, now int64) out
 	return outboxChanged
 }
 
-// Drop makes the outbox of a key empty.
+// Drop computes the effect of removing body, the outbox of key.
 func (c *outboxChange) Drop(key uint64, body []byte) {
 	c.decode(body)
 	c.Body, c.Digest = nil, -outboxDigest(key, &c.was)
@@ -91,7 +91,8 @@ func (c *outboxChange) publish(op *PostOp, key uint64, body []byte, now int64) o
 	return outboxChanged
 }
 
-// newest returns the highest of id and ids that is not in the future, or 0. ids descend.
+// newest returns the highest of id and ids that is not in the future, or 0 if all are. ids must
+// descend.
 func (l *OutboxLimits) newest(id uint64, ids []uint64, now int64) (newest uint64) {
 	if l.Keep == 0 {
 		return 0
@@ -107,7 +108,7 @@ func (l *OutboxLimits) newest(id uint64, ids []uint64, now int64) (newest uint64
 	return newest
 }
 
-// trim removes from c.now the ids that the limits do not allow.
+// trim removes from c.now the ids that exceed the limits.
 func (c *outboxChange) trim(key uint64, l *OutboxLimits, cut uint64) {
 	kept, trimmed := c.now.IDs[:0], c.now.Trimmed
 	for _, id := range c.now.IDs {
@@ -115,16 +116,16 @@ func (c *outboxChange) trim(key uint64, l *OutboxLimits, cut uint64) {
 			kept = append(kept, id)
 			continue
 		}
-		trimmed = max(trimmed, id, 1) // at least 1, because 0 means none
+		trimmed = max(trimmed, id, 1) // at least 1: 0 means none
 		c.Digest -= postDigest(key, id)
 	}
 	c.Digest += trimmedDigest(key, trimmed) - trimmedDigest(key, c.now.Trimmed)
 	c.now.IDs, c.now.Trimmed = kept, trimmed
 }
 
-// appendNewest publishes a post that is the newest of its author, if the limits then remove no
-// post. Nearly all posts are like that. appendNewest copies the body and decodes only the oldest
-// block. For any other post it does nothing and returns false.
+// appendNewest is the fast path for nearly all posts: the post is the newest of its author, and the
+// limits then remove no post. appendNewest copies the body and decodes only the oldest block. For
+// any other post it does nothing and returns false.
 func (c *outboxChange) appendNewest(op *PostOp, key uint64, body []byte, now int64) bool {
 	posts, trimmed, blocks := outboxHead(body)
 	if op.ID <= trimmed && trimmed > 0 {
@@ -188,8 +189,8 @@ func (c *outboxChange) remove(id, key uint64, body []byte) outboxOutcome {
 	return outboxChanged
 }
 
-// outboxDigest returns the digest of a key's outbox; the digests of a shard's outboxes add up. It
-// is a sum over the ids, so that a change hashes only the changed ids.
+// outboxDigest returns what the outbox of key adds to the shard's digest. It is a sum over the ids,
+// so a change hashes only the changed ids.
 func outboxDigest(key uint64, o *Outbox) uint64 {
 	sum := trimmedDigest(key, o.Trimmed)
 	for _, id := range o.IDs {

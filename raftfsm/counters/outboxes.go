@@ -12,28 +12,28 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// This file joins outboxes to a shard of counters. An author's outbox has the key of the author's
-// row, which counts the posts. A publish or a removal changes both the outbox and the count, or
-// neither.
+// This file adds outboxes to a shard of counters. An author's outbox has the same key as the
+// author's row, which counts the posts. A publish or a removal changes both the outbox and the
+// count, or neither.
 //
-//   - The table calls a judge right before it applies an op. The judge sees the table and the
-//     outboxes as all earlier ops left them.
+//   - The table calls a judge just before it applies an op. At that time all earlier ops have
+//     changed the table and the outboxes.
 //   - If the count of a publish overflows, the judge undoes the publish before the next op.
-//   - If rows of the entry cannot be read, the table fails before the first op.
+//   - If a row that the entry needs cannot be read, the table fails before the first op.
 
 const (
-	// PostsColumn is the column of the posts of an author.
+	// PostsColumn is the column with the number of an author's posts.
 	PostsColumn = 0
 
-	// UnchangedColumn in a Cut marks an op on an outbox that changed nothing.
+	// A Cut with UnchangedColumn marks an op on an outbox that changed nothing.
 	UnchangedColumn = engine.ColumnsMax - 1
-	// TooOldColumn in an Overflow marks a publish that was refused as outboxTooOld.
+	// An Overflow with TooOldColumn marks a publish whose outcome is outboxTooOld.
 	TooOldColumn = PostsColumn + 1
 
-	// outboxPageBytes is small, because a publish copies a page.
+	// outboxPageBytes is small because a publish copies a page.
 	outboxPageBytes = 512
-	// outboxSpillBytes is twice the size of a mark. A smaller outbox would free less than half of
-	// its memory.
+	// Smaller outboxes are not moved to disk. outboxSpillBytes is twice the size of the mark that
+	// stays in memory; so moving an outbox frees at least half of its memory.
 	outboxSpillBytes = 26
 )
 
@@ -59,11 +59,11 @@ func (o *outboxes) clear() {
 // outboxOp is an op on an outbox among the ops of a batch.
 type outboxOp struct {
 	PostOp
-	op   int // index of its op in the batch
-	cell int // position of the cell that counts the post; -1 for none
+	op   int // index of its op in batch.Ops
+	cell int // index of the cell that counts the post; -1 if there is none
 }
 
-// outboxKeys calls yield with the author of each op that needs or changes an outbox.
+// outboxKeys calls yield with the author of each op that may change an outbox.
 func (b *batch) outboxKeys(yield func(author uint64)) {
 	for i := range b.outbox {
 		if o := &b.outbox[i]; o.Kind != ClearOutboxes {
@@ -77,8 +77,8 @@ func (b *batch) outboxKeys(yield func(author uint64)) {
 	}
 }
 
-// outboxOp decodes an op on an outbox. Its op on the table adds 1 to the count of posts, or subtracts
-// 1. If the outbox does not change, a judge corrects that to 0.
+// outboxOp decodes an op on an outbox. It also adds an op on the table, which adds 1 to the number
+// of posts or subtracts 1. If the outbox does not change, the judge sets that number to 0.
 func (b *batch) outboxOp(p []byte) ([]byte, error) {
 	kind := PostOpKind(p[0])
 	if len(p) < rows.OpSizeMin {
@@ -106,7 +106,7 @@ func (b *batch) outboxOp(p []byte) ([]byte, error) {
 	return r.Rest, nil
 }
 
-// capturedOutboxes holds the outboxes at one moment, including those on disk.
+// capturedOutboxes is a snapshot of the outboxes, including those on disk.
 type capturedOutboxes struct {
 	view *spill.View
 	sum  uint64
@@ -114,8 +114,8 @@ type capturedOutboxes struct {
 
 func (o *outboxes) capture() capturedOutboxes { return capturedOutboxes{o.bodies.Capture(), o.sum} }
 
-// write writes the sections of outboxes, or nothing if there are no outboxes. An outbox has the same form as in
-// an op.
+// write writes the sections of outboxes, or nothing if there are none. An outbox has the same
+// encoding as in an op.
 func (c *capturedOutboxes) write(w *codec.StreamWriter) error {
 	var box Outbox
 	return raftfsm.WriteBodies(w, codec.StreamOutboxes, c.view, func(b, body []byte) []byte {
@@ -131,7 +131,7 @@ type outboxReader struct {
 	box Outbox
 }
 
-// section calls visit with each author of a section.
+// section calls visit with each author of a section and the author's outbox.
 func (r *outboxReader) section(p []byte, visit func(key uint64, box *Outbox) error) error {
 	return r.Section(p, func(key uint64, p *wire.Reader) error {
 		parseOutbox(&r.box, p)

@@ -11,7 +11,8 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// The bytes of ops on outboxes and groups, and of snapshots with them, must not change.
+// The encodings of ops on outboxes and groups, and of snapshots that contain these, must not
+// change.
 func TestTimelineBytesAreGolden(t *testing.T) {
 	limits := OutboxLimits{Posts: 10_000, Keep: 30 * 24 * 3600, Shift: 22, UnitMicros: 1_000_000, Epoch: 515483463, First: 3_070_000_000_000_000}
 	const now = 1_790_000_000_000
@@ -31,7 +32,7 @@ func TestTimelineBytesAreGolden(t *testing.T) {
 	codectest.Golden(t, "snapshot-outbox.bin", codectest.Persisted(t, c))
 }
 
-// Damaged ops on outboxes stop a replica and change nothing.
+// If an entry has a damaged op on an outbox, the replica stops and applies nothing of the entry.
 func TestBadOutboxOps(t *testing.T) {
 	good := PostOp{Kind: Publish, ID: 5, Limits: OutboxLimits{Posts: 1000}}
 	section := outboxSection(&dedup.RequestID{}, nil, outboxAct{key: 7, op: good})

@@ -27,7 +27,7 @@ import (
 	"github.com/countd/countd/raftfsm/spill"
 )
 
-// modelAuthor is an author in a naive program.
+// modelAuthor is an author in the model, a simple implementation of outboxes.
 type modelAuthor struct {
 	posts   int64
 	ids     map[uint64]bool
@@ -47,7 +47,7 @@ func (m *modelAuthor) publish(id uint64, l *OutboxLimits, now int64) (outcome ou
 	}
 	newest, newer := uint64(0), 0
 	see := func(id uint64) {
-		if l.Keep > 0 && id>>l.Shift <= uint64(now/1000)+86_400 { // not of the future
+		if l.Keep > 0 && id>>l.Shift <= uint64(now/1000)+86_400 { // not in the future
 			newest = max(newest, id)
 		}
 	}
@@ -150,7 +150,8 @@ func (r *outboxReplica) close() {
 	r.must(r.store.Close())
 }
 
-// kill keeps only what a crash may leave on the disk, and starts again with a snapshot.
+// kill restarts the replica as after a crash: it loses unsynced data on the disk, and restores a
+// snapshot.
 func (r *outboxReplica) kill(snapshot []byte, seed uint64) {
 	r.t.Helper()
 	was := r.fs
@@ -179,8 +180,8 @@ func (r *outboxReplica) onDisk(authors map[uint64]*modelAuthor) (spilled []uint6
 	return spilled
 }
 
-// behind returns the outboxes on disk that an entry leaves there, because none of its ops changes them. An
-// op that only counts changes none.
+// behind returns those of the spilled outboxes that stay on disk after an entry with the ops acts,
+// because none of these may change them. Ops on counts change no outbox, except OpDelete.
 func behind(spilled []uint64, acts []outboxAct) []uint64 {
 	left := slices.Clone(spilled)
 	for i := range acts {
@@ -196,7 +197,7 @@ func behind(spilled []uint64, acts []outboxAct) []uint64 {
 	return left
 }
 
-// newest is Counters.newest that reads outboxes on disk.
+// newest is like Machine.newest, but also reads the missing outboxes from disk.
 func (r *outboxReplica) newest(keys []uint64, s *selection, limit int, into *newestPosts) []foundPost {
 	r.t.Helper()
 	into.Reset(limit)
@@ -210,11 +211,11 @@ func (r *outboxReplica) newest(keys []uint64, s *selection, limit int, into *new
 	return into.Posts()
 }
 
-// Posts and outboxes of replicas agree with a naive program, whatever is published, removed,
-// counted, deleted and repeated. An entry returns exactly the outboxes of its ops to memory. So an
-// entry that only counts is applied even if all outboxes on disk are lost. The replica plain has
-// all outboxes in memory. Each replica in disks has different outboxes on disk, restores snapshots,
-// and is killed at any moment.
+// Whatever is published, removed, counted, deleted and repeated, the numbers of posts and the
+// outboxes of replicas are those of the model. An entry brings exactly the outboxes of its ops into
+// memory. So an entry that only counts is applied even if all outboxes on disk are lost. The
+// replica plain has all outboxes in memory. Each of the two replicas in disks has other outboxes on
+// disk, restores snapshots, and crashes at any moment.
 func TestOutboxesEqualModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -235,7 +236,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 			return want[key]
 		}
 		now := int64(1_000_000)
-		// The bits of an id from bit 4 up are seconds since 1970. Ids below 160 have no time.
+		// An id shifted right by 4 is a time in seconds since 1970. Ids below 160 have no time.
 		limits := OutboxLimits{Posts: 9, Keep: 100, Shift: 4, UnitMicros: 1_000_000, First: 160}
 		timeless := OutboxLimits{Posts: 9}
 		floors := raftfsm.SettingsOf([]string{"posts"}, column.Settings[int64]{Floors: map[string]int64{"posts": 0}})
@@ -267,7 +268,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 			op := &engine.Op{Kind: engine.OpAdd, Cells: []engine.Cell{{Value: rapid.Int64Range(-2, 2).Draw(t, "delta")}}}
 			return outboxAct{key: keys.Draw(t, "key"), table: op}
 		})
-		var sent [][]byte // sections that may be repeated
+		var sent [][]byte // sections for the step "repeat"
 		seq := uint64(0)
 		check := func(acts []outboxAct, r *raftfsm.Result) {
 			var refused []engine.Overflow
@@ -361,7 +362,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 				}
 			},
 			"time": func(t *rapid.T) { now += rapid.Int64Range(0, 60_000).Draw(t, "ms") },
-			"restore": func(t *rapid.T) { // of any replica's snapshot, in a running process
+			"restore": func(t *rapid.T) { // from a snapshot of any replica, without a crash
 				stream := codectest.Persisted(t, rapid.SampledFrom(append(replicas(), plain)).Draw(t, "from"))
 				if !bytes.Equal(stream, codectest.Persisted(t, plain)) {
 					t.Fatal("two replicas have different snapshots")
@@ -390,7 +391,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 				r := which.Draw(t, "replica")
 				r.must(r.Bodies().Warm(context.Background(), keys.Draw(t, "key")))
 			},
-			"lost": func(t *rapid.T) { // all outboxes that a replica has on disk
+			"lost": func(t *rapid.T) { // a replica loses all its outboxes on disk
 				r, other := disks[0], disks[1]
 				if rapid.Bool().Draw(t, "second") {
 					r, other = other, r
@@ -408,7 +409,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 				apply(t, []outboxAct{count.Draw(t, "count")}, other)
 				r.kill(codectest.Persisted(t, plain), rapid.Uint64().Draw(t, "seed"))
 			},
-			"read": func(t *rapid.T) { // a page of all authors
+			"read": func(t *rapid.T) { // a page of a timeline with all authors
 				authors := slices.Sorted(maps.Keys(want))
 				q, limit := selection{rapid.OneOf(rapid.Just[uint64](noLast), ids).Draw(t, "last"), rapid.IntRange(0, len(authors)).Draw(t, "below")}, rapid.IntRange(1, 8).Draw(t, "limit")
 				var all []foundPost
@@ -425,7 +426,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 					t.Fatalf("the page %+v is %v, want the first of %v", q, got, all)
 				}
 			},
-			"snapshot": func(t *rapid.T) { // that is written later
+			"snapshot": func(t *rapid.T) { // which is persisted only after later writes
 				r := which.Draw(t, "replica")
 				at := codectest.Persisted(t, plain)
 				snapshot, err := r.Snapshot()
@@ -472,7 +473,7 @@ func TestOutboxesEqualModel(t *testing.T) {
 	})
 }
 
-// checkOutboxesSpilled compares the counters of outboxes with the outboxes.
+// checkOutboxesSpilled compares the statistics of outboxes in memory and on disk with the outboxes.
 func checkOutboxesSpilled(t *rapid.T, disks []*outboxReplica) {
 	t.Helper()
 	for _, r := range disks {
@@ -493,7 +494,7 @@ func checkOutboxesSpilled(t *rapid.T, disks []*outboxReplica) {
 	}
 }
 
-// checkNewest compares reads of one author, beginning at any id, with the ids that exist.
+// checkNewest compares reads of an author's posts, beginning at several ids, with ids.
 func checkNewest(t *rapid.T, r *outboxReplica, key uint64, ids []uint64) {
 	var n newestPosts
 	from := 0

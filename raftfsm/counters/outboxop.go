@@ -10,9 +10,9 @@ import (
 	"github.com/countd/countd/raftfsm/rows"
 )
 
-// OutboxOp is an op on the outbox of an author. Its result row is the row of the author. If an op
-// changed nothing, the result has a cut of UnchangedColumn for it, unless its request is a repeat.
-// If a publish was refused as too old, the result has an overflow of TooOldColumn.
+// OutboxOp is an op on the outbox of an author. Its result row is the row of the author. If the op
+// changed nothing, the result has a Cut with UnchangedColumn for it, except for a repeated request.
+// If a publish was refused as too old, the result has an Overflow with TooOldColumn.
 type OutboxOp struct {
 	Author uint64
 	PostOp
@@ -36,7 +36,8 @@ func (o OutboxOps) See(v raftfsm.Visitor, key uint64, op int) error {
 	return v.Op(rows.Counts, key, &engine.Op{ID: key})
 }
 
-// Refusable implements raftfsm.Ops. A post is also refused if the count of posts is at its maximum.
+// Refusable implements raftfsm.Ops. A publish may be refused as too old, or because the number of
+// posts is at its maximum.
 func (o OutboxOps) Refusable(op int, row []int64) (refused engine.Overflow, could bool) {
 	if refused.Column = TooOldColumn; len(row) > PostsColumn && row[PostsColumn] == math.MaxInt64 {
 		refused.Column = PostsColumn
@@ -44,7 +45,7 @@ func (o OutboxOps) Refusable(op int, row []int64) (refused engine.Overflow, coul
 	return refused, o[op].Kind == Publish
 }
 
-// AppendTo implements raftfsm.Ops. The op carries the floor of the column of posts.
+// AppendTo implements raftfsm.Ops. An Unpublish contains the floor of the column of posts.
 func (o OutboxOps) AppendTo(w *raftfsm.RequestWriter, key uint64, op int) {
 	if err := o[op].check(); err != nil {
 		panic(err.Error())

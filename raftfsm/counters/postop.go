@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// PostOpKind is the kind of an op on an outbox, with the value of the op in log entries.
+// PostOpKind is the kind of an op on an outbox. Its value is also the opKind in log entries.
 type PostOpKind uint8
 
 const (
@@ -21,10 +21,10 @@ const (
 	ClearOutboxes PostOpKind = 19
 )
 
-// PostOp is one change of one outbox. Callers pass the author beside the PostOp, as the key of the
-// row that counts the author's posts.
+// PostOp is one change of one outbox. It does not contain the author, whom callers pass as the key
+// of the row that counts the author's posts.
 //
-// In an entry, after the kind and the key:
+// In an entry, these fields follow the kind and the key:
 //
 //	publish:  id (8) | posts (uvarint) | keep (uvarint), and if that is not 0:
 //	          shift (1) | unit in microseconds (uvarint) | epoch (varint) | first id (uvarint)
@@ -36,7 +36,7 @@ type PostOp struct {
 	ID     uint64       // id of the post
 	Limits OutboxLimits // only for Publish
 
-	HasFloor bool // only for Unpublish: the count does not fall below Floor
+	HasFloor bool // only for Unpublish: the count must not fall below Floor
 	Floor    int64
 
 	Outbox Outbox // only for PutOutbox
@@ -44,7 +44,7 @@ type PostOp struct {
 
 var errOutboxForm = errors.New("an op on an outbox that has no form in a log entry")
 
-// check returns an error for an op that appendTo cannot express.
+// check returns an error if appendTo cannot encode the op.
 func (op *PostOp) check() error {
 	switch {
 	case op.Kind < Publish || op.Kind > ClearOutboxes,
@@ -64,7 +64,7 @@ func (o *Outbox) valid() bool {
 	return len(o.IDs) <= OutboxPostsMax
 }
 
-// appendTo appends the fields after kind and key.
+// appendTo appends the fields that follow the kind and the key.
 func (op *PostOp) appendTo(dst []byte) []byte {
 	switch op.Kind {
 	case Publish:
@@ -87,7 +87,7 @@ func (op *PostOp) appendTo(dst []byte) []byte {
 	return dst
 }
 
-// parse reads the fields that appendTo appended. It fails r for anything else.
+// parse reads the fields that appendTo appended. If they are invalid, it fails r.
 func (op *PostOp) parse(r *wire.Reader) {
 	switch op.Kind {
 	case Publish:
@@ -108,7 +108,7 @@ func (op *PostOp) parse(r *wire.Reader) {
 	}
 }
 
-// appendOutbox appends an outbox in its form in entries and snapshots.
+// appendOutbox appends the encoding of an outbox for entries and snapshots.
 func appendOutbox(dst []byte, o *Outbox) []byte {
 	dst = binary.LittleEndian.AppendUint64(dst, o.Trimmed)
 	dst = binary.LittleEndian.AppendUint32(dst, uint32(len(o.IDs)))
@@ -122,8 +122,8 @@ func appendOutbox(dst []byte, o *Outbox) []byte {
 	return dst
 }
 
-// parseOutbox reads an outbox that appendOutbox appended, and reuses o.IDs. It fails r for anything
-// else.
+// parseOutbox reads an outbox that appendOutbox appended, and reuses o.IDs. If it is invalid, it
+// fails r.
 func parseOutbox(o *Outbox, r *wire.Reader) {
 	o.Trimmed, o.IDs = r.Fixed64(), o.IDs[:0]
 	n := int(r.Fixed32())

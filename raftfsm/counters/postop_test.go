@@ -22,7 +22,8 @@ func opsOfEachKind() []PostOp {
 	}
 }
 
-// No bytes of an entry crash the decoder. What it accepts can be applied, and has only one form.
+// No bytes make the decoder of ops on outboxes panic. An op that it accepts can be applied, and can
+// be encoded and decoded again.
 func FuzzParsePostOp(f *testing.F) {
 	for _, op := range opsOfEachKind() {
 		f.Add(byte(op.Kind), op.appendTo(nil))
@@ -58,7 +59,7 @@ func equalOps(a, b *PostOp) bool {
 		a.Outbox.Trimmed == b.Outbox.Trimmed && slices.Equal(a.Outbox.IDs, b.Outbox.IDs)
 }
 
-// holdsInvariants checks an outbox after a change.
+// holdsInvariants checks the invariants of an outbox after a change.
 func holdsInvariants(t *testing.T, op *PostOp, body []byte) {
 	t.Helper()
 	var o Outbox
@@ -67,8 +68,8 @@ func holdsInvariants(t *testing.T, op *PostOp, body []byte) {
 	}
 }
 
-// No bytes of a snapshot crash the decoder of outboxes. What it accepts has only one form in
-// memory, too.
+// No bytes make the decoder of outboxes panic. An outbox that it accepts is unchanged after it was
+// encoded as a body and decoded again.
 func FuzzParseOutbox(f *testing.F) {
 	for _, op := range opsOfEachKind() {
 		f.Add(appendOutbox(nil, &op.Outbox))

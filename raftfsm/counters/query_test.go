@@ -19,13 +19,13 @@ import (
 
 func soon() time.Time { return time.Now().Add(10 * time.Second) }
 
-// answerOf is an answer of words.
+// answerOf returns the encoding of an answer that consists of words.
 func answerOf(words ...int64) []byte {
 	answer, _ := raftfsm.Defaults{}.AppendAnswer(nil, &raftfsm.Part{Words: words})
 	return answer
 }
 
-// Each query is sent unchanged between nodes.
+// Each query is unchanged after it was encoded and decoded.
 func TestQueryMessages(t *testing.T) {
 	page := members.Page{Limit: 5, Continues: true, After: members.Entry{At: 9, ID: 1 << 63}}
 	for _, q := range []raftfsm.Query{
@@ -42,7 +42,7 @@ func TestQueryMessages(t *testing.T) {
 	}
 }
 
-// An answer that makes no sense is refused.
+// An invalid answer is refused.
 func TestBadAnswers(t *testing.T) {
 	list := &MembersQuery{Page: members.Page{Limit: 1}}
 	for name, c := range map[string]struct {
@@ -65,7 +65,7 @@ func TestBadAnswers(t *testing.T) {
 	}
 }
 
-// Answers with posts and lists are sent unchanged between nodes.
+// Answers with posts and lists are unchanged after they were encoded and decoded.
 func TestAnswers(t *testing.T) {
 	posts := &PostsQuery{Limit: 3}
 	read := &raftfsm.Read{IDs: []uint64{7, 8, 9}, Parts: []raftfsm.Part{{Keys: []uint64{1, 2, 3}, At: []int{0, 1, 2}}}, Route: raftfsm.NewRoute(1, 1, false)}
@@ -82,8 +82,9 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// A query that is kept for other reads holds no reference to a replica that answered it, even if another
-// shard could not be read. If the read fails, Join does not read the outboxes of the replicas.
+// After Join, a query has no reference to a replica that answered it, even if another shard could
+// not be read, so it can be kept for other reads. If the read failed, Join does not read the
+// outboxes of the replicas.
 func TestPostsKeepNoReplica(t *testing.T) {
 	c := New(raftfsm.Places{})
 	defer c.Close()
@@ -113,8 +114,8 @@ func postsKeepNoReplica(t *testing.T, c *Machine, failure error) {
 	}
 }
 
-// A scan of many shards merges them in the order of their ids, and reads more from a shard whose rows run
-// out early.
+// A scan merges the rows of all shards in the order of their ids. If it has used up the rows of a
+// shard, it reads more rows from that shard.
 func TestScanReadsShardsAgain(t *testing.T) {
 	const shards, ids, limit = 3, 400, 150
 	machines := make([]*Machine, shards)
@@ -157,7 +158,7 @@ func TestScanReadsShardsAgain(t *testing.T) {
 	}
 }
 
-// A scan of no rows returns none, and reports that there are some.
+// A scan with limit 0 returns no rows, and sets More if there are rows.
 func TestScanOfNoRows(t *testing.T) {
 	c := newCounters(t)
 	c.Apply(codectest.Command(1, entryOf(0, []engine.Op{add(7, 0, 5)})))

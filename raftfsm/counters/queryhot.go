@@ -13,14 +13,14 @@ import (
 	"github.com/countd/countd/raftfsm/rankings"
 )
 
-// A ranking is the answer of a HotQuery or a TopQuery.
+// These are bounds of a ranking, the result of a HotQuery or a TopQuery.
 const (
 	RankingMax     = rankings.LimitMax // bounds its rows
 	RankingDefault = 100               // the number of rows if the caller sets no limit
 )
 
-// HotQuery reads which ids gained most in a column. Its read has no ids. The shards answer at
-// different moments.
+// HotQuery reads which ids gained most in a column. Its read has no ids. The results of different
+// shards are from slightly different moments.
 type HotQuery struct {
 	raftfsm.Defaults
 	Column uint8
@@ -28,7 +28,9 @@ type HotQuery struct {
 	Now    int64 // the end of the window, in Unix milliseconds
 	Limit  int   // up to RankingMax
 
-	rankings.Hottest // the answer; its keys are ids, Since is the earliest of the shards, and Error the largest
+	// Hottest is the result. The Key of a gain is an id. Since is the earliest of all shards, and
+	// Error the largest.
+	rankings.Hottest
 }
 
 // Number implements Query.
@@ -44,7 +46,7 @@ func limitsOfRanking(words int) raftfsm.Limits {
 // Split implements Query.
 func (*HotQuery) Split(read *raftfsm.Read) { readAllShards(read) }
 
-// readAllShards gives each part a key, because a part without keys is not read.
+// readAllShards adds a key to each part, because a part without keys is not read.
 func readAllShards(read *raftfsm.Read) {
 	for s := range read.Parts {
 		read.Parts[s].Keys = append(read.Parts[s].Keys[:0], 0)
@@ -52,7 +54,7 @@ func readAllShards(read *raftfsm.Read) {
 }
 
 // rankedBy converts m to a *Machine. If disk is false, it returns ErrNotInMemory: a ranking may
-// take milliseconds, so it runs like a read of the disk.
+// take milliseconds, so it must run where reads of the disk run.
 func rankedBy(m raftfsm.Machine, disk bool) (*Machine, error) {
 	c, is := m.(*Machine)
 	switch {
@@ -64,8 +66,8 @@ func rankedBy(m raftfsm.Machine, disk bool) (*Machine, error) {
 	return c, nil
 }
 
-// Answer implements Query. Words has Since in Unix milliseconds, Error and the number of gains; then, for
-// each gain, its key, the gain and its error.
+// Answer implements Query. It sets Words to Since in Unix milliseconds, Error, and the number of
+// gains; then for each gain its key, its amount and its error.
 func (q *HotQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, _ time.Time) error {
 	c, err := rankedBy(m, disk)
 	if err != nil {
@@ -117,20 +119,20 @@ func (q *HotQuery) ParseAnswer(r *wire.Reader, p *raftfsm.Part) {
 }
 
 // TopQuery reads the largest counts of a column. Among equal counts, the lowest ids come first. Its
-// read has no ids. Each count is as of some moment during the read.
+// read has no ids. Different counts may be from different moments during the read.
 type TopQuery struct {
 	raftfsm.Defaults
 	Column uint8
 	Limit  int // up to RankingMax
 
-	Top []engine.Place // the answer: none below 1
-	// Scanning is set if a shard must read all its rows and has not finished in time. Read is the
-	// number of rows that were read so far.
+	Top []engine.Place // the result; all counts are above 0
+	// Scanning is set if a shard must first read all its rows and has not finished in time. Then
+	// Read is the number of rows read so far.
 	Scanning bool
 	Read     uint64
 }
 
-// Progress tells the caller why there is no answer while Scanning is set.
+// Progress returns a message for the caller if Scanning is set.
 func (q *TopQuery) Progress() string {
 	return fmt.Sprintf("the first call reads all rows, %d so far: try again", q.Read)
 }
@@ -144,8 +146,8 @@ func (q *TopQuery) Limits(int) raftfsm.Limits { return limitsOfRanking(2 + 2*q.L
 // Split implements Query.
 func (*TopQuery) Split(read *raftfsm.Read) { readAllShards(read) }
 
-// Answer implements Query. Words has the number of rows that an unfinished scan has read, or -1, and the number of
-// rows of the answer; then, for each row, its key and count.
+// Answer implements Query. It sets Words to the number of rows that an unfinished scan has read, or
+// -1, and the number of rows in the result; then for each of these its key and count.
 func (q *TopQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadline time.Time) error {
 	c, err := rankedBy(m, disk)
 	if err != nil {

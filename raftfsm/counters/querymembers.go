@@ -23,12 +23,12 @@ func setsOf(m raftfsm.Machine) (*members.Group, error) {
 	return c.Members(), nil
 }
 
-// ContainsQuery reads whether the set of each id has a member. All sets are on disk.
+// ContainsQuery reads for each id whether Member is in its set.
 type ContainsQuery struct {
 	raftfsm.Defaults
 	Column uint8
 	Member uint64
-	In     []bool // the answer for each id; the caller allocates it
+	In     []bool // the result for each id; allocated by the caller
 }
 
 // Number implements Query.
@@ -42,8 +42,8 @@ func (*ContainsQuery) Limits(keys int) raftfsm.Limits {
 // Split implements Query.
 func (q *ContainsQuery) Split(*raftfsm.Read) { clear(q.In) }
 
-// Answer implements Query. A word is 1 if the set of the key has the member, otherwise 0. It always
-// reads the disk, because no set is in memory.
+// Answer implements Query. A word is 1 if the member is in the set of the key, and otherwise 0.
+// Answer may always read the disk, because sets are only there.
 func (q *ContainsQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, _ bool, _ time.Time) error {
 	sets, err := setsOf(m)
 	if err != nil {
@@ -84,7 +84,7 @@ func (*ContainsQuery) ParseAnswer(r *wire.Reader, p *raftfsm.Part) {
 	p.Words = raftfsm.ParseWords(r, len(p.Keys))
 }
 
-// MembersQuery reads a page of the members of one row, newest first.
+// MembersQuery reads a page of the members of a row, newest first.
 type MembersQuery struct {
 	raftfsm.Defaults
 	Column uint8
@@ -99,7 +99,7 @@ func (*MembersQuery) Number() byte { return 4 }
 // Limits implements Query.
 func (q *MembersQuery) Limits(int) raftfsm.Limits { return limitsOfList(&q.Page) }
 
-// Answer implements Query. It always reads the disk, because no set is in memory.
+// Answer implements Query. It may always read the disk, because sets are only there.
 func (q *MembersQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, _ bool, _ time.Time) error {
 	sets, err := setsOf(m)
 	if err != nil {
@@ -127,7 +127,7 @@ func (q *MembersQuery) AppendAnswer(dst []byte, _ *raftfsm.Part) ([]byte, error)
 func (q *MembersQuery) ParseAnswer(r *wire.Reader, _ *raftfsm.Part) { q.List = parseList(r, &q.Page) }
 
 // RowsOfMemberQuery reads a page of the rows that a member is in, newest first. Its read has no
-// ids: it merges one page of each shard.
+// ids; it merges one page of each shard.
 type RowsOfMemberQuery struct {
 	raftfsm.Defaults
 	Column uint8
@@ -139,7 +139,7 @@ type RowsOfMemberQuery struct {
 	lists []memberRows // by shard
 }
 
-// memberRows is the part of one shard: its page with keys of the shard, and the answer.
+// memberRows is the page to read from one shard, with After as a key of that shard, and its result.
 type memberRows struct {
 	page members.Page
 	list members.List
@@ -159,7 +159,7 @@ func (q *RowsOfMemberQuery) Split(read *raftfsm.Read) {
 		page := q.Page
 		if page.Continues {
 			key, above := read.Route.FirstAbove(page.After.ID, s)
-			if page.After.ID = key; !above { // the shard has no further row with the same stamp
+			if page.After.ID = key; !above { // no row of the shard follows After at the same stamp
 				page.After = members.Entry{At: page.After.At - 1}
 			}
 		}
@@ -167,7 +167,7 @@ func (q *RowsOfMemberQuery) Split(read *raftfsm.Read) {
 	}
 }
 
-// Answer implements Query. It always reads the disk, because no set is in memory.
+// Answer implements Query. It may always read the disk, because sets are only there.
 func (q *RowsOfMemberQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, _ bool, _ time.Time) error {
 	sets, err := setsOf(m)
 	if err != nil {
@@ -194,12 +194,12 @@ func (q *RowsOfMemberQuery) Join(read *raftfsm.Read) bool {
 	return false
 }
 
-// AppendTo implements Query: column (1) | page. The member is the key.
+// AppendTo implements Query: column (1) | page. The key of the part is the member.
 func (q *RowsOfMemberQuery) AppendTo(dst []byte, p *raftfsm.Part) []byte {
 	return appendPage(append(dst, q.Column), &q.lists[p.Shard].page)
 }
 
-// parseRowsOfMemberQuery parses the bytes of AppendTo, as the query of a single shard.
+// parseRowsOfMemberQuery parses the bytes of AppendTo into a query for a single shard.
 func parseRowsOfMemberQuery(r *wire.Reader) raftfsm.Query {
 	q := &RowsOfMemberQuery{Column: r.Byte(), Page: parsePage(r)}
 	q.lists = []memberRows{{page: q.Page}}
@@ -220,7 +220,7 @@ func limitsOfList(page *members.Page) raftfsm.Limits {
 	return raftfsm.Limits{Keys: 1, Alone: true, Bytes: 2 * binary.MaxVarintLen64 * page.Limit, Answer: (2 + 2*page.Limit) * binary.MaxVarintLen64}
 }
 
-// appendPage appends:
+// appendPage appends a page:
 //
 //	limit | flag: the page continues (1) | if so, stamp and id (8) of the last entry of the page before
 func appendPage(dst []byte, page *members.Page) []byte {

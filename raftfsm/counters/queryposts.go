@@ -24,26 +24,27 @@ const (
 // Post is a post in a timeline.
 type Post struct{ ID, Author uint64 }
 
-// PostsQuery reads the newest posts of authors, ordered by descending id. Posts of equal ids are
-// ordered by ascending author. The ids of the read are the authors, ascending, without duplicates.
-// The posts of one author are as of one moment.
+// PostsQuery reads the newest posts of several authors, in the order of a timeline: by descending
+// id, and equal ids by ascending author. The ids of the read are the authors, ascending, without
+// duplicates. The posts of one author are from one moment.
 type PostsQuery struct {
 	raftfsm.Defaults
 	Limit int // 1 to PostsMax
-	// If HasAfter, After is the last post of the page before, and the result begins after it.
+	// If HasAfter is set, After is the last post of the previous page, and the result begins after
+	// it.
 	After    Post
 	HasAfter bool
 
-	Posts      []Post // the answer; each read reuses its memory
+	Posts      []Post // the result; each read reuses its memory
 	Unreadable []int  // the shards that could not be read, ascending
 
 	selected selection
-	newest   newestPosts // Author is an index in the read's ids
+	newest   newestPosts // its Authors are indexes in the read's ids
 	parts    []postsPart // by shard
 }
 
-// selection selects posts whose ids are at most selection.last. For authors with an index less than
-// selection.below, it omits the post with exactly that id, because the previous page has it.
+// selection selects the posts whose ids are not above last. If an author's index is less than
+// below, it omits the post with the id last, because that post was on the previous page.
 type selection struct {
 	last  uint64
 	below int
@@ -51,13 +52,12 @@ type selection struct {
 
 // postsPart is a shard's part of a read of posts.
 type postsPart struct {
-	counters *Machine      // this node's replica if it answers; nil if Part.Words has the answer
+	counters *Machine      // this node's replica; nil if Part.Words has the result
 	outboxes *spill.Bodies // outboxes of that replica
-	disk     bool          // an outbox could not be read, or has moved: the whole part must be read again with disk set
+	disk     bool          // the part must be read again, with disk set
 }
 
-// lastOf returns the highest id that the read may return for an author, or false if it may return
-// none.
+// lastOf returns the highest id that s selects for an author. It returns false if s selects none.
 func (s *selection) lastOf(author int) (last uint64, has bool) {
 	if author >= s.below {
 		return s.last, true
@@ -65,9 +65,9 @@ func (s *selection) lastOf(author int) (last uint64, has bool) {
 	return s.last - 1, s.last > 0
 }
 
-// newest adds to the argument into the posts of the authors with the given keys. The author of
-// keys[i] is i or, if at is not nil, at[i]. newest does not read outboxes on disk: into.Missing
-// returns those that the answer needs. Their marks are valid for the bodies that newest returns.
+// newest adds the posts of the authors with the given keys to into. The author index of keys[i] is
+// at[i], or i if at is nil. newest does not read outboxes on disk; into.Missing returns those that
+// must be read. Their marks are valid for the bodies that newest returns.
 func (c *Machine) newest(keys []uint64, at []int, s *selection, into *newestPosts) *spill.Bodies {
 	bodies := c.outboxes.Current()
 	bodies.GetMany(keys, func(i int, body []byte) {
@@ -110,7 +110,7 @@ func (q *PostsQuery) Split(read *raftfsm.Read) {
 	}
 }
 
-// noLast is selection.last of a read that begins with the newest post.
+// noLast is selection.last for the first page.
 const noLast = 1<<64 - 1
 
 // of returns the selection for the keys of a Part.
@@ -122,10 +122,10 @@ func (q *PostsQuery) of(p *raftfsm.Part) selection {
 	return s
 }
 
-// Answer implements Query. For a Part with At and without disk, it only records the replica. Join
-// then merges the posts of all shards. It reads only the outboxes on disk that the whole page
-// needs. Otherwise Words has the number of posts; then, for each post, its id and the index of
-// its author in the keys.
+// Answer implements Query. If p has At and disk is false, it only records the replica: Join then
+// merges the posts of all shards, and reads only those outboxes on disk that the merged page needs.
+// Otherwise it sets Words to the number of posts; then for each post its id and the index of its
+// author in the keys.
 func (q *PostsQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadline time.Time) error {
 	c, is := m.(*Machine)
 	if !is {
@@ -149,7 +149,7 @@ func (q *PostsQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadl
 		}
 		err := readOutboxes(missing, deadline, func(author int) (*spill.Bodies, uint64) { return bodies, p.Keys[author] })
 		if errors.Is(err, spill.ErrMoved) && time.Now().Before(deadline) {
-			continue // with the present outboxes
+			continue // read again, with the present outboxes
 		}
 		if err != nil {
 			return err
@@ -167,7 +167,8 @@ func (q *PostsQuery) Answer(m raftfsm.Machine, p *raftfsm.Part, disk bool, deadl
 	}
 }
 
-// readOutboxes reads missing outboxes from disk. of returns the bodies and the key of an author.
+// readOutboxes reads the missing outboxes from disk and sets their Body. of returns the bodies and
+// the key of an author.
 func readOutboxes(missing []missingOutbox, deadline time.Time, of func(author int) (*spill.Bodies, uint64)) error {
 	return raftfsm.EachRead(len(missing), deadline, func(ctx context.Context, i int) (err error) {
 		bodies, key := of(missing[i].Author)
@@ -177,10 +178,10 @@ func readOutboxes(missing []missingOutbox, deadline time.Time, of func(author in
 }
 
 // Join implements Query. It merges the posts of all shards. If an outbox on disk could not be read
-// or has moved, Join requests another read of its shard alone. With disk set, Answer repeats its
-// read until no outbox has moved.
+// or has moved, Join makes the read ask its shard again, now with disk set. Answer then repeats its
+// reads until no outbox moves meanwhile.
 func (q *PostsQuery) Join(read *raftfsm.Read) (again bool) {
-	defer func() { // keep no replica and no outbox alive
+	defer func() { // let the garbage collector free replicas and outboxes
 		q.newest.Reset(0)
 		for s := range q.parts {
 			q.parts[s] = postsPart{disk: again && q.parts[s].disk}
@@ -215,8 +216,8 @@ func (q *PostsQuery) Join(read *raftfsm.Read) (again bool) {
 	return false
 }
 
-// readMissing reads the outboxes on disk that the page needs. If a read fails, it marks the shards of
-// all these outboxes, and returns true.
+// readMissing reads the outboxes on disk that the page needs. If a read fails, it sets disk for the
+// shards of all these outboxes, and returns true.
 func (q *PostsQuery) readMissing(read *raftfsm.Read) (failed bool) {
 	missing := q.newest.Missing(nil)
 	err := readOutboxes(missing, read.Deadline, func(author int) (*spill.Bodies, uint64) {
@@ -234,7 +235,7 @@ func (q *PostsQuery) readMissing(read *raftfsm.Read) (failed bool) {
 	return err != nil
 }
 
-// addWords adds the posts of a Part that has its answer in Words.
+// addWords adds the posts of a Part whose result is in Words.
 func (q *PostsQuery) addWords(p *raftfsm.Part) {
 	for words := p.Words[min(1, len(p.Words)):]; len(words) > 0; words = words[2:] {
 		if !q.newest.AddPost(foundPost{ID: uint64(words[0]), Author: p.At[words[1]]}) {

@@ -7,7 +7,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
-// The first segment, whose range begins at 0, is as old as the rows in it.
+// The first segment is sealed if its rows are old, although its range begins at 0.
 func TestFirstSegmentIsSealed(t *testing.T) {
 	const first = 3_300_000_000 << 22
 	c := newCounters(t)

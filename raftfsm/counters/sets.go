@@ -9,44 +9,44 @@ import (
 	"github.com/countd/countd/raftfsm"
 )
 
-// sets holds the sets of members of a shard of counters. The sets on disk are always the newest.
-// While a restart replays the log, they may be ahead of the counts.
+// sets is the sets of members of a shard of counters. They are only on disk. While a restart
+// replays the log, they may be ahead of the counts.
 //
-// Invariant: the field at has the state of the sets after the applied entries. The sets on disk
-// have that state, or the state after a later entry of the same log. In the second case, the disk
-// has the outcome of each entry in between. So a replayed entry changes the counts exactly as it
-// did the first time.
+// Invariant: the field at is the state of the sets after the applied entries. The sets on disk have
+// that state, or the state after a later entry of the same log. In the second case, the disk also
+// has the outcome of each entry in between that changed a set. So a replay changes the counts
+// exactly as before.
 type sets struct {
 	group *members.Group // nil for a shard without a disk
 	at    members.State
-	load  *members.Load // set while a snapshot that carries sets is loaded
-	found members.State // the state of the sets that the snapshot carries
-	named bool          // the snapshot has a section of sets
+	load  *members.Load // set while a stream with sets is loaded
+	found members.State // the state of the sets in the stream
+	named bool          // whether the stream has or names sets
 
 	splitter setSplitter // nil for none
 
 	batch   *members.Batch // the batch of the entry that is being applied
-	changed []int          // ops of the entry that changed their set, ascending
+	changed []int          // indexes of the ops that changed a set, ascending
 }
 
-// setSplitter splits sets of members on disk, which are ahead of snapshots (R7 of shard/GROWTH.md). Package
-// engine/members has none yet.
+// setSplitter splits the sets of members on disk, which may be ahead of snapshots (R7 of
+// shard/GROWTH.md). Package engine/members does not implement it yet.
 type setSplitter interface {
-	// Split keeps only the pairs of part 0 in the group, whose state is the argument at. It stores
-	// the pairs of the other parts until their first entries adopt them. It returns the state of
-	// each part; the index in the first state is s.Index. A replay after a restart returns the same
-	// states.
+	// Split removes all pairs but those of part 0 from the group, whose state is at. It stores the
+	// pairs of the other parts until the parts adopt them with their first entries. It returns the
+	// state of each part; the index in the state of part 0 is s.Index. After a restart, a replay of
+	// the entry must return the same states.
 	Split(s *raftfsm.Split, at members.State) ([]members.State, error)
 }
 
-// errSetsStay is returned for sets without a setSplitter.
+// errSetsStay is returned if sets must be split and there is no setSplitter.
 var errSetsStay = errors.New("the members on disk cannot be split")
 
 // errNoSets is returned for ops on sets in a shard without a disk.
 var errNoSets = errors.New("this replica has no store of members")
 
-// begin reads the pairs that the ops of an entry need. It returns false if the entry does not change
-// the sets.
+// begin reads the pairs that the ops of an entry need. touched is false if the entry cannot change
+// a set.
 func (s *sets) begin(b *batch, index uint64, now int64) (touched bool, err error) {
 	s.batch, s.changed = nil, nil
 	deletes := s.at.Pairs > 0 && b.deletes()
@@ -89,7 +89,8 @@ func (b *batch) deletes() bool {
 	return false
 }
 
-// apply judges one op on sets, and corrects the change of its count.
+// apply applies one op on sets. If the op does not change the set, apply sets the delta of its
+// count to 0.
 func (s *sets) apply(b *batch, o *memberOp) {
 	changes := false
 	switch o.kind {
@@ -111,7 +112,7 @@ func (s *sets) apply(b *batch, o *memberOp) {
 	}
 }
 
-// undo undoes the last judged op, because the table refused it.
+// undo reverts the last op on sets if that is the given op, which the table has refused.
 func (s *sets) undo(op int) {
 	if n := len(s.changed); n > 0 && s.changed[n-1] == op {
 		s.batch.Undo()
@@ -119,7 +120,7 @@ func (s *sets) undo(op int) {
 	}
 }
 
-// commit writes the changes of the entry.
+// commit writes the entry's changes of sets.
 func (s *sets) commit() (err error) {
 	if s.at, err = s.batch.Commit(); err != nil {
 		return fmt.Errorf("the counts are ahead of the members: %w", err)
@@ -133,5 +134,5 @@ func (c *Machine) Besides() (bodies, pairs uint64) {
 	return c.outboxes.Stats().Keys, pairs
 }
 
-// Members returns the sets of the shard, nil for a shard without a disk.
+// Members returns the sets of the shard, or nil if the shard has no disk.
 func (c *Machine) Members() *members.Group { return c.places.Members }

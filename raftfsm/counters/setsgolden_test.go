@@ -17,7 +17,7 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// The bytes of ops on members, and of snapshots that name or carry sets, must not change.
+// The encodings of ops on members, and of snapshots that name or contain sets, must not change.
 func TestMemberBytesAreGolden(t *testing.T) {
 	store, err := members.Open(members.Config{Dir: t.TempDir(), MemoryBytes: members.MemoryBytesMin, Logger: slog.New(slog.DiscardHandler), Fatal: func(err error) { panic(err) }})
 	if err != nil {

@@ -24,14 +24,13 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// The model test of counts and sets holds a replica to these properties, through kills that
-// lose what its disk did not sync, replays of the log, snapshots, and snapshots of another
-// replica:
+// The model test of counts and sets takes and restores snapshots, exchanges them between two
+// replicas, and simulates crashes that lose unsynced data, with replays of the log. It checks:
 //
 //  1. After each entry, counts, results and sets are those of a map.
-//  2. A replay gives each entry the same result as the first time, digest included, also if
-//     ops are refused because they overflow, or repeated.
-//  3. Two replicas at one index have the same digest.
+//  2. A replay of an entry has the same result and digest as before, even if ops were refused
+//     because they overflow, or if the request is a repeat.
+//  3. Two replicas at the same index have the same digest.
 
 // setsReplica is the state machine of a shard of counters, with a disk and the newest snapshot.
 type setsReplica struct {
@@ -39,7 +38,7 @@ type setsReplica struct {
 	store    *members.Store
 	fsm      *Machine
 	index    uint64
-	snapshot []byte // the stored snapshot; nil for none
+	snapshot []byte // the stored snapshot; nil if there is none
 	stored   uint64 // the snapshot's index
 }
 
@@ -70,12 +69,12 @@ func (r *setsReplica) close(t *rapid.T) {
 	}
 }
 
-// setsWorld holds the log, and the result of each entry when it was first applied.
+// setsWorld is the log, with the result of each entry when it was first applied, and the model.
 type setsWorld struct {
 	log     [][]byte
 	results []*raftfsm.Result
 	digests []uint64
-	ops     [][]engine.Op // by entry; nil for a repeat
+	ops     [][]engine.Op // of each entry; nil for a repeat
 
 	sets     map[members.Pair]bool
 	contents map[uint64]*[2]int64
@@ -108,7 +107,7 @@ func (r *setsReplica) takeSnapshot(t *rapid.T) {
 	}
 }
 
-// receive installs the stored snapshot of another replica, as raft does.
+// receive installs the stored snapshot of another replica, in the way that raft does.
 func (r *setsReplica) receive(t *rapid.T, from *setsReplica) {
 	carried, err := CarryBlocks(bytes.NewReader(from.snapshot), nil, from.fsm.Members())
 	if err != nil {
@@ -158,7 +157,7 @@ func drawSetOps(t *rapid.T) (ops []engine.Op) {
 	return ops
 }
 
-// model applies an entry to the maps, and compares its result.
+// model applies the ops of an entry to the maps, and compares the result with r.
 func (w *setsWorld) model(t *rapid.T, ops []engine.Op, floors bool, r *raftfsm.Result) {
 	var changed []int
 	for i := range ops {

@@ -15,8 +15,8 @@ import (
 	"github.com/countd/countd/raftfsm/dedup"
 )
 
-// A snapshot from before the first member empties the sets on disk, whatever they hold. So this
-// snapshot, together with the log after it, repairs a replica whose sets are damaged.
+// A restore of a snapshot without sets removes all sets on disk. So such a snapshot, with the log
+// after it, repairs a replica whose sets are damaged.
 func TestSnapshotWithoutSets(t *testing.T) {
 	entryOf := func(op engine.Op) []byte {
 		var req raftfsm.RequestWriter

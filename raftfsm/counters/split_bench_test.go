@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// BenchmarkSplit splits a shard of 2 million rows, the most that may be copied while an entry is applied. The rows
-// are in memory, or packed. Keys follow each other, or are arbitrary.
+// BenchmarkSplit splits a shard of 2 million rows, the most that may be copied while an entry is
+// applied. The rows are packed or not. Keys are consecutive or random.
 func BenchmarkSplit(b *testing.B) {
 	const rows = 2_000_000
 	for _, keys := range []string{"ascending", "random"} {

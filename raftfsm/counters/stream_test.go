@@ -71,7 +71,7 @@ func TestDamagedSnapshotIsRefused(t *testing.T) {
 	})
 }
 
-// filledCounters returns counters with rows whose ids have many sizes.
+// filledCounters returns a state machine with the given number of rows, whose ids have many sizes.
 func filledCounters(t testing.TB, rows int) *Machine {
 	c := newCounters(t)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -112,8 +112,8 @@ func TestSnapshotRestores(t *testing.T) {
 	})
 }
 
-// FuzzReadCounters feeds two sections of any bytes, framed, behind a head that
-// is right, and the same bytes without any frame.
+// FuzzReadCounters restores streams with a valid head and two sections of any bytes, and also the
+// same bytes without head and frames.
 func FuzzReadCounters(f *testing.F) {
 	c := goldenCounters(f)
 	section := []byte(nil)

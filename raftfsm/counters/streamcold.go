@@ -12,7 +12,8 @@ import (
 	"github.com/countd/countd/raftfsm/rows"
 )
 
-// Sections of cold rows in a stream. The snapshots that a replica stores only name the rows:
+// These are the sections of cold rows in a stream. A snapshot that a replica stores only names the
+// rows:
 //
 //	cold:     group (4) | generation (8) | its checksum (4) | ids first (8) … last (8) |
 //	          number of the first block that has such ids (4) | blocks (4) | the rows in
@@ -20,8 +21,8 @@ import (
 //	carried:  the same, followed by the blocks
 //	block:    a block of engine/cold
 //
-// A stream that a node sends, to a follower or as a backup, carries the blocks: CarryBlocks inserts
-// them. The head states the size of the inserted blocks, because raft must know the size of the
+// A stream that a node sends, to a follower or as a backup, contains the blocks, which CarryBlocks
+// inserts. The head states the size of the inserted blocks, because raft must know the size of the
 // stream before it sends the stream.
 const coldHeadSize = 40
 
@@ -33,7 +34,7 @@ type coldPart struct {
 	first, last uint64
 	block       int // number of the first block
 	blocks      int
-	hiding      engine.Page // the rows in memory that hide cold ones
+	hiding      engine.Page // the rows in memory that hide cold rows
 }
 
 func appendCold(b []byte, p *engine.Part) []byte {
@@ -69,8 +70,8 @@ func (c *coldPart) parse(p []byte) error {
 	return nil
 }
 
-// carriedBytes returns how many bytes the blocks of all cold rows of a table add to a
-// stream, or -1 if there are none.
+// carriedBytes returns the number of bytes by which the blocks of all cold rows would enlarge a
+// stream, or -1 if there are no cold rows.
 func carriedBytes(table *engine.Snapshot) int64 {
 	total := int64(-1)
 	table.Cold(func(g engine.Generation, first, last uint64) {
@@ -83,8 +84,8 @@ func carriedBytes(table *engine.Snapshot) int64 {
 	return total
 }
 
-// readBlocks reads the blocks that follow a carried part into base. Then it widens base, or the
-// rows that hide rows of base, until both have the same width.
+// readBlocks decodes the blocks that follow a carried part, and stores their rows in base. Then it
+// widens base or c.hiding, so that both have the same width.
 func (c *coldPart) readBlocks(s *codec.StreamReader, base *engine.Page) error {
 	*base = engine.Page{IDs: base.IDs[:0], Width: 1, Counts: base.Counts[:0]}
 	for i := range c.blocks {
@@ -125,17 +126,17 @@ func widen(p *engine.Page, width int) {
 type loading struct {
 	table *engine.Table
 	cold  *cold.Group
-	old   func(first, last uint64) bool // selects the rows to seal; nil for none
+	old   func(first, last uint64) bool // reports whether to seal rows; nil to seal none
 
 	sealer engine.Sealer
 	page   engine.Page
 	named  bool        // loadNamed has added rows whose blocks it did not read
 	base   engine.Page // the cold rows of a carried part
 	part   coldPart
-	loose  int // carried parts that are still in memory
-	moved  int // rows of carried parts that were written to this node's disk
-	// carried is set from the first carried part until the next hot rows. While it is set, the
-	// segments of the carried parts own the keys from the field above to the field below.
+	loose  int // number of carried parts that are still in memory
+	moved  int // number of carried rows written to this node's disk
+	// carried is set while the last section was a carried part. Then the segments of the last
+	// carried parts own the keys from above to below.
 	carried      bool
 	above, below uint64
 }
@@ -152,8 +153,8 @@ func (l *loading) loadRows(payload []byte) error {
 	return l.loadPage()
 }
 
-// loadPage adds the rows in page. If the rows are old, loadPage seals them: a section has about as
-// many rows as a segment.
+// loadPage adds the rows of page, which are as many as in a segment. If they are old, it seals
+// them.
 func (l *loading) loadPage() error {
 	if l.old == nil || !l.old(l.page.IDs[0], l.page.IDs[len(l.page.IDs)-1]) {
 		return rows.LoadPage(l.table, &l.page)
@@ -164,8 +165,9 @@ func (l *loading) loadPage() error {
 	return nil
 }
 
-// end completes the table. If the stream only names cold rows, end adopts the number of rows and
-// the digest in the stream; the checksums of the generations guarantee that both are right.
+// end completes the table. If the stream only names cold rows, end sets the table's number of rows
+// and digest to those in the stream. The checksums of the generations guarantee that these are
+// right.
 func (l *loading) end(told codec.Totals) error {
 	if err := l.settle(); err != nil {
 		return err
@@ -176,7 +178,7 @@ func (l *loading) end(told codec.Totals) error {
 	return nil
 }
 
-// loadNamed adds cold rows that are on this node's disk.
+// loadNamed adds cold rows that the stream names and that are on this node's disk.
 func (l *loading) loadNamed(payload []byte) error {
 	if err := l.part.parse(payload); err != nil {
 		return err
@@ -199,10 +201,10 @@ func (l *loading) loadNamed(payload []byte) error {
 	return nil
 }
 
-// looseMax bounds the carried parts in memory, of about 10,000 rows each.
+// looseMax bounds the carried parts in memory. A part has about 10,000 rows.
 const looseMax = 16
 
-// loadCarried adds cold rows that the stream carries. It first loads them into memory. Then it
+// loadCarried adds cold rows that are in the stream. It first loads them into memory. Later it
 // writes several parts together to this node's disk, as generations.
 func (l *loading) loadCarried(s *codec.StreamReader, payload []byte) error {
 	if err := l.part.parse(payload); err != nil {
@@ -218,7 +220,7 @@ func (l *loading) loadCarried(s *codec.StreamReader, payload []byte) error {
 		return l.loadPage()
 	}
 	if !l.carried {
-		l.carried, l.above = true, l.table.Cut(l.part.first) // starts a segment apart from hot rows
+		l.carried, l.above = true, l.table.Cut(l.part.first) // a segment without hot rows
 	}
 	if err := rows.LoadPage(l.table, &l.page); err != nil {
 		return err
@@ -230,15 +232,15 @@ func (l *loading) loadCarried(s *codec.StreamReader, payload []byte) error {
 	return l.settle()
 }
 
-// settle freezes the carried parts that are in memory. On a full disk the parts stay in memory
-// until there is space: a node that opens its own snapshot has no other place for them.
+// settle moves the carried parts in memory to disk. If the disk is full, they stay in memory,
+// because a node that opens its own snapshot must be able to start.
 func (l *loading) settle() error {
 	if l.loose == 0 {
 		return nil
 	}
 	l.loose = 0
 	if l.below < 1<<64-1 {
-		l.table.Cut(l.below + 1) // the last segment never freezes, so start another
+		l.table.Cut(l.below + 1) // start another segment, because Freeze skips the last one
 	}
 	carried := func(first, last uint64) bool { return first >= l.above && last <= l.below }
 	l.table.Watch(carried)

@@ -11,9 +11,9 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
-// Two replicas that applied the same entries have different salts, so their hash arrays differ. A replica
-// that read a snapshot has yet another array, or packed rows. All return the same answers and digests, and
-// snapshots of the same bytes.
+// Two replicas that applied the same entries have different salts, so their hash arrays differ. A
+// replica that restored a snapshot has yet another array, or packed rows. Nevertheless all have the
+// same results and digests, and their snapshots have the same bytes.
 func TestEqualRowsMakeEqualStreams(t *testing.T) {
 	one, two := newCounters(t), newCounters(t)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -31,7 +31,7 @@ func TestEqualRowsMakeEqualStreams(t *testing.T) {
 		}
 		if index == 20 {
 			ops[0] = add(ids[0], 9, 1)
-			ops[1] = add(ids[0], 9, -1) // leaves its segment wide for now
+			ops[1] = add(ids[0], 9, -1) // its segment stays wide for now
 		}
 		entry := entryOf(4, ops)
 		a, b := one.Apply(codectest.Command(index, entry)).(*raftfsm.Result), two.Apply(codectest.Command(index, entry)).(*raftfsm.Result)

@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Sections of sets in a stream, right after the head. The snapshots that a replica stores only name
-// its sets; a stream that a node sends carries them (see CarryBlocks):
+// These sections of sets come right after the head of a stream. A snapshot that a replica stores
+// only names its sets; a stream that a node sends contains them (see CarryBlocks):
 //
 //	members:         generation (4) | state of the sets as of the snapshot
 //	carried members: state as of the snapshot | state of the carried sets | blocks (4)
@@ -19,8 +19,8 @@ import (
 //
 //	state:           index (8) | digest (8) | pairs (8) | stamp (8)
 //
-// Carried sets may be of a later entry than the snapshot. Then the stream also has the outcomes of
-// the entries in between, like the disk of a restarted replica.
+// Carried sets may be those after a later entry than the snapshot's. Then the stream also has the
+// outcomes of the entries in between, as the disk of a restarted replica has.
 const (
 	setsStateSize   = 32
 	setsNamedSize   = 4 + setsStateSize
@@ -44,7 +44,7 @@ func parseSetsState(p []byte) members.State {
 	}
 }
 
-// setsCapture holds the state of the sets at the moment of a snapshot.
+// setsCapture is the state of the sets when a snapshot was captured.
 type setsCapture struct {
 	group      *members.Group
 	generation uint32
@@ -76,7 +76,8 @@ func (s *setsCapture) keep() error {
 	return s.group.Sync()
 }
 
-// loadNamed continues from the sets on this node's disk.
+// loadNamed makes s use the sets on this node's disk, after it has checked that a replay can start
+// from the named state.
 func (s *sets) loadNamed(p []byte) error {
 	if len(p) != setsNamedSize || s.named {
 		return fmt.Errorf("%w: members of %d bytes", codec.ErrSnapshot, len(p))
@@ -92,7 +93,7 @@ func (s *sets) loadNamed(p []byte) error {
 	return nil
 }
 
-// loadCarried loads the sets that the stream carries, beside the sets on this node's disk.
+// loadCarried loads the sets in the stream. The old sets on this node's disk stay until adopt.
 func (s *sets) loadCarried(stream *codec.StreamReader, p []byte) (err error) {
 	at, found, blocks, err := parseCarriedSets(p)
 	if err != nil || s.named {
@@ -126,7 +127,7 @@ func parseCarriedSets(p []byte) (at, found members.State, blocks int, err error)
 	return at, found, int(binary.LittleEndian.Uint32(p[2*setsStateSize:])), nil
 }
 
-// eachMemberBlock calls fn with the next blocks of a stream.
+// eachMemberBlock calls fn with each of the next blocks of a stream. blocks is their number.
 func eachMemberBlock(s *codec.StreamReader, blocks int, fn func([]byte) error) error {
 	for range blocks {
 		kind, b, err := s.Next()
@@ -143,9 +144,9 @@ func eachMemberBlock(s *codec.StreamReader, blocks int, fn func([]byte) error) e
 	return nil
 }
 
-// adopt durably replaces the replica's sets by the loaded ones. If the snapshot has no section of
-// sets, the shard had no sets at that moment, and later entries created the sets on disk. Then
-// adopt removes these sets, and the replay of those entries creates them again.
+// adopt durably replaces the replica's sets by the loaded ones. If the snapshot neither names nor
+// contains sets, the shard had none at that time, and later entries created those on disk. Then
+// adopt removes these, and the replay of those entries creates them again.
 func (s *sets) adopt() error {
 	switch load := s.load; {
 	case load != nil:

@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/raftfsm/codec/codectest"
 )
 
-// frozenReplica is a replica of which most rows are cold.
+// frozenReplica returns a replica most of whose rows are cold.
 func frozenReplica(t *testing.T, name string) *coldReplica {
 	t.Helper()
 	r := newColdReplica(t, name)
@@ -30,7 +30,7 @@ func frozenReplica(t *testing.T, name string) *coldReplica {
 	return r
 }
 
-// mustBeStuck checks that a replica is stuck as raftfsm.ErrStuck describes.
+// mustBeStuck checks that a replica is stuck (see raftfsm.ErrStuck).
 func mustBeStuck(t *testing.T, c *Machine, applied uint64) {
 	t.Helper()
 	if err := c.Stuck(); !errors.Is(err, raftfsm.ErrStuck) || !errors.Is(err, cold.ErrDamaged) {
@@ -54,12 +54,12 @@ func mustBeStuck(t *testing.T, c *Machine, applied uint64) {
 	}
 }
 
-// A replica that cannot read a row that an entry needs applies neither that entry nor any later one. Once
-// it has restored another replica's snapshot, it continues like all others.
+// If a replica cannot read a row that an entry needs, it applies neither that entry nor any later
+// one. Once it has restored another replica's snapshot, it applies entries again.
 func TestUnreadRowsStopAReplica(t *testing.T) {
 	a, b := frozenReplica(t, "a"), frozenReplica(t, "b")
 	log := []*raft.Log{
-		codectest.Command(2, entryOf(1, []engine.Op{add(24_999<<20, 0, 1)})), // of a row in memory
+		codectest.Command(2, entryOf(1, []engine.Op{add(24_999<<20, 0, 1)})), // only rows in memory
 		codectest.Command(3, entryOf(1, []engine.Op{add(24_998<<20, 0, 1), add(5<<20, 0, 7)})),
 		codectest.Command(4, entryOf(1, []engine.Op{add(6<<20, 0, 1)})),
 	}
@@ -84,7 +84,7 @@ func TestUnreadRowsStopAReplica(t *testing.T) {
 	}
 }
 
-// Moves out of memory that run while a replica is closed and deleted leave nothing behind.
+// After a replica was closed and its data dropped, FreezeSome and Watch write nothing.
 func TestClosedReplicaKeepsNothing(t *testing.T) {
 	a := frozenReplica(t, "a")
 	var ops []engine.Op
@@ -107,5 +107,5 @@ func TestClosedReplicaKeepsNothing(t *testing.T) {
 	if rows, err := freezeAll(a.fsm, old); rows != 0 || err != nil {
 		t.Errorf("%d rows were written: %v", rows, err)
 	}
-	a.fsm = New(raftfsm.Places{}) // whose table can be verified
+	a.fsm = New(raftfsm.Places{}) // its table can be checked at the end
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/countd/countd/engine/cold"
 )
 
-// freezeSegmentsMax is the number of segments that become generations with one sync: about 160,000
-// rows. During the write, these rows are in memory twice.
+// freezeSegmentsMax is the largest number of segments, of about 160,000 rows, that are written with
+// one sync. During the write, these rows are in memory twice.
 const freezeSegmentsMax = 16
 
-// Idle is the list of segments that may leave memory, in ascending order of keys.
+// Idle is a list of segments that may be moved to disk, in ascending order of keys.
 type Idle struct {
 	table  *engine.Table
 	least  uint64   // lowest key in memory
@@ -24,7 +24,7 @@ type Idle struct {
 // Segments returns the number of segments.
 func (i *Idle) Segments() int { return len(i.firsts) }
 
-// Due returns the number of rows in memory in old segments. It includes segments that are being
+// Due returns the number of rows in memory in all old segments, even in those that are being
 // written to.
 func (i *Idle) Due() int { return i.due }
 
@@ -37,44 +37,46 @@ func (i *Idle) PutLast(bound uint64) {
 	i.firsts = append(i.firsts[n:], i.firsts[:n]...)
 }
 
-// Watch returns the old segments that were not written to since the previous call. A segment is old if
-// isOld returns true for its range of keys. Watch also returns cold segments with many changed rows.
+// Watch returns the old segments to which nobody wrote since the previous call. A segment is old if
+// isOld returns true for its range of keys. Watch also returns segments on disk with many changed
+// rows.
 func (c *Machine) Watch(isOld func(first, last uint64) bool) *Idle {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
 	i := &Idle{table: c.Table()}
 	if c.places.Cold != nil && !c.closed {
-		// If a lower key is written between these two calls, Watch finds its segment busy.
+		// If somebody writes a lower key between these two calls, Watch does not return its
+		// segment.
 		i.least = i.table.Least()
 		i.firsts, i.due = i.table.Watch(above(i.least, isOld))
 	}
 	return i
 }
 
-// Aged returns the number of rows in memory in the segments that isOld accepts, even if they are
-// being written to.
+// Aged returns the number of rows in memory in the segments for which isOld returns true, even in
+// those that are being written to.
 func (c *Machine) Aged(isOld func(first, last uint64) bool) int {
 	table := c.Table()
 	return table.Aged(above(table.Least(), isOld))
 }
 
-// above adapts isOld to a table that has no row below the given lowest key. The range of the
-// table's first segment begins at 0, so above passes the lowest key instead.
+// above returns isOld with one change: if first is below lowest, it passes lowest instead. The
+// range of a table's first segment begins at 0, but its first row has a higher key.
 func above(lowest uint64, isOld func(first, last uint64) bool) func(first, last uint64) bool {
 	return func(first, last uint64) bool { return isOld(max(first, lowest), last) }
 }
 
-// FreezeSome moves the rows of the first segments out of memory with one sync, or rewrites them on
-// disk. It removes these segments from the list idle, even on an error. It returns how many rows it
-// wrote. cold.ErrDamaged means that FreezeSome could not read rows that are only on disk; it has
-// moved the segments without such rows.
+// FreezeSome moves the rows of the first segments of idle to disk with one sync, or rewrites them
+// there. It removes these segments from idle, even on an error. It returns the number of rows that
+// it wrote. cold.ErrDamaged means that it could not read rows that are only on disk; it has moved
+// the other segments.
 func (c *Machine) FreezeSome(idle *Idle, segments int) (rows int, err error) {
 	n := min(len(idle.firsts), segments, freezeSegmentsMax)
 	some := idle.firsts[:n]
 	idle.firsts = idle.firsts[n:]
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
-	if c.Table() != idle.table || c.closed { // Restore has replaced the table: the caller finds idle segments again
+	if c.Table() != idle.table || c.closed { // idle is of another table
 		return 0, nil
 	}
 	rows, damaged := c.freeze(idle.table, some)
@@ -90,7 +92,7 @@ func (c *Machine) FreezeSome(idle *Idle, segments int) (rows int, err error) {
 	return rows, damaged
 }
 
-// freeze moves the rows of all the segments out of memory, or of none.
+// freeze moves the rows of the segments to disk, either of all or of none.
 func (c *Machine) freeze(table *engine.Table, firsts []uint64) (rows int, err error) {
 	to := writes{Cold: c.places.Cold}
 	if rows, err = table.Freeze(&to, firsts); to.failed {
@@ -102,8 +104,8 @@ func (c *Machine) freeze(table *engine.Table, firsts []uint64) (rows int, err er
 	return rows, nil
 }
 
-// writes passes rows to Cold. Its field failed distinguishes a failed write, after which the rows
-// are still in memory, from a failed read of rows on disk.
+// writes is a Cold that sets failed if a write fails. So freeze can distinguish a failed write,
+// after which the rows are still in memory, from a failed read of rows on disk.
 type writes struct {
 	engine.Cold
 	failed bool
@@ -115,10 +117,9 @@ func (w *writes) Write(pages []*engine.Page) ([]engine.Generation, error) {
 	return made, err
 }
 
-// Seal packs or unpacks the rows of one segment (see engine.Table.Seal). Among the idle segments
-// that isOld accepts, it chooses the first one with keys at or above the argument start. It returns
-// the number of rows and, as next, the key to continue from. more is false after the last segment.
-// took is how long Seal held the lock.
+// Seal packs or unpacks the rows of one segment: the first one from start on that is due (see
+// engine.Table.Seal). It returns the number of rows that it packed, and next, the start for the
+// next call. more is false once all segments are checked. took is how long Seal held the lock.
 func (c *Machine) Seal(start uint64, isOld func(first, last uint64) bool) (rows int, next uint64, more bool, took time.Duration) {
 	c.tiering.Lock()
 	defer c.tiering.Unlock()
@@ -133,8 +134,8 @@ func (c *Machine) Seal(start uint64, isOld func(first, last uint64) bool) (rows 
 	return rows, next, more, time.Since(began)
 }
 
-// Generations returns the number of generations of rows on disk. Only stored snapshots may name
-// some of them.
+// Generations returns the number of generations of rows on disk, including those that only stored
+// snapshots need.
 func (c *Machine) Generations() int {
 	if c.places.Cold == nil {
 		return 0
