@@ -2,8 +2,8 @@
 // members, and the outboxes of authors. Package engine/members stores the sets.
 //
 // An op on a row, a set or an outbox takes effect after all earlier ops of the log. An op on a set
-// or an outbox changes both that and its count, or neither. Whether a replica has moved rows or
-// outboxes to its disk does not change the effect of any op.
+// or an outbox changes both that and its count, or neither. It never depends on which rows and
+// outboxes a replica has moved to its disk.
 //
 // Invariant: an op on a set or an outbox changes a count only together with the set or outbox that
 // is counted.

@@ -134,5 +134,5 @@ func (c *Machine) Besides() (bodies, pairs uint64) {
 	return c.outboxes.Stats().Keys, pairs
 }
 
-// Members returns the sets of the shard, or nil if the shard has no disk.
+// Members returns the sets of the shard. It returns nil if the shard has no disk.
 func (c *Machine) Members() *members.Group { return c.places.Members }
