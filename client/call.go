@@ -204,8 +204,8 @@ func (c *Client) tryTimeout(ctx context.Context) time.Duration {
 	return max(min(c.timeout, left), timeoutMin).Round(timeoutMin)
 }
 
-// noAnswer returns the error of a try without an answer: the error of ctx if ctx has ended, or else
-// ErrNoAnswer around err.
+// noAnswer returns the error of a try without an answer: the error of ctx if ctx has ended, and
+// otherwise an error that wraps ErrNoAnswer and err.
 func noAnswer(ctx context.Context, base string, err error) error {
 	var dial *net.OpError
 	unsent := errors.As(err, &dial) && dial.Op == "dial"

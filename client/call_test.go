@@ -154,8 +154,9 @@ func TestUnknownOutlivesALaterRefusal(t *testing.T) {
 	}
 }
 
-// If the server refuses every sum of a try as an overflow, the outcome is known, even if an earlier
-// try had no answer: the server remembers a refusal.
+// If the server refuses a write because its sums overflow, the error is not ErrUnknown, even if an
+// earlier try had no answer. The server remembers the refusal, so the earlier try cannot have
+// counted.
 func TestOverflowIsNotUnknown(t *testing.T) {
 	for name, fault := range map[string]*nodetest.Fault{"arrived": lost, "never arrived": {Hang: true}} {
 		t.Run(name, func(t *testing.T) {

@@ -44,8 +44,8 @@ func signsOf(deltas Counts) (s signs) {
 	return s
 }
 
-// InOrder reports whether s must be applied before o is sent. The order matters at a floor, if s
-// and o together have deltas of both signs for a row that is in both.
+// InOrder reports whether s must be applied before o is sent. The order matters if a row is in both
+// and its deltas have different signs, because of floors.
 func (s *Sums) InOrder(o *Sums) bool {
 	if s.has|o.has != bothSigns {
 		return false

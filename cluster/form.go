@@ -114,7 +114,7 @@ type Former struct {
 		identity   Identity
 		// promisedUntil is the time from which another set may replace identity.Promised.
 		promisedUntil time.Time
-		over          bool   // Run has ended or found a cluster, so the node agrees to no further proposal
+		over          bool   // Run has ended or decided on a cluster, so the node agrees to no further proposal
 		waiting       string // the reason why Run waits
 	}
 }
