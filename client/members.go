@@ -45,15 +45,16 @@ type MemberWritten struct {
 	Written
 }
 
-// Add adds a member to the set of a row, and 1 to its count unless the member was there:
+// Add adds a member to the set of a row. If the member was not there, it also adds 1 to the count
+// of the row:
 //
 //	liked, err := c.Members("posts", "like").Add(ctx, post, user)
 func (m Members) Add(ctx context.Context, id, member ID) (MemberWritten, error) {
 	return m.changeOne(ctx, MemberOp{ID: id, Member: member})
 }
 
-// Remove removes a member from the set of a row, and subtracts 1 from its count if the
-// member was there.
+// Remove removes a member from the set of a row. If the member was there, it also subtracts 1 from
+// the count of the row.
 func (m Members) Remove(ctx context.Context, id, member ID) (MemberWritten, error) {
 	return m.changeOne(ctx, MemberOp{ID: id, Member: member, Leave: true})
 }

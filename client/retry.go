@@ -36,8 +36,8 @@ type Retry struct {
 // Do calls f until it succeeds or fails for good, For is over, or ctx is done. Between tries it
 // waits for the server's Retry-After plus a random time, so that callers that failed together do
 // not return together. The random time is from 0 to a bound that doubles from 50 ms to 5 s. The
-// last wait ends when For is over; f then gets its last try. If ctx would end during a wait, Do
-// gives up at once. It returns the last error of f.
+// last wait ends when For is over. Then Do calls f for the last time. If ctx would end during a
+// wait, Do gives up at once. It returns the last error of f.
 func (r Retry) Do(ctx context.Context, f func() error) error {
 	err := f()
 	if err == nil || !r.repeats(err) {

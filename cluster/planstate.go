@@ -22,7 +22,7 @@ type plan struct {
 	groups     []uint32 // groups whose voters Plan chooses, ascending
 	names      map[uint32]string
 	everywhere map[uint32]bool // groups with all nodes as members
-	light      map[uint32]bool // groups with full replication, whose replicas do not count as load
+	light      map[uint32]bool // the groups of the catalog and the board, whose replicas do not count as load
 
 	targets map[uint32][]string
 	leaders map[uint32]string // node of each group's leader, for groups whose leader answers

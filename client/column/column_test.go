@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Each field of Settings is a setting with a field in Column, a name, a text and a JSON of its own, and
-// each function treats it like the others.
+// Each field of Settings has a Setting, a field in Column, and its own name, text and JSON. Each
+// function treats it like the other fields.
 func TestEachSettingIsWhole(t *testing.T) {
 	fields := reflect.TypeFor[Settings[int64]]()
 	if fields.NumField() != int(Count) || len(All()) != int(Count) {

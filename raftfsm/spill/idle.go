@@ -232,8 +232,8 @@ func (r *round) mark(written []cold.Record) (rest []cold.Record) {
 	return rest
 }
 
-// skipLocked returns records without the first records for which changed reports true. It adds
-// these to spilled.gone.
+// skipLocked removes records from the beginning of the slice as long as changed reports true, and
+// returns the rest. It adds the removed records to spilled.gone.
 func (r *round) skipLocked(records []cold.Record, changed func(*cold.Record) bool) []cold.Record {
 	for len(records) > 0 && changed(&records[0]) {
 		r.out.gone = append(r.out.gone, records[0].Key)
