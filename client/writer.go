@@ -71,7 +71,7 @@ type Writer struct {
 		room       chan struct{}       // closed and replaced when a batch leaves the queue
 		queue      []*batch            // oldest first
 		filling    map[string]*batch   // the newest batch in queue, by keyspace
-		waiting    map[rowAt]*batch    // the batch in queue that has the newest op of a row
+		waiting    map[rowAt]*batch    // row → the batch in queue with its newest op
 		rows       int                 // number of ops in queue
 		unsettled  map[*batch]struct{} // the batches in queue or in flight
 		flying     []*batch            // in flight

@@ -30,7 +30,7 @@ func (p pairs) add(from, to string, g uint32) {
 	p[[2]string{from, to}] = append(p[[2]string{from, to}], g)
 }
 
-// edges returns the shifts among the nodes keys.
+// edges returns the shifts of p among the nodes in keys.
 func (p pairs) edges(keys []string) *edges {
 	return newEdges(keys, func(from, to string) []uint32 { return p[[2]string{from, to}] })
 }

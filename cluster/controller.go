@@ -56,7 +56,7 @@ type Controller struct {
 
 	mu struct { // never held during I/O
 		sync.Mutex
-		unheard map[string]time.Time // node that gossip has never named → when the method dead first missed it
+		unheard map[string]time.Time // node that gossip has never named → time at which the method dead first missed it
 	}
 }
 
@@ -129,8 +129,8 @@ func (c *Controller) round(ctx context.Context) {
 	}
 }
 
-// noteLost logs a warning if the step gives up a dead node. No operator requested that, and once
-// the node is removed it cannot return.
+// noteLost logs a warning if the step gives up a dead node, because no operator requested that and
+// a removed node cannot return.
 func (c *Controller) noteLost(step Step) {
 	lost, ok := step.(SetNodeState)
 	if !ok || lost.State != catalog.NodeLeaving {

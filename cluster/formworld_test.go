@@ -104,7 +104,7 @@ func (v *formView) hear(m Member, number uint64) {
 	v.setLocked(m)
 }
 
-// lose marks a member that does not answer as dead.
+// lose marks a member as dead, because it does not answer.
 func (v *formView) lose(key string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

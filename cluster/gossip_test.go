@@ -60,7 +60,7 @@ func startGossip(t *testing.T, cfg GossipConfig) *Gossip {
 	return g
 }
 
-// sees returns "" if g sees exactly these members. "-name" stands for a dead one.
+// sees returns "" if g sees exactly these members. "-name" stands for a dead member.
 func sees(g *Gossip, want ...string) string {
 	var got []string
 	for _, m := range g.Members() {

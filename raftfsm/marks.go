@@ -22,7 +22,7 @@ type Mark struct {
 // marks are the newest marks, ascending by index.
 type marks []Mark
 
-// note takes a mark if the index is due for one.
+// note adds a mark if the index is a multiple of markEvery.
 func (m *marks) note(index uint64, digest func() uint64) {
 	if index%markEvery != 0 {
 		return

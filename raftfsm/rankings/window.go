@@ -117,7 +117,7 @@ func errorOf(doubt uint64) int64 {
 	return int64(doubt)
 }
 
-// TopGains sorts gains and returns the largest ones.
+// TopGains sorts gains and returns the largest of them, at most limit.
 func TopGains(gains []Gain, limit int) []Gain {
 	slices.SortFunc(gains, Gain.compare)
 	return gains[:min(len(gains), limit)]

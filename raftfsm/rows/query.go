@@ -26,7 +26,7 @@ func ParseQuery(number byte, r *wire.Reader) raftfsm.Query {
 type Query struct {
 	raftfsm.Defaults
 	Table raftfsm.Table
-	Width int     // columns of each row
+	Width int     // number of columns of each row
 	Rows  []int64 // the answer, by id; Width counts for each id
 }
 
@@ -84,7 +84,7 @@ func (q *Query) ParseAnswer(r *wire.Reader, p *raftfsm.Part) {
 type Scan struct {
 	raftfsm.Defaults
 	Table    raftfsm.Table
-	Width    int // columns of each row
+	Width    int // number of columns of each row
 	Limit    int // up to ReadKeysMax
 	After    uint64
 	HasAfter bool

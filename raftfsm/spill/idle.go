@@ -125,7 +125,7 @@ type round struct {
 	bytes   int           // total size of records
 	moved   int           // bodies
 
-	ended bool // the round stopped before it had checked all
+	ended bool // the round stopped before it had checked all keys
 }
 
 // newRound starts a round. The caller must have locked spilled.turn.

@@ -171,8 +171,8 @@ func (p *pageTable) pages() (all []*page) {
 }
 
 // each calls visit with the pages in the order of hashes, starting at the page of the given hash,
-// until visit returns false. If a page changes meanwhile, visit may receive its old form, or its
-// parts.
+// until visit returns false. If a page changes meanwhile, visit may receive the old page, or the
+// pages into which it was split.
 func (p *pageTable) each(hash uint64, visit func(*page) bool) {
 	d := p.dir.Load()
 	for i := d.slot(hash); i < len(d.slots); {
