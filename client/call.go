@@ -260,7 +260,7 @@ func (o ReadOptions) get(path string, query url.Values) Call {
 	return Call{Method: http.MethodGet, Path: path + suffix, token: o.Token}
 }
 
-// post returns the call that reads with a body.
+// post returns the call that reads a path, with request as its body.
 func (o ReadOptions) post(path string, request any) Call {
 	return Call{Method: http.MethodPost, Path: path + o.query(), token: o.Token, Request: request}
 }

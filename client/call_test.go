@@ -207,7 +207,7 @@ func TestDeadlines(t *testing.T) {
 	const travelMin, travelMax = 50 * time.Millisecond, 150 * time.Millisecond
 	cases := []struct {
 		name     string
-		deadline time.Duration // of the context; 0 for none
+		deadline time.Duration // deadline of the context; 0 for none
 	}{
 		{"client's own", 0},
 		{"context's", client.TimeoutDefault - time.Second},

@@ -119,7 +119,7 @@ func TestAnswersThatAreNoAnswer(t *testing.T) {
 	cases := []struct {
 		name    string
 		serve   http.HandlerFunc
-		missing bool // the error is ErrNoAnswer
+		missing bool // the error must be ErrNoAnswer
 	}{
 		{"cut off", func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "100")

@@ -137,8 +137,8 @@ func (w *Writer) renumber(b *batch) {
 	b.session, b.seq = w.mu.session, w.mu.session.take()
 }
 
-// failRefused reports the ops that the server refused one by one. It also reports the ops that
-// an unanswered try may have applied or refused.
+// failRefused reports the ops that the server refused individually. It also reports the ops that an
+// unanswered try may have applied or refused.
 func (w *Writer) failRefused(b *batch, ops []Op, result WriteResult) {
 	for _, r := range result.Refused {
 		if r.Error == nil {

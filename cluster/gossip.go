@@ -82,7 +82,7 @@ type Gossip struct {
 	list *memberlist.Memberlist
 	addr string
 
-	announcing sync.Mutex // one Announce at a time
+	announcing sync.Mutex // allows one Announce at a time
 	search     search
 }
 

@@ -17,7 +17,7 @@ import (
 
 // Snapshot streams one shard's rows, as of Index, from the server.
 type Snapshot struct {
-	io.ReadCloser        // the caller reads it to the end, where missing bytes are an error, and closes it
+	io.ReadCloser        // the caller reads it to the end and closes it; if bytes are missing, the last Read fails
 	Bytes         int64  // length of the snapshot
 	Index         uint64 // log index of the snapshot
 	Rows          uint64

@@ -78,7 +78,7 @@ func (f *Machine) Grows(key uint64, op any) bool {
 // In an entry, an op names the user by the shard's key for the user. It has this form:
 //
 //	kind (1) | key (8) | Since (uvarint) | followees
-//	and of an op on a group:  length of its name (1) | name
+//	and for an op on a group: length of its name (1) | name
 //
 //	followees:  number (uvarint) | id less the id before (uvarint), posts (varint) …
 type Op struct {

@@ -206,7 +206,7 @@ func (v *BoardView) retract(op *BoardOp) (BoardRefusal, bool) {
 	case len(c.Retracted) >= RetractedMax && op.Seq != c.Floor+1:
 		return RefusedFull, false
 	}
-	c.Retracted = slices.Concat(c.Retracted[:at], []int64{op.Seq}, c.Retracted[at:]) // other views share the previous list
+	c.Retracted = slices.Concat(c.Retracted[:at], []int64{op.Seq}, c.Retracted[at:]) // copy, because other views share the previous list
 	for len(c.Retracted) > 0 && c.Retracted[0] == c.Floor+1 {
 		c.Retracted = c.Retracted[1:]
 		c.Floor++
