@@ -2,8 +2,8 @@
 // groups, sources, users, and the cluster version. Its state machine runs in a group of its
 // own, Group.
 //
-// It never decides what should change; controllers do. Whether it applies or refuses a Command
-// depends only on the Command and the View before it.
+// The package never decides what should change; controllers do. Whether it applies or refuses a
+// Command depends only on the Command and the View before it.
 //
 // Invariant: a View never changes. Each command makes the next view, and all views obey
 // the rules of check_test.go.

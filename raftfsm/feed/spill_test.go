@@ -218,7 +218,8 @@ func TestLostFeeds(t *testing.T) {
 	r.check(want)
 }
 
-// An incomplete snapshot changes nothing and leaves no memory in use.
+// A failed restore of an incomplete snapshot leaves the state unchanged, and the feeds that it
+// loaded take no more memory.
 func TestRestoreOfHalfASnapshotOfFeeds(t *testing.T) {
 	r := newSpillReplica(t)
 	defer r.close()
