@@ -59,9 +59,9 @@ func User(cluster Cluster, name string) (catalog.User, error) {
 	return u, nil
 }
 
-// PutUser creates a user, or replaces the grants and limits of an existing one. If expected is not nil,
-// PutUser changes the user only if its present rights are these. unconfirmed names the nodes that did not
-// confirm the change.
+// PutUser creates a user, or replaces the grants and limits of an existing one. If expected is not
+// nil, PutUser changes the user only if the user's present rights equal *expected. unconfirmed
+// names the nodes that did not confirm the change.
 func PutUser(ctx context.Context, cluster Cluster, name string, rights catalog.UserRights, expected *catalog.UserRights) (u catalog.User, unconfirmed []string, err error) {
 	if err := checkUser(name, rights, expected); err != nil {
 		return u, nil, err

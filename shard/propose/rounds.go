@@ -65,8 +65,8 @@ type roundMember struct {
 	turn atomic.Uint64
 }
 
-// NewRounds returns the Rounds of a node. Right before a round proposes, it calls expect with the
-// number of its entries, unless expect is nil. expect must not block.
+// NewRounds returns the Rounds of a node. Right before a round proposes, Rounds calls expect with
+// the number of the round's entries, unless expect is nil. expect must not block.
 func NewRounds(expect func(entries int)) *Rounds { return &Rounds{expect: expect} }
 
 func (r *Rounds) join(wake chan struct{}) *roundMember { return &roundMember{rounds: r, wake: wake} }

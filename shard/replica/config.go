@@ -86,7 +86,8 @@ type Config struct {
 }
 
 // Timing has raft's timeouts. A group with a single voter needs no timeouts (see Replica.campaign).
-// It has them all the same, because raft cannot change the lease when the group gains voters.
+// Its timeouts are set all the same, because raft cannot change the lease when the group gains
+// voters.
 type Timing struct {
 	Heartbeat time.Duration // a follower campaigns after one to two times Heartbeat without a leader
 	Election  time.Duration // an election without a result is repeated after Election

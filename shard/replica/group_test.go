@@ -99,8 +99,8 @@ func (r *replicas) add(t *testing.T, n uint64, except int) {
 	})
 }
 
-// mustAgree waits until all replicas but except have the same sum: all accepted entries, and any of
-// unknown outcome.
+// mustAgree waits until all replicas but except have the same sum. The sum includes all accepted
+// entries, and perhaps some entries of unknown outcome.
 func (r *replicas) mustAgree(t *testing.T, except int) {
 	t.Helper()
 	eventually(t, "the replicas agree", func() bool {

@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/shard/stream"
 )
 
-// heartbeatEvery is the time between two beats of a node. For about as long after a successful
-// call, a leader answers raft's heartbeats without a call (see contact).
+// heartbeatEvery is the time between two beats of a node. For about the same time after a
+// successful call, a leader answers raft's heartbeats without a call (see contact).
 const heartbeatEvery = 400 * time.Millisecond
 
 // Beats sends the heartbeats of all groups of a node together, at moments called beats, which are

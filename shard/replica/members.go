@@ -111,7 +111,7 @@ func progressOf(self raft.ServerID, servers []raft.Server, behind func(raft.Serv
 	return lags
 }
 
-// caughtUp reports whether lags has the voter id with a lag of at most CaughtUpEntries.
+// caughtUp reports whether lags contains the voter id, with a lag of at most CaughtUpEntries.
 func caughtUp(lags map[raft.ServerID]uint64, id raft.ServerID) bool {
 	lag, answers := lags[id]
 	return answers && lag <= CaughtUpEntries

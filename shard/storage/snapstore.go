@@ -29,8 +29,9 @@ const (
 	// snapBufferBytes is the size of one read or write.
 	snapBufferBytes = 64 << 10
 
-	// The sink starts writing the file to disk after each snapSyncBytes. So the final sync, which
-	// cannot be interrupted, is short, and syncs of the log do not wait for the whole snapshot.
+	// After every snapSyncBytes bytes, the sink starts to flush the file to disk. So the final
+	// sync, which cannot be interrupted, is short, and syncs of the log do not wait for the whole
+	// snapshot.
 	snapSyncBytes = 4 << 20
 )
 
