@@ -23,8 +23,8 @@ func open(t *testing.T) *AuditLog {
 	return l
 }
 
-// TestFloodOfRefusals checks the rate limit of refusals. Every action among them has a line, and
-// the numbers in the lines about refusals add up to all refusals.
+// TestFloodOfRefusals checks the rate limit of refusals. Every admin action during the flood has a
+// line, and the numbers in the lines about refusals add up to all refusals.
 func TestFloodOfRefusals(t *testing.T) {
 	l := open(t)
 	at := time.Unix(1_000_000, 0)

@@ -303,8 +303,8 @@ func (c *Caller) Accesses() []string {
 	return c.rights.any.names()
 }
 
-// Allows reports whether the caller may make a call, by the call's needs. A nil c means a caller
-// without a valid token. keyspace is the keyspace in the path of the request. If the body names the
+// Allows reports whether the caller may make a call with this need. A nil c means a caller without
+// a valid token. keyspace is the keyspace in the path of the request. If the body names the
 // keyspaces, access to any keyspace is enough here. In that case the server later checks each
 // keyspace.
 func (c *Caller) Allows(need *Need, keyspace []byte) bool {

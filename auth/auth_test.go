@@ -324,7 +324,7 @@ func TestLimits(t *testing.T) {
 	if caller.Take(Connections, 1_000_000, now) > 0 {
 		t.Error("a limit that is not set holds")
 	}
-	// A change of a user that keeps its limits does not reset the used part of the limits.
+	// A change of a user that does not change the limits keeps the used part of the limits.
 	if _, _, _, err := AddToken(t.Context(), c, "web", time.Hour); err != nil {
 		t.Fatal(err)
 	}

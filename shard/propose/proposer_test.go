@@ -519,7 +519,7 @@ func TestProposerCloseAnswersEverything(t *testing.T) {
 	}
 }
 
-// With callers of short deadlines, and a log that applies, refuses and loses entries:
+// The callers have short deadlines, and the log applies, refuses and loses entries:
 //
 //  1. each acknowledged op is applied;
 //  2. any other applied op has an unknown outcome;

@@ -79,7 +79,7 @@ type Config struct {
 	Members *members.Group
 
 	LogStore      storage.LogStore // "" for LogStoreDefault
-	NodeLog       *raftstore.Log   // the node's shared log for LogStoreShared, which must outlive the group; nil for a log of the replica alone
+	NodeLog       *raftstore.Log   // the node's shared log for LogStoreShared, which must outlive the group; nil if the replica has a log of its own
 	SnapshotBytes int64            // 0 for snapshotBytesDefault
 	DiskStallMax  time.Duration    // 0 for DiskStallMax
 	Timing        Timing           // zero for TimingDefault
@@ -112,9 +112,9 @@ const (
 	// save a sync.
 	appendEntriesMax = 64
 
-	// A snapshot leaves about dueBytes of the entries that it covers in the log. So a follower that
-	// was away briefly, or that is still restoring the snapshot, needs no other snapshot. raft's
-	// setting for this is a number of entries, which setTrailing computes. It is at least
+	// After a snapshot, about dueBytes of the entries that it covers stay in the log. So a follower
+	// that was away briefly, or that is still restoring the snapshot, needs no other snapshot.
+	// raft's setting for this is a number of entries, which setTrailing computes. It is at least
 	// trailingEntriesMin, and trailingEntriesDefault while the log has no new entries.
 	trailingEntriesMin     = 128
 	trailingEntriesDefault = 10240

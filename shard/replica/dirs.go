@@ -168,8 +168,9 @@ func (d *Dirs) anyShard() string {
 	return ""
 }
 
-// MayBegin reports whether a replica with this number may start: no replica of the group with this
-// or a higher number was deleted. firstNo is true for the first of several refusals in a row.
+// MayBegin reports whether a replica with this number may start. It may not if a replica of the
+// group with this or a higher number was deleted. firstNo is true for the first of several refusals
+// in a row.
 func (d *Dirs) MayBegin(group uint32, number uint64) (may, firstNo bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

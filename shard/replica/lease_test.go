@@ -31,8 +31,8 @@ func (c slowConn) Write(p []byte) (n int, err error) {
 	return n, err
 }
 
-// heldBytes is how much of a snapshot a connection sends before a snapshotGate slows it. No other connection of a
-// test sends as much.
+// heldBytes is the number of bytes of a snapshot that a connection sends before a snapshotGate
+// slows it. No other connection of a test sends as much.
 const heldBytes = 1 << 20
 
 // snapshotGate slows snapshots until it is open. A slowed snapshot does not end, but its pauses are

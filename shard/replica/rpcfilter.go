@@ -69,8 +69,7 @@ import (
 //  11. A late TimeoutNow makes raft campaign even without a vote. As a leader, such a replica would
 //     add entries to its own log. If the group later made it a voter again, it would refuse
 //     candidates with shorter logs, even before it learned of that change. So a replica without a
-//     vote requests no
-//     votes (mayCampaign).
+//     vote requests no votes (mayCampaign).
 //
 // DESIGN.md proves that the group has at most one leader and, with rules 7 to 11, that it elects
 // one.

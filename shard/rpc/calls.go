@@ -17,8 +17,8 @@ const (
 	callsInFlightMax = 1024
 	// ConnectTimeout bounds a dial including the handshake: a few round trips.
 	ConnectTimeout = 2 * time.Second
-	// Calls first dials an unreachable node again after ConnectBackoffMin. The pause grows to at
-	// most ConnectBackoffMax plus a jitter of a fifth.
+	// Calls dials an unreachable node again after ConnectBackoffMin. The pause grows to at most
+	// ConnectBackoffMax plus a jitter of a fifth.
 	ConnectBackoffMin = 50 * time.Millisecond
 	ConnectBackoffMax = 800 * time.Millisecond
 

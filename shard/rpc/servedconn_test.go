@@ -12,7 +12,7 @@ import (
 
 // A peer sends requests on a connection. The node:
 //
-//  1. waits without limit for the beginning of a request, the first and the next;
+//  1. waits without limit for the beginning of each request;
 //  2. accepts a request that arrives slowly;
 //  3. fails every read once a request has stopped before its end.
 func TestRequestThatStopsOnItsWay(t *testing.T) {

@@ -52,8 +52,8 @@ func appendSnapHead(b []byte, meta *raft.SnapshotMeta) []byte {
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[begin:], castagnoli))
 }
 
-// readSnapHead decodes the output of appendSnapHead at the beginning of a file of fileBytes. The
-// returned Size is the number of the FSM's bytes.
+// readSnapHead decodes the output of appendSnapHead at the beginning of a file of fileBytes bytes.
+// The returned Size is the number of the FSM's bytes.
 func readSnapHead(r io.Reader, name snapName, fileBytes int64) (*raft.SnapshotMeta, error) {
 	head := make([]byte, 8, 256)
 	if err := readFull(r, head); err != nil {

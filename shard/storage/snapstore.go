@@ -284,8 +284,8 @@ func (s *Snapshots) Create(version raft.SnapshotVersion, index, term uint64, con
 }
 
 // finish records a snapshot whose file name is durable, and removes the snapshots that it replaces.
-// A leader's snapshot, a repair's and raft's own may be written at the same time, and finish in any
-// order.
+// Snapshots from a leader, from a repair and of raft itself may be written at the same time, and
+// finish in any order.
 func (s *Snapshots) finish(name snapName, meta *raft.SnapshotMeta) {
 	s.mu.Lock()
 	delete(s.mu.writing, name)

@@ -65,7 +65,7 @@ type Stores interface {
 type Config struct {
 	Dir      string              // directory of the replica
 	LogStore LogStore            // from ChooseLogStore
-	NodeLog  *raftstore.Log      // the node's shared log for LogStoreShared, which must outlive the stores; nil for a log of the replica alone
+	NodeLog  *raftstore.Log      // the node's shared log for LogStoreShared, which must outlive the stores; nil if the replica has a log of its own
 	ID       raftstore.ReplicaID // id of the replica in NodeLog
 }
 

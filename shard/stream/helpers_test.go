@@ -22,7 +22,7 @@ var (
 
 func testMux(t *testing.T) *rpc.Mux { return shardtest.Mux(t, rpc.MuxConfig{}) }
 
-// testStreams returns streams over a Mux that dial each node at its fallback.
+// testStreams returns streams over a Mux. They dial each node at its fallback address.
 func testStreams(t *testing.T, mux *rpc.Mux) *Streams {
 	t.Helper()
 	s := New(Config{

@@ -36,8 +36,8 @@ func servedReplicaOf(t *testing.T, a *Streams, group uint32, id raft.ServerID, f
 	}()
 }
 
-// streamTo returns streams to the node of target. call sends appends on them for groups, and stop
-// closes those groups.
+// streamTo returns streams to the node of target. call sends an append of a group on these streams,
+// and stop closes the groups.
 func streamTo(t *testing.T, target *rpc.Mux) (streams *Streams, stop func(), call func(group uint32, id raft.ServerID, args *raft.AppendEntriesRequest) (Answer, error)) {
 	t.Helper()
 	streams = testStreams(t, testMux(t))
