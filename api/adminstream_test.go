@@ -48,7 +48,7 @@ func TestSnapshotIsStreamed(t *testing.T) {
 	l.wantGood()
 }
 
-// closing records that it was closed.
+// closing is a reader whose Close closes the channel closed.
 type closing struct {
 	io.Reader
 	closed chan struct{}

@@ -69,7 +69,7 @@ func TestTheDoorOpens(t *testing.T) {
 	eventually(t, "its refusal is delayed", func() bool {
 		return time.Now().Add(a.RefusalDelay(0, time.Hour)).Sub(before) > every/2
 	})
-	came := time.Now() // or before
+	came := time.Now() // the request arrived at this time or earlier
 	free()
 	if got := <-answered; got.status != 200 {
 		t.Errorf("answered %d %s", got.status, got.body)
@@ -107,7 +107,7 @@ func TestWritesThatWouldWaitTooLongAreRefused(t *testing.T) {
 	}
 }
 
-// A write leaves its size class, however it ends.
+// A write leaves its size class even if it is refused or its handler panics.
 func TestWritesLeaveTheirLane(t *testing.T) {
 	l := startFakeServer(t, nil)
 	l.do("POST", "/v1/counters/posts/incr", manyOps(1))

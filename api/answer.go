@@ -20,7 +20,7 @@ func answer(ctx *fasthttp.RequestCtx, body func(dst []byte) []byte) {
 	answerLong(ctx, 0, body)
 }
 
-// answerLong is answer for a body of about n bytes.
+// answerLong does the same as answer, but expects a body of about n bytes.
 func answerLong(ctx *fasthttp.RequestCtx, n int, body func(dst []byte) []byte) {
 	ctx.Response.Header.SetContentType(contentTypeJSON)
 	text := body(slices.Grow(ctx.Response.SwapBody(nil)[:0], n))

@@ -16,8 +16,8 @@ import (
 	"github.com/countd/countd/internal/strictjson"
 )
 
-// authFaults has the answers to refused callers. They are encoded once, because many refusals may
-// come at once and must cost little.
+// authFaults has the answers to refused callers. They are encoded in advance, because refusals may
+// come in bursts and must cost little.
 var authFaults = map[auth.Refusal]*fault{
 	auth.NoToken:  unauthenticated("a token is needed: Authorization: Bearer TOKEN"),
 	auth.BadToken: unauthenticated("the token is nobody's; it may have been revoked"),

@@ -556,7 +556,7 @@ func TestLimitsOfUsers(t *testing.T) {
 	// A connection counts against the user's limit from the first request with the user's token,
 	// whatever requests came before.
 	for i, first := range []string{"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "GET /v1/version HTTP/1.1\r\nHost: x\r\n\r\n"} {
-		limit(fmt.Sprintf(`{"connections_per_second":1,"requests_per_second":%d}`, 1000+i)) // begins anew
+		limit(fmt.Sprintf(`{"connections_per_second":1,"requests_per_second":%d}`, 1000+i)) // a changed limit starts with nothing used
 		statuses := []int{}
 		for range 20 {
 			statuses = append(statuses, e.statuses(t, first+"GET /v1/counters/posts/1 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+web+"\r\n\r\n", 2)[1])

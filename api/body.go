@@ -80,7 +80,7 @@ func (r *request) members(body []byte, names []string, read func(c *cursor, memb
 	return s, r.decoded()
 }
 
-// allMembers is members for a body that must have all of names.
+// allMembers does the same as members, and requires all of names.
 func (r *request) allMembers(body []byte, names []string, read func(c *cursor, member int)) error {
 	s, err := r.members(body, names, read)
 	for i, name := range names {

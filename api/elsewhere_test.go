@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// A request finds keyspaces and columns that another node has just created. For each request, the
-// node catches up at most once, and only for names that it does not know.
+// A request finds keyspaces and columns that another node has just created. The node waits for the
+// newest catalog at most once per request, and only if it does not know a name.
 func TestNamesMadeElsewhere(t *testing.T) {
 	const get, incr = "/v1/counters/likes/get", "/v1/counters/likes/incr"
 	likes := &shard.Keyspace{Name: "likes", Kind: kinds.Counters, Columns: []string{"up"}, Shards: 4}
@@ -61,8 +61,8 @@ func TestNamesMadeElsewhere(t *testing.T) {
 	}
 }
 
-// The parameter counts may name an unknown keyspace. If the request has already caught up, it does
-// not catch up a second time for that keyspace.
+// The parameter counts may name an unknown keyspace. If the request has already waited for the
+// newest catalog, it does not wait a second time for that keyspace.
 func TestCountsOfOneWhoCaughtUp(t *testing.T) {
 	n := newFakeNode()
 	r := &request{backend: n, caughtUp: true}

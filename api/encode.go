@@ -132,9 +132,8 @@ func cutsOf(op int, cuts []engine.Cut) (own, later []engine.Cut) {
 	return cuts[:n], cuts[n:]
 }
 
-// appendAdded appends ,"added":{column:delta,…} for the deltas of an op that floors reduced, if
-// there are any. cuts has the cuts of this and later ops; appendAdded returns the cuts of later
-// ops.
+// appendAdded appends ,"added":{column:delta,…} if floors reduced deltas of an op. cuts begins with
+// the cuts of this op; appendAdded returns the cuts of later ops.
 func appendAdded(dst []byte, ks *shard.Keyspace, op int, cuts []engine.Cut) ([]byte, []engine.Cut) {
 	cuts, later := cutsOf(op, cuts)
 	if len(cuts) == 0 {

@@ -66,7 +66,7 @@ const (
 	exempt                          // for operators: served under any load
 	takesAnything                   // for probes: ignores parameters and body
 	takesChange                     // changes the cluster, so pages of other sites must not call it
-	takesStream                     // a body that the call reads itself
+	takesStream                     // a body that the handler of the call reads as a stream
 	takesUnread                     // uses the keyspace of unread numbers, whose rows are users
 	takesName                       // {channel} or {dot} of the path
 	takesNotice                     // {seq} of the path

@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/sources"
 )
 
-// fakeSources always has the source likes, whatever the calls do.
+// fakeSources always has exactly the source likes. Its calls change nothing.
 type fakeSources struct{ node *fakeNode }
 
 func (f fakeSources) source(state string) *sources.Source {

@@ -32,7 +32,7 @@ func (s *Server) refusal(in *arrival) error {
 	return s.crowded(in)
 }
 
-// crowded is refusal without the check of memory for the body.
+// crowded does the same checks as refusal, except for the body's memory.
 func (s *Server) crowded(in *arrival) error {
 	switch {
 	case in.endpoint.takes&exempt != 0:

@@ -118,8 +118,8 @@ func TestPagesOfOtherSites(t *testing.T) {
 	}
 }
 
-// TestKeyIsOfTheCallNotItsSpelling checks that a key covers the requested call, however the client
-// spells the path, and no other part of the request.
+// TestKeyIsOfTheCallNotItsSpelling checks that an idempotency key covers the requested call, and no
+// other part of the request. The spelling of the path makes no difference.
 func TestKeyIsOfTheCallNotItsSpelling(t *testing.T) {
 	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	write := func(method, path, body string) reply {
@@ -156,8 +156,8 @@ func TestNumberZero(t *testing.T) {
 	}
 }
 
-// TestKeyIsOfTheMeaning checks that a key covers the meaning of a body, however the client writes
-// it.
+// TestKeyIsOfTheMeaning checks that an idempotency key covers the meaning of a body. The spelling
+// of the body makes no difference.
 func TestKeyIsOfTheMeaning(t *testing.T) {
 	l := startFakeServer(t, before(openReal(t, t.TempDir())))
 	path, first := "/v1/counters/posts/incr", `{"ops":[{"id":"1","add":{"like":1,"view":2}},{"id":"2","add":{"like":1}}]}`

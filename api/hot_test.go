@@ -4,7 +4,8 @@ import (
 	"testing"
 )
 
-// While a shard still reads all its rows, the answer tells the caller to try again.
+// While a shard still reads all its rows to build a ranking, the answer is an error that asks the
+// caller to repeat the call.
 func TestTopThatIsScanning(t *testing.T) {
 	l := startFakeServer(t, nil)
 	l.node.scanning = true

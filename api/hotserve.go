@@ -49,7 +49,7 @@ func hottest(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 		for i, g := range q.Gains {
 			row := r.rows.Rows[i*width : (i+1)*width]
 			if !slices.ContainsFunc(row, func(count int64) bool { return count != 0 }) {
-				continue // it was deleted
+				continue // the row was deleted
 			}
 			dst = appendNumber(append(appendMember(comma(dst, n), r.keyspace, g.Key), ','), "gained", g.Gained)
 			dst = append(appendNumber(append(dst, ','), "error", g.Error), `,"counts":`...)

@@ -167,8 +167,8 @@ func TestBrokenBodies(t *testing.T) {
 	}
 }
 
-// The server refuses a body beyond the limit as soon as it knows the length, whether any of the
-// body arrives or not. Each case ends long before the read timeout.
+// The server refuses a body beyond the limit as soon as it knows the length. It does not wait for
+// the body. Each case ends long before the read timeout.
 func TestTooLargeIsToldAtOnce(t *testing.T) {
 	l := startFakeServer(t, func(c *Config) { c.BodyBytesMax, c.ReadTimeout = 1000, time.Hour })
 	for _, c := range []struct{ name, target, body string }{
@@ -244,7 +244,7 @@ func TestTimeoutIsOfOneRequest(t *testing.T) {
 	if got := d.answer(); got.status != 200 && time.Since(began) < timeout { // a busy machine may answer too late
 		t.Fatalf("answered %d %s", got.status, got.body)
 	}
-	time.Sleep(timeout + 50*time.Millisecond) // past it
+	time.Sleep(timeout + 50*time.Millisecond) // wait until the timeout of that request has passed
 	for _, ops := range []int{1, 1000} {
 		d.post(call, manyOps(ops), 0)
 		if got := d.answer(); got.status != 200 {

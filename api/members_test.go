@@ -19,7 +19,7 @@ func joined(id, member string, set bool) string {
 
 func opsOf(ops ...string) string { return `{"ops":[` + strings.Join(ops, ",") + `]}` }
 
-// A member counts once, whatever the order of ops of one request is.
+// A member counts once, even if several ops of a request are on the same member.
 func TestMembers(t *testing.T) { testMembers(t, startFakeServer(t, nil)) }
 
 func testMembers(t *testing.T, l *fakeServer) {
@@ -63,8 +63,8 @@ func (l *fakeServer) page(path string) (p memberPage) {
 	return p
 }
 
-// Lists are newest first. A cursor is stable: the next page begins after the cursor's entry,
-// whatever members joined or left in between.
+// Lists are newest first. A cursor is stable: the next page begins after the cursor's entry, even
+// if members have joined or left in between.
 func TestMemberLists(t *testing.T) { testMemberLists(t, startFakeServer(t, nil)) }
 
 func testMemberLists(t *testing.T, l *fakeServer) {

@@ -68,8 +68,8 @@ type example struct {
 	exampleCase
 
 	name      string
-	path      string // template
-	method    string // of the operation
+	path      string // template of the path
+	method    string // method of the operation
 	item      *openapi3.PathItem
 	operation *openapi3.Operation
 	status    int
@@ -391,7 +391,7 @@ func testUnfinished(t *testing.T, c *contract, all []example) {
 	}
 }
 
-// mustHold replays the example.
+// mustHold replays the example and checks the answer.
 func (e example) mustHold(t *testing.T, c *contract, l *fakeServer) {
 	t.Helper()
 	switch e.Setup {

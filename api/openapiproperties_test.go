@@ -13,7 +13,7 @@ import (
 
 // seenProperties has the properties of schemas that have occurred in examples.
 type seenProperties struct {
-	names map[*openapi3.Schema]string // of components
+	names map[*openapi3.Schema]string // names of the components
 	seen  map[*openapi3.Schema]map[string]bool
 }
 

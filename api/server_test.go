@@ -232,7 +232,7 @@ func TestShutdown(t *testing.T) {
 	readReply(t, idle)
 
 	down := make(chan error)
-	go func() { down <- l.server.Shutdown(context.Background()) }() // received below
+	go func() { down <- l.server.Shutdown(context.Background()) }() // ends when Shutdown returns; the test receives the result below
 	eventually(t, "the listener is closed", func() bool {
 		c, err := net.Dial("tcp", l.server.Addr().String())
 		if err == nil {

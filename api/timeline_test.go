@@ -154,7 +154,7 @@ func TestTimeline(t *testing.T) {
 		l.do("POST", "/v1/outbox/2", `{"id":"9001"}`)
 		l.do("POST", "/v1/outbox/2", `{"id":"9001"}`)
 		l.do("POST", "/v1/outbox/9", `{"id":"9002"}`)
-		l.do("POST", "/v1/outbox/3", `{"id":"9003"}`) // not followed
+		l.do("POST", "/v1/outbox/3", `{"id":"9003"}`) // user 7 does not follow author 3
 		l.ok(`{"unread":2}`, "GET", "/v1/feed/7/unread"+linearizable, "")
 		l.ok(`{"posts":[{"id":"9002","author":"9"},{"id":"9001","author":"2"},{"id":"9000","author":"1"}],"cursor":"9000.1"}`, "GET", "/v1/timeline/7"+linearizable+"&limit=3", "")
 		l.do("DELETE", "/v1/outbox/9/9002", "")

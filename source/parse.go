@@ -19,8 +19,8 @@ import (
 // ParseConfig parses YAML, or JSON, which is YAML, and sets the defaults.
 func ParseConfig(text []byte) (*Config, error) { return ParseNamed("", text) }
 
-// ParseNamed is ParseConfig for a source with the given name. The text may omit the name, but must
-// not contain a different one. If name is empty, the text must contain the name.
+// ParseNamed does the same as ParseConfig, for a source with the given name. The text may omit the
+// name, but must not contain a different one. If name is empty, the text must contain the name.
 func ParseNamed(name string, text []byte) (*Config, error) {
 	if len(text) > configBytesMax {
 		return nil, bad("", "over %d bytes", configBytesMax)

@@ -356,7 +356,7 @@ func TestStart(t *testing.T) {
 func TestStopped(t *testing.T) {
 	q, c := newFakes(1, nil)
 	r := NewRunner(RunnerConfig{Source: testConfig(t, ""), Broker: q, Sink: stoppedSink{c.Node()}})
-	r.Run(t.Context()) // returns
+	r.Run(t.Context()) // must return, because the source is stopped
 }
 
 type stoppedSink struct{ sink.Sink }

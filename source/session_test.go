@@ -657,7 +657,7 @@ func TestTruncatedAndGrown(t *testing.T) {
 	}{
 		"truncated":             {false, truncate, false},
 		"truncated, with times": {true, truncate, false},
-		"behind":                {false, lag, false}, // nobody can tell
+		"behind":                {false, lag, false}, // nothing distinguishes this case from a truncation
 		"behind, with times":    {true, lag, true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -317,8 +317,9 @@ func (a *applyCall) joins(at *dedup.PositionAnswer) bool {
 	}))
 }
 
-// chunk applies ops, all ops of one or more messages below the position end, and moves their shards
-// to end. If all is set, it moves the other shards too. offset is the index of ops[0] in the batch.
+// chunk applies ops, which belong to whole messages below the position end. It moves the shards of
+// these ops to end. If all is set, it moves the other shards too. offset is the index of ops[0] in
+// the batch.
 func (a *applyCall) chunk(ctx context.Context, ops []sink.Op, offset int, end sink.Position, all bool) error {
 	w := &write{spaces: a.spaces, sections: make([]*dedup.SourceSection, len(a.shards))}
 	m := newMerge(w, len(ops))

@@ -232,7 +232,7 @@ func TestDeleteDuringChange(t *testing.T) {
 // operation is a call of an operator, and when it ran.
 type operation struct {
 	kind       string
-	add        int // number that a put adds
+	add        int // what each message adds, as a put configures it
 	begun, end int64
 	err        error
 }

@@ -80,7 +80,7 @@ func TestUnreadPartition(t *testing.T) {
 func TestPausedApart(t *testing.T) {
 	st, ctx := start(t, 1), t.Context()
 	st.queue.add(0, like(1), like(2))
-	of := need(st.node.CreateSource(ctx, "likes", []byte(likes+`,"name":"likes","dead-letters":"LIKES.dead","password-file":"missing"}`), false))(t) // nobody reads it
+	of := need(st.node.CreateSource(ctx, "likes", []byte(likes+`,"name":"likes","dead-letters":"LIKES.dead","password-file":"missing"}`), false))(t) // no node reads the source, because its password file is missing
 	need(st.node.sink.Start(ctx, of.Number, 0, sink.Start{Identity: "queue"}))(t)
 	need(st.node.sink.Positions(ctx, of.Number, 0))(t)
 	need(st.node.sink.Apply(ctx, &sink.Batch{Source: of.Number, Next: sink.Position{Lo: 1}, Ops: []sink.Op{

@@ -146,7 +146,7 @@ func TestFilesHang(t *testing.T) {
 			st.Close(ctx)
 			st.hung = true
 			close(back)
-			st.stopped = nil // closed
+			st.stopped = nil // st is closed already
 		})
 	}
 }

@@ -72,7 +72,7 @@ func TestRestoredElsewhere(t *testing.T) {
 			}
 		}
 	}
-	need(b.RestoreSaved(ctx, text))(t) // again
+	need(b.RestoreSaved(ctx, text))(t) // a repeat changes nothing
 	need(b.Resume(ctx, "likes"))(t)
 	b.eventually("all is read", through(messages))
 	for id := uint64(1); id <= messages; id++ {

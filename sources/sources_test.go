@@ -237,7 +237,7 @@ func start(t testing.TB, partitions int) *started {
 	return startCluster(t, partitions, strings.Repeat("5", 32))
 }
 
-// startCluster is start with the id of the cluster.
+// startCluster does the same as start, for a cluster with the given id.
 func startCluster(t testing.TB, partitions int, id string) *started {
 	t.Helper()
 	st := &started{t: t, queue: &queue{partitions: make([][]string, partitions), secrets: t.TempDir(), written: make([][]int64, partitions)}}
@@ -407,7 +407,7 @@ func TestLife(t *testing.T) {
 	if _, err := st.Seek(ctx, "likes", map[uint32]string{0: "90"}); !errors.As(err, &refused) {
 		t.Errorf("a seek while it ran: %v", err)
 	}
-	need(st.put(`,"on-error":"skip"`))(t) // in place
+	need(st.put(`,"on-error":"skip"`))(t) // keeps the meaning of messages, so the source is not paused
 	st.queue.add(0, like(1))
 	st.eventually("it goes on", through(202))
 

@@ -93,7 +93,7 @@ func errOverLimit(caller *auth.Caller, over auth.Limit) string {
 // ops returns the number of ops of a write with n arguments.
 func (cmd *command) ops(n int) int {
 	if cmd.group == groupSet {
-		return n - cmd.keys.last - 1 // members
+		return n - cmd.keys.last - 1 // the number of members
 	}
 	return cmd.keys.count(n)
 }

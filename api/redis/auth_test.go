@@ -278,7 +278,7 @@ func TestTransactionsAreCountedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := loggedIn(t, s, web)
-	c.do("MULTI", "MSET"+strings.Repeat(" posts:1:like 5", 3600)) // an hour's worth
+	c.do("MULTI", "MSET"+strings.Repeat(" posts:1:like 5", 3600)) // as many ops as the limit allows in an hour
 	cluster.Token(t, "other", grant("reader", "posts"))
 	if got := c.do("EXEC")[0]; got != "[+OK]" {
 		t.Error(got)
@@ -312,7 +312,7 @@ func TestNobodyTakesNoSharedMemory(t *testing.T) {
 	}
 	web := cluster.Token(t, "web", grant("writer", "posts"))
 	c := dial(t, s)
-	large := "AUTH " + web + "\r\nECHO " + strings.Repeat("a", 30_000) + "\r\n" // in one pipeline
+	large := "AUTH " + web + "\r\nECHO " + strings.Repeat("a", 30_000) + "\r\n" // both commands in one pipeline
 	if _, err := io.WriteString(c.conn, large); err != nil {
 		t.Fatal(err)
 	}

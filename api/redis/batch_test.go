@@ -252,7 +252,7 @@ func TestMemoryFullBesideWideningCommands(t *testing.T) {
 		writes++
 		for i, op := range apitest.RowOps(w.Ops) {
 			for _, cell := range op.Cells {
-				if cell.Column == 3 && cell.Value != 0 { // view
+				if cell.Column == 3 && cell.Value != 0 { // the column view
 					return &shard.NewRowError{Op: i, Wider: true}
 				}
 			}

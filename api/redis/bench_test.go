@@ -27,7 +27,7 @@ func BenchmarkPipeline(b *testing.B) {
 	for _, command := range []struct {
 		name  string
 		line  func() string
-		lines int // of its reply
+		lines int // lines of the reply
 	}{
 		{"GET", func() string { return fmt.Sprintf("GET posts:%d:like", random()) }, 2},
 		{"MGET20", func() string {
@@ -42,7 +42,7 @@ func BenchmarkPipeline(b *testing.B) {
 	} {
 		for _, depth := range []int{1, 16, 100} {
 			b.Run(fmt.Sprintf("%s/%d", command.name, depth), func(b *testing.B) {
-				b.SetParallelism(25) // times 2 processors
+				b.SetParallelism(25) // 50 clients on 2 processors
 				b.RunParallel(func(pb *testing.PB) {
 					c := dial(b, s)
 					defer c.conn.Close()

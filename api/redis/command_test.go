@@ -110,7 +110,8 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// A node that does not know its cluster yet does not answer that there are no keyspaces.
+// While a node does not know its cluster's keyspaces yet, it replies with an error, not as if there
+// were no keyspaces.
 func TestNoKeyspacesYet(t *testing.T) {
 	n := newFakeNode()
 	n.keyspaces = nil

@@ -225,7 +225,7 @@ func TestPanics(t *testing.T) {
 	until(t, "it is counted", func() bool { return counted(s.metrics.panics) == 1 })
 	delete(n.tables, "unread")
 	c = dial(t, s)
-	c.send("COUNTD.POLL 1", "COUNTD.POLL 1 DOTS 1 shop") // side by side
+	c.send("COUNTD.POLL 1", "COUNTD.POLL 1 DOTS 1 shop") // polls for different names run concurrently
 	if _, err := c.in.ReadByte(); err == nil {
 		t.Error("polls are answered")
 	}

@@ -39,7 +39,7 @@ type fakeNode struct {
 		written  []dedup.RequestID
 		opt      shard.ReadOptions // the options of the last Get
 		catchErr error
-		known    []*shard.Keyspace // by CatchUp
+		known    []*shard.Keyspace // the keyspaces that CatchUp has added
 	}
 	hold chan struct{} // if not nil, each Write waits until it is closed
 	mute bool          // CatchUp finds no leader

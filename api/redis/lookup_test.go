@@ -68,7 +68,7 @@ func TestNamesMadeElsewhere(t *testing.T) {
 }
 
 // If the catalog has no leader, the server first answers the commands before a bad name. The
-// commands after it keep their full time.
+// commands after the bad name still have their full time.
 func TestLookUpWithoutALeader(t *testing.T) {
 	n := newFakeNode()
 	n.mute = true

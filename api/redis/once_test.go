@@ -49,7 +49,7 @@ func TestSessionsCountOnce(t *testing.T) {
 		for _, line := range lines {
 			whole.WriteString(wire(line))
 		}
-		for range 3 { // lost connections
+		for range 3 { // repeat, as after lost connections
 			lost := dial(t, s)
 			if _, err := io.WriteString(lost.conn, whole.String()[:rng.IntN(whole.Len())]); err != nil {
 				t.Fatal(err)
@@ -83,8 +83,8 @@ func TestKeysCountOnce(t *testing.T) {
 	equalReplies(t, a.do("INCR posts:1:like", line+"k2", line+"k3", "GET posts:1:like"), "3", "[3 4 6]", "[4 6 9]", `"4"`)
 }
 
-// A key that was used for another COUNTD.INCR conflicts with the whole command, whatever keyspaces
-// the two commands name, in one pipeline or in two.
+// If a key was used for another COUNTD.INCR, the whole new command conflicts. The commands may name
+// different keyspaces, and may be in one pipeline or in two.
 func TestKeysConflictWithTheWholeCommand(t *testing.T) {
 	c := dial(t, serve(t, openNode(t), nil))
 	const conflict = "-CONFLICT the key was used for another request"

@@ -130,7 +130,7 @@ func TestUnreadErrors(t *testing.T) {
 		good, late, "["+good+" "+good+"]", late, late, "1")
 }
 
-// A pipeline's polls allocate little.
+// A pipeline of polls allocates little.
 func TestPollAllocates(t *testing.T) {
 	from := &textConn{}
 	c := newConn(serve(t, newFakeNode(), nil), from)

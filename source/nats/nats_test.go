@@ -138,7 +138,7 @@ func TestLostMessages(t *testing.T) {
 	}
 }
 
-// TestRecreatedWhileRead: a running reader notices that the stream was created anew.
+// TestRecreatedWhileRead: a running reader notices that the stream was created again.
 func TestRecreatedWhileRead(t *testing.T) {
 	q, js := newQueue(t)
 	shards := sinktest.New(2, nil)

@@ -219,7 +219,7 @@ func TestSkippedPublication(t *testing.T) {
 			from: source.Position{Hi: 1}, next: source.Position{Hi: 1}, heard: func() {},
 		}
 		go r.receive(t.Context())
-		go func() { _, _ = io.Copy(io.Discard, there) }() // what Next asks
+		go func() { _, _ = io.Copy(io.Discard, there) }() // read and ignore the requests of Next
 		keepalive := func(end byte) *pgproto3.CopyData {
 			return &pgproto3.CopyData{Data: append([]byte{'k', 0, 0, 0, 0, 0, 0, 0, end}, make([]byte, 9)...)}
 		}

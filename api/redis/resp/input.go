@@ -61,7 +61,7 @@ type Bounds struct {
 	OutputBytesMax int
 }
 
-// Shared is what all connections of a server share.
+// Shared has the bounds, budgets and metrics that all connections of a server share.
 type Shared struct {
 	Bounds
 	Memory  gate.Budget    // does not count the memory that each connection may use without a reservation

@@ -103,7 +103,7 @@ func AppendSet(dst []byte, n int, resp3 bool) []byte {
 	return appendHead(dst, '*', int64(n))
 }
 
-// AppendText appends text for people.
+// AppendText appends text that is meant for people, not for programs.
 func AppendText(dst []byte, text string, resp3 bool) []byte {
 	if !resp3 {
 		return AppendBulk(dst, text)

@@ -29,7 +29,7 @@ type Cluster struct {
 		start   *sink.Start
 		shards  []shard
 		rng     *rand.Rand      // nil if no call fails at random
-		dropped map[string]bool // columns
+		dropped map[string]bool // dropped columns
 		failing int             // the shard that does not answer, or -1
 	}
 }
