@@ -61,9 +61,9 @@ type endless struct{}
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
-// The server closes a snapshot when the client has received the whole snapshot, requests only its
-// head, or leaves. If a snapshot fails midway, the server cuts the connection, so that no client
-// mistakes a part for the whole.
+// The server closes a snapshot when the client has received all of it. It also does so when the
+// client sends HEAD, or closes the connection. If a snapshot fails midway, the server cuts the
+// connection, so that no client mistakes a part for the whole.
 func TestSnapshotIsClosed(t *testing.T) {
 	whole := func() io.Reader { return strings.NewReader(strings.Repeat("s", 3<<20)) }
 	for name, test := range map[string]struct {

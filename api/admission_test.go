@@ -29,8 +29,8 @@ func crowd(t *testing.T, a *gate.Admission, n int) (free func()) {
 	}
 }
 
-// ration returns the time of the next refusal, and the time between refusals. The next refusal must
-// not be due yet.
+// ration returns the time at which the next refusal is allowed, and the time between refusals. No
+// refusal may be allowed at the time of the call.
 func ration(a *gate.Admission) (next time.Time, every time.Duration) {
 	at := func() (latest time.Time) {
 		for range 100 { // several tries, because a pause of the process during one changes the result
@@ -79,8 +79,8 @@ func TestTheDoorOpens(t *testing.T) {
 	}
 }
 
-// A write that would miss its deadline is refused before its body is read. The write's own deadline
-// and size class decide. Reads are not refused.
+// The server refuses a write that would probably miss its deadline, before it reads the body. That
+// depends on the write's own deadline and size class. The server does not refuse reads.
 func TestWritesThatWouldWaitTooLongAreRefused(t *testing.T) {
 	l := startFakeServer(t, nil)
 	const incr = "/v1/counters/posts/incr"

@@ -102,8 +102,8 @@ func manyUsers(n int) string {
 	return `{"users":[` + strings.Join(users, ",") + `],"channels":["news","shop"],"dots":["sale"]}`
 }
 
-// TestRefusalDoesNotAllocate checks that a refusal allocates nothing. Under overload most of the
-// work is refusals.
+// TestRefusalDoesNotAllocate checks that a refusal allocates nothing. Under overload, most of the
+// server's work is refusals.
 func TestRefusalDoesNotAllocate(t *testing.T) {
 	l := startFakeServer(t, func(c *Config) { c.Backend = quietNode{newFakeNode(), postsKeyspace()} })
 	defer crowd(t, l.server.admission, 100)()

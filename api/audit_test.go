@@ -20,8 +20,8 @@ func TestEveryAdminChangeIsAudited(t *testing.T) {
 	}
 }
 
-// A line names the caller, the request and the answer. Lines for refused calls are
-// limited, because anybody can send many.
+// A line names the caller, the request and the answer. The rate of lines for refused calls is
+// limited, because anybody can send many of them.
 func TestAdminActionsAreLogged(t *testing.T) {
 	l := startFakeServer(t, nil)
 	l.do("POST", "/v1/keyspaces", `{"name":"shop","columns":["buy"]}`)

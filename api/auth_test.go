@@ -305,8 +305,8 @@ func TestRefusedCalls(t *testing.T) {
 	}
 }
 
-// TestSeveralTokens checks that a request with several tokens counts as one without, and that
-// such requests cannot flood the audit log.
+// TestSeveralTokens checks that a request with several tokens is refused, and that such requests
+// cannot flood the audit log.
 func TestSeveralTokens(t *testing.T) {
 	const calls = 300 // more calls than the limit of log lines about refusals
 	e := startEnforcing(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/auth"
 )
 
-// BenchmarkServeWithToken compares the server's time for a call with and without --auth.
+// BenchmarkServeWithToken compares the time of a call without --auth and with it.
 func BenchmarkServeWithToken(b *testing.B) {
 	quiet := func(c *Config) { c.Backend = quietNode{newFakeNode(), postsKeyspace()} }
 	for _, one := range []struct {

@@ -353,8 +353,8 @@ func TestHugeBodies(t *testing.T) {
 	}
 }
 
-// A client that sends Expect: 100-continue learns whether to send its body: for a body that is too
-// large, the server sends a complete error answer instead of 100 Continue.
+// If a client sends Expect: 100-continue and its body would be too large, the server sends a
+// complete error answer instead of 100 Continue.
 func TestExpectedBodies(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for _, c := range []struct {

@@ -38,7 +38,7 @@ func optional(body []byte) []byte {
 	return body
 }
 
-// seen has a bit for each member of an object that was read.
+// seen is a set of members of an object that were read, one bit for each.
 type seen uint32
 
 // once records that the member of bit was read. It refuses a member that occurs a second time.

@@ -24,8 +24,8 @@ type Config struct {
 
 	Outboxes inbox.OutboxKeep // bounds of authors' outboxes
 
-	// Listener, if not nil, is served, and closed by Shutdown. Otherwise New listens on Addr,
-	// host:port; port 0 means any port.
+	// If Listener is not nil, the server serves it, and Shutdown closes it. Otherwise New listens
+	// on Addr, host:port; port 0 means any port.
 	Listener net.Listener
 	Addr     string
 	// Scheme is the URL scheme of redirects to other nodes: "https" if clients of the cluster need
@@ -41,8 +41,8 @@ type Config struct {
 	AllowedHosts []string
 
 	// ReadTimeout bounds the time from a request's first byte to the end of its headers, and then
-	// the time to the end of its body. If the request has a shorter timeout, the request's timeout
-	// bounds the body.
+	// the time to the end of its body. If the request's own timeout is shorter, it bounds the body
+	// instead.
 	ReadTimeout time.Duration
 	// WriteTimeout bounds the time in which a client accepts an answer.
 	WriteTimeout time.Duration

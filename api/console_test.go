@@ -10,8 +10,9 @@ import (
 	"github.com/countd/countd/auth"
 )
 
-// TestConsoleNeedsNoToken checks that the console's files are served without a token, and counted as its own
-// endpoint, while all other calls need one. A request whose Host is not a name of the node is refused first.
+// TestConsoleNeedsNoToken checks that the server serves the console's files without a token, and
+// counts them as a separate endpoint. All other calls need a token. A request whose Host is not a
+// name of the node is refused before that.
 func TestConsoleNeedsNoToken(t *testing.T) {
 	e := startAuth(t, auth.Enforce, func(c *Config) {
 		c.AllowedHosts = []string{"counts.example.com"}

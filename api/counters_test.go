@@ -28,7 +28,7 @@ func runSteps(t *testing.T, l *fakeServer, steps []step) {
 
 func TestCounters(t *testing.T) {
 	const posts = "/v1/counters/posts/"
-	// Tokens below name group 1 and the number of the write.
+	// The tokens below contain group 1 and the number of the write.
 	runSteps(t, startFakeServer(t, nil), []step{
 		{"a row never written", "GET", posts + "5", "", 200,
 			`{"id":"5","counts":{"repost":0,"comment":0,"like":0,"view":0}}`},
@@ -121,7 +121,7 @@ func TestKeyspaces(t *testing.T) {
 	})
 }
 
-// TestReadOptions checks which read options of headers and query reach the backend.
+// TestReadOptions checks that the read options in the headers and the query reach the backend.
 func TestReadOptions(t *testing.T) {
 	l := startFakeServer(t, nil)
 	made := shard.Token{Cluster: 7, At: []shard.GroupIndex{{Group: 3, Index: 77}}}

@@ -14,8 +14,8 @@ func TestCountersDocIsReplayed(t *testing.T) { replayDoc(t, "COUNTERS.md", 5, 2,
 func TestMembersDocIsReplayed(t *testing.T) { replayDoc(t, "MEMBERS.md", 8, 1, 2) }
 
 // replayDoc runs the shell and Python examples of a doc in order against a node, and compares their
-// output. The examples in Go are those of package client. The doc must have at least the given
-// number of examples of each kind.
+// output. The examples in Go are tests of package client, so replayDoc only counts them. The doc
+// must have at least the given number of examples of each kind.
 func replayDoc(t *testing.T, name string, shells, pythons, gos int) {
 	l := startReal(t)
 	for _, program := range []string{"sh", "curl", "python3"} {

@@ -161,7 +161,7 @@ func BenchmarkEncodePage20(b *testing.B) {
 	}
 }
 
-// errOracle is the error with which oracleOps refuses.
+// errOracle is the error of oracleOps for a body that it refuses.
 var errOracle = errors.New("refused")
 
 // object is a JSON object with its members in order; encoding/json would drop repeated members.
@@ -172,7 +172,7 @@ type member struct {
 	value any
 }
 
-// oracleValue reads one JSON value with encoding/json's tokens.
+// oracleValue reads one JSON value from the tokens of encoding/json.
 func oracleValue(d *json.Decoder, depth int) (any, error) {
 	token, err := d.Token()
 	if err != nil || depth > 20 {
@@ -209,7 +209,8 @@ func oracleValue(d *json.Decoder, depth int) (any, error) {
 	return token, nil
 }
 
-// members returns the members of an object without repeated keys, and only with the given keys.
+// members returns the members of an object. It refuses an object with repeated keys, or with keys
+// other than the given ones.
 func (o object) members(keys ...string) (map[string]any, error) {
 	m := map[string]any{}
 	for _, member := range o {

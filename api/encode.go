@@ -15,9 +15,9 @@ import (
 // The functions below append JSON to dst and allocate only to grow it. Names of columns need no
 // escaping, because they have only lower-case letters, digits and underscores.
 
-// appendRow appends {"id":"…","counts":{…}, with "user" instead of "id" for a user. The closing
-// brace is missing, so that a caller may append more. The row has a count for each column of the
-// keyspace. The answer shows only the given columns.
+// appendRow appends {"id":"…","counts":{…}, with "user" instead of "id" for a user. It omits the
+// closing brace, so that a caller may append more. row has a count for each column of the keyspace,
+// but the answer has only the given columns.
 func appendRow(dst []byte, id uint64, ks *shard.Keyspace, columns []uint8, row []int64) []byte {
 	dst = appendMember(dst, ks, id)
 	dst = append(dst, ',')
@@ -77,8 +77,8 @@ func appendIn(dst []byte, ks *shard.Keyspace, columns []uint8, inSets []bool, i,
 	return append(dst, '}')
 }
 
-// appendResults appends the answer of a write that returns each row. ks is nil for a write to
-// several keyspaces, which returns all columns.
+// appendResults appends the answer of a write that returns rows. For a write to several keyspaces,
+// ks is nil, and the answer has all columns.
 func appendResults(dst []byte, w *shard.Write, ops counters.Ops, ks *shard.Keyspace, columns []uint8) []byte {
 	dst = append(dst, `{"results":[`...)
 	refused, cuts, changed := w.Overflows, w.Cuts, w.Changed

@@ -26,7 +26,8 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// fakeNode is a Backend on maps. setFault makes its calls fail like those of a broken node.
+// fakeNode is a Backend that stores everything in maps. setFault makes its calls fail like those of
+// a broken node.
 type fakeNode struct {
 	mu struct {
 		sync.Mutex

@@ -205,10 +205,10 @@ const (
 	notCursor = "not a cursor of this call"
 )
 
-// bodyOfOps shows the form of a batch to a client that sent a single op.
+// bodyOfOps tells a client that sent a single op how to send a batch.
 const bodyOfOps = `; the body is {"ops":[…]}`
 
-// noColumnOf returns the problem of a column that a keyspace does not have.
+// noColumnOf returns the problem of a column name that a keyspace does not have.
 func noColumnOf(ks *shard.Keyspace) string {
 	return noColumn + "; " + ks.Name + " has " + operate.Listed(ks.Names())
 }

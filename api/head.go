@@ -145,7 +145,7 @@ func (r *request) readParameters(ctx *fasthttp.RequestCtx) error {
 	return r.readFreshness(level, staleness)
 }
 
-// readReadHeaders parses the token, and returns the headers that the query overrides.
+// readReadHeaders parses the token, and returns the headers that the query may override.
 func (r *request) readReadHeaders(h *fasthttp.RequestHeader) (level, staleness []byte, err error) {
 	if level, err = eitherHeader(h, headerConsistency, consistency); err != nil {
 		return nil, nil, err
@@ -241,8 +241,8 @@ const (
 	parameterColumns  = "columns"
 )
 
-// readParameter parses a query parameter that only some calls accept. The two lowest bits of s
-// stand for the parameters of all reads.
+// readParameter parses a query parameter that only some calls accept. The two lowest bits of s are
+// for the parameters of all reads.
 func (r *request) readParameter(name, value []byte, s *seen) error {
 	for i := range r.query {
 		p := &r.query[i]

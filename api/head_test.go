@@ -87,8 +87,8 @@ func wantProbed(t *testing.T, c net.Conn, in *bufio.Reader, text string) {
 	}
 }
 
-// TestPagesOfOtherSites checks that a write may have any Content-Type, unless it has an Origin,
-// which a browser sends for a page.
+// TestPagesOfOtherSites checks that a write may have any Content-Type, unless it has an Origin. A
+// browser sends an Origin if a page makes the request.
 func TestPagesOfOtherSites(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for _, c := range []struct {

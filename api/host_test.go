@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A web page may make its own host name resolve to the node's address. The server refuses every
-// request of such a page.
+// The owner of a web page may make its host name resolve to the node's address. The server refuses
+// every request of such a page.
 func TestHostIsChecked(t *testing.T) {
 	l := startFakeServer(t, func(cfg *Config) { cfg.AllowedHosts = []string{"Counts.Example.com", "n1.lan:7400"} })
 	for host, status := range map[string]int{

@@ -87,7 +87,8 @@ func (s *Server) receiveChunks(stream io.Reader, r *request) error {
 	}
 }
 
-// hold reserves memory in r for a body of n bytes, and reports whether there was enough.
+// hold reserves memory for a body of n bytes, and adds it to r.held. It reports whether there was
+// enough memory.
 func (s *Server) hold(r *request, n int) bool {
 	if n <= r.held {
 		return true
@@ -120,8 +121,8 @@ func (s *Server) discard(ctx *fasthttp.RequestCtx) {
 
 // awaitBody returns the limits for reading the body of a request whose headers have arrived. The
 // body must arrive within the request's timeout or the read timeout, whichever is shorter.
-// awaitBody refuses a body that is too large before any of it is read; without awaitBody, fasthttp
-// would first wait for the first bytes of the body.
+// awaitBody also refuses a body that is too large. Without it, fasthttp would first wait for bytes
+// of the body.
 func (s *Server) awaitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 	n := h.ContentLength()
 	if n == 0 || n == lengthOfNone {
@@ -143,7 +144,7 @@ func (s *Server) awaitBody(h *fasthttp.RequestHeader) fasthttp.RequestConfig {
 
 // expect answers a client that sends Expect: 100-continue. It refuses a body that is too large
 // immediately, because fasthttp would request the body before it calls serve. After a refusal,
-// fasthttp sets the status again, keeps the rest of the answer, and closes the connection.
+// fasthttp sets the returned status, keeps the rest of the answer, and closes the connection.
 func (s *Server) expect(ctx *fasthttp.RequestCtx) int {
 	e, _, err := s.routes.find(ctx.Method(), ctx.URI().PathOriginal())
 	if err != nil || !s.tooLarge(e, ctx.Request.Header.ContentLength()) {

@@ -137,7 +137,8 @@ func TestBodiesAreBoundedTogether(t *testing.T) {
 	}
 }
 
-// A client that leaves in the middle of a body leaves no reserved memory behind.
+// If a client closes its connection in the middle of a body, the server releases the memory that it
+// had reserved.
 func TestBrokenBodies(t *testing.T) {
 	l := startFakeServer(t, nil)
 	const head = "POST /v1/counters/posts/incr HTTP/1.1\r\nHost: x\r\n"
@@ -198,7 +199,7 @@ func TestTooLargeIsToldAtOnce(t *testing.T) {
 }
 
 // The server gives up an incomplete body at the request's timeout, or at the read timeout if that
-// is shorter. In each case the other timeout is a minute or an hour.
+// is shorter. In each case, the timeout that does not apply is a minute or an hour.
 func TestBodiesComeWithinTheTimeout(t *testing.T) {
 	const short, long = 500 * time.Millisecond, time.Hour
 	for _, c := range []struct {
@@ -253,7 +254,7 @@ func TestTimeoutIsOfOneRequest(t *testing.T) {
 	}
 }
 
-// Short durations are read as the standard library reads them.
+// parseShortDuration returns the same results as time.ParseDuration.
 func TestParseShortDuration(t *testing.T) {
 	for text, short := range map[string]bool{
 		"5s": true, "500ms": true, "0s": true, "007s": true, "60s": true, "99999ms": true, "60001ms": true,

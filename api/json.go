@@ -15,7 +15,7 @@ func appendID(dst []byte, id uint64) []byte {
 	return append(dst, '"')
 }
 
-// comma appends a comma before all members but the first.
+// comma appends a comma, except before the first member.
 func comma(dst []byte, i int) []byte {
 	if i > 0 {
 		return append(dst, ',')

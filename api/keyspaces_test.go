@@ -8,9 +8,9 @@ import (
 	"github.com/countd/countd/shard"
 )
 
-// The list of keyspaces accepts the options of every read. A fresh list includes the keyspaces that
-// another node has created. The server refuses the read if no leader confirms that the list is
-// complete.
+// A request for the list of keyspaces may have the same options as any read. A fresh list includes
+// the keyspaces that another node has created. The server refuses the read if no leader confirms
+// that the list is complete.
 func TestKeyspacesAreReadAsFreshAsAsked(t *testing.T) {
 	for _, c := range []struct {
 		name, query string
@@ -50,7 +50,7 @@ func TestKeyspacesAreReadAsFreshAsAsked(t *testing.T) {
 	}
 }
 
-// A real node confirms the list as it does other reads.
+// A real node serves a linearizable read of the list.
 func TestRealKeyspacesAreConfirmed(t *testing.T) {
 	l := startReal(t)
 	if got := l.do("GET", "/v1/keyspaces?consistency=linearizable", ""); got.status != 200 || !strings.Contains(got.body, `"posts"`) {

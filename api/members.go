@@ -70,8 +70,8 @@ func checkMembers(s *Server, ctx *fasthttp.RequestCtx, r *request) error {
 	return nil
 }
 
-// readSets fills r.sets.in: whether the member is in the set of each of r.ids. The values for the
-// first column come first, then those for the next column.
+// readSets sets r.sets.in: for each column, and for each of r.ids, whether the member is in the
+// set. The values of a column follow each other.
 func (s *Server) readSets(r *request, columns []uint8) error {
 	n := len(r.ids)
 	r.sets.in = slices.Grow(r.sets.in[:0], n*len(columns))[:n*len(columns)]
@@ -140,7 +140,7 @@ const (
 	lookupsMax = 10_000
 )
 
-// listed returns the page to list, with the default limit.
+// listed returns the page to list. A page without a limit gets the default limit.
 func (c *setCall) listed() members.Page {
 	page := c.page
 	if page.Limit == 0 {

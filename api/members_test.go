@@ -68,7 +68,7 @@ func (l *fakeServer) page(path string) (p memberPage) {
 func TestMemberLists(t *testing.T) { testMemberLists(t, startFakeServer(t, nil)) }
 
 func testMemberLists(t *testing.T, l *fakeServer) {
-	for member := range 7 { // all rows are on one shard, so its log orders the joins
+	for member := range 7 { // all rows are on one shard, so the joins have an order
 		l.do("POST", likes, opsOf(joined("1", strconv.Itoa(member), true), joined(strconv.Itoa(8+7*member), "3", true)))
 	}
 	p := l.page(likes + "/1?limit=3&consistency=linearizable")
@@ -122,7 +122,7 @@ func testMembersBesideCounts(t *testing.T, l *fakeServer) {
 	l.want(200, `{"results":[false,true]}`, "POST", likes+"/check?consistency=linearizable", `{"member":"7","ids":["2","3"]}`)
 }
 
-// Ops with members keep their place among the other ops of a request.
+// A request applies its ops in order, with and without members.
 func TestMembersAmongOps(t *testing.T) { testMembersAmongOps(t, startFakeServer(t, nil)) }
 
 func testMembersAmongOps(t *testing.T, l *fakeServer) {
@@ -229,7 +229,7 @@ func TestBadMembers(t *testing.T) {
 	l.want(200, `{"results":[false]}`, "POST", check, `{"member":"7","ids":["1"]}`)
 }
 
-// A page of counts with a member reads a bounded number of sets.
+// A request for counts that also asks for a member reads a bounded number of sets.
 func TestLookupsAreBounded(t *testing.T) {
 	l := startFakeServer(t, nil)
 	columns, ids := []string{}, strings.Repeat("1,", 999)+"1"

@@ -34,7 +34,7 @@ type metrics struct {
 var statusClasses = [...]string{"1xx", "2xx", "3xx", "4xx", "5xx"}
 
 // observers holds the series of one endpoint by status class. A series is nil until the first
-// answer of its class. Two concurrent first requests resolve the same series.
+// answer of its class. If two first requests are concurrent, they resolve the same series.
 type observers struct {
 	metrics  *metrics
 	endpoint string
@@ -99,8 +99,8 @@ func newMetrics(registry *prometheus.Registry, version string) (*metrics, error)
 			return nil, fmt.Errorf("cannot register metrics: %w", err)
 		}
 	}
-	// Create these series at the start: Prometheus sees no increase if a series appears with the
-	// value 1.
+	// Create these series at the start, because Prometheus sees no increase if a series begins with
+	// the value 1.
 	for i, class := range statusClasses {
 		m.answers[i] = answers.WithLabelValues(class)
 	}

@@ -64,7 +64,7 @@ func openAPI(s *Server, ctx *fasthttp.RequestCtx, _ *request) error {
 	return nil
 }
 
-// gather answers the registry's metrics as Prometheus text.
+// gather answers with the registry's metrics in Prometheus' text format.
 func gather(s *Server, ctx *fasthttp.RequestCtx, _ *request) error {
 	families, err := s.cfg.Registry.Gather()
 	if err != nil {

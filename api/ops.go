@@ -251,7 +251,7 @@ func (r *request) spaceOf(ks *shard.Keyspace) uint8 {
 	return uint8(at)
 }
 
-// skipCounts skips an object of columns and integers.
+// skipCounts skips an object whose keys are columns and whose values are integers.
 func (c *cursor) skipCounts(path string) {
 	if !c.Begin('{') {
 		c.Fail(path, strictjson.NotObject)

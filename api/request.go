@@ -49,7 +49,7 @@ type request struct {
 	identity
 }
 
-// release drops buffers above these bounds, so that a few huge requests do not occupy memory
+// release drops larger buffers than these, so that a few huge requests do not occupy memory
 // forever. The buffers of 10,000 ops on four columns fit.
 const (
 	pooledCellsMax = 1 << 16 // 1 MiB
@@ -140,7 +140,7 @@ type setCall struct {
 	member uint64 // the member in the body
 	asked  bool   // the read of counts also asks for a member
 	page   members.Page
-	in     []bool // for each set that was read: whether it has the member
+	in     []bool // for each set that was read, whether it has the member
 
 	contains counters.ContainsQuery // last read of sets
 

@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/internal/strictjson"
 )
 
-// change is a way to change counts: the name of its member in a body, and its kind of op in the
-// engine.
+// change is a way to change counts. It has the name of the JSON member in an op, and the op's kind
+// in the engine.
 type change struct {
 	member string
 	kind   engine.OpKind

@@ -56,8 +56,8 @@ func New(cfg Config) (*Server, error) {
 		StreamRequestBody:  true,
 		MaxRequestBodySize: max(cfg.BodyBytesMax, gate.SmallBodyBytesMax),
 		ReadBufferSize:     cfg.HeaderBytesMax,
-		// The listener bounds the connections. There are more workers than connections, because a
-		// worker becomes free a moment after its connection has left the listener.
+		// The listener bounds the connections. Allow more workers than connections, because a
+		// worker becomes free only a moment after the listener has removed its connection.
 		Concurrency: 2 * cfg.ConnsMax,
 
 		CloseOnShutdown:              true,

@@ -54,7 +54,7 @@ func TestInternalErrorIsLoggedNotTold(t *testing.T) {
 	}
 }
 
-// TestBackendFaults checks each error of a node, on a write and on a read.
+// TestBackendFaults checks the answer for each error of a node, on a write and on a read.
 func TestBackendFaults(t *testing.T) {
 	l := startFakeServer(t, nil)
 	const body = `{"ops":[{"id":"1","add":{"like":1}},{"id":"2","add":{"like":1}}]}`
@@ -90,8 +90,8 @@ func TestBackendFaults(t *testing.T) {
 	}
 }
 
-// TestUnavailableWritesTellOutcomes checks that every 503 and 504 of a write of rows has both
-// lists, and that answers of other calls have none.
+// TestUnavailableWritesTellOutcomes checks that every 503 and 504 of a write of rows has the lists
+// applied and unknown. Answers of other calls have no such lists.
 func TestUnavailableWritesTellOutcomes(t *testing.T) {
 	const ops, row = `{"ops":[{"id":"1","set":{"like":1}}]}`, "/v1/counters/posts/1"
 	for _, c := range []struct {
@@ -134,8 +134,8 @@ func TestUnavailableWritesTellOutcomes(t *testing.T) {
 	}
 }
 
-// TestTooManyInFlight occupies the only place in flight. The next request is refused, operators are
-// still served, and the place becomes free again.
+// TestTooManyInFlight bounds the requests in flight to one. While one is in flight, the next
+// request is refused, but operators are served. After it, requests are served again.
 func TestTooManyInFlight(t *testing.T) {
 	l := startFakeServer(t, func(c *Config) { c.InFlightMax = 1 })
 	l.node.entered, l.node.leave = make(chan struct{}), make(chan struct{})
@@ -163,8 +163,8 @@ func TestTooManyInFlight(t *testing.T) {
 	l.wantGood()
 }
 
-// TestTooManyConnections fills the cap and checks that the next connection gets an error, and that
-// a closed connection frees its place.
+// TestTooManyConnections opens as many connections as are allowed. The next connection gets an
+// error. After a connection is closed, another one is served.
 func TestTooManyConnections(t *testing.T) {
 	l := startFakeServer(t, func(c *Config) { c.ConnsMax = 2 })
 	var open [2]net.Conn
@@ -277,7 +277,7 @@ func TestRetire(t *testing.T) {
 	l.wantGood()
 }
 
-// TestShutdownIsBounded checks that Shutdown cuts off a request that does not end.
+// TestShutdownIsBounded checks that Shutdown closes the connection of a request that does not end.
 func TestShutdownIsBounded(t *testing.T) {
 	l := startFakeServer(t, nil)
 	l.node.entered, l.node.leave = make(chan struct{}), make(chan struct{})

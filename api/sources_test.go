@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The error names each fault of a seek, and the source seeks nothing.
+// The error names the fault of a bad seek. The source's positions stay the same.
 func TestSeekBodies(t *testing.T) {
 	l := startFakeServer(t, nil)
 	for body, field := range map[string]string{

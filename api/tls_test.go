@@ -37,7 +37,7 @@ func TestTLSOnThePlainPort(t *testing.T) {
 	l.wantGood()
 }
 
-// deaf is a connection under TLS. Its Close waits, as crypto/tls does for a client that does not
+// deaf is a fake TLS connection. Its Close waits, as that of crypto/tls does if the client does not
 // read.
 type deaf struct {
 	net.Conn

@@ -27,8 +27,8 @@ var (
 	userPassword = regexp.MustCompile(`:\S*@`)
 	// urlPassword matches a password before the host of a URL, where net/url or libpq looks for it.
 	urlPassword = regexp.MustCompile(`^[^/?]*:[^/?]*@|^[^/@]*:[^/@]*@`)
-	// hostList matches hosts, each with an optional port: the text between :// and / of a URL
-	// without a user.
+	// hostList matches a list of hosts with optional ports. That is the text between :// and / of a
+	// URL without a user.
 	hostList = regexp.MustCompile(`^(\[[^]]*]|[^][:,]*)(:\d*)?(,(\[[^]]*]|[^][:,]*)(:\d*)?)*$`)
 	// lateHost matches what a parser considers the path of a URL, if it has an @ and a host after
 	// the @. The text before the @ is then the end of a password.

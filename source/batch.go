@@ -20,7 +20,8 @@ type batch struct {
 	stop     error          // the reason why the partition stops at position next, or nil
 }
 
-// flush applies the waiting messages, up to one that stops the partition.
+// flush applies the waiting messages. If one of them stops the partition, it applies only those
+// before it.
 func (s *session) flush(ctx context.Context) error {
 	if len(s.waiting) == 0 {
 		return nil
@@ -49,7 +50,8 @@ func (s *session) flush(ctx context.Context) error {
 	return b.stop
 }
 
-// decode decodes the messages, up to one that stalls the partition.
+// decode decodes the messages. If one of them stalls the partition, it ends the batch before that
+// message.
 func (b *batch) decode() {
 	b.decoder.Reset()
 	for i := range b.messages {

@@ -53,7 +53,7 @@ type Config struct {
 	Stream      string   `json:"stream,omitempty"`      // nats
 	Addr        string   `json:"addr,omitempty"`        // redis-stream
 	Key         string   `json:"key,omitempty"`         // redis-stream
-	Field       string   `json:"field,omitempty"`       // redis-stream: name of the field that has the message, in each entry
+	Field       string   `json:"field,omitempty"`       // redis-stream: name of the field of each entry that has the message
 	DSN         string   `json:"dsn,omitempty"`         // postgres
 	Slot        string   `json:"slot,omitempty"`        // postgres
 	Publication string   `json:"publication,omitempty"` // postgres

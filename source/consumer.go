@@ -96,7 +96,7 @@ func (r *running) hasEnded() bool {
 	}
 }
 
-// NewConsumer returns a Consumer. Call Begin before, unless all partitions begin at their first
+// NewConsumer returns a Consumer. Call Begin first, unless all partitions begin at their first
 // messages.
 func NewConsumer(cfg ConsumerConfig) *Consumer {
 	c := &Consumer{cfg: cfg, times: consumerTimes{owners: time.Second, partitions: ListEvery, ending: 10 * time.Second}}

@@ -134,7 +134,7 @@ func (d *Decoder) change(before, after []byte) error {
 	return nil
 }
 
-// side parses the old or the new row of a change, and reports whether it counts.
+// side parses the old or the new row of a change, and reports whether the row counts.
 func (d *Decoder) side(text []byte) (r row, counts bool, err error) {
 	if text == nil {
 		return r, false, nil

@@ -108,7 +108,7 @@ func (d *Decoder) json(value []byte) error {
 	return c.Err
 }
 
-// op reads one op. path is the prefix of the names of its fields.
+// op reads one op. path is the prefix of its fields' names in errors.
 func (d *Decoder) op(path string) {
 	c := &d.cursor
 	if !c.Begin('{') {

@@ -251,7 +251,7 @@ type row struct {
 	value            int64 // for a row with a member: 1 if the member joins, 0 if it leaves
 }
 
-// find stores the parts of an op in a JSON text in d.raw.
+// find finds the parts of an op in a JSON text, and stores them in d.raw.
 func (d *Decoder) find(text []byte) error {
 	clear(d.raw[:])
 	c := &d.cursor

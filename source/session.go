@@ -26,7 +26,7 @@ type session struct {
 	heard  bool                 // the broker has sent something since the last tick
 	last   sink.Mark            // mark of the last message that this session has read below the position at; zero for none
 	found  sink.Mark            // the highest mark, among all shards, whose message the queue still has
-	passed Position             // position of the shard that has the mark in the field found; there are no messages between the two
+	passed Position             // position of the shard that has the mark found; the queue has no message between that mark and this position
 
 	waiting      []Message
 	waitingBytes int
@@ -416,7 +416,7 @@ func (s *session) settle(ctx context.Context) error {
 	if low != s.at || s.high.Less(high) || answers {
 		return sink.ErrMoved
 	}
-	s.even = s.even && s.behind == "" // only apply sets even, because apply also sets low
+	s.even = s.even && s.behind == "" // do not set even to true here: only apply may, because it also sets low
 	return nil
 }
 

@@ -55,7 +55,7 @@ type sourceCluster struct {
 	fenced   map[uint64]uint32       // by source, the epoch of its last seek
 	seq      uint64                  // sequence number of restores
 	backups  map[uint32][]byte
-	restores map[uint32]int // by group, 1 once it is closed and 2 once its rows are restored
+	restores map[uint32]int // state of a group's restore: 1 if the shard is closed, 2 if its rows are restored too
 	letters  map[letter]bool
 	down     map[uint32]bool // groups without a leader
 }

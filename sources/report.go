@@ -152,7 +152,7 @@ func (s *Sources) join(ctx context.Context, n *node, all []catalog.Source) []Sou
 	name := admin.Names(view)
 	joined := make([]Source, len(all))
 	var joins sync.WaitGroup
-	for i, src := range all { // concurrently, because a source without a reader must be read from its queue
+	for i, src := range all { // concurrently, because for a source without a reader this reads the queue
 		joins.Go(func() { joined[i] = s.joinOne(ctx, n, src, reports, name) })
 	}
 	joins.Wait()

@@ -83,7 +83,8 @@ func (s *Sink) send(ctx context.Context, w *write) {
 	w.overflows = append(w.overflows, out.Overflows...)
 }
 
-// sinkReader caches the checkpoints of one partition. mu guards the other fields; Apply holds it throughout.
+// sinkReader caches the checkpoints of one partition. mu guards the other fields. Apply holds mu
+// until it returns.
 type sinkReader struct {
 	mu     sync.Mutex
 	epoch  uint32               // epoch at which Positions read the checkpoints; 0 before that

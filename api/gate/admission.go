@@ -19,9 +19,8 @@ const (
 	// perSecMax is above any real speed of a size class.
 	perSecMax = 1 << 40
 	// deadlineShare bounds the expected time of the earlier writes to 1/deadlineShare of a write's
-	// deadline. The rest is for the way from the socket and back, and for differences between
-	// writes. With half of the deadline as the bound, writes in measurements still missed the
-	// deadline.
+	// deadline. The rest of the deadline is for the network, and for differences between writes.
+	// With half of the deadline as the bound, writes in measurements still missed the deadline.
 	deadlineShare = 4
 	// refusalsPerCPU bounds the refusals per second for each processor. A refusal takes about 10 µs,
 	// so refusals use at most a twentieth of the processors.
@@ -156,8 +155,8 @@ func (l *class) noteQuiet(count int64) {
 	}
 }
 
-// Leave ends a write that arrived at received. counts is false for a write that was refused for
-// its content, whose duration does not show the speed.
+// Leave ends a write that arrived at the time received. counts is false for a write that was
+// refused because of its content: its duration does not show the speed.
 func (w *Write) Leave(received time.Time, counts bool) {
 	l := w.class
 	l.bytes.Add(-w.weight)

@@ -138,8 +138,8 @@ func TestSizeClass(t *testing.T) {
 	})
 }
 
-// Refusals are rationed. The server sends a few refusals at once and the others one after the
-// other. No refusal waits longer than its bound.
+// The rate of refusals is limited. A few refusals need not wait, and the others follow at
+// intervals. No refusal waits longer than its bound.
 func TestRefusalsAreRationed(t *testing.T) {
 	const bound = time.Hour
 	a := NewAdmission()

@@ -48,7 +48,7 @@ func (b *Budget) Release(n int) { b.used.Add(-int64(n)) }
 func (b *Budget) Used() int64 { return b.used.Load() }
 
 const (
-	// WaveMax bounds the concurrent calls of one connection. Each has a goroutine.
+	// WaveMax bounds the concurrent calls of one connection. Each call needs a goroutine.
 	WaveMax = 256
 	// HelpersMax bounds the goroutines for concurrent calls of all connections together. Each takes
 	// about 7 KiB while it waits for a write. A connection gets only a share of the free helpers,
@@ -65,8 +65,8 @@ type panicked struct {
 func (p *panicked) String() string { return fmt.Sprintf("%v\n%s", p.cause, p.stack) }
 
 // Concurrently calls do for each number below n, and returns when all calls have returned. It uses
-// the caller's goroutine and as many goroutines as the budget has for it, possibly none. It passes a
-// panic on to the caller.
+// the caller's goroutine, and as many other goroutines as the budget allows, possibly none. It
+// passes a panic on to the caller.
 func (b *Budget) Concurrently(n int, do func(i int)) {
 	if n == 1 {
 		do(0)

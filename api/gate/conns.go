@@ -1,6 +1,6 @@
 // Package gate bounds what clients take from a node, over HTTP and over Redis: connections, memory,
-// goroutines, and writes in flight. It owns the open connections, and refuses, wakes and closes them.
-// It never parses a request, and only checks the first byte of a connection.
+// goroutines, and writes in flight. It owns the open connections, and refuses, wakes and closes
+// them. It never parses a request. It only checks the first byte of a connection.
 //
 // Invariant: at most ConnsMax connections are open, and none of them has a file descriptor that is
 // reserved for the node. A Budget never exceeds its maximum, not even for a moment.
@@ -220,9 +220,9 @@ func (c *Conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// SetReadDeadline also moves the write deadline if there is a WriteTimeout. fasthttp itself sets
-// the write deadline only before a handler's answer. So without this, an error answer or a 100
-// Continue on a reused connection would have the previous answer's deadline.
+// SetReadDeadline also sets the write deadline if there is a WriteTimeout. The reason is that
+// fasthttp sets a write deadline only for a handler's answer. An error answer or a 100 Continue on
+// a reused connection would otherwise have the deadline of the previous answer.
 func (c *Conn) SetReadDeadline(t time.Time) error {
 	write := t
 	switch {

@@ -46,8 +46,7 @@ func (h *Hosts) Allows(host []byte) bool {
 	return true
 }
 
-// hostName returns the name or address in a host or an address, without its port, in
-// lower case.
+// hostName returns a host's name or address in lower case, without port and brackets.
 func hostName(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

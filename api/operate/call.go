@@ -1,7 +1,7 @@
 // Package operate has the calls of operators about keyspaces, the cluster, sources and users, and a
 // node's descriptions of itself. It turns the JSON of requests into calls of the node and of the
-// cluster, and the results into JSON. It owns the strict decoding of bodies, which other rare calls use
-// too. It never reads or answers a request, and knows no HTTP.
+// cluster, and the results into JSON. It owns the strict decoding of bodies, which other rare calls
+// use too. It never reads or answers a request, and does not depend on HTTP.
 //
 // Invariant: a call finds every fault of its body before it changes anything.
 package operate
@@ -64,8 +64,8 @@ type Node interface {
 	auth.Cluster
 }
 
-// Sources lists and changes the sources of the cluster; *sources.Sources implements it. Every
-// node's Sources covers the whole cluster.
+// Sources lists and changes the sources of the cluster; *sources.Sources implements it. It covers
+// the whole cluster, at every node.
 type Sources interface {
 	List(ctx context.Context) ([]sources.Source, error)
 	Get(ctx context.Context, name string) (*sources.Source, error)
@@ -91,9 +91,11 @@ type Sources interface {
 // serves these calls, and forwards them to the catalog's leader if necessary. Any goroutine may
 // call the methods at any time. The caller owns the results.
 type Admin interface {
-	// View combines the catalog with the reports of the nodes that answer within a second.
+	// View combines the catalog with the reports of the nodes. It leaves out nodes that do not
+	// answer within a second.
 	View(ctx context.Context) (*admin.View, error)
-	// Digests returns the digests of all replicas whose nodes answer within a second.
+	// Digests returns the digests of replicas. It leaves out nodes that do not answer within a
+	// second.
 	Digests(ctx context.Context) ([]clientadmin.GroupDigests, error)
 	// Plan returns the next steps of the cluster's plan.
 	Plan(ctx context.Context) ([]clientadmin.PlanStep, error)

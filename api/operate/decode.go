@@ -201,8 +201,8 @@ func unmarshalColumn(d *jsontext.Decoder, c *column.Column) error {
 	return nil
 }
 
-// Shown returns a client's text as an error message shows it: at most 64 bytes, and quotes for an
-// empty name.
+// Shown returns a client's text for an error message: at most 64 bytes of it, and two quotes for an
+// empty text.
 func Shown(text []byte) string {
 	const shownMax = 64
 	if len(text) == 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/countd/countd/client/column"
 )
 
-// The server refuses bodies with unknown, repeated, null and missing members, by their path.
+// Decode refuses unknown, repeated, null and missing members. The error has the path of the member.
 func TestDecode(t *testing.T) {
 	type inner struct {
 		Role  string   `json:"role"`

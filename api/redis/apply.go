@@ -28,7 +28,7 @@ func (t *table) read(c *conn, deadline time.Time) {
 	}
 }
 
-// readErrorOf returns the part of a read's error that concerns id.
+// readErrorOf returns the error of a read for id. If only some shards failed, the error may be nil.
 func readErrorOf(err error, id uint64) error {
 	if some, ok := errors.AsType[*shard.ReadError](err); ok {
 		return some.Of(id)

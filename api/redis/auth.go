@@ -28,8 +28,9 @@ func (c *conn) renewLogin(now time.Time) {
 	}
 }
 
-// Still implements shard.Permission: it refuses the planned commands if the client has lost its
-// token or rights since they were planned. No other goroutine changes the login while a batch runs.
+// Still implements shard.Permission. It refuses the planned commands if the client has lost its
+// token or rights since the commands were planned. No other goroutine changes the login while a
+// batch runs.
 func (c *conn) Still() error {
 	a := c.server.cfg.Auth
 	if a == nil || !a.Enforces() || c.login.caller == nil {

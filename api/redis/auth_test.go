@@ -179,8 +179,8 @@ func TestLogin(t *testing.T) {
 	}
 }
 
-// TestRevokedLogin checks that a connection loses its rights with its token, in transactions
-// too, and that new grants hold at once.
+// TestRevokedLogin checks that a connection loses its rights when its token is revoked, also in a
+// transaction. New grants take effect at once.
 func TestRevokedLogin(t *testing.T) {
 	s, cluster := serveEnforcing(t, auth.Enforce)
 	c := loggedIn(t, s, cluster.Token(t, "web", grant("writer", "posts")))
@@ -253,7 +253,7 @@ func TestHelloIsServedWhole(t *testing.T) {
 }
 
 // TestNobodyLearnsNothing checks that a client without a login does not learn which commands exist.
-// A logged-in user does learn that.
+// A logged-in user does learn which commands exist.
 func TestNobodyLearnsNothing(t *testing.T) {
 	s, cluster := serveEnforcing(t, auth.Enforce)
 	for _, line := range []string{"NONSENSE a", "GET", "EXEC a"} {

@@ -49,7 +49,7 @@ type batch struct {
 	atomic bool            // the command is an EXEC; its reads become ops too
 	across bool            // the ops belong to one command with a key, on several keyspaces
 
-	keyed map[[16]byte]*table // the table of the ops that have an idempotency key, by that key
+	keyed map[[16]byte]*table // idempotency key → table of the ops with this key
 
 	until   time.Time // deadline of the planned commands; zero if not set yet
 	missed  bool      // the command being planned has a name that this node does not know
@@ -67,7 +67,7 @@ type reply struct {
 	cells  appendCells // for a command that reads or writes rows
 	other  appendOther // for other commands; then cells is nil
 	writes bool
-	from   int32 // range of cells, of bytes of text or of users of polls, or the index of a call
+	from   int32 // from and to are a range of cells, of bytes of text or of users of polls. For a call, from is its index.
 	to     int32
 }
 
@@ -137,7 +137,7 @@ func (b *batch) refresh() {
 	})
 }
 
-// known plans a reply that does not depend on reads or writes. appendReply appends it.
+// known plans a reply that is known already. appendReply appends the reply.
 func (b *batch) known(appendReply func(dst []byte) []byte) {
 	if len(b.replies) == 0 && !b.atomic {
 		b.conn.out.Buf = appendReply(b.conn.out.Buf)
@@ -154,8 +154,9 @@ func (b *batch) fail(text string) {
 	b.known(func(dst []byte) []byte { return resp.AppendError(dst, text) })
 }
 
-// failed plans an error reply if err is not nil, or marks the command for planning again
-// after a lookup. It reports whether err is not nil.
+// failed reports whether err is not nil. If so, it plans an error reply. If the error concerns a
+// name that a lookup may find, failed instead marks the command to be planned again after the
+// lookup.
 func (b *batch) failed(err error) bool {
 	if err == nil || b.misses(err) {
 		return err != nil

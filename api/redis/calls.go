@@ -54,7 +54,7 @@ const (
 	ofAuthor                    // an author's outbox
 )
 
-// isJoined reports whether a read of unread numbers may read the keyspace.
+// isJoined reports whether calls of package inbox may read the keyspace.
 func isJoined(ks *shard.Keyspace) bool {
 	return ks.Kind != kinds.Counters || ks.Name == inbox.PostsKeyspace
 }

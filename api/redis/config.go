@@ -38,8 +38,8 @@ type Config struct {
 	Listener net.Listener     // required; closed by Shutdown
 	Outboxes inbox.OutboxKeep // bounds of the outboxes of authors
 
-	// Timeout bounds the calls of the Backend for a pipeline. It begins when the server has read
-	// the pipeline.
+	// Timeout bounds the time of the calls of the Backend for a pipeline. The time begins when the
+	// server has read the pipeline.
 	Timeout time.Duration
 	resp.Bounds
 	// LargeBytesMax bounds the memory of all connections together. It does not count 16 KiB for
@@ -48,9 +48,9 @@ type Config struct {
 	// ConnsMax bounds the open connections. The server answers a further connection with an error
 	// and closes it.
 	ConnsMax int
-	// DescriptorsMax bounds the file descriptors of connections. The server refuses a connection
-	// with a higher descriptor, because higher descriptors are reserved for the node itself. 0
-	// means the bound of scarce.Bounds.
+	// DescriptorsMax bounds the file descriptors of connections. Descriptors of DescriptorsMax or
+	// more are reserved for the node itself, so the server refuses connections with such a
+	// descriptor. 0 means the bound of scarce.Bounds.
 	DescriptorsMax int
 
 	// Auth identifies callers and checks their rights; nil lets everybody do everything.

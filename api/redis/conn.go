@@ -45,7 +45,7 @@ func (c *conn) unknown() bool {
 	return why != auth.Granted
 }
 
-// refuse replies with an error at once; nothing may be pending.
+// refuse replies with an error at once. No planned command may be pending.
 func (c *conn) refuse(text string) {
 	c.server.metrics.failed(text)
 	c.out.Buf = resp.AppendError(c.out.Buf, text)

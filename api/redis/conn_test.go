@@ -212,7 +212,7 @@ func TestManyConnections(t *testing.T) {
 	dial(t, s).want("GET users:1:posts", fmt.Sprintf("%q", fmt.Sprint(conns*rounds)))
 }
 
-// A panic ends its connection alone, and is counted.
+// A panic ends only the connection that caused it. The server counts panics.
 func TestPanics(t *testing.T) {
 	n := newFakeNode()
 	s := serve(t, n, nil)

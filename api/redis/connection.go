@@ -199,7 +199,7 @@ func clientCommand(c *conn, args [][]byte) {
 	case sub == "setname":
 		c.name = string(args[2])
 		c.ok()
-	default: // setinfo: the name and version of a client library, which the server ignores
+	default: // CLIENT SETINFO sends the name and version of a client library, which the server ignores
 		c.ok()
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/countd/countd/internal/strictjson"
 )
 
-// counterCommands are the commands on counts. A count is a string of Redis, and a row of counts is a
-// hash.
+// counterCommands are the commands on counts. For Redis clients, a count is a string, and a row of
+// counts is a hash.
 func counterCommands() []spec {
 	const str, hash = "string", "hash"
 	read, add, write := auth.Read.InBody(), auth.Ingest.InBody(), auth.Write.InBody()
@@ -41,12 +41,12 @@ func counterCommands() []spec {
 	}
 }
 
-// fetches returns a command that reads the targets of its keys.
+// fetches returns a command that reads what its keys name.
 func fetches(form appendCells, read func(*batch, []byte) (key, error)) func(*conn, [][]byte) {
 	return func(c *conn, args [][]byte) { c.batch.fetchKeys(form, args[1:], read) }
 }
 
-// fetchKeys plans reads of the targets of keys, and their reply.
+// fetchKeys plans the reads of what keys name, and one reply.
 func (b *batch) fetchKeys(form appendCells, texts [][]byte, read func(*batch, []byte) (key, error)) {
 	from := len(b.cells)
 	if len(texts) == 1 { // most commands have one key, which needs no list
@@ -326,7 +326,7 @@ func countdIncr(c *conn, args [][]byte) {
 	}
 }
 
-// addAll plans additions to counts, each with its own reply.
+// addAll plans additions to counts, and a reply with the result of each.
 func (b *batch) addAll(keys []key, values []int64) {
 	from := len(b.cells)
 	for i, k := range keys {
@@ -342,7 +342,7 @@ func appendCount(dst []byte, cells []cell, _ bool) []byte {
 
 func appendOK(dst []byte, _ []cell, _ bool) []byte { return resp.AppendOK(dst) }
 
-// appendString appends a count as a string, null for 0.
+// appendString appends a count as a string, and null for 0.
 func appendString(dst []byte, cells []cell, resp3 bool) []byte {
 	if n, _ := cells[0].value(); n != 0 {
 		return resp.AppendBulkInt(dst, n)

@@ -16,8 +16,8 @@ type partly struct{ err error }
 func (e *partly) Error() string { return e.err.Error() }
 func (e *partly) Unwrap() error { return e.err }
 
-// backendErrors maps the Backend's errors to the texts of replies. Clients may rely on the first
-// word, which is the code.
+// backendErrors maps the Backend's errors to the first words of replies. Clients may rely on the
+// first word, which is the code.
 var backendErrors = []struct {
 	err  error
 	text string
@@ -92,8 +92,8 @@ func fieldError(field, problem string) error { return argumentError(field + ": "
 // have just created it.
 type nameError string
 
-// unknown returns the error for an unknown name. An invalid name cannot exist, so its error causes
-// no lookup.
+// unknown returns the error for an unknown name. Nothing can have an invalid name, so the error for
+// an invalid name causes no lookup.
 func unknown(name []byte, problem string) error {
 	if catalog.ValidName(name) { // the rule for keyspaces and columns is the same as for channels
 		return nameError(problem)

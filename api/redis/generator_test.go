@@ -30,7 +30,7 @@ func (g *generator) pipeline() [][]string {
 	return all
 }
 
-// transaction returns a transaction on a single row, so that it uses one shard.
+// transaction returns a transaction on a single row, because a transaction must be on one shard.
 func (g *generator) transaction() [][]string {
 	id := g.rand.IntN(6)
 	g.multi = true

@@ -136,7 +136,8 @@ func isCounters(ks *shard.Keyspace) bool { return ks != nil && ks.Kind == kinds.
 
 var errTooManyKeys = argumentError(fmt.Sprintf("a command takes at most %d keys", rowsMax))
 
-// readKeys parses keys, the first argument of each step, into the batch's memory.
+// readKeys parses the first one of every step arguments as a key. The keys are in the batch's
+// memory.
 func (b *batch) readKeys(texts [][]byte, step int, read func(*batch, []byte) (key, error)) ([]key, error) {
 	if len(texts)/step > rowsMax {
 		return nil, errTooManyKeys
@@ -152,7 +153,7 @@ func (b *batch) readKeys(texts [][]byte, step int, read func(*batch, []byte) (ke
 	return b.keys, nil
 }
 
-// readPairs parses keys, and numbers, the last argument of each step.
+// readPairs parses the first one of every step arguments as a key, and the last one as a number.
 func (b *batch) readPairs(texts [][]byte, step int, read func(*batch, []byte) (key, error)) (keys []key, values []int64, err error) {
 	if keys, err = b.readKeys(texts, step, read); err == nil {
 		values, err = b.readValues(texts, step)
@@ -160,7 +161,7 @@ func (b *batch) readPairs(texts [][]byte, step int, read func(*batch, []byte) (k
 	return keys, values, err
 }
 
-// readValues parses numbers, the last argument of each step.
+// readValues parses the last one of every step arguments as a number.
 func (b *batch) readValues(texts [][]byte, step int) ([]int64, error) {
 	b.values = b.values[:0]
 	for i := step - 1; i < len(texts); i += step {

@@ -187,8 +187,8 @@ type scanPage struct {
 	rows []int64
 }
 
-// scanPages reads a page of each keyspace. The pages have only ids below next, the first id of the
-// next page. On the last page, next is 0.
+// scanPages reads a page of each keyspace. All ids of the pages are below next, the first id of the
+// next page. After the last page, next is 0.
 func (c *conn) scanPages(q *scanCall) (next uint64, pages []scanPage, err error) {
 	next, pages, err = c.readPages(q, false)
 	if start := next &^ (scanBlock - 1); err == nil && next > scanExact && start != next {

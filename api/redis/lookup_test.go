@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// Commands find keyspaces and columns that another node has just created. The node catches up once
-// for all commands that have arrived, and only for valid names.
+// Commands find keyspaces and columns that another node has just created. The node waits for the
+// newest catalog once for all commands that have arrived, and only if a valid name is unknown.
 func TestNamesMadeElsewhere(t *testing.T) {
 	likes := &shard.Keyspace{Name: "likes", Kind: kinds.Counters, Columns: []string{"up"}, Shards: 4}
 	wider := &shard.Keyspace{Name: "likes", Kind: kinds.Counters, Columns: []string{"up", "down"}, Shards: 4}

@@ -25,7 +25,7 @@ func (c *conn) serve() {
 	c.out.Drain()
 }
 
-// begin acquires the memory to plan and answer commands. A connection has it only while it
+// begin acquires the memory to plan and answer commands. A connection has this memory only while it
 // executes commands.
 func (c *conn) begin() {
 	b := c.server.batches.Get().(*batch)
@@ -36,8 +36,8 @@ func (c *conn) begin() {
 	c.out.Unknown = c.unknown()
 }
 
-// end releases the memory of begin once all replies are sent or queued. It must not run after a
-// panic.
+// end releases the memory that begin has acquired. All replies must be sent or queued. It must not
+// run after a panic.
 func (c *conn) end() {
 	b := c.batch
 	b.out, c.out.Buf = c.out.Buf, nil
@@ -46,7 +46,7 @@ func (c *conn) end() {
 	c.server.batches.Put(b)
 }
 
-// execute executes the commands that have arrived completely, until one closes the
+// execute executes the commands that have arrived completely. It stops if a command closes the
 // connection.
 func (c *conn) execute() {
 	for !c.closing && !c.server.cut.Load() {

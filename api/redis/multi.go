@@ -168,7 +168,7 @@ func (b *batch) rollBack(m mark) {
 	}
 }
 
-// of returns the mark of a table, or the zero mark if the table was added later.
+// of returns the part of a mark for a table. It is zero if the table was added after the mark.
 func (m *mark) of(table int) tableMark {
 	if table < len(m.tables) {
 		return m.tables[table]

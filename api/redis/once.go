@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// sessionBlock is the number of writes of a session in one stream. A shard remembers that many
-	// requests of a producer.
+	// sessionBlock is the number of writes of a session in one stream. It is the number of requests
+	// that a shard remembers of each producer.
 	sessionBlock = 64
 	// sessionWritesMax bounds the writes of one session, because the number of a session's stream
 	// has two bytes.

@@ -155,7 +155,7 @@ func TestSessionNumbers(t *testing.T) {
 	}
 }
 
-// A session without unused numbers refuses writes, and uses no number twice.
+// A session that has used all its numbers refuses further writes. It uses no number twice.
 func TestFullSession(t *testing.T) {
 	n := newFakeNode()
 	s := serve(t, n, nil)

@@ -21,8 +21,8 @@ type arguments struct {
 	err   error
 }
 
-// arguments begins to parse the words of a command. The batch reuses one arguments value, so
-// functions that run later must not use the words.
+// arguments begins to parse the words of a command. The batch reuses one arguments value for all
+// commands, so functions that run after the planning must not use it.
 func (b *batch) arguments(words [][]byte) *arguments {
 	b.parsed = arguments{b: b, words: words, at: 1}
 	return &b.parsed
@@ -115,7 +115,7 @@ func (a *arguments) options(known ...option) {
 	}
 }
 
-// textOption returns an option that has one text.
+// textOption returns an option whose value is one text.
 func textOption(name string, read func(text []byte) error) option {
 	return option{name, func(values [][]byte) (int, error) {
 		if len(values) == 0 {
@@ -133,7 +133,7 @@ func flagOption(name string, given *bool) option {
 	}}
 }
 
-// numberOption returns an option that has the number of a notice.
+// numberOption returns an option whose value is the number of a notice.
 func numberOption(name string, into **int64) option {
 	return textOption(name, func(text []byte) error {
 		n, err := numberOf(name, text)
@@ -142,7 +142,7 @@ func numberOption(name string, into **int64) option {
 	})
 }
 
-// limitOption returns LIMIT, the number of entries of a page.
+// limitOption returns the option LIMIT, the number of entries of a page.
 func limitOption(limit *int, most uint64) option {
 	return textOption("limit", func(text []byte) error {
 		n, ok := strictjson.ParseUint64(text)
@@ -154,7 +154,7 @@ func limitOption(limit *int, most uint64) option {
 	})
 }
 
-// countOption returns COUNT, the approximate number of elements of a page of a scan.
+// countOption returns the option COUNT, the approximate number of elements of a page of a scan.
 func countOption(count *int) option {
 	return textOption("count", func(text []byte) error {
 		n, ok := resp.ParseInt(text)
@@ -169,7 +169,7 @@ func countOption(count *int) option {
 	})
 }
 
-// matchOption returns MATCH, which has a pattern.
+// matchOption returns the option MATCH, whose value is a pattern.
 func matchOption(p *resp.Pattern) option {
 	return textOption("match", func(text []byte) error {
 		*p = resp.Pattern{Text: string(text), Given: true}

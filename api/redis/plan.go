@@ -101,8 +101,8 @@ func unknownCommand(args [][]byte) string {
 const unknownName = "unknown command"
 
 // refused replies to a command that the client may not run, and reports whether the command was
-// refused. cmd is nil for an unknown command. refused renews the login for each command, because a
-// long pipeline may outlive the token.
+// refused. cmd is nil for an unknown command. refused checks the login before each command, because
+// the token may end during a long pipeline.
 func (c *conn) refused(cmd *command, args [][]byte) bool {
 	now := time.Now()
 	c.renewLogin(now)

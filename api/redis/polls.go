@@ -72,7 +72,7 @@ func pollUsers(a *arguments, users int, form appendOther) {
 	b.pending += feedRows * users
 }
 
-// namesOption returns an option that has names of channels or dots.
+// namesOption returns an option whose values are names of channels or dots.
 func namesOption(field string, into *[]string) option {
 	return listOption(field, inbox.NamesMax, 1, func(names [][]byte) error {
 		for _, name := range names {
@@ -114,7 +114,8 @@ func (q *calls) mergePolls() int {
 	return last - 1
 }
 
-// appendPolls appends an array of the polls of users, or the first error.
+// appendPolls appends an array with the poll of each user. If a poll failed, it appends only the
+// first error.
 func (b *batch) appendPolls(dst []byte, r *reply) []byte {
 	start := len(dst)
 	dst = resp.AppendArray(dst, int(r.to-r.from))

@@ -12,8 +12,8 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// TestScanCursorsAreSmall scans ids of all sizes with a client that keeps cursors in doubles,
-// while other rows come and go, and checks that
+// TestScanCursorsAreSmall scans ids of all sizes with a client that keeps cursors in doubles.
+// Meanwhile it creates and deletes other rows. It checks that
 //
 //  1. the scan ends;
 //  2. each row that stays is returned once;

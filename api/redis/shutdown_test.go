@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Shutdown answers what was read, and closes idle connections at once.
+// Shutdown waits for the replies to commands that were read, and closes idle connections at once.
 func TestShutdown(t *testing.T) {
 	n := newFakeNode()
 	n.hold = make(chan struct{})

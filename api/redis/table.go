@@ -22,7 +22,7 @@ type table struct {
 	ops     []engine.Op
 	counts  []int64       // the row after each op
 	failed  []error       // errors by op; nil if none failed
-	joined  []bool        // by op, whether it changed a set of members; nil if none did
+	joined  []bool        // for each op, whether it changed a set of members; nil if no op did
 	units   []unit        // one for each command, in order of its ops
 	fetched []int32       // indexes of ops that only read; readInstead can read their rows instead
 	cells   []engine.Cell // memory for the ops' cells; each planned op keeps its part
@@ -34,7 +34,7 @@ type table struct {
 	opt     shard.ReadOptions
 }
 
-// unit is the ops of one command, from index first to the first op of the next unit. The shard
+// unit has the ops of one command, from index first up to the first op of the next unit. The shard
 // refuses all ops of a unit together.
 type unit struct {
 	number int // number of the command in its batch
@@ -143,7 +143,7 @@ func (c *cell) rowOf() ([]int64, error) {
 	return row, nil
 }
 
-// exists reports whether a key exists. A count of 0 does not exist.
+// exists reports whether a cell's key exists. The key of a count of 0 does not exist.
 func (c *cell) exists() (bool, error) {
 	row, err := c.rowOf()
 	if err != nil {

@@ -89,7 +89,7 @@ func TestUnreadCommands(t *testing.T) {
 	}
 }
 
-// An error names the fault, and the command changes nothing.
+// The error of a bad command names the fault. The command changes nothing.
 func TestBadUnreadCommands(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))

@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/shard/errs"
 )
 
-// A pipeline reads each row, channel or dot only once. A command that depends on another command
-// runs after it.
+// A pipeline reads each row, channel or dot only once. If a command depends on an earlier one, it
+// runs after that one.
 func TestUnreadPipelines(t *testing.T) {
 	poll := func(channels ...string) string {
 		return fmt.Sprintf("COUNTD.POLL 1 CHANNELS %d %s", len(channels), strings.Join(channels, " "))
@@ -107,7 +107,7 @@ func TestUnreadReadsSeeTheNodesWrites(t *testing.T) {
 	read(shard.Bounded, shard.GroupIndex{Group: 3, Index: 4}, shard.GroupIndex{Group: 3, Index: latest})
 }
 
-// Replies name the fault of each user or shard, with the codes of other commands.
+// Errors concern only the user or shard that failed. They have the same codes as in other commands.
 func TestUnreadErrors(t *testing.T) {
 	n := newFakeNode()
 	c := dial(t, serve(t, n, nil))

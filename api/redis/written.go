@@ -11,8 +11,8 @@ import (
 )
 
 // written is the token of all writes to a keyspace that this node's clients have made. Reads use
-// it, so a client of this node sees all writes through this node, even of other connections.
-// Without it, a follower's read may miss recent writes.
+// this token, so a client of this node sees all writes through this node, even those of other
+// connections. Without it, a follower's read may miss recent writes.
 type written struct {
 	token atomic.Pointer[shard.Token] // replaced, never changed
 	mu    sync.Mutex                  // must be held to replace token

@@ -58,8 +58,8 @@ func (a *Access) Secrets() source.Secrets { return source.Secrets{Dir: a.Dir} }
 // Pool returns a pool with the certificate authority.
 func (a *Access) Pool() *x509.CertPool { return a.authority.Pool() }
 
-// Writer returns the TLS settings of the test's own client. Guarded's invalid files do not affect
-// them.
+// Writer returns the TLS settings of the test's own client. The invalid files that Guarded writes
+// do not affect them.
 func (a *Access) Writer() *tls.Config {
 	return &tls.Config{RootCAs: a.Pool(), Certificates: []tls.Certificate{a.authority.Client(pki.Leaf{Name: "writer"})}}
 }

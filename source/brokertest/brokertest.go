@@ -64,7 +64,7 @@ func (q *Queue) open(t testing.TB, config string) (*source.Config, source.Broker
 	return cfg, broker
 }
 
-// Start runs a runner of partition 0 until Stop or the end of the test.
+// Start runs a runner of partition 0 until Stop is called or the test ends.
 func (q *Queue) Start(t testing.TB, c *sinktest.Cluster) *Reader {
 	t.Helper()
 	cfg, broker := q.open(t, q.Config)

@@ -39,7 +39,7 @@ type column struct {
 	oid  uint32
 }
 
-// Values of these types are JSON numbers as text.
+// PostgreSQL's text for a value of these types is a JSON number.
 var plainTypes = map[uint32]bool{20: true, 21: true, 23: true, 26: true} // int8, int2, int4, oid
 
 const boolType = 16

@@ -170,8 +170,8 @@ func TestSilentServer(t *testing.T) {
 	must.Become(t, "a message comes", func() bool { return len(next().Messages) == 1 })
 }
 
-// A long open transaction makes the comparison read a lot. The comparison reports progress
-// meanwhile.
+// If a transaction has been open for long, the comparison must read much of the log. It reports
+// progress meanwhile.
 func TestLongComparison(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

@@ -260,7 +260,7 @@ func (r *reader) judge(stream *redis.XInfoStream, groups []redis.XInfoGroup, del
 		}
 	}
 	if !at.Less(left) || after(last) == at {
-		return nil // no entry at or above at was trimmed, or everything was read
+		return nil // no entry from position at on was trimmed, or everything was read
 	}
 	// All remaining entries are above at. A trim may have removed unread entries between at and
 	// left.

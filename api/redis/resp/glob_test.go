@@ -21,7 +21,7 @@ func TestGlob(t *testing.T) {
 	}
 }
 
-// A pattern never panics, and a text matches the pattern that quotes it.
+// MatchGlob never panics, and a text matches a pattern that quotes all its bytes.
 func FuzzGlob(f *testing.F) {
 	f.Add("a*[b-c]?\\", []byte("abc"))
 	f.Add("***[^", []byte("*"))

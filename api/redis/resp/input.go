@@ -26,8 +26,8 @@ const (
 	// largeIdleMax is how long an idle connection keeps a large buffer. Pools keep idle
 	// connections, whose large buffers would take memory from busy connections.
 	largeIdleMax = time.Second
-	// A deadline may expire early by 1/deadlineSlack of its timeout. Setting an exact deadline for
-	// every read would cost as much as looking up a key.
+	// A read deadline may expire early, by up to 1/deadlineSlack of its timeout. To set an exact
+	// deadline for every read would cost as much as to look up a key.
 	deadlineSlack = 8
 )
 
@@ -105,7 +105,7 @@ func (in *Input) Next() (args [][]byte, n int, err error) {
 	return in.parser.Next(in.buf[in.from:in.to])
 }
 
-// Done drops a command of n bytes. The next command gets its own time to arrive.
+// Done drops an executed command of n bytes. The time to arrive begins again for the next command.
 func (in *Input) Done(n int) { in.from, in.partial = in.from+n, false }
 
 // Shrink releases the memory of executed commands with many arguments.
@@ -163,8 +163,8 @@ func (in *Input) tooLarge(bytesMax int) string {
 	return ProtocolError("a command is larger than " + SizeText(bytesMax)).Error()
 }
 
-// grow makes the buffer fit at least one more byte, or returns false. It grows a buffer that
-// the last read filled, because more bytes are likely to come.
+// grow makes room in the buffer for at least one more byte, or returns false. It also grows a
+// buffer that the last read has filled, because more bytes are likely to follow.
 func (in *Input) grow(bytesMax int) bool {
 	full := in.to == len(in.buf)
 	if in.from == in.to {

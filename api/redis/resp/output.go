@@ -11,11 +11,11 @@ import (
 const (
 	// SendBytes is the size at which output is sent, even if the pipeline has more replies.
 	SendBytes = 64 << 10
-	// KeepBytesMax bounds the output buffer that is kept for the next pipeline.
+	// KeepBytesMax bounds the memory of the output buffer that is kept for the next pipeline.
 	KeepBytesMax = 256 << 10
 	// stallTimeout is the time for which Send waits for a client that does not read. A client may
-	// write a long pipeline before it reads. If the server waited without a bound, both would wait
-	// forever.
+	// write a long pipeline before it reads. If the server then waited without a bound, server and
+	// client would wait for each other forever.
 	stallTimeout = time.Second
 )
 
@@ -59,8 +59,7 @@ func (o *Output) Send() error {
 	if sending, err := o.enqueue(o.Buf); sending || err != nil {
 		return err
 	}
-	// The remaining time is always between stallTimeout/2 and stallTimeout, so that Send rarely
-	// sets the deadline.
+	// Set the deadline only if less than stallTimeout/2 remains, so that Send rarely sets it.
 	if now := time.Now(); o.until.Sub(now) < stallTimeout/2 {
 		o.until = now.Add(stallTimeout)
 		if err := o.conn.SetWriteDeadline(o.until); err != nil {

@@ -40,7 +40,7 @@ const (
 type Parser struct {
 	ArgsMax, BulkBytesMax int
 
-	begun bool   // whether the head was parsed; want and spans then belong to the command
+	begun bool   // the head of the current command was parsed, so want and spans are valid
 	want  int    // number of arguments, as the head states it
 	spans []span // the arguments that were parsed
 	at    int    // index of the first byte that was not parsed yet
