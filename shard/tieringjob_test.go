@@ -139,7 +139,7 @@ func TestColdOrdersThatAreRefused(t *testing.T) {
 	n.headroom.DiskFull.Store(true)
 	refused("a full disk", tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 9})
 	n.headroom.DiskFull.Store(false)
-	id, _, err := n.OrderCold(t.Context(), tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 9}) // this order takes coldAskedQuiet
+	id, _, err := n.OrderCold(t.Context(), tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 9}) // the job waits for coldAskedQuiet first
 	mustDo(t, err)
 	refused("an order after another", tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 1<<64 - 1})
 	if again, _, err := n.OrderCold(t.Context(), tiering.TieringJob{Verb: tiering.ColdMigrate, Before: 9}); err != nil || again != id {

@@ -53,7 +53,7 @@ func (g *unsureGroup) Apply(entry []byte) raft.ApplyFuture {
 // unsureWrite is a write with rows that no other write changes.
 type unsureWrite struct {
 	id     dedup.RequestID
-	spaces []*Keyspace // the keyspaces of its ops; nil if all are in on
+	spaces []*Keyspace // the keyspaces of the ops; nil if all ops are in the keyspace on
 	on     *Keyspace
 	ops    []engine.Op
 	in     []uint8
@@ -78,9 +78,9 @@ func (u *unsureWrite) send(t *testing.T, n *Node) {
 	}
 }
 
-// Entries and answers are lost, refused, or come twice. An acknowledged write counts once on each
-// shard, and any other write at most once. Of two bodies with one key, one counts nothing. The
-// keyspaces have several shards or one, and logs skip indexes. One keyspace, which judges no key,
+// Entries are refused, lost or repeated, and answers are lost. An acknowledged write counts once on
+// each shard, and any other write at most once. Of two writes with one key and different bodies, at
+// most one counts. The log times of all shards advance quickly. One keyspace, which judges no key,
 // forgets its keys all the time.
 func TestWritesThroughUnsureGroupsCountOnce(t *testing.T) {
 	t.Parallel()

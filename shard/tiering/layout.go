@@ -189,7 +189,7 @@ func betterLayout(table *engine.Table, perKey uint64, layout IDLayout, onDisk in
 
 // ColdConfig configures which rows leave memory.
 type ColdConfig struct {
-	Dir        string              // directory of the cold rows; "" for Config.Dir with the suffix -cold
+	Dir        string              // directory of the cold rows; "" for shard.Config.Dir with the suffix -cold
 	After      time.Duration       // age at which rows leave memory; 0 for never
 	SealAfter  time.Duration       // age at which rows are packed in memory; 0 for never
 	ScrubEvery time.Duration       // interval at which all cold rows are read to find damage; 0 for never

@@ -47,7 +47,7 @@ type Damage struct {
 	Logger *slog.Logger // has the replica as an attribute
 
 	found   atomic.Bool
-	rows    atomic.Bool // not only bodies are damaged, which the replica can restore from its own snapshot and log, but also rows
+	rows    atomic.Bool // rows are damaged, not only bodies; the replica can restore only bodies by itself
 	closing atomic.Bool
 }
 

@@ -17,8 +17,8 @@ const (
 	// FeedIdleDefault is the idle time after which a feed leaves memory. A user who has not polled
 	// for a week is unlikely to poll soon.
 	FeedIdleDefault = 7 * 24 * time.Hour
-	// FeedIdleMin and FeedIdleMax bound Config.FeedIdle, which may also be 0. The clock of feeds
-	// counts seconds in 32 bits, which is enough for FeedIdleMax.
+	// FeedIdleMin and FeedIdleMax bound shard.Config.FeedIdle, which may also be 0. The clock of
+	// feeds counts seconds in 32 bits, which is enough for FeedIdleMax.
 	FeedIdleMin = time.Second
 	FeedIdleMax = 100 * 365 * 24 * time.Hour
 
@@ -50,7 +50,7 @@ type Spill struct {
 	Tiering *Tiering         // has the store of cold rows
 	Idle    time.Duration    // time after which an unused feed or outbox leaves memory; 0 for never
 	Bodies  func() []*Bodies // returns the present bodies on this node
-	Began   time.Time        // the moment at which Time was FeedBusy
+	Began   time.Time        // start of the node, when Time returned FeedBusy
 }
 
 // Place returns the place for the idle bodies of a group; the zero Place if bodies never leave
@@ -142,7 +142,7 @@ func (s *Spill) moveOut(r *Bodies, idle time.Duration, bytesMax int64) {
 	}
 }
 
-// CheckFeedIdle returns an error for a Config.FeedIdle outside its bounds.
+// CheckFeedIdle returns an error for a shard.Config.FeedIdle outside its bounds.
 func CheckFeedIdle(idle time.Duration) error {
 	if idle != 0 && (idle < FeedIdleMin || idle > FeedIdleMax) {
 		return fmt.Errorf("%v is neither 0 nor %v to %v", idle, FeedIdleMin, FeedIdleMax)

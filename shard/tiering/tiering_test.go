@@ -90,7 +90,7 @@ func TestMovingRowsRests(t *testing.T) {
 		t.Errorf("a rest of %v", took)
 	}
 	ended := make(chan struct{})
-	go func() { // ends once there are no more pauses
+	go func() { // ends if both pauses end early
 		defer close(ended)
 		room.MemoryTight.Store(true)
 		tiers.rest(time.Hour)

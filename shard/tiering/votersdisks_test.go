@@ -12,7 +12,7 @@ func TestTooFewDisks(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		voters []raft.ServerID
-		full   map[string]bool // the disks of voters that answered
+		full   map[string]bool // by node key: whether the disk is full; missing if the node did not answer
 		want   bool
 	}{
 		{"all have free disk", three, map[string]bool{"a": false, "b": false, "c": false}, false},
