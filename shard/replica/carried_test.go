@@ -85,7 +85,6 @@ func openWithMembers(t *testing.T, hook func(w *withMembers)) *withMembers {
 	return w
 }
 
-// join adds one more member to a row.
 func (w *withMembers) join() {
 	w.Helper()
 	w.joinMany(1)
@@ -239,7 +238,6 @@ func TestBackupOutlivesItsDeadline(t *testing.T) {
 	}
 }
 
-// Close ends a backup that is being checked.
 func TestCloseEndsABackup(t *testing.T) {
 	t.Parallel()
 	w := openWithMembers(t, func(*withMembers) {})

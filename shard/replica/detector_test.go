@@ -88,7 +88,6 @@ func TestVotersStandInTurn(t *testing.T) {
 	mustBe("who is the first now", followers[1], at, true)
 }
 
-// Settings that are changed concurrently are all changed.
 func TestSettingsChangeAtOnce(t *testing.T) {
 	cfg := testConfig(t, testMux(t), "n1")
 	cfg.Initial = aloneIn(cfg)

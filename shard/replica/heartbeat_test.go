@@ -82,7 +82,6 @@ func TestHeartbeatsLeaveTogether(t *testing.T) {
 	})
 }
 
-// A heartbeat that waits for a beat ends when its group stops.
 func TestHeartbeatEndsWithItsGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		trans := raftTransport{pause: time.Hour, beats: NewBeats(), closed: newClosedOnce(), contacts: &sync.Map{}}
@@ -160,7 +159,6 @@ func TestFollowerKnows(t *testing.T) {
 	}
 }
 
-// A follower that is opened again while its leader is idle learns the commit index.
 func TestReopenedFollowerLearnsTheCommit(t *testing.T) {
 	r := newReplicas(t, storage.LogStoreBoltDB)
 	for n := range uint64(10) {

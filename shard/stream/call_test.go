@@ -64,7 +64,6 @@ func (n *streamNode) leaveAndClose() {
 	n.streams.Close()
 }
 
-// Calls on streams pass the checks of must.Fates.
 func TestStreamCallsTellTheirFate(t *testing.T) {
 	mustLeaveNothing(t)
 	var nodes callNodes
