@@ -343,7 +343,7 @@ func TestRealRepeatsOfOverflows(t *testing.T) {
 		field := fmt.Sprintf("ops[%d].add.like", op)
 		return fmt.Sprintf(`{"id":"%s","error":{"code":"overflow","message":"%s: the sum is not a signed 64-bit integer","field":"%s"}}`, id, field, field)
 	}
-	// Ids 9 and 457 are on the same shard, for any plausible number of shards.
+	// Ids 9 and 457 are on the same one of the 7 shards.
 	const ops = `"ops":[{"id":"9","add":{"like":1}},{"id":"10","add":{"like":1}},{"id":"457","add":{"like":1}},{"id":"11","add":{"like":1}}]`
 	for _, who := range [][]string{{"Idempotency-Key", "k"}, {"Countd-Producer", "p", "Countd-Seq", "1"}} {
 		l.want(200, `{"applied":2,"failed":2,"errors":[`+refused(0, "9")+","+refused(1, "10")+`],"duplicate":false,"token":"TOKEN"}`,

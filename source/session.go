@@ -251,9 +251,9 @@ func (s *session) read(ctx context.Context) error {
 // be the reason for the end.
 const lastConfirmMax = time.Second
 
-// confirm commits the position that all shards have passed to the broker. By the committed
-// position, the next reader notices lost messages. confirm commits nothing if the queue ends below
-// a shard, or if a shard does not answer.
+// confirm commits to the broker the lowest position of the shards. By the committed position, the
+// next reader notices lost messages. confirm commits nothing if the queue ends below a shard, or if
+// a shard does not answer.
 func (s *session) confirm(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

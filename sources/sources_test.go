@@ -419,7 +419,7 @@ func TestLife(t *testing.T) {
 	if of = need(st.Get(ctx, "likes"))(t); of.Lag == nil || *of.Lag != 1 {
 		t.Errorf("its lag is %v", of.Lag)
 	}
-	// All shards are at one position.
+	// The shards are at one position, so a change of the meaning succeeds.
 	need(st.put(`,"map":{"keyspace":"posts","id":"$.id","column":"like","add":"2"}`))(t)
 	var argument *errs.ArgumentError
 	for field, to := range map[string]map[uint32]string{"positions.9": {9: "1"}, "positions.0": {0: "x"}} {
