@@ -9,18 +9,20 @@ import (
 const fifoBlockLen = 128
 
 // fifo is a queue of numbered records, in blocks that never move. Another goroutine may read a
-// captured fifo while records are pushed and popped. A record must not change after a capture. It must
-// have no pointers, because the garbage collector frees only whole blocks.
+// captured fifo while records are pushed to the original and popped from it. A record must not
+// change after a capture. It must have no pointers, because what a popped record points to would
+// live as long as its block.
 type fifo[T any] struct {
 	// blocks[0] has the record with number first. The last block has the record with number end-1.
-	// The quotient of a number and fifoBlockLen is its block, the remainder its index there.
+	// A number divided by fifoBlockLen gives the block, and the remainder is the index in the
+	// block.
 	blocks     []*[fifoBlockLen]T
 	first, end uint64
 }
 
 func (f *fifo[T]) len() int { return int(f.end - f.first) }
 
-// at returns the record with the given number; first <= number < end.
+// at returns the record with the given number, which must be at least first and below end.
 func (f *fifo[T]) at(number uint64) *T {
 	return &f.blocks[number/fifoBlockLen-f.first/fifoBlockLen][number%fifoBlockLen]
 }

@@ -9,10 +9,10 @@ import (
 // Limits.ProducersMax.
 const forgottenPerProducer = 8
 
-// forgottenProducer is the record of a forgotten producer. Numbers above high were never applied.
-// The group no longer knows which of the numbers up to high were applied.
+// forgottenProducer is the record of a forgotten producer. The group has applied no number above
+// high. It no longer knows which of the numbers up to high it has applied.
 type forgottenProducer struct {
-	hash uint64 // hash of its name
+	hash uint64 // hash of the name
 	high uint64
 }
 
@@ -20,12 +20,12 @@ type forgottenProducer struct {
 // returned and was forgotten again has two records; the later one counts.
 type forgottenProducers struct {
 	order fifo[forgottenProducer] // in the order in which they were forgotten
-	last  map[uint64]uint64       // by hash, the number of the later record
+	last  map[uint64]uint64       // by hash of the name: number of the later record in order
 }
 
 func newForgottenProducers() forgottenProducers { return forgottenProducers{last: map[uint64]uint64{}} }
 
-// high returns the highest number of a forgotten producer, by the hash of its name.
+// high returns the highest number of a forgotten producer. hash is the hash of its name.
 func (g *forgottenProducers) high(hash uint64) (high uint64, known bool) {
 	n, known := g.last[hash]
 	if !known {
@@ -34,8 +34,8 @@ func (g *forgottenProducers) high(hash uint64) (high uint64, known bool) {
 	return g.order.at(n).high, true
 }
 
-// add remembers a producer. Two names with one hash share the higher number. Then the group may
-// refuse requests of one producer, but applies no request twice.
+// add adds a producer. If two names have the same hash, both get the higher number. Then the group
+// may refuse requests of one of the two producers, but applies no request twice.
 func (g *forgottenProducers) add(p forgottenProducer) {
 	if high, known := g.high(p.hash); known {
 		p.high = max(p.high, high)
@@ -51,8 +51,8 @@ func (g *forgottenProducers) drop() {
 	g.order.pop()
 }
 
-// producerHash returns the first 8 bytes of the SHA-256 of a name. All replicas compute the same
-// hash for ever, and two names hardly ever share one.
+// producerHash returns the first 8 bytes of the SHA-256 of a name. It must never change, and must
+// be the same on all replicas.
 func producerHash(name string) uint64 {
 	sum := sha256.Sum256([]byte(name))
 	return binary.LittleEndian.Uint64(sum[:])

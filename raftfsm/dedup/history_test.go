@@ -10,7 +10,7 @@ import (
 
 var testLimits = Limits{KeyHorizon: 10 * time.Minute, KeysMax: 50, ProducerIdle: time.Hour, ProducersMax: 5}
 
-// history judges requests at chosen log times, and counts how often each was applied.
+// history judges requests at given log times, and counts how many were applied.
 type history struct {
 	t      testing.TB
 	m      *Memory
@@ -38,7 +38,7 @@ func (h *history) want(now int64, id RequestID, outcome Outcome, count int64) {
 	}
 }
 
-// reopen replaces the memory by what a snapshot of it restores to.
+// reopen replaces the memory by one that has loaded its snapshot.
 func (h *history) reopen(t rapid.TB) { h.m = restored(t, h.m) }
 
 func (h *history) bytes() (state []byte) {
@@ -49,7 +49,7 @@ func (h *history) bytes() (state []byte) {
 func seq(name string, n uint64) RequestID { return ByProducer([]byte(name), n) }
 func keyed(key, body string) RequestID    { return ByKey([]byte(key), []byte(body)) }
 
-// judgedKey is a part of a request with a body. Another shard has judged its key.
+// judgedKey returns the id of a part of a request. Another shard, judge, has judged its key.
 func judgedKey(key string, judge uint32, met, floor int64) RequestID {
 	id := keyed(key, "body")
 	return id.JudgedBy(judge, Use{met, floor})

@@ -18,15 +18,15 @@ func TestKeys(t *testing.T) {
 	h.want(now, keyed(uuidv7(now), "b"), Applied, 2)
 	h.want(now, keyed(uuidv7(now-minutes(10)-1), "b"), Expired, 2)
 	h.want(now, keyed(uuidv7(now+minutes(10)+1), "b"), Expired, 2)
-	ahead := uuidv7(now + minutes(10)) // made by a clock that is ahead
+	ahead := uuidv7(now + minutes(10)) // the client's clock is ahead
 	h.want(now, keyed(ahead, "b"), Applied, 3)
 	h.want(now+minutes(20)-1, keyed(ahead, "b"), Duplicate, 3)
 	h.want(now+minutes(20), keyed(ahead, "b"), Duplicate, 3)
 	h.want(now+minutes(20)+1, keyed(ahead, "b"), Expired, 3)
 }
 
-// The memory never accepts a key again after it forgot the key under a shorter horizon. If a key
-// outlives a shorter horizon, the memory keeps the key for as long as it would accept it.
+// After a key was forgotten, a longer horizon does not make the memory accept it again. After a
+// shorter horizon, the memory keeps a key of a fast clock for as long as it would accept that key.
 func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
 	h, now := newHistory(t), minutes(1<<20)
 	within := func(horizon time.Duration) { h.limits.KeyHorizon = horizon }
@@ -47,10 +47,11 @@ func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
 	}
 }
 
-// The outcomes of parts whose key another shard judged: each line of DESIGN.md's table.
+// The test checks each line of the table in DESIGN.md: the outcomes of parts whose key another
+// shard judged.
 func TestKeysThatAnotherShardJudged(t *testing.T) {
 	h, now := newHistory(t), minutes(1<<20)
-	const far = int64(1) << 50 // the judges' logs are far from this one
+	const far = int64(1) << 50 // the log times of the judges are far from this one
 	other := func(key string, judge uint32, met, floor int64) RequestID {
 		id := keyed(key, "other body")
 		return id.JudgedBy(judge, Use{met, floor})
@@ -64,9 +65,9 @@ func TestKeysThatAnotherShardJudged(t *testing.T) {
 	h.want(now+minutes(9), other("k", 2, 7, 5), Conflict, 1)
 	h.want(now+minutes(9), keyed("k", "body"), Full, 1)
 	h.want(now+minutes(9), keyed("k", "other body"), Conflict, 1)
-	h.want(now+minutes(9), judgedKey("k", 1, far+20, far+1), Applied, 2) // the judge has forgotten it
+	h.want(now+minutes(9), judgedKey("k", 1, far+20, far+1), Applied, 2) // a new use
 	h.want(now+minutes(9), judgedKey("k", 1, far, far-10), Expired, 2)
-	h.want(now+minutes(9), judgedKey("k", 1, far+30, far+20), Duplicate, 2) // a restore made it
+	h.want(now+minutes(9), judgedKey("k", 1, far+30, far+20), Duplicate, 2) // the judge was restored
 	h.want(now+minutes(9), judgedKey("k", 1, far+20, far+5), Expired, 2)
 	h.want(now+minutes(9), other("k", 1, far+50, far+31), Applied, 3)
 	h.want(now+minutes(9), judgedKey("l", 2, 3, 3), Applied, 4)
@@ -81,8 +82,8 @@ func TestKeysThatAnotherShardJudged(t *testing.T) {
 	h.want(later, judgedKey("k", 2, 4, 4), Duplicate, 6)
 }
 
-// A record of a use that another shard judged counts until it is dropped, also if more records
-// have expired than an entry drops.
+// If another shard judged a use, its record counts until it is dropped, even if that takes several
+// entries.
 func TestJudgedKeysThatAreNotDroppedYet(t *testing.T) {
 	h := newHistory(t)
 	h.limits.KeysMax = KeysMaxMax
@@ -99,8 +100,8 @@ func TestJudgedKeysThatAreNotDroppedYet(t *testing.T) {
 	}
 }
 
-// If a shard had the record of a use when it was restored, a copy of the use counts once
-// afterwards. If the shard had dropped the record, the copy does not count.
+// If a shard had the record of a use when it was restored, one copy of the part counts afterwards.
+// If the shard had dropped the record before, no copy counts.
 func TestLateCopiesOnARestoredShard(t *testing.T) {
 	h, now := newHistory(t), minutes(1<<20)
 	h.want(now, judgedKey("dropped", 1, 10, 5), Applied, 1)
@@ -112,8 +113,8 @@ func TestLateCopiesOnARestoredShard(t *testing.T) {
 	h.want(now+minutes(20), judgedKey("known", 1, 20, 15), Duplicate, 4)
 }
 
-// A use that replaces an earlier one needs a record of its own until the earlier one is dropped. Without
-// room for it, the memory refuses the use and does not remember it.
+// A use that replaces an earlier one needs a record of its own until the earlier one is dropped. If
+// the memory is full, it refuses the use and stores nothing.
 func TestRoomForTheNextUseOfAKey(t *testing.T) {
 	h := newHistory(t)
 	h.limits.KeysMax = 2
@@ -125,7 +126,7 @@ func TestRoomForTheNextUseOfAKey(t *testing.T) {
 	h.want(minutes(20), judgedKey("k", 1, 20, 15), Expired, 3)
 }
 
-// A full memory with expired keys drops as many of them as an entry needs.
+// If a full memory has expired keys, an entry drops as many of them as it needs for its own keys.
 func TestFullMemoryForgetsWhatIsDue(t *testing.T) {
 	o, l := New(), testLimits
 	l.KeysMax = 2 * droppedPerEntryMax
@@ -160,8 +161,8 @@ func TestKeysAreBounded(t *testing.T) {
 	}
 }
 
-// The memory accepts nearly KeysMax keys in each horizon, for ever, also behind a key that a fast clock
-// created.
+// The memory accepts nearly KeysMax keys in each horizon, even after a key that a client with a
+// fast clock created.
 func TestKeysOfAHorizonFit(t *testing.T) {
 	h, now := newHistory(t), minutes(1<<20)
 	h.want(now, keyed(uuidv7(now+minutes(9)), ""), Applied, 1)
@@ -171,7 +172,7 @@ func TestKeysOfAHorizonFit(t *testing.T) {
 	}
 }
 
-// keyModel remembers every key for ever and predicts each outcome.
+// keyModel never forgets a key, and computes the outcome of each request.
 type keyModel struct {
 	limits     Limits
 	now, floor int64
@@ -183,7 +184,8 @@ type keySeen struct {
 	last int64
 }
 
-// outcome returns the outcome of a key that contains the time born, or 0 for no time.
+// outcome returns the outcome of a request. born is the time in the key, or 0 if the key contains
+// none.
 func (m *keyModel) outcome(now int64, key, body string, born int64) Outcome {
 	horizon := m.limits.KeyHorizon.Milliseconds()
 	m.now = max(m.now, now)
@@ -201,10 +203,10 @@ func (m *keyModel) outcome(now int64, key, body string, born int64) Outcome {
 	return Applied
 }
 
-// Two shards that received a key at the same times give the same outcomes, whatever else they
-// received, whenever they were restored, and whatever the horizon is. 1. Inside its horizon, a key
-// is applied once. 2. A UUIDv7 is applied once at any time. 3. Any other key is new as soon as it
-// is out of the horizon.
+// Two memories that get a key at the same times return the same outcomes, whatever other requests
+// they get, whenever they are restored from a snapshot, and whatever the horizon is. Within a
+// horizon, a key is applied once. A UUIDv7 is applied only once at any time. Any other key counts
+// as new once the horizon has passed.
 func TestShardsAgreeOnKeys(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
@@ -224,7 +226,7 @@ func TestShardsAgreeOnKeys(t *testing.T) {
 				born = (now - minutes(15) + r.Int64N(minutes(30))) / minutes(1) * minutes(1)
 				key = uuidv7(born)
 			}
-			if r.IntN(50) == 0 { // more than one entry drops
+			if r.IntN(50) == 0 { // more keys than one entry drops
 				busy.Tick(now, m.limits)
 				for range droppedPerEntryMax + 1000 {
 					id := keyed(fmt.Sprint("other", others), "")
@@ -252,7 +254,7 @@ func TestShardsAgreeOnKeys(t *testing.T) {
 	})
 }
 
-// restored returns what a snapshot of a memory restores to.
+// restored returns a memory that has loaded a snapshot of o.
 func restored(t rapid.TB, o *Memory) *Memory {
 	v, again := o.Capture(), New()
 	for _, err := range []error{

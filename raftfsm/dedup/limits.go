@@ -9,29 +9,29 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// Limits bound the request memory of a group. The log carries them beside the leader's time, so that
-// all replicas forget the same records at the same index.
+// Limits bound the request memory of a group. Entries contain them together with the leader's time,
+// so that all replicas forget the same records at the same index.
 type Limits struct {
-	// KeyHorizon is the shortest time for which the group remembers a key. If a key contains its
-	// time (UUIDv7) and is older, the group refuses it.
+	// KeyHorizon is the shortest time for which the group remembers a key. The group refuses a key
+	// that contains an older time (UUIDv7).
 	KeyHorizon time.Duration
-	// KeysMax bounds the keys. At the bound, the group refuses new keys.
+	// KeysMax bounds the number of keys. At the bound, the group refuses new keys.
 	KeysMax int
 	// ProducerIdle is how long the group remembers a producer after its last request.
 	ProducerIdle time.Duration
-	// ProducersMax bounds the producers. At the bound, a new one evicts the least
+	// ProducersMax bounds the number of producers. At the bound, a new producer evicts the least
 	// recently used one.
 	ProducersMax int
 }
 
-// The bounds of Limits: a snapshot writes each list as one section.
+// Limits have these bounds because a snapshot writes each list of records as one section.
 const (
 	KeysMaxMax      = 500_000
 	ProducersMaxMax = 200_000
 	HorizonMax      = 30 * 24 * time.Hour
 )
 
-// Check returns an error that names the limit that is out of bounds.
+// Check returns an error if a limit is out of bounds.
 func (l *Limits) Check() error {
 	switch {
 	case l.KeyHorizon < time.Millisecond || l.KeyHorizon > HorizonMax:
@@ -46,8 +46,8 @@ func (l *Limits) Check() error {
 	return nil
 }
 
-// AppendClock appends the section that stamps an entry with the leader's time and the
-// limits that hold after it. It must precede every request with an identity.
+// AppendClock appends the section with the leader's time and the limits, which hold for the
+// following requests of the entry. It must precede every request with an identity.
 func AppendClock(dst []byte, now time.Time, l Limits) []byte {
 	dst = append(dst, codec.SectionClock, codec.ClockSize, 0, 0, 0)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(now.UnixMilli()))
@@ -57,8 +57,8 @@ func AppendClock(dst []byte, now time.Time, l Limits) []byte {
 	return binary.LittleEndian.AppendUint32(dst, uint32(l.ProducersMax))
 }
 
-// ParseClock returns the leader's time, in Unix milliseconds, and the limits that a
-// clock section holds.
+// ParseClock parses the section that AppendClock wrote. It returns the leader's time, in Unix
+// milliseconds, and the limits.
 func ParseClock(p []byte) (now int64, l Limits, err error) {
 	if len(p) != codec.ClockSize {
 		return 0, l, fmt.Errorf("%w: clock of %d bytes", codec.ErrEntry, len(p))

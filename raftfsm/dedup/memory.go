@@ -4,61 +4,62 @@ package dedup
 type Outcome uint8
 
 const (
-	// Applied: the ops were applied, except those in Result.Overflows.
+	// Applied means that the ops were applied, except those in Result.Overflows.
 	Applied Outcome = iota
-	// Duplicate: the request was applied before. Its rows are the current ones.
+	// Duplicate means that the request was applied before. The result has the current rows.
 	Duplicate
-	// Conflict: the key was used for another body. Nothing was applied.
+	// Conflict means that the key was used for another body. Nothing was applied.
 	Conflict
-	// Expired: the request is too old for the group to know whether it was applied.
-	// Nothing was applied now.
+	// Expired means that the request is too old: the memory may have forgotten whether it was
+	// applied. Nothing was applied now.
 	Expired
-	// Full: the memory cannot remember the key now. It has KeysMax keys, or it remembers a use of this
-	// key that another shard judged. Nothing was applied.
+	// Full means that the memory cannot store the key now: it has KeysMax keys, or it has a use of
+	// this key from another judge. Nothing was applied.
 	Full
-	// Refused: the request was judged before, and each of its ops overflowed. Its rows
-	// are the current ones. Nothing was applied, then or now.
+	// Refused means that the request was judged before, and then all its ops overflowed. Nothing
+	// was applied, then or now. The result has the current rows.
 	Refused
-	// PartlyRefused: the request was judged before, and some of its ops overflowed. The memory does
-	// not record which ops. The request's rows are the current ones.
+	// PartlyRefused means that the request was judged before, and then some but not all of its ops
+	// overflowed. The memory does not record which ops. Nothing was applied now. The result has the
+	// current rows.
 	PartlyRefused
-	// Moved: a section of a source does not fit the position of its partition, or only reads the
-	// position. Nothing was applied.
+	// Moved means that a section of a source does not fit the position of its partition, or only
+	// reads the position. Nothing was applied.
 	Moved
-	// Misrouted: the request names the route of another shard. Nothing was judged.
+	// Misrouted means that the request has the route of another shard. It was not judged.
 	Misrouted
 )
 
 const (
-	// seqWindow is how far behind a producer's highest number its requests may arrive
-	// in any order.
+	// seqWindow is the number of a producer's numbers, up to the highest, that may arrive in any
+	// order.
 	seqWindow = 64
-	// droppedPerEntryMax bounds how many records of each kind one entry drops. All records may
-	// expire at once, and dropping them would delay the entries after it by a tenth of a second.
-	// An expired record counts as unknown whether or not it was dropped.
+	// droppedPerEntryMax bounds the records of each kind that one entry drops. If all records
+	// expire at once, dropping them all would delay the following entries by a tenth of a second.
+	// An expired record counts as absent even before it is dropped.
 	droppedPerEntryMax = 4096
 )
 
 // Memory records which requests a group has applied. It is replicated state: its only time is the
-// log's own, and replicas that applied the same entries have the same bytes (state.go).
+// log's own, and replicas that applied the same entries have the same bytes (see state.go).
 type Memory struct {
-	now    int64 // the latest time that a leader stamped, Unix milliseconds
+	now    int64 // the log time, in Unix milliseconds
 	limits Limits
 
-	// keys holds the keys that were created before they arrived, in order of arrival. ahead holds
-	// the keys that clients with a fast clock created, so that only these keys stay longer.
+	// ahead contains the keys whose own time was ahead of the log time when they arrived. keys
+	// contains all others. Records in ahead stay longer, and would otherwise delay the removal of
+	// those behind them.
 	keys, ahead keyQueue
-	// keyFloor is one key horizon before the time now. It only rises, even when the horizon grows.
-	// The memory refuses a key that was created before keyFloor, and remembers every applied key
-	// that was created or arrived later.
+	// keyFloor is one key horizon before now. It never falls, even if the horizon grows. The memory
+	// refuses a key that contains a time before keyFloor, and remembers every applied key that was
+	// created or arrived later.
 	keyFloor int64
-	// dropped maps the group of a judge to the highest Use.Met among the dropped records of uses that
-	// the group judged. The values only rise.
+	// dropped maps the group of a judge to the highest Use.Met of all dropped records of its uses.
 	dropped map[uint32]int64
 
 	producers producers
-	// idleFloor is one producer idle time before the time now. It only rises. The memory forgets
-	// producers that were last used before idleFloor.
+	// idleFloor is one producer idle time before now. It never falls. The memory forgets producers
+	// that were last used before idleFloor.
 	idleFloor int64
 
 	forgotten forgottenProducers
@@ -74,8 +75,7 @@ func New() *Memory {
 	}
 }
 
-// Tick advances the log's time to the given time, never backwards. It drops some of the
-// records that have expired by then.
+// Tick sets the log time to now, unless that is earlier. It also drops some of the expired records.
 func (o *Memory) Tick(now int64, limits Limits) {
 	o.now, o.limits = max(o.now, now), limits
 	o.keyFloor = max(o.keyFloor, o.now-limits.KeyHorizon.Milliseconds())
@@ -100,7 +100,7 @@ func (o *Memory) forgetProducer() bool {
 	return true
 }
 
-// dropKey drops one expired key if a queue begins with one.
+// dropKey drops the first record of a queue if it has expired.
 func (o *Memory) dropKey() bool {
 	r, ok := o.keys.drop(o.keyFloor)
 	if !ok {
@@ -115,13 +115,13 @@ func (o *Memory) dropKey() bool {
 // Now returns the latest time that a leader stamped, in Unix milliseconds.
 func (o *Memory) Now() int64 { return o.now }
 
-// Sizes returns how many keys and producers the memory holds, with expired records that it has not
-// dropped yet.
+// Sizes returns the numbers of keys and producers in the memory, including expired records that
+// were not dropped yet.
 func (o *Memory) Sizes() (keys, producers int) { return o.keyRecords(), o.producers.len }
 
 func (o *Memory) keyRecords() int { return o.keys.records.len() + o.ahead.records.len() }
 
-// key returns the record of a remembered key, or nil.
+// key returns the record of a key, or nil.
 func (o *Memory) key(key [16]byte) *keyRecord {
 	if r := o.keys.find(key, o.keyFloor); r != nil {
 		return r
@@ -129,7 +129,8 @@ func (o *Memory) key(key [16]byte) *keyRecord {
 	return o.ahead.find(key, o.keyFloor)
 }
 
-// Judge decides whether a request may be applied. If so, it remembers the request.
+// Judge decides whether a request may be applied. If so, it records the request and returns
+// Applied.
 func (o *Memory) Judge(id *RequestID) Outcome {
 	switch id.kind {
 	case byProducer:
@@ -155,20 +156,20 @@ func (o *Memory) Judge(id *RequestID) Outcome {
 }
 
 // forgetClients forgets all requests of clients, because a restore replaces their effects. It keeps
-// the requests of restores. Times and floors stay, so the memory still refuses a key that was
+// the record of the restores, and the times and floors. So the memory still refuses a key that was
 // created too long ago.
 func (o *Memory) forgetClients() {
 	kept := *o.producers.at(o.producers.slot[restoreProducer])
 	fresh := New()
 	fresh.now, fresh.limits, fresh.keyFloor, fresh.idleFloor = o.now, o.limits, o.keyFloor, o.idleFloor
 	fresh.dropped = o.dropped
-	fresh.positions = o.positions // a restore sets them by a write of its own
+	fresh.positions = o.positions // another write of the restore sets them
 	fresh.producers.add(kept)
 	*o = *fresh
 }
 
-// judgeKey returns the outcome of a use of a key, and records a use that it accepts. DESIGN.md has
-// the rules and the reasons for them.
+// judgeKey judges a request with a key, and records an accepted use. DESIGN.md has the rules and
+// the reasons for them.
 func (o *Memory) judgeKey(id *RequestID) Outcome {
 	known, outcome, again := o.key(id.key), Applied, Duplicate
 	switch {
@@ -179,15 +180,14 @@ func (o *Memory) judgeKey(id *RequestID) Outcome {
 	case known.judge == id.judge && id.judge != 0 && known.met > id.use.Met:
 		return Expired // the judge has accepted a later use of the key
 	case known.judge == id.judge && id.judge != 0 && known.met < id.use.Floor:
-		// The judging shard has forgotten the use that is recorded here. The new use replaces that
-		// record.
+		// The judge has forgotten the recorded use. The new use replaces the record.
 	case known.body != id.body:
 		return Conflict
 	case known.judge != id.judge:
 		return Full
 	case known.met == id.use.Met:
 		return known.again
-	default: // After a restore, the judge had forgotten the use and accepted it again.
+	default: // A restored judge had forgotten the use and accepted it again.
 		outcome, again = known.again, known.again
 	}
 	if o.keyRecords() >= o.limits.KeysMax && !o.dropKey() {
@@ -203,8 +203,8 @@ func (o *Memory) judgeKey(id *RequestID) Outcome {
 	return outcome
 }
 
-// isTooOld reports whether the memory may have forgotten that it applied a key. It also returns true
-// for a key that was created too far ahead.
+// isTooOld reports whether the memory may have applied the key and forgotten it. It also returns
+// true for a key whose time is too far ahead.
 func (o *Memory) isTooOld(id *RequestID) bool {
 	if id.judge != 0 {
 		return id.use.Met <= o.dropped[id.judge]
@@ -212,8 +212,8 @@ func (o *Memory) isTooOld(id *RequestID) bool {
 	return id.born != 0 && (id.born < o.keyFloor || id.born > o.now+o.limits.KeyHorizon.Milliseconds())
 }
 
-// Met returns the log's time at which a key that this shard judged arrived for the
-// first time. It returns 0 if the request is new or has no key.
+// Met returns the log time at which this shard accepted a key that it judged. It returns 0 if the
+// request is new or has no key.
 func (o *Memory) Met(id *RequestID, outcome Outcome) int64 {
 	if id.kind == byKey && outcome != Applied {
 		if known := o.key(id.key); known != nil {
@@ -223,7 +223,7 @@ func (o *Memory) Met(id *RequestID, outcome Outcome) int64 {
 	return 0
 }
 
-// NewUse returns the Use of a key that the shard judges as new.
+// NewUse returns the Use of a key that the shard accepts now.
 func (o *Memory) NewUse() Use { return Use{Met: o.now, Floor: o.keyFloor} }
 
 func (o *Memory) judgeProducer(id *RequestID) Outcome {
@@ -250,8 +250,8 @@ func (o *Memory) judgeProducer(id *RequestID) Outcome {
 	return Applied
 }
 
-// newProducer starts to remember a producer. If the producer was forgotten before, only
-// numbers above its highest are accepted.
+// newProducer adds a producer that is not in the memory. If it was forgotten before, newProducer
+// accepts only a number above its highest one.
 func (o *Memory) newProducer(id *RequestID) Outcome {
 	floor := uint64(0)
 	if gone, known := o.forgotten.high(producerHash(string(id.producer))); known {
@@ -267,13 +267,13 @@ func (o *Memory) newProducer(id *RequestID) Outcome {
 	return Applied
 }
 
-// SetRepeat sets the outcome of repeats of a request of the present entry: Duplicate, Refused
-// or PartlyRefused.
+// SetRepeat sets the outcome of repeats of a request in the current entry: Duplicate, Refused or
+// PartlyRefused.
 func (o *Memory) SetRepeat(id *RequestID, again Outcome) {
 	switch id.kind {
 	case byProducer, byRestore, byRestorePositions:
-		// Later requests of the entry may have moved the window past the number. They may also have
-		// evicted the producer, and then added it again without this number.
+		// Later requests of the entry may have moved the window above the number. They may also
+		// have evicted the producer, and then added it again without this number.
 		slot, ok := o.producers.slot[string(id.producer)]
 		if ok && o.producers.at(slot).judged(id.seq) {
 			o.producers.edit(slot).setAgain(id.seq, again)
@@ -286,7 +286,7 @@ func (o *Memory) SetRepeat(id *RequestID, again Outcome) {
 	}
 }
 
-// forget drops the producer in a slot and keeps its highest number.
+// forget moves the producer in a slot to the forgotten producers, with its highest number.
 func (o *Memory) forget(slot uint32) {
 	p := *o.producers.at(slot)
 	o.producers.remove(slot)

@@ -12,8 +12,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Records that expire at once are dropped over several entries, but count as unknown from the first of
-// these entries on.
+// If many records expire at once, several entries drop them, but all count as absent from the first
+// of these entries on.
 func TestDroppingIsBoundedByEntry(t *testing.T) {
 	h := newHistory(t)
 	h.limits.KeysMax, h.limits.ProducersMax = 3*droppedPerEntryMax, 3*droppedPerEntryMax
@@ -37,9 +37,9 @@ func TestDroppingIsBoundedByEntry(t *testing.T) {
 	}
 }
 
-// Requests of few producers and keys come in any order and at any times. A model that remembers all
-// requests checks that none is applied twice and that a producer can always continue. Replicas
-// agree byte by byte, and a snapshot at any point changes nothing.
+// The test judges requests of few producers and keys in random order and at random times. No
+// request is applied twice, and a producer's next number is always applied. Two replicas have the
+// same bytes, even if one loads snapshots.
 func TestOnceAgainstModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
@@ -49,7 +49,7 @@ func TestOnceAgainstModel(t *testing.T) {
 			now += []int64{0, 0, 1, -5, minutes(1), minutes(30)}[r.IntN(6)]
 			var name string
 			var id RequestID
-			next := false // above all numbers of its producer
+			next := false // whether it is above all numbers of its producer
 			if r.IntN(2) == 0 {
 				name = uuidv7(now - minutes(10) + r.Int64N(minutes(20))/minutes(1)*minutes(1))
 				id = keyed(name, "")
@@ -85,9 +85,9 @@ func TestOnceAgainstModel(t *testing.T) {
 	})
 }
 
-// The first write of a restore makes the memory forget the requests of clients and nothing else: 1. Times
-// and floors stay. 2. The memory remembers the write's number and those of earlier restores, also if the
-// write is late. 3. It forgets once. 4. A snapshot restores the rest.
+// The first write of a restore makes the memory forget the requests of clients and nothing else.
+// Times and floors stay. The memory still refuses earlier writes of restores. A repeat of the write
+// does not make it forget again. A snapshot contains what is left.
 func TestFirstWriteOfARestoreForgetsClients(t *testing.T) {
 	o := New()
 	o.Tick(10_000_000, testLimits)
@@ -156,7 +156,8 @@ func TestBoundsOfNumbers(t *testing.T) {
 	h.want(later, seq("a", 0), Expired, 7)
 }
 
-// The memory restores only the bytes of a snapshot of it, and refuses others without a panic.
+// The memory loads only bytes that its own snapshot would have. It refuses others and does not
+// panic.
 func FuzzRestoreOnce(f *testing.F) {
 	h := newHistory(f)
 	for i := range int64(40) {
@@ -195,7 +196,7 @@ func FuzzRestoreOnce(f *testing.F) {
 	})
 }
 
-// fullOnce returns a memory that holds as much as it ever may.
+// fullOnce returns a memory at the bounds of all limits.
 func fullOnce(b *testing.B) *Memory {
 	o, l := New(), Limits{KeyHorizon: 10 * time.Minute, KeysMax: KeysMaxMax, ProducerIdle: 24 * time.Hour, ProducersMax: ProducersMaxMax}
 	o.Tick(1, l)
@@ -219,7 +220,7 @@ func BenchmarkOnceState(b *testing.B) {
 	}
 }
 
-// BenchmarkOnceTick measures the entry at which all records expire.
+// BenchmarkOnceTick measures a Tick after all records have expired.
 func BenchmarkOnceTick(b *testing.B) {
 	o := fullOnce(b)
 	now := int64(1) + 24*time.Hour.Milliseconds()

@@ -18,13 +18,13 @@ const (
 	// PositionsMax bounds the positions of a group, and so their section in a snapshot to
 	// under 4 MiB. The catalog allows far fewer partitions.
 	PositionsMax = 1 << 16
-	// deletedMax bounds the deleted sources that a group remembers. A reader that does not know of the
-	// deletion yet may send sections for some minutes.
+	// deletedMax bounds the deleted sources that a group remembers. It needs them for some minutes,
+	// while readers that have not seen the deletion may send sections.
 	deletedMax = 1024
 )
 
-// PositionKey names one partition of a source. The catalog gives each source a number
-// that no other source ever has.
+// PositionKey identifies a partition of a source. The catalog gives each source a number that no
+// other source ever gets.
 type PositionKey struct {
 	Source    uint64
 	Partition uint32
@@ -35,24 +35,24 @@ func (k PositionKey) Compare(other PositionKey) int {
 	return cmp.Or(cmp.Compare(k.Source, other.Source), cmp.Compare(k.Partition, other.Partition))
 }
 
-// Checkpoint is the position of a partition in a group. The group has applied every message below
-// At, beginning at the position of the seek that began Epoch. Only sections of sources move a
-// Checkpoint. The position At only rises within an epoch, and Epoch only rises. Only a restore sets
-// both back, to the values in the backup. Mark is the mark of the last message below At, if the
-// source has read a message since that seek.
+// Checkpoint is a group's position in a partition. A seek begins an epoch at a position. Since the
+// one that began Epoch, the group has applied all messages from that position up to At. Mark is the
+// mark of the last of these messages, if there is any. Sections of sources change a Checkpoint.
+// They never lower Epoch, nor At within an epoch. Only a restore sets both back, to the values in
+// the backup.
 type Checkpoint struct {
 	Epoch uint32
 	At    sink.Position
 	Mark  sink.Mark
 }
 
-// PositionRecord is one Checkpoint with its key.
+// PositionRecord is a Checkpoint with its key.
 type PositionRecord struct {
 	PositionKey
 	Checkpoint
 }
 
-// digest returns the digest of a position. The group's digest includes the sum of these digests.
+// digest returns what a position adds to the group's digest.
 func (r PositionRecord) digest() uint64 {
 	sum := uint64(0x706f736974696f6e)
 	for _, n := range [...]uint64{r.Source, uint64(r.Partition)<<32 | uint64(r.Epoch), r.At.Hi, r.At.Lo, r.Mark.Position.Hi, r.Mark.Position.Lo, r.Mark.Sum} {
@@ -61,8 +61,8 @@ func (r PositionRecord) digest() uint64 {
 	return sum
 }
 
-// mix is the finalizer of MurmurHash3, after a rotation and an addition, so that zeros change the
-// sum too.
+// mix is the finalizer of MurmurHash3, after a rotation and an addition. Because of these, zeros
+// change the sum too.
 func mix(n uint64) uint64 {
 	n = bits.RotateLeft64(n, 29) + 0x9e3779b97f4a7c15
 	n = (n ^ n>>33) * 0xff51afd7ed558ccd
@@ -70,64 +70,65 @@ func mix(n uint64) uint64 {
 	return n ^ n>>33
 }
 
-// ClosedDigest is the term of closed positions in the digest.
+// ClosedDigest is added to the digest while the positions are closed.
 const ClosedDigest = 0x636c6f736564
 
-// SectionMode is the effect of a section of a source.
+// SectionMode selects what a section of a source does.
 type SectionMode uint8
 
-// The modes of sections.
+// These are the modes of sections.
 const (
-	// SectionAdvance applies the section's ops and moves the position from Prev to Next, if the
-	// group's position is Prev and its epoch is Epoch. If the section has a Mark, it replaces
-	// the position's Mark.
+	// If the group's position is Prev and its epoch is Epoch, SectionAdvance applies the section's
+	// ops and moves the position to Next. If the section has a Mark, that replaces the position's
+	// Mark.
 	SectionAdvance SectionMode = 1
-	// SectionBegin begins Epoch at Next. If the epoch of the group's position is at least Since,
-	// SectionBegin changes only that epoch, to Epoch: the partition continues at its position.
+	// SectionBegin sets the position to Next, with the epoch Epoch. But if the epoch of the group's
+	// position is at least Since, it only raises that epoch to Epoch, so the partition continues at
+	// its position.
 	SectionBegin SectionMode = 2
-	// SectionRead returns the position. If its epoch is at least Since, SectionRead raises the
-	// epoch to Epoch, so that the group applies no section of an earlier epoch afterwards.
+	// SectionRead returns the position. If the position's epoch is at least Since, SectionRead also
+	// raises that epoch to Epoch. Afterwards the group applies no section of an earlier epoch.
 	SectionRead SectionMode = 3
-	// SectionForget drops all positions of a deleted source, and records the deletion, so that the
-	// group applies no further section of that source.
+	// SectionForget drops all positions of a deleted source. It also records the deletion, so that
+	// the group applies no more sections of that source.
 	SectionForget SectionMode = 4
 )
 
-// SourceSection is the identity of a section of a source. With such a section, a reader applies
-// messages of one partition, or moves or reads the partition's position. Only SectionAdvance has
-// ops.
+// SourceSection is the identity of a section of a source. A reader sends such a section to apply
+// messages of one partition, or to move or read the partition's position. Only a section with
+// SectionAdvance has ops.
 type SourceSection struct {
 	PositionKey
 	Mode       SectionMode
 	Epoch      uint32
 	Since      uint32        // the epoch of the last seek; 0 means Epoch
-	Prev, Next sink.Position // Prev only for SectionAdvance
-	Mark       sink.Mark     // the mark of the last message below Next; only for SectionAdvance
+	Prev, Next sink.Position // Prev is used only by SectionAdvance
+	Mark       sink.Mark     // the mark of the last message before Next; only for SectionAdvance
 }
 
-// PositionAnswer is a group's position of a partition right after a section.
+// PositionAnswer is a group's position in a partition just after a section.
 type PositionAnswer struct {
 	Checkpoint
 	Known   bool // Checkpoint is set
-	Closed  bool // the shard is being restored, and refuses all sections
+	Closed  bool // the shard is being restored, and moves no positions
 	Deleted bool // the source is deleted
-	Full    bool // there are PositionsMax positions
+	Full    bool // the partition is new, and there are PositionsMax positions
 }
 
-// BySource identifies a section of a source. Judge applies it by the rule of its mode, or returns
-// Moved. Memory.Position returns the position of the partition afterwards.
+// BySource returns the id of a section of a source. Judge does to the position what the section's
+// Mode says, or returns Moved. Memory.Position returns the partition's position afterwards.
 func BySource(s SourceSection) RequestID { return RequestID{kind: bySource, section: &s} }
 
 // RestoredPositions are the positions that a restore sets in a group.
 type RestoredPositions struct {
-	// If Closed is set, the group refuses all sections until another write of a restore opens the
-	// group.
+	// If Closed is set, the group moves no positions until another write of a restore sets Closed
+	// to false.
 	Closed bool
 	All    []PositionRecord // ascending by key; owned by the RequestID
 }
 
-// ByRestorePositions identifies a write of a restore of a shard by the number seq, as ByRestore
-// does. The write replaces all positions of the group by p.
+// ByRestorePositions returns the id of a write of a restore that replaces all positions of the
+// group by p. seq is its number, as for ByRestore.
 func ByRestorePositions(seq uint64, p RestoredPositions) RequestID {
 	id := ByRestore(seq, false)
 	id.kind, id.restored = byRestorePositions, &p
@@ -140,17 +141,17 @@ func (id *RequestID) IsSource() bool { return id.kind == bySource }
 // SourceSection returns the section of a source, or nil for another request.
 func (id *RequestID) SourceSection() *SourceSection { return id.section }
 
-// MovesPositions reports whether the request reads or writes positions of sources.
+// MovesPositions reports whether the request reads or changes positions of sources.
 func (id *RequestID) MovesPositions() bool {
 	return id.kind == bySource || id.kind == byRestorePositions
 }
 
-// positions holds the positions of sources in a group. They never expire.
+// positions contains a group's positions in all partitions of sources. They never expire.
 type positions struct {
 	at      map[PositionKey]Checkpoint
-	deleted []uint64 // numbers of deleted sources, the latest last
+	deleted []uint64 // numbers of deleted sources, in order of deletion
 	closed  bool
-	digest  uint64   // sum over the fields at and closed, but not deleted, because a restored shard may remember other deleted sources
+	digest  uint64   // of at and closed, but not of deleted: a restored shard may have others
 	numbers []uint64 // the sources in at, ascending; replaced whole
 }
 
@@ -168,14 +169,14 @@ func (p *positions) set(key PositionKey, m Checkpoint) {
 	}
 }
 
-// list adds a source to numbers.
+// list adds a source to numbers if it is not there.
 func (p *positions) list(source uint64) {
 	if i, listed := slices.BinarySearch(p.numbers, source); !listed {
 		p.numbers = slices.Insert(slices.Clone(p.numbers), i, source)
 	}
 }
 
-// clear drops all positions and leaves the deleted sources.
+// clear drops all positions, but not the deleted sources.
 func (p *positions) clear() {
 	for key, m := range p.at {
 		p.digest -= PositionRecord{key, m}.digest()
@@ -184,7 +185,7 @@ func (p *positions) clear() {
 	p.numbers = nil
 }
 
-// Closed reports whether the shard is being restored. If so, it applies no section of a source.
+// Closed reports whether the shard is being restored. Then it applies no section of a source.
 func (m *Memory) Closed() bool { return m.positions.closed }
 
 func (p *positions) setClosed(closed bool) {
@@ -198,7 +199,7 @@ func (p *positions) setClosed(closed bool) {
 	}
 }
 
-// forget drops the positions of a source and remembers that it is deleted.
+// forget drops the positions of a source and records that it is deleted.
 func (p *positions) forget(source uint64) {
 	for key, m := range p.at {
 		if key.Source == source {
@@ -216,7 +217,7 @@ func (p *positions) forget(source uint64) {
 	}
 }
 
-// judge applies a section to the positions.
+// judge applies the effect of a section on the positions, or returns Moved.
 func (p *positions) judge(s *SourceSection) Outcome {
 	m, known := p.at[s.PositionKey]
 	deleted := slices.Contains(p.deleted, s.Source)
@@ -248,7 +249,7 @@ func (p *positions) judge(s *SourceSection) Outcome {
 	return Applied
 }
 
-// restore replaces all positions, except those of deleted sources.
+// restore replaces all positions by those of r. It leaves out those of deleted sources.
 func (p *positions) restore(r *RestoredPositions) {
 	p.clear()
 	p.setClosed(r.Closed)
@@ -259,8 +260,8 @@ func (p *positions) restore(r *RestoredPositions) {
 	}
 }
 
-// Position returns the group's position in a partition. id must be a section of a source, which
-// names the partition.
+// Position returns the group's position in the partition of id, which must be a section of a
+// source.
 func (o *Memory) Position(id *RequestID) PositionAnswer {
 	s, p := id.section, &o.positions
 	m, known := p.at[s.PositionKey]
@@ -269,17 +270,17 @@ func (o *Memory) Position(id *RequestID) PositionAnswer {
 	}
 }
 
-// PositionsDigest returns a digest of all positions, 0 if there are none.
+// PositionsDigest returns the digest of all positions, which is 0 if there are none.
 func (o *Memory) PositionsDigest() uint64 { return o.positions.digest }
 
-// Sources returns the numbers of the sources that have positions, ascending. The slice
-// never changes.
+// Sources returns the numbers of the sources that have positions, ascending. Nobody changes the
+// returned slice later.
 func (o *Memory) Sources() []uint64 { return o.positions.numbers }
 
 // PositionsDigest returns the digest of the positions in the view.
 func (v *View) PositionsDigest() uint64 { return v.positions.digest }
 
-// capture returns a copy that further sections do not change.
+// capture returns a copy that later sections do not change.
 func (p *positions) capture() positions {
 	c := *p
 	c.at = maps.Clone(p.at)
@@ -287,15 +288,17 @@ func (p *positions) capture() positions {
 	return c
 }
 
-// A section of a source in a log entry, and of the positions of a restore:
+// These are the encodings of a section of a source and of the positions of a restore in a log
+// entry:
 //
 //	source:    source (8) | partition (4) | mode (1) | epoch (4) | prev (16) | next (16) | mark (24) | as request
 //	positions: number (8) | closed (1) | positions (4) | position … | as request, without ops
 //	position:  source (8) | partition (4) | epoch (4) | at (16) | mark (24)
 //
-// A position of a queue is hi (8) | lo (8). A mark is position (16) | sum (8), or all 0 for none. A
-// section that does not advance has 0 (8) and since (8) as prev, and no mark. A snapshot has this
-// section, unless the shard is open and has neither positions nor deleted sources:
+// Prev, next and at are positions in a queue: hi (8) | lo (8). A mark is position (16) | sum (8),
+// or all 0 if there is none. If the mode is not SectionAdvance, prev is 0 (8) | since (8), and
+// there is no mark. A snapshot has the following section, unless the shard is not closed and has
+// neither positions nor deleted sources:
 //
 //	closed (1) | deleted (4) | source (8) … | positions (4) | position …
 const (
@@ -314,8 +317,8 @@ func appendMark(dst []byte, m sink.Mark) []byte {
 	return binary.LittleEndian.AppendUint64(appendPosition(dst, m.Position), m.Sum)
 }
 
-// readMark reads the mark of a position. It fails r if the mark is malformed or not below that
-// position.
+// readMark reads the mark of a position. If the mark is invalid or not below the position, it fails
+// r.
 func readMark(r *wire.Reader, position sink.Position) sink.Mark {
 	m := sink.Mark{Position: readPosition(r), Sum: r.Fixed64()}
 	if m != (sink.Mark{}) && (!m.Exists() || !m.Position.Less(position)) {
@@ -335,8 +338,7 @@ func (s *SourceSection) appendTo(dst []byte) []byte {
 	return appendMark(appendPosition(appendPosition(dst, prev), s.Next), s.Mark)
 }
 
-// parseSource parses the identity of a section of a source, and returns the rest: the ops of its
-// request.
+// parseSource parses the identity of a section of a source. rest is the ops of the request.
 func parseSource(p []byte) (id RequestID, rest []byte, err error) {
 	r := wire.Reader{Rest: p}
 	s := SourceSection{
@@ -369,7 +371,7 @@ func appendRecords(dst []byte, all []PositionRecord) []byte {
 	return dst
 }
 
-// readRecords reads what appendRecords appended. It fails r for anything else.
+// readRecords reads what appendRecords appended. If that is invalid, it fails r.
 func readRecords(r *wire.Reader) []PositionRecord {
 	n := int(r.Fixed32())
 	if n > PositionsMax || n > len(r.Rest)/positionRecordSize {
@@ -393,7 +395,8 @@ func (r *RestoredPositions) appendTo(dst []byte) []byte {
 	return appendRecords(append(dst, wire.Bit(r.Closed)), r.All)
 }
 
-// parseRestorePositions splits the positions of a restore from its request, which has no ops.
+// parseRestorePositions parses the identity of a write with the positions of a restore. Such a
+// request has no ops, so rest is empty.
 func parseRestorePositions(p []byte) (id RequestID, rest []byte, err error) {
 	r := wire.Reader{Rest: p}
 	seq, restored := r.Fixed64(), RestoredPositions{Closed: r.Bool(), All: readRecords(&r)}
@@ -424,8 +427,8 @@ func (p *positions) records() []PositionRecord {
 	return all
 }
 
-// ParsePositions returns the positions in the section of a snapshot, ascending by key, and their
-// part of the snapshot's digest.
+// ParsePositions parses the section of positions in a snapshot. It returns the positions, ascending
+// by key, and what they add to the snapshot's digest.
 func ParsePositions(section []byte) (all []PositionRecord, digest uint64, err error) {
 	p := newPositions()
 	if err := p.load(section); err != nil {

@@ -15,7 +15,7 @@ func somePositions() (all []PositionRecord) {
 	return all
 }
 
-// digestOf returns what positions contribute to the digest of a group that is not closed.
+// digestOf returns what positions add to the digest of a group that is not closed.
 func digestOf(all []PositionRecord) (digest uint64) {
 	for _, r := range all {
 		digest += r.digest()
@@ -23,7 +23,7 @@ func digestOf(all []PositionRecord) (digest uint64) {
 	return digest
 }
 
-// A snapshot restores positions byte by byte, and refuses anything else.
+// Positions are loaded only from bytes that a snapshot of them would have.
 func FuzzPositions(f *testing.F) {
 	o := New()
 	o.positions.restore(&RestoredPositions{Closed: true, All: somePositions()})
@@ -44,7 +44,7 @@ func FuzzPositions(f *testing.F) {
 	})
 }
 
-// An entry restores an identity byte by byte, and refuses anything else.
+// The identity of a section is parsed only from bytes that its encoding would have.
 func FuzzSourceIdentity(f *testing.F) {
 	for _, id := range []RequestID{
 		BySource(SourceSection{PositionKey: PositionKey{1, 2}, Mode: SectionAdvance, Epoch: 3, Prev: sink.Position{Lo: 4}, Next: sink.Position{Hi: 5}, Mark: sink.Mark{Position: sink.Position{Hi: 4, Lo: 9}, Sum: 6}}),
@@ -68,7 +68,8 @@ func FuzzSourceIdentity(f *testing.F) {
 	})
 }
 
-// A group remembers the latest deleted sources, and refuses positions beyond its bound.
+// A group remembers the last deletedMax deleted sources, and refuses more than PositionsMax
+// positions.
 func TestPositionsAreBounded(t *testing.T) {
 	p := newPositions()
 	for source := range uint64(deletedMax + 5) {

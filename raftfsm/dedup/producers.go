@@ -5,19 +5,19 @@ import (
 	"slices"
 )
 
-// producer is the record of one remembered producer.
+// producer is the record of a producer.
 type producer struct {
 	name       string
-	floor      uint64 // the group cannot judge lower numbers, because it had forgotten the producer before
+	floor      uint64 // lower numbers are too old, because the producer was forgotten before
 	high       uint64 // highest number applied, at least floor
 	window     uint64 // bit i: number high-i was judged
 	refused    uint64 // bit i: number high-i was judged, and all its ops overflowed
-	partly     uint64 // bit i: number high-i was judged, and some but not all of its ops overflowed
+	partly     uint64 // bit i: number high-i was judged, and some but not all ops overflowed
 	used       int64
-	next, prev uint32 // slots of the neighbours by last use; in a free slot, next is another free slot or 0
+	next, prev uint32 // neighbours in the ring; in a free slot, next is another free slot or 0
 }
 
-// moveTo makes seq, which is above high, the highest number.
+// moveTo sets high to seq, which must be higher.
 func (p *producer) moveTo(seq uint64) {
 	by := min(seq-p.high, seqWindow)
 	p.window <<= by
@@ -26,7 +26,7 @@ func (p *producer) moveTo(seq uint64) {
 	p.high = seq
 }
 
-// judged reports whether a number is in the window and was judged.
+// judged reports whether a number is in the window and was judged before.
 func (p *producer) judged(seq uint64) bool {
 	return seq <= p.high && p.high-seq < seqWindow && p.window>>(p.high-seq)&1 != 0
 }
@@ -54,22 +54,22 @@ func (p *producer) setAgain(seq uint64, again Outcome) {
 	}
 }
 
-// producerPageLen is how many producers are allocated, and after a capture
-// copied, at once: 9 KiB.
+// producerPageLen is the number of producers on a page of 9 KiB. Pages are allocated whole, and
+// copied whole after a capture.
 const producerPageLen = 128
 
 type producerPage [producerPageLen]producer
 
-// producers holds the remembered producers in numbered slots on pages. A captured page
-// is copied before it changes, so a capture can be read while requests are judged.
+// producers contains the producers in numbered slots on pages. A captured page is copied before it
+// changes, so a capture can be read while requests are judged.
 //
-// Slot 0 is the head of a ring in order of last use. Its next is the least recently used producer,
-// its prev the most recently used one.
+// Slot 0 is the head of a ring in order of last use. The next of slot 0 is the least recently used
+// producer, and its prev the most recently used one.
 type producers struct {
 	pages []*producerPage
-	owned []bool            // by page: no capture shares it
+	owned []bool            // for each page, whether no capture shares it
 	slot  map[string]uint32 // by name
-	end   uint32            // slot end and higher ones were never used
+	end   uint32            // slots from end on were never used
 	free  uint32            // an unused slot before end, or 0
 	len   int
 }
@@ -78,12 +78,12 @@ func newProducers() producers {
 	return producers{pages: []*producerPage{{}}, owned: []bool{true}, slot: map[string]uint32{}, end: 1}
 }
 
-// at returns the record in a slot, for reading until the next change.
+// at returns the record in a slot. The caller may only read it, until the next change.
 func (s *producers) at(slot uint32) *producer {
 	return &s.pages[slot/producerPageLen][slot%producerPageLen]
 }
 
-// edit returns the record in a slot, for changes until the next capture.
+// edit returns the record in a slot. The caller may change it until the next capture.
 func (s *producers) edit(slot uint32) *producer {
 	if i := slot / producerPageLen; !s.owned[i] {
 		page := *s.pages[i]
@@ -95,7 +95,7 @@ func (s *producers) edit(slot uint32) *producer {
 // oldest returns the slot of the least recently used producer, or 0 if there is none.
 func (s *producers) oldest() uint32 { return s.at(0).next }
 
-// add adds a producer, which must not be there, as the most recently used one.
+// add adds a new producer as the most recently used one.
 func (s *producers) add(p producer) {
 	slot := s.free
 	if slot != 0 {
@@ -121,8 +121,8 @@ func (s *producers) remove(slot uint32) {
 	s.len--
 }
 
-// touch makes a producer the most recently used one and returns it for changes, as edit
-// does.
+// touch makes a producer the most recently used one. It returns the record, which the caller may
+// change as after edit.
 func (s *producers) touch(slot uint32, now int64) *producer {
 	s.unlink(slot)
 	s.link(slot)
@@ -145,7 +145,7 @@ func (s *producers) unlink(slot uint32) {
 	s.edit(p.next).prev = p.prev
 }
 
-// capture returns the producers as they are now. Any goroutine may read them with all.
+// capture returns the producers as they are now. Any goroutine may call all on the result.
 func (s *producers) capture() producers {
 	clear(s.owned)
 	return producers{pages: slices.Clone(s.pages), end: s.end, len: s.len}

@@ -13,7 +13,7 @@ func TestProducerWindow(t *testing.T) {
 	h := newHistory(t)
 	h.want(0, seq("p", 100), Applied, 1)
 	h.want(0, seq("p", 100), Duplicate, 1)
-	h.want(0, seq("p", 37), Applied, 2) // the oldest of the window
+	h.want(0, seq("p", 37), Applied, 2) // the lowest number in the window
 	h.want(0, seq("p", 37), Duplicate, 2)
 	h.want(0, seq("p", 36), Expired, 2)
 	h.want(0, seq("p", 163), Applied, 3)
@@ -41,15 +41,15 @@ func TestProducerExpiresByLogTime(t *testing.T) {
 	}
 }
 
-// A producer that one group forgot, while it wrote to others, continues with its next number. The group
-// applies none of its old numbers again: not inside the new window, not after it forgot the producer
-// twice, and not after a restore of a snapshot.
+// A forgotten producer can continue with its next number. The group applies none of its old numbers
+// again, even if they are in the new window, if it forgot the producer twice, or after a restore of
+// a snapshot.
 func TestForgottenProducerGoesOn(t *testing.T) {
 	h := newHistory(t)
 	h.want(minutes(0), seq("p", 5), Applied, 1)
 	h.want(minutes(0), seq("p", 7), Applied, 2)
 	h.want(minutes(61), seq("p", 7), Expired, 2)
-	h.want(minutes(61), seq("p", 6), Expired, 2) // never applied, but the shard cannot know that
+	h.want(minutes(61), seq("p", 6), Expired, 2) // never applied, but nothing shows that
 	h.want(minutes(61), seq("p", 10), Applied, 3)
 	h.reopen(t)
 	h.want(minutes(61), seq("p", 10), Duplicate, 3)
@@ -64,7 +64,7 @@ func TestForgottenProducerGoesOn(t *testing.T) {
 	h.want(minutes(130), seq("p", 10), Expired, 6)
 }
 
-// Two names of one hash: none of them has a number applied twice.
+// If two forgotten producers have the same hash, high is the higher of their numbers.
 func TestGoneProducersOfOneHash(t *testing.T) {
 	g := newForgottenProducers()
 	for i, high := range []uint64{100, 5, 200} {
@@ -90,12 +90,13 @@ func TestProducersAreBounded(t *testing.T) {
 		t.Errorf("%d producers, %d gone", h.m.producers.len, h.m.forgotten.order.len())
 	}
 	h.want(1000, seq("p994", 1), Expired, 1000)
-	h.want(1000, seq("p955", 1), Expired, 1000) // the first producer that is still known as forgotten
+	h.want(1000, seq("p955", 1), Expired, 1000) // the first one whose hash is still there
 	h.want(1000, seq("p954", 1), Applied, 1001)
 	h.want(1000, seq("p999", 1), Duplicate, 1001)
 }
 
-// Producers, on several pages, behave like a list by last use, and a captured list never changes.
+// producers, with several pages, behaves like a list in order of last use, and a captured list
+// never changes.
 func TestProducersAgainstModel(t *testing.T) {
 	type captured struct {
 		producers
@@ -112,7 +113,7 @@ func TestProducersAgainstModel(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		s, now, next := newProducers(), int64(0), 0
-		names, model := []string{}, []string{} // by last use; model has the time of that too
+		names, model := []string{}, []string{} // by last use; model also has the times
 		var views []captured
 		for _, step := range rapid.SliceOfN(rapid.IntRange(0, 9), 1, 60).Draw(t, "steps") {
 			for range 1 + 10*step {
@@ -145,7 +146,8 @@ func TestProducersAgainstModel(t *testing.T) {
 	})
 }
 
-// A captured memory is encoded while requests are judged. Its bytes are of the moment of the capture.
+// A captured memory that is encoded while requests are judged has the bytes of the moment of the
+// capture.
 func TestCaptureIsOfItsMoment(t *testing.T) {
 	o, l := New(), testLimits
 	l.KeysMax, l.ProducersMax = 3*fifoBlockLen, 3*producerPageLen
@@ -183,7 +185,7 @@ func TestCaptureIsOfItsMoment(t *testing.T) {
 	}
 }
 
-// Limits that were lowered are reached over several entries.
+// After limits were lowered, several entries drop the records above them.
 func TestLoweredLimitsAreReachedByAndBy(t *testing.T) {
 	o, l := New(), testLimits
 	const n = 2*droppedPerEntryMax + 100
@@ -200,7 +202,7 @@ func TestLoweredLimitsAreReachedByAndBy(t *testing.T) {
 	}
 	for entry := 0; o.producers.len > 1 || o.forgotten.order.len() > forgottenPerProducer; entry++ {
 		o.Tick(0, l)
-		for i := range 10 { // a request that comes meanwhile does not wait for all of it
+		for i := range 10 { // requests between them are not delayed by all of it
 			id := seq(fmt.Sprint("entry ", entry, " ", i), 1)
 			o.Judge(&id)
 		}

@@ -10,13 +10,13 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// The bounds of the names of producers and of keys.
+// These are the bounds of names of producers and of keys.
 const (
 	ProducerBytesMax = 64
 	KeyBytesMax      = 128
 )
 
-// The sizes of identities in a log entry.
+// These are the sizes of encoded identities.
 const (
 	keyedSize   = 40
 	judgedSize  = 36 + useSize
@@ -24,27 +24,27 @@ const (
 	restoreSize = 8
 )
 
-// RequestID identifies a request among all requests of its keyspace, so that it is applied
-// once. The zero RequestID marks a request without an identity, which may be applied again.
+// RequestID identifies a request among all requests of its keyspace, so that each group applies it
+// once. A request with the zero RequestID has no identity, and a repeat of it is applied again.
 type RequestID struct {
 	kind     idKind
 	producer []byte // 1…ProducerBytesMax bytes, owned by the caller
 	seq      uint64
 	key      [16]byte           // SHA-256 of the key, truncated
 	body     [16]byte           // SHA-256 of the call and its meaning, truncated
-	born     int64              // when the key was created, in Unix milliseconds; 0 if the key does not contain a time
-	judge    uint32             // group of the shard that judged the key; 0 if the shard of the section judges it
-	use      Use                // the use of the key, as its judge stated it
-	section  *SourceSection     // the section; only for bySource
-	restored *RestoredPositions // the positions; only for byRestorePositions
+	born     int64              // the time in the key, in Unix milliseconds; 0 if it contains none
+	judge    uint32             // group of the judge; 0 in its own part
+	use      Use                // the use of the key, if another shard judged it
+	section  *SourceSection     // only for bySource
+	restored *RestoredPositions // only for byRestorePositions
 }
 
-// Use identifies one use of a key that does not contain a time. The shard that judges the key states
-// it. Both times are of that shard's log, in Unix milliseconds. DESIGN.md explains how other shards
-// distinguish uses by it.
+// Use identifies one use of a key that does not contain a time. The shard that judges the key, the
+// judge, creates it. Both times are log times of the judge, in Unix milliseconds. DESIGN.md
+// explains how other shards distinguish uses by them.
 type Use struct {
-	Met   int64 // when the shard accepted the use
-	Floor int64 // the shard has forgotten all uses that it accepted before this time, which is at most Met
+	Met   int64 // when the judge accepted the use
+	Floor int64 // the judge has forgotten all uses with a lower Met
 }
 
 type idKind uint8
@@ -54,24 +54,24 @@ const (
 	byProducer
 	byKey
 	byRestore // a request of the producer restoreProducer
-	bySource  // see positions.go, also for the next one
+	bySource  // this and the next: see positions.go
 	byRestorePositions
 )
 
-// restoreProducer is the producer of the writes that restore a shard. No client has
-// such a name: neither an HTTP header nor a Redis session name contains a zero byte.
+// restoreProducer is the producer name of the writes that restore a shard. No client has such a
+// name: neither an HTTP header nor a Redis session name contains a zero byte.
 const restoreProducer = "\x00restore"
 
-// ByProducer identifies the request with number seq of a producer. seq may be any number. The
-// RequestID keeps the name and does not copy it.
+// ByProducer returns the id of the request with number seq of a producer. seq may be any number.
+// The RequestID refers to name and does not copy it.
 func ByProducer(name []byte, seq uint64) RequestID {
 	return RequestID{kind: byProducer, producer: name, seq: seq}
 }
 
-// ByRestore identifies a write of a restore of a shard, by the number seq. Late copies and writes
-// of an earlier restore, whose numbers are lower, change nothing. If first is set, the write is the
-// first of its restore. It then makes the shard forget all client requests, because the restored
-// rows may lack them.
+// ByRestore returns the id of the write with number seq of a restore of a shard. Late copies, and
+// late writes of an earlier restore, whose numbers are lower, change nothing. If first is set, the
+// write is the first of its restore. Then it makes the shard forget all requests of clients,
+// because the restored rows may lack them.
 func ByRestore(seq uint64, first bool) RequestID {
 	id := ByProducer([]byte(restoreProducer), seq)
 	if first {
@@ -80,8 +80,8 @@ func ByRestore(seq uint64, first bool) RequestID {
 	return id
 }
 
-// ByKey identifies a request by a key that the client chose. meaning has the call and a form of its
-// body that does not depend on the spelling. A repeat must have the same meaning.
+// ByKey returns the id of a request with a key that the client chose. meaning consists of the call
+// and a normalized form of its body. A repeat must have the same meaning.
 func ByKey(key []byte, meaning ...[]byte) RequestID {
 	id := RequestID{kind: byKey, born: bornAt(key)}
 	sum := sha256.Sum256(key)
@@ -90,7 +90,7 @@ func ByKey(key []byte, meaning ...[]byte) RequestID {
 	return id
 }
 
-// hashMeaning appends SHA-256 of the parts, each with its length, to dst.
+// hashMeaning appends to dst the SHA-256 of all parts of meaning, each after its length.
 func hashMeaning(dst []byte, meaning [][]byte) []byte {
 	h := sha256.New()
 	for _, part := range meaning {
@@ -105,11 +105,12 @@ func hashMeaning(dst []byte, meaning [][]byte) []byte {
 // Exists reports whether the request has an identity.
 func (id *RequestID) Exists() bool { return id.kind != byNothing }
 
-// Born returns the time at which the key was created, and false if the key does not contain a time.
+// Born returns the time that the key contains. It returns false if the key contains none.
 func (id *RequestID) Born() (time.Time, bool) { return time.UnixMilli(id.born), id.born != 0 }
 
-// JudgedBy returns the identity of a part of a request whose key another shard judges. group is
-// that shard's group. If the use is not known yet, SetUse writes it into the section later.
+// JudgedBy returns the id of a part of a request whose key another shard judges. group is that
+// shard's group. If that shard has not judged the key yet, SetUse writes the use into the section
+// later.
 func (id *RequestID) JudgedBy(group uint32, use Use) RequestID {
 	part := *id
 	part.judge, part.use = group, use
@@ -119,29 +120,29 @@ func (id *RequestID) JudgedBy(group uint32, use Use) RequestID {
 // Keyed reports whether the identity is a key.
 func (id *RequestID) Keyed() bool { return id.kind == byKey }
 
-// IsJudged reports whether the identity is a key without a time. The shard that judges the key states
-// to which Use of it a request belongs.
+// IsJudged reports whether the identity is a key without a time. For such a key, the shard that
+// judges it decides to which Use a request belongs.
 func (id *RequestID) IsJudged() bool { return id.kind == byKey && id.born == 0 }
 
-// Key returns the hash of the key, zero for a request without a key.
+// Key returns the hash of the key. It is zero for a request without a key.
 func (id *RequestID) Key() [16]byte { return id.key }
 
-// Shard returns the number of the shard that judges the key, given the number of shards. It depends
-// on the key alone.
+// Shard returns the number of the shard that judges the key. It depends only on the key and on
+// shards, the number of shards.
 func (id *RequestID) Shard(shards int) int {
 	return int(binary.LittleEndian.Uint64(id.key[:]) % uint64(shards))
 }
 
-// 32 hexadecimal digits are a UUID of version 7 only if its time is within these bounds,
-// 2022 to 2039. Clients also use hashes of this form as keys, which contain no time. One of
-// 64 hashes looks like version 7, and one of 32,768 does so within the bounds.
+// Clients also use hashes of 32 hexadecimal digits as keys, which contain no time. One in 64 hashes
+// looks like a UUID of version 7. So 32 digits without hyphens count as such a UUID only if its
+// time is within these bounds, 2022 to 2039. One in 32,768 hashes looks like that.
 const (
-	bareBornMin = 0x0180_00000000 // Unix milliseconds; version 7 is from that year
+	bareBornMin = 0x0180_00000000 // Unix milliseconds, in the year when version 7 was proposed
 	bareBornMax = 0x0200_00000000
 )
 
-// bornAt returns the time inside a UUID of version 7 (RFC 9562, 5.7), with hyphens or
-// as bare digits, or 0 for any other key. The time is at least 1.
+// bornAt returns the time in a UUID of version 7 (RFC 9562, 5.7), with hyphens or as bare digits.
+// The time is at least 1. For any other key, bornAt returns 0.
 func bornAt(key []byte) int64 {
 	var bare [32]byte
 	hyphens := len(key) == 36 && key[8] == '-' && key[13] == '-' && key[18] == '-' && key[23] == '-'
@@ -167,15 +168,15 @@ func bornAt(key []byte) int64 {
 	return max(ms, 1) // 0 means that there is no time
 }
 
-// Hash returns the hash of the key, or of producer and number. It is zero for a request
-// without an identity and for the first write of a restore.
+// Hash returns the hash of the key, or of producer and number. For requests of other kinds it is
+// zero.
 func (id *RequestID) Hash() (sum [16]byte) {
 	switch id.kind {
 	case byKey:
 		return id.key
 	case byProducer:
 		h := sha256.New()
-		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, id.seq)) // a hash takes everything
+		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, id.seq)) // never fails
 		_, _ = h.Write(id.producer)
 		copy(sum[:], h.Sum(nil))
 	}
@@ -186,8 +187,8 @@ func (id *RequestID) Hash() (sum [16]byte) {
 // clients.
 func (id *RequestID) ForgetsClients() bool { return id.kind == byRestore }
 
-// SetUse writes a use into the head of a section, which ends before the ops and has an identity of
-// JudgedBy. The length of the head does not change.
+// SetUse writes a use into the head of a section, which is the part before the ops. The identity of
+// the section must be a result of JudgedBy. The length of the head does not change.
 func SetUse(head []byte, use Use) {
 	at := head[len(head)-useSize:]
 	binary.LittleEndian.PutUint64(at, uint64(use.Met))
@@ -203,8 +204,8 @@ func (id *RequestID) Section() byte {
 		bySource: codec.SectionSource, byRestorePositions: codec.SectionPositions}[id.kind]
 }
 
-// AppendTo appends the identity in the form that precedes a request's ops. It panics on a producer
-// name that the format cannot hold.
+// AppendTo appends the encoding of the identity, which precedes the ops of a request. It panics if
+// the name of the producer is too long or empty.
 func (id *RequestID) AppendTo(dst []byte) []byte {
 	switch id.kind {
 	case byProducer:
@@ -232,8 +233,8 @@ func (id *RequestID) AppendTo(dst []byte) []byte {
 	return dst
 }
 
-// AppendName appends a name that a request shares with its repeats: its kind and its key, or its
-// producer and number. Requests with other bodies under the same key share it too.
+// AppendName appends a name that is the same for a request and its repeats: the kind and the key,
+// or the producer and the number. A request with another body under the same key has the same name.
 func (id *RequestID) AppendName(dst []byte) []byte {
 	dst = append(dst, id.Section())
 	if id.kind == byKey {
@@ -251,8 +252,8 @@ func parseJudged(p []byte) (id RequestID, rest []byte, err error) {
 	return id, p[judgedSize:], nil
 }
 
-// ParseIdentity splits the identity off a request. The producer name aliases the
-// payload.
+// ParseIdentity parses the identity of a request. rest is what follows it in p. The name of the
+// producer shares memory with p.
 func ParseIdentity(kind byte, p []byte) (id RequestID, rest []byte, err error) {
 	switch {
 	case kind == codec.SectionRequest:

@@ -17,7 +17,7 @@ func TestBornAtOfBareDigits(t *testing.T) {
 		"01890a5d-ac96-774b-7cce-b302099a8057": 0,
 		"01890a5dac96774bbcceb302099a805":      0,
 		"01890a5dac96774bbcceb302099a805g":     0,
-		"017fffffffff774bbcceb302099a8057":     0, // before there were any
+		"017fffffffff774bbcceb302099a8057":     0, // before 2022
 		"020000000000774bbcceb302099a8057":     0,
 		"a1890a5dac96774bbcceb302099a8057":     0, // some hash
 		strings.Repeat("k", 32):                0,
@@ -39,7 +39,7 @@ func TestBorn(t *testing.T) {
 	}
 }
 
-// Number 0 has no special meaning, whether it is the first of its stream or follows the first.
+// Number 0 has no special meaning, whether it is the first number of its producer or a later one.
 func TestNumberZero(t *testing.T) {
 	h := newHistory(t)
 	h.want(0, seq("first", 0), Applied, 1)
@@ -56,7 +56,7 @@ func TestNumberZero(t *testing.T) {
 	h.want(0, seq("first", 0), Expired, 6)
 }
 
-// Both forms of a UUID contain one time, and nothing else contains any.
+// A UUID with and without hyphens contains the same time. Other keys contain none.
 func FuzzBornAt(f *testing.F) {
 	f.Add([]byte("01890a5d-ac96-774b-bcce-b302099a8057"))
 	f.Add([]byte("01890a5dac96774bbcceb302099a8057"))

@@ -10,8 +10,8 @@ import (
 	"github.com/countd/countd/raftfsm/codec"
 )
 
-// The request memory in a snapshot: three sections after the contents, and a fourth for positions,
-// which positions.go draws:
+// In a snapshot, the request memory is these three sections after the contents, and a fourth one
+// with the positions (see positions.go):
 //
 //	producers:  log time (8) | key floor (8) | idle floor (8) | number (4) |
 //	            by last use: name length (1), name, floor (8), high (8), window (8), refused (8), partly (8), used (8)
@@ -21,7 +21,7 @@ import (
 //	            flags: bit 0 every op overflowed, bit 1 it was created ahead of the log,
 //	            bit 2 some ops overflowed, not each, bit 3 another shard judged it: judge (4) | met (8) follow
 
-// The flags of a key.
+// These are the flags of a key.
 const (
 	keyRefused = 1
 	keyAhead   = 2
@@ -41,8 +41,8 @@ type View struct {
 	positions   positions
 }
 
-// Capture copies one pointer per block of records. Producers are copied page by page
-// when they change; other records never change.
+// Capture copies only a pointer per block of records. Later changes first copy the page of the
+// changed producer; other records never change.
 func (o *Memory) Capture() *View {
 	return &View{
 		now: o.now, keyFloor: o.keyFloor, idleFloor: o.idleFloor, producers: o.producers.capture(),
@@ -51,7 +51,7 @@ func (o *Memory) Capture() *View {
 	}
 }
 
-// Write writes the sections of the memory, which end a snapshot.
+// Write writes the sections of the memory, which are at the end of a snapshot.
 func (v *View) Write(w *codec.StreamWriter) error {
 	for i, fill := range []func([]byte) []byte{v.appendProducers, v.appendForgotten, v.appendKeys} {
 		if err := w.Section(byte(codec.StreamProducers+i), fill); err != nil {
@@ -123,8 +123,8 @@ func (r *keyRecord) appendTo(dst []byte, flags byte) []byte {
 	return binary.LittleEndian.AppendUint64(binary.LittleEndian.AppendUint32(dst, r.judge), uint64(r.met))
 }
 
-// Load fills an empty memory from its sections. They must come in the order in which
-// Write wrote them.
+// Load adds a section to a memory that was empty at first. Sections must be passed in the order in
+// which Write wrote them.
 func (o *Memory) Load(section byte, p []byte) error {
 	switch section {
 	case codec.StreamProducers:
@@ -160,7 +160,7 @@ func (o *Memory) restoreProducers(p []byte) error {
 	return ended(&r)
 }
 
-// ended returns an error if a section was cut short or has further bytes.
+// ended returns an error if the section was too short or has more bytes.
 func ended(r *wire.Reader) error {
 	if err := r.End(); err != nil {
 		return fmt.Errorf("%w: memory of requests: %w", codec.ErrSnapshot, err)
@@ -180,7 +180,7 @@ func (o *Memory) restoreForgotten(p []byte) error {
 	return ended(&r)
 }
 
-// readKeyRecord reads what appendTo of a record appended. It fails r for anything else.
+// readKeyRecord reads what keyRecord.appendTo appended. If that is invalid, it fails r.
 func readKeyRecord(r *wire.Reader) (k keyRecord, ahead byte) {
 	copy(k.key[:], r.Take(16))
 	copy(k.body[:], r.Take(16))

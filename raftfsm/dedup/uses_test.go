@@ -9,74 +9,75 @@ import (
 	"time"
 )
 
-// usesModel has clients write by few keys to several shards, and counts. Each shard has a log
-// with a time of its own, which leaders with other clocks move. Leaders go missing, answers
-// are lost, copies of all parts come late, nodes hold writes that are judged, ops overflow,
-// shards are restored or made anew with another group, and limits differ.
+// usesModel simulates clients that write with few keys to several shards. Each shard has its own
+// log time, and leaders with different clocks. Shards lose their leaders, answers are lost, copies
+// of all parts arrive late, nodes delay writes that were judged, ops overflow, shards are restored
+// or created again with another group, and limits differ.
 //
-// The judge of a key alone decides what is one use. The model notes a use when the judge accepts
+// Only the judge of a key decides what is one use. The model records a use when the judge accepts
 // the key. The model checks that
-//  1. no shard counts a use twice, whatever the client is told;
+//  1. no shard counts a use twice, whatever answers the client gets;
 //  2. when a write is acknowledged, each shard that has ops of the write has counted the use
 //     once, unless the shard was restored since;
-//  3. a repeat is told that its ops overflowed if and only if they did;
-//  4. a judge that was not restored since accepts no other body while it knows the key, or
-//     at all if the key contains a time.
+//  3. a repeat has the outcome Refused if and only if the ops overflowed;
+//  4. a judge that was not restored since accepts no other body while it has the key, and no other
+//     body at any time if the key contains a time.
 //
 // Some keys are used in calls of two kinds, each with a judge and a body of its own.
 //
-// If a restored judge accepts a key again, that is the use that it accepted before. This holds for a
-// horizon after the last part, and on each shard that still has a record of the use. A judge that was
-// made anew has accepted nothing before, except keys with a time.
+// If a restored judge accepts a key again, that counts as the same use for a horizon after the last
+// part, and on each shard that still has a record of the use. A judge that was created again has no
+// earlier uses, except of keys that contain a time.
 type usesModel struct {
 	r      *rand.Rand
 	rules  useRules
 	shards []*usesShard
 	real   int64
-	uses   map[string]*keyUse // the last of each key and body
-	late   []func()           // copies of parts, and writes, that are on their way
-	groups uint32             // number of groups made so far
+	uses   map[string]*keyUse // the last use of each key and body
+	late   []func()           // delayed copies of parts, and delayed writes
+	groups uint32             // number of groups created so far
 	told   []string
 	fault  string // "doubled", "lost", "mistold", "mixed" or ""
 	acks   int
 }
 
-// useRules are the rules that the shards, and the nodes between them, follow.
+// useRules are the rules that shards and nodes follow. Each field can change one of them.
 type useRules struct {
 	name  string
-	today bool                                   // the judge's time for repeats only, and half a horizon: todaysShard
-	carry func(use Use) Use                      // changes what parts state
-	tick  func(m *Memory)                        // follows each advance of a shard's time
-	late  bool                                   // copies of parts come late
-	judge func(m *Memory, id *RequestID) Outcome // in place of Memory.Judge
+	today bool                                   // use the rules of todaysShard
+	carry func(use Use) Use                      // changes the Use in parts
+	tick  func(m *Memory)                        // called after each Tick
+	late  bool                                   // copies of parts arrive late
+	judge func(m *Memory, id *RequestID) Outcome // called instead of Memory.Judge
 }
 
 type usesShard struct {
 	number uint32 // of its group
 	led    bool
-	ahead  int64 // of its leader's clock
+	ahead  int64 // how far its leader's clock is ahead
 	limits Limits
 	memory *Memory
 	today  todaysShard
 	counts map[*keyUse]int
 
 	overflowed map[*keyUse]bool
-	met        map[*keyUse]int64 // of the last part
+	met        map[*keyUse]int64 // met of the last part
 	restores   int
 }
 
 type keyUse struct {
 	met  int64 // first
-	last int64 // later if restored judges accepted it again
+	last int64 // higher than met if a restored judge accepted it again
 
 	judge    *usesShard
-	restores int // of the judge before it accepted last
+	restores int // restores of the judge when it accepted the use last
 }
 
-// usesBodies has the bodies of a key. The last one belongs to calls of another kind.
+// usesBodies are the bodies that clients send with a key. The last one is for calls of another
+// kind.
 var usesBodies = []string{"0", "1", "of another kind"}
 
-// judgeOf returns the number of the shard that judges key n in the call of a body.
+// judgeOf returns the number of the shard that judges key n, in the kind of call that has the body.
 func (m *usesModel) judgeOf(n int, body string) int {
 	if body == usesBodies[2] {
 		n++
@@ -84,13 +85,13 @@ func (m *usesModel) judgeOf(n int, body string) int {
 	return n % len(m.shards)
 }
 
-// usesWrite is what a client asks for by a key.
+// usesWrite is a write of a client with a key.
 type usesWrite struct {
 	key, body string
 	judge     int
-	on        []int        // shards of its ops
-	shards    []*usesShard // all, as they were when the write came
-	restores  []int        // by shard, how often it had been restored
+	on        []int        // numbers of the shards that have ops
+	shards    []*usesShard // all shards when the write arrived
+	restores  []int        // of each shard when the write arrived
 }
 
 const usesHorizon = 10 * time.Minute
@@ -126,7 +127,7 @@ func (m *usesModel) fail(fault, format string, args ...any) {
 	}
 }
 
-// run takes random steps until a property fails.
+// run does random steps until a check fails.
 func (m *usesModel) run(steps int) {
 	for range steps {
 		m.real += []int64{0, 1, 1000, minutes(1), minutes(3), minutes(5)}[m.r.IntN(6)]
@@ -137,7 +138,7 @@ func (m *usesModel) run(steps int) {
 			m.write()
 		case n < 13:
 			s.led = !s.led
-		case n == 13: // a leader with another clock
+		case n == 13: // the shard gets a leader with another clock
 			s.ahead = []int64{0, minutes(1), -minutes(1), minutes(9), -minutes(9), minutes(25), -minutes(25)}[m.r.IntN(7)]
 			m.say("shard %d: clock ahead by %d min", s.number, s.ahead/60000)
 		case n == 14 && !m.rules.today:
@@ -163,7 +164,7 @@ func (m *usesModel) run(steps int) {
 	}
 }
 
-// restore replaces the rows of a shard. The new rows may hold no uses.
+// restore restores a shard. The new rows have the effects of no uses.
 func (m *usesModel) restore(s *usesShard) {
 	m.say("shard %d: restored", s.number)
 	m.tick(s)
@@ -175,8 +176,8 @@ func (m *usesModel) restore(s *usesShard) {
 	}
 }
 
-// makeAnew replaces a shard by one of another group, as of a keyspace that was dropped and
-// created again.
+// makeAnew replaces a shard by one with another group, as if its keyspace was dropped and created
+// again.
 func (m *usesModel) makeAnew(at int) {
 	before := m.shards[at]
 	before.led = false
@@ -202,7 +203,7 @@ func (m *usesModel) tick(s *usesShard) {
 func (m *usesModel) write() {
 	n := m.r.IntN(4)
 	w := usesWrite{key: fmt.Sprint("key", n), body: usesBodies[m.r.IntN(12)/11]}
-	if n == 3 && !m.rules.today { // a key that contains its time, of some ten minutes
+	if n == 3 && !m.rules.today { // a key with a time, the same for ten minutes
 		w.key = uuidv7(m.real / minutes(10) * minutes(10))
 	} else if m.r.IntN(16) == 0 && !m.rules.today {
 		w.body = usesBodies[2]
@@ -232,7 +233,7 @@ func (m *usesModel) write() {
 	m.finish(&w, use, told, ok)
 }
 
-// finish makes the shards of a write apply their parts, after the judge has accepted the write.
+// finish passes the other parts of a write to their shards, after the judge has accepted the write.
 func (m *usesModel) finish(w *usesWrite, use *keyUse, told judgment, ok bool) {
 	for _, s := range w.on {
 		if s != w.judge {
@@ -251,14 +252,14 @@ func (m *usesModel) finish(w *usesWrite, use *keyUse, told judgment, ok bool) {
 	}
 }
 
-// judgment is what the judge of a key answered.
+// judgment is the answer of the judge of a key.
 type judgment struct {
 	Use
 	repeat bool
 }
 
-// askJudge asks the judge of a key for its decision. use is nil if the judge did not decide. ok is
-// false if the client must get an error.
+// askJudge passes a write to the judge of its key. use is nil if the judge neither accepted the key
+// nor recognised a repeat. ok is false if the node gets no answer.
 func (m *usesModel) askJudge(w *usesWrite) (use *keyUse, told judgment, ok bool) {
 	s := w.shards[w.judge]
 	if !s.led {
@@ -281,8 +282,8 @@ func (m *usesModel) askJudge(w *usesWrite) (use *keyUse, told judgment, ok bool)
 	switch outcome {
 	case Applied:
 		use = m.uses[w.key+w.body]
-		// Only a restore makes a judge accept a key again inside its horizon. A key with a time is used
-		// once.
+		// Within a horizon, a judge accepts a key again only after a restore. Then that is the same
+		// use, and a key with a time only ever has one use.
 		if use == nil || use.last < told.Floor && id.born == 0 {
 			use = &keyUse{met: told.Met, last: told.Met}
 			m.uses[w.key+w.body] = use
@@ -305,7 +306,8 @@ func (m *usesModel) askJudge(w *usesWrite) (use *keyUse, told judgment, ok bool)
 	return use, told, m.r.IntN(10) > 0
 }
 
-// checkBodies checks that a judge that accepts a write as new knows no other body of its key.
+// checkBodies checks that a judge that accepts a key for a body has no use of the key with another
+// body.
 func (m *usesModel) checkBodies(w *usesWrite, s *usesShard, told judgment, forEver bool) {
 	for _, body := range usesBodies {
 		other := m.uses[w.key+body]
@@ -315,7 +317,7 @@ func (m *usesModel) checkBodies(w *usesWrite, s *usesShard, told judgment, forEv
 	}
 }
 
-// count makes a shard count a use, or refuse it because a sum overflows.
+// count records that a shard has counted a use. At random, the ops overflow.
 func (m *usesModel) count(s *usesShard, use *keyUse, id *RequestID) {
 	if s.counts[use]++; s.counts[use] > 1 {
 		m.fail("doubled", "shard %d counted the use of %d again", s.number, use.met)
@@ -327,14 +329,15 @@ func (m *usesModel) count(s *usesShard, use *keyUse, id *RequestID) {
 	}
 }
 
-// checkRepeat checks what a shard answers to a repeat.
+// checkRepeat checks whether the outcome of a repeat shows if the ops overflowed.
 func (m *usesModel) checkRepeat(s *usesShard, use *keyUse, outcome Outcome) {
 	if counted := s.counts[use] > 0; counted && s.overflowed[use] != (outcome == Refused) {
 		m.fail("mistold", "shard %d: the use of %d overflowed: %v", s.number, use.met, s.overflowed[use])
 	}
 }
 
-// part makes a shard apply a write's part, and reports whether the caller learns that it did.
+// part passes a part of a write to its shard. It reports whether the node gets an answer and counts
+// it as success.
 func (m *usesModel) part(w *usesWrite, on int, use *keyUse, told judgment) bool {
 	s := w.shards[on]
 	id := keyed(w.key, w.body)
@@ -369,7 +372,7 @@ func (m *usesModel) part(w *usesWrite, on int, use *keyUse, told judgment) bool 
 	return s.led && deliver() && m.r.IntN(10) > 0
 }
 
-// judgePart returns a shard's outcome of a part, and whether the node counts that as success.
+// judgePart makes a shard judge a part. ok reports whether the node counts the outcome as success.
 func (m *usesModel) judgePart(s *usesShard, id RequestID, told judgment) (outcome Outcome, ok bool) {
 	switch {
 	case m.rules.today:
@@ -387,7 +390,7 @@ func (m *usesModel) judgePart(s *usesShard, id RequestID, told judgment) (outcom
 	return outcome, outcome <= Duplicate || outcome == Refused
 }
 
-// reopened returns what a snapshot of a memory restores to.
+// reopened returns a memory that has loaded a snapshot of o.
 func reopened(o *Memory) *Memory {
 	v, again := o.Capture(), New()
 	for _, err := range []error{
@@ -401,11 +404,11 @@ func reopened(o *Memory) *Memory {
 	return again
 }
 
-// todaysShard judges keys by the rules that DESIGN.md replaces:
+// todaysShard judges keys by older rules, which are wrong:
 //
-//  1. a part states the judge's time only if the judge knew the key;
+//  1. a part contains the judge's time only if the request is a repeat for the judge;
 //  2. a shard keeps a key by its own time or the judge's, whichever is later;
-//  3. a record counts for a use if it is younger than half a horizon.
+//  3. a record is of the same use if it is at most half a horizon older than the judge's time.
 type todaysShard struct {
 	now, floor int64
 	keys       map[[16]byte]keyRecord
@@ -433,8 +436,8 @@ func (o *todaysShard) judge(id *RequestID) (outcome Outcome, last int64) {
 	return Applied, last
 }
 
-// faults runs the model until it has found each wanted fault, for a bounded number of runs. It
-// returns how often each fault occurred.
+// faults runs the model, at most runs times, until it has found each of the wanted faults. If none
+// are wanted, any fault fails the test. It returns how often each fault occurred.
 func faults(t *testing.T, rules useRules, runs uint64, wanted ...string) map[string]int {
 	t.Helper()
 	found, acks := map[string]int{}, 0
@@ -460,13 +463,12 @@ func faults(t *testing.T, rules useRules, runs uint64, wanted ...string) map[str
 	return found
 }
 
-// No run of the model loses or doubles a use.
+// With the rules of DESIGN.md, the model finds no fault.
 func TestUsesAgainstModel(t *testing.T) {
 	faults(t, useRules{name: "as designed", late: true}, 6000)
 }
 
-// The model finds each fault that it is meant to find, under rules that lack one part of the
-// design.
+// If one of the rules is missing, the model finds the resulting faults.
 func TestUsesModelFindsFaults(t *testing.T) {
 	const runs = 1500
 	faults(t, useRules{name: "one time for repeats only", today: true}, runs, "lost", "doubled")
@@ -484,7 +486,7 @@ func TestUsesModelFindsFaults(t *testing.T) {
 		}
 		return m.Judge(id)
 	}}, runs, "doubled")
-	// by a record of the judge of a part, with the same body and a met from floor to that of the part
+	// whether the record is of the same use, which a restored judge accepted again
 	restored := func(known *keyRecord, id *RequestID) bool {
 		return known != nil && known.judge == id.judge && known.met < id.use.Met && known.met >= id.use.Floor && known.body == id.body
 	}
