@@ -1,5 +1,5 @@
 // Builds dist/: the types of the API's JSON from docs/openapi.yaml, then both kinds of modules. `npm install` and
-// `npm pack` of this directory run it, so it first installs what it needs.
+// `npm pack` of this directory run this script, so it first installs its dependencies.
 import {execFileSync} from 'node:child_process';
 import {existsSync, writeFileSync} from 'node:fs';
 import {fileURLToPath} from 'node:url';

@@ -6,7 +6,7 @@ import ts from 'typescript';
 const readme = new URL('README.md', import.meta.url);
 const src = fileURLToPath(new URL('src/', import.meta.url));
 
-/** Returns README.md with a table of the calls as they are. */
+/** Returns README.md with a new table of the calls. */
 export function described() {
   const program = ts.createProgram([`${src}index.ts`], {target: ts.ScriptTarget.ES2022, module: ts.ModuleKind.NodeNext, strict: true});
   const checker = program.getTypeChecker();

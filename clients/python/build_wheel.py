@@ -1,6 +1,6 @@
-"""Builds the wheel, a zip of the package, with the standard library alone: so that pip needs no network.
+"""Builds the wheel, a zip of the package. It needs only the standard library, so pip needs no network.
 
-pip calls build_wheel, and deploy/release.sh runs `python3 build_wheel.py DIR`. The same files give the same bytes.
+pip calls build_wheel, and deploy/release.sh runs `python3 build_wheel.py DIR`. Equal files give equal bytes.
 """
 
 import base64
@@ -30,7 +30,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     wheel = f"{name}-py3-none-any.whl"
     with zipfile.ZipFile(pathlib.Path(wheel_directory) / wheel, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, text in files.items():
-            entry = zipfile.ZipInfo(path)  # of 1980, whenever it is built
+            entry = zipfile.ZipInfo(path)  # has a fixed time of 1980, so that builds are reproducible
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o100644 << 16
             archive.writestr(entry, text)
     return wheel

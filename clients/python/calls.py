@@ -13,7 +13,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def described():
-    """Returns README.md with a table of the calls as they are."""
+    """Returns README.md with a new table of the calls."""
     rows = re.findall(r"^\| `(writer\.)?(\w+)\(.*?\)` \| (.*?) \| .* \|$", (HERE.parent / "js/README.md").read_text(), re.MULTILINE)
     missing = {kind: {name for name, _ in inspect.getmembers(kind, inspect.isfunction) if name[0] != "_"} for kind in (Client, Writer)}
     missing[Client].remove("close")

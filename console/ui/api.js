@@ -1,10 +1,10 @@
-// Calls of the API, at addresses relative to the page's own. The token is in this module's memory only: a reload
-// forgets it.
+// Calls of the API, at addresses relative to the page's own. The token is in this module's memory only, so a reload
+// loses it.
 import {parse, stringify} from './json.js';
 
 let token = '';
 
-/** Why a call failed. code is the API's, or no_answer. */
+/** A failure of a call. code is a code of the API, or no_answer. */
 export class Failure extends Error {
   constructor(status, code, message, field) {
     super(message);
@@ -29,7 +29,7 @@ async function ask(method, path, {body, timeout = 5000, headers = {}} = {}) {
       method,
       headers: {
         ...headers,
-        ...(method === 'GET' ? {} : {'Content-Type': 'application/json'}), // the API refuses changes by pages without it
+        ...(method === 'GET' ? {} : {'Content-Type': 'application/json'}), // the API requires it for changes by pages
         ...(had ? {Authorization: `Bearer ${had}`} : {}),
       },
       body: body === undefined || body === null ? undefined : stringify(body),
@@ -58,7 +58,7 @@ export const text = (path, options) => ask('GET', path, options);
 export const get = async (path, options) => parse(await ask('GET', path, options));
 export const send = async (method, path, body = {}, options = {}) => parse(await ask(method, path, {body, ...options}));
 
-/** Sends a write of rows under a key of its own. While its outcome is unknown it is sent again, and counts once. */
+/** Sends a write of rows under a new key. While the outcome is unknown, it sends the write again; it counts once. */
 export async function write(path, body) {
   const key = [...crypto.getRandomValues(new Uint8Array(16))].map(b => b.toString(16).padStart(2, '0')).join('');
   for (let tries = 1; ; tries++) {
@@ -72,10 +72,10 @@ export async function write(path, body) {
   }
 }
 
-/** Returns text as one word of a shell. A link may bring any text into the path. */
+/** Quotes text for a shell, because a link may put any text into the path. */
 const quoted = text => `'${text.replaceAll("'", "'\\''")}'`;
 
-/** Returns a curl command that makes a call. */
+/** Returns the curl command of a call. */
 export function curl(path, {method = 'GET', body, write = false} = {}) {
   const parts = ['curl'];
   if (method !== 'GET' && !(method === 'POST' && body !== undefined)) parts.push(`-X ${method}`);

@@ -1,4 +1,4 @@
-// Graphs of the last minutes, by uPlot. It is loaded after the first paint, once a page has a graph.
+// Graphs of the last minutes, drawn by uPlot. The page loads uPlot after the first paint, once it has a graph.
 import {clock, draw, h} from './dom.js';
 
 let loading;
@@ -16,15 +16,15 @@ function load() {
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const charts = new Map();
 
-/** Returns the indexes of values between gaps, which no line shows. */
+/** Returns the indexes of values between two gaps. No line shows such a value. */
 function alone(plot, series) {
   const of = plot.data[series];
   return [...of.keys()].filter(i => of[i] !== null && (of[i - 1] ?? null) === null && (of[i + 1] ?? null) === null);
 }
 
 /**
- * Returns the element of a graph, which stays the same. series are {name, colour, of}: of is the list of values.
- * at is the list of times, and format makes a text of a value.
+ * Returns the element of a graph, the same one in each call. series are {name, colour, of}, where of is the list of
+ * values. at is the list of times. format returns the text of a value.
  */
 export function chart(title, at, series, format) {
   if (!charts.has(title)) charts.set(title, make(title, at, series, format));

@@ -1,8 +1,8 @@
-// Elements, and how a page that is drawn again keeps what did not change: focus, text in fields, open details.
+// Elements. When a page is drawn again, it keeps unchanged parts: focus, text in fields, open details.
 
 const svgTags = new Set(['svg', 'rect', 'path', 'circle', 'title']);
 
-/** Makes an element. A property that begins with "on" is a handler; false, null and undefined leave one out. */
+/** Makes an element. A property that begins with "on" is a handler. It omits false, null and undefined. */
 export function h(tag, props, ...children) {
   const inSVG = svgTags.has(tag);
   const e = inSVG ? document.createElementNS('http://www.w3.org/2000/svg', tag) : document.createElement(tag);
@@ -20,7 +20,7 @@ function nodesOf(children) {
   return children.flat(Infinity).filter(c => c !== null && c !== undefined && c !== false).map(c => (c instanceof Node ? c : String(c)));
 }
 
-/** Makes the children of an element like those given. */
+/** Makes the children of an element equal to the given ones. */
 export function draw(into, ...children) {
   const next = document.createDocumentFragment();
   next.append(...nodesOf(children));
@@ -50,7 +50,7 @@ function morphChildren(old, next) {
 
 const alike = (a, b) => a.nodeName === b.nodeName && a.key === b.key;
 
-// What the reader changes is the element's own: whether details are open, and the text of fields.
+// The element keeps what the user changes: whether details are open, and the text of fields.
 const ofReader = new Set(['open', 'value', 'selected', 'checked']);
 
 function morph(old, next) {
@@ -82,7 +82,7 @@ export function bytes(v) {
   }
 }
 
-/** Three digits that count, without an exponent. */
+/** Rounds to three significant digits, without an exponent. */
 const digits = n => n.toLocaleString('en-US', {maximumSignificantDigits: 3});
 
 export const perSecond = v => (v === null || v === undefined ? nothing : `${v < 10 ? v.toLocaleString('en-US', {maximumFractionDigits: 1}) : num(Math.round(v))} /s`);
@@ -111,7 +111,7 @@ export function table(caption, columns, rows, empty = 'None.') {
       h('td', {role: 'cell', class: columns[i].num && 'num', 'data-name': columns[i].name}, h('span', null, cell))))))));
 }
 
-/** A bar of parts, each {share, class}, of 1. */
+/** A bar of parts. Each part is {share, class}; the shares are fractions of 1. */
 export function bar(label, parts) {
   let x = 0;
   return h('svg', {class: 'bar', role: 'img', 'aria-label': label, viewBox: '0 0 100 6', preserveAspectRatio: 'none'},
@@ -141,7 +141,7 @@ export function copyable(command, what) {
     }}, 'Copy'));
 }
 
-/** Says something in the region that screen readers read out. It vanishes after some seconds. */
+/** Shows a text for some seconds; screen readers read it out. */
 export function say(message) {
   const region = document.getElementById('said');
   draw(region, h('p', null, message));
@@ -157,8 +157,8 @@ export function failed(failure) {
 let dialogs = 0;
 
 /**
- * Asks before something is done. says are the sentences of what will happen, fields more elements. run gets the
- * form's fields; what it returns is shown, if it is an element, and else said.
+ * Asks for confirmation before a change. says has the sentences that describe the effect; fields are more elements.
+ * run gets the form's fields. The dialog shows an element that run returns, the page a text.
  */
 export function confirm({title, says = [], fields = [], action, danger = false, run}) {
   const id = `dialog-${++dialogs}`;

@@ -1,11 +1,11 @@
-// Is it well, and if not, what to do.
+// The health of the cluster, and what to do.
 import {bar, bytes, clock, count, duration, h, num, perSecond, table} from './dom.js';
 import {chart} from './charts.js';
 import {adviceOf, sections} from './runbook.js';
 import {may, notify, state} from './state.js';
 import {conditionOf, groupName, joined, warningsOf} from './warnings.js';
 
-// With one of these, some calls fail now, or one more loss makes them fail. The others can wait for the day.
+// With one of these warnings, some calls fail now, or would fail after one more loss. Other warnings can wait.
 const urgent = new Set(['node_dead', 'node_silent', 'node_not_ready', 'group_no_leader', 'group_degraded', 'replicas_differ', 'cold_damaged', 'memory_full', 'disk_full', 'disk_hangs']);
 
 let runbook;

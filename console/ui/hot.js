@@ -3,24 +3,24 @@ import * as api from './api.js';
 import {copyable, dateOf, failed, h, num, table} from './dom.js';
 import {notify, state} from './state.js';
 
-// A list is read again after so many ms. A longer window costs more to read, and changes less.
+// Milliseconds between two reads of a list. A longer window costs more to read, and changes less.
 const lists = [
   {title: 'Last minute', call: 'hot', query: 'window=1m&', every: 0},
   {title: 'Last hour', call: 'hot', query: 'window=1h&', every: 10_000},
   {title: 'Last day', call: 'hot', query: 'window=24h&', every: 30_000},
   {title: 'Largest counts', call: 'top', query: '', every: 10_000},
 ];
-const unknown = 2n ** 63n - 1n; // an error that the API does not know
+const unknown = 2n ** 63n - 1n; // stands for an unknown error
 
 export function hotPage(keyspace = 'posts', column, limit = '10') {
   const page = {title: 'Hot now'};
-  const parts = new Map(); // by list: its answer or failure, and when to read it again
+  const parts = new Map(); // for each list: its answer or failure, and when to read it again
   const all = () => (state.keyspaces ?? []).filter(k => k.kind === 'counters');
   const chosen = () => all().find(k => k.name === keyspace);
   const columnOf = k => column ?? k.columns[0];
   const pathOf = (k, {call, query}) => `v1/${call}/${k.name}/${columnOf(k)}?${query}limit=${limit}`;
 
-  // The lists are not awaited: the first call of the largest counts may take seconds.
+  // Do not wait for the lists, because the first call for the largest counts may take seconds.
   page.load = async () => {
     const k = chosen();
     for (const list of k ? lists : []) {
@@ -60,7 +60,7 @@ function shown(keyspace, column, {title, call}, {value, failure}) {
 
 const exact = ({results}) => (results.length > 0 ? 'These counts are exact.' : 'No count is above 0.');
 
-/** Says how far the gains may be off. */
+/** Describes the errors of the gains. */
 function offBy({since, others_at_most: most, results}) {
   const none = results.length === 0, others = none ? 'id' : 'other id';
   return [`Since ${dateOf(since)}. `, none ? '' : results.some(r => r.error) ? 'A gain may be off by the number after ±. ' : 'These gains are exact. ',

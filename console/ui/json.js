@@ -1,9 +1,9 @@
-// JSON whose whole numbers keep their value. JSON.parse rounds those beyond 2^53, and ids and counts have 64 bits:
-// such a number becomes a BigInt here.
+// JSON that keeps the value of whole numbers. Ids and counts have 64 bits, and JSON.parse rounds numbers beyond 2^53.
+// Here such a number becomes a BigInt.
 
 const mark = '\u0001int:';
 const quotedMark = /"\\u0001int:(-?[0-9]+)"/g;
-// Strings and fractions match whole, so that digits inside them stay as they are.
+// Matches whole strings and fractions, so that digits inside them do not change.
 const token = /"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*/g;
 
 export function parse(source) {
@@ -26,7 +26,7 @@ export function isID(text) {
   return /^(0|[1-9][0-9]{0,19})$/.test(text) && BigInt(text) < 2n ** 64n;
 }
 
-/** Returns text as a whole number of 64 bits with a sign, or undefined. */
+/** Returns text as a signed whole number of 64 bits, or undefined. */
 export function intOf(text) {
   if (!/^-?[0-9]{1,19}$/.test(text)) return undefined;
   const n = BigInt(text);

@@ -1,4 +1,4 @@
-// Keyspaces: how large they are, and where their rows are.
+// Keyspaces: their sizes, and the tiers of their rows.
 import * as api from './api.js';
 import {bar, bytes, confirm, copyable, count, field, h, num, perSecond, table} from './dom.js';
 import {appliedOf, groupRate} from './rates.js';
@@ -10,7 +10,7 @@ export function keyspacesPage(name) {
 
 const sum = (groups, valueOf) => groups.reduce((total, g) => total + BigInt(valueOf(g)), 0n);
 
-/** Returns the sizes of a keyspace's groups together, or null if this user may not see them. */
+/** Returns the sum of the sizes of a keyspace's groups, or null if this user may not read them. */
 function sizeOf(keyspace) {
   const groups = state.groups?.groups.filter(g => g.keyspace === keyspace);
   if (!groups?.length) return null;
@@ -52,8 +52,8 @@ function one(name) {
   const k = state.keyspaces?.find(k => k.name === name);
   if (!k) return [h('h1', null, name), h('p', null, state.keyspaces ? 'There is no such keyspace.' : 'Asking the node …')];
   const size = may('status') ? sizeOf(name) : null;
-  const settings = Object.entries(k).filter(([, of]) => of?.constructor === Object); // each by column
-  // The form that grows a keyspace, with the rows that each new shard would hold, will stand behind its shards.
+  const settings = Object.entries(k).filter(([, of]) => of?.constructor === Object); // those with a value for each column
+  // Later, a form to grow the keyspace will be behind its shards.
   return [h('p', null, h('a', {href: '#/keyspaces'}, '← Keyspaces')), h('h1', null, name),
     h('p', null, [k.kind, count(k.shards, 'shard'), `an id is in shard ${k.sharding === 'hash' ? 'hash of id' : 'id'} modulo ${k.shards}`, k.everywhere && 'each node has all of it'].filter(Boolean).join(' · ')),
     k.columns.length > 0 && h('p', null, 'Columns: ', k.columns.join(', '), settings.map(([name, of]) => `. ${name === 'floors' ? 'Never below' : name}: ${Object.entries(of).map(([c, n]) => `${c} ${num(n)}`).join(', ')}`)),

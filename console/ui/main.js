@@ -1,4 +1,4 @@
-// The frame around the pages: header, routes, sign-in, and what it says while the node does not answer.
+// The frame of the pages: header, routes, sign-in, and the notice that the node does not answer.
 import * as api from './api.js';
 import {clock, confirm, draw, field, h} from './dom.js';
 import {identify, may, notify, onChange, readKeyspaces, repeat, signedOut, start, state} from './state.js';
@@ -11,8 +11,8 @@ import {userPage} from './user.js';
 import {sourcesPage} from './sources.js';
 import {operatePage} from './operate.js';
 
-// A page is {title, render, load, every, drawn}: render returns its elements from what it knows; load asks the API,
-// and runs again every so many ms; drawn runs once the page is shown.
+// A page is {title, render, load, every, drawn}. render returns its elements from the loaded data. load calls the API,
+// and runs again every `every` ms. drawn runs once the page is shown.
 const pages = {
   home: {name: 'Home', make: homePage},
   keyspaces: {name: 'Keyspaces', make: keyspacesPage},
@@ -110,18 +110,18 @@ function askToken() {
   });
 }
 
-// What to do while the page's own node does not answer.
+// The notice while the page's own node does not answer.
 
 const moveAfter = 10_000;
 let stays = false;
 
-/** Returns the other nodes that answered when this one was last heard, with the addresses of their consoles. */
+/** Returns the other nodes that were alive at this node's last answer, with the addresses of their consoles. */
 function others() {
   return (state.nodes?.nodes ?? []).filter(n => n.id !== state.own && n.answers && !n.not_ready && n.http_addr)
     .map(n => ({id: n.id, href: `${location.protocol}//${n.http_addr}/ui/${location.hash}`}));
 }
 
-/** Reports whether the browser reaches the node at its own address, not through a proxy: then it reaches the others too. */
+/** Reports whether the browser reaches the node without a proxy. Then it can reach the other nodes too. */
 const isDirect = () => location.pathname.startsWith('/ui') && state.nodes?.nodes.some(n => n.id === state.own && n.http_addr === location.host);
 
 function banner() {
@@ -157,7 +157,7 @@ async function refresh() {
 }
 
 addEventListener('hashchange', open);
-addEventListener('identified', refresh); // a page loads nothing until the node says who reads it
+addEventListener('identified', refresh); // a page loads nothing until the caller is known
 onChange(() => render());
 open();
 start();

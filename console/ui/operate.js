@@ -1,4 +1,4 @@
-// Orders of an operator. Each asks first, and says what it will do.
+// Orders of an operator. Each shows its effect and asks for confirmation first.
 import * as api from './api.js';
 import {confirm, copyable, dateOf, failed, field, h, num, table} from './dom.js';
 import {state} from './state.js';

@@ -1,5 +1,5 @@
-// Rates from counters that begin at 0 with each start of a process. A rate that is not known is null, never a guess:
-// a restart, a node that did not answer and a pause of this page make gaps, no spikes and no zeros.
+// Rates of counters that begin at 0 at each start of a process. An unknown rate is null, never a guess. So a restart, a
+// silent node and a pause of this page make gaps, not spikes or zeros.
 
 /** A pause longer than this many milliseconds between two samples is a gap. */
 export const gapMax = 10_000;
@@ -7,8 +7,8 @@ export const gapMax = 10_000;
 const difference = (before, after) => Number(BigInt(after) - BigInt(before));
 
 /**
- * Returns by how much a counter rises a second, as the sum over the nodes. A sample is {at, nodes}: nodes of
- * /v1/admin/nodes, and when they were read. Only nodes that answered both times in one life count.
+ * Returns the increase of a counter per second, as the sum over the nodes. A sample is {at, nodes}: the nodes of
+ * /v1/admin/nodes, and when they were read. A node counts if it answered both times and did not restart.
  */
 export function rateOf(before, after, counter) {
   const ms = before ? after.at - before.at : 0;
@@ -24,7 +24,7 @@ export function rateOf(before, after, counter) {
   return sum === null ? null : sum * 1000 / ms;
 }
 
-/** Returns by how much a field of the groups of a keyspace rises a second. A sample is {at, groups}. */
+/** Returns the increase per second of a field, as the sum over the groups of a keyspace. A sample is {at, groups}. */
 export function groupRate(before, after, keyspace, valueOf) {
   const ms = before ? after.at - before.at : 0;
   if (ms <= 0 || ms > gapMax) return null;
@@ -39,7 +39,7 @@ export function groupRate(before, after, keyspace, valueOf) {
   return sum === null ? null : sum * 1000 / ms;
 }
 
-/** Returns the index that the leader of a group has applied, which rises by 1 with each entry of its log. */
+/** Returns the applied index of a group's leader. It rises by 1 with each entry of the log. */
 export const appliedOf = g => g.replicas.find(r => r.node === g.leader)?.applied_index ?? 0;
 
 const classes = {
@@ -47,7 +47,7 @@ const classes = {
   write: /^(counters_(incr|set|put|delete|correct)|ops|members_change|unread_(incr|reset)|outbox_(publish|remove)|feed_(reset|follow|unfollow|read)|notices_(publish|read|retract)|dots_(fire|clear))$/,
 };
 
-/** Returns from the text of /metrics when the process started, and how many reads and writes took how long. */
+/** Returns, from /metrics, the start of the process and the histograms of latencies. */
 export function latenciesOf(text) {
   const found = {start: 0, read: new Map(), write: new Map()};
   for (const line of text.split('\n')) {
@@ -62,7 +62,7 @@ export function latenciesOf(text) {
   return found;
 }
 
-/** Returns a quantile of the durations between two results of latenciesOf, in seconds, or null if there were none. */
+/** Returns a quantile of the durations between two results of latenciesOf, in seconds, or null for none. */
 export function quantileOf(before, after, name, q) {
   if (!before || before.start !== after.start) return null;
   const counts = [...after[name]].map(([le, n]) => [le === '+Inf' ? Infinity : Number(le), n - (before[name].get(le) ?? 0)]).sort((a, b) => a[0] - b[0]);

@@ -1,4 +1,4 @@
-// One row: its counts as they change, who is in its sets, and an increment.
+// One row: its counts, the members of its sets, and an increment.
 import * as api from './api.js';
 import {confirm, copyable, dateOf, failed, field, h, num, table} from './dom.js';
 import {intOf, isID} from './json.js';

@@ -1,4 +1,4 @@
-// The runbook (docs/OPERATING.md) as the node serves it: what to do about a warning, and the whole page.
+// The runbook (docs/OPERATING.md) that the node serves: the section of a warning, and the whole page.
 import {draw, h} from './dom.js';
 
 let text;
@@ -24,13 +24,13 @@ export function split(markdown) {
 /** Returns the anchor of a heading, as on GitHub. */
 const idOf = title => title.toLowerCase().replace(/[^a-z0-9_ -]/g, '').replaceAll(' ', '-');
 
-/** Returns what the runbook says about a code, as elements, or null. */
+/** Returns the elements of the runbook's section about a code, or null. */
 export function adviceOf(all, code) {
   const found = all?.find(s => s.id === code);
   return found ? blocks(found.body) : null;
 }
 
-/** Returns the elements of lines of Markdown, as far as the runbook uses it. */
+/** Returns the elements of lines of Markdown. It knows only the forms in the runbook. */
 function blocks(lines) {
   const out = [];
   let at = 0;
@@ -61,7 +61,7 @@ const anchorOf = item => {
   return id ? {id: `runbook-${id}`} : null;
 };
 
-/** Returns the nodes of a line: code, bold and links. Links to other documents become their names. */
+/** Returns the nodes of a line: code, bold and links. A link to another document becomes the document's name. */
 function inline(line) {
   const out = [];
   let from = 0;
@@ -78,7 +78,7 @@ function inline(line) {
   return out;
 }
 
-/** The page of the runbook, at one of its headings. */
+/** Returns the page of the runbook, opened at one of its headings. */
 export function runbookPage(anchor) {
   const page = {title: 'Runbook', render: () => [h('h1', null, 'Runbook'), h('div', {class: 'runbook', keep: true})]};
   page.drawn = async main => {

@@ -1,4 +1,4 @@
-// Sources: how far each queue is read, and what stops it.
+// Sources: position, lag, and the reason of a stall.
 import * as api from './api.js';
 import {confirm, copyable, count, failed, field, h, num, perSecond, table} from './dom.js';
 

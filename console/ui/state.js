@@ -1,4 +1,4 @@
-// What all pages share: who reads them, and the cluster as the node last told it. It polls while the page is in view.
+// The state that all pages share: the caller, and the cluster. It polls while the page is visible.
 import * as api from './api.js';
 import {latenciesOf, quantileOf, rateOf} from './rates.js';
 
@@ -6,20 +6,20 @@ const heartbeatEvery = 1000;
 const pollEvery = 2000;
 const metricsEvery = 4000;
 const versionEvery = 10_000;
-const digestsEvery = 60_000; // an answer has a hundred marks of each replica
+const digestsEvery = 60_000; // each answer has over a hundred values for each replica
 const pointsMax = 450; // 15 minutes of polls
 
 export const state = {
   who: null,     // the answer of /v1/whoami; null until it is known
   own: '',       // the name of the node that answers this page
-  down: null,    // since when the node does not answer, in ms; null while it does
-  nodes: null,   // the answer of /v1/admin/nodes, with at, when it was read; likewise the next four
+  down: null,    // since when the node is silent, in ms; null while it answers
+  nodes: null,   // the answer of /v1/admin/nodes, and at, the time of the read. The next four are similar
   groups: null,
   digests: null,
   version: null,
   keyspaces: null,
-  failure: null, // why the cluster's state could not be read, if the node does answer
-  // What the graphs draw: times in seconds, and a value or null for each.
+  failure: null, // why the cluster's state could not be read, although the node answers
+  // Data of the graphs: times in seconds, and for each a value or null.
   rates: {at: [], written: [], read: []},
   latencies: {at: [], write50: [], write99: [], read50: [], read99: []},
   lastRates: {written: null, read: null},
@@ -32,7 +32,7 @@ export const notify = () => changed.dispatchEvent(new Event('change'));
 export const may = access => state.who?.may.includes(access) ?? false;
 export const signedOut = () => state.who !== null && state.who.may.length === 0;
 
-/** Reads who the caller is. */
+/** Reads the caller's name and roles. */
 export async function identify() {
   state.who = await api.get('v1/whoami');
   notify();
@@ -46,7 +46,7 @@ export async function readKeyspaces() {
 
 const pause = ms => new Promise(done => setTimeout(done, ms));
 
-/** Runs a function again and again: every so many ms, while the page is in view. It returns what ends that. */
+/** Runs a function at a regular interval in ms, while the page is visible. It returns a function that ends this. */
 export function repeat(every, run) {
   let ended = false;
   (async () => {
@@ -67,7 +67,7 @@ export function start() {
 
 const answers = () => api.text('healthz', {timeout: 1500}).then(() => true, () => false);
 
-// Two beats without an answer are a node that is down: a kill shows within 2 s, a node that hangs within 5 s.
+// After two silent polls, a node is down: a killed node within 2 s, a hanging node within 5 s.
 async function heartbeat() {
   if (!await answers() && (state.down !== null || !await pause(300).then(answers))) {
     state.down ??= Date.now();
@@ -79,7 +79,7 @@ async function heartbeat() {
   if (state.who === null || back) await identify().catch(failure => { state.failure = failure; });
 }
 
-let read = {}; // when what changes rarely was read
+let read = {}; // when each rarely changing answer was read
 
 async function pollCluster() {
   if (!may('status') || state.down !== null) return;
@@ -123,7 +123,7 @@ async function pollMetrics() {
   add(state.latencies, {at: Date.now() / 1000, write50: of('write', 0.5), write99: of('write', 0.99), read50: of('read', 0.5), read99: of('read', 0.99)});
 }
 
-/** Adds a point to the lists of a graph. A pause before it becomes a gap. */
+/** Adds a point to the lists of a graph. After a pause, it first adds a gap. */
 function add(lists, point) {
   const last = lists.at.at(-1);
   const gap = last !== undefined && point.at - last > 10;

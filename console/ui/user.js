@@ -1,4 +1,4 @@
-// One user: what the user has not seen, and the timeline.
+// One user: unread numbers, and the timeline.
 import * as api from './api.js';
 import {copyable, failed, field, h, num, table} from './dom.js';
 import {isID} from './json.js';
@@ -9,7 +9,7 @@ export function userPage(id = '') {
   const page = {title: id ? `User ${id}` : 'User', every: 3000};
   let names, parts = {}, posts, more = false;
 
-  // Each part fails by itself: a user may have a grant on one keyspace only.
+  // Each part can fail alone: the caller may have a grant on one keyspace only.
   async function read(name, path) {
     parts[name] = {path, ...await api.get(path).then(value => ({value}), failure => ({failure}))};
   }

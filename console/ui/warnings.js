@@ -1,5 +1,5 @@
-// What an operator should check, as `countctl status` finds it: the same codes and texts, from the same answers. A
-// test compares both on live clusters. The runbook says what to do about each code.
+// The warnings of `countctl status`: the same codes and texts, from the same answers. A test compares both on live
+// clusters. The runbook says what to do about each code.
 import {count, num} from './dom.js';
 
 const lagWarned = 1000;
@@ -9,7 +9,7 @@ const misfitShare = 10;
 
 export const groupName = g => (g.keyspace === 'meta' ? 'meta' : `${g.keyspace}/${g.shard}`);
 
-/** Returns the state of a node in a word. */
+/** Returns the state of a node as one word. */
 export function conditionOf(n) {
   if (!n.alive) return 'dead';
   if (!n.answers) return 'silent';
@@ -17,7 +17,7 @@ export function conditionOf(n) {
   return n.state === 'active' ? 'alive' : n.state;
 }
 
-/** Returns the warnings: {code, text}, with the node or group and a plural text where several may be alike. */
+/** Returns the warnings: {code, text}, with the node or group, and a text for several such nodes or groups. */
 export function warningsOf(nodes, groups, digests, version) {
   const found = [];
   const dead = new Set(nodes.filter(n => !n.alive).map(n => n.id));

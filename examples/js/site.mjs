@@ -2,17 +2,17 @@
 //
 //     node site.mjs 8000 127.0.0.1:7400 …
 //
-// docs/GUIDE.md walks through it. `?as=7` stands for a signed-in user, COUNTD_TOKEN is the site's own at countd.
+// docs/GUIDE.md walks through it. `?as=7` takes the place of a login; COUNTD_TOKEN is the site's own token for countd.
 import {createServer} from 'node:http';
-import {Countd, CountdError} from '../../clients/js/dist/esm/index.js'; // of a package: 'countd'
+import {Countd, CountdError} from '../../clients/js/dist/esm/index.js'; // with an installed package: 'countd'
 
 const [port, ...addrs] = process.argv.slice(2);
-// A page gives up within seconds; without these, a call is repeated for 30 s.
+// A page gives up within seconds; without these settings, the client repeats a call for 30 s.
 const db = Countd.open({addrs, token: process.env.COUNTD_TOKEN, timeoutMs: 1_000, retryForMs: 1_000});
 const lost = ({id, add, error}) => console.error(`lost ${add.view} views of post ${id}: ${error.message}`);
 const views = db.writer({retryForMs: 10_000, onFailure: lost}); // sums views in memory, and sends them as fast as the server answers
 
-// Ids that begin with their second keep old posts together, so that they can move to disk. One process makes no id twice.
+// Ids begin with the current second, so that old posts are neighbours and can move to disk. One process makes no id twice.
 let made = Math.floor(Math.random() * 2 ** 22);
 function newPostId() {
   const second = BigInt(Math.floor(Date.now() / 1000) - 515483463);
@@ -34,7 +34,7 @@ async function show(me, post) {
 async function like(me, author, post) {
   const r = await db.addMember('posts', 'like', post, me);
   if (r.changed || r.duplicate) {
-    // The key makes the notice count once: however often this is repeated, and however often I tap within ten minutes.
+    // The key makes the notice count once, even if this call is repeated, or the user taps several times within ten minutes.
     await db.incrUnread([{user: author, add: {like: 1}}], {key: `like ${post} ${me}`});
   }
   return {likes: r.count};
@@ -48,7 +48,7 @@ async function follow(me, author) {
   return {unread: (await db.follow(me, [author])).unread};
 }
 
-// The newest posts of those I follow, with counts and my likes, in one call. To see it is to have read it.
+// The newest posts of the user's followees, with counts and the user's likes, in one call. It marks them as seen.
 async function home(me) {
   const {posts} = await db.timeline(me, {counts: 'posts', member: ['like']});
   for (const {id} of posts) await views.add('posts', id, {view: 1});
@@ -61,7 +61,7 @@ async function badge(me) {
   return {likes: poll.unread.like, posts: poll.feed};
 }
 
-// Takes away what I was shown, so that a like that came meanwhile stays.
+// Subtracts the numbers that the user was shown, so that a like that came meanwhile stays.
 async function seen(me, likes) {
   return {likes: (await db.resetUnread(me, {seen: {like: Number(likes)}})).counts.like};
 }

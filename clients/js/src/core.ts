@@ -11,35 +11,35 @@ const graceMs = 1_000;
 export interface Config {
   /** 1 to 16 servers of one cluster, such as http://10.0.0.1:7400. A call uses one until it fails, then the next. */
   addrs: string | readonly string[];
-  /** Sent as Authorization: Bearer. */
+  /** The token of a user, sent as Authorization: Bearer. */
   token?: string;
   /** The deadline of one try, above 0 and up to 60,000; 5,000 by default. */
   timeoutMs?: number;
-  /** For how long after its first failure a call is repeated; 30,000 by default, 0 for never. Keep it below the server's --key-horizon. */
+  /** For how long the client repeats a call after its first failure; 30,000 by default, 0 for no repeat. Keep it below the server's --key-horizon. */
   retryForMs?: number;
-  /** Called after each failure of a call that is repeated. */
+  /** Called before each repeat of a call, with the failure. */
   onRetry?: (error: CountdError, waitMs: number) => void;
-  /** Counts beyond 2^53 - 1 are a bigint. Without this, an answer that has one is an error. */
+  /** If set, counts beyond 2^53 - 1 are bigints. Otherwise, an answer with such a count is an error. */
   bigints?: boolean;
-  /** In place of the global fetch: for a client certificate, a proxy or a test. */
+  /** Replaces the global fetch, for a client certificate, a proxy or a test. */
   fetch?: typeof fetch;
 }
 
 const configNames: readonly (keyof Config)[] = ['addrs', 'token', 'timeoutMs', 'retryForMs', 'onRetry', 'bigints', 'fetch'];
 
 export interface CallOptions {
-  /** Ends the call. A write that it ends may have been applied. */
+  /** Aborts the call. An aborted write may have been applied. */
   signal?: AbortSignal;
-  /** In place of Config.timeoutMs. */
+  /** Overrides Config.timeoutMs. */
   timeoutMs?: number;
-  /** In place of Config.retryForMs. */
+  /** Overrides Config.retryForMs. */
   retryForMs?: number;
 }
 
 export const callNames: readonly (keyof CallOptions)[] = ['signal', 'timeoutMs', 'retryForMs'];
 
 export interface ReadOptions extends CallOptions {
-  /** The server's default is bounded. */
+  /** The freshness of the read. The server's default is bounded. */
   consistency?: 'stale' | 'bounded' | 'linearizable';
   /** How old a bounded read may be; the server's default is 1,000. */
   maxStalenessMs?: number;
@@ -61,14 +61,14 @@ export const writeNames: readonly (keyof WriteOptions)[] = ['key', ...callNames]
 
 export interface Call {
   method: 'GET' | 'POST' | 'PUT' | 'DELETE';
-  /** With its parts escaped. */
+  /** The path, with escaped parts. */
   path: string;
   query?: Readonly<Record<string, string | number | boolean | undefined>>;
   body?: unknown;
   headers?: Readonly<Record<string, string>>;
-  /** The call changes something, so its caller must learn whether it may have happened. */
+  /** Whether the call changes something. If it does, errors report whether it may have been applied. */
   write?: boolean;
-  /** Must not be sent twice. */
+  /** Whether the call must not be sent twice. */
   once?: boolean;
 }
 
@@ -106,10 +106,10 @@ export class Core {
         }
         maybe ||= call.write === true && !didNothing(failure);
         if (!failure.noAnswer && failure.status !== 503 && failure.status !== 502) break;
-        if (this.#current === current) this.#current = current + 1; // of concurrent calls, only the first switches
+        if (this.#current === current) this.#current = current + 1; // if calls fail concurrently, only the first switches to the next server
         if (tries >= this.#bases.length || call.once || options.signal?.aborted) break;
       }
-      // A refusal for the sum is remembered under the write's key, so it holds for earlier tries too.
+      // The server stores a refusal for overflow under the write's key, so it is also valid for earlier tries.
       failure.maybeApplied = maybe && failure.code !== 'overflow';
       if (call.once || !failure.retryable || options.signal?.aborted) throw failure;
       end ||= Date.now() + (options.retryForMs ?? this.#config.retryForMs ?? 30_000);
@@ -181,7 +181,7 @@ function queryOf(query: Call['query']): string {
   return set.length === 0 ? '' : `?${new URLSearchParams(set.map(([k, v]) => [k, String(v)]))}`;
 }
 
-/** Waits. It returns false if the signal ended the wait. */
+/** Waits. It returns false if the signal aborts the wait. */
 function slept(ms: number, signal: AbortSignal | undefined): Promise<boolean> {
   return new Promise(resolve => {
     if (signal?.aborted) return resolve(false);
@@ -197,13 +197,13 @@ function slept(ms: number, signal: AbortSignal | undefined): Promise<boolean> {
   });
 }
 
-/** Returns the header of a key. It throws a RangeError for one that some client or proxy would change. */
+/** Returns the header of a key. It throws a RangeError if some client or proxy would change the key. */
 export function keyed(key = newKey()): Record<string, string> {
   if (!/^[!-~]([ -~]{0,126}[!-~])?$/.test(key)) throw new RangeError(`key: ${JSON.stringify(key)} is not 1 to 128 printable ASCII characters without spaces around`);
   return {'Idempotency-Key': key};
 }
 
-/** Returns a new Idempotency-Key: a UUIDv7, whose time lets a server that has forgotten the key refuse it. */
+/** Returns a new Idempotency-Key: a UUIDv7. By its time, a server that has forgotten the key can refuse it. */
 export function newKey(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   const now = Date.now(), view = new DataView(bytes.buffer);

@@ -8,9 +8,9 @@ export class CountdError extends Error {
   override readonly name = 'CountdError';
   /** HTTP status of the refusal; 0 if no server answered. */
   readonly status: number = 0;
-  /** Such as invalid_argument; '' if the answer is not countd's. */
+  /** The code of the error, such as invalid_argument; '' if the answer is not countd's. */
   readonly code: Code = '';
-  /** The wrong field of the request, such as ops[3].id; '' for none. */
+  /** The invalid field of the request, such as ops[3].id; '' for none. */
   readonly field: string = '';
   /** The pause before a retry that the server asks for. */
   readonly retryAfterMs: number = 0;
@@ -18,13 +18,13 @@ export class CountdError extends Error {
   readonly applied: readonly string[] = [];
   /** The ids of ops that may have been applied, for a write over several shards. */
   readonly unknown: readonly string[] = [];
-  /** The same ops as applied, by their number in the request. */
+  /** The indexes, in the request, of the ops whose ids are in applied. */
   readonly appliedOps: readonly number[] = [];
-  /** The same ops as unknown, by their number in the request. */
+  /** The indexes, in the request, of the ops whose ids are in unknown. */
   readonly unknownOps: readonly number[] = [];
   /**
-   * The write may have been applied. It still counts once if the caller repeats it with the key of that
-   * write. If this is false, nothing of the write was applied.
+   * Whether the write may have been applied. It still counts once if the caller repeats it with the same key. If
+   * this is false, nothing of the write was applied.
    */
   maybeApplied = false;
 
@@ -40,11 +40,11 @@ export class CountdError extends Error {
 
   /** Whether no server answered. */
   noAnswer = false;
-  /** Whether not even a connection was made. @internal */
+  /** Whether no connection was made. @internal */
   readonly unsent: boolean = false;
 }
 
-/** Returns the refusal that an answer without success holds. */
+/** Returns the error in an answer whose status is not 2xx. */
 export function refusalOf(status: number, headers: Headers, body: string): CountdError {
   const retryAfterMs = retryAfter(headers.get('Retry-After'));
   try {
@@ -58,7 +58,7 @@ export function refusalOf(status: number, headers: Headers, body: string): Count
       });
     }
   } catch {
-    // Not an answer of countd: a proxy's, for example.
+    // The answer is not countd's. It may be a proxy's.
   }
   const text = body.replace(/\s+/g, ' ').trim().slice(0, 200) || 'the answer has no text';
   return new CountdError(`${status}: ${text}`, {status, retryAfterMs});

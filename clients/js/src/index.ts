@@ -1,5 +1,5 @@
-// The client of countd's HTTP API. Each write carries one Idempotency-Key over all its tries, so it counts once
-// however often it is sent. A promise is fulfilled only with a whole answer of status 2xx.
+// The client of countd's HTTP API. All tries of a write have the same Idempotency-Key, so the write counts once. A
+// promise is fulfilled only with a complete answer of status 2xx.
 
 import type {components, Int64} from './api.js';
 import {callNames, Core, keyed, readNames, writeNames, type Call, type CallOptions, type Config, type ReadOptions, type WriteOptions} from './core.js';
@@ -11,16 +11,16 @@ export {newKey, type Call, type CallOptions, type Config, type ReadOptions, type
 export {Writer, type Failure, type WriterConfig} from './writer.js';
 export type {Id, Int, Ints} from './json.js';
 
-/** T with each whole number as an N. */
+/** T in which each whole number has the type N. */
 export type Whole<T, N> = T extends Int64 ? N : T extends object ? {[K in keyof T]: Whole<T[K], N>} : T;
-/** An answer of the API. N is number, or number | bigint for a client with bigints. */
+/** An answer of the API. N is number, or number | bigint if the client was opened with bigints. */
 export type Answer<K extends keyof components['schemas'], N = number> = Whole<components['schemas'][K], N>;
 
 /** A change of one row. Ops on one row apply in their order. */
 export interface IncrOp {
   id: Id;
   add: Ints;
-  /** No sum drops below it; a column that is below it already stays. */
+  /** No sum drops below the floor. A column that is already below it does not change. */
   floor?: Int;
 }
 
@@ -32,7 +32,7 @@ export interface SetOp {
 export interface MemberOp {
   id: Id;
   member: Id;
-  /** Whether the member is added, or removed. */
+  /** true adds the member, false removes it. */
   set: boolean;
 }
 
@@ -50,14 +50,14 @@ export interface Results<R> {
   results: R[];
   /** How many ops were refused. */
   failed?: number;
-  /** In a repeat: ids of ops of which it is no longer known whether they were applied or refused. */
+  /** In the answer to a repeat: ids of ops for which the server no longer knows whether it applied or refused them. */
   unknown?: string[];
   duplicate: boolean;
   /** A read that sends this token sees the write. */
   token: string;
 }
 
-/** A client. It may be used by any number of calls at once, and holds nothing that must be closed. */
+/** A client. It is safe for concurrent calls, and needs no close. */
 export class Countd<N extends number | bigint = number> {
   readonly #core: Core;
 
@@ -80,7 +80,7 @@ export class Countd<N extends number | bigint = number> {
     return this.#core.call({...call, write, headers: {...call.headers, ...(write && !identified ? keyed() : {})}}, options);
   }
 
-  // names are those of options of this call alone.
+  // names are the options that only this call has.
   async #read<T>(path: string, o: ReadOptions = {}, names: readonly string[] = [], query: Call['query'] = {}, body?: unknown): Promise<T> {
     checkNames(o, [...names, ...readNames], 'options');
     const fresh = {...query, consistency: o.consistency, max_staleness: o.maxStalenessMs === undefined ? undefined : `${o.maxStalenessMs}ms`};
@@ -341,8 +341,8 @@ export class Countd<N extends number | bigint = number> {
   }
 
   /**
-   * Returns a page of the posts of a user's followees, newest first. counts names the keyspace of the posts' counts;
-   * member names columns, for each of which a post tells whether the user is in its set.
+   * Returns a page of the posts of a user's followees, newest first. counts names the keyspace of the posts' counts.
+   * member names columns: each post reports whether its sets of these columns contain the user.
    */
   timeline(user: Id, o: ReadOptions & PageOptions & {group?: string; counts?: string; member?: readonly string[]} = {}): Promise<Answer<'Timeline', N>> {
     const query = {limit: o.limit, cursor: o.cursor, group: o.group, counts: o.counts, member: namesOf(o.member, 'member')?.join(',')};
@@ -363,7 +363,7 @@ export class Countd<N extends number | bigint = number> {
   }
 }
 
-/** What a poll is about. */
+/** The channels and dots of a poll. */
 export interface Names {
   channels?: readonly string[];
   dots?: readonly string[];
@@ -371,7 +371,7 @@ export interface Names {
 
 export interface PageOptions {
   limit?: number;
-  /** Of the page before. */
+  /** The cursor that the previous page returned. */
   cursor?: string;
 }
 
@@ -394,7 +394,7 @@ function polled(what: Names): {channels?: string[]; dots?: string[]} {
 
 type Forms = Readonly<Record<string, (value: never, field: string) => unknown>>;
 
-/** Returns an op, or a part of a request, whose fields are in their forms. It throws a TypeError for any other field. */
+/** Returns a copy of an op, or of a part of a request, with each field converted by its form. It throws a TypeError for an unknown field. */
 function formed(op: object, prefix: string, forms: Forms, kind = 'field'): object {
   checkNames(op, Object.keys(forms), prefix.slice(0, -1) || kind, prefix, kind);
   return Object.fromEntries(Object.entries(forms).map(([name, form]) => [name, form((op as Record<string, never>)[name]!, prefix + name)]));

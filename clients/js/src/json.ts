@@ -1,6 +1,6 @@
 import {CountdError} from './errors.js';
 
-// JSON whose whole numbers keep their value: JSON.parse and JSON.stringify round those beyond 2^53.
+// JSON that keeps the value of whole numbers. JSON.parse and JSON.stringify round those beyond 2^53.
 
 /** A delta, a count to set or a floor. A number must be whole and at most 2^53 - 1 on either side of 0. */
 export type Int = number | bigint;
@@ -10,11 +10,11 @@ export type Id = string | number | bigint;
 
 const mark = '\u0001int:';
 const quotedMark = /"\\u0001int:(-?[0-9]+)"/g;
-// Strings and fractions are matched whole, so that digits inside of them are left alone.
+// The expression matches strings and fractions as a whole, so that digits inside them do not change.
 const token = /"(?:[^"\\]|\\.)*"|-?[0-9][0-9.eE+-]*/g;
 const int64Max = 2n ** 63n - 1n;
 
-/** Returns text as a value. Whole numbers beyond 2^53 - 1 become a bigint if bigints is set; otherwise parse throws. */
+/** Parses JSON. If bigints is set, a whole number beyond 2^53 - 1 becomes a bigint; otherwise parse throws. */
 export function parse(text: string, bigints: boolean): unknown {
   let found = false;
   const marked = text.replace(token, token => {
@@ -29,12 +29,12 @@ export function parse(text: string, bigints: boolean): unknown {
   return JSON.parse(marked, (_, v: unknown) => (typeof v === 'string' && v.startsWith(mark) ? BigInt(v.slice(mark.length)) : v));
 }
 
-/** Returns a value as JSON, a bigint as the number that it is. */
+/** Returns a value as JSON, and a bigint as a JSON number. */
 export function stringify(value: unknown): string {
   return JSON.stringify(value, (_, v: unknown) => (typeof v === 'bigint' ? mark + v : v)).replace(quotedMark, '$1');
 }
 
-/** Returns an id in its only spelling. It throws a RangeError for anything else. */
+/** Returns an id as a string in its only spelling. It throws a RangeError for any other value. */
 export function idOf(id: Id, field: string): string {
   if (typeof id === 'number' && id >= 2 ** 53) throw new RangeError(`${field}: ${id} is beyond 2^53 - 1, where numbers are not exact: pass the id as a string or a bigint`);
   if (typeof id !== 'number' && typeof id !== 'string' && typeof id !== 'bigint') throw new TypeError(`${field}: ${shown(id)} is not a string, a number or a bigint`);
@@ -45,7 +45,7 @@ export function idOf(id: Id, field: string): string {
   return text;
 }
 
-/** Returns a whole number of 64 bits as it is. It throws a RangeError for anything else. */
+/** Returns value if it is a whole number of 64 bits. Otherwise it throws a RangeError. */
 export function intOf(n: Int, field: string): Int {
   if (typeof n !== 'number' && typeof n !== 'bigint') throw new TypeError(`${field}: ${shown(n)} is not a number or a bigint`);
   if (typeof n === 'number' && Math.abs(n) >= 2 ** 53) throw new RangeError(`${field}: ${n} is beyond 2^53 - 1, where numbers are not exact: pass it as a bigint`);
@@ -53,7 +53,7 @@ export function intOf(n: Int, field: string): Int {
   return n;
 }
 
-/** Numbers by column. */
+/** A number for each column. */
 export type Ints = Readonly<Record<string, Int>>;
 
 /** Checks each number of some columns. */
@@ -69,7 +69,7 @@ function isObject(value: unknown): boolean {
   return typeof value === 'object' && value !== null && !Array.isArray(value);
 }
 
-/** Returns a wrong value as an error shows it. */
+/** Returns an invalid value as error messages show it. */
 export function shown(value: unknown): string {
   if (typeof value !== 'object' && typeof value !== 'string') return String(value);
   return stringify(value).slice(0, 80);
@@ -79,7 +79,7 @@ export function checkObject(value: unknown, field: string): void {
   if (!isObject(value)) throw new TypeError(`${field}: ${shown(value)} is not an object`);
 }
 
-/** Throws a TypeError unless all properties of an object are known, because a misspelled one would be ignored. */
+/** Throws a TypeError if an object has an unknown property. Otherwise a misspelled property would be ignored. */
 export function checkNames(o: object, names: readonly string[], what: string, prefix = '', kind = 'option'): void {
   checkObject(o, what);
   for (const name of Object.keys(o)) {
@@ -87,25 +87,25 @@ export function checkNames(o: object, names: readonly string[], what: string, pr
   }
 }
 
-/** Returns the items of an array in their forms. */
+/** Returns the items of an array, each converted by its form. */
 export function listOf<T, R>(items: readonly T[], field: string, form: (item: T, field: string) => R): R[] {
   if (!Array.isArray(items)) throw new TypeError(`${field}: ${shown(items)} is not an array`);
   return items.map((item: T, i) => form(item, `${field}[${i}]`));
 }
 
-/** Returns a name as it is. It throws a TypeError for anything else, such as two names. */
+/** Returns value if it is a single name. Otherwise it throws a TypeError. */
 export function nameOf(name: string, field: string): string {
   if (typeof name !== 'string' || name === '' || name.includes(',')) throw new TypeError(`${field}: ${shown(name)} is not a name`);
   return name;
 }
 
-/** Returns a part of a path, escaped. */
+/** Escapes a part of a path. */
 export function part(name: string): string {
   if (typeof name !== 'string' || name === '') throw new TypeError(`${shown(name)} is not a name, such as 'posts'`);
   return encodeURIComponent(name);
 }
 
-/** The sum of two numbers, or undefined if it does not fit 64 bits. */
+/** Returns the sum of two numbers, or undefined if it does not fit 64 bits. */
 export function sumOf(a: Int, b: Int): Int | undefined {
   if (typeof a === 'number' && typeof b === 'number' && Number.isSafeInteger(a + b)) return a + b;
   const sum = BigInt(a) + BigInt(b);

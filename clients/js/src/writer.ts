@@ -3,19 +3,19 @@ import {checkNames, idOf, intsOf, part, sumOf, type Id, type Int, type Ints} fro
 import {newKey, type Core} from './core.js';
 
 export interface WriterConfig {
-  /** Ops of one request, 1 to 10,000; 1,000 by default. */
+  /** The most ops of one request, 1 to 10,000; 1,000 by default. */
   batchOps?: number;
-  /** Ops that wait; add waits while there are more. 100,000 by default. */
+  /** The most ops that wait in the queue, 100,000 by default. While the queue is full, add waits. */
   waitingOps?: number;
-  /** For how long after its first failure a batch is repeated, up to an hour; 30,000 by default. */
+  /** For how long the writer repeats a batch after its first failure, up to an hour; 30,000 by default. */
   retryForMs?: number;
-  /** Called for each op whose sum was not counted, or may not have been. What it throws goes to the console. */
+  /** Called for each op that was not counted, or may not have been. If it throws, the writer logs the error to the console. */
   onFailure?: (failure: Failure) => void;
 }
 
 const configNames: readonly (keyof WriterConfig)[] = ['batchOps', 'waitingOps', 'retryForMs', 'onFailure'];
 
-/** An op of a batch that was not counted, or may not have been: error.maybeApplied tells. */
+/** An op that was not counted. If error.maybeApplied is true, it may have been counted. */
 export interface Failure {
   keyspace: string;
   id: string;
@@ -33,20 +33,21 @@ class Batch {
   readonly ops: Op[] = [];
   readonly newest = new Map<string, Op>(); // by id
   settle!: () => void;
-  readonly settled = new Promise<void>(resolve => (this.settle = resolve)); // each op was counted or has failed
+  readonly settled = new Promise<void>(resolve => (this.settle = resolve)); // resolves once each op was counted or has failed
 }
 
 const sessionAgeMaxMs = 3_600_000; // far below the day after which a server forgets a producer
 
 /**
- * Counts streams of increments, each once. It sums what waits by row, and sends a keyspace's sums as soon as
- * the batch before is answered, without a timer. A batch whose answer is lost is sent again under its number.
- * A row ends as if its increments were applied one by one, even at a floor. What waits is lost if the process dies.
+ * Counts each increment of a stream once. It adds up the waiting increments of each row. As soon as the server
+ * answers the previous batch of a keyspace, it sends the next one, without a timer. If an answer is lost, it sends
+ * the batch again under the same number. The result is as if the increments of a row were applied one by one, even
+ * at a floor. If the process dies, waiting increments are lost.
  */
 export class Writer {
   readonly #core: Core;
   readonly #config: Required<Omit<WriterConfig, 'onFailure'>> & Pick<WriterConfig, 'onFailure'>;
-  readonly #queues = new Map<string, Batch[]>(); // of keyspaces with a sender; the oldest batch first
+  readonly #queues = new Map<string, Batch[]>(); // by keyspace, if it has a sender; the oldest batch comes first
   readonly #sessions = new Map<string, Session>(); // by keyspace
   readonly #unsettled = new Set<Batch>();
   #waiting = 0;
@@ -91,7 +92,7 @@ export class Writer {
     this.#waiting++;
   }
 
-  /** Adds deltas to the newest op of their row that waits. It returns false if that would change what floors do, or not fit. */
+  /** Adds deltas to the newest waiting op of their row. It returns false if the sum would change the effect of floors, or would not fit. */
   #merge(keyspace: string, id: string, deltas: Ints): boolean {
     const op = this.#queues.get(keyspace)?.at(-1)?.newest.get(id);
     if (op === undefined) return false;
@@ -127,9 +128,9 @@ export class Writer {
     for (const resolve of room) resolve();
   }
 
-  // One batch of a keyspace is in flight at a time, which keeps the order of a row's increments.
+  // Only one batch of a keyspace is in flight, so the increments of a row keep their order.
   async #send(keyspace: string, queue: Batch[]): Promise<void> {
-    await Promise.resolve(); // let add queue its op
+    await Promise.resolve(); // first, add must queue its op
     for (let batch = queue.shift(); batch !== undefined; batch = queue.shift()) {
       this.#waiting -= batch.ops.length;
       this.#wake();
@@ -140,7 +141,7 @@ export class Writer {
     this.#queues.delete(keyspace);
   }
 
-  /** Numbers the keyspace's next request. Countd knows a producer's numbers for a day. */
+  /** Returns the producer and the number of the keyspace's next request. Servers remember a producer for a day. */
   #next(keyspace: string): Record<string, string> {
     let session = this.#sessions.get(keyspace);
     if (session === undefined || Date.now() - session.born > sessionAgeMaxMs) {
@@ -157,11 +158,11 @@ export class Writer {
         const answer = await this.#core.call({method: 'POST', path, body: {want: 'none', ops}, headers, write: true}, this.#config);
         return this.#failRefused(keyspace, ops, answer as Answer);
       } catch (e) {
-        const error = e instanceof CountdError ? e : new CountdError(String(e), {maybeApplied: true}, {cause: e}); // of onRetry, for example
+        const error = e instanceof CountdError ? e : new CountdError(String(e), {maybeApplied: true}, {cause: e}); // onRetry may have thrown it
         const column = /^ops\[\d+\]\.add\.(.+)$/.exec(error.field)?.[1];
         const isOfColumn = (op: Op) => column !== undefined && column in op.add;
         if (error.status === 400 && !error.maybeApplied && ops.some(isOfColumn)) {
-          for (const op of ops.filter(isOfColumn)) this.#fail(keyspace, op, error); // nothing was applied: the other ops are right
+          for (const op of ops.filter(isOfColumn)) this.#fail(keyspace, op, error); // the server applied nothing, so the other ops can be sent again
           ops = ops.filter(op => !isOfColumn(op));
           continue;
         }

@@ -4,7 +4,7 @@ import {createRequire} from 'node:module';
 import {test} from 'node:test';
 import {Countd, CountdError, newKey} from 'countd';
 
-// A fetch that answers with a list of answers, the last one again and again, and keeps the requests.
+// A fake fetch. It returns the answers of a list in turn, repeats the last one, and records the requests.
 function server(...answers) {
   const asked = [];
   const fetch = async (url, init) => {

@@ -1,8 +1,7 @@
 """Client of countd, a distributed counter database.
 
-Each write carries one Idempotency-Key over all its tries, so it counts once however often it is sent. A call
-returns only with a whole answer of status 2xx; otherwise it raises CountdError, whose maybe_applied tells whether
-the write may have counted.
+All tries of a write have the same Idempotency-Key, so the write counts once. A call returns only with a complete
+answer of status 2xx. Otherwise it raises CountdError, whose maybe_applied is True if the write may have counted.
 """
 
 from ._aclient import AsyncClient, AsyncWriter

@@ -20,14 +20,14 @@ _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class AsyncClient(Calls):
-    """Client for asyncio: each call returns an awaitable. A call that is cancelled may have been applied."""
+    """Client for asyncio: each call returns an awaitable. A cancelled write may have been applied."""
 
     def __init__(
         self, addrs: str | Sequence[str], *, token: str = "", timeout: float = 5.0, retry_for: float = 30.0,
         on_retry: Optional[Callable[[CountdError, float], None]] = None, tls: Optional[ssl.SSLContext] = None,
     ) -> None:
         self._protocol = Protocol(addrs, token, Options(timeout, retry_for, on_retry), tls)
-        # By the event loop that they belong to, and by address.
+        # The keys are the event loop of the connections, and their address.
         self._idle: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, list[_Streams]]] = weakref.WeakKeyDictionary()
 
     async def __aenter__(self) -> AsyncClient:
@@ -86,12 +86,12 @@ class AsyncClient(Calls):
             return end.value
 
     async def _send(self, request: Request) -> Answer:
-        streams: list[_Streams] = []  # the connection, so that a failure closes it
+        streams: list[_Streams] = []  # has the connection, so that a failure can close it
         idle = self._idle.setdefault(asyncio.get_running_loop(), {}).setdefault(request.base, [])
         try:
             return await asyncio.wait_for(self._exchange(request, streams, idle), request.timeout)
         except (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, http.client.HTTPException) as e:
-            _drop(idle)  # the server is probably gone: a call that is sent again must not try each of them
+            _drop(idle)  # the server is probably gone, so a repeated call must not try each of these connections
             raise no_answer(request.base, e, not streams) from e
         finally:
             _drop(streams)
@@ -99,8 +99,8 @@ class AsyncClient(Calls):
     async def _exchange(self, request: Request, streams: list[_Streams], idle: list[_Streams]) -> Answer:
         url = urllib.parse.urlsplit(request.base)
         if idle:
-            await asyncio.sleep(0)  # a turn of the event loop, which sees what the servers have closed
-        while idle and (idle[-1][0].at_eof() or idle[-1][1].is_closing()):  # the server has closed it
+            await asyncio.sleep(0)  # lets the event loop notice connections that the servers have closed
+        while idle and (idle[-1][0].at_eof() or idle[-1][1].is_closing()):  # the server has closed the connection
             idle.pop()[1].close()
         if idle:
             streams.append(idle.pop())
@@ -157,7 +157,7 @@ async def _chunks(reader: asyncio.StreamReader) -> bytes:
 
 
 class AsyncWriter:
-    """Writer for asyncio. A task of its own sends, from the first add on. It serves one event loop."""
+    """Writer for asyncio, for one event loop. The first add starts a task that sends the batches."""
 
     def __init__(self, client: AsyncClient, queue: Queue) -> None:
         self._client = client
@@ -192,7 +192,7 @@ class AsyncWriter:
             self._queue.closed = True
             self._changed.notify_all()
         if self._task:
-            await asyncio.wait([self._task])  # which does not end it if this is cancelled
+            await asyncio.wait([self._task])  # wait does not cancel the task if this call is cancelled
         await self.flush()
 
     async def _run(self) -> None:
@@ -206,7 +206,7 @@ class AsyncWriter:
                     self._changed.notify_all()
                 try:
                     await self._client._drive(self._queue.send(batch, self._client._protocol))
-                except Exception as e:  # of on_retry, for example
+                except Exception as e:  # on_retry may have raised it
                     self._queue.fail_all(batch, e)
                 async with self._changed:
                     self._queue.settle(batch)

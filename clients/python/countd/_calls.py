@@ -16,18 +16,18 @@ class Read:
     """How fresh a read must be. The default is the server's."""
 
     consistency: Optional[str] = None  # stale, bounded or linearizable
-    max_staleness: Optional[float] = None  # seconds, of a bounded read
-    token: Optional[str] = None  # of a write that the read must see
+    max_staleness: Optional[float] = None  # for a bounded read, in seconds
+    token: Optional[str] = None  # the token of a write that the read must see
 
 
 DEFAULT = Read()
 
 
 class Calls:
-    """All counts are int, all ids of answers str."""
+    """The calls. In answers, counts are int and ids are str."""
 
     def _make(self, call: Call, shape: Callable[[Any], Any] = lambda answer: answer) -> Any:
-        """Makes a call and returns its answer in a shape."""
+        """Makes a call and returns shape(answer)."""
         raise NotImplementedError
 
     def _read(self, path: str, read: Read, query: Optional[Mapping[str, Any]] = None, body: Any = None, shape: Callable[[Any], Any] = lambda answer: answer) -> Any:
@@ -78,7 +78,7 @@ class Calls:
         return self._write("DELETE", f"/v1/counters/{part(keyspace)}/{id_of(id)}", None, key)
 
     def _scan_page(self, keyspace: str, *, cursor: Optional[str] = None, limit: int = 1000, columns: Optional[Sequence[str]] = None, read: Read = DEFAULT) -> Any:
-        """Reads rows that have a count, by ascending id: {"results", "cursor"?}, the cursor of the next page."""
+        """Reads a page of the rows that have a count, by ascending id: {"results", "cursor"?}. cursor is for the next page."""
         return self._read(f"/v1/counters/{part(keyspace)}/scan", read, body=_given(cursor=cursor, limit=limit, columns=None if columns is None else names_of(columns, "columns")))
 
     def hot(self, keyspace: str, column: str, *, window: Optional[str] = None, limit: Optional[int] = None, read: Read = DEFAULT) -> Any:
@@ -272,12 +272,12 @@ def _ops(ops: Iterable[Mapping[str, Any]], form: Callable[[Mapping[str, Any], st
     return [form(op, f"ops[{i}]") for i, op in enumerate(listed)]
 
 
-# Of an op's fields, those that may be left out.
+# The optional fields of ops.
 _OPTIONAL = ("floor",)
 
 
 def _fields(op: Mapping[str, Any], at: str, **forms: Callable[[Any, str], Any]) -> Json:
-    """Returns an op whose fields are in their forms. It raises ValueError for a field that is missing, and for any other field."""
+    """Returns a copy of an op with each field converted by its form. It raises ValueError for a missing and for an unknown field."""
     for name in op:
         if name not in forms:
             raise ValueError(f"{at}.{name}: there is no such field; there are {', '.join(forms)}")

@@ -19,10 +19,11 @@ from ._queue import Failure, Queue, log
 
 
 class Client(Calls):
-    """Calls the servers of one cluster. It may be shared by threads; a thread waits for its call.
+    """Calls the servers of one cluster. Threads may share it; a call blocks its thread.
 
-    addrs are 1 to 16 servers, such as http://10.0.0.1:7400: a call uses one until it fails, then the next. timeout
-    is the deadline of one try in seconds, retry_for for how long after its first failure a call is repeated; keep it below the server's --key-horizon.
+    addrs are 1 to 16 servers, such as http://10.0.0.1:7400. The client uses one of them until it fails, then the next.
+    timeout is the deadline of one try in seconds. retry_for is for how many seconds a call is repeated after its first
+    failure; keep it below the server's --key-horizon.
     """
 
     def __init__(
@@ -30,8 +31,8 @@ class Client(Calls):
         on_retry: Optional[Callable[[CountdError, float], None]] = None, tls: Optional[ssl.SSLContext] = None,
     ) -> None:
         self._protocol = Protocol(addrs, token, Options(timeout, retry_for, on_retry), tls)
-        # By process, because a forked process must not use the connections of its parent, and by address. Threads
-        # need no lock for append and pop.
+        # The keys are the process and the address, because a forked process must not use the connections of its
+        # parent. Threads need no lock for append and pop.
         self._idle: dict[tuple[int, str], list[http.client.HTTPConnection]] = {}
 
     def __enter__(self) -> Client:
@@ -101,7 +102,7 @@ class Client(Calls):
                 connection.connect()
             connected = True
             self._limit(connection, end)
-            # A write on a connection that the server has closed meanwhile is not sent again here: the call does that, with its key.
+            # If the server has closed the connection meanwhile, this does not send a write again. The call does, with its key.
             connection.request(request.method, request.target, request.body, request.headers)
             self._limit(connection, end)
             with connection.getresponse() as response:
@@ -119,7 +120,7 @@ class Client(Calls):
                 keep = response.status >= 200 and not response.will_close
         except (OSError, http.client.HTTPException) as e:
             connection.close()
-            self._drop(idle)  # the server is probably gone: a call that is sent again must not try each of them
+            self._drop(idle)  # the server is probably gone, so a repeated call must not try each of these connections
             raise no_answer(request.base, e, not connected) from e
         except BaseException:
             connection.close()
@@ -156,19 +157,20 @@ def _pop(idle: list[http.client.HTTPConnection]) -> Optional[http.client.HTTPCon
 
 
 def _readable(sock: socket.socket) -> bool:
-    """Whether an idle connection has bytes or an end to read: the server has closed it."""
+    """Reports whether an idle connection has bytes or an end of file to read, which means that the server has closed it."""
     with getattr(selectors, "PollSelector", selectors.SelectSelector)() as selector:
         selector.register(sock, selectors.EVENT_READ)
         return bool(selector.select(0))
 
 
 class Writer:
-    """Counts streams of increments, each once.
+    """Counts each increment of a stream once.
 
-    It sums what waits by row, and sends a keyspace's sums as soon as the batch before is answered, without a timer.
-    A row ends as if its increments were applied one by one, even at a floor. A thread of its own sends, and calls
-    on_failure, which must not call the writer. The end of the program closes the writer; what waits is lost if the
-    process dies. A forked process makes its own.
+    It adds up the waiting increments of each row. As soon as the server answers the previous batch of a keyspace, it
+    sends the next one, without a timer. The result is as if the increments of a row were applied one by one, even at a
+    floor. The writer has a thread that sends, and that calls on_failure, which must not call the writer. At the end of
+    the program, the writer is closed. If the process dies, waiting increments are lost. A forked process must make its
+    own writer.
     """
 
     def __init__(self, client: Client, queue: Queue) -> None:
@@ -212,7 +214,7 @@ class Writer:
         self.flush()
 
     def _exit(self) -> None:
-        """Closes the writer at the end of the program, within the time that one batch may take."""
+        """Closes the writer at the end of the program. It waits at most for the time that one batch may take."""
         if self._pid != os.getpid():
             return
         with self._changed:
@@ -227,7 +229,7 @@ class Writer:
                 log.error("cannot count all increments of a writer: %s", e)
 
     def _check_process(self) -> None:
-        if self._pid != os.getpid():  # no thread sends here, and what waits is the parent's
+        if self._pid != os.getpid():  # this process has no sending thread, and the waiting increments belong to the parent
             raise RuntimeError("the writer belongs to the process that this one was forked from: make one after the fork")
 
     def _run(self) -> None:
@@ -240,7 +242,7 @@ class Writer:
                 self._changed.notify_all()
             try:
                 self._client._drive(self._queue.send(batch, self._client._protocol))
-            except Exception as e:  # of on_retry, for example
+            except Exception as e:  # on_retry may have raised it
                 self._queue.fail_all(batch, e)
             with self._changed:
                 self._queue.settle(batch)

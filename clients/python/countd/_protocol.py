@@ -1,6 +1,6 @@
-"""What a call does, without sockets: a generator that yields requests to send and pauses to wait for.
+"""The logic of a call, without sockets: a generator that yields requests to send, and pauses.
 
-The sync and the asyncio client drive the same generators, so that they retry alike.
+The clients for threads and for asyncio run the same generators, so that they retry in the same way.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class CountdError(Exception):
     """A call that did not succeed."""
 
     status = 0  # HTTP status of the refusal; 0 if no server answered
-    code = ""  # such as invalid_argument; "" if the answer is not countd's
-    field = ""  # the wrong field of the request, such as ops[3].id; "" for none
-    retry_after = 0.0  # for how many seconds the server asks to wait
+    code = ""  # the code of the error, such as invalid_argument; "" if the answer is not countd's
+    field = ""  # the invalid field of the request, such as ops[3].id; "" for none
+    retry_after = 0.0  # the pause before a retry that the server asks for, in seconds
     applied: Sequence[str] = ()  # ids of ops that were applied, for a write over several shards
     unknown: Sequence[str] = ()  # ids of ops that may have been applied
-    applied_ops: Sequence[int] = ()  # the same ops as applied, by their number in the request
+    applied_ops: Sequence[int] = ()  # the indexes, in the request, of the ops whose ids are in applied
     unknown_ops: Sequence[int] = ()
     no_answer = False  # no server answered
-    _unsent = False  # not even a connection was made
-    # The write may have been applied. It still counts once if the caller repeats it with the key of that write.
+    _unsent = False  # no connection was made
+    # The write may have been applied. It still counts once if the caller repeats it with the same key.
     # If this is False, nothing of the write was applied.
     maybe_applied = False
 
@@ -65,7 +65,7 @@ def no_answer(base: str, cause: BaseException, unsent: bool) -> CountdError:
 
 
 def refusal(status: int, headers: Mapping[str, str], body: bytes) -> CountdError:
-    """Returns what an answer without success says."""
+    """Returns the error in an answer whose status is not 2xx."""
     try:
         answer = json.loads(body)
         fault = answer["error"]
@@ -75,7 +75,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes) -> CountdError
         error.code, error.field = fault["code"], fault.get("field", "")
         error.applied, error.unknown = answer.get("applied", ()), answer.get("unknown", ())
         error.applied_ops, error.unknown_ops = answer.get("applied_ops", ()), answer.get("unknown_ops", ())
-    except (ValueError, KeyError, TypeError):  # not an answer of countd: a proxy's, for example
+    except (ValueError, KeyError, TypeError):  # the answer is not countd's; it may be a proxy's
         text = " ".join(body.decode("utf-8", "replace").split())[:200] or "the answer has no text"
         error = CountdError(f"{status}: {text}")
     error.status = status
@@ -94,8 +94,8 @@ def _retry_after(value: str) -> float:
 
 @dataclasses.dataclass
 class Options:
-    timeout: float = 5.0  # seconds of one try
-    retry_for: float = 30.0  # seconds after its first failure for which a call is repeated; 0 for never
+    timeout: float = 5.0  # the deadline of one try, in seconds
+    retry_for: float = 30.0  # for how many seconds a call is repeated after its first failure; 0 for no repeat
     on_retry: Optional[Callable[[CountdError, float], None]] = None
 
 
@@ -106,7 +106,7 @@ class Request:
     target: str  # path and query
     headers: dict[str, str]
     body: Optional[bytes]
-    timeout: float  # seconds, the grace included
+    timeout: float  # in seconds, with the grace
 
 
 @dataclasses.dataclass
@@ -127,7 +127,7 @@ Step = Generator[Union[Request, Pause], Optional[Answer], Any]
 @dataclasses.dataclass
 class Call:
     method: str
-    path: str  # with its parts escaped
+    path: str  # its parts are escaped
     query: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     body: Any = None
     headers: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -135,7 +135,7 @@ class Call:
 
 
 class Protocol:
-    """The addresses of one cluster, and which of them is in use."""
+    """The addresses of one cluster, and the index of the address in use."""
 
     def __init__(self, addrs: str | Sequence[str], token: str, options: Options, tls: Optional[ssl.SSLContext]) -> None:
         addrs = list_of([addrs] if isinstance(addrs, str) else addrs, "addrs")
@@ -156,7 +156,7 @@ class Protocol:
         self._current = 0
 
     def call(self, call: Call, retry_for: Optional[float] = None) -> Step:
-        """Makes a call, with retries, and returns the answer's JSON. retry_for is in place of that of the options."""
+        """Makes a call, with retries, and returns the answer's JSON. retry_for overrides the option."""
         headers = dict(call.headers)
         body = None
         if call.body is not None:
@@ -188,9 +188,9 @@ class Protocol:
                 maybe = maybe or call.write and not error._did_nothing()
                 if not error.no_answer and error.status not in (502, 503):
                     break
-                if self._current == current:  # of concurrent calls, only the first switches
+                if self._current == current:  # if calls fail concurrently, only the first switches to the next server
                     self._current = current + 1
-            # A refusal for the sum is remembered under the write's key, so it holds for earlier tries too.
+            # The server stores a refusal for overflow under the write's key, so it is also valid for earlier tries.
             error.maybe_applied = maybe and error.code != "overflow"
             if not error.retryable:
                 raise error
@@ -227,14 +227,14 @@ def query_of(query: Mapping[str, Any]) -> str:
 
 
 def part(text: str) -> str:
-    """Returns a part of a path, escaped."""
+    """Escapes a part of a path."""
     if not isinstance(text, str) or not text:
         raise ValueError(f"{text!r:.80} is not a name, such as 'posts'")
     return urllib.parse.quote(text, safe="")
 
 
 def list_of(values: Iterable[_T], field: str) -> list[_T]:
-    """Returns a list of values in their order. It raises ValueError for a string, which is no list of its characters."""
+    """Returns the values as a list. It raises ValueError for a string, because it would become a list of characters."""
     if isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
         raise ValueError(f"{field}: {values!r:.80} is not a list")
     return list(values)
@@ -243,7 +243,7 @@ def list_of(values: Iterable[_T], field: str) -> list[_T]:
 def names_of(values: Iterable[str], field: str) -> list[str]:
     names = list_of(values, field)
     for i, name in enumerate(names):
-        if not isinstance(name, str) or not name or "," in name:  # which separates the names of a query
+        if not isinstance(name, str) or not name or "," in name:  # the comma separates the names of a query
             raise ValueError(f"{field}[{i}]: {name!r:.80} is not a name")
     return names
 
@@ -253,7 +253,7 @@ def ids_of(ids: Iterable[Id], field: str) -> list[str]:
 
 
 def id_of(value: Id, field: str = "id") -> str:
-    """Returns an id in its only spelling. It raises ValueError for anything else."""
+    """Returns an id as a string in its only spelling. It raises ValueError for any other value."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         raise ValueError(f"{field}: {value!r} is not an int or a str")
     text = str(value)
@@ -263,7 +263,7 @@ def id_of(value: Id, field: str = "id") -> str:
 
 
 def int_of(value: int, field: str) -> int:
-    """Returns a whole number of 64 bits as it is. It raises ValueError for anything else."""
+    """Returns value if it is a whole number of 64 bits. Otherwise it raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
         raise ValueError(f"{field}: {value!r} is not a whole number of 64 bits")
     return value
@@ -278,7 +278,7 @@ def ints_of(values: Mapping[str, int], field: str) -> dict[str, int]:
 
 
 def new_key() -> str:
-    """Returns a new Idempotency-Key: a UUIDv7, whose time lets a server that has forgotten the key refuse it."""
+    """Returns a new Idempotency-Key: a UUIDv7. By its time, a server that has forgotten the key can refuse it."""
     value = bytearray((time.time_ns() // 1_000_000).to_bytes(6, "big") + os.urandom(10))
     value[6] = value[6] & 0x0F | 0x70
     value[8] = value[8] & 0x3F | 0x80

@@ -1,4 +1,4 @@
-"""What a writer does, without threads or tasks: increments by keyspace, merged into numbered batches."""
+"""The logic of a writer, without threads or tasks: it merges the increments of a keyspace into numbered batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OP = re.compile(r"ops\[(\d+)\]")
 
 @dataclasses.dataclass
 class Failure:
-    """An op of a batch that was not counted, or may not have been: error.maybe_applied tells."""
+    """An op that was not counted. If error.maybe_applied is True, it may have been counted."""
 
     keyspace: str
     id: str
@@ -47,7 +47,7 @@ class _Session:
 
 
 class Queue:
-    """The increments that wait. Its caller holds a lock, except for send, which only the sender uses."""
+    """The waiting increments. Callers hold a lock, except for send, which only the sender calls."""
 
     def __init__(self, batch_ops: int, waiting_ops: int, retry_for: float, on_failure: Optional[Callable[[Failure], None]]) -> None:
         if not 1 <= batch_ops <= 10_000:
@@ -58,7 +58,7 @@ class Queue:
             raise ValueError(f"retry_for: {retry_for} is not between 0 and an hour")
         self._batch_ops, self._waiting_ops, self.retry_for, self._on_failure = batch_ops, waiting_ops, retry_for, on_failure
         self._batches: collections.deque[Batch] = collections.deque()  # the oldest first
-        self._filling: dict[str, Batch] = {}  # the newest batch of a keyspace, while it waits
+        self._filling: dict[str, Batch] = {}  # by keyspace: the newest batch, if it still waits
         self._flying: Optional[Batch] = None
         self._sessions: dict[str, _Session] = {}  # by keyspace
         self._waiting = 0
@@ -89,7 +89,7 @@ class Queue:
         return bool(self._batches)
 
     def take(self) -> Optional[Batch]:
-        """Removes the oldest batch. The caller sends one at a time, which keeps the order of a row's increments."""
+        """Removes and returns the oldest batch. The caller sends one batch at a time, so the increments of a row keep their order."""
         if not self._batches:
             return None
         batch = self._batches.popleft()
@@ -111,7 +111,7 @@ class Queue:
             raise failed
 
     def send(self, batch: Batch, protocol: Protocol) -> Step:
-        """Makes the calls of a batch, mostly one."""
+        """Makes the calls that a batch needs, usually one."""
         ops, renewed = batch.ops, False
         while ops:
             session = self._sessions.get(batch.keyspace)
@@ -130,7 +130,7 @@ class Queue:
             found = _COLUMN.fullmatch(error.field)
             wrong = [op for op in ops if found and found[1] in op["add"]]
             if error.status == 400 and not error.maybe_applied and wrong:
-                for op in wrong:  # nothing was applied: the other ops are right
+                for op in wrong:  # the server applied nothing, so the other ops can be sent again
                     self._fail(batch, op, error)
                 ops = [op for op in ops if found and found[1] not in op["add"]]
                 continue
@@ -160,14 +160,14 @@ class Queue:
                 self._fail(batch, op, error)
 
     def fail_all(self, batch: Batch, cause: BaseException, sent: bool = True) -> None:
-        """Fails the ops of a batch whose sending ended with an exception of something else than a server."""
+        """Fails the ops of a batch if sending it raised an exception that no server caused."""
         error = CountdError(f"{type(cause).__name__}: {cause}")
         error.__cause__, error.maybe_applied = cause, sent
         for op in batch.ops:
             self._fail(batch, op, error)
 
     def abandon(self, cause: BaseException) -> None:
-        """Fails all that is not settled, and refuses further increments: nobody sends any more."""
+        """Fails all unsettled ops, and refuses further increments, because nothing sends any more."""
         self.closed = True
         if lost := sum(len(batch.ops) for batch in self.unsettled()):
             log.warning("cannot count %d ops of a writer that was not closed: %s: %s", lost, type(cause).__name__, cause)
@@ -186,7 +186,7 @@ class Queue:
 
 
 def _merge(op: Optional[dict[str, Any]], add: Mapping[str, int]) -> bool:
-    """Adds deltas to an op that waits. It returns False if that would change what floors do, or not fit."""
+    """Adds deltas to a waiting op. It returns False if the sum would change the effect of floors, or would not fit."""
     if op is None:
         return False
     sums = {}
