@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Measures a countd cluster of three nodes beside one of etcd, both on this
-# machine and in one run, each load RUNS times in turn, and prints Markdown.
-# Needs the built binaries (make build) and Go for the peer.
+# Measures a countd cluster of three nodes and one of etcd on this machine. It runs each load RUNS
+# times, with the two clusters in turn, and prints Markdown. Needs the built binaries (make build),
+# and Go for the etcd program.
 #
 #   bench/cluster.sh > out.md         RUNS=3 SECONDS_EACH=5 LOG_STORE=shared by default
 #
-# etcd has no increment, so its load compares and swaps. Both loads go through all three
-# nodes. A figure is the median of the runs, with the least and the
-# largest. The load generators share the machine with the nodes.
+# etcd has no increment, so its load uses compare-and-swap. Both loads use all three nodes. A figure
+# is the median of the runs, with the smallest and the largest value. The load generators share the
+# machine with the nodes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . bench/common.sh
@@ -36,10 +36,10 @@ endpoints=127.0.0.1:18110,127.0.0.1:18210,127.0.0.1:18310
 for i in 1 2 3; do
   bin/countctl --addr "http://127.0.0.1:18${i}00" status --wait 60s >/dev/null
 done
-"$dir/etcd" load "$endpoints" random 10 2s >/dev/null # the first elections
+"$dir/etcd" load "$endpoints" random 10 2s >/dev/null # wait for the first elections
 
-# countd_once CALLERS ARGS…: prints "ops/s p50_us p99_us", the callers spread over
-# the nodes; the latencies are the largest of the three.
+# countd_once CALLERS ARGS…: prints "ops/s p50_us p99_us". The callers are spread over the nodes;
+# each latency is the largest of the three nodes.
 countd_once() {
   local callers=$1 i jobs=()
   shift
@@ -59,7 +59,7 @@ countd_once() {
 
 etcd_once() { "$dir/etcd" load "$endpoints" "$2" "$1" "${SECONDS_EACH}s"; }
 
-# row NAME OUT…: the runs of one load as a line of the table.
+# row NAME OUT…: prints the runs of one load as a line of the table.
 row() {
   local name=$1 file=$2
   printf '| %s | %s | %s | %s |\n' "$name" "$(cut -d' ' -f1 "$file" | spread)" \

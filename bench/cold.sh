@@ -3,16 +3,16 @@
 #   - the memory and disk of a hot and of a cold row, beside Redis with a hash a post;
 #   - the time of a read of a cold row, beside a read of the bare disk;
 #   - the time that a node with the rows takes to start.
-# Needs the built binaries (make build), Go, and redis-server and redis-cli unless
-# REDIS=0. Run it as root, who can empty the system's cache.
+# Needs the built binaries (make build), Go, and redis-server and redis-cli unless REDIS=0. Run it
+# as root, because only root can empty the system's cache.
 #
 #   bench/cold.sh > out.md            ROWS=10000000 COLD=95 SHARDS=7 COUNTS=../shared/data/weibo_counts.csv.gz
 #   ROWS=100000000 REDIS=0 bench/cold.sh
 #
-# Ids are in order, 800 a second up to now, with counts drawn from real posts. COLD
-# percent of the rows are old enough to be cold. Memory is the anonymous memory of the
-# process above that without rows, with all that Go's collector keeps. The script
-# measures TMPDIR's disk, which has to hold some 100 bytes a row.
+# Ids are in order, 800 a second up to now, with counts drawn from real posts. COLD percent of the
+# rows are old enough to be cold. Memory is the anonymous memory of the process, including what Go's
+# collector keeps, minus that of a process without rows. The script measures the disk of TMPDIR,
+# which needs some 100 bytes a row.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . bench/common.sh
@@ -30,7 +30,7 @@ trap 'kill -9 "${pids[@]}" 2>/dev/null || true; wait 2>/dev/null; rm -rf "$dir"'
 
 after=$((ROWS / 800 * (100 - COLD) / 100))s
 "$dir/rows" gen "$COUNTS" "$ROWS" 800 "$(date +%s)" >"$dir/rows.csv"
-# 20,000 of the older half, and as many of those that stay in memory longest.
+# 20,000 ids of the older half, and 20,000 of those that stay in memory longest.
 sample() { awk -v n="$1" 'BEGIN {srand(1)} NR > 1 && rand() < 20000 / n {print $0}' | (echo id,repost,comment,like,view && shuf --random-source=<(yes)) ; }
 head -n $((ROWS / 2)) "$dir/rows.csv" | sample $((ROWS / 2)) >"$dir/old.csv"
 tail -n 20000 "$dir/rows.csv" | sample 20000 >"$dir/new.csv"

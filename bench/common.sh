@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the scripts of this directory share. Sourced, not run.
+# Functions that the scripts of this directory share. The scripts source this file.
 
 # The number of shards of each keyspace of countd.
 SHARDS=${SHARDS:-7}
@@ -21,18 +21,18 @@ stop() {
   pids=()
 }
 
-# cpu_ticks PID…: user and system time of processes together in clock ticks.
+# cpu_ticks PID…: prints the sum of user and system time of the processes, in clock ticks.
 cpu_ticks() {
   local sum=0 pid
   for pid in "$@"; do sum=$((sum + $(awk '{print $14 + $15}' "/proc/$pid/stat"))); done
   echo "$sum"
 }
 
-# anon_bytes PID: its anonymous resident memory.
+# anon_bytes PID: prints the anonymous resident memory of the process.
 anon_bytes() { awk '/^RssAnon/ {print $2 * 1024}' "/proc/$1/status"; }
 
-# at_rest PID…: waits until processes have finished the work that a load left behind, such as
-# snapshots. Each then takes under 5 % of a core. Waits for two minutes at most.
+# at_rest PID…: waits until the processes have finished the work that a load left behind, such as
+# snapshots: until each takes under 5 % of a core. It waits for two minutes at most.
 at_rest() {
   local was now i
   for ((i = 0; i < 60; i++)); do
@@ -56,9 +56,9 @@ steady() {
   done
 }
 
-# posts_digests URL: of each shard of posts, from the node there.
+# posts_digests URL: prints the digest of each shard of posts, from the node at URL.
 posts_digests() { curl -s "$1/v1/cluster" | tr '{' '\n' | grep '"keyspace":"posts"' | grep -o '"\(shard\|digest\)":[^,]*'; }
 
-# spread: median (least–largest) of the numbers on standard input. A dash stands for no
-# measurement.
+# spread: prints the median (smallest–largest) of the numbers on standard input. If the input is a
+# dash, for no measurement, it prints a dash.
 spread() { sort -g | awk '{v[NR]=$1} END {if (v[1] == "-") printf "–"; else printf "%.6g (%.6g–%.6g)", v[int((NR+1)/2)], v[1], v[NR]}'; }

@@ -34,7 +34,7 @@ ctl --token-file "$dir/root-token" status --wait 60s >/dev/null
 ctl --token-file "$dir/root-token" user create bench --grant writer:posts --grant metrics >/dev/null
 ctl --token-file "$dir/root-token" token create bench >"$dir/token"
 
-# once NAME OP: appends p50 and p99 in ms to files of the directory.
+# once NAME OP: appends p50 and p99 in ms to files in the scratch directory.
 once() {
   local was
   was=$(cpu_ticks "${pids[0]}")

@@ -19,7 +19,8 @@ BIN=${BIN:-bin}
 base=${BASE_PORT:-27600}
 use_scratch
 
-# traffic PID: connections of a process, and what they sent: bytes, segments with data.
+# traffic PID: prints the number of a process's connections, and the bytes and the segments with
+# data that they sent.
 traffic() {
   ss -Htinp state established | awk -v pid="pid=$1," '
     /users:/ {own = index($0, pid) > 0; n += own; next}
@@ -27,13 +28,15 @@ traffic() {
     END {print n + 0, b + 0, d + 0}'
 }
 
-# sample: what measure subtracts: CPU ticks, connections, bytes and segments of each process.
+# sample: prints CPU ticks, connections, bytes and segments of each process. measure subtracts two
+# samples.
 sample() {
   local pid
   for pid in "${pids[@]}"; do echo "$(cpu_ticks "$pid") $(traffic "$pid")"; done
 }
 
-# measure GROUPS SHARDS…: nodes with the catalog, the board and the shards of four keyspaces.
+# measure GROUPS SHARDS…: measures nodes with the catalog, the board and the shards of four
+# keyspaces.
 measure() {
   local groups=$1 n p join="" keyspace args=() before after
   shift
@@ -47,7 +50,7 @@ measure() {
     pids+=("$!")
   done
   for n in $(seq "$NODES"); do "$BIN/countctl" --addr "http://127.0.0.1:$((base + 10 * n))" status --wait 90s >/dev/null; done
-  sleep 15 # leaders spread
+  sleep 15 # until the leaders are spread over the nodes
   before=$(sample)
   sleep "$SECONDS_EACH"
   after=$(sample)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Measures likes of posts at one countd beside redis-server and PostgreSQL on this machine, in
-# one run, and prints Markdown. Needs redis-server, redis-tools, postgresql and
-# postgresql-contrib (Debian: pgbench is among them), curl, jq, Go and the built binaries
-# (make build). As root it runs PostgreSQL as the user postgres.
+# Measures likes of posts in countd, Redis and PostgreSQL, one server each, on this machine. Prints
+# Markdown. Needs redis-server, redis-tools, postgresql and postgresql-contrib (Debian: pgbench is
+# among them), curl, jq, Go and the built binaries (make build). As root it runs PostgreSQL as the
+# user postgres.
 #
 #   bench/members.sh > out.md
 #
@@ -11,10 +11,10 @@
 #                        and the largest
 #   REST=60              seconds of rest before the script reads the memory
 #
-# A like is one op at countd; SADD, SCARD and the reverse SADD in MULTI at Redis (appendfsync
-# always); a row of a table of pairs with a unique index and the increment of a row of counts in
-# one transaction at PostgreSQL (prepared, fsync). CPU is that of the server, with what it does
-# in the background meanwhile. Everything listens on loopback and stops at the end.
+# In countd, a like is one op. In Redis (appendfsync always), it is SADD, SCARD and the reverse SADD
+# in MULTI. In PostgreSQL (prepared, fsync), it is a transaction that inserts a row into a table of
+# pairs with a unique index, and increments a row of counts. CPU is that of the server, including
+# its background work during the load. Everything listens on loopback and stops at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . bench/common.sh
@@ -62,7 +62,7 @@ WITH new AS (INSERT INTO likes VALUES (:post, :member) ON CONFLICT DO NOTHING RE
 UPDATE counts SET likes = likes + 1 FROM new WHERE counts.post = new.post;
 EOF
 
-# countd_once DO ARGS…: prints "ops/s p50_ms p99_ms cpu_us" of an op. sadd has the Redis port.
+# countd_once DO ARGS…: prints "ops/s p50_ms p99_ms cpu_us" of an op. sadd uses the Redis port.
 countd_once() {
   local before after out port=$http
   [ "$1" != sadd ] || port=$resp
@@ -81,7 +81,7 @@ redis_once() {
   per_op "$out" $((after - before))
 }
 
-# pg_once: CPU is that of the sessions, which have ended. pgbench logs each latency in µs.
+# pg_once: CPU is that of the sessions that have ended. pgbench logs each latency in µs.
 pg_once() {
   local before after n
   rm -f "$dir"/pglog*
@@ -159,7 +159,7 @@ done
 printf '| bytes on disk of a pair; of a direction | %s; %s | ≤ 10 |\n' "$(ratio "$disk" "$pairs")" "$(ratio "$disk" $((pairs * 2)))"
 printf '| bytes of memory of a pair, the cache of at most 64 MiB included | %s | ≤ 0.5 |\n' "$(ratio $memory "$pairs")"
 
-# As many likes a post as at countd.
+# The same number of likes per post as in countd.
 redis-cli -p $redis flushall >/dev/null
 redis_pairs=$("$dir/likes" -addr 127.0.0.1:$redis -posts 20000 -do redis -recent -n 200000 | awk '{print $2}')
 printf '| bytes of memory of a pair in Redis, both directions | %s | |\n' "$(ratio "$(redis-cli -p $redis info memory | awk -F: '/^used_memory:/ {print $2 + 0}')" "$redis_pairs" %.0f)"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Measures countctl reconcile over many rows beside increments, on one node, and prints
-# Markdown. Needs the built binaries (make build), redis-server and redis-cli.
+# Measures countctl reconcile over many rows during increments, on one node, and prints Markdown.
+# Needs the built binaries (make build), redis-server and redis-cli.
 #
 #   bench/reconcile.sh > out.md          ROWS=10000000 RATE=50000 SHARDS=7
 #
-# One row in a thousand is off by one. RATE increments a second, in requests of 100, go to a
-# column that the truth does not have. p50 and p99 are of these requests: first alone and then,
-# SECONDS_EACH at a time, until countctl has compared and corrected the rows. A last run must
-# find no difference.
+# One row in a thousand is off by one. RATE increments a second, in requests of 100, go to a column
+# that the truth does not have. p50 and p99 are of these requests: first without reconcile, and then
+# in steps of SECONDS_EACH until countctl has compared and corrected the rows. The next run of
+# reconcile must find no difference.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . bench/common.sh
@@ -38,15 +38,15 @@ printf 'name: likes\ntype: redis-stream\naddr: 127.0.0.1:%d\nkey: likes\n' "$((P
 ctl source create "$dir/likes.yaml" >/dev/null
 ctl source show likes --wait >/dev/null
 
-# load SECONDS: prints the increments a second that were answered, and p50 and p99 of a request in ms.
+# load SECONDS: prints the answered increments per second, and p50 and p99 of a request in ms.
 load() {
   ctl bench --yes --op incr --keyspace posts --column view --batch 100 --no-results --dist uniform --ids "$ROWS" \
     --rate "$((RATE / 100))" --duration "$1s" -o json >"$dir/load.json"
   python3 -c 'import json,sys; r = json.load(open(sys.argv[1])); print(json.dumps(r), file=sys.stderr); print(r)' "$dir/load.json"
 }
-# The row of the message is compared as before it: the truth of 1-1 does not have the message.
+# reconcile must ignore the message in the queue: the truth at position 1-1 does not include it.
 reconcile() { ctl reconcile "$dir/truth.csv" --keyspace posts --source likes --at 1-1 --yes -o json; }
-at_rest "${pids[1]}" # of the import
+at_rest "${pids[1]}" # until the import's work is done
 load "$SECONDS_EACH"
 date +%s.%N >"$dir/began"
 (reconcile >"$dir/first.json" && date +%s.%N >"$dir/ended") &

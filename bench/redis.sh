@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Measures countd beside redis-server on this machine, in one run, each load
-# RUNS times in turn, and prints Markdown. Needs redis-server and redis-benchmark
-# (Debian: redis-server, redis-tools) and the built binaries (make build).
+# Measures countd and redis-server on this machine. It runs each load RUNS times, with the two
+# servers in turn, and prints Markdown. Needs redis-server and redis-benchmark (Debian:
+# redis-server, redis-tools) and the built binaries (make build).
 #
 #   bench/redis.sh > out.md           RUNS=3 SECONDS_EACH=5 by default
 #
-# Redis counts posts as one string key each, countd as one row each. A figure is
-# the median of the runs with the least and the largest. CPU is that of the
-# server process alone. Everything listens on loopback and stops at the end.
+# In Redis a post is a string key, in countd a row. A figure is the median of the runs, with the
+# smallest and the largest value. CPU is that of the server process alone. Everything listens on
+# loopback and stops at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . bench/common.sh
@@ -43,8 +43,8 @@ countd_once() {
     -v t=$((after - before)) 'BEGIN {printf "%.0f %.0f %.0f %.2f\n", r, p50, p99, t * 10000 / n}'
 }
 
-# redis_once PORT PID OPS_PER_COMMAND ARGS…: the same of redis-benchmark, run
-# for a number of commands that takes about SECONDS_EACH.
+# redis_once PORT PID OPS_PER_COMMAND ARGS…: prints the same figures for redis-benchmark. It chooses
+# a number of commands that takes about SECONDS_EACH.
 redis_once() {
   local port=$1 pid=$2 per=$3 before after csv probe n
   shift 3
@@ -87,7 +87,7 @@ compare() {
 }
 
 echo "$(date -u +%F), $(nproc) cores, $(awk -F': ' '/model name/ {print $2; exit}' /proc/cpuinfo), $(redis-server --version | cut -d' ' -f3), ${RUNS} runs of ${SECONDS_EACH} s"
-# MSET through redis-benchmark would set one key: pages read what INCR has made.
+# MSET through redis-benchmark would set only one key, so pages read the keys that INCR has made.
 compare "increments of one id, 1 in flight" 1 "--op incr --concurrency 1" "-c 1 incr post:__rand_int__"
 compare "increments of one id, 64 in flight" 1 "--op incr --concurrency 64" "-c 64 incr post:__rand_int__"
 compare "increments of one id, 1,024 in flight" 1 "--op incr --concurrency 1024" "-c 1024 incr post:__rand_int__"

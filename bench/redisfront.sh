@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# Measures countd's Redis port beside redis-server with redis-benchmark on this
-# machine, in one run, each load RUNS times in turn, and prints Markdown; three
-# nodes beside Redis with replicas by bench/respload. Needs redis-server and
-# redis-tools (Debian), Go and the built binaries (make build).
+# Measures countd's Redis port and redis-server with redis-benchmark on this machine. It runs each
+# load RUNS times, with the two servers in turn, and prints Markdown. bench/respload measures three
+# nodes, and Redis with replicas. Needs redis-server and redis-tools (Debian), Go and the built
+# binaries (make build).
 #
 #   bench/redisfront.sh > out.md      RUNS=3 SECONDS_EACH=4 ROWS=5000000 STORE=shared SHARDS=7 by default
 #   SETS="one reads three" chooses parts: one node's writes, reads, three nodes
 #
-# Redis holds a post's like as a string and its four counts as a hash, countd both
-# as one row. A figure is the median of the runs with the least and the largest.
-# CPU is that of the server processes together, in µs a command. Everything listens
-# on loopback and stops at the end.
+# Redis stores a post's likes as a string and its four counts as a hash; countd stores them in one
+# row. A figure is the median of the runs, with the smallest and the largest value. CPU is the sum
+# over the server processes, in µs per command. Everything listens on loopback and stops at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . bench/common.sh
@@ -25,7 +24,8 @@ base=17600
 use_scratch
 (cd bench/respload && go build -o "$dir/respload" .)
 
-# countd_node NUMBER ARGS…: starts a node and sets countd_pid; its ports are base + 10 × NUMBER on.
+# countd_node NUMBER ARGS…: starts a node and sets countd_pid. Its ports begin at base + 10 ×
+# NUMBER.
 countd_node() {
   local n=$1 p=$((base + 10 * $1))
   shift
@@ -47,7 +47,7 @@ redis_node() {
   until redis-cli -p "$port" ping >/dev/null 2>&1; do sleep 0.1; done
 }
 
-# fill PORT STRINGS: makes the rows, with STRINGS 1 also as strings.
+# fill PORT STRINGS: makes the rows. If STRINGS is 1, it also makes the strings.
 fill() {
   local port=$1 also=$2
   awk -v rows="$ROWS" -v also="$also" 'function bulk(s) { return "$" length(s) "\r\n" s "\r\n" }
@@ -73,7 +73,8 @@ once() {
   awk -F, -v n="$n" -v t=$((after - before)) '{printf "%.0f %.3f %.3f %.2f\n", $(NF-6), $(NF-3), $(NF-1), t * 10000 / n}' <<<"$csv"
 }
 
-# load_once ADDRS DEPTH "PIDS" ARGS…: the same by bench/respload, which can send WAIT.
+# load_once ADDRS DEPTH "PIDS" ARGS…: prints the same figures for bench/respload, which can send
+# WAIT.
 load_once() {
   local addrs=$1 depth=$2 servers=$3 n rate p50 p99 before after
   shift 3
@@ -91,7 +92,7 @@ row() { # row LABEL FILE
   echo "$out"
 }
 
-# compare TITLE DEPTH COMMAND…, of the servers in the arrays names, ports and servers.
+# compare TITLE DEPTH COMMAND…: runs a load on the servers in the arrays names, ports and servers.
 compare() {
   local title=$1 depth=$2 i s
   shift 2
@@ -104,7 +105,7 @@ compare() {
 }
 
 mget=(mget) && for ((i = 0; i < 20; i++)); do mget+=(posts:__rand_int__:like); done
-# writes TITLE…: the loads that write, for the servers at hand; reads those that read.
+# writes TITLE…: runs the loads that write, on the same servers. reads runs those that read.
 writes() {
   local depth
   for depth in 1 16 100; do
@@ -134,7 +135,7 @@ if [[ $SETS == *one* || $SETS == *reads* ]]; then
   at_rest "${servers[@]}"
   if [[ $SETS == *reads* ]]; then reads; fi
   if [[ $SETS == *one* ]]; then
-    # Filled before it syncs each command.
+    # Fill Redis before it syncs each command.
     port=17691
     for fsync in everysec always; do
       redis_node $fsync $port --appendonly yes --appendfsync no --auto-aof-rewrite-percentage 0

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# Measures the memory of a row, unpacked and packed (--seal-after), the time of a read of
-# it, and the memory of a node while it restarts. Prints Markdown. Needs the built
-# binaries (make build) and Go.
+# Measures the memory of a row and the time of a read, unpacked and packed (--seal-after), and the
+# memory of a node while it restarts. Prints Markdown. Needs the built binaries (make build) and Go.
 #
 #   bench/sealed.sh > out.md          ROWS=5000000 RATE=800 SHARDS=7 COUNTS=../shared/data/weibo_counts.csv.gz
 #
-# Ids are in order, RATE a second up to two days ago, with counts drawn from real posts.
-# Memory is the anonymous memory of the process above that without rows, with all that Go's
-# collector keeps. While the node starts, it is the largest of samples every 10 ms. TMPDIR's
-# disk has to hold some 100 bytes a row.
+# Ids are in order, RATE a second up to two days ago, with counts drawn from real posts. Memory is
+# the anonymous memory of the process, including what Go's collector keeps, minus that of a process
+# without rows. While the node starts, it is the largest of samples every 10 ms. The disk of TMPDIR
+# needs some 100 bytes a row.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . bench/common.sh
@@ -27,7 +26,7 @@ trap 'kill -9 "${pids[@]}" 2>/dev/null || true; wait 2>/dev/null; rm -rf "$dir"'
 awk -v n="$ROWS" 'BEGIN {srand(1)} NR == 1 || rand() < 20000 / n' "$dir/rows.csv" >"$dir/some.csv"
 
 ctl() { bin/countctl --addr "$url" "$@"; }
-# watch PID FILE: keeps the most anonymous memory that a process has had in a file.
+# watch PID FILE: writes the largest anonymous memory of a process so far into a file.
 watch() {
   local most=0 key value _
   while [[ -e /proc/$1/status ]]; do
@@ -37,7 +36,7 @@ watch() {
     sleep 0.01
   done
 }
-start() { # ARGS…: leaves node, most (while it started) and ready (seconds)
+start() { # ARGS…: sets node, most (the largest memory during the start) and ready (in seconds)
   local began
   began=$(date +%s.%N)
   bin/countd --data-dir "$dir/data" --http-addr "127.0.0.1:$PORT" --cluster-addr "127.0.0.1:$((PORT + 1))" \
@@ -77,7 +76,8 @@ stop -TERM
 
 start
 first=$(sealed) packmost=$most packready=$ready
-# Rows of the log alone come unpacked, and are packed within minutes; but for each shard's last.
+# Rows that only the log has are unpacked after a start. All but the last of each shard are packed
+# within minutes.
 for _ in $(seq 60); do
   [[ $(sealed) -ge $((ROWS - 4 * 15000)) ]] && break
   sleep 5

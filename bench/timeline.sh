@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Measures timelines of one countd beside a push in redis-server, which writes each post into
-# a list of each follower (LPUSH and LTRIM) and reads a page by LRANGE and MGET, on this
-# machine, in one run, and prints Markdown. Needs redis-server and redis-tools, curl, jq
-# (Debian), Go and the built binaries (make build).
+# Measures timelines of one countd, and of a push design in redis-server, on this machine. Prints
+# Markdown. The push design writes each post into a list of each follower (LPUSH and LTRIM), and
+# reads a page by LRANGE and MGET. Needs redis-server and redis-tools, curl, jq (Debian), Go and the
+# built binaries (make build).
 #
 #   bench/timeline.sh > out.md
 #
@@ -16,9 +16,9 @@
 #   EDGES=../shared/data/follow_edges.csv.gz   follow graphs, of which the numbers of
 #                        followers and followees are printed beside those that were drawn
 #
-# CPU is that of the server process alone. Each user follows author 1, so a post of that one
-# has USERS followers, whatever number the push writes to. The CPU of a publish is among the
-# loads. Everything listens on loopback and stops at the end.
+# CPU is that of the server process alone. Each user follows author 1, so a post of author 1 always
+# has USERS followers in countd, even if the push writes to fewer. The CPU of a publish is in the
+# table of loads. Everything listens on loopback and stops at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . bench/common.sh
@@ -53,7 +53,7 @@ ratio() { awk -v a="$1" -v b="$2" "BEGIN {printf \"${3:-%.1f}\", a / b}"; }
 engine_bytes() { curl -sf $url/v1/cluster | jq "[.groups[] | select(.keyspace == \"$1\") | .bytes] | add"; }
 bench() { bin/countctl --addr $url --yes --timeout 60s -o json bench "$@" || die "$(jq -c .errors "$dir/report.json")"; }
 
-# once ARGS…: a load of countd; prints "per_second cpu_us p50 p99".
+# once ARGS…: runs a load on countd and prints "per_second cpu_us p50 p99".
 once() {
   local before after
   before=$(cpu_ticks "$countd")
@@ -69,7 +69,7 @@ row() {
   echo "$out"
 }
 
-# load LABEL COMMAND…: a row of RUNS runs of it.
+# load LABEL COMMAND…: runs the command RUNS times and prints a row.
 load() {
   local label=$1 i
   shift
@@ -79,7 +79,7 @@ load() {
   row "$label" "$dir/load.runs"
 }
 
-# redis_once PORT PID COMMAND…: a load of Redis; prints as once.
+# redis_once PORT PID COMMAND…: runs a load on Redis and prints the same as once.
 redis_once() {
   local port=$1 pid=$2 n before after csv
   shift 2
@@ -90,7 +90,7 @@ redis_once() {
   awk -F, -v n=$n -v t=$((after - before)) '{printf "%.0f %.2f %.0f %.0f\n", $(NF-6), t * 10000 / n, $(NF-3) * 1000, $(NF-1) * 1000}' <<<"$csv"
 }
 
-# push PORT PID FOLLOWERS: writes one post into the lists of so many users; prints "ms cpu_ms".
+# push PORT PID FOLLOWERS: writes one post into the lists of FOLLOWERS users; prints "ms cpu_ms".
 push() {
   local before after start end
   before=$(cpu_ticks "$2") start=$(date +%s%N)

@@ -5,8 +5,8 @@
 #
 #   bench/tls.sh > out.md          ROUNDS=3 SECONDS_EACH=6 CONNECTIONS=16
 #
-# One node with connections that stay open. "handshakes" closes the connection after each
-# request: its cost is that of a new connection with TLS, with a certificate of ECDSA P-256.
+# One node with connections that stay open. "handshakes" closes the connection after each request.
+# So it includes the cost of a new connection with TLS and an ECDSA P-256 certificate.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . bench/common.sh
@@ -34,7 +34,7 @@ start() { # MODE
   pids+=($!)
   unset COUNTCTL_TOKEN
   ctl --token-file "$dir/root-token" status --wait 60s >/dev/null
-  if [ "$1" = token ]; then # the root token's way is shorter than that of users
+  if [ "$1" = token ]; then # measure a user's token, because the check of a root token is shorter
     ctl --token-file "$dir/root-token" user create bench --grant writer:posts --grant metrics >/dev/null
     COUNTCTL_TOKEN=$(ctl --token-file "$dir/root-token" token create bench)
     export COUNTCTL_TOKEN

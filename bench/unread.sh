@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Measures unread numbers of one countd beside the naive way in redis-server, which
-# writes each event to each user, on this machine, in one run, and prints
-# Markdown. Needs redis-server and redis-tools, curl, jq (Debian), Go and the built
-# binaries (make build).
+# Measures unread numbers of one countd, and of a naive design in redis-server, on this machine.
+# Prints Markdown. The naive design writes each event to each user. Needs redis-server and
+# redis-tools, curl, jq (Debian), Go and the built binaries (make build).
 #
 #   bench/unread.sh > out.md        some half an hour and 4 GB with what is below
 #
@@ -16,10 +15,10 @@
 #                       the system what it collected in once it has been at rest
 #   PROFILE=            a file for what the server does in polls, by perf as root
 #
-# CPU is that of the server process alone. Bytes are what the engine tells of its
-# tables, and what the process's anonymous memory grew by. Whatever the first loads
-# leave behind once is in that too: up to 4 MiB a shard of its newest log entries.
-# Everything listens on loopback and stops at the end.
+# CPU is that of the server process alone. Bytes are those that the engine reports for its tables,
+# and the growth of the process's anonymous memory. The growth includes up to 4 MiB per shard of the
+# newest log entries, which the first loads leave behind. Everything listens on loopback and stops
+# at the end.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . bench/common.sh
@@ -35,7 +34,7 @@ REST=${REST:-40}
 PROFILE=${PROFILE:-}
 http=17800 redis_always=17879 redis_none=17880
 url=http://127.0.0.1:$http
-# Loads that make what is measured have that many requests in flight.
+# Requests in flight of the loads that prepare the measurement.
 MAKERS=512
 dir=$(mktemp -d)
 pids=()
@@ -59,7 +58,7 @@ until redis-cli -p $redis_always ping >/dev/null 2>&1 && redis-cli -p $redis_non
 die() { echo "$*" >&2 && exit 1; }
 note() { echo "$(date +%T) $*" >&2; }
 
-# engine_bytes KEYSPACE: of its tables, as the engine tells.
+# engine_bytes KEYSPACE: prints the bytes of its tables that the engine reports.
 engine_bytes() { curl -sf $url/v1/cluster | jq "[.groups[] | select(.keyspace == \"$1\") | .bytes] | add"; }
 
 rest() { at_rest "$countd" && sleep "$REST"; }
@@ -68,7 +67,7 @@ ratio() { awk -v a="$1" -v b="$2" "BEGIN {printf \"${3:-%.1f}\", a / b}"; }
 
 bench() { bin/countctl --addr $url --yes --timeout 60s -o json bench "$@"; }
 
-# make_all N ARGS…: puts a load once on each of the ids 1 … N; prints its report.
+# make_all N ARGS…: runs a load once for each of the ids 1 … N, and prints its report.
 make_all() {
   local n=$1
   shift
@@ -76,7 +75,7 @@ make_all() {
   bench --dist each --ids "$n" --concurrency $MAKERS --duration 0 "$@"
 }
 
-# grown TITLE UNIT KEYSPACE N COMMAND…: runs it and adds a row of what N units took.
+# grown TITLE UNIT KEYSPACE N COMMAND…: runs the command and adds a row with the memory of N units.
 grown() {
   local title=$1 unit=$2 keyspace=$3 n=$4 engine anon
   shift 4
@@ -99,18 +98,18 @@ fan_out() {
   awk -v n="$n" -v r="$rate" -v t=$((after - before)) 'BEGIN {printf "%.2f %.2f\n", n / r, t / 100}'
 }
 
-# sample N: a hundred users of 1 … N, evenly spread, as JSON.
+# sample N: prints a hundred users of 1 … N, evenly spread, as JSON.
 sample() { jq -nc "[range(100) | . * (($1 - 1) / 99 | floor) + 1]"; }
 
-# told MEMBER N: the sum of what a poll tells the sample; sets seconds.
+# told MEMBER N: prints the sum of a number over polls of the sample; sets seconds.
 told() {
   curl -sf -o "$dir/poll.json" -w '%{time_total}' -H 'consistency: linearizable' $url/v1/poll \
     -d "{\"users\":$(sample "$2"),\"channels\":[\"news\"]}" >"$dir/seconds"
   seconds=$(cat "$dir/seconds") sum=$(jq "[.results[] | $1] | add" "$dir/poll.json")
 }
 
-# once_for_all MEMBER N PATH BODY: sends one write, which adds 1 for each of the
-# sample; sets wrote and seen, the seconds of it and of the first poll behind it.
+# once_for_all MEMBER N PATH BODY: sends one write, which adds 1 for each user of the sample. It
+# sets wrote to the seconds of the write, and seen to those of the first poll after it.
 once_for_all() {
   local before
   told "$1" "$2"
@@ -155,7 +154,7 @@ polls_once() {
   jq -r "\"\(.ops_per_second) \(.latency_us.p50) \(.latency_us.p99) \(.latency_us.p99_99) \(($after - $before) * 10000 / .ops)\"" "$dir/report.json"
 }
 
-# redis_polls_once: the same of MGET of the seven counts that the naive way keeps.
+# redis_polls_once: prints the same figures for MGET of the seven counts of the naive design.
 redis_polls_once() {
   local csv n before after keys=() k
   for k in at comment like dm news shop feed; do keys+=("unread:__rand_int__:$k"); done
@@ -172,7 +171,7 @@ row() { # row LABEL FILE
   echo "$out"
 }
 
-# load LABEL COMMAND…: a row of RUNS runs of it.
+# load LABEL COMMAND…: runs the command RUNS times and prints a row.
 load() {
   local label=$1 i
   shift

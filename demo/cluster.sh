@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs three nodes of one cluster on loopback until Ctrl-C, in a directory that
-# goes with them. CLUSTER_PORT moves them off ports 7400 to 7422.
+# Runs three nodes of one cluster on loopback until Ctrl-C. Their data is in a temporary directory.
+# CLUSTER_PORT chooses other ports than 7400 to 7422.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,7 +20,7 @@ done
 dir=$(mktemp -d)
 pids=()
 cleanup() {
-  trap '' INT TERM # make and the terminal may each send one
+  trap '' INT TERM # make and the terminal may each send a signal
   trap - EXIT
   if [ ${#pids[@]} -gt 0 ]; then
     echo "Stopping the nodes."

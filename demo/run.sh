@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs countd on the sample of real posts beside this file until Ctrl-C, in a
-# directory that goes with it. DEMO_PORT moves it off port 7400 (and the three after).
+# Runs countd with the sample of real posts beside this file until Ctrl-C. Its data is in a
+# temporary directory. DEMO_PORT chooses other ports than 7400 to 7403.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +18,7 @@ done
 dir=$(mktemp -d)
 server=
 cleanup() {
-  trap '' INT TERM # make and the terminal may each send one
+  trap '' INT TERM # make and the terminal may each send a signal
   trap - EXIT
   if [ -n "$server" ]; then
     kill -TERM "$server" 2>/dev/null || true

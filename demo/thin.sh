@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Makes demo/posts.csv.gz out of the whole set (id,created_at,reposts,comments,likes):
-# every 8th post, and the 100 most liked ones, so that the top of the sample is the
-# top of the set. The result is the same for the same input.
+# Makes demo/posts.csv.gz out of the whole set (id,created_at,reposts,comments,likes): every 8th
+# post, and the 100 most liked ones, so that the most liked posts of the sample are those of the
+# set. Equal input gives equal output.
 #
 #   demo/thin.sh weibo_counts.csv.gz > demo/posts.csv.gz
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds a release into a new directory: archives of the programs for each platform, packages for Debian, Red Hat and
-# Alpine, a list of the modules in them, packages of the clients for npm and pip, and checksums. The same commit, Go, npm
-# and Python give the same bytes.
+# Alpine, a list of the modules in them, packages of the clients for npm and pip, and checksums. The same commit with
+# the same versions of Go, npm and Python gives the same bytes.
 #
 #     deploy/release.sh DIR [GOOS/GOARCH …]
 set -euo pipefail
@@ -36,13 +36,13 @@ for shell in bash fish zsh; do
   "$work/countctl" completion "$shell" >"$COMMON/completion/countctl.$shell"
 done
 
-# The names of the clients' packages have the version, so that a client of another version fails here.
+# The names of the clients' packages contain the version, so this fails if a client has another version.
 npm pack --silent --pack-destination "$work" ./clients/js >"$work/log" || { cat "$work/log" >&2; exit 1; }
 mv "$work/countd-$VERSION.tgz" "$out/countd-js-$VERSION.tgz"
 python3 clients/python/build_wheel.py "$out"
 [ -e "$out/countd-$VERSION-py3-none-any.whl" ] || { echo "deploy/release.sh: clients/python is not of version $VERSION" >&2; exit 1; }
 
-# The documents, and the sites of docs/GUIDE.md with the clients that they load.
+# Copy the documents, and the sites of docs/GUIDE.md with the clients that they load.
 cp README.md CHANGELOG.md "$COMMON/doc/"
 cp docs/*.md docs/openapi.yaml "$COMMON/doc/docs/"
 cp -r examples "$COMMON/doc/"
@@ -53,7 +53,7 @@ cp clients/js/dist/esm/*.js "$COMMON/doc/clients/js/dist/esm/"
 cp clients/python/README.md "$COMMON/doc/clients/python/"
 cp clients/python/countd/*.py "$COMMON/doc/clients/python/countd/"
 chmod -R u=rwX,go=rX "$COMMON/doc"
-find "$COMMON/doc" -exec touch -d "@$SOURCE_DATE_EPOCH" {} + # an apk has the times of directories
+find "$COMMON/doc" -exec touch -d "@$SOURCE_DATE_EPOCH" {} + # an apk contains the times of directories
 
 for platform in "${platforms[@]}"; do
   export GOOS=${platform%/*} GOARCH=${platform#*/}

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts countd after an installation, and starts it anew after an upgrade if it ran. After an installation it prints
-# what runs, and what to try.
+# Starts countd after an installation. After an upgrade, restarts countd if it was running. After an installation, it
+# also prints the state of countd and first commands to try.
 set -e
 install -d -o countd -g countd -m 0700 /var/lib/countd
 [ ! -e /etc/countd/countd.yaml ] || chown root:countd /etc/countd/countd.yaml

@@ -1,4 +1,4 @@
 #!/bin/sh
-# The data in /var/lib/countd and the user stay: a database's files are the operator's to delete.
+# The data in /var/lib/countd and the user stay, because only the operator may delete a database's files.
 set -e
 if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi

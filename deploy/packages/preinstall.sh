@@ -1,8 +1,8 @@
 #!/bin/sh
 # Makes the user that countd runs as. /etc/countd/countd.yaml belongs to its group.
 set -e
-# Only this script can tell an installation after a removal, which starts countd, from an upgrade: dpkg passes install
-# and rpm 1.
+# Only this script can distinguish an installation after a removal, which starts countd, from an upgrade: for an
+# installation, dpkg passes "install" and rpm passes 1.
 case "${1:-}" in install | 1) : >/run/countd.installed ;; esac
 if ! getent group countd >/dev/null 2>&1; then
   if command -v groupadd >/dev/null; then groupadd --system countd; else addgroup -S countd; fi

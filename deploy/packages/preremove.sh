@@ -1,5 +1,5 @@
 #!/bin/sh
-# Stops countd when it is removed, not when it is upgraded. rpm passes 0 for a removal.
+# Stops countd when the package is removed, but not when it is upgraded. rpm passes 0 for a removal.
 set -e
 case "${1:-remove}" in
   remove | deconfigure | 0)

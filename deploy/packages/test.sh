@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs a Debian package, runs its unit's command as its user, counts, upgrades and removes it: in a copy of this
-# machine's files that ends with the test. Needs root.
+# Installs a Debian package, runs its unit's command as its user, counts, and upgrades and removes the package. All
+# this happens in an overlay of this machine's files, which ends with the test. Needs root.
 #
 #     deploy/packages/test.sh PACKAGE.deb
 set -euo pipefail
@@ -48,7 +48,7 @@ ready() {
 }
 stop() {
   pkill -TERM -u countd -x countd
-  wait $pid || true # runuser passes the signal's status on
+  wait $pid || true # runuser returns the status of the signal
 }
 likes() { countctl -o json get 4467107636950632 | grep -o '"like":[0-9]*'; }
 
@@ -62,7 +62,7 @@ for file in $(grep -ho '/usr/share/doc/[^ ,]*[a-zA-Z]' /printed /etc/countd/coun
   [ -e "$file" ] || fail "there is no $file"
 done
 
-# What the installation prints, as it is.
+# Run the commands that the installation prints, unchanged.
 command=$(sed -n "s/^  \(su .*\)/\1/p" /printed)
 [ "$command" != "" ] || fail "the installation does not say how to start countd without systemd"
 bash -c "exec $command" &
@@ -81,7 +81,7 @@ start
 countctl incr 4467107636950632 like=3 >/dev/null
 [ "$(likes)" = '"like":3' ] || fail "counted $(likes)"
 
-# The next version: the same files under a higher number, beside a configuration that the operator changed.
+# The next version has the same files and a higher number. The operator has changed the configuration.
 sed -i 's/^redis-addr/# redis-addr/' /etc/countd/countd.yaml
 dpkg-deb -R "$package" /next
 sed -i 's/^Version: .*/Version: 99.0.0-1/' /next/DEBIAN/control
@@ -102,8 +102,9 @@ start
 [ "$(likes)" = '"like":3' ] || fail "installed again: $(likes)"
 stop
 
-# With systemd, whose calls are only noted: an installation starts the service, also after a removal, and an upgrade
-# leaves alone what the operator stopped or deleted.
+# Test with a fake systemd, which records the calls. An installation starts the service, also after a removal. An
+# upgrade does not start a service that the operator has stopped, and does not restore files that the operator has
+# deleted.
 mkdir -p /run/systemd/system /noting
 printf '#!/bin/sh\necho "$*" >>/noting/calls\n' >/noting/systemctl
 chmod +x /noting/systemctl
