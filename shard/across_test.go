@@ -28,7 +28,7 @@ func across(n *Node, id dedup.RequestID, ops ...engine.Op) *Write {
 	return w
 }
 
-// A write over keyspaces, through any node:
+// For a write to several keyspaces, through any node:
 //
 //  1. each op applies to its keyspace, with the floors of that keyspace;
 //  2. rows come in the order of the ops;
@@ -81,8 +81,8 @@ func TestWritesOverKeyspaces(t *testing.T) {
 	}
 }
 
-// If a shard of one keyspace fails in a write over several, the error also names the ops by number,
-// because one id may be in several keyspaces.
+// If a shard of one keyspace fails in a write to several keyspaces, the error also names the ops by
+// number, because one id may be in several keyspaces.
 func TestWritesOverKeyspacesInPart(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 1, "users": 1})

@@ -27,8 +27,8 @@ import (
 	"github.com/countd/countd/shard/replica"
 )
 
-// everywhere places each shard on the first three nodes. A different node comes first, to lead the
-// shard, in turn.
+// everywhere places each shard on the first three nodes. The order rotates from shard to shard, so
+// that each node leads some shards.
 func everywhere(view *catalog.View, shards int) [][]string {
 	var keys []string
 	for key := range view.Nodes {

@@ -50,7 +50,7 @@ func TestWipedNodeTakesItsOwnPlace(t *testing.T) {
 			servers := g.Configuration().Servers
 			want := raft.Voter
 			if !slices.Contains(all[0].router.holders(number), cfg.NodeKey) {
-				want = raft.Nonvoter // in the catalog's group, which does not vote on this node
+				want = raft.Nonvoter // in the catalog's group, where this node has no vote
 			}
 			gone := !slices.ContainsFunc(servers, func(s raft.Server) bool { return replica.NodeOf(s.ID) == old.cfg.NodeKey })
 			return replica.SuffrageOf(servers, g.ID()) == want && gone

@@ -21,7 +21,7 @@ func floored(id uint64, column uint8, delta, floor int64) engine.Op {
 // Through whichever node a write comes:
 //
 //  1. a count stops at the higher one of the floors of its op and its column;
-//  2. the cuts name their ops in the request's order, over shards;
+//  2. the cuts of all shards name their ops by index in the request;
 //  3. a repeat has the present counts and no cuts.
 func TestFloorsThroughAnyNode(t *testing.T) {
 	t.Parallel()
@@ -82,7 +82,8 @@ func TestUnreadHasFloors(t *testing.T) {
 	if gift, has := ks.Floors["gift"]; !has || gift != 0 || call || ks.Floors["ring"] != 3 {
 		t.Fatalf("floors %v", ks.Floors)
 	}
-	// The badge is cleared before its comment is deleted.
+	// The user clears the badge of a comment, and then the comment is deleted. The badge must not
+	// go below 0.
 	comment := uint8(ks.Column("comment"))
 	mustWrite(t, n, ks, addTo(7, comment, 1), engine.Op{ID: 7, Kind: engine.OpTake, Cells: []engine.Cell{{Column: comment, Value: 1}}})
 	mustWrite(t, n, ks, addTo(7, comment, -1))

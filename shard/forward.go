@@ -11,8 +11,8 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// forward sends a part to the node that leads its group. The returned proposal is settled by the
-// write's deadline.
+// forward sends a part to the node that leads its group. The returned proposal is settled no later
+// than at the write's deadline.
 func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal {
 	switch {
 	case wr.draining.Load():
@@ -27,7 +27,7 @@ func (wr *writer) forward(g *shardReplica, p *part, w *Write) *propose.Proposal 
 		Section: p.writer.Section(), Width: w.Width, Ops: p.writer.Ops(), Judges: p.judges && w.ID.IsJudged(),
 	}
 	deadline := w.Deadline
-	go func() { // ends by the deadline
+	go func() { // ends no later than at the deadline
 		defer wr.asking.Done()
 		defer q.Settle()
 		ctx, cancel := context.WithDeadline(context.Background(), deadline)

@@ -79,7 +79,7 @@ func TestForwardedPartsWithABadAnswer(t *testing.T) {
 	n.asking.Wait()
 }
 
-// A node that could not send its too large answer may have applied the request.
+// If an answer is too large to send, the node may have applied the request.
 func TestTooLargeAnAnswerIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	if err := rpc.Fate(&rpc.Error{Code: rpc.CodeOf(rpc.ErrTooLarge)}); !errors.Is(err, errs.ErrOutcomeUnknown) {

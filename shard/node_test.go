@@ -311,7 +311,7 @@ func TestKeyspaceMadePastItsDeadlineIsOfUnknownOutcome(t *testing.T) {
 //
 //  1. no write fails or is lost;
 //  2. old counts stay;
-//  3. a view of the keyspace from before stays as it was and serves.
+//  3. a Keyspace from before stays unchanged and can still be used.
 func TestAddColumnsWhileWritesGoOn(t *testing.T) {
 	t.Parallel()
 	n := openNode(t, t.TempDir(), map[string]int{"posts": 2, "users": 1})

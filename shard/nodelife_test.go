@@ -34,7 +34,7 @@ func goroutinesOf() map[string]string {
 	return all
 }
 
-// mustAddNone checks that all goroutines that are missing in before end.
+// mustAddNone waits until every goroutine that is not in before has ended.
 func mustAddNone(t *testing.T, before map[string]string) {
 	t.Helper()
 	left := ""

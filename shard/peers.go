@@ -1,6 +1,6 @@
 package shard
 
-// The methods of calls between nodes.
+// These are the methods of calls between nodes, with their requests → answers.
 const (
 	methodRead      = "read"      // parts of reads → rows
 	methodPropose   = "propose"   // parts of writes for one group → the outcome of each

@@ -60,7 +60,7 @@ func TestProveTerm(t *testing.T) {
 	n, g, term, others := leading(t, openMembers(t, 3))
 	for _, c := range []struct {
 		name  string
-		terms []uint64 // of the other voters, 0 for one that does not answer
+		terms []uint64 // terms of the other voters; 0 for a voter that does not answer
 		want  error
 	}{
 		{"the same", []uint64{term, term}, nil},

@@ -107,8 +107,8 @@ func TestOpsThatCannotOverflowAreKnownWhenRepeated(t *testing.T) {
 			}
 		}
 	}
-	// The second request repeats the number of a part whose ops were all refused, with different
-	// ops.
+	// The first request is refused completely. The second request has the same number, but
+	// different ops.
 	send := func(ops ...engine.Op) *Write {
 		w := &Write{Ops: counters.Ops(ops), ID: dedup.ByProducer([]byte("q"), 1), Deadline: soon()}
 		mustDo(t, n.Write(ks, w))
@@ -134,7 +134,7 @@ func TestRefusedOpsAreNotNamedApplied(t *testing.T) {
 		name    string
 		ids     []uint64
 		applied []uint64
-		unknown []uint64 // for a repeat, which reports these ops as unknown and none as applied
+		unknown []uint64 // for a repeat: the ops of unknown outcome; if not nil, no op is reported as applied
 	}{
 		{"one of a shard", []uint64{0, 1, 4}, []uint64{4}, []uint64{0, 4}},
 		{"one of each shard", []uint64{0, 4, 2, 1, 6}, []uint64{4, 6}, []uint64{0, 4, 2, 6}},

@@ -210,7 +210,7 @@ func TestCloseThatFailsOnAFullDisk(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { _ = n.reopen(g, r); close(ended) }()
 	eventually(t, "the replica is being closed", group.Closing)
-	time.Sleep(200 * time.Millisecond) // long enough for a failure; Close returns later ones
+	time.Sleep(200 * time.Millisecond) // until Close waits for the snapshot, and so returns its failure
 	close(fsm.release)
 	<-ended
 	select {

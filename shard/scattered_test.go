@@ -13,8 +13,8 @@ import (
 	"github.com/countd/countd/raftfsm/kinds"
 )
 
-// scatter adds keyspaces to a node's catalog whose groups do not have consecutive numbers. No
-// command creates such keyspaces yet.
+// scatter adds keyspaces to a node's catalog. The groups of a keyspace do not have consecutive
+// numbers. No command creates such keyspaces yet.
 func scatter(t *testing.T, n *Node, groups map[string][]uint32) {
 	t.Helper()
 	v := *n.catalog.View()

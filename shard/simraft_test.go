@@ -107,7 +107,7 @@ type simRaft struct {
 	campTerm  uint64
 	needed    int
 	granted   int
-	voters    []uint64 // the lives that granted the vote
+	voters    []uint64 // the lifetimes that granted the vote
 
 	lead *simLead
 }
@@ -125,7 +125,7 @@ type simLead struct {
 	stepDown   bool
 	transferTo raft.ServerID // "" for no transfer in progress
 	change     *simChange    // waits in configurationChangeCh
-	silent     int           // ticks without a majority, while nothing fails
+	silent     int           // ticks without a majority, after the faults have stopped
 }
 
 type simMatch struct {
@@ -511,7 +511,7 @@ func (r *simRaft) dispatch(e simEntry) uint64 {
 	return index
 }
 
-// store stands for an appending StoreLogs.
+// store appends an entry, like StoreLogs.
 func (r *simRaft) store(index uint64, e simEntry) {
 	d := r.disk
 	if len(d.log) == 0 {

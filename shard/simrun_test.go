@@ -212,8 +212,8 @@ func (w *simWorld) fill(at int, full bool) {
 	}
 }
 
-// heal frees space on all disks, except on one of a node without which the group still has a
-// majority.
+// heal frees space on all disks except one. The node of that disk is one without which the group
+// still has majorities.
 func (w *simWorld) heal() {
 	kept := false
 	for i := range w.nodes {

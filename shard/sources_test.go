@@ -149,7 +149,7 @@ func TestSourceIsAppliedOnce(t *testing.T) {
 	if _, err := RestoreShard(ctx, n, shard, bytes.NewReader(backup), true, nil); err != nil {
 		t.Errorf("restore: %v", err)
 	}
-	mustDo(t, queue.read(ctx, SourcesOf(all[2]), source.Number, 100)) // reads messages for the restored shard only
+	mustDo(t, queue.read(ctx, SourcesOf(all[2]), source.Number, 100)) // only the restored shard lacks messages
 	stop()
 	moves.Wait()
 	queue.wantCounts(t, n, func(uint64) int64 { return 1 })

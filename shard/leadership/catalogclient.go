@@ -13,7 +13,7 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// The methods of calls between nodes.
+// These are the methods of calls between nodes, with their requests → answers.
 const (
 	methodChange = "change" // catalog.Command → changeAnswer
 	methodKnow   = "know"   // index of the catalog's log → nothing; answered once the node has applied it

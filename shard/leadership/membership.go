@@ -10,7 +10,7 @@ import (
 	"github.com/countd/countd/shard/rpc"
 )
 
-// The methods of calls between nodes.
+// These are the methods of calls between nodes, with their requests → answers.
 const (
 	methodProgress    = "progress"    // []raftstore.ReplicaID → []uint64, the applied index of each
 	methodTransfer    = "transfer"    // transfer → nothing

@@ -23,7 +23,7 @@ import (
 // raft.VerifyLeader proves less: it counts answers to heartbeats that were sent before the call,
 // and answers of non-voters.
 
-// The methods of calls between nodes.
+// These are the methods of calls between nodes, with their requests → answers.
 const (
 	methodProbe   = "probe"   // []termProbe → a termAnswer for each
 	methodConfirm = "confirm" // groups that the called node leads → index of each, proved by a majority
@@ -52,7 +52,7 @@ type Local struct {
 // ProverConfig configures a Prover. Every field must be set.
 type ProverConfig struct {
 	Key  string                           // key of this node
-	Find func(group uint32) (Local, bool) // false if this node has no replica of the group
+	Find func(group uint32) (Local, bool) // returns false if this node has no replica of the group
 	// Call calls another node, like stream.Streams.Call.
 	Call   func(ctx context.Context, node, method string, request []byte, answerBytes int) ([]byte, error)
 	Asking *sync.WaitGroup // counts running questions to other nodes; the node waits for them when it closes

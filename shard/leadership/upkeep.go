@@ -18,8 +18,8 @@ const (
 	// state.
 	cleanTick = 200 * time.Millisecond
 	// Normally the log's time decides whether a step is due, but it stops while there are no
-	// writes. So every wallEvery, this machine's clock decides instead. At every tick would be too
-	// often: a clock that is wrongly ahead would cause useless steps.
+	// writes. So every wallEvery, this machine's clock decides instead. This must not happen at
+	// every tick, because a clock that is wrongly ahead would cause useless steps.
 	wallEvery = 10 * time.Minute
 	// memberViewKept is how long a replica keeps the sets of a snapshot beside the present sets, so
 	// that a backup can open the snapshot that it has just taken.

@@ -12,9 +12,9 @@ import (
 	"github.com/countd/countd/internal/scarce"
 )
 
-// The disk is full, or no file descriptor is left, when the log needs its next file. It refuses the
-// change and stores nothing of it. The same change succeeds once the machine has the resource
-// again, however often that happens. A restart finds every acknowledged change.
+// The disk is full, or no file descriptor is left, when the log needs its next file. The log
+// refuses the change and stores nothing of it. The same change succeeds once the machine has the
+// resource again, however often that happens. A restart finds every acknowledged change.
 func TestNextSegmentThatCannotBeMade(t *testing.T) {
 	refused := 0
 	for _, failure := range []error{syscall.ENOSPC, syscall.EMFILE, syscall.ENFILE, syscall.EDQUOT} {

@@ -12,8 +12,8 @@ import (
 // suspectEvery is the interval at which RunSuspects checks for suspected damage.
 const suspectEvery = time.Second
 
-// RunSuspects scrubs a replica's sets soon after a read found damage that may have hit them. It
-// also removes damaged files. Open starts it; Close stops it and waits.
+// RunSuspects scrubs a replica's sets soon after a read found damage that may affect them. It also
+// removes damaged files. Open starts it; Close stops it and waits.
 func (s *Scrub) RunSuspects() {
 	tick := time.NewTicker(suspectEvery)
 	defer tick.Stop()

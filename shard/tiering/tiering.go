@@ -3,7 +3,7 @@
 // everything on disk to detect damage. Headroom tracks how much memory and disk the node may still
 // use.
 //
-// It never changes a count, proposes an entry or opens a replica.
+// The package never changes a count, proposes an entry or opens a replica.
 //
 // Invariant: memory releases a row only after the row is durable and readable on disk. When the use
 // of memory or disk reaches a bound, the bound counts as reached until the use is a sixteenth below
