@@ -28,7 +28,7 @@ func TestLeast(t *testing.T) {
 	want("one is written to", 1_000_005)
 }
 
-// After a division, the highest id of a segment is that of its own rows, not of its neighbours'
+// After a segment with sealed rows was divided, the highest id of each part is that of its own
 // rows.
 func TestHighestOfDividedSealedRows(t *testing.T) {
 	tab, ids := sealedTable(t, 25_000)

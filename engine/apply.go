@@ -22,7 +22,7 @@ func (t *Table) Apply(ops []Op, width int, rows []int64, overflows []Overflow) (
 // op. Its methods must not use the table.
 type Judge interface {
 	// ApplyJudged calls Before after all earlier ops are applied, and right before it applies the
-	// op. It may change the values of the op's cells.
+	// op. Before may change the values of the op's cells.
 	Before(op int)
 	// ApplyJudged calls Refused just after it has refused an op.
 	Refused(op int)
@@ -55,7 +55,8 @@ func (t *Table) Cuts() []Cut { return t.cuts }
 
 func (t *Table) applyOne(op *Op, dst []int64, overflows []Overflow, judge Judge) []Overflow {
 	at := t.locate(op.ID)
-	at.s.prefetch(at.p) // not after Lock, which would wait for a plain load
+	// Prefetch before Lock: the locked instruction in Lock would wait for an ordinary load.
+	at.s.prefetch(at.p)
 	t.mu.Lock()
 	defer t.unlock()
 	if !at.standsIn(t.dir.Load()) {

@@ -7,9 +7,9 @@ import (
 )
 
 const (
-	// A bucket is one cache line of 64-bit words. A narrow one has five tags of 32 bits
-	// in three words, and five words of counts. A wide one has four tags of 64 bits and
-	// four words of counts.
+	// A bucket is one cache line of 64-bit words. A narrow bucket has five tags of 32 bits in three
+	// words, and five words of counts. A wide bucket has four tags of 64 bits and four words of
+	// counts.
 	lineWords      = 8
 	tagWordsNarrow = 3
 	tagWordsWide   = 4
@@ -42,11 +42,11 @@ const SegmentRowsMax = rowsMax
 
 // geometry maps the ids of a segment's window one to one to places.
 //
-// A bijection mixes the id's offset in the window. The mixed value is read as a fraction below 1 and
-// multiplied by the number of buckets. The integer part of the product is the bucket, the rest is a
-// remainder. The position of a tag implies the bucket, so a tag stores only the remainder
-// (quotienting; Knuth, TAOCP 6.4, exercise 13) and two bits. One bit is always set. The other is set
-// in the second of the row's two buckets:
+// A bijection mixes the id's offset in the window. The mixed value is read as a fraction below 1
+// and multiplied by the number of buckets. The integer part of the product is the bucket, and the
+// rest is the remainder. The position of a tag implies the bucket, so a tag stores only the
+// remainder (quotienting; Knuth, TAOCP 6.4, exercise 13) and two bits. One bit is always set. The
+// other is set in the second of the row's two buckets:
 //
 //	narrow: 30 bits of remainder, so a window of 2^30 ids a bucket, 4 B a tag
 //	wide:   every id, 8 B a tag
@@ -60,12 +60,12 @@ const SegmentRowsMax = rowsMax
 type geometry struct {
 	base   uint64 // first id of the window
 	span   uint64 // last id of the window - base
-	addend uint64 // a number derived from the salt, less base
+	addend uint64 // a number derived from the salt, minus base
 	factor uint64 // another number derived from the salt; always odd
 
 	unused    uint8 // number of low bits of a word that are not mixed
 	fold      uint8 // at least half the mixed bits, so that x → x ^ x>>fold is its own inverse
-	truncated uint8 // bits of the fraction that the remainder leaves out
+	truncated uint8 // number of low bits of the fraction that the remainder omits
 	wide      bool
 }
 

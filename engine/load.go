@@ -36,7 +36,8 @@ func (p *Page) appendLocked(t *Table) {
 		return
 	}
 	if sh.wide {
-		sh.buckets = bucketsFor(rows+rows/64, true) // few salts fit a full wide array
+		// Few salts suit a full array with wide tags, so leave some slots empty.
+		sh.buckets = bucketsFor(rows+rows/64, true)
 	}
 	columns := 1
 	for i, id := range p.IDs {

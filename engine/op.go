@@ -98,8 +98,8 @@ func (op *Op) OfMember() bool { return op.Kind == OpJoin || op.Kind == OpLeave }
 // OfSets reports whether the op changes sets of members.
 func (op *Op) OfSets() bool { return op.OfMember() || op.Kind == OpClearMembers }
 
-// HasValue reports whether the op can create a row: whether it is an OpJoin, or has a cell other
-// than a bound with a value other than 0.
+// HasValue reports whether the op can create a row. An OpJoin can, and so can an op with a cell
+// that is not a bound and whose value is not 0.
 func (op *Op) HasValue() bool {
 	if op.OfMember() {
 		return op.Kind == OpJoin

@@ -104,7 +104,8 @@ func TestComingAndGoingMakesNoSegments(t *testing.T) {
 		for ; tab.Stats().Segments == 1; next++ {
 			tab.Apply([]Op{{ID: next, Kind: OpAdd, Cells: []Cell{{0, 1}}}}, 0, nil, nil)
 		}
-		tab.Apply([]Op{{ID: next - 1, Kind: OpDelete}}, 0, nil, nil) // in a segment of its own
+		// Delete the only row of the second segment.
+		tab.Apply([]Op{{ID: next - 1, Kind: OpDelete}}, 0, nil, nil)
 		made, last := 0, (*segment)(nil)
 		for i := range uint64(1000) {
 			for j := range few {

@@ -156,7 +156,7 @@ func TestSaltsDecideNoAnswer(t *testing.T) {
 	}
 	rounds := 60
 	if testing.Short() {
-		rounds = 12 // one goroutine has nothing to show the race detector
+		rounds = 12 // with one goroutine, the race detector finds nothing
 	}
 	for range rounds {
 		ops := make([]Op, 1000)
@@ -191,8 +191,8 @@ func TestSaltsDecideNoAnswer(t *testing.T) {
 	}
 }
 
-// pageInOneBucket returns a page in which, for each of the salts, as many rows as each share a
-// sealed bucket.
+// pageInOneBucket returns a page in which many rows share a sealed bucket, with each of the salts.
+// each is the number of these rows per salt.
 func pageInOneBucket(salts []uint64, each int) *Page {
 	const rows, bits = 2048, 45
 	ids := []uint64{0, 1<<bits - 1} // the first and the last id decide the geometry

@@ -8,11 +8,11 @@ import (
 	"github.com/countd/countd/internal/wire"
 )
 
-// salts derives the salts of a table's hash arrays (see geometry). The writer uses it, and
-// concurrently the code that builds segments. Salts come from a random number that each table draws
-// at creation, so an attacker cannot choose ids that do not fit. Salts decide the places of rows
-// and the sizes of arrays; replicas differ in these. Salts never decide an answer, a digest, a byte
-// of a snapshot, or whether an op is refused.
+// salts derives the salts of a table's hash arrays (see geometry). The writer uses it, and so does
+// code that builds segments concurrently. Salts come from a random number that each table draws at
+// creation, so an attacker cannot choose ids that do not fit. Salts decide the places of rows and
+// the sizes of arrays; replicas differ in these. Salts never decide an answer, a digest, a byte of
+// a snapshot, or whether an op is refused.
 type salts struct {
 	secret uint64
 	drawn  atomic.Uint64

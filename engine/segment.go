@@ -49,7 +49,7 @@ type segment struct {
 	over     atomic.Pointer[overflow]
 
 	// cold is the segment's rows outside of the array, nil if there are none. It never changes. A
-	// reader that does not find a row in the array searches it in cold.
+	// reader that does not find a row in the array searches for it in cold.
 	cold *coldPart
 
 	// Owned by the writer.

@@ -24,7 +24,7 @@ type crashing struct {
 	named    map[string][]uint64 // by snapshot
 }
 
-// step performs one random operation of tables and snapshots.
+// step writes or releases a generation, takes a snapshot, or deletes one, at random.
 func (c *crashing) step(t *testing.T, i int) {
 	switch c.r.IntN(4) {
 	case 0:
@@ -52,7 +52,7 @@ func (c *crashing) step(t *testing.T, i int) {
 		}
 		c.named[name] = numbers
 	case 3:
-		for name := range c.named { // a snapshot goes
+		for name := range c.named { // delete any one snapshot
 			delete(c.named, name)
 			break
 		}

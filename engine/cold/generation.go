@@ -79,7 +79,7 @@ func (n *Generation) own(i int, read func(blockKey) ([]byte, error)) ([]byte, er
 	if err == nil && binary.LittleEndian.Uint32(b) != n.sums[i] {
 		err = fmt.Errorf("%w: %v differs from what was written", ErrDamaged, key)
 	}
-	if errors.Is(err, ErrDamaged) && n.needed.Load() > 0 { // otherwise it may be removed
+	if errors.Is(err, ErrDamaged) && n.needed.Load() > 0 { // not if it was removed
 		n.group.store.stats.damaged.Add(1)
 	}
 	return b, err

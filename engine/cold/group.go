@@ -110,7 +110,7 @@ func (g *Group) each(kind byte, fn func(key, value []byte) error) error {
 	return errors.Join(err, it.Error(), it.Close())
 }
 
-// Open returns the generation that a snapshot names by number and sum. The caller releases it.
+// Open returns the generation that a snapshot names by number and sum. The caller must release it.
 // Open returns ErrDamaged if the generation is missing or has another sum.
 func (g *Group) Open(number uint64, sum uint32) (*Generation, error) {
 	done, err := g.store.db.Use()
@@ -234,7 +234,7 @@ func (g *Group) Hold() (release func()) {
 	}
 }
 
-// Drop removes all data of a group from the disk. Nothing of the group may be retained.
+// Drop removes all data of a group from the disk. None of the group's generations may be retained.
 func (s *Store) Drop(number uint32) error {
 	done, err := s.db.Use()
 	if err != nil {

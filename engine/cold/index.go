@@ -8,8 +8,8 @@ import (
 	"github.com/countd/countd/engine"
 )
 
-// index is the part of a generation that stays in memory: the first id, size and checksum
-// of each block. In Pebble it is, little-endian:
+// index is the part of a generation that stays in memory: the first id, size and checksum of each
+// block. In Pebble it has this form, with little-endian integers:
 //
 //	version 1 (1) | columns (1) | rows (8) | last id (8) | first id (8), bytes (2) and CRC32C (4) of each block … | CRC32C (4)
 //
@@ -18,7 +18,7 @@ type index struct {
 	width  int
 	rows   int
 	last   uint64
-	firsts []uint64 // first key of each block
+	firsts []uint64 // first id of each block
 	sizes  []uint16
 	sums   []uint32 // each block's CRC
 	sum    uint32   // this index's CRC

@@ -13,7 +13,7 @@ import (
 const (
 	indexShare    = 48 // the cache has a 48th of the size of the store's files
 	indexCacheMin = 2 << 20
-	indexCacheMax = 1 << 30 // enough for 48 GiB of files; with more, the most used indexes stay
+	indexCacheMax = 1 << 30 // enough for 48 GiB of files; with more, it keeps the most used indexes
 	// indexFitEvery is how many bytes the store writes between two resizes of the cache. For
 	// a resize, Pebble reads all its file metadata.
 	indexFitEvery = 64 << 20

@@ -31,7 +31,7 @@ func scrubAll(t *testing.T, g *Group) (damaged map[uint64]bool, blocks int) {
 	return damaged, blocks
 }
 
-// Scrub finds damaged blocks and indexes that nobody has read since.
+// Scrub finds damaged blocks and indexes even if nobody else reads them.
 func TestScrub(t *testing.T) {
 	for name, damage := range map[string]func(s *Store, n *Generation) error{
 		"a bit of a block": func(s *Store, n *Generation) error {

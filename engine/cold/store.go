@@ -30,11 +30,11 @@ type Config struct {
 }
 
 const (
-	// CacheBytesDefault holds some 8,000 blocks, so 5 million rows.
+	// CacheBytesDefault holds some 8,000 blocks, which have 5 million rows.
 	CacheBytesDefault = 32 << 20
 
-	// readersMax bounds the concurrent block reads. So many keep a solid-state disk busy, and leave
-	// the processors free for reads from memory.
+	// readersMax bounds the concurrent block reads. This number keeps a solid-state disk busy, and
+	// leaves the processors free for reads from memory.
 	readersMax = 16
 	// waitingMax bounds the reads that wait for a turn. Further reads are refused.
 	waitingMax = 4096
@@ -107,7 +107,7 @@ func (k blockKey) String() string {
 	return fmt.Sprintf("block %d of generation %d of group %d", k.block, k.generation, k.group)
 }
 
-// Keys of Pebble, integers big-endian:
+// These are the keys in Pebble. Integers are big-endian.
 //
 //	'b' | group (4) | generation (8) | block (4)     a block
 //	'g' | group (4) | generation (8)                 the index of a generation, see index.go

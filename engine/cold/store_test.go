@@ -499,7 +499,7 @@ func TestReadsAreShared(t *testing.T) {
 	s.cache.InvalidateAll()
 	before := s.Stats().Misses
 	for range readersMax {
-		s.readers <- struct{}{} // all workers are busy
+		s.readers <- struct{}{} // occupy all readers
 	}
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()

@@ -35,7 +35,7 @@ type Batch struct {
 	index    uint64
 	replayed bool
 	outcome  outcome
-	ops      int // ops judged so far
+	ops      int // number of Joins and Leaves so far
 
 	last    change // the change that Undo undoes
 	pairs   map[Pair]*pair
@@ -151,7 +151,7 @@ func (b *Batch) Read() error {
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(b.touched, Pair.compare) // neighbours are in one block
+	slices.SortFunc(b.touched, Pair.compare) // adjacent keys are in the same block
 	for i := 0; i < len(b.touched) && err == nil; i++ {
 		at := b.pairs[b.touched[i]]
 		at.was, err = l.stamp(b.touched[i])
@@ -251,8 +251,8 @@ func (b *Batch) deadTo(row uint64) Stamp {
 }
 
 // next returns the stamp for a new pair. If copied is not 0, that is the stamp. Otherwise it is the
-// next unused stamp of the entry's millisecond or a later one. In both cases it is above the
-// deletion of the row.
+// next unused stamp of the entry's millisecond or a later one. In both cases it is above the stamp
+// of the row's deletion.
 func (b *Batch) next(row uint64, copied Stamp) Stamp {
 	s := copied
 	if s == 0 {

@@ -26,7 +26,7 @@ type likes struct {
 	random *rand.Rand
 	users  *rand.Zipf
 	posts  []uint64
-	step   time.Duration // between likes
+	step   time.Duration // time between likes
 	day    float64       // number of posts a day
 	now    time.Duration
 }

@@ -26,7 +26,7 @@ func TestColumnsHoldKeys(t *testing.T) {
 		}
 		common := randomBytes(random, keyBytes)
 		common[0] = [...]byte{keyMember, keyTime, keyOf, keyDead}[round%4]
-		from := 1 + random.IntN(keyBytes-1) // which bytes vary
+		from := 1 + random.IntN(keyBytes-1) // bytes from here on vary
 		key := func() []byte {
 			k := slices.Clone(common)
 			for i := from; i < keyBytes; i++ {

@@ -72,7 +72,7 @@ func (w *write) clear() (err error) {
 	return err
 }
 
-// pair adds to the batch what brings one pair on disk to its state after the entry.
+// pair adds the changes of one pair on disk to the batch.
 func (w *write) pair(p Pair, at *pair) error {
 	is := at.is
 	if is <= w.deadTo(p.Row) {

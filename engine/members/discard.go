@@ -101,7 +101,7 @@ func (s *Store) discard(loading *Group, which func(*damagedFile) bool) {
 	}
 }
 
-// discardFile replaces the span of a damaged file by the data in it that is in use.
+// discardFile replaces all keys in the span of a damaged file by those in use.
 func (s *Store) discardFile(f *damagedFile, loading *Group) error {
 	s.writes.Lock()
 	defer s.writes.Unlock()
@@ -247,8 +247,8 @@ func (s *Store) uncut(span pebble.KeyRange) (map[string]bool, error) {
 }
 
 // unreadable is called when a file cannot be read. It ends the process if Pebble may be cutting
-// that file, because Pebble would drop the rest of it. During an excise that is every file except
-// those that uncut listed; a file that a merge has created since may be cut too.
+// that file, because Pebble would drop the rest of it. During an excise, Pebble may be cutting
+// every file except those that uncut listed, even a file that a merge has created since.
 func (s *Store) unreadable(path string, err error) {
 	if uncut := s.cutting.Load(); uncut != nil && !(*uncut)[path] {
 		s.cfg.Fatal(fmt.Errorf("cannot read members in %s while a damaged file beside it is removed: %w", path, err))

@@ -80,7 +80,7 @@ func TestDiscardBesideLoads(t *testing.T) {
 	}
 }
 
-// While Pebble replaces a file, a reader finds what it found before.
+// While Pebble replaces a file, readers find the same keys as before.
 func TestReadsBesideADiscard(t *testing.T) {
 	reads := make(chan func())
 	var replaces atomic.Bool
@@ -93,7 +93,7 @@ func TestReadsBesideADiscard(t *testing.T) {
 				select {
 				case <-done:
 				case <-time.After(200 * time.Millisecond):
-					waited.Add(1) // for Pebble
+					waited.Add(1) // the read waits for Pebble
 				}
 			}
 			return nil

@@ -58,7 +58,7 @@ func TestDamageModel(t *testing.T) {
 	})
 }
 
-// damagesMax is how many bits of a store change in one run.
+// damagesMax bounds the bits of the store's files that change in one run.
 const damagesMax = 3
 
 // damageModel consists of the store whose files are damaged and of peer, a store without damage.
@@ -105,8 +105,8 @@ type stored struct {
 	generation uint32
 }
 
-// smallFilesOf opens a store whose files and blocks have few pairs, and which compacts only
-// when it is told to.
+// smallFilesOf opens a store whose files and blocks have few pairs, and which compacts only on
+// request.
 func smallFilesOf(t interface{ Fatal(...any) }, fs vfs.FS, warned io.Writer, set ...func(*pebble.Options)) *Store {
 	s, err := open(Config{
 		Dir: "members", FS: fs, MemoryBytes: MemoryBytesMin,
@@ -268,7 +268,7 @@ func (d *damageModel) loads(t *rapid.T, g *damageGroup) {
 	}
 	switch rapid.IntRange(0, 5).Draw(t, "of a load") {
 	case 0:
-		g.load = nil // abandoned
+		g.load = nil // abandon it
 	case 1, 2:
 		d.endLoad(t, g)
 	default:
@@ -657,7 +657,7 @@ func (d *damageModel) drop(t *rapid.T, g *damageGroup) {
 
 // heal loads the unreadable groups until all groups are readable.
 func (d *damageModel) heal(t *rapid.T) {
-	d.depth++ // no other steps
+	d.depth++ // no steps meanwhile
 	for round := range 10 {
 		d.warned.Reset()
 		d.restart(t, false, false)

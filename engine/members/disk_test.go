@@ -231,7 +231,7 @@ func TestViewsAreReleased(t *testing.T) {
 			t.Fatalf("%d bytes with the views, %d without", with, d.store.db.Metrics().Total().TablesSize)
 		}
 	}
-	v, err := d.group.OpenView(named) // by the outcomes
+	v, err := d.group.OpenView(named) // from the present sets and the outcomes
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -56,7 +56,7 @@ func (s *Store) Group(number uint32) (*Group, error) {
 	g := &Group{store: s, number: number, at: prefix{group: number}}
 	s.writes.RLock() // a discard must wait until the generation is known
 	defer s.writes.RUnlock()
-	g.reading.Lock() // as must readers
+	g.reading.Lock() // readers must wait too
 	defer g.reading.Unlock()
 	s.mu.Lock()
 	s.openLocked(g)

@@ -130,7 +130,7 @@ func (s *Store) share(pairs uint64) uint64 {
 	return max(uint64(min(each, filterBits)*float64(pairs)), filterPairsMin*filterBitsMin)
 }
 
-// newFilter returns a filter that is full at two thirds more than the given number of pairs. If the
+// newFilter returns a filter for the given number of pairs, with room for two thirds more. If the
 // memory is too short for that, the filter is smaller. If there is so little memory that the filter
 // would soon be full, newFilter returns nil.
 func (s *Store) newFilter(pairs uint64) *filter {
@@ -257,8 +257,8 @@ func (s *Store) fillFilters() {
 	}
 }
 
-// retries reports whether the group lacks a filter for want of memory, and memory may have become
-// free since.
+// retries reports whether the group has no filter because there was no memory, and memory may have
+// become free since.
 func (g *Group) retries() bool {
 	g.known.mu.Lock()
 	defer g.known.mu.Unlock()

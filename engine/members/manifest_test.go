@@ -139,7 +139,7 @@ func TestManifestAfterCrashes(t *testing.T) {
 	d := &disk{T: t}
 	for range 3 {
 		d.store = smallFilesOf(t, watchedFS(fs, crash), io.Discard, func(o *pebble.Options) {
-			o.MaxManifestFileSize = 1000 // begins others meanwhile
+			o.MaxManifestFileSize = 1000 // makes Pebble begin new manifests
 		})
 		d.group = d.open(1)
 		for range 5 {

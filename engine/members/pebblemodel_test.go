@@ -116,7 +116,7 @@ func (m *pebbleModel) many(t *rapid.T) {
 		if key[0] == keyState {
 			break
 		}
-		for i := at; i >= prefixBytes; i-- { // the next
+		for i := at; i >= prefixBytes; i-- { // increment the key
 			if key[i]++; key[i] != 0 {
 				break
 			}
@@ -176,7 +176,7 @@ func (m *pebbleModel) compact(t *rapid.T) {
 	if rapid.Bool().Draw(t, "all") || first == last {
 		first, last = [keyBytes]byte{}, [keyBytes]byte{0xff}
 	}
-	m.flush(t) // Compact does
+	m.flush(t) // Compact flushes too
 	if err := m.store.db.Compact(t.Context(), first[:], last[:], false); err != nil {
 		t.Fatal(err)
 	}

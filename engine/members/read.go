@@ -50,8 +50,8 @@ func (l lookup) stamp(p Pair) (Stamp, error) {
 	return at, err
 }
 
-// Contains sets contained[i] to whether member is in the set of rows[i] and column. contained must
-// have at least len(rows) values.
+// Contains stores in contained[i] whether member is in the set of rows[i] and column. contained
+// must have at least len(rows) values.
 func (g *Group) Contains(member uint64, column uint8, rows []uint64, contained []bool) error {
 	done, err := g.begin()
 	if err != nil {

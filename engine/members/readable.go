@@ -41,7 +41,7 @@ func (g *Group) pairsReadable(pairs []Pair) error {
 	if err != nil {
 		return err
 	}
-	slices.SortFunc(pairs, Pair.compare) // neighbours are in one block
+	slices.SortFunc(pairs, Pair.compare) // adjacent keys are in the same block
 	for i := 0; i < len(pairs) && err == nil; i++ {
 		if f.mayHave(pairs[i]) {
 			_, err = l.stamp(pairs[i])

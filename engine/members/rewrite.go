@@ -24,10 +24,10 @@ const discardKeysMax = 12 << 20
 // rewrittenName is the name of the rewritten file until Pebble ingests it.
 const rewrittenName = "rewritten.tmp"
 
-// holder is a group that has keys in the store.
+// holder is a group that may have keys in the store.
 type holder struct {
 	number      uint32
-	generations []uint32 // generations in use: the group's own, and a running Load's
+	generations []uint32 // generations in use: that of the group, and that of a running Load
 	group       *Group   // nil if the group was not opened
 }
 
@@ -67,7 +67,7 @@ func (s *Store) allOpened() bool {
 	return !slices.ContainsFunc(all, func(number uint32) bool { return s.mu.groups[number] == nil })
 }
 
-// replaceable reports whether another replica certainly has the sets of a group. It has if the
+// replaceable reports whether another replica certainly has the sets of a group. That is so if the
 // group begins a Load now, or began one after the last damaged file of this span was found. An
 // older Load proves nothing: since then, the other replica may have lost the sets.
 func (r *rewriting) replaceable(g *Group) bool {

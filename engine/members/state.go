@@ -41,7 +41,7 @@ func parseState(b []byte) (State, error) {
 	}, nil
 }
 
-// setState adds to batch the write of a state.
+// setState adds the state of the sets to a batch.
 func (at prefix) setState(batch *pebble.Batch, s State) error {
 	return batch.Set(full(groupPrefix(keyState, at.group)), s.appendTo(binary.BigEndian.AppendUint32(nil, at.generation)), nil)
 }

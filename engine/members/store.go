@@ -48,9 +48,9 @@ const (
 	// fileBytes is the size at which Pebble ends a file and begins the next.
 	fileBytes = 8 << 20
 	// memtables bounds the memtables, including those being flushed. As many flushed memtables may
-	// also stay in memory, because readers use them or for reuse.
+	// also stay in memory, because readers still use them or Pebble will reuse them.
 	memtables = 2
-	// memtableMost is below Pebble's limit.
+	// memtableMost bounds the size of a memtable. It is below Pebble's own limit.
 	memtableMost = 1 << 30
 	// Pebble merges files of level 0 into the lower levels once the key ranges of level0Most/2 of
 	// them overlap. With a higher value, Pebble merges more files at once, and rewrites each lower
@@ -108,7 +108,7 @@ func open(cfg Config, change func(*pebble.Options)) (*Store, error) {
 	s := &Store{cfg: cfg, cache: pebble.NewCache(int64(cfg.MemoryBytes))}
 	s.mu.groups, s.mu.unopened, s.mu.readers = map[uint32]*suspect{}, map[uint32]uint64{}, map[*ViewReader]struct{}{}
 	s.filters.look, s.filters.ended = make(chan struct{}, 1), make(chan struct{})
-	_ = cfg.FS.Remove(cfg.FS.PathJoin(cfg.Dir, rewrittenName)) // left by a crash; usually there is none
+	_ = cfg.FS.Remove(cfg.FS.PathJoin(cfg.Dir, rewrittenName)) // a crash may have left it
 	if err := checkManifest(cfg.FS, cfg.Dir); err != nil {
 		s.cache.Unref()
 		return nil, fmt.Errorf("cannot open members in %s: %w", cfg.Dir, err)
@@ -212,7 +212,7 @@ type Stats struct {
 	MemoryBytes int64  // memory of the block cache, the filters and the memtables
 
 	Hits, Misses             int64 // blocks found in the cache, and blocks that were not
-	FilterHits, FilterMisses int64 // lookups of pairs, without and with a read of the disk
+	FilterHits, FilterMisses int64 // lookups that a filter answered, and other lookups
 	Damaged                  uint64
 }
 

@@ -283,7 +283,7 @@ func (d *damagedDisk) readable() (n int) {
 	return n
 }
 
-// If it is not certain that another replica has the sets in a damaged file, the file stays:
+// If it is not certain that another replica has the sets in a damaged file, the file stays. Then
 //
 //  1. the store serves the readable sets;
 //  2. if the file becomes readable again, all sets are there.

@@ -17,9 +17,9 @@ import (
 
 // A view is sent in blocks. Each block contains items of one kind:
 //
-//	'd' | row (8) | stamp (6) … deleted rows that still have pairs, ascending 'p' | row (8) | column
-//	(1) | member (8) | stamp (6) … pairs, ascending by row, column, member 'o' | index (8) | length
-//	(4) | outcome … outcomes, ascending by index
+//	'd' | row (8) | stamp (6) …                             deleted rows that still have pairs, ascending
+//	'p' | row (8) | column (1) | member (8) | stamp (6) …   pairs, ascending by row, column, member
+//	'o' | index (8) | length (4) | outcome …                outcomes, ascending by index
 const (
 	blockPairs    = 'p'
 	blockDead     = 'd'
@@ -144,7 +144,7 @@ func (g *Group) ReleaseViews(before time.Time) {
 	g.releaseLocked(func(v *View) bool { return v.since.Before(before) })
 }
 
-// releaseLocked releases the captured views for which which returns true. The caller must have
+// releaseLocked releases the captured views that the function which selects. The caller must have
 // called Use.
 func (g *Group) releaseLocked(which func(*View) bool) {
 	g.mu.views = slices.DeleteFunc(g.mu.views, func(v *View) bool {
@@ -393,8 +393,9 @@ func (r *ViewReader) close() {
 	r.view.releaseLocked()
 }
 
-// EachDead calls fn with each deleted row of a block. Pairs of the row with stamps up to to are
-// deleted, even if later blocks contain them. For a block of another kind it does not call fn.
+// EachDead calls fn with each deleted row of a block. Pairs of the row whose stamps are not above
+// to are deleted, even if later blocks contain them. For a block of another kind it does not call
+// fn.
 func EachDead(block []byte, fn func(row uint64, to Stamp)) error {
 	if len(block) == 0 || block[0] != blockDead {
 		return nil

@@ -2,8 +2,8 @@
 // members, and the outboxes of authors. Package engine/members stores the sets.
 //
 // An op on a row, a set or an outbox takes effect after all earlier ops of the log. An op on a set
-// or an outbox changes both that and its count, or neither. It never depends on which rows and
-// outboxes a replica has moved to its disk.
+// or an outbox changes both that and its count, or neither. The effect of an op never depends on
+// which rows and outboxes a replica has moved to its disk.
 //
 // Invariant: an op on a set or an outbox changes a count only together with the set or outbox that
 // is counted.
@@ -116,8 +116,8 @@ type contents struct {
 	moved   uint64   // rows and members that loading has moved to disk
 
 	out    *outboxes
-	outs   outboxReader // memory of load
-	change outboxChange // scratch of judge
+	outs   outboxReader // scratch memory of load
+	change outboxChange // scratch memory of judge
 	sets   sets
 	hot    *rankings.HotLists
 }

@@ -23,7 +23,7 @@ func (p foundPost) before(q foundPost) bool {
 // only few outboxes must be read from disk, and Missing returns these.
 type newestPosts struct {
 	limit int
-	heap  []foundPost   // the newest posts so far; the root is the oldest of them
+	heap  []foundPost   // the newest posts so far; the root is the last of them
 	added []addedOutbox // outboxes whose newest post entered the heap
 	below []missingOutbox
 }

@@ -29,7 +29,7 @@ const (
 	// Ops on sets of members. In an entry, the leader's time must precede them.
 	opJoin         opKind = 8
 	opLeave        opKind = 9
-	opCopy         opKind = 10 // a join with a given stamp that does not count; only for a restore
+	opCopy         opKind = 10 // a join with a given stamp, not counted; only for a restore
 	opPurge        opKind = 11 // removes a number of pairs of deleted rows
 	opClearMembers opKind = 12 // removes all pairs of the shard; only for a restore
 

@@ -16,7 +16,7 @@ import (
 
 const (
 	benchAuthors = 200_000
-	benchPosts   = 10 // an author
+	benchPosts   = 10 // per author
 )
 
 // fillOutboxes publishes benchPosts posts for each author, in the order of their ids.
