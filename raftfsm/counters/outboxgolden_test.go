@@ -36,7 +36,7 @@ func TestTimelineBytesAreGolden(t *testing.T) {
 func TestBadOutboxOps(t *testing.T) {
 	good := PostOp{Kind: Publish, ID: 5, Limits: OutboxLimits{Posts: 1000}}
 	section := outboxSection(&dedup.RequestID{}, nil, outboxAct{key: 7, op: good})
-	ops := codec.SectionHeadSize + 2 // behind the route
+	ops := codec.SectionHeadSize + 2 // after the route
 	for name, change := range map[string]func([]byte) []byte{
 		"kind 0":     func(s []byte) []byte { s[ops] = 0; return s },
 		"kind 20":    func(s []byte) []byte { s[ops] = 20; return s },

@@ -39,7 +39,7 @@ type PostsQuery struct {
 	Unreadable []int  // the shards that could not be read, ascending
 
 	selected selection
-	newest   newestPosts // its Authors are indexes in the read's ids
+	newest   newestPosts // Author is an index in the read's ids
 	parts    []postsPart // by shard
 }
 

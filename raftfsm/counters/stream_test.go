@@ -96,7 +96,7 @@ func TestSnapshotRestores(t *testing.T) {
 		}
 		snapshot := codectest.Persisted(rt, c)
 		restored := New(raftfsm.Places{})
-		restored.Apply(codectest.Command(1, entryOf(0, []engine.Op{add(99, 0, 99)}))) // which goes
+		restored.Apply(codectest.Command(1, entryOf(0, []engine.Op{add(99, 0, 99)}))) // restore removes it
 		if err := codectest.Restore(restored, snapshot); err != nil {
 			rt.Fatal(err)
 		}

@@ -31,7 +31,7 @@ func TestKeysOutliveChangesOfTheHorizon(t *testing.T) {
 	h, now := newHistory(t), minutes(1<<20)
 	within := func(horizon time.Duration) { h.limits.KeyHorizon = horizon }
 	h.want(now, keyed(uuidv7(now), "b"), Applied, 1)
-	h.want(now+minutes(21), keyed("other", ""), Applied, 2) // forgets it
+	h.want(now+minutes(21), keyed("other", ""), Applied, 2) // forgets the first key
 	within(time.Hour)
 	h.want(now+minutes(21), keyed(uuidv7(now), "b"), Expired, 2)
 	h.want(now+minutes(22), keyed(uuidv7(now+minutes(21)), "b"), Applied, 3)

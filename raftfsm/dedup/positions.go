@@ -36,7 +36,7 @@ func (k PositionKey) Compare(other PositionKey) int {
 }
 
 // Checkpoint is a group's position in a partition. A seek begins an epoch at a position. Since the
-// one that began Epoch, the group has applied all messages from that position up to At. Mark is the
+// seek that began Epoch, the group has applied all messages from its position up to At. Mark is the
 // mark of the last of these messages, if there is any. Sections of sources change a Checkpoint.
 // They never lower Epoch, nor At within an epoch. Only a restore sets both back, to the values in
 // the backup.

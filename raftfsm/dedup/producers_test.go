@@ -22,7 +22,7 @@ func TestProducerWindow(t *testing.T) {
 	h.want(0, seq("p", 101), Applied, 4)
 	h.want(0, seq("p", 1<<63), Applied, 5)
 	h.want(0, seq("p", 163), Expired, 5)
-	h.want(0, seq("q", 163), Applied, 6) // another stream
+	h.want(0, seq("q", 163), Applied, 6) // another producer
 }
 
 func TestProducerExpiresByLogTime(t *testing.T) {
@@ -202,7 +202,7 @@ func TestLoweredLimitsAreReachedByAndBy(t *testing.T) {
 	}
 	for entry := 0; o.producers.len > 1 || o.forgotten.order.len() > forgottenPerProducer; entry++ {
 		o.Tick(0, l)
-		for i := range 10 { // requests between them are not delayed by all of it
+		for i := range 10 { // new producers arrive meanwhile
 			id := seq(fmt.Sprint("entry ", entry, " ", i), 1)
 			o.Judge(&id)
 		}

@@ -19,7 +19,7 @@ import (
 //	keys:       judges (4) | by group of a judge, ascending: group (4), highest dropped met (8) |
 //	            key (16) | body (16) | last (8) | flags (1) …            by arrival, those ahead after the others
 //	            flags: bit 0 every op overflowed, bit 1 it was created ahead of the log,
-//	            bit 2 some ops overflowed, not each, bit 3 another shard judged it: judge (4) | met (8) follow
+//	            bit 2 some but not all ops overflowed, bit 3 another shard judged it: judge (4) | met (8) follow
 
 // These are the flags of a key.
 const (

@@ -66,7 +66,7 @@ type usesShard struct {
 }
 
 type keyUse struct {
-	met  int64 // first
+	met  int64 // Met of the first acceptance
 	last int64 // higher than met if a restored judge accepted it again
 
 	judge    *usesShard
