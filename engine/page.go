@@ -3,7 +3,7 @@ package engine
 import "slices"
 
 // Page is a set of rows in ascending id order. Row i has Width counts, beginning at
-// Counts[i*Width]. Most pages have no rows of zeros.
+// Counts[i*Width]. Only the Page of a Part may have rows of zeros.
 type Page struct {
 	IDs    []uint64
 	Width  int

@@ -59,7 +59,7 @@ func (r *Rises) Watch(column uint8, before Place) {
 }
 
 // Take appends to dst the rises that no earlier call returned. Some rises may be duplicates, may
-// come from a refused op, or may be before an earlier place only. If there were more than risesMax
+// come from a refused op, or may be of an earlier watched place. If there were more than risesMax
 // rises, they are lost: Take then returns false once, and Rises watches only columns for which
 // Watch was called since.
 func (r *Rises) Take(dst []Rise) ([]Rise, bool) {

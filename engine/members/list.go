@@ -41,8 +41,8 @@ func (e Entry) Compare(o Entry) int {
 	return cmp.Or(cmp.Compare(o.At, e.At), cmp.Compare(e.ID, o.ID))
 }
 
-// Page selects a page of a list. Changes of a set while a caller reads its list page by page move
-// no other entry to another position.
+// Page selects a page of a list. If a set changes while a caller reads its list page by page, the
+// caller still gets each other entry once.
 type Page struct {
 	Limit     int
 	After     Entry // the last entry of the previous page

@@ -26,9 +26,9 @@ type Config struct {
 	Logger      *slog.Logger
 	// Fatal is called if the disk refuses a write. It should end the process.
 	Fatal func(error)
-	// Groups returns at least all groups that may have had sets on disk before Open. The store uses
-	// it if damage makes the groups on disk unreadable: once all of them are open, a damaged file
-	// can be removed. Without Groups, such a file stays.
+	// Groups returns at least all groups that may have had sets on disk before Open. The store
+	// needs it if it cannot read from a damaged file which groups are on disk: it removes the file
+	// once all groups are open. Without Groups, such a file stays.
 	Groups func() []uint32
 	// FS is the file system. nil means that of the operating system.
 	FS vfs.FS
