@@ -9,7 +9,7 @@ import (
 	"github.com/countd/countd/internal/nodetest"
 )
 
-// If one of several addresses fails, any command uses the next one.
+// If the node at one address does not answer or is not ready, a command uses the next address.
 func TestSeveralAddrs(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server)
@@ -40,8 +40,8 @@ func TestSeveralAddrs(t *testing.T) {
 	}
 }
 
-// Right after a start a node has no leader for a moment. A command retries while there is no leader, but
-// does not retry after other refusals.
+// Right after its start, a node knows no leader for a moment. A command retries after the error
+// no_leader, but not after other refusals.
 func TestNoLeaderIsWaitedFor(t *testing.T) {
 	server := nodetest.New(t)
 	refusals, code := 2, "no_leader"

@@ -45,8 +45,7 @@ func TestBenchTakesIDsFromAFile(t *testing.T) {
 	}
 }
 
-// A bench does not change existing counts of a keyspace that the command line does not
-// name.
+// A bench may change existing counts only if the command line names the keyspace or has --yes.
 func TestBenchAsksBeforeItChangesCounts(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(7, 0, 0, 5, 0)
@@ -56,7 +55,7 @@ func TestBenchAsksBeforeItChangesCounts(t *testing.T) {
 		"--op mixed":       cli.ExitUsage,
 		"--op read":        cli.ExitOK,
 		"--op page":        cli.ExitOK,
-		"--keyspace users": cli.ExitUsage, // has no column like
+		"--keyspace users": cli.ExitUsage, // users has no column "like"
 		"--keyspace posts": cli.ExitOK,
 		"--yes":            cli.ExitOK,
 	} {
@@ -75,15 +74,15 @@ func TestBenchAsksBeforeItChangesCounts(t *testing.T) {
 	}
 }
 
-// A bench also asks for confirmation if only other nodes have replicas of the keyspace, because the
-// rows of all nodes count. It does not begin if the rows of a shard cannot be counted.
+// A bench counts the rows of all nodes before it writes. So it also needs --yes if only other nodes
+// have replicas of the keyspace. It does not begin if it cannot count the rows of a shard.
 func TestBenchCountsTheRowsOfAllNodes(t *testing.T) {
 	server := nodetest.New(t)
 	server.Put(7, 0, 0, 5, 0)
 	var leaderless atomic.Bool
 	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		switch {
-		case r.URL.Path == "/v1/cluster": // is of the node's own replicas
+		case r.URL.Path == "/v1/cluster": // this path reports only the replicas of the node
 			return &nodetest.Fault{Status: 500, Code: "internal"}
 		case r.URL.Path == "/v1/admin/groups" && leaderless.Load():
 			return &nodetest.Fault{Status: 200, Body: `{"groups":[{"id":2,"keyspace":"posts","shard":1,"leader":""}]}`}
@@ -140,7 +139,7 @@ func TestBenchHoldsTheCountsAgainstTheAnswers(t *testing.T) {
 	if table := i.OK(args[:len(args)-2]...); !strings.Contains(table, "counts grew by") {
 		t.Errorf("the table lacks the check:\n%s", table)
 	}
-	// The server acknowledges what it does not count.
+	// The server acknowledges increments, but does not count them.
 	server.Fail = func(r *http.Request, _ []byte) *nodetest.Fault {
 		if strings.HasSuffix(r.URL.Path, "/incr") {
 			return &nodetest.Fault{Status: 200}

@@ -10,9 +10,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// shards is a model of shards that accept numbered writes as those of countd do. A shard
-// accepts a number above the highest of its column, or one of the 63 below that it has not
-// accepted yet.
+// shards is a model of the shards of countd, which accept or refuse numbered writes. A shard
+// accepts a number above the highest of its column, or one of the 63 below that it has not accepted
+// yet.
 type shards struct {
 	t     *rapid.T
 	rows  map[Drift]int64 // by ID and Column
@@ -49,18 +49,18 @@ func (s *shards) take(w sent) error {
 	return nil
 }
 
-// arrive lets some of what was sent arrive.
+// arrive delivers some of the sent writes.
 func (s *shards) arrive() {
 	for range rapid.IntRange(0, min(3, len(s.sent))).Draw(s.t, "late") {
 		_ = s.take(s.sent[rapid.IntRange(0, len(s.sent)-1).Draw(s.t, "which")])
 	}
 }
 
-// run executes one run of reconcile. If killed is set, its Writer ends the run at some write. The
-// truth is 0.
+// run executes one run of reconcile, whose truth is 0 for each row. If killed is set, the run may
+// end at any write with errKilled.
 func (s *shards) run(killed bool) error {
 	s.runs++
-	number := uint64(s.runs) << 10 // no two runs have numbers within 64 of each other, whatever the clocks
+	number := uint64(s.runs) << 10 // the numbers of two runs differ by more than 64, whatever their clocks
 	if killed {
 		number += uint64(rapid.IntRange(-3, 3).Draw(s.t, "clock")+3) << 32
 	}
@@ -76,8 +76,8 @@ func (s *shards) run(killed bool) error {
 	return err
 }
 
-// drifts returns the drift of each row. If before is not nil, it returns only the drifts that
-// before has too.
+// drifts returns the drifts of all rows or, if before is not nil, only those that are also in
+// before.
 func (s *shards) drifts(before []Drift) (all []Drift) {
 	for id := range uint64(6) {
 		for column := range 2 {
@@ -90,7 +90,7 @@ func (s *shards) drifts(before []Drift) (all []Drift) {
 	return all
 }
 
-// runWriter is the Writer of one run.
+// runWriter is the DriftWriter of one run.
 type runWriter struct {
 	*shards
 	killed bool // at some write
@@ -114,7 +114,7 @@ func (w *runWriter) Add(_ context.Context, column int, number uint64, adds []Dri
 		}
 		w.sent = append(w.sent, part)
 		if w.killed && rapid.IntRange(0, 3).Draw(w.t, "kill") == 0 {
-			return errKilled // later shards get the write late or never
+			return errKilled // the shards that follow get the write later or never
 		}
 		if err := w.take(part); err != nil {
 			passed = err
@@ -123,9 +123,8 @@ func (w *runWriter) Add(_ context.Context, column int, number uint64, adds []Dri
 	return passed
 }
 
-// TestCorrectionsOnce: runs are killed at any write, overlap each other, and have writes that
-// arrive late and twice. If a run then ends without an error, no drift is left, and later arrivals
-// of writes add nothing.
+// Runs are killed at any write and overlap each other, and their writes arrive late or twice. Then
+// two runs end without an error. After these, no drift is left, and late writes add nothing.
 func TestCorrectionsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &shards{t: t, rows: map[Drift]int64{}}
@@ -140,15 +139,15 @@ func TestCorrectionsOnce(t *testing.T) {
 		for range rapid.IntRange(0, 4).Draw(t, "runs") {
 			_ = s.run(true)
 			if rapid.Bool().Draw(t, "drifts anew") {
-				s.rows[Drift{ID: uint64(rapid.IntRange(0, 5).Draw(t, "id"))}] += int64(rapid.IntRange(10, 12).Draw(t, "by")) // never to the right value, because its shard would then get no fence
+				s.rows[Drift{ID: uint64(rapid.IntRange(0, 5).Draw(t, "id"))}] += int64(rapid.IntRange(10, 12).Draw(t, "by")) // by at least 10, so that the row still has a drift: a row without a drift gets no fence
 			}
 		}
-		s.runs = max(s.runs, 6)      // none within the last ones
-		for ended := 0; ended < 2; { // rows may change before the fence of the first run; the second run corrects them
+		s.runs = max(s.runs, 6)      // no other run begins during the last runs
+		for ended := 0; ended < 2; { // a row may change after the first run compared it and before its fence; the second run corrects it
 			switch err := s.run(false); {
 			case err == nil:
 				ended++
-			case !errors.Is(err, ErrOvertaken) || s.runs > 100: // a write arrived whose number came from a clock that is ahead
+			case !errors.Is(err, ErrOvertaken) || s.runs > 100: // otherwise a killed run whose clock was ahead has overtaken this one
 				t.Fatal(err)
 			}
 		}
@@ -163,7 +162,8 @@ func TestCorrectionsOnce(t *testing.T) {
 	})
 }
 
-// numbers is a Writer that refuses numbers up to a bound, and keeps those that it accepts.
+// numbers is a DriftWriter that refuses the numbers up to upTo. It records all numbers, and the
+// drifts of accepted writes.
 type numbers struct {
 	upTo uint64
 	took [][]Drift
@@ -178,8 +178,8 @@ func (n *numbers) Add(_ context.Context, _ int, number uint64, adds []Drift) err
 	return nil
 }
 
-// A fence gets a number above those of a run whose clock was ahead, and later corrections get
-// numbers above the fence. A refused correction ends the run.
+// If the clock of an earlier run was ahead, Fence finds a number above the numbers of that run.
+// Correct uses higher numbers still, and returns the error of a refused write.
 func TestClockAhead(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	w := &numbers{upTo: uint64(now.AddDate(5, 0, 0).UnixNano())}
@@ -207,7 +207,7 @@ func TestClockAhead(t *testing.T) {
 	}
 }
 
-// A write has whole rows, and no more columns of rows than it must.
+// No row is split between two parts, and a part exceeds correctionMax by less than one row.
 func TestParts(t *testing.T) {
 	var drifts []Drift
 	for id := range uint64(2*correctionMax + 7) {

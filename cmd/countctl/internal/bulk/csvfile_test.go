@@ -17,7 +17,7 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/bulk"
 )
 
-// read returns the result of Next for each record: its line and fields, or the text of its error.
+// read returns a text for each result of Next: the line and fields of the record, or the error.
 func read(t *testing.T, text string) []string {
 	t.Helper()
 	r, err := bulk.NewCSVStream("f", strings.NewReader(text), ',')
@@ -251,7 +251,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// Opening and reading a pipe both end with the context.
+// Opening a pipe and reading from it both end with the context.
 func TestPipeUntilTheContextEnds(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
@@ -262,7 +262,7 @@ func TestPipeUntilTheContextEnds(t *testing.T) {
 	if _, err := bulk.OpenCSV(ctx, path); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("without a writer: %v", err)
 	}
-	writer, err := os.OpenFile(path, os.O_RDWR, 0) // which does not wait for a reader
+	writer, err := os.OpenFile(path, os.O_RDWR, 0) // O_RDWR, because O_WRONLY would wait for a reader
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +286,6 @@ func TestPipeUntilTheContextEnds(t *testing.T) {
 	}
 }
 
-// Unchanged reports that a file was written to while it was read.
 func TestUnchanged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f.csv")
 	if err := os.WriteFile(path, []byte("id,like\n1,2\n"), 0o600); err != nil {

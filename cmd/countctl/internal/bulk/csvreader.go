@@ -19,18 +19,18 @@ import (
 )
 
 const (
-	// recordBytesMax bounds a record, so that an open quote does not pull the rest of the
-	// file into memory.
+	// recordBytesMax bounds a record. Without it, a quote that is never closed would load the rest
+	// of the file into memory.
 	recordBytesMax = 1 << 20
 	readBufferSize = 64 << 10
 )
 
-// ErrRecordTooLong is returned for a record that is longer than 1 MiB. Most likely a quote
-// in it is never closed.
+// ErrRecordTooLong is returned for a record that is longer than 1 MiB. The usual cause is a quote
+// that is never closed.
 var ErrRecordTooLong = errors.New("record longer than 1 MiB (is a quote left open?)")
 
-// RowError describes a fault in a row of a file. Next returns it for a record that is not CSV, or
-// whose number of fields differs from the header's. Reading may continue after it.
+// RowError describes a fault in a row of a file. Next returns it for a record that is not valid
+// CSV, or that has not as many fields as the header. The caller may read on after this error.
 type RowError struct {
 	Name   string // name of the file
 	Line   int64
@@ -48,8 +48,8 @@ func (r *CSVReader) Bad(format string, args ...any) error {
 // errBadDelimiter is returned by ParseDelimiter.
 var errBadDelimiter = errors.New("a delimiter is one character, or tab: no letter, digit, quote, dot, sign or line end")
 
-// ParseDelimiter parses a delimiter. It refuses a character that may be part of a number,
-// of a name or of the syntax of CSV.
+// ParseDelimiter parses a delimiter. It refuses a character that may be part of a number, of a
+// name, or of the CSV syntax itself.
 func ParseDelimiter(text string) (rune, error) {
 	if text == "tab" || text == `\t` {
 		text = "\t"
@@ -65,9 +65,9 @@ func ParseDelimiter(text string) (rune, error) {
 // concurrently.
 type CSVReader struct {
 	name    string
-	size    int64       // size of the file as stored; -1 when not known
+	size    int64       // size of the file as stored, before gunzip; -1 if unknown
 	comma   rune        // between fields
-	file    *os.File    // the file that OpenWholeCSV opened
+	file    *os.File    // set by OpenWholeCSV; otherwise nil
 	opened  os.FileInfo // state of file when it was opened
 	closers []io.Closer
 	counted *countingReader
@@ -99,9 +99,9 @@ func OpenCSV(ctx context.Context, path string) (*CSVReader, error) {
 	return newReader(&CSVReader{name: path, size: info.Size(), comma: ',', closers: []io.Closer{f}}, f)
 }
 
-// OpenWholeCSV opens a regular file, reads it to its end for its identity, and then reads its header.
-// So it refuses a truncated gzip file before any row is used. Unchanged confirms later that the
-// rows still match the identity.
+// OpenWholeCSV opens a regular file and reads it to its end to compute its Identity. Then it reads
+// the header. So it refuses a truncated gzip file before the caller uses any row. The caller checks
+// with Unchanged that the rows still match the identity.
 func OpenWholeCSV(ctx context.Context, path string, comma rune) (*CSVReader, Identity, error) {
 	f, err := openRegular(path)
 	if err != nil {
@@ -139,7 +139,7 @@ func (r *CSVReader) Unchanged() error {
 	return nil
 }
 
-// NewCSVStream reads from a stream, such as standard input; name is for messages.
+// NewCSVStream returns a reader of a stream, such as standard input. name is for messages.
 func NewCSVStream(name string, r io.Reader, comma rune) (*CSVReader, error) {
 	return newReader(&CSVReader{name: name, size: -1, comma: comma}, r)
 }
@@ -170,7 +170,7 @@ func (r *CSVReader) open() error {
 	r.csv = csv.NewReader(bufio.NewReaderSize(r.recent, readBufferSize))
 	r.csv.Comma = r.comma
 	r.csv.ReuseRecord = true
-	r.csv.FieldsPerRecord = -1 // do not check here: Next counts the fields, and can continue after a bad record
+	r.csv.FieldsPerRecord = -1 // Next counts the fields instead, because it can continue after a bad record
 	record, err := r.csv.Read()
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("%s:1: the file is empty; it needs a header", r.name)
@@ -186,7 +186,7 @@ func (r *CSVReader) open() error {
 // skipMark skips the byte order mark of UTF-8, which spreadsheets write. It refuses the byte order
 // mark of UTF-16.
 func (r *CSVReader) skipMark(plain *bufio.Reader) error {
-	start, _ := plain.Peek(3) // the next read returns the error too
+	start, _ := plain.Peek(3) // ignore the error: the next read returns it again
 	switch {
 	case bytes.Equal(start, []byte("\ufeff")):
 		_, err := plain.Discard(len(start))
@@ -206,19 +206,20 @@ func (r *CSVReader) Name() string { return r.name }
 // Header returns the names of the columns. The reader owns them.
 func (r *CSVReader) Header() []string { return r.header }
 
-// Size returns the bytes of the file as stored, or -1 when not known.
+// Size returns the size of the file as stored, in bytes, or -1 if it is unknown.
 func (r *CSVReader) Size() int64 { return r.size }
 
-// BytesRead returns how many of Size bytes are read. It is safe for concurrent use.
+// BytesRead returns how many bytes of the stored file have been read. It is safe for concurrent
+// use.
 func (r *CSVReader) BytesRead() int64 { return r.counted.n.Load() }
 
 // Line returns the first line of the record that Next last returned or refused. The header
 // is on line 1.
 func (r *CSVReader) Line() int64 { return r.line }
 
-// Next returns the next record; its fields are valid until the next call. It returns io.EOF
-// after the last record, a *RowError for a record that may be skipped, and another
-// error when it cannot continue.
+// Next returns the next record; its fields are valid until the next call. It returns io.EOF after
+// the last record, and a *RowError for a bad record that the caller may skip. After any other
+// error, Next cannot continue.
 func (r *CSVReader) Next() ([]string, error) {
 	r.start = r.csv.InputOffset()
 	r.recent.discard(r.start)
@@ -228,8 +229,8 @@ func (r *CSVReader) Next() ([]string, error) {
 	case errors.As(err, &parse):
 		r.line = int64(parse.StartLine)
 		if parse.StartLine != parse.Line {
-			// The bad field spans several lines. The intended end of the field is unknown, so the
-			// field may contain good rows.
+			// The bad field spans several lines. Where it should end is unknown, and it may contain
+			// good rows, so it cannot be skipped.
 			return nil, fmt.Errorf("%s:%d: a quote opened here breaks at line %d", r.name, r.line, parse.Line)
 		}
 		return nil, r.Bad("%v", parse.Err)
@@ -272,13 +273,13 @@ func (c *countingReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// recentBytes passes on the bytes of a stream. It keeps the bytes since the beginning of the
-// current record, so that a bad record can be shown unchanged.
+// recentBytes reads from a stream. It keeps a copy of all bytes since the start of the current
+// record, so that Raw can return the record unchanged.
 type recentBytes struct {
 	r     io.Reader
 	kept  []byte
 	first int64 // offset in the stream of kept[0]
-	used  int   // bytes of kept that are discarded
+	used  int   // number of bytes at the start of kept that the next Read drops
 }
 
 func (b *recentBytes) Read(p []byte) (int, error) {
@@ -293,13 +294,13 @@ func (b *recentBytes) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// discard discards the bytes before an offset.
+// discard marks the bytes before an offset of the stream as no longer needed.
 func (b *recentBytes) discard(offset int64) { b.used = int(offset - b.first) }
 
 func (b *recentBytes) since(from, to int64) []byte { return b.kept[from-b.first : to-b.first] }
 
-// openSilent opens a file that may be a pipe without a writer. If ctx ends first, the
-// goroutine that opens it ends with the process.
+// openSilent opens a file that may be a pipe without a writer. If ctx ends first, openSilent
+// returns, but its goroutine may block in os.Open until the process ends.
 func openSilent(ctx context.Context, path string) (*os.File, error) {
 	type result struct {
 		f   *os.File
@@ -319,8 +320,8 @@ func openSilent(ctx context.Context, path string) (*os.File, error) {
 }
 
 // Interruptible returns a reader whose Read returns ctx's error once ctx ends, even while r is
-// silent. If ctx cuts off a Read, the goroutine of that Read ends when the Read of r returns, or
-// with the process. The caller must not read from r afterwards.
+// silent. After ctx has ended during a Read, the caller must not use r: a goroutine may still block
+// in r.Read, in the worst case until the process ends.
 func Interruptible(ctx context.Context, r io.Reader) io.Reader {
 	return &interruptible{ctx: ctx, r: r, done: make(chan readResult, 1)}
 }
@@ -328,7 +329,7 @@ func Interruptible(ctx context.Context, r io.Reader) io.Reader {
 type interruptible struct {
 	ctx  context.Context
 	r    io.Reader
-	buf  []byte // owned by the goroutine that reads
+	buf  []byte // while Read runs, only its goroutine uses buf
 	done chan readResult
 }
 

@@ -14,8 +14,8 @@ import (
 
 const writeBufferSize = 256 << 10
 
-// CSVWriter writes a CSV file of ids and integers. Commit makes the whole file appear under
-// its name. Only one goroutine may use a Writer.
+// CSVWriter writes a CSV file of ids and integers. The file appears under its name only when Commit
+// has written it completely. Its methods must not be called concurrently.
 type CSVWriter struct {
 	name     string
 	file     *program.AtomicFile // nil for a stream
@@ -24,8 +24,8 @@ type CSVWriter struct {
 	line     []byte
 }
 
-// CreateCSV begins a file, gzipped if its name ends in .gz. The caller must call Commit or
-// Abort.
+// CreateCSV returns a writer for a file. It compresses the file with gzip if the name ends in .gz.
+// The caller must call Commit or Abort.
 func CreateCSV(path string) (*CSVWriter, error) {
 	f, err := program.CreateFile(path)
 	if err != nil {
@@ -41,7 +41,7 @@ func CreateCSV(path string) (*CSVWriter, error) {
 	return w, nil
 }
 
-// NewCSVWriter writes to a stream, such as standard output; name is for messages.
+// NewCSVWriter returns a writer to a stream, such as standard output. name is for messages.
 func NewCSVWriter(name string, out io.Writer) *CSVWriter {
 	return &CSVWriter{name: name, buffered: bufio.NewWriterSize(out, writeBufferSize)}
 }
@@ -56,7 +56,7 @@ func (w *CSVWriter) Row(id uint64, values []int64) error {
 	return w.flushLine()
 }
 
-// Texts writes a line of texts that need no quotes: names of columns, numbers and times.
+// Texts writes a line of texts that need no quotes, such as column names, numbers and times.
 func (w *CSVWriter) Texts(texts ...string) error {
 	w.line = append(w.line[:0], strings.Join(texts, ",")...)
 	return w.flushLine()

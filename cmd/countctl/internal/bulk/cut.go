@@ -8,14 +8,14 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// cut is a range of a file's rows that one request adds.
+// cut is a range of rows of a file. One request adds all of its rows.
 type cut struct {
 	seq       uint64
 	before    Position // where it begins
 	after     Position // where it ends
 	sums      client.Sums
-	ids       []client.ID // ids of the rows in sums, one for each row
-	overflows Overflows   // from the server's answer
+	ids       []client.ID // id of each row that sums includes; an id may occur several times
+	overflows Overflows   // rows of this cut that did not fit, from the server's answer
 	acked     bool        // guarded by the mutex of cuts
 }
 
@@ -26,9 +26,9 @@ func (c *cut) add(inc increment) {
 	c.ids = append(c.ids, inc.id)
 }
 
-// progress is the part of a progress file about cuts. seq is the number of the lowest cut that is
-// not added. position is the start of that cut: every earlier row was added or rejected. overflows
-// has the rows that did not fit.
+// progress is the part of a progress file that describes the cuts. seq is the lowest number of a
+// cut that is not acknowledged. position is the start of that cut: every earlier row was added or
+// rejected. overflows has the rows before position whose sum did not fit an int64.
 type progress struct {
 	seq       uint64
 	position  Position
@@ -43,23 +43,23 @@ func (p progress) summary() Summary {
 	}
 }
 
-// cuts tracks which cuts of a file are added, and how far the progress file lags behind.
-// The server may acknowledge cuts in any order.
+// cuts tracks which cuts of a file are acknowledged, and which number the progress file has. The
+// server may acknowledge cuts in any order.
 //
 // Invariant: the number of an admitted cut is below saved + client.Window. A run that begins with
-// the progress file repeats all cuts whose numbers are saved or above. So every repeat is still in
-// the server's window.
+// the progress file repeats all cuts with the number saved or a higher one. So all of them are
+// still in the server's window.
 type cuts struct {
 	mu struct {
 		sync.Mutex
 		open      []*cut        // admitted cuts, beginning at the oldest unacknowledged one
 		next      uint64        // number of the next cut
 		end       Position      // where the next cut begins
-		overflows Overflows     // overflows in the cuts before open
+		overflows Overflows     // overflows of the cuts before open[0]
 		saved     uint64        // lowest open number according to the progress file
 		freed     chan struct{} // closed and replaced when another cut may be admitted
 	}
-	behind chan struct{} // has a token when the progress file lags far behind
+	behind chan struct{} // receives a token when the progress file should be saved at once
 	kept   bool          // there is a progress file
 }
 
@@ -70,7 +70,7 @@ func newCuts(from progress, kept bool) *cuts {
 	return c
 }
 
-// letThrough waits until a complete cut may be sent, and numbers it. If ctx ends first, it
+// letThrough waits until a complete cut may be sent, and sets its number. If ctx ends first, it
 // returns ctx's error.
 func (c *cuts) letThrough(ctx context.Context, next *cut) error {
 	for {
@@ -90,9 +90,9 @@ func (c *cuts) letThrough(ctx context.Context, next *cut) error {
 	}
 }
 
-// admit numbers a cut and adds it to open, if the window allows it and no open cut must be
-// applied first. Otherwise it returns a channel that is closed when another try may
-// succeed.
+// admit sets the number of a cut and adds it to open, and returns nil. If the window is full or an
+// open cut must be applied first, it returns a channel instead. That channel is closed when another
+// try may succeed.
 func (c *cuts) admit(next *cut) (freed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,12 +106,12 @@ func (c *cuts) admit(next *cut) (freed <-chan struct{}) {
 	return nil
 }
 
-// ack records that the server added a cut.
+// ack records that the server acknowledged a cut.
 func (c *cuts) ack(done *cut) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	done.acked = true
-	c.wakeLocked() // for a cut that waits for this one
+	c.wakeLocked() // wakes a cut that must be applied after this one
 	for len(c.mu.open) > 0 && c.mu.open[0].acked {
 		c.mu.overflows.merge(c.mu.open[0].overflows)
 		c.mu.open[0] = nil
@@ -129,7 +129,7 @@ func (c *cuts) ack(done *cut) {
 	}
 }
 
-// progress returns the current progress. No field of a later result is lower.
+// progress returns the current progress. Its fields never decrease.
 func (c *cuts) progress() progress {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -143,14 +143,15 @@ func (c *cuts) progressLocked() progress {
 	return progress{c.mu.next, c.mu.end, c.mu.overflows}
 }
 
-// finish sets the end to the end of the file. Every cut must have been added.
+// finish sets the position after the last cut to the end of the file, past the rejected rows there.
+// Every cut must have been acknowledged.
 func (c *cuts) finish(end Position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.end = end
 }
 
-// saved records the number in the progress file.
+// saved records that the progress file now has the number seq.
 func (c *cuts) saved(seq uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

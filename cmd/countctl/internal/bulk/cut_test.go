@@ -10,14 +10,14 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// Properties, for cuts that are acknowledged in any order, and progress that is saved now and then:
+// Cuts are acknowledged in any order, and progress is saved now and then. These properties hold:
 //
-//  1. every cut below the lowest is acknowledged, and the position is the start of the lowest cut;
-//  2. neither the lowest number nor the position falls;
-//  3. an admitted cut is within the window of the lowest cut that a run from the progress file
-//     would repeat;
-//  4. a waiting cut is admitted as soon as progress is saved;
-//  5. the overflows are those of the cuts below the lowest.
+//  1. every cut with a number below progress.seq is acknowledged, and progress.position is the
+//     start of cut seq;
+//  2. neither progress.seq nor progress.position decreases;
+//  3. the number of an admitted cut is below the saved number + client.Window;
+//  4. a cut that waits for the window is admitted as soon as progress is saved;
+//  5. progress.overflows has the overflows of the cuts with a number below progress.seq.
 func TestCuts(t *testing.T) {
 	const total, rows, refusedEvery = 2000, 3, 4
 	for _, kept := range []bool{true, false} {

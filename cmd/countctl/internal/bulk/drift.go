@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// SourcePosition is a place in a partition of a source.
+// SourcePosition is the position of a message in a partition of a source.
 type SourcePosition struct{ Hi, Lo uint64 }
 
 // Less reports whether p is below q.
@@ -28,7 +28,7 @@ func (p SourcePosition) String() string {
 	return strconv.FormatUint(p.Hi, 10) + "-" + strconv.FormatUint(p.Lo, 10)
 }
 
-// ParsePosition parses what String returns.
+// ParsePosition parses the text of a SourcePosition in the format of String.
 func ParsePosition(text string) (SourcePosition, error) {
 	hi, lo, both := strings.Cut(text, "-")
 	if !both {
@@ -52,8 +52,8 @@ type Event struct {
 	Floor    *int64 // floor of an increment; nil for none
 }
 
-// Window holds a shard's position in a partition before its rows were read, and its position
-// afterwards.
+// Window holds two positions of a shard in a partition: From before the rows were read, and To
+// after.
 type Window struct {
 	Partition uint32
 	From, To  SourcePosition
@@ -68,9 +68,8 @@ type Row struct {
 
 // DriftReader provides the rows and messages that Compare reads.
 type DriftReader interface {
-	// Past returns the effects of a partition's messages, in order, beginning at a position. The
-	// result next is the position after these messages or, if there are none yet, the parameter
-	// from.
+	// Past returns the effects of a partition's messages, in order, beginning at a position. next
+	// is the position after these messages. If there are no messages yet, next is from.
 	Past(ctx context.Context, partition uint32, from SourcePosition) (events []Event, next SourcePosition, err error)
 	// Rows returns rows in the order of ids, and the windows of their shards. Without ids
 	// it returns the windows of all shards.
@@ -79,7 +78,8 @@ type DriftReader interface {
 	Wait(ctx context.Context) error
 }
 
-// errBehind is returned if the source does not reach the position of the truth.
+// errBehind is returned if the shards do not count the source up to the position of the truth
+// within triesMax tries.
 var errBehind = errors.New("the source has not counted up to the position of the truth")
 
 // errMovedBack is returned if a seek or a restore moved a shard back during the comparison.
@@ -89,34 +89,35 @@ var errMovedBack = errors.New("the source was moved back meanwhile: begin again"
 type Drift struct {
 	ID     uint64
 	Column int
-	Want   int64 // at the moment when Row was read
+	Want   int64 // count that the row should have had when Row was read
 	Row    int64
 	Add    int64 // Want − Row
 }
 
-// Result is what Compare found.
+// Result is the result of Compare.
 type Result struct {
 	Compared  int      // rows
 	Differ    int      // rows
 	Drifts    []Drift  // by id and column
-	Unsettled []uint64 // rows that had messages in the window at each try
+	Unsettled []uint64 // rows that had a message in the window at every try, so that Compare could not judge them
 
 	comparison *comparison
 }
 
 const (
-	rowsMax  = 10_000 // rows of one call; each call costs two entries in the log of each shard
-	triesMax = 30     // number of tries for a row, or until the source has caught up
+	rowsMax  = 10_000 // rows in one call of DriftReader.Rows; each call appends two entries to the log of each shard
+	triesMax = 30     // maximum number of tries to compare a row, or to find the source at a position
 )
 
-// Truth holds the counts that rows should have. Compare adds messages to it.
+// Truth holds the counts that rows should have. Compare adds the effects of messages to these
+// counts.
 type Truth struct {
 	columns int
-	offsets map[uint64]int // offsets of each row in counts
+	offsets map[uint64]int // by id: index of the row's first column in counts
 	counts  []int64
 }
 
-// NewTruth returns a truth with a number of columns and no rows.
+// NewTruth returns a truth without rows, for rows with this number of columns.
 func NewTruth(columns int) *Truth { return &Truth{columns: columns, offsets: map[uint64]int{}} }
 
 // Row returns the counts of a row. It adds the row if it is missing.
@@ -145,7 +146,7 @@ type comparison struct {
 	truth  *Truth
 	next   map[uint32]SourcePosition // by partition: position from which Past reads next
 	low    map[uint32]SourcePosition // by partition: the truth has all messages below this position
-	late   map[uint64][]late         // by row: the messages that the truth does not have
+	late   map[uint64][]late         // by row: messages that were read but are not in the truth
 }
 
 type late struct {
@@ -153,23 +154,25 @@ type late struct {
 	Event
 }
 
-// Compare's argument. The truth has the correct rows at a position P of a source: it counts all
+// Why Compare is correct: The truth has the correct rows at a position P of a source: it counts all
 // messages below P. Compare reads a row together with a window [From, To] of its shard. The row has
-// all messages below From, and none at or above To. So if no message of the row lies in [From, To),
-// the row should be
+// counted all messages below From, and none at or above To. So if no message of the row lies in
+// [From, To), the row should be
 //
 //	truth + messages of the row in [P, From)
 //
-// The drift of the row is this sum minus the row. If a message lies in the window, nobody knows
-// whether the row has it, and Compare reads the row again.
+// The drift of the row is this sum minus the row. If a message lies in the window, the row may or
+// may not have counted it, so Compare reads the row again.
 //
-// Invariant: a drift is the difference at one moment of the row's shard. A later increment adds to
-// the row and to its truth. So the drift may be added to the row at any later time, but only once.
-// A message that sets a value breaks the invariant, and so does a floor that stops one of the two
-// sums. Therefore callers compare corrected rows once more.
+// Invariant: a drift is the difference between the truth and the row at one moment of the row's
+// shard. A later increment changes both by the same amount. So the drift may be added to the row at
+// any later time, but only once. Two kinds of messages break the invariant: one that sets a value,
+// and one whose floor changes only one of the two counts. Therefore callers compare corrected rows
+// once more.
 
-// Compare compares all rows of truth, and the rows that messages name. positions has the position
-// of the truth in each partition. If it is empty, Compare compares the rows as they are.
+// Compare compares all rows of truth, and the rows in messages above the positions. positions has
+// the position of the truth in each partition. It is empty if the rows have no source; then
+// server.Rows must return no windows.
 func Compare(ctx context.Context, server DriftReader, truth *Truth, positions map[uint32]SourcePosition) (*Result, error) {
 	c := &comparison{server: server, truth: truth, next: map[uint32]SourcePosition{}, low: map[uint32]SourcePosition{}, late: map[uint64][]late{}}
 	if err := c.begin(ctx, positions); err != nil {
@@ -183,7 +186,7 @@ func Compare(ctx context.Context, server DriftReader, truth *Truth, positions ma
 	return c.all(ctx, ids)
 }
 
-// Again compares once more the rows that differed.
+// Again compares the rows of r.Drifts once more.
 func (r *Result) Again(ctx context.Context) (*Result, error) {
 	var ids []uint64
 	for _, d := range r.Drifts {
@@ -192,7 +195,7 @@ func (r *Result) Again(ctx context.Context) (*Result, error) {
 	return r.comparison.all(ctx, slices.Compact(ids))
 }
 
-// Still compares once more the rows that differed, and returns the drifts that did not change.
+// Still compares the rows of r.Drifts once more. It returns the drifts that have not changed.
 func (r *Result) Still(ctx context.Context) ([]Drift, error) {
 	again, err := r.Again(ctx)
 	if err != nil {
@@ -209,7 +212,8 @@ func (r *Result) Still(ctx context.Context) ([]Drift, error) {
 	return slices.DeleteFunc(again.Drifts, func(d Drift) bool { return before[lack{d.ID, d.Column}] != d.Add }), nil
 }
 
-// all compares rows. It compares rows again if they had a message in the window.
+// all compares rows. It compares a row again, up to triesMax times, if the row had a message in the
+// window.
 func (c *comparison) all(ctx context.Context, ids []uint64) (*Result, error) {
 	out := &Result{Compared: len(ids), comparison: c}
 	for try := 0; len(ids) > 0 && try < triesMax; try++ {
@@ -284,7 +288,7 @@ func (c *comparison) begin(ctx context.Context, positions map[uint32]SourcePosit
 	return nil
 }
 
-// readTo reads the messages of a partition up to a position, or further.
+// readTo reads the messages of a partition at least up to a position.
 func (c *comparison) readTo(ctx context.Context, partition uint32, to SourcePosition) error {
 	for try := 0; c.next[partition].Less(to); {
 		events, next, err := c.server.Past(ctx, partition, c.next[partition])
@@ -299,7 +303,7 @@ func (c *comparison) readTo(ctx context.Context, partition uint32, to SourcePosi
 				}
 				continue
 			}
-			c.truth.Row(e.ID) // adds the row, so that it is compared if begin reads the message
+			c.truth.Row(e.ID) // adds a missing row: if begin reads the message, Compare also compares this row
 			c.late[e.ID] = append(c.late[e.ID], late{partition, e})
 		}
 		if !c.next[partition].Less(next) {
@@ -315,7 +319,7 @@ func (c *comparison) readTo(ctx context.Context, partition uint32, to SourcePosi
 	return nil
 }
 
-// apply returns a count after the event.
+// apply returns the count that results if the event is applied to count.
 func (e *Event) apply(count int64) (int64, error) {
 	if e.Set {
 		return e.Value, nil
@@ -330,7 +334,8 @@ func (e *Event) apply(count int64) (int64, error) {
 	return sum, nil
 }
 
-// compare compares rows. It returns the rows that had a message within the window.
+// compare compares rows once, and adds the drifts to out. It returns the ids of rows that had a
+// message within the window.
 func (c *comparison) compare(ctx context.Context, ids []uint64, out *Result) (unsettled []uint64, err error) {
 	rows, shards, err := c.server.Rows(ctx, ids)
 	if err != nil {
@@ -375,8 +380,8 @@ func (c *comparison) compare(ctx context.Context, ids []uint64, out *Result) (un
 	return unsettled, nil
 }
 
-// wanted sets counts to the counts that a row should have at the beginning of its shard's
-// windows. It reports whether no message of the row lies within them.
+// wanted sets counts to the counts that a row should have at the beginning of its shard's windows.
+// If a message of the row lies within a window, settled is false and counts is not valid.
 func (c *comparison) wanted(counts []int64, id uint64, windows []Window) (settled bool, err error) {
 	copy(counts, c.truth.Row(id))
 	for i := range c.late[id] {
@@ -403,15 +408,15 @@ func windowOf(windows []Window, partition uint32) Window {
 	return Window{}
 }
 
-// Bucket counts the drifts of some sizes, by sign.
+// Bucket counts, by sign, the drifts whose size is From to To.
 type Bucket struct {
-	From  uint64 `json:"from"` // smallest size
+	From  uint64 `json:"from"` // smallest absolute value of a drift
 	To    uint64 `json:"to"`
-	Above int    `json:"too_much"` // columns of rows
+	Above int    `json:"too_much"` // number of drifts where the row has more than the truth
 	Below int    `json:"too_few"`
 }
 
-// Histogram counts drifts by the number of their digits.
+// Histogram returns a bucket for each number of decimal digits that a drift has.
 func Histogram(drifts []Drift) []Bucket {
 	all := map[int]*Bucket{} // by digits
 	for _, d := range drifts {
@@ -440,7 +445,7 @@ func size(n int64) uint64 {
 	return uint64(n)
 }
 
-// Largest returns the size of the largest drift.
+// Largest returns the absolute value of the largest drift.
 func Largest(drifts []Drift) (largest uint64) {
 	for _, d := range drifts {
 		largest = max(largest, size(d.Add))
@@ -448,7 +453,7 @@ func Largest(drifts []Drift) (largest uint64) {
 	return largest
 }
 
-// Worst returns the largest drifts, at most n.
+// Worst returns the n largest drifts, or all if there are fewer.
 func Worst(drifts []Drift, n int) []Drift {
 	worst := slices.SortedStableFunc(slices.Values(drifts), func(a, b Drift) int { return cmp.Compare(size(b.Add), size(a.Add)) })
 	return worst[:min(n, len(worst))]

@@ -9,20 +9,20 @@ import (
 	"pgregory.net/rapid"
 )
 
-// cluster is a model of a cluster that counts a source during a comparison. Its shards count at
-// their own pace, even during reads, and its rows have drifted.
+// cluster is a model of a cluster that counts a source during a comparison. Its shards count
+// independently of each other, even during reads.
 type cluster struct {
 	t      *rapid.T
 	queue  map[uint32][]Event
 	at     []map[uint32]uint64 // by shard and partition
 	rows   map[uint64][]int64
-	lazy   bool // nothing moves during reads
+	lazy   bool // goOn does nothing
 	writes uint64
 }
 
 func (c *cluster) shardOf(id uint64) int { return int(id) % len(c.at) }
 
-// count lets a shard count some messages of a partition.
+// count makes a shard count up to n messages of a partition.
 func (c *cluster) count(shard int, partition uint32, n uint64) {
 	for ; n > 0 && c.at[shard][partition] < uint64(len(c.queue[partition])); n-- {
 		e := c.queue[partition][c.at[shard][partition]]
@@ -41,7 +41,7 @@ func (c *cluster) row(id uint64) []int64 {
 	return c.rows[id]
 }
 
-// goOn makes writers write and shards count.
+// goOn adds some messages to the source and makes shards count some.
 func (c *cluster) goOn() {
 	if c.lazy {
 		return
@@ -91,7 +91,7 @@ func (c *cluster) Rows(_ context.Context, ids []uint64) (rows []Row, shards map[
 	return rows, shards, nil
 }
 
-// Wait lets the source catch up, sooner or later.
+// Wait makes all shards count all messages. No more messages are added after it.
 func (c *cluster) Wait(context.Context) error {
 	c.writes = 0
 	for s := range c.at {
@@ -102,8 +102,8 @@ func (c *cluster) Wait(context.Context) error {
 	return nil
 }
 
-// TestModel: after the corrections, and once all messages are counted, each row is the sum of all
-// messages, whatever its counts were before and whatever messages were counted meanwhile.
+// After the corrections, and once all messages are counted, each row is the sum of all its
+// messages. This holds whatever the row's drift was, and whatever messages were counted meanwhile.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := &cluster{t: t, queue: map[uint32][]Event{}, rows: map[uint64][]int64{}, writes: 30}
@@ -164,7 +164,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// A row that has messages at each try is reported as unsettled, and is not corrected.
+// A row that has a message in the window at every try is unsettled and has no drift.
 func TestUnsettled(t *testing.T) {
 	c := &hot{}
 	truth := NewTruth(1)
@@ -175,7 +175,7 @@ func TestUnsettled(t *testing.T) {
 	}
 }
 
-// hot has a message for row 1 in each window.
+// hot is a DriftReader with a message for row 1 in each window.
 type hot struct{ at uint64 }
 
 func (h *hot) Past(_ context.Context, _ uint32, from SourcePosition) ([]Event, SourcePosition, error) {
@@ -212,7 +212,7 @@ func TestBehindAndMovedBack(t *testing.T) {
 	}
 }
 
-// back moves the positions back after the first read.
+// back is a DriftReader whose shard moves back when rows are read.
 type back struct{ hot }
 
 func (b *back) Rows(ctx context.Context, ids []uint64) ([]Row, map[int][]Window, error) {
@@ -274,8 +274,8 @@ func TestSetMeanwhile(t *testing.T) {
 	}
 }
 
-// A run does not correct rows again that another run has corrected in the meantime. It leaves rows
-// that have changed since to the next run.
+// Still returns a drift that is the same as before, even if the row has counted a message
+// meanwhile. It leaves out a row that another run has corrected, completely or in part.
 func TestCorrectedMeanwhile(t *testing.T) {
 	s := &settable{count: 3}
 	truth := NewTruth(1)
@@ -297,7 +297,8 @@ func TestCorrectedMeanwhile(t *testing.T) {
 	}
 }
 
-// settable is a row that has counted all events.
+// settable is a DriftReader with one row. Its position is the end of events, and the test sets its
+// count.
 type settable struct {
 	events []Event
 	count  int64

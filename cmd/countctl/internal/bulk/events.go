@@ -10,11 +10,11 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// increment is the increment of one record.
+// increment is the increment that one record describes.
 type increment struct {
 	id      client.ID
-	deltas  client.Counts // no deltas if the record counts for nothing
-	seconds float64       // time on the file's clock; 0 if the file has no times, NaN for an invalid time
+	deltas  client.Counts // empty if the record changes no column
+	seconds float64       // time of the event in the file; 0 if times are not read, NaN if the time is invalid
 }
 
 // incrementParser parses records into increments. It keeps no reference to the record.
@@ -32,7 +32,7 @@ func (p *rowParser) increment(record []string) (increment, error) {
 	return increment{id: id, deltas: cells}, nil
 }
 
-// EventColumns names the columns of a file of events, except the id's.
+// EventColumns holds the names of a file's columns for the event and its time.
 type EventColumns struct {
 	Event string `json:"event"`
 	Time  string `json:"time"`
@@ -42,14 +42,15 @@ type EventColumns struct {
 type eventParser struct {
 	in              *CSVReader
 	id, time, event int               // fields
-	timed           bool              // a row without a time is a bad one
-	paced           bool              // the time is read
-	counters        map[string]string // event → column; "" counts for nothing
+	timed           bool              // a row without a valid time is rejected
+	paced           bool              // the parser reads the time
+	counters        map[string]string // column of each event; "" if the event changes no column
 }
 
-// newEventParser finds the columns in the file's header. The session decides whether a row without
-// a time is bad, not the speed of this run. If speed decided, two runs could disagree about bad
-// rows and so cut the file differently.
+// newEventParser returns a parser for the columns of about. It returns an error if the header of
+// the file lacks one. Whether a row without a time is bad depends on the session, not on the speed
+// of this run. If it depended on the speed, two runs could disagree about bad rows and so cut the
+// file differently.
 func newEventParser(in *CSVReader, about FileState, gone []string, speed float64) (*eventParser, error) {
 	timed := about.Session.TickSeconds > 0 // the session began with a --speed other than max, so batches are cut by time
 	p := &eventParser{in: in, timed: timed, paced: timed || speed > 0, counters: map[string]string{}}
@@ -103,7 +104,7 @@ const paceSecondsMax = 100 * 365 * 24 * 3600
 
 // pace delays events until they are due.
 type pace struct {
-	speed float64 // 0 does not wait
+	speed float64 // multiple of real time; 0 to not wait
 	began time.Time
 	first float64
 }

@@ -12,20 +12,20 @@ import (
 )
 
 const (
-	// runNumbers bounds the numbers of a run. No run sends that many writes.
+	// runNumbers is more than the number of writes that a run can send.
 	runNumbers = 1 << 36
-	// The numbers of a run begin 1 to stepsMax times runNumbers above those of the previous
-	// run. The step is random, so that two runs that start from copies of one progress file
-	// differ.
+	// Each run adds a random multiple of runNumbers, from 1 to stepsMax times, to the Base of the
+	// previous run. It is random so that two runs from copies of one progress file use different
+	// numbers.
 	stepsMax = 1 << 12
 )
 
-// errPassed is returned for a write after another run of the same import has begun.
+// errPassed is returned for a write of a run after a later run of the same import has begun.
 var errPassed = errors.New("another run of this import has begun meanwhile")
 
-// Fence is the state that the runs of an import share. It numbers their writes of absolute values,
-// so that a late write of an earlier run cannot overwrite what a later run has written. The caller
-// writes it to the progress file before the first write of a run.
+// Fence is the state that the runs of an import share. Each run derives the numbers of its writes
+// from it, so that a late write of an earlier run cannot overwrite the values of a later run. The
+// caller saves the Fence in the progress file before the first write of a run.
 //
 // Invariant: each number of a run is at least client.Window above every number of the earlier
 // runs. A shard that has applied one write of a run therefore refuses all later arrivals from
@@ -56,13 +56,14 @@ type fencedWriter struct {
 	mu struct {
 		sync.Mutex
 		next   uint64          // number of the next write
-		lowest uint64          // the lowest open number; next if none is open
-		open   map[uint64]bool // numbers whose writes have no final answer
+		lowest uint64          // lowest number in open, or next if open is empty
+		open   map[uint64]bool // numbers of writes without a final answer
 		freed  chan struct{}   // closed and replaced when lowest rises
 	}
 }
 
-// newFencedWriter returns a writer for the run of f. It repeats each write by the rule retry.
+// newFencedWriter returns a writer for the run that has the fence f. It repeats each write as retry
+// defines.
 func newFencedWriter(f Fence, retry client.Retry) *fencedWriter {
 	w := &fencedWriter{producer: f.Producer, retry: retry}
 	w.mu.next, w.mu.lowest = f.Base+1, f.Base+1
@@ -74,8 +75,8 @@ func newFencedWriter(f Fence, retry client.Retry) *fencedWriter {
 	return w
 }
 
-// Write sends a write under a new number, and repeats it until the answer is final. Once
-// ctx is done it sends nothing more, but it waits for the answer to a request in flight.
+// Write sends a write under a new number, and repeats it until the answer is final. Once ctx is
+// done, it sends no other request, but still waits for the answer to a request in flight.
 func (w *fencedWriter) Write(ctx context.Context, send func(context.Context, client.WriteOptions) (client.WriteResult, error)) (client.WriteResult, error) {
 	seq, err := w.take(ctx)
 	if err != nil {
@@ -94,8 +95,9 @@ func (w *fencedWriter) Write(ctx context.Context, send func(context.Context, cli
 	return result, err
 }
 
-// take opens the next number. It waits while the lowest open number is client.Window below the next
-// one. A shard refuses a number once it has applied a number that is client.Window higher.
+// take returns the next number and marks it as open. It waits while that number is client.Window or
+// more above the lowest open number. Otherwise a shard could refuse the open number: it refuses a
+// number once it has applied one that is client.Window higher.
 func (w *fencedWriter) take(ctx context.Context) (uint64, error) {
 	for {
 		seq, freed := w.tryTake()
@@ -122,7 +124,7 @@ func (w *fencedWriter) tryTake() (seq uint64, freed <-chan struct{}) {
 	return seq, nil
 }
 
-// settle closes a number that is not sent again.
+// settle removes a number from the open numbers. The caller sends nothing more under it.
 func (w *fencedWriter) settle(seq uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

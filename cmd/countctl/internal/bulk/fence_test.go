@@ -10,11 +10,11 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// shard is the memory of one producer in one shard, by the rules of the server.
+// shard is a model of a shard: its rows, and what it remembers of one producer.
 type shard struct {
 	judged map[uint64]bool
 	high   uint64
-	floor  uint64 // the shard does not know lower numbers, because it has forgotten the producer
+	floor  uint64 // the shard refuses lower numbers, because it has forgotten the producer since
 	rows   map[int]int
 }
 
@@ -28,17 +28,17 @@ func (s *shard) apply(seq uint64, rows map[int]int) {
 	}
 }
 
-// request is a write that may arrive at its shards late, and one shard after the other.
+// request is a write. It may reach each of its shards at a different time.
 type request struct {
 	seq  uint64
 	rows map[int]int
 }
 
-// Properties, for runs that end at random writes. A write may arrive in some shards only, late, and
-// several times:
+// Runs end at random writes. A write may reach only some shards, and may reach a shard late and
+// several times. These properties hold:
 //
-//  1. the values of the last run stay, and so do values written after that run;
-//  2. the numbers of a run are in the window.
+//  1. no late write changes values that the last run wrote, or that were written after it;
+//  2. a run with no open number always gets a number.
 func TestLateWritesOfEarlierRunsChangeNothing(t *testing.T) {
 	const shards, rows, runsMax = 3, 12, 6
 	for seed := range uint64(2000) {
@@ -63,7 +63,7 @@ func TestLateWritesOfEarlierRunsChangeNothing(t *testing.T) {
 		position := 0
 		value := 0
 		for run := 1; ; run++ {
-			kept = kept.Next() // written before the first request
+			kept = kept.Next() // a run saves its fence before its first request
 			w := newFencedWriter(kept, client.Retry{})
 			last := run == runsMax
 			row := position
@@ -79,12 +79,12 @@ func TestLateWritesOfEarlierRunsChangeNothing(t *testing.T) {
 					row++
 				}
 				late = append(late, r)
-				for to := range all { // another one comes before
+				for to := range all { // before r, a random earlier request may arrive
 					if l := late[random.IntN(len(late))]; random.IntN(3) == 0 {
 						deliver(l, to)
 					}
 				}
-				if !last && random.IntN(4) == 0 { // killed: some shards have it
+				if !last && random.IntN(4) == 0 { // the run is killed; at most one shard has received r
 					deliver(r, random.IntN(shards))
 					break
 				}
@@ -93,13 +93,13 @@ func TestLateWritesOfEarlierRunsChangeNothing(t *testing.T) {
 				}
 				w.settle(seq)
 				if random.IntN(3) == 0 {
-					position = row // the progress is saved
+					position = row // the run saves its progress
 				}
 			}
 			if random.IntN(4) == 0 { // --restart, or another file
 				position = 0
 			}
-			if random.IntN(5) == 0 { // idle so long that the shards forget the session
+			if random.IntN(5) == 0 { // the producer was idle so long that the shards forget it
 				for _, s := range all {
 					s.floor, s.judged = s.high+1, map[uint64]bool{}
 				}
@@ -111,7 +111,7 @@ func TestLateWritesOfEarlierRunsChangeNothing(t *testing.T) {
 		want := map[int]int{}
 		for _, s := range all {
 			for row := range s.rows {
-				s.rows[row] += 1000 // counted since
+				s.rows[row] += 1000 // increments after the last run
 				want[row] = s.rows[row]
 			}
 		}

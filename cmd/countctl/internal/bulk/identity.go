@@ -15,8 +15,8 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-// ErrNotRegular is returned for a named pipe, a device or a directory if the file must be
-// read more than once.
+// ErrNotRegular is returned for a named pipe, a device or a directory where only a regular file can
+// be read twice.
 var ErrNotRegular = errors.New("not a regular file")
 
 // errDamaged is returned for a gzip file that is cut off, or whose checksum is wrong.
@@ -25,16 +25,16 @@ var errDamaged = errors.New("the gzip file is cut off or damaged")
 // ErrChanged is returned for a file that was written to while it was read.
 var ErrChanged = errors.New("the file was changed while it was read")
 
-// Identity identifies the content of a file. It leaves out the file's time, because a copy
-// or a touched file has the same rows.
+// Identity identifies the content of a file. It has no modification time, because a copy of the
+// file has another time but the same rows.
 type Identity struct {
 	Size   int64  `json:"size"`   // bytes
 	SHA256 string `json:"sha256"` // SHA-256 of all bytes, in hex
 }
 
-// Identify returns a file's identity. It reads the whole file, because a resumed import
-// must cut exactly the same rows into numbered batches. It also unpacks a gzip file to its
-// end, and returns errDamaged if that fails. It returns early when ctx ends.
+// Identify returns a file's identity. It reads the whole file, because a resumed import must cut
+// exactly the same rows into numbered batches. If the file is gzipped, it also unpacks the file to
+// the end, and returns errDamaged if that fails. It returns early when ctx ends.
 func Identify(ctx context.Context, path string) (Identity, error) {
 	f, err := openRegular(path)
 	if err != nil {
@@ -44,8 +44,8 @@ func Identify(ctx context.Context, path string) (Identity, error) {
 	return identify(ctx, f)
 }
 
-// openRegular opens a regular file. It opens nothing else, because opening a pipe without a
-// writer would block.
+// openRegular opens a regular file. It returns ErrNotRegular for any other, because opening a pipe
+// without a writer would block.
 func openRegular(path string) (*os.File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -97,7 +97,7 @@ func isGzip(in *bufio.Reader) bool {
 // identifyStep bounds the bytes that identify reads between two checks of the context.
 const identifyStep = 1 << 20
 
-// untilDone reads a file until its context ends.
+// untilDone is a reader of file. Its Read returns the error of ctx once ctx has ended.
 type untilDone struct {
 	ctx  context.Context
 	file io.Reader

@@ -2,19 +2,20 @@
 // and increments from CSV files, copies counts from Redis, and finds drifts of rows.
 //
 // It owns the order of rows, the batches in flight, and the progress file that lets a run continue
-// after an interruption. A repeated row never changes the result. The package never writes to
-// Redis.
+// after an interruption. If a run writes a row again that an earlier run has written, the result is
+// the same. The package never writes to Redis.
 //
 // Invariant: every row or key up to the position in the progress file was acknowledged or rejected.
-// That position never decreases. DESIGN.md has the argument.
+// That position never decreases. DESIGN.md explains why this is enough.
 //
-// An import may repeat absolute values if it keeps the order of the rows of each id. So all
-// rows of an id use one lane, and a lane has one request in flight. The last row then wins
-// even if requests are repeated. A Fence keeps the order of runs. Redis may return a key twice,
-// which changes nothing.
+// An import of absolute values may send a row more than once if it keeps the order of the rows of
+// each id. So all rows of an id use one lane, and a lane has one request in flight. Then the last
+// row of an id wins even if requests are repeated. A Fence keeps the order of runs. Redis may
+// return a key twice, but that does not change the result.
 //
-// Increments must count once each: a batch is repeated unchanged, under its number. Increments may
-// be sent out of the file's order only if no floor can make the order matter.
+// Each increment must count once, so a batch is repeated unchanged, under the same number.
+// Increments are sent in another order than that of the file only if no floor can make the order
+// matter.
 package bulk
 
 import (
@@ -30,50 +31,50 @@ import (
 )
 
 const (
-	// LanesMax bounds the requests in flight. A few of them already keep a server's groups
-	// busy.
+	// LanesMax bounds the requests in flight. More of them would not be faster: a few already keep
+	// all Raft groups of a server busy.
 	LanesMax = 64
 	// saveEvery is the interval at which the progress file is written. After a kill, the next run
-	// repeats the work since the last write, and the requests that were in flight.
+	// repeats the work since that write.
 	saveEvery = time.Second
 )
 
-// Column maps a column of the file to one of the keyspace.
+// Column maps a column of the file to a column of the keyspace.
 type Column struct {
 	File    string `json:"file"`
 	Counter string `json:"counter"`
 }
 
-// FileConfig configures a run of either kind.
+// FileConfig configures a FileImport or a Replay.
 type FileConfig struct {
 	Client   *client.Client
-	Rows     int          // in one request of an Import, 1 … client.WriteOpsMax; a Replay uses its session's
-	InFlight int          // requests at a time, 1 … LanesMax
+	Rows     int          // rows in one request of a FileImport, 1 … client.WriteOpsMax; a Replay uses BatchRows of its session
+	InFlight int          // maximum number of requests in flight, 1 … LanesMax
 	Retry    client.Retry // how each request is repeated
-	Rejects  string       // file for bad rows; if it is "", the run stops at the first bad row, or at a sum that does not fit
+	Rejects  string       // file for bad rows; if it is "", the run stops at the first bad row, or at a sum that does not fit an int64
 	State    string       // progress file; "" keeps none
-	From     FileState    // where to continue; Position is zero at the start of the file
-	// Confirm, if not nil, is called when all rows are handled. If it fails, so does the
-	// run.
+	From     FileState    // state from which to continue; its Position is zero for the start of the file
+	// Confirm is called when all rows are handled, unless it is nil. If it returns an error, the
+	// run fails.
 	Confirm func(context.Context) error
 
 	// Only a Replay uses the fields below.
-	Speed   float64 // multiple of real time, by the file's clock; 0 does not wait
-	Restart bool    // the first write of the progress file replaces any other file
-	// Gone lists columns of From that the keyspace no longer has. A batch has the same
-	// rows of the file as before, and adds nothing to these columns.
+	Speed   float64 // multiple of real time at which to replay the times of the file; 0 to not wait
+	Restart bool    // the run may replace the progress file of another session
+	// Gone lists columns of From that the keyspace no longer has. The run leaves out their
+	// increments, but cuts the file into batches as if they existed.
 	Gone []string
 }
 
 // Summary is the result of an import.
 type Summary struct {
-	Rows      int64 // rows rejected by these runs, plus the rows of Overflows, which are in no file of rejects
-	Rejected  int64 // likewise, plus the rows of Overflows, which are in no file of rejects
+	Rows      int64 // rows acknowledged by all runs of the import, without the rows in Overflows
+	Rejected  int64 // rows rejected by all runs, plus the rows in Overflows, which are not in the file of rejects
 	Position  Position
 	Overflows Overflows // set by a Replay
 }
 
-// FileImport is one run that sets the rows of a file, or adds its members.
+// FileImport is one run that sets the counts of a file's rows, or adds its members to sets.
 type FileImport struct {
 	cfg    FileConfig
 	rows   rowReader
@@ -106,8 +107,9 @@ func (im *FileImport) RowsAcked() int64 { return im.acked.Load() }
 
 // Run imports the file from the configured position. It writes the progress file first, so that the
 // next run knows the fence of this one. It returns when every row is acknowledged or rejected, or
-// when an error stops it: a *RowError for a bad row, ctx's error, or another one. After a failure
-// the progress file says where to continue. After success Run removes that file.
+// when an error stops it: a *RowError for a bad row, ctx's error, or another error. After a
+// failure, the progress file holds the position where the next run continues. After success, Run
+// removes that file.
 func (im *FileImport) Run(ctx context.Context) (Summary, error) {
 	if err := im.rows.openRejects(im.cfg.Rejects); err != nil {
 		return Summary{}, err
@@ -134,7 +136,7 @@ func (im *FileImport) Run(ctx context.Context) (Summary, error) {
 	return summary, err
 }
 
-// read passes the rows to the lanes, and then finishes the lanes.
+// read passes the rows to the lanes, and then calls finish for each lane.
 func (im *FileImport) read(ctx context.Context) error {
 	err := im.rows.each(ctx, func(record []string, line int64) error {
 		op, err := im.parse(record)
@@ -149,7 +151,7 @@ func (im *FileImport) read(ctx context.Context) error {
 	return err
 }
 
-// parse parses a row. A member has no cells.
+// parse parses a row of counts, or a row with a member and no cells.
 func (im *FileImport) parse(record []string) (row, error) {
 	if im.cfg.From.ofMembers() {
 		id, member, err := im.parser.parseMember(record)
@@ -165,7 +167,7 @@ func (im *FileImport) save() error {
 	}
 	state := im.cfg.From
 	state.Position = im.mark.position()
-	if err := im.rows.rejects.sync(); err != nil { // before the progress passes them
+	if err := im.rows.rejects.sync(); err != nil { // sync the rejects before the saved position passes them
 		return err
 	}
 	state.Rejects = cmp.Or(im.cfg.Rejects, state.Rejects)

@@ -12,11 +12,11 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// Properties, for lanes that acknowledge in any order:
+// The lanes acknowledge their batches in any order. These properties hold:
 //
 //  1. every row up to the watermark's line is acknowledged or rejected;
-//  2. the watermark's Rows is the number of acknowledged rows, and Rejected the number of the
-//     others;
+//  2. the watermark's Rows is the number of acknowledged rows up to its line, and Rejected the
+//     number of rejected ones;
 //  3. the watermark never falls;
 //  4. at the end the watermark is the last line.
 func TestWatermark(t *testing.T) {

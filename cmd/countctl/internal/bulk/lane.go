@@ -11,24 +11,25 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// laneQueueMax bounds the full batches that wait in a lane. One is enough to send the next request
-// as soon as the last one is answered.
+// laneQueueMax bounds the full batches that wait in a lane. With one, the lane can send the next
+// request as soon as the previous one is answered.
 const laneQueueMax = 1
 
 // batch holds the rows of one request.
 type batch struct {
 	ops     []client.Op
-	members []client.MemberOp // changes of sets; a batch has these or ops
-	lines   []int64           // lines of the file, one for each op
+	members []client.MemberOp // used instead of ops for an import of members
+	lines   []int64           // line of each row in the file
 }
 
 type row struct {
 	client.Op
-	member client.ID // member of a set; a row has a member or cells
+	member client.ID // a member to add to a set, if the row has no cells
 }
 
-// lane sends the rows of its ids in order, one request at a time. Each request has a number of the
-// run's fence, so that a late copy of the request cannot overwrite counts that were set later.
+// lane sends the rows of its ids in order, one request at a time. Each request has a number that
+// follows from the run's Fence. So a late copy of the request cannot overwrite counts that were set
+// later.
 type lane struct {
 	im      *FileImport
 	number  int
@@ -46,16 +47,16 @@ func (im *FileImport) newBatch() *batch {
 	return b
 }
 
-// laneOf returns an id's lane by a hash of all its bits, because no field of real ids is
-// evenly distributed.
+// laneOf returns the lane of an id. It hashes all bits of the id, because no part of the bits is
+// evenly distributed in real ids.
 func laneOf(id client.ID, lanes int) int {
 	const golden = 0x9e3779b97f4a7c15
 	lane, _ := bits.Mul64(uint64(id)*golden, uint64(lanes))
 	return int(lane)
 }
 
-// add adds a row to the batch and queues the batch when it is full. It waits while the lane
-// is busy, until ctx ends.
+// add adds a row to the batch and queues the batch when it is full. While the queue is full, it
+// waits; it stops waiting when ctx ends.
 func (l *lane) add(ctx context.Context, one row, line int64) {
 	l.im.mark.taken(l.number, len(l.filling.lines) == 0, line)
 	if l.im.cfg.From.ofMembers() {
@@ -85,9 +86,9 @@ func (l *lane) finish(ctx context.Context) {
 	close(l.queue)
 }
 
-// run sends batches until the queue is closed. Once ctx is done it sends nothing more, but
-// it waits for the answer to a request in flight. A request that was cut off could reach
-// the server after the rows of the next run.
+// run sends batches until the queue is closed. Once ctx is done, it sends no further batch, but
+// waits for the answer to the request in flight. Otherwise that request could reach the server
+// after the rows of the next run.
 func (l *lane) run(ctx context.Context, fail context.CancelCauseFunc) {
 	for b := range l.queue {
 		if ctx.Err() != nil {
@@ -120,7 +121,7 @@ func (l *lane) send(ctx context.Context, b *batch) error {
 	return nil
 }
 
-// write sends the rows as values, members or copied members.
+// write sends the rows as values, as members, or as members that do not change the counts.
 func (b *batch) write(ctx context.Context, cfg *FileConfig, o client.WriteOptions) (client.WriteResult, error) {
 	from := &cfg.From
 	switch {
@@ -132,7 +133,8 @@ func (b *batch) write(ctx context.Context, cfg *FileConfig, o client.WriteOption
 	return cfg.Client.Members(from.Keyspace, from.Columns[0].Counter).Change(ctx, b.members, o)
 }
 
-// place returns the file and the line of an error, or the lines of the batch.
+// place returns the file and the line to which err belongs. If err names no row, it returns the
+// lines of the batch.
 func (im *FileImport) place(b *batch, err error) string {
 	var refused *client.Error
 	if errors.As(err, &refused) {
@@ -143,24 +145,23 @@ func (im *FileImport) place(b *batch, err error) string {
 	return fmt.Sprintf("%s:%d–%d", im.rows.in.Name(), b.lines[0], slices.Max(b.lines))
 }
 
-// Position is a position in a file: every record that starts on Line or before is handled. Rows is
-// the number of those records that the server acknowledged, and Rejected the number of rejected
-// ones.
+// Position is a position in a file: every record that starts on Line or before is handled. Of these
+// records, the server acknowledged Rows, and the import rejected Rejected.
 type Position struct {
 	Line     int64 `json:"line"`
 	Rows     int64 `json:"rows"`
 	Rejected int64 `json:"rejected,omitempty"`
 }
 
-// watermark tracks the line up to which all rows are handled, while lanes complete their
-// rows in any order.
+// watermark tracks the position up to which all rows are handled. Rows of different lanes may
+// complete in any order.
 type watermark struct {
 	mu struct {
 		sync.Mutex
-		end Position // after the last record read
-		// open has a list for each lane. The list holds the position before the first row
-		// of each unacknowledged batch, oldest first. The lowest position of all lists is
-		// the watermark. If all lists are empty, the watermark is end.
+		end Position // position after the last record that was read
+		// open has a list for each lane: for each unacknowledged batch, oldest first, the position
+		// before its first row. The watermark is the lowest position in open, or end if open has no
+		// position.
 		open [][]Position
 	}
 }
@@ -172,8 +173,8 @@ func newWatermark(lanes int, from Position) *watermark {
 	return w
 }
 
-// taken records that the row on line was passed to a lane. newBatch is set if the row
-// begins a batch.
+// taken records that the row on line was passed to a lane. newBatch must be set if the row is the
+// first of a batch.
 func (w *watermark) taken(lane int, newBatch bool, line int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

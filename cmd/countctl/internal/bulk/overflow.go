@@ -9,30 +9,30 @@ import (
 )
 
 const (
-	// overflowIDsMax bounds the ids of each kind in a progress file, because the file is written
-	// every second. An operator who needs more ids must find them in the source file.
+	// overflowIDsMax bounds the ids in each OverflowRows. It keeps the progress file small, because
+	// the file is written every second.
 	overflowIDsMax = 1000
-	// overflowIDsShown is the number of ids in a message of one line.
+	// overflowIDsShown is the maximum number of ids that a message names.
 	overflowIDsShown = 5
 )
 
-// Overflows are the rows that the server did not add, or perhaps did not add, because the sum of
-// an id does not fit int64.
+// Overflows describes the rows that the server did not add, or perhaps did not add, because the sum
+// of their id does not fit an int64.
 type Overflows struct {
 	Refused OverflowRows `json:"refused,omitzero"` // not added
-	Unknown OverflowRows `json:"unknown,omitzero"` // some of these rows were not added; the answer that named them was lost
+	Unknown OverflowRows `json:"unknown,omitzero"` // some of these rows were not added, but the answer that named those was lost
 }
 
-// OverflowRows are rows with the same outcome.
+// OverflowRows describes rows with the same outcome.
 type OverflowRows struct {
 	Rows int64       `json:"rows"`
-	IDs  []client.ID `json:"ids"` // the first 1,000 different ones, in the order of the file
+	IDs  []client.ID `json:"ids"` // the first 1,000 different ids of the rows, in the order of the file
 }
 
-// Rows returns how many rows do not count as added.
+// Rows returns the number of rows that the import does not report as added.
 func (o Overflows) Rows() int64 { return o.Refused.Rows + o.Unknown.Rows }
 
-// String describes both kinds in one line.
+// String describes the refused and the unknown rows in one line.
 func (o Overflows) String() string {
 	var text []string
 	if r := o.Refused; r.Rows > 0 {
@@ -44,7 +44,7 @@ func (o Overflows) String() string {
 	return strings.Join(text, "; ")
 }
 
-// String names the first ids.
+// String returns the number of rows and the first ids.
 func (r OverflowRows) String() string {
 	var ids []string
 	for _, id := range r.IDs[:min(len(r.IDs), overflowIDsShown)] {
@@ -78,7 +78,7 @@ func (r *OverflowRows) name(id client.ID) {
 	}
 }
 
-// valid reports whether a file with that many rows can have these overflows.
+// valid reports whether o is possible for a file of which rows rows are handled.
 func (o Overflows) valid(rows int64) bool {
 	for _, r := range []OverflowRows{o.Refused, o.Unknown} {
 		if r.Rows < 0 || r.Rows > rows || len(r.IDs) > overflowIDsMax || int64(len(r.IDs)) > r.Rows {
@@ -88,7 +88,7 @@ func (o Overflows) valid(rows int64) bool {
 	return o.Rows() <= rows
 }
 
-// refuseAll returns a refusal of each id of the cut.
+// refuseAll returns results that refuse each id of the cut.
 func (c *cut) refuseAll() []client.OpResult {
 	var all []client.OpResult
 	for _, op := range c.sums.Ops() {

@@ -15,8 +15,8 @@ func idsUpTo(n int) []client.ID {
 	return ids
 }
 
-// Each row of an id that an answer names counts. Each id is named once, up to the bound of
-// a progress file.
+// If an answer names an id, each row of that id counts as an overflow. An id is recorded once, and
+// at most overflowIDsMax ids are recorded.
 func TestOverflowsOfAnswers(t *testing.T) {
 	refused := func(ids ...client.ID) client.WriteResult {
 		var r client.WriteResult

@@ -12,8 +12,8 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// bytesMax bounds the bytes that readProgress reads. A mapping of 64 columns with long names is
-// many times smaller.
+// bytesMax bounds the bytes that readProgress reads. A real progress file is much smaller, even for
+// 64 columns with long names.
 const bytesMax = 1 << 20
 
 // readProgress reads a progress file and decodes it. exists is false if there is no file.
@@ -37,7 +37,7 @@ func readProgress[S any](path string, decode func(text []byte) (S, error)) (s S,
 	return s, true, nil
 }
 
-// writeProgress writes state to a progress file, in place of an earlier one.
+// writeProgress writes state to a progress file, or replaces an existing file.
 func writeProgress(path string, state any) error {
 	return writeWith(path, state, (*program.AtomicFile).Commit)
 }
@@ -55,19 +55,19 @@ func writeWith(path string, state any, commit func(*program.AtomicFile) error) e
 	return nil
 }
 
-// lockTriesMax bounds the tries of LockProgress. A try fails if the holder of the lock file is just
-// removing the file.
+// lockTriesMax bounds the tries of LockProgress. A try fails if another process removes the lock
+// file between the open and the lock.
 const lockTriesMax = 100
 
 // ErrLocked is returned by LockProgress while another run holds the progress file.
 var ErrLocked = errors.New("another run holds the progress file")
 
 // LockProgress locks a progress file against other runs until unlock is called or the process ends.
-// It locks a file next to it, because every write replaces the progress file. It does not
-// wait.
+// It locks a separate file next to it, because every write replaces the progress file. If another
+// run has the lock, it returns ErrLocked at once.
 func LockProgress(path string) (unlock func(), err error) {
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
-		path = resolved // links to one file share its lock
+		path = resolved // all links to one file use the same lock
 	}
 	path += ".lock"
 	for range lockTriesMax {
@@ -81,7 +81,7 @@ func LockProgress(path string) (unlock func(), err error) {
 		}
 		if isAt(l, path) {
 			return func() {
-				_ = os.Remove(path) // remove before Unlock: a run that locks the removed file later notices that by isAt
+				_ = os.Remove(path) // remove before Unlock: if another run then locks the removed file, isAt returns false to it
 				_ = l.Unlock()
 			}, nil
 		}

@@ -37,7 +37,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 
 func TestWhatCannotBeReadNamesTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.progress")
-	// Valid but larger than what is read: cut off, it does not parse.
+	// Valid JSON, but longer than readProgress reads, so the part that it reads does not parse.
 	if err := os.WriteFile(path, []byte(`{"Line":1`+strings.Repeat(" ", 1<<20)+`}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -48,8 +48,8 @@ func TestWhatCannotBeReadNamesTheFile(t *testing.T) {
 	}
 }
 
-// Only one run at a time can lock a progress file, whatever links name it. Once that run has
-// unlocked the file, the next run can lock it, and no lock file remains.
+// Only one run at a time can lock a progress file, even through different links. After unlock, the
+// next run can lock the file, and no lock file remains.
 func TestLock(t *testing.T) {
 	dir := t.TempDir()
 	path, link := filepath.Join(dir, "run.progress"), filepath.Join(dir, "link")
@@ -73,7 +73,6 @@ func TestLock(t *testing.T) {
 	}
 }
 
-// Of many runs that come and go, no two hold the lock at a time.
 func TestLocksExclude(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.progress")
 	var holders, locked atomic.Int32

@@ -9,32 +9,32 @@ import (
 	"time"
 )
 
-// rowReader reads the records of a file that no earlier run has handled, and writes bad ones
-// to the rejects. Its methods must not be called concurrently.
+// rowReader reads the records of a file that no earlier run has handled. It writes bad records to
+// the rejects. Its methods must not be called concurrently.
 type rowReader struct {
 	in      *CSVReader
-	from    Position         // records up to its line are handled
+	from    Position         // position of the earlier runs: records up to its line are skipped
 	rejects *rejects         // nil if a bad row stops the run
 	passed  func(line int64) // called for each rejected row
 }
 
-// openRejects prepares the file of bad rows, new or to continue. If path is "", there is no
-// such file.
+// openRejects creates the file of bad rows, or continues the file of an earlier run. If path is "",
+// it does nothing.
 func (r *rowReader) openRejects(path string) (err error) {
 	if path == "" {
 		return nil
 	}
 	lastLine := r.from.Line
 	if r.from.Rejected == 0 {
-		lastLine = 0 // no row before from was rejected, so the file begins anew
+		lastLine = 0 // no row before from was rejected, so all rows in an existing file are dropped
 	}
 	r.rejects, err = openRejects(path, r.in, lastLine)
 	return err
 }
 
-// each calls use for each valid CSV record, until the end of the file or of ctx. The record is
-// valid during the call. A bad record, or one for which use returns a *RowError, goes to
-// the rejects; without rejects, that error ends the run.
+// each calls use for each valid CSV record, until the file or ctx ends. use must not keep the
+// record. If the record is bad or use returns a *RowError, each writes the record to the rejects.
+// Without rejects, each returns that error.
 func (r *rowReader) each(ctx context.Context, use func(record []string, line int64) error) error {
 	for ctx.Err() == nil {
 		record, err := r.in.Next()
@@ -56,15 +56,15 @@ func (r *rowReader) each(ctx context.Context, use func(record []string, line int
 	return ctx.Err()
 }
 
-// reject writes the latest record to the rejects if err is a *RowError. Without
-// rejects, or for another error, it returns the error.
+// reject writes the latest record to the rejects if err is a *RowError. If there are no rejects, or
+// if err is another error, it returns err.
 func (r *rowReader) reject(err error) error {
 	var row *RowError
 	switch {
 	case !errors.As(err, &row):
 		return err
 	case row.Line <= r.from.Line:
-		return nil // the previous run rejected it
+		return nil // an earlier run rejected this record
 	case r.rejects == nil:
 		return row
 	}
@@ -79,9 +79,9 @@ func (r *rowReader) reject(err error) error {
 // run.
 type sender func(ctx context.Context, fail context.CancelCauseFunc)
 
-// run runs the senders while read passes them the rows. It saves the progress every second,
-// and whenever wake has a token. Once all rows are handled it calls confirm, unless that is
-// nil. It returns the first error.
+// run runs the senders while read passes them the rows. It calls save every second, and whenever
+// wake has a token. Once all rows are handled, it calls confirm, unless confirm is nil. It returns
+// the first error.
 //
 // Goroutines: run starts one goroutine for each sender and one that saves, and waits for all of
 // them.

@@ -20,17 +20,17 @@ const (
 	pagesAhead = 2
 )
 
-// RedisConfig configures an Import.
+// RedisConfig configures a RedisImport.
 type RedisConfig struct {
 	Redis    *redis.Client
 	Client   *client.Client
 	Patterns []*Pattern
-	// Columns maps, for each keyspace, the names of counts in keys and hashes to columns. Counts
-	// under other names are not copied.
+	// Columns has a map for each keyspace: from a name in the keys or hash fields of Redis to a
+	// column of the keyspace. Counts under other names are not copied.
 	Columns map[string]map[string]string
-	Batch   int                        // keys of one step, 1 … client.WriteOpsMax; Redis may return a few more
+	Batch   int                        // COUNT of a SCAN, 1 … client.WriteOpsMax; Redis may return a few more keys
 	Bad     func(*BadValueError) error // called with a value that is not a count; its error ends the import
-	Synced  func() error               // makes the values durable with which Bad was called; may be nil
+	Synced  func() error               // called before each save, to make durable what Bad has recorded; may be nil
 	State   string                     // progress file; "" keeps none
 	From    RedisState                 // where to continue
 	Retry   client.Retry               // how each write is repeated
@@ -56,8 +56,8 @@ func (b *BadValueError) Error() string {
 type RedisImport struct {
 	cfg   RedisConfig
 	state RedisState
-	keys  atomic.Int64 // read in this run
-	rows  atomic.Int64 // acknowledged in this run
+	keys  atomic.Int64 // keys that were read in this run
+	rows  atomic.Int64 // rows that were acknowledged in this run
 
 	writer *fencedWriter
 }
@@ -90,13 +90,13 @@ func (i *RedisImport) Run(ctx context.Context) (RedisState, error) {
 	return i.state, err
 }
 
-// walkAll iterates over the keys of all patterns, beginning at the state's position. It
-// calls visit with each page before the position moves past the page.
+// walkAll reads the keys of all patterns, page by page, beginning at the state's position. It calls
+// visit with a page, and then moves the position past the page.
 func (i *RedisImport) walkAll(ctx context.Context, visit func(context.Context, *page) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	pages := make(chan *page, pagesAhead)
 	walked := make(chan error, 1)
-	go func() { // ends with the keys or ctx
+	go func() { // this goroutine ends after the last key, or when ctx ends
 		defer close(pages)
 		walked <- i.walk(ctx, pages)
 	}()
@@ -124,7 +124,7 @@ func (i *RedisImport) walkAll(ctx context.Context, visit func(context.Context, *
 	return failed
 }
 
-// step visits one page and moves the position past it.
+// step calls visit with one page and moves the position past it.
 func (i *RedisImport) step(ctx context.Context, p *page, visit func(context.Context, *page) error) error {
 	for _, bad := range p.bad {
 		if err := i.cfg.Bad(bad); err != nil {
@@ -139,8 +139,8 @@ func (i *RedisImport) step(ctx context.Context, p *page, visit func(context.Cont
 	return nil
 }
 
-// write sets the rows of a page. Each write has a number of the run's fence. So repeats of
-// a write count once, and a late write of an earlier run changes nothing.
+// write sets the rows of a page. The writes have numbers that follow from the run's Fence. So a
+// repeated write is applied once, and a late write of an earlier run changes nothing.
 func (i *RedisImport) write(ctx context.Context, p *page) error {
 	for ops := range slices.Chunk(p.ops, client.WriteOpsMax) {
 		_, err := i.writer.Write(ctx, func(ctx context.Context, o client.WriteOptions) (client.WriteResult, error) {
@@ -157,7 +157,7 @@ func (i *RedisImport) save() error {
 	if i.cfg.State == "" {
 		return nil
 	}
-	if i.cfg.Synced != nil { // before the progress passes them
+	if i.cfg.Synced != nil { // sync the recorded bad values before the saved position passes them
 		if err := i.cfg.Synced(); err != nil {
 			return err
 		}
@@ -166,21 +166,21 @@ func (i *RedisImport) save() error {
 }
 
 type page struct {
-	number       int // number of the pattern
+	number       int // index of pattern in RedisConfig.Patterns
 	pattern      *Pattern
 	ops          []client.Op // one for each row
 	bad          []*BadValueError
 	keys         int64
 	values       int64
 	ignored      int64    // keys and fields that are not to be copied
-	came         Names    // number of values, by their column's name in Redis
-	left         Names    // number of ignored keys and fields, by the same name
-	expiring     int64    // keys that are copied and have a time to live
-	expiringKeys []string // the first of them
-	next         uint64   // the next cursor, 0 at the pattern's end
+	came         Names    // number of copied values, by the name of their column in Redis
+	left         Names    // number of ignored keys and fields, by the name of their column in Redis
+	expiring     int64    // number of copied keys that have a time to live
+	expiringKeys []string // the first of these keys
+	next         uint64   // cursor of the next page; 0 after the last page of the pattern
 }
 
-// walk sends the pages, beginning at the saved position.
+// walk reads the pages, beginning at the saved position, and sends them to the channel.
 func (i *RedisImport) walk(ctx context.Context, pages chan<- *page) error {
 	place := i.state.Place
 	for number := place.Pattern; number < len(i.cfg.Patterns); number++ {
@@ -219,8 +219,8 @@ func (i *RedisImport) read(ctx context.Context, number int, cursor uint64) (*pag
 	return p, i.readCounts(ctx, keys, &rows)
 }
 
-// scan returns the next keys that may match a pattern. Keys of counts have one of three
-// types, and SCAN can filter by only one.
+// scan returns the next keys that may match a pattern. It filters hashes by their type. It cannot
+// filter counts, because they have one of three types and SCAN accepts only one.
 func (i *RedisImport) scan(ctx context.Context, p *Pattern, cursor uint64) ([]string, uint64, error) {
 	if p.hashes() {
 		return i.cfg.Redis.ScanType(ctx, cursor, p.glob, int64(i.cfg.Batch), "hash").Result()
@@ -228,8 +228,8 @@ func (i *RedisImport) scan(ctx context.Context, p *Pattern, cursor uint64) ([]st
 	return i.cfg.Redis.Scan(ctx, cursor, p.glob, int64(i.cfg.Batch)).Result()
 }
 
-// readCounts reads the keys that are counts. A string has its count as its value; a set or
-// sorted set counts its members. Keys of other types do not match the pattern.
+// readCounts reads keys that are one count each. The value of a string is its count. The count of a
+// set or sorted set is its number of members. readCounts skips keys of other types.
 func (i *RedisImport) readCounts(ctx context.Context, keys []string, rows *rowsOf) error {
 	types, left := make([]*redis.StatusCmd, len(keys)), make([]*redis.DurationCmd, len(keys))
 	_, err := i.cfg.Redis.Pipelined(ctx, func(pipe redis.Pipeliner) error {
@@ -258,7 +258,7 @@ func (i *RedisImport) readCounts(ctx context.Context, keys []string, rows *rowsO
 	return i.readSizes(ctx, &sets, &sorted, rows)
 }
 
-// counted holds keys of one type, and the cells that they count.
+// counted holds keys of one type, and for each key the row and column of its count.
 type counted struct {
 	keys  []string
 	cells []cell
@@ -280,7 +280,7 @@ func (i *RedisImport) readStrings(ctx context.Context, wanted *counted, rows *ro
 		return err
 	}
 	for n, value := range values {
-		if text, ok := value.(string); ok { // otherwise the key has been deleted since the scan
+		if text, ok := value.(string); ok { // if it is not a string, the key has been deleted since the scan
 			rows.put(wanted.keys[n], "", wanted.cells[n], text)
 		}
 	}
@@ -316,12 +316,12 @@ func (i *RedisImport) readSizes(ctx context.Context, sets, sorted *counted, rows
 	return err
 }
 
-// hash is a hash of a page, and the commands sent for it.
+// hash is a hash of a page, with the Redis commands that read it.
 type hash struct {
 	key    string
 	id     client.ID
-	values *redis.SliceCmd // values of the names that are copied
-	fields *redis.IntCmd   // number of its fields
+	values *redis.SliceCmd // values of the fields in names, as many as there are
+	fields *redis.IntCmd   // number of fields of the hash
 	left   *redis.DurationCmd
 	names  *redis.StringSliceCmd
 }
@@ -354,7 +354,7 @@ func (i *RedisImport) readHashes(ctx context.Context, keys []string, rows *rowsO
 				copied++
 			}
 		}
-		if left := h.fields.Val() - copied; left > 0 { // otherwise some fields have been deleted since the scan
+		if left := h.fields.Val() - copied; left > 0 { // a negative number means that fields were deleted between the commands
 			rows.page.ignored += left
 			more = append(more, h)
 		}
@@ -362,8 +362,8 @@ func (i *RedisImport) readHashes(ctx context.Context, keys []string, rows *rowsO
 	return i.nameFields(ctx, more, rows)
 }
 
-// nameFields records the names of the fields that are not copied. It skips hashes with more
-// than namesMax fields: those are ids, not names of columns.
+// nameFields records the names of the fields that are not copied. It skips hashes with more than
+// namesMax fields, because their fields are ids rather than columns.
 func (i *RedisImport) nameFields(ctx context.Context, hashes []*hash, rows *rowsOf) error {
 	hashes = slices.DeleteFunc(hashes, func(h *hash) bool { return h.fields.Val() > namesMax })
 	if len(hashes) == 0 {
@@ -388,7 +388,7 @@ func (i *RedisImport) nameFields(ctx context.Context, hashes []*hash, rows *rows
 	return nil
 }
 
-// Difference is a count that differs from Redis.
+// Difference is a count that differs between Redis and countd.
 type Difference struct {
 	Keyspace string    `json:"keyspace"`
 	ID       client.ID `json:"id"`
@@ -406,12 +406,12 @@ type Verdict struct {
 	Samples []Difference `json:"samples"` // the first differences
 }
 
-// Verify iterates over all keys again, beginning at the first, and compares each value
-// with the current count in countd.
+// Verify reads all keys again, from the first pattern on. It compares each value with the current
+// count in countd.
 func (i *RedisImport) Verify(ctx context.Context) (Verdict, error) {
 	again := &RedisImport{cfg: i.cfg}
 	again.cfg.State, again.cfg.From = "", RedisState{}
-	again.cfg.Bad = func(*BadValueError) error { return nil } // the import has reported them
+	again.cfg.Bad = func(*BadValueError) error { return nil } // Run has reported the bad values
 	var v Verdict
 	err := again.walkAll(ctx, func(ctx context.Context, p *page) error { return again.compare(ctx, p, &v) })
 	return v, err

@@ -8,9 +8,9 @@ import (
 	"github.com/countd/countd/internal/nodetest"
 )
 
-// All writes of a run belong to one producer, whose numbers rise. The tries of a write share its
-// number. Idempotency keys would instead fill the memory that shards need for the keys of other
-// clients.
+// All writes of a run have the same producer and rising numbers. A retry has the number of its
+// first try. The import does not use idempotency keys, because so many keys would displace those of
+// other clients in the shards.
 func TestWritesAreOfOneProducer(t *testing.T) {
 	server := nodetest.New(t)
 	var producers, seqs []string

@@ -18,12 +18,12 @@ import (
 type Pattern struct {
 	Text     string
 	Keyspace string
-	Column   string // column of a count if the key does not name the column; else ""
+	Column   string // column of the count; "" if the key or the fields of a hash name it
 
 	glob   string         // for SCAN
-	keys   *regexp.Regexp // matches a key, even a key with other text in place of an id
-	id     int            // number of the id's group in keys
-	column int            // number of the column's group; 0 for none
+	keys   *regexp.Regexp // matches a key of the pattern, even if the text in the place of the id is no number
+	id     int            // number of the group in keys that matches the id
+	column int            // number of the group in keys that matches the column; 0 if there is none
 }
 
 const (
@@ -34,7 +34,7 @@ const (
 // errBadPattern is returned for text that is not a pattern.
 var errBadPattern = errors.New("want KEYS=KEYSPACE or KEYS=KEYSPACE:COLUMN, with {id} once in KEYS and {column} at most once, something between them, in UTF-8")
 
-// ParsePattern reads a pattern.
+// ParsePattern parses a pattern.
 func ParsePattern(text string) (*Pattern, error) {
 	at := strings.LastIndexByte(text, '=')
 	if at < 0 || !utf8.ValidString(text) {
@@ -53,8 +53,8 @@ func ParsePattern(text string) (*Pattern, error) {
 	return p, nil
 }
 
-// compile compiles the pattern for SCAN, which is approximate, and as an exact regular
-// expression.
+// compile sets p.glob, which SCAN uses and which may match too many keys, and p.keys, which is
+// exact.
 func (p *Pattern) compile(keys string) {
 	var glob, exact strings.Builder
 	exact.WriteString(`(?s)\A`)
@@ -81,10 +81,11 @@ func (p *Pattern) compile(keys string) {
 	p.glob, p.keys = glob.String(), regexp.MustCompile(exact.String())
 }
 
-// badIDsOf returns a part of a regular expression that matches bad ids: text that is no number. The
-// text must not contain the character that follows the id or, for an id at the end, the character
-// before the id. So like:abc matches like:{id} with a bad id, and like:1:by does not match. It
-// returns "" for a pattern without such a character.
+// badIDsOf returns a part of a regular expression that matches a bad id, which is text instead of a
+// number. That text must not contain the character that follows the id in the pattern or, if the id
+// is last, the character before it. For example, with the pattern like:{id}, the key like:abc has a
+// bad id, but like:1:by does not match. badIDsOf returns "" if the pattern has no such character
+// next to the id.
 func badIDsOf(keys string) string {
 	before, after, _ := strings.Cut(keys, idMark)
 	var parts rune
@@ -112,7 +113,7 @@ func quoteGlob(text string) string {
 
 func (p *Pattern) hashes() bool { return p.Column == "" && p.column == 0 }
 
-// Types names the types of the keys.
+// Types returns the Redis types of the keys, for messages.
 func (p *Pattern) Types() string {
 	if p.hashes() {
 		return "hash"

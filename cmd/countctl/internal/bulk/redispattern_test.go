@@ -54,7 +54,7 @@ func TestBadPatterns(t *testing.T) {
 	}
 }
 
-// A pattern matches the key that its marks are filled in for.
+// A pattern matches the key that results if {id} and {column} are replaced by values.
 func FuzzPattern(f *testing.F) {
 	f.Add("post:{id}:{column}=posts")
 	f.Add("[{id}*\\=users:posts")
@@ -65,14 +65,14 @@ func FuzzPattern(f *testing.F) {
 		}
 		key := strings.NewReplacer("{id}", "42", "{column}", "c").Replace(text[:strings.LastIndexByte(text, '=')])
 		id, column, ok, err := p.match(key)
-		unclear := p.column > 0 || strings.ContainsAny(text, "0123456789") // another split may do too
+		unclear := p.column > 0 || strings.ContainsAny(text, "0123456789") // then the key may also match with another id or column
 		if !ok || err == nil && !unclear && (id != 42 || column != p.Column) {
 			t.Fatalf("%q: key %q is %d, %q, %v, %v", text, key, id, column, ok, err)
 		}
 	})
 }
 
-// A progress file that can be read is one that could have been written.
+// decodeRedisState accepts only a state that an import could have written.
 func FuzzState(f *testing.F) {
 	f.Add([]byte(`{"version":1,"patterns":["a"],"place":{"pattern":1,"cursor":5},"keys":3}`))
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -9,10 +9,10 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// rowsOf gathers the values of a page into rows.
+// rowsOf collects the values of a page, grouped by row.
 type rowsOf struct {
-	patterns []*Pattern        // all of the import
-	columns  map[string]string // by the names of their counts in keys and hashes
+	patterns []*Pattern        // all patterns of the import
+	columns  map[string]string // columns of the keyspace, by their names in the keys or hash fields of Redis
 	page     *page
 	index    map[client.ID]int // in page.ops
 }
@@ -20,10 +20,10 @@ type rowsOf struct {
 type cell struct {
 	id     client.ID
 	column string
-	name   string // the column's name in its key or field
+	name   string // name of the column in the Redis key or field
 }
 
-// cellOf returns the cell that a key counts, and false if the key is not to be copied.
+// cellOf returns the cell for the count in a key. It returns false if the key is not to be copied.
 func (r *rowsOf) cellOf(key string) (cell, bool) {
 	r.page.keys++
 	id, name, ok, err := r.match(key)
@@ -45,8 +45,8 @@ func (r *rowsOf) cellOf(key string) (cell, bool) {
 	return cell{id, column, name}, true
 }
 
-// match matches a key with the page's pattern. A key with a bad id matches too, unless another
-// pattern matches it with a number.
+// match matches a key with the page's pattern. If the id in the key is bad, ok is true and err is
+// set, unless another pattern matches the key with a number as the id.
 func (r *rowsOf) match(key string) (id client.ID, column string, ok bool, err error) {
 	id, column, ok, err = r.page.pattern.match(key)
 	if err == nil {
@@ -58,7 +58,7 @@ func (r *rowsOf) match(key string) (id client.ID, column string, ok bool, err er
 	return 0, column, true, fmt.Errorf("the id %w", err)
 }
 
-// expires records that a copied key has a time to live.
+// expires records a copied key if it has a time to live, which is left.
 func (r *rowsOf) expires(key string, left time.Duration) {
 	if left <= 0 {
 		return
@@ -68,7 +68,7 @@ func (r *rowsOf) expires(key string, left time.Duration) {
 	}
 }
 
-// idOf returns the id of the row in a hash, and false if the hash is not to be copied.
+// idOf returns the row id for a hash. It returns false if the hash is not to be copied.
 func (r *rowsOf) idOf(key string) (client.ID, bool) {
 	r.page.keys++
 	id, _, ok, err := r.match(key)
@@ -90,7 +90,7 @@ func (r *rowsOf) put(key, field string, c cell, text string) {
 	r.set(c, value)
 }
 
-// set sets a count in its row. If Redis returns a key twice, the last value counts.
+// set sets a count in its row. If Redis returns a key twice, the last value wins.
 func (r *rowsOf) set(c cell, value int64) {
 	r.page.came.add(c.name, 1)
 	at, ok := r.index[c.id]

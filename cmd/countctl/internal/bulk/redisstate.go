@@ -9,62 +9,64 @@ import (
 
 const redisStateVersion = 1
 
-// expiringKeysMax bounds the keys with a time to live that a warning names.
+// expiringKeysMax bounds the keys that the warning about keys with a time to live names.
 const expiringKeysMax = 5
 
 // ErrBadRedisState is returned for a progress file that this program did not write.
 var ErrBadRedisState = errors.New("not a progress file of countctl import redis://")
 
-// RedisState is the progress file of an import: the source, the target and the progress.
+// RedisState is the content of a progress file: the source of the import, its target and its
+// progress.
 type RedisState struct {
 	Version  int      `json:"version"`
 	Redis    string   `json:"redis"`   // address and database, for a person to read
-	RunID    string   `json:"run_id"`  // run id of the Redis process, because another process does not understand its cursors
+	RunID    string   `json:"run_id"`  // run id of the Redis process; its cursors are not valid for another process
 	Addr     string   `json:"addr"`    // address of countd, for a person to read
-	Cluster  string   `json:"cluster"` // id of its cluster
+	Cluster  string   `json:"cluster"` // id of the countd cluster
 	Patterns []string `json:"patterns"`
 	Mapping  []string `json:"mapping,omitempty"`
 	Place    Place    `json:"place"`
-	// Keyspaces has the numbers of the keyspaces' first Raft groups, by name. No two keyspaces ever
-	// have the same number. It is 0 if the server did not report it.
+	// Keyspaces has the number of the first Raft group of each keyspace, by the keyspace's name. A
+	// keyspace that is dropped and created again has another number. The number is 0 if the server
+	// did not report it.
 	Keyspaces map[string]uint32 `json:"keyspaces,omitempty"`
 	// Fence is the fence of all runs that used this file.
 	Fence Fence `json:"fence,omitzero"`
 
-	Keys    int64 `json:"keys"`    // keys that were read
+	Keys    int64 `json:"keys"`    // number of keys that were read
 	Values  int64 `json:"values"`  // values that were copied
-	Ignored int64 `json:"ignored"` // keys, and fields of hashes, that match no pattern or column
-	Bad     int64 `json:"bad"`     // values that were rejected
+	Ignored int64 `json:"ignored"` // number of keys, and of fields of hashes, that match no pattern or column
+	Bad     int64 `json:"bad"`     // number of values that were rejected
 
-	Expiring     int64    `json:"expiring,omitempty"`      // keys that were copied and have a time to live
-	ExpiringKeys []string `json:"expiring_keys,omitempty"` // the first of them
+	Expiring     int64    `json:"expiring,omitempty"`      // number of copied keys that have a time to live
+	ExpiringKeys []string `json:"expiring_keys,omitempty"` // the first of these keys
 
-	Given []int64 `json:"given,omitempty"` // values that were copied, by pattern
-	Came  Names   `json:"came,omitempty"`  // number of values, by their column's name in Redis
-	Left  Names   `json:"left,omitempty"`  // number of ignored keys and fields, by the same name
+	Given []int64 `json:"given,omitempty"` // number of values that were copied, by index of the pattern
+	Came  Names   `json:"came,omitempty"`  // number of copied values, by the name of their column in Redis
+	Left  Names   `json:"left,omitempty"`  // number of ignored keys and fields, by the name of their column in Redis
 }
 
-// Place is where the iteration continues.
+// Place is the position where the next run continues.
 type Place struct {
 	Pattern int    `json:"pattern"` // index in Patterns
-	Cursor  uint64 `json:"cursor"`  // cursor of its SCAN
+	Cursor  uint64 `json:"cursor"`  // SCAN cursor in the keys of the pattern
 }
 
-// Begin returns the state of an import that has not begun. earlier is the progress file of
-// an earlier run of any import, or zero. Begin keeps its fence, because writes of that run
-// may still be under way.
+// Begin returns the state of a new import. earlier is the state in the progress file that the new
+// import replaces, or zero. Begin keeps the Fence of earlier, because its writes may still be in
+// flight.
 func (s RedisState) Begin(earlier RedisState) RedisState {
 	s.Version, s.Fence = redisStateVersion, earlier.Fence
 	return s
 }
 
-// SameImport reports whether both belong to the same import, whatever their progress.
+// SameImport reports whether s and other belong to the same import, whatever their progress.
 func (s RedisState) SameImport(other RedisState) bool {
 	return s.Redis == other.Redis && s.RunID == other.RunID && s.Cluster == other.Cluster &&
 		slices.Equal(s.Patterns, other.Patterns) && slices.Equal(s.Mapping, other.Mapping) && maps.Equal(s.Keyspaces, other.Keyspaces)
 }
 
-// add moves the position past a page.
+// add adds the numbers of a page and moves the position past it.
 func (s *RedisState) add(p *page) {
 	s.Keys += p.keys
 	s.Values += p.values
@@ -102,10 +104,11 @@ func decodeRedisState(text []byte) (RedisState, error) {
 	return s, nil
 }
 
-// namesMax bounds a Names, because a hash with ids as fields may have any number of names.
+// namesMax bounds the names in a Names. A hash may have ids as its fields, and so any number of
+// names.
 const namesMax = 1000
 
-// Names counts names of keys and fields, up to namesMax names.
+// Names holds a number for each name. It holds at most namesMax names and ignores further ones.
 type Names map[string]int64
 
 // add adds count to the number of a name. The map must not be nil.

@@ -19,23 +19,23 @@ import (
 
 const rejectedFileMode = 0o666
 
-// ErrNotRejects is returned if the file for rejects exists and holds something else.
+// ErrNotRejects is returned if the file for rejects exists and is not a file of rejected rows.
 var ErrNotRejects = errors.New("not a file of rejected rows; remove it, or name another with --rejects")
 
-// The first two columns of the rejects.
+// The names of the first two columns in the file of rejects.
 const (
 	lineColumn   = "line"
 	reasonColumn = "reason"
 )
 
-// rejects is the file of bad rows. Each has the line, the reason and the unchanged row, so
-// that the file can be corrected and imported like the source file. A row that is not CSV
-// is in one quoted field. Each row is written before the watermark passes it, and synced
-// before the progress file passes it.
+// rejects is the file of bad rows. For each bad row it has the line, the reason and the unchanged
+// fields, so that an operator can correct the file and import it like the source file. A row that
+// is not valid CSV is one quoted field. Each bad row is written before the watermark passes it, and
+// synced before the position in the progress file passes it.
 type rejects struct {
 	path   string
 	header []string
-	comma  rune // delimiter of the source file and of new rejects
+	comma  rune // delimiter of the source file, and of a new file of rejects
 
 	mu struct {
 		sync.Mutex
@@ -45,9 +45,9 @@ type rejects struct {
 	}
 }
 
-// openRejects prepares the file; add creates it with the first bad row. In an existing file it
-// keeps the rows up to lastLine and removes later ones, because this run finds those again. If
-// lastLine is 0, it removes the file.
+// openRejects opens an existing file, or leaves it to add to create the file with the first bad
+// row. In an existing file, openRejects keeps the rows up to lastLine. It removes later rows,
+// because this run will reject them again. If lastLine is 0, it removes the file.
 func openRejects(path string, in *CSVReader, lastLine int64) (*rejects, error) {
 	r := &rejects{path: path, header: append([]string{lineColumn, reasonColumn}, in.Header()...), comma: in.Delimiter()}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -84,11 +84,11 @@ func (r *rejects) use(f *os.File, comma rune) {
 	r.mu.csv.Comma = comma
 }
 
-// rejectedThrough returns the delimiter of rejects, and the offset after the rows up to
-// lastLine. A crash may have left later rows, or only a part of the header.
+// rejectedThrough returns the delimiter of a file of rejects, and the offset after its rows up to
+// lastLine. After a crash, the file may have later rows, or only a part of the header.
 func rejectedThrough(f io.Reader, lastLine int64) (comma rune, end int64, err error) {
 	buffered := bufio.NewReader(f)
-	start, _ := buffered.Peek(len(lineColumn) + utf8.UTFMax + len(reasonColumn)) // the next read returns the error too
+	start, _ := buffered.Peek(len(lineColumn) + utf8.UTFMax + len(reasonColumn)) // ignore the error: the next read returns it again
 	rest, isRejects := strings.CutPrefix(string(start), lineColumn)
 	comma, size := utf8.DecodeRuneInString(rest)
 	if !isRejects || !strings.HasPrefix(rest[size:], reasonColumn) {
@@ -123,7 +123,7 @@ func (r *rejects) add(row *RowError, raw []byte) error {
 			return fmt.Errorf("cannot create the file of rejected rows: %w", err)
 		}
 		r.use(f, r.comma)
-		r.mu.csv.Write(r.header) // the csv.Writer keeps the error for its Error method
+		r.mu.csv.Write(r.header) // ignore the error: Error returns it below
 	}
 	fields := []string{string(raw)}
 	parsed := csv.NewReader(bytes.NewReader(raw))
@@ -140,8 +140,8 @@ func (r *rejects) add(row *RowError, raw []byte) error {
 	return nil
 }
 
-// sync makes the rows added so far and the file's name durable. Other methods may run concurrently.
-// If r is nil, sync does nothing.
+// sync makes the file and the rows added so far durable. It may be called concurrently with the
+// other methods. If r is nil, sync does nothing.
 func (r *rejects) sync() error {
 	if r == nil {
 		return nil
@@ -162,7 +162,8 @@ func (r *rejects) syncLocked() error {
 	return nil
 }
 
-// close syncs and closes the file; no row may be added later. It does nothing if r is nil.
+// close syncs and closes the file. The caller must add no row afterwards. If r is nil, close does
+// nothing.
 func (r *rejects) close() error {
 	if r == nil {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Rejects are durable before the progress file passes them: save syncs them first.
+// save syncs the rejects before it writes a progress file whose position is past them.
 func TestRejectsAreSyncedBeforeTheProgress(t *testing.T) {
 	dir := t.TempDir()
 	in, err := NewCSVStream("f", strings.NewReader("id,like\nx,1\n"), ',')
@@ -43,7 +43,7 @@ func TestRejectsAreSyncedBeforeTheProgress(t *testing.T) {
 			t.Errorf("%s: the progress file passes a row that is not synced", name)
 		}
 	}
-	// If the rejects cannot be synced, the progress does not move.
+	// If the rejects cannot be synced, save does not change the progress file.
 	if err := set.rows.rejects.add(&RowError{Line: 3, Reason: "why"}, []byte("x,1")); err != nil {
 		t.Fatal(err)
 	}
@@ -57,8 +57,8 @@ func TestRejectsAreSyncedBeforeTheProgress(t *testing.T) {
 	}
 }
 
-// A crash before the first sync may leave any bytes in the file of rejects. If the progress file
-// has no rejects, the next run starts that file from scratch.
+// A crash before the first sync may leave an incomplete file of rejects. If the progress file
+// counts no rejected rows, the next run replaces the file of rejects.
 func TestTornRejects(t *testing.T) {
 	for _, torn := range []string{"", "li", "line,rea", "line,reason,id,li", "line,reason,id,like\n2,\"w"} {
 		path := filepath.Join(t.TempDir(), "r")

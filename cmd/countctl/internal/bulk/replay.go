@@ -13,11 +13,11 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// Replay is one run that adds the rows of a file, each exactly once over all runs of one
-// session. Every run cuts the file in the same way, and sends each cut under its own number
-// of the session's producer.
+// Replay is one run that adds the rows of a file. Over all runs of one session, each row is added
+// exactly once. Every run divides the file into the same cuts. It sends each cut under the
+// session's producer and the number of the cut.
 //
-// Goroutines: Run starts one for each request in flight and one that saves progress, and
+// Goroutines: Run starts one goroutine for each request in flight and one that saves progress. It
 // waits for all of them before it returns.
 type Replay struct {
 	cfg     FileConfig
@@ -32,8 +32,8 @@ type Replay struct {
 	begun   atomic.Bool  // the progress file describes the session; until then it is left unchanged
 }
 
-// NewReplay returns a replay of a file, whose From was begun by BeginSession. It returns an
-// error if the file's header does not fit the config.
+// NewReplay returns a replay of a file. cfg.From must have a session, from BeginSession. NewReplay
+// returns an error if the file's header does not fit the config.
 func NewReplay(cfg FileConfig, in *CSVReader) (*Replay, error) {
 	r := &Replay{cfg: cfg, rows: rowReader{in: in, from: cfg.From.Position}, pace: pace{speed: cfg.Speed}}
 	var err error
@@ -51,14 +51,14 @@ func NewReplay(cfg FileConfig, in *CSVReader) (*Replay, error) {
 	return r, nil
 }
 
-// RowsAcked returns the rows added in this run, or found to have been added by the previous run. It
-// is safe for concurrent use.
+// RowsAcked returns the number of rows that were acknowledged in this run. It includes rows that an
+// earlier run had added without receiving the answer. It is safe for concurrent use.
 func (r *Replay) RowsAcked() int64 { return r.acked.Load() }
 
-// Run adds the file from the configured position. It returns when every row is added or rejected,
-// or with the error that stopped it, like FileImport.Run. Afterwards the progress file says where
-// to continue, or that the import is complete. A run that fails before it sends anything leaves the
-// progress file unchanged.
+// Run adds the rows of the file from the configured position on. It returns when every row is added
+// or rejected, or when an error stops it, like FileImport.Run. Afterwards, the progress file holds
+// the position where the next run continues, or states that the import is complete. If Run fails
+// before it sends anything, it leaves the progress file unchanged.
 func (r *Replay) Run(ctx context.Context) (Summary, error) {
 	if err := r.rows.openRejects(r.cfg.Rejects); err != nil {
 		return Summary{}, err
@@ -71,13 +71,13 @@ func (r *Replay) Run(ctx context.Context) (Summary, error) {
 	send := func(ctx context.Context, fail context.CancelCauseFunc) { r.send(ctx, queue, fail) }
 	save := func() error {
 		if !r.begun.Load() {
-			return nil // the first cut to be sent saves
+			return nil // begin writes the progress file first, when it is about to send a cut
 		}
 		return r.save(false)
 	}
 	err := r.rows.run(ctx, slices.Repeat([]sender{send}, r.cfg.InFlight), read, save, r.cuts.behind, r.cfg.Confirm)
 	if err == nil {
-		r.cuts.finish(r.filling.after) // including the rejected rows after the last cut
+		r.cuts.finish(r.filling.after) // after includes the rejected rows after the last cut
 	}
 	if err == nil || r.begun.Load() {
 		err = errors.Join(err, r.save(err == nil))
@@ -85,8 +85,8 @@ func (r *Replay) Run(ctx context.Context) (Summary, error) {
 	return r.cuts.progress().summary(), err
 }
 
-// read cuts the file until its end, a bad row that may not be skipped, or the
-// end of ctx.
+// read divides the file into cuts and queues them. It stops at the end of the file, at a bad row if
+// there are no rejects, or when ctx ends.
 func (r *Replay) read(ctx context.Context, queue chan<- *cut) error {
 	err := r.rows.each(ctx, func(record []string, line int64) error {
 		inc, err := r.parser.increment(record)
@@ -101,8 +101,8 @@ func (r *Replay) read(ctx context.Context, queue chan<- *cut) error {
 	return r.hand(ctx, queue)
 }
 
-// take adds an increment to its cut. Only the file and the session determine where a cut
-// ends.
+// take adds an increment to the current cut, and queues a complete cut. Only the file and the
+// session determine where a cut ends.
 func (r *Replay) take(ctx context.Context, queue chan<- *cut, inc increment, line int64) error {
 	if tick := r.cfg.From.Session.TickSeconds; tick > 0 {
 		bucket := math.Floor(inc.seconds / tick)
@@ -132,7 +132,7 @@ func (r *Replay) pass(line int64) {
 	r.filling.after.Rejected++
 }
 
-// hand queues the cut that is being filled, unless it is empty, and begins the next one.
+// hand queues the current cut, unless it is empty, and begins the next one.
 func (r *Replay) hand(ctx context.Context, queue chan<- *cut) error {
 	full := r.filling
 	if full.rows() == 0 {
@@ -150,9 +150,9 @@ func (r *Replay) hand(ctx context.Context, queue chan<- *cut) error {
 	}
 }
 
-// send sends cuts until the queue is closed. Once ctx is done it sends nothing more, but it waits
-// for the answer to a request in flight. Otherwise the next run would have to ask for that answer,
-// and by then the server may have forgotten the session.
+// send sends cuts until the queue is closed. Once ctx is done, it sends no further cut, but waits
+// for the answer to the request in flight. Without that answer, the next run would have to send the
+// cut again, and by then the server may have forgotten the producer.
 func (r *Replay) send(ctx context.Context, queue <-chan *cut, fail context.CancelCauseFunc) {
 	for c := range queue {
 		if ctx.Err() != nil {
@@ -164,8 +164,8 @@ func (r *Replay) send(ctx context.Context, queue <-chan *cut, fail context.Cance
 	}
 }
 
-// add sends a cut and records its outcome. A sum that does not fit is no failure of the cut. It
-// stops the run only if a bad row would stop the run too.
+// add sends a cut and records its outcome. If the sum of an id does not fit, the cut counts as
+// acknowledged all the same. Such a sum stops the run only if there are no rejects, like a bad row.
 func (r *Replay) add(ctx context.Context, c *cut) error {
 	if err := r.begin(); err != nil {
 		return err
@@ -193,8 +193,8 @@ func (r *Replay) add(ctx context.Context, c *cut) error {
 	return nil
 }
 
-// begin writes the progress file before the first cut is sent, because the producer's name
-// must outlive this process before it is used.
+// begin writes the progress file before the first cut is sent. So the producer's name is durable
+// before it is used.
 func (r *Replay) begin() error {
 	if r.begun.Load() {
 		return nil
@@ -221,7 +221,7 @@ func (r *Replay) save(done bool) error {
 	}
 	state, session := r.cfg.From, *r.cfg.From.Session
 	at := r.cuts.progress()
-	if err := r.rows.rejects.sync(); err != nil { // before the progress passes them
+	if err := r.rows.rejects.sync(); err != nil { // sync the rejects before the saved position passes them
 		return err
 	}
 	session.Seq, state.Position, state.Overflows = at.seq, at.position, at.overflows

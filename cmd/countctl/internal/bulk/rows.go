@@ -12,13 +12,14 @@ import (
 type rowParser struct {
 	in      *CSVReader
 	id      int   // the id's field
-	fields  []int // fields with the columns
+	fields  []int // index of the field of each column
 	columns []Column
 	format  Format
-	gone    []string // columns that the keyspace no longer has: their increments count for nothing
+	gone    []string // columns that the keyspace no longer has; their increments are left out
 }
 
-// newRowParser finds the columns in the file's header.
+// newRowParser returns a parser for the columns of about. It returns an error if the header of the
+// file lacks one.
 func newRowParser(in *CSVReader, about FileState, gone []string) (*rowParser, error) {
 	p := &rowParser{in: in, columns: about.Columns, format: about.Format, gone: gone}
 	var err error
@@ -35,8 +36,8 @@ func newRowParser(in *CSVReader, about FileState, gone []string) (*rowParser, er
 	return p, nil
 }
 
-// findColumn returns the index of a column of the file. flag is the flag that names the
-// column.
+// findColumn returns the index of a column of the file. flag is the command-line flag that names
+// the column, for errors.
 func findColumn(in *CSVReader, name, flag string) (int, error) {
 	header := in.Header()
 	field := slices.Index(header, name)

@@ -17,68 +17,71 @@ const fileStateVersion = 1
 // ErrBadFileState is returned for a progress file that this program did not write.
 var ErrBadFileState = errors.New("not a progress file of countctl import")
 
-// The kinds of State.
+// The kinds of a FileState.
 const (
 	KindSet    = ""       // rows are values
 	KindAdd    = "add"    // rows are increments
-	KindEvents = "events" // a row is an event, which adds 1
+	KindEvents = "events" // each row is an event, which adds 1 to a column
 
-	KindMembers = "members" // a row names a member, which joins a set
+	KindMembers = "members" // each row has a member, which is added to a set
 	KindCopied  = "members without counting"
 )
 
-// FileState is the progress file of an import: the source, the target and the progress.
+// FileState is the content of a progress file: the source of the import, its target and its
+// progress.
 type FileState struct {
 	Version  int      `json:"version"`
 	Kind     string   `json:"kind,omitempty"`
 	Input    Identity `json:"input"`
 	Addr     string   `json:"addr"`    // address of the server, for a person to read
-	Cluster  string   `json:"cluster"` // id of the cluster that the address led to
+	Cluster  string   `json:"cluster"` // id of the cluster at that address
 	Keyspace string   `json:"keyspace"`
-	// FirstGroup is the number of the keyspace's first Raft group, which no other keyspace
-	// ever has; 0 if the server did not report it.
+	// FirstGroup is the number of the keyspace's first Raft group. A keyspace that is dropped and
+	// created again has another number. FirstGroup is 0 if the server did not report the number.
 	FirstGroup uint32       `json:"first_group,omitempty"`
 	IDColumn   string       `json:"id_column"`
-	Events     EventColumns `json:"events,omitzero"` // columns of a KindEvents file, whose Columns map events
+	Events     EventColumns `json:"events,omitzero"` // columns of the file for KindEvents; then Columns maps events instead
 	Format     Format       `json:"format,omitzero"`
-	Map        []string     `json:"map,omitempty"` // --map as given, from which Columns was made
+	Map        []string     `json:"map,omitempty"` // values of --map, from which Columns was made
 	Columns    []Column     `json:"columns"`
-	// Numbers has the keyspace's number of each of Columns; -1 for an event that counts for
-	// nothing. A column that is dropped and created again gets another number.
+	// Numbers has, for each element of Columns, the number of the column in the keyspace, or -1 for
+	// an event that changes no column. A column that is dropped and created again has another
+	// number.
 	Numbers  []int    `json:"column_numbers,omitempty"`
 	Position Position `json:"position"`
 	Rejects  string   `json:"rejects,omitempty"` // file of the rejected rows, if there is one
-	Session  *Session `json:"session,omitempty"` // session of a run of increments
-	// Fence is the fence of all runs with absolute values that used this file.
+	Session  *Session `json:"session,omitempty"` // session of an import of increments; nil for other kinds
+	// Fence is the fence of all runs that have written absolute values with this progress file.
 	Fence Fence `json:"fence,omitzero"`
-	// Overflows are the overflows of the rows up to Position, so that a later run reports them
-	// too.
+	// Overflows describes the rows up to Position that did not fit, so that a later run reports
+	// them too.
 	Overflows Overflows `json:"overflows,omitzero"`
 }
 
-// Format is how the file is read. It decides which rows are bad.
+// Format describes how to read the file. It decides which rows are bad.
 type Format struct {
 	Delimiter   string `json:"delimiter,omitempty"`     // "" for a comma
-	EmptyAsZero bool   `json:"empty_as_zero,omitempty"` // an empty count is 0
+	EmptyAsZero bool   `json:"empty_as_zero,omitempty"` // an empty field of a count is read as 0
 }
 
-// Session describes how a file is cut into numbered batches. Each batch is added once, even
-// if it is sent several times. A session stays the same until the file is done, whatever
-// flags a later run has.
+// Session describes how a file is divided into numbered batches. Each batch is added once, even if
+// it is sent several times. All runs until the file is done use the same session, whatever their
+// flags.
 type Session struct {
 	Producer  string `json:"producer"`
-	Seq       uint64 `json:"seq"`        // number of the batch that begins after Position; all lower batches are added
+	Seq       uint64 `json:"seq"`        // number of the batch that begins after Position; all batches with lower numbers are added
 	BatchRows int    `json:"batch_rows"` // maximum number of rows of a batch
-	// TickSeconds is a period on the file's clock; no batch has rows of two periods. It is 0 in a
-	// session that began at full speed, because such a session needs no times. BatchRows and
-	// TickSeconds determine the content of batches, so a later run at another speed keeps them.
+	// TickSeconds is the length of a period, by the times in the file. No batch has rows of two
+	// periods. It is 0 in a session that began at full speed, because such a session needs no
+	// times. BatchRows and TickSeconds determine the rows of each batch, so a later run at another
+	// speed uses the same values.
 	TickSeconds float64 `json:"tick_seconds,omitempty"`
 	Done        bool    `json:"done,omitempty"`
 }
 
-// Begin returns the state of an import that has not begun. earlier is the progress file of
-// an earlier run of any import, or zero. Begin keeps its fence, because writes of that run
-// may still be under way.
+// Begin returns the state of a new import. earlier is the state in the progress file that the new
+// import replaces, or zero. Begin keeps the Fence of earlier, because its writes may still be in
+// flight.
 func (s FileState) Begin(earlier FileState) FileState {
 	s.Version, s.Fence = fileStateVersion, earlier.Fence
 	return s
@@ -87,12 +90,12 @@ func (s FileState) Begin(earlier FileState) FileState {
 // Adds reports whether rows are increments.
 func (s FileState) Adds() bool { return s.Kind == KindAdd || s.Kind == KindEvents }
 
-// ofMembers reports whether rows are members. In that case Columns has one element: the column File
-// of the file has the members, and the column Counter of the keyspace has the sets.
+// ofMembers reports whether rows are members. In that case Columns has one element. Its File is the
+// column of the file with the members, and its Counter is the column of the keyspace with the sets.
 func (s *FileState) ofMembers() bool { return s.Kind == KindMembers || s.Kind == KindCopied }
 
-// BeginSession returns the state of an import whose increments have not begun, under a
-// producer name that was never used.
+// BeginSession returns the state of a new import of increments. Its session has a new producer
+// name.
 func (s FileState) BeginSession(batchRows int, tickSeconds float64) FileState {
 	s = s.Begin(FileState{})
 	s.Session = &Session{Producer: client.NewProducer(), Seq: 1, BatchRows: batchRows, TickSeconds: tickSeconds}
@@ -104,12 +107,12 @@ func (s FileState) Summary() Summary {
 	return progress{position: s.Position, overflows: s.Overflows}.summary()
 }
 
-// SameImport reports whether both belong to the same import, whatever their progress.
+// SameImport reports whether s and other belong to the same import, whatever their progress.
 func (s FileState) SameImport(other FileState) bool { return len(s.Differences(other)) == 0 }
 
-// Differences returns the parts in which s differs from other, the import that is to run.
-// It returns none if both are the same import. Another cluster at the same address is a
-// difference. A cluster without an id is identified by its address.
+// Differences returns descriptions of the parts in which s differs from other, the import that is
+// to run. It returns none if both are the same import. A cluster is identified by its id or, if it
+// has none, by its address.
 func (s FileState) Differences(other FileState) []string {
 	var parts []string
 	note := func(differ bool, what string, was, is any) {
@@ -144,8 +147,8 @@ func (s FileState) Differences(other FileState) []string {
 	return parts
 }
 
-// madeAgain reports whether both states name the same keyspace, but the keyspace was dropped and
-// created again in between.
+// madeAgain reports whether s and other have the same keyspace, but it was dropped and created
+// again in between.
 func (s FileState) madeAgain(other FileState) bool {
 	return s.Keyspace == other.Keyspace && s.Cluster == other.Cluster && s.FirstGroup != 0 && other.FirstGroup != 0 && s.FirstGroup != other.FirstGroup
 }
@@ -159,9 +162,9 @@ func (s FileState) MadeAgain(other FileState) bool {
 }
 
 // mapsOtherwise reports whether other, the import that is to run, maps columns in another way. A
-// session keeps the columns with which it began, even if the keyspace changes, because they
-// determine which rows are bad, and so the cuts. An import of values begins again instead, which is
-// always right.
+// session keeps the columns with which it began, even if the columns of the keyspace change: they
+// decide which rows are bad, and so where cuts end. An import of values starts over instead,
+// because it may write a row twice.
 func (s FileState) mapsOtherwise(other FileState) bool {
 	if s.Adds() {
 		return !slices.Equal(slices.Sorted(slices.Values(s.Map)), slices.Sorted(slices.Values(other.Map))) && !slices.Equal(s.Columns, other.Columns)
@@ -176,7 +179,7 @@ func kindName(kind string) string {
 	return kind
 }
 
-// mapping formats columns like --map.
+// mapping formats columns like a value of --map.
 func mapping(columns []Column) string {
 	pairs := make([]string, len(columns))
 	for i, c := range columns {
@@ -214,11 +217,11 @@ func (s *Session) valid() bool {
 
 func (s FileState) write(path string) error { return writeProgress(path, s) }
 
-// errTaken is returned if another session has taken over the progress file.
+// errTaken is returned if the progress file now has another session.
 var errTaken = errors.New("the progress file is another session's by now")
 
-// writeOwn replaces the progress file of the session, or creates it. It returns errTaken if
-// the file is another session's.
+// writeOwn replaces the progress file of the session, or creates it. If the file has another
+// session, writeOwn returns errTaken.
 func (s FileState) writeOwn(path string) error {
 	there, found, err := ReadFileState(path)
 	switch {
