@@ -19,9 +19,9 @@ import (
 	"github.com/countd/countd/internal/program"
 )
 
-// argsOf returns a check of the number of arguments that a usage line names. WORD is one
-// argument, WORD… one or more, [WORD] at most one, [WORD…] any number. The first flag ends
-// the list.
+// argsOf returns a check of the number of arguments. use lists the arguments after the command's
+// name, up to the first flag. In it, WORD is one argument, WORD… is one or more, [WORD] is at most
+// one, and [WORD…] is any number.
 func argsOf(use string) cobra.PositionalArgs {
 	_, line, _ := strings.Cut(use, " ")
 	words := strings.Fields(line)
@@ -53,7 +53,8 @@ func argsOf(use string) cobra.PositionalArgs {
 	}
 }
 
-// checkArgs adds the check of argsOf to each command below root that has no check.
+// checkArgs sets the check of argsOf for each command below root that has no check of its
+// arguments.
 func checkArgs(root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		if cmd.Args == nil {
@@ -63,20 +64,19 @@ func checkArgs(root *cobra.Command) {
 	}
 }
 
-// DurationFlag defines a flag for a duration, which may be in days.
+// DurationFlag adds a flag for a duration, which also accepts days, such as 7d.
 func DurationFlag(flags *pflag.FlagSet, d *time.Duration, name string, value time.Duration, usage string) {
 	*d = value
 	flags.Var(program.DurationFlag{D: d}, name, usage)
 	if value == 0 {
-		flags.Lookup(name).DefValue = "" // help shows no default
+		flags.Lookup(name).DefValue = "" // so that the help shows no default
 	}
 }
 
 // limitMax bounds --limit, as the API does.
 const limitMax = 1000
 
-// LimitFlag defines --limit for the size of a page. If the flag is absent, limit is
-// unchanged.
+// LimitFlag adds --limit, the size of a page. If the flag is absent, *limit is unchanged.
 func LimitFlag(flags *pflag.FlagSet, limit *int, usage string) {
 	flags.Func("limit", usage, func(text string) error {
 		n, err := strconv.Atoi(text)
@@ -88,7 +88,7 @@ func LimitFlag(flags *pflag.FlagSet, limit *int, usage string) {
 	})
 }
 
-// ReadFlags adds the flags of reads, and the check of their values.
+// ReadFlags adds the flags that read commands share, and a check of their values.
 func ReadFlags(cmd *cobra.Command, o *client.ReadOptions) {
 	cmd.Flags().StringVar(&o.Consistency, "consistency", "", "stale, bounded or linearizable (the server's default is bounded)")
 	DurationFlag(cmd.Flags(), &o.MaxStaleness, "max-staleness", 0, "maximum age of a bounded read (the server's default is 1s)")
@@ -104,7 +104,7 @@ func ReadFlags(cmd *cobra.Command, o *client.ReadOptions) {
 	}
 }
 
-// CommandGroup returns a command that only has sub-commands.
+// CommandGroup returns a command that does nothing itself and has sub-commands.
 func CommandGroup(use, short string, commands ...*cobra.Command) *cobra.Command {
 	names := make([]string, len(commands))
 	for i, sub := range commands {
@@ -188,6 +188,6 @@ func scanIDs(in io.Reader) ([]client.ID, error) {
 	return ids, nil
 }
 
-// stdinIDsMax bounds the ids that one command reads from standard input, because it prints
-// its answer as a whole.
+// stdinIDsMax bounds the ids that one command reads from standard input, because the command holds
+// its whole answer in memory.
 const stdinIDsMax = 1_000_000

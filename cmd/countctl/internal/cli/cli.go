@@ -1,9 +1,9 @@
-// Package cli owns what the commands of countctl share: global flags and their environment
+// Package cli provides what all commands of countctl share: global flags and their environment
 // variables, the connection to the cluster, questions, progress, output and exit codes.
 //
-// It defines only the commands version, help and completion; the other packages pass theirs
-// to Main. It never retries a call itself: package client does, for the time that a command
-// sets.
+// It defines only the commands version, help and completion. The other packages pass their commands
+// to Main. It never retries a call itself: package client does that, for as long as the command
+// wants.
 //
 // Invariant: a command that fails prints one error, whose kind alone decides the exit code.
 package cli
@@ -47,7 +47,7 @@ type Terminal struct {
 	Env func(string) string
 }
 
-// CLI holds the global flags and the terminal, for every command.
+// CLI holds the global flags and the terminal. All commands share it.
 type CLI struct {
 	Terminal
 	addrs   []string
@@ -56,13 +56,13 @@ type CLI struct {
 	NoWait  bool
 	Timeout time.Duration
 	TLS     tlsFlags
-	// tokenFile is --token-file, which overrides the variable that holds the token.
+	// tokenFile is the value of --token-file. It overrides the environment variable COUNTCTL_TOKEN.
 	tokenFile string
-	meter     *Meter // nil until the command shows progress
+	meter     *Meter // nil unless the command has started a Meter
 	// Interrupted is closed by the first signal.
 	Interrupted <-chan struct{}
-	// understood is set once a command's flags and arguments are parsed. An error before
-	// that is a usage error.
+	// understood is set once a command's flags and arguments are parsed. Every earlier error is a
+	// usage error.
 	understood bool
 }
 
@@ -88,14 +88,14 @@ func (c *CLI) globalFlags(root *cobra.Command) {
 	c.tokenFlags(flags)
 }
 
-// Connect returns a client with the settings of the global flags; it opens no connection yet. While
-// there is no leader, as right after a start and during an election, the client repeats a call for
-// --timeout. It does not repeat a call if no server is reachable.
+// Connect returns a client with the settings of the global flags; it opens no connection yet. If a
+// call fails with no_leader, as right after a start or during an election, the client repeats it
+// for up to --timeout. It does not repeat a call if no server is reachable.
 func (c *CLI) Connect() (*client.Client, error) {
 	return c.ConnectFor(client.Retry{For: c.Timeout, OnlyNoLeader: true})
 }
 
-// ConnectFor is like Connect, but the client repeats calls by the rule retry.
+// ConnectFor is like Connect, but the client repeats calls as retry defines.
 func (c *CLI) ConnectFor(retry client.Retry) (*client.Client, error) {
 	if c.Timeout <= 0 {
 		return nil, Usagef("--timeout must be above 0, not %v", c.Timeout)
@@ -103,7 +103,7 @@ func (c *CLI) ConnectFor(retry client.Retry) (*client.Client, error) {
 	return c.Dial(c.addrs, retry)
 }
 
-// WithServer calls act with a client of the server that the global flags name.
+// WithServer calls act with a client from Connect, and then closes the client.
 func (c *CLI) WithServer(act func(*client.Client) error) error {
 	server, err := c.Connect()
 	if err != nil {
@@ -113,16 +113,14 @@ func (c *CLI) WithServer(act func(*client.Client) error) error {
 	return act(server)
 }
 
-// OnServer returns a RunE that calls act with a client of the server that the global flags
-// name.
+// OnServer returns a RunE function that calls act with a client from Connect.
 func (c *CLI) OnServer(act func(ctx context.Context, server *client.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		return c.WithServer(func(server *client.Client) error { return act(cmd.Context(), server, args) })
 	}
 }
 
-// OnCluster returns a RunE that calls act with the client and the nodes that Operate
-// returns.
+// OnCluster returns a RunE function that calls act with the client and the nodes from Operate.
 func (c *CLI) OnCluster(act func(ctx context.Context, server *client.Client, nodes []admin.ClusterNode, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		server, nodes, err := c.Operate(cmd.Context())
@@ -134,8 +132,8 @@ func (c *CLI) OnCluster(act func(ctx context.Context, server *client.Client, nod
 	}
 }
 
-// ListCommand returns a command that lists the objects of a kind. list returns them for JSON
-// and as a table.
+// ListCommand returns a command that lists the objects of a kind. list returns a value for the JSON
+// output, and a function that fills the table.
 func (c *CLI) ListCommand(kind string, list func(context.Context, *client.Client) (any, func(*Table), error)) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
@@ -153,8 +151,8 @@ func IsTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// ConfirmRisk is like Confirm, but for commands that must not run by accident: without a terminal they
-// need --yes.
+// ConfirmRisk is like Confirm, but without a terminal it returns an error unless --yes is set. It
+// is for commands that must not run by accident.
 func (c *CLI) ConfirmRisk(question string) error {
 	if err := c.MayAsk(question); err != nil {
 		return err
@@ -162,7 +160,8 @@ func (c *CLI) ConfirmRisk(question string) error {
 	return c.Confirm(question)
 }
 
-// MayAsk returns an error if there is neither a terminal for a question nor --yes.
+// MayAsk returns an error if --yes is not set and there is no terminal on which to ask the
+// question.
 func (c *CLI) MayAsk(question string) error {
 	if !c.Yes && (!IsTerminal(c.In) || !IsTerminal(c.Err)) {
 		return Usagef("%s Give --yes", question)
@@ -171,7 +170,7 @@ func (c *CLI) MayAsk(question string) error {
 }
 
 // Ask prints a question and returns the answer, or an error after an interrupt. After an interrupt,
-// the goroutine that waits for the answer ends with the process.
+// its goroutine keeps waiting for the answer until the process ends.
 func (c *CLI) Ask(question string) (string, error) {
 	fmt.Fprint(c.Err, question)
 	type reply struct {
@@ -192,7 +191,8 @@ func (c *CLI) Ask(question string) (string, error) {
 	}
 }
 
-// Confirm asks the question on a terminal. Without a terminal, or with --yes, it returns nil.
+// Confirm asks the question on a terminal, and returns an error unless the answer is y. Without a
+// terminal, or with --yes, it returns nil.
 func (c *CLI) Confirm(question string) error {
 	if c.Yes || !IsTerminal(c.In) || !IsTerminal(c.Err) {
 		return nil

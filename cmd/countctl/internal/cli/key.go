@@ -11,14 +11,14 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// OnceText is the last paragraph of the help of a command that writes.
+// OnceText is the last paragraph of the help text of each command that writes.
 const OnceText = `
 
 The request is sent once, with a key under which it counts only once, however often it
 is sent. If its outcome stays unknown, the error names the key: run the same command
 again with that --key.`
 
-// FloorFlag is the flag --floor. Value is nil if the flag is absent.
+// FloorFlag is the value of the flag --floor. Value is nil if the flag is absent.
 type FloorFlag struct{ Value *int64 }
 
 // Add adds --floor to a command.
@@ -49,7 +49,7 @@ func KeyFlag(cmd *cobra.Command, key *string) {
 	cmd.Flags().StringVar(key, "key", "", "Idempotency-Key of the write, 1 to 128 bytes; to repeat a write that may have happened, give its key (default: a new key)")
 }
 
-// WriteKey returns --key, or a new key.
+// WriteKey returns the value of --key or, if the flag is absent, a new key.
 func WriteKey(cmd *cobra.Command, key string, bytesMax int) (string, error) {
 	if !cmd.Flags().Changed("key") {
 		return client.NewKey()
@@ -63,22 +63,23 @@ func WriteKey(cmd *cobra.Command, key string, bytesMax int) (string, error) {
 // unknownError is the error of a write that may have happened.
 type unknownError struct {
 	effect string // a clause, such as "the ops were applied"
-	key    string // with which to repeat it
+	key    string // key with which to repeat the write
 	err    error
 }
 
-// Unknown returns the error of a write that may have happened. effect is a clause for the
-// write, such as "the ops were applied". key is the key with which to repeat it.
+// Unknown returns the error of a write that may have happened. effect is a clause that describes
+// the write, such as "the ops were applied". key is the key with which to repeat the write.
 func Unknown(effect, key string, err error) error { return &unknownError{effect, key, err} }
 
 func (e *unknownError) Error() string {
-	why := strings.TrimPrefix(e.err.Error(), client.ErrUnknown.Error()+": ") // the line below says the same
+	why := strings.TrimPrefix(e.err.Error(), client.ErrUnknown.Error()+": ") // the message below states this already
 	return fmt.Sprintf("it is unknown whether %s: %s; run it again with --key %s, so that it counts once", e.effect, why, e.key)
 }
 
 func (e *unknownError) Unwrap() error { return e.err }
 
-// WithKeyRemedy adds a remedy to the refusal of a key.
+// If the server refused the key of a write, WithKeyRemedy adds a remedy to the error. It returns
+// any other error unchanged.
 func WithKeyRemedy(err error) error {
 	var refused *client.Error
 	if !errors.As(err, &refused) {

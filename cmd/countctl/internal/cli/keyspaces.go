@@ -21,7 +21,7 @@ func HasColumn(keyspace client.Keyspace, column string) error {
 	return Usagef("keyspace %s has no column %q (it has %s)", keyspace.Name, column, strings.Join(keyspace.Columns, ", "))
 }
 
-// FindColumn returns a keyspace of counters by name, or an error if the keyspace lacks the column.
+// FindColumn is like FindCounters, but also returns an error if the keyspace lacks the column.
 func FindColumn(ctx context.Context, server *client.Client, name, column string) (client.Keyspace, error) {
 	keyspace, err := FindCounters(ctx, server, name)
 	if err == nil {
@@ -30,7 +30,8 @@ func FindColumn(ctx context.Context, server *client.Client, name, column string)
 	return keyspace, err
 }
 
-// FindCounters returns a keyspace of counters by name.
+// FindCounters returns the keyspace with a name, or an error if there is none or it is not a
+// keyspace of counters.
 func FindCounters(ctx context.Context, server *client.Client, name string) (client.Keyspace, error) {
 	k, err := FindKeyspace(ctx, server, name)
 	if err != nil {
@@ -39,7 +40,7 @@ func FindCounters(ctx context.Context, server *client.Client, name string) (clie
 	return k, notCounters(k)
 }
 
-// FindKeyspace returns a keyspace by name, of any kind.
+// FindKeyspace returns the keyspace with a name, of any kind, or an error if there is none.
 func FindKeyspace(ctx context.Context, server *client.Client, name string) (client.Keyspace, error) {
 	list, err := server.Keyspaces(ctx)
 	if err != nil {
@@ -55,8 +56,8 @@ func FindKeyspace(ctx context.Context, server *client.Client, name string) (clie
 	return client.Keyspace{}, fmt.Errorf("no keyspace %q (there are %s); countctl keyspace create makes one", name, strings.Join(names, ", "))
 }
 
-// KeyspaceFlag adds --keyspace, for a keyspace of counters, to a command. The command's
-// RunE must be set before.
+// KeyspaceFlag adds --keyspace to a command on a keyspace of counters. The caller must set the
+// command's RunE first, because KeyspaceFlag wraps it.
 func (c *CLI) KeyspaceFlag(cmd *cobra.Command, keyspace *string) {
 	cmd.Flags().StringVar(keyspace, "keyspace", "posts", "keyspace to work on")
 	run := cmd.RunE
@@ -65,7 +66,7 @@ func (c *CLI) KeyspaceFlag(cmd *cobra.Command, keyspace *string) {
 	}
 }
 
-// explainKind replaces the error for an unknown keyspace if the keyspace exists and is of
+// explainKind replaces the error unknown_keyspace by a better one if the keyspace exists but is of
 // another kind.
 func (c *CLI) explainKind(ctx context.Context, name string, err error) error {
 	var refused *client.Error
@@ -73,7 +74,7 @@ func (c *CLI) explainKind(ctx context.Context, name string, err error) error {
 		return err
 	}
 	other := error(nil)
-	_ = c.WithServer(func(server *client.Client) error { // without an answer, err stays
+	_ = c.WithServer(func(server *client.Client) error { // if this call fails too, explainKind returns err
 		list, failed := server.Keyspaces(ctx)
 		for _, k := range list {
 			if k.Name == name {
@@ -85,8 +86,8 @@ func (c *CLI) explainKind(ctx context.Context, name string, err error) error {
 	return cmp.Or(other, err)
 }
 
-// notCounters returns nil for a keyspace of counters, otherwise an error that names the
-// command to use.
+// notCounters returns nil for a keyspace of counters. For other kinds, it returns an error that
+// names the command to use.
 func notCounters(k client.Keyspace) error {
 	command, ok := map[string]string{"unread": "unread", "feed": "feed", "board": "notice and countctl dot"}[k.Kind]
 	if !ok {
@@ -95,7 +96,8 @@ func notCounters(k client.Keyspace) error {
 	return fmt.Errorf("%s is not a keyspace of counters; use countctl %s", k.Name, command)
 }
 
-// ColumnFlags holds --keyspace and --column, which name the sets that a command works on.
+// ColumnFlags holds the values of --keyspace and --column, which name the member sets that a
+// command works on.
 type ColumnFlags struct{ Keyspace, Column string }
 
 // Register adds the flags to a command.
@@ -109,7 +111,7 @@ func ColumnFlag(cmd *cobra.Command, column *string) {
 	cmd.Flags().StringVar(column, "column", "like", "column that has the members")
 }
 
-// Members returns the client's calls on the sets.
+// Members returns the part of the client that works on these sets.
 func (f *ColumnFlags) Members(server *client.Client) client.Members {
 	return server.Members(f.Keyspace, f.Column)
 }

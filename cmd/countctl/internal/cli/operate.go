@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// PollEvery is how often a waiting command polls the cluster.
+	// PollEvery is the pause between two polls of a command that waits for the cluster.
 	PollEvery = 200 * time.Millisecond
-	// operateRetryFor is longer than an election, so that a call succeeds in spite of an election.
+	// operateRetryFor is longer than an election, so that calls succeed even during one.
 	operateRetryFor = 10 * time.Second
 )
 
-// Operate returns a client for work on the cluster, and the nodes. The client starts with
-// --addr and may use any other node that answers. So a command survives the loss of the
+// Operate returns a client for operators' commands, and the nodes of the cluster. The client first
+// uses --addr, and can change to any other node that answers. So a command survives the loss of the
 // node that it started with.
 func (c *CLI) Operate(ctx context.Context) (*client.Client, []admin.ClusterNode, error) {
 	first, err := c.ConnectFor(client.Retry{For: operateRetryFor})
@@ -42,8 +42,8 @@ func (c *CLI) Operate(ctx context.Context) (*client.Client, []admin.ClusterNode,
 	return server, seen.Nodes, err
 }
 
-// Poll calls check until check reports done or fails, or ctx ends. It pauses between two
-// calls.
+// Poll calls check until check returns done or an error, or ctx ends. It waits for pause between
+// two calls.
 func Poll(ctx context.Context, pause time.Duration, check func() (done bool, err error)) error {
 	for {
 		if done, err := check(); done || err != nil {
@@ -65,7 +65,7 @@ func Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// GroupName returns the name of a group as plans show it, such as posts/3.
+// GroupName returns the name of a group for output, such as posts/3.
 func GroupName(g admin.ClusterGroup) string {
 	if g.Keyspace == MetaKeyspace {
 		return MetaKeyspace
@@ -73,7 +73,8 @@ func GroupName(g admin.ClusterGroup) string {
 	return fmt.Sprintf("%s/%d", g.Keyspace, g.Shard)
 }
 
-// MetaKeyspace is the keyspace name that the catalog's group reports. No keyspace has that name.
+// MetaKeyspace is the keyspace name in reports about the catalog's group. No real keyspace has that
+// name.
 const MetaKeyspace = "meta"
 
 // Say prints progress to standard error; standard output is for results.

@@ -12,14 +12,14 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// The values of -o.
+// The values of the flag -o.
 const (
 	outputTable = "table"
 	outputJSON  = "json"
 )
 
-// Answer prints the answer to a request. If err is not nil, it returns err with the prefix
-// "cannot" and task.
+// Answer prints the answer to a request, like Print. If the request failed with err, it returns err
+// with "cannot" and task before it.
 func (c *CLI) Answer(err error, task string, v any, rows func(*Table)) error {
 	if err != nil {
 		return fmt.Errorf("cannot %s: %w", task, err)
@@ -27,7 +27,7 @@ func (c *CLI) Answer(err error, task string, v any, rows func(*Table)) error {
 	return c.Print(v, rows)
 }
 
-// Print writes a value as JSON, or as the table that rows fills.
+// Print prints value as JSON if -o is json. Otherwise it prints the table that rows fills.
 func (c *CLI) Print(value any, rows func(t *Table)) error {
 	if c.output == outputJSON {
 		e := json.NewEncoder(c.Out)
@@ -62,15 +62,15 @@ func (t *Table) Row(cells ...any) {
 // Gap ends the current table and writes an empty line. Later rows form a table of their
 // own.
 func (t *Table) Gap() {
-	t.w.Flush() // ignore the error: if the output is broken, the last Flush fails too
+	t.w.Flush() // ignore the error: a later Flush returns it if the output is broken
 	fmt.Fprintln(t.w)
 }
 
 // Flush writes the table.
 func (t *Table) Flush() error { return t.w.Flush() }
 
-// Counts adds a header with the columns of the rows, and the rows. idHeader is the header
-// of the ids.
+// Counts adds a header line with the names of the columns, and then the rows. idHeader is the
+// header of the first column, the ids.
 func (t *Table) Counts(idHeader string, rows ...client.Row) {
 	for i, row := range rows {
 		header, cells := []any{idHeader}, []any{row.ID}
@@ -113,7 +113,7 @@ func Grouped[N int | int64 | uint64](n N) string {
 // is not a regular file, such as a device.
 func (c *CLI) RefuseExisting(path string) error {
 	if info, err := os.Stat(path); c.Yes || err != nil || !info.Mode().IsRegular() {
-		return nil // accept a bad path here, because the creation of the file reports it
+		return nil // ignore a bad path: the error comes when the file is created
 	}
 	return fmt.Errorf("%s exists; give another name, or --yes to overwrite it", path)
 }

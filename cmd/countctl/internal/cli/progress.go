@@ -13,24 +13,25 @@ import (
 )
 
 const (
-	redrawEvery = 200 * time.Millisecond // smooth to the eye
-	lineEvery   = 5 * time.Second        // readable in a log
+	redrawEvery = 200 * time.Millisecond // short enough to look smooth
+	lineEvery   = 5 * time.Second        // long enough to not flood a log
 	// clearLine moves to the beginning of a terminal's line and erases it.
 	clearLine = "\r\x1b[K"
-	// RetryForDefault is longer than the restart of a node.
+	// RetryForDefault is the default of --retry-for. It is longer than a node needs to restart.
 	RetryForDefault = time.Minute
 )
 
 // Sample is the progress of some work.
 type Sample struct {
 	Rows  int64
-	Done  int64  // finished part of Total, in any unit: bytes of a file, rows of a keyspace
-	Total int64  // 0 or less if not known
-	Unit  string // noun for the objects that Rows counts, in the singular; "" for row
+	Done  int64  // finished part of Total; both have any unit, such as bytes of a file or rows of a keyspace
+	Total int64  // 0 or less if unknown
+	Unit  string // singular noun for what Rows counts; "" means row
 }
 
-// Meter shows progress on standard error: one line that it redraws on a terminal, otherwise a
-// line every few seconds. StartMeter starts its goroutine; Stop stops it and waits for it.
+// Meter shows progress on standard error. On a terminal it redraws one line; otherwise it prints a
+// line every few seconds. StartMeter starts its goroutine. Stop ends the goroutine and waits for
+// it.
 type Meter struct {
 	out    io.Writer
 	redraw bool // out is a terminal
@@ -85,7 +86,7 @@ func (m *Meter) text(s Sample, took time.Duration) string {
 	return fmt.Sprintf("%s, %d %%, %v left", text, 100*s.Done/s.Total, left.Round(time.Second))
 }
 
-// note writes a line above the progress.
+// note prints a line above the line of progress.
 func (m *Meter) note(text string) {
 	m.print.Lock()
 	defer m.print.Unlock()
@@ -106,7 +107,7 @@ func (m *Meter) Stop() time.Duration {
 	return took
 }
 
-// PerSecond returns a rate, 0 if no time has passed.
+// PerSecond returns n per second over the time took, or 0 if took is 0.
 func PerSecond(n int64, took time.Duration) int64 {
 	if took <= 0 {
 		return 0
@@ -119,12 +120,12 @@ func RetryFlag(flags *pflag.FlagSet, retryFor *time.Duration) {
 	DurationFlag(flags, retryFor, "retry-for", RetryForDefault, "how long to repeat a request while the server is busy or unreachable")
 }
 
-// Retry returns the rule for calls that are repeated for retryFor. While a call waits, it
-// prints a line at most every lineEvery. If the meter runs, it prints the line through the
-// meter.
+// Retry returns a client.Retry that repeats calls for up to retryFor. While a call is repeated, it
+// prints the reason, at most once in lineEvery. If the command has a Meter, the reason is printed
+// through it.
 func (c *CLI) Retry(retryFor time.Duration) client.Retry {
 	if retryFor <= 0 {
-		retryFor = client.RetryNever // 0 would be the client's default
+		retryFor = client.RetryNever // because 0 would mean the client's default
 	}
 	var mu sync.Mutex
 	var last time.Time // under mu
@@ -144,7 +145,7 @@ func (c *CLI) Retry(retryFor time.Duration) client.Retry {
 	}}
 }
 
-// ConnectWaiting is like Connect, but the client repeats calls by the rule that Retry returns.
+// ConnectWaiting is like Connect, but the client repeats calls as Retry defines.
 func (c *CLI) ConnectWaiting(retryFor time.Duration) (*client.Client, error) {
 	return c.ConnectFor(c.Retry(retryFor))
 }

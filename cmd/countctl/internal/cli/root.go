@@ -18,13 +18,13 @@ import (
 	"github.com/countd/countd/internal/program"
 )
 
-// Commands returns the commands of a package.
+// Commands is a function that returns the commands of a package.
 type Commands func(*CLI) []*cobra.Command
 
 // Main executes the process's command line and ends the process.
 func Main(groups ...Commands) {
-	// The first signal cancels the command and restores the default handling. So a second
-	// signal kills the process.
+	// The first signal cancels ctx, and stop then restores the default handling of signals. So a
+	// second signal kills the process.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	os.Exit(Run(ctx, os.Args[1:], Terminal{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Env: os.Getenv}, groups...))
@@ -49,7 +49,7 @@ func Run(ctx context.Context, args []string, t Terminal, groups ...Commands) int
 	}
 }
 
-// Root returns the command countctl with the commands of all groups below it.
+// Root returns the command countctl, whose sub-commands are those of all groups.
 func (c *CLI) Root(groups ...Commands) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "countctl",
@@ -89,8 +89,8 @@ a request refused), and 2 on wrong usage. Errors go to standard error.`,
 	return root
 }
 
-// checkGlobals checks the global flags. After it succeeds, only a UsageError counts as an error of
-// usage.
+// checkGlobals checks the global flags, and then sets understood. From then on, not every error is
+// a usage error.
 func (c *CLI) checkGlobals() error {
 	if c.output != outputTable && c.output != outputJSON {
 		return Usagef("--output is table or json, not %q", c.output)
@@ -104,7 +104,7 @@ func (c *CLI) checkGlobals() error {
 	return nil
 }
 
-// explain returns the text of an error, with a remedy if there is one.
+// explain returns the text of an error, with a remedy if countctl knows one.
 func (c *CLI) explain(err error) string {
 	var refused *client.Error
 	var unknown *unknownError
@@ -123,7 +123,8 @@ func (c *CLI) explain(err error) string {
 	return err.Error()
 }
 
-// remedy returns the remedy for a refusal whose message names none, or "".
+// remedy returns a remedy for errors whose message does not name one. For all other errors it
+// returns "".
 func remedy(refused *client.Error) string {
 	switch refused.Code {
 	case "unknown_keyspace":
@@ -144,7 +145,8 @@ func remedy(refused *client.Error) string {
 	return ""
 }
 
-// flagError explains an invalid flag. A negative id looks like a flag.
+// flagError returns a better error for an invalid flag. A negative id, such as -5, also arrives
+// here, because it looks like a flag.
 func flagError(_ *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
@@ -159,7 +161,7 @@ func flagError(_ *cobra.Command, err error) error {
 	return err
 }
 
-// helpCommand prints a command's help. An unknown name is an error of usage.
+// helpCommand returns the command help. An unknown command name is a usage error.
 func helpCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "help [COMMAND…]",
@@ -174,7 +176,8 @@ func helpCommand() *cobra.Command {
 	}
 }
 
-// needShell makes completion refuse an unknown shell instead of printing its help.
+// needShell makes the command completion return an error for an unknown shell. By default it would
+// print its help.
 func needShell(root *cobra.Command) {
 	root.InitDefaultCompletionCmd()
 	completion, _, err := root.Find([]string{"completion"})
@@ -191,8 +194,8 @@ func needShell(root *cobra.Command) {
 	}
 }
 
-// argumentFields are the server's names for the parts of a request that come unchanged from
-// the command line.
+// argumentFields lists fields of requests whose values countctl copies from the command line. The
+// names are those in the server's errors.
 var argumentFields = []string{
 	"consistency", "max_staleness", "Countd-Token", "Countd-Timeout", "Idempotency-Key",
 	"name", "shards", "columns", "channel", "channels", "dots", "followees", "seq", "since", "up_to", "user", "users",
@@ -200,7 +203,7 @@ var argumentFields = []string{
 	"positions", "key", "group", "grants", "limits",
 }
 
-// isUsage reports whether a server refused a value of the command line.
+// isUsage reports whether the server refused a value that comes from the command line.
 func isUsage(err error) bool {
 	var refused *client.Error
 	if !errors.As(err, &refused) || refused.Code != "invalid_argument" {
@@ -212,7 +215,7 @@ func isUsage(err error) bool {
 
 type versionOutput struct {
 	Client string `json:"client"`
-	Server string `json:"server"` // "" when it did not answer
+	Server string `json:"server"` // "" if the server did not answer
 }
 
 func (c *CLI) versionCommand() *cobra.Command {

@@ -7,7 +7,8 @@ import (
 	"github.com/countd/countd/client"
 )
 
-// Arguments that only the server can check are usage errors too; lines of a file are not.
+// If the server refuses an argument, that is a usage error. If it refuses a line of a file, it is
+// not.
 func TestServerFindsWrongArguments(t *testing.T) {
 	for field, want := range map[string]bool{
 		"limit": true, "columns[1]": true, "positions.0": true, "key": true, "group": true, "grants[0].role": true, "limits.ops_per_second": true,

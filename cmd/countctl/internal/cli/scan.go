@@ -9,9 +9,8 @@ import (
 	"github.com/countd/countd/client/admin"
 )
 
-// Scan calls visit with each page of a keyspace, in ascending order of id. A row without a
-// count is in no page. A row that changes meanwhile appears as it was when its page was
-// read.
+// Scan calls visit with each page of a keyspace, in ascending order of id. The pages do not include
+// rows without counts. A row that changes meanwhile appears as it was when its page was read.
 func Scan(ctx context.Context, server *client.Client, keyspace string, columns []string, o client.ReadOptions, visit func(client.Page) error) error {
 	var after *client.ID
 	for {
@@ -32,8 +31,8 @@ func Scan(ctx context.Context, server *client.Client, keyspace string, columns [
 	}
 }
 
-// checkOrder refuses a page that is out of order. Such a page could repeat rows, or keep
-// Scan from ending.
+// checkOrder returns an error for a page that is out of order. Such a page could repeat rows, or
+// make Scan loop forever.
 func checkOrder(after *client.ID, page client.Page) error {
 	ordered := slices.IsSortedFunc(page.Rows, func(a, b client.Row) int {
 		if a.ID < b.ID {
@@ -77,8 +76,8 @@ func RowsOf(ctx context.Context, server *client.Client, keyspace string) (int64,
 	return int64(rows), nil
 }
 
-// ProgressTotal is like RowsOf, but for a progress display. If the number is unknown, it prints the
-// reason and returns 0.
+// ProgressTotal returns the result of RowsOf as the total of a progress display. If RowsOf fails,
+// ProgressTotal prints the reason and returns 0.
 func (c *CLI) ProgressTotal(ctx context.Context, server *client.Client, keyspace string) int64 {
 	rows, err := RowsOf(ctx, server, keyspace)
 	if err != nil {

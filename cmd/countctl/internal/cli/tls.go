@@ -17,7 +17,7 @@ import (
 // tlsFlags holds the paths of the files for TLS.
 type tlsFlags struct{ ca, cert, key string }
 
-// Environment variables that set the flags.
+// Environment variables that set the defaults of the TLS flags.
 const (
 	caEnv   = "COUNTCTL_CA"
 	certEnv = "COUNTCTL_CERT"
@@ -75,8 +75,8 @@ func (c *CLI) Dial(addrs []string, retry client.Retry) (*client.Client, error) {
 	return client.New(client.Config{Addrs: addrs, Timeout: c.Timeout, Retry: retry, TLS: config, Token: token, TokenToAddrs: usesTLS})
 }
 
-// NodeURL returns the URL of a node that reports httpAddr as its address. If the client server
-// already uses that address, NodeURL keeps its scheme. Otherwise the URL has https if any address
+// NodeURL returns the URL of a node whose reported address is httpAddr. If server (a client)
+// already uses that address, NodeURL keeps the scheme. Otherwise the scheme is https if any address
 // of server has https, so that no token is sent in the clear.
 func NodeURL(server *client.Client, httpAddr string) string {
 	addrs := server.Addrs()
@@ -88,7 +88,7 @@ func NodeURL(server *client.Client, httpAddr string) string {
 	return secure
 }
 
-// Environment variables that set the token.
+// Environment variables that contain the token, or the path of its file.
 const (
 	tokenEnv     = "COUNTCTL_TOKEN"
 	tokenFileEnv = "COUNTCTL_TOKEN_FILE"
@@ -98,7 +98,7 @@ func (c *CLI) tokenFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&c.tokenFile, "token-file", c.Env(tokenFileEnv), "file with the token to send; "+tokenEnv+" may hold the token itself, which the file overrides")
 }
 
-// Token returns the token that calls send, or "".
+// Token returns the token to send with requests, or "" if there is none.
 func (c *CLI) Token() (string, error) {
 	if c.tokenFile == "" {
 		return strings.TrimSpace(c.Env(tokenEnv)), nil

@@ -35,8 +35,8 @@ func TestNodeURL(t *testing.T) {
 	}
 }
 
-// A client of one node obeys the whole command line. If the command line names an address with TLS,
-// the client does not send the token in the clear after a redirect.
+// If any address on the command line has TLS, a client of one node does not send the token in the
+// clear after a redirect.
 func TestTokenAfterARedirect(t *testing.T) {
 	tokens := make(chan string, 1)
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -1,4 +1,4 @@
-// Package clitest runs command lines of countctl in tests, in the test's process.
+// Package clitest runs command lines of countctl for tests, within the test process.
 package clitest
 
 import (
@@ -30,7 +30,7 @@ type Invocation struct {
 	commands []cli.Commands
 }
 
-// New returns an invocation of a program that has the commands of some packages.
+// New returns an invocation against the server at addr. The program has the given commands.
 func New(t *testing.T, addr string, commands ...cli.Commands) *Invocation {
 	return &Invocation{t: t, Addr: addr, Ctx: t.Context(), commands: commands}
 }
@@ -68,7 +68,7 @@ func Decode[T any](t *testing.T, text string) T {
 	return v
 }
 
-// WriteTemp writes a file of the test and returns its path.
+// WriteTemp writes a file into a temporary directory of the test, and returns its path.
 func WriteTemp(t *testing.T, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -88,7 +88,7 @@ func ReadAll(t *testing.T, path string) string {
 	return string(text)
 }
 
-// Gzipped returns the text, compressed.
+// Gzipped returns text compressed with gzip.
 func Gzipped(t *testing.T, text string) string {
 	t.Helper()
 	var b bytes.Buffer

@@ -90,12 +90,12 @@ func runBackup(ctx context.Context, c *cli.CLI, dir string) error {
 	})
 }
 
-// claimFile marks a directory whose backup is not whole yet. The backup that created the
-// file owns the directory: no other backup writes or removes files there.
+// claimFile marks a directory whose backup is not complete yet. The run that created the file owns
+// the directory: no other run writes or removes files in it.
 const claimFile = "claim" + groupFileSuffix
 
-// claimDir creates a directory or accepts an empty one, and claims it. It reports whether it
-// created the directory.
+// claimDir creates a directory, or uses an existing empty one, and creates claimFile in it. made is
+// true if it created the directory.
 func claimDir(dir string) (made bool, err error) {
 	_, err = os.Lstat(dir)
 	made = errors.Is(err, os.ErrNotExist)
@@ -115,7 +115,7 @@ func claimDir(dir string) (made bool, err error) {
 	if err != nil {
 		return false, fmt.Errorf("cannot claim %s: %w", dir, err)
 	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 { // another backup has ended since the call of checkEmpty
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 { // another backup has written files here since the call of checkEmpty
 		return false, errors.Join(err, os.Remove(claim.Name()), checkEmpty(dir))
 	}
 	return made, nil
@@ -135,8 +135,8 @@ func checkEmpty(dir string) error {
 	return nil
 }
 
-// isUnfinished reports whether a directory holds the files of a killed backup: snapshots,
-// complete or not, and no manifest.
+// isUnfinished reports whether a directory holds only files of a killed backup: complete or
+// incomplete snapshots, but no manifest.
 func isUnfinished(entries []os.DirEntry) bool {
 	return !slices.ContainsFunc(entries, func(e os.DirEntry) bool {
 		return !strings.Contains(e.Name(), groupFileSuffix)
@@ -148,11 +148,11 @@ type backup struct {
 	*cli.CLI
 	server *client.Client
 	dir    string
-	files  []string // to remove if the backup fails
+	files  []string // files that are removed if the backup fails
 }
 
-// remove removes the files of a failed backup, and its directory if the backup created it.
-// No later backup could use them: each writes all shards anew.
+// remove removes the files of a failed backup, and also its directory if made is set. The files are
+// useless, because every backup writes all shards anew.
 func (b *backup) remove(made bool) {
 	left := error(nil)
 	for _, file := range b.files {
@@ -211,10 +211,10 @@ func (b *backup) all(ctx context.Context) (*manifest, error) {
 	return m, nil
 }
 
-// sources lists the sources after the last snapshot, so that the list has every partition for which a
-// snapshot has a position. earlier is the list from before the snapshots. sources omits a source whose
-// number has changed in between: the snapshots have positions under both numbers, and messages between
-// these positions would count twice or never.
+// sources lists the sources for the manifest. It runs after the last snapshot, so that the list has
+// every partition for which a snapshot has a position. earlier is the list from before the
+// snapshots. sources omits a source whose number is not the same in both lists: some snapshots have
+// positions under the old number, others under the new one, so messages would count twice or never.
 func (b *backup) sources(ctx context.Context, earlier []admin.SavedSource) (kept []admin.SavedSource, err error) {
 	after, err := admin.New(b.server).SavedSources(ctx)
 	if err != nil {
@@ -232,7 +232,8 @@ func (b *backup) sources(ctx context.Context, earlier []admin.SavedSource) (kept
 
 // addColumns adds the columns of the keyspaces to the manifest. It runs after all snapshots, so
 // that every column with counts in a snapshot is included. numbers holds the group numbers from
-// before the snapshots; a new number shows that the keyspace was dropped and created again.
+// before the snapshots. If a group has another number now, its keyspace was dropped and created
+// again.
 func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string]uint32) error {
 	keyspaces, err := b.server.Keyspaces(ctx)
 	if err != nil {
@@ -258,7 +259,7 @@ func (b *backup) addColumns(ctx context.Context, m *manifest, numbers map[string
 	return nil
 }
 
-// groupNumbers returns the number of each group by its name.
+// groupNumbers returns the numbers of all groups, by group name.
 func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32, error) {
 	groups, err := admin.New(server).ClusterGroups(ctx)
 	if err != nil {
@@ -271,8 +272,8 @@ func groupNumbers(ctx context.Context, server *client.Client) (map[string]uint32
 	return numbers, nil
 }
 
-// shard writes one shard's file. After a retryable error, such as a change of the leader, it starts
-// the file again.
+// shard writes the file of one shard. After a retryable error, such as a change of the leader, it
+// writes the file again from the start.
 func (b *backup) shard(ctx context.Context, keyspace string, shard int, numbers map[string]uint32) (*manifestGroup, error) {
 	name := fmt.Sprintf("%s/%d", keyspace, shard)
 	number, there := numbers[name]
@@ -315,8 +316,8 @@ func (b *backup) file(ctx context.Context, number uint32, g *manifestGroup) erro
 	return out.Commit()
 }
 
-// leader returns a client of the node that leads a group, or of any node if no leader is
-// known.
+// leader returns a client of the node that leads the group. If the leader is unknown, it returns a
+// client of any node.
 func (b *backup) leader(ctx context.Context, number uint32) (*client.Client, error) {
 	addr := b.server.Addr()
 	seen, err := admin.New(b.server).ClusterNodes(ctx)

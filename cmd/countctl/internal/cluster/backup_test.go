@@ -25,7 +25,7 @@ import (
 	"github.com/countd/countd/internal/program"
 )
 
-// backedUp is a backup of a server with some rows.
+// backedUp returns a server with some rows, and the directory of its backup.
 func backedUp(t *testing.T) (dir string, server *nodetest.Server) {
 	t.Helper()
 	server = nodetest.New(t)
@@ -71,9 +71,9 @@ func TestBackupIsRestored(t *testing.T) {
 	}
 }
 
-// In another cluster, a restore creates the sources before it restores the shards. In the same
-// cluster it leaves sources unchanged. A backup omits a source that got another number meanwhile. A
-// restore is refused if the cluster has another source of that name.
+// A restore into another cluster creates the sources before it restores the shards. A restore into
+// the same cluster leaves the sources unchanged. A backup omits a source whose number changes while
+// the backup runs. A restore is refused if the cluster has another source with the same name.
 func TestSourcesAreRestored(t *testing.T) {
 	from, to := nodetest.New(t), nodetest.New(t)
 	likes := fakeSource{Name: "likes", Number: "18446744073709551615", Config: json.RawMessage(`{"type":"nats"}`), Partitions: json.RawMessage(`{"0":{"since":3}}`)}
@@ -116,7 +116,7 @@ func TestSourcesAreRestored(t *testing.T) {
 	}
 }
 
-// fakeSource is a source as a backup has it.
+// fakeSource is a source in the format of the API for backups.
 type fakeSource struct {
 	Name       string          `json:"name"`
 	Number     string          `json:"number"`
@@ -125,8 +125,8 @@ type fakeSource struct {
 	Partitions json.RawMessage `json:"partitions"`
 }
 
-// fakeSources answers for the sources of a node, which would need brokers. It handles one
-// request at a time.
+// fakeSources answers requests about sources in place of a real node, which would need brokers. It
+// is not safe for concurrent requests.
 type fakeSources struct{ all []fakeSource }
 
 func (f *fakeSources) renumber(name, number string) {
@@ -144,7 +144,7 @@ func (f *fakeSources) answer(r *http.Request, body []byte) *nodetest.Fault {
 	if r.Method == http.MethodGet {
 		text, err := json.Marshal(map[string]any{"sources": append([]fakeSource{}, f.all...)})
 		if err != nil {
-			panic(err) // all of it can be encoded
+			panic(err) // cannot happen: all fields can be encoded
 		}
 		return &nodetest.Fault{Status: 200, Body: string(text)}
 	}
@@ -163,7 +163,7 @@ func (f *fakeSources) answer(r *http.Request, body []byte) *nodetest.Fault {
 	return &nodetest.Fault{Status: 200, Body: `{"name":"` + s.Name + `","state":"paused"}`}
 }
 
-// Columns that a new cluster already has get the floors of the backup too.
+// A restore also sets the floors of columns that the new cluster already has.
 func TestFloorsAreRestored(t *testing.T) {
 	from, to := nodetest.New(t), nodetest.New(t)
 	against(t, from.URL).OK("keyspace", "add-columns", "posts", "like", "extra", "--floor", "like=-2", "--floor", "extra=0")
@@ -176,8 +176,9 @@ func TestFloorsAreRestored(t *testing.T) {
 	}
 }
 
-// A restore into an empty cluster creates a keyspace with all settings of the saved keyspace and of its
-// columns. If client.Keyspace gets a new field, the test fails until it sets that field.
+// A restore into an empty cluster creates a keyspace with all settings of the saved keyspace and of
+// its columns. If someone adds a field to client.Keyspace, this test fails until it sets that
+// field.
 func TestEverySettingIsRestored(t *testing.T) {
 	from, to := nodetest.New(t), nodetest.New(t)
 	args := []string{"keyspace", "create", "tags", "--columns", "a,b,c", "--shards", "2", "--sharding", "hash"}
@@ -200,9 +201,9 @@ func TestEverySettingIsRestored(t *testing.T) {
 	for _, field := range reflect.VisibleFields(want.Type()) {
 		w, g := want.FieldByIndex(field.Index), got.FieldByIndex(field.Index)
 		switch field.Name {
-		case "Warning": // of a creation only
-		case "Everywhere": // docs/OPERATING.md: to be set again
-		case "DroppedColumns": // the restored columns have numbers of their own
+		case "Warning": // only the answer to a creation has a warning
+		case "Everywhere": // not restored: the operator sets it again, see docs/OPERATING.md
+		case "DroppedColumns": // a restore gives the columns new numbers without gaps
 			if w.Len() != 1 || g.Len() != 0 {
 				t.Errorf("dropped columns %v became %v", w, g)
 			}
@@ -214,7 +215,7 @@ func TestEverySettingIsRestored(t *testing.T) {
 	}
 }
 
-// whileBackedUp calls change once, before the first snapshot is sent.
+// whileBackedUp makes the server call change once, before it sends its first snapshot.
 func whileBackedUp(server *nodetest.Server, change func()) {
 	var once sync.Once
 	server.SetFail(func(r *http.Request, _ []byte) *nodetest.Fault {
@@ -225,7 +226,8 @@ func whileBackedUp(server *nodetest.Server, change func()) {
 	})
 }
 
-// A column that is added while a backup is taken may have counts in it, and is restored.
+// A backup includes a column that is added while it runs, because the snapshots may have counts of
+// that column.
 func TestBackupWhileAColumnIsAdded(t *testing.T) {
 	from, to := nodetest.New(t), nodetest.New(t)
 	whileBackedUp(from, func() {
@@ -244,8 +246,8 @@ func TestBackupWhileAColumnIsAdded(t *testing.T) {
 	}
 }
 
-// A backup does not contain a keyspace that was dropped, and perhaps created again, while the
-// backup ran. The columns of the new keyspace would not match the snapshots.
+// A backup fails if a keyspace is dropped, and perhaps created again, while the backup runs. The
+// columns of the new keyspace would not match the snapshots.
 func TestBackupWhileAKeyspaceIsDropped(t *testing.T) {
 	server := nodetest.New(t)
 	against(t, server.URL).OK("keyspace", "create", "tags", "--columns", "a", "--shards", "2")
@@ -270,7 +272,7 @@ func TestBackupWhileAKeyspaceIsDropped(t *testing.T) {
 }
 
 // A backup saves a keyspace before the keyspaces to which it refers, and a restore restores it
-// after them. A restore uses this order even for a backup in another order.
+// after them. The restore does so even if the manifest has another order.
 func TestBackupOrder(t *testing.T) {
 	server := nodetest.New(t)
 	dir := filepath.Join(t.TempDir(), "backup")
@@ -300,7 +302,7 @@ func TestBackupOrder(t *testing.T) {
 	}
 }
 
-// A restore sends nothing of a backup that is not whole.
+// A restore sends nothing to the cluster if the backup is damaged or incomplete.
 func TestRestoreRefusesDamage(t *testing.T) {
 	const unreleased = "of the development"
 	for name, damage := range map[string]func(t *testing.T, dir string){
@@ -387,7 +389,6 @@ func TestRestoreOfOtherShapes(t *testing.T) {
 	}
 }
 
-// A refused restore leaves the cluster unchanged.
 func TestRefusedRestoreMakesNoKeyspace(t *testing.T) {
 	dir, _ := backedUp(t)
 	var m manifest
@@ -446,7 +447,7 @@ func TestBackupTriesAgain(t *testing.T) {
 	}
 }
 
-// A backup that is interrupted leaves nothing behind and says what to do.
+// An interrupted backup leaves no files behind. Its message names a next step.
 func TestInterruptedBackupLeavesNothing(t *testing.T) {
 	for name, made := range map[string]bool{"a new directory": true, "an empty directory": false} {
 		t.Run(name, func(t *testing.T) {
@@ -524,8 +525,7 @@ func TestBackupsOfOneDirectoryAtOnce(t *testing.T) {
 	}
 }
 
-// If a directory holds the files of a killed backup, the error calls it an incomplete backup. It
-// does so for no other directory.
+// The error names an incomplete backup only if the directory holds the files of a killed backup.
 func TestBackupOverAnUnfinishedOne(t *testing.T) {
 	server := nodetest.New(t)
 	for file, want := range map[string]string{
@@ -584,8 +584,8 @@ func TestNumberedColumns(t *testing.T) {
 	}
 }
 
-// The sharding of a keyspace can be chosen. Commands show it, and it is backed up and restored. The
-// server's warning about its shape is printed.
+// A keyspace can be created with a sharding. The lists show it, and a backup and a restore keep it.
+// countctl prints the server's warning about the shape of a new keyspace.
 func TestKeyspaceSharding(t *testing.T) {
 	server := nodetest.New(t)
 	i := against(t, server.URL)

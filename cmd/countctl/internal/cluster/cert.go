@@ -140,7 +140,7 @@ func writePair(c *cli.CLI, dir, name string, pair pki.Pair) error {
 		return err
 	}
 	if err := writeNew(out.Cert, pair.Cert, 0o644); err != nil {
-		_ = os.Remove(out.Key) // a key without a certificate is of no use
+		_ = os.Remove(out.Key) // remove the key, because it is useless without the certificate
 		return err
 	}
 	return c.Print(out, func(t *cli.Table) {
@@ -149,7 +149,7 @@ func writePair(c *cli.CLI, dir, name string, pair pki.Pair) error {
 	})
 }
 
-// writeNew writes a file that must not exist.
+// writeNew creates and writes a file. It returns an error if the file exists.
 func writeNew(path string, content []byte, mode os.FileMode) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
@@ -163,7 +163,7 @@ func writeNew(path string, content []byte, mode os.FileMode) error {
 		err = closeErr
 	}
 	if err != nil {
-		_ = os.Remove(path) // the file is incomplete
+		_ = os.Remove(path) // remove the incomplete file
 		return fmt.Errorf("cannot write %s: %w", path, err)
 	}
 	return nil

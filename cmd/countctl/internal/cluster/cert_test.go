@@ -14,11 +14,11 @@ import (
 	"github.com/countd/countd/internal/must"
 )
 
-// TestCert: the certificates serve a client and a server, keys are their owner's alone, and
-// nothing is overwritten.
+// The certificates work for a client and a server, only the owner can read a key file, and no file
+// is overwritten.
 func TestCert(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "certs")
-	i := clitest.New(t, "", Commands) // no command calls a server
+	i := clitest.New(t, "", Commands) // the commands of this test do not call a server
 	if got := i.Run("cert", "node", "n1", "--dir", dir); got.Code != cli.ExitFail || !strings.Contains(got.Err, "create-ca") {
 		t.Errorf("without an authority: exit %d: %s", got.Code, got.Err)
 	}

@@ -35,7 +35,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// notReady makes a server answer that it is not ready, and why.
+// notReady makes a server answer that it is not ready, with the reason why.
 func notReady(why string) func(*http.Request, []byte) *nodetest.Fault {
 	return func(r *http.Request, _ []byte) *nodetest.Fault {
 		if r.URL.Path != "/readyz" {
@@ -57,7 +57,8 @@ func TestStatusOfANodeThatIsNotReady(t *testing.T) {
 	}
 }
 
-// Health checks of containers restart a process that fails them. A node that waits for others must pass.
+// status --live is a health check for containers, and a failed check restarts the process. So a
+// node that waits for other nodes must pass it.
 func TestStatusLive(t *testing.T) {
 	server := nodetest.New(t)
 	server.Fail = notReady("waiting for 2 more nodes")

@@ -15,14 +15,14 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// coldWait is long enough to move hundreds of millions of rows out of memory.
+// coldWait is enough time to move hundreds of millions of rows out of memory.
 const coldWait = 24 * time.Hour
 
-// coldOutput is the JSON output of cold migrate and stop.
+// coldOutput is the JSON output of "cold migrate" and "cold stop".
 type coldOutput struct {
-	ID    string           `json:"id"`   // "" of a dry run
-	Rows  uint64           `json:"rows"` // moved rows or, if the command did not wait, due rows; the rows of each replica count
-	Done  bool             `json:"done"` // the jobs have ended
+	ID    string           `json:"id"`   // id of the order; "" for a dry run
+	Rows  uint64           `json:"rows"` // number of moved rows or, if the command did not wait, of due rows, summed over all replicas
+	Done  bool             `json:"done"` // the jobs have ended on all nodes that accepted the order
 	Nodes []coldNodeOutput `json:"nodes"`
 
 	verb string
@@ -56,14 +56,14 @@ continue; cold stop ends the job.`,
 		Example: "  countctl cold migrate posts --older-than 720h\n  countctl cold migrate users --before 1000000 --dry-run",
 		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			if len(args) > 0 {
-				if m.Keyspace = args[0]; m.Keyspace == "" { // an empty name would mean all keyspaces
+				if m.Keyspace = args[0]; m.Keyspace == "" { // in the API, an empty name means all keyspaces
 					return cli.Usagef("KEYSPACE is empty")
 				}
 			}
 			if m.Before, err = idFlag(cmd, "before", before); err != nil {
 				return err
 			}
-			if cmd.Flags().Changed("before") && m.Before == 0 { // 0 would mean that the flag is absent
+			if cmd.Flags().Changed("before") && m.Before == 0 { // in the API, 0 means that the field is absent
 				return cli.Usagef("--before: no id is below 0")
 			}
 			return orderCold(cmd.Context(), c, "migrate", wait, m.DryRun, func(server *client.Client) (admin.ColdOrdered, error) {
@@ -96,7 +96,7 @@ func coldStopCommand(c *cli.CLI) *cobra.Command {
 	}
 }
 
-// idFlag returns the id in a flag, or 0 if the flag is not given.
+// idFlag returns the id in text, the value of the flag name, or 0 if the flag is absent.
 func idFlag(cmd *cobra.Command, name, text string) (uint64, error) {
 	if !cmd.Flags().Changed(name) {
 		return 0, nil
@@ -108,8 +108,8 @@ func idFlag(cmd *cobra.Command, name, text string) (uint64, error) {
 	return uint64(id), nil
 }
 
-// wholeSeconds refuses a duration that the API cannot express: below 1s, or not in whole
-// seconds.
+// wholeSeconds returns an error for a duration that is below 1s or not in whole seconds, because
+// the API has only whole seconds.
 func wholeSeconds(cmd *cobra.Command, name string, d time.Duration) error {
 	if cmd.Flags().Changed(name) && (d < time.Second || d%time.Second != 0) {
 		return cli.Usagef("--%s is 1s or more, in whole seconds, not %v", name, d)
@@ -117,8 +117,8 @@ func wholeSeconds(cmd *cobra.Command, name string, d time.Duration) error {
 	return nil
 }
 
-// orderCold sends an order to the nodes. Unless orderOnly or --no-wait is set, it then
-// waits until the jobs end on the nodes that answered.
+// orderCold calls order, which sends an order about cold rows to all nodes. Unless orderOnly or
+// --no-wait is set, it then waits until the jobs end on the nodes that accepted the order.
 func orderCold(ctx context.Context, c *cli.CLI, verb string, wait time.Duration, orderOnly bool, order func(*client.Client) (admin.ColdOrdered, error)) error {
 	server, _, err := c.Operate(ctx)
 	if err != nil {
@@ -264,7 +264,7 @@ func coldNodeRows(t *cli.Table, nodes []admin.ColdNode) {
 	coldWorkRows(t, nodes)
 }
 
-// coldWorkRows shows the jobs, if there are any.
+// coldWorkRows adds the jobs of the nodes to the table, if there are any.
 func coldWorkRows(t *cli.Table, nodes []admin.ColdNode) {
 	header := true
 	row := func(cells ...any) {
@@ -303,7 +303,7 @@ func orNever(seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).String()
 }
 
-// hitRate returns the share of reads that found their block in memory.
+// hitRate returns the share of reads of cold rows that found their block in the cache.
 func hitRate(n admin.ColdNode) string {
 	if n.CacheHits+n.Reads == 0 {
 		return "-"
@@ -318,7 +318,7 @@ func latency(n admin.ColdNode, seconds float64) string {
 	return time.Duration(seconds * float64(time.Second)).Round(time.Microsecond).String()
 }
 
-// scrubbed returns the progress of the scrub's current pass.
+// scrubbed returns the progress of the current scrub pass.
 func scrubbed(s admin.ColdScrub) string {
 	switch {
 	case s.EverySeconds == 0:

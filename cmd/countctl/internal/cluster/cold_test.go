@@ -127,7 +127,7 @@ func TestColdUsage(t *testing.T) {
 	}
 }
 
-// coldStatusOutput is the JSON output of cold status.
+// coldStatusOutput is the JSON output of "cold status".
 type coldStatusOutput struct {
 	Nodes []admin.ColdNode `json:"nodes"`
 }

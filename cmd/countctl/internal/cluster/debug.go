@@ -18,8 +18,9 @@ import (
 	"github.com/countd/countd/internal/program"
 )
 
-// bundlePaths lists the paths that a bundle requests from each node. No answer contains counts,
-// keys of requests or settings. A bundle leaves out a path that a node does not serve.
+// bundlePaths lists the paths that "debug bundle" requests from each node. None of the answers
+// contains counts, idempotency keys or settings. The bundle leaves out a path that a node does not
+// serve.
 var bundlePaths = []struct{ path, file string }{
 	{"/metrics", "metrics.txt"},
 	{"/readyz", "readyz.json"},
@@ -28,7 +29,7 @@ var bundlePaths = []struct{ path, file string }{
 	{"/debug/pprof/goroutine?debug=2", "goroutines.txt"},
 }
 
-// bundleAdminPaths lists the admin paths that a bundle requests once for the cluster.
+// bundleAdminPaths lists the admin paths that "debug bundle" requests once, from any node.
 var bundleAdminPaths = []string{"nodes", "groups", "digests", "plan", "version", "cold"}
 
 // bundleOutput is the JSON output of debug bundle.
@@ -94,7 +95,7 @@ func bundle(ctx context.Context, c *cli.CLI, file string) error {
 	})
 }
 
-// bundleWriter writes a bundle. After a failed write it does nothing.
+// bundleWriter writes a bundle. After a write has failed, its methods do nothing.
 type bundleWriter struct {
 	tar    *tar.Writer
 	now    time.Time
@@ -102,8 +103,8 @@ type bundleWriter struct {
 	failed error
 }
 
-// node adds the answers of one node. If err is set, there is no client for the node, and
-// node records err.
+// node adds the answers of one node. If err is not nil, the node has no client (server is nil), and
+// node adds err instead.
 func (b *bundleWriter) node(ctx context.Context, n admin.ClusterNode, server *client.Client, err error) {
 	if err != nil {
 		b.out.Failed = append(b.out.Failed, fmt.Sprintf("%s: %v", n.ID, err))

@@ -19,8 +19,8 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/clitest"
 )
 
-// fakeServer answers operators about a cluster of several nodes, in states that a test cannot cause
-// with real nodes.
+// fakeServer answers the admin API for a cluster of several nodes. The cluster can be in states
+// that a test cannot cause with real nodes.
 type fakeServer struct {
 	*httptest.Server
 
@@ -28,16 +28,17 @@ type fakeServer struct {
 	cluster fakeCluster
 }
 
-// fakeCluster is what a fakeServer reports. Leads and Replicas of nodes are counted from the
-// groups.
+// fakeCluster is the state that a fakeServer reports. It computes the fields Leads and Replicas of
+// each node from the groups.
 type fakeCluster struct {
 	Nodes   []admin.ClusterNode
 	Groups  []fakeGroup
 	Version admin.ClusterVersion
 	Steps   []admin.PlanStep
-	Rows    uint64                     // of each node, in posts
-	Cold    map[string]*admin.ColdWork // of nodes, by name
-	// ColdRefused is the reason for which orders about cold rows are refused; "" accepts them.
+	Rows    uint64                     // number of rows in posts on each node
+	Cold    map[string]*admin.ColdWork // jobs of the nodes, by name of the node
+	// ColdRefused is the reason with which nodes refuse orders about cold rows. If it is "", they
+	// accept the orders.
 	ColdRefused string
 	// Looked, if not nil, is called before each answer of /v1/admin and may change the cluster.
 	Looked func(c *fakeCluster, method, path string)
@@ -51,13 +52,13 @@ type fakeGroup struct {
 
 type fakeReplica struct {
 	admin.Replica
-	Digest  string             `json:"digest"` // "" for that of all
+	Digest  string             `json:"digest"` // "" for the digest that most replicas have
 	Marks   []admin.DigestMark `json:"marks"`
 	Entries []admin.EntryMark  `json:"entries"`
 }
 
-// newFake returns a server of these nodes. Each node holds every group, and the nodes lead the groups in
-// turn.
+// newFake returns a server for a cluster of these nodes. Each node has a replica of every group,
+// and the nodes lead the groups in turn.
 func newFake(t *testing.T, nodes ...string) *fakeServer {
 	s := &fakeServer{cluster: fakeCluster{Version: admin.ClusterVersion{Version: 1, Max: 1}, Cold: map[string]*admin.ColdWork{}}}
 	s.Server = httptest.NewServer(http.HandlerFunc(s.serve))
@@ -82,13 +83,13 @@ func newFake(t *testing.T, nodes ...string) *fakeServer {
 	return s
 }
 
-// three is a cluster of three nodes.
+// three returns a fake cluster of three nodes.
 func three(t *testing.T) (*fakeServer, *clitest.Invocation) {
 	server := newFake(t, "n1", "n2", "n3")
 	return server, against(t, server.URL)
 }
 
-// edit changes the cluster that the server reports.
+// edit calls edit with the cluster that the server reports, under the server's lock.
 func (s *fakeServer) edit(edit func(*fakeCluster)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,13 +105,13 @@ func (c *fakeCluster) node(name string) *admin.ClusterNode {
 	return &c.Nodes[i]
 }
 
-// object is an answer in JSON.
+// object is a JSON object of an answer.
 type object = map[string]any
 
 func (s *fakeServer) serve(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		panic(http.ErrAbortHandler) // the caller has gone
+		panic(http.ErrAbortHandler) // the caller has closed the connection
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +167,7 @@ func (c *fakeCluster) answer(r *http.Request, body []byte) (int, any) {
 	return refuse(404, "not_found", "no such path", "")
 }
 
-// counted returns the nodes with the numbers of their groups.
+// counted returns the nodes with their Leads and Replicas, computed from the groups.
 func (c *fakeCluster) counted() []admin.ClusterNode {
 	nodes := slices.Clone(c.Nodes)
 	for i := range nodes {
@@ -214,8 +215,8 @@ func (c *fakeCluster) changeVersion(body []byte) (int, any) {
 	return 200, admin.Changed{Changed: c.Version != was, Version: &c.Version}
 }
 
-// changeNode changes the state of a node. If the node should lead no group, it hands the node's
-// groups over at once.
+// changeNode changes the state of a node. Unless the new state is active, it gives the groups that
+// the node leads to another node.
 func (c *fakeCluster) changeNode(name, verb string) (int, any) {
 	n := c.node(name)
 	if n == nil {
@@ -259,8 +260,8 @@ func (c *fakeCluster) changeGroup(number, verb string, body []byte) (int, any) {
 	return 200, admin.Changed{Changed: changed, Group: &admin.ChangedGroup{ID: g.ID, Leader: g.Leader, Target: g.Target}}
 }
 
-// cold returns the nodes' reports about their rows on disk. Between two reports, a job
-// moves half of the remaining rows.
+// cold returns the nodes' reports about their rows on disk. After each report, a job moves up to
+// half of its rows.
 func (c *fakeCluster) cold() (nodes []admin.ColdNode) {
 	for _, n := range c.Nodes {
 		if !n.Answers {

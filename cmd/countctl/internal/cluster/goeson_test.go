@@ -9,8 +9,8 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// An interrupted command says that the cluster continues the order, and how to take the
-// order back.
+// The error of an interrupted command states that the cluster continues the order, and how to
+// cancel the order.
 func TestInterruptedOrderGoesOn(t *testing.T) {
 	for name, test := range map[string]struct {
 		args []string
@@ -27,7 +27,7 @@ func TestInterruptedOrderGoesOn(t *testing.T) {
 			server.edit(func(c *fakeCluster) {
 				c.Looked = func(c *fakeCluster, method, _ string) {
 					if n := c.node("n3"); method == http.MethodGet && n.State != "active" {
-						c.Groups[1].Leader = "n3" // the order is not done: n3 still leads a group
+						c.Groups[1].Leader = "n3" // n3 still leads a group, so the order is not complete
 						cancel()
 					}
 				}
@@ -40,7 +40,7 @@ func TestInterruptedOrderGoesOn(t *testing.T) {
 	}
 }
 
-// A node is not ordered to leave if no replica can move.
+// node remove sends no order if no replica could move.
 func TestNodeRemoveWithoutAMajority(t *testing.T) {
 	server, i := three(t)
 	server.edit(func(c *fakeCluster) { c.Nodes[1].Alive, c.Nodes[2].Alive = false, false })

@@ -38,7 +38,8 @@ func groupRows(t *cli.Table, groups []admin.ClusterGroup) {
 	}
 }
 
-// numbered joins the names of nodes, each with the number of its replica if the replica has one.
+// numbered joins the names of nodes. It adds the number of the node's replica to a name if the
+// replica has a number.
 func numbered(g admin.ClusterGroup, nodes []string) string {
 	names := slices.Clone(nodes)
 	for _, r := range g.Replicas {
@@ -58,7 +59,7 @@ func lagOf(g admin.ClusterGroup) uint64 {
 	return lag
 }
 
-// parseGroup parses a group given by number or by name, such as posts/3.
+// parseGroup returns the group with a number, or with a name such as posts/3.
 func parseGroup(ctx context.Context, server *client.Client, text string) (admin.ClusterGroup, error) {
 	groups, err := admin.New(server).ClusterGroups(ctx)
 	if err != nil {
@@ -87,8 +88,8 @@ func groupTransferCommand(c *cli.CLI) *cobra.Command {
 	}
 }
 
-// changeGroup returns the RunE of a command whose first argument names a group. The RunE
-// calls change and prints its result.
+// changeGroup returns a RunE function for a command whose first argument is a group. The function
+// calls change and prints the result.
 func changeGroup(c *cli.CLI, change func(context.Context, *client.Client, admin.ClusterGroup, []string) (admin.Changed, error)) func(*cobra.Command, []string) error {
 	return c.OnCluster(func(ctx context.Context, server *client.Client, _ []admin.ClusterNode, args []string) error {
 		g, err := parseGroup(ctx, server, args[0])

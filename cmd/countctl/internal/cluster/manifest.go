@@ -21,23 +21,23 @@ import (
 const (
 	manifestFile   = "manifest.json"
 	manifestFormat = "countd backup 1"
-	// manifestBytesMax bounds the bytes that readManifest reads. A manifest of 4,096 groups
-	// has about 1 MB.
+	// manifestBytesMax bounds the bytes that readManifest reads. The manifest of a backup with
+	// 4,096 groups has about 1 MB.
 	manifestBytesMax = 16 << 20
 )
 
-// manifest describes the content of a backup. It is written last: a directory without one is
-// not a backup.
+// manifest describes the content of a backup. It is written last, so a directory without a manifest
+// is not a complete backup.
 type manifest struct {
 	Format    string             `json:"format"` // manifestFormat
 	ClusterID string             `json:"cluster_id"`
-	Program   string             `json:"program"` // version of the program that wrote the manifest; for people
-	Begun     time.Time          `json:"begun"`   // the backup has every write that was acknowledged before this time
+	Program   string             `json:"program"` // version of the program that wrote the manifest, for information
+	Begun     time.Time          `json:"begun"`   // start of the backup; it has every write that was acknowledged earlier
 	Ended     time.Time          `json:"ended"`
 	Keyspaces []manifestKeyspace `json:"keyspaces"`
-	// Sources has each source that kept its number during the backup. A source gets a new number when
-	// it is created, and when the meaning of its messages changes. The files of the shards have the
-	// positions of the sources.
+	// Sources has each source whose number did not change during the backup. A source gets a new
+	// number when it is created, and when the meaning of its messages changes. The snapshots of the
+	// shards contain the positions of the sources.
 	Sources []admin.SavedSource `json:"sources,omitempty"`
 }
 
@@ -46,37 +46,39 @@ type manifestKeyspace struct {
 	Kind    string   `json:"kind"`
 	Columns []string `json:"columns"`
 	Shards  int      `json:"shards"`
-	// Numbered lists the columns in the order of their numbers in the files, with "" for a
-	// dropped one. If no column was dropped, it is absent and Columns has that order. A
-	// program that does not know the field refuses the manifest.
+	// Numbered lists the columns in the order of their numbers in the snapshots, with "" for a
+	// dropped column. It is absent if no column was dropped; then Columns has this order. Older
+	// programs, which lack this field, refuse a manifest that has it.
 	Numbered []string `json:"numbered_columns,omitempty"`
 	column.Settings[int64]
-	// Sharding is "" for modulo. A program that does not know the field refuses the manifest.
+	// Sharding is "" for modulo. Older programs, which lack this field, refuse a manifest that has
+	// it.
 	Sharding string          `json:"sharding,omitempty"`
-	Groups   []manifestGroup `json:"groups"` // one for each shard, in order
+	Groups   []manifestGroup `json:"groups"` // one for each shard, in the order of shards
 }
 
-// manifestGroup is the snapshot of one shard, a file next to the manifest.
+// manifestGroup describes the snapshot of one shard, which is a file in the manifest's directory.
 type manifestGroup struct {
 	Shard  int    `json:"shard"`
 	File   string `json:"file"`
 	Bytes  int64  `json:"bytes"`
 	SHA256 string `json:"sha256"` // 64 hex digits
-	Index  uint64 `json:"index"`  // last index of the group's log that the snapshot includes
+	Index  uint64 `json:"index"`  // index of the last log entry that the snapshot includes
 	Rows   uint64 `json:"rows"`
-	Digest string `json:"digest"` // digest of its rows, 16 hex digits
+	Digest string `json:"digest"` // digest of the rows, 16 hex digits
 }
 
-// errBackup is returned for a directory that holds no whole backup.
+// errBackup is returned for a directory that does not hold a complete backup.
 var errBackup = errors.New("not a whole backup")
 
-// plainName matches the names that a backup's files may have. It excludes paths.
+// plainName matches the allowed names of a backup's files. It does not match paths.
 var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 
-// groupFileSuffix ends the name of each shard's file.
+// groupFileSuffix is the end of the file name of each snapshot.
 const groupFileSuffix = ".snapshot"
 
-// readManifest reads the manifest in dir. It refuses a manifest that no backup could have written.
+// readManifest reads the manifest in dir. It returns an error for a manifest that no backup could
+// have written.
 func readManifest(dir string) (*manifest, error) {
 	f, err := os.Open(filepath.Join(dir, manifestFile))
 	if errors.Is(err, os.ErrNotExist) {
@@ -119,7 +121,7 @@ func parseManifest(r io.Reader) (*manifest, error) {
 	return m, nil
 }
 
-// check compares the file of a shard with its size and checksum in the manifest.
+// check compares the file of a shard with the size and checksum in the manifest.
 func (g *manifestGroup) check(dir string) error {
 	f, err := os.Open(filepath.Join(dir, g.File))
 	if err != nil {
@@ -137,22 +139,24 @@ func (g *manifestGroup) check(dir string) error {
 	return nil
 }
 
-// backupRefers lists which keyspaces refer to others. A backup copies the referring keyspace first,
-// and a restore restores it last. So the backup contains the target of each reference, even if
-// there are writes meanwhile. In the other order, a cursor could be beyond the last notice and hide
-// later notices. A feed could mark posts as seen that the author does not have.
+// backupRefers lists which keyspaces refer to others. A backup copies the referring keyspace before
+// the other keyspace, and a restore restores it after. So the backup contains the target of each
+// reference, even if clients write meanwhile. In the reverse order, a cursor could be beyond the
+// last notice of the backup and so hide later notices. A feed could mark posts as seen that are
+// missing in the backup.
 var backupRefers = []struct{ from, to string }{
-	{"unread", "board"}, // cursors to notices and firings
-	{"feed", "users"},   // followees to their column posts
+	{"unread", "board"}, // unread rows have cursors to notices and firings of the board
+	{"feed", "users"},   // feeds refer to the column posts of their followees
 }
 
-// inBackupOrder sorts keyspaces in the order of a backup. A restore uses the reverse order.
+// inBackupOrder sorts keyspaces into the order in which a backup copies them. A restore uses the
+// reverse order.
 func inBackupOrder[K any](keyspaces []K, name func(K) string) {
 	slices.SortStableFunc(keyspaces, func(a, b K) int { return cmp.Compare(backupRank(name(b)), backupRank(name(a))) })
 }
 
-// backupRank returns 0 for a keyspace that refers to no other. Otherwise it returns one more than
-// the highest rank of a keyspace to which name refers. References form no cycle.
+// backupRank returns 0 for a keyspace that refers to no other. For any other keyspace, it returns 1
+// + the highest rank of the keyspaces to which name refers. The references have no cycle.
 func backupRank(name string) (rank int) {
 	for _, r := range backupRefers {
 		if r.from == name {

@@ -13,21 +13,21 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// nodesOutput is the JSON output of node list.
+// nodesOutput is the JSON output of "node list".
 type nodesOutput struct {
 	ClusterID   string              `json:"cluster_id"`
 	ClusterName string              `json:"cluster_name,omitempty"`
 	Nodes       []admin.ClusterNode `json:"nodes"`
 }
 
-// nodeOutput is the JSON output of node drain, undrain and remove.
+// nodeOutput is the JSON output of the commands node drain, node undrain and node remove.
 type nodeOutput struct {
 	Node    string `json:"node"`
 	Key     string `json:"key"`
 	State   string `json:"state"` // active, draining, leaving or removed
 	Changed bool   `json:"changed"`
 	Leads   int    `json:"leads"`
-	Done    bool   `json:"done"` // the change is complete
+	Done    bool   `json:"done"` // the cluster has completed the change
 }
 
 func nodeCommand(c *cli.CLI) *cobra.Command {
@@ -67,8 +67,8 @@ It keeps its replicas and answers requests. End the drain with node undrain.`,
 	return cmd
 }
 
-// mayMove returns an error if half or more of the nodes that stay are dead. With so many dead nodes
-// no replica can move, and a removal would wait forever.
+// mayMove returns an error if half or more of the nodes other than leaver are dead. With so many
+// dead nodes, no replica can move, and a removal would wait forever.
 func mayMove(nodes []admin.ClusterNode, leaver admin.ClusterNode) error {
 	staying, dead := 0, []string{}
 	for _, n := range nodes {
@@ -87,7 +87,7 @@ func mayMove(nodes []admin.ClusterNode, leaver admin.ClusterNode) error {
 	return nil
 }
 
-// onNode returns the RunE of a command whose first argument names a node. The RunE calls
+// onNode returns a RunE function for a command whose first argument is a node. The function calls
 // act, which changes the node, and prints the result.
 func onNode(c *cli.CLI, act func(context.Context, *client.Client, []admin.ClusterNode, admin.ClusterNode) (nodeOutput, error)) func(*cobra.Command, []string) error {
 	return c.OnCluster(func(ctx context.Context, server *client.Client, nodes []admin.ClusterNode, args []string) error {

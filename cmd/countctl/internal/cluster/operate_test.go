@@ -90,8 +90,8 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// status warns if a tenth or more of the ids do not fit the layout. If a remedy exists, the warning
-// names it.
+// status warns if a tenth or more of a keyspace's ids do not fit its layout. If another layout fits
+// better, the warning names it.
 func TestMisfitsAreWarnedOf(t *testing.T) {
 	misfit := func(rows uint64, fits string) *admin.Misfit {
 		return &admin.Misfit{ID: 1850000000000000000, Layout: "weibo", Fits: fits, Rows: rows}
@@ -124,7 +124,8 @@ func TestMisfitsAreWarnedOf(t *testing.T) {
 	}
 }
 
-// status warns once for each keyspace of a shard with many rows and over twice its share.
+// status warns of at most one shard for each keyspace: one with many rows and more than twice its
+// share of the rows.
 func TestUnevenShardsAreWarnedOf(t *testing.T) {
 	groups := func(rows ...uint64) (all []admin.ClusterGroup) {
 		for s, n := range rows {
@@ -212,7 +213,7 @@ func TestNodeDrain(t *testing.T) {
 	}
 }
 
-// If a drain does not end in time, the command says so, unless it does not wait.
+// If a drain does not end within --wait, the command fails. With --no-wait it succeeds.
 func TestNodeDrainThatDoesNotEnd(t *testing.T) {
 	server, i := three(t)
 	server.edit(func(c *fakeCluster) {
@@ -299,11 +300,11 @@ func TestRebalance(t *testing.T) {
 	}
 }
 
-// The plan may have no steps while groups still move. In this case the rebalance has not ended.
+// The plan may have no steps while a group still moves. Then the output is not idle.
 func TestRebalanceShowsWhatMoves(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*fakeCluster)
-		want string // part of the table; "" for a healthy cluster
+		want string // expected part of the table; "" if the output must be idle
 	}{
 		"at rest":      {func(*fakeCluster) {}, ""},
 		"a group":      {func(c *fakeCluster) { c.Groups[1].Target = []string{"n1", "n2", "n4"} }, "+n4 -n3"},
@@ -472,7 +473,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// entries returns those of one term from an index to another.
+// entries returns the entries from index from to index to, all of one term.
 func entries(from, to, term uint64) []admin.EntryMark {
 	var all []admin.EntryMark
 	for i := from; i <= to; i++ {
@@ -481,7 +482,8 @@ func entries(from, to, term uint64) []admin.EntryMark {
 	return all
 }
 
-// JSON and table name both sides of a difference, and list a stuck replica only once.
+// The JSON output and the table name both replicas of a difference. The table lists a stuck replica
+// only once.
 func TestVerifyNamesBothSides(t *testing.T) {
 	server, i := three(t)
 	server.edit(func(c *fakeCluster) {
@@ -509,7 +511,6 @@ func TestVerifyOfOneNode(t *testing.T) {
 	}
 }
 
-// --watch continues until replicas differ.
 func TestVerifyWatches(t *testing.T) {
 	server, i := three(t)
 	rounds := 0
@@ -543,7 +544,7 @@ func TestVerifyWatchIsInterrupted(t *testing.T) {
 			}
 			round := rounds.Add(1)
 			if round == 2 {
-				time.AfterFunc(100*time.Millisecond, cancel) // the client has tried again by then, and waits
+				time.AfterFunc(100*time.Millisecond, cancel) // by then, the client has retried and waits for its next try
 			}
 			if round >= 2 {
 				panic(http.ErrAbortHandler)
@@ -556,8 +557,8 @@ func TestVerifyWatchIsInterrupted(t *testing.T) {
 	}
 }
 
-// Each node is drained, restarted and undrained before the next one. No node is restarted
-// while the cluster is not whole.
+// rolling-restart drains, restarts and undrains one node after the other. It restarts no node while
+// another node or a group is unhealthy.
 func TestRollingRestart(t *testing.T) {
 	server, i := three(t)
 	log := filepath.Join(t.TempDir(), "log")
@@ -567,7 +568,7 @@ func TestRollingRestart(t *testing.T) {
 		c.Groups[2].Replicas[1].Lag = 500 // the replica catches up while countctl polls
 		c.Looked = func(c *fakeCluster, method, _ string) {
 			c.Groups[2].Replicas[1].Lag = max(c.Groups[2].Replicas[1].Lag, 100) - 100
-			text, _ := os.ReadFile(log) // there is none before the first restart
+			text, _ := os.ReadFile(log) // the file does not exist before the first restart
 			if done := strings.Fields(string(text)); len(done) > restarts {
 				n := c.node(done[restarts])
 				for _, other := range c.Nodes {
@@ -622,9 +623,9 @@ func TestRollingRestartStops(t *testing.T) {
 	}
 }
 
-// A rolling restart that is interrupted 1. waits for the running restart command, which the
-// terminal's signal does not reach; 2. undrains the node; 3. prints the state of each node, and the
-// command to continue.
+// After an interrupt, a rolling restart waits for the running restart command, which does not
+// receive the terminal's signal. Then it undrains the node. It prints the state of each node, and
+// the command to continue.
 func TestRollingRestartIsInterrupted(t *testing.T) {
 	server, i := three(t)
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -698,7 +699,7 @@ func TestDebugBundle(t *testing.T) {
 	}
 }
 
-// The first Ctrl-C at a question ends the command without a change.
+// If Ctrl-C is pressed at a question, the command ends without a change.
 func TestQuestionIsInterrupted(t *testing.T) {
 	in, typed := io.Pipe()
 	defer typed.Close()
@@ -720,7 +721,7 @@ func against(t *testing.T, url string) *clitest.Invocation {
 	return clitest.New(t, url, Commands, data.Commands)
 }
 
-// groupsOutput is the JSON output of group list.
+// groupsOutput is the JSON output of "group list".
 type groupsOutput struct {
 	Groups []admin.ClusterGroup `json:"groups"`
 }

@@ -24,14 +24,13 @@ type planOutput struct {
 	Moving []movingGroup    `json:"moving"` // moves in progress
 }
 
-// movingGroup is a group whose voters differ from its target, or whose leader does not
-// answer.
+// movingGroup is a group whose voters are not those of its target, or whose leader does not answer.
 type movingGroup struct {
 	Group    uint32   `json:"group"`
 	Name     string   `json:"name"`
 	Add      []string `json:"add"`
 	Remove   []string `json:"remove"`
-	NoLeader bool     `json:"no_leader"` // without a leader, the voters are uncertain
+	NoLeader bool     `json:"no_leader"` // the leader does not answer, so the voters may be outdated
 }
 
 func rebalanceCommand(c *cli.CLI) *cobra.Command {
@@ -61,7 +60,8 @@ anything. If each group has a leader and its replicas are where they should be, 
 	return cmd
 }
 
-// runRebalance prints the plan. If wait is above 0, it first waits until the plan is idle.
+// runRebalance prints the plan. If wait is above 0, it first waits up to that long until the plan
+// is idle.
 func runRebalance(ctx context.Context, c *cli.CLI, server *client.Client, wait time.Duration) error {
 	var plan planOutput
 	check := func(ctx context.Context) (waitsFor string, err error) {
@@ -81,9 +81,10 @@ func runRebalance(ctx context.Context, c *cli.CLI, server *client.Client, wait t
 	return errors.Join(c.Print(plan, plan.table), late)
 }
 
-// planOf requests the plan between two reads of the groups. The plan may have no step while a group
-// moves, because the number of concurrent moves is bounded. A move that begins and ends between the
-// two reads changes the target of its group, so planOf notices the move too.
+// planOf requests the plan between two reads of the groups. The plan alone is not enough: it may
+// have no step while a group moves, because the number of concurrent moves is bounded. A move that
+// begins and ends between the two reads changes the target of its group, so planOf detects such a
+// move too.
 func planOf(ctx context.Context, server *client.Client) (planOutput, error) {
 	before, err := admin.New(server).ClusterGroups(ctx)
 	if err != nil {
@@ -117,7 +118,7 @@ func movingOf(groups []admin.ClusterGroup) []movingGroup {
 	return moving
 }
 
-// without returns the names that are not in others.
+// without returns the names that others does not contain.
 func without(names, others []string) []string {
 	left := []string{}
 	for _, name := range names {

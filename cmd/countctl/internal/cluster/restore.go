@@ -23,7 +23,7 @@ type restoreOutput struct {
 	Shards  int           `json:"shards"`
 	Rows    uint64        `json:"rows"`
 	Seconds float64       `json:"seconds"`
-	Verify  *verifyOutput `json:"verify,omitempty"` // nil with --check, which restores nothing
+	Verify  *verifyOutput `json:"verify,omitempty"` // nil with --check, because that restores nothing
 }
 
 func restoreCommand(c *cli.CLI) *cobra.Command {
@@ -57,17 +57,18 @@ repeated request counts again, whatever its key or number, even one from before 
 	return cmd
 }
 
-// restore is a running restore.
+// restore is the state of one run of the command restore.
 type restore struct {
 	*cli.CLI
 	dir     string
 	force   bool
 	server  *client.Client
 	backup  *manifest
-	there   []client.Keyspace // keyspaces of the cluster before the restore
-	numbers map[string]uint32 // numbers of groups by name
-	// moved holds the columns of each keyspace whose files have other column numbers than the
-	// cluster. Its key is the keyspace; its value is like manifestKeyspace.Numbered.
+	there   []client.Keyspace // keyspaces that the cluster had before the restore
+	numbers map[string]uint32 // numbers of the cluster's groups, by group name
+	// moved has an entry for each keyspace whose column numbers in the snapshots are not those in
+	// the cluster. The key is the name of the keyspace. The value lists the columns like
+	// manifestKeyspace.Numbered.
 	moved map[string][]string
 }
 
@@ -133,7 +134,7 @@ func (r *restore) begin(ctx context.Context) error {
 	return nil
 }
 
-// all restores every shard, and then compares all replicas.
+// all creates keyspaces and sources, restores every shard, and then compares all replicas.
 func (r *restore) all(ctx context.Context, out *restoreOutput) error {
 	if err := r.refuse(ctx); err != nil {
 		return err
@@ -161,7 +162,7 @@ func (r *restore) all(ctx context.Context, out *restoreOutput) error {
 	return verdict.Verdict()
 }
 
-// refuse returns an error if the restore must not begin. It changes nothing.
+// refuse returns an error if the restore must not begin. It changes nothing in the cluster.
 func (r *restore) refuse(ctx context.Context) error {
 	var err error
 	if r.there, err = r.server.Keyspaces(ctx); err != nil {
@@ -184,8 +185,9 @@ func (r *restore) refuse(ctx context.Context) error {
 	return r.mustBeEmpty(ctx)
 }
 
-// refuseSources returns an error if a source of another cluster's backup cannot be created.
-// A source that an earlier restore created from the backup is no obstacle.
+// refuseSources returns an error if the backup is of another cluster and this cluster has a
+// different source of the same name. A source that an earlier restore created from this backup is
+// accepted.
 func (r *restore) refuseSources(ctx context.Context) error {
 	nodes, err := admin.New(r.server).ClusterNodes(ctx)
 	if err != nil || nodes.ClusterID == r.backup.ClusterID {
@@ -204,7 +206,7 @@ func (r *restore) refuseSources(ctx context.Context) error {
 	return nil
 }
 
-// keyspace returns a keyspace that existed before the restore.
+// keyspace returns the keyspace with a name if it existed before the restore.
 func (r *restore) keyspace(name string) (client.Keyspace, bool) {
 	i := slices.IndexFunc(r.there, func(k client.Keyspace) bool { return k.Name == name })
 	if i < 0 {
@@ -245,8 +247,8 @@ func (r *restore) makeKeyspaces(ctx context.Context) error {
 	return err
 }
 
-// makeSources creates the sources of a backup of another cluster. It runs before the shards are
-// restored, so that the sources continue in each shard from the shard's positions.
+// makeSources creates the sources if the backup is of another cluster. It runs before the shards
+// are restored, so that each source continues in each shard at the position in the snapshot.
 func (r *restore) makeSources(ctx context.Context) error {
 	nodes, err := admin.New(r.server).ClusterNodes(ctx)
 	if err != nil {
@@ -264,7 +266,8 @@ func (r *restore) makeSources(ctx context.Context) error {
 	return nil
 }
 
-// inFiles lists the columns in the order of their numbers in the files.
+// inFiles returns the columns in the order of their numbers in the snapshots, with "" for a dropped
+// column.
 func (k *manifestKeyspace) inFiles() []string {
 	if k.Numbered != nil {
 		return k.Numbered
@@ -272,27 +275,27 @@ func (k *manifestKeyspace) inFiles() []string {
 	return k.Columns
 }
 
-// sameNumbers reports whether each column of the files has the same number in the cluster.
-// It reports false if the files have a dropped column.
+// sameNumbers reports whether each column of the snapshots has the same number in the cluster. It
+// returns false if the snapshots have a dropped column.
 func (k *manifestKeyspace) sameNumbers(there []string) bool {
 	columns := k.inFiles()
 	return len(columns) <= len(there) && slices.Equal(columns, there[:len(columns)]) && !slices.Contains(columns, "")
 }
 
-// columnsToChange returns the columns of a backup that a keyspace lacks, or has with other settings.
-// Settings that the backup lacks stay.
+// columnsToChange returns the columns of the backup that the keyspace there lacks or has with other
+// settings. It ignores settings that the backup does not have.
 func columnsToChange(there client.Keyspace, k manifestKeyspace) []string {
 	return slices.DeleteFunc(slices.Clone(k.Columns), func(name string) bool {
 		return slices.Contains(there.Columns, name) && column.Has(there.Settings, k.Settings, name)
 	})
 }
 
-// kindCounters is the kind of keyspaces that clients can create. The cluster creates those
-// of other kinds itself.
+// kindCounters is the only kind of keyspaces that clients can create. The cluster creates the
+// keyspaces of other kinds itself.
 const kindCounters = "counters"
 
-// fits refuses a keyspace whose number of shards, sharding or kind differs from the
-// backup's.
+// fits returns an error if the keyspace has another number of shards, sharding or kind than in the
+// backup.
 func fits(there client.Keyspace, k manifestKeyspace) error {
 	if there.Shards != k.Shards {
 		return fmt.Errorf("keyspace %s has %d shards, the backup %d; start the new cluster with --shards %s=%d",
@@ -308,8 +311,8 @@ func fits(there client.Keyspace, k manifestKeyspace) error {
 	return nil
 }
 
-// mustBeEmpty refuses a restore if any shard of its keyspaces has rows. Without this check, the
-// server would refuse that shard only after others were restored.
+// mustBeEmpty returns an error if any shard of the keyspaces to restore has rows. Without this
+// check, the server would refuse that shard only after the restore had changed other shards.
 func (r *restore) mustBeEmpty(ctx context.Context) error {
 	groups, err := admin.New(r.server).ClusterGroups(ctx)
 	if err != nil {
@@ -340,7 +343,7 @@ func (r *restore) shard(ctx context.Context, name string, g manifestGroup) error
 	if err != nil {
 		return err
 	}
-	if done.CursorsSetBack > 0 { // the restored rows differ from the backup's on purpose; the server has checked them
+	if done.CursorsSetBack > 0 { // the server has changed some cursors on purpose, so do not compare the digest; the server has checked the rows
 		r.Say("%s: %s, digest %s; %s beyond the board of the backup set back to its end", name,
 			cli.Counted(done.Rows, "row"), done.Digest, cli.WereCounted(done.CursorsSetBack, "cursor"))
 		return nil

@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	// restartWait is long enough for a node with a large log to return.
+	// restartWait is enough time for a node with a large log to start.
 	restartWait = 10 * time.Minute
-	// caughtUpLag is the number of entries by which a replica may be behind and still count as
-	// caught up, because there may be writes.
+	// A replica counts as caught up if it is at most caughtUpLag entries behind. It is above 0
+	// because of writes during the restart.
 	caughtUpLag = 100
-	// rollingCleanup bounds the time in which an interrupted restart tries to undrain its node.
+	// rollingCleanup bounds how long an interrupted restart tries to undrain its node.
 	rollingCleanup = 15 * time.Second
 )
 
@@ -35,7 +35,7 @@ type restartedNode struct {
 	Seconds float64 `json:"seconds"` // from the start of the drain to the end of the undrain
 }
 
-// rolling is a running rolling restart.
+// rolling is the state of one run of rolling-restart.
 type rolling struct {
 	*cli.CLI
 	server *client.Client
@@ -167,9 +167,9 @@ func (r *rolling) restartNode(ctx context.Context, n admin.ClusterNode) error {
 	return nil
 }
 
-// restart runs the command for a node. Names of nodes contain no characters special to a
-// shell. The command has a process group of its own, so that Ctrl-C does not interrupt it.
-// restart waits for the command even if ctx ends.
+// restart runs the --exec command for a node. It inserts the node's name without quotes, because
+// such a name has no characters that are special to a shell. The command runs in a process group of
+// its own, so that Ctrl-C does not interrupt it. restart waits for the command even if ctx ends.
 func (r *rolling) restart(ctx context.Context, n admin.ClusterNode) error {
 	line := strings.NewReplacer("{id}", n.ID, "{key}", n.Key, "{http}", n.HTTPAddr).Replace(r.exec)
 	cmd := exec.Command("sh", "-c", line)
@@ -179,7 +179,7 @@ func (r *rolling) restart(ctx context.Context, n admin.ClusterNode) error {
 		return fmt.Errorf("%q: %w", line, err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }() // restart receives the result
+	go func() { ended <- cmd.Wait() }() // ended has a buffer, but restart always receives
 	var err error
 	select {
 	case err = <-ended:
@@ -193,8 +193,7 @@ func (r *rolling) restart(ctx context.Context, n admin.ClusterNode) error {
 	return nil
 }
 
-// afterwards returns a context for cleanup. It ignores the end of ctx, and ends after
-// rollingCleanup.
+// afterwards returns a context for cleanup. It does not end with ctx, but after rollingCleanup.
 func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), rollingCleanup)
 }
@@ -212,8 +211,7 @@ func (r *rolling) undrain(ctx context.Context, n admin.ClusterNode) error {
 	return nil
 }
 
-// sayWhatIsLeft prints the state of each node, and the command that restarts the remaining
-// nodes.
+// sayWhatIsLeft prints the state of each node, and a command that restarts the remaining nodes.
 func (r *rolling) sayWhatIsLeft(ctx context.Context, remaining []admin.ClusterNode) {
 	ctx, cancel := afterwards(ctx)
 	defer cancel()
@@ -237,7 +235,8 @@ func (r *rolling) sayWhatIsLeft(ctx context.Context, remaining []admin.ClusterNo
 	r.Say("continue with: countctl rolling-restart --nodes %s --exec '%s'", namesOf(remaining, ","), r.exec)
 }
 
-// away returns why a restarted node is not back yet, or "".
+// away returns why a restarted node is not back yet, or "" if it is back. life is the node's life
+// before the restart.
 func (r *rolling) away(ctx context.Context, n admin.ClusterNode, life string) (string, error) {
 	now, there, err := nodeNow(ctx, r.server, n.Key)
 	switch {
@@ -255,8 +254,8 @@ func (r *rolling) away(ctx context.Context, n admin.ClusterNode, life string) (s
 	return r.unsound(ctx, n.ID)
 }
 
-// unsound returns why the cluster cannot spare a node now, or "". It ignores the condition
-// of node exceptID, which its caller checks.
+// unsound returns why the cluster cannot spare a node now, or "" if it can. It ignores the
+// condition of the node exceptID, because the caller has checked that node.
 func (r *rolling) unsound(ctx context.Context, exceptID string) (string, error) {
 	seen, err := admin.New(r.server).ClusterNodes(ctx)
 	if err != nil {

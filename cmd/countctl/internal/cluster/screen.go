@@ -14,21 +14,23 @@ import (
 )
 
 const (
-	// screenWidth and screenLines are the size of a terminal, less one line for the prompt.
+	// screenWidth and screenLines are the size of a terminal of 80 columns and 24 lines, without
+	// one line for the prompt.
 	screenWidth = 80
 	screenLines = 24 - 1
-	// Minimum lengths of the lists that screen cuts. With all lists at these lengths, the
-	// output fits into screenLines.
+	// If the output is too long, screen cuts its lists, but not below these lengths. With all lists
+	// at these lengths, the output fits into screenLines.
 	warningLinesMin = 6
 	nodeLinesMin    = 4
 	keyspaceMin     = 3
-	// namesMax is the number of node names in a line that does not name all nodes.
+	// namesMax is the number of node names in a line such as "n1, n2, n3 and 5 more".
 	namesMax = 3
 )
 
-// screen prints one screen: a summary, the warnings, the nodes and the keyspaces.
+// screen fills the table with one screen of output: a summary, the warnings, the nodes and the
+// keyspaces.
 func (s statusOutput) screen(t *cli.Table) {
-	if s.ClusterID == "" { // the node knows no cluster yet
+	if s.ClusterID == "" { // the node does not belong to a cluster yet
 		for _, line := range wrapped("The node is not ready: "+s.Why, "") {
 			t.Row(line)
 		}
@@ -37,7 +39,7 @@ func (s statusOutput) screen(t *cli.Table) {
 	summary := s.summary()
 	warnings, nodes := s.warningLines(), s.nodeRows()
 	keyspaces, shards := s.keyspaceRows()
-	// The output also has three gaps, the headers of two tables and the total.
+	// 3 gaps between the parts, 2 table headers and 1 line of totals.
 	excess := len(summary) + 3 + 2 + 1 + len(warnings) + len(nodes) + len(keyspaces) - screenLines
 	keyspaces, excess = cut(keyspaces, keyspaceMin, excess, func(n int) []any {
 		return []any{fmt.Sprintf("%d more", n), "", "", "", "", "", ""}
@@ -64,9 +66,9 @@ func (s statusOutput) screen(t *cli.Table) {
 	t.Row(sizeRow("total", shards, s.Total)...)
 }
 
-// cut removes up to excess lines from the end of a list, but keeps at least keepMin lines. The last
-// line of a cut list is hiddenLine, which gets the number of hidden lines. cut returns the number
-// of lines that remain to be removed elsewhere.
+// cut removes up to excess lines from the end of a list, but keeps at least keepMin lines. If it
+// removes any, the last line becomes the result of hiddenLine for the number of hidden lines. cut
+// also returns the rest of excess, which must be removed from other lists.
 func cut[L any](lines []L, keepMin, excess int, hiddenLine func(n int) L) ([]L, int) {
 	if excess <= 0 || len(lines) <= keepMin {
 		return lines, excess
@@ -101,8 +103,8 @@ func (s statusOutput) summary() []string {
 		alive, cli.Counted(len(s.Nodes), "node"), led, cli.Counted(len(s.Groups), "group"), cli.Counted(s.Total.Rows, "row")))
 }
 
-// warningLines returns the lines of all warnings. Warnings that differ only in their node
-// or group share one text.
+// warningLines returns the lines of all warnings. It merges warnings that differ only in their node
+// or group into one text.
 func (s statusOutput) warningLines() []string {
 	if len(s.Warnings) == 0 {
 		return []string{"no warnings"}
@@ -118,8 +120,8 @@ func (s statusOutput) warningLines() []string {
 	return lines
 }
 
-// alikes groups the warnings that share one text. The groups are in the order of their
-// first warnings.
+// alikes splits the warnings into lists that can be merged into one text each. The lists are in the
+// order of their first warnings.
 func alikes(warnings []warning) (all [][]warning) {
 	type kind struct{ code, plural string }
 	at := map[kind]int{}
@@ -150,8 +152,8 @@ func textOf(alike []warning) string {
 	return few(nodes) + " " + w.plural
 }
 
-// few joins the names of nodes. Of more than namesMax+1 nodes, it names namesMax and counts the
-// others.
+// few joins the names of nodes. If there are more than namesMax+1, it joins the first namesMax and
+// the number of the others.
 func few(nodes []string) string {
 	if len(nodes) <= namesMax+1 {
 		return strings.Join(nodes, ", ")
@@ -159,8 +161,8 @@ func few(nodes []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(nodes[:namesMax], ", "), len(nodes)-namesMax)
 }
 
-// nodeRows returns the nodes. If there are more than nodeLinesMin, those with problems come
-// first.
+// nodeRows returns a table row for each node. If there are more than nodeLinesMin nodes, those with
+// problems come first.
 func (s statusOutput) nodeRows() [][]any {
 	nodes := slices.Clone(s.Nodes)
 	if len(nodes) > nodeLinesMin {
@@ -179,8 +181,8 @@ func (s statusOutput) nodeRows() [][]any {
 	return rows
 }
 
-// keyspaceRows returns a row for each keyspace, the largest first, and the number of their
-// shards. It leaves out the catalog's group.
+// keyspaceRows returns a table row for each keyspace, the largest first, and the number of all
+// their shards. It leaves out the catalog's group.
 func (s statusOutput) keyspaceRows() (rows [][]any, shards int) {
 	keyspaces := slices.Clone(s.Keyspaces)
 	slices.SortStableFunc(keyspaces, func(a, b sizeOutput) int { return cmp.Compare(b.Rows, a.Rows) })
@@ -211,12 +213,12 @@ func clip(text string, width int) string {
 	return string([]rune(text)[:width-1]) + "…"
 }
 
-// wrapped breaks a text between words into lines of the screen. The first begins with
+// wrapped breaks a text between words into lines of at most screenWidth. The first line begins with
 // head, the others with as many spaces.
 func wrapped(text, head string) (lines []string) {
 	line := head
 	free := func() int { return screenWidth - utf8.RuneCountInString(line) }
-	begun := false // the line has a word already
+	begun := false // line has a word after its head or spaces
 	for _, word := range strings.Fields(text) {
 		if begun && free() < 1+utf8.RuneCountInString(word) {
 			lines, line, begun = append(lines, line), strings.Repeat(" ", len(head)), false

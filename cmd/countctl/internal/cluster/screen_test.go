@@ -16,8 +16,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "rewrite testdata/*.txt after an intended change of the output")
 
-// fitsScreen checks that an output fits a terminal of 80 columns and 24 lines. The prompt
-// takes one line.
+// fitsScreen checks that an output fits into a terminal of 80 columns and 24 lines, of which the
+// prompt needs one.
 func fitsScreen(t *testing.T, text string) {
 	t.Helper()
 	if lines := strings.Count(text, "\n"); lines > 23 {
@@ -30,18 +30,18 @@ func fitsScreen(t *testing.T, text string) {
 	}
 }
 
-// state is the state that a cluster reports.
+// state holds the reports of a cluster from which the command builds its output.
 type state struct {
 	clusterName string
 	nodes       []admin.ClusterNode
 	groups      []admin.ClusterGroup
 	version     admin.ClusterVersion
-	why         string // reason why it is not ready
+	why         string // reason why the node is not ready; "" if it is ready
 	id          string
 }
 
-// healthy returns a cluster of some nodes and 24 groups. The first three nodes hold all groups and
-// lead them in turn.
+// healthy returns the state of a cluster with 24 groups. The first three nodes have replicas of all
+// groups and lead them in turn.
 func healthy(nodes int) *state {
 	s := &state{id: "fb3880046ca8e4746d3695f64d2e2e1f", version: admin.ClusterVersion{Version: 5, Max: 5}}
 	for n := range nodes {
@@ -121,7 +121,7 @@ func (s *state) screen(t *testing.T) string {
 	return text.String()
 }
 
-// The screens are golden files. They also serve as documentation.
+// The expected screens are files in testdata. They also serve as documentation.
 func TestStatusScreens(t *testing.T) {
 	for name, test := range map[string]struct {
 		nodes  int
@@ -192,7 +192,6 @@ func TestStatusScreens(t *testing.T) {
 	}
 }
 
-// Whatever is wrong, the output fits the screen.
 func TestStatusScreenOfEverythingWrong(t *testing.T) {
 	s := healthy(40)
 	for n := range s.nodes {

@@ -3,14 +3,14 @@
 // command that changes something sends an order, waits until the cluster has carried it out, and
 // prints the progress.
 //
-// It never carries out a step itself, except that rolling-restart restarts one node after
-// another. It keeps no state between commands. It prints a token once and never stores it. It never
-// interprets the rows of a backup, and restores into a keyspace that has rows only with --force.
+// A command does no step of its order itself. The exception is rolling-restart, which restarts one
+// node after another. The package keeps no state between commands. It prints a new token once and
+// never stores it. It does not interpret the rows of a backup. It restores into a keyspace that has
+// rows only with --force.
 //
-// Invariant: the cluster carries out each order by itself, so an interrupted command loses nothing,
-// and a repeated order does not redo finished steps. An interrupted rolling-restart prints the
-// command that continues it. A directory with a manifest holds a whole backup, because the manifest
-// is written last.
+// Invariants: the cluster carries out each order by itself. So it completes the order even if the
+// command is interrupted, and a repeated order does not redo finished steps. A directory with a
+// manifest holds a complete backup, because the manifest is written last.
 package cluster
 
 import (
@@ -41,18 +41,18 @@ func Commands(c *cli.CLI) []*cobra.Command {
 
 type statusOutput struct {
 	Ready       bool                 `json:"ready"`
-	Why         string               `json:"why,omitempty"` // reason why it is not ready
+	Why         string               `json:"why,omitempty"` // reason why the node is not ready
 	ClusterID   string               `json:"cluster_id"`
 	ClusterName string               `json:"cluster_name,omitempty"` // "" for none
 	Version     admin.ClusterVersion `json:"version"`
 	Nodes       []admin.ClusterNode  `json:"nodes"`
 	Groups      []groupOutput        `json:"groups"`
-	Keyspaces   []sizeOutput         `json:"keyspaces"` // sums over their groups
+	Keyspaces   []sizeOutput         `json:"keyspaces"` // for each keyspace, the sum over its groups
 	Total       sizeOutput           `json:"total"`     // sum over all groups
 	Warnings    []warning            `json:"warnings"`
 }
 
-// groupOutput is a group with its leader's digest.
+// groupOutput is a group with the digest of its leader's replica.
 type groupOutput struct {
 	admin.ClusterGroup
 	Digest string `json:"digest"` // 16 hex digits; "" without a leader
@@ -64,10 +64,10 @@ type sizeOutput struct {
 	Rows        uint64  `json:"rows"`
 	Bytes       uint64  `json:"bytes"`         // memory
 	BytesPerRow float64 `json:"bytes_per_row"` // 0 without rows
-	ColdRows    uint64  `json:"cold_rows"`     // the part of Rows that is on disk instead of in memory
+	ColdRows    uint64  `json:"cold_rows"`     // number of rows in Rows that are on disk instead of in memory
 	ColdBytes   uint64  `json:"cold_bytes"`    // disk space
-	SealedRows  uint64  `json:"sealed_rows"`   // the part of Rows that is packed in memory
-	SealedBytes uint64  `json:"sealed_bytes"`  // memory of packed rows, included in Bytes
+	SealedRows  uint64  `json:"sealed_rows"`   // number of rows in Rows that are packed in memory
+	SealedBytes uint64  `json:"sealed_bytes"`  // memory of the packed rows, included in Bytes
 	Digest      string  `json:"digest"`        // sum of the groups' digests mod 2^64, 16 hex digits
 
 	groups int
@@ -109,7 +109,8 @@ func statusCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// waitReady polls until a node is ready, the wait is over or ctx ends.
+// waitReady polls until a node is ready, wait has passed or ctx ends. If no node is ready, why is
+// the reason.
 func waitReady(ctx context.Context, server *client.Client, wait time.Duration) (ready bool, why string, err error) {
 	end := time.Now().Add(wait)
 	err = cli.Poll(ctx, cli.PollEvery, func() (bool, error) {
@@ -123,8 +124,8 @@ func waitReady(ctx context.Context, server *client.Client, wait time.Duration) (
 	return ready, why, err
 }
 
-// anyReady asks one address after the other until one is ready. It returns the last answer.
-// An error other than ErrNoAnswer ends the search.
+// anyReady asks the addresses of server in turn, until a node is ready or a call fails with an
+// error other than ErrNoAnswer. It returns the last answer.
 func anyReady(ctx context.Context, server *client.Client) (ready bool, why string, err error) {
 	for range server.Addrs() {
 		if ready, why, err = admin.New(server).Ready(ctx); ready || err != nil && !errors.Is(err, client.ErrNoAnswer) {
@@ -157,7 +158,7 @@ func readState(ctx context.Context, server *client.Client) (statusOutput, error)
 	return out, out.fill(nodes, groups, digests, version)
 }
 
-// fill fills in the state that the cluster reports.
+// fill sets the fields of s from the reports of the cluster.
 func (s *statusOutput) fill(nodes admin.ClusterNodes, groups []admin.ClusterGroup, digests []admin.GroupDigests, version admin.ClusterVersion) error {
 	s.ClusterID, s.ClusterName = nodes.ClusterID, nodes.ClusterName
 	s.Nodes, s.Version = append(s.Nodes, nodes.Nodes...), version
@@ -190,7 +191,7 @@ func (s *statusOutput) sum() error {
 			s.Keyspaces = append(s.Keyspaces, sizeOutput{Keyspace: g.Keyspace})
 		}
 		digest := uint64(0)
-		if g.Digest != "" && g.Keyspace != cli.MetaKeyspace { // otherwise no leader answers, or the group is the catalog's, which has no rows
+		if g.Digest != "" && g.Keyspace != cli.MetaKeyspace { // without a leader that answers, the digest is ""; the catalog's group has no rows to sum
 			var err error
 			if digest, err = strconv.ParseUint(g.Digest, 16, 64); err != nil {
 				return fmt.Errorf("the digest %q of group %d is not 16 hex digits", g.Digest, g.ID)
@@ -202,7 +203,7 @@ func (s *statusOutput) sum() error {
 	return nil
 }
 
-// add adds a group, whose digest as a number is digest.
+// add adds the sizes of a group. digest is g.Digest as a number.
 func (s *sizeOutput) add(g groupOutput, digest uint64) {
 	s.groups++
 	s.Rows += g.Rows
@@ -223,7 +224,7 @@ func perRow(bytes, rows uint64) float64 {
 	return float64(bytes) / float64(rows)
 }
 
-// clusterText returns the cluster's name, if it has one, and its id.
+// clusterText returns the cluster's name and id, or only the id if it has no name.
 func (s statusOutput) clusterText() string {
 	if s.ClusterName == "" {
 		return s.ClusterID
@@ -231,7 +232,7 @@ func (s statusOutput) clusterText() string {
 	return s.ClusterName + " (" + s.ClusterID + ")"
 }
 
-// table prints the whole state, however long.
+// table fills the table with the whole state, however long it is.
 func (s statusOutput) table(t *cli.Table) {
 	t.Row("CLUSTER", "VERSION", "READY", "WARNINGS")
 	t.Row(cmp.Or(s.clusterText(), "-"), s.Version.Version, s.Ready, len(s.Warnings))
@@ -252,7 +253,7 @@ func (s statusOutput) table(t *cli.Table) {
 	}
 }
 
-// groupTable prints the groups and their sums.
+// groupTable adds the groups and their sums to the table.
 func (s statusOutput) groupTable(t *cli.Table) {
 	t.Row("GROUP", "NAME", "LEADER", "VOTERS", "LAG", "ROWS", "BYTES", "BYTES/ROW", "COLD", "DISK", "DIGEST")
 	for _, g := range s.Groups {

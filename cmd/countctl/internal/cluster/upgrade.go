@@ -15,12 +15,12 @@ type upgradeOutput struct {
 	admin.ClusterVersion
 	Changed bool          `json:"changed"`
 	Nodes   []nodeVersion `json:"nodes"`
-	Final   bool          `json:"final"` // the cluster version is the highest that its nodes support
+	Final   bool          `json:"final"` // the cluster version is the highest that all nodes support
 }
 
 type nodeVersion struct {
 	Node       string `json:"node"`
-	Version    string `json:"version"` // version of its program
+	Version    string `json:"version"` // version of the node's program
 	VersionMax int    `json:"version_max"`
 }
 
@@ -82,8 +82,8 @@ func readVersion(ctx context.Context, server *client.Client) (admin.ClusterVersi
 	return version, err
 }
 
-// onVersion returns the RunE of a command that reads or changes the cluster version. The
-// RunE calls act and prints the version that act returns.
+// onVersion returns a RunE function for a command that reads or changes the cluster version. The
+// function calls act and prints the version in the result.
 func onVersion(c *cli.CLI, act func(context.Context, *client.Client) (admin.Changed, error)) func(*cobra.Command, []string) error {
 	return c.OnCluster(func(ctx context.Context, server *client.Client, nodes []admin.ClusterNode, _ []string) error {
 		changed, err := act(ctx, server)
@@ -109,8 +109,8 @@ func (o upgradeOutput) table(t *cli.Table) {
 	}
 }
 
-// confirmFinal prints what would change. If there is a change, it asks for
-// confirmation.
+// confirmFinal prints how the cluster version would change. If it would change, confirmFinal asks
+// for confirmation.
 func confirmFinal(c *cli.CLI, now admin.ClusterVersion) error {
 	switch {
 	case now.Version < now.Max:

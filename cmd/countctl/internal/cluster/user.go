@@ -69,7 +69,7 @@ func (g *grantFlags) parse() ([]admin.Grant, error) {
 	return grants, nil
 }
 
-// someLimits returns the limits, or nil if there are none.
+// someLimits returns the limits of the flags, or nil if no limit is set.
 func (g *grantFlags) someLimits() *admin.UserLimits {
 	if g.limits == (admin.UserLimits{}) {
 		return nil
@@ -122,7 +122,7 @@ func userGrantCommand(c *cli.CLI) *cobra.Command {
 					if only {
 						u.Grants = nil
 					}
-					for _, grant := range added { // a repeated command adds nothing
+					for _, grant := range added { // a grant that the user already has is not added again
 						if !holds(u, grant) {
 							u.Grants = append(u.Grants, grant)
 						}
@@ -140,8 +140,8 @@ func userGrantCommand(c *cli.CLI) *cobra.Command {
 	return cmd
 }
 
-// holds reports whether a user has a grant. For a grant on the whole cluster, the command
-// line names no keyspaces and the user's record lists *.
+// holds reports whether a user has a grant. A grant on the whole cluster has no keyspaces on the
+// command line, but the keyspace * in the user's record.
 func holds(u *admin.User, grant admin.Grant) bool {
 	return slices.ContainsFunc(u.Grants, func(has admin.Grant) bool {
 		return has.Role == grant.Role && (slices.Equal(has.Keyspaces, grant.Keyspaces) || grant.Keyspaces == nil && slices.Equal(has.Keyspaces, []string{"*"}))
@@ -154,7 +154,7 @@ func printChanged(c *cli.CLI, name string, u admin.User, err error) error {
 	return c.Answer(err, "change user "+name, u, func(t *cli.Table) { accountRows(t, []admin.User{u}) })
 }
 
-// warnOfBehind warns of the nodes that may not know a change yet.
+// warnOfBehind warns of the nodes in behind, which may not have applied a change yet.
 func warnOfBehind(c *cli.CLI, behind []string) {
 	if len(behind) > 0 {
 		fmt.Fprintf(c.Err, "warning: not confirmed by %s: these nodes act on it once they hear of it, and refuse all tokens 30 s after they lost the cluster\n", strings.Join(behind, ", "))

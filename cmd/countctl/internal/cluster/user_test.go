@@ -6,8 +6,8 @@ import (
 	"github.com/countd/countd/client/admin"
 )
 
-// A user with a role in the whole cluster has a grant of that role that names no keyspaces.
-// A user with the role in some keyspaces does not have it: the server refuses such a grant.
+// If a user has a role in the whole cluster, holds returns true for a grant of that role without
+// keyspaces. If the user has the role only in some keyspaces, it returns false.
 func TestHolds(t *testing.T) {
 	u := &admin.User{Grants: []admin.Grant{{Role: "writer", Keyspaces: []string{"posts"}}, {Role: "metrics", Keyspaces: []string{"*"}}}}
 	for grant, want := range map[string]bool{"writer:posts": true, "writer:users": false, "writer": false, "metrics": true, "admin": false} {

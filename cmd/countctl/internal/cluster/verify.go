@@ -17,40 +17,42 @@ import (
 )
 
 const (
-	// verifyWait is long enough to see replicas at a common index during writes. In this time a
-	// replica that has just returned applies some entries, so that it does not count as stuck.
+	// verifyWait is enough time to see replicas at a common index during writes. It is also enough
+	// time for a replica that has just restarted to apply some entries, so that it does not count
+	// as stuck.
 	verifyWait = 30 * time.Second
-	// verifyEvery is how often verify --watch compares.
+	// verifyEvery is the default pause between two comparisons of verify --watch.
 	verifyEvery = 5 * time.Second
-	// placesKept is the average number per group of the places that a verification remembers.
+	// A verification forgets all places once it has more than placesKept for each group on average.
 	placesKept = 4096
 )
 
-// errDiffer is returned when replicas of one group differ.
+// errDiffer is returned if two replicas of a group differ.
 var errDiffer = errors.New("replicas differ")
 
 // verifyOutput is the JSON output of verify.
 type verifyOutput struct {
-	Equal    bool     `json:"equal"` // all were compared and none differs
+	Equal    bool     `json:"equal"` // all replicas were compared and none differ
 	Groups   int      `json:"groups"`
 	Replicas int      `json:"replicas"` // number of replicas that equal another replica of their group and differ from no replica
 	Unseen   []string `json:"unseen"`   // replicas that could not be compared
 
-	Stuck      []stuckReplica `json:"stuck"` // the replicas in Unseen that apply nothing
+	Stuck      []stuckReplica `json:"stuck"` // those replicas in Unseen that apply no entries
 	Difference []difference   `json:"differences"`
 }
 
-// difference is two replicas that applied different entries at an index, or hold different
-// rows after it.
+// difference describes two replicas of a group that applied different entries at an index, or have
+// different rows after that index.
 type difference struct {
 	Group string `json:"group"`
 	Index uint64 `json:"index"`
 	One   string `json:"one"` // node
 	Other string `json:"other"`
-	// Set if the entries differ; nil for a replica that applied no entry at the index.
+	// At least one of these is set if the entries differ. The other is nil if that replica applied
+	// no entry at the index.
 	OneEntry   *entryOutput `json:"one_entry,omitempty"`
 	OtherEntry *entryOutput `json:"other_entry,omitempty"`
-	// Set if the rows differ.
+	// Both are set if the rows differ.
 	OneDigest   string `json:"one_digest,omitempty"`
 	OtherDigest string `json:"other_digest,omitempty"`
 }
@@ -61,7 +63,7 @@ type entryOutput struct {
 	CRC  string `json:"crc"`
 }
 
-// sides describes the state of the two replicas.
+// sides describes the digests or the entries of the two replicas.
 func (d difference) sides() string {
 	if d.OneDigest != "" {
 		return fmt.Sprintf("%s has digest %s, %s has digest %s", d.One, d.OneDigest, d.Other, d.OtherDigest)
@@ -76,12 +78,12 @@ func (e *entryOutput) String() string {
 	return fmt.Sprintf("term %d crc %s", e.Term, e.CRC)
 }
 
-// stuckReplica is a replica that applied nothing while verify ran, although another was
+// stuckReplica is a replica that applied no entry while verify ran, although another replica was
 // ahead of it.
 type stuckReplica struct {
 	Replica string `json:"replica"` // such as posts/0@n1
-	Index   uint64 `json:"index"`   // the last one that it applied
-	Ahead   string `json:"ahead"`   // the node that has applied the most
+	Index   uint64 `json:"index"`   // index of the last entry that the replica applied
+	Ahead   string `json:"ahead"`   // node of the replica with the highest applied index
 	AheadAt uint64 `json:"ahead_at"`
 }
 
@@ -101,7 +103,7 @@ stuck.`,
 			err := cli.Poll(ctx, every, func() (bool, error) {
 				out, err := verifyOnce(ctx, server, wait)
 				if watch && err != nil && ctx.Err() != nil {
-					return false, ctx.Err() // do not report an interrupt as a failure of the call that it ended
+					return false, ctx.Err() // an interrupt has ended the call; return only ctx's error
 				}
 				if err == nil {
 					err = c.Print(out, out.table)
@@ -120,7 +122,7 @@ stuck.`,
 	return cmd
 }
 
-// verifyOnce polls until all replicas are compared, two differ or the wait is over.
+// verifyOnce polls until all replicas are compared, two differ or wait has passed.
 func verifyOnce(ctx context.Context, server *client.Client, wait time.Duration) (verifyOutput, error) {
 	v := newVerification()
 	var out verifyOutput
@@ -145,11 +147,11 @@ func verifyOnce(ctx context.Context, server *client.Client, wait time.Duration) 
 	return out, err
 }
 
-// verification holds the observations of replicas so far.
+// verification holds the results of all polls so far.
 type verification struct {
 	seen    map[place]sighting
-	equal   map[string]bool   // replicas, as group@node, that equal another one
-	behind  map[string]uint64 // index at which a replica, as group@node, was first seen behind another one
+	equal   map[string]bool   // replicas, as group@node, that were equal to another replica
+	behind  map[string]uint64 // by replica, as group@node: index at which it was first seen behind another replica
 	differs []difference
 }
 
@@ -157,7 +159,7 @@ func newVerification() verification {
 	return verification{seen: map[place]sighting{}, equal: map[string]bool{}, behind: map[string]uint64{}}
 }
 
-// place is a point in a group's log.
+// place is an index in the log of a group.
 type place struct {
 	group uint32
 	index uint64
@@ -166,11 +168,11 @@ type place struct {
 // sighting is the first replica seen at a place, and its digest there.
 type sighting struct{ node, digest string }
 
-// add compares each digest with the digest that was seen before at its place. It also compares the
-// entries of replicas with each other.
+// add adds the results of one poll. It compares each digest with the first digest seen at the same
+// place. It also compares the entries of the replicas with each other.
 func (v *verification) add(groups []admin.GroupDigests) {
 	if len(v.seen) > placesKept*max(1, len(groups)) {
-		clear(v.seen) // this loses no result, because v.equal has the compared replicas
+		clear(v.seen) // the results stay in v.equal and v.differs
 	}
 	for _, g := range groups {
 		name := nameOfDigests(g)
@@ -200,7 +202,7 @@ func nameOfDigests(g admin.GroupDigests) string {
 	return cli.GroupName(admin.ClusterGroup{Keyspace: g.Keyspace, Shard: g.Shard})
 }
 
-// furthest returns the replica that has applied the most.
+// furthest returns the replica with the highest applied index.
 func furthest(g admin.GroupDigests) admin.ReplicaDigest {
 	var far admin.ReplicaDigest
 	for _, r := range g.Replicas {
@@ -219,7 +221,7 @@ func compareEntries(one, other admin.ReplicaDigest) *difference {
 		return nil
 	}
 	from, to := max(a[0].Index, b[0].Index), min(a[len(a)-1].Index, b[len(b)-1].Index)
-	found := map[uint64]*difference{} // entries of both replicas, by index
+	found := map[uint64]*difference{} // both replicas' entries, by index
 	note := func(entries []admin.EntryMark, set func(*difference, *entryOutput)) {
 		for _, e := range entries {
 			if e.Index < from || e.Index > to {
@@ -271,7 +273,7 @@ func (v *verification) stuck(groups []admin.GroupDigests, replicas []string) []s
 	return found
 }
 
-// output compares what was observed with the members of the groups.
+// output returns the result so far for all members of the groups.
 func (v *verification) output(groups []admin.ClusterGroup) verifyOutput {
 	out := verifyOutput{
 		Groups: len(groups), Unseen: []string{}, Stuck: []stuckReplica{}, Difference: append([]difference{}, v.differs...),
@@ -296,14 +298,14 @@ func (v *verification) output(groups []admin.ClusterGroup) verifyOutput {
 	return out
 }
 
-// differs reports whether a difference names a replica.
+// differs reports whether o has a difference of the group's replica on node.
 func (o verifyOutput) differs(group, node string) bool {
 	return slices.ContainsFunc(o.Difference, func(d difference) bool {
 		return d.Group == group && (d.One == node || d.Other == node)
 	})
 }
 
-// Verdict returns an error if replicas differ or could not be compared, otherwise nil.
+// Verdict returns an error if replicas differ or could not be compared.
 func (o verifyOutput) Verdict() error {
 	switch {
 	case len(o.Difference) > 0:

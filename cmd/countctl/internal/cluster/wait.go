@@ -14,17 +14,17 @@ import (
 	"github.com/countd/countd/cmd/countctl/internal/cli"
 )
 
-// errNotYet is returned by a command whose wait ended before the cluster was done.
+// errNotYet is returned if the wait of a command ends before the cluster has carried out the order.
 var errNotYet = errors.New("not done in time; the cluster continues")
 
-// goesOnError is returned by a command that was interrupted while the cluster carries out
-// its order. advice says how the order continues and how to end it.
+// goesOnError is returned by a command that was interrupted while the cluster carries out its
+// order. advice tells the operator how the order continues and how to end it.
 type goesOnError struct{ advice string }
 
 func (e *goesOnError) Error() string { return "interrupted, but the cluster continues: " + e.advice }
 
-// goesOn replaces the error of an interrupted wait by one that says how the order
-// continues. It returns any other error unchanged.
+// goesOn returns a goesOnError if err is the error of an interrupted wait. Otherwise it returns
+// err.
 func goesOn(err error, format string, args ...any) error {
 	if errors.Is(err, context.Canceled) {
 		return &goesOnError{fmt.Sprintf(format, args...)}
@@ -32,8 +32,8 @@ func goesOn(err error, format string, args ...any) error {
 	return err
 }
 
-// await polls check until it returns no reason to wait, and prints each new reason. A node
-// that does not answer is a reason to wait too.
+// await calls check until waitsFor, the reason to wait, is "". It prints each new reason. It also
+// waits after a retryable error, such as a node that does not answer.
 func await(ctx context.Context, c *cli.CLI, wait time.Duration, check func(context.Context) (waitsFor string, err error)) error {
 	end, said := time.Now().Add(wait), ""
 	return cli.Poll(ctx, cli.PollEvery, func() (bool, error) {
@@ -57,8 +57,8 @@ func await(ctx context.Context, c *cli.CLI, wait time.Duration, check func(conte
 	})
 }
 
-// findNode returns the node with a name or key. A leaving node that shares its name with another
-// node is listed under its key, so the name finds the other node.
+// findNode returns the node with a name or key. If a leaving node has the same name as another
+// node, nodes lists the leaving one under its key, so findNode returns the other one for the name.
 func findNode(nodes []admin.ClusterNode, called string) (admin.ClusterNode, bool) {
 	i := slices.IndexFunc(nodes, func(n admin.ClusterNode) bool { return n.Key == called || n.ID == called })
 	if i < 0 {
@@ -77,7 +77,7 @@ func nodeNow(ctx context.Context, server *client.Client, key string) (admin.Clus
 	return n, there, nil
 }
 
-// condition returns the state of a node in a word.
+// condition returns the state of a node in a word or two.
 func condition(n admin.ClusterNode) string {
 	switch {
 	case !n.Alive:
@@ -93,9 +93,9 @@ func condition(n admin.ClusterNode) string {
 }
 
 const (
-	// drainWait is long enough to hand over some tens of groups.
+	// drainWait is enough time to transfer the leadership of some tens of groups.
 	drainWait = 2 * time.Minute
-	// moveWait is long enough to copy many replicas one by one.
+	// moveWait is enough time to copy many replicas one by one.
 	moveWait = 24 * time.Hour
 )
 

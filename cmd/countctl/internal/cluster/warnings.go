@@ -11,25 +11,25 @@ import (
 )
 
 const (
-	// status warns of a replica that is more than lagWarned entries behind. A follower that
-	// only waits for its disk is some tens of entries behind.
+	// status warns of a replica that is more than lagWarned entries behind. A follower that only
+	// waits for its disk is less than a hundred entries behind.
 	lagWarned = 1000
-	// status warns of a shard with more than twice its share if it has at least
-	// unevenRowsMin rows. Fewer rows can be uneven by chance.
+	// status warns of a shard with more than twice its share of the rows, but only if it has at
+	// least unevenRowsMin rows. Fewer rows can be uneven by chance.
 	unevenRowsMin = 10_000
-	// votersWanted is the number of voters of a group if there are enough nodes. Three is
-	// the least number that survives the loss of one.
+	// votersWanted is the number of voters of a group if there are enough nodes. Three is the
+	// smallest number that tolerates the loss of one.
 	votersWanted = 3
 )
 
-// warning is something that an operator should check. The runbook explains what to do about
+// warning describes a state that an operator should check. The runbook explains what to do about
 // each code.
 type warning struct {
 	Code string `json:"code"`
 	Text string `json:"text"`
 
-	node, group string // the subject of the warning, if several warnings may have the same code
-	plural      string // text about several subjects, such as "are dead"
+	node, group string // subject of the warning, if several nodes or groups may have it
+	plural      string // text after the names of several such subjects, such as "are dead"
 }
 
 type findings []warning
@@ -38,12 +38,12 @@ func (f *findings) warn(code, format string, args ...any) {
 	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...)})
 }
 
-// node adds a warning about one of several nodes. plural is the text for several of them.
+// node adds a warning about a node. plural is the text if several nodes have the same warning.
 func (f *findings) node(code, id, plural, format string, args ...any) {
 	*f = append(*f, warning{Code: code, Text: fmt.Sprintf(format, args...), node: id, plural: plural})
 }
 
-// group adds a warning about one of several groups. plural is the text for several of them.
+// group adds a warning about a group. plural is the text if several groups have the same warning.
 func (f *findings) group(code string, g admin.ClusterGroup, plural, format string, args ...any) {
 	*f = append(*f, warning{Code: code, Text: cli.GroupName(g) + fmt.Sprintf(format, args...), group: cli.GroupName(g), plural: plural})
 }
@@ -125,7 +125,7 @@ func warnOfGroup(g admin.ClusterGroup, dead map[string]bool, wanted int, found *
 			" has no leader; %d of its %d voters are alive", len(alive), len(g.Voters))
 	}
 	switch {
-	case lost: // there is a warning already
+	case lost: // there is a warning for it above
 	case len(alive) < len(g.Voters):
 		found.group("group_degraded", g, fmt.Sprintf("have %d of %d voters alive: %s", len(alive), len(g.Voters), areDead(gone)),
 			" has %d of its %d voters alive", len(alive), len(g.Voters))
@@ -146,8 +146,9 @@ func warnOfGroup(g admin.ClusterGroup, dead map[string]bool, wanted int, found *
 	}
 }
 
-// warnOfDifferences warns once of each group whose replicas differ in one read of the
-// digests. It may miss a difference; verify reads until all replicas are compared.
+// warnOfDifferences adds one warning for each group whose replicas differ in digests, the result of
+// a single read. Such a read may miss a difference, whereas verify polls until all replicas are
+// compared.
 func warnOfDifferences(digests []admin.GroupDigests, found *findings) {
 	v := newVerification()
 	v.add(digests)
@@ -163,13 +164,13 @@ func warnOfDifferences(digests []admin.GroupDigests, found *findings) {
 	}
 }
 
-// status warns of a keyspace if at least one row in misfitShare has an id that does not fit
-// the layout. Fewer misfits cost little memory, and another layout would not suit the other
-// rows.
+// status warns of a keyspace if at least 1/misfitShare of its rows have an id that does not fit the
+// layout. Fewer such rows cost little memory, and another layout would fit the other rows less
+// well.
 const misfitShare = 10 // a tenth
 
 // warnOfMisfits warns of a keyspace if many of its ids do not fit its layout. Rows with such ids
-// stay in memory at any age.
+// never move out of memory.
 func warnOfMisfits(groups []admin.ClusterGroup, warn func(code, format string, args ...any)) {
 	rows, misfits, worst := map[string]uint64{}, map[string]uint64{}, map[string]*admin.Misfit{}
 	for _, g := range groups {
@@ -189,7 +190,8 @@ func warnOfMisfits(groups []admin.ClusterGroup, warn func(code, format string, a
 	}
 }
 
-// misfitAdvice names the layout that would fit more rows of a keyspace, if there is one.
+// misfitAdvice returns the advice for a misfit: the layout that fits more rows of the keyspace, if
+// there is one.
 func misfitAdvice(keyspace string, m *admin.Misfit) string {
 	if m.Fits == "" {
 		return "no layout with a name fits more of the rows"
@@ -217,7 +219,7 @@ func warnOfSkew(groups []admin.ClusterGroup, warn func(code, format string, args
 	}
 }
 
-// areDead returns a sentence about dead nodes.
+// areDead returns a sentence that the nodes are dead.
 func areDead(nodes []string) string {
 	if len(nodes) == 1 {
 		return nodes[0] + " is dead"
@@ -225,7 +227,7 @@ func areDead(nodes []string) string {
 	return few(nodes) + " are dead"
 }
 
-// allDead reports whether no living node has a replica of a group.
+// allDead reports whether all replicas of a group are on dead nodes.
 func allDead(g admin.ClusterGroup, dead map[string]bool) bool {
 	members := slices.Concat(g.Voters, g.NonVoters)
 	return len(g.Voters) > 0 && !slices.ContainsFunc(members, func(name string) bool { return !dead[name] })
